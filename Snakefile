@@ -1,0 +1,25 @@
+# Perfscribe: from config.yaml to report/<site>/report.md. Table of contents; the rules lie in rules/.
+from snakemake.utils import min_version
+
+min_version("9.27")
+
+
+configfile: "config.yaml"
+
+
+report: "workflow/report/workflow.rst"
+
+
+include: "rules/common.smk"
+include: "rules/data.smk"
+include: "rules/measure.smk"
+include: "rules/aggregate.smk"
+include: "rules/report.smk"
+
+
+# One report, the default target: the Markdown, and the verdict that sets the exit status.
+rule report:
+    default_target: True
+    input:
+        REPORT,
+        VERDICT,

@@ -1,0 +1,82 @@
+"""Make or check the environment that everything else runs in. Standard library alone; run as a file, not imported.
+
+bootstrap.py install FOLDER    a virtual environment with exactly what requirements.lock pins
+bootstrap.py check             the interpreter at hand has what requirements.in asks for
+"""
+
+import fcntl
+import shutil
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+LOCKED = (ROOT / "requirements.lock", ROOT / "requirements-torch.txt")
+
+
+def say(text: str) -> None:
+    """One line on standard error."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def pip(folder: Path, *arguments: str) -> None:
+    """Run the environment's pip; SystemExit with what it said where it fails."""
+    command = [str(folder / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "install", *arguments]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if done.returncode:
+        say(done.stdout[-3000:])
+        sys.exit(f"run: pip could not install {' '.join(arguments[-2:])}; see above")
+
+
+def install(folder: Path) -> None:
+    """Make the environment anew, unless another process has just done so."""
+    wanted = b"".join(path.read_bytes() for path in LOCKED)
+    stamp = folder / "installed"
+    lock = ROOT / ".perfscribe" / "install.lock"
+    lock.parent.mkdir(exist_ok=True)
+    with open(lock, "w") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        if stamp.is_file() and stamp.read_bytes() == wanted:
+            return
+        say(f"run: making the environment in {folder.name} (once; some minutes where CUDA packages come along)")
+        shutil.rmtree(folder, ignore_errors=True)
+        venv.create(folder, with_pip=True)
+        # The hashed lock is complete, so nothing is resolved; torch then brings only what its build alone needs.
+        pip(folder, "--quiet", "--no-deps", "--require-hashes", "-r", str(LOCKED[0]))
+        pip(folder, "--quiet", "-r", str(LOCKED[1]))
+        stamp.write_bytes(wanted)
+
+
+def check() -> None:
+    """SystemExit naming every package that is missing or too old in this interpreter."""
+    from importlib import metadata
+
+    try:
+        from packaging.requirements import Requirement
+    except ImportError:
+        sys.exit("run --system: the package `packaging` is missing in this Python")
+    bad = []
+    lines = [*(ROOT / "requirements.in").read_text().splitlines(), "torch>=2.11"]
+    for line in lines:
+        if not line.strip() or line.startswith("#"):
+            continue
+        requirement = Requirement(line)
+        try:
+            version = metadata.version(requirement.name)
+        except metadata.PackageNotFoundError:
+            bad.append(f"{requirement.name} is missing")
+            continue
+        if not requirement.specifier.contains(version, prereleases=True):
+            bad.append(f"{requirement.name} is {version}, needed {requirement.specifier}")
+    if bad:
+        sys.exit("run --system: " + "; ".join(bad))
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["check"]:
+        check()
+    elif len(sys.argv) == 3 and sys.argv[1] == "install":
+        install(Path(sys.argv[2]))
+    else:
+        sys.exit(__doc__)

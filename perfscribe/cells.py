@@ -1,0 +1,70 @@
+"""The words that an experiment's measure.py speaks: Cell, Measurement, Unsupported.
+
+Kept small on purpose: every experiment's fingerprint covers this file, so that an edit of its code
+measures everything again.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+Level = str | int | float | bool | None
+
+
+class Unsupported(Exception):
+    """Raised by run(cell) where the machine lacks what the cell needs; the text is the reason printed."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One combination of factor levels.
+
+    factors: level by factor name, in the order in which tables show them.
+    requires: names of capabilities (environment.CAPABILITIES) that the machine must have, e.g. "cuda".
+    cost: expected work in arbitrary units that are the same within an experiment (FLOP, bytes);
+        cells run in ascending order of it.
+    data: names of the data sets that run(cell) reads.
+    data_folder: where they lie; filled in by the worker.
+    skip: why this cell is not measured; such a cell is printed as skipped.
+    """
+
+    factors: Mapping[str, Level]
+    requires: tuple[str, ...] = ()
+    cost: float = 1.0
+    data: tuple[str, ...] = ()
+    data_folder: str = ""
+    skip: str = ""
+
+    def __getitem__(self, factor: str) -> Any:
+        return self.factors[factor]
+
+
+@dataclass
+class Measurement:
+    """What run(cell) gives back.
+
+    samples: timed raw samples by name; the name ends in the unit (forward_ms, read_s).
+    warmup: the samples before them, under the same names.
+    values: single figures, counts and texts by name (peak_allocated_bytes, logits_dtype).
+    series: longer lists of raw figures that belong to the cell but are no samples of one quantity.
+    timers: for each sample name the timer that read it ("CUDA events", "host clock + synchronise").
+    warmup_s, timed_s, compile_s: wall seconds spent on each.
+    """
+
+    samples: dict[str, list[float]] = field(default_factory=dict)
+    warmup: dict[str, list[float]] = field(default_factory=dict)
+    values: dict[str, Any] = field(default_factory=dict)
+    series: dict[str, list[Any]] = field(default_factory=dict)
+    timers: dict[str, str] = field(default_factory=dict)
+    warmup_s: float = 0.0
+    timed_s: float = 0.0
+    compile_s: float = 0.0
+
+
+def grid(levels: Mapping[str, Sequence[Level]]) -> Iterable[dict[str, Level]]:
+    """Every combination of the levels, the last factor varying fastest."""
+    for combination in itertools.product(*levels.values()):
+        yield dict(zip(levels, combination, strict=True))

@@ -1,0 +1,173 @@
+"""What `./run` does after the environment stands: its own verbs, and Snakemake for all else."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from perfscribe import config as configuration
+from perfscribe import session
+
+ROOT = Path(__file__).resolve().parents[1]
+
+HELP = """\
+./run report [OPTIONS]        measure what is missing and write report/<site>/report.md
+./run plan                    the cells, their status in the journal, an estimate of time
+./run doctor                  this machine, and what each experiment will find unsupported here
+./run remeasure EXPERIMENT [FACTOR=LEVEL ...] [status=STATUS]
+                              retire finished cells, so that the next report measures them again
+./run publish NAME            make a site of this checkout's own results that can be committed
+./run test [PYTEST OPTIONS]   format, lint, types, tests
+./run help                    this text
+./run ANYTHING ELSE           goes to snakemake, as in ./run --profile slurm report
+
+OPTIONS go to snakemake, as in ./run report --config preset=tiny site=local
+`./run --system VERB` uses the Python at hand in place of the environment in .venv.
+"""
+
+# Explicit, so that no profile or later default changes what an edit reruns.
+TRIGGERS = ("mtime", "params", "input", "code")
+
+
+def snakemake(*arguments: str) -> list[str]:
+    """The command line of this environment's Snakemake."""
+    return [sys.executable, "-m", "snakemake", *arguments]
+
+
+def command_line_config(arguments: Sequence[str]) -> dict[str, Any]:
+    """Top-level settings given by --config KEY=VALUE ... among Snakemake's arguments."""
+    import yaml
+
+    found: dict[str, Any] = {}
+    reading = False
+    for argument in arguments:
+        if argument in ("--config", "-C"):
+            reading = True
+        elif argument.startswith("-"):
+            reading = False
+        elif reading and "=" in argument:
+            key, _, text = argument.partition("=")
+            found[key] = yaml.safe_load(text)
+    return found
+
+
+def read_config(arguments: Sequence[str] = ()) -> dict[str, Any]:
+    """config.yaml with what the command line sets; SystemExit with one line where it is wrong."""
+    try:
+        raw = configuration.load(ROOT / "config.yaml") | command_line_config(arguments)
+        configuration.check(raw)
+    except configuration.ConfigError as error:
+        sys.exit(f"config: {error}")
+    return raw
+
+
+def report(arguments: Sequence[str]) -> int:
+    """Measure what is missing and write the report."""
+    raw = read_config(arguments)
+    where = ("-c", "--cores", "-j", "--jobs", "--profile")
+    cores = [] if any(argument.startswith(where) for argument in arguments) else ["--cores", "all"]
+    safe = ["--nolock", "--rerun-incomplete", "--rerun-triggers", *TRIGGERS]
+    quiet = ["--quiet", "rules", "progress", "host", "reason"]
+    command = snakemake("report", *cores, *safe, *quiet, *arguments)
+    code = subprocess.run(command, cwd=ROOT).returncode
+    path = f"report/{raw.get('site', session.LOCAL_SITE)}/report.md"
+    if code == 0 and (ROOT / path).is_file():
+        print(f"report: {path}")
+    return code
+
+
+def test(arguments: Sequence[str]) -> int:
+    """Format, lint, types, tests: the first that fails ends it."""
+    python = sys.executable
+    steps = [
+        [python, "-m", "ruff", "check", "."],
+        [python, "-m", "ruff", "format", "--check", "."],
+        [python, "-m", "snakefmt", "--check", "Snakefile", "rules"],
+        [python, "-m", "mypy"],
+        [*snakemake("--lint")],
+        [python, "-m", "pytest", "-n", "2", "--dist", "loadfile", *arguments],
+    ]
+    for step in steps:
+        print(f"run: {' '.join(step[2:])}", flush=True)
+        code = subprocess.run(step, cwd=ROOT).returncode
+        if code:
+            return code
+    return 0
+
+
+def plan(arguments: Sequence[str]) -> int:
+    """Print the cells, their status in the journal and an estimate of time."""
+    from perfscribe import overview
+
+    raw = read_config(arguments)
+    print(overview.describe(ROOT, session.make_plan(ROOT, raw)))
+    return 0
+
+
+def doctor(arguments: Sequence[str]) -> int:
+    """Print the machine and what each experiment will find unsupported."""
+    from perfscribe import doctor as machine
+    from perfscribe.plan import known_experiments, planned_cells
+
+    raw = read_config(arguments)
+    preset = session.resolve_preset(raw.get("preset", "auto"))
+    units = [(name, planned_cells(raw, name, preset)) for name in known_experiments(ROOT)]
+    print(machine.report(units))
+    return 0
+
+
+def remeasure(arguments: Sequence[str]) -> int:
+    """Retire records, so that their cells are measured again."""
+    from perfscribe import retire
+
+    with_config = read_config()
+    return retire.main(ROOT, str(with_config.get("site", session.LOCAL_SITE)), list(arguments))
+
+
+def publish(arguments: Sequence[str]) -> int:
+    """Make a committed site of the local one."""
+    from perfscribe import publish as publishing
+
+    return publishing.main(ROOT, list(arguments))
+
+
+def show_help(arguments: Sequence[str]) -> int:
+    """Print what there is."""
+    print(HELP, end="")
+    return 0
+
+
+VERBS: dict[str, Callable[[Sequence[str]], int]] = {
+    "report": report,
+    "test": test,
+    "plan": plan,
+    "doctor": doctor,
+    "remeasure": remeasure,
+    "publish": publish,
+    "help": show_help,
+}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run a verb, or hand everything to Snakemake."""
+    if not arguments or arguments[0] in ("-h", "--help"):
+        return show_help(())
+    verb = VERBS.get(arguments[0])
+    if verb is not None:
+        return verb(arguments[1:])
+    read_config(arguments)
+    os.chdir(ROOT)
+    os.execv(sys.executable, snakemake(*arguments))
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except (ValueError, session.AnotherRun) as error:
+        sys.exit(f"run: {error}")
+    except KeyboardInterrupt:
+        sys.exit(130)

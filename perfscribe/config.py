@@ -1,0 +1,171 @@
+"""The config: read it, check it, resolve it for one preset.
+
+Below `experiments` any value may be given plainly, or by preset as a mapping with no other keys than tiny, cpu and
+gpu; a preset that such a mapping leaves out has the default. The schema describes the config after that choice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from perfscribe import config_schema, config_yaml
+from perfscribe.config_errors import ConfigError, dotted, fault, nearest, shown
+from perfscribe.config_schema import PRESETS
+
+__all__ = ["PRESETS", "ConfigError", "check", "load", "resolve"]
+
+# Above every bound of the schema. Python refuses to print whole numbers of thousands of digits, so they stop here.
+LARGEST_NUMBER = 1e18
+
+# (key, the key whose value it must not exceed); null on either side sets no bound.
+AT_MOST = (
+    (("experiments", "io_formats", "batch"), ("experiments", "io_formats", "samples")),
+    (("experiments", "io_formats", "training_samples"), ("experiments", "io_formats", "samples")),
+    (("experiments", "io_formats", "batch"), ("experiments", "io_formats", "training_samples")),
+    (("experiments", "io_formats", "read_samples"), ("experiments", "io_formats", "samples")),
+)
+
+
+def load(path: Path, overrides: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The raw config of a YAML file, with overrides laid on top key by key; not checked against the schema.
+
+    Text in overrides is read as unquoted YAML, since Snakemake's --config gives nested values as text.
+    ConfigError for a file that config_yaml.read refuses and for overrides that are no plain values.
+    """
+    base = config_yaml.read(path)
+    return _merged(base, _reread(_plain(overrides))) if overrides else base
+
+
+def check(raw: Mapping[str, Any]) -> None:
+    """ConfigError with one line on the first fault, whichever preset it is in; None if there is no fault."""
+    tree = _plain(raw)
+    presets_by_fault: dict[str, list[str]] = {}
+    for preset in PRESETS:
+        try:
+            _resolved(tree, preset)
+        except ConfigError as error:
+            presets_by_fault.setdefault(str(error), []).append(preset)
+    for text, presets in presets_by_fault.items():
+        raise ConfigError(text if len(presets) == len(PRESETS) else f"{text} (preset {' and '.join(presets)})")
+
+
+def resolve(raw: Mapping[str, Any], preset: str) -> dict[str, Any]:
+    """A new config for one of the presets tiny, cpu, gpu: each value chosen, defaults filled in, preset set to it.
+
+    ConfigError where that config is not valid.
+    """
+    if preset not in PRESETS:
+        raise ConfigError(fault("preset", preset, f"one of {', '.join(PRESETS)}"))
+    try:
+        return _resolved(_plain(raw), preset)
+    except ConfigError as error:
+        raise ConfigError(f"{error} (preset {preset})") from None
+
+
+def _resolved(tree: Mapping[str, Any], preset: str) -> dict[str, Any]:
+    config: dict[str, Any] = _chosen(tree, config_schema.schema(), preset, ())
+    text = config_schema.first_fault(config) or _relation_fault(config)
+    if text:
+        raise ConfigError(text)
+    return {**config, "preset": preset}
+
+
+def _chosen(value: Any, node: config_schema.Schema, preset: str, path: tuple[str, ...]) -> Any:
+    """The preset's value, defaults filled in; what the schema does not allow is left for it to find."""
+    known = config_schema.properties(node)
+    if path[:1] == ("experiments",) and len(path) > 1 and isinstance(value, Mapping) and value:
+        if set(value) <= set(PRESETS):
+            if preset not in value:
+                return config_schema.default(node, preset)
+            value = value[preset]
+        elif not known:
+            raise ConfigError(_unknown_preset(value, path))
+    if not isinstance(value, Mapping) or not known:
+        return value
+    filled = {
+        key: _chosen(value[key], inner, preset, (*path, key)) if key in value else config_schema.default(inner, preset)
+        for key, inner in known.items()
+    }
+    return filled | {key: inner for key, inner in value.items() if key not in known}
+
+
+def _unknown_preset(value: Mapping[str, Any], path: tuple[str, ...]) -> str:
+    odd = next(key for key in value if key not in PRESETS)
+    near = nearest(odd, PRESETS)
+    expected = f"presets as keys ({', '.join(PRESETS)})" + (f"; nearest is {near}" if near else "")
+    return fault(dotted((*path, odd)), value[odd], expected)
+
+
+def _relation_fault(config: Mapping[str, Any]) -> str | None:
+    """The first key of a valid config whose value does not go with that of another key."""
+    for path, limit_path in AT_MOST:
+        value, limit = _at(config, path), _at(config, limit_path)
+        if value is not None and limit is not None and value > limit:
+            return fault(dotted(path), value, f"at most {limit}, the value of {dotted(limit_path)}")
+    return None
+
+
+def _at(config: Mapping[str, Any], path: tuple[str, ...]) -> Any:
+    value: Any = config
+    for key in path:
+        value = value[key]
+    return value
+
+
+def _plain(raw: Any) -> dict[str, Any]:
+    """A deep copy in dict, list, str, int, float, bool and None; ConfigError for anything else in it."""
+    if not isinstance(raw, Mapping):
+        raise ConfigError(fault("config", raw, "keys such as site: local"))
+    return dict(_Copy().value(raw, ()))
+
+
+class _Copy:
+    """Copies plain values, however they are nested, within the same bounds as a file has."""
+
+    def __init__(self) -> None:
+        self.values = 0
+
+    def value(self, value: Any, path: tuple[str | int, ...]) -> Any:
+        self.values += 1
+        if self.values > config_yaml.MAX_VALUES or len(path) > config_yaml.MAX_DEPTH:
+            expected = f"at most {config_yaml.MAX_VALUES} values in {config_yaml.MAX_DEPTH} levels of nesting"
+            raise ConfigError(fault(dotted(path), value, expected))
+        if isinstance(value, Mapping):
+            return {self.key(key, path): self.value(inner, (*path, key)) for key, inner in value.items()}
+        if isinstance(value, list):
+            return [self.value(item, (*path, index)) for index, item in enumerate(value)]
+        if isinstance(value, (int, float)) and not abs(value) < LARGEST_NUMBER:  # NaN is never below
+            raise ConfigError(fault(dotted(path), value, f"a finite number below {LARGEST_NUMBER:.0e}"))
+        if value is None or type(value) in (str, int, float, bool):
+            return value
+        kind = type(value).__name__
+        raise ConfigError(f"{dotted(path)}: got {shown(value)} ({kind}), expected text, a number, true, false or null")
+
+    @staticmethod
+    def key(key: Any, path: tuple[str | int, ...]) -> str:
+        if type(key) is str:
+            return key
+        raise ConfigError(f"{dotted(path)}: got the key {shown(key)} ({type(key).__name__}), expected text as key")
+
+
+def _reread(value: Any) -> Any:
+    """Overrides with text read as YAML reads it without quotes; text of doubtful meaning stays text."""
+    if isinstance(value, dict):
+        return {key: _reread(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_reread(item) for item in value]
+    if not isinstance(value, str):
+        return value
+    try:
+        return config_yaml.scalar(value)
+    except ValueError:
+        return value
+
+
+def _merged(base: Any, top: Any) -> Any:
+    """top laid on base: sections key by key, anything else replaced."""
+    if not (isinstance(base, dict) and isinstance(top, dict)):
+        return top
+    return base | {key: _merged(base[key], inner) if key in base else inner for key, inner in top.items()}

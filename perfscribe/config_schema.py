@@ -1,0 +1,143 @@
+"""What the schema of the config says: defaults by preset, allowed values in words, the first fault of a config."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from perfscribe.config_errors import dotted, fault, nearest, shown
+
+SCHEMA_FILE = Path(__file__).parents[1] / "workflow" / "schemas" / "config.schema.yaml"
+PRESETS = ("tiny", "cpu", "gpu")
+
+Schema = Mapping[str, Any]
+
+
+@functools.cache
+def schema() -> Schema:
+    """The schema with every reference replaced by what it refers to; not to be changed."""
+    import yaml
+
+    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    whole = yaml.load(SCHEMA_FILE.read_text(encoding="utf-8"), Loader=loader)
+    definitions = whole.pop("$defs")
+
+    def expanded(node: Any) -> Any:
+        if isinstance(node, list):
+            return [expanded(item) for item in node]
+        if not isinstance(node, dict):
+            return node
+        if "$ref" in node:
+            node = {**definitions[node["$ref"].rpartition("/")[2]], **node}
+            del node["$ref"]
+        return {key: expanded(value) for key, value in node.items()}
+
+    return dict(expanded(whole))
+
+
+def properties(node: Schema) -> Mapping[str, Schema]:
+    """The keys of a section and their schemas; none for a value."""
+    found: Mapping[str, Schema] = node.get("properties", {})
+    return found
+
+
+def default(node: Schema, preset: str) -> Any:
+    """The value of a key that is not given; of a section, the values of all its keys."""
+    if "properties" in node:
+        return {key: default(inner, preset) for key, inner in properties(node).items()}
+    by_preset = node.get("x-default-by-preset")
+    return copy.deepcopy(by_preset[preset] if by_preset else node["default"])
+
+
+def keys(node: Schema, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The path of every key in or below a section."""
+    for key, inner in properties(node).items():
+        yield (*path, key)
+        yield from keys(inner, (*path, key))
+
+
+def expectation(node: Schema) -> str:
+    """The allowed values in words, for an error or the reference."""
+    if "enum" in node:
+        levels = ", ".join(str(level) for level in node["enum"])
+        return f"one of {levels}" if len(node["enum"]) > 1 else levels
+    kinds = node["type"] if isinstance(node["type"], list) else [node["type"]]
+    words = {
+        "boolean": lambda: "true or false",
+        "string": lambda: f"text that matches {node['pattern']}",
+        "integer": lambda: "a whole number" + _range(node),
+        "number": lambda: "a number" + _range(node),
+        "array": lambda: _list(node),
+        "object": lambda: "a section with keys among " + ", ".join(properties(node)),
+        "null": lambda: "null",
+    }
+    return " or ".join(words[kind]() for kind in kinds)
+
+
+def _range(node: Schema) -> str:
+    above = f" above {node['exclusiveMinimum']} and up to" if "exclusiveMinimum" in node else ""
+    bounds = above or f" from {node['minimum']} to"
+    multiple = f", a multiple of {node['multipleOf']}" if "multipleOf" in node else ""
+    return f"{bounds} {node['maximum']}{multiple}"
+
+
+def _list(node: Schema) -> str:
+    number = "one or more" if node.get("minItems") else "any number of"
+    return f"a list of {number} different values, each {expectation(node['items'])}"
+
+
+def first_fault(config: Any) -> str | None:
+    """One line about the first thing in a resolved config that the schema does not allow, or None.
+
+    Unknown keys come first: a misspelt key explains what else is amiss.
+    """
+    errors = sorted(
+        _validator().iter_errors(config),
+        key=lambda e: (e.validator != "additionalProperties", [str(step) for step in e.absolute_path]),
+    )
+    if not errors:
+        return None
+    error = errors[0]
+    path = tuple(error.absolute_path)
+    if error.validator == "additionalProperties":
+        key = next(key for key in error.instance if key not in properties(error.schema))
+        return unknown_key((*path, key), error.instance, error.schema)
+    near = nearest(error.instance, map(str, error.schema["enum"])) if _misspelt(error) else None
+    return fault(dotted(path), error.instance, expectation(error.schema)) + (f"; nearest is {near}" if near else "")
+
+
+def _misspelt(error: Any) -> bool:
+    return "enum" in error.schema and isinstance(error.instance, str)
+
+
+def unknown_key(path: Sequence[str | int], section: Mapping[str, Any], node: Schema) -> str:
+    """The line for a key that the schema does not know, with the nearest one that it knows."""
+    key = str(path[-1])
+    got = f"{dotted(path)}: got {shown(section[key])} for an unknown key"
+    if key in PRESETS:
+        return f"{got}, expected presets ({', '.join(PRESETS)}) alone, without other keys beside them"
+    known = properties(node)
+    if near := nearest(key, known):
+        return f"{got}, expected a known one; nearest is {dotted([*path[:-1], near])}"
+    elsewhere = [dotted(other) for other in keys(schema()) if other[-1] == key]
+    if elsewhere:
+        return f"{got}, expected a known one; {key} stands at {', '.join(elsewhere[:3])}"
+    return f"{got}, expected one of {', '.join(known)}"
+
+
+@functools.cache
+def _validator() -> Any:
+    import jsonschema
+
+    def pattern(_: Any, wanted: str, value: Any, __: Schema) -> Iterator[jsonschema.ValidationError]:
+        if isinstance(value, str) and not re.fullmatch(wanted, value):  # re.search's $ lets a line break follow
+            yield jsonschema.ValidationError("no match")
+
+    base = jsonschema.Draft202012Validator
+    # JSON schema takes 4.0 for a whole number; range(4.0) does not.
+    checker = base.TYPE_CHECKER.redefine("integer", lambda _, value: type(value) is int)
+    return jsonschema.validators.extend(base, {"pattern": pattern}, type_checker=checker)(schema())

@@ -1,0 +1,84 @@
+"""FLOP and bytes moved. A multiply-add counts as two FLOP; batch and seq_len count sequences and tokens.
+
+Two conventions, never to be mixed in one table:
+
+- *exact*: every matrix product that models.transformer.Model runs, and nothing else (forward_matmul_flop, forward_flop,
+  backward_flop, step_flop). Causal masking saves no work in eager attention, so it is discounted only on request.
+- *PaLM* (Chowdhery et al. 2022, appendix B): 6·N + 12·L·H·Q·T FLOP a token for forward and backward, the usual
+  numerator of MFU (palm_flop_per_token).
+"""
+
+from __future__ import annotations
+
+from perfscribe.counters.parameters import transformer_matmul_parameters
+from perfscribe.models.shapes import Shape
+
+# torch.optim.AdamW, for each parameter: weight decay 1; first moment (lerp) 3; second moment (scale, then
+# multiply-multiply-add) 4; square root 1; bias correction 1; epsilon 1; update (divide, multiply, add) 3.
+ADAMW_FLOP_PER_PARAMETER = 14
+
+
+def forward_matmul_flop(shape: Shape, batch: int, seq_len: int, *, causal_discount: bool = False) -> dict[str, int]:
+    """Exact FLOP of each kind of matrix product in a forward pass, summed over layers."""
+    tokens, width = batch * seq_len, shape.d_model
+    one_product = 2 * tokens * seq_len * width // (2 if causal_discount else 1)
+    return {
+        "attention projections": shape.layers * 4 * 2 * tokens * width * width,
+        "attention scores": shape.layers * one_product,
+        "attention values": shape.layers * one_product,
+        "feed-forward": shape.layers * 3 * 2 * tokens * width * shape.d_ff,
+        "head": 2 * tokens * width * shape.vocab_size,
+    }
+
+
+def forward_flop(shape: Shape, batch: int, seq_len: int, *, causal_discount: bool = False) -> int:
+    """Exact matrix-product FLOP of a forward pass."""
+    return sum(forward_matmul_flop(shape, batch, seq_len, causal_discount=causal_discount).values())
+
+
+def backward_flop(shape: Shape, batch: int, seq_len: int, *, causal_discount: bool = False) -> int:
+    """Exact matrix-product FLOP of a backward pass: each product has two gradients of its own cost."""
+    return 2 * forward_flop(shape, batch, seq_len, causal_discount=causal_discount)
+
+
+def adamw_flop(parameters: int) -> int:
+    """Element-wise FLOP of one AdamW step (ADAMW_FLOP_PER_PARAMETER says which)."""
+    return ADAMW_FLOP_PER_PARAMETER * parameters
+
+
+def step_flop(shape: Shape, batch: int, seq_len: int, *, causal_discount: bool = False) -> int:
+    """Exact matrix-product FLOP of a training step; the optimizer has none and adamw_flop counts it apart."""
+    return 3 * forward_flop(shape, batch, seq_len, causal_discount=causal_discount)
+
+
+def palm_flop_per_token(shape: Shape, seq_len: int, *, parameters: int | None = None) -> int:
+    """PaLM appendix B: 6·N + 12·L·H·Q·T for forward and backward, no causal discount, no recomputation.
+
+    parameters: N; without it the parameters in matrix products, so that the embedding look-up is not counted but
+    the head is. (With that N the convention equals step_flop / tokens exactly.)
+    """
+    count = transformer_matmul_parameters(shape) if parameters is None else parameters
+    return 6 * count + 12 * shape.layers * shape.d_model * seq_len
+
+
+def attention_forward_flop(batch: int, heads: int, seq_len: int, head_dim: int, *, causal: bool = False) -> int:
+    """4·B·S²·H·D, halved if causal (the convention of the FlashAttention papers); heads are query heads."""
+    return 4 * batch * heads * seq_len * seq_len * head_dim // (2 if causal else 1)
+
+
+def attention_backward_flop(batch: int, heads: int, seq_len: int, head_dim: int, *, causal: bool = False) -> int:
+    """2.5 times the forward pass: five products, the scores being computed again (FlashAttention convention).
+
+    Eager attention keeps its softmax and runs four; its rate is still given in this convention, to be comparable.
+    """
+    return 5 * attention_forward_flop(batch, heads, seq_len, head_dim, causal=causal) // 2
+
+
+def attention_forward_bytes(batch: int, heads: int, seq_len: int, head_dim: int, element_bytes: int) -> int:
+    """Least traffic of a forward pass: q, k, v read and the output written once."""
+    return 4 * batch * heads * seq_len * head_dim * element_bytes
+
+
+def attention_backward_bytes(batch: int, heads: int, seq_len: int, head_dim: int, element_bytes: int) -> int:
+    """Least traffic of a backward pass: q, k, v and the output's gradient read, three gradients written."""
+    return 7 * batch * heads * seq_len * head_dim * element_bytes

@@ -1,0 +1,65 @@
+"""A ledger of live tensors: what a memory model replays its allocations on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+Items = dict[str, int]
+
+
+@dataclass(eq=False)
+class Held:
+    """One live tensor: the item that it counts under, and its bytes."""
+
+    item: str
+    n_bytes: int
+
+
+class Ledger:
+    """Live bytes by item, and what was live at the highest total so far.
+
+    granularity_bytes: every tensor is rounded up to a multiple of it (512 in PyTorch's CUDA allocator).
+    """
+
+    def __init__(self, granularity_bytes: int = 1) -> None:
+        self.granularity_bytes = granularity_bytes
+        self.total_bytes = 0
+        self.peak_bytes = 0
+        self._live: Items = {}
+        self._peak: Items = {}
+
+    @property
+    def live(self) -> Items:
+        """Bytes by item now."""
+        return _nonzero(self._live)
+
+    @property
+    def peak(self) -> Items:
+        """Bytes by item when the total was highest."""
+        return _nonzero(self._peak)
+
+    def new(self, item: str, n_bytes: int) -> Held:
+        """Allocate a tensor."""
+        rounded = -(-n_bytes // self.granularity_bytes) * self.granularity_bytes
+        self._live[item] = self._live.get(item, 0) + rounded
+        self.total_bytes += rounded
+        if self.total_bytes > self.peak_bytes:
+            self.peak_bytes = self.total_bytes
+            self._peak = dict(self._live)
+        return Held(item, rounded)
+
+    def forget_peak(self) -> None:
+        """Start the search for the highest total anew, from what is live now."""
+        self.peak_bytes = self.total_bytes
+        self._peak = dict(self._live)
+
+    def free(self, *tensors: Held) -> None:
+        """Free tensors; one that is freed already is left alone, as with a second reference in PyTorch."""
+        for tensor in tensors:
+            self._live[tensor.item] = self._live.get(tensor.item, 0) - tensor.n_bytes
+            self.total_bytes -= tensor.n_bytes
+            tensor.n_bytes = 0
+
+
+def _nonzero(items: Items) -> Items:
+    return {item: n_bytes for item, n_bytes in items.items() if n_bytes}

@@ -1,0 +1,141 @@
+"""Memory models, in bytes. Every function gives back an itemised dict, item to bytes, so that a report can name a term.
+
+The figures are those of torch.cuda.memory_allocated and max_memory_allocated: live tensors, without the allocator's
+cache, the CUDA context or fragmentation.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from perfscribe.counters.activations import GRADIENTS, Backward, Forward
+from perfscribe.counters.ledger import Items, Ledger
+from perfscribe.counters.parameters import transformer_tensors
+from perfscribe.counters.workload import Workload
+from perfscribe.models.shapes import Shape
+
+Optimizer = Literal["foreach", "for-loop", "fused"]
+
+PARAMETERS = "parameters"
+BUFFERS = "mask and rotary tables"
+TOKENS = "tokens and targets"
+STATE = "AdamW state"
+OPTIMIZER_TEMPORARIES = "AdamW temporaries"
+WORKSPACE = "cuBLAS workspace"
+
+# PyTorch allocates a workspace for each cuBLAS handle (one a thread and stream: the program's and autograd's) from its
+# caching allocator and never frees it; this size is the default from compute capability 9.0 on
+# (aten/src/ATen/cuda/CublasHandlePool.cpp; CUBLAS_WORKSPACE_CONFIG changes it). Before 9.0 it is 8.125 MiB.
+CUBLAS_WORKSPACE_BYTES = 32 * 2**20
+
+
+def total_bytes(items: Items) -> int:
+    """Sum over the items."""
+    return sum(items.values())
+
+
+def residual_stream_bytes(shape: Shape, batch: int, seq_len: int) -> int:
+    """One tensor of the residual stream, (batch, seq_len, d_model) in fp32."""
+    return 4 * batch * seq_len * shape.d_model
+
+
+def attention_matrix_bytes(batch: int, heads: int, seq_len: int, element_bytes: int = 4) -> int:
+    """One N×N matrix of a layer, (batch, heads, seq_len, seq_len)."""
+    return element_bytes * batch * heads * seq_len * seq_len
+
+
+def training_state(shape: Shape) -> Items:
+    """Parameters, gradients and AdamW's two moments in fp32: 16 bytes a parameter."""
+    weights = 4 * sum(transformer_tensors(shape))
+    return {PARAMETERS: weights, GRADIENTS: weights, STATE: 2 * weights}
+
+
+def saved_for_backward(load: Workload, *, loss: bool = True) -> Items:
+    """What the autograd graph keeps after a forward pass, beside parameters, buffers, tokens and targets."""
+    ledger = Ledger(load.granularity_bytes)
+    forward = Forward(load, ledger, keep=True)
+    logits = forward.run()
+    if loss:
+        forward.loss(logits)
+    else:
+        ledger.free(logits)
+    return ledger.live
+
+
+def inference_peak(load: Workload) -> Items:
+    """Peak of a forward pass under torch.no_grad() that returns the logits."""
+    ledger = _ledger(load)
+    Forward(load, ledger, keep=False).run()
+    return ledger.peak
+
+
+def forward_peak(load: Workload, *, loss: bool = True) -> Items:
+    """Peak of a forward pass that keeps its graph; with loss through next_token_loss, else to the logits."""
+    ledger = _ledger(load)
+    forward = Forward(load, ledger, keep=True)
+    logits = forward.run()
+    if loss:
+        forward.loss(logits)
+    return ledger.peak
+
+
+def forward_backward_peak(load: Workload) -> Items:
+    """Peak of next_token_loss(...).backward(), without optimizer; gradients are None before."""
+    ledger = _ledger(load)
+    _forward_backward(load, ledger)
+    return ledger.peak
+
+
+def step_peak(load: Workload, optimizer: Optimizer = "foreach") -> Items:
+    """Peak of a training step with torch.optim.AdamW, from the second step on (the state exists from the start).
+
+    optimizer: which of AdamW's implementations. foreach (PyTorch's own choice on CUDA) holds a copy of all second
+    moments, their square roots, while it updates; for-loop (its choice on the CPU) up to three tensors at a time;
+    fused none. Gradients are set to None between steps.
+    """
+    ledger = _ledger(load)
+    sizes = transformer_tensors(load.shape)
+    for size in sizes:
+        ledger.new(STATE, 4 * size)
+        ledger.new(STATE, 4 * size)
+        if load.device == "cpu" or optimizer == "fused":
+            ledger.new(STATE, 4)  # the step counter, which lives on the CPU unless fused
+    _forward_backward(load, ledger)
+    _optimizer_temporaries(ledger, sizes, optimizer)
+    return ledger.peak
+
+
+def _optimizer_temporaries(ledger: Ledger, sizes: list[int], optimizer: Optimizer) -> None:
+    if optimizer == "foreach":
+        for size in sizes:
+            ledger.new(OPTIMIZER_TEMPORARIES, 4 * size)
+    elif optimizer == "for-loop":
+        denominator = None
+        for size in sizes:
+            root = ledger.new(OPTIMIZER_TEMPORARIES, 4 * size)
+            quotient = ledger.new(OPTIMIZER_TEMPORARIES, 4 * size)
+            ledger.free(root)
+            if denominator:
+                ledger.free(denominator)
+            denominator = quotient
+
+
+def _forward_backward(load: Workload, ledger: Ledger) -> None:
+    forward = Forward(load, ledger, keep=True)
+    forward.loss(forward.run())
+    Backward(forward).run()
+
+
+def _ledger(load: Workload) -> Ledger:
+    """A ledger on which everything lives that was there before the pass."""
+    ledger = Ledger(load.granularity_bytes)
+    for size in transformer_tensors(load.shape):
+        ledger.new(PARAMETERS, 4 * size)
+    ledger.new(BUFFERS, load.context**2)
+    for _ in range(2):
+        ledger.new(BUFFERS, 4 * load.context * load.shape.head_dim // 2)
+        ledger.new(TOKENS, 8 * load.tokens)
+    if load.device == "cuda":
+        for _ in range(load.cublas_handles):
+            ledger.new(WORKSPACE, CUBLAS_WORKSPACE_BYTES)
+    return ledger

@@ -1,0 +1,1 @@
+"""Generated and fetched data sets."""

@@ -1,0 +1,40 @@
+"""Generates a synthetic data set in several file formats, and last the digest file that says it is complete."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from perfscribe.data import formats, synthetic
+from perfscribe.data.digest_file import describe_file
+from perfscribe.data.layout import file_names, format_path
+from perfscribe.files import write_json
+
+
+def digest_path(folder: Path, dataset: str) -> Path:
+    """The digest file lies beside the data set's folder."""
+    return folder.parent / f"{dataset}.digest"
+
+
+def generate(plan: Mapping[str, Any], folder: Path) -> Path:
+    """Write plan["formats"] of the arrays of plan["parameters"] below the folder; returns the digest file's path.
+
+    The digest file is deleted first and written last: while it is there, the files are whole. Its content depends on
+    the plan and the arrays, and for the files' sums on the versions of the libraries that write them.
+    """
+    names = file_names(plan["formats"])
+    arrays = synthetic.arrays(**plan["parameters"])
+    result = digest_path(folder, plan["dataset"])
+    result.unlink(missing_ok=True)
+    for name in plan["formats"]:
+        formats.write(name, arrays, format_path(folder, name))
+    content = {
+        "dataset": plan["dataset"],
+        "parameters": dict(plan["parameters"]),
+        "arrays": synthetic.digest(arrays),
+        "raw_bytes": sum(array.nbytes for array in arrays.values()),
+        "files": {name: describe_file(folder / name) for name in names},
+    }
+    write_json(result, content)
+    return result

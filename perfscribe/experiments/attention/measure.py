@@ -1,0 +1,167 @@
+"""pytorch_attention of CS336 assignment 2: forward and backward of attention without a head axis, and its memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from perfscribe.cells import Cell, Measurement, grid
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# Rows of the output that are compared with float64 before anything is timed.
+CHECKED_ROWS = 64
+# Largest relative error (Frobenius norm) of the output and of each gradient that still counts as correct.
+TOLERANCE = {"fp32": 1e-5, "tf32": 5e-3, "bf16": 2e-2, "fp16": 5e-3}
+# Calls by CUDA events are a second opinion on the host clock's; they need fewer.
+DEVICE_SHARE = 5
+
+
+def cells(config: Mapping[str, Any]) -> list[Cell]:
+    """Every combination of the config's device, implementation, dtype, sequence length and head dimension."""
+    factors = {name: config[name] for name in ("device", "implementation", "dtype", "seq_len", "head_dim")}
+    fixed = {name: config[name] for name in ("batch", "warmup_passes", "passes")}
+    return [
+        Cell(
+            {**levels, **fixed},
+            requires=("cuda",) if levels["device"] == "cuda" else (),
+            cost=_cost(levels, fixed),
+        )
+        for levels in grid(factors)
+    ]
+
+
+def _cost(levels: Mapping[str, Any], fixed: Mapping[str, Any]) -> float:
+    """Products and element-wise passes over the N x N matrix, in elements, and a floor for launching."""
+    matrix = fixed["batch"] * levels["seq_len"] ** 2
+    return float((fixed["warmup_passes"] + fixed["passes"]) * (matrix * (levels["head_dim"] + 32) + 1e6))
+
+
+def run(cell: Cell) -> Measurement:
+    """Time forward and backward passes, and count their memory; the result is checked against float64 first."""
+    import torch
+
+    from perfscribe.attention.eager import scaled_dot_product_attention
+    from perfscribe.timing import record, time_phases
+
+    device = cell["device"]
+    torch.set_float32_matmul_precision("high" if cell["dtype"] == "tf32" else "highest")
+    dtype = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(cell["dtype"], torch.float32)
+    shape = (cell["batch"], cell["seq_len"], cell["head_dim"])
+    q, k, v, d_out = (torch.randn(shape, device=device, dtype=dtype) for _ in range(4))
+    for tensor in (q, k, v):
+        tensor.requires_grad_()
+
+    measurement = Measurement()
+    measurement.values |= compare_with_float64(q, k, v, d_out, TOLERANCE[cell["dtype"]])
+
+    def one_pass(mark: Any) -> None:
+        out = scaled_dot_product_attention(q, k, v)
+        mark("forward")
+        out.backward(d_out)
+        mark("backward")
+
+    def without_gradients() -> None:
+        q.grad = k.grad = v.grad = None
+
+    timings = time_phases(
+        one_pass, warmup=cell["warmup_passes"], timed=cell["passes"], device=device, prepare=without_gradients
+    )
+    record(measurement, "forward_ms", timings["forward"])
+    record(measurement, "backward_ms", timings["backward"])
+    record(measurement, "both_ms", timings["step"])
+    if device == "cuda":
+        _time_on_device(measurement, q, k, v, d_out, max(5, cell["passes"] // DEVICE_SHARE))
+    measurement.values |= _memory(q, k, v, d_out, device)
+    return measurement
+
+
+def _time_on_device(measurement: Measurement, q: Tensor, k: Tensor, v: Tensor, d_out: Tensor, timed: int) -> None:
+    """The same passes by CUDA events with L2 flushed: what the device itself needs."""
+    from perfscribe.attention.eager import scaled_dot_product_attention
+    from perfscribe.timing import record, time_device
+
+    held: list[Tensor] = []
+
+    def fresh_output() -> None:
+        held.clear()
+        q.grad = k.grad = v.grad = None
+        held.append(scaled_dot_product_attention(q, k, v))
+
+    def forward() -> None:
+        held.clear()
+        held.append(scaled_dot_product_attention(q, k, v))
+
+    record(measurement, "forward_device_ms", time_device(forward, warmup=2, timed=timed, prepare=held.clear))
+    backward = time_device(lambda: held[0].backward(d_out), warmup=2, timed=timed, prepare=fresh_output)
+    record(measurement, "backward_device_ms", backward)
+
+
+def _memory(q: Tensor, k: Tensor, v: Tensor, d_out: Tensor, device: str) -> dict[str, Any]:
+    """Bytes allocated before a backward pass, and the peaks of both passes, in an untimed pass each."""
+    import torch
+
+    from perfscribe.attention.eager import scaled_dot_product_attention
+    from perfscribe.memory import PeakMemory
+
+    q.grad = k.grad = v.grad = None
+    if device == "cuda":
+        torch.cuda.empty_cache()  # what the timers' buffers left reserved is not this pass's
+    with PeakMemory(device) as forward:
+        out = scaled_dot_product_attention(q, k, v)
+    with PeakMemory(device) as both:
+        del out
+        out = scaled_dot_product_attention(q, k, v)
+        both.mark("memory_before_backward")
+        out.backward(d_out)
+    values: dict[str, Any] = {
+        "memory_before_backward_bytes": both.marks["memory_before_backward"],
+        "peak_forward_bytes": forward.peak_allocated_bytes,
+        "peak_allocated_bytes": both.peak_allocated_bytes,
+        "memory_counter": both.counter,
+    }
+    if both.peak_reserved_bytes is not None:
+        values["peak_reserved_bytes"] = both.peak_reserved_bytes
+    return values
+
+
+def compare_with_float64(q: Tensor, k: Tensor, v: Tensor, d_out: Tensor, tolerance: float) -> dict[str, float]:
+    """Relative errors of some output rows and of their gradients of q against float64; ValueError beyond tolerance.
+
+    The gradients of k and v gather over all queries; they are compared on the first batch element with a sequence
+    that is cut short, so that the float64 matrices stay small.
+    """
+    import torch
+
+    from perfscribe.attention.eager import scaled_dot_product_attention
+
+    rows = torch.randperm(q.shape[1], device=q.device)[:CHECKED_ROWS]
+    with torch.no_grad():
+        got = scaled_dot_product_attention(q[:1, rows], k[:1], v[:1])
+        expected = _float64_attention(q[:1, rows], k[:1], v[:1])
+    errors = {"output_relative_error": _relative_error(got, expected)}
+    cut = min(q.shape[1], 4 * CHECKED_ROWS)
+    leaves = [tensor[:1, :cut].detach().clone().requires_grad_() for tensor in (q, k, v)]
+    doubles = [tensor.detach().double().requires_grad_() for tensor in leaves]
+    scaled_dot_product_attention(*leaves).backward(d_out[:1, :cut])
+    _float64_attention(*doubles).backward(d_out[:1, :cut].double())
+    for name, leaf, double in zip("qkv", leaves, doubles, strict=True):
+        assert leaf.grad is not None and double.grad is not None
+        errors[f"d{name}_relative_error"] = _relative_error(leaf.grad, double.grad)
+    worst = max(errors, key=lambda name: errors[name])
+    if not errors[worst] <= tolerance:
+        raise ValueError(f"{worst} {errors[worst]:.2g} against float64, allowed {tolerance:g}")
+    return errors
+
+
+def _float64_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """The definition, in float64; q (..., n, d), k and v (..., m, d) → (..., n, d)."""
+    import torch
+
+    q, k, v = q.double(), k.double(), v.double()
+    return torch.softmax(q @ k.mT / q.shape[-1] ** 0.5, dim=-1) @ v
+
+
+def _relative_error(got: Tensor, expected: Tensor) -> float:
+    return float((got.double() - expected).norm() / expected.norm())

@@ -1,0 +1,1 @@
+"""The language model end to end: forward, backward, optimizer (CS336: benchmarking_script)."""

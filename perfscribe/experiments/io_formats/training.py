@@ -1,0 +1,118 @@
+"""The Polaris homework's training loop over a map-style data set, its parts timed apart."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from perfscribe.models.seq2seq import make_seq2seq
+from perfscribe.models.shapes import Seq2SeqShape
+from perfscribe.timing import synchronise
+
+LEARNING_RATE = 1e-3  # the homework's 1e-3 times the world size, which is 1 here
+SHUFFLE_SEED = 0
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The model's and the loop's sizes. training_samples are drawn anew, without repetition, in every epoch."""
+
+    features: int
+    layers: int
+    d_ff: int
+    batch: int
+    epochs: int
+    training_samples: int
+
+
+@dataclass
+class Epoch:
+    """Wall seconds of one epoch, and milliseconds of each step's parts: wait for the loader, copy, compute.
+
+    The parts are right only where the device is synchronised after each of them.
+    """
+
+    training_s: float = 0.0
+    loader_wait_ms: list[float] = field(default_factory=list)
+    copy_ms: list[float] = field(default_factory=list)
+    compute_ms: list[float] = field(default_factory=list)
+
+
+class Trainer:
+    """nn.Transformer with as many encoder as decoder layers, Adam, and cross-entropy against float targets.
+
+    source (batch, source_length, features) and target (batch, target_length, features) give an output of the
+    target's shape; the loss takes the positions of the target for classes: a load, not a task.
+    """
+
+    def __init__(self, sizes: Sizes, device: str) -> None:
+        torch.manual_seed(0)
+        self.sizes, self.device = sizes, device
+        shape = Seq2SeqShape(
+            d_model=sizes.features, encoder_layers=sizes.layers, decoder_layers=sizes.layers, d_ff=sizes.d_ff
+        )
+        self.model = make_seq2seq(shape, device=device)
+        self.model.train()
+        self.criterion = torch.nn.CrossEntropyLoss()
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=LEARNING_RATE)
+        self.last_loss = torch.tensor(float("nan"))
+
+    def parameters(self) -> int:
+        """Number of the model's parameters."""
+        return sum(parameter.numel() for parameter in self.model.parameters())
+
+    def warm_up(self, source_length: int, target_length: int, steps: int) -> float:
+        """Steps on random samples in memory, loader included; returns the wall seconds that they took."""
+        start = perf_counter()
+        count = steps * self.sizes.batch
+        source = torch.rand(count, source_length, self.sizes.features)
+        target = torch.rand(count, target_length, self.sizes.features)
+        pairs = torch.utils.data.TensorDataset(source, target)
+        self._epoch(torch.utils.data.DataLoader(pairs, batch_size=self.sizes.batch), apart=True)
+        return perf_counter() - start
+
+    def train(self, dataset: Any, epochs: int, apart: bool) -> list[Epoch]:
+        """Train and time; `apart` synchronises the device after each part of each step.
+
+        The homework's loop does not synchronise; its epochs are those with apart=False, synchronised at their ends.
+        """
+        generator = torch.Generator().manual_seed(SHUFFLE_SEED)
+        sampler = torch.utils.data.RandomSampler(
+            dataset, replacement=False, num_samples=self.sizes.training_samples, generator=generator
+        )
+        loader = torch.utils.data.DataLoader(dataset, sampler=sampler, batch_size=self.sizes.batch)
+        return [self._epoch(loader, apart) for _ in range(epochs)]
+
+    def _epoch(self, loader: Any, apart: bool) -> Epoch:
+        def clock() -> float:
+            if apart:
+                synchronise(self.device)
+            return perf_counter()
+
+        epoch = Epoch()
+        synchronise(self.device)
+        start = now = perf_counter()
+        batches = iter(loader)
+        while (batch := next(batches, None)) is not None:
+            loaded = clock()
+            source, target = (part.to(self.device) for part in batch)
+            copied = clock()
+            self._step(source, target)
+            computed = clock()
+            epoch.loader_wait_ms.append((loaded - now) * 1e3)
+            epoch.copy_ms.append((copied - loaded) * 1e3)
+            epoch.compute_ms.append((computed - copied) * 1e3)
+            now = computed
+        synchronise(self.device)
+        epoch.training_s = perf_counter() - start
+        return epoch
+
+    def _step(self, source: torch.Tensor, target: torch.Tensor) -> None:
+        self.optimizer.zero_grad()
+        loss = self.criterion(self.model(source, target), target)
+        loss.backward()
+        self.optimizer.step()
+        self.last_loss = loss.detach()

@@ -1,0 +1,1 @@
+"""Sums of many small terms with accumulator and addend in different precisions."""

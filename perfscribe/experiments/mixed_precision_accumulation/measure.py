@@ -1,0 +1,101 @@
+"""The four accumulation loops of CS336, assignment 2: a constant added up in fp32, in fp16, and mixed.
+
+Besides the sum, the figures that explain it: the value that the addend has after rounding, and how coarse the
+accumulator's dtype is near the sum, so that a reader sees which part of the error comes from which of the two.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+from perfscribe.cells import Cell, Measurement, grid
+
+if TYPE_CHECKING:
+    import torch
+
+# accumulation: dtype of the accumulator, dtype that rounds the addend, dtype in which it is added
+ACCUMULATIONS = {
+    "fp32": ("float32", "float32", "float32"),
+    "fp16": ("float16", "float16", "float16"),
+    "fp32_plus_fp16": ("float32", "float16", "float16"),
+    "fp32_plus_upcast_fp16": ("float32", "float16", "float32"),
+}
+OF_THE_SUM = ("sum", "error", "relative_error", "error_from_accumulation", "ulp_at_sum", "last_increment")
+
+
+def cells(config: Mapping[str, Any]) -> list[Cell]:
+    """One cell per device and accumulation; terms and addend go along as factors of one level."""
+    levels = {
+        "device": config["device"],
+        "accumulation": list(ACCUMULATIONS),
+        "terms": [config["terms"]],
+        "addend": [config["addend"]],
+    }
+    return [
+        Cell(factors, requires=("cuda",) if factors["device"] == "cuda" else (), cost=float(config["terms"]))
+        for factors in grid(levels)
+    ]
+
+
+def run(cell: Cell) -> Measurement:
+    """Add the addend up term by term and compare with exact arithmetic.
+
+    exact_sum: terms x addend, the addend taken as the decimal that the config names. rounded_addend: the addend in
+    its dtype; error_from_addend: what that rounding alone does to the sum.
+    Of the sum, or "overflow" where it is infinite: sum; error and relative_error against exact_sum;
+    error_from_accumulation: the part that the additions make; ulp_at_sum: distance between neighbouring values of
+    the accumulator there; last_increment: what the last addition really added.
+    """
+    import torch
+
+    terms, addend = int(cell["terms"]), float(cell["addend"])
+    dtypes = [getattr(torch, name) for name in ACCUMULATIONS[cell["accumulation"]]]
+    accumulator_dtype, rounded_dtype, added_dtype = dtypes
+    term = torch.tensor(addend, dtype=rounded_dtype, device=cell["device"])
+    before_last, total = accumulate(term, added_dtype, accumulator_dtype, terms)
+    exact_sum = terms * Fraction(str(addend))
+    rounded_sum = terms * Fraction(term.item())
+    values: dict[str, float | str] = {
+        "exact_sum": float(exact_sum),
+        "rounded_addend": term.item(),
+        "error_from_addend": float(rounded_sum - exact_sum),
+    }
+    if not math.isfinite(total):
+        return Measurement(values=values | dict.fromkeys(OF_THE_SUM, "overflow"))
+    of_the_sum = (
+        total,
+        float(Fraction(total) - exact_sum),
+        float((Fraction(total) - exact_sum) / exact_sum),
+        float(Fraction(total) - rounded_sum),
+        ulp(total, accumulator_dtype),
+        total - before_last,
+    )
+    return Measurement(values=values | dict(zip(OF_THE_SUM, of_the_sum, strict=True)))
+
+
+def accumulate(term: torch.Tensor, added: torch.dtype, accumulator: torch.dtype, terms: int) -> tuple[float, float]:
+    """Add `term`, cast to `added`, `terms` times in place to a scalar accumulator; the last two sums.
+
+    term: shape (). The cast stands in the loop, as in the homework: mixed dtypes are promoted by torch itself.
+    """
+    import torch
+
+    total = torch.zeros((), dtype=accumulator, device=term.device)
+    before_last = 0.0
+    for index in range(terms):
+        if index == terms - 1:
+            before_last = total.item()
+        total += term.to(added)
+    return before_last, total.item()
+
+
+def ulp(value: float, dtype: torch.dtype) -> float:
+    """Distance from |value| to the next larger number of a floating dtype (IEEE 754: 2**(exponent + 1 - precision))."""
+    import torch
+
+    limits = torch.finfo(dtype)
+    normal = max(abs(value), limits.smallest_normal)
+    return limits.eps * 2.0 ** (math.frexp(normal)[1] - 1)

@@ -1,0 +1,123 @@
+"""Figures: one style, colour-blind safe, medians with quartiles, statuses marked where they happened.
+
+Written as SVG and PNG, byte for byte the same from the same tables and library versions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import pandas as pd
+
+from perfscribe import files
+
+matplotlib.use("agg")
+from matplotlib import pyplot as plt
+
+# Okabe and Ito's palette, darkest first; readable in grey through the markers that go with it.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+STYLE = {
+    "font.family": "DejaVu Sans",
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.alpha": 0.25,
+    "legend.frameon": False,
+    "svg.hashsalt": "perfscribe",
+    "svg.fonttype": "path",
+    "figure.dpi": 100,
+    "savefig.dpi": 150,
+}
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A picture made from tables.
+
+    id: `<chapter>.<name>`. caption: what it shows, with timer, statistic and units.
+    draw: fills an empty matplotlib figure.
+    size_in: width and height in inches.
+    """
+
+    id: str
+    caption: str
+    draw: Callable[[Any], None]
+    size_in: tuple[float, float] = (7.0, 3.6)
+
+
+def write(figure: Figure, folder: Path, footer: str) -> None:
+    """<id>.svg and <id>.png, with who measured it in the foot."""
+    with plt.rc_context(STYLE):
+        canvas = plt.figure(figsize=figure.size_in, layout="constrained")
+        figure.draw(canvas)
+        canvas.supxlabel(footer, fontsize=6, color="#555555", x=0.01, ha="left")
+        for kind, metadata in (("svg", {"Date": None, "Creator": None}), ("png", {"Software": None})):
+            temporary = folder / f".{figure.id}.{kind}"
+            folder.mkdir(parents=True, exist_ok=True)
+            canvas.savefig(temporary, format=kind, metadata=metadata)
+            files.write_bytes(folder / f"{figure.id}.{kind}", temporary.read_bytes())
+            temporary.unlink()
+        plt.close(canvas)
+
+
+def no_data(axes: Any, why: str) -> None:
+    """Say in the middle of empty axes why they are empty."""
+    axes.text(0.5, 0.5, why, ha="center", va="center", transform=axes.transAxes, wrap=True, color="#555555")
+    axes.set_xticks([])
+    axes.set_yticks([])
+
+
+def lines(
+    axes: Any,
+    rows: pd.DataFrame,
+    x: str,
+    y: str,
+    by: str,
+    label: Callable[[Any], str] = str,
+    spread: str = "",
+) -> None:
+    """One line a level of `by`, on logarithmic axes, labelled at its end; bars show the interquartile range."""
+    for number, (level, group) in enumerate(rows.groupby(by, sort=False)):
+        group = group.sort_values(x)
+        xs, ys = group[x].astype(float), group[y].astype(float)
+        colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
+        bars = group[spread].astype(float) / 2 if spread else None
+        axes.errorbar(xs, ys, yerr=bars, color=colour, marker=marker, markersize=4, linewidth=1.2, capsize=2)
+        axes.annotate(
+            label(level),
+            (xs.iloc[-1], ys.iloc[-1]),
+            xytext=(5, 0),
+            textcoords="offset points",
+            color=colour,
+            va="center",
+            fontsize=8,
+        )
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.margins(x=0.12)
+
+
+def mark_statuses(axes: Any, rows: pd.DataFrame, x: str) -> None:
+    """Mark at the upper edge the x where cells ended otherwise than ok, with their status."""
+    for (position, status), _ in rows[rows["status"].isin(["oom", "timeout", "failed"])].groupby([x, "status"]):
+        axes.annotate(
+            str(status).upper(),
+            (float(position), 1.0),
+            xycoords=("data", "axes fraction"),
+            ha="center",
+            va="top",
+            fontsize=7,
+            color="#B00020",
+        )
+
+
+def power_of_two_ticks(axes: Any, levels: Sequence[float]) -> None:
+    """Label the x axis with the levels themselves."""
+    axes.set_xticks(list(levels), [f"{level:g}" for level in levels])
+    axes.minorticks_off()

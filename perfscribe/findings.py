@@ -1,0 +1,64 @@
+"""Findings: sentences computed from tables, each the answer to a question that the homework asks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from perfscribe import files
+
+VERDICTS = ("answered", "confirmed", "contradicted", "cannot tell")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One answer.
+
+    id: `<chapter>.<name>`, as docs/questions.csv and the chapter template name it.
+    text: the sentence; every number in it was computed from a table or belongs to a citation.
+    verdict: answered, confirmed or contradicted (of a published claim), cannot tell.
+    tables: ids of the tables that it was computed from.
+    """
+
+    id: str
+    text: str
+    verdict: str = "answered"
+    tables: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.verdict not in VERDICTS:
+            raise ValueError(f"{self.id}: verdict {self.verdict!r} is none of {', '.join(VERDICTS)}")
+
+
+class CannotTell(Exception):
+    """Raised while a finding is computed where the tables lack what it needs; the text says what."""
+
+
+def need(rows: pd.DataFrame, at_least: int, what: str) -> pd.DataFrame:
+    """The rows, or CannotTell where there are too few of them."""
+    if len(rows) < at_least:
+        raise CannotTell(f"{what}: {len(rows)} measured, {at_least} needed")
+    return rows
+
+
+def find(finding_id: str, tables: Iterable[str], compute: Callable[[], str | tuple[str, str]]) -> Finding:
+    """A finding from a function that gives the sentence, or (sentence, verdict), or raises CannotTell."""
+    try:
+        answer = compute()
+    except CannotTell as reason:
+        return Finding(finding_id, f"Cannot tell here: {reason}.", "cannot tell", tuple(tables))
+    text, verdict = answer if isinstance(answer, tuple) else (answer, "answered")
+    return Finding(finding_id, text, verdict, tuple(tables))
+
+
+def write(findings: Iterable[Finding], path: Path) -> None:
+    """All findings of an experiment as one JSON file."""
+    files.write_json(path, [asdict(finding) for finding in findings])
+
+
+def load(path: Path) -> list[Finding]:
+    """The inverse of write."""
+    return [Finding(**{**item, "tables": tuple(item["tables"])}) for item in files.read_json(path)]

@@ -1,0 +1,135 @@
+"""Fingerprints of source code: what a unit's result depends on, comments and formatting left out.
+
+A fingerprint is the SHA-256 of the source text as ast.unparse gives it back, without docstrings, for a module and
+every project module that it imports, directly or through others, at the top or inside a function. ast.unparse is used
+rather than ast.dump because its text is the same under Python 3.11, 3.12 and 3.13.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import sys
+from collections.abc import Collection, Iterator
+from functools import cache
+from pathlib import Path
+
+PACKAGE = "perfscribe"
+# Their results stand in the plan, so their source text need not count: a new level measures its own cells alone.
+PLANNED_FUNCTIONS = frozenset({"cells", "datasets"})
+
+
+def module_path(module: str, root: Path) -> Path | None:
+    """The file of a dotted module name below root, or None where there is none."""
+    base = root.joinpath(*module.split("."))
+    for path in (base.with_suffix(".py"), base / "__init__.py"):
+        if path.is_file():
+            return path
+    return None
+
+
+def _parents(module: str) -> Iterator[str]:
+    parts = module.split(".")
+    for end in range(1, len(parts) + 1):
+        yield ".".join(parts[:end])
+
+
+def _imported_names(tree: ast.Module, module: str, is_package: bool) -> Iterator[str]:
+    """Dotted names that the module's import statements may refer to, names of functions among them."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                anchor = module.split(".") if is_package else module.split(".")[:-1]
+                anchor = anchor[: len(anchor) - node.level + 1]
+                base = ".".join([*anchor, *([base] if base else [])])
+            yield base
+            yield from (f"{base}.{alias.name}" for alias in node.names)
+
+
+@cache
+def _parse(path: Path, modified_ns: int) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+
+
+def _tree(path: Path) -> ast.Module:
+    return _parse(path, path.stat().st_mtime_ns)
+
+
+def import_closure(module: str, root: Path) -> dict[str, Path]:
+    """Every project module that the module needs, itself among them: file by dotted name.
+
+    Raises ValueError where the module does not exist.
+    """
+    if module_path(module, root) is None:
+        raise ValueError(f"{module}: no such module below {root}")
+    found: dict[str, Path] = {}
+    waiting = [module]
+    while waiting:
+        name = waiting.pop()
+        path = module_path(name, root)
+        if name in found or path is None:
+            continue
+        found[name] = path
+        for imported in _imported_names(_tree(path), name, path.name == "__init__.py"):
+            if imported.split(".")[0] == PACKAGE:
+                waiting.extend(_parents(imported))
+        waiting.extend(_parents(name))
+    return found
+
+
+def libraries(module: str, root: Path) -> list[str]:
+    """Top-level names of the third-party packages that the module's import closure imports, sorted."""
+    names: set[str] = set()
+    for name, path in import_closure(module, root).items():
+        for imported in _imported_names(_tree(path), name, path.name == "__init__.py"):
+            names.add(imported.split(".")[0])
+    return sorted(names - set(sys.stdlib_module_names) - {PACKAGE, ""})
+
+
+class _WithoutDocstrings(ast.NodeTransformer):
+    def _strip(self, node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> ast.AST:
+        self.generic_visit(node)
+        if ast.get_docstring(node, clean=False) is not None:
+            node.body = node.body[1:] or [ast.Pass()]
+        return node
+
+    visit_Module = visit_ClassDef = visit_FunctionDef = visit_AsyncFunctionDef = _strip
+
+
+def normalised(source: str, leave_out: Collection[str] = ()) -> str:
+    """Source text without comments, docstrings, formatting and the top-level functions named in leave_out."""
+    tree = ast.parse(source)
+    tree.body = [
+        node
+        for node in tree.body
+        if not (isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name in leave_out)
+    ]
+    return ast.unparse(_WithoutDocstrings().visit(tree))
+
+
+@cache
+def _digest(path: Path, modified_ns: int, leave_out: frozenset[str]) -> bytes:
+    return hashlib.sha256(normalised(path.read_text(encoding="utf-8"), leave_out).encode()).digest()
+
+
+def fingerprint(module: str, root: Path, leave_out: Collection[str] = PLANNED_FUNCTIONS) -> str:
+    """16 hex digits that change when, and only when, code that the module's results depend on changes.
+
+    leave_out: names of top-level functions of the module itself that do not count.
+    Not seen: data files, native libraries, imports by computed names.
+    """
+    whole = hashlib.sha256()
+    for name, path in sorted(import_closure(module, root).items()):
+        own = frozenset(leave_out) if name == module else frozenset()
+        whole.update(name.encode() + b"\0" + _digest(path, path.stat().st_mtime_ns, own))
+    return whole.hexdigest()[:16]
+
+
+def digest_files(paths: list[Path]) -> dict[str, str]:
+    """16 hex digits of each file's bytes, by file name; a file that is missing has the digest 'absent'."""
+    return {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest()[:16] if path.is_file() else "absent" for path in paths
+    }

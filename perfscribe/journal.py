@@ -1,0 +1,160 @@
+"""The journal: the one truth about what was measured. One append-only file a shard, one writer at a time.
+
+Each line is one event: `started` before a cell, `record` after it, `retired` where records are given up on purpose,
+`interrupted` where a run was asked to stop in a cell. Every line is flushed and synced before the next step, so that
+kill -9 costs at most the cell in flight.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import sys
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TextIO
+
+Slot = tuple[str, int]  # key of the cell, round
+
+
+@dataclass
+class History:
+    """What a journal folder says: records that stand, by slot, and how often a slot was started without an end."""
+
+    records: dict[Slot, list[dict[str, Any]]] = field(default_factory=dict)
+    open_starts: dict[Slot, int] = field(default_factory=dict)
+
+    def latest(self, slot: Slot, environment: str | None = None) -> dict[str, Any] | None:
+        """The slot's newest record, of one environment where that is given."""
+        for record in reversed(self.records.get(slot, [])):
+            if environment is None or record["environment"] == environment:
+                return record
+        return None
+
+    def all_records(self) -> Iterable[dict[str, Any]]:
+        """Every record that stands, retired ones left out."""
+        for records in self.records.values():
+            yield from records
+
+
+def _warn(text: str) -> None:
+    print(f"perfscribe: {text}", file=sys.stderr)
+
+
+def read_events(path: Path) -> list[dict[str, Any]]:
+    """The file's events in order; a line that is not JSON (torn by a crash) is dropped with a warning."""
+    events = []
+    for number, line in enumerate(path.read_bytes().split(b"\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            event = json.loads(line)
+            if not isinstance(event, dict) or "event" not in event:
+                raise ValueError("no event")
+        except ValueError:
+            _warn(f"{path}:{number}: dropped a torn line")
+            continue
+        events.append(event)
+    return events
+
+
+def read(folder: Path) -> History:
+    """The history of all journal files of one experiment (files are read in name order; retirements count in any)."""
+    history = History()
+    retired: set[str] = set()
+    for path in sorted(folder.glob("*.jsonl")) if folder.is_dir() else []:
+        for event in read_events(path):
+            _apply(history, retired, event)
+    for slot, records in history.records.items():
+        history.records[slot] = [record for record in records if record["id"] not in retired]
+    return history
+
+
+def _apply(history: History, retired: set[str], event: dict[str, Any]) -> None:
+    kind = event["event"]
+    if kind == "retired":
+        retired.update(event["ids"])
+        for key, number in event.get("slots", []):
+            history.open_starts.pop((key, number), None)
+        return
+    slot = (str(event["key"]), int(event["round"]))
+    if kind == "started":
+        history.open_starts[slot] = history.open_starts.get(slot, 0) + 1
+    elif kind in ("interrupted", "record"):
+        history.open_starts.pop(slot, None)
+    if kind == "record":
+        record = {name: value for name, value in event.items() if name != "event"}
+        history.records.setdefault(slot, []).append(record)
+
+
+class Journal:
+    """The writing end of one journal file. Use as a context; a second writer waits until the first is done."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._stream: TextIO | None = None
+
+    def __enter__(self) -> Journal:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._stream = open(self.path, "a", encoding="utf-8")
+        self._lock(self._stream)
+        self._drop_torn_line()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+
+    def _lock(self, stream: TextIO) -> None:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            # An earlier job outlived its Snakemake: its cells count, so wait rather than measure beside it.
+            _warn(f"{self.path.name}: another job still measures this shard; waiting for it")
+            fcntl.flock(stream, fcntl.LOCK_EX)
+
+    def _drop_torn_line(self) -> None:
+        content = self.path.read_bytes()
+        if content and not content.endswith(b"\n"):
+            keep = content.rfind(b"\n") + 1
+            _warn(f"{self.path}: dropped a torn last line ({len(content) - keep} bytes)")
+            os.truncate(self.path, keep)
+
+    def append(self, event: str, **fields: Any) -> None:
+        """Write one event durably; ValueError where a field holds NaN or infinity."""
+        if self._stream is None:
+            raise RuntimeError("the journal is not open")
+        line = json.dumps({"event": event, **fields}, allow_nan=False, ensure_ascii=False)
+        self._stream.write(line + "\n")
+        self._stream.flush()
+        os.fsync(self._stream.fileno())
+
+    def started(self, slot: Slot, environment: str) -> None:
+        """Say that a cell is about to run."""
+        self.append(
+            "started", key=slot[0], round=slot[1], environment=environment, time=round(time.time(), 3), pid=os.getpid()
+        )
+
+    def interrupted(self, slot: Slot) -> None:
+        """Say that the run was asked to stop while the cell ran: not the cell's fault."""
+        self.append("interrupted", key=slot[0], round=slot[1], time=round(time.time(), 3))
+
+    def record(self, record: dict[str, Any]) -> None:
+        """Keep a cell's record."""
+        self.append("record", **record)
+
+    def retire(self, records: Iterable[dict[str, Any]], why: str) -> int:
+        """Give records up on purpose, so that their cells are measured again; returns how many."""
+        given_up = list(records)
+        self.append(
+            "retired",
+            ids=[record["id"] for record in given_up],
+            slots=[[record["key"], record["round"]] for record in given_up],
+            why=why,
+            time=round(time.time(), 3),
+        )
+        return len(given_up)

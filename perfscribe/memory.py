@@ -1,0 +1,277 @@
+"""Peak memory of a pass, and what an out-of-memory error says.
+
+CUDA: the caching allocator's own counters. CPU: torch keeps none, so the pass runs under torch's profiler, which
+reports each block that the CPU allocator hands out or takes back. Either way the count is of bytes handed out for
+tensors and for kernels' scratch space, not of pages in use: code, the CUDA context, NCCL's and oneDNN's private
+buffers and fragmentation are not in it. On the CPU, blocks that kernels take on worker threads are not seen.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import re
+import time
+import weakref
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+CUDA_COUNTER = "CUDA caching allocator"
+CPU_COUNTER = "CPU allocator, by torch's profiler"
+_MARK = "perfscribe.mark:"
+
+_SIZES = {"bytes": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "PiB": 2**50}
+_SIZE = r"(?P<number>\d+(?:\.\d+)?) (?P<unit>bytes|B|KiB|MiB|GiB|TiB|PiB)\b"
+_PATTERNS = {
+    "requested_bytes": (
+        rf"Tried to allocate {_SIZE}",
+        rf"you tried to allocate {_SIZE}",
+        rf"Unable to allocate {_SIZE}",
+    ),
+    "free_bytes": (rf"of which {_SIZE} is free", rf"; {_SIZE} free"),
+    "total_bytes": (rf"total capaci?ty of {_SIZE}", rf"; {_SIZE} total capacity"),
+}
+_OOM_TEXT = re.compile(  # matched from the start: an error that quotes another one does not count
+    r"CUDA out of memory\."
+    r"|CUDA (?:driver )?error: out of memory"
+    r"|CUDA error: CUBLAS_STATUS_ALLOC_FAILED"
+    r"|cuDNN error: CUDNN_STATUS_ALLOC_FAILED"
+    r"|std::bad_alloc$"
+    r"|(?:\[enforce fail at [^\]]+\] \S.*?\. )?DefaultCPUAllocator: (?:can't allocate|not enough) memory\b"
+)
+
+
+class PeakMemory:
+    """Context that counts the memory of what runs in it: run an untimed pass of its own in it.
+
+    After it, in bytes: allocated_before_bytes (at entry, garbage collected), peak_allocated_bytes (everything at
+    once, what was there before included), allocated_after_bytes (at exit), peak_reserved_bytes (what the caching
+    allocator held; None on the CPU, which has none), and marks: allocated bytes at each mark(name). counter names
+    what counted. All are set also when the context is left by an exception, which is not caught.
+
+    On the CPU what was there before is the storage of all tensors that Python reaches, gradients included; a
+    tensor that only C++ holds (saved by a graph built before the context) is not in it. The profiler slows the pass,
+    and no other profiler may run meanwhile. ValueError: neither a CPU nor a CUDA device.
+    """
+
+    allocated_before_bytes: int
+    peak_allocated_bytes: int
+    allocated_after_bytes: int
+    peak_reserved_bytes: int | None
+
+    def __init__(self, device: str | torch.device) -> None:
+        import torch
+
+        kind = torch.device(device).type
+        if kind not in ("cpu", "cuda"):
+            raise ValueError(f"device {device}: expected cpu or cuda")
+        self._source = _CudaAllocations(device) if kind == "cuda" else _CpuAllocations()
+        self.counter = CUDA_COUNTER if kind == "cuda" else CPU_COUNTER
+        self.marks: dict[str, int] = {}
+
+    def __enter__(self) -> PeakMemory:
+        gc.collect()
+        self._source.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._source.stop()
+        self.allocated_before_bytes = self._source.before
+        self.peak_allocated_bytes = self._source.peak
+        self.allocated_after_bytes = self._source.after
+        self.peak_reserved_bytes = self._source.reserved
+        self.marks.update(self._source.marks)
+
+    def mark(self, name: str) -> None:
+        """Note the bytes allocated at this moment; marks[name] holds them after the context."""
+        self._source.mark(name)
+
+    def values(self) -> dict[str, int | str]:
+        """The figures for Measurement.values, marks as <name>_bytes; figures that do not exist are left out."""
+        figures: dict[str, int | str] = {
+            "peak_allocated_bytes": self.peak_allocated_bytes,
+            "allocated_before_bytes": self.allocated_before_bytes,
+            "allocated_after_bytes": self.allocated_after_bytes,
+            "memory_counter": self.counter,
+        }
+        if self.peak_reserved_bytes is not None:
+            figures["peak_reserved_bytes"] = self.peak_reserved_bytes
+        return figures | {f"{name}_bytes": allocated for name, allocated in self.marks.items()}
+
+
+class _CudaAllocations:
+    """Counters of torch's caching allocator; host-side, so they hold what is queued as well as what has run."""
+
+    def __init__(self, device: str | torch.device) -> None:
+        self.device = device
+        self.before = self.peak = self.after = 0
+        self.reserved: int | None = None
+        self.marks: dict[str, int] = {}
+
+    def start(self) -> None:
+        import torch
+
+        torch.cuda.synchronize(self.device)
+        torch.cuda.reset_peak_memory_stats(self.device)
+        self.before = torch.cuda.memory_allocated(self.device)
+
+    def mark(self, name: str) -> None:
+        import torch
+
+        self.marks[name] = torch.cuda.memory_allocated(self.device)
+
+    def stop(self) -> None:
+        import torch
+
+        self.peak = torch.cuda.max_memory_allocated(self.device)
+        self.reserved = torch.cuda.max_memory_reserved(self.device)
+        self.after = torch.cuda.memory_allocated(self.device)
+
+
+class _CpuAllocations:
+    """Blocks reported by torch's profiler, on top of the storages that were there before.
+
+    The profiler does not know the sizes of older blocks, so their ends come from the storages' finalizers.
+    """
+
+    def __init__(self) -> None:
+        self.before = self.peak = self.after = 0
+        self.reserved = None
+        self.marks: dict[str, int] = {}
+        self._changes: list[tuple[int, int, str]] = []  # (time in ns since the epoch, bytes, mark)
+        self._finalizers: list[weakref.finalize[Any, Any]] = []
+
+    def start(self) -> None:
+        import torch
+
+        # Kineto reads its log level when it first starts, and would print two lines for each pass
+        os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+        for storage in _live_cpu_storages():
+            size = storage.nbytes()
+            self.before += size
+            self._finalizers.append(weakref.finalize(storage, self._freed, size))
+        self._profiler = torch.autograd.profiler.profile(profile_memory=True)
+        self._profiler.__enter__()
+
+    def _freed(self, size: int) -> None:
+        self._changes.append((time.time_ns(), -size, ""))
+
+    def mark(self, name: str) -> None:
+        import torch
+
+        with torch.profiler.record_function(_MARK + name):
+            pass
+
+    def stop(self) -> None:
+        self._profiler.__exit__(None, None, None)
+        for finalizer in self._finalizers:
+            finalizer.detach()
+        allocated = self.peak = self.before
+        for _, size, mark in sorted(self._changes + _profiled_changes(self._profiler)):
+            allocated += size
+            self.peak = max(self.peak, allocated)
+            if mark:
+                self.marks[mark] = allocated
+        self.after = allocated
+        del self._profiler
+
+
+def _profiled_changes(profiler: Any) -> list[tuple[int, int, str]]:
+    """(time in ns, bytes handed out or, negative, taken back, name of a mark) for each event of a finished profile."""
+    from torch._C._profiler import _EventType
+
+    changes: list[tuple[int, int, str, int]] = []
+    stack = list(profiler.kineto_results.experimental_event_tree())
+    while stack:
+        event = stack.pop()
+        stack.extend(event.children)
+        if event.tag == _EventType.Allocation:
+            block = event.extra_fields
+            if block.device.type == "cpu":
+                changes.append((event.start_time_ns, block.alloc_size, "", block.ptr))
+        elif event.name.startswith(_MARK):
+            changes.append((event.start_time_ns, 0, event.name.removeprefix(_MARK), 0))
+    changes.sort()
+    return _of_this_profile(changes)
+
+
+def _of_this_profile(changes: list[tuple[int, int, str, int]]) -> list[tuple[int, int, str]]:
+    """Without the ends of blocks that an earlier profile saw begin: the finalizers count those."""
+    live: set[int] = set()
+    kept = []
+    for at, size, mark, pointer in changes:
+        if size > 0:
+            live.add(pointer)
+        elif size < 0 and pointer not in live:
+            continue
+        elif size < 0:
+            live.remove(pointer)
+        kept.append((at, size, mark))
+    return kept
+
+
+def _live_cpu_storages() -> list[torch.UntypedStorage]:
+    """Storages of all CPU tensors that the garbage collector knows, and of their gradients, each once."""
+    import torch
+
+    storages: dict[int, torch.UntypedStorage] = {}
+    for tensor in [thing for thing in gc.get_objects() if issubclass(type(thing), torch.Tensor)]:
+        for held in (tensor, tensor.grad if tensor.is_leaf else None):
+            if held is None or held.device.type != "cpu":
+                continue
+            try:
+                storage = held.untyped_storage()
+                storages[storage.data_ptr()] = storage
+            except (RuntimeError, NotImplementedError):  # sparse and fake tensors and some subclasses have none
+                continue
+    storages.pop(0, None)
+    return list(storages.values())
+
+
+def is_oom(error: BaseException) -> bool:
+    """Whether an exception, or one that it was raised from, says that memory ran out.
+
+    Known are torch.OutOfMemoryError, MemoryError, and RuntimeErrors with the texts of the CUDA driver, cuBLAS, cuDNN
+    and torch's CPU allocator. Errors that merely speak of memory or quote such a text do not count.
+    """
+    return _oom_in_chain(error) is not None
+
+
+def parse_oom(error: BaseException) -> dict[str, int | None]:
+    """requested_bytes, free_bytes and total_bytes of an out-of-memory error; None for what its text does not say.
+
+    CUDA's text gives two decimals of a unit, so its figures are rounded to 0.005 of it. The CPU allocator says only
+    what was asked for.
+    """
+    text = str(_oom_in_chain(error) or "")
+    return {name: _first_size(patterns, text) for name, patterns in _PATTERNS.items()}
+
+
+def _oom_in_chain(error: BaseException | None) -> BaseException | None:
+    """The out-of-memory error among an exception and those that it was raised from."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        if isinstance(error, MemoryError) or _is_torch_oom(error):
+            return error
+        if isinstance(error, RuntimeError) and _OOM_TEXT.match(str(error)):
+            return error
+        error = error.__cause__
+    return None
+
+
+def _is_torch_oom(error: BaseException) -> bool:
+    """Whether it is a torch.OutOfMemoryError, told by name so that torch need not be imported to ask."""
+    return any(c.__name__ == "OutOfMemoryError" and c.__module__.startswith("torch") for c in type(error).__mro__)
+
+
+def _first_size(patterns: tuple[str, ...], text: str) -> int | None:
+    """Bytes of the first pattern that the text holds."""
+    for pattern in patterns:
+        found = re.search(pattern, text)
+        if found:
+            return round(float(found["number"]) * _SIZES[found["unit"]])
+    return None

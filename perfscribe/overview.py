@@ -1,0 +1,87 @@
+"""What `./run plan` prints: every cell, what the journal says of it, and how long the rest may take."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from statistics import median
+
+from tabulate import tabulate
+
+from perfscribe import journal
+from perfscribe.plan import Plan
+from perfscribe.plan_cells import cell_key
+from perfscribe.progress import duration
+
+# How the journal stands to a cell: before any of its code changed, or for a cell of the same work elsewhere.
+UNKNOWN = "no estimate: no cell of it was measured yet"
+
+
+def _status(unit: dict, cell: dict, number: int, records: dict[str, list[dict]]) -> tuple[str, dict | None]:
+    """A cell's status in the journal, and the newest record of the same factors, whatever its code."""
+    if cell["skip"]:
+        return f"skipped ({cell['skip']})", None
+    same = records.get(repr(sorted(cell["factors"].items())), [])
+    current = [r for r in same if r["fingerprint"] == unit["fingerprint"] and r["round"] == number]
+    if current and (cell["data"] or current[-1]["key"] == _key(unit, cell)):
+        return current[-1]["status"], current[-1]
+    return ("to measure (code changed)" if same else "to measure"), same[-1] if same else None
+
+
+def _key(unit: dict, cell: dict) -> str:
+    return cell_key(unit["experiment"], cell["factors"], unit["fingerprint"], "", unit["seed"])
+
+
+def _estimate(waiting: list[tuple[dict, dict | None]], done: list[tuple[dict, dict]]) -> float | None:
+    """Seconds for the waiting cells: as long as last time, else in proportion to their cost."""
+    rates = [record["spent"]["wall_s"] / cell["cost"] for cell, record in done if cell["cost"] > 0]
+    rates += [record["spent"]["wall_s"] / cell["cost"] for cell, record in waiting if record and cell["cost"] > 0]
+    total = 0.0
+    for cell, record in waiting:
+        if record is not None:
+            total += record["spent"]["wall_s"]
+        elif rates:
+            total += cell["cost"] * median(rates)
+        else:
+            return None
+    return total
+
+
+def _experiment(root: Path, plan: Plan, experiment: str) -> tuple[list[list[object]], float | None]:
+    history = journal.read(root / "results" / plan.site / "journal" / experiment)
+    records: dict[str, list[dict]] = {}
+    for record in history.all_records():
+        records.setdefault(repr(sorted(record["factors"].items())), []).append(record)
+    rows: list[list[object]] = []
+    waiting: list[tuple[dict, dict | None]] = []
+    done: list[tuple[dict, dict]] = []
+    for shard in range(plan.shards[experiment]):
+        unit = plan.units[f"measure-{experiment}-{shard}"]
+        for number in range(1, unit["rounds"] + 1):
+            for cell in unit["cells"]:
+                status, record = _status(unit, cell, number, records)
+                if status.startswith("to measure"):
+                    waiting.append((cell, record))
+                elif record is not None:
+                    done.append((cell, record))
+                factors = " ".join(f"{name}={level}" for name, level in cell["factors"].items())
+                rows.append([experiment, factors, number, status])
+    return rows, _estimate(waiting, done)
+
+
+def describe(root: Path, plan: Plan) -> str:
+    """The whole plan as text."""
+    parts, total, unknown = [], 0.0, []
+    summary = []
+    for experiment in plan.shards:
+        rows, seconds = _experiment(root, plan, experiment)
+        waiting = sum(str(row[3]).startswith("to measure") for row in rows)
+        parts.append(tabulate(rows, ["experiment", "cell", "round", "status"], tablefmt="plain"))
+        time = "nothing to do" if not waiting else UNKNOWN if seconds is None else f"about {duration(seconds)}"
+        summary.append([experiment, len(rows), waiting, time])
+        if waiting and seconds is None:
+            unknown.append(experiment)
+        total += seconds or 0.0
+    parts.append(tabulate(summary, ["experiment", "cells", "to measure", "time"], tablefmt="plain"))
+    known = f"about {duration(total)}" + (f" and {', '.join(unknown)}" if unknown else "")
+    parts.append(f"site {plan.site}, preset {plan.preset}; to measure: {known}")
+    return "\n\n".join(parts)

@@ -1,0 +1,252 @@
+"""The plan: what a run will measure and show, one JSON file a unit, rewritten only where its content changes.
+
+Plan files are inputs of the rules. So what is rerun follows from their content: comments and time stamps of source
+files do not count, and nothing depends on what Snakemake remembers of earlier runs.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from perfscribe import files
+from perfscribe.cells import Cell
+from perfscribe.config import resolve
+from perfscribe.fingerprint import digest_files, fingerprint, libraries
+from perfscribe.plan_cells import cell_to_json, measure_module, present_module
+
+PRESETS = ("tiny", "cpu", "gpu")
+# The preset that holds the homework's own grid; every site's tables list its cells, measured or not.
+FULL_PRESET = "gpu"
+COMMON_KEYS = ("enabled", "rounds", "shards", "isolation", "timeout_s")
+
+
+@dataclass(frozen=True)
+class Presentation:
+    """What an experiment's present.py declares in literals, read without importing it."""
+
+    tables: tuple[str, ...]
+    figures: tuple[str, ...] = ()
+    reads: tuple[str, ...] = ()
+
+
+@dataclass
+class Plan:
+    """All units of a run. units: content of each plan file by its name without .json."""
+
+    site: str
+    preset: str
+    chapters: tuple[str, ...]
+    shards: dict[str, int] = field(default_factory=dict)  # experiment → number of shards
+    presentations: dict[str, Presentation] = field(default_factory=dict)
+    datasets: dict[str, list[str]] = field(default_factory=dict)  # data set → its files
+    experiment_datasets: dict[str, list[str]] = field(default_factory=dict)
+    units: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @property
+    def index(self) -> dict[str, Any]:
+        """What the Snakefile needs to build the graph from plan files alone."""
+        return {
+            "site": self.site,
+            "preset": self.preset,
+            "chapters": list(self.chapters),
+            "shards": self.shards,
+            "presentations": {
+                name: {"tables": list(p.tables), "figures": list(p.figures), "reads": list(p.reads)}
+                for name, p in self.presentations.items()
+            },
+            "datasets": self.datasets,
+            "experiment_datasets": self.experiment_datasets,
+        }
+
+    def write(self, folder: Path) -> list[str]:
+        """Write what changed, delete what is no longer planned; returns the names of the units written."""
+        wanted = {**self.units, "index": self.index}
+        written = [name for name, unit in wanted.items() if files.write_json_if_changed(folder / f"{name}.json", unit)]
+        for path in folder.glob("*.json"):
+            if path.stem not in wanted and path.stem != "options":
+                path.unlink()
+        return written
+
+
+def read_index(folder: Path) -> Plan:
+    """The plan that another process wrote, without its units; ValueError where there is none."""
+    index = files.read_json(folder / "index.json")
+    return Plan(
+        site=index["site"],
+        preset=index["preset"],
+        chapters=tuple(index["chapters"]),
+        shards=index["shards"],
+        presentations={
+            name: Presentation(tuple(p["tables"]), tuple(p["figures"]), tuple(p["reads"]))
+            for name, p in index["presentations"].items()
+        },
+        datasets=index["datasets"],
+        experiment_datasets=index["experiment_datasets"],
+    )
+
+
+def known_experiments(root: Path) -> list[str]:
+    """Names of the folders below perfscribe/experiments that hold a measure.py."""
+    return sorted(path.parent.name for path in (root / "perfscribe" / "experiments").glob("*/measure.py"))
+
+
+def read_presentation(experiment: str, root: Path) -> Presentation:
+    """TABLES, FIGURES and READS of the experiment's present.py; ValueError where one is not a literal."""
+    path = root / "perfscribe" / "experiments" / experiment / "present.py"
+    found: dict[str, tuple[str, ...]] = {}
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if not isinstance(node, ast.Assign) or not isinstance(node.targets[0], ast.Name):
+            continue
+        name = node.targets[0].id
+        if name in ("TABLES", "FIGURES", "READS"):
+            try:
+                found[name.lower()] = tuple(ast.literal_eval(node.value))
+            except ValueError as error:
+                raise ValueError(f"{path}: {name} must be a tuple of literal strings") from error
+    if not found.get("tables"):
+        raise ValueError(f"{path}: TABLES is missing or empty")
+    return Presentation(**found)
+
+
+def own_section(config: Mapping[str, Any], experiment: str) -> dict[str, Any]:
+    """The experiment's section of a resolved config without the keys that every experiment has, plus the seed."""
+    section = config["experiments"][experiment]
+    return {key: value for key, value in section.items() if key not in COMMON_KEYS} | {"seed": config["seed"]}
+
+
+def planned_cells(raw: Mapping[str, Any], experiment: str, preset: str) -> list[Cell]:
+    """The preset's cells by ascending cost, then those of the full grid that the preset leaves out, as skipped."""
+    module = importlib.import_module(measure_module(experiment))
+    own = list(module.cells(own_section(resolve(raw, preset), experiment)))
+    full = module.cells(own_section(resolve(raw, FULL_PRESET), experiment)) if preset != FULL_PRESET else []
+    seen = {files.canonical(dict(cell.factors)) for cell in own}
+    if len(seen) != len(own):
+        raise ValueError(f"{experiment}: two cells have the same factors")
+    left_out = [
+        Cell(cell.factors, cell.requires, cell.cost, cell.data, skip=f"preset {preset}")
+        for cell in full
+        if files.canonical(dict(cell.factors)) not in seen
+    ]
+    return sorted(own, key=lambda cell: (bool(cell.skip), cell.cost)) + left_out
+
+
+def _measure_units(plan: Plan, raw: Mapping[str, Any], config: Mapping[str, Any], experiment: str, root: Path) -> None:
+    section = config["experiments"][experiment]
+    cells = planned_cells(raw, experiment, plan.preset)
+    module = measure_module(experiment)
+    shards = min(section["shards"], max(1, sum(not cell.skip for cell in cells)))
+    plan.shards[experiment] = shards
+    plan.experiment_datasets[experiment] = sorted({name for cell in cells if not cell.skip for name in cell.data})
+    common = {
+        "unit": "measure",
+        "experiment": experiment,
+        "fingerprint": fingerprint(module, root),
+        "libraries": libraries(module, root),
+        "rounds": section["rounds"],
+        "on_identity_change": config["on_identity_change"],
+        "budget_minutes": config["budget_minutes"],
+        "seed": config["seed"],
+        "datasets": plan.experiment_datasets[experiment],
+    }
+    for shard in range(shards):
+        dealt = cells[shard::shards]  # breadth first: each shard gets cells of every cost
+        plan.units[f"measure-{experiment}-{shard}"] = {
+            **common,
+            "shard": shard,
+            "cells": [cell_to_json(cell) for cell in dealt],
+        }
+
+
+def _data_units(plan: Plan, config: Mapping[str, Any], experiment: str, root: Path) -> None:
+    module = importlib.import_module(measure_module(experiment))
+    if not hasattr(module, "datasets"):
+        return
+    wanted = plan.experiment_datasets[experiment]
+    for name, dataset in module.datasets(own_section(config, experiment)).items():
+        if name not in wanted:
+            continue
+        plan.datasets[name] = list(dataset["files"])
+        plan.units[f"data-{name}"] = {
+            "unit": f"data-{name}",
+            "dataset": name,
+            "parameters": dataset["parameters"],
+            "formats": list(dataset["formats"]),
+            "fingerprint": fingerprint("perfscribe.data.generate", root),
+        }
+
+
+def _present_unit(plan: Plan, experiment: str, root: Path) -> None:
+    presentation = read_presentation(experiment, root)
+    plan.presentations[experiment] = presentation
+    references = [root / "references" / f"{name}.csv" for name in (experiment, *presentation.reads)]
+    plan.units[f"present-{experiment}"] = {
+        "unit": "present",
+        "experiment": experiment,
+        "site": plan.site,
+        "preset": plan.preset,
+        "fingerprint": fingerprint(present_module(experiment), root, leave_out=()),
+        "references": digest_files(references),
+        "tables": list(presentation.tables),
+        "figures": list(presentation.figures),
+        "reads": list(presentation.reads),
+    }
+
+
+def _report_unit(plan: Plan, root: Path) -> None:
+    templates = sorted((root / "report" / "templates").glob("*.md"))
+    notes = sorted((root / "report" / "notes" / plan.site).glob("*.md"))
+    plan.units["report"] = {
+        "unit": "report",
+        "site": plan.site,
+        "preset": plan.preset,
+        "chapters": list(plan.chapters),
+        "experiments": sorted(plan.presentations),
+        "fingerprint": fingerprint("perfscribe.report", root, leave_out=()),
+        "templates": digest_files(templates),
+        "notes": digest_files(notes),
+        "questions": digest_files([root / "docs" / "questions.csv"]),
+        "current_fingerprints": {name: fingerprint(measure_module(name), root) for name in sorted(plan.shards)},
+    }
+
+
+def build(raw: Mapping[str, Any], preset: str, root: Path) -> Plan:
+    """Every unit of a run from a checked config; preset is one of tiny, cpu, gpu."""
+    config = resolve(raw, preset)
+    plan = Plan(site=config["site"], preset=preset, chapters=tuple(config["chapters"]))
+    for experiment in known_experiments(root):
+        section = config["experiments"].get(experiment)
+        presentation = read_presentation(experiment, root)
+        wanted = any(table.split(".")[0] in plan.chapters for table in presentation.tables)
+        if section is None or not section["enabled"] or not wanted:
+            continue
+        _measure_units(plan, raw, config, experiment, root)
+        _data_units(plan, config, experiment, root)
+        _present_unit(plan, experiment, root)
+    for name, presentation in plan.presentations.items():
+        missing = [other for other in presentation.reads if other not in plan.presentations]
+        if missing:
+            raise ValueError(f"{name} reads the records of {', '.join(missing)}, which the config leaves out")
+    plan.units["report"] = {}
+    _report_unit(plan, root)
+    return plan
+
+
+def replan_presentation(committed: Plan, root: Path) -> Plan:
+    """The plan of a committed site: its measuring units stay as they are, how it is shown follows today's code."""
+    for experiment in list(committed.shards):
+        _present_unit(committed, experiment, root)
+    _report_unit(committed, root)
+    return committed
+
+
+def options(config: Mapping[str, Any]) -> dict[str, Any]:
+    """How cells are run, by experiment: what no figure depends on, so that an edit reruns nothing."""
+    return {
+        name: {"isolation": section["isolation"], "timeout_s": section["timeout_s"]}
+        for name, section in sorted(config["experiments"].items())
+    }

@@ -1,0 +1,119 @@
+"""Records: what the cells of an experiment gave, one a cell and round in files, one a cell in memory."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from perfscribe import files
+
+SCHEMA = 1
+STATUSES = ("ok", "oom", "unsupported", "timeout", "failed", "skipped", "not_run")
+
+
+def make(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """A complete record from its fields, with an id made of its content."""
+    record = {
+        "schema": SCHEMA,
+        "id": "",
+        "origin": "measured",
+        "reason": "",
+        "samples": {},
+        "warmup": {},
+        "values": {},
+        "series": {},
+        "timers": {},
+        "spent": {"warmup_s": 0.0, "timed_s": 0.0, "compile_s": 0.0, "wall_s": 0.0},
+        "environment": "",
+        "provenance": {},
+        "watch": {},
+        "flags": [],
+        "data_digest": "",
+        **fields,
+    }
+    return {**record, "id": hashlib.sha256(files.canonical(record).encode()).hexdigest()[:12]}
+
+
+@dataclass
+class Record:
+    """What one cell gave, all rounds together.
+
+    samples, warmup: for each name one list of raw samples a round.
+    reason: why the status is not ok; for oom, sizes asked and free stand in error.
+    """
+
+    experiment: str
+    factors: dict[str, Any]
+    status: str
+    reason: str
+    origin: str
+    samples: dict[str, list[list[float]]] = field(default_factory=dict)
+    warmup: dict[str, list[list[float]]] = field(default_factory=dict)
+    values: dict[str, Any] = field(default_factory=dict)
+    series: dict[str, list[Any]] = field(default_factory=dict)
+    timers: dict[str, str] = field(default_factory=dict)
+    environments: list[str] = field(default_factory=list)
+    fingerprint: str = ""
+    flags: list[str] = field(default_factory=list)
+    provenance: dict[str, Any] = field(default_factory=dict)
+    error: dict[str, Any] = field(default_factory=dict)
+    spent: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def ok(self) -> bool:
+        """Whether the cell has figures."""
+        return self.status == "ok"
+
+    def has(self, **factors: Any) -> bool:
+        """Whether the record's factors hold these levels."""
+        return all(self.factors.get(name) == level for name, level in factors.items())
+
+
+def _merge(rounds: Sequence[Mapping[str, Any]]) -> Record:
+    """One record of a cell's rounds; the worst status counts, so that no round that failed is hidden."""
+    worst = max(rounds, key=lambda r: (r["status"] != "ok", STATUSES.index(r["status"])))
+    good = [r for r in rounds if r["status"] == "ok"]
+    first = good[0] if good else worst
+    return Record(
+        experiment=worst["experiment"],
+        factors=dict(worst["factors"]),
+        status=worst["status"],
+        reason=worst["reason"],
+        origin=worst["origin"],
+        samples={name: [r["samples"][name] for r in good] for name in first["samples"]},
+        warmup={name: [r["warmup"].get(name, []) for r in good] for name in first["warmup"]},
+        values=dict(first["values"]),
+        series=dict(first["series"]),
+        timers=dict(first["timers"]),
+        environments=sorted({r["environment"] for r in rounds if r["environment"]}),
+        fingerprint=first["fingerprint"],
+        flags=sorted({flag for r in rounds for flag in r["flags"]}),
+        provenance=dict(first["provenance"]),
+        error=dict(worst["provenance"].get("error", {})),
+        spent={name: sum(r["spent"][name] for r in rounds) for name in worst["spent"]},
+    )
+
+
+def merge_rounds(rows: Iterable[Mapping[str, Any]]) -> list[Record]:
+    """One Record a cell, in the order in which the cells first appear."""
+    by_cell: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        by_cell.setdefault(files.canonical(row["factors"]), []).append(row)
+    return [_merge(rounds) for rounds in by_cell.values()]
+
+
+def load(paths: Iterable[Path]) -> list[Record]:
+    """All cells of an experiment from its records files, in plan order across shards, by ascending cost."""
+    rows = [row for path in paths for row in files.read_json_lines(path)]
+    return merge_rounds(sorted(rows, key=lambda row: (row["status"] == "skipped", row.get("order", 0))))
+
+
+def load_by_experiment(paths: Iterable[Path]) -> dict[str, list[Record]]:
+    """Cells by experiment; a records file lies in a folder of its experiment's name."""
+    grouped: dict[str, list[Path]] = {}
+    for path in paths:
+        grouped.setdefault(path.parent.name, []).append(path)
+    return {name: load(sorted(group)) for name, group in grouped.items()}

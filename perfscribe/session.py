@@ -1,0 +1,156 @@
+"""One run of the workflow: the config checked, the plan written, the run lock held, progress told."""
+
+from __future__ import annotations
+
+import fcntl
+import getpass
+import os
+import shutil
+import socket
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from perfscribe import config as configuration
+from perfscribe import files, plan, progress
+
+LOCAL_SITE = "local"
+
+
+class AnotherRun(Exception):
+    """The checkout is in use; the text says by whom."""
+
+
+@dataclass
+class RunLock:
+    """One run at a time in a checkout, by a lock that the kernel frees with the process, however it ends."""
+
+    path: Path
+    stream: IO[str] | None = field(default=None, repr=False)
+
+    def try_acquire(self, wait_s: float = 0.0) -> bool:
+        """Take the lock, within this time; whether it was had."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        stream = open(self.path, "a+", encoding="utf-8")  # noqa: SIM115 (open as long as the lock is held)
+        deadline = time.monotonic() + wait_s
+        while True:
+            try:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    stream.close()
+                    return False
+                time.sleep(0.1)
+        stream.truncate(0)
+        since = time.strftime("%Y-%m-%d %H:%M:%S")
+        stream.write(f"process {os.getpid()} of {getpass.getuser()} on {socket.gethostname()}, since {since}\n")
+        stream.flush()
+        self.stream = stream
+        return True
+
+    def owner(self) -> str:
+        """Who holds it."""
+        return self.path.read_text(encoding="utf-8").strip() or "a process that has not said who it is"
+
+
+def clear_leftovers(root: Path) -> None:
+    """Remove the locks and marks of a killed Snakemake. Only for the holder of the run lock: none other is alive.
+
+    Its marks of incomplete files are not needed either: rules here rename whole files into place.
+    """
+    for name in ("locks", "incomplete"):
+        folder = root / ".snakemake" / name
+        if folder.is_dir():
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def is_committed(root: Path, site: str) -> bool:
+    """Whether a site was published: it is shown again, never measured again."""
+    return site != LOCAL_SITE and (root / "results" / site / "published.json").is_file()
+
+
+def resolve_preset(wanted: str) -> str:
+    """auto: gpu where CUDA can be used, cpu elsewhere."""
+    if wanted != "auto":
+        return wanted
+    from perfscribe import environment
+
+    return "cpu" if environment.missing(("cuda",)) else "gpu"
+
+
+def make_plan(root: Path, raw: Mapping[str, Any]) -> plan.Plan:
+    """The plan of a checked config; a committed site's measuring units stay as they were published."""
+    site = raw.get("site", LOCAL_SITE)
+    if is_committed(root, site):
+        committed = plan.read_index(root / "results" / site / "plan")
+        return plan.replan_presentation(committed, root)
+    return plan.build(raw, resolve_preset(raw.get("preset", "auto")), root)
+
+
+def write_plan(root: Path, raw: Mapping[str, Any], made: plan.Plan) -> None:
+    """Write the plan's units and the options; of a committed site only what says how it is shown."""
+    folder = root / "results" / made.site / "plan"
+    if is_committed(root, made.site):
+        for name, unit in made.units.items():
+            files.write_json_if_changed(folder / f"{name}.json", unit)
+        return
+    made.write(folder)
+    files.write_json_if_changed(folder / "options.json", plan.options(configuration.resolve(raw, made.preset)))
+
+
+@dataclass
+class Session:
+    """What the Snakefile knows of this run."""
+
+    root: Path
+    plan: plan.Plan
+    lock: RunLock
+    held: bool
+    read_only: bool
+    watcher: progress.Watcher | None = None
+
+    def refuse_a_second_run(self) -> None:
+        """AnotherRun where another process runs in this checkout."""
+        if not self.held:
+            raise AnotherRun(f"another run is under way in this checkout: {self.lock.owner()}")
+
+    def start(self) -> None:
+        """Begin to tell progress from the journals."""
+        if self.held:
+            self.watcher = progress.Watcher(self.root, self.plan)
+            self.watcher.start()
+
+    def end(self, report: str, failed: bool = False) -> None:
+        """Stop telling progress; the last line names the report."""
+        if self.watcher is not None:
+            self.watcher.stop()
+        if (self.root / report).is_file():
+            print(
+                f"report: {report}{' (the run has failed, see above)' if failed else ''}", file=sys.stderr, flush=True
+            )
+
+
+def begin(root: Path, raw: Mapping[str, Any], decides: bool) -> Session:
+    """Check the config, resolve and write the plan (where this process decides it), and take the run lock.
+
+    decides: False in a job on another machine, which takes the plan as it stands.
+    """
+    try:
+        configuration.check(raw)
+    except configuration.ConfigError as error:
+        sys.exit(f"config: {error}")
+    site = str(raw.get("site", LOCAL_SITE))
+    lock = RunLock(root / ".perfscribe" / "run.lock")
+    read_only = is_committed(root, site)
+    if not decides:
+        return Session(root, plan.read_index(root / "results" / site / "plan"), lock, False, read_only)
+    held = lock.try_acquire(wait_s=float(os.environ.get("PERFSCRIBE_LOCK_WAIT_S", "0.5")))
+    made = make_plan(root, raw)
+    if held:
+        clear_leftovers(root)
+        write_plan(root, raw, made)
+    return Session(root, made, lock, held, read_only)

@@ -1,0 +1,354 @@
+"""The worker: measures the cells of one shard that the journal lacks, and writes the shard's records.
+
+Three processes: the supervisor starts the worker again where a cell killed it; the worker owns the journal, the
+time-outs and the deaths; the child runs cells (child.py).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from perfscribe import environment, files, journal, records
+from perfscribe.child import die_with_parent
+from perfscribe.plan_cells import cell_key
+from perfscribe.watch import Watch, flags
+
+MAX_STARTS = 2
+IMPORT_TIMEOUT_S = 300.0
+
+
+def say(text: str) -> None:
+    """One line into the job's log."""
+    print(text, file=sys.stderr, flush=True)
+
+
+@dataclass
+class Task:
+    """One cell in one round, and what is known before it runs."""
+
+    cell: dict[str, Any]
+    key: str
+    round: int
+    order: int
+    data_digest: str
+
+    @property
+    def slot(self) -> journal.Slot:
+        """Where the journal keeps it."""
+        return self.key, self.round
+
+    def label(self) -> str:
+        """The cell's factors as text."""
+        return " ".join(f"{name}={level}" for name, level in self.cell["factors"].items())
+
+
+class Child:
+    """A running child process; run() gives its answer or says how it ended."""
+
+    def __init__(self, experiment: str, root: Path, memory_limit_bytes: int) -> None:
+        command = [sys.executable, "-m", "perfscribe.child", experiment, str(memory_limit_bytes)]
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")]).strip(":")}
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env, cwd=root, start_new_session=False
+        )
+        self._buffer = b""
+        ready = self._answer(IMPORT_TIMEOUT_S)
+        self.import_failure = None if ready.get("ready") else ready
+
+    @property
+    def pid(self) -> int:
+        """Process id of the child."""
+        return self._process.pid
+
+    def run(self, request: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
+        """The child's answer to one cell; ends the child where it is late or dead."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps(request).encode() + b"\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            return self._death()
+        return self._answer(timeout_s)
+
+    def _answer(self, timeout_s: float) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        deadline = time.monotonic() + timeout_s
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._process.stdout, selectors.EVENT_READ)
+            while b"\n" not in self._buffer:
+                left = deadline - time.monotonic()
+                if left <= 0 or not selector.select(left):
+                    self.stop()
+                    return {"status": "timeout", "reason": f"longer than {timeout_s:g} s"}
+                piece = os.read(self._process.stdout.fileno(), 1 << 16)
+                if not piece:
+                    return self._death()
+                self._buffer += piece
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def _death(self) -> dict[str, Any]:
+        try:
+            code = self._process.wait(timeout=30)
+        except subprocess.TimeoutExpired:
+            self.stop()
+            return {"status": "failed", "reason": "closed its pipe and went on", "died": True}
+        if code < 0:
+            return {"status": "failed", "reason": f"died by {signal.Signals(-code).name}", "died": True}
+        return {"status": "failed", "reason": f"left with exit code {code}", "died": True}
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can take another cell."""
+        return self._process.poll() is None
+
+    def stop(self) -> None:
+        """End it at once."""
+        self._process.kill()
+        self._process.wait()
+
+
+class Shard:
+    """One shard's work: its plan, its journal, its environment."""
+
+    def __init__(self, plan_file: Path, root: Path, site_folder: Path) -> None:
+        self.root, self.site_folder = root, site_folder
+        self.plan = files.read_json(plan_file)
+        options_file = plan_file.with_name("options.json")
+        options = files.read_json(options_file) if options_file.is_file() else {}
+        self.options = {"isolation": "job", "timeout_s": 600.0} | options.get(self.plan["experiment"], {})
+        self.folder = site_folder / "journal" / self.plan["experiment"]
+        self.tasks = self._tasks()
+
+    def _tasks(self) -> list[Task]:
+        digests = {name: self._data_digest(name) for name in self.plan["datasets"]}
+        tasks = []
+        for number in range(1, self.plan["rounds"] + 1):
+            for order, cell in enumerate(self.plan["cells"]):
+                digest = "+".join(digests.get(name, "") for name in cell["data"])
+                key = cell_key(
+                    self.plan["experiment"], cell["factors"], self.plan["fingerprint"], digest, self.plan["seed"]
+                )
+                tasks.append(Task(cell, key, number, order, digest))
+        return tasks
+
+    def _data_digest(self, dataset: str) -> str:
+        path = self.site_folder / "data" / f"{dataset}.digest"
+        return str(files.read_json(path)["arrays"]) if path.is_file() else "absent"
+
+    def standing(self, task: Task, history: journal.History, identity: str | None) -> dict[str, Any] | None:
+        """The journal's record that stands for the task on a machine of this identity, or None: to be measured.
+
+        identity None: any record stands (a site that is only shown).
+        """
+        if identity is None:
+            return history.latest(task.slot)
+        same = history.latest(task.slot, identity)
+        record = same or history.latest(task.slot)
+        if record is None:
+            return None
+        if record["status"] == "unsupported" and record["values"].get("before_start"):
+            # The machine may have got since what it lacked then.
+            return record if environment.missing(task.cell["requires"]) else None
+        if same is not None:
+            return same
+        kept = self.plan["on_identity_change"] == "keep" and record["status"] in ("ok", "oom")
+        return record if kept else None
+
+    def fields(self, task: Task, **more: Any) -> dict[str, Any]:
+        """A record of the task with these fields."""
+        return records.make(
+            {
+                "experiment": self.plan["experiment"],
+                "key": task.key,
+                "round": task.round,
+                "factors": task.cell["factors"],
+                "fingerprint": self.plan["fingerprint"],
+                "data_digest": task.data_digest,
+                **more,
+            }
+        )
+
+    def row(self, task: Task, history: journal.History, identity: str | None) -> dict[str, Any]:
+        """What stands for the task in the records file."""
+        if task.cell["skip"]:
+            record = self.fields(task, status="skipped", reason=task.cell["skip"])
+        else:
+            found = self.standing(task, history, identity)
+            record = found or self.fields(task, status="not_run", reason="not measured yet")
+        return {**record, "order": task.order}
+
+    def write_records(self, out: Path, identity: str | None) -> list[dict[str, Any]]:
+        """Write the shard's records from the journal; returns them."""
+        history = journal.read(self.folder)
+        rows = [self.row(task, history, identity) for task in self.tasks]
+        files.write_json_lines(out, rows)
+        return rows
+
+
+class Worker:
+    """Measures a shard's missing cells."""
+
+    def __init__(self, shard: Shard, book: journal.Journal) -> None:
+        self.shard, self.book = shard, book
+        identity = environment.identity(shard.plan["libraries"])
+        self.identity = environment.identity_id(identity)
+        files.write_json_if_changed(shard.site_folder / "environments" / f"{self.identity}.json", identity)
+        self.provenance = environment.provenance(shard.root)
+        self.child: Child | None = None
+        self.import_failure: dict[str, Any] | None = None
+        self.current: Task | None = None
+        budget = shard.plan["budget_minutes"]
+        self.deadline = time.monotonic() + budget * 60 if budget else None
+
+    def measure(self, history: journal.History) -> int:
+        """Run every task that the journal lacks, round by round; returns how many cells ran."""
+        ran, last_round = 0, 0
+        for task in self.shard.tasks:
+            if task.cell["skip"] or self.shard.standing(task, history, self.identity) is not None:
+                continue
+            if self.deadline is not None and time.monotonic() > self.deadline:
+                say("time budget spent: the rest is not_run")
+                break
+            if task.round != last_round:
+                self._stop_child()
+                last_round = task.round
+            ran += self._settle(task, history)
+        self._stop_child()
+        return ran
+
+    def _settle(self, task: Task, history: journal.History) -> int:
+        lacking = environment.missing(task.cell["requires"])
+        if lacking:
+            self._keep(task, {"status": "unsupported", "reason": lacking}, values={"before_start": True})
+            return 0
+        if history.open_starts.get(task.slot, 0) >= MAX_STARTS:
+            self._keep(task, {"status": "failed", "reason": "killed its job twice"})
+            return 0
+        answer, attempts = self._attempt(task), 1
+        if answer["status"] == "oom" or answer.get("died"):
+            self._stop_child()
+            answer, attempts = self._attempt(task), 2
+        self._keep(task, answer, attempts=attempts)
+        if self.shard.options["isolation"] == "cell" or answer["status"] == "oom":
+            self._stop_child()
+        return 1
+
+    def _attempt(self, task: Task) -> dict[str, Any]:
+        if self.import_failure is None and (self.child is None or not self.child.alive):
+            self.child = Child(self.shard.plan["experiment"], self.shard.root, self._memory_limit_bytes())
+            self.import_failure = self.child.import_failure
+        if self.import_failure is not None or self.child is None:
+            failure = self.import_failure or {}
+            reason = f"cannot be imported: {failure.get('reason', 'no answer')}"
+            return {"status": "failed", "reason": reason, "error": failure.get("error", {})}
+        self.current = task
+        self.book.started(task.slot, self.identity)
+        request = {
+            "cell": task.cell,
+            "seed": self.shard.plan["seed"],
+            "data_folder": str(self.shard.site_folder / "data"),
+        }
+        started = time.perf_counter()
+        with Watch(self.child.pid) as watch:
+            answer = self.child.run(request, float(self.shard.options["timeout_s"]))
+        answer["wall_s"] = time.perf_counter() - started
+        answer["watch"] = watch.summary()
+        return answer
+
+    def _memory_limit_bytes(self) -> int:
+        # CUDA reserves address space far beyond what it uses, so the limit is for machines without it.
+        return environment.memory_limit_bytes() if environment.missing(("cuda",)) else 0
+
+    def _keep(self, task: Task, answer: Mapping[str, Any], attempts: int = 1, **more: Any) -> None:
+        measurement = dict(answer.get("measurement", {}))
+        summary = answer.get("watch", {})
+        spent = {name: measurement.pop(name, 0.0) for name in ("warmup_s", "timed_s", "compile_s")}
+        provenance = {**self.provenance, "time": environment.now_utc(), "attempts": attempts}
+        if answer.get("error"):
+            provenance["error"] = answer["error"]
+        record = self.shard.fields(
+            task,
+            status=answer["status"],
+            reason=answer["reason"],
+            environment=self.identity,
+            provenance=provenance,
+            watch=summary,
+            flags=flags(summary),
+            spent={**spent, "wall_s": answer.get("wall_s", 0.0)},
+            **measurement,
+            **more,
+        )
+        self.book.record(record)
+        self.current = None
+        say(f"{self.shard.plan['experiment']} {task.label()} round={task.round}: {answer['status']} {answer['reason']}")
+
+    def _stop_child(self) -> None:
+        if self.child is not None:
+            self.child.stop()
+            self.child = None
+
+    def interrupted(self, *_: object) -> None:
+        """Asked to stop: the cell in flight is not to blame."""
+        self._stop_child()
+        if self.current is not None:
+            self.book.interrupted(self.current.slot)
+        os._exit(128 + signal.SIGTERM)
+
+
+def measure(plan_file: Path, root: Path, site_folder: Path, out: Path) -> None:
+    """Measure what the shard's journal lacks and write its records."""
+    started = time.perf_counter()
+    shard = Shard(plan_file, root, site_folder)
+    with journal.Journal(shard.folder / f"{shard.plan['shard']}.jsonl") as book:
+        worker = Worker(shard, book)
+        signal.signal(signal.SIGTERM, worker.interrupted)
+        signal.signal(signal.SIGINT, worker.interrupted)
+        ran = worker.measure(journal.read(shard.folder))
+    rows = shard.write_records(out, worker.identity)
+    planned = sum(not task.cell["skip"] for task in shard.tasks)
+    say(f"{ran} of {planned} cells measured in {time.perf_counter() - started:.1f} s, {len(rows)} records")
+    if planned and not ran:
+        say(f"replayed from the journal; `./run remeasure {shard.plan['experiment']}` measures again")
+
+
+def replay(plan_file: Path, root: Path, site_folder: Path, out: Path) -> None:
+    """Write the records of a committed site from its journal; nothing is measured."""
+    Shard(plan_file, root, site_folder).write_records(out, identity=None)
+
+
+def supervise(command: list[str], folder: Path) -> int:
+    """Run the worker, again as long as it dies by signal and the journal grew: a cell may take its worker along."""
+    while True:
+        before = _size(folder)
+        process = subprocess.Popen(command, preexec_fn=die_with_parent)
+        _forward_signals(process)
+        code = process.wait()
+        if code >= 0 or _size(folder) == before:
+            return code if code >= 0 else 128 - code
+        say(f"the worker died by {signal.Signals(-code).name}; starting it again")
+
+
+def _forward_signals(process: subprocess.Popen[bytes]) -> None:
+    def stop(number: int, _: object) -> None:
+        process.send_signal(number)
+        process.wait()
+        sys.exit(128 + number)
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+
+
+def _size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.glob("*.jsonl")) if folder.is_dir() else 0

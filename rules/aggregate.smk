@@ -1,0 +1,41 @@
+# From records to tables, figures and findings: one rule an experiment, as each declares what it makes.
+for _experiment, _shown in PLAN.presentations.items():
+
+    rule:
+        name:
+            f"present_{_experiment}"
+        input:
+            plan=f"{RESULTS}/plan/present-{_experiment}.json",
+            records=[
+                path
+                for name in (_experiment, *_shown.reads)
+                for path in records_of(name)
+            ],
+        output:
+            tables=[
+                f"{RESULTS}/tables/{table}.{kind}"
+                for table in _shown.tables
+                for kind in ("csv", "json")
+            ],
+            findings=f"{RESULTS}/tables/{_experiment}.findings.json",
+            captions=f"{RESULTS}/tables/{_experiment}.figures.json",
+            figures=[
+                report(
+                    f"report/{SITE}/figures/{figure}.{kind}",
+                    caption="../workflow/report/figure.rst",
+                    category=_experiment,
+                    labels={"figure": figure, "format": kind},
+                )
+                for figure in _shown.figures
+                for kind in ("svg", "png")
+            ],
+        log:
+            f"logs/{SITE}/present_{_experiment}.log",
+        params:
+            tables=f"{RESULTS}/tables",
+            figures=f"report/{SITE}/figures",
+            environments=f"{RESULTS}/environments",
+        shell:
+            "{PYTHON:q} workflow/scripts/present.py --plan {input.plan:q} --records {input.records:q}"
+            " --tables {params.tables:q} --figures {params.figures:q} --environments {params.environments:q}"
+            " >{log:q} 2>&1"

@@ -1,0 +1,62 @@
+# What all rules share: the plan, the run lock, paths.
+import sys
+from pathlib import Path
+
+ROOT = Path(workflow.basedir)
+sys.path.insert(0, str(ROOT))
+
+from perfscribe import session
+
+# A job on another machine takes the plan as it stands; only the process that the user started resolves it.
+SESSION = session.begin(ROOT, config, decides=workflow.is_main_process)
+PLAN = SESSION.plan
+SITE = PLAN.site
+
+RESULTS = f"results/{SITE}"
+REPORT = f"report/{SITE}/report.md"
+VERDICT = f"{RESULTS}/verdict.txt"
+PYTHON = sys.executable
+
+
+wildcard_constraints:
+    experiment="[a-z0-9_]+",
+    shard="[0-9]+",
+    dataset="[a-z0-9_]+",
+
+
+localrules:
+    report,
+    write_report,
+    verdict,
+
+
+onstart:
+    SESSION.start()
+
+
+onsuccess:
+    SESSION.end(REPORT)
+
+
+onerror:
+    SESSION.end(REPORT, failed=True)
+
+
+def records_of(experiment):
+    """Records files of all shards of an experiment."""
+    return [
+        f"{RESULTS}/records/{experiment}/{shard}.jsonl"
+        for shard in range(PLAN.shards[experiment])
+    ]
+
+
+def all_records():
+    """Records files of all experiments."""
+    return [path for experiment in PLAN.shards for path in records_of(experiment)]
+
+
+def refuse_a_second_run(wildcards):
+    """No input: evaluated while the graph is built, when it is known whether this is more than a dry run."""
+    if not workflow.dryrun:
+        SESSION.refuse_a_second_run()
+    return []

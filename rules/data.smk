@@ -1,0 +1,18 @@
+# Generated data sets: built once, from their parameters and the code that makes them.
+for _dataset, _files in PLAN.datasets.items():
+
+    rule:
+        name:
+            f"generate_{_dataset}"
+        input:
+            plan=f"{RESULTS}/plan/data-{_dataset}.json",
+        output:
+            digest=f"{RESULTS}/data/{_dataset}.digest",
+            files=[f"{RESULTS}/data/{_dataset}/{name}" for name in _files],
+        log:
+            f"logs/{SITE}/generate_{_dataset}.log",
+        params:
+            folder=f"{RESULTS}/data/{_dataset}",
+        shell:
+            "{PYTHON:q} workflow/scripts/generate_data.py"
+            " --plan {input.plan:q} --folder {params.folder:q} >{log:q} 2>&1"

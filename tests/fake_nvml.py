@@ -1,0 +1,118 @@
+"""Stands in for pynvml in tests, with values recorded on an H200 (driver 580.159.04, CUDA 13.0)."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+
+
+class NVMLError(Exception):
+    pass
+
+
+@dataclass
+class Gpu:
+    uuid: str
+    name: str = "NVIDIA H200"
+    memory_bytes: int = 143771 * 2**20
+    power_limit_mw: int = 700_000
+    power_mw: int = 500_000
+    temperature_c: int = 41
+    capability: tuple[int, int] = (9, 0)
+    clocks_mhz: list[int] = field(default_factory=lambda: [1980])
+    reasons: list[int] = field(default_factory=lambda: [0])
+    processes: list[SimpleNamespace] = field(default_factory=list)
+    energy_mj: int = 10_000_000
+    energy_step_mj: int = 600_000
+    may_open: bool = True
+
+    def __post_init__(self):
+        self.clock_reads = itertools.cycle(self.clocks_mhz)
+        self.reason_reads = itertools.cycle(self.reasons)
+
+
+class FakeNvml:
+    """Functions under NVML's names; `lacking` names those that answer "not supported"."""
+
+    NVMLError = NVMLError
+
+    def __init__(self, gpus=1, lacking=()):
+        self.gpus = [Gpu(f"GPU-{index}aaa-bbb") for index in range(gpus)] if isinstance(gpus, int) else list(gpus)
+        self.lacking = set(lacking)
+        self.driver, self.cuda, self.names = "580.159.04", 13000, {}
+
+    def __getattribute__(self, name):
+        if name.startswith("nvml") and name in self.lacking:
+            return self._refuse
+        return super().__getattribute__(name)
+
+    def _refuse(self, *_):
+        raise NVMLError("Not Supported")
+
+    def nvmlSystemGetDriverVersion(self):
+        return self.driver
+
+    def nvmlSystemGetCudaDriverVersion_v2(self):
+        return self.cuda
+
+    def nvmlSystemGetProcessName(self, pid):
+        if pid not in self.names:
+            raise NVMLError("Not Found")
+        return self.names[pid]
+
+    def nvmlDeviceGetCount(self):
+        return len(self.gpus)
+
+    def nvmlDeviceGetHandleByIndex(self, index):
+        if not self.gpus[index].may_open:
+            raise NVMLError("Insufficient Permissions")
+        return self.gpus[index]
+
+    def nvmlDeviceGetHandleByUUID(self, uuid):
+        for gpu in self.gpus:
+            if gpu.uuid == uuid:
+                return gpu
+        raise NVMLError("Not Found")
+
+    def nvmlDeviceGetUUID(self, gpu):
+        return gpu.uuid
+
+    def nvmlDeviceGetName(self, gpu):
+        return gpu.name
+
+    def nvmlDeviceGetMemoryInfo(self, gpu):
+        return SimpleNamespace(total=gpu.memory_bytes, used=0, free=gpu.memory_bytes)
+
+    def nvmlDeviceGetPowerManagementLimit(self, gpu):
+        return gpu.power_limit_mw
+
+    def nvmlDeviceGetPowerUsage(self, gpu):
+        return gpu.power_mw
+
+    def nvmlDeviceGetTemperature(self, gpu, sensor):
+        assert sensor == 0
+        return gpu.temperature_c
+
+    def nvmlDeviceGetCudaComputeCapability(self, gpu):
+        return gpu.capability
+
+    def nvmlDeviceGetClockInfo(self, gpu, kind):
+        return {1: next(gpu.clock_reads), 2: 3201}[kind]
+
+    def nvmlDeviceGetMaxClockInfo(self, gpu, kind):
+        return {1: 1980, 2: 3201}[kind]
+
+    def nvmlDeviceGetCurrentClocksEventReasons(self, gpu):
+        return next(gpu.reason_reads)
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, gpu):
+        gpu.energy_mj += gpu.energy_step_mj
+        return gpu.energy_mj
+
+    def nvmlDeviceGetComputeRunningProcesses(self, gpu):
+        return gpu.processes
+
+
+def process(pid, memory_bytes=2**30):
+    return SimpleNamespace(pid=pid, usedGpuMemory=memory_bytes)

@@ -1,0 +1,83 @@
+"""The text of `./run doctor`."""
+
+from __future__ import annotations
+
+import pytest
+from fake_nvml import FakeNvml, process
+
+from perfscribe import doctor, environment
+from perfscribe.cells import Cell
+
+
+def rows(text, title):
+    section = text.split(f"{title}\n{'-' * len(title)}\n")[1].split("\n\n")[0]
+    return section.splitlines()
+
+
+UNITS = [
+    ("attention", [Cell({"d": d}, requires=("cuda",)) for d in (16, 32, 64)] + [Cell({"d": 128})]),
+    ("io_formats", [Cell({"format": "npy"}), Cell({"format": "hdf5"}, requires=("hdf5",))]),
+]
+
+
+@pytest.fixture
+def cpu_machine(monkeypatch):
+    monkeypatch.setattr(environment, "open_nvml", lambda: None)
+    monkeypatch.setattr(environment, "_version_file", lambda name: {"cuda": None})
+
+
+def test_machine_without_gpu(cpu_machine):
+    text = doctor.report(UNITS)
+    assert any(line.split(maxsplit=1) == ["GPU", "no CUDA device"] for line in rows(text, "Machine"))
+    assert "driver" not in "".join(rows(text, "Machine"))
+    assert rows(text, "Other processes on the GPU") == ["none"]
+    table = rows(text, "What this machine leaves unsupported")
+    assert table[2].split()[:3] == ["attention", "4", "3"]
+    assert "no CUDA device; torch is a build without CUDA" in " ".join(table[2].split("  ")[-3:]) + table[2]
+    assert "install a CUDA build of torch" in " ".join(" ".join(table[2:4]).split())
+    assert [line.split() for line in table if line.startswith("io_formats")] == [["io_formats", "2", "0"]]
+
+
+def test_recorded_h200(monkeypatch):
+    nvml = FakeNvml(1)
+    nvml.gpus[0].processes = [process(2**22 + 1, 3 * 2**30)]
+    nvml.names[2**22 + 1] = "/home/somebody/venv/bin/python"
+    monkeypatch.setattr(environment, "open_nvml", lambda: nvml)
+    monkeypatch.setattr(environment, "_version_file", lambda name: {"cuda": "13.0"})
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    text = doctor.report(UNITS)
+    pairs = dict(line.split("  ", 1) for line in rows(text, "Machine"))
+    pairs = {name.strip(): value.strip() for name, value in pairs.items()}
+    assert pairs["GPU"] == "1 × NVIDIA H200" and pairs["GPU memory"] == "140.4 GiB"  # 143771 MiB
+    assert pairs["power limit"] == "700 W" and pairs["driver"] == "580.159.04, CUDA 13.0"
+    assert rows(text, "Other processes on the GPU")[-1].split() == ["0", str(2**22 + 1), "python", "3.0", "GiB"]
+    assert [line.split() for line in rows(text, "What this machine leaves unsupported")[2:]] == [
+        ["attention", "4", "0"],
+        ["io_formats", "2", "0"],
+    ]
+
+
+def test_reasons_are_counted_apart(cpu_machine, monkeypatch):
+    monkeypatch.setattr(environment, "_installed", lambda module: module != "mpi4py")
+    units = [
+        ("all_reduce", [Cell({}, requires=("cuda",)), Cell({}, requires=("mpi",)), Cell({}, requires=("mpi", "hdf5"))])
+    ]
+    table = rows(doctor.report(units), "What this machine leaves unsupported")
+    found = {tuple(line.split()[1:3]) for line in table if line.startswith("all_reduce")}
+    assert found == {("3", "1"), ("3", "2")}
+
+
+def test_tools_off_path_are_said_so(tmp_path, monkeypatch):
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "nsys").touch(mode=0o755)
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    tools = {line.split()[0]: line for line in rows(doctor.report([]), "Tools")}
+    assert tools["nsys"].endswith(f"{tmp_path}/bin/nsys  (not on PATH)") and tools["git"].endswith("not found")
+    assert set(tools) == {"nsys", "ncu", "nvcc", "srun", "mpiexec", "git"}
+
+
+def test_here_it_names_versions_and_fits_a_screen():
+    text = doctor.report(UNITS)
+    assert environment.library_version("torch") in text and max(map(len, text.splitlines())) <= 160
+    assert rows(doctor.report([]), "What this machine leaves unsupported") == ["no cells"]

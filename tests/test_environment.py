@@ -1,0 +1,331 @@
+"""Identity, provenance, capabilities, processes and memory: with recorded NVML values and on the machine at hand."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import psutil
+import pytest
+from fake_nvml import FakeNvml, Gpu, process
+
+from perfscribe import environment
+
+
+@pytest.fixture
+def h200(monkeypatch):
+    """Two H200 of one host; CUDA_VISIBLE_DEVICES unset; torch built for CUDA 13.0."""
+    nvml = FakeNvml(2)
+    monkeypatch.setattr(environment, "open_nvml", lambda: nvml)
+    monkeypatch.setattr(environment, "_version_file", lambda name: {"__version__": "2.11.0+cu130", "cuda": "13.0"})
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    return nvml
+
+
+@pytest.fixture
+def no_gpu(monkeypatch):
+    monkeypatch.setattr(environment, "open_nvml", lambda: None)
+
+
+# --- identity ---
+
+
+def test_identity_of_recorded_machine(h200):
+    found = environment.identity(["torch", "os", "perfscribe", "no_such_library"])
+    assert found["gpu_model"] == "NVIDIA H200" and found["gpu_count"] == 2
+    assert found["gpu_memory_bytes"] == 143771 * 2**20 and found["gpu_power_limit_w"] == 700
+    assert found["driver_version"] == "580.159.04" and found["cuda_driver_version"] == "13.0"
+    assert found["cpu_cores"] == len(os.sched_getaffinity(0))
+    assert found["python"] == f"{sys.version_info.major}.{sys.version_info.minor}"
+    assert set(found["libraries"]) == {"torch", "no_such_library"} and found["libraries"]["no_such_library"] is None
+
+
+@pytest.mark.parametrize(
+    ("named", "count"),
+    [("", 0), ("0", 1), ("1,0", 2), ("-1", 0), ("0,-1,1", 1), ("7", 0), ("GPU-1", 1), ("GPU-", 0), ("NoDevFiles", 0)],
+)
+def test_cuda_visible_devices(h200, monkeypatch, named, count):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
+    found = environment.identity([])
+    assert found["gpu_count"] == count
+    assert (found["driver_version"] is None) == (count == 0)
+
+
+def test_devices_keep_the_order_named_and_skip_those_not_granted(h200, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,0")
+    assert environment.visible_gpus(h200) == [h200.gpus[1], h200.gpus[0]]
+    h200.gpus[0].may_open = False  # as under Slurm's device cgroup: number 0 is the first that may be opened
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    assert environment.visible_gpus(h200) == [h200.gpus[1]]
+
+
+def test_identity_survives_refusals(monkeypatch):
+    lacking = {name for name in dir(FakeNvml) if name.startswith("nvmlDeviceGet")} - {
+        "nvmlDeviceGetCount",
+        "nvmlDeviceGetHandleByIndex",
+    }
+    monkeypatch.setattr(environment, "open_nvml", lambda: FakeNvml(1, lacking | {"nvmlSystemGetDriverVersion"}))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    found = environment.identity([])
+    assert found["gpu_count"] == 1 and found["gpu_power_limit_w"] is None and found["driver_version"] is None
+
+
+def test_identity_without_gpu(no_gpu):
+    found = environment.identity([])
+    assert found["gpu_count"] == 0
+    assert all(value is None for name, value in found.items() if re.match("gpu_(?!count)|driver|cuda", name))
+
+
+def test_identity_id_ignores_order_and_sees_every_value(h200):
+    found = environment.identity(["torch"])
+    key = environment.identity_id(found)
+    assert re.fullmatch("[0-9a-f]{12}", key)
+    assert environment.identity_id(dict(reversed(found.items()))) == key
+    assert environment.identity_id(json.loads(json.dumps(found))) == key  # as it comes back from a journal
+    h200.gpus[1].power_limit_mw = 500_000
+    assert environment.identity_id(environment.identity(["torch"])) != key
+    assert environment.identity_id({"a": 1}) == "015abd7f5cc5"  # fixed: journals of other machines rely on it
+
+
+def test_versions_on_this_machine():
+    assert environment.library_version("yaml") == environment._metadata_version("PyYAML")
+    assert environment.library_version("pynvml") == environment._metadata_version("nvidia-ml-py")
+    version_file = Path(importlib.util.find_spec("torch").origin).with_name("version.py")
+    assert environment.library_version("torch") == runpy.run_path(str(version_file))["__version__"]  # local part too
+
+
+def test_local_version_part_comes_from_the_source(tmp_path, monkeypatch):
+    """PyPI's wheels of torch give 2.11.0 as metadata and 2.11.0+cu130 in torch/version.py."""
+    package = tmp_path / "localpart"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise RuntimeError('must not be imported')")
+    (package / "version.py").write_text(
+        "__version__ = '2.11.0+cu130'\ncuda: str | None = '13.0'\nhip: str | None = None\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(environment, "_distributions", lambda: {"localpart": ["localpart"]})
+    monkeypatch.setattr(environment, "_metadata_version", lambda name: "2.11.0")
+    assert environment.library_version("localpart") == "2.11.0+cu130"
+    assert environment._version_file("localpart")["cuda"] == "13.0"
+    (package / "version.py").write_text("__version__ = broken(")
+    environment._version_file.cache_clear()
+    assert environment._version_file("localpart") == {}
+
+
+def test_no_torch_import():
+    code = (
+        "import sys; from pathlib import Path; from perfscribe import environment, watch, doctor, scrub\n"
+        "environment.identity(['torch']); environment.missing(environment.CAPABILITIES)\n"
+        "environment.provenance(Path('.')); doctor.report([])\n"
+        "assert not {'torch', 'numpy', 'pandas'} & set(sys.modules), sorted(sys.modules)"
+    )
+    root = Path(__file__).parents[1]
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=root, env=dict(os.environ, PYTHONPATH=str(root)))
+
+
+# --- provenance ---
+
+
+def git(root, *arguments):
+    identity = ("-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false")
+    done = subprocess.run(["git", *identity, "-C", str(root), *arguments], check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+def test_provenance_of_a_checkout(tmp_path, monkeypatch):
+    monkeypatch.setenv("PERFSCRIBE_COMMIT", "not asked where git answers")
+    git(tmp_path, "init", "-q")
+    (tmp_path / "a.py").write_text("1")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-qm", "first")
+    found = environment.provenance(tmp_path)
+    assert found["commit"] == git(tmp_path, "rev-parse", "HEAD") and found["dirty"] is False
+    (tmp_path / "a.py").write_text("2")
+    assert environment.provenance(tmp_path)["dirty"] is True
+    below = tmp_path / "copy"  # a plain copy inside somebody else's repository is not that repository
+    below.mkdir()
+    monkeypatch.delenv("PERFSCRIBE_COMMIT")
+    assert environment.provenance(below)["commit"] is None
+
+
+def test_provenance_of_a_copy(tmp_path, monkeypatch):
+    monkeypatch.delenv("PERFSCRIBE_COMMIT", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))  # no git
+    assert environment.provenance(tmp_path)["commit"] is None
+    (tmp_path / ".commit").write_text("abc123\n")
+    assert environment.provenance(tmp_path)["commit"] == "abc123"
+    monkeypatch.setenv("PERFSCRIBE_COMMIT", "def456")
+    found = environment.provenance(tmp_path)
+    assert (found["commit"], found["dirty"]) == ("def456", None)
+
+
+def test_provenance_variables_and_json(h200, tmp_path, monkeypatch):
+    for name in ("NCCL_NVLS_ENABLE", "PYTORCH_CUDA_ALLOC_CONF", "OMP_NUM_THREADS", "TORCHINDUCTOR_CACHE_DIR"):
+        monkeypatch.setenv(name, "x")
+    monkeypatch.setenv("MY_NCCL_TOKEN", "secret")
+    monkeypatch.setenv("SLURM_JOB_ID", "4711")
+    found = environment.provenance(tmp_path)
+    assert {"NCCL_NVLS_ENABLE", "PYTORCH_CUDA_ALLOC_CONF", "OMP_NUM_THREADS", "TORCHINDUCTOR_CACHE_DIR"} <= set(
+        found["variables"]
+    )
+    assert "MY_NCCL_TOKEN" not in found["variables"] and found["slurm_job_id"] == "4711"
+    assert found["gpu_clocks_mhz"] == [{"sm": 1980, "memory": 3201, "sm_max": 1980}] * 2
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", found["date"])
+    json.dumps(found)
+
+
+# --- capabilities ---
+
+
+def test_cuda_names_what_is_missing(h200, monkeypatch):
+    monkeypatch.setattr(environment, "_installed", lambda module: True)
+    assert environment.missing(["cuda", "bf16"]) is None
+    monkeypatch.setattr(environment, "_version_file", lambda name: {"cuda": None})
+    assert environment.missing(["cuda"]) == "torch is a build without CUDA"
+    monkeypatch.setattr(environment, "open_nvml", lambda: None)
+    assert environment.missing(["cuda"]) == "no CUDA device"
+    assert [one.reason for one in environment.unmet(["cuda"])] == ["no CUDA device", "torch is a build without CUDA"]
+    monkeypatch.setattr(environment, "_installed", lambda module: module != "pynvml")
+    assert environment.missing(["cuda"]) == "nvidia-ml-py is missing"
+
+
+def test_cuda_hidden_or_driver_too_old(h200, monkeypatch):
+    monkeypatch.setattr(environment, "_installed", lambda module: True)
+    h200.cuda = 12080
+    assert "driver is older" in environment.missing(["cuda"])
+    h200.cuda = 13010
+    assert environment.missing(["cuda"]) is None
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert environment.missing(["cuda"]) == "CUDA_VISIBLE_DEVICES hides every GPU"
+
+
+def test_cpu_build_told_by_its_version_alone(h200, monkeypatch):
+    """Where torch/version.py cannot be read the local part of the version decides."""
+    monkeypatch.setattr(environment, "_version_file", lambda name: {})
+    for version, has_cuda in [("2.13.0+cpu", False), ("2.11.0+cu130", True), ("2.11.0", True), (None, False)]:
+        monkeypatch.setattr(environment, "library_version", lambda name, version=version: version)
+        assert environment._torch_has_cuda() is has_cuda
+
+
+def test_bf16_needs_compute_capability_8(monkeypatch, h200):
+    monkeypatch.setattr(environment, "_installed", lambda module: True)
+    h200.gpus = [Gpu("GPU-old", name="Tesla V100", capability=(7, 0))]
+    assert environment.missing(["cuda"]) is None
+    assert "bf16" in environment.missing(["bf16"])
+
+
+def test_other_capabilities(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(environment, "TOOL_FOLDERS", {})
+    monkeypatch.setattr(environment, "_installed", lambda module: False)
+    reasons = {name: environment.missing([name]) for name in environment.CAPABILITIES}
+    assert reasons["triton"] == "triton is missing" and reasons["mpi"] == "mpi4py is missing"
+    assert "srun" in reasons["slurm"] and "nsys" in reasons["nsys"] and "h5py" in reasons["hdf5"]
+    assert (reasons["posix_fadvise"] is None) == hasattr(os, "posix_fadvise")
+    for tool in ("nsys", "srun"):
+        (tmp_path / tool).touch(mode=0o755)
+    assert environment.missing(["nsys", "slurm"]) is None
+    assert environment.missing([]) is None
+
+
+def test_unknown_capability_is_refused():
+    with pytest.raises(ValueError, match="unknown capability 'cudaa', expected one of: cuda, "):
+        environment.missing(["cudaa"])
+
+
+def test_every_condition_has_words():
+    for conditions in environment.CAPABILITIES.values():
+        assert conditions and all(one.reason and one.fix and not one.reason.endswith(".") for one in conditions)
+
+
+def test_find_tool(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.delenv("CUDA_HOME", raising=False)
+    monkeypatch.delenv("CUDA_PATH", raising=False)
+
+    def make(path):
+        file = tmp_path / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch(mode=0o755)
+        return file
+
+    assert environment.find_tool("nsys", tmp_path) is None
+    in_compute = make("opt/nvidia/nsight-compute/2025.3.1/host/target-linux-x64/nsys")
+    assert environment.find_tool("nsys", tmp_path) == in_compute
+    make("opt/nvidia/nsight-systems/2024.9.1/bin/nsys")
+    newest = make("opt/nvidia/nsight-systems/2024.10.2/bin/nsys")
+    assert environment.find_tool("nsys", tmp_path) == newest
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "cuda"))
+    at_home = make("cuda/bin/nsys")
+    assert environment.find_tool("nsys", tmp_path) == at_home
+    on_path = make("bin/nsys")
+    assert environment.find_tool("nsys", tmp_path) == on_path
+    make("cuda/bin/git")  # only NVIDIA's tools are looked for in NVIDIA's folders
+    assert environment.find_tool("git", tmp_path) is None
+
+
+# --- processes and memory ---
+
+
+def test_foreign_processes(h200, monkeypatch):
+    other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)
+    gone = 2**22 + 1
+    try:
+        h200.gpus[1].processes = [process(os.getpid()), process(other.pid), process(gone)]
+        h200.names[other.pid] = "/home/somebody/venv/bin/python train.py"
+        listed = environment.gpu_processes(h200, h200.gpus)
+        assert [one.pid for one in listed] == [os.getpid(), other.pid, gone] and listed[2].known is False
+        found = environment.foreign(listed, {os.getpid()})
+        assert [(one.gpu, one.pid, one.memory_bytes) for one in found] == [(1, other.pid, 2**30)]
+        assert found[0].name.startswith("python") and "/" not in found[0].name
+        assert [one.pid for one in environment.processes_on_gpu()] == []  # other is our child, gone has ended
+        assert [one.pid for one in environment.processes_on_gpu(other.pid)] == [os.getpid()]
+    finally:
+        other.kill()
+        other.wait()
+
+
+def test_processes_under_the_host_s_numbers(h200):
+    """In a container nothing listed may be known; then it is shown, as unknown."""
+    h200.gpus[0].processes = [process(2**22 + 1)]
+    (one,) = environment.processes_on_gpu()
+    assert one.name == "unknown" and not one.known
+    h200.names[2**22 + 1] = "/home/somebody/bin/train --flag"
+    (one,) = environment.processes_on_gpu()
+    assert one.name == "train"
+
+
+def test_memory_limit(tmp_path, monkeypatch):
+    monkeypatch.delenv("SLURM_MEM_PER_NODE", raising=False)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=100 * 2**30))
+
+    def write(path, text):
+        file = tmp_path / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+
+    assert environment.memory_limit_bytes(tmp_path) == 100 * 2**30
+    write("proc/self/cgroup", "4:memory:/job/7\n5:cpu,cpuacct:/job\n0::/slice/unit\n")
+    write("sys/fs/cgroup/memory/job/7/memory.limit_in_bytes", "9223372036854771712\n")
+    write("sys/fs/cgroup/slice/unit/memory.max", "max\n")
+    assert environment.memory_limit_bytes(tmp_path) == 100 * 2**30
+    write("sys/fs/cgroup/slice/memory.max", str(50 * 2**30))  # a group above binds too
+    assert environment.memory_limit_bytes(tmp_path) == 50 * 2**30
+    write("sys/fs/cgroup/memory/job/memory.limit_in_bytes", str(40 * 2**30))
+    assert environment.memory_limit_bytes(tmp_path) == 40 * 2**30
+    monkeypatch.setenv("SLURM_MEM_PER_NODE", "32768")
+    assert environment.memory_limit_bytes(tmp_path) == 32 * 2**30
+    for nothing in ("0", "", "32G"):
+        monkeypatch.setenv("SLURM_MEM_PER_NODE", nothing)
+        assert environment.memory_limit_bytes(tmp_path) == 40 * 2**30
+
+
+def test_memory_limit_here():
+    assert 0 < environment.memory_limit_bytes() <= psutil.virtual_memory().total

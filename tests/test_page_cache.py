@@ -1,0 +1,102 @@
+"""Dropping files from the page cache, and knowing whether they are gone. Skipped where the kernel does not allow it."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from perfscribe.cells import Unsupported
+from perfscribe.data import page_cache
+
+FILE_BYTES = 4 * 2**20
+
+
+@pytest.fixture
+def files(tmp_path):
+    paths = [tmp_path / name for name in ("a", "b")]
+    for path in paths:
+        path.write_bytes(np.random.default_rng(0).bytes(FILE_BYTES))
+    return paths
+
+
+@pytest.fixture
+def droppable(files):
+    try:
+        page_cache.drop(files)
+    except Unsupported as reason:
+        pytest.skip(f"the page cache here cannot be dropped: {reason}")
+    return files
+
+
+def test_cold_and_warm(droppable):
+    assert page_cache.drop(droppable) <= page_cache.COLD_SHARE
+    page_cache.warm(droppable)
+    assert page_cache.resident_share(droppable) == 1.0
+    assert page_cache.drop(droppable) <= page_cache.COLD_SHARE
+    assert page_cache.resident_share(droppable) <= page_cache.COLD_SHARE
+
+
+def test_share_counts_pages_over_all_files(droppable):
+    page_cache.drop(droppable)
+    page_cache.warm(droppable[:1])
+    assert page_cache.resident_share(droppable) == pytest.approx(0.5, abs=0.05)
+    assert page_cache.resident_share(droppable[:1]) == 1.0
+
+
+def test_dirty_files_are_written_first(droppable):
+    content = os.urandom(FILE_BYTES)
+    droppable[0].write_bytes(content)
+    page_cache.drop(droppable)
+    assert droppable[0].read_bytes() == content
+
+
+def test_mapped_files_cannot_be_dropped_and_it_is_said(droppable):
+    with droppable[0].open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as mapping:
+        assert len(bytes(mapping)) == FILE_BYTES
+        with pytest.raises(Unsupported, match="the kernel kept 50% of the files"):
+            page_cache.drop(droppable)
+    assert page_cache.drop(droppable) <= page_cache.COLD_SHARE
+
+
+def test_tmpfs_is_unsupported():
+    folder = Path("/dev/shm")
+    if not os.access(folder, os.W_OK) or "tmpfs /dev/shm tmpfs" not in Path("/proc/mounts").read_text():
+        pytest.skip("no tmpfs at /dev/shm")
+    path = folder / f"perfscribe-test-{os.getpid()}"
+    try:
+        path.write_bytes(os.urandom(FILE_BYTES))
+        with pytest.raises(Unsupported, match="kept 100%"):
+            page_cache.drop([path])
+    finally:
+        path.unlink()
+
+
+def test_without_posix_fadvise(files, monkeypatch):
+    monkeypatch.delattr(os, "posix_fadvise", raising=False)
+    with pytest.raises(Unsupported, match="no posix_fadvise"):
+        page_cache.drop(files)
+
+
+def test_a_refusing_file_system_is_unsupported(files, monkeypatch):
+    def refuse(*arguments):
+        raise OSError(22, "Invalid argument")
+
+    monkeypatch.setattr(os, "posix_fadvise", refuse, raising=False)
+    with pytest.raises(Unsupported, match=r"a: cannot be dropped from the page cache \(Invalid argument\)"):
+        page_cache.drop(files)
+
+
+def test_files_of_others_are_unsupported(files, monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: files[0].stat().st_uid + 1)
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    with pytest.raises(Unsupported, match="own or may write"):
+        page_cache.resident_share(files)
+
+
+def test_an_empty_file_has_no_pages(tmp_path):
+    (tmp_path / "empty").touch()
+    assert page_cache.resident_share([tmp_path / "empty"]) == 0.0

@@ -1,0 +1,304 @@
+"""Nothing private stays, and nothing else changes."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import io
+import json
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from perfscribe import scrub
+from perfscribe.scrub import Private, find_private, gather, private_here, scrub_json, scrub_text
+
+ALICE = Private(
+    hosts=("x3001c0s13b0n0", "vm"),
+    users=("alice", "ed", "max", "root"),
+    paths=("/lus/eagle/My Project/checkout", "/home/alice", "/root"),
+)
+
+KEPT = [
+    "The square root of the mean square (root finding); root causes; measured by ed's rule, red, edge",
+    "3352 GB/s of 4.8 TB/s, 12.3 tokens/s, samples/s/GPU, ms/step, 1/2, (1/2)/(3/4), N/root/2, and/or",
+    "NVIDIA H200, NVIDIA A100-SXM4-80GB, AMD EPYC 9654 96-Core, driver 580.159.04, CUDA 13.0, 2.11.0+cu130",
+    "cuDNN 9.10.2.21 at 2026-11-20T09:07:46+00:00 or 11/20/2026; 1e-3, 0x1f, -0.5, 10^9, 95 %, 2**30",
+    "https://github.com/alice/attention, https://arxiv.org/abs/2205.14135, doi:10.1145/2807591.2807644",
+    "[a figure](figures/attention.svg), ![b](../h200/figures/x.png), [c](#method), [d](notes/root/x.md)",
+    "experiment,seq_len,mean,max,min\nattention,4096,0.95,1.2,0.9\n",
+    "| max | min |\n| --- | --- |\n| 1.5 | 0.2 |",
+    "<td>1</td><td>2</td></tr></table> <br/> <svg xmlns='http://www.w3.org/2000/svg'><path d='M 0 0/1'/></svg>",
+    "/proc/stat, /dev/shm, /sys/fs/cgroup/memory.max and /etc/os-release are the same everywhere; /tmp too",
+    "max(a, b) / max(c, d); max=3; --max; recall@10; a vm is a virtual machine; vm: virtual; vm:100",
+    "RuntimeError: CUDA out of memory. Tried to allocate 512.00 MiB (GPU 0; 139.80 GiB total capacity)",
+    "at /pytorch/aten/src/ATen/native/Linear.cpp:12 <frozen importlib._bootstrap>",
+    "data:image/jpeg;base64,/9j/4AAQSkZJRgABAQAAAQ/home/alice/abcd== and so on",
+    "<host> <user>@<host>:<path>/file.py <path>",
+]
+
+
+@pytest.mark.parametrize("text", KEPT)
+def test_kept(text):
+    assert scrub_text(text, ALICE) == text
+
+
+REPLACED = {
+    'File "/home/alice/venv/lib/python3.12/site-packages/torch/nn/x.py", line 3, in f': (
+        'File "<path>/x.py", line 3, in f'
+    ),
+    'File "/lus/eagle/My Project/checkout/perfscribe/a b.py", line 3': 'File "<path>/a b.py", line 3',
+    'File "/ibex/ai/somebody/run.py", line 9': 'File "<path>/run.py", line 9',
+    "in /lus/eagle/My Project/checkout now": "in <path> now",
+    "/root": "<path>",
+    "/root/.cache/torch/kernels: no space": "<path>/kernels: no space",
+    "saved to /home/bob.": "saved to <path>.",
+    "/Users/carol and /Users/carol/x.py:12": "<path> and <path>/x.py:12",
+    "cd /scratch/dave; ls /scratch/data.h5": "cd <path>; ls <path>/data.h5",
+    "(/tmp/pytest-of-root/pytest-0/a.csv), /tmp/torchinductor_bob": "(<path>/a.csv), <path>/torchinductor_<user>",
+    "g++ -I/home/bob/include -L/opt/cuda/lib64 a.cpp": "g++ -I<path>/include -L<path>/lib64 a.cpp",
+    "PATH=/usr/local/bin:/home/bob/bin": "PATH=<path>/bin:<path>/bin",
+    "file:///home/alice/report.html": "file://<path>/report.html",
+    "<td>/tmp/x/y.log</td>": "<td><path>/y.log</td>",
+    "https://x.org/a,/home/bob/c.csv": "https://x.org/a,<path>/c.csv",
+    "alice ran it": "<user> ran it",
+    "results_alice.csv, ~alice/x": "results_<user>.csv, ~<user>/x",
+    "ed@x3001c0s13b0n0:/home/ed/x": "<user>@<host>:<path>/x",
+    "root@vm:~# USER=root user: max": "<user>@<host>:~# USER=<user> user: <user>",
+    "uid=1000(ed) gid=1000(ed)": "uid=1000(<user>) gid=1000(<user>)",
+    "x3001c0s13b0n0.hsn.cm.polaris.alcf.anl.gov is down": "<host> is down",
+    "on x3001c0s13b0n0, x3001c0s13b0n0-hsn0": "on <host>, <host>-hsn0",
+    "vm:1234:1240 [0] NCCL INFO cudaDriverVersion": "<host>:1234:1240 [0] NCCL INFO cudaDriverVersion",
+    "failed to connect to [vm]:29500": "failed to connect to [<host>]:29500",
+    "  host      : vm\n  rank      : 1 (local_rank: 1)": "  host      : <host>\n  rank      : 1 (local_rank: 1)",
+    "http://vm:8888/tree?token=1": "http://<host>:8888/tree?token=1",
+    '{"node": "gpu-07", "user": "zoe", "n": 3}': '{"node": "<host>", "user": "<user>", "n": 3}',
+    r'"trace": "a\n/home/bob/x.py:3\n  File \"/home/bob/y.py\", line 4"': (
+        r'"trace": "a\n<path>/x.py:3\n  File \"<path>/y.py\", line 4"'
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "expected"), REPLACED.items())
+def test_replaced(text, expected):
+    assert scrub_text(text, ALICE) == expected
+
+
+def test_a_real_traceback_keeps_its_lines_and_base_names():
+    try:
+        json.loads("{")
+    except json.JSONDecodeError as error:
+        import traceback
+
+        text = "".join(traceback.format_exception(error))
+    scrubbed = scrub_text(text, private_here(scrub.Path(__file__).parents[1]))
+    assert len(scrubbed.splitlines()) == len(text.splitlines())
+    assert 'File "<path>/test_scrub.py", line' in scrubbed and 'File "<path>/decoder.py", line' in scrubbed
+    assert not re.search(r'"/', scrubbed)
+
+
+def test_long_data_uris_stay():
+    for size in (1, 100, 5000):
+        encoded = base64.encodebytes(bytes(range(256)) * size).decode()
+        text = f'<image href="data:image/png;base64,{encoded.strip()}"/> /home/bob/x'
+        assert scrub_text(text, ALICE) == text.replace("/home/bob/x", "<path>/x")
+
+
+# --- properties ---
+
+SAFE_WORD = st.sampled_from(
+    "GB/s tokens/s TFLOP/s a/b 1/2 NVIDIA H200 580.159.04 2.11.0+cu130 square root max min measured 0.95 1e-3 | , "
+    "[x](figures/a.svg) https://github.com/alice/x https://doi.org/10.1/root.5 /proc/stat 95 % (n = 20) N² ± µs".split()
+)
+NAME = st.from_regex(r"[a-z][a-z0-9_-]{0,9}", fullmatch=True).filter(
+    lambda name: name not in scrub.HOME_PARENTS | scrub.MAYBE_HOME_PARENTS
+)
+PIECES = st.one_of(
+    SAFE_WORD,
+    NAME,
+    st.text(max_size=6),
+    st.sampled_from(
+        ["/home/alice/", "/home/alice", "/root", "/tmp/x", "alice", "x3001c0s13b0n0", "vm:12:13 [0]", "@", "\n"]
+    ),
+    st.sampled_from(
+        ["http://", "https://vm:8888/home/alice", "data:image/png;base64,AA/home", '"node": "', '"', "File ", ".", ":"]
+    ),
+    st.sampled_from(["<path>", "<host>", "<user>", "/usr/lib/x.py", 'File "/a b/c.py", line 3', "-I", "=", ">", "\\n"]),
+)
+TEXT = st.lists(st.tuples(PIECES, st.sampled_from(["", "", " ", "/"])), max_size=12).map(
+    lambda parts: "".join(piece + space for piece, space in parts)
+)
+
+
+@settings(deadline=None, max_examples=300)
+@given(TEXT)
+def test_scrubbing_twice_changes_nothing(text):
+    once = scrub_text(text, ALICE)
+    assert scrub_text(once, ALICE) == once
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.lists(SAFE_WORD, max_size=20).map(" ".join))
+def test_prose_numbers_and_units_stay(text):
+    assert scrub_text(text, ALICE) == text
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.floats(allow_nan=False) | st.integers(), NAME, NAME)
+def test_numbers_stay_whatever_the_names(number, user, host):
+    private = Private(hosts=(host,), users=(user,))
+    for text in (str(number), f"{number}", f"{number} GB/s", f"a,{number},b".replace("a", "1").replace("b", "2")):
+        assert scrub_text(text, private) == text
+
+
+@settings(deadline=None, max_examples=60)
+@given(NAME, st.sampled_from(["/home/{}", "/Users/{}", "/gpfs/home/{}", "/export/home/{}"]), st.lists(NAME, max_size=3))
+def test_no_home_is_left(user, home, rest):
+    """Whoever the person, known to us or not, and whatever stands around the path."""
+    path = "/".join([home.format(user), *rest])
+    for text in (
+        path,
+        f"see {path}.",
+        f'"{path}"',
+        f"x={path}:1",
+        f"({path})",
+        f"a,{path},b",
+        f"\\n{path}\\n",
+        f"-I {path}",
+    ):
+        scrubbed = scrub_text(text, Private())
+        assert home.format("") not in scrubbed and "<path>" in scrubbed
+        assert re.sub(r"<path>(/[\w-]+)?", "", scrubbed) == text.replace(path, "")
+        if rest:
+            assert f"<path>/{rest[-1]}" in scrubbed or "_<user>" in scrubbed or "of-<user>" in scrubbed
+
+
+@settings(deadline=None, max_examples=300)
+@given(NAME.filter(lambda name: scrub._distinctive(name, frozenset())), st.lists(SAFE_WORD, max_size=4), st.booleans())
+def test_no_distinctive_name_is_left(name, words, is_host):
+    private = Private(hosts=(name,)) if is_host else Private(users=(name,))
+    for text in (name, f"{name}'s", f"job of {name} ended", f"a_{name}.csv", f"{name}@", f"x,{name},y", f"[{name}]"):
+        text = " ".join([*words, text])
+        scrubbed = scrub_text(text, private)
+        assert not re.search(
+            rf"(?<![^\W_]){re.escape(name)}(?![^\W_])", scrubbed.replace("<host>", "").replace("<user>", "")
+        )
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.lists(st.lists(PIECES, min_size=3, max_size=3), min_size=1, max_size=5))
+def test_csv_keeps_its_shape(table):
+    table = [["".join(cell.splitlines()) for cell in row] for row in table]
+    written = io.StringIO()
+    csv.writer(written).writerows(table)
+    read = list(csv.reader(io.StringIO(scrub_text(written.getvalue(), ALICE))))
+    assert [len(row) for row in read] == [len(row) for row in table]
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | TEXT,
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(TEXT | st.sampled_from(["node", "user"]), inner, max_size=4)
+    ),
+    max_leaves=15,
+)
+
+
+def shape(obj):
+    if isinstance(obj, dict):
+        return [shape(value) for value in obj.values()]
+    if isinstance(obj, list):
+        return [[shape(value) for value in obj]]
+    return "text" if isinstance(obj, str) else obj
+
+
+@settings(deadline=None, max_examples=200)
+@given(JSON)
+def test_json_keeps_numbers_and_structure(obj):
+    before = json.dumps(obj)
+    scrubbed = scrub_json(obj, ALICE)
+    assert shape(scrubbed) == shape(obj)
+    assert json.dumps(obj) == before  # a copy: the original is as it was
+    assert scrub_json(scrubbed, ALICE) == scrubbed
+
+
+# --- JSON and files ---
+
+
+def test_json_keys():
+    record = {
+        "node": "gpu-07",
+        "nodes": ["a1", "a2", 3],
+        "user": "max",
+        "statistic": "max",
+        "nodelist": None,
+        "host": 2,
+    }
+    assert scrub_json(record, ALICE) == {
+        "node": "<host>",
+        "nodes": ["<host>", "<host>", 3],
+        "user": "<user>",
+        "statistic": "max",
+        "nodelist": None,
+        "host": 2,
+    }
+    paths = {"/tmp/a/x.py": 1, "/tmp/b/x.py": 2, "n": (1, 2)}
+    assert scrub_json(paths, ALICE) == {"<path>/x.py": 1, "<path>/x.py (2)": 2, "n": [1, 2]}
+
+
+def test_names_of_other_nodes_are_gathered():
+    records = [{"provenance": {"node": "gpu-07.ibex.kaust.edu.sa"}}, {"hosts": ["lyra1"], "user": "zoe"}]
+    private = gather(records, Private())
+    assert private.users == ("zoe",) and set(private.hosts) == {"gpu-07", "gpu-07.ibex.kaust.edu.sa", "lyra1"}
+    text = "zoe: gpu-07 and gpu-07.ibex.kaust.edu.sa cannot reach lyra1"
+    assert scrub_text(text, private) == "<user>: <host> and <host> cannot reach <host>"
+    assert gather({"node": "<host>", "user": "<user>"}, private) == private
+
+
+def test_findings_name_file_line_and_kind(tmp_path):
+    (tmp_path / "records").mkdir()
+    (tmp_path / "records" / "a.json").write_text('{"n": 1,\n "node": "gpu-07",\n "error": "see /home/bob/x.py"}\n')
+    (tmp_path / "clean.md").write_text("3 GB/s at [x](figures/x.svg)\n")
+    (tmp_path / "picture.png").write_bytes(b"\x89PNG\0/home/bob/x")
+    (tmp_path / "alice.csv").write_text("a,b\n")
+    found = {(one.file, one.line, one.kind, one.text) for one in find_private(tmp_path, ALICE)}
+    assert found == {
+        ("records/a.json", 2, "json_host", '"node": "gpu-07'),
+        ("records/a.json", 3, "absolute", "/home/bob/x.py"),
+        ("alice.csv", 0, "word", "alice"),
+    }
+
+
+@settings(deadline=None, max_examples=200)
+@given(TEXT)
+def test_what_is_scrubbed_has_no_findings(text):
+    assert not list(scrub._findings("a", scrub_text(text, ALICE), scrub._rules(ALICE)))
+
+
+def test_this_machine(tmp_path, monkeypatch):
+    """A distinctive name is private, one that the project itself uses as a word is not on its own."""
+    (tmp_path / "perfscribe").mkdir()
+    (tmp_path / "perfscribe" / "a.py").write_text("roofline_ms = 1  # Flash")
+    monkeypatch.setattr(scrub.platform, "node", lambda: "roofline")
+    monkeypatch.setenv("USER", "wanda17")
+    monkeypatch.setenv("LOGNAME", "wanda17")
+    monkeypatch.setenv("SLURMD_NODENAME", "kw60623")
+    private = private_here(tmp_path)
+    text = f"wanda17 on kw60623 drew a roofline of {tmp_path}/perfscribe/a.py; wanda17@roofline"
+    assert scrub_text(text, private) == "<user> on <host> drew a roofline of <path>/a.py; <user>@<host>"
+    assert str(tmp_path) in private.paths and "proc" not in private.roots
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "a.md").write_text("by wanda17")
+    monkeypatch.setattr(scrub, "__file__", str(tmp_path / "perfscribe" / "scrub.py"))
+    assert [one.text for one in find_private(tmp_path / "site")] == ["wanda17"]
+
+
+def test_large_files_take_little_time():
+    import time
+
+    line = 'attention,4096,64,bf16,0.951,"File ""/home/bob/x.py"", line 3",https://arxiv.org/abs/2205.14135,GB/s\n'
+    began = time.perf_counter()
+    scrubbed = scrub_text(line * 20_000, ALICE)  # 2 MB
+    assert scrubbed.count("<path>/x.py") == 20_000 and time.perf_counter() - began < 10

@@ -1,0 +1,319 @@
+"""Summaries, steady state, ratios, fits and printed figures: known values, properties, simulated coverage."""
+
+from __future__ import annotations
+
+import math
+from decimal import Decimal
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfscribe import statistics
+from perfscribe.statistics import fit_latency_bandwidth, fit_power, format_figure, median_interval, ratio, summarise
+
+times = st.floats(0, 1e6, allow_nan=False)
+positive = st.floats(1e-6, 1e6)
+
+
+def one_each(values):
+    return [[value] for value in values]
+
+
+def test_summary_of_known_samples():
+    summary = summarise([[1.0, 2.0, 3.0], [4.0, 100.0]])
+    assert (summary.n, summary.rounds, summary.mean, summary.median) == (5, 2, 22.0, 3.0)
+    assert (summary.q1, summary.q3, summary.iqr) == (2.0, 4.0, 2.0)
+    assert (summary.minimum, summary.maximum) == (1.0, 100.0)
+    assert summary.std == pytest.approx(math.sqrt(sum((x - 22) ** 2 for x in (1, 2, 3, 4, 100)) / 4))
+    assert summary.outliers == 1  # 100 > 4 + 3 * 2; 4 + 3 * 2 itself is none
+    assert summarise([[1.0, 2.0, 3.0, 4.0, 10.0]]).outliers == 0
+
+
+def test_one_sample_has_no_deviation():
+    summary = summarise([[2.5]])
+    assert (summary.std, summary.iqr, summary.outliers) == (None, 0.0, 0)
+
+
+@pytest.mark.parametrize(
+    "rounds, kind", [(1, "neither"), (2, "range"), (5, "range"), (6, "interval"), (30, "interval")]
+)
+def test_what_rounds_allow_is_labelled_as_what_it_is(rounds, kind):
+    summary = summarise([[float(i), float(i)] for i in range(1, rounds + 1)])
+    assert (summary.range is not None) == (kind == "range")
+    assert (summary.interval is not None) == (summary.coverage is not None) == (kind == "interval")
+    assert kind in summary.spread_label
+    if kind == "range":
+        assert summary.range == (1.0, float(rounds))
+
+
+def test_interval_is_over_round_medians_not_samples():
+    summary = summarise([[1.0, 1.0, 1000.0]] * 6)
+    assert summary.interval == (1.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    "n, rank, coverage",  # from the binomial distribution: 1 - 2 P(B(n, 1/2) < rank)
+    [(6, 1, 0.96875), (8, 1, 0.9921875), (9, 2, 0.9609375), (15, 4, 0.96484375), (40, 14, 0.9615226917)],
+)
+def test_order_statistics_of_the_median_interval(n, rank, coverage):
+    low, high, covered = median_interval([float(i) for i in range(1, n + 1)])
+    assert (low, high) == (rank, n + 1 - rank)
+    assert covered == pytest.approx(coverage)
+
+
+def test_below_six_values_there_is_no_interval():
+    assert median_interval([1.0, 2.0, 3.0, 4.0, 5.0]) is None
+
+
+def test_median_interval_covers_as_often_as_it_says():
+    rng = np.random.default_rng(7)
+    for n in (6, 9):
+        draws = rng.exponential(size=(3000, n))
+        found = [median_interval(draw) for draw in draws]
+        held = np.mean([low <= math.log(2) <= high for low, high, _ in found])
+        assert held == pytest.approx(found[0][2], abs=0.012)  # 3 standard errors of 3000 trials
+
+
+@given(st.lists(st.lists(times, min_size=1, max_size=6), min_size=1, max_size=9))
+def test_summary_is_ordered_and_ignores_the_order_within_rounds(rounds):
+    summary = summarise(rounds)
+    assert summary.minimum <= summary.q1 <= summary.median <= summary.q3 <= summary.maximum
+    assert summary.n == sum(map(len, rounds))
+    assert summary == summarise([samples[::-1] for samples in rounds]) or math.isclose(
+        summary.mean, summarise([samples[::-1] for samples in rounds]).mean
+    )
+    for spread in (summary.interval, summary.range):
+        assert spread is None or summary.minimum <= spread[0] <= spread[1] <= summary.maximum
+
+
+@pytest.mark.parametrize("bad", [[], [[]], [[1.0], []], [[math.nan]], [[math.inf]], [[1.0, -1e-9]]])
+def test_bad_samples_give_one_line(bad):
+    with pytest.raises(ValueError, match=r"\S") as error:
+        summarise(bad)
+    assert "\n" not in str(error.value)
+
+
+# --- steady state ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "warmup, k", [([], 0), ([100.0], 1), ([300.0, 100.0], 2), ([100.0] * 7, 7), ([10.05], 0), ([20.0, 15.0, 12.0], 3)]
+)
+def test_steady_state_begins_after_the_slow_calls(warmup, k):
+    assert statistics.steady_from([*warmup, *[10.0] * 20]) == k
+
+
+def test_a_later_outlier_does_not_move_the_start():
+    samples = [50.0] + [10.0] * 20
+    samples[9] = 40.0
+    assert statistics.steady_from(samples) == 1
+
+
+@pytest.mark.parametrize("samples", [[10.0 * 1.02**i for i in range(30)], [10.0, 10.0], [10.0] * 25 + [20.0] * 5])
+def test_drift_a_late_step_or_too_few_samples_are_no_steady_state(samples):
+    assert statistics.steady_from(samples) is None
+
+
+@given(st.lists(positive, min_size=1, max_size=40), st.floats(1e-3, 1e3))
+def test_steady_state_does_not_depend_on_the_unit(samples, scale):
+    once = statistics.steady_from(samples, tolerance=0.3)
+    power_of_two = 2.0 ** round(math.log2(scale))  # exact, so that no sample crosses the tolerance by rounding
+    assert statistics.steady_from([s * power_of_two for s in samples], tolerance=0.3) == once
+    assert once is None or 0 <= once <= len(samples) - 5
+
+
+# --- A against B ----------------------------------------------------------------------------------
+
+
+def pairs(seed, effect, rounds=10, noise=0.01, drift=0.05):
+    """Interleaved times of A and B = effect * A, which share a drift from round to round."""
+    rng = np.random.default_rng(seed)
+    shared = 10 * np.exp(rng.normal(0, drift, rounds))
+    a = shared * np.exp(rng.normal(0, noise, rounds))
+    b = shared * effect * np.exp(rng.normal(0, noise, rounds))
+    return one_each(a), one_each(b)
+
+
+@pytest.mark.parametrize("effect, verdict", [(0.8, "faster"), (1.25, "slower"), (1.0, "cannot tell")])
+def test_verdict_on_b(effect, verdict):
+    result = ratio(*pairs(3, effect))
+    assert result.verdict == verdict
+    assert result.low <= result.ratio <= result.high
+    assert result.ratio == pytest.approx(effect, rel=0.02)
+
+
+def test_below_six_rounds_nothing_can_be_told():
+    result = ratio(*pairs(3, 0.1, rounds=5))
+    assert (result.verdict, result.low, result.high) == ("cannot tell", None, None)
+    assert "6" in result.reason
+    assert ratio(*pairs(3, 0.1, rounds=6)).verdict == "faster"
+
+
+def test_an_effect_within_the_spread_of_a_against_itself_does_not_count():
+    a, b = one_each([10.0] * 8), one_each([10.2] * 8)
+    again = one_each([10.5] * 8)
+    assert ratio(a, b).verdict == "slower"
+    result = ratio(a, b, again)
+    assert (result.verdict, result.aa_spread) == ("cannot tell", pytest.approx(0.05))
+    assert ratio(a, one_each([10.8] * 8), again).verdict == "slower"
+    assert ratio(a, one_each([10.8] * 8), one_each([9.0] * 8)).aa_spread == pytest.approx(1 / 9)
+
+
+def test_what_hits_both_alike_cancels():
+    assert ratio(*pairs(5, 1.03, drift=0.3, noise=0.002)).verdict == "slower"
+
+
+def test_the_bootstrap_is_seeded():
+    a, b = pairs(1, 1.1)
+    assert ratio(a, b) == ratio(a, b)
+    assert ratio(a, b, seed=1, resamples=200) != ratio(a, b, seed=2, resamples=200)
+
+
+@given(st.lists(st.tuples(positive, positive), min_size=6, max_size=12))
+def test_swapping_a_and_b_turns_the_verdict_round(values):
+    a, b = one_each(x for x, _ in values), one_each(y for _, y in values)
+    swapped = {"faster": "slower", "slower": "faster", "cannot tell": "cannot tell"}
+    forth, back = ratio(a, b, resamples=500), ratio(b, a, resamples=500)
+    assert back.ratio == pytest.approx(1 / forth.ratio)
+    near_one = any(math.isclose(x, 1, rel_tol=0.05) for x in (forth.low, forth.high))
+    assert near_one or "cannot tell" in (forth.verdict, back.verdict) or back.verdict == swapped[forth.verdict]
+
+
+@pytest.mark.parametrize("rounds, least", [(6, 0.90), (10, 0.93)])
+def test_bootstrap_interval_covers(rounds, least):
+    held = 0
+    for seed in range(400):
+        result = ratio(*pairs(seed, 1.1, rounds=rounds, noise=0.02), resamples=500)
+        held += result.low <= 1.1 <= result.high
+    assert least <= held / 400 <= 0.995
+
+
+@pytest.mark.parametrize(
+    "a, b", [([[1.0]], [[1.0], [2.0]]), ([[0.0]] * 6, [[1.0]] * 6), ([[1.0]], [[math.nan]]), ([], [])]
+)
+def test_bad_pairs_give_one_line(a, b):
+    with pytest.raises(ValueError, match=r"\S") as error:
+        ratio(a, b)
+    assert "\n" not in str(error.value)
+
+
+# --- fits -----------------------------------------------------------------------------------------
+
+
+@given(st.floats(-3, 3), st.floats(1e-3, 1e3))
+def test_an_exact_power_is_found(exponent, coefficient):
+    x = [256.0, 1024.0, 4096.0, 8192.0, 16384.0]
+    fit = fit_power(x, [coefficient * value**exponent for value in x])
+    assert fit.exponent == pytest.approx(exponent, abs=1e-9)
+    assert fit.coefficient == pytest.approx(coefficient, rel=1e-9)
+    assert fit.standard_error < 1e-9 and max(map(abs, fit.residuals)) < 1e-9 and fit.points == 5
+
+
+def test_residuals_and_standard_error_of_a_power():
+    fit = fit_power([1.0, math.e, math.e**2], [1.0, math.e**3, math.e**2])  # logs: (0, 0), (1, 3), (2, 2)
+    assert fit.exponent == pytest.approx(1.0)
+    assert math.log(fit.coefficient) == pytest.approx(2 / 3)
+    assert [math.log1p(r) for r in fit.residuals] == pytest.approx([-2 / 3, 4 / 3, -2 / 3])
+    assert fit.standard_error == pytest.approx(math.sqrt((24 / 9) / 1 / 2))
+
+
+@pytest.mark.parametrize("fit", [fit_power, fit_latency_bandwidth])
+def test_two_sizes_are_no_fit(fit):
+    assert fit([1.0, 2.0], [1.0, 2.0]) is None
+    assert fit([1.0, 2.0, 2.0], [1.0, 2.0, 2.1]) is None
+
+
+@pytest.mark.parametrize("fit", [fit_power, fit_latency_bandwidth])
+@pytest.mark.parametrize(
+    "x, y", [([1.0, 2.0], [1.0]), ([0.0, 1.0, 2.0], [1.0, 1.0, 1.0]), ([1.0, 2.0, 3.0], [1.0, -1.0, 1.0])]
+)
+def test_bad_points_give_one_line(fit, x, y):
+    with pytest.raises(ValueError, match=r"\S"):
+        fit(x, y)
+
+
+@given(st.floats(1e-6, 1e-3), st.floats(1e9, 1e12))
+def test_latency_and_bandwidth_are_found_over_six_orders_of_size(alpha, bandwidth):
+    sizes = [2.0**k for k in range(10, 31, 2)]
+    fit = fit_latency_bandwidth(sizes, [alpha + size / bandwidth for size in sizes])
+    assert fit.alpha_s == pytest.approx(alpha, rel=1e-6)
+    assert 1 / fit.beta_s_per_byte == pytest.approx(bandwidth, rel=1e-6)
+    assert fit.half_bandwidth_bytes == pytest.approx(alpha * bandwidth, rel=1e-6)
+
+
+def test_small_messages_count_as_much_as_large_ones():
+    sizes = [2.0**k for k in range(10, 31, 2)]
+    times_s = [2e-5 + size / 1e11 for size in sizes]
+    times_s[-1] *= 1.1  # 10 % on the largest message is 50 times alpha
+    fit = fit_latency_bandwidth(sizes, times_s)
+    assert fit.alpha_s == pytest.approx(2e-5, rel=0.05)
+    line = np.polyfit(sizes, times_s, 1)
+    assert line[1] < 0  # an ordinary fit makes the latency negative
+
+
+def test_no_coefficient_is_negative():
+    falling = fit_latency_bandwidth([1.0, 2.0, 4.0], [4.0, 3.0, 2.0])
+    assert (falling.beta_s_per_byte, falling.half_bandwidth_bytes) == (0.0, None)
+    assert falling.alpha_s == pytest.approx((1 / 4 + 1 / 3 + 1 / 2) / (1 / 16 + 1 / 9 + 1 / 4))
+    steep = fit_latency_bandwidth([1.0, 2.0, 4.0], [1.0, 4.0, 16.0])
+    assert steep.alpha_s == 0.0 and steep.half_bandwidth_bytes == 0.0
+
+
+# --- printing -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "value, spread, text",
+    [
+        (123.456, None, "123"),
+        (1234.5, None, "1230"),
+        (0.00123456, None, "0.00123"),
+        (9.996, None, "10.0"),
+        (10.0, None, "10.0"),
+        (5.678, 0.04, "5.68"),
+        (5.678, 0.4, "5.7"),
+        (123.456, 23.0, "120"),
+        (99.96, 20.0, "100"),
+        (12.3456, 3, "12"),
+        (0.3, 5.0, "0.3"),
+        (5.678, 0.0, "5.68"),
+        (5.678, math.inf, "5.68"),
+        (0.0, None, "0.00"),
+        (-0.0, None, "0.00"),
+        (-3.14159, None, "-3.14"),
+        (123456789.0, None, "123000000"),
+        (1.5e12, None, "1.50e+12"),
+        (2e-7, None, "2.00e-7"),
+        (None, None, "n/a"),
+        (math.inf, 1.0, "inf"),
+        (-math.inf, None, "-inf"),
+    ],
+)
+def test_printed_figures(value, spread, text):
+    assert format_figure(value, spread) == text
+
+
+@given(st.floats(-1e8, 1e8), st.one_of(st.none(), st.floats(0, 1e8)))
+def test_a_printed_figure_is_near_the_value_and_never_finer_than_its_spread(value, spread):
+    shown = Decimal(format_figure(value, spread))
+    if value == 0:
+        return
+    leading = Decimal(value).adjusted()
+    step = leading - 2  # place of the third significant digit
+    if spread:
+        step = min(max(step, Decimal(spread).adjusted()), leading)
+    assert abs(shown - Decimal(value)) <= Decimal(10) ** (step + 1) / 2
+    assert shown % (Decimal(10) ** step) == 0
+
+
+@given(st.floats(1e-4, 1e8))
+def test_digits_are_counted(value):
+    assert len(format_figure(value, digits=5).replace(".", "").lstrip("0")) >= 5
+
+
+@pytest.mark.parametrize("arguments", [(math.nan,), (1.0, -1.0), (1.0, math.nan), (1.0, None, 0)])
+def test_what_cannot_be_printed_gives_one_line(arguments):
+    with pytest.raises(ValueError, match=r"\S"):
+        format_figure(*arguments)

@@ -1,0 +1,171 @@
+"""Watch with recorded NVML values and, for the host's part, on the machine at hand."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+
+import pynvml
+import pytest
+from fake_nvml import FakeNvml, Gpu, process
+
+from perfscribe import environment, watch
+from perfscribe.watch import Watch, flags
+
+BURN_S = 0.9
+
+
+def watched(nvml, seconds=0.3, **settings):
+    with Watch(nvml=nvml, interval_s=0.01, **settings) as one:
+        time.sleep(seconds)
+    return one.summary()
+
+
+@pytest.fixture(autouse=True)
+def all_devices(monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+
+def test_calm_gpu():
+    summary = watched(FakeNvml([Gpu("GPU-0", clocks_mhz=[1500, 1980, 1980])]))
+    assert summary["median_sm_clock_mhz"] == 1980 and summary["mean_power_w"] == 500.0
+    assert summary["max_temperature_c"] == 41 and summary["throttled_fraction"] == 0.0
+    assert summary["throttle_reasons"] == {} and summary["foreign_gpu_processes"] == []
+    assert 15 <= summary["samples"] <= 31 and summary["energy_j"] is None  # a window below 1 s
+    assert not [flag for flag in flags(summary) if not flag.startswith("host busy")]
+    json.dumps(summary)
+
+
+def test_throttling_is_a_share_with_reasons():
+    power_cap, idle, user_clocks = 0x4, 0x1, 0x2
+    summary = watched(FakeNvml([Gpu("GPU-0", reasons=[power_cap | idle, idle, user_clocks, 0])]))
+    assert summary["throttled_fraction"] == pytest.approx(0.25, abs=0.05)
+    assert list(summary["throttle_reasons"]) == ["power cap"]
+    text = flags({"throttled_fraction": 0.12, "throttle_reasons": {"power cap": 0.12}})
+    assert text == ["throttled 12 % of the time (power cap)"]
+    assert flags({"throttled_fraction": 0.05}) == [] and flags({"throttled_fraction": 0.051}) != []
+
+
+def test_throttle_bits_are_nvml_s():
+    names = ("SwPowerCap", "HwSlowdown", "SyncBoost", "SwThermalSlowdown", "HwThermalSlowdown", "HwPowerBrakeSlowdown")
+    assert set(watch.THROTTLE_BITS) == {getattr(pynvml, f"nvmlClocksEventReason{name}") for name in names}
+    assert (pynvml.NVML_CLOCK_SM, pynvml.NVML_CLOCK_MEM, pynvml.NVML_TEMPERATURE_GPU) == (1, 2, 0)
+    used = {name for name in vars(FakeNvml) if name.startswith("nvml")}
+    assert not [name for name in used if not hasattr(pynvml, name)]
+
+
+def test_several_gpus_slowest_worst_and_sum():
+    slow = Gpu("GPU-1", clocks_mhz=[1200], reasons=[0x40], temperature_c=88, power_mw=300_000)
+    nvml = FakeNvml([Gpu("GPU-0"), slow, Gpu("GPU-2", clocks_mhz=[345])])
+    summary = watched(nvml, gpus=2)  # the third is not used by the cell
+    assert summary["median_sm_clock_mhz"] == 1200 and summary["throttled_fraction"] == 1.0
+    assert summary["max_temperature_c"] == 88 and summary["mean_power_w"] == 800.0
+    assert watched(nvml, gpus=1)["median_sm_clock_mhz"] == 1980
+
+
+def test_energy_only_for_long_windows(monkeypatch):
+    monkeypatch.setattr(watch, "ENERGY_WINDOW_S", 0.1)
+    assert watched(FakeNvml(2), 0.15, gpus=2)["energy_j"] == 1200.0  # 600 J each, between the first and last reading
+    assert watched(FakeNvml(1, ["nvmlDeviceGetTotalEnergyConsumption"]), 0.15)["energy_j"] is None
+
+
+def test_default_rate_is_at_least_10_hz():
+    with Watch(nvml=FakeNvml()) as one:
+        time.sleep(1.05)
+    assert one.summary()["samples"] >= 10
+
+
+def test_foreign_process_is_named_and_own_tree_is_not():
+    other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    try:
+        nvml = FakeNvml()
+        nvml.gpus[0].processes = [process(child.pid), process(other.pid), process(2**22 + 1)]
+        assert watched(nvml)["foreign_gpu_processes"] == []  # both are ours, the third cannot be told
+        summary = watched(nvml, pid=child.pid)
+        assert len(summary["foreign_gpu_processes"]) == 1
+        assert "foreign process on the GPU (python" in flags(summary)[-1]
+    finally:
+        for one in (other, child):
+            one.kill()
+            one.wait()
+
+
+def test_refusals_leave_none_and_old_or_new_names_work():
+    every = {name for name in dir(FakeNvml) if name.startswith("nvmlDeviceGet")} - {
+        "nvmlDeviceGetCount",
+        "nvmlDeviceGetHandleByIndex",
+    }
+    summary = watched(FakeNvml(1, every), 0.1)
+    assert summary["samples"] == 0
+    assert all(
+        summary[name] is None for name in ("median_sm_clock_mhz", "throttled_fraction", "mean_power_w", "energy_j")
+    )
+    assert not any("GPU" in flag or "throttled" in flag for flag in flags(summary))
+    other_names = FakeNvml(1, ["nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetTemperature"])
+    other_names.nvmlDeviceGetCurrentClocksThrottleReasons = lambda gpu: 0x80
+    other_names.nvmlDeviceGetTemperatureV = lambda gpu, sensor: 77
+    summary = watched(other_names, 0.1)
+    assert summary["throttle_reasons"] == {"power brake": 1.0} and summary["max_temperature_c"] == 77
+
+
+def test_without_gpu_there_is_no_thread(monkeypatch):
+    monkeypatch.setattr(environment, "open_nvml", lambda: None)
+    before = threading.active_count()
+    with Watch() as one:
+        assert threading.active_count() == before
+    summary = one.summary()
+    assert summary["samples"] == 0 and summary["median_sm_clock_mhz"] is None
+    assert summary["host_load_other"] is None  # too short a window to tell
+    assert flags(summary) == []
+
+
+def test_gpus_0_does_not_ask_nvml(monkeypatch):
+    monkeypatch.setattr(environment, "open_nvml", lambda: pytest.fail("asked"))
+    with Watch(gpus=0):
+        pass
+
+
+def burn(seconds, **settings):
+    code = f"import time; end = time.process_time() + {seconds}\nwhile time.process_time() < end: pass"
+    return subprocess.Popen([sys.executable, "-c", code], **settings)
+
+
+def test_host_load_tells_own_from_foreign():
+    """One process burns CPU time; only the pid tree given decides whose it is, also after it has ended."""
+    idle = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    try:
+        with Watch(gpus=0) as ours, Watch(pid=idle.pid, gpus=0) as theirs:
+            burn(BURN_S).wait()
+        own, other = ours.summary(), theirs.summary()
+        window_s, cores = other["window_s"], len(os.sched_getaffinity(0))
+        difference = other["host_load_other"] - own["host_load_other"]
+        # at least the time burned; 0.8 for ticks of 10 ms and since another's load may fill the cores (capped at 1)
+        assert other["host_load_other"] == 1.0 or difference >= 0.8 * BURN_S / (window_s * cores)
+    finally:
+        idle.kill()
+        idle.wait()
+
+
+def test_host_load_is_unknown_when_the_tree_has_ended():
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(0.3)"])
+    with Watch(pid=child.pid, gpus=0) as one:
+        child.wait()
+        time.sleep(0.5)
+    assert one.summary()["host_load_other"] is None
+
+
+def test_host_busy_flag():
+    assert flags({"host_load_other": 0.5}) == ["host busy (others use 50 % of the cores)"]
+    assert flags({"host_load_other": 0.1}) == []
+    assert flags({}) == []
+
+
+def test_a_failing_cell_still_ends_the_watch():
+    with pytest.raises(RuntimeError, match="cell"), Watch(nvml=FakeNvml()) as one:
+        raise RuntimeError("cell")
+    assert not one._thread.is_alive() and one.summary()["window_s"] < 1

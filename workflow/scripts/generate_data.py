@@ -1,0 +1,39 @@
+"""Generates one synthetic data set: generate_data.py --plan results/SITE/plan/data-NAME.json --folder DIR.
+
+Writes the formats below DIR and, last, NAME.digest beside DIR.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from perfscribe.data.generate import generate
+from perfscribe.files import read_json
+
+PLAN_KEYS = ("dataset", "parameters", "formats")
+
+
+def main() -> int:
+    """Exit status 0, or 1 after one line that says what was wrong."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--plan", type=Path, required=True, help="plan file of the data set")
+    parser.add_argument("--folder", type=Path, required=True, help="folder for the data set's files")
+    arguments = parser.parse_args()
+    try:
+        plan = read_json(arguments.plan)
+        missing = [key for key in PLAN_KEYS if not isinstance(plan, dict) or key not in plan]
+        if missing:
+            raise ValueError(f"{arguments.plan}: no plan of a data set: {', '.join(missing)} missing")
+        print(f"wrote {generate(plan, arguments.folder)}")
+    except (ValueError, TypeError, OSError) as error:
+        print(f"generate_data: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,37 @@
+"""Measure the cells of one shard that its journal lacks.
+
+measure.py --plan results/SITE/plan/measure-EXPERIMENT-N.json --site-folder results/SITE --out RECORDS [--replay]
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from perfscribe import files, worker  # noqa: E402 (the package lies beside this folder)
+
+
+def main() -> int:
+    """Read the arguments and do the work."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--plan", type=Path, required=True, help="the shard's plan file")
+    parser.add_argument("--site-folder", type=Path, required=True, help="results/SITE: journal, data, environments")
+    parser.add_argument("--out", type=Path, required=True, help="the records file to write")
+    parser.add_argument("--replay", action="store_true", help="measure nothing: records from the journal alone")
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.replay:
+        worker.replay(args.plan, ROOT, args.site_folder.resolve(), args.out)
+        return 0
+    if args.worker:
+        worker.die_with_parent()
+        worker.measure(args.plan, ROOT, args.site_folder.resolve(), args.out)
+        return 0
+    folder = args.site_folder / "journal" / files.read_json(args.plan)["experiment"]
+    return worker.supervise([sys.executable, *sys.argv, "--worker"], folder)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,34 @@
+"""Write a site's report from its tables, figures and findings.
+
+report.py --plan results/SITE/plan/report.json --records FILE [FILE ...] --out report/SITE/report.md
+"""
+
+import argparse
+import datetime
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from perfscribe import files, records, report  # noqa: E402
+
+
+def main() -> None:
+    """Read the arguments and do the work."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--plan", type=Path, required=True)
+    parser.add_argument("--records", type=Path, nargs="+", required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    args = parser.parse_args()
+    plan = files.read_json(args.plan)
+    sources = report.Sources(ROOT, plan["site"], plan, records.load_by_experiment(args.records))
+    try:
+        text = report.write(sources, datetime.datetime.now(datetime.UTC))
+    except ValueError as error:
+        sys.exit(str(error))
+    files.write_text(args.out, text)
+
+
+if __name__ == "__main__":
+    main()

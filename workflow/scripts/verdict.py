@@ -1,0 +1,47 @@
+"""Say whether the run as a whole can be trusted: exit status 1 where every measured cell of an experiment failed.
+
+verdict.py --report REPORT --out FILE --records FILE [FILE ...]
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from perfscribe import files  # noqa: E402
+
+BAD = ("failed", "timeout")
+
+
+def broken(rows: list[dict]) -> str:
+    """The first error of an experiment all of whose cells that ran failed; empty where one gave a result."""
+    ran = [row for row in rows if row["status"] in (*BAD, "ok", "oom")]
+    if not ran or any(row["status"] not in BAD for row in ran):
+        return ""
+    first = ran[0]
+    factors = " ".join(f"{name}={level}" for name, level in first["factors"].items())
+    return f"{first['experiment']}: all {len(ran)} cells failed; first: {factors}: {first['status']}: {first['reason']}"
+
+
+def main() -> int:
+    """Read the arguments and do the work."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--report", type=Path, required=True, help="the report, written before this is judged")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--records", type=Path, nargs="+", required=True)
+    args = parser.parse_args()
+    by_experiment: dict[str, list[dict]] = {}
+    for path in args.records:
+        by_experiment.setdefault(path.parent.name, []).extend(files.read_json_lines(path))
+    errors = [error for error in map(broken, by_experiment.values()) if error]
+    if errors:
+        print("\n".join(errors), file=sys.stderr)
+        return 1
+    files.write_text(args.out, "no experiment is broken\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
