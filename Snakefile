@@ -4,9 +4,6 @@ from snakemake.utils import min_version
 min_version("9.27")
 
 
-configfile: "config.yaml"
-
-
 report: "workflow/report/workflow.rst"
 
 

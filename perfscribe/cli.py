@@ -58,7 +58,7 @@ def command_line_config(arguments: Sequence[str]) -> dict[str, Any]:
 def read_config(arguments: Sequence[str] = ()) -> dict[str, Any]:
     """config.yaml with what the command line sets; SystemExit with one line where it is wrong."""
     try:
-        raw = configuration.load(ROOT / "config.yaml") | command_line_config(arguments)
+        raw = configuration.load(ROOT / "config.yaml", command_line_config(arguments))
         configuration.check(raw)
     except configuration.ConfigError as error:
         sys.exit(f"config: {error}")

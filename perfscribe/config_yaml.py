@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,6 @@ _DECIMAL = re.compile(r"[-+]?([0-9]+\.[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
 # Numbers for YAML 1.2 and for people, text for PyYAML.
 _NUMBER_LIKE_TEXT = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+|0o[0-7]+")
 _LEADING_TAB = re.compile(r"^[ ]*\t[ \t]*\S", re.MULTILINE)
-_PLAIN = "a plain decimal number, true, false or null, or the text in quotes"
 
 
 def scalar(text: str) -> Any:
@@ -38,19 +36,18 @@ def scalar(text: str) -> Any:
 
 
 def _scalar_value(tag: str, text: str, quoted: bool) -> Any:
-    if tag == _TAG + "str" and (quoted or not _NUMBER_LIKE_TEXT.fullmatch(text)):
+    kind = tag.removeprefix(_TAG)
+    if kind == "str" and (quoted or not _NUMBER_LIKE_TEXT.fullmatch(text)):
         return text
-    readings: dict[str, Callable[[], Any]] = {
-        "null": lambda: None if text in _NULLS else _refuse(),
-        "bool": lambda: _BOOLEANS[text] if text in _BOOLEANS else _refuse(),
-        "int": lambda: int(text) if _WHOLE.fullmatch(text) else _refuse(),
-        "float": lambda: float(text) if _DECIMAL.fullmatch(text) and math.isfinite(float(text)) else _refuse(),
-    }
-    return readings.get(tag.removeprefix(_TAG), _refuse)()
-
-
-def _refuse() -> Any:
-    raise ValueError(_PLAIN)
+    if kind == "null" and text in _NULLS:
+        return None
+    if kind == "bool" and text in _BOOLEANS:
+        return _BOOLEANS[text]
+    if kind == "int" and _WHOLE.fullmatch(text):
+        return int(text)
+    if kind == "float" and _DECIMAL.fullmatch(text) and math.isfinite(float(text)):
+        return float(text)
+    raise ValueError("a plain decimal number, true, false or null, or the text in quotes")
 
 
 def read(path: Path) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from matplotlib import pyplot as plt
 # Okabe and Ito's palette, darkest first; readable in grey through the markers that go with it.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
-STYLE = {
+STYLE: dict[Any, Any] = {
     "font.family": "DejaVu Sans",
     "font.size": 9,
     "axes.spines.top": False,
@@ -78,7 +78,7 @@ def lines(
     rows: pd.DataFrame,
     x: str,
     y: str,
-    by: str,
+    by: str | list[str],
     label: Callable[[Any], str] = str,
     spread: str = "",
 ) -> None:

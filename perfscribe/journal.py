@@ -29,9 +29,10 @@ class History:
 
     def latest(self, slot: Slot, environment: str | None = None) -> dict[str, Any] | None:
         """The slot's newest record, of one environment where that is given."""
-        for record in reversed(self.records.get(slot, [])):
-            if environment is None or record["environment"] == environment:
-                return record
+        found: dict[str, Any]
+        for found in reversed(self.records.get(slot, [])):
+            if environment is None or found["environment"] == environment:
+                return found
         return None
 
     def all_records(self) -> Iterable[dict[str, Any]]:

@@ -58,11 +58,11 @@ def _experiment(root: Path, plan: Plan, experiment: str) -> tuple[list[list[obje
         unit = plan.units[f"measure-{experiment}-{shard}"]
         for number in range(1, unit["rounds"] + 1):
             for cell in unit["cells"]:
-                status, record = _status(unit, cell, number, records)
+                status, known = _status(unit, cell, number, records)
                 if status.startswith("to measure"):
-                    waiting.append((cell, record))
-                elif record is not None:
-                    done.append((cell, record))
+                    waiting.append((cell, known))
+                elif known is not None:
+                    done.append((cell, known))
                 factors = " ".join(f"{name}={level}" for name, level in cell["factors"].items())
                 rows.append([experiment, factors, number, status])
     return rows, _estimate(waiting, done)

@@ -91,8 +91,9 @@ def read_index(folder: Path) -> Plan:
 
 
 def known_experiments(root: Path) -> list[str]:
-    """Names of the folders below perfscribe/experiments that hold a measure.py."""
-    return sorted(path.parent.name for path in (root / "perfscribe" / "experiments").glob("*/measure.py"))
+    """Names of the folders below perfscribe/experiments that hold measure.py and present.py."""
+    folders = (path.parent for path in (root / "perfscribe" / "experiments").glob("*/measure.py"))
+    return sorted(folder.name for folder in folders if (folder / "present.py").is_file())
 
 
 def read_presentation(experiment: str, root: Path) -> Presentation:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +13,11 @@ from perfscribe import files
 
 SCHEMA = 1
 STATUSES = ("ok", "oom", "unsupported", "timeout", "failed", "skipped", "not_run")
+
+
+def now_utc() -> str:
+    """The time of day as a record keeps it."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 def make(fields: Mapping[str, Any]) -> dict[str, Any]:

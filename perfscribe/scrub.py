@@ -149,7 +149,10 @@ def _project_words(root: Path) -> set[str]:
 
 def scrub_text(text: str, private: Private) -> str:
     """The text with private facts replaced by <host>, <user> and <path>/base.name; scrubbing twice changes nothing."""
-    return _rules(private).scrub(text)
+    rules = _rules(private)
+    while (scrubbed := rules.scrub(text)) != text:  # a replacement can lay bare what stood beside it
+        text = scrubbed
+    return text
 
 
 class _Rules:

@@ -134,12 +134,14 @@ class Session:
             )
 
 
-def begin(root: Path, raw: Mapping[str, Any], decides: bool) -> Session:
-    """Check the config, resolve and write the plan (where this process decides it), and take the run lock.
+def begin(root: Path, overrides: Mapping[str, Any], decides: bool) -> Session:
+    """Read and check the config, resolve and write the plan (where this process decides it), take the run lock.
 
+    overrides: what Snakemake's --config and --configfile set on top of config.yaml.
     decides: False in a job on another machine, which takes the plan as it stands.
     """
     try:
+        raw = configuration.load(root / "config.yaml", overrides)
         configuration.check(raw)
     except configuration.ConfigError as error:
         sys.exit(f"config: {error}")

@@ -275,7 +275,7 @@ class Worker:
         measurement = dict(answer.get("measurement", {}))
         summary = answer.get("watch", {})
         spent = {name: measurement.pop(name, 0.0) for name in ("warmup_s", "timed_s", "compile_s")}
-        provenance = {**self.provenance, "time": environment.now_utc(), "attempts": attempts}
+        provenance = {**self.provenance, "time": records.now_utc(), "attempts": attempts}
         if answer.get("error"):
             provenance["error"] = answer["error"]
         record = self.shard.fields(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -12,7 +14,7 @@ from perfscribe.experiments.autocast_dtypes import measure, variance
 CONFIG = {
     "device": ["cpu"],
     "dtype": ["fp16", "bf16"],
-    "variance_mean": [0, 10, 100, 10000],
+    "variance_mean": [0, 10, 100, 1000, 10000],
     "variance_std": 1.0,
     "features": 512,
 }
@@ -42,7 +44,7 @@ def variances():
 
 def test_cells_of_both_parts():
     cells = measure.cells(CONFIG | {"device": ["cpu", "cuda"]})
-    assert len(cells) == 2 * (2 + 3 * 4)
+    assert len(cells) == 2 * (2 + 3 * 5)
     assert all((cell.requires == ("cuda",)) == (cell["device"] == "cuda") for cell in cells)
     assert {cell["dtype"] for cell in cells if cell["part"] == "dtypes"} == {"fp16", "bf16"}
     assert {cell["dtype"] for cell in cells if cell["part"] == "variance"} == {"fp16", "bf16", "fp32"}
@@ -65,12 +67,19 @@ def test_six_dtypes_on_cuda(dtype, half):
     assert [values[name] for name in SIX] == ["float32", half, "float32", half, "float32", "float32"]
 
 
-def test_dtypes_are_found_not_written(monkeypatch):
-    monkeypatch.setattr(torch, "autocast", lambda **_: torch.no_grad().__class__(), raising=True)
-    monkeypatch.setattr(torch.Tensor, "backward", lambda self: None)
+def test_without_autocast_everything_is_float32(monkeypatch):
+    monkeypatch.setattr(torch, "autocast", lambda **_: nullcontext())
     values = measure.autocast_values("cpu", "float16")
-    assert [values[name] for name in SIX[:5]] == ["float32"] * 5
-    assert values["gradients_dtype"] == ""
+    assert [values[name] for name in SIX] == ["float32"] * 6
+
+
+def test_each_dtype_is_read_off_its_own_tensor(monkeypatch):
+    forward = torch.nn.LayerNorm.forward
+    monkeypatch.setattr(torch.nn.LayerNorm, "forward", lambda self, x: forward(self, x.float()))  # as on CUDA
+    values = measure.autocast_values("cpu", "float16")
+    assert [values[name] for name in SIX] == ["float32", "float16", "float32", "float16", "float32", "float32"]
+    model = torch.nn.ParameterList([torch.zeros(1, dtype=torch.float64), torch.zeros(1)])
+    assert measure.dtype_names(*model.parameters()) == "float32, float64"
 
 
 def test_fp32_is_accurate_where_the_mean_is_small(variances):
@@ -113,6 +122,12 @@ def test_inputs_that_rounding_makes_equal_are_named(variances):
     figures = variances["bf16", 10000]  # neighbours are 64 apart there
     assert figures["inputs_variance"] == 0
     assert figures["variance_two_pass_relative_error"] == "constant inputs"
+
+
+def test_infinity_minus_infinity_reads_overflow(variances):
+    assert variances["fp16", 1000]["variance_moments_relative_error"] == "overflow"
+    assert variance.middle(torch.tensor([1.0, math.nan, math.inf])) == "overflow"
+    assert variance.middle(torch.tensor([1.0, 2.0, math.nan])) == 2.0
 
 
 def test_figures_are_plain_json_without_nan(variances):

@@ -20,6 +20,8 @@ def files(tmp_path):
     paths = [tmp_path / name for name in ("a", "b")]
     for path in paths:
         path.write_bytes(np.random.default_rng(0).bytes(FILE_BYTES))
+        with path.open("rb") as stream:
+            os.fsync(stream.fileno())  # so that a drop() that forgets it is not taken for a kernel that cannot
     return paths
 
 

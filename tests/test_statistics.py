@@ -99,7 +99,16 @@ def test_bad_samples_give_one_line(bad):
 
 
 @pytest.mark.parametrize(
-    "warmup, k", [([], 0), ([100.0], 1), ([300.0, 100.0], 2), ([100.0] * 7, 7), ([10.05], 0), ([20.0, 15.0, 12.0], 3)]
+    "warmup, k",
+    [
+        ([], 0),
+        ([100.0], 1),
+        ([300.0, 100.0], 2),
+        ([100.0] * 7, 7),
+        ([10.05], 0),
+        ([10.0, 40.0], 0),
+        ([20.0, 15.0, 12.0], 3),
+    ],
 )
 def test_steady_state_begins_after_the_slow_calls(warmup, k):
     assert statistics.steady_from([*warmup, *[10.0] * 20]) == k

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from perfscribe.counters.activations import GRADIENTS, Backward, Forward
+from perfscribe.counters.backward_replay import GRADIENTS, Backward
+from perfscribe.counters.forward_replay import Forward
 from perfscribe.counters.ledger import Items, Ledger
 from perfscribe.counters.parameters import transformer_tensors
 from perfscribe.counters.workload import Workload
@@ -54,9 +55,10 @@ def saved_for_backward(load: Workload, *, loss: bool = True) -> Items:
     """What the autograd graph keeps after a forward pass, beside parameters, buffers, tokens and targets."""
     ledger = Ledger(load.granularity_bytes)
     forward = Forward(load, ledger, keep=True)
-    logits = forward.run()
+    logits = forward.model()
     if loss:
-        forward.loss(logits)
+        forward.cross_entropy(logits)
+        ledger.free(forward.loss)
     else:
         ledger.free(logits)
     return ledger.live
@@ -65,7 +67,7 @@ def saved_for_backward(load: Workload, *, loss: bool = True) -> Items:
 def inference_peak(load: Workload) -> Items:
     """Peak of a forward pass under torch.no_grad() that returns the logits."""
     ledger = _ledger(load)
-    Forward(load, ledger, keep=False).run()
+    Forward(load, ledger, keep=False).model()
     return ledger.peak
 
 
@@ -73,9 +75,9 @@ def forward_peak(load: Workload, *, loss: bool = True) -> Items:
     """Peak of a forward pass that keeps its graph; with loss through next_token_loss, else to the logits."""
     ledger = _ledger(load)
     forward = Forward(load, ledger, keep=True)
-    logits = forward.run()
+    logits = forward.model()
     if loss:
-        forward.loss(logits)
+        forward.cross_entropy(logits)
     return ledger.peak
 
 
@@ -122,8 +124,8 @@ def _optimizer_temporaries(ledger: Ledger, sizes: list[int], optimizer: Optimize
 
 def _forward_backward(load: Workload, ledger: Ledger) -> None:
     forward = Forward(load, ledger, keep=True)
-    forward.loss(forward.run())
-    Backward(forward).run()
+    forward.cross_entropy(forward.model())
+    Backward(forward).model()
 
 
 def _ledger(load: Workload) -> Ledger:

@@ -62,7 +62,7 @@ class Seq2SeqShape:
 # nano, micro and mini are ours, for machines without a GPU; the other five are table 1 of the handout of
 # Stanford CS336, assignment 2 (systems), version 1.0.4.
 SIZES: dict[str, Shape] = {
-    "nano": Shape(d_model=64, d_ff=256, layers=2, heads=2),
+    "nano": Shape(d_model=32, d_ff=128, layers=2, heads=2),
     "micro": Shape(d_model=128, d_ff=512, layers=4, heads=2),
     "mini": Shape(d_model=256, d_ff=1024, layers=6, heads=4),
     "small": Shape(d_model=768, d_ff=3072, layers=12, heads=12),

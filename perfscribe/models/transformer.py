@@ -2,8 +2,8 @@
 
 Shape suffixes in comments: B batch, S sequence, D d_model, H heads, C head_dim, F d_ff, V vocabulary.
 
-perfscribe.counters.activations replays the allocations of these modules one by one, so that a line moved here
-is a line to move there; tests/test_counters.py compares the two.
+perfscribe.counters.forward_replay and backward_replay follow the allocations of these modules one by one, so that a
+line moved here is a line to move there; tests/test_counters_memory.py compares them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NORM_EPSILON = 1e-5
 
 
 class RMSNorm(nn.Module):
-    """x / √(mean(x²) + ε) · weight over the last dimension, computed in fp32 and given back in x's dtype."""
+    """x / √(mean(x²) + ε) · weight over the last dimension, computed in fp32 or wider and given back in x's dtype."""
 
     def __init__(self, d_model: int, device: Device = None, dtype: torch.dtype | None = None) -> None:
         super().__init__()
@@ -30,9 +30,9 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """X (..., D) to (..., D)."""
-        x32 = x.float()
-        inverse_rms = torch.rsqrt(x32.square().mean(dim=-1, keepdim=True) + NORM_EPSILON)  # (..., 1)
-        return (x32 * inverse_rms * self.weight).to(x.dtype)
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        inverse_rms = torch.rsqrt(wide.square().mean(dim=-1, keepdim=True) + NORM_EPSILON)  # (..., 1)
+        return (wide * inverse_rms * self.weight).to(x.dtype)
 
 
 class RotaryEmbedding(nn.Module):

@@ -24,9 +24,7 @@ def cells(config: Mapping[str, Any]) -> list[Cell]:
     """Size x context x dtype, then at one context the dtypes and numbers of warm-up steps asked for there alone."""
     single = config["single_length"]
     everywhere = {name: config[name] for name in ("device", "size", "seq_len", "dtype")}
-    wanted: list[dict[str, Level]] = [
-        {**levels, "warmup_steps": config["warmup_steps"]} for levels in grid(everywhere)
-    ]
+    wanted: list[dict[str, Level]] = [{**levels, "warmup_steps": config["warmup_steps"]} for levels in grid(everywhere)]
     at_one = {"device": config["device"], "size": config["size"], "seq_len": [single["seq_len"]]}
     half = {**at_one, "dtype": single["dtype"], "warmup_steps": [config["warmup_steps"]]}
     study = {**at_one, "dtype": [single["warmup_dtype"]], "warmup_steps": single["warmup_steps"]}
@@ -76,6 +74,8 @@ def run(cell: Cell) -> Measurement:
         record(measurement, f"{name}_ms", phases[name])
     record(measurement, "full_step_ms", phases["step"])
     measurement.values |= step.memory_by_phase()
+    if device == "cuda":
+        measurement.values["gpu_name"] = torch.cuda.get_device_name()
     return measurement
 
 

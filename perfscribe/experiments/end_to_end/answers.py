@@ -1,0 +1,133 @@
+"""The sentences that answer benchmarking_script's questions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from perfscribe.experiments.end_to_end.predictions import PHASES
+from perfscribe.findings import CannotTell, need
+from perfscribe.statistics import format_figure
+
+ALLOWED_ERROR = 0.05
+
+
+def study_key(factors: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What the cells of one curve of the warm-up study have in common."""
+    return tuple(factors[name] for name in ("device", "size", "seq_len", "dtype", "batch", "timed_steps"))
+
+
+def _floats(rows: pd.DataFrame, column: str) -> pd.Series:
+    return rows[column].astype(float)
+
+
+def sizes(rows: pd.DataFrame) -> str:
+    """Times of the smallest and largest size at the longest context that both have, in the first dtype."""
+    need(rows, 3, "cells")
+    rows = rows[rows["dtype"] == rows["dtype"].iloc[0]]
+    ends = (rows["size"].iloc[0], list(dict.fromkeys(rows["size"]))[-1])
+    common = set(rows[rows["size"] == ends[0]]["seq_len"]) & set(rows[rows["size"] == ends[1]]["seq_len"])
+    if ends[0] == ends[1] or not common:
+        raise CannotTell("two sizes at one context are needed")
+    at = rows[rows["seq_len"] == max(common)].drop_duplicates("size").set_index("size")
+    parts = []
+    for size in ends:
+        forward, backward = float(at.loc[size, "forward_ms"]), float(at.loc[size, "backward_ms"])
+        parts.append(
+            f"{size}: forward {format_figure(forward)} ms, backward {format_figure(backward)} ms "
+            f"({backward / forward:.2g} times forward)"
+        )
+    return f"At context {max(common)}, {at['dtype'].iloc[0]}, medians: " + "; ".join(parts) + "."
+
+
+def spread(rows: pd.DataFrame) -> str:
+    """Standard deviation as a share of the mean, over all cells."""
+    need(rows, 3, "cells")
+    shares = _floats(rows, "forward_ms_std") / _floats(rows, "forward_ms_mean")
+    back = _floats(rows, "backward_ms_std") / _floats(rows, "backward_ms_mean")
+    return (
+        f"Over {len(rows)} cells the standard deviation is {shares.median():.1%} of the mean in forward (median over "
+        f"cells; largest {shares.max():.1%}) and {back.median():.1%} in backward (largest {back.max():.1%})."
+    )
+
+
+def difference(rows: pd.DataFrame) -> str:
+    """Backward measured against backward by difference."""
+    need(rows, 3, "cells")
+    ratio = _floats(rows, "backward_by_difference_ms") / _floats(rows, "backward_ms")
+    return (
+        f"Backward by difference is {ratio.median():.3g} times backward measured (median over {len(rows)} cells, "
+        f"{ratio.min():.3g} to {ratio.max():.3g}): without the synchronisation between the two, launching backward "
+        f"overlaps with forward's work, and the difference of two noisy figures carries the noise of both."
+    )
+
+
+def warmup(rows: pd.DataFrame) -> str:
+    """What the first steps cost without warm-up."""
+    cold = rows[rows["warmup_steps"] == 0]
+    warm = rows[rows["warmup_steps"] == rows["warmup_steps"].max()] if len(rows) else rows
+    need(cold, 1, "cells without warm-up")
+    sentences = []
+    for _, row in cold.iterrows():
+        same = warm[(warm["size"] == row["size"]) & (warm["dtype"] == row["dtype"])]
+        if same.empty:
+            continue
+        steady = float(same["full_step_ms"].iloc[0])
+        sentences.append(
+            f"{row['size']}: first step {format_figure(float(row['first_step_ms']))} ms against a steady "
+            f"{format_figure(steady)} ms, mean forward {format_figure(float(row['forward_ms_mean']))} ms with a "
+            f"standard deviation of {format_figure(float(row['forward_ms_std']))} ms"
+        )
+    if not sentences:
+        raise CannotTell("no size was measured both with and without warm-up")
+    return (
+        "Without warm-up: "
+        + "; ".join(sentences)
+        + ". The first steps pay for loading and choosing kernels, for the allocator's first blocks and for "
+        "optimizer state; a worker that measures several cells has paid part of that before, so later sizes show less."
+    )
+
+
+def rates(rows: pd.DataFrame) -> str:
+    """Highest rate, and utilisation where a peak is known."""
+    need(rows, 1, "cells")
+    best = rows.loc[_floats(rows, "tflop_per_s").idxmax()]
+    text = (
+        f"The highest rate is {format_figure(float(best['tflop_per_s']))} TFLOP/s (size {best['size']}, context "
+        f"{best['seq_len']}, {best['dtype']})"
+    )
+    known = rows[rows["mfu_percent"].map(lambda x: isinstance(x, (int, float)))]
+    if known.empty:
+        return f"{text}; the device's peak is not known, so no utilisation is given."
+    top = known.loc[_floats(known, "mfu_percent").idxmax()]
+    return (
+        f"{text}; the highest utilisation {format_figure(float(top['mfu_percent']))} % of "
+        f"{format_figure(float(top['peak_tflop_per_s']))} TFLOP/s (size {top['size']}, context {top['seq_len']}, "
+        f"{top['dtype']})."
+    )
+
+
+def memory(rows: pd.DataFrame) -> tuple[str, str]:
+    """Largest error of the memory model over phases whose peak reaches a GiB."""
+    need(rows, 1, "cells")
+    wrong = rows[_floats(rows, "parameters") != _floats(rows, "predicted_parameters")]
+    errors = []
+    for phase in PHASES:
+        large = rows[_floats(rows, f"peak_{phase}_gib") >= 1]
+        for _, row in large.iterrows():
+            measured, predicted = float(row[f"peak_{phase}_gib"]), float(row[f"predicted_{phase}_gib"])
+            errors.append((abs(predicted / measured - 1), predicted / measured - 1, phase, row))
+    counted = "as the formula says in every cell" if wrong.empty else f"unlike the formula in {len(wrong)} cells"
+    if not errors:
+        raise CannotTell(f"no phase peaks at 1 GiB or more (parameters are {counted})")
+    _, error, phase, row = max(errors, key=lambda item: item[0])
+    text = (
+        f"Parameters are {counted}. Of {len(errors)} peaks of 1 GiB and more, the prediction is off by at most "
+        f"{error:+.1%} ({PHASES[phase].lower()}, {row['size']}, context {row['seq_len']}, {row['dtype']})."
+    )
+    if abs(error) <= ALLOWED_ERROR and wrong.empty:
+        return text, "confirmed"
+    lacking = float(row[f"peak_{phase}_gib"]) - float(row[f"predicted_{phase}_gib"])
+    return f"{text} The model lacks {format_figure(lacking)} GiB there, unaccounted for.", "contradicted"
