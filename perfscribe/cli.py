@@ -71,12 +71,12 @@ def report(arguments: Sequence[str]) -> int:
     where = ("-c", "--cores", "-j", "--jobs", "--profile")
     cores = [] if any(argument.startswith(where) for argument in arguments) else ["--cores", "all"]
     safe = ["--nolock", "--rerun-incomplete", "--rerun-triggers", *TRIGGERS]
-    quiet = ["--quiet", "rules", "progress", "host", "reason"]
-    command = snakemake("report", *cores, *safe, *quiet, *arguments)
-    code = subprocess.run(command, cwd=ROOT).returncode
+    started = ROOT / session.STARTED
+    before = started.stat().st_mtime_ns if started.exists() else 0
+    code = subprocess.run(snakemake("report", *cores, *safe, "--quiet", "all", *arguments), cwd=ROOT).returncode
     path = f"report/{raw.get('site', session.LOCAL_SITE)}/report.md"
-    if code == 0 and (ROOT / path).is_file():
-        print(f"report: {path}")
+    if code == 0 and (started.stat().st_mtime_ns if started.exists() else 0) == before and (ROOT / path).is_file():
+        print(f"nothing to do; report: {path}")
     return code
 
 

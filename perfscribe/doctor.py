@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import shutil
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -90,11 +91,8 @@ def _experiments(units: Sequence[tuple[str, list[Cell]]]) -> str:
 
 def _experiment(name: str, cells: Sequence[Cell]) -> list[tuple[str, int, int, str, str]]:
     """One row for each set of lacking conditions, so that every count has its reason and fix beside it."""
-    counts: dict[tuple[environment.Condition, ...], int] = {}
     lacking = {requires: tuple(environment.unmet(requires)) for requires in {cell.requires for cell in cells}}
-    for cell in cells:
-        conditions = lacking[cell.requires]
-        counts[conditions] = counts.get(conditions, 0) + bool(conditions)
+    counts = Counter(lacking[cell.requires] for cell in cells)
     rows = [
         (name, len(cells), count, "; ".join(one.reason for one in conditions), "; ".join(one.fix for one in conditions))
         for conditions, count in counts.items()

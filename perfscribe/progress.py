@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, TextIO
 
-from perfscribe import files
+from perfscribe import files, journal
 from perfscribe.plan import Plan
 
 POLL_S = 0.5
@@ -84,13 +84,13 @@ class Watcher:
         return costs
 
     def _mark_done(self, folder: Path, plan: Plan) -> None:
-        for experiment, shards in plan.shards.items():
-            for shard in range(shards):
-                path = folder / experiment / f"{shard}.jsonl"
-                code = plan.units.get(f"measure-{experiment}-{shard}", {}).get("fingerprint")
-                for line in path.read_text("utf-8", "replace").splitlines() if path.is_file() else ():
-                    if '"record"' in line[:20] and f'"fingerprint": "{code}"' in line:
-                        self._finish(json.loads(line))
+        for experiment in plan.shards:
+            codes = {
+                unit.get("fingerprint") for name, unit in plan.units.items() if unit.get("experiment") == experiment
+            }
+            for record in journal.read(folder / experiment).all_records():
+                if record["fingerprint"] in codes:
+                    self._finish(record)
 
     def _finish(self, record: Mapping[str, Any]) -> bool:
         cost = self.cost_left.pop((record["experiment"], files.canonical(record["factors"]), record["round"]), None)
@@ -134,8 +134,7 @@ class Watcher:
                     event = json.loads(line)
                 except ValueError:
                     continue
-                if event.get("event") == "record":
-                    self._finish(event)
+                if event.get("event") == "record" and self._finish(event):
                     self._print(event)
 
     def _print(self, record: Mapping[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -50,6 +51,12 @@ def device_name(identity: Mapping[str, Any]) -> str:
     return f"{identity['cpu_model']}, {identity['cpu_cores']} cores, no GPU"
 
 
+def _commit(provenance: Mapping[str, Any]) -> str:
+    """The commit that a record was measured at, + where there were changes beside it."""
+    commit = provenance.get("commit")
+    return f"{commit[:10]}{'+' if provenance.get('dirty') else ''}" if commit else "unknown"
+
+
 def figure_footer(records: Sequence[Record], site: str, environments: Path) -> str:
     """Who measured what a figure shows: site, device, number of samples, commit."""
     measured = [record for record in records if record.ok]
@@ -58,8 +65,8 @@ def figure_footer(records: Sequence[Record], site: str, environments: Path) -> s
     ids = _environment_ids(measured)
     devices = sorted({device_name(files.read_json(environments / f"{name}.json")) for name in ids})
     sizes = [sum(map(len, rounds)) for record in measured for rounds in list(record.samples.values())[:1]]
-    n = f"n = {min(sizes)} to {max(sizes)} a cell, " if sizes else ""
-    commits = sorted({str(record.provenance.get("commit", "unknown"))[:10] for record in measured})
+    n = f"n = {' to '.join(map(str, sorted({min(sizes), max(sizes)})))} a cell, " if sizes else ""
+    commits = sorted({_commit(record.provenance) for record in measured})
     where = f"environment {', '.join(ids)} · commit {', '.join(commits)}"
     return f"site {site}: {'; '.join(devices)} · {n}bars: interquartile range · {where}"
 
@@ -135,7 +142,7 @@ def _provenance(sources: Sources) -> str:
         measured = [record.provenance for record in cells if record.provenance]
         if not measured:
             continue
-        commits = sorted({f"{str(p.get('commit', 'unknown'))[:10]}{'+' if p.get('dirty') else ''}" for p in measured})
+        commits = sorted({_commit(p) for p in measured})
         times = sorted(str(p.get("time", "")) for p in measured)
         current = sources.plan["current_fingerprints"].get(name)
         older = sum(record.fingerprint != current for record in cells if record.ok)
@@ -187,9 +194,10 @@ class Filler:
         loader = jinja2.FileSystemLoader(self.sources.root / "report" / "templates")
         engine = jinja2.Environment(loader=loader, undefined=jinja2.StrictUndefined, autoescape=False)
         try:
-            return engine.get_template(template).render(
+            filled = engine.get_template(template).render(
                 table=self.table, figure=self.figure, finding=self.finding, notes=self.notes, site=self.sources.site
             )
+            return re.sub(r"\n{3,}", "\n\n", filled)
         except (jinja2.TemplateError, KeyError, ValueError) as error:
             raise ValueError(f"report/templates/{template}: {type(error).__name__}: {error}") from error
 

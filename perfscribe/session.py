@@ -18,6 +18,8 @@ from perfscribe import config as configuration
 from perfscribe import files, plan, progress
 
 LOCAL_SITE = "local"
+# Touched when a run starts jobs.
+STARTED = Path(".perfscribe") / "started"
 
 
 class AnotherRun(Exception):
@@ -119,8 +121,9 @@ class Session:
             raise AnotherRun(f"another run is under way in this checkout: {self.lock.owner()}")
 
     def start(self) -> None:
-        """Begin to tell progress from the journals."""
+        """Begin to tell progress from the journals; leave a mark that there was something to do."""
         if self.held:
+            (self.root / STARTED).touch()
             self.watcher = progress.Watcher(self.root, self.plan)
             self.watcher.start()
 

@@ -22,6 +22,8 @@ from perfscribe.statistics import Summary, format_figure, summarise
 
 GIB = 2**30
 MIB = 2**20
+# From how many neighbouring rows on that lack figures for one reason the report shows one row for all.
+FOLDED_FROM = 3
 ROW_COLUMNS = ("status", "reason", "flags", "environment")
 
 
@@ -207,32 +209,60 @@ def _shown(text: str, column: Mapping[str, Any], row: Mapping[str, str]) -> str:
 
 
 def to_markdown(folder: Path, table_id: str) -> str:
-    """The table as Markdown from its files: figures rounded, statuses with footnotes, notes and identity below."""
+    """The table as Markdown from its files: figures rounded, statuses with footnotes, notes below.
+
+    Neighbouring rows that have no figures for one and the same reason stand in one row that lists their levels.
+    """
     description = files.read_json(folder / f"{table_id}.json")
     frame = pd.read_csv(folder / f"{table_id}.csv", dtype=str, keep_default_na=False)
+    columns = description["columns"]
     reasons: list[str] = []
-    rows = [_markdown_row(row, description["columns"], reasons) for row in frame.to_dict("records")]
-    titles = [column["title"] for column in description["columns"]]
-    lines = [tabulate(rows, titles, tablefmt="pipe", disable_numparse=True), ""]
-    lines += [f"[{number}] {reason}  " for number, reason in enumerate(reasons, start=1)]
-    lines += ["", *(f"{note}  " for note in description["notes"])]
-    return "\n".join(lines).strip() + "\n"
+    groups = _neighbours(frame.to_dict("records"))
+    rows = [_markdown_row(_folded(group, columns), columns, reasons) for group in groups]
+    titles = [column["title"] for column in columns]
+    parts = [tabulate(rows, titles, tablefmt="pipe", disable_numparse=True)]
+    parts.append("\n".join(f"[{number}] {reason}  " for number, reason in enumerate(reasons, start=1)))
+    parts.append("\n".join(f"{note}  " for note in description["notes"]))
+    return "\n\n".join(part.rstrip() for part in parts if part) + "\n"
+
+
+def _neighbours(rows: Sequence[dict[str, str]]) -> list[list[dict[str, str]]]:
+    """Rows grouped where neighbours lack figures for the same reason; a row with figures is a group of its own."""
+
+    def kind(row: Mapping[str, str]) -> tuple[str, str]:
+        return row["status"], row["reason"]
+
+    groups: list[list[dict[str, str]]] = []
+    for row in rows:
+        if groups and row["status"] != "ok" and kind(groups[-1][0]) == kind(row):
+            groups[-1].append(row)
+        else:
+            groups.append([row])
+    return [part for group in groups for part in ([group] if len(group) >= FOLDED_FROM else [[row] for row in group])]
+
+
+def _folded(group: Sequence[Mapping[str, str]], columns: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """One row for a group: every level that a column holds in it."""
+    if len(group) == 1:
+        return dict(group[0])
+    shown = {column["name"]: ", ".join(dict.fromkeys(row[column["name"]] for row in group)) for column in columns}
+    shown |= {column["name"]: "see CSV" for column in columns if column["kind"] == "published"}
+    reason = f"{group[0]['reason']} ({len(group)} cells)"
+    return shown | {"status": group[0]["status"], "reason": reason, "flags": "", "environment": ""}
 
 
 def _markdown_row(row: Mapping[str, str], columns: Sequence[Mapping[str, Any]], reasons: list[str]) -> list[str]:
-    mark = ""
     remark = f"{row['status']}: {row['reason']}" if row["status"] != "ok" else row["flags"]
-    if remark:
-        if remark not in reasons:
-            reasons.append(remark)
-        mark = f" [{reasons.index(remark) + 1}]"
+    if remark and remark not in reasons:
+        reasons.append(remark)
+    mark = f" [{reasons.index(remark) + 1}]" if remark else ""
     shown, marked = [], row["status"] == "ok" and not row["flags"]
     for column in columns:
         if column["kind"] == "figure" and row["status"] != "ok":
             shown.append(row["status"] + mark)
-        else:
-            text = _shown(row[column["name"]], column, row)
-            if column["kind"] == "figure" and not marked:
-                text, marked = text + mark, True
-            shown.append(text)
+            continue
+        text = _shown(row[column["name"]], column, row)
+        if column["kind"] == "figure" and not marked:
+            text, marked = text + mark, True
+        shown.append(text)
     return [text.replace("|", "\\|") for text in shown]

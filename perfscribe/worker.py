@@ -182,10 +182,10 @@ class Shard:
 
     def row(self, task: Task, history: journal.History, identity: str | None) -> dict[str, Any]:
         """What stands for the task in the records file."""
-        if task.cell["skip"]:
+        found = self.standing(task, history, identity)
+        if task.cell["skip"] and (found is None or found["status"] != "unsupported"):
             record = self.fields(task, status="skipped", reason=task.cell["skip"])
         else:
-            found = self.standing(task, history, identity)
             record = found or self.fields(task, status="not_run", reason="not measured yet")
         return {**record, "order": task.order}
 
@@ -216,7 +216,10 @@ class Worker:
         """Run every task that the journal lacks, round by round; returns how many cells ran."""
         ran, last_round = 0, 0
         for task in self.shard.tasks:
-            if task.cell["skip"] or self.shard.standing(task, history, self.identity) is not None:
+            if self.shard.standing(task, history, self.identity) is not None:
+                continue
+            if task.cell["skip"]:
+                self._say_unsupported(task)
                 continue
             if self.deadline is not None and time.monotonic() > self.deadline:
                 say("time budget spent: the rest is not_run")
@@ -228,10 +231,15 @@ class Worker:
         self._stop_child()
         return ran
 
-    def _settle(self, task: Task, history: journal.History) -> int:
+    def _say_unsupported(self, task: Task) -> bool:
+        """Keep an `unsupported` record where the machine lacks what the cell needs; whether it does."""
         lacking = environment.missing(task.cell["requires"])
         if lacking:
             self._keep(task, {"status": "unsupported", "reason": lacking}, values={"before_start": True})
+        return bool(lacking)
+
+    def _settle(self, task: Task, history: journal.History) -> int:
+        if self._say_unsupported(task):
             return 0
         if history.open_starts.get(task.slot, 0) >= MAX_STARTS:
             self._keep(task, {"status": "failed", "reason": "killed its job twice"})

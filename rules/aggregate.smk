@@ -38,4 +38,4 @@ for _experiment, _shown in PLAN.presentations.items():
         shell:
             "{PYTHON:q} workflow/scripts/present.py --plan {input.plan:q} --records {input.records:q}"
             " --tables {params.tables:q} --figures {params.figures:q} --environments {params.environments:q}"
-            " >{log:q} 2>&1"
+            " >{log:q} 2>&1" + TELL

@@ -16,6 +16,8 @@ RESULTS = f"results/{SITE}"
 REPORT = f"report/{SITE}/report.md"
 VERDICT = f"{RESULTS}/verdict.txt"
 PYTHON = sys.executable
+# A job that fails tells the end of its log, so that the reason is seen without opening it.
+TELL = " || {{ tail -n 5 {log:q} >&2; echo 'log: {log}' >&2; exit 1; }}"
 
 
 wildcard_constraints:
@@ -53,6 +55,27 @@ def records_of(experiment):
 def all_records():
     """Records files of all experiments."""
     return [path for experiment in PLAN.shards for path in records_of(experiment)]
+
+
+def shown_of(experiment):
+    """Tables, figures and findings of an experiment."""
+    shown = PLAN.presentations[experiment]
+    tables = [
+        f"{RESULTS}/tables/{table}.{kind}"
+        for table in shown.tables
+        for kind in ("csv", "json")
+    ]
+    figures = [
+        f"report/{SITE}/figures/{figure}.{kind}"
+        for figure in shown.figures
+        for kind in ("svg", "png")
+    ]
+    return [*tables, *figures, f"{RESULTS}/tables/{experiment}.findings.json"]
+
+
+def all_shown():
+    """Tables, figures and findings of all experiments."""
+    return [path for experiment in PLAN.presentations for path in shown_of(experiment)]
 
 
 def refuse_a_second_run(wildcards):

@@ -15,4 +15,4 @@ for _dataset, _files in PLAN.datasets.items():
             folder=f"{RESULTS}/data/{_dataset}",
         shell:
             "{PYTHON:q} workflow/scripts/generate_data.py"
-            " --plan {input.plan:q} --folder {params.folder:q} >{log:q} 2>&1"
+            " --plan {input.plan:q} --folder {params.folder:q} >{log:q} 2>&1" + TELL

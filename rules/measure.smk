@@ -32,4 +32,4 @@ rule measure:
         replay="--replay" if SESSION.read_only else "",
     shell:
         "{PYTHON:q} workflow/scripts/measure.py --plan {input.plan:q} --site-folder {params.folder:q}"
-        " --out {output:q} {params.replay} >{log:q} 2>&1"
+        " --out {output:q} {params.replay} >{log:q} 2>&1" + TELL

@@ -32,7 +32,7 @@ KEPT = [
     "| max | min |\n| --- | --- |\n| 1.5 | 0.2 |",
     "<td>1</td><td>2</td></tr></table> <br/> <svg xmlns='http://www.w3.org/2000/svg'><path d='M 0 0/1'/></svg>",
     "/proc/stat, /dev/shm, /sys/fs/cgroup/memory.max and /etc/os-release are the same everywhere; /tmp too",
-    "max(a, b) / max(c, d); max=3; --max; recall@10; a vm is a virtual machine; vm: virtual; vm:100",
+    "max(a, b) / max(c, d); max=3; --max; max@10, recall@10; a vm is a virtual machine; vm: virtual; vm:100",
     "RuntimeError: CUDA out of memory. Tried to allocate 512.00 MiB (GPU 0; 139.80 GiB total capacity)",
     "at /pytorch/aten/src/ATen/native/Linear.cpp:12 <frozen importlib._bootstrap>",
     "data:image/jpeg;base64,/9j/4AAQSkZJRgABAQAAAQ/home/alice/abcd== and so on",
@@ -109,7 +109,8 @@ def test_long_data_uris_stay():
 # --- properties ---
 
 SAFE = """
-GB/s tokens/s TFLOP/s a/b 1/2 NVIDIA H200 580.159.04 2.11.0+cu130 square root max min measured 0.95 1e-3 | , 95 % (n = 20)
+GB/s tokens/s TFLOP/s a/b 1/2
+NVIDIA H200 580.159.04 2.11.0+cu130 square root max min measured 0.95 1e-3 | , 95 % (n = 20)
 [x](figures/a.svg) https://github.com/alice/x https://doi.org/10.1/root.5 /proc/stat N² ± µs
 """
 SAFE_WORD = st.sampled_from(SAFE.split())
@@ -302,4 +303,4 @@ def test_large_files_take_little_time():
     line = 'attention,4096,64,bf16,0.951,"File ""/home/bob/x.py"", line 3",https://arxiv.org/abs/2205.14135,GB/s\n'
     began = time.perf_counter()
     scrubbed = scrub_text(line * 20_000, ALICE)  # 2 MB
-    assert scrubbed.count("<path>/x.py") == 20_000 and time.perf_counter() - began < 10
+    assert scrubbed.count("<path>/x.py") == 20_000 and time.perf_counter() - began < 20

@@ -17,6 +17,8 @@ from perfscribe.tables import GIB, MIB, Table
 
 # A prediction further off than this, for peaks of at least GIB, has to name what it lacks.
 ALLOWED_ERROR = 0.05
+# Points further than this from the fitted line make its exponent meaningless.
+NO_POWER_LAW = 0.5
 
 
 def predicted_items(factors: Mapping[str, Any]) -> dict[str, Items]:
@@ -88,6 +90,8 @@ def exponents(rows: pd.DataFrame) -> str:
         if fit is None:
             raise CannotTell("an exponent needs three sequence lengths of one width")
         worst = max(abs(residual) for residual in fit.residuals)
+        if worst > NO_POWER_LAW:
+            raise CannotTell(f"{name} follows no power of N here (points are off by up to {worst:.0%})")
         parts.append(
             f"{name} as N^{fit.exponent:.2f} (standard error {fit.standard_error:.2f}, points within {worst:.0%})"
         )

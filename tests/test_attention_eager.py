@@ -1,0 +1,136 @@
+"""Eager attention against the definition in float64 and against torch, and the matrices it allocates and keeps."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+import torch
+import torch.nn.functional as F
+from allocations import CudaSoftmax, LiveBytes, Saved, autocast
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from perfscribe.attention.eager import scaled_dot_product_attention
+
+BATCH, N, D = 3, 48, 16
+MATRIX = BATCH * N * N
+
+
+def inputs(*leading, n=N, m=N, d=D, e=D, dtype=torch.float32):
+    torch.manual_seed(0)
+    shapes = ((*leading, n, d), (*leading, m, d), (*leading, m, e))
+    return [torch.randn(shape, dtype=dtype, requires_grad=True) for shape in shapes]
+
+
+def causal(n=N, m=N):
+    return torch.ones(n, m, dtype=torch.bool).tril()
+
+
+def definition(q, k, v, mask=None):
+    """Row by row in float64, without a matrix product."""
+    q, k, v = q.double(), k.double(), v.double()
+    scores = (q.unsqueeze(-2) * k.unsqueeze(-3)).sum(-1) / q.shape[-1] ** 0.5
+    weights = scores.exp() if mask is None else scores.exp() * mask
+    weights = weights / weights.sum(-1, keepdim=True)
+    return (weights.unsqueeze(-1) * v.unsqueeze(-3)).sum(-2)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize(
+    "shape", [dict(), dict(n=33, m=47), dict(d=128, e=24), dict(n=1, m=1)], ids=["square", "rectangular", "wide", "one"]
+)
+@pytest.mark.parametrize("leading", [(), (BATCH,), (2, 4)], ids=["one matrix", "batch", "batch and heads"])
+def test_forward_and_backward_against_float64_and_torch(leading, shape, masked):
+    q, k, v = inputs(*leading, **shape)
+    mask = causal(q.shape[-2], k.shape[-2]) if masked else None
+    out = scaled_dot_product_attention(q, k, v, mask)
+    expected = definition(q, k, v, mask)
+    torch.testing.assert_close(out.double(), expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(out, F.scaled_dot_product_attention(q, k, v, mask), rtol=1e-5, atol=1e-5)
+    upstream = torch.randn_like(out)
+    got = torch.autograd.grad(out, (q, k, v), upstream)
+    wanted = torch.autograd.grad(expected, (q, k, v), upstream.double())
+    for one, other in zip(got, wanted, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.bfloat16, 2e-2), (torch.float16, 3e-3)])
+def test_low_precision_inputs(dtype, tolerance):
+    q, k, v = inputs(BATCH, dtype=dtype)
+    out = scaled_dot_product_attention(q, k, v, causal())
+    assert out.dtype == dtype
+    error = (out.double() - definition(q, k, v, causal())).norm() / out.double().norm()
+    assert error < tolerance
+
+
+def test_true_in_the_mask_means_may_look():
+    q, k, v = inputs(BATCH)
+    first_key_only = torch.zeros(N, N, dtype=torch.bool)
+    first_key_only[:, 0] = True
+    out = scaled_dot_product_attention(q, k, v, first_key_only)
+    torch.testing.assert_close(out, v[:, :1].expand_as(out))
+
+
+def test_large_scores_do_not_overflow():
+    q, k, v = inputs(BATCH)
+    assert scaled_dot_product_attention(1e4 * q, 1e4 * k, v).isfinite().all()
+
+
+def test_a_row_without_any_key_is_nan():
+    q, k, v = inputs(BATCH)
+    mask = causal()
+    mask[5] = False
+    out = scaled_dot_product_attention(q, k, v, mask)
+    assert out[:, 5].isnan().all() and not out[:, 6:].isnan().any()
+
+
+# --- the table of the docstring: N×N matrices allocated, alive at once, kept -------------------------------------------
+
+TABLE = {  # (dtype, device whose autocast rules apply, masked): allocated, bytes of an element alive at once, kept
+    ("fp32", "cpu", False): (2, 4 + 4, [torch.float32]),
+    ("fp32", "cpu", True): (3, 4 + 4, [torch.float32]),
+    ("bf16", "cpu", False): (2, 2 + 2, [torch.bfloat16]),
+    ("bf16", "cpu", True): (3, 2 + 2, [torch.bfloat16]),
+    ("bf16", "cuda", False): (4, 2 + 4 + 4, [torch.bfloat16, torch.float32]),
+    ("bf16", "cuda", True): (5, 2 + 4 + 4, [torch.bfloat16, torch.float32]),
+    ("fp16", "cuda", False): (3, 2 + 4, [torch.float16, torch.float32]),
+    ("fp16", "cuda", True): (4, 2 + 4, [torch.float16, torch.float32]),
+}
+
+
+@pytest.mark.parametrize(("dtype", "device", "masked"), TABLE)
+def test_matrices_allocated_and_kept(dtype, device, masked):
+    allocated, alive_bytes, kept = TABLE[dtype, device, masked]
+    rules = CudaSoftmax() if device == "cuda" else contextlib.nullcontext()
+    fake = FakeTensorMode() if dtype == "fp16" else contextlib.nullcontext()
+    with fake:
+        low = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(dtype, torch.float32)
+        q, k, v = inputs(BATCH, n=256, m=256, dtype=low)  # 256: the matrix outweighs all else
+        mask = causal(256, 256) if masked else None
+        given = [q, k, v] if mask is None else [q, k, v, mask]
+        with LiveBytes(*given) as live, Saved(*given) as saved, autocast(dtype), rules:
+            before = live.now
+            scaled_dot_product_attention(q, k, v, mask)
+    matrix = BATCH * 256 * 256
+    assert live.log.count(matrix) == allocated
+    assert (live.peak - before) / matrix == pytest.approx(alive_bytes, abs=2 * 4 * D / 256)
+    matrices = [tensor.dtype for tensor in saved.tensors.values() if tensor.numel() == matrix]
+    assert sorted(matrices, key=str) == kept
+
+
+def test_the_mask_is_kept_without_a_copy():
+    q, k, v = inputs(BATCH)
+    mask = causal()
+    with Saved(q, k, v) as saved:
+        scaled_dot_product_attention(q, k, v, mask)
+    booleans = [tensor for tensor in saved.tensors.values() if tensor.dtype == torch.bool]
+    assert [tensor.untyped_storage().data_ptr() for tensor in booleans] == [mask.untyped_storage().data_ptr()]
+
+
+def test_nothing_is_kept_without_gradients():
+    q, k, v = (tensor.detach() for tensor in inputs(BATCH))
+    with LiveBytes(q, k, v) as live, Saved(q, k, v) as saved:
+        before = live.now
+        out = scaled_dot_product_attention(q, k, v, causal())
+    assert not saved.storages
+    assert live.now - before == out.untyped_storage().nbytes()

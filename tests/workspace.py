@@ -1,0 +1,140 @@
+"""A copy of the project in a temporary folder, with experiments of the test's own, to run the real workflow in."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[1]
+COPIED = ("Snakefile", "config.yaml", "rules", "workflow", "perfscribe", "references", "report/templates", "slurm", "run")
+
+PRESENT = '''"""Table of a test's experiment."""
+from perfscribe import tables as t
+from perfscribe.findings import find, need
+
+TABLES = ("cs336.{name}",)
+FIGURES = ()
+
+
+def tables(records):
+    cells = records["{name}"]
+    columns = [t.factor(factor, factor) for factor in cells[0].factors]
+    return [t.make(TABLES[0], "{name}", cells, [*columns, t.median("time_ms", "Time (ms)"), t.count("time_ms")])]
+
+
+def findings(tables):
+    rows = tables[TABLES[0]].ok
+    return [find("cs336.{name}", TABLES, lambda: f"{{len(need(rows, 1, 'cells'))}} cells")]
+'''
+
+
+class Workspace:
+    """A project tree of its own, without results."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        for name in COPIED:
+            source = ROOT / name
+            if source.is_dir():
+                shutil.copytree(source, root / name, ignore=shutil.ignore_patterns("__pycache__"))
+            elif source.is_file():
+                (root / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(source, root / name)
+
+    def only(self, *experiments: str) -> None:
+        """Take away all experiments but these, and the chapters' text with them."""
+        for folder in (self.root / "perfscribe" / "experiments").iterdir():
+            if folder.is_dir() and folder.name not in experiments:
+                shutil.rmtree(folder)
+        (self.root / "report" / "templates" / "cs336.md").write_text("# Chapter\n")
+        (self.root / "report" / "templates" / "polaris.md").write_text("# Chapter\n")
+
+    def add_experiment(self, name: str, measure: str, present: str = "", **section: object) -> None:
+        """An experiment from the text of its measure.py; section: its own keys, plain values or lists of levels."""
+        folder = self.root / "perfscribe" / "experiments" / name
+        folder.mkdir(parents=True)
+        (folder / "__init__.py").write_text(f'"""{name}."""\n')
+        (folder / "measure.py").write_text(measure)
+        (folder / "present.py").write_text(present or PRESENT.format(name=name))
+        self._add_to_schema(name, section)
+        template = self.root / "report" / "templates" / "cs336.md"
+        table, finding = f'{{{{ table("cs336.{name}") }}}}', f'{{{{ finding("cs336.{name}") }}}}'
+        template.write_text(f"{template.read_text()}\n## {name}\n\n{table}\n\n{finding}\n")
+
+    def _add_to_schema(self, name: str, section: dict[str, object]) -> None:
+        path = self.root / "workflow" / "schemas" / "config.schema.yaml"
+        schema = yaml.safe_load(path.read_text())
+        experiments = schema["properties"]["experiments"]["properties"]
+        common = next(iter(experiments.values()))["properties"]
+        shared = {key: common[key] for key in ("enabled", "rounds", "shards", "isolation", "timeout_s")}
+        own = {key: _property(value) for key, value in section.items()}
+        experiments[name] = {
+            "type": "object",
+            "description": "an experiment of a test",
+            "additionalProperties": False,
+            "default": {},
+            "properties": {**shared, **own},
+        }
+        path.write_text(yaml.safe_dump(schema, sort_keys=False))
+
+    def set_config(self, text: str) -> None:
+        """Replace config.yaml."""
+        (self.root / "config.yaml").write_text(text)
+
+    def command(self, *arguments: str) -> list[str]:
+        """The command line of one of the project's verbs."""
+        return [sys.executable, "-m", "perfscribe.cli", *arguments]
+
+    def environment(self) -> dict[str, str]:
+        """Variables for it: nothing of the caller's Python path."""
+        return {**os.environ, "PYTHONPATH": "", "OMP_NUM_THREADS": "1", "PERFSCRIBE_COMMIT": "0" * 40}
+
+    def run(self, *arguments: str, timeout_s: float = 240) -> subprocess.CompletedProcess[str]:
+        """Run a verb to its end."""
+        return subprocess.run(
+            self.command(*arguments),
+            cwd=self.root,
+            env=self.environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=timeout_s,
+            stdin=subprocess.DEVNULL,
+        )
+
+    def planned_jobs(self, *arguments: str) -> set[str]:
+        """What a dry run would start: `measure attention 0`, `present_attention`, `write_report`, ..."""
+        done = self.run("--dry-run", "--cores", "1", "--nocolor", *arguments)
+        assert done.returncode == 0, done.stdout
+        jobs, rule = set(), ""
+        for line in done.stdout.splitlines():
+            found = re.match(r"(?:local)?rule (\w+):", line)
+            if found:
+                rule = found[1]
+                if rule != "measure":
+                    jobs.add(rule)
+            wildcards = re.match(r"\s+wildcards: experiment=(\w+), shard=(\d+)", line)
+            if wildcards:
+                jobs.add(f"measure {wildcards[1]} {wildcards[2]}")
+        return jobs - {"report"}
+
+    def rows(self, experiment: str, site: str = "local") -> list[dict]:
+        """The experiment's records."""
+        folder = self.root / "results" / site / "records" / experiment
+        return [json.loads(line) for path in sorted(folder.glob("*.jsonl")) for line in path.read_text().splitlines()]
+
+    def report(self, site: str = "local") -> str:
+        """The report's text."""
+        return (self.root / "report" / site / "report.md").read_text()
+
+
+def _property(value: object) -> dict[str, object]:
+    kind = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array"}[type(value)]
+    return {"type": kind, "description": "a test's own", "default": value}
