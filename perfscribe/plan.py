@@ -238,7 +238,12 @@ def build(raw: Mapping[str, Any], preset: str, root: Path) -> Plan:
 
 
 def replan_presentation(committed: Plan, root: Path) -> Plan:
-    """The plan of a committed site: its measuring units stay as they are, how it is shown follows today's code."""
+    """The plan of a committed site: its measuring units stay as they are, how it is shown follows today's code.
+
+    Its data sets are not generated again; their digests were published with it.
+    """
+    committed.datasets = {}
+    committed.experiment_datasets = {experiment: [] for experiment in committed.shards}
     for experiment in list(committed.shards):
         _present_unit(committed, experiment, root)
     _report_unit(committed, root)

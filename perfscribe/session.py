@@ -54,6 +54,12 @@ class RunLock:
         self.stream = stream
         return True
 
+    def release(self) -> None:
+        """Give the lock back before the process ends."""
+        if self.stream is not None:
+            self.stream.close()
+            self.stream = None
+
     def owner(self) -> str:
         """Who holds it."""
         return self.path.read_text(encoding="utf-8").strip() or "a process that has not said who it is"

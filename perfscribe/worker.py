@@ -269,7 +269,7 @@ class Worker:
             "data_folder": str(self.shard.site_folder / "data"),
         }
         started = time.perf_counter()
-        with Watch(self.child.pid) as watch:
+        with Watch(gpus=int("cuda" in task.cell["requires"])) as watch:
             answer = self.child.run(request, float(self.shard.options["timeout_s"]))
         answer["wall_s"] = time.perf_counter() - started
         answer["watch"] = watch.summary()

@@ -90,7 +90,7 @@ def test_seq2seq_of_the_homework():
 
 
 def test_small_seq2seq():
-    shape = Seq2SeqShape(d_model=24, heads=3, encoder_layers=2, decoder_layers=1, d_ff=40)
+    shape = Seq2SeqShape(d_model=24, heads=4, encoder_layers=2, decoder_layers=1, d_ff=40)
     model = make_seq2seq(shape)
     assert count(model) == seq2seq_parameters(shape)
     assert model(torch.rand(5, 1, 24), torch.rand(5, 7, 24)).shape == (5, 7, 24)

@@ -1,0 +1,218 @@
+"""The sentences that answer the questions about I/O formats."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from perfscribe.findings import CannotTell, need
+from perfscribe.statistics import format_figure as figure
+
+WHOLE = ("pt", "npz_compressed", "npz", "npy")  # read whole in the constructor, as the homework does
+HOMEWORK_EPOCHS = 5
+HOMEWORK_RANKS = 4
+# The data's values are whole multiples of 2**-24: 24 random bits in the 32 of a float.
+RANDOM_BITS, FLOAT_BITS = 24, 32
+
+
+def one_device(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows of one device, the accelerator's where there are any: times of two do not mix."""
+    return rows[rows["device"] == ("cuda" if "cuda" in set(rows["device"]) else "cpu")]
+
+
+def _row(rows: pd.DataFrame, name: str, cache: str = "warm") -> Any:
+    found = rows[(rows["format"] == name) & (rows["cache"] == cache)]
+    return need(found, 1, f"format {name} with a {cache} page cache").iloc[0]
+
+
+def _span(values: Any, unit: str = "") -> str:
+    """From the least to the greatest of these, or the one figure that both are."""
+    low, high = (figure(float(pick(values))) for pick in (min, max))
+    return f"{low} to {high}{unit}" if low != high else f"{low}{unit}"
+
+
+def training(formats: pd.DataFrame, parts: pd.DataFrame) -> str:
+    """What the homework's training times compare."""
+    warm = one_device(parts[parts["cache"] == "warm"])
+    memory = _row(warm, "memory")
+    whole = need(warm[warm["format"].isin(WHOLE)], 1, "formats that are read whole")
+    in_loop = need(warm[warm["format"].isin(["hdf5", "hdf5_gzip"])], 1, "formats that are read in the loop")
+    outside = whole["constructor_s"] / whole["first_reading_s"]
+    loops = "; ".join(
+        f"{row['format']} {figure(row['loader_wait_ms'])} ms, {figure(row['loader_share_percent'])} % of the epoch"
+        for _, row in in_loop.iterrows()
+    )
+    return (
+        f"Mostly the same in-memory loop. {', '.join(whole['format'])} are read whole in the constructor, before the "
+        f"clock starts: {_span(whole['constructor_s'], ' s')}, which is {_span(100 * outside, ' %')} of what reading "
+        f"costs up to the end of the first epoch. In the loop a step then waits "
+        f"{_span(whole['loader_wait_ms'], ' ms')} for the loader, from memory {figure(memory['loader_wait_ms'])} ms. "
+        f"Only HDF5 is read in the loop: {loops}. {_noise(warm)} {_write_up(formats)}"
+    )
+
+
+def _noise(warm: pd.DataFrame) -> str:
+    """Compute is the same work in every row: how much it varies is what a difference has to exceed."""
+    return (
+        f"Compute is the same in every row, yet it ranges from {_span(warm['compute_s'], ' s')} an epoch: training "
+        "times that differ by less say nothing about the formats."
+    )
+
+
+def _write_up(formats: pd.DataFrame) -> str:
+    """The same pattern in the published figures."""
+    published = formats.drop_duplicates("format").set_index("format")[PUBLISHED_S]
+    known = [float(published[name]) for name in WHOLE if name in published]
+    return (
+        f"In write-up 001 the same rows took {_span(known, ' s')}, and memory, which ran first and so paid for the "
+        f"warm-up, {figure(float(published['memory']))} s."
+    )
+
+
+PUBLISHED_S = "training_s_polaris-homework-001"
+
+
+def gzip(formats: pd.DataFrame, reads: pd.DataFrame) -> tuple[str, str]:
+    """Whether gzip is slow by its decompression or by the chunks that one sample makes it inflate."""
+    own = one_device(reads)
+    packed, plain = _row(own, "hdf5_gzip"), _row(own, "hdf5")
+    ratio = float(packed["against_hdf5"])
+    spread = sum(float(row["read_ms_iqr"]) for row in (packed, plain) if row["read_ms_n"] > 1) / 2
+    if abs(packed["read_ms"] - plain["read_ms"]) <= spread:
+        raise CannotTell("reads from HDF5 with and without gzip differ by no more than their spread")
+    times = packed["decoded_kib"] / packed["sample_kib"]
+    text = (
+        f"One sample from HDF5 with gzip takes {_read(packed)}, without {_read(plain)}: {figure(ratio)} times as long. "
+        f"Every chunk that the sample touches is inflated whole, {figure(packed['decoded_kib'])} KiB for "
+        f"{figure(packed['sample_kib'])} KiB. Of the ratio, {figure(times)} is therefore due to the chunks, whose shape "
+        f"h5py guessed, and {figure(ratio / times)} to inflating the sample's own bytes instead of copying them."
+    )
+    verdict = "contradicted" if times > ratio / times else "confirmed"
+    cause = {
+        "contradicted": "That decompression as such makes it slow is wrong: random single reads from large chunks do.",
+        "confirmed": "Decompression itself is the larger part here.",
+    }
+    return " ".join(filter(None, [text, cause[verdict], _inflated_whole(own), _implied(formats)])), verdict
+
+
+def _read(row: Any) -> str:
+    return f"{figure(row['read_ms'])} ms (IQR {_text(row['read_ms_iqr'])}, n = {row['read_ms_n']})"
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else figure(float(value))
+
+
+def _inflated_whole(reads: pd.DataFrame) -> str:
+    """A second witness: a format that inflates much more for a sample."""
+    found = reads[(reads["format"] == "npz_compressed") & (reads["cache"] == "warm")]
+    if found.empty:
+        return ""
+    packed, npz = _row(reads, "hdf5_gzip"), found.iloc[0]
+    return (
+        f"The time follows the bytes inflated: the compressed npz inflates {figure(npz['decoded_kib'])} KiB for a sample "
+        f"in {figure(npz['read_ms'])} ms, {figure(npz['decoded_mib_per_s'])} MiB/s against gzip's "
+        f"{figure(packed['decoded_mib_per_s'])}."
+    )
+
+
+def _implied(formats: pd.DataFrame) -> str:
+    """What the published training times say about one read; needs the homework's number of samples."""
+    published = formats.drop_duplicates("format").set_index("format")[PUBLISHED_S]
+    if not {"hdf5", "hdf5_gzip"} <= set(published.index):
+        return ""
+    reads = HOMEWORK_EPOCHS * HOMEWORK_SAMPLES // HOMEWORK_RANKS
+    extra_ms = 1e3 * (float(published["hdf5_gzip"]) - float(published["hdf5"])) / reads
+    return (
+        f"Write-up 001's {figure(published['hdf5_gzip'])} s against {figure(published['hdf5'])} s come to "
+        f"{figure(extra_ms)} ms more a sample, for the {reads} reads that each of its {HOMEWORK_RANKS} ranks makes."
+    )
+
+
+HOMEWORK_SAMPLES = 2048
+
+
+def storage(formats: pd.DataFrame) -> tuple[str, str]:
+    """What compression saves, against the published figure where the arrays are as large as there."""
+    rows = need(one_device(formats), 1, "formats")
+    packed = need(rows[rows["format"].isin(["hdf5_gzip", "npz_compressed"])], 1, "compressed formats")
+    saved = "; ".join(
+        f"{row['format']} {figure(row['size_mib'])} MiB, {figure(row['saved_percent'])} % saved"
+        for _, row in packed.iterrows()
+    )
+    bound = 100 * (1 - RANDOM_BITS / FLOAT_BITS)
+    text = (
+        f"Of {figure(packed['raw_mib'].iloc[0])} MiB of arrays: {saved}. The data is random, {RANDOM_BITS} random bits "
+        f"in each {FLOAT_BITS}-bit value, so that nothing lossless could save more than {figure(bound)} %; real data "
+        "has structure and may save much more."
+    )
+    return _beside_published(text, rows, packed)
+
+
+def _beside_published(text: str, rows: pd.DataFrame, packed: pd.DataFrame) -> tuple[str, str]:
+    plain = rows[~rows["format"].isin([*packed["format"], "memory"])]
+    if plain.empty or abs(packed["raw_mib"].iloc[0] - plain["size_mib_published"].iloc[0]) > PRINTED / 2:
+        return f"{text} The write-up's arrays have another size, so its figures stand apart.", "answered"
+    raw, small = float(plain["size_mib_published"].iloc[0]), float(packed["size_mib_published"].iloc[0])
+    low = 100 * (1 - (small + PRINTED / 2) / (raw - PRINTED / 2))
+    high = 100 * (1 - (small - PRINTED / 2) / (raw + PRINTED / 2))
+    agree = all(low <= saved <= high for saved in packed["saved_percent"])
+    text = (
+        f"{text} Write-up 001 prints {small:.0f} of {raw:.0f} MB, which its rounding leaves between {figure(low)} and "
+        f"{figure(high)} % saved."
+    )
+    return text, "confirmed" if agree else "contradicted"
+
+
+PRINTED = 1.0  # MiB, to which the write-up rounds its sizes
+
+
+def cold(parts: pd.DataFrame, reads: pd.DataFrame, all_reads: pd.DataFrame) -> str:
+    """What the page cache hides."""
+    rows = one_device(reads).set_index(["format", "cache"]).sort_index()
+    both = [name for name in dict.fromkeys(reads["format"]) if {(name, "warm"), (name, "cold")} <= set(rows.index)]
+    if not both:
+        raise CannotTell(_why_none(all_reads))
+    times = {name: rows.loc[name, "cold"]["read_ms"] / rows.loc[name, "warm"]["read_ms"] for name in both}
+    least, most = min(both, key=times.__getitem__), max(both, key=times.__getitem__)
+    quickest = {cache: min(both, key=lambda name: rows.loc[name, cache]["read_ms"]) for cache in ("warm", "cold")}
+    read = {cache: figure(rows.loc[name, cache]["read_ms"]) for cache, name in quickest.items()}
+    return (
+        f"One sample from a cold file takes {figure(times[least])} ({least}) to {figure(times[most])} ({most}) times as "
+        f"long as from the page cache. Quickest warm is {quickest['warm']} with {read['warm']} ms, quickest cold "
+        f"{quickest['cold']} with {read['cold']} ms. {_read_ahead(rows, both)} {_reading(parts)} The write-up's files "
+        "had just been written, so that its figures are warm ones. Cold means this kernel's page cache only."
+    )
+
+
+def _why_none(frame: pd.DataFrame) -> str:
+    wanted = frame[(frame["cache"] == "cold") & ~frame["status"].isin(["ok", "skipped"])]
+    if wanted.empty:
+        return "no format was read both cold and warm"
+    return f"cold cells are {wanted['status'].iloc[0]} ({wanted['reason'].iloc[0]})"
+
+
+def _read_ahead(rows: pd.DataFrame, names: list[str]) -> str:
+    """How much of a file one cold read of a sample brings in."""
+    shares = {name: rows.loc[name, "cold"]["resident_after_percent"] for name in names}
+    known = {name: float(share) for name, share in shares.items() if not isinstance(share, str)}
+    if not known:
+        return ""
+    least, most = min(known, key=known.__getitem__), max(known, key=known.__getitem__)
+    return (
+        f"After a single cold read {figure(known[least])} % ({least}) to {figure(known[most])} % ({most}) of the file "
+        "lies in the page cache: the kernel reads ahead, and inflating reads more."
+    )
+
+
+def _reading(parts: pd.DataFrame) -> str:
+    """Constructor and first epoch's loader wait, cold against warm."""
+    rows = one_device(parts)
+    reading = {cache: group.set_index("format")["first_reading_s"] for cache, group in rows.groupby("cache")}
+    if "cold" not in reading or "warm" not in reading:
+        return ""
+    ratios = (reading["cold"] / reading["warm"]).dropna().astype(float)
+    if ratios.empty:
+        return ""
+    return f"Constructor and first epoch's loader wait together take {_span(ratios)} times as long cold as warm."

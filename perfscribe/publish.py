@@ -1,0 +1,90 @@
+"""`./run publish NAME`: make a site that can be committed of this checkout's own results, with nothing private in it.
+
+What is measured is copied and scrubbed: plan, journal, environments, digests of data sets. What is shown is drawn
+again from these by the workflow itself, so that a published site is what any machine will redraw.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from perfscribe import __version__, environment, files, journal, scrub, session
+
+NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
+LARGEST_MIB = 4
+
+
+def main(root: Path, arguments: list[str]) -> int:
+    """Publish; ValueError with one line where that cannot be."""
+    if len(arguments) != 1 or not NAME.fullmatch(arguments[0]):
+        raise ValueError("publish: one name is needed, of lower-case letters, digits, - and _, as in `publish h200`")
+    name = arguments[0]
+    source, target = root / "results" / session.LOCAL_SITE, root / "results" / name
+    if name == session.LOCAL_SITE or not (source / "plan" / "index.json").is_file():
+        raise ValueError(f"publish: there are no results of site {session.LOCAL_SITE} to publish as {name}")
+    if target.exists():
+        raise ValueError(f"publish: results/{name} exists; remove it and report/{name} first, or take another name")
+    copy_measured(root, source, target)
+    files.write_json(target / "published.json", _origin(root))
+    # A process of its own: it takes the run lock, as any run does.
+    draw = [sys.executable, "-m", "perfscribe.cli", "report", "--config", f"site={name}"]
+    if subprocess.run(draw, cwd=root).returncode:
+        raise ValueError(f"publish: results/{name} was copied, but its report could not be drawn; see above")
+    return _check(root, name)
+
+
+def copy_measured(root: Path, source: Path, target: Path) -> None:
+    """Scrubbed plan, journals, environments and data digests of a site, renamed to the new one."""
+    lock = session.RunLock(root / ".perfscribe" / "run.lock")
+    if not lock.try_acquire():
+        raise session.AnotherRun(f"another run is under way in this checkout: {lock.owner()}")
+    try:
+        private = scrub.private_here(root)
+        for folder in sorted((source / "journal").iterdir()):
+            records = list(journal.read(folder).all_records())
+            private = scrub.gather(records, private)
+            lines = [{"event": "record", **scrub.scrub_json(record, private)} for record in records]
+            files.write_json_lines(target / "journal" / folder.name / "0.jsonl", lines)
+        for folder in ("plan", "environments"):
+            for path in sorted((source / folder).glob("*.json")):
+                content = _renamed(scrub.scrub_json(files.read_json(path), private), target.name)
+                files.write_json(target / folder / path.name, content)
+        for path in sorted((source / "data").glob("*.digest")):
+            (target / "data").mkdir(exist_ok=True)
+            shutil.copyfile(path, target / "data" / path.name)
+    finally:
+        lock.release()
+
+
+def _renamed(content: Any, site: str) -> Any:
+    return content | {"site": site} if isinstance(content, dict) and "site" in content else content
+
+
+def _origin(root: Path) -> dict[str, Any]:
+    provenance = environment.provenance(root)
+    return {"version": __version__, "commit": provenance.get("commit"), "dirty": provenance.get("dirty")}
+
+
+def _size_mib(folders: Iterable[Path]) -> float:
+    return sum(path.stat().st_size for folder in folders for path in folder.rglob("*") if path.is_file()) / 2**20
+
+
+def _check(root: Path, name: str) -> int:
+    """Say what is left to do; 1 where the site holds something private or is too large to be committed."""
+    folders = [root / "results" / name, root / "report" / name]
+    found = [finding for folder in folders for finding in scrub.find_private(folder, scrub.private_here(root))]
+    for finding in found[:20]:
+        print(f"publish: {finding.file}:{finding.line}: {finding.kind}: {finding.text}", file=sys.stderr)
+    size_mib = _size_mib(folders)
+    if size_mib > LARGEST_MIB:
+        print(f"publish: {size_mib:.1f} MiB, allowed are {LARGEST_MIB}", file=sys.stderr)
+    if found or size_mib > LARGEST_MIB:
+        return 1
+    print(f"published: {size_mib:.1f} MiB; commit it with `git add results/{name} report/{name}`")
+    return 0
