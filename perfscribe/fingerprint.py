@@ -1,8 +1,9 @@
 """Fingerprints of source code: what a unit's result depends on, comments and formatting left out.
 
-A fingerprint is the SHA-256 of the source text as ast.unparse gives it back, without docstrings, for a module and
-every project module that it imports, directly or through others, at the top or inside a function. ast.unparse is used
-rather than ast.dump because its text is the same under Python 3.11, 3.12 and 3.13.
+A fingerprint is the SHA-256 of the syntax tree, without docstrings, of a module and of every project module that it
+imports, directly or through others, at the top or inside a function. The tree is written down here, since the texts of
+ast.dump and ast.unparse differ between Python 3.11, 3.12 and 3.13 (ast.unparse: the quotes of f-strings). This file
+imports the standard library alone, so that any Python can compute a fingerprint.
 """
 
 from __future__ import annotations
@@ -15,6 +16,10 @@ from functools import cache
 from pathlib import Path
 
 PACKAGE = "perfscribe"
+# Nodes that may have a docstring.
+DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+# Fields of syntax tree nodes that change nothing: the u of u"text", and type comments.
+IDLE_FIELDS = frozenset({"kind", "type_comment", "type_ignores"})
 # Their results stand in the plan, so their source text need not count: a new level measures its own cells alone.
 PLANNED_FUNCTIONS = frozenset({"cells", "datasets"})
 
@@ -89,25 +94,45 @@ def libraries(module: str, root: Path) -> list[str]:
     return sorted(names - set(sys.stdlib_module_names) - {PACKAGE, ""})
 
 
-class _WithoutDocstrings(ast.NodeTransformer):
-    def _strip(self, node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> ast.AST:
-        self.generic_visit(node)
-        if ast.get_docstring(node, clean=False) is not None:
-            node.body = node.body[1:] or [ast.Pass()]
-        return node
+def _is_docstring(statement: ast.stmt) -> bool:
+    return (
+        isinstance(statement, ast.Expr)
+        and isinstance(statement.value, ast.Constant)
+        and isinstance(statement.value.value, str)
+    )
 
-    visit_Module = visit_ClassDef = visit_FunctionDef = visit_AsyncFunctionDef = _strip
+
+def _fields(node: ast.AST) -> Iterator[tuple[str, object]]:
+    """The node's fields that mean something, equal under every Python version from 3.11 on."""
+    for name, value in ast.iter_fields(node):
+        if isinstance(node, ast.JoinedStr):
+            # 3.12 fills the empty format of f"{x:}" with an empty text, 3.11 leaves it out.
+            value = [part for part in value if not (isinstance(part, ast.Constant) and part.value == "")]
+        elif isinstance(node, DOCUMENTED) and name == "body" and _is_docstring(value[0] if value else ast.Pass()):
+            value = value[1:] or [ast.Pass()]
+        # Fields that later versions add (type_params) are empty where the code does not use them.
+        if name not in IDLE_FIELDS and value is not None and value != []:
+            yield name, value
+
+
+def _text(value: object) -> str:
+    """A syntax tree as text without positions."""
+    if isinstance(value, ast.AST):
+        return f"{type(value).__name__}({', '.join(f'{name}={_text(inner)}' for name, inner in _fields(value))})"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_text, value))}]"
+    return ascii(value)  # not repr: which characters it escapes depends on the version's Unicode tables
 
 
 def normalised(source: str, leave_out: Collection[str] = ()) -> str:
-    """Source text without comments, docstrings, formatting and the top-level functions named in leave_out."""
+    """What source text says, without comments, docstrings, formatting and the top-level functions named in leave_out."""
     tree = ast.parse(source)
     tree.body = [
         node
         for node in tree.body
         if not (isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name in leave_out)
     ]
-    return ast.unparse(_WithoutDocstrings().visit(tree))
+    return _text(tree)
 
 
 @cache

@@ -6,6 +6,8 @@ time-outs and the deaths; the child runs cells (child.py).
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import json
 import os
 import selectors
@@ -16,15 +18,21 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from perfscribe import environment, files, journal, records
-from perfscribe.child import die_with_parent
 from perfscribe.plan_cells import cell_key
 from perfscribe.watch import Watch, flags
 
 MAX_STARTS = 2
 IMPORT_TIMEOUT_S = 300.0
+# A process that the kernel cannot end (a driver or a file server that hangs) is left behind after this time.
+DEATH_TIMEOUT_S = 30.0
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class Interrupted(BaseException):
+    """A signal asked the worker to stop; args[0] is its number."""
 
 
 def say(text: str) -> None:
@@ -52,23 +60,41 @@ class Task:
         return " ".join(f"{name}={level}" for name, level in self.cell["factors"].items())
 
 
+def die_with_parent(parent: int) -> None:
+    """Ask the kernel to kill this process when its parent dies; for preexec_fn, parent is the caller's process id.
+
+    Linux only; elsewhere the closed pipe ends a child after its cell.
+    """
+    if sys.platform.startswith("linux"):
+        import ctypes
+
+        pr_set_pdeathsig = 1
+        ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, signal.SIGKILL)
+        if os.getppid() != parent:  # it died before the kernel was asked
+            os._exit(1)
+
+
 class Child:
-    """A running child process; run() gives its answer or says how it ended."""
+    """A running child process; run() gives its answer or says how it ended.
+
+    It leads a process group of its own: Ctrl-C is for the worker to answer, and whatever a cell started ends with it.
+    """
 
     def __init__(self, experiment: str, root: Path, memory_limit_bytes: int) -> None:
         command = [sys.executable, "-m", "perfscribe.child", experiment, str(memory_limit_bytes)]
         env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")]).strip(":")}
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env, cwd=root, start_new_session=False
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=env,
+            cwd=root,
+            process_group=0,
+            preexec_fn=functools.partial(die_with_parent, os.getpid()),
         )
         self._buffer = b""
         ready = self._answer(IMPORT_TIMEOUT_S)
         self.import_failure = None if ready.get("ready") else ready
-
-    @property
-    def pid(self) -> int:
-        """Process id of the child."""
-        return self._process.pid
 
     def run(self, request: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
         """The child's answer to one cell; ends the child where it is late or dead."""
@@ -95,12 +121,16 @@ class Child:
                     return self._death()
                 self._buffer += piece
         line, _, self._buffer = self._buffer.partition(b"\n")
-        answer: dict[str, Any] = json.loads(line)
+        try:
+            answer: dict[str, Any] = json.loads(line)
+        except ValueError:
+            self.stop()
+            return {"status": "failed", "reason": "wrote into the descriptor that answers go to", "died": True}
         return answer
 
     def _death(self) -> dict[str, Any]:
         try:
-            code = self._process.wait(timeout=30)
+            code = self._process.wait(DEATH_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self.stop()
             return {"status": "failed", "reason": "closed its pipe and went on", "died": True}
@@ -114,9 +144,11 @@ class Child:
         return self._process.poll() is None
 
     def stop(self) -> None:
-        """End it at once."""
-        self._process.kill()
-        self._process.wait()
+        """End it at once, and the processes that it started."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(DEATH_TIMEOUT_S)
 
 
 class Shard:
@@ -244,16 +276,16 @@ class Worker:
         if history.open_starts.get(task.slot, 0) >= MAX_STARTS:
             self._keep(task, {"status": "failed", "reason": "killed its job twice"})
             return 0
-        answer, attempts = self._attempt(task), 1
+        answer, attempts = self._attempt(task, 1), 1
         if answer["status"] == "oom" or answer.get("died"):
             self._stop_child()
-            answer, attempts = self._attempt(task), 2
+            answer, attempts = self._attempt(task, 2), 2
         self._keep(task, answer, attempts=attempts)
         if self.shard.options["isolation"] == "cell" or answer["status"] == "oom":
             self._stop_child()
         return 1
 
-    def _attempt(self, task: Task) -> dict[str, Any]:
+    def _attempt(self, task: Task, attempt: int) -> dict[str, Any]:
         if self.import_failure is None and (self.child is None or not self.child.alive):
             self.child = Child(self.shard.plan["experiment"], self.shard.root, self._memory_limit_bytes())
             self.import_failure = self.child.import_failure
@@ -262,7 +294,7 @@ class Worker:
             reason = f"cannot be imported: {failure.get('reason', 'no answer')}"
             return {"status": "failed", "reason": reason, "error": failure.get("error", {})}
         self.current = task
-        self.book.started(task.slot, self.identity)
+        self.book.started(task.slot, self.identity, attempt)
         request = {
             "cell": task.cell,
             "seed": self.shard.plan["seed"],
@@ -307,12 +339,17 @@ class Worker:
             self.child.stop()
             self.child = None
 
-    def interrupted(self, *_: object) -> None:
-        """Asked to stop: the cell in flight is not to blame."""
+    def give_up(self) -> None:
+        """Asked to stop: end the child; the cell in flight is not to blame."""
         self._stop_child()
         if self.current is not None:
             self.book.interrupted(self.current.slot)
-        os._exit(128 + signal.SIGTERM)
+
+
+def _interrupt(number: int, _: object) -> NoReturn:
+    for other in STOP_SIGNALS:  # a second one must not disturb what the first began
+        signal.signal(other, signal.SIG_IGN)
+    raise Interrupted(number)
 
 
 def measure(plan_file: Path, root: Path, site_folder: Path, out: Path) -> None:
@@ -321,9 +358,17 @@ def measure(plan_file: Path, root: Path, site_folder: Path, out: Path) -> None:
     shard = Shard(plan_file, root, site_folder)
     with journal.Journal(shard.folder / f"{shard.plan['shard']}.jsonl") as book:
         worker = Worker(shard, book)
-        signal.signal(signal.SIGTERM, worker.interrupted)
-        signal.signal(signal.SIGINT, worker.interrupted)
-        ran = worker.measure(journal.read(shard.folder))
+        history = journal.read(shard.folder)
+        try:
+            for number in STOP_SIGNALS:
+                signal.signal(number, _interrupt)
+            ran = worker.measure(history)
+        except Interrupted as stop:
+            worker.give_up()
+            say(f"stopped by {signal.Signals(stop.args[0]).name}")
+            sys.exit(128 + stop.args[0])
+        finally:
+            for number in STOP_SIGNALS: signal.signal(number, signal.SIG_DFL)
     rows = shard.write_records(out, worker.identity)
     planned = sum(not task.cell["skip"] for task in shard.tasks)
     say(f"{ran} of {planned} cells measured in {time.perf_counter() - started:.1f} s, {len(rows)} records")
@@ -338,24 +383,26 @@ def replay(plan_file: Path, root: Path, site_folder: Path, out: Path) -> None:
 
 def supervise(command: list[str], folder: Path) -> int:
     """Run the worker, again as long as it dies by signal and the journal grew: a cell may take its worker along."""
+    asked: list[int] = []
     while True:
         before = _size(folder)
-        process = subprocess.Popen(command, preexec_fn=die_with_parent)
-        _forward_signals(process)
+        process = subprocess.Popen(command, preexec_fn=functools.partial(die_with_parent, os.getpid()))
+        _forward_signals(process, asked)
         code = process.wait()
-        if code >= 0 or _size(folder) == before:
+        if code >= 0 or asked or _size(folder) == before:
             return code if code >= 0 else 128 - code
         say(f"the worker died by {signal.Signals(-code).name}; starting it again")
 
 
-def _forward_signals(process: subprocess.Popen[bytes]) -> None:
-    def stop(number: int, _: object) -> None:
-        process.send_signal(number)
-        process.wait()
-        sys.exit(128 + number)
+def _forward_signals(process: subprocess.Popen[bytes], asked: list[int]) -> None:
+    """Hand requests to stop to the worker, which ends in its own way; the caller goes on waiting for that."""
 
-    signal.signal(signal.SIGTERM, stop)
-    signal.signal(signal.SIGINT, stop)
+    def forward(number: int, _: object) -> None:
+        asked.append(number)
+        process.send_signal(number)
+
+    for number in STOP_SIGNALS:
+        signal.signal(number, forward)
 
 
 def _size(folder: Path) -> int:

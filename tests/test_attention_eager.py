@@ -84,7 +84,7 @@ def test_a_row_without_any_key_is_nan():
     assert out[:, 5].isnan().all() and not out[:, 6:].isnan().any()
 
 
-# --- the table of the docstring: N×N matrices allocated, alive at once, kept -------------------------------------------
+# --- the table of the docstring: N×N matrices allocated, alive at once, kept ------------------------------------------
 
 TABLE = {  # (dtype, device whose autocast rules apply, masked): allocated, bytes of an element alive at once, kept
     ("fp32", "cpu", False): (2, 4 + 4, [torch.float32]),

@@ -181,6 +181,7 @@ def test_peaks_of_a_wide_model_with_cuda_s_rules(dtype, seq_len):
         assert total_bytes(items) == pytest.approx(measured, rel=1e-4), name
 
 
+@pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor")  # those of tests before
 @pytest.mark.parametrize(("size", "dtype"), [("nano", "fp32"), ("micro", "bf16")])
 def test_peaks_that_reports_measure_on_the_cpu(size, dtype):
     """Against the allocator itself, kernels' scratch memory included: within 5 %."""

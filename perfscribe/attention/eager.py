@@ -31,5 +31,5 @@ def scaled_dot_product_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor |
     if mask is not None:
         scores = torch.where(mask, scores, float("-inf"))
     weights = torch.softmax(scores, dim=-1)
-    del scores  # else it would live through the last product: a third matrix
+    del scores  # else it would live on, beside the weights, through the last product
     return weights @ v

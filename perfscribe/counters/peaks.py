@@ -48,7 +48,9 @@ _DEVICES = (
     ),
     _Device(r"NVIDIA L40S", _rates(91.6, 183, 362.05), "NVIDIA L40S data sheet"),
     _Device(
-        r"NVIDIA GeForce RTX 4090", _rates(82.6, 82.6, 165.2), "NVIDIA Ada GPU architecture whitepaper, fp32 accumulation"
+        r"NVIDIA GeForce RTX 4090",
+        _rates(82.6, 82.6, 165.2),
+        "NVIDIA Ada GPU architecture whitepaper, fp32 accumulation",
     ),
     _Device(
         r"NVIDIA GeForce RTX 5090",

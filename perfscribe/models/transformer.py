@@ -80,7 +80,8 @@ class Attention(nn.Module):
 
     def split(self, x: Tensor) -> Tensor:
         """(B, S, D) to (B, H, S, C), a view."""
-        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        heads: Tensor = x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        return heads
 
 
 class SwiGLU(nn.Module):

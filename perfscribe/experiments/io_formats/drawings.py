@@ -13,9 +13,9 @@ from perfscribe.statistics import format_figure
 PARTS = {"constructor_s": "constructor", "loader_wait_s": "loader wait", "copy_s": "copy", "compute_s": "compute"}
 
 
-def counts(reads: pd.DataFrame) -> str:
-    """How many reads the rows have, from the fewest to the most."""
-    found = sorted({int(n) for n in one_device(reads)["read_ms_n"]}) if not reads.empty else []
+def counts(rows: pd.DataFrame, column: str) -> str:
+    """How many samples the rows drawn have, from the fewest to the most."""
+    found = sorted({int(n) for n in one_device(rows)[column]})
     return " to ".join(str(n) for n in dict.fromkeys(found[:1] + found[-1:])) or "no"
 
 
@@ -34,6 +34,7 @@ def parts(canvas: Any, table: pd.DataFrame) -> None:
         start = start + shares[column]
     for place, total in zip(places, times.sum(axis=1), strict=True):
         axes.annotate(f"{format_figure(total)} s", (100, place), xytext=(4, 0), textcoords="offset points", va="center")
+    axes.set_axisbelow(True)
     _name_rows(axes, [f"{row['format']}, {row['cache']}" for _, row in rows.iterrows()])
     axes.set_xlim(0, 100)
     axes.set_xlabel("Share of constructor and one epoch (%)")
@@ -57,13 +58,12 @@ def reads(canvas: Any, table: pd.DataFrame) -> None:
 
 
 def _dot(axes: Any, row: Any, place: int, colour: str, filled: bool) -> None:
-    """Median and interquartile range; warm is labelled above its dot, cold below, so that close ones stay readable."""
-    spread = 0.0 if isinstance(row["read_ms_iqr"], str) else float(row["read_ms_iqr"]) / 2
-    median_ms = float(row["read_ms"])
+    """Median and quartiles; warm is labelled above its dot, cold below, so that close ones stay readable."""
+    median_ms, low, high = (float(row[name]) for name in ("read_ms", "read_ms_q1", "read_ms_q3"))
     axes.errorbar(
         [median_ms],
         [place],
-        xerr=[[min(spread, median_ms * 0.99)], [spread]],  # a logarithmic axis has no place for what is not positive
+        xerr=[[median_ms - low], [high - median_ms]],
         fmt="o" if filled else "s",
         markersize=6,
         capsize=2,

@@ -81,6 +81,8 @@ def cells(config: Mapping[str, Any]) -> list[Cell]:
         if levels["format"] == "memory" and levels["cache"] == "cold":
             continue
         factors = {**levels, **settings}
+        if levels["cache"] == "cold":
+            factors["epochs"] = 1  # from the second epoch on the files are warm
         result.append(
             Cell(factors, requires=_requirements(factors), cost=_cost_bytes(factors), data=(dataset_name(config),))
         )

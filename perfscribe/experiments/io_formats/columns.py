@@ -1,0 +1,211 @@
+"""Columns of the tables of I/O formats."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from statistics import median
+from typing import Any
+
+from perfscribe import tables as t
+from perfscribe.records import Record
+from perfscribe.tables import MIB
+
+KIB = 1024
+SEED = "polaris-homework-001"
+SERIES = "alcf-training-series"
+COMPRESSED = ("hdf5_gzip", "npz_compressed")
+
+
+def group(record: Record) -> tuple[tuple[str, Any], ...]:
+    """What the rows that are to be compared have in common; cold files are trained on for fewer epochs."""
+    own = ("format", "cache", "epochs")
+    return tuple((name, level) for name, level in record.factors.items() if name not in own)
+
+
+def _factors(workload: str) -> list[t.Column]:
+    """workload: the factor that says how many of the samples the table is about."""
+
+    def samples(record: Record) -> str:
+        f = record.factors
+        epochs = f" × {f['epochs']}" if workload == "training_samples" else ""
+        return f"{f[workload]} of {f['samples']}{epochs}"
+
+    title = "Samples × epochs" if workload == "training_samples" else "Samples read"
+    return [
+        t.factor("format", "Format"),
+        t.factor("cache", "Page cache"),
+        t.factor("device", "Device"),
+        t.Column(workload, title, samples, kind="factor", exact=True),
+    ]
+
+
+def _spread(sample: str, unit: str) -> t.Column:
+    """Interquartile range; one sample has none."""
+
+    def get(record: Record) -> float | str:
+        found = t.summary(record, sample)
+        return "one sample" if found.n == 1 else found.iqr
+
+    return t.derived(f"{sample}_iqr", f"IQR ({unit})", get)
+
+
+def _with_spread(sample: str, title: str) -> list[t.Column]:
+    """Median and interquartile range; the sample's name ends in its unit."""
+    unit = sample.rpartition("_")[2]
+    return [t.median(sample, f"{title} ({unit})"), _spread(sample, unit)]
+
+
+def _total_s(record: Record) -> float:
+    """All epochs together; the median of that where there are several rounds."""
+    return float(median(sum(epochs) for epochs in record.samples["training_s"]))
+
+
+def _against(cells: Sequence[Record], base: str, figure: Callable[[Record], float]) -> Callable[[Record], Any]:
+    """A column's get: a figure over the same figure of the format `base`."""
+    found = {(group(r), r.factors["cache"]): r for r in cells if r.ok and r.has(format=base)}
+
+    def get(record: Record) -> float | str:
+        other = found.get((group(record), record.factors["cache"]))
+        return f"{base} not measured" if other is None else float(figure(record) / figure(other))
+
+    return get
+
+
+def formats(cells: Sequence[Record]) -> list[t.Column]:
+    """Of the homework's table: training time and storage size; cells: those that it shows."""
+    seconds = t.published("io_formats", "training_s", SEED, "Training time, write-up 001 (s)", ("format",))
+    return [
+        *_factors("training_samples"),
+        t.derived("training_total_s", "Training time (s)", _total_s),
+        seconds,
+        t.derived("against_memory", "Against memory (×)", _against(cells, "memory", _total_s)),
+        _published_ratio(seconds),
+        *_with_spread("training_s", "An epoch"),
+        t.count("training_s"),
+        t.derived("size_mib", "Storage size (MiB)", _size_mib),
+        _published_size(),
+        t.derived("saved_percent", "Storage saved (%)", _saved_percent),
+        t.value("raw_bytes", "Arrays (MiB)", 1 / MIB, "raw_mib"),
+    ]
+
+
+def _published_ratio(seconds: t.Column) -> t.Column:
+    """The write-up's training times against its own in-memory row."""
+
+    def get(record: Record) -> Any:
+        figure, memory = (
+            seconds.get(Record("io_formats", {"format": name}, "ok", "", "published"))
+            for name in (record.factors["format"], "memory")
+        )
+        return figure if isinstance(figure, str) else figure / memory
+
+    return t.Column("against_memory_published", "Against memory, write-up 001 (×)", get, kind="published")
+
+
+def _published_size() -> t.Column:
+    by_kind = {
+        compressed: t.published("io_formats", "size_mib", SEED, "", (), compressed=compressed)
+        for compressed in (True, False)
+    }
+
+    def get(record: Record) -> Any:
+        if record.has(format="memory"):
+            return "no file"
+        return by_kind[record.factors["format"] in COMPRESSED].get(record)
+
+    return t.Column("size_mib_published", "Storage, write-up 001 (MiB)", get, kind="published", exact=True)
+
+
+def _size_mib(record: Record) -> float | str:
+    return "no file" if record.has(format="memory") else float(record.values["size_bytes"] / MIB)
+
+
+def _saved_percent(record: Record) -> float | str:
+    if record.has(format="memory"):
+        return "no file"
+    return 100 * (1 - float(record.values["size_bytes"] / record.values["raw_bytes"]))
+
+
+def parts() -> list[t.Column]:
+    """Of the table that takes the training time apart."""
+    return [
+        *_factors("training_samples"),
+        t.derived("resident_before_percent", "In page cache before (%)", _resident_before),
+        t.median("constructor_s", "Constructor (s)"),
+        *_with_spread("loader_wait_s", "Loader wait, an epoch"),
+        *_with_spread("copy_s", "Copy, an epoch"),
+        *_with_spread("compute_s", "Compute, an epoch"),
+        t.count("loader_wait_s"),
+        t.derived("loader_share_percent", "Loader wait of the epoch (%)", _loader_share_percent),
+        t.derived("first_reading_s", "Constructor and first epoch's loader wait (s)", _first_reading_s),
+        *_with_spread("loader_wait_ms", "Loader wait, a step"),
+        t.count("loader_wait_ms"),
+        t.derived("slowest_loader_wait_ms", "Slowest (ms)", lambda r: t.summary(r, "loader_wait_ms").maximum),
+        t.published("io_formats", "slowest_data_step_ms", SERIES, "Slowest, published (ms)", ("format",)),
+    ]
+
+
+def _resident_before(record: Record) -> float | str:
+    return _percent(record, [record.values.get("resident_share_before")], max)
+
+
+def _percent(record: Record, shares: Sequence[float | None], pick: Callable[[list[float]], float]) -> float | str:
+    """One of several shares as percent, or why there is none."""
+    if record.has(format="memory"):
+        return "no file"
+    known = [share for share in shares if share is not None]
+    return 100 * float(pick(known)) if known else "the kernel does not tell"
+
+
+def _loader_share_percent(record: Record) -> float | str:
+    parts = [sum(map(sum, record.samples[f"{part}_s"])) for part in ("loader_wait", "copy", "compute")]
+    return 100 * parts[0] / sum(parts) if sum(parts) else "too short to tell"
+
+
+def _first_reading_s(record: Record) -> float:
+    """All reading up to the end of the first epoch: what a format costs a job that starts with it."""
+    rounds = zip(record.samples["constructor_s"], record.samples["loader_wait_s"], strict=True)
+    return float(median(constructor[0] + loader_wait[0] for constructor, loader_wait in rounds))
+
+
+def reads(cells: Sequence[Record]) -> list[t.Column]:
+    """Of the table of single samples; cells: those that it shows."""
+    return [
+        *_factors("read_samples"),
+        t.derived("resident_before_percent", "In page cache before (%)", _resident_before_reads),
+        *_with_spread("open_ms", "Open"),
+        t.count("open_ms"),
+        *_with_spread("read_ms", "Read"),
+        t.derived("read_ms_q1", "Lower quartile (ms)", lambda r: t.summary(r, "read_ms").q1),
+        t.derived("read_ms_q3", "Upper quartile (ms)", lambda r: t.summary(r, "read_ms").q3),
+        t.count("read_ms"),
+        t.derived("slowest_read_ms", "Slowest (ms)", lambda r: t.summary(r, "read_ms").maximum),
+        t.derived("against_hdf5", "Against hdf5 (×)", _against(cells, "hdf5", _read_ms)),
+        t.derived("sample_kib", "A sample (KiB)", lambda r: _sample_bytes(r) / KIB),
+        t.value("decoded_bytes_per_sample", "Decoded for it (KiB)", 1 / KIB, "decoded_kib"),
+        t.derived("decoded_mib_per_s", "Decoded (MiB/s)", _decoded_mib_per_s),
+        t.derived("resident_after_percent", "In page cache after (%)", _resident_after_reads),
+    ]
+
+
+def _read_ms(record: Record) -> float:
+    return t.summary(record, "read_ms").median
+
+
+def _sample_bytes(record: Record) -> float:
+    return float(record.values["raw_bytes"] / record.factors["samples"])
+
+
+def _decoded_mib_per_s(record: Record) -> float | str:
+    decoded_mib = float(record.values["decoded_bytes_per_sample"] / MIB)
+    return 1e3 * decoded_mib / _read_ms(record) if _read_ms(record) else "too short to tell"
+
+
+def _resident_before_reads(record: Record) -> float | str:
+    return _percent(record, record.series["resident_share_before_read"], max)
+
+
+def _resident_after_reads(record: Record) -> float | str:
+    if record.has(cache="warm") and not record.has(format="memory"):
+        return "as before"
+    return _percent(record, record.series["resident_share_after_read"], median)
