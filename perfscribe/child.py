@@ -13,7 +13,6 @@ import math
 import os
 import random
 import resource
-import signal
 import sys
 import time
 import traceback
@@ -22,15 +21,6 @@ from typing import Any, TextIO
 
 from perfscribe.cells import Measurement, Unsupported
 from perfscribe.plan_cells import cell_from_json, measure_module
-
-
-def die_with_parent() -> None:
-    """Ask the kernel to kill this process when its parent dies (Linux; elsewhere the closed pipe ends it)."""
-    if sys.platform.startswith("linux"):
-        import ctypes
-
-        pr_set_pdeathsig = 1
-        ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, signal.SIGKILL)
 
 
 def limit_memory(limit_bytes: int) -> None:
@@ -81,6 +71,8 @@ def compiler_complaint(values: Mapping[str, Any]) -> str:
 
 def check(measurement: Measurement) -> None:
     """ValueError where a measurement cannot stand as a record: no figures, or figures that are no finite numbers."""
+    if not isinstance(measurement, Measurement):
+        raise ValueError(f"run(cell) gave {type(measurement).__name__}, not a Measurement")
     for group in (measurement.samples, measurement.warmup):
         for name, samples in group.items():
             if not all(math.isfinite(sample) for sample in samples):
@@ -138,15 +130,15 @@ def run_cell(module: Any, request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _send(stream: TextIO, answer: Mapping[str, Any]) -> None:
-    stream.write(json.dumps(answer, allow_nan=False) + "\n")
+    stream.write(json.dumps(answer, allow_nan=False, ensure_ascii=False) + "\n")
     stream.flush()
 
 
 def main(experiment: str, memory_limit_bytes: int) -> None:
     """Serve requests until standard input closes."""
-    die_with_parent()
     limit_memory(memory_limit_bytes)
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    # Texts of errors may hold what is no Unicode, as file names do.
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8", errors="replace")
     os.dup2(2, 1)
     try:
         module = importlib.import_module(measure_module(experiment))

@@ -16,8 +16,6 @@ from functools import cache
 from pathlib import Path
 
 PACKAGE = "perfscribe"
-# Nodes that may have a docstring.
-DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 # Fields of syntax tree nodes that change nothing: the u of u"text", and type comments.
 IDLE_FIELDS = frozenset({"kind", "type_comment", "type_ignores"})
 # Their results stand in the plan, so their source text need not count: a new level measures its own cells alone.
@@ -94,23 +92,23 @@ def libraries(module: str, root: Path) -> list[str]:
     return sorted(names - set(sys.stdlib_module_names) - {PACKAGE, ""})
 
 
-def _is_docstring(statement: ast.stmt) -> bool:
-    return (
-        isinstance(statement, ast.Expr)
-        and isinstance(statement.value, ast.Constant)
-        and isinstance(statement.value.value, str)
-    )
+def _is_idle(part: object, parent: ast.AST) -> bool:
+    """Whether a member of a node's list does nothing: pass, a docstring, an empty piece of an f-string.
+
+    3.12 fills the empty format of f"{x:}" with such a piece, 3.11 leaves it out.
+    """
+    if isinstance(part, ast.Expr):
+        return isinstance(part.value, ast.Constant) and isinstance(part.value.value, str)
+    if isinstance(part, ast.Constant):
+        return isinstance(parent, ast.JoinedStr) and part.value == ""
+    return isinstance(part, ast.Pass)
 
 
 def _fields(node: ast.AST) -> Iterator[tuple[str, object]]:
-    """The node's fields that mean something, equal under every Python version from 3.11 on."""
+    """The node's fields that mean something. Those that later versions add (type_params) are empty where unused."""
     for name, value in ast.iter_fields(node):
-        if isinstance(node, ast.JoinedStr):
-            # 3.12 fills the empty format of f"{x:}" with an empty text, 3.11 leaves it out.
-            value = [part for part in value if not (isinstance(part, ast.Constant) and part.value == "")]
-        elif isinstance(node, DOCUMENTED) and name == "body" and _is_docstring(value[0] if value else ast.Pass()):
-            value = value[1:] or [ast.Pass()]
-        # Fields that later versions add (type_params) are empty where the code does not use them.
+        if isinstance(value, list):
+            value = [part for part in value if not _is_idle(part, node)]
         if name not in IDLE_FIELDS and value is not None and value != []:
             yield name, value
 
@@ -125,7 +123,7 @@ def _text(value: object) -> str:
 
 
 def normalised(source: str, leave_out: Collection[str] = ()) -> str:
-    """What source text says, without comments, docstrings, formatting and the top-level functions named in leave_out."""
+    """What source text says: no comments, docstrings, formatting, none of the top-level functions of leave_out."""
     tree = ast.parse(source)
     tree.body = [
         node

@@ -8,6 +8,7 @@ kill -9 costs at most the cell in flight.
 from __future__ import annotations
 
 import fcntl
+import heapq
 import json
 import os
 import sys
@@ -63,12 +64,12 @@ def read_events(path: Path) -> list[dict[str, Any]]:
 
 
 def read(folder: Path) -> History:
-    """The history of all journal files of one experiment (files are read in name order; retirements count in any)."""
+    """The history of all journal files of one experiment, whose events are taken in the order of their times."""
     history = History()
     retired: set[str] = set()
-    for path in sorted(folder.glob("*.jsonl")) if folder.is_dir() else []:
-        for event in read_events(path):
-            _apply(history, retired, event)
+    journals = [read_events(path) for path in sorted(folder.glob("*.jsonl"))] if folder.is_dir() else []
+    for event in heapq.merge(*journals, key=lambda event: float(event.get("time", 0))):
+        _apply(history, retired, event)
     for slot, records in history.records.items():
         history.records[slot] = [record for record in records if record["id"] not in retired]
     return history
@@ -83,11 +84,13 @@ def _apply(history: History, retired: set[str], event: dict[str, Any]) -> None:
         return
     slot = (str(event["key"]), int(event["round"]))
     if kind == "started":
-        history.open_starts[slot] = history.open_starts.get(slot, 0) + 1
-    elif kind in ("interrupted", "record"):
+        # A second attempt belongs to the start whose first one ended.
+        history.open_starts[slot] = history.open_starts.get(slot, 0) + (event.get("attempt", 1) == 1)
+    elif kind == "interrupted":
+        history.open_starts[slot] = max(0, history.open_starts.get(slot, 0) - 1)
+    elif kind == "record":
         history.open_starts.pop(slot, None)
-    if kind == "record":
-        record = {name: value for name, value in event.items() if name != "event"}
+        record = {name: value for name, value in event.items() if name not in ("event", "time")}
         history.records.setdefault(slot, []).append(record)
 
 
@@ -129,20 +132,19 @@ class Journal:
         """Write one event durably; ValueError where a field holds NaN or infinity."""
         if self._stream is None:
             raise RuntimeError("the journal is not open")
-        line = json.dumps({"event": event, **fields}, allow_nan=False, ensure_ascii=False)
+        content = {"event": event, "time": round(time.time(), 3), **fields}
+        line = json.dumps(content, allow_nan=False, ensure_ascii=False)
         self._stream.write(line + "\n")
         self._stream.flush()
         os.fsync(self._stream.fileno())
 
-    def started(self, slot: Slot, environment: str) -> None:
-        """Say that a cell is about to run."""
-        self.append(
-            "started", key=slot[0], round=slot[1], environment=environment, time=round(time.time(), 3), pid=os.getpid()
-        )
+    def started(self, slot: Slot, environment: str, attempt: int = 1) -> None:
+        """Say that a cell is about to run; attempt 2 follows one that ended in a death or out of memory."""
+        self.append("started", key=slot[0], round=slot[1], environment=environment, attempt=attempt, pid=os.getpid())
 
     def interrupted(self, slot: Slot) -> None:
         """Say that the run was asked to stop while the cell ran: not the cell's fault."""
-        self.append("interrupted", key=slot[0], round=slot[1], time=round(time.time(), 3))
+        self.append("interrupted", key=slot[0], round=slot[1])
 
     def record(self, record: dict[str, Any]) -> None:
         """Keep a cell's record."""
@@ -156,6 +158,5 @@ class Journal:
             ids=[record["id"] for record in given_up],
             slots=[[record["key"], record["round"]] for record in given_up],
             why=why,
-            time=round(time.time(), 3),
         )
         return len(given_up)

@@ -74,6 +74,7 @@ def clear_leftovers(root: Path) -> None:
         folder = root / ".snakemake" / name
         if folder.is_dir():
             shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(exist_ok=True)  # Snakemake takes a missing one for the sign of a format to be converted
 
 
 def is_committed(root: Path, site: str) -> bool:

@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -38,6 +38,13 @@ class Interrupted(BaseException):
 def say(text: str) -> None:
     """One line into the job's log."""
     print(text, file=sys.stderr, flush=True)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # real-time signals have no names
+        return f"signal {number}"
 
 
 @dataclass
@@ -135,7 +142,7 @@ class Child:
             self.stop()
             return {"status": "failed", "reason": "closed its pipe and went on", "died": True}
         if code < 0:
-            return {"status": "failed", "reason": f"died by {signal.Signals(-code).name}", "died": True}
+            return {"status": "failed", "reason": f"died by {_signal_name(-code)}", "died": True}
         return {"status": "failed", "reason": f"left with exit code {code}", "died": True}
 
     @property
@@ -246,7 +253,18 @@ class Worker:
 
     def measure(self, history: journal.History) -> int:
         """Run every task that the journal lacks, round by round; returns how many cells ran."""
-        ran, last_round = 0, 0
+        try:
+            return sum(self._settle(task, history) for task in self._due(history))
+        except Interrupted:
+            if self.current is not None:  # not to blame
+                self.book.interrupted(self.current.slot)
+            raise
+        finally:
+            self._stop_child()
+
+    def _due(self, history: journal.History) -> Iterator[Task]:
+        """The tasks that the journal lacks, as far as the time budget goes; each round begins with a fresh child."""
+        last_round = 0
         for task in self.shard.tasks:
             if self.shard.standing(task, history, self.identity) is not None:
                 continue
@@ -255,13 +273,11 @@ class Worker:
                 continue
             if self.deadline is not None and time.monotonic() > self.deadline:
                 say("time budget spent: the rest is not_run")
-                break
+                return
             if task.round != last_round:
                 self._stop_child()
                 last_round = task.round
-            ran += self._settle(task, history)
-        self._stop_child()
-        return ran
+            yield task
 
     def _say_unsupported(self, task: Task) -> bool:
         """Keep an `unsupported` record where the machine lacks what the cell needs; whether it does."""
@@ -339,12 +355,6 @@ class Worker:
             self.child.stop()
             self.child = None
 
-    def give_up(self) -> None:
-        """Asked to stop: end the child; the cell in flight is not to blame."""
-        self._stop_child()
-        if self.current is not None:
-            self.book.interrupted(self.current.slot)
-
 
 def _interrupt(number: int, _: object) -> NoReturn:
     for other in STOP_SIGNALS:  # a second one must not disturb what the first began
@@ -358,22 +368,24 @@ def measure(plan_file: Path, root: Path, site_folder: Path, out: Path) -> None:
     shard = Shard(plan_file, root, site_folder)
     with journal.Journal(shard.folder / f"{shard.plan['shard']}.jsonl") as book:
         worker = Worker(shard, book)
-        history = journal.read(shard.folder)
-        try:
-            for number in STOP_SIGNALS:
-                signal.signal(number, _interrupt)
-            ran = worker.measure(history)
-        except Interrupted as stop:
-            worker.give_up()
-            say(f"stopped by {signal.Signals(stop.args[0]).name}")
-            sys.exit(128 + stop.args[0])
-        finally:
-            for number in STOP_SIGNALS: signal.signal(number, signal.SIG_DFL)
+        ran = worker.measure(journal.read(shard.folder))
     rows = shard.write_records(out, worker.identity)
     planned = sum(not task.cell["skip"] for task in shard.tasks)
     say(f"{ran} of {planned} cells measured in {time.perf_counter() - started:.1f} s, {len(rows)} records")
     if planned and not ran:
         say(f"replayed from the journal; `./run remeasure {shard.plan['experiment']}` measures again")
+
+
+def measure_until_stopped(plan_file: Path, root: Path, site_folder: Path, out: Path) -> int:
+    """measure() as a process of its own, which ends early where a signal asks for it; returns the exit status."""
+    for number in STOP_SIGNALS:
+        signal.signal(number, _interrupt)
+    try:
+        measure(plan_file, root, site_folder, out)
+    except Interrupted as stop:
+        say(f"stopped by {_signal_name(stop.args[0])}")
+        return 128 + int(stop.args[0])
+    return 0
 
 
 def replay(plan_file: Path, root: Path, site_folder: Path, out: Path) -> None:
@@ -391,7 +403,7 @@ def supervise(command: list[str], folder: Path) -> int:
         code = process.wait()
         if code >= 0 or asked or _size(folder) == before:
             return code if code >= 0 else 128 - code
-        say(f"the worker died by {signal.Signals(-code).name}; starting it again")
+        say(f"the worker died by {_signal_name(-code)}; starting it again")
 
 
 def _forward_signals(process: subprocess.Popen[bytes], asked: list[int]) -> None:

@@ -26,9 +26,7 @@ def main() -> int:
         worker.replay(args.plan, ROOT, args.site_folder.resolve(), args.out)
         return 0
     if args.worker:
-        worker.die_with_parent()
-        worker.measure(args.plan, ROOT, args.site_folder.resolve(), args.out)
-        return 0
+        return worker.measure_until_stopped(args.plan, ROOT, args.site_folder.resolve(), args.out)
     folder = args.site_folder / "journal" / files.read_json(args.plan)["experiment"]
     return worker.supervise([sys.executable, *sys.argv, "--worker"], folder)
 
