@@ -6,6 +6,7 @@ output had; whatever run(cell) prints goes to standard error, hence to the job's
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import json
@@ -22,6 +23,9 @@ from typing import Any, TextIO
 from perfscribe.cells import Measurement, Unsupported
 from perfscribe.plan_cells import cell_from_json, measure_module
 
+# Loaded by torch.compile alone; torch._dynamo itself comes along with any backward pass, and resetting it costs seconds.
+COMPILER = "torch._dynamo.convert_frame"
+
 
 def limit_memory(limit_bytes: int) -> None:
     """Let allocations beyond the limit fail in this process, instead of the kernel killing whichever it likes."""
@@ -34,6 +38,7 @@ def reset_state(seed: int) -> None:
     """Undo what an earlier cell may have left: compiled code, precision flags, grad mode, memory, random states."""
     random.seed(seed)
     gc.collect()
+    gc.freeze()  # what is alive now is libraries: later collections, also those before memory is counted, pass it over
     torch = sys.modules.get("torch")
     if torch is None:
         return
@@ -44,7 +49,7 @@ def reset_state(seed: int) -> None:
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cudnn.benchmark = False
     torch.use_deterministic_algorithms(False)
-    if "torch._dynamo" in sys.modules:
+    if COMPILER in sys.modules:
         torch._dynamo.reset()
         torch._dynamo.utils.counters.clear()
     if torch.cuda.is_available() and torch.cuda.is_initialized():
@@ -59,7 +64,7 @@ def compiler_complaint(values: Mapping[str, Any]) -> str:
     A cell that means to have them says so in its values: graph_breaks, recompiles.
     """
     torch = sys.modules.get("torch")
-    if torch is None or "torch._dynamo" not in sys.modules:
+    if torch is None or COMPILER not in sys.modules:
         return ""
     counters = torch._dynamo.utils.counters
     breaks = sum(counters["graph_break"].values())
@@ -103,12 +108,12 @@ def failure(error: BaseException) -> dict[str, Any]:
     from perfscribe.memory import is_oom, parse_oom
 
     details = {"traceback": "".join(traceback.format_exception(error))[-4000:]}
-    first_line = (str(error).strip().splitlines() or [""])[0][:300]
+    kind, first_line = type(error).__name__, (str(error).strip().splitlines() or [""])[0][:300]
     if isinstance(error, Unsupported):
-        return {"status": "unsupported", "reason": first_line, "error": {}}
+        return {"status": "unsupported", "reason": first_line or kind, "error": {}}
     if is_oom(error):
-        return {"status": "oom", "reason": first_line, "error": details | parse_oom(error)}
-    return {"status": "failed", "reason": f"{type(error).__name__}: {first_line}", "error": details}
+        return {"status": "oom", "reason": first_line or kind, "error": details | parse_oom(error)}
+    return {"status": "failed", "reason": f"{kind}: {first_line}" if first_line else kind, "error": details}
 
 
 def run_cell(module: Any, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -134,7 +139,14 @@ def _send(stream: TextIO, answer: Mapping[str, Any]) -> None:
     stream.flush()
 
 
-def main(experiment: str, memory_limit_bytes: int) -> None:
+def import_early(libraries: list[str]) -> None:
+    """Import what the cells will, so that no cell pays for it; one that is missing is the cells' to report."""
+    for name in libraries:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+
+
+def main(experiment: str, memory_limit_bytes: int, libraries: list[str]) -> None:
     """Serve requests until standard input closes."""
     limit_memory(memory_limit_bytes)
     # Texts of errors may hold what is no Unicode, as file names do.
@@ -142,8 +154,7 @@ def main(experiment: str, memory_limit_bytes: int) -> None:
     os.dup2(2, 1)
     try:
         module = importlib.import_module(measure_module(experiment))
-        if hasattr(module, "prepare"):
-            module.prepare()
+        import_early(libraries)
     except Exception as error:
         _send(answers, {"ready": False, **failure(error)})
         return
@@ -153,4 +164,4 @@ def main(experiment: str, memory_limit_bytes: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    main(sys.argv[1], int(sys.argv[2]), sys.argv[3:])

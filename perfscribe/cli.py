@@ -39,20 +39,37 @@ def snakemake(*arguments: str) -> list[str]:
 
 
 def command_line_config(arguments: Sequence[str]) -> dict[str, Any]:
-    """Top-level settings given by --config KEY=VALUE ... among Snakemake's arguments."""
+    """Top-level settings given by --config KEY=VALUE ... among Snakemake's arguments; no YAML stays text."""
     import yaml
 
     found: dict[str, Any] = {}
-    reading = False
-    for argument in arguments:
-        if argument in ("--config", "-C"):
-            reading = True
-        elif argument.startswith("-"):
-            reading = False
-        elif reading and "=" in argument:
-            key, _, text = argument.partition("=")
+    for word in _config_words(arguments):
+        key, _, text = word.partition("=")
+        try:
             found[key] = yaml.safe_load(text)
+        except yaml.YAMLError:
+            found[key] = text
     return found
+
+
+def _config_words(arguments: Sequence[str]) -> list[str]:
+    """The KEY=VALUE words that follow --config."""
+    found, reading = [], False
+    for argument in arguments:
+        word = argument.removeprefix("--config=")
+        if word.startswith("-"):
+            reading = word in ("--config", "-C")
+        elif (reading or word != argument) and "=" in word:
+            found.append(word)
+    return found
+
+
+def refuse_others(verb: str, arguments: Sequence[str]) -> None:
+    """SystemExit with one line where a verb that knows --config KEY=VALUE ... alone is given another word."""
+    known = {"--config", "-C", *_config_words(arguments)}
+    for argument in arguments:
+        if argument.removeprefix("--config=") not in known:
+            sys.exit(f"run: {verb}: got {argument!r}, expected --config KEY=VALUE ... or nothing")
 
 
 def read_config(arguments: Sequence[str] = ()) -> dict[str, Any]:
@@ -71,13 +88,19 @@ def report(arguments: Sequence[str]) -> int:
     where = ("-c", "--cores", "-j", "--jobs", "--profile")
     cores = [] if any(argument.startswith(where) for argument in arguments) else ["--cores", "all"]
     safe = ["--nolock", "--rerun-incomplete", "--rerun-triggers", *TRIGGERS]
-    started = ROOT / session.STARTED
-    before = started.stat().st_mtime_ns if started.exists() else 0
+    before = _last_start()
     code = subprocess.run(snakemake("report", *cores, *safe, "--quiet", "all", *arguments), cwd=ROOT).returncode
     path = f"report/{raw.get('site', session.LOCAL_SITE)}/report.md"
-    if code == 0 and (started.stat().st_mtime_ns if started.exists() else 0) == before and (ROOT / path).is_file():
+    dry = {"-n", "--dry-run", "--dryrun"} & set(arguments)
+    if code == 0 and not dry and _last_start() == before and (ROOT / path).is_file():
         print(f"nothing to do; report: {path}")
     return code
+
+
+def _last_start() -> int:
+    """When a run of this checkout last started jobs, in ns; 0 for never."""
+    started = ROOT / session.STARTED
+    return started.stat().st_mtime_ns if started.exists() else 0
 
 
 def test(arguments: Sequence[str]) -> int:
@@ -103,6 +126,7 @@ def plan(arguments: Sequence[str]) -> int:
     """Print the cells, their status in the journal and an estimate of time."""
     from perfscribe import overview
 
+    refuse_others("plan", arguments)
     raw = read_config(arguments)
     print(overview.describe(ROOT, session.make_plan(ROOT, raw)))
     return 0
@@ -113,6 +137,7 @@ def doctor(arguments: Sequence[str]) -> int:
     from perfscribe import doctor as machine
     from perfscribe.plan import known_experiments, planned_cells
 
+    refuse_others("doctor", arguments)
     raw = read_config(arguments)
     preset = session.resolve_preset(raw.get("preset", "auto"))
     units = [(name, planned_cells(raw, name, preset)) for name in known_experiments(ROOT)]

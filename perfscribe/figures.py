@@ -5,6 +5,8 @@ Written as SVG and PNG, byte for byte the same from the same tables and library 
 
 from __future__ import annotations
 
+import io
+import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +23,8 @@ from matplotlib import pyplot as plt
 # Okabe and Ito's palette, darkest first; readable in grey through the markers that go with it.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+# Of the footer's 6-point letters: matplotlib breaks no lines by itself.
+FOOTER_CHARACTERS_PER_INCH = 20
 STYLE: dict[Any, Any] = {
     "font.family": "DejaVu Sans",
     "font.size": 9,
@@ -55,15 +59,16 @@ def write(figure: Figure, folder: Path, footer: str) -> None:
     """<id>.svg and <id>.png, with who measured it in the foot."""
     with plt.rc_context(STYLE):
         canvas = plt.figure(figsize=figure.size_in, layout="constrained")
-        figure.draw(canvas)
-        canvas.supxlabel(footer, fontsize=6, color="#555555", x=0.01, ha="left")
-        for kind, metadata in (("svg", {"Date": None, "Creator": None}), ("png", {"Software": None})):
-            temporary = folder / f".{figure.id}.{kind}"
-            folder.mkdir(parents=True, exist_ok=True)
-            canvas.savefig(temporary, format=kind, metadata=metadata)
-            files.write_bytes(folder / f"{figure.id}.{kind}", temporary.read_bytes())
-            temporary.unlink()
-        plt.close(canvas)
+        try:
+            figure.draw(canvas)
+            shown = textwrap.fill(footer, int(figure.size_in[0] * FOOTER_CHARACTERS_PER_INCH))
+            canvas.supxlabel(shown, fontsize=6, color="#555555", x=0.01, ha="left")
+            for kind, metadata in (("svg", {"Date": None, "Creator": None}), ("png", {"Software": None})):
+                drawn = io.BytesIO()
+                canvas.savefig(drawn, format=kind, metadata=metadata)
+                files.write_bytes(folder / f"{figure.id}.{kind}", drawn.getvalue())
+        finally:
+            plt.close(canvas)
 
 
 def no_data(axes: Any, why: str) -> None:
@@ -82,12 +87,15 @@ def lines(
     label: Callable[[Any], str] = str,
     spread: str = "",
 ) -> None:
-    """One line a level of `by`, on logarithmic axes, labelled at its end; bars show the interquartile range."""
+    """One line a level of `by`, on logarithmic axes, labelled at its end; bars show the interquartile range.
+
+    spread: the column of interquartile ranges; a row that has a text there (one sample) gets no bar.
+    """
     for number, (level, group) in enumerate(rows.groupby(by, sort=False)):
         group = group.sort_values(x)
         xs, ys = group[x].astype(float), group[y].astype(float)
         colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
-        bars = group[spread].astype(float) / 2 if spread else None
+        bars = pd.to_numeric(group[spread], errors="coerce") / 2 if spread else None
         axes.errorbar(xs, ys, yerr=bars, color=colour, marker=marker, markersize=4, linewidth=1.2, capsize=2)
         axes.annotate(
             label(level),
@@ -104,11 +112,19 @@ def lines(
 
 
 def mark_statuses(axes: Any, rows: pd.DataFrame, x: str) -> None:
-    """Mark at the upper edge the x where cells ended otherwise than ok, with their status."""
-    for (position, status), _ in rows[rows["status"].isin(["oom", "timeout", "failed"])].groupby([x, "status"]):
+    """Mark at the upper edge the x where cells ended otherwise than ok, with their status; call it after lines().
+
+    Where no cell of an x has a figure, the axis is made longer, so that the mark stands where it happened.
+    """
+    ended = rows[rows["status"].isin(["oom", "timeout", "failed"])]
+    for position, group in ended.groupby(x):
+        at = float(position)
+        axes.update_datalim([(at, 1.0)], updatey=False)
+        axes.autoscale_view(scaley=False)
+        level = "" if at in axes.get_xticks() else f" at {at:g}"
         axes.annotate(
-            str(status).upper(),
-            (float(position), 1.0),
+            ", ".join(sorted(status.upper() for status in set(group["status"]))) + level,
+            (at, 1.0),
             xycoords=("data", "axes fraction"),
             ha="center",
             va="top",

@@ -31,6 +31,8 @@ class Finding:
     def __post_init__(self) -> None:
         if self.verdict not in VERDICTS:
             raise ValueError(f"{self.id}: verdict {self.verdict!r} is none of {', '.join(VERDICTS)}")
+        if not self.text.strip():
+            raise ValueError(f"{self.id}: the sentence is blank")
 
 
 class CannotTell(Exception):

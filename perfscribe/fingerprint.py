@@ -37,8 +37,7 @@ def _parents(module: str) -> Iterator[str]:
         yield ".".join(parts[:end])
 
 
-def _imported_names(tree: ast.Module, module: str, is_package: bool) -> Iterator[str]:
-    """Dotted names that the module's import statements may refer to, names of functions among them."""
+def _imports(tree: ast.Module, module: str, is_package: bool) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -53,12 +52,14 @@ def _imported_names(tree: ast.Module, module: str, is_package: bool) -> Iterator
 
 
 @cache
-def _parse(path: Path, modified_ns: int) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+def _imports_of(source: str, path: Path, module: str) -> tuple[str, ...]:
+    return tuple(_imports(ast.parse(source, filename=str(path)), module, path.name == "__init__.py"))
 
 
-def _tree(path: Path) -> ast.Module:
-    return _parse(path, path.stat().st_mtime_ns)
+def _imported_names(path: Path, module: str) -> tuple[str, ...]:
+    """Dotted names that the module's import statements may refer to, names of functions among them."""
+    # Kept by content: two edits within a tick of the file system's clock leave the same time stamp.
+    return _imports_of(path.read_text(encoding="utf-8"), path, module)
 
 
 def import_closure(module: str, root: Path) -> dict[str, Path]:
@@ -76,7 +77,7 @@ def import_closure(module: str, root: Path) -> dict[str, Path]:
         if name in found or path is None:
             continue
         found[name] = path
-        for imported in _imported_names(_tree(path), name, path.name == "__init__.py"):
+        for imported in _imported_names(path, name):
             if imported.split(".")[0] == PACKAGE:
                 waiting.extend(_parents(imported))
         waiting.extend(_parents(name))
@@ -87,7 +88,7 @@ def libraries(module: str, root: Path) -> list[str]:
     """Top-level names of the third-party packages that the module's import closure imports, sorted."""
     names: set[str] = set()
     for name, path in import_closure(module, root).items():
-        for imported in _imported_names(_tree(path), name, path.name == "__init__.py"):
+        for imported in _imported_names(path, name):
             names.add(imported.split(".")[0])
     return sorted(names - set(sys.stdlib_module_names) - {PACKAGE, ""})
 
@@ -134,8 +135,8 @@ def normalised(source: str, leave_out: Collection[str] = ()) -> str:
 
 
 @cache
-def _digest(path: Path, modified_ns: int, leave_out: frozenset[str]) -> bytes:
-    return hashlib.sha256(normalised(path.read_text(encoding="utf-8"), leave_out).encode()).digest()
+def _digest(source: str, leave_out: frozenset[str]) -> bytes:
+    return hashlib.sha256(normalised(source, leave_out).encode()).digest()
 
 
 def fingerprint(module: str, root: Path, leave_out: Collection[str] = PLANNED_FUNCTIONS) -> str:
@@ -147,7 +148,7 @@ def fingerprint(module: str, root: Path, leave_out: Collection[str] = PLANNED_FU
     whole = hashlib.sha256()
     for name, path in sorted(import_closure(module, root).items()):
         own = frozenset(leave_out) if name == module else frozenset()
-        whole.update(name.encode() + b"\0" + _digest(path, path.stat().st_mtime_ns, own))
+        whole.update(name.encode() + b"\0" + _digest(path.read_text(encoding="utf-8"), own))
     return whole.hexdigest()[:16]
 
 

@@ -47,11 +47,12 @@ def _warn(text: str) -> None:
 
 
 def read_events(path: Path) -> list[dict[str, Any]]:
-    """The file's events in order; a line that is not JSON (torn by a crash) is dropped with a warning."""
+    """The file's events in order; what is no whole line of JSON (torn by a crash) is dropped with a warning."""
     events = []
-    for number, line in enumerate(path.read_bytes().split(b"\n"), start=1):
-        if not line.strip():
-            continue
+    *lines, torn = path.read_bytes().split(b"\n")
+    if torn:
+        _warn(f"{path}: dropped a torn last line ({len(torn)} bytes)")
+    for number, line in enumerate(lines, start=1):
         try:
             event = json.loads(line)
             if not isinstance(event, dict) or "event" not in event:

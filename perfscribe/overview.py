@@ -7,12 +7,11 @@ from statistics import median
 
 from tabulate import tabulate
 
-from perfscribe import journal
+from perfscribe import files, journal
 from perfscribe.plan import Plan
 from perfscribe.plan_cells import cell_key
 from perfscribe.progress import duration
 
-# How the journal stands to a cell: before any of its code changed, or for a cell of the same work elsewhere.
 UNKNOWN = "no estimate: no cell of it was measured yet"
 
 
@@ -55,7 +54,9 @@ def _experiment(root: Path, plan: Plan, experiment: str) -> tuple[list[list[obje
     waiting: list[tuple[dict, dict | None]] = []
     done: list[tuple[dict, dict]] = []
     for shard in range(plan.shards[experiment]):
-        unit = plan.units[f"measure-{experiment}-{shard}"]
+        name = f"measure-{experiment}-{shard}"
+        # Of a committed site only what says how it is shown is planned anew.
+        unit = plan.units.get(name) or files.read_json(root / "results" / plan.site / "plan" / f"{name}.json")
         for number in range(1, unit["rounds"] + 1):
             for cell in unit["cells"]:
                 status, known = _status(unit, cell, number, records)

@@ -28,8 +28,9 @@ def main(root: Path, arguments: list[str]) -> int:
     source, target = root / "results" / session.LOCAL_SITE, root / "results" / name
     if name == session.LOCAL_SITE or not (source / "plan" / "index.json").is_file():
         raise ValueError(f"publish: there are no results of site {session.LOCAL_SITE} to publish as {name}")
-    if target.exists():
-        raise ValueError(f"publish: results/{name} exists; remove it and report/{name} first, or take another name")
+    taken = [f"{parent}/{name}" for parent in ("results", "report") if (root / parent / name).exists()]
+    if taken:
+        raise ValueError(f"publish: {' and '.join(taken)} exists; remove it first, or take another name")
     copy_measured(root, source, target)
     files.write_json(target / "published.json", _origin(root))
     # A process of its own: it takes the run lock, as any run does.
@@ -45,16 +46,18 @@ def copy_measured(root: Path, source: Path, target: Path) -> None:
     if not lock.try_acquire():
         raise session.AnotherRun(f"another run is under way in this checkout: {lock.owner()}")
     try:
-        private = scrub.private_here(root)
-        for folder in sorted((source / "journal").iterdir()):
-            records = list(journal.read(folder).all_records())
-            private = scrub.gather(records, private)
+        journals = {
+            folder.name: list(journal.read(folder).all_records()) for folder in sorted((source / "journal").iterdir())
+        }
+        # Names of all nodes first: any experiment's error may name any of them.
+        private = scrub.gather(journals, scrub.private_here(root))
+        for experiment, records in journals.items():
             lines = [{"event": "record", **scrub.scrub_json(record, private)} for record in records]
-            files.write_json_lines(target / "journal" / folder.name / "0.jsonl", lines)
-        for folder in ("plan", "environments"):
-            for path in sorted((source / folder).glob("*.json")):
+            files.write_json_lines(target / "journal" / experiment / "0.jsonl", lines)
+        for kind in ("plan", "environments"):
+            for path in sorted((source / kind).glob("*.json")):
                 content = _renamed(scrub.scrub_json(files.read_json(path), private), target.name)
-                files.write_json(target / folder / path.name, content)
+                files.write_json(target / kind / path.name, content)
         for path in sorted((source / "data").glob("*.digest")):
             (target / "data").mkdir(exist_ok=True)
             shutil.copyfile(path, target / "data" / path.name)

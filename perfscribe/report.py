@@ -68,7 +68,7 @@ def figure_footer(records: Sequence[Record], site: str, environments: Path) -> s
     n = f"n = {' to '.join(map(str, sorted({min(sizes), max(sizes)})))} a cell, " if sizes else ""
     commits = sorted({_commit(record.provenance) for record in measured})
     where = f"environment {', '.join(ids)} · commit {', '.join(commits)}"
-    return f"site {site}: {'; '.join(devices)} · {n}bars: interquartile range · {where}"
+    return f"site {site}: {'; '.join(devices)} · {n}error bars, where drawn: interquartile range · {where}"
 
 
 def _completeness(sources: Sources) -> str:
@@ -80,30 +80,31 @@ def _completeness(sources: Sources) -> str:
 
 
 def _levels(records: Sequence[Record]) -> str:
-    """The factor levels that these cells cover, constants and lists alike."""
-    parts = []
-    for name in records[0].factors:
-        levels = list(dict.fromkeys(str(record.factors.get(name)) for record in records))
-        parts.append(f"{name} {', '.join(levels)}")
-    return "; ".join(parts)
+    """The factor levels that these cells cover, constants and lists alike; cells need not have the same factors."""
+    levels: dict[str, dict[str, None]] = {}
+    for record in records:
+        for name, level in record.factors.items():
+            levels.setdefault(name, {})[str(level)] = None
+    return "; ".join(f"{name} {', '.join(found)}" for name, found in levels.items())
+
+
+def _table(rows: Sequence[Sequence[object]], heads: Sequence[str]) -> str:
+    """A Markdown table of texts and whole numbers, whatever signs are in them."""
+    cells = [[tables.markdown_text(str(cell)) for cell in row] for row in rows]
+    return tabulate(cells, heads, tablefmt="pipe", disable_numparse=True)
 
 
 def _not_ok(sources: Sources) -> str:
-    rows = []
+    rows: list[list[object]] = []
     for name, cells in sources.records.items():
         groups: dict[tuple[str, str], list[Record]] = {}
         for record in cells:
             if not record.ok:
-                groups.setdefault((record.status, record.reason), []).append(record)
+                groups.setdefault((record.status, tables.reason(record)), []).append(record)
         rows += [
             [f"`{name}`", status, reason, len(group), _levels(group)] for (status, reason), group in groups.items()
         ]
-    if not rows:
-        return "Every cell is ok."
-    text = tabulate(
-        rows, ["Experiment", "Status", "Reason", "Cells", "Factors"], tablefmt="pipe", disable_numparse=True
-    )
-    return text
+    return _table(rows, ["Experiment", "Status", "Reason", "Cells", "Factors"]) if rows else "Every cell is ok."
 
 
 def _flagged(sources: Sources) -> str:
@@ -113,15 +114,18 @@ def _flagged(sources: Sources) -> str:
         for record in cells
         if record.flags
     ]
-    return (
-        tabulate(rows, ["Experiment", "Cell", "What was unusual"], tablefmt="pipe") if rows else "No cell is flagged."
-    )
+    return _table(rows, ["Experiment", "Cell", "What was unusual"]) if rows else "No cell is flagged."
 
 
 def _identity_rows(identity: Mapping[str, Any]) -> list[list[str]]:
+    """Name and value of each part; what a machine does not have or does not tell is said in words."""
+    unknown = "not told" if identity.get("gpu_count") else "no GPU"
     rows = []
     for name, level in identity.items():
-        text = ", ".join(f"{k} {v}" for k, v in level.items()) if isinstance(level, dict) else str(level)
+        if isinstance(level, dict):
+            text = ", ".join(f"{key} {value or 'not installed'}" for key, value in level.items()) or "none"
+        else:
+            text = unknown if level is None else str(level)
         rows.append([name, text])
     return rows
 
@@ -131,7 +135,7 @@ def _environments(sources: Sources) -> str:
     for name in _environment_ids(record for cells in sources.records.values() for record in cells):
         users = [e for e, cells in sources.records.items() if any(name in record.environments for record in cells)]
         measured_by = ", ".join(f"`{user}`" for user in users)
-        rows = tabulate(_identity_rows(sources.environment(name)), ["Identity", name], tablefmt="pipe")
+        rows = _table(_identity_rows(sources.environment(name)), ["Identity", name])
         parts.append(f"Environment `{name}`, of {measured_by}:\n\n{rows}\n")
     return "\n".join(parts) or "Nothing was measured."
 
@@ -143,12 +147,12 @@ def _provenance(sources: Sources) -> str:
         if not measured:
             continue
         commits = sorted({_commit(p) for p in measured})
-        times = sorted(str(p.get("time", "")) for p in measured)
+        times = sorted(str(p.get("time", "not recorded")) for p in measured)
         current = sources.plan["current_fingerprints"].get(name)
         older = sum(record.fingerprint != current for record in cells if record.ok)
         rows.append([f"`{name}`", ", ".join(commits), times[0], times[-1], older])
     heads = ["Experiment", "Commit (+: with uncommitted changes)", "First cell", "Last cell", "Cells of older code"]
-    return tabulate(rows, heads, tablefmt="pipe", disable_numparse=True) if rows else "Nothing was measured."
+    return _table(rows, heads) if rows else "Nothing was measured."
 
 
 class Filler:
@@ -167,8 +171,10 @@ class Filler:
             self.captions |= files.read_json(folder / f"{name}.figures.json")
 
     def table(self, table_id: str) -> str:
-        """A table, its title above, the environments of its figures below."""
+        """A table, its title above."""
         folder = self.sources.results / "tables"
+        if self._left_out(table_id) or not (folder / f"{table_id}.json").is_file():
+            return self._in_place_of("table", table_id)
         description = files.read_json(folder / f"{table_id}.json")
         text = tables.to_markdown(folder, table_id)
         link = f"[CSV](../../results/{self.sources.site}/tables/{table_id}.csv)"
@@ -176,18 +182,38 @@ class Filler:
 
     def figure(self, figure_id: str) -> str:
         """A figure with its caption."""
+        if figure_id not in self.captions:
+            return self._in_place_of("figure", figure_id)
         caption = self.captions[figure_id]
         return f"![{caption}](figures/{figure_id}.svg)\n\n*{caption}*"
 
     def finding(self, finding_id: str) -> str:
         """A finding's sentence and verdict."""
+        if finding_id not in self.findings:
+            return self._in_place_of("finding", finding_id)
         finding = self.findings[finding_id]
         return f"**{finding.verdict.capitalize()}.** {finding.text}"
 
     def notes(self, name: str) -> str:
         """What people wrote in report/notes/<site>/<name>.md, nothing where there is no such file."""
         path = self.sources.root / "report" / "notes" / self.sources.site / f"{name}.md"
-        return path.read_text(encoding="utf-8").strip() if path.is_file() else ""
+        try:
+            return path.read_text(encoding="utf-8").strip() if path.is_file() else ""
+        except UnicodeDecodeError as error:
+            raise ValueError(f"report/notes/{self.sources.site}/{name}.md: not UTF-8 text ({error})") from error
+
+    def _left_out(self, item_id: str) -> str:
+        """Name of the experiment that makes this, where the site does not hold it; else empty."""
+        folder = self.sources.root / "perfscribe" / "experiments"
+        named_by = {path.parent.name for path in folder.glob("*/*.py") if f'"{item_id}"' in path.read_text("utf-8")}
+        return "" if not named_by or named_by & set(self.sources.plan["experiments"]) else min(named_by)
+
+    def _in_place_of(self, kind: str, item_id: str) -> str:
+        """What stands for a thing that the site does not hold; ValueError where no experiment makes it at all."""
+        owner = self._left_out(item_id)
+        if not owner:
+            raise ValueError(f"no experiment makes the {kind} {item_id}")
+        return f"*Not measured at this site: experiment `{owner}`.*"
 
     def fill(self, template: str) -> str:
         """A template's text with everything filled in; ValueError with one line where it names what is not there."""
@@ -198,8 +224,13 @@ class Filler:
                 table=self.table, figure=self.figure, finding=self.finding, notes=self.notes, site=self.sources.site
             )
             return re.sub(r"\n{3,}", "\n\n", filled)
-        except (jinja2.TemplateError, KeyError, ValueError) as error:
-            raise ValueError(f"report/templates/{template}: {type(error).__name__}: {error}") from error
+        except jinja2.TemplateNotFound as error:
+            raise ValueError(f"there is no report/templates/{error.name}") from error
+        except jinja2.TemplateSyntaxError as error:
+            raise ValueError(f"report/templates/{template}, line {error.lineno}: {error.message}") from error
+        except (jinja2.TemplateError, LookupError, TypeError, ValueError) as error:
+            text = " ".join(str(error).split())
+            raise ValueError(f"report/templates/{template}: {text}") from error
 
 
 def write(sources: Sources, now: datetime.datetime) -> str:

@@ -3,36 +3,54 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from perfscribe import journal, session
+from perfscribe.records import STATUSES
 
 
 def parse(words: list[str]) -> dict[str, str]:
-    """factor=level words as a dict; ValueError for any other word."""
-    chosen = {}
+    """factor=level words as a dict; ValueError for any other word, and for a factor given twice."""
+    chosen: dict[str, str] = {}
     for word in words:
         name, equals, level = word.partition("=")
         if not equals or not name or not level:
             raise ValueError(f"remeasure: {word!r} is not FACTOR=LEVEL")
+        if name in chosen:
+            raise ValueError(f"remeasure: {name} is given twice")
         chosen[name] = level
     return chosen
 
 
-def matches(record: dict[str, Any], chosen: dict[str, str]) -> bool:
-    """Whether a record has all the chosen levels; status is the record's own."""
-    have = {name: str(level) for name, level in record["factors"].items()} | {"status": record["status"]}
-    return all(have.get(name) == level for name, level in chosen.items())
+def _levels(record: dict[str, Any]) -> dict[str, str]:
+    """A record's factor levels as a user writes them, and its status."""
+    return {name: str(level) for name, level in record["factors"].items()} | {"status": record["status"]}
 
 
-def _check_factors(chosen: dict[str, str], records: list[dict[str, Any]]) -> None:
-    known = {"status"} | {name for record in records for name in record["factors"]}
-    for name in chosen:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, 1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            raise ValueError(f"remeasure: no cell has the factor {name!r}; known: {', '.join(sorted(known))}{hint}")
+def _check(kind: str, word: str, known: Iterable[str], where: str) -> None:
+    """ValueError with one line that names what is known, and the nearest of it."""
+    names = list(dict.fromkeys(known))
+    if word in names:
+        return
+    near = difflib.get_close_matches(word, names, 1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    raise ValueError(f"remeasure: {where} no {kind} {word!r}; known: {', '.join(names) or 'none'}{hint}")
+
+
+def select(records: list[dict[str, Any]], chosen: dict[str, str]) -> list[dict[str, Any]]:
+    """The records that have all the chosen levels; ValueError where a factor or a level is none of theirs."""
+    have = [_levels(record) for record in records]
+    for name, level in chosen.items():
+        _check("factor", name, ["status", *(known for levels in have for known in levels)], "its cells have")
+        known_levels = STATUSES if name == "status" else [levels[name] for levels in have if name in levels]
+        _check(f"level of {name}", level, known_levels, "its cells have")
+    return [
+        record
+        for record, levels in zip(records, have, strict=True)
+        if all(levels.get(n) == v for n, v in chosen.items())
+    ]
 
 
 def main(root: Path, site: str, arguments: list[str]) -> int:
@@ -42,23 +60,21 @@ def main(root: Path, site: str, arguments: list[str]) -> int:
     if session.is_committed(root, site):
         raise ValueError(f"remeasure: site {site} was published and is read-only")
     experiment, chosen = arguments[0], parse(arguments[1:])
-    folder = root / "results" / site / "journal" / experiment
-    history = journal.read(folder)
-    records = list(history.all_records())
-    if not folder.is_dir():
-        known = sorted(path.name for path in folder.parent.glob("*"))
-        raise ValueError(
-            f"remeasure: nothing was measured of {experiment!r}; measured: {', '.join(known) or 'nothing'}"
-        )
-    _check_factors(chosen, records)
-    given_up = [record for record in records if matches(record, chosen)]
+    results = root / "results" / site
+    measured = sorted(path.name for path in (results / "journal").glob("*"))
+    _check("experiment", experiment, measured, f"site {site} has measured")
     lock = session.RunLock(root / ".perfscribe" / "run.lock")
     if not lock.try_acquire():
         raise session.AnotherRun(f"another run is under way in this checkout: {lock.owner()}")
-    with journal.Journal(sorted(folder.glob("*.jsonl"))[0]) as book:
+    folder = results / "journal" / experiment
+    with journal.Journal(folder / "0.jsonl") as book:
+        given_up = select(list(journal.read(folder).all_records()), chosen)
+        if not given_up and chosen.get("status") != "not_run":
+            raise ValueError(f"remeasure: there is no record of {' '.join(arguments)}")
         number = book.retire(given_up, "remeasure " + " ".join(arguments))
     # Without its records file the shard's job is due again; `not_run` cells come along.
-    for path in (root / "results" / site / "records" / experiment).glob("*.jsonl"):
+    for path in (results / "records" / experiment).glob("*.jsonl"):
         path.unlink()
+    lock.release()
     print(f"{number} records of {experiment} retired; the next `./run report` measures their cells again")
     return 0

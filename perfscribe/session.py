@@ -9,6 +9,7 @@ import shutil
 import socket
 import sys
 import time
+import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -123,9 +124,9 @@ class Session:
     watcher: progress.Watcher | None = None
 
     def refuse_a_second_run(self) -> None:
-        """AnotherRun where another process runs in this checkout."""
+        """SystemExit with one line where another process runs in this checkout."""
         if not self.held:
-            raise AnotherRun(f"another run is under way in this checkout: {self.lock.owner()}")
+            sys.exit(f"run: another run is under way in this checkout: {self.lock.owner()}")
 
     def start(self) -> None:
         """Begin to tell progress from the journals; leave a mark that there was something to do."""
@@ -161,7 +162,13 @@ def begin(root: Path, overrides: Mapping[str, Any], decides: bool) -> Session:
     if not decides:
         return Session(root, plan.read_index(root / "results" / site / "plan"), lock, False, read_only)
     held = lock.try_acquire(wait_s=float(os.environ.get("PERFSCRIBE_LOCK_WAIT_S", "0.5")))
-    made = make_plan(root, raw)
+    try:
+        made = make_plan(root, raw)
+    except ValueError as error:
+        sys.exit(f"plan: {error}")
+    except Exception:  # an experiment's own; Snakemake would frame it, or say nothing where it is to be quiet
+        traceback.print_exc()
+        sys.exit(1)
     if held:
         clear_leftovers(root)
         write_plan(root, raw, made)

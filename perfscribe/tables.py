@@ -1,13 +1,15 @@
 """Tables: columns declared once, filled from records, kept as CSV with a JSON description, shown as Markdown.
 
 A row whose cell is not ok shows its status in every column of figures, and the reason as a footnote: no cell of a
-table is ever blank.
+table is ever blank, in the CSV neither.
 """
 
 from __future__ import annotations
 
 import io
 import math
+import numbers
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +27,11 @@ MIB = 2**20
 # From how many neighbouring rows on that lack figures for one reason the report shows one row for all.
 FOLDED_FROM = 3
 ROW_COLUMNS = ("status", "reason", "flags", "environment")
+# What the CSV holds where a row has no reason, no flag or no environment.
+NOTHING = "none"
+ONE_SAMPLE = "one sample"
+EMPTY_NOTE = "No cell of the plan belongs in this table."
+_NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -32,9 +39,11 @@ class Column:
     """One column. get gives a record's figure, or a text that says why there is none.
 
     name: in the CSV, with the unit (forward_ms). title: in the report, with the unit in brackets.
-    kind: factor (always shown), figure (shown where the cell is ok), published (shown for every cell).
+    kind: factor (always shown), figure (shown where the cell is ok), published (shown for every cell), unshown
+    (a figure in the CSV alone).
     spread: name of the column that says how far the figure may be trusted, for rounding.
     exact: whether the figure is a count or a computed number that is shown unrounded.
+    spread_get: gives the spread, for a table without that column: it then stands in the CSV alone.
     """
 
     name: str
@@ -43,6 +52,7 @@ class Column:
     kind: str = "figure"
     spread: str = ""
     exact: bool = False
+    spread_get: Callable[[Record], Any] | None = None
 
 
 def factor(name: str, title: str) -> Column:
@@ -55,30 +65,47 @@ def summary(record: Record, sample: str) -> Summary:
     return summarise(record.samples[sample])
 
 
+def _iqr(record: Record, sample: str, scale: float) -> float | str:
+    found = summary(record, sample)
+    return ONE_SAMPLE if found.n == 1 else found.iqr * scale
+
+
+def _std(record: Record, sample: str, scale: float) -> float | str:
+    found = summary(record, sample).std
+    return ONE_SAMPLE if found is None else found * scale
+
+
 def median(sample: str, title: str, scale: float = 1.0, name: str = "") -> Column:
     """Median of a sample, rounded by its interquartile range."""
     shown = name or sample
-    return Column(shown, title, lambda r: summary(r, sample).median * scale, spread=f"{shown}_iqr")
+    return Column(
+        shown,
+        title,
+        lambda r: summary(r, sample).median * scale,
+        spread=f"{shown}_iqr",
+        spread_get=lambda r: _iqr(r, sample, scale),
+    )
 
 
 def iqr(sample: str, title: str = "IQR", scale: float = 1.0, name: str = "") -> Column:
-    """Interquartile range of a sample."""
-    return Column(f"{name or sample}_iqr", title, lambda r: summary(r, sample).iqr * scale)
+    """Interquartile range of a sample; one sample has none."""
+    return Column(f"{name or sample}_iqr", title, lambda r: _iqr(r, sample, scale))
 
 
 def mean(sample: str, title: str, scale: float = 1.0) -> Column:
-    """Arithmetic mean of a sample."""
-    return Column(f"{sample}_mean", title, lambda r: summary(r, sample).mean * scale, spread=f"{sample}_std")
+    """Arithmetic mean of a sample, rounded by its standard deviation."""
+    return Column(
+        f"{sample}_mean",
+        title,
+        lambda r: summary(r, sample).mean * scale,
+        spread=f"{sample}_std",
+        spread_get=lambda r: _std(r, sample, scale),
+    )
 
 
 def std(sample: str, title: str, scale: float = 1.0) -> Column:
     """Sample standard deviation; one sample has none."""
-
-    def get(record: Record) -> float | str:
-        spread = summary(record, sample).std
-        return "one sample" if spread is None else spread * scale
-
-    return Column(f"{sample}_std", title, get)
+    return Column(f"{sample}_std", title, lambda r: _std(r, sample, scale))
 
 
 def count(sample: str, title: str = "n") -> Column:
@@ -143,16 +170,38 @@ class Table:
         return self.frame[self.frame["status"] == "ok"]
 
 
+def _size(size_bytes: float) -> str:
+    unit, name = (GIB, "GiB") if size_bytes >= GIB / 10 else (MIB, "MiB")
+    return f"{format_figure(size_bytes / unit)} {name}"
+
+
+def reason(record: Record) -> str:
+    """Why the record has no figures, on one line; for oom the bytes asked for and free, as far as they are known."""
+    asked, free = record.error.get("requested_bytes"), record.error.get("free_bytes")
+    if record.status == "oom" and asked is not None:
+        return f"asked for {_size(asked)}" + (f", {_size(free)} free" if free is not None else "")
+    return " ".join(record.reason.split())
+
+
+def _is_blank(found: Any) -> bool:
+    """Whether a reader would see nothing, or no number, in its place."""
+    if isinstance(found, numbers.Real) and not isinstance(found, numbers.Integral):
+        return not math.isfinite(found)
+    return found is None or not str(found).strip()
+
+
 def _row(record: Record, columns: Sequence[Column]) -> dict[str, Any]:
     row: dict[str, Any] = {}
     for column in columns:
         shown = record.ok or column.kind in ("factor", "published")
         row[column.name] = column.get(record) if shown else None
-        if shown and (row[column.name] is None or row[column.name] == ""):
-            raise ValueError(f"{column.name} of {record.factors} is blank: a column gives a figure or says why not")
+        if shown and _is_blank(row[column.name]):
+            raise ValueError(
+                f"{column.name} of {record.factors} is {row[column.name]!r}: a column gives a figure or says why not"
+            )
     return row | {
         "status": record.status,
-        "reason": record.reason,
+        "reason": reason(record),
         "flags": "; ".join(record.flags),
         "environment": "+".join(record.environments),
     }
@@ -161,8 +210,12 @@ def _row(record: Record, columns: Sequence[Column]) -> dict[str, Any]:
 def make(
     table_id: str, title: str, records: Iterable[Record], columns: Sequence[Column], notes: Iterable[str] = ()
 ) -> Table:
-    """A table of these records, one row each in their order; ValueError where a cell would be blank."""
+    """A table of these records, one row each in their order; ValueError where a cell would be blank.
+
+    A column whose spread the table does not show brings it along unshown, so that it is rounded all the same.
+    """
     records = list(records)
+    columns = [*columns, *_unshown_spreads(columns)]
     names = [*(column.name for column in columns), *ROW_COLUMNS]
     if len(set(names)) != len(names):
         raise ValueError(f"{table_id}: two columns have the same name")
@@ -171,10 +224,33 @@ def make(
     return Table(table_id, title, experiment, list(columns), frame, list(notes))
 
 
+def _unshown_spreads(columns: Sequence[Column]) -> list[Column]:
+    """A column for each spread that these columns name and that is not among them."""
+    shown = {column.name for column in columns}
+    spreads = {
+        column.spread: Column(column.spread, f"spread of {column.title}", column.spread_get, kind="unshown")
+        for column in columns
+        if column.spread_get is not None and column.spread not in shown
+    }
+    return list(spreads.values())
+
+
+def _filled(table: Table) -> pd.DataFrame:
+    """The frame as the CSV holds it: the status in place of figures that a row lacks, nothing blank."""
+    frame = table.frame.copy()
+    lacking = frame["status"] != "ok"
+    for column in table.columns:
+        if column.kind in ("figure", "unshown"):
+            frame.loc[lacking, column.name] = frame.loc[lacking, "status"]
+    for name in ROW_COLUMNS[1:]:
+        frame.loc[frame[name] == "", name] = NOTHING
+    return frame
+
+
 def write(table: Table, folder: Path) -> None:
     """The table as <id>.csv (figures unrounded) and its description as <id>.json."""
     text = io.StringIO()
-    table.frame.to_csv(text, index=False, lineterminator="\n")
+    _filled(table).to_csv(text, index=False, lineterminator="\n")
     files.write_text(folder / f"{table.id}.csv", text.getvalue())
     description = {
         "id": table.id,
@@ -192,10 +268,9 @@ def write(table: Table, folder: Path) -> None:
 
 
 def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
+    """The finite number that a text is; None for any other text, though Python read it as one (nan, 1_0, 1e999)."""
+    figure = float(text) if _NUMBER.fullmatch(text) else math.nan
+    return figure if math.isfinite(figure) else None
 
 
 def _shown(text: str, column: Mapping[str, Any], row: Mapping[str, str]) -> str:
@@ -205,7 +280,13 @@ def _shown(text: str, column: Mapping[str, Any], row: Mapping[str, str]) -> str:
     if column["exact"]:
         return f"{figure:.0f}" if figure == int(figure) and abs(figure) < 1e15 else text
     spread = _number(row.get(column["spread"], "")) if column["spread"] else None
-    return format_figure(figure, spread if spread and math.isfinite(spread) else None)
+    return format_figure(figure, spread)
+
+
+def markdown_text(text: str) -> str:
+    """Text for a cell of a Markdown table: one line, with pipes and what would pass for an HTML tag escaped."""
+    line = " ".join(text.split()).replace("<", "&lt;")
+    return re.sub(r"(\\*)\|", r"\1\1\\|", line)  # a backslash before a pipe would undo the pipe's own
 
 
 def to_markdown(folder: Path, table_id: str) -> str:
@@ -214,16 +295,27 @@ def to_markdown(folder: Path, table_id: str) -> str:
     Neighbouring rows that have no figures for one and the same reason stand in one row that lists their levels.
     """
     description = files.read_json(folder / f"{table_id}.json")
-    frame = pd.read_csv(folder / f"{table_id}.csv", dtype=str, keep_default_na=False)
-    columns = description["columns"]
-    reasons: list[str] = []
-    groups = _neighbours(frame.to_dict("records"))
-    rows = [_markdown_row(_folded(group, columns), columns, reasons) for group in groups]
-    titles = [column["title"] for column in columns]
+    columns = [column for column in description["columns"] if column["kind"] != "unshown"]
+    remarks: list[str] = []
+    groups = _neighbours(_read_rows(folder / f"{table_id}.csv"))
+    rows = [_markdown_row(_folded(group, columns), columns, remarks) for group in groups]
+    titles = [markdown_text(column["title"]) for column in columns]
+    notes = description["notes"] if rows else [EMPTY_NOTE, *description["notes"]]
     parts = [tabulate(rows, titles, tablefmt="pipe", disable_numparse=True)]
-    parts.append("\n".join(f"[{number}] {reason}  " for number, reason in enumerate(reasons, start=1)))
-    parts.append("\n".join(f"{note}  " for note in description["notes"]))
+    parts.append("\n".join(f"[{number}] {markdown_text(text)}  " for number, text in enumerate(remarks, start=1)))
+    parts.append("\n".join(f"{note}  " for note in notes))
     return "\n\n".join(part.rstrip() for part in parts if part) + "\n"
+
+
+def _read_rows(path: Path) -> list[dict[str, str]]:
+    """The CSV's rows as text; figures of different environments are told apart by a flag."""
+    rows: list[dict[str, str]] = pd.read_csv(path, dtype=str, keep_default_na=False).to_dict("records")
+    several = len({row["environment"] for row in rows if row["status"] == "ok"}) > 1
+    for row in rows:
+        row |= {name: "" for name in ("reason", "flags") if row[name] == NOTHING}
+        if several and row["status"] == "ok":
+            row["flags"] = "; ".join(filter(None, [row["flags"], f"environment {row['environment']}"]))
+    return rows
 
 
 def _neighbours(rows: Sequence[dict[str, str]]) -> list[list[dict[str, str]]]:
@@ -245,24 +337,25 @@ def _folded(group: Sequence[Mapping[str, str]], columns: Sequence[Mapping[str, A
     """One row for a group: every level that a column holds in it."""
     if len(group) == 1:
         return dict(group[0])
-    shown = {column["name"]: ", ".join(dict.fromkeys(row[column["name"]] for row in group)) for column in columns}
-    shown |= {column["name"]: "see CSV" for column in columns if column["kind"] == "published"}
+    levels = {column["name"]: list(dict.fromkeys(row[column["name"]] for row in group)) for column in columns}
+    unlike = {c["name"]: ["see CSV"] for c in columns if c["kind"] == "published" and len(levels[c["name"]]) > 1}
+    shown = {name: ", ".join(found) for name, found in (levels | unlike).items()}
     reason = f"{group[0]['reason']} ({len(group)} cells)"
     return shown | {"status": group[0]["status"], "reason": reason, "flags": "", "environment": ""}
 
 
-def _markdown_row(row: Mapping[str, str], columns: Sequence[Mapping[str, Any]], reasons: list[str]) -> list[str]:
-    remark = f"{row['status']}: {row['reason']}" if row["status"] != "ok" else row["flags"]
-    if remark and remark not in reasons:
-        reasons.append(remark)
-    mark = f" [{reasons.index(remark) + 1}]" if remark else ""
-    shown, marked = [], row["status"] == "ok" and not row["flags"]
+def _markdown_row(row: Mapping[str, str], columns: Sequence[Mapping[str, Any]], remarks: list[str]) -> list[str]:
+    """The row's cells; its remark is added to remarks, and its number stands at the row's first figure."""
+    lacking = row["status"] != "ok"
+    remark = f"{row['status']}: {row['reason']}" if lacking else row["flags"]
+    if remark and remark not in remarks:
+        remarks.append(remark)
+    mark = f" [{remarks.index(remark) + 1}]" if remark else ""
+    shown, marked = [], not remark
     for column in columns:
-        if column["kind"] == "figure" and row["status"] != "ok":
-            shown.append(row["status"] + mark)
-            continue
-        text = _shown(row[column["name"]], column, row)
-        if column["kind"] == "figure" and not marked:
-            text, marked = text + mark, True
-        shown.append(text)
-    return [text.replace("|", "\\|") for text in shown]
+        is_figure = column["kind"] == "figure"
+        text = row["status"] if is_figure and lacking else _shown(row[column["name"]], column, row)
+        marks_here = is_figure and (lacking or not marked)
+        shown.append(markdown_text(text) + (mark if marks_here else ""))
+        marked = marked or marks_here
+    return shown if marked else [shown[0] + mark, *shown[1:]]

@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -87,8 +87,8 @@ class Child:
     It leads a process group of its own: Ctrl-C is for the worker to answer, and whatever a cell started ends with it.
     """
 
-    def __init__(self, experiment: str, root: Path, memory_limit_bytes: int) -> None:
-        command = [sys.executable, "-m", "perfscribe.child", experiment, str(memory_limit_bytes)]
+    def __init__(self, experiment: str, root: Path, memory_limit_bytes: int, libraries: Sequence[str] = ()) -> None:
+        command = [sys.executable, "-m", "perfscribe.child", experiment, str(memory_limit_bytes), *libraries]
         env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")]).strip(":")}
         self._process = subprocess.Popen(
             command,
@@ -303,7 +303,9 @@ class Worker:
 
     def _attempt(self, task: Task, attempt: int) -> dict[str, Any]:
         if self.import_failure is None and (self.child is None or not self.child.alive):
-            self.child = Child(self.shard.plan["experiment"], self.shard.root, self._memory_limit_bytes())
+            plan = self.shard.plan
+            limit_bytes = self._memory_limit_bytes()
+            self.child = Child(plan["experiment"], self.shard.root, limit_bytes, plan["libraries"])
             self.import_failure = self.child.import_failure
         if self.import_failure is not None or self.child is None:
             failure = self.import_failure or {}
@@ -369,7 +371,8 @@ def measure(plan_file: Path, root: Path, site_folder: Path, out: Path) -> None:
     with journal.Journal(shard.folder / f"{shard.plan['shard']}.jsonl") as book:
         worker = Worker(shard, book)
         ran = worker.measure(journal.read(shard.folder))
-    rows = shard.write_records(out, worker.identity)
+        # Under the lock: a job that outlived its Snakemake must not write over its successor's records.
+        rows = shard.write_records(out, worker.identity)
     planned = sum(not task.cell["skip"] for task in shard.tasks)
     say(f"{ran} of {planned} cells measured in {time.perf_counter() - started:.1f} s, {len(rows)} records")
     if planned and not ran:

@@ -58,7 +58,7 @@ def all_records():
 
 
 def shown_of(experiment):
-    """Tables, figures and findings of an experiment."""
+    """Tables, figures with their captions and findings of an experiment."""
     shown = PLAN.presentations[experiment]
     tables = [
         f"{RESULTS}/tables/{table}.{kind}"
@@ -70,7 +70,10 @@ def shown_of(experiment):
         for figure in shown.figures
         for kind in ("svg", "png")
     ]
-    return [*tables, *figures, f"{RESULTS}/tables/{experiment}.findings.json"]
+    told = [
+        f"{RESULTS}/tables/{experiment}.{kind}.json" for kind in ("figures", "findings")
+    ]
+    return [*tables, *figures, *told]
 
 
 def all_shown():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from perfscribe import references
 from perfscribe import tables as t
 from perfscribe.data.layout import FILES
 from perfscribe.experiments.io_formats import answers, columns, drawings
@@ -15,6 +16,7 @@ from perfscribe.tables import Table
 TABLES = ("polaris.io_formats", "polaris.io_parts", "polaris.io_reads")
 FIGURES = ("polaris.io_parts", "polaris.io_reads")
 CACHES = ("warm", "cold")
+HARDWARE = references.find(references.load("io_formats"), "training_s", format="memory")[0].hardware
 # What the write-up's script trains: nn.Transformer's own sizes, and 5 epochs of a DistributedSampler's share, which is
 # a quarter of the samples on each of the 4 ranks that its job script starts.
 HOMEWORK = {
@@ -30,10 +32,10 @@ HOMEWORK = {
 }
 FORMATS_NOTES = (
     "Host clock around the epochs alone, as the homework times them: the constructor, where most formats are read "
-    "whole, is outside. Files warm in the page cache. Storage in MiB, which the homework's script prints as MB; "
-    "published storage: the write-up says 84 for raw and 75 for compressed files, not which.",
-    "Write-up 001: Polaris, A100 40 GB. Its job script starts 4 ranks, so that the times hold DDP's communication, and "
-    "torch's profiler runs in the loop.",
+    "whole, is outside. Files warm in the page cache. Storage in MiB, which the write-up's script prints as MB; it has "
+    "one figure for raw and one for compressed files.",
+    f"Write-up 001: {HARDWARE}. Its job script starts {answers.HOMEWORK_RANKS} ranks, so that the times hold DDP's "
+    "communication, and torch's profiler runs in the loop.",
 )
 PARTS_NOTES = (
     "Host clock, the device synchronised after each part of each step. Constructor: what the homework leaves out of "
@@ -112,11 +114,11 @@ def figures(tables: Mapping[str, Table]) -> list[Figure]:
     share = (
         "Constructor and one epoch by format, warm and cold page cache: share of constructor, loader wait, copy and "
         "compute (medians), and their sum at the end. The homework's training time leaves out the constructor. "
-        f"n = {drawings.counts(parts, 'loader_wait_s_n')} epochs a row; the table holds the interquartile ranges."
+        f"Epochs a row: n = {drawings.counts(parts, 'loader_wait_s_n')}; the table holds the interquartile ranges."
     )
     latency = (
         "Time to read one random sample by format, host clock: median and interquartile range, warm (filled) and cold "
-        f"(hollow) page cache, logarithmic. n = {drawings.counts(reads, 'read_ms_n')} reads a row."
+        f"(hollow) page cache, logarithmic. Reads a row: n = {drawings.counts(reads, 'read_ms_n')}."
     )
     return [
         Figure(FIGURES[0], share, lambda canvas: drawings.parts(canvas, parts), (7.0, 4.4)),

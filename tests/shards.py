@@ -1,0 +1,76 @@
+"""One shard's job in a copy of the package, run in the test's process or as the rule `measure` runs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import sessions
+
+from perfscribe import files, journal, worker
+from perfscribe.cells import Cell
+from perfscribe.plan_cells import cell_to_json
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+class ShardJob:
+    """Plan, journal and records of one experiment of a test. options: isolation, timeout_s."""
+
+    def __init__(self, root: Path, source: str, experiment: str = "probe") -> None:
+        self.root, self.experiment, self.site = root, experiment, root / "results" / "local"
+        leave_out = shutil.ignore_patterns("__pycache__", "experiments")
+        shutil.copytree(ROOT / "perfscribe", root / "perfscribe", ignore=leave_out)
+        shutil.copytree(ROOT / "workflow" / "scripts", root / "workflow" / "scripts", ignore=leave_out)
+        folder = root / "perfscribe" / "experiments" / experiment
+        folder.mkdir(parents=True)
+        for package in (folder, folder.parent):
+            (package / "__init__.py").write_text("")
+        (folder / "measure.py").write_text(source)
+        self.plan_file = self.site / "plan" / f"measure-{experiment}-0.json"
+        self.journal_file = self.site / "journal" / experiment / "0.jsonl"
+        self.records_file = self.site / "records" / experiment / "0.jsonl"
+
+    def plan(self, cells: Sequence[Cell], isolation: str = "job", timeout_s: float = 60, **fields: Any) -> None:
+        """Write the shard's plan; fields replace its defaults."""
+        unit = {
+            "unit": "measure",
+            "experiment": self.experiment,
+            "fingerprint": "fedcba9876543210",
+            "libraries": [],
+            "rounds": 1,
+            "on_identity_change": "keep",
+            "budget_minutes": None,
+            "seed": 0,
+            "datasets": [],
+            "shard": 0,
+            "cells": [cell_to_json(cell) for cell in cells],
+        }
+        files.write_json(self.plan_file, unit | fields)
+        options = {self.experiment: {"isolation": isolation, "timeout_s": timeout_s}}
+        files.write_json(self.plan_file.with_name("options.json"), options)
+
+    def measure(self) -> list[dict[str, Any]]:
+        """Do the job here, without a supervisor; returns the records."""
+        worker.measure(self.plan_file, self.root, self.site, self.records_file)
+        return self.rows()
+
+    def running(self) -> AbstractContextManager[sessions.Process]:
+        """The whole job: supervisor, worker and child."""
+        script = self.root / "workflow" / "scripts" / "measure.py"
+        places = ["--plan", self.plan_file, "--site-folder", self.site, "--out", self.records_file]
+        return sessions.running([sys.executable, script, *places], self.root, os.environ, self.root / "job.log")
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The records file."""
+        return [json.loads(line) for line in self.records_file.read_text().splitlines()]
+
+    def events(self) -> list[dict[str, Any]]:
+        """The journal file."""
+        return journal.read_events(self.journal_file)

@@ -1,0 +1,215 @@
+"""Whole reports over cells and experiments that fail, runs that are told to stop, and two runs at once."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import faulty
+import pytest
+import sessions
+from sessions import wait_for
+from workspace import Workspace
+
+# What each cell of faulty.FAULTS ends as: status, beginning of the reason, executions.
+ENDS = {
+    "fine": ("ok", "", 1),
+    "torch_oom": ("oom", "[enforce fail at", 2),
+    "numpy_oom": ("oom", "Unable to allocate 1.00 PiB for an array", 2),
+    "segfault": ("failed", "died by SIGSEGV", 2),
+    "killed": ("failed", "died by SIGKILL", 2),
+    "kills_its_job": ("failed", "killed its job twice", 2),
+    "raises": ("failed", "ValueError: a bad value", 1),
+    "exits": ("failed", "left with exit code 3", 2),
+    "exits_politely": ("failed", "SystemExit: 4", 1),
+    "fine_too": ("ok", "", 1),
+    "prints": ("ok", "", 1),
+    "gives_nan": ("failed", "ValueError: time_ms holds a sample that is not finite", 1),
+    "gives_nothing": ("failed", "ValueError: run(cell) gave neither samples nor values", 1),
+    "unsupported": ("unsupported", "needs a quantum computer", 1),
+    "hang": ("timeout", "longer than 10 s", 1),
+    "fine_still": ("ok", "", 1),
+}
+BROKEN = ["raises", "exits", "gives_nan"]
+# The report's process reads the cells from this module; the child cannot.
+CANNOT_BE_IMPORTED = """import sys
+
+from perfscribe.cells import Cell
+
+if sys.argv[0].endswith("child.py"):
+    import no_such_library
+
+
+def cells(config):
+    return [Cell({"n": n}) for n in config["n"]]
+"""
+
+
+def side_of(workspace: Workspace) -> Path:
+    return workspace.root / "side"
+
+
+def make(root: Path) -> Workspace:
+    workspace = Workspace(root)
+    workspace.only()
+    return workspace
+
+
+def add_faults(workspace: Workspace, experiment: str, what: list[str]) -> None:
+    source = faulty.source(experiment, side_of(workspace), faulty.FAULTS)
+    workspace.add_experiment(experiment, source, what=what)
+
+
+def add_sleeping(workspace: Workspace, *seconds: float) -> None:
+    source = faulty.sleeping("probe", side_of(workspace), seconds)
+    workspace.add_experiment("probe", source, n=list(range(len(seconds))))
+
+
+def running(workspace: Workspace, *arguments: str) -> sessions.Process:
+    return sessions.running(
+        workspace.command(*arguments), workspace.root, workspace.environment(), workspace.root / "out.log"
+    )
+
+
+# --- cells that fail --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def after_faults(tmp_path_factory: pytest.TempPathFactory) -> tuple[Workspace, subprocess.CompletedProcess[str]]:
+    """A finished report of one experiment with every fault and one with none."""
+    workspace = make(tmp_path_factory.mktemp("faults") / "root")
+    add_faults(workspace, "faults", list(ENDS))
+    add_faults(workspace, "sound", ["fine", "fine_too"])
+    workspace.set_config("experiments: {faults: {timeout_s: 10}}\n")
+    return workspace, workspace.run("report")
+
+
+Finished = tuple[Workspace, subprocess.CompletedProcess[str]]
+
+
+def test_a_report_with_every_fault_succeeds(after_faults: Finished) -> None:
+    workspace, done = after_faults
+    assert done.returncode == 0, done.stdout
+    assert "Traceback" not in done.stdout
+    assert done.stdout.splitlines()[-1] == "report: report/local/report.md"
+    assert [row["status"] for row in workspace.rows("sound")] == ["ok", "ok"]
+
+
+@pytest.mark.parametrize("what", ENDS)
+def test_a_fault_in_the_records_and_in_the_report(after_faults: Finished, what: str) -> None:
+    workspace, done = after_faults
+    status, reason, executions = ENDS[what]
+    row = next(row for row in workspace.rows("faults") if row["factors"]["what"] == what)
+    assert (row["status"], row["reason"][: len(reason)]) == (status, reason)
+    assert faulty.notes(side_of(workspace))[f"faults {what}"] == executions
+    assert f"faults what={what}: " in done.stdout, "told as it happened"
+    shown = re.search(rf"^\| {what} +\|(.*)$", workspace.report(), re.MULTILINE)
+    assert shown and (status if status != "ok" else "2.00") in shown[1]
+    assert reason in workspace.report()
+
+
+def test_out_of_memory_says_how_much_was_asked_for(after_faults: Finished) -> None:
+    rows = {row["factors"]["what"]: row for row in after_faults[0].rows("faults")}
+    for what in ("torch_oom", "numpy_oom"):
+        assert rows[what]["provenance"]["error"]["requested_bytes"] == 1 << 50
+        assert rows[what]["provenance"]["attempts"] == 2
+
+
+def test_faults_are_not_measured_again(after_faults: Finished) -> None:
+    workspace, _ = after_faults
+    before = faulty.notes(side_of(workspace))
+    (workspace.root / "results" / "local" / "records" / "faults" / "0.jsonl").unlink()
+    again = workspace.run("report")
+    assert again.returncode == 0, again.stdout
+    assert faulty.notes(side_of(workspace)) == before
+
+
+def test_an_experiment_of_which_nothing_worked(tmp_path: Path) -> None:
+    workspace = make(tmp_path / "root")
+    add_faults(workspace, "broken", BROKEN)
+    workspace.add_experiment("unimportable", f'"""Cells."""\n{CANNOT_BE_IMPORTED}', n=[1, 2])
+    add_faults(workspace, "sound", ["fine", "raises"])
+    errors = (
+        "broken: all 3 cells failed; first: what=raises: failed: ValueError: a bad value",
+        "unimportable: all 2 cells failed; first: n=1: failed: cannot be imported: "
+        "ModuleNotFoundError: No module named 'no_such_library'",
+    )
+    first = workspace.run("report")
+    executions = faulty.notes(side_of(workspace))
+    second = workspace.run("report")
+    for done in (first, second):
+        assert done.returncode == 1
+        assert [done.stdout.splitlines().count(error) for error in errors] == [1, 1], done.stdout
+        assert "Traceback" not in done.stdout
+    assert len(second.stdout.splitlines()) == 3, "the errors and the report"
+    assert (
+        faulty.notes(side_of(workspace))
+        == executions
+        == {
+            "broken raises": 1,
+            "broken exits": 2,
+            "broken gives_nan": 1,
+            "sound fine": 1,
+            "sound raises": 1,
+        }
+    )
+    assert "cannot be imported" in workspace.report() and "a bad value" in workspace.report()
+
+
+# --- runs that are told to stop, and two runs at once -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_run_told_to_stop_ends_soon_and_the_next_one_finishes(tmp_path: Path, number: signal.Signals) -> None:
+    workspace = make(tmp_path / "root")
+    add_sleeping(workspace, 0.1, 3, 0.1)
+    side = side_of(workspace)
+    for times in (1, 2, 3):  # more often than a cell may kill its job
+        with running(workspace, "report") as run:
+            wait_for(lambda times=times: faulty.notes(side)["probe 1"] == times)
+            run.signal_group(number)
+            wait_for(lambda run=run: not run.members(), 15)
+            assert run.wait() != 0, run.log()
+            assert "Traceback" not in run.log()
+    assert faulty.notes(side, "end") == {"probe 0": 1}, "the cell in flight was ended"
+    done = workspace.run("report")
+    assert done.returncode == 0, done.stdout
+    assert [row["status"] for row in workspace.rows("probe")] == ["ok"] * 3
+    assert faulty.notes(side) == {"probe 0": 1, "probe 1": 4, "probe 2": 1}
+
+
+def test_the_second_of_two_runs_says_whose_the_first_is(tmp_path: Path) -> None:
+    workspace = make(tmp_path / "root")
+    add_sleeping(workspace, 3, 3, 3)
+    with running(workspace, "report") as first:
+        wait_for(lambda: faulty.notes(side_of(workspace)))
+        whose = first.member("snakemake") or first.member(sys.executable)
+        assert whose
+        second = workspace.run("report")
+        assert second.returncode == 1
+        assert re.fullmatch(
+            r"run: another run is under way in this checkout: process \d+ of \S+ on \S+, since [-0-9]+ [:0-9]+\n",
+            second.stdout,
+        )
+        owner = int(re.search(r"process (\d+)", second.stdout)[1])
+        assert owner in [process.pid for process in first.members()]
+        literal = subprocess.run(
+            [sys.executable, "-m", "snakemake", "--cores", "all", "report"],
+            cwd=workspace.root,
+            env=workspace.environment(),
+            capture_output=True,
+            text=True,
+        )
+        assert literal.returncode != 0
+        assert second.stdout in literal.stderr
+        retire = workspace.run("remeasure", "probe")
+        assert retire.returncode == 1 and retire.stdout == second.stdout
+        look = workspace.run("--dry-run", "--quiet", "--cores", "1")
+        assert look.returncode == 0, "to look is allowed"
+        assert first.alive(), "the machine is too slow for this test"
+        assert first.wait() == 0, first.log()
+    assert [row["status"] for row in workspace.rows("probe")] == ["ok"] * 3
+    assert set(faulty.notes(side_of(workspace)).values()) == {1}

@@ -1,0 +1,271 @@
+"""Fingerprints: what counts and what does not, and that they do not depend on the Python that computes them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from perfscribe import fingerprint as fp
+from perfscribe.fingerprint import fingerprint, import_closure, libraries, normalised
+from perfscribe.plan import known_experiments
+from perfscribe.plan_cells import measure_module, present_module
+
+ROOT = Path(__file__).resolve().parents[1]
+FIXTURE = ROOT / "tests" / "fixtures" / "fingerprint_module"
+# Of a module that nobody edits: a change here means that every cell of every site counts as older code.
+COMMITTED = "e4134faff88f3bb9"
+VERSIONS = ("3.11", "3.12", "3.13")
+
+# An edit of any of these must leave finished cells alone.
+NOT_MEASURING = {
+    *("config", "config_errors", "config_reference", "config_schema", "config_yaml", "plan", "plan_cells", "session"),
+    *("records", "journal", "worker", "child", "environment", "watch", "retire", "scrub", "publish", "bootstrap"),
+    *("cli", "doctor", "overview", "progress", "report", "tables", "figures", "findings", "references", "fingerprint"),
+}
+EXPERIMENTS = known_experiments(ROOT)
+
+
+@pytest.fixture
+def project(tmp_path):
+    """Writes modules of a small project, packages by the name of their folder, and gives its root."""
+
+    def write(texts: dict[str, str] | None = None, **modules: str) -> Path:
+        for name, text in {**(texts or {}), **modules}.items():
+            path = tmp_path / "perfscribe" / f"{name}.py"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            for folder in path.relative_to(tmp_path).parents[:-1]:
+                (tmp_path / folder / "__init__.py").touch()
+            path.write_text(text, encoding="utf-8", newline="")
+        return tmp_path
+
+    return write
+
+
+def names(root, module="perfscribe.main"):
+    return set(import_closure(module, root)) - {"perfscribe"}
+
+
+@pytest.mark.parametrize(
+    ("statement", "reached"),
+    [
+        ("import perfscribe.other", {"perfscribe.other"}),
+        ("import perfscribe.other as short, os", {"perfscribe.other"}),
+        ("from perfscribe import other", {"perfscribe.other"}),
+        ("from perfscribe.other import NAME", {"perfscribe.other"}),
+        ("from perfscribe.other import *", {"perfscribe.other"}),
+        ("from . import other", {"perfscribe.other"}),
+        ("from .other import NAME as short", {"perfscribe.other"}),
+        ("def run():\n    from perfscribe.other import NAME", {"perfscribe.other"}),
+        ("class A:\n    async def run(self):\n        if True:\n            from . import other", {"perfscribe.other"}),
+        ("from perfscribe.folder import leaf", {"perfscribe.folder", "perfscribe.folder.leaf", "perfscribe.other"}),
+        ("import perfscribe.folder.leaf", {"perfscribe.folder", "perfscribe.folder.leaf", "perfscribe.other"}),
+        ("from perfscribe.folder import NAME", {"perfscribe.folder"}),
+        ("import json, torch\nfrom numpy import perfscribe", set()),
+        ("from perfscribe import no_such_module", set()),
+    ],
+)
+def test_closure_follows_every_form_of_import(project, statement, reached):
+    leaf = "def f():\n    from ..other import NAME"
+    root = project({"folder/leaf": leaf}, main=statement, other="NAME = 1", unrelated="")
+    assert names(root) == {"perfscribe.main"} | reached
+
+
+def test_closure_follows_circles_and_the_code_of_packages(project):
+    root = project({"folder/__init__": "from . import b", "folder/a": "", "folder/b": "from perfscribe import main"})
+    project(main="from .folder import a", other="", __init__="from . import other")
+    folder = {f"perfscribe.folder{end}" for end in ("", ".a", ".b")}
+    assert names(root) == {"perfscribe.main", "perfscribe.other", *folder}
+
+
+def test_a_module_that_is_not_there_is_named(project):
+    with pytest.raises(ValueError, match=r"perfscribe\.absent: no such module below"):
+        import_closure("perfscribe.absent", project(main=""))
+
+
+KERNEL = '''"""Kernel."""
+import math
+
+def run(q, k, scale=1.0):
+    """Scores."""
+    return (q @ k) * (scale / math.sqrt(2.0))  # scaled
+'''
+
+SAME = {
+    "comment": KERNEL.replace("# scaled", "# scaled by the width\n    # and so on"),
+    "docstrings": KERNEL.replace("Scores.", "Scores,\n\n    at length: 1.").replace('"""Kernel."""', '"""Other."""'),
+    "no docstring": KERNEL.replace('    """Scores."""\n', "").replace('"""Kernel."""\n', ""),
+    "blank lines": KERNEL.replace("\n", "\n\n"),
+    "line breaks": KERNEL.replace("(q, k, scale=1.0)", "(\n    q,\n    k,\n    scale=1.0,\n)"),
+    "parentheses": KERNEL.replace("(scale / math.sqrt(2.0))", "((scale) / (math.sqrt(2.0)))"),
+    "number format": KERNEL.replace("2.0", "2.").replace("1.0", "1e0"),
+    "pass": KERNEL.replace('"""Scores."""', '"""Scores."""\n    pass'),
+    "line ends": KERNEL.replace("\n", "\r\n"),
+}
+
+OTHER = {
+    "operator": KERNEL.replace("@", "*"),
+    "number": KERNEL.replace("2.0", "2.5"),
+    "type of a number": KERNEL.replace("2.0", "2"),
+    "order": KERNEL.replace("(q, k", "(k, q"),
+    "default": KERNEL.replace("scale=1.0", "scale=None"),
+    "name": KERNEL.replace("scale", "factor"),
+    "keyword only": KERNEL.replace("k, scale", "k, *, scale"),
+    "annotation": KERNEL.replace("(q,", "(q: int,"),
+    "decorator": KERNEL.replace("def run", "@staticmethod\ndef run"),
+    "async": KERNEL.replace("def run", "async def run"),
+    "statement": KERNEL.replace("    return", "    assert True\n    return"),
+    "constant": KERNEL + "A = 'text'\n",
+    "import": KERNEL.replace("import math", "import cmath as math"),
+}
+
+
+@pytest.mark.parametrize("edit", SAME)
+def test_what_does_not_count(project, edit):
+    assert SAME[edit] != KERNEL and normalised(SAME[edit]) == normalised(KERNEL)
+    before = fingerprint("perfscribe.main", project(main="def run(): from . import kernel", kernel=KERNEL))
+    assert fingerprint("perfscribe.main", project(kernel=SAME[edit])) == before
+
+
+@pytest.mark.parametrize("edit", OTHER)
+def test_what_counts(project, edit):
+    before = fingerprint("perfscribe.main", project(main="def run(): from . import kernel", kernel=KERNEL))
+    assert fingerprint("perfscribe.main", project(kernel=OTHER[edit])) != before
+
+
+VALUES = ("''", "b''", "f''", "None", "'None'", "[None]", "[]", "['']", "(1,)", "1", "1.0", "True", "...")
+
+
+def test_different_code_has_different_texts():
+    texts = [normalised(text) for text in (KERNEL, *OTHER.values(), "", *(f"a = {value}" for value in VALUES))]
+    assert len(set(texts)) == len(texts)
+
+
+def test_modules_outside_the_closure_do_not_count(project):
+    before = fingerprint("perfscribe.main", project(main="from . import kernel", kernel=KERNEL, unrelated="a = 1"))
+    assert fingerprint("perfscribe.main", project(unrelated="a = 2")) == before
+    assert fingerprint("perfscribe.main", project(main="from . import kernel, unrelated")) != before
+
+
+def test_moving_code_to_another_module_counts(project):
+    before = fingerprint("perfscribe.main", project(main="from . import kernel", kernel=KERNEL, second=""))
+    assert fingerprint("perfscribe.main", project(main="from . import second", second=KERNEL)) != before
+
+
+MEASURE = """
+class A:
+    def cells(self):
+        return "method"
+
+def cells(config):
+    return "cells"
+
+def datasets(config):
+    return "datasets"
+
+def run(cell):
+    from .kernel import cells
+    return "run"
+"""
+
+
+@pytest.mark.parametrize(("edited", "counts"), [("cells", 0), ("datasets", 0), ("run", 1), ("method", 1)])
+def test_planning_functions_are_left_out(project, edited, counts):
+    root = project(main=MEASURE, kernel="")
+    before, whole = fingerprint("perfscribe.main", root), fingerprint("perfscribe.main", root, leave_out=())
+    project(main=MEASURE.replace(f'"{edited}"', '"edited"'))
+    assert (fingerprint("perfscribe.main", root) != before) == counts
+    assert fingerprint("perfscribe.main", root, leave_out=()) != whole
+
+
+def test_functions_of_other_modules_are_not_left_out(project):
+    before = fingerprint("perfscribe.main", project(main=MEASURE, kernel="def cells(): return 1"))
+    assert fingerprint("perfscribe.main", project(kernel="def cells(): return 2")) != before
+
+
+def test_libraries_are_those_of_the_whole_closure(project):
+    main = "import os.path, json as j\nimport torch.nn as nn\nfrom . import kernel\nfrom __future__ import annotations"
+    root = project(main=main, kernel="def f():\n    import numpy as np, h5py._hl\n    from torch import Tensor")
+    assert libraries("perfscribe.main", root) == ["h5py", "numpy", "torch"]
+    assert libraries("perfscribe.kernel", root) == ["h5py", "numpy", "torch"]
+
+
+def test_libraries_of_real_experiments():
+    assert libraries(measure_module("attention"), ROOT) == ["torch"]
+    assert libraries(measure_module("io_formats"), ROOT) == ["h5py", "numpy", "torch"]
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_measuring_does_not_depend_on_the_engine(experiment):
+    reached = {
+        name.removeprefix("perfscribe.").split(".")[0] for name in import_closure(measure_module(experiment), ROOT)
+    }
+    assert not reached & NOT_MEASURING
+
+
+def test_names_of_the_engine_are_those_of_files():
+    assert {name for name in NOT_MEASURING if fp.module_path(f"perfscribe.{name}", ROOT) is None} == set()
+
+
+def test_digest_of_files(tmp_path):
+    (tmp_path / "a.csv").write_bytes(b"a,b\r\n")
+    digests = fp.digest_files([tmp_path / "a.csv", tmp_path / "b.csv"])
+    assert digests["b.csv"] == "absent" and len(digests["a.csv"]) == 16
+    (tmp_path / "a.csv").write_bytes(b"a,b\n")
+    assert fp.digest_files([tmp_path / "a.csv"])["a.csv"] not in (digests["a.csv"], "absent")
+
+
+def interpreter(version: str) -> Path | None:
+    """A Python of this version that starts, from PATH or from pyenv's versions in the home folder."""
+    on_path = [Path(folder) / f"python{version}" for folder in os.environ.get("PATH", "").split(os.pathsep) if folder]
+    pyenv = sorted((Path.home() / ".pyenv" / "versions").glob(f"{version}.*/bin/python{version}"))
+    for path in (*on_path, *pyenv):
+        if not shutil.which(path):
+            continue
+        asked = [str(path), "-I", "-S", "-c", "import sys; print('%d.%d' % sys.version_info[:2])"]
+        answer = subprocess.run(asked, capture_output=True, text=True, timeout=60)
+        if answer.stdout.strip() == version:  # a pyenv shim fails where its version is not chosen
+            return path
+    return None
+
+
+def units() -> dict[str, tuple[str, ...]]:
+    """Modules that plan files hold fingerprints of, with the functions that are left out."""
+    found = {module: ("cells", "datasets") for module in map(measure_module, EXPERIMENTS)}
+    return {**found, **{present_module(name): () for name in EXPERIMENTS}, "perfscribe.report": ()}
+
+
+# Without site-packages: a fingerprint needs the standard library alone.
+ASK = """
+import json, sys
+from pathlib import Path
+root, fixture, units = sys.argv[1:]
+sys.path.insert(0, root)
+from perfscribe.fingerprint import fingerprint
+answer = {module: fingerprint(module, Path(root), left_out) for module, left_out in json.loads(units).items()}
+print(json.dumps([fingerprint("perfscribe.fixed", Path(fixture)), answer]))
+"""
+
+
+def test_committed_fingerprint():
+    assert fingerprint("perfscribe.fixed", FIXTURE) == COMMITTED
+    assert "perfscribe.reached" in import_closure("perfscribe.fixed", FIXTURE)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_python_gives_the_same_fingerprints(version):
+    path = interpreter(version)
+    if path is None:
+        pytest.skip(f"no Python {version} on PATH or among pyenv's versions")
+    command = [str(path), "-I", "-S", "-c", ASK, str(ROOT), str(FIXTURE), json.dumps(units())]
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert answer.returncode == 0, answer.stderr
+    fixed, real = json.loads(answer.stdout)
+    assert fixed == COMMITTED
+    own = {module: fingerprint(module, ROOT, left_out) for module, left_out in units().items()}
+    assert real == own, f"Python {version} and {sys.version.split()[0]} differ"

@@ -1,0 +1,177 @@
+"""The journal: what is read back after a crash at any byte, retirements, and two writers."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfscribe import journal
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def record(key: str = "a", number: int = 1, **fields: Any) -> dict[str, Any]:
+    return {"id": f"{key}{number}", "key": key, "round": number, "status": "ok", "environment": "e1", **fields}
+
+
+def write(path: Path, *records: dict[str, Any]) -> None:
+    with journal.Journal(path) as book:
+        for one in records:
+            book.started((one["key"], one["round"]), one["environment"])
+            book.record(one)
+
+
+def ids(folder: Path) -> set[str]:
+    return {one["id"] for one in journal.read(folder).all_records()}
+
+
+def test_records_come_back_as_they_were(tmp_path: Path) -> None:
+    first = record("a", reason="naïve ∞ text", samples={"time_ms": [0.1, 1e-300, 1 / 3]})
+    write(tmp_path / "0.jsonl", first, record("a", 2))
+    history = journal.read(tmp_path)
+    assert history.latest(("a", 1)) == first
+    assert history.latest(("a", 2)) == record("a", 2)
+    assert history.latest(("b", 1)) is None
+    assert not any(history.open_starts.values())
+
+
+def test_a_folder_that_is_not_there_is_an_empty_history(tmp_path: Path) -> None:
+    assert not list(journal.read(tmp_path / "none").all_records())
+
+
+def test_the_latest_record_of_an_environment(tmp_path: Path) -> None:
+    old, new = record(id="old"), record(id="new", environment="e2")
+    write(tmp_path / "0.jsonl", old, new)
+    history = journal.read(tmp_path)
+    assert history.latest(("a", 1)) == new
+    assert history.latest(("a", 1), "e1") == old
+    assert history.latest(("a", 1), "e3") is None
+
+
+def test_a_crash_at_any_byte_loses_only_the_line_being_written(tmp_path: Path) -> None:
+    whole, cut = tmp_path / "whole.jsonl", tmp_path / "cut" / "0.jsonl"
+    cut.parent.mkdir()
+    write(whole, record("a"), record("b"), record("ä"))
+    content = whole.read_bytes()
+    for size in range(len(content) + 1):
+        cut.write_bytes(content[:size])
+        whole_lines = [json.loads(line) for line in content[:size].split(b"\n")[:-1]]
+        assert ids(cut.parent) == {line["id"] for line in whole_lines if line["event"] == "record"}, size
+
+
+@pytest.mark.parametrize("lost", [1, 2, 30])
+def test_a_writer_goes_on_after_a_torn_last_line(tmp_path: Path, lost: int, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "0.jsonl"
+    write(path, record("a"), record("b"))
+    path.write_bytes(path.read_bytes()[:-lost])
+    assert ids(tmp_path) == {"a1"}
+    assert journal.read(tmp_path).open_starts[("b", 1)] == 1
+    write(path, record("c"))
+    assert ids(tmp_path) == {"a1", "c1"}
+    assert "dropped a torn last line" in capsys.readouterr().err
+    assert all(json.loads(line) for line in path.read_bytes().splitlines())
+
+
+def test_rubbish_in_the_middle_costs_that_line_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "0.jsonl"
+    write(path, record("a"))
+    with path.open("ab") as stream:
+        stream.write(b'\xff\xfe{"half\n[1, 2]\n{"no": "event"}\n')
+    write(path, record("b"))
+    assert ids(tmp_path) == {"a1", "b1"}
+    assert capsys.readouterr().err.count("dropped a torn line") == 3
+
+
+def test_no_figure_that_is_none(tmp_path: Path) -> None:
+    with journal.Journal(tmp_path / "0.jsonl") as book, pytest.raises(ValueError):
+        book.record(record(samples={"time_ms": [float("nan")]}))
+    assert ids(tmp_path) == set()
+    with pytest.raises(RuntimeError):
+        book.record(record())
+
+
+def test_starts_without_an_end_are_counted(tmp_path: Path) -> None:
+    slot = ("a", 1)
+    with journal.Journal(tmp_path / "0.jsonl") as book:
+        book.started(slot, "e1")
+        assert journal.read(tmp_path).open_starts[slot] == 1
+        book.started(slot, "e1", attempt=2)  # of the same start, whose first attempt ended
+        assert journal.read(tmp_path).open_starts[slot] == 1
+        book.started(slot, "e1")
+        assert journal.read(tmp_path).open_starts[slot] == 2
+        book.interrupted(slot)
+        assert journal.read(tmp_path).open_starts[slot] == 1
+        book.record(record("a"))
+        assert not journal.read(tmp_path).open_starts.get(slot)
+
+
+def test_retired_records_no_longer_stand_in_any_shard(tmp_path: Path) -> None:
+    write(tmp_path / "1.jsonl", record("a"), record("b"))
+    write(tmp_path / "2.jsonl", record("c"))
+    with journal.Journal(tmp_path / "0.jsonl") as book:
+        assert book.retire([record("a"), record("c")], "because") == 2
+    assert ids(tmp_path) == {"b1"}
+    write(tmp_path / "1.jsonl", record("a", id="anew"))
+    assert ids(tmp_path) == {"b1", "anew"}
+
+
+def test_retiring_forgives_earlier_starts_but_no_later_ones(tmp_path: Path) -> None:
+    write(tmp_path / "0.jsonl", record("a"))
+    for _ in range(2):
+        with journal.Journal(tmp_path / "1.jsonl") as book:
+            book.started(("a", 1), "e1")
+        time.sleep(0.01)
+    with journal.Journal(tmp_path / "0.jsonl") as book:
+        book.retire([record("a")], "because")
+    assert not journal.read(tmp_path).open_starts.get(("a", 1))
+    time.sleep(0.01)
+    with journal.Journal(tmp_path / "0.jsonl") as book:
+        book.started(("a", 1), "e1")
+    assert journal.read(tmp_path).open_starts[("a", 1)] == 1
+
+
+def test_of_two_files_the_newest_record_counts_whatever_their_names(tmp_path: Path) -> None:
+    write(tmp_path / "9.jsonl", record("a", id="first"))
+    time.sleep(0.01)
+    write(tmp_path / "10.jsonl", record("a", id="second"))
+    time.sleep(0.01)
+    write(tmp_path / "1.jsonl", record("a", id="third"))
+    latest = journal.read(tmp_path).latest(("a", 1))
+    assert latest is not None and latest["id"] == "third"
+
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from perfscribe import journal
+with journal.Journal(Path(sys.argv[1])) as book:
+    print("held", flush=True)
+    sys.stdin.readline()
+    book.append("record", id="a1", key="a", round=1, environment="e1")
+    if sys.argv[2] == "killed":
+        import os, signal
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("end", ["done", "killed"])
+def test_a_second_writer_waits_for_the_first(tmp_path: Path, end: str) -> None:
+    path = tmp_path / "0.jsonl"
+    python = [sys.executable, "-c", HOLD, str(path)]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "cwd": ROOT}
+    first = subprocess.Popen([*python, end], **pipes)
+    assert first.stdout and first.stdout.readline() == "held\n"
+    second = subprocess.Popen([*python, "done"], stderr=subprocess.PIPE, **pipes)
+    assert second.stderr and "another job still measures this shard" in second.stderr.readline()
+    time.sleep(0.2)
+    assert second.poll() is None
+    first.communicate("go on\n", timeout=20)
+    out, _ = second.communicate("go on\n", timeout=20)
+    assert out == "held\n" and second.returncode == 0
+    assert len(journal.read_events(path)) == 2

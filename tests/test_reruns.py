@@ -1,0 +1,386 @@
+"""docs/reruns.md, edit by edit: the jobs of a dry run in a copy of the project are those of the document's table."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import os
+import random
+import re
+import shutil
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from workspace import Workspace
+
+from perfscribe import config, files, plan
+
+ROOT = Path(__file__).resolve().parents[1]
+SITE = "local"
+RESULTS, SHOWN = f"results/{SITE}", f"report/{SITE}"
+EAGER = "perfscribe/attention/eager.py"
+ATTENTION = "perfscribe/experiments/attention"
+
+# Few and small cells. What is left out here runs in the same way.
+SETTINGS: dict[str, Any] = {
+    "preset": "tiny",
+    "experiments": {
+        "attention": {"seq_len": [16, 32], "head_dim": [8]},
+        "end_to_end": {"size": ["nano"], "seq_len": [16], "single_length": {"seq_len": 16, "warmup_steps": []}},
+        "io_formats": {"format": ["memory", "npy"], "cache": ["warm"]},
+    },
+}
+
+
+def table() -> dict[str, tuple[str, ...]]:
+    """Patterns of job names by edit, as the document's table has them."""
+    lines = (ROOT / "docs" / "reruns.md").read_text(encoding="utf-8").splitlines()
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
+    assert rows[0] == ["Edit", "For example", "Jobs that run again"]
+    found = {}
+    for edit, _, jobs in rows[2:]:
+        found[edit] = tuple(re.findall("`([^`]+)`", jobs))
+        assert jobs == (", ".join(f"`{job}`" for job in found[edit]) or "nothing"), f"{edit}: {jobs}"
+    assert len(found) == len(rows) - 2
+    return found
+
+
+TABLE = table()
+
+
+def expand(patterns: tuple[str, ...], jobs: set[str]) -> set[str]:
+    """The jobs that the patterns stand for."""
+    return {job for job in jobs if any(fnmatch(job, pattern) for pattern in patterns)}
+
+
+# Edits, each of a project tree
+
+
+def in_text(path: str, change: Callable[[str], str]) -> Callable[[Path], None]:
+    """An edit of one file's text, which must change it."""
+
+    def edit(root: Path) -> None:
+        before = (root / path).read_text(encoding="utf-8")
+        after = change(before)
+        assert after != before, f"{path} is as it was"
+        (root / path).write_text(after, encoding="utf-8")
+
+    return edit
+
+
+def body_of(text: str, function: str) -> tuple[ast.FunctionDef, list[str]]:
+    """A top-level function and the text's lines."""
+    found = (node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef) and node.name == function)
+    return next(found), text.splitlines()
+
+
+def insert(path: str, function: str, line: str) -> Callable[[Path], None]:
+    """A line at the end of a function, before its last statement."""
+
+    def change(text: str) -> str:
+        node, lines = body_of(text, function)
+        last = node.body[-1]
+        lines.insert(last.lineno - 1, " " * last.col_offset + line)
+        return "\n".join(lines) + "\n"
+
+    return in_text(path, change)
+
+
+def new_docstring(path: str, function: str) -> Callable[[Path], None]:
+    """Other words in a function's docstring."""
+
+    def change(text: str) -> str:
+        node, lines = body_of(text, function)
+        old = node.body[0]
+        assert ast.get_docstring(node) is not None and old.end_lineno is not None
+        lines[old.lineno - 1 : old.end_lineno] = [
+            " " * old.col_offset + '"""Other words.',
+            "",
+            '    Two lines of them."""',
+        ]
+        return "\n".join(lines) + "\n"
+
+    return in_text(path, change)
+
+
+def append(path: str, text: str = "EDITED = True") -> Callable[[Path], None]:
+    """A line at the end of a file."""
+    return in_text(path, lambda before: f"{before}{text}\n")
+
+
+def reformat(text: str) -> str:
+    """Another layout: no comments, other quotes and line breaks, parentheses around values."""
+    return "\n\n".join(ast.unparse(node) for node in ast.parse(text).body) + "\n"
+
+
+def in_config(*path: str, to: Any) -> Callable[[Path], None]:
+    """Another value of a config key."""
+
+    def change(text: str) -> str:
+        settings = yaml.safe_load(text)
+        section = settings
+        for name in path[:-1]:
+            section = section.setdefault(name, {})
+        section[path[-1]] = to
+        return yaml.safe_dump(settings)
+
+    return in_text("config.yaml", change)
+
+
+def delete(pattern: str) -> Callable[[Path], None]:
+    """A generated file is lost."""
+
+    def edit(root: Path) -> None:
+        (path,) = root.glob(pattern)
+        path.unlink()
+
+    return edit
+
+
+def write_note(root: Path) -> None:
+    """A note where there was none."""
+    path = root / "report" / "notes" / SITE / "introduction.md"
+    path.parent.mkdir(parents=True)
+    path.write_text("Measured on a Monday.\n")
+
+
+def touch_data(root: Path) -> None:
+    """New time stamps of all data files."""
+    found = [path for path in (root / RESULTS / "data").rglob("*") if path.is_file() and path.suffix != ".digest"]
+    assert found
+    for path in found:
+        path.touch()
+
+
+def touch_sources(root: Path) -> None:
+    """New time stamps of everything that is not generated."""
+    generated = tuple(str(root / folder) for folder in (RESULTS, SHOWN, ".snakemake", ".perfscribe", "logs"))
+    for path in root.rglob("*"):
+        if path.is_file() and not str(path).startswith(generated):
+            path.touch()
+
+
+def together(*edits: Callable[[Path], None]) -> Callable[[Path], None]:
+    """Several edits, one after the other."""
+    return lambda root: [edit(root) for edit in edits] and None
+
+
+EDITS: dict[str, Callable[[Path], None]] = {
+    "a comment in a kernel module": insert(EAGER, "scaled_dot_product_attention", "# a comment"),
+    "a docstring": new_docstring(EAGER, "scaled_dot_product_attention"),
+    "a reformatting": in_text(EAGER, reformat),
+    "new time stamps of all sources": touch_sources,
+    "the kernel": insert(EAGER, "scaled_dot_product_attention", "assert True"),
+    "how an experiment measures": insert(f"{ATTENTION}/measure.py", "run", "assert True"),
+    "how cells are listed, the cells being the same": insert(f"{ATTENTION}/measure.py", "cells", "assert True"),
+    "a table function": insert(f"{ATTENTION}/present.py", "tables", "assert True"),
+    "statistics": append("perfscribe/statistics.py"),
+    "the report's own parts": append("perfscribe/report.py"),
+    "the engine: worker, journal, command line": together(
+        *(append(f"perfscribe/{name}.py") for name in ("worker", "journal", "cli", "child", "environment", "progress"))
+    ),
+    "the arrays of a data set": append("perfscribe/data/synthetic.py"),
+    "a chapter template": append("report/templates/cs336.md", "A sentence."),
+    "a note": write_note,
+    "a published figure": in_text("references/attention.csv", lambda text: text[: text.rstrip().rindex("\n") + 1]),
+    "a comment in the config": in_text("config.yaml", lambda text: f"# a comment\n{text}"),
+    "how cells are run": together(
+        in_config("experiments", "attention", "timeout_s", to=599),
+        in_config("experiments", "attention", "isolation", to="cell"),
+    ),
+    "a key of one experiment": in_config("experiments", "io_formats", "read_samples", to=9),
+    "one more level of a factor": in_config("experiments", "attention", "seq_len", to=[16, 24, 32]),
+    "the seed": in_config("seed", to=1),
+    "the time budget": in_config("budget_minutes", to=60),
+    "a chapter taken out": in_config("chapters", to=["polaris"]),
+    "a table deleted": delete(f"{RESULTS}/tables/cs336.pytorch_attention.csv"),
+    "a figure deleted": delete(f"{SHOWN}/figures/cs336.attention_time.svg"),
+    "captions deleted": delete(f"{RESULTS}/tables/attention.figures.json"),
+    "records deleted": delete(f"{RESULTS}/records/attention/0.jsonl"),
+    "the report deleted": delete(f"{SHOWN}/report.md"),
+    "a data file touched, its content the same": touch_data,
+    "a data file deleted": delete(f"{RESULTS}/data/*/npy/target.npy"),
+    "a data file deleted and its experiment edited": together(
+        delete(f"{RESULTS}/data/*/npy/target.npy"), in_config("experiments", "io_formats", "read_samples", to=9)
+    ),
+}
+
+
+# The workflow
+
+
+def duplicate(workspace: Workspace, root: Path) -> Workspace:
+    """A copy with the time stamps of the original."""
+    shutil.copytree(workspace.root, root, symlinks=True)
+    other = copy.copy(workspace)
+    other.root = root
+    return other
+
+
+def jobs_of(workspace: Workspace) -> set[str]:
+    """Jobs of a dry run, shards of an experiment taken together."""
+    return {re.sub(r"^(measure \w+) \d+$", r"\1", job) for job in workspace.planned_jobs()}
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    """A project whose report is written, and the names of all its jobs."""
+    workspace = Workspace(tmp_path_factory.mktemp("reruns") / "project")
+    workspace.only(*SETTINGS["experiments"])
+    workspace.set_config(yaml.safe_dump(SETTINGS))
+    every_job = jobs_of(workspace)
+    done = workspace.run("report")
+    assert done.returncode == 0, done.stdout
+    return workspace, every_job
+
+
+@pytest.fixture(scope="module")
+def places(measured, tmp_path_factory):
+    """Where an edit is made: here, and in a fresh clone to which only results were copied."""
+    workspace, _ = measured
+    clone = duplicate(workspace, tmp_path_factory.mktemp("clone") / "project")
+    for name in (".snakemake", ".perfscribe", "logs"):
+        shutil.rmtree(clone.root / name)
+    touch_sources(clone.root)
+    return {"here": workspace, "in a fresh clone": clone}
+
+
+def test_every_row_is_tried_and_every_edit_is_in_the_table():
+    assert list(TABLE) == list(EDITS)
+
+
+def test_without_an_edit_nothing_runs(places, tmp_path):
+    for number, place in enumerate(places.values()):
+        assert jobs_of(duplicate(place, tmp_path / str(number))) == set()
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_edit_reruns_what_the_table_says(measured, places, tmp_path, edit):
+    _, every_job = measured
+
+    def planned(number_and_place: tuple[int, Workspace]) -> set[str]:
+        number, place = number_and_place
+        workspace = duplicate(place, tmp_path / str(number))
+        EDITS[edit](workspace.root)
+        return jobs_of(workspace)
+
+    with ThreadPoolExecutor() as pool:
+        found = dict(zip(places, pool.map(planned, enumerate(places.values())), strict=True))
+    assert found == dict.fromkeys(places, expand(TABLE[edit], every_job))
+
+
+# The table for the whole project, of which the copies hold a part: by the plan files that an edit changes
+
+
+def planned_units(root: Path) -> plan.Plan:
+    """The plan of a project tree as its config.yaml has it."""
+    raw = config.load(root / "config.yaml")
+    config.check(raw)
+    return plan.build(raw, raw["preset"], root)
+
+
+def jobs_behind(made: plan.Plan, units: set[str]) -> set[str]:
+    """Jobs that read the plan files of these names, and all that follow from them."""
+    data = {unit.removeprefix("data-") for unit in units if unit.startswith("data-")}
+    measuring = {unit.split("-")[1] for unit in units if unit.startswith("measure-")}
+    measuring |= {name for name, wanted in made.experiment_datasets.items() if data & set(wanted)}
+    presented = {unit.removeprefix("present-") for unit in units if unit.startswith("present-")}
+    presented |= {name for name, shown in made.presentations.items() if measuring & {name, *shown.reads}}
+    jobs = {f"generate_{name}" for name in data} | {f"measure {name}" for name in measuring}
+    return jobs | {f"present_{name}" for name in presented} | ({"write_report", "verdict"} if units else set())
+
+
+@pytest.fixture(scope="module")
+def whole_project(tmp_path_factory):
+    workspace = Workspace(tmp_path_factory.mktemp("whole") / "project")
+    workspace.set_config(yaml.safe_dump(SETTINGS))
+    return workspace, planned_units(workspace.root)
+
+
+@pytest.mark.parametrize("edit", [edit for edit in EDITS if not re.search("delete|data file|chapter taken", edit)])
+def test_the_table_holds_for_every_experiment(whole_project, tmp_path, edit):
+    workspace, before = whole_project
+    root = duplicate(workspace, tmp_path / "project").root
+    EDITS[edit](root)
+    after = planned_units(root)
+    changed = {name for name, unit in after.units.items() if unit != before.units.get(name)}
+    assert jobs_behind(after, changed) == expand(TABLE[edit], jobs_behind(before, set(before.units)))
+
+
+# What runs in truth
+
+
+def cells_measured(workspace: Workspace) -> dict[str, list[dict[str, Any]]]:
+    """Factors of the cells that ran, from the journals, by experiment."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for path in (workspace.root / RESULTS / "journal").rglob("*.jsonl"):
+        records = [event for event in files.read_json_lines(path) if event["event"] == "record"]
+        found[path.parent.name] = [record["factors"] for record in records if record["status"] != "unsupported"]
+    return found
+
+
+def lose_time_stamps(root: Path) -> None:
+    """Time stamps of all generated files in any order, as after a copy that does not keep them."""
+    generated = [path for folder in (RESULTS, SHOWN) for path in (root / folder).rglob("*") if path.is_file()]
+    now = max(path.stat().st_mtime for path in generated)
+    for path in generated:
+        moment = now - random.Random(path.name).uniform(0, 60)
+        os.utime(path, (moment, moment))
+
+
+def test_edit_taken_back_and_lost_files_measure_nothing(places, tmp_path):
+    here = duplicate(places["here"], tmp_path / "here")
+    clone = duplicate(places["in a fresh clone"], tmp_path / "clone")
+    kept = (clone.root / EAGER).read_text()
+    for workspace in (here, clone):
+        EDITS["the kernel"](workspace.root)
+        assert "measure attention" in jobs_of(workspace)
+        (workspace.root / EAGER).write_text(kept)
+    # Snakemake remembers the content of plan files; where it cannot, the journal does.
+    assert jobs_of(here) == set()
+    assert {"measure attention", "measure end_to_end"} < jobs_of(clone)
+
+    lose_time_stamps(clone.root)
+    EDITS["records deleted"](clone.root)
+    before, rows = cells_measured(clone), here.rows("attention")
+    done = clone.run("report")
+    assert done.returncode == 0, done.stdout
+    assert cells_measured(clone) == before and all(before.values())
+    assert clone.rows("attention") == rows
+    assert jobs_of(clone) == set()
+
+
+def test_one_more_length_measures_its_own_cells_alone(places, tmp_path):
+    workspace = duplicate(places["here"], tmp_path / "project")
+    before = cells_measured(workspace)
+    EDITS["one more level of a factor"](workspace.root)
+    done = workspace.run("report")
+    assert done.returncode == 0, done.stdout
+    after = cells_measured(workspace)
+    added = after["attention"][len(before["attention"]) :]
+    assert [(factors["seq_len"], factors["head_dim"]) for factors in added] == [(24, 8)]
+    assert {**after, "attention": before["attention"]} == before
+    ok = [row["factors"]["seq_len"] for row in workspace.rows("attention") if row["status"] == "ok"]
+    assert sorted(ok) == [16, 24, 32]
+
+
+def test_large_data_set_touched_but_equal(tmp_path):
+    """The homework's own size: 84 MB, beyond what Snakemake compares by content."""
+    workspace = Workspace(tmp_path / "project")
+    workspace.only("io_formats")
+    levels = {"format": ["npy"], "cache": ["warm"], "samples": 2048, "features": 512, "training_samples": 32}
+    workspace.set_config(yaml.safe_dump({"preset": "tiny", "experiments": {"io_formats": levels}}))
+    done = workspace.run("report")
+    assert done.returncode == 0, done.stdout
+    (data_file,) = (workspace.root / RESULTS / "data").glob("*/npy/target.npy")
+    assert data_file.stat().st_size > 80 * 2**20
+    touch_data(workspace.root)
+    assert jobs_of(workspace) == set()
+    shutil.rmtree(workspace.root / ".snakemake")
+    touch_data(workspace.root)
+    assert jobs_of(workspace) == set()

@@ -1,0 +1,386 @@
+"""Tables: columns from records, CSV and JSON files, Markdown with footnotes; no cell is ever blank."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from perfscribe import references
+from perfscribe import tables as t
+from perfscribe.records import STATUSES, Record
+
+GIB = 2**30
+
+
+def record(status: str = "ok", reason: str = "", **fields: Any) -> Record:
+    """A cell of 5 samples around 12.3 ms, or one that has none."""
+    fields.setdefault("factors", {"seq_len": 64, "dtype": "fp32"})
+    fields.setdefault("environments", ["0123456789ab"] if status == "ok" else [])
+    if status == "ok":
+        fields.setdefault("samples", {"forward_ms": [[12.0, 12.1, 12.3, 12.5, 12.6]]})
+        fields.setdefault("values", {"peak_bytes": 3 * GIB})
+        fields.setdefault("timers", {"forward_ms": "host clock"})
+    elif not reason:
+        reason = "why"
+    return Record("probe", fields.pop("factors"), status, reason, "measured", **fields)
+
+
+def columns() -> list[t.Column]:
+    return [
+        t.factor("seq_len", "Length"),
+        t.factor("dtype", "Dtype"),
+        t.median("forward_ms", "Forward (ms)"),
+        t.iqr("forward_ms", "IQR (ms)"),
+        t.count("forward_ms"),
+        t.value("peak_bytes", "Peak (GiB)", 1 / GIB, "peak_gib"),
+        t.timer("forward_ms"),
+    ]
+
+
+def markdown(tmp_path: Path, table: t.Table) -> str:
+    t.write(table, tmp_path)
+    return t.to_markdown(tmp_path, table.id)
+
+
+def cells(line: str) -> list[str]:
+    """Cells of one line of a Markdown table, pipes unescaped, by the rules of GitHub's Markdown."""
+    inner = re.fullmatch(r"\|(.*)\|", line)
+    assert inner, line
+    found = [""]
+    for character in re.findall(r"\\[\\|]|.", inner[1]):
+        if character == "|":
+            found.append("")
+        else:
+            found[-1] += character.removeprefix("\\") if len(character) == 2 else character
+    return [cell.strip() for cell in found]
+
+
+def rows(text: str) -> list[list[str]]:
+    """Header and body of the Markdown table, without the line below the header."""
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    assert re.fullmatch(r"[|:-]+", lines[1])
+    return [cells(line) for line in (lines[0], *lines[2:])]
+
+
+def shown(tmp_path: Path, *columns: t.Column, **fields: Any) -> list[str]:
+    """The one row of a table of these columns."""
+    table = t.make("a.b", "Title", [record(**fields)], list(columns))
+    return rows(markdown(tmp_path, table))[1]
+
+
+# --- columns ----------------------------------------------------------------------------------------------------
+
+
+def test_every_kind_of_column(tmp_path: Path) -> None:
+    table = t.make("a.b", "Title", [record()], columns(), ["A note."])
+    assert rows(markdown(tmp_path, table)) == [
+        ["Length", "Dtype", "Forward (ms)", "IQR (ms)", "n", "Peak (GiB)", "Timer"],
+        ["64", "fp32", "12.3", "0.400", "5", "3.00", "host clock"],
+    ]
+    assert (table.experiment, len(table.ok)) == ("probe", 1)
+
+
+def test_mean_and_standard_deviation(tmp_path: Path) -> None:
+    got = shown(tmp_path, t.mean("forward_ms", "Mean (ms)"), t.std("forward_ms", "Std (ms)"))
+    assert got == ["12.3", "0.255"]
+
+
+def test_scale_and_name_of_a_column(tmp_path: Path) -> None:
+    named = [t.median("forward_ms", "s", 1e-3, "forward_s"), t.iqr("forward_ms", "IQR", 1e-3, "forward_s")]
+    table = t.make("a.b", "Title", [record()], named)
+    assert list(table.frame.columns[:2]) == ["forward_s", "forward_s_iqr"]
+    assert rows(markdown(tmp_path, table))[1] == ["0.0123", "0.000400"]
+
+
+def test_samples_of_all_rounds_count(tmp_path: Path) -> None:
+    assert shown(tmp_path, t.count("x"), t.median("x", "x"), samples={"x": [[1.0, 2.0], [3.0]]}) == ["3", "2"]
+
+
+def test_one_sample_has_no_spread(tmp_path: Path) -> None:
+    spreads = [t.iqr("x", "IQR"), t.std("x", "Std")]
+    assert shown(tmp_path, t.median("x", "x"), *spreads, samples={"x": [[1.5]]}) == ["1.50", "one sample", "one sample"]
+
+
+def test_what_is_missing_says_so(tmp_path: Path) -> None:
+    assert shown(tmp_path, t.value("nothing", "Value"), t.timer("other")) == ["not recorded", "not recorded"]
+    with pytest.raises(KeyError):
+        t.make("a.b", "Title", [record()], [t.median("other_ms", "Other (ms)")])
+
+
+def test_a_published_figure_stands_beside_every_status(tmp_path: Path) -> None:
+    known = references.load("attention")[0]
+    same = [name for name in known.factors if name != "implementation"]
+    column = t.published("attention", known.metric, known.source, "Published", same)
+    factors = dict(known.factors)
+    other = {**factors, "seq_len": 3}
+    cells = [record("oom", factors=factors), record(factors=factors), record(factors=other)]
+    got = rows(markdown(tmp_path, t.make("a.b", "Title", cells, [column])))[1:]
+    figure = known.text if known.value is None else known.value
+    assert [row[0].split(" [")[0] for row in got] == [f"{figure:g}" if known.value else figure] * 2 + ["none"]
+
+
+# --- rounding ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("samples", "median"),
+    [
+        ([123.456] * 3, "123"),
+        ([1.23456] * 3, "1.23"),
+        ([123.0, 123.4, 123.9], "123"),
+        ([100.0, 123.4, 140.0], "120"),
+        ([10.0, 12.3, 500.0], "10"),
+        ([0.000012, 0.000012, 0.000012], "1.20e-5"),
+    ],
+)
+def test_a_figure_is_never_finer_than_its_spread(tmp_path: Path, samples: list[float], median: str) -> None:
+    assert shown(tmp_path, t.median("x", "x"), t.iqr("x", "IQR"), samples={"x": [samples]})[0] == median
+    # The spread counts whether or not the table shows it.
+    assert shown(tmp_path, t.median("x", "x"), samples={"x": [samples]})[0] == median
+
+
+def test_an_unshown_spread_stands_in_the_csv(tmp_path: Path) -> None:
+    table = t.make("a.b", "Title", [record(), record("oom")], [t.median("forward_ms", "F"), t.mean("forward_ms", "M")])
+    assert rows(markdown(tmp_path, table))[0] == ["F", "M"]
+    kept = pd.read_csv(tmp_path / "a.b.csv")
+    assert float(kept["forward_ms_iqr"][0]) == pytest.approx(0.4)
+    assert list(kept["forward_ms_std"])[1] == "oom"
+
+
+def test_exact_figures_are_not_rounded(tmp_path: Path) -> None:
+    exact = [t.value(name, name, exact=True) for name in ("count", "text", "sum", "whole", "large")]
+    values = {"count": 672928, "text": "bfloat16", "sum": 10.000133514404297, "whole": 2.0, "large": 10**20}
+    assert shown(tmp_path, *exact, values=values) == [
+        "672928",
+        "bfloat16",
+        "10.000133514404297",
+        "2",
+        "100000000000000000000",
+    ]
+
+
+@pytest.mark.parametrize("text", ["nan", "inf", "-inf", "Infinity", "1_000", "1e999", "12345e678901", "0x10", "٣"])
+@pytest.mark.parametrize("exact", [True, False])
+def test_words_that_python_reads_as_numbers_stay_words(tmp_path: Path, text: str, exact: bool) -> None:
+    assert shown(tmp_path, t.value("word", "Word", exact=exact), values={"word": text}) == [text]
+
+
+def test_truth_is_a_word(tmp_path: Path) -> None:
+    assert shown(tmp_path, t.value("causal", "Causal", 2.0), values={"causal": True}) == ["True"]
+
+
+# --- statuses, footnotes, folding -------------------------------------------------------------------------------
+
+
+def test_a_status_stands_in_every_figure_with_its_reason_below(tmp_path: Path) -> None:
+    cells = [record(), record("timeout", "longer than 600 s"), record("failed", "RuntimeError: x")]
+    text = markdown(tmp_path, t.make("a.b", "Title", cells, columns(), ["A note."]))
+    assert rows(text)[2] == ["64", "fp32", *["timeout [1]"] * 5]
+    assert rows(text)[3] == ["64", "fp32", *["failed [2]"] * 5]
+    assert text.endswith("\n\n[1] timeout: longer than 600 s  \n[2] failed: RuntimeError: x\n\nA note.\n")
+
+
+@pytest.mark.parametrize("status", [status for status in STATUSES if status != "ok"])
+def test_no_status_leaves_a_cell_blank(tmp_path: Path, status: str) -> None:
+    got = rows(markdown(tmp_path, t.make("a.b", "Title", [record(status)], columns())))[1]
+    assert got == ["64", "fp32", *[f"{status} [1]"] * 5]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "text"),
+    [
+        ({"requested_bytes": 8 * GIB, "free_bytes": GIB, "total_bytes": 80 * GIB}, "asked for 8.00 GiB, 1.00 GiB free"),
+        ({"requested_bytes": 8 * GIB, "free_bytes": None}, "asked for 8.00 GiB"),
+        ({"requested_bytes": 3 * 2**20, "free_bytes": 0}, "asked for 3.00 MiB, 0.00 MiB free"),
+        ({"requested_bytes": None, "free_bytes": 5}, "CUDA out of memory"),
+        ({}, "CUDA out of memory"),
+    ],
+)
+def test_out_of_memory_tells_sizes(tmp_path: Path, sizes: dict[str, Any], text: str) -> None:
+    cell = record("oom", "CUDA out of memory", error=sizes)
+    got = markdown(tmp_path, t.make("a.b", "Title", [cell], columns()))
+    assert got.splitlines()[-1] == f"[1] oom: {text}"
+    assert t.reason(record("failed", "no memory", error={"requested_bytes": GIB})) == "no memory"
+
+
+def test_flags_mark_the_first_figure_and_share_a_footnote(tmp_path: Path) -> None:
+    flagged = record(flags=["host busy", "throttled"])
+    text = markdown(tmp_path, t.make("a.b", "Title", [flagged, record(), flagged], columns()))
+    assert [row[2:4] for row in rows(text)[1:]] == [["12.3 [1]", "0.400"], ["12.3", "0.400"], ["12.3 [1]", "0.400"]]
+    assert text.endswith("\n\n[1] host busy; throttled\n")
+
+
+def test_a_table_without_figures_keeps_its_footnotes(tmp_path: Path) -> None:
+    table = t.make("a.b", "Title", [record("oom", "no memory")], [t.factor("seq_len", "Length")])
+    assert markdown(tmp_path, table).splitlines()[-3:] == ["| 64 [1]   |", "", "[1] oom: no memory"]
+
+
+def test_figures_of_several_environments_are_told_apart(tmp_path: Path) -> None:
+    first, second = record(environments=["a" * 12]), record(environments=["b" * 12], flags=["throttled"])
+    text = markdown(tmp_path, t.make("a.b", "Title", [first, second], columns()))
+    assert text.endswith(f"[1] environment {'a' * 12}  \n[2] throttled; environment {'b' * 12}\n")
+    assert "environment" not in markdown(tmp_path, t.make("a.b", "Title", [first, first], columns()))
+
+
+def test_neighbours_without_figures_are_folded(tmp_path: Path) -> None:
+    def cell(length: int, dtype: str, status: str = "skipped", reason: str = "preset cpu") -> Record:
+        return record(status, "" if status == "ok" else reason, factors={"seq_len": length, "dtype": dtype})
+
+    cells = [
+        *(cell(length, dtype) for length in (128, 256) for dtype in ("fp32", "bf16")),
+        cell(512, "fp32", "ok"),
+        *(cell(length, "fp32") for length in (1024, 2048)),
+        *(cell(length, "fp32", "oom", "no memory") for length in (4096, 8192, 16384)),
+    ]
+    published = [
+        t.Column(name, name, get, kind="published", exact=True)
+        for name, get in (("same", lambda r: "none"), ("other", lambda r: r.factors["seq_len"] * 2))
+    ]
+    text = markdown(tmp_path, t.make("a.b", "Title", cells, [*columns()[:3], *published]))
+    assert rows(text)[1:] == [
+        ["128, 256", "fp32, bf16", "skipped [1]", "none", "see CSV"],
+        ["512", "fp32", "12.3", "none", "1024"],
+        ["1024", "fp32", "skipped [2]", "none", "2048"],
+        ["2048", "fp32", "skipped [2]", "none", "4096"],
+        ["4096, 8192, 16384", "fp32", "oom [3]", "none", "see CSV"],
+    ]
+    assert "[1] skipped: preset cpu (4 cells)" in text and "[3] oom: no memory (3 cells)" in text
+    assert len(pd.read_csv(tmp_path / "a.b.csv")) == len(cells)
+
+
+# --- blanks -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "blank", [None, "", " ", "\n\t", math.nan, math.inf, -math.inf, np.float64("nan"), np.float32("inf")], ids=repr
+)
+def test_a_blank_is_refused(blank: Any) -> None:
+    column = t.derived("x", "X", lambda r: blank)
+    with pytest.raises(ValueError, match=r"^x of .*seq_len.* is .*: a column gives a figure or says why not$"):
+        t.make("a.b", "Title", [record()], [column])
+    published = t.Column("x", "X", lambda r: blank, kind="published")
+    with pytest.raises(ValueError, match="a figure or says why not"):
+        t.make("a.b", "Title", [record("oom")], [published])
+    t.make("a.b", "Title", [record("oom")], [column])
+
+
+@pytest.mark.parametrize("figure", [0, 0.0, False, 10**400, np.int64(0), "0"], ids=repr)
+def test_zero_and_false_are_no_blanks(figure: Any) -> None:
+    t.make("a.b", "Title", [record()], [t.derived("x", "X", lambda r: figure)])
+
+
+def test_the_csv_has_no_blank_cell(tmp_path: Path) -> None:
+    cells = [record(status) for status in STATUSES] + [record(flags=["busy"])]
+    t.write(t.make("a.b", "Title", cells, columns()), tmp_path)
+    kept = list(csv.reader((tmp_path / "a.b.csv").open(newline="")))
+    assert len(kept) == 1 + len(cells) and all(cell.strip() for row in kept for cell in row)
+    assert kept[0][-4:] == ["status", "reason", "flags", "environment"]
+    assert kept[1][-4:] == ["ok", "none", "none", "0123456789ab"]
+    assert kept[2][2:] == [*["oom"] * 5, "oom", "why", "none", "none"]
+
+
+@pytest.mark.parametrize("second", ["forward_ms", "status", "environment"])
+def test_two_columns_of_one_name_are_refused(second: str) -> None:
+    column = t.derived(second, "Other", lambda r: 1)
+    with pytest.raises(ValueError, match=r"^a\.b: two columns have the same name$"):
+        t.make("a.b", "Title", [record()], [*columns(), column])
+
+
+def test_titles_may_be_the_same(tmp_path: Path) -> None:
+    twice = [t.derived("a", "IQR (ms)", lambda r: 1), t.derived("b", "IQR (ms)", lambda r: 2)]
+    assert rows(markdown(tmp_path, t.make("a.b", "Title", [record()], twice))) == [["IQR (ms)"] * 2, ["1.00", "2.00"]]
+
+
+def test_an_empty_table_says_so(tmp_path: Path) -> None:
+    table = t.make("a.b", "Title", [], columns(), ["A note."])
+    text = markdown(tmp_path, table)
+    assert len(rows(text)) == 1 and text.endswith("\n\nNo cell of the plan belongs in this table.  \nA note.\n")
+    assert (len(table.ok), table.experiment) == (0, "")
+
+
+# --- files ------------------------------------------------------------------------------------------------------
+
+
+def test_files_hold_unrounded_figures_and_their_description(tmp_path: Path) -> None:
+    odd = [record(samples={"forward_ms": [[1 / 3, 2 / 3, 1.1e-17]]}), record("oom", 'a "quoted", reason')]
+    table = t.make("a.b", "Title", odd, columns(), ["A note."])
+    t.write(table, tmp_path)
+    kept = pd.read_csv(tmp_path / "a.b.csv", keep_default_na=False)
+    assert float(kept["forward_ms"][0]) == 1 / 3
+    assert list(kept["reason"]) == ["none", 'a "quoted", reason']
+    description = json.loads((tmp_path / "a.b.json").read_text())
+    assert [description[key] for key in ("id", "title", "experiment", "rows", "ok", "notes")] == [
+        "a.b",
+        "Title",
+        "probe",
+        2,
+        1,
+        ["A note."],
+    ]
+    assert [(c["name"], c["title"]) for c in description["columns"]] == [(c.name, c.title) for c in columns()]
+
+
+@pytest.mark.parametrize(
+    ("text", "cell"),
+    [
+        ("int | None", r"int \| None"),
+        ("a\\|b", r"a\\\|b"),
+        ("two\nlines\r\n of   text", "two lines of text"),
+        ("<path>/x in <lambda>", "&lt;path>/x in &lt;lambda>"),
+        ("plain", "plain"),
+    ],
+)
+def test_signs_that_markdown_would_take(text: str, cell: str) -> None:
+    assert t.markdown_text(text) == cell
+
+
+def test_signs_in_titles_cells_and_reasons(tmp_path: Path) -> None:
+    cells = [record(values={"word": "a|b\nc"}), record("failed", "got\nint | <None>")]
+    text = markdown(tmp_path, t.make("a.b", "Title", cells, [t.value("word", "x|y")]))
+    assert rows(text) == [["x|y"], ["a|b c"], ["failed [1]"]]
+    assert text.splitlines()[-1] == r"[1] failed: got int \| &lt;None>"
+
+
+TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\x1c\x1d\x1e\x85\u2028\u2029"), min_size=1).filter(
+    str.strip
+)
+LEVEL = st.one_of(TEXT, st.integers(), st.floats(allow_nan=False, allow_infinity=False), st.booleans())
+
+
+@st.composite
+def any_record(draw: st.DrawFn) -> Record:
+    status = draw(st.sampled_from(STATUSES))
+    fields: dict[str, Any] = {"factors": {"seq_len": draw(LEVEL), "dtype": draw(LEVEL)}}
+    fields["environments"] = draw(st.lists(st.sampled_from(["a" * 12, "b" * 12]), max_size=2, unique=True))
+    if status == "ok":
+        sample = st.floats(0, 1e12, allow_subnormal=False)
+        rounds = st.lists(st.lists(sample, min_size=1, max_size=4), min_size=1, max_size=3)
+        fields["samples"] = {"forward_ms": draw(rounds)}
+        fields["values"] = {"peak_bytes": draw(LEVEL)}
+        fields["flags"] = draw(st.lists(TEXT, max_size=2))
+    return record(status, "" if status == "ok" else draw(TEXT), **fields)
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(any_record(), max_size=8))
+def test_any_records_give_a_whole_table(tmp_path: Path, records: list[Record]) -> None:
+    text = markdown(tmp_path, t.make("a.b", "Title", records, columns()))
+    got = rows(text)
+    assert all(len(row) == len(columns()) and all(row) for row in got)
+    kept = list(csv.reader((tmp_path / "a.b.csv").open(newline="", encoding="utf-8")))
+    assert len(kept) == len(records) + 1 and all(cell.strip() for row in kept for cell in row)
+    # Every mark in the table has its footnote, each on a line of its own.
+    marks = {mark for row in got[1:] for cell in row[2:] for mark in re.findall(r" (\[\d+\])$", cell)}
+    footnotes = re.findall(r"^(\[\d+\]) \S", text, flags=re.MULTILINE)
+    assert marks <= set(footnotes) and len(set(footnotes)) == len(footnotes)
+    assert sum(row[2].startswith(tuple(STATUSES[1:])) for row in got[1:]) <= sum(not r.ok for r in records)

@@ -1,0 +1,363 @@
+"""The worker: what each kind of cell ends as, what is measured again and what is not, and how its processes end."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import faulty
+import psutil
+import pytest
+from sessions import wait_for
+from shards import ShardJob
+
+from perfscribe import environment, journal, worker
+from perfscribe.cells import Cell
+
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="the kernel ends orphans on Linux alone")
+
+# What each cell of faulty.FAULTS ends as: status, pattern of the reason, executions.
+ENDS = {
+    "fine": ("ok", "", 1),
+    "bare_oom": ("oom", "MemoryError", 2),
+    "numpy_oom": ("oom", r"Unable to allocate 1\.00 PiB for an array.*", 2),
+    "segfault": ("failed", "died by SIGSEGV", 2),
+    "killed": ("failed", "died by SIGKILL", 2),
+    "raises": ("failed", "ValueError: a bad value", 1),
+    "raises_no_unicode": ("failed", r"OSError: no such file: \?", 1),
+    "raises_nothing_to_say": ("failed", "AssertionError", 1),
+    "exits": ("failed", "left with exit code 3", 2),
+    "exits_politely": ("failed", "SystemExit: 4", 1),
+    "scribbles": ("failed", "wrote into the descriptor that answers go to", 2),
+    "fine_too": ("ok", "", 1),
+    "prints": ("ok", "", 1),
+    "gives_nan": ("failed", "ValueError: time_ms holds a sample that is not finite", 1),
+    "gives_infinity": ("failed", r"ValueError: rate is not finite \(inf\)", 1),
+    "gives_nothing": ("failed", r"ValueError: run\(cell\) gave neither samples nor values", 1),
+    "gives_none": ("failed", r"ValueError: run\(cell\) gave NoneType, not a Measurement", 1),
+    "gives_an_object": ("failed", "TypeError: Object of type object is not JSON serializable", 1),
+    "unsupported": ("unsupported", "needs a quantum computer", 1),
+    "hang": ("timeout", "longer than 2 s", 1),
+    "fine_still": ("ok", "", 1),
+}
+
+Probe = tuple[ShardJob, Path]
+
+
+@pytest.fixture
+def side(tmp_path: Path) -> Path:
+    return tmp_path / "side"
+
+
+def job(tmp_path: Path, side: Path, body: str) -> ShardJob:
+    return ShardJob(tmp_path / "root", faulty.source("probe", side, body))
+
+
+def sleeper(tmp_path: Path, side: Path, *seconds: float) -> ShardJob:
+    return ShardJob(tmp_path / "root", faulty.sleeping("probe", side, seconds))
+
+
+def numbered(count: int, **fields: Any) -> list[Cell]:
+    return [Cell({"n": n}, **fields) for n in range(count)]
+
+
+def statuses(rows: list[dict[str, Any]]) -> list[str]:
+    return [row["status"] for row in rows]
+
+
+def has_gone(process: psutil.Process) -> bool:
+    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+
+
+# --- how cells end ----------------------------------------------------------------------------------------------
+
+
+def test_each_kind_of_end(tmp_path: Path, side: Path) -> None:
+    probe = job(tmp_path, side, faulty.FAULTS)
+    probe.plan([Cell({"what": what}) for what in ENDS], timeout_s=2)
+    rows = {row["factors"]["what"]: row for row in probe.measure()}
+    for what, (status, reason, executions) in ENDS.items():
+        row = rows[what]
+        assert row["status"] == status, (what, row["reason"])
+        assert re.fullmatch(reason, row["reason"]), (what, row["reason"])
+        assert row["provenance"]["attempts"] == executions, what
+    assert faulty.notes(side) == {f"probe {what}": executions for what, (_, _, executions) in ENDS.items()}
+    assert rows["numpy_oom"]["provenance"]["error"]["requested_bytes"] == 1 << 50
+    assert "traceback" in rows["raises"]["provenance"]["error"]
+    assert probe.measure() == list(rows.values())
+    assert sum(faulty.notes(side).values()) == sum(executions for _, _, executions in ENDS.values())
+
+
+def test_what_a_cell_started_ends_with_it(tmp_path: Path, side: Path) -> None:
+    probe = job(tmp_path, side, faulty.FAULTS)
+    probe.plan([Cell({"what": "hang"})], timeout_s=0.5)
+    assert statuses(probe.measure()) == ["timeout"]
+    assert not [p.info for p in psutil.process_iter(["cmdline", "cwd"]) if p.info["cwd"] == str(probe.root)]
+
+
+GREEDY = """def run(cell):
+    note("start", cell)
+    blocks = [bytearray(16 << 20) for _ in range(cell["n"])]
+    return done(cell, blocks=len(blocks))
+"""
+
+
+@LINUX
+def test_the_limit_of_memory_makes_oom(tmp_path: Path, side: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "memory_limit_bytes", lambda: 256 << 20)
+    probe = job(tmp_path, side, GREEDY)
+    probe.plan([Cell({"n": 4}), Cell({"n": 20}), Cell({"n": 5})])
+    assert statuses(probe.measure()) == ["ok", "oom", "ok"]
+
+
+CRASHES_ONCE = """def run(cell):
+    import signal
+    with open(SIDE_FILE) as stream:
+        first = "start" not in stream.read()
+    note("start", cell)
+    if first:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return done(cell)
+"""
+
+
+def test_a_crash_that_does_not_come_back_leaves_a_figure(tmp_path: Path, side: Path) -> None:
+    side.touch()
+    probe = job(tmp_path, side, CRASHES_ONCE)
+    probe.plan(numbered(1))
+    (row,) = probe.measure()
+    assert (row["status"], row["provenance"]["attempts"]) == ("ok", 2)
+
+
+@pytest.mark.parametrize(
+    ("how", "reason"),
+    [
+        ("import no_such_module", "cannot be imported: ModuleNotFoundError: No module named 'no_such_module'"),
+        ("os._exit(5)", "cannot be imported: left with exit code 5"),
+        ("def prepare():\n    raise OSError('no disk')", "cannot be imported: OSError: no disk"),
+    ],
+)
+def test_a_module_that_cannot_be_imported(tmp_path: Path, side: Path, how: str, reason: str) -> None:
+    mark = f"open({str(tmp_path / 'imports')!r}, 'a').write('x')\n"
+    probe = job(tmp_path, side, f"{mark}{how}\n")
+    probe.plan(numbered(3))
+    assert [(row["status"], row["reason"]) for row in probe.measure()] == [("failed", reason)] * 3
+    assert (tmp_path / "imports").read_text() == "x", "one attempt is enough"
+
+
+# --- processes --------------------------------------------------------------------------------------------------
+
+
+def test_cells_share_a_process_or_have_one_each(tmp_path: Path, side: Path) -> None:
+    probe = sleeper(tmp_path, side, 0)
+    probe.plan(numbered(3), isolation="job")
+    probe.measure()
+    assert len(set(faulty.processes(side))) == 1
+    side.unlink()
+    probe.plan(numbered(3), isolation="cell", seed=1)
+    probe.measure()
+    assert len(set(faulty.processes(side))) == 3
+
+
+def test_rounds_are_interleaved_in_fresh_processes(tmp_path: Path, side: Path) -> None:
+    probe = sleeper(tmp_path, side, 0)
+    probe.plan(numbered(3), rounds=2)
+    rows = probe.measure()
+    order = [line.split()[3] for line in side.read_text().splitlines() if line.startswith("start")]
+    assert order == ["0", "1", "2"] * 2
+    processes = faulty.processes(side)
+    assert len(set(processes[:3])) == len(set(processes[3:])) == 1
+    assert processes[0] != processes[3]
+    assert [(row["round"], row["factors"]["n"]) for row in rows] == [(r, n) for r in (1, 2) for n in range(3)]
+
+
+def test_a_cell_that_kills_its_job_is_given_up_after_two_starts(tmp_path: Path, side: Path) -> None:
+    probe = job(tmp_path, side, faulty.FAULTS)
+    probe.plan([Cell({"what": what}) for what in ("fine", "kills_its_job", "fine_too")])
+    with probe.running() as process:
+        assert process.wait() == 0, process.log()
+    assert process.log().count("the worker died by SIGKILL; starting it again") == 2
+    assert [(row["status"], row["reason"]) for row in probe.rows()] == [
+        ("ok", ""),
+        ("failed", "killed its job twice"),
+        ("ok", ""),
+    ]
+    assert faulty.notes(side) == {"probe fine": 1, "probe kills_its_job": 2, "probe fine_too": 1}
+
+
+def test_a_worker_that_dies_without_starting_a_cell_is_not_started_for_ever(tmp_path: Path) -> None:
+    dies = [sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"]
+    assert worker.supervise(dies, tmp_path) == 128 + signal.SIGKILL
+
+
+def test_a_second_attempt_cut_short_is_no_second_start(tmp_path: Path, side: Path) -> None:
+    probe = sleeper(tmp_path, side, 0)
+    probe.plan(numbered(1))
+    key = worker.Shard(probe.plan_file, probe.root, probe.site).tasks[0].key
+    with journal.Journal(probe.journal_file) as book:
+        book.started((key, 1), "e1")
+        book.started((key, 1), "e1", attempt=2)
+    assert statuses(probe.measure()) == ["ok"]
+
+
+@LINUX
+def test_no_child_outlives_its_worker(tmp_path: Path, side: Path) -> None:
+    probe = sleeper(tmp_path, side, 1, 0)
+    probe.plan(numbered(2))
+    with probe.running() as process:
+        wait_for(lambda: faulty.notes(side))
+        worker_process, child = process.member("--worker"), process.member("perfscribe.child")
+        assert worker_process and child
+        worker_process.kill()
+        wait_for(lambda: has_gone(child), 5)
+        assert process.wait() == 0, process.log()
+    assert statuses(probe.rows()) == ["ok", "ok"]
+    assert faulty.notes(side) == {"probe 0": 2, "probe 1": 1}
+
+
+@LINUX
+def test_neither_worker_nor_child_outlives_the_supervisor(tmp_path: Path, side: Path) -> None:
+    probe = sleeper(tmp_path, side, 60)
+    probe.plan(numbered(1))
+    with probe.running() as process:
+        wait_for(lambda: faulty.notes(side))
+        assert len(process.members()) == 3
+        psutil.Process(process.pid).kill()
+        wait_for(lambda: not process.members(), 5)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_job_asked_to_stop_ends_soon_and_blames_no_cell(tmp_path: Path, side: Path, number: signal.Signals) -> None:
+    probe = sleeper(tmp_path, side, 0, 60)
+    probe.plan(numbered(2))
+    for times in range(1, 4):  # more often than a cell may kill its job
+        with probe.running() as process:
+            wait_for(lambda times=times: faulty.notes(side)["probe 1"] == times)
+            os.kill(process.pid, number)
+            assert process.wait(10) == 128 + number, process.log()
+        assert f"stopped by {number.name}" in process.log()
+        assert "Traceback" not in process.log()
+        assert probe.events()[-1]["event"] == "interrupted"
+    (tmp_path / "root" / "perfscribe" / "experiments" / "probe" / "measure.py").write_text(
+        faulty.sleeping("probe", side, (0,))
+    )
+    assert statuses(probe.measure()) == ["ok", "ok"]
+    assert faulty.notes(side) == {"probe 0": 1, "probe 1": 4}
+
+
+# --- what stands and what is measured again ---------------------------------------------------------------------
+
+
+def test_finished_cells_are_not_measured_again(tmp_path: Path, side: Path) -> None:
+    probe = sleeper(tmp_path, side, 0)
+    probe.plan(numbered(2))
+    before = probe.measure()
+    probe.plan(numbered(3))
+    after = probe.measure()
+    assert [row["id"] for row in after][:2] == [row["id"] for row in before]
+    assert set(faulty.notes(side).values()) == {1} and len(faulty.notes(side)) == 3
+    probe.records_file.unlink()
+    assert probe.measure() == after
+
+
+@pytest.mark.parametrize("changed", [{"fingerprint": "0123456789abcdef"}, {"seed": 7}])
+def test_other_code_or_another_seed_measures_again(tmp_path: Path, side: Path, changed: dict[str, Any]) -> None:
+    probe = sleeper(tmp_path, side, 0)
+    probe.plan(numbered(1))
+    probe.measure()
+    probe.plan(numbered(1), **changed)
+    probe.measure()
+    assert faulty.notes(side) == {"probe 0": 2}
+
+
+def test_other_data_measure_again(tmp_path: Path, side: Path) -> None:
+    probe = sleeper(tmp_path, side, 0)
+    probe.plan([Cell({"n": 0}, data=("words",)), Cell({"n": 1})], datasets=["words"])
+    digest = probe.site / "data" / "words.digest"
+    digest.parent.mkdir(parents=True)
+    for arrays in ("aa", "aa", "bb"):
+        digest.write_text(f'{{"arrays": "{arrays}"}}')
+        probe.measure()
+    assert faulty.notes(side) == {"probe 0": 2, "probe 1": 1}
+
+
+def change_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    true = environment.identity
+    monkeypatch.setattr(environment, "identity", lambda libraries: {**true(libraries), "driver_version": "999"})
+
+
+@pytest.mark.parametrize(
+    ("policy", "again"), [("keep", {"raises", "segfault"}), ("remeasure", {"fine", "numpy_oom", "raises", "segfault"})]
+)
+def test_after_a_change_of_machine(
+    tmp_path: Path, side: Path, monkeypatch: pytest.MonkeyPatch, policy: str, again: set[str]
+) -> None:
+    probe = job(tmp_path, side, faulty.FAULTS)
+    probe.plan([Cell({"what": w}) for w in ("fine", "numpy_oom", "raises", "segfault")], on_identity_change=policy)
+    before = {row["factors"]["what"]: row for row in probe.measure()}
+    change_machine(monkeypatch)
+    after = {row["factors"]["what"]: row for row in probe.measure()}
+    assert {what for what in after if after[what]["id"] != before[what]["id"]} == again
+    environments = {row["environment"] for row in after.values()}
+    assert len(environments) == (2 if policy == "keep" else 1)
+    for name in environments:
+        assert (probe.site / "environments" / f"{name}.json").is_file()
+    monkeypatch.undo()
+    assert {row["factors"]["what"]: row for row in probe.measure()} == before, "back on the first machine"
+
+
+def test_unsupported_is_asked_anew(tmp_path: Path, side: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lacking = {"nsys": "nsys is missing"}
+    monkeypatch.setattr(
+        environment, "missing", lambda requires: next((lacking[r] for r in requires if r in lacking), None)
+    )
+    probe = sleeper(tmp_path, side, 0)
+    probe.plan([Cell({"n": 0}, requires=("nsys",)), Cell({"n": 1})])
+    for _ in range(2):
+        first, second = probe.measure()
+        assert (first["status"], first["reason"], second["status"]) == ("unsupported", "nsys is missing", "ok")
+    assert [event["event"] for event in probe.events()].count("record") == 2, "nothing new, nothing written"
+    lacking.clear()
+    assert statuses(probe.measure()) == ["ok", "ok"]
+    lacking["nsys"] = "nsys is missing"
+    assert statuses(probe.measure()) == ["ok", "ok"], "what was measured stands"
+    assert faulty.notes(side) == {"probe 0": 1, "probe 1": 1}
+
+
+def test_a_spent_time_budget_leaves_not_run(tmp_path: Path, side: Path) -> None:
+    probe = sleeper(tmp_path, side, 0.4)
+    probe.plan(numbered(6), budget_minutes=0.01)
+    rows = probe.measure()
+    ran = statuses(rows).count("ok")
+    assert 1 <= ran < 6
+    assert statuses(rows) == ["ok"] * ran + ["not_run"] * (6 - ran)
+    assert all(row["reason"] for row in rows[ran:])
+    probe.plan(numbered(6))
+    assert statuses(probe.measure()) == ["ok"] * 6
+    assert set(faulty.notes(side).values()) == {1}
+
+
+def test_a_skipped_cell_is_not_run(tmp_path: Path, side: Path) -> None:
+    probe = sleeper(tmp_path, side, 0)
+    probe.plan([*numbered(1), Cell({"n": 1}, skip="preset cpu")])
+    assert [(row["status"], row["reason"]) for row in probe.measure()] == [("ok", ""), ("skipped", "preset cpu")]
+    assert faulty.notes(side) == {"probe 0": 1}
+
+
+def test_replay_writes_records_and_measures_nothing(
+    tmp_path: Path, side: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    probe = sleeper(tmp_path, side, 0)
+    probe.plan(numbered(2))
+    before = probe.measure()
+    probe.records_file.unlink()
+    change_machine(monkeypatch)
+    probe.plan(numbered(3), on_identity_change="remeasure")
+    worker.replay(probe.plan_file, probe.root, probe.site, probe.records_file)
+    assert probe.rows()[:2] == before
+    assert statuses(probe.rows()) == ["ok", "ok", "not_run"]
+    assert sum(faulty.notes(side).values()) == 2
