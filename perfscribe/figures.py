@@ -6,6 +6,7 @@ Written as SVG and PNG, byte for byte the same from the same tables and library 
 from __future__ import annotations
 
 import io
+import math
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,9 @@ from perfscribe import files
 
 matplotlib.use("agg")
 from matplotlib import pyplot as plt
+from matplotlib import ticker
 
+LABEL_POINTS = 8
 # Okabe and Ito's palette, darkest first; readable in grey through the markers that go with it.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
@@ -91,24 +94,41 @@ def lines(
 
     spread: the column of interquartile ranges; a row that has a text there (one sample) gets no bar.
     """
+    ends: list[tuple[str, float, float, str]] = []
     for number, (level, group) in enumerate(rows.groupby(by, sort=False)):
         group = group.sort_values(x)
         xs, ys = group[x].astype(float), group[y].astype(float)
         colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
         bars = pd.to_numeric(group[spread], errors="coerce") / 2 if spread else None
         axes.errorbar(xs, ys, yerr=bars, color=colour, marker=marker, markersize=4, linewidth=1.2, capsize=2)
+        ends.append((label(level), float(xs.iloc[-1]), float(ys.iloc[-1]), colour))
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_locator(ticker.NullLocator())
+    axes.margins(x=0.15)
+    _label_ends(axes, ends)
+
+
+def _label_ends(axes: Any, ends: list[tuple[str, float, float, str]]) -> None:
+    """Label lines at their right ends, each label pushed up as far as it would cover the one below it."""
+    height = axes.get_figure().get_size_inches()[1] * 72 * 0.7  # of the axes, in points, roughly
+    low, high = (math.log10(limit) for limit in axes.get_ylim())
+    taken = -math.inf
+    for text, x, y, colour in sorted(ends, key=lambda end: end[2]):
+        at = (math.log10(y) - low) / (high - low) * height
+        shown_at = max(at, taken + LABEL_POINTS)
+        taken = shown_at
         axes.annotate(
-            label(level),
-            (xs.iloc[-1], ys.iloc[-1]),
-            xytext=(5, 0),
+            text,
+            (x, y),
+            xytext=(6, shown_at - at),
             textcoords="offset points",
             color=colour,
             va="center",
-            fontsize=8,
+            fontsize=LABEL_POINTS,
         )
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
-    axes.margins(x=0.12)
 
 
 def mark_statuses(axes: Any, rows: pd.DataFrame, x: str) -> None:
@@ -134,6 +154,7 @@ def mark_statuses(axes: Any, rows: pd.DataFrame, x: str) -> None:
 
 
 def power_of_two_ticks(axes: Any, levels: Sequence[float]) -> None:
-    """Label the x axis with the levels themselves."""
-    axes.set_xticks(list(levels), [f"{level:g}" for level in levels])
+    """Label the x axis with the levels themselves; multiples of 1024 in k, so that labels stay apart."""
+    named = [f"{level / 1024:g}k" if level >= 1024 and level % 1024 == 0 else f"{level:g}" for level in levels]
+    axes.set_xticks(list(levels), named)
     axes.minorticks_off()

@@ -51,7 +51,7 @@ def find(finding_id: str, tables: Iterable[str], compute: Callable[[], str | tup
     try:
         answer = compute()
     except CannotTell as reason:
-        return Finding(finding_id, f"Cannot tell here: {reason}.", "cannot tell", tuple(tables))
+        return Finding(finding_id, f"{reason}.", "cannot tell", tuple(tables))
     text, verdict = answer if isinstance(answer, tuple) else (answer, "answered")
     return Finding(finding_id, text, verdict, tuple(tables))
 

@@ -77,10 +77,8 @@ def import_closure(module: str, root: Path) -> dict[str, Path]:
         if name in found or path is None:
             continue
         found[name] = path
-        for imported in _imported_names(path, name):
-            if imported.split(".")[0] == PACKAGE:
-                waiting.extend(_parents(imported))
-        waiting.extend(_parents(name))
+        waiting.extend(imported for imported in _imported_names(path, name) if imported.split(".")[0] == PACKAGE)
+        waiting.extend(_parents(name))  # importing a module runs the code of the packages that hold it
     return found
 
 

@@ -121,7 +121,7 @@ def own_section(config: Mapping[str, Any], experiment: str) -> dict[str, Any]:
 
 
 def planned_cells(raw: Mapping[str, Any], experiment: str, preset: str) -> list[Cell]:
-    """The preset's cells by ascending cost, then those of the full grid that the preset leaves out, as skipped."""
+    """The preset's cells in their tables' order, then those of the full grid that the preset leaves out, as skipped."""
     module = importlib.import_module(measure_module(experiment))
     own = list(module.cells(own_section(resolve(raw, preset), experiment)))
     full = module.cells(own_section(resolve(raw, FULL_PRESET), experiment)) if preset != FULL_PRESET else []
@@ -133,7 +133,7 @@ def planned_cells(raw: Mapping[str, Any], experiment: str, preset: str) -> list[
         for cell in full
         if files.canonical(dict(cell.factors)) not in seen
     ]
-    return sorted(own, key=lambda cell: (bool(cell.skip), cell.cost)) + left_out
+    return own + left_out
 
 
 def _measure_units(plan: Plan, raw: Mapping[str, Any], config: Mapping[str, Any], experiment: str, root: Path) -> None:
@@ -141,6 +141,8 @@ def _measure_units(plan: Plan, raw: Mapping[str, Any], config: Mapping[str, Any]
     cells = planned_cells(raw, experiment, plan.preset)
     module = measure_module(experiment)
     shards = min(section["shards"], max(1, sum(not cell.skip for cell in cells)))
+    # Measured in ascending cost, so that a run cut short has most of its cells; shown in the order of the levels.
+    by_cost = sorted(enumerate(cells), key=lambda pair: (bool(pair[1].skip), pair[1].cost))
     plan.shards[experiment] = shards
     plan.experiment_datasets[experiment] = sorted({name for cell in cells if not cell.skip for name in cell.data})
     common = {
@@ -155,11 +157,11 @@ def _measure_units(plan: Plan, raw: Mapping[str, Any], config: Mapping[str, Any]
         "datasets": plan.experiment_datasets[experiment],
     }
     for shard in range(shards):
-        dealt = cells[shard::shards]  # breadth first: each shard gets cells of every cost
+        dealt = by_cost[shard::shards]  # breadth first: each shard gets cells of every cost
         plan.units[f"measure-{experiment}-{shard}"] = {
             **common,
             "shard": shard,
-            "cells": [cell_to_json(cell) for cell in dealt],
+            "cells": [{"position": position, **cell_to_json(cell)} for position, cell in dealt],
         }
 
 

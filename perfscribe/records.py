@@ -112,9 +112,9 @@ def merge_rounds(rows: Iterable[Mapping[str, Any]]) -> list[Record]:
 
 
 def load(paths: Iterable[Path]) -> list[Record]:
-    """All cells of an experiment from its records files, in plan order across shards, by ascending cost."""
+    """All cells of an experiment from its records files, in the order of their levels, whatever the shards."""
     rows = [row for path in paths for row in files.read_json_lines(path)]
-    return merge_rounds(sorted(rows, key=lambda row: (row["status"] == "skipped", row.get("order", 0))))
+    return merge_rounds(sorted(rows, key=lambda row: row.get("order", 0)))
 
 
 def load_by_experiment(paths: Iterable[Path]) -> dict[str, list[Record]]:

@@ -188,11 +188,12 @@ class Filler:
         return f"![{caption}](figures/{figure_id}.svg)\n\n*{caption}*"
 
     def finding(self, finding_id: str) -> str:
-        """A finding's sentence and verdict."""
+        """A finding's verdict and sentence."""
         if finding_id not in self.findings:
             return self._in_place_of("finding", finding_id)
         finding = self.findings[finding_id]
-        return f"**{finding.verdict.capitalize()}.** {finding.text}"
+        verdict = "Cannot tell here:" if finding.verdict == "cannot tell" else f"{finding.verdict.capitalize()}."
+        return f"**{verdict}** {finding.text}"
 
     def notes(self, name: str) -> str:
         """What people wrote in report/notes/<site>/<name>.md, nothing where there is no such file."""

@@ -26,6 +26,8 @@ GIB = 2**30
 MIB = 2**20
 # From how many neighbouring rows on that lack figures for one reason the report shows one row for all.
 FOLDED_FROM = 3
+# Published figures stand as their source prints them; those with more digits, as after a conversion, are rounded.
+LONGEST_PUBLISHED_DIGITS, PUBLISHED_DIGITS = 7, 5
 ROW_COLUMNS = ("status", "reason", "flags", "environment")
 # What the CSV holds where a row has no reason, no flag or no environment.
 NOTHING = "none"
@@ -277,8 +279,12 @@ def _shown(text: str, column: Mapping[str, Any], row: Mapping[str, str]) -> str:
     figure = _number(text)
     if figure is None:
         return text
+    if column["exact"] and figure == int(figure) and abs(figure) < 1e15:
+        return f"{figure:.0f}"
+    if column["kind"] == "published" and len(re.sub(r"e.*|\D", "", text).lstrip("0")) > LONGEST_PUBLISHED_DIGITS:
+        return format_figure(figure, digits=PUBLISHED_DIGITS)
     if column["exact"]:
-        return f"{figure:.0f}" if figure == int(figure) and abs(figure) < 1e15 else text
+        return text
     spread = _number(row.get(column["spread"], "")) if column["spread"] else None
     return format_figure(figure, spread)
 

@@ -54,7 +54,6 @@ class Task:
     cell: dict[str, Any]
     key: str
     round: int
-    order: int
     data_digest: str
 
     @property
@@ -174,12 +173,12 @@ class Shard:
         digests = {name: self._data_digest(name) for name in self.plan["datasets"]}
         tasks = []
         for number in range(1, self.plan["rounds"] + 1):
-            for order, cell in enumerate(self.plan["cells"]):
+            for cell in self.plan["cells"]:
                 digest = "+".join(digests.get(name, "") for name in cell["data"])
                 key = cell_key(
                     self.plan["experiment"], cell["factors"], self.plan["fingerprint"], digest, self.plan["seed"]
                 )
-                tasks.append(Task(cell, key, number, order, digest))
+                tasks.append(Task(cell, key, number, digest))
         return tasks
 
     def _data_digest(self, dataset: str) -> str:
@@ -226,7 +225,7 @@ class Shard:
             record = self.fields(task, status="skipped", reason=task.cell["skip"])
         else:
             record = found or self.fields(task, status="not_run", reason="not measured yet")
-        return {**record, "order": task.order}
+        return {**record, "order": task.cell["position"]}
 
     def write_records(self, out: Path, identity: str | None) -> list[dict[str, Any]]:
         """Write the shard's records from the journal; returns them."""

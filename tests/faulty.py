@@ -44,6 +44,21 @@ def run(cell):
 config_seconds = SECONDS
 """
 
+WAITING = """def cells(config):
+    return [Cell({"n": n}, cost=n) for n in config["n"]]
+
+
+def run(cell):
+    import time
+
+    note("start", cell)
+    for _ in range(6000):
+        if cell["n"] == 0 or os.path.exists(SIDE_FILE + ".open"):
+            return done(cell)
+        time.sleep(0.02)
+    raise TimeoutError("nobody opened the gate")
+"""
+
 FAULTS = """def cells(config):
     return [Cell({"what": what}, cost=n) for n, what in enumerate(config["what"])]
 
@@ -58,18 +73,6 @@ def fine(cell):
 
 
 fine_too = fine_still = fine
-
-
-def torch_oom(cell):
-    import torch
-
-    return torch.empty(1 << 50, dtype=torch.uint8)
-
-
-def numpy_oom(cell):
-    import numpy
-
-    return numpy.empty(1 << 50, dtype=numpy.uint8)
 
 
 def bare_oom(cell):
@@ -164,6 +167,33 @@ def unsupported(cell):
 """
 
 
+# Apart from the others, as each fresh process of an experiment imports its libraries first.
+MEMORY = """def cells(config):
+    return [Cell({"what": what}, cost=n) for n, what in enumerate(config["what"])]
+
+
+def run(cell):
+    note("start", cell)
+    return globals()[cell["what"]](cell)
+
+
+def fine(cell):
+    return done(cell)
+
+
+def torch_oom(cell):
+    import torch
+
+    return torch.empty(1 << 50, dtype=torch.uint8)
+
+
+def numpy_oom(cell):
+    import numpy
+
+    return numpy.empty(1 << 50, dtype=numpy.uint8)
+"""
+
+
 def source(experiment: str, side_file: Path, body: str) -> str:
     """Text of a measure.py whose cells note their executions in side_file."""
     return NOTES.format(side_file=str(side_file), experiment=experiment) + body
@@ -172,6 +202,11 @@ def source(experiment: str, side_file: Path, body: str) -> str:
 def sleeping(experiment: str, side_file: Path, seconds: tuple[float, ...]) -> str:
     """One whose cells n take seconds[n % len(seconds)]."""
     return source(experiment, side_file, SLEEPING.replace("SECONDS", repr(seconds)))
+
+
+def open_gate(side_file: Path) -> None:
+    """Let the cells of WAITING end; all but n=0 wait for this."""
+    Path(f"{side_file}.open").touch()
 
 
 def notes(side_file: Path, what: str = "start") -> Counter[str]:

@@ -50,7 +50,7 @@ class ShardJob:
             "seed": 0,
             "datasets": [],
             "shard": 0,
-            "cells": [cell_to_json(cell) for cell in cells],
+            "cells": [{"position": n, **cell_to_json(cell)} for n, cell in enumerate(cells)],
         }
         files.write_json(self.plan_file, unit | fields)
         options = {self.experiment: {"isolation": isolation, "timeout_s": timeout_s}}

@@ -226,8 +226,8 @@ REFUSED: dict[str, tuple[Any, tuple[str, ...]]] = {
     ),
     "inner list": (section("end_to_end", single_length={"seq_len": [64]}), (f"{E}.single_length.seq_len", "[64]")),
     "negative warm-up": (
-        section("end_to_end", single_length={"warmup_steps": [-1]}),
-        (f"{E}.single_length.warmup_steps[0]", "-1", "from 0"),
+        section("warmup", warmup_steps=[-1]),
+        ("experiments.warmup.warmup_steps[0]", "-1", "from 0"),
     ),
     "features and heads": (section("io_formats", features=500), (f"{IO}.features", "500", "a multiple of 8")),
     "format": (section("io_formats", format=["hdf5-gzip"]), (f"{IO}.format[0]", "nearest is hdf5_gzip")),
@@ -349,7 +349,7 @@ def test_homework_grid_of_the_gpu_preset() -> None:
     assert (experiments["attention"]["batch"], experiments["attention"]["passes"]) == (8, 100)
     assert experiments["end_to_end"]["size"] == ["small", "medium", "large", "xl", "2.7B"]
     assert experiments["end_to_end"]["single_length"]["dtype"] == ["fp16"]
-    assert experiments["io_formats"]["training_samples"] is None
+    assert experiments["io_formats"]["training_samples"] == 512
 
 
 def test_config_yaml_states_the_defaults() -> None:
@@ -494,7 +494,7 @@ GOOD = {
     "whole number for a number": "experiments: {attention: {timeout_s: 5}}\n",
     "null": "budget_minutes: ~\n",
     "empty sections": "experiments: {attention: {}}\n",
-    "empty extras": "experiments: {end_to_end: {single_length: {dtype: [], warmup_steps: []}}}\n",
+    "empty extras": "experiments: {end_to_end: {single_length: {dtype: []}}}\n",
     "all samples": "experiments: {io_formats: {training_samples: null}}\n",
 }
 

@@ -31,7 +31,7 @@ SETTINGS: dict[str, Any] = {
     "preset": "tiny",
     "experiments": {
         "attention": {"seq_len": [16, 32], "head_dim": [8]},
-        "end_to_end": {"size": ["nano"], "seq_len": [16], "single_length": {"seq_len": 16, "warmup_steps": []}},
+        "end_to_end": {"size": ["nano"], "seq_len": [16], "single_length": {"seq_len": 16}},
         "io_formats": {"format": ["memory", "npy"], "cache": ["warm"]},
     },
 }

@@ -133,6 +133,24 @@ def test_a_published_figure_stands_beside_every_status(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("figure", "text"),
+    [
+        (10.0021, "10.0021"),
+        (9.953125, "9.953125"),
+        (672928.0, "672928"),
+        (423183360.0, "423183360"),
+        (0.09778887033462524, "0.097789"),
+        (171.45274579524994, "171.45"),
+        (-0.00012345678912, "-0.00012346"),
+        (1.2345e-7, "1.2345e-07"),
+        ("torch.bfloat16", "torch.bfloat16"),
+    ],
+)
+def test_published_figures_stand_as_their_source_prints_them(tmp_path: Path, figure: Any, text: str) -> None:
+    assert shown(tmp_path, t.Column("x", "X", lambda r: figure, kind="published", exact=True)) == [text]
+
+
+@pytest.mark.parametrize(
     ("samples", "median"),
     [
         ([123.456] * 3, "123"),

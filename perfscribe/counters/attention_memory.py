@@ -29,6 +29,7 @@ class AttentionCall:
 
     element_bytes: of the tensors, 4 for fp32 and tf32, 2 for bf16 and fp16.
     masked: with a boolean (seq_len, seq_len) mask.
+    device: cpu or cuda.
     cublas_handles: CUDA: 1 before the first backward pass of the process, 2 from then on; 0 on the CPU.
     """
 
@@ -39,6 +40,7 @@ class AttentionCall:
     element_bytes: int = 4
     masked: bool = False
     cublas_handles: int = 2
+    device: str = "cuda"
 
     @property
     def tensor_bytes(self) -> int:
@@ -62,7 +64,11 @@ def forward_peak(call: AttentionCall) -> Items:
 
 
 def backward_peak(call: AttentionCall) -> Items:
-    """Peak of the backward pass: three N×N matrices (softmax, its gradient, the scores' gradient)."""
+    """Peak of the backward pass: three N×N matrices (softmax, its gradient, the scores' gradient), on CUDA four.
+
+    There softmax's backward first multiplies gradient and output into a matrix of its own
+    (aten/src/ATen/native/cuda/SoftMax.cu, softmax_backward_cuda_out).
+    """
     ledger, saved = _forward(call)
     scaled, weights = saved
     new, free = ledger.new, ledger.free
@@ -70,6 +76,7 @@ def backward_peak(call: AttentionCall) -> Items:
     new(GRADIENTS, call.tensor_bytes)  # of v
     of_weights = new(MATRIX_GRADIENTS, call.matrix_bytes)
     of_scores = new(MATRIX_GRADIENTS, call.matrix_bytes)
+    free(new(MATRIX_GRADIENTS, call.matrix_bytes if call.device == "cuda" else 0))
     free(of_weights, weights)
     if call.masked:
         of_masked = of_scores

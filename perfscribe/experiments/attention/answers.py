@@ -29,6 +29,7 @@ def predicted_items(factors: Mapping[str, Any]) -> dict[str, Items]:
         head_dim=factors["head_dim"],
         element_bytes=2 if factors["dtype"] in ("bf16", "fp16") else 4,
         cublas_handles=2 if factors["device"] == "cuda" else 0,
+        device=factors["device"],
     )
     return {"before_backward": model.before_backward(call), "peak": model.backward_peak(call)}
 
@@ -78,7 +79,7 @@ def _one_width(rows: pd.DataFrame) -> pd.DataFrame:
 
 def exponents(rows: pd.DataFrame) -> str:
     """Fitted exponents of time and memory in N, over the longest lengths."""
-    curve = _one_width(need(rows, 3, "sequence lengths")).tail(4)
+    curve = _one_width(need(rows, 3, "sequence lengths")).tail(3)
     lengths = [float(n) for n in curve["seq_len"]]
     parts = []
     for column, name in (

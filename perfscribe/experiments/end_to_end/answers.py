@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import pandas as pd
 
 from perfscribe.experiments.end_to_end.predictions import PHASES
@@ -12,11 +9,6 @@ from perfscribe.findings import CannotTell, need
 from perfscribe.statistics import format_figure
 
 ALLOWED_ERROR = 0.05
-
-
-def study_key(factors: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What the cells of one curve of the warm-up study have in common."""
-    return tuple(factors[name] for name in ("device", "size", "seq_len", "dtype", "batch", "timed_steps"))
 
 
 def _floats(rows: pd.DataFrame, column: str) -> pd.Series:
@@ -61,32 +53,6 @@ def difference(rows: pd.DataFrame) -> str:
         f"Backward by difference is {ratio.median():.3g} times backward measured (median over {len(rows)} cells, "
         f"{ratio.min():.3g} to {ratio.max():.3g}): without the synchronisation between the two, launching backward "
         f"overlaps with forward's work, and the difference of two noisy figures carries the noise of both."
-    )
-
-
-def warmup(rows: pd.DataFrame) -> str:
-    """What the first steps cost without warm-up."""
-    cold = rows[rows["warmup_steps"] == 0]
-    warm = rows[rows["warmup_steps"] == rows["warmup_steps"].max()] if len(rows) else rows
-    need(cold, 1, "cells without warm-up")
-    sentences = []
-    for _, row in cold.iterrows():
-        same = warm[(warm["size"] == row["size"]) & (warm["dtype"] == row["dtype"])]
-        if same.empty:
-            continue
-        steady = float(same["full_step_ms"].iloc[0])
-        sentences.append(
-            f"{row['size']}: first step {format_figure(float(row['first_step_ms']))} ms against a steady "
-            f"{format_figure(steady)} ms, mean forward {format_figure(float(row['forward_ms_mean']))} ms with a "
-            f"standard deviation of {format_figure(float(row['forward_ms_std']))} ms"
-        )
-    if not sentences:
-        raise CannotTell("no size was measured both with and without warm-up")
-    return (
-        "Without warm-up: "
-        + "; ".join(sentences)
-        + ". The first steps pay for loading and choosing kernels, for the allocator's first blocks and for "
-        "optimizer state; a worker that measures several cells has paid part of that before, so later sizes show less."
     )
 
 

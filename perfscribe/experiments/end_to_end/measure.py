@@ -21,14 +21,12 @@ CHECKED_TOKENS = 32
 
 
 def cells(config: Mapping[str, Any]) -> list[Cell]:
-    """Size x context x dtype, then at one context the dtypes and numbers of warm-up steps asked for there alone."""
+    """Size x context x dtype, then at one context the dtypes asked for there alone."""
     single = config["single_length"]
     everywhere = {name: config[name] for name in ("device", "size", "seq_len", "dtype")}
     wanted: list[dict[str, Level]] = [{**levels, "warmup_steps": config["warmup_steps"]} for levels in grid(everywhere)]
     at_one = {"device": config["device"], "size": config["size"], "seq_len": [single["seq_len"]]}
-    half = {**at_one, "dtype": single["dtype"], "warmup_steps": [config["warmup_steps"]]}
-    study = {**at_one, "dtype": [single["warmup_dtype"]], "warmup_steps": single["warmup_steps"]}
-    for levels in (*grid(half), *grid(study)):
+    for levels in grid({**at_one, "dtype": single["dtype"], "warmup_steps": [config["warmup_steps"]]}):
         if levels not in wanted:
             wanted.append(levels)
     fixed = {"batch": config["batch"], "timed_steps": config["timed_steps"]}

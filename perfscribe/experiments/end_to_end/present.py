@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -13,33 +12,19 @@ from perfscribe import tables as t
 from perfscribe.experiments.end_to_end import answers, predictions
 from perfscribe.findings import Finding, find
 from perfscribe.records import Record
-from perfscribe.statistics import steady_from
 from perfscribe.tables import GIB, Table
 
 TABLES = (
     "cs336.benchmarking_script",
-    "cs336.benchmarking_warmup",
-    "cs336.benchmarking_steps",
     "cs336.benchmarking_rates",
     "cs336.benchmarking_memory",
     "cs336.benchmarking_published",
 )
-FIGURES = ("cs336.benchmarking_times", "cs336.benchmarking_steps")
+FIGURES = ("cs336.benchmarking_times",)
 TIMER_NOTE = (
     "Host clock, the device synchronised before and after each phase. Forward keeps its graph and ends with the loss; "
     "backward by difference is forward and backward timed as one minus forward, as a write-up does it."
 )
-STANDARD_WARMUP = 5
-
-
-def _cells(records: Mapping[str, list[Record]], standard: bool) -> list[Record]:
-    """The grid itself, or the cells of every number of warm-up steps at the one context of the study."""
-    cells = records["end_to_end"]
-    if standard:
-        return [record for record in cells if record.factors["warmup_steps"] == STANDARD_WARMUP]
-    others = [record for record in cells if record.factors["warmup_steps"] != STANDARD_WARMUP]
-    kinds = {answers.study_key(record.factors) for record in others}
-    return [record for record in cells if answers.study_key(record.factors) in kinds]
 
 
 def _factors(*more: t.Column) -> list[t.Column]:
@@ -53,22 +38,18 @@ def _factors(*more: t.Column) -> list[t.Column]:
 
 
 def tables(records: Mapping[str, list[Record]]) -> list[Table]:
-    """Times as asked; the study of warm-up; rates; memory beside its prediction; published figures beside ours."""
-    grid, study = _cells(records, True), _cells(records, False)
+    """Times as asked; rates; memory beside its prediction; published figures beside ours."""
+    cells = records["end_to_end"]
     return [
-        t.make(TABLES[0], "Forward, backward, optimizer: batch 4, AdamW", grid, _time_columns(), [TIMER_NOTE]),
-        t.make(TABLES[1], "The same steps after fewer warm-up steps", study, _warmup_columns(), [WARMUP_NOTE]),
-        t.make(TABLES[2], "Every single step of the study", _single_steps(study), _step_columns()),
-        t.make(TABLES[3], "Tokens a second and model FLOP utilisation", grid, _rate_columns(), predictions.RATE_NOTES),
-        t.make(TABLES[4], "Parameters and peak memory, predicted and measured", grid, _memory_columns(), [MEMORY_NOTE]),
-        t.make(TABLES[5], "Beside published figures", grid, _published_columns(), [PUBLISHED_NOTE]),
+        t.make(TABLES[0], "Forward, backward, optimizer: batch 4, AdamW", cells, _time_columns(), [TIMER_NOTE]),
+        t.make(TABLES[1], "Tokens a second and model FLOP utilisation", cells, _rate_columns(), predictions.RATE_NOTES),
+        t.make(
+            TABLES[2], "Parameters and peak memory, predicted and measured", cells, _memory_columns(), [MEMORY_NOTE]
+        ),
+        t.make(TABLES[3], "Beside published figures", cells, _published_columns(), [PUBLISHED_NOTE]),
     ]
 
 
-WARMUP_NOTE = (
-    "Steady from: the first step, warm-up counted, after which a rolling median stays within 1 % of the last steps' "
-    "median. No step is dropped from the samples."
-)
 MEMORY_NOTE = (
     "Measured: peak of torch's allocator in an untimed pass a phase; predicted: by counting the tensors that our "
     "implementation holds (perfscribe/counters). The optimizer step includes its temporaries."
@@ -99,49 +80,6 @@ def _time_columns() -> list[t.Column]:
         t.median("forward_no_grad_ms", "Forward under no_grad (ms)"),
         t.median("full_step_ms", "Full step (ms)"),
         t.count("forward_ms"),
-    ]
-
-
-def _steady(record: Record) -> Any:
-    steps = record.warmup.get("full_step_ms", [[]])[0] + record.samples["full_step_ms"][0]
-    found = steady_from(steps)
-    return "never within 1 %" if found is None else found
-
-
-def _warmup_columns() -> list[t.Column]:
-    return [
-        *_factors(t.factor("warmup_steps", "Warm-up steps")),
-        t.mean("forward_ms", "Forward, mean (ms)"),
-        t.std("forward_ms", "Std (ms)"),
-        t.median("forward_ms", "Forward, median (ms)"),
-        t.mean("backward_ms", "Backward, mean (ms)"),
-        t.std("backward_ms", "Std (ms)"),
-        t.derived("first_step_ms", "First timed step (ms)", lambda r: r.samples["full_step_ms"][0][0]),
-        t.median("full_step_ms", "Full step, median (ms)"),
-        t.derived("steady_from", "Steady from step", _steady, exact=True),
-        t.count("full_step_ms"),
-    ]
-
-
-def _single_steps(study: list[Record]) -> list[Record]:
-    """One record a step, warm-up steps first; a cell without figures stays one row."""
-    rows: list[Record] = []
-    for record in study:
-        if not record.ok:
-            rows.append(replace(record, factors={**record.factors, "step": "all"}))
-            continue
-        before = record.warmup.get("full_step_ms", [[]])[0]
-        for number, time_ms in enumerate([*before, *record.samples["full_step_ms"][0]], start=1):
-            values = {"step_ms": time_ms, "kind": "warm-up" if number <= len(before) else "timed"}
-            rows.append(replace(record, factors={**record.factors, "step": number}, samples={}, values=values))
-    return rows
-
-
-def _step_columns() -> list[t.Column]:
-    return [
-        *_factors(t.factor("warmup_steps", "Warm-up steps"), t.factor("step", "Step")),
-        t.value("kind", "Kind", exact=True),
-        t.value("step_ms", "Full step (ms)"),
     ]
 
 
@@ -190,35 +128,21 @@ def _published_columns() -> list[t.Column]:
 
 
 def findings(tables: Mapping[str, Table]) -> list[Finding]:
-    """How time grows with size, what warm-up does, how good the predictions are."""
-    times, warm, _, rates, memory = (tables[name] for name in TABLES[:5])
+    """How time grows with size, what the two ways to time backward say, how good the predictions are."""
+    times, rates, memory = (tables[name].ok for name in TABLES[:3])
     return [
-        find("cs336.benchmarking_sizes", TABLES[:1], lambda: answers.sizes(times.ok)),
-        find("cs336.benchmarking_spread", TABLES[:1], lambda: answers.spread(times.ok)),
-        find("cs336.benchmarking_difference", TABLES[:1], lambda: answers.difference(times.ok)),
-        find("cs336.benchmarking_warmup", TABLES[1:2], lambda: answers.warmup(warm.ok)),
-        find("cs336.benchmarking_rates", TABLES[3:4], lambda: answers.rates(rates.ok)),
-        find("cs336.benchmarking_memory", TABLES[4:5], lambda: answers.memory(memory.ok)),
+        find("cs336.benchmarking_sizes", TABLES[:1], lambda: answers.sizes(times)),
+        find("cs336.benchmarking_spread", TABLES[:1], lambda: answers.spread(times)),
+        find("cs336.benchmarking_difference", TABLES[:1], lambda: answers.difference(times)),
+        find("cs336.benchmarking_rates", TABLES[1:2], lambda: answers.rates(rates)),
+        find("cs336.benchmarking_memory", TABLES[2:3], lambda: answers.memory(memory)),
     ]
 
 
 def figures(tables: Mapping[str, Table]) -> list[f.Figure]:
-    """Time of a full step over context, and every single step after 0, 1, 2 and 5 warm-up steps."""
-    times, steps = tables[TABLES[0]], tables[TABLES[2]]
-    return [
-        f.Figure(
-            FIGURES[0],
-            "Median time of a full training step over context length; one panel a dtype, one line a size.",
-            lambda canvas: _draw_times(canvas, times),
-        ),
-        f.Figure(
-            FIGURES[1],
-            "Every step from the first on, warm-up steps hollow: forward, backward and optimizer together; one panel a "
-            "number of warm-up steps, one line a size.",
-            lambda canvas: _draw_steps(canvas, steps),
-            (7.0, 4.2),
-        ),
-    ]
+    """Time of a full step over context."""
+    caption = "Median time of a full training step over context length; one panel a dtype, one line a size."
+    return [f.Figure(FIGURES[0], caption, lambda canvas: _draw_times(canvas, tables[TABLES[0]]))]
 
 
 def _draw_times(canvas: Any, table: Table) -> None:
@@ -238,20 +162,3 @@ def _lines(axes: Any, rows: pd.DataFrame, y: str) -> None:
         return
     f.lines(axes, rows, "seq_len", y, "size")
     f.power_of_two_ticks(axes, sorted(set(rows["seq_len"].astype(float))))
-
-
-def _draw_steps(canvas: Any, table: Table) -> None:
-    rows = table.ok
-    levels = sorted(set(rows["warmup_steps"])) or [0]
-    for axes, level in zip(canvas.subplots(1, len(levels), sharey=True, squeeze=False)[0], levels, strict=True):
-        chosen = rows[rows["warmup_steps"] == level]
-        axes.set_title(f"warm-up {level}")
-        if chosen.empty:
-            f.no_data(axes, "no cell was measured")
-            continue
-        f.lines(axes, chosen, "step", "step_ms", "size")
-        waiting = chosen[chosen["kind"] == "warm-up"]
-        axes.plot(waiting["step"].astype(float), waiting["step_ms"].astype(float), "o", color="white", markersize=2)
-        axes.set_xscale("linear")
-        axes.set_xlabel("Step")
-    canvas.axes[0].set_ylabel("Full step (ms)")

@@ -1,0 +1,186 @@
+"""Figures: the same bytes each time, who measured it in the foot, statuses where they happened, never empty."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import struct
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import unmeasured
+from matplotlib import pyplot as plt
+from workspace import ROOT
+
+from perfscribe import figures as f
+from perfscribe import plan
+
+FOOTER = "site demo: 8 × NVIDIA H200 · n = 5 a cell · environment 0123456789ab · commit 0123456789"
+ROWS = pd.DataFrame(
+    {
+        "seq_len": [256, 512, 256, 512],
+        "time_ms": [1.0, 4.0, 2.0, 8.0],
+        "time_ms_iqr": [0.1, 0.2, "one sample", 0.5],
+        "head_dim": [16, 16, 64, 64],
+    },
+    dtype=object,
+)
+ENDED = pd.DataFrame({"seq_len": [256, 1024, 1024, 2048], "status": ["ok", "oom", "timeout", "skipped"]}, dtype=object)
+
+# Draws the figure of draw() below in a process of its own.
+PROGRAM = """import sys
+from pathlib import Path
+sys.path[:0] = sys.argv[1:3]
+import test_figures
+test_figures.write(Path(sys.argv[3]))
+"""
+
+
+def draw(canvas: Any) -> None:
+    """Two panels: lines with bars and a mark; empty axes."""
+    left, right = canvas.subplots(1, 2)
+    f.lines(left, ROWS, "seq_len", "time_ms", "head_dim", lambda width: f"d {width}", "time_ms_iqr")
+    f.power_of_two_ticks(left, [256, 512])
+    f.mark_statuses(left, ENDED, "seq_len")
+    left.set_xlabel("Sequence length")
+    left.set_ylabel("Time (ms)")
+    f.no_data(right, "no cell was measured")
+
+
+def write(folder: Path, draw: Callable[[Any], None] = draw, footer: str = FOOTER) -> tuple[str, bytes]:
+    """The figure's SVG and PNG."""
+    f.write(f.Figure("cs336.time", "Time over length.", draw), folder, footer)
+    return (folder / "cs336.time.svg").read_text(), (folder / "cs336.time.png").read_bytes()
+
+
+def texts(svg: str) -> list[str]:
+    """Everything written in an SVG; letters are outlines there, so that the texts stand in comments."""
+    return [text.strip() for text in re.findall(r"<!--(.*?)-->", svg, flags=re.DOTALL)]
+
+
+@pytest.fixture
+def axes() -> Any:
+    canvas, axes = plt.subplots()
+    yield axes
+    plt.close(canvas)
+
+
+# --- files ------------------------------------------------------------------------------------------------------
+
+
+def test_two_processes_draw_the_same_bytes(tmp_path: Path) -> None:
+    for number in ("1", "2"):
+        command = [sys.executable, "-c", PROGRAM, str(ROOT), str(ROOT / "tests"), str(tmp_path / number)]
+        env = {**os.environ, "PYTHONHASHSEED": number, "TZ": f"UTC{number}", "SOURCE_DATE_EPOCH": number}
+        subprocess.run(command, cwd=tmp_path, env=env, check=True)
+    for name in ("cs336.time.svg", "cs336.time.png"):
+        first, second = ((tmp_path / number / name).read_bytes() for number in ("1", "2"))
+        assert first == second and len(first) > 5000
+
+
+def test_nothing_of_the_machine_is_in_the_files(tmp_path: Path) -> None:
+    svg, png = write(tmp_path)
+    assert "<dc:date>" not in svg and "Matplotlib" not in svg
+    kinds, position = [], 8
+    while position < len(png):
+        length, kind = struct.unpack(">I4s", png[position : position + 8])
+        kinds.append(kind)
+        position += 12 + length
+    assert set(kinds) <= {b"IHDR", b"pHYs", b"IDAT", b"IEND"}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cs336.time.png", "cs336.time.svg"]
+
+
+def test_the_foot_says_who_measured(tmp_path: Path) -> None:
+    written = texts(write(tmp_path)[0])
+    assert FOOTER in " ".join(written)
+
+
+def test_a_long_foot_is_broken_into_lines(tmp_path: Path) -> None:
+    long = " · ".join([FOOTER] * 4)
+    lines = texts(write(tmp_path, footer=long)[0])[-3:]
+    assert " ".join(lines) == long
+    assert max(map(len, lines)) <= 7 * f.FOOTER_CHARACTERS_PER_INCH
+
+
+def test_a_figure_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    def fail(canvas: Any) -> None:
+        raise ValueError("no such column")
+
+    with pytest.raises(ValueError, match="no such column"):
+        write(tmp_path / "new", fail)
+    assert not (tmp_path / "new").exists() and not plt.get_fignums()
+
+
+# --- what is drawn ----------------------------------------------------------------------------------------------
+
+
+def test_labels_ticks_marks_and_reasons_are_written(tmp_path: Path) -> None:
+    written = texts(write(tmp_path)[0])
+    for text in ("d 16", "d 64", "256", "512", "Sequence length", "Time (ms)", "no cell was measured"):
+        assert text in written
+    assert "OOM, TIMEOUT at 1024" in written
+    assert not any("SKIPPED" in text or "OK" in text for text in written)
+
+
+def test_marks_lie_within_the_axes(axes: Any) -> None:
+    f.lines(axes, ROWS, "seq_len", "time_ms", "head_dim", spread="time_ms_iqr")
+    before = axes.get_ylim()
+    f.mark_statuses(axes, ENDED, "seq_len")
+    low, high = axes.get_xlim()
+    assert low < 256 and high > 1024 and axes.get_ylim() == before
+    assert [text.get_text() for text in axes.texts if "OOM" in text.get_text()] == ["OOM, TIMEOUT"]
+
+
+def test_bars_are_as_long_as_the_spread(axes: Any) -> None:
+    f.lines(axes, ROWS, "seq_len", "time_ms", "head_dim", spread="time_ms_iqr")
+    bars = [container[2][0].get_segments() for container in axes.containers]
+    lengths = [[round(float(bar[1][1] - bar[0][1]), 6) for bar in line if len(bar)] for line in bars]
+    assert lengths == [[0.1, 0.2], [0.5]]
+
+
+def test_lines_are_sorted_and_told_apart(axes: Any) -> None:
+    f.lines(axes, ROWS.iloc[::-1], "seq_len", "time_ms", "head_dim", lambda width: f"d {width}")
+    drawn = [container[0] for container in axes.containers]
+    assert [list(line.get_xdata()) for line in drawn] == [[256.0, 512.0]] * 2
+    assert len({line.get_color() for line in drawn}) == len({line.get_marker() for line in drawn}) == 2
+    assert sorted(text.get_text() for text in axes.texts) == ["d 16", "d 64"]
+    assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
+
+
+def test_labels_of_lines_that_end_together_stay_apart(axes: Any) -> None:
+    rows = pd.DataFrame({"x": [1, 2] * 4, "y": [1.0, 3.0] * 4, "by": [n for n in "abcd" for _ in range(2)]})
+    f.lines(axes, rows, "x", "y", "by")
+    axes.get_figure().draw_without_rendering()
+    heights = sorted(text.get_window_extent().y0 for text in axes.texts)
+    assert all(above - below >= 7 for below, above in itertools.pairwise(heights)) and len(heights) == 4
+
+
+def test_empty_axes_say_why(axes: Any) -> None:
+    f.no_data(axes, "no cell was measured")
+    assert [text.get_text() for text in axes.texts] == ["no cell was measured"]
+    assert not len(axes.get_xticks()) and not len(axes.get_yticks())
+
+
+# --- the experiments' own ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "experiment", [name for name in unmeasured.EXPERIMENTS if plan.read_presentation(name, ROOT).figures]
+)
+@pytest.mark.parametrize("status", ["skipped", "oom"])
+def test_every_experiment_draws_without_figures(tmp_path: Path, experiment: str, status: str) -> None:
+    """Nothing measured: each figure is drawn all the same and says in words that there is nothing."""
+    drawn = unmeasured.present(experiment).figures(unmeasured.tables(experiment, status))
+    assert tuple(figure.id for figure in drawn) == plan.read_presentation(experiment, ROOT).figures
+    for figure in drawn:
+        assert figure.caption.strip()
+        f.write(figure, tmp_path, FOOTER)
+        written = texts((tmp_path / f"{figure.id}.svg").read_text())
+        assert FOOTER in " ".join(written)
+        assert any(re.match(r"[Nn]o(thing)?\b", text) for text in written), written

@@ -1,0 +1,74 @@
+"""Findings: sentences with a verdict, and what stands where tables cannot answer."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import unmeasured
+
+from perfscribe import findings
+from perfscribe.findings import CannotTell, Finding, find, need
+
+
+def test_a_sentence_is_an_answer() -> None:
+    found = find("cs336.a", ["cs336.t"], lambda: "Twice as fast.")
+    assert found == Finding("cs336.a", "Twice as fast.", "answered", ("cs336.t",))
+
+
+@pytest.mark.parametrize("verdict", findings.VERDICTS)
+def test_a_sentence_may_bring_its_verdict(verdict: str) -> None:
+    assert find("cs336.a", [], lambda: ("As published.", verdict)).verdict == verdict
+
+
+def test_a_verdict_is_one_of_four() -> None:
+    with pytest.raises(ValueError, match=r"^cs336\.a: verdict 'maybe' is none of answered, confirmed, contradicted"):
+        find("cs336.a", [], lambda: ("Perhaps.", "maybe"))
+
+
+@pytest.mark.parametrize("text", ["", " \n"])
+def test_a_blank_sentence_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"^cs336\.a: the sentence is blank$"):
+        find("cs336.a", [], lambda: text)
+
+
+def test_what_cannot_be_told_says_what_it_lacks() -> None:
+    def compute() -> str:
+        raise CannotTell("two sizes at one context are needed")
+
+    found = find("cs336.a", ["cs336.t"], compute)
+    assert found == Finding("cs336.a", "two sizes at one context are needed.", "cannot tell", ("cs336.t",))
+
+
+def test_other_errors_are_not_hidden() -> None:
+    with pytest.raises(ZeroDivisionError):
+        find("cs336.a", [], lambda: str(1 // 0))
+
+
+def test_need_counts_rows() -> None:
+    rows = pd.DataFrame({"x": [1, 2]})
+    assert need(rows, 2, "cells") is rows
+    with pytest.raises(CannotTell, match=r"^cells: 2 measured, 3 needed$"):
+        need(rows, 3, "cells")
+
+
+def test_written_and_read_again(tmp_path: Path) -> None:
+    told = [Finding("cs336.a", "≥ 2 × “quoted”", "contradicted", ("t", "u")), Finding("cs336.b", "Yes.")]
+    findings.write(told, tmp_path / "x.findings.json")
+    assert findings.load(tmp_path / "x.findings.json") == told
+    findings.write([], tmp_path / "none.json")
+    assert json.loads((tmp_path / "none.json").read_text()) == [] == findings.load(tmp_path / "none.json")
+
+
+@pytest.mark.parametrize("experiment", unmeasured.EXPERIMENTS)
+@pytest.mark.parametrize("status", ["skipped", "failed", "oom", "not_run"])
+def test_every_experiment_answers_without_figures(experiment: str, status: str) -> None:
+    """Nothing measured: no finding fails, and none claims anything of figures (those of what ran out of memory may)."""
+    told = unmeasured.present(experiment).findings(unmeasured.tables(experiment, status))
+    assert told and len({finding.id for finding in told}) == len(told)
+    if status != "oom":
+        assert {finding.verdict for finding in told} == {"cannot tell"}
+    for finding in told:
+        assert finding.tables and set(finding.tables) <= set(unmeasured.tables(experiment, status))

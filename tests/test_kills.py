@@ -1,0 +1,170 @@
+"""kill -9 at any moment costs at most the cell in flight, and needs no unlocking.
+
+A run of a small report is killed at 20 moments drawn over its duration; the run after it must finish the report without
+measuring any cell again whose record stood in the journal. Two copies of the project are killed side by side.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import faulty
+import psutil
+import pytest
+import sessions
+from sessions import wait_for
+from workspace import Workspace
+
+from perfscribe import journal
+
+KILLS = 20
+COPIES = 2
+EXPERIMENTS = {"quick": (0.1, 0.15, 0.1, 0.2), "slow": (0.3, 0.1, 0.2, 0.25)}
+CELLS = {f"{experiment} {n}" for experiment, seconds in EXPERIMENTS.items() for n in range(len(seconds))}
+
+
+class Kills(Workspace):
+    """A small report of light cells that note each of their executions."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.only()
+        self.side = root / "side"
+        for experiment, seconds in EXPERIMENTS.items():
+            source = faulty.sleeping(experiment, self.side, seconds)
+            self.add_experiment(experiment, source, n=list(range(len(seconds))))
+
+    def begin(self, literal: bool = False) -> AbstractContextManager[sessions.Process]:
+        """A report through `run`, or by the bare command that a user of Snakemake types."""
+        bare = [sys.executable, "-m", "snakemake", "--cores", "all", "report"]
+        command = bare if literal else self.command("report")
+        return sessions.running(command, self.root, self.environment(), self.root / "out.log")
+
+    def finish(self, literal: bool = False) -> str:
+        """A report to its end; what it printed."""
+        with self.begin(literal) as run:
+            assert run.wait(120) == 0, run.log()
+            return run.log()
+
+    def finished(self) -> dict[str, str]:
+        """Id of the record in the journal by cell; it must be read as the next run reads it."""
+        found = {}
+        for experiment in EXPERIMENTS:
+            folder = self.root / "results" / "local" / "journal" / experiment
+            for record in journal.read(folder).all_records():
+                found[f"{experiment} {record['factors']['n']}"] = record["id"]
+        return found
+
+    def forget(self) -> None:
+        """As before the first run, but for what Snakemake keeps for itself."""
+        for folder in ("results", "report/local", "logs"):
+            shutil.rmtree(self.root / folder, ignore_errors=True)
+        self.side.unlink(missing_ok=True)
+
+    def check_whole(self, kept: dict[str, str]) -> None:
+        """Every cell is ok, the records kept stand as they were, and the report is written."""
+        rows = {f"{name} {row['factors']['n']}": row for name in EXPERIMENTS for row in self.rows(name)}
+        assert {cell: row["status"] for cell, row in rows.items()} == dict.fromkeys(CELLS, "ok")
+        assert {cell: rows[cell]["id"] for cell in kept} == kept
+        assert self.report().count("**Answered.** 4 cells") == len(EXPERIMENTS)
+        assert not self.litter()
+
+    def litter(self) -> list[Path]:
+        """Locks that a user would have to remove."""
+        return [path for path in (self.root / ".snakemake" / "locks").glob("*") if path.is_file()]
+
+
+def kill_once(project: Kills, moment_s: float, literal: bool) -> bool:
+    """Kill a run after moment_s seconds and let the next one finish; whether it was still running."""
+    project.forget()
+    with project.begin(literal) as run:
+        time.sleep(moment_s)
+        was_running = run.alive()
+        run.kill_tree()
+    kept, before = project.finished(), faulty.notes(project.side)
+    log = project.finish(literal)
+    after = faulty.notes(project.side)
+    place = f"killed after {moment_s:.2f} s with {len(kept)} of {len(CELLS)} cells in the journal:\n{log}"
+    assert {cell for cell in kept if after[cell] != before[cell]} == set(), f"measured again, {place}"
+    assert sum(after.values()) <= len(CELLS) + 1, f"more than the cell in flight was lost, {place}"
+    project.check_whole(kept)
+    return was_running
+
+
+@pytest.fixture(scope="module")
+def projects(tmp_path_factory: pytest.TempPathFactory) -> list[Kills]:
+    return [Kills(tmp_path_factory.mktemp("kills") / "root") for _ in range(COPIES)]
+
+
+@pytest.fixture
+def project(projects: list[Kills]) -> Iterator[Kills]:
+    projects[0].forget()
+    yield projects[0]
+
+
+@pytest.mark.slow
+def test_kill_9_of_the_whole_tree_at_random_moments(projects: list[Kills]) -> None:
+    began = time.monotonic()
+    with ThreadPoolExecutor(COPIES) as side_by_side:
+        list(side_by_side.map(Kills.finish, projects))
+    duration_s = time.monotonic() - began
+    draw = random.Random(20)
+    # One moment in each twentieth, so that none of its phases is left out.
+    moments = [(number + draw.random()) / KILLS * duration_s for number in range(KILLS)]
+
+    def kill_in_turn(copy: int) -> list[bool]:
+        # Every third run is the bare command, which takes no flag and knows of no lock of ours.
+        mine = list(enumerate(moments))[copy::COPIES]
+        return [kill_once(projects[copy], moment, literal=number % 3 == 2) for number, moment in mine]
+
+    with ThreadPoolExecutor(COPIES) as side_by_side:
+        hit = [was for turn in side_by_side.map(kill_in_turn, range(COPIES)) for was in turn]
+    assert len(hit) == KILLS
+    assert sum(hit) >= KILLS // 2, "too few runs were still alive when they were to be killed"
+
+
+def test_a_job_that_outlives_its_snakemake_is_not_disturbed(project: Kills) -> None:
+    with project.begin() as run:
+        wait_for(lambda: faulty.notes(project.side, "end"))
+        main = run.member("snakemake", "report")
+        assert main
+        main.kill()
+        wait_for(lambda: main.pid not in [process.pid for process in run.members()])
+        log = project.finish()
+        run.kill_all()
+    project.check_whole({})
+    assert faulty.notes(project.side) == Counter(CELLS), log
+
+
+def test_a_torn_last_line_costs_that_cell_alone(project: Kills) -> None:
+    project.finish()
+    kept = project.finished()
+    results = project.root / "results" / "local"
+    path = results / "journal" / "slow" / "0.jsonl"
+    with path.open("rb+") as stream:
+        stream.truncate(path.stat().st_size - 40)
+    (results / "records" / "slow" / "0.jsonl").unlink()
+    lost = set(kept) - set(project.finished())
+    assert len(lost) == 1
+    project.finish()
+    assert faulty.notes(project.side) == Counter([*CELLS, *lost])
+    project.check_whole({cell: record for cell, record in kept.items() if cell not in lost})
+
+
+def test_the_same_run_again_after_all_that_does_nothing(project: Kills) -> None:
+    project.finish()
+    began = {cell: count for cell, count in faulty.notes(project.side).items()}
+    written = os.stat(project.root / "report" / "local" / "report.md").st_mtime_ns
+    assert project.finish().startswith("nothing to do")
+    assert faulty.notes(project.side) == began
+    assert os.stat(project.root / "report" / "local" / "report.md").st_mtime_ns == written
+    assert psutil.Process().is_running()

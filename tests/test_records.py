@@ -1,0 +1,235 @@
+"""Records: made whole, merged over rounds, loaded in plan order; what the worker writes is valid by the schema."""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+import json
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+from workspace import ROOT, Workspace
+
+from perfscribe import files, records
+
+SCHEMA = yaml.safe_load((ROOT / "workflow" / "schemas" / "record.schema.yaml").read_text())
+VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
+
+# A cell for every way to end that costs no time.
+MEASURE = '''"""Cells that end in every way."""
+from perfscribe.cells import Cell, Measurement, Unsupported
+
+ENDS = ("ok", "text", "oom", "raises", "unsupported")
+
+
+def cells(config):
+    lacking = [Cell({"end": "cuda", "n": 0}, requires=("cuda",)), Cell({"end": "left_out", "n": 0}, skip="by hand")]
+    return [Cell({"end": end, "n": n}) for end in ENDS for n in (1, 2)] + lacking
+
+
+def run(cell):
+    if cell["end"] == "oom":
+        raise MemoryError("no room")
+    if cell["end"] == "raises":
+        raise RuntimeError("first line\\nsecond line")
+    if cell["end"] == "unsupported":
+        raise Unsupported("needs another machine")
+    if cell["end"] == "text":
+        return Measurement(values={"word": "a | b", "none": None, "yes": True})
+    return Measurement(
+        samples={"time_ms": [1, 2.5]}, warmup={"time_ms": [9]}, timers={"time_ms": "host clock"}, warmup_s=0.1
+    )
+'''
+PRESENT = '''"""Its table."""
+from perfscribe import tables as t
+
+TABLES = ("cs336.ends",)
+
+
+def tables(records):
+    return [t.make(TABLES[0], "Ends", records["ends"], [t.factor("end", "End"), t.derived("n", "n", lambda r: 1)])]
+
+
+def findings(tables):
+    return []
+'''
+
+
+def row(n: int = 1, status: str = "ok", number: int = 1, **fields: Any) -> dict[str, Any]:
+    """A record of the cell n in one round, as a records file holds it."""
+    fields.setdefault("order", n)
+    samples = {"time_ms": [float(number), number + 0.5]} if status == "ok" else {}
+    return records.make(
+        {
+            "experiment": "probe",
+            "key": f"{n:016x}",
+            "round": number,
+            "factors": {"n": n},
+            "status": status,
+            "reason": "" if status == "ok" else f"why {number}",
+            "samples": samples,
+            "warmup": {name: [9.0 * number] for name in samples},
+            "fingerprint": f"{number:016x}",
+            "environment": "" if status in ("skipped", "not_run") else "0123456789ab",
+            **fields,
+        }
+    )
+
+
+# --- make -------------------------------------------------------------------------------------------------------
+
+
+def test_a_record_is_complete_and_named_by_its_content() -> None:
+    made = row()
+    VALIDATOR.validate(made)
+    assert made["id"] == row()["id"] != row(2)["id"]
+    other = records.make({**made, "provenance": {"node": "other"}})
+    assert other["id"] != made["id"]
+    assert records.make({**made, "id": ""})["id"] == made["id"]
+
+
+def test_a_record_holds_no_nan() -> None:
+    with pytest.raises(ValueError, match="Out of range"):
+        row(samples={"time_ms": [float("nan")]})
+
+
+def test_the_time_has_a_zone_and_whole_seconds() -> None:
+    time = datetime.datetime.fromisoformat(records.now_utc())
+    assert time.utcoffset() == datetime.timedelta(0) and time.microsecond == 0
+
+
+# --- rounds -----------------------------------------------------------------------------------------------------
+
+
+def test_samples_are_kept_by_round() -> None:
+    [merged] = records.merge_rounds([row(number=1), row(number=2), row(number=3)])
+    assert merged.samples == {"time_ms": [[1.0, 1.5], [2.0, 2.5], [3.0, 3.5]]}
+    assert merged.warmup == {"time_ms": [[9.0], [18.0], [27.0]]}
+    assert merged.ok and merged.reason == "" and merged.fingerprint == f"{1:016x}"
+
+
+@pytest.mark.parametrize("statuses", list(itertools.combinations(records.STATUSES, 2)))
+@pytest.mark.parametrize("reverse", [False, True])
+def test_the_worst_status_of_a_cell_wins(statuses: tuple[str, str], reverse: bool) -> None:
+    rounds = [row(status=status, number=number) for number, status in enumerate(statuses, start=1)]
+    [merged] = records.merge_rounds(reversed(rounds) if reverse else rounds)
+    assert (merged.status, merged.reason) == (statuses[1], "why 2")
+    assert merged.samples == ({"time_ms": [[1.0, 1.5]]} if statuses[0] == "ok" else {})
+
+
+def test_what_rounds_have_apart_is_put_together() -> None:
+    spent = {"warmup_s": 1.0, "timed_s": 2.0, "compile_s": 0.0, "wall_s": 4.0}
+    error = {"requested_bytes": 5}
+    rounds = [
+        row(number=1, environment="b" * 12, flags=["busy", "hot"], spent=spent),
+        row(number=2, environment="a" * 12, flags=["busy"], spent=spent),
+        row(number=3, status="oom", environment="a" * 12, spent=spent, provenance={"error": error}),
+    ]
+    [merged] = records.merge_rounds(rounds)
+    assert merged.environments == ["a" * 12, "b" * 12]
+    assert merged.flags == ["busy", "hot"]
+    assert merged.spent == {"warmup_s": 3.0, "timed_s": 6.0, "compile_s": 0.0, "wall_s": 12.0}
+    assert (merged.status, merged.error) == ("oom", error)
+
+
+def test_equal_factors_are_one_cell_whatever_their_order() -> None:
+    rounds = [row(factors={"a": 1, "b": 2}), row(factors={"b": 2, "a": 1}, number=2), row(factors={"a": 1, "b": 3})]
+    assert [len(cell.samples["time_ms"]) for cell in records.merge_rounds(rounds)] == [2, 1]
+
+
+def test_has_compares_levels() -> None:
+    [cell] = records.merge_rounds([row(factors={"seq_len": 64, "dtype": "fp32"})])
+    assert cell.has() and cell.has(seq_len=64) and cell.has(seq_len=64, dtype="fp32")
+    assert not cell.has(seq_len=65) and not cell.has(head_dim=64)
+
+
+# --- files ------------------------------------------------------------------------------------------------------
+
+
+def write(folder: Path, rows: list[dict[str, Any]], shards: int) -> list[Path]:
+    """Records files of an experiment, cells dealt to shards."""
+    for shard in range(shards):
+        files.write_json_lines(folder / f"{shard}.jsonl", rows[shard::shards])
+    return sorted(folder.glob("*.jsonl"))
+
+
+@pytest.mark.parametrize("shards", [1, 2, 3, 12])
+def test_cells_of_all_shards_stand_in_the_order_of_the_plan(tmp_path: Path, shards: int) -> None:
+    rows = [row(n, "skipped" if n % 5 == 4 else "ok") for n in range(30)]
+    random.Random(0).shuffle(rows)
+    paths = write(tmp_path / "probe", rows, shards)
+    random.Random(1).shuffle(paths)
+    loaded = records.load_by_experiment(paths)
+    assert list(loaded) == ["probe"]
+    assert [cell.factors["n"] for cell in loaded["probe"]] == list(range(30))
+
+
+def test_rounds_of_a_cell_come_together_in_its_place(tmp_path: Path) -> None:
+    rows = [row(n, number=number, order=n) for number in (1, 2) for n in (1, 2)]
+    files.write_json_lines(tmp_path / "probe" / "0.jsonl", rows)
+    loaded = records.load([tmp_path / "probe" / "0.jsonl"])
+    assert [(cell.factors["n"], len(cell.samples["time_ms"])) for cell in loaded] == [(1, 2), (2, 2)]
+
+
+def test_experiments_are_told_by_their_folders(tmp_path: Path) -> None:
+    for name in ("one", "two", "empty"):
+        files.write_json_lines(tmp_path / name / "0.jsonl", [row(experiment=name)] if name != "empty" else [])
+    loaded = records.load_by_experiment(sorted(tmp_path.glob("*/*.jsonl")))
+    assert {name: len(cells) for name, cells in loaded.items()} == {"empty": 0, "one": 1, "two": 1}
+
+
+def test_a_broken_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "probe" / "0.jsonl"
+    path.parent.mkdir()
+    path.write_text(json.dumps(row()) + '\n{"torn')
+    with pytest.raises(ValueError, match=r"^.*0\.jsonl: cannot be read as JSON lines"):
+        records.load([path])
+
+
+# --- what the worker writes -------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def ends(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
+    """A site with a cell for every end."""
+    space = Workspace(tmp_path_factory.mktemp("records"))
+    space.only()
+    space.add_experiment("ends", MEASURE, PRESENT)
+    template = space.root / "report" / "templates" / "cs336.md"
+    template.write_text('# Chapter\n\n{{ table("cs336.ends") }}\n')
+    done = space.run("report")
+    assert done.returncode == 0, done.stdout
+    return space
+
+
+def test_the_worker_writes_valid_records(ends: Workspace) -> None:
+    written = ends.rows("ends")
+    for one in written:
+        VALIDATOR.validate(one)
+    measured_on_gpu = any(one["factors"]["end"] == "cuda" and one["status"] == "ok" for one in written)
+    cuda = "ok" if measured_on_gpu else "unsupported"
+    expected = Counter({"ok": 4, "oom": 2, "failed": 2, "unsupported": 2, "skipped": 1}) + Counter([cuda])
+    assert Counter(one["status"] for one in written) == expected
+    assert [one["order"] for one in written] == list(range(12))
+
+
+def test_the_journal_holds_valid_records(ends: Workspace) -> None:
+    text = (ends.root / "results" / "local" / "journal" / "ends" / "0.jsonl").read_text()
+    events = [json.loads(line) for line in text.splitlines()]
+    kept = [event for event in events if event.pop("event") == "record"]
+    assert len(kept) >= 10
+    for event in kept:
+        event.pop("time", None)  # the event's own
+        VALIDATOR.validate(event)
+
+
+def test_reasons_are_one_line_each(ends: Workspace) -> None:
+    reasons = {one["factors"]["end"]: one["reason"] for one in ends.rows("ends")}
+    assert reasons["raises"] == "RuntimeError: first line"
+    assert reasons["oom"] == "no room"
+    assert reasons["unsupported"] == "needs another machine" and reasons["left_out"] == "by hand"

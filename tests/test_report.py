@@ -1,0 +1,255 @@
+"""The report: a whole one compared with a committed one, its parts, notes of people, and faults in templates.
+
+`PERFSCRIBE_UPDATE=1 pytest tests/test_report.py` writes the committed one anew; read its difference.
+"""
+
+from __future__ import annotations
+
+import datetime
+import difflib
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from workspace import Workspace
+
+from perfscribe import files, findings, records, report, tables
+from perfscribe.records import Record
+
+FIXTURE = Path(__file__).parent / "fixtures" / "report"
+EXPECTED = FIXTURE / "report.md"
+NOW = datetime.datetime(2026, 3, 4, 5, 6, tzinfo=datetime.UTC)
+CAPTION = "Median forward time over sequence length, host clock; bars: interquartile range."
+
+
+@pytest.fixture
+def sources(tmp_path: Path) -> report.Sources:
+    """The fixture as a project's tree, with tables made of its records."""
+    results = tmp_path / "results" / "demo"
+    shutil.copytree(FIXTURE / "environments", results / "environments")
+    shutil.copytree(FIXTURE / "templates", tmp_path / "report" / "templates")
+    shutil.copytree(FIXTURE / "notes", tmp_path / "report" / "notes" / "demo")
+    made = records.load_by_experiment(sorted((FIXTURE / "records").glob("*/*.jsonl")))
+    write_shown(results / "tables", made)
+    return report.Sources(tmp_path, "demo", files.read_json(FIXTURE / "plan.json"), made)
+
+
+def write_shown(folder: Path, made: dict[str, list[Record]]) -> None:
+    """Tables, captions and findings, as present.py of two experiments would make them."""
+    times = [
+        tables.factor("seq_len", "Sequence length"),
+        tables.factor("dtype", "Dtype"),
+        tables.median("forward_ms", "Forward (ms)"),
+        tables.iqr("forward_ms", "IQR (ms)"),
+        tables.count("forward_ms"),
+        tables.value("peak_bytes", "Peak (GiB)", 1 / tables.GIB, "peak_gib"),
+    ]
+    dtypes = [tables.factor("part", "Part"), tables.value("loss_dtype", "Loss")]
+    tables.write(tables.make("demo.times", "Times of a probe", made["probe"], times, ["Host clock."]), folder)
+    tables.write(tables.make("demo.dtypes", "Dtypes", made["dtypes"], dtypes), folder)
+    lacking = findings.find("demo.lacking", ["demo.dtypes"], lambda: _cannot_tell())
+    findings.write([lacking], folder / "dtypes.findings.json")
+    fast = findings.Finding("demo.fast", "It takes 1.24 ms.", "confirmed", ("demo.times",))
+    findings.write([fast], folder / "probe.findings.json")
+    files.write_json(folder / "probe.figures.json", {"demo.times": CAPTION})
+    files.write_json(folder / "dtypes.figures.json", {})
+
+
+def _cannot_tell() -> str:
+    raise findings.CannotTell("dtypes: 1 measured, 2 needed")
+
+
+def section(text: str, title: str) -> str:
+    """The report's text below a top-level heading."""
+    return text.split(f"\n# {title}\n")[1].split("\n# ")[0]
+
+
+def edit_template(sources: report.Sources, text: str) -> None:
+    (sources.root / "report" / "templates" / "demo.md").write_text(text)
+
+
+def test_the_whole_report_is_as_committed(sources: report.Sources) -> None:
+    text = report.write(sources, NOW)
+    if os.environ.get("PERFSCRIBE_UPDATE"):
+        EXPECTED.write_text(text)
+    committed = EXPECTED.read_text()
+    assert text == committed, "\n".join(difflib.unified_diff(committed.splitlines(), text.splitlines(), lineterm=""))
+
+
+def test_only_the_date_line_depends_on_the_time(sources: report.Sources) -> None:
+    first, second = (report.write(sources, NOW + datetime.timedelta(days=n)).splitlines() for n in (0, 400))
+    differing = [(one, other) for one, other in zip(first, second, strict=True) if one != other]
+    assert differing == [("Written on 2026-03-04 05:06 UTC", "Written on 2027-04-08 05:06 UTC")]
+
+
+def test_cells_that_are_not_ok_are_grouped_by_reason(sources: report.Sources) -> None:
+    rows = [line for line in section(report.write(sources, NOW), "Cells that are not ok").splitlines() if "`" in line]
+    assert [[cell.strip() for cell in re.split(r"(?<!\\)\|", row)[1:-1]] for row in rows] == [
+        ["`dtypes`", "timeout", "longer than 600 s", "2", "part b; mean 0.5; dtype fp16"],
+        ["`probe`", "failed", r"TypeError: unsupported operand int \| &lt;NoneType>", "1", "seq_len 4096; dtype fp32"],
+        ["`probe`", "oom", "asked for 64.0 GiB, 11.5 GiB free", "1", "seq_len 16384; dtype fp32"],
+        ["`probe`", "unsupported", "no CUDA device", "1", "seq_len 4096; dtype tf32"],
+        ["`probe`", "skipped", "preset cpu", "3", "seq_len 256, 1024, 4096; dtype bf16"],
+    ]
+
+
+def test_completeness_counts_every_cell(sources: report.Sources) -> None:
+    text = report.write(sources, NOW)
+    [row] = [line for line in text.splitlines() if line.startswith("| `probe`") and line.count("|") == 10]
+    assert [cell.strip() for cell in row.split("|")[2:-1]] == ["9", "3", "1", "1", "0", "1", "3", "0"]
+
+
+def test_cells_of_older_code_are_counted(sources: report.Sources) -> None:
+    def older(text: str) -> dict[str, str]:
+        rows = [line.split("|") for line in section(text, "Environment").splitlines() if line.startswith("| `")]
+        return {row[1].strip(" `"): row[-2].strip() for row in rows}
+
+    assert older(report.write(sources, NOW)) == {"dtypes": "0", "probe": "1"}
+    sources.plan["current_fingerprints"]["probe"] = "3" * 16
+    assert older(report.write(sources, NOW)) == {"dtypes": "0", "probe": "3"}
+
+
+def test_environments_name_who_measured_what(sources: report.Sources) -> None:
+    text = section(report.write(sources, NOW), "Environment")
+    for name, users in (("a", "`probe`"), ("b", "`dtypes`, `probe`")):
+        assert f"Environment `{name * 12}`, of {users}:" in text
+    assert not re.search(r"\bNone\b|\bnan\b|not recorded|\| +\|", text)
+    assert "| gpu_power_limit_w   | not told" in text and "| gpu_model           | no GPU" in text
+    assert "| libraries           | torch 2.13.0, triton not installed" in text
+
+
+def test_nothing_measured_is_a_report_too(sources: report.Sources) -> None:
+    skipped = Record("probe", {"seq_len": 256, "dtype": "fp32"}, "skipped", "preset cpu", "measured")
+    sources.records = {"probe": [skipped], "dtypes": []}
+    text = report.write(sources, NOW)
+    assert "Machine: nothing was measured. Preset: `cpu`." in text
+    assert section(text, "What was unusual").strip() == "No cell is flagged."
+    assert section(text, "Environment").strip() == "Nothing was measured.\n\nNothing was measured."
+    sources.records = {}
+    assert section(report.write(sources, NOW), "Cells that are not ok").strip() == "Every cell is ok."
+
+
+def test_the_foot_of_a_figure_says_who_measured(sources: report.Sources) -> None:
+    folder = sources.results / "environments"
+    foot = report.figure_footer(sources.records["probe"], "demo", folder)
+    assert foot == (
+        "site demo: 1 × NVIDIA H200; AMD EPYC, 2 cores, no GPU · n = 3 to 6 a cell, error bars, where drawn: "
+        f"interquartile range · environment {'a' * 12}, {'b' * 12} · commit 0123456789, fedcba9876+"
+    )
+    assert report.figure_footer([], "demo", folder) == "site demo: no cell was measured"
+
+
+# --- notes ------------------------------------------------------------------------------------------------------
+
+
+def test_notes_are_taken_as_they_are(sources: report.Sources) -> None:
+    text = report.write(sources, NOW)
+    assert "A note by people: {{ not a template }} | <b>kept</b> as it is." in text
+    assert "A remark on the chapter,\nin two lines." in text
+
+
+def test_a_note_that_is_no_text_is_named(sources: report.Sources) -> None:
+    (sources.root / "report" / "notes" / "demo" / "introduction.md").write_bytes(b"\xff\xfe")
+    with pytest.raises(ValueError, match=r"^report/notes/demo/introduction\.md: not UTF-8 text \(.*\)$"):
+        report.write(sources, NOW)
+
+
+# --- templates --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("template", "line"),
+    [
+        ('{{ table("demo.nothing") }}', r"demo\.md: no experiment makes the table demo\.nothing"),
+        ('{{ figure("demo.nothing") }}', r"demo\.md: no experiment makes the figure demo\.nothing"),
+        ('{{ finding("demo.nothing") }}', r"demo\.md: no experiment makes the finding demo\.nothing"),
+        ("{{ tabel('demo.times') }}", r"demo\.md: 'tabel' is undefined"),
+        ("{{ site.colour }}", r"demo\.md: .* has no attribute 'colour'"),
+        ("{{ table() }}", r"demo\.md: .*missing 1 required positional argument: 'table_id'"),
+        ("{{ 1 + site }}", r"demo\.md: unsupported operand .*"),
+        ("# Title\n\n{{ table('demo.times') }\n", r"demo\.md, line 3: unexpected '}'"),
+        ("{% if site %}\n", r"demo\.md, line 1: Unexpected end of template\..*"),
+        ('{% include "other.md" %}', r"there is no report/templates/other\.md"),
+    ],
+)
+def test_a_fault_in_a_template_is_one_line(sources: report.Sources, template: str, line: str) -> None:
+    edit_template(sources, template)
+    with pytest.raises(ValueError) as caught:
+        report.write(sources, NOW)
+    assert re.fullmatch(r"(report/templates/)?" + line, str(caught.value))
+
+
+def test_a_chapter_without_a_template_is_named(sources: report.Sources) -> None:
+    sources.plan["chapters"].append("other")
+    with pytest.raises(ValueError, match=r"^there is no report/templates/other\.md$"):
+        report.write(sources, NOW)
+
+
+def test_what_the_site_did_not_measure_is_said(sources: report.Sources) -> None:
+    """Also where files of an earlier run still lie there."""
+    folder = sources.root / "perfscribe" / "experiments"
+    for name in ("probe", "dtypes"):
+        files.write_text(folder / name / "present.py", f'TABLES = ("demo.{name}",)\n')
+    files.write_text(folder / "later" / "present.py", 'TABLES = ("demo.later",)\nfind("demo.answer")\n')
+    files.write_text(sources.results / "tables" / "demo.later.json", "{}")
+    edit_template(sources, '{{ table("demo.later") }}\n\n{{ figure("demo.later") }}\n\n{{ finding("demo.answer") }}\n')
+    text = report.write(sources, NOW)
+    assert text.count("*Not measured at this site: experiment `later`.*") == 3
+
+
+# --- in the workflow --------------------------------------------------------------------------------------------
+
+MEASURE = '''"""Cells that cost nothing."""
+from perfscribe.cells import Cell, Measurement
+
+
+def cells(config):
+    return [Cell({"n": n}) for n in config["n"]]
+
+
+def run(cell):
+    return Measurement(samples={"time_ms": [1.0, 2.0]}, timers={"time_ms": "host clock"})
+'''
+
+
+@pytest.fixture(scope="module")
+def space(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
+    """A project of two light experiments."""
+    made = Workspace(tmp_path_factory.mktemp("report"))
+    made.only()
+    made.add_experiment("one", MEASURE, n=[1, 2, 3])
+    made.add_experiment("two", MEASURE, n=[1])
+    return made
+
+
+def read(path: Path) -> tuple[Any, ...]:
+    return path.read_bytes(), path.stat().st_mtime_ns
+
+
+def test_notes_survive_and_faults_are_told(space: Workspace) -> None:
+    note = space.root / "report" / "notes" / "local" / "cs336.md"
+    note.parent.mkdir(parents=True)
+    note.write_text("Written by hand: {{ 1 }}.\n")
+    template = space.root / "report" / "templates" / "cs336.md"
+    good = template.read_text()
+    template.write_text(good.replace("# Chapter", '# Chapter\n\n{{ notes("cs336") }}'))
+    before = read(note)
+    done = space.run("report")
+    assert done.returncode == 0, done.stdout
+    assert "Written by hand: {{ 1 }}." in space.report()
+
+    template.write_text(good + '{{ table("cs336.none") }}\n')
+    failed = space.run("report")
+    fault = "report/templates/cs336.md: no experiment makes the table cs336.none"
+    assert failed.returncode == 1
+    assert failed.stdout.splitlines() == [fault, "log: logs/local/report.log"] and read(note) == before
+
+    (space.root / "config.yaml").write_text("experiments: {one: {enabled: true}, two: {enabled: false}}\n")
+    template.write_text(good)
+    done = space.run("report")
+    assert done.returncode == 0, done.stdout
+    assert space.report().count("*Not measured at this site: experiment `two`.*") == 2
+    assert "3 cells" in space.report() and read(note) == before

@@ -1,0 +1,43 @@
+"""What the experiments' present.py make of cells that were planned and gave no figures."""
+
+from __future__ import annotations
+
+import importlib
+from functools import cache
+from typing import Any
+
+from workspace import ROOT
+
+from perfscribe import config, plan
+from perfscribe.plan_cells import present_module
+from perfscribe.records import Record
+from perfscribe.tables import Table
+
+EXPERIMENTS = plan.known_experiments(ROOT)
+
+
+@cache
+def raw_config() -> dict[str, Any]:
+    """config.yaml as it is committed."""
+    return config.load(ROOT / "config.yaml")
+
+
+@cache
+def records(experiment: str, status: str) -> list[Record]:
+    """The tiny preset's cells, all of which ended so."""
+    cells = plan.planned_cells(raw_config(), experiment, "tiny")
+    error = {"requested_bytes": 2**34, "free_bytes": 2**30}
+    return [Record(experiment, dict(cell.factors), status, "why", "measured", error=error) for cell in cells]
+
+
+@cache
+def tables(experiment: str, status: str) -> dict[str, Table]:
+    """Its tables by id."""
+    reads = plan.read_presentation(experiment, ROOT).reads
+    made = present(experiment).tables({name: records(name, status) for name in (experiment, *reads)})
+    return {table.id: table for table in made}
+
+
+def present(experiment: str) -> Any:
+    """Its presenting module."""
+    return importlib.import_module(present_module(experiment))
