@@ -23,7 +23,7 @@ from typing import Any, TextIO
 from perfscribe.cells import Measurement, Unsupported
 from perfscribe.plan_cells import cell_from_json, measure_module
 
-# Loaded by torch.compile alone; torch._dynamo itself comes along with any backward pass, and resetting it costs seconds.
+# Loaded by torch.compile alone; torch._dynamo itself comes with any backward pass, and resetting that costs seconds.
 COMPILER = "torch._dynamo.convert_frame"
 
 

@@ -6,7 +6,6 @@ measuring any cell again whose record stood in the journal. Two copies of the pr
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
 import sys
@@ -18,7 +17,6 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 import faulty
-import psutil
 import pytest
 import sessions
 from sessions import wait_for
@@ -132,17 +130,40 @@ def test_kill_9_of_the_whole_tree_at_random_moments(projects: list[Kills]) -> No
     assert sum(hit) >= KILLS // 2, "too few runs were still alive when they were to be killed"
 
 
-def test_a_job_that_outlives_its_snakemake_is_not_disturbed(project: Kills) -> None:
+def kill_snakemake(run: sessions.Process) -> None:
+    """Kill the main process alone: the jobs that it has started go on."""
+    main = run.member("snakemake", "report")
+    assert main
+    main.kill()
+    wait_for(lambda: main.pid not in [process.pid for process in run.members()])
+
+
+def test_a_job_that_outlives_its_snakemake_loses_nothing(project: Kills) -> None:
     with project.begin() as run:
         wait_for(lambda: faulty.notes(project.side, "end"))
-        main = run.member("snakemake", "report")
-        assert main
-        main.kill()
-        wait_for(lambda: main.pid not in [process.pid for process in run.members()])
+        kill_snakemake(run)
         log = project.finish()
-        run.kill_all()
     project.check_whole({})
     assert faulty.notes(project.side) == Counter(CELLS), log
+
+
+def test_the_next_run_waits_for_a_job_that_outlives_its_snakemake(tmp_path: Path) -> None:
+    project = Workspace(tmp_path / "root")
+    project.only()
+    side = tmp_path / "side"
+    project.add_experiment("probe", faulty.source("probe", side, faulty.WAITING), n=[0, 1, 2])
+    begin = (project.command("report"), project.root, project.environment())
+    with sessions.running(*begin, tmp_path / "first.log") as first:
+        wait_for(lambda: faulty.notes(side)["probe 1"])
+        kill_snakemake(first)
+        with sessions.running(*begin, tmp_path / "second.log") as second:
+            log = project.root / "logs" / "local" / "measure_probe_0.log"
+            wait_for(lambda: b"another job still measures this shard" in log.read_bytes(), 60)
+            assert len(first.members()) > 0 and second.alive()
+            faulty.open_gate(side)
+            assert second.wait() == 0, second.log()
+    assert [row["status"] for row in project.rows("probe")] == ["ok"] * 3
+    assert faulty.notes(side) == Counter(["probe 0", "probe 1", "probe 2"])
 
 
 def test_a_torn_last_line_costs_that_cell_alone(project: Kills) -> None:
@@ -162,9 +183,7 @@ def test_a_torn_last_line_costs_that_cell_alone(project: Kills) -> None:
 
 def test_the_same_run_again_after_all_that_does_nothing(project: Kills) -> None:
     project.finish()
-    began = {cell: count for cell, count in faulty.notes(project.side).items()}
-    written = os.stat(project.root / "report" / "local" / "report.md").st_mtime_ns
+    report = project.root / "report" / "local" / "report.md"
+    before = faulty.notes(project.side), report.stat().st_mtime_ns
     assert project.finish().startswith("nothing to do")
-    assert faulty.notes(project.side) == began
-    assert os.stat(project.root / "report" / "local" / "report.md").st_mtime_ns == written
-    assert psutil.Process().is_running()
+    assert (faulty.notes(project.side), report.stat().st_mtime_ns) == before
