@@ -23,7 +23,11 @@ def _status(unit: dict, cell: dict, number: int, records: dict[str, list[dict]])
     current = [r for r in same if r["fingerprint"] == unit["fingerprint"] and r["round"] == number]
     if current and (cell["data"] or current[-1]["key"] == _key(unit, cell)):
         return current[-1]["status"], current[-1]
-    return ("to measure (code changed)" if same else "to measure"), same[-1] if same else None
+    if not same:
+        return "to measure", None
+    code_changed = all(r["fingerprint"] != unit["fingerprint"] for r in same)
+    why = " (code changed)" if code_changed else " (seed changed)" if current else ""
+    return f"to measure{why}", same[-1]
 
 
 def _key(unit: dict, cell: dict) -> str:
@@ -83,6 +87,6 @@ def describe(root: Path, plan: Plan) -> str:
             unknown.append(experiment)
         total += seconds or 0.0
     parts.append(tabulate(summary, ["experiment", "cells", "to measure", "time"], tablefmt="plain"))
-    known = f"about {duration(total)}" + (f" and {', '.join(unknown)}" if unknown else "")
+    known = f"about {duration(total)}" + (f" and, without an estimate, {', '.join(unknown)}" if unknown else "")
     parts.append(f"site {plan.site}, preset {plan.preset}; to measure: {known}")
     return "\n\n".join(parts)

@@ -29,23 +29,23 @@ def _levels(record: dict[str, Any]) -> dict[str, str]:
     return {name: str(level) for name, level in record["factors"].items()} | {"status": record["status"]}
 
 
-def _check(kind: str, word: str, known: Iterable[str], where: str) -> None:
-    """ValueError with one line that names what is known, and the nearest of it."""
+def _check(word: str, known: Iterable[str], complaint: str) -> None:
+    """ValueError with the complaint where the word is not known; it names what is, and the nearest of that."""
     names = list(dict.fromkeys(known))
     if word in names:
         return
     near = difflib.get_close_matches(word, names, 1)
     hint = f"; did you mean {near[0]}?" if near else ""
-    raise ValueError(f"remeasure: {where} no {kind} {word!r}; known: {', '.join(names) or 'none'}{hint}")
+    raise ValueError(f"remeasure: {complaint}; known: {', '.join(names) or 'none'}{hint}")
 
 
 def select(records: list[dict[str, Any]], chosen: dict[str, str]) -> list[dict[str, Any]]:
     """The records that have all the chosen levels; ValueError where a factor or a level is none of theirs."""
     have = [_levels(record) for record in records]
     for name, level in chosen.items():
-        _check("factor", name, ["status", *(known for levels in have for known in levels)], "its cells have")
+        _check(name, ["status", *(known for levels in have for known in levels)], f"no cell has the factor {name!r}")
         known_levels = STATUSES if name == "status" else [levels[name] for levels in have if name in levels]
-        _check(f"level of {name}", level, known_levels, "its cells have")
+        _check(level, known_levels, f"no cell has {name}={level}")
     return [
         record
         for record, levels in zip(records, have, strict=True)
@@ -62,7 +62,7 @@ def main(root: Path, site: str, arguments: list[str]) -> int:
     experiment, chosen = arguments[0], parse(arguments[1:])
     results = root / "results" / site
     measured = sorted(path.name for path in (results / "journal").glob("*"))
-    _check("experiment", experiment, measured, f"site {site} has measured")
+    _check(experiment, measured, f"nothing was measured of {experiment!r}")
     lock = session.RunLock(root / ".perfscribe" / "run.lock")
     if not lock.try_acquire():
         raise session.AnotherRun(f"another run is under way in this checkout: {lock.owner()}")
@@ -71,10 +71,11 @@ def main(root: Path, site: str, arguments: list[str]) -> int:
         given_up = select(list(journal.read(folder).all_records()), chosen)
         if not given_up and chosen.get("status") != "not_run":
             raise ValueError(f"remeasure: there is no record of {' '.join(arguments)}")
+        # Without its records file the shard's job is due again; `not_run` cells come along. First, so that a retired
+        # cell is never without a job that measures it.
+        for path in (results / "records" / experiment).glob("*.jsonl"):
+            path.unlink()
         number = book.retire(given_up, "remeasure " + " ".join(arguments))
-    # Without its records file the shard's job is due again; `not_run` cells come along.
-    for path in (results / "records" / experiment).glob("*.jsonl"):
-        path.unlink()
     lock.release()
-    print(f"{number} records of {experiment} retired; the next `./run report` measures their cells again")
+    print(f"records of {experiment} retired: {number}; the next `./run report` measures their cells again")
     return 0

@@ -178,11 +178,11 @@ def _size(size_bytes: float) -> str:
 
 
 def reason(record: Record) -> str:
-    """Why the record has no figures, on one line; for oom the bytes asked for and free, as far as they are known."""
+    """Why the record has no figures; for oom the bytes asked for and free, as far as they are known."""
     asked, free = record.error.get("requested_bytes"), record.error.get("free_bytes")
     if record.status == "oom" and asked is not None:
         return f"asked for {_size(asked)}" + (f", {_size(free)} free" if free is not None else "")
-    return " ".join(record.reason.split())
+    return record.reason
 
 
 def _is_blank(found: Any) -> bool:
@@ -201,18 +201,19 @@ def _row(record: Record, columns: Sequence[Column]) -> dict[str, Any]:
             raise ValueError(
                 f"{column.name} of {record.factors} is {row[column.name]!r}: a column gives a figure or says why not"
             )
-    return row | {
+    row |= {
         "status": record.status,
         "reason": reason(record),
         "flags": "; ".join(record.flags),
         "environment": "+".join(record.environments),
     }
+    return {name: " ".join(cell.split()) if isinstance(cell, str) else cell for name, cell in row.items()}
 
 
 def make(
     table_id: str, title: str, records: Iterable[Record], columns: Sequence[Column], notes: Iterable[str] = ()
 ) -> Table:
-    """A table of these records, one row each in their order; ValueError where a cell would be blank.
+    """A table of these records, one row each in their order, texts on one line; ValueError where a cell would be blank.
 
     A column whose spread the table does not show brings it along unshown, so that it is rounded all the same.
     """

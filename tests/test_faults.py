@@ -193,7 +193,7 @@ def test_the_second_of_two_runs_says_whose_the_first_is(tmp_path: Path) -> None:
     add_waiting(workspace)
     with running(workspace, "report") as first:
         wait_for(lambda: faulty.notes(side_of(workspace))["probe 1"])
-        second = workspace.run("report")
+        second = workspace.run("report", timeout_s=60)
         assert second.returncode == 1
         assert re.fullmatch(
             r"run: another run is under way in this checkout: process \d+ of \S+ on \S+, since [-0-9]+ [:0-9]+\n",

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-import subprocess
+import os
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+import sessions
+from sessions import wait_for
 
 from perfscribe import journal
 
@@ -147,31 +149,29 @@ def test_of_two_files_the_newest_record_counts_whatever_their_names(tmp_path: Pa
 
 
 HOLD = """
-import sys, time
+import os, signal, sys, time
 from pathlib import Path
 from perfscribe import journal
 with journal.Journal(Path(sys.argv[1])) as book:
     print("held", flush=True)
-    sys.stdin.readline()
+    while not Path(sys.argv[2]).exists():
+        time.sleep(0.01)
     book.append("record", id="a1", key="a", round=1, environment="e1")
-    if sys.argv[2] == "killed":
-        import os, signal
+    if sys.argv[3] == "killed":
         os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
 @pytest.mark.parametrize("end", ["done", "killed"])
 def test_a_second_writer_waits_for_the_first(tmp_path: Path, end: str) -> None:
-    path = tmp_path / "0.jsonl"
-    python = [sys.executable, "-c", HOLD, str(path)]
-    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "cwd": ROOT}
-    first = subprocess.Popen([*python, end], **pipes)
-    assert first.stdout and first.stdout.readline() == "held\n"
-    second = subprocess.Popen([*python, "done"], stderr=subprocess.PIPE, **pipes)
-    assert second.stderr and "another job still measures this shard" in second.stderr.readline()
-    time.sleep(0.2)
-    assert second.poll() is None
-    first.communicate("go on\n", timeout=20)
-    out, _ = second.communicate("go on\n", timeout=20)
-    assert out == "held\n" and second.returncode == 0
+    path, go_on = tmp_path / "0.jsonl", tmp_path / "go_on"
+    python = [sys.executable, "-c", HOLD, str(path), str(go_on)]
+    with sessions.running([*python, end], ROOT, os.environ, tmp_path / "first.log") as first:
+        wait_for(lambda: first.log() == "held\n")
+        with sessions.running([*python, "done"], ROOT, os.environ, tmp_path / "second.log") as second:
+            wait_for(lambda: "another job still measures this shard" in second.log(), 20)
+            time.sleep(0.2)
+            assert second.alive() and "held" not in second.log()
+            go_on.touch()
+            assert second.wait(20) == 0
     assert len(journal.read_events(path)) == 2

@@ -70,7 +70,7 @@ def made_findings() -> Counter[str]:
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("find", "Finding"):
                 first = node.args[0]
                 assert isinstance(first, ast.Constant), f"{experiment}: a finding's id is to be a literal"
-                made[first.value] += 1
+                made[str(first.value)] += 1
     return made
 
 

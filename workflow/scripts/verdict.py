@@ -20,9 +20,10 @@ def broken(rows: list[dict]) -> str:
     ran = [row for row in rows if row["status"] in (*BAD, "ok", "oom")]
     if not ran or any(row["status"] not in BAD for row in ran):
         return ""
-    first = ran[0]
+    first, cells = ran[0], {files.canonical(row["factors"]) for row in ran}
     factors = " ".join(f"{name}={level}" for name, level in first["factors"].items())
-    return f"{first['experiment']}: all {len(ran)} cells failed; first: {factors}: {first['status']}: {first['reason']}"
+    error = f"{factors}: {first['status']}: {first['reason']}"
+    return f"{first['experiment']}: all {len(cells)} cells failed; first: {error}"
 
 
 def main() -> int:

@@ -1,0 +1,127 @@
+"""`./run plan`: every cell, what the journal says of it, and how long the rest may take."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfscribe import journal, overview, plan, records
+from perfscribe.cells import Cell
+from perfscribe.plan_cells import cell_key, cell_to_json
+
+CODE, OLD, SEED = "f" * 16, "0" * 16, 0
+
+
+def site(root: Path, cells: list[Cell], rounds: int = 1, shards: int = 1) -> plan.Plan:
+    """A plan of one experiment, written as a run writes it."""
+    made = plan.Plan("local", "tiny", ("cs336",), shards={"probe": shards})
+    for shard in range(shards):
+        unit = {"experiment": "probe", "fingerprint": CODE, "seed": SEED, "rounds": rounds}
+        made.units[f"measure-probe-{shard}"] = {**unit, "cells": [cell_to_json(cell) for cell in cells[shard::shards]]}
+    made.write(root / "results" / "local" / "plan")
+    return made
+
+
+def keep(root: Path, n: int, status: str = "ok", code: str = CODE, wall_s: float = 10.0, **fields: Any) -> None:
+    """A record of the cell n in the journal."""
+    record = records.make(
+        {
+            "experiment": "probe",
+            "key": cell_key("probe", {"n": n}, code, fields.get("data_digest", ""), SEED),
+            "round": 1,
+            "factors": {"n": n},
+            "status": status,
+            "reason": "" if status == "ok" else "why",
+            "fingerprint": code,
+            "spent": {"warmup_s": 0.0, "timed_s": 0.0, "compile_s": 0.0, "wall_s": wall_s},
+            **fields,
+        }
+    )
+    with journal.Journal(root / "results" / "local" / "journal" / "probe" / "0.jsonl") as book:
+        book.record(record)
+
+
+def cell(n: int, **fields: Any) -> Cell:
+    return Cell({"n": n}, cost=float(n), **fields)
+
+
+def told(root: Path, made: plan.Plan) -> tuple[dict[tuple[int, int], str], str, str]:
+    """Status by cell and round; time of the experiment; the last line."""
+    text = overview.describe(root, made)
+    cells = {
+        (int(n), int(number)): status for n, number, status in re.findall(r"^probe +n=(\d+) +(\d) +(.*)$", text, re.M)
+    }
+    summary = re.findall(r"^probe +\d+ +\d+ +(.*)$", text, re.M)
+    return cells, summary[0], text.splitlines()[-1]
+
+
+def test_nothing_measured_yet(tmp_path: Path) -> None:
+    cells, time, last = told(tmp_path, site(tmp_path, [cell(1), cell(2, skip="preset tiny")]))
+    assert cells == {(1, 1): "to measure", (2, 1): "skipped (preset tiny)"}
+    assert time == "no estimate: no cell of it was measured yet"
+    assert last == "site local, preset tiny; to measure: about 0 s and, without an estimate, probe"
+
+
+def test_the_journal_gives_each_cell_its_status(tmp_path: Path) -> None:
+    made = site(tmp_path, [cell(n) for n in range(1, 6)])
+    keep(tmp_path, 1)
+    keep(tmp_path, 2, "oom")
+    keep(tmp_path, 3, code=OLD)
+    keep(tmp_path, 4, "failed")
+    keep(tmp_path, 4)
+    cells, _, _ = told(tmp_path, made)
+    assert [cells[n, 1] for n in range(1, 6)] == ["ok", "oom", "to measure (code changed)", "ok", "to measure"]
+
+
+def test_time_left_goes_by_last_time_or_by_cost(tmp_path: Path) -> None:
+    made = site(tmp_path, [cell(n) for n in (1, 2, 3)])
+    keep(tmp_path, 1, wall_s=10.0)
+    keep(tmp_path, 3, code=OLD, wall_s=7.0)
+    # Cell 3 took 7 s, hence 7/3 s a unit of cost, cell 1 10 s a unit; cell 2 at their median costs 12.3 s.
+    _, time, last = told(tmp_path, made)
+    assert time == "about 19 s" and last.endswith("to measure: about 19 s")
+
+
+def test_rounds_are_cells_of_their_own(tmp_path: Path) -> None:
+    made = site(tmp_path, [cell(1)], rounds=2)
+    keep(tmp_path, 1)
+    cells, _, _ = told(tmp_path, made)
+    assert cells == {(1, 1): "ok", (1, 2): "to measure"}
+
+
+def test_all_shards_are_told(tmp_path: Path) -> None:
+    cells, _, _ = told(tmp_path, site(tmp_path, [cell(n) for n in (1, 2, 3)], shards=2))
+    assert sorted(cells) == [(1, 1), (2, 1), (3, 1)]
+
+
+def test_nothing_to_do(tmp_path: Path) -> None:
+    made = site(tmp_path, [cell(1), cell(2, data=("set",))])
+    keep(tmp_path, 1)
+    keep(tmp_path, 2, data_digest="d" * 16)
+    cells, time, last = told(tmp_path, made)
+    assert set(cells.values()) == {"ok"} and time == "nothing to do"
+    assert last == "site local, preset tiny; to measure: about 0 s"
+
+
+@pytest.mark.parametrize(("change", "status"), [("retired", "to measure"), ("seed", "to measure (seed changed)")])
+def test_what_no_longer_stands_is_measured(tmp_path: Path, change: str, status: str) -> None:
+    made = site(tmp_path, [cell(1)])
+    keep(tmp_path, 1)
+    if change == "seed":
+        made.units["measure-probe-0"]["seed"] = SEED + 1
+    else:
+        folder = tmp_path / "results" / "local" / "journal" / "probe"
+        with journal.Journal(folder / "0.jsonl") as book:
+            book.retire(journal.read(folder).all_records(), "on purpose")
+    assert told(tmp_path, made)[0] == {(1, 1): status}
+
+
+def test_a_published_site_is_told_from_its_plan(tmp_path: Path) -> None:
+    """Its measuring units are read, not planned anew."""
+    site(tmp_path, [cell(1)])
+    keep(tmp_path, 1)
+    read = plan.read_index(tmp_path / "results" / "local" / "plan")
+    assert not read.units and told(tmp_path, read)[0] == {(1, 1): "ok"}

@@ -1,0 +1,313 @@
+"""The plan: which cells, in which units, written only where their content changes."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import shutil
+import subprocess
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+from workspace import ROOT
+
+from perfscribe import config, environment, plan, session
+from perfscribe.cells import Cell
+from perfscribe.plan_cells import cell_from_json, cell_key, cell_to_json
+
+RAW = config.load(ROOT / "config.yaml")
+EXPERIMENTS = plan.known_experiments(ROOT)
+
+
+def raw(**top: Any) -> dict[str, Any]:
+    """config.yaml with other top-level values."""
+    return {**copy.deepcopy(RAW), **top}
+
+
+def own_keys(experiment: str = "attention", **keys: Any) -> dict[str, Any]:
+    """config.yaml with other values in one experiment's section."""
+    changed = raw()
+    changed["experiments"][experiment].update(keys)
+    return changed
+
+
+@pytest.fixture(scope="module")
+def tiny() -> plan.Plan:
+    return plan.build(RAW, "tiny", ROOT)
+
+
+def factors(unit: dict[str, Any], skipped: bool = False) -> list[dict[str, Any]]:
+    return [cell["factors"] for cell in unit["cells"] if bool(cell["skip"]) == skipped]
+
+
+# --- what is planned --------------------------------------------------------------------------------------------
+
+
+def test_every_experiment_has_its_units(tiny: plan.Plan) -> None:
+    for name in EXPERIMENTS:
+        assert {f"measure-{name}-0", f"present-{name}"} <= set(tiny.units)
+    assert {unit["unit"] for unit in tiny.units.values()} == {"measure", "present", "report"} | {
+        f"data-{name}" for name in tiny.datasets
+    }
+    assert tiny.units["report"]["experiments"] == EXPERIMENTS
+    assert set(tiny.units["report"]["current_fingerprints"]) == set(EXPERIMENTS)
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_tables_of_every_preset_have_the_cells_of_the_full_grid(experiment: str) -> None:
+    full = plan.planned_cells(RAW, experiment, "gpu")
+    assert full and not any(cell.skip for cell in full)
+    for preset in ("tiny", "cpu"):
+        cells = plan.planned_cells(RAW, experiment, preset)
+        own = [dict(cell.factors) for cell in cells if not cell.skip]
+        left_out = [dict(cell.factors) for cell in cells if cell.skip]
+        assert own and {cell.skip for cell in cells} <= {"", f"preset {preset}"}
+        assert [dict(cell.factors) for cell in full if dict(cell.factors) not in own] == left_out
+
+
+@pytest.mark.parametrize("preset", plan.PRESETS)
+def test_no_two_cells_are_the_same(preset: str) -> None:
+    for unit in plan.build(RAW, preset, ROOT).units.values():
+        cells = [json.dumps(cell["factors"], sort_keys=True) for cell in unit.get("cells", [])]
+        assert len(set(cells)) == len(cells)
+
+
+def test_cells_run_by_ascending_cost_and_know_their_place(tiny: plan.Plan) -> None:
+    for name in EXPERIMENTS:
+        cells = tiny.units[f"measure-{name}-0"]["cells"]
+        assert [(bool(c["skip"]), c["cost"]) for c in cells] == sorted((bool(c["skip"]), c["cost"]) for c in cells)
+        in_place = sorted(cells, key=lambda cell: cell["position"])
+        assert [c["position"] for c in in_place] == list(range(len(cells)))
+        planned = plan.planned_cells(RAW, name, "tiny")
+        assert [c["factors"] for c in in_place] == [dict(cell.factors) for cell in planned]
+
+
+@pytest.mark.parametrize("wanted", [2, 4, 64])
+def test_cells_are_dealt_to_shards(wanted: int) -> None:
+    made = plan.build(own_keys(shards=wanted), "cpu", ROOT)
+    whole = plan.build(RAW, "cpu", ROOT).units["measure-attention-0"]
+    number = min(wanted, len(factors(whole)))
+    assert made.shards["attention"] == number
+    dealt = [made.units[f"measure-attention-{shard}"] for shard in range(number)]
+    assert [unit["shard"] for unit in dealt] == list(range(number))
+    places = [cell["position"] for unit in dealt for cell in unit["cells"]]
+    assert sorted(places) == list(range(len(whole["cells"])))
+    measured = [len(factors(unit)) for unit in dealt]
+    assert min(measured) >= 1 and max(measured) - min(measured) <= 1
+    cheapest, costliest = (max(c["cost"] for c in unit["cells"] if not c["skip"]) for unit in (dealt[0], dealt[-1]))
+    assert cheapest <= costliest
+
+
+def test_two_cells_with_the_same_factors_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    twice = types.ModuleType("perfscribe.experiments.attention.measure")
+    twice.cells = lambda section: [Cell({"a": 1, "b": 2}), Cell({"b": 2, "a": 1})]  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, twice.__name__, twice)
+    with pytest.raises(ValueError, match=r"^attention: two cells have the same factors$"):
+        plan.planned_cells(RAW, "attention", "tiny")
+
+
+def test_levels_that_are_named_twice_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises((ValueError, config.ConfigError)) as caught:
+        plan.build(own_keys(seq_len=[16, 16]), "tiny", ROOT)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_what_is_left_out_is_not_planned() -> None:
+    without = plan.build(own_keys(enabled=False), "tiny", ROOT)
+    assert not [name for name in without.units if "attention" in name]
+    assert "attention" not in without.units["report"]["experiments"]
+    cs336 = plan.build(raw(chapters=["cs336"]), "tiny", ROOT)
+    assert not [name for name in cs336.units if "io_formats" in name] and not cs336.datasets
+    assert cs336.units["report"]["chapters"] == ["cs336"]
+
+
+def test_only_data_that_cells_read_is_generated(tiny: plan.Plan) -> None:
+    assert set(tiny.datasets) == {name for names in tiny.experiment_datasets.values() for name in names}
+    names = {unit["dataset"] for name, unit in tiny.units.items() if name.startswith("data-")}
+    assert names == set(tiny.datasets) and len(names) == 1
+    skipped = [cell for cell in tiny.units["measure-io_formats-0"]["cells"] if cell["skip"]]
+    assert any(name not in names for cell in skipped for name in cell["data"])
+
+
+def test_an_experiment_may_read_only_what_is_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = plan.read_presentation
+
+    def reading(experiment: str, root: Path) -> plan.Presentation:
+        made = known(experiment, root)
+        return plan.Presentation(made.tables, made.figures, ("attention",)) if experiment == "io_formats" else made
+
+    monkeypatch.setattr(plan, "read_presentation", reading)
+    assert plan.build(RAW, "tiny", ROOT).units["present-io_formats"]["reads"] == ["attention"]
+    with pytest.raises(ValueError, match=r"^io_formats reads the records of attention, which the config leaves out$"):
+        plan.build(own_keys(enabled=False), "tiny", ROOT)
+
+
+# --- present.py, read without running it ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ('TABLES = ("a.b",)\n', plan.Presentation(("a.b",))),
+        (
+            'TABLES = ["a.b", "a.c"]\nFIGURES = ("a.d",)\nREADS = ("x",)',
+            plan.Presentation(("a.b", "a.c"), ("a.d",), ("x",)),
+        ),
+        ('import nothing_there\nTABLES = ("a.b",)\n', plan.Presentation(("a.b",))),
+        ("TABLES = tuple(NAMES)\n", "TABLES must be a tuple of literal strings"),
+        ("FIGURES = ()\n", "TABLES is missing or empty"),
+        ("TABLES = ()\n", "TABLES is missing or empty"),
+    ],
+)
+def test_declarations_are_literals(tmp_path: Path, source: str, found: Any) -> None:
+    path = tmp_path / "perfscribe" / "experiments" / "probe" / "present.py"
+    path.parent.mkdir(parents=True)
+    path.write_text(source)
+    if isinstance(found, plan.Presentation):
+        assert plan.read_presentation("probe", tmp_path) == found
+    else:
+        with pytest.raises(ValueError, match=rf"present\.py: {found}$"):
+            plan.read_presentation("probe", tmp_path)
+
+
+def test_known_experiments_have_both_files(tmp_path: Path) -> None:
+    for name, files in (("whole", ("measure.py", "present.py")), ("half", ("measure.py",)), ("empty", ())):
+        folder = tmp_path / "perfscribe" / "experiments" / name
+        folder.mkdir(parents=True)
+        for file in files:
+            (folder / file).touch()
+    assert plan.known_experiments(tmp_path) == ["whole"]
+    assert len(EXPERIMENTS) >= 5
+
+
+# --- files ------------------------------------------------------------------------------------------------------
+
+
+def test_units_are_written_only_where_they_change(tmp_path: Path, tiny: plan.Plan) -> None:
+    assert set(tiny.write(tmp_path)) == {*tiny.units, "index"}
+    times = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    assert plan.build(RAW, "tiny", ROOT).write(tmp_path) == []
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == times
+    changed = plan.build(own_keys(passes={"tiny": 6}), "tiny", ROOT)
+    assert changed.write(tmp_path) == ["measure-attention-0"]
+    assert len(times) == len(list(tmp_path.iterdir()))
+
+
+def test_units_that_are_no_longer_planned_are_removed(tmp_path: Path) -> None:
+    plan.build(own_keys(shards=3), "tiny", ROOT).write(tmp_path)
+    (tmp_path / "options.json").write_text("{}")  # written beside the plan, by write_plan
+    (tmp_path / "of_a_person.txt").write_text("mine")
+    written = plan.build(own_keys(shards=2), "tiny", ROOT).write(tmp_path)
+    assert set(written) == {"measure-attention-0", "measure-attention-1", "index"}
+    names = {path.name for path in tmp_path.iterdir()}
+    assert "measure-attention-2.json" not in names and {"options.json", "of_a_person.txt"} <= names
+
+
+def test_the_index_is_the_plan_without_its_units(tmp_path: Path, tiny: plan.Plan) -> None:
+    tiny.write(tmp_path)
+    read = plan.read_index(tmp_path)
+    assert read.index == tiny.index and read.presentations == tiny.presentations and not read.units
+    (tmp_path / "index.json").unlink()
+    with pytest.raises(ValueError, match=r"index\.json: cannot be read as JSON"):
+        plan.read_index(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("key", "level", "units"),
+    [
+        ("timeout_s", 5, set()),
+        ("isolation", "cell", set()),
+        ("rounds", 2, {"measure-attention-0"}),
+        ("head_dim", {"tiny": [8]}, {"measure-attention-0"}),
+    ],
+)
+def test_how_cells_are_run_is_no_part_of_the_plan(
+    tmp_path: Path, tiny: plan.Plan, key: str, level: Any, units: set[str]
+) -> None:
+    tiny.write(tmp_path)
+    changed = own_keys(**{key: level})
+    assert set(plan.build(changed, "tiny", ROOT).write(tmp_path)) == units
+    options = plan.options(config.resolve(changed, "tiny"))
+    assert set(options) == set(EXPERIMENTS) and set(options["attention"]) == {"isolation", "timeout_s"}
+    assert options["attention"].get(key, level) == level
+
+
+@pytest.mark.parametrize("cell", [Cell({"a": 1, "b": None}, ("cuda",), 2.5, ("set",), skip="preset cpu"), Cell({})])
+def test_a_cell_comes_back_from_its_file(cell: Cell) -> None:
+    kept = json.loads(json.dumps(cell_to_json(cell)))
+    assert cell_from_json(kept) == cell
+    assert cell_from_json(kept, "results/x/data").data_folder == "results/x/data"
+
+
+def test_a_key_depends_on_all_that_a_figure_depends_on() -> None:
+    base: tuple[Any, ...] = ("attention", {"a": 1, "b": 2}, "f" * 16, "d", 0)
+    assert cell_key(*base) == cell_key("attention", {"b": 2, "a": 1}, *base[2:])
+    others = [("other", *base[1:]), (base[0], {"a": 1}, *base[2:]), (*base[:2], "0" * 16, "d", 0)]
+    others += [(*base[:3], "e", 0), (*base[:4], 1), (base[0], {"a": 1, "b": "2"}, *base[2:])]
+    keys = {cell_key(*arguments) for arguments in (base, *others)}
+    assert len(keys) == 7 and all(len(key) == 16 for key in keys)
+
+
+# --- site and preset --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("lacking", "preset"), [("no CUDA device", "cpu"), (None, "gpu")])
+def test_auto_takes_the_preset_of_the_machine(
+    monkeypatch: pytest.MonkeyPatch, lacking: str | None, preset: str
+) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(environment, "missing", lambda requires: asked.append(tuple(requires)) or lacking)
+    assert session.resolve_preset("auto") == preset and asked == [("cuda",)]
+    assert [session.resolve_preset(name) for name in plan.PRESETS] == list(plan.PRESETS) and len(asked) == 1
+    assert session.make_plan(ROOT, raw(preset="auto")).preset == preset
+
+
+@pytest.fixture
+def published(tmp_path: Path) -> Path:
+    """A tree with a published site of the tiny plan."""
+    for name in ("perfscribe", "references", "report/templates"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    site = tmp_path / "results" / "demo"
+    plan.build(raw(site="demo"), "tiny", ROOT).write(site / "plan")
+    (site / "published.json").write_text("{}")
+    return tmp_path
+
+
+def test_a_published_site_keeps_its_measuring_units(published: Path) -> None:
+    folder = published / "results" / "demo" / "plan"
+    before = {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.glob("measure-*.json")}
+    measure = published / "perfscribe" / "experiments" / "attention" / "measure.py"
+    measure.write_text(measure.read_text() + "\n\nLATER = 1\n")
+    wanted = raw(site="demo", preset="gpu")
+    made = session.make_plan(published, wanted)
+    assert made.preset == "tiny" and not made.datasets
+    session.write_plan(published, wanted, made)
+    assert {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.glob("measure-*.json")} == before
+    kept = json.loads((folder / "measure-attention-0.json").read_text())["fingerprint"]
+    report = json.loads((folder / "report.json").read_text())
+    assert report["current_fingerprints"]["attention"] != kept and not (folder / "options.json").exists()
+
+
+def test_local_results_are_never_read_only(tmp_path: Path) -> None:
+    for site in ("local", "other"):
+        (tmp_path / "results" / site).mkdir(parents=True)
+        assert not session.is_committed(tmp_path, site)
+        (tmp_path / "results" / site / "published.json").touch()
+    assert not session.is_committed(tmp_path, "local") and session.is_committed(tmp_path, "other")
+
+
+def test_planning_imports_nothing_heavy(tmp_path: Path) -> None:
+    """A plan is made each time that Snakemake starts."""
+    script = tmp_path / "probe.py"
+    script.write_text(
+        "import sys\nfrom pathlib import Path\nfrom perfscribe import config, plan\n"
+        "raw = config.load(Path('config.yaml'))\nplan.build(raw, 'tiny', Path.cwd())\n"
+        "print(sorted({'torch', 'numpy', 'pandas', 'matplotlib', 'h5py', 'snakemake'} & set(sys.modules)))\n"
+    )
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, str(script)], cwd=ROOT, env=env, capture_output=True, text=True)
+    assert done.stdout.strip() == "[]", done.stderr

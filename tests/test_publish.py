@@ -1,0 +1,310 @@
+"""`./run publish`: nothing private, drawn again byte for byte anywhere, read-only. Then every site committed here."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from workspace import ROOT, Workspace
+
+from perfscribe import files, publish, scrub
+
+USER, NODE = "zelda_quist", "qx-node-417"
+PRIVATE_ENVIRONMENT = {"USER": USER, "LOGNAME": USER, "HOSTNAME": NODE, "NCCL_DEBUG_FILE": f"/home/{USER}/nccl.log"}
+MEASURE = '''"""Cells that tell what they should not."""
+import os
+import platform
+
+from perfscribe.cells import Cell, Measurement
+
+SIDE_FILE = {side_file!r}
+
+
+def cells(config):
+    return [Cell({{"n": n}}) for n in config["n"]]
+
+
+def run(cell):
+    with open(SIDE_FILE, "a") as stream:
+        stream.write(f"{{cell['n']}}\\n")
+    if cell["n"] == 4:
+        where = f"{{os.path.abspath(__file__)}} on {{os.environ['HOSTNAME']}}"
+        raise RuntimeError(f"cannot read {{where}} as {{os.environ['USER']}}, see {{os.getcwd()}}")
+    texts = {{"from": f"/home/{{os.environ['USER']}}/data.bin", "node": platform.node()}}
+    return Measurement(
+        samples={{"time_ms": [float(cell["n"]), 2.0, 3.0]}}, values=texts, timers={{"time_ms": "host clock"}}
+    )
+'''
+PRESENT = '''"""Its table and its figure."""
+from perfscribe import figures as f
+from perfscribe import tables as t
+from perfscribe.findings import find, need
+
+TABLES = ("cs336.probe",)
+FIGURES = ("cs336.probe_time",)
+
+
+def tables(records):
+    columns = [t.factor("n", "n"), t.median("time_ms", "Time (ms)"), t.iqr("time_ms"), t.value("from", "From")]
+    return [t.make(TABLES[0], "Probe", records["probe"], [*columns, t.derived("one", "One", lambda record: 1)])]
+
+
+def figures(tables):
+    return [f.Figure(FIGURES[0], "Time over n.", lambda canvas: draw(canvas.subplots(), tables[TABLES[0]]))]
+
+
+def draw(axes, table):
+    f.lines(axes, table.ok, "n", "time_ms", "one", spread="time_ms_iqr")
+    f.mark_statuses(axes, table.frame, "n")
+
+
+def findings(tables):
+    rows = tables[TABLES[0]].ok
+    return [find("cs336.probe", TABLES, lambda: f"{len(need(rows, 1, 'cells'))} cells.")]
+'''
+
+
+class Site(Workspace):
+    """A project whose user, node and paths are known, with a published site `demo`."""
+
+    def environment(self) -> dict[str, str]:
+        return {**super().environment(), **PRIVATE_ENVIRONMENT}
+
+    @property
+    def executions(self) -> int:
+        """How many cells ran."""
+        return len(self.side_file.read_text().splitlines())
+
+    @property
+    def side_file(self) -> Path:
+        return self.root.parent / "executions"
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
+    made = Site(tmp_path_factory.mktemp("publish") / "checkout")
+    made.only()
+    made.add_experiment("probe", MEASURE.format(side_file=str(made.side_file)), PRESENT, n=[1, 2, 3, 4])
+    template = made.root / "report" / "templates" / "cs336.md"
+    template.write_text(template.read_text() + '\n{{ figure("cs336.probe_time") }}\n')
+    measured = made.run("report")
+    assert measured.returncode == 0, measured.stdout
+    published = made.run("publish", "demo")
+    assert published.returncode == 0, published.stdout
+    last = published.stdout.splitlines()[-1]
+    assert re.fullmatch(r"published: 0\.\d MiB; commit it with `git add results/demo report/demo`", last)
+    return made
+
+
+def published_files(root: Path, name: str) -> Iterator[Path]:
+    """Every file of a published site."""
+    for folder in (root / "results" / name, root / "report" / name):
+        yield from (path for path in sorted(folder.rglob("*")) if path.is_file())
+
+
+def without_date(path: Path) -> bytes:
+    """A file's bytes; of a report all but the line that says when it was written."""
+    content = path.read_bytes()
+    return re.sub(rb"(?m)^Written on .*$", b"", content) if path.name == "report.md" else content
+
+
+def drawn(root: Path, name: str) -> dict[str, bytes]:
+    """What is drawn of a site's journals: records, tables, report and figures, by file."""
+    folders = (f"results/{name}/records", f"results/{name}/tables", f"report/{name}")
+    paths = [path for folder in folders for path in (root / folder).rglob("*") if path.is_file()]
+    return {str(path.relative_to(root)): without_date(path) for path in paths}
+
+
+def cloned(workspace: Workspace, root: Path, name: str) -> None:
+    """The site as a clone of its repository has it, without anything that is drawn."""
+    shutil.copytree(root / "results" / name, workspace.root / "results" / name)
+    for folder in ("records", "tables"):
+        shutil.rmtree(workspace.root / "results" / name / folder)
+    (workspace.root / "results" / name / "verdict.txt").unlink(missing_ok=True)
+
+
+@pytest.fixture
+def clone(site: Site, tmp_path: Path) -> Site:
+    """Another checkout of the project, which has the published site and has run nothing."""
+    (tmp_path / "elsewhere").mkdir()
+    made = Site.__new__(Site)
+    made.root = tmp_path / "elsewhere" / "checkout"
+    ignored = shutil.ignore_patterns("__pycache__", ".snakemake", ".perfscribe", "local", "demo", "logs")
+    shutil.copytree(site.root, made.root, ignore=ignored)
+    cloned(made, site.root, "demo")
+    shutil.copy(site.side_file, made.side_file)
+    return made
+
+
+# --- nothing private --------------------------------------------------------------------------------------------
+
+
+def test_private_facts_were_there_and_are_gone(site: Site) -> None:
+    facts = [USER, NODE, f'"node": "{platform.node()}"', str(site.root), f"/home/{USER}"]
+    local = b"".join(path.read_bytes() for path in (site.root / "results" / "local").rglob("*.jsonl")).decode()
+    assert all(fact in local for fact in facts)
+    for path in published_files(site.root, "demo"):
+        content = path.read_bytes().decode("utf-8", "replace")
+        assert not [fact for fact in facts if fact in content], path
+
+
+def test_the_search_finds_nothing_and_would_find_it(site: Site) -> None:
+    private = scrub.private_here(ROOT).including([NODE], [USER])
+    for parent in ("results", "report"):
+        assert scrub.find_private(site.root / parent / "demo", private) == []
+    assert scrub.find_private(site.root / "results" / "local", private)
+
+
+def test_what_was_measured_is_all_there(site: Site) -> None:
+    own, shown = site.rows("probe"), site.rows("probe", "demo")
+    for key in ("id", "key", "samples", "status", "fingerprint", "spent", "environment", "order"):
+        assert [row[key] for row in own] == [row[key] for row in shown]
+    assert [row["provenance"]["node"] for row in shown] == ["<host>"] * 4
+    assert shown[3]["reason"] == ("RuntimeError: cannot read <path>/measure.py on <host> as <user>, see <path>")
+    assert "as &lt;user>, see &lt;path>" in site.report("demo") and "Lab report: demo" in site.report("demo")
+    assert json.loads((site.root / "results" / "demo" / "published.json").read_text())["commit"] == "0" * 40
+
+
+def test_names_of_every_node_are_known_before_the_first_text(tmp_path: Path) -> None:
+    """An error of one experiment may name a node on which only another one ran."""
+    source = tmp_path / "results" / "local"
+    one = {"event": "record", "key": "1", "round": 1, "id": "1", "reason": f"lost {NODE}", "provenance": {}}
+    two = {**one, "id": "2", "reason": "", "provenance": {"node": NODE}}
+    files.write_json_lines(source / "journal" / "a_first" / "0.jsonl", [one])
+    files.write_json_lines(source / "journal" / "b_second" / "0.jsonl", [two])
+    publish.copy_measured(tmp_path, source, tmp_path / "results" / "demo")
+    copied = [path.read_text() for path in (tmp_path / "results" / "demo").rglob("*.jsonl")]
+    assert len(copied) == 2 and not any(NODE in text for text in copied)
+
+
+# --- drawn again ------------------------------------------------------------------------------------------------
+
+
+def test_another_checkout_draws_the_same_bytes(site: Site, clone: Site) -> None:
+    expected = drawn(site.root, "demo")
+    assert {Path(name).suffix for name in expected} == {".jsonl", ".csv", ".json", ".svg", ".png", ".md"}
+    assert not drawn(clone.root, "demo")
+    done = clone.run("report", "--config", "site=demo")
+    assert done.returncode == 0, done.stdout
+    got = drawn(clone.root, "demo")
+    assert got.keys() == expected.keys()
+    assert not [name for name in expected if got[name] != expected[name]]
+    assert clone.executions == site.executions == 4
+
+
+def test_a_published_site_is_read_only(clone: Site) -> None:
+    assert clone.run("report", "--config", "site=demo").returncode == 0
+    journals = {path: path.read_bytes() for path in (clone.root / "results" / "demo" / "journal").rglob("*.jsonl")}
+    assert clone.planned_jobs("--config", "site=demo") == set()
+
+    for path in clone.root.rglob("*.py"):
+        path.touch()
+    assert clone.planned_jobs("--config", "site=demo") == set()
+
+    measure = clone.root / "perfscribe" / "experiments" / "probe" / "measure.py"
+    measure.write_text(measure.read_text().replace("2.0, 3.0", "2.0, 3.5"))
+    assert clone.planned_jobs("--config", "site=demo") == {"write_report", "verdict"}
+    done = clone.run("report", "--config", "site=demo")
+    assert done.returncode == 0, done.stdout
+    [row] = [line for line in clone.report("demo").splitlines() if re.search(r"^\| `probe`.*\dT\d", line)]
+    assert row.split("|")[-2].strip() == "3"  # of the cells that are ok
+
+    shutil.rmtree(clone.root / "results" / "demo" / "records")
+    assert clone.planned_jobs("--config", "site=demo") >= {"measure probe 0"}  # which replays
+    assert clone.run("report", "--config", "site=demo").returncode == 0
+    assert clone.executions == 4
+    assert journals == {path: path.read_bytes() for path in journals}
+    refused = clone.run("remeasure", "probe")
+    assert refused.returncode == 1 and len(refused.stdout.splitlines()) == 1
+
+
+def test_plan_tells_of_a_published_site(site: Site) -> None:
+    told = site.run("plan", "--config", "site=demo")
+    assert told.returncode == 0 and "to measure: about 0 s" in told.stdout.splitlines()[-1]
+
+
+# --- refusals ---------------------------------------------------------------------------------------------------
+
+
+def test_a_name_is_taken_once(site: Site) -> None:
+    before = {path: path.read_bytes() for path in published_files(site.root, "demo")}
+    done = site.run("publish", "demo")
+    assert done.returncode == 1
+    assert done.stdout == ("run: publish: results/demo and report/demo exists; remove it first, or take another name\n")
+    assert before == {path: path.read_bytes() for path in published_files(site.root, "demo")}
+
+
+@pytest.mark.parametrize("arguments", [[], ["a", "b"], ["Ünfit"], ["a b"], ["../a"], ["-a"], ["a" * 41], [""], ["a\n"]])
+def test_a_bad_name_is_one_line(site: Site, arguments: list[str]) -> None:
+    with pytest.raises(ValueError, match=r"^publish: one name is needed, of lower-case letters, digits, - and _.*$"):
+        publish.main(site.root, arguments)
+
+
+@pytest.mark.parametrize("name", ["templates", "notes"])
+def test_folders_of_the_project_are_no_sites(site: Site, name: str) -> None:
+    (site.root / "report" / "notes").mkdir(exist_ok=True)
+    with pytest.raises(ValueError, match=rf"^publish: report/{name} exists; "):
+        publish.main(site.root, [name])
+    assert not (site.root / "results" / name).exists()
+
+
+def test_there_must_be_results(site: Site, tmp_path: Path) -> None:
+    for root, name in ((tmp_path, "demo"), (site.root, "local")):
+        with pytest.raises(ValueError, match=rf"^publish: there are no results of site local to publish as {name}$"):
+            publish.main(root, [name])
+
+
+def test_what_may_not_be_committed_is_told(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(publish.scrub, "private_here", lambda root: scrub.Private(users=(USER,)))
+    for parent in ("results", "report"):
+        shutil.copytree(site.root / parent / "demo", tmp_path / parent / "demo")
+    assert publish._check(tmp_path, "demo") == 0
+    (tmp_path / "results" / "demo" / "stray.txt").write_text(f"of {USER}\n")
+    assert publish._check(tmp_path, "demo") == 1
+    assert f"publish: stray.txt:1: word: {USER}" in capsys.readouterr().err
+    (tmp_path / "results" / "demo" / "stray.txt").write_bytes(os.urandom(16) + b"\0" * 4 * 2**20)
+    assert publish._check(tmp_path, "demo") == 1
+    assert re.search(r"publish: 4\.\d MiB, allowed are 4", capsys.readouterr().err)
+
+
+# --- the sites committed here -----------------------------------------------------------------------------------
+
+COMMITTED = sorted(path.parent.name for path in ROOT.glob("results/*/published.json"))
+SITES = COMMITTED or [pytest.param("", marks=pytest.mark.skip(reason="no site is committed: results/*/published.json"))]
+
+
+@pytest.mark.parametrize("name", SITES)
+def test_a_committed_site_holds_nothing_private_and_is_small(name: str) -> None:
+    folders = [ROOT / "results" / name, ROOT / "report" / name]
+    assert [finding for folder in folders for finding in scrub.find_private(folder)] == []
+    size_mib = sum(path.stat().st_size for path in published_files(ROOT, name)) / 2**20
+    assert size_mib <= publish.LARGEST_MIB
+    ignored = subprocess.run(["git", "check-ignore", "-v", *folders], cwd=ROOT, capture_output=True, text=True)
+    assert not ignored.stdout
+
+
+@pytest.mark.parametrize("name", SITES)
+def test_a_committed_site_is_what_this_code_draws(name: str, tmp_path: Path) -> None:
+    """Where this fails, code that shows has changed: `./run report --config site=NAME`, and commit what it draws."""
+    clone = Workspace(tmp_path / "checkout")
+    cloned(clone, ROOT, name)
+    notes = ROOT / "report" / "notes"
+    if notes.is_dir():
+        shutil.copytree(notes, clone.root / "report" / "notes")
+    done = clone.run("report", "--config", f"site={name}")
+    assert done.returncode == 0, done.stdout
+    got, expected = drawn(clone.root, name), drawn(ROOT, name)
+    assert got.keys() == expected.keys()
+    pinned = f"matplotlib=={metadata.version('matplotlib')} " in (ROOT / "requirements.lock").read_text()
+    compared = [path for path in expected if pinned or Path(path).suffix not in (".svg", ".png")]
+    assert not [path for path in compared if got[path] != expected[path]]

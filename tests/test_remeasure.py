@@ -1,0 +1,164 @@
+"""`./run remeasure`: what it retires, what it leaves, and what it says to words that fit nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import faulty
+import pytest
+from shards import ShardJob
+from workspace import Workspace
+
+from perfscribe import journal, retire, session
+from perfscribe.cells import Cell
+
+GRID = [{"n": 1, "dtype": "fp32"}, {"n": 1, "dtype": "bf16"}, {"n": 2, "dtype": "fp32"}, {"n": 2, "dtype": "bf16"}]
+FAILS_AT_TWO = """def run(cell):
+    note("start", cell)
+    if cell["n"] == 2:
+        raise ValueError("two")
+    return done(cell)
+"""
+
+
+@pytest.fixture
+def measured(tmp_path: Path) -> ShardJob:
+    """Four cells in two rounds, of which n=2 fail."""
+    job = ShardJob(tmp_path / "root", faulty.source("probe", tmp_path / "side", FAILS_AT_TWO))
+    job.plan([Cell(factors) for factors in GRID], rounds=2)
+    job.measure()
+    return job
+
+
+def standing(job: ShardJob) -> set[tuple[int, str, int]]:
+    records = journal.read(job.journal_file.parent).all_records()
+    return {(record["factors"]["n"], record["factors"]["dtype"], record["round"]) for record in records}
+
+
+ALL = {(factors["n"], factors["dtype"], number) for factors in GRID for number in (1, 2)}
+
+
+@pytest.mark.parametrize(
+    ("words", "left"),
+    [
+        ([], set()),
+        (["n=1"], {cell for cell in ALL if cell[0] != 1}),
+        (["dtype=bf16", "n=2"], {cell for cell in ALL if cell[:2] != (2, "bf16")}),
+        (["status=failed"], {cell for cell in ALL if cell[0] != 2}),
+        (["status=ok", "dtype=fp32"], {cell for cell in ALL if cell[:2] != (1, "fp32")}),
+        (["status=not_run"], ALL),
+    ],
+)
+def test_what_is_retired_is_measured_again_and_nothing_else(
+    measured: ShardJob, words: list[str], left: set[tuple[int, str, int]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert standing(measured) == ALL
+    assert retire.main(measured.root, "local", ["probe", *words]) == 0
+    assert f"records of probe retired: {len(ALL - left)};" in capsys.readouterr().out
+    assert standing(measured) == left
+    assert not measured.records_file.exists(), "the job is due"
+    before = {record["id"] for record in journal.read(measured.journal_file.parent).all_records()}
+    measured.measure()
+    assert standing(measured) == ALL
+    assert before <= {row["id"] for row in measured.rows()}
+    assert sum(faulty.notes(measured.root.parent / "side").values()) == len(ALL) + len(ALL - left)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "remeasure: say which experiment, as in `./run remeasure attention seq_len=1024`"),
+        (["prob"], "remeasure: nothing was measured of 'prob'; known: probe; did you mean probe?"),
+        ([""], "remeasure: nothing was measured of ''; known: probe"),
+        (
+            ["../probe"],
+            "remeasure: nothing was measured of '../probe'; known: probe; did you mean probe?",
+        ),
+        (["probe", "n"], "remeasure: 'n' is not FACTOR=LEVEL"),
+        (["probe", "n="], "remeasure: 'n=' is not FACTOR=LEVEL"),
+        (["probe", "=1"], "remeasure: '=1' is not FACTOR=LEVEL"),
+        (["probe", "n=1", "n=2"], "remeasure: n is given twice"),
+        (
+            ["probe", "dtypes=fp32"],
+            "remeasure: no cell has the factor 'dtypes'; known: status, n, dtype; did you mean dtype?",
+        ),
+        (["probe", "n=3"], "remeasure: no cell has n=3; known: 1, 2"),
+        (
+            ["probe", "dtype=fp64"],
+            "remeasure: no cell has dtype=fp64; known: fp32, bf16",
+        ),
+        (
+            ["probe", "status=fail"],
+            "remeasure: no cell has status=fail; known: ok, oom, unsupported, timeout, failed, skipped, "
+            "not_run; did you mean failed?",
+        ),
+        (["probe", "status=oom"], "remeasure: there is no record of probe status=oom"),
+        (["probe", "n=1", "status=failed"], "remeasure: there is no record of probe n=1 status=failed"),
+    ],
+)
+def test_words_that_fit_nothing_change_nothing(measured: ShardJob, words: list[str], message: str) -> None:
+    before = measured.journal_file.read_bytes(), measured.records_file.read_bytes()
+    with pytest.raises(ValueError) as caught:
+        retire.main(measured.root, "local", words)
+    assert str(caught.value) == message
+    assert (measured.journal_file.read_bytes(), measured.records_file.read_bytes()) == before
+
+
+def test_before_anything_was_measured(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="nothing was measured of 'probe'; known: none"):
+        retire.main(tmp_path, "local", ["probe"])
+
+
+def test_a_published_site_is_read_only(tmp_path: Path) -> None:
+    (tmp_path / "results" / "h200").mkdir(parents=True)
+    (tmp_path / "results" / "h200" / "published.json").write_text("{}")
+    with pytest.raises(ValueError, match="site h200 was published and is read-only"):
+        retire.main(tmp_path, "h200", ["probe"])
+
+
+def test_not_while_a_run_is_under_way(measured: ShardJob) -> None:
+    lock = session.RunLock(measured.root / ".perfscribe" / "run.lock")
+    assert lock.try_acquire()
+    with pytest.raises(session.AnotherRun, match=r"another run is under way in this checkout: process \d+"):
+        retire.main(measured.root, "local", ["probe"])
+    lock.release()
+    assert retire.main(measured.root, "local", ["probe"]) == 0
+
+
+def test_a_cell_that_killed_its_job_gets_two_more_starts(tmp_path: Path) -> None:
+    job = ShardJob(tmp_path / "root", faulty.source("probe", tmp_path / "side", faulty.FAULTS))
+    job.plan([Cell({"what": "kills_its_job"})])
+    for starts in (2, 4):
+        with job.running() as process:
+            assert process.wait() == 0, process.log()
+        assert [row["reason"] for row in job.rows()] == ["killed its job twice"]
+        assert sum(faulty.notes(tmp_path / "side").values()) == starts
+        retire.main(job.root, "local", ["probe"])
+
+
+def test_the_verb_and_the_report_after_it(tmp_path: Path) -> None:
+    workspace, side = Workspace(tmp_path / "root"), tmp_path / "side"
+    workspace.only()
+    for experiment in ("probe", "other"):
+        workspace.add_experiment(experiment, faulty.sleeping(experiment, side, (0,)), n=[1, 2, 3])
+    assert workspace.run("report").returncode == 0
+    kept = {row["factors"]["n"]: row["id"] for row in workspace.rows("probe")}
+    wrong = workspace.run("remeasure", "probe", "m=2")
+    assert (wrong.returncode, wrong.stdout) == (
+        1,
+        "run: remeasure: no cell has the factor 'm'; known: status, n\n",
+    )
+    assert workspace.planned_jobs() == set()
+    done = workspace.run("remeasure", "probe", "n=2")
+    assert done.returncode == 0
+    assert done.stdout == "records of probe retired: 1; the next `./run report` measures their cells again\n"
+    assert workspace.planned_jobs() == {"measure probe 0", "present_probe", "write_report", "verdict"}
+    report = workspace.run("report")
+    assert report.returncode == 0, report.stdout
+    told = [line for line in report.stdout.splitlines() if "probe n=" in line or "other n=" in line]
+    assert len(told) == 1 and "probe n=2: " in told[0] and "(6/6)" in told[0]
+    again = {row["factors"]["n"]: row["id"] for row in workspace.rows("probe")}
+    assert {n for n in kept if kept[n] != again[n]} == {2}
+    assert faulty.notes(side) == {"probe 2": 2} | {
+        cell: 1 for cell in ("probe 1", "probe 3", "other 1", "other 2", "other 3")
+    }
