@@ -31,11 +31,7 @@ for _experiment, _shown in PLAN.presentations.items():
             ],
         log:
             f"logs/{SITE}/present_{_experiment}.log",
-        params:
-            tables=f"{RESULTS}/tables",
-            figures=f"report/{SITE}/figures",
-            environments=f"{RESULTS}/environments",
+        conda:
+            "../workflow/envs/perfscribe.yaml"
         shell:
-            "{PYTHON:q} workflow/scripts/present.py --plan {input.plan:q} --records {input.records:q}"
-            " --tables {params.tables:q} --figures {params.figures:q} --environments {params.environments:q}"
-            " >{log:q} 2>&1" + TELL
+            "program {log:q} workflow/scripts/present.py --plan {input.plan:q} --records {input.records:q}"

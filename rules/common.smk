@@ -1,4 +1,5 @@
 # What all rules share: the plan, the run lock, paths.
+import shlex
 import sys
 from pathlib import Path
 
@@ -15,9 +16,19 @@ SITE = PLAN.site
 RESULTS = f"results/{SITE}"
 REPORT = f"report/{SITE}/report.md"
 VERDICT = f"{RESULTS}/verdict.txt"
-PYTHON = sys.executable
-# A job that fails tells the end of its log, so that the reason is seen without opening it.
-TELL = " || {{ tail -n 5 {log:q} >&2; echo 'log: {log}' >&2; exit 1; }}"
+# Without --cores (a cluster's profile gives jobs instead) one core; the profile may set more for a rule.
+ALL_CORES = (
+    workflow.resource_settings.cores if workflow.is_main_process else None
+) or 1
+
+# `program LOG SCRIPT ARGUMENTS` runs a script with this interpreter; where it fails, the end of its log is shown.
+# (Braces are doubled, as in any shell command of Snakemake.)
+shell.prefix(
+    'program() {{ local log=$1; shift; PYTHON "$@" >"$log" 2>&1'.replace(
+        "PYTHON", shlex.quote(sys.executable)
+    )
+    + ' || {{ tail -n 5 "$log" >&2; echo "log: $log" >&2; return 1; }}; }}; '
+)
 
 
 wildcard_constraints:
@@ -79,6 +90,23 @@ def shown_of(experiment):
 def all_shown():
     """Tables, figures and findings of all experiments."""
     return [path for experiment in PLAN.presentations for path in shown_of(experiment)]
+
+
+def data_digests(wildcards):
+    """The digests of the data sets that an experiment reads; they change only with the arrays."""
+    return [
+        f"{RESULTS}/data/{name}.digest"
+        for name in PLAN.experiment_datasets[wildcards.experiment]
+    ]
+
+
+def data_files(wildcards):
+    """The data files themselves, whatever their time stamps."""
+    return [
+        ancient(f"{RESULTS}/data/{name}/{file}")
+        for name in PLAN.experiment_datasets[wildcards.experiment]
+        for file in PLAN.datasets[name]
+    ]
 
 
 def refuse_a_second_run(wildcards):

@@ -11,8 +11,7 @@ for _dataset, _files in PLAN.datasets.items():
             files=[f"{RESULTS}/data/{_dataset}/{name}" for name in _files],
         log:
             f"logs/{SITE}/generate_{_dataset}.log",
-        params:
-            folder=f"{RESULTS}/data/{_dataset}",
+        conda:
+            "../workflow/envs/perfscribe.yaml"
         shell:
-            "{PYTHON:q} workflow/scripts/generate_data.py"
-            " --plan {input.plan:q} --folder {params.folder:q} >{log:q} 2>&1" + TELL
+            "program {log:q} workflow/scripts/generate_data.py --plan {input.plan:q}"

@@ -9,9 +9,10 @@ rule write_report:
         REPORT,
     log:
         f"logs/{SITE}/report.log",
+    conda:
+        "../workflow/envs/perfscribe.yaml"
     shell:
-        "{PYTHON:q} workflow/scripts/report.py --plan {input.plan:q} --records {input.records:q}"
-        " --out {output:q} >{log:q} 2>&1" + TELL
+        "program {log:q} workflow/scripts/report.py --plan {input.plan:q} --records {input.records:q} --out {output:q}"
 
 
 rule verdict:
@@ -22,6 +23,8 @@ rule verdict:
         VERDICT,
     log:
         f"logs/{SITE}/verdict.log",
+    conda:
+        "../workflow/envs/perfscribe.yaml"
     shell:
-        "{PYTHON:q} workflow/scripts/verdict.py --report {input.report:q} --records {input.records:q}"
-        " --out {output:q} 2>{log:q} || {{ cat {log:q} >&2; exit 1; }}"
+        "program {log:q} workflow/scripts/verdict.py --report {input.report:q} --records {input.records:q}"
+        " --out {output:q}"

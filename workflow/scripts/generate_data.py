@@ -21,14 +21,15 @@ def main() -> int:
     """Exit status 0, or 1 after one line that says what was wrong."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--plan", type=Path, required=True, help="plan file of the data set")
-    parser.add_argument("--folder", type=Path, required=True, help="folder for the data set's files")
+    parser.add_argument("--folder", type=Path, help="for its files; default: data/NAME beside the plan's folder")
     arguments = parser.parse_args()
     try:
         plan = read_json(arguments.plan)
         missing = [key for key in PLAN_KEYS if not isinstance(plan, dict) or key not in plan]
         if missing:
             raise ValueError(f"{arguments.plan}: no plan of a data set: {', '.join(missing)} missing")
-        print(f"wrote {generate(plan, arguments.folder)}")
+        folder = arguments.folder or arguments.plan.parents[1] / "data" / str(plan["dataset"])
+        print(f"wrote {generate(plan, folder)}")
     except (ValueError, TypeError, OSError) as error:
         print(f"generate_data: {error}", file=sys.stderr)
         return 1

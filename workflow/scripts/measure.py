@@ -1,6 +1,6 @@
 """Measure the cells of one shard that its journal lacks.
 
-measure.py --plan results/SITE/plan/measure-EXPERIMENT-N.json --site-folder results/SITE --out RECORDS [--replay]
+measure.py --plan results/SITE/plan/measure-EXPERIMENT-N.json --out RECORDS [--replay]
 """
 
 import argparse
@@ -17,17 +17,18 @@ def main() -> int:
     """Read the arguments and do the work."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--plan", type=Path, required=True, help="the shard's plan file")
-    parser.add_argument("--site-folder", type=Path, required=True, help="results/SITE: journal, data, environments")
+    parser.add_argument("--site-folder", type=Path, help="journal, data, environments; default: the plan's results/SITE")
     parser.add_argument("--out", type=Path, required=True, help="the records file to write")
     parser.add_argument("--replay", action="store_true", help="measure nothing: records from the journal alone")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
+    site_folder = (args.site_folder or args.plan.parents[1]).resolve()
     if args.replay:
-        worker.replay(args.plan, ROOT, args.site_folder.resolve(), args.out)
+        worker.replay(args.plan, ROOT, site_folder, args.out)
         return 0
     if args.worker:
-        return worker.measure_until_stopped(args.plan, ROOT, args.site_folder.resolve(), args.out)
-    folder = args.site_folder / "journal" / files.read_json(args.plan)["experiment"]
+        return worker.measure_until_stopped(args.plan, ROOT, site_folder, args.out)
+    folder = site_folder / "journal" / files.read_json(args.plan)["experiment"]
     return worker.supervise([sys.executable, *sys.argv, "--worker"], folder)
 
 

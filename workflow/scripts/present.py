@@ -1,6 +1,6 @@
 """Make an experiment's tables, figures and findings from its records.
 
-present.py --plan PLAN --records FILE [FILE ...] --tables FOLDER --figures FOLDER --environments FOLDER
+present.py --plan results/SITE/plan/present-EXPERIMENT.json --records FILE [FILE ...]
 """
 
 import argparse
@@ -26,11 +26,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--plan", type=Path, required=True)
     parser.add_argument("--records", type=Path, nargs="+", required=True)
-    parser.add_argument("--tables", type=Path, required=True, help="folder for CSV, JSON and findings")
-    parser.add_argument("--figures", type=Path, required=True, help="folder for SVG and PNG")
-    parser.add_argument("--environments", type=Path, required=True, help="folder of the identities")
     args = parser.parse_args()
     plan = files.read_json(args.plan)
+    site_folder = args.plan.parents[1]
+    tables_folder, figures_folder = site_folder / "tables", ROOT / "report" / plan["site"] / "figures"
     experiment = plan["experiment"]
     module = importlib.import_module(present_module(experiment))
     measured = records.load_by_experiment(args.records)
@@ -40,13 +39,13 @@ def main() -> None:
     drawn = module.figures(made) if hasattr(module, "figures") else []
     check_ids("figures", experiment, plan["figures"], [figure.id for figure in drawn])
     for table in made.values():
-        tables.write(table, args.tables)
-    footer = report.figure_footer(measured[experiment], plan["site"], args.environments)
+        tables.write(table, tables_folder)
+    footer = report.figure_footer(measured[experiment], plan["site"], site_folder / "environments")
     for figure in drawn:
-        figures.write(figure, args.figures, footer)
+        figures.write(figure, figures_folder, footer)
     captions = {figure.id: figure.caption for figure in drawn}
-    files.write_json(args.tables / f"{experiment}.figures.json", captions)
-    findings.write(module.findings(made), args.tables / f"{experiment}.findings.json")
+    files.write_json(tables_folder / f"{experiment}.figures.json", captions)
+    findings.write(module.findings(made), tables_folder / f"{experiment}.findings.json")
 
 
 if __name__ == "__main__":
