@@ -49,13 +49,14 @@ class Figure:
 
     id: `<chapter>.<name>`. caption: what it shows, with timer, statistic and units.
     draw: fills an empty matplotlib figure.
-    size_in: width and height in inches.
+    size_in: width and height in inches. sample: the samples that it shows, counted in its foot.
     """
 
     id: str
     caption: str
     draw: Callable[[Any], None]
     size_in: tuple[float, float] = (7.0, 3.6)
+    sample: str = ""
 
 
 def write(figure: Figure, folder: Path, footer: str) -> None:

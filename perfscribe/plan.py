@@ -194,7 +194,7 @@ def _present_unit(plan: Plan, experiment: str, root: Path) -> None:
         "preset": plan.preset,
         "fingerprint": fingerprint(present_module(experiment), root, leave_out=()),
         # Whatever present.py imports, the report's code writes the line below every figure.
-        "report_fingerprint": fingerprint("perfscribe.report", root, leave_out=()),
+        "footer": fingerprint("perfscribe.measured_by", root, leave_out=()),
         "references": digest_files(references),
         "tables": list(presentation.tables),
         "figures": list(presentation.figures),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import jinja2
 from tabulate import tabulate
 
 from perfscribe import files, findings, tables
+from perfscribe.measured_by import commit_name, device_name, environment_ids
 from perfscribe.records import STATUSES, Record
 
 DATE_LINE = "Written on "
@@ -37,38 +38,6 @@ class Sources:
         """An identity by its id."""
         found: dict[str, Any] = files.read_json(self.results / "environments" / f"{environment_id}.json")
         return found
-
-
-def _environment_ids(records: Iterable[Record]) -> list[str]:
-    return sorted({name for record in records for name in record.environments})
-
-
-def device_name(identity: Mapping[str, Any]) -> str:
-    """Short name of a machine: its GPUs, or its processor where it has none."""
-    gpus = identity.get("gpu_count") or 0
-    if gpus:
-        return f"{gpus} × {identity['gpu_model']}"
-    return f"{identity['cpu_model']}, {identity['cpu_cores']} cores, no GPU"
-
-
-def _commit(provenance: Mapping[str, Any]) -> str:
-    """The commit that a record was measured at, + where there were changes beside it."""
-    commit = provenance.get("commit")
-    return f"{commit[:10]}{'+' if provenance.get('dirty') else ''}" if commit else "unknown"
-
-
-def figure_footer(records: Sequence[Record], site: str, environments: Path) -> str:
-    """Who measured what a figure shows: site, device, number of samples, commit."""
-    measured = [record for record in records if record.ok]
-    if not measured:
-        return f"site {site}: no cell was measured"
-    ids = _environment_ids(measured)
-    devices = sorted({device_name(files.read_json(environments / f"{name}.json")) for name in ids})
-    sizes = [sum(map(len, rounds)) for record in measured for rounds in list(record.samples.values())[:1]]
-    n = f"n = {' to '.join(map(str, sorted({min(sizes), max(sizes)})))} a cell, " if sizes else ""
-    commits = sorted({_commit(record.provenance) for record in measured})
-    where = f"environment {', '.join(ids)} · commit {', '.join(commits)}"
-    return f"site {site}: {'; '.join(devices)} · {n}error bars, where drawn: interquartile range · {where}"
 
 
 def _completeness(sources: Sources) -> str:
@@ -132,7 +101,7 @@ def _identity_rows(identity: Mapping[str, Any]) -> list[list[str]]:
 
 def _environments(sources: Sources) -> str:
     parts = []
-    for name in _environment_ids(record for cells in sources.records.values() for record in cells):
+    for name in environment_ids(record for cells in sources.records.values() for record in cells):
         users = [e for e, cells in sources.records.items() if any(name in record.environments for record in cells)]
         measured_by = ", ".join(f"`{user}`" for user in users)
         rows = _table(_identity_rows(sources.environment(name)), ["Identity", name])
@@ -146,7 +115,7 @@ def _provenance(sources: Sources) -> str:
         measured = [record.provenance for record in cells if record.provenance]
         if not measured:
             continue
-        commits = sorted({_commit(p) for p in measured})
+        commits = sorted({commit_name(p) for p in measured})
         times = sorted(str(p.get("time", "not recorded")) for p in measured)
         current = sources.plan["current_fingerprints"].get(name)
         older = sum(record.fingerprint != current for record in cells if record.ok)
@@ -237,7 +206,7 @@ class Filler:
 def write(sources: Sources, now: datetime.datetime) -> str:
     """The whole report as Markdown."""
     filler = Filler(sources)
-    ids = _environment_ids(record for cells in sources.records.values() for record in cells)
+    ids = environment_ids(record for cells in sources.records.values() for record in cells)
     machines = sorted({device_name(sources.environment(name)) for name in ids})
     parts = [
         f"# Lab report: {sources.site}",

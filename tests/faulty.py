@@ -75,6 +75,12 @@ def fine(cell):
 fine_too = fine_still = fine
 
 
+def numpy_oom(cell):
+    import numpy
+
+    return numpy.empty(1 << 50, dtype=numpy.uint8)
+
+
 def bare_oom(cell):
     raise MemoryError
 
@@ -167,8 +173,8 @@ def unsupported(cell):
 """
 
 
-# Apart from the others, as each fresh process of an experiment imports its libraries first.
-MEMORY = """def cells(config):
+# Apart from the others, as each fresh process of an experiment imports its libraries first, and torch takes seconds.
+WITH_TORCH = """def cells(config):
     return [Cell({"what": what}, cost=n) for n, what in enumerate(config["what"])]
 
 
@@ -185,12 +191,6 @@ def torch_oom(cell):
     import torch
 
     return torch.empty(1 << 50, dtype=torch.uint8)
-
-
-def numpy_oom(cell):
-    import numpy
-
-    return numpy.empty(1 << 50, dtype=numpy.uint8)
 """
 
 

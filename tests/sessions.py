@@ -33,7 +33,7 @@ class Process:
 
     def log(self) -> str:
         """What it has printed."""
-        return self.output.read_text("utf-8", "replace")
+        return text_of(self.output)
 
     def alive(self) -> bool:
         """Whether the command itself still runs."""
@@ -96,6 +96,14 @@ def running(*arguments: Any) -> Iterator[Process]:
         yield process
     finally:
         process.kill_all()
+
+
+def text_of(path: Path) -> str:
+    """A file's text, as far as it is there."""
+    try:
+        return path.read_text("utf-8", "replace")
+    except FileNotFoundError:
+        return ""
 
 
 def wait_for(happens: Callable[[], Any], timeout_s: float = 30) -> Any:

@@ -19,6 +19,7 @@ from perfscribe.records import STATUSES
 # What each cell of faulty.FAULTS ends as: status, beginning of the reason, executions.
 ENDS = {
     "fine": ("ok", "", 1),
+    "numpy_oom": ("oom", "Unable to allocate 1.00 PiB for an array", 2),
     "segfault": ("failed", "died by SIGSEGV", 2),
     "killed": ("failed", "died by SIGKILL", 2),
     "kills_its_job": ("failed", "killed its job twice", 2),
@@ -32,10 +33,9 @@ ENDS = {
     "unsupported": ("unsupported", "needs a quantum computer", 1),
     "fine_still": ("ok", "", 1),
 }
-MEMORY = {
-    "numpy_oom": ("oom", "Unable to allocate 1.00 PiB for an array", 2),
-    "torch_oom": ("oom", "[enforce fail at", 2),
+WITH_TORCH = {
     "fine": ("ok", "", 1),
+    "torch_oom": ("oom", "[enforce fail at", 2),
 }
 BROKEN = ["raises", "exits", "gives_nan"]
 # The report's process reads the cells from this module; the child cannot.
@@ -85,7 +85,7 @@ def after_faults(tmp_path_factory: pytest.TempPathFactory) -> tuple[Workspace, s
     """A finished report."""
     workspace = make(tmp_path_factory.mktemp("faults") / "root")
     add_faults(workspace, "faults", list(ENDS))
-    add_faults(workspace, "memory", list(MEMORY), faulty.MEMORY)
+    add_faults(workspace, "with_torch", list(WITH_TORCH), faulty.WITH_TORCH)
     add_faults(workspace, "hanging", ["fine", "hang", "fine_too"])
     workspace.set_config("experiments: {hanging: {timeout_s: 2}}\n")
     return workspace, workspace.run("report")
@@ -104,11 +104,11 @@ def test_a_report_with_every_fault_succeeds(after_faults: Finished) -> None:
 
 
 @pytest.mark.parametrize(
-    ("experiment", "what"), [*(("faults", what) for what in ENDS), *(("memory", what) for what in MEMORY)]
+    ("experiment", "what"), [*(("faults", what) for what in ENDS), *(("with_torch", what) for what in WITH_TORCH)]
 )
 def test_a_fault_in_the_records_and_in_the_report(after_faults: Finished, experiment: str, what: str) -> None:
     workspace, done = after_faults
-    status, reason, executions = {"faults": ENDS, "memory": MEMORY}[experiment][what]
+    status, reason, executions = {"faults": ENDS, "with_torch": WITH_TORCH}[experiment][what]
     row = next(row for row in workspace.rows(experiment) if row["factors"]["what"] == what)
     assert row["status"] == status and row["reason"].startswith(reason)
     assert faulty.notes(side_of(workspace))[f"{experiment} {what}"] == executions
@@ -119,10 +119,11 @@ def test_a_fault_in_the_records_and_in_the_report(after_faults: Finished, experi
 
 
 def test_out_of_memory_says_how_much_was_asked_for(after_faults: Finished) -> None:
-    rows = {row["factors"]["what"]: row for row in after_faults[0].rows("memory")}
-    for what in ("torch_oom", "numpy_oom"):
-        assert rows[what]["provenance"]["error"]["requested_bytes"] == 1 << 50
-        assert rows[what]["provenance"]["attempts"] == 2
+    workspace, _ = after_faults
+    rows = [row for row in [*workspace.rows("faults"), *workspace.rows("with_torch")] if row["status"] == "oom"]
+    assert [row["factors"]["what"] for row in rows] == ["numpy_oom", "torch_oom"]
+    assert [row["provenance"]["error"]["requested_bytes"] for row in rows] == [1 << 50, 1 << 50]
+    assert [row["provenance"]["attempts"] for row in rows] == [2, 2]
 
 
 def test_faults_are_not_measured_again(after_faults: Finished) -> None:

@@ -17,6 +17,7 @@ import pytest
 from workspace import Workspace
 
 from perfscribe import files, findings, records, report, tables
+from perfscribe.measured_by import figure_footer
 from perfscribe.records import Record
 
 FIXTURE = Path(__file__).parent / "fixtures" / "report"
@@ -134,12 +135,13 @@ def test_nothing_measured_is_a_report_too(sources: report.Sources) -> None:
 
 def test_the_foot_of_a_figure_says_who_measured(sources: report.Sources) -> None:
     folder = sources.results / "environments"
-    foot = report.figure_footer(sources.records["probe"], "demo", folder)
+    foot = figure_footer(sources.records["probe"], "demo", folder, "forward_ms")
     assert foot == (
-        "site demo: 1 × NVIDIA H200; AMD EPYC, 2 cores, no GPU · n = 3 to 6 a cell, error bars, where drawn: "
-        f"interquartile range · environment {'a' * 12}, {'b' * 12} · commit 0123456789, fedcba9876+"
+        "site demo: 1 × NVIDIA H200; AMD EPYC, 2 cores, no GPU · n = 3 to 6 a cell · "
+        f"environment {'a' * 12}, {'b' * 12} · commit 0123456789, fedcba9876+"
     )
-    assert report.figure_footer([], "demo", folder) == "site demo: no cell was measured"
+    assert "n =" not in figure_footer(sources.records["probe"], "demo", folder, "")
+    assert figure_footer([], "demo", folder, "forward_ms") == "site demo: no cell was measured"
 
 
 # --- notes ------------------------------------------------------------------------------------------------------

@@ -13,7 +13,17 @@ from pathlib import Path
 import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
-COPIED = ("Snakefile", "config.yaml", "rules", "workflow", "perfscribe", "references", "report/templates", "slurm", "run")
+COPIED = (
+    "Snakefile",
+    "config.yaml",
+    "rules",
+    "workflow",
+    "perfscribe",
+    "references",
+    "report/templates",
+    "slurm",
+    "run",
+)
 
 PRESENT = '''"""Table of a test's experiment."""
 from perfscribe import tables as t

@@ -17,7 +17,9 @@ def main() -> int:
     """Read the arguments and do the work."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--plan", type=Path, required=True, help="the shard's plan file")
-    parser.add_argument("--site-folder", type=Path, help="journal, data, environments; default: the plan's results/SITE")
+    parser.add_argument(
+        "--site-folder", type=Path, help="journal, data, environments; default: the plan's results/SITE"
+    )
     parser.add_argument("--out", type=Path, required=True, help="the records file to write")
     parser.add_argument("--replay", action="store_true", help="measure nothing: records from the journal alone")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)

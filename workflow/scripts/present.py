@@ -11,7 +11,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from perfscribe import figures, files, findings, records, report, tables  # noqa: E402
+from perfscribe import figures, files, findings, records, tables  # noqa: E402
+from perfscribe.measured_by import figure_footer  # noqa: E402
 from perfscribe.plan_cells import present_module  # noqa: E402
 
 
@@ -40,8 +41,8 @@ def main() -> None:
     check_ids("figures", experiment, plan["figures"], [figure.id for figure in drawn])
     for table in made.values():
         tables.write(table, tables_folder)
-    footer = report.figure_footer(measured[experiment], plan["site"], site_folder / "environments")
     for figure in drawn:
+        footer = figure_footer(measured[experiment], plan["site"], site_folder / "environments", figure.sample)
         figures.write(figure, figures_folder, footer)
     captions = {figure.id: figure.caption for figure in drawn}
     files.write_json(tables_folder / f"{experiment}.figures.json", captions)

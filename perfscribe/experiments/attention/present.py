@@ -124,10 +124,16 @@ def findings(tables: Mapping[str, Table]) -> list[Finding]:
 def figures(tables: Mapping[str, Table]) -> list[f.Figure]:
     """Time of both passes, and memory measured and predicted, over sequence length."""
     table = tables[TABLES[0]]
-    times = "Median time of a forward (left) and a backward pass (right) over sequence length, one line a d_model."
-    memory = "Memory allocated before backward: measured (lines) and predicted (crosses), one line a d_model."
+    times = (
+        "Median time of a forward (left) and a backward pass (right) over sequence length, one line a d_model; bars "
+        "show the interquartile range. Host clock."
+    )
+    memory = (
+        "Memory allocated before backward: measured (lines) and predicted (crosses), one line a d_model. Counted in "
+        "one pass: an allocator's count has no spread."
+    )
     return [
-        f.Figure(FIGURES[0], times, lambda canvas: _draw_times(canvas, table)),
+        f.Figure(FIGURES[0], times, lambda canvas: _draw_times(canvas, table), sample="forward_ms"),
         f.Figure(FIGURES[1], memory, lambda canvas: _draw_memory(canvas, table)),
     ]
 
@@ -148,7 +154,11 @@ def _draw_memory(canvas: Any, table: Table) -> None:
     _lines_by_width(axes, rows, "memory_before_backward_gib", "")
     if not rows.empty:
         axes.plot(
-            rows["seq_len"].astype(float), rows["predicted_before_backward_gib"].astype(float), "kx", markersize=4
+            rows["seq_len"].astype(float),
+            rows["predicted_before_backward_gib"].astype(float),
+            "k+",
+            markersize=8,
+            zorder=5,
         )
     f.mark_statuses(axes, table.frame, "seq_len")
     axes.set_xlabel("Sequence length")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -79,6 +80,7 @@ def _time_columns() -> list[t.Column]:
         *_spread_columns("optimizer_ms", "Optimizer"),
         t.median("forward_no_grad_ms", "Forward under no_grad (ms)"),
         t.median("full_step_ms", "Full step (ms)"),
+        t.iqr("full_step_ms", "IQR (ms)"),
         t.count("forward_ms"),
     ]
 
@@ -141,8 +143,12 @@ def findings(tables: Mapping[str, Table]) -> list[Finding]:
 
 def figures(tables: Mapping[str, Table]) -> list[f.Figure]:
     """Time of a full step over context."""
-    caption = "Median time of a full training step over context length; one panel a dtype, one line a size."
-    return [f.Figure(FIGURES[0], caption, lambda canvas: _draw_times(canvas, tables[TABLES[0]]))]
+    caption = (
+        "Median time of a full training step over context length, host clock; one panel a dtype, one line a size; "
+        "bars show the interquartile range."
+    )
+    draw = partial(_draw_times, table=tables[TABLES[0]])
+    return [f.Figure(FIGURES[0], caption, draw, sample="full_step_ms")]
 
 
 def _draw_times(canvas: Any, table: Table) -> None:
@@ -160,5 +166,5 @@ def _lines(axes: Any, rows: pd.DataFrame, y: str) -> None:
     if rows.empty:
         f.no_data(axes, "no cell was measured")
         return
-    f.lines(axes, rows, "seq_len", y, "size")
+    f.lines(axes, rows, "seq_len", y, "size", spread=f"{y}_iqr")
     f.power_of_two_ticks(axes, sorted(set(rows["seq_len"].astype(float))))

@@ -131,7 +131,7 @@ def figures(tables: Mapping[str, Table]) -> list[f.Figure]:
         "Every step of a fresh process from the first on, warm-up steps hollow: forward, backward and optimizer "
         "together; one panel a number of warm-up steps, one line a size."
     )
-    return [f.Figure(FIGURES[0], caption, lambda canvas: _draw(canvas, tables[TABLES[1]]), (7.0, 4.2))]
+    return [f.Figure(FIGURES[0], caption, lambda canvas: _draw(canvas, tables[TABLES[1]]), (7.0, 4.2), "full_step_ms")]
 
 
 def _draw(canvas: Any, table: Table) -> None:

@@ -1,0 +1,49 @@
+"""Who measured: short names of machines and commits, and the line under every figure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from perfscribe import files
+from perfscribe.records import Record
+
+
+def environment_ids(records: Iterable[Record]) -> list[str]:
+    """Ids of all environments that these records were measured in, sorted."""
+    return sorted({name for record in records for name in record.environments})
+
+
+def device_name(identity: Mapping[str, Any]) -> str:
+    """Short name of a machine: its GPUs, or its processor where it has none."""
+    gpus = identity.get("gpu_count") or 0
+    if gpus:
+        return f"{gpus} × {identity['gpu_model']}"
+    return f"{identity['cpu_model']}, {identity['cpu_cores']} cores, no GPU"
+
+
+def commit_name(provenance: Mapping[str, Any]) -> str:
+    """The commit that a record was measured at, + where there were changes beside it."""
+    commit = provenance.get("commit")
+    return f"{commit[:10]}{'+' if provenance.get('dirty') else ''}" if commit else "unknown"
+
+
+def _counts(records: Iterable[Record], sample: str) -> str:
+    sizes = {sum(map(len, record.samples[sample])) for record in records if sample in record.samples}
+    return f"n = {' to '.join(map(str, sorted({min(sizes), max(sizes)})))} a cell · " if sizes else ""
+
+
+def figure_footer(records: Sequence[Record], site: str, environments: Path, sample: str) -> str:
+    """Who measured what a figure shows: site, device, number of samples, environment, commit.
+
+    sample: whose samples are counted; a figure of figures that are no samples names none, and its caption says why.
+    """
+    measured = [record for record in records if record.ok]
+    if not measured:
+        return f"site {site}: no cell was measured"
+    ids = environment_ids(measured)
+    devices = sorted({device_name(files.read_json(environments / f"{name}.json")) for name in ids})
+    commits = sorted({commit_name(record.provenance) for record in measured})
+    where = f"environment {', '.join(ids)} · commit {', '.join(commits)}"
+    return f"site {site}: {'; '.join(devices)} · {_counts(measured, sample)}{where}"
