@@ -31,8 +31,9 @@ def main(root: Path, arguments: list[str]) -> int:
     taken = [f"{parent}/{name}" for parent in ("results", "report") if (root / parent / name).exists()]
     if taken:
         raise ValueError(f"publish: {' and '.join(taken)} exists; remove it first, or take another name")
+    origin = _origin(root)  # asked first: the new site would count as an uncommitted change
     copy_measured(root, source, target)
-    files.write_json(target / "published.json", _origin(root))
+    files.write_json(target / "published.json", origin)
     # A process of its own: it takes the run lock, as any run does.
     draw = [sys.executable, "-m", "perfscribe.cli", "report", "--config", f"site={name}"]
     if subprocess.run(draw, cwd=root).returncode:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import pytest
 import yaml
+from readme_table import excerpt, render
 from workspace import ROOT
 
 from perfscribe import __version__, cli
@@ -229,3 +230,7 @@ def test_other_words_are_allowed(text: str) -> None:
 def test_tests_may_look_for_the_folder_beside_the_checkout() -> None:
     text = "from .." + "/shared/seeds"
     assert foreign_words(ROOT / "tests" / "test_x.py", text) == [] and foreign_words(ROOT / "perfscribe" / "x.py", text)
+
+
+def test_the_readme_shows_a_committed_report_cell_for_cell() -> None:
+    assert render(excerpt(ROOT)) in (ROOT / "README.md").read_text(encoding="utf-8")
