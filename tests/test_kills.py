@@ -167,7 +167,7 @@ def test_the_next_run_waits_for_a_job_that_outlives_its_snakemake(tmp_path: Path
     assert faulty.notes(side) == Counter(["probe 0", "probe 1", "probe 2"])
 
 
-def test_a_torn_last_line_costs_that_cell_alone(project: Kills) -> None:
+def test_a_torn_last_line_costs_that_cell_alone_and_then_all_is_done(project: Kills) -> None:
     project.finish()
     kept = project.finished()
     results = project.root / "results" / "local"
@@ -180,10 +180,6 @@ def test_a_torn_last_line_costs_that_cell_alone(project: Kills) -> None:
     project.finish()
     assert faulty.notes(project.side) == Counter([*CELLS, *lost])
     project.check_whole({cell: record for cell, record in kept.items() if cell not in lost})
-
-
-def test_the_same_run_again_after_all_that_does_nothing(project: Kills) -> None:
-    project.finish()
     report = project.root / "report" / "local" / "report.md"
     before = faulty.notes(project.side), report.stat().st_mtime_ns
     assert project.finish().startswith("nothing to do")

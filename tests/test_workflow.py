@@ -12,12 +12,13 @@ import unmeasured
 import yaml
 from workspace import ROOT, Workspace
 
-from perfscribe import config, files, plan, records
+from perfscribe import config, figures, files, plan, records
 from perfscribe.records import Record
 
 TINY = ("--config", "preset=tiny")
 SECOND_RUN_S = 6.0
 AT_LEAST = 3
+COLOURS = "|".join(colour.lower() for colour in figures.COLOURS if colour != "#000000")
 TABLES = {table: name for name in plan.known_experiments(ROOT) for table in plan.read_presentation(name, ROOT).tables}
 FIGURES = [figure for name in plan.known_experiments(ROOT) for figure in plan.read_presentation(name, ROOT).figures]
 
@@ -78,8 +79,10 @@ def test_a_figure_is_drawn_with_points_and_a_foot(measured: Workspace, figure: s
     written = " ".join(found.strip() for found in re.findall(r"<!--(.*?)-->", text, flags=re.DOTALL))
     assert "site local: " in written and "environment " in written and "commit 0000000000" in written
     assert not re.search(r"\b[Nn]o cell|nothing was measured|\bnan\b", written)
-    # Markers or bars, beside the axes and letters that any figure has.
-    assert text.count("<use ") + text.count('id="patch_') >= 8
+    # Markers and bars have the colours of data; axes, ticks and letters are black or grey.
+    markers = re.findall(rf"<use [^>]*(?:fill|stroke): (?:{COLOURS})", text)
+    bars = re.findall(rf'<path [^>]*style="fill: (?:{COLOURS})', text)
+    assert len(markers) + len(bars) >= AT_LEAST
 
 
 def test_the_report_holds_everything_and_nothing_unsaid(measured: Workspace) -> None:
