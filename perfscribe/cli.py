@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from perfscribe import config as configuration
 from perfscribe import session
@@ -82,6 +86,23 @@ def read_config(arguments: Sequence[str] = ()) -> dict[str, Any]:
     return raw
 
 
+def run_to_end(command: Sequence[str]) -> int:
+    """Run a command and wait for it; a SIGTERM goes on to all below it, and Ctrl-C, which reaches them too, is theirs.
+
+    Snakemake itself would wait for its jobs on SIGTERM, and kill them on Ctrl-C before they could say where they were.
+    """
+    process = subprocess.Popen(command, cwd=ROOT)
+
+    def forward(number: int, _: object) -> None:
+        for started in psutil.Process().children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                started.send_signal(number)
+
+    signal.signal(signal.SIGTERM, forward)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    return process.wait()
+
+
 def report(arguments: Sequence[str]) -> int:
     """Measure what is missing and write the report."""
     raw = read_config(arguments)
@@ -89,7 +110,7 @@ def report(arguments: Sequence[str]) -> int:
     cores = [] if any(argument.startswith(where) for argument in arguments) else ["--cores", "all"]
     safe = ["--nolock", "--rerun-incomplete", "--rerun-triggers", *TRIGGERS]
     before = _last_start()
-    code = subprocess.run(snakemake("report", *cores, *safe, "--quiet", "all", *arguments), cwd=ROOT).returncode
+    code = run_to_end(snakemake("report", *cores, *safe, "--quiet", "all", *arguments))
     path = f"report/{raw.get('site', session.LOCAL_SITE)}/report.md"
     dry = {"-n", "--dry-run", "--dryrun"} & set(arguments)
     if code == 0 and not dry and _last_start() == before and (ROOT / path).is_file():

@@ -46,6 +46,7 @@ class Column:
     spread: name of the column that says how far the figure may be trusted, for rounding.
     exact: whether the figure is a count or a computed number that is shown unrounded.
     spread_get: gives the spread, for a table without that column: it then stands in the CSV alone.
+    rounds_get: says how the figure differs from round to round; shown where a cell has several.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Column:
     spread: str = ""
     exact: bool = False
     spread_get: Callable[[Record], Any] | None = None
+    rounds_get: Callable[[Record], Any] | None = None
 
 
 def factor(name: str, title: str) -> Column:
@@ -77,6 +79,16 @@ def _std(record: Record, sample: str, scale: float) -> float | str:
     return ONE_SAMPLE if found is None else found * scale
 
 
+def _over_rounds(record: Record, sample: str, scale: float) -> str:
+    """The interval of the median over rounds, or their range where there are too few for one, and which it is."""
+    found = summary(record, sample)
+    limits = found.interval or found.range
+    if limits is None:
+        return "one round"
+    low, high = (format_figure(limit * scale) for limit in limits)
+    return f"{low} to {high} ({found.spread_label})"
+
+
 def median(sample: str, title: str, scale: float = 1.0, name: str = "") -> Column:
     """Median of a sample, rounded by its interquartile range."""
     shown = name or sample
@@ -86,6 +98,7 @@ def median(sample: str, title: str, scale: float = 1.0, name: str = "") -> Colum
         lambda r: summary(r, sample).median * scale,
         spread=f"{shown}_iqr",
         spread_get=lambda r: _iqr(r, sample, scale),
+        rounds_get=lambda r: _over_rounds(r, sample, scale),
     )
 
 
@@ -218,6 +231,7 @@ def make(
     A column whose spread the table does not show brings it along unshown, so that it is rounded all the same.
     """
     records = list(records)
+    columns = _with_rounds(columns, records)
     columns = [*columns, *_unshown_spreads(columns)]
     names = [*(column.name for column in columns), *ROW_COLUMNS]
     if len(set(names)) != len(names):
@@ -225,6 +239,17 @@ def make(
     frame = pd.DataFrame([_row(record, columns) for record in records], columns=names, dtype=object)
     experiment = records[0].experiment if records else ""
     return Table(table_id, title, experiment, list(columns), frame, list(notes))
+
+
+def _with_rounds(columns: Sequence[Column], records: Sequence[Record]) -> list[Column]:
+    """The columns, and behind each median what it did over the rounds, where any cell was measured in several."""
+    several = any(len(rounds) > 1 for record in records for rounds in record.samples.values())
+    result = []
+    for column in columns:
+        result.append(column)
+        if several and column.rounds_get is not None:
+            result.append(Column(f"{column.name}_rounds", f"{column.title}, over rounds", column.rounds_get))
+    return result
 
 
 def _unshown_spreads(columns: Sequence[Column]) -> list[Column]:

@@ -164,9 +164,7 @@ def test_a_report_takes_all_cores_unless_told(
     project: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], given: list[str]
 ) -> None:
     ran: list[list[str]] = []
-    monkeypatch.setattr(
-        cli.subprocess, "run", lambda command, cwd: ran.append(command) or types.SimpleNamespace(returncode=7)
-    )
+    monkeypatch.setattr(cli, "run_to_end", lambda command: ran.append(command) or 7)
     assert cli.main(["report", *arguments]) == 7
     assert ran[0][:4] == [sys.executable, "-m", "snakemake", "report"]
     assert ran[0][4 : 4 + len(given)] == given and ran[0][-len(arguments) or len(ran[0]) :] == arguments
@@ -197,13 +195,13 @@ def test_nothing_to_do_is_said(
     if written:
         report.touch()
 
-    def run(command: list[str], cwd: Path) -> types.SimpleNamespace:
+    def run(command: list[str]) -> int:
         if started:
             (project / session.STARTED).parent.mkdir()
             (project / session.STARTED).touch()
-        return types.SimpleNamespace(returncode=0)
+        return 0
 
-    monkeypatch.setattr(cli.subprocess, "run", run)
+    monkeypatch.setattr(cli, "run_to_end", run)
     assert cli.main(["report", *dry, "--config", "site=h200"]) == 0
     assert capsys.readouterr().out == told
 

@@ -103,7 +103,8 @@ def test_scale_and_name_of_a_column(tmp_path: Path) -> None:
 
 
 def test_samples_of_all_rounds_count(tmp_path: Path) -> None:
-    assert shown(tmp_path, t.count("x"), t.median("x", "x"), samples={"x": [[1.0, 2.0], [3.0]]}) == ["3", "2"]
+    over = "1.50 to 3.00 (range of medians over 2 rounds)"
+    assert shown(tmp_path, t.count("x"), t.median("x", "x"), samples={"x": [[1.0, 2.0], [3.0]]}) == ["3", "2", over]
 
 
 def test_one_sample_has_no_spread(tmp_path: Path) -> None:
@@ -393,7 +394,7 @@ def any_record(draw: st.DrawFn) -> Record:
 def test_any_records_give_a_whole_table(tmp_path: Path, records: list[Record]) -> None:
     text = markdown(tmp_path, t.make("a.b", "Title", records, columns()))
     got = rows(text)
-    assert all(len(row) == len(columns()) and all(row) for row in got)
+    assert all(len(row) == len(got[0]) >= len(columns()) and all(row) for row in got)
     kept = list(csv.reader((tmp_path / "a.b.csv").open(newline="", encoding="utf-8")))
     assert len(kept) == len(records) + 1 and all(cell.strip() for row in kept for cell in row)
     # Every mark in the table has its footnote, each on a line of its own.
@@ -401,3 +402,16 @@ def test_any_records_give_a_whole_table(tmp_path: Path, records: list[Record]) -
     footnotes = re.findall(r"^(\[\d+\]) \S", text, flags=re.MULTILINE)
     assert marks <= set(footnotes) and len(set(footnotes)) == len(footnotes)
     assert sum(row[2].startswith(tuple(STATUSES[1:])) for row in got[1:]) <= sum(not r.ok for r in records)
+
+
+def test_rounds_show_a_range_and_from_six_on_an_interval() -> None:
+    def table_of(rounds: int) -> str:
+        record = Record(
+            "probe", {"n": 1}, "ok", "", "measured", samples={"time_ms": [[1.0 + i, 1.2 + i] for i in range(rounds)]}
+        )
+        made = t.make("cs336.probe", "Probe", [record], [t.factor("n", "n"), t.median("time_ms", "Time (ms)")])
+        return str(made.frame.iloc[0].get("time_ms_rounds", "no such column"))
+
+    assert table_of(1) == "no such column"
+    assert table_of(2) == "1.10 to 2.10 (range of medians over 2 rounds)"
+    assert table_of(6).startswith("1.10 to 6.10 (9") and "interval of the median over 6 rounds" in table_of(6)
