@@ -1,238 +1,27 @@
 """The worker: measures the cells of one shard that the journal lacks, and writes the shard's records.
 
-Three processes: the supervisor starts the worker again where a cell killed it; the worker owns the journal, the
-time-outs and the deaths; the child runs cells (child.py).
+Three processes (processes.py): the supervisor starts the worker again where a cell killed it; the worker owns the
+journal, the time-outs and the deaths; the child runs cells (child.py).
 """
 
 from __future__ import annotations
 
-import contextlib
-import functools
-import json
-import os
-import selectors
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
 from perfscribe import environment, files, journal, records
-from perfscribe.plan_cells import cell_key
+from perfscribe.processes import STOP_SIGNALS, Child, say, signal_name
+from perfscribe.shard import Shard, Task
 from perfscribe.watch import Watch, flags
 
 MAX_STARTS = 2
-IMPORT_TIMEOUT_S = 300.0
-# A process that the kernel cannot end (a driver or a file server that hangs) is left behind after this time.
-DEATH_TIMEOUT_S = 30.0
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Interrupted(BaseException):
     """A signal asked the worker to stop; args[0] is its number."""
-
-
-def say(text: str) -> None:
-    """One line into the job's log."""
-    print(text, file=sys.stderr, flush=True)
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:  # real-time signals have no names
-        return f"signal {number}"
-
-
-@dataclass
-class Task:
-    """One cell in one round, and what is known before it runs."""
-
-    cell: dict[str, Any]
-    key: str
-    round: int
-    data_digest: str
-
-    @property
-    def slot(self) -> journal.Slot:
-        """Where the journal keeps it."""
-        return self.key, self.round
-
-    def label(self) -> str:
-        """The cell's factors as text."""
-        return " ".join(f"{name}={level}" for name, level in self.cell["factors"].items())
-
-
-def die_with_parent(parent: int) -> None:
-    """Ask the kernel to kill this process when its parent dies; for preexec_fn, parent is the caller's process id.
-
-    Linux only; elsewhere the closed pipe ends a child after its cell.
-    """
-    if sys.platform.startswith("linux"):
-        import ctypes
-
-        pr_set_pdeathsig = 1
-        ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, signal.SIGKILL)
-        if os.getppid() != parent:  # it died before the kernel was asked
-            os._exit(1)
-
-
-class Child:
-    """A running child process; run() gives its answer or says how it ended.
-
-    It leads a process group of its own: Ctrl-C is for the worker to answer, and whatever a cell started ends with it.
-    """
-
-    def __init__(self, experiment: str, root: Path, memory_limit_bytes: int, libraries: Sequence[str] = ()) -> None:
-        command = [sys.executable, "-m", "perfscribe.child", experiment, str(memory_limit_bytes), *libraries]
-        env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")]).strip(":")}
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=env,
-            cwd=root,
-            process_group=0,
-            preexec_fn=functools.partial(die_with_parent, os.getpid()),
-        )
-        self._buffer = b""
-        ready = self._answer(IMPORT_TIMEOUT_S)
-        self.import_failure = None if ready.get("ready") else ready
-
-    def run(self, request: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
-        """The child's answer to one cell; ends the child where it is late or dead."""
-        assert self._process.stdin is not None
-        try:
-            self._process.stdin.write(json.dumps(request).encode() + b"\n")
-            self._process.stdin.flush()
-        except BrokenPipeError:
-            return self._death()
-        return self._answer(timeout_s)
-
-    def _answer(self, timeout_s: float) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        deadline = time.monotonic() + timeout_s
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._process.stdout, selectors.EVENT_READ)
-            while b"\n" not in self._buffer:
-                left = deadline - time.monotonic()
-                if left <= 0 or not selector.select(left):
-                    self.stop()
-                    return {"status": "timeout", "reason": f"longer than {timeout_s:g} s"}
-                piece = os.read(self._process.stdout.fileno(), 1 << 16)
-                if not piece:
-                    return self._death()
-                self._buffer += piece
-        line, _, self._buffer = self._buffer.partition(b"\n")
-        try:
-            answer: dict[str, Any] = json.loads(line)
-        except ValueError:
-            self.stop()
-            return {"status": "failed", "reason": "wrote into the descriptor that answers go to", "died": True}
-        return answer
-
-    def _death(self) -> dict[str, Any]:
-        try:
-            code = self._process.wait(DEATH_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self.stop()
-            return {"status": "failed", "reason": "closed its pipe and went on", "died": True}
-        if code < 0:
-            return {"status": "failed", "reason": f"died by {_signal_name(-code)}", "died": True}
-        return {"status": "failed", "reason": f"left with exit code {code}", "died": True}
-
-    @property
-    def alive(self) -> bool:
-        """Whether it can take another cell."""
-        return self._process.poll() is None
-
-    def stop(self) -> None:
-        """End it at once, and the processes that it started."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(DEATH_TIMEOUT_S)
-
-
-class Shard:
-    """One shard's work: its plan, its journal, its environment."""
-
-    def __init__(self, plan_file: Path, root: Path, site_folder: Path) -> None:
-        self.root, self.site_folder = root, site_folder
-        self.plan = files.read_json(plan_file)
-        options_file = plan_file.with_name("options.json")
-        options = files.read_json(options_file) if options_file.is_file() else {}
-        self.options = {"isolation": "job", "timeout_s": 600.0} | options.get(self.plan["experiment"], {})
-        self.folder = site_folder / "journal" / self.plan["experiment"]
-        self.tasks = self._tasks()
-
-    def _tasks(self) -> list[Task]:
-        digests = {name: self._data_digest(name) for name in self.plan["datasets"]}
-        tasks = []
-        for number in range(1, self.plan["rounds"] + 1):
-            for cell in self.plan["cells"]:
-                digest = "+".join(digests.get(name, "") for name in cell["data"])
-                key = cell_key(
-                    self.plan["experiment"], cell["factors"], self.plan["fingerprint"], digest, self.plan["seed"]
-                )
-                tasks.append(Task(cell, key, number, digest))
-        return tasks
-
-    def _data_digest(self, dataset: str) -> str:
-        path = self.site_folder / "data" / f"{dataset}.digest"
-        return str(files.read_json(path)["arrays"]) if path.is_file() else "absent"
-
-    def standing(self, task: Task, history: journal.History, identity: str | None) -> dict[str, Any] | None:
-        """The journal's record that stands for the task on a machine of this identity, or None: to be measured.
-
-        identity None: any record stands (a site that is only shown).
-        """
-        if identity is None:
-            return history.latest(task.slot)
-        same = history.latest(task.slot, identity)
-        record = same or history.latest(task.slot)
-        if record is None:
-            return None
-        if record["status"] == "unsupported" and record["values"].get("before_start"):
-            # The machine may have got since what it lacked then.
-            return record if environment.missing(task.cell["requires"]) else None
-        if same is not None:
-            return same
-        kept = self.plan["on_identity_change"] == "keep" and record["status"] in ("ok", "oom")
-        return record if kept else None
-
-    def fields(self, task: Task, **more: Any) -> dict[str, Any]:
-        """A record of the task with these fields."""
-        return records.make(
-            {
-                "experiment": self.plan["experiment"],
-                "key": task.key,
-                "round": task.round,
-                "factors": task.cell["factors"],
-                "fingerprint": self.plan["fingerprint"],
-                "data_digest": task.data_digest,
-                **more,
-            }
-        )
-
-    def row(self, task: Task, history: journal.History, identity: str | None) -> dict[str, Any]:
-        """What stands for the task in the records file."""
-        found = self.standing(task, history, identity)
-        if task.cell["skip"] and (found is None or found["status"] != "unsupported"):
-            record = self.fields(task, status="skipped", reason=task.cell["skip"])
-        else:
-            record = found or self.fields(task, status="not_run", reason="not measured yet")
-        return {**record, "order": task.cell["position"]}
-
-    def write_records(self, out: Path, identity: str | None) -> list[dict[str, Any]]:
-        """Write the shard's records from the journal; returns them."""
-        history = journal.read(self.folder)
-        rows = [self.row(task, history, identity) for task in self.tasks]
-        files.write_json_lines(out, rows)
-        return rows
 
 
 class Worker:
@@ -385,7 +174,7 @@ def measure_until_stopped(plan_file: Path, root: Path, site_folder: Path, out: P
     try:
         measure(plan_file, root, site_folder, out)
     except Interrupted as stop:
-        say(f"stopped by {_signal_name(stop.args[0])}")
+        say(f"stopped by {signal_name(stop.args[0])}")
         return 128 + int(stop.args[0])
     return 0
 
@@ -393,31 +182,3 @@ def measure_until_stopped(plan_file: Path, root: Path, site_folder: Path, out: P
 def replay(plan_file: Path, root: Path, site_folder: Path, out: Path) -> None:
     """Write the records of a committed site from its journal; nothing is measured."""
     Shard(plan_file, root, site_folder).write_records(out, identity=None)
-
-
-def supervise(command: list[str], folder: Path) -> int:
-    """Run the worker, again as long as it dies by signal and the journal grew: a cell may take its worker along."""
-    asked: list[int] = []
-    while True:
-        before = _size(folder)
-        process = subprocess.Popen(command, preexec_fn=functools.partial(die_with_parent, os.getpid()))
-        _forward_signals(process, asked)
-        code = process.wait()
-        if code >= 0 or asked or _size(folder) == before:
-            return code if code >= 0 else 128 - code
-        say(f"the worker died by {_signal_name(-code)}; starting it again")
-
-
-def _forward_signals(process: subprocess.Popen[bytes], asked: list[int]) -> None:
-    """Hand requests to stop to the worker, which ends in its own way; the caller goes on waiting for that."""
-
-    def forward(number: int, _: object) -> None:
-        asked.append(number)
-        process.send_signal(number)
-
-    for number in STOP_SIGNALS:
-        signal.signal(number, forward)
-
-
-def _size(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.glob("*.jsonl")) if folder.is_dir() else 0

@@ -15,8 +15,9 @@ import pytest
 from sessions import wait_for
 from shards import ShardJob
 
-from perfscribe import environment, journal, worker
+from perfscribe import environment, journal, processes, worker
 from perfscribe.cells import Cell
+from perfscribe.shard import Shard
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="the kernel ends orphans on Linux alone")
 
@@ -195,13 +196,13 @@ def test_a_cell_that_kills_its_job_is_given_up_after_two_starts(tmp_path: Path, 
 
 def test_a_worker_that_dies_without_starting_a_cell_is_not_started_for_ever(tmp_path: Path) -> None:
     dies = [sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"]
-    assert worker.supervise(dies, tmp_path) == 128 + signal.SIGKILL
+    assert processes.supervise(dies, tmp_path) == 128 + signal.SIGKILL
 
 
 def test_a_second_attempt_cut_short_is_no_second_start(tmp_path: Path, side: Path) -> None:
     probe = sleeper(tmp_path, side, 0)
     probe.plan(numbered(1))
-    key = worker.Shard(probe.plan_file, probe.root, probe.site).tasks[0].key
+    key = Shard(probe.plan_file, probe.root, probe.site).tasks[0].key
     with journal.Journal(probe.journal_file) as book:
         book.started((key, 1), "e1")
         book.started((key, 1), "e1", attempt=2)

@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from perfscribe import files, worker  # noqa: E402 (the package lies beside this folder)
+from perfscribe import files, processes, worker  # noqa: E402 (the package lies beside this folder)
 
 
 def main() -> int:
@@ -31,7 +31,7 @@ def main() -> int:
     if args.worker:
         return worker.measure_until_stopped(args.plan, ROOT, site_folder, args.out)
     folder = site_folder / "journal" / files.read_json(args.plan)["experiment"]
-    return worker.supervise([sys.executable, *sys.argv, "--worker"], folder)
+    return processes.supervise([sys.executable, *sys.argv, "--worker"], folder)
 
 
 if __name__ == "__main__":

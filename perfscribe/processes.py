@@ -1,0 +1,153 @@
+"""The processes that measuring takes: a child that runs cells, a supervisor above the worker, and how each ends."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+IMPORT_TIMEOUT_S = 300.0
+# A process that the kernel cannot end (a driver or a file server that hangs) is left behind after this time.
+DEATH_TIMEOUT_S = 30.0
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+def say(text: str) -> None:
+    """One line into the job's log."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def signal_name(number: int) -> str:
+    """Name of a signal, its number where it has none."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # real-time signals have no names
+        return f"signal {number}"
+
+
+def die_with_parent(parent: int) -> None:
+    """Ask the kernel to kill this process when its parent dies; for preexec_fn, parent is the caller's process id.
+
+    Linux only; elsewhere the closed pipe ends a child after its cell.
+    """
+    if sys.platform.startswith("linux"):
+        import ctypes
+
+        pr_set_pdeathsig = 1
+        ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, signal.SIGKILL)
+        if os.getppid() != parent:  # it died before the kernel was asked
+            os._exit(1)
+
+
+class Child:
+    """A running child process; run() gives its answer or says how it ended.
+
+    It leads a process group of its own: Ctrl-C is for the worker to answer, and whatever a cell started ends with it.
+    """
+
+    def __init__(self, experiment: str, root: Path, memory_limit_bytes: int, libraries: Sequence[str] = ()) -> None:
+        command = [sys.executable, "-m", "perfscribe.child", experiment, str(memory_limit_bytes), *libraries]
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")]).strip(":")}
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=env,
+            cwd=root,
+            process_group=0,
+            preexec_fn=functools.partial(die_with_parent, os.getpid()),
+        )
+        self._buffer = b""
+        ready = self._answer(IMPORT_TIMEOUT_S)
+        self.import_failure = None if ready.get("ready") else ready
+
+    def run(self, request: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
+        """The child's answer to one cell; ends the child where it is late or dead."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps(request).encode() + b"\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            return self._death()
+        return self._answer(timeout_s)
+
+    def _answer(self, timeout_s: float) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        deadline = time.monotonic() + timeout_s
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._process.stdout, selectors.EVENT_READ)
+            while b"\n" not in self._buffer:
+                left = deadline - time.monotonic()
+                if left <= 0 or not selector.select(left):
+                    self.stop()
+                    return {"status": "timeout", "reason": f"longer than {timeout_s:g} s"}
+                piece = os.read(self._process.stdout.fileno(), 1 << 16)
+                if not piece:
+                    return self._death()
+                self._buffer += piece
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        try:
+            answer: dict[str, Any] = json.loads(line)
+        except ValueError:
+            self.stop()
+            return {"status": "failed", "reason": "wrote into the descriptor that answers go to", "died": True}
+        return answer
+
+    def _death(self) -> dict[str, Any]:
+        try:
+            code = self._process.wait(DEATH_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self.stop()
+            return {"status": "failed", "reason": "closed its pipe and went on", "died": True}
+        if code < 0:
+            return {"status": "failed", "reason": f"died by {signal_name(-code)}", "died": True}
+        return {"status": "failed", "reason": f"left with exit code {code}", "died": True}
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can take another cell."""
+        return self._process.poll() is None
+
+    def stop(self) -> None:
+        """End it at once, and the processes that it started."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(DEATH_TIMEOUT_S)
+
+
+def supervise(command: list[str], folder: Path) -> int:
+    """Run the worker, again as long as it dies by signal and the journal grew: a cell may take its worker along."""
+    asked: list[int] = []
+    while True:
+        before = _size(folder)
+        process = subprocess.Popen(command, preexec_fn=functools.partial(die_with_parent, os.getpid()))
+        _forward_signals(process, asked)
+        code = process.wait()
+        if code >= 0 or asked or _size(folder) == before:
+            return code if code >= 0 else 128 - code
+        say(f"the worker died by {signal_name(-code)}; starting it again")
+
+
+def _forward_signals(process: subprocess.Popen[bytes], asked: list[int]) -> None:
+    """Hand requests to stop to the worker, which ends in its own way; the caller goes on waiting for that."""
+
+    def forward(number: int, _: object) -> None:
+        asked.append(number)
+        process.send_signal(number)
+
+    for number in STOP_SIGNALS:
+        signal.signal(number, forward)
+
+
+def _size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.glob("*.jsonl")) if folder.is_dir() else 0

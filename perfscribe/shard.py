@@ -1,0 +1,107 @@
+"""One shard: its cells in every round, and what the journal says of each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from perfscribe import environment, files, journal, records
+from perfscribe.plan_cells import cell_key
+
+
+@dataclass
+class Task:
+    """One cell in one round, and what is known before it runs."""
+
+    cell: dict[str, Any]
+    key: str
+    round: int
+    data_digest: str
+
+    @property
+    def slot(self) -> journal.Slot:
+        """Where the journal keeps it."""
+        return self.key, self.round
+
+    def label(self) -> str:
+        """The cell's factors as text."""
+        return " ".join(f"{name}={level}" for name, level in self.cell["factors"].items())
+
+
+class Shard:
+    """One shard's work: its plan, its journal, its environment."""
+
+    def __init__(self, plan_file: Path, root: Path, site_folder: Path) -> None:
+        self.root, self.site_folder = root, site_folder
+        self.plan = files.read_json(plan_file)
+        options_file = plan_file.with_name("options.json")
+        options = files.read_json(options_file) if options_file.is_file() else {}
+        self.options = {"isolation": "job", "timeout_s": 600.0} | options.get(self.plan["experiment"], {})
+        self.folder = site_folder / "journal" / self.plan["experiment"]
+        self.tasks = self._tasks()
+
+    def _tasks(self) -> list[Task]:
+        digests = {name: self._data_digest(name) for name in self.plan["datasets"]}
+        tasks = []
+        for number in range(1, self.plan["rounds"] + 1):
+            for cell in self.plan["cells"]:
+                digest = "+".join(digests.get(name, "") for name in cell["data"])
+                key = cell_key(
+                    self.plan["experiment"], cell["factors"], self.plan["fingerprint"], digest, self.plan["seed"]
+                )
+                tasks.append(Task(cell, key, number, digest))
+        return tasks
+
+    def _data_digest(self, dataset: str) -> str:
+        path = self.site_folder / "data" / f"{dataset}.digest"
+        return str(files.read_json(path)["arrays"]) if path.is_file() else "absent"
+
+    def standing(self, task: Task, history: journal.History, identity: str | None) -> dict[str, Any] | None:
+        """The journal's record that stands for the task on a machine of this identity, or None: to be measured.
+
+        identity None: any record stands (a site that is only shown).
+        """
+        if identity is None:
+            return history.latest(task.slot)
+        same = history.latest(task.slot, identity)
+        record = same or history.latest(task.slot)
+        if record is None:
+            return None
+        if record["status"] == "unsupported" and record["values"].get("before_start"):
+            # The machine may have got since what it lacked then.
+            return record if environment.missing(task.cell["requires"]) else None
+        if same is not None:
+            return same
+        kept = self.plan["on_identity_change"] == "keep" and record["status"] in ("ok", "oom")
+        return record if kept else None
+
+    def fields(self, task: Task, **more: Any) -> dict[str, Any]:
+        """A record of the task with these fields."""
+        return records.make(
+            {
+                "experiment": self.plan["experiment"],
+                "key": task.key,
+                "round": task.round,
+                "factors": task.cell["factors"],
+                "fingerprint": self.plan["fingerprint"],
+                "data_digest": task.data_digest,
+                **more,
+            }
+        )
+
+    def row(self, task: Task, history: journal.History, identity: str | None) -> dict[str, Any]:
+        """What stands for the task in the records file."""
+        found = self.standing(task, history, identity)
+        if task.cell["skip"] and (found is None or found["status"] != "unsupported"):
+            record = self.fields(task, status="skipped", reason=task.cell["skip"])
+        else:
+            record = found or self.fields(task, status="not_run", reason="not measured yet")
+        return {**record, "order": task.cell["position"]}
+
+    def write_records(self, out: Path, identity: str | None) -> list[dict[str, Any]]:
+        """Write the shard's records from the journal; returns them."""
+        history = journal.read(self.folder)
+        rows = [self.row(task, history, identity) for task in self.tasks]
+        files.write_json_lines(out, rows)
+        return rows
