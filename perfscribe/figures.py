@@ -112,6 +112,11 @@ def lines(
     _label_ends(axes, ends)
 
 
+def varying(rows: pd.DataFrame, names: Sequence[str]) -> list[str]:
+    """The first of these factors, and those of the others that have several levels: what tells lines apart."""
+    return [names[0], *(name for name in names[1:] if name in rows.columns and rows[name].nunique() > 1)]
+
+
 def _label_ends(axes: Any, ends: list[tuple[str, float, float, str]]) -> None:
     """Label lines at their right ends, each label pushed up as far as it would cover the one below it."""
     height = axes.get_figure().get_size_inches()[1] * 72 * 0.7  # of the axes, in points, roughly

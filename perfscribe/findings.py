@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import traceback
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -46,12 +47,24 @@ def need(rows: pd.DataFrame, at_least: int, what: str) -> pd.DataFrame:
     return rows
 
 
+def one_setting(rows: pd.DataFrame, names: Sequence[str]) -> tuple[pd.DataFrame, str]:
+    """The rows of one combination of these factors' levels, the one with most rows, and its name for a sentence."""
+    need(rows, 1, "cells")
+    present = [name for name in names if name in rows.columns]
+    group, chosen = max(rows.groupby(present, sort=False), key=lambda pair: len(pair[1]))
+    return chosen, ", ".join(f"{name} {level}" for name, level in zip(present, group, strict=True))
+
+
 def find(finding_id: str, tables: Iterable[str], compute: Callable[[], str | tuple[str, str]]) -> Finding:
     """A finding from a function that gives the sentence, or (sentence, verdict), or raises CannotTell."""
     try:
         answer = compute()
     except CannotTell as reason:
         return Finding(finding_id, f"{reason}.", "cannot tell", tuple(tables))
+    except Exception as error:  # a sentence that fails must not cost the report: its tables say what was measured
+        traceback.print_exc()
+        why = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        return Finding(finding_id, f"The sentence could not be computed ({why}).", "cannot tell", tuple(tables))
     text, verdict = answer if isinstance(answer, tuple) else (answer, "answered")
     return Finding(finding_id, text, verdict, tuple(tables))
 

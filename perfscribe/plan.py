@@ -236,7 +236,6 @@ def build(raw: Mapping[str, Any], preset: str, root: Path) -> Plan:
         missing = [other for other in presentation.reads if other not in plan.presentations]
         if missing:
             raise ValueError(f"{name} reads the records of {', '.join(missing)}, which the config leaves out")
-    plan.units["report"] = {}
     _report_unit(plan, root)
     return plan
 

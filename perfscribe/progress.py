@@ -7,12 +7,14 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any, TextIO
 
 from perfscribe import files, journal
 from perfscribe.plan import Plan
+from perfscribe.shard import Shard
 
 POLL_S = 0.5
 
@@ -40,7 +42,9 @@ class Tail:
     """New whole lines of a growing file."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self.position = path, path.stat().st_size if path.is_file() else 0
+        # From behind the last whole line: a torn one is cut off before the next is written.
+        content = path.read_bytes() if path.is_file() else b""
+        self.path, self.position = path, content.rfind(b"\n") + 1
 
     def lines(self) -> Iterator[str]:
         """Lines that were completed since the last call."""
@@ -54,6 +58,30 @@ class Tail:
         yield from content[:end].decode("utf-8", "replace").splitlines()
 
 
+@dataclass
+class Pace:
+    """How long an experiment's cells take: what the quickest took, and what came on top of that by cost."""
+
+    quickest_s: float = float("inf")
+    cells: int = 0
+    wall_s: float = 0.0
+    cost: float = 0.0
+
+    def add(self, wall_s: float, cost: float) -> None:
+        """Count a finished cell."""
+        self.quickest_s = min(self.quickest_s, wall_s)
+        self.cells, self.wall_s, self.cost = self.cells + 1, self.wall_s + wall_s, self.cost + cost
+
+    def expected_s(self, cost: float) -> float:
+        """Expected time of a cell of this cost."""
+        beyond_s = self.wall_s - self.cells * self.quickest_s
+        return self.quickest_s + (beyond_s * cost / self.cost if self.cost > 0 else 0.0)
+
+
+def _cell_of(experiment: str, factors: Mapping[str, Any], number: int) -> tuple[str, str, int]:
+    return experiment, files.canonical(dict(factors)), number
+
+
 class Watcher:
     """A thread that tells progress until it is stopped."""
 
@@ -65,51 +93,46 @@ class Watcher:
             for experiment, shards in plan.shards.items()
             for shard in range(shards)
         ]
-        self.cost_left = self._cost_by_cell(results / "plan", plan)
+        self.cost_left: dict[tuple[str, str, int], float] = {}
+        self.pace: dict[str, Pace] = {}
+        done = [record for shard in self._shards(root, plan) for record in self._enter(shard)]
         self.total, self.done = len(self.cost_left), 0
-        self.seconds_by_cost: dict[str, tuple[float, float]] = {}
-        self._mark_done(results / "journal", plan)
+        for record in done:
+            self._finish(record)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     @staticmethod
-    def _cost_by_cell(folder: Path, plan: Plan) -> dict[tuple[str, str, int], float]:
-        costs: dict[tuple[str, str, int], float] = {}
+    def _shards(root: Path, plan: Plan) -> Iterator[Shard]:
+        site_folder = root / "results" / plan.site
         for experiment, shards in plan.shards.items():
-            for shard in range(shards):
-                unit = files.read_json(folder / f"measure-{experiment}-{shard}.json")
-                for cell in unit["cells"]:
-                    for number in range(1, unit["rounds"] + 1) if not cell["skip"] else ():
-                        costs[experiment, files.canonical(cell["factors"]), number] = float(cell["cost"])
-        return costs
+            for number in range(shards):
+                yield Shard(site_folder / "plan" / f"measure-{experiment}-{number}.json", root, site_folder)
 
-    def _mark_done(self, folder: Path, plan: Plan) -> None:
-        for experiment in plan.shards:
-            codes = {
-                unit.get("fingerprint") for name, unit in plan.units.items() if unit.get("experiment") == experiment
-            }
-            for record in journal.read(folder / experiment).all_records():
-                if record["fingerprint"] in codes:
-                    self._finish(record)
+    def _enter(self, shard: Shard) -> Iterator[Mapping[str, Any]]:
+        """Count the shard's cells in; gives the records that stand for them already."""
+        history = journal.read(shard.folder)
+        for task in shard.tasks:
+            if task.cell["skip"]:
+                continue
+            self.cost_left[_cell_of(shard.plan["experiment"], task.cell["factors"], task.round)] = task.cell["cost"]
+            found = history.latest(task.slot)
+            if found is not None:
+                yield found
 
     def _finish(self, record: Mapping[str, Any]) -> bool:
-        cost = self.cost_left.pop((record["experiment"], files.canonical(record["factors"]), record["round"]), None)
+        cost = self.cost_left.pop(_cell_of(record["experiment"], record["factors"], record["round"]), None)
         if cost is None:
             return False
         self.done += 1
-        spent, done = self.seconds_by_cost.get(record["experiment"], (0.0, 0.0))
-        self.seconds_by_cost[record["experiment"]] = (spent + record["spent"]["wall_s"], done + cost)
+        self.pace.setdefault(record["experiment"], Pace()).add(record["spent"]["wall_s"], cost)
         return True
 
     def seconds_left(self) -> float | None:
         """Expected time of what is left, from cells of the same experiment; None where none is done yet."""
-        left = 0.0
-        for (experiment, _, _), cost in self.cost_left.items():
-            spent, done = self.seconds_by_cost.get(experiment, (0.0, 0.0))
-            if done <= 0:
-                return None
-            left += cost * spent / done
-        return left
+        if any(experiment not in self.pace for experiment, _, _ in self.cost_left):
+            return None
+        return sum(self.pace[experiment].expected_s(cost) for (experiment, _, _), cost in self.cost_left.items())
 
     def start(self) -> None:
         """Begin."""

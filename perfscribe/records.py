@@ -79,7 +79,12 @@ class Record:
 
 
 def _merge(rounds: Sequence[Mapping[str, Any]]) -> Record:
-    """One record of a cell's rounds; the worst status counts, so that no round that failed is hidden."""
+    """One record of a cell's rounds; the worst status counts, so that no round that failed is hidden.
+
+    Rounds that are still to come hide none that were measured; a flag says how many there are.
+    """
+    planned, rounds = len(rounds), [r for r in rounds if r["status"] != "not_run"] or rounds
+    short = [f"{len(rounds)} of {planned} rounds"] if len(rounds) < planned else []
     worst = max(rounds, key=lambda r: (r["status"] != "ok", STATUSES.index(r["status"])))
     good = [r for r in rounds if r["status"] == "ok"]
     first = good[0] if good else worst
@@ -96,7 +101,7 @@ def _merge(rounds: Sequence[Mapping[str, Any]]) -> Record:
         timers=dict(first["timers"]),
         environments=sorted({r["environment"] for r in rounds if r["environment"]}),
         fingerprint=first["fingerprint"],
-        flags=sorted({flag for r in rounds for flag in r["flags"]}),
+        flags=sorted({flag for r in rounds for flag in r["flags"]} | set(short)),
         provenance=dict(first["provenance"]),
         error=dict(worst["provenance"].get("error", {})),
         spent={name: sum(r["spent"][name] for r in rounds) for name in worst["spent"]},

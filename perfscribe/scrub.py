@@ -99,7 +99,7 @@ class Finding:
 def private_here(root: Path) -> Private:
     """What is private about this machine and this user; `root` is the checkout."""
     variables = [os.environ.get(name, "") for name in ("HOSTNAME", "SLURMD_NODENAME")]
-    users = {os.environ.get(name, "") for name in ("USER", "LOGNAME", "SUDO_USER")} | {_account()}
+    users = {os.environ.get(name, "") for name in ("USER", "LOGNAME", "SUDO_USER")} | {account()}
     top = {entry.name for entry in os.scandir("/")} if os.name == "posix" else set()
     machine = environment.identity(())
     words = _words(f"{machine['gpu_model']} {machine['cpu_model']} {machine['platform']}")
@@ -111,10 +111,11 @@ def private_here(root: Path) -> Private:
     return private.including([platform.node(), *variables], users)
 
 
-def _account() -> str:
+def account() -> str:
+    """Name of this account; empty where its number has no entry, as in some containers."""
     try:
         return getpass.getuser()
-    except (KeyError, OSError):  # no entry for this number, as in some containers
+    except (KeyError, OSError):
         return ""
 
 

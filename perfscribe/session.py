@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
 import fcntl
-import getpass
 import os
 import shutil
 import socket
@@ -17,6 +17,7 @@ from typing import IO, Any
 
 from perfscribe import config as configuration
 from perfscribe import files, plan, progress
+from perfscribe.scrub import account
 
 LOCAL_SITE = "local"
 # Touched when a run starts jobs.
@@ -50,7 +51,7 @@ class RunLock:
                 time.sleep(0.1)
         stream.truncate(0)
         since = time.strftime("%Y-%m-%d %H:%M:%S")
-        stream.write(f"process {os.getpid()} of {getpass.getuser()} on {socket.gethostname()}, since {since}\n")
+        stream.write(f"process {os.getpid()} of {account() or os.getuid()} on {socket.gethostname()}, since {since}\n")
         stream.flush()
         self.stream = stream
         return True
@@ -112,6 +113,22 @@ def write_plan(root: Path, raw: Mapping[str, Any], made: plan.Plan) -> None:
     files.write_json_if_changed(folder / "options.json", plan.options(configuration.resolve(raw, made.preset)))
 
 
+def snapshot(folder: Path) -> dict[Path, tuple[bytes, int]]:
+    """Content and modification time in ns of the folder's JSON files."""
+    return {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.glob("*.json")}
+
+
+def restore(folder: Path, before: Mapping[Path, tuple[bytes, int]]) -> None:
+    """Bring the folder's JSON files back to a snapshot."""
+    for path in folder.glob("*.json"):
+        if path not in before:
+            path.unlink()
+    for path, (content, modified_ns) in before.items():
+        if not path.is_file() or path.stat().st_mtime_ns != modified_ns:
+            files.write_bytes(path, content)
+            os.utime(path, ns=(modified_ns, modified_ns))
+
+
 @dataclass
 class Session:
     """What the Snakefile knows of this run."""
@@ -122,6 +139,12 @@ class Session:
     held: bool
     read_only: bool
     watcher: progress.Watcher | None = None
+    plan_before: dict[Path, tuple[bytes, int]] = field(default_factory=dict, repr=False)
+
+    def undo_plan(self) -> None:
+        """Put the plan files back as they were, times included, when the process ends: a dry run changes nothing."""
+        if self.held:
+            atexit.register(restore, self.root / "results" / self.plan.site / "plan", self.plan_before)
 
     def refuse_a_second_run(self) -> None:
         """SystemExit with one line where another process runs in this checkout."""
@@ -169,7 +192,9 @@ def begin(root: Path, overrides: Mapping[str, Any], decides: bool) -> Session:
     except Exception:  # an experiment's own; Snakemake would frame it, or say nothing where it is to be quiet
         traceback.print_exc()
         sys.exit(1)
+    before: dict[Path, tuple[bytes, int]] = {}
     if held:
+        before = snapshot(root / "results" / made.site / "plan")
         clear_leftovers(root)
         write_plan(root, raw, made)
-    return Session(root, made, lock, held, read_only)
+    return Session(root, made, lock, held, read_only, plan_before=before)

@@ -73,7 +73,8 @@ class Shard:
             return record if environment.missing(task.cell["requires"]) else None
         if same is not None:
             return same
-        kept = self.plan["on_identity_change"] == "keep" and record["status"] in ("ok", "oom")
+        # Another machine's out-of-memory says nothing of this one's.
+        kept = self.plan["on_identity_change"] == "keep" and record["status"] == "ok"
         return record if kept else None
 
     def fields(self, task: Task, **more: Any) -> dict[str, Any]:
@@ -96,7 +97,10 @@ class Shard:
         if task.cell["skip"] and (found is None or found["status"] != "unsupported"):
             record = self.fields(task, status="skipped", reason=task.cell["skip"])
         else:
-            record = found or self.fields(task, status="not_run", reason="not measured yet")
+            again = f"`./run remeasure {self.plan['experiment']} status=not_run` takes it up"
+            record = found or self.fields(task, status="not_run", reason=f"stopped before it was measured; {again}")
+        if identity is not None and record["environment"] not in ("", identity):
+            record = {**record, "flags": [*record["flags"], f"kept from environment {record['environment']}"]}
         return {**record, "order": task.cell["position"]}
 
     def write_records(self, out: Path, identity: str | None) -> list[dict[str, Any]]:

@@ -152,6 +152,16 @@ def derived(name: str, title: str, get: Callable[[Record], Any], spread: str = "
     return Column(name, title, get, spread=spread, exact=exact)
 
 
+def rate(name: str, title: str, get: Callable[[Record], Any], sample: str) -> Column:
+    """A figure computed as something over a sample's median: as uncertain, relatively, as the median is."""
+
+    def spread(record: Record) -> Any:
+        found, times = get(record), summary(record, sample)
+        return found * times.iqr / times.median if isinstance(found, float) and times.n > 1 else ONE_SAMPLE
+
+    return Column(name, title, get, spread=f"{name}_spread", spread_get=spread)
+
+
 def published(
     experiment: str, metric: str, source: str, title: str, factors: Sequence[str], column: str = "", **fixed: Any
 ) -> Column:

@@ -27,7 +27,7 @@ shell.prefix(
     'program() {{ local log=$1; shift; PYTHON "$@" >"$log" 2>&1'.replace(
         "PYTHON", shlex.quote(sys.executable)
     )
-    + ' || {{ tail -n 5 "$log" >&2; echo "log: $log" >&2; return 1; }}; }}; '
+    + ' || {{ tail -n 20 "$log" >&2; echo "log: $log" >&2; return 1; }}; }}; '
 )
 
 
@@ -111,6 +111,8 @@ def data_files(wildcards):
 
 def refuse_a_second_run(wildcards):
     """No input: evaluated while the graph is built, when it is known whether this is more than a dry run."""
-    if not workflow.dryrun:
+    if workflow.dryrun:
+        SESSION.undo_plan()
+    else:
         SESSION.refuse_a_second_run()
     return []

@@ -10,7 +10,7 @@ import pytest
 import unmeasured
 
 from perfscribe import findings
-from perfscribe.findings import CannotTell, Finding, find, need
+from perfscribe.findings import CannotTell, Finding, find, need, one_setting
 
 
 def test_a_sentence_is_an_answer() -> None:
@@ -42,9 +42,19 @@ def test_what_cannot_be_told_says_what_it_lacks() -> None:
     assert found == Finding("cs336.a", "two sizes at one context are needed.", "cannot tell", ("cs336.t",))
 
 
-def test_other_errors_are_not_hidden() -> None:
-    with pytest.raises(ZeroDivisionError):
-        find("cs336.a", [], lambda: str(1 // 0))
+def test_a_sentence_that_fails_costs_itself_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    found = find("cs336.a", [], lambda: str({}["no such\ncolumn"]))
+    assert found.verdict == "cannot tell"
+    assert found.text == r"The sentence could not be computed (KeyError: 'no such\ncolumn')."
+    assert "Traceback" in capsys.readouterr().err  # in the job's log
+
+
+def test_rows_of_one_setting_are_told_by_name() -> None:
+    rows = pd.DataFrame({"dtype": ["fp32", "bf16", "bf16"], "device": ["cpu"] * 3, "x": [1, 2, 3]})
+    chosen, name = one_setting(rows, ["dtype", "device", "batch"])
+    assert list(chosen["x"]) == [2, 3] and name == "dtype bf16, device cpu"
+    with pytest.raises(CannotTell, match=r"^cells: 0 measured, 1 needed$"):
+        one_setting(rows[:0], ["dtype"])
 
 
 def test_need_counts_rows() -> None:
@@ -71,4 +81,5 @@ def test_every_experiment_answers_without_figures(experiment: str, status: str) 
     if status != "oom":
         assert {finding.verdict for finding in told} == {"cannot tell"}
     for finding in told:
+        assert "could not be computed" not in finding.text
         assert finding.tables and set(finding.tables) <= set(unmeasured.tables(experiment, status))

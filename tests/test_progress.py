@@ -13,23 +13,24 @@ import pytest
 
 from perfscribe import journal, plan, progress, records
 from perfscribe.cells import Cell
-from perfscribe.plan_cells import cell_to_json
+from perfscribe.plan_cells import cell_key, cell_to_json
 
 CODE = "f" * 16
 
 
 def record(n: int, status: str = "ok", wall_s: float = 2.0, number: int = 1, **fields: Any) -> dict[str, Any]:
     """The record of the cell n of the experiment `probe`."""
+    factors = {"n": n, "dtype": "fp32"}
     fields.setdefault("samples", {"time_ms": [1.0, 2.0, 4.0]} if status == "ok" else {})
+    fields.setdefault("fingerprint", CODE)
     return records.make(
         {
             "experiment": "probe",
-            "key": f"{n:016x}",
+            "key": cell_key("probe", factors, fields["fingerprint"], "", 0),
             "round": number,
-            "factors": {"n": n, "dtype": "fp32"},
+            "factors": factors,
             "status": status,
             "reason": "" if status == "ok" else "why",
-            "fingerprint": CODE,
             "spent": {"warmup_s": 0.0, "timed_s": 0.0, "compile_s": 0.0, "wall_s": wall_s},
             **fields,
         }
@@ -45,9 +46,9 @@ class Site:
         planned = [Cell({"n": n, "dtype": "fp32"}, cost=float(n)) for n in range(1, cells + 1)]
         planned.append(Cell({"n": 0, "dtype": "fp32"}, skip="preset tiny"))
         for shard in range(shards):
+            unit = {"experiment": "probe", "fingerprint": CODE, "seed": 0, "rounds": rounds, "datasets": []}
             dealt = [cell_to_json(cell) for cell in planned[shard::shards]]
-            unit = {"experiment": "probe", "fingerprint": CODE, "rounds": rounds, "cells": dealt}
-            self.plan.units[f"measure-probe-{shard}"] = unit
+            self.plan.units[f"measure-probe-{shard}"] = {**unit, "shard": shard, "cells": dealt}
         self.plan.write(root / "results" / "local" / "plan")
 
     def journal(self, shard: int = 0) -> Path:
@@ -124,6 +125,14 @@ def test_tail_begins_at_the_end(tmp_path: Path) -> None:
     assert list(tail.lines()) == ["new µ", "�"]
 
 
+def test_a_torn_line_that_the_next_writer_cuts_off_hides_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "0.jsonl"
+    path.write_text('old\n{"torn by kill -9')
+    tail = progress.Tail(path)
+    path.write_text("old\nthe first after it\n")
+    assert list(tail.lines()) == ["the first after it"]
+
+
 # --- a run ------------------------------------------------------------------------------------------------------
 
 
@@ -133,11 +142,12 @@ def test_every_finished_cell_is_told_with_what_is_left(tmp_path: Path) -> None:
     assert (watcher.total, watcher.done, watcher.seconds_left()) == (4, 0, None)
     site.keep(record(1, wall_s=10.0), record(2, "oom", wall_s=20.0), record(3, wall_s=30.0), record(4, wall_s=1.0))
     watcher.stop()
-    # 10 s a unit of cost, cells of cost 2 + 3 + 4 and 3 + 4 and 4 being left.
+    # The quickest took 10 s, which each of the others may take too; what came on top of that goes by cost:
+    # nothing, then 10 s for a cost of 3, then 30 s for a cost of 6.
     assert lines(out) == [
-        "probe n=1 dtype=fp32: time_ms 2 (1/4, 2 min left)",
-        "probe n=2 dtype=fp32: oom why (2/4, 70 s left)",
-        "probe n=3 dtype=fp32: time_ms 2 (3/4, 40 s left)",
+        "probe n=1 dtype=fp32: time_ms 2 (1/4, 30 s left)",
+        "probe n=2 dtype=fp32: oom why (2/4, 43 s left)",
+        "probe n=3 dtype=fp32: time_ms 2 (3/4, 30 s left)",
         "probe n=4 dtype=fp32: time_ms 2 (4/4)",
     ]
 
@@ -157,10 +167,10 @@ def test_what_was_done_before_counts_and_is_not_told(tmp_path: Path) -> None:
     site.keep(record(1), record(2), record(3, fingerprint="0" * 16), record(77))
     watcher, out = site.watch()
     assert (watcher.total, watcher.done) == (4, 2)
-    assert watcher.seconds_left() == pytest.approx((3 + 4) * 4.0 / 3)
+    assert watcher.seconds_left() == pytest.approx(2.0 + 2.0)
     site.keep(record(3), record(3), record(77))
     watcher.stop()
-    assert [line.split(" (")[1] for line in lines(out)] == ["3/4, 4 s left)"]
+    assert [line.split(" (")[1] for line in lines(out)] == ["3/4, 2 s left)"]
 
 
 def test_time_left_is_unknown_until_each_experiment_has_a_cell(tmp_path: Path) -> None:
@@ -184,7 +194,7 @@ def test_torn_and_foreign_lines_are_passed_over(tmp_path: Path) -> None:
     with site.journal().open("a") as stream:
         stream.write(whole[40:] + "\n")
     watcher.stop()
-    assert lines(out) == ["probe n=2 dtype=fp32: time_ms 2 (1/4, 8 s left)"]
+    assert lines(out) == ["probe n=2 dtype=fp32: time_ms 2 (1/4, 6 s left)"]
 
 
 def test_a_thread_tells_while_the_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

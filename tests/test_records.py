@@ -118,8 +118,15 @@ def test_samples_are_kept_by_round() -> None:
 def test_the_worst_status_of_a_cell_wins(statuses: tuple[str, str], reverse: bool) -> None:
     rounds = [row(status=status, number=number) for number, status in enumerate(statuses, start=1)]
     [merged] = records.merge_rounds(reversed(rounds) if reverse else rounds)
-    assert (merged.status, merged.reason) == (statuses[1], "why 2")
+    shown = 0 if statuses[1] == "not_run" else 1  # rounds still to come hide none that was measured
+    assert (merged.status, merged.reason) == (statuses[shown], rounds[shown]["reason"])
     assert merged.samples == ({"time_ms": [[1.0, 1.5]]} if statuses[0] == "ok" else {})
+    assert merged.flags == ([] if shown else ["1 of 2 rounds"])
+
+
+def test_a_cell_of_which_no_round_ran_is_not_run() -> None:
+    [merged] = records.merge_rounds([row(status="not_run", number=number) for number in (1, 2)])
+    assert (merged.status, merged.reason, merged.flags) == ("not_run", "why 1", [])
 
 
 def test_what_rounds_have_apart_is_put_together() -> None:

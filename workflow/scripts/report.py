@@ -18,7 +18,7 @@ def main() -> None:
     """Read the arguments and do the work."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--plan", type=Path, required=True)
-    parser.add_argument("--records", type=Path, nargs="+", required=True)
+    parser.add_argument("--records", type=Path, nargs="*", default=[])
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
     plan = files.read_json(args.plan)

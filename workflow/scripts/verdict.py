@@ -31,7 +31,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--report", type=Path, required=True, help="the report, written before this is judged")
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--records", type=Path, nargs="+", required=True)
+    parser.add_argument("--records", type=Path, nargs="*", default=[])
     args = parser.parse_args()
     by_experiment: dict[str, list[dict]] = {}
     for path in args.records:

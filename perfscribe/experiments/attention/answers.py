@@ -10,20 +10,21 @@ import pandas as pd
 from perfscribe import tables as t
 from perfscribe.counters import attention_memory as model
 from perfscribe.counters.ledger import Items
-from perfscribe.findings import CannotTell, need
+from perfscribe.findings import CannotTell, need, one_setting
 from perfscribe.records import Record
 from perfscribe.statistics import fit_power, format_figure
 from perfscribe.tables import GIB, MIB, Table
 
 # A prediction further off than this, for peaks of at least GIB, has to name what it lacks.
 ALLOWED_ERROR = 0.05
+SETTING = ("dtype", "device", "batch")
 # Points further than this from the fitted line make its exponent meaningless.
 NO_POWER_LAW = 0.5
 
 
-def predicted_items(factors: Mapping[str, Any]) -> dict[str, Items]:
-    """Bytes by item that the memory model expects of a cell before backward, and at the peak of backward."""
-    call = model.AttentionCall(
+def attention_call(factors: Mapping[str, Any]) -> model.AttentionCall:
+    """What the memory model is asked about, from a cell's factors."""
+    return model.AttentionCall(
         batch=factors["batch"],
         seq_len=factors["seq_len"],
         head_dim=factors["head_dim"],
@@ -31,6 +32,11 @@ def predicted_items(factors: Mapping[str, Any]) -> dict[str, Items]:
         cublas_handles=2 if factors["device"] == "cuda" else 0,
         device=factors["device"],
     )
+
+
+def predicted_items(factors: Mapping[str, Any]) -> dict[str, Items]:
+    """Bytes by item that the memory model expects of a cell before backward, and at the peak of backward."""
+    call = attention_call(factors)
     return {"before_backward": model.before_backward(call), "peak": model.backward_peak(call)}
 
 
@@ -79,7 +85,8 @@ def _one_width(rows: pd.DataFrame) -> pd.DataFrame:
 
 def exponents(rows: pd.DataFrame) -> str:
     """Fitted exponents of time and memory in N, over the longest lengths."""
-    curve = _one_width(need(rows, 3, "sequence lengths")).tail(3)
+    chosen, setting = one_setting(rows, SETTING)
+    curve = _one_width(need(chosen, 3, "sequence lengths")).tail(3)
     lengths = [float(n) for n in curve["seq_len"]]
     parts = []
     for column, name in (
@@ -97,39 +104,44 @@ def exponents(rows: pd.DataFrame) -> str:
             f"{name} as N^{fit.exponent:.2f} (standard error {fit.standard_error:.2f}, points within {worst:.0%})"
         )
     return (
-        f"Over N = {lengths[0]:.0f} to {lengths[-1]:.0f} at d_model {curve['head_dim'].iloc[0]}, fitted in log-log, "
-        + "; ".join(parts)
-        + ". Time and memory of an N × N matrix grow as N²; what does not depend on N flattens the short end."
+        f"Over N = {lengths[0]:.0f} to {lengths[-1]:.0f} at d_model {curve['head_dim'].iloc[0]} ({setting}), fitted in "
+        "log-log, " + "; ".join(parts) + ". An N × N matrix alone would give N²."
     )
 
 
-def matrix_share(rows: pd.DataFrame, accounting_rows: pd.DataFrame) -> str:
+def _largest(rows: pd.DataFrame) -> pd.Series:
+    """The row of the longest sequence at the widest head."""
+    return need(rows, 1, "cells").sort_values(["seq_len", "head_dim"]).iloc[-1]
+
+
+def _call(row: pd.Series) -> model.AttentionCall:
+    return attention_call({name: row[name] for name in ("batch", "seq_len", "head_dim", "dtype", "device")})
+
+
+def matrix_share(rows: pd.DataFrame) -> str:
     """Share of one N x N matrix in the memory before backward, at the largest cell."""
-    need(rows, 1, "cells")
-    last = rows.sort_values(["seq_len", "head_dim"]).iloc[-1]
-    n, dtype = int(last["seq_len"]), str(last["dtype"])
-    element_bytes = 2 if dtype in ("bf16", "fp16") else 4
-    one_gib = 8 * n * n * element_bytes / GIB
-    measured = float(last["memory_before_backward_gib"])
+    last = _largest(rows)
+    call, measured_gib = _call(last), float(last["memory_before_backward_gib"])
+    one_gib = call.matrix_bytes / GIB
     return (
-        f"At N = {n} one batch of N × N matrices takes 8 · {n}² · {element_bytes} B = {one_gib:.3g} GiB, which is "
-        f"{one_gib / measured:.0%} of the {measured:.3g} GiB in use before backward: the softmax that backward needs. "
-        f"An implementation that also keeps the scores holds two."
+        f"At N = {call.seq_len} the {call.batch} N × N matrices of a batch take {call.batch} · {call.seq_len}² · "
+        f"{call.element_bytes} B = {format_figure(one_gib)} GiB, {one_gib / measured_gib:.0%} of the "
+        f"{format_figure(measured_gib)} GiB in use before backward: of the two that a forward pass allocates, the "
+        "softmax, which backward needs."
     )
 
 
 def remedy(rows: pd.DataFrame) -> str:
     """What would remove the N x N cost, with the figure that it would leave."""
-    need(rows, 1, "cells")
-    last = rows.sort_values(["seq_len", "head_dim"]).iloc[-1]
-    n, width = int(last["seq_len"]), int(last["head_dim"])
-    element_bytes = 2 if str(last["dtype"]) in ("bf16", "fp16") else 4
-    kept_mib = (5 * 8 * n * width * element_bytes + 8 * n * 4) / MIB
-    measured_mib = float(last["memory_before_backward_gib"]) * 1024
+    last = _largest(rows)
+    call, measured_mib = _call(last), float(last["memory_before_backward_gib"]) * 1024
+    log_sum_exp_bytes = 4 * call.batch * call.seq_len
+    kept_mib = (5 * call.tensor_bytes + log_sum_exp_bytes) / MIB
     return (
-        "Recomputing the softmax tile by tile in backward (FlashAttention) keeps no N × N matrix: inputs, output, the "
-        f"output's gradient and one log-sum-exp a row are {kept_mib:.3g} MiB at N = {n}, d_model {width}, against "
-        f"{measured_mib:.3g} MiB measured here, {measured_mib / kept_mib:.3g} times as much."
+        "Computing the softmax again in backward, tile by tile, keeps no N × N matrix (FlashAttention, Dao et al. "
+        f"2022): q, k, v, output, its gradient and a log-sum-exp a row are {format_figure(kept_mib)} MiB at "
+        f"N = {call.seq_len}, d_model {call.head_dim}; measured here are {format_figure(measured_mib)} MiB, "
+        f"{measured_mib / kept_mib:.3g} times as much."
     )
 
 
@@ -147,7 +159,10 @@ def prediction(rows: pd.DataFrame) -> tuple[str, str]:
     if abs(errors[worst]) <= ALLOWED_ERROR:
         return text, "confirmed"
     missing = float(large.loc[worst, "peak_allocated_gib"]) - float(large.loc[worst, "predicted_peak_gib"])
-    return f"{text} It lacks {format_figure(missing)} GiB there, unaccounted for.", "contradicted"
+    matrices = missing * GIB / _call(large.loc[worst]).matrix_bytes
+    side = "more" if missing < 0 else "less"
+    text += f" It predicts {format_figure(abs(missing))} GiB {side} than was measured, {matrices:+.2f} N × N matrices."
+    return text, "contradicted"
 
 
 def out_of_memory(frame: pd.DataFrame) -> str:

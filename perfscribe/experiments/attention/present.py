@@ -28,15 +28,16 @@ def tables(records: Mapping[str, list[Record]]) -> list[Table]:
     """The homework's grid; the same beside the published figures; the memory of one cell, item by item."""
     cells = records["attention"]
     return [
-        t.make(TABLES[0], "Attention in PyTorch, batch 8, no head axis", cells, _measured_columns(), [NOTE]),
+        t.make(TABLES[0], "Attention in PyTorch, no head axis", cells, _measured_columns(), [NOTE]),
         t.make(TABLES[1], "Attention beside published figures", cells, _published_columns(), [PUBLISHED_NOTE]),
         answers.accounting(TABLES[2], cells),
     ]
 
 
 PUBLISHED_NOTE = (
-    "Write-up 002 and yyin-dev keep two N × N matrices, brandon-snider one: memory differs for that reason. The "
-    "write-ups' forward and backward are means; ours are medians of the same passes."
+    "Sources, their hardware and licences: references/sources.csv; 002 is a write-up whose hardware is not stated, "
+    "brandon-snider and yyin-dev ran on H100. 002 and yyin-dev keep two N × N matrices, brandon-snider one: memory "
+    "differs for that reason. The write-ups' forward and backward are means; ours are medians of the same passes."
 )
 
 
@@ -44,6 +45,7 @@ def _factors() -> list[t.Column]:
     return [
         t.factor("seq_len", "Sequence length"),
         t.factor("head_dim", "d_model"),
+        t.factor("batch", "Batch"),
         t.factor("dtype", "Dtype"),
         t.factor("device", "Device"),
     ]
@@ -70,6 +72,7 @@ def _measured_columns() -> list[t.Column]:
         t.count("forward_ms"),
         _on_device("forward_device_ms", "Forward, device (ms)"),
         _on_device("backward_device_ms", "Backward, device (ms)"),
+        t.derived("device_n", "n, device", _device_count, exact=True),
         t.value("memory_before_backward_bytes", "Before backward (GiB)", 1 / GIB, "memory_before_backward_gib"),
         t.value("peak_allocated_bytes", "Peak allocated (GiB)", 1 / GIB, "peak_allocated_gib"),
         t.derived("peak_reserved_gib", "Peak reserved (GiB)", _reserved_gib),
@@ -77,6 +80,12 @@ def _measured_columns() -> list[t.Column]:
         t.derived("predicted_peak_gib", "Peak, predicted (GiB)", _predicted("peak")),
         t.timer("forward_ms"),
     ]
+
+
+def _device_count(record: Record) -> Any:
+    if "forward_device_ms" not in record.samples:
+        return "no CUDA device"
+    return t.summary(record, "forward_device_ms").n
 
 
 def _reserved_gib(record: Record) -> Any:
@@ -114,7 +123,7 @@ def findings(tables: Mapping[str, Table]) -> list[Finding]:
     names = TABLES[:1]
     return [
         find("cs336.attention_exponent", names, lambda: answers.exponents(rows)),
-        find("cs336.attention_matrix", names, lambda: answers.matrix_share(rows, tables[TABLES[2]].frame)),
+        find("cs336.attention_matrix", names, lambda: answers.matrix_share(rows)),
         find("cs336.attention_remedy", names, lambda: answers.remedy(rows)),
         find("cs336.attention_prediction", names, lambda: answers.prediction(rows)),
         find("cs336.attention_oom", names, lambda: answers.out_of_memory(tables[TABLES[0]].frame)),
@@ -169,5 +178,6 @@ def _lines_by_width(axes: Any, rows: pd.DataFrame, y: str, spread: str) -> None:
     if rows.empty:
         f.no_data(axes, "no cell was measured")
         return
-    f.lines(axes, rows, "seq_len", y, "head_dim", lambda width: f"d {width}", spread)
+    by = f.varying(rows, ("head_dim", "dtype", "device", "batch"))
+    f.lines(axes, rows, "seq_len", y, by, lambda levels: "d " + " ".join(map(str, levels)), spread)
     f.power_of_two_ticks(axes, sorted(set(rows["seq_len"].astype(float))))

@@ -17,9 +17,12 @@ BATCH, IN_FEATURES, OUT_FEATURES = 8, 20, 5  # of the toy model: its dtypes do n
 
 
 def cells(config: Mapping[str, Any]) -> list[Cell]:
-    """Dtype cells for each device and half-precision dtype; variance cells for these and for fp32, their yardstick."""
+    """Dtype and variance cells for each device and half-precision dtype, and for fp32, the yardstick of both.
+
+    Autocast to fp32 leaves every operation alone: torch warns that it switches it off.
+    """
     halves = [dtype for dtype in config["dtype"] if dtype != "fp32"]
-    dtype_cells = grid({"part": ["dtypes"], "device": config["device"], "dtype": halves})
+    dtype_cells = grid({"part": ["dtypes"], "device": config["device"], "dtype": [*halves, "fp32"]})
     variance_cells = grid(
         {
             "part": ["variance"],

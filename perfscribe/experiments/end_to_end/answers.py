@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pandas as pd
 
+from perfscribe.counters.parameters import transformer_parameters
 from perfscribe.experiments.end_to_end.predictions import PHASES
-from perfscribe.findings import CannotTell, need
+from perfscribe.findings import CannotTell, need, one_setting
+from perfscribe.models.shapes import SIZES
 from perfscribe.statistics import format_figure
 
 ALLOWED_ERROR = 0.05
@@ -16,22 +18,26 @@ def _floats(rows: pd.DataFrame, column: str) -> pd.Series:
 
 
 def sizes(rows: pd.DataFrame) -> str:
-    """Times of the smallest and largest size at the longest context that both have, in the first dtype."""
-    need(rows, 3, "cells")
-    rows = rows[rows["dtype"] == rows["dtype"].iloc[0]]
-    ends = (rows["size"].iloc[0], list(dict.fromkeys(rows["size"]))[-1])
-    common = set(rows[rows["size"] == ends[0]]["seq_len"]) & set(rows[rows["size"] == ends[1]]["seq_len"])
-    if ends[0] == ends[1] or not common:
+    """Times of the smallest and largest size at the longest context that both have, in one dtype on one device."""
+    rows, setting = one_setting(need(rows, 3, "cells"), ("dtype", "device", "batch"))
+    first, last = rows["size"].iloc[0], list(dict.fromkeys(rows["size"]))[-1]
+    common = set(rows[rows["size"] == first]["seq_len"]) & set(rows[rows["size"] == last]["seq_len"])
+    if first == last or not common:
         raise CannotTell("two sizes at one context are needed")
-    at = rows[rows["seq_len"] == max(common)].drop_duplicates("size").set_index("size")
-    parts = []
-    for size in ends:
-        forward, backward = float(at.loc[size, "forward_ms"]), float(at.loc[size, "backward_ms"])
-        parts.append(
-            f"{size}: forward {format_figure(forward)} ms, backward {format_figure(backward)} ms "
-            f"({backward / forward:.2g} times forward)"
-        )
-    return f"At context {max(common)}, {at['dtype'].iloc[0]}, medians: " + "; ".join(parts) + "."
+    at = rows[rows["seq_len"] == max(common)].set_index("size")
+    small, large = at.loc[first], at.loc[last]
+    parts = [
+        f"{size}: forward {format_figure(float(row['forward_ms']))} ms, backward "
+        f"{format_figure(float(row['backward_ms']))} ms "
+        f"({float(row['backward_ms']) / float(row['forward_ms']):.2g} times forward)"
+        for size, row in ((first, small), (last, large))
+    ]
+    growth = float(large["full_step_ms"]) / float(small["full_step_ms"])
+    tensors = transformer_parameters(SIZES[last]) / transformer_parameters(SIZES[first])
+    return (
+        f"At context {max(common)} ({setting}), medians: {'; '.join(parts)}. The full step takes {growth:.3g} times as "
+        f"long for {tensors:.3g} times the parameters."
+    )
 
 
 def spread(rows: pd.DataFrame) -> str:
@@ -51,8 +57,8 @@ def difference(rows: pd.DataFrame) -> str:
     ratio = _floats(rows, "backward_by_difference_ms") / _floats(rows, "backward_ms")
     return (
         f"Backward by difference is {ratio.median():.3g} times backward measured (median over {len(rows)} cells, "
-        f"{ratio.min():.3g} to {ratio.max():.3g}): without the synchronisation between the two, launching backward "
-        f"overlaps with forward's work, and the difference of two noisy figures carries the noise of both."
+        f"{ratio.min():.3g} to {ratio.max():.3g}). The difference comes from passes of its own, without a "
+        "synchronisation between forward and backward."
     )
 
 
@@ -95,5 +101,6 @@ def memory(rows: pd.DataFrame) -> tuple[str, str]:
     )
     if abs(error) <= ALLOWED_ERROR and wrong.empty:
         return text, "confirmed"
-    lacking = float(row[f"peak_{phase}_gib"]) - float(row[f"predicted_{phase}_gib"])
-    return f"{text} The model lacks {format_figure(lacking)} GiB there, unaccounted for.", "contradicted"
+    missing = float(row[f"peak_{phase}_gib"]) - float(row[f"predicted_{phase}_gib"])
+    side = "more" if missing < 0 else "less"
+    return f"{text} There it predicts {format_figure(abs(missing))} GiB {side} than was measured.", "contradicted"

@@ -32,6 +32,7 @@ def _factors(*more: t.Column) -> list[t.Column]:
     return [
         t.factor("size", "Size"),
         t.factor("seq_len", "Context"),
+        t.factor("batch", "Batch"),
         t.factor("dtype", "Dtype"),
         t.factor("device", "Device"),
         *more,
@@ -42,7 +43,7 @@ def tables(records: Mapping[str, list[Record]]) -> list[Table]:
     """Times as asked; rates; memory beside its prediction; published figures beside ours."""
     cells = records["end_to_end"]
     return [
-        t.make(TABLES[0], "Forward, backward, optimizer: batch 4, AdamW", cells, _time_columns(), [TIMER_NOTE]),
+        t.make(TABLES[0], "Forward, backward and AdamW step", cells, _time_columns(), [TIMER_NOTE]),
         t.make(TABLES[1], "Tokens a second and model FLOP utilisation", cells, _rate_columns(), predictions.RATE_NOTES),
         t.make(
             TABLES[2], "Parameters and peak memory, predicted and measured", cells, _memory_columns(), [MEMORY_NOTE]
@@ -76,7 +77,12 @@ def _time_columns() -> list[t.Column]:
         *_factors(),
         *_spread_columns("forward_ms", "Forward"),
         *_spread_columns("backward_ms", "Backward"),
-        t.derived("backward_by_difference_ms", "Backward by difference (ms)", predictions.backward_by_difference_ms),
+        t.derived(
+            "backward_by_difference_ms",
+            "Backward by difference (ms)",
+            predictions.backward_by_difference_ms,
+            spread="backward_ms_iqr",
+        ),
         *_spread_columns("optimizer_ms", "Optimizer"),
         t.median("forward_no_grad_ms", "Forward under no_grad (ms)"),
         t.median("full_step_ms", "Full step (ms)"),
@@ -90,10 +96,10 @@ def _rate_columns() -> list[t.Column]:
         *_factors(),
         t.median("full_step_ms", "Full step (ms)"),
         t.iqr("full_step_ms", "IQR (ms)"),
-        t.derived("tokens_per_s", "Tokens/s", predictions.tokens_per_s),
+        t.rate("tokens_per_s", "Tokens/s", predictions.tokens_per_s, "full_step_ms"),
         t.derived("step_tflop", "FLOP of a step (TFLOP)", predictions.step_tflop),
-        t.derived("tflop_per_s", "TFLOP/s", predictions.tflop_per_s),
-        t.derived("mfu_percent", "MFU (%)", predictions.mfu_percent),
+        t.rate("tflop_per_s", "TFLOP/s", predictions.tflop_per_s, "full_step_ms"),
+        t.rate("mfu_percent", "MFU (%)", predictions.mfu_percent, "full_step_ms"),
         t.derived("peak_tflop_per_s", "Peak (TFLOP/s)", predictions.peak_tflop_per_s),
         t.count("full_step_ms"),
     ]
@@ -166,5 +172,6 @@ def _lines(axes: Any, rows: pd.DataFrame, y: str) -> None:
     if rows.empty:
         f.no_data(axes, "no cell was measured")
         return
-    f.lines(axes, rows, "seq_len", y, "size", spread=f"{y}_iqr")
+    by = f.varying(rows, ("size", "device", "batch"))
+    f.lines(axes, rows, "seq_len", y, by, lambda levels: " ".join(map(str, levels)), spread=f"{y}_iqr")
     f.power_of_two_ticks(axes, sorted(set(rows["seq_len"].astype(float))))

@@ -56,11 +56,8 @@ def training(formats: pd.DataFrame, parts: pd.DataFrame) -> str:
 
 
 def _noise(warm: pd.DataFrame) -> str:
-    """Compute is the same work in every row: how much it varies is what a difference has to exceed."""
-    return (
-        f"Compute is the same in every row, yet it is {_span(warm['compute_s'], ' s')} an epoch: smaller "
-        "differences in training time say nothing about the formats."
-    )
+    """Compute is the same work in every row: how much it varies is the scale for differences in training time."""
+    return f"Compute, the same work in every row, takes {_span(warm['compute_s'], ' s')} an epoch."
 
 
 def _write_up(formats: pd.DataFrame) -> str:
@@ -68,8 +65,8 @@ def _write_up(formats: pd.DataFrame) -> str:
     published = formats.drop_duplicates("format").set_index("format")[PUBLISHED_S]
     known = [float(published[name]) for name in WHOLE if name in published]
     return (
-        f"In write-up 001 the same rows took {_span(known, ' s')}, and memory, which ran first and so paid for the "
-        f"warm-up, {figure(float(published['memory']))} s."
+        f"In write-up 001 the same rows took {_span(known, ' s')}, and memory, its first row, "
+        f"{figure(float(published['memory']))} s."
     )
 
 
@@ -182,8 +179,8 @@ def cold(parts: pd.DataFrame, reads: pd.DataFrame, all_reads: pd.DataFrame) -> s
     return (
         f"One sample from a cold file takes {figure(times[least])} ({least}) to {figure(times[most])} ({most}) times "
         f"as long as from the page cache. Quickest warm is {quickest['warm']} with {read['warm']} ms, quickest cold "
-        f"{quickest['cold']} with {read['cold']} ms. {_read_ahead(rows, both)} {_reading(parts)} The write-up's files "
-        "had just been written, so that its figures are warm ones. Cold means this kernel's page cache only."
+        f"{quickest['cold']} with {read['cold']} ms. {_read_ahead(rows, both)} {_reading(parts)} Cold means "
+        "this kernel's page cache only."
     )
 
 
@@ -203,7 +200,7 @@ def _read_ahead(rows: pd.DataFrame, names: list[str]) -> str:
     least, most = min(known, key=known.__getitem__), max(known, key=known.__getitem__)
     return (
         f"After a single cold read {figure(known[least])} % ({least}) to {figure(known[most])} % ({most}) of the file "
-        "lies in the page cache: the kernel reads ahead, and inflating reads more."
+        "lies in the page cache."
     )
 
 

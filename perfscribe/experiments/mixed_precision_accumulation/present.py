@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import pandas as pd
+
 from perfscribe import tables as t
-from perfscribe.findings import Finding, find, need
+from perfscribe.findings import CannotTell, Finding, find, one_setting
 from perfscribe.records import Record
 from perfscribe.tables import Table
 
@@ -31,7 +33,8 @@ def tables(records: Mapping[str, list[Record]]) -> list[Table]:
         t.value("sum", "Sum", exact=True),
         t.value("relative_error", "Relative error"),
         t.value("rounded_addend", "Addend as stored", exact=True),
-        t.value("ulp_at_sum", "Step of the accumulator at the sum"),
+        t.value("last_increment", "Added by the last addition", exact=True),
+        t.value("ulp_at_sum", "ulp at the sum"),
         t.published(name, "sum", "cs336-writeup-004", "Write-up 004", known),
         t.published(name, "sum", "cs336-writeup-002", "Write-up 002", known),
         t.published(name, "sum", "brandon-snider", "brandon-snider", known),
@@ -44,19 +47,31 @@ def findings(tables: Mapping[str, Table]) -> list[Finding]:
     """Which rounding makes which error."""
     rows = tables[TABLES[0]].ok
 
-    def compute() -> str:
-        by_loop = need(rows, 4, "accumulation loops").drop_duplicates("accumulation").set_index("accumulation")
-        sums = {name: float(by_loop.loc[label, "sum"]) for name, label in NAMES.items()}
-        errors = {name: abs(float(by_loop.loc[label, "relative_error"])) for name, label in NAMES.items()}
-        step = float(by_loop.loc[NAMES["fp16"], "ulp_at_sum"])
-        same = sums["fp32_plus_fp16"] == sums["fp32_plus_upcast_fp16"]
-        return (
-            f"Adding in fp32 gives {sums['fp32']:.4f}, in fp16 {sums['fp16']:.4f}: near its end the fp16 accumulator "
-            f"moves in steps of {step:.2g}, and most of each addend is rounded away (relative error "
-            f"{errors['fp16']:.1e} against {errors['fp32']:.1e}). An fp32 accumulator with fp16 addends gives "
-            f"{sums['fp32_plus_fp16']:.4f}: what is left is the rounding of the addend itself "
-            f"({errors['fp32_plus_fp16']:.1e}), and casting it up before adding "
-            f"{'changes nothing' if same else 'changes the sum'}. So the accumulator's precision matters first."
-        )
+    return [find("cs336.accumulation", TABLES, lambda: _in_words(rows))]
 
-    return [find("cs336.accumulation", TABLES, compute)]
+
+def _in_words(rows: pd.DataFrame) -> str:
+    by_loop, setting = one_setting(rows, ("device", "terms", "addend"))
+    by_loop = by_loop.set_index("accumulation")
+    lacking = [label for label in NAMES.values() if label not in by_loop.index]
+    if lacking:
+        raise CannotTell(f"{', '.join(lacking)} was not measured with {setting}")
+    texts = [label for label in NAMES.values() if isinstance(by_loop.loc[label, "sum"], str)]
+    if texts:
+        raise CannotTell(f"the sum of {', '.join(texts)} is {by_loop.loc[texts[0], 'sum']} with {setting}")
+
+    def of(loop: str, column: str) -> float:
+        return float(by_loop.loc[NAMES[loop], column])
+
+    lost = 1 - of("fp16", "last_increment") / of("fp16", "rounded_addend")
+    same = of("fp32_plus_fp16", "sum") == of("fp32_plus_upcast_fp16", "sum")
+    errors = {loop: abs(of(loop, "relative_error")) for loop in NAMES}
+    worse = errors["fp16"] > errors["fp32_plus_fp16"]
+    return (
+        f"With {setting}: adding in fp32 gives {of('fp32', 'sum'):.4f} (relative error {errors['fp32']:.1e}), in fp16 "
+        f"{of('fp16', 'sum'):.4f} ({errors['fp16']:.1e}): at its end the fp16 accumulator moves in steps of "
+        f"{of('fp16', 'ulp_at_sum'):.2g}, and rounding takes {lost:.0%} of the last addend. An fp32 accumulator with "
+        f"fp16 addends gives {of('fp32_plus_fp16', 'sum'):.4f} ({errors['fp32_plus_fp16']:.1e}), with addends cast "
+        f"up first {'the same' if same else 'another'} sum. The accumulator's precision costs "
+        f"{'more' if worse else 'less'} here than the addend's."
+    )

@@ -17,6 +17,7 @@ from perfscribe.tables import Table
 
 TABLES = ("cs336.benchmarking_warmup", "cs336.benchmarking_steps")
 FIGURES = ("cs336.benchmarking_steps",)
+SETTING = ("size", "seq_len", "dtype", "device")
 NOTE = (
     "Each row is a process of its own, in which nothing but making the model and the optimizer comes before the first "
     "step. Steady from: the first step, warm-up counted, after which a rolling median stays within 1 % of the last "
@@ -101,7 +102,7 @@ def _without_warmup(rows: pd.DataFrame) -> str:
     warmest = rows[rows["warmup_steps"] == rows["warmup_steps"].max()]
     sentences, factors_over = [], []
     for _, row in cold.iterrows():
-        same = warmest[(warmest["size"] == row["size"]) & (warmest["dtype"] == row["dtype"])]
+        same = warmest[(warmest[list(SETTING)] == row[list(SETTING)]).all(axis=1)]
         if same.empty or not same["warmup_steps"].iloc[0]:
             continue
         first, steady = float(row["first_step_ms"]), float(same["full_step_ms"].iloc[0])
@@ -117,12 +118,24 @@ def _without_warmup(rows: pd.DataFrame) -> str:
         )
     if not sentences:
         raise CannotTell("no size was measured both with and without warm-up")
+    second = [float(r) for r in _second_over_steady(rows)]
+    after_one = (
+        f" The second step of a process takes {min(second):.3g} to {max(second):.3g} times as long." if second else ""
+    )
     return (
         f"Without warm-up the first step takes {min(factors_over):.3g} to {max(factors_over):.3g} times as long as "
-        "later ones: it loads libraries and kernels, chooses algorithms, and takes its first blocks from the driver. "
+        f"steps that {int(warmest['warmup_steps'].iloc[0])} others came before.{after_one} "
         + "; ".join(sentences)
-        + ". One or two warm-up steps take most of that away; the table says from which step on times are steady."
+        + "."
     )
+
+
+def _second_over_steady(rows: pd.DataFrame) -> list[float]:
+    """First timed step after one warm-up step over the median of timed steps, for each cell that has it."""
+    return [
+        float(row["first_step_ms"]) / float(row["full_step_ms"])
+        for _, row in rows[rows["warmup_steps"] == 1].iterrows()
+    ]
 
 
 def figures(tables: Mapping[str, Table]) -> list[f.Figure]:
@@ -143,7 +156,8 @@ def _draw(canvas: Any, table: Table) -> None:
         if chosen.empty:
             f.no_data(axes, "no cell was measured")
             continue
-        f.lines(axes, chosen, "step", "step_ms", "size")
+        by = f.varying(chosen, ("size", "seq_len", "dtype", "device"))
+        f.lines(axes, chosen, "step", "step_ms", by, lambda levels: " ".join(map(str, levels)))
         waiting = chosen[chosen["kind"] == "warm-up"]
         axes.plot(waiting["step"].astype(float), waiting["step_ms"].astype(float), "o", color="white", markersize=2)
         axes.set_xscale("linear")
