@@ -181,6 +181,7 @@ EDITS: dict[str, Callable[[Path], None]] = {
     "a table function": insert(f"{ATTENTION}/present.py", "tables", "assert True"),
     "statistics": append("perfscribe/statistics.py"),
     "the report's own parts": append("perfscribe/report.py"),
+    "the line under every figure": append("perfscribe/measured_by.py"),
     "the engine: worker, journal, command line": together(
         *(append(f"perfscribe/{name}.py") for name in ("worker", "journal", "cli", "child", "environment", "progress"))
     ),
