@@ -7,7 +7,7 @@ from statistics import median
 
 from tabulate import tabulate
 
-from perfscribe import files, journal
+from perfscribe import environment, files, journal
 from perfscribe.plan import Plan
 from perfscribe.plan_cells import cell_key
 from perfscribe.progress import duration
@@ -18,7 +18,8 @@ UNKNOWN = "no estimate: no cell of it was measured yet"
 def _status(unit: dict, cell: dict, number: int, records: dict[str, list[dict]]) -> tuple[str, dict | None]:
     """A cell's status in the journal, and the newest record of the same factors, whatever its code."""
     if cell["skip"]:
-        return f"skipped ({cell['skip']})", None
+        lacking = environment.missing(cell["requires"])
+        return (f"unsupported ({lacking})" if lacking else f"skipped ({cell['skip']})"), None
     same = records.get(repr(sorted(cell["factors"].items())), [])
     current = [r for r in same if r["fingerprint"] == unit["fingerprint"] and r["round"] == number]
     if current and (cell["data"] or current[-1]["key"] == _key(unit, cell)):
@@ -87,6 +88,7 @@ def describe(root: Path, plan: Plan) -> str:
             unknown.append(experiment)
         total += seconds or 0.0
     parts.append(tabulate(summary, ["experiment", "cells", "to measure", "time"], tablefmt="plain"))
-    known = f"about {duration(total)}" + (f" and, without an estimate, {', '.join(unknown)}" if unknown else "")
+    parts_known = [f"about {duration(total)}"] if total or not unknown else []
+    known = " and, ".join([*parts_known, *([f"without an estimate, {', '.join(unknown)}"] if unknown else [])])
     parts.append(f"site {plan.site}, preset {plan.preset}; to measure: {known}")
     return "\n\n".join(parts)

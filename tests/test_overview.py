@@ -62,7 +62,7 @@ def test_nothing_measured_yet(tmp_path: Path) -> None:
     cells, time, last = told(tmp_path, site(tmp_path, [cell(1), cell(2, skip="preset tiny")]))
     assert cells == {(1, 1): "to measure", (2, 1): "skipped (preset tiny)"}
     assert time == "no estimate: no cell of it was measured yet"
-    assert last == "site local, preset tiny; to measure: about 0 s and, without an estimate, probe"
+    assert last == "site local, preset tiny; to measure: without an estimate, probe"
 
 
 def test_the_journal_gives_each_cell_its_status(tmp_path: Path) -> None:
