@@ -18,6 +18,7 @@ from typing import IO, Any
 from perfscribe import config as configuration
 from perfscribe import files, plan, progress
 from perfscribe.scrub import account
+from perfscribe.shard import CLOCK
 
 LOCAL_SITE = "local"
 # Touched when a run starts jobs.
@@ -155,8 +156,15 @@ class Session:
         """Begin to tell progress from the journals; leave a mark that there was something to do."""
         if self.held:
             (self.root / STARTED).touch()
+            self._start_clock()
             self.watcher = progress.Watcher(self.root, self.plan)
             self.watcher.start()
+
+    def _start_clock(self) -> None:
+        """Tell all measuring jobs of this run when its time budget ends."""
+        budgets = [unit["budget_minutes"] for unit in self.plan.units.values() if unit.get("budget_minutes")]
+        ends = {"budget_ends": time.time() + 60 * budgets[0]} if budgets else {}
+        files.write_json(self.root / CLOCK, ends)
 
     def end(self, report: str, failed: bool = False) -> None:
         """Stop telling progress; the last line names the report."""

@@ -9,6 +9,9 @@ from typing import Any
 from perfscribe import environment, files, journal, records
 from perfscribe.plan_cells import cell_key
 
+# When the run that started this job must end, below the project's root.
+CLOCK = Path(".perfscribe") / "clock.json"
+
 
 @dataclass
 class Task:
@@ -37,6 +40,8 @@ class Shard:
         self.plan = files.read_json(plan_file)
         options_file = plan_file.with_name("options.json")
         options = files.read_json(options_file) if options_file.is_file() else {}
+        clock_file = root / CLOCK
+        self.run_clock = files.read_json(clock_file) if clock_file.is_file() else {}
         self.options = {"isolation": "job", "timeout_s": 600.0} | options.get(self.plan["experiment"], {})
         self.folder = site_folder / "journal" / self.plan["experiment"]
         self.tasks = self._tasks()
@@ -52,6 +57,13 @@ class Shard:
                 )
                 tasks.append(Task(cell, key, number, digest))
         return tasks
+
+    def deadline(self, now: float) -> float | None:
+        """When the time budget ends, in s since the epoch: the run's, or that of this job started by hand at `now`."""
+        budget = self.plan["budget_minutes"]
+        if not budget:
+            return None
+        return min(now + float(budget) * 60, float(self.run_clock.get("budget_ends", float("inf"))))
 
     def _data_digest(self, dataset: str) -> str:
         path = self.site_folder / "data" / f"{dataset}.digest"

@@ -36,8 +36,7 @@ class Worker:
         self.child: Child | None = None
         self.import_failure: dict[str, Any] | None = None
         self.current: Task | None = None
-        budget = shard.plan["budget_minutes"]
-        self.deadline = time.monotonic() + budget * 60 if budget else None
+        self.deadline = shard.deadline(time.time())
 
     def measure(self, history: journal.History) -> int:
         """Run every task that the journal lacks, round by round; returns how many cells ran."""
@@ -59,7 +58,7 @@ class Worker:
             if task.cell["skip"]:
                 self._say_unsupported(task)
                 continue
-            if self.deadline is not None and time.monotonic() > self.deadline:
+            if self.deadline is not None and time.time() > self.deadline:
                 say("time budget spent: the rest is not_run")
                 return
             if task.round != last_round:

@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,9 @@ import pytest
 from sessions import wait_for
 from shards import ShardJob
 
-from perfscribe import environment, journal, processes, worker
+from perfscribe import environment, files, journal, processes, worker
 from perfscribe.cells import Cell
-from perfscribe.shard import Shard
+from perfscribe.shard import CLOCK, Shard
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="the kernel ends orphans on Linux alone")
 
@@ -295,7 +296,8 @@ def change_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("policy", "again"), [("keep", {"bare_oom", "raises", "segfault"}), ("remeasure", {"fine", "bare_oom", "raises", "segfault"})]
+    ("policy", "again"),
+    [("keep", {"bare_oom", "raises", "segfault"}), ("remeasure", {"fine", "bare_oom", "raises", "segfault"})],
 )
 def test_after_a_change_of_machine(
     tmp_path: Path, side: Path, monkeypatch: pytest.MonkeyPatch, policy: str, again: set[str]
@@ -343,6 +345,15 @@ def test_a_spent_time_budget_leaves_not_run(tmp_path: Path, side: Path) -> None:
     probe.plan(numbered(6))
     assert statuses(probe.measure()) == ["ok"] * 6
     assert set(faulty.notes(side).values()) == {1}
+
+
+def test_the_budget_is_the_runs_not_each_jobs(tmp_path: Path, side: Path) -> None:
+    probe = sleeper(tmp_path, side, 0)
+    probe.plan(numbered(2), budget_minutes=60)
+    files.write_json(probe.root / CLOCK, {"budget_ends": time.time() - 1})
+    assert [row["status"] for row in probe.measure()] == ["not_run", "not_run"]
+    files.write_json(probe.root / CLOCK, {"budget_ends": time.time() + 600})
+    assert [row["status"] for row in probe.measure()] == ["ok", "ok"]
 
 
 def test_a_skipped_cell_is_not_run(tmp_path: Path, side: Path) -> None:
