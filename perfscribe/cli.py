@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import os
 import signal
 import subprocess
@@ -63,7 +64,9 @@ def _config_words(arguments: Sequence[str]) -> list[str]:
         word = argument.removeprefix("--config=")
         if word.startswith("-"):
             reading = word in ("--config", "-C")
-        elif (reading or word != argument) and "=" in word:
+        elif reading or word != argument:
+            if "=" not in word:
+                sys.exit(f"config: --config: got {word!r}, expected KEY=VALUE")
             found.append(word)
     return found
 
@@ -92,6 +95,7 @@ def run_to_end(command: Sequence[str]) -> int:
     Snakemake itself would wait for its jobs on SIGTERM, and kill them on Ctrl-C before they could say where they were.
     """
     process = subprocess.Popen(command, cwd=ROOT)
+    interrupts: list[int] = []
 
     def forward(number: int, _: object) -> None:
         for started in psutil.Process().children(recursive=True):
@@ -99,8 +103,12 @@ def run_to_end(command: Sequence[str]) -> int:
                 started.send_signal(number)
 
     signal.signal(signal.SIGTERM, forward)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    return process.wait()
+    signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
+    code = process.wait()
+    if interrupts:
+        print("stopped; what is finished is kept, and the next run goes on from there", file=sys.stderr)
+        return 130
+    return code
 
 
 def report(arguments: Sequence[str]) -> int:
@@ -205,6 +213,9 @@ def main(arguments: Sequence[str]) -> int:
     verb = VERBS.get(arguments[0])
     if verb is not None:
         return verb(arguments[1:])
+    near = difflib.get_close_matches(arguments[0], VERBS, 1, cutoff=0.75)
+    if near:
+        sys.exit(f"run: {arguments[0]!r} is no verb; did you mean {near[0]}? (./run help lists them)")
     read_config(arguments)
     os.chdir(ROOT)
     os.execv(sys.executable, snakemake(*arguments))

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from statistics import median
 
 from tabulate import tabulate
 
 from perfscribe import environment, files, journal
 from perfscribe.plan import Plan
 from perfscribe.plan_cells import cell_key
-from perfscribe.progress import duration
+from perfscribe.progress import Pace, duration
 
-UNKNOWN = "no estimate: no cell of it was measured yet"
+UNKNOWN = "no estimate: no cell of it was measured yet with this preset"
 
 
 def _status(unit: dict, cell: dict, number: int, records: dict[str, list[dict]]) -> tuple[str, dict | None]:
@@ -37,17 +36,13 @@ def _key(unit: dict, cell: dict) -> str:
 
 def _estimate(waiting: list[tuple[dict, dict | None]], done: list[tuple[dict, dict]]) -> float | None:
     """Seconds for the waiting cells: as long as last time, else in proportion to their cost."""
-    rates = [record["spent"]["wall_s"] / cell["cost"] for cell, record in done if cell["cost"] > 0]
-    rates += [record["spent"]["wall_s"] / cell["cost"] for cell, record in waiting if record and cell["cost"] > 0]
-    total = 0.0
-    for cell, record in waiting:
-        if record is not None:
-            total += record["spent"]["wall_s"]
-        elif rates:
-            total += cell["cost"] * median(rates)
-        else:
-            return None
-    return total
+    pace = Pace()
+    known = [*done, *((cell, record) for cell, record in waiting if record is not None)]
+    for cell, record in known:
+        pace.add(record["spent"]["wall_s"], cell["cost"])
+    if waiting and not known:
+        return None
+    return sum(record["spent"]["wall_s"] if record else pace.expected_s(cell["cost"]) for cell, record in waiting)
 
 
 def _experiment(root: Path, plan: Plan, experiment: str) -> tuple[list[list[object]], float | None]:

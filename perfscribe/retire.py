@@ -68,7 +68,8 @@ def main(root: Path, site: str, arguments: list[str]) -> int:
         raise session.AnotherRun(f"another run is under way in this checkout: {lock.owner()}")
     folder = results / "journal" / experiment
     with journal.Journal(folder / "0.jsonl") as book:
-        given_up = select(list(journal.read(folder).all_records()), chosen)
+        finished = [r for r in journal.read(folder).all_records() if not r["values"].get("before_start")]
+        given_up = select(finished, chosen)
         if not given_up and chosen.get("status") != "not_run":
             raise ValueError(f"remeasure: there is no record of {' '.join(arguments)}")
         # Without its records file the shard's job is due again; `not_run` cells come along. First, so that a retired

@@ -190,6 +190,8 @@ def begin(root: Path, overrides: Mapping[str, Any], decides: bool) -> Session:
     site = str(raw.get("site", LOCAL_SITE))
     lock = RunLock(root / ".perfscribe" / "run.lock")
     read_only = is_committed(root, site)
+    if decides and site != LOCAL_SITE and not read_only:
+        print(f"site {site} was not published here: it is measured anew on this machine", file=sys.stderr)
     if not decides:
         return Session(root, plan.read_index(root / "results" / site / "plan"), lock, False, read_only)
     held = lock.try_acquire(wait_s=float(os.environ.get("PERFSCRIBE_LOCK_WAIT_S", "0.5")))

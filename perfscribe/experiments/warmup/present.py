@@ -159,7 +159,9 @@ def _draw(canvas: Any, table: Table) -> None:
         by = f.varying(chosen, ("size", "seq_len", "dtype", "device"))
         f.lines(axes, chosen, "step", "step_ms", by, lambda levels: " ".join(map(str, levels)))
         waiting = chosen[chosen["kind"] == "warm-up"]
-        axes.plot(waiting["step"].astype(float), waiting["step_ms"].astype(float), "o", color="white", markersize=2)
+        axes.plot(
+            waiting["step"].astype(float), waiting["step_ms"].astype(float), "o", color="white", markersize=2, zorder=5
+        )
         axes.set_xscale("linear")
         axes.set_xlabel("Step")
     canvas.axes[0].set_ylabel("Full step (ms)")
