@@ -80,7 +80,8 @@ def test_time_left_goes_by_last_time_or_by_cost(tmp_path: Path) -> None:
     made = site(tmp_path, [cell(n) for n in (1, 2, 3)])
     keep(tmp_path, 1, wall_s=10.0)
     keep(tmp_path, 3, code=OLD, wall_s=7.0)
-    # Cell 3 takes 7 s as last time. The quickest took 7 s, and the two 3 s more for 4 units of cost: cell 2 takes 8.5 s.
+    # Cell 3 takes 7 s as last time. That was the quickest, and the two took 3 s more for 4 units of cost: 8.5 s for
+    # cell 2.
     _, time, last = told(tmp_path, made)
     assert time == "about 16 s" and last.endswith("to measure: about 16 s")
 
