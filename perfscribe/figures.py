@@ -1,4 +1,4 @@
-"""Figures: one style, colour-blind safe, medians with quartiles, statuses marked where they happened.
+"""Figures: one style, colour-blind safe, medians with bars of the interquartile range, statuses marked where they fell.
 
 Written as SVG and PNG, byte for byte the same from the same tables and library versions.
 """
@@ -91,7 +91,7 @@ def lines(
     label: Callable[[Any], str] = str,
     spread: str = "",
 ) -> None:
-    """One line a level of `by`, on logarithmic axes, labelled at its end; bars show the interquartile range.
+    """One line a level of `by`, on logarithmic axes, labelled at its end; bars are as long as the interquartile range.
 
     spread: the column of interquartile ranges; a row that has a text there (one sample) gets no bar.
     """

@@ -135,7 +135,7 @@ def figures(tables: Mapping[str, Table]) -> list[f.Figure]:
     table = tables[TABLES[0]]
     times = (
         "Median time of a forward (left) and a backward pass (right) over sequence length, one line a d_model; bars "
-        "show the interquartile range. Host clock."
+        "around the median are as long as the interquartile range. Host clock."
     )
     memory = (
         "Memory allocated before backward: measured (lines) and predicted (crosses), one line a d_model. Counted in "

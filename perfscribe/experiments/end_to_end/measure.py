@@ -59,7 +59,7 @@ def run(cell: Cell) -> Measurement:
     tokens = torch.randint(model.shape.vocab_size, (cell["batch"], cell["seq_len"] + 1), device=device)
     step = Step(model, tokens, device, dtype)
     measurement = Measurement(values={"parameters": sum(p.numel() for p in model.parameters())})
-    # The passes that need least memory come first, so that each leaves its peak even where a later one fails.
+    # The passes that need least memory come first; a later one that fails still takes the cell's figures along.
     measurement.values |= check_loss(model, tokens, device, dtype)
 
     counts = {"warmup": cell["warmup_steps"], "timed": cell["timed_steps"], "device": device}

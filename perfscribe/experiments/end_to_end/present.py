@@ -151,7 +151,7 @@ def figures(tables: Mapping[str, Table]) -> list[f.Figure]:
     """Time of a full step over context."""
     caption = (
         "Median time of a full training step over context length, host clock; one panel a dtype, one line a size; "
-        "bars show the interquartile range."
+        "bars around the median are as long as the interquartile range."
     )
     draw = partial(_draw_times, table=tables[TABLES[0]])
     return [f.Figure(FIGURES[0], caption, draw, sample="full_step_ms")]
