@@ -16,8 +16,8 @@ STATUSES = ("ok", "oom", "unsupported", "timeout", "failed", "skipped", "not_run
 
 
 def now_utc() -> str:
-    """The time of day as a record keeps it."""
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    """The time of day as a record keeps it, so fine that no two records of one cell have the same content, hence id."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="microseconds")
 
 
 def make(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -98,9 +98,10 @@ def test_a_record_holds_no_nan() -> None:
         row(samples={"time_ms": [float("nan")]})
 
 
-def test_the_time_has_a_zone_and_whole_seconds() -> None:
-    time = datetime.datetime.fromisoformat(records.now_utc())
-    assert time.utcoffset() == datetime.timedelta(0) and time.microsecond == 0
+def test_the_time_has_a_zone_and_tells_records_of_one_second_apart() -> None:
+    first, second = (datetime.datetime.fromisoformat(records.now_utc()) for _ in range(2))
+    assert first.utcoffset() == datetime.timedelta(0)
+    assert first < second
 
 
 # --- rounds -----------------------------------------------------------------------------------------------------
