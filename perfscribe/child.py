@@ -116,6 +116,22 @@ def failure(error: BaseException) -> dict[str, Any]:
     return {"status": "failed", "reason": f"{kind}: {first_line}" if first_line else kind, "error": details}
 
 
+def partial_measurement(error: BaseException) -> dict[str, Any]:
+    """What the cell had measured before the exception, as part of its answer; nothing where that cannot stand."""
+    from perfscribe import partial
+
+    found = partial.of_error(error)
+    try:
+        if found is None:
+            return {}
+        check(found)
+        answer = {"measurement": as_answer(found)}
+        json.dumps(answer, allow_nan=False)
+    except (ValueError, TypeError):
+        return {}
+    return answer
+
+
 def run_cell(module: Any, request: Mapping[str, Any]) -> dict[str, Any]:
     """Run one cell and answer for it, whatever happens in Python."""
     reset_state(request["seed"])
@@ -129,7 +145,7 @@ def run_cell(module: Any, request: Mapping[str, Any]) -> dict[str, Any]:
         answer: dict[str, Any] = {"status": "ok", "reason": "", "measurement": as_answer(measurement)}
         json.dumps(answer, allow_nan=False)
     except (Exception, SystemExit) as error:
-        answer = failure(error)
+        answer = failure(error) | partial_measurement(error)
     answer["run_s"] = time.perf_counter() - started
     return answer
 

@@ -441,7 +441,7 @@ def _driver_fits_torch() -> bool:
     return not (driver and built_for) or int(built_for.split(".")[0]) <= int(driver.split(".")[0])
 
 
-def _computes_bf16() -> bool:
+def _is_ampere_or_newer() -> bool:
     """True where nothing tells otherwise, so that a machine without a GPU gives the reason of that alone."""
     nvml = open_nvml()
     versions = [ask(nvml, "nvmlDeviceGetCudaComputeCapability", gpu) for gpu in _gpus(visible_gpus)]
@@ -473,7 +473,15 @@ CAPABILITIES: dict[str, tuple[Condition, ...]] = {
     "cuda": _CUDA,
     "bf16": (
         *_CUDA,
-        Condition(_computes_bf16, "the GPU has no bf16 (compute capability below 8.0)", "use an A100 or a newer GPU"),
+        Condition(
+            _is_ampere_or_newer, "the GPU has no bf16 (compute capability below 8.0)", "use an A100 or a newer GPU"
+        ),
+    ),
+    "tf32": (
+        *_CUDA,
+        Condition(
+            _is_ampere_or_newer, "the GPU has no TF32 (compute capability below 8.0)", "use an A100 or a newer GPU"
+        ),
     ),
     "triton": (
         Condition(lambda: _installed("triton"), "triton is missing", "install triton (CUDA builds of torch bring it)"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import importlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,14 +23,21 @@ PRESETS = ("tiny", "cpu", "gpu")
 # The preset that holds the homework's own grid; every site's tables list its cells, measured or not.
 FULL_PRESET = "gpu"
 COMMON_KEYS = ("enabled", "rounds", "shards", "isolation", "timeout_s")
+# The module that decides what is in a data set, by its kind.
+GENERATORS = {"samples": "perfscribe.data.sample_files", "tokens": "perfscribe.data.tokens"}
 
 
 @dataclass(frozen=True)
 class Presentation:
-    """What an experiment's present.py declares in literals, read without importing it."""
+    """What an experiment's present.py declares in literals, read without importing it.
+
+    files: further files that it writes beside its tables, in a form of their own.
+    reads: experiments whose records it is made of, beside its own where it has any.
+    """
 
     tables: tuple[str, ...]
     figures: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
     reads: tuple[str, ...] = ()
 
 
@@ -56,12 +63,17 @@ class Plan:
             "chapters": list(self.chapters),
             "shards": self.shards,
             "presentations": {
-                name: {"tables": list(p.tables), "figures": list(p.figures), "reads": list(p.reads)}
-                for name, p in self.presentations.items()
+                name: {kind: list(names) for kind, names in vars(shown).items()}
+                for name, shown in self.presentations.items()
             },
             "datasets": self.datasets,
             "experiment_datasets": self.experiment_datasets,
         }
+
+    def sources(self, experiment: str) -> list[str]:
+        """The experiments whose records its tables are made of: itself where it measures, and those that it reads."""
+        own = [experiment] if experiment in self.shards else []
+        return [*own, *self.presentations[experiment].reads]
 
     def write(self, folder: Path) -> list[str]:
         """Write what changed, delete what is no longer planned; returns the names of the units written."""
@@ -82,8 +94,8 @@ def read_index(folder: Path) -> Plan:
         chapters=tuple(index["chapters"]),
         shards=index["shards"],
         presentations={
-            name: Presentation(tuple(p["tables"]), tuple(p["figures"]), tuple(p["reads"]))
-            for name, p in index["presentations"].items()
+            name: Presentation(**{kind: tuple(names) for kind, names in shown.items()})
+            for name, shown in index["presentations"].items()
         },
         datasets=index["datasets"],
         experiment_datasets=index["experiment_datasets"],
@@ -91,20 +103,25 @@ def read_index(folder: Path) -> Plan:
 
 
 def known_experiments(root: Path) -> list[str]:
-    """Names of the folders below perfscribe/experiments that hold measure.py and present.py."""
-    folders = (path.parent for path in (root / "perfscribe" / "experiments").glob("*/measure.py"))
-    return sorted(folder.name for folder in folders if (folder / "present.py").is_file())
+    """Names of the folders below perfscribe/experiments that hold present.py."""
+    return sorted(path.parent.name for path in (root / "perfscribe" / "experiments").glob("*/present.py"))
+
+
+def measured_experiments(root: Path) -> list[str]:
+    """Those of the known experiments that hold measure.py too; the others show what these have measured."""
+    folder = root / "perfscribe" / "experiments"
+    return [name for name in known_experiments(root) if (folder / name / "measure.py").is_file()]
 
 
 def read_presentation(experiment: str, root: Path) -> Presentation:
-    """TABLES, FIGURES and READS of the experiment's present.py; ValueError where one is not a literal."""
+    """TABLES, FIGURES, FILES and READS of the experiment's present.py; ValueError where one is not a literal."""
     path = root / "perfscribe" / "experiments" / experiment / "present.py"
     found: dict[str, tuple[str, ...]] = {}
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         if not isinstance(node, ast.Assign) or not isinstance(node.targets[0], ast.Name):
             continue
         name = node.targets[0].id
-        if name in ("TABLES", "FIGURES", "READS"):
+        if name in ("TABLES", "FIGURES", "FILES", "READS"):
             try:
                 found[name.lower()] = tuple(ast.literal_eval(node.value))
             except ValueError as error:
@@ -173,13 +190,15 @@ def _data_units(plan: Plan, config: Mapping[str, Any], experiment: str, root: Pa
     for name, dataset in module.datasets(own_section(config, experiment)).items():
         if name not in wanted:
             continue
+        kind = dataset.get("kind", "samples")
         plan.datasets[name] = list(dataset["files"])
         plan.units[f"data-{name}"] = {
             "unit": f"data-{name}",
             "dataset": name,
+            "kind": kind,
             "parameters": dataset["parameters"],
-            "formats": list(dataset["formats"]),
-            "fingerprint": fingerprint("perfscribe.data.generate", root),
+            "formats": list(dataset.get("formats", [])),
+            "fingerprint": fingerprint(GENERATORS[kind], root),
         }
 
 
@@ -198,8 +217,27 @@ def _present_unit(plan: Plan, experiment: str, root: Path) -> None:
         "references": digest_files(references),
         "tables": list(presentation.tables),
         "figures": list(presentation.figures),
+        "files": list(presentation.files),
         "reads": list(presentation.reads),
     }
+
+
+def _is_shown(experiment: str, chapters: Collection[str], root: Path) -> bool:
+    """Whether any of the chapters holds a table of it."""
+    return any(table.split(".")[0] in chapters for table in read_presentation(experiment, root).tables)
+
+
+def _present_what_only_reads(plan: Plan, root: Path) -> None:
+    """Plan the experiments without a measure.py, where all that they read is measured.
+
+    They have no section in the config: what they show goes with the experiments that they read.
+    """
+    for experiment in sorted(set(known_experiments(root)) - set(measured_experiments(root))):
+        reads = read_presentation(experiment, root).reads
+        if not reads:
+            raise ValueError(f"{experiment}: there is no measure.py, and present.py names no experiment in READS")
+        if set(reads) <= set(plan.shards) and _is_shown(experiment, plan.chapters, root):
+            _present_unit(plan, experiment, root)
 
 
 def _report_unit(plan: Plan, root: Path) -> None:
@@ -223,15 +261,14 @@ def build(raw: Mapping[str, Any], preset: str, root: Path) -> Plan:
     """Every unit of a run from a checked config; preset is one of tiny, cpu, gpu."""
     config = resolve(raw, preset)
     plan = Plan(site=config["site"], preset=preset, chapters=tuple(config["chapters"]))
-    for experiment in known_experiments(root):
+    for experiment in measured_experiments(root):
         section = config["experiments"].get(experiment)
-        presentation = read_presentation(experiment, root)
-        wanted = any(table.split(".")[0] in plan.chapters for table in presentation.tables)
-        if section is None or not section["enabled"] or not wanted:
+        if section is None or not section["enabled"] or not _is_shown(experiment, plan.chapters, root):
             continue
         _measure_units(plan, raw, config, experiment, root)
         _data_units(plan, config, experiment, root)
         _present_unit(plan, experiment, root)
+    _present_what_only_reads(plan, root)
     for name, presentation in plan.presentations.items():
         missing = [other for other in presentation.reads if other not in plan.presentations]
         if missing:
@@ -247,8 +284,10 @@ def replan_presentation(committed: Plan, root: Path) -> Plan:
     """
     committed.datasets = {}
     committed.experiment_datasets = {experiment: [] for experiment in committed.shards}
-    for experiment in list(committed.shards):
+    committed.presentations = {}
+    for experiment in committed.shards:
         _present_unit(committed, experiment, root)
+    _present_what_only_reads(committed, root)
     _report_unit(committed, root)
     return committed
 

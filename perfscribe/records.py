@@ -86,15 +86,16 @@ def _merge(rounds: Sequence[Mapping[str, Any]]) -> Record:
     planned, rounds = len(rounds), [r for r in rounds if r["status"] != "not_run"] or rounds
     short = [f"{len(rounds)} of {planned} rounds"] if len(rounds) < planned else []
     worst = max(rounds, key=lambda r: (r["status"] != "ok", STATUSES.index(r["status"])))
-    good = [r for r in rounds if r["status"] == "ok"]
-    first = good[0] if good else worst
+    # Where no round is ok, what the cell had measured before it failed.
+    good = [r for r in rounds if r["status"] == "ok"] or [r for r in rounds if r["samples"] or r["values"]] or [worst]
+    first = good[0]
     return Record(
         experiment=worst["experiment"],
         factors=dict(worst["factors"]),
         status=worst["status"],
         reason=worst["reason"],
         origin=worst["origin"],
-        samples={name: [r["samples"][name] for r in good] for name in first["samples"]},
+        samples={name: [r["samples"][name] for r in good if name in r["samples"]] for name in first["samples"]},
         warmup={name: [r["warmup"].get(name, []) for r in good] for name in first["warmup"]},
         values=dict(first["values"]),
         series=dict(first["series"]),

@@ -116,7 +116,7 @@ def _provenance(sources: Sources) -> str:
         if not measured:
             continue
         commits = sorted({commit_name(p) for p in measured})
-        times = sorted(str(p.get("time", "not recorded")) for p in measured)
+        times = sorted(re.sub(r"\.\d+", "", str(p.get("time", "not recorded"))) for p in measured)
         current = sources.plan["current_fingerprints"].get(name)
         older = sum(record.fingerprint != current for record in cells if record.ok)
         rows.append([f"`{name}`", ", ".join(commits), times[0], times[-1], older])

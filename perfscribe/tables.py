@@ -1,7 +1,7 @@
 """Tables: columns declared once, filled from records, kept as CSV with a JSON description, shown as Markdown.
 
-A row whose cell is not ok shows its status in every column of figures, and the reason as a footnote: no cell of a
-table is ever blank, in the CSV neither.
+A row whose cell is not ok shows its status in the place of each figure that it lacks, and the reason as a footnote: no
+cell of a table is ever blank, in the CSV neither.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ ROW_COLUMNS = ("status", "reason", "flags", "environment")
 # What the CSV holds where a row has no reason, no flag or no environment.
 NOTHING = "none"
 ONE_SAMPLE = "one sample"
+NOT_RECORDED = "not recorded"
 EMPTY_NOTE = "No cell of the plan belongs in this table."
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 
@@ -134,7 +135,7 @@ def value(name: str, title: str, scale: float = 1.0, column: str = "", exact: bo
     def get(record: Record) -> Any:
         found = record.values.get(name)
         if found is None:
-            return "not recorded"
+            return NOT_RECORDED
         return (
             found * scale if isinstance(found, (int, float)) and not isinstance(found, bool) and scale != 1 else found
         )
@@ -144,7 +145,7 @@ def value(name: str, title: str, scale: float = 1.0, column: str = "", exact: bo
 
 def timer(sample: str) -> Column:
     """Name of the timer that read a sample."""
-    return Column("timer", "Timer", lambda r: r.timers.get(sample, "not recorded"), exact=True)
+    return Column("timer", "Timer", lambda r: r.timers.get(sample, NOT_RECORDED), exact=True)
 
 
 def derived(name: str, title: str, get: Callable[[Record], Any], spread: str = "", exact: bool = False) -> Column:
@@ -215,11 +216,22 @@ def _is_blank(found: Any) -> bool:
     return found is None or not str(found).strip()
 
 
+def _figure_before_failure(record: Record, column: Column) -> Any:
+    """The column's figure where the cell had it before it failed, else None."""
+    if not record.samples and not record.values:
+        return None
+    try:
+        found = column.get(record)
+    except (KeyError, TypeError):
+        return None
+    return None if _is_blank(found) or found == NOT_RECORDED else found
+
+
 def _row(record: Record, columns: Sequence[Column]) -> dict[str, Any]:
     row: dict[str, Any] = {}
     for column in columns:
         shown = record.ok or column.kind in ("factor", "published")
-        row[column.name] = column.get(record) if shown else None
+        row[column.name] = column.get(record) if shown else _figure_before_failure(record, column)
         if shown and _is_blank(row[column.name]):
             raise ValueError(
                 f"{column.name} of {record.factors} is {row[column.name]!r}: a column gives a figure or says why not"
@@ -279,7 +291,8 @@ def _filled(table: Table) -> pd.DataFrame:
     lacking = frame["status"] != "ok"
     for column in table.columns:
         if column.kind in ("figure", "unshown"):
-            frame.loc[lacking, column.name] = frame.loc[lacking, "status"]
+            absent = lacking & frame[column.name].isna()
+            frame.loc[absent, column.name] = frame.loc[absent, "status"]
     for name in ROW_COLUMNS[1:]:
         frame.loc[frame[name] == "", name] = NOTHING
     return frame
@@ -339,7 +352,8 @@ def to_markdown(folder: Path, table_id: str) -> str:
     description = files.read_json(folder / f"{table_id}.json")
     columns = [column for column in description["columns"] if column["kind"] != "unshown"]
     remarks: list[str] = []
-    groups = _neighbours(_read_rows(folder / f"{table_id}.csv"))
+    figures = [column["name"] for column in columns if column["kind"] == "figure"]
+    groups = _neighbours(_read_rows(folder / f"{table_id}.csv"), figures)
     rows = [_markdown_row(_folded(group, columns), columns, remarks) for group in groups]
     titles = [markdown_text(column["title"]) for column in columns]
     notes = description["notes"] if rows else [EMPTY_NOTE, *description["notes"]]
@@ -360,15 +374,16 @@ def _read_rows(path: Path) -> list[dict[str, str]]:
     return rows
 
 
-def _neighbours(rows: Sequence[dict[str, str]]) -> list[list[dict[str, str]]]:
-    """Rows grouped where neighbours lack figures for the same reason; a row with figures is a group of its own."""
+def _neighbours(rows: Sequence[dict[str, str]], figures: Sequence[str]) -> list[list[dict[str, str]]]:
+    """Rows grouped where neighbours lack figures for the same reason; a row with any figure is a group of its own."""
 
-    def kind(row: Mapping[str, str]) -> tuple[str, str]:
-        return row["status"], row["reason"]
+    def kind(row: Mapping[str, str]) -> tuple[str, str] | None:
+        has_none = row["status"] != "ok" and all(row[name] == row["status"] for name in figures)
+        return (row["status"], row["reason"]) if has_none else None
 
     groups: list[list[dict[str, str]]] = []
     for row in rows:
-        if groups and row["status"] != "ok" and kind(groups[-1][0]) == kind(row):
+        if groups and kind(row) is not None and kind(groups[-1][0]) == kind(row):
             groups[-1].append(row)
         else:
             groups.append([row])
@@ -396,8 +411,8 @@ def _markdown_row(row: Mapping[str, str], columns: Sequence[Mapping[str, Any]], 
     shown, marked = [], not remark
     for column in columns:
         is_figure = column["kind"] == "figure"
-        text = row["status"] if is_figure and lacking else _shown(row[column["name"]], column, row)
-        marks_here = is_figure and (lacking or not marked)
+        text = _shown(row[column["name"]], column, row)
+        marks_here = is_figure and (row[column["name"]] == row["status"] if lacking else not marked)
         shown.append(markdown_text(text) + (mark if marks_here else ""))
         marked = marked or marks_here
     return shown if marked else [shown[0] + mark, *shown[1:]]

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perfscribe.data import atomic, formats, npz_members, samples, synthetic
+from perfscribe.data import atomic, formats, npz_members, samples, synthetic, tokens
 from perfscribe.data.digest_file import load_digest, verify
 from perfscribe.data.generate import generate
 from perfscribe.data.layout import FILES, file_names, format_path, size_bytes
@@ -274,3 +274,38 @@ def test_script_says_what_is_wrong_in_one_line(plan, message, tmp_path):
     assert message in result.stderr
     assert result.stderr.count("\n") == 1
     assert not (tmp_path / "small.digest").exists()
+
+
+# --- token batches ------------------------------------------------------------------------------------------------
+
+
+def token_plan(batch, context, seed=3):
+    [(name, dataset)] = tokens.datasets(batch, [context], 1000, seed).items()
+    return {"dataset": name, "formats": [], **dataset}
+
+
+def test_token_batches_are_generated_read_and_shared(tmp_path):
+    plan = token_plan(4, 512)
+    assert plan["dataset"] == tokens.dataset_name(2, 16) == "tokens_16x4096", "smaller batches read the same files"
+    digest = load_digest(generate(plan, tmp_path / plan["dataset"]))
+    verify(tmp_path / plan["dataset"], digest)
+    ids = tokens.read(tmp_path, 4, 512)
+    assert ids.shape == (4, 513) and ids.dtype == np.int64 and ids.min() == 0 and ids.max() == 999
+    assert (tokens.read(tmp_path, 2, 16) == ids[:2, :17]).all()
+    other = load_digest(generate(token_plan(4, 512, seed=4), tmp_path / "other"))
+    assert other["arrays"] != digest["arrays"]
+
+
+def test_larger_batches_have_a_data_set_of_their_own(tmp_path):
+    assert tokens.dataset_name(17, 5000) == "tokens_32x8192"
+    plan = token_plan(17, 5000)
+    assert (plan["parameters"]["sequences"], plan["parameters"]["length"]) == (32, 8193)
+    small = token_plan(4, 512)
+    generate({**small, "parameters": small["parameters"] | {"sequences": 2}}, tmp_path / small["dataset"])
+    with pytest.raises(ValueError, match=r"tokens\.npy holds \(2, 4097\), asked for \(4, 513\)"):
+        tokens.read(tmp_path, 4, 512)
+
+
+def test_an_unknown_kind_of_data_set_is_one_line(tmp_path):
+    with pytest.raises(ValueError, match="kind: 'images': expected one of samples, tokens"):
+        generate(token_plan(4, 512) | {"kind": "images"}, tmp_path / "x")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import subprocess
 import sys
@@ -10,15 +11,19 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from perfscribe import environment, precision
+from perfscribe.attention.eager import scaled_dot_product_attention
 from perfscribe.counters.parameters import (
     seq2seq_parameters,
     toy_parameters,
     transformer_parameters,
     transformer_tensors,
 )
+from perfscribe.models.loss_check import TOLERANCE, check_loss, float64_loss
 from perfscribe.models.seq2seq import make_seq2seq
 from perfscribe.models.shapes import SIZES, Seq2SeqShape, Shape
 from perfscribe.models.toy import ToyModel
+from perfscribe.models.training_step import Step
 from perfscribe.models.transformer import Model, RMSNorm, RotaryEmbedding, SwiGLU, next_token_loss
 
 SHAPE = Shape(d_model=32, d_ff=96, layers=2, heads=4, vocab_size=50)
@@ -223,3 +228,62 @@ def test_a_model_in_bf16_stays_in_bf16(tokens):
     model = Model(SHAPE, 16, dtype=torch.bfloat16)
     assert {parameter.dtype for parameter in model.parameters()} == {torch.bfloat16}
     assert model(tokens).dtype == torch.bfloat16
+
+
+# --- the check before timing ------------------------------------------------------------------------------------
+
+
+def made_step(model, tokens, dtype="fp32"):
+    return Step(model, torch.cat((tokens, tokens[:, :1]), dim=1), "cpu", dtype)
+
+
+def test_the_loss_in_float64_block_by_block_is_that_of_the_whole_model(model, tokens):
+    step = made_step(model, tokens)
+    whole = copy.deepcopy(model).double()
+    with torch.no_grad():
+        expected = next_token_loss(whole, step.inputs, step.targets)
+        got = float64_loss(model, step.inputs, step.targets)
+    assert got.dtype == torch.float64
+    torch.testing.assert_close(got, expected, rtol=1e-12, atol=0)
+    assert model.head.weight.dtype == torch.float32
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_a_right_model_passes_and_a_wrong_one_is_named(model, tokens, dtype):
+    step = made_step(model, tokens, dtype)
+    assert 0 <= check_loss(step)["loss_relative_error"] < TOLERANCE[dtype]
+    wrong = copy.deepcopy(model)
+    with torch.no_grad():
+        wrong.head.weight.mul_(3)
+    with pytest.raises(ValueError, match=r"loss [\d.]+ against [\d.]+ in float64, allowed error"):
+        check_loss(step, compiled=wrong)
+
+
+def test_attention_can_be_replaced(model, tokens):
+    calls = []
+
+    def spy(q, k, v, mask):
+        calls.append(q.shape)
+        return scaled_dot_product_attention(q, k, v, mask)
+
+    before = model(tokens)
+    model.use_attention(spy)
+    torch.testing.assert_close(model(tokens), before, rtol=0, atol=0)
+    assert calls == [(3, 4, 16, 8)] * 2
+
+
+@pytest.mark.parametrize(
+    ("device", "dtype", "expected"),
+    [
+        ("cpu", "fp32", ()),
+        ("cpu", "bf16", ()),
+        ("cpu", "tf32", ("tf32",)),
+        ("cuda", "fp32", ("cuda",)),
+        ("cuda", "fp16", ("cuda",)),
+        ("cuda", "tf32", ("cuda", "tf32")),
+        ("cuda", "bf16", ("cuda", "bf16")),
+    ],
+)
+def test_a_dtype_names_what_it_needs(device, dtype, expected):
+    assert precision.requires(device, dtype) == expected
+    assert set(expected) <= set(environment.CAPABILITIES)

@@ -125,6 +125,15 @@ def test_the_worst_status_of_a_cell_wins(statuses: tuple[str, str], reverse: boo
     assert merged.flags == ([] if shown else ["1 of 2 rounds"])
 
 
+def test_figures_of_a_failed_cell_are_those_before_its_failure() -> None:
+    partly = row(status="oom", number=1, samples={"time_ms": [3.0]}, values={"size": 7})
+    later = row(status="oom", number=2)
+    [merged] = records.merge_rounds([partly, later])
+    assert (merged.status, merged.samples, merged.values) == ("oom", {"time_ms": [[3.0]]}, {"size": 7})
+    [beside] = records.merge_rounds([row(number=1), partly | {"round": 2}])
+    assert (beside.status, beside.samples) == ("oom", {"time_ms": [[1.0, 1.5]]}), "a round that is ok goes first"
+
+
 def test_a_cell_of_which_no_round_ran_is_not_run() -> None:
     [merged] = records.merge_rounds([row(status="not_run", number=number) for number in (1, 2)])
     assert (merged.status, merged.reason, merged.flags) == ("not_run", "why 1", [])

@@ -186,6 +186,7 @@ EDITS: dict[str, Callable[[Path], None]] = {
         *(append(f"perfscribe/{name}.py") for name in ("worker", "journal", "cli", "child", "environment", "progress"))
     ),
     "the arrays of a data set": append("perfscribe/data/synthetic.py"),
+    "the token batches": append("perfscribe/data/tokens.py"),
     "a chapter template": append("report/templates/cs336.md", "A sentence."),
     "a note": write_note,
     "a published figure": in_text("references/attention.csv", lambda text: text[: text.rstrip().rindex("\n") + 1]),

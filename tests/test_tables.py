@@ -415,3 +415,16 @@ def test_rounds_show_a_range_and_from_six_on_an_interval() -> None:
     assert table_of(1) == "no such column"
     assert table_of(2) == "1.10 to 2.10 (range of medians over 2 rounds)"
     assert table_of(6).startswith("1.10 to 6.10 (9") and "interval of the median over 6 rounds" in table_of(6)
+
+
+def test_a_failed_cell_shows_what_it_measured_before(tmp_path: Path) -> None:
+    """Forward ran, the peak was never read: the row has the one, and the status in place of the other."""
+    partly = record("oom", factors={"seq_len": 128, "dtype": "fp32"}, samples={"forward_ms": [[2.0, 4.0]]})
+    wholly = [record("oom", factors={"seq_len": length, "dtype": "fp32"}) for length in (256, 512, 1024)]
+    text = markdown(tmp_path, t.make("a.b", "T", [record(), partly, *wholly], columns()))
+    rows = [cells(line) for line in text.splitlines() if line.startswith("|")][2:]
+    assert len(rows) == 3, "cells without any figure fold, the one with a figure does not"
+    assert rows[1] == ["128", "fp32", "3", "1.00", "2", "oom [1]", "oom [1]"]
+    assert rows[2][2:] == ["oom [2]"] * 5
+    table = t.make("a.b", "T", [partly], columns())
+    assert table.ok.empty, "findings leave it out"

@@ -106,6 +106,25 @@ GREEDY = """def run(cell):
 """
 
 
+PARTIAL = """def run(cell):
+    from perfscribe.partial import kept_on_failure
+
+    measurement = done(cell)
+    measurement.samples["late_ms"] = [float("nan")] if cell["what"] == "spoilt" else [1.0]
+    with kept_on_failure(measurement):
+        raise MemoryError if cell["what"] != "bad" else ValueError("late")
+"""
+
+
+def test_what_was_measured_before_a_failure_is_kept(tmp_path: Path, side: Path) -> None:
+    probe = job(tmp_path, side, PARTIAL)
+    probe.plan([Cell({"what": what}) for what in ("oom", "bad", "spoilt")])
+    oom, bad, spoilt = probe.measure()
+    assert (oom["status"], oom["samples"]["late_ms"]) == ("oom", [1.0])
+    assert (bad["status"], bad["samples"]["late_ms"]) == ("failed", [1.0])
+    assert (spoilt["status"], spoilt["samples"], spoilt["values"]) == ("oom", {}, {})
+
+
 @LINUX
 def test_the_limit_of_memory_makes_oom(tmp_path: Path, side: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environment, "memory_limit_bytes", lambda: 256 << 20)

@@ -1,4 +1,4 @@
-"""Generates a synthetic data set in several file formats, and last the digest file that says it is complete."""
+"""Generates a synthetic data set, and last the digest file that says it is complete."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from perfscribe.data import formats, synthetic
+from perfscribe.data import sample_files, synthetic, tokens
 from perfscribe.data.digest_file import describe_file
-from perfscribe.data.layout import file_names, format_path
 from perfscribe.files import write_json
+
+KINDS = {"samples": sample_files.generate, "tokens": tokens.generate}
 
 
 def digest_path(folder: Path, dataset: str) -> Path:
@@ -18,17 +19,18 @@ def digest_path(folder: Path, dataset: str) -> Path:
 
 
 def generate(plan: Mapping[str, Any], folder: Path) -> Path:
-    """Write plan["formats"] of the arrays of plan["parameters"] below the folder; returns the digest file's path.
+    """Write the data set of plan["kind"] and plan["parameters"] below the folder; returns the digest file's path.
 
     The digest file is deleted first and written last: while it is there, the files are whole. Its content depends on
-    the plan and the arrays, and for the files' sums on the versions of the libraries that write them.
+    the plan and the arrays, and for the files' sums on the versions of the libraries that write them. ValueError for
+    a kind that is none of KINDS.
     """
-    names = file_names(plan["formats"])
-    arrays = synthetic.arrays(**plan["parameters"])
+    kind = plan.get("kind", "samples")
+    if kind not in KINDS:
+        raise ValueError(f"kind: {kind!r}: expected one of {', '.join(KINDS)}")
     result = digest_path(folder, plan["dataset"])
     result.unlink(missing_ok=True)
-    for name in plan["formats"]:
-        formats.write(name, arrays, format_path(folder, name))
+    names, arrays = KINDS[kind](plan, folder)
     content = {
         "dataset": plan["dataset"],
         "parameters": dict(plan["parameters"]),

@@ -8,6 +8,8 @@ line moved here is a line to move there; tests/test_counters_memory.py compares 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -16,6 +18,7 @@ from perfscribe.attention.eager import scaled_dot_product_attention
 from perfscribe.models.shapes import Shape
 
 Device = torch.device | str | None
+AttentionFunction = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]  # q, k, v (B, H, S, C), mask (S, S)
 
 ROPE_THETA = 10_000.0
 NORM_EPSILON = 1e-5
@@ -58,11 +61,15 @@ class RotaryEmbedding(nn.Module):
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention with separate q, k, v and output projections."""
+    """Multi-head self-attention with separate q, k, v and output projections.
+
+    compute: what it does with q, k, v and the mask; replaceable, so that a variant can be traced or compared.
+    """
 
     def __init__(self, shape: Shape, device: Device = None, dtype: torch.dtype | None = None) -> None:
         super().__init__()
         self.heads = shape.heads
+        self.compute: AttentionFunction = scaled_dot_product_attention
         width = shape.d_model
         self.q = nn.Linear(width, width, bias=False, device=device, dtype=dtype)
         self.k = nn.Linear(width, width, bias=False, device=device, dtype=dtype)
@@ -74,7 +81,7 @@ class Attention(nn.Module):
         q = rotary(self.split(self.q(x)))  # (B, H, S, C)
         k = rotary(self.split(self.k(x)))
         v = self.split(self.v(x))
-        out = scaled_dot_product_attention(q, k, v, mask)  # (B, H, S, C)
+        out = self.compute(q, k, v, mask)  # (B, H, S, C)
         projected: Tensor = self.o(out.transpose(1, 2).flatten(-2))
         return projected
 
@@ -138,6 +145,12 @@ class Model(nn.Module):
         self.rotary = RotaryEmbedding(shape.head_dim, context_length, device)
         mask = torch.ones(context_length, context_length, dtype=torch.bool, device=device).tril()
         self.register_buffer("causal_mask", mask, persistent=False)
+
+    def use_attention(self, compute: AttentionFunction) -> None:
+        """Let every block compute attention by this function."""
+        for part in self.modules():
+            if isinstance(part, Attention):
+                part.compute = compute
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Tokens (B, S), int64, to logits (B, S, V). Raises ValueError if S exceeds the context length."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from perfscribe import precision
 from perfscribe.cells import Cell, Measurement, grid
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ def cells(config: Mapping[str, Any]) -> list[Cell]:
     return [
         Cell(
             {**levels, **fixed},
-            requires=("cuda",) if levels["device"] == "cuda" else (),
+            requires=precision.requires(str(levels["device"]), str(levels["dtype"])),
             cost=_cost(levels, fixed),
         )
         for levels in grid(factors)
@@ -46,8 +47,8 @@ def run(cell: Cell) -> Measurement:
     from perfscribe.timing import record, time_phases
 
     device = cell["device"]
-    torch.set_float32_matmul_precision("high" if cell["dtype"] == "tf32" else "highest")
-    dtype = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(cell["dtype"], torch.float32)
+    precision.set_matmul_precision(cell["dtype"])
+    dtype = precision.tensor_dtype(cell["dtype"])
     shape = (cell["batch"], cell["seq_len"], cell["head_dim"])
     q, k, v, d_out = (torch.randn(shape, device=device, dtype=dtype) for _ in range(4))
     for tensor in (q, k, v):

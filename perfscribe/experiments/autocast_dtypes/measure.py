@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from perfscribe import precision
 from perfscribe.cells import Cell, Measurement, grid
 
 DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
@@ -34,7 +35,7 @@ def cells(config: Mapping[str, Any]) -> list[Cell]:
         }
     )
     return [
-        Cell(factors, requires=("cuda",) if factors["device"] == "cuda" else (), cost=cost)
+        Cell(factors, requires=precision.requires(str(factors["device"]), str(factors["dtype"])), cost=cost)
         for cost, group in ((1.0, dtype_cells), (float(config["features"]), variance_cells))
         for factors in group
     ]

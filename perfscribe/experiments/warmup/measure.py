@@ -9,8 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from perfscribe import precision
 from perfscribe.cells import Cell, Measurement, grid
+from perfscribe.data import tokens
 from perfscribe.models.shapes import SIZES
+
+
+def datasets(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Token batches for every context length."""
+    return tokens.datasets(config["batch"], config["seq_len"], next(iter(SIZES.values())).vocab_size, config["seed"])
 
 
 def cells(config: Mapping[str, Any]) -> list[Cell]:
@@ -25,29 +32,32 @@ def _cell(factors: dict[str, Any]) -> Cell:
     steps = factors["warmup_steps"] + factors["timed_steps"]
     # A fresh process costs some seconds, whatever the model.
     cost = 1e12 + shape.layers * 12.0 * shape.d_model**2 * factors["batch"] * factors["seq_len"] * steps
-    return Cell(factors, requires=("cuda",) if factors["device"] == "cuda" else (), cost=cost)
+    return Cell(
+        factors,
+        requires=precision.requires(factors["device"], factors["dtype"]),
+        cost=cost,
+        data=(tokens.dataset_name(factors["batch"], factors["seq_len"]),),
+    )
 
 
 def run(cell: Cell) -> Measurement:
     """Time full steps by phase, the first ones included; the loss is checked afterwards, so as to warm nothing."""
-    import torch
-
-    from perfscribe.experiments.end_to_end.measure import Step, check_loss
-    from perfscribe.models.transformer import Model
+    from perfscribe.models.loss_check import check_loss
+    from perfscribe.models.training_step import build
     from perfscribe.timing import record, time_phases
 
-    device, dtype = cell["device"], cell["dtype"]
-    torch.set_float32_matmul_precision("high" if dtype == "tf32" else "highest")
-    model = Model(SIZES[cell["size"]], cell["seq_len"], device=device)
-    tokens = torch.randint(model.shape.vocab_size, (cell["batch"], cell["seq_len"] + 1), device=device)
-    step = Step(model, tokens, device, dtype)
+    step = build(cell.factors, cell.data_folder)
     step.make_optimizer()
     phases = time_phases(
-        step.full, prepare=step.zero_grad, warmup=cell["warmup_steps"], timed=cell["timed_steps"], device=device
+        step.full,
+        prepare=step.zero_grad,
+        warmup=cell["warmup_steps"],
+        timed=cell["timed_steps"],
+        device=step.device,
     )
     measurement = Measurement()
     record(measurement, "full_step_ms", phases["step"])
     for name in ("forward", "backward", "optimizer"):
         record(measurement, f"{name}_ms", phases[name])
-    measurement.values |= check_loss(model, tokens, device, dtype)
+    measurement.values |= check_loss(step)
     return measurement

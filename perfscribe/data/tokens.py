@@ -1,0 +1,70 @@
+"""Batches of random token ids, made once and read by every experiment that trains the language model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from perfscribe.data.atomic import replacing
+
+if TYPE_CHECKING:
+    import numpy as np
+
+FILE = "tokens.npy"
+# One data set serves every smaller batch and context, so that a further length does not make all others stale.
+LEAST_SEQUENCES, LEAST_CONTEXT = 16, 4096
+
+
+def _power_of_two(least: int, wanted: int) -> int:
+    return max(least, 1 << (wanted - 1).bit_length())
+
+
+def dataset_name(batch: int, context: int) -> str:
+    """Name of the data set that holds batches of this size; it tells its shape."""
+    return f"tokens_{_power_of_two(LEAST_SEQUENCES, batch)}x{_power_of_two(LEAST_CONTEXT, context)}"
+
+
+def datasets(batch: int, contexts: list[int], vocab_size: int, seed: int) -> dict[str, dict[str, Any]]:
+    """The data sets that these contexts need, as an experiment's datasets(config) gives them."""
+    return {
+        dataset_name(batch, context): {
+            "kind": "tokens",
+            "parameters": {
+                "sequences": _power_of_two(LEAST_SEQUENCES, batch),
+                "length": _power_of_two(LEAST_CONTEXT, context) + 1,
+                "vocab_size": vocab_size,
+                "seed": seed,
+            },
+            "files": [FILE],
+        }
+        for context in contexts
+    }
+
+
+def arrays(sequences: int, length: int, vocab_size: int, seed: int) -> Mapping[str, np.ndarray]:
+    """Uniform random ids, int32, of shape (sequences, length); the same on every platform (PCG64)."""
+    import numpy as np
+
+    generator = np.random.Generator(np.random.PCG64(seed))
+    return {"tokens": generator.integers(vocab_size, size=(sequences, length), dtype=np.int32)}
+
+
+def generate(plan: Mapping[str, Any], folder: Path) -> tuple[list[str], Mapping[str, np.ndarray]]:
+    """Write the arrays of plan["parameters"] below the folder; returns its files and the arrays."""
+    import numpy as np
+
+    content = arrays(**plan["parameters"])
+    with replacing(folder / FILE) as temporary, temporary.open("wb") as stream:
+        np.save(stream, content["tokens"], allow_pickle=False)
+    return [FILE], content
+
+
+def read(folder: Path, batch: int, context: int) -> np.ndarray:
+    """The first `batch` sequences of context + 1 ids, int64 (batch, context + 1); ValueError where there are fewer."""
+    import numpy as np
+
+    held = np.load(folder / dataset_name(batch, context) / FILE, mmap_mode="r", allow_pickle=False)
+    if held.shape[0] < batch or held.shape[1] <= context:
+        raise ValueError(f"{FILE} holds {held.shape}, asked for ({batch}, {context + 1})")
+    return np.array(held[:batch, : context + 1], dtype=np.int64)

@@ -1,0 +1,99 @@
+"""A training step of the language model, in pieces that can be timed, traced and counted apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from perfscribe import precision
+from perfscribe.data import tokens
+from perfscribe.models.shapes import SIZES
+from perfscribe.models.transformer import Model, next_token_loss
+
+LEARNING_RATE = 1e-4
+
+
+def _nothing(_: str) -> None:
+    """Marks nothing."""
+
+
+class Step:
+    """A model, its batch and its optimizer.
+
+    inputs, targets: token ids (B, S), int64. optimizer is None until make_optimizer().
+    """
+
+    def __init__(self, model: Model, token_ids: torch.Tensor, device: str, dtype: str) -> None:
+        """token_ids: (B, S + 1), int64, on the device."""
+        self.model, self.device, self.dtype = model, device, dtype
+        self.inputs, self.targets = token_ids[:, :-1].contiguous(), token_ids[:, 1:].contiguous()
+        self.optimizer: torch.optim.Optimizer | None = None
+        self.scaler: Any = None
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """Autocast for fp16 and bf16, nothing for fp32 and TF32."""
+        return precision.autocast(self.device, self.dtype)
+
+    def loss(self) -> torch.Tensor:
+        """Forward with the graph kept."""
+        with self.autocast():
+            return next_token_loss(self.model, self.inputs, self.targets)
+
+    def inference(self) -> None:
+        """Forward without a graph, to the logits."""
+        with torch.no_grad(), self.autocast():
+            self.model(self.inputs)
+
+    def forward_backward(self) -> None:
+        """Forward and backward as one."""
+        self.loss().backward()
+
+    def zero_grad(self) -> None:
+        """Give the gradients' memory back, as a step of the homework begins."""
+        self.model.zero_grad(set_to_none=True)
+
+    def make_optimizer(self) -> None:
+        """AdamW; with fp16 a loss scaler, without which its gradients would vanish."""
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=LEARNING_RATE)
+        self.scaler = torch.amp.GradScaler(self.device, enabled=self.dtype == "fp16")
+
+    def full(self, mark: Callable[[str], object] = _nothing) -> None:
+        """A training step, marking the end of forward, backward and optimizer."""
+        loss = self.loss()
+        mark("forward")
+        self.scaler.scale(loss).backward()
+        del loss
+        mark("backward")
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        mark("optimizer")
+
+
+def build(factors: Mapping[str, Any], data_folder: str) -> Step:
+    """The step that these factors describe: device, size, seq_len, batch and dtype; the optimizer is not made yet.
+
+    Raises torch's out-of-memory errors, and ValueError where the token data are too few.
+    """
+    device, dtype = factors["device"], factors["dtype"]
+    precision.set_matmul_precision(dtype)
+    model = Model(SIZES[factors["size"]], factors["seq_len"], device=device)
+    token_ids = torch.from_numpy(tokens.read(Path(data_folder), factors["batch"], factors["seq_len"])).to(device)
+    return Step(model, token_ids, device, dtype)
+
+
+def peak(name: str, run_once: Callable[[], object], device: str) -> dict[str, Any]:
+    """Peak of allocated and reserved bytes while run_once() runs, under this name."""
+    from perfscribe.memory import PeakMemory
+
+    if device == "cuda":
+        torch.cuda.empty_cache()
+    with PeakMemory(device) as memory:
+        run_once()
+    values: dict[str, Any] = {f"peak_{name}_bytes": memory.peak_allocated_bytes, "memory_counter": memory.counter}
+    if memory.peak_reserved_bytes is not None:
+        values[f"peak_{name}_reserved_bytes"] = memory.peak_reserved_bytes
+    return values

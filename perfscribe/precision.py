@@ -1,0 +1,45 @@
+"""What a dtype level means: fp32, tf32 (fp32 with TF32 matrix products), bf16 and fp16."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+DTYPES = ("fp32", "tf32", "bf16", "fp16")
+
+
+def requires(device: str, dtype: str) -> tuple[str, ...]:
+    """Capabilities (environment.CAPABILITIES) that a cell of this device and dtype needs.
+
+    A GPU without TF32 or bf16 units takes the setting without a word and computes something else. TF32 is a mode of
+    NVIDIA's GPUs: on a CPU there is none.
+    """
+    on_gpu = device == "cuda"
+    needed = {"cuda": on_gpu, "tf32": dtype == "tf32", "bf16": on_gpu and dtype == "bf16"}
+    return tuple(name for name, is_needed in needed.items() if is_needed)
+
+
+def set_matmul_precision(dtype: str) -> None:
+    """Let fp32 products use TF32 for the level tf32, and for no other."""
+    import torch
+
+    torch.set_float32_matmul_precision("high" if dtype == "tf32" else "highest")
+
+
+def autocast(device: str, dtype: str) -> AbstractContextManager[Any]:
+    """The autocast context of a model with fp32 parameters: none for fp32 and TF32."""
+    import torch
+
+    if dtype in ("fp32", "tf32"):
+        return nullcontext()
+    return torch.autocast(device, dtype=tensor_dtype(dtype))
+
+
+def tensor_dtype(dtype: str) -> torch.dtype:
+    """The dtype of tensors that are made in it, without autocast."""
+    import torch
+
+    return {"fp16": torch.float16, "bf16": torch.bfloat16}.get(dtype, torch.float32)
