@@ -14,6 +14,7 @@ import jinja2
 from tabulate import tabulate
 
 from perfscribe import files, findings, tables
+from perfscribe.markdown_tables import markdown_text, to_markdown
 from perfscribe.measured_by import commit_name, device_name, environment_ids
 from perfscribe.records import STATUSES, Record
 
@@ -59,7 +60,7 @@ def _levels(records: Sequence[Record]) -> str:
 
 def _table(rows: Sequence[Sequence[object]], heads: Sequence[str]) -> str:
     """A Markdown table of texts and whole numbers, whatever signs are in them."""
-    cells = [[tables.markdown_text(str(cell)) for cell in row] for row in rows]
+    cells = [[markdown_text(str(cell)) for cell in row] for row in rows]
     return tabulate(cells, heads, tablefmt="pipe", disable_numparse=True)
 
 
@@ -145,7 +146,7 @@ class Filler:
         if self._left_out(table_id) or not (folder / f"{table_id}.json").is_file():
             return self._in_place_of("table", table_id)
         description = files.read_json(folder / f"{table_id}.json")
-        text = tables.to_markdown(folder, table_id)
+        text = to_markdown(folder, table_id)
         link = f"[CSV](../../results/{self.sources.site}/tables/{table_id}.csv)"
         return f"**{description['title']}** ({link})\n\n{text}"
 

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from perfscribe import references
 from perfscribe import tables as t
+from perfscribe.markdown_tables import markdown_text, to_markdown
 from perfscribe.records import STATUSES, Record
 
 GIB = 2**30
@@ -49,7 +50,7 @@ def columns() -> list[t.Column]:
 
 def markdown(tmp_path: Path, table: t.Table) -> str:
     t.write(table, tmp_path)
-    return t.to_markdown(tmp_path, table.id)
+    return to_markdown(tmp_path, table.id)
 
 
 def cells(line: str) -> list[str]:
@@ -360,7 +361,7 @@ def test_files_hold_unrounded_figures_and_their_description(tmp_path: Path) -> N
     ],
 )
 def test_signs_that_markdown_would_take(text: str, cell: str) -> None:
-    assert t.markdown_text(text) == cell
+    assert markdown_text(text) == cell
 
 
 def test_signs_in_titles_cells_and_reasons(tmp_path: Path) -> None:

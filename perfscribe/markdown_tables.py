@@ -1,0 +1,123 @@
+"""Tables as Markdown, from their files: figures rounded by their spread, statuses with footnotes, long gaps folded."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from tabulate import tabulate
+
+from perfscribe import files
+from perfscribe.statistics import format_figure
+from perfscribe.tables import NOTHING
+
+# From how many neighbouring rows on that lack figures for one reason the report shows one row for all.
+FOLDED_FROM = 3
+# Published figures stand as their source prints them; those with more digits, as after a conversion, are rounded.
+LONGEST_PUBLISHED_DIGITS, PUBLISHED_DIGITS = 7, 5
+EMPTY_NOTE = "No cell of the plan belongs in this table."
+_NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
+
+
+def _number(text: str) -> float | None:
+    """The finite number that a text is; None for any other text, though Python read it as one (nan, 1_0, 1e999)."""
+    figure = float(text) if _NUMBER.fullmatch(text) else math.nan
+    return figure if math.isfinite(figure) else None
+
+
+def _shown(text: str, column: Mapping[str, Any], row: Mapping[str, str]) -> str:
+    figure = _number(text)
+    if figure is None:
+        return text
+    if column["exact"] and figure == int(figure) and abs(figure) < 1e15:
+        return f"{figure:.0f}"
+    if column["kind"] == "published" and len(re.sub(r"e.*|\D", "", text).lstrip("0")) > LONGEST_PUBLISHED_DIGITS:
+        return format_figure(figure, digits=PUBLISHED_DIGITS)
+    if column["exact"]:
+        return text
+    spread = _number(row.get(column["spread"], "")) if column["spread"] else None
+    return format_figure(figure, spread)
+
+
+def markdown_text(text: str) -> str:
+    """Text for a cell of a Markdown table: one line, with pipes and what would pass for an HTML tag escaped."""
+    line = " ".join(text.split()).replace("<", "&lt;")
+    return re.sub(r"(\\*)\|", r"\1\1\\|", line)  # a backslash before a pipe would undo the pipe's own
+
+
+def to_markdown(folder: Path, table_id: str) -> str:
+    """The table as Markdown from its files: figures rounded, statuses with footnotes, notes below.
+
+    Neighbouring rows that have no figures for one and the same reason stand in one row that lists their levels.
+    """
+    description = files.read_json(folder / f"{table_id}.json")
+    columns = [column for column in description["columns"] if column["kind"] != "unshown"]
+    remarks: list[str] = []
+    figures = [column["name"] for column in columns if column["kind"] == "figure"]
+    groups = _neighbours(_read_rows(folder / f"{table_id}.csv"), figures)
+    rows = [_markdown_row(_folded(group, columns), columns, remarks) for group in groups]
+    titles = [markdown_text(column["title"]) for column in columns]
+    notes = description["notes"] if rows else [EMPTY_NOTE, *description["notes"]]
+    parts = [tabulate(rows, titles, tablefmt="pipe", disable_numparse=True)]
+    parts.append("\n".join(f"[{number}] {markdown_text(text)}  " for number, text in enumerate(remarks, start=1)))
+    parts.append("\n".join(f"{note}  " for note in notes))
+    return "\n\n".join(part.rstrip() for part in parts if part) + "\n"
+
+
+def _read_rows(path: Path) -> list[dict[str, str]]:
+    """The CSV's rows as text; figures of different environments are told apart by a flag."""
+    rows: list[dict[str, str]] = pd.read_csv(path, dtype=str, keep_default_na=False).to_dict("records")
+    several = len({row["environment"] for row in rows if row["status"] == "ok"}) > 1
+    for row in rows:
+        row |= {name: "" for name in ("reason", "flags") if row[name] == NOTHING}
+        if several and row["status"] == "ok":
+            row["flags"] = "; ".join(filter(None, [row["flags"], f"environment {row['environment']}"]))
+    return rows
+
+
+def _neighbours(rows: Sequence[dict[str, str]], figures: Sequence[str]) -> list[list[dict[str, str]]]:
+    """Rows grouped where neighbours lack figures for the same reason; a row with any figure is a group of its own."""
+
+    def kind(row: Mapping[str, str]) -> tuple[str, str] | None:
+        has_none = row["status"] != "ok" and all(row[name] == row["status"] for name in figures)
+        return (row["status"], row["reason"]) if has_none else None
+
+    groups: list[list[dict[str, str]]] = []
+    for row in rows:
+        if groups and kind(row) is not None and kind(groups[-1][0]) == kind(row):
+            groups[-1].append(row)
+        else:
+            groups.append([row])
+    return [part for group in groups for part in ([group] if len(group) >= FOLDED_FROM else [[row] for row in group])]
+
+
+def _folded(group: Sequence[Mapping[str, str]], columns: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """One row for a group: every level that a column holds in it."""
+    if len(group) == 1:
+        return dict(group[0])
+    levels = {column["name"]: list(dict.fromkeys(row[column["name"]] for row in group)) for column in columns}
+    unlike = {c["name"]: ["see CSV"] for c in columns if c["kind"] == "published" and len(levels[c["name"]]) > 1}
+    shown = {name: ", ".join(found) for name, found in (levels | unlike).items()}
+    reason = f"{group[0]['reason']} ({len(group)} cells)"
+    return shown | {"status": group[0]["status"], "reason": reason, "flags": "", "environment": ""}
+
+
+def _markdown_row(row: Mapping[str, str], columns: Sequence[Mapping[str, Any]], remarks: list[str]) -> list[str]:
+    """The row's cells; its remark is added to remarks, and its number stands at the row's first figure."""
+    lacking = row["status"] != "ok"
+    remark = f"{row['status']}: {row['reason']}" if lacking else row["flags"]
+    if remark and remark not in remarks:
+        remarks.append(remark)
+    mark = f" [{remarks.index(remark) + 1}]" if remark else ""
+    shown, marked = [], not remark
+    for column in columns:
+        is_figure = column["kind"] == "figure"
+        text = _shown(row[column["name"]], column, row)
+        marks_here = is_figure and (row[column["name"]] == row["status"] if lacking else not marked)
+        shown.append(markdown_text(text) + (mark if marks_here else ""))
+        marked = marked or marks_here
+    return shown if marked else [shown[0] + mark, *shown[1:]]
