@@ -10,6 +10,7 @@ report: "workflow/report/workflow.rst"
 include: "rules/common.smk"
 include: "rules/data.smk"
 include: "rules/measure.smk"
+include: "rules/nsys.smk"
 include: "rules/aggregate.smk"
 include: "rules/report.smk"
 

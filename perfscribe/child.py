@@ -113,6 +113,8 @@ def failure(error: BaseException) -> dict[str, Any]:
         return {"status": "unsupported", "reason": first_line or kind, "error": {}}
     if is_oom(error):
         return {"status": "oom", "reason": first_line or kind, "error": details | parse_oom(error)}
+    if isinstance(error, TimeoutError):
+        return {"status": "timeout", "reason": first_line or kind, "error": details}
     return {"status": "failed", "reason": f"{kind}: {first_line}" if first_line else kind, "error": details}
 
 

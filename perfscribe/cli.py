@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 
 from perfscribe import config as configuration
-from perfscribe import session
+from perfscribe import session, tools
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -86,6 +86,7 @@ def read_config(arguments: Sequence[str] = ()) -> dict[str, Any]:
         configuration.check(raw)
     except configuration.ConfigError as error:
         sys.exit(f"config: {error}")
+    tools.use(raw.get("tools", {}), ROOT)
     return raw
 
 
@@ -114,8 +115,7 @@ def run_to_end(command: Sequence[str]) -> int:
 def report(arguments: Sequence[str]) -> int:
     """Measure what is missing and write the report."""
     raw = read_config(arguments)
-    where = ("-c", "--cores", "-j", "--jobs", "--profile")
-    cores = [] if any(argument.startswith(where) for argument in arguments) else ["--cores", "all"]
+    cores = _all_cores(arguments)
     safe = ["--nolock", "--rerun-incomplete", "--rerun-triggers", *TRIGGERS]
     before = _last_start()
     code = run_to_end(snakemake("report", *cores, *safe, "--quiet", "all", *arguments))
@@ -124,6 +124,12 @@ def report(arguments: Sequence[str]) -> int:
     if code == 0 and not dry and _last_start() == before and (ROOT / path).is_file():
         print(f"nothing to do; report: {path}")
     return code
+
+
+def _all_cores(arguments: Sequence[str]) -> list[str]:
+    """What Snakemake is to be told where the user says nothing of where jobs run."""
+    where = ("-c", "--cores", "-j", "--jobs", "--profile")
+    return [] if any(argument.startswith(where) for argument in arguments) else ["--cores", "all"]
 
 
 def _last_start() -> int:
@@ -164,12 +170,12 @@ def plan(arguments: Sequence[str]) -> int:
 def doctor(arguments: Sequence[str]) -> int:
     """Print the machine and what each experiment will find unsupported."""
     from perfscribe import doctor as machine
-    from perfscribe.plan import known_experiments, planned_cells
+    from perfscribe.plan import measured_experiments, planned_cells
 
     refuse_others("doctor", arguments)
     raw = read_config(arguments)
     preset = session.resolve_preset(raw.get("preset", "auto"))
-    units = [(name, planned_cells(raw, name, preset)) for name in known_experiments(ROOT)]
+    units = [(name, planned_cells(raw, name, preset)) for name in measured_experiments(ROOT)]
     print(machine.report(units))
     return 0
 
@@ -217,8 +223,9 @@ def main(arguments: Sequence[str]) -> int:
     if near:
         sys.exit(f"run: {arguments[0]!r} is no verb; did you mean {near[0]}? (./run help lists them)")
     read_config(arguments)
+    names_a_file = arguments[0].startswith(("results/", "report/"))
     os.chdir(ROOT)
-    os.execv(sys.executable, snakemake(*arguments))
+    os.execv(sys.executable, snakemake(*arguments, *(_all_cores(arguments) if names_a_file else [])))
 
 
 if __name__ == "__main__":

@@ -36,7 +36,15 @@ def reference() -> str:
     experiments = properties(root)["experiments"]
     common = _common(experiments)
     values = {key: node for key, node in properties(root).items() if not properties(node)}
-    parts = [INTRODUCTION, "## Top level\n", _table(values), "## Every experiment\n"]
+    parts = [INTRODUCTION, "## Top level\n", _table(values)]
+    for name, section in properties(root).items():
+        if properties(section) and name != "experiments":
+            parts += [
+                f"## {name}\n",
+                f"{section['description']}\n",
+                _table({f"{name}.{key}": node for key, node in properties(section).items()}),
+            ]
+    parts.append("## Every experiment\n")
     parts += ["These keys stand in each section of `experiments`.\n", _table(common)]
     for name, section in properties(experiments).items():
         own = {key: node for key, node in properties(section).items() if key not in common}

@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 from tabulate import tabulate
 
-from perfscribe import environment
+from perfscribe import environment, tools
 from perfscribe.cells import Cell
 
 LIBRARIES = ("torch", "triton", "snakemake", "numpy", "pandas", "matplotlib", "h5py", "pynvml", "psutil", "mpi4py")
@@ -67,7 +67,7 @@ def _software() -> list[tuple[str, str]]:
 def _tools() -> list[tuple[str, str]]:
     rows = []
     for name in TOOLS:
-        path = environment.find_tool(name)
+        path = tools.find_tool(name)
         off_path = "" if path is None or shutil.which(name) else "  (not on PATH)"
         rows.append((name, f"{path}{off_path}" if path else "not found"))
     return rows

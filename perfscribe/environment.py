@@ -17,6 +17,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -26,23 +27,12 @@ from typing import Any
 
 import psutil
 
+from perfscribe.tools import find_tool
+
 MIB = 2**20
 
 # Variables that change what is measured. PYTORCH_ and TORCHINDUCTOR_ settings count as TORCH_ ones do.
 VARIABLES = re.compile(r"(NCCL|CUDA|CUBLAS|CUDNN|NVIDIA_TF32|(PY)?TORCH[A-Z]*|TRITON|GLOO|OMP|MKL|KMP)_")
-
-# Where the tools lie when PATH does not name them; NVIDIA's installers and container images use these folders.
-TOOL_FOLDERS = {
-    "nsys": (
-        "opt/nvidia/nsight-systems/*/bin",
-        "opt/nvidia/nsight-systems/*/target-linux-*",
-        "usr/local/cuda*/bin",
-        "usr/local/cuda*/nsight-systems-*/bin",
-        "opt/nvidia/nsight-compute/*/host/target-linux-*",
-    ),
-    "ncu": ("opt/nvidia/nsight-compute/*", "usr/local/cuda*/bin", "usr/local/cuda*/nsight-compute-*"),
-    "nvcc": ("usr/local/cuda*/bin",),
-}
 
 
 # --- GPUs through NVML ------------------------------------------------------------------------------------------
@@ -402,22 +392,6 @@ class Condition:
     fix: str
 
 
-def find_tool(name: str, root: Path = Path("/")) -> Path | None:
-    """Where a program lies: on PATH, else below CUDA_HOME, else the newest in NVIDIA's usual folders below `root`."""
-    on_path = shutil.which(name)
-    if on_path:
-        return Path(on_path)
-    homes = [os.environ[variable] for variable in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(variable)]
-    candidates = [Path(home, "bin", name) for home in homes] if name in TOOL_FOLDERS else []
-    for pattern in TOOL_FOLDERS.get(name, ()):
-        candidates += sorted(root.glob(f"{pattern}/{name}"), key=_version_key, reverse=True)
-    return next((path for path in candidates if path.is_file() and os.access(path, os.X_OK)), None)
-
-
-def _version_key(path: Path) -> list[int]:
-    return [int(number) for number in re.findall(r"\d+", str(path))]
-
-
 def _installed(module: str) -> bool:
     return importlib.util.find_spec(module) is not None
 
@@ -447,6 +421,19 @@ def _is_ampere_or_newer() -> bool:
     versions = [ask(nvml, "nvmlDeviceGetCudaComputeCapability", gpu) for gpu in _gpus(visible_gpus)]
     return all(version[0] >= 8 for version in versions if version)
 
+
+def _has_compiler(variable: str, *usual: str) -> bool:
+    """Whether the program that the variable names is there; where it names none, any of the usual ones."""
+    chosen = os.environ.get(variable)
+    return any(shutil.which(name) for name in ([chosen] if chosen else usual))
+
+
+def _has_python_headers() -> bool:
+    schemes = (sysconfig.get_default_scheme(), "posix_prefix")  # Debian's own scheme names a folder without them
+    return any(Path(sysconfig.get_path("include", scheme), "Python.h").is_file() for scheme in schemes)
+
+
+_PYTHON_HEADERS = Condition(_has_python_headers, "Python.h is missing", "install Python's headers (python3-dev)")
 
 _CUDA = (
     Condition(lambda: _installed("pynvml"), "nvidia-ml-py is missing", "install nvidia-ml-py"),
@@ -486,11 +473,29 @@ CAPABILITIES: dict[str, tuple[Condition, ...]] = {
     "triton": (
         Condition(lambda: _installed("triton"), "triton is missing", "install triton (CUDA builds of torch bring it)"),
     ),
+    # For inductor on a CPU.
+    "compiler": (
+        Condition(
+            lambda: _has_compiler("CXX", "clang++" if sys.platform == "darwin" else "g++"),
+            "no C++ compiler",
+            "install g++, or name a compiler in CXX",
+        ),
+        _PYTHON_HEADERS,
+    ),
+    # For what starts Triton's kernels.
+    "c_compiler": (
+        Condition(
+            lambda: _has_compiler("CC", "gcc", "clang"),
+            "no C compiler",
+            "install gcc, or name a compiler in CC",
+        ),
+        _PYTHON_HEADERS,
+    ),
     "nsys": (
         Condition(
             lambda: find_tool("nsys") is not None,
             "nsys (Nsight Systems) is missing",
-            "install Nsight Systems and put nsys on PATH",
+            "install Nsight Systems; put nsys on PATH or name it in the config, as tools.nsys",
         ),
     ),
     "hdf5": (Condition(lambda: _installed("h5py"), "h5py is missing", "install h5py"),),

@@ -8,6 +8,7 @@ kill -9 costs at most the cell in flight.
 from __future__ import annotations
 
 import fcntl
+import gzip
 import heapq
 import json
 import os
@@ -47,9 +48,13 @@ def _warn(text: str) -> None:
 
 
 def read_events(path: Path) -> list[dict[str, Any]]:
-    """The file's events in order; what is no whole line of JSON (torn by a crash) is dropped with a warning."""
+    """The file's events in order; what is no whole line of JSON (torn by a crash) is dropped with a warning.
+
+    A published journal, to which nothing is appended any more, is compressed (.gz).
+    """
     events = []
-    *lines, torn = path.read_bytes().split(b"\n")
+    content = path.read_bytes()
+    *lines, torn = (gzip.decompress(content) if path.suffix == ".gz" else content).split(b"\n")
     if torn:
         _warn(f"{path}: dropped a torn last line ({len(torn)} bytes)")
     for number, line in enumerate(lines, start=1):
@@ -68,7 +73,8 @@ def read(folder: Path) -> History:
     """The history of all journal files of one experiment, whose events are taken in the order of their times."""
     history = History()
     retired: set[str] = set()
-    journals = [read_events(path) for path in sorted(folder.glob("*.jsonl"))] if folder.is_dir() else []
+    paths = [*folder.glob("*.jsonl"), *folder.glob("*.jsonl.gz")] if folder.is_dir() else []
+    journals = [read_events(path) for path in sorted(paths)]
     for event in heapq.merge(*journals, key=lambda event: float(event.get("time", 0))):
         _apply(history, retired, event)
     for slot, records in history.records.items():

@@ -71,10 +71,11 @@ def to_markdown(folder: Path, table_id: str) -> str:
 def _read_rows(path: Path) -> list[dict[str, str]]:
     """The CSV's rows as text; figures of different environments are told apart by a flag."""
     rows: list[dict[str, str]] = pd.read_csv(path, dtype=str, keep_default_na=False).to_dict("records")
-    several = len({row["environment"] for row in rows if row["status"] == "ok"}) > 1
+    measured = [row for row in rows if row["status"] == "ok" and row["environment"] != NOTHING]
+    several = len({row["environment"] for row in measured}) > 1
     for row in rows:
         row |= {name: "" for name in ("reason", "flags") if row[name] == NOTHING}
-        if several and row["status"] == "ok":
+        if several and row in measured:
             row["flags"] = "; ".join(filter(None, [row["flags"], f"environment {row['environment']}"]))
     return rows
 

@@ -13,6 +13,8 @@ import os
 import re
 import time
 import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -132,32 +134,17 @@ class _CudaAllocations:
 
 
 class _CpuAllocations:
-    """Blocks reported by torch's profiler, on top of the storages that were there before.
-
-    The profiler does not know the sizes of older blocks, so their ends come from the storages' finalizers.
-    """
+    """Blocks reported by torch's profiler, on top of the storages that were there before."""
 
     def __init__(self) -> None:
         self.before = self.peak = self.after = 0
         self.reserved = None
         self.marks: dict[str, int] = {}
-        self._changes: list[tuple[int, int, str]] = []  # (time in ns since the epoch, bytes, mark)
-        self._finalizers: list[weakref.finalize[Any, Any]] = []
+        self._events = CpuEvents()
 
     def start(self) -> None:
-        import torch
-
-        # Kineto reads its log level when it first starts, and would print two lines for each pass
-        os.environ.setdefault("KINETO_LOG_LEVEL", "99")
-        for storage in _live_cpu_storages():
-            size = storage.nbytes()
-            self.before += size
-            self._finalizers.append(weakref.finalize(storage, self._freed, size))
-        self._profiler = torch.autograd.profiler.profile(profile_memory=True)
-        self._profiler.__enter__()
-
-    def _freed(self, size: int) -> None:
-        self._changes.append((time.time_ns(), -size, ""))
+        self._events.start()
+        self.before = sum(self._events.held.values())
 
     def mark(self, name: str) -> None:
         import torch
@@ -166,24 +153,75 @@ class _CpuAllocations:
             pass
 
     def stop(self) -> None:
+        allocated = self.peak = self.before
+        for change in self._events.stop():
+            allocated += change.size_bytes
+            self.peak = max(self.peak, allocated)
+            if change.mark:
+                self.marks[change.mark] = allocated
+        self.after = allocated
+
+
+@dataclass(frozen=True)
+class CpuChange:
+    """A block that the CPU allocator handed out or took back, or a mark.
+
+    time_ns: since the epoch. size_bytes: negative where it was taken back, 0 for a mark. address: of the block.
+    origin: what CpuEvents.describe said of the profiler's event; None for ends of older blocks and for marks.
+    """
+
+    time_ns: int
+    size_bytes: int
+    mark: str = ""
+    address: int = 0
+    origin: Any = None
+
+
+class CpuEvents:
+    """What the CPU allocator does between start() and stop(), by torch's profiler.
+
+    The profiler does not know the sizes of older blocks, so their ends come from the storages' finalizers.
+
+    describe: called with the profiler's event of each block that is handed out; with it the profiler records Python's
+    stacks as well, and the event's parents lead through operators and frames outwards.
+    """
+
+    def __init__(self, describe: Callable[[Any], Any] | None = None) -> None:
+        self.held: dict[int, int] = {}  # bytes by address of what was there at start()
+        self._describe = describe
+        self._ended: list[CpuChange] = []
+        self._finalizers: list[weakref.finalize[Any, Any]] = []
+
+    def start(self) -> None:
+        """Note what is there and begin."""
+        import torch
+
+        # Kineto reads its log level when it first starts, and would print two lines for each pass
+        os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+        for address, storage in _live_cpu_storages().items():
+            size = self.held[address] = storage.nbytes()
+            self._finalizers.append(weakref.finalize(storage, self._freed, address, size))
+        self._profiler = torch.autograd.profiler.profile(profile_memory=True, with_stack=self._describe is not None)
+        self._profiler.__enter__()
+
+    def _freed(self, address: int, size: int) -> None:
+        self._ended.append(CpuChange(time.time_ns(), -size, address=address))
+
+    def stop(self) -> list[CpuChange]:
+        """End; all changes and marks in their order."""
         self._profiler.__exit__(None, None, None)
         for finalizer in self._finalizers:
             finalizer.detach()
-        allocated = self.peak = self.before
-        for _, size, mark in sorted(self._changes + _profiled_changes(self._profiler)):
-            allocated += size
-            self.peak = max(self.peak, allocated)
-            if mark:
-                self.marks[mark] = allocated
-        self.after = allocated
+        changes = self._ended + _profiled_changes(self._profiler, self._describe)
         del self._profiler
+        return sorted(changes, key=lambda change: (change.time_ns, change.size_bytes, change.mark))
 
 
-def _profiled_changes(profiler: Any) -> list[tuple[int, int, str]]:
-    """(time in ns, bytes handed out or, negative, taken back, name of a mark) for each event of a finished profile."""
+def _profiled_changes(profiler: Any, describe: Callable[[Any], Any] | None) -> list[CpuChange]:
+    """What the events of a finished profile say of blocks, and its marks."""
     from torch._C._profiler import _EventType
 
-    changes: list[tuple[int, int, str, int]] = []
+    changes: list[CpuChange] = []
     stack = list(profiler.kineto_results.experimental_event_tree())
     while stack:
         event = stack.pop()
@@ -191,30 +229,31 @@ def _profiled_changes(profiler: Any) -> list[tuple[int, int, str]]:
         if event.tag == _EventType.Allocation:
             block = event.extra_fields
             if block.device.type == "cpu":
-                changes.append((event.start_time_ns, block.alloc_size, "", block.ptr))
+                origin = describe(event) if describe is not None and block.alloc_size > 0 else None
+                changes.append(CpuChange(event.start_time_ns, block.alloc_size, address=block.ptr, origin=origin))
         elif event.name.startswith(_MARK):
-            changes.append((event.start_time_ns, 0, event.name.removeprefix(_MARK), 0))
-    changes.sort()
+            changes.append(CpuChange(event.start_time_ns, 0, event.name.removeprefix(_MARK)))
+    changes.sort(key=lambda change: (change.time_ns, change.size_bytes))
     return _of_this_profile(changes)
 
 
-def _of_this_profile(changes: list[tuple[int, int, str, int]]) -> list[tuple[int, int, str]]:
+def _of_this_profile(changes: list[CpuChange]) -> list[CpuChange]:
     """Without the ends of blocks that an earlier profile saw begin: the finalizers count those."""
     live: set[int] = set()
     kept = []
-    for at, size, mark, pointer in changes:
-        if size > 0:
-            live.add(pointer)
-        elif size < 0 and pointer not in live:
+    for change in changes:
+        if change.size_bytes > 0:
+            live.add(change.address)
+        elif change.size_bytes < 0 and change.address not in live:
             continue
-        elif size < 0:
-            live.remove(pointer)
-        kept.append((at, size, mark))
+        elif change.size_bytes < 0:
+            live.remove(change.address)
+        kept.append(change)
     return kept
 
 
-def _live_cpu_storages() -> list[torch.UntypedStorage]:
-    """Storages of all CPU tensors that the garbage collector knows, and of their gradients, each once."""
+def _live_cpu_storages() -> dict[int, torch.UntypedStorage]:
+    """Storages of all CPU tensors that the garbage collector knows, and of their gradients, by address."""
     import torch
 
     storages: dict[int, torch.UntypedStorage] = {}
@@ -228,7 +267,7 @@ def _live_cpu_storages() -> list[torch.UntypedStorage]:
             except (RuntimeError, NotImplementedError):  # sparse and fake tensors and some subclasses have none
                 continue
     storages.pop(0, None)
-    return list(storages.values())
+    return storages
 
 
 def is_oom(error: BaseException) -> bool:

@@ -295,6 +295,6 @@ def replan_presentation(committed: Plan, root: Path) -> Plan:
 def options(config: Mapping[str, Any]) -> dict[str, Any]:
     """How cells are run, by experiment: what no figure depends on, so that an edit reruns nothing."""
     return {
-        name: {"isolation": section["isolation"], "timeout_s": section["timeout_s"]}
+        name: {"isolation": section["isolation"], "timeout_s": section["timeout_s"], "tools": config["tools"]}
         for name, section in sorted(config["experiments"].items())
     }

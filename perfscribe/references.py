@@ -138,6 +138,17 @@ def find(references: Iterable[Reference], metric: str, **factors: Level) -> list
     ]
 
 
+def of_source(
+    references: Iterable[Reference], source: str, metric: str, levels: Mapping[str, object]
+) -> Reference | None:
+    """The source's first figure of the metric, all of whose stated levels are among these; None where it has none."""
+    for reference in references:
+        same = reference.source == source and reference.metric == metric
+        if same and all(name in levels and levels[name] == level for name, level in reference.factors.items()):
+            return reference
+    return None
+
+
 def _rows(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[int, dict[str, str]]]:
     """(line number, row by column name) for every line below the header."""
     try:

@@ -9,6 +9,7 @@ paths shrink to their base name, so that a traceback stays readable.
 from __future__ import annotations
 
 import getpass
+import gzip
 import os
 import platform
 import re
@@ -345,7 +346,7 @@ def find_private(root: Path, private: Private | None = None) -> list[Finding]:
     """Everything that scrubbing would still change in the text files below `root` and in their names.
 
     private: by default what is private on this machine; paths under common roots and texts under keys such as "node"
-    are found wherever they came from. Binary files (with a zero byte) and .git are passed over.
+    are found wherever they came from. Binary files (with a zero byte) and .git are passed over, .gz is unpacked.
     """
     rules = _rules(private or private_here(Path(__file__).parents[1]))
     findings = []
@@ -355,6 +356,8 @@ def find_private(root: Path, private: Private | None = None) -> list[Finding]:
         name = file.relative_to(root).as_posix()
         findings += [Finding(name, 0, kind, old) for _, kind, old, _ in rules.changes(name)]
         content = file.read_bytes()
+        if file.suffix == ".gz":
+            content = gzip.decompress(content)
         if b"\0" not in content:
             findings += _findings(name, content.decode(errors="replace"), rules)
     return findings

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from perfscribe import config as configuration
-from perfscribe import files, plan, progress
+from perfscribe import files, plan, progress, tools
 from perfscribe.scrub import account
 from perfscribe.shard import CLOCK
 
@@ -187,13 +187,16 @@ def begin(root: Path, overrides: Mapping[str, Any], decides: bool) -> Session:
         configuration.check(raw)
     except configuration.ConfigError as error:
         sys.exit(f"config: {error}")
+    tools.use(raw.get("tools", {}), root)
     site = str(raw.get("site", LOCAL_SITE))
     lock = RunLock(root / ".perfscribe" / "run.lock")
     read_only = is_committed(root, site)
     if decides and site != LOCAL_SITE and not read_only:
         print(f"site {site} was not published here: it is measured anew on this machine", file=sys.stderr)
     if not decides:
-        return Session(root, plan.read_index(root / "results" / site / "plan"), lock, False, read_only)
+        # A committed site's plan does not depend on the machine, and its index is older than what shows it today.
+        known = make_plan(root, raw) if read_only else plan.read_index(root / "results" / site / "plan")
+        return Session(root, known, lock, False, read_only)
     held = lock.try_acquire(wait_s=float(os.environ.get("PERFSCRIBE_LOCK_WAIT_S", "0.5")))
     try:
         made = make_plan(root, raw)

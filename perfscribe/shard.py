@@ -42,7 +42,8 @@ class Shard:
         options = files.read_json(options_file) if options_file.is_file() else {}
         clock_file = root / CLOCK
         self.run_clock = files.read_json(clock_file) if clock_file.is_file() else {}
-        self.options = {"isolation": "job", "timeout_s": 600.0} | options.get(self.plan["experiment"], {})
+        defaults = {"isolation": "job", "timeout_s": 600.0, "tools": {}}
+        self.options = defaults | options.get(self.plan["experiment"], {})
         self.folder = site_folder / "journal" / self.plan["experiment"]
         self.tasks = self._tasks()
 

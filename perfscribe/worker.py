@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from perfscribe import environment, files, journal, records
+from perfscribe import environment, files, journal, records, tools
 from perfscribe.processes import STOP_SIGNALS, Child, say, signal_name
 from perfscribe.shard import Shard, Task
 from perfscribe.watch import Watch, flags
@@ -29,6 +29,7 @@ class Worker:
 
     def __init__(self, shard: Shard, book: journal.Journal) -> None:
         self.shard, self.book = shard, book
+        tools.use(shard.options["tools"], shard.root)
         identity = environment.identity(shard.plan["libraries"])
         self.identity = environment.identity_id(identity)
         files.write_json_if_changed(shard.site_folder / "environments" / f"{self.identity}.json", identity)

@@ -7,9 +7,7 @@ for _experiment, _shown in PLAN.presentations.items():
         input:
             plan=f"{RESULTS}/plan/present-{_experiment}.json",
             records=[
-                path
-                for name in (_experiment, *_shown.reads)
-                for path in records_of(name)
+                path for name in PLAN.sources(_experiment) for path in records_of(name)
             ],
         output:
             tables=[
@@ -17,6 +15,7 @@ for _experiment, _shown in PLAN.presentations.items():
                 for table in _shown.tables
                 for kind in ("csv", "json")
             ],
+            files=[f"{RESULTS}/tables/{name}" for name in _shown.files],
             findings=f"{RESULTS}/tables/{_experiment}.findings.json",
             captions=f"{RESULTS}/tables/{_experiment}.figures.json",
             figures=[

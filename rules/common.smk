@@ -69,13 +69,14 @@ def all_records():
 
 
 def shown_of(experiment):
-    """Tables, figures with their captions and findings of an experiment."""
+    """Tables, further files, figures with their captions and findings of an experiment."""
     shown = PLAN.presentations[experiment]
     tables = [
         f"{RESULTS}/tables/{table}.{kind}"
         for table in shown.tables
         for kind in ("csv", "json")
     ]
+    files = [f"{RESULTS}/tables/{name}" for name in shown.files]
     figures = [
         f"report/{SITE}/figures/{figure}.{kind}"
         for figure in shown.figures
@@ -84,7 +85,7 @@ def shown_of(experiment):
     told = [
         f"{RESULTS}/tables/{experiment}.{kind}.json" for kind in ("figures", "findings")
     ]
-    return [*tables, *figures, *told]
+    return [*tables, *files, *figures, *told]
 
 
 def all_shown():

@@ -82,6 +82,18 @@ def test_anything_else_goes_to_snakemake(project: Path, monkeypatch: pytest.Monk
     assert called == [(project, sys.executable, [sys.executable, "-m", "snakemake", *arguments])]
 
 
+@pytest.mark.parametrize(("more", "added"), [([], ["--cores", "all"]), (["-c2"], []), (["--profile", "slurm"], [])])
+def test_a_file_is_made_on_all_cores(
+    project: Path, monkeypatch: pytest.MonkeyPatch, more: list[str], added: list[str]
+) -> None:
+    called: list[Any] = []
+    monkeypatch.setattr(os, "execv", lambda *given: called.append(given[1][3:]))
+    monkeypatch.chdir(project.parent)
+    for path in ("results/local/nsys/a.sqlite", "report/local/report.md"):
+        cli.main([path, *more])
+        assert called.pop() == [path, *more, *added]
+
+
 @pytest.mark.parametrize(
     ("arguments", "config"),
     [

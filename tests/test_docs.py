@@ -25,7 +25,7 @@ COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 CODE = re.compile(r"`[^`\n]+`")
 LINK = re.compile(r"\[[^\]]*\]\(\s*<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\s*\)")
 HEADING = re.compile(r"^#+ +(.+?) *$", re.MULTILINE)
-VERB = re.compile(r"\./run (?:--system )?([a-z][a-z-]*)")
+VERB = re.compile(r"\./run (?:--system )?([a-z][a-z-]*)(?![a-z/-])")  # files are named by their path
 
 
 def prose(text: str) -> str:

@@ -72,6 +72,7 @@ def test_tools_off_path_are_said_so(tmp_path, monkeypatch):
     (tmp_path / "bin" / "nsys").touch(mode=0o755)
     monkeypatch.setenv("CUDA_HOME", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    monkeypatch.delenv("PERFSCRIBE_NSYS", raising=False)
     tools = {line.split()[0]: line for line in rows(doctor.report([]), "Tools")}
     assert tools["nsys"].endswith(f"{tmp_path}/bin/nsys  (not on PATH)") and tools["git"].endswith("not found")
     assert set(tools) == {"nsys", "ncu", "nvcc", "srun", "mpiexec", "git"}

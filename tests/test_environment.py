@@ -16,7 +16,7 @@ import psutil
 import pytest
 from fake_nvml import FakeNvml, Gpu, process
 
-from perfscribe import environment
+from perfscribe import environment, tools
 
 
 @pytest.fixture
@@ -223,7 +223,8 @@ def test_bf16_needs_compute_capability_8(monkeypatch, h200):
 
 def test_other_capabilities(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(environment, "TOOL_FOLDERS", {})
+    monkeypatch.setattr(tools, "TOOL_FOLDERS", {})
+    monkeypatch.delenv(tools.NSYS_VARIABLE, raising=False)
     monkeypatch.setattr(environment, "_installed", lambda module: False)
     reasons = {name: environment.missing([name]) for name in environment.CAPABILITIES}
     assert reasons["triton"] == "triton is missing" and reasons["mpi"] == "mpi4py is missing"
@@ -243,32 +244,6 @@ def test_unknown_capability_is_refused():
 def test_every_condition_has_words():
     for conditions in environment.CAPABILITIES.values():
         assert conditions and all(one.reason and one.fix and not one.reason.endswith(".") for one in conditions)
-
-
-def test_find_tool(tmp_path, monkeypatch):
-    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    monkeypatch.delenv("CUDA_HOME", raising=False)
-    monkeypatch.delenv("CUDA_PATH", raising=False)
-
-    def make(path):
-        file = tmp_path / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.touch(mode=0o755)
-        return file
-
-    assert environment.find_tool("nsys", tmp_path) is None
-    in_compute = make("opt/nvidia/nsight-compute/2025.3.1/host/target-linux-x64/nsys")
-    assert environment.find_tool("nsys", tmp_path) == in_compute
-    make("opt/nvidia/nsight-systems/2024.9.1/bin/nsys")
-    newest = make("opt/nvidia/nsight-systems/2024.10.2/bin/nsys")
-    assert environment.find_tool("nsys", tmp_path) == newest
-    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "cuda"))
-    at_home = make("cuda/bin/nsys")
-    assert environment.find_tool("nsys", tmp_path) == at_home
-    on_path = make("bin/nsys")
-    assert environment.find_tool("nsys", tmp_path) == on_path
-    make("cuda/bin/git")  # only NVIDIA's tools are looked for in NVIDIA's folders
-    assert environment.find_tool("git", tmp_path) is None
 
 
 # --- processes and memory ---

@@ -13,7 +13,7 @@ import pytest
 
 from perfscribe import fingerprint as fp
 from perfscribe.fingerprint import fingerprint, import_closure, libraries, normalised
-from perfscribe.plan import known_experiments
+from perfscribe.plan import known_experiments, measured_experiments
 from perfscribe.plan_cells import measure_module, present_module
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -28,7 +28,7 @@ NOT_MEASURING = {
     *("records", "journal", "worker", "child", "environment", "watch", "retire", "scrub", "publish", "bootstrap"),
     *("cli", "doctor", "overview", "progress", "report", "tables", "figures", "findings", "references", "fingerprint"),
 }
-EXPERIMENTS = known_experiments(ROOT)
+EXPERIMENTS = measured_experiments(ROOT)
 
 
 @pytest.fixture
@@ -237,7 +237,7 @@ def interpreter(version: str) -> Path | None:
 def units() -> dict[str, tuple[str, ...]]:
     """Modules that plan files hold fingerprints of, with the functions that are left out."""
     found = {module: ("cells", "datasets") for module in map(measure_module, EXPERIMENTS)}
-    return {**found, **{present_module(name): () for name in EXPERIMENTS}, "perfscribe.report": ()}
+    return {**found, **{present_module(name): () for name in known_experiments(ROOT)}, "perfscribe.report": ()}
 
 
 # Without site-packages: a fingerprint needs the standard library alone.

@@ -11,6 +11,7 @@ import pytest
 from perfscribe import figures, plan, records, references, tables
 from perfscribe.data.layout import FILES
 from perfscribe.experiments.io_formats import measure, present
+from perfscribe.markdown_tables import to_markdown
 from perfscribe.records import Record
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -311,7 +312,7 @@ def test_nothing_measured(cells, tmp_path):
     assert {finding.verdict for finding in present.findings(shown)} == {"cannot tell"}
     for table in shown.values():
         tables.write(table, tmp_path)
-        assert "None" not in tables.to_markdown(tmp_path, table.id)
+        assert "None" not in to_markdown(tmp_path, table.id)
     for figure in present.figures(shown):
         figures.write(figure, tmp_path, "nobody")
 
@@ -405,7 +406,7 @@ def test_cells_that_ran(measured, tmp_path):
     for table in shown.values():
         assert list(table.ok["format"]) == ["memory", "hdf5_gzip", "hdf5", "npz"]
         tables.write(table, tmp_path)
-        text = tables.to_markdown(tmp_path, table.id)
+        text = to_markdown(tmp_path, table.id)
         assert "not recorded" not in text and "nan" not in text
     parts = row(shown["polaris.io_parts"], "hdf5_gzip")
     total = row(shown["polaris.io_formats"], "hdf5_gzip")["training_total_s"]

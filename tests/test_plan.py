@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import types
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from perfscribe.cells import Cell
 from perfscribe.plan_cells import cell_from_json, cell_key, cell_to_json
 
 RAW = config.load(ROOT / "config.yaml")
-EXPERIMENTS = plan.known_experiments(ROOT)
+EXPERIMENTS = plan.measured_experiments(ROOT)
 
 
 def raw(**top: Any) -> dict[str, Any]:
@@ -53,7 +54,8 @@ def test_every_experiment_has_its_units(tiny: plan.Plan) -> None:
     assert {unit["unit"] for unit in tiny.units.values()} == {"measure", "present", "report"} | {
         f"data-{name}" for name in tiny.datasets
     }
-    assert tiny.units["report"]["experiments"] == EXPERIMENTS
+    shown = plan.known_experiments(ROOT)
+    assert tiny.units["report"]["experiments"] == shown and {f"present-{name}" for name in shown} <= set(tiny.units)
     assert set(tiny.units["report"]["current_fingerprints"]) == set(EXPERIMENTS)
 
 
@@ -139,7 +141,7 @@ def test_an_experiment_may_read_only_what_is_planned(monkeypatch: pytest.MonkeyP
 
     def reading(experiment: str, root: Path) -> plan.Presentation:
         made = known(experiment, root)
-        return plan.Presentation(made.tables, made.figures, ("attention",)) if experiment == "io_formats" else made
+        return replace(made, reads=("attention",)) if experiment == "io_formats" else made
 
     monkeypatch.setattr(plan, "read_presentation", reading)
     assert plan.build(RAW, "tiny", ROOT).units["present-io_formats"]["reads"] == ["attention"]
@@ -155,8 +157,8 @@ def test_an_experiment_may_read_only_what_is_planned(monkeypatch: pytest.MonkeyP
     [
         ('TABLES = ("a.b",)\n', plan.Presentation(("a.b",))),
         (
-            'TABLES = ["a.b", "a.c"]\nFIGURES = ("a.d",)\nREADS = ("x",)',
-            plan.Presentation(("a.b", "a.c"), ("a.d",), ("x",)),
+            'TABLES = ["a.b", "a.c"]\nFIGURES = ("a.d",)\nFILES = ("e.csv",)\nREADS = ("x",)',
+            plan.Presentation(("a.b", "a.c"), ("a.d",), ("e.csv",), ("x",)),
         ),
         ('import nothing_there\nTABLES = ("a.b",)\n', plan.Presentation(("a.b",))),
         ("TABLES = tuple(NAMES)\n", "TABLES must be a tuple of literal strings"),
@@ -175,14 +177,41 @@ def test_declarations_are_literals(tmp_path: Path, source: str, found: Any) -> N
             plan.read_presentation("probe", tmp_path)
 
 
-def test_known_experiments_have_both_files(tmp_path: Path) -> None:
-    for name, files in (("whole", ("measure.py", "present.py")), ("half", ("measure.py",)), ("empty", ())):
+def test_what_is_shown_and_what_is_measured(tmp_path: Path) -> None:
+    whole, unseen = ("measure.py", "present.py"), ("measure.py",)
+    for name, files in (("whole", whole), ("unseen", unseen), ("reading", ("present.py",)), ("empty", ())):
         folder = tmp_path / "perfscribe" / "experiments" / name
         folder.mkdir(parents=True)
         for file in files:
             (folder / file).touch()
-    assert plan.known_experiments(tmp_path) == ["whole"]
+    assert plan.known_experiments(tmp_path) == ["reading", "whole"]
+    assert plan.measured_experiments(tmp_path) == ["whole"]
     assert len(EXPERIMENTS) >= 5
+
+
+def test_an_experiment_that_only_reads_goes_with_those_that_it_reads(tiny: plan.Plan) -> None:
+    reading = "mixed_precision"
+    assert reading not in EXPERIMENTS and reading not in RAW["experiments"] and reading not in tiny.shards
+    assert tiny.sources(reading) == ["end_to_end"] and tiny.sources("attention") == ["attention"]
+    assert tiny.presentations[reading].reads == ("end_to_end",)
+    unit = tiny.units[f"present-{reading}"]
+    assert unit["reads"] == ["end_to_end"] and {"mixed_precision.csv", "end_to_end.csv"} <= set(unit["references"])
+    assert not [name for name in tiny.units if name.startswith(("measure-", "data-")) and reading in name.split("-")]
+    without = plan.build(own_keys("end_to_end", enabled=False), "tiny", ROOT)
+    assert not [name for name in without.units if reading in name and "accumulation" not in name]
+    assert reading not in without.units["report"]["experiments"]
+    elsewhere = plan.build(raw(chapters=["polaris"]), "tiny", ROOT)
+    assert reading not in elsewhere.presentations
+
+
+def test_an_experiment_that_neither_measures_nor_reads_is_refused(published: Path) -> None:
+    folder = published / "perfscribe" / "experiments" / "idle"
+    folder.mkdir()
+    (folder / "present.py").write_text('TABLES = ("cs336.idle",)\n')
+    with pytest.raises(
+        ValueError, match=r"^idle: there is no measure\.py, and present\.py names no experiment in READS$"
+    ):
+        plan.build(RAW, "tiny", published)
 
 
 # --- files ------------------------------------------------------------------------------------------------------
@@ -212,6 +241,11 @@ def test_the_index_is_the_plan_without_its_units(tmp_path: Path, tiny: plan.Plan
     tiny.write(tmp_path)
     read = plan.read_index(tmp_path)
     assert read.index == tiny.index and read.presentations == tiny.presentations and not read.units
+    index = json.loads((tmp_path / "index.json").read_text())
+    for shown in index["presentations"].values():
+        assert shown.pop("files") is not None  # indices of sites published earlier have none
+    (tmp_path / "index.json").write_text(json.dumps(index))
+    assert all(shown.files == () for shown in plan.read_index(tmp_path).presentations.values())
     (tmp_path / "index.json").unlink()
     with pytest.raises(ValueError, match=r"index\.json: cannot be read as JSON"):
         plan.read_index(tmp_path)
@@ -233,7 +267,7 @@ def test_how_cells_are_run_is_no_part_of_the_plan(
     changed = own_keys(**{key: level})
     assert set(plan.build(changed, "tiny", ROOT).write(tmp_path)) == units
     options = plan.options(config.resolve(changed, "tiny"))
-    assert set(options) == set(EXPERIMENTS) and set(options["attention"]) == {"isolation", "timeout_s"}
+    assert set(options) == set(EXPERIMENTS) and set(options["attention"]) == {"isolation", "timeout_s", "tools"}
     assert options["attention"].get(key, level) == level
 
 
@@ -291,6 +325,19 @@ def test_a_published_site_keeps_its_measuring_units(published: Path) -> None:
     kept = json.loads((folder / "measure-attention-0.json").read_text())["fingerprint"]
     report = json.loads((folder / "report.json").read_text())
     assert report["current_fingerprints"]["attention"] != kept and not (folder / "options.json").exists()
+
+
+def test_a_published_site_shows_what_was_added_since(published: Path) -> None:
+    """An experiment that only reads needs no new cells; a job on another machine must know it as well."""
+    folder = published / "results" / "demo" / "plan"
+    index = json.loads((folder / "index.json").read_text())
+    del index["presentations"]["mixed_precision"]
+    (folder / "index.json").write_text(json.dumps(index))
+    made = session.make_plan(published, raw(site="demo"))
+    assert made.sources("mixed_precision") == ["end_to_end"] and "present-mixed_precision" in made.units
+    (published / "config.yaml").write_text("site: demo\n")
+    other = session.begin(published, {}, decides=False)
+    assert other.read_only and not other.held and other.plan.index == made.index
 
 
 def test_local_results_are_never_read_only(tmp_path: Path) -> None:

@@ -130,6 +130,18 @@ def test_values_stand_in_the_unit_of_the_metric() -> None:
     assert (oom.text, oom.value) == ("OOM", None)
 
 
+def test_of_source_wants_what_the_source_states() -> None:
+    known = references.load("torch_compile")
+    levels = {"size": "small", "implementation": "eager", "seq_len": 512, "dtype": "fp32", "batch": 4}
+    stated = references.of_source(known, "cs336-writeup-002", "forward_ms", levels)
+    assert stated is not None and stated.value == 31.5  # it states neither context nor batch
+    found = references.of_source(known, "yyin-dev", "full_step_ms", levels)
+    assert found is not None and found.value == pytest.approx(82.7)
+    assert references.of_source(known, "yyin-dev", "full_step_ms", {**levels, "seq_len": 64}) is None
+    assert references.of_source(known, "yyin-dev", "full_step_ms", {"size": "small"}) is None
+    assert references.of_source(known, "brandon-snider", "no_such_ms", levels) is None
+
+
 def test_find_wants_every_given_factor() -> None:
     rows = references.load("attention")
     one = references.find(rows, "forward_ms", seq_len=4096, head_dim=64, implementation="eager")

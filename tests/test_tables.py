@@ -429,3 +429,13 @@ def test_a_failed_cell_shows_what_it_measured_before(tmp_path: Path) -> None:
     assert rows[2][2:] == ["oom [2]"] * 5
     table = t.make("a.b", "T", [partly], columns())
     assert table.ok.empty, "findings leave it out"
+
+
+def test_a_row_that_no_machine_measured_is_no_second_environment(tmp_path: Path) -> None:
+    """A published row beside measured ones carries no flag, and puts none on them."""
+    published = record(factors={"seq_len": 128, "dtype": "fp32"}, environments=[])
+    text = markdown(tmp_path, t.make("a.b", "T", [record(), published], columns()))
+    assert "environment" not in text
+    other = record(factors={"seq_len": 256, "dtype": "fp32"}, environments=["ba9876543210"])
+    text = markdown(tmp_path, t.make("a.b", "T", [record(), published, other], columns()))
+    assert text.count("environment ") == 2

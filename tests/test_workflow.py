@@ -50,7 +50,7 @@ def markdown_cells(text: str) -> list[str]:
 
 
 def test_every_cell_ended_well(measured: Workspace) -> None:
-    for name in plan.known_experiments(ROOT):
+    for name in plan.measured_experiments(ROOT):
         ended = measured.rows(name)
         assert ended and not [row for row in ended if row["status"] not in ("ok", "unsupported", "skipped")]
         assert not [row for row in ended if row["status"] == "ok" and not row["provenance"]["commit"]]
@@ -99,7 +99,7 @@ def test_the_report_holds_everything_and_nothing_unsaid(measured: Workspace) -> 
 
 
 def test_the_report_says_what_the_machine_lacks(measured: Workspace) -> None:
-    ended = [row for name in plan.known_experiments(ROOT) for row in measured.rows(name)]
+    ended = [row for name in plan.measured_experiments(ROOT) for row in measured.rows(name)]
     lacking = {row["reason"] for row in ended if row["status"] == "unsupported"}
     assert not [reason for reason in lacking if reason not in measured.report()]
 
@@ -147,7 +147,7 @@ def like(record: Record, by_factors: dict[str, Record]) -> Record:
 @pytest.mark.parametrize("experiment", plan.known_experiments(ROOT))
 def test_the_cpu_preset_gives_three_rows_anywhere(measured: Workspace, experiment: str) -> None:
     """Its cells are not run here: the figures of tiny cells stand in, the rows are those that the plan gives."""
-    names = (experiment, *plan.read_presentation(experiment, ROOT).reads)
+    names = unmeasured.sources(experiment)
     stand_ins = {}
     for name in names:
         paths = sorted((measured.root / "results" / "local" / "records" / name).glob("*.jsonl"))
@@ -159,7 +159,7 @@ def test_the_cpu_preset_gives_three_rows_anywhere(measured: Workspace, experimen
 
 def test_the_config_names_every_experiment(measured: Workspace) -> None:
     named = yaml.safe_load((ROOT / "config.yaml").read_text())["experiments"]
-    assert set(named) == set(plan.known_experiments(ROOT)) == set(path.name for path in journals(measured))
+    assert set(named) == set(plan.measured_experiments(ROOT)) == set(path.name for path in journals(measured))
 
 
 def journals(space: Workspace) -> list[Path]:

@@ -33,9 +33,14 @@ def records(experiment: str, status: str) -> list[Record]:
 @cache
 def tables(experiment: str, status: str) -> dict[str, Table]:
     """Its tables by id."""
-    reads = plan.read_presentation(experiment, ROOT).reads
-    made = present(experiment).tables({name: records(name, status) for name in (experiment, *reads)})
+    made = present(experiment).tables({name: records(name, status) for name in sources(experiment)})
     return {table.id: table for table in made}
+
+
+def sources(experiment: str) -> list[str]:
+    """The experiments whose records its tables are made of."""
+    own = [experiment] if experiment in plan.measured_experiments(ROOT) else []
+    return [*own, *plan.read_presentation(experiment, ROOT).reads]
 
 
 def present(experiment: str) -> Any:

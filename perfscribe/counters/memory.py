@@ -95,6 +95,11 @@ def step_peak(load: Workload, optimizer: Optimizer = "foreach") -> Items:
     moments, their square roots, while it updates; for-loop (its choice on the CPU) up to three tensors at a time;
     fused none. Gradients are set to None between steps.
     """
+    return max(step_phase_peaks(load, optimizer).values(), key=total_bytes)
+
+
+def step_phase_peaks(load: Workload, optimizer: Optimizer = "foreach") -> dict[str, Items]:
+    """Peak of each phase of the training step of step_peak: forward (with the loss), backward, optimizer."""
     ledger = _ledger(load)
     sizes = transformer_tensors(load.shape)
     for size in sizes:
@@ -102,9 +107,16 @@ def step_peak(load: Workload, optimizer: Optimizer = "foreach") -> Items:
         ledger.new(STATE, 4 * size)
         if load.device == "cpu" or optimizer == "fused":
             ledger.new(STATE, 4)  # the step counter, which lives on the CPU unless fused
-    _forward_backward(load, ledger)
+    ledger.forget_peak()
+    forward = Forward(load, ledger, keep=True)
+    forward.cross_entropy(forward.model())
+    peaks = {"forward": ledger.peak}
+    ledger.forget_peak()
+    Backward(forward).model()
+    peaks["backward"] = ledger.peak
+    ledger.forget_peak()
     _optimizer_temporaries(ledger, sizes, optimizer)
-    return ledger.peak
+    return peaks | {"optimizer": ledger.peak}
 
 
 def _optimizer_temporaries(ledger: Ledger, sizes: list[int], optimizer: Optimizer) -> None:

@@ -4,13 +4,32 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+# Kinds of device work. Operators take the kernels' place on a machine without a GPU.
+KERNEL, COPY, MEMSET, OPERATOR = "kernel", "copy", "memset", "operator"
+PUSH_POP, START_END = "PushPop", "StartEnd"
+# launch_thread of work whose launch the profiler did not record.
+UNKNOWN_THREAD = 0
+_BITS_OF_THREAD = 24  # more than Linux's largest thread number (2**22) needs
+
+
+def thread_key(process: int, thread: int) -> int:
+    """A thread of a process as one number, the same in launch_thread and in Range.thread."""
+    return process << _BITS_OF_THREAD | thread
+
+
+def process_and_thread(key: int) -> tuple[int, int]:
+    """The operating system's numbers of a thread_key."""
+    return key >> _BITS_OF_THREAD, key & (1 << _BITS_OF_THREAD) - 1
+
 
 @dataclass(frozen=True)
 class Kernel:
     """One piece of device work: a kernel, a copy or a memset; on a machine without a GPU an operator on the CPU.
 
-    start_ns, end_ns: on the device. launch_start_ns, launch_end_ns: the host call that queued it, on launch_thread.
+    start_ns, end_ns: on the device. launch_start_ns, launch_end_ns: the host call that queued it, on launch_thread
+    (a thread_key). Work without a recorded launch has its own times there, and UNKNOWN_THREAD.
     stream: the CUDA stream, 0 on a CPU. device: index of the GPU, or of the rank's GPU in a trace of several.
+    kind: KERNEL, COPY, MEMSET or OPERATOR.
     """
 
     name: str
@@ -21,6 +40,7 @@ class Kernel:
     launch_thread: int
     stream: int = 0
     device: int = 0
+    kind: str = KERNEL
 
     @property
     def duration_ns(self) -> int:
@@ -30,12 +50,18 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Range:
-    """One range that the program opened and closed on the host (NVTX push and pop, or a profiler's annotation)."""
+    """One range that the program opened and closed on the host (NVTX, or a profiler's annotation).
+
+    thread: a thread_key. style: PUSH_POP or START_END. domain: NVTX domain, empty for the default one; libraries such
+    as NCCL have their own.
+    """
 
     name: str
     start_ns: int
     end_ns: int
     thread: int
+    style: str = PUSH_POP
+    domain: str = ""
 
     @property
     def duration_ns(self) -> int:

@@ -39,10 +39,16 @@ def main() -> None:
     check_ids("tables", experiment, plan["tables"], list(made))
     drawn = module.figures(made) if hasattr(module, "figures") else []
     check_ids("figures", experiment, plan["figures"], [figure.id for figure in drawn])
+    texts: dict[str, str] = module.files(made) if hasattr(module, "files") else {}
+    check_ids("files", experiment, plan["files"], list(texts))
     for table in made.values():
         tables.write(table, tables_folder)
+    for name, text in texts.items():
+        files.write_text(tables_folder / name, text)
+    # The figures of an experiment that measures nothing show what it reads.
+    cells = [record for name in ([experiment] if experiment in measured else measured) for record in measured[name]]
     for figure in drawn:
-        footer = figure_footer(measured[experiment], plan["site"], site_folder / "environments", figure.sample)
+        footer = figure_footer(cells, plan["site"], site_folder / "environments", figure.sample)
         figures.write(figure, figures_folder, footer)
     captions = {figure.id: figure.caption for figure in drawn}
     files.write_json(tables_folder / f"{experiment}.figures.json", captions)

@@ -1,0 +1,124 @@
+"""Compile the Triton kernels for a GPU that need not be there, and print what came out, one JSON object a kernel.
+
+bench/flash_compile.py CAPABILITY CASES: CASES is a JSON list, or @FILE with one, of {"pass": "forward" | "backward",
+"dtype", "d", "n": [queries, keys], "heads", "causal", "splits", "multiprocessors", "backward", "dq_sum", "products",
+"tiles": {kernel: arguments of Tile}}, all but "pass" optional. The launches are those of a real call; only the driver
+that says which GPU there is, and the launch itself, are replaced. Triton's cache keeps what was compiled, so this also
+warms it for a later run on such a GPU.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from perfscribe.attention import triton_configs  # noqa: E402
+from perfscribe.attention.triton_backward import backward  # noqa: E402
+from perfscribe.attention.triton_forward import Problem, forward  # noqa: E402
+from perfscribe.attention.triton_operands import operand  # noqa: E402
+
+HOPPERS_MULTIPROCESSORS = 132  # of an H100 or H200 SXM
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+
+
+def compile_only(capability: int, log: list) -> None:
+    """From now on launches only compile, for a GPU of the compute capability given (90: Hopper), and are logged."""
+    target = GPUTarget("cuda", capability, 32)
+    driver = SimpleNamespace(
+        get_current_target=lambda: target, get_current_device=lambda: 0, get_current_stream=lambda device: 0
+    )
+    triton.runtime.driver.set_active(driver)
+    triton_configs.has_tma = lambda: capability >= 90
+    run = triton.runtime.JITFunction.run
+
+    def compiled(self, *args, grid, warmup, **kwargs):
+        kernel = run(self, *args, grid=grid, warmup=True, **kwargs)
+        log.append((self.__name__, kernel))
+        return kernel
+
+    triton.runtime.JITFunction.run = compiled
+
+
+def launch(case: dict) -> None:
+    """What FlashAttentionTriton would launch for the case, on tensors in CPU memory."""
+    heads, d, dtype = case.get("heads", 1), case.get("d", 64), DTYPES[case.get("dtype", "bf16")]
+    n_queries, n_keys = case.get("n", [4096, 4096])
+    splits = case.get("splits")
+    multiprocessors = case.get("multiprocessors", HOPPERS_MULTIPROCESSORS)
+    triton_configs.multiprocessors = lambda device: multiprocessors
+    settings = triton_configs.Settings(
+        float32_products=case.get("products"),
+        backward=case.get("backward"),
+        dq_sum=case.get("dq_sum", "tma"),
+        splits=None if splits is None else dict.fromkeys(triton_configs.KERNELS, splits),
+        tiles={kernel: triton_configs.Tile(**tile) for kernel, tile in case.get("tiles", {}).items()},
+    )
+    device = torch.device("cpu")
+    problem = Problem(1, heads, n_queries, n_keys, d, case.get("causal", True), dtype, device, False, settings)
+    q = torch.empty(1, heads, n_queries, d, dtype=dtype)
+    k = operand(torch.empty(1, heads, n_keys, d, dtype=dtype))
+    if case["pass"] == "forward":
+        forward(problem, operand(q), k, k)
+    else:
+        backward(problem, operand(q), k, k, q, torch.empty(1, heads, n_queries), operand(q))
+
+
+def resources(cubin: bytes) -> tuple[int, int]:
+    """Registers a thread, and bytes of local memory a thread, which are those of spilled registers."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        command = [triton.knobs.nvidia.cuobjdump.path, "-res-usage", file.name]
+        text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    match = re.search(r"REG:(\d+) STACK:(\d+)", text)
+    assert match, text
+    return int(match.group(1)), int(match.group(2))
+
+
+def describe(name: str, kernel) -> dict:
+    """What is worth knowing of a compiled kernel."""
+    ptx = kernel.asm["ptx"]
+    registers, spilled_bytes = resources(kernel.asm["cubin"])
+    return {
+        "kernel": name,
+        "registers": registers,
+        "spilled_bytes": spilled_bytes,
+        "shared_bytes": kernel.metadata.shared,
+        "warps": kernel.metadata.num_warps,
+        "wgmma": ptx.count("wgmma.mma_async"),
+        "tma_loads": ptx.count("cp.async.bulk.tensor"),
+        "tma_sums": ptx.count("cp.reduce.async.bulk"),
+        "setmaxnreg": ptx.count("setmaxnreg"),
+    }
+
+
+def main() -> None:
+    """Compile the cases and print."""
+    log: list = []
+    compile_only(int(sys.argv[1]), log)
+    cases = sys.argv[2]
+    for index, case in enumerate(json.loads(Path(cases[1:]).read_text() if cases.startswith("@") else cases)):
+        log.clear()
+        try:
+            launch(case)
+        except Exception as error:  # of a candidate that Triton cannot compile; the next may well be
+            print(json.dumps({"case": index, "failed": f"{type(error).__name__}: {error}".splitlines()[0]}), flush=True)
+            continue
+        for name, kernel in log:
+            print(json.dumps({"case": index, **describe(name, kernel)}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""One candidate of flash_tune.py: run it, compare it with scaled_dot_product_attention, time it by graph replay."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from bench.flash_tune import TOLERANCE, median
+from perfscribe.attention import backends, triton_configs
+from perfscribe.attention.triton_backward import backward, key_gradients, query_gradients, row_terms
+from perfscribe.attention.triton_forward import Problem, forward
+from perfscribe.attention.triton_operands import operand
+from perfscribe.graph_timing import CudaGraphs, time_replays
+
+if TYPE_CHECKING:
+    from bench.flash_tune import Job
+
+DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
+# products of n × n × d, each 2 n² d FLOP of which a causal mask leaves half
+PRODUCTS = {"forward": 2, "one_pass": 5, "dkdv": 4, "dq": 3}
+
+
+@functools.cache
+def graphs() -> CudaGraphs:
+    """What captures graphs, once a process."""
+    return CudaGraphs()
+
+
+@functools.lru_cache(maxsize=1)
+def reference(
+    heads: int, n: int, d: int, dtype: torch.dtype
+) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
+    """q, k, v and the gradient of the output; the output and the gradients of q, k and v by torch."""
+    torch.manual_seed(0)
+    q, k, v, d_out = (torch.randn(1, heads, n, d, device="cuda", dtype=dtype) for _ in range(4))
+    name = "sdpa_flash" if dtype == torch.bfloat16 else "sdpa_efficient"
+    q, k, v = (x.requires_grad_() for x in (q, k, v))
+    out = backends.make_call(name, "cuda", dtype, d, True)(q, k, v, True)
+    gradients = torch.autograd.grad(out, (q, k, v), d_out)
+    return (q.detach(), k.detach(), v.detach(), d_out), (out.detach(), *gradients)
+
+
+def problem_of(job: Job) -> Problem:
+    """The problem with the candidate's settings; kernels that are not its own keep their defaults."""
+    settings = triton_configs.Settings(
+        float32_products=None if job.products == "bf16" else job.products,  # type: ignore[arg-type]
+        backward="one_pass" if job.kernel == "one_pass" else "two_pass",
+        dq_sum=job.dq_sum,  # type: ignore[arg-type]
+        splits=None if job.splits is None else {job.kernel: job.splits},
+        tiles={job.kernel: job.tile},
+    )
+    device = torch.device("cuda")
+    return Problem(1, job.heads, job.n, job.n, job.d, True, DTYPES[job.dtype], device, False, settings)
+
+
+def measure(job: Job, samples: int) -> dict[str, Any]:
+    """ms (median), TFLOP/s, the largest relative error, the number of splits; ValueError: a wrong result."""
+    problem = problem_of(job)
+    inputs, expected = reference(job.heads, job.n, job.d, problem.dtype)
+    make, wanted = _calls(job, problem, inputs, expected)
+    results = make()()
+    error = max(_error(got, right) for got, right in zip(results, wanted, strict=True))
+    if not error <= TOLERANCE[job.products]:
+        raise ValueError(f"wrong by {error:.2e}")
+    ms = median(time_replays(make, samples=samples, recorder=graphs()).timing.samples_ms)
+    flop = PRODUCTS[job.kernel] * job.n**2 * job.d * job.heads
+    rows = job.tile.own
+    per_split = problem.split(job.kernel, job.n, -(-job.n // rows) * job.heads, max(rows, job.tile.streamed))  # type: ignore[arg-type]
+    result = {"ms": ms, "tflops": flop / ms / 1e9, "error": error, "splits": -(-job.n // per_split)}
+    return result | ({"terms_ms": terms_ms(problem)} if job.kernel == "dkdv" else {})
+
+
+def terms_ms(problem: Problem) -> float:
+    """Time of the small kernel that goes before both passes of the two, but is part of what one pass is timed with."""
+
+    def make() -> Callable[[], object]:
+        shape = (1, problem.heads, problem.n_queries, problem.head_dim)
+        out, d_out = (torch.randn(shape, device="cuda", dtype=problem.dtype) for _ in range(2))
+        logsumexp, upstream = torch.randn(shape[:-1], device="cuda"), operand(d_out)
+        return lambda: row_terms(problem, out, logsumexp, upstream, 128, False)
+
+    return median(time_replays(make, samples=5, recorder=graphs()).timing.samples_ms)
+
+
+def _calls(
+    job: Job, problem: Problem, inputs: tuple[torch.Tensor, ...], expected: tuple[torch.Tensor, ...]
+) -> tuple[Callable[[], Callable[[], tuple[torch.Tensor, ...]]], tuple[torch.Tensor, ...]]:
+    """What makes a call of the kernel on copies of the inputs, and what the call should return."""
+    out, d_q, d_k, d_v = expected
+
+    def make() -> Callable[[], tuple[torch.Tensor, ...]]:
+        q, k, v, d_out = operands = tuple(operand(x.clone()) for x in inputs)
+        if job.kernel == "forward":
+            return lambda: forward(problem, q, k, v)[:1]
+        output, logsumexp = forward(problem, q, k, v)
+        if job.kernel == "one_pass":
+            return lambda: backward(problem, q, k, v, output, logsumexp, d_out)
+        peaks, deltas, _ = row_terms(problem, output, logsumexp, d_out, 128, False)
+        if job.kernel == "dkdv":
+            return lambda: key_gradients(problem, "dkdv", operands, peaks, deltas, None)  # type: ignore[arg-type]
+        return lambda: (query_gradients(problem, operands, peaks, deltas),)  # type: ignore[arg-type]
+
+    wanted = {"forward": (out,), "one_pass": (d_q, d_k, d_v), "dkdv": (d_k, d_v), "dq": (d_q,)}
+    return make, wanted[job.kernel]
+
+
+def _error(got: torch.Tensor, right: torch.Tensor) -> float:
+    return float((got.float() - right.float()).norm() / right.float().norm())

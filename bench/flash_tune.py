@@ -1,0 +1,323 @@
+"""Search the tiles of our flash-attention kernels on the GPU at hand: bench/flash.py --tune.
+
+Each candidate is compiled beforehand by many processes at once, then checked against scaled_dot_product_attention and
+timed by graph replay in a process of its own kind: where one hangs, dies or poisons the device, that process is ended
+and the next candidate gets a fresh one. Results go to standard output as they come, so that a run cut short has told
+what it found.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import queue
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tabulate import tabulate
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from perfscribe.attention.triton_configs import KERNELS, Tile  # noqa: E402
+
+PATIENCE_S = 45.0  # without a line from the measuring process, after which its candidate counts as hung
+SAMPLES = 15
+SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
+SPLIT_BELOW = 264  # tiles of 128 rows × heads from which on no split is tried: two a multiprocessor
+TOLERANCE = {"bf16": 2e-2, "fp16": 5e-3, "fp32": 1e-4, "tf32": 1e-2, "tf32x3": 1e-4}
+
+# own rows, streamed rows, warps, stages; "p": through pointers, "w": warp-specialised
+CANDIDATES: dict[tuple[str, str], str] = {
+    ("narrow", "forward"): """128,64,4,3 128,64,4,2 128,64,4,4 128,128,8,3 128,128,8,2 128,64,8,3 64,64,4,3 64,64,4,4
+        64,128,4,3 128,128,4,2 128,32,4,4 128,64,4,2,w 128,64,4,3,w 128,64,4,4,w 128,128,4,2,w 128,128,4,3,w
+        128,64,4,3,p 128,64,8,3,p""",
+    ("narrow", "one_pass"): """128,64,8,3 128,64,8,2 128,64,8,4 64,64,4,3 64,64,4,2 64,64,4,4 128,128,8,2 128,128,8,3
+        64,128,4,2 64,128,8,2 64,64,8,3 128,32,8,4 64,64,4,3,r168 128,64,8,3,p""",
+    ("narrow", "dkdv"): """128,64,4,2,w 128,64,4,3,w 128,128,4,2,w 128,32,4,3,w 128,64,8,3 64,64,4,3 64,64,4,2
+        128,128,8,2 64,128,4,2""",
+    ("narrow", "dq"): """128,64,4,2,w 128,64,4,3,w 128,128,4,2,w 128,128,4,3,w 128,64,8,3 64,64,4,3 128,64,4,3
+        128,128,8,2 64,128,4,2""",
+    ("wide", "forward"): """128,128,8,3 128,128,8,2 128,64,8,3 128,64,8,4 128,64,8,2 128,64,4,3 64,64,4,3 64,64,4,2
+        64,128,4,2 128,128,4,2,w 128,64,4,2,w 128,64,4,3,w 128,64,4,4,w 128,64,8,3,p""",
+    ("wide", "one_pass"): """128,64,8,3 128,64,8,2 64,64,4,3 64,64,4,2 64,64,8,3 64,64,8,2 128,32,8,4 128,32,8,3
+        64,32,4,4 128,64,8,2,p 64,64,4,2,p""",
+    ("wide", "dkdv"): """128,64,4,2,w 128,64,4,3,w 128,32,4,3,w 128,64,8,3 128,64,8,2 64,64,4,3 64,64,4,2 64,64,8,3""",
+    ("wide", "dq"): """128,64,4,2,w 128,64,4,3,w 128,128,4,2,w 128,64,8,3 128,128,8,2 64,64,4,3 64,64,4,2 128,64,4,2""",
+    ("ieee", "forward"): "64,16,8,1,p 32,32,8,1,p 64,32,8,1,p 32,32,4,1,p 32,16,4,1,p 64,32,16,1,p 64,16,4,1,p",
+    ("ieee", "one_pass"): "32,32,8,1,p 64,16,8,1,p 32,16,4,1,p 64,32,16,1,p",
+    ("tf32", "forward"): "128,64,8,2 64,64,4,2 128,32,4,2 64,32,4,3 128,32,8,3 64,64,4,2,p 64,32,4,2,p",
+    ("tf32", "one_pass"): "128,32,8,2 64,32,4,2 64,32,8,1,p 64,64,8,1,p 32,32,4,2 64,16,4,2,p",
+    ("tf32", "dkdv"): "128,32,8,2 64,32,4,2 64,32,8,1,p 64,16,8,2",
+    ("tf32", "dq"): "128,32,8,2 64,32,4,2 64,32,8,1,p 128,64,8,1",
+    ("tf32x3", "forward"): "64,32,4,2,p 64,64,4,1,p 64,32,8,1,p 64,16,4,2,p 32,32,4,2,p",
+    ("tf32x3", "one_pass"): "64,32,8,1,p 32,32,4,1,p 64,16,8,1,p",
+}
+TRIED_DEEPER = {"forward", "one_pass"}  # kernels whose best tiles are tried with other splits as well
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """One candidate on one problem; products: "bf16" or how fp32 products are made."""
+
+    kernel: str
+    heads: int
+    n: int
+    d: int
+    products: str
+    tile: Tile
+    splits: int | None = None
+    dq_sum: str = "tma"
+
+    @property
+    def problem(self) -> tuple[int, int, int, str]:
+        """What the candidates of one search have in common, but for the kernel."""
+        return self.heads, self.n, self.d, self.products
+
+    @property
+    def dtype(self) -> str:
+        """The dtype of the tensors."""
+        return "bf16" if self.products == "bf16" else "fp32"
+
+    def case(self) -> dict:
+        """As bench/flash_compile.py takes it."""
+        side = "forward" if self.kernel == "forward" else "backward"
+        variant = "one_pass" if self.kernel == "one_pass" else "two_pass"
+        tiles = {self.kernel: dataclasses.asdict(self.tile)}
+        case = {"pass": side, "backward": variant, "dtype": self.dtype, "d": self.d, "n": [self.n, self.n]}
+        products = None if self.dtype == "bf16" else self.products
+        return case | {
+            "heads": self.heads, "tiles": tiles, "dq_sum": self.dq_sum, "products": products, "splits": self.splits
+        }  # fmt: skip
+
+
+def tile_of(text: str) -> Tile:
+    """A tile from its short form in CANDIDATES."""
+    own, streamed, warps, stages, *kind = text.split(",")
+    registers = next((int(one[1:]) for one in kind if one.startswith("r")), None)
+    sizes = (int(own), int(streamed), int(warps), int(stages))
+    return Tile(*sizes, tma="p" not in kind, specialised="w" in kind, registers=registers)
+
+
+def short(tile: Tile) -> str:
+    """The short form of a tile."""
+    kind = "" if tile.tma else ",p"
+    kind += ",w" if tile.specialised else ""
+    kind += f",r{tile.registers}" if tile.registers else ""
+    return f"{tile.own},{tile.streamed},{tile.warps},{tile.stages}{kind}"
+
+
+def searches(quick: bool) -> Iterator[list[Job]]:
+    """The candidates, a list for each problem and kernel, the most wanted first."""
+    problems = [(16, 16384, 64, "bf16"), (1, 65536, 128, "bf16"), (1, 4096, 64, "bf16"), (1, 4096, 128, "bf16")]
+    problems += [(1, 16384, 128, "bf16"), (1, 16384, 64, "bf16")]
+    if not quick:
+        problems += [(1, 4096, d, products) for products in ("ieee", "tf32", "tf32x3") for d in (64, 128)]
+    for heads, n, d, products in problems:
+        width = "narrow" if d <= 64 else "wide"
+        for kernel in KERNELS:
+            texts = CANDIDATES.get((width if products == "bf16" else products, kernel), "").split()
+            jobs = [Job(kernel, heads, n, d, products, tile_of(text)) for text in texts]
+            if kernel == "one_pass" and products == "bf16":
+                jobs += [dataclasses.replace(job, dq_sum="atomics") for job in jobs[:1]]
+            if jobs:
+                yield jobs
+
+
+def with_splits(results: list[dict]) -> list[Job]:
+    """The two best tiles of a search of few programs again, each with several numbers of splits."""
+    best = [result for result in results if "ms" in result][:2]
+    jobs = [job_from(result["job"]) for result in best]
+    fits = [job for job in jobs if job.kernel in TRIED_DEEPER and job.n // 128 * job.heads < SPLIT_BELOW]
+    return [dataclasses.replace(job, splits=splits) for job in fits for splits in SPLITS if splits * 256 <= job.n]
+
+
+def job_from(fields: dict) -> Job:
+    """The job that dataclasses.asdict made these fields of."""
+    return Job(**{**fields, "tile": Tile(**fields["tile"])})
+
+
+def precompile(cases: list[dict], capability: int, seconds: float) -> None:
+    """Compile cases (as bench/flash_compile.py takes them) into Triton's cache, with as many processes as cores."""
+    count = max(1, min(16, (os.cpu_count() or 2) - 2))
+    with tempfile.TemporaryDirectory() as scratch:
+        workers = []
+        for index in range(count):
+            file = Path(scratch) / f"{index}.json"
+            file.write_text(json.dumps(cases[index::count]))
+            command = [sys.executable, str(ROOT / "bench" / "flash_compile.py"), str(capability), f"@{file}"]
+            environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+            quiet = subprocess.DEVNULL
+            workers.append(subprocess.Popen(command, stdout=quiet, stderr=quiet, env=environment))
+        end = time.monotonic() + seconds
+        for worker in workers:
+            try:
+                worker.wait(max(0.1, end - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                worker.kill()
+                worker.wait()
+
+
+class Bench:
+    """The measuring process, started again whenever it hangs or dies."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[str] | None = None
+        self._lines: queue.Queue[str | None] = queue.Queue()
+
+    def run(self, job: Job) -> dict:
+        """The result of one job: {"job", "ms", "error", …} or {"job", "failed"}."""
+        fields = dataclasses.asdict(job)
+        if self._process is None or self._process.poll() is not None:
+            self._start()
+        assert self._process is not None and self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps(fields) + "\n")
+            self._process.stdin.flush()
+            line = self._lines.get(timeout=PATIENCE_S)
+        except (queue.Empty, BrokenPipeError):
+            self.stop()
+            return {"job": fields, "failed": f"no answer in {PATIENCE_S:.0f} s: it hangs"}
+        if line is None:
+            self.stop()
+            return {"job": fields, "failed": "the measuring process died"}
+        result: dict = json.loads(line)
+        return {"job": fields} | result
+
+    def _start(self) -> None:
+        command = [sys.executable, str(Path(__file__).resolve()), "--serve"]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+        self._lines = queue.Queue()
+        threading.Thread(target=self._read, args=(self._process, self._lines), daemon=True).start()
+
+    @staticmethod
+    def _read(process: subprocess.Popen[str], lines: queue.Queue[str | None]) -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("{"):
+                lines.put(line)
+        lines.put(None)
+
+    def stop(self) -> None:
+        """End the process."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+
+def tune(quick: bool, seconds: float, capability: int) -> list[dict]:
+    """Search within so many seconds; prints each search's results as it ends. All results, the best first in each."""
+    end = time.monotonic() + seconds
+    planned = list(searches(quick))
+    started = time.monotonic()
+    precompile([job.case() for jobs in planned for job in jobs], capability, seconds / 3)
+    print(f"compiled in {time.monotonic() - started:.0f} s", flush=True)
+    bench = Bench()
+    found: list[dict] = []
+    try:
+        for jobs in planned:
+            if time.monotonic() > end:
+                print("out of time: " + " ".join(str(part) for part in (*jobs[0].problem, jobs[0].kernel)), flush=True)
+                continue
+            results = _search(bench, jobs, end)
+            results = _ordered([*results, *_search(bench, with_splits(results), end)])
+            found += results
+            _print(results)
+    finally:
+        bench.stop()
+    return found
+
+
+def _search(bench: Bench, jobs: list[Job], end: float) -> list[dict]:
+    return _ordered([bench.run(job) for job in jobs if time.monotonic() < end])
+
+
+def _ordered(results: list[dict]) -> list[dict]:
+    return sorted(results, key=lambda result: result.get("ms", float("inf")))
+
+
+def _print(results: list[dict]) -> None:
+    if not results:
+        return
+    job = job_from(results[0]["job"])
+    print(f"\n{job.kernel}: {job.heads} heads, {job.n} x {job.d}, {job.products}, causal")
+    rows = []
+    for result in results:
+        one = job_from(result["job"])
+        splits = one.splits or f"rule: {result['splits']}" if "splits" in result else one.splits
+        tail = [result.get("ms"), result.get("tflops"), result.get("error"), result.get("failed", "")[:70]]
+        rows.append([short(one.tile), one.dq_sum if one.kernel == "one_pass" else "", splits, *tail])
+    headers = ["own,streamed,warps,stages", "dQ", "splits", "ms", "TFLOP/s", "error", "failed"]
+    print(tabulate(rows, headers, floatfmt=".4g"), flush=True)
+
+
+def serve() -> None:
+    """Measure jobs that come as lines of standard input; one line of JSON for each."""
+    from bench.flash_jobs import measure
+
+    for line in sys.stdin:
+        try:
+            result = measure(job_from(json.loads(line)), SAMPLES)
+        except Exception as error:
+            message = (str(error).splitlines() or [""])[0]
+            print(json.dumps({"failed": f"{type(error).__name__}: {message}"}), flush=True)
+            if "CUDA" in str(error):  # the device may be unusable from now on
+                raise SystemExit(1) from None
+            continue
+        print(json.dumps(result), flush=True)
+
+
+def best_settings(found: list[dict], heads: int, n: int, d: int, products: str) -> dict[str, Any]:
+    """Settings from the tuned problem that is most like this one: of as few or many programs, and about as long."""
+    ours = [r for r in found if "ms" in r and (r["job"]["d"] <= 64) == (d <= 64) and r["job"]["products"] == products]
+    if not ours:
+        return {}
+
+    def unlike(result: dict) -> tuple[bool, float]:
+        job = result["job"]
+        few = [n * heads < SPLIT_BELOW * 128, job["n"] * job["heads"] < SPLIT_BELOW * 128]
+        return few[0] != few[1], abs(math.log(job["n"] * job["heads"] / (n * heads)))
+
+    like = min(ours, key=unlike)["job"]
+    best: dict[str, dict] = {}
+    for result in ours:
+        job = result["job"]
+        if (job["n"], job["heads"]) == (like["n"], like["heads"]):
+            before = best.setdefault(job["kernel"], result)
+            best[job["kernel"]] = min(before, result, key=lambda r: r["ms"])
+    settings: dict[str, Any] = {"tiles": {kernel: job_from(result["job"]).tile for kernel, result in best.items()}}
+    if (like["n"], like["heads"]) == (n, heads):
+        chosen = {kernel: result["job"]["splits"] for kernel, result in best.items() if result["job"]["splits"]}
+        settings["splits"] = chosen or None
+    return settings | _backward_settings(best)
+
+
+def _backward_settings(best: dict[str, dict]) -> dict[str, Any]:
+    """The faster backward variant; dkdv carries the time of what one pass has within its own."""
+    if "one_pass" not in best:
+        return {}
+    parts = [best[kernel]["ms"] for kernel in ("dkdv", "dq") if kernel in best]
+    two_ms = sum(parts) + best["dkdv"]["terms_ms"] if len(parts) == 2 else float("inf")
+    variant = "one_pass" if best["one_pass"]["ms"] <= two_ms else "two_pass"
+    return {"backward": variant, "dq_sum": best["one_pass"]["job"]["dq_sum"]}
+
+
+def median(values: list[float]) -> float:
+    """The median."""
+    return statistics.median(values)
+
+
+if __name__ == "__main__":
+    serve()

@@ -1,0 +1,253 @@
+"""The implementations of attention that are compared, by name, and what each of them needs.
+
+Each is a call(q, k, v, is_causal) on tensors (batch, heads, n, d) that returns (batch, heads, n, d) and can be gone
+backward through. A causal query i sees keys j <= i, aligned top left. Importing this module imports no torch.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from perfscribe.cells import Unsupported
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+Call = Callable[["Tensor", "Tensor", "Tensor", bool], "Tensor"]
+
+# Sequence length at which a backend of scaled_dot_product_attention is asked whether it runs.
+PROBED_LENGTH = 128
+# How torch begins the errors that say that a backend cannot run, rather than that it failed.
+REFUSALS = ("No available kernel", "No viable backend", "cuDNN Frontend error")
+_HEADER = re.compile(r"(.*?) (?:attention )?kernel not used because:?\s*$", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Implementation:
+    """One implementation of attention.
+
+    name, title: in records and in tables. make: gives a fresh call, with whatever it needs imported and compiled at
+    its first use; the call keeps the mask of the last shape, which is made outside of what is timed from then on.
+    devices: where it runs. capabilities: names from environment.CAPABILITIES that it needs, the device's own not among
+    them. head_dims: the values of d that it takes; None: any. sdpa: the member of torch.nn.attention.SDPBackend that
+    it forces, and no other.
+    """
+
+    name: str
+    title: str
+    make: Callable[[], Call]
+    devices: tuple[str, ...] = ("cpu", "cuda")
+    capabilities: tuple[str, ...] = ()
+    head_dims: range | None = None
+    sdpa: str = ""
+
+    def lack(self, device: str, head_dim: int) -> str:
+        """Why it cannot run there, as far as that is known without asking torch; else empty."""
+        if device not in self.devices:
+            return f"{self.title} runs on {' and '.join(self.devices)}, not on {device}"
+        if self.head_dims is not None and head_dim not in self.head_dims:
+            allowed = f"a multiple of {self.head_dims.step} from {self.head_dims.start} to {self.head_dims[-1]}"
+            return f"{self.title} takes a head dimension of {allowed}, not {head_dim}"
+        return ""
+
+    def requires(self, device: str) -> tuple[str, ...]:
+        """The capabilities that a cell on this device needs beside the device's and the dtype's own."""
+        needs_gpu = ("cuda",) if device not in self.devices else ()
+        return (*needs_gpu, *self.capabilities)
+
+
+def _eager() -> Call:
+    from perfscribe.attention.eager import scaled_dot_product_attention
+
+    return _with_mask(scaled_dot_product_attention)
+
+
+def _compiled() -> Call:
+    import torch
+
+    from perfscribe.attention.eager import scaled_dot_product_attention
+
+    _keep_buffers()
+    return _with_mask(torch.compile(scaled_dot_product_attention, fullgraph=True, dynamic=False))
+
+
+def _with_mask(attention: Callable[..., Tensor]) -> Call:
+    """A call that hands `attention` a boolean mask (n, m), made once a shape."""
+    masks: dict[tuple[Any, ...], Tensor] = {}
+
+    def call(q: Tensor, k: Tensor, v: Tensor, is_causal: bool) -> Tensor:
+        return attention(q, k, v, _causal_mask(q, k, masks) if is_causal else None)
+
+    return call
+
+
+def _causal_mask(q: Tensor, k: Tensor, kept: dict[tuple[Any, ...], Tensor]) -> Tensor:
+    import torch
+
+    shape = (q.shape[-2], k.shape[-2], q.device)
+    if shape not in kept:
+        kept.clear()
+        kept[shape] = torch.ones(shape[:2], dtype=torch.bool, device=q.device).tril_()
+    return kept[shape]
+
+
+def _keep_buffers() -> None:
+    """Let compiled backward passes run several times over one forward pass, as timing them alone needs.
+
+    By default AOTAutograd lets backward overwrite what forward saved, and refuses retain_graph.
+    """
+    import torch._functorch.config
+
+    torch._functorch.config.donated_buffer = False
+
+
+def _tiled() -> Call:
+    from perfscribe.attention.tiled import FlashAttentionTorch
+
+    return lambda q, k, v, is_causal: FlashAttentionTorch.apply(q, k, v, is_causal)  # type: ignore[no-untyped-call, no-any-return]
+
+
+def _triton() -> Call:
+    from perfscribe.attention.triton_kernels import FlashAttentionTriton
+
+    return lambda q, k, v, is_causal: FlashAttentionTriton.apply(q, k, v, is_causal)  # type: ignore[no-untyped-call, no-any-return]
+
+
+def _sdpa(backend: str) -> Callable[[], Call]:
+    """Of torch.nn.functional.scaled_dot_product_attention, this one backend and no other."""
+
+    def make() -> Call:
+        from torch.nn import functional
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+
+        only = [SDPBackend.__members__[backend]]
+
+        def call(q: Tensor, k: Tensor, v: Tensor, is_causal: bool) -> Tensor:
+            with sdpa_kernel(only):
+                return functional.scaled_dot_product_attention(q, k, v, is_causal=is_causal)
+
+        return call
+
+    return make
+
+
+def _flex() -> Call:
+    import torch
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    _keep_buffers()
+    compiled = torch.compile(flex_attention, dynamic=False)
+    masks: dict[tuple[Any, ...], Any] = {}
+
+    def call(q: Tensor, k: Tensor, v: Tensor, is_causal: bool) -> Tensor:
+        shape = (q.shape[-2], k.shape[-2], q.device)
+        if is_causal and shape not in masks:
+            masks.clear()
+            # B and H are names of create_block_mask's own: none, one mask for all of them
+            masks[shape] = create_block_mask(_sees, None, None, shape[0], shape[1], device=str(q.device))
+        out: Tensor = compiled(q, k, v, block_mask=masks[shape] if is_causal else None)
+        return out
+
+    return call
+
+
+def _sees(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+    """FlexAttention's rule of a causal mask."""
+    return query >= key
+
+
+_OURS = range(16, 129, 8)
+_ALL = (
+    Implementation("eager", "PyTorch, eager", _eager),
+    Implementation("compiled", "PyTorch, compiled", _compiled),
+    Implementation("tiled", "tiles in PyTorch (ours)", _tiled, head_dims=_OURS),
+    Implementation("triton", "Triton (ours)", _triton, ("cuda",), capabilities=("triton",), head_dims=_OURS),
+    Implementation("sdpa_flash", "SDPA, flash", _sdpa("FLASH_ATTENTION"), sdpa="FLASH_ATTENTION"),
+    Implementation("sdpa_cudnn", "SDPA, cuDNN", _sdpa("CUDNN_ATTENTION"), ("cuda",), sdpa="CUDNN_ATTENTION"),
+    Implementation(
+        "sdpa_efficient",
+        "SDPA, memory-efficient",
+        _sdpa("EFFICIENT_ATTENTION"),
+        ("cuda",),
+        sdpa="EFFICIENT_ATTENTION",
+    ),
+    Implementation("sdpa_math", "SDPA, math", _sdpa("MATH"), sdpa="MATH"),
+    Implementation("flex", "FlexAttention, compiled", _flex, ("cuda",), capabilities=("triton",)),
+)
+IMPLEMENTATIONS = {one.name: one for one in _ALL}
+
+
+def named(name: str) -> Implementation:
+    """The implementation of this name; ValueError where there is none."""
+    if name not in IMPLEMENTATIONS:
+        raise ValueError(f"implementation {name!r}: expected one of {', '.join(IMPLEMENTATIONS)}")
+    return IMPLEMENTATIONS[name]
+
+
+def ours(device: str) -> str:
+    """Name of this project's own implementation for a device."""
+    return "triton" if device == "cuda" else "tiled"
+
+
+def make_call(name: str, device: str, dtype: torch.dtype, head_dim: int, is_causal: bool) -> Call:
+    """A fresh call of the implementation; Unsupported, with torch's own reason, where it cannot run so."""
+    chosen = named(name)
+    lacking = chosen.lack(device, head_dim)
+    if lacking:
+        raise Unsupported(lacking)
+    call = chosen.make()
+    if chosen.sdpa:
+        refusal = sdpa_refusal(call, device, dtype, head_dim, is_causal, chosen.sdpa)
+        if refusal:
+            raise Unsupported(refusal)
+    return call
+
+
+def sdpa_refusal(call: Call, device: str, dtype: torch.dtype, head_dim: int, is_causal: bool, backend: str = "") -> str:
+    """Why a forced backend of scaled_dot_product_attention refuses such tensors, in torch's words; else empty.
+
+    Asked by a small forward and backward pass. Errors of any other kind are raised.
+    """
+    import torch
+
+    shape = (1, 1, PROBED_LENGTH, head_dim)
+    q, k, v = (torch.randn(shape, device=device, dtype=dtype, requires_grad=True) for _ in range(3))
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        try:
+            out = call(q, k, v, is_causal)
+            torch.autograd.grad(out, (q, k, v), torch.ones_like(out))
+        except RuntimeError as error:
+            if not str(error).startswith(REFUSALS):
+                raise
+            return reason_from(str(error), [str(one.message) for one in told], backend)
+    return ""
+
+
+def reason_from(error: str, warned: Iterable[str], backend: str) -> str:
+    """What torch warned of for this backend, in one line, or else the first line of its error.
+
+    torch warns `<Backend> kernel not used because:` for each backend in turn and, after that, of each reason; of the
+    backends that were not asked for it says that they are disabled.
+    """
+    reasons: dict[str, None] = {}
+    wanted = False
+    for text in warned:
+        line = " ".join(re.sub(r"\(Triggered internally.*", "", text, flags=re.DOTALL).split())
+        header = _HEADER.match(line)
+        if header:
+            wanted = _backend_of(header[1]) == backend
+        elif wanted and line:
+            reasons[line.rstrip(".")] = None
+    return "; ".join(reasons) or (error.splitlines() or ["no reason given"])[0].rstrip(".")
+
+
+def _backend_of(words: str) -> str:
+    """The SDPBackend that torch's warning speaks of."""
+    known = {"flash": "FLASH_ATTENTION", "memory efficient": "EFFICIENT_ATTENTION", "cudnn": "CUDNN_ATTENTION"}
+    return next((name for word, name in known.items() if word in words.lower()), "")

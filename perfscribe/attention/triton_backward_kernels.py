@@ -1,0 +1,466 @@
+# mypy: disallow-untyped-defs=False, disallow-incomplete-defs=False, disallow-untyped-decorators=False
+"""Triton kernels of the backward pass: FlashAttention-2, algorithm 2 (arXiv 2307.08691), in one pass or in two.
+
+With P = exp(S - L) the tile of weights, computed again from scores S and log-sum-exp L, and D = rowsum(dO ∘ O):
+dV = Pᵀ dO, dS = P ∘ (dO Vᵀ - D), dK = dSᵀ Q, dQ = dS K, each times the scale of the scores where S carries it.
+
+dkdv_kernel holds a tile of keys, and works on transposed tiles (keys × queries), so that Pᵀ and dSᵀ are left factors of
+their products as they come from the registers. It gives dK and dV, and on request adds up dQ as well (one pass, five
+products). dq_kernel holds a tile of queries and gives dQ (second of two passes, seven products in both).
+
+L (in base 2) and D come from prepare_kernel, padded to whole tiles with L = ∞, D = 0: rows beyond the queries then
+weigh nothing without a mask.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from perfscribe.attention.triton_tiles import (
+    add_product,
+    product,
+    read_own_tile,
+    read_row_terms,
+    read_tile,
+    row_of_head,
+    write_tile,
+)
+
+LOG2_E = tl.constexpr(1.4426950408889634)
+
+
+@triton.jit
+def prepare_kernel(
+    out,
+    d_out,
+    logsumexp,
+    peaks,
+    deltas,
+    dq_sum,
+    stride_gb,
+    stride_gh,
+    stride_gn,
+    n_heads,
+    n_queries,
+    n_padded,
+    width,
+    ROWS: tl.constexpr,
+    COLS: tl.constexpr,
+    CLEAR_DQ: tl.constexpr,
+):
+    """The log-sum-exp in base 2 to peaks, and D = rowsum(dO ∘ O) to deltas, both (sequences, n_padded).
+
+    Grid: (n_padded / ROWS × sequences,). out is contiguous, d_out has strides. CLEAR_DQ: also set the rows of dq_sum
+    (sequences, n_padded, width) to zero, for a kernel that adds to them.
+    """
+    tiles = n_padded // ROWS
+    sequence = tl.program_id(0) // tiles
+    row = (tl.program_id(0) % tiles) * ROWS + tl.arange(0, ROWS)
+    col = tl.arange(0, COLS)
+    inside = row < n_queries
+    cell = inside[:, None] & (col < width)[None, :]
+    first = sequence.to(tl.int64) * n_queries
+    o = tl.load(out + first * width + row[:, None] * width + col[None, :], mask=cell, other=0.0).to(tl.float32)
+    d_rows = row_of_head(d_out, sequence // n_heads, sequence % n_heads, stride_gb, stride_gh, False)
+    do = tl.load(d_rows + row[:, None] * stride_gn + col[None, :], mask=cell, other=0.0).to(tl.float32)
+    peak = tl.load(logsumexp + first + row, mask=inside, other=float("inf"))
+    padded = sequence.to(tl.int64) * n_padded
+    tl.store(peaks + padded + row, peak * LOG2_E)
+    tl.store(deltas + padded + row, tl.sum(o * do, 1))
+    if CLEAR_DQ:
+        zero = tl.zeros([ROWS, COLS], dtype=tl.float32)
+        tl.store(dq_sum + padded * width + row[:, None] * width + col[None, :], zero, mask=(col < width)[None, :])
+
+
+@triton.jit
+def _walk_queries(
+    dk,
+    dv,
+    k,
+    v,
+    q_rows,
+    do_rows,
+    dq_rows,
+    peaks,
+    deltas,
+    sequence,
+    batch,
+    head,
+    dq_first,
+    low,
+    high,
+    key,
+    n_queries,
+    n_keys,
+    width,
+    stride_q,
+    stride_g,
+    factor,
+    BLOCK_M: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    TMA: tl.constexpr,
+    CAUSAL_MASK: tl.constexpr,
+    TAIL_MASK: tl.constexpr,
+    WHOLE_ROWS: tl.constexpr,
+    WHOLE_COLS: tl.constexpr,
+    DQ: tl.constexpr,
+    SPECIALISED: tl.constexpr,
+    PRECISION: tl.constexpr,
+    WIDEN: tl.constexpr,
+):
+    """Add what the queries low … high contribute to dk and dv of one tile of keys, and to dQ if asked for."""
+    row = tl.arange(0, BLOCK_M)
+    for start in tl.range(low, high, BLOCK_M, warp_specialize=SPECIALISED):
+        start = tl.multiple_of(start, BLOCK_M)
+        q = read_tile(
+            q_rows, batch, head, start, n_queries, width, stride_q, BLOCK_M, BLOCK_D, TMA, WHOLE_ROWS, WHOLE_COLS
+        )
+        peak = read_row_terms(peaks, sequence, start, BLOCK_M, TMA)
+        scores = product(k, tl.trans(q), PRECISION, WIDEN)
+        weights = tl.exp2(scores * factor - peak[None, :])
+        if CAUSAL_MASK:
+            weights = tl.where((key - start)[:, None] <= row[None, :], weights, 0.0)
+        if TAIL_MASK:
+            weights = tl.where((key < n_keys)[:, None], weights, 0.0)
+        do = read_tile(
+            do_rows, batch, head, start, n_queries, width, stride_g, BLOCK_M, BLOCK_D, TMA, WHOLE_ROWS, WHOLE_COLS
+        )
+        dv = add_product(dv, weights.to(do.dtype), do, PRECISION, WIDEN)
+        d_weights = product(v, tl.trans(do), PRECISION, WIDEN)
+        delta = read_row_terms(deltas, sequence, start, BLOCK_M, TMA)
+        d_scores = (weights * (d_weights - delta[None, :])).to(q.dtype)
+        dk = add_product(dk, d_scores, q, PRECISION, WIDEN)
+        if DQ == "tma":
+            dq_rows.atomic_add([dq_first + start, 0], product(tl.trans(d_scores), k, PRECISION, WIDEN))
+        elif DQ == "atomics":
+            col = tl.arange(0, BLOCK_D)
+            offset = (start + row)[:, None] * width + col[None, :]
+            dq = product(tl.trans(d_scores), k, PRECISION, WIDEN)
+            if WHOLE_COLS:
+                tl.atomic_add(dq_rows + offset, dq, sem="relaxed")
+            else:
+                tl.atomic_add(dq_rows + offset, dq, mask=(col < width)[None, :], sem="relaxed")
+    return dk, dv
+
+
+@triton.jit
+def dkdv_kernel(
+    q,
+    k,
+    v,
+    d_out,
+    peaks,
+    deltas,
+    dk,
+    dv,
+    dq_sum,
+    stride_qb,
+    stride_qh,
+    stride_qn,
+    stride_kb,
+    stride_kh,
+    stride_kn,
+    stride_vb,
+    stride_vh,
+    stride_vn,
+    stride_gb,
+    stride_gh,
+    stride_gn,
+    n_heads,
+    n_sequences,
+    n_queries,
+    n_padded,
+    n_keys,
+    width,
+    queries_per_split,
+    scale,
+    factor,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    SPLIT: tl.constexpr,
+    WHOLE_M: tl.constexpr,
+    WHOLE_N: tl.constexpr,
+    WHOLE_D: tl.constexpr,
+    TMA: tl.constexpr,
+    DQ: tl.constexpr,
+    SPECIALISED: tl.constexpr,
+    PRECISION: tl.constexpr,
+    WIDEN: tl.constexpr,
+):
+    """One tile of keys of one sequence against the queries of one split.
+
+    Grid: (tiles of keys × sequences, splits); the first keys, which most queries see when causal, come first. dk and
+    dv are (splits, sequences, n_keys, width); splits that a tile has no part in are left unwritten. peaks and deltas
+    are as prepare_kernel leaves them, or, for TMA, descriptors of them with boxes of 1 × BLOCK_M. DQ: "none", or how
+    dQ / scale is added to dq_sum, fp32: "tma" (dq_sum is a descriptor of (sequences × n_padded, width), its box
+    BLOCK_M × BLOCK_D) or "atomics" (a pointer). n_padded is a multiple of BLOCK_M.
+    """
+    tiles = tl.cdiv(n_keys, BLOCK_N)
+    sequence = tl.program_id(0) // tiles
+    first = (tl.program_id(0) % tiles) * BLOCK_N
+    batch = sequence // n_heads
+    head = sequence % n_heads
+    split = tl.program_id(1)
+
+    low = split * queries_per_split
+    high = tl.minimum(low + queries_per_split, n_queries)
+    if CAUSAL:
+        low = tl.maximum(low, (first // BLOCK_M) * BLOCK_M)
+    if SPLIT and not SPECIALISED and low >= high:
+        return
+    key = first + tl.arange(0, BLOCK_N)
+    k_tile = read_own_tile(
+        k, batch, head, first, n_keys, width, stride_kb, stride_kh, stride_kn,
+        BLOCK_N, BLOCK_D, TMA, SPECIALISED, WHOLE_N, WHOLE_D,
+    )  # fmt: skip
+    v_tile = read_own_tile(
+        v, batch, head, first, n_keys, width, stride_vb, stride_vh, stride_vn,
+        BLOCK_N, BLOCK_D, TMA, SPECIALISED, WHOLE_N, WHOLE_D,
+    )  # fmt: skip
+    q_rows = row_of_head(q, batch, head, stride_qb, stride_qh, TMA)
+    do_rows = row_of_head(d_out, batch, head, stride_gb, stride_gh, TMA)
+    padded = sequence.to(tl.int64) * n_padded
+    if not TMA:
+        peaks += padded
+        deltas += padded
+    dq_rows = dq_sum
+    if DQ == "atomics":
+        dq_rows = dq_sum + padded * width
+    dq_first = sequence * n_padded
+    dk_tile = tl.zeros([BLOCK_N, BLOCK_D], dtype=tl.float32)
+    dv_tile = tl.zeros([BLOCK_N, BLOCK_D], dtype=tl.float32)
+    if SPECIALISED:
+        dk_tile, dv_tile = _walk_queries(
+            dk_tile, dv_tile, k_tile, v_tile, q_rows, do_rows, dq_rows, peaks, deltas,
+            sequence, batch, head, dq_first,
+            low, high, key, n_queries, n_keys, width, stride_qn, stride_gn, factor, BLOCK_M, BLOCK_D, TMA,
+            CAUSAL, not WHOLE_N, WHOLE_M, WHOLE_D, DQ, True, PRECISION, WIDEN,
+        )  # fmt: skip
+    else:
+        # below the diagonal every query of a tile sees all the keys of this one
+        edge = low
+        if CAUSAL:
+            edge = tl.minimum(tl.maximum(low, tl.cdiv(first + BLOCK_N - 1, BLOCK_M) * BLOCK_M), high)
+            dk_tile, dv_tile = _walk_queries(
+                dk_tile, dv_tile, k_tile, v_tile, q_rows, do_rows, dq_rows, peaks, deltas,
+                sequence, batch, head, dq_first,
+                low, edge, key, n_queries, n_keys, width, stride_qn, stride_gn, factor, BLOCK_M, BLOCK_D, TMA,
+                True, not WHOLE_N, WHOLE_M, WHOLE_D, DQ, False, PRECISION, WIDEN,
+            )  # fmt: skip
+        dk_tile, dv_tile = _walk_queries(
+            dk_tile, dv_tile, k_tile, v_tile, q_rows, do_rows, dq_rows, peaks, deltas,
+            sequence, batch, head, dq_first,
+            edge, high, key, n_queries, n_keys, width, stride_qn, stride_gn, factor, BLOCK_M, BLOCK_D, TMA,
+            False, not WHOLE_N, WHOLE_M, WHOLE_D, DQ, False, PRECISION, WIDEN,
+        )  # fmt: skip
+    rows = (split * n_sequences + sequence).to(tl.int64) * n_keys
+    written = n_keys
+    if SPLIT:
+        written = tl.where(low < high, n_keys, 0)
+    whole: tl.constexpr = WHOLE_N and not SPLIT
+    write_tile(dk + rows * width, dk_tile * scale, first, written, width, BLOCK_N, BLOCK_D, whole, WHOLE_D)
+    write_tile(dv + rows * width, dv_tile, first, written, width, BLOCK_N, BLOCK_D, whole, WHOLE_D)
+
+
+@triton.jit
+def _walk_keys(
+    dq,
+    q,
+    do,
+    peak,
+    delta,
+    k_rows,
+    v_rows,
+    batch,
+    head,
+    low,
+    high,
+    query,
+    n_keys,
+    width,
+    stride_k,
+    stride_v,
+    factor,
+    BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    TMA: tl.constexpr,
+    CAUSAL_MASK: tl.constexpr,
+    TAIL_MASK: tl.constexpr,
+    WHOLE_COLS: tl.constexpr,
+    SPECIALISED: tl.constexpr,
+    PRECISION: tl.constexpr,
+    WIDEN: tl.constexpr,
+):
+    """Add what the keys low … high contribute to dq of one tile of queries."""
+    key = tl.arange(0, BLOCK_N)
+    for start in tl.range(low, high, BLOCK_N, warp_specialize=SPECIALISED):
+        start = tl.multiple_of(start, BLOCK_N)
+        k = read_tile(
+            k_rows, batch, head, start, n_keys, width, stride_k, BLOCK_N, BLOCK_D, TMA, not TAIL_MASK, WHOLE_COLS
+        )
+        scores = product(q, tl.trans(k), PRECISION, WIDEN)
+        weights = tl.exp2(scores * factor - peak[:, None])
+        if CAUSAL_MASK:
+            weights = tl.where((query - start)[:, None] >= key[None, :], weights, 0.0)
+        if TAIL_MASK:
+            weights = tl.where((n_keys - start) > key[None, :], weights, 0.0)
+        v = read_tile(
+            v_rows, batch, head, start, n_keys, width, stride_v, BLOCK_N, BLOCK_D, TMA, not TAIL_MASK, WHOLE_COLS
+        )
+        d_weights = product(do, tl.trans(v), PRECISION, WIDEN)
+        d_scores = (weights * (d_weights - delta[:, None])).to(k.dtype)
+        dq = add_product(dq, d_scores, k, PRECISION, WIDEN)
+    return dq
+
+
+@triton.jit
+def dq_kernel(
+    q,
+    k,
+    v,
+    d_out,
+    peaks,
+    deltas,
+    dq,
+    stride_qb,
+    stride_qh,
+    stride_qn,
+    stride_kb,
+    stride_kh,
+    stride_kn,
+    stride_vb,
+    stride_vh,
+    stride_vn,
+    stride_gb,
+    stride_gh,
+    stride_gn,
+    n_heads,
+    n_sequences,
+    n_queries,
+    n_padded,
+    n_keys,
+    width,
+    keys_per_split,
+    scale,
+    factor,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    SPLIT: tl.constexpr,
+    WHOLE_M: tl.constexpr,
+    WHOLE_N: tl.constexpr,
+    WHOLE_D: tl.constexpr,
+    TMA: tl.constexpr,
+    SPECIALISED: tl.constexpr,
+    PRECISION: tl.constexpr,
+    WIDEN: tl.constexpr,
+):
+    """One tile of queries of one sequence against the keys of one split: dq (splits, sequences, n_queries, width).
+
+    Grid and order as forward_kernel. n_padded is a multiple of BLOCK_M.
+    """
+    tiles = tl.cdiv(n_queries, BLOCK_M)
+    sequence = tl.program_id(0) // tiles
+    first = (tiles - 1 - tl.program_id(0) % tiles) * BLOCK_M
+    batch = sequence // n_heads
+    head = sequence % n_heads
+    split = tl.program_id(1)
+
+    low = split * keys_per_split
+    high = tl.minimum(low + keys_per_split, n_keys)
+    if CAUSAL:
+        high = tl.minimum(high, first + BLOCK_M)
+    if SPLIT and not SPECIALISED and low >= high:
+        return
+    query = first + tl.arange(0, BLOCK_M)
+    q_tile = read_own_tile(
+        q, batch, head, first, n_queries, width, stride_qb, stride_qh, stride_qn,
+        BLOCK_M, BLOCK_D, TMA, SPECIALISED, WHOLE_M, WHOLE_D,
+    )  # fmt: skip
+    do_tile = read_own_tile(
+        d_out, batch, head, first, n_queries, width, stride_gb, stride_gh, stride_gn,
+        BLOCK_M, BLOCK_D, TMA, SPECIALISED, WHOLE_M, WHOLE_D,
+    )  # fmt: skip
+    k_rows = row_of_head(k, batch, head, stride_kb, stride_kh, TMA)
+    v_rows = row_of_head(v, batch, head, stride_vb, stride_vh, TMA)
+    padded = sequence.to(tl.int64) * n_padded
+    result = tl.zeros([BLOCK_M, BLOCK_D], dtype=tl.float32)
+    if SPECIALISED:
+        # the compiler can halve rows that come through a descriptor, but not those that come through pointers
+        peak = tl.make_tensor_descriptor(peaks + padded, [n_padded], [1], [BLOCK_M]).load([first])
+        delta = tl.make_tensor_descriptor(deltas + padded, [n_padded], [1], [BLOCK_M]).load([first])
+        result = _walk_keys(
+            result, q_tile, do_tile, peak, delta, k_rows, v_rows, batch, head, low, high, query, n_keys, width,
+            stride_kn, stride_vn, factor, BLOCK_N, BLOCK_D, TMA, CAUSAL, not WHOLE_N, WHOLE_D, True,
+            PRECISION, WIDEN,
+        )  # fmt: skip
+    else:
+        peak = tl.load(peaks + padded + query)
+        delta = tl.load(deltas + padded + query)
+        edge = (n_keys // BLOCK_N) * BLOCK_N
+        if CAUSAL:
+            edge = tl.minimum(edge, (first // BLOCK_N) * BLOCK_N)
+        edge = tl.maximum(tl.minimum(edge, high), low)
+        result = _walk_keys(
+            result, q_tile, do_tile, peak, delta, k_rows, v_rows, batch, head, low, edge, query, n_keys, width,
+            stride_kn, stride_vn, factor, BLOCK_N, BLOCK_D, TMA, False, False, WHOLE_D, False, PRECISION, WIDEN,
+        )  # fmt: skip
+        if CAUSAL or not WHOLE_N:
+            result = _walk_keys(
+                result, q_tile, do_tile, peak, delta, k_rows, v_rows, batch, head, edge, high, query, n_keys, width,
+                stride_kn, stride_vn, factor, BLOCK_N, BLOCK_D, TMA, CAUSAL, not WHOLE_N, WHOLE_D, False,
+                PRECISION, WIDEN,
+            )  # fmt: skip
+    rows = (split * n_sequences + sequence).to(tl.int64) * n_queries
+    written = n_queries
+    if SPLIT:
+        written = tl.where(low < high, n_queries, 0)
+    whole: tl.constexpr = WHOLE_M and not SPLIT
+    write_tile(dq + rows * width, result * scale, first, written, width, BLOCK_M, BLOCK_D, whole, WHOLE_D)
+
+
+@triton.jit
+def sum_kernel(
+    parts,
+    out,
+    n_sequences,
+    n_rows,
+    n_part_rows,
+    width,
+    n_streamed,
+    rows_per_split,
+    n_splits,
+    scale,
+    ROWS: tl.constexpr,
+    COLS: tl.constexpr,
+    SEEN: tl.constexpr,
+):
+    """out = scale · the sum of the splits in which a tile of rows has a part, in their order, cast to out's dtype.
+
+    Grid: (tiles of rows × sequences,). parts (splits, sequences, n_part_rows, width) fp32, out (sequences, n_rows,
+    width). SEEN: "all" splits; "up_to" the row's own, as queries see keys; or "from" the row's own, as keys are seen.
+    rows_per_split is a multiple of ROWS; n_streamed is the length that was split.
+    """
+    tiles = tl.cdiv(n_rows, ROWS)
+    sequence = tl.program_id(0) // tiles
+    first = (tl.program_id(0) % tiles) * ROWS
+    row = first + tl.arange(0, ROWS)
+    col = tl.arange(0, COLS)
+    cell = (row < n_rows)[:, None] & (col < width)[None, :]
+    offset = row[:, None] * width + col[None, :]
+    begin = 0
+    end = n_splits
+    if SEEN == "up_to":
+        end = tl.minimum(n_splits, first // rows_per_split + 1)
+    if SEEN == "from":
+        begin = tl.where(first < n_streamed, first // rows_per_split, n_splits)
+    result = tl.zeros([ROWS, COLS], dtype=tl.float32)
+    for split in range(begin, end):
+        rows = (split * n_sequences + sequence).to(tl.int64) * n_part_rows
+        result += tl.load(parts + rows * width + offset, mask=cell, other=0.0)
+    target = out + sequence.to(tl.int64) * n_rows * width
+    tl.store(target + offset, (result * scale).to(out.dtype.element_ty), mask=cell)

@@ -1,0 +1,141 @@
+# mypy: disallow-untyped-defs=False, disallow-incomplete-defs=False, disallow-untyped-decorators=False
+"""Pieces that the Triton kernels share: tiles read from memory, and products of tiles.
+
+A tile is ROWS × COLS, COLS being the head dimension rounded up to a power of two. What lies beyond the tensor reads as
+zero. A source is either a host-side TMA descriptor of the whole (batch, heads, n, d) tensor, whose bounds the hardware
+checks, or a pointer to row 0 of one head.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def row_of_head(source, batch, head, stride_batch, stride_head, TMA: tl.constexpr):
+    """The source that read_tile takes: a descriptor as it is, a pointer moved to its head (64-bit arithmetic)."""
+    if TMA:
+        return source
+    else:
+        return source + batch.to(tl.int64) * stride_batch + head.to(tl.int64) * stride_head
+
+
+@triton.jit
+def read_tile(
+    source,
+    batch,
+    head,
+    start,
+    length,
+    width,
+    stride,
+    ROWS: tl.constexpr,
+    COLS: tl.constexpr,
+    TMA: tl.constexpr,
+    WHOLE_ROWS: tl.constexpr,
+    WHOLE_COLS: tl.constexpr,
+):
+    """Rows start … start + ROWS of one head; WHOLE_*: nothing of the tile lies outside, so that no mask is needed."""
+    if TMA:
+        return tl.reshape(source.load([batch, head, start, 0]), [ROWS, COLS])
+    else:
+        rows = start + tl.arange(0, ROWS)
+        cols = tl.arange(0, COLS)
+        pointers = source + rows[:, None] * stride + cols[None, :]
+        if WHOLE_ROWS and WHOLE_COLS:
+            return tl.load(pointers)
+        elif WHOLE_COLS:
+            return tl.load(pointers, mask=rows[:, None] < length, other=0.0)
+        elif WHOLE_ROWS:
+            return tl.load(pointers, mask=cols[None, :] < width, other=0.0)
+        else:
+            return tl.load(pointers, mask=(rows[:, None] < length) & (cols[None, :] < width), other=0.0)
+
+
+@triton.jit
+def read_row_terms(source, sequence, start, ROWS: tl.constexpr, TMA: tl.constexpr):
+    """One number a row, fp32, of rows start … start + ROWS: (ROWS,). No bounds: the terms are padded to whole tiles.
+
+    source: a descriptor of (sequences, rows) with a box of 1 × ROWS, or a pointer to row 0 of the sequence.
+    """
+    if TMA:
+        return tl.reshape(source.load([sequence, start]), [ROWS])
+    else:
+        return tl.load(source + start + tl.arange(0, ROWS))
+
+
+@triton.jit
+def read_own_tile(
+    source,
+    batch,
+    head,
+    start,
+    length,
+    width,
+    stride_batch,
+    stride_head,
+    stride,
+    ROWS: tl.constexpr,
+    COLS: tl.constexpr,
+    TMA: tl.constexpr,
+    SPECIALISED: tl.constexpr,
+    WHOLE_ROWS: tl.constexpr,
+    WHOLE_COLS: tl.constexpr,
+):
+    """The tile that a program keeps while others stream past it.
+
+    With warp specialisation it is read through a descriptor made here, from a pointer: the compiler halves the tile
+    between two groups of warps, and can halve the box of such a descriptor, but not that of one made on the host
+    (Triton 3.6 reads the whole box into half the buffer; 3.7 refuses).
+    """
+    if SPECIALISED:
+        first = source + batch.to(tl.int64) * stride_batch + head.to(tl.int64) * stride_head
+        one_head = tl.make_tensor_descriptor(
+            first, shape=[length, width], strides=[stride, 1], block_shape=[ROWS, COLS]
+        )
+        return one_head.load([start, 0])
+    else:
+        rows = row_of_head(source, batch, head, stride_batch, stride_head, TMA)
+        return read_tile(rows, batch, head, start, length, width, stride, ROWS, COLS, TMA, WHOLE_ROWS, WHOLE_COLS)
+
+
+@triton.jit
+def write_tile(
+    target,
+    tile,
+    start,
+    length,
+    width,
+    ROWS: tl.constexpr,
+    COLS: tl.constexpr,
+    WHOLE_ROWS: tl.constexpr,
+    WHOLE_COLS: tl.constexpr,
+):
+    """Write what of a tile lies inside (length, width), row-major from target, in the target's dtype."""
+    rows = start + tl.arange(0, ROWS)
+    cols = tl.arange(0, COLS)
+    pointers = target + rows[:, None] * width + cols[None, :]
+    value = tile.to(target.dtype.element_ty)
+    if WHOLE_ROWS and WHOLE_COLS:
+        tl.store(pointers, value)
+    else:
+        tl.store(pointers, value, mask=(rows[:, None] < length) & (cols[None, :] < width))
+
+
+@triton.jit
+def product(a, b, PRECISION: tl.constexpr, WIDEN: tl.constexpr):
+    """a b in fp32. WIDEN: the interpreter multiplies the bit patterns of bf16, so there the factors are made fp32."""
+    if WIDEN:
+        return tl.dot(a.to(tl.float32), b.to(tl.float32), input_precision="ieee")
+    else:
+        return tl.dot(a, b, input_precision=PRECISION)
+
+
+@triton.jit
+def add_product(total, a, b, PRECISION: tl.constexpr, WIDEN: tl.constexpr):
+    """total + a b in fp32, as product."""
+    if WIDEN:
+        return tl.dot(a.to(tl.float32), b.to(tl.float32), total, input_precision="ieee")
+    else:
+        return tl.dot(a, b, total, input_precision=PRECISION)

@@ -1,0 +1,1 @@
+"""Attention by eight implementations over length, head dimension and dtype (CS336: flash_benchmarking)."""

@@ -1,0 +1,153 @@
+"""The sentences that compare times: ours with PyTorch, with SDPA, with launches, with TF32, compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import pandas as pd
+
+from perfscribe.attention import backends
+from perfscribe.experiments.flash_benchmarking.joining import CANNOT_TELL, FASTER, SLOWER, counted
+from perfscribe.findings import CannotTell, need, one_setting
+from perfscribe.statistics import format_figure
+
+SETTING = ("dtype", "device")
+
+
+def numbers(rows: pd.DataFrame, *columns: str) -> pd.DataFrame:
+    """The rows in which all of these columns are figures, as floats; none where a column is not there."""
+    if rows.empty or not set(columns) <= set(rows.columns):
+        return rows.iloc[:0]
+    kept = rows[[all(isinstance(row[name], (int, float)) for name in columns) for _, row in rows.iterrows()]]
+    return kept.astype(dict.fromkeys(columns, float))
+
+
+def _at(row: pd.Series) -> str:
+    return f"N = {row['seq_len']}, d {row['head_dim']}, {row['dtype']}"
+
+
+def listed(parts: Iterable[str]) -> str:
+    """Clauses of one sentence."""
+    return "; ".join(parts)
+
+
+def _verdicts(found: Iterable[str]) -> str:
+    counts = counted(found)
+    return f"faster in {counts[FASTER]}, slower in {counts[SLOWER]}, cannot tell in {counts[CANNOT_TELL]}"
+
+
+def against_pytorch(rows: pd.DataFrame) -> str:
+    """Ours against eager attention, end to end, by dtype, and the problem with the largest advantage."""
+    both = need(numbers(rows, "eager_both_ms", "ours_both_ms"), 1, "problems that PyTorch and ours both ran")
+    parts = [
+        f"{dtype} on {device}, {len(group)} problems: {_verdicts(group['verdict'])}"
+        for (dtype, device), group in both.groupby(list(SETTING), sort=False)
+    ]
+    best = both.loc[(both["eager_both_ms"] / both["ours_both_ms"]).idxmax()]
+    factor = best["eager_both_ms"] / best["ours_both_ms"]
+    names = ", ".join(dict.fromkeys(both["ours"]))
+    return (
+        f"Against PyTorch's eager attention, end to end, ours ({names}) is: {listed(parts)}. The largest ratio is "
+        f"{factor:.3g} at {_at(best)}: {format_figure(best['eager_both_ms'])} against "
+        f"{format_figure(best['ours_both_ms'])} ms."
+    )
+
+
+def crossover(rows: pd.DataFrame) -> str:
+    """The length from which on ours is faster than eager attention at all longer ones, by dtype and head dimension."""
+    both = need(numbers(rows, "eager_both_ms", "ours_both_ms"), 3, "problems that PyTorch and ours both ran")
+    parts = []
+    for (dtype, device), group in both.groupby(list(SETTING), sort=False):
+        found = [f"d {d} {_from_length(curve)}" for d, curve in group.groupby("head_dim", sort=True)]
+        parts.append(f"{dtype} on {device}: {', '.join(found)}")
+    return f"Sequence length from which on ours is faster than eager at every longer one measured: {listed(parts)}."
+
+
+def _from_length(curve: pd.DataFrame) -> str:
+    """The first length of the last unbroken run of `faster`."""
+    start = None
+    for _, row in curve.sort_values("seq_len", ascending=False).iterrows():
+        if row["verdict"] != FASTER:
+            break
+        start = row["seq_len"]
+    return "at none" if start is None else f"from {start}"
+
+
+def against_flash(rows: pd.DataFrame, ours: Sequence[str]) -> str:
+    """Ours against the flash backend of SDPA, forward and backward, with the extremes of the ratios."""
+    parts = []
+    for one in ("forward", "backward"):
+        for name in ours:
+            both = numbers(rows, f"{name}_{one}_ms", f"sdpa_flash_{one}_ms")
+            for (dtype, device), group in both.groupby(list(SETTING), sort=False):
+                parts.append(_against_flash(group, name, one, f"{dtype} on {device}"))
+    if not parts:
+        raise CannotTell("no problem ran both with ours and with SDPA's flash backend")
+    return f"Ours against SDPA's flash backend: {listed(parts)}."
+
+
+def _against_flash(rows: pd.DataFrame, ours: str, one: str, setting: str) -> str:
+    ratios = rows[f"sdpa_flash_{one}_ms"] / rows[f"{ours}_{one}_ms"]
+    best, worst = rows.loc[ratios.idxmax()], rows.loc[ratios.idxmin()]
+    return (
+        f"{one}, {setting}, {len(rows)} problems: {_verdicts(rows[f'verdict_{one}'])}; flash / ours from "
+        f"{ratios.min():.3g} (N = {worst['seq_len']}, d {worst['head_dim']}) to {ratios.max():.3g} "
+        f"(N = {best['seq_len']}, d {best['head_dim']})"
+    )
+
+
+def launches(rows: pd.DataFrame) -> str:
+    """What launches add end to end, at the shortest and at the longest length."""
+    names = ("ours_both_ms", "ours_both_launched_ms", "eager_both_ms", "eager_both_launched_ms")
+    timed = need(numbers(rows, *names), 2, "problems timed with and without launches on a CUDA device")
+    chosen, setting = one_setting(timed, SETTING)
+    parts = []
+    for name, title in (("eager", "PyTorch"), ("ours", "ours")):
+        added = chosen[f"{name}_both_launched_ms"] / chosen[f"{name}_both_ms"]
+        shortest, longest = chosen["seq_len"].idxmin(), chosen["seq_len"].idxmax()
+        parts.append(
+            f"{title} takes {added[shortest]:.3g} times its device time at N = {chosen.loc[shortest, 'seq_len']}, "
+            f"{added[longest]:.3g} times at N = {chosen.loc[longest, 'seq_len']}"
+        )
+    return f"With launches, end to end ({setting}): {listed(parts)}."
+
+
+def precision(rows: pd.DataFrame) -> str:
+    """fp32 with TF32 products against true fp32, ours and eager."""
+    parts = []
+    for name, title in (("ours", "ours"), ("eager", "PyTorch")):
+        known = numbers(rows, f"{name}_both_ms")
+        if known.empty:
+            continue
+        place = ["device", "seq_len", "head_dim"]
+        wide = known.pivot_table(index=place, columns="dtype", values=f"{name}_both_ms", sort=False)
+        if {"fp32", "tf32"} <= set(wide.columns):
+            ratios = (wide["fp32"] / wide["tf32"]).dropna()
+            if not ratios.empty:
+                parts.append(f"{title} {ratios.min():.3g} to {ratios.max():.3g} times ({len(ratios)} problems)")
+    if not parts:
+        raise CannotTell("no problem ran both in fp32 and with TF32 products")
+    return f"True fp32 takes, end to end, against fp32 with TF32 products: {listed(parts)}."
+
+
+def sub_grid(cells: pd.DataFrame) -> str:
+    """Compiled eager attention and FlexAttention against eager and ours, where they were timed."""
+    place = ["device", "dtype", "seq_len", "head_dim"]
+    known = numbers(cells[cells["status"] == "ok"], "both_ms")
+    wide = known.pivot_table(index=place, columns="implementation", values="both_ms", sort=False)
+    parts = []
+    for name in ("compiled", "flex"):
+        for base in ("eager", "triton", "tiled"):
+            if {name, base} <= set(wide.columns):
+                ratios = (wide[name] / wide[base]).dropna()
+                if not ratios.empty:
+                    spread = f"{ratios.min():.3g} to {ratios.max():.3g}"
+                    parts.append(f"{title_of(name)} takes {spread} times {title_of(base)} ({len(ratios)} problems)")
+    if not parts:
+        raise CannotTell("neither compiled attention nor FlexAttention was measured")
+    return f"End to end: {listed(parts)}."
+
+
+def title_of(name: str) -> str:
+    """The title of an implementation."""
+    return backends.named(name).title

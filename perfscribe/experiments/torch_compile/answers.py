@@ -1,0 +1,185 @@
+"""The sentences that answer torch_compile's questions."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pandas as pd
+
+from perfscribe.experiments.torch_compile import published as beside
+from perfscribe.findings import CannotTell, need, one_setting
+from perfscribe.statistics import format_figure
+
+SETTING = ("backend", "dtype", "device", "batch")
+# The gain shrinks with size where the largest model's is smaller than the smallest's by more than this.
+MARGIN = 0.05
+
+
+def _numbers(rows: pd.DataFrame, column: str) -> pd.Series:
+    return rows[column].astype(float)
+
+
+def _span(low: str, high: str) -> str:
+    return low if low == high else f"{low} to {high}"
+
+
+def _range(values: pd.Series) -> str:
+    return _span(f"{values.min():.3g}×", f"{values.max():.3g}×")
+
+
+def _figures(values: pd.Series) -> str:
+    return _span(format_figure(values.min()), format_figure(values.max()))
+
+
+def _many(number: int, what: str) -> str:
+    return f"{number} {what}" + ("" if number == 1 else "s")
+
+
+def _compiled(rows: pd.DataFrame, implementation: str = "compiled") -> tuple[pd.DataFrame, str]:
+    """Rows of one setting without CUDA graphs (or with): of inductor where it was measured."""
+    chosen = rows[rows["implementation"] == implementation] if len(rows) else rows
+    of_inductor = chosen[chosen["backend"] == "inductor"] if len(chosen) else chosen
+    return one_setting(chosen if of_inductor.empty else of_inductor, SETTING)
+
+
+def _verdicts(rows: pd.DataFrame, phase: str) -> str:
+    found = Counter(rows[f"{phase}_verdict"])
+    parts = [f"{number} {verdict}" for verdict in ("faster", "slower", "cannot tell") if (number := found[verdict])]
+    return f"{phase.replace('_', ' ')} {', '.join(parts).replace('cannot tell', 'that cannot be told')}"
+
+
+def attention(rows: pd.DataFrame) -> str:
+    """How many shapes gain, and by how much at the shortest and the longest sequence."""
+    chosen, setting = _compiled(need(rows, 1, "shapes"))
+    parts = []
+    for length in dict.fromkeys((chosen["seq_len"].min(), chosen["seq_len"].max())):
+        at = chosen[chosen["seq_len"] == length]
+        parts.append(
+            f"at {length} forward {_range(_numbers(at, 'forward_speedup'))}, backward "
+            f"{_range(_numbers(at, 'backward_speedup'))}"
+        )
+    best = chosen.loc[_numbers(chosen, "both_speedup").idxmax()]
+    return (
+        f"Compiled against eager over {_many(len(chosen), 'shape')} ({setting}): {_verdicts(chosen, 'forward')}; "
+        f"{_verdicts(chosen, 'backward')}. Speed-up by sequence length: {'; '.join(parts)}. Both passes together gain "
+        f"most at length {best['seq_len']}, d_model {best['head_dim']}: {float(best['both_speedup']):.3g}× "
+        f"(interval {best['both_interval']})."
+    )
+
+
+def models(rows: pd.DataFrame, times: pd.DataFrame) -> str:
+    """Forward and full step of each model, and what of the step is not compiled."""
+    chosen, setting = _compiled(need(rows, 1, "models"))
+    listed = [
+        f"{row['size']} at {row['seq_len']}: forward {float(row['forward_speedup']):.3g}× ({row['forward_verdict']}), "
+        f"full step {float(row['full_step_speedup']):.3g}× ({row['full_step_verdict']})"
+        for _, row in chosen.iterrows()
+    ]
+    less = int((_numbers(chosen, "full_step_speedup") < _numbers(chosen, "forward_speedup")).sum())
+    same = times.loc[chosen.index]
+    share = _numbers(same, "compiled_optimizer_ms") / _numbers(same, "compiled_full_step_ms")
+    return (
+        f"Speed-up by compiling ({setting}): {'; '.join(listed)}. The full step gains less than its forward pass in "
+        f"{less} of {_many(len(chosen), 'model')}; the optimizer, which is not compiled, takes "
+        f"{_span(f'{share.min():.0%}', f'{share.max():.0%}')} of the compiled step."
+    )
+
+
+def trend(rows: pd.DataFrame) -> tuple[str, str]:
+    """Whether larger models gain less, as a write-up says."""
+    chosen, setting = _compiled(need(rows, 1, "models"))
+    length = chosen["seq_len"].mode().max()
+    at = need(chosen[chosen["seq_len"] == length].drop_duplicates("size"), 3, "sizes at one context")
+    gains = _numbers(at, "full_step_speedup")
+    listed = ", ".join(f"{gain:.3g}× ({size})" for gain, size in zip(gains, at["size"], strict=True))
+    text = f"Speed-up of the full step by size ({setting}, context {length}): {listed}."
+    claim = "A write-up (002) says that the relative gain decreases as models grow:"
+    if gains.iloc[-1] < gains.iloc[0] * (1 - MARGIN):
+        return f"{text} {claim} the largest model here gains less than the smallest.", "confirmed"
+    return f"{text} {claim} the largest model here does not gain less than the smallest.", "contradicted"
+
+
+def cuda_graphs(attention: pd.DataFrame, models: pd.DataFrame) -> str:
+    """What reduce-overhead adds to compiling alone, at the same shapes."""
+    sentences = []
+    for rows, name, keys, phase in (
+        (attention, "attention", ["seq_len", "head_dim"], "both"),
+        (models, "full steps of models", ["size", "seq_len"], "full_step"),
+    ):
+        sentence = _graphs_over_compiled(rows, name, [*keys, *SETTING], keys, f"{phase}_speedup")
+        sentences += [sentence] if sentence else []
+    if not sentences:
+        raise CannotTell("no shape was measured both with CUDA graphs and without; they need a CUDA device")
+    return " ".join(sentences) + " Both speed-ups are over eager in turns; each comes from a process of its own."
+
+
+def _graphs_over_compiled(rows: pd.DataFrame, name: str, same: list[str], keys: list[str], column: str) -> str:
+    if rows.empty:
+        return ""
+    plain, graphed = (rows[rows["implementation"] == how] for how in ("compiled", "cuda_graphs"))
+    both = graphed.merge(plain, on=same, suffixes=("_graphs", "_plain"))
+    if both.empty:
+        return ""
+    gain = _numbers(both, f"{column}_graphs") / _numbers(both, f"{column}_plain")
+    best = both.loc[gain.idxmax()]
+    where = ", ".join(f"{key} {best[key]}" for key in keys)
+    return (
+        f"With CUDA graphs the speed-up of {name} over eager is {_range(_numbers(both, f'{column}_graphs'))}, "
+        f"without {_range(_numbers(both, f'{column}_plain'))} ({_many(len(both), 'shape')}); they add most at {where}: "
+        f"{gain.max():.3g}×."
+    )
+
+
+def cost(rows: pd.DataFrame) -> str:
+    """Seconds of compilation, when they pay, and what was not compiled as one graph."""
+    chosen, setting = _compiled(need(rows, 1, "cells"))
+    parts = []
+    for name, of in (
+        ("attention", chosen[chosen["compiled"].str.startswith("attention")]),
+        ("whole models", chosen[chosen["compiled"].str.startswith("model")]),
+    ):
+        if of.empty:
+            continue
+        seconds = _numbers(of, "compile_s")
+        pays = pd.to_numeric(of["pays_after"], errors="coerce").dropna()
+        after = f"pays after {_figures(pays)} passes" if len(pays) else ""
+        never = len(of) - len(pays)
+        never_text = f"{'and never ' if after else 'pays never '}in {never} of {len(of)}" if never else ""
+        parts.append(f"{name} {_figures(seconds)} s, which " + " ".join(filter(None, (after, never_text))))
+    breaks, again = int(_numbers(rows, "graph_breaks").sum()), int(_numbers(rows, "recompiles").sum())
+    return (
+        f"Compiling from empty caches takes ({setting}) {'; '.join(parts)}. Over all {len(rows)} cells there were "
+        f"{_many(breaks, 'graph break')} and {_many(again, 'recompilation')}."
+    )
+
+
+def published(attention: pd.DataFrame, models: pd.DataFrame) -> str:
+    """Our speed-ups by inductor beside those that follow from published times of the same cells."""
+    parts = []
+    for rows, what, phases in (
+        (attention, "attention", ("forward", "backward")),
+        (models, "models", ("forward", "full_step")),
+    ):
+        parts += [
+            text for phase in phases for source in beside.SOURCES if (text := _against(rows, what, phase, source))
+        ]
+    if not parts:
+        raise CannotTell("no published time stands beside a cell that was measured here")
+    return "Speed-ups by compiling, here and there, at the same levels: " + "; ".join(parts) + "."
+
+
+def _against(rows: pd.DataFrame, what: str, phase: str, source: str) -> str:
+    names = [f"{variant}_{phase}_ms_{source}" for variant in beside.VARIANTS]
+    if rows.empty or not set(names) <= set(rows.columns):
+        return ""
+    rows = rows[rows["backend"] == "inductor"]
+    theirs = rows[names].apply(pd.to_numeric, errors="coerce")
+    known = theirs.notna().all(axis=1)
+    if not known.any():
+        return ""
+    there = theirs[known][names[0]] / theirs[known][names[1]]
+    here = _numbers(rows[known], f"eager_{phase}_ms") / _numbers(rows[known], f"compiled_{phase}_ms")
+    return (
+        f"{what}, {phase.replace('_', ' ')}, {beside.SOURCES[source]} ({_many(int(known.sum()), 'cell')}): "
+        f"{_range(here)} here ({', '.join(dict.fromkeys(rows['device']))}), {_range(there)} there"
+    )

@@ -1,0 +1,112 @@
+"""Runs nsys and leaves neither processes nor temporary files of it behind: guard.py TIMEOUT_S COMMAND [ARGUMENT ...]
+
+nsys puts its agent and the profiled program into sessions of their own, where a signal to the process group that
+started nsys does not reach them: after a time-out the program would go on using the GPU. This process adopts all that
+the command starts, and ends it when the command has ended, when it took too long, and when whoever started the guard
+has died (standard input closes). Linux; elsewhere it ends what it can see below it. The command's folder for temporary
+files (TMPDIR) is one of its own, which is removed.
+
+Exit status: the command's, 124 after a time-out, 128 + signal where one ended the command.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import psutil
+
+TIMED_OUT = 124
+POLL_S = 0.05
+# Variables of the profiled program that name files which nsys puts into /tmp and, where it is killed, leaves there.
+FILES_OF_NSYS = ("QUADD_INJECTION_CONFIG", "QUADD_CUDA_CONFIG")
+# Processes that nsys starts end by themselves shortly after it; its agent, where it does not, is ended.
+GRACE_S = 2.0
+
+
+def adopt_orphans() -> None:
+    """Make this process the parent of whatever below it loses its own."""
+    if sys.platform.startswith("linux"):
+        import ctypes
+
+        pr_set_child_subreaper = 36
+        ctypes.CDLL(None, use_errno=True).prctl(pr_set_child_subreaper, 1)
+
+
+def starter_is_gone() -> bool:
+    """Whether the other end of standard input was closed."""
+    readable, _, _ = select.select([0], [], [], 0)
+    return bool(readable) and not os.read(0, 1)
+
+
+def close_standard_input(*_: object) -> None:
+    """As if the starter had gone."""
+    with contextlib.suppress(OSError):
+        os.close(0)
+
+
+def end_all(grace_s: float) -> None:
+    """Wait a moment for every process below this one, then kill what is left, until there is none."""
+    kill_from = time.monotonic() + grace_s
+    while True:
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        left = psutil.Process().children(recursive=True)
+        if not left:
+            return
+        if time.monotonic() >= kill_from:
+            for process in left:
+                kill(process)
+        time.sleep(POLL_S)
+
+
+def kill(process: psutil.Process) -> None:
+    """Kill a process, and remove what nsys wrote for it."""
+    with contextlib.suppress(psutil.Error):
+        variables = process.environ()
+        process.kill()
+        for name in FILES_OF_NSYS:
+            if Path(variables.get(name, "")).name.startswith("injection_config_"):
+                Path(variables[name]).unlink(missing_ok=True)
+
+
+def run(timeout_s: float, command: Sequence[str], scratch: str) -> int:
+    """Run it to its end, or end it; the exit status."""
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, env={**os.environ, "TMPDIR": scratch})
+    deadline = time.monotonic() + timeout_s
+    while process.poll() is None:
+        if time.monotonic() >= deadline:
+            end_all(0.0)
+            return TIMED_OUT
+        try:
+            gone = starter_is_gone()
+        except OSError:
+            gone = True
+        if gone:
+            end_all(0.0)
+            return 128 + signal.SIGTERM
+        time.sleep(POLL_S)
+    end_all(GRACE_S)
+    return process.returncode if process.returncode >= 0 else 128 - process.returncode
+
+
+def main(timeout_s: float, command: Sequence[str]) -> int:
+    """Run it in a scratch folder; the exit status."""
+    adopt_orphans()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, close_standard_input)
+    with tempfile.TemporaryDirectory(prefix="nsys-", ignore_cleanup_errors=True) as scratch:
+        return run(timeout_s, command, scratch)
+
+
+if __name__ == "__main__":
+    sys.exit(main(float(sys.argv[1]), sys.argv[2:]))

@@ -1,0 +1,219 @@
+"""The Triton kernels against float64, in the process that test_flash_attention.py starts for this file.
+
+Not collected by name: whether Triton interprets kernels is settled when it is first imported, so these tests have a
+process of their own, with TRITON_INTERPRET=1 where there is no GPU. FLASH_PART=i/n takes every n-th case from the i-th.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+
+import pytest
+import torch
+
+from perfscribe.attention.eager import scaled_dot_product_attention
+from perfscribe.attention.triton_configs import KERNELS, Tile, using
+from perfscribe.attention.triton_kernels import INTERPRETED, FlashAttentionTriton
+
+DEVICE = "cpu" if INTERPRETED else "cuda"
+FP32, BF16, FP16 = torch.float32, torch.bfloat16, torch.float16
+HEAD_DIMS = (16, 24, 40, 64, 80, 128)
+SHAPES = ((1, 1), (1, 9), (9, 1), (17, 17), (64, 64), (70, 70), (130, 130), (33, 81), (81, 33))
+# relative to the norm of the right answer; the interpreter cuts bf16 off where hardware rounds
+TOLERANCE = {FP32: 6e-6, BF16: 1.2e-2 if INTERPRETED else 8e-3, FP16: 1e-3}
+PRODUCTS_TOLERANCE = {"ieee": 6e-6, "tf32x3": 2e-5, "tf32": 2e-3}
+SEQUENCE = (2,)
+
+
+@pytest.fixture(autouse=True)
+def poisoned_memory(monkeypatch):
+    """What the kernels ought to write is NaN before, so that what they leave out cannot pass for a zero."""
+    empty, empty_like = torch.empty, torch.empty_like
+
+    def poison(tensor):
+        return tensor.fill_(float("nan")) if tensor.is_floating_point() else tensor
+
+    monkeypatch.setattr(torch, "empty", lambda *args, **kwargs: poison(empty(*args, **kwargs)))
+    monkeypatch.setattr(torch, "empty_like", lambda *args, **kwargs: poison(empty_like(*args, **kwargs)))
+
+
+def part(cases):
+    """Every n-th case; of fewer than n cases one, so that some run in several parts and none is skipped."""
+    index, count = map(int, os.environ.get("FLASH_PART", "0/1").split("/"))
+    cases = list(cases)
+    return cases[index::count] or [cases[index % len(cases)]]
+
+
+def tiles(own, streamed, **kind):
+    """The same tile for all kernels; on a GPU the least that tensor cores take with the warps given."""
+    return {kernel: Tile(own, streamed, **kind) for kernel in KERNELS}
+
+
+def operands(n_queries, n_keys, d, dtype, leading=SEQUENCE, spread=1.0):
+    torch.manual_seed(n_queries * 1000 + n_keys + d)
+    made = [torch.randn(*leading, n, d, dtype=torch.float64) * spread for n in (n_queries, n_keys, n_keys)]
+    return [x.to(dtype).to(DEVICE) for x in made]
+
+
+def definition(q, k, v, causal, upstream):
+    """Output, log-sum-exp and gradients by eager attention in float64 on the CPU."""
+    q, k, v = (x.detach().cpu().double().requires_grad_() for x in (q, k, v))
+    mask = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool).tril() if causal else None
+    out = scaled_dot_product_attention(q, k, v, mask)
+    scores = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5
+    if causal:
+        scores = scores.masked_fill(~mask, float("-inf"))
+    gradients = torch.autograd.grad(out, (q, k, v), upstream.cpu().double())
+    return out, scores.logsumexp(-1), *gradients
+
+
+def check(q, k, v, causal, tolerance=None, upstream=None):
+    """Compare all five results; returns them."""
+    tolerance = TOLERANCE[q.dtype] if tolerance is None else tolerance
+    q, k, v = (x.detach().requires_grad_() for x in (q, k, v))
+    out = FlashAttentionTriton.apply(q, k, v, causal)
+    kept = [x for x in out.grad_fn.saved_tensors if x.shape == q.shape[:-1]]
+    assert len(kept) == 1 and kept[0].dtype == torch.float32
+    upstream = torch.randn_like(out) if upstream is None else upstream
+    gradients = torch.autograd.grad(out, (q, k, v), upstream)
+    results = (out, kept[0], *gradients)
+    names = ("output", "log-sum-exp", "dQ", "dK", "dV")
+    for name, got, right, like in zip(
+        names, results, definition(q, k, v, causal, upstream), (q, None, q, k, v), strict=True
+    ):
+        if like is not None:
+            assert (got.shape, got.dtype) == (like.shape, q.dtype), name
+        assert torch.isfinite(got).all(), name
+        limit = min(tolerance, 1e-4) if name == "log-sum-exp" else tolerance
+        error = (got.detach().cpu().double() - right).norm() / max(right.norm(), 0.1 * right.numel() ** 0.5)
+        assert error <= limit, f"{name}: relative error {error:.2e}, allowed {limit:.0e}"
+    return results
+
+
+@pytest.mark.parametrize(
+    ("shape", "causal", "dtype", "d"),
+    part(
+        (shape, causal, dtype, HEAD_DIMS[(i + j) % len(HEAD_DIMS)])
+        for i, (shape, causal) in enumerate(itertools.product(SHAPES, (False, True)))
+        for j, dtype in enumerate((FP32, BF16, FP16))
+    ),
+)
+def test_lengths_with_the_default_tiles(shape, causal, dtype, d):
+    check(*operands(*shape, d, dtype), causal)
+
+
+@pytest.mark.parametrize(
+    ("d", "causal", "dtype"), part(itertools.product(HEAD_DIMS, (False, True), (FP32, BF16, FP16)))
+)
+def test_head_dimensions_over_several_tiles(d, causal, dtype):
+    with using(tiles=tiles(32, 16, tma=False, stages=1)):
+        check(*operands(70, 70, d, dtype, leading=(1,)), causal)
+
+
+@pytest.mark.parametrize(
+    ("shape", "own", "streamed", "tma", "backward", "splits", "causal"),
+    part(
+        (shape, *tile, tma, backward, splits, causal)
+        for shape, tile, tma, backward, splits, causal in itertools.product(
+            ((81, 113), (113, 81), (96, 96)), ((32, 16), (16, 32)), (True, False), ("one_pass", "two_pass"),
+            (1, 3), (True, False),
+        )
+    ),
+)  # fmt: skip
+def test_every_variant(shape, own, streamed, tma, backward, splits, causal):
+    dtype = FP32 if INTERPRETED else BF16
+    chosen = tiles(own, streamed, tma=tma, stages=1)
+    with using(tiles=chosen, backward=backward, splits=dict.fromkeys(KERNELS, splits)):
+        check(*operands(*shape, 24, dtype, leading=(1,)), causal)
+
+
+@pytest.mark.parametrize(
+    ("n", "d", "splits", "causal"),
+    part(itertools.product((256, 300), (64, 128), (1, 2), (True, False))),
+)
+def test_specialised_tiles(n, d, splits, causal):
+    specialised = {
+        kernel: Tile(128, 64, specialised=True, warps=4, stages=2) for kernel in KERNELS if kernel != "one_pass"
+    }
+    with using(tiles=specialised, backward="two_pass", splits=dict.fromkeys(KERNELS, splits)):
+        check(*operands(n, n, d, BF16, leading=(1,)), causal)
+
+
+@pytest.mark.parametrize("dq_sum", part(["tma", "atomics"]))
+def test_ways_to_add_up_dq(dq_sum):
+    with using(dq_sum=dq_sum, backward="one_pass"):
+        check(*operands(200, 200, 40, BF16), True)
+
+
+@pytest.mark.parametrize("products", part(["ieee", "tf32x3", "tf32"]))
+@pytest.mark.parametrize("d", [64, 80])
+def test_precisions_of_fp32_products(products, d):
+    with using(float32_products=products):
+        check(*operands(130, 130, d, FP32), True, tolerance=PRODUCTS_TOLERANCE[products])
+
+
+@pytest.mark.parametrize("causal", part([True, False]))
+def test_batch_and_heads(causal):
+    check(*operands(40, 40, 16, FP32, leading=(2, 3)), causal)
+
+
+LAYOUTS = ("heads last", "every second row", "transposed", "expanded", "narrowed", "unaligned")
+
+
+@pytest.mark.parametrize(("layout", "tma"), part(itertools.product(LAYOUTS, (True, False))))
+def test_tensors_that_are_not_contiguous(layout, tma):
+    batch, heads, n, d = 2, 2, 24, 16
+    if layout == "heads last":
+        made = [x.transpose(1, 2) for x in operands(heads, heads, d, FP32, leading=(batch, n))]
+    elif layout == "every second row":
+        made = [x[..., ::2, :] for x in operands(2 * n, 2 * n, d, FP32, leading=(batch, heads))]
+    elif layout == "transposed":
+        made = [x.transpose(-2, -1) for x in operands(d, d, n, FP32, leading=(batch, heads))]
+    elif layout == "expanded":
+        made = [x.expand(batch, heads, n, d) for x in operands(n, n, d, FP32, leading=(batch, 1))]
+    elif layout == "narrowed":
+        made = [x[..., 8 : 8 + d] for x in operands(n, n, d + 16, FP32, leading=(batch, heads))]
+    else:
+        made = [x[..., 1 : 1 + d] for x in operands(n, n, d + 8, FP32, leading=(batch, heads))]
+    assert not made[0].is_contiguous()
+    with using(tiles=tiles(16, 16, tma=tma, stages=1)):
+        check(*made, True)
+        upstream = torch.randn(batch, n, heads, d, device=DEVICE).transpose(1, 2)
+        check(*operands(n, n, d, FP32, leading=(batch, heads)), True, upstream=upstream)
+
+
+@pytest.mark.parametrize("backward", part(["one_pass", "two_pass"]))
+def test_the_gradient_of_a_sum_which_has_stride_zero(backward):
+    q, k, v = (x.requires_grad_() for x in operands(33, 33, 16, FP32))
+    with using(backward=backward):
+        FlashAttentionTriton.apply(q, k, v, True).sum().backward()
+    *_, d_q, d_k, d_v = definition(q, k, v, True, torch.ones_like(q))
+    for got, right in ((q.grad, d_q), (k.grad, d_k), (v.grad, d_v)):
+        torch.testing.assert_close(got.cpu().double(), right, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("backward", part(["one_pass", "two_pass"]))
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_scores_far_from_zero(sign, causal, backward):
+    """Each near ±400: exp of what padded keys and rows would give overflows, and must not come into any result."""
+    q, k, v = operands(41, 41, 16, FP32)
+    q, k = q * 0.01 + 10, (k * 0.01 + 10) * sign
+    with using(backward=backward, tiles=tiles(32, 32, stages=1)):
+        check(q, k, v, causal, tolerance=1e-3)
+
+
+@pytest.mark.parametrize("backward", part(["one_pass", "two_pass"]))
+def test_keys_that_no_query_sees_get_zero_gradients(backward):
+    with using(backward=backward, splits=dict.fromkeys(KERNELS, 2), tiles=tiles(16, 16, stages=1)):
+        *_, d_k, d_v = check(*operands(40, 100, 16, FP32), True)
+    assert not d_k[:, 40:].any() and not d_v[:, 40:].any()
+
+
+def test_two_passes_give_the_same_bits_again():
+    inputs = operands(200, 200, 64, BF16)
+    upstream = torch.randn_like(inputs[0])
+    with using(backward="two_pass", splits=dict.fromkeys(KERNELS, 2)):
+        first, again = (check(*inputs, True, upstream=upstream) for _ in range(2))
+    assert all(torch.equal(one, other) for one, other in zip(first, again, strict=True))

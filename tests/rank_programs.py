@@ -1,0 +1,118 @@
+"""Programs that tests launch on ranks: some that work, some that fail, each in its own way."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import asdict
+
+
+def reduce(rank) -> float:
+    """The sum of all ranks' numbers, by a collective."""
+    import torch
+    import torch.distributed as dist
+
+    number = torch.tensor([float(rank.place.rank)])
+    dist.all_reduce(number)
+    return number.item()
+
+
+def works(arguments, rank):
+    import torch
+
+    drawn = torch.rand(1).item()
+    variables = {name: os.environ.get(name) for name in ("RANK", "LOCAL_RANK", "MASTER_PORT", "SLURM_PROCID", "KEPT")}
+    return {
+        "sum": reduce(rank),
+        "drawn": drawn,
+        "arguments": arguments,
+        "place": asdict(rank.place),
+        "threads": torch.get_num_threads(),
+        "variables": variables,
+        "pid": os.getpid(),
+    }
+
+
+def faulty(arguments, rank):
+    """Rank 1 fails as arguments["fault"] says, between two collectives; the others wait for it."""
+    reduce(rank)
+    if rank.place.rank == 1:
+        FAULTS[arguments["fault"]](arguments)
+    return reduce(rank)
+
+
+def _allocate(_):
+    import torch
+
+    torch.empty(2**50, dtype=torch.uint8)
+
+
+def _raise(_):
+    raise ValueError("a bad value\nand more lines")
+
+
+def _refuse(_):
+    from perfscribe.cells import Unsupported
+
+    raise Unsupported("needs a quantum computer")
+
+
+def _linger(arguments):
+    """Leave a process behind and fail."""
+    with open(arguments["pid_file"], "w") as out:
+        out.write(str(subprocess.Popen(["sleep", "123456"]).pid))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def hold_the_interpreter(_=None):
+    """Sleep in C without letting any other thread run Python."""
+    import ctypes
+
+    ctypes.PyDLL(None).sleep(123456)
+
+
+FAULTS = {
+    "raises": _raise,
+    "killed": lambda _: os.kill(os.getpid(), signal.SIGKILL),
+    "segfaults": lambda _: os.kill(os.getpid(), signal.SIGSEGV),
+    "exits": lambda _: os._exit(3),
+    "exits_politely": lambda _: sys.exit(4),
+    "hangs": lambda _: time.sleep(123456),
+    "holds_the_interpreter": hold_the_interpreter,
+    "out_of_memory": _allocate,
+    "bare_oom": lambda _: (_ for _ in ()).throw(MemoryError()),
+    "unsupported": _refuse,
+    "lingers": _linger,
+}
+
+
+def prints_garbage(arguments, rank):
+    os.write(1, b'\xff\xfe{"result": 1}\n\x00')
+    os.write(2, b"x" * 200_000)
+    print("\ud800 no newline", end="")
+    return reduce(rank)
+
+
+def returns_early(arguments, rank):
+    return None if rank.place.rank == 1 else reduce(rank)
+
+
+def gives(arguments, rank):
+    return {"nan": float("nan"), "object": object()}[arguments["what"]]
+
+
+def memory_limit(arguments, rank):
+    return resource.getrlimit(resource.RLIMIT_DATA)[0]
+
+
+def writes_pids_and_hangs(arguments, rank):
+    grandchild = subprocess.Popen(["sleep", "123456"])
+    with open(f"{arguments['folder']}/{rank.place.rank}", "w") as out:
+        out.write(f"{os.getpid()} {grandchild.pid}\n")
+    if rank.place.rank == 1:
+        hold_the_interpreter()
+    time.sleep(123456)

@@ -1,0 +1,168 @@
+"""The table of attention's implementations: each against float64, what each needs, and why one refuses."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+import torch
+from workspace import ROOT
+
+from perfscribe.attention import backends
+from perfscribe.cells import Unsupported
+
+ON_CPU = ("eager", "tiled", "sdpa_flash", "sdpa_math")
+CASES = [(name, causal) for name in (*ON_CPU, "compiled") for causal in (True, False)]
+
+
+@pytest.fixture
+def without_inductor(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """torch.compile without its compiler, which takes seconds for each shape; Dynamo and AOTAutograd stay."""
+    compiled = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda function, **how: compiled(function, backend="aot_eager", **how))
+    import torch._functorch.config as settings
+
+    kept = settings.donated_buffer
+    yield
+    settings.donated_buffer = kept
+    torch._dynamo.reset()
+
+
+def in_float64(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> torch.Tensor:
+    scores = q.double() @ k.double().mT / q.shape[-1] ** 0.5
+    if causal:
+        scores = scores.masked_fill(torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1), float("-inf"))
+    return torch.softmax(scores, dim=-1) @ v.double()
+
+
+@pytest.mark.parametrize(("name", "causal"), CASES)
+def test_output_and_gradients_are_those_of_float64(name: str, causal: bool, without_inductor: None) -> None:
+    call = backends.make_call(name, "cpu", torch.float32, 32, causal)
+    torch.manual_seed(0)
+    for length in (40, 33):  # a second shape: the mask kept from the first does not fit
+        leaves = [torch.randn(2, 3, length, 32, requires_grad=True) for _ in range(3)]
+        doubles = [leaf.detach().double().requires_grad_() for leaf in leaves]
+        d_out = torch.randn(2, 3, length, 32)
+        out, expected = call(*leaves, causal), in_float64(*doubles, causal)
+        torch.testing.assert_close(out.double(), expected, rtol=1e-4, atol=1e-5)
+        for once in range(2):  # backward again over one forward pass, as timing it alone does
+            got = torch.autograd.grad(out, leaves, d_out, retain_graph=True)
+            for gradient, want in zip(
+                got, torch.autograd.grad(expected, doubles, d_out.double(), retain_graph=True), strict=True
+            ):
+                torch.testing.assert_close(gradient.double(), want, rtol=1e-4, atol=1e-5, msg=f"{name}, pass {once}")
+
+
+def test_what_is_compiled_keeps_its_buffers_for_another_backward(without_inductor: None) -> None:
+    import torch._functorch.config as settings
+
+    for name in ("compiled", "flex"):
+        settings.donated_buffer = True
+        backends.named(name).make()
+        assert settings.donated_buffer is False
+
+
+def test_the_mask_is_made_once_a_shape() -> None:
+    seen: list[torch.Tensor | None] = []
+
+    def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+        seen.append(mask)
+        return v
+
+    call = backends._with_mask(attention)
+    for length, causal in ((4, True), (4, True), (4, False), (5, True), (4, True)):
+        tensor = torch.zeros(1, 1, length, 16)
+        call(tensor, tensor, tensor, causal)
+    assert seen[0] is seen[1] and seen[2] is None
+    assert seen[3] is not None and seen[3].shape == (5, 5) and seen[4] is not seen[0]
+    assert torch.equal(seen[0], torch.ones(4, 4).tril().bool())
+
+
+@pytest.mark.parametrize("name", [name for name, one in backends.IMPLEMENTATIONS.items() if "cpu" not in one.devices])
+def test_what_needs_a_gpu_says_so(name: str) -> None:
+    with pytest.raises(Unsupported, match="runs on cuda, not on cpu"):
+        backends.make_call(name, "cpu", torch.float32, 64, True)
+    assert "cuda" in backends.named(name).requires("cpu")
+    assert "cuda" not in backends.named(name).requires("cuda")
+
+
+@pytest.mark.parametrize("head_dim", [8, 20, 136])
+def test_ours_refuse_head_dimensions(head_dim: int) -> None:
+    with pytest.raises(Unsupported, match=f"multiple of 8 from 16 to 128, not {head_dim}"):
+        backends.make_call("tiled", "cpu", torch.float32, head_dim, True)
+    assert backends.named("eager").lack("cpu", head_dim) == ""
+
+
+def test_unknown_names_are_told_off() -> None:
+    with pytest.raises(ValueError, match="'flash3': expected one of eager, compiled"):
+        backends.named("flash3")
+
+
+def test_every_name_is_allowed_in_the_config() -> None:
+    import yaml
+
+    schema = yaml.safe_load((ROOT / "workflow" / "schemas" / "config.schema.yaml").read_text())
+    section = schema["properties"]["experiments"]["properties"]["flash_benchmarking"]["properties"]
+    assert set(section["implementation"]["items"]["enum"]) == set(backends.IMPLEMENTATIONS)
+
+
+# --- refusals ---------------------------------------------------------------------------------------------------
+
+# What torch 2.11 warns of, shortened: the kernel asked for cannot take the dtype, the others are switched off.
+WARNED = [
+    "Memory efficient kernel not used because: (Triggered internally at /pytorch/aten/sdp_utils.cpp:971.)",
+    "Memory Efficient attention has been runtime disabled. (Triggered internally at /pytorch/aten/sdp.h:559.)",
+    "Flash attention kernel not used because: (Triggered internally at /pytorch/aten/sdp_utils.cpp:973.)",
+    "Expected query, key and value to all be of dtype: {Half, BFloat16}. Got Query dtype: float, Key dtype: float. "
+    "(Triggered internally at /pytorch/aten/sdp_utils_cpp.h:91.)",
+    "cuDNN attention kernel not used because: (Triggered internally at /pytorch/aten/sdp_utils.cpp:975.)",
+    "cuDNN attention has been runtime disabled. (Triggered internally at /pytorch/aten/sdp_utils.cpp:570.)",
+]
+NO_KERNEL = "No available kernel. Aborting execution."
+
+
+def test_the_reason_is_that_of_the_backend_asked_for() -> None:
+    flash = backends.reason_from(NO_KERNEL, WARNED, "FLASH_ATTENTION")
+    assert flash.startswith("Expected query, key and value to all be of dtype: {Half, BFloat16}. Got Query")
+    assert "Triggered" not in flash and "disabled" not in flash
+    assert backends.reason_from(NO_KERNEL, WARNED, "CUDNN_ATTENTION") == "cuDNN attention has been runtime disabled"
+    assert backends.reason_from(NO_KERNEL, WARNED[:2], "FLASH_ATTENTION") == "No available kernel. Aborting execution"
+    assert backends.reason_from("", [], "FLASH_ATTENTION") == "no reason given"
+
+
+def refusing(error: Exception) -> backends.Call:
+    def call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, is_causal: bool) -> torch.Tensor:
+        import warnings
+
+        for text in WARNED:
+            warnings.warn(text, stacklevel=1)
+        raise error
+
+    return call
+
+
+def test_a_refusal_is_unsupported_and_other_errors_are_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = {"device": "cpu", "dtype": torch.float32, "head_dim": 32, "is_causal": True, "backend": "FLASH_ATTENTION"}
+    assert "{Half, BFloat16}" in backends.sdpa_refusal(refusing(RuntimeError(NO_KERNEL)), **asked)
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        backends.sdpa_refusal(refusing(RuntimeError("CUDA error: an illegal memory access")), **asked)
+    monkeypatch.setattr(backends, "_sdpa", None)
+    flash = backends.Implementation("f", "F", lambda: refusing(RuntimeError(NO_KERNEL)), sdpa="FLASH_ATTENTION")
+    monkeypatch.setitem(backends.IMPLEMENTATIONS, "sdpa_flash", flash)
+    with pytest.raises(Unsupported, match="Expected query"):
+        backends.make_call("sdpa_flash", "cpu", torch.float32, 32, True)
+
+
+def test_torch_itself_refuses_a_gpus_backend_on_the_cpu() -> None:
+    """The real thing: the error that torch raises where no backend is left begins as REFUSALS says."""
+    call = backends.named("sdpa_cudnn").make()
+    assert backends.sdpa_refusal(call, "cpu", torch.float32, 32, True, "CUDNN_ATTENTION").startswith(
+        "No viable backend"
+    )
+
+
+def test_the_table_is_read_without_torch() -> None:
+    code = "import sys; from perfscribe.attention import backends; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0

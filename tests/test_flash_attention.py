@@ -1,0 +1,219 @@
+"""Flash attention, tiled in PyTorch and in Triton: against float64, its arguments, its memory, its choices."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+from allocations import LiveBytes
+
+from perfscribe.attention import tiled
+from perfscribe.attention.eager import scaled_dot_product_attention
+from perfscribe.attention.tiled import FlashAttentionTorch
+
+HERE = Path(__file__).resolve().parent
+PARTS = 4
+NATIVE_PARTS = 8
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 6e-6, torch.bfloat16: 4e-3, torch.float16: 1e-3}
+
+
+def operands(n_queries, n_keys, d, dtype=torch.float32, leading=(2,)):
+    torch.manual_seed(n_queries + n_keys + d)
+    return [torch.randn(*leading, n, d).to(dtype).requires_grad_() for n in (n_queries, n_keys, n_keys)]
+
+
+def causal_mask(n, m):
+    return torch.ones(n, m, dtype=torch.bool).tril()
+
+
+@pytest.fixture
+def small_tiles(monkeypatch):
+    monkeypatch.setattr(tiled, "TILE", 16)
+
+
+@pytest.mark.parametrize("dtype", list(TOLERANCE))
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("shape", [(1, 1), (1, 9), (9, 1), (32, 32), (33, 50), (50, 33)])
+@pytest.mark.parametrize(("leading", "d"), [((2,), 16), ((2, 3), 24), ((1,), 80)])
+def test_torch_against_float64(small_tiles, leading, d, shape, causal, dtype):
+    q, k, v = operands(*shape, d, dtype, leading)
+    out = FlashAttentionTorch.apply(q, k, v, causal)
+    upstream = torch.randn_like(out)
+    got = (out, *torch.autograd.grad(out, (q, k, v), upstream, retain_graph=True))
+    wide = [x.detach().double().requires_grad_() for x in (q, k, v)]
+    mask = causal_mask(*shape) if causal else None
+    right = scaled_dot_product_attention(*wide, mask)
+    expected = (right, *torch.autograd.grad(right, wide, upstream.double()))
+    for one, other in zip(got, expected, strict=True):
+        error = (one.double() - other).norm() / max(other.norm(), 0.1 * other.numel() ** 0.5)
+        assert one.dtype == dtype and error <= TOLERANCE[dtype]
+    scores = (wide[0] @ wide[1].transpose(-2, -1) * d**-0.5).masked_fill(~mask if causal else torch.tensor(False), -1e9)
+    (kept,) = (x for x in out.grad_fn.saved_tensors if x.shape == q.shape[:-1])
+    torch.testing.assert_close(kept.double(), scores.logsumexp(-1), rtol=1e-5, atol=1e-5)
+
+
+def test_torch_takes_strides_and_the_gradient_of_a_sum(small_tiles):
+    q, k, v = (x.detach().transpose(1, 2).requires_grad_() for x in operands(3, 3, 16, leading=(2, 40)))
+    assert not q.is_contiguous()
+    got = torch.autograd.grad(FlashAttentionTorch.apply(q, k, v).sum(), (q, k, v))
+    expected = torch.autograd.grad(scaled_dot_product_attention(q, k, v).sum(), (q, k, v))
+    for one, other in zip(got, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_torch_allocates_no_matrix_of_scores():
+    n, d = 2048, 16
+    q, k, v = operands(n, n, d, leading=(1,))
+    with LiveBytes() as live:
+        FlashAttentionTorch.apply(q, k, v, True).sum().backward()
+    assert live.peak < 4 * n * n / 2  # half of one n × n matrix in fp32
+
+
+def test_backward_returns_one_value_for_each_argument():
+    q, k, v = operands(5, 5, 16)
+    out = FlashAttentionTorch.apply(q, k, v, False)
+    returned = FlashAttentionTorch.backward(out.grad_fn, torch.ones_like(out))
+    assert len(returned) == 4 and returned[3] is None
+
+
+BAD = {
+    "head dimension 12": (lambda: operands(4, 4, 12), "head dimension must be a multiple of 8 from 16 to 128, not 12"),
+    "head dimension 136": (lambda: operands(4, 4, 136), "not 136"),
+    "two dimensions": (lambda: operands(4, 4, 16, leading=()), r"Q \(4, 16\)"),
+    "ranks that differ": (
+        lambda: [*operands(4, 4, 16)[:2], operands(4, 4, 16, leading=(2, 1))[2]],
+        r"V \(2, 1, 4, 16\)",
+    ),
+    "no rows": (lambda: operands(0, 4, 16), r"may be empty: Q \(2, 0, 16\)"),
+    "keys and values that differ": (lambda: [*operands(4, 4, 16)[:2], operands(4, 5, 16)[2]], "same shape"),
+    "batches that differ": (lambda: [operands(4, 4, 16)[0], *operands(4, 4, 16, leading=(3,))[1:]], "batch and heads"),
+    "head dimensions that differ": (lambda: [operands(4, 4, 24)[0], *operands(4, 4, 16)[1:]], "same head dimension"),
+    "dtypes that differ": (
+        lambda: [operands(4, 4, 16)[0], *operands(4, 4, 16, torch.float16)[1:]],
+        r"one dtype, not Q torch\.float32, K torch\.float16",
+    ),
+    "integers": (lambda: [torch.ones(1, 4, 16, dtype=torch.int32)] * 3, r"dtype must be .*, not torch\.int32"),
+    "no tensor": (lambda: [None, *operands(4, 4, 16)[1:]], "Q must be a tensor, not NoneType"),
+    "another device": (lambda: [x.to("meta") for x in operands(4, 4, 16)], "device must be .*, not meta"),
+    "is_causal of another type": (lambda: [*operands(4, 4, 16), 1], "is_causal must be True or False, not 1"),
+}
+
+
+def implementations():
+    from perfscribe.attention.triton_kernels import FlashAttentionTriton
+
+    return {"torch": FlashAttentionTorch, "triton": FlashAttentionTriton}
+
+
+@pytest.mark.parametrize("implementation", ["torch", "triton"])
+@pytest.mark.parametrize("case", list(BAD))
+def test_bad_arguments_are_named(implementation, case):
+    make, message = BAD[case]
+    with pytest.raises(ValueError, match=message):
+        implementations()[implementation].apply(*make())
+
+
+def test_triton_refuses_the_cpu_unless_interpreted_and_float64():
+    with pytest.raises(ValueError, match="device must be cuda, not cpu"):
+        implementations()["triton"].apply(*operands(4, 4, 16))
+    with pytest.raises(ValueError, match=r"not torch\.float64"):
+        implementations()["triton"].apply(*operands(4, 4, 16, torch.float64))
+
+
+def run_kernels(interpret: bool, part: int, count: int) -> str:
+    """The cases of flash_kernels.py in a process of their own, for Triton reads TRITON_INTERPRET when imported."""
+    environment = os.environ | {"FLASH_PART": f"{part}/{count}", "OMP_NUM_THREADS": "1"}
+    environment.pop("TRITON_INTERPRET", None)
+    if interpret:
+        environment["TRITON_INTERPRET"] = "1"
+    options = ["-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, str(HERE / "flash_kernels.py")],
+        cwd=HERE.parent,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=540,
+    )
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+    return done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(PARTS))
+def test_triton_in_the_interpreter(part):
+    last = run_kernels(True, part, PARTS).strip().splitlines()[-1]
+    assert " passed" in last and "skipped" not in last
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device: the kernels run in the interpreter alone")
+def test_triton_natively():
+    """In several processes at once, for most of the time goes into compiling."""
+    with ThreadPoolExecutor(NATIVE_PARTS) as pool:
+        for printed in pool.map(lambda part: run_kernels(False, part, NATIVE_PARTS), range(NATIVE_PARTS)):
+            last = printed.strip().splitlines()[-1]
+            assert " passed" in last and "skipped" not in last
+
+
+class TestChoices:
+    """What triton_configs decides; it imports no triton."""
+
+    def test_using_restores_the_settings(self):
+        from perfscribe.attention import triton_configs as configs
+
+        before = configs.settings()
+        with pytest.raises(RuntimeError), configs.using(backward="two_pass") as changed:
+            assert configs.settings() is changed and changed.backward == "two_pass"
+            raise RuntimeError
+        assert configs.settings() is before
+        with pytest.raises(TypeError), configs.using(tile={}):
+            pass
+
+    def test_precision_follows_torch_unless_chosen(self):
+        from perfscribe.attention.triton_configs import float32_precision
+
+        before = torch.get_float32_matmul_precision()
+        try:
+            for torchs, ours in (("highest", "ieee"), ("high", "tf32"), ("medium", "tf32")):
+                torch.set_float32_matmul_precision(torchs)
+                assert (float32_precision(None), float32_precision("tf32x3")) == (ours, "tf32x3")
+        finally:
+            torch.set_float32_matmul_precision(before)
+
+    def test_two_passes_when_torch_must_be_deterministic(self):
+        from perfscribe.attention.triton_configs import backward_for
+
+        asked = (64, torch.bfloat16, "tf32", "one_pass")
+        assert backward_for(*asked) == "one_pass"
+        torch.use_deterministic_algorithms(True)
+        try:
+            assert backward_for(*asked) == "two_pass"
+        finally:
+            torch.use_deterministic_algorithms(False)
+
+    @pytest.mark.parametrize("length", [1, 511, 4096, 4097, 65536])
+    @pytest.mark.parametrize("sequences", [1, 16])
+    @pytest.mark.parametrize("causal", [True, False])
+    def test_splits_are_whole_tiles_and_only_where_programs_are_few(self, length, sequences, causal):
+        from perfscribe.attention.triton_configs import SHORTEST_SPLIT, split_length
+
+        programs = -(-length // 128) * sequences
+        rows = split_length(length, programs, 128, causal, 132, None)
+        splits = -(-length // rows)
+        assert rows % 128 == 0 and rows * splits >= length > rows * (splits - 1)
+        assert splits == 1 or rows >= SHORTEST_SPLIT
+        assert (splits > 1) == (programs < (264 if causal else 105.6) and length >= 2 * SHORTEST_SPLIT)
+        assert -(-length // split_length(length, programs, 128, causal, 132, 4)) <= 4
+
+    @pytest.mark.parametrize("wrong", [{"warps": 8}, {"own": 64}, {"tma": False}])
+    def test_specialised_tiles_that_triton_would_not_specialise(self, wrong):
+        from perfscribe.attention.triton_configs import Tile
+
+        with pytest.raises(ValueError, match="needs tma, 4 warps and 128 own rows"):
+            Tile(**{"own": 128, "streamed": 64, "specialised": True} | wrong)

@@ -1,0 +1,85 @@
+"""What bench/flash.py decides without a GPU: candidates, which tuned tiles a problem takes, and a bench that fails."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from bench import flash_tune  # noqa: E402
+from bench.flash_tune import Job, best_settings, job_from, searches, short, tile_of, with_splits  # noqa: E402
+
+JOB = Job("forward", 1, 4096, 64, "bf16", tile_of("128,64,4,3"))
+
+
+def result(ms, **changes):
+    job = dataclasses.replace(JOB, **changes)
+    return {"job": dataclasses.asdict(job), "ms": ms, "terms_ms": 0.5, "splits": 1}
+
+
+def test_short_forms_of_tiles_are_read_back():
+    for jobs in searches(quick=False):
+        for job in jobs:
+            assert tile_of(short(job.tile)) == job.tile
+            assert job_from(dataclasses.asdict(job)) == job
+
+
+def test_candidates_hold_the_defaults():
+    from perfscribe.attention.triton_configs import HALF
+
+    tried = {(job.d, job.kernel, job.tile) for jobs in searches(quick=True) for job in jobs}
+    for (width, _), tiles in HALF.items():
+        for kernel, tile in tiles.items():
+            assert (64 if width == "narrow" else 128, kernel, tile) in tried
+
+
+def test_the_two_best_tiles_are_tried_with_splits_where_programs_are_few():
+    results = [result(3.0), result(1.0, tile=tile_of("64,64,4,3")), result(2.0, tile=tile_of("128,64,4,2"))]
+    jobs = with_splits(sorted(results, key=lambda one: one["ms"]))
+    assert {short(job.tile) for job in jobs} == {"64,64,4,3", "128,64,4,2"}
+    assert {job.splits for job in jobs} == set(flash_tune.SPLITS)
+    assert not with_splits([result(1.0, heads=16, n=16384)])
+
+
+def test_settings_come_from_the_most_similar_problem_and_the_faster_backward():
+    found = [
+        result(2.0), result(1.0, tile=tile_of("64,64,4,3"), splits=4), result(9.0, n=65536),
+        result(4.0, kernel="one_pass", dq_sum="atomics"), result(2.0, kernel="dkdv"), result(1.0, kernel="dq"),
+        {"job": dataclasses.asdict(JOB), "failed": "it hangs"},
+    ]  # fmt: skip
+    settings = best_settings(found, 1, 4096, 64, "bf16")
+    assert short(settings["tiles"]["forward"]) == "64,64,4,3" and settings["splits"] == {"forward": 4}
+    assert (settings["backward"], settings["dq_sum"]) == ("two_pass", "atomics")  # 2.0 + 1.0 + 0.5 < 4.0
+    assert short(best_settings(found, 16, 16384, 64, "bf16")["tiles"]["forward"]) == "128,64,4,3"
+    assert "splits" not in best_settings(found, 1, 8192, 64, "bf16")
+    assert best_settings(found, 1, 4096, 128, "bf16") == {}
+
+
+@pytest.mark.parametrize(
+    ("served", "told"),
+    [
+        ("import time; time.sleep(60)", "it hangs"),
+        ("raise SystemExit(1)", "died"),
+        ("print('noise'); input(); print('{\"ms\": 1}', flush=True)", None),
+    ],
+)
+def test_a_candidate_that_hangs_or_kills_its_process_is_told_and_the_next_gets_another(monkeypatch, served, told):
+    monkeypatch.setattr(flash_tune, "PATIENCE_S", 3.0)
+    real = flash_tune.subprocess.Popen
+    monkeypatch.setattr(
+        flash_tune.subprocess, "Popen", lambda command, **kw: real([sys.executable, "-c", served], **kw)
+    )
+    bench = flash_tune.Bench()
+    try:
+        for _ in range(2):
+            answer = bench.run(JOB)
+            assert told in answer["failed"] if told else answer["ms"] == 1
+            if not told:
+                break
+    finally:
+        bench.stop()

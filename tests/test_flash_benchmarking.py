@@ -1,0 +1,436 @@
+"""flash_benchmarking: its cells, its check against float64, what it keeps, its tables and its sentences."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import flash_cells
+import pytest
+import torch
+import unmeasured
+
+from perfscribe import figures as f
+from perfscribe import graph_timing, plan
+from perfscribe import tables as t
+from perfscribe.attention import backends
+from perfscribe.cells import Cell, Unsupported
+from perfscribe.experiments.flash_benchmarking import (
+    claims,
+    columns,
+    correctness,
+    joining,
+    kernels,
+    limits,
+    measure,
+    passes,
+    present,
+    products,
+    rates,
+)
+from perfscribe.findings import CannotTell
+from perfscribe.partial import of_error
+from perfscribe.records import Record
+from perfscribe.tables import Table
+from perfscribe.timing import CUDA_EVENTS, Timing
+
+PROBLEM = {
+    "workload": "grid",
+    "device": "cpu",
+    "seq_len": 96,
+    "head_dim": 16,
+    "dtype": "fp32",
+    "batch": 1,
+    "heads": 2,
+    "causal": True,
+    "implementation": "eager",
+    "samples": 3,
+}
+
+# --- cells ------------------------------------------------------------------------------------------------------
+
+
+@cache
+def gpu_cells() -> list[Cell]:
+    return plan.planned_cells(unmeasured.raw_config(), "flash_benchmarking", "gpu")
+
+
+def test_the_gpu_grid_is_the_homeworks() -> None:
+    grid = [cell for cell in gpu_cells() if cell["workload"] == "grid"]
+    full = Counter(cell["implementation"] for cell in grid if cell["dtype"] in ("fp32", "bf16"))
+    assert {full[name] for name in ("eager", "triton", "sdpa_flash", "sdpa_cudnn", "sdpa_efficient")} == {80}
+    lengths = {cell["seq_len"] for cell in grid if cell["implementation"] == "triton"}
+    assert lengths == {2**power for power in range(7, 17)}
+    assert {cell["implementation"] for cell in grid if cell["dtype"] == "tf32"} == {"eager", "triton"}
+    assert {cell["seq_len"] for cell in grid if cell["implementation"] == "flex"} == {1024, 4096, 16384}
+    board = [cell for cell in gpu_cells() if cell["workload"] == "leaderboard"]
+    assert {tuple(cell[name] for name in ("heads", "seq_len", "head_dim", "dtype")) for cell in board} == {
+        (16, 16384, 64, "bf16")
+    }
+    assert {cell["dtype"] for cell in gpu_cells() if cell["workload"] == "matmul"} == {"fp32", "tf32", "bf16", "fp16"}
+
+
+def test_what_cells_need() -> None:
+    needs = {(c["implementation"], c["dtype"]): c.requires for c in gpu_cells() if c["workload"] == "grid"}
+    assert needs["triton", "bf16"] == ("cuda", "bf16", "triton")
+    assert needs["eager", "tf32"] == ("cuda", "tf32") and needs["sdpa_flash", "fp32"] == ("cuda",)
+    tiny = plan.planned_cells(unmeasured.raw_config(), "flash_benchmarking", "tiny")
+    on_cpu = {c["implementation"]: c.requires for c in tiny if c["device"] == "cpu" and c["workload"] == "grid"}
+    assert on_cpu["triton"] == ("cuda", "triton") and on_cpu["tiled"] == on_cpu["sdpa_flash"] == ()
+
+
+def test_the_costliest_cells_come_last() -> None:
+    by_cost = sorted((cell for cell in gpu_cells() if cell["workload"] == "grid"), key=lambda cell: cell.cost)
+    assert (by_cost[-1]["implementation"], by_cost[-1]["seq_len"], by_cost[-1]["dtype"]) in {
+        (name, 65536, "fp32") for name in ("eager", "sdpa_flash", "sdpa_cudnn", "sdpa_efficient")
+    }
+    assert by_cost[0]["seq_len"] == 128
+
+
+# --- measuring --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("implementation", ["eager", "tiled", "sdpa_flash", "sdpa_math"])
+def test_a_cell_is_measured_and_checked(implementation: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    folder = str(tmp_path / "site" / "data")
+    found = measure.run(Cell({**PROBLEM, "implementation": implementation}, data_folder=folder))
+    assert set(found.samples) == {"forward_ms", "backward_ms", "both_ms"} == set(found.timers)
+    assert {len(samples) for samples in found.samples.values()} == {3}
+    assert 0 < found.values["largest_relative_error"] < 1e-5
+    assert "calls_per_sample" not in found.values
+    taken = {"sdpa_flash": "FLASH_ATTENTION", "sdpa_math": "MATH"}
+    assert found.values.get("sdpa_backend") == taken.get(implementation)
+    assert os.environ["TRITON_CACHE_DIR"] == str(tmp_path / "site" / "cache" / "triton")
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "site" / "cache" / "inductor")
+
+
+def test_the_users_own_cache_folders_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", "/elsewhere")
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/elsewhere")
+    measure.keep_compiled_code("/site/data")
+    assert os.environ["TRITON_CACHE_DIR"] == os.environ["TORCHINDUCTOR_CACHE_DIR"] == "/elsewhere"
+
+
+def test_a_product_is_measured_and_checked() -> None:
+    factors = {"workload": "matmul", "device": "cpu", "dtype": "bf16", "matrix_size": 64, "samples": 3}
+    found = measure.run(Cell(factors))
+    assert len(found.samples["product_ms"]) == 3 and 1e-5 < found.values["relative_error"] < 1e-2
+
+
+def test_a_wrong_product_is_refused() -> None:
+    a, b = torch.randn(32, 32), torch.randn(32, 32)
+    with pytest.raises(ValueError, match="against float64, allowed 1e-09"):
+        products.compare(a, b, 1e-9)
+
+
+def test_ours_on_a_cpu_is_unsupported() -> None:
+    with pytest.raises(Unsupported, match="not on cpu"):
+        measure.run(Cell({**PROBLEM, "implementation": "triton"}))
+
+
+def wrong(name: str) -> Any:
+    """Attention with one mistake, the same in every run."""
+    from perfscribe.attention.eager import scaled_dot_product_attention
+
+    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        mask = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool).tril()
+        if name == "not causal":
+            return scaled_dot_product_attention(q, k, v)
+        if name == "last keys left out":
+            mask[:, 80:] = False
+        if name == "dq":  # right value, wrong gradient
+            q = q.detach() + 2 * (q - q.detach())
+        if name == "dk of the first key":
+            k = torch.cat([k[..., :1, :].detach(), k[..., 1:, :]], dim=-2)
+        return scaled_dot_product_attention(q, k, v, mask)
+
+    return attend
+
+
+@pytest.mark.parametrize("mistake", ["none", "not causal", "last keys left out", "dq", "dk of the first key"])
+def test_the_check_finds_mistakes(mistake: str) -> None:
+    torch.manual_seed(0)
+    leaves = tuple(torch.randn(1, 2, 96, 16, requires_grad=True) for _ in range(3))
+    check = correctness.Check(wrong(mistake), leaves, correctness.TOLERANCE["fp32"])
+    check.both()
+    if mistake == "none":
+        assert check.largest_error()["largest_relative_error"] < 1e-6
+        return
+    with pytest.raises(ValueError, match=r"is off by .* against float64, allowed 0\.0001"):
+        check.largest_error()
+
+
+def test_the_check_finds_what_is_not_a_number() -> None:
+    leaves = tuple(torch.randn(1, 1, 8, 16, requires_grad=True) for _ in range(3))
+    check = correctness.Check(lambda q, k, v: q * float("nan"), leaves, 0.1)
+    check.forward()
+    with pytest.raises(ValueError, match="output is off by nan"):
+        check.largest_error()
+
+
+def test_calls_work_on_copies_of_their_own() -> None:
+    inputs = tuple(torch.randn(1, 1, 8, 16) for _ in range(4))
+    problem = passes.Problem(backends.named("eager").make(), inputs, True)
+    first, second = problem.leaves(), problem.leaves()
+    pointers = {tensor.data_ptr() for tensor in (*first, *second, *inputs)}
+    assert len(pointers) == 10 and all(tensor.requires_grad and tensor.is_leaf for tensor in first)
+    backward = problem.backward()
+    once, again = backward(), backward()
+    assert all(torch.equal(a, b) for a, b in zip(once, again, strict=True))
+
+
+def test_what_was_measured_before_memory_ran_out_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    def backward(self: passes.Problem) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr(passes.Problem, "backward", backward)
+    with pytest.raises(torch.OutOfMemoryError) as raised:
+        passes.measure(PROBLEM)
+    found = of_error(raised.value)
+    assert found is not None and set(found.samples) == {"forward_ms"}
+
+
+class FakeGraphs:
+    """Graph replay without a GPU: 0.02 ms a call."""
+
+    def capture(self, make: Any, calls: int) -> Any:
+        from contextlib import nullcontext
+
+        for _ in range(calls):
+            make()()
+        return nullcontext(SimpleNamespace(replay_ms=lambda times: [0.0212345678 * calls] * times))
+
+
+def test_a_gpu_cell_keeps_replays_launches_and_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The order and names of what a CUDA cell measures, its device replaced."""
+    from perfscribe.experiments.flash_benchmarking import clocks
+
+    monkeypatch.setattr(passes, "clocks", lambda device, samples: clocks.Clocks(FakeGraphs(), samples))
+    timing = Timing([0.5] * 5, [0.6], CUDA_EVENTS, 0.0, 0.0)
+    monkeypatch.setattr(graph_timing, "time_device", lambda call, warmup, timed: replace(timing))
+    found = passes.measure({**PROBLEM, "samples": 10})
+    assert list(found.samples) == [
+        *("forward_ms", "forward_launched_ms", "backward_ms", "backward_launched_ms", "both_ms", "both_launched_ms")
+    ]
+    assert found.timers["forward_ms"] == "CUDA graph replay" and found.timers["both_launched_ms"] == "CUDA events"
+    assert found.samples["forward_ms"] == [0.021235] * 10  # five digits
+    assert list(found.warmup) == ["forward_ms", "backward_ms", "both_ms"]
+    assert found.values["calls_per_sample"] == "10 10 10" and "no_graph" not in found.values
+
+
+# --- kernels ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "shown", "backend"),
+    [
+        (
+            "void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<64, 128>, false>(pytorch_flash::Params)",
+            "pytorch_flash::flash_fwd_kernel",
+            "FLASH_ATTENTION",
+        ),
+        (
+            "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_64x128x64_4x1x1_kernel0_0",
+            "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob",
+            "CUDNN_ATTENTION",
+        ),
+        (
+            "fmha_cutlassF_bf16_aligned_64x64_rf_sm80(PyTorchMemEffAttention::AttentionKernel<bf16>::Params)",
+            "fmha_cutlassF_bf16_aligned_64x64_rf_sm80",
+            "EFFICIENT_ATTENTION",
+        ),
+        ("aten::_scaled_dot_product_attention_math", "aten::_scaled_dot_product_attention_math", "MATH"),
+        ("forward_kernel", "forward_kernel", kernels.NOT_SEEN),
+    ],
+)
+def test_kernels_are_recognised_by_their_names(name: str, shown: str, backend: str) -> None:
+    assert kernels.short(name) == shown
+    assert kernels.backend_of([name]) == backend
+
+
+def test_only_kernels_of_a_trace_count() -> None:
+    def event(name: str, device: str, us: float) -> Any:
+        return SimpleNamespace(
+            name=name, device_type=f"DeviceType.{device}", time_range=SimpleNamespace(elapsed_us=lambda: us)
+        )
+
+    trace = [
+        event("cudaLaunchKernel", "CPU", 9),
+        event("Memset (Device)", "CUDA", 5),
+        event("a", "CUDA", 2),
+        event("b", "CUDA", 3),
+        event("a", "CUDA", 2),
+    ]
+    assert kernels._times(trace, on_gpu=True).most_common() == [("a", 4), ("b", 3)]
+
+
+# --- tables and sentences -----------------------------------------------------------------------------------------
+
+
+@cache
+def gpu_tables() -> dict[str, Table]:
+    return {table.id: table for table in present.tables({"flash_benchmarking": flash_cells.gpu_site()})}
+
+
+@cache
+def told() -> dict[str, Any]:
+    return {finding.id: finding for finding in present.findings(gpu_tables())}
+
+
+def row(table: str, **levels: Any) -> Any:
+    frame = gpu_tables()[table].frame
+    for name, level in levels.items():
+        frame = frame[frame[name] == level]
+    assert len(frame) == 1
+    return frame.iloc[0]
+
+
+def test_the_homeworks_table_puts_pytorch_beside_ours() -> None:
+    levels = {"seq_len": 4096, "head_dim": 64, "dtype": "bf16"}
+    found = row("cs336.flash_benchmarking", **levels)
+    expected = flash_cells.times_ms({**levels, "heads": 1, "implementation": "triton"})
+    assert found["ours_forward_ms"] == pytest.approx(expected["forward"])
+    assert found["ours_both_ms"] == pytest.approx(expected["both"])
+    assert found["speedup"] == pytest.approx(flash_cells.ratio("eager", "triton", {**levels, "heads": 1}))
+    assert found["verdict"] == "faster" and found["ours"] == "Triton" and found["ours_both_ms_n"] == 10
+    dtypes = gpu_tables()["cs336.flash_benchmarking"].frame.query("seq_len == 4096 and head_dim == 64")["dtype"]
+    assert list(dtypes) == ["fp32", "tf32", "bf16"]  # TF32 stands beside fp32
+
+
+def test_a_cell_out_of_memory_leaves_its_forward_and_says_so() -> None:
+    found = row("cs336.flash_benchmarking", seq_len=65536, head_dim=64, dtype="fp32")
+    assert found["status"] == "ok" and found["eager_backward_ms"] == "oom" == found["eager_both_ms"]
+    assert isinstance(found["eager_forward_ms"], float) and isinstance(found["ours_both_ms"], float)
+    assert found["speedup"] == "no figure of eager" and found["verdict"] == "cannot tell"
+    assert "PyTorch, eager: oom, asked for 16.0 GiB, 8.00 GiB free" in found["flags"]
+
+
+def test_rates_follow_the_convention() -> None:
+    levels = {"seq_len": 16384, "head_dim": 128, "dtype": "bf16"}
+    found = row("cs336.flash_rates", **levels)
+    ms = flash_cells.times_ms({**levels, "heads": 1, "implementation": "triton"})
+    forward = 4 * 16384**2 * 128 / 2
+    assert found["triton_forward_tflop_per_s"] == pytest.approx(forward / ms["forward"] / 1e9)
+    assert found["triton_backward_tflop_per_s"] == pytest.approx(2.5 * forward / ms["backward"] / 1e9)
+    assert found["matmul_tflop_per_s"] == pytest.approx(flash_cells.PRODUCTS["bf16"])
+    share = 100 * found["triton_forward_tflop_per_s"] / flash_cells.PRODUCTS["bf16"]
+    assert found["share_forward_percent"] == pytest.approx(share)
+    board = {"batch": 1, "heads": 16, "seq_len": 16384, "head_dim": 64, "causal": True}
+    assert rates.flop(board, "both") == pytest.approx(1.9241e12, rel=1e-4)
+
+
+def test_products_stand_beside_the_data_sheet() -> None:
+    found = row("cs336.flash_matmul", dtype="bf16")
+    assert found["tflop_per_s"] == pytest.approx(780) and found["printed_tflop_per_s"] == 989
+    assert found["share_percent"] == pytest.approx(100 * 780 / 989)
+
+
+def test_published_figures_stand_beside_their_problem() -> None:
+    found = row("cs336.flash_published", seq_len=16384, head_dim=64, dtype="bf16", implementation="triton")
+    assert found["forward_ms_brandon-snider"] == 0.308 and found["forward_backward_ms_yyin-dev"] == 2.289
+    eager = row("cs336.flash_published", seq_len=65536, head_dim=64, dtype="fp32", implementation="eager")
+    assert eager["forward_ms_cs336-writeup-002"] == "OOM" and eager["status"] == "oom"
+    assert isinstance(eager["forward_with_launches_ms"], float)
+
+
+def test_the_leaderboard_holds_every_entry() -> None:
+    frame = gpu_tables()["cs336.flash_leaderboard"].frame
+    entries = frame[frame["hardware"] == "H100"]
+    assert len(entries) == 8 and entries.iloc[0]["both_ms"] == 5.364
+    assert entries.iloc[0]["entry"] == "Herman Brunborg"
+    assert entries.iloc[0]["tflop_per_s"] == pytest.approx(358.7, rel=1e-3)
+    assert list(frame["entry"])[:2] == ["here: PyTorch, eager", "here: Triton (ours)"]
+
+
+def test_every_sentence_is_computed_on_a_gpu_site() -> None:
+    assert {finding.verdict for finding in told().values()} <= {"answered", "confirmed", "contradicted"}
+    assert not [finding.text for finding in told().values() if "could not" in finding.text]
+
+
+@pytest.mark.parametrize(
+    ("finding", "said"),
+    [
+        ("pytorch", "bf16 on cuda, 40 problems: faster in 40, slower in 0, cannot tell in 0"),
+        ("pytorch", "fp32 on cuda, 36 problems"),  # four ran out of memory
+        ("crossover", "bf16 on cuda: d 16 from 128"),
+        ("sdpa", "forward, bf16 on cuda, 40 problems"),
+        ("oom", "ran out of memory in 6 of 88 problems: fp32 on cuda at N = 65536; tf32 on cuda at N = 65536"),
+        ("peak", "SDPA, cuDNN 599 TFLOP/s (77% of the product's, N = 65536, d 128)"),
+        ("launches", "ours takes 5 times its device time at N = 128, 1 times at N = 65536"),
+        ("precision", "PyTorch 2.46 to 4.99 times (6 problems)"),
+        ("compiled", "FlexAttention, compiled takes 1.08 to 1.65 times Triton (ours) (3 problems)"),
+        ("backends", "took the backend asked for in 160 of 160 cells. Refused: SDPA, flash, fp32, 40 cells: Expected"),
+        ("leaderboard", "Ours takes 4.54 ms, place 1 of 9 among the published entries, whose fastest takes 5.36 ms"),
+    ],
+)
+def test_what_the_sentences_say(finding: str, said: str) -> None:
+    assert said in told()[f"cs336.flash_{finding}"].text
+
+
+def test_a_backend_that_was_not_asked_for_is_told() -> None:
+    frame = gpu_tables()["cs336.flash_cells"].frame.copy()
+    some = frame.index[(frame["implementation"] == "sdpa_cudnn") & (frame["status"] == "ok")][:3]
+    frame.loc[some, "sdpa_backend"] = "MATH"
+    assert "in 157 of 160 cells (SDPA, cuDNN: MATH, 3 cells)" in limits.sdpa(frame)
+
+
+def test_claims_are_compared_with_launches() -> None:
+    rows = gpu_tables()["cs336.flash_benchmarking"].ok
+    known = columns.published_figures("flash_benchmarking")
+    # brandon-snider: Triton slower than PyTorch in fp32 at 2048 with d 128; here by the models always faster
+    text, verdict = claims.directions(rows, known, {"brandon-snider": "brandon-snider"})
+    assert verdict == "contradicted" and "in 73 of 74 problems (not at N = 2048 with d 128 in fp32)" in text
+    agreeing = rows[(rows["seq_len"] == 16384) & (rows["dtype"] == "bf16")]
+    h100 = {name: name for name in ("brandon-snider", "yyin-dev")}
+    text, verdict = claims.directions(agreeing, known, h100)
+    assert verdict == "confirmed" and "as in yyin-dev in 1 of 1 problems" in text
+    freed = rows[rows["seq_len"] == 65536].copy()
+    freed["eager_both_ms"] = 1.0
+    assert "and 4 for which it prints OOM ran here" in claims.directions(freed, known, columns.SOURCES)[0]
+    with pytest.raises(CannotTell, match="no problem ran on a CUDA device"):
+        claims.directions(rows[rows["device"] == "cpu"], known, columns.SOURCES)
+
+
+@pytest.mark.parametrize(
+    ("base", "other", "verdict"),
+    [
+        ([[2.0, 2.1]], [[1.0, 1.1]], "faster"),
+        ([[1.0, 1.1]], [[2.0, 2.1]], "slower"),
+        ([[1.0, 1.2]], [[1.1, 1.3]], "cannot tell"),
+        ([[1.0], [1.2]], [[1.1], [0.9]], "cannot tell"),
+        ([[2.0 + 0.01 * n] for n in range(6)], [[1.0 + 0.01 * n] for n in range(6)], "faster"),
+        # six rounds: the interval of the ratio, though single samples overlap
+        ([[2.0, 2.0, 1.0] for _ in range(6)], [[1.5, 1.5, 2.5] for _ in range(6)], "faster"),
+    ],
+)
+def test_verdicts(base: list[list[float]], other: list[list[float]], verdict: str) -> None:
+    assert joining.judged(base, other) == verdict
+
+
+def test_a_row_joins_what_belongs_together() -> None:
+    cells = [
+        Record("x", {**PROBLEM, "implementation": name}, "ok", "", "measured", samples={"forward_ms": [[1.0, 2.0]]})
+        for name in ("eager", "tiled")
+    ]
+    cells.append(Record("x", {**PROBLEM, "implementation": "triton"}, "unsupported", "no CUDA device", "measured"))
+    (found,) = joining.joined(cells)
+    assert found.ok and found.flags == ["Triton (ours): unsupported, no CUDA device"]
+    assert joining.median_ms(found, "ours", "forward_ms") == 1.5 and joining.median_ms(found, "triton", "x") is None
+    column = joining.of_cell("triton", t.median("forward_ms", "F"))
+    assert column.get(found) == "unsupported" and joining.of_cell("flex", column).get(found) == "not planned"
+
+
+def test_figures_mark_where_memory_ran_out(tmp_path: Path) -> None:
+    drawn = {figure.id: figure for figure in present.figures(gpu_tables())}
+    assert tuple(drawn) == present.FIGURES
+    f.write(drawn["cs336.flash_time_fp32"], tmp_path, "foot")
+    svg = (tmp_path / "cs336.flash_time_fp32.svg").read_text()
+    assert svg.count("<!-- OOM -->") == 2 and "<!-- d = 128, fp32 on cuda -->" in svg
+    assert "FlexAttention" not in svg and "<!-- 64k -->" in svg

@@ -1,0 +1,104 @@
+"""The Triton kernels compile for Hopper on a machine without a GPU, fit it, and use what they are written for."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+SHARED_LIMIT_BYTES = 227 * 1024
+SPILL_LIMIT_BYTES = 128  # a few registers: one pass at d = 128 needs all 255, and some of its addresses go to memory
+SPECIALISED = {"own": 128, "streamed": 64, "warps": 4, "stages": 2, "specialised": True}
+NAMES = {"forward": "forward_kernel", "one_pass": "dkdv_kernel", "dkdv": "dkdv_kernel", "dq": "dq_kernel"}
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="no triton here"),
+]
+
+
+def compiled(tmp_path, cases, capability=90):
+    """Kernels that bench/flash_compile.py made, a list for each case; TRITON_INTERPRET must not be set there."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, str(HERE.parent / "bench" / "flash_compile.py"), str(capability), json.dumps(cases)],
+        env=environment | {"TRITON_CACHE_DIR": str(tmp_path), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert not [row for row in rows if "failed" in row]
+    return [[row for row in rows if row["case"] == index] for index in range(len(cases))]
+
+
+def attention_kernels(kernels):
+    return [kernel for kernel in kernels if kernel["kernel"] in NAMES.values()]
+
+
+def check_fits(kernel):
+    assert kernel["shared_bytes"] <= SHARED_LIMIT_BYTES, kernel
+    assert kernel["spilled_bytes"] <= SPILL_LIMIT_BYTES, kernel
+
+
+@pytest.mark.parametrize("d", [64, 128])
+def test_the_default_tiles_of_bf16(tmp_path, d):
+    cases = [{"pass": "forward", "d": d, "n": [n, n]} for n in (4096, 16384)]
+    cases += [
+        {"pass": "backward", "backward": variant, "d": d, "n": [n, n]}
+        for variant in ("one_pass", "two_pass")
+        for n in (4096, 16384)
+    ]
+    for case, kernels in zip(cases, compiled(tmp_path, cases), strict=True):
+        for kernel in attention_kernels(kernels):
+            check_fits(kernel)
+            assert kernel["wgmma"] and kernel["tma_loads"], kernel
+            one_pass = case.get("backward") == "one_pass"
+            assert bool(kernel["tma_sums"]) == one_pass, kernel
+
+
+@pytest.mark.parametrize("splits", [1, 2])
+def test_specialised_tiles(tmp_path, splits):
+    tiles = dict.fromkeys(("forward", "dkdv", "dq"), SPECIALISED)
+    cases = [
+        {"pass": side, "backward": "two_pass", "d": d, "tiles": tiles, "splits": splits}
+        for side in ("forward", "backward")
+        for d in (64, 128)
+    ]
+    for kernels in compiled(tmp_path, cases):
+        for kernel in attention_kernels(kernels):
+            check_fits(kernel)
+            assert kernel["setmaxnreg"] and kernel["warps"] == 12, kernel
+
+
+def test_odd_sizes_and_head_dimensions(tmp_path):
+    """One row, where Triton makes a constant of the length; tails; columns to be masked; no causal mask."""
+    cases = [
+        {"pass": side, "d": d, "n": n, "causal": causal}
+        for side in ("forward", "backward")
+        for d, n, causal in ((80, [1, 1], True), (24, [1000, 777], False), (16, [1, 300], True))
+    ]
+    for kernels in compiled(tmp_path, cases):
+        assert kernels and all(kernel["shared_bytes"] <= SHARED_LIMIT_BYTES for kernel in kernels)
+
+
+@pytest.mark.parametrize("products", ["tf32", "tf32x3", "ieee"])
+def test_fp32(tmp_path, products):
+    cases = [{"pass": side, "dtype": "fp32", "d": 64, "products": products} for side in ("forward", "backward")]
+    for kernels in compiled(tmp_path, cases):
+        for kernel in attention_kernels(kernels):
+            check_fits(kernel)
+            assert bool(kernel["wgmma"]) == (products != "ieee"), kernel
+
+
+def test_older_gpus_get_tiles_that_fit_them(tmp_path):
+    cases = [{"pass": side, "d": d} for side in ("forward", "backward") for d in (64, 128)]
+    for kernels in compiled(tmp_path, cases, capability=86):
+        for kernel in attention_kernels(kernels):
+            assert kernel["shared_bytes"] <= 99 * 1024 and not kernel["tma_loads"], kernel

@@ -1,0 +1,221 @@
+"""Precisions side by side: pairs of cells, their speed-ups, published ones beside them, and the sentences on them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from matplotlib import pyplot as plt
+
+from perfscribe import markdown_tables
+from perfscribe import tables as t
+from perfscribe.experiments.mixed_precision import answers, drawings, pairs, present
+from perfscribe.findings import CannotTell
+from perfscribe.records import Record
+from perfscribe.tables import Table
+
+SIZES = ("small", "medium", "large")
+# Forward in ms by size and dtype; backward takes twice as long, both together three times.
+FORWARD = {
+    "fp32": {"small": 20.0, "medium": 60.0, "large": 120.0},
+    "tf32": {"small": 10.0, "medium": 20.0, "large": 40.0},
+    "bf16": {"small": 16.0, "medium": 20.0, "large": 30.0},
+    "fp16": {"small": 15.0, "medium": 20.0, "large": 30.0},
+}
+
+
+def cell(size: str, dtype: str, seq_len: int = 512, status: str = "ok", **more: Any) -> Record:
+    """A cell of end_to_end whose three samples a pass differ by a thousandth."""
+    factors = {"device": "cuda", "size": size, "seq_len": seq_len, "dtype": dtype, "batch": 4, "warmup_steps": 5}
+    forward = FORWARD[dtype][size]
+    passes = {"forward_ms": forward, "backward_ms": 2 * forward, "forward_backward_ms": 3 * forward}
+    samples = {name: [[0.999 * time, time, 1.001 * time]] for name, time in passes.items()} if status == "ok" else {}
+    reason = "" if status == "ok" else "why"
+    return Record("end_to_end", factors, status, reason, "measured", samples=samples, **more)
+
+
+def grid(dtypes: Sequence[str] = tuple(FORWARD), sizes: Sequence[str] = SIZES) -> list[Record]:
+    return [cell(size, dtype) for size in sizes for dtype in dtypes]
+
+
+def shown(cells: list[Record]) -> dict[str, Table]:
+    return {table.id.removeprefix("cs336.mixed_precision"): table for table in present.tables({"end_to_end": cells})}
+
+
+def row(table: Table, **levels: Any) -> dict[str, Any]:
+    (found,) = [r for r in table.frame.to_dict("records") if all(r[name] == level for name, level in levels.items())]
+    return found
+
+
+# --- pairs ------------------------------------------------------------------------------------------------------
+
+
+def test_speedup_is_fp32_over_the_other_dtype() -> None:
+    table = shown(grid())[""]
+    medium = row(table, size="medium", dtype="bf16")
+    assert medium["forward_speedup"] == pytest.approx(3.0) == pytest.approx(medium["forward_backward_speedup"])
+    assert row(table, size="small", dtype="tf32")["backward_speedup"] == pytest.approx(2.0)
+    assert row(table, size="small", dtype="fp32")["forward_speedup"] == "fp32 itself"
+
+
+def test_a_speedup_is_as_uncertain_as_both_medians() -> None:
+    record, reference = cell("small", "bf16"), cell("small", "fp32")
+    both = [t.summary(one, "forward_ms") for one in (record, reference)]
+    expected = 20 / 16 * sum(one.iqr / one.median for one in both)
+    assert pairs.speedup_spread(reference, record, "forward_ms") == pytest.approx(expected)
+    assert pairs.speedup_spread(None, record, "forward_ms") == t.ONE_SAMPLE
+
+
+@pytest.mark.parametrize(
+    ("status", "said"), [("oom", "fp32: oom"), ("not_run", "fp32: not_run"), (None, "fp32: not planned")]
+)
+def test_a_row_without_partner_says_why(status: str | None, said: str) -> None:
+    fp32 = [cell("small", "fp32", status=status)] if status else []
+    tables = shown([*fp32, cell("small", "bf16"), *grid(sizes=("medium",))])
+    assert row(tables[""], size="small", dtype="bf16")["forward_speedup"] == said
+    side = row(tables["_speedup"], model_size="small", pass_type="forward")
+    assert side["bf16_speedup"] == said and side["fp32_ms"] == (status or "not planned") and side["status"] == "ok"
+
+
+def test_other_contexts_batches_and_devices_are_no_partners() -> None:
+    others = [cell("small", "fp32", seq_len=256), cell("small", "fp32"), cell("small", "fp32")]
+    others[1].factors["batch"] = 8
+    others[2].factors["device"] = "cpu"
+    table = shown([cell("small", "bf16"), *others])[""]
+    assert row(table, dtype="bf16")["forward_speedup"] == "fp32: not planned"
+
+
+def test_a_partner_that_failed_later_still_gives_what_it_had() -> None:
+    fp32 = cell("small", "fp32")
+    fp32.status, fp32.reason = "oom", "asked for much"
+    del fp32.samples["forward_backward_ms"]
+    found = row(shown([fp32, cell("small", "bf16")])[""], dtype="bf16")
+    assert found["forward_speedup"] == pytest.approx(1.25) and found["forward_backward_speedup"] == "fp32: oom"
+
+
+def test_cells_that_did_not_run_are_folded(tmp_path: Any) -> None:
+    lacking = [
+        cell(size, dtype, status="unsupported", values={"before_start": True}) for size in SIZES for dtype in FORWARD
+    ]
+    for record in lacking:
+        record.factors["device"] = "other"
+    for name, table in shown([*grid(), *lacking]).items():
+        t.write(table, tmp_path)
+        text = markdown_tables.to_markdown(tmp_path, table.id)
+        assert sum("unsupported" in line for line in text.splitlines() if line.startswith("|")) == 1, name
+
+
+def test_the_context_with_most_dtypes_is_shown() -> None:
+    cells = [cell("small", "fp32", 1024), cell("medium", "fp32", 1024), *grid(), cell("small", "bf16", 128)]
+    assert pairs.fullest_context(cells) == 512
+    many = [cell(size, "fp32", 1024) for size in SIZES]
+    assert pairs.fullest_context([*many, cell("small", "fp32"), cell("small", "bf16")]) == 512
+    assert pairs.fullest_context([cell("small", "fp32", n) for n in (128, 256)]) == 256
+    assert pairs.fullest_context([cell("small", "fp32", 128), cell("small", "fp32", 256, status="oom")]) == 128
+    assert pairs.fullest_context([cell("small", "fp32", 128, status="oom")]) == 128
+    assert pairs.fullest_context([]) is None
+
+
+# --- the shapes of write-ups --------------------------------------------------------------------------------------
+
+
+def test_columns_are_those_of_the_write_ups() -> None:
+    tables = shown(grid())
+    passes, sizes = (list(tables[name].frame.columns) for name in ("_passes", "_speedup"))
+    assert passes[:4] == ["model_size", "precision", "pass_type", "avg_time_ms"]
+    assert sizes[:6] == ["model_size", "pass_type", "fp32_ms", "tf32_ms", "bf16_ms", "fp16_ms"]
+    assert set(tables["_passes"].frame["pass_type"]) == {"forward", "backward", "forward+backward"}
+    mean = row(tables["_passes"], model_size="large", precision="bf16", pass_type="forward+backward")["avg_time_ms"]
+    assert mean == pytest.approx(90.0)
+
+
+def test_published_times_stand_beside_the_cells_that_they_are_of() -> None:
+    tables = shown(grid())
+    found = row(tables["_passes"], model_size="small", precision="bf16", pass_type="forward")
+    assert found["ms_brandon-snider"] == 22.008 and found["ms_cs336-writeup-002"] == "none"
+    both = row(tables["_passes"], model_size="small", precision="fp16", pass_type="forward+backward")
+    assert both["ms_cs336-writeup-004"] == 40.442
+    side = row(tables["_speedup"], model_size="small", pass_type="forward+backward")
+    assert (
+        side["bf16_speedup_cs336-writeup-002"] == pytest.approx(0.89) and side["bf16_speedup_cs336-writeup-004"] == 2.25
+    )
+    other = shown([cell(size, dtype, seq_len=256) for size in SIZES for dtype in ("fp32", "bf16")])
+    assert set(other["_passes"].frame["ms_brandon-snider"]) == {"none"}
+
+
+def test_words_of_sources_are_kept() -> None:
+    found = row(shown([cell("large", "fp32")])["_passes"], pass_type="forward+backward")
+    assert found["ms_cs336-writeup-004"] == 492.850
+    levels = {"size": "xl", "dtype": "fp16", "seq_len": 512}
+    reference = pairs.published_ms("cs336-writeup-004", levels, "forward_backward_ms")
+    assert reference is not None and reference.text == "N/A"
+    assert pairs.published_speedup("cs336-writeup-004", levels, "fp16", "forward_backward_ms") is None
+
+
+# --- sentences ----------------------------------------------------------------------------------------------------
+
+
+def test_timings_name_every_size_and_what_lacks_a_partner() -> None:
+    rows = shown(grid())["_speedup"].ok
+    text = answers.timings(rows)
+    assert "small: forward 20.0 → 16.0 ms (1.25×), backward 40.0 → 32.0 ms (1.25×)" in text
+    assert "large: forward 120 → 30.0 ms (4×)" in text and "context 512, batch 4, cuda" in text
+    short = [r for r in grid() if (r.factors["size"], r.factors["dtype"]) != ("large", "fp32")]
+    oom = cell("large", "fp32", status="oom")
+    assert "Without a pair: large (fp32: oom)." in answers.timings(shown([*short, oom])["_speedup"].ok)
+
+
+def test_the_trend_is_confirmed_or_contradicted() -> None:
+    text, verdict = answers.trend(shown(grid())["_speedup"].ok)
+    assert verdict == "confirmed" and "1.25 (small), 3 (medium), 4 (large)" in text
+    text, verdict = answers.trend(shown(grid(sizes=SIZES[::-1]))["_speedup"].ok)
+    assert verdict == "contradicted" and "it does not in forward and backward" in text
+    with pytest.raises(CannotTell, match="2 measured, 3 needed"):
+        answers.trend(shown(grid(sizes=SIZES[:2]))["_speedup"].ok)
+
+
+def test_tf32_is_told_apart() -> None:
+    text = answers.tf32(shown(grid())["_speedup"].ok)
+    assert "TF32 alone is 2 to 3 times as fast as true fp32" in text
+    assert "bf16 is 1.25 to 4 times as fast as true fp32, but 0.625 to 1.33 times as fast as fp32 with TF32 on" in text
+    assert "81.4 ms with TF32 and 249 ms without" in text and "3.06 times" in text
+    with pytest.raises(CannotTell, match="TF32 was not measured here"):
+        answers.tf32(shown(grid(("fp32", "bf16")))["_speedup"].ok)
+
+
+def test_published_speedups_are_compared_at_the_same_cells() -> None:
+    text = answers.published(shown(grid())["_speedup"].ok)
+    ours, theirs = 60 / 20, 56.011 / 43.673
+    assert text.startswith("Over 6 passes") and "furthest apart are medium, forward: 3 here, 1.28 there" in text
+    assert ours / theirs == pytest.approx(2.34, abs=0.01) and "2.34 times theirs" in text
+    with pytest.raises(CannotTell, match="no size has a figure in bf16 speedup and"):
+        answers.published(shown([cell(s, d, 256) for s in SIZES for d in ("fp32", "bf16")])["_speedup"].ok)
+
+
+# --- figure -------------------------------------------------------------------------------------------------------
+
+
+def drawn(cells: list[Record]) -> Any:
+    canvas = plt.figure()
+    drawings.by_size(canvas, shown(cells)["_speedup"].frame)
+    return canvas
+
+
+def test_a_line_a_dtype_and_why_a_size_has_none() -> None:
+    cells = [r for r in grid() if (r.factors["size"], r.factors["dtype"]) != ("large", "fp32")]
+    canvas = drawn([*cells, cell("large", "fp32", status="oom")])
+    forward = canvas.axes[0]
+    lines = {
+        line.get_label(): list(line.get_ydata()) for line in forward.get_lines() if line.get_label() in ("TF32", "BF16")
+    }
+    assert lines["TF32"] == pytest.approx([2.0, 3.0]) and lines["BF16"] == pytest.approx([1.25, 3.0])
+    assert [text.get_text() for text in forward.texts] == ["fp32: oom"]
+    assert forward.get_ylim()[0] == 0 and forward.get_ylim()[1] > 3
+    plt.close(canvas)
+
+
+def test_without_a_pair_the_axes_say_so() -> None:
+    canvas = drawn(grid(("fp32",)))
+    assert {text.get_text() for axes in canvas.axes for text in axes.texts} == {"no size has fp32 and another dtype"}
+    plt.close(canvas)

@@ -1,0 +1,627 @@
+"""nsys_profile: what is read from a trace, who traces, and the tables and findings made of it.
+
+Times and names of kernels are made up; expected figures are computed by hand beside them.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import os
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from workspace import ROOT
+
+from perfscribe import config, figures, markdown_tables, plan, tables
+from perfscribe.cells import Cell, Measurement
+from perfscribe.data import tokens
+from perfscribe.experiments.nsys_profile import details, measure, names, present, program, reading, timeline, tracing
+from perfscribe.findings import Finding
+from perfscribe.partial import of_error
+from perfscribe.profiling import nsys, ranges
+from perfscribe.profiling.families import family
+from perfscribe.profiling.trace import Kernel, Range, Trace
+from perfscribe.records import Record
+
+GEMM = "void cutlass::Kernel2<cutlass_80_simt_sgemm_128x128_8x4_tn_align1>(T1::Params)"
+MUL = "void at::native::vectorized_elementwise_kernel<4, at::native::MulFunctor<float>>(int, T2, T3)"
+SOFTMAX = "void at::native::<unnamed>::softmax_warp_forward<float, float, float, (int)7>(T2 *, const T1 *)"
+MEAN = "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, at::native::MeanOps<float>>>(T3)"
+ADAM = "void at::native::<unnamed>::multi_tensor_apply_kernel<at::native::FusedAdamMathFunctor<float>>(T1)"
+MAIN, AUTOGRAD = 1, 2
+
+
+def section(preset: str) -> dict[str, Any]:
+    return plan.own_section(config.resolve({}, preset), "nsys_profile")
+
+
+# --- cells ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_gpu_preset_is_the_homeworks_grid() -> None:
+    cells = measure.cells(section("gpu"))
+    tf32 = [(cell["size"], cell["seq_len"]) for cell in cells if cell["dtype"] == "tf32"]
+    sizes = ("small", "medium", "large", "xl", "2.7B")
+    assert tf32 == [(size, length) for size in sizes for length in (128, 256, 512, 1024)]
+    true_fp32 = [(cell["size"], cell["seq_len"]) for cell in cells if cell["dtype"] == "fp32"]
+    assert true_fp32 == [(size, 512) for size in sizes] and len(cells) == 25
+    assert {cell.requires for cell in cells if cell["dtype"] == "tf32"} == {("cuda", "tf32")}
+    detailed = [(cell["size"], cell["seq_len"], cell["dtype"]) for cell in cells if cell["detailed"]]
+    assert detailed == [("small", 128, "tf32"), ("small", 1024, "tf32")]
+    assert all(cell.data[0] in measure.datasets(section("gpu")) for cell in cells)
+
+
+@pytest.mark.parametrize("preset", ["tiny", "cpu"])
+def test_small_presets_fill_every_table(preset: str) -> None:
+    cells = measure.cells(section(preset))
+    assert len(cells) >= 3 and any(cell["detailed"] for cell in cells)
+    assert {cell.requires for cell in cells} == {()}
+
+
+# --- names ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("full", "short"),
+    [
+        (GEMM, "cutlass::Kernel2<cutlass_80_simt_sgemm_128x128_8x4_tn_align1>"[:59] + "…"),
+        (MUL, "vectorized_elementwise_kernel<MulFunctor>"),
+        (SOFTMAX, "softmax_warp_forward"),
+        (MEAN, "reduce_kernel<MeanOps>"),
+        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgs)", "ncclDevKernel_AllReduce_Sum_f32_RING_LL"),
+        ("aten::mm", "aten::mm"),
+        ("Memset (Device)", "Memset (Device)"),
+        ("[CUDA memcpy Device-to-Device]", "[CUDA memcpy Device-to-Device]"),
+    ],
+)
+def test_short_names(full: str, short: str) -> None:
+    assert names.shortened(full) == short
+
+
+def test_names_that_would_become_the_same_are_told_apart() -> None:
+    other = MUL.replace("<4,", "<8,")
+    short = names.short_names([MUL, other, MEAN])
+    assert short[MUL] != short[other] and short[MUL].startswith("vectorized_elementwise_kernel<MulFunctor>#")
+    assert short[MEAN] == "reduce_kernel<MeanOps>"
+    assert names.short_names([other, MUL, MUL])[MUL] == short[MUL]
+
+
+def test_a_short_name_has_the_family_of_the_full_one() -> None:
+    with open(ROOT / "tests" / "fixtures" / "kernel_names.csv", encoding="utf-8", newline="") as stream:
+        full = [row["name"] for row in csv.DictReader(stream)]
+    short = names.short_names(full)
+    assert len(full) > 100 and len(set(short.values())) == len(set(full))
+    assert [name for name in full if family(short[name]) != family(name)] == []
+
+
+# --- reading a trace ------------------------------------------------------------------------------------------------
+
+
+def kernel(name: str, start: int, duration: int, launch: int, thread: int = MAIN, call: int = 5) -> Kernel:
+    return Kernel(name, start, start + duration, launch, launch + call, thread)
+
+
+def one_pass(begin: int, name: str, phase: str) -> tuple[list[Range], list[Kernel]]:
+    """A pass of 400 ns: kernels at 20 to 50, 60 to 90, 90 to 190 and 200 to 210 behind its begin.
+
+    The second is launched after the device ran dry, the third queued before, the fourth launched long before it runs.
+    """
+    kernels = [
+        kernel(GEMM, begin + 20, 30, begin + 10),
+        kernel(SOFTMAX, begin + 60, 30, begin + 50),
+        kernel(GEMM, begin + 90, 100, begin + 60),
+        kernel(MUL, begin + 200, 10, begin + 70),
+    ]
+    inner = [
+        Range(ranges.ATTENTION_SCORES, begin + 5, begin + 20, MAIN),
+        Range(ranges.SOFTMAX, begin + 45, begin + 56, MAIN),
+        Range(ranges.FINAL_MATMUL, begin + 58, begin + 66, MAIN),
+    ]
+    return [Range(name, begin, begin + 400, MAIN), *(inner if phase == "model" else [])], kernels
+
+
+@pytest.fixture
+def trace() -> Trace:
+    """A warm-up, an inference pass, and a step at 2000: forward to 2400, backward to 2800, optimizer to 3000."""
+    found = [one_pass(1000, ranges.INFERENCE, "model"), one_pass(2000, ranges.FORWARD, "model")]
+    warmup, warmup_kernels = one_pass(100, ranges.INFERENCE, "model")
+    all_ranges = [Range(ranges.WARMUP, 90, 900, MAIN), *warmup, *found[0][0], *found[1][0]]
+    all_ranges += [Range(ranges.BACKWARD, 2400, 2800, MAIN), Range(ranges.OPTIMIZER, 2800, 3000, MAIN)]
+    all_ranges += [Range(ranges.STEP, 2000, 3000, MAIN), Range(ranges.FORWARD, 2410, 2420, MAIN, domain="library")]
+    kernels = [*warmup_kernels, *found[0][1], *found[1][1]]
+    # backward launches from a thread of its own; two kernels overlap
+    kernels += [kernel(GEMM, 2500, 100, 2450, AUTOGRAD), kernel(MUL, 2550, 100, 2455, AUTOGRAD)]
+    kernels += [kernel(ADAM, 2850, 60, 2820), kernel(ADAM, 2910, 40, 2830)]
+    all_ranges.sort(key=lambda one: (one.start_ns, -one.end_ns))
+    return Trace("made up 1.0", sorted(kernels, key=lambda one: one.start_ns), all_ranges)
+
+
+def test_times_of_phases(trace: Trace) -> None:
+    assert reading.host_ranges(trace) == {
+        "inference_range_ms": [400e-6],
+        "forward_range_ms": [400e-6],
+        "backward_range_ms": [400e-6],
+        "optimizer_range_ms": [200e-6],
+    }
+    found = reading.device_times(trace)
+    assert found["forward_span_ms"] == [190e-6]  # 20 to 210
+    assert found["forward_busy_ms"] == [170e-6]  # 30 + 30 + 100 + 10
+    assert found["forward_launch_bound_ms"] == [10e-6]  # 50 to 60; 190 to 200 had its launch over at 75
+    assert found["backward_busy_ms"] == [150e-6]  # 2500 to 2650, the overlap once
+    assert found["optimizer_busy_ms"] == [100e-6]
+
+
+def test_a_phase_without_a_kernel_is_an_error(trace: Trace) -> None:
+    lacking = dataclasses.replace(trace, kernels=[one for one in trace.kernels if one.name != ADAM])
+    with pytest.raises(ValueError, match="no kernel in a range optimizer"):
+        reading.device_times(lacking)
+
+
+def test_kernels_by_range(trace: Trace) -> None:
+    found = {(row.range, row.kernel): row.durations_ns for row in reading.rows(trace)}
+    assert found["forward", GEMM] == (30, 100) and found["inference", GEMM] == (30, 100)
+    assert found["backward", GEMM] == (100,) and found["optimizer", ADAM] == (60, 40)
+    assert {key: value for key, value in found.items() if key[0] in reading.PARTS} == {
+        ("scores", GEMM): (30,),
+        ("softmax", SOFTMAX): (30,),
+        ("final_matmul", GEMM): (100,),
+    }
+    totals = [row.total_ns for row in reading.rows(trace) if row.range == "forward"]
+    assert totals == sorted(totals, reverse=True)
+
+
+def test_rare_kernels_stand_in_one_row() -> None:
+    rows = [reading.Row("forward", name, (ns,)) for name, ns in (("a", 900), ("b", 65), ("c", 20), ("d", 10), ("e", 5))]
+    kept = reading.without_rare(rows)  # 97 % of 1000 are a, b and c
+    assert [(row.kernel, row.total_ns, row.kernels) for row in kept] == [
+        ("a", 900, 1),
+        ("b", 65, 1),
+        ("c", 20, 1),
+        (reading.REST, 15, 2),
+    ]
+    series = reading.as_series(kept, {}, detailed=False)
+    assert series["kernel_names"] == ["a", "b", "c", reading.REST] and series["forward_rest_kernels"] == [2]
+    assert series["forward_launches"] == [1, 1, 1, 2] and series["forward_total_ns"] == [900, 65, 20, 15]
+    assert "forward_median_ns" not in series
+    assert reading.as_series(rows, {}, detailed=True)["forward_median_ns"] == [900, 65, 20, 10, 5]
+
+
+def test_the_timeline_of_a_step(trace: Trace) -> None:
+    short = names.short_names(one.name for one in trace.kernels)
+    known = sorted(short.values())
+    series = timeline.series(trace, known, short)
+    assert series["timeline_phase"] == ["step", "forward", "backward", "optimizer"]
+    assert series["timeline_start_ns"] == [0, 0, 400, 800] and series["timeline_ns"] == [1000, 400, 400, 200]
+    by_name: dict[str, int] = {}
+    for place, ns in zip(series["timeline_bin_kernel"], series["timeline_bin_ns"], strict=True):
+        by_name[known[place]] = by_name.get(known[place], 0) + ns
+    expected = {short[GEMM]: 230, short[SOFTMAX]: 30, short[MUL]: 110, short[ADAM]: 100}
+    assert by_name == pytest.approx(expected, abs=timeline.BINS / 2)  # each bin is rounded to 1 ns
+    assert max(series["timeline_bin"]) < timeline.BINS
+    # the only layer of forward, from its scores on; ranges where their kernels ran
+    assert series["layer_range"] == ["scores", "softmax", "final_matmul"]
+    assert series["layer_range_start_ns"] == [20, 60, 90] and series["layer_range_ns"] == [30, 30, 100]
+    assert series["layer_start_ns"] == [20, 60, 90, 200] and series["layer_ns"] == [30, 30, 100, 10]
+
+
+def test_one_layer_of_several_is_kept(trace: Trace) -> None:
+    second = [Range(ranges.ATTENTION_SCORES, 2065, 2072, MAIN)]  # launches the last kernel of forward
+    series = timeline.series(
+        dataclasses.replace(trace, ranges=[*trace.ranges, *second]),
+        [GEMM, SOFTMAX, MUL, ADAM],
+        {name: name for name in (GEMM, SOFTMAX, MUL, ADAM)},
+    )
+    assert series["layer_start_ns"] == [20, 60, 90]
+
+
+def test_a_trace_without_a_training_step_has_no_timeline(trace: Trace) -> None:
+    inference = [one for one in trace.ranges if one.name == ranges.INFERENCE]
+    assert timeline.series(dataclasses.replace(trace, ranges=inference), [], {}) == {}
+    assert "forward_range_ms" not in reading.host_ranges(dataclasses.replace(trace, ranges=inference))
+
+
+# --- measuring, for real --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def cell(tmp_path: Path) -> Cell:
+    """The tiny preset's detailed cell, of few passes, with its tokens."""
+    own = section("tiny")
+    for name, wanted in measure.datasets(own).items():
+        folder = tmp_path / "data" / name
+        folder.mkdir(parents=True, exist_ok=True)
+        np.save(folder / tokens.FILE, tokens.arrays(**wanted["parameters"])["tokens"])
+    chosen = next(found for found in measure.cells(own) if found["detailed"])
+    few = {**chosen.factors, "warmup_steps": 1, "timed_steps": 2, "traced_steps": 2}
+    return dataclasses.replace(chosen, factors=few, data_folder=str(tmp_path / "data"))
+
+
+@pytest.fixture
+def no_nsys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nsys, "find", lambda: None)
+
+
+def as_record(found: Cell, measurement: Measurement, status: str = "ok", reason: str = "") -> Record:
+    return Record(
+        "nsys_profile",
+        dict(found.factors),
+        status,
+        reason,
+        "measured",
+        samples={name: [samples] for name, samples in measurement.samples.items()},
+        values=dict(measurement.values),
+        series=dict(measurement.series),
+        timers=dict(measurement.timers),
+    )
+
+
+def check_measured(found: Cell, measurement: Measurement) -> None:
+    samples = measurement.samples
+    for phase in ("inference", "forward", "backward", "optimizer"):
+        assert len(samples[f"{phase}_ms"]) == found["timed_steps"]
+        assert len(samples[f"{phase}_range_ms"]) == len(samples[f"{phase}_busy_ms"]) == found["traced_steps"]
+        assert sum(measurement.series[f"{phase}_total_ns"]) > 0
+    for busy, span in zip(samples["forward_busy_ms"], samples["forward_span_ms"], strict=True):
+        assert 0 < busy <= span
+    assert set(measurement.timers) == set(samples)
+    layers = 2  # of nano
+    assert sum(measurement.series["softmax_launches"]) == layers * found["traced_steps"]
+    shown = measurement.series["kernel_names"]
+    assert "aten::mm" in shown and "aten::_softmax" in shown
+    assert measurement.series["layer_range"] == ["scores", "softmax", "final_matmul"]
+
+
+@pytest.mark.usefixtures("no_nsys")
+def test_a_cell_by_torchs_profiler(cell: Cell) -> None:
+    measurement = measure.run(cell)
+    check_measured(cell, measurement)
+    assert measurement.values["kernel_tool"].startswith("torch profiler")
+    assert measurement.values["tool_remark"] == "nsys was not found"
+    for sample, host in zip(
+        measurement.samples["forward_range_ms"], measurement.samples["forward_traced_ms"], strict=True
+    ):
+        assert sample == pytest.approx(host, rel=0.5)
+    made = present.tables({"nsys_profile": [as_record(cell, measurement)]})
+    assert all(len(table.ok) > 0 for table in made)
+
+
+@pytest.mark.usefixtures("no_nsys")
+def test_a_step_without_memory_leaves_inference(cell: Cell, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    def no_memory(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. of which 1.00 GiB is free.")
+
+    monkeypatch.setattr(program, "time_full_steps", no_memory)
+    with pytest.raises(torch.OutOfMemoryError) as raised:
+        measure.run(cell)
+    kept = of_error(raised.value)
+    assert kept is not None and kept.samples["inference_busy_ms"] and "forward_busy_ms" not in kept.samples
+    record = as_record(cell, kept, "oom", "asked for 2 GiB")
+    matmul = next(t for t in present.tables({"nsys_profile": [record]}) if t.id == "cs336.nsys_matmul_share").frame
+    assert 0 < matmul["inference_percent"].iloc[0] < 100
+    assert matmul["full_step_percent"].iloc[0] is None  # the table shows the status there
+
+
+FAKE = """#!{python}
+import json, os, subprocess, sys
+verb = sys.argv[1]
+if verb == "--version":
+    print("NVIDIA Nsight Systems version 2024.1.1.59-241133802077v0")
+elif verb == "profile" and "--help" in sys.argv:
+    print("'cuda', 'nvtx'")
+elif verb == "profile":
+    {profile}
+elif verb == "export":
+    output = next(a for a in sys.argv if a.startswith("--output=")).removeprefix("--output=")
+    import sqlite3
+    connection = sqlite3.connect(output)
+    connection.executescript('''{schema}''')
+    connection.execute("INSERT INTO META_DATA_EXPORT VALUES ('EXPORT_PRODUCT_VERSION', '2024.1.1.59')")
+    connection.commit()
+"""
+RUN_PROGRAM = """
+    done = subprocess.run(sys.argv[sys.argv.index("-m") - 1 :])
+    output = next(a for a in sys.argv if a.startswith("--output=")).removeprefix("--output=")
+    open(output + ".nsys-rep", "w").close()
+    sys.exit(done.returncode)
+"""
+
+
+@pytest.fixture
+def fake_nsys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Puts a script in place of nsys: what it does for `profile`, and the export that it makes."""
+
+    def put(profile: str, schema: str = "") -> None:
+        path = tmp_path / "bin" / "nsys"
+        path.parent.mkdir()
+        path.write_text(FAKE.format(python=sys.executable, profile=profile.strip(), schema=schema))
+        path.chmod(0o755)
+        monkeypatch.setenv("PERFSCRIBE_NSYS", str(path))
+
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    return put
+
+
+EMPTY_EXPORT = "CREATE TABLE StringIds (id, value); CREATE TABLE META_DATA_EXPORT (name, value);"
+
+
+def test_an_nsys_that_fails_leaves_torchs_profiler(cell: Cell, fake_nsys: Callable[..., None]) -> None:
+    fake_nsys('print("The driver is too new."); sys.exit(3)')
+    measurement = measure.run(cell)
+    check_measured(cell, measurement)
+    assert measurement.values["kernel_tool"].startswith("torch profiler")
+    assert measurement.values["tool_remark"] == "nsys profile: exit status 3: The driver is too new."
+
+
+def test_an_nsys_that_sees_nothing_leaves_torchs_profiler(cell: Cell, fake_nsys: Callable[..., None]) -> None:
+    fake_nsys(RUN_PROGRAM, EMPTY_EXPORT)
+    measurement = measure.run(cell)
+    check_measured(cell, measurement)
+    assert "nsys 2024.1.1 holds no range that the program marked" in measurement.values["tool_remark"]
+    folder = Path(cell.data_folder).parent / "nsys"
+    assert sorted(path.name for path in folder.iterdir()) == ["cpu-nano-32-fp32.nsys-rep"]
+
+
+def test_a_program_that_fails_under_nsys_fails_the_cell(cell: Cell, fake_nsys: Callable[..., None]) -> None:
+    fake_nsys(RUN_PROGRAM, EMPTY_EXPORT)
+    wrong = dataclasses.replace(cell, factors={**cell.factors, "size": "huge"})
+    with pytest.raises(RuntimeError, match="KeyError: 'huge'"):
+        tracing.by_nsys(wrong, full_step=True)
+
+
+def test_ranges_by_a_real_nsys(cell: Cell, monkeypatch: pytest.MonkeyPatch) -> None:
+    if nsys.find() is None:
+        pytest.skip("nsys was not found (PERFSCRIBE_NSYS may name one)")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    measurement = measure.run(cell)
+    check_measured(cell, measurement)
+    if "holds no range" in measurement.values["tool_remark"]:
+        pytest.skip(measurement.values["tool_remark"])
+    assert measurement.values["range_tool"].startswith("nsys")
+    assert measurement.values["kernel_tool"].startswith("torch profiler")
+    assert "saw no kernels (no CUDA)" in measurement.values["tool_remark"]
+
+
+# --- tables and findings --------------------------------------------------------------------------------------------
+
+
+def made_cell(size: str = "small", seq_len: int = 128, dtype: str = "tf32", device: str = "cuda", **more: Any) -> Cell:
+    factors = {"device": device, "size": size, "seq_len": seq_len, "dtype": dtype, "detailed": False}
+    return Cell({**factors, "batch": 4, "warmup_steps": 1, "timed_steps": 3, "traced_steps": 2, **more})
+
+
+def series_of(**by_range: dict[str, tuple[int, int]]) -> dict[str, list[Any]]:
+    """Series from (launches, total_ns) by range and kernel."""
+    names_ = list(dict.fromkeys(name for kernels in by_range.values() for name in kernels))
+    series: dict[str, list[Any]] = {"kernel_names": names_}
+    for label, kernels in by_range.items():
+        series[f"{label}_kernel"] = [names_.index(name) for name in kernels]
+        series[f"{label}_launches"] = [launches for launches, _ in kernels.values()]
+        series[f"{label}_total_ns"] = [ns for _, ns in kernels.values()]
+    return series
+
+
+CUTLASS, PLAIN_MUL, MEANS = "cutlass_80_simt_sgemm", "elementwise_kernel<MulFunctor>", "reduce_kernel<MeanOps>"
+SOFT, APPLY = "softmax_warp_forward", "multi_tensor_apply_kernel<FusedAdamMathFunctor>"
+
+
+def record_of(cell: Cell, **changed: dict[str, tuple[int, int]]) -> Record:
+    """A cell of two traced passes: forward is 60 % products, a full step 50 %; figures by hand in the tests below."""
+    by_range = {
+        "inference": {CUTLASS: (220, 6_000_000), PLAIN_MUL: (400, 2_000_000)},
+        "forward": {
+            CUTLASS: (220, 6_000_000),
+            PLAIN_MUL: (400, 2_500_000),
+            SOFT: (24, 1_000_000),
+            MEANS: (50, 500_000),
+        },
+        "backward": {CUTLASS: (440, 9_000_000), PLAIN_MUL: (900, 6_000_000)},
+        "optimizer": {APPLY: (40, 5_000_000)},
+        "scores": {CUTLASS: (24, 240_000), PLAIN_MUL: (48, 120_000)},
+        "softmax": {SOFT: (24, 960_000)},
+        "final_matmul": {CUTLASS: (24, 360_000)},
+        **changed,
+    }
+    measurement = Measurement(
+        samples={
+            "forward_ms": [8.0, 9.0, 10.0],
+            "forward_traced_ms": [10.0, 11.0, 12.0],
+            "forward_range_ms": [14.0, 9.0, 10.0],
+            "forward_span_ms": [13.0, 8.0, 9.2],
+            "forward_busy_ms": [5.1, 5.0, 5.2],
+            "forward_launch_bound_ms": [7.0, 2.0, 3.1],
+            **{
+                f"{phase}_busy_ms": [ms, ms]
+                for phase, ms in (("inference", 4.0), ("backward", 7.5), ("optimizer", 2.5))
+            },
+            "full_step_traced_ms": [20.0, 21.0],
+        },
+        series=series_of(**by_range),
+        values={"range_tool": "nsys 2025.3.1", "kernel_tool": "nsys 2025.3.1", "tool_remark": "none"},
+    )
+    return as_record(cell, measurement)
+
+
+def three(**changed: dict[str, tuple[int, int]]) -> list[Record]:
+    return [record_of(made_cell(seq_len=length), **changed) for length in (128, 256, 512)]
+
+
+def made(records: Iterable[Record]) -> dict[str, tables.Table]:
+    return {table.id: table for table in present.tables({"nsys_profile": list(records)})}
+
+
+def finding(records: Iterable[Record], name: str) -> Finding:
+    return next(found for found in present.findings(made(records)) if found.id == f"cs336.nsys_{name}")
+
+
+def row(table_id: str, *records: Record) -> dict[str, Any]:
+    return dict(made(records)[f"cs336.nsys_{table_id}"].frame.iloc[0])
+
+
+def test_where_forward_goes() -> None:
+    found = row("forward", record_of(made_cell()))
+    assert found["forward_range_ms"] == 10.0 and found["forward_ms"] == 9.0
+    assert found["range_over_host"] == pytest.approx(10 / 9)
+    # of three passes the one of 10 ms: 5.2 ms busy in a span of 9.2 ms, 3.1 ms of the rest waiting for launches
+    assert found["forward_busy_ms"] == 5.2 and found["forward_idle_ms"] == pytest.approx(4.0)
+    assert found["launch_bound_percent"] == pytest.approx(77.5)
+    assert found["forward_edges_ms"] == pytest.approx(0.8)
+    assert found["forward_launches"] == (220 + 400 + 24 + 50) / 2
+    assert found["forward_nsys_ms_brandon-snider"] == 19.018
+    assert row("forward", record_of(made_cell(device="cpu")))["launch_bound_percent"] == "no launches"
+
+
+def test_passes_of_two_tools_are_not_subtracted() -> None:
+    record = record_of(made_cell())
+    record.values["kernel_tool"] = "torch profiler 2.11"
+    found = row("forward", record)
+    assert found["forward_edges_ms"] == "of two tools" and found["forward_busy_ms"] == 5.2
+    assert finding([record, record, record], "forward").verdict == "answered"
+
+
+def test_the_top_kernels() -> None:
+    found = row("top_kernels", record_of(made_cell()))
+    assert (found["forward_kernel"], found["forward_percent"], found["forward_launches"]) == (CUTLASS, 60.0, 110.0)
+    assert (found["backward_kernel"], found["backward_percent"]) == (CUTLASS, 60.0) and found["same_kernel"] == "yes"
+    assert found["both_percent"] == 60.0 and found["both_launches"] == 330.0
+    of_large = row("top_kernels", record_of(made_cell(size="large", seq_len=512)))
+    assert of_large["top_kernel_count_brandon-snider"] == 109 and found["top_kernel_count_brandon-snider"] == "none"
+    same, others = (
+        finding(three(), "top_kernel"),
+        finding(three(backward={PLAIN_MUL: (1, 90), CUTLASS: (1, 10)}), "top_kernel"),
+    )
+    assert same.verdict == "confirmed" and "so in 3 of 3 cells" in same.text and "110 launches" in same.text
+    assert others.verdict == "contradicted" and PLAIN_MUL in others.text
+
+
+def test_a_claim_about_gpus_is_not_judged_on_a_cpu() -> None:
+    on_cpu = [record_of(made_cell(device="cpu", seq_len=length)) for length in (16, 32, 64)]
+    found = finding(on_cpu, "top_kernel")
+    assert found.verdict == "answered" and "nothing was measured on a GPU" in found.text
+
+
+def test_a_sum_of_rare_kernels_never_leads() -> None:
+    found = row("top_kernels", record_of(made_cell(), forward={reading.REST: (90, 800), CUTLASS: (10, 200)}))
+    assert found["forward_kernel"] == CUTLASS and found["forward_percent"] == 20.0
+
+
+def test_shares_of_matrix_products() -> None:
+    found = row("matmul_share", record_of(made_cell()))
+    assert found["inference_percent"] == 75.0 and found["forward_percent"] == 60.0 and found["optimizer_percent"] == 0
+    assert found["full_step_percent"] == pytest.approx(100 * 15 / 30)
+    assert found["change_points"] == pytest.approx(-25.0)
+    assert found["step_busy_ms"] == pytest.approx(5.1 + 7.5 + 2.5)
+    falls = finding(three(), "matmul_share")
+    assert falls.verdict == "confirmed" and "from 75.0 % to 50.0 %" in falls.text
+    assert "66.3 % to 54.5 %" in falls.text and "36 % to 19 %" in falls.text
+    rises = finding(three(inference={CUTLASS: (1, 10), PLAIN_MUL: (1, 90)}), "matmul_share")
+    assert rises.verdict == "contradicted" and "falls in 0 of 3 cells" in rises.text
+
+
+def test_softmax_against_the_products() -> None:
+    found = row("attention", record_of(made_cell()))
+    calls = 12 * 2  # layers of small, traced passes
+    assert found["scores_matmul_us"] == pytest.approx(240 / calls)  # 10
+    assert found["scale_and_mask_us"] == pytest.approx(120 / calls)
+    assert found["softmax_us"] == pytest.approx(960 / calls)  # 40
+    assert found["final_matmul_us"] == pytest.approx(360 / calls)  # 15
+    assert found["time_ratio"] == pytest.approx(40 / 25)
+    product = 2 * 4 * 128 * 128 * 768
+    assert found["matmul_mflop"] == pytest.approx(product / 1e6)
+    assert found["softmax_mflop"] == pytest.approx(5 * 4 * 12 * 128 * 128 / 1e6)
+    assert found["flop_ratio"] == pytest.approx(5 * 12 / (2 * 2 * 768))
+    assert found["scores_tflop_per_s"] == pytest.approx(product / 10e-6 / 1e12)
+    assert found["softmax_gb_per_s"] == pytest.approx(2 * 4 * 4 * 12 * 128 * 128 / 40e-6 / 1e9)
+    slower = finding(three(), "softmax")
+    assert slower.verdict == "confirmed" and "316 against 146 µs" in slower.text
+    assert finding(three(softmax={SOFT: (24, 24_000)}), "softmax").verdict == "contradicted"
+
+
+def test_a_cell_without_a_traced_product_says_so() -> None:
+    found = row("attention", record_of(made_cell(), scores={PLAIN_MUL: (1, 5)}, final_matmul={PLAIN_MUL: (1, 5)}))
+    assert found["time_ratio"] == found["scores_tflop_per_s"] == "no product traced"
+
+
+def test_kernels_besides_products() -> None:
+    found = row("other_kernels", record_of(made_cell()))
+    assert found["besides_matmul_percent"] == 40.0
+    shown = [(found[f"kernel_{n}"], found[f"percent_{n}"]) for n in (1, 2, 3)]
+    assert shown == [(PLAIN_MUL, 25.0), (SOFT, 10.0), (MEANS, 5.0)]
+    lacking = row("other_kernels", record_of(made_cell(), forward={CUTLASS: (1, 10), SOFT: (1, 10)}))
+    assert lacking["kernel_2"] == "none"
+
+
+def test_families_and_what_no_rule_knows() -> None:
+    table = made(three())["cs336.nsys_families"]
+    step = table.frame[table.frame["pass"] == "full step"].iloc[0]
+    assert step["gemm_percent"] == pytest.approx(50) and step["optimizer_percent"] == pytest.approx(100 * 5 / 30)
+    assert step["kernels_ms"] == 15.0
+    assert finding(three(), "families").verdict == "confirmed"
+    unknown = finding(three(forward={CUTLASS: (1, 90), "mystery": (1, 7), reading.REST: (2, 3)}), "families")
+    assert unknown.verdict == "contradicted" and "At most 10 %" in unknown.text
+
+
+def test_ranges_and_their_kernels() -> None:
+    short, full = record_of(made_cell()), record_of(made_cell(seq_len=256, detailed=True))
+    frame = made([short, full])["cs336.nsys_nvtx_kernels"].frame
+    of_short = frame[frame["seq_len"] == 128]
+    assert set(of_short["range"]) == set(details.RANGES_SHOWN)
+    assert list(of_short[of_short["range"] == "forward"]["kernel"]) == [CUTLASS, PLAIN_MUL, SOFT]
+    assert set(frame[frame["seq_len"] == 256]["range"]) == {*reading.PHASES, *reading.PARTS}
+    first = of_short.iloc[0]
+    assert first["launches"] == 110 and first["total_us"] == 3000.0 and first["percent"] == 60.0
+    assert first["mean_us"] == pytest.approx(6000 / 220, abs=1e-3) and first["median_us"] == "not kept"
+
+
+def test_who_traced_is_told() -> None:
+    by_torch = record_of(made_cell(seq_len=256))
+    by_torch.values |= {
+        "kernel_tool": "torch profiler 2.11",
+        "range_tool": "torch profiler 2.11",
+        "tool_remark": "no nsys",
+    }
+    text = finding([record_of(made_cell()), by_torch], "tool").text
+    assert "1 cell on cuda by nsys 2025.3.1;" in text and "by torch profiler 2.11 (no nsys)" in text
+
+
+def test_idle_time_and_launches_in_words() -> None:
+    text = finding(three(), "forward").text
+    assert "1.11 times" in text and "78 % of it waiting for a launch" in text and "busy for 52 to 52 %" in text
+
+
+def test_a_cell_of_no_figures_is_one_row() -> None:
+    skipped = Record("nsys_profile", dict(made_cell().factors), "skipped", "preset cpu", "measured")
+    for table in made([skipped]).values():
+        assert len(table.frame) <= 1 and table.ok.empty
+
+
+# --- the timeline and the pictures ----------------------------------------------------------------------------------
+
+
+def test_pictures_of_a_trace(trace: Trace, tmp_path: Path) -> None:
+    found = made_cell(detailed=True)
+    measurement = Measurement()
+    host_ms = {"forward": [0.4e-3], "full_step": [1e-3]}
+    measure._keep(found, tracing.Traced(trace, trace, host_ms, ""), measurement)
+    measurement.samples["forward_ms"] = [0.3e-3, 0.4e-3]
+    records = [as_record(found, measurement)]
+    by_id = made(records)
+    bins = by_id["cs336.nsys_timeline_bins"].frame
+    assert len(bins) == timeline.BINS
+    width_ns = 1000 / timeline.BINS
+    softmax = bins["softmax_percent"].astype(float).sum() / 100 * width_ns
+    assert softmax == pytest.approx(30, abs=2)
+    spans = by_id["cs336.nsys_timeline_spans"].frame
+    assert list(spans[spans["lane"] == "kernel"]["family"]) == ["gemm", "softmax", "gemm", "elementwise"]
+    for table in by_id.values():
+        tables.write(table, tmp_path)
+        markdown_tables.to_markdown(tmp_path, table.id)
+    for figure in present.figures(by_id):
+        figures.write(figure, tmp_path, "made up")
+        assert (tmp_path / f"{figure.id}.png").stat().st_size > 5000

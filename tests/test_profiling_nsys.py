@@ -1,0 +1,238 @@
+"""nsys itself, where there is one: found by perfscribe.tools.find_tool, or named by PERFSCRIBE_NSYS.
+
+Its 2023.4 records no ranges of nvtx 0.2.12 and newer. A folder that PERFSCRIBE_TEST_NVTX names goes before the
+installed packages: `pip install --target FOLDER nvtx==0.2.11`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from nsys_fixture import FOLDER, nsys_rows
+
+from perfscribe.profiling import nsys
+from perfscribe.profiling.nvtx_kernels import COLUMNS, nvtx_kernel_summary
+from perfscribe.profiling.trace import Kernel, Range, Trace, process_and_thread, thread_key
+
+FOUND = nsys.find()
+needs_nsys = pytest.mark.skipif(FOUND is None, reason="no nsys on this machine (PERFSCRIBE_NSYS may name one)")
+ROOT = Path(__file__).resolve().parents[1]
+PROGRAM = """
+import os, sys, time
+sys.path.insert(0, sys.argv[1])
+from perfscribe.profiling.ranges import FORWARD, STEP, annotate
+for _ in range(2):
+    with annotate(STEP):
+        with annotate(FORWARD):
+            time.sleep(0.01)
+files = [os.environ.get(name, "") for name in ("QUADD_INJECTION_CONFIG", "QUADD_CUDA_CONFIG")]
+print(*files, file=open(os.path.join(os.path.dirname(sys.argv[2]), "files"), "w"), flush=True)
+open(sys.argv[2], "w").write(str(os.getpid()))
+time.sleep(float(sys.argv[3]))
+"""
+
+
+@pytest.fixture(scope="module")
+def variables() -> dict[str, str]:
+    return {"PYTHONPATH": os.environ.get("PERFSCRIBE_TEST_NVTX", "")}
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> list[str]:
+    """Marks ranges, writes its process number into the file `pid`, then sleeps as long as the last argument says."""
+    return [sys.executable, "-c", PROGRAM, str(ROOT), str(tmp_path / "pid")]
+
+
+@pytest.fixture
+def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder for temporary files of this test's own, which also tells its processes from those of others."""
+    folder = tmp_path / "scratch"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setenv("PERFSCRIBE_TEST_SESSION", str(folder))
+    return folder
+
+
+@contextlib.contextmanager
+def nothing_left(scratch: Path) -> Iterator[None]:
+    """Neither processes nor temporary files of nsys are left behind."""
+
+    def processes() -> list[int]:
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                if process.pid != os.getpid() and process.environ().get("PERFSCRIBE_TEST_SESSION") == str(scratch):
+                    found.append(process.pid)
+        return found
+
+    yield
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline and (processes() or any(scratch.iterdir())):
+        time.sleep(0.1)
+    assert not processes() and not list(scratch.iterdir())
+    told = scratch.parent / "files"
+    assert not [path for path in told.read_text().split() if Path(path).exists()]
+
+
+def is_gone(pid_file: Path) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process = psutil.Process(int(pid_file.read_text()))
+        return process.status() == psutil.STATUS_ZOMBIE or "time.sleep" not in " ".join(process.cmdline())
+    return True
+
+
+@needs_nsys
+def test_ranges_are_recorded_and_exported(
+    tmp_path: Path, scratch: Path, command: list[str], variables: dict[str, str]
+) -> None:
+    assert FOUND is not None
+    with nothing_left(scratch):
+        report = nsys.profile(FOUND, [*command, "0"], tmp_path / "out" / "a.50%", 60, variables)
+        assert report == tmp_path / "out" / "a.50%.nsys-rep"
+        export = nsys.export_sqlite(FOUND, report, tmp_path / "exported" / "a.sqlite")
+    assert sorted(path.name for path in export.parent.iterdir()) == ["a.sqlite"]
+    trace = nsys.read_sqlite(export)
+    assert trace.tool == f"nsys {FOUND.version}" and trace.no_kernels == "no CUDA" and not trace.kernels
+    if not trace.ranges:
+        pytest.skip("this nsys does not record this nvtx package; PERFSCRIBE_TEST_NVTX may name another")
+    assert [one.name for one in trace.ranges] == ["step", "forward"] * 2
+    assert {process_and_thread(one.thread)[0] for one in trace.ranges} == {int((tmp_path / "pid").read_text())}
+    assert all(one.duration_ns >= 10_000_000 for one in trace.ranges)
+    nsys.check(trace, uses_cuda=False)
+
+
+@needs_nsys
+def test_a_program_that_takes_too_long_is_ended(
+    tmp_path: Path, scratch: Path, command: list[str], variables: dict[str, str]
+) -> None:
+    assert FOUND is not None
+    with nothing_left(scratch), pytest.raises(nsys.NsysError, match=r"nsys profile: longer than 3 s"):
+        nsys.profile(FOUND, [*command, "60"], tmp_path / "late", 3, variables)
+    assert is_gone(tmp_path / "pid")
+
+
+@needs_nsys
+def test_the_program_ends_with_whoever_asked_for_it(tmp_path: Path, scratch: Path, command: list[str]) -> None:
+    caller = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from pathlib import Path\n"
+        "from perfscribe.profiling import nsys\n"
+        "nsys.profile(nsys.find(), sys.argv[3:], Path(sys.argv[2]), 60)\n"
+    )
+    with nothing_left(scratch):
+        words = [sys.executable, "-c", caller, str(ROOT), str(tmp_path / "out"), *command, "60"]
+        process = subprocess.Popen(words)
+        deadline = time.monotonic() + 30
+        while not (tmp_path / "pid").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert not is_gone(tmp_path / "pid")
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert is_gone(tmp_path / "pid")
+
+
+@needs_nsys
+def test_a_program_that_fails_says_why(tmp_path: Path) -> None:
+    assert FOUND is not None
+    failing = [sys.executable, "-c", "raise SystemExit('CUDA out of memory')"]
+    with pytest.raises(nsys.NsysError, match=r"^nsys profile: exit status 1: CUDA out of memory$") as caught:
+        nsys.profile(FOUND, failing, tmp_path / "out", 60)
+    assert "CUDA out of memory" in caught.value.output
+
+
+@needs_nsys
+def test_what_is_no_report_is_refused(tmp_path: Path) -> None:
+    assert FOUND is not None
+    with pytest.raises(nsys.NsysError, match="no such file"):
+        nsys.export_sqlite(FOUND, tmp_path / "absent.nsys-rep", tmp_path / "absent.sqlite")
+    (tmp_path / "text.nsys-rep").write_text("text")
+    with pytest.raises(nsys.NsysError, match=r"nsys export|no SQLite file"):
+        nsys.export_sqlite(FOUND, tmp_path / "text.nsys-rep", tmp_path / "text.sqlite")
+    assert [path.name for path in tmp_path.iterdir()] == ["text.nsys-rep"]
+
+
+@needs_nsys
+@pytest.mark.parametrize("export", sorted(FOLDER.glob("*.sqlite")), ids=lambda path: path.stem)
+def test_the_summary_is_that_of_nsys(export: Path) -> None:
+    assert FOUND is not None
+    rows = list(csv.reader(io.StringIO(nsys.stats(FOUND, export, "nvtx_kern_sum"))))
+    header = rows.index(list(COLUMNS))
+    assert nsys_rows(rows[header + 1 :]) == nvtx_kernel_summary(nsys.read_sqlite(export))
+
+
+@pytest.mark.parametrize("export", sorted(FOLDER.glob("*.sqlite")), ids=lambda path: path.stem)
+def test_the_summary_is_that_which_nsys_printed(export: Path) -> None:
+    with open(export.with_suffix(".csv"), encoding="utf-8", newline="") as stream:
+        rows = list(csv.reader(stream))
+    header = rows.index(list(COLUMNS))
+    assert nsys_rows(rows[header + 1 :]) == nvtx_kernel_summary(nsys.read_sqlite(export))
+
+
+# --- without nsys -------------------------------------------------------------------------------------------------
+
+
+def test_a_trace_that_cannot_be_is_an_error() -> None:
+    thread = thread_key(1, 1)
+    kernel = Kernel("k", 0, 1, 0, 1, thread)
+    ours, librarys = Range("step", 0, 9, thread), Range("ncclAllReduce", 0, 9, thread, domain="NCCL")
+    nsys.check(Trace("nsys 2025.3.1", [kernel], [ours]), uses_cuda=True)
+    nsys.check(Trace("nsys 2025.3.1", [], [ours], "no CUDA"), uses_cuda=False)
+    for ranges in ([], [librarys]):
+        with pytest.raises(nsys.NsysError, match=r"nsys 2023\.4\.4 holds no range .* nvtx 0\.2\.12 and newer"):
+            nsys.check(Trace("nsys 2023.4.4", [kernel], ranges), uses_cuda=True)
+    with pytest.raises(nsys.NsysError, match=r"no kernel of a program that used CUDA: .*; CUPTI said no"):
+        nsys.check(Trace("nsys 2023.4.4", [], [ours], remarks=["CUPTI said no"]), uses_cuda=True)
+
+
+def test_an_nsys_that_does_not_run_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = tmp_path / "nsys"
+    monkeypatch.setenv("PERFSCRIBE_NSYS", str(fake))
+    assert nsys.find() is None
+    for number, script in enumerate(("exit 1", "echo something else", "exec /does/not/exist")):
+        fake = tmp_path / str(number) / "nsys"
+        fake.parent.mkdir()
+        fake.write_text(f"#!/bin/sh\n{script}\n")
+        fake.chmod(0o755)
+        monkeypatch.setenv("PERFSCRIBE_NSYS", str(fake))
+        assert nsys.find() is None
+
+
+def test_what_nsys_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = tmp_path / "nsys"
+    fake.write_text(
+        "#!/bin/sh\n"
+        'case "$*" in\n'
+        "--version) echo NVIDIA Nsight Systems version 2025.3.1.90-253135822126v0 ;;\n"
+        "*--help) echo \"Possible values are 'cuda', 'nvtx', 'cudnn'\" ;;\n"
+        '*) echo "$LD_LIBRARY_PATH $TMPDIR $OWN" > "$HERE/env"; printf "%s\\n" "$@" > "$HERE/words"\n'
+        '   for word in "$@"; do case $word in --output=*) : > "${word#--output=}.nsys-rep" ;; esac; done ;;\n'
+        "esac\n"
+    )
+    fake.chmod(0o755)
+    monkeypatch.setenv("PERFSCRIBE_NSYS", str(fake))
+    monkeypatch.setenv("PERFSCRIBE_NSYS_LIBRARIES", "/missing/libraries")
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/usual")
+    found = nsys.find()
+    assert found is not None and found.version == "2025.3.1"
+    own = {"OWN": "a b;c", "HERE": str(tmp_path)}
+    report = nsys.profile(found, ["python", "-c", "print('a b'); x"], tmp_path / "r.nsys-rep", 20, own, True)
+    assert report == tmp_path / "r.nsys-rep"
+    words = (tmp_path / "words").read_text().splitlines()
+    assert words[0] == "profile" and words[-3:] == ["python", "-c", "print('a b'); x"]
+    assert words[words.index("-t") + 1] == "cuda,nvtx"  # this one knows no cuBLAS
+    assert {"none", "--cpuctxsw=none", "--force-overwrite=true", "--trace-fork-before-exec=true"} <= set(words)
+    libraries, scratch, told = (tmp_path / "env").read_text().strip().split(" ", 2)
+    assert libraries == "/missing/libraries:/usual" and told == "a b;c" and not Path(scratch).exists()

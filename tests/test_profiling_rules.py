@@ -1,0 +1,82 @@
+"""The rules for reports of nsys, as a user calls them."""
+
+from __future__ import annotations
+
+import csv
+import shutil
+import sqlite3
+from pathlib import Path
+
+import pytest
+from nsys_fixture import FOLDER
+from workspace import Workspace
+
+from perfscribe.profiling.nvtx_kernels import COLUMNS
+
+EXPORTS = "results/elsewhere/nsys"
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
+    made = Workspace(tmp_path_factory.mktemp("rules"))
+    made.only("mixed_precision_accumulation")
+    (made.root / EXPORTS).mkdir(parents=True)
+    # an nsys whose export is the committed one
+    fake = made.root / "tools" / "nsys"
+    fake.parent.mkdir()
+    export = FOLDER / "synthetic.sqlite"
+    copy = f'case $word in --output=*) cp {export} "${{word#--output=}}" ;; esac'
+    fake.write_text(
+        "#!/bin/sh\n"
+        'case "$1" in --version) echo version 2023.4.4.54; exit ;; esac\n'
+        f'for word in "$@"; do {copy}; done\n'
+    )
+    fake.chmod(0o755)
+    text = (made.root / "config.yaml").read_text()
+    made.set_config(text.replace("nsys: null ", "nsys: tools/nsys "))
+    return made
+
+
+def test_a_report_becomes_a_summary(workspace: Workspace) -> None:
+    (workspace.root / EXPORTS / "a-1.x.nsys-rep").write_bytes(b"report")
+    done = workspace.run(f"{EXPORTS}/a-1.x.kernels.csv")
+    assert done.returncode == 0, done.stdout
+    folder = workspace.root / EXPORTS
+    assert sorted(path.name for path in folder.iterdir()) == ["a-1.x.kernels.csv", "a-1.x.nsys-rep", "a-1.x.sqlite"]
+    with open(folder / "a-1.x.kernels.csv", encoding="utf-8", newline="") as stream:
+        rows = list(csv.reader(stream))
+    assert tuple(rows[0]) == COLUMNS and len(rows) == 20
+    log = (workspace.root / "logs/elsewhere/nsys_kernels_a-1.x.log").read_text()
+    assert "nsys 2023.4.4: 36 kernels, 21 ranges, 19 rows" in log
+
+
+def test_an_export_of_ones_own_needs_no_nsys(workspace: Workspace) -> None:
+    shutil.copyfile(FOLDER / "synthetic.sqlite", workspace.root / EXPORTS / "own.sqlite")
+    config = workspace.root / "config.yaml"
+    text = config.read_text()
+    config.write_text(text.replace("nsys: tools/nsys ", "nsys: tools/absent "))
+    try:
+        done = workspace.run("--cores", "1", f"{EXPORTS}/own.kernels.csv")
+        assert done.returncode == 0, done.stdout
+        (workspace.root / EXPORTS / "b.nsys-rep").write_bytes(b"report")
+        failed = workspace.run("--cores", "1", f"{EXPORTS}/b.sqlite")
+        assert failed.returncode != 0 and "nsys_export: no nsys found" in failed.stdout
+    finally:
+        config.write_text(text)
+
+
+def test_what_is_no_export_fails_with_one_line(workspace: Workspace) -> None:
+    (workspace.root / EXPORTS / "broken.sqlite").write_text("text")
+    done = workspace.run("--cores", "1", f"{EXPORTS}/broken.kernels.csv")
+    assert done.returncode != 0 and "broken.sqlite: no SQLite export of nsys" in done.stdout
+    assert "Traceback" not in (workspace.root / "logs/elsewhere/nsys_kernels_broken.log").read_text()
+    assert not (workspace.root / EXPORTS / "broken.kernels.csv").exists()
+
+
+def test_the_fixture_is_small() -> None:
+    for path in Path(FOLDER).glob("*.sqlite"):
+        assert path.stat().st_size <= 2 * 2**20
+        with sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True) as connection:
+            tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+        connection.close()
+        assert not {"TARGET_INFO_SYSTEM_ENV", "META_DATA_CAPTURE", "PROCESSES", "ProcessStreams"} & tables

@@ -1,0 +1,101 @@
+"""Where tools are looked for, and how the config's section `tools` reaches the processes that need it."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from shards import ShardJob
+
+from perfscribe import config, environment, plan, tools
+from perfscribe.cells import Cell
+
+PROBE = """
+import os
+from perfscribe.cells import Measurement
+def cells(config): return []
+def run(cell):
+    from perfscribe import tools
+    values = {name: os.environ.get(name, "") for name in ("PERFSCRIBE_NSYS", "PERFSCRIBE_NSYS_LIBRARIES")}
+    return Measurement(values={"found": str(tools.find_tool("nsys")), **values})
+"""
+
+
+@pytest.fixture(autouse=True)
+def no_configured_tools(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (tools.NSYS_VARIABLE, tools.NSYS_LIBRARIES_VARIABLE, "CUDA_HOME", "CUDA_PATH"):
+        monkeypatch.setenv(name, "")  # so that what a test sets is taken back
+        monkeypatch.delenv(name)
+
+
+def program(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch(mode=0o755)
+    return path
+
+
+def test_places_from_the_config_to_nvidias_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    assert tools.find_tool("nsys", tmp_path) is None
+    in_compute = program(tmp_path / "opt/nvidia/nsight-compute/2025.3.1/host/target-linux-x64/nsys")
+    assert tools.find_tool("nsys", tmp_path) == in_compute
+    program(tmp_path / "opt/nvidia/nsight-systems/2024.9.1/bin/nsys")
+    newest = program(tmp_path / "opt/nvidia/nsight-systems/2024.10.2/bin/nsys")
+    assert tools.find_tool("nsys", tmp_path) == newest
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "cuda"))
+    at_home = program(tmp_path / "cuda/bin/nsys")
+    assert tools.find_tool("nsys", tmp_path) == at_home
+    on_path = program(tmp_path / "bin/nsys")
+    assert tools.find_tool("nsys", tmp_path) == on_path
+    configured = program(tmp_path / "mine/nsys")
+    tools.use({"nsys": "mine/nsys", "nsys_libraries": None}, tmp_path)
+    assert tools.find_tool("nsys", tmp_path) == configured
+    program(tmp_path / "cuda/bin/git")  # only NVIDIA's tools are looked for in NVIDIA's folders
+    assert tools.find_tool("git", tmp_path) is None
+
+
+def test_no_other_program_stands_in_for_a_configured_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(program(tmp_path / "bin/nsys").parent))
+    (tmp_path / "no_program").write_text("text")
+    for wrong in ("absent", "no_program", "bin"):
+        tools.use({"nsys": wrong}, tmp_path)
+        assert tools.find_tool("nsys") is None
+        assert environment.missing(["nsys"]) == "nsys (Nsight Systems) is missing"
+
+
+def test_an_open_section_leaves_the_variables_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(tools.NSYS_VARIABLE, "/users/own")
+    tools.use({"nsys": None, "nsys_libraries": None}, Path("/x"))
+    tools.use({}, Path("/x"))
+    assert os.environ[tools.NSYS_VARIABLE] == "/users/own" and tools.NSYS_LIBRARIES_VARIABLE not in os.environ
+
+
+def test_the_section_is_an_option_and_no_part_of_a_key() -> None:
+    root = Path(__file__).resolve().parents[1]
+    raw = {"preset": "tiny", "experiments": {"attention": {"enabled": True}}}
+    moved = raw | {"tools": {"nsys": "/opt/nsys", "nsys_libraries": ".libraries"}}
+    assert plan.build(raw, "tiny", root).units == plan.build(moved, "tiny", root).units
+    options = plan.options(config.resolve(moved, "tiny"))
+    assert options["attention"]["tools"] == {"nsys": "/opt/nsys", "nsys_libraries": ".libraries"}
+    assert plan.options(config.resolve(raw, "tiny"))["attention"]["tools"] == {"nsys": None, "nsys_libraries": None}
+
+
+def test_a_path_in_the_config_is_text() -> None:
+    for wrong in (3, "", " /opt/nsys", ["nsys"]):
+        with pytest.raises(config.ConfigError, match=r"tools\.nsys"):
+            config.check({"tools": {"nsys": wrong}})
+
+
+def test_the_section_reaches_cells(tmp_path: Path) -> None:
+    job = ShardJob(tmp_path / "job", PROBE)
+    job.plan([Cell({"n": 1}, requires=("nsys",))])
+    nsys = program(tmp_path / "job" / "tool" / "nsys")
+    options = job.plan_file.with_name("options.json")
+    written = json.loads(options.read_text())
+    written["probe"]["tools"] = {"nsys": "tool/nsys", "nsys_libraries": "/libraries"}
+    options.write_text(json.dumps(written))
+    (record,) = job.measure()
+    assert record["status"] == "ok" and record["values"]["found"] == str(nsys)
+    assert record["values"]["PERFSCRIBE_NSYS_LIBRARIES"] == "/libraries"

@@ -1,0 +1,130 @@
+"""An experiment that measures nothing and shows what another one measured, with a file of its own, in the workflow."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+from workspace import Workspace
+
+MEASURE = '''"""Three cells without libraries."""
+from perfscribe.cells import Cell, Measurement
+
+
+def cells(config):
+    return [Cell({"n": n}, cost=float(n)) for n in config["n"]]
+
+
+def run(cell):
+    return Measurement(samples={"time_ms": [float(cell["n"])] * 3}, timers={"time_ms": "host clock"})
+'''
+PRESENT = '''"""What probe measured, once more."""
+from perfscribe import figures as f
+from perfscribe import tables as t
+from perfscribe.findings import find, need
+
+TABLES = ("cs336.reader",)
+FIGURES = ("cs336.reader",)
+FILES = ("reader.txt",)
+READS = ("probe",)
+
+
+def tables(records):
+    columns = [t.factor("n", "n"), t.derived("twice_ms", "Twice (ms)", lambda r: 2 * t.summary(r, "time_ms").median)]
+    return [t.make(TABLES[0], "Twice", records["probe"], columns)]
+
+
+def files(tables):
+    return {FILES[0]: f"{len(tables[TABLES[0]].ok)} rows\\n"}
+
+
+def figures(tables):
+    return [f.Figure(FIGURES[0], "Points.", lambda canvas: canvas.subplots().plot([1, 2, 3]), sample="time_ms")]
+
+
+def findings(tables):
+    return [find("cs336.reader", TABLES, lambda: f"{len(need(tables[TABLES[0]].ok, 3, 'cells'))} cells")]
+'''
+TINY = ("--config", "preset=tiny")
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
+    """Both experiments, their report written."""
+    space = Workspace(tmp_path_factory.mktemp("shown") / "project")
+    space.only()
+    space.add_experiment("probe", MEASURE, n=[1, 2, 3])
+    folder = space.root / "perfscribe" / "experiments" / "reader"
+    folder.mkdir()
+    (folder / "__init__.py").write_text('"""Reader."""\n')
+    (folder / "present.py").write_text(PRESENT)
+    template = space.root / "report" / "templates" / "cs336.md"
+    calls = "\n\n".join(f'{{{{ {kind}("cs336.reader") }}}}' for kind in ("table", "figure", "finding"))
+    template.write_text(f"{template.read_text()}\n{calls}\n")
+    done = space.run("report", *TINY)
+    assert done.returncode == 0, done.stdout
+    return space
+
+
+def results(project: Workspace) -> Path:
+    return project.root / "results" / "local"
+
+
+def test_it_is_shown_from_the_others_records(project: Workspace) -> None:
+    with (results(project) / "tables" / "cs336.reader.csv").open(newline="") as stream:
+        assert [(row["n"], row["twice_ms"]) for row in csv.DictReader(stream)] == [
+            ("1", "2.0"),
+            ("2", "4.0"),
+            ("3", "6.0"),
+        ]
+    text = project.report()
+    assert "**Answered.** 3 cells" in text and "](figures/cs336.reader.svg)" in text
+    svg = (project.root / "report" / "local" / "figures" / "cs336.reader.svg").read_text()
+    assert "n = 3 a cell" in svg, "the foot counts the samples of what was read"
+    assert (
+        not (results(project) / "journal" / "reader").exists()
+        and not (results(project) / "records" / "reader").exists()
+    )
+
+
+def test_its_file_is_an_output_of_the_workflow(project: Workspace) -> None:
+    file = results(project) / "tables" / "reader.txt"
+    assert file.read_text() == "3 rows\n" and project.planned_jobs(*TINY) == set()
+    file.unlink()
+    assert project.planned_jobs(*TINY) == {"present_reader", "write_report", "verdict"}
+    assert project.run("report", *TINY).returncode == 0 and file.read_text() == "3 rows\n"
+
+
+def test_edits_rerun_what_they_touch(project: Workspace) -> None:
+    present = project.root / "perfscribe" / "experiments" / "reader" / "present.py"
+    before = present.read_text()
+    present.write_text(before + "\nLATER = 1\n")
+    assert project.planned_jobs(*TINY) == {"present_reader", "write_report", "verdict"}
+    present.write_text(before)
+    (results(project) / "records" / "probe" / "0.jsonl").unlink()
+    expected = {"measure probe 0", "present_probe", "present_reader", "write_report", "verdict"}
+    assert project.planned_jobs(*TINY) == expected
+    assert project.run("report", *TINY).returncode == 0
+
+
+def test_a_file_that_is_not_declared_is_refused(project: Workspace) -> None:
+    present = project.root / "perfscribe" / "experiments" / "reader" / "present.py"
+    before = present.read_text()
+    present.write_text(before.replace("{FILES[0]: f", '{"other.txt": "", FILES[0]: f'))
+    done = project.run("report", *TINY)
+    present.write_text(before)
+    assert done.returncode != 0 and "reader: present.py declares the files ['reader.txt'] and makes" in done.stdout
+
+
+def test_verbs_know_the_cells_of_what_measures(project: Workspace) -> None:
+    for verb in ("plan", "doctor"):
+        done = project.run(verb, *TINY)
+        assert done.returncode == 0 and "probe" in done.stdout and "reader" not in done.stdout
+
+
+def test_it_is_left_out_with_what_it_reads(project: Workspace) -> None:
+    off = 'experiments={"probe": {"enabled": false}}'
+    assert project.planned_jobs(*TINY, off) <= {"write_report", "verdict"}
+    assert project.run("report", *TINY, off).returncode == 0
+    assert "*Not measured at this site: experiment `reader`.*" in project.report()

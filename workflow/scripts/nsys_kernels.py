@@ -1,0 +1,33 @@
+"""Summarise kernels by NVTX range, as `nsys stats -r nvtx_kern_sum` does: nsys_kernels.py --export SQLITE --out CSV"""
+
+import argparse
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from perfscribe.profiling.nsys_export import read_sqlite  # noqa: E402 (the package lies beside this folder)
+from perfscribe.profiling.nvtx_kernels import nvtx_kernel_summary, write_csv  # noqa: E402
+
+
+def main() -> int:
+    """Exit status 0, or 1 after one line that says what was wrong."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--export", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    args = parser.parse_args()
+    try:
+        trace = read_sqlite(args.export)
+        rows = nvtx_kernel_summary(trace)
+        write_csv(rows, args.out)
+    except (ValueError, OSError) as error:
+        print(f"nsys_kernels: {error}", file=sys.stderr)
+        return 1
+    print(f"{trace.tool}: {len(trace.kernels)} kernels, {len(trace.ranges)} ranges, {len(rows)} rows")
+    print("\n".join([trace.no_kernels, *trace.remarks]).strip())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
