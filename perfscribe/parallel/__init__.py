@@ -1,0 +1,1 @@
+"""Training and collectives over several processes."""

@@ -1,0 +1,136 @@
+"""Averages of gradients over the ranks of a process group: the collectives, what they carried, and their switches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from perfscribe.parallel.process_group import backends, message_device
+
+Observer = Callable[[str], AbstractContextManager[object]]
+
+
+@dataclass
+class Traffic:
+    """All-reduces of gradients since the last reset: calls, and the bytes that this rank handed over.
+
+    The agreement on which gradients exist (one byte a parameter and backward) is not in it.
+    """
+
+    calls: int = 0
+    bytes: int = 0
+
+    def reset(self) -> None:
+        """Begin again at 0."""
+        self.calls = self.bytes = 0
+
+
+class Pending:
+    """An average under way; wait() puts it into the gradients."""
+
+    def __init__(self, work: dist.Work | None, sent: list[Tensor], copies: list[tuple[Tensor, Tensor]]) -> None:
+        self._work, self._sent, self._copies = work, sent, copies
+
+    def wait(self, around: Observer) -> None:
+        """Wait (NCCL: the current stream does, gloo: the host) and copy back what was sent from a copy."""
+        with around("wait"):
+            if self._work is not None:
+                self._work.wait()
+        if self._copies:
+            with around("unflatten"):
+                torch._foreach_copy_([to for to, _ in self._copies], [of for _, of in self._copies])
+
+
+class Averager:
+    """Averages gradients over a process group.
+
+    NCCL divides while it reduces (its AVG). Gloo has no AVG in all versions: there gradients are divided by the number
+    of ranks first and then summed, so that the sum stays as small as the average (as torch's DistributedDataParallel).
+
+    traffic counts what was sent. around(name) is entered around each part ("flatten", "launch", "wait", "unflatten"):
+    an experiment puts a timer there that synchronises the device first and last, or a profiler's range.
+    enabled = False leaves the collectives out and nothing else: copies, divisions and hooks stay, so that the
+    difference of two steps is what the communication adds.
+    """
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self.group = group
+        self.backends = backends(group)
+        self.world_size = dist.get_world_size(group)
+        self.traffic = Traffic()
+        self.around: Observer = _nothing_around
+        self.enabled = True
+        self._all_ones: Tensor | None = None
+
+    def start(self, gradients: Sequence[Tensor], *, flatten: bool = False) -> Pending:
+        """Begin the average of gradients of one dtype and device, by one collective; they must not change meanwhile.
+
+        flatten: through one flat copy. Otherwise they are sent from where they lie, several of them by one group call
+        of NCCL (gloo flattens them itself); a gradient that is not contiguous is sent from a copy.
+        """
+        sent, copies = self._flat_copy(gradients) if flatten else _contiguous(gradients)
+        with self.around("launch"):
+            averages = self.backends.get(sent[0].device.type) == "nccl"
+            if not averages:
+                torch._foreach_div_(sent, self.world_size)
+            self.traffic.calls += 1
+            self.traffic.bytes += sum(tensor.nbytes for tensor in sent)
+            work = self._all_reduce(sent, dist.ReduceOp.AVG if averages else dist.ReduceOp.SUM)
+        return Pending(work, sent, copies)
+
+    def agree(self, present: Sequence[bool], device: torch.device) -> list[bool]:
+        """For each parameter whether any rank has its gradient; one byte each is reduced.
+
+        A rank that has all of them knows the answer and does not wait for it on the host; the others must read it.
+        device: where the gradients lie.
+        """
+        flags = list(present)
+        if not self.enabled:
+            return flags
+        place = device if self.backends.get(device.type) == "nccl" else message_device(self.group)
+        if not all(flags):
+            tensor = torch.tensor(flags, dtype=torch.uint8, device=place)
+            dist.all_reduce(tensor, dist.ReduceOp.MAX, group=self.group)
+            return [bool(flag) for flag in tensor.tolist()]
+        if self._all_ones is None or len(self._all_ones) != len(flags):
+            self._all_ones = torch.ones(len(flags), dtype=torch.uint8, device=place)
+        dist.all_reduce(self._all_ones, dist.ReduceOp.MAX, group=self.group)  # leaves ones
+        return flags
+
+    def sends_from_place(self, device: torch.device) -> bool:
+        """Whether one call can take several tensors on this device without a flat copy of ours; gloo: CPU alone."""
+        backend = self.backends.get(device.type)
+        return backend == "nccl" or (backend == "gloo" and device.type == "cpu")
+
+    def _flat_copy(self, gradients: Sequence[Tensor]) -> tuple[list[Tensor], list[tuple[Tensor, Tensor]]]:
+        with self.around("flatten"):
+            flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
+        pieces = flat.split([gradient.numel() for gradient in gradients])
+        return [flat], [(to, piece.view(to.shape)) for to, piece in zip(gradients, pieces, strict=True)]
+
+    def _all_reduce(self, sent: list[Tensor], operation: Any) -> dist.Work | None:
+        if not self.enabled:
+            return None
+        if len(sent) == 1:
+            work: dist.Work = dist.all_reduce(sent[0], operation, group=self.group, async_op=True)
+            return work
+        options = dist.AllreduceCoalescedOptions()
+        options.reduceOp = operation
+        numbers = [torch.view_as_real(tensor) if tensor.is_complex() else tensor for tensor in sent]
+        return self.group.allreduce_coalesced(numbers, options)
+
+
+def _contiguous(gradients: Sequence[Tensor]) -> tuple[list[Tensor], list[tuple[Tensor, Tensor]]]:
+    """What to send for each gradient, and (gradient, copy) for those that cannot be sent from where they lie."""
+    sent = [gradient.contiguous() for gradient in gradients]
+    return sent, [(to, of) for to, of in zip(gradients, sent, strict=True) if of is not to]
+
+
+def _nothing_around(_: str) -> AbstractContextManager[object]:
+    return nullcontext()

@@ -1,0 +1,109 @@
+"""Gradient buckets as numbers: how they are filled, and the cost model by which a bucket size is chosen. No torch.
+
+The model is that of the handout of Stanford CS336, assignment 2 (systems), 1.0.4, problem ddp_bucketed_benchmarking:
+computing a bucket's gradients is taken to last as long as sending them, so that all of the communication hides behind
+the backward pass but the last bucket, and each bucket costs a fixed time besides. With s bytes of gradients in n
+buckets, w bytes/s and o seconds a bucket the time that shows is
+
+    s / (n·w) + n·o, least for n = √(s / (o·w)), that is for buckets of √(s·w·o) bytes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+BYTES_PER_MB = 10**6
+
+
+def fill_buckets(sizes_bytes: Sequence[int], capacity_bytes: float | None) -> list[list[int]]:
+    """Indices of the tensors in each bucket, in the order given; None: one bucket for all.
+
+    No bucket holds more than capacity_bytes, but for a larger tensor, which has one to itself: a tensor is not split.
+    ValueError: capacity not above 0.
+    """
+    if capacity_bytes is not None and not capacity_bytes > 0:
+        raise ValueError(f"capacity of a bucket: expected more than 0 bytes or None, not {capacity_bytes}")
+    capacity = math.inf if capacity_bytes is None else capacity_bytes
+    buckets: list[list[int]] = []
+    filled = math.inf
+    for index, size in enumerate(sizes_bytes):
+        if not buckets or filled + size > capacity:
+            buckets.append([])
+            filled = 0
+        buckets[-1].append(index)
+        filled += size
+    return buckets
+
+
+def overhead_s(total_bytes: float, buckets: float, bytes_per_s: float, call_s: float) -> float:
+    """Seconds that the communication adds to a step: the last bucket's transfer and each bucket's fixed cost."""
+    _require_positive(total_bytes=total_bytes, buckets=buckets, bytes_per_s=bytes_per_s)
+    return total_bytes / (buckets * bytes_per_s) + buckets * call_s
+
+
+def best_bucket_count(total_bytes: float, bytes_per_s: float, call_s: float) -> float:
+    """The number of buckets (real, not rounded) for which overhead_s is least."""
+    _require_positive(total_bytes=total_bytes, bytes_per_s=bytes_per_s, call_s=call_s)
+    return math.sqrt(total_bytes / (call_s * bytes_per_s))
+
+
+def best_bucket_bytes(total_bytes: float, bytes_per_s: float, call_s: float) -> float:
+    """The size of the buckets for which overhead_s is least, in bytes."""
+    _require_positive(total_bytes=total_bytes, bytes_per_s=bytes_per_s, call_s=call_s)
+    return math.sqrt(total_bytes * bytes_per_s * call_s)
+
+
+@dataclass(frozen=True)
+class OverheadFit:
+    """The model fitted to measured times.
+
+    bytes_per_s is inf where the times do not fall with the number of buckets, call_s 0 where they do not rise with it:
+    then the measured range holds no optimum. residuals_s: measured − fitted, in the order of the points.
+    """
+
+    bytes_per_s: float
+    call_s: float
+    residuals_s: tuple[float, ...]
+
+    @property
+    def has_optimum(self) -> bool:
+        """Whether both terms were found, so that best_bucket_count and best_bucket_bytes are defined."""
+        return math.isfinite(self.bytes_per_s) and self.call_s > 0
+
+
+def fit_overhead(total_bytes: float, points: Sequence[tuple[int, float]]) -> OverheadFit:
+    """Least squares of 1/w and o, neither below 0, over points (number of buckets, seconds that showed).
+
+    ValueError: fewer than two different numbers of buckets, or one below 1.
+    """
+    _require_positive(total_bytes=total_bytes)
+    if len({buckets for buckets, _ in points}) < 2 or min(buckets for buckets, _ in points) < 1:
+        raise ValueError(f"expected points of at least two numbers of buckets from 1 on, not {list(points)}")
+    rows = [(total_bytes / buckets, float(buckets), seconds) for buckets, seconds in points]
+    inverse_w, call_s = _two_term_fit(rows)
+    residuals = tuple(y - a * inverse_w - b * call_s for a, b, y in rows)
+    return OverheadFit(1 / inverse_w if inverse_w > 0 else math.inf, call_s, residuals)
+
+
+def _two_term_fit(rows: Sequence[tuple[float, float, float]]) -> tuple[float, float]:
+    """x, z ≥ 0 for which Σ (a·x + b·z − y)² over rows (a, b, y) is least."""
+    aa = math.fsum(a * a for a, _, _ in rows)
+    ab = math.fsum(a * b for a, b, _ in rows)
+    bb = math.fsum(b * b for _, b, _ in rows)
+    ay = math.fsum(a * y for a, _, y in rows)
+    by = math.fsum(b * y for _, b, y in rows)
+    determinant = aa * bb - ab * ab
+    x, z = (ay * bb - by * ab) / determinant, (by * aa - ay * ab) / determinant
+    if x >= 0 and z >= 0:
+        return x, z
+    # The least lies on an edge: with one term alone, whichever of the two leaves less.
+    edges = [(max(ay / aa, 0.0), 0.0), (0.0, max(by / bb, 0.0))]
+    return min(edges, key=lambda edge: math.fsum((a * edge[0] + b * edge[1] - y) ** 2 for a, b, y in rows))
+
+
+def _require_positive(**values: float) -> None:
+    for name, value in values.items():
+        if not value > 0:
+            raise ValueError(f"{name}: expected a number above 0, not {value}")

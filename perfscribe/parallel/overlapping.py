@@ -1,0 +1,146 @@
+"""Groups of gradients that are averaged while backward goes on: the hooks, and the order in which groups are sent."""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from perfscribe.parallel.averaging import Pending
+from perfscribe.parallel.replicas import DataParallel
+
+
+class OverlappingDataParallel(DataParallel):
+    """Sends a group's gradients by an asynchronous all-reduce as soon as all of them, and all groups before, are ready.
+
+    Collectives match by order, so all ranks send the groups in the same order, that of _grouped(), however autograd
+    orders its work (Li et al. 2020, section 3.2.3). What backward left unsent is sent by finish, zeros for what this
+    rank did not use; then the ranks agree on what any of them used. Parameters that no rank has ever used are in no
+    group from then on: nothing waits for them or carries zeros for them. Should one be used after all, finish sends
+    its gradient alone, and the groups are made anew with it.
+
+    A second backward without a finish between (outside no_sync) ends the first one's averages before it adds to them;
+    that is a collective on all ranks, so where ranks use different parameters each backward needs its own finish.
+    """
+
+    _flatten = False
+
+    def __init__(self, module: nn.Module, *, group: dist.ProcessGroup | None = None) -> None:
+        super().__init__(module, group=group)
+        self._used_so_far = [False] * len(self._trainable)
+        self._in_groups = [True] * len(self._trainable)  # before the first backward nothing is known
+        self._make_groups()
+        handles = _watch(weakref.ref(self), self._trainable)
+        self._remove_hooks = weakref.finalize(self, _remove, handles)
+        self._remove_hooks.atexit = False
+
+    def release(self) -> None:
+        """Let go of the module and take the hooks off its parameters."""
+        super().release()
+        self._remove_hooks()
+
+    def _grouped(self, parameters: list[nn.Parameter]) -> list[list[nn.Parameter]]:
+        """The groups, in the order in which they are sent."""
+        raise NotImplementedError
+
+    def _make_groups(self) -> None:
+        chosen = [p for p, is_in in zip(self._trainable, self._in_groups, strict=True) if is_in]
+        self._groups = self._grouped(chosen)
+        self._group_of = {parameter: i for i, group in enumerate(self._groups) for parameter in group}
+        self._begin()
+
+    def _begin(self) -> None:
+        """Nothing of a backward has been seen or sent."""
+        self._waiting = [len(group) for group in self._groups]  # gradients that are not ready, by group
+        self._ready: set[nn.Parameter] = set()
+        self._sent_groups = 0
+        self._under_way: list[tuple[Pending, list[tuple[nn.Parameter, Tensor]]]] = []
+
+    def _before_accumulation(self, parameter: nn.Parameter) -> None:
+        """A gradient is about to be added to parameter.grad, which must not be under way then."""
+        group = self._group_of.get(parameter)
+        if group is not None and group < self._sent_groups:
+            self._finish()
+
+    @torch.no_grad()
+    def _after_accumulation(self, parameter: nn.Parameter) -> None:
+        """parameter.grad is complete."""
+        group = self._group_of.get(parameter)
+        if group is None or not self._synchronising or parameter in self._ready:
+            return
+        self._ready.add(parameter)
+        self._waiting[group] -= 1
+        while self._sent_groups < len(self._groups) and not self._waiting[self._sent_groups]:
+            self._send_next_group()
+
+    def _send_next_group(self) -> None:
+        group = self._groups[self._sent_groups]
+        self._sent_groups += 1
+        gradients = [self._contribution(parameter) for parameter in group]
+        pending = self.averager.start(gradients, flatten=self._flatten and len(gradients) > 1)
+        self._under_way.append((pending, list(zip(group, gradients, strict=True))))
+
+    @torch.no_grad()
+    def _finish(self) -> bool:
+        try:
+            while self._sent_groups < len(self._groups):
+                self._send_next_group()
+            used = self._agree()
+            is_used = dict(zip(self._trainable, used, strict=True))
+            self._send_alone([p for p in self._trainable if is_used[p] and p not in self._group_of])
+            for pending, entries in self._under_way:
+                pending.wait(self.averager.around)
+                for parameter, gradient in entries:
+                    # Where no rank used it these are the zeros sent for it, and its gradient stays None.
+                    if is_used[parameter] and parameter.grad is None:
+                        parameter.grad = gradient
+        finally:
+            self._begin()
+        self._learn(used)
+        return any(used)
+
+    def _send_alone(self, parameters: Sequence[nn.Parameter]) -> None:
+        for parameter in parameters:
+            gradient = self._contribution(parameter)
+            self._under_way.append((self.averager.start([gradient]), [(parameter, gradient)]))
+
+    def _learn(self, used: Sequence[bool]) -> None:
+        """Keep in the groups what some rank has used so far; all ranks know the same."""
+        if not self.averager.enabled or not any(used):
+            return
+        self._used_so_far = [before or now for before, now in zip(self._used_so_far, used, strict=True)]
+        if self._used_so_far != self._in_groups:
+            self._in_groups = self._used_so_far
+            self._make_groups()
+
+
+def _watch(wrapper: weakref.ref[OverlappingDataParallel], parameters: Sequence[nn.Parameter]) -> list[RemovableHandle]:
+    """Hooks that hold the wrapper weakly: a wrapper that nobody holds any more leaves its module alone."""
+    handles = []
+    for index, parameter in enumerate(parameters):
+        handles.append(parameter.register_hook(functools.partial(_before, wrapper, index)))
+        handles.append(parameter.register_post_accumulate_grad_hook(functools.partial(_after, wrapper)))
+    return handles
+
+
+def _before(wrapper: weakref.ref[OverlappingDataParallel], index: int, _: Tensor) -> None:
+    found = wrapper()
+    if found is not None:
+        found._before_accumulation(found._trainable[index])
+
+
+def _after(wrapper: weakref.ref[OverlappingDataParallel], parameter: Any) -> None:
+    found = wrapper()
+    if found is not None:
+        found._after_accumulation(parameter)
+
+
+def _remove(handles: Sequence[RemovableHandle]) -> None:
+    for handle in handles:
+        handle.remove()

@@ -1,0 +1,201 @@
+"""One rank of a launch: finds its place, joins the process group, runs the program, tells the launcher how it went.
+
+The program is a function named "package.module:function". It takes the launch's arguments and a Rank, runs within an
+initialised process group and returns what JSON can hold.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import importlib
+import json
+import os
+import platform
+import random
+import resource
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from perfscribe.cells import Unsupported
+from perfscribe.parallel import ranks, transport
+from perfscribe.parallel.channel import Channel
+
+if TYPE_CHECKING:
+    import torch
+
+# The order, as JSON, of a rank that is a fresh interpreter; the process that it is to end with, where ours started it.
+ORDER_VARIABLE, PARENT_VARIABLE = "PERFSCRIBE_LAUNCH", "PERFSCRIBE_PARENT"
+STACK_FRAMES = 30
+
+
+@dataclass(frozen=True)
+class Rank:
+    """What a program is told beside its arguments. threads: of the CPU, for this rank."""
+
+    place: ranks.Place
+    device: torch.device
+    backend: str
+    transport: str
+    seed: int
+    threads: int
+
+
+def main(order: Mapping[str, Any], parent: int) -> None:
+    """Run one rank to its end, in the environment that its launcher made for it.
+
+    parent: the process that it is to end with, 0 where its launcher is another program. Ends this process: exit status
+    0 where it gave a result, 1 where it told of an error.
+    """
+    die_with(parent)
+    _lead_a_group()
+    place, trouble = _find_place(order)
+    channel = Channel(order["address"], order["token"], place.rank if place else -1, {"stack": stack})
+    channel.redirect_output()
+    faulthandler.enable()
+    try:
+        if place is None:
+            raise trouble or ValueError("no place")
+        result = _run(order, place)
+        channel.send({"result": result})
+    except BaseException as error:
+        channel.send({"error": _as_message(error)})
+        _leave(1)
+    channel.wait_until_all_are_done()
+    _leave(0)
+
+
+def _leave(code: int) -> None:
+    """End at once: what a failed or finished rank's libraries would do at exit may wait for ranks that are gone."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
+
+
+def die_with(parent: int) -> None:
+    """Let the kernel kill this process when the one that started it ends (on Linux).
+
+    parent: the latter; where it has ended already, so does this one. 0: not known.
+    """
+    if sys.platform.startswith("linux"):
+        import ctypes
+
+        pr_set_pdeathsig = 1
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+        if parent and os.getppid() != parent:
+            os._exit(1)
+
+
+def _lead_a_group() -> None:
+    """Lead a process group, so that what the program starts can be ended with it, also after its death."""
+    with contextlib.suppress(OSError):  # a session leader leads one already
+        os.setpgid(0, 0)
+
+
+def _find_place(order: Mapping[str, Any]) -> tuple[ranks.Place | None, Exception | None]:
+    try:
+        place = ranks.find(os.environ, host=platform.node())
+        if place.world_size != order["world_size"]:
+            text = f"asked for {order['world_size']} ranks, but {place.source} started {place.world_size}"
+            raise ValueError(text)
+    except ValueError as error:
+        return None, error
+    return place, None
+
+
+def _run(order: Mapping[str, Any], place: ranks.Place) -> Any:
+    """The program's result."""
+    _share_memory_limit(place)
+    transport.set_switches(os.environ, order["backend"], order["transport"], order["nccl_log"])
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(order["threads"])
+    torch.backends.cudnn.allow_tf32 = False
+    random.seed(order["seed"] + place.rank)
+    torch.manual_seed(order["seed"] + place.rank)
+    device = _device(order, place)
+    host, _, port = order["store"].rpartition(":")
+    limit = timedelta(seconds=order["collective_timeout_s"])
+    store = dist.TCPStore(host, int(port), is_master=False, timeout=limit)  # type: ignore[attr-defined]
+    dist.init_process_group(
+        order["backend"],
+        store=store,
+        rank=place.rank,
+        world_size=place.world_size,
+        timeout=limit,
+        device_id=device if order["backend"] == "nccl" else None,
+    )
+    me = Rank(place, device, order["backend"], order["transport"], order["seed"], order["threads"])
+    result = _program(order["program"])(order["arguments"], me)
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return result
+
+
+def _program(name: str) -> Any:
+    module, _, function = name.partition(":")
+    return getattr(importlib.import_module(module), function)
+
+
+def _device(order: Mapping[str, Any], place: ranks.Place) -> torch.device:
+    import torch
+
+    if order["device"] == "cpu":
+        return torch.device("cpu")
+    index = ranks.device_index(place, torch.cuda.device_count())
+    torch.cuda.set_device(index)
+    if order["transport"] == "nvlink":
+        transport.require_nvlink(place.local_world_size or torch.cuda.device_count())
+    return torch.device("cuda", index)
+
+
+def _share_memory_limit(place: ranks.Place) -> None:
+    """Divide the limit that this process inherited among the ranks of its node: it is the machine's memory."""
+    limit, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    if limit != resource.RLIM_INFINITY and place.local_world_size:
+        resource.setrlimit(resource.RLIMIT_DATA, (limit // place.local_world_size, hard))
+
+
+def _as_message(error: BaseException) -> dict[str, Any]:
+    from perfscribe.memory import is_oom
+
+    first_line = (str(error).strip().splitlines() or [""])[0][:300]
+    status = "unsupported" if isinstance(error, Unsupported) else "oom" if is_oom(error) else "failed"
+    text = first_line if status == "unsupported" else f"{type(error).__name__}: {first_line}".rstrip(": ")
+    if isinstance(error, SystemExit):
+        text = f"left with exit code {error.code}"
+    details = "".join(traceback.format_exception(error))[-4000:]
+    return {"text": text, "status": status, "details": details, "time_s": time.time()}
+
+
+def stack() -> dict[str, Any]:
+    """What the main thread does: its innermost frames (file, line, function), and how many collectives it has begun."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    frames: list[tuple[str, int, str]] = []
+    while frame is not None and len(frames) < STACK_FRAMES:
+        frames.append((frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
+        frame = frame.f_back
+    return {"frames": frames, "collectives": _collectives_begun()}
+
+
+def _collectives_begun() -> int | None:
+    """Of the default process group, by torch's own count; None where there is none yet."""
+    torch = sys.modules.get("torch")
+    try:
+        group = torch.distributed.distributed_c10d._get_default_group() if torch else None
+        return None if group is None else int(group._get_sequence_number_for_group())
+    except (AttributeError, RuntimeError, ValueError):
+        return None
+
+
+if __name__ == "__main__":
+    main(json.loads(os.environ.pop(ORDER_VARIABLE)), int(os.environ.pop(PARENT_VARIABLE, "0")))
