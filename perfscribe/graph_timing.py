@@ -94,11 +94,13 @@ def time_replays(make: Make, *, samples: int, recorder: Recorder) -> GraphTiming
     """
     if samples < 1:
         raise ValueError(f"expected samples >= 1, not {samples}")
-    started = time.perf_counter()
+    started, reason = time.perf_counter(), ""
     try:
         calls, warmup_ms, samples_ms, timed_s = _replayed(make, samples, recorder)
-    except CaptureFailed as reason:
-        return _by_events(make, samples, str(reason))
+    except CaptureFailed as error:
+        reason = str(error)
+    if reason:  # out here the error is gone, whose frames hold the tensors of the call
+        return _by_events(make, samples, reason)
     spent_s = time.perf_counter() - started
     timing = Timing(samples_ms, warmup_ms, GRAPH_REPLAY, spent_s - timed_s, timed_s)
     return GraphTiming(timing, calls)
@@ -189,9 +191,13 @@ class CudaGraphs:
                 held = [call() for call in made]  # alive to the end, so that no two calls write to one place
             del held
         except RuntimeError as error:
-            for cause in (error, error.__context__):  # ending a broken capture raises an error of its own
-                if cause is not None and is_oom(cause):
-                    raise cause from None
+            # Ending a broken capture raises an error of its own. No name may stand for an error here that is not raised
+            # again: its frames would hold it, and with them their tensors would stay.
+            causes = (one for one in (error, error.__context__) if one is not None and is_oom(one))
+            out_of_memory = next(causes, None)
+            del causes
+            if out_of_memory is not None:
+                raise out_of_memory from None
             raise CaptureFailed((str(error).splitlines() or [type(error).__name__])[0]) from error
 
 

@@ -79,6 +79,11 @@ class Reference:
     source: str
     remark: str
 
+    @property
+    def shown(self) -> float | str:
+        """The figure, or the word that the source prints in its place."""
+        return self.text if self.value is None else self.value
+
 
 @dataclass(frozen=True)
 class Source:

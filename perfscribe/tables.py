@@ -166,7 +166,7 @@ def published(
         found = [ref for ref in references.find(known, metric, **wanted) if ref.source == source]
         if not found:
             return "none"
-        return found[0].text if found[0].value is None else found[0].value
+        return found[0].shown
 
     return Column(column or f"{metric}_{source}", title, get, kind="published", exact=True)
 

@@ -79,7 +79,7 @@ def record(folder: Path, device: str) -> int:
         csv.writer(stream, lineterminator="\n").writerows([COLUMNS, *rows])
     totals = summary.totals(trace.kernels, lambda kernel: kernel.name)
     with open(folder / "kernel_names.csv", "w", encoding="utf-8", newline="") as stream:
-        csv.writer(stream, lineterminator="\n").writerows([one.family, one.time_ns, one.name] for one in totals)
+        csv.writer(stream, lineterminator="\n").writerows([family(one.name), one.time_ns, one.name] for one in totals)
     other_ns = sum(one.time_ns for one in totals if family(one.name) == OTHER)
     print(f"{trace.tool}: {len(trace.kernels)} kernels, {len(trace.ranges)} ranges, {len(rows)} rows,", end=" ")
     print(f"{small.stat().st_size} bytes, other {100 * other_ns / (sum(one.time_ns for one in totals) or 1):.2f} %")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -102,6 +104,39 @@ def test_what_cannot_be_captured_is_timed_by_events_and_says_so(monkeypatch: pyt
     assert asked == [{"warmup": 1, "timed": 1}, {"warmup": 0, "timed": 10}]
 
 
+def test_the_tensors_of_a_failed_capture_are_gone_before_its_fallback(
+    monkeypatch: pytest.MonkeyPatch, cuda: FakeCuda
+) -> None:
+    class Held:
+        """What a call holds."""
+
+    alive: list[weakref.ref[Held]] = []
+    left: list[int] = []
+
+    def make() -> Callable[[], object]:
+        held = Held()
+        alive.append(weakref.ref(held))
+        return lambda: held
+
+    def time_device(call: Callable[[], object], **counts: int) -> Timing:
+        left.append(sum(one() is not None for one in alive))
+        return Timing([2.0] * counts["timed"], [], CUDA_EVENTS, 0.1, 0.2)
+
+    class Refused(RuntimeError):
+        def __init__(self) -> None:
+            super().__init__("CUDA error: operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(g, "time_device", time_device)
+    cuda.failure = cuda.failure_at_end = Refused  # the class: an object would keep the frames that it went through
+    recorder = g.CudaGraphs()
+    gc.disable()
+    try:
+        assert g.time_replays(make, samples=3, recorder=recorder).fallback.startswith("CUDA error")
+    finally:
+        gc.enable()
+    assert left[0] == 1  # the fallback's own call
+
+
 def test_other_errors_of_a_capture_are_raised() -> None:
     with pytest.raises(MemoryError):
         g.time_replays(make, samples=10, recorder=FakeRecorder(1.0, error=MemoryError()))
@@ -136,8 +171,8 @@ class FakeCuda:
 
     def __init__(self) -> None:
         self.log: list[str] = []
-        self.failure: Exception | None = None
-        self.failure_at_end: Exception | None = None
+        self.failure: Exception | type[Exception] | None = None
+        self.failure_at_end: Exception | type[Exception] | None = None
         self.Stream, self.CUDAGraph, self.Event = (partial(c, self.log) for c in (FakeStream, FakeGraph, FakeEvent))
 
     def is_available(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import site
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -365,6 +366,16 @@ def test_the_cuda_recorder_asks_torch_in_this_order(monkeypatch, tmp_path):
     mark = recorder.history.marks[0]
     assert (mark.allocated_bytes, mark.peak_bytes, mark.reserved_bytes) == (10, 20, 30)
     assert len(recorder.history.changes) == 9
+
+
+def test_a_mark_lies_in_the_middle_of_the_wait_for_the_device(monkeypatch):
+    clock = iter([START_NS, START_NS + 5_000_000, START_NS + 7_000_000])  # entry, and around the wait
+    monkeypatch.setattr("perfscribe.profiling.memory_recorder.time.time_ns", lambda: next(clock))
+    recorder = Recorder("cpu", dict)
+    recorder._source = SimpleNamespace(start=lambda: None, counters=dict, stop=lambda start_ns: History("", 1))
+    with recorder:
+        recorder.mark("forward")
+    assert [mark.time_us for mark in recorder.history.marks] == [6000]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import real_nsys
 from workspace import ROOT
 
 from perfscribe import config, figures, markdown_tables, plan, tables
@@ -22,7 +23,9 @@ from perfscribe.cells import Cell, Measurement
 from perfscribe.data import tokens
 from perfscribe.experiments.nsys_profile import details, measure, names, present, program, reading, timeline, tracing
 from perfscribe.findings import Finding
+from perfscribe.fingerprint import import_closure
 from perfscribe.partial import of_error
+from perfscribe.plan_cells import measure_module, present_module
 from perfscribe.profiling import nsys, ranges
 from perfscribe.profiling.families import family
 from perfscribe.profiling.trace import Kernel, Range, Trace
@@ -61,6 +64,12 @@ def test_small_presets_fill_every_table(preset: str) -> None:
     cells = measure.cells(section(preset))
     assert len(cells) >= 3 and any(cell["detailed"] for cell in cells)
     assert {cell.requires for cell in cells} == {()}
+
+
+def test_a_rule_for_families_needs_no_new_measurement() -> None:
+    reached = import_closure(measure_module("nsys_profile"), ROOT)
+    assert "perfscribe.profiling.summary" in reached and "perfscribe.profiling.families" not in reached
+    assert "perfscribe.profiling.families" in import_closure(present_module("nsys_profile"), ROOT)
 
 
 # --- names ----------------------------------------------------------------------------------------------------------
@@ -375,10 +384,17 @@ def test_a_program_that_fails_under_nsys_fails_the_cell(cell: Cell, fake_nsys: C
         tracing.by_nsys(wrong, full_step=True)
 
 
+def test_an_nsys_that_hides_its_programs_failure_fails_the_cell(cell: Cell, fake_nsys: Callable[..., None]) -> None:
+    fake_nsys(RUN_PROGRAM.replace("done.returncode", "0"), EMPTY_EXPORT)
+    wrong = dataclasses.replace(cell, factors={**cell.factors, "size": "huge"})
+    with pytest.raises(RuntimeError, match="KeyError: 'huge'"):
+        tracing.by_nsys(wrong, full_step=True)
+
+
 def test_ranges_by_a_real_nsys(cell: Cell, monkeypatch: pytest.MonkeyPatch) -> None:
-    if nsys.find() is None:
-        pytest.skip("nsys was not found (PERFSCRIBE_NSYS may name one)")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    real_nsys.provide(monkeypatch)
+    packages = [real_nsys.variables()["PYTHONPATH"], str(ROOT), os.environ.get("PYTHONPATH", "")]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, packages)))
     measurement = measure.run(cell)
     check_measured(cell, measurement)
     if "holds no range" in measurement.values["tool_remark"]:

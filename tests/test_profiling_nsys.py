@@ -1,8 +1,4 @@
-"""nsys itself, where there is one: found by perfscribe.tools.find_tool, or named by PERFSCRIBE_NSYS.
-
-Its 2023.4 records no ranges of nvtx 0.2.12 and newer. A folder that PERFSCRIBE_TEST_NVTX names goes before the
-installed packages: `pip install --target FOLDER nvtx==0.2.11`.
-"""
+"""nsys itself, where there is one or one can be unpacked (real_nsys)."""
 
 from __future__ import annotations
 
@@ -20,14 +16,13 @@ from pathlib import Path
 
 import psutil
 import pytest
+import real_nsys
 from nsys_fixture import FOLDER, nsys_rows
 
 from perfscribe.profiling import nsys
 from perfscribe.profiling.nvtx_kernels import COLUMNS, nvtx_kernel_summary
 from perfscribe.profiling.trace import Kernel, Range, Trace, process_and_thread, thread_key
 
-FOUND = nsys.find()
-needs_nsys = pytest.mark.skipif(FOUND is None, reason="no nsys on this machine (PERFSCRIBE_NSYS may name one)")
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAM = """
 import os, sys, time
@@ -44,9 +39,14 @@ time.sleep(float(sys.argv[3]))
 """
 
 
-@pytest.fixture(scope="module")
-def variables() -> dict[str, str]:
-    return {"PYTHONPATH": os.environ.get("PERFSCRIBE_TEST_NVTX", "")}
+@pytest.fixture
+def found(monkeypatch: pytest.MonkeyPatch) -> nsys.Nsys:
+    return real_nsys.provide(monkeypatch)
+
+
+@pytest.fixture
+def variables(found: nsys.Nsys) -> dict[str, str]:
+    return real_nsys.variables()
 
 
 @pytest.fixture
@@ -94,18 +94,16 @@ def is_gone(pid_file: Path) -> bool:
     return True
 
 
-@needs_nsys
 def test_ranges_are_recorded_and_exported(
-    tmp_path: Path, scratch: Path, command: list[str], variables: dict[str, str]
+    found: nsys.Nsys, tmp_path: Path, scratch: Path, command: list[str], variables: dict[str, str]
 ) -> None:
-    assert FOUND is not None
     with nothing_left(scratch):
-        report = nsys.profile(FOUND, [*command, "0"], tmp_path / "out" / "a.50%", 60, variables)
+        report = nsys.profile(found, [*command, "0"], tmp_path / "out" / "a.50%", 60, variables)
         assert report == tmp_path / "out" / "a.50%.nsys-rep"
-        export = nsys.export_sqlite(FOUND, report, tmp_path / "exported" / "a.sqlite")
+        export = nsys.export_sqlite(found, report, tmp_path / "exported" / "a.sqlite")
     assert sorted(path.name for path in export.parent.iterdir()) == ["a.sqlite"]
     trace = nsys.read_sqlite(export)
-    assert trace.tool == f"nsys {FOUND.version}" and trace.no_kernels == "no CUDA" and not trace.kernels
+    assert trace.tool == f"nsys {found.version}" and trace.no_kernels == "no CUDA" and not trace.kernels
     if not trace.ranges:
         pytest.skip("this nsys does not record this nvtx package; PERFSCRIBE_TEST_NVTX may name another")
     assert [one.name for one in trace.ranges] == ["step", "forward"] * 2
@@ -114,18 +112,17 @@ def test_ranges_are_recorded_and_exported(
     nsys.check(trace, uses_cuda=False)
 
 
-@needs_nsys
 def test_a_program_that_takes_too_long_is_ended(
-    tmp_path: Path, scratch: Path, command: list[str], variables: dict[str, str]
+    found: nsys.Nsys, tmp_path: Path, scratch: Path, command: list[str], variables: dict[str, str]
 ) -> None:
-    assert FOUND is not None
     with nothing_left(scratch), pytest.raises(nsys.NsysError, match=r"nsys profile: longer than 3 s"):
-        nsys.profile(FOUND, [*command, "60"], tmp_path / "late", 3, variables)
+        nsys.profile(found, [*command, "60"], tmp_path / "late", 3, variables)
     assert is_gone(tmp_path / "pid")
 
 
-@needs_nsys
-def test_the_program_ends_with_whoever_asked_for_it(tmp_path: Path, scratch: Path, command: list[str]) -> None:
+def test_the_program_ends_with_whoever_asked_for_it(
+    found: nsys.Nsys, tmp_path: Path, scratch: Path, command: list[str]
+) -> None:
     caller = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "from pathlib import Path\n"
@@ -144,31 +141,25 @@ def test_the_program_ends_with_whoever_asked_for_it(tmp_path: Path, scratch: Pat
     assert is_gone(tmp_path / "pid")
 
 
-@needs_nsys
-def test_a_program_that_fails_says_why(tmp_path: Path) -> None:
-    assert FOUND is not None
+def test_a_program_that_fails_says_why(found: nsys.Nsys, tmp_path: Path) -> None:
     failing = [sys.executable, "-c", "raise SystemExit('CUDA out of memory')"]
     with pytest.raises(nsys.NsysError, match=r"^nsys profile: exit status 1: CUDA out of memory$") as caught:
-        nsys.profile(FOUND, failing, tmp_path / "out", 60)
+        nsys.profile(found, failing, tmp_path / "out", 60)
     assert "CUDA out of memory" in caught.value.output
 
 
-@needs_nsys
-def test_what_is_no_report_is_refused(tmp_path: Path) -> None:
-    assert FOUND is not None
+def test_what_is_no_report_is_refused(found: nsys.Nsys, tmp_path: Path) -> None:
     with pytest.raises(nsys.NsysError, match="no such file"):
-        nsys.export_sqlite(FOUND, tmp_path / "absent.nsys-rep", tmp_path / "absent.sqlite")
+        nsys.export_sqlite(found, tmp_path / "absent.nsys-rep", tmp_path / "absent.sqlite")
     (tmp_path / "text.nsys-rep").write_text("text")
     with pytest.raises(nsys.NsysError, match=r"nsys export|no SQLite file"):
-        nsys.export_sqlite(FOUND, tmp_path / "text.nsys-rep", tmp_path / "text.sqlite")
+        nsys.export_sqlite(found, tmp_path / "text.nsys-rep", tmp_path / "text.sqlite")
     assert [path.name for path in tmp_path.iterdir()] == ["text.nsys-rep"]
 
 
-@needs_nsys
 @pytest.mark.parametrize("export", sorted(FOLDER.glob("*.sqlite")), ids=lambda path: path.stem)
-def test_the_summary_is_that_of_nsys(export: Path) -> None:
-    assert FOUND is not None
-    rows = list(csv.reader(io.StringIO(nsys.stats(FOUND, export, "nvtx_kern_sum"))))
+def test_the_summary_is_that_of_nsys(found: nsys.Nsys, export: Path) -> None:
+    rows = list(csv.reader(io.StringIO(nsys.stats(found, export, "nvtx_kern_sum"))))
     header = rows.index(list(COLUMNS))
     assert nsys_rows(rows[header + 1 :]) == nvtx_kernel_summary(nsys.read_sqlite(export))
 

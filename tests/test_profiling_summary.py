@@ -10,10 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nsys_fixture import FOLDER, GEMM, MUL, SOFTMAX
 
-from perfscribe.profiling import summary
+from perfscribe.profiling import summary, timeline
+from perfscribe.profiling.families import by_family
 from perfscribe.profiling.nsys_export import read_sqlite
 from perfscribe.profiling.nvtx_kernels import COLUMNS, nvtx_kernel_summary, write_csv
-from perfscribe.profiling.summary import Gap, TimelineRow
+from perfscribe.profiling.summary import Gap
+from perfscribe.profiling.timeline import TimelineRow
 from perfscribe.profiling.trace import COPY, START_END, UNKNOWN_THREAD, Kernel, Range, Trace, thread_key
 
 MAIN, AUTOGRAD, OTHER = thread_key(1, 1), thread_key(1, 2), thread_key(2, 1)
@@ -35,7 +37,7 @@ def test_the_committed_export() -> None:
     assert first.kernel_ns == 101 + 104 + 50 + 7 + 8 and first.span_ns == 438 - 60
     assert first.busy_ns + first.gap_ns == first.span_ns and first.busy_ns == 270 and first.kernels[0].start_ns == 1060
     assert [(t.name, t.count, t.time_ns) for t in first.by_name()] == [(GEMM, 2, 205), (SOFTMAX, 1, 50), (MUL, 2, 15)]
-    families = [(t.name, t.count) for t in first.by_family()]
+    families = [(t.name, t.count) for t in by_family(first.kernels)]
     assert families == [("gemm", 2), ("softmax", 1), ("elementwise", 2)]
 
 
@@ -74,7 +76,7 @@ def test_gaps_and_what_the_device_waited_for() -> None:
 def test_a_range_without_kernels() -> None:
     found = summary.occurrence(trace([], Range("r", 5, 9, MAIN)), Range("r", 5, 9, MAIN))
     assert (found.host_ns, found.span_ns, found.busy_ns, found.gap_ns, found.launch_bound_share) == (4, 0, 0, 0, 0.0)
-    assert found.by_name() == [] and found.by_family() == []
+    assert found.by_name() == [] and by_family(found.kernels) == []
 
 
 @given(st.lists(st.tuples(st.integers(0, 200), st.integers(0, 50), st.integers(1, 60)), max_size=12))
@@ -84,7 +86,7 @@ def test_busy_time_is_the_union_of_the_kernels(times: list[tuple[int, int, int]]
     busy = {moment for one in kernels for moment in range(one.start_ns, one.end_ns)}
     assert found.busy_ns == len(busy) and found.span_ns == (max(busy) - min(busy) + 1 if busy else 0)
     assert found.kernel_ns == sum(total.time_ns for total in found.by_name())
-    assert sum(total.count for total in found.by_family()) == len(kernels)
+    assert sum(total.count for total in by_family(found.kernels)) == len(kernels)
 
 
 def test_library_domains_are_no_ranges_of_the_program() -> None:
@@ -104,7 +106,7 @@ def test_the_timeline_of_a_step() -> None:
     ]
     elsewhere = [Range("step", 20000, 30000, MAIN), Range("other", 2000, 3000, OTHER)]
     made = trace([kernel(1500, 3000, 1000), kernel(5000, 6000, 500, name=MUL)], step, *inner, *elsewhere)
-    rows = summary.timeline(made, step)
+    rows = timeline.timeline(made, step)
     assert rows[:4] == [
         TimelineRow(0.0, 8.0, "NVTX 0", "step"),
         TimelineRow(0.0, 3.0, "NVTX 1", "forward"),
@@ -112,7 +114,7 @@ def test_the_timeline_of_a_step() -> None:
         TimelineRow(3.0, 7.0, "NVTX 1", "backward"),
     ]
     assert rows[4:6] == [TimelineRow(2.0, 3.0, "gemm", GEMM), TimelineRow(5.0, 5.5, "elementwise", MUL)]
-    assert rows[6:] == [TimelineRow(3.0, 5.0, summary.GAP, summary.LAUNCH_BOUND)]
+    assert rows[6:] == [TimelineRow(3.0, 5.0, timeline.GAP, timeline.LAUNCH_BOUND)]
 
 
 # --- the summary of nsys (tests/test_profiling_nsys.py compares it with nsys itself) ------------------------------

@@ -145,6 +145,13 @@ def test_attention_runs_both_ways() -> None:
     child.check(found)
 
 
+@pytest.mark.parametrize(
+    ("pass_ms", "asked", "taken"), [(0.3, 13, 13), (20, 13, 5), (75, 13, 3), (900, 13, 3), (900, 2, 2)]
+)
+def test_long_passes_are_fewer(pass_ms: float, asked: int, taken: int) -> None:
+    assert measure.passes_within(pass_ms, asked) == taken
+
+
 def test_a_model_runs_both_ways(data_folder: str) -> None:
     found = measure.run(cell("model", data_folder))
     phases = ("forward", "backward", "optimizer", "full_step")

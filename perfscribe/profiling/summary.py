@@ -1,4 +1,4 @@
-"""What happened in a range: host time, device time by kernel and family, gaps, and a timeline to draw.
+"""What happened in a range: host time, device time by kernel, and gaps.
 
 Here a kernel belongs to a range where its launch began inside of it, on the range's thread or on another thread of the
 process that was in no range of its own: so `backward` holds the kernels that autograd's thread launched. (The summary
@@ -12,13 +12,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from perfscribe.profiling.families import family
 from perfscribe.profiling.trace import UNKNOWN_THREAD, Kernel, Range, Trace, process_and_thread
 
-__all__ = ["Gap", "Occurrence", "TimelineRow", "Total", "occurrence", "occurrences", "timeline", "totals"]
-
-GAP = "gap"
-LAUNCH_BOUND, ON_DEVICE = "launch-bound", "on the device"
+__all__ = ["Gap", "Launches", "Occurrence", "Total", "occurrence", "occurrences", "totals"]
 
 
 @dataclass(frozen=True)
@@ -26,7 +22,6 @@ class Total:
     """Launches and device time of all kernels of one name, or of one family."""
 
     name: str
-    family: str
     count: int
     time_ns: int
 
@@ -97,36 +92,25 @@ class Occurrence:
         """Totals by kernel name, the longest first."""
         return totals(self.kernels, lambda kernel: kernel.name)
 
-    def by_family(self) -> list[Total]:
-        """Totals by family, the longest first."""
-        return totals(self.kernels, lambda kernel: family(kernel.name))
-
 
 def totals(kernels: Iterable[Kernel], key: Callable[[Kernel], str]) -> list[Total]:
     """Count and time of the kernels by this key, the longest first."""
     groups: dict[str, list[Kernel]] = defaultdict(list)
     for kernel in kernels:
         groups[key(kernel)].append(kernel)
-    found = [
-        Total(name, family(members[0].name), len(members), sum(one.duration_ns for one in members))
-        for name, members in groups.items()
-    ]
+    found = [Total(name, len(members), sum(one.duration_ns for one in members)) for name, members in groups.items()]
     return sorted(found, key=lambda total: (-total.time_ns, total.name))
 
 
 def occurrences(trace: Trace, name: str) -> list[Occurrence]:
     """Every time that a range of this name was run, in order of begin; libraries' own domains do not count."""
-    launches = _Launches(trace)
-    return [_occurrence(one, launches.within(one)) for one in trace.ranges if one.name == name and not one.domain]
+    launches = Launches(trace)
+    return [launches.occurrence(one) for one in trace.ranges if one.name == name and not one.domain]
 
 
 def occurrence(trace: Trace, one: Range) -> Occurrence:
-    """What happened in one range of the trace."""
-    return _occurrence(one, _Launches(trace).within(one))
-
-
-def _occurrence(one: Range, kernels: Sequence[Kernel]) -> Occurrence:
-    return Occurrence(one, tuple(kernels), tuple(_gaps(kernels)))
+    """What happened in one range of the trace; for many ranges keep the Launches."""
+    return Launches(trace).occurrence(one)
 
 
 def _gaps(kernels: Sequence[Kernel]) -> Iterable[Gap]:
@@ -138,8 +122,8 @@ def _gaps(kernels: Sequence[Kernel]) -> Iterable[Gap]:
         idle_from = max(idle_from, kernel.end_ns)
 
 
-class _Launches:
-    """The trace's kernels by the threads that launched them, and which of these launches lie in ranges."""
+class Launches:
+    """A trace's kernels by the threads that launched them, and which of these launches lie in ranges."""
 
     def __init__(self, trace: Trace) -> None:
         self._own: dict[int, list[Kernel]] = defaultdict(list)
@@ -154,6 +138,11 @@ class _Launches:
         for thread, kernels in self._own.items():
             kernels.sort(key=lambda kernel: kernel.launch_start_ns)
             self._free[thread] = _outside(kernels, ranges[thread])
+
+    def occurrence(self, one: Range) -> Occurrence:
+        """What happened in the range."""
+        kernels = self.within(one)
+        return Occurrence(one, tuple(kernels), tuple(_gaps(kernels)))
 
     def within(self, one: Range) -> list[Kernel]:
         """Kernels of the range, in order of start."""
@@ -181,41 +170,4 @@ def _outside(kernels: Sequence[Kernel], ranges: Sequence[Range]) -> list[Kernel]
             covered_until = max(covered_until, waiting.pop().end_ns)
         if kernel.launch_start_ns > covered_until:
             found.append(kernel)
-    return found
-
-
-@dataclass(frozen=True)
-class TimelineRow:
-    """A bar: µs from the begin of the range drawn; row: "NVTX 0" (the range itself) and deeper, a family, or GAP."""
-
-    start_us: float
-    end_us: float
-    row: str
-    name: str
-
-
-def timeline(trace: Trace, one: Range) -> list[TimelineRow]:
-    """Bars for drawing one range: the ranges within it on its thread by depth, its kernels by family, and gaps."""
-    found = occurrence(trace, one)
-    bars = [(level.start_ns, level.end_ns, f"NVTX {depth}", level.name) for depth, level in _levels(trace, one)]
-    bars += [(kernel.start_ns, kernel.end_ns, family(kernel.name), kernel.name) for kernel in found.kernels]
-    bars += [(gap.start_ns, gap.end_ns, GAP, LAUNCH_BOUND if gap.launch_bound else ON_DEVICE) for gap in found.gaps]
-    origin = one.start_ns
-    return [TimelineRow((start - origin) / 1000, (end - origin) / 1000, row, name) for start, end, row, name in bars]
-
-
-def _levels(trace: Trace, one: Range) -> list[tuple[int, Range]]:
-    """The range and those within it on its thread, with their depth."""
-    inside = [
-        other
-        for other in trace.ranges
-        if other.thread == one.thread and one.start_ns <= other.start_ns and other.end_ns <= one.end_ns
-    ]
-    open_ranges: list[Range] = []
-    found = []
-    for level in sorted(inside, key=lambda other: (other.start_ns, -other.end_ns, other != one)):
-        while open_ranges and open_ranges[-1].end_ns <= level.start_ns:
-            open_ranges.pop()
-        found.append((len(open_ranges), level))
-        open_ranges.append(level)
     return found

@@ -121,9 +121,7 @@ def published_figures(experiment: str) -> Known:
     found: dict[tuple[Any, ...], Any] = {}
     for reference in references.load(experiment):
         levels = tuple(reference.factors.get(name) for name in COMPARED)
-        found[(reference.metric, reference.source, *levels)] = (
-            reference.text if reference.value is None else reference.value
-        )
+        found[(reference.metric, reference.source, *levels)] = reference.shown
     return found
 
 

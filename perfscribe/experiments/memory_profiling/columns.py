@@ -231,12 +231,9 @@ def published() -> list[t.Column]:
 
     def of_source(source: str) -> Callable[[Record], Any]:
         def get(record: Record) -> Any:
-            f = record.factors
-            for metric in METRICS[f["mode"]]:
-                for reference in references.find(known, metric, size=f["size"], seq_len=f["seq_len"]):
-                    levels = {name: f[name] for name in ("batch", "dtype") if name in reference.factors}
-                    if reference.source == source and all(reference.factors[n] == v for n, v in levels.items()):
-                        return reference.text if reference.value is None else reference.value
+            for metric in METRICS[record.factors["mode"]]:
+                if found := references.of_source(known, source, metric, record.factors):
+                    return found.shown
             return "none"
 
         return get

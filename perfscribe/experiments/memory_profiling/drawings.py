@@ -10,6 +10,7 @@ from matplotlib.patches import Patch
 
 from perfscribe import figures as f
 from perfscribe.experiments.memory_profiling.answers import largest_size, longest, numbers
+from perfscribe.experiments.memory_profiling.predictions import PHASES
 from perfscribe.experiments.memory_profiling.rows import MODES
 from perfscribe.profiling.memory_timeline import (
     COPIES,
@@ -37,7 +38,6 @@ COLOURS = {
     TEMPORARY: "#D55E00",
 }
 LEAST_NAMED = 0.003  # thinner layers, as shares of a panel's height, are left out of the legend
-PHASES = ("forward", "backward", "optimizer")
 # Not time: the host asks for memory long before a GPU gets there, so that whole phases would be a hair wide.
 AXIS = "Allocations and frees, in order"
 STACKED = (

@@ -108,7 +108,7 @@ def _published_pass(source: str, name: str) -> t.Column:
         found = pairs.published_ms(source, record.factors, pairs.PASSES[record.factors["pass_type"]])
         if found is None:
             return "none"
-        return found.text if found.value is None else found.value
+        return found.shown
 
     return t.Column(f"ms_{source}", f"{name} (ms)", get, kind="published", exact=True)
 

@@ -19,7 +19,8 @@ H200_WRITEUP = "cs336-writeup-004"
 NAMED = "brandon-snider"
 
 
-def _floats(rows: pd.DataFrame, column: str) -> pd.Series:
+def floats(rows: pd.DataFrame, column: str) -> pd.Series:
+    """The column's figures; NaN where a text says why there is none."""
     return pd.to_numeric(rows[column], errors="coerce").astype(float)
 
 
@@ -69,9 +70,9 @@ def tools(rows: pd.DataFrame) -> str:
 def forward(rows: pd.DataFrame) -> str:
     """(a) Forward by its range against the host clock, and what the trace says of the difference."""
     need(rows, 3, "cells")
-    ratio = _floats(rows, "range_over_host")
+    ratio = floats(rows, "range_over_host")
     far = rows.loc[(ratio - 1).abs().idxmax()]
-    parts = [_floats(rows, f"forward_{name}_ms").fillna(0) for name in ("busy", "idle", "edges")]
+    parts = [floats(rows, f"forward_{name}_ms").fillna(0) for name in ("busy", "idle", "edges")]
     busy, idle = (100 * part / sum(parts) for part in parts[:2])
     most, least = rows.loc[idle.idxmax()], rows.loc[idle.idxmin()]
     waiting = most["launch_bound_percent"]
@@ -105,7 +106,7 @@ def top_kernel(rows: pd.DataFrame) -> tuple[str, str]:
     """(b) The kernel with most time in forward and in backward, and whether they agree."""
     need(rows, 3, "cells")
     largest = _largest(rows)
-    share = _floats(rows, "forward_percent")
+    share = floats(rows, "forward_percent")
     same = rows["same_kernel"] == "yes"
     claim = _published("top_kernel_count", H200_WRITEUP, seq_len=128, **{"pass": "forward"})
     held, verdict = _judged(rows, lambda r: r["same_kernel"] == "yes")
@@ -135,10 +136,10 @@ def families(rows: pd.DataFrame, names: tuple[str, ...]) -> tuple[str, str]:
     parts = []
     for name in ("forward", "backward", "full step"):
         of_pass = rows[rows["pass"] == name]
-        medians = {family: _floats(of_pass, f"{family}_percent").median() for family in names}
+        medians = {family: floats(of_pass, f"{family}_percent").median() for family in names}
         leading = sorted((share, family) for family, share in medians.items() if share >= 1)[::-1]
         parts.append(f"{name}: " + ", ".join(f"{family} {share:.0f} %" for share, family in leading))
-    other = _floats(rows, f"{OTHER}_percent")
+    other = floats(rows, f"{OTHER}_percent")
     worst = rows.loc[other.idxmax()]
     text = (
         f"Median shares of kernel time over the cells. {'; '.join(parts)}. At most {other.max():.2g} % belong to no "
@@ -151,7 +152,7 @@ def families(rows: pd.DataFrame, names: tuple[str, ...]) -> tuple[str, str]:
 def other_kernels(rows: pd.DataFrame) -> str:
     """(c) What besides matrix products takes time in forward."""
     need(rows, 3, "cells")
-    besides = _floats(rows, "besides_matmul_percent")
+    besides = floats(rows, "besides_matmul_percent")
     low, high = rows.loc[besides.idxmin()], rows.loc[besides.idxmax()]
     shown = _largest(rows)
     named = [
@@ -172,9 +173,9 @@ def other_kernels(rows: pd.DataFrame) -> str:
 def matmul_share(rows: pd.DataFrame) -> tuple[str, str]:
     """(d) Share of matrix products, inference against a full step."""
     need(rows, 3, "cells")
-    inference, step = _floats(rows, "inference_percent"), _floats(rows, "full_step_percent")
+    inference, step = floats(rows, "inference_percent"), floats(rows, "full_step_percent")
     falls = int((step < inference).sum())
-    held, verdict = _judged(rows, lambda r: _floats(r, "full_step_percent") < _floats(r, "inference_percent"))
+    held, verdict = _judged(rows, lambda r: floats(r, "full_step_percent") < floats(r, "inference_percent"))
     claims = [
         " to ".join(
             f"{_published('matmul_share_percent', source, **{'pass': name}).text} %"
@@ -187,8 +188,8 @@ def matmul_share(rows: pd.DataFrame) -> tuple[str, str]:
         f"From inference to a full training step the share of matrix products falls in {falls} of {len(rows)} cells; "
         f"its median goes from {inference.median():.1f} % to {step.median():.1f} %, and for {_cell(largest)} from "
         f"{float(largest['inference_percent']):.1f} % to {float(largest['full_step_percent']):.1f} %. Of the "
-        f"optimizer's kernel time {_floats(rows, 'optimizer_percent').median():.1f} % are matrix products, of "
-        f"backward's {_floats(rows, 'backward_percent').median():.1f} %. That the share falls "
+        f"optimizer's kernel time {floats(rows, 'optimizer_percent').median():.1f} % are matrix products, of "
+        f"backward's {floats(rows, 'backward_percent').median():.1f} %. That the share falls "
         f"({claims[0]} in {ANONYMOUS}, about {claims[1]} in {NAMED}): {held}."
     )
     return text, verdict
@@ -196,13 +197,13 @@ def matmul_share(rows: pd.DataFrame) -> tuple[str, str]:
 
 def softmax(rows: pd.DataFrame) -> tuple[str, str]:
     """(e) Softmax against the attention products, in time and in FLOP."""
-    rows = need(rows[_floats(rows, "time_ratio").notna()], 3, "cells")
-    ratio = _floats(rows, "time_ratio")
+    rows = need(rows[floats(rows, "time_ratio").notna()], 3, "cells")
+    ratio = floats(rows, "time_ratio")
     low, high = rows.loc[ratio.idxmin()], rows.loc[ratio.idxmax()]
     softmax_us, product_us = (_published(name, ANONYMOUS) for name in ("softmax_us", "scores_matmul_us"))
     limits = [_published(f"softmax_to_matmul_{end}_ratio", NAMED).text for end in ("min", "max")]
-    held, verdict = _judged(rows, lambda r: _floats(r, "softmax_us") > _floats(r, "scores_matmul_us"))
-    flop = _floats(rows, "flop_ratio")
+    held, verdict = _judged(rows, lambda r: floats(r, "softmax_us") > floats(r, "scores_matmul_us"))
+    flop = floats(rows, "flop_ratio")
     text = (
         f"In one layer of forward, softmax takes {ratio.min():.2g} times ({_cell(low)}) to {ratio.max():.2g} times "
         f"({_cell(high)}) as long as the two attention products together, for {flop.min():.2g} to {flop.max():.2g} "

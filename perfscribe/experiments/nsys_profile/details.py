@@ -10,7 +10,7 @@ from typing import Any
 from perfscribe import tables as t
 from perfscribe.experiments.nsys_profile import shares
 from perfscribe.experiments.nsys_profile.columns import factors
-from perfscribe.experiments.nsys_profile.reading import PARTS, PHASES, REST
+from perfscribe.experiments.nsys_profile.reading import NS_PER_MS, PARTS, PHASES, REST
 from perfscribe.experiments.nsys_profile.timeline import BINS
 from perfscribe.profiling.families import family
 from perfscribe.records import Record
@@ -19,7 +19,6 @@ from perfscribe.records import Record
 KERNELS_SHOWN = 3
 RANGES_SHOWN = ("forward", "backward", "optimizer")
 ALL = "all"
-NS_PER_MS = 1e6
 
 
 def row(record: Record, levels: dict[str, Any], values: dict[str, Any]) -> Record:

@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from perfscribe import figures as f
+from perfscribe.experiments.nsys_profile.answers import floats
 from perfscribe.experiments.nsys_profile.timeline import BINS
 from perfscribe.statistics import format_figure
 from perfscribe.tables import Table
@@ -29,10 +30,6 @@ RANGE_LANES = {"final_matmul": "range: final matmul", "softmax": "range: softmax
 LEAST_LABELLED = 0.13  # of the axis: a narrower bar has no room for its name
 BAR_WIDTH = 0.8
 MOST_TIMELINES = 2
-
-
-def _floats(rows: pd.DataFrame, column: str) -> pd.Series:
-    return pd.to_numeric(rows[column], errors="coerce").astype(float)
 
 
 def colour(family: str) -> str:
@@ -58,7 +55,7 @@ def _legend(canvas: Any, parts: Sequence[tuple[str, str]], **how: Any) -> None:
 
 
 def _families_legend(canvas: Any, rows: pd.DataFrame, families: Sequence[str]) -> None:
-    shown = [family for family in families if not rows.empty and _floats(rows, f"{family}_percent").max() > 0]
+    shown = [family for family in families if not rows.empty and floats(rows, f"{family}_percent").max() > 0]
     if shown:
         parts = [(family, colour(family)) for family in shown]
         _legend(canvas, parts, loc="outside upper center", ncols=len(shown))
@@ -94,10 +91,10 @@ def draw_forward(canvas: Any, table: Table) -> None:
     if rows.empty:
         f.no_data(axes, "no cell was measured")
         return
-    busy, idle, ends = (_floats(rows, f"forward_{name}_ms").fillna(0) for name in ("busy", "idle", "edges"))
+    busy, idle, ends = (floats(rows, f"forward_{name}_ms").fillna(0) for name in ("busy", "idle", "edges"))
     percent = 100 / (busy + idle + ends)
     idle = idle * percent
-    waiting = idle * _floats(rows, "launch_bound_percent").fillna(0) / 100
+    waiting = idle * floats(rows, "launch_bound_percent").fillna(0) / 100
     parts = [
         ("device busy", busy * percent, COLOURS["gemm"]),
         ("idle, waiting for a launch", waiting, COLOURS["elementwise"]),
@@ -106,10 +103,10 @@ def draw_forward(canvas: Any, table: Table) -> None:
     ]
     parts = [part for part in parts if part[1].max() > 0]
     _stack(axes, rows, parts)
-    host = _floats(rows, "forward_ms") * percent
+    host = floats(rows, "forward_ms") * percent
     axes.plot(range(len(rows)), host, "D", markersize=3.5, color="black", markeredgecolor="white", markeredgewidth=0.6)
     top = 1.12 * max(100.0, host.max())
-    for place, milliseconds in enumerate(_floats(rows, "forward_range_ms")):
+    for place, milliseconds in enumerate(floats(rows, "forward_range_ms")):
         axes.text(place, top * 0.985, format_figure(milliseconds), ha="center", va="top", fontsize=5.5)
     axes.set_ylim(0, top)
     axes.set_ylabel("Share of forward's range (%)")
@@ -125,7 +122,7 @@ def draw_families(canvas: Any, table: Table, families: Sequence[str], passes: Se
         if rows.empty:
             f.no_data(axes, "no cell was measured")
             continue
-        _stack(axes, rows, [(family, _floats(rows, f"{family}_percent"), colour(family)) for family in families])
+        _stack(axes, rows, [(family, floats(rows, f"{family}_percent"), colour(family)) for family in families])
         axes.set_ylabel(f"{name.capitalize()} (%)")
         axes.set_ylim(0, 100)
     _families_legend(canvas, table.ok, families)
@@ -158,13 +155,13 @@ def draw_timeline(canvas: Any, spans: Table, bins: Table, families: Sequence[str
 
 
 def _spans(rows: pd.DataFrame, lane: float, unit: float = 1.0, begin_ms: float = 0.0) -> list[Any]:
-    starts, widths = (_floats(rows, "start_ms") - begin_ms) * unit, _floats(rows, "duration_ms") * unit
+    starts, widths = (floats(rows, "start_ms") - begin_ms) * unit, floats(rows, "duration_ms") * unit
     return [(start, width, lane - 0.4, 0.8) for start, width in zip(starts, widths, strict=True)]
 
 
 def _draw_phases(axes: Any, rows: pd.DataFrame) -> float:
     """The ranges of a step, with their names where there is room; the step's milliseconds."""
-    whole_ms = float(_floats(rows, "duration_ms").max())
+    whole_ms = float(floats(rows, "duration_ms").max())
     for _, row in rows.iterrows():
         lane, shade = (1, STEP_COLOUR) if row["name"] == "step" else (0, RANGE_COLOUR)
         _boxes(axes, _spans(row.to_frame().T, lane), shade, edge=0.8)
@@ -180,10 +177,10 @@ def _draw_phases(axes: Any, rows: pd.DataFrame) -> float:
 
 
 def _draw_bins(axes: Any, rows: pd.DataFrame, families: Sequence[str], whole_ms: float) -> None:
-    starts, width = _floats(rows, "start_ms"), whole_ms / BINS
+    starts, width = floats(rows, "start_ms"), whole_ms / BINS
     bottom = pd.Series(0.0, index=rows.index)
     for family in families:
-        share = _floats(rows, f"{family}_percent")
+        share = floats(rows, f"{family}_percent")
         spans = [(x, width, b, h) for x, b, h in zip(starts, bottom, share, strict=True)]
         _boxes(axes, spans, colour(family), many=True)
         bottom = bottom + share
@@ -198,8 +195,8 @@ def _draw_layer(axes: Any, rows: pd.DataFrame, lanes: Sequence[str]) -> None:
         f.no_data(axes, "no layer was kept")
         return
     kernels, ranges = rows[rows["lane"] == "kernel"], rows[rows["lane"] == "range"]
-    begin_ms = _floats(rows, "start_ms").min()
-    whole_ms = (_floats(rows, "start_ms") + _floats(rows, "duration_ms")).max() - begin_ms
+    begin_ms = floats(rows, "start_ms").min()
+    whole_ms = (floats(rows, "start_ms") + floats(rows, "duration_ms")).max() - begin_ms
     for lane, family in enumerate(lanes):
         _boxes(axes, _spans(kernels[kernels["family"] == family], lane, 1e3, begin_ms), colour(family))
     for lane, name in enumerate(RANGE_LANES, start=len(lanes)):

@@ -8,7 +8,7 @@ from typing import Any
 from perfscribe import tables as t
 from perfscribe.experiments.nsys_profile import shares
 from perfscribe.experiments.nsys_profile.columns import factors
-from perfscribe.experiments.nsys_profile.reading import REST
+from perfscribe.experiments.nsys_profile.reading import NS_PER_MS, REST
 from perfscribe.profiling.families import GEMM
 from perfscribe.records import Record
 
@@ -95,7 +95,7 @@ def family_shares(names: tuple[str, ...]) -> list[t.Column]:
 
     def busy_ms(record: Record) -> float:
         total = shares.family_ns(record, shares.PASSES[record.factors["pass"]]).total()
-        return total / shares.traced(record) / 1e6
+        return total / shares.traced(record) / NS_PER_MS
 
     return [
         *factors(t.factor("pass", "Pass")),

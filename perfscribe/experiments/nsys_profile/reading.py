@@ -1,12 +1,11 @@
 """What a record keeps of a trace: times of each phase, and which kernels ran in each range.
 
 Kernels are kept by name, not by family, so that a better rule for families needs no new measurement: nothing here may
-import those rules, nor perfscribe.profiling.summary, which does.
+import those rules.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,8 @@ from statistics import median
 from typing import Any
 
 from perfscribe.profiling import ranges
-from perfscribe.profiling.trace import Kernel, Range, Trace
+from perfscribe.profiling.summary import Launches
+from perfscribe.profiling.trace import Range, Trace
 
 NS_PER_MS = 1e6
 PHASES = {
@@ -30,36 +30,6 @@ KEPT_SHARE = 0.97
 REST = "further kernels"
 
 
-@dataclass(frozen=True)
-class Span:
-    """One pass through a range, in ns.
-
-    host: the range itself. span: from its first kernel's start to its last one's end. busy: time in which at least
-    one kernel ran. launch_bound: idle time before kernels whose launch was not over when the device ran dry.
-    """
-
-    host: int
-    span: int
-    busy: int
-    launch_bound: int
-
-
-class Launches:
-    """Kernels of a trace, found by when they were launched."""
-
-    def __init__(self, kernels: Iterable[Kernel]) -> None:
-        self._kernels = sorted(kernels, key=lambda kernel: kernel.launch_start_ns)
-        self._starts = [kernel.launch_start_ns for kernel in self._kernels]
-
-    def inside(self, found: Range) -> list[Kernel]:
-        """Kernels whose launch began within the range, in order of start on the device.
-
-        By time and not by thread: backward launches from a thread of autograd's, while the range's own thread waits.
-        """
-        first, last = bisect_left(self._starts, found.start_ns), bisect_right(self._starts, found.end_ns)
-        return sorted(self._kernels[first:last], key=lambda kernel: kernel.start_ns)
-
-
 def instances(trace: Trace, name: str, inside: Sequence[Range] = ()) -> list[Range]:
     """The program's ranges of this name outside all warm-up and, where `inside` is given, in one of these ranges."""
     own = [found for found in trace.ranges if not found.domain]  # libraries have domains of their own
@@ -72,21 +42,6 @@ def _lies_in(inner: Range, outer: Iterable[Range]) -> bool:
     return any(one.start_ns <= inner.start_ns and inner.end_ns <= one.end_ns for one in outer)
 
 
-def span(found: Range, kernels: Sequence[Kernel]) -> Span:
-    """Times of one pass through a range from its kernels, in order of start; ValueError where there are none."""
-    if not kernels:
-        raise ValueError(f"no kernel in a range {found.name}")
-    busy = launch_bound = 0
-    reached = first = kernels[0].start_ns
-    for kernel in kernels:
-        if kernel.start_ns > reached:
-            launch_bound += kernel.start_ns - reached if kernel.launch_end_ns > reached else 0
-            reached = kernel.start_ns
-        busy += max(0, kernel.end_ns - reached)
-        reached = max(reached, kernel.end_ns)
-    return Span(found.duration_ns, reached - first, busy, launch_bound)
-
-
 def host_ranges(trace: Trace) -> dict[str, list[float]]:
     """Milliseconds of each phase's range on the host, one sample a pass."""
     found = {phase: instances(trace, name) for phase, name in PHASES.items()}
@@ -96,13 +51,20 @@ def host_ranges(trace: Trace) -> dict[str, list[float]]:
 
 
 def device_times(trace: Trace) -> dict[str, list[float]]:
-    """Milliseconds of each phase in which the device was busy, one sample a pass; of forward also span and waiting."""
-    launches, samples = Launches(trace.kernels), defaultdict(list)
+    """Milliseconds of each phase in which the device was busy, one sample a pass; of forward also span and waiting.
+
+    ValueError where a phase launched no kernel.
+    """
+    launches, samples = Launches(trace), defaultdict(list)
     for phase, name in PHASES.items():
         for found in instances(trace, name):
-            times = span(found, launches.inside(found))
-            for kind in ("busy",) if phase != "forward" else ("busy", "span", "launch_bound"):
-                samples[f"{phase}_{kind}_ms"].append(getattr(times, kind) / NS_PER_MS)
+            one = launches.occurrence(found)
+            if not one.kernels:
+                raise ValueError(f"no kernel in a range {name}")
+            samples[f"{phase}_busy_ms"].append(one.busy_ns / NS_PER_MS)
+            if phase == "forward":
+                samples["forward_span_ms"].append(one.span_ns / NS_PER_MS)
+                samples["forward_launch_bound_ms"].append(one.launch_bound_ns / NS_PER_MS)
     return dict(samples)
 
 
@@ -123,14 +85,14 @@ class Row:
 
 def rows(trace: Trace) -> list[Row]:
     """Device time by range and kernel, the largest of each range first; attention's ranges inside forward alone."""
-    launches, forward = Launches(trace.kernels), instances(trace, ranges.FORWARD)
+    launches, forward = Launches(trace), instances(trace, ranges.FORWARD)
     wanted = {phase: instances(trace, name) for phase, name in PHASES.items()}
     wanted |= {part: instances(trace, name, forward) for part, name in PARTS.items() if forward}
     result = []
     for label, passes in wanted.items():
         by_name: dict[str, list[int]] = defaultdict(list)
         for found in passes:
-            for kernel in launches.inside(found):
+            for kernel in launches.within(found):
                 by_name[kernel.name].append(kernel.duration_ns)
         of_range = [Row(label, name, tuple(durations)) for name, durations in by_name.items()]
         result += sorted(of_range, key=lambda row: (-row.total_ns, row.kernel))

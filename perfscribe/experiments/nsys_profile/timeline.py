@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from perfscribe.experiments.nsys_profile.reading import PARTS, PHASES, Launches, instances
+from perfscribe.experiments.nsys_profile.reading import PARTS, PHASES, instances
 from perfscribe.profiling import ranges
+from perfscribe.profiling.summary import Launches
 from perfscribe.profiling.trace import Kernel, Range, Trace
 
 BINS = 120
@@ -24,8 +25,8 @@ def series(trace: Trace, names: Sequence[str], short: Mapping[str, str]) -> dict
     steps = sorted(instances(trace, ranges.STEP), key=lambda found: found.duration_ns)
     if not steps:
         return {}
-    step, launches, place = steps[len(steps) // 2], Launches(trace.kernels), {name: i for i, name in enumerate(names)}
-    places = [(place[short[kernel.name]], kernel) for kernel in launches.inside(step)]
+    step, launches, place = steps[len(steps) // 2], Launches(trace), {name: i for i, name in enumerate(names)}
+    places = [(place[short[kernel.name]], kernel) for kernel in launches.within(step)]
     return {**_phases(trace, step), **_bins(places, step), **_layer(trace, step, launches, place, short)}
 
 
@@ -65,12 +66,12 @@ def _layer(
     middle = (len(begins) - 1) // 2
     end_ns = begins[middle + 1].start_ns - 1 if middle + 1 < len(begins) else forward[0].end_ns
     window = Range("layer", begins[middle].start_ns, end_ns, begins[middle].thread)
-    kernels = launches.inside(window)
+    kernels = launches.within(window)
     parts = [
         (label, inside)
         for label, name in PARTS.items()
         for found in instances(trace, name, [window])
-        if (inside := launches.inside(found))
+        if (inside := launches.within(found))
     ]
     return {
         "layer_range": [label for label, _ in parts],

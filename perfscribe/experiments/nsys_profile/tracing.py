@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from perfscribe.cells import Cell
 
@@ -76,19 +76,26 @@ def by_nsys(cell: Cell, full_step: bool) -> tuple[Trace, dict[str, list[float]]]
     try:
         command = [sys.executable, "-m", PROGRAM, str(request), str(answer)]
         report = nsys.profile(found, command, base.with_name(f"{base.name}.nsys-rep"), TIMEOUT_S)
-        host_ms: dict[str, list[float]] = json.loads(answer.read_text(encoding="utf-8"))["host_ms"]
-        return nsys.read_sqlite(nsys.export_sqlite(found, report, export)), host_ms
+        told = _told(answer)
+        if "host_ms" not in told:  # nsys itself may end well although the program did not
+            raise nsys.NsysError("the traced program left no times")
+        return nsys.read_sqlite(nsys.export_sqlite(found, report, export)), told["host_ms"]
     except nsys.NsysError:
-        if answer.is_file():
-            told = json.loads(answer.read_text(encoding="utf-8")).get("error")
-            if told:  # the program's own failure, which no other profiler would mend
-                raise RuntimeError(told) from None
+        error = _told(answer).get("error")
+        if error:  # the program's own failure, which no other profiler would mend
+            raise RuntimeError(error) from None
         raise
     except ValueError as error:
         raise nsys.NsysError(str(error)) from error
     finally:
         for path in (request, answer, export):
             path.unlink(missing_ok=True)
+
+
+def _told(answer: Path) -> dict[str, Any]:
+    """What the program wrote before it ended; empty where it was ended before it could."""
+    content: dict[str, Any] = json.loads(answer.read_text(encoding="utf-8")) if answer.is_file() else {}
+    return content
 
 
 def artefact_name(cell: Cell) -> str:

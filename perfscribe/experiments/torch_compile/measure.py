@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 # Passes until CUDA graphs are recorded: the first compiles, the second records, the third is the first replay.
 FIRST_PASSES = 3
+# A turn of long passes needs few: fewer are timed than asked for where they would last longer than this.
+ENOUGH_MS = 100.0
+FEWEST_PASSES = 3
 
 
 def datasets(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -172,8 +175,14 @@ def _time(cell: Cell, pair: Pair, measurement: Measurement) -> None:
     from perfscribe.timing import STEP, record
 
     variants = {"eager": pair.eager, "compiled": pair.compiled, "eager_again": pair.eager}
-    counted = {"turns": cell["turns"], "warmup": cell["warmup_passes"], "timed": cell["passes"]}
+    passes = passes_within(measurement.series["first_passes_ms"][-1], cell["passes"])
+    counted = {"turns": cell["turns"], "warmup": cell["warmup_passes"], "timed": passes}
     timed = time_in_turns(variants, **counted, device=cell["device"], prepare=pair.prepare)
     for variant, phases in timed.items():
         for phase, timing in phases.items():
             record(measurement, f"{variant}_{pair.whole if phase == STEP else phase}_ms", timing)
+
+
+def passes_within(pass_ms: float, asked: int) -> int:
+    """Passes of a turn: as asked for, but no fewer than FEWEST_PASSES nor many more than ENOUGH_MS of them."""
+    return max(min(FEWEST_PASSES, asked), min(asked, int(ENOUGH_MS / pass_ms)))

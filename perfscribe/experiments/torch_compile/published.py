@@ -68,7 +68,7 @@ def _column(source: str, name: str, variant: str, metric: str, title: str) -> t.
         found = published(record, source, variant, metric)
         if found is None:
             return "none"
-        return found.text if found.value is None else found.value
+        return found.shown
 
     return t.Column(f"{variant}_{metric}_{source}", f"{title}, {name} (ms)", get, kind="published", exact=True)
 
