@@ -1,0 +1,1 @@
+"""The pen-and-paper problem of memory and communication of a large model on many devices."""

@@ -1,0 +1,135 @@
+"""Tables and answers of communication_accounting: the problem's inputs, then the steps of each part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from perfscribe import references
+from perfscribe import tables as t
+from perfscribe.experiments.communication_accounting import answers
+from perfscribe.findings import Finding, find
+from perfscribe.records import Record
+from perfscribe.tables import Column, Table
+
+TABLES = (
+    "cs336.communication_inputs",
+    "cs336.communication_memory",
+    "cs336.communication_sharded",
+    "cs336.communication_bound",
+    "cs336.communication_remedies",
+)
+FIGURES = ()
+NAME = "communication_accounting"
+NO_FIGURE = "no record"  # in the place of a step of a cell that has none
+LINE = ("quantity", "formula", "value", "unit")
+PARTS = {
+    "a": (TABLES[1], "Part a: memory of everything, and devices that have as much"),
+    "b": (TABLES[2], "Part b: memory of each of N_FSDP devices"),
+    "c": (TABLES[3], "Part c: the least batch that is bound by compute"),
+    "d": (TABLES[4], "Part d: the least batch under what would make it smaller"),
+}
+# Config key -> symbol of the formulas, what it is, unit.
+INPUTS = {
+    "d_model": ("D", "Width of the model", "1"),
+    "d_ff": ("F", "Width between the two linear layers of a block", "1"),
+    "blocks": ("L", "Blocks", "1"),
+    "tokens": ("T", "Tokens in a batch", "tokens"),
+    "device_memory_gb": ("memory", "Memory of a device in part a", "GB"),
+    "fsdp_memory_gb": ("memory", "Memory of a device in part b", "GB"),
+    "gb_bytes": ("GB", "What a GB of these memories is", "B"),
+    "sharded_activations": ("s", "Share of the activations that is divided among devices", "1"),
+    "bandwidth_bytes_per_s": ("W", "Bandwidth of a mesh axis, both directions together", "B/s"),
+    "flop_per_s": ("C", "Rate of a device", "FLOP/s"),
+    "fsdp_devices": ("X", "Devices along FSDP's dimension", "devices"),
+    "tensor_devices": ("Y", "Devices along tensor parallelism's dimension", "devices"),
+    "fsdp_axes": ("M_X", "Mesh axes of FSDP", "axes"),
+    "tensor_axes": ("M_Y", "Mesh axes of tensor parallelism", "axes"),
+}
+DIGITS = 6
+NOTE = (
+    "Arithmetic, nothing is measured. Symbols are those of the table of inputs and of the lines above; values that are "
+    f"not whole are rounded to {DIGITS} digits."
+)
+SOURCES = {"brandon-snider": "brandon-snider", "damek": "damek"}
+KINDS = {"GiB": "gib", "B": "bytes"}  # last part of a published step's metric by unit; of any other unit it is count
+
+
+def tables(records: Mapping[str, list[Record]]) -> list[Table]:
+    """The inputs, and a table for each part; a row is one input or one step of a record."""
+    made = records[NAME]
+    inputs = [replace(record, factors=record.factors | {"key": key}) for record in made for key in INPUTS]
+    columns = [
+        t.factor("key", "Config key"),
+        _input("symbol", "Symbol", lambda r: INPUTS[r.factors["key"]][0]),
+        _input("quantity", "Quantity", lambda r: INPUTS[r.factors["key"]][1]),
+        t.derived("value", "Value", lambda r: r.factors[r.factors["key"]], exact=True),
+        _input("unit", "Unit", lambda r: INPUTS[r.factors["key"]][2]),
+    ]
+    note = f"Config keys stand below experiments.{NAME}."
+    parts = [_part(part, table_id, title, made) for part, (table_id, title) in PARTS.items()]
+    return [t.make(TABLES[0], "What is given", inputs, columns, [note]), *parts]
+
+
+def findings(tables: Mapping[str, Table]) -> list[Finding]:
+    """An answer to each of the problem's questions."""
+    given, one, sharded, bound, remedy = (tables[table_id].ok for table_id in TABLES)
+    return [
+        find("cs336.communication_memory", TABLES[1:2], lambda: answers.memory(given, one)),
+        find("cs336.communication_sharded", TABLES[2:3], lambda: answers.sharded(given, sharded)),
+        find("cs336.communication_bound", TABLES[3:4], lambda: answers.bound(given, bound)),
+        find("cs336.communication_remedies", TABLES[3:5], lambda: answers.remedies(bound, remedy)),
+    ]
+
+
+def _input(name: str, title: str, get: Callable[[Record], Any]) -> Column:
+    return Column(name, title, get, kind="factor", exact=True)
+
+
+def _part(part: str, table_id: str, title: str, made: list[Record]) -> Table:
+    rows = [row for record in made for row in _rows(record, part)]
+    columns = [
+        _input("part", "Part", lambda r: part),
+        t.factor("step", "Step"),
+        *(t.value(name, name.capitalize(), exact=True) for name in LINE),
+    ]
+    known = references.load(NAME)
+    columns += [
+        column
+        for source, shown in SOURCES.items()
+        if (column := _published(known, source, shown)) and any(column.get(row) != "none" for row in rows)
+    ]
+    return t.make(table_id, title, rows, columns, [NOTE])
+
+
+def _rows(record: Record, part: str) -> list[Record]:
+    """The record as one row for each of the part's steps; one row in all where it has no steps."""
+    steps = record.series
+    if not steps:
+        return [replace(record, factors=record.factors | {"step": NO_FIGURE})]
+    rows = []
+    for index, name in enumerate(steps["name"]):
+        if steps["part"][index] == part:
+            values = {column: steps[column][index] for column in LINE if column in steps}
+            values["value"] = _rounded(record.values[name])
+            rows.append(replace(record, factors=record.factors | {"step": name}, values=values))
+    return rows
+
+
+def _rounded(value: float | str) -> float | str:
+    """Whole numbers as they are, others with so many digits that published answers differ by their own rounding."""
+    if isinstance(value, str):
+        return value
+    return int(value) if value == int(value) else float(f"{value:.{DIGITS}g}")
+
+
+def _published(known: list[references.Reference], source: str, title: str) -> Column:
+    """What the source prints for a step, where its inputs are those of the record."""
+
+    def get(record: Record) -> Any:
+        kind = KINDS.get(record.values.get("unit", ""), "count")
+        found = references.of_source(known, source, f"step_{kind}", record.factors)
+        return "none" if found is None else found.shown
+
+    return Column(f"published_{source}", title, get, kind="published", exact=True)
