@@ -244,16 +244,19 @@ def main() -> int:
     if not torch.cuda.is_available():
         parser.error("it needs a CUDA device")
     device = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
+
+    def keep(results: dict[str, Any]) -> None:
+        if args.out:
+            args.out.write_text(json.dumps(device | results, indent=1) + "\n")
+
     if args.tune:
-        results = {"found": flash_tune.tune(args.quick, args.budget_s, capability())}
+        flash_tune.tune(args.quick, args.budget_s, capability(), lambda found: keep({"found": found}))
         wrong = False
     else:
         rows = compare(args)
-        results = {"rows": rows}
+        keep({"rows": rows})
         print("\n" + table(rows))
         wrong = any(row["implementation"] == "ours" and row["status"] != "ok" for row in rows)
-    if args.out:
-        args.out.write_text(json.dumps(device | results, indent=1) + "\n")
     return int(wrong)
 
 

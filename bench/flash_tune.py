@@ -19,7 +19,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,29 +30,31 @@ sys.path.insert(0, str(ROOT))
 
 from perfscribe.attention.triton_configs import KERNELS, Tile  # noqa: E402
 
-PATIENCE_S = 45.0  # without a line from the measuring process, after which its candidate counts as hung
+PATIENCE_S = 20.0  # without a line from the measuring process, after which its candidate counts as hung
+START_PATIENCE_S = 60.0  # the same until its first line, for it has to import torch and to make the reference
+MOST_HUNG = 2  # warp-specialised candidates of a search that may hang or die before the others are left out
 SAMPLES = 15
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
 SPLIT_BELOW = 264  # tiles of 128 rows × heads from which on no split is tried: two a multiprocessor
-TOLERANCE = {"bf16": 2e-2, "fp16": 5e-3, "fp32": 1e-4, "tf32": 1e-2, "tf32x3": 1e-4}
+TOLERANCE = {"bf16": 2e-2, "ieee": 1e-4, "tf32": 1e-2, "tf32x3": 1e-4}
 
-# own rows, streamed rows, warps, stages; "p": through pointers, "w": warp-specialised
+# own rows, streamed rows, warps, stages; "p": through pointers, "w": warp-specialised, "a": scores made ahead,
+# "r": at most so many registers
 CANDIDATES: dict[tuple[str, str], str] = {
-    ("narrow", "forward"): """128,64,4,3 128,64,4,2 128,64,4,4 128,128,8,3 128,128,8,2 128,64,8,3 64,64,4,3 64,64,4,4
-        64,128,4,3 128,128,4,2 128,32,4,4 128,64,4,2,w 128,64,4,3,w 128,64,4,4,w 128,128,4,2,w 128,128,4,3,w
-        128,64,4,3,p 128,64,8,3,p""",
-    ("narrow", "one_pass"): """128,64,8,3 128,64,8,2 128,64,8,4 64,64,4,3 64,64,4,2 64,64,4,4 128,128,8,2 128,128,8,3
-        64,128,4,2 64,128,8,2 64,64,8,3 128,32,8,4 64,64,4,3,r168 128,64,8,3,p""",
-    ("narrow", "dkdv"): """128,64,4,2,w 128,64,4,3,w 128,128,4,2,w 128,32,4,3,w 128,64,8,3 64,64,4,3 64,64,4,2
-        128,128,8,2 64,128,4,2""",
-    ("narrow", "dq"): """128,64,4,2,w 128,64,4,3,w 128,128,4,2,w 128,128,4,3,w 128,64,8,3 64,64,4,3 128,64,4,3
-        128,128,8,2 64,128,4,2""",
-    ("wide", "forward"): """128,128,8,3 128,128,8,2 128,64,8,3 128,64,8,4 128,64,8,2 128,64,4,3 64,64,4,3 64,64,4,2
-        64,128,4,2 128,128,4,2,w 128,64,4,2,w 128,64,4,3,w 128,64,4,4,w 128,64,8,3,p""",
-    ("wide", "one_pass"): """128,64,8,3 128,64,8,2 64,64,4,3 64,64,4,2 64,64,8,3 64,64,8,2 128,32,8,4 128,32,8,3
-        64,32,4,4 128,64,8,2,p 64,64,4,2,p""",
-    ("wide", "dkdv"): """128,64,4,2,w 128,64,4,3,w 128,32,4,3,w 128,64,8,3 128,64,8,2 64,64,4,3 64,64,4,2 64,64,8,3""",
-    ("wide", "dq"): """128,64,4,2,w 128,64,4,3,w 128,128,4,2,w 128,64,8,3 128,128,8,2 64,64,4,3 64,64,4,2 128,64,4,2""",
+    ("narrow", "forward"): """128,128,8,2,a 64,128,4,2,a 128,64,8,3,a 64,64,4,2,a 128,64,4,2,a 128,64,8,2,a 64,64,4,3,a
+        128,64,4,3 128,64,4,2 128,128,8,2 128,128,8,3 128,64,8,3 64,64,4,2 64,64,4,3 64,128,4,2 128,32,4,4
+        128,64,4,3,w 128,128,4,2,w 128,64,4,2,w 128,128,4,3,w 128,64,4,3,p 128,64,8,3,p""",
+    ("narrow", "one_pass"): """128,64,8,3 128,64,8,2 64,64,4,2 64,64,4,3 128,128,8,2 64,32,4,3 64,64,8,3 128,32,8,4
+        64,128,8,2 128,64,8,4 128,64,8,3,p""",
+    ("narrow", "dkdv"): """128,64,4,2,w 128,64,4,3,w 128,128,4,2,w 128,64,8,3 64,64,4,3 64,64,4,2 128,128,8,2""",
+    ("narrow", "dq"): """128,64,4,2,w 128,64,4,3,w 128,128,4,2,w 128,64,8,3 64,64,4,3 128,64,4,3 128,128,8,2
+        64,128,4,2""",
+    ("wide", "forward"): """128,128,8,2,a 128,64,8,3,a 128,64,8,2,a 64,64,4,2,a 128,128,8,2 128,128,8,3 128,64,8,3
+        128,64,8,2 128,64,8,4 64,64,4,2 128,128,4,2,w 128,64,4,3,w 128,64,4,2,w 128,64,8,3,p""",
+    ("wide", "one_pass"): """128,64,8,2 128,64,8,3 64,64,8,2 64,32,4,3 64,32,4,2 64,64,4,1 128,32,8,3 128,32,8,4
+        64,64,8,3 128,64,8,2,p""",
+    ("wide", "dkdv"): """128,64,4,2,w 128,64,4,3,w 128,32,4,3,w 128,64,8,3 128,64,8,2 64,64,8,3 64,64,4,2""",
+    ("wide", "dq"): """128,64,4,2,w 128,64,4,3,w 128,128,4,2,w 128,64,8,3 128,128,8,2 64,64,4,3 64,64,4,2""",
     ("ieee", "forward"): "64,16,8,1,p 32,32,8,1,p 64,32,8,1,p 32,32,4,1,p 32,16,4,1,p 64,32,16,1,p 64,16,4,1,p",
     ("ieee", "one_pass"): "32,32,8,1,p 64,16,8,1,p 32,16,4,1,p 64,32,16,1,p",
     ("tf32", "forward"): "128,64,8,2 64,64,4,2 128,32,4,2 64,32,4,3 128,32,8,3 64,64,4,2,p 64,32,4,2,p",
@@ -105,13 +107,15 @@ def tile_of(text: str) -> Tile:
     own, streamed, warps, stages, *kind = text.split(",")
     registers = next((int(one[1:]) for one in kind if one.startswith("r")), None)
     sizes = (int(own), int(streamed), int(warps), int(stages))
-    return Tile(*sizes, tma="p" not in kind, specialised="w" in kind, registers=registers)
+    flags = {"tma": "p" not in kind, "specialised": "w" in kind, "ahead": "a" in kind}
+    return Tile(*sizes, registers=registers, **flags)
 
 
 def short(tile: Tile) -> str:
     """The short form of a tile."""
     kind = "" if tile.tma else ",p"
     kind += ",w" if tile.specialised else ""
+    kind += ",a" if tile.ahead else ""
     kind += f",r{tile.registers}" if tile.registers else ""
     return f"{tile.own},{tile.streamed},{tile.warps},{tile.stages}{kind}"
 
@@ -122,15 +126,16 @@ def searches(quick: bool) -> Iterator[list[Job]]:
     problems += [(1, 16384, 128, "bf16"), (1, 16384, 64, "bf16")]
     if not quick:
         problems += [(1, 4096, d, products) for products in ("ieee", "tf32", "tf32x3") for d in (64, 128)]
-    for heads, n, d, products in problems:
+    wanted = [(problem, kernel) for problem in problems for kernel in KERNELS]
+    wanted.sort(key=lambda one: one[1] not in TRIED_DEEPER)  # both passes of one kind first, in the problems' order
+    for (heads, n, d, products), kernel in wanted:
         width = "narrow" if d <= 64 else "wide"
-        for kernel in KERNELS:
-            texts = CANDIDATES.get((width if products == "bf16" else products, kernel), "").split()
-            jobs = [Job(kernel, heads, n, d, products, tile_of(text)) for text in texts]
-            if kernel == "one_pass" and products == "bf16":
-                jobs += [dataclasses.replace(job, dq_sum="atomics") for job in jobs[:1]]
-            if jobs:
-                yield jobs
+        texts = CANDIDATES.get((width if products == "bf16" else products, kernel), "").split()
+        jobs = [Job(kernel, heads, n, d, products, tile_of(text)) for text in texts]
+        if kernel == "one_pass" and products == "bf16":
+            jobs += [dataclasses.replace(job, dq_sum="atomics") for job in jobs[:1]]
+        if jobs:
+            yield jobs
 
 
 def with_splits(results: list[dict]) -> list[Job]:
@@ -144,6 +149,23 @@ def with_splits(results: list[dict]) -> list[Job]:
 def job_from(fields: dict) -> Job:
     """The job that dataclasses.asdict made these fields of."""
     return Job(**{**fields, "tile": Tile(**fields["tile"])})
+
+
+def cases_to_compile(planned: list[list[Job]]) -> list[dict]:
+    """Cases of bench/flash_compile.py that hold all that the jobs compile, each once, in the jobs' order.
+
+    Few programs come split and whole: the rule chooses by the length, and with_splits tries both. The length itself
+    makes no difference.
+    """
+    cases: dict[tuple, dict] = {}
+    for job in (job for jobs in planned for job in jobs):
+        few = job.heads * job.n // 128 < SPLIT_BELOW
+        for splits in (2, 1) if few else (1,):
+            cases.setdefault(
+                dataclasses.astuple(dataclasses.replace(job, n=0, splits=splits)),
+                dataclasses.replace(job, splits=splits).case(),
+            )
+    return list(cases.values())
 
 
 def precompile(cases: list[dict], capability: int, seconds: float) -> None:
@@ -173,6 +195,7 @@ class Bench:
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
         self._lines: queue.Queue[str | None] = queue.Queue()
+        self._answered = False
 
     def run(self, job: Job) -> dict:
         """The result of one job: {"job", "ms", "error", …} or {"job", "failed"}."""
@@ -180,26 +203,37 @@ class Bench:
         if self._process is None or self._process.poll() is not None:
             self._start()
         assert self._process is not None and self._process.stdin is not None
+        patience_s = PATIENCE_S if self._answered else START_PATIENCE_S
         try:
             self._process.stdin.write(json.dumps(fields) + "\n")
             self._process.stdin.flush()
-            line = self._lines.get(timeout=PATIENCE_S)
+            line = self._lines.get(timeout=patience_s)
         except (queue.Empty, BrokenPipeError):
             self.stop()
-            return {"job": fields, "failed": f"no answer in {PATIENCE_S:.0f} s: it hangs"}
+            return {"job": fields, "stuck": True, "failed": f"no answer in {patience_s:.0f} s: it hangs"}
         if line is None:
             self.stop()
-            return {"job": fields, "failed": "the measuring process died"}
+            return {"job": fields, "stuck": True, "failed": f"the measuring process died {self._last_words()}"}
+        self._answered = True
         result: dict = json.loads(line)
+        if result.get("stuck"):
+            self.stop()
         return {"job": fields} | result
 
     def _start(self) -> None:
         command = [sys.executable, str(Path(__file__).resolve()), "--serve"]
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - it lives as long as the process
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True
         )
         self._lines = queue.Queue()
+        self._answered = False
         threading.Thread(target=self._read, args=(self._process, self._lines), daemon=True).start()
+
+    def _last_words(self) -> str:
+        """The last line of what the process wrote to standard error."""
+        self._errors.seek(0)
+        return (self._errors.read().strip().splitlines() or [""])[-1]
 
     @staticmethod
     def _read(process: subprocess.Popen[str], lines: queue.Queue[str | None]) -> None:
@@ -217,13 +251,17 @@ class Bench:
             self._process = None
 
 
-def tune(quick: bool, seconds: float, capability: int) -> list[dict]:
-    """Search within so many seconds; prints each search's results as it ends. All results, the best first in each."""
+def tune(quick: bool, seconds: float, capability: int, keep: Callable[[list[dict]], None]) -> list[dict]:
+    """Search within so many seconds; all results, the best first in each search.
+
+    Each search's results are printed as it ends, and keep() is called with all there are so far.
+    """
     end = time.monotonic() + seconds
     planned = list(searches(quick))
     started = time.monotonic()
-    precompile([job.case() for jobs in planned for job in jobs], capability, seconds / 3)
-    print(f"compiled in {time.monotonic() - started:.0f} s", flush=True)
+    cases = cases_to_compile(planned)
+    precompile(cases, capability, seconds / 3)
+    print(f"{len(cases)} cases compiled in {time.monotonic() - started:.0f} s", flush=True)
     bench = Bench()
     found: list[dict] = []
     try:
@@ -235,13 +273,19 @@ def tune(quick: bool, seconds: float, capability: int) -> list[dict]:
             results = _ordered([*results, *_search(bench, with_splits(results), end)])
             found += results
             _print(results)
+            keep(found)
     finally:
         bench.stop()
     return found
 
 
 def _search(bench: Bench, jobs: list[Job], end: float) -> list[dict]:
-    return _ordered([bench.run(job) for job in jobs if time.monotonic() < end])
+    results: list[dict] = []
+    for job in jobs:
+        stuck = [result for result in results if result["job"]["tile"]["specialised"] and result.get("stuck")]
+        if time.monotonic() < end and not (job.tile.specialised and len(stuck) >= MOST_HUNG):
+            results.append(bench.run(job))
+    return _ordered(results)
 
 
 def _ordered(results: list[dict]) -> list[dict]:
@@ -272,9 +316,8 @@ def serve() -> None:
             result = measure(job_from(json.loads(line)), SAMPLES)
         except Exception as error:
             message = (str(error).splitlines() or [""])[0]
-            print(json.dumps({"failed": f"{type(error).__name__}: {message}"}), flush=True)
-            if "CUDA" in str(error):  # the device may be unusable from now on
-                raise SystemExit(1) from None
+            stuck = "CUDA" in str(error)  # the device may be unusable for this process from now on
+            print(json.dumps({"failed": f"{type(error).__name__}: {message}", "stuck": stuck}), flush=True)
             continue
         print(json.dumps(result), flush=True)
 

@@ -37,8 +37,23 @@ def _parents(module: str) -> Iterator[str]:
         yield ".".join(parts[:end])
 
 
+def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """All statements of a body and of the bodies in it; expressions, most of a tree, are passed over."""
+    for statement in body:
+        yield statement
+        yield from _statements([inner for part in _parts(statement) for inner in part])
+
+
+def _parts(node: ast.AST) -> Iterator[list[ast.stmt]]:
+    for name in ("body", "orelse", "finalbody"):
+        yield getattr(node, name, [])
+    for name in ("handlers", "cases"):
+        for part in getattr(node, name, []):
+            yield part.body
+
+
 def _imports(tree: ast.Module, module: str, is_package: bool) -> Iterator[str]:
-    for node in ast.walk(tree):
+    for node in _statements(tree.body):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -52,8 +67,14 @@ def _imports(tree: ast.Module, module: str, is_package: bool) -> Iterator[str]:
 
 
 @cache
+def _parsed(source: str, path: Path) -> ast.Module:
+    """The syntax tree, which nobody may change."""
+    return ast.parse(source, filename=str(path))
+
+
+@cache
 def _imports_of(source: str, path: Path, module: str) -> tuple[str, ...]:
-    return tuple(_imports(ast.parse(source, filename=str(path)), module, path.name == "__init__.py"))
+    return tuple(_imports(_parsed(source, path), module, path.name == "__init__.py"))
 
 
 def _imported_names(path: Path, module: str) -> tuple[str, ...]:
@@ -112,29 +133,41 @@ def _fields(node: ast.AST) -> Iterator[tuple[str, object]]:
             yield name, value
 
 
-def _text(value: object) -> str:
-    """A syntax tree as text without positions."""
+def _write(value: object, out: list[str]) -> None:
+    """Append a syntax tree as text without positions, piece by piece."""
     if isinstance(value, ast.AST):
-        return f"{type(value).__name__}({', '.join(f'{name}={_text(inner)}' for name, inner in _fields(value))})"
-    if isinstance(value, list):
-        return f"[{', '.join(map(_text, value))}]"
-    return ascii(value)  # not repr: which characters it escapes depends on the version's Unicode tables
+        out.append(f"{type(value).__name__}(")
+        separator = ""
+        for name, inner in _fields(value):
+            out.append(f"{separator}{name}=")
+            _write(inner, out)
+            separator = ", "
+        out.append(")")
+    elif isinstance(value, list):
+        out.append("[")
+        for number, inner in enumerate(value):
+            out.append(", " if number else "")
+            _write(inner, out)
+        out.append("]")
+    else:
+        out.append(ascii(value))  # not repr: which characters it escapes depends on the version's Unicode tables
 
 
-def normalised(source: str, leave_out: Collection[str] = ()) -> str:
-    """What source text says: no comments, docstrings, formatting, none of the top-level functions of leave_out."""
-    tree = ast.parse(source)
-    tree.body = [
+def normalised(tree: ast.Module, leave_out: Collection[str] = ()) -> str:
+    """What source code says: no comments, docstrings, formatting, none of the top-level functions of leave_out."""
+    kept = [
         node
         for node in tree.body
         if not (isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name in leave_out)
     ]
-    return _text(tree)
+    out: list[str] = []
+    _write(ast.Module(body=kept, type_ignores=[]), out)
+    return "".join(out)
 
 
 @cache
-def _digest(source: str, leave_out: frozenset[str]) -> bytes:
-    return hashlib.sha256(normalised(source, leave_out).encode()).digest()
+def _digest(source: str, path: Path, leave_out: frozenset[str]) -> bytes:
+    return hashlib.sha256(normalised(_parsed(source, path), leave_out).encode()).digest()
 
 
 def fingerprint(module: str, root: Path, leave_out: Collection[str] = PLANNED_FUNCTIONS) -> str:
@@ -146,7 +179,7 @@ def fingerprint(module: str, root: Path, leave_out: Collection[str] = PLANNED_FU
     whole = hashlib.sha256()
     for name, path in sorted(import_closure(module, root).items()):
         own = frozenset(leave_out) if name == module else frozenset()
-        whole.update(name.encode() + b"\0" + _digest(path.read_text(encoding="utf-8"), own))
+        whole.update(name.encode() + b"\0" + _digest(path.read_text(encoding="utf-8"), path, own))
     return whole.hexdigest()[:16]
 
 

@@ -12,6 +12,7 @@ import os
 import pytest
 import torch
 
+from perfscribe.attention import triton_forward
 from perfscribe.attention.eager import scaled_dot_product_attention
 from perfscribe.attention.triton_configs import KERNELS, Tile, using
 from perfscribe.attention.triton_kernels import INTERPRETED, FlashAttentionTriton
@@ -138,6 +139,24 @@ def test_specialised_tiles(n, d, splits, causal):
     }
     with using(tiles=specialised, backward="two_pass", splits=dict.fromkeys(KERNELS, splits)):
         check(*operands(n, n, d, BF16, leading=(1,)), causal)
+
+
+@pytest.mark.parametrize(
+    ("shape", "tma", "splits", "causal"),
+    part(itertools.product(((300, 300), (129, 300), (300, 129)), (True, False), (1, 2), (True, False))),
+)
+def test_scores_made_ahead(shape, tma, splits, causal):
+    with using(tiles={"forward": Tile(64, 64, tma=tma, ahead=True)}, splits=dict.fromkeys(KERNELS, splits)):
+        check(*operands(*shape, 64, BF16, leading=(1,)), causal)
+
+
+@pytest.mark.parametrize("backward", part(["one_pass", "two_pass"]))
+@pytest.mark.parametrize("together", [1, 2, 3, 5])
+def test_sequences_whose_programs_mix(backward, together, monkeypatch):
+    """In groups of all sizes, the last one with fewer sequences."""
+    monkeypatch.setattr(triton_forward, "GROUP_BYTES", together * 40 * 16 * 2 * 4)
+    with using(backward=backward, tiles=tiles(16, 16, stages=1)):
+        check(*operands(40, 40, 16, FP32, leading=(5,)), True)
 
 
 @pytest.mark.parametrize("dq_sum", part(["tma", "atomics"]))

@@ -217,3 +217,9 @@ class TestChoices:
 
         with pytest.raises(ValueError, match="needs tma, 4 warps and 128 own rows"):
             Tile(**{"own": 128, "streamed": 64, "specialised": True} | wrong)
+
+    def test_a_specialised_tile_does_not_work_ahead(self):
+        from perfscribe.attention.triton_configs import Tile
+
+        with pytest.raises(ValueError, match="cannot work ahead"):
+            Tile(128, 64, specialised=True, ahead=True)

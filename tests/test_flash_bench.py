@@ -60,6 +60,31 @@ def test_settings_come_from_the_most_similar_problem_and_the_faster_backward():
     assert best_settings(found, 1, 4096, 128, "bf16") == {}
 
 
+def test_what_jobs_compile_is_compiled_once_split_and_whole_where_programs_are_few():
+    few, many = dataclasses.replace(JOB, n=16384), dataclasses.replace(JOB, heads=16, n=16384)
+    cases = flash_tune.cases_to_compile([[JOB, few], [many]])
+    assert [(case["heads"], case["splits"]) for case in cases] == [(1, 2), (1, 1), (16, 1)]
+
+
+def test_specialised_candidates_that_keep_hanging_are_left_out():
+    asked = []
+
+    class Hangs:
+        def run(self, job):
+            asked.append(short(job.tile))
+            stuck = {"failed": "it hangs", "stuck": True} if job.tile.specialised else {"ms": 1.0}
+            return {"job": dataclasses.asdict(job)} | stuck
+
+    tiles = ("128,64,4,2,w", "128,64,4,3,w", "128,64,4,4,w", "64,64,4,3")
+    jobs = [dataclasses.replace(JOB, tile=tile_of(text)) for text in tiles]
+    results = flash_tune._search(Hangs(), jobs, float("inf"))
+    assert asked == ["128,64,4,2,w", "128,64,4,3,w", "64,64,4,3"] and len(results) == 3
+
+
+def test_every_kind_of_products_has_a_tolerance():
+    assert {job.products for jobs in searches(quick=False) for job in jobs} <= set(flash_tune.TOLERANCE)
+
+
 @pytest.mark.parametrize(
     ("served", "told"),
     [
@@ -70,6 +95,7 @@ def test_settings_come_from_the_most_similar_problem_and_the_faster_backward():
 )
 def test_a_candidate_that_hangs_or_kills_its_process_is_told_and_the_next_gets_another(monkeypatch, served, told):
     monkeypatch.setattr(flash_tune, "PATIENCE_S", 3.0)
+    monkeypatch.setattr(flash_tune, "START_PATIENCE_S", 3.0)
     real = flash_tune.subprocess.Popen
     monkeypatch.setattr(
         flash_tune.subprocess, "Popen", lambda command, **kw: real([sys.executable, "-c", served], **kw)

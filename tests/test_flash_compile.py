@@ -13,7 +13,7 @@ import pytest
 
 HERE = Path(__file__).resolve().parent
 SHARED_LIMIT_BYTES = 227 * 1024
-SPILL_LIMIT_BYTES = 128  # a few registers: one pass at d = 128 needs all 255, and some of its addresses go to memory
+SPILL_LIMIT_BYTES = 256  # one pass at d = 128 needs all 255 registers, and addresses that do not change go to memory
 SPECIALISED = {"own": 128, "streamed": 64, "warps": 4, "stages": 2, "specialised": True}
 NAMES = {"forward": "forward_kernel", "one_pass": "dkdv_kernel", "dkdv": "dkdv_kernel", "dq": "dq_kernel"}
 
@@ -75,6 +75,20 @@ def test_specialised_tiles(tmp_path, splits):
         for kernel in attention_kernels(kernels):
             check_fits(kernel)
             assert kernel["setmaxnreg"] and kernel["warps"] == 12, kernel
+
+
+@pytest.mark.parametrize("splits", [1, 2])
+def test_scores_made_ahead_fit_the_registers(tmp_path, splits):
+    tiles = ({"own": 128, "streamed": 128, "warps": 8}, {"own": 64, "streamed": 64, "warps": 4})
+    cases = [
+        {"pass": "forward", "d": d, "tiles": {"forward": tile | {"stages": 2, "ahead": True}}, "splits": splits}
+        for tile in tiles
+        for d in (64, 128)
+    ]
+    for kernels in compiled(tmp_path, cases):
+        for kernel in attention_kernels(kernels):
+            check_fits(kernel)
+            assert kernel["spilled_bytes"] <= 32 and kernel["wgmma"], kernel
 
 
 def test_odd_sizes_and_head_dimensions(tmp_path):

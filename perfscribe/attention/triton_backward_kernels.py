@@ -24,6 +24,7 @@ from perfscribe.attention.triton_tiles import (
     read_row_terms,
     read_tile,
     row_of_head,
+    tile_and_sequence,
     write_tile,
 )
 
@@ -116,6 +117,9 @@ def _walk_queries(
         q = read_tile(
             q_rows, batch, head, start, n_queries, width, stride_q, BLOCK_M, BLOCK_D, TMA, WHOLE_ROWS, WHOLE_COLS
         )
+        do = read_tile(
+            do_rows, batch, head, start, n_queries, width, stride_g, BLOCK_M, BLOCK_D, TMA, WHOLE_ROWS, WHOLE_COLS
+        )
         peak = read_row_terms(peaks, sequence, start, BLOCK_M, TMA)
         scores = product(k, tl.trans(q), PRECISION, WIDEN)
         weights = tl.exp2(scores * factor - peak[None, :])
@@ -123,24 +127,29 @@ def _walk_queries(
             weights = tl.where((key - start)[:, None] <= row[None, :], weights, 0.0)
         if TAIL_MASK:
             weights = tl.where((key < n_keys)[:, None], weights, 0.0)
-        do = read_tile(
-            do_rows, batch, head, start, n_queries, width, stride_g, BLOCK_M, BLOCK_D, TMA, WHOLE_ROWS, WHOLE_COLS
-        )
-        dv = add_product(dv, weights.to(do.dtype), do, PRECISION, WIDEN)
+        # The compiler waits right after a product that the loop reads, and lets a sum that only grows run on. So dV
+        # comes after what dS needs, and dK after dQ: they multiply while dS is made and while dQ is written.
         d_weights = product(v, tl.trans(do), PRECISION, WIDEN)
+        if DQ != "none":
+            dv = add_product(dv, weights.to(do.dtype), do, PRECISION, WIDEN)
         delta = read_row_terms(deltas, sequence, start, BLOCK_M, TMA)
         d_scores = (weights * (d_weights - delta[None, :])).to(q.dtype)
-        dk = add_product(dk, d_scores, q, PRECISION, WIDEN)
-        if DQ == "tma":
-            dq_rows.atomic_add([dq_first + start, 0], product(tl.trans(d_scores), k, PRECISION, WIDEN))
-        elif DQ == "atomics":
-            col = tl.arange(0, BLOCK_D)
-            offset = (start + row)[:, None] * width + col[None, :]
+        if DQ == "none":
+            # no wait in between here, so dV must not be under way while dS, the factor of dK, is made
+            dv = add_product(dv, weights.to(do.dtype), do, PRECISION, WIDEN)
+            dk = add_product(dk, d_scores, q, PRECISION, WIDEN)
+        else:
             dq = product(tl.trans(d_scores), k, PRECISION, WIDEN)
-            if WHOLE_COLS:
-                tl.atomic_add(dq_rows + offset, dq, sem="relaxed")
+            dk = add_product(dk, d_scores, q, PRECISION, WIDEN)
+            if DQ == "tma":
+                dq_rows.atomic_add([dq_first + start, 0], dq)
             else:
-                tl.atomic_add(dq_rows + offset, dq, mask=(col < width)[None, :], sem="relaxed")
+                col = tl.arange(0, BLOCK_D)
+                offset = (start + row)[:, None] * width + col[None, :]
+                if WHOLE_COLS:
+                    tl.atomic_add(dq_rows + offset, dq, sem="relaxed")
+                else:
+                    tl.atomic_add(dq_rows + offset, dq, mask=(col < width)[None, :], sem="relaxed")
     return dk, dv
 
 
@@ -169,6 +178,7 @@ def dkdv_kernel(
     stride_gn,
     n_heads,
     n_sequences,
+    together,
     n_queries,
     n_padded,
     n_keys,
@@ -192,15 +202,16 @@ def dkdv_kernel(
 ):
     """One tile of keys of one sequence against the queries of one split.
 
-    Grid: (tiles of keys × sequences, splits); the first keys, which most queries see when causal, come first. dk and
+    Grid: (tiles of keys × sequences, splits); the first keys, which most queries see when causal, come first, of
+    `together` sequences at a time. dk and
     dv are (splits, sequences, n_keys, width); splits that a tile has no part in are left unwritten. peaks and deltas
     are as prepare_kernel leaves them, or, for TMA, descriptors of them with boxes of 1 × BLOCK_M. DQ: "none", or how
     dQ / scale is added to dq_sum, fp32: "tma" (dq_sum is a descriptor of (sequences × n_padded, width), its box
     BLOCK_M × BLOCK_D) or "atomics" (a pointer). n_padded is a multiple of BLOCK_M.
     """
     tiles = tl.cdiv(n_keys, BLOCK_N)
-    sequence = tl.program_id(0) // tiles
-    first = (tl.program_id(0) % tiles) * BLOCK_N
+    place, sequence = tile_and_sequence(tl.program_id(0), tiles, n_sequences, together)
+    first = place * BLOCK_N
     batch = sequence // n_heads
     head = sequence % n_heads
     split = tl.program_id(1)
@@ -339,6 +350,7 @@ def dq_kernel(
     stride_gn,
     n_heads,
     n_sequences,
+    together,
     n_queries,
     n_padded,
     n_keys,
@@ -364,8 +376,8 @@ def dq_kernel(
     Grid and order as forward_kernel. n_padded is a multiple of BLOCK_M.
     """
     tiles = tl.cdiv(n_queries, BLOCK_M)
-    sequence = tl.program_id(0) // tiles
-    first = (tiles - 1 - tl.program_id(0) % tiles) * BLOCK_M
+    place, sequence = tile_and_sequence(tl.program_id(0), tiles, n_sequences, together)
+    first = (tiles - 1 - place) * BLOCK_M
     batch = sequence // n_heads
     head = sequence % n_heads
     split = tl.program_id(1)

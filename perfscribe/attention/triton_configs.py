@@ -42,8 +42,9 @@ class Tile:
     own, streamed: powers of two from 16. Own rows are queries in "forward" and "dq", keys in "dkdv" and "one_pass".
     warps, stages: Triton's num_warps and num_stages. tma: read tiles through TMA descriptors (Hopper and later, or the
     interpreter), else through pointers. specialised: one group of warps loads while two compute, each on half of the
-    own rows (Hopper, warps=4, tma, own=128; not for "one_pass"). registers: Triton's maxnreg. ValueError: a
-    specialised tile that breaks these rules, which Triton would ignore or miscompile without a word.
+    own rows (Hopper, warps=4, tma, own=128; not for "one_pass"). registers: Triton's maxnreg. ahead: "forward" makes
+    the scores of a tile while it weighs those of the tile before. ValueError: a specialised tile that breaks these
+    rules, which Triton would ignore or miscompile without a word.
     """
 
     own: int
@@ -53,10 +54,13 @@ class Tile:
     tma: bool = True
     specialised: bool = False
     registers: int | None = None
+    ahead: bool = False
 
     def __post_init__(self) -> None:
         if self.specialised and not (self.tma and self.warps == 4 and self.own == 128):
             raise ValueError(f"a specialised tile needs tma, 4 warps and 128 own rows, not {self}")
+        if self.specialised and self.ahead:
+            raise ValueError(f"a specialised tile cannot work ahead: {self}")
 
 
 @dataclass(frozen=True)
@@ -174,13 +178,13 @@ HALF: Mapping[tuple[str, str], Mapping[str, Tile]] = {
     },
     ("wide", "short"): {
         "forward": Tile(128, 64, warps=8, stages=3),
-        "one_pass": Tile(128, 64, warps=8, stages=3),
+        "one_pass": Tile(128, 64, warps=8, stages=2),
         "dkdv": Tile(128, 64, warps=8, stages=3),
         "dq": Tile(128, 64, warps=8, stages=3),
     },
     ("wide", "long"): {
         "forward": Tile(128, 128, warps=8, stages=3),
-        "one_pass": Tile(128, 64, warps=8, stages=3),
+        "one_pass": Tile(128, 64, warps=8, stages=2),
         "dkdv": Tile(128, 64, warps=8, stages=3),
         "dq": Tile(128, 64, warps=8, stages=3),
     },

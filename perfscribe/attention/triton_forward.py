@@ -14,6 +14,7 @@ from perfscribe.attention.triton_forward_kernels import combine_kernel, forward_
 from perfscribe.attention.triton_operands import Operand, launch_options
 
 COMBINED_ROWS = 16
+GROUP_BYTES = 32 * 2**20  # well within the L2 of a data-centre GPU
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,13 @@ class Problem:
     def sequences(self) -> int:
         """Independent attention problems: batch × heads."""
         return self.batch * self.heads
+
+    @property
+    def together(self) -> int:
+        """Sequences whose programs mix, see tile_and_sequence: as many as GROUP_BYTES hold the streamed rows of."""
+        row_bytes = 2 * self.head_dim * self.dtype.itemsize
+        fit = GROUP_BYTES // (max(self.n_queries, self.n_keys) * row_bytes)
+        return min(self.sequences, max(1, fit))
 
     @property
     def cols(self) -> int:
@@ -115,10 +123,10 @@ def _attend(
         k.argument(tile.streamed, cols, tile.tma),
         v.argument(tile.streamed, cols, tile.tma),
         out, logsumexp, *q.strides, *k.strides, *v.strides,
-        problem.heads, problem.sequences, problem.n_queries, problem.n_keys, problem.head_dim, keys_per_split,
-        problem.factor,
+        problem.heads, problem.sequences, problem.together, problem.n_queries, problem.n_keys, problem.head_dim,
+        keys_per_split, problem.factor,
         BLOCK_M=tile.own, BLOCK_N=tile.streamed, BLOCK_D=cols, CAUSAL=problem.causal, SPLIT=n_splits > 1,
         WHOLE_M=problem.n_queries % tile.own == 0, WHOLE_N=problem.n_keys % tile.streamed == 0,
         WHOLE_D=problem.head_dim == cols, TMA=tile.tma, SPECIALISED=tile.specialised,
-        PRECISION=problem.precision, WIDEN=problem.widen, **launch_options(tile),
+        AHEAD=tile.ahead, PRECISION=problem.precision, WIDEN=problem.widen, **launch_options(tile),
     )  # fmt: skip

@@ -16,6 +16,7 @@ from perfscribe.attention.triton_tiles import (
     read_own_tile,
     read_tile,
     row_of_head,
+    tile_and_sequence,
     write_tile,
 )
 
@@ -27,6 +28,7 @@ def _attend(
     out,
     total,
     peak,
+    ready,
     q,
     k_rows,
     v_rows,
@@ -47,17 +49,25 @@ def _attend(
     TAIL_MASK: tl.constexpr,
     WHOLE_COLS: tl.constexpr,
     SPECIALISED: tl.constexpr,
+    AHEAD: tl.constexpr,
     PRECISION: tl.constexpr,
     WIDEN: tl.constexpr,
 ):
-    """Online softmax over the keys low … high; peak is the row's greatest score so far, times factor."""
+    """Online softmax over the keys low … high; peak is the row's greatest score so far, times factor.
+
+    AHEAD: ready holds the scores of the tile at low, and returns with those of the tile after the last. The product of
+    one tile then runs while the weights of the tile before are made, for the price of one tile too many.
+    """
     key = tl.arange(0, BLOCK_N)
     for start in tl.range(low, high, BLOCK_N, warp_specialize=SPECIALISED):
         start = tl.multiple_of(start, BLOCK_N)
-        k = read_tile(
-            k_rows, batch, head, start, n_keys, width, stride_k, BLOCK_N, BLOCK_D, TMA, not TAIL_MASK, WHOLE_COLS
-        )
-        scores = product(q, tl.trans(k), PRECISION, WIDEN)
+        if AHEAD:
+            scores = ready
+        else:
+            k = read_tile(
+                k_rows, batch, head, start, n_keys, width, stride_k, BLOCK_N, BLOCK_D, TMA, not TAIL_MASK, WHOLE_COLS
+            )
+            scores = product(q, tl.trans(k), PRECISION, WIDEN)
         if CAUSAL_MASK:
             scores = tl.where((query - start)[:, None] >= key[None, :], scores, float("-inf"))
         if TAIL_MASK:
@@ -65,6 +75,12 @@ def _attend(
         higher = tl.maximum(peak, tl.max(scores, 1) * factor)
         weights = tl.exp2(scores * factor - higher[:, None])
         rescale = tl.exp2(peak - higher)
+        if AHEAD:
+            # in flight while the weights are made, for the assembler moves that work behind the product's start
+            k = read_tile(
+                k_rows, batch, head, start + BLOCK_N, n_keys, width, stride_k, BLOCK_N, BLOCK_D, TMA, False, WHOLE_COLS
+            )
+            ready = product(q, tl.trans(k), PRECISION, WIDEN)
         total = total * rescale + tl.sum(weights, 1)
         out = out * rescale[:, None]
         v = read_tile(
@@ -72,7 +88,7 @@ def _attend(
         )
         out = add_product(out, weights.to(v.dtype), v, PRECISION, WIDEN)
         peak = higher
-    return out, total, peak
+    return out, total, peak, ready
 
 
 @triton.jit
@@ -93,6 +109,7 @@ def forward_kernel(
     stride_vn,
     n_heads,
     n_sequences,
+    together,
     n_queries,
     n_keys,
     width,
@@ -108,19 +125,20 @@ def forward_kernel(
     WHOLE_D: tl.constexpr,
     TMA: tl.constexpr,
     SPECIALISED: tl.constexpr,
+    AHEAD: tl.constexpr,
     PRECISION: tl.constexpr,
     WIDEN: tl.constexpr,
 ):
     """One tile of queries of one sequence (batch, head) against the keys of one split.
 
-    Grid: (tiles of queries × sequences, splits). Among the programs of a sequence the last rows, which see most keys
-    when causal, come first. out and logsumexp are (splits, sequences, n_queries, width) and (splits, sequences,
+    Grid: (tiles of queries × sequences, splits). The last rows, which see most keys when causal, come first, of
+    `together` sequences at a time. out and logsumexp are (splits, sequences, n_queries, width) and (splits, sequences,
     n_queries): the result itself for one split, else each split's own softmax for combine_kernel. Splits that a tile
     does not see are left unwritten.
     """
     tiles = tl.cdiv(n_queries, BLOCK_M)
-    sequence = tl.program_id(0) // tiles
-    first = (tiles - 1 - tl.program_id(0) % tiles) * BLOCK_M
+    place, sequence = tile_and_sequence(tl.program_id(0), tiles, n_sequences, together)
+    first = (tiles - 1 - place) * BLOCK_M
     batch = sequence // n_heads
     head = sequence % n_heads
     split = tl.program_id(1)
@@ -141,12 +159,16 @@ def forward_kernel(
     total = tl.zeros([BLOCK_M], dtype=tl.float32)
     peak = tl.full([BLOCK_M], float("-inf"), dtype=tl.float32)
     result = tl.zeros([BLOCK_M, BLOCK_D], dtype=tl.float32)
+    ready = peak  # of no use but where scores are made ahead
+    if AHEAD:
+        k_tile = read_tile(k_rows, batch, head, low, n_keys, width, stride_kn, BLOCK_N, BLOCK_D, TMA, False, WHOLE_D)
+        ready = product(q_tile, tl.trans(k_tile), PRECISION, WIDEN)
     if SPECIALISED:
         # one loop only can be specialised, so it masks wherever some tile needs it
-        result, total, peak = _attend(
-            result, total, peak, q_tile, k_rows, v_rows, batch, head, low, high, query, n_keys, width,
+        result, total, peak, ready = _attend(
+            result, total, peak, ready, q_tile, k_rows, v_rows, batch, head, low, high, query, n_keys, width,
             stride_kn, stride_vn, factor, BLOCK_N, BLOCK_D, TMA, CAUSAL, not WHOLE_N, WHOLE_D, True,
-            PRECISION, WIDEN,
+            AHEAD, PRECISION, WIDEN,
         )  # fmt: skip
     else:
         # tiles below the diagonal and inside the keys need no mask
@@ -154,15 +176,16 @@ def forward_kernel(
         if CAUSAL:
             edge = tl.minimum(edge, (first // BLOCK_N) * BLOCK_N)
         edge = tl.maximum(tl.minimum(edge, high), low)
-        result, total, peak = _attend(
-            result, total, peak, q_tile, k_rows, v_rows, batch, head, low, edge, query, n_keys, width,
-            stride_kn, stride_vn, factor, BLOCK_N, BLOCK_D, TMA, False, False, WHOLE_D, False, PRECISION, WIDEN,
+        result, total, peak, ready = _attend(
+            result, total, peak, ready, q_tile, k_rows, v_rows, batch, head, low, edge, query, n_keys, width,
+            stride_kn, stride_vn, factor, BLOCK_N, BLOCK_D, TMA, False, False, WHOLE_D, False,
+            AHEAD, PRECISION, WIDEN,
         )  # fmt: skip
         if CAUSAL or not WHOLE_N:
-            result, total, peak = _attend(
-                result, total, peak, q_tile, k_rows, v_rows, batch, head, edge, high, query, n_keys, width,
+            result, total, peak, ready = _attend(
+                result, total, peak, ready, q_tile, k_rows, v_rows, batch, head, edge, high, query, n_keys, width,
                 stride_kn, stride_vn, factor, BLOCK_N, BLOCK_D, TMA, CAUSAL, not WHOLE_N, WHOLE_D, False,
-                PRECISION, WIDEN,
+                AHEAD, PRECISION, WIDEN,
             )  # fmt: skip
     rows = (split * n_sequences + sequence).to(tl.int64) * n_queries
     written = n_queries

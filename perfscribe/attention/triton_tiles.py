@@ -13,6 +13,19 @@ import triton.language as tl
 
 
 @triton.jit
+def tile_and_sequence(program, tiles, n_sequences, together):
+    """Which tile of which sequence a program works on.
+
+    Tile by tile rather than sequence by sequence: where the first tiles have the most work, as under a causal mask,
+    the programs that end last are then short ones. Sequences come in groups of `together`, few enough for L2.
+    """
+    first = program // (tiles * together) * together
+    rest = program % (tiles * together)
+    members = tl.minimum(n_sequences - first, together)
+    return rest // members, first + rest % members
+
+
+@triton.jit
 def row_of_head(source, batch, head, stride_batch, stride_head, TMA: tl.constexpr):
     """The source that read_tile takes: a descriptor as it is, a pointer moved to its head (64-bit arithmetic)."""
     if TMA:
