@@ -105,8 +105,10 @@ def test_places_are_relative_and_methods_carry_their_class():
     for file in (absolute, "perfscribe/models/transformer.py"):
         place = memory_frames.place(file, "forward", line)
         assert place == f"perfscribe/models/transformer.py:Block.forward:{line}"
-    torch_file = f"{LIBRARY}/torch/optim/adam.py"
-    assert memory_frames.place(torch_file, "step", 7) == "torch/optim/adam.py:step:7"
+    own_environment = memory_frames.PROJECT / ".venv/lib/python3.12/site-packages"
+    for library in (LIBRARY, own_environment, "/usr/lib/python3/dist-packages"):
+        torch_file = f"{library}/torch/optim/adam.py"
+        assert memory_frames.place(torch_file, "step", 7) == "torch/optim/adam.py:step:7"
     assert memory_frames.place("/opt/build/torch/nn/functional.py", "silu", 7) == "torch/nn/functional.py:silu:7"
     assert memory_frames.place("/home/someone/secret/train.py", "main", 3) == "train.py:main:3"
     assert memory_frames.place("<frozen importlib>", "load", 3) == "<frozen importlib>:load:3"

@@ -29,13 +29,21 @@ def relative_file(file: str) -> str:
     path = PurePath(file)
     if not path.is_absolute():
         return path.as_posix()
+    # Libraries first: the environment may lie in the project's folder.
+    for folder in LIBRARY_FOLDERS:
+        if folder in path.parts:
+            return PurePath(*path.parts[_last(path, folder) + 1 :]).as_posix()
     if path.is_relative_to(PROJECT):
         return path.relative_to(PROJECT).as_posix()
-    for folder in (*LIBRARY_FOLDERS, PACKAGE, "torch"):
+    for folder in (PACKAGE, "torch"):
         if folder in path.parts:
-            last = len(path.parts) - 1 - path.parts[::-1].index(folder)
-            return PurePath(*path.parts[last + (folder in LIBRARY_FOLDERS) :]).as_posix()
+            return PurePath(*path.parts[_last(path, folder) :]).as_posix()
     return path.name
+
+
+def _last(path: PurePath, folder: str) -> int:
+    """Where in the path the folder's name stands last."""
+    return len(path.parts) - 1 - path.parts[::-1].index(folder)
 
 
 @cache
