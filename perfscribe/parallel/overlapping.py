@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import functools
 import weakref
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ from perfscribe.parallel.averaging import Pending
 from perfscribe.parallel.replicas import DataParallel
 
 
-class OverlappingDataParallel(DataParallel):
+class OverlappingDataParallel(DataParallel, abc.ABC):
     """Sends a group's gradients by an asynchronous all-reduce as soon as all of them, and all groups before, are ready.
 
     Collectives match by order, so all ranks send the groups in the same order, that of _grouped(), however autograd
@@ -45,9 +46,9 @@ class OverlappingDataParallel(DataParallel):
         super().release()
         self._remove_hooks()
 
+    @abc.abstractmethod
     def _grouped(self, parameters: list[nn.Parameter]) -> list[list[nn.Parameter]]:
         """The groups, in the order in which they are sent."""
-        raise NotImplementedError
 
     def _make_groups(self) -> None:
         chosen = [p for p, is_in in zip(self._trainable, self._in_groups, strict=True) if is_in]
