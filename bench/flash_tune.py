@@ -29,42 +29,64 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from perfscribe.attention.triton_configs import KERNELS, Tile  # noqa: E402
+from perfscribe.attention.triton_splits import SHORTEST_SPLIT  # noqa: E402
 
 PATIENCE_S = 20.0  # without a line from the measuring process, after which its candidate counts as hung
 START_PATIENCE_S = 60.0  # the same until its first line, for it has to import torch and to make the reference
-MOST_HUNG = 2  # warp-specialised candidates of a search that may hang or die before the others are left out
 SAMPLES = 15
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
 SPLIT_BELOW = 264  # tiles of 128 rows × heads from which on no split is tried: two a multiprocessor
 TOLERANCE = {"bf16": 2e-2, "ieee": 1e-4, "tf32": 1e-2, "tf32x3": 1e-4}
 
-# own rows, streamed rows, warps, stages; "p": through pointers, "w": warp-specialised, "a": scores made ahead,
-# "r": at most so many registers
+# own rows, streamed rows, warps, stages; "p": through pointers, "a": scores made ahead, "r": at most so
+# many registers
 CANDIDATES: dict[tuple[str, str], str] = {
-    ("narrow", "forward"): """128,128,8,2,a 64,128,4,2,a 128,64,8,3,a 64,64,4,2,a 128,64,4,2,a 128,64,8,2,a 64,64,4,3,a
-        128,64,4,3 128,64,4,2 128,128,8,2 128,128,8,3 128,64,8,3 64,64,4,2 64,64,4,3 64,128,4,2 128,32,4,4
-        128,64,4,3,w 128,128,4,2,w 128,64,4,2,w 128,128,4,3,w 128,64,4,3,p 128,64,8,3,p""",
-    ("narrow", "one_pass"): """128,64,8,3 128,64,8,2 64,64,4,2 64,64,4,3 128,128,8,2 64,32,4,3 64,64,8,3 128,32,8,4
-        64,128,8,2 128,64,8,4 128,64,8,3,p""",
-    ("narrow", "dkdv"): """128,64,4,2,w 128,64,4,3,w 128,128,4,2,w 128,64,8,3 64,64,4,3 64,64,4,2 128,128,8,2""",
-    ("narrow", "dq"): """128,64,4,2,w 128,64,4,3,w 128,128,4,2,w 128,64,8,3 64,64,4,3 128,64,4,3 128,128,8,2
+    (
+        "narrow",
+        "forward",
+    ): """64,128,4,2,a 64,64,4,3,a 64,64,4,2,a 128,64,4,2,a 128,64,4,3 64,64,4,3 64,128,4,2 64,128,4,3
+        64,128,4,2,p 64,64,4,3,p 64,64,4,4,p 128,64,4,3,p 128,64,8,3,p 128,64,8,4,p 128,128,8,3,p""",
+    ("narrow", "one_pass"): "64,64,4,3 64,64,4,2 64,64,4,3,p 128,64,8,3 128,128,8,2 128,64,8,3,p 64,32,4,3",
+    ("narrow", "dkdv"): "64,64,4,3 64,64,4,2 64,64,4,3,p 64,64,4,2,p 128,64,8,3 128,64,8,3,p 64,128,4,2 64,32,4,4",
+    ("narrow", "dq"): """128,64,4,3 64,64,4,3 64,128,4,2 64,64,4,3,p 128,64,4,3,p 128,64,8,3,p 64,64,4,2,p 128,64,4,2
+        64,128,4,2,p""",
+    (
+        "wide",
+        "forward",
+    ): """64,64,4,2,a 64,64,4,2 64,64,4,2,p 64,64,4,3,p 64,128,4,2,a 128,64,8,3,p 128,64,8,2,p 128,128,8,3
+        128,128,8,2,a 128,128,8,2,p 128,64,8,3,a""",
+    ("wide", "one_pass"): "128,64,8,2,p 128,64,8,3 64,32,4,3 64,32,4,3,p",
+    ("wide", "dkdv"): "64,64,4,2 64,64,4,2,p 128,64,8,3 128,64,8,2,p 128,64,8,3,p 64,64,4,1 64,32,4,3 64,64,8,2,p",
+    ("wide", "dq"): """64,64,4,2 64,64,4,3 64,64,4,2,p 64,64,4,3,p 128,64,8,3 128,64,8,3,p 128,64,8,2,p 128,128,8,2
         64,128,4,2""",
-    ("wide", "forward"): """128,128,8,2,a 128,64,8,3,a 128,64,8,2,a 64,64,4,2,a 128,128,8,2 128,128,8,3 128,64,8,3
-        128,64,8,2 128,64,8,4 64,64,4,2 128,128,4,2,w 128,64,4,3,w 128,64,4,2,w 128,64,8,3,p""",
-    ("wide", "one_pass"): """128,64,8,2 128,64,8,3 64,64,8,2 64,32,4,3 64,32,4,2 64,64,4,1 128,32,8,3 128,32,8,4
-        64,64,8,3 128,64,8,2,p""",
-    ("wide", "dkdv"): """128,64,4,2,w 128,64,4,3,w 128,32,4,3,w 128,64,8,3 128,64,8,2 64,64,8,3 64,64,4,2""",
-    ("wide", "dq"): """128,64,4,2,w 128,64,4,3,w 128,128,4,2,w 128,64,8,3 128,128,8,2 64,64,4,3 64,64,4,2""",
-    ("ieee", "forward"): "64,16,8,1,p 32,32,8,1,p 64,32,8,1,p 32,32,4,1,p 32,16,4,1,p 64,32,16,1,p 64,16,4,1,p",
-    ("ieee", "one_pass"): "32,32,8,1,p 64,16,8,1,p 32,16,4,1,p 64,32,16,1,p",
-    ("tf32", "forward"): "128,64,8,2 64,64,4,2 128,32,4,2 64,32,4,3 128,32,8,3 64,64,4,2,p 64,32,4,2,p",
-    ("tf32", "one_pass"): "128,32,8,2 64,32,4,2 64,32,8,1,p 64,64,8,1,p 32,32,4,2 64,16,4,2,p",
-    ("tf32", "dkdv"): "128,32,8,2 64,32,4,2 64,32,8,1,p 64,16,8,2",
-    ("tf32", "dq"): "128,32,8,2 64,32,4,2 64,32,8,1,p 128,64,8,1",
-    ("tf32x3", "forward"): "64,32,4,2,p 64,64,4,1,p 64,32,8,1,p 64,16,4,2,p 32,32,4,2,p",
-    ("tf32x3", "one_pass"): "64,32,8,1,p 32,32,4,1,p 64,16,8,1,p",
+    (
+        "ieee",
+        "forward",
+    ): """64,16,8,1,p 32,32,8,1,p 64,32,8,1,p 32,32,4,1,p 32,16,4,1,p 64,32,16,1,p 64,16,4,1,p 32,64,8,1,p
+        16,32,4,1,p""",
+    ("ieee", "dkdv"): "64,16,8,1,p 32,32,8,1,p 32,32,4,1,p 32,16,4,1,p",
+    ("ieee", "dq"): "64,16,8,1,p 32,32,8,1,p 32,32,4,1,p 32,16,4,1,p",
+    ("ieee", "one_pass"): "32,32,8,1,p 64,16,8,1,p 32,16,4,1,p 64,32,16,1,p 16,32,4,1,p",
+    (
+        "tf32",
+        "forward",
+    ): """128,64,8,2 64,64,4,2 128,32,4,2 64,32,4,3 128,32,8,3 64,64,4,2,p 64,32,4,2,p 64,64,4,3 64,64,4,2,a
+        128,64,8,3 64,32,4,4 64,32,4,3,p 128,64,8,2,p""",
+    ("tf32", "one_pass"): "128,32,8,2 64,32,4,2 64,32,8,1,p 64,64,8,1,p 32,32,4,2 64,16,4,2,p 64,64,4,2 64,32,4,2,p",
+    (
+        "tf32",
+        "dkdv",
+    ): "128,32,8,2 64,32,4,2 64,32,8,1,p 64,16,8,2 64,64,4,2 64,32,4,3 64,32,4,2,p 64,64,4,1,p 64,64,8,2",
+    ("tf32", "dq"): "128,32,8,2 64,32,4,2 64,32,8,1,p 128,64,8,1 64,64,4,2 64,32,4,3 64,32,4,2,p 64,64,4,1,p",
+    (
+        "tf32x3",
+        "forward",
+    ): """64,32,4,2,p 64,64,4,1,p 64,32,8,1,p 64,16,4,2,p 32,32,4,2,p 64,32,4,3,p 64,64,8,1,p 128,32,8,1,p
+        32,64,4,1,p 64,32,4,2""",
+    ("tf32x3", "one_pass"): "64,32,8,1,p 32,32,4,1,p 64,16,8,1,p 64,32,4,1,p 32,64,4,1,p 64,64,8,1,p",
+    ("tf32x3", "dkdv"): "64,16,8,1,p 32,32,4,1,p 64,32,4,1,p 64,32,8,1,p 32,64,4,1,p 64,64,8,1,p 32,32,4,2,p",
+    ("tf32x3", "dq"): "64,16,8,1,p 32,32,4,1,p 64,32,4,1,p 64,32,8,1,p 32,64,4,1,p 64,64,8,1,p 32,32,4,2,p",
 }
-TRIED_DEEPER = {"forward", "one_pass"}  # kernels whose best tiles are tried with other splits as well
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,14 +129,13 @@ def tile_of(text: str) -> Tile:
     own, streamed, warps, stages, *kind = text.split(",")
     registers = next((int(one[1:]) for one in kind if one.startswith("r")), None)
     sizes = (int(own), int(streamed), int(warps), int(stages))
-    flags = {"tma": "p" not in kind, "specialised": "w" in kind, "ahead": "a" in kind}
+    flags = {"tma": "p" not in kind, "ahead": "a" in kind}
     return Tile(*sizes, registers=registers, **flags)
 
 
 def short(tile: Tile) -> str:
     """The short form of a tile."""
     kind = "" if tile.tma else ",p"
-    kind += ",w" if tile.specialised else ""
     kind += ",a" if tile.ahead else ""
     kind += f",r{tile.registers}" if tile.registers else ""
     return f"{tile.own},{tile.streamed},{tile.warps},{tile.stages}{kind}"
@@ -122,12 +143,14 @@ def short(tile: Tile) -> str:
 
 def searches(quick: bool) -> Iterator[list[Job]]:
     """The candidates, a list for each problem and kernel, the most wanted first."""
-    problems = [(16, 16384, 64, "bf16"), (1, 65536, 128, "bf16"), (1, 4096, 64, "bf16"), (1, 4096, 128, "bf16")]
-    problems += [(1, 16384, 128, "bf16"), (1, 16384, 64, "bf16")]
+    problems = [(16, 16384, 64, "bf16"), (1, 65536, 128, "bf16")]
+    lengths = (4096, 16384) if quick else (4096, 16384, 8192, 32768, 65536, 2048, 1024)
+    problems += [(1, n, d, "bf16") for n in lengths for d in (64, 128) if (1, n, d, "bf16") not in problems]
     if not quick:
-        problems += [(1, 4096, d, products) for products in ("ieee", "tf32", "tf32x3") for d in (64, 128)]
+        single = ("tf32x3", "tf32", "ieee")
+        problems += [(1, n, d, products) for n in (1024, 4096) for products in single for d in (64, 128)]
+        problems += [(1, 16384, d, products) for products in single[:2] for d in (64, 128)]
     wanted = [(problem, kernel) for problem in problems for kernel in KERNELS]
-    wanted.sort(key=lambda one: one[1] not in TRIED_DEEPER)  # both passes of one kind first, in the problems' order
     for (heads, n, d, products), kernel in wanted:
         width = "narrow" if d <= 64 else "wide"
         texts = CANDIDATES.get((width if products == "bf16" else products, kernel), "").split()
@@ -142,8 +165,10 @@ def with_splits(results: list[dict]) -> list[Job]:
     """The two best tiles of a search of few programs again, each with several numbers of splits."""
     best = [result for result in results if "ms" in result][:2]
     jobs = [job_from(result["job"]) for result in best]
-    fits = [job for job in jobs if job.kernel in TRIED_DEEPER and job.n // 128 * job.heads < SPLIT_BELOW]
-    return [dataclasses.replace(job, splits=splits) for job in fits for splits in SPLITS if splits * 256 <= job.n]
+    fits = [job for job in jobs if job.n // 128 * job.heads < SPLIT_BELOW]
+    return [
+        dataclasses.replace(job, splits=splits) for job in fits for splits in SPLITS if splits * SHORTEST_SPLIT <= job.n
+    ]
 
 
 def job_from(fields: dict) -> Job:
@@ -282,8 +307,7 @@ def tune(quick: bool, seconds: float, capability: int, keep: Callable[[list[dict
 def _search(bench: Bench, jobs: list[Job], end: float) -> list[dict]:
     results: list[dict] = []
     for job in jobs:
-        stuck = [result for result in results if result["job"]["tile"]["specialised"] and result.get("stuck")]
-        if time.monotonic() < end and not (job.tile.specialised and len(stuck) >= MOST_HUNG):
+        if time.monotonic() < end:
             results.append(bench.run(job))
     return _ordered(results)
 

@@ -17,6 +17,7 @@ EXPERIMENT = "flash_benchmarking"
 RATES = {
     "eager": 40.0,
     "triton": 500.0,
+    "triton_ieee": 150.0,
     "sdpa_flash": 320.0,
     "sdpa_cudnn": 600.0,
     "sdpa_efficient": 200.0,

@@ -105,7 +105,8 @@ def test_every_name_is_allowed_in_the_config() -> None:
 
     schema = yaml.safe_load((ROOT / "workflow" / "schemas" / "config.schema.yaml").read_text())
     section = schema["properties"]["experiments"]["properties"]["flash_benchmarking"]["properties"]
-    assert set(section["implementation"]["items"]["enum"]) == set(backends.IMPLEMENTATIONS)
+    in_fp32_alone = section["ieee"]["properties"]["implementation"]["items"]["enum"]
+    assert set(section["implementation"]["items"]["enum"] + in_fp32_alone) == set(backends.IMPLEMENTATIONS)
 
 
 # --- refusals ---------------------------------------------------------------------------------------------------

@@ -14,7 +14,6 @@ import pytest
 HERE = Path(__file__).resolve().parent
 SHARED_LIMIT_BYTES = 227 * 1024
 SPILL_LIMIT_BYTES = 256  # one pass at d = 128 needs all 255 registers, and addresses that do not change go to memory
-SPECIALISED = {"own": 128, "streamed": 64, "warps": 4, "stages": 2, "specialised": True}
 NAMES = {"forward": "forward_kernel", "one_pass": "dkdv_kernel", "dkdv": "dkdv_kernel", "dq": "dq_kernel"}
 
 pytestmark = [
@@ -61,20 +60,6 @@ def test_the_default_tiles_of_bf16(tmp_path, d):
             assert kernel["wgmma"] and kernel["tma_loads"], kernel
             one_pass = case.get("backward") == "one_pass"
             assert bool(kernel["tma_sums"]) == one_pass, kernel
-
-
-@pytest.mark.parametrize("splits", [1, 2])
-def test_specialised_tiles(tmp_path, splits):
-    tiles = dict.fromkeys(("forward", "dkdv", "dq"), SPECIALISED)
-    cases = [
-        {"pass": side, "backward": "two_pass", "d": d, "tiles": tiles, "splits": splits}
-        for side in ("forward", "backward")
-        for d in (64, 128)
-    ]
-    for kernels in compiled(tmp_path, cases):
-        for kernel in attention_kernels(kernels):
-            check_fits(kernel)
-            assert kernel["setmaxnreg"] and kernel["warps"] == 12, kernel
 
 
 @pytest.mark.parametrize("splits", [1, 2])

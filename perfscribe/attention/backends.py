@@ -118,6 +118,18 @@ def _triton() -> Call:
     return lambda q, k, v, is_causal: FlashAttentionTriton.apply(q, k, v, is_causal)  # type: ignore[no-untyped-call, no-any-return]
 
 
+def _triton_ieee() -> Call:
+    from perfscribe.attention.triton_configs import using
+
+    plain = _triton()
+
+    def call(q: Tensor, k: Tensor, v: Tensor, is_causal: bool) -> Tensor:
+        with using(float32_products="ieee"):
+            return plain(q, k, v, is_causal)
+
+    return call
+
+
 def _sdpa(backend: str) -> Callable[[], Call]:
     """Of torch.nn.functional.scaled_dot_product_attention, this one backend and no other."""
 
@@ -167,6 +179,14 @@ _ALL = (
     Implementation("compiled", "PyTorch, compiled", _compiled),
     Implementation("tiled", "tiles in PyTorch (ours)", _tiled, head_dims=_OURS),
     Implementation("triton", "Triton (ours)", _triton, ("cuda",), capabilities=("triton",), head_dims=_OURS),
+    Implementation(
+        "triton_ieee",
+        "Triton (ours), IEEE products",
+        _triton_ieee,
+        ("cuda",),
+        capabilities=("triton",),
+        head_dims=_OURS,
+    ),
     Implementation("sdpa_flash", "SDPA, flash", _sdpa("FLASH_ATTENTION"), sdpa="FLASH_ATTENTION"),
     Implementation("sdpa_cudnn", "SDPA, cuDNN", _sdpa("CUDNN_ATTENTION"), ("cuda",), sdpa="CUDNN_ATTENTION"),
     Implementation(

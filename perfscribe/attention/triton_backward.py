@@ -27,7 +27,8 @@ def backward(
 
     out and logsumexp are those of the forward pass, contiguous; d_out has the shape of out.
     """
-    variant = triton_configs.backward_for(problem.head_dim, problem.dtype, problem.precision, problem.settings.backward)
+    length = max(problem.n_queries, problem.n_keys)
+    variant = triton_configs.backward_for(problem.head_dim, length, problem.dtype, problem.settings.backward)
     operands = (q, k, v, d_out)
     if variant == "one_pass":
         peaks, deltas, dq_sum = row_terms(problem, out, logsumexp, d_out, problem.tile("one_pass").streamed, True)
@@ -74,8 +75,7 @@ def key_gradients(
     q, k, v, d_out = operands
     tile = problem.tile(kernel)
     programs = triton.cdiv(problem.n_keys, tile.own) * problem.sequences
-    unit = max(tile.own, tile.streamed, SUMMED_ROWS)
-    per_split = problem.split(kernel, problem.n_queries, programs, unit)
+    per_split = problem.split(kernel, SUMMED_ROWS)
     n_splits = triton.cdiv(problem.n_queries, per_split)
     whole = n_splits == 1
     shape = (problem.batch, problem.heads, problem.n_keys, problem.head_dim)
@@ -87,18 +87,17 @@ def key_gradients(
     d_v = torch.empty_like(d_k)
     manner, target = _dq_target(problem, tile, dq_sum)
     cols = problem.cols
-    own_tma = tile.tma and not tile.specialised
     terms = [TensorDescriptor.from_tensor(x, [1, tile.streamed]) if tile.tma else x for x in (peaks, deltas)]
     dkdv_kernel[(programs, n_splits)](
-        q.argument(tile.streamed, cols, tile.tma), k.argument(tile.own, cols, own_tma),
-        v.argument(tile.own, cols, own_tma), d_out.argument(tile.streamed, cols, tile.tma),
+        q.argument(tile.streamed, cols, tile.tma), k.argument(tile.own, cols, tile.tma),
+        v.argument(tile.own, cols, tile.tma), d_out.argument(tile.streamed, cols, tile.tma),
         *terms, d_k, d_v, peaks if target is None else target,
         *q.strides, *k.strides, *v.strides, *d_out.strides,
         problem.heads, problem.sequences, problem.together, problem.n_queries, peaks.shape[-1], problem.n_keys,
         problem.head_dim, per_split, problem.scale, problem.factor,
         BLOCK_M=tile.streamed, BLOCK_N=tile.own, BLOCK_D=cols, CAUSAL=problem.causal, SPLIT=not whole,
         WHOLE_M=problem.n_queries % tile.streamed == 0, WHOLE_N=problem.n_keys % tile.own == 0,
-        WHOLE_D=problem.head_dim == cols, TMA=tile.tma, DQ=manner, SPECIALISED=tile.specialised,
+        WHOLE_D=problem.head_dim == cols, TMA=tile.tma, DQ=manner,
         PRECISION=problem.precision, WIDEN=problem.widen, **launch_options(tile),
     )  # fmt: skip
     if whole:
@@ -127,8 +126,7 @@ def query_gradients(
     q, k, v, d_out = operands
     tile = problem.tile("dq")
     programs = triton.cdiv(problem.n_queries, tile.own) * problem.sequences
-    unit = max(tile.own, tile.streamed, SUMMED_ROWS)
-    per_split = problem.split("dq", problem.n_keys, programs, unit)
+    per_split = problem.split("dq", SUMMED_ROWS)
     n_splits = triton.cdiv(problem.n_keys, per_split)
     whole = n_splits == 1
     shape = (problem.batch, problem.heads, problem.n_queries, problem.head_dim)
@@ -138,16 +136,15 @@ def query_gradients(
         device=problem.device,
     )
     cols = problem.cols
-    own_tma = tile.tma and not tile.specialised
     dq_kernel[(programs, n_splits)](
-        q.argument(tile.own, cols, own_tma), k.argument(tile.streamed, cols, tile.tma),
-        v.argument(tile.streamed, cols, tile.tma), d_out.argument(tile.own, cols, own_tma),
+        q.argument(tile.own, cols, tile.tma), k.argument(tile.streamed, cols, tile.tma),
+        v.argument(tile.streamed, cols, tile.tma), d_out.argument(tile.own, cols, tile.tma),
         peaks, deltas, d_q, *q.strides, *k.strides, *v.strides, *d_out.strides,
         problem.heads, problem.sequences, problem.together, problem.n_queries, peaks.shape[-1], problem.n_keys,
         problem.head_dim, per_split, problem.scale, problem.factor,
         BLOCK_M=tile.own, BLOCK_N=tile.streamed, BLOCK_D=cols, CAUSAL=problem.causal, SPLIT=not whole,
         WHOLE_M=problem.n_queries % tile.own == 0, WHOLE_N=problem.n_keys % tile.streamed == 0,
-        WHOLE_D=problem.head_dim == cols, TMA=tile.tma, SPECIALISED=tile.specialised,
+        WHOLE_D=problem.head_dim == cols, TMA=tile.tma,
         PRECISION=problem.precision, WIDEN=problem.widen, **launch_options(tile),
     )  # fmt: skip
     seen: Seen = "up_to" if problem.causal else "all"

@@ -20,7 +20,6 @@ import triton.language as tl
 from perfscribe.attention.triton_tiles import (
     add_product,
     product,
-    read_own_tile,
     read_row_terms,
     read_tile,
     row_of_head,
@@ -106,13 +105,12 @@ def _walk_queries(
     WHOLE_ROWS: tl.constexpr,
     WHOLE_COLS: tl.constexpr,
     DQ: tl.constexpr,
-    SPECIALISED: tl.constexpr,
     PRECISION: tl.constexpr,
     WIDEN: tl.constexpr,
 ):
     """Add what the queries low … high contribute to dk and dv of one tile of keys, and to dQ if asked for."""
     row = tl.arange(0, BLOCK_M)
-    for start in tl.range(low, high, BLOCK_M, warp_specialize=SPECIALISED):
+    for start in tl.range(low, high, BLOCK_M):
         start = tl.multiple_of(start, BLOCK_M)
         q = read_tile(
             q_rows, batch, head, start, n_queries, width, stride_q, BLOCK_M, BLOCK_D, TMA, WHOLE_ROWS, WHOLE_COLS
@@ -196,7 +194,6 @@ def dkdv_kernel(
     WHOLE_D: tl.constexpr,
     TMA: tl.constexpr,
     DQ: tl.constexpr,
-    SPECIALISED: tl.constexpr,
     PRECISION: tl.constexpr,
     WIDEN: tl.constexpr,
 ):
@@ -220,17 +217,13 @@ def dkdv_kernel(
     high = tl.minimum(low + queries_per_split, n_queries)
     if CAUSAL:
         low = tl.maximum(low, (first // BLOCK_M) * BLOCK_M)
-    if SPLIT and not SPECIALISED and low >= high:
+    if SPLIT and low >= high:
         return
     key = first + tl.arange(0, BLOCK_N)
-    k_tile = read_own_tile(
-        k, batch, head, first, n_keys, width, stride_kb, stride_kh, stride_kn,
-        BLOCK_N, BLOCK_D, TMA, SPECIALISED, WHOLE_N, WHOLE_D,
-    )  # fmt: skip
-    v_tile = read_own_tile(
-        v, batch, head, first, n_keys, width, stride_vb, stride_vh, stride_vn,
-        BLOCK_N, BLOCK_D, TMA, SPECIALISED, WHOLE_N, WHOLE_D,
-    )  # fmt: skip
+    k_rows = row_of_head(k, batch, head, stride_kb, stride_kh, TMA)
+    k_tile = read_tile(k_rows, batch, head, first, n_keys, width, stride_kn, BLOCK_N, BLOCK_D, TMA, WHOLE_N, WHOLE_D)
+    v_rows = row_of_head(v, batch, head, stride_vb, stride_vh, TMA)
+    v_tile = read_tile(v_rows, batch, head, first, n_keys, width, stride_vn, BLOCK_N, BLOCK_D, TMA, WHOLE_N, WHOLE_D)
     q_rows = row_of_head(q, batch, head, stride_qb, stride_qh, TMA)
     do_rows = row_of_head(d_out, batch, head, stride_gb, stride_gh, TMA)
     padded = sequence.to(tl.int64) * n_padded
@@ -243,30 +236,22 @@ def dkdv_kernel(
     dq_first = sequence * n_padded
     dk_tile = tl.zeros([BLOCK_N, BLOCK_D], dtype=tl.float32)
     dv_tile = tl.zeros([BLOCK_N, BLOCK_D], dtype=tl.float32)
-    if SPECIALISED:
+    # below the diagonal every query of a tile sees all the keys of this one
+    edge = low
+    if CAUSAL:
+        edge = tl.minimum(tl.maximum(low, tl.cdiv(first + BLOCK_N - 1, BLOCK_M) * BLOCK_M), high)
         dk_tile, dv_tile = _walk_queries(
             dk_tile, dv_tile, k_tile, v_tile, q_rows, do_rows, dq_rows, peaks, deltas,
             sequence, batch, head, dq_first,
-            low, high, key, n_queries, n_keys, width, stride_qn, stride_gn, factor, BLOCK_M, BLOCK_D, TMA,
-            CAUSAL, not WHOLE_N, WHOLE_M, WHOLE_D, DQ, True, PRECISION, WIDEN,
+            low, edge, key, n_queries, n_keys, width, stride_qn, stride_gn, factor, BLOCK_M, BLOCK_D, TMA,
+            True, not WHOLE_N, WHOLE_M, WHOLE_D, DQ, PRECISION, WIDEN,
         )  # fmt: skip
-    else:
-        # below the diagonal every query of a tile sees all the keys of this one
-        edge = low
-        if CAUSAL:
-            edge = tl.minimum(tl.maximum(low, tl.cdiv(first + BLOCK_N - 1, BLOCK_M) * BLOCK_M), high)
-            dk_tile, dv_tile = _walk_queries(
-                dk_tile, dv_tile, k_tile, v_tile, q_rows, do_rows, dq_rows, peaks, deltas,
-                sequence, batch, head, dq_first,
-                low, edge, key, n_queries, n_keys, width, stride_qn, stride_gn, factor, BLOCK_M, BLOCK_D, TMA,
-                True, not WHOLE_N, WHOLE_M, WHOLE_D, DQ, False, PRECISION, WIDEN,
-            )  # fmt: skip
-        dk_tile, dv_tile = _walk_queries(
-            dk_tile, dv_tile, k_tile, v_tile, q_rows, do_rows, dq_rows, peaks, deltas,
-            sequence, batch, head, dq_first,
-            edge, high, key, n_queries, n_keys, width, stride_qn, stride_gn, factor, BLOCK_M, BLOCK_D, TMA,
-            False, not WHOLE_N, WHOLE_M, WHOLE_D, DQ, False, PRECISION, WIDEN,
-        )  # fmt: skip
+    dk_tile, dv_tile = _walk_queries(
+        dk_tile, dv_tile, k_tile, v_tile, q_rows, do_rows, dq_rows, peaks, deltas,
+        sequence, batch, head, dq_first,
+        edge, high, key, n_queries, n_keys, width, stride_qn, stride_gn, factor, BLOCK_M, BLOCK_D, TMA,
+        False, not WHOLE_N, WHOLE_M, WHOLE_D, DQ, PRECISION, WIDEN,
+    )  # fmt: skip
     rows = (split * n_sequences + sequence).to(tl.int64) * n_keys
     written = n_keys
     if SPLIT:
@@ -301,13 +286,12 @@ def _walk_keys(
     CAUSAL_MASK: tl.constexpr,
     TAIL_MASK: tl.constexpr,
     WHOLE_COLS: tl.constexpr,
-    SPECIALISED: tl.constexpr,
     PRECISION: tl.constexpr,
     WIDEN: tl.constexpr,
 ):
     """Add what the keys low … high contribute to dq of one tile of queries."""
     key = tl.arange(0, BLOCK_N)
-    for start in tl.range(low, high, BLOCK_N, warp_specialize=SPECIALISED):
+    for start in tl.range(low, high, BLOCK_N):
         start = tl.multiple_of(start, BLOCK_N)
         k = read_tile(
             k_rows, batch, head, start, n_keys, width, stride_k, BLOCK_N, BLOCK_D, TMA, not TAIL_MASK, WHOLE_COLS
@@ -367,7 +351,6 @@ def dq_kernel(
     WHOLE_N: tl.constexpr,
     WHOLE_D: tl.constexpr,
     TMA: tl.constexpr,
-    SPECIALISED: tl.constexpr,
     PRECISION: tl.constexpr,
     WIDEN: tl.constexpr,
 ):
@@ -386,47 +369,35 @@ def dq_kernel(
     high = tl.minimum(low + keys_per_split, n_keys)
     if CAUSAL:
         high = tl.minimum(high, first + BLOCK_M)
-    if SPLIT and not SPECIALISED and low >= high:
+    if SPLIT and low >= high:
         return
     query = first + tl.arange(0, BLOCK_M)
-    q_tile = read_own_tile(
-        q, batch, head, first, n_queries, width, stride_qb, stride_qh, stride_qn,
-        BLOCK_M, BLOCK_D, TMA, SPECIALISED, WHOLE_M, WHOLE_D,
-    )  # fmt: skip
-    do_tile = read_own_tile(
-        d_out, batch, head, first, n_queries, width, stride_gb, stride_gh, stride_gn,
-        BLOCK_M, BLOCK_D, TMA, SPECIALISED, WHOLE_M, WHOLE_D,
-    )  # fmt: skip
+    q_rows = row_of_head(q, batch, head, stride_qb, stride_qh, TMA)
+    q_tile = read_tile(q_rows, batch, head, first, n_queries, width, stride_qn, BLOCK_M, BLOCK_D, TMA, WHOLE_M, WHOLE_D)
+    d_out_rows = row_of_head(d_out, batch, head, stride_gb, stride_gh, TMA)
+    do_tile = read_tile(
+        d_out_rows, batch, head, first, n_queries, width, stride_gn, BLOCK_M, BLOCK_D, TMA, WHOLE_M, WHOLE_D
+    )
     k_rows = row_of_head(k, batch, head, stride_kb, stride_kh, TMA)
     v_rows = row_of_head(v, batch, head, stride_vb, stride_vh, TMA)
     padded = sequence.to(tl.int64) * n_padded
     result = tl.zeros([BLOCK_M, BLOCK_D], dtype=tl.float32)
-    if SPECIALISED:
-        # the compiler can halve rows that come through a descriptor, but not those that come through pointers
-        peak = tl.make_tensor_descriptor(peaks + padded, [n_padded], [1], [BLOCK_M]).load([first])
-        delta = tl.make_tensor_descriptor(deltas + padded, [n_padded], [1], [BLOCK_M]).load([first])
+    peak = tl.load(peaks + padded + query)
+    delta = tl.load(deltas + padded + query)
+    edge = (n_keys // BLOCK_N) * BLOCK_N
+    if CAUSAL:
+        edge = tl.minimum(edge, (first // BLOCK_N) * BLOCK_N)
+    edge = tl.maximum(tl.minimum(edge, high), low)
+    result = _walk_keys(
+        result, q_tile, do_tile, peak, delta, k_rows, v_rows, batch, head, low, edge, query, n_keys, width,
+        stride_kn, stride_vn, factor, BLOCK_N, BLOCK_D, TMA, False, False, WHOLE_D, PRECISION, WIDEN,
+    )  # fmt: skip
+    if CAUSAL or not WHOLE_N:
         result = _walk_keys(
-            result, q_tile, do_tile, peak, delta, k_rows, v_rows, batch, head, low, high, query, n_keys, width,
-            stride_kn, stride_vn, factor, BLOCK_N, BLOCK_D, TMA, CAUSAL, not WHOLE_N, WHOLE_D, True,
+            result, q_tile, do_tile, peak, delta, k_rows, v_rows, batch, head, edge, high, query, n_keys, width,
+            stride_kn, stride_vn, factor, BLOCK_N, BLOCK_D, TMA, CAUSAL, not WHOLE_N, WHOLE_D,
             PRECISION, WIDEN,
         )  # fmt: skip
-    else:
-        peak = tl.load(peaks + padded + query)
-        delta = tl.load(deltas + padded + query)
-        edge = (n_keys // BLOCK_N) * BLOCK_N
-        if CAUSAL:
-            edge = tl.minimum(edge, (first // BLOCK_N) * BLOCK_N)
-        edge = tl.maximum(tl.minimum(edge, high), low)
-        result = _walk_keys(
-            result, q_tile, do_tile, peak, delta, k_rows, v_rows, batch, head, low, edge, query, n_keys, width,
-            stride_kn, stride_vn, factor, BLOCK_N, BLOCK_D, TMA, False, False, WHOLE_D, False, PRECISION, WIDEN,
-        )  # fmt: skip
-        if CAUSAL or not WHOLE_N:
-            result = _walk_keys(
-                result, q_tile, do_tile, peak, delta, k_rows, v_rows, batch, head, edge, high, query, n_keys, width,
-                stride_kn, stride_vn, factor, BLOCK_N, BLOCK_D, TMA, CAUSAL, not WHOLE_N, WHOLE_D, False,
-                PRECISION, WIDEN,
-            )  # fmt: skip
     rows = (split * n_sequences + sequence).to(tl.int64) * n_queries
     written = n_queries
     if SPLIT:

@@ -7,7 +7,7 @@ its backward pass, whichever thread it runs in and whenever, uses the same.
 | float32_products | None, "ieee", "tf32x3", "tf32"  | how fp32 products are made: see float32_precision()    |
 | backward         | None, "one_pass", "two_pass"    | None: the default, see backward_for()                  |
 | dq_sum           | "tma", "atomics"                | how one_pass adds to dQ: TMA reduction, or atomic adds |
-| splits           | None or {kernel: number}        | None: the rule of split_length()                       |
+| splits           | None or {kernel: number}        | None: the rule of triton_splits                        |
 | tiles            | {kernel: Tile}                  | in place of the defaults; kernels are named in KERNELS |
 
 Backward variants: "one_pass" makes five products a tile and adds dQ up in fp32 in the order in which programs come, so
@@ -32,8 +32,6 @@ DqSum = Literal["tma", "atomics"]
 Kernel = Literal["forward", "one_pass", "dkdv", "dq"]
 KERNELS: tuple[Kernel, ...] = ("forward", "one_pass", "dkdv", "dq")
 
-SHORTEST_SPLIT = 512  # keys (or queries) below which a program's start and its partial result cost more than it does
-
 
 @dataclass(frozen=True)
 class Tile:
@@ -41,10 +39,8 @@ class Tile:
 
     own, streamed: powers of two from 16. Own rows are queries in "forward" and "dq", keys in "dkdv" and "one_pass".
     warps, stages: Triton's num_warps and num_stages. tma: read tiles through TMA descriptors (Hopper and later, or the
-    interpreter), else through pointers. specialised: one group of warps loads while two compute, each on half of the
-    own rows (Hopper, warps=4, tma, own=128; not for "one_pass"). registers: Triton's maxnreg. ahead: "forward" makes
-    the scores of a tile while it weighs those of the tile before. ValueError: a specialised tile that breaks these
-    rules, which Triton would ignore or miscompile without a word.
+    interpreter), else through pointers. registers: Triton's maxnreg. ahead: "forward" makes
+    the scores of a tile while it weighs those of the tile before.
     """
 
     own: int
@@ -52,15 +48,8 @@ class Tile:
     warps: int = 4
     stages: int = 2
     tma: bool = True
-    specialised: bool = False
     registers: int | None = None
     ahead: bool = False
-
-    def __post_init__(self) -> None:
-        if self.specialised and not (self.tma and self.warps == 4 and self.own == 128):
-            raise ValueError(f"a specialised tile needs tma, 4 warps and 128 own rows, not {self}")
-        if self.specialised and self.ahead:
-            raise ValueError(f"a specialised tile cannot work ahead: {self}")
 
 
 @dataclass(frozen=True)
@@ -97,12 +86,15 @@ def using(**changes: object) -> Iterator[Settings]:
 def float32_precision(chosen: Float32Products | None) -> Float32Products:
     """How products of fp32 tiles are made: as chosen, else as torch.get_float32_matmul_precision() says.
 
-    "ieee" (torch's "highest", its default): fp32 multiply-adds, no tensor cores. "tf32x3": three TF32 products, nearly
-    the precision of fp32. "tf32" (torch's "high" and "medium"): factors rounded to 10 bits of mantissa.
+    "tf32x3" (torch's "highest", its default): three TF32 products on tensor cores, to about the error of fp32, as in
+    the memory-efficient backend of scaled_dot_product_attention. "ieee": fp32 multiply-adds, several times slower, and
+    the choice for GPUs without TF32. "tf32" (torch's "high" and "medium"): factors cut to 10 bits of mantissa.
     """
     if chosen is not None:
         return chosen
-    return "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32"
+    if torch.get_float32_matmul_precision() != "highest":
+        return "tf32"
+    return "tf32x3" if has_tf32() else "ieee"
 
 
 def tile_for(
@@ -113,23 +105,34 @@ def tile_for(
         return chosen[kernel]
     width = _width(head_dim)
     if dtype == torch.float32:
-        tile = FLOAT32[precision, width][kernel]
-        return tile if has_tma() else FLOAT32["ieee" if precision == "ieee" else "tf32x3", width][kernel]
+        return _float32_tile(kernel, width, length, precision)
     if not has_tma():
         return HALF_OLDER[width][kernel]
     return HALF[width, "long" if length >= LONG else "short"][kernel]
 
 
-def backward_for(head_dim: int, dtype: torch.dtype, precision: str, chosen: Backward | None) -> Backward:
+def _float32_tile(kernel: Kernel, width: str, length: int, precision: str) -> Tile:
+    if precision == "tf32" and not has_tma():
+        precision = "tf32x3"  # whose tiles need no TMA
+    longer = FLOAT32_LONG.get((precision, width), {}) if length >= FLOAT32_LONG_FROM else {}
+    return longer.get(kernel) or FLOAT32[precision, width][kernel]
+
+
+def backward_for(head_dim: int, length: int, dtype: torch.dtype, chosen: Backward | None) -> Backward:
     """The backward variant chosen, else the default; two passes where torch is told to be deterministic."""
     if torch.are_deterministic_algorithms_enabled():
         return "two_pass"
-    what = precision if dtype == torch.float32 else "half"
-    return chosen or ("two_pass" if (what, _width(head_dim)) in TWO_PASSES else "one_pass")
+    few = length < LONG and _width(head_dim) == "narrow"
+    return chosen or ("one_pass" if few or dtype == torch.float32 else "two_pass")
 
 
 def _width(head_dim: int) -> str:
     return "narrow" if head_dim <= 64 else "wide"
+
+
+def has_tf32() -> bool:
+    """Whether tensor cores make TF32 products here: on Ampere and later; the interpreter makes all products alike."""
+    return not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] >= 8
 
 
 def has_tma() -> bool:
@@ -142,51 +145,36 @@ def multiprocessors(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
 
 
-def split_length(
-    length: int, programs: int, unit: int, causal: bool, n_multiprocessors: int, chosen: int | None
-) -> int:
-    """Rows of a split: how much of the streamed dimension one program takes; a multiple of `unit`.
-
-    length: the streamed dimension; programs: those that there are without splitting, each over the whole length. A
-    causal mask leaves about half of the length to a program, from nothing to all of it, so that s splits make
-    programs·(s + 1)/2 that have work; two a multiprocessor even them out. Without a mask all are equal, and one a
-    multiprocessor will do. No split is shorter than SHORTEST_SPLIT. chosen: a number of splits, in place of the rule.
-    """
-    if chosen is None:
-        wanted = 4 * n_multiprocessors / programs - 1 if causal else n_multiprocessors / programs
-        if programs >= (2 if causal else 0.8) * n_multiprocessors:
-            wanted = 1
-        chosen = max(1, min(int(wanted), length // SHORTEST_SPLIT))
-    return -(-length // (chosen * unit)) * unit
-
-
+# The tiles below for Hopper, and the choice between one pass and two, are the fastest, or within a few per cent of it,
+# of those that bench/flash.py --tune tries, on one H200 with Triton 3.6, lengths 1024 to 65536.
 LONG = 8192  # queries or keys from which "long" tiles are taken
+FLOAT32_LONG_FROM = 4096  # the same for those of FLOAT32_LONG
 
 # bf16 and fp16 on Hopper and later: (head dimension to 64 or to 128, length) → kernel → tile
 HALF: Mapping[tuple[str, str], Mapping[str, Tile]] = {
     ("narrow", "short"): {
-        "forward": Tile(128, 64, warps=4, stages=3),
+        "forward": Tile(64, 128, warps=4, stages=3),
         "one_pass": Tile(64, 64, warps=4, stages=3),
         "dkdv": Tile(64, 64, warps=4, stages=3),
-        "dq": Tile(64, 64, warps=4, stages=3),
+        "dq": Tile(64, 128, warps=4, stages=2, tma=False),
     },
     ("narrow", "long"): {
-        "forward": Tile(128, 64, warps=4, stages=3),
-        "one_pass": Tile(128, 64, warps=8, stages=3),
-        "dkdv": Tile(128, 64, warps=8, stages=3),
-        "dq": Tile(128, 64, warps=8, stages=3),
+        "forward": Tile(64, 128, warps=4, stages=3),
+        "one_pass": Tile(64, 64, warps=4, stages=3),
+        "dkdv": Tile(64, 64, warps=4, stages=3),
+        "dq": Tile(128, 64, warps=4, stages=3, tma=False),
     },
     ("wide", "short"): {
-        "forward": Tile(128, 64, warps=8, stages=3),
-        "one_pass": Tile(128, 64, warps=8, stages=2),
-        "dkdv": Tile(128, 64, warps=8, stages=3),
-        "dq": Tile(128, 64, warps=8, stages=3),
+        "forward": Tile(64, 64, warps=4, stages=3, tma=False),
+        "one_pass": Tile(64, 32, warps=4, stages=3),
+        "dkdv": Tile(64, 64, warps=4, stages=2),
+        "dq": Tile(64, 64, warps=4, stages=2),
     },
     ("wide", "long"): {
-        "forward": Tile(128, 128, warps=8, stages=3),
-        "one_pass": Tile(128, 64, warps=8, stages=2),
+        "forward": Tile(64, 64, warps=4, stages=3, tma=False),
+        "one_pass": Tile(128, 64, warps=8, stages=2, tma=False),
         "dkdv": Tile(128, 64, warps=8, stages=3),
-        "dq": Tile(128, 64, warps=8, stages=3),
+        "dq": Tile(128, 64, warps=8, stages=3, tma=False),
     },
 }
 # bf16 and fp16 on GPUs without TMA: small enough for 99 KiB of shared memory
@@ -207,41 +195,48 @@ HALF_OLDER: Mapping[str, Mapping[str, Tile]] = {
 # fp32: (precision of the products, head dimension to 64 or to 128) → kernel → tile
 FLOAT32: Mapping[tuple[str, str], Mapping[str, Tile]] = {
     ("ieee", "narrow"): {
-        "forward": Tile(64, 16, warps=8, stages=1, tma=False),
+        "forward": Tile(32, 32, warps=4, stages=1, tma=False),
         "one_pass": Tile(32, 32, warps=8, stages=1, tma=False),
-        "dkdv": Tile(64, 16, warps=8, stages=1, tma=False),
-        "dq": Tile(64, 16, warps=8, stages=1, tma=False),
-    },
-    ("ieee", "wide"): {
-        "forward": Tile(32, 32, warps=8, stages=1, tma=False),
-        "one_pass": Tile(32, 32, warps=8, stages=1, tma=False),
-        "dkdv": Tile(32, 32, warps=8, stages=1, tma=False),
-        "dq": Tile(32, 32, warps=8, stages=1, tma=False),
-    },
-    ("tf32", "narrow"): {
-        "forward": Tile(128, 64, warps=8, stages=2),
-        "one_pass": Tile(128, 32, warps=8, stages=2),
-        "dkdv": Tile(128, 32, warps=8, stages=2),
-        "dq": Tile(128, 32, warps=8, stages=2),
-    },
-    ("tf32", "wide"): {
-        "forward": Tile(128, 64, warps=8, stages=2),
-        "one_pass": Tile(64, 32, warps=8, stages=1, tma=False),
-        "dkdv": Tile(128, 32, warps=8, stages=2),
-        "dq": Tile(128, 32, warps=8, stages=2),
-    },
-    ("tf32x3", "narrow"): {
-        "forward": Tile(64, 32, warps=4, stages=2, tma=False),
-        "one_pass": Tile(64, 32, warps=8, stages=1, tma=False),
-        "dkdv": Tile(64, 16, warps=8, stages=1, tma=False),
-        "dq": Tile(64, 16, warps=8, stages=1, tma=False),
-    },
-    ("tf32x3", "wide"): {
-        "forward": Tile(64, 32, warps=4, stages=2, tma=False),
-        "one_pass": Tile(32, 32, warps=4, stages=1, tma=False),
         "dkdv": Tile(32, 32, warps=4, stages=1, tma=False),
         "dq": Tile(32, 32, warps=4, stages=1, tma=False),
     },
+    ("ieee", "wide"): {
+        "forward": Tile(32, 64, warps=8, stages=1, tma=False),
+        "one_pass": Tile(32, 32, warps=8, stages=1, tma=False),
+        "dkdv": Tile(32, 32, warps=4, stages=1, tma=False),
+        "dq": Tile(32, 32, warps=4, stages=1, tma=False),
+    },
+    ("tf32", "narrow"): {
+        "forward": Tile(64, 64, warps=4, stages=3),
+        "one_pass": Tile(64, 64, warps=4, stages=2),
+        "dkdv": Tile(64, 64, warps=4, stages=2),
+        "dq": Tile(64, 64, warps=4, stages=2),
+    },
+    ("tf32", "wide"): {
+        "forward": Tile(64, 64, warps=4, stages=2),
+        "one_pass": Tile(64, 32, warps=4, stages=2),
+        "dkdv": Tile(64, 64, warps=4, stages=2),
+        "dq": Tile(64, 64, warps=4, stages=2),
+    },
+    ("tf32x3", "narrow"): {
+        "forward": Tile(32, 64, warps=4, stages=1, tma=False),
+        "one_pass": Tile(32, 64, warps=4, stages=1, tma=False),
+        "dkdv": Tile(32, 64, warps=4, stages=1, tma=False),
+        "dq": Tile(32, 64, warps=4, stages=1, tma=False),
+    },
+    ("tf32x3", "wide"): {
+        "forward": Tile(32, 32, warps=4, stages=2, tma=False),
+        "one_pass": Tile(32, 32, warps=4, stages=1, tma=False),
+        "dkdv": Tile(32, 32, warps=4, stages=1, tma=False),
+        "dq": Tile(32, 32, warps=4, stages=2, tma=False),
+    },
 }
-# "half" or the precision of fp32 products, and the width, for which two passes are the default: elsewhere one
-TWO_PASSES = {("tf32", "wide"), ("tf32x3", "wide")}
+# in their place for long sequences
+FLOAT32_LONG: Mapping[tuple[str, str], Mapping[str, Tile]] = {
+    ("tf32", "wide"): {
+        "forward": Tile(128, 64, warps=8, stages=2),
+        "one_pass": Tile(128, 32, warps=8, stages=2),
+        "dkdv": Tile(128, 32, warps=8, stages=2),
+        "dq": Tile(128, 64, warps=8, stages=1),
+    },
+}

@@ -12,6 +12,7 @@ from torch import Tensor
 from perfscribe.attention import triton_configs
 from perfscribe.attention.triton_forward_kernels import combine_kernel, forward_kernel
 from perfscribe.attention.triton_operands import Operand, launch_options
+from perfscribe.attention.triton_splits import Walks, split_length
 
 COMBINED_ROWS = 16
 GROUP_BYTES = 32 * 2**20  # well within the L2 of a data-centre GPU
@@ -76,11 +77,15 @@ class Problem:
         length = max(self.n_queries, self.n_keys)
         return triton_configs.tile_for(kernel, self.head_dim, length, self.dtype, self.precision, self.settings.tiles)
 
-    def split(self, kernel: triton_configs.Kernel, length: int, programs: int, unit: int) -> int:
-        """Rows of one split of the streamed dimension."""
+    def split(self, kernel: triton_configs.Kernel, whole: int) -> int:
+        """Rows of one split of the dimension that a kernel streams; a multiple of `whole`."""
+        tile = self.tile(kernel)
+        upwards = kernel in ("forward", "dq")
+        owned, streamed = (self.n_queries, self.n_keys) if upwards else (self.n_keys, self.n_queries)
+        unit = max(tile.own, tile.streamed, whole)
+        walks = Walks(owned, streamed, tile.own, unit, self.sequences, self.causal, upwards)
         chosen = (self.settings.splits or {}).get(kernel)
-        multiprocessors = triton_configs.multiprocessors(self.device)
-        return triton_configs.split_length(length, programs, unit, self.causal, multiprocessors, chosen)
+        return split_length(walks, triton_configs.multiprocessors(self.device), tile.warps, chosen)
 
 
 def forward(problem: Problem, q: Operand, k: Operand, v: Operand) -> tuple[Tensor, Tensor]:
@@ -88,10 +93,7 @@ def forward(problem: Problem, q: Operand, k: Operand, v: Operand) -> tuple[Tenso
     shape = (problem.batch, problem.heads, problem.n_queries)
     out = torch.empty((*shape, problem.head_dim), dtype=problem.dtype, device=problem.device)
     logsumexp = torch.empty(shape, dtype=torch.float32, device=problem.device)
-    tile = problem.tile("forward")
-    programs = triton.cdiv(problem.n_queries, tile.own) * problem.sequences
-    unit = max(tile.own, tile.streamed, COMBINED_ROWS)
-    keys_per_split = problem.split("forward", problem.n_keys, programs, unit)
+    keys_per_split = problem.split("forward", COMBINED_ROWS)
     n_splits = triton.cdiv(problem.n_keys, keys_per_split)
     if n_splits == 1:
         _attend(problem, q, k, v, out, logsumexp, keys_per_split, 1)
@@ -119,7 +121,7 @@ def _attend(
     tile = problem.tile("forward")
     cols = problem.cols
     forward_kernel[(triton.cdiv(problem.n_queries, tile.own) * problem.sequences, n_splits)](
-        q.argument(tile.own, cols, tile.tma and not tile.specialised),
+        q.argument(tile.own, cols, tile.tma),
         k.argument(tile.streamed, cols, tile.tma),
         v.argument(tile.streamed, cols, tile.tma),
         out, logsumexp, *q.strides, *k.strides, *v.strides,
@@ -127,6 +129,6 @@ def _attend(
         keys_per_split, problem.factor,
         BLOCK_M=tile.own, BLOCK_N=tile.streamed, BLOCK_D=cols, CAUSAL=problem.causal, SPLIT=n_splits > 1,
         WHOLE_M=problem.n_queries % tile.own == 0, WHOLE_N=problem.n_keys % tile.streamed == 0,
-        WHOLE_D=problem.head_dim == cols, TMA=tile.tma, SPECIALISED=tile.specialised,
+        WHOLE_D=problem.head_dim == cols, TMA=tile.tma,
         AHEAD=tile.ahead, PRECISION=problem.precision, WIDEN=problem.widen, **launch_options(tile),
     )  # fmt: skip

@@ -13,7 +13,6 @@ import triton.language as tl
 from perfscribe.attention.triton_tiles import (
     add_product,
     product,
-    read_own_tile,
     read_tile,
     row_of_head,
     tile_and_sequence,
@@ -48,7 +47,6 @@ def _attend(
     CAUSAL_MASK: tl.constexpr,
     TAIL_MASK: tl.constexpr,
     WHOLE_COLS: tl.constexpr,
-    SPECIALISED: tl.constexpr,
     AHEAD: tl.constexpr,
     PRECISION: tl.constexpr,
     WIDEN: tl.constexpr,
@@ -59,7 +57,7 @@ def _attend(
     one tile then runs while the weights of the tile before are made, for the price of one tile too many.
     """
     key = tl.arange(0, BLOCK_N)
-    for start in tl.range(low, high, BLOCK_N, warp_specialize=SPECIALISED):
+    for start in tl.range(low, high, BLOCK_N):
         start = tl.multiple_of(start, BLOCK_N)
         if AHEAD:
             scores = ready
@@ -124,7 +122,6 @@ def forward_kernel(
     WHOLE_N: tl.constexpr,
     WHOLE_D: tl.constexpr,
     TMA: tl.constexpr,
-    SPECIALISED: tl.constexpr,
     AHEAD: tl.constexpr,
     PRECISION: tl.constexpr,
     WIDEN: tl.constexpr,
@@ -147,13 +144,11 @@ def forward_kernel(
     high = tl.minimum(low + keys_per_split, n_keys)
     if CAUSAL:
         high = tl.minimum(high, first + BLOCK_M)
-    if SPLIT and not SPECIALISED and low >= high:
+    if SPLIT and low >= high:
         return
     query = first + tl.arange(0, BLOCK_M)
-    q_tile = read_own_tile(
-        q, batch, head, first, n_queries, width, stride_qb, stride_qh, stride_qn,
-        BLOCK_M, BLOCK_D, TMA, SPECIALISED, WHOLE_M, WHOLE_D,
-    )  # fmt: skip
+    q_rows = row_of_head(q, batch, head, stride_qb, stride_qh, TMA)
+    q_tile = read_tile(q_rows, batch, head, first, n_queries, width, stride_qn, BLOCK_M, BLOCK_D, TMA, WHOLE_M, WHOLE_D)
     k_rows = row_of_head(k, batch, head, stride_kb, stride_kh, TMA)
     v_rows = row_of_head(v, batch, head, stride_vb, stride_vh, TMA)
     total = tl.zeros([BLOCK_M], dtype=tl.float32)
@@ -163,30 +158,22 @@ def forward_kernel(
     if AHEAD:
         k_tile = read_tile(k_rows, batch, head, low, n_keys, width, stride_kn, BLOCK_N, BLOCK_D, TMA, False, WHOLE_D)
         ready = product(q_tile, tl.trans(k_tile), PRECISION, WIDEN)
-    if SPECIALISED:
-        # one loop only can be specialised, so it masks wherever some tile needs it
+    # tiles below the diagonal and inside the keys need no mask
+    edge = (n_keys // BLOCK_N) * BLOCK_N
+    if CAUSAL:
+        edge = tl.minimum(edge, (first // BLOCK_N) * BLOCK_N)
+    edge = tl.maximum(tl.minimum(edge, high), low)
+    result, total, peak, ready = _attend(
+        result, total, peak, ready, q_tile, k_rows, v_rows, batch, head, low, edge, query, n_keys, width,
+        stride_kn, stride_vn, factor, BLOCK_N, BLOCK_D, TMA, False, False, WHOLE_D,
+        AHEAD, PRECISION, WIDEN,
+    )  # fmt: skip
+    if CAUSAL or not WHOLE_N:
         result, total, peak, ready = _attend(
-            result, total, peak, ready, q_tile, k_rows, v_rows, batch, head, low, high, query, n_keys, width,
-            stride_kn, stride_vn, factor, BLOCK_N, BLOCK_D, TMA, CAUSAL, not WHOLE_N, WHOLE_D, True,
+            result, total, peak, ready, q_tile, k_rows, v_rows, batch, head, edge, high, query, n_keys, width,
+            stride_kn, stride_vn, factor, BLOCK_N, BLOCK_D, TMA, CAUSAL, not WHOLE_N, WHOLE_D,
             AHEAD, PRECISION, WIDEN,
         )  # fmt: skip
-    else:
-        # tiles below the diagonal and inside the keys need no mask
-        edge = (n_keys // BLOCK_N) * BLOCK_N
-        if CAUSAL:
-            edge = tl.minimum(edge, (first // BLOCK_N) * BLOCK_N)
-        edge = tl.maximum(tl.minimum(edge, high), low)
-        result, total, peak, ready = _attend(
-            result, total, peak, ready, q_tile, k_rows, v_rows, batch, head, low, edge, query, n_keys, width,
-            stride_kn, stride_vn, factor, BLOCK_N, BLOCK_D, TMA, False, False, WHOLE_D, False,
-            AHEAD, PRECISION, WIDEN,
-        )  # fmt: skip
-        if CAUSAL or not WHOLE_N:
-            result, total, peak, ready = _attend(
-                result, total, peak, ready, q_tile, k_rows, v_rows, batch, head, edge, high, query, n_keys, width,
-                stride_kn, stride_vn, factor, BLOCK_N, BLOCK_D, TMA, CAUSAL, not WHOLE_N, WHOLE_D, False,
-                AHEAD, PRECISION, WIDEN,
-            )  # fmt: skip
     rows = (split * n_sequences + sequence).to(tl.int64) * n_queries
     written = n_queries
     if SPLIT:

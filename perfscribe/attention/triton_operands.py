@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-import triton
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
@@ -65,12 +63,6 @@ def _strides(four: Tensor) -> tuple[int, int, int]:
 
 
 def launch_options(tile: Tile) -> dict[str, Any]:
-    """Triton's own arguments of a launch; makes room for descriptors that a specialised kernel writes."""
-    if tile.specialised:
-        triton.set_allocator(_allocate)
+    """Triton's own arguments of a launch."""
     options: dict[str, Any] = {"num_warps": tile.warps, "num_stages": tile.stages}
     return options if tile.registers is None else options | {"maxnreg": tile.registers}
-
-
-def _allocate(size: int, alignment: int, stream: int | None) -> Tensor:
-    return torch.empty(size, dtype=torch.int8, device="cuda")

@@ -79,41 +79,6 @@ def read_row_terms(source, sequence, start, ROWS: tl.constexpr, TMA: tl.constexp
 
 
 @triton.jit
-def read_own_tile(
-    source,
-    batch,
-    head,
-    start,
-    length,
-    width,
-    stride_batch,
-    stride_head,
-    stride,
-    ROWS: tl.constexpr,
-    COLS: tl.constexpr,
-    TMA: tl.constexpr,
-    SPECIALISED: tl.constexpr,
-    WHOLE_ROWS: tl.constexpr,
-    WHOLE_COLS: tl.constexpr,
-):
-    """The tile that a program keeps while others stream past it.
-
-    With warp specialisation it is read through a descriptor made here, from a pointer: the compiler halves the tile
-    between two groups of warps, and can halve the box of such a descriptor, but not that of one made on the host
-    (Triton 3.6 reads the whole box into half the buffer; 3.7 refuses).
-    """
-    if SPECIALISED:
-        first = source + batch.to(tl.int64) * stride_batch + head.to(tl.int64) * stride_head
-        one_head = tl.make_tensor_descriptor(
-            first, shape=[length, width], strides=[stride, 1], block_shape=[ROWS, COLS]
-        )
-        return one_head.load([start, 0])
-    else:
-        rows = row_of_head(source, batch, head, stride_batch, stride_head, TMA)
-        return read_tile(rows, batch, head, start, length, width, stride, ROWS, COLS, TMA, WHOLE_ROWS, WHOLE_COLS)
-
-
-@triton.jit
 def write_tile(
     target,
     tile,

@@ -112,8 +112,8 @@ def launches(rows: pd.DataFrame) -> str:
     return f"With launches, end to end ({setting}): {listed(parts)}."
 
 
-def precision(rows: pd.DataFrame) -> str:
-    """fp32 with TF32 products against true fp32, ours and eager."""
+def precision(rows: pd.DataFrame, cells: pd.DataFrame) -> str:
+    """fp32 with TF32 products against fp32, ours and eager; ours with IEEE products against both in fp32."""
     parts = []
     for name, title in (("ours", "ours"), ("eager", "PyTorch")):
         known = numbers(rows, f"{name}_both_ms")
@@ -127,25 +127,33 @@ def precision(rows: pd.DataFrame) -> str:
                 parts.append(f"{title} {ratios.min():.3g} to {ratios.max():.3g} times ({len(ratios)} problems)")
     if not parts:
         raise CannotTell("no problem ran both in fp32 and with TF32 products")
-    return f"True fp32 takes, end to end, against fp32 with TF32 products: {listed(parts)}."
+    told = f"fp32 takes, end to end, against fp32 with TF32 products: {listed(parts)}."
+    ieee = _compared(cells[cells["dtype"] == "fp32"], ("triton_ieee",), ("triton", "eager"))
+    return f"{told} In fp32, {listed(ieee)}." if ieee else told
 
 
 def sub_grid(cells: pd.DataFrame) -> str:
     """Compiled eager attention and FlexAttention against eager and ours, where they were timed."""
+    parts = _compared(cells, ("compiled", "flex"), ("eager", "triton", "tiled"))
+    if not parts:
+        raise CannotTell("neither compiled attention nor FlexAttention was measured")
+    return f"End to end: {listed(parts)}."
+
+
+def _compared(cells: pd.DataFrame, names: tuple[str, ...], bases: tuple[str, ...]) -> list[str]:
+    """End-to-end time of each implementation against each base, where both were timed on a problem."""
     place = ["device", "dtype", "seq_len", "head_dim"]
     known = numbers(cells[cells["status"] == "ok"], "both_ms")
     wide = known.pivot_table(index=place, columns="implementation", values="both_ms", sort=False)
     parts = []
-    for name in ("compiled", "flex"):
-        for base in ("eager", "triton", "tiled"):
+    for name in names:
+        for base in bases:
             if {name, base} <= set(wide.columns):
                 ratios = (wide[name] / wide[base]).dropna()
                 if not ratios.empty:
                     spread = f"{ratios.min():.3g} to {ratios.max():.3g}"
                     parts.append(f"{title_of(name)} takes {spread} times {title_of(base)} ({len(ratios)} problems)")
-    if not parts:
-        raise CannotTell("neither compiled attention nor FlexAttention was measured")
-    return f"End to end: {listed(parts)}."
+    return parts
 
 
 def title_of(name: str) -> str:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 CHECKED_ROWS = 64
 # Largest relative error (Frobenius norm) of the output and of each gradient that still counts as correct. That of
-# fp32 lies between what fp32 and what TF32 give, so that no fp32 cell holds TF32 products.
+# fp32 lies between what fp32 and what TF32 give, so that no fp32 cell holds products of a single TF32 multiplication.
 TOLERANCE = {"fp32": 1e-4, "tf32": 5e-3, "bf16": 2e-2, "fp16": 5e-3}
 
 

@@ -41,7 +41,8 @@ def cells(config: Mapping[str, Any]) -> list[Cell]:
 def _attention_levels(config: Mapping[str, Any]) -> Iterator[dict[str, Level]]:
     everywhere = {name: config[name] for name in ("seq_len", "head_dim", "dtype", "implementation")}
     tf32 = {**config["tf32"], "dtype": ["tf32"]}
-    for levels in (everywhere, config["sub_grid"], tf32):
+    ieee = {**config["ieee"], "dtype": ["fp32"]}
+    for levels in (everywhere, config["sub_grid"], tf32, ieee):
         yield from _ordered(config, "grid", {**levels, "heads": 1})
     yield from _ordered(config, "leaderboard", config["leaderboard"])
 
@@ -76,7 +77,7 @@ def _attention_cell(levels: Mapping[str, Any]) -> Cell:
     """Cost: columns of products and of passes over the matrix, in elements, and a floor for launching."""
     chosen = backends.named(levels["implementation"])
     needs = (*precision.requires(levels["device"], levels["dtype"]), *chosen.requires(levels["device"]))
-    width = levels["head_dim"] + (0 if chosen.name in ("triton", "tiled", "flex") else COLUMNS_OF_A_PASS)
+    width = levels["head_dim"] + (0 if chosen.name in ("triton", "triton_ieee", "tiled", "flex") else COLUMNS_OF_A_PASS)
     matrix = levels["batch"] * levels["heads"] * levels["seq_len"] ** 2
     slow = 4 if levels["dtype"] == "fp32" else 1
     return Cell(levels, tuple(dict.fromkeys(needs)), cost=float(slow * matrix * width + 1e6))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 # Those of which it is known what they run; the others leave it to PyTorch.
-OPEN = ("eager", "tiled", "triton")
+OPEN = ("eager", "tiled", "triton", "triton_ieee")
 
 Inputs = tuple["Tensor", "Tensor", "Tensor", "Tensor"]  # q, k, v and the gradient of the output
 

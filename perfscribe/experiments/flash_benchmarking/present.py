@@ -40,7 +40,10 @@ TIMED = (
     "cell was compared with float64 first. Every cell, with spreads, counts, kernels and "
     "compile time: cs336.flash_cells.csv beside this table's CSV."
 )
-OURS = "Ours: Triton on a CUDA device, tiles in PyTorch on a CPU. tf32: fp32 with TF32 products; fp32 has none."
+OURS = (
+    "Ours: Triton on a CUDA device, tiles in PyTorch on a CPU. tf32: fp32 with TF32 products. In fp32 PyTorch "
+    "multiplies in fp32, as do the tiles and Triton with IEEE products; plain Triton multiplies as three TF32 products."
+)
 RATES = (
     "Forward 4·N²·d FLOP, halved as causal; backward 2.5 times forward (the convention of the FlashAttention papers), "
     "for every implementation, whatever it runs. Product: the highest rate of a square product of that dtype here."
@@ -97,7 +100,7 @@ def findings(tables: Mapping[str, Table]) -> list[Finding]:
         find("cs336.flash_oom", cells, lambda: limits.out_of_memory(every)),
         find("cs336.flash_peak", TABLES[2:4], lambda: limits.share_of_peak(rates, names)),
         find("cs336.flash_launches", handout, lambda: answers.launches(rows)),
-        find("cs336.flash_precision", handout, lambda: answers.precision(rows)),
+        find("cs336.flash_precision", (*handout, *cells), lambda: answers.precision(rows, every)),
         find("cs336.flash_compiled", cells, lambda: answers.sub_grid(every)),
         find("cs336.flash_backends", cells, lambda: limits.sdpa(every)),
         find("cs336.flash_claims", handout, lambda: claims.directions(rows, known, columns.SOURCES)),
