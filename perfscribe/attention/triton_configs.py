@@ -214,9 +214,9 @@ FLOAT32: Mapping[tuple[str, str], Mapping[str, Tile]] = {
     },
     ("tf32", "wide"): {
         "forward": Tile(64, 64, warps=4, stages=2),
-        "one_pass": Tile(64, 32, warps=4, stages=2),
-        "dkdv": Tile(64, 64, warps=4, stages=2),
-        "dq": Tile(64, 64, warps=4, stages=2),
+        "one_pass": Tile(32, 32, warps=4, stages=2, tma=False),
+        "dkdv": Tile(32, 64, warps=4, stages=2, tma=False),
+        "dq": Tile(32, 64, warps=4, stages=2, tma=False),
     },
     ("tf32x3", "narrow"): {
         "forward": Tile(32, 64, warps=4, stages=1, tma=False),
