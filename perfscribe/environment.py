@@ -385,11 +385,15 @@ def _cgroup_limits_bytes(root: Path) -> Iterable[int]:
 
 @dataclass(frozen=True)
 class Condition:
-    """One thing that a capability needs. reason: printed after "unsupported" when it is not met; fix: in words."""
+    """One thing that a capability needs.
+
+    reason: printed after the status when it is not met. fix: in words. status: of a cell that lacks it.
+    """
 
     met: Callable[[], bool]
     reason: str
     fix: str
+    status: str = "unsupported"
 
 
 def _installed(module: str) -> bool:
@@ -434,6 +438,29 @@ def _has_python_headers() -> bool:
 
 
 _PYTHON_HEADERS = Condition(_has_python_headers, "Python.h is missing", "install Python's headers (python3-dev)")
+
+
+def gpus_needed(requires: Iterable[str]) -> int:
+    """How many GPUs a cell of these capabilities uses: 4 with "cuda:4", 1 with "cuda"."""
+    return max((int(name.partition(":")[2] or 1) for name in requires if name.split(":")[0] == "cuda"), default=0)
+
+
+@dataclass(frozen=True)
+class _GpusVisible:
+    """True also without any GPU, which has a reason of its own."""
+
+    count: int
+
+    def __call__(self) -> bool:
+        return len(_gpus(visible_gpus)) not in range(1, self.count)
+
+
+def _several_gpus(count: int) -> tuple[Condition, ...]:
+    """For "cuda:<count>". The reason is what the machine has."""
+    have = len(_gpus(visible_gpus))
+    reason, fix = f"{have} GPU{'' if have == 1 else 's'}", f"run on a machine with {count} GPUs"
+    return (*_CUDA, Condition(_GpusVisible(count), reason, fix, status="skipped"))
+
 
 _CUDA = (
     Condition(lambda: _installed("pynvml"), "nvidia-ml-py is missing", "install nvidia-ml-py"),
@@ -520,13 +547,15 @@ CAPABILITIES: dict[str, tuple[Condition, ...]] = {
 def unmet(requires: Iterable[str]) -> list[Condition]:
     """Every condition that this machine lacks for the capabilities named, each once, the decisive one first.
 
-    Raises ValueError for a name that CAPABILITIES does not have.
+    Raises ValueError for a name that is neither in CAPABILITIES nor "cuda:<GPUs>".
     """
     conditions: dict[Condition, None] = {}
     for name in requires:
-        if name not in CAPABILITIES:
-            raise ValueError(f"unknown capability {name!r}, expected one of: {', '.join(CAPABILITIES)}")
-        conditions.update(dict.fromkeys(CAPABILITIES[name]))
+        several = re.fullmatch(r"cuda:([1-9]\d*)", name)
+        if not several and name not in CAPABILITIES:
+            known = ", ".join(CAPABILITIES)
+            raise ValueError(f"unknown capability {name!r}, expected cuda:<GPUs> or one of: {known}")
+        conditions.update(dict.fromkeys(_several_gpus(int(several[1])) if several else CAPABILITIES[name]))
     return [condition for condition in conditions if not condition.met()]
 
 
@@ -534,3 +563,9 @@ def missing(requires: Iterable[str]) -> str | None:
     """The reason printed after "unsupported", e.g. "no CUDA device"; None when the machine has all that is named."""
     lacking = unmet(requires)
     return lacking[0].reason if lacking else None
+
+
+def shortfall(requires: Iterable[str]) -> tuple[str, str] | None:
+    """Status and reason of a cell that this machine cannot run; None when it has all that is named."""
+    lacking = unmet(requires)
+    return (lacking[0].status, lacking[0].reason) if lacking else None

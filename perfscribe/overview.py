@@ -16,13 +16,18 @@ UNKNOWN = "no estimate: no cell of it was measured yet with this preset"
 
 def _status(unit: dict, cell: dict, number: int, records: dict[str, list[dict]]) -> tuple[str, dict | None]:
     """A cell's status in the journal, and the newest record of the same factors, whatever its code."""
+    lacking = environment.shortfall(cell["requires"])
+    cannot = f"{lacking[0]} ({lacking[1]})" if lacking else ""
     if cell["skip"]:
-        lacking = environment.missing(cell["requires"])
-        return (f"unsupported ({lacking})" if lacking else f"skipped ({cell['skip']})"), None
+        return cannot or f"skipped ({cell['skip']})", None
     same = records.get(repr(sorted(cell["factors"].items())), [])
     current = [r for r in same if r["fingerprint"] == unit["fingerprint"] and r["round"] == number]
+    if current and current[-1]["values"].get("before_start"):
+        current = []  # what was lacking then is asked anew
     if current and (cell["data"] or current[-1]["key"] == _key(unit, cell)):
         return current[-1]["status"], current[-1]
+    if cannot:
+        return cannot, None
     if not same:
         return "to measure", None
     code_changed = all(r["fingerprint"] != unit["fingerprint"] for r in same)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from perfscribe import files
+from perfscribe import environment, files
 from perfscribe.cells import Cell
 from perfscribe.config import resolve
 from perfscribe.fingerprint import digest_files, fingerprint, libraries
@@ -172,6 +172,7 @@ def _measure_units(plan: Plan, raw: Mapping[str, Any], config: Mapping[str, Any]
         "budget_minutes": config["budget_minutes"],
         "seed": config["seed"],
         "datasets": plan.experiment_datasets[experiment],
+        **_visible_gpus(cells),
     }
     for shard in range(shards):
         dealt = by_cost[shard::shards]  # breadth first: each shard gets cells of every cost
@@ -180,6 +181,12 @@ def _measure_units(plan: Plan, raw: Mapping[str, Any], config: Mapping[str, Any]
             "shard": shard,
             "cells": [{"position": position, **cell_to_json(cell)} for position, cell in dealt],
         }
+
+
+def _visible_gpus(cells: Collection[Cell]) -> dict[str, int]:
+    """How many GPUs are visible here, where cells need several: with another count other cells can be measured."""
+    several = any(environment.gpus_needed(cell.requires) > 1 for cell in cells)
+    return {"gpus": environment.identity(())["gpu_count"]} if several else {}
 
 
 def _data_units(plan: Plan, config: Mapping[str, Any], experiment: str, root: Path) -> None:

@@ -81,9 +81,10 @@ class Shard:
         record = same or history.latest(task.slot)
         if record is None:
             return None
-        if record["status"] == "unsupported" and record["values"].get("before_start"):
+        if record["values"].get("before_start"):
             # The machine may have got since what it lacked then.
-            return record if environment.missing(task.cell["requires"]) else None
+            lacking = environment.shortfall(task.cell["requires"])
+            return record if lacking == (record["status"], record["reason"]) else None
         if same is not None:
             return same
         # Another machine's out-of-memory says nothing of this one's.

@@ -57,7 +57,7 @@ class Worker:
             if self.shard.standing(task, history, self.identity) is not None:
                 continue
             if task.cell["skip"]:
-                self._say_unsupported(task)
+                self._say_lacking(task)
                 continue
             if self.deadline is not None and time.time() > self.deadline:
                 say("time budget spent: the rest is not_run")
@@ -67,15 +67,15 @@ class Worker:
                 last_round = task.round
             yield task
 
-    def _say_unsupported(self, task: Task) -> bool:
-        """Keep an `unsupported` record where the machine lacks what the cell needs; whether it does."""
-        lacking = environment.missing(task.cell["requires"])
-        if lacking:
-            self._keep(task, {"status": "unsupported", "reason": lacking}, values={"before_start": True})
-        return bool(lacking)
+    def _say_lacking(self, task: Task) -> bool:
+        """Keep an `unsupported` or `skipped` record where the machine lacks what the cell needs; whether it does."""
+        lacking = environment.shortfall(task.cell["requires"])
+        if lacking is not None:
+            self._keep(task, {"status": lacking[0], "reason": lacking[1]}, values={"before_start": True})
+        return lacking is not None
 
     def _settle(self, task: Task, history: journal.History) -> int:
-        if self._say_unsupported(task):
+        if self._say_lacking(task):
             return 0
         if history.open_starts.get(task.slot, 0) >= MAX_STARTS:
             self._keep(task, {"status": "failed", "reason": "killed its job twice"})
@@ -107,7 +107,7 @@ class Worker:
             "data_folder": str(self.shard.site_folder / "data"),
         }
         started = time.perf_counter()
-        with Watch(gpus=int("cuda" in task.cell["requires"])) as watch:
+        with Watch(gpus=environment.gpus_needed(task.cell["requires"])) as watch:
             answer = self.child.run(request, float(self.shard.options["timeout_s"]))
         answer["wall_s"] = time.perf_counter() - started
         answer["watch"] = watch.summary()

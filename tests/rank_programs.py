@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import resource
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import asdict
 
@@ -35,6 +37,17 @@ def works(arguments, rank):
         "variables": variables,
         "pid": os.getpid(),
     }
+
+
+def stays(arguments, rank):
+    """Does what arguments say on rank 1; any rank tells its process and what it was given."""
+    if rank.place.rank == 1 and "fault" in arguments:
+        FAULTS[arguments["fault"]](arguments)
+    if rank.place.rank == 1 and arguments.get("then_die"):
+        threading.Timer(0.3, os._exit, (7,)).start()
+    if "text" in arguments:
+        ctypes.CDLL(None).printf(f"{arguments['text']} by rank {rank.place.rank}\n".encode())
+    return [os.getpid(), reduce(rank), arguments]
 
 
 def faulty(arguments, rank):

@@ -22,7 +22,7 @@ from perfscribe.child import failure
 from perfscribe.parallel import failures, rank, ranks, starting, watching
 from perfscribe.parallel.channel import Event, Hub
 from perfscribe.parallel.failures import DIED, RAISED, Ending, Frame, RankError, RankOutOfMemory, RankTimeout, Stack
-from perfscribe.parallel.launch import Launched, launch, torchrun
+from perfscribe.parallel.launch import Crew, Launched, launch, torchrun
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="the kernel ends orphans on Linux alone")
 # Of this process: launches' own server, and those of other tests in the same session.
@@ -434,8 +434,74 @@ def test_ranks_may_leave_once_all_results_are_there():
         [Event("output", 0, "said"), Event("message", 0, {"result": None})],
         [Event("closed", 0), Event("closed", 1)],
     )
-    assert watching.Watch(2, 60, heard, heard).results() == [None, "b"]
+    watch = watching.Watch(2, 60, heard, heard)
+    assert watch.results() == [None, "b"] and heard.sent == []
+    watch.dismiss()
     assert heard.sent == [(0, "leave"), (1, "leave")]
+
+
+# --- ranks that stay --------------------------------------------------------------------------------------------
+
+
+def crew(world_size: int = 2, timeout_s: float = 60, **more) -> Crew:
+    return Crew("rank_programs:stays", world_size=world_size, timeout_s=timeout_s, **more)
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_a_crew_runs_its_program_again_in_the_same_processes(start):
+    with crew(start=start) as ranks_that_stay:
+        first, second = (ranks_that_stay.ask({"n": n}) for n in (1, 2))
+        assert [[one[1:] for one in said] for said in (first, second)] == [[[1.0, {"n": 1}]] * 2, [[1.0, {"n": 2}]] * 2]
+        assert [one[0] for one in first] == [one[0] for one in second]
+        assert all(psutil.pid_exists(one[0]) for one in first)
+    assert all(wait_for(lambda pid=one[0]: has_ended(pid)) for one in first)
+    ranks_that_stay.close()
+
+
+def test_a_crew_ends_with_the_first_failure():
+    for _ in range(2):
+        with crew() as ranks_that_stay:
+            pids = [one[0] for one in ranks_that_stay.ask({})]
+            with pytest.raises(RankError, match=r"^rank 1 of 2: ValueError: a bad value\n"):
+                ranks_that_stay.ask({"fault": "raises"})
+            assert not ranks_that_stay.is_open and all(wait_for(lambda pid=pid: has_ended(pid)) for pid in pids)
+
+
+def test_a_rank_that_died_since_its_last_result_is_named():
+    with crew() as ranks_that_stay:
+        pids = [one[0] for one in ranks_that_stay.ask({"then_die": True})]
+        assert wait_for(lambda: has_ended(pids[1]))
+        with pytest.raises(RankError, match=r"^rank 1 of 2: left with exit code 7$"):
+            ranks_that_stay.ask({})
+
+
+def test_the_limit_is_for_each_piece_of_work():
+    with crew(timeout_s=2) as ranks_that_stay:
+        for _ in range(2):
+            ranks_that_stay.ask({})
+            time.sleep(1.2)
+        began = time.monotonic()
+        with pytest.raises(RankTimeout, match=r"^rank 1 of 2 hangs: no result after 2 s"):
+            ranks_that_stay.ask({"fault": "hangs"})
+        assert 2 <= time.monotonic() - began < 6
+
+
+def test_arguments_that_cannot_be_sent_cost_no_rank():
+    with crew() as ranks_that_stay:
+        before = ranks_that_stay.ask({})
+        with pytest.raises(ValueError, match="not JSON compliant"):
+            ranks_that_stay.ask({"n": float("nan")})
+        assert [one[0] for one in ranks_that_stay.ask({})] == [one[0] for one in before]
+
+
+def test_what_a_library_logs_is_there_with_the_result(monkeypatch):
+    """C's printf writes in blocks where standard output is no terminal, as NCCL does with its log."""
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+    with crew(nccl_log=True, start="spawn") as ranks_that_stay:
+        for count in (1, 2, 3):
+            ranks_that_stay.ask({"text": f"work {count}"})
+            for number, lines in ranks_that_stay.output.items():
+                assert lines == [f"work {n} by rank {number}" for n in range(1, count + 1)]
 
 
 # --- who is to blame --------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import copy
+import functools
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -160,12 +161,12 @@ def test_a_rank_that_owns_nothing() -> None:
 def train_sabotaged(rank: int, sabotage: str) -> None:
     """train() with a part of the optimizer broken."""
 
-    def from_the_wrong_rank(tensors: list[tuple[Tensor, int]], group: Any) -> None:
-        broadcasting.broadcast_all([(tensor, 1 - source) for tensor, source in tensors], group)
+    def from_the_wrong_rank(tensors: list[tuple[Tensor, int]], group: Any) -> Callable[[], None]:
+        return broadcasting.begin_broadcasts([(tensor, 1 - source) for tensor, source in tensors], group)
 
     broken: dict[str, AbstractContextManager[Any]] = {
-        "nothing sent": mock.patch.object(sharded_optimizer, "broadcast_all"),
-        "the wrong rank's": mock.patch.object(sharded_optimizer, "broadcast_all", from_the_wrong_rank),
+        "nothing sent": mock.patch.object(sharded_optimizer, "begin_broadcasts"),
+        "the wrong rank's": mock.patch.object(sharded_optimizer, "begin_broadcasts", from_the_wrong_rank),
         "no settings": mock.patch.object(sharded_optimizer, "_settings", lambda group: {}),
     }
     with broken[sabotage]:
@@ -549,6 +550,82 @@ def as_on_nccl(rank: int) -> None:
 
 def test_the_way_of_nccl() -> None:
     run_ranks(as_on_nccl, 2)
+
+
+def in_pieces(rank: int, names: tuple[str, ...]) -> list[list[str]]:
+    """As on NCCL, a parameter a piece: what happens in the steps of each optimizer, which stay the plain one's."""
+    seen = []
+    for name in names:
+        optimizer_cls, kwargs = OPTIMIZERS[name]
+        net, plain_net = pair()
+        sharded = ShardedOptimizer(net.parameters(), optimizer_cls, **kwargs)
+        observed: list[str] = []
+        sharded.around = functools.partial(observe, observed)
+        with (
+            mock.patch.object(broadcasting, "backends", lambda group: {"cpu": "nccl"}),
+            mock.patch.object(sharded_optimizer, "backends", lambda group: {"cpu": "nccl"}),
+            mock.patch.object(broadcasting, "_coalescing_manager", FakeManager()),
+            mock.patch.object(sharded_optimizer, "PIECE_BYTES", 1),
+        ):
+            take_steps(net, sharded, range(3))
+        take_steps(plain_net, optimizer_cls(plain_net.parameters(), **kwargs), range(3))
+        assert_equal(net, plain_net)
+        seen.append(observed)
+    return seen
+
+
+@contextlib.contextmanager
+def observe(seen: list[str], name: str) -> Iterator[None]:
+    """Notes what it is entered around."""
+    seen.append(name)
+    yield
+
+
+def test_pieces_travel_while_the_next_ones_are_updated() -> None:
+    names = tuple(OPTIMIZERS)
+    for seen in run_ranks(in_pieces, 2, names):
+        # Each rank has three of the six trainable parameters; what is awaited at last is awaited at once.
+        expected = [*["update", "exchange"] * 3, "exchange"] * 3
+        assert seen == [expected] * len(names)
+
+
+def of_an_unknown_kind(rank: int) -> list[str]:
+    """An optimizer that torch does not bring takes one step at a time, over all of the rank's part."""
+    net, plain_net = pair()
+    sharded, plain = ShardedOptimizer(net.parameters(), Warming, lr=0.01), Warming(plain_net.parameters(), lr=0.01)
+    seen: list[str] = []
+    sharded.around = functools.partial(observe, seen)
+    with (
+        mock.patch.object(sharded_optimizer, "backends", lambda group: {"cpu": "nccl"}),
+        mock.patch.object(sharded_optimizer, "PIECE_BYTES", 1),
+    ):
+        take_steps(net, sharded, range(1))
+    take_steps(plain_net, plain, range(1))
+    assert_equal(net, plain_net)
+    return seen
+
+
+def test_an_unknown_optimizer_is_not_taken_apart() -> None:
+    assert run_ranks(of_an_unknown_kind, 2) == [["update", "exchange", "exchange"]] * 2
+
+
+def frozen_later(rank: int) -> None:
+    """What was frozen after a backward is updated by the gradient that it has, as by the plain optimizer."""
+    net, plain_net = pair()
+    for model, optimizer in (
+        (net, ShardedOptimizer(net.parameters(), torch.optim.AdamW, lr=0.1)),
+        (plain_net, torch.optim.AdamW(plain_net.parameters(), lr=0.1)),
+    ):
+        model(batch(0)).backward()
+        model.first.weight.requires_grad_(False)
+        optimizer.step()
+        model.first.weight.grad = None
+        optimizer.step()
+    assert_equal(net, plain_net)
+
+
+def test_frozen_later() -> None:
+    run_ranks(frozen_later, 2)
 
 
 # With the data-parallel wrappers.

@@ -336,9 +336,9 @@ def test_after_a_change_of_machine(
 
 
 def test_unsupported_is_asked_anew(tmp_path: Path, side: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lacking = {"nsys": "nsys is missing"}
+    lacking = {"nsys": ("unsupported", "nsys is missing")}
     monkeypatch.setattr(
-        environment, "missing", lambda requires: next((lacking[r] for r in requires if r in lacking), None)
+        environment, "shortfall", lambda requires: next((lacking[r] for r in requires if r in lacking), None)
     )
     probe = sleeper(tmp_path, side, 0)
     probe.plan([Cell({"n": 0}, requires=("nsys",)), Cell({"n": 1})])

@@ -6,6 +6,7 @@ cache, the CUDA context or fragmentation.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from perfscribe.counters.backward_replay import GRADIENTS, Backward
@@ -66,14 +67,14 @@ def saved_for_backward(load: Workload, *, loss: bool = True) -> Items:
 
 def inference_peak(load: Workload) -> Items:
     """Peak of a forward pass under torch.no_grad() that returns the logits."""
-    ledger = _ledger(load)
+    ledger = before_pass(load)
     Forward(load, ledger, keep=False).model()
     return ledger.peak
 
 
 def forward_peak(load: Workload, *, loss: bool = True) -> Items:
     """Peak of a forward pass that keeps its graph; with loss through next_token_loss, else to the logits."""
-    ledger = _ledger(load)
+    ledger = before_pass(load)
     forward = Forward(load, ledger, keep=True)
     logits = forward.model()
     if loss:
@@ -83,7 +84,7 @@ def forward_peak(load: Workload, *, loss: bool = True) -> Items:
 
 def forward_backward_peak(load: Workload) -> Items:
     """Peak of next_token_loss(...).backward(), without optimizer; gradients are None before."""
-    ledger = _ledger(load)
+    ledger = before_pass(load)
     _forward_backward(load, ledger)
     return ledger.peak
 
@@ -100,7 +101,7 @@ def step_peak(load: Workload, optimizer: Optimizer = "foreach") -> Items:
 
 def step_phase_peaks(load: Workload, optimizer: Optimizer = "foreach") -> dict[str, Items]:
     """Peak of each phase of the training step of step_peak: forward (with the loss), backward, optimizer."""
-    ledger = _ledger(load)
+    ledger = before_pass(load)
     sizes = transformer_tensors(load.shape)
     for size in sizes:
         ledger.new(STATE, 4 * size)
@@ -115,11 +116,12 @@ def step_phase_peaks(load: Workload, optimizer: Optimizer = "foreach") -> dict[s
     Backward(forward).model()
     peaks["backward"] = ledger.peak
     ledger.forget_peak()
-    _optimizer_temporaries(ledger, sizes, optimizer)
+    adamw_temporaries(ledger, sizes, optimizer)
     return peaks | {"optimizer": ledger.peak}
 
 
-def _optimizer_temporaries(ledger: Ledger, sizes: list[int], optimizer: Optimizer) -> None:
+def adamw_temporaries(ledger: Ledger, sizes: Sequence[int], optimizer: Optimizer) -> None:
+    """What AdamW allocates while it updates tensors of these elements (see step_peak); some of it stays alive."""
     if optimizer == "foreach":
         for size in sizes:
             ledger.new(OPTIMIZER_TEMPORARIES, 4 * size)
@@ -140,8 +142,8 @@ def _forward_backward(load: Workload, ledger: Ledger) -> None:
     Backward(forward).model()
 
 
-def _ledger(load: Workload) -> Ledger:
-    """A ledger on which everything lives that was there before the pass."""
+def before_pass(load: Workload) -> Ledger:
+    """A ledger on which everything lives that was there before the pass, but for optimizer state."""
     ledger = Ledger(load.granularity_bytes)
     for size in transformer_tensors(load.shape):
         ledger.new(PARAMETERS, 4 * size)

@@ -57,6 +57,9 @@ class Averager:
     an experiment puts a timer there that synchronises the device first and last, or a profiler's range.
     enabled = False leaves the collectives out and nothing else: copies, divisions and hooks stay, so that the
     difference of two steps is what the communication adds.
+
+    Collectives are called on the group itself, with options made once: torch.distributed's functions check and build
+    them anew in each call, on the thread that also launches the backward pass.
     """
 
     def __init__(self, group: dist.ProcessGroup) -> None:
@@ -67,6 +70,7 @@ class Averager:
         self.around: Observer = _nothing_around
         self.enabled = True
         self._all_ones: Tensor | None = None
+        self._options = {averages: _options(averages) for averages in (False, True)}
 
     def start(self, gradients: Sequence[Tensor], *, flatten: bool = False) -> Pending:
         """Begin the average of gradients of one dtype and device, by one collective; they must not change meanwhile.
@@ -80,8 +84,8 @@ class Averager:
             if not averages:
                 torch._foreach_div_(sent, self.world_size)
             self.traffic.calls += 1
-            self.traffic.bytes += sum(tensor.nbytes for tensor in sent)
-            work = self._all_reduce(sent, dist.ReduceOp.AVG if averages else dist.ReduceOp.SUM)
+            self.traffic.bytes += sum([tensor.nbytes for tensor in sent])
+            work = self._all_reduce(sent, averages)
         return Pending(work, sent, copies)
 
     def agree(self, present: Sequence[bool], device: torch.device) -> list[bool]:
@@ -114,16 +118,24 @@ class Averager:
         pieces = flat.split([gradient.numel() for gradient in gradients])
         return [flat], [(to, piece.view(to.shape)) for to, piece in zip(gradients, pieces, strict=True)]
 
-    def _all_reduce(self, sent: list[Tensor], operation: Any) -> dist.Work | None:
+    def _all_reduce(self, sent: list[Tensor], averages: bool) -> dist.Work | None:
+        """Asynchronous: on NCCL's own stream, behind what the current stream has been given."""
         if not self.enabled:
             return None
-        if len(sent) == 1:
-            work: dist.Work = dist.all_reduce(sent[0], operation, group=self.group, async_op=True)
-            return work
-        options = dist.AllreduceCoalescedOptions()
-        options.reduceOp = operation
+        one, several = self._options[averages]
         numbers = [torch.view_as_real(tensor) if tensor.is_complex() else tensor for tensor in sent]
-        return self.group.allreduce_coalesced(numbers, options)
+        if len(numbers) == 1:
+            return self.group.allreduce(numbers, one)
+        return self.group.allreduce_coalesced(numbers, several)
+
+
+def _options(averages: bool) -> tuple[dist.AllreduceOptions, dist.AllreduceCoalescedOptions]:
+    operation: Any = dist.ReduceOp.AVG if averages else dist.ReduceOp.SUM
+    made = dist.AllreduceOptions(), dist.AllreduceCoalescedOptions()
+    for options in made:
+        options.reduceOp = operation
+        options.asyncOp = True
+    return made
 
 
 def _contiguous(gradients: Sequence[Tensor]) -> tuple[list[Tensor], list[tuple[Tensor, Tensor]]]:
@@ -132,5 +144,8 @@ def _contiguous(gradients: Sequence[Tensor]) -> tuple[list[Tensor], list[tuple[T
     return sent, [(to, of) for to, of in zip(gradients, sent, strict=True) if of is not to]
 
 
+_NOTHING = nullcontext()
+
+
 def _nothing_around(_: str) -> AbstractContextManager[object]:
-    return nullcontext()
+    return _NOTHING

@@ -13,6 +13,7 @@ import hmac
 import io
 import json
 import os
+import queue
 import secrets
 import selectors
 import signal
@@ -28,6 +29,8 @@ CONNECT_TIMEOUT_S = 60.0
 GREETING_BYTES = 4096
 MESSAGE_BYTES = 256 * 2**20
 OUTPUT_LINE_BYTES = 2**16
+# Printed by a rank behind what NCCL has logged of a piece of work, before it gives the result.
+END_OF_LOG = "perfscribe: end of log"
 MESSAGES, OUTPUT, NURSERY = "messages", "output", "nursery"
 
 
@@ -191,7 +194,7 @@ class Channel:
         self._address, self._token, self._rank = address, token, rank
         self._answer = answer
         self._lock = threading.Lock()
-        self._may_leave = threading.Event()
+        self._work: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         threading.Thread(target=self._listen, name="perfscribe launcher", daemon=True).start()
 
     def send(self, message: dict[str, Any]) -> None:
@@ -210,16 +213,19 @@ class Channel:
         output.close()
         sys.stdout, sys.stderr = _text_stream(1), _text_stream(2)  # the old ones may remember positions in a file
 
-    def wait_until_all_are_done(self) -> None:
-        """Wait until the launcher has the results of all ranks, so that none leaves while another still needs it."""
-        self._may_leave.wait()
+    def next_work(self) -> dict[str, Any] | None:
+        """Wait for arguments to run the program with; None: to leave, as no rank needs another any more."""
+        return self._work.get()
 
     def _listen(self) -> None:
         with contextlib.suppress(Exception), self._socket.makefile("rb") as lines:
             for line in lines:
-                asked = json.loads(line).get("ask", "")
-                if asked == "leave":
-                    self._may_leave.set()
+                message = json.loads(line)
+                asked = message.get("ask", "")
+                if asked == "work":
+                    self._work.put(message["arguments"])
+                elif asked == "leave":
+                    self._work.put(None)
                 elif asked == "die":
                     break
                 elif asked in self._answer:

@@ -19,12 +19,14 @@ if TYPE_CHECKING:
     import torch
 
     from perfscribe.parallel.rank import Rank
+    from perfscribe.timing import Timing
 
 HOST_CLOCK, CUDA_EVENTS = "host clock", "CUDA events"
 OPERATIONS = tuple(BUS_FACTORS)
 # Whole numbers up to which each dtype is exact: 2^(bits of the mantissa + 1).
 EXACT_UP_TO = {"fp32": 2**24, "bf16": 2**8, "fp16": 2**11}
 LARGEST_VALUE = 16
+LEAST_CALLS = 5
 # The random values repeat after this many elements, a prime, so that a chunk put in the wrong place shows.
 PERIOD = 1_000_003
 ROOT = 0
@@ -35,6 +37,7 @@ class Message:
     """One collective to time. size_bytes: of the whole array (see counters.traffic). timer: "" for the usual one.
 
     The usual timer is CUDA events for NCCL, the host clock for gloo (which waits on the host).
+    limit_s: timed calls that would last longer, by the warm-up, are fewer, but at least LEAST_CALLS.
     """
 
     operation: str
@@ -43,6 +46,7 @@ class Message:
     warmup: int = 5
     timed: int = 20
     timer: str = ""
+    limit_s: float | None = None
 
     def __post_init__(self) -> None:
         if self.operation not in OPERATIONS:
@@ -107,12 +111,28 @@ def _longest(by_rank: Sequence[Sequence[float]]) -> list[float]:
 
 def run_on_rank(arguments: Mapping[str, Any], rank: Rank) -> list[dict[str, Any]]:
     """The program of a rank: what it has to say of each message."""
-    return [_time(Message(**fields), rank) for fields in arguments["messages"]]
+    said = [_time(Message(**fields), rank) for fields in arguments["messages"]]
+    _free(rank)
+    return said
+
+
+def run_once(arguments: Mapping[str, Any], rank: Rank) -> int:
+    """Exchange a message once, for what the backend says of it; returns how many elements were checked."""
+    checked = Exchange(Message(**arguments["message"]), rank).check()
+    _free(rank)
+    return checked
+
+
+def _free(rank: Rank) -> None:
+    """Give memory back, for other ranks on the same device: torch keeps what it has freed."""
+    import torch
+
+    if rank.device.type == "cuda":
+        torch.cuda.empty_cache()
 
 
 def _time(message: Message, rank: Rank) -> dict[str, Any]:
     from perfscribe.parallel.transport import nccl_version
-    from perfscribe.timing import time_device, time_host
 
     timer = message.timer or (CUDA_EVENTS if rank.backend == "nccl" else HOST_CLOCK)
     if timer == CUDA_EVENTS and rank.backend != "nccl":
@@ -122,21 +142,40 @@ def _time(message: Message, rank: Rank) -> dict[str, Any]:
         checked = exchange.check()
     except RuntimeError as error:
         raise _as_unsupported(error, message, rank) from error
-    counts = {"warmup": message.warmup, "timed": message.timed}
-    if timer == CUDA_EVENTS:
-        timing = time_device(exchange.call, flush_l2=False, prepare=exchange.prepare_on_device, **counts)
-    else:
-        timing = time_host(exchange.call, device=rank.device, prepare=exchange.prepare_on_host, **counts)
+    warmup = _calls(exchange, timer, message.warmup) if message.warmup else None
+    timing = _calls(exchange, timer, _affordable(message, warmup, rank))
     return {
         "samples_ms": timing.samples_ms,
-        "warmup_ms": timing.warmup_ms,
+        "warmup_ms": warmup.samples_ms if warmup else [],
         "timer": timing.timer,
-        "warmup_s": timing.warmup_s,
+        "warmup_s": warmup.timed_s if warmup else 0.0,
         "timed_s": timing.timed_s,
         "message_bytes": exchange.message_bytes,
         "elements_checked": checked,
         "nccl_version": nccl_version() if rank.backend == "nccl" else None,
     }
+
+
+def _calls(exchange: Exchange, timer: str, count: int) -> Timing:
+    from perfscribe.timing import time_device, time_host
+
+    if timer == CUDA_EVENTS:
+        return time_device(exchange.call, warmup=0, timed=count, flush_l2=False, prepare=exchange.prepare_on_device)
+    device = exchange.rank.device
+    return time_host(exchange.call, warmup=0, timed=count, device=device, prepare=exchange.prepare_on_host)
+
+
+def _affordable(message: Message, warmup: Timing | None, rank: Rank) -> int:
+    """How many calls to time: the same number on all ranks, by the slowest one's warm-up."""
+    if message.limit_s is None or warmup is None:
+        return message.timed
+    import torch
+    import torch.distributed as dist
+
+    call_s = torch.tensor([median(warmup.samples_ms) * 1e-3], device=rank.device)
+    dist.all_reduce(call_s, op=dist.ReduceOp.MAX)
+    within = int(message.limit_s / max(call_s.item(), 1e-9))
+    return min(message.timed, max(LEAST_CALLS, within))
 
 
 def _as_unsupported(error: RuntimeError, message: Message, rank: Rank) -> Exception:

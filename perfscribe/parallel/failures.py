@@ -30,6 +30,7 @@ _SILENT_PEER = re.compile(
 _OF_LIBRARIES = re.compile(r"(?:RuntimeError|Dist\w*Error|ConnectionError|BrokenPipeError|ConnectionResetError): ")
 _LAST_WORDS = re.compile(r"watchdog caught collective operation timeout|remote process exited", re.IGNORECASE)
 RAISED, DIED = "raised", "died"
+SHOWN_LINES = 20  # of what a rank had printed
 
 
 class RankError(RuntimeError):
@@ -93,7 +94,7 @@ class Ending:
 
     how: raised (it could still tell) or died. time_s: on the rank's clock
     where it could still tell, else when it was seen. status: failed, oom or unsupported. details: its traceback.
-    last_words: the end of what it printed.
+    last_words: the end of what it printed, of which an error shows less.
     """
 
     rank: int
@@ -134,7 +135,7 @@ def error_of(ending: Ending, world_size: int) -> Exception:
     kind: type[RankError] = RankOutOfMemory if ending.status == "oom" else RankError
     if kind is RankError and ending.is_consequence and ending.speaks_of_silence:
         kind = RankTimeout
-    return _with_notes(kind(text), ending.rank, ending.details, *ending.last_words)
+    return _with_notes(kind(text), ending.rank, ending.details, *ending.last_words[-SHOWN_LINES:])
 
 
 def error_of_launcher(text: str, said: Sequence[str]) -> RankError:

@@ -25,7 +25,8 @@ from typing import Any
 
 from perfscribe.parallel import rank as rank_module
 
-PRELOADED = ("torch", "torch.distributed")
+# The last is what the first optimizer of a process imports: a second on one core, and ranks share cores.
+PRELOADED = ("torch", "torch.distributed", "torch._dynamo")
 
 
 class ForkServer:

@@ -1,4 +1,4 @@
-"""Starts the ranks of a program, collects one result from each, and says which rank failed first where one did.
+"""Starts the ranks of a program, collects results from each, and says which rank failed first where one did.
 
 On one machine a fork server starts the ranks (fork_server.py), or another launcher does: torchrun, mpiexec, srun.
 Everything else is the same: this process holds the store that the ranks meet at, on a port that the kernel chooses, so
@@ -9,6 +9,7 @@ that launches beside each other cannot collide, and which outlives every rank; a
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import socket
 import sys
@@ -22,7 +23,7 @@ from perfscribe.parallel import ranks
 from perfscribe.parallel import transport as transports
 from perfscribe.parallel.channel import LOOPBACK, Hub
 from perfscribe.parallel.starting import DEATH_S, FORK, SPAWN, Job, OtherLauncher, OwnRanks
-from perfscribe.parallel.watching import LAST_WORDS, Watch
+from perfscribe.parallel.watching import KEPT_LINES, Watch
 
 BACKENDS = ("gloo", "nccl")
 LOG_LINES = 20_000
@@ -39,65 +40,117 @@ class Launched:
     output: dict[int, list[str]]
 
 
-def launch(
-    program: str | Callable[..., Any],
-    arguments: Mapping[str, Any],
-    *,
-    world_size: int,
-    timeout_s: float,
-    backend: str = "gloo",
-    device: str = "",
-    transport: str = "default",
-    collective_timeout_s: float | None = None,
-    seed: int = 0,
-    start: str = FORK,
-    launcher: Sequence[str] = (),
-    nccl_log: bool = False,
-) -> Launched:
-    """Run program on world_size ranks at once: a function of arguments and a Rank (see rank.py), or its "module:name".
+def launch(program: str | Callable[..., Any], arguments: Mapping[str, Any], **options: Any) -> Launched:
+    """Run program on several ranks at once, and end them. options: those of a Crew, which says what it raises."""
+    with Crew(program, **options) as crew:
+        results = crew.ask(arguments)
+    return Launched(results, crew.output)
 
-    A function is better than a name: what measures it then imports it, so that an edit of it measures again.
-    device: cuda (the default of nccl) or cpu (of gloo). transport: see transport.py. timeout_s: for the whole launch.
-    collective_timeout_s: after which a collective gives up by itself; by default only timeout_s ends it, and what the
-    ranks' stacks say then tells who hangs. start: fork, or spawn for fresh interpreters, as profilers want them.
-    launcher: the command that starts the ranks in place of this process, such as torchrun(4); the ranks' module is put
-    behind it. nccl_log: let NCCL report its choices (see transport.parse_nccl_log); slows collectives.
+
+class Crew:
+    """Ranks that stay: each ask() runs the program once more, in the same processes and the same process group.
+
+    So starting and joining are paid once for many measurements. Use it as a context, or close() it.
+
+    program: a function of arguments and a Rank (see rank.py), or its "module:name". A function is better than a name:
+    what measures it then imports it, so that an edit of it measures again.
+    device: cuda (the default of nccl) or cpu (of gloo). transport: see transport.py. timeout_s: for each ask(), of
+    which the first takes in starting. collective_timeout_s: after which a collective gives up by itself; by default
+    only timeout_s ends it, and what the ranks' stacks say then tells who hangs. start: fork, or spawn for fresh
+    interpreters, as profilers want them. launcher: the command that starts the ranks in place of this process, such as
+    torchrun(4); the ranks' module is put behind it. nccl_log: let NCCL report its choices (see
+    transport.parse_nccl_log); slows collectives.
 
     ValueError: arguments that cannot be. Unsupported: fewer GPUs than ranks, a backend that torch lacks, or a rank
     raised it. Else the first failure counts and names its rank: RankOutOfMemory (a MemoryError), RankTimeout (a
-    TimeoutError), RankError (it raised, died by a signal or left). When this returns or raises, no rank is left.
+    TimeoutError), RankError (it raised, died by a signal or left). When this has raised, no rank is left.
     """
-    device = device or ("cuda" if backend == "nccl" else "cpu")
-    check(world_size, backend, device, transport, timeout_s, start)
-    with Hub() as hub, _store() as store:
-        order = {
-            "program": program if isinstance(program, str) else _name(program),
-            "arguments": arguments,
-            "world_size": world_size,
-            "backend": backend,
-            "device": device,
-            "transport": transport,
-            "collective_timeout_s": collective_timeout_s or timeout_s + DEATH_S,
-            "seed": seed,
-            "threads": _threads(world_size),
-            "nccl_log": nccl_log,
-            "address": hub.address,
-            "token": hub.token,
-            "store": f"{LOOPBACK}:{store}",
-            "fresh": start == SPAWN,
-            "path": sys.path,
-            "folder": os.getcwd(),
-            "environment": [] if launcher else [_variables(rank, world_size, store) for rank in range(world_size)],
-        }
-        began = time.monotonic()
-        job: Job = OtherLauncher(launcher, order, hub) if launcher else OwnRanks(order, hub, timeout_s)
-        watch = Watch(world_size, timeout_s, hub, job, LOG_LINES if nccl_log else LAST_WORDS, began)
+
+    def __init__(
+        self,
+        program: str | Callable[..., Any],
+        *,
+        world_size: int,
+        timeout_s: float,
+        backend: str = "gloo",
+        device: str = "",
+        transport: str = "default",
+        collective_timeout_s: float | None = None,
+        seed: int = 0,
+        start: str = FORK,
+        launcher: Sequence[str] = (),
+        nccl_log: bool = False,
+    ) -> None:
+        device = device or ("cuda" if backend == "nccl" else "cpu")
+        check(world_size, backend, device, transport, timeout_s, start)
+        self._logs, self._asked = nccl_log, 0
+        self.is_open = False
+        with contextlib.ExitStack() as held:
+            hub, store = held.enter_context(Hub()), held.enter_context(_store())
+            order = {
+                "program": program if isinstance(program, str) else _name(program),
+                "world_size": world_size,
+                "backend": backend,
+                "device": device,
+                "transport": transport,
+                "collective_timeout_s": collective_timeout_s or timeout_s + DEATH_S,
+                "seed": seed,
+                "threads": _threads(world_size),
+                "nccl_log": nccl_log,
+                "address": hub.address,
+                "token": hub.token,
+                "store": f"{LOOPBACK}:{store}",
+                "fresh": start == SPAWN,
+                "path": sys.path,
+                "folder": os.getcwd(),
+                "environment": [] if launcher else [_variables(rank, world_size, store) for rank in range(world_size)],
+            }
+            began = time.monotonic()
+            job: Job = OtherLauncher(launcher, order, hub) if launcher else OwnRanks(order, hub, timeout_s)
+            self._watch = Watch(world_size, timeout_s, hub, job, LOG_LINES if nccl_log else KEPT_LINES, began)
+            held.callback(self._watch.read_the_rest)
+            held.callback(job.end)
+            self._held = held.pop_all()
+        self.is_open = True
+
+    def __enter__(self) -> Crew:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def output(self) -> dict[int, list[str]]:
+        """What each rank has printed, as far as it was kept: with nccl_log all of it, up to the last result."""
+        return {rank: list(state.output) for rank, state in self._watch.states.items() if rank >= 0}
+
+    def ask(self, arguments: Mapping[str, Any], timeout_s: float | None = None) -> list[Any]:
+        """The program's result of each rank, in their order. After an error the crew is closed.
+
+        timeout_s: for this time and those after it; by default as before.
+        """
+        json.dumps(arguments, allow_nan=False)  # ValueError, TypeError: they cannot be sent
+        self._asked += 1
+        self._watch.timeout_s = timeout_s or self._watch.timeout_s
         try:
-            results = watch.results()
-        finally:
-            job.end()
-            watch.read_the_rest()
-    return Launched(results, {rank: list(state.output) for rank, state in watch.states.items() if rank >= 0})
+            self._watch.give(arguments)
+            results = self._watch.results()
+        except BaseException:
+            self.is_open = False
+            self._held.close()
+            raise
+        if self._logs:
+            self._watch.read_log(self._asked)
+        return results
+
+    def close(self) -> None:
+        """Let the ranks leave, and end those that do not."""
+        if self.is_open:
+            self.is_open = False
+            try:
+                self._watch.dismiss()
+            finally:
+                self._held.close()
 
 
 def _name(program: Callable[..., Any]) -> str:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import abc
 import functools
+import sys
 import weakref
 from collections.abc import Sequence
-from typing import Any
+from contextlib import nullcontext
 
 import torch
 import torch.distributed as dist
@@ -15,6 +16,8 @@ from torch.utils.hooks import RemovableHandle
 
 from perfscribe.parallel.averaging import Pending
 from perfscribe.parallel.replicas import DataParallel
+
+_IN_NONE = sys.maxsize  # in place of a group's number: sent after all groups
 
 
 class OverlappingDataParallel(DataParallel, abc.ABC):
@@ -51,41 +54,51 @@ class OverlappingDataParallel(DataParallel, abc.ABC):
         """The groups, in the order in which they are sent."""
 
     def _make_groups(self) -> None:
-        chosen = [p for p, is_in in zip(self._trainable, self._in_groups, strict=True) if is_in]
-        self._groups = self._grouped(chosen)
-        self._group_of = {parameter: i for i, group in enumerate(self._groups) for parameter in group}
+        index_of = {parameter: i for i, parameter in enumerate(self._trainable)}
+        self._groups = self._grouped([p for p, is_in in zip(self._trainable, self._in_groups, strict=True) if is_in])
+        self._indices = [[index_of[parameter] for parameter in group] for group in self._groups]
+        self._group_at = [_IN_NONE] * len(self._trainable)
+        for number, indices in enumerate(self._indices):
+            for i in indices:
+                self._group_at[i] = number
         self._begin()
 
     def _begin(self) -> None:
         """Nothing of a backward has been seen or sent."""
-        self._waiting = [len(group) for group in self._groups]  # gradients that are not ready, by group
-        self._ready: set[nn.Parameter] = set()
+        self._waiting = [len(indices) for indices in self._indices]  # gradients that are not ready, by group
+        self._ready = [False] * len(self._trainable)
         self._sent_groups = 0
-        self._under_way: list[tuple[Pending, list[tuple[nn.Parameter, Tensor]]]] = []
+        self._under_way: list[tuple[Pending, Sequence[int], list[Tensor]]] = []
 
-    def _before_accumulation(self, parameter: nn.Parameter) -> None:
-        """A gradient is about to be added to parameter.grad, which must not be under way then."""
-        group = self._group_of.get(parameter)
-        if group is not None and group < self._sent_groups:
+    def _before_accumulation(self, index: int) -> None:
+        """A gradient is about to be added to that of a parameter, which must not be under way then."""
+        if self._group_at[index] < self._sent_groups:
             self._finish()
 
-    @torch.no_grad()
-    def _after_accumulation(self, parameter: nn.Parameter) -> None:
-        """parameter.grad is complete."""
-        group = self._group_of.get(parameter)
-        if group is None or not self._synchronising or parameter in self._ready:
+    def _after_accumulation(self, index: int) -> None:
+        """The gradient of a parameter is complete. Runs once a parameter on the thread that launches the backward."""
+        group = self._group_at[index]
+        if group == _IN_NONE or not self._synchronising or self._ready[index]:
             return
-        self._ready.add(parameter)
+        self._ready[index] = True
         self._waiting[group] -= 1
-        while self._sent_groups < len(self._groups) and not self._waiting[self._sent_groups]:
-            self._send_next_group()
+        if group == self._sent_groups and not self._waiting[group]:
+            self._send_full_groups()
+
+    def _send_full_groups(self) -> None:
+        # Hooks record nothing but in a backward with create_graph.
+        with torch.no_grad() if torch.is_grad_enabled() else nullcontext():
+            while self._sent_groups < len(self._groups) and not self._waiting[self._sent_groups]:
+                self._send_next_group()
 
     def _send_next_group(self) -> None:
-        group = self._groups[self._sent_groups]
+        indices = self._indices[self._sent_groups]
         self._sent_groups += 1
-        gradients = [self._contribution(parameter) for parameter in group]
-        pending = self.averager.start(gradients, flatten=self._flatten and len(gradients) > 1)
-        self._under_way.append((pending, list(zip(group, gradients, strict=True))))
+        self._send(indices, flatten=self._flatten and len(indices) > 1)
+
+    def _send(self, indices: Sequence[int], *, flatten: bool = False) -> None:
+        gradients = [self._contribution(self._trainable[i]) for i in indices]
+        self._under_way.append((self.averager.start(gradients, flatten=flatten), indices, gradients))
 
     @torch.no_grad()
     def _finish(self) -> bool:
@@ -93,23 +106,19 @@ class OverlappingDataParallel(DataParallel, abc.ABC):
             while self._sent_groups < len(self._groups):
                 self._send_next_group()
             used = self._agree()
-            is_used = dict(zip(self._trainable, used, strict=True))
-            self._send_alone([p for p in self._trainable if is_used[p] and p not in self._group_of])
-            for pending, entries in self._under_way:
+            for i, group in enumerate(self._group_at):
+                if group == _IN_NONE and used[i]:
+                    self._send([i])
+            for pending, indices, gradients in self._under_way:
                 pending.wait(self.averager.around)
-                for parameter, gradient in entries:
+                for i, gradient in zip(indices, gradients, strict=True):
                     # Where no rank used it these are the zeros sent for it, and its gradient stays None.
-                    if is_used[parameter] and parameter.grad is None:
-                        parameter.grad = gradient
+                    if used[i] and self._trainable[i].grad is None:
+                        self._trainable[i].grad = gradient
         finally:
             self._begin()
         self._learn(used)
         return any(used)
-
-    def _send_alone(self, parameters: Sequence[nn.Parameter]) -> None:
-        for parameter in parameters:
-            gradient = self._contribution(parameter)
-            self._under_way.append((self.averager.start([gradient]), [(parameter, gradient)]))
 
     def _learn(self, used: Sequence[bool]) -> None:
         """Keep in the groups what some rank has used so far; all ranks know the same."""
@@ -126,20 +135,20 @@ def _watch(wrapper: weakref.ref[OverlappingDataParallel], parameters: Sequence[n
     handles = []
     for index, parameter in enumerate(parameters):
         handles.append(parameter.register_hook(functools.partial(_before, wrapper, index)))
-        handles.append(parameter.register_post_accumulate_grad_hook(functools.partial(_after, wrapper)))
+        handles.append(parameter.register_post_accumulate_grad_hook(functools.partial(_after, wrapper, index)))
     return handles
 
 
 def _before(wrapper: weakref.ref[OverlappingDataParallel], index: int, _: Tensor) -> None:
     found = wrapper()
     if found is not None:
-        found._before_accumulation(found._trainable[index])
+        found._before_accumulation(index)
 
 
-def _after(wrapper: weakref.ref[OverlappingDataParallel], parameter: Any) -> None:
+def _after(wrapper: weakref.ref[OverlappingDataParallel], index: int, _: Tensor) -> None:
     found = wrapper()
     if found is not None:
-        found._after_accumulation(parameter)
+        found._after_accumulation(index)
 
 
 def _remove(handles: Sequence[RemovableHandle]) -> None:

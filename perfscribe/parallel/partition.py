@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+# Parameters of each rank that are updated at once, and then sent while the next ones are: enough for an update to last
+# longer than starting it, and little beside a model's parameters, as the last piece is sent after all updates.
+PIECE_BYTES = 256 * 2**20
+
 
 def partition(numels: Sequence[int], loads: list[int]) -> list[int]:
     """The rank that each parameter goes to, in the order given; adds the elements to loads, one entry a rank.

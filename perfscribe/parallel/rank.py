@@ -13,6 +13,7 @@ import json
 import os
 import platform
 import random
+import re
 import resource
 import signal
 import sys
@@ -26,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from perfscribe.cells import Unsupported
 from perfscribe.parallel import ranks, transport
-from perfscribe.parallel.channel import Channel
+from perfscribe.parallel.channel import END_OF_LOG, Channel
 
 if TYPE_CHECKING:
     import torch
@@ -34,6 +35,10 @@ if TYPE_CHECKING:
 # The order, as JSON, of a rank that is a fresh interpreter; the process that it is to end with, where ours started it.
 ORDER_VARIABLE, PARENT_VARIABLE = "PERFSCRIBE_LAUNCH", "PERFSCRIBE_PARENT"
 STACK_FRAMES = 30
+# Before torch ends a rank whose collective has timed out, it writes a trace into a file and waits a minute for that.
+NCCL_WATCHDOG = {"TORCH_NCCL_DUMP_ON_TIMEOUT": "0", "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "250"}
+# How NCCL's errors end where its own buffers found no memory on the GPU.
+_NCCL_OUT_OF_MEMORY = re.compile(r"Cuda failure (?:2 )?'out of memory'")
 
 
 @dataclass(frozen=True)
@@ -49,7 +54,7 @@ class Rank:
 
 
 def main(order: Mapping[str, Any], parent: int) -> None:
-    """Run one rank to its end, in the environment that its launcher made for it.
+    """Join the others and run the program until told to leave, in the environment that the launcher made for this rank.
 
     parent: the process that it is to end with, 0 where its launcher is another program. Ends this process: exit status
     0 where it gave a result, 1 where it told of an error.
@@ -63,21 +68,29 @@ def main(order: Mapping[str, Any], parent: int) -> None:
     try:
         if place is None:
             raise trouble or ValueError("no place")
-        result = _run(order, place)
-        channel.send({"result": result})
+        me = _join(order, place)
+        while (arguments := channel.next_work()) is not None:
+            channel.send({"result": _run(order, arguments, me)})
     except BaseException as error:
         channel.send({"error": _as_message(error)})
         _leave(1)
-    channel.wait_until_all_are_done()
     _leave(0)
 
 
 def _leave(code: int) -> None:
     """End at once: what a failed or finished rank's libraries would do at exit may wait for ranks that are gone."""
+    _flush()
+    os._exit(code)
+
+
+def _flush() -> None:
+    """Write out what was printed, by C libraries too: into a pipe or socket these print in blocks, NCCL its log."""
+    import ctypes
+
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
-    os._exit(code)
+    ctypes.CDLL(None).fflush(None)
 
 
 def die_with(parent: int) -> None:
@@ -111,10 +124,12 @@ def _find_place(order: Mapping[str, Any]) -> tuple[ranks.Place | None, Exception
     return place, None
 
 
-def _run(order: Mapping[str, Any], place: ranks.Place) -> Any:
-    """The program's result."""
+def _join(order: Mapping[str, Any], place: ranks.Place) -> Rank:
+    """Join the process group."""
     _share_memory_limit(place)
     transport.set_switches(os.environ, order["backend"], order["transport"], order["nccl_log"])
+    for name, value in NCCL_WATCHDOG.items():
+        os.environ.setdefault(name, value)
     import torch
     import torch.distributed as dist
 
@@ -134,10 +149,19 @@ def _run(order: Mapping[str, Any], place: ranks.Place) -> Any:
         timeout=limit,
         device_id=device if order["backend"] == "nccl" else None,
     )
-    me = Rank(place, device, order["backend"], order["transport"], order["seed"], order["threads"])
-    result = _program(order["program"])(order["arguments"], me)
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    return Rank(place, device, order["backend"], order["transport"], order["seed"], order["threads"])
+
+
+def _run(order: Mapping[str, Any], arguments: Mapping[str, Any], me: Rank) -> Any:
+    """The program's result."""
+    import torch
+
+    result = _program(order["program"])(arguments, me)
+    if me.device.type == "cuda":
+        torch.cuda.synchronize(me.device)
+    if order["nccl_log"]:
+        _flush()
+        print(END_OF_LOG, flush=True)
     return result
 
 
@@ -169,7 +193,8 @@ def _as_message(error: BaseException) -> dict[str, Any]:
     from perfscribe.memory import is_oom
 
     first_line = (str(error).strip().splitlines() or [""])[0][:300]
-    status = "unsupported" if isinstance(error, Unsupported) else "oom" if is_oom(error) else "failed"
+    out_of_memory = is_oom(error) or (isinstance(error, RuntimeError) and _NCCL_OUT_OF_MEMORY.search(str(error)))
+    status = "unsupported" if isinstance(error, Unsupported) else "oom" if out_of_memory else "failed"
     text = first_line if status == "unsupported" else f"{type(error).__name__}: {first_line}".rstrip(": ")
     if isinstance(error, SystemExit):
         text = f"left with exit code {error.code}"

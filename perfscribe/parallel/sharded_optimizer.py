@@ -8,19 +8,30 @@ whole parameters are handed out, not equal pieces of the flattened model).
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from perfscribe.parallel.broadcasting import broadcast_all
-from perfscribe.parallel.partition import partition
-from perfscribe.parallel.process_group import require_group
+from perfscribe.parallel.broadcasting import begin_broadcasts
+from perfscribe.parallel.bucket_model import fill_buckets
+from perfscribe.parallel.partition import PIECE_BYTES, partition
+from perfscribe.parallel.process_group import backends, require_group
 from perfscribe.parallel.state_gathering import gather_states
 
 NOT_SETTINGS = ("params", "param_names")  # of a parameter group: the rest are hyperparameters
+# torch's optimizers whose step may be taken in pieces: it changes no setting, and each parameter's update looks at no
+# other parameter.
+IN_PIECES = frozenset(
+    getattr(torch.optim, name)
+    for name in ("Adam", "AdamW", "SGD", "NAdam", "RAdam", "Adamax", "Adagrad", "Adadelta", "RMSprop", "Adafactor")
+)
+
+Observer = Callable[[str], AbstractContextManager[object]]
 
 
 class ShardedOptimizer(torch.optim.Optimizer):
@@ -31,9 +42,13 @@ class ShardedOptimizer(torch.optim.Optimizer):
     rank with all of its gradient, parameters stay those of the plain optimizer to the last bit. Gradients must be
     averages already, equal on all ranks, None included.
 
-    step() is a collective: the updated parameters go round by broadcast, in place, with no buffer that stays (NCCL:
-    one group call for all; gloo: flat chunks). A parameter that does not require a gradient is neither updated nor
-    sent. param_groups holds all parameters and is what schedulers change; state holds this rank's part.
+    step() is a collective: the updated parameters go round by broadcast, in place, with no buffer that stays. gloo:
+    flat chunks after the update. NCCL, with torch's own optimizers: pieces of each rank's part, one group call a piece,
+    which travels while the next one is updated; so temporaries of the update are those of a piece. A parameter that
+    neither requires a gradient nor has one is not sent. param_groups holds all parameters and is what schedulers
+    change; state holds this rank's part.
+
+    around(name) is entered around "update" and "exchange" of each piece: an experiment puts a timer or a mark there.
 
     RuntimeError: no process group. ValueError: LBFGS, which couples all parameters, or what torch's optimizers refuse.
     """
@@ -45,6 +60,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         self._loads = [0] * dist.get_world_size(self._group)
         self._owners: dict[Tensor, int] = {}
         self._inner: torch.optim.Optimizer | None = None
+        self.around: Observer = _nothing_around
         super().__init__(params, dict(kwargs))
         self._hand_out([parameter for group in self.param_groups for parameter in group["params"]])
         self._inner = optimizer_cls([self._own_part(group) for group in self.param_groups], **kwargs)
@@ -82,9 +98,17 @@ class ShardedOptimizer(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         _copy_settings(self.param_groups, self._inner.param_groups)
-        self._inner.step(**kwargs)
+        in_pieces = self._goes_in_pieces()
+        ends = []
+        for piece in self._pieces(PIECE_BYTES if in_pieces else None):
+            with self.around("update"):
+                self._update({parameter for parameter, _ in piece} if in_pieces else None, kwargs)
+            with self.around("exchange"):
+                ends.append(begin_broadcasts(piece, self._group))
+        with self.around("exchange"):
+            for end in ends:
+                end()
         _copy_settings(self._inner.param_groups, self.param_groups)  # some optimizers change their own settings
-        broadcast_all([(p, owner) for p, owner in self._owners.items() if p.requires_grad], self._group)
         return loss
 
     def state_dict(self) -> dict[str, Any]:
@@ -110,6 +134,41 @@ class ShardedOptimizer(torch.optim.Optimizer):
         for group, saved_group in zip(self.param_groups, saved, strict=True):
             group.update(copy.deepcopy(_settings(saved_group)))
         self.state = self._inner.state
+
+    def _pieces(self, capacity_bytes: int | None) -> list[list[tuple[Tensor, int]]]:
+        """What the step may change, with the owners, a part of each rank's at a time; the same on all ranks."""
+        owned: list[list[Tensor]] = [[] for _ in self._loads]
+        for parameter, owner in self._owners.items():
+            if parameter.requires_grad or parameter.grad is not None:
+                owned[owner].append(parameter)
+        parts = [fill_buckets([parameter.nbytes for parameter in mine], capacity_bytes) for mine in owned]
+        pieces = [
+            [(owned[owner][i], owner) for owner, part in enumerate(piece) for i in part or ()]
+            for piece in itertools.zip_longest(*parts)
+        ]
+        return pieces or [[]]  # the inner optimizer takes its step also where there is nothing to train
+
+    def _goes_in_pieces(self) -> bool:
+        """Whether what is sent travels by itself meanwhile, and the optimizer allows it."""
+        served = backends(self._group)
+        by_itself = all(served.get(parameter.device.type) == "nccl" for parameter in self._owners)
+        return by_itself and type(self._inner) in IN_PIECES
+
+    def _update(self, piece: set[Tensor] | None, kwargs: Mapping[str, Any]) -> None:
+        """The inner optimizer's step, with those of its parameters that are in the piece; None: with all."""
+        assert self._inner is not None
+        if piece is None:
+            self._inner.step(**kwargs)
+            return
+        groups = self._inner.param_groups
+        whole = [group["params"] for group in groups]
+        try:
+            for group in groups:
+                group["params"] = [parameter for parameter in group["params"] if parameter in piece]
+            self._inner.step(**kwargs)
+        finally:
+            for group, parameters in zip(groups, whole, strict=True):
+                group["params"] = parameters
 
     def _hand_out(self, parameters: Sequence[Tensor]) -> None:
         """Give each parameter an owner; the trainable ones first, so that frozen ones do not unbalance them."""
@@ -140,6 +199,10 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
 def _settings(group: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in group.items() if name not in NOT_SETTINGS}
+
+
+def _nothing_around(_: str) -> AbstractContextManager[object]:
+    return nullcontext()
 
 
 def _copy_settings(of: Sequence[Mapping[str, Any]], to: Sequence[dict[str, Any]]) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from perfscribe.parallel import failures
-from perfscribe.parallel.channel import Event, Hub
+from perfscribe.parallel.channel import END_OF_LOG, Event, Hub
 from perfscribe.parallel.failures import DIED, RAISED, Ending, Frame, Stack
 from perfscribe.parallel.starting import EXIT_S, Job, exit_text
 
@@ -19,6 +19,7 @@ EXPLANATION_S = 5.0
 ANSWER_S = 3.0
 LAST_EVENTS_S = 1.0
 LOOK_S = 0.5
+KEPT_LINES = 500  # of what each rank prints: a crash of CUDA prints stacks behind the line that explains it
 LAST_WORDS = 20
 NCCL_LINE = " NCCL INFO "  # read by the program, not by people
 
@@ -29,6 +30,7 @@ class _State:
 
     output: deque[str]
     started: bool = False
+    logs: int = 0  # ends of logs seen in its output
     closed: bool = False
     has_result: bool = False
     result: Any = None
@@ -44,29 +46,52 @@ class _State:
 
 @dataclass
 class Watch:
-    """One launch as its launcher sees it. kept_lines: of each rank's output."""
+    """One launch as its launcher sees it. timeout_s: for each result. kept_lines: of each rank's output."""
 
     world_size: int
     timeout_s: float
     hub: Hub
     job: Job
-    kept_lines: int = LAST_WORDS
+    kept_lines: int = KEPT_LINES
     began: float = field(default_factory=time.monotonic)
     first_ending: float = 0.0
     events: deque[Event] = field(default_factory=deque)
+    work: dict[str, Any] | None = None  # what ranks are to do once they have come
 
     def __post_init__(self) -> None:
         self.states = {rank: _State(deque(maxlen=self.kept_lines)) for rank in range(self.world_size)}
+
+    def give(self, arguments: Mapping[str, Any]) -> None:
+        """Let all ranks run the program with these arguments; those that are not there yet, as they come."""
+        self._read(0.0)
+        if self.work is not None:  # the first time takes in starting
+            self.began = time.monotonic()
+        self.work = {"ask": "work", "arguments": arguments}
+        for rank in range(self.world_size):
+            state = self.states[rank]
+            state.has_result, state.result, state.stack = False, None, None
+            if state.closed:  # it has ended since its last result
+                self._note_death(rank)
+            elif state.started:
+                self.hub.send(rank, self.work)
 
     def results(self) -> list[Any]:
         """The result of each rank; raises what failures.py makes of the first failure."""
         while not all(self.states[rank].has_result for rank in range(self.world_size)):
             self._raise_failure()
             self._read(self._patience_s())
+        return [self.states[rank].result for rank in range(self.world_size)]
+
+    def read_log(self, count: int) -> None:
+        """Take in what ranks had logged before they gave their count-th result."""
+        states = [self.states[rank] for rank in range(self.world_size)]
+        self._read_until(LAST_EVENTS_S, lambda: all(state.logs >= count for state in states))
+
+    def dismiss(self) -> None:
+        """Let all ranks leave, and wait a while for it."""
         for rank in range(self.world_size):
             self.hub.send(rank, {"ask": "leave"})
         self._read_until(EXIT_S, lambda: all(self.states[rank].closed for rank in range(self.world_size)))
-        return [self.states[rank].result for rank in range(self.world_size)]
 
     def read_the_rest(self) -> None:
         """Take in what the ranks had still printed, once they are gone; what else they say does not count any more."""
@@ -98,7 +123,9 @@ class Watch:
 
     def _note(self, event: Event) -> None:
         state = self.states.setdefault(event.rank, _State(deque(maxlen=self.kept_lines)))
-        if event.kind == "output":
+        if event.kind == "output" and event.data == END_OF_LOG:
+            state.logs += 1
+        elif event.kind == "output":
             state.output.append(event.data)
             if NCCL_LINE not in event.data:
                 print(f"[rank {event.rank}] {event.data}" if event.rank >= 0 else event.data, file=sys.stderr)
@@ -115,10 +142,12 @@ class Watch:
     def _note_message(self, rank: int, state: _State, said: Any) -> None:
         if "hello" in said:
             state.started = True
+            if self.work is not None:
+                self.hub.send(rank, self.work)
         elif "result" in said:
             state.has_result, state.result = True, said["result"]
         elif "error" in said:
-            state.ending = Ending(rank, RAISED, **said["error"], last_words=tuple(state.output)[-LAST_WORDS:])
+            state.ending = Ending(rank, RAISED, **said["error"], last_words=tuple(state.output))
         elif "stack" in said:
             frames = [Frame(*place) for place in said["stack"]["frames"]]
             state.stack = Stack(frames, said["stack"]["collectives"])
@@ -133,8 +162,7 @@ class Watch:
             self._read_until(EXIT_S, lambda: state.exit_code is not None)
         if state.is_silent:  # nothing was noted meanwhile
             text = exit_text(state.exit_code) if self.job.tells_exits else "died"
-            last_words = tuple(state.output)[-LAST_WORDS:]
-            state.ending = Ending(rank, DIED, text, state.gone_s, last_words=last_words)
+            state.ending = Ending(rank, DIED, text, state.gone_s, last_words=tuple(state.output))
 
     # --- judging
 

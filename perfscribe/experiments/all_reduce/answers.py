@@ -1,0 +1,82 @@
+"""What else all_reduce measured, in sentences."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from perfscribe.experiments.all_reduce.columns import SOURCES
+from perfscribe.findings import CannotTell, need
+from perfscribe.statistics import format_figure
+
+PUBLISHED = "busbw_"
+OWN = "busbw_gb_per_s"
+
+
+def numbers(rows: pd.DataFrame, *names: str) -> pd.DataFrame:
+    """The rows in which all of these columns are figures."""
+    if rows.empty:
+        return rows
+    kept = rows[[all(isinstance(row[name], (int, float)) for name in names) for _, row in rows.iterrows()]]
+    return kept.astype(dict.fromkeys(names, float))
+
+
+def lines(rows: pd.DataFrame) -> str:
+    """Latency, bandwidth, half-bandwidth size and the largest residual of each line of an all-reduce."""
+    fitted = numbers(rows[rows["operation"] == "all_reduce"], "bandwidth_gb_per_s", "half_bandwidth_mib")
+    parts = [
+        f"{row['backend']} with {row['world_size']} processes, {row['transport']}: "
+        f"{format_figure(row['latency_us'])} us and {format_figure(row['bus_gb_per_s'])} GB/s bus, half of it from "
+        f"{format_figure(row['half_bandwidth_mib'])} MiB on, "
+        f"residuals up to {abs(row['worst_residual_percent']):.0f} % over {row['points']} sizes"
+        for _, row in need(fitted, 1, "all-reduces with three sizes").iterrows()
+    ]
+    far = int((fitted["worst_residual_percent"].astype(float).abs() > 20).sum())
+    model = "Residuals above 20 % mean that one latency and one bandwidth do not describe all sizes: "
+    model += f"so it is for {far} of {len(fitted)} of these lines."
+    return f"Latency and bandwidth of an all-reduce: {'; '.join(parts)}. {model}"
+
+
+def operations(rows: pd.DataFrame) -> str:
+    """The best bus bandwidth of each operation."""
+    known = need(numbers(rows, OWN), 1, "collectives")
+    parts = []
+    for (backend, world_size), group in known.groupby(["backend", "world_size"], sort=False):
+        best = group.loc[group.groupby("operation", sort=False)[OWN].idxmax()]
+        said = [f"{row['operation']} {format_figure(row[OWN])} ({row['message']})" for _, row in best.iterrows()]
+        parts.append(f"{backend} with {world_size} processes: {', '.join(said)}")
+    return f"Highest bus bandwidth in GB/s, and the message that reached it: {'; '.join(parts)}."
+
+
+def transports(rows: pd.DataFrame) -> str:
+    """Each transport at the largest size and the fewest processes that all have, against the fastest."""
+    known = need(numbers(rows, OWN, "time_ms"), 1, "all-reduces")
+    world_size = known["world_size"].min()
+    few = known[known["world_size"] == world_size]
+    shared = set.intersection(*(set(group["size_bytes"]) for _, group in few.groupby(["backend", "transport"])))
+    if not shared:
+        raise CannotTell("no size was sent over every transport")
+    shown = few[few["size_bytes"] == max(shared)].sort_values(OWN, ascending=False)
+    fastest = shown.iloc[0]
+    parts = [
+        f"{row['backend']} over {row['transport']} {format_figure(row[OWN])} GB/s bus"
+        + ("" if name == fastest.name else f" ({format_figure(row['time_ms'] / fastest['time_ms'])} times as long)")
+        for name, row in shown.iterrows()
+    ]
+    alone = " Only one transport was measured here." if len(shown) == 1 else ""
+    return f"{fastest['message']} between {world_size} processes: {'; '.join(parts)}.{alone}"
+
+
+def published(rows: pd.DataFrame) -> str:
+    """Our bus bandwidth over the published ones, by backend and source."""
+    parts = []
+    for name in (name for name in rows.columns if name.removeprefix(PUBLISHED) in SOURCES):
+        for backend, group in numbers(rows, OWN, name).groupby("backend", sort=False):
+            ratios = group[OWN] / group[name]
+            spread = f"{format_figure(ratios.min())} to {format_figure(ratios.max())}"
+            parts.append(
+                f"{spread} times that of {SOURCES[name.removeprefix(PUBLISHED)]} ({backend}, {len(ratios)} cells)"
+            )
+    if not parts:
+        raise CannotTell("nothing is published for what was measured")
+    why = "gloo depends on the host's processors; with NCCL the link decides; means are raised by single slow calls"
+    return f"Bus bandwidth here is {'; '.join(parts)}. Why published figures disagree: {why}."

@@ -1,0 +1,185 @@
+"""The four findings of a published write-up, each held against what was measured here and against write-up 002.
+
+Where a claim is about NCCL and no GPU is here, write-up 002's figures decide, and the sentence says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import pandas as pd
+
+from perfscribe.findings import CannotTell
+from perfscribe.references import Reference
+from perfscribe.statistics import fit_power, format_figure
+
+SOURCE = "cs336-writeup-002"
+HERE, THERE = "Here, by the host clock", "In write-up 002"
+BACKENDS = ("gloo", "nccl")
+CLEARLY = 2.0  # "significantly faster": the median of the ratios is at least this
+ROUGHLY = 0.15  # "roughly linearly": each exponent is within this of 1
+LEAST_SIZES = 3
+
+
+@dataclass(frozen=True)
+class Times:
+    """Rows backend, world_size, size_bytes, message, time_ms (by the host clock). where: begins the sentence."""
+
+    rows: pd.DataFrame
+    where: str
+
+    def of(self, backend: str) -> pd.DataFrame:
+        """The backend's rows."""
+        return self.rows[self.rows["backend"] == backend]
+
+    @property
+    def has_both(self) -> bool:
+        """Whether both backends were timed."""
+        return all(not self.of(backend).empty for backend in BACKENDS)
+
+
+def measured(table: pd.DataFrame) -> Times:
+    """What a table of this experiment says."""
+    names = {name: name for name in ("backend", "world_size", "size_bytes", "message")}
+    names["host_ms"] = "time_ms"
+    rows = pd.DataFrame(columns=list(names.values())) if table.empty else table[list(names)].rename(columns=names)
+    return Times(rows.reset_index(drop=True), HERE)
+
+
+def published(known: Iterable[Reference]) -> Times:
+    """The longest time of any rank in write-up 002, whose MB is not defined."""
+    rows = [
+        {
+            "backend": ref.factors["backend"],
+            "world_size": ref.factors["world_size"],
+            "size_bytes": float(ref.factors["size_mb"]) * 2**20,
+            "message": f"{ref.factors['size_mb']} MB",
+            "time_ms": ref.value,
+        }
+        for ref in known
+        if ref.source == SOURCE and ref.metric == "time_ms"
+    ]
+    place = ["backend", "world_size", "size_bytes", "message"]
+    return Times(pd.DataFrame(rows).groupby(place, as_index=False, sort=False)["time_ms"].max(), THERE)
+
+
+Judge = Callable[[Times], tuple[str, bool | None]]
+
+
+def _answer(claim: str, rule: str, here: Times, there: Times, judge: Judge) -> tuple[str, str]:
+    """The claim, what both say of it, and the verdict of the one that can tell. rule: when the claim holds."""
+    if here.rows.empty:
+        raise CannotTell("No all-reduce was measured")
+    said, verdicts = [], []
+    for times in (here, there):
+        try:
+            text, holds = judge(times)
+        except CannotTell as reason:
+            text, holds = str(reason), None
+        said.append(f"{times.where}: {text}.")
+        verdicts.append(holds)
+    decides = verdicts[0] if here.has_both or verdicts[0] is False else verdicts[1]
+    if not here.has_both and verdicts[0] is not False:
+        said.append("As NCCL was not measured here, what write-up 002 printed decides.")
+    verdict = "cannot tell" if decides is None else "confirmed" if decides else "contradicted"
+    return " ".join([f"Write-up 004 says: “{claim}”, {rule}.", *said]), verdict
+
+
+def backends(table: pd.DataFrame, there: Times) -> tuple[str, str]:
+    """NCCL against gloo at the same size and number of processes."""
+
+    def judge(times: Times) -> tuple[str, bool]:
+        wide = _pairs(times)
+        ratios = wide["gloo"] / wide["nccl"]
+        text = (
+            f"gloo takes {format_figure(ratios.min())} to {format_figure(ratios.max())} times as long as NCCL, "
+            f"{format_figure(ratios.median())} in the median of {len(ratios)} pairs"
+        )
+        return text, bool(ratios.min() > 1 and ratios.median() >= CLEARLY)
+
+    rule = f"which is to mean everywhere, and by {CLEARLY:g} times in the median"
+    return _answer("NCCL+CUDA is significantly faster than Gloo+CPU", rule, measured(table), there, judge)
+
+
+def _pairs(times: Times) -> pd.DataFrame:
+    """Times by backend where both have one."""
+    place = ["world_size", "size_bytes", "message"]
+    wide = times.rows.pivot_table(index=place, columns="backend", values="time_ms", sort=False, aggfunc="first")
+    if not set(BACKENDS) <= set(wide.columns) or wide.dropna(subset=list(BACKENDS)).empty:
+        raise CannotTell("no size was timed with both backends")
+    return wide.dropna(subset=list(BACKENDS)).astype(float)
+
+
+def sizes(table: pd.DataFrame, there: Times) -> tuple[str, str]:
+    """The exponent of the size, of each backend and number of processes."""
+
+    def judge(times: Times) -> tuple[str, bool]:
+        parts, exponents = [], []
+        for (backend, world_size), group in times.rows.groupby(["backend", "world_size"], sort=False):
+            fit = fit_power(*(group[name].astype(float).tolist() for name in ("size_bytes", "time_ms")))
+            if fit is not None:
+                exponents.append(fit.exponent)
+                parts.append(f"{fit.exponent:.2f} ({backend}, {world_size} processes)")
+        if not parts:
+            raise CannotTell(f"fewer than {LEAST_SIZES} sizes")
+        text = f"time grows as the size to the power of {', '.join(parts)}"
+        return text, all(abs(exponent - 1) <= ROUGHLY for exponent in exponents)
+
+    claim = "Duration scales roughly linearly with data size (both backends)"
+    rule = f"which is to mean as its power of 1, within {ROUGHLY:g}"
+    return _answer(claim, rule, measured(table), there, judge)
+
+
+def processes(table: pd.DataFrame, there: Times) -> tuple[str, str]:
+    """The most processes against the fewest, at the same size."""
+
+    def judge(times: Times) -> tuple[str, bool]:
+        parts, hold = [], []
+        for backend, group in times.rows.groupby("backend", sort=False):
+            grown = _growth(group)
+            if grown is None:
+                continue
+            few, many, ratios = grown
+            moved = (2 * (many - 1) / many) / (2 * (few - 1) / few)
+            parts.append(
+                f"{backend} takes {format_figure(ratios.min())} to {format_figure(ratios.max())} times as long with "
+                f"{many} processes as with {few} (each sends {format_figure(moved)} times as much)"
+            )
+            hold.append(bool(ratios.min() > 1 and ratios.max() < many / few))
+        if not parts:
+            raise CannotTell("no backend was timed with two numbers of processes")
+        return "; ".join(parts), all(hold)
+
+    rule = "which is to mean at every size, and by less than the processes grow"
+    return _answer("More processes increases duration, but modestly", rule, measured(table), there, judge)
+
+
+def _growth(group: pd.DataFrame) -> tuple[int, int, pd.Series] | None:
+    """The fewest and the most processes with sizes in common, and the ratios of these; None with one number alone."""
+    wide = group.pivot_table(index="size_bytes", columns="world_size", values="time_ms", sort=True, aggfunc="first")
+    counts = sorted(int(number) for number in wide.columns)
+    for many in reversed(counts[1:]):
+        both = wide[[counts[0], many]].dropna()
+        if not both.empty:
+            return counts[0], many, (both[many] / both[counts[0]]).astype(float)
+    return None
+
+
+def overhead(table: pd.DataFrame, there: Times) -> tuple[str, str]:
+    """The smallest message that both backends sent."""
+
+    def judge(times: Times) -> tuple[str, bool | None]:
+        wide = _pairs(times).reset_index()
+        least = wide[wide["size_bytes"] == wide["size_bytes"].min()]
+        parts = [
+            f"NCCL {format_figure(row['nccl'])} ms and gloo {format_figure(row['gloo'])} ms with {row['world_size']} "
+            "processes"
+            for _, row in least.iterrows()
+        ]
+        higher = least["nccl"] > least["gloo"]
+        holds = True if higher.all() else None if higher.any() else False
+        return f"{least['message'].iloc[0]} takes {'; '.join(parts)}", holds
+
+    rule = "which is to mean a longer time for the smallest message that both sent"
+    return _answer("NCCL has higher fixed overhead for small messages", rule, measured(table), there, judge)

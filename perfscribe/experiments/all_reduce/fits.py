@@ -1,0 +1,98 @@
+"""Latency and bandwidth of each way to communicate, by least squares of relative errors over its sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from perfscribe import tables as t
+from perfscribe.counters.traffic import GB, bus_factor
+from perfscribe.records import Record
+from perfscribe.statistics import LatencyBandwidthFit, fit_latency_bandwidth
+
+WAY = ("operation", "backend", "device", "transport", "world_size", "megabyte")
+LEAST_SIZES = 3
+
+
+@dataclass(frozen=True)
+class Line:
+    """t = latency + bytes / bandwidth."""
+
+    fit: LatencyBandwidthFit
+
+    def time_ms(self, message_bytes: float) -> float:
+        """The fitted time."""
+        return 1e3 * (self.fit.alpha_s + self.fit.beta_s_per_byte * message_bytes)
+
+
+def key_of(record: Record) -> tuple[Any, ...]:
+    """What the sizes of one line have in common."""
+    return tuple(record.factors[name] for name in WAY)
+
+
+def groups(records: Iterable[Record]) -> dict[tuple[Any, ...], list[Record]]:
+    """Records by line, in their order."""
+    found: dict[tuple[Any, ...], list[Record]] = {}
+    for record in records:
+        found.setdefault(key_of(record), []).append(record)
+    return found
+
+
+def lines(records: Iterable[Record]) -> dict[tuple[Any, ...], Line]:
+    """The line of each way that has enough sizes."""
+    return {key: line for key, group in groups(records).items() if (line := _line(group)) is not None}
+
+
+def line_of(record: Record, known: Mapping[tuple[Any, ...], Line]) -> Line | None:
+    """The line that a record belongs to."""
+    return known.get(key_of(record))
+
+
+def _line(group: Sequence[Record]) -> Line | None:
+    ok = [record for record in group if record.ok]
+    sizes = [float(record.values["message_bytes"]) for record in ok]
+    if len(set(sizes)) < LEAST_SIZES:
+        return None
+    fit = fit_latency_bandwidth(sizes, [t.summary(record, "time_ms").median * 1e-3 for record in ok])
+    return None if fit is None else Line(fit)
+
+
+def rows(records: Iterable[Record]) -> list[Record]:
+    """A record a way: its fit as values; where there is none, the status that keeps it from one."""
+    return [_row(group) for group in groups(records).values()]
+
+
+def _row(group: Sequence[Record]) -> Record:
+    first = group[0]
+    factors = {name: first.factors[name] for name in WAY}
+    line = _line(group)
+    ended = [record for record in group if not record.ok]
+    if line is None:
+        worst = ended[0] if ended else None
+        status = worst.status if worst else "not_run"
+        reason = worst.reason if worst else f"fewer than {LEAST_SIZES} sizes were measured"
+        return replace(first, factors=factors, status=status, reason=reason, samples={}, values={}, series={})
+    good = next(record for record in group if record.ok)
+    flags = sorted({flag for record in group if record.ok for flag in record.flags})
+    kept = {name: good.values[name] for name in ("connections", "links") if name in good.values}
+    return replace(good, factors=factors, samples={}, series={}, flags=flags, values=kept | _values(line, factors))
+
+
+def _values(line: Line, factors: Mapping[str, Any]) -> dict[str, Any]:
+    fit = line.fit
+    worst = max(fit.residuals, key=abs)
+    values: dict[str, Any] = {
+        "latency_us": 1e6 * fit.alpha_s,
+        "points": fit.points,
+        "worst_residual_percent": 100 * worst,
+        "bandwidth_gb_per_s": "none: no growth with size",
+        "bus_gb_per_s": "none: no growth with size",
+        "half_bandwidth_bytes": "none: no growth with size",
+    }
+    if fit.beta_s_per_byte > 0:
+        bandwidth = 1 / fit.beta_s_per_byte / GB
+        values["bandwidth_gb_per_s"] = bandwidth
+        values["bus_gb_per_s"] = bandwidth * bus_factor(factors["operation"], factors["world_size"])
+        values["half_bandwidth_bytes"] = fit.half_bandwidth_bytes
+    return values

@@ -1,0 +1,119 @@
+"""naive_ddp to ddp_bucketed_benchmarking of CS336 assignment 2: training steps of one model on several ranks.
+
+A cell is a model, a backend and a number of ranks; all implementations take turns within its one launch, each with its
+communication and without, so that what is compared is of the same minutes, devices and parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from perfscribe import precision
+from perfscribe.cells import Cell, Measurement, grid
+from perfscribe.data import tokens
+from perfscribe.experiments.ddp.variants import Variant, as_level, from_level, variants
+from perfscribe.models.shapes import SIZES
+
+DEVICES = {"gloo": "cpu", "nccl": "cuda"}
+GRID = ("size", "seq_len", "batch", "world_size", "backend")
+COUNTS = ("turns", "steps", "warmup_steps")
+# Below the worker's own limit (timeout_s), so that the rank that hangs is named.
+LAUNCH_TIMEOUT_S = 540.0
+
+
+def datasets(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Token batches for every batch and context length."""
+    vocab_size = next(iter(SIZES.values())).vocab_size
+    found: dict[str, dict[str, Any]] = {}
+    for batch in config["batch"]:
+        found |= tokens.datasets(batch, config["seq_len"], vocab_size, config["seed"])
+    return found
+
+
+def cells(config: Mapping[str, Any]) -> list[Cell]:
+    """All implementations and bucket sizes for the dtypes, which are traced too; then the further dtypes."""
+    whole, rest = (
+        (of["dtype"], variants(of["implementation"], of["bucket_mb"]), of is config)
+        for of in (config, config["further"])
+    )
+    levels = {name: config[name] for name in GRID}
+    counts = {name: config[name] for name in COUNTS}
+    wanted: dict[tuple[Any, ...], Cell] = {}
+    for dtypes, chosen, traced in (whole, rest):
+        for one in grid({"dtype": dtypes, **levels}):
+            factors = {**one, "device": DEVICES[str(one["backend"])]}
+            factors |= {"variants": as_level(chosen), "traced": traced, **counts}
+            wanted.setdefault(tuple(one.values()), _cell(factors, chosen))
+    return list(wanted.values())
+
+
+def _cell(factors: dict[str, Any], chosen: Sequence[Variant]) -> Cell:
+    world_size, batch, needs = factors["world_size"], factors["batch"], precision.requires(**_of_device(factors))
+    if factors["device"] == "cuda":
+        needs = (*needs, f"cuda:{world_size}")
+    return Cell(
+        factors,
+        requires=needs,
+        cost=_work(factors, len(chosen)),
+        data=(tokens.dataset_name(batch, factors["seq_len"]),),
+        skip=f"{world_size} ranks cannot share a batch of {batch} evenly" if batch % world_size else "",
+    )
+
+
+def _of_device(factors: Mapping[str, Any]) -> dict[str, str]:
+    return {name: factors[name] for name in ("device", "dtype")}
+
+
+def _work(factors: Mapping[str, Any], count: int) -> float:
+    """FLOP of all steps, and the elements that are sent and updated, on the scale of FLOP."""
+    shape = SIZES[factors["size"]]
+    parameters = shape.layers * (4 * shape.d_model**2 + 3 * shape.d_model * shape.d_ff)
+    parameters += 2 * shape.vocab_size * shape.d_model
+    steps = count * factors["turns"] * (factors["warmup_steps"] + 2 * factors["steps"])
+    sent = 100 * parameters * factors["world_size"]
+    return float(steps * (6 * parameters * factors["batch"] * factors["seq_len"] + sent))
+
+
+def run(cell: Cell) -> Measurement:
+    """One launch: every implementation is checked, then all take turns, then a step of each is traced."""
+    import random
+
+    from perfscribe.experiments.ddp.program import on_rank
+    from perfscribe.parallel.launch import launch
+
+    arguments = {"factors": dict(cell.factors), "data_folder": cell.data_folder}
+    launched = launch(
+        on_rank,
+        arguments,
+        world_size=cell["world_size"],
+        backend=cell["backend"],
+        timeout_s=LAUNCH_TIMEOUT_S,
+        seed=random.getrandbits(31),  # of the cell's own seed
+    )
+    return combine(from_level(cell["variants"]), launched.results)
+
+
+def combine(of: Sequence[Variant], ranks: Sequence[Mapping[str, Any]]) -> Measurement:
+    """A Measurement from what each rank says.
+
+    Of each variant (names begin with its key): samples <key>_step_ms (all with communication), _off_ms (without), and
+    where they are timed _<phase>_ms and _copies_ms; a sample is the longest time of any rank. Values are the largest of
+    any rank. Series: the traced step of rank 0.
+    """
+    first = ranks[0]
+    measurement = Measurement(
+        samples={name: _longest([rank["samples"][name] for rank in ranks]) for name in first["samples"]},
+        warmup={name: _longest([rank["warmup"][name] for rank in ranks]) for name in first["warmup"]},
+        values={name: max(rank["values"][name] for rank in ranks) for name in first["values"]},
+        timers=dict.fromkeys(first["samples"], first["timer"]),
+        warmup_s=max(rank["warmup_s"] for rank in ranks),
+        timed_s=max(rank["timed_s"] for rank in ranks),
+    )
+    measurement.values |= first["traced_values"] | {"implementations": len(of)}
+    measurement.series |= first["series"]
+    return measurement
+
+
+def _longest(by_rank: Sequence[Sequence[float]]) -> list[float]:
+    return [max(step) for step in zip(*by_rank, strict=True)]

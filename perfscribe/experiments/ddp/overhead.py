@@ -1,0 +1,74 @@
+"""The handout's overhead model fitted to what the bucket sizes left exposed: rows of points, and the best size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from perfscribe.experiments.ddp import variants as v
+from perfscribe.files import canonical
+from perfscribe.parallel.bucket_model import (
+    BYTES_PER_MB,
+    OverheadFit,
+    best_bucket_bytes,
+    best_bucket_count,
+    fit_overhead,
+    overhead_s,
+)
+from perfscribe.records import Record
+
+NO_FIT = "too few numbers of buckets"
+NO_OPTIMUM = "no optimum in this range"
+GB_PER_S = 1e9
+# What tells cells apart.
+OF_CELL = ("variants", "size", "seq_len", "batch", "world_size", "backend", "dtype")
+
+
+def points(rows: Iterable[Record]) -> list[Record]:
+    """The rows of bucket sizes and of single gradients (a bucket each), with the model of their cell beside them."""
+    chosen = [row for row in rows if row.factors["implementation"] in (v.OVERLAP, v.BUCKETED)]
+    cells: dict[str, list[Record]] = {}
+    for row in chosen:
+        cells.setdefault(canonical([row.factors[name] for name in OF_CELL]), []).append(row)
+    return [one for group in cells.values() for one in _with_model(group)]
+
+
+def _with_model(group: list[Record]) -> list[Record]:
+    measured = [row for row in group if row.ok]
+    if not measured:
+        return group
+    total = float(measured[0].values["gradient_bytes"])
+    found = [(int(row.values["all_reduces"]), row.values["exposed_ms"] / 1e3) for row in measured]
+    if len({count for count, _ in found}) < 2:
+        return [replace(row, values={**row.values, **_without_fit(row)}) for row in group]
+    fit = fit_overhead(total, found)
+    best = min(measured, key=lambda row: float(row.values["exposed_ms"]))
+    return [replace(row, values={**row.values, **_named(row, total, fit, best)}) for row in group]
+
+
+def _without_fit(row: Record) -> dict[str, Any]:
+    names = ("model_ms", "residual_ms", "bandwidth", "call_us", "best_buckets", "best_bucket_mb", "found_bucket")
+    return {"bucket_count": row.values["all_reduces"], **dict.fromkeys(names, NO_FIT)}
+
+
+def _named(row: Record, total: float, fit: OverheadFit, best: Record) -> dict[str, Any]:
+    count = int(row.values["all_reduces"])
+    model_ms = 1e3 * overhead_s(total, count, fit.bytes_per_s, fit.call_s)
+    rates = (fit.bytes_per_s, fit.call_s)
+    return {
+        "bucket_count": count,
+        "model_ms": model_ms,
+        "residual_ms": row.values["exposed_ms"] - model_ms,
+        "bandwidth": fit.bytes_per_s / GB_PER_S if fit.bytes_per_s < float("inf") else "no such term",
+        "call_us": fit.call_s * 1e6 if fit.call_s > 0 else "no such term",
+        "best_buckets": best_bucket_count(total, *rates) if fit.has_optimum else NO_OPTIMUM,
+        "best_bucket_mb": best_bucket_bytes(total, *rates) / BYTES_PER_MB if fit.has_optimum else NO_OPTIMUM,
+        "found_bucket": bucket_name(best),
+    }
+
+
+def bucket_name(row: Record) -> str:
+    """10 MB, or what stands for no bucket."""
+    size = row.factors["bucket_mb"]
+    return f"{size:g} MB" if isinstance(size, (int, float)) else "one gradient each"

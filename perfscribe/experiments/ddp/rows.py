@@ -1,0 +1,168 @@
+"""Rows of the tables: one record a cell and implementation, made of the cell's record, with what turns say of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from statistics import median
+from typing import Any
+
+from perfscribe.experiments.ddp import variants as v
+from perfscribe.in_turns import split
+from perfscribe.records import Record
+from perfscribe.statistics import Ratio, format_figure, median_interval, ratio
+
+NO_BUCKETS = "none"
+TOO_FEW_TURNS = "too few turns"
+NOT_MEASURED = "not measured"
+TIMED, EXPOSED = "timed after backward", "with less without"
+
+
+def by_variant(cells: Iterable[Record]) -> list[Record]:
+    """One record a cell and variant, its samples and values without the variant's key before their names."""
+    return [
+        _row(record, variant, of) for record in cells for of in [_variants(record)] for variant in _variants(record)
+    ]
+
+
+def _variants(record: Record) -> list[v.Variant]:
+    return v.from_level(str(record.factors["variants"]))
+
+
+def _row(record: Record, variant: v.Variant, of: Sequence[v.Variant]) -> Record:
+    bucket = NO_BUCKETS if variant.bucket_mb is None else _whole(variant.bucket_mb)
+    row = replace(
+        record,
+        factors={**record.factors, "implementation": variant.implementation, "bucket_mb": bucket},
+        samples=_own(record.samples, variant),
+        warmup=_own(record.warmup, variant),
+        timers=_own(record.timers, variant),
+        series=_own(record.series, variant),
+        values={**record.values, **_own(record.values, variant)},
+    )
+    if record.ok:
+        row.values |= _communication(row)
+        row.values |= _against(record, row, of)
+    return row
+
+
+def _whole(size: float) -> float | int:
+    return int(size) if size == int(size) else size
+
+
+def _own(named: dict[str, Any], variant: v.Variant) -> dict[str, Any]:
+    begin = f"{variant.key}_"
+    return {name.removeprefix(begin): one for name, one in named.items() if name.startswith(begin)}
+
+
+def turns(record: Record, sample: str) -> list[list[float]]:
+    """The samples of each turn, of all rounds."""
+    return [turn for samples in record.samples[sample] for turn in split(list(samples), int(record.factors["turns"]))]
+
+
+def _communication(row: Record) -> dict[str, Any]:
+    """Exposed communication: a turn's median with communication less that without, over turns."""
+    pairs = zip(turns(row, "step_ms"), turns(row, "off_ms"), strict=True)
+    differences = [median(on) - median(off) for on, off in pairs]
+    found: dict[str, Any] = {"exposed_ms": median(differences), "turns": len(differences)}
+    interval = _interval(differences)
+    low, high = interval or (None, None)
+    found["exposed_low_ms"] = TOO_FEW_TURNS if low is None else low
+    found["exposed_high_ms"] = TOO_FEW_TURNS if high is None else high
+    found["exposed_interval"] = (
+        TOO_FEW_TURNS if low is None else f"{format_figure(low)} to {format_figure(high)} ({_coverage(differences)})"
+    )
+    found["exposed_spread"] = TOO_FEW_TURNS if low is None or high is None else (high - low) / 2
+    timed = row.factors["implementation"] in v.AFTER_BACKWARD
+    spent = _middle(row, "communication_ms") if timed else found["exposed_ms"]
+    step = _middle(row, "marked_step_ms" if timed else "step_ms")  # of the same steps, so that it is a share
+    return found | {"spent_ms": spent, "spent_how": TIMED if timed else EXPOSED, "spent_percent": 100 * spent / step}
+
+
+def _interval(differences: Sequence[float]) -> tuple[float, float] | None:
+    """Distribution-free interval of the median of turns that may be negative: it moves along with them."""
+    shift = min(differences)
+    found = median_interval([one - shift for one in differences])
+    return None if found is None else (found[0] + shift, found[1] + shift)
+
+
+def _coverage(differences: Sequence[float]) -> str:
+    found = median_interval([one - min(differences) for one in differences])
+    return "" if found is None else f"{100 * found[2]:.1f} %"
+
+
+def _middle(row: Record, sample: str) -> float:
+    return median(one for samples in row.samples[sample] for one in samples)
+
+
+def _against(cell: Record, row: Record, of: Sequence[v.Variant]) -> dict[str, Any]:
+    """The step against naive's and PyTorch's of the same turns, and exposed communication as a part of naive's."""
+    found: dict[str, Any] = {}
+    for name, implementation in (("naive", v.NAIVE), ("torch", v.TORCH)):
+        other = v.Variant(implementation)
+        found |= _words(name, _ratio(cell, other, row)) if other in of else _instead(name, NOT_MEASURED)
+    naive = v.Variant(v.NAIVE)
+    if naive not in of:
+        return found | dict.fromkeys(("exposed_percent_of_naive", "exposed_percent_of_naive_high"), NOT_MEASURED)
+    whole = _middle(cell, f"{naive.key}_communication_ms")
+    high = row.values["exposed_high_ms"]
+    found["exposed_percent_of_naive"] = 100 * row.values["exposed_ms"] / whole
+    found["exposed_percent_of_naive_high"] = high if isinstance(high, str) else 100 * high / whole
+    return found
+
+
+def _ratio(cell: Record, other: v.Variant, row: Record) -> Ratio | None:
+    """The row's step over the other's, turn by turn; None for itself."""
+    if row.factors["implementation"] == other.implementation:
+        return None
+    return ratio(turns(cell, f"{other.key}_step_ms"), turns(row, "step_ms"))
+
+
+def _instead(name: str, text: str) -> dict[str, Any]:
+    return dict.fromkeys((f"{name}_{part}" for part in ("ratio", "interval", "high", "verdict")), text)
+
+
+def _words(name: str, found: Ratio | None) -> dict[str, Any]:
+    if found is None:
+        return _instead(name, "itself")
+    named: dict[str, Any] = {f"{name}_ratio": found.ratio, f"{name}_verdict": found.verdict}
+    if found.low is None or found.high is None:
+        return named | {f"{name}_interval": TOO_FEW_TURNS, f"{name}_high": TOO_FEW_TURNS}
+    interval = f"{format_figure(found.low)} to {format_figure(found.high)}"
+    return named | {f"{name}_interval": interval, f"{name}_high": found.high}
+
+
+def of_implementations(rows: Iterable[Record], *implementations: str) -> list[Record]:
+    """The rows of these implementations."""
+    return [row for row in rows if row.factors["implementation"] in implementations]
+
+
+def traced(rows: Iterable[Record]) -> list[Record]:
+    """The rows of traced variants, of cells that trace; without a trace one row a cell that is not ok."""
+    found = []
+    for row in rows:
+        of = v.traced(_variants(row))
+        bucket = row.factors["bucket_mb"]
+        own = v.Variant(row.factors["implementation"], None if bucket == NO_BUCKETS else bucket)
+        if row.factors["traced"] and own in of:
+            found.append(row)
+    return found
+
+
+def spans(rows: Iterable[Record]) -> list[Record]:
+    """One record a span of the traced steps of rank 0."""
+    found = []
+    for row in traced(rows):
+        series = row.series
+        if not row.ok or "lane" not in series:
+            found.append(_span(row, "all", 0, {}))
+            continue
+        parallel = zip(series["lane"], series["start_ns"], series["ns"], strict=True)
+        for number, (lane, start, length) in enumerate(parallel):
+            times = {"start_ms": start / 1e6, "duration_ms": length / 1e6, "step_ms": row.values["traced_step_ms"]}
+            found.append(_span(row, lane, number, times))
+    return found
+
+
+def _span(row: Record, lane: str, number: int, values: dict[str, Any]) -> Record:
+    return replace(row, factors={**row.factors, "lane": lane, "span": number}, samples={}, series={}, values=values)

@@ -1,0 +1,1 @@
+"""Optimizer state divided among ranks: memory, step time, and the difference from ZeRO (CS336)."""

@@ -1,0 +1,174 @@
+"""What each rank does for optimizer_state_sharding: count memory, compare with the plain optimizer, time in turns."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from perfscribe.experiments.optimizer_state_sharding.memory_pass import after_init, measure_memory, outside_bytes
+from perfscribe.experiments.optimizer_state_sharding.names import (
+    AGAIN,
+    IMPLEMENTATIONS,
+    INIT,
+    SHARDED,
+    UNSHARDED,
+)
+from perfscribe.experiments.optimizer_state_sharding.training import Training, build_model, make_optimizer
+from perfscribe.in_turns import time_in_turns
+from perfscribe.timing import STEP, Mark, Timing, synchronise
+
+if TYPE_CHECKING:
+    from perfscribe.parallel.rank import Rank
+
+CHECKED_STEPS = 10
+# Below the resolution of fp32: to the last bits.
+TOLERANCE = 1e-7
+
+Timings = dict[str, dict[str, Timing]]
+
+
+def on_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
+    """The program of a rank; see combining.combine for what it gives.
+
+    ArithmeticError: after ten steps a parameter differs from the plain optimizer's.
+    """
+    gc.collect()
+    gc.freeze()  # libraries: counting memory on a CPU goes through all else that Python holds
+    model = build_model(arguments, rank)
+    init = after_init(list(model.parameters()), rank.device)
+    training = Training(model, arguments, rank)
+    memory, outside = {}, {}
+    for name in IMPLEMENTATIONS:
+        memory[name] = {INIT: init} | measure_memory(training, name)
+        outside[name] = outside_bytes(rank.device)
+    traffic = _traffic(training)
+    apart = difference(training)
+    timings = _time_steps(training, arguments)
+    return {
+        "memory": memory,
+        "outside": outside,
+        "traffic": traffic,
+        "difference": apart,
+        "timings": {name: vars(timing) for name, timing in timings.items()},
+    }
+
+
+def _traffic(training: Training) -> dict[str, int]:
+    """Calls and bytes of one step's averages."""
+    traffic = training.replica.averager.traffic
+    traffic.reset()
+    training.zero_grad()
+    training.passes()
+    return {"gradient_calls": traffic.calls, "gradient_bytes": traffic.bytes}
+
+
+def difference(training: Training) -> float:
+    """Largest relative difference of a parameter from the plain optimizer's after ten steps on the same gradients.
+
+    As the parameters stay equal, the gradients are those of the plain training too, and no sum whose order may change
+    from run to run comes between. ArithmeticError: it is too large.
+    """
+    copies = [parameter.detach().clone() for parameter in training.parameters]
+    plain, sharded = make_optimizer(UNSHARDED, copies), make_optimizer(SHARDED, training.parameters)
+    for _ in range(CHECKED_STEPS):
+        training.zero_grad()
+        training.passes()
+        for copy, parameter in zip(copies, training.parameters, strict=True):
+            copy.grad = parameter.grad
+        sharded.step()
+        plain.step()
+    training.zero_grad()
+    largest = 0.0
+    for copy, parameter in zip(copies, training.parameters, strict=True):
+        apart = (parameter.detach() - copy).abs_()
+        largest = max(largest, float((apart / copy.abs()).nan_to_num_(nan=0.0).max()))  # 0 / 0: both are 0
+    if not largest <= TOLERANCE:
+        text = f"a parameter is off by {largest:.2g} after {CHECKED_STEPS} steps, allowed {TOLERANCE:g}"
+        raise ArithmeticError(text)
+    return largest
+
+
+def _time_steps(training: Training, factors: Mapping[str, Any]) -> dict[str, Timing]:
+    """Whole steps, then optimizer steps alone, all optimizers in turns; and the parts of our sharded step."""
+    if training.device.type == "cuda":
+        torch.cuda.empty_cache()
+    optimizers = {name: make_optimizer(name, training.parameters) for name in IMPLEMENTATIONS}
+    variants = {**optimizers, AGAIN: optimizers[UNSHARDED]}
+    for optimizer in optimizers.values():  # each has its state now
+        training.zero_grad()
+        training.passes()
+        optimizer.step()
+
+    def together() -> None:
+        synchronise(training.device)
+        dist.barrier()
+
+    def fresh() -> None:
+        training.zero_grad()
+        together()
+
+    counts = {"turns": factors["turns"], "warmup": factors["warmup_steps"], "device": training.device}
+    whole = time_in_turns(
+        {name: _whole_step(training, optimizer) for name, optimizer in variants.items()},
+        timed=factors["timed_steps"],
+        prepare=fresh,
+        **counts,
+    )
+    training.zero_grad()
+    training.passes()
+    alone = time_in_turns(
+        {name: _step_alone(optimizer) for name, optimizer in variants.items()},
+        timed=factors["optimizer_steps"],
+        prepare=together,
+        **counts,
+    )
+    parts = time_in_turns(
+        {SHARDED: _in_parts(optimizers[SHARDED])}, timed=factors["optimizer_steps"], prepare=together, **counts
+    )
+    return {
+        **{f"{name}_step_ms": phases[STEP] for name, phases in whole.items()},
+        **{f"{name}_optimizer_ms": phases[STEP] for name, phases in alone.items()},
+        **{f"{SHARDED}_{part}_ms": parts[SHARDED][part] for part in ("update", "exchange")},
+    }
+
+
+def _whole_step(training: Training, optimizer: torch.optim.Optimizer) -> Callable[[Mark], None]:
+    """Forward, backward, averages and update, with no wait between them."""
+
+    def step(mark: Mark) -> None:
+        training.passes()
+        optimizer.step()
+        mark("end")
+
+    return step
+
+
+def _step_alone(optimizer: torch.optim.Optimizer) -> Callable[[Mark], None]:
+    def step(mark: Mark) -> None:
+        optimizer.step()
+        mark("end")
+
+    return step
+
+
+def _in_parts(optimizer: torch.optim.Optimizer) -> Callable[[Mark], None]:
+    """Our sharded step with a wait after each update and each exchange, which so do not overlap."""
+
+    def step(mark: Mark) -> None:
+        @contextmanager
+        def around(name: str) -> Iterator[None]:
+            yield
+            mark(name)
+
+        before, optimizer.around = optimizer.around, around  # type: ignore[attr-defined]
+        try:
+            optimizer.step()
+        finally:
+            optimizer.around = before  # type: ignore[attr-defined]
+
+    return step

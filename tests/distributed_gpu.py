@@ -1,0 +1,412 @@
+"""What only several GPUs and NCCL can show. Run by hand on such a machine: python -m pytest tests/distributed_gpu.py
+
+Not collected by name. The cases of test_ddp.py and test_sharded_optimizer.py run again on GPUs, many in one launch, as
+starting ranks takes longer than a case; then collectives and what NCCL's log says of each transport, and the faults of
+test_launch.py in the middle of NCCL's collectives. This process itself never touches CUDA. Two GPUs are enough.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import time
+from dataclasses import asdict
+from unittest import mock
+
+import pytest
+import test_launch
+import torch
+import torch.distributed as dist
+from sessions import wait_for
+
+from perfscribe.cells import Unsupported
+from perfscribe.child import failure
+from perfscribe.parallel import collectives, transport, watching
+from perfscribe.parallel.collectives import OPERATIONS, Message
+from perfscribe.parallel.failures import RankError, RankOutOfMemory, RankTimeout
+from perfscribe.parallel.launch import Launched, launch
+
+GPUS = torch.cuda.device_count()  # by NVML: no context
+MOST = min(GPUS, 4)
+pytestmark = pytest.mark.skipif(GPUS < 2 or not dist.is_nccl_available(), reason="needs NCCL and two GPUs")
+
+ALL = ("naive", "flat", "overlapped", "bucketed_tiny", "bucketed_two", "bucketed_one", "bucketed_flat")
+HOOKED, ONE_OF_EACH = ALL[2:], ("naive", "flat", "overlapped", "bucketed_one")
+DDP_CASES = [
+    ["train", ALL, "mixed"],
+    ["train", ALL, "transformer"],
+    ["train", ALL, "channels_last"],
+    ["train", ALL, "two_dtypes", 1e-5, 1e-6],
+    ["train", ALL, "nano", 1e-4, 1e-5],
+    ["train", ALL, "bf16", 0.05, 0.02],
+    ["accumulate", ALL, False],
+    ["accumulate", ALL, True],
+    ["several_backwards", ALL, False, True],
+    ["several_backwards", ALL, True, False],
+    ["checkpointed", ALL, False],
+    ["checkpointed", ALL, True],
+    ["choose", ALL, True],
+    ["choose", ALL, False],
+    ["two_models", ALL],
+    ["nothing_waits", HOOKED],
+    ["keys", ONE_OF_EACH],
+    ["misused", ONE_OF_EACH],
+    ["unfrozen", ONE_OF_EACH],
+    ["sparse", ONE_OF_EACH],
+]
+SHARDED_CASES = ["read_params", "grow", "with_closure", "scheduled", "changes_its_settings", "from_the_plain_one"]
+
+
+def run(program, arguments: dict | None = None, world_size: int = 2, timeout_s: float = 60, **options) -> Launched:
+    options = {"backend": "nccl", "world_size": world_size, "timeout_s": timeout_s} | options
+    return launch(program, arguments or {}, **options)
+
+
+@pytest.fixture(autouse=True)
+def nothing_left():
+    before = test_launch.open_ports()
+    yield
+    left = test_launch.own_processes
+    assert wait_for(lambda: left() == []) is not None, left()
+    assert test_launch.open_ports() == before
+
+
+# --- data parallelism -------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def everything_on(device):
+    """Tensors are made on the device, also by generators that name none."""
+    real = torch.Generator
+    torch.set_default_device(device)
+    try:
+        with mock.patch.object(torch, "Generator", lambda: real(device)):
+            yield
+    finally:
+        torch.set_default_device(None)
+
+
+def ddp_cases(arguments, rank):
+    """Cases of test_ddp.py; gives how many ran."""
+    import test_ddp
+
+    ran = 0
+    with everything_on(rank.device):
+        for name, wrappers, *rest in arguments["cases"]:
+            for wrapper in wrappers:
+                try:
+                    getattr(test_ddp, name)(rank.place.rank, wrapper, *rest)
+                except BaseException as error:
+                    raise AssertionError(f"{name} {rest}, {wrapper}: {type(error).__name__}: {error}") from error
+                ran += 1
+    return ran
+
+
+def test_every_wrapper_equals_a_single_process():
+    expected = sum(len(wrappers) for _, wrappers, *_ in DDP_CASES)
+    assert run(ddp_cases, {"cases": DDP_CASES}, timeout_s=120).results == [expected] * 2
+
+
+def test_every_wrapper_on_all_gpus():
+    chosen = (["train", "mixed"], ["train", "transformer"], ["accumulate", True])
+    cases = [case for case in DDP_CASES if [case[0], *case[2:3]] in chosen]
+    if MOST == 4:
+        cases.append(["in_groups", ONE_OF_EACH])
+    assert len(set(run(ddp_cases, {"cases": cases}, MOST).results)) == 1
+
+
+def test_gloo_with_tensors_on_gpus():
+    chosen = (["train", "mixed"], ["train", "two_dtypes"], ["accumulate", True], ["choose", True], ["nothing_waits"])
+    cases = [case for case in DDP_CASES if [case[0], *case[2:3]] in chosen]
+    results = run(ddp_cases, {"cases": cases}, backend="gloo", device="cuda", timeout_s=120).results
+    assert results[0] == results[1] == 4 * len(ALL) + len(HOOKED)
+
+
+def switches(arguments, rank):
+    """With the communication off gradients stay the rank's own; with it on they are averages, by one call a bucket."""
+    import test_ddp
+
+    calls = {}
+    with everything_on(rank.device):
+        for name in ALL:
+            ddp, single = test_ddp.wrap(name, "mixed", rank.place.rank)
+            batch = test_ddp.share(test_ddp.make_batches(single)[0], rank.place.rank, rank.place.world_size)
+            test_ddp.loss_of(single, batch).backward()
+            for off in (True, False):
+                ddp.zero_grad()
+                ddp.averager.traffic.reset()
+                with ddp.communication_off() if off else contextlib.nullcontext():
+                    test_ddp.loss_of(ddp, batch).backward()
+                    ddp.finish_gradient_synchronization()
+                pairs = [(p.grad, q.grad) for p, q in zip(ddp.module.parameters(), single.parameters(), strict=True)]
+                same = [torch.allclose(p, q, rtol=1e-10) for p, q in pairs if q is not None and q.numel()]
+                assert all(same) if off else not any(same), name
+            calls[name] = ddp.averager.traffic.calls
+    return calls
+
+
+def test_the_switch():
+    first, second = run(switches).results
+    assert first == second and first["flat"] == first["bucketed_one"] == 1 < first["bucketed_two"] < first["naive"]
+
+
+# --- sharded optimizer ------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def nets_on(device):
+    """test_sharded_optimizer.py with its nets and batches on a device; states are compared on the CPU."""
+    import test_sharded_optimizer as cases
+
+    def on_cpu(state):
+        return {i: {k: v.cpu() if torch.is_tensor(v) else v for k, v in s.items()} for i, s in state["state"].items()}
+
+    pair, batch, same = cases.pair, cases.batch, cases.assert_same_state
+    changed = {
+        "pair": lambda *a, **kw: tuple(net.to(device) for net in pair(*a, **kw)),
+        "batch": lambda step: batch(step).to(device),
+        "assert_same_state": lambda ours, theirs: same(ours, theirs | {"state": on_cpu(theirs)}),
+    }
+    with contextlib.ExitStack() as stack:
+        for name, function in changed.items():
+            stack.enter_context(mock.patch.object(cases, name, function))
+        yield cases
+
+
+def sharded_cases(arguments, rank):
+    with nets_on(rank.device) as cases:
+        cases.train(rank.place.rank, tuple(cases.OPTIMIZERS))
+        cases.train(rank.place.rank, ("AdamW with options", "SGD with momentum"), torch.bfloat16)
+        for name in SHARDED_CASES:
+            getattr(cases, name)(rank.place.rank)
+        if arguments["path"]:
+            cases.save(rank.place.rank, arguments["path"])
+    return rank.place.world_size
+
+
+def reload(arguments, rank):
+    """The parameters after three steps more, by name."""
+    with nets_on(rank.device) as cases:
+        parameters = cases.resume(rank.place.rank, arguments["path"], arguments["plain"])
+    return {name: value.double().flatten().tolist() for name, value in parameters.items()}
+
+
+def test_sharded_steps_equal_the_plain_optimizer_and_move_between_world_sizes(tmp_path):
+    path = str(tmp_path / "checkpoint.pt")
+    assert run(sharded_cases, {"path": path}).results == [2, 2]
+    (expected,) = run(reload, {"path": path, "plain": True}, 1).results
+    for found in run(reload, {"path": path, "plain": False}, MOST).results:
+        assert found.keys() == expected.keys()
+        for name, values in expected.items():
+            assert found[name] == pytest.approx(values, rel=1e-7, abs=0), name
+
+
+def test_sharded_steps_on_gloo_with_tensors_on_gpus():
+    assert run(sharded_cases, {"path": ""}, backend="gloo", device="cuda").results == [2, 2]
+
+
+def trains_with_both(arguments, rank):
+    """The transformer with a bucketed wrapper and the sharded optimizer, against one process on the whole batch."""
+    import copy
+
+    import test_ddp
+
+    from perfscribe.parallel.ddp import BucketedDDP
+    from perfscribe.parallel.sharded_optimizer import ShardedOptimizer
+
+    with everything_on(rank.device):
+        torch.manual_seed(0)
+        model = test_ddp.make_model("transformer")
+        single = copy.deepcopy(model)
+        ddp = BucketedDDP(model, 0.01)
+    sharded = ShardedOptimizer(ddp.parameters(), torch.optim.AdamW, lr=0.01)
+    plain = torch.optim.AdamW(single.parameters(), lr=0.01)
+    with everything_on(rank.device):
+        batches = test_ddp.make_batches(single, 5)
+    for whole in batches:
+        sharded.zero_grad()
+        plain.zero_grad()
+        test_ddp.loss_of(ddp, test_ddp.share(whole, rank.place.rank, rank.place.world_size)).backward()
+        ddp.finish_gradient_synchronization()
+        test_ddp.loss_of(single, whole).backward()
+        sharded.step()
+        plain.step()
+    test_ddp.assert_same(model, single, 1e-6, 1e-8)
+
+
+def test_a_bucketed_wrapper_with_the_sharded_optimizer():
+    run(trains_with_both, world_size=MOST)
+
+
+# --- collectives and transports ---------------------------------------------------------------------------------
+
+SIZES = ((4096, "fp32"), (2**20, "fp32"), (3_000_001, "bf16"), (1000, "fp16"), (64 * 2**20, "fp32"))
+MESSAGES = [Message(operation, size, dtype, warmup=1, timed=3) for operation in OPERATIONS for size, dtype in SIZES]
+WAYS = {"default": "P2P", "shm": "SHM", "tcp": "NET/Socket"}
+
+
+def is_nvlink(world_size: int) -> bool:
+    return all(link.is_nvlink for link in transport.visible_links(world_size))
+
+
+def exchanges(arguments, rank):
+    """What the ranks' program says, and whether NVLink joins them."""
+    said = collectives.run_on_rank(arguments, rank)
+    return {"said": said, "nvlink": is_nvlink(rank.place.world_size)}
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_collectives_and_what_the_log_says_of_the_transport(name):
+    arguments = {"messages": [asdict(message) for message in MESSAGES]}
+    world_size = MOST if name == "default" else 2
+    launched = run(exchanges, arguments, world_size, transport=name, nccl_log=True)
+    log = transport.parse_nccl_log(line for lines in launched.output.values() for line in lines)
+    assert re.fullmatch(r"2\.\d+\.\d+", log.version or "") and log.version == transport.nccl_version()
+    if name != "default" or launched.results[0]["nvlink"]:
+        assert log.connections == (WAYS[name],)
+    for message, *said in zip(MESSAGES, *(one["said"] for one in launched.results), strict=True):
+        found = collectives.combine(message, said)
+        assert found.values["elements_checked"] > 0 and found.values["busbw_gb_per_s"] > 0
+        assert found.timers == {"time_ms": collectives.CUDA_EVENTS} and len(found.samples["time_ms"]) == 3
+        if message.operation != "all_to_all":
+            choice = log.choice(message.operation, found.values["message_bytes"], world_size)
+            assert choice is not None, message
+            assert choice.algorithm in ("RING", "TREE", "NVLS") and choice.channels >= 1, choice
+            assert choice.protocol in ("LL", "LL128", "SIMPLE"), choice
+
+
+def places(arguments, rank):
+    x = torch.ones(1, device=rank.device)
+    dist.all_reduce(x)
+    free, total = torch.cuda.mem_get_info(rank.device)
+    joined = is_nvlink(rank.place.world_size)
+    return {"device": torch.cuda.current_device(), "sum": x.item(), "free": free / total, "nvlink": joined}
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_each_rank_has_a_gpu_of_its_own(start):
+    world_size = MOST if start == "fork" else 2
+    results = run(places, world_size=world_size, start=start).results
+    assert [one["device"] for one in results] == list(range(world_size))
+    assert all(one["sum"] == world_size for one in results)
+
+
+def test_nvlink_is_used_or_refused():
+    try:
+        assert run(places, transport="nvlink").results[0]["sum"] == 2
+    except Unsupported as reason:
+        assert str(reason).endswith("not by NVLink") and not run(places).results[0]["nvlink"]
+
+
+def test_more_processes_than_gpus():
+    with pytest.raises(Unsupported) as caught:
+        run(places, world_size=GPUS + 1)
+    assert str(caught.value) == f"{GPUS + 1} processes need as many GPUs, {GPUS} are here"
+
+
+# --- faults -----------------------------------------------------------------------------------------------------
+
+
+def reduce(rank) -> float:
+    x = torch.full((2**22,), float(rank.place.rank), device=rank.device)
+    dist.all_reduce(x)
+    return x[0].item()
+
+
+def faulty(arguments, rank):
+    """Rank 1 fails while the others' kernels already wait for it."""
+    reduce(rank)
+    if rank.place.rank == 1:
+        time.sleep(0.5)
+        FAULTS[arguments["fault"]](rank)
+    for _ in range(3):
+        reduce(rank)
+
+
+def _raise(_):
+    raise ValueError("a bad value\nand more lines")
+
+
+def _die_with_collectives_under_way(rank):
+    x = torch.ones(2**22, device=rank.device)
+    for _ in range(2):
+        dist.all_reduce(x, async_op=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+FAULTS = {
+    "raises": _raise,
+    "killed": lambda _: os.kill(os.getpid(), signal.SIGKILL),
+    "killed_in_a_collective": _die_with_collectives_under_way,
+    "out_of_memory": lambda rank: torch.empty(2**50, dtype=torch.uint8, device=rank.device),
+    "hangs": lambda _: time.sleep(123456),
+    "stops": lambda _: os.kill(os.getpid(), signal.SIGSTOP),
+}
+ENDS = {
+    "raises": (RankError, r"rank 1 of \d: ValueError: a bad value", "failed"),
+    "killed": (RankError, r"rank 1 of \d: died by SIGKILL", "failed"),
+    "killed_in_a_collective": (RankError, r"rank 1 of \d: died by SIGKILL", "failed"),
+    "out_of_memory": (RankOutOfMemory, r"rank 1 of \d: OutOfMemoryError: CUDA out of memory\. Tried to .*", "oom"),
+}
+
+
+@pytest.mark.parametrize("fault", ENDS)
+def test_the_guilty_rank_is_named(fault):
+    kind, text, status = ENDS[fault]
+    with pytest.raises(kind) as caught:
+        run(faulty, {"fault": fault}, MOST)
+    assert type(caught.value) is kind
+    assert re.fullmatch(text, str(caught.value)), str(caught.value)
+    answer = failure(caught.value)
+    assert answer["status"] == status and str(caught.value) in answer["reason"]
+
+
+@pytest.mark.parametrize(
+    ("fault", "place"),
+    [("hangs", r"at distributed_gpu\.py:\d+ in <lambda>"), ("stops", "in code that does not let Python answer")],
+)
+def test_a_rank_that_hangs_is_told_from_those_whose_kernels_wait_for_it(fault, place, monkeypatch):
+    monkeypatch.setattr(watching, "ANSWER_S", 1.0)
+    with pytest.raises(RankTimeout) as caught:
+        run(faulty, {"fault": fault}, MOST, timeout_s=9)
+    assert re.fullmatch(rf"rank 1 of \d hangs: no result after 9 s; {place}", str(caught.value)), caught.value
+    assert failure(caught.value)["status"] == "timeout"
+
+
+def test_torchs_watchdog_ends_a_collective_and_the_one_that_it_waited_for_is_blamed(monkeypatch):
+    """Within seconds, not torch's minute, and with no trace file in the folder."""
+    monkeypatch.setattr(watching, "EXPLANATION_S", 2.0)
+    began = time.monotonic()
+    with pytest.raises(RankTimeout) as caught:
+        run(faulty, {"fault": "hangs"}, timeout_s=60, collective_timeout_s=5)
+    assert time.monotonic() - began < 35
+    ends = r"rank 0 gave up: (died by SIGABRT|Dist\w+Error: .*)"
+    text = rf"rank 1 of 2 hangs: {ends}; at distributed_gpu\.py:\d+ in <lambda>"
+    assert re.fullmatch(text, str(caught.value)), caught.value
+
+
+def second_group(arguments, rank):
+    """Both ranks make a second group; rank 1 has no memory left for NCCL's buffers."""
+    reduce(rank)
+    held = []
+    for chunk in (2**30, 2**24, 2**21) if rank.place.rank == 1 else ():
+        with contextlib.suppress(torch.OutOfMemoryError):
+            while True:
+                held.append(torch.empty(chunk, dtype=torch.uint8, device=rank.device))
+    group = dist.new_group(range(rank.place.world_size))
+    x = torch.ones(2**20, device=rank.device) if rank.place.rank == 0 else held[-1].view(torch.float32)
+    dist.all_reduce(x[: 2**19], group=group)
+    return x[0].item()
+
+
+def test_nccl_without_memory_for_its_buffers_is_out_of_memory():
+    with pytest.raises(RankOutOfMemory) as caught:
+        run(second_group, timeout_s=30)
+    assert caught.value.rank == 1, caught.value
+
+
+def test_afterwards_the_gpus_are_free():
+    for one in run(places, world_size=MOST).results:
+        assert one["free"] > 0.9

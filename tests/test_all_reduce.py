@@ -1,0 +1,457 @@
+"""all_reduce: cells, ranks that stay between cells, the arithmetic of tables and verdicts on made-up times."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from workspace import ROOT
+
+from perfscribe import config, plan, references
+from perfscribe.cells import Cell, Measurement
+from perfscribe.counters.traffic import bus_factor, size_bytes
+from perfscribe.experiments.all_reduce import claims, columns, crews, fits, measure, present
+from perfscribe.findings import Finding
+from perfscribe.parallel import collectives
+from perfscribe.parallel.failures import RankError
+from perfscribe.parallel.transport import parse_nccl_log
+from perfscribe.records import Record
+from perfscribe.tables import Table
+
+NAME = "all_reduce"
+RAW = config.load(ROOT / "config.yaml")
+GPUS = 4
+# Latency in us and bus bandwidth in GB/s of made-up links.
+LINKS = {
+    "gloo": (300.0, 1.5),
+    "default": (18.0, 340.0),
+    "nvlink": (18.0, 340.0),
+    "shm": (50.0, 28.0),
+    "tcp": (200.0, 4.8),
+}
+HOST_US = 15.0  # that launching adds on the host clock
+
+
+def cells(preset: str, **keys: Any) -> list[Cell]:
+    raw = {**RAW, "experiments": {**RAW["experiments"], NAME: {**RAW["experiments"][NAME], **keys}}}
+    return [cell for cell in plan.planned_cells(raw, NAME, preset) if not cell.skip]
+
+
+def model_ms(cell: Cell) -> float:
+    """Latency and bandwidth, the former growing with the number of processes."""
+    latency_us, bandwidth = LINKS["gloo" if cell["backend"] == "gloo" else cell["transport"]]
+    sent = size_bytes(cell["size_mb"], cell["megabyte"])
+    factor = bus_factor(cell["operation"], cell["world_size"])
+    return 1e-3 * latency_us * cell["world_size"] / 2 + sent * factor / bandwidth / 1e6
+
+
+def measured(cell: Cell, time_ms: Callable[[Cell], float] = model_ms) -> Record:
+    """The cell's record on a machine with GPUS GPUs."""
+    if cell["backend"] == "nccl" and cell["world_size"] > GPUS:
+        return Record(NAME, dict(cell.factors), "skipped", f"{GPUS} GPUs", "measured")
+    one = time_ms(cell)
+    samples = [one * spread for spread in (0.9, 0.95, 1.0, 1.05, 1.1)]
+    values = {"message_bytes": size_bytes(cell["size_mb"], cell["megabyte"])}
+    timer = collectives.HOST_CLOCK
+    samples_by_name = {"time_ms": [samples]}
+    if cell["backend"] == "nccl":
+        timer = collectives.CUDA_EVENTS
+        samples_by_name["host_ms"] = [[ms + HOST_US * 1e-3 for ms in samples]]
+        said = {"default": "P2P", "nvlink": "P2P", "shm": "SHM", "tcp": "NET/Socket"}[cell["transport"]]
+        chosen = {"algorithm": "RING", "protocol": "SIMPLE", "channels": 24, "connections": said, "links": "NV18"}
+        values |= {"nccl_version": "2.28.9", **chosen}
+    ranks = {f"rank_{rank}_ms": [ms - 0.001 * one * rank for ms in samples] for rank in range(cell["world_size"])}
+    environments = ["aaaaaaaaaaaa"]
+    return Record(
+        NAME,
+        dict(cell.factors),
+        "ok",
+        "",
+        "measured",
+        samples_by_name,
+        {},
+        values,
+        ranks,
+        {"time_ms": timer},
+        environments,
+    )
+
+
+def tables(records: list[Record]) -> dict[str, Table]:
+    return {table.id.removeprefix("cs336."): table for table in present.tables({NAME: records})}
+
+
+def answers(made: dict[str, Table]) -> dict[str, Finding]:
+    found = present.findings({f"cs336.{name}": table for name, table in made.items()})
+    return {finding.id.removeprefix("cs336."): finding for finding in found}
+
+
+@pytest.fixture(scope="module")
+def on_gpus() -> list[Record]:
+    return [measured(cell) for cell in cells("gpu")]
+
+
+@pytest.fixture(scope="module")
+def made(on_gpus: list[Record]) -> dict[str, Table]:
+    return tables(on_gpus)
+
+
+# --- cells ------------------------------------------------------------------------------------------------------
+
+
+def test_the_homeworks_grid() -> None:
+    grid = [cell for cell in cells("gpu") if cell["grid"] == "sizes"]
+    levels = [(cell["backend"], cell["world_size"], cell["size_mb"]) for cell in grid]
+    assert levels == [(b, n, mb) for b in ("gloo", "nccl") for n in (2, 4, 6) for mb in (1, 10, 100, 1024)]
+    for cell in grid:
+        assert (cell["operation"], cell["transport"], cell["warmup_steps"]) == ("all_reduce", "default", 5)
+        assert cell.requires == ((f"cuda:{cell['world_size']}",) if cell["backend"] == "nccl" else ())
+
+
+@pytest.mark.parametrize("preset", plan.PRESETS)
+def test_nothing_is_measured_twice(preset: str) -> None:
+    place = ("operation", "backend", "transport", "world_size", "size_mb")
+    found = [tuple(cell[name] for name in place) for cell in cells(preset)]
+    assert len(set(found)) == len(found)
+
+
+def test_sizes_follow_the_meaning_of_a_megabyte() -> None:
+    for megabyte, kilobyte in (("2^20", 1024), ("10^6", 1000)):
+        swept = [
+            cell for cell in cells("gpu", megabyte=megabyte) if cell["grid"] == "sweep" and cell["backend"] == "nccl"
+        ]
+        sizes = {size_bytes(cell["size_mb"], megabyte) for cell in swept}
+        assert {1 * kilobyte, 8 * kilobyte, 4194304 * kilobyte} <= sizes
+        assert {cell["megabyte"] for cell in swept} == {megabyte}
+    forced = [cell for cell in cells("gpu") if cell["grid"] == "transports"]
+    assert {cell["transport"] for cell in forced} == {"nvlink", "shm", "tcp"}
+
+
+@pytest.mark.parametrize(
+    ("size_mb", "megabyte", "text"),
+    [
+        (1 / 1024, "2^20", "1 KB"),
+        (0.001, "10^6", "1 KB"),
+        (0.01, "2^20", "0.01 MB"),
+        (10, "2^20", "10 MB"),
+        (1000, "2^20", "1000 MB"),
+        (1000, "10^6", "1 GB"),
+        (4096, "2^20", "4 GB"),
+    ],
+)
+def test_sizes_in_words(size_mb: float, megabyte: str, text: str) -> None:
+    factors = {"size_mb": size_mb, "megabyte": megabyte}
+    assert columns.message(Record(NAME, factors, "ok", "", "measured")) == text
+
+
+# --- measuring --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def crew() -> Iterator[dict[Any, Any]]:
+    yield crews._CREWS
+    crews.close()
+
+
+def small(size_mb: float = 0.0625, world_size: int = 2, operation: str = NAME, **more: Any) -> Cell:
+    same = next(cell for cell in cells("tiny") if cell["backend"] == "gloo")
+    factors = {"size_mb": size_mb, "world_size": world_size, "operation": operation, "samples": 4, **more}
+    return replace(same, factors={**same.factors, **factors})
+
+
+def test_cells_share_their_ranks(crew: dict[Any, Any]) -> None:
+    first = measure.run(small())
+    (kept,) = crew.values()
+    second = measure.run(small(0.125, operation="all_to_all"))
+    assert list(crew.values()) == [kept] and kept.is_open
+    measure.run(small(world_size=3))
+    assert len(crew) == 2
+    assert (first.values["message_bytes"], second.values["message_bytes"]) == (2**16, 2**17)
+    for measurement in (first, second):
+        assert len(measurement.samples["time_ms"]) == 4 and len(measurement.warmup["time_ms"]) == 5
+        ranks = zip(measurement.series["rank_0_ms"], measurement.series["rank_1_ms"], strict=True)
+        assert measurement.samples["time_ms"] == [max(call) for call in ranks]
+        assert measurement.timers == {"time_ms": collectives.HOST_CLOCK}
+        assert measurement.values["elements_checked"] > 0
+
+
+def test_a_failure_costs_its_cell_alone(crew: dict[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    measure.run(small())
+    with pytest.raises(RankError, match=r"^rank \d of 2: ValueError: size_bytes 4: expected at least 8"):
+        measure.run(small(4 / 2**20))
+    assert not next(iter(crew.values())).is_open
+    assert measure.run(small()).samples["time_ms"]
+
+
+def test_the_log_comes_from_ranks_of_its_own(crew: dict[Any, Any]) -> None:
+    measure.run(small())
+    way = crews.Way("gloo", "default", 2)
+    for _ in range(2):
+        log, links = crews.log_of(collectives.Message(NAME, 1024), way, 60)
+        assert (log.version, log.choices, links) == (None, (), crews.NO_LINKS), "gloo logs nothing"
+    assert len(crew) == 2 and all(one.is_open for one in crew.values())
+
+
+def test_slow_calls_are_fewer(crew: dict[Any, Any]) -> None:
+    assert len(measure.run(small(1, samples=50, limit_s=1e-9)).samples["time_ms"]) == collectives.LEAST_CALLS
+    assert len(measure.run(small(samples=8, limit_s=100)).samples["time_ms"]) == 8
+
+
+def test_a_cells_time_is_below_the_workers_limit() -> None:
+    for cell in cells("gpu"):
+        assert measure.STARTING_S < measure._timeout_s(cell, 2) <= measure.LONGEST_S
+    assert RAW["experiments"][NAME]["timeout_s"] > measure.LONGEST_S + 30
+
+
+LOG = """\
+h:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via {way}
+h:1:1 [0] NCCL INFO AllReduce: 1048576 Bytes -> Algo RING proto LL128 channel{{Lo..Hi}}={{0..15}}
+"""
+
+
+def nccl(monkeypatch: pytest.MonkeyPatch, transport: str, way: str, operation: str = NAME) -> Measurement:
+    """A cell of NCCL's, the ranks' part made up."""
+    asked: list[Any] = []
+
+    def ask(program: Any, by: Any, arguments: Any, timeout_s: float, nccl_log: bool = False) -> list[Any]:
+        asked.append(by)
+        return [[_said(message, rank) for message in arguments["messages"]] for rank in range(2)]
+
+    log = parse_nccl_log(LOG.format(way=way).splitlines())
+    monkeypatch.setattr(crews, "ask", ask)
+    monkeypatch.setattr(crews, "log_of", lambda *_: (log, "NV18"))
+    cell = small(1, operation=operation, backend="nccl", device="cuda", transport=transport)
+    measurement = measure.run(cell)
+    assert asked == [crews.Way("nccl", transport, 2)]
+    return measurement
+
+
+def _said(message: dict[str, Any], rank: int) -> dict[str, Any]:
+    on_host = message["timer"] == collectives.HOST_CLOCK
+    return {
+        "samples_ms": [(0.05 if on_host else 0.02) + 0.001 * rank] * 4,
+        "warmup_ms": [1.0],
+        "timer": collectives.HOST_CLOCK if on_host else collectives.CUDA_EVENTS,
+        "warmup_s": 0.5,
+        "timed_s": 0.25,
+        "message_bytes": message["size_bytes"],
+        "elements_checked": 1,
+        "nccl_version": "2.28.9",
+    }
+
+
+def test_nccl_is_timed_by_both_clocks_and_says_what_it_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = nccl(monkeypatch, "default", "P2P/CUMEM")
+    assert found.samples == {"time_ms": [0.02 + 0.001] * 4, "host_ms": [0.05 + 0.001] * 4}
+    assert found.timers == {"time_ms": collectives.CUDA_EVENTS, "host_ms": collectives.HOST_CLOCK}
+    assert (found.warmup_s, found.timed_s) == (1.0, 0.5)
+    said = {"algorithm": "RING", "protocol": "LL128", "channels": 16, "connections": "P2P", "links": "NV18"}
+    assert said.items() <= found.values.items() and found.values["nccl_version"] == "2.28.9"
+    assert nccl(monkeypatch, "default", "P2P", "all_to_all").values["algorithm"] == measure.NOT_LOGGED
+
+
+@pytest.mark.parametrize(
+    ("transport", "way"), [("nvlink", "P2P"), ("shm", "SHM/direct/direct"), ("tcp", "NET/Socket/0")]
+)
+def test_a_forced_transport_is_the_one_that_was_taken(
+    monkeypatch: pytest.MonkeyPatch, transport: str, way: str
+) -> None:
+    assert nccl(monkeypatch, transport, way).samples
+    other = "P2P" if transport == "shm" else "SHM"
+    with pytest.raises(RuntimeError, match=f"transport {transport} was asked for, NCCL joined channels by {other}"):
+        nccl(monkeypatch, transport, other)
+
+
+# --- tables -----------------------------------------------------------------------------------------------------
+
+
+def test_rates_and_what_nccl_said(made: dict[str, Table]) -> None:
+    rows = made["all_reduce"].frame.set_index(["backend", "world_size", "message"])
+    row = rows.loc[("nccl", 4, "1 GB")]
+    time_ms = 1e-3 * 18 * 2 + 2**30 * 1.5 / 340 / 1e6
+    assert row["time_ms"] == pytest.approx(time_ms) and row["host_ms"] == pytest.approx(time_ms + 0.015)
+    assert row["algbw_gb_per_s"] == pytest.approx(2**30 / time_ms / 1e6)
+    assert row["busbw_gb_per_s"] == pytest.approx(1.5 * 2**30 / time_ms / 1e6)
+    assert tuple(row[name] for name in ("nccl_version", "algorithm", "protocol", "channels", "connections")) == (
+        ("2.28.9", "RING", "SIMPLE", 24, "P2P")
+    )
+    assert row["timer"] == "CUDA events"
+    skipped = rows.loc[("nccl", 6, "1 GB")]
+    assert (skipped["status"], skipped["reason"]) == ("skipped", "4 GPUs")
+    assert rows.loc[("gloo", 6, "1 MB")]["algorithm"] == columns.NO_NCCL
+
+
+def test_published_times_stand_beside_the_same_cell(made: dict[str, Table]) -> None:
+    rows = made["all_reduce"].frame.set_index(["backend", "world_size", "message"])
+    assert rows.loc[("nccl", 2, "100 MB")]["published_brandon-snider"] == 0.40
+    assert rows.loc[("nccl", 6, "1 MB")]["published_brandon-snider"] == 0.05, "also where nothing was measured"
+    known = [ref for ref in references.load(NAME) if ref.source == "cs336-writeup-002"]
+    for ref in known:
+        size = {1: "1 MB", 10: "10 MB", 100: "100 MB", 1024: "1 GB"}[int(ref.factors["size_mb"])]
+        row = rows.loc[(ref.factors["backend"], ref.factors["world_size"], size)]
+        assert row["published_cs336-writeup-002"] >= ref.value
+
+
+def test_every_rank_stands_beside_the_published_one(made: dict[str, Table]) -> None:
+    frame = made["all_reduce_ranks"].frame
+    assert len(frame) == 96, "as many as write-up 002 printed"
+    assert (frame["published_rank_ms"] != "none").all()
+    rows = frame.set_index(["backend", "world_size", "message", "rank"])
+    assert rows.loc[("nccl", 2, "1 MB", 0)]["published_rank_ms"] == pytest.approx(0.12792348570656031)
+    fastest, slowest = (rows.loc[("nccl", 4, "10 MB", rank)]["rank_ms"] for rank in (3, 0))
+    assert fastest == pytest.approx(slowest * 0.997, rel=1e-6)
+
+
+def test_lines_give_back_what_made_the_times(made: dict[str, Table]) -> None:
+    rows = made["collectives_fit"].ok
+    for _, row in rows.iterrows():
+        latency_us, bandwidth = LINKS["gloo" if row["backend"] == "gloo" else _asked(row["transport"])]
+        assert row["latency_us"] == pytest.approx(latency_us * row["world_size"] / 2, rel=1e-6)
+        assert row["bus_gb_per_s"] == pytest.approx(bandwidth, rel=1e-6)
+        assert row["half_bandwidth_mib"] * 2**20 == pytest.approx(
+            1e-6 * row["latency_us"] * row["bandwidth_gb_per_s"] * 1e9, rel=1e-6
+        )
+        assert abs(row["worst_residual_percent"]) < 1e-6
+    swept = made["collectives"].ok
+    assert (swept["residual_percent"].astype(float).abs() < 1e-6).all()
+    assert len(rows[rows["backend"] == "nccl"]) == 5 * 2 + 3 * 2 and len(swept) == len(set(_places(swept)))
+
+
+def _asked(transport: str) -> str:
+    return {"NVLink": "nvlink", "shared memory of the host": "shm", "TCP over the loopback interface": "tcp"}.get(
+        transport, "default"
+    )
+
+
+def _places(rows: pd.DataFrame) -> list[tuple[Any, ...]]:
+    return [tuple(row) for row in rows[["operation", "backend", "world_size", "size_bytes"]].itertuples(index=False)]
+
+
+def test_residuals_show_where_no_line_fits() -> None:
+    def knee(cell: Cell) -> float:
+        return model_ms(cell) * (3 if cell["size_mb"] == 1 else 1)
+
+    made = tables([measured(cell, knee) for cell in cells("gpu") if cell["operation"] == NAME])
+    row = made["collectives"].ok.set_index(["operation", "backend", "world_size", "message"])
+    assert row.loc[("all_reduce", "nccl", 2, "1 MB")]["residual_percent"] > 50
+    assert "residuals up to" in answers(made)["collectives_fit"].text
+
+
+def test_two_sizes_make_no_line() -> None:
+    records = [measured(cell) for cell in cells("tiny")[:2]]
+    assert fits.lines(records) == {}
+    assert [row.status for row in fits.rows(records)] == ["not_run"]
+    lost = [replace(record, status="failed", reason="why") for record in records]
+    assert [(row.status, row.reason) for row in fits.rows(lost)] == [("failed", "why")]
+
+
+def test_bandwidths_of_published_runs_are_compared_where_sizes_are_the_same(made: dict[str, Table]) -> None:
+    rows = made["all_reduce_published"].frame.set_index(["backend", "world_size", "message"])
+    ours = rows.loc[("nccl", 2, "1 GB")]
+    assert ours["busbw_brandon-snider"] == pytest.approx(334, abs=1) and ours["busbw_damek"] != "none"
+    assert rows.loc[("nccl", 4, "4 GB")]["busbw_christine8888"] == pytest.approx(364, abs=1)
+    assert "busbw_stas00-ml-engineering" not in rows.columns, "8 GiB is not the same as 4"
+
+
+def test_transports_are_labelled_as_what_they_are(made: dict[str, Table]) -> None:
+    rows = made["all_reduce_transports"].ok
+    named = {(row["backend"], row["transport"], row["connections"]) for _, row in rows.iterrows()}
+    assert named == {
+        ("gloo", "TCP over the loopback interface", columns.NO_NCCL),
+        ("nccl", "NCCL's choice (P2P)", "P2P"),
+        ("nccl", "NVLink", "P2P"),
+        ("nccl", "shared memory of the host", "SHM"),
+        ("nccl", "TCP over the loopback interface", "NET/Socket"),
+    }
+
+
+def test_a_cell_without_figures_shows_its_status_everywhere() -> None:
+    values = {"before_start": True}
+    lost = [
+        Record(NAME, dict(cell.factors), "unsupported", "no CUDA device", "measured", values=values)
+        for cell in cells("gpu")
+        if cell["backend"] == "nccl"
+    ]
+    for table in tables(lost).values():
+        names = [column.name for column in table.columns if column.kind == "figure"]
+        assert names and table.frame[names].isna().all(axis=None), table.id
+
+
+# --- verdicts ---------------------------------------------------------------------------------------------------
+
+
+def test_answers_on_four_gpus(made: dict[str, Table]) -> None:
+    found = answers(made)
+    verdicts = {name: finding.verdict for name, finding in found.items()}
+    assert verdicts == {
+        "all_reduce_backends": "confirmed",
+        "all_reduce_sizes": "contradicted",
+        "all_reduce_processes": "confirmed",
+        "all_reduce_overhead": "contradicted",
+        "collectives_fit": "answered",
+        "collectives_bandwidth": "answered",
+        "all_reduce_transports": "answered",
+        "all_reduce_published": "answered",
+    }
+    assert "1 KB takes NCCL 0.0330 ms and gloo 0.301 ms with 2 processes" in found["all_reduce_overhead"].text
+    assert "NCCL was not measured here" not in "".join(finding.text for finding in found.values())
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "verdict"),
+    [
+        ("all_reduce_backends", lambda ms, cell: ms * (100 if cell["backend"] == "nccl" else 1), "contradicted"),
+        ("all_reduce_sizes", lambda ms, cell: cell["size_mb"], "confirmed"),
+        ("all_reduce_processes", lambda ms, cell: 1 / cell["world_size"], "contradicted"),
+        ("all_reduce_processes", lambda ms, cell: 1.1 * cell["world_size"] ** 2, "contradicted"),
+        ("all_reduce_overhead", lambda ms, cell: ms + (9 if cell["backend"] == "nccl" else 0), "confirmed"),
+    ],
+)
+def test_other_times_give_other_verdicts(name: str, change: Callable[[float, Cell], float], verdict: str) -> None:
+    grid = [cell for cell in cells("gpu") if cell["grid"] == "sizes"]
+    made = tables([measured(cell, lambda cell: change(model_ms(cell), cell)) for cell in grid])
+    assert answers(made)[name].verdict == verdict
+
+
+def test_two_gpus_tell_nothing_of_more_processes_with_nccl() -> None:
+    grid = [cell for cell in cells("gpu") if cell["grid"] == "sizes"]
+    few = [cell for cell in grid if cell["backend"] == "gloo" or cell["world_size"] == 2]
+    text = answers(tables([measured(cell) for cell in few]))["all_reduce_processes"].text
+    assert "nccl" not in text.partition("In write-up 002")[0] and "gloo takes 1.67 to 2.07 times" in text
+
+
+def test_without_a_gpu_a_published_run_decides() -> None:
+    found = answers(tables([measured(cell) for cell in cells("cpu")]))
+    known = ("all_reduce_backends", "all_reduce_overhead")
+    assert [found[name].verdict for name in known] == ["confirmed", "contradicted"]
+    assert all(
+        "As NCCL was not measured here, what write-up 002 printed decides." in found[name].text for name in known
+    )
+    assert "1 MB takes NCCL 0.128 ms and gloo 2.14 ms with 2 processes" in found["all_reduce_overhead"].text
+
+
+def test_the_published_run_has_the_longest_rank() -> None:
+    rows = claims.published(references.load(NAME)).rows
+    assert len(rows) == 24
+    one = rows[(rows["backend"] == "gloo") & (rows["world_size"] == 2) & (rows["message"] == "1 MB")]
+    assert one["time_ms"].item() == pytest.approx(2.1382211707532406)
+
+
+@pytest.mark.parametrize("preset", ["tiny", "cpu"])
+def test_every_table_has_rows_without_a_gpu(preset: str) -> None:
+    made = tables([measured(cell) for cell in cells(preset)])
+    assert {name: len(table.ok) >= 3 for name, table in made.items()} == dict.fromkeys(made, True)
+
+
+def test_figures_are_drawn(made: dict[str, Table], tmp_path: Path) -> None:
+    from perfscribe import figures
+
+    every = present.figures({f"cs336.{name}": table for name, table in made.items()})
+    assert tuple(figure.id for figure in every) == present.FIGURES
+    for figure in every:
+        figures.write(figure, tmp_path, "made-up times")
+        assert (tmp_path / f"{figure.id}.png").stat().st_size > 4000

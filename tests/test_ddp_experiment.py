@@ -1,0 +1,460 @@
+"""The experiment ddp: its cells, small ones that really run, and what its tables, figures and sentences say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib import pyplot as plt
+from ranks import RanksError, run_ranks
+from workspace import ROOT
+
+from perfscribe import config, plan
+from perfscribe.cells import Cell, Measurement
+from perfscribe.data import tokens
+from perfscribe.experiments.ddp import measure, overhead, present, published, rows, tracing, variants
+from perfscribe.experiments.ddp.variants import Variant
+from perfscribe.parallel import bucket_model
+from perfscribe.profiling.trace import OPERATOR, Kernel, Range, Trace, thread_key
+from perfscribe.records import Record
+from perfscribe.tables import Table
+
+RAW = config.load(ROOT / "config.yaml")
+ALL = list(variants.IMPLEMENTATIONS)
+
+
+# --- cells ------------------------------------------------------------------------------------------------------
+
+
+def planned(preset: str) -> list[Cell]:
+    return [one for one in plan.planned_cells(RAW, "ddp", preset) if not one.skip]
+
+
+def test_the_gpu_preset_is_that_of_the_published_runs() -> None:
+    cells = planned("gpu")
+    shapes = {(c["size"], c["seq_len"], c["batch"], c["world_size"], c["backend"], c["dtype"]) for c in cells}
+    assert shapes == {("xl", 128, 16, n, "nccl", dtype) for n in (2, 4) for dtype in ("tf32", "fp32")}
+    for cell in cells:
+        assert {"cuda", f"cuda:{cell['world_size']}"} <= set(cell.requires)
+        assert ("tf32" in cell.requires) == (cell["dtype"] == "tf32") == cell["traced"]
+    (whole,) = {c["variants"] for c in cells if c["dtype"] == "tf32"}
+    assert whole.split() == [
+        "naive",
+        "flat",
+        "overlap_individual",
+        *(f"overlap_bucketed:{size}" for size in (1, 10, 100, 1000)),
+        "torch_ddp",
+    ]
+    assert all(c["turns"] >= 6 for c in cells)
+
+
+def test_the_cpu_preset_has_processes_alone() -> None:
+    cells = planned("cpu")
+    assert {c["world_size"] for c in cells} == {2, 4} and {c["backend"] for c in cells} == {"gloo"}
+    assert all(c.requires == () and c["device"] == "cpu" for c in cells)
+
+
+def test_a_batch_that_the_ranks_cannot_share_is_skipped() -> None:
+    section = plan.own_section(config.resolve(RAW, "cpu"), "ddp") | {"world_size": [2, 3], "batch": [4]}
+    skipped = {cell["world_size"]: cell.skip for cell in measure.cells(section)}
+    assert skipped == {2: "", 3: "3 ranks cannot share a batch of 4 evenly"}
+
+
+def test_variants_are_a_level_and_back() -> None:
+    of = variants.variants(ALL, [0.0016, 1, 1000])
+    assert variants.from_level(variants.as_level(of)) == of
+    assert [one.key for one in variants.traced(of)] == ["naive", "flat", "overlap_individual", "overlap_bucketed:1"]
+
+
+def test_measuring_imports_nothing_that_presents_or_plans() -> None:
+    from perfscribe.fingerprint import fingerprint, libraries
+
+    assert fingerprint("perfscribe.experiments.ddp.measure", ROOT)
+    assert "torch" in libraries("perfscribe.experiments.ddp.measure", ROOT)
+
+
+# --- ranks ------------------------------------------------------------------------------------------------------
+
+FACTORS = {"device": "cpu", "dtype": "fp32", "size": "nano", "seq_len": 8, "batch": 4, "backend": "gloo"}
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Record:
+    """A cell of two ranks as a record."""
+    folder = tmp_path_factory.mktemp("data")
+    file = folder / tokens.dataset_name(4, 8) / tokens.FILE
+    file.parent.mkdir()
+    np.save(file, tokens.arrays(16, 9, 10_000, 0)["tokens"])
+    of = variants.variants(ALL, [0.01, 10])
+    factors = {**FACTORS, "world_size": 2, "variants": variants.as_level(of), "traced": True}
+    factors |= {"turns": 2, "steps": 1, "warmup_steps": 1}
+    return as_record(factors, measure.run(Cell(factors, data_folder=str(folder))))
+
+
+def as_record(factors: Mapping[str, Any], of: Measurement, turns: int = 0) -> Record:
+    return Record(
+        "ddp",
+        dict(factors),
+        "ok",
+        "",
+        "measured",
+        samples={name: [samples] for name, samples in of.samples.items()},
+        values=dict(of.values),
+        series=dict(of.series),
+        timers=dict(of.timers),
+    )
+
+
+def test_every_variant_is_timed_with_and_without_communication(real: Record) -> None:
+    for variant in variants.from_level(real.factors["variants"]):
+        for name in ("step", "off"):
+            (samples,) = real.samples[f"{variant.key}_{name}_ms"]
+            assert len(samples) == 2 and min(samples) > 0
+        assert 0 < real.values[f"{variant.key}_error"] < 1e-4
+        phased = f"{variant.key}_communication_ms" in real.samples
+        assert phased == (variant.implementation in variants.PHASED)
+    assert real.samples["flat_copies_ms"][0][0] > 0
+
+
+def test_calls_and_bytes_are_those_of_a_step(real: Record) -> None:
+    tensors, sent = real.values["parameter_tensors"], real.values["gradient_bytes"]
+    calls = {"naive": tensors, "flat": 1, "overlap_individual": tensors, "overlap_bucketed:10": 1}
+    for key, expected in calls.items():
+        assert (real.values[f"{key}_all_reduces"], real.values[f"{key}_sent_bytes"]) == (expected, sent)
+    assert 1 < real.values["overlap_bucketed:0.01_buckets"] < tensors
+    assert "torch_ddp_all_reduces" not in real.values
+
+
+def test_the_real_trace_shows_communication(real: Record) -> None:
+    for key in ("naive", "flat", "overlap_individual", "overlap_bucketed:10"):
+        values = {name: real.values[f"{key}_traced_{name}_ms"] for name in ("step", "compute", "communication", "both")}
+        assert 0 < values["communication"] < values["step"] and 0 < values["compute"] < values["step"]
+        assert values["both"] <= min(values["communication"], values["compute"])
+        assert {"compute", "communication", "phase forward", "phase optimizer"} <= set(real.series[f"{key}_lane"])
+    assert real.values["naive_traced_both_ms"] < 0.2 * real.values["naive_traced_communication_ms"]
+
+
+def test_tables_figures_and_answers_of_a_real_cell(real: Record) -> None:
+    tables = made([real])
+    for table in tables.values():
+        assert len(table.ok) >= 2
+    for figure in present.figures(tables):
+        canvas = plt.figure(figsize=figure.size_in, layout="constrained")
+        figure.draw(canvas)
+        canvas.canvas.draw()
+        plt.close(canvas)
+    said = {finding.id: finding for finding in present.findings(tables)}
+    assert not [one for one in said.values() if "could not be computed" in one.text]
+    assert said["cs336.ddp_check"].verdict == "answered"
+
+
+def _fake_rank(number: int, world_size: int) -> Any:
+    import torch
+
+    place = SimpleNamespace(rank=number, world_size=world_size)
+    return SimpleNamespace(place=place, device=torch.device("cpu"), seed=7, backend="gloo")
+
+
+def _checked(rank: int, fault: str) -> dict[str, float]:
+    import torch
+
+    from perfscribe.experiments.ddp import check
+    from perfscribe.experiments.ddp.wrapped import Wrapped
+
+    if fault == "nothing is averaged":
+        Wrapped.finish = lambda self: None  # type: ignore[method-assign]
+    if fault == "one tensor is not averaged":
+
+        def finish(self: Any) -> None:
+            gradient = self.ours.module.norm.weight.grad.clone()
+            self.ours.finish_gradient_synchronization()
+            self.ours.module.norm.weight.grad.copy_(gradient)
+
+        Wrapped.finish = finish  # type: ignore[method-assign]
+    ids = torch.randint(10_000, (4, 9), generator=torch.Generator().manual_seed(0))
+    factors = {"device": "cpu", "dtype": "fp32"}
+    return check.errors([Variant("naive"), Variant("flat")], factors, ids, _fake_rank(rank, 2))
+
+
+def test_the_check_passes_what_averages() -> None:
+    for errors in run_ranks(_checked, 2, ""):
+        assert set(errors) == {"naive", "flat"} and max(errors.values()) < 1e-4
+
+
+@pytest.mark.parametrize("fault", ["nothing is averaged", "one tensor is not averaged"])
+def test_the_check_refuses_what_does_not_average(fault: str) -> None:
+    with pytest.raises(RanksError, match="naive: parameters after 3 steps differ from a single process's"):
+        run_ranks(_checked, 2, fault)
+
+
+def _gradients(rank: int, differ: bool) -> None:
+    import torch
+
+    from perfscribe.experiments.ddp.check import require_equal_gradients
+
+    model = torch.nn.Linear(3, 2)
+    for tensor in model.parameters():
+        tensor.grad = torch.ones_like(tensor)
+    if differ and rank == 1:
+        assert model.bias.grad is not None
+        model.bias.grad[0] = 1 + 2**-20
+    require_equal_gradients(model, "flat")
+
+
+def test_gradients_must_be_equal_to_the_last_bit() -> None:
+    run_ranks(_gradients, 2, False)
+    with pytest.raises(RanksError, match="flat: 1 of 2 gradients differ between ranks"):
+        run_ranks(_gradients, 2, True)
+
+
+def test_the_slowest_rank_counts() -> None:
+    def rank(step_ms: list[float], error: float) -> dict[str, Any]:
+        said = {"samples": {"naive_step_ms": step_ms}, "warmup": {"naive_step_ms": [9.0]}, "timer": "host clock"}
+        named = {"values": {"naive_error": error}, "traced_values": {"naive_own_stream": True}, "series": {}}
+        return {**said, **named, "warmup_s": 1.0, "timed_s": 2.0}
+
+    both = measure.combine([Variant("naive")], [rank([1, 5], 0.1), rank([3, 4], 0.3)])
+    assert both.samples == {"naive_step_ms": [3, 5]} and both.timers == {"naive_step_ms": "host clock"}
+    assert both.values == {"naive_error": 0.3, "naive_own_stream": True, "implementations": 1}
+
+
+# --- the timeline -----------------------------------------------------------------------------------------------
+
+MAIN, AUTOGRAD = thread_key(1, 1), thread_key(1, 2)
+NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+GEMM = "sm90_xmma_gemm_f32f32_tf32f32_f32_tn_n"
+
+
+def kernel(name: str, start: int, end: int, launched: int, stream: int, thread: int = MAIN) -> Kernel:
+    return Kernel(name, start, end, launched, launched + 1, thread, stream)
+
+
+def gpu_trace(*kernels: Kernel) -> Trace:
+    spans = {"forward": (1000, 1010), "backward": (1010, 1030), "finish": (1030, 1032), "optimizer": (1032, 1040)}
+    ranges = [Range("step", 1000, 1200, MAIN), *(Range(name, *span, MAIN) for name, span in spans.items())]
+    barrier = kernel(NCCL, 900, 950, 890, 20)
+    return Trace("torch profiler 2.11.0", [barrier, *kernels], ranges)
+
+
+OVERLAPPING = (
+    kernel(GEMM, 1010, 1050, 1002, 7),
+    kernel(GEMM, 1050, 1120, 1012, 7, AUTOGRAD),
+    kernel(NCCL, 1080, 1100, 1020, 20, AUTOGRAD),
+    kernel(NCCL, 1110, 1150, 1025, 20, AUTOGRAD),
+    kernel("multi_tensor_apply_kernel", 1150, 1190, 1035, 7),
+)
+
+
+def test_a_gpus_lanes_are_its_kernels() -> None:
+    found = tracing.lanes(gpu_trace(*OVERLAPPING), 2, "cuda")
+    assert found.compute == [(10, 120), (150, 190)] and found.communication == [(80, 100), (110, 150)]
+    assert found.phases == {"forward": (10, 50), "backward": (50, 120), "optimizer": (150, 190)}
+    values = found.values()
+    assert values["traced_both_ms"] == pytest.approx(30e-6) and values["traced_communication_ms"] == 60e-6
+    assert values["own_stream"] is True
+
+
+def test_one_stream_for_both_is_said() -> None:
+    shared = [replace(one, stream=7) for one in OVERLAPPING]
+    assert tracing.lanes(gpu_trace(*shared), 2, "cuda").values()["own_stream"] is False
+
+
+def test_a_trace_of_ranks_without_communication_in_the_step_is_an_error() -> None:
+    silent = [one for one in OVERLAPPING if one.name != NCCL]
+    with pytest.raises(ValueError, match="a trace of 2 ranks without a communication kernel"):
+        tracing.lanes(gpu_trace(*silent), 2, "cuda")
+    ops = [replace(one, kind=OPERATOR) for one in silent]
+    with pytest.raises(ValueError, match="a trace of 4 ranks without a communication"):
+        tracing.lanes(gpu_trace(*ops), 4, "cpu")
+
+
+def test_close_spans_are_one_in_a_record() -> None:
+    found = tracing.Lanes(1000, [(0, 10), (11, 20), (30, 40)], [(5, 6)], {}, tracing.NO_STREAMS, "")
+    assert found.series() == {
+        "lane": ["compute", "compute", "communication"],
+        "start_ns": [0, 30, 5],
+        "ns": [20, 10, 1],
+    }
+
+
+# --- figures of a fixture ---------------------------------------------------------------------------------------
+
+TOTAL_BYTES, BYTES_PER_S, CALL_S = 8_000_000_000, 200e9, 10e-6
+COUNTS = {
+    "overlap_individual": 435,
+    **{f"overlap_bucketed:{mb}": n for mb, n in ((1, 340), (10, 300), (100, 98), (1000, 9))},
+}
+
+
+def fixture(turns: int = 6, **factors: Any) -> Record:
+    """XL on two GPUs: steps of 500 ms, communication by the model, naive 40 and flat 36 ms; turns drift alike."""
+    of = variants.variants(ALL, [1, 10, 100, 1000])
+    added_ms = {"naive": 40.0, "flat": 36.0, "torch_ddp": 5.0}
+    added_ms |= {key: 1e3 * bucket_model.overhead_s(TOTAL_BYTES, n, BYTES_PER_S, CALL_S) for key, n in COUNTS.items()}
+    drift = [0.0, 3.0, 1.0, -2.0, 4.0, 2.0, 0.5, -1.0][:turns]
+    samples: dict[str, list[float]] = {}
+    values: dict[str, Any] = {"gradient_bytes": TOTAL_BYTES, "parameter_tensors": 435}
+    for variant in of:
+        key, extra = variant.key, added_ms[variant.key]
+        samples[f"{key}_off_ms"] = [500 + d for d in drift]
+        samples[f"{key}_step_ms"] = [500 + extra + d for d in drift]
+        values |= {f"{key}_error": 1e-3, f"{key}_sent_bytes": TOTAL_BYTES, f"{key}_peak_bytes": 2**35}
+        calls = {"naive": 435, "flat": 1, **COUNTS}.get(key)
+        values |= {} if calls is None else {f"{key}_all_reduces": calls, f"{key}_buckets": calls}
+        if variant.implementation in variants.PHASED:
+            for phase, ms in {"forward": 150, "backward": 250, "communication": extra, "optimizer": 100}.items():
+                samples[f"{key}_{phase}_ms"] = [float(ms)] * turns
+            samples[f"{key}_marked_step_ms"] = [500 + extra] * turns
+    samples["flat_copies_ms"] = [4.0] * turns
+    for variant in variants.traced(of):
+        times = {"step": 600.0, "compute": 500.0, "communication": 40.0, "both": 10.0}
+        values |= {f"{variant.key}_traced_{name}_ms": ms for name, ms in times.items()}
+        values |= {f"{variant.key}_own_stream": True, f"{variant.key}_trace_tool": "torch profiler"}
+    levels = {"dtype": "tf32", "size": "xl", "seq_len": 128, "batch": 16, "world_size": 2, "backend": "nccl"}
+    levels |= {"device": "cuda", "variants": variants.as_level(of), "traced": True, "turns": turns, "steps": 1}
+    timers = dict.fromkeys(samples, "host clock")
+    return as_record({**levels, "warmup_steps": 1, **factors}, Measurement(samples, values=values, timers=timers))
+
+
+def made(records: list[Record]) -> dict[str, Table]:
+    return {table.id: table for table in present.tables({"ddp": records})}
+
+
+@pytest.fixture(scope="module")
+def tables() -> dict[str, Table]:
+    return made([fixture()])
+
+
+def row(tables: Mapping[str, Table], table: str, implementation: str, bucket: Any = rows.NO_BUCKETS) -> Any:
+    frame = tables[f"cs336.ddp_{table}"].frame
+    return frame[(frame["implementation"] == implementation) & (frame["bucket_mb"] == bucket)].iloc[0]
+
+
+def test_exposed_is_turn_by_turn_so_that_drift_cancels(tables: dict[str, Table]) -> None:
+    found = row(tables, "benchmark", "torch_ddp")
+    assert found["exposed_ms"] == pytest.approx(5) and found["exposed_high_ms"] == pytest.approx(5)
+    assert found["exposed_interval"] == "5.00 to 5.00 (96.9 %)" and found["turns"] == 6
+    assert found["spent_how"] == rows.EXPOSED and found["spent_percent"] == pytest.approx(100 * 5 / 506.5, rel=1e-3)
+    assert found["exposed_percent_of_naive"] == pytest.approx(12.5)
+
+
+def test_exposed_may_be_negative() -> None:
+    record = fixture()
+    record.samples["torch_ddp_step_ms"] = [[499.0, 502.0, 500.5, 496.0, 503.0, 501.0]]
+    found = row(made([record]), "benchmark", "torch_ddp")
+    assert found["exposed_ms"] == pytest.approx(-1)
+    assert (found["exposed_low_ms"], found["exposed_high_ms"]) == (pytest.approx(-2), pytest.approx(-0.5))
+
+
+def test_naive_and_flat_are_timed_after_backward(tables: dict[str, Table]) -> None:
+    naive, flat = row(tables, "benchmark", "naive"), row(tables, "benchmark", "flat")
+    assert naive["spent_ms"] == 40 and naive["spent_how"] == rows.TIMED
+    assert naive["spent_percent"] == pytest.approx(100 * 40 / 540)
+    frame = tables["cs336.ddp_phases"].frame.set_index("implementation")
+    assert flat["spent_ms"] == 36 and frame.loc["flat", "copies_ms"] == 4
+    # 8 GB, two ranks: the bus factor is 1; flat without its copies.
+    assert frame.loc["naive", "bus_gb_per_s"] == pytest.approx(200)
+    assert frame.loc["flat", "bus_gb_per_s"] == pytest.approx(250)
+    assert frame.loc["overlap_individual", "bus_gb_per_s"] == "overlaps backward"
+
+
+def test_steps_are_compared_turn_by_turn(tables: dict[str, Table]) -> None:
+    flat, torch_row = row(tables, "compared", "flat"), row(tables, "compared", "torch_ddp")
+    assert flat["naive_ratio"] == pytest.approx(537.5 / 541.5, rel=2e-3) and flat["naive_verdict"] == "faster"
+    assert flat["torch_verdict"] == "slower" and torch_row["torch_ratio"] == "itself"
+    assert flat["peak_bytes"] == 32
+
+
+def test_few_turns_give_no_interval() -> None:
+    assert row(made([fixture(turns=3)]), "benchmark", "flat")["exposed_interval"] == rows.TOO_FEW_TURNS
+
+
+def test_the_model_finds_what_made_the_times(tables: dict[str, Table]) -> None:
+    found = row(tables, "overhead", "overlap_bucketed", 100)
+    assert found["bandwidth"] == pytest.approx(200, rel=1e-6) and found["call_us"] == pytest.approx(10, rel=1e-6)
+    assert found["residual_ms"] == pytest.approx(0, abs=1e-6)
+    assert found["best_buckets"] == pytest.approx((8e9 / (10e-6 * 200e9)) ** 0.5)
+    assert found["best_bucket_mb"] == pytest.approx(126.49, rel=1e-3)
+    assert found["found_bucket"] == "100 MB"
+
+
+def test_a_range_without_an_optimum_is_said() -> None:
+    record = fixture()
+    for key, count in COUNTS.items():  # falls with every further bucket
+        record.samples[f"{key}_step_ms"] = [
+            [500 + 100 / count - count / 1000 + d for d in (0.0, 3.0, 1.0, -2.0, 4.0, 2.0)]
+        ]
+    found = row(made([record]), "overhead", "overlap_individual")
+    assert found["best_bucket_mb"] == overhead.NO_OPTIMUM and found["call_us"] == "no such term"
+    text = {one.id: one.text for one in present.findings(made([record]))}
+    assert "predicted unknown (no optimum in this range)" in text["cs336.ddp_overhead"]
+
+
+def test_one_number_of_buckets_cannot_be_fitted() -> None:
+    record = fixture()
+    record.values |= {f"{key}_all_reduces": 3 for key in COUNTS}
+    found = row(made([record]), "overhead", "overlap_individual")
+    assert found["bandwidth"] == overhead.NO_FIT
+
+
+def test_published_figures_stand_beside_their_own_levels(tables: dict[str, Table]) -> None:
+    naive, tens = row(tables, "published", "naive"), row(tables, "published", "overlap_bucketed", 10)
+    assert naive["step_ms_brandon-snider"] == 531.74 and naive["communication_ms_brandon-snider"] == 42.76
+    assert tens["step_ms_brandon-snider"] == 509.02 and naive["step_ms_note-h100-pair"] == 808.7
+    frame = tables["cs336.ddp_bucketed"].frame.set_index("bucket_mb")
+    assert frame.loc[100, "bucket_count_note-h100-pair"] == 98 and frame.loc[1, "bucket_count_note-h100-pair"] == "none"
+    other = made([fixture(world_size=4)])["cs336.ddp_published"].frame
+    assert set(other["step_ms_brandon-snider"]) == {"none"}
+
+
+def test_gains_of_published_runs() -> None:
+    gains = published.gains()["brandon-snider, xl, context 128, batch 16"]
+    assert gains["overlap_individual"] == pytest.approx(100 * (531.74 - 509.30) / 42.76)
+    assert gains["flat"] == pytest.approx(100 * (531.74 - 523.03) / 42.76)
+
+
+def test_the_sentences(tables: dict[str, Table]) -> None:
+    said = {one.id.removeprefix("cs336.ddp_"): one for one in present.findings(tables)}
+    assert not [one.text for one in said.values() if one.verdict == "cannot tell"]
+    assert "a step takes 542 ms, of which 40.0 ms (7.41 %) are communication, 435 all-reduces" in said["naive"].text
+    assert "36.0 ms in 1 call against 40.0 ms in 435 (10.0 % less), 4.00 ms of it copies" in said["flat"].text
+    assert "overlap_individual 25.0 % of 40.0 ms" in said["timeline"].text
+    assert "least with buckets of 100 MB" in said["bucketed"].text
+    assert "w = 200 GB/s, o = 10.0 µs" in said["overhead"].text and "of 126 MB, found 100 MB" in said["overhead"].text
+    assert said["published"].verdict == "confirmed" and "52 % (brandon-snider" in said["published"].text
+
+
+def test_overlap_that_does_not_pay_contradicts() -> None:
+    record = fixture()
+    record.samples["overlap_individual_step_ms"] = [[600.0 + d for d in (0.0, 3.0, 1.0, -2.0, 4.0, 2.0)]]
+    said = {one.id: one for one in present.findings(made([record]))}
+    assert said["cs336.ddp_published"].verdict == "contradicted"
+
+
+def test_cells_that_are_not_ok_have_a_row_for_each_implementation() -> None:
+    record = replace(fixture(), status="skipped", reason="2 GPUs", samples={}, series={}, timers={})
+    record.values = {"before_start": True}
+    shown = made([record])
+    assert list(shown["cs336.ddp_benchmark"].frame["implementation"]) == [
+        *ALL[:3],
+        *["overlap_bucketed"] * 4,
+        "torch_ddp",
+    ]
+    for table in shown.values():
+        assert set(table.frame["status"]) == {"skipped"}
+    for table in shown.values():
+        for column in table.columns:
+            if column.kind == "figure":
+                assert table.frame[column.name].isna().all(), column.name
+
+
+def test_the_report_names_every_table_and_figure() -> None:
+    text = (Path(ROOT) / "report" / "templates" / "cs336.md").read_text(encoding="utf-8")
+    unshown = [one for one in present.TABLES if f'table("{one}")' not in text]
+    assert unshown == ["cs336.ddp_timeline_spans"]
+    assert all(f'figure("{one}")' in text for one in present.FIGURES)

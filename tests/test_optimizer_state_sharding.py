@@ -1,0 +1,484 @@
+"""optimizer_state_sharding: cells measured for real with gloo against the prediction, and its tables and sentences."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from ranks import RanksError, run_ranks
+from unmeasured import raw_config
+
+from perfscribe import config, plan, plan_cells, processes, references
+from perfscribe.cells import Cell, Measurement
+from perfscribe.counters import memory, sharding
+from perfscribe.counters.memory import total_bytes
+from perfscribe.counters.parameters import transformer_parameters, transformer_tensors
+from perfscribe.counters.sharding import Sharding
+from perfscribe.counters.workload import Workload
+from perfscribe.data import tokens
+from perfscribe.experiments.optimizer_state_sharding import (
+    combining,
+    measure,
+    memory_pass,
+    names,
+    predictions,
+    present,
+    program,
+    rows,
+    training,
+)
+from perfscribe.experiments.optimizer_state_sharding.names import KINDS, PEER, SHARDED, UNSHARDED
+from perfscribe.experiments.optimizer_state_sharding.segments import Segments
+from perfscribe.findings import Finding
+from perfscribe.models.shapes import SIZES, Shape
+from perfscribe.parallel import broadcasting
+from perfscribe.parallel.partition import PIECE_BYTES
+from perfscribe.records import Record
+from perfscribe.tables import MIB, Table
+
+ROOT = Path(__file__).resolve().parents[1]
+CONTEXT, BATCH = 12, 6
+LEVELS: dict[str, Any] = {
+    "backend": "gloo",
+    "size": "nano",
+    "seq_len": CONTEXT,
+    "batch": BATCH,
+    "dtype": "fp32",
+    "turns": 6,
+    "warmup_steps": 0,
+    "timed_steps": 1,
+    "optimizer_steps": 2,
+}
+SETTINGS = ((2, "naive"), (3, "flat"))
+MEASURED_TURNS = 2
+NAME = "optimizer_state_sharding"
+
+
+def section(preset: str) -> dict[str, Any]:
+    """The experiment's part of the committed config."""
+    return plan.own_section(config.resolve(raw_config(), preset), NAME)
+
+
+# --- cells ------------------------------------------------------------------------------------------------------
+
+
+def test_cells_of_the_gpu_preset() -> None:
+    cells = measure.cells(section("gpu"))
+    levels = [(c["size"], c["seq_len"], c["world_size"], c["batch"], c["dtype"], c["backend"]) for c in cells]
+    expected = [("xl", 128, ranks, 16, dtype, "nccl") for ranks in (2, 4) for dtype in ("tf32", "fp32")]
+    assert levels == [*expected, ("xl", 128, 2, 32, "tf32", "nccl")]
+    assert [c.requires for c in cells if c["dtype"] == "tf32"][:2] == [
+        ("cuda", "tf32", "cuda:2"),
+        ("cuda", "tf32", "cuda:4"),
+    ]
+    assert all(not c.skip and c["device"] == "cuda" and c["wrapper"] == "naive" for c in cells)
+
+
+def test_cells_of_the_cpu_preset() -> None:
+    cells = measure.cells(section("cpu"))
+    assert [(c["world_size"], c["device"], c.requires) for c in cells] == [(2, "cpu", ()), (4, "cpu", ())]
+    assert {name for c in cells for name in c.data} <= set(measure.datasets(section("cpu") | {"seed": 0}))
+
+
+def test_a_batch_that_cannot_be_divided() -> None:
+    (cell,) = measure.cells(section("tiny") | {"world_size": [3]})
+    assert cell.skip == "a batch of 4 cannot be divided among 3 ranks"
+
+
+# --- measured ---------------------------------------------------------------------------------------------------
+
+
+def cell(ranks: int, wrapper: str, folder: Path) -> Cell:
+    return replace(measure._cell({**LEVELS, "world_size": ranks, "wrapper": wrapper}), data_folder=str(folder))
+
+
+@pytest.fixture(scope="module")
+def data_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    site = tmp_path_factory.mktemp("site")
+    folder = site / "data" / tokens.dataset_name(BATCH, CONTEXT)
+    folder.mkdir(parents=True)
+    np.save(folder / tokens.FILE, tokens.arrays(BATCH, CONTEXT + 1, 10_000, 0)["tokens"])
+    return site / "data"
+
+
+@pytest.fixture(scope="module")
+def measured(data_folder: Path) -> list[Record]:
+    """A record of each setting, measured in the worker's own child."""
+    process = processes.Child(NAME, ROOT, 0)
+    found = []
+    for ranks, wrapper in SETTINGS:
+        one = cell(ranks, wrapper, data_folder)
+        one = replace(one, factors={**one.factors, "turns": MEASURED_TURNS})
+        request = {"cell": plan_cells.cell_to_json(one), "seed": 0, "data_folder": str(data_folder)}
+        answer = process.run(request, 120)
+        assert answer["status"] == "ok", answer
+        found.append(as_record(dict(one.factors), Measurement(**answer["measurement"])))
+    process.stop()
+    return found
+
+
+def as_record(factors: dict[str, Any], measurement: Measurement) -> Record:
+    """The record that the worker would make of one round."""
+    return Record(
+        NAME,
+        factors,
+        "ok",
+        "",
+        "measured",
+        samples={name: [samples] for name, samples in measurement.samples.items()},
+        values=measurement.values,
+        series=measurement.series,
+        timers=measurement.timers,
+    )
+
+
+def test_memory_is_as_predicted(measured: list[Record]) -> None:
+    for record in rows.by_implementation(measured):
+        for moment in names.MOMENTS:
+            found = predictions.measured_bytes(record, moment)
+            predicted = predictions.predicted_bytes(record, moment)
+            where = record.factors["world_size"], record.factors["implementation"], moment
+            assert found == pytest.approx(predicted, rel=1e-3), where
+            kinds, expected = predictions.measured_kinds(record, moment), predictions.predicted_kinds(record, moment)
+            for kind in KINDS:
+                assert kinds[kind] == pytest.approx(expected[kind], abs=2e-3 * found), (*where, kind)
+
+
+def test_state_is_divided(measured: list[Record]) -> None:
+    elements = transformer_parameters(SIZES["nano"])
+    tensors = len(transformer_tensors(SIZES["nano"]))
+    for record in measured:
+        plain, ours = (
+            record.series[f"{name}_{names.BEFORE_STEP}_bytes"][KINDS.index(names.STATE)]
+            for name in (UNSHARDED, SHARDED)
+        )
+        assert plain == 8 * elements + 4 * tensors
+        fullest = sharding.fullest_rank(Sharding(Workload(SIZES["nano"], 1, 1), record.factors["world_size"]))
+        assert ours == 8 * sum(fullest) + 4 * len(fullest) < plain
+        by_rank = record.series[f"{SHARDED}_{names.BEFORE_STEP}_rank_bytes"]
+        assert len(by_rank) == record.factors["world_size"]
+        assert max(by_rank) == sum(record.series[f"{SHARDED}_{names.BEFORE_STEP}_bytes"])
+
+
+def test_times_and_check_of_a_cell(measured: list[Record]) -> None:
+    for record in measured:
+        assert record.values["difference"] == 0
+        tensors = len(transformer_tensors(SIZES["nano"]))
+        assert record.values["gradient_calls"] == (1 if record.factors["wrapper"] == "flat" else tensors)
+        assert record.values["gradient_bytes"] == 4 * transformer_parameters(SIZES["nano"])
+        for name in (*names.IMPLEMENTATIONS, names.AGAIN):
+            assert len(record.samples[f"{name}_step_ms"][0]) == MEASURED_TURNS
+            assert len(record.samples[f"{name}_optimizer_ms"][0]) == 2 * MEASURED_TURNS
+        parts = [record.samples[f"sharded_{part}_ms"][0] for part in ("update", "exchange")]
+        assert all(len(part) == 2 * MEASURED_TURNS and min(part) > 0 for part in parts)
+        assert set(record.timers.values()) == {"host clock"}
+
+
+def test_tables_of_measured_cells(measured: list[Record]) -> None:
+    made = tables(measured)
+    assert all(len(table.ok) >= 3 for table in made.values())
+    found = findings(measured)
+    assert {name: one.verdict for name, one in found.items()} == {
+        **dict.fromkeys(("memory", "kinds", "prediction", "speed", "peer", "zero"), "answered"),
+        "saved": "confirmed",
+        "published": "cannot tell",
+    }
+
+
+def test_times_are_those_of_the_slowest_rank() -> None:
+    def rank(ms: float, held: int) -> dict[str, Any]:
+        timing = {"samples_ms": [ms, 10 - ms], "warmup_ms": [ms], "timer": "host clock", "warmup_s": ms, "timed_s": 1.0}
+        moments = {moment: [held, 1, 0, 0, 0, 0] for moment in names.MOMENTS}
+        return {
+            "memory": dict.fromkeys(names.IMPLEMENTATIONS, moments),
+            "outside": dict.fromkeys(names.IMPLEMENTATIONS, 5 * held),
+            "traffic": {"gradient_calls": 1, "gradient_bytes": 4},
+            "difference": ms / 1e9,
+            "timings": {"sharded_step_ms": timing},
+        }
+
+    found = combining.combine([rank(3, 10), rank(4, 20)])
+    assert found.samples == {"sharded_step_ms": [4, 7]}
+    assert found.warmup == {"sharded_step_ms": [4]}
+    assert found.values["difference"] == 4e-9
+    assert found.values["sharded_outside_bytes"] == 100
+    assert found.series["sharded_step_bytes"] == [20, 1, 0, 0, 0, 0]
+    assert found.series["sharded_step_rank_bytes"] == [11, 21]
+
+
+# --- on a rank --------------------------------------------------------------------------------------------------
+
+
+def a_training(rank: int, folder: Path, wrapper: str, context: int = CONTEXT) -> training.Training:
+    place = SimpleNamespace(rank=rank, world_size=2)
+    me: Any = SimpleNamespace(place=place, device=torch.device("cpu"))
+    factors = cell(2, wrapper, folder).factors | {"data_folder": str(folder), "seq_len": context}
+    return training.Training(training.build_model(factors, me), factors, me)
+
+
+def checked(rank: int, folder: Path, rate: float) -> float:
+    """The check, with our optimizer's learning rate times rate."""
+    make = training.make_optimizer
+
+    def other(name: str, parameters: Any) -> Any:
+        made = make(name, parameters)
+        for group in made.param_groups if name == SHARDED else ():
+            group["lr"] *= rate
+        return made
+
+    with mock.patch.object(program, "make_optimizer", other):
+        return program.difference(a_training(rank, folder, "flat"))
+
+
+def test_a_wrong_optimizer_is_noticed(data_folder: Path) -> None:
+    with pytest.raises(RanksError, match=r"a parameter is off by .* after 10 steps, allowed 1e-07"):
+        run_ranks(checked, 2, data_folder, 1.001)
+
+
+def of_overlapped(rank: int, folder: Path) -> dict[str, list[int]]:
+    return memory_pass.measure_memory(a_training(rank, folder, "overlapped", 2), SHARDED)
+
+
+def test_memory_with_gradients_sent_during_backward(data_folder: Path) -> None:
+    """The wrapper's hooks and those that mark memory do not disturb each other."""
+    found = run_ranks(of_overlapped, 2, data_folder)
+    held = max((each[names.BEFORE_STEP] for each in found), key=sum)
+    load = Workload(SIZES["nano"], BATCH // 2, 2, "fp32", "cpu")
+    assert sum(held) == pytest.approx(total_bytes(sharding.before_step(Sharding(load, 2))), rel=1e-3)
+    # With so few tokens the peak comes with the last gradient, which is not handed over then.
+    peak = max((each[names.PASSES] for each in found), key=sum)
+    sizes = transformer_tensors(SIZES["nano"])
+    assert peak[KINDS.index(names.GRADIENTS)] == 4 * sum(sizes[1:])
+    assert sum(peak) == pytest.approx(total_bytes(sharding.passes_peak(Sharding(load, 2))), rel=1e-2)
+
+
+def test_segments() -> None:
+    kept = torch.empty(1000)
+    with Segments(torch.device("cpu")) as segments:
+        scratch = torch.empty(500)
+        del scratch
+        segments.mark("first")
+        more = torch.empty(250)
+        segments.mark("second")
+        segments.mark("third")
+    base = segments.before_bytes
+    assert base >= kept.nbytes
+    assert segments.peaks == [("first", base + 2000), ("second", base + 1000), ("third", base + 1000)]
+    assert segments.after_bytes == base + more.nbytes
+
+
+# --- counters ---------------------------------------------------------------------------------------------------
+
+
+def xl(ranks: int = 1, flat: bool = False, exchange: str = "", batch: int = 8) -> Sharding:
+    return Sharding(Workload(SIZES["xl"], batch, 128, "tf32", "cuda"), ranks, flat, exchange)
+
+
+def test_what_is_owned() -> None:
+    assert sharding.GLOO_CHUNK_BYTES == broadcasting.CHUNK_BYTES
+    for ranks in (1, 2, 4):
+        parts = sharding.owned(SIZES["xl"], ranks)
+        assert sum(map(sum, parts)) == transformer_parameters(SIZES["xl"])
+        assert max(map(sum, parts)) <= 1.01 * transformer_parameters(SIZES["xl"]) / ranks
+
+
+def test_state_of_xl() -> None:
+    state = [sharding.before_step(xl(ranks))[memory.STATE] for ranks in (1, 2, 4)]
+    assert state[0] == pytest.approx(8 * transformer_parameters(SIZES["xl"]), rel=1e-4)
+    assert state[1] == pytest.approx(state[0] / 2, rel=1e-3)
+    assert state[2] == pytest.approx(state[0] / 4, rel=1e-3)
+    plain, flat = (sharding.passes_peak(xl(2, flat=flat)) for flat in (False, True))
+    assert total_bytes(flat) - total_bytes(sharding.before_step(xl(2))) == pytest.approx(
+        4 * transformer_parameters(SIZES["xl"]), rel=1e-4
+    )
+    assert plain[memory.STATE] == flat[memory.STATE] == state[1]
+
+
+def test_temporaries_of_the_step() -> None:
+    """All at once they are as large as the second moments of the rank's part; in pieces, as one piece."""
+    before, at_once, pieces = (
+        total_bytes(of(xl(2, exchange=exchange)))
+        for of, exchange in ((sharding.before_step, ""), (sharding.step_peak, ""), (sharding.step_peak, "nccl"))
+    )
+    assert at_once - before == pytest.approx(2 * transformer_parameters(SIZES["xl"]), rel=1e-3)
+    assert 0.8 * PIECE_BYTES < pieces - before <= PIECE_BYTES + 512 * len(transformer_tensors(SIZES["xl"]))
+
+
+def test_chunks_of_gloo() -> None:
+    small = Shape(d_model=4, d_ff=8, layers=1, heads=2, vocab_size=10)
+    assert sharding.gloo_chunks_bytes(small, 2) == 4 * transformer_parameters(small)
+    sizes = [4 * size for size in transformer_tensors(SIZES["small"])]
+    assert 32 * MIB < sharding.gloo_chunks_bytes(SIZES["small"], 2) <= 2 * max(32 * MIB, *sizes)
+    assert sharding.gloo_chunks_bytes(SIZES["small"], 10**4) == 0  # a tensor each travels from where it lies
+
+
+def test_traffic_beside_zero() -> None:
+    for ranks in (2, 4):
+        plain, ours, zero = sharding.schemes(SIZES["xl"], ranks)
+        weights = 4 * transformer_parameters(SIZES["xl"])
+        sent = [scheme.gradient_bytes + scheme.parameter_bytes for scheme in (plain, ours, zero)]
+        assert sent == pytest.approx([factor * weights * (ranks - 1) / ranks for factor in (2, 3, 2)])
+        assert plain.state_bytes == 2 * weights
+        assert zero.state_bytes == pytest.approx(2 * weights / ranks)
+        assert 1 <= ours.balance < 1.01
+    assert sharding.schemes(SIZES["nano"], 4)[1].balance > 1.5  # two of its tensors are half of it each
+
+
+def test_published_savings_are_near_the_prediction() -> None:
+    """brandon-snider's peaks up to the step, two H100, batch 16: their difference is half of the state."""
+    known = references.load(NAME)
+    peaks = {
+        name: references.find(
+            known, "memory_before_step_gib", dtype="tf32", batch=16, world_size=2, implementation=name
+        )[0].value
+        for name in (UNSHARDED, SHARDED)
+    }
+    predicted = total_bytes(sharding.passes_peak(xl())) - total_bytes(sharding.passes_peak(xl(2)))
+    assert peaks[UNSHARDED] - peaks[SHARDED] == pytest.approx(predicted / 2**30, rel=0.05)
+
+
+# --- tables and sentences ---------------------------------------------------------------------------------------
+
+FACTORS: dict[str, Any] = {
+    "device": "cuda",
+    **LEVELS,
+    "backend": "nccl",
+    "world_size": 2,
+    "size": "xl",
+    "seq_len": 128,
+    "batch": 16,
+    "dtype": "tf32",
+    "wrapper": "naive",
+    "optimizer_steps": 1,
+}
+
+
+def fixture(ranks: int = 2, more_bytes: int = 0) -> Record:
+    """Memory as predicted, and more activations at the peak of the passes; our step takes 0.9 of the time."""
+    factors = {**FACTORS, "world_size": ranks}
+    record = Record(NAME, factors, "ok", "", "measured", values={"difference": 0.0, "gradient_bytes": 7992940800})
+    for name in names.IMPLEMENTATIONS:
+        for moment in names.MOMENTS:
+            kinds = predictions.predicted_kinds(record, moment, name)
+            kinds[names.ACTIVATIONS] += more_bytes if moment == names.PASSES else 0
+            record.series[f"{name}_{moment}_bytes"] = list(kinds.values())
+        record.values[f"{name}_outside_bytes"] = 2**30
+    times = {UNSHARDED: 1.0, names.AGAIN: 1.001, SHARDED: 0.9, PEER: 1.1}
+    for name, factor in times.items():
+        for time, ms in (("step", 400.0), ("optimizer", 40.0)):
+            record.samples[f"{name}_{time}_ms"] = [[ms * factor * (1 + 1e-3 * turn) for turn in range(6)]]
+            record.timers[f"{name}_{time}_ms"] = "host clock"
+    record.samples["sharded_update_ms"] = [[20.0] * 6]
+    record.samples["sharded_exchange_ms"] = [[15.0] * 6]
+    return record
+
+
+def tables(records: list[Record]) -> dict[str, Table]:
+    return {table.id.removeprefix("cs336.sharding_"): table for table in present.tables({NAME: records})}
+
+
+def findings(records: list[Record]) -> dict[str, Finding]:
+    made = {table.id: table for table in present.tables({NAME: records})}
+    return {one.id.removeprefix("cs336.sharding_"): one for one in present.findings(made)}
+
+
+def ours(table: Table, **levels: Any) -> pd.Series:
+    """The one row of our optimizer at these levels."""
+    rows_found = rows.keyed(table.ok)
+    chosen = rows_found[rows_found["implementation"] == SHARDED]
+    for name, level in levels.items():
+        chosen = chosen[chosen[name] == level]
+    assert len(chosen) == 1
+    return chosen.iloc[0]
+
+
+def test_ratios() -> None:
+    speed = tables([fixture()])["speed"]
+    for timed in rows.TIMES:
+        row = ours(speed, timed=timed)
+        assert row["ratio"] == pytest.approx(0.9)
+        assert (row["verdict"], row["turns"]) == ("faster", 6)
+        assert row["low"] <= 0.9 <= row["high"] < 1
+    text = findings([fixture()])["speed"].text
+    assert "with 2 processes whole step 0.9× (interval 0.9" in text
+    assert "faster" in text
+    assert "40.1 ms become 36.1 ms; apart from each other the update takes 20.0, the exchange 15.0" in text
+    assert "whole step 1.1×" in findings([fixture()])["peer"].text
+    assert "Its optimizer step takes 1.22× the time of ours" in findings([fixture()])["peer"].text
+
+
+def test_too_few_turns_give_no_interval() -> None:
+    record = fixture()
+    record.factors["turns"] = 3
+    row = ours(tables([record])["speed"], timed="step")
+    assert (row["interval"], row["verdict"]) == ("too few turns", "cannot tell")
+
+
+def test_savings() -> None:
+    row = ours(tables([fixture()])["saved"], moment=names.BEFORE_STEP)
+    assert row["saved_gib"] == row["predicted_gib"] == pytest.approx(7.44, abs=0.01)
+    found = findings([fixture(), fixture(4)])["saved"]
+    assert found.verdict == "confirmed"
+    assert "7.44 GiB directly before the step (predicted 7.44 GiB)" in found.text
+    assert "4 processes: 11.2 GiB at the peak of forward" in found.text
+    record = fixture()
+    record.series[f"{SHARDED}_{names.STEP}_bytes"][KINDS.index(names.ACTIVATIONS)] += 2**30
+    found = findings([record])["saved"]
+    assert found.verdict == "contradicted"
+    assert "off by at most 7.3 % of what is saved" in found.text
+
+
+def test_a_missing_term_is_named() -> None:
+    exact, off = findings([fixture()])["prediction"], findings([fixture(more_bytes=3 * 2**30)])["prediction"]
+    assert exact.verdict == "confirmed"
+    assert off.verdict == "contradicted"
+    assert "Beyond 5% lie 3" in off.text
+    assert "largest term: activations and temporaries, 3.00 GiB measured above" in off.text
+
+
+def test_answers_on_memory() -> None:
+    found = findings([fixture()])
+    assert "After model initialisation 7.44 GiB (size xl, seq_len 128, batch 16" in found["memory"].text
+    assert "29.8 GiB unsharded and 22.4 GiB sharded directly before it" in found["memory"].text
+    assert "leaves nothing behind" in found["memory"].text
+    assert "AdamW, unsharded: parameters 7.44 GiB, gradients 7.44 GiB, optimizer state 14.9 GiB" in found["kinds"].text
+    assert "sharded (ours): parameters 7.44 GiB, gradients 7.44 GiB, optimizer state 7.44 GiB" in found["kinds"].text
+
+
+def test_answer_on_zero() -> None:
+    text = findings([fixture(), fixture(4)])["zero"].text
+    assert "with 2 processes the fullest rank keeps 7.44 GiB of optimizer state" in text
+    assert "a rank sends 16.7 GiB a step against 11.2 GiB, 1.5×, in 870 messages" in text
+    counted = tables([fixture()])["zero"].ok.iloc[0]
+    assert counted["averaged_gib"] == counted["weights_gib"]
+
+
+def test_published_figures_stand_beside_ours() -> None:
+    made = tables([fixture(), fixture(4)])["published"]
+    with_two = ours(made, world_size=2)
+    assert with_two["memory_before_step_gib_brandon-snider"] == pytest.approx(26312.84 / 1024)
+    assert with_two["step_ms_brandon-snider"] == 510.53
+    assert ours(made, world_size=4)["step_ms_brandon-snider"] == "none"
+    assert not any("kesavanramakrishnan" in column for column in made.frame.columns)  # another size
+    found = findings([fixture()])["published"]
+    assert (
+        "the sharded step takes 0.9× the unsharded one's time here and 0.968× at brandon-snider (batch 16)"
+        in found.text
+    )
+
+
+def test_cells_without_figures() -> None:
+    skipped = Record(NAME, dict(FACTORS), "skipped", "4 GPUs", "measured", values={"before_start": True})
+    for table in tables([skipped]).values():
+        shown = table.frame.iloc[0]
+        for column in table.columns:
+            if column.kind in ("figure", "unshown"):
+                assert shown[column.name] is None, column.name
+    assert {one.verdict for one in findings([skipped]).values()} == {"cannot tell"}

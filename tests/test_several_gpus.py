@@ -1,0 +1,98 @@
+"""Cells that need several GPUs: skipped, with the number at hand, before anything starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fake_nvml import FakeNvml
+from shards import ROOT, ShardJob
+
+from perfscribe import config, doctor, environment, overview, plan
+from perfscribe.cells import Cell
+from perfscribe.plan_cells import cell_to_json
+
+SOURCE = """
+from perfscribe.cells import Measurement
+
+
+def run(cell):
+    return Measurement(values={"gpus": cell["world_size"]})
+"""
+CELLS = [Cell({"world_size": n}, requires=(f"cuda:{n}",), cost=float(n)) for n in (2, 4, 6)]
+
+
+def machine(monkeypatch: pytest.MonkeyPatch, gpus: int) -> None:
+    """A machine with this many GPUs and a torch for them."""
+    monkeypatch.setattr(environment, "open_nvml", lambda: FakeNvml(gpus) if gpus else None)
+    monkeypatch.setattr(environment, "_version_file", lambda name: {"cuda": "13.0"})
+    monkeypatch.setattr(environment, "_installed", lambda module: True)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "expected"),
+    [
+        (0, [("unsupported", "no CUDA device")] * 3),
+        (1, [("skipped", "1 GPU")] * 3),
+        (2, [None, ("skipped", "2 GPUs"), ("skipped", "2 GPUs")]),
+        (4, [None, None, ("skipped", "4 GPUs")]),
+        (8, [None, None, None]),
+    ],
+)
+def test_what_a_machine_leaves_out(monkeypatch: pytest.MonkeyPatch, gpus: int, expected: list[object]) -> None:
+    machine(monkeypatch, gpus)
+    assert [environment.shortfall(cell.requires) for cell in CELLS] == expected
+
+
+def test_hidden_gpus_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine(monkeypatch, 4)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,3")
+    assert environment.shortfall(("cuda:4",)) == ("skipped", "2 GPUs")
+    assert environment.shortfall(("bf16", "cuda:2")) is None
+
+
+def test_how_many_are_watched() -> None:
+    wanted = {("cuda:4", "bf16"): 4, ("cuda",): 1, ("cuda", "cuda:2"): 2, ("nsys",): 0, (): 0}
+    assert {requires: environment.gpus_needed(requires) for requires in wanted} == wanted
+
+
+@pytest.mark.parametrize("name", ["cuda:", "cuda:0", "cuda:x", "cuda:2 ", "nsys:2"])
+def test_a_number_that_is_none_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="unknown capability"):
+        environment.shortfall((name,))
+
+
+def test_the_worker_skips_them_and_takes_them_up_on_more_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    probe = ShardJob(tmp_path, SOURCE)
+    probe.plan(CELLS)
+    told = []
+    for gpus in (2, 2, 4):
+        machine(monkeypatch, gpus)
+        told.append([(row["status"], row["reason"]) for row in probe.measure()])
+    few, ok = ("skipped", "2 GPUs"), ("ok", "")
+    assert told == [[ok, few, few], [ok, few, few], [ok, ok, ("skipped", "4 GPUs")]]
+    assert [event["event"] for event in probe.events()].count("record") == 5, "nothing new, nothing written"
+
+
+def test_plan_and_doctor_say_so_beforehand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine(monkeypatch, 4)
+    made = plan.Plan("local", "gpu", ("cs336",), shards={"probe": 1})
+    unit = {"experiment": "probe", "fingerprint": "f" * 16, "seed": 0, "rounds": 1}
+    made.units["measure-probe-0"] = {**unit, "cells": [cell_to_json(cell) for cell in CELLS]}
+    text = overview.describe(tmp_path, made)
+    assert text.count("to measure\n") == 2 and "world_size=6        1  skipped (4 GPUs)" in text
+    line = next(line for line in doctor.report([("probe", CELLS)]).splitlines() if line.startswith("probe"))
+    assert line.split() == ["probe", "3", "1", "4", "GPUs", "run", "on", "a", "machine", "with", "6", "GPUs"]
+
+
+def test_another_number_of_gpus_changes_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = config.load(ROOT / "config.yaml", {})
+    monkeypatch.setattr(plan, "planned_cells", lambda *_: list(CELLS))
+    plans = []
+    for gpus in (2, 4, 4):
+        machine(monkeypatch, gpus)
+        plans.append(plan.build(raw, "gpu", ROOT).units["measure-attention-0"])
+    assert plans[0] != plans[1] == plans[2] and [unit["gpus"] for unit in plans] == [2, 4, 4]
+    monkeypatch.setattr(plan, "planned_cells", lambda *_: [Cell({"n": 1}, requires=("cuda",))])
+    assert "gpus" not in plan.build(raw, "gpu", ROOT).units["measure-attention-0"]
