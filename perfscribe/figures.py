@@ -6,6 +6,7 @@ Written as SVG and PNG, byte for byte the same from the same tables and library 
 from __future__ import annotations
 
 import io
+import re
 import math
 import textwrap
 from collections.abc import Callable, Sequence
@@ -30,7 +31,8 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 # Of the footer's 6-point letters: matplotlib breaks no lines by itself.
 FOOTER_CHARACTERS_PER_INCH = 20
 STYLE: dict[Any, Any] = {
-    "font.family": "DejaVu Sans",
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans", "Verdana", "Arial", "Helvetica", "sans-serif"],
     "font.size": 9,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -38,7 +40,7 @@ STYLE: dict[Any, Any] = {
     "grid.alpha": 0.25,
     "legend.frameon": False,
     "svg.hashsalt": "perfscribe",
-    "svg.fonttype": "path",
+    "svg.fonttype": "none",  # text as text: drawn letters would be most of each file
     "figure.dpi": 100,
     "savefig.dpi": 150,
 }
@@ -71,10 +73,19 @@ def write(figure: Figure, folder: Path, footer: str) -> None:
             for kind, metadata in (("svg", {"Date": None, "Creator": None}), ("png", {"Software": None})):
                 drawn = io.BytesIO()
                 canvas.savefig(drawn, format=kind, metadata=metadata)
-                content = _with_palette(drawn) if kind == "png" else drawn.getvalue()
+                content = _with_palette(drawn) if kind == "png" else _rounded(drawn.getvalue())
                 files.write_bytes(folder / f"{figure.id}.{kind}", content)
         finally:
             plt.close(canvas)
+
+
+_PLACE = re.compile(rb' (?:d|x|y)="[^"]*"')
+_DECIMALS = re.compile(rb"(\.\d\d)\d+")
+
+
+def _rounded(svg: bytes) -> bytes:
+    """The same SVG with places to a hundredth of a point, a fifth of the size less."""
+    return _PLACE.sub(lambda place: _DECIMALS.sub(rb"\1", place[0]).replace(b" \n", b" "), svg)
 
 
 def _with_palette(drawn: io.BytesIO) -> bytes:

@@ -62,10 +62,15 @@ def to_markdown(folder: Path, table_id: str) -> str:
     rows = [_markdown_row(_folded(group, columns), columns, remarks) for group in groups]
     titles = [markdown_text(column["title"]) for column in columns]
     notes = description["notes"] if rows else [EMPTY_NOTE, *description["notes"]]
-    parts = [tabulate(rows, titles, tablefmt="pipe", disable_numparse=True)]
+    parts = [_without_padding(tabulate(rows, titles, tablefmt="pipe", disable_numparse=True))]
     parts.append("\n".join(f"[{number}] {markdown_text(text)}  " for number, text in enumerate(remarks, start=1)))
     parts.append("\n".join(f"{note}  " for note in notes))
     return "\n\n".join(part.rstrip() for part in parts if part) + "\n"
+
+
+def _without_padding(table: str) -> str:
+    """The same table with columns as wide as each cell needs: wide tables are half padding otherwise."""
+    return re.sub(r"-{3,}", "---", re.sub(r" +\|", " |", table))
 
 
 def _read_rows(path: Path) -> list[dict[str, str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import html
 import re
 import struct
 import subprocess
@@ -60,8 +61,8 @@ def write(folder: Path, draw: Callable[[Any], None] = draw, footer: str = FOOTER
 
 
 def texts(svg: str) -> list[str]:
-    """Everything written in an SVG; letters are outlines there, so that the texts stand in comments."""
-    return [text.strip() for text in re.findall(r"<!--(.*?)-->", svg, flags=re.DOTALL)]
+    """Everything written in an SVG."""
+    return [html.unescape(text).strip() for text in re.findall(r"<text[^>]*>(.*?)</text>", svg, flags=re.DOTALL)]
 
 
 @pytest.fixture

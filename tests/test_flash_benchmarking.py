@@ -432,5 +432,5 @@ def test_figures_mark_where_memory_ran_out(tmp_path: Path) -> None:
     assert tuple(drawn) == present.FIGURES
     f.write(drawn["cs336.flash_time_fp32"], tmp_path, "foot")
     svg = (tmp_path / "cs336.flash_time_fp32.svg").read_text()
-    assert svg.count("<!-- OOM -->") == 2 and "<!-- d = 128, fp32 on cuda -->" in svg
-    assert "FlexAttention" not in svg and "<!-- 64k -->" in svg
+    assert svg.count(">OOM</text>") == 2 and ">d = 128, fp32 on cuda</text>" in svg
+    assert "FlexAttention" not in svg and ">64k</text>" in svg

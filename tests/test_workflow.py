@@ -76,7 +76,7 @@ def test_a_figure_is_drawn_with_points_and_a_foot(measured: Workspace, figure: s
     svg, png = (folder / f"{figure}.{kind}" for kind in ("svg", "png"))
     assert png.read_bytes().startswith(b"\x89PNG") and png.stat().st_size > 5000
     text = svg.read_text()
-    written = " ".join(found.strip() for found in re.findall(r"<!--(.*?)-->", text, flags=re.DOTALL))
+    written = " ".join(found.strip() for found in re.findall(r"<text[^>]*>(.*?)</text>", text, flags=re.DOTALL))
     assert "site local: " in written and "environment " in written and "commit 0000000000" in written
     assert not re.search(r"\b[Nn]o cell|nothing was measured|\bnan\b", written)
     # Markers and bars have the colours of data; axes, ticks and letters are black or grey.
