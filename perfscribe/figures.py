@@ -6,8 +6,8 @@ Written as SVG and PNG, byte for byte the same from the same tables and library 
 from __future__ import annotations
 
 import io
-import re
 import math
+import re
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import itertools
 import os
-import html
 import re
 import struct
 import subprocess
