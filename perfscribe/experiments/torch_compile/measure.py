@@ -34,7 +34,13 @@ def datasets(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 def cells(config: Mapping[str, Any]) -> list[Cell]:
     """The attention grid, then the models; each with CUDA graphs too where the config asks for it, on a GPU."""
-    return [*_attention_cells(config), *_model_cells(config)]
+    first, sizes = config["model"]["dtype"][0], config["model"]["several_ways_size"]
+    models = [
+        cell
+        for cell in _model_cells(config)
+        if cell["size"] in sizes or (cell["dtype"], cell["implementation"]) == (first, "compiled")
+    ]
+    return [*_attention_cells(config), *models]
 
 
 def _attention_cells(config: Mapping[str, Any]) -> list[Cell]:
