@@ -98,9 +98,9 @@ def describe(name: str, kernel) -> dict:
         "shared_bytes": kernel.metadata.shared,
         "warps": kernel.metadata.num_warps,
         "wgmma": ptx.count("wgmma.mma_async"),
+        "mma": ptx.count("mma.sync"),
         "tma_loads": ptx.count("cp.async.bulk.tensor"),
         "tma_sums": ptx.count("cp.reduce.async.bulk"),
-        "setmaxnreg": ptx.count("setmaxnreg"),
     }
 
 
