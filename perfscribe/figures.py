@@ -139,11 +139,19 @@ def varying(rows: pd.DataFrame, names: Sequence[str]) -> list[str]:
 
 
 def _label_ends(axes: Any, ends: list[tuple[str, float, float, str]]) -> None:
-    """Label lines at their right ends, each label pushed up as far as it would cover the one below it."""
+    """Label lines at their right ends, each label pushed up as far as it would cover the one below it.
+
+    A line that ends before the others is labelled above and left of its end, or the others would run through its label.
+    """
     height = axes.get_figure().get_size_inches()[1] * 72 * 0.7  # of the axes, in points, roughly
     low, high = (math.log10(limit) for limit in axes.get_ylim())
     taken = -math.inf
+    last = max((x for _, x, _, _ in ends), default=0.0)
     for text, x, y, colour in sorted(ends, key=lambda end: end[2]):
+        if x < last:
+            place = {"xytext": (-4, 5), "ha": "right", "va": "bottom"}
+            axes.annotate(text, (x, y), textcoords="offset points", color=colour, fontsize=LABEL_POINTS, **place)
+            continue
         at = (math.log10(y) - low) / (high - low) * height
         shown_at = max(at, taken + LABEL_POINTS)
         taken = shown_at

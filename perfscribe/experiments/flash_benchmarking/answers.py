@@ -8,7 +8,7 @@ import pandas as pd
 
 from perfscribe.attention import backends
 from perfscribe.experiments.flash_benchmarking.joining import CANNOT_TELL, FASTER, SLOWER, counted
-from perfscribe.findings import CannotTell, need, one_setting
+from perfscribe.findings import CannotTell, need
 from perfscribe.statistics import format_figure
 
 SETTING = ("dtype", "device")
@@ -47,27 +47,47 @@ def against_pytorch(rows: pd.DataFrame) -> str:
     factor = best["eager_both_ms"] / best["ours_both_ms"]
     names = ", ".join(dict.fromkeys(both["ours"]))
     return (
-        f"Against PyTorch's eager attention, end to end, ours ({names}) is: {listed(parts)}. The largest ratio is "
+        f"Against PyTorch's eager attention, end to end{_by_device(both)}, ours ({names}) is: {listed(parts)}. The "
+        f"largest ratio is "
         f"{factor:.3g} at {_at(best)}: {format_figure(best['eager_both_ms'])} against "
         f"{format_figure(best['ours_both_ms'])} ms."
     )
 
 
+def _by_device(rows: pd.DataFrame) -> str:
+    return ", by device time (without launches)" if "cuda" in set(rows["device"]) else ""
+
+
 def crossover(rows: pd.DataFrame) -> str:
-    """The length from which on ours is faster than eager attention at all longer ones, by dtype and head dimension."""
+    """The length from which on ours is faster than eager attention at all longer ones, by dtype and head dimension.
+
+    On a CUDA device by device time and with launches: the two lengths may be far apart.
+    """
     both = need(numbers(rows, "eager_both_ms", "ours_both_ms"), 3, "problems that PyTorch and ours both ran")
+    text = (
+        f"Sequence length from which on ours is faster than eager at every longer one{_by_device(both)}: "
+        f"{_from_lengths(both, 'verdict')}."
+    )
+    launched = both[both["device"] == "cuda"]
+    return text if launched.empty else f"{text} With launches: {_from_lengths(launched, 'verdict_launched')}."
+
+
+def _from_lengths(rows: pd.DataFrame, verdict: str) -> str:
     parts = []
-    for (dtype, device), group in both.groupby(list(SETTING), sort=False):
-        found = [f"d {d} {_from_length(curve)}" for d, curve in group.groupby("head_dim", sort=True)]
-        parts.append(f"{dtype} on {device}: {', '.join(found)}")
-    return f"Sequence length from which on ours is faster than eager at every longer one measured: {listed(parts)}."
+    for (dtype, device), group in rows.groupby(list(SETTING), sort=False):
+        starts: dict[str, list[str]] = {}
+        for d, curve in group.groupby("head_dim", sort=True):
+            starts.setdefault(_from_length(curve, verdict), []).append(str(d))
+        found = [f"{start} (d {', '.join(widths)})" for start, widths in starts.items()]
+        parts.append(f"{dtype} on {device} {', '.join(found)}")
+    return listed(parts)
 
 
-def _from_length(curve: pd.DataFrame) -> str:
+def _from_length(curve: pd.DataFrame, verdict: str) -> str:
     """The first length of the last unbroken run of `faster`."""
     start = None
     for _, row in curve.sort_values("seq_len", ascending=False).iterrows():
-        if row["verdict"] != FASTER:
+        if row[verdict] != FASTER:
             break
         start = row["seq_len"]
     return "at none" if start is None else f"from {start}"
@@ -97,19 +117,27 @@ def _against_flash(rows: pd.DataFrame, ours: str, one: str, setting: str) -> str
 
 
 def launches(rows: pd.DataFrame) -> str:
-    """What launches add end to end, at the shortest and at the longest length."""
+    """Who is faster once launches count, and what they add at the shortest and at the longest length."""
     names = ("ours_both_ms", "ours_both_launched_ms", "eager_both_ms", "eager_both_launched_ms")
     timed = need(numbers(rows, *names), 2, "problems timed with and without launches on a CUDA device")
-    chosen, setting = one_setting(timed, SETTING)
+    slower = timed[timed["verdict_launched"] == SLOWER]["seq_len"]
+    where = f"; slower from N = {slower.min()} to {slower.max()}" if len(slower) else ""
+    text = (
+        f"With launches by the host, end to end, ours against PyTorch, {len(timed)} problems: "
+        f"{_verdicts(timed['verdict_launched'])}{where}."
+    )
+    ends = dict.fromkeys((timed["seq_len"].min(), timed["seq_len"].max()))
+    return f"{text} {' '.join(_launches_at(timed[timed['seq_len'] == length]) for length in ends)}"
+
+
+def _launches_at(rows: pd.DataFrame) -> str:
+    """Medians over the problems of one length: time with launches, and how many times the device time it is."""
     parts = []
     for name, title in (("eager", "PyTorch"), ("ours", "ours")):
-        added = chosen[f"{name}_both_launched_ms"] / chosen[f"{name}_both_ms"]
-        shortest, longest = chosen["seq_len"].idxmin(), chosen["seq_len"].idxmax()
-        parts.append(
-            f"{title} takes {added[shortest]:.3g} times its device time at N = {chosen.loc[shortest, 'seq_len']}, "
-            f"{added[longest]:.3g} times at N = {chosen.loc[longest, 'seq_len']}"
-        )
-    return f"With launches, end to end ({setting}): {listed(parts)}."
+        launched = rows[f"{name}_both_launched_ms"]
+        times = (launched / rows[f"{name}_both_ms"]).median()
+        parts.append(f"{title} takes {format_figure(launched.median())} ms, {times:.3g} times its device time")
+    return f"At N = {rows['seq_len'].iloc[0]} (medians of {len(rows)} problems) {', '.join(parts)}."
 
 
 def precision(rows: pd.DataFrame, cells: pd.DataFrame) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from perfscribe.experiments.flash_benchmarking.joining import CANNOT_TELL, FASTER, SLOWER
+from perfscribe.experiments.flash_benchmarking.joining import FASTER, SLOWER
 from perfscribe.findings import CannotTell
 
 BOTH = "forward_backward_ms"
@@ -30,7 +30,9 @@ def directions(rows: pd.DataFrame, known: Mapping[tuple[Any, ...], Any], sources
     if not parts:
         raise CannotTell("no problem has a verdict here and figures in a source")
     verdict = "contradicted" if any(_differing(outcome) for outcome in outcomes.values()) else "confirmed"
-    return f"Which of Triton and PyTorch is faster, end to end with launches: {'; '.join(parts)}.", verdict
+    faster = int((on_gpu["verdict"] == FASTER).sum())
+    alone = f"By device time alone ours is faster in {faster} of {len(on_gpu)} problems."
+    return f"Which of Triton and PyTorch is faster, end to end with launches: {'; '.join(parts)}. {alone}", verdict
 
 
 def _told(name: str, outcome: list[str]) -> str:
@@ -52,7 +54,7 @@ def _compared(row: pd.Series, known: Mapping[tuple[Any, ...], Any], source: str)
     if base == "OOM" and isinstance(row["eager_both_ms"], (int, float)):
         return RAN_HERE
     verdict = row["verdict_launched"]
-    if not isinstance(base, float) or not isinstance(other, float) or verdict == CANNOT_TELL:
+    if not isinstance(base, float) or not isinstance(other, float) or verdict not in (FASTER, SLOWER):
         return NOTHING
     published = FASTER if other < base else SLOWER
     return SAME if verdict == published else f"N = {row['seq_len']} with d {row['head_dim']} in {row['dtype']}"

@@ -92,13 +92,14 @@ def _melted(rows: pd.DataFrame, one: str) -> pd.DataFrame:
 
 
 def _ceiling(axes: Any, rows: pd.DataFrame) -> None:
-    """A dashed line at the rate of the measured product."""
+    """A dashed line at the rate of the measured product, as far as the lines go: their labels stand beside it."""
     known = numbers(rows, "matmul_tflop_per_s")
     if known.empty:
         return
     rate = float(known["matmul_tflop_per_s"].max())
-    axes.axhline(rate, color="#555555", linestyle="--", linewidth=1)
-    axes.annotate("product", (0, rate), xycoords=("axes fraction", "data"), va="bottom", fontsize=7, color="#555555")
+    first, last = (float(end) for end in (rows["seq_len"].min(), rows["seq_len"].max()))
+    axes.hlines(rate, first, last, color="#555555", linestyle="--", linewidth=1)
+    axes.annotate("product", (first, rate), va="bottom", fontsize=7, color="#555555")
 
 
 def _ticks(rows: pd.DataFrame) -> list[float]:

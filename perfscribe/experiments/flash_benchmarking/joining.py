@@ -38,7 +38,9 @@ def shown_implementations(cells: Sequence[Record]) -> list[str]:
 def joined(cells: Sequence[Record]) -> list[Record]:
     """One record a problem; its values hold the cells by implementation, under "ours" this project's for the device.
 
-    A row is ok where any of its cells is; what the others ended with is then told by flags.
+    A row is ok where any of its cells is; what the others ended with is then told by flags, as are the cells' own
+    flags, each by the name of its implementation. What is unsupported stands in its place, for a reason that refusals()
+    gives once.
     """
     problems: dict[tuple[Any, ...], dict[str, Record]] = {}
     for cell in cells:
@@ -57,10 +59,9 @@ def _row(problem: dict[str, Any], by: dict[str, Record]) -> Record:
     told = [
         f"{backends.named(name).title}: {cell.status}, {t.reason(cell)}"
         for name, cell in by.items()
-        if ok and cell.status in ("oom", "timeout", "failed", "unsupported")
+        if ok and cell.status in ("oom", "timeout", "failed")
     ]
-    if any(cell.flags for cell in ok):
-        told.append("some of its cells are flagged, see cs336.flash_cells.csv")
+    told += [f"{backends.named(name).title}: {'; '.join(cell.flags)}" for name, cell in by.items() if cell.ok and cell.flags]
     return Record(
         experiment=best.experiment,
         factors={**problem, OURS: backends.named(own).title.removesuffix(f" ({OURS})")},
@@ -73,6 +74,19 @@ def _row(problem: dict[str, Any], by: dict[str, Record]) -> Record:
         flags=told,
         error=best.error,
     )
+
+
+def refusals(cells: Iterable[Record]) -> list[str]:
+    """Why implementations are unsupported where others ran on the same device: one note, none without such cells."""
+    cells = list(cells)
+    devices = {cell.factors["device"] for cell in cells if cell.ok}
+    why: dict[str, list[str]] = {}
+    for cell in cells:
+        if cell.status == "unsupported" and cell.factors["device"] in devices:
+            name = f"{backends.named(str(cell.factors['implementation'])).title} in {cell.factors['dtype']}"
+            why.setdefault(" ".join(t.reason(cell).split()).rstrip("."), []).append(name)
+    told = [f"{', '.join(dict.fromkeys(names))} ({reason})" for reason, names in why.items()]
+    return [f"Unsupported: {'; '.join(told)}."] if told else []
 
 
 def cell_of(row: Record, implementation: str) -> Record | None:
@@ -127,12 +141,18 @@ def speedup(base: str, other: str, sample: str) -> Callable[[Record], Any]:
 
 
 def verdict(base: str, other: str, sample: str) -> Callable[[Record], str]:
-    """Whether `other` is faster or slower than `base` in a joined row; VERDICT_NOTE says how it is decided."""
+    """Whether `other` is faster or slower than `base` in a joined row; VERDICT_NOTE says how it is decided.
+
+    Where one of them was not timed, what it ended with: nothing was compared.
+    """
 
     def get(row: Record) -> str:
         cells = [cell_of(row, name) for name in (base, other)]
         rounds = [cell.samples.get(sample, []) if cell is not None else [] for cell in cells]
-        return judged(rounds[0], rounds[1]) if all(rounds) else CANNOT_TELL
+        if all(rounds):
+            return judged(rounds[0], rounds[1])
+        absent = cells[0] if not rounds[0] else cells[1]
+        return NOT_PLANNED if absent is None else absent.status if not absent.ok else t.NOT_RECORDED
 
     return get
 
