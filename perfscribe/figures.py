@@ -25,6 +25,8 @@ from matplotlib import pyplot as plt
 from matplotlib import ticker
 
 LABEL_POINTS = 8
+LEAST_TICKS = 3
+MOST_DECADES = 5  # in which 2 and 5 are labelled too
 # Okabe and Ito's palette, darkest first; readable in grey through the markers that go with it.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
@@ -126,11 +128,25 @@ def lines(
         ends.append((label(level), float(xs.iloc[-1]), float(ys.iloc[-1]), colour))
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
-    axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+    low, high = axes.get_ylim()
+    # over many decades matplotlib drops all ticks between, and with them the decades' own
+    subs = (1, 2, 5) if math.log10(high / low) <= MOST_DECADES else (1,)
+    axes.yaxis.set_major_locator(ticker.LogLocator(subs=subs))
     axes.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
     axes.yaxis.set_minor_locator(ticker.NullLocator())
     axes.margins(x=0.15)
+    _widen_to_ticks(axes)
     _label_ends(axes, ends)
+
+
+def _widen_to_ticks(axes: Any) -> None:
+    """Let the y axis run from tick to tick where fewer than three would be labelled: two tell a scale badly."""
+    low, high = axes.get_ylim()
+    ticks = axes.yaxis.get_major_locator().tick_values(low, high)
+    if sum(low <= tick <= high for tick in ticks) >= LEAST_TICKS:
+        return
+    below, above = [tick for tick in ticks if tick <= low], [tick for tick in ticks if tick >= high]
+    axes.set_ylim(max(below, default=low), min(above, default=high))
 
 
 def varying(rows: pd.DataFrame, names: Sequence[str]) -> list[str]:

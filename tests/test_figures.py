@@ -162,6 +162,20 @@ def test_labels_of_lines_that_end_together_stay_apart(axes: Any) -> None:
     assert all(above - below >= 7 for below, above in itertools.pairwise(heights)) and len(heights) == 4
 
 
+def test_a_line_that_ends_early_is_labelled_at_its_left(axes: Any) -> None:
+    rows = pd.DataFrame({"n": [1, 2, 1, 2, 4], "ms": [5.0, 9.0, 1.0, 2.0, 3.0], "by": ["a", "a", "b", "b", "b"]})
+    f.lines(axes, rows, "n", "ms", "by")
+    assert {label.get_text(): label.get_ha() for label in axes.texts} == {"a": "right", "b": "left"}
+
+
+@pytest.mark.parametrize(("times", "least"), [([12.9, 64.1], 3), ([3e-7, 3e5], 3), ([4.0, 4.1], 2), ([0.02, 60.0], 9)])
+def test_y_axes_have_labelled_ticks(axes: Any, times: list[float], least: int) -> None:
+    f.lines(axes, pd.DataFrame({"n": [1, 2], "ms": times, "by": "a"}), "n", "ms", "by")
+    low, high = axes.get_ylim()
+    assert low <= times[0] and times[1] <= high
+    assert sum(low <= tick <= high for tick in axes.get_yticks()) >= least
+
+
 def test_empty_axes_say_why(axes: Any) -> None:
     f.no_data(axes, "no cell was measured")
     assert [text.get_text() for text in axes.texts] == ["no cell was measured"]
