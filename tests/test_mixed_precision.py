@@ -78,6 +78,16 @@ def test_a_row_without_partner_says_why(status: str | None, said: str) -> None:
     assert side["bf16_speedup"] == said and side["fp32_ms"] == (status or "not planned") and side["status"] == "ok"
 
 
+def test_flags_side_by_side_name_the_dtype_that_they_are_of() -> None:
+    hot, failed = (
+        cell("small", "tf32", flags=["throttled 45 % of the time"]),
+        cell("small", "fp16", status="oom", flags=["x"]),
+    )
+    cells = [cell("small", "fp32"), hot, cell("small", "bf16"), failed]
+    found = row(shown(cells)["_speedup"], model_size="small", pass_type="forward")
+    assert found["flags"] == "tf32: throttled 45 % of the time"
+
+
 def test_other_contexts_batches_and_devices_are_no_partners() -> None:
     others = [cell("small", "fp32", seq_len=256), cell("small", "fp32"), cell("small", "fp32")]
     others[1].factors["batch"] = 8

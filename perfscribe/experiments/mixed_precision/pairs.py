@@ -136,10 +136,10 @@ def _values(dtypes: Mapping[str, Record], sample: str) -> dict[str, Any]:
 
 
 def _row(first: Record, dtypes: Mapping[str, Record], factors: dict[str, Any], values: dict[str, Any]) -> Record:
-    """A record that stands for several cells."""
+    """A record that stands for several cells; each flag by the dtype whose cell it is of."""
     status, reason = ("ok", "") if values else (first.status, first.reason)
     environments = sorted({name for record in dtypes.values() for name in record.environments})
-    flags = sorted({flag for record in dtypes.values() for flag in record.flags})
+    flags = [f"{dtype}: {'; '.join(record.flags)}" for dtype, record in dtypes.items() if record.ok and record.flags]
     return replace(
         first,
         factors=factors,
