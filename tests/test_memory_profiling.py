@@ -16,7 +16,7 @@ from perfscribe.cells import Measurement
 from perfscribe.counters import memory
 from perfscribe.counters.parameters import transformer_matmul_parameters
 from perfscribe.data import tokens
-from perfscribe.experiments.memory_profiling import measure, predictions, present, rows
+from perfscribe.experiments.memory_profiling import answers, measure, predictions, present, rows
 from perfscribe.models.shapes import SIZES
 from perfscribe.models.training_step import Step
 from perfscribe.partial import of_error
@@ -306,8 +306,32 @@ def test_mixed_precision_names_what_changes():
 
 def test_largest_allocations_and_their_place():
     found = finding(grid(), "largest")
-    assert "32 blocks of 0.125 GiB in forward" in found.text
-    assert "perfscribe/attention/eager.py:f:1" in found.text
+    assert "32 blocks of 128 MiB in forward" in found.text
+    assert "made by perfscribe/attention/eager.py:f:1" in found.text
+    assert "One matrix of attention scores, batch · heads · context² · 4 B, has 128 MiB." in found.text
+
+
+def test_blocks_of_autograds_thread_have_no_maker():
+    table = shown(grid())["cs336.memory_largest"].ok.copy()
+    table["frame"], table["below"] = "no Python frame (autograd's thread)", "called there directly"
+    text = answers.largest(table)
+    assert "(temporaries), with no Python frame (autograd's thread);" in text and "directly" not in text
+
+
+def test_why_context_does_not_raise_a_full_steps_peak_is_told():
+    assert "a full step peaks in the optimizer" in finding(grid(), "by_context").text
+    tables = shown(grid())
+    contexts, kinds = tables["cs336.memory_by_context"].ok, tables["cs336.memory_kinds"].ok.copy()
+    kinds.loc[kinds["seq_len"] == 512, "phase"] = "backward"
+    assert "optimizer" not in answers.by_context(contexts, kinds)
+
+
+def test_the_missing_term_has_a_side():
+    record = made_up("full_step")
+    assert "measured than predicted" in finding([record], "prediction").text
+
+
+def test_the_largest_groups_are_those_of_the_longest_context():
     table = shown(grid())["cs336.memory_largest"].frame
     assert len(table) == 6 * rows.SHOWN_GROUPS  # the longest context alone
     assert set(table["seq_len"]) == {512}

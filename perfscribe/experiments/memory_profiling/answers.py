@@ -12,6 +12,7 @@ from perfscribe.models.shapes import SIZES
 from perfscribe.statistics import format_figure
 from perfscribe.tables import GIB, MIB
 
+FP32_BYTES = 4
 MODE_NAMES = {"inference": "forward under no_grad", "forward": "forward with graph", "full_step": "a full step"}
 
 
@@ -65,8 +66,8 @@ def _course(step: pd.Series) -> str:
     return "falls" if float(step["backward_end_gib"]) < float(step["forward_end_gib"]) else "climbs further"
 
 
-def by_context(rows: pd.DataFrame) -> str:
-    """Peaks of the largest size by context, in its first dtype, and how they grow."""
+def by_context(rows: pd.DataFrame, kinds: pd.DataFrame) -> str:
+    """Peaks of the largest size by context, in its first dtype, how they grow, and why a full step's may not."""
     chosen = largest_size(rows)
     chosen = chosen[chosen["dtype"] == chosen["dtype"].iloc[0]].sort_values("seq_len")
     need(chosen, 2, "contexts")
@@ -79,7 +80,20 @@ def by_context(rows: pd.DataFrame) -> str:
         growth = peaks.iloc[-1] / peaks.iloc[0]
         parts.append(f"{name} {listed} at context {contexts} ({growth:.3g} times from first to last)")
     setting = f"size {chosen['size'].iloc[0]}, {chosen['dtype'].iloc[0]}, batch {chosen['batch'].iloc[0]}"
-    return f"Peaks ({setting}): {'; '.join(parts)}."
+    return f"Peaks ({setting}): {'; '.join(parts)}.{_where_steps_peak(kinds)}"
+
+
+def _where_steps_peak(kinds: pd.DataFrame) -> str:
+    """That full steps peak in the optimizer, where they all do."""
+    rows = largest_size(kinds)
+    steps = rows[(rows["mode"] == "full_step") & (rows["dtype"] == rows["dtype"].iloc[0])]
+    if steps.empty or set(steps["phase"]) != {"optimizer"}:
+        return ""
+    last = longest(steps).iloc[0]
+    return (
+        " At each of these contexts a full step peaks in the optimizer, when no activation is left and AdamW holds "
+        f"{memory(last['temporaries_gib'])} of temporaries: context does not raise that peak."
+    )
 
 
 def mixed_precision(contexts: pd.DataFrame, kinds: pd.DataFrame) -> str:
@@ -146,11 +160,15 @@ def largest(rows: pd.DataFrame) -> str:
     chosen = chosen[(chosen["rank"] == 1) & (chosen["dtype"] == chosen["dtype"].iloc[0])]
     parts = []
     for _, row in need(chosen, 1, "cells").iterrows():
-        size = memory(float(row["size_mib"]) * MIB / GIB)
+        size = f"{format_figure(float(row['size_mib']))} MiB"
         blocks = f"{row['count']} blocks" if row["count"] != 1 else "one block"
-        parts.append(
-            f"in {MODE_NAMES[row['mode']]} {blocks} of {size} in {row['phase']} ({row['kind']}), from {row['frame']} "
-            f"({row['below']})"
-        )
+        below = f" (in it {row['below']})" if "/" in row["below"] else ""
+        asked = f"made by {row['frame']}{below}" if "/" in row["frame"] else f"with {row['frame']}"
+        parts.append(f"in {MODE_NAMES[row['mode']]} {blocks} of {size} in {row['phase']} ({row['kind']}), {asked}")
     first = chosen.iloc[0]
-    return f"Largest, {first['dtype']}, size {first['size']}, context {first['seq_len']}: {'; '.join(parts)}."
+    shape = SIZES[first["size"]]
+    scores_mib = int(first["batch"]) * shape.heads * int(first["seq_len"]) ** 2 * FP32_BYTES / MIB
+    return (
+        f"Largest, {first['dtype']}, size {first['size']}, context {first['seq_len']}: {'; '.join(parts)}. One matrix "
+        f"of attention scores, batch · heads · context² · {FP32_BYTES} B, has {format_figure(scores_mib)} MiB."
+    )

@@ -64,7 +64,8 @@ LARGEST_NOTES = [
     "the operator. On CUDA backward runs on autograd's own thread, which has no Python frame.",
 ]
 PUBLISHED_NOTES = [
-    "A figure stands beside ours where size, context and dtype are the same. brandon-snider and damek: batch as here. "
+    "A figure stands beside ours where size, context and dtype are the same; one whose source states no dtype, as "
+    "kbjiang's, beside each. brandon-snider and damek: batch as here. "
     "kbjiang and the first write-up: neither batch nor the meaning of GB is stated; for a full step the write-up's is "
     "its peak in forward. The other write-up: a larger batch and a model of its own.",
     "AdamW temporaries: torch's foreach implementation holds a copy of all second moments while it updates; one that "
@@ -72,8 +73,8 @@ PUBLISHED_NOTES = [
 ]
 TIMELINE_NOTES = [
     "Allocations and frees of one pass after a warm-up pass. Kept: moments that the figures show, the highest and the "
-    "lowest of each stretch of equal length among them. The whole history lies in results/<site>/memory/ where it was "
-    "recorded.",
+    "lowest of each stretch of equal length among them. The whole history lies in `results/<site>/memory/` where it "
+    "was recorded.",
 ]
 
 

@@ -36,9 +36,12 @@ def prediction(rows: pd.DataFrame) -> tuple[str, str]:
 
 def _off(row: pd.Series) -> str:
     where = f"{row['size']}, context {row['seq_len']}, {row['mode']}, {row['dtype']}, {row['phase']}"
-    missing = memory(float(row["missing_mib"]) * MIB / 2**30)
+    apart = float(row["missing_mib"])
+    missing = memory(abs(apart) * MIB / 2**30)
+    side = "more" if apart > 0 else "less"
     return (
-        f"{float(row['error_percent']):+.2g} % ({where}; largest term: {row['missing_term']}, {missing} measured above)"
+        f"{float(row['error_percent']):+.2g} % ({where}; largest term: {row['missing_term']}, {missing} {side} "
+        "measured than predicted)"
     )
 
 
@@ -56,9 +59,12 @@ def published(rows: pd.DataFrame) -> tuple[str, str]:
             parts.append(f"{name} {ratio.min():.3g} to {ratio.max():.3g} times {source}'s")
     if not ratios:
         raise CannotTell("no published peak has the size, context, batch and dtype of a measured cell")
-    text = f"Over {len(ratios)} published peaks: {'; '.join(parts)}.{_explained(rows)}"
-    close = all(abs(ratio - 1) <= ALLOWED_ERROR for ratio in ratios)
-    return text, "confirmed" if close else "contradicted"
+    close = sum(abs(ratio - 1) <= ALLOWED_ERROR for ratio in ratios)
+    text = (
+        f"Of {len(ratios)} published peaks ours is within {ALLOWED_ERROR:.0%} in {close}: {'; '.join(parts)}."
+        f"{_explained(rows)}"
+    )
+    return text, "confirmed" if close == len(ratios) else "answered" if close else "contradicted"
 
 
 def _explained(rows: pd.DataFrame) -> str:

@@ -63,7 +63,7 @@ def findings(tables: Mapping[str, Table]) -> list[Finding]:
     contexts, phases, kinds, residual, largest, published, timelines = (ok[name] for name in TABLES[1:])
     return [
         find("cs336.memory_timeline", TABLES[7:8], lambda: answers.timeline(timelines)),
-        find("cs336.memory_by_context", TABLES[1:2], lambda: answers.by_context(contexts)),
+        find("cs336.memory_by_context", (TABLES[1], TABLES[3]), lambda: answers.by_context(contexts, kinds)),
         find("cs336.memory_mixed_precision", (TABLES[1], TABLES[3]), lambda: answers.mixed_precision(contexts, kinds)),
         find("cs336.memory_residual", TABLES[4:5], lambda: answers.residual(residual)),
         find("cs336.memory_largest", TABLES[5:6], lambda: answers.largest(largest)),
