@@ -49,6 +49,11 @@ def markdown_text(text: str) -> str:
     return re.sub(r"(\\*)\|", r"\1\1\\|", line)  # a backslash before a pipe would undo the pipe's own
 
 
+def prose(text: str) -> str:
+    """A sentence for Markdown: what would pass for an HTML tag, as in names of kernels, escaped outside code spans."""
+    return re.sub(r"(`[^`]*`)|<", lambda found: found[1] or "&lt;", text)
+
+
 def to_markdown(folder: Path, table_id: str) -> str:
     """The table as Markdown from its files: figures rounded, statuses with footnotes, notes below.
 

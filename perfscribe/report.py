@@ -14,7 +14,7 @@ import jinja2
 from tabulate import tabulate
 
 from perfscribe import files, findings, tables
-from perfscribe.markdown_tables import markdown_text, to_markdown
+from perfscribe.markdown_tables import markdown_text, prose, to_markdown
 from perfscribe.measured_by import commit_name, device_name, environment_ids
 from perfscribe.records import STATUSES, Record
 
@@ -163,7 +163,7 @@ class Filler:
             return self._in_place_of("finding", finding_id)
         finding = self.findings[finding_id]
         verdict = "Cannot tell here:" if finding.verdict == "cannot tell" else f"{finding.verdict.capitalize()}."
-        return f"**{verdict}** {finding.text}"
+        return f"**{verdict}** {prose(finding.text)}"
 
     def notes(self, name: str) -> str:
         """What people wrote in report/notes/<site>/<name>.md, nothing where there is no such file."""

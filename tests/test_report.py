@@ -17,6 +17,7 @@ import pytest
 from workspace import Workspace
 
 from perfscribe import files, findings, records, report, tables
+from perfscribe.markdown_tables import prose
 from perfscribe.measured_by import figure_footer
 from perfscribe.records import Record
 
@@ -151,6 +152,10 @@ def test_notes_are_taken_as_they_are(sources: report.Sources) -> None:
     text = report.write(sources, NOW)
     assert "A note by people: {{ not a template }} | <b>kept</b> as it is." in text
     assert "A remark on the chapter,\nin two lines." in text
+
+
+def test_names_of_kernels_in_sentences_are_no_html() -> None:
+    assert prose("copy<at::Half>, in `results/<site>/x`: 1 < 2") == "copy&lt;at::Half>, in `results/<site>/x`: 1 &lt; 2"
 
 
 def test_a_note_that_is_no_text_is_named(sources: report.Sources) -> None:
