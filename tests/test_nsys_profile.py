@@ -493,6 +493,23 @@ def test_where_forward_goes() -> None:
     assert row("forward", record_of(made_cell(device="cpu")))["launch_bound_percent"] == "no launches"
 
 
+def test_the_range_is_not_rounded_apart_from_its_parts(tmp_path: Path) -> None:
+    tables.write(made([record_of(made_cell())])["cs336.nsys_forward"], tmp_path)
+    heads, _, cells = markdown_tables.to_markdown(tmp_path, "cs336.nsys_forward").splitlines()[:3]
+    shown = dict(zip(heads.split(" | "), cells.split(" | "), strict=True))
+    assert shown["Forward by its range (ms)"] == "10.0"  # by its spread it would be 10
+    assert shown["Range / host clock, traced"] == "0.909"
+
+
+def test_a_traced_pass_that_is_shorter_is_told() -> None:
+    records = three()
+    assert "is the shorter one" not in finding(records, "forward").text
+    records[1].samples["forward_ms"] = [[12.0, 14.0, 16.0]]
+    text = finding(records, "forward").text
+    assert "In 1 (such as" in text and "context 256" in text.split("In 1 (such as")[1]
+    assert "interquartile range up to 14 % of the median" in text
+
+
 def test_passes_of_two_tools_are_not_subtracted() -> None:
     record = record_of(made_cell())
     record.values["kernel_tool"] = "torch profiler 2.11"

@@ -31,7 +31,8 @@ FORWARD_NOTES = [
     "Forward of a training step, its graph kept, to the loss. A range closes once the device is done, so that it holds "
     "all work launched in it; a kernel belongs to the range in which it was launched. Busy, idle and ends are those "
     "of the traced pass of median length. Waiting for a launch: idle time before kernels whose launch was not over "
-    "when the device ran dry. brandon-snider traced H100s.",
+    "when the device ran dry. Host clock, traced: of the very passes that the ranges are of. brandon-snider traced "
+    "H100s.",
     "On a CPU, operators of PyTorch stand in for kernels: idle is what passes between two operators.",
 ]
 KERNELS_NOTE = (
@@ -43,8 +44,9 @@ KERNELS_NOTE = (
 )
 FAMILY_NOTE = (
     "Share of the pass's kernel time. Kernels that together take the last part of a range's time are kept as a sum by "
-    "records that are not detailed; they count as other."
+    "records that are not detailed; they count as other, and a family of which no kernel was kept has 0."
 )
+NAMES_NOTE = "A name that several kernels share once shortened ends in # and the start of a digest of the full one."
 ATTENTION_NOTE = (
     "Means over layers and traced passes, forward of a training step. FLOP: 2·B·H·S²·C a product, causal masking "
     "saving none; 5 an element for softmax (maximum, subtraction, exponential, sum, division). Its least traffic: each "
@@ -68,8 +70,8 @@ def tables(records: Mapping[str, list[Record]]) -> list[Table]:
     kernels, spans, bins = details.kernel_rows(cells), details.phase_rows(cells), details.bin_rows(cells, FAMILIES)
     return [
         t.make(TABLES[0], "Forward by its range and by the host clock", cells, columns.forward_time(), FORWARD_NOTES),
-        t.make(TABLES[1], "Kernels with most time", cells, kernel_columns.top_kernels(), [KERNELS_NOTE]),
-        t.make(TABLES[2], "Forward besides matrix products", cells, kernel_columns.other_kernels()),
+        t.make(TABLES[1], "Kernels with most time", cells, kernel_columns.top_kernels(), [KERNELS_NOTE, NAMES_NOTE]),
+        t.make(TABLES[2], "Forward besides matrix products", cells, kernel_columns.other_kernels(), [NAMES_NOTE]),
         t.make(TABLES[3], "Share of matrix products in kernel time", cells, columns.matmul_share()),
         t.make(TABLES[4], "Softmax and the attention products", cells, attention_columns(), [ATTENTION_NOTE]),
         t.make(
