@@ -418,6 +418,21 @@ def test_models_and_their_trend() -> None:
         answers.trend(shown(growing[:2])["compiled_models_speedup"].ok)
 
 
+def test_models_in_other_dtypes_are_told_with_their_times() -> None:
+    fast = [
+        record("model", 3.0, size="nano", dtype="tf32"),
+        record("model", 2.0, size="nano", implementation="cuda_graphs"),
+    ]
+    tables = shown([*grid(), *fast])
+    text = answers.models(tables["compiled_models_speedup"].ok, tables["compiled_models"].ok)
+    assert (
+        text.count("Besides: ") == 1
+        and "nano at 8 in tf32: forward 3× (faster, " in text
+        and text.endswith("(faster).")
+    )
+    assert "Besides" not in answers.models(*(shown(grid())[f"compiled_models{n}"].ok for n in ("_speedup", "")))
+
+
 def test_cuda_graphs_are_compared_at_the_same_shapes() -> None:
     def cells(problem: str, gain: float, **levels: Any) -> list[Record]:
         return [record(problem, g, implementation=i, device="cuda", backend="inductor", **levels)

@@ -78,11 +78,28 @@ def models(rows: pd.DataFrame, times: pd.DataFrame) -> str:
     less = int((_numbers(chosen, "full_step_speedup") < _numbers(chosen, "forward_speedup")).sum())
     same = times.loc[chosen.index]
     share = _numbers(same, "compiled_optimizer_ms") / _numbers(same, "compiled_full_step_ms")
+    others = _other_dtypes(rows, times, chosen)
     return (
         f"Speed-up by compiling ({setting}): {'; '.join(listed)}. The full step gains less than its forward pass in "
         f"{less} of {_many(len(chosen), 'model')}; the optimizer, which is not compiled, takes "
-        f"{_span(f'{share.min():.0%}', f'{share.max():.0%}')} of the compiled step."
+        f"{_span(f'{share.min():.0%}', f'{share.max():.0%}')} of the compiled step.{others}"
     )
+
+
+def _other_dtypes(rows: pd.DataFrame, times: pd.DataFrame, chosen: pd.DataFrame) -> str:
+    """The same models in the other dtypes, with the times that the speed-ups are of."""
+    first = chosen.iloc[0]
+    alike = (rows["implementation"] == first["implementation"]) & (rows["backend"] == first["backend"])
+    others = rows[alike & (rows["device"] == first["device"]) & (rows["dtype"] != first["dtype"])]
+    parts = []
+    for index, row in others.iterrows():
+        eager, compiled = (format_figure(float(times.loc[index, f"{v}_forward_ms"])) for v in ("eager", "compiled"))
+        parts.append(
+            f"{row['size']} at {row['seq_len']} in {row['dtype']}: forward {float(row['forward_speedup']):.3g}× "
+            f"({row['forward_verdict']}, {eager} to {compiled} ms), full step {float(row['full_step_speedup']):.3g}× "
+            f"({row['full_step_verdict']})"
+        )
+    return f" Besides: {'; '.join(parts)}." if parts else ""
 
 
 def trend(rows: pd.DataFrame) -> tuple[str, str]:
@@ -146,10 +163,17 @@ def cost(rows: pd.DataFrame) -> str:
         never = len(of) - len(pays)
         never_text = f"{'and never ' if after else 'pays never '}in {never} of {len(of)}" if never else ""
         parts.append(f"{name} {_figures(seconds)} s, which " + " ".join(filter(None, (after, never_text))))
+    held = chosen[["peak_compiled_gib", "peak_eager_gib"]].apply(pd.to_numeric, errors="coerce").dropna()
+    shares = held["peak_compiled_gib"] / held["peak_eager_gib"]
+    peak = (
+        f" Compiled, a pass peaks at {_span(f'{shares.min():.3g}', f'{shares.max():.3g}')} times eager's memory."
+        if len(held)
+        else ""
+    )
     breaks, again = int(_numbers(rows, "graph_breaks").sum()), int(_numbers(rows, "recompiles").sum())
     return (
         f"Compiling from empty caches takes ({setting}) {'; '.join(parts)}. Over all {len(rows)} cells there were "
-        f"{_many(breaks, 'graph break')} and {_many(again, 'recompilation')}."
+        f"{_many(breaks, 'graph break')} and {_many(again, 'recompilation')}.{peak}"
     )
 
 
@@ -165,7 +189,10 @@ def published(attention: pd.DataFrame, models: pd.DataFrame) -> str:
         ]
     if not parts:
         raise CannotTell("no published time stands beside a cell that was measured here")
-    return "Speed-ups by compiling, here and there, at the same levels: " + "; ".join(parts) + "."
+    return (
+        "Speed-ups by compiling, here and there, at the same levels, of the times in the tables below (not turn by "
+        f"turn as above): {'; '.join(parts)}."
+    )
 
 
 def _against(rows: pd.DataFrame, what: str, phase: str, source: str) -> str:
