@@ -317,9 +317,13 @@ def test_a_cell_out_of_memory_leaves_its_forward_and_says_so() -> None:
 def test_what_was_not_timed_is_not_judged() -> None:
     found = row("cs336.flash_implementations", seq_len=4096, head_dim=64, dtype="fp32")
     assert found["verdict_forward"] == "unsupported" and found["flags"] == ""
-    assert row("cs336.flash_implementations", seq_len=4096, head_dim=64, dtype="tf32")["verdict_forward"] == "not planned"
+    assert (
+        row("cs336.flash_implementations", seq_len=4096, head_dim=64, dtype="tf32")["verdict_forward"] == "not planned"
+    )
     notes = gpu_tables()["cs336.flash_implementations"].notes
-    assert any(note.startswith("Unsupported: SDPA, flash in fp32, SDPA, cuDNN in fp32 (Expected query") for note in notes)
+    assert any(
+        note.startswith("Unsupported: SDPA, flash in fp32, SDPA, cuDNN in fp32 (Expected query") for note in notes
+    )
 
 
 def slow_launches(rows: Any, length: int) -> Any:
@@ -347,7 +351,9 @@ def test_the_place_among_entries_goes_by_the_time_with_launches() -> None:
 
 def test_flags_name_the_implementation_that_they_are_of() -> None:
     cells = [
-        Record("x", {**PROBLEM, "implementation": name}, "ok", "", "measured", samples={"both_ms": [[1.0]]}, flags=flags)
+        Record(
+            "x", {**PROBLEM, "implementation": name}, "ok", "", "measured", samples={"both_ms": [[1.0]]}, flags=flags
+        )
         for name, flags in (("eager", []), ("tiled", ["throttled 9 % of the time"]))
     ]
     assert joining.joined(cells)[0].flags == ["tiles in PyTorch (ours): throttled 9 % of the time"]

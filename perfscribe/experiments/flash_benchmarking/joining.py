@@ -61,7 +61,9 @@ def _row(problem: dict[str, Any], by: dict[str, Record]) -> Record:
         for name, cell in by.items()
         if ok and cell.status in ("oom", "timeout", "failed")
     ]
-    told += [f"{backends.named(name).title}: {'; '.join(cell.flags)}" for name, cell in by.items() if cell.ok and cell.flags]
+    told += [
+        f"{backends.named(name).title}: {'; '.join(cell.flags)}" for name, cell in by.items() if cell.ok and cell.flags
+    ]
     return Record(
         experiment=best.experiment,
         factors={**problem, OURS: backends.named(own).title.removesuffix(f" ({OURS})")},
