@@ -242,7 +242,7 @@ def test_flags_mark_the_first_figure_and_share_a_footnote(tmp_path: Path) -> Non
 
 def test_a_table_without_figures_keeps_its_footnotes(tmp_path: Path) -> None:
     table = t.make("a.b", "Title", [record("oom", "no memory")], [t.factor("seq_len", "Length")])
-    assert markdown(tmp_path, table).splitlines()[-3:] == ["| 64 [1]   |", "", "[1] oom: no memory"]
+    assert markdown(tmp_path, table).splitlines()[-3:] == ["| 64 [1] |", "", "[1] oom: no memory"]
 
 
 def test_figures_of_several_environments_are_told_apart(tmp_path: Path) -> None:
