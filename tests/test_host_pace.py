@@ -1,0 +1,71 @@
+"""host_pace: the same pass in three experiments side by side, and what its sentence says of the host."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from perfscribe.experiments.host_pace import present
+from perfscribe.records import Record
+from perfscribe.tables import Table
+
+
+def cell(experiment: str, size: str, ms: float, device: str = "cuda", busy_ms: float = 5.0, **more: Any) -> Record:
+    factors = {"size": size, "seq_len": 512, "batch": 4, "dtype": "tf32", "device": device, **more}
+    name = present.OTHERS.get(experiment, "forward_ms")
+    values: dict[str, Any] = {}
+    samples = {name: [[0.9 * ms, ms, 1.1 * ms]]}
+    if experiment == "nsys_profile":
+        samples |= {"forward_range_ms": [[ms]], "forward_busy_ms": [[busy_ms]]}
+        values = {"range_tool": "nsys 2025.3.2", "kernel_tool": "nsys 2025.3.2"}
+    return Record(experiment, factors, "ok", "", "measured", samples=samples, values=values)
+
+
+def shown(*cells: Record) -> Table:
+    by_name = {name: [one for one in cells if one.experiment == name] for name in present.READS}
+    (table,) = present.tables(by_name)
+    return table
+
+
+def said(*cells: Record) -> Any:
+    (finding,) = present.findings({present.TABLES[0]: shown(*cells)})
+    return finding
+
+
+SITE = (
+    cell("end_to_end", "small", 8.0),
+    cell("end_to_end", "xl", 100.0),
+    cell("end_to_end", "2.7B", 200.0),  # timed there alone
+    cell("nsys_profile", "small", 16.0),
+    cell("nsys_profile", "xl", 101.0, busy_ms=98.0),
+    cell("torch_compile", "small", 24.0, implementation="compiled"),
+    cell("torch_compile", "small", 99.0, implementation="cuda_graphs"),
+)
+
+
+def test_passes_that_two_experiments_timed_stand_side_by_side() -> None:
+    frame = shown(*SITE).frame
+    assert list(frame["size"]) == ["small", "xl"]
+    small, xl = frame.iloc[0], frame.iloc[1]
+    assert (small["forward_ms"], small["nsys_profile_ms"], small["torch_compile_ms"]) == (8.0, 16.0, 24.0)
+    assert (small["nsys_profile_ratio"], small["torch_compile_ratio"]) == (2.0, 3.0)
+    assert small["busy_percent"] == pytest.approx(100 * 5 / 16)
+    assert xl["torch_compile_ms"] == "not planned" and xl["busy_percent"] == pytest.approx(100 * 98 / 101)
+
+
+def test_the_sentence_tells_launches_from_device_work() -> None:
+    text = said(*SITE).text
+    busy, waiting = text.split("where it waits more than that: ")
+    assert "1.01 to 1.01 in nsys_profile, not traced (median 1.01 of 1)" in busy and "torch_compile" not in busy
+    assert "2 to 2 in nsys_profile" in waiting and "3 to 3 in torch_compile, eager (median 3 of 1)" in waiting
+
+
+def test_a_pass_of_another_setting_is_not_compared() -> None:
+    assert shown(cell("end_to_end", "small", 8.0), cell("nsys_profile", "small", 9.0, seq_len=128)).frame.empty
+
+
+def test_without_a_gpu_nothing_is_said_of_launches() -> None:
+    cells = [cell(name, "small", 8.0, device="cpu") for name in present.READS]
+    assert len(shown(*cells).frame) == 1 and said(*cells).verdict == "cannot tell"
+    assert said().verdict == "cannot tell"
