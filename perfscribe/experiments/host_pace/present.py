@@ -120,9 +120,9 @@ def _steadiness(rows: pd.DataFrame) -> str:
         if text
     ]
     return (
-        f"The same forward pass takes, as a multiple of benchmarking_script's time, {'; '.join(parts)}. The "
-        "device repeats itself; how fast the host launches is a matter of the hour and the machine. Times that "
-        "launches bound, and speed-ups over them, are comparable within one experiment alone."
+        f"The same forward pass takes, as a multiple of benchmarking_script's time, {'; '.join(parts)}. Where "
+        "the second leave 1 and the first do not, the host launched at another pace: times that launches bound, and "
+        "speed-ups over them, then compare within one experiment alone."
     )
 
 
