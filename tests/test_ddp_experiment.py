@@ -55,14 +55,15 @@ def test_the_gpu_preset_is_that_of_the_published_runs() -> None:
 
 def test_the_cpu_preset_has_processes_alone() -> None:
     cells = planned("cpu")
-    assert {c["world_size"] for c in cells} == {2, 4} and {c["backend"] for c in cells} == {"gloo"}
+    assert {(c["world_size"], c["traced"]) for c in cells} == {(2, True), (4, False)}
+    assert {c["backend"] for c in cells} == {"gloo"}
     assert all(c.requires == () and c["device"] == "cpu" for c in cells)
 
 
 def test_a_batch_that_the_ranks_cannot_share_is_skipped() -> None:
     section = plan.own_section(config.resolve(RAW, "cpu"), "ddp") | {"world_size": [2, 3], "batch": [4]}
     skipped = {cell["world_size"]: cell.skip for cell in measure.cells(section)}
-    assert skipped == {2: "", 3: "3 ranks cannot share a batch of 4 evenly"}
+    assert skipped == {2: "", 3: "3 ranks cannot share a batch of 4 evenly", 4: ""}
 
 
 def test_variants_are_a_level_and_back() -> None:
@@ -427,6 +428,17 @@ def test_the_sentences(tables: dict[str, Table]) -> None:
     assert "least with buckets of 100 MB" in said["bucketed"].text
     assert "w = 200 GB/s, o = 10.0 µs" in said["overhead"].text and "of 126 MB, found 100 MB" in said["overhead"].text
     assert said["published"].verdict == "confirmed" and "52 % (brandon-snider" in said["published"].text
+
+
+def test_a_cell_with_one_bucket_size_takes_no_sentence_from_the_others() -> None:
+    few = fixture(dtype="fp32", variants="naive overlap_bucketed:100 torch_ddp", traced=False)
+    said = {one.id.removeprefix("cs336.ddp_"): one for one in present.findings(made([fixture(), few]))}
+    assert not [one.text for one in said.values() if one.verdict == "cannot tell"]
+    for name in ("bucketed", "overhead"):
+        assert "with 2 processes, tf32 " in said[name].text and "fp32" not in said[name].text
+    assert said["naive"].text.count("global batch 16") == 1 and "; with 2 processes, fp32 " in said["naive"].text
+    alone = {one.id: one for one in present.findings(made([few]))}
+    assert alone["cs336.ddp_bucketed"].verdict == alone["cs336.ddp_overhead"].verdict == "cannot tell"
 
 
 def test_overlap_that_does_not_pay_contradicts() -> None:

@@ -10,7 +10,7 @@ from matplotlib import ticker
 
 from perfscribe import figures as f
 from perfscribe.experiments.ddp import variants as v
-from perfscribe.experiments.ddp.answers import CELL
+from perfscribe.experiments.ddp.sentences import CELL
 from perfscribe.parallel.bucket_model import overhead_s
 
 COMPUTE, COMMUNICATION = f.COLOURS[0], f.COLOURS[1]
@@ -21,7 +21,7 @@ MOST_TIMELINES = 2
 
 
 def _cells(rows: pd.DataFrame) -> list[tuple[Any, pd.DataFrame]]:
-    return [] if rows.empty else list(rows.groupby(CELL, sort=False))
+    return [] if rows.empty else list(rows.groupby(list(CELL), sort=False))
 
 
 def _title(key: Any) -> str:

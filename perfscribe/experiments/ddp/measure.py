@@ -32,18 +32,16 @@ def datasets(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def cells(config: Mapping[str, Any]) -> list[Cell]:
-    """All implementations and bucket sizes for the dtypes, which are traced too; then the further dtypes."""
-    whole, rest = (
-        (of["dtype"], variants(of["implementation"], of["bucket_mb"]), of is config)
-        for of in (config, config["further"])
-    )
-    levels = {name: config[name] for name in GRID}
+    """All implementations and bucket sizes, which are traced too; then further dtypes and numbers of ranks."""
+    levels = {name: config[name] for name in ("dtype", *GRID)}
+    further = levels | {name: config["further"][name] for name in ("dtype", "world_size")}
     counts = {name: config[name] for name in COUNTS}
     wanted: dict[tuple[Any, ...], Cell] = {}
-    for dtypes, chosen, traced in (whole, rest):
-        for one in grid({"dtype": dtypes, **levels}):
+    for of, own in ((config, levels), (config["further"], further)):
+        chosen = variants(of["implementation"], of["bucket_mb"])
+        for one in grid(own):
             factors = {**one, "device": DEVICES[str(one["backend"])]}
-            factors |= {"variants": as_level(chosen), "traced": traced, **counts}
+            factors |= {"variants": as_level(chosen), "traced": of is config, **counts}
             wanted.setdefault(tuple(one.values()), _cell(factors, chosen))
     return list(wanted.values())
 
