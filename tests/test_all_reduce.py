@@ -338,7 +338,9 @@ def test_residuals_show_where_no_line_fits() -> None:
     made = tables([measured(cell, knee) for cell in cells("gpu") if cell["operation"] == NAME])
     row = made["collectives"].ok.set_index(["operation", "backend", "world_size", "message"])
     assert row.loc[("all_reduce", "nccl", 2, "1 MB")]["residual_percent"] > 50
-    assert "residuals up to" in answers(made)["collectives_fit"].text
+    said = answers(made)["collectives_fit"].text
+    assert "nccl with 4 processes" in said and "of the 11 lines" in said
+    assert "shared memory" not in said and said.count("residuals up to") == 5, "forced transports stand in the table"
 
 
 def test_two_sizes_make_no_line() -> None:
@@ -367,6 +369,36 @@ def test_transports_are_labelled_as_what_they_are(made: dict[str, Table]) -> Non
         ("nccl", "shared memory of the host", "SHM"),
         ("nccl", "TCP over the loopback interface", "NET/Socket"),
     }
+
+
+def laptop() -> list[Record]:
+    """The cpu preset's records, those of the full grid that it leaves out included, where there is no GPU."""
+
+    def record(cell: Cell) -> Record:
+        if not (cell.requires or cell.skip):
+            return measured(cell)
+        status, reason = ("unsupported", "no CUDA device") if cell.requires else ("skipped", cell.skip)
+        return Record(NAME, dict(cell.factors), status, reason, "measured", values={"before_start": True})
+
+    return [record(cell) for cell in plan.planned_cells(RAW, NAME, "cpu")]
+
+
+def test_what_was_left_out_stands_in_one_row_a_reason_and_behind_what_was_measured() -> None:
+    for name, table in tables(laptop()).items():
+        frame = table.frame
+        reasons = list(zip(frame["status"], frame["reason"], strict=True))
+        runs = [one for one, before in zip(reasons, [None, *reasons], strict=False) if one != before]
+        assert [status for status, _ in runs] in (["ok", "skipped", "unsupported"], ["ok", "unsupported"]), name
+        assert not {"algorithm", "nccl_version"} & set(frame.columns), "nobody asked NCCL"
+
+
+def test_a_message_that_other_limits_leave_out_is_no_row_of_its_own() -> None:
+    records = laptop()
+    assert [r for r in records if r.status == "skipped" and r.factors["size_mb"] == 1], "with the gpu preset's limits"
+    frame = tables(records)["collectives"].frame
+    assert len(set(_places(frame))) == len(frame)
+    grid = tables(records)["all_reduce"].frame
+    assert (grid["message"] == "1 MB").sum() == 6, "gloo with 2, 4 and 6 processes, NCCL with as many"
 
 
 def test_a_cell_without_figures_shows_its_status_everywhere() -> None:
@@ -422,6 +454,12 @@ def test_two_gpus_tell_nothing_of_more_processes_with_nccl() -> None:
     few = [cell for cell in grid if cell["backend"] == "gloo" or cell["world_size"] == 2]
     text = answers(tables([measured(cell) for cell in few]))["all_reduce_processes"].text
     assert "nccl" not in text.partition("In write-up 002")[0] and "gloo takes 1.67 to 2.07 times" in text
+
+
+def test_messages_below_a_megabyte_say_nothing_of_growth() -> None:
+    grid = [cell for cell in cells("tiny") if cell["grid"] == "sizes"]
+    found = answers(tables([measured(cell) for cell in grid]))["all_reduce_sizes"]
+    assert "fewer than 3 sizes from 1 MB on" in found.text and found.verdict == "contradicted", "by the published run"
 
 
 def test_without_a_gpu_a_published_run_decides() -> None:

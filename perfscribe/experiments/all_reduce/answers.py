@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pandas as pd
 
-from perfscribe.experiments.all_reduce.columns import SOURCES
+from perfscribe.experiments.all_reduce.columns import OPERATIONS, SOURCES
 from perfscribe.findings import CannotTell, need
+from perfscribe.parallel.transport import TRANSPORTS
 from perfscribe.statistics import format_figure
 
 PUBLISHED = "busbw_"
 OWN = "busbw_gb_per_s"
+FORCED = {words for words, *_ in TRANSPORTS.values()}
 
 
 def numbers(rows: pd.DataFrame, *names: str) -> pd.DataFrame:
@@ -22,18 +24,24 @@ def numbers(rows: pd.DataFrame, *names: str) -> pd.DataFrame:
 
 def lines(rows: pd.DataFrame) -> str:
     """Latency, bandwidth, half-bandwidth size and the largest residual of each line of an all-reduce."""
-    fitted = numbers(rows[rows["operation"] == "all_reduce"], "bandwidth_gb_per_s", "half_bandwidth_mib")
+    every = numbers(rows[rows["operation"] == "all_reduce"], "bandwidth_gb_per_s", "half_bandwidth_mib")
+    fitted = need(every, 1, "all-reduces with three sizes")
+    chosen = fitted[[not _is_forced(row) for _, row in fitted.iterrows()]]
     parts = [
-        f"{row['backend']} with {row['world_size']} processes, {row['transport']}: "
-        f"{format_figure(row['latency_us'])} us and {format_figure(row['bus_gb_per_s'])} GB/s bus, half of it from "
-        f"{format_figure(row['half_bandwidth_mib'])} MiB on, "
-        f"residuals up to {abs(row['worst_residual_percent']):.0f} % over {row['points']} sizes"
-        for _, row in need(fitted, 1, "all-reduces with three sizes").iterrows()
+        f"{row['backend']} with {row['world_size']} processes {format_figure(row['latency_us'])} µs and "
+        f"{format_figure(row['bus_gb_per_s'])} GB/s bus, half of it from {format_figure(row['half_bandwidth_mib'])} "
+        f"MiB on (residuals up to {abs(row['worst_residual_percent']):.0f} %, {row['points']} sizes)"
+        for _, row in (fitted if chosen.empty else chosen).iterrows()
     ]
     far = int((fitted["worst_residual_percent"].astype(float).abs() > 20).sum())
     model = "Residuals above 20 % mean that one latency and one bandwidth do not describe all sizes: "
-    model += f"so it is for {far} of {len(fitted)} of these lines."
+    model += f"so it is for {far} of the {len(fitted)} lines of all-reduces in the table."
     return f"Latency and bandwidth of an all-reduce: {'; '.join(parts)}. {model}"
+
+
+def _is_forced(row: pd.Series) -> bool:
+    """Whether NCCL was told which transport to take."""
+    return bool(row["backend"] == "nccl" and row["transport"] in FORCED)
 
 
 def operations(rows: pd.DataFrame) -> str:
@@ -42,7 +50,9 @@ def operations(rows: pd.DataFrame) -> str:
     parts = []
     for (backend, world_size), group in known.groupby(["backend", "world_size"], sort=False):
         best = group.loc[group.groupby("operation", sort=False)[OWN].idxmax()]
-        said = [f"{row['operation']} {format_figure(row[OWN])} ({row['message']})" for _, row in best.iterrows()]
+        said = [
+            f"{OPERATIONS[row['operation']]} {format_figure(row[OWN])} ({row['message']})" for _, row in best.iterrows()
+        ]
         parts.append(f"{backend} with {world_size} processes: {', '.join(said)}")
     return f"Highest bus bandwidth in GB/s, and the message that reached it: {'; '.join(parts)}."
 

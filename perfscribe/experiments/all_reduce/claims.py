@@ -20,6 +20,7 @@ BACKENDS = ("gloo", "nccl")
 CLEARLY = 2.0  # "significantly faster": the median of the ratios is at least this
 ROUGHLY = 0.15  # "roughly linearly": each exponent is within this of 1
 LEAST_SIZES = 3
+FROM_BYTES = 10**6  # the write-up's smallest message, whatever its MB is
 
 
 @dataclass(frozen=True)
@@ -116,18 +117,19 @@ def sizes(table: pd.DataFrame, there: Times) -> tuple[str, str]:
 
     def judge(times: Times) -> tuple[str, bool]:
         parts, exponents = [], []
-        for (backend, world_size), group in times.rows.groupby(["backend", "world_size"], sort=False):
+        large = times.rows[times.rows["size_bytes"].astype(float) >= FROM_BYTES]
+        for (backend, world_size), group in large.groupby(["backend", "world_size"], sort=False):
             fit = fit_power(*(group[name].astype(float).tolist() for name in ("size_bytes", "time_ms")))
             if fit is not None:
                 exponents.append(fit.exponent)
                 parts.append(f"{fit.exponent:.2f} ({backend}, {world_size} processes)")
         if not parts:
-            raise CannotTell(f"fewer than {LEAST_SIZES} sizes")
+            raise CannotTell(f"fewer than {LEAST_SIZES} sizes from 1 MB on")
         text = f"time grows as the size to the power of {', '.join(parts)}"
         return text, all(abs(exponent - 1) <= ROUGHLY for exponent in exponents)
 
     claim = "Duration scales roughly linearly with data size (both backends)"
-    rule = f"which is to mean as its power of 1, within {ROUGHLY:g}"
+    rule = f"which is to mean as its power of 1, within {ROUGHLY:g}, from 1 MB on"
     return _answer(claim, rule, measured(table), there, judge)
 
 

@@ -108,8 +108,10 @@ def _rate(record: Record, bus: bool) -> float:
     return sent / (time_ms * 1e-3) / 1e9
 
 
-def nccl() -> list[Column]:
-    """What NCCL said of itself."""
+def nccl(records: Iterable[Record]) -> list[Column]:
+    """What NCCL said of itself; nothing where it was never asked."""
+    if not any(record.ok and record.factors["backend"] == "nccl" for record in records):
+        return []
     titles = {
         "nccl_version": "NCCL",
         "algorithm": "Algorithm",

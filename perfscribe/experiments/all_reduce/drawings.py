@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pandas as pd
+from matplotlib import ticker
 from matplotlib.axes import Axes
 
 from perfscribe import figures as f
@@ -63,6 +64,7 @@ def by_backend(canvas: Any, rows: pd.DataFrame) -> None:
             at = [messages.index(message) + 0.38 * (number - (len(backends) - 1) / 2) for message in times.index]
             axes.bar(at, times, width=0.36, color=f.COLOURS[number], label=backend)
         axes.set_yscale("log")
+        _plain_ticks(axes, ok["host_ms"])
         axes.set_xticks(range(len(messages)), messages, fontsize=f.LABEL_POINTS)
         axes.set_title(f"{count} processes")
         axes.grid(axis="x", visible=False)
@@ -108,6 +110,8 @@ def _panels(
             _line(axes, group.sort_values("size_bytes"), y, levels.index(level), ": ".join(level).replace("_", "-"))
         axes.set_title(_processes(place))
         axes.set_yscale("log" if is_log else "linear")
+        if is_log:
+            _plain_ticks(axes, ok[y])
         _sizes(axes, panel)
     for axes in panels[len(groups) :]:
         axes.set_axis_off()
@@ -115,6 +119,14 @@ def _panels(
     known = {text: line for axes in panels for line, text in zip(*axes.get_legend_handles_labels(), strict=True)}
     canvas.legend(known.values(), known.keys(), loc="outside upper center", ncols=2 + (len(line_by) == 1), fontsize=8)
     return panels[: len(groups)]
+
+
+def _plain_ticks(axes: Axes, values: pd.Series) -> None:
+    """Numbers, not powers, on a logarithmic y axis; between powers of ten too where there are few of these."""
+    few = float(values.max()) < 100 * float(values.min())
+    axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5) if few else (1,)))
+    axes.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_locator(ticker.NullLocator())
 
 
 def _line(axes: Axes, rows: pd.DataFrame, y: str, number: int, label: str) -> None:

@@ -13,6 +13,7 @@ from perfscribe.statistics import LatencyBandwidthFit, fit_latency_bandwidth
 
 WAY = ("operation", "backend", "device", "transport", "world_size", "megabyte")
 LEAST_SIZES = 3
+NEVER_STARTED = ("skipped", "unsupported", "not_run")
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,27 @@ def groups(records: Iterable[Record]) -> dict[tuple[Any, ...], list[Record]]:
     return found
 
 
+def once(records: Iterable[Record]) -> list[Record]:
+    """The records without cells that the preset leaves out while it has the same message, timed within other limits.
+
+    Cells that were not to be measured, or cannot be here, come last, those of one reason beside each other.
+    """
+    every = list(records)
+    planned = {(*key_of(record), record.factors["size_mb"]) for record in every if record.status != "skipped"}
+    kept = [r for r in every if r.status != "skipped" or (*key_of(r), r.factors["size_mb"]) not in planned]
+    return lacking_last(kept)
+
+
+def lacking_last(records: Iterable[Record]) -> list[Record]:
+    """In their order, but for those without figures from the start, which follow by status and reason."""
+
+    def place(record: Record) -> tuple[bool, str, str]:
+        lacks = record.status in NEVER_STARTED
+        return (True, record.status, record.reason) if lacks else (False, "", "")
+
+    return sorted(records, key=place)
+
+
 def lines(records: Iterable[Record]) -> dict[tuple[Any, ...], Line]:
     """The line of each way that has enough sizes."""
     return {key: line for key, group in groups(records).items() if (line := _line(group)) is not None}
@@ -60,7 +82,7 @@ def _line(group: Sequence[Record]) -> Line | None:
 
 def rows(records: Iterable[Record]) -> list[Record]:
     """A record a way: its fit as values; where there is none, the status that keeps it from one."""
-    return [_row(group) for group in groups(records).values()]
+    return lacking_last(_row(group) for group in groups(records).values())
 
 
 def _row(group: Sequence[Record]) -> Record:

@@ -36,13 +36,14 @@ BESIDE = ("cs336-writeup-002", "brandon-snider", "yyin-dev", "damek")
 RULES = (
     "Time: of each call the longest that any rank took, then the median over calls. algbw = bytes / time, busbw = "
     "algbw x 2(n - 1)/n for an all-reduce among n, (n - 1)/n for gathers, scatters and all-to-all, 1 for a broadcast; "
-    "bytes are those of the whole array (nccl-tests, doc/PERFORMANCE.md); a GB of a rate is 10^9 bytes."
+    "bytes are those of the whole array (nccl-tests, doc/PERFORMANCE.md); a GB of a rate is 10^9 bytes. Processes of "
+    "gloo share the host's cores: where there are more processes than cores, they also wait for these."
 )
 
 
 def tables(records: Mapping[str, list[Record]]) -> list[Table]:
     """The homework's grid; its ranks; every operation over sizes; the lines through them; transports; published."""
-    every = records[NAME]
+    every = fits.once(records[NAME])
     known, lines = references.load(NAME), fits.lines(every)
     notes = [*_megabyte(every), RULES]
     grid = [r for r in every if r.factors["grid"] == "sizes"]
@@ -51,13 +52,14 @@ def tables(records: Mapping[str, list[Record]]) -> list[Table]:
     ways = [r for r in every if r.factors["operation"] == NAME and (r.factors["grid"] != "sweep")]
     same = [*columns.place(), *columns.times(), *columns.host_clock()]
     fitted = columns.fitted(lines)
-    sizes = [*same[1:], *columns.nccl(), *fitted, *columns.published_ms(known, BESIDE)]
+    nccl = columns.nccl(every)
+    sizes = [*same[1:], *nccl, *fitted, *columns.published_ms(known, BESIDE)]
     return [
         t.make(TABLES[0], "All-reduce of fp32, by backend, processes and size", grid, sizes, notes),
         _ranks(grid, known),
-        t.make(TABLES[2], "Collectives from small to large messages", swept, [*same, *columns.nccl(), *fitted], notes),
+        t.make(TABLES[2], "Collectives from small to large messages", swept, [*same, *nccl, *fitted], notes),
         _fits(chosen + [r for r in every if r.factors["grid"] == "transports"]),
-        t.make(TABLES[4], "All-reduce over each transport", _by_way(ways), [*same[1:], *columns.nccl()], notes),
+        t.make(TABLES[4], "All-reduce over each transport", _by_way(ways), [*same[1:], *nccl], notes),
         _published([r for r in chosen if r.factors["operation"] == NAME], known),
     ]
 
@@ -73,12 +75,14 @@ def _swept(chosen: list[Record]) -> list[Record]:
     """The sweep, and the homework's cells of the same ways, by size."""
     swept = {fits.key_of(record) for record in chosen if record.factors["grid"] == "sweep"}
     found = fits.groups(record for record in chosen if fits.key_of(record) in swept)
-    return [one for group in found.values() for one in sorted(group, key=lambda r: r.factors["size_mb"])]
+    return fits.lacking_last(
+        one for group in found.values() for one in sorted(group, key=lambda r: r.factors["size_mb"])
+    )
 
 
 def _by_way(records: list[Record]) -> list[Record]:
     found = fits.groups(records)
-    return [record for group in found.values() for record in group]
+    return fits.lacking_last(record for group in found.values() for record in group)
 
 
 def _ranks(grid: list[Record], known: list[references.Reference]) -> Table:
@@ -100,7 +104,7 @@ def _ranks(grid: list[Record], known: list[references.Reference]) -> Table:
 def _fits(records: list[Record]) -> Table:
     shown = [
         *columns.place()[:5],
-        t.value("latency_us", "Latency (us)"),
+        t.value("latency_us", "Latency (µs)"),
         t.value("bandwidth_gb_per_s", "Bandwidth (GB/s)"),
         t.value("bus_gb_per_s", "As busbw (GB/s)"),
         t.value("half_bandwidth_bytes", "Size of half the bandwidth (MiB)", scale=2**-20, column="half_bandwidth_mib"),
