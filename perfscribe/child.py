@@ -172,6 +172,7 @@ def main(experiment: str, memory_limit_bytes: int, libraries: list[str]) -> None
     os.dup2(2, 1)
     try:
         module = importlib.import_module(measure_module(experiment))
+        getattr(module, "start_early", lambda: None)()
         import_early(libraries)
     except Exception as error:
         _send(answers, {"ready": False, **failure(error)})

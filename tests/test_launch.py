@@ -19,7 +19,7 @@ from shards import ShardJob
 
 from perfscribe.cells import Cell, Unsupported
 from perfscribe.child import failure
-from perfscribe.parallel import failures, rank, ranks, starting, watching
+from perfscribe.parallel import failures, fork_server, rank, ranks, starting, watching
 from perfscribe.parallel.channel import Event, Hub
 from perfscribe.parallel.failures import DIED, RAISED, Ending, Frame, RankError, RankOutOfMemory, RankTimeout, Stack
 from perfscribe.parallel.launch import Crew, Launched, launch, torchrun
@@ -380,6 +380,26 @@ def test_a_server_that_was_killed_is_started_again():
     starting.SERVER._process.wait()
     again = run("works").results
     assert [one["sum"] for one in first] == [one["sum"] for one in again] == [1.0, 1.0]
+
+
+def test_a_server_may_be_started_early_and_only_once():
+    starting.SERVER.start()
+    early = starting.SERVER._process
+    starting.SERVER.start(("json",))
+    assert starting.SERVER._process is early and early.poll() is None
+    assert run("works").results[0]["sum"] == 1.0 and starting.SERVER._process is early
+
+
+def test_a_server_that_imports_less_serves_as_well(monkeypatch):
+    server = fork_server.ForkServer()
+    server.start(fork_server.BASE)
+    monkeypatch.setattr(starting, "SERVER", server)
+    assert "torch._dynamo" not in server._process.args and "torch" in server._process.args
+    try:
+        assert [one["sum"] for one in run("works").results] == [1.0, 1.0]
+    finally:
+        server._control.close()
+        server._process.wait(10)
 
 
 # --- what the launcher makes of what it hears ---------------------------------------------------------------------

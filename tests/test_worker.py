@@ -177,6 +177,21 @@ def test_a_library_that_is_missing_is_the_cells_to_report(tmp_path: Path, side: 
 # --- processes --------------------------------------------------------------------------------------------------
 
 
+def test_what_takes_long_is_started_before_libraries_are_imported(tmp_path: Path) -> None:
+    source = """
+import sys
+from perfscribe.cells import Measurement
+FOUND = []
+def start_early():
+    FOUND.append("colorsys" in sys.modules)
+def run(cell):
+    return Measurement(values={"calls": len(FOUND), "late": int(FOUND[0]), "now": int("colorsys" in sys.modules)})
+"""
+    probe = ShardJob(tmp_path / "root", source)
+    probe.plan(numbered(2), libraries=["colorsys"])
+    assert [row["values"] for row in probe.measure()] == [{"calls": 1, "late": 0, "now": 1}] * 2
+
+
 def test_cells_share_a_process_or_have_one_each(tmp_path: Path, side: Path) -> None:
     probe = sleeper(tmp_path, side, 0)
     probe.plan(numbered(3), isolation="job")

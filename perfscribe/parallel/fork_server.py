@@ -20,13 +20,14 @@ import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from perfscribe.parallel import rank as rank_module
 
+BASE = ("torch", "torch.distributed")
 # The last is what the first optimizer of a process imports: a second on one core, and ranks share cores.
-PRELOADED = ("torch", "torch.distributed", "torch._dynamo")
+PRELOADED = (*BASE, "torch._dynamo")
 
 
 class ForkServer:
@@ -37,6 +38,11 @@ class ForkServer:
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
 
+    def start(self, preloaded: Sequence[str] = PRELOADED) -> None:
+        """Let it begin to import, where it does not run yet: while this process imports torch, it has done so too."""
+        with self._lock:
+            self._running(preloaded)
+
     def nursery(self) -> socket.socket:
         """A connection to a new nursery, which waits for an order as a JSON line (see raise_ranks)."""
         ours, theirs = socket.socketpair()
@@ -44,7 +50,7 @@ class ForkServer:
             socket.send_fds(self._running(), [b"\n"], [theirs.fileno()])
         return ours
 
-    def _running(self) -> socket.socket:
+    def _running(self, preloaded: Sequence[str] = PRELOADED) -> socket.socket:
         if self._process is None or self._control is None or self._process.poll() is not None:
             if self._control is not None:
                 self._control.close()
@@ -52,7 +58,7 @@ class ForkServer:
             more = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
             with theirs:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-m", __name__, str(theirs.fileno())],
+                    [sys.executable, "-m", __name__, str(theirs.fileno()), *preloaded],
                     stdin=subprocess.DEVNULL,
                     env=dict(os.environ) | more,
                     pass_fds=[theirs.fileno()],
@@ -63,9 +69,9 @@ class ForkServer:
 SERVER = ForkServer()
 
 
-def serve(descriptor: int) -> None:
+def serve(descriptor: int, preloaded: Sequence[str]) -> None:
     """Fork a nursery for each connection that comes in; ends when the launcher closes its end."""
-    for name in PRELOADED:
+    for name in preloaded:
         importlib.import_module(name)
     control = socket.socket(fileno=descriptor)
     control.set_inheritable(False)
@@ -96,7 +102,8 @@ def raise_ranks(launcher: socket.socket) -> None:
     while ranks:
         pid, status = os.wait()
         if pid in ranks:  # else a process that a rank left behind
-            _say(launcher, {"rank": ranks.pop(pid), "exit": os.waitstatus_to_exitcode(status)})
+            with contextlib.suppress(BrokenPipeError):  # the launcher has left, and ranks end with it
+                _say(launcher, {"rank": ranks.pop(pid), "exit": os.waitstatus_to_exitcode(status)})
 
 
 @contextlib.contextmanager
@@ -142,4 +149,4 @@ def _fresh(order: dict[str, Any], rank: int) -> int:
 
 
 if __name__ == "__main__":
-    serve(int(sys.argv[1]))
+    serve(int(sys.argv[1]), sys.argv[2:])

@@ -5,6 +5,7 @@ With NCCL there is a second one, in which NCCL logs what it chooses: the log cos
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -43,7 +44,8 @@ def _crew(program: Callable[..., Any], way: Way, timeout_s: float, nccl_log: boo
     key = (way, program.__qualname__)
     crew = _CREWS.get(key)
     if crew is None or not crew.is_open:
-        crew = _CREWS[key] = Crew(program, **asdict(way), timeout_s=timeout_s, nccl_log=nccl_log)
+        seed = random.getrandbits(31)  # of the cell's own seed
+        crew = _CREWS[key] = Crew(program, **asdict(way), timeout_s=timeout_s, nccl_log=nccl_log, seed=seed)
     return crew
 
 

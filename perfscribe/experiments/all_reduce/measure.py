@@ -70,6 +70,13 @@ def _cell(name: str, level: Mapping[str, Any], config: Mapping[str, Any]) -> Cel
     return Cell(factors, needs, cost=1e6 + traffic * (0.05 if device == "cuda" else 1.0))
 
 
+def start_early() -> None:
+    """Start the process that ranks are forked from, so that it imports torch while the measuring process does."""
+    from perfscribe.parallel.fork_server import BASE, SERVER
+
+    SERVER.start(BASE)
+
+
 def run(cell: Cell) -> Measurement:
     """Time the cell's collective; with NCCL by both timers, and ask NCCL what it chose.
 

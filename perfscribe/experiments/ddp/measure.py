@@ -73,6 +73,13 @@ def _work(factors: Mapping[str, Any], count: int) -> float:
     return float(steps * (6 * parameters * factors["batch"] * factors["seq_len"] + sent))
 
 
+def start_early() -> None:
+    """Start the process that ranks are forked from, so that it imports torch while the measuring process does."""
+    from perfscribe.parallel.fork_server import SERVER
+
+    SERVER.start()
+
+
 def run(cell: Cell) -> Measurement:
     """One launch: every implementation is checked, then all take turns, then a step of each is traced."""
     import random

@@ -56,8 +56,17 @@ def _cell(factors: dict[str, Any]) -> Cell:
     )
 
 
+def start_early() -> None:
+    """Start the process that ranks are forked from, so that it imports torch while the measuring process does."""
+    from perfscribe.parallel.fork_server import SERVER
+
+    SERVER.start()
+
+
 def run(cell: Cell) -> Measurement:
     """Launch the ranks, and make one measurement of what they say."""
+    import random
+
     from perfscribe.experiments.optimizer_state_sharding.combining import combine
     from perfscribe.experiments.optimizer_state_sharding.program import on_rank
     from perfscribe.parallel.launch import launch
@@ -69,5 +78,6 @@ def run(cell: Cell) -> Measurement:
         timeout_s=LAUNCH_TIMEOUT_S,
         backend=cell["backend"],
         device=cell["device"],
+        seed=random.getrandbits(31),  # of the cell's own seed
     )
     return combine(launched.results)
