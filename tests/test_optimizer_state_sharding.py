@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,8 +16,9 @@ import torch
 from ranks import RanksError, run_ranks
 from unmeasured import raw_config
 
-from perfscribe import config, plan, plan_cells, processes, references
+from perfscribe import config, plan, references
 from perfscribe.cells import Cell, Measurement
+from perfscribe.child import as_answer
 from perfscribe.counters import memory, sharding
 from perfscribe.counters.memory import total_bytes
 from perfscribe.counters.parameters import transformer_parameters, transformer_tensors
@@ -110,17 +112,13 @@ def data_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def measured(data_folder: Path) -> list[Record]:
-    """A record of each setting, measured in the worker's own child."""
-    process = processes.Child(NAME, ROOT, 0)
+    """A record of each setting, as JSON hands it on."""
     found = []
     for ranks, wrapper in SETTINGS:
         one = cell(ranks, wrapper, data_folder)
         one = replace(one, factors={**one.factors, "turns": MEASURED_TURNS})
-        request = {"cell": plan_cells.cell_to_json(one), "seed": 0, "data_folder": str(data_folder)}
-        answer = process.run(request, 120)
-        assert answer["status"] == "ok", answer
-        found.append(as_record(dict(one.factors), Measurement(**answer["measurement"])))
-    process.stop()
+        answer = json.loads(json.dumps(as_answer(measure.run(one))))
+        found.append(as_record(dict(one.factors), Measurement(**answer)))
     return found
 
 
@@ -445,7 +443,7 @@ def test_a_missing_term_is_named() -> None:
 
 def test_answers_on_memory() -> None:
     found = findings([fixture()])
-    assert "After model initialisation 7.44 GiB (size xl, seq_len 128, batch 16" in found["memory"].text
+    assert "After model initialisation 7.44 GiB (size xl, context 128, global batch 16" in found["memory"].text
     assert "29.8 GiB unsharded and 22.4 GiB sharded directly before it" in found["memory"].text
     assert "leaves nothing behind" in found["memory"].text
     assert "AdamW, unsharded: parameters 7.44 GiB, gradients 7.44 GiB, optimizer state 14.9 GiB" in found["kinds"].text

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from perfscribe.counters.sharding import DATA_PARALLEL, OURS, ZERO_1
-from perfscribe.experiments.optimizer_state_sharding.columns import MOMENT_TITLES, OF_PEAKS, PUBLISHED, kind_column
+from perfscribe.experiments.optimizer_state_sharding.columns import kind_column
 from perfscribe.experiments.optimizer_state_sharding.names import (
     AFTER_STEP,
     BEFORE_STEP,
@@ -22,7 +22,7 @@ from perfscribe.experiments.optimizer_state_sharding.names import (
 )
 from perfscribe.experiments.optimizer_state_sharding.predictions import ALLOWED_ERROR
 from perfscribe.experiments.optimizer_state_sharding.rows import MOMENT_NAMES, NAMES, TIME_NAMES
-from perfscribe.findings import CannotTell, need, one_setting
+from perfscribe.findings import need, one_setting
 from perfscribe.statistics import format_figure
 from perfscribe.tables import GIB, MIB
 
@@ -37,8 +37,10 @@ def memory_size(gib: Any) -> str:
     return f"{format_figure(size)} GiB" if abs(size) >= 0.1 else f"{format_figure(size * GIB / MIB)} MiB"
 
 
-def _setting(rows: pd.DataFrame) -> tuple[pd.DataFrame, str]:
-    return one_setting(need(rows, 1, "cells"), SETTING)
+def setting(rows: pd.DataFrame) -> tuple[pd.DataFrame, str]:
+    """The rows of one setting, the one with most, and its name."""
+    chosen, named = one_setting(need(rows, 1, "cells"), SETTING)
+    return chosen, named.replace("seq_len", "context").replace(", batch", ", global batch")
 
 
 def _by_ranks(rows: pd.DataFrame, say: Callable[[pd.DataFrame], str]) -> str:
@@ -48,7 +50,7 @@ def _by_ranks(rows: pd.DataFrame, say: Callable[[pd.DataFrame], str]) -> str:
 
 def memory(rows: pd.DataFrame) -> str:
     """Memory at the three moments of the question, with and without sharding."""
-    chosen, setting = _setting(rows)
+    chosen, levels = setting(rows)
 
     def say(group: pd.DataFrame) -> str:
         by_name = group.set_index("implementation")
@@ -68,20 +70,20 @@ def memory(rows: pd.DataFrame) -> str:
     left = (chosen[f"{AFTER_STEP}_gib"].astype(float) - chosen[f"{BEFORE_STEP}_gib"].astype(float)).max()
     leaves = "leaves nothing behind" if left <= 0 else f"leaves up to {memory_size(left)} behind"
     return (
-        f"After model initialisation {init} ({setting}), with sharding or without. {_by_ranks(chosen, say)}. The step "
+        f"After model initialisation {init} ({levels}), with sharding or without. {_by_ranks(chosen, say)}. The step "
         f"itself {leaves}: gradients are kept until the next step, and optimizer state exists from the first on."
     )
 
 
 def kinds(rows: pd.DataFrame) -> str:
     """What the memory directly before the step consists of."""
-    chosen, setting = _setting(rows[rows["moment"] == BEFORE_STEP] if len(rows) else rows)
+    chosen, levels = setting(rows[rows["moment"] == BEFORE_STEP] if len(rows) else rows)
 
     def say(group: pd.DataFrame) -> str:
         by_name = group.set_index("implementation")
         return "; ".join(f"{NAMES[name]}: {_parts(by_name.loc[name])}" for name in (UNSHARDED, SHARDED))
 
-    return f"Directly before the optimizer step ({setting}), {_by_ranks(chosen, say)}."
+    return f"Directly before the optimizer step ({levels}), {_by_ranks(chosen, say)}."
 
 
 def _parts(row: pd.Series) -> str:
@@ -119,7 +121,7 @@ def _off(row: pd.Series) -> str:
 
 def saved(rows: pd.DataFrame) -> tuple[str, str]:
     """What our sharding saves, against the prediction."""
-    chosen, setting = _setting(rows[rows["implementation"] == SHARDED] if len(rows) else rows)
+    chosen, levels = setting(rows[rows["implementation"] == SHARDED] if len(rows) else rows)
 
     def say(group: pd.DataFrame) -> str:
         by_moment = group.set_index("moment")
@@ -131,7 +133,7 @@ def saved(rows: pd.DataFrame) -> tuple[str, str]:
 
     errors = rows.loc[rows["implementation"] == SHARDED, "error_percent"].astype(float).abs() / 100
     text = (
-        f"ShardedOptimizer saves on the rank that holds most ({setting}), {_by_ranks(chosen, say)}. Over all cells and "
+        f"ShardedOptimizer saves on the rank that holds most ({levels}), {_by_ranks(chosen, say)}. Over all cells and "
         f"moments the prediction is off by at most {100 * errors.max():.2g} % of what is saved."
     )
     return text, "confirmed" if errors.max() <= ALLOWED_ERROR else "contradicted"
@@ -139,7 +141,7 @@ def saved(rows: pd.DataFrame) -> tuple[str, str]:
 
 def speed(rows: pd.DataFrame, times: pd.DataFrame, name: str = SHARDED) -> str:
     """What sharding does to the time of a step, and of the optimizer in it."""
-    chosen, setting = _setting(rows[rows["implementation"] == name] if len(rows) else rows)
+    chosen, levels = setting(rows[rows["implementation"] == name] if len(rows) else rows)
     parts = []
     for ranks, group in chosen.groupby("world_size"):
         by_time = group.set_index("timed")
@@ -149,13 +151,13 @@ def speed(rows: pd.DataFrame, times: pd.DataFrame, name: str = SHARDED) -> str:
             for time in TIME_NAMES
         ]
         parts.append(f"with {ranks} processes {', '.join(said)}")
-    text = f"Time {NAMES[name]} over time unsharded ({setting}): {'; '.join(parts)}."
+    text = f"Time {NAMES[name]} over time unsharded ({levels}): {'; '.join(parts)}."
     return f"{text} {_apart(times)}".strip() if name == SHARDED else text
 
 
 def _apart(times: pd.DataFrame) -> str:
     """Update and exchange of ours against the plain optimizer's step."""
-    chosen, _ = _setting(times)
+    chosen, _ = setting(times)
 
     def say(group: pd.DataFrame) -> str:
         by_name = group.set_index("implementation")
@@ -181,13 +183,14 @@ def peer(rows: pd.DataFrame, saved_rows: pd.DataFrame, times: pd.DataFrame) -> s
     )
     quotient = both[PEER].astype(float) / both[SHARDED].astype(float)
     return (
-        f"{text} Its optimizer step takes {_range(quotient)} the time of ours. Directly before the step it holds what "
-        f"ours does, to within {100 * apart:.2g} % of it: it hands out whole parameters by the same rule, updates all "
-        "of its part at once and then sends each parameter by a broadcast of its own."
+        f"{text} Its optimizer step takes {ratios_range(quotient)} the time of ours. Directly before the step it holds "
+        f"what ours does, to within {100 * apart:.2g} % of it: it hands out whole parameters by the same rule, updates "
+        "all of its part at once and then sends each parameter by a broadcast of its own."
     )
 
 
-def _range(values: pd.Series) -> str:
+def ratios_range(values: pd.Series) -> str:
+    """The least and the largest ratio."""
     low, high = f"{values.min():.3g}×", f"{values.max():.3g}×"
     return low if low == high else f"{low} to {high}"
 
@@ -213,48 +216,3 @@ def zero(rows: pd.DataFrame) -> str:
         "of equal pieces, and all-gathers the pieces, which sends no more than plain data parallelism does. Whole "
         "parameters divide less evenly than pieces of the flattened model."
     )
-
-
-def published(rows: pd.DataFrame) -> tuple[str, str]:
-    """Our figures over published ones of the same levels."""
-    parts, close = [], []
-    for source, of_peaks in OF_PEAKS.items():
-        for metric, moments in PUBLISHED.items():
-            moment = moments[0] if of_peaks else moments[1]
-            ratios = _published_ratios(rows, f"{metric}_{source}", f"{moment}_gib")
-            if not ratios.empty:
-                title = MOMENT_TITLES[moment].removesuffix(" (GiB)")
-                parts.append(f"memory ({title[0].lower()}{title[1:]}) is {_range(ratios)} of {source}'s")
-                close += [abs(one - 1) <= ALLOWED_ERROR for one in ratios]
-        parts += _published_times(rows, source)
-    if not parts:
-        raise CannotTell("no published figure has the levels of a measured cell")
-    text = (
-        f"Ours beside published figures of the same levels: {'; '.join(parts)}. At its peak the step holds AdamW's "
-        "temporaries, which differ from one implementation of AdamW to another."
-    )
-    return text, "confirmed" if close and all(close) else "contradicted"
-
-
-def _published_ratios(rows: pd.DataFrame, published: str, ours: str) -> pd.Series:
-    """Ours over published, where there is a published figure."""
-    claims = pd.to_numeric(rows[published], errors="coerce").dropna() if published in rows.columns else pd.Series()
-    return rows.loc[claims.index, ours].astype(float) / claims if len(claims) else pd.Series(dtype=float)
-
-
-def _published_times(rows: pd.DataFrame, source: str) -> list[str]:
-    """Sharded over unsharded step, here and there."""
-    column = f"step_ms_{source}"
-    if column not in rows.columns:
-        return []
-    found = []
-    for levels, group in rows.groupby([*SETTING, "world_size"], sort=False):
-        by_name = group.set_index("implementation")
-        there = pd.to_numeric(by_name[column], errors="coerce").reindex([SHARDED, UNSHARDED])
-        if there.notna().all():
-            here = by_name["step_ms"].astype(float)
-            found.append(
-                f"the sharded step takes {here[SHARDED] / here[UNSHARDED]:.3g}× the unsharded one's time here and "
-                f"{there[SHARDED] / there[UNSHARDED]:.3g}× at {source} (batch {levels[2]})"
-            )
-    return found

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
 from typing import Any
 
-from perfscribe import references
 from perfscribe import tables as t
-from perfscribe.counters.sharding import GLOO_CHUNK_BYTES
 from perfscribe.experiments.optimizer_state_sharding import predictions
 from perfscribe.experiments.optimizer_state_sharding.names import (
     AFTER_STEP,
@@ -17,11 +13,9 @@ from perfscribe.experiments.optimizer_state_sharding.names import (
     KINDS,
     MOMENTS,
     PASSES,
-    SHARDED,
     STEP,
 )
-from perfscribe.experiments.optimizer_state_sharding.rows import MOMENT_NAMES, NAMES, TIME_NAMES
-from perfscribe.parallel.partition import PIECE_BYTES
+from perfscribe.experiments.optimizer_state_sharding.rows import MOMENT_NAMES, NAMES
 from perfscribe.records import Record
 from perfscribe.tables import GIB, MIB
 
@@ -32,58 +26,6 @@ MOMENT_TITLES = {
     STEP: "Peak of the step (GiB)",
     AFTER_STEP: "Directly after the step (GiB)",
 }
-SOURCES = ("brandon-snider", "damek", "kesavanramakrishnan")
-# What a source prints: the peak of the stretch before each moment, or what is allocated at it.
-OF_PEAKS = {"brandon-snider": True, "damek": False, "kesavanramakrishnan": False}
-PUBLISHED = {
-    "memory_after_init_gib": (INIT, INIT),
-    "memory_before_step_gib": (PASSES, BEFORE_STEP),
-    "memory_after_step_gib": (STEP, AFTER_STEP),
-}
-
-MEMORY_NOTES = [
-    "Bytes that torch's allocator has handed out for tensors, on the rank that holds most, in a step after the first "
-    "ones, when optimizer state exists already and gradients do not. The step is the optimizer's. Batch: of all "
-    "processes together. Beyond the allocator: CUDA's context and NCCL's buffers.",
-]
-KIND_NOTES = [
-    "Of the rank that holds most. Parameters, gradients and optimizer state: sizes of these tensors. Activations and "
-    "temporaries: all else that comes and goes, at the peak of the step AdamW's temporaries. Communication buffers: "
-    "what averaging and the exchange of parameters add where they have the peak; NCCL's own are not in it. A gradient "
-    "that backward has not handed over yet counts as an activation.",
-]
-PREDICTION_NOTES = [
-    "Predicted by counting the tensors that our implementation holds (perfscribe/counters/sharding.py). Error: of the "
-    "prediction, in percent of what was measured. Largest difference: the kind in which the two differ most, measured "
-    "minus predicted.",
-]
-SAVED_NOTES = [
-    "What the plain optimizer holds more, on the ranks that hold most. Sharding divides AdamW's two moments; at the "
-    "peak of the step AdamW's temporaries are fewer too, as each rank updates a part of the parameters.",
-]
-TIME_NOTES = [
-    "Host clock; ranks start each call together, and its time is the longest of any rank. Step: forward, backward, "
-    "averaging of gradients and optimizer, with no wait between them. Optimizer: its step alone, on gradients that are "
-    "there. Update and exchange: our optimizer's two parts with a wait after each, which with NCCL otherwise overlap: "
-    f"while a piece of at most {PIECE_BYTES // MIB} MiB a rank travels, the next is updated. Gloo sends flat copies of "
-    f"at most {GLOO_CHUNK_BYTES // MIB} MiB a rank. Off by: largest relative difference of a parameter from the plain "
-    "optimizer's after ten steps on the same gradients, checked before anything is timed.",
-]
-SPEED_NOTES = [
-    "Times of plain and sharded optimizers come from the same turns, on the same model and gradients. The interval is "
-    "a bootstrap over turns; below one means that sharding takes less time.",
-]
-SCHEME_NOTES = [
-    "Arithmetic in fp32. Sent: by each rank in a step, on average over ranks, where collectives go round a ring: the "
-    "bytes times (n - 1)/n for a reduce-scatter, an all-gather, or broadcasts of parts, twice that for an all-reduce. "
-    "Messages: a tensor each, or one for all in ZeRO, which works on the flattened model. Counted: bytes of gradients "
-    "that a rank handed to its all-reduces in one measured step; predicted are the bytes of all weights.",
-]
-PUBLISHED_NOTES = [
-    "A published figure stands beside ours where all levels that its source states are the same. brandon-snider prints "
-    "the peak of the stretch before each moment, damek and kesavanramakrishnan what is allocated at the moment; ours "
-    "follows the source.",
-]
 
 
 def factors(*more: tuple[str, str]) -> list[t.Column]:
@@ -91,7 +33,7 @@ def factors(*more: tuple[str, str]) -> list[t.Column]:
     titles = (
         ("size", "Size"),
         ("seq_len", "Context"),
-        ("batch", "Batch"),
+        ("batch", "Global batch"),
         ("dtype", "Dtype"),
         ("backend", "Backend"),
         ("world_size", "Processes"),
@@ -99,25 +41,26 @@ def factors(*more: tuple[str, str]) -> list[t.Column]:
     return [t.factor(name, title) for name, title in (*titles, *more)]
 
 
-def _named(name: str, title: str, names: dict[str, str]) -> t.Column:
+def named(name: str, title: str, names: dict[str, str]) -> t.Column:
     """A factor shown in words."""
     return t.Column(name, title, lambda record: names[record.factors[name]], kind="factor", exact=True)
 
 
 def implementation() -> t.Column:
     """Which optimizer."""
-    return _named("implementation", "Optimizer", NAMES)
+    return named("implementation", "Optimizer", NAMES)
 
 
 def _moment() -> t.Column:
-    return _named("moment", "When", MOMENT_NAMES)
+    return named("moment", "When", MOMENT_NAMES)
 
 
 def _held(record: Record, moment: str) -> float:
     return predictions.measured_bytes(record, moment) / GIB
 
 
-def _held_column(moment: str) -> t.Column:
+def held_column(moment: str) -> t.Column:
+    """What is held at a moment."""
     return t.derived(f"{moment}_gib", MOMENT_TITLES[moment], lambda record: _held(record, moment))
 
 
@@ -131,7 +74,7 @@ def memory() -> list[t.Column]:
     return [
         *factors(("wrapper", "Averaging")),
         implementation(),
-        *map(_held_column, MOMENTS),
+        *map(held_column, MOMENTS),
         t.derived("outside_gib", "Beyond the allocator (GiB)", _outside),
     ]
 
@@ -205,76 +148,6 @@ def _predicted_saving(record: Record) -> int:
     return predictions.predicted_bytes(record, moment, "unsharded") - predictions.predicted_bytes(record, moment)
 
 
-def times() -> list[t.Column]:
-    """Step and optimizer times."""
-    return [
-        *factors(("wrapper", "Averaging")),
-        implementation(),
-        t.median("step_ms", "Step (ms)"),
-        t.iqr("step_ms", "IQR (ms)"),
-        t.count("step_ms"),
-        t.median("optimizer_ms", "Optimizer (ms)"),
-        t.iqr("optimizer_ms", "IQR (ms)"),
-        t.count("optimizer_ms"),
-        t.derived("update_ms", "Update (ms)", _of_ours("update_ms"), spread="update_ms_iqr"),
-        t.derived("exchange_ms", "Exchange (ms)", _of_ours("exchange_ms"), spread="exchange_ms_iqr"),
-        *(_unshown_iqr(name) for name in ("update_ms", "exchange_ms")),
-        t.derived("off_by", "Off by", _difference, exact=True),
-        t.timer("step_ms"),
-    ]
-
-
-def _of_ours(sample: str) -> Callable[[Record], Any]:
-    def get(record: Record) -> Any:
-        step = record.samples["step_ms"]
-        return t.summary(record, sample).median if step and sample in record.samples else "not apart"
-
-    return get
-
-
-def _unshown_iqr(sample: str) -> t.Column:
-    def get(record: Record) -> Any:
-        if record.samples["step_ms"] and sample not in record.samples:
-            return "not apart"
-        found = t.summary(record, sample)
-        return t.ONE_SAMPLE if found.n == 1 else found.iqr
-
-    return t.Column(f"{sample}_iqr", f"spread of {sample}", get, kind="unshown")
-
-
-def _difference(record: Record) -> Any:
-    if record.samples["step_ms"] and record.factors["implementation"] != SHARDED:
-        return "not compared"
-    return f"{record.values['difference']:.2g}"
-
-
-def speed() -> list[t.Column]:
-    """Ratios of times."""
-    return [
-        *factors(),
-        implementation(),
-        _named("timed", "Timed", TIME_NAMES),
-        t.Column(
-            "ratio",
-            "Sharded over unsharded (×)",
-            lambda r: r.values["ratio"],
-            spread="ratio_spread",
-            spread_get=lambda r: r.values["ratio_spread"],
-        ),
-        t.value("interval", "95 % interval", exact=True),
-        t.value("verdict", "Sharded is", exact=True),
-        t.value("self_percent", "Unsharded against itself, up to (%)"),
-        t.value("turns", "Turns", exact=True),
-        t.count("time_ms"),
-        *map(_unshown, ("low", "high")),
-    ]
-
-
-def _unshown(name: str) -> t.Column:
-    """A value for the CSV and the figures alone."""
-    return t.Column(name, name, lambda record: record.values[name], kind="unshown")
-
-
 def scheme() -> list[t.Column]:
     """Memory and traffic by arithmetic."""
     return [
@@ -292,40 +165,3 @@ def scheme() -> list[t.Column]:
         t.value("weights_bytes", "Gradients, predicted (GiB)", 1 / GIB, "weights_gib"),
         t.value("averaged_bytes", "counted (GiB)", 1 / GIB, "averaged_gib"),
     ]
-
-
-@cache
-def _known() -> tuple[references.Reference, ...]:
-    return tuple(references.load("optimizer_state_sharding"))
-
-
-def published(rows: list[Record]) -> list[t.Column]:
-    """Ours and, behind each, what sources print for the same levels; sources without any such figure are left out."""
-    columns: list[t.Column] = []
-    for source in SOURCES:
-        for metric, of in PUBLISHED.items():
-            moment = of[0] if OF_PEAKS[source] else of[1]
-            if _gives(source, metric, rows):
-                title = MOMENT_TITLES[moment].removesuffix(" (GiB)")
-                columns += [_held_column(moment), _published(source, metric, f"{title}, {source} (GiB)")]
-    columns = _once(columns)
-    step = [
-        _published(source, "step_ms", f"Step, {source} (ms)") for source in SOURCES if _gives(source, "step_ms", rows)
-    ]
-    return [*factors(), implementation(), *columns, t.median("step_ms", "Step (ms)"), *step]
-
-
-def _once(columns: list[t.Column]) -> list[t.Column]:
-    return list({column.name: column for column in columns}.values())
-
-
-def _gives(source: str, metric: str, rows: list[Record]) -> bool:
-    return any(references.of_source(_known(), source, metric, row.factors) for row in rows)
-
-
-def _published(source: str, metric: str, title: str) -> t.Column:
-    def get(record: Record) -> Any:
-        found = references.of_source(_known(), source, metric, record.factors)
-        return "none" if found is None else found.shown
-
-    return t.Column(f"{metric}_{source}", title, get, kind="published", exact=True)

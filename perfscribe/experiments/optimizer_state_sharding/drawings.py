@@ -8,14 +8,13 @@ from typing import Any
 import pandas as pd
 
 from perfscribe import figures as f
+from perfscribe.experiments.optimizer_state_sharding.answers import setting
 from perfscribe.experiments.optimizer_state_sharding.columns import kind_column
 from perfscribe.experiments.optimizer_state_sharding.names import IMPLEMENTATIONS, KINDS, PEER, SHARDED, UNSHARDED
 from perfscribe.experiments.optimizer_state_sharding.rows import MOMENT_NAMES, TIME_NAMES, keyed
-from perfscribe.findings import one_setting
 from perfscribe.tables import GIB, MIB, Table
 
 SHORT = {UNSHARDED: "unsharded", SHARDED: "ours", PEER: "torch's"}
-SETTING = ("size", "seq_len", "batch", "dtype", "backend")
 TITLE_CHARACTERS = 20  # of a panel's title in a line
 COLOURS = dict(zip(KINDS, ("#0072B2", "#E69F00", "#56B4E9", "#009E73", "#CC79A7", "#999999"), strict=True))
 MEMORY_CAPTION = (
@@ -35,7 +34,7 @@ def memory(canvas: Any, kinds: Table, prediction: Table) -> None:
         for axes in panels:
             f.no_data(axes, "no cell was measured")
         return
-    rows, setting = one_setting(keyed(kinds.ok), SETTING)
+    rows, levels = setting(keyed(kinds.ok))
     predicted = prediction.ok.loc[rows.index]
     unit, name = (GIB, "GiB") if rows["sum_gib"].astype(float).max() >= 1 else (MIB, "MiB")
     for axes, (moment, title) in zip(panels, MOMENT_NAMES.items(), strict=True):
@@ -43,7 +42,7 @@ def memory(canvas: Any, kinds: Table, prediction: Table) -> None:
         _bars(axes, rows[chosen], predicted[chosen], GIB / unit)
         axes.set_title(textwrap.fill(title, TITLE_CHARACTERS), fontsize=8)
     panels[0].set_ylabel(f"Memory ({name})")
-    canvas.suptitle(setting, fontsize=8, x=0.01, ha="left")
+    canvas.suptitle(levels, fontsize=8, x=0.01, ha="left")
     handles, labels = panels[0].get_legend_handles_labels()
     canvas.legend(handles, labels, loc="outside right upper", fontsize=7)
 

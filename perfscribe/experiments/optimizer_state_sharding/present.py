@@ -7,7 +7,15 @@ from functools import partial
 
 from perfscribe import figures as f
 from perfscribe import tables as t
-from perfscribe.experiments.optimizer_state_sharding import answers, columns, drawings, rows
+from perfscribe.experiments.optimizer_state_sharding import (
+    answers,
+    columns,
+    drawings,
+    notes,
+    published,
+    rows,
+    time_columns,
+)
 from perfscribe.findings import Finding, find
 from perfscribe.records import Record
 from perfscribe.tables import Table
@@ -31,14 +39,14 @@ def tables(records: Mapping[str, list[Record]]) -> list[Table]:
     each, moments = rows.by_implementation(cells), rows.by_moment(cells)
     pairs = rows.comparisons(cells)
     return [
-        t.make(TABLES[0], "Memory with and without sharding", each, columns.memory(), columns.MEMORY_NOTES),
-        t.make(TABLES[1], "What the memory consists of", moments, columns.kinds(), columns.KIND_NOTES),
-        t.make(TABLES[2], "Memory predicted", moments, columns.prediction(), columns.PREDICTION_NOTES),
-        t.make(TABLES[3], "Memory saved", rows.savings(cells), columns.saved(), columns.SAVED_NOTES),
-        t.make(TABLES[4], "Times with and without sharding", each, columns.times(), columns.TIME_NOTES),
-        t.make(TABLES[5], "Sharded against unsharded", pairs, columns.speed(), columns.SPEED_NOTES),
-        t.make(TABLES[6], "Beside ZeRO stage 1", rows.by_scheme(cells), columns.scheme(), columns.SCHEME_NOTES),
-        t.make(TABLES[7], "Beside published figures", each, columns.published(each), columns.PUBLISHED_NOTES),
+        t.make(TABLES[0], "Memory with and without sharding", each, columns.memory(), notes.MEMORY_NOTES),
+        t.make(TABLES[1], "What the memory consists of", moments, columns.kinds(), notes.KIND_NOTES),
+        t.make(TABLES[2], "Memory predicted", moments, columns.prediction(), notes.PREDICTION_NOTES),
+        t.make(TABLES[3], "Memory saved", rows.savings(cells), columns.saved(), notes.SAVED_NOTES),
+        t.make(TABLES[4], "Times with and without sharding", each, time_columns.times(), notes.TIME_NOTES),
+        t.make(TABLES[5], "Sharded against unsharded", pairs, time_columns.speed(), notes.SPEED_NOTES),
+        t.make(TABLES[6], "Beside ZeRO stage 1", rows.by_scheme(cells), columns.scheme(), notes.SCHEME_NOTES),
+        t.make(TABLES[7], "Beside published figures", each, published.columns(each), notes.PUBLISHED_NOTES),
     ]
 
 
@@ -54,7 +62,7 @@ def figures(tables: Mapping[str, Table]) -> list[f.Figure]:
 
 def findings(tables: Mapping[str, Table]) -> list[Finding]:
     """The answers to the handout's questions, and how good the predictions are."""
-    memory, kinds, prediction, saved, times, speed, zero, published = (rows.keyed(tables[name].ok) for name in TABLES)
+    memory, kinds, prediction, saved, times, speed, zero, beside = (rows.keyed(tables[name].ok) for name in TABLES)
     return [
         find("cs336.sharding_memory", TABLES[:1], lambda: answers.memory(memory)),
         find("cs336.sharding_kinds", TABLES[1:2], lambda: answers.kinds(kinds)),
@@ -63,5 +71,5 @@ def findings(tables: Mapping[str, Table]) -> list[Finding]:
         find("cs336.sharding_speed", TABLES[4:6], lambda: answers.speed(speed, times)),
         find("cs336.sharding_peer", TABLES[3:6], lambda: answers.peer(speed, saved, times)),
         find("cs336.sharding_zero", TABLES[6:7], lambda: answers.zero(zero)),
-        find("cs336.sharding_published", TABLES[7:8], lambda: answers.published(published)),
+        find("cs336.sharding_published", TABLES[7:8], lambda: published.answer(beside)),
     ]

@@ -1,0 +1,115 @@
+"""What sources print of sharding, beside ours and in a sentence."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pandas as pd
+
+from perfscribe import references
+from perfscribe import tables as t
+from perfscribe.experiments.optimizer_state_sharding.answers import SETTING, ratios_range
+from perfscribe.experiments.optimizer_state_sharding.columns import MOMENT_TITLES, factors, held_column, implementation
+from perfscribe.experiments.optimizer_state_sharding.names import (
+    AFTER_STEP,
+    BEFORE_STEP,
+    INIT,
+    PASSES,
+    SHARDED,
+    STEP,
+    UNSHARDED,
+)
+from perfscribe.experiments.optimizer_state_sharding.predictions import ALLOWED_ERROR
+from perfscribe.findings import CannotTell
+from perfscribe.records import Record
+
+SOURCES = ("brandon-snider", "damek", "kesavanramakrishnan")
+# What a source prints: the peak of the stretch before each moment, or what is allocated at it.
+OF_PEAKS = {"brandon-snider": True, "damek": False, "kesavanramakrishnan": False}
+PUBLISHED = {
+    "memory_after_init_gib": (INIT, INIT),
+    "memory_before_step_gib": (PASSES, BEFORE_STEP),
+    "memory_after_step_gib": (STEP, AFTER_STEP),
+}
+
+
+@cache
+def _known() -> tuple[references.Reference, ...]:
+    return tuple(references.load("optimizer_state_sharding"))
+
+
+def columns(rows: list[Record]) -> list[t.Column]:
+    """Ours and, behind each, what sources print for the same levels; sources without any such figure are left out."""
+    found: list[t.Column] = []
+    for source in SOURCES:
+        for metric, of in PUBLISHED.items():
+            moment = of[0] if OF_PEAKS[source] else of[1]
+            if _gives(source, metric, rows):
+                title = MOMENT_TITLES[moment].removesuffix(" (GiB)")
+                found += [held_column(moment), _published(source, metric, f"{title}, {source} (GiB)")]
+    step = [
+        _published(source, "step_ms", f"Step, {source} (ms)") for source in SOURCES if _gives(source, "step_ms", rows)
+    ]
+    return [*factors(), implementation(), *_once(found), t.median("step_ms", "Step (ms)"), *step]
+
+
+def _once(columns: list[t.Column]) -> list[t.Column]:
+    return list({column.name: column for column in columns}.values())
+
+
+def _gives(source: str, metric: str, rows: list[Record]) -> bool:
+    return any(references.of_source(_known(), source, metric, row.factors) for row in rows)
+
+
+def _published(source: str, metric: str, title: str) -> t.Column:
+    def get(record: Record) -> Any:
+        found = references.of_source(_known(), source, metric, record.factors)
+        return "none" if found is None else found.shown
+
+    return t.Column(f"{metric}_{source}", title, get, kind="published", exact=True)
+
+
+def answer(rows: pd.DataFrame) -> tuple[str, str]:
+    """Our figures over published ones of the same levels."""
+    parts, close = [], []
+    for source, of_peaks in OF_PEAKS.items():
+        for metric, moments in PUBLISHED.items():
+            moment = moments[0] if of_peaks else moments[1]
+            ratios = _published_ratios(rows, f"{metric}_{source}", f"{moment}_gib")
+            if not ratios.empty:
+                title = MOMENT_TITLES[moment].removesuffix(" (GiB)")
+                parts.append(f"memory ({title[0].lower()}{title[1:]}) is {ratios_range(ratios)} of {source}'s")
+                close += [abs(one - 1) <= ALLOWED_ERROR for one in ratios]
+        parts += _published_times(rows, source)
+    if not parts:
+        raise CannotTell("no published figure has the levels of a measured cell")
+    text = (
+        f"Ours beside published figures of the same levels: {'; '.join(parts)}. At its peak the step holds AdamW's "
+        "temporaries, which differ from one implementation of AdamW to another."
+    )
+    return text, "confirmed" if close and all(close) else "contradicted"
+
+
+def _published_ratios(rows: pd.DataFrame, published: str, ours: str) -> pd.Series:
+    """Ours over published, where there is a published figure."""
+    claims = pd.to_numeric(rows[published], errors="coerce").dropna() if published in rows.columns else pd.Series()
+    return rows.loc[claims.index, ours].astype(float) / claims if len(claims) else pd.Series(dtype=float)
+
+
+def _published_times(rows: pd.DataFrame, source: str) -> list[str]:
+    """Sharded over unsharded step, here and there."""
+    column = f"step_ms_{source}"
+    if column not in rows.columns:
+        return []
+    found = []
+    for levels, group in rows.groupby([*SETTING, "world_size"], sort=False):
+        by_name = group.set_index("implementation")
+        there = pd.to_numeric(by_name[column], errors="coerce").reindex([SHARDED, UNSHARDED])
+        if there.notna().all():
+            here = by_name["step_ms"].astype(float)
+            found.append(
+                f"the sharded step takes {here[SHARDED] / here[UNSHARDED]:.3g}× the unsharded one's time here and "
+                f"{there[SHARDED] / there[UNSHARDED]:.3g}× at {source} (batch {levels[2]})"
+            )
+    return found
