@@ -36,7 +36,8 @@ TIME_NOTES = [
 ]
 SPEED_NOTES = [
     "Times of plain and sharded optimizers come from the same turns, on the same model and gradients. The interval is "
-    "a bootstrap over turns; below one means that sharding takes less time.",
+    "a bootstrap over turns; below one means that sharding takes less time. A verdict needs an interval without 1, and "
+    "a difference larger than that of the unsharded optimizer against itself, which takes a second turn.",
 ]
 SCHEME_NOTES = [
     "Arithmetic in fp32. Sent: by each rank in a step, on average over ranks, where collectives go round a ring: the "
