@@ -6,7 +6,9 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
+from perfscribe import child
 from perfscribe.parallel import failures, rank, watching
 from perfscribe.parallel.channel import Event
 from perfscribe.parallel.failures import RankError, RankTimeout
@@ -16,6 +18,7 @@ OUT_OF_MEMORY = """NCCL error in: /src/NCCLUtils.cpp:94, unhandled cuda error (r
 ncclUnhandledCudaError: Call to CUDA function failed.
 Last error:
 Cuda failure 2 'out of memory'"""  # noqa: E501
+NOT_ALLOCATED = OUT_OF_MEMORY.replace("Cuda failure 2 'out of memory'", "Failed to CUDA calloc async 1216 bytes")
 WATCHDOG = "[rank0]:[E1120 15:00:00 ProcessGroupNCCL.cpp:685] [Rank 0] Watchdog caught collective operation timeout: "
 ABORTED = [
     WATCHDOG + "WorkNCCL(SeqNum=2, OpType=ALLREDUCE, Timeout(ms)=5000) ran for 5001 milliseconds",
@@ -36,6 +39,27 @@ ABORTED = [
 )
 def test_nccl_without_memory_for_its_buffers_is_out_of_memory(error, status):
     assert rank._as_message(error)["status"] == status
+
+
+@pytest.mark.parametrize(("answers", "status"), [(True, "oom"), (False, "failed")])
+def test_an_allocation_that_fails_is_out_of_memory_unless_the_device_is_broken(answers, status, monkeypatch):
+    """As NCCL 2.28.9 says it; the first line says nothing of memory."""
+
+    def mem_get_info():
+        if not answers:
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+        return 2**20, 2**37
+
+    monkeypatch.setattr(torch.cuda, "mem_get_info", mem_get_info)
+    assert rank._as_message(RuntimeError(NOT_ALLOCATED))["status"] == status
+
+
+def test_a_long_line_is_one_text_in_the_launchers_error_and_in_the_record():
+    said = rank._as_message(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB. " + "GPU 1 has " * 99))
+    ending = failures.Ending(123, failures.RAISED, **said)
+    error = failures.error_of(ending, 128)
+    answer = child.failure(error)
+    assert answer["status"] == "oom" and answer["reason"] == str(error) and len(str(error)) > 280
 
 
 class Heard:

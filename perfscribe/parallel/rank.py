@@ -37,8 +37,11 @@ ORDER_VARIABLE, PARENT_VARIABLE = "PERFSCRIBE_LAUNCH", "PERFSCRIBE_PARENT"
 STACK_FRAMES = 30
 # Before torch ends a rank whose collective has timed out, it writes a trace into a file and waits a minute for that.
 NCCL_WATCHDOG = {"TORCH_NCCL_DUMP_ON_TIMEOUT": "0", "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "250"}
-# How NCCL's errors end where its own buffers found no memory on the GPU.
+LINE_CHARACTERS = 300  # of an error's first line, all that stands before it included: what a record keeps of a reason
+WHO_CHARACTERS = 24  # "rank 123 of 128: ", which the launcher puts before it
+# How NCCL's errors end where its own buffers found no memory on the GPU: as CUDA says it, or what could not be had.
 _NCCL_OUT_OF_MEMORY = re.compile(r"Cuda failure (?:2 )?'out of memory'")
+_NCCL_NOT_ALLOCATED = re.compile(r"unhandled cuda error.*Failed to CUDA (?:calloc|malloc)", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -192,14 +195,36 @@ def _share_memory_limit(place: ranks.Place) -> None:
 def _as_message(error: BaseException) -> dict[str, Any]:
     from perfscribe.memory import is_oom
 
-    first_line = (str(error).strip().splitlines() or [""])[0][:300]
-    out_of_memory = is_oom(error) or (isinstance(error, RuntimeError) and _NCCL_OUT_OF_MEMORY.search(str(error)))
+    first_line = (str(error).strip().splitlines() or [""])[0]
+    out_of_memory = is_oom(error) or _is_nccl_out_of_memory(error)
     status = "unsupported" if isinstance(error, Unsupported) else "oom" if out_of_memory else "failed"
     text = first_line if status == "unsupported" else f"{type(error).__name__}: {first_line}".rstrip(": ")
+    text = text[: LINE_CHARACTERS - WHO_CHARACTERS]
     if isinstance(error, SystemExit):
         text = f"left with exit code {error.code}"
     details = "".join(traceback.format_exception(error))[-4000:]
     return {"text": text, "status": status, "details": details, "time_s": time.time()}
+
+
+def _is_nccl_out_of_memory(error: BaseException) -> bool:
+    """Whether NCCL found no memory for its buffers.
+
+    Allocating fails as well after a kernel has broken the context; then the device answers nothing any more.
+    """
+    if not isinstance(error, RuntimeError):
+        return False
+    text = str(error)
+    return bool(_NCCL_OUT_OF_MEMORY.search(text) or (_NCCL_NOT_ALLOCATED.search(text) and _device_answers()))
+
+
+def _device_answers() -> bool:
+    import torch
+
+    try:
+        torch.cuda.mem_get_info()
+    except (AssertionError, RuntimeError):  # no device, or one whose context is broken
+        return False
+    return True
 
 
 def stack() -> dict[str, Any]:
@@ -213,11 +238,15 @@ def stack() -> dict[str, Any]:
 
 
 def _collectives_begun() -> int | None:
-    """Of the default process group, by torch's own count; None where there is none yet."""
+    """Of the process groups of all ranks, by torch's own count; None where there is none yet."""
     torch = sys.modules.get("torch")
     try:
-        group = torch.distributed.distributed_c10d._get_default_group() if torch else None
-        return None if group is None else int(group._get_sequence_number_for_group())
+        world = torch.distributed.distributed_c10d if torch else None
+        if world is None:
+            return None
+        everyone = world._get_default_group().size()
+        groups = [group for group in list(world._world.pg_map) if group.size() == everyone]
+        return sum(int(group._get_sequence_number_for_group()) for group in groups)
     except (AttributeError, RuntimeError, ValueError):
         return None
 
