@@ -7,10 +7,15 @@ import copy
 import functools
 import gc
 import math
+import subprocess
+import sys
+import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -25,7 +30,7 @@ from torch.utils.checkpoint import checkpoint
 from perfscribe.counters.parameters import transformer_parameters
 from perfscribe.models.shapes import SIZES, Shape
 from perfscribe.models.transformer import Model, next_token_loss
-from perfscribe.parallel import averaging, bucket_model, replicas
+from perfscribe.parallel import averaging, bucket_model, launching, overlapping, replicas
 from perfscribe.parallel.averaging import Averager
 from perfscribe.parallel.ddp import BucketedDDP, FlatDDP, NaiveDDP, OverlappedDDP
 from perfscribe.parallel.replicas import DataParallel
@@ -38,8 +43,12 @@ WRAPPERS: dict[str, Callable[..., DataParallel]] = {
     "bucketed_two": lambda module, **kw: BucketedDDP(module, 0.0025, **kw),
     "bucketed_one": lambda module, **kw: BucketedDDP(module, None, **kw),
     "bucketed_flat": lambda module, **kw: BucketedDDP(module, 0.0025, flatten=True, **kw),
+    "overlapped_thread": lambda module, **kw: OverlappedDDP(module, launch_thread=True, **kw),
+    "bucketed_thread": lambda module, **kw: BucketedDDP(module, 0.0025, launch_thread=True, **kw),
+    "bucketed_flat_thread": lambda module, **kw: BucketedDDP(module, 0.0025, flatten=True, launch_thread=True, **kw),
 }
-HOOKED = ("overlapped", "bucketed_tiny", "bucketed_two", "bucketed_one", "bucketed_flat")
+ON_A_THREAD = ("overlapped_thread", "bucketed_thread", "bucketed_flat_thread")
+HOOKED = ("overlapped", "bucketed_tiny", "bucketed_two", "bucketed_one", "bucketed_flat", *ON_A_THREAD)
 ONE_OF_EACH = ("naive", "flat", "overlapped", "bucketed_one")
 
 TRANSFORMER = Shape(d_model=16, d_ff=48, layers=2, heads=2, vocab_size=40)
@@ -239,8 +248,8 @@ def train_sabotaged(rank: int, wrapper: str, sabotage: str) -> None:
     """train() with a part of the wrapper broken."""
     all_reduce = Averager._all_reduce
 
-    def all_but_the_second(self: Averager, sent: list[Tensor], operation: Any) -> Any:
-        return None if self.traffic.calls % 7 == 2 else all_reduce(self, sent, operation)
+    def all_but_the_second(self: Averager, sent: list[Tensor], *how: Any) -> Any:
+        return None if self.traffic.calls % 7 == 2 else all_reduce(self, sent, *how)
 
     def no_tied(self: DataParallel) -> None:
         self._trainable = [p for p in self._trainable if p is not self.module.tied.weight]
@@ -260,7 +269,7 @@ def train_sabotaged(rank: int, wrapper: str, sabotage: str) -> None:
         train(rank, wrapper, "mixed")
 
 
-@pytest.mark.parametrize("wrapper", ["naive", "bucketed_tiny"])
+@pytest.mark.parametrize("wrapper", ["naive", "bucketed_tiny", "overlapped_thread"])
 @pytest.mark.parametrize(
     "sabotage", ["no broadcast", "not divided", "a collective left out", "the tied weight left out", "not finished"]
 )
@@ -428,6 +437,7 @@ def nothing_waits(rank: int, wrapper: str) -> None:
         ddp.zero_grad()
         ddp.averager.traffic.reset()
         loss_of(ddp, batch).backward()
+        ddp._settle()
         during = ddp.averager.traffic.calls
         ddp.finish_gradient_synchronization()
         assert i == 0 or 0 < during == ddp.averager.traffic.calls
@@ -437,7 +447,7 @@ def test_groups_leave_during_backward() -> None:
     run_wrappers(nothing_waits, 2, wrappers=HOOKED)
 
 
-def sent_in_one_order(rank: int) -> list[int]:
+def sent_in_one_order(rank: int, on_a_thread: bool) -> list[int]:
     """Rank 1's autograd has the gradients of two branches in the other order; gives sizes in the order of sending."""
     sizes: list[int] = []
 
@@ -454,22 +464,23 @@ def sent_in_one_order(rank: int) -> list[int]:
     module = Branches()
     for parameter in module.parameters():
         parameter.register_post_accumulate_grad_hook(lambda p: ready.append(p.numel()))
-    start = Averager.start
+    send = Averager.send
 
-    def noting(self: Averager, gradients: list[Tensor], **kwargs: Any) -> Any:
+    def noting(self: Averager, gradients: list[Tensor], *args: Any, **kwargs: Any) -> Any:
         sizes.extend(gradient.numel() for gradient in gradients)
-        return start(self, gradients, **kwargs)
+        return send(self, gradients, *args, **kwargs)
 
-    ddp = OverlappedDDP(module)
-    with mock.patch.object(Averager, "start", noting):
+    ddp = OverlappedDDP(module, launch_thread=on_a_thread)
+    with mock.patch.object(Averager, "send", noting):
         ddp(torch.ones(1, 2)).backward()
         ddp.finish_gradient_synchronization()
     assert ready == ([10, 6] if rank == 0 else [6, 10])  # else this test shows nothing
     return sizes
 
 
-def test_all_ranks_send_in_one_order() -> None:
-    assert run_ranks(sent_in_one_order, 2) == [[10, 6], [10, 6]]
+@pytest.mark.parametrize("on_a_thread", [False, True])
+def test_all_ranks_send_in_one_order(on_a_thread: bool) -> None:
+    assert run_ranks(sent_in_one_order, 2, on_a_thread) == [[10, 6], [10, 6]]
 
 
 # Counters, the switch and the observer.
@@ -491,9 +502,10 @@ def test_calls_and_bytes() -> None:
         for wrapper, (calls, sent_bytes, sizes) in counts.items():
             assert sent_bytes == total, wrapper
             assert sum(sizes) == (total if sizes else 0)
-            assert calls == {"naive": tensors, "flat": 1, "overlapped": tensors, "bucketed_one": 1}.get(
-                wrapper, len(sizes)
+            expected = {"flat": 1, "bucketed_one": 1} | dict.fromkeys(
+                ("naive", "overlapped", "overlapped_thread"), tensors
             )
+            assert calls == expected.get(wrapper, len(sizes)), wrapper
         assert 2 < len(counts["bucketed_two"][2]) < len(counts["bucketed_tiny"][2]) == tensors
 
 
@@ -565,9 +577,226 @@ def test_the_observer_brackets_all_communication() -> None:
         "flat": ["flatten", "launch", "wait", "unflatten"],
         "overlapped": ["launch", "launch", "wait", "wait"],
         "bucketed_one": ["launch", "wait"],
-        "bucketed_flat": ["flatten", "launch", "wait", "unflatten"],
+        "bucketed_flat": ["flatten", "launch", "wait"],
+        "overlapped_thread": ["launch", "launch", "wait", "wait", "wait"],  # for the thread's stream, then as gloo does
+        "bucketed_flat_thread": ["flatten", "launch", "wait", "wait"],
     }
     assert run_wrappers(observed, 2, wrappers=tuple(expected)) == [expected, expected]
+
+
+# A bucket as one flat tensor.
+
+
+def in_one_flat_tensor(rank: int, wrapper: str) -> None:
+    """Gradients are parts of their bucket's flat tensor, and what autograd made of them is free."""
+    ddp, single = wrap(wrapper, "transformer", rank)
+    made: list[weakref.ref[Tensor]] = []
+    hooks = [p.register_post_accumulate_grad_hook(lambda p: made.append(weakref.ref(p.grad))) for p in ddp.parameters()]
+    batches = make_batches(single)
+    for set_to_none in (True, False):
+        made.clear()
+        loss_of(ddp, batches[0]).backward()
+        ddp.finish_gradient_synchronization()
+        storages = [{p.grad.untyped_storage().data_ptr() for p in bucket} for bucket in ddp._groups]
+        assert all(len(one) == 1 for one in storages) and len(set.union(*storages)) == len(storages)
+        # the hook here runs after the wrapper's, which has sent a bucket already at its last gradient
+        copied = sum(len(bucket) - 1 for bucket in ddp._groups)
+        assert 0 < copied <= sum(gradient() is None for gradient in made)
+        kept = [p.grad.clone() for p in ddp.parameters()]
+        ddp.zero_grad(set_to_none)
+        assert set_to_none or all(not p.grad.any() for p in ddp.parameters())
+    with ddp.no_sync():
+        loss_of(ddp, batches[0]).backward()
+        loss_of(ddp, batches[0]).backward()
+    for p, gradient in zip(ddp.parameters(), kept, strict=True):
+        torch.testing.assert_close(p.grad, 2 * gradient)
+    assert all(hook is not None for hook in hooks)
+
+
+def test_a_bucket_as_one_flat_tensor() -> None:
+    run_wrappers(in_one_flat_tensor, 2, wrappers=("bucketed_flat", "bucketed_flat_thread"))
+
+
+# The thread that starts collectives.
+
+
+def between(rank: int, wrapper: str) -> None:
+    """Collectives of the group that others start meanwhile, in an order of their own on each rank, do no harm."""
+    ddp, single = wrap(wrapper, "transformer", rank)
+    send = Averager.send
+
+    def late(*args: Any, **kwargs: Any) -> Any:
+        time.sleep(0.002 * rank)
+        return send(*args, **kwargs)
+
+    with mock.patch.object(Averager, "send", late):
+        for batch in make_batches(single, 2):
+            loss = loss_of(ddp, share(batch, rank, 2))
+            ddp.zero_grad()
+            single.zero_grad()
+            loss.backward()
+            total = loss.detach().clone()
+            dist.all_reduce(total)
+            ddp.finish_gradient_synchronization()
+            whole = loss_of(single, batch)
+            whole.backward()
+            torch.testing.assert_close(total / 2, whole.detach())
+    for ours, theirs in zip(ddp.module.parameters(), single.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-10, atol=1e-12)
+
+
+def test_collectives_between_backward_and_its_finish() -> None:
+    run_wrappers(between, 2, wrappers=ON_A_THREAD)
+
+
+def failing(rank: int, wrapper: str) -> None:
+    """What fails on the thread is raised by finish; the next backward is averaged as ever."""
+    ddp, single = wrap(wrapper, "transformer", rank)
+    batch = make_batches(single)[0]
+    send = Averager.send
+
+    def once(self: Averager, *args: Any, **kwargs: Any) -> Any:
+        if self.traffic.calls == 1:
+            self.traffic.calls += 1
+            raise ValueError("a call that fails")
+        return send(self, *args, **kwargs)
+
+    with mock.patch.object(Averager, "send", once):
+        loss_of(ddp, batch).backward()
+        with pytest.raises(ValueError, match="a call that fails"):
+            ddp.finish_gradient_synchronization()
+        ddp.zero_grad()
+        loss_of(ddp, share(batch, rank, 2)).backward()
+        ddp.finish_gradient_synchronization()
+    loss_of(single, batch).backward()
+    for ours, theirs in zip(ddp.module.parameters(), single.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-10, atol=1e-12)
+
+
+def test_what_fails_on_the_thread_is_raised() -> None:
+    run_wrappers(failing, 2, wrappers=ON_A_THREAD)
+
+
+def off_and_on(rank: int, wrapper: str) -> None:
+    """The switch counts as it stood when backward reached a group, however late the thread is."""
+    ddp, single = wrap(wrapper, "transformer", rank)
+    send = Averager.send
+
+    def late(*args: Any, **kwargs: Any) -> Any:
+        time.sleep(0.01)
+        return send(*args, **kwargs)
+
+    batch = share(make_batches(single)[0], rank, 2)
+    with mock.patch.object(Averager, "send", late):
+        with ddp.communication_off():
+            loss_of(ddp, batch).backward()
+        ddp.finish_gradient_synchronization()
+    loss_of(single, batch).backward()
+    for ours, theirs in zip(ddp.module.parameters(), single.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad / 2)
+
+
+def test_the_switch_and_a_late_thread() -> None:
+    run_wrappers(off_and_on, 2, wrappers=("overlapped_thread",))
+
+
+def threads(rank: int) -> list[int]:
+    """Wrappers of one group share a thread; threads named so: with two wrappers, and once the group's is let go."""
+
+    def alive() -> int:
+        return sum(thread.name == launching.NAME for thread in threading.enumerate())
+
+    first, second = (OverlappedDDP(nn.Linear(2, 2), launch_thread=True) for _ in range(2))
+    assert first._thread is second._thread and first.averager.group is not dist.group.WORLD
+    assert OverlappedDDP(nn.Linear(2, 2))._thread is None  # gloo
+    seen = [alive()]
+    del first, second
+    gc.collect()
+    launching._thread_of.clear()
+    end = time.monotonic() + 5
+    while alive() and time.monotonic() < end:
+        time.sleep(0.01)
+    return [*seen, alive()]
+
+
+def test_one_thread_a_group_which_ends_with_it() -> None:
+    assert run_ranks(threads, 2) == [[1, 0]] * 2
+
+
+@pytest.mark.parametrize("last", ["", "dist.destroy_process_group()", "raise SystemExit(3)", "1 / 0"])
+def test_the_thread_does_not_hold_up_the_end(tmp_path: Path, last: str) -> None:
+    code = f"""
+import torch, torch.distributed as dist
+from perfscribe.parallel.ddp import OverlappedDDP
+dist.init_process_group("gloo", init_method="file://{tmp_path}/store", rank=0, world_size=1)
+ddp = OverlappedDDP(torch.nn.Linear(2, 2), launch_thread=True)
+ddp(torch.ones(1, 2)).sum().backward()
+{last or "ddp.finish_gradient_synchronization()"}
+"""
+    ended = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parent.parent, timeout=60, check=False)
+    assert ended.returncode == {"raise SystemExit(3)": 3, "1 / 0": 1}.get(last, 0)
+
+
+class FakeCuda:
+    """Streams and events of torch.cuda that note what is asked of them."""
+
+    def __init__(self) -> None:
+        self.said: list[tuple[str, ...]] = []
+        self.now = "main"
+
+    def stream_named(self, name: str) -> Any:
+        def wait_stream(other: Any) -> None:
+            self.said.append((name, "waits for", other.name))
+
+        def wait_event(event: Any) -> None:
+            self.said.append((name, "waits for", event.at))
+
+        return SimpleNamespace(name=name, device="cuda:0", wait_stream=wait_stream, wait_event=wait_event)
+
+    def event(self) -> Any:
+        made = SimpleNamespace(at="")
+        made.record = lambda stream: setattr(made, "at", stream.name)
+        return made
+
+    @contextlib.contextmanager
+    def stream(self, stream: Any) -> Iterator[None]:
+        before, self.now = self.now, stream.name
+        yield
+        self.now = before
+
+
+def test_a_collective_runs_beside_the_computation_and_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copies on the computation's stream, the collective on the side behind it, and the main one behind that."""
+    cuda = FakeCuda()
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device, priority: cuda.stream_named(f"side {priority}"))
+    monkeypatch.setattr(torch.cuda, "Event", cuda.event)
+    monkeypatch.setattr(torch.cuda, "stream", cuda.stream)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: cuda.stream_named("main"))
+
+    class Noting:
+        def flat(self, gradients: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
+            cuda.said.append((cuda.now, "copies"))
+            flat = torch.cat([g.reshape(-1) for g in gradients])
+            return flat, [part.view(g.shape) for part, g in zip(flat.split(4), gradients, strict=True)]
+
+        def send(self, sent: list[Tensor], copies: Any, *, on_current_stream: bool) -> None:
+            assert on_current_stream and len(sent) == 1
+            cuda.said.append((cuda.now, "sends"))
+
+    parameters = [nn.Parameter(torch.zeros(4)) for _ in range(2)]
+    for parameter in parameters:
+        parameter.grad = torch.ones(4)
+    sending = overlapping.Sending(Noting(), lambda parameter: parameter.grad, parameters, [0, 1], True)
+    sending.stream, sending.side = cuda.stream_named("computation"), launching.SideStream("cuda:0")
+    sending.start()
+    sending.side.join()
+    assert cuda.said == [
+        ("computation", "copies"),
+        ("side -1", "waits for", "computation"),
+        ("side -1", "sends"),
+        ("main", "waits for", "side -1"),
+    ]
+    assert parameters[0].grad._base is parameters[1].grad._base is not None
 
 
 # The wrapper as a module.
@@ -627,7 +856,10 @@ def wrapped_twice(rank: int, first: str, second: str) -> None:
         WRAPPERS[second](newer)
 
 
-@pytest.mark.parametrize(("first", "second"), [("overlapped", "bucketed_one"), ("bucketed_tiny", "naive")])
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [("overlapped", "bucketed_one"), ("bucketed_tiny", "naive"), ("overlapped_thread", "bucketed_flat_thread")],
+)
 def test_wrapping_twice(first: str, second: str) -> None:
     run_ranks(wrapped_twice, 2, first, second)
 
@@ -646,7 +878,7 @@ def dropped(rank: int, wrapper: str) -> None:
 
 
 def test_a_dropped_wrapper_leaves_nothing_behind() -> None:
-    run_wrappers(dropped, 1, wrappers=ONE_OF_EACH)
+    run_wrappers(dropped, 1, wrappers=(*ONE_OF_EACH, "overlapped_thread"))
 
 
 def in_groups(rank: int, wrapper: str) -> float:
@@ -746,8 +978,6 @@ def only_rank_1_raises(rank: int) -> None:
 
 
 def only_rank_1_is_late(rank: int) -> None:
-    import time
-
     if rank:
         time.sleep(60)
     dist.barrier()
@@ -820,9 +1050,6 @@ def test_the_fit_finds_what_made_the_points() -> None:
 
 
 def test_the_model_of_buckets_needs_no_torch(tmp_path: Path) -> None:
-    import subprocess
-    import sys
-
     root = Path(__file__).parent.parent
     code = (
         "import sys, perfscribe.parallel.bucket_model, perfscribe.parallel.partition; assert 'torch' not in sys.modules"

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+import torch.distributed as dist
 from ranks import RanksError, run_ranks
 from unmeasured import raw_config
 
@@ -40,7 +41,7 @@ from perfscribe.experiments.optimizer_state_sharding.names import KINDS, PEER, S
 from perfscribe.experiments.optimizer_state_sharding.segments import Segments
 from perfscribe.findings import Finding
 from perfscribe.models.shapes import SIZES, Shape
-from perfscribe.parallel import broadcasting
+from perfscribe.parallel import broadcasting, sharded_optimizer
 from perfscribe.parallel.partition import PIECE_BYTES
 from perfscribe.records import Record
 from perfscribe.tables import MIB, Table
@@ -300,13 +301,57 @@ def test_state_of_xl() -> None:
 
 
 def test_temporaries_of_the_step() -> None:
-    """All at once they are as large as the second moments of the rank's part; in pieces, as one piece."""
+    """All at once they are as large as the second moments of the rank's part; in pieces, as one piece and what travels.
+
+    A piece of the two ranks travels in a flat tensor of two pieces' size while the next one is updated.
+    """
     before, at_once, pieces = (
         total_bytes(of(xl(2, exchange=exchange)))
         for of, exchange in ((sharding.before_step, ""), (sharding.step_peak, ""), (sharding.step_peak, "nccl"))
     )
     assert at_once - before == pytest.approx(2 * transformer_parameters(SIZES["xl"]), rel=1e-3)
-    assert 0.8 * PIECE_BYTES < pieces - before <= PIECE_BYTES + 512 * len(transformer_tensors(SIZES["xl"]))
+    assert 2.4 * PIECE_BYTES < pieces - before <= 3 * PIECE_BYTES + 512 * len(transformer_tensors(SIZES["xl"]))
+    four = total_bytes(sharding.step_peak(xl(4, exchange="nccl"))) - total_bytes(sharding.before_step(xl(4)))
+    assert 4 * PIECE_BYTES < four <= 5 * PIECE_BYTES + 512 * len(transformer_tensors(SIZES["xl"]))
+    alone = sharding.step_peak(xl(1, exchange="nccl"))
+    assert sharding.COMMUNICATION not in alone or alone[sharding.COMMUNICATION] == 0
+
+
+def step_as_on_nccl(rank: int, folder: str, piece_bytes: int) -> tuple[dict[str, int], dict[str, int]]:
+    """Counted and predicted kinds at the peak of our step, the way that NCCL goes; rows are sent in place."""
+    factors = {**LEVELS, "world_size": 2, "wrapper": "naive", "data_folder": folder}
+    place = SimpleNamespace(rank=rank, world_size=2)
+    device = SimpleNamespace(device=torch.device("cpu"), place=place)
+
+    def gather(target: torch.Tensor, _: torch.Tensor, group: Any, async_op: bool) -> Any:
+        for source, row in enumerate(target.chunk(2)):
+            dist.broadcast(row, source, group=group)
+        return SimpleNamespace(wait=lambda: None)
+
+    name = "all_gather_single" if hasattr(dist, "all_gather_single") else "all_gather_into_tensor"
+    with (
+        mock.patch.object(dist, name, gather),
+        mock.patch.object(sharded_optimizer, "backends", lambda group: {"cpu": "nccl"}),
+        mock.patch.object(sharded_optimizer, "PIECE_BYTES", piece_bytes),
+        mock.patch.object(sharding, "PIECE_BYTES", piece_bytes),
+    ):
+        trained = training.Training(training.build_model(factors, device), factors, device)
+        counted = memory_pass.measure_memory(trained, SHARDED)[names.STEP]
+        load = Workload(SIZES["nano"], BATCH // 2, CONTEXT, "fp32", "cpu")
+        items = sharding.step_peak(Sharding(load, 2, exchange="nccl"))
+    expected = dict.fromkeys(KINDS, 0)
+    for item, size in items.items():
+        expected[predictions.KIND_OF_ITEM.get(item, names.ACTIVATIONS)] += size
+    return dict(zip(KINDS, counted, strict=True)), expected
+
+
+@pytest.mark.parametrize("piece_bytes", [2**18, 2**21, 2**30])
+def test_memory_of_the_step_as_on_nccl(data_folder: Path, piece_bytes: int) -> None:
+    found = run_ranks(step_as_on_nccl, 2, str(data_folder), piece_bytes)
+    counted, predicted = max(found, key=lambda one: sum(one[0].values()))
+    assert predicted[names.COMMUNICATION] > 0
+    for kind in KINDS:
+        assert counted[kind] == pytest.approx(predicted[kind], abs=2e-3 * sum(counted.values())), kind
 
 
 def test_chunks_of_gloo() -> None:
@@ -430,7 +475,7 @@ def test_savings() -> None:
     record.series[f"{SHARDED}_{names.STEP}_bytes"][KINDS.index(names.ACTIVATIONS)] += 2**30
     found = findings([record])["saved"]
     assert found.verdict == "contradicted"
-    assert "off by at most 7.3 % of what is saved" in found.text
+    assert "off by at most 7.6 % of what is saved" in found.text
 
 
 def test_a_missing_term_is_named() -> None:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from perfscribe.models.shapes import SIZES, Shape
 from perfscribe.models.transformer import Model, next_token_loss
-from perfscribe.parallel import broadcasting, sharded_optimizer
+from perfscribe.parallel import broadcasting, gathering, sharded_optimizer
 from perfscribe.parallel.ddp import BucketedDDP, NaiveDDP
 from perfscribe.parallel.partition import partition
 from perfscribe.parallel.sharded_optimizer import ShardedOptimizer
@@ -161,19 +161,32 @@ def test_a_rank_that_owns_nothing() -> None:
 def train_sabotaged(rank: int, sabotage: str) -> None:
     """train() with a part of the optimizer broken."""
 
-    def from_the_wrong_rank(tensors: list[tuple[Tensor, int]], group: Any) -> Callable[[], None]:
-        return broadcasting.begin_broadcasts([(tensor, 1 - source) for tensor, source in tensors], group)
+    def from_the_wrong_rank(tensors: list[tuple[Tensor, int]], group: Any) -> None:
+        broadcasting.broadcast_all([(tensor, 1 - source) for tensor, source in tensors], group)
 
-    broken: dict[str, AbstractContextManager[Any]] = {
-        "nothing sent": mock.patch.object(sharded_optimizer, "begin_broadcasts"),
-        "the wrong rank's": mock.patch.object(sharded_optimizer, "begin_broadcasts", from_the_wrong_rank),
-        "no settings": mock.patch.object(sharded_optimizer, "_settings", lambda group: {}),
+    def gathered_from_the_wrong_rank(tensors: list[tuple[Tensor, int]], group: Any) -> Callable[[], None]:
+        return gathering.begin_gather([(tensor, 1 - source) for tensor, source in tensors], group)
+
+    nccl = mock.patch.object(sharded_optimizer, "backends", lambda group: {"cpu": "nccl"})
+    replaced = functools.partial(mock.patch.object, sharded_optimizer)
+    broken: dict[str, list[AbstractContextManager[Any]]] = {
+        "nothing sent": [replaced("broadcast_all")],
+        "the wrong rank's": [replaced("broadcast_all", from_the_wrong_rank)],
+        "nothing gathered": [nccl, replaced("begin_gather")],
+        "not ended": [nccl, replaced("begin_gather", lambda *of: (gathering.begin_gather(*of), lambda: None)[1])],
+        "the wrong rank's gathered": [nccl, replaced("begin_gather", gathered_from_the_wrong_rank)],
+        "no settings": [replaced("_settings", lambda group: {})],
     }
-    with broken[sabotage]:
+    with contextlib.ExitStack() as stack:
+        for one in broken[sabotage]:
+            stack.enter_context(one)
         train(rank, ("AdamW with options",))
 
 
-@pytest.mark.parametrize("sabotage", ["nothing sent", "the wrong rank's", "no settings"])
+SABOTAGES = ["nothing sent", "the wrong rank's", "nothing gathered", "not ended", "the wrong rank's gathered"]
+
+
+@pytest.mark.parametrize("sabotage", [*SABOTAGES, "no settings"])
 def test_sabotage_is_noticed(sabotage: str) -> None:
     with pytest.raises(RanksError, match="AssertionError"):
         run_ranks(train_sabotaged, 2, sabotage, timeout_s=10)
@@ -505,55 +518,8 @@ def test_partition_of_the_xl_model() -> None:
         partition([1], [])
 
 
-class FakeManager:
-    """In place of torch's coalescing manager, which gloo does not have: waits for what was sent meanwhile."""
-
-    def __init__(self) -> None:
-        self.works: list[Any] = []
-        self.in_place: list[Tensor] = []
-
-    @contextlib.contextmanager
-    def __call__(self, group: Any, device: torch.device, async_ops: bool) -> Iterator[FakeManager]:
-        assert async_ops and device.type == "cpu"
-        broadcast = dist.broadcast
-
-        def noting(tensor: Tensor, source: int, group: Any, async_op: bool) -> Any:
-            assert async_op
-            self.in_place.append(tensor)
-            self.works.append(broadcast(tensor, source, group=group, async_op=True))
-
-        with mock.patch.object(dist, "broadcast", noting):
-            yield self
-
-    def wait(self) -> None:
-        for work in self.works:
-            work.wait()
-
-
-def as_on_nccl(rank: int) -> None:
-    """The way that NCCL goes, on gloo: one group call, each trainable parameter sent from where it lies."""
-    net, plain_net = pair()
-    for model in (net, plain_net):
-        model.transposed.data = model.transposed.data.contiguous()
-    optimizer = ShardedOptimizer(net.parameters(), torch.optim.AdamW, lr=0.1)
-    manager = FakeManager()
-    with (
-        mock.patch.object(broadcasting, "backends", lambda group: {"cpu": "nccl"}),
-        mock.patch.object(broadcasting, "_coalescing_manager", manager),
-    ):
-        take_steps(net, optimizer, range(1))
-    take_steps(plain_net, torch.optim.AdamW(plain_net.parameters(), lr=0.1), range(1))
-    assert_equal(net, plain_net)
-    trainable = {p.data_ptr() for p in net.parameters() if p.requires_grad}
-    assert {sent.data_ptr() for sent in manager.in_place} == trainable and len(manager.in_place) == 6
-
-
-def test_the_way_of_nccl() -> None:
-    run_ranks(as_on_nccl, 2)
-
-
-def in_pieces(rank: int, names: tuple[str, ...]) -> list[list[str]]:
-    """As on NCCL, a parameter a piece: what happens in the steps of each optimizer, which stay the plain one's."""
+def in_pieces(rank: int, names: tuple[str, ...], piece_bytes: int) -> list[list[str]]:
+    """The way that NCCL goes, on gloo: what happens in the steps of each optimizer, which stay the plain one's."""
     seen = []
     for name in names:
         optimizer_cls, kwargs = OPTIMIZERS[name]
@@ -562,16 +528,25 @@ def in_pieces(rank: int, names: tuple[str, ...]) -> list[list[str]]:
         observed: list[str] = []
         sharded.around = functools.partial(observe, observed)
         with (
-            mock.patch.object(broadcasting, "backends", lambda group: {"cpu": "nccl"}),
             mock.patch.object(sharded_optimizer, "backends", lambda group: {"cpu": "nccl"}),
-            mock.patch.object(broadcasting, "_coalescing_manager", FakeManager()),
-            mock.patch.object(sharded_optimizer, "PIECE_BYTES", 1),
+            mock.patch.object(sharded_optimizer, "PIECE_BYTES", piece_bytes),
+            mock.patch.object(sharded_optimizer, "broadcast_all", side_effect=AssertionError("a broadcast")),
         ):
             take_steps(net, sharded, range(3))
         take_steps(plain_net, optimizer_cls(plain_net.parameters(), **kwargs), range(3))
         assert_equal(net, plain_net)
+        assert_same_state(sharded.state_dict(), optimizer_state(plain_net, optimizer_cls, kwargs))
         seen.append(observed)
     return seen
+
+
+def optimizer_state(net: Net, optimizer_cls: type[torch.optim.Optimizer], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The plain optimizer's state_dict after three steps of a fresh pair."""
+    _, fresh = pair()
+    plain = optimizer_cls(fresh.parameters(), **kwargs)
+    take_steps(fresh, plain, range(3))
+    assert_equal(fresh, net)
+    return plain.state_dict()
 
 
 @contextlib.contextmanager
@@ -581,12 +556,54 @@ def observe(seen: list[str], name: str) -> Iterator[None]:
     yield
 
 
-def test_pieces_travel_while_the_next_ones_are_updated() -> None:
+@pytest.mark.parametrize(("ranks", "piece_bytes", "pieces"), [(1, 1, 6), (2, 1, 3), (3, 1, 3), (2, 300, 1)])
+def test_pieces_travel_while_the_next_ones_are_updated(ranks: int, piece_bytes: int, pieces: int) -> None:
     names = tuple(OPTIMIZERS)
-    for seen in run_ranks(in_pieces, 2, names):
-        # Each rank has three of the six trainable parameters; what is awaited at last is awaited at once.
-        expected = [*["update", "exchange"] * 3, "exchange"] * 3
+    for seen in run_ranks(in_pieces, ranks, names, piece_bytes):
+        # As many pieces as the rank with most of the six parameters needs; after the last one nothing is updated.
+        expected = [*["update", "exchange"] * pieces, "exchange"] * 3
         assert seen == [expected] * len(names)
+
+
+def gathered(rank: int) -> list[int]:
+    """Tensors of several dtypes and layouts, rank 2 without any; gives the sizes of the flat tensors."""
+    world_size = dist.get_world_size()
+    dtypes = (torch.float32, torch.bfloat16, torch.float64, torch.int16, torch.bool, torch.complex64)
+
+    def made(owner: int) -> list[tuple[Tensor, int]]:
+        draw = torch.Generator().manual_seed(owner)
+        shapes = ((3, 4), (), (0, 2), (owner + 1,))
+        values = [(torch.randn(shape, generator=draw) * 9).to(dtype) for dtype in dtypes for shape in shapes]
+        values.append(torch.randn(4, 3, generator=draw).t())
+        return [(value, owner) for value in values]
+
+    expected = [one for owner in (0, 1) for one in made(owner)]
+    mine = [(value if owner == rank else torch.zeros_like(value), owner) for value, owner in expected]
+    order = torch.randperm(len(mine), generator=torch.Generator().manual_seed(0)).tolist()
+    sizes: list[int] = []
+    name = "all_gather_single" if hasattr(dist, "all_gather_single") else "all_gather_into_tensor"
+    real = getattr(dist, name)
+
+    def noting(target: Tensor, *args: Any, **kwargs: Any) -> Any:
+        sizes.append(target.nbytes)
+        return real(target, *args, **kwargs)
+
+    with mock.patch.object(dist, name, noting):
+        end = gathering.begin_gather([mine[i] for i in order], dist.group.WORLD)
+        end()
+        end()  # once is enough
+    for (value, _), (wanted, _) in zip(mine, expected, strict=True):
+        assert torch.equal(value, wanted) and value.stride() == wanted.stride()
+    assert all(size % world_size == 0 for size in sizes)
+    return sizes
+
+
+def test_a_gather_of_all_kinds() -> None:
+    for sizes in run_ranks(gathered, 3):
+        elements = 12 + 1 + 2  # of the second rank, which has most
+        assert sorted(sizes) == sorted(
+            3 * size for size in (4 * (elements + 12), *(elements * n for n in (2, 8, 2, 1, 8)))
+        )
 
 
 def of_an_unknown_kind(rank: int) -> list[str]:
@@ -598,15 +615,17 @@ def of_an_unknown_kind(rank: int) -> list[str]:
     with (
         mock.patch.object(sharded_optimizer, "backends", lambda group: {"cpu": "nccl"}),
         mock.patch.object(sharded_optimizer, "PIECE_BYTES", 1),
+        mock.patch.object(sharded_optimizer, "begin_gather", side_effect=gathering.begin_gather) as gathers,
     ):
         take_steps(net, sharded, range(1))
+    assert gathers.call_count == 3  # yet what travels at once is as small as with others
     take_steps(plain_net, plain, range(1))
     assert_equal(net, plain_net)
     return seen
 
 
 def test_an_unknown_optimizer_is_not_taken_apart() -> None:
-    assert run_ranks(of_an_unknown_kind, 2) == [["update", "exchange", "exchange"]] * 2
+    assert run_ranks(of_an_unknown_kind, 2) == [["update", "exchange"]] * 2
 
 
 def frozen_later(rank: int) -> None:

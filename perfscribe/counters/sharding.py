@@ -48,8 +48,9 @@ class Sharding:
     """One rank of a training step.
 
     load: the rank's own batch. world_size: ranks; 1 for state that is not divided, whatever the number of ranks.
-    flat: gradients are averaged through a flat copy. exchange: how updated parameters travel: "nccl" in place and in
-    pieces, "gloo" in flat chunks, "" not at all or from where they lie after one update of all.
+    flat: gradients are averaged through a flat copy. exchange: how updated parameters travel: "nccl" in pieces, each
+    through a flat tensor for all ranks, "gloo" in flat chunks, "" not at all or from where they lie after one update of
+    all.
     """
 
     load: Workload
@@ -96,12 +97,22 @@ def passes_peak(sharding: Sharding) -> Items:
 
 
 def step_peak(sharding: Sharding) -> Items:
-    """Peak of the optimizer step with its exchange, from the second step on."""
+    """Peak of the optimizer step with its exchange, from the second step on.
+
+    NCCL: while a piece is updated, the flat tensor in which the one before it travels lives; it ends before the next
+    one is made.
+    """
     peaks = []
-    for piece in _pieces(sharding):
+    travelling_bytes = 0
+    for piece, flat_bytes in _pieces(sharding):
         ledger = _ledger(sharding)
+        ledger.new(COMMUNICATION, travelling_bytes)
         adamw_temporaries(ledger, piece, sharding.optimizer)
         peaks.append(ledger.peak)
+        ledger = _ledger(sharding)
+        ledger.new(COMMUNICATION, flat_bytes)
+        peaks.append(ledger.peak)
+        travelling_bytes = flat_bytes
     if sharding.exchange == "gloo":
         ledger = _ledger(sharding)
         ledger.new(COMMUNICATION, gloo_chunks_bytes(sharding.load.shape, sharding.world_size))
@@ -109,11 +120,24 @@ def step_peak(sharding: Sharding) -> Items:
     return max(peaks, key=total_bytes)
 
 
-def _pieces(sharding: Sharding) -> list[list[int]]:
-    """The rank's tensors as they are updated, a part at a time."""
-    mine = fullest_rank(sharding)
-    capacity = PIECE_BYTES if sharding.exchange == "nccl" else None
-    return [[mine[i] for i in part] for part in fill_buckets([ELEMENT_BYTES * size for size in mine], capacity)]
+def _pieces(sharding: Sharding) -> list[tuple[list[int], int]]:
+    """Tensors as they are updated, a part at a time, and the flat tensor that each travels in.
+
+    NCCL: the largest part of any rank in each round, as what is measured is the rank that holds most.
+    """
+    if sharding.exchange != "nccl":
+        return [(fullest_rank(sharding), 0)]
+    rounds = itertools.zip_longest(*map(_parts, owned(sharding.load.shape, sharding.world_size)), fillvalue=[])
+    largest = [max(one_round, key=sum) for one_round in rounds]
+    copies = sharding.world_size if sharding.world_size > 1 else 0
+    return [(part, copies * ELEMENT_BYTES * sum(part)) for part in largest]
+
+
+def _parts(elements: Sequence[int]) -> list[list[int]]:
+    """A rank's tensors in parts that are updated and sent at once."""
+    return [
+        [elements[i] for i in part] for part in fill_buckets([ELEMENT_BYTES * size for size in elements], PIECE_BYTES)
+    ]
 
 
 def gloo_chunks_bytes(shape: Shape, world_size: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -31,16 +32,19 @@ class Traffic:
         self.calls = self.bytes = 0
 
 
+Copies = list[tuple[Tensor, Tensor]]  # gradient, and where its average comes back
+
+
 class Pending:
     """An average under way; wait() puts it into the gradients."""
 
-    def __init__(self, work: dist.Work | None, sent: list[Tensor], copies: list[tuple[Tensor, Tensor]]) -> None:
+    def __init__(self, work: dist.Work | None, sent: list[Tensor], copies: Copies) -> None:
         self._work, self._sent, self._copies = work, sent, copies
 
     def wait(self, around: Observer) -> None:
         """Wait (NCCL: the current stream does, gloo: the host) and copy back what was sent from a copy."""
-        with around("wait"):
-            if self._work is not None:
+        if self._work is not None:
+            with around("wait"):
                 self._work.wait()
         if self._copies:
             with around("unflatten"):
@@ -70,7 +74,7 @@ class Averager:
         self.around: Observer = _nothing_around
         self.enabled = True
         self._all_ones: Tensor | None = None
-        self._options = {averages: _options(averages) for averages in (False, True)}
+        self._options = {way: _options(*way) for way in itertools.product((False, True), repeat=2)}
 
     def start(self, gradients: Sequence[Tensor], *, flatten: bool = False) -> Pending:
         """Begin the average of gradients of one dtype and device, by one collective; they must not change meanwhile.
@@ -78,14 +82,33 @@ class Averager:
         flatten: through one flat copy. Otherwise they are sent from where they lie, several of them by one group call
         of NCCL (gloo flattens them itself); a gradient that is not contiguous is sent from a copy.
         """
-        sent, copies = self._flat_copy(gradients) if flatten else _contiguous(gradients)
+        sent, copies = self._flat_copy(gradients) if flatten else contiguous(gradients)
+        return self.send(sent, copies)
+
+    def flat(self, gradients: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+        """Gradients of one dtype and device copied into one flat tensor; it, and its parts in their shapes."""
+        with self.around("flatten"):
+            flat = torch.empty(
+                sum([g.numel() for g in gradients]), dtype=gradients[0].dtype, device=gradients[0].device
+            )
+            parts = flat.split([gradient.numel() for gradient in gradients])
+            shaped = [part.view(gradient.shape) for part, gradient in zip(parts, gradients, strict=True)]
+            torch._foreach_copy_(shaped, list(gradients))
+        return flat, shaped
+
+    def send(self, sent: list[Tensor], copies: Copies, *, on_current_stream: bool = False) -> Pending:
+        """Begin the average of contiguous tensors, in place.
+
+        on_current_stream: there, where the backend has one collective run on the current stream (NCCL); the caller
+        lets others wait for it, and keeps the tensors until then. Otherwise on a stream of the backend.
+        """
         with self.around("launch"):
             averages = self.backends.get(sent[0].device.type) == "nccl"
             if not averages:
                 torch._foreach_div_(sent, self.world_size)
             self.traffic.calls += 1
             self.traffic.bytes += sum([tensor.nbytes for tensor in sent])
-            work = self._all_reduce(sent, averages)
+            work = self._all_reduce(sent, averages, not on_current_stream)
         return Pending(work, sent, copies)
 
     def agree(self, present: Sequence[bool], device: torch.device) -> list[bool]:
@@ -112,33 +135,31 @@ class Averager:
         backend = self.backends.get(device.type)
         return backend == "nccl" or (backend == "gloo" and device.type == "cpu")
 
-    def _flat_copy(self, gradients: Sequence[Tensor]) -> tuple[list[Tensor], list[tuple[Tensor, Tensor]]]:
-        with self.around("flatten"):
-            flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
-        pieces = flat.split([gradient.numel() for gradient in gradients])
-        return [flat], [(to, piece.view(to.shape)) for to, piece in zip(gradients, pieces, strict=True)]
+    def _flat_copy(self, gradients: Sequence[Tensor]) -> tuple[list[Tensor], Copies]:
+        flat, parts = self.flat(gradients)
+        return [flat], list(zip(gradients, parts, strict=True))
 
-    def _all_reduce(self, sent: list[Tensor], averages: bool) -> dist.Work | None:
+    def _all_reduce(self, sent: list[Tensor], averages: bool, asynchronous: bool) -> dist.Work | None:
         """Asynchronous: on NCCL's own stream, behind what the current stream has been given."""
         if not self.enabled:
             return None
-        one, several = self._options[averages]
+        one, several = self._options[averages, asynchronous]
         numbers = [torch.view_as_real(tensor) if tensor.is_complex() else tensor for tensor in sent]
         if len(numbers) == 1:
             return self.group.allreduce(numbers, one)
         return self.group.allreduce_coalesced(numbers, several)
 
 
-def _options(averages: bool) -> tuple[dist.AllreduceOptions, dist.AllreduceCoalescedOptions]:
+def _options(averages: bool, asynchronous: bool) -> tuple[dist.AllreduceOptions, dist.AllreduceCoalescedOptions]:
     operation: Any = dist.ReduceOp.AVG if averages else dist.ReduceOp.SUM
     made = dist.AllreduceOptions(), dist.AllreduceCoalescedOptions()
     for options in made:
         options.reduceOp = operation
-        options.asyncOp = True
+        options.asyncOp = asynchronous
     return made
 
 
-def _contiguous(gradients: Sequence[Tensor]) -> tuple[list[Tensor], list[tuple[Tensor, Tensor]]]:
+def contiguous(gradients: Sequence[Tensor]) -> tuple[list[Tensor], Copies]:
     """What to send for each gradient, and (gradient, copy) for those that cannot be sent from where they lie."""
     sent = [gradient.contiguous() for gradient in gradients]
     return sent, [(to, of) for to, of in zip(gradients, sent, strict=True) if of is not to]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 import torch.distributed as dist
@@ -18,22 +18,13 @@ CHUNK_BYTES = 32 * 2**20  # bounds the copies that backends other than NCCL take
 Sent = tuple[Tensor, int]  # a flat uint8 tensor and the group rank that it comes from
 
 
+@torch.no_grad()
 def broadcast_all(tensors: Iterable[tuple[Tensor, int]], group: dist.ProcessGroup) -> None:
     """Overwrite each tensor by that of the group rank beside it; every rank passes the same sequence.
 
-    Any shape, dtype and layout; what travels is bytes. NCCL: one group call for all tensors of a device (an all-gather
-    of uneven pieces), which sends from all ranks at once, in place. Other backends: flat copies of at most about
-    32 MiB a rank, so that small tensors share a call. The current stream waits for NCCL, the host for the others.
-    """
-    begin_broadcasts(tensors, group)()
-
-
-@torch.no_grad()
-def begin_broadcasts(tensors: Iterable[tuple[Tensor, int]], group: dist.ProcessGroup) -> Callable[[], None]:
-    """Begin broadcast_all; what it gives back, called once, ends it.
-
-    NCCL sends meanwhile, behind what the current stream has been given so far: until the end no tensor may be written,
-    and none of another rank read. Other backends have sent when this returns.
+    Any shape, dtype and layout; what travels is bytes. NCCL: one group call for all tensors of a device, in place.
+    Other backends: flat copies of at most about 32 MiB a rank, so that small tensors share a call. The current stream
+    waits for NCCL, the host for the others.
     """
     served = backends(group)
     elsewhere = message_device(group)
@@ -42,22 +33,14 @@ def begin_broadcasts(tensors: Iterable[tuple[Tensor, int]], group: dist.ProcessG
     by_device: dict[torch.device, list[Sent]] = {}
     for _, carrier, source in carriers:
         by_device.setdefault(carrier.device, []).append((carrier, source))
-    under_way = []
     for device, sent in by_device.items():
         if served[device.type] == "nccl":
-            under_way.append(_in_one_group_call(sent, device, group))
+            _in_one_group_call(sent, device, group)
         else:
             _in_flat_chunks(sent, group)
-
-    @torch.no_grad()
-    def end() -> None:
-        for wait in under_way:
-            wait()
-        for tensor, carrier, _ in carriers:
-            if not _travels_in_place(tensor, served):
-                tensor.copy_(carrier.view(tensor.dtype).view(tensor.shape))
-
-    return end
+    for tensor, carrier, _ in carriers:
+        if not _travels_in_place(tensor, served):
+            tensor.copy_(carrier.view(tensor.dtype).view(tensor.shape))
 
 
 def _travels_in_place(tensor: Tensor, served: Mapping[str, str]) -> bool:
@@ -72,13 +55,12 @@ def _carrier(tensor: Tensor, served: Mapping[str, str], elsewhere: torch.device)
     return tensor.view(-1).view(torch.uint8)
 
 
-def _in_one_group_call(sent: Sequence[Sent], device: torch.device, group: dist.ProcessGroup) -> Callable[[], None]:
-    """All broadcasts between ncclGroupStart and ncclGroupEnd; gives what lets the current stream wait for them."""
+def _in_one_group_call(sent: Sequence[Sent], device: torch.device, group: dist.ProcessGroup) -> None:
+    """All broadcasts between ncclGroupStart and ncclGroupEnd."""
     with _coalescing_manager(group, device, async_ops=True) as manager:
         for carrier, source in sent:
             dist.broadcast(carrier, dist.get_global_rank(group, source), group=group, async_op=True)
-    wait: Callable[[], None] = manager.wait
-    return wait
+    manager.wait()
 
 
 def _in_flat_chunks(sent: Sequence[Sent], group: dist.ProcessGroup) -> None:

@@ -60,8 +60,9 @@ class BucketedDDP(OverlappingDataParallel):
     Parameters fill buckets of at most bucket_size_mb (MB = 10⁶ bytes; None: one bucket) in reverse order of
     registration; each dtype and device has its own, and a larger parameter one to itself. A bucket's gradients are
     sent from where they lie by one group call (NCCL) or flattened by gloo itself: no step of ours copies a gradient,
-    and zero_grad(set_to_none=True) takes nothing apart. flatten=True sends a flat copy of each bucket instead, as
-    gloo does always for tensors on a GPU.
+    and zero_grad(set_to_none=True) takes nothing apart. flatten=True sends a flat copy of each bucket by one plain
+    call instead, as is done always for tensors on a GPU with gloo; the gradients lie in that copy afterwards, so that
+    none is copied back, and a bucket's memory is free once none of its gradients is held any more.
     ValueError: bucket_size_mb not above 0.
     """
 
@@ -72,11 +73,12 @@ class BucketedDDP(OverlappingDataParallel):
         *,
         flatten: bool = False,
         group: dist.ProcessGroup | None = None,
+        launch_thread: bool | None = None,
     ) -> None:
         if bucket_size_mb is not None and not bucket_size_mb > 0:
             raise ValueError(f"bucket_size_mb: expected a number above 0 or None, not {bucket_size_mb}")
         self._capacity_bytes = None if bucket_size_mb is None else bucket_size_mb * BYTES_PER_MB
-        super().__init__(module, group=group)
+        super().__init__(module, group=group, launch_thread=launch_thread)
         places = {parameter.device for parameter in self._trainable}
         self._flatten = flatten or not all(map(self.averager.sends_from_place, places))
 

@@ -51,7 +51,7 @@ class DataParallel(nn.Module):
         if not isinstance(module, nn.Module) or isinstance(module, DataParallel):
             raise TypeError(f"{name}: expected a module that is not wrapped yet, not {type(module).__name__}")
         self.module = module
-        self.averager = Averager(group)
+        self.averager = Averager(self._averaging_group(group))
         named = list(module.named_parameters())
         self._name_of = {parameter: name for name, parameter in named}
         # Reverse order of registration: about the order in which the backward pass gives gradients.
@@ -87,10 +87,12 @@ class DataParallel(nn.Module):
     @contextmanager
     def communication_off(self) -> Iterator[None]:
         """All as ever but the collectives: to time a step without communication. The replicas drift apart in it."""
+        self._settle()
         before, self.averager.enabled = self.averager.enabled, False
         try:
             yield
         finally:
+            self._settle()
             self.averager.enabled = before
 
     @torch.no_grad()
@@ -124,6 +126,13 @@ class DataParallel(nn.Module):
             if parameter.grad is None:
                 parameter.grad = gradient
         return bool(present)
+
+    def _averaging_group(self, group: dist.ProcessGroup) -> dist.ProcessGroup:
+        """The process group on which gradients are averaged."""
+        return group
+
+    def _settle(self) -> None:
+        """Wait until all averages that were to begin have begun."""
 
     def _average(self, gradients: list[Tensor]) -> None:
         raise NotImplementedError

@@ -17,8 +17,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from perfscribe.parallel.broadcasting import begin_broadcasts
+from perfscribe.parallel.broadcasting import broadcast_all
 from perfscribe.parallel.bucket_model import fill_buckets
+from perfscribe.parallel.gathering import begin_gather
 from perfscribe.parallel.partition import PIECE_BYTES, partition
 from perfscribe.parallel.process_group import backends, require_group
 from perfscribe.parallel.state_gathering import gather_states
@@ -42,11 +43,12 @@ class ShardedOptimizer(torch.optim.Optimizer):
     rank with all of its gradient, parameters stay those of the plain optimizer to the last bit. Gradients must be
     averages already, equal on all ranks, None included.
 
-    step() is a collective: the updated parameters go round by broadcast, in place, with no buffer that stays. gloo:
-    flat chunks after the update. NCCL, with torch's own optimizers: pieces of each rank's part, one group call a piece,
-    which travels while the next one is updated; so temporaries of the update are those of a piece. A parameter that
-    neither requires a gradient nor has one is not sent. param_groups holds all parameters and is what schedulers
-    change; state holds this rank's part.
+    step() is a collective, with no buffer that stays. gloo: the updated parameters go round in flat chunks, after the
+    update. NCCL: in pieces of each rank's part, by a flat copy and one all-gather a piece, of which one is held at a
+    time; with torch's own optimizers each travels while the next one is updated, so that temporaries of the update are
+    those of a piece. The copies cost the device little beside an update; a call a parameter would cost the host more
+    than it has left in a training step. A parameter that neither requires a gradient nor has one is not sent.
+    param_groups holds all parameters and is what schedulers change; state holds this rank's part.
 
     around(name) is entered around "update" and "exchange" of each piece: an experiment puts a timer or a mark there.
 
@@ -98,16 +100,19 @@ class ShardedOptimizer(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         _copy_settings(self.param_groups, self._inner.param_groups)
-        in_pieces = self._goes_in_pieces()
-        ends = []
-        for piece in self._pieces(PIECE_BYTES if in_pieces else None):
+        if not self._travels_by_itself():
             with self.around("update"):
-                self._update({parameter for parameter, _ in piece} if in_pieces else None, kwargs)
+                self._inner.step(**kwargs)
             with self.around("exchange"):
-                ends.append(begin_broadcasts(piece, self._group))
-        with self.around("exchange"):
-            for end in ends:
-                end()
+                broadcast_all(self._pieces(None)[0], self._group)
+        elif type(self._inner) in IN_PIECES:
+            self._step_in_pieces(kwargs)
+        else:
+            with self.around("update"):
+                self._inner.step(**kwargs)
+            with self.around("exchange"):
+                for piece in self._pieces(PIECE_BYTES):
+                    begin_gather(piece, self._group)()
         _copy_settings(self._inner.param_groups, self.param_groups)  # some optimizers change their own settings
         return loss
 
@@ -148,18 +153,30 @@ class ShardedOptimizer(torch.optim.Optimizer):
         ]
         return pieces or [[]]  # the inner optimizer takes its step also where there is nothing to train
 
-    def _goes_in_pieces(self) -> bool:
-        """Whether what is sent travels by itself meanwhile, and the optimizer allows it."""
+    def _travels_by_itself(self) -> bool:
+        """Whether what is sent travels while the device does something else: with NCCL, from all parameters' places."""
         served = backends(self._group)
-        by_itself = all(served.get(parameter.device.type) == "nccl" for parameter in self._owners)
-        return by_itself and type(self._inner) in IN_PIECES
+        devices = {parameter.device.type for parameter in self._owners}
+        return all(served.get(device) == "nccl" for device in devices)
 
-    def _update(self, piece: set[Tensor] | None, kwargs: Mapping[str, Any]) -> None:
-        """The inner optimizer's step, with those of its parameters that are in the piece; None: with all."""
+    def _step_in_pieces(self, kwargs: Mapping[str, Any]) -> None:
+        """Update a piece while the one before it travels."""
+        end: Callable[[], None] | None = None
+        for piece in self._pieces(PIECE_BYTES):
+            with self.around("update"):
+                self._update({parameter for parameter, _ in piece}, kwargs)
+            with self.around("exchange"):
+                if end is not None:
+                    end()
+                    end = None  # and with it the flat tensor, before the next one is made
+                end = begin_gather(piece, self._group)
+        with self.around("exchange"):
+            if end is not None:
+                end()
+
+    def _update(self, piece: set[Tensor], kwargs: Mapping[str, Any]) -> None:
+        """The inner optimizer's step, with those of its parameters that are in the piece."""
         assert self._inner is not None
-        if piece is None:
-            self._inner.step(**kwargs)
-            return
         groups = self._inner.param_groups
         whole = [group["params"] for group in groups]
         try:

@@ -27,6 +27,7 @@ from perfscribe.experiments.optimizer_state_sharding.training import Training, m
 
 WARMUP_STEPS = 2  # the first makes the state, and the workspaces of matrix products
 CUDA_GRANULARITY_BYTES = 512
+BEGIN = "begin"  # the stretch before a part of the step, at whose end only what lives on is held
 
 Kinds = dict[str, int]
 
@@ -114,10 +115,23 @@ def _of_step(training: Training, optimizer: torch.optim.Optimizer) -> dict[str, 
         segments.mark("update")
     held = _held(training, optimizer)
     held[OTHER] = segments.before_bytes - sum(held.values())
-    peak, name = max((peak, name) for name, peak in segments.peaks)
-    rest = COMMUNICATION if name == "exchange" else ACTIVATIONS
+    rest = _above(segments)
     after_step = held | {OTHER: held[OTHER] + _allocated_bytes(training.device) - segments.before_bytes}
-    return {BEFORE_STEP: held, STEP: held | {rest: peak - segments.before_bytes}, AFTER_STEP: after_step}
+    return {BEFORE_STEP: held, STEP: held | rest, AFTER_STEP: after_step}
+
+
+def _above(segments: Segments) -> Kinds:
+    """What the step takes at its peak: what travels, which an update begins with, and the update's temporaries."""
+    highest, found, travelling = -1, Kinds(), 0
+    for name, peak in segments.peaks:
+        above = peak - segments.before_bytes
+        if name == BEGIN:
+            travelling = above
+        elif above > highest:
+            highest = above
+            sent = above if name == "exchange" else travelling
+            found = {COMMUNICATION: sent, ACTIVATIONS: above - sent}
+    return found
 
 
 @contextmanager
@@ -130,6 +144,7 @@ def _mark_parts(optimizer: torch.optim.Optimizer, segments: Segments) -> Iterato
 
     @contextmanager
     def around(name: str) -> Iterator[None]:
+        segments.mark(BEGIN)
         yield
         segments.mark(name)
 

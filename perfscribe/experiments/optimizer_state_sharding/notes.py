@@ -42,8 +42,9 @@ SPEED_NOTES = [
 SCHEME_NOTES = [
     "Arithmetic in fp32. Sent: by each rank in a step, on average over ranks, where collectives go round a ring: the "
     "bytes times (n - 1)/n for a reduce-scatter, an all-gather, or broadcasts of parts, twice that for an all-reduce. "
-    "Messages: a tensor each, or one for all in ZeRO, which works on the flattened model. Counted: bytes of gradients "
-    "that a rank handed to its all-reduces in one measured step; predicted are the bytes of all weights.",
+    "Messages: a tensor each, as the handout has them, or one for all in ZeRO, which works on the flattened model; on "
+    "NCCL ours sends updated parameters by an all-gather a piece instead. Counted: bytes of gradients that a rank "
+    "handed to its all-reduces in one measured step; predicted are the bytes of all weights.",
 ]
 PUBLISHED_NOTES = [
     "A published figure stands beside ours where all levels that its source states are the same. brandon-snider prints "
