@@ -11,8 +11,9 @@ ddp         what communication adds to a step (the step less the step with the c
             bucketed over naive; their step over torch's DistributedDataParallel's; with a sharded optimizer over plain
 optimizer   the sharded optimizer's step over the plain one's; memory that it saves over the prediction
 
-Steps are timed in two ways (see bench/distributed_ranks.py): running, as a training loop runs, which the bounds are
-for, and each waited for, which adds the time in which the device waits for the host. Exit status 1: a part failed.
+Steps are timed as a training loop runs them ("running"), which the bounds are for; --ways waited times also steps that
+are each waited for, which adds the time in which the device waits for the host. --variants picks what takes turns in
+ddp: fewer of them leave time for more rounds. Exit status 1: a part failed.
 """
 
 from __future__ import annotations
@@ -137,19 +138,25 @@ def step_rows(what: str, way: str, times: Mapping[str, Sequence[float]]) -> list
 
 
 def ddp_rows(by_rank: Sequence[Mapping[str, Any]]) -> list[Row]:
-    """Steps of each variant, and the ratios; bounds are for steps as a training loop runs."""
+    """Steps of each variant, and the ratios of those that took part; bounds are for steps as a training loop runs."""
     rows = []
     for way, times in slowest([rank["blocks"] for rank in by_rank]).items():
         bounded = way == on_rank.RUNNING
         rows += step_rows("step", way, times)
-        for name in (on_rank.OVERLAPPED, on_rank.BUCKETED):
+        ours = [name for name in times if name + on_rank.OFF in times]
+        for name in ours:
+            adds = np.asarray(times[name]) - np.asarray(times[name + on_rank.OFF])
+            rows.append(Row(f"communication added, {name}: ms", way, float(np.median(adds)), None, None, None))
+        overlapping = [name for name in ours if name != on_rank.NAIVE]
+        for name in overlapping if on_rank.NAIVE in ours else ():
             what = f"communication added, {name} / naive"
             rows.append(exposed_row(what, way, times, name, EXPOSED_BOUND if bounded else None))
-        for name in (on_rank.OVERLAPPED, on_rank.BUCKETED):
+        for name in overlapping if on_rank.TORCH in times else ():
             bound = DDP_BOUND if bounded else None
             rows.append(ratio_row(f"step, {name} / torch DDP", way, times[name], times[on_rank.TORCH], bound))
-        both = times[on_rank.BUCKETED_SHARDED], times[on_rank.BUCKETED]
-        rows.append(ratio_row("training step, sharded / plain", way, *both, SHARDED_BOUND if bounded else None))
+        if on_rank.BUCKETED_SHARDED in times and on_rank.BUCKETED in times:
+            both = times[on_rank.BUCKETED_SHARDED], times[on_rank.BUCKETED]
+            rows.append(ratio_row("training step, sharded / plain", way, *both, SHARDED_BOUND if bounded else None))
     return rows
 
 
@@ -185,6 +192,9 @@ def measure(part: str, world_size: int, args: argparse.Namespace, budget_s: floa
         "rounds": args.rounds,
         "steps": args.steps,
         "calls": args.calls,
+        "ways": args.ways,
+        "variants": args.variants,
+        "pin": args.pin,
         "size_bytes": round(args.message_mib * 2**20),
         "budget_s": max(1.0, budget_s - START_S),
     }
@@ -218,14 +228,19 @@ def arguments_of(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--backend", choices=["nccl", "gloo"], default=None, help="nccl where there are GPUs")
     parser.add_argument("--size", default=None, help="of the model: xl, on gloo nano")
     parser.add_argument("--world-size", type=int, nargs="+", default=None, help="processes: all GPUs, on gloo 2")
-    parser.add_argument("--rounds", type=int, default=8, help="turns; an interval needs 6")
-    parser.add_argument("--steps", type=int, default=2, help="timed steps of a block, in each way of timing")
+    parser.add_argument("--rounds", type=int, default=10, help="turns; an interval needs 6")
+    parser.add_argument("--steps", type=int, default=3, help="timed steps of a block, in each way")
     parser.add_argument("--calls", type=int, default=10, help="timed all-reduces of a block")
     parser.add_argument("--message-mib", type=float, default=None, help="of the all-reduce: 1024, on gloo 1")
     parser.add_argument("--bucket-mb", type=float, default=None, help="10^6 bytes: 100, on gloo 0.05")
     parser.add_argument("--global-batch", type=int, default=16, help="sequences, divided among the processes")
     parser.add_argument("--context", type=int, default=None, help="tokens of a sequence: 128, on gloo 16")
     parser.add_argument("--dtype", choices=["fp32", "tf32"], default=None, help="tf32, on gloo fp32")
+    parser.add_argument("--ways", nargs="+", choices=list(on_rank.TIMERS), default=[on_rank.RUNNING])
+    variants = (*on_rank.VARIANTS, *on_rank.FURTHER)
+    help_text = "of ddp: by default " + "; ".join(on_rank.VARIANTS)
+    parser.add_argument("--variants", nargs="+", choices=variants, default=list(on_rank.VARIANTS), help=help_text)
+    parser.add_argument("--pin", action="store_true", help="give each process its own share of the processors")
     parser.add_argument("--parts", nargs="+", choices=list(PROGRAMS), default=list(PROGRAMS))
     parser.add_argument("--budget-s", type=float, default=150.0, help="for the whole run; rounds are left out for it")
     parser.add_argument("--out", type=Path, default=None, help="a JSON file for all figures")

@@ -1,14 +1,15 @@
 """What the ranks of bench/distributed.py run: the variants of a part in turns, round after round, in one launch.
 
-A block is several steps in a row. It is timed in two ways: "running", behind one step that is not timed and without a
-wait in between, as a training loop runs, so that the host is ahead of the device where it can be (CUDA events on a
-GPU, else the host clock); and "waited", each step by the host clock, the device waited for before and after it.
+A block is several steps in a row. It is timed in one or two ways: "running", behind one step that is not timed and
+without a wait in between, as a training loop runs, so that the host is ahead of the device where it can be (CUDA events
+on a GPU, else the host clock); and "waited", each step by the host clock, the device waited for before and after it.
 """
 
 from __future__ import annotations
 
 import gc
 import inspect
+import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -34,8 +35,15 @@ RUNNING, WAITED = "running", "waited"
 PLAIN, SHARDED = "plain", "sharded"
 NAIVE, OVERLAPPED, BUCKETED, TORCH = "naive", "overlapped", "bucketed", "torch DDP"
 BUCKETED_SHARDED = "bucketed, sharded optimizer"
+# Further forms of ours, to choose between: without the launching thread, and with a flat copy of each bucket.
+OVERLAPPED_INLINE, BUCKETED_INLINE = "overlapped, no thread", "bucketed, no thread"
+BUCKETED_FLAT, BUCKETED_FLAT_INLINE = "bucketed, flat copy", "bucketed, flat copy, no thread"
+VARIANTS = (NAIVE, OVERLAPPED, BUCKETED, TORCH, BUCKETED_SHARDED)
+FURTHER = (OVERLAPPED_INLINE, BUCKETED_INLINE, BUCKETED_FLAT, BUCKETED_FLAT_INLINE)
+WITHOUT_OFF = (TORCH, BUCKETED_SHARDED)  # timed with communication alone
 OFF = ", communication off"
-WARMUP_STEPS = 2  # after a wrapper is made: torch's arranges its buckets anew in the second step
+WARMUP_STEPS = 1  # after a wrapper is made: ours learns in it which parameters are used
+TORCH_WARMUP_STEPS = 2  # torch's arranges its buckets anew in its second step
 LEARNING_RATE = 1e-6  # so that replicas that drift apart with the communication off stay finite
 
 Maker = Callable[[nn.Module], nn.Module]
@@ -85,10 +93,29 @@ def waited_ms(step: Callable[[], object], steps: int, device: torch.device) -> f
     return median(time_host(step, warmup=0, timed=steps, device=device).samples_ms)
 
 
-def note(blocks: Blocks, name: str, step: Callable[[], object], steps: int, device: torch.device) -> None:
-    """Time a block in both ways and keep it."""
-    for way, timer in ((RUNNING, running_ms), (WAITED, waited_ms)):
-        blocks.setdefault(way, {}).setdefault(name, []).append(timer(step, steps, device))
+TIMERS = {RUNNING: running_ms, WAITED: waited_ms}
+
+
+def note(
+    blocks: Blocks, name: str, step: Callable[[], object], arguments: Mapping[str, Any], device: torch.device
+) -> None:
+    """Time a block in each way that is asked for and keep it."""
+    for way in arguments["ways"]:
+        blocks.setdefault(way, {}).setdefault(name, []).append(TIMERS[way](step, arguments["steps"], device))
+
+
+def settle(arguments: Mapping[str, Any], rank: Rank) -> None:
+    """Before anything is timed: libraries out of the garbage collector's sight, and with pin a rank's own processors.
+
+    Threads that exist already stay where they are; autograd's and ours are made later.
+    """
+    gc.collect()
+    gc.freeze()
+    if arguments["pin"]:
+        usable, ranks = sorted(os.sched_getaffinity(0)), rank.place.world_size
+        share = len(usable) // ranks
+        if share:
+            os.sched_setaffinity(0, usable[rank.place.rank * share :][:share])
 
 
 # --- all-reduce -------------------------------------------------------------------------------------------------
@@ -151,12 +178,20 @@ class Training:
 
 def makers(bucket_mb: float) -> dict[str, Maker]:
     """What wraps the model, by variant."""
+
+    def bucketed(**options: Any) -> Maker:
+        return lambda module: BucketedDDP(module, bucket_mb, **options)
+
     return {
         NAIVE: NaiveDDP,
         OVERLAPPED: OverlappedDDP,
-        BUCKETED: lambda module: BucketedDDP(module, bucket_mb),
+        BUCKETED: bucketed(),
         TORCH: torch_ddp,
-        BUCKETED_SHARDED: lambda module: BucketedDDP(module, bucket_mb),
+        BUCKETED_SHARDED: bucketed(),
+        OVERLAPPED_INLINE: lambda module: OverlappedDDP(module, launch_thread=False),
+        BUCKETED_INLINE: bucketed(launch_thread=False),
+        BUCKETED_FLAT: bucketed(flatten=True),
+        BUCKETED_FLAT_INLINE: bucketed(flatten=True, launch_thread=False),
     }
 
 
@@ -168,32 +203,37 @@ def torch_ddp(module: nn.Module) -> nn.Module:
 
 
 def data_parallel(arguments: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
-    """Training steps of each variant; the overlapping ones and naive also with the communication off."""
+    """Training steps of each variant; of ours also with the communication off."""
+    settle(arguments, rank)
     training = Training(arguments, rank)
+    made = makers(arguments["bucket_mb"])
+    chosen = {name: made[name] for name in arguments["variants"]}
     blocks: Blocks = {}
     for number in Rounds(rank, arguments["rounds"], arguments["budget_s"]):
-        for name, make in in_turn(makers(arguments["bucket_mb"]), number):
-            _blocks_of(name, make, training, arguments["steps"], number, blocks)
+        for name, make in in_turn(chosen, number):
+            _blocks_of(name, make, training, arguments, number, blocks)
             training.model.zero_grad()
             gc.collect()  # torch's wrapper holds itself by its hooks, and its buckets are as large as the gradients
     return {"blocks": blocks} | memory_of(rank.device)
 
 
-def _blocks_of(name: str, make: Maker, training: Training, steps: int, number: int, blocks: Blocks) -> None:
+def _blocks_of(
+    name: str, make: Maker, training: Training, arguments: Mapping[str, Any], number: int, blocks: Blocks
+) -> None:
     wrapped = make(training.model)
     optimizer = training.sharded if name == BUCKETED_SHARDED else training.plain
 
     def step() -> None:
         training.step(wrapped, optimizer)
 
-    for _ in range(WARMUP_STEPS):
+    for _ in range(TORCH_WARMUP_STEPS if name == TORCH else WARMUP_STEPS):
         step()
     switches: dict[str, AbstractContextManager[Any]] = {name: nullcontext()}
-    if name in (NAIVE, OVERLAPPED, BUCKETED) and isinstance(wrapped, DataParallel):
+    if name not in WITHOUT_OFF and isinstance(wrapped, DataParallel):
         switches[name + OFF] = wrapped.communication_off()
     for label, switched in in_turn(switches, number):
         with switched:
-            note(blocks, label, step, steps, training.device)
+            note(blocks, label, step, arguments, training.device)
     if isinstance(wrapped, DataParallel):
         wrapped.release()
 
@@ -208,6 +248,7 @@ def memory_of(device: torch.device) -> dict[str, int]:
 
 def optimizers(arguments: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
     """Steps of the plain and the sharded optimizer on given gradients, and what each holds after its first."""
+    settle(arguments, rank)
     model = Model(SIZES[arguments["size"]], arguments["context"], device=rank.device)
     for parameter in model.parameters():
         parameter.grad = torch.randn_like(parameter)
@@ -225,7 +266,7 @@ def optimizers(arguments: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
     blocks: Blocks = {}
     for number in Rounds(rank, arguments["rounds"], arguments["budget_s"]):
         for name, optimizer in in_turn(made, number):
-            note(blocks, name, optimizer.step, arguments["steps"], rank.device)
+            note(blocks, name, optimizer.step, arguments, rank.device)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     return {"blocks": blocks, "held_bytes": held_bytes, "parameters": parameters} | memory_of(rank.device)
 

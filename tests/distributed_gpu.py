@@ -32,7 +32,9 @@ GPUS = torch.cuda.device_count()  # by NVML: no context
 MOST = min(GPUS, 4)
 pytestmark = pytest.mark.skipif(GPUS < 2 or not dist.is_nccl_available(), reason="needs NCCL and two GPUs")
 
-ALL = ("naive", "flat", "overlapped", "bucketed_tiny", "bucketed_two", "bucketed_one", "bucketed_flat")
+# Those that overlap start collectives on a thread here, but for the last ones.
+INLINE = ("overlapped_inline", "bucketed_inline", "bucketed_flat_inline")
+ALL = ("naive", "flat", "overlapped", "bucketed_tiny", "bucketed_two", "bucketed_one", "bucketed_flat", *INLINE)
 HOOKED, ONE_OF_EACH = ALL[2:], ("naive", "flat", "overlapped", "bucketed_one")
 DDP_CASES = [
     ["train", ALL, "mixed"],
@@ -57,6 +59,7 @@ DDP_CASES = [
     ["sparse", ONE_OF_EACH],
 ]
 SHARDED_CASES = ["read_params", "grow", "with_closure", "scheduled", "changes_its_settings", "from_the_plain_one"]
+SHARDED_CASES += ["changed_between_steps"]
 
 
 def run(program, arguments: dict | None = None, world_size: int = 2, timeout_s: float = 60, **options) -> Launched:
@@ -88,10 +91,21 @@ def everything_on(device):
         torch.set_default_device(None)
 
 
-def ddp_cases(arguments, rank):
-    """Cases of test_ddp.py; gives how many ran."""
+def add_inline_wrappers():
     import test_ddp
 
+    inline = {"launch_thread": False}
+    test_ddp.WRAPPERS |= {
+        "overlapped_inline": lambda module, **kw: test_ddp.OverlappedDDP(module, **inline, **kw),
+        "bucketed_inline": lambda module, **kw: test_ddp.BucketedDDP(module, 0.0025, **inline, **kw),
+        "bucketed_flat_inline": lambda module, **kw: test_ddp.BucketedDDP(module, 0.0025, flatten=True, **inline, **kw),
+    }
+    return test_ddp
+
+
+def ddp_cases(arguments, rank):
+    """Cases of test_ddp.py; gives how many ran."""
+    test_ddp = add_inline_wrappers()
     ran = 0
     with everything_on(rank.device):
         for name, wrappers, *rest in arguments["cases"]:
@@ -126,8 +140,7 @@ def test_gloo_with_tensors_on_gpus():
 
 def switches(arguments, rank):
     """With the communication off gradients stay the rank's own; with it on they are averages, by one call a bucket."""
-    import test_ddp
-
+    test_ddp = add_inline_wrappers()
     calls = {}
     with everything_on(rank.device):
         for name in ALL:
@@ -150,6 +163,86 @@ def switches(arguments, rank):
 def test_the_switch():
     first, second = run(switches).results
     assert first == second and first["flat"] == first["bucketed_one"] == 1 < first["bucketed_two"] < first["naive"]
+
+
+class Late(torch.autograd.Function):
+    """Keeps the device busy before the gradient that it hands on, so that who does not wait for it reads too early."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        torch.cuda._sleep(20_000_000)  # 10 ms at 2 GHz
+        return gradient.clone()
+
+
+def late_gradients(arguments, rank):
+    """Large gradients that come late, in the usual stream and in another; which wrappers start from a thread."""
+    test_ddp = add_inline_wrappers()
+    threads = {}
+    width, share = 4096, 1 / rank.place.world_size
+    streams = [torch.cuda.default_stream(), torch.cuda.Stream()]
+    for name in HOOKED:
+        torch.manual_seed(0)
+        layers = torch.nn.ModuleList(torch.nn.Linear(width, width, bias=False) for _ in range(3)).to(rank.device)
+        ddp = test_ddp.WRAPPERS[name](layers)
+        threads[name] = ddp._thread is not None
+        for stream in streams:
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                for step in range(2):
+                    ddp.zero_grad()
+                    x = torch.full((8, width), 1.0 + step, device=rank.device)
+                    # each layer's gradient is the mean over ranks of (1 + rank) * x summed over rows
+                    factor = torch.tensor(1.0 + rank.place.rank, device=rank.device)
+                    sum(Late.apply(layer(Late.apply(x.requires_grad_()))).sum() * factor for layer in layers).backward()
+                    ddp.finish_gradient_synchronization()
+                    expected = 8 * (1.0 + step) * sum(1.0 + r for r in range(rank.place.world_size)) * share
+                    for p in layers.parameters():
+                        assert bool((p.grad == expected).all()), (name, step, p.grad.unique(), expected)
+                        p.data.add_(p.grad, alpha=-1e-3)
+            torch.cuda.current_stream().wait_stream(stream)
+        ddp.release()
+    return threads
+
+
+def test_collectives_wait_for_the_computation_and_it_for_them():
+    expected = {name: name not in INLINE for name in HOOKED}
+    assert run(late_gradients, world_size=MOST, timeout_s=120).results == [expected] * MOST
+
+
+def memory_of_a_step(arguments, rank):
+    """Bytes allocated above the parameters, at the peak of backward and average and after it, by wrapper."""
+    test_ddp = add_inline_wrappers()
+    found = {}
+    for name in ("overlapped", "bucketed_one", "bucketed_flat", "bucketed_flat_inline"):
+        module = torch.nn.Sequential(*(torch.nn.Linear(2048, 2048, bias=False) for _ in range(16))).to(rank.device)
+        if name.startswith("bucketed_flat"):
+            inline = False if name.endswith("inline") else None
+            ddp = test_ddp.BucketedDDP(module, 80, flatten=True, launch_thread=inline)  # four of 16 MiB a bucket
+        else:
+            ddp = test_ddp.WRAPPERS[name](module)
+        for _ in range(2):
+            ddp.zero_grad()
+            torch.cuda.synchronize()
+            torch.cuda.reset_peak_memory_stats()
+            before = torch.cuda.memory_allocated()
+            ddp(torch.ones(1, 2048, device=rank.device)).sum().backward()
+            ddp.finish_gradient_synchronization()
+            peak, after = torch.cuda.max_memory_allocated() - before, torch.cuda.memory_allocated() - before
+        found[name] = [peak / 2**20, after / 2**20]
+        del ddp, module
+    return found
+
+
+def test_gradients_take_their_own_size_and_a_flat_bucket_once_more():
+    for found in run(memory_of_a_step, timeout_s=60).results:
+        for name, (peak_mib, after_mib) in found.items():
+            assert 256 <= after_mib <= 258, found
+            # the thread may be a bucket behind
+            assert peak_mib <= (258 + 2 * 64 + 16 if name.startswith("bucketed_flat") else 275), found
 
 
 # --- sharded optimizer ------------------------------------------------------------------------------------------

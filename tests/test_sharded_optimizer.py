@@ -22,8 +22,9 @@ from torch import Tensor, nn
 
 from perfscribe.models.shapes import SIZES, Shape
 from perfscribe.models.transformer import Model, next_token_loss
-from perfscribe.parallel import broadcasting, gathering, sharded_optimizer
+from perfscribe.parallel import broadcasting, sharded_optimizer
 from perfscribe.parallel.ddp import BucketedDDP, NaiveDDP
+from perfscribe.parallel.gathering import Gathering
 from perfscribe.parallel.partition import partition
 from perfscribe.parallel.sharded_optimizer import ShardedOptimizer
 
@@ -164,17 +165,21 @@ def train_sabotaged(rank: int, sabotage: str) -> None:
     def from_the_wrong_rank(tensors: list[tuple[Tensor, int]], group: Any) -> None:
         broadcasting.broadcast_all([(tensor, 1 - source) for tensor, source in tensors], group)
 
-    def gathered_from_the_wrong_rank(tensors: list[tuple[Tensor, int]], group: Any) -> Callable[[], None]:
-        return gathering.begin_gather([(tensor, 1 - source) for tensor, source in tensors], group)
+    def gathered_from_the_wrong_rank(pieces: list[list[tuple[Tensor, int]]], group: Any) -> Gathering:
+        return Gathering([[(tensor, 1 - source) for tensor, source in piece] for piece in pieces], group)
+
+    def begin_only(self: Gathering, number: int, begin: Any = Gathering.begin) -> Callable[[], None]:
+        begin(self, number)
+        return lambda: None
 
     nccl = mock.patch.object(sharded_optimizer, "backends", lambda group: {"cpu": "nccl"})
     replaced = functools.partial(mock.patch.object, sharded_optimizer)
     broken: dict[str, list[AbstractContextManager[Any]]] = {
         "nothing sent": [replaced("broadcast_all")],
         "the wrong rank's": [replaced("broadcast_all", from_the_wrong_rank)],
-        "nothing gathered": [nccl, replaced("begin_gather")],
-        "not ended": [nccl, replaced("begin_gather", lambda *of: (gathering.begin_gather(*of), lambda: None)[1])],
-        "the wrong rank's gathered": [nccl, replaced("begin_gather", gathered_from_the_wrong_rank)],
+        "nothing gathered": [nccl, replaced("Gathering")],
+        "not ended": [nccl, mock.patch.object(Gathering, "begin", begin_only)],
+        "the wrong rank's gathered": [nccl, replaced("Gathering", gathered_from_the_wrong_rank)],
         "no settings": [replaced("_settings", lambda group: {})],
     }
     with contextlib.ExitStack() as stack:
@@ -589,13 +594,18 @@ def gathered(rank: int) -> list[int]:
         return real(target, *args, **kwargs)
 
     with mock.patch.object(dist, name, noting):
-        end = gathering.begin_gather([mine[i] for i in order], dist.group.WORLD)
-        end()
-        end()  # once is enough
+        made_once = Gathering([[mine[i] for i in order], [mine[order[0]]]], dist.group.WORLD)
+        for _ in range(2):
+            for value, owner in mine:
+                value.copy_(expected[0][0].new_zeros(())) if owner != rank else None
+            assert all(memory.untyped_storage().nbytes() == 0 for memory in made_once._memory.values())
+            made_once.begin(0)()
+            made_once.begin(1)()
+            made_once.close()
     for (value, _), (wanted, _) in zip(mine, expected, strict=True):
         assert torch.equal(value, wanted) and value.stride() == wanted.stride()
-    assert all(size % world_size == 0 for size in sizes)
-    return sizes
+    assert all(size % world_size == 0 for size in sizes) and sizes[: len(sizes) // 2] == sizes[len(sizes) // 2 :]
+    return sizes[: len(dtypes)]
 
 
 def test_a_gather_of_all_kinds() -> None:
@@ -615,7 +625,7 @@ def of_an_unknown_kind(rank: int) -> list[str]:
     with (
         mock.patch.object(sharded_optimizer, "backends", lambda group: {"cpu": "nccl"}),
         mock.patch.object(sharded_optimizer, "PIECE_BYTES", 1),
-        mock.patch.object(sharded_optimizer, "begin_gather", side_effect=gathering.begin_gather) as gathers,
+        mock.patch.object(Gathering, "begin", autospec=True, side_effect=Gathering.begin) as gathers,
     ):
         take_steps(net, sharded, range(1))
     assert gathers.call_count == 3  # yet what travels at once is as small as with others
@@ -625,7 +635,40 @@ def of_an_unknown_kind(rank: int) -> list[str]:
 
 
 def test_an_unknown_optimizer_is_not_taken_apart() -> None:
-    assert run_ranks(of_an_unknown_kind, 2) == [["update", "exchange"]] * 2
+    assert run_ranks(of_an_unknown_kind, 2) == [["update", *["exchange"] * 4]] * 2
+
+
+def changed_between_steps(rank: int) -> None:
+    """Pieces follow what is to be sent: other parameters, moved ones, another dtype, a group more."""
+    net, plain_net = pair()
+    on_nccl = net.scale.is_cuda
+    as_there = mock.patch.object(sharded_optimizer, "backends", lambda group: {"cpu": "nccl"})
+    with contextlib.nullcontext() if on_nccl else as_there:
+        sharded = ShardedOptimizer(net.first.parameters(), torch.optim.SGD, lr=0.1)
+        plain = torch.optim.SGD(plain_net.first.parameters(), lr=0.1)
+        for model, optimizer in ((net, sharded), (plain_net, plain)):
+            take_steps(model, optimizer, [0])
+            optimizer.add_param_group({"params": [model.scale, model.transposed]})
+            take_steps(model, optimizer, [1, 2])
+            model.first.bias.requires_grad_(False)
+            take_steps(model, optimizer, [3])
+            model.first.bias.requires_grad_(True)
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter.data = parameter.data.clone()
+            take_steps(model, optimizer, [4])
+            model.double()
+            for step in (5, 6):
+                optimizer.zero_grad()
+                model(batch(step).double()).backward()
+                optimizer.step()
+    for ours, theirs in zip(net.parameters(), plain_net.parameters(), strict=True):
+        assert ours.dtype == torch.float64
+        torch.testing.assert_close(ours, theirs, rtol=1e-14, atol=0)
+
+
+def test_changes_between_steps() -> None:
+    run_ranks(changed_between_steps, 2)
 
 
 def frozen_later(rank: int) -> None:

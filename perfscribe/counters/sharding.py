@@ -99,20 +99,19 @@ def passes_peak(sharding: Sharding) -> Items:
 def step_peak(sharding: Sharding) -> Items:
     """Peak of the optimizer step with its exchange, from the second step on.
 
-    NCCL: while a piece is updated, the flat tensor in which the one before it travels lives; it ends before the next
-    one is made.
+    NCCL: from the first piece's exchange on there is the flat tensor through which all pieces travel.
     """
     peaks = []
-    travelling_bytes = 0
-    for piece, flat_bytes in _pieces(sharding):
-        ledger = _ledger(sharding)
-        ledger.new(COMMUNICATION, travelling_bytes)
-        adamw_temporaries(ledger, piece, sharding.optimizer)
-        peaks.append(ledger.peak)
+    flat_bytes = 0
+    for piece in _pieces(sharding):
         ledger = _ledger(sharding)
         ledger.new(COMMUNICATION, flat_bytes)
+        adamw_temporaries(ledger, piece, sharding.optimizer)
         peaks.append(ledger.peak)
-        travelling_bytes = flat_bytes
+        flat_bytes = _flat_bytes(sharding)
+    ledger = _ledger(sharding)
+    ledger.new(COMMUNICATION, flat_bytes)
+    peaks.append(ledger.peak)
     if sharding.exchange == "gloo":
         ledger = _ledger(sharding)
         ledger.new(COMMUNICATION, gloo_chunks_bytes(sharding.load.shape, sharding.world_size))
@@ -120,17 +119,22 @@ def step_peak(sharding: Sharding) -> Items:
     return max(peaks, key=total_bytes)
 
 
-def _pieces(sharding: Sharding) -> list[tuple[list[int], int]]:
-    """Tensors as they are updated, a part at a time, and the flat tensor that each travels in.
+def _pieces(sharding: Sharding) -> list[list[int]]:
+    """Tensors as they are updated, a part at a time.
 
     NCCL: the largest part of any rank in each round, as what is measured is the rank that holds most.
     """
     if sharding.exchange != "nccl":
-        return [(fullest_rank(sharding), 0)]
+        return [fullest_rank(sharding)]
     rounds = itertools.zip_longest(*map(_parts, owned(sharding.load.shape, sharding.world_size)), fillvalue=[])
-    largest = [max(one_round, key=sum) for one_round in rounds]
-    copies = sharding.world_size if sharding.world_size > 1 else 0
-    return [(part, copies * ELEMENT_BYTES * sum(part)) for part in largest]
+    return [max(one_round, key=sum) for one_round in rounds]
+
+
+def _flat_bytes(sharding: Sharding) -> int:
+    """The flat tensor: for each rank as much as the largest part of any."""
+    if sharding.exchange != "nccl" or sharding.world_size == 1:
+        return 0
+    return sharding.world_size * ELEMENT_BYTES * max(sum(part) for part in _pieces(sharding))
 
 
 def _parts(elements: Sequence[int]) -> list[list[int]]:

@@ -123,12 +123,18 @@ class Averager:
         place = device if self.backends.get(device.type) == "nccl" else message_device(self.group)
         if not all(flags):
             tensor = torch.tensor(flags, dtype=torch.uint8, device=place)
-            dist.all_reduce(tensor, dist.ReduceOp.MAX, group=self.group)
+            self._reduce_flags(tensor)
             return [bool(flag) for flag in tensor.tolist()]
         if self._all_ones is None or len(self._all_ones) != len(flags):
             self._all_ones = torch.ones(len(flags), dtype=torch.uint8, device=place)
-        dist.all_reduce(self._all_ones, dist.ReduceOp.MAX, group=self.group)  # leaves ones
+        self._reduce_flags(self._all_ones)  # leaves ones
         return flags
+
+    def _reduce_flags(self, flags: Tensor) -> None:
+        """On NCCL's own stream, as gradients: a timeline shows communication apart from computation."""
+        work = dist.all_reduce(flags, dist.ReduceOp.MAX, group=self.group, async_op=True)
+        assert work is not None
+        work.wait()
 
     def sends_from_place(self, device: torch.device) -> bool:
         """Whether one call can take several tensors on this device without a flat copy of ours; gloo: CPU alone."""

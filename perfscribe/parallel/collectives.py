@@ -1,8 +1,9 @@
 """Timed collectives: each checked against the values that it must give, then timed on every rank.
 
 Ranks start each call together: on the host clock after a barrier, by CUDA events after a small all-reduce on the same
-stream. The time of a call is the longest that any rank took. Input is written again before each call, so that sums
-stay small; that is not in the time. Values are whole numbers that the dtype adds exactly: a check is for equality.
+stream, the call being queued while the device is still busy. The time of a call is the longest that any rank took.
+Input is written again before each call, so that sums stay small; that is not in the time. Values are whole numbers
+that the dtype adds exactly: a check is for equality.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ OPERATIONS = tuple(BUS_FACTORS)
 EXACT_UP_TO = {"fp32": 2**24, "bf16": 2**8, "fp16": 2**11}
 LARGEST_VALUE = 16
 LEAST_CALLS = 5
+BUSY_CYCLES = 1_000_000  # of the GPU's clock: 0.5 ms at 2 GHz; a call of NCCL takes the host up to 0.1 ms
 # The random values repeat after this many elements, a prime, so that a chunk put in the wrong place shows.
 PERIOD = 1_000_003
 ROOT = 0
@@ -248,10 +250,16 @@ class Exchange:
         dist.barrier()
 
     def prepare_on_device(self) -> None:
-        """Queue the fill and a small all-reduce behind it, which no rank's stream passes before all have come to it."""
+        """Queue the fill and a small all-reduce behind it, which no rank's stream passes before all have come to it.
+
+        The device is kept busy before that for longer than the host takes to queue these and the call: otherwise it
+        would wait for the host between the events, and a small message's time would be that of starting it.
+        """
+        import torch
         import torch.distributed as dist
 
         self.fill()
+        torch.cuda._sleep(BUSY_CYCLES)
         dist.all_reduce(self._signal, op=dist.ReduceOp.MAX)
 
     def check(self) -> int:

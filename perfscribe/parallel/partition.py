@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 # Parameters of each rank that are updated at once, and then sent while the next ones are: enough for an update to last
-# longer than starting it, and little beside a model's parameters, as the last piece is sent after all updates.
+# longer than starting it, and little beside a model's parameters, as the last piece is sent after all updates, and one
+# piece of each rank is held besides.
 PIECE_BYTES = 256 * 2**20
 
 

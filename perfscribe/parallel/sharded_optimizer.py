@@ -11,6 +11,7 @@ import copy
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from torch import Tensor
 
 from perfscribe.parallel.broadcasting import broadcast_all
 from perfscribe.parallel.bucket_model import fill_buckets
-from perfscribe.parallel.gathering import begin_gather
+from perfscribe.parallel.gathering import Gathering
 from perfscribe.parallel.partition import PIECE_BYTES, partition
 from perfscribe.parallel.process_group import backends, require_group
 from perfscribe.parallel.state_gathering import gather_states
@@ -35,6 +36,15 @@ IN_PIECES = frozenset(
 Observer = Callable[[str], AbstractContextManager[object]]
 
 
+@dataclass(frozen=True)
+class _Plan:
+    """What a step does in pieces. key: what it depends on. members: this rank's parameters, by piece and group."""
+
+    key: list[tuple[bool, torch.dtype, torch.device, torch.Size]]
+    members: list[list[list[Tensor]]]
+    gathering: Gathering
+
+
 class ShardedOptimizer(torch.optim.Optimizer):
     """optimizer_cls over the parameters that this rank keeps; after each step all ranks hold all updated parameters.
 
@@ -44,11 +54,11 @@ class ShardedOptimizer(torch.optim.Optimizer):
     averages already, equal on all ranks, None included.
 
     step() is a collective, with no buffer that stays. gloo: the updated parameters go round in flat chunks, after the
-    update. NCCL: in pieces of each rank's part, by a flat copy and one all-gather a piece, of which one is held at a
-    time; with torch's own optimizers each travels while the next one is updated, so that temporaries of the update are
-    those of a piece. The copies cost the device little beside an update; a call a parameter would cost the host more
-    than it has left in a training step. A parameter that neither requires a gradient nor has one is not sent.
-    param_groups holds all parameters and is what schedulers change; state holds this rank's part.
+    update. NCCL: in pieces of each rank's part, by a flat copy and one all-gather a piece, all through the same memory;
+    with torch's own optimizers each travels while the next one is updated, so that temporaries of the update are those
+    of a piece. The copies cost the device little beside an update; a call a parameter would cost the host more than it
+    has left in a training step. A parameter that neither requires a gradient nor has one is not sent. param_groups
+    holds all parameters and is what schedulers change; state holds this rank's part.
 
     around(name) is entered around "update" and "exchange" of each piece: an experiment puts a timer or a mark there.
 
@@ -62,6 +72,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         self._loads = [0] * dist.get_world_size(self._group)
         self._owners: dict[Tensor, int] = {}
         self._inner: torch.optim.Optimizer | None = None
+        self._plan: _Plan | None = None
         self.around: Observer = _nothing_around
         super().__init__(params, dict(kwargs))
         self._hand_out([parameter for group in self.param_groups for parameter in group["params"]])
@@ -100,19 +111,13 @@ class ShardedOptimizer(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         _copy_settings(self.param_groups, self._inner.param_groups)
-        if not self._travels_by_itself():
-            with self.around("update"):
-                self._inner.step(**kwargs)
-            with self.around("exchange"):
-                broadcast_all(self._pieces(None)[0], self._group)
-        elif type(self._inner) in IN_PIECES:
-            self._step_in_pieces(kwargs)
+        if self._travels_by_itself():
+            self._step_and_gather(kwargs)
         else:
             with self.around("update"):
                 self._inner.step(**kwargs)
             with self.around("exchange"):
-                for piece in self._pieces(PIECE_BYTES):
-                    begin_gather(piece, self._group)()
+                broadcast_all(self._pieces(None)[0], self._group)
         _copy_settings(self._inner.param_groups, self.param_groups)  # some optimizers change their own settings
         return loss
 
@@ -159,29 +164,48 @@ class ShardedOptimizer(torch.optim.Optimizer):
         devices = {parameter.device.type for parameter in self._owners}
         return all(served.get(device) == "nccl" for device in devices)
 
-    def _step_in_pieces(self, kwargs: Mapping[str, Any]) -> None:
-        """Update a piece while the one before it travels."""
-        end: Callable[[], None] | None = None
-        for piece in self._pieces(PIECE_BYTES):
+    def _step_and_gather(self, kwargs: Mapping[str, Any]) -> None:
+        """Update a piece while the one before it travels; or all at once, and then send piece by piece."""
+        assert self._inner is not None
+        plan = self._plan_of_now()
+        in_pieces = type(self._inner) in IN_PIECES
+        if not in_pieces:
             with self.around("update"):
-                self._update({parameter for parameter, _ in piece}, kwargs)
+                self._inner.step(**kwargs)
+        end: Callable[[], None] | None = None
+        for number, members in enumerate(plan.members):
+            if in_pieces:
+                with self.around("update"):
+                    self._update(members, kwargs)
             with self.around("exchange"):
                 if end is not None:
                     end()
-                    end = None  # and with it the flat tensor, before the next one is made
-                end = begin_gather(piece, self._group)
+                end = plan.gathering.begin(number)
         with self.around("exchange"):
             if end is not None:
                 end()
+            plan.gathering.close()
 
-    def _update(self, piece: set[Tensor], kwargs: Mapping[str, Any]) -> None:
-        """The inner optimizer's step, with those of its parameters that are in the piece."""
+    def _plan_of_now(self) -> _Plan:
+        """The pieces, made anew where other parameters are to be sent than the last time."""
+        assert self._inner is not None
+        key = [(p.requires_grad or p.grad is not None, p.dtype, p.device, p.shape) for p in self._owners]
+        if self._plan is None or self._plan.key != key:
+            pieces = self._pieces(PIECE_BYTES)
+            sent = [{parameter for parameter, _ in piece} for piece in pieces]
+            of_group = [group["params"] for group in self._inner.param_groups]
+            members = [[[p for p in parameters if p in one] for parameters in of_group] for one in sent]
+            self._plan = _Plan(key, members, Gathering(pieces, self._group))
+        return self._plan
+
+    def _update(self, members: Sequence[list[Tensor]], kwargs: Mapping[str, Any]) -> None:
+        """The inner optimizer's step, with these parameters in its groups."""
         assert self._inner is not None
         groups = self._inner.param_groups
         whole = [group["params"] for group in groups]
         try:
-            for group in groups:
-                group["params"] = [parameter for parameter in group["params"] if parameter in piece]
+            for group, parameters in zip(groups, members, strict=True):
+                group["params"] = parameters
             self._inner.step(**kwargs)
         finally:
             for group, parameters in zip(groups, whole, strict=True):
