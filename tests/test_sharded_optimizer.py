@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import copy
+import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
@@ -168,9 +169,8 @@ def train_sabotaged(rank: int, sabotage: str) -> None:
     def gathered_from_the_wrong_rank(pieces: list[list[tuple[Tensor, int]]], group: Any) -> Gathering:
         return Gathering([[(tensor, 1 - source) for tensor, source in piece] for piece in pieces], group)
 
-    def begin_only(self: Gathering, number: int, begin: Any = Gathering.begin) -> Callable[[], None]:
-        begin(self, number)
-        return lambda: None
+    def without_others(self: Gathering, *of: Any, part: Any = Gathering._part) -> Any:
+        return dataclasses.replace(part(self, *of), others=[])
 
     nccl = mock.patch.object(sharded_optimizer, "backends", lambda group: {"cpu": "nccl"})
     replaced = functools.partial(mock.patch.object, sharded_optimizer)
@@ -178,7 +178,7 @@ def train_sabotaged(rank: int, sabotage: str) -> None:
         "nothing sent": [replaced("broadcast_all")],
         "the wrong rank's": [replaced("broadcast_all", from_the_wrong_rank)],
         "nothing gathered": [nccl, replaced("Gathering")],
-        "not ended": [nccl, mock.patch.object(Gathering, "begin", begin_only)],
+        "not copied back": [nccl, mock.patch.object(Gathering, "_part", without_others)],
         "the wrong rank's gathered": [nccl, replaced("Gathering", gathered_from_the_wrong_rank)],
         "no settings": [replaced("_settings", lambda group: {})],
     }
@@ -188,7 +188,7 @@ def train_sabotaged(rank: int, sabotage: str) -> None:
         train(rank, ("AdamW with options",))
 
 
-SABOTAGES = ["nothing sent", "the wrong rank's", "nothing gathered", "not ended", "the wrong rank's gathered"]
+SABOTAGES = ["nothing sent", "the wrong rank's", "nothing gathered", "not copied back", "the wrong rank's gathered"]
 
 
 @pytest.mark.parametrize("sabotage", [*SABOTAGES, "no settings"])

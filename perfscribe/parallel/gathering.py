@@ -95,7 +95,8 @@ class Gathering:
         if not self._pieces:
             return lambda: None
         for memory in self._memory.values():
-            memory.untyped_storage().resize_(memory.nbytes)
+            if not memory.untyped_storage().nbytes():  # else it would be taken anew, and its contents moved
+                memory.untyped_storage().resize_(memory.nbytes)
         works = []
         for part in self._pieces[number]:
             if part.own:
