@@ -758,6 +758,16 @@ class FakeCuda:
         made.record = lambda stream: setattr(made, "at", stream.name)
         return made
 
+    def contribution(self, parameter: nn.Parameter) -> Tensor:
+        if parameter.grad is None:
+            self.said.append((self.now, "copies"))
+        return parameter.new_zeros(2, 2) if parameter.grad is None else parameter.grad
+
+    def contiguous(self, gradients: list[Tensor]) -> tuple[list[Tensor], list[Any]]:
+        if not all(gradient.is_contiguous() for gradient in gradients):
+            self.said.append((self.now, "copies"))
+        return averaging.contiguous(gradients)
+
     @contextlib.contextmanager
     def stream(self, stream: Any) -> Iterator[None]:
         before, self.now = self.now, stream.name
@@ -771,6 +781,8 @@ def test_a_collective_runs_beside_the_computation_and_is_waited_for(monkeypatch:
     monkeypatch.setattr(torch.cuda, "Stream", lambda device, priority: cuda.stream_named(f"side {priority}"))
     monkeypatch.setattr(torch.cuda, "Event", cuda.event)
     monkeypatch.setattr(torch.cuda, "stream", cuda.stream)
+    monkeypatch.setattr(overlapping, "contiguous", cuda.contiguous)
+    monkeypatch.setattr(torch.cuda, "set_stream", lambda stream: setattr(cuda, "now", stream.name))
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: cuda.stream_named("main"))
 
     class Noting:
@@ -783,20 +795,28 @@ def test_a_collective_runs_beside_the_computation_and_is_waited_for(monkeypatch:
             assert on_current_stream and len(sent) == 1
             cuda.said.append((cuda.now, "sends"))
 
-    parameters = [nn.Parameter(torch.zeros(4)) for _ in range(2)]
-    for parameter in parameters:
-        parameter.grad = torch.ones(4)
-    sending = overlapping.Sending(Noting(), lambda parameter: parameter.grad, parameters, [0, 1], True)
-    sending.stream, sending.side = cuda.stream_named("computation"), launching.SideStream("cuda:0")
-    sending.start()
-    sending.side.join()
-    assert cuda.said == [
-        ("computation", "copies"),
-        ("side -1", "waits for", "computation"),
-        ("side -1", "sends"),
-        ("main", "waits for", "side -1"),
-    ]
-    assert parameters[0].grad._base is parameters[1].grad._base is not None
+    side = launching.SideStream("cuda:0")
+    for flatten, kind in ((True, ""), (False, ""), (False, "transposed"), (False, "missing")):
+        parameters = [nn.Parameter(torch.zeros(2, 2)) for _ in range(1 + flatten)]
+        for parameter in parameters:
+            parameter.grad = torch.ones(2, 2)
+        if kind == "missing":
+            parameters[0].grad = None
+        if kind == "transposed":
+            monkeypatch.setattr(
+                overlapping, "contiguous", lambda of: cuda.said.append((cuda.now, "copies")) or (of, [])
+            )
+            parameters[0].grad = torch.ones(2, 2).t()[:, :1].expand(2, 2)
+        sending = overlapping.Sending(Noting(), cuda.contribution, parameters, [0, 1], flatten)
+        sending.stream, sending.side = cuda.stream_named("computation"), side
+        sending.start()
+        side.join()
+        copies = [("computation", "copies")] if flatten or kind else []
+        sends = [("side -1", "waits for", "computation"), ("side -1", "sends"), ("main", "waits for", "side -1")]
+        assert cuda.said == [*copies, *sends]
+        cuda.said.clear()
+        if flatten:
+            assert parameters[0].grad._base is parameters[1].grad._base is not None
 
 
 # The wrapper as a module.

@@ -12,7 +12,6 @@ import queue
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from datetime import timedelta
 from typing import Any
 
@@ -103,7 +102,7 @@ def _splits(group: dist.ProcessGroup) -> bool:
 
 
 class SideStream:
-    """A stream for collectives beside those of the computation.
+    """A stream for collectives beside those of the computation, of one thread, whose current stream it stays.
 
     Its priority is high: where the device has room for a part of the waiting kernels only, those go first that others
     wait for, on other devices too.
@@ -112,13 +111,15 @@ class SideStream:
     def __init__(self, device: torch.device) -> None:
         self._stream = torch.cuda.Stream(device, priority=-1)
         self._ready = torch.cuda.Event()
+        self._is_current = False
 
-    def behind(self, stream: torch.cuda.Stream) -> AbstractContextManager[Any]:
-        """Context in which this is the current stream, behind what the other one has been given so far."""
+    def take_over(self, stream: torch.cuda.Stream) -> None:
+        """Become the calling thread's current stream, behind what the other one has been given so far."""
         self._ready.record(stream)
         self._stream.wait_event(self._ready)
-        entered: AbstractContextManager[Any] = torch.cuda.stream(self._stream)
-        return entered
+        if not self._is_current:
+            torch.cuda.set_stream(self._stream)
+            self._is_current = True
 
     def join(self) -> None:
         """Let the device's current stream wait for this one."""

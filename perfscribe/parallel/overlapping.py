@@ -223,14 +223,16 @@ class Sending:
         """Begin the average, behind what the stream has been given so far."""
         if self.side is None or self.stream is None:
             with on_stream(self.stream):
-                self._pending = self._averager.send(*self._ready_to_send())
+                self._pending = self._averager.send(*self._prepared())
             return
-        with on_stream(self.stream):
-            sent, copies = self._ready_to_send()
-        with self.side.behind(self.stream):
-            self._pending = self._averager.send(sent, copies, on_current_stream=True)
+        # What has to be made for it is made on the stream of the computation, whose memory it takes.
+        flat = self._flatten and len(self._parameters) > 1
+        with nullcontext() if not flat and all(map(_can_be_sent, self._parameters)) else on_stream(self.stream):
+            sent, copies = self._prepared()
+        self.side.take_over(self.stream)
+        self._pending = self._averager.send(sent, copies, on_current_stream=True)
 
-    def _ready_to_send(self) -> tuple[list[Tensor], Copies]:
+    def _prepared(self) -> tuple[list[Tensor], Copies]:
         self._gradients = [self._contribution(parameter) for parameter in self._parameters]
         return self._into_flat() if self._flatten and len(self._gradients) > 1 else contiguous(self._gradients)
 
@@ -258,6 +260,12 @@ class Sending:
             # Where no rank used it these are the zeros sent for it, and its gradient stays None.
             if used[i] and parameter.grad is None:
                 parameter.grad = gradient
+
+
+def _can_be_sent(parameter: nn.Parameter) -> bool:
+    """Whether its gradient is there and can be sent from where it lies."""
+    gradient = parameter.grad
+    return gradient is not None and gradient.layout == torch.strided and gradient.is_contiguous()
 
 
 def _watch(wrapper: weakref.ref[OverlappingDataParallel], parameters: Sequence[nn.Parameter]) -> list[RemovableHandle]:
