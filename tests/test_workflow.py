@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 import re
 import time
 from pathlib import Path
@@ -138,7 +139,7 @@ def planned(experiment: str, preset: str) -> list[Record]:
     return [Record(experiment, dict(cell.factors), end, "", "measured") for cell, end in zip(cells, ends, strict=True)]
 
 
-SHAPING = ("turns", "steps", "variants", "world_size")  # factors that say how many figures a cell has
+SHAPING = ("turns", "steps", "variants")  # factors that say how many figures a cell has
 
 
 def like(record: Record, by_factors: dict[str, Record]) -> Record:
@@ -150,13 +151,17 @@ def like(record: Record, by_factors: dict[str, Record]) -> Record:
     if not (record.ok and found):
         return record
     shape = {name: found.factors[name] for name in SHAPING if name in found.factors}
-    return Record(**{**vars(found), "factors": record.factors | shape})
+    series = dict(found.series)
+    for rank in range(record.factors.get("world_size", 0) if "rank_0_ms" in series else 0):
+        series.setdefault(f"rank_{rank}_ms", series["rank_0_ms"])
+    return Record(**{**vars(found), "series": series, "factors": record.factors | shape})
 
 
-def likeness(one: dict[str, Any], other: dict[str, Any]) -> tuple[int, int]:
-    """How many names, and how many factors in all, are equal: a name says what kind of figures a cell has."""
+def likeness(one: dict[str, Any], other: dict[str, Any]) -> tuple[int, int, float]:
+    """How many names, and how many factors in all, are equal, and how near sizes are; a name says what a cell has."""
     equal = [name for name in one if one[name] == other[name]]
-    return sum(isinstance(one[name], str) for name in equal), len(equal)
+    sizes = [(one[name], other[name]) for name in one if name.startswith("size_")]
+    return sum(isinstance(one[name], str) for name in equal), len(equal), -sum(abs(math.log(a / b)) for a, b in sizes)
 
 
 @pytest.mark.parametrize("experiment", plan.known_experiments(ROOT))
