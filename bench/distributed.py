@@ -13,7 +13,9 @@ optimizer   the sharded optimizer's step over the plain one's; memory that it sa
 
 Steps are timed as a training loop runs them ("running"), which the bounds are for; --ways waited times also steps that
 are each waited for, which adds the time in which the device waits for the host. --variants picks what takes turns in
-ddp: fewer of them leave time for more rounds. Exit status 1: a part failed.
+ddp: fewer of them leave time for more rounds. Where the host cannot launch an eager step as fast as the device runs it,
+a step's time is the host's, and so is its spread; --compile-blocks has each of the model's blocks compiled, so that
+the device sets the pace. Exit status 1: a part failed.
 """
 
 from __future__ import annotations
@@ -195,6 +197,7 @@ def measure(part: str, world_size: int, args: argparse.Namespace, budget_s: floa
         "ways": args.ways,
         "variants": args.variants,
         "pin": args.pin,
+        "compile_blocks": args.compile_blocks,
         "size_bytes": round(args.message_mib * 2**20),
         "budget_s": max(1.0, budget_s - START_S),
     }
@@ -241,6 +244,7 @@ def arguments_of(argv: Sequence[str] | None = None) -> argparse.Namespace:
     help_text = "of ddp: by default " + "; ".join(on_rank.VARIANTS)
     parser.add_argument("--variants", nargs="+", choices=variants, default=list(on_rank.VARIANTS), help=help_text)
     parser.add_argument("--pin", action="store_true", help="give each process its own share of the processors")
+    parser.add_argument("--compile-blocks", action="store_true", help="in ddp: blocks of the model by torch.compile")
     parser.add_argument("--parts", nargs="+", choices=list(PROGRAMS), default=list(PROGRAMS))
     parser.add_argument("--budget-s", type=float, default=150.0, help="for the whole run; rounds are left out for it")
     parser.add_argument("--out", type=Path, default=None, help="a JSON file for all figures")

@@ -164,6 +164,10 @@ class Training:
         self.model = Model(shape, context, device=rank.device)
         ids = torch.randint(shape.vocab_size, (rows, context + 1), device=rank.device)
         self.tokens, self.targets = ids[:, :-1], ids[:, 1:]
+        if arguments["compile_blocks"]:
+            compile_blocks(self.model)
+            next_token_loss(self.model, self.tokens, self.targets).backward()  # compiles, before the budget begins
+            self.model.zero_grad()
         self.plain = torch.optim.AdamW(self.model.parameters(), lr=LEARNING_RATE)
         self.sharded = ShardedOptimizer(self.model.parameters(), torch.optim.AdamW, lr=LEARNING_RATE)
 
@@ -174,6 +178,17 @@ class Training:
         if isinstance(wrapped, DataParallel):
             wrapped.finish_gradient_synchronization()
         optimizer.step()
+
+
+def compile_blocks(model: Model, backend: str = "inductor") -> None:
+    """Let each block be compiled: one compilation serves all, and gradients still come block by block.
+
+    The host then has little to do for a step, so that the device sets the pace. torch's own wrapper would cut what is
+    compiled at its buckets' borders: the same graphs for all variants here.
+    """
+    torch._dynamo.config.optimize_ddp = False
+    for block in model.blocks:
+        block.compile(backend=backend, dynamic=False)
 
 
 def makers(bucket_mb: float) -> dict[str, Maker]:

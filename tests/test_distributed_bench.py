@@ -7,12 +7,15 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from bench import distributed as bench  # noqa: E402
 from bench import distributed_ranks as on_rank  # noqa: E402
+from perfscribe.models.shapes import SIZES  # noqa: E402
+from perfscribe.models.transformer import Model, next_token_loss  # noqa: E402
 
 NOISE = (0.0, 0.4, -0.3, 0.1, -0.2, 0.3, -0.1, 0.2)
 
@@ -115,6 +118,26 @@ def test_a_run_on_gloo(tmp_path, capsys):
         assert rows[f"step, {name}: ms", on_rank.WAITED]["value"] > 0
     printed = capsys.readouterr().out
     assert printed.count("| processes | what |") == 3 and "| ≤ 0.15 | too few rounds" in printed
+
+
+def test_one_compilation_serves_all_blocks_and_changes_nothing():
+    torch.manual_seed(0)
+    model = Model(SIZES["nano"], 8)
+    ids = torch.randint(SIZES["nano"].vocab_size, (2, 9))
+
+    def gradients() -> list[torch.Tensor]:
+        model.zero_grad()
+        next_token_loss(model, ids[:, :-1], ids[:, 1:]).backward()
+        return [parameter.grad.clone() for parameter in model.parameters()]
+
+    eager = gradients()
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    on_rank.compile_blocks(model, backend="aot_eager")
+    for ours, theirs in zip(gradients(), eager, strict=True):
+        torch.testing.assert_close(ours, theirs)
+    assert len(model.blocks) > 1 and torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+    torch._dynamo.reset()
 
 
 def test_a_part_that_fails_is_told_and_the_others_go_on(monkeypatch, capsys):
