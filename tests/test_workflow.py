@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import base64
 import csv
 import functools
+import io
 import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import cpu_preset
+import numpy as np
 import pytest
 import unmeasured
 import yaml
+from matplotlib.figure import Figure
+from PIL import Image
 from workspace import ROOT, Workspace
 
 from perfscribe import figures, plan, records
@@ -22,6 +27,7 @@ from perfscribe.records import Record
 TINY = ("--config", "preset=tiny")
 SECOND_RUN_S = 10.0
 AT_LEAST = 3
+LEAST_PIXELS = 200  # of a colour in a picture, that it is no edge between two
 COLOURS = "|".join(colour.lower() for colour in figures.COLOURS if colour != "#000000")
 TABLES = {table: name for name in plan.known_experiments(ROOT) for table in plan.read_presentation(name, ROOT).tables}
 FIGURES = [figure for name in plan.known_experiments(ROOT) for figure in plan.read_presentation(name, ROOT).figures]
@@ -86,9 +92,37 @@ def test_a_figure_is_drawn_with_points_and_a_foot(measured: Workspace, figure: s
     # Markers and bars have the colours of data; axes, ticks and letters are black or grey.
     markers = re.findall(rf"<use [^>]*(?:fill|stroke): (?:{COLOURS})", text)
     bars = re.findall(rf'<path [^>]*style="fill: (?:{COLOURS})', text)
-    # Thousands of spans stand in a picture within the figure.
-    picture = re.search(r'<image [^>]*base64,([^"]*)"', text)
-    assert len(markers) + len(bars) >= AT_LEAST or (picture and len(picture[1]) > 1000)
+    # Thousands of spans stand in pictures within the figure.
+    assert len(markers) + len(bars) >= AT_LEAST or len(colours_of_pictures(text)) >= AT_LEAST
+
+
+def colours_of_pictures(svg: str) -> set[tuple[int, ...]]:
+    """The colours, other than greys, that fill an area of a picture within the figure."""
+    found = set()
+    for encoded in re.findall(r'<image [^>]*base64,([^"]*)"', svg):
+        pixels = np.asarray(Image.open(io.BytesIO(base64.b64decode(encoded))).convert("RGBA")).reshape(-1, 4)
+        colours, counts = np.unique(pixels[pixels[:, 3] > 0][:, :3], axis=0, return_counts=True)
+        filled = colours[counts >= LEAST_PIXELS]
+        found |= {tuple(map(int, colour)) for colour in filled[filled.min(axis=1) < filled.max(axis=1)]}
+    return found
+
+
+@pytest.mark.parametrize("width", [0.0, 1.0])
+def test_a_picture_counts_by_what_it_shows(tmp_path: Path, width: float) -> None:
+    canvas = Figure()
+    axes = canvas.subplots()
+    for height, shade in enumerate(figures.COLOURS[1:4]):
+        axes.broken_barh([(0.0, width)], (height, 1), facecolors=shade, linewidth=0, rasterized=True)
+    # As large as a picture of data, and without any: noise in grey.
+    noise = np.random.default_rng(0).integers(0, 256, (200, 200), dtype=np.uint8)
+    axes.imshow(noise, cmap="gray", extent=(2, 3, 0, 3), interpolation="nearest")
+    axes.set_xlim(0, 3)
+    axes.set_aspect("auto")
+    canvas.savefig(tmp_path / "figure.svg")
+    text = (tmp_path / "figure.svg").read_text()
+    encoded = re.findall(r'<image [^>]*base64,([^"]*)"', text)
+    assert encoded and max(map(len, encoded)) > 1000
+    assert len(colours_of_pictures(text)) == (3 if width else 0)
 
 
 def test_the_report_holds_everything_and_nothing_unsaid(measured: Workspace) -> None:
