@@ -32,7 +32,8 @@ from perfscribe.models.shapes import SIZES, Shape
 from perfscribe.models.transformer import Model, next_token_loss
 from perfscribe.parallel import averaging, bucket_model, launching, overlapping, replicas
 from perfscribe.parallel.averaging import Averager
-from perfscribe.parallel.ddp import BucketedDDP, FlatDDP, NaiveDDP, OverlappedDDP
+from perfscribe.parallel.ddp import AveragingAfterBackward, BucketedDDP, FlatDDP, NaiveDDP, OverlappedDDP
+from perfscribe.parallel.overlapping import OverlappingDataParallel
 from perfscribe.parallel.replicas import DataParallel
 
 WRAPPERS: dict[str, Callable[..., DataParallel]] = {
@@ -930,6 +931,12 @@ def test_without_a_process_group(wrapper: str) -> None:
 def test_bucket_sizes_that_are_none(size: float) -> None:
     with pytest.raises(ValueError, match=f"bucket_size_mb: expected a number above 0 or None, not {size}"):
         BucketedDDP(nn.Linear(2, 2), size)
+
+
+@pytest.mark.parametrize("kind", [DataParallel, AveragingAfterBackward, OverlappingDataParallel])
+def test_what_does_not_say_how_to_average_wraps_nothing(kind: type[DataParallel]) -> None:
+    with pytest.raises(TypeError, match="abstract"):
+        kind(nn.Linear(2, 2))
 
 
 def misused(rank: int, wrapper: str) -> None:

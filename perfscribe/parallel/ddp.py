@@ -10,6 +10,8 @@
 
 from __future__ import annotations
 
+import abc
+
 import torch.distributed as dist
 from torch import Tensor, nn
 
@@ -18,7 +20,25 @@ from perfscribe.parallel.overlapping import OverlappingDataParallel
 from perfscribe.parallel.replicas import DataParallel, families
 
 
-class NaiveDDP(DataParallel):
+class AveragingAfterBackward(DataParallel):
+    """Averages all gradients when backward is over."""
+
+    def _finish(self) -> bool:
+        used = self._agree()
+        present = [parameter for parameter, is_used in zip(self._trainable, used, strict=True) if is_used]
+        gradients = [self._contribution(parameter) for parameter in present]
+        self._average(gradients)
+        for parameter, gradient in zip(present, gradients, strict=True):
+            if parameter.grad is None:
+                parameter.grad = gradient
+        return bool(present)
+
+    @abc.abstractmethod
+    def _average(self, gradients: list[Tensor]) -> None:
+        """Turn gradients, of any dtypes and devices, into their averages, in place."""
+
+
+class NaiveDDP(AveragingAfterBackward):
     """One all-reduce a gradient after backward, each waited for before the next is sent.
 
     Handout, problem naive_ddp.
@@ -29,7 +49,7 @@ class NaiveDDP(DataParallel):
             self.averager.start([gradient]).wait(self.averager.around)
 
 
-class FlatDDP(DataParallel):
+class FlatDDP(AveragingAfterBackward):
     """One all-reduce for all gradients after backward, from a flat copy.
 
     Handout, problem minimal_ddp_flat_benchmarking.

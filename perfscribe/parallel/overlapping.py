@@ -22,7 +22,7 @@ from perfscribe.parallel.replicas import DataParallel
 _IN_NONE = sys.maxsize  # in place of a group's number: sent after all groups
 
 
-class OverlappingDataParallel(DataParallel, abc.ABC):
+class OverlappingDataParallel(DataParallel):
     """Sends a group's gradients by an asynchronous all-reduce as soon as all of them, and all groups before, are ready.
 
     Collectives match by order, so all ranks send the groups in the same order, that of _grouped(), however autograd

@@ -7,6 +7,7 @@ ranks use, section 3.2).
 
 from __future__ import annotations
 
+import abc
 import hashlib
 import weakref
 from collections.abc import Iterator, Sequence
@@ -25,7 +26,7 @@ from perfscribe.parallel.process_group import message_device, require_group
 _wrapper_of: weakref.WeakKeyDictionary[nn.Module, weakref.ref[DataParallel]] = weakref.WeakKeyDictionary()
 
 
-class DataParallel(nn.Module):
+class DataParallel(nn.Module, abc.ABC):
     """A module with a replica on each rank of a process group.
 
     On construction parameters and buffers, frozen ones too, are overwritten by those of the group's rank 0; buffers
@@ -116,16 +117,9 @@ class DataParallel(nn.Module):
         """Let go of the module: gradients are no longer averaged by this wrapper, which can no longer be used."""
         self._released = True
 
+    @abc.abstractmethod
     def _finish(self) -> bool:
         """Average what has to be averaged; whether any rank had a gradient."""
-        used = self._agree()
-        present = [parameter for parameter, is_used in zip(self._trainable, used, strict=True) if is_used]
-        gradients = [self._contribution(parameter) for parameter in present]
-        self._average(gradients)
-        for parameter, gradient in zip(present, gradients, strict=True):
-            if parameter.grad is None:
-                parameter.grad = gradient
-        return bool(present)
 
     def _averaging_group(self, group: dist.ProcessGroup) -> dist.ProcessGroup:
         """The process group on which gradients are averaged."""
@@ -133,9 +127,6 @@ class DataParallel(nn.Module):
 
     def _settle(self) -> None:
         """Wait until all averages that were to begin have begun."""
-
-    def _average(self, gradients: list[Tensor]) -> None:
-        raise NotImplementedError
 
     def _agree(self) -> list[bool]:
         """For each trainable parameter whether any rank has a gradient of it."""
