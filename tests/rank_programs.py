@@ -68,6 +68,10 @@ def _raise(_):
     raise ValueError("a bad value\nand more lines")
 
 
+def _say_much(_):
+    raise ValueError(f"{'x' * 263} {'y' * 300}")
+
+
 def _refuse(_):
     from perfscribe.cells import Unsupported
 
@@ -90,6 +94,7 @@ def hold_the_interpreter(_=None):
 
 FAULTS = {
     "raises": _raise,
+    "says_much": _say_much,
     "killed": lambda _: os.kill(os.getpid(), signal.SIGKILL),
     "segfaults": lambda _: os.kill(os.getpid(), signal.SIGSEGV),
     "exits": lambda _: os._exit(3),

@@ -199,7 +199,7 @@ def _as_message(error: BaseException) -> dict[str, Any]:
     out_of_memory = is_oom(error) or _is_nccl_out_of_memory(error)
     status = "unsupported" if isinstance(error, Unsupported) else "oom" if out_of_memory else "failed"
     text = first_line if status == "unsupported" else f"{type(error).__name__}: {first_line}".rstrip(": ")
-    text = text[: LINE_CHARACTERS - WHO_CHARACTERS]
+    text = text[: LINE_CHARACTERS - WHO_CHARACTERS].rstrip()
     if isinstance(error, SystemExit):
         text = f"left with exit code {error.code}"
     details = "".join(traceback.format_exception(error))[-4000:]
