@@ -190,6 +190,14 @@ def assert_same(model: nn.Module, expected: nn.Module, rtol: float = 1e-10, atol
             torch.testing.assert_close(ours[name], theirs[name], rtol=rtol, atol=atol, msg=said)
 
 
+def assert_same_gradients(model: nn.Module, single: nn.Module, part: float = 1.0) -> None:
+    """Those of the single process, or a part of them; None for the same parameters."""
+    for (name, ours), theirs in zip(model.named_parameters(), single.parameters(), strict=True):
+        assert (ours.grad is None) == (theirs.grad is None), name
+        if theirs.grad is not None:
+            torch.testing.assert_close(ours.grad, part * theirs.grad, rtol=1e-10, atol=1e-12)
+
+
 def train(rank: int, wrapper: str, model: str, rtol: float = 1e-10, atol: float = 1e-12) -> None:
     """A few steps beside a single process on the whole batch."""
     ddp, single = wrap(wrapper, model, rank)
@@ -541,9 +549,7 @@ def switched_off(rank: int, wrapper: str) -> None:
             loss_of(ddp, batch).backward()
             ddp.finish_gradient_synchronization()
             prepared.append(ddp.averager.traffic.bytes)
-    for ours, theirs in zip(ddp.module.parameters(), single.parameters(), strict=True):
-        if theirs.grad is not None:
-            torch.testing.assert_close(ours.grad, theirs.grad / 2)
+    assert_same_gradients(ddp.module, single, part=0.5)
     ddp.averager.traffic.reset()
     loss_of(ddp, batch).backward()
     ddp.finish_gradient_synchronization()
@@ -642,8 +648,7 @@ def between(rank: int, wrapper: str) -> None:
             whole = loss_of(single, batch)
             whole.backward()
             torch.testing.assert_close(total / 2, whole.detach())
-    for ours, theirs in zip(ddp.module.parameters(), single.parameters(), strict=True):
-        torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-10, atol=1e-12)
+    assert_same_gradients(ddp.module, single)
 
 
 def test_collectives_between_backward_and_its_finish() -> None:
@@ -670,8 +675,7 @@ def failing(rank: int, wrapper: str) -> None:
         loss_of(ddp, share(batch, rank, 2)).backward()
         ddp.finish_gradient_synchronization()
     loss_of(single, batch).backward()
-    for ours, theirs in zip(ddp.module.parameters(), single.parameters(), strict=True):
-        torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-10, atol=1e-12)
+    assert_same_gradients(ddp.module, single)
 
 
 def test_what_fails_on_the_thread_is_raised() -> None:
@@ -693,8 +697,7 @@ def off_and_on(rank: int, wrapper: str) -> None:
             loss_of(ddp, batch).backward()
         ddp.finish_gradient_synchronization()
     loss_of(single, batch).backward()
-    for ours, theirs in zip(ddp.module.parameters(), single.parameters(), strict=True):
-        torch.testing.assert_close(ours.grad, theirs.grad / 2)
+    assert_same_gradients(ddp.module, single, part=0.5)
 
 
 def test_the_switch_and_a_late_thread() -> None:
@@ -864,9 +867,7 @@ def wrapped_twice(rank: int, first: str, second: str) -> None:
         newer.finish_gradient_synchronization()
         loss_of(single, batch).backward()
     assert older.averager.traffic.calls == 0
-    for ours, theirs in zip(newer.module.parameters(), single.parameters(), strict=True):
-        if theirs.grad is not None:
-            torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-10, atol=1e-12)
+    assert_same_gradients(newer.module, single)
     for use in (older.finish_gradient_synchronization, lambda: older(torch.zeros(1, 8))):
         with pytest.raises(RuntimeError, match="was released: another wrapper took its module over"):
             use()

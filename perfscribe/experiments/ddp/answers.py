@@ -9,14 +9,13 @@ from perfscribe.experiments.ddp import variants as v
 from perfscribe.experiments.ddp.sentences import (
     against,
     cells,
+    cells_with,
     counted,
     exposed,
     is_number,
     listed,
     ms,
     name_of,
-    of,
-    same_cell,
 )
 from perfscribe.findings import CannotTell, need
 from perfscribe.statistics import format_figure
@@ -42,10 +41,7 @@ def check(rows: pd.DataFrame) -> str:
 def naive(rows: pd.DataFrame, phases: pd.DataFrame) -> str:
     """Setup, step, communication and share of naive."""
     parts = []
-    for name, own in cells(rows):
-        row, phase = of(own, v.NAIVE), of(same_cell(phases, own), v.NAIVE)
-        if row is None or phase is None:
-            continue
+    for name, (row, phase) in cells_with(rows, (rows, v.NAIVE), (phases, v.NAIVE)):
         parts.append(
             f"with {name} a step takes {ms(row, 'step_ms')}, of which {ms(row, 'spent_ms')} "
             f"({format_figure(float(row['spent_percent']))} %) are communication, {row['all_reduces']} all-reduces of "
@@ -57,10 +53,7 @@ def naive(rows: pd.DataFrame, phases: pd.DataFrame) -> str:
 def flat(rows: pd.DataFrame, phases: pd.DataFrame) -> str:
     """One all-reduce against one for each tensor."""
     parts = []
-    for name, own in cells(rows):
-        one, many, phase = of(own, v.FLAT), of(own, v.NAIVE), of(same_cell(phases, own), v.FLAT)
-        if one is None or many is None or phase is None:
-            continue
+    for name, (one, many, phase) in cells_with(rows, (rows, v.FLAT), (rows, v.NAIVE), (phases, v.FLAT)):
         less = 100 * (1 - float(one["spent_ms"]) / float(many["spent_ms"]))
         change = f"{format_figure(abs(less))} % {'less' if less >= 0 else 'more'}"
         parts.append(
@@ -74,12 +67,9 @@ def flat(rows: pd.DataFrame, phases: pd.DataFrame) -> str:
 def overlap(rows: pd.DataFrame, compared: pd.DataFrame) -> str:
     """Overlapped against naive and flat."""
     parts = []
-    for name, own in cells(rows):
-        row, others = of(own, v.OVERLAP), [of(own, other) for other in v.AFTER_BACKWARD]
-        ratio = of(same_cell(compared, own), v.OVERLAP)
-        if row is None or ratio is None or any(other is None for other in others):
-            continue
-        steps = ", ".join(f"{name_of(other)} {ms(other, 'step_ms')}" for other in others if other is not None)
+    wanted = [(rows, v.OVERLAP), (compared, v.OVERLAP), *((rows, other) for other in v.AFTER_BACKWARD)]
+    for name, (row, ratio, *others) in cells_with(rows, *wanted):
+        steps = ", ".join(f"{name_of(other)} {ms(other, 'step_ms')}" for other in others)
         parts.append(
             f"with {name} the step takes {ms(row, 'step_ms')} ({steps}), {against(ratio, 'naive')}; exposed are "
             f"{exposed(row)}, {format_figure(float(row['exposed_percent_of_naive']))} % of naive's communication"
@@ -164,11 +154,8 @@ def torch_ddp(rows: pd.DataFrame) -> str:
 def published(rows: pd.DataFrame, compared: pd.DataFrame) -> tuple[str, str]:
     """Whether overlap gains as much of naive's communication here as in published runs."""
     ours, verdicts = [], []
-    for name, own in cells(rows):
-        naive_row, row = of(own, v.NAIVE), of(own, v.OVERLAP)
-        ratio = of(same_cell(compared, own), v.OVERLAP)
-        if naive_row is None or row is None or ratio is None:
-            continue
+    wanted = [(rows, v.NAIVE), (rows, v.OVERLAP), (compared, v.OVERLAP)]
+    for name, (naive_row, row, ratio) in cells_with(rows, *wanted):
         gain = 100 * (float(naive_row["step_ms"]) - float(row["step_ms"])) / float(naive_row["spent_ms"])
         verdicts.append(str(ratio["naive_verdict"]))
         ours.append(f"{format_figure(gain, digits=2)} % ({name})")

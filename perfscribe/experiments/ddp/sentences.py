@@ -54,6 +54,15 @@ def of(rows: pd.DataFrame, implementation: str) -> pd.Series | None:
     return None if found.empty else found.iloc[0]
 
 
+def cells_with(rows: pd.DataFrame, *wanted: tuple[pd.DataFrame, str]) -> Iterator[tuple[str, list[pd.Series]]]:
+    """The cells of which each of these tables has a row of that implementation: what tells them apart, these rows."""
+    for name, own in cells(rows):
+        found = [of(same_cell(table, own), implementation) for table, implementation in wanted]
+        present = [row for row in found if row is not None]
+        if len(present) == len(wanted):
+            yield name, present
+
+
 def ms(row: pd.Series, name: str) -> str:
     """A figure in milliseconds."""
     return f"{format_figure(float(row[name]))} ms"
