@@ -61,7 +61,7 @@ def exchanged(operation: str, size_bytes: int, dtype: str, world_size: int) -> l
         }
         one.target.copy_(results[operation]())
         one.call = lambda: None
-        one.fill = lambda: None
+        one.fill = one.clear = lambda: None
     return every
 
 
@@ -82,6 +82,15 @@ def test_a_check_sees_one_wrong_element_and_swapped_chunks(operation, size_bytes
         half = right.numel() // 2
         one.target[:half], one.target[half : 2 * half] = right[half : 2 * half], right[:half].clone()
         with pytest.raises(ArithmeticError):
+            one.check()
+
+
+@pytest.mark.parametrize("operation", ["all_gather", "reduce_scatter", "all_to_all"])
+def test_a_check_takes_no_result_of_an_earlier_exchange_for_its_own(operation):
+    for one in exchanged(operation, 600, "fp32", 3):
+        assert one.check()
+        del one.clear
+        with pytest.raises(ArithmeticError, match=f"{one.target.numel()} of {one.target.numel()} elements are wrong"):
             one.check()
 
 

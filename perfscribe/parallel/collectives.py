@@ -8,6 +8,7 @@ that the dtype adds exactly: a check is for equality.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
@@ -239,6 +240,11 @@ class Exchange:
         self.source[:whole].view(-1, block.numel()).copy_(block)
         self.source[whole:].copy_(block[: self.source.numel() - whole])
 
+    def clear(self) -> None:
+        """Overwrite what an earlier exchange may have left in the memory of the result."""
+        if self.target is not self.source:
+            self.target.fill_(math.nan)
+
     def prepare_on_host(self) -> None:
         """Fill, and wait until all ranks have."""
         import torch.distributed as dist
@@ -265,6 +271,7 @@ class Exchange:
     def check(self) -> int:
         """Exchange once and compare every element; how many. ArithmeticError: one differs."""
         self.fill()
+        self.clear()
         self.call()
         wrong = sum(_differing(part, block, offset) for part, block, offset in self._expected())
         if wrong:
