@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -239,6 +241,29 @@ def checked(rank: int, folder: Path, rate: float) -> float:
 def test_a_wrong_optimizer_is_noticed(data_folder: Path) -> None:
     with pytest.raises(RanksError, match=r"a parameter is off by .* after 10 steps, allowed 1e-07"):
         run_ranks(checked, 2, data_folder, 1.001)
+
+
+def diverged(rank: int, folder: Path) -> float:
+    """The check, where an update leaves one parameter without a number, with the plain optimizer too."""
+    make, steps = training.make_optimizer, itertools.count(1)
+
+    def broken(name: str, parameters: Any) -> Any:
+        made, held = make(name, parameters), list(parameters)
+
+        def spoil(*_: Any) -> None:
+            if next(steps) > 2 * (program.CHECKED_STEPS - 1):  # the last of both
+                held[-1].data.fill_(math.nan)
+
+        made.register_step_post_hook(spoil)
+        return made
+
+    with mock.patch.object(program, "make_optimizer", broken):
+        return program.difference(a_training(rank, folder, "flat"))
+
+
+def test_parameters_that_are_no_numbers_are_noticed(data_folder: Path) -> None:
+    with pytest.raises(RanksError, match=r"a parameter is off by nan after 10 steps"):
+        run_ranks(diverged, 2, data_folder)
 
 
 def of_overlapped(rank: int, folder: Path) -> dict[str, list[int]]:

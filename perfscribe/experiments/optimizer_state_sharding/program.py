@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gc
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from perfscribe.experiments.optimizer_state_sharding.memory_pass import after_init, measure_memory, outside_bytes
 from perfscribe.experiments.optimizer_state_sharding.names import (
@@ -83,14 +85,17 @@ def difference(training: Training) -> float:
         sharded.step()
         plain.step()
     training.zero_grad()
-    largest = 0.0
-    for copy, parameter in zip(copies, training.parameters, strict=True):
-        apart = (parameter.detach() - copy).abs_()
-        largest = max(largest, float((apart / copy.abs()).nan_to_num_(nan=0.0).max()))  # 0 / 0: both are 0
+    largest = max(map(_apart, training.parameters, copies), key=lambda apart: (math.isnan(apart), apart))
     if not largest <= TOLERANCE:
         text = f"a parameter is off by {largest:.2g} after {CHECKED_STEPS} steps, allowed {TOLERANCE:g}"
         raise ArithmeticError(text)
     return largest
+
+
+def _apart(parameter: Tensor, other: Tensor) -> float:
+    """Largest relative difference of an element; no number where one of the two is none."""
+    apart = (parameter.detach() - other).abs_()
+    return float((apart / other.abs()).masked_fill_(apart == 0, 0).max())  # equal elements may be 0
 
 
 def _time_steps(training: Training, factors: Mapping[str, Any]) -> dict[str, Timing]:
