@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +17,7 @@ from ranks import RanksError, run_ranks
 from workspace import ROOT
 
 from perfscribe import config, plan
+from perfscribe import tables as t
 from perfscribe.cells import Cell, Measurement
 from perfscribe.data import tokens
 from perfscribe.experiments.ddp import measure, overhead, present, published, rows, tracing, variants
@@ -177,6 +180,15 @@ def _checked(rank: int, fault: str) -> dict[str, float]:
             self.ours.module.norm.weight.grad.copy_(gradient)
 
         Wrapped.finish = finish  # type: ignore[method-assign]
+    if fault == "a gradient of the last step is no number":
+        calls = itertools.count(1)
+
+        def broken(self: Any) -> None:
+            self.ours.finish_gradient_synchronization()
+            if next(calls) == variants.CHECKED_STEPS:
+                self.ours.module.norm.weight.grad.fill_(math.nan)
+
+        Wrapped.finish = broken  # type: ignore[method-assign]
     ids = torch.randint(10_000, (4, 9), generator=torch.Generator().manual_seed(0))
     factors = {"device": "cpu", "dtype": "fp32"}
     return check.errors([Variant("naive"), Variant("flat")], factors, ids, _fake_rank(rank, 2))
@@ -187,7 +199,10 @@ def test_the_check_passes_what_averages() -> None:
         assert set(errors) == {"naive", "flat"} and max(errors.values()) < 1e-4
 
 
-@pytest.mark.parametrize("fault", ["nothing is averaged", "one tensor is not averaged"])
+FAULTS = ("nothing is averaged", "one tensor is not averaged", "a gradient of the last step is no number")
+
+
+@pytest.mark.parametrize("fault", FAULTS)
 def test_the_check_refuses_what_does_not_average(fault: str) -> None:
     with pytest.raises(RanksError, match="naive: parameters after 3 steps differ from a single process's"):
         run_ranks(_checked, 2, fault)
@@ -342,6 +357,18 @@ def test_exposed_is_turn_by_turn_so_that_drift_cancels(tables: dict[str, Table])
     assert found["exposed_interval"] == "5.00 to 5.00 (96.9 %)" and found["turns"] == 6
     assert found["spent_how"] == rows.EXPOSED and found["spent_percent"] == pytest.approx(100 * 5 / 506.5, rel=1e-3)
     assert found["exposed_percent_of_naive"] == pytest.approx(12.5)
+
+
+def test_communication_that_is_timed_has_a_spread_of_its_own() -> None:
+    record = fixture()
+    record.samples["naive_communication_ms"] = [[38.0, 39.0, 40.0, 41.0, 42.0, 40.0]]
+    tables = made([record])
+    naive, other = (row(tables, "benchmark", name) for name in ("naive", "torch_ddp"))
+    assert naive["spent_ms_spread"] == t.summary(record, "naive_communication_ms").iqr > 0
+    assert naive["exposed_ms_spread"] == pytest.approx(0)
+    assert other["spent_ms_spread"] == other["exposed_ms_spread"]
+    once = row(made([fixture(1)]), "benchmark", "naive")
+    assert (once["spent_ms_spread"], once["exposed_ms_spread"]) == (t.ONE_SAMPLE, rows.TOO_FEW_TURNS)
 
 
 def test_exposed_may_be_negative() -> None:

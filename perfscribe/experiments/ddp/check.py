@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -67,7 +68,7 @@ def _error(
     wrapped.release()
     triples = zip(begin.parameters(), alone.parameters(), model.parameters(), strict=True)
     ratios = [_norm(got - expected) / _norm(expected - before) for before, expected, got in triples]
-    return max(ratios)
+    return max(ratios, key=lambda ratio: (math.isnan(ratio), ratio))
 
 
 def _norm(difference: Tensor) -> float:

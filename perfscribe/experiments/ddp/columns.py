@@ -55,7 +55,7 @@ def benchmark() -> list[t.Column]:
         *EVERY,
         t.median("step_ms", "Step (ms)"),
         t.iqr("step_ms", "IQR (ms)"),
-        _spread("spent_ms", "Communicating (ms)", "exposed_spread"),
+        _spread("spent_ms", "Communicating (ms)", "spent_spread"),
         t.value("spent_how", "Communication is", exact=True),
         t.value("spent_percent", "Share of the step (%)"),
         _spread("exposed_ms", "Exposed (ms)", "exposed_spread"),
@@ -169,7 +169,7 @@ def beside() -> list[t.Column]:
     """Our step and communication beside published ones."""
     ours = {
         "step_ms": t.median("step_ms", "Step (ms)"),
-        "communication_ms": _spread("spent_ms", "Communicating (ms)", "exposed_spread"),
+        "communication_ms": _spread("spent_ms", "Communicating (ms)", "spent_spread"),
     }
     return [*EVERY, *(column for metric, own in ours.items() for column in (own, *published.columns(metric)))]
 

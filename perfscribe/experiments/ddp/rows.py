@@ -7,6 +7,7 @@ from dataclasses import replace
 from statistics import median
 from typing import Any
 
+from perfscribe import tables as t
 from perfscribe.experiments.ddp import variants as v
 from perfscribe.in_turns import split
 from perfscribe.records import Record
@@ -76,7 +77,8 @@ def _communication(row: Record) -> dict[str, Any]:
     timed = row.factors["implementation"] in v.AFTER_BACKWARD
     spent = _middle(row, "communication_ms") if timed else found["exposed_ms"]
     step = _middle(row, "marked_step_ms" if timed else "step_ms")  # of the same steps, so that it is a share
-    return found | {"spent_ms": spent, "spent_how": TIMED if timed else EXPOSED, "spent_percent": 100 * spent / step}
+    found |= {"spent_ms": spent, "spent_how": TIMED if timed else EXPOSED, "spent_percent": 100 * spent / step}
+    return found | {"spent_spread": _iqr(row, "communication_ms") if timed else found["exposed_spread"]}
 
 
 def _interval(differences: Sequence[float]) -> tuple[float, float] | None:
@@ -89,6 +91,11 @@ def _interval(differences: Sequence[float]) -> tuple[float, float] | None:
 def _coverage(differences: Sequence[float]) -> str:
     found = median_interval([one - min(differences) for one in differences])
     return "" if found is None else f"{100 * found[2]:.1f} %"
+
+
+def _iqr(row: Record, sample: str) -> float | str:
+    found = t.summary(row, sample)
+    return t.ONE_SAMPLE if found.n == 1 else found.iqr
 
 
 def _middle(row: Record, sample: str) -> float:
