@@ -23,8 +23,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from perfscribe.models.shapes import SIZES
 from perfscribe.models.transformer import Model, next_token_loss
-from perfscribe.parallel.collectives import Exchange, Message
+from perfscribe.parallel.collectives import Message
 from perfscribe.parallel.ddp import BucketedDDP, NaiveDDP, OverlappedDDP
+from perfscribe.parallel.exchange import Exchange
 from perfscribe.parallel.rank import Rank
 from perfscribe.parallel.replicas import DataParallel
 from perfscribe.parallel.sharded_optimizer import ShardedOptimizer

@@ -27,6 +27,7 @@ from perfscribe.parallel import collectives, transport, watching
 from perfscribe.parallel.collectives import OPERATIONS, Message
 from perfscribe.parallel.failures import RankError, RankOutOfMemory, RankTimeout
 from perfscribe.parallel.launch import Launched, launch
+from perfscribe.parallel.nccl_log import parse_nccl_log
 
 GPUS = torch.cuda.device_count()  # by NVML: no context
 MOST = min(GPUS, 4)
@@ -356,7 +357,7 @@ def test_collectives_and_what_the_log_says_of_the_transport(name):
     arguments = {"messages": [asdict(message) for message in MESSAGES]}
     world_size = MOST if name == "default" else 2
     launched = run(exchanges, arguments, world_size, transport=name, nccl_log=True)
-    log = transport.parse_nccl_log(line for lines in launched.output.values() for line in lines)
+    log = parse_nccl_log(line for lines in launched.output.values() for line in lines)
     assert re.fullmatch(r"2\.\d+\.\d+", log.version or "") and log.version == transport.nccl_version()
     if name != "default" or launched.results[0]["nvlink"]:
         assert log.connections == (WAYS[name],)

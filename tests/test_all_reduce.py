@@ -18,7 +18,7 @@ from perfscribe.experiments.all_reduce import claims, columns, crews, fits, meas
 from perfscribe.findings import Finding
 from perfscribe.parallel import collectives
 from perfscribe.parallel.failures import RankError
-from perfscribe.parallel.transport import parse_nccl_log
+from perfscribe.parallel.nccl_log import parse_nccl_log
 from perfscribe.records import Record
 from perfscribe.tables import Table
 

@@ -10,7 +10,9 @@ import pytest
 from perfscribe.cells import Unsupported
 from perfscribe.parallel import collectives, transport
 from perfscribe.parallel.collectives import CUDA_EVENTS, HOST_CLOCK, OPERATIONS, Message, combine, time_collectives
+from perfscribe.parallel.exchange import EXACT_UP_TO, Exchange
 from perfscribe.parallel.failures import RankError
+from perfscribe.parallel.nccl_log import parse_nccl_log
 
 SIZES = ((4096, "fp32"), (3_000_001, "fp32"), (5_000_000, "fp32"), (1000, "bf16"), (1000, "fp16"))
 
@@ -39,13 +41,11 @@ def rank(number: int, world_size: int, seed: int = 0):
     return SimpleNamespace(place=place, device=torch.device("cpu"), backend="gloo", seed=seed)
 
 
-def exchanged(operation: str, size_bytes: int, dtype: str, world_size: int) -> list[collectives.Exchange]:
+def exchanged(operation: str, size_bytes: int, dtype: str, world_size: int) -> list[Exchange]:
     """All ranks' buffers after the collective, done here without a process group."""
     import torch
 
-    every = [
-        collectives.Exchange(Message(operation, size_bytes, dtype), rank(r, world_size)) for r in range(world_size)
-    ]
+    every = [Exchange(Message(operation, size_bytes, dtype), rank(r, world_size)) for r in range(world_size)]
     for one in every:
         one.fill()
     sources = [one.source.clone() for one in every]
@@ -103,16 +103,16 @@ def test_a_wrong_result_names_the_collective_and_the_rank():
 
 
 def sums_badly(arguments, rank):
-    exchange = collectives.Exchange(Message("all_reduce", 1000), rank)
+    exchange = Exchange(Message("all_reduce", 1000), rank)
     right = exchange.call
     exchange.call = lambda: (right(), exchange.target.add_(rank.place.rank))
     return exchange.check()
 
 
 def test_sums_are_exact_in_each_dtype_for_any_number_of_ranks():
-    for dtype in collectives.EXACT_UP_TO:
+    for dtype in EXACT_UP_TO:
         for world_size in (2, 16, 64, 256):
-            one = collectives.Exchange(Message("all_reduce", 8192, dtype), rank(0, world_size))
+            one = Exchange(Message("all_reduce", 8192, dtype), rank(0, world_size))
             total = sum(block.double() for block in one._blocks)
             assert (sum(one._blocks[1:], start=one._blocks[0]).double() == total).all()
             assert one._blocks[0].any() and not one._blocks[0].equal(one._blocks[1])
@@ -209,7 +209,7 @@ host:10:10 [0] NCCL INFO ReduceScatter [Symmetric]: 64 Bytes -> Kernel ReduceSca
 
 
 def test_what_nccl_says_of_itself():
-    log = transport.parse_nccl_log(NCCL_LOG.splitlines())
+    log = parse_nccl_log(NCCL_LOG.splitlines())
     assert (log.version, log.connections) == ("2.28.9", ("P2P",))
     small, large = log.choice("all_reduce", 2**20, 2), log.choice("all_reduce", 2**30, 2)
     assert (small.algorithm, small.protocol, small.channels) == ("RING", "LL", 24)
@@ -230,7 +230,7 @@ def test_what_nccl_says_of_itself():
     ],
 )
 def test_connections_in_short(said, way):
-    assert transport.parse_nccl_log([f"host:1:1 [0] NCCL INFO {said}"]).connections == (way,)
+    assert parse_nccl_log([f"host:1:1 [0] NCCL INFO {said}"]).connections == (way,)
 
 
 class LinkedNvml(fake_nvml.FakeNvml):

@@ -30,7 +30,7 @@ from torch.utils.checkpoint import checkpoint
 from perfscribe.counters.parameters import transformer_parameters
 from perfscribe.models.shapes import SIZES, Shape
 from perfscribe.models.transformer import Model, next_token_loss
-from perfscribe.parallel import averaging, bucket_model, launching, overlapping, replicas
+from perfscribe.parallel import averaging, bucket_model, launching, replicas, sending
 from perfscribe.parallel.averaging import Averager
 from perfscribe.parallel.ddp import AveragingAfterBackward, BucketedDDP, FlatDDP, NaiveDDP, OverlappedDDP
 from perfscribe.parallel.overlapping import OverlappingDataParallel
@@ -785,7 +785,7 @@ def test_a_collective_runs_beside_the_computation_and_is_waited_for(monkeypatch:
     monkeypatch.setattr(torch.cuda, "Stream", lambda device, priority: cuda.stream_named(f"side {priority}"))
     monkeypatch.setattr(torch.cuda, "Event", cuda.event)
     monkeypatch.setattr(torch.cuda, "stream", cuda.stream)
-    monkeypatch.setattr(overlapping, "contiguous", cuda.contiguous)
+    monkeypatch.setattr(sending, "contiguous", cuda.contiguous)
     monkeypatch.setattr(torch.cuda, "set_stream", lambda stream: setattr(cuda, "now", stream.name))
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: cuda.stream_named("main"))
 
@@ -808,9 +808,9 @@ def test_a_collective_runs_beside_the_computation_and_is_waited_for(monkeypatch:
             parameters[0].grad = None
         if kind == "transposed":
             parameters[0].grad = torch.ones(1, 2).expand(2, 2)
-        sending = overlapping.Sending(Noting(), cuda.contribution, parameters, [0, 1], flatten)
-        sending.stream, sending.side = cuda.stream_named("computation"), side
-        sending.start()
+        group = sending.Sending(Noting(), cuda.contribution, parameters, [0, 1], flatten)
+        group.stream, group.side = cuda.stream_named("computation"), side
+        group.start()
         side.join()
         copies = [("computation", "copies")] if flatten or kind else []
         sends = [("side -1", "waits for", "computation"), ("side -1", "sends"), ("main", "waits for", "side -1")]

@@ -59,7 +59,7 @@ class Crew:
     only timeout_s ends it, and what the ranks' stacks say then tells who hangs. start: fork, or spawn for fresh
     interpreters, as profilers want them. launcher: the command that starts the ranks in place of this process, such as
     torchrun(4); the ranks' module is put behind it. nccl_log: let NCCL report its choices (see
-    transport.parse_nccl_log); slows collectives.
+    nccl_log.parse_nccl_log); slows collectives.
 
     ValueError: arguments that cannot be. Unsupported: fewer GPUs than ranks, a backend that torch lacks, or a rank
     raised it. Else the first failure counts and names its rank: RankOutOfMemory (a MemoryError), RankTimeout (a

@@ -1,17 +1,14 @@
-"""How the ranks of a launch reach each other: the switches that force a transport, and what NCCL says it took.
+"""How the ranks of a launch reach each other: the switches that force a transport, and the links between GPUs.
 
-NCCL is told of a transport by switching the faster ones off. gloo has TCP alone. What NCCL really did stands in its
-log (NCCL_DEBUG=INFO) and nowhere else: the names of its kernels hold an entry point, so that ..._RING_LL is seen for
-every protocol. The log costs time with each call and is read from a launch of its own.
+NCCL is told of a transport by switching the faster ones off. gloo has TCP alone. What NCCL really did: nccl_log.py.
 """
 
 from __future__ import annotations
 
 import importlib
-import re
 import sys
-from collections.abc import Iterable, MutableMapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import MutableMapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from perfscribe.cells import Unsupported
@@ -64,88 +61,6 @@ def set_switches(environment: MutableMapping[str, str], backend: str, transport:
     if log:
         environment.update(_LOG)
         environment.pop("NCCL_DEBUG_FILE", None)
-
-
-# --- NCCL's log -------------------------------------------------------------------------------------------------
-
-_VERSION = re.compile(r"NCCL version (\d+\.\d+\.\d+)")
-_CHANNEL = re.compile(r"Channel \d+(?:/\d+)? : .* via (\S+)")
-_TUNING = re.compile(r"NCCL INFO (\w+): (\d+) Bytes -> Algo (\w+) proto (\w+) channel\{Lo\.\.Hi\}=\{(\d+)\.\.(\d+)\}")
-_SYMMETRIC = re.compile(r"NCCL INFO (\w+) \[Symmetric\]: (\d+) Bytes -> Kernel (\w+) nchannels (\d+)")
-_NCCL_NAMES = {
-    "all_reduce": "AllReduce",
-    "all_gather": "AllGather",
-    "reduce_scatter": "ReduceScatter",
-    "broadcast": "Broadcast",
-}
-
-
-@dataclass(frozen=True)
-class Choice:
-    """What NCCL took for one call: algorithm (RING, TREE, NVLS, ...), protocol (LL, LL128, SIMPLE), channels."""
-
-    operation: str
-    message_bytes: int
-    algorithm: str
-    protocol: str
-    channel_numbers: frozenset[int]
-
-    @property
-    def channels(self) -> int:
-        """How many channels."""
-        return len(self.channel_numbers)
-
-
-@dataclass(frozen=True)
-class NcclLog:
-    """What NCCL's log says. connections: the ways that channels were joined, as P2P, SHM or NET/Socket."""
-
-    version: str | None
-    connections: tuple[str, ...]
-    choices: tuple[Choice, ...] = field(default=())
-
-    def choice(self, operation: str, message_bytes: int, world_size: int) -> Choice | None:
-        """What was taken for a collective of this size; None where the log has no line for it (all-to-all has none).
-
-        message_bytes: of the whole array, as in nccl-tests; NCCL prints one rank's part of gathers and scatters. A call
-        that NCCL cut into ranges of channels is put together; ways that differ are joined by "+".
-        """
-        part = message_bytes // world_size if operation in ("all_gather", "reduce_scatter") else message_bytes
-        name = _NCCL_NAMES.get(operation)
-        found = [one for one in self.choices if (one.operation, one.message_bytes) == (name, part)]
-        if not found:
-            return None
-        algorithms = "+".join(dict.fromkeys(one.algorithm for one in found))
-        protocols = "+".join(dict.fromkeys(one.protocol for one in found))
-        channels = frozenset[int]().union(*(one.channel_numbers for one in found))
-        return Choice(operation, message_bytes, algorithms, protocols, channels)
-
-
-def parse_nccl_log(lines: Iterable[str]) -> NcclLog:
-    """Version, connections and choices from lines of NCCL_DEBUG=INFO, NCCL_DEBUG_SUBSYS=INIT,TUNING.
-
-    The forms are those of NCCL 2.26 to 2.30. Lines of other programs in between are passed over.
-    """
-    version, connections, choices = None, [], []
-    for line in lines:
-        if found := _VERSION.search(line):
-            version = found[1]
-        elif found := _CHANNEL.search(line):
-            connections.append(_way(found[1]))
-        elif found := _TUNING.search(line):
-            name, size, algorithm, protocol, low, high = found.groups()
-            channels = frozenset(range(int(low), int(high) + 1))
-            choices.append(Choice(name, int(size), algorithm.upper(), protocol.upper(), channels))
-        elif found := _SYMMETRIC.search(line):
-            channels = frozenset(range(int(found[4])))
-            choices.append(Choice(found[1], int(found[2]), f"symmetric {found[3]}", "none", channels))
-    return NcclLog(version, tuple(dict.fromkeys(connections)), tuple(choices))
-
-
-def _way(said: str) -> str:
-    """P2P/CUMEM/read is P2P, SHM/direct/direct is SHM, NET/Socket/0 is NET/Socket."""
-    parts = said.split("/")
-    return "/".join(parts[:2]) if parts[0] == "NET" else parts[0]
 
 
 # --- the machine's links ----------------------------------------------------------------------------------------

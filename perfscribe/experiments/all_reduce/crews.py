@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from perfscribe.parallel.collectives import Message, run_once
 from perfscribe.parallel.launch import Crew
-from perfscribe.parallel.transport import NcclLog, parse_nccl_log, visible_links
+from perfscribe.parallel.nccl_log import NcclLog, parse_nccl_log
+from perfscribe.parallel.transport import visible_links
 
 if TYPE_CHECKING:
     from perfscribe.parallel.rank import Rank

@@ -12,7 +12,7 @@ from perfscribe.cells import Cell, Measurement, grid
 from perfscribe.counters.traffic import MB_MEANINGS, bus_factor, size_bytes
 
 if TYPE_CHECKING:
-    from perfscribe.parallel.transport import NcclLog
+    from perfscribe.parallel.nccl_log import NcclLog
 
 DEVICES = {"gloo": "cpu", "nccl": "cuda"}
 FIXED = ("megabyte", "warmup_steps", "samples", "limit_s")
