@@ -17,7 +17,7 @@ from typing import Any
 import unmeasured
 
 from perfscribe import child, config, files, plan
-from perfscribe.cells import Cell
+from perfscribe.cells import Cell, Unsupported
 from perfscribe.data.generate import generate
 from perfscribe.plan_cells import measure_module
 from perfscribe.records import Record
@@ -58,7 +58,10 @@ def _make_data(module: Any, experiment: str, wanted: Iterable[str], folder: Path
 
 
 def _measured(module: Any, cell: Cell, record: Record, folder: Path) -> Record:
-    measurement = module.run(replace(cell, data_folder=str(folder)))
+    try:
+        measurement = module.run(replace(cell, data_folder=str(folder)))
+    except Unsupported as reason:
+        return replace(record, status="unsupported", reason=str(reason))
     child.check(measurement)
     found = json.loads(json.dumps(child.as_answer(measurement)))
     return replace(
