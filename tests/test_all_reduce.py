@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+import rank_programs
 from workspace import ROOT
 
 from perfscribe import config, plan, references
@@ -185,6 +186,11 @@ def test_a_failure_costs_its_cell_alone(crew: dict[Any, Any], monkeypatch: pytes
         measure.run(small(4 / 2**20))
     assert not next(iter(crew.values())).is_open
     assert measure.run(small()).samples["time_ms"]
+
+
+def test_ranks_that_stay_wait_for_each_other_as_long_as_any_cell_may_take(crew: dict[Any, Any]) -> None:
+    limits = crews.ask(rank_programs.collective_limit, crews.Way("gloo", "default", 2), {}, measure.STARTING_S)
+    assert min(limits) > measure.LONGEST_S
 
 
 def test_the_log_comes_from_ranks_of_its_own(crew: dict[Any, Any]) -> None:

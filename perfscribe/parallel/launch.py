@@ -56,10 +56,10 @@ class Crew:
     what measures it then imports it, so that an edit of it measures again.
     device: cuda (the default of nccl) or cpu (of gloo). transport: see transport.py. timeout_s: for each ask(), of
     which the first takes in starting. collective_timeout_s: after which a collective gives up by itself; by default
-    only timeout_s ends it, and what the ranks' stacks say then tells who hangs. start: fork, or spawn for fresh
-    interpreters, as profilers want them. launcher: the command that starts the ranks in place of this process, such as
-    torchrun(4); the ranks' module is put behind it. nccl_log: let NCCL report its choices (see
-    nccl_log.parse_nccl_log); slows collectives.
+    later than timeout_s, so that only that ends it, and what the ranks' stacks say then tells who hangs; to be given
+    where an ask() may last longer than the first. start: fork, or spawn for fresh interpreters, as profilers want
+    them. launcher: the command that starts the ranks in place of this process, such as torchrun(4); the ranks' module
+    is put behind it. nccl_log: let NCCL report its choices (see nccl_log.parse_nccl_log); slows collectives.
 
     ValueError: arguments that cannot be. Unsupported: fewer GPUs than ranks, a backend that torch lacks, or a rank
     raised it. Else the first failure counts and names its rank: RankOutOfMemory (a MemoryError), RankTimeout (a

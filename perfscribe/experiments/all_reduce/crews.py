@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from perfscribe.parallel.rank import Rank
 
 NO_LINKS = "not told"
+COLLECTIVE_TIMEOUT_S = 600.0  # above any cell's own: ranks start with the time of their first cell, and stay for all
 _CREWS: dict[tuple[Way, str], Crew] = {}
 
 
@@ -45,8 +46,14 @@ def _crew(program: Callable[..., Any], way: Way, timeout_s: float, nccl_log: boo
     key = (way, program.__qualname__)
     crew = _CREWS.get(key)
     if crew is None or not crew.is_open:
-        seed = random.getrandbits(31)  # of the cell's own seed
-        crew = _CREWS[key] = Crew(program, **asdict(way), timeout_s=timeout_s, nccl_log=nccl_log, seed=seed)
+        crew = _CREWS[key] = Crew(
+            program,
+            **asdict(way),
+            timeout_s=timeout_s,
+            collective_timeout_s=COLLECTIVE_TIMEOUT_S,
+            nccl_log=nccl_log,
+            seed=random.getrandbits(31),  # of the cell's own seed
+        )
     return crew
 
 
