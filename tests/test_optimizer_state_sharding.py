@@ -152,6 +152,10 @@ def test_memory_is_as_predicted(measured: list[Record]) -> None:
                 assert kinds[kind] == pytest.approx(expected[kind], abs=2e-3 * found), (*where, kind)
 
 
+def test_chunks_are_predicted_as_long_as_they_are_sent() -> None:
+    assert sharding.GLOO_CHUNK_BYTES == broadcasting.CHUNK_BYTES
+
+
 def test_state_is_divided(measured: list[Record]) -> None:
     elements = transformer_parameters(SIZES["nano"])
     tensors = len(transformer_tensors(SIZES["nano"]))
