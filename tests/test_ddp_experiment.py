@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import math
+import weakref
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -226,6 +228,28 @@ def test_gradients_must_be_equal_to_the_last_bit() -> None:
     run_ranks(_gradients, 2, False)
     with pytest.raises(RanksError, match="flat: 1 of 2 gradients differ between ranks"):
         run_ranks(_gradients, 2, True)
+
+
+def _left_behind(rank: int) -> list[bool]:
+    """Whether PyTorch's wrapper is still there once it was released, with and without steps taken."""
+    import torch
+
+    from perfscribe.experiments.ddp.wrapped import Wrapped
+
+    gc.disable()
+    left = []
+    for steps in range(2):
+        wrapped = Wrapped(Variant("torch_ddp"), torch.nn.Linear(3, 2))
+        for _ in range(steps):
+            wrapped.call(torch.ones(1, 3)).sum().backward()
+        there = weakref.ref(wrapped.call)
+        wrapped.release()
+        left.append(there() is not None)
+    return left
+
+
+def test_nothing_of_pytorchs_wrapper_is_left_in_another_ones_turn() -> None:
+    assert run_ranks(_left_behind, 2) == [[False, False]] * 2
 
 
 def test_the_slowest_rank_counts() -> None:
