@@ -49,6 +49,7 @@ class Record:
 
     samples, warmup: for each name one list of raw samples a round.
     reason: why the status is not ok; for oom, sizes asked and free stand in error.
+    gpu: what the driver calls the GPU of the machine that measured; empty where that is not known, or none, or several.
     """
 
     experiment: str
@@ -67,6 +68,7 @@ class Record:
     provenance: dict[str, Any] = field(default_factory=dict)
     error: dict[str, Any] = field(default_factory=dict)
     spent: dict[str, float] = field(default_factory=dict)
+    gpu: str = ""
 
     @property
     def ok(self) -> bool:
@@ -123,9 +125,18 @@ def load(paths: Iterable[Path]) -> list[Record]:
     return merge_rounds(sorted(rows, key=lambda row: row.get("order", 0)))
 
 
-def load_by_experiment(paths: Iterable[Path]) -> dict[str, list[Record]]:
-    """Cells by experiment; a records file lies in a folder of its experiment's name."""
+def load_by_experiment(paths: Iterable[Path], environments: Path | None = None) -> dict[str, list[Record]]:
+    """Cells by experiment; a records file lies in a folder of its experiment's name.
+
+    environments: the folder with what is known of the machines, which names their GPUs.
+    """
     grouped: dict[str, list[Path]] = {}
     for path in paths:
         grouped.setdefault(path.parent.name, []).append(path)
-    return {name: load(sorted(group)) for name, group in grouped.items()}
+    found = {name: load(sorted(group)) for name, group in grouped.items()}
+    if environments is not None:
+        known = {path.stem: str(files.read_json(path).get("gpu_model") or "") for path in environments.glob("*.json")}
+        for record in (record for cells in found.values() for record in cells):
+            models = {known.get(one, "") for one in record.environments}
+            record.gpu = models.pop() if len(models) == 1 else ""
+    return found

@@ -200,6 +200,23 @@ def test_experiments_are_told_by_their_folders(tmp_path: Path) -> None:
     assert {name: len(cells) for name, cells in loaded.items()} == {"empty": 0, "one": 1, "two": 1}
 
 
+def test_the_gpu_of_a_cell_is_that_of_its_environment(tmp_path: Path) -> None:
+    known = tmp_path / "environments"
+    for name, model in (("a1", "NVIDIA H200"), ("b2", "NVIDIA H200"), ("c3", "NVIDIA A100"), ("d4", None)):
+        files.write_json(known / f"{name}.json", {"gpu_model": model})
+    measured_in = [["a1"], ["b2", "a1"], ["c3", "a1"], ["d4"], ["e5"], []]
+    rows = [
+        row(n, number=number, environment=one)
+        for n, environments in enumerate(measured_in)
+        for number, one in enumerate(environments or [""], 1)
+    ]
+    files.write_json_lines(tmp_path / "probe" / "0.jsonl", rows)
+    paths = [tmp_path / "probe" / "0.jsonl"]
+    cells = {cell.factors["n"]: cell.gpu for cell in records.load_by_experiment(paths, known)["probe"]}
+    assert cells == {0: "NVIDIA H200", 1: "NVIDIA H200", 2: "", 3: "", 4: "", 5: ""}
+    assert {cell.gpu for cell in records.load_by_experiment(paths)["probe"]} == {""}
+
+
 def test_a_broken_file_is_named(tmp_path: Path) -> None:
     path = tmp_path / "probe" / "0.jsonl"
     path.parent.mkdir()

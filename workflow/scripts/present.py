@@ -33,7 +33,7 @@ def main() -> None:
     tables_folder, figures_folder = site_folder / "tables", ROOT / "report" / plan["site"] / "figures"
     experiment = plan["experiment"]
     module = importlib.import_module(present_module(experiment))
-    measured = records.load_by_experiment(args.records)
+    measured = records.load_by_experiment(args.records, site_folder / "environments")
 
     made = {table.id: table for table in module.tables(measured)}
     check_ids("tables", experiment, plan["tables"], list(made))

@@ -80,7 +80,7 @@ def products() -> list[Column]:
     """The measured products beside the data sheet."""
 
     def printed(record: Record) -> Any:
-        known = peak_flops(str(record.values.get("gpu_name", "")), str(record.factors["dtype"]))
+        known = peak_flops(record.gpu, str(record.factors["dtype"]))
         return "not known" if known is None else known.flop_per_s / TERA
 
     def share(record: Record) -> Any:
