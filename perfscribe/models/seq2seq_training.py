@@ -1,0 +1,183 @@
+"""The Polaris homework's training on one device, over dtypes and sizes: its model, its samples, its loop.
+
+Samples are uniform random numbers in the host's memory, as the homework's are: what a file format costs is measured by
+the I/O formats, and a data set on the device would count in the peak of memory that is asked for.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, RandomSampler, TensorDataset
+
+from perfscribe import precision
+from perfscribe.memory import PeakMemory
+from perfscribe.models.seq2seq import make_seq2seq
+from perfscribe.models.shapes import Seq2SeqShape
+from perfscribe.timing import synchronise
+
+LEARNING_RATE = 1e-3  # the homework's 1e-3 times the world size, which is 1 here
+CHECKED_SAMPLES = 2
+# Largest relative error of the loss that still counts as correct. bf16 output rounds the loss itself to 2**-9.
+TOLERANCE = {"fp32": 1e-5, "tf32": 1e-3, "bf16": 1e-2, "fp16": 2e-3}
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is trained, and on what.
+
+    features: of a position of the samples; the model takes those of d_model features only.
+    dtype: fp32, tf32, bf16 or fp16, of the matrix products.
+    weights: fp32 or bf16, of parameters, gradients and optimizer state; bf16 makes the whole model bf16. With fp32
+        weights, dtypes bf16 and fp16 are autocast, and fp16 scales the loss.
+    batches: per_sample, as the homework's loader collates them one by one; per_batch, drawn from the host's memory at
+        once; on_device, drawn from samples that lie on the device.
+    """
+
+    device: str
+    d_model: int
+    layers: int
+    d_ff: int
+    features: int
+    source_length: int
+    target_length: int
+    samples: int
+    batch: int
+    dtype: str = "fp32"
+    weights: str = "fp32"
+    batches: str = "per_batch"
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """Host-clock seconds of one epoch, from and to a synchronised device, and the mean of its steps' losses.
+
+    queued_s: those until the last step was queued, which is where a clock read without synchronising stops.
+    """
+
+    time_s: float
+    queued_s: float
+    loss: float
+
+
+class Training:
+    """nn.Transformer, Adam, and cross-entropy against float targets.
+
+    The loss takes the positions of the target for classes, as in the homework: a load, not a task.
+    """
+
+    def __init__(self, job: Job) -> None:
+        """Raises torch's out-of-memory errors."""
+        precision.set_matmul_precision(job.dtype)
+        torch.manual_seed(job.seed)
+        self.job = job
+        self.autocasts = job.weights == "fp32"
+        shape = Seq2SeqShape(d_model=job.d_model, encoder_layers=job.layers, decoder_layers=job.layers, d_ff=job.d_ff)
+        self.model = make_seq2seq(shape, device=job.device, dtype=precision.tensor_dtype(job.weights))
+        self.model.train()
+        self.criterion = torch.nn.CrossEntropyLoss()
+        self.samples = self._make_samples()
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=LEARNING_RATE)
+        self.scaler = torch.amp.GradScaler(job.device, enabled=job.dtype == "fp16")
+        self.order = torch.Generator().manual_seed(job.seed)
+
+    def _make_samples(self) -> tuple[Tensor, Tensor]:
+        """Source (samples, source_length, features) and target (samples, target_length, features), fp32."""
+        job = self.job
+        generator = torch.Generator().manual_seed(job.seed)
+        where = job.device if job.batches == "on_device" else "cpu"
+        lengths = (job.source_length, job.target_length)
+        source, target = (torch.rand(job.samples, n, job.features, generator=generator).to(where) for n in lengths)
+        return source, target
+
+    def parameters(self) -> int:
+        """Number of the model's parameters."""
+        return sum(parameter.numel() for parameter in self.model.parameters())
+
+    def check(self) -> dict[str, float]:
+        """Relative error of a few samples' loss against float64, without dropout; ValueError beyond the tolerance.
+
+        The message of the model where it refuses the samples' number of features.
+        """
+        source, target = (self._to_device(part[:CHECKED_SAMPLES]) for part in self.samples)
+        # Gradients stay enabled: without them nn.Transformer takes a fused path of its own that no training runs.
+        self.model.eval()
+        got = float(self._loss(source, target).detach())
+        reference = copy.deepcopy(self.model).double()
+        expected = float(self.criterion(reference(source.double(), target.double()), target.double()).detach())
+        self.model.train()
+        error = abs(got - expected) / expected
+        if not error <= TOLERANCE[self.job.dtype]:
+            raise ValueError(
+                f"loss {got:g} against {expected:g} in float64, allowed error {TOLERANCE[self.job.dtype]:g}"
+            )
+        return {"loss_relative_error": error}
+
+    def epoch(self) -> Epoch:
+        """Train on every sample once, in a new random order."""
+        losses = []
+        synchronise(self.job.device)
+        start = perf_counter()
+        for source, target in self._batches():
+            losses.append(self.step(self._to_device(source), self._to_device(target)))
+        queued = perf_counter()
+        synchronise(self.job.device)
+        end = perf_counter()
+        return Epoch(end - start, queued - start, float(torch.stack(losses).double().mean()))
+
+    def step(self, source: Tensor, target: Tensor) -> Tensor:
+        """One training step; its loss, a scalar on the device."""
+        self.optimizer.zero_grad()
+        loss = self._loss(source, target)
+        self.scaler.scale(loss).backward()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        return loss.detach()
+
+    def peak(self) -> dict[str, Any]:
+        """Memory of one more step on a whole batch, batch on the device included; see PeakMemory.values."""
+        source, target = (part[: self.job.batch] for part in self.samples)
+        self.optimizer.zero_grad()
+        with PeakMemory(self.job.device) as memory:
+            self.step(self._to_device(source), self._to_device(target))
+        return memory.values()
+
+    def skipped_steps(self) -> int:
+        """Steps that the loss scaler skipped as gradients overflowed, each halving the scale; 0 without a scaler.
+
+        Right as long as the scale has not grown, for which it takes 2,000 steps in a row.
+        """
+        if not self.scaler.is_enabled():
+            return 0
+        initial = torch.amp.GradScaler(self.job.device).get_scale()
+        return max(0, round(math.log2(initial / self.scaler.get_scale())))
+
+    def _loss(self, source: Tensor, target: Tensor) -> Tensor:
+        """Loss of source (B, source_length, features) and target (B, target_length, features); a scalar."""
+        if not self.autocasts:
+            loss: Tensor = self.criterion(self.model(source, target), target)
+            return loss
+        with precision.autocast(self.job.device, self.job.dtype):
+            loss = self.criterion(self.model(source, target), target)
+        return loss
+
+    def _batches(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Pairs of source and target batches in random order, the last one smaller where the samples ask for it."""
+        job, pairs = self.job, TensorDataset(*self.samples)
+        if job.batches == "per_sample":
+            yield from DataLoader(pairs, sampler=RandomSampler(pairs, generator=self.order), batch_size=job.batch)
+            return
+        for indices in torch.randperm(job.samples, generator=self.order).split(job.batch):
+            found = indices.to(self.samples[0].device)
+            yield self.samples[0][found], self.samples[1][found]
+
+    def _to_device(self, part: Tensor) -> Tensor:
+        return part.to(self.job.device, precision.tensor_dtype(self.job.weights))
