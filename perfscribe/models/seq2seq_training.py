@@ -53,7 +53,6 @@ class Job:
     dtype: str = "fp32"
     weights: str = "fp32"
     batches: str = "per_batch"
-    seed: int = 0
 
 
 @dataclass(frozen=True)
@@ -75,9 +74,8 @@ class Training:
     """
 
     def __init__(self, job: Job) -> None:
-        """Raises torch's out-of-memory errors."""
+        """Weights, samples and their order follow torch's seed. Raises torch's out-of-memory errors."""
         precision.set_matmul_precision(job.dtype)
-        torch.manual_seed(job.seed)
         self.job = job
         self.autocasts = job.weights == "fp32"
         shape = Seq2SeqShape(d_model=job.d_model, encoder_layers=job.layers, decoder_layers=job.layers, d_ff=job.d_ff)
@@ -87,12 +85,12 @@ class Training:
         self.samples = self._make_samples()
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=LEARNING_RATE)
         self.scaler = torch.amp.GradScaler(job.device, enabled=job.dtype == "fp16")
-        self.order = torch.Generator().manual_seed(job.seed)
+        self.order = torch.Generator().manual_seed(torch.initial_seed())
 
     def _make_samples(self) -> tuple[Tensor, Tensor]:
         """Source (samples, source_length, features) and target (samples, target_length, features), fp32."""
         job = self.job
-        generator = torch.Generator().manual_seed(job.seed)
+        generator = torch.Generator().manual_seed(torch.initial_seed())
         where = job.device if job.batches == "on_device" else "cpu"
         lengths = (job.source_length, job.target_length)
         source, target = (torch.rand(job.samples, n, job.features, generator=generator).to(where) for n in lengths)

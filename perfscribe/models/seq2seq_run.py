@@ -1,0 +1,47 @@
+"""Epochs of the Polaris homework's training as a Measurement: the first one apart, losses and memory beside them."""
+
+from __future__ import annotations
+
+import math
+
+from perfscribe.cells import Measurement
+from perfscribe.models.seq2seq_training import Job, Training
+from perfscribe.partial import kept_on_failure
+from perfscribe.timing import HOST_CLOCK
+
+
+def measure(job: Job, epochs: int, *, cold: bool = False) -> Measurement:
+    """Train for these epochs, at least 2; then one more step for its peak of memory.
+
+    The first epoch stands as warm-up: it pays what a process and a new shape pay once. The loss is checked before it,
+    or, with cold, after the last, so that nothing is warm when the clock starts.
+    homework_clock_s: all epochs as the homework times them, its clock being read when the last step is queued, not
+    when the device is done.
+    """
+    if epochs < 2:
+        raise ValueError(f"expected at least 2 epochs, a first and a later one, not {epochs}")
+    result = Measurement(timers={"epoch_s": HOST_CLOCK})
+    with kept_on_failure(result):
+        training = Training(job)
+        result.values["parameters"] = training.parameters()
+        if not cold:
+            result.values |= training.check()
+        done = [training.epoch() for _ in range(epochs)]
+        result.warmup["epoch_s"], result.samples["epoch_s"] = [done[0].time_s], [epoch.time_s for epoch in done[1:]]
+        result.warmup_s, result.timed_s = done[0].time_s, sum(result.samples["epoch_s"])
+        result.series["loss"] = [_finite(epoch.loss) for epoch in done]
+        result.values |= {
+            "homework_clock_s": sum(epoch.time_s for epoch in done[:-1]) + done[-1].queued_s,
+            "steps_per_epoch": math.ceil(job.samples / job.batch),
+            "final_loss": _finite(done[-1].loss),
+            "skipped_steps": training.skipped_steps(),
+        }
+        result.values |= training.peak()
+        if cold:
+            result.values |= training.check()
+    return result
+
+
+def _finite(loss: float) -> float | str:
+    """The loss, or its name where it is no number."""
+    return loss if math.isfinite(loss) else str(loss)
