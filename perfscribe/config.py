@@ -21,6 +21,7 @@ LARGEST_NUMBER = 1e18
 
 # (key, the key whose value it must not exceed); null on either side sets no bound.
 AT_MOST = (
+    (("experiments", "tensor_dims", "batch"), ("experiments", "tensor_dims", "samples")),
     (("experiments", "single_gpu", "batch"), ("experiments", "single_gpu", "samples")),
     (("experiments", "io_formats", "batch"), ("experiments", "io_formats", "samples")),
     (("experiments", "io_formats", "training_samples"), ("experiments", "io_formats", "samples")),

@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from perfscribe.experiments.single_gpu.columns import span
+from perfscribe.epoch_columns import main_device, span
 from perfscribe.findings import CannotTell, need
 from perfscribe.statistics import format_figure as figure
 
@@ -16,11 +16,6 @@ LOADERS = {
     "on_device": "with batches drawn from samples that lie on the device",
 }
 PUBLISHED_S = "training_s_polaris-homework-001"
-
-
-def main_device(rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows of one device, the accelerator's where there are any: times of two do not mix."""
-    return rows[rows["device"] == ("cuda" if "cuda" in set(rows["device"]) else "cpu")]
 
 
 def _homework(rows: pd.DataFrame) -> Any:

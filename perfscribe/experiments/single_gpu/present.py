@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from perfscribe import epoch_columns as columns
 from perfscribe import figures as f
 from perfscribe import tables as t
-from perfscribe.experiments.single_gpu import answers, columns
+from perfscribe.experiments.single_gpu import answers
 from perfscribe.findings import Finding, find
 from perfscribe.records import Record
 from perfscribe.tables import Table
@@ -121,7 +122,7 @@ def figures(tables: Mapping[str, Table]) -> list[f.Figure]:
 
 
 def _draw(canvas: Any, table: Table) -> None:
-    axes, rows = canvas.subplots(), answers.main_device(table.ok)
+    axes, rows = canvas.subplots(), columns.main_device(table.ok)
     if rows.empty:
         f.no_data(axes, "no cell was measured")
         return

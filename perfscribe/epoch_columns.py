@@ -5,6 +5,8 @@ from __future__ import annotations
 from statistics import median
 from typing import Any
 
+import pandas as pd
+
 from perfscribe import tables as t
 from perfscribe.records import Record
 from perfscribe.statistics import format_figure
@@ -74,6 +76,11 @@ def span(low: float, high: float, unit: str = "") -> str:
     """From the one to the other, or the one figure that both are."""
     first, second = format_figure(low), format_figure(high)
     return f"{first} to {second}{unit}" if first != second else f"{first}{unit}"
+
+
+def main_device(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows of one device, the accelerator's where there are any: times of two do not mix."""
+    return rows[rows["device"] == ("cuda" if "cuda" in set(rows["device"]) else "cpu")]
 
 
 def against(wanted: dict[str, Any], column: t.Column) -> t.Column:

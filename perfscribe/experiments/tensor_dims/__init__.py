@@ -1,0 +1,1 @@
+"""The Polaris homework on larger tensors: width, dtype and number of samples told apart."""

@@ -1,0 +1,87 @@
+"""Memory that a cell of tensor_dims should take, from its factors alone, so that cells without figures have it too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from perfscribe.counters import seq2seq_memory as memory
+from perfscribe.counters.backward_replay import GRADIENTS
+from perfscribe.counters.memory import PARAMETERS, WORKSPACE, total_bytes
+from perfscribe.counters.parameters import seq2seq_parameters
+from perfscribe.models.shapes import Seq2SeqShape
+from perfscribe.records import Record
+from perfscribe.tables import GIB
+
+SAMPLES = "samples"
+REFUSED = "the model refuses it"
+# Columns of the table: name, title, and the items of the model that each sums.
+GROUPS = {
+    "parameters_gib": ("Parameters (GiB)", (PARAMETERS,)),
+    "state_gib": ("Adam state (GiB)", (memory.STATE,)),
+    "gradients_gib": ("Gradients (GiB)", (GRADIENTS,)),
+    "temporaries_gib": ("Adam's temporaries (GiB)", (memory.ADAM_TEMPORARIES,)),
+    "activations_gib": ("Activations, copies (GiB)", ()),  # what no other group names
+    "rest_gib": ("Batch, workspaces, samples (GiB)", (memory.BATCH, WORKSPACE, SAMPLES)),
+}
+BEFORE = (PARAMETERS, memory.STATE, WORKSPACE, SAMPLES)
+
+
+def shape(record: Record) -> Seq2SeqShape:
+    """The model's."""
+    f = record.factors
+    return Seq2SeqShape(d_model=f["d_model"], encoder_layers=f["layers"], decoder_layers=f["layers"], d_ff=f["d_ff"])
+
+
+def items(record: Record) -> dict[str, int]:
+    """Predicted bytes by item at the peak of a step."""
+    f = record.factors
+    load = memory.Seq2SeqWorkload(
+        shape(record), f["batch"], f["source_length"], f["target_length"], f["dtype"], f["weights"], f["device"]
+    )
+    found = memory.step_peak(load)
+    if f["device"] == "cpu":
+        # All samples lie in the memory that is counted, and an fp32 batch is a view of them.
+        positions = f["source_length"] + f["target_length"]
+        found = {**found, SAMPLES: 4 * f["samples"] * positions * f["features"]}
+        found.pop(memory.BATCH if f["weights"] == "fp32" else "", 0)
+    return found
+
+
+def _unless_refused(get: Callable[[Record], float]) -> Callable[[Record], Any]:
+    return lambda record: get(record) if record.factors["features"] == record.factors["d_model"] else REFUSED
+
+
+def peak(unit: int) -> Callable[[Record], Any]:
+    """Predicted peak in this many bytes."""
+    return _unless_refused(lambda record: total_bytes(items(record)) / unit)
+
+
+def group_gib(name: str) -> Callable[[Record], Any]:
+    """What one of GROUPS holds at the peak."""
+    named = {item for _, others in GROUPS.values() for item in others}
+    wanted = GROUPS[name][1]
+
+    def get(record: Record) -> float:
+        found = items(record)
+        return sum(n for item, n in found.items() if (item in wanted if wanted else item not in named)) / GIB
+
+    return _unless_refused(get)
+
+
+def with_ddp_gib(record: Record) -> Any:
+    """Predicted peak where DDP holds one more copy of the gradients, in its buckets."""
+    copy = (2 if record.factors["weights"] == "bf16" else 4) * seq2seq_parameters(shape(record))
+    return _unless_refused(lambda r: (total_bytes(items(r)) + copy) / GIB)(record)
+
+
+def missing_term(record: Record) -> str:
+    """Whether what is held before the step, or what the step adds to it, is further from its prediction."""
+    found = items(record)
+    before = sum(found.get(item, 0) for item in BEFORE)
+    added = total_bytes(found) - before
+    measured_before = record.values["allocated_before_bytes"]
+    measured_added = record.values["peak_allocated_bytes"] - measured_before
+    if abs(measured_before - before) > abs(measured_added - added):
+        return "held before the step"
+    return "added by the step"

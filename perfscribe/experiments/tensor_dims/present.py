@@ -1,0 +1,159 @@
+"""Tables, figures and answers of the Polaris homework on larger tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from perfscribe import epoch_columns as columns
+from perfscribe import references
+from perfscribe import tables as t
+from perfscribe.experiments.tensor_dims import answers, drawings, predictions
+from perfscribe.figures import Figure
+from perfscribe.findings import Finding, find
+from perfscribe.records import Record
+from perfscribe.tables import GIB, Table
+
+TABLES = ("polaris.tensor_dims", "polaris.tensor_dims_scale", "polaris.tensor_dims_memory")
+FIGURES = ("polaris.tensor_dims_memory", "polaris.tensor_dims_throughput")
+TABULATED, TRIED = "polaris-homework-000", "polaris-homework-001"
+# nn.Transformer's own depth and inner width, which the write-ups leave as they are.
+HOMEWORK = {"layers": 6, "d_ff": 2048, "source_length": 1, "target_length": 20}
+NOTES = (
+    "Host clock, the device synchronised before and after each epoch; training time is the sum over all epochs. Peak "
+    "memory: of torch's allocator in one untimed step; allocated: what remains after it. Weights bf16: the whole "
+    "model, gradients and Adam state too; bf16 beside fp32 weights: autocast.",
+    "Write-up 001: Polaris, A100 40 GB, 5 epochs; allocated memory at the end, under DDP. Its `failed` is a model "
+    "whose d_model was left at 512.",
+)
+SCALE_NOTES = (
+    "Throughput: samples of an epoch over its time, the slowest epoch (mostly the first) and the quickest. Peak memory "
+    "in 10^9 bytes; write-up 000 does not say whether its GB are 10^9 or 2^30 bytes. Its two rows differ in width, "
+    "dtype and number of samples at once; the others here differ in one of them.",
+)
+MEMORY_NOTES = (
+    "Predicted: by counting what nn.Transformer, its loss and torch's Adam hold (perfscribe/counters), at the highest "
+    "moment of a step; the parts add up to it. On the CPU all samples count. Larger difference: of what is held before "
+    "the step (parameters, Adam state, workspaces) and what the step adds (batch, activations, gradients, "
+    "temporaries). The prediction with one more copy of the gradients is what DDP's buckets would make it.",
+)
+
+
+def tables(records: Mapping[str, list[Record]]) -> list[Table]:
+    """As asked; write-up 000's table with its controls; memory beside its prediction."""
+    cells = records["tensor_dims"]
+    alike = [record for record in cells if record.factors["features"] == record.factors["d_model"]]
+    return [
+        t.make(TABLES[0], "Training on larger tensors", cells, _columns(), NOTES),
+        t.make(TABLES[1], "Width, dtype and number of samples told apart", alike, _scale_columns(), SCALE_NOTES),
+        t.make(TABLES[2], "Peak memory, predicted and measured", alike, _memory_columns(), MEMORY_NOTES),
+    ]
+
+
+def _factors() -> list[t.Column]:
+    return [
+        t.factor("device", "Device"),
+        t.factor("d_model", "Embedding dim (d_model)"),
+        t.factor("dtype", "Data type"),
+        t.factor("weights", "Weights"),
+        t.factor("samples", "Dataset size (samples)"),
+    ]
+
+
+def _published(experiments: Sequence[str], metric: str, source: str, title: str, width: str, dtype: bool) -> t.Column:
+    """A write-up's figure beside rows of its model; width: the factor that it means by its dimension."""
+    known = [reference for name in experiments for reference in references.load(name)]
+
+    def get(record: Record) -> Any:
+        f = record.factors
+        if not record.has(**HOMEWORK) or (f["dtype"] != f["weights"] if dtype else f["dtype"] != "fp32"):
+            return "none"
+        levels = {"d_model": f[width], "samples": f["samples"]} | ({"dtype": f["dtype"]} if dtype else {})
+        found = [ref for ref in references.find(known, metric, **levels) if ref.source == source]
+        return found[0].shown if found else "none"
+
+    return t.Column(f"{metric}_published", title, get, kind="published", exact=True)
+
+
+def _columns() -> list[t.Column]:
+    def tried(metric: str, title: str) -> t.Column:
+        return _published(["tensor_dims"], metric, TRIED, title, "features", dtype=False)
+
+    return [
+        t.factor("features", "Features of the samples"),
+        *_factors(),
+        t.factor("epochs", "Epochs"),
+        t.value("parameters", "Parameters", exact=True),
+        columns.total(),
+        tried("training_s", "Training time, write-up 001 (s)"),
+        *columns.later_epochs(),
+        columns.peak_gib(),
+        t.value("allocated_after_bytes", "Allocated (GiB)", 1 / GIB, "allocated_gib"),
+        tried("memory_allocated_gib", "Allocated, write-up 001 (GiB)"),
+        t.timer("epoch_s"),
+    ]
+
+
+def _scale_columns() -> list[t.Column]:
+    def tabulated(metric: str, title: str) -> t.Column:
+        return _published(["tensor_dims", "dtypes"], metric, TABULATED, title, "d_model", dtype=True)
+
+    return [
+        *_factors(),
+        columns.peak_gb(),
+        tabulated("peak_memory_gb", "Peak memory, write-up 000 (GB)"),
+        t.derived("lowest_per_s", "Throughput, lowest epoch (samples/s)", columns.lowest_per_s),
+        t.derived("highest_per_s", "Highest (samples/s)", columns.highest_per_s),
+        tabulated("throughput_min_samples_per_s", "Lowest, write-up 000 (samples/s)"),
+        tabulated("throughput_max_samples_per_s", "Highest, write-up 000 (samples/s)"),
+        t.derived("epochs_n", "n", lambda r: sum(map(len, columns.epochs_s(r))), exact=True),
+    ]
+
+
+def _always(name: str, title: str, get: Any) -> t.Column:
+    """A figure that needs no measurement, shown for every row."""
+    return t.Column(name, title, get, kind="published")
+
+
+def _memory_columns() -> list[t.Column]:
+    def error(record: Record) -> Any:
+        return 100 * (predictions.peak(1)(record) / float(record.values["peak_allocated_bytes"]) - 1)
+
+    return [
+        *_factors(),
+        columns.peak_gib(),
+        _always("predicted_gib", "Predicted (GiB)", predictions.peak(GIB)),
+        t.derived("error_percent", "Error (%)", error),
+        t.derived("missing_term", "Larger difference", predictions.missing_term, exact=True),
+        *(_always(name, title, predictions.group_gib(name)) for name, (title, _) in predictions.GROUPS.items()),
+        _always("predicted_gb", "Predicted (GB, 10^9)", predictions.peak(columns.GB)),
+        _always("with_ddp_gib", "Predicted with DDP's gradient copy (GiB)", predictions.with_ddp_gib),
+    ]
+
+
+def findings(tables: Mapping[str, Table]) -> list[Finding]:
+    """What a width that does not match gives, what each factor does, whether fp32 fits, how good the prediction is."""
+    asked, scale, memory = (tables[name].frame for name in TABLES)
+    return [
+        find("polaris.tensor_dims_error", TABLES[:1], lambda: answers.error(asked)),
+        find("polaris.tensor_dims_controls", TABLES[:2], lambda: answers.controls(tables[TABLES[1]].ok, asked)),
+        find("polaris.tensor_dims_limit", TABLES[1:], lambda: answers.limit(memory, scale)),
+        find("polaris.tensor_dims_prediction", TABLES[2:], lambda: answers.prediction(tables[TABLES[2]].ok)),
+    ]
+
+
+def figures(tables: Mapping[str, Table]) -> list[Figure]:
+    """Predicted memory by kind with the measured peak, and throughput from the slowest to the quickest epoch."""
+    memory, scale = tables[TABLES[2]], tables[TABLES[1]]
+    stacked = (
+        "Peak memory of a training step by width, data type of weights and products, and number of samples: predicted, "
+        "by kind, and the measured peak as a diamond."
+    )
+    ranges = (
+        "Throughput from the slowest epoch (mostly the first) to the quickest, host clock; the rows are those of the "
+        "table."
+    )
+    return [
+        Figure(FIGURES[0], stacked, lambda canvas: drawings.memory(canvas, memory), (7.0, 4.0)),
+        Figure(FIGURES[1], ranges, lambda canvas: drawings.throughput(canvas, scale), (7.0, 3.4), "epoch_s"),
+    ]
