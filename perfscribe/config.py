@@ -21,6 +21,8 @@ LARGEST_NUMBER = 1e18
 
 # (key, the key whose value it must not exceed); null on either side sets no bound.
 AT_MOST = (
+    (("experiments", "dtypes", "batch"), ("experiments", "dtypes", "samples")),
+    (("experiments", "dtypes", "batch"), ("experiments", "dtypes", "wide_samples")),
     (("experiments", "tensor_dims", "batch"), ("experiments", "tensor_dims", "samples")),
     (("experiments", "single_gpu", "batch"), ("experiments", "single_gpu", "samples")),
     (("experiments", "io_formats", "batch"), ("experiments", "io_formats", "samples")),

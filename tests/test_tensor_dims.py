@@ -9,7 +9,8 @@ from homework_cells import trained
 from workspace import ROOT
 
 from perfscribe import child, config, plan
-from perfscribe.experiments.tensor_dims import measure, predictions, present
+from perfscribe import epoch_memory as predictions
+from perfscribe.experiments.tensor_dims import measure, present
 from perfscribe.records import Record
 
 GB = 10**9

@@ -76,6 +76,10 @@ class Training:
     def __init__(self, job: Job) -> None:
         """Weights, samples and their order follow torch's seed. Raises torch's out-of-memory errors."""
         precision.set_matmul_precision(job.dtype)
+        if job.device == "cpu":
+            # Steps of the sizes that a CPU can take wait for each other's threads longer than these help: beside other
+            # work two threads took ten times as long as one.
+            torch.set_num_threads(1)
         self.job = job
         self.autocasts = job.weights == "fp32"
         shape = Seq2SeqShape(d_model=job.d_model, encoder_layers=job.layers, decoder_layers=job.layers, d_ff=job.d_ff)

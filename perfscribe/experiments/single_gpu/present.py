@@ -32,7 +32,7 @@ HOMEWORK = {
 NOTES = (
     "Host clock, the device synchronised before and after each epoch; training time is the sum over all epochs, the "
     "first included, which each row pays anew. Homework's clock: read when the last step is queued. Peak memory: of "
-    "torch's allocator in one untimed step.",
+    "torch's allocator in one untimed step. On a CPU one thread.",
     "Batches: per_sample, as the homework's loader collates them; per_batch, drawn at once from the host's memory; "
     "on_device, drawn from samples that lie on the device, and count in the peak. The loss takes the positions of the "
     "target for classes, as in the homework: a load, not a task.",

@@ -11,8 +11,6 @@ from perfscribe.epoch_columns import main_device
 from perfscribe.findings import CannotTell, need
 from perfscribe.statistics import format_figure as figure
 
-ALLOWED_ERROR_PERCENT = 5.0
-LARGE_GIB = 1.0
 CLAIMED_LIMIT_GB = 16.0  # write-up 000: "just under the 16GB limit"
 A100_GB = 40.0  # of each GPU of Polaris, on which write-up 000 ran (ALCF's guide)
 # Width and dtype of its two rows, whose ratio it calls quadratic.
@@ -149,26 +147,3 @@ def _wide(memory: pd.DataFrame, weights: str) -> Any:
 def _peak_gb(scale: pd.DataFrame, row: Any) -> float:
     found = scale[scale["status"] == "ok"]
     return _peak(found, **{name: row[name] for name in ("device", "d_model", "dtype", "weights", "samples")})
-
-
-def prediction(rows: pd.DataFrame) -> tuple[str, str]:
-    """The largest error of the memory model over peaks of a GiB and more, and the term that is off."""
-    rows = need(rows, 1, "cells")
-    large = rows[rows["peak_gib"].astype(float) >= LARGE_GIB]
-    judged = rows if large.empty else large
-    worst = judged.loc[judged["error_percent"].astype(float).abs().idxmax()]
-    off = (
-        f"{float(worst['error_percent']):+.2g} % (d_model {worst['d_model']}, {worst['dtype']}, weights "
-        f"{worst['weights']}, {worst['samples']} samples)"
-    )
-    if large.empty:
-        return f"None of {len(rows)} peaks reaches 1 GiB; the prediction's largest error is {off}.", "answered"
-    text = f"Of {len(large)} peaks of 1 GiB and more the prediction is off by at most {off}."
-    if abs(float(worst["error_percent"])) <= ALLOWED_ERROR_PERCENT:
-        return text, "confirmed"
-    apart = float(worst["peak_gib"]) - float(worst["predicted_gib"])
-    side = "more" if apart > 0 else "less"
-    return (
-        f"{text} There {figure(abs(apart))} GiB {side} were measured than predicted, the "
-        f"larger difference in what is {worst['missing_term']}."
-    ), "contradicted"

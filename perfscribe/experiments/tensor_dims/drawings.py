@@ -8,7 +8,7 @@ import pandas as pd
 
 from perfscribe import figures as f
 from perfscribe.epoch_columns import main_device
-from perfscribe.experiments.tensor_dims.predictions import GROUPS
+from perfscribe.epoch_memory import GROUPS
 from perfscribe.statistics import format_figure
 from perfscribe.tables import Table
 

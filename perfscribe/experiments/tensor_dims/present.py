@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from perfscribe import epoch_columns as columns
-from perfscribe import references
+from perfscribe import epoch_memory, references
 from perfscribe import tables as t
-from perfscribe.experiments.tensor_dims import answers, drawings, predictions
+from perfscribe.epoch_memory import always
+from perfscribe.experiments.tensor_dims import answers, drawings
 from perfscribe.figures import Figure
 from perfscribe.findings import Finding, find
 from perfscribe.records import Record
@@ -22,7 +23,7 @@ HOMEWORK = {"layers": 6, "d_ff": 2048, "source_length": 1, "target_length": 20}
 NOTES = (
     "Host clock, the device synchronised before and after each epoch; training time is the sum over all epochs. Peak "
     "memory: of torch's allocator in one untimed step; allocated: what remains after it. Weights bf16: the whole "
-    "model, gradients and Adam state too; bf16 beside fp32 weights: autocast.",
+    "model, gradients and Adam state too; bf16 beside fp32 weights: autocast. On a CPU one thread.",
     "Write-up 001: Polaris, A100 40 GB, 5 epochs; allocated memory at the end, under DDP. Its `failed` is a model "
     "whose d_model was left at 512.",
 )
@@ -110,36 +111,30 @@ def _scale_columns() -> list[t.Column]:
     ]
 
 
-def _always(name: str, title: str, get: Any) -> t.Column:
-    """A figure that needs no measurement, shown for every row."""
-    return t.Column(name, title, get, kind="published")
-
-
 def _memory_columns() -> list[t.Column]:
-    def error(record: Record) -> Any:
-        return 100 * (predictions.peak(1)(record) / float(record.values["peak_allocated_bytes"]) - 1)
-
     return [
         *_factors(),
-        columns.peak_gib(),
-        _always("predicted_gib", "Predicted (GiB)", predictions.peak(GIB)),
-        t.derived("error_percent", "Error (%)", error),
-        t.derived("missing_term", "Larger difference", predictions.missing_term, exact=True),
-        *(_always(name, title, predictions.group_gib(name)) for name, (title, _) in predictions.GROUPS.items()),
-        _always("predicted_gb", "Predicted (GB, 10^9)", predictions.peak(columns.GB)),
-        _always("with_ddp_gib", "Predicted with DDP's gradient copy (GiB)", predictions.with_ddp_gib),
+        *epoch_memory.compared(),
+        *(always(name, title, epoch_memory.group_gib(name)) for name, (title, _) in epoch_memory.GROUPS.items()),
+        always("predicted_gb", "Predicted (GB, 10^9)", epoch_memory.peak(columns.GB)),
+        always("with_ddp_gib", "Predicted with DDP's gradient copy (GiB)", epoch_memory.with_ddp_gib),
     ]
 
 
 def findings(tables: Mapping[str, Table]) -> list[Finding]:
     """What a width that does not match gives, what each factor does, whether fp32 fits, how good the prediction is."""
     asked, scale, memory = (tables[name].frame for name in TABLES)
+    judged = tables[TABLES[2]].ok
     return [
         find("polaris.tensor_dims_error", TABLES[:1], lambda: answers.error(asked)),
         find("polaris.tensor_dims_controls", TABLES[:2], lambda: answers.controls(tables[TABLES[1]].ok, asked)),
         find("polaris.tensor_dims_limit", TABLES[1:], lambda: answers.limit(memory, scale)),
-        find("polaris.tensor_dims_prediction", TABLES[2:], lambda: answers.prediction(tables[TABLES[2]].ok)),
+        find("polaris.tensor_dims_prediction", TABLES[2:], lambda: epoch_memory.prediction(judged, _named)),
     ]
+
+
+def _named(row: Any) -> str:
+    return f"weights {row['weights']}, {row['samples']} samples"
 
 
 def figures(tables: Mapping[str, Table]) -> list[Figure]:

@@ -1,20 +1,31 @@
-"""Memory that a cell of tensor_dims should take, from its factors alone, so that cells without figures have it too."""
+"""Memory that a training run of the Polaris homework should take, and the columns and sentence that judge it.
+
+It follows from the factors alone, so that cells without figures have it too.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
+import pandas as pd
+
+from perfscribe import epoch_columns
+from perfscribe import tables as t
 from perfscribe.counters import seq2seq_memory as memory
 from perfscribe.counters.backward_replay import GRADIENTS
 from perfscribe.counters.memory import PARAMETERS, WORKSPACE, total_bytes
 from perfscribe.counters.parameters import seq2seq_parameters
+from perfscribe.findings import need
 from perfscribe.models.shapes import Seq2SeqShape
 from perfscribe.records import Record
+from perfscribe.statistics import format_figure as figure
 from perfscribe.tables import GIB
 
 SAMPLES = "samples"
 REFUSED = "the model refuses it"
+ALLOWED_ERROR_PERCENT = 5.0
+LARGE_GIB = 1.0
 # Columns of the table: name, title, and the items of the model that each sums.
 GROUPS = {
     "parameters_gib": ("Parameters (GiB)", (PARAMETERS,)),
@@ -33,23 +44,32 @@ def shape(record: Record) -> Seq2SeqShape:
     return Seq2SeqShape(d_model=f["d_model"], encoder_layers=f["layers"], decoder_layers=f["layers"], d_ff=f["d_ff"])
 
 
+def width(record: Record) -> int:
+    """d_model."""
+    return int(record.factors["d_model"])
+
+
+def _weights(record: Record) -> str:
+    return str(record.factors.get("weights", "fp32"))
+
+
 def items(record: Record) -> dict[str, int]:
     """Predicted bytes by item at the peak of a step."""
     f = record.factors
     load = memory.Seq2SeqWorkload(
-        shape(record), f["batch"], f["source_length"], f["target_length"], f["dtype"], f["weights"], f["device"]
+        shape(record), f["batch"], f["source_length"], f["target_length"], f["dtype"], _weights(record), f["device"]
     )
     found = memory.step_peak(load)
     if f["device"] == "cpu":
         # All samples lie in the memory that is counted, and an fp32 batch is a view of them.
         positions = f["source_length"] + f["target_length"]
-        found = {**found, SAMPLES: 4 * f["samples"] * positions * f["features"]}
-        found.pop(memory.BATCH if f["weights"] == "fp32" else "", 0)
+        found = {**found, SAMPLES: 4 * f["samples"] * positions * f["d_model"]}
+        found.pop(memory.BATCH if _weights(record) == "fp32" else "", 0)
     return found
 
 
 def _unless_refused(get: Callable[[Record], float]) -> Callable[[Record], Any]:
-    return lambda record: get(record) if record.factors["features"] == record.factors["d_model"] else REFUSED
+    return lambda record: get(record) if record.factors.get("features", width(record)) == width(record) else REFUSED
 
 
 def peak(unit: int) -> Callable[[Record], Any]:
@@ -71,7 +91,7 @@ def group_gib(name: str) -> Callable[[Record], Any]:
 
 def with_ddp_gib(record: Record) -> Any:
     """Predicted peak where DDP holds one more copy of the gradients, in its buckets."""
-    copy = (2 if record.factors["weights"] == "bf16" else 4) * seq2seq_parameters(shape(record))
+    copy = (2 if _weights(record) == "bf16" else 4) * seq2seq_parameters(shape(record))
     return _unless_refused(lambda r: (total_bytes(items(r)) + copy) / GIB)(record)
 
 
@@ -85,3 +105,45 @@ def missing_term(record: Record) -> str:
     if abs(measured_before - before) > abs(measured_added - added):
         return "held before the step"
     return "added by the step"
+
+
+def always(name: str, title: str, get: Callable[[Record], Any]) -> t.Column:
+    """A figure that needs no measurement, shown for every row."""
+    return t.Column(name, title, get, kind="published")
+
+
+def compared() -> list[t.Column]:
+    """Measured peak, predicted peak, and what lies between them."""
+
+    def error(record: Record) -> Any:
+        return 100 * (peak(1)(record) / float(record.values["peak_allocated_bytes"]) - 1)
+
+    return [
+        epoch_columns.peak_gib(),
+        always("predicted_gib", "Predicted (GiB)", peak(GIB)),
+        t.derived("error_percent", "Error (%)", error),
+        t.derived("missing_term", "Larger difference", missing_term, exact=True),
+    ]
+
+
+def prediction(rows: pd.DataFrame, named: Callable[[Any], str]) -> tuple[str, str]:
+    """The largest error of the memory model over peaks of a GiB and more, and the term that is off.
+
+    named: what a row is called beside its width and dtype.
+    """
+    rows = need(rows, 1, "cells")
+    large = rows[rows["peak_gib"].astype(float) >= LARGE_GIB]
+    judged = rows if large.empty else large
+    worst = judged.loc[judged["error_percent"].astype(float).abs().idxmax()]
+    off = f"{float(worst['error_percent']):+.2g} % (d_model {worst['d_model']}, {worst['dtype']}, {named(worst)})"
+    if large.empty:
+        return f"None of {len(rows)} peaks reaches 1 GiB; the prediction's largest error is {off}.", "answered"
+    text = f"Of {len(large)} peaks of 1 GiB and more the prediction is off by at most {off}."
+    if abs(float(worst["error_percent"])) <= ALLOWED_ERROR_PERCENT:
+        return text, "confirmed"
+    apart = float(worst["peak_gib"]) - float(worst["predicted_gib"])
+    side = "more" if apart > 0 else "less"
+    return (
+        f"{text} There {figure(abs(apart))} GiB {side} were measured than predicted, the "
+        f"larger difference in what is {worst['missing_term']}."
+    ), "contradicted"

@@ -1,0 +1,187 @@
+"""The sentences that answer the questions about data types."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from perfscribe import references
+from perfscribe.epoch_columns import main_device, span
+from perfscribe.findings import CannotTell, need
+from perfscribe.statistics import format_figure as figure
+
+HALF = ("fp16", "bf16")
+SEED = "polaris-homework-001"
+OF_WORK = 0.5  # share of the work's growth above which time is said to follow it
+LESS = 0.995  # a ratio of peaks above it counts as the same
+OF_SCRIPT = 512  # the width that write-up 001's model kept
+
+
+def _claimed(metric: str, dtype: str, length: int) -> float:
+    """Write-up 001's figure at its one width."""
+    known = references.load("dtypes")
+    (found,) = [
+        reference
+        for reference in references.find(known, metric, d_model=OF_SCRIPT, dtype=dtype, seq_len=length)
+        if reference.source == SEED
+    ]
+    return float(found.value or 0)
+
+
+def _claimed_ratios(metric: str, dtype: str) -> list[float]:
+    """The write-up's dtype over its fp32, at the lengths where it has both."""
+    known = references.find(references.load("dtypes"), metric, d_model=OF_SCRIPT, dtype=dtype)
+    lengths = [int(reference.factors["seq_len"]) for reference in known]
+    return [_claimed(metric, dtype, length) / _claimed(metric, "fp32", length) for length in lengths]
+
+
+def _numbers(rows: pd.DataFrame, column: str) -> pd.Series:
+    return pd.to_numeric(rows[column], errors="coerce").dropna()
+
+
+def _halves(against: pd.DataFrame) -> pd.DataFrame:
+    """Rows of fp16 and bf16 whose fp32 was measured, on one device."""
+    rows = main_device(against)
+    rows = rows[rows["dtype"].isin(HALF)]
+    return need(rows.loc[_numbers(rows, "time_ratio").index], 1, "cells in fp16 or bf16 beside fp32")
+
+
+def _by_width(rows: pd.DataFrame, column: str) -> str:
+    parts = []
+    for width, group in rows.groupby("d_model"):
+        of_dtype = [
+            f"{dtype} {span(found.min(), found.max())}"
+            for dtype, chosen in group.groupby("dtype", sort=False)
+            if len(found := _numbers(chosen, column))
+        ]
+        parts.append(f"d_model {width}: {', '.join(of_dtype)}")
+    return "; ".join(parts)
+
+
+def time(asked: pd.DataFrame, against: pd.DataFrame) -> str:
+    """Time against fp32 by width, beside the write-up's, and whether the narrow model is bound by its launches."""
+    rows = _halves(against)
+    lie = {word: int((rows["epochs_apart"] == word).sum()) for word in ("all quicker", "all slower", "overlap")}
+    claimed = [ratio for dtype in HALF for ratio in _claimed_ratios("training_s", dtype)]
+    return (
+        f"Time of a later epoch over fp32's, over the target lengths: {_by_width(rows, 'time_ratio')}. In "
+        f"{lie['all quicker']} of {len(rows)} cells every later epoch is quicker than fp32's, in {lie['all slower']} "
+        f"slower, in {lie['overlap']} they overlap. Write-up 001, at d_model {OF_SCRIPT} and with the first steps "
+        f"in its time, has {span(min(claimed), max(claimed))}. {_bound(asked)}"
+    )
+
+
+def _bound(asked: pd.DataFrame) -> str:
+    """Whether fp32's time on the narrowest model grows with the target length, as its work does."""
+    rows = main_device(asked)
+    rows = rows[rows["dtype"] == "fp32"]
+    narrow = rows[rows["d_model"] == rows["d_model"].min()].sort_values("target_length")
+    if len(narrow) < 2:
+        return ""
+    few, many = narrow.iloc[0], narrow.iloc[-1]
+    work = int(many["target_length"]) / int(few["target_length"])
+    growth = float(many["epoch_s"]) / float(few["epoch_s"])
+    text = (
+        f"At d_model {few['d_model']} {figure(work)} times the target length takes fp32 {figure(growth)} times as long"
+    )
+    if growth > work * OF_WORK:
+        return f"{text}: its time is that of its work."
+    return f"{text}: launching the kernels bounds it, and autocast, which launches more of them, can only lose there."
+
+
+def first(asked: pd.DataFrame) -> str:
+    """What the first epochs cost more than later ones, for the first cell and for the rest."""
+    rows = need(main_device(asked), 2, "cells")
+    extra = rows["first_epoch_s"].astype(float) - rows["epoch_s"].astype(float)
+    worst = rows.loc[extra.idxmax()]
+    base, longer = _claimed("training_s", "fp32", 20), _claimed("training_s", "fp32", 50)
+    return (
+        f"A first epoch takes {figure(extra.median())} s more than a later one (median over {len(rows)} cells), at "
+        f"most {figure(extra.max())} s (d_model {worst['d_model']}, target length {worst['target_length']}, "
+        f"{worst['dtype']}): cells share a process, and the first of them pays its start. Write-up 001's length 20 "
+        f"took {figure(base)} s and its length 50 {figure(longer)} s: the shorter one ran first."
+    )
+
+
+def memory(against: pd.DataFrame, predicted: pd.DataFrame) -> tuple[str, str]:
+    """Whether bf16 takes less memory everywhere, and what autocast cannot save."""
+    rows = _halves(against)
+    bf16 = need(rows[rows["dtype"] == "bf16"], 1, "cells in bf16")
+    ratios = _numbers(bf16, "memory_ratio")
+    less = int((ratios < LESS).sum())
+    claimed = _claimed_ratios("peak_memory_gib", "bf16")
+    text = (
+        f"Peak memory over fp32's: {_by_width(rows, 'memory_ratio')}. bf16 takes less in {less} of {len(ratios)} "
+        f"cells; write-up 001 says that it does so consistently ({span(min(claimed), max(claimed))} at d_model "
+        f"{OF_SCRIPT}). Autocast halves activations alone and adds copies of the weights.{_state(predicted)}"
+    )
+    return text, "confirmed" if less == len(ratios) else "contradicted"
+
+
+def _state(predicted: pd.DataFrame) -> str:
+    """What is fp32 under autocast too, for the widest model."""
+    rows = main_device(predicted)
+    rows = rows[rows["dtype"] == "bf16"]
+    if rows.empty:
+        return ""
+    row = rows.loc[rows["d_model"].astype(int).idxmax()]
+    held = float(row["parameters_gib"]) + float(row["state_gib"])
+    return (
+        f" Parameters and Adam state stay in fp32: {figure(held)} GiB of {figure(row['peak_gib'])} GiB at d_model "
+        f"{row['d_model']}, target length {row['target_length']}."
+    )
+
+
+def loss(against: pd.DataFrame) -> str:
+    """Final loss against fp32's, and the steps that the loss scaler skipped."""
+    rows = _halves(against)
+    parts = []
+    for dtype in HALF:
+        found = _numbers(rows[rows["dtype"] == dtype], "loss_percent")
+        if len(found):
+            worst = rows.loc[found.abs().idxmax()]
+            parts.append(
+                f"{dtype} within {figure(found.abs().max())} % of fp32's final loss (d_model {worst['d_model']}, "
+                f"target length {worst['target_length']})"
+            )
+    if not parts:
+        raise CannotTell("no final loss in fp16 or bf16 is a number")
+    words = rows[rows["loss_percent"].map(lambda found: isinstance(found, str))]
+    lost = f" No number is the loss of {len(words)} cells." if len(words) else ""
+    skipped = _numbers(rows[rows["dtype"] == "fp16"], "skipped_steps")
+    scaled = f" The loss scaler skipped {_counts(skipped)} steps a cell." if len(skipped) else ""
+    return (
+        f"Over {len(rows)} cells: {'; '.join(parts)}.{lost}{scaled} The samples are random numbers: the loss says "
+        "whether the arithmetic holds, nothing about learning."
+    )
+
+
+def _counts(found: pd.Series) -> str:
+    low, high = int(found.min()), int(found.max())
+    return f"{low} to {high}" if low != high else str(low)
+
+
+def widths(frame: pd.DataFrame) -> str:
+    """The widths that the write-up has as failed, and what they take with d_model to match."""
+    need(frame[frame["status"] == "ok"], 1, "cells")
+    rows = main_device(frame[frame["status"].isin(["ok", "failed", "oom"])])
+    wide = rows[rows["d_model"] > rows["d_model"].min()]
+    need(wide[wide["status"] == "ok"], 1, "cells of a wider model")
+    parts = [_width(width, group) for width, group in wide.groupby("d_model")]
+    return (
+        f"With d_model as wide as the features, {'; '.join(parts)}. Write-up 001 has widths 2048 and 4096 as failed: "
+        "its model kept d_model 512, and its script prints every error as out of memory."
+    )
+
+
+def _width(width: Any, group: pd.DataFrame) -> str:
+    done = group[group["status"] == "ok"]
+    peaks = done["peak_gib"].astype(float)
+    others = ", ".join(
+        f"{count} {status}" for status, count in group["status"].value_counts().items() if status != "ok"
+    )
+    return (
+        f"width {width} trains in {len(done)} of {len(group)} cells, peak {span(peaks.min(), peaks.max(), ' GiB')}"
+        f"{f' ({others})' if others else ''}"
+    )

@@ -1,0 +1,189 @@
+"""The Polaris homework's data types: tables and answers from records made by hand, and cells that really run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from homework_cells import trained
+from workspace import ROOT
+
+from perfscribe import child, config, plan
+from perfscribe.experiments.dtypes import measure, present
+from perfscribe.records import Record
+
+GIB = 2**30
+RAW = config.load(ROOT / "config.yaml")
+LENGTHS, WIDTHS = (20, 50, 100), (512, 2048, 4096)
+
+
+def cell(width: int, length: int, dtype: str = "fp32", epochs_s: tuple = (2.0, 1.0, 1.0), **values) -> Record:
+    factors = {
+        "device": "cuda",
+        "d_model": width,
+        "target_length": length,
+        "dtype": dtype,
+        "samples": 512 if width == 512 else 256,
+        **present.HOMEWORK,
+    }
+    known = {"peak_allocated_bytes": 2 * GIB, "allocated_before_bytes": GIB, **values}
+    return trained("dtypes", factors, list(epochs_s), **known)
+
+
+def homework() -> list[Record]:
+    """At width 512 half precision takes a fifth longer, at others half as long; bf16 saves memory at length 100."""
+    cells = []
+    for width in WIDTHS:
+        for length in LENGTHS:
+            cells.append(cell(width, length))
+            time_s = 1.2 if width == 512 else 0.5
+            for dtype in ("fp16", "bf16"):
+                peak = 1.5 * GIB if length == 100 else 2 * GIB
+                loss = 28.0 * (1.01 if dtype == "bf16" else 1.0)
+                half = {"peak_allocated_bytes": peak, "final_loss": loss, "skipped_steps": 2 * (dtype == "fp16")}
+                cells.append(cell(width, length, dtype, (2.0, time_s, time_s), **half))
+    return cells
+
+
+def made(cells: list[Record]):
+    return {table.id: table for table in present.tables({"dtypes": cells})}
+
+
+def answer(finding: str, cells: list[Record]):
+    return {found.id: found for found in present.findings(made(cells))}[f"polaris.dtypes_{finding}"]
+
+
+def row(table: str, cells: list[Record], width: int, length: int, dtype: str) -> dict:
+    found = made(cells)[table].frame
+    found = found[(found["d_model"] == width) & (found["target_length"] == length) & (found["dtype"] == dtype)]
+    (only,) = found.to_dict("records")
+    return only
+
+
+def changed(cells: list[Record], width: int, length: int, dtype: str, **values) -> list[Record]:
+    return [
+        replace(r, values=r.values | values) if r.has(d_model=width, target_length=length, dtype=dtype) else r
+        for r in cells
+    ]
+
+
+def test_the_gpu_preset_is_the_homeworks_grid():
+    wanted = [c for c in plan.planned_cells(RAW, "dtypes", "gpu") if not c.skip]
+    names = ("d_model", "target_length", "dtype", "samples")
+    assert [tuple(c[name] for name in names) for c in wanted] == [
+        tuple(r.factors[name] for name in names) for r in homework()
+    ]
+    assert all(c.factors.items() >= present.HOMEWORK.items() for c in wanted)
+
+
+def test_write_up_001s_figures_stand_beside_the_homeworks_workload():
+    names = ("training_s_published", "peak_memory_gib_published")
+    for width, length, dtype, expected in (
+        (512, 20, "fp32", [3.58, 1.02]),
+        (512, 20, "bf16", ["none", "none"]),
+        (512, 100, "bf16", [3.91, 1.05]),
+        (512, 50, "fp16", [4.07, 1.19]),
+        (4096, 50, "bf16", ["failed", "none"]),
+        (2048, 20, "fp32", ["failed", "none"]),
+    ):
+        found = row("polaris.dtypes", homework(), width, length, dtype)
+        assert [found[name] for name in names] == expected
+    other = replace(cell(512, 20), factors={**cell(512, 20).factors, "batch": 32})
+    assert row("polaris.dtypes", [other], 512, 20, "fp32")["training_s_published"] == "none"
+
+
+def test_times_are_those_of_all_epochs_and_of_the_later_ones():
+    found = row("polaris.dtypes", homework(), 512, 20, "fp16")
+    assert found["training_s"] == pytest.approx(4.4)
+    assert (found["first_epoch_s"], found["epoch_s"], found["epoch_s_n"]) == (2, 1.2, 2)
+    assert found["samples_per_s"] == pytest.approx(512 / 1.2)
+
+
+def test_each_dtype_against_fp32_of_its_setting():
+    found = row("polaris.dtypes_against_fp32", homework(), 2048, 100, "bf16")
+    assert (found["time_ratio"], found["memory_ratio"], found["epochs_apart"]) == (0.5, 0.75, "all quicker")
+    assert found["loss_percent"] == pytest.approx(1)
+    base = row("polaris.dtypes_against_fp32", homework(), 2048, 100, "fp32")
+    assert (base["time_ratio"], base["epochs_apart"], base["loss_percent"]) == (1, "is fp32", 0)
+    alone = row("polaris.dtypes_against_fp32", [cell(512, 20, "bf16"), cell(512, 50)], 512, 20, "bf16")
+    assert {alone[name] for name in ("time_ratio", "epochs_apart", "memory_ratio")} == {"fp32 not measured"}
+    mixed = [cell(512, 20), cell(512, 20, "fp16", (2.0, 0.7, 1.1))]
+    assert row("polaris.dtypes_against_fp32", mixed, 512, 20, "fp16")["epochs_apart"] == "overlap"
+    slow = row("polaris.dtypes_against_fp32", homework(), 512, 20, "bf16")
+    assert slow["epochs_apart"] == "all slower"
+
+
+def test_a_row_without_figures_says_so_alone():
+    lost = replace(cell(512, 20, "bf16"), status="unsupported", reason="no CUDA device", samples={}, warmup={})
+    lost.values.clear()
+    lost.values["before_start"] = True
+    found = made([cell(512, 50), lost])["polaris.dtypes_against_fp32"].frame.iloc[1]
+    assert found[["time_ratio", "epochs_apart", "memory_ratio", "loss_percent"]].isna().all()
+
+
+def test_which_is_quicker_and_why():
+    text = answer("time", homework()).text
+    assert "d_model 512: fp16 1.20, bf16 1.20; d_model 2048: fp16 0.500, bf16 0.500" in text
+    assert "In 12 of 18 cells every later epoch is quicker than fp32's, in 6 slower, in 0 they overlap" in text
+    assert "has 1.14 to 1.21" in text
+    assert "At d_model 512 5.00 times the target length takes fp32 1.00 times as long: launching the kernels" in text
+    grown = [cell(512, 20), cell(512, 100, epochs_s=(9.0, 4.0, 4.0)), cell(512, 20, "bf16")]
+    assert "4.00 times as long: its time is that of its work" in answer("time", grown).text
+    assert answer("time", [cell(512, 20)]).verdict == "cannot tell"
+
+
+def test_what_the_first_runs_pay():
+    cells = [cell(512, 20, epochs_s=(6.0, 1.0, 1.0)), cell(512, 50), cell(512, 100)]
+    text = answer("first", cells).text
+    assert "takes 1.00 s more than a later one (median over 3 cells), at most 5.00 s (d_model 512, target" in text
+    assert "length 20 took 3.58 s and its length 50 3.36 s" in text
+
+
+def test_bf16_must_save_memory_everywhere_to_do_so_consistently():
+    found = answer("memory", homework())
+    assert found.verdict == "contradicted"
+    assert "d_model 512: fp16 0.750 to 1.00, bf16 0.750 to 1.00" in found.text
+    assert "bf16 takes less in 3 of 9 cells" in found.text
+    assert "(0.795 to 0.899 at d_model 512)" in found.text
+    assert "15.8 GiB of 2.00 GiB at d_model 4096" in found.text  # predicted state beside a made-up peak
+    long = [r for r in homework() if r.factors["target_length"] == 100]
+    assert answer("memory", long).verdict == "confirmed"
+    assert answer("memory", changed(long, 512, 100, "fp16", peak_allocated_bytes=3 * GIB)).verdict == "confirmed"
+    assert answer("memory", changed(long, 512, 100, "bf16", peak_allocated_bytes=3 * GIB)).verdict == "contradicted"
+
+
+def test_the_losses_and_the_skipped_steps():
+    text = answer("loss", homework()).text
+    assert "fp16 within 0.00 % of fp32's final loss" in text
+    assert "bf16 within 1.00 % of fp32's final loss" in text
+    assert "The loss scaler skipped 2 steps a cell" in text
+    broken = changed(homework(), 512, 20, "fp16", final_loss="nan", skipped_steps=7)
+    text = answer("loss", broken).text
+    assert "No number is the loss of 1 cells" in text
+    assert "skipped 2 to 7 steps" in text
+
+
+def test_the_widths_that_failed_elsewhere():
+    text = answer("widths", homework()).text
+    assert "width 2048 trains in 9 of 9 cells, peak 1.50 to 2.00 GiB; width 4096 trains in 9 of 9 cells" in text
+    lost = replace(cell(4096, 100), status="oom", reason="out of memory", samples={}, warmup={}, values={})
+    cells = [lost if r.has(d_model=4096, target_length=100, dtype="fp32") else r for r in homework()]
+    assert "width 4096 trains in 8 of 9 cells, peak 1.50 to 2.00 GiB (1 oom)" in answer("widths", cells).text
+    assert answer("widths", [cell(512, 20)]).verdict == "cannot tell"
+
+
+def test_the_prediction_stands_beside_the_peak():
+    found = row("polaris.dtypes_memory", homework(), 4096, 20, "fp32")
+    assert found["predicted_gib"] == pytest.approx(20 * 1_409_916_928 / GIB, rel=0.01)
+    assert found["error_percent"] == pytest.approx(100 * (found["predicted_gib"] / 2 - 1))
+    assert answer("prediction", homework()).verdict == "contradicted"
+    assert "target length" in answer("prediction", homework()).text
+
+
+def test_cells_that_really_run():
+    for planned in plan.planned_cells(RAW, "dtypes", "tiny"):
+        if planned["device"] == "cpu" and planned["d_model"] == 16:
+            request = {"seed": 0, "cell": {**vars(planned), "factors": dict(planned.factors)}, "data_folder": ""}
+            found = child.run_cell(measure, request)
+            assert (found["status"], len(found["measurement"]["samples"]["epoch_s"])) == ("ok", 1)
+            assert found["measurement"]["values"]["loss_relative_error"] < 0.01
