@@ -59,10 +59,18 @@ def markdown_cells(text: str) -> list[str]:
 # --- the first run ----------------------------------------------------------------------------------------------
 
 
+def meant_to_fail(row: dict[str, Any]) -> bool:
+    """Whether it is the cell that the model is to refuse, with the model's own message."""
+    factors = row["factors"]
+    refused = row["reason"] == "RuntimeError: the feature number of src and tgt must be equal to d_model"
+    return row["experiment"] == "tensor_dims" and factors["features"] != factors["d_model"] and refused
+
+
 def test_every_cell_ended_well(measured: Workspace) -> None:
     for name in plan.measured_experiments(ROOT):
         ended = measured.rows(name)
-        assert ended and not [row for row in ended if row["status"] not in ("ok", "unsupported", "skipped")]
+        well = ("ok", "unsupported", "skipped")
+        assert ended and not [row for row in ended if row["status"] not in well and not meant_to_fail(row)]
         assert not [row for row in ended if row["status"] == "ok" and not row["provenance"]["commit"]]
 
 
