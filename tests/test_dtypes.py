@@ -157,7 +157,9 @@ def test_the_losses_and_the_skipped_steps():
     assert "fp16 within 0.00 % of fp32's final loss" in text
     assert "bf16 within 1.00 % of fp32's final loss" in text
     assert "The loss scaler skipped 2 steps a cell" in text
-    broken = changed(homework(), 512, 20, "fp16", final_loss="nan", skipped_steps=7)
+    broken = changed(homework(), 512, 20, "fp16", final_loss="not finite", skipped_steps=7)
+    found = row("polaris.dtypes_against_fp32", broken, 512, 20, "fp16")
+    assert (found["final_loss"], found["loss_percent"]) == ("not finite", "not finite against 28.0")
     text = answer("loss", broken).text
     assert "No number is the loss of 1 cells" in text
     assert "skipped 2 to 7 steps" in text

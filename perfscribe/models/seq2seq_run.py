@@ -43,5 +43,5 @@ def measure(job: Job, epochs: int, *, cold: bool = False) -> Measurement:
 
 
 def _finite(loss: float) -> float | str:
-    """The loss, or its name where it is no number."""
-    return loss if math.isfinite(loss) else str(loss)
+    """The loss, or a word where it is no number."""
+    return loss if math.isfinite(loss) else "not finite"

@@ -22,7 +22,8 @@ HOMEWORK = {"layers": 6, "d_ff": 2048, "source_length": 1, "batch": 16, "epochs"
 NOTES = (
     "Host clock, the device synchronised before and after each epoch; training time is the sum over all epochs, the "
     "first included. fp16 and bf16 are autocast with fp32 weights, fp16 with a loss scaler; fp32 is without TF32. Peak "
-    "memory: of torch's allocator in one untimed step. On a CPU one thread.",
+    "memory: of torch's allocator in one untimed step. Batches are drawn from the host's memory, a share of each epoch "
+    "that no data type changes. On a CPU one thread.",
     "Write-up 001: Polaris, A100 40 GB, 3 epochs at batch 16, under DDP and torch's profiler; how many ranks shared "
     "its 2,048 samples is not stated, so its seconds are not ours. Its `failed` is a model whose d_model was left at "
     "512.",

@@ -23,7 +23,8 @@ HOMEWORK = {"layers": 6, "d_ff": 2048, "source_length": 1, "target_length": 20}
 NOTES = (
     "Host clock, the device synchronised before and after each epoch; training time is the sum over all epochs. Peak "
     "memory: of torch's allocator in one untimed step; allocated: what remains after it. Weights bf16: the whole "
-    "model, gradients and Adam state too; bf16 beside fp32 weights: autocast. On a CPU one thread.",
+    "model, gradients and Adam state too; bf16 beside fp32 weights: autocast. Batches are drawn from the host's "
+    "memory, where the samples do not count in the peak of a GPU. On a CPU one thread.",
     "Write-up 001: Polaris, A100 40 GB, 5 epochs; allocated memory at the end, under DDP. Its `failed` is a model "
     "whose d_model was left at 512.",
 )
