@@ -1,0 +1,1 @@
+"""Ways to find rank, world size and local rank, under several launchers and placements; CPU binding."""

