@@ -1,0 +1,213 @@
+"""Each way to find rank, world size and local rank, under launchers that run here and in recorded environments.
+
+A launch starts the ranks once for all methods that can serve it; each method then trains the Polaris homework's model
+on every rank. Recorded environments are looked at without any process. Bindings are asked of a launcher whose ranks
+tell the cores that they were granted.
+"""
+
+from __future__ import annotations
+
+import atexit
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from perfscribe.cells import Cell, Measurement, Unsupported
+from perfscribe.experiments.rank_methods import polaris
+from perfscribe.experiments.rank_methods.recordings import RECORDINGS, Recording
+from perfscribe.experiments.rank_methods.words import BOUND, HERE, LAUNCHED, RECORDED
+from perfscribe.parallel import binding
+from perfscribe.parallel.mpi_start import METHODS, MODULO, SPLIT
+
+if TYPE_CHECKING:
+    from perfscribe.parallel.launch import Crew
+
+LAUNCH_S = 180.0
+BOUND_S = 60.0
+DEVICES = {"gloo": "cpu", "nccl": "cuda"}
+SIZES = ("samples", "source_length", "target_length", "features", "layers", "d_ff", "batch", "epochs", "warmup_steps")
+# The launcher's own variables last: the homework asks MPI.
+METHODS_OF = {"perfscribe": ("torchrun",), "torchrun": ("torchrun",)} | {
+    name: (MODULO, SPLIT, name) for name in ("open_mpi", "mpich", "pals", "slurm")
+}
+EVEN, NEAREST = "even", "nearest"
+_CREWS: dict[tuple[Any, ...], Crew] = {}
+
+
+def cells(config: Mapping[str, Any]) -> list[Cell]:
+    """Launches by launcher and method, then recorded environments, then bindings."""
+    return [*_launched(config), *_recorded(), *_bound(config)]
+
+
+def _launched(config: Mapping[str, Any]) -> list[Cell]:
+    device = DEVICES[config["backend"]]
+    fixed = {"backend": config["backend"], "device": device, "world_size": config["world_size"]}
+    fixed |= {name: config[name] for name in SIZES}
+    needs = (f"cuda:{config['world_size']}",) if device == "cuda" else ()
+    return [
+        Cell({"part": LAUNCHED, "launcher": launcher, "method": method, **fixed}, requires=needs, cost=10.0 + place)
+        for place, launcher in enumerate(config["launcher"])
+        for method in METHODS_OF[launcher]
+    ]
+
+
+def _recorded() -> list[Cell]:
+    return [
+        Cell({"part": RECORDED, "recording": name, "launcher": one.launcher, "placement": one.placement}, cost=0.0)
+        for name, one in RECORDINGS.items()
+    ]
+
+
+def _bound(config: Mapping[str, Any]) -> list[Cell]:
+    here = [
+        Cell({"part": BOUND, "machine": HERE, "launcher": launcher, "cpu_bind": asked, "world_size": ranks}, cost=1.0)
+        for ranks in [config["world_size"]]
+        for launcher in config["binding"]["launcher"]
+        for asked in config["binding"]["cpu_bind"]
+    ]
+    there = {"part": BOUND, "machine": polaris.NAME, "launcher": "pals"}
+    known = [Cell({**there, "cpu_bind": asked, "world_size": 4}, cost=0.0) for asked in polaris.BINDINGS]
+    return [*here, *known]
+
+
+def run(cell: Cell) -> Measurement:
+    """Measure one launch, look at one recording, or bind ranks once.
+
+    Series of launches and recordings, a value for each rank: node, said_<method> (rank, world size, local rank; None:
+    nothing; a text: why it failed). Of launches also host, device, mask, training_s_by_rank; samples training_s and
+    epoch_s are those of the slowest rank. Series of bindings: asked, granted (masks), gpu_cores.
+    Unsupported: the launcher or mpi4py is not here, or a binding names cores that are not granted here.
+    """
+    return {LAUNCHED: _launch, RECORDED: _look_up, BOUND: _bind}[cell["part"]](cell)
+
+
+def _launch(cell: Cell) -> Measurement:
+    from perfscribe.timing import HOST_CLOCK
+
+    sizes = {name: cell[name] for name in SIZES}
+    asks_mpi = cell["launcher"] != "perfscribe"  # its ranks are launched in a moment, and MPI takes longer
+    ranks = _crew(cell).ask({"method": cell["method"], "sizes": sizes, "asks_mpi": asks_mpi})
+    total_s = [rank["training_s"] for rank in ranks]
+    measurement = Measurement(
+        samples={
+            "training_s": [max(total_s)],
+            "epoch_s": [max(epoch) for epoch in zip(*(rank["epochs_s"] for rank in ranks), strict=True)],
+        },
+        timers=dict.fromkeys(("training_s", "epoch_s"), HOST_CLOCK),
+        warmup_s=max(rank["warmup_s"] for rank in ranks),
+        timed_s=max(total_s),
+        values={name: ranks[0][name] for name in ("parameters", "final_loss", "variables_left")},
+        series=_said([rank["places"] for rank in ranks]),
+    )
+    hosts = [rank["host"] for rank in ranks]
+    measurement.values["gpus_per_node"] = ranks[0]["devices"]
+    measurement.series |= {
+        "host": hosts,
+        "node": [list(dict.fromkeys(hosts)).index(host) for host in hosts],
+        "device": [rank["device"] for rank in ranks],
+        "mask": [binding.mask(rank["cores"]) for rank in ranks],
+        "training_s_by_rank": total_s,
+    }
+    return measurement
+
+
+def _crew(cell: Cell) -> Crew:
+    """The launcher's ranks, which stay for its other methods; those of another launcher are ended first."""
+    from perfscribe.parallel import launchers
+    from perfscribe.parallel.fork_server import BASE, SERVER
+
+    key = tuple(cell[name] for name in ("launcher", "world_size", "backend"))
+    crew = _CREWS.get(key)
+    if crew is None or not crew.is_open:
+        close()
+        command = launchers.command(cell["launcher"], cell["world_size"])
+        if not command:  # imports torch while this process does, but not the compiler, which no rank needs
+            SERVER.start(BASE)
+        from perfscribe.experiments.rank_methods.training import on_rank
+        from perfscribe.parallel.launch import Crew
+
+        atexit.register(close)
+        crew = _CREWS[key] = Crew(
+            on_rank, world_size=cell["world_size"], backend=cell["backend"], timeout_s=LAUNCH_S, launcher=command
+        )
+    return crew
+
+
+def close() -> None:
+    """End all ranks that wait."""
+    while _CREWS:
+        _CREWS.popitem()[1].close()
+
+
+def _said(by_rank: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    return {f"said_{method}": [one[method] for one in by_rank] for method in METHODS}
+
+
+def _look_up(cell: Cell) -> Measurement:
+    recording: Recording = RECORDINGS[cell["recording"]]
+    return Measurement(
+        values={"source": recording.source, "gpus_per_node": recording.gpus},
+        series={"node": list(recording.nodes), **_said([recording.said(rank) for rank in range(len(recording.nodes))])},
+    )
+
+
+def _bind(cell: Cell) -> Measurement:
+    if cell["machine"] == polaris.NAME:
+        asked, nearest = binding.parse_cpu_bind(cell["cpu_bind"]), list(polaris.GPU_CORES)
+        return _binding(asked, [], nearest)
+    from perfscribe.parallel import launchers
+
+    nearest = binding.gpu_cores()
+    asked = _asked(cell["cpu_bind"], cell["world_size"], nearest)
+    launchers.require(cell["launcher"])
+    lacking = set().union(*asked) - set(binding.granted())
+    if lacking:
+        raise Unsupported(
+            f"cores {binding.shown(lacking)} are not granted here: {binding.shown(binding.granted())} are"
+        )
+    with tempfile.TemporaryDirectory() as folder:
+        command = launchers.bound(cell["launcher"], asked, folder)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=BOUND_S, stdin=subprocess.DEVNULL)
+        files = [Path(folder, str(rank)) for rank in range(len(asked))]
+        if done.returncode or not all(file.is_file() for file in files):
+            said = " ".join((done.stderr or done.stdout).replace("-" * 20, "").split())
+            raise RuntimeError(f"{cell['launcher']} left with exit code {done.returncode}: {said[:200]}")
+        return _binding(asked, [file.read_text() for file in files], nearest)
+
+
+def _asked(text: str, ranks: int, nearest: Sequence[binding.Cores]) -> list[binding.Cores]:
+    """Cores of each rank; "even" and "nearest" follow what is granted here and the GPUs' places."""
+    if text == EVEN:
+        return binding.even(binding.granted(), ranks)
+    if text == NEAREST:
+        return _nearest(nearest, ranks)
+    asked = binding.parse_cpu_bind(text)
+    if len(asked) < ranks:
+        raise ValueError(f"cpu-bind {text!r}: {len(asked)} bindings for {ranks} ranks")
+    return asked[:ranks]
+
+
+def _nearest(nearest: Sequence[binding.Cores], ranks: int) -> list[binding.Cores]:
+    """Of the granted cores nearest to each rank's GPU an equal part for each rank whose GPU shares them."""
+    here = set(binding.granted())
+    own = [tuple(core for core in cores if core in here) for cores in nearest]
+    if len(own) < ranks or not all(own):
+        raise Unsupported("nothing tells which cores are nearest to the GPUs")
+    result = []
+    for rank in range(ranks):
+        alike = [other for other in range(ranks) if own[other] == own[rank]]
+        result.append(binding.even(own[rank], len(alike))[alike.index(rank)])
+    return result
+
+
+def _binding(asked: Sequence[binding.Cores], masks: list[str], nearest: Sequence[binding.Cores]) -> Measurement:
+    return Measurement(
+        values={"cpu_bind": binding.as_list(asked)},
+        series={
+            "asked": [binding.mask(cores) for cores in asked],
+            "granted": masks,
+            "gpu_cores": [binding.shown(cores) for cores in nearest],
+        },
+    )
