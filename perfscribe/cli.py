@@ -25,6 +25,8 @@ HELP = """\
 ./run doctor                  this machine, and what each experiment will find unsupported here
 ./run remeasure EXPERIMENT [FACTOR=LEVEL ...] [status=STATUS]
                               retire finished cells, so that the next report measures them again
+./run launch --scheduler slurm|pbs|local --nodes N --ranks-per-node R [--profile torch|nsys] [-- COMMAND]
+                              print a job script that starts ranks there
 ./run publish NAME            make a site of this checkout's own results that can be committed
 ./run test [PYTEST OPTIONS]   format, lint, types, tests
 ./run help                    this text
@@ -195,6 +197,17 @@ def publish(arguments: Sequence[str]) -> int:
     return publishing.main(ROOT, list(arguments))
 
 
+def launch(arguments: Sequence[str]) -> int:
+    """Print a job script."""
+    from perfscribe import launch_script
+    from perfscribe.cells import Unsupported
+
+    try:
+        return launch_script.main(ROOT, list(arguments))
+    except Unsupported as error:
+        sys.exit(f"run: launch: {error}")
+
+
 def show_help(arguments: Sequence[str]) -> int:
     """Print what there is."""
     print(HELP, end="")
@@ -207,6 +220,7 @@ VERBS: dict[str, Callable[[Sequence[str]], int]] = {
     "plan": plan,
     "doctor": doctor,
     "remeasure": remeasure,
+    "launch": launch,
     "publish": publish,
     "help": show_help,
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -61,7 +61,7 @@ def on_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
     }
 
 
-def train(sizes: Sizes, rank: Rank) -> dict[str, Any]:
+def train(sizes: Sizes, rank: Rank, after_step: Callable[[], object] = lambda: None) -> dict[str, Any]:
     """Warm-up steps, then epochs, each timed by the host clock between waits for the device.
 
     The same model and samples on every rank; each trains on its share of the samples, anew in every epoch, and
@@ -95,6 +95,7 @@ def train(sizes: Sizes, rank: Rank) -> dict[str, Any]:
         began = perf_counter()
         for batch in loader:
             loss = step(batch)
+            after_step()
         synchronise(rank.device)
         epochs_s.append(perf_counter() - began)
     total_s = perf_counter() - start

@@ -1,0 +1,131 @@
+"""A rank of a job script: finds its place, joins the others, trains the Polaris homework's model.
+
+`python -m perfscribe.experiments.rank_methods.job`, started by torchrun, mpiexec or srun, with MASTER_ADDR and
+MASTER_PORT in its environment. --profile FOLDER records two steps, after one that is passed over and one to warm up,
+into FOLDER: a Chrome trace and a table of operators of each rank.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import csv
+import os
+import platform
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from perfscribe import config
+from perfscribe.experiments.rank_methods.training import Sizes, train
+from perfscribe.parallel import binding, ranks
+
+if TYPE_CHECKING:
+    from perfscribe.parallel.rank import Rank
+
+ROOT = Path(__file__).resolve().parents[3]
+PRESETS = ("tiny", "cpu", "gpu")
+OPERATOR_COLUMNS = ("name", "calls", "host_us", "own_host_us", "device_us", "own_device_us")
+
+
+def join() -> Rank:
+    """This process as a rank, within a process group of all.
+
+    ValueError, one line: launchers contradict each other, or fewer GPUs than ranks of the node.
+    """
+    import torch
+    import torch.distributed as dist
+
+    from perfscribe.parallel.rank import Rank
+
+    place = ranks.find(os.environ, host=platform.node())
+    os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
+    os.environ.setdefault("MASTER_PORT", "29500")
+    device, backend = torch.device("cpu"), "gloo"
+    if torch.cuda.is_available():
+        device, backend = torch.device("cuda", ranks.device_index(place, torch.cuda.device_count())), "nccl"
+        torch.cuda.set_device(device)
+    threads = max(1, len(binding.granted()) // (place.local_world_size or 1))
+    torch.set_num_threads(threads)
+    own_device = device if backend == "nccl" else None
+    dist.init_process_group(backend, rank=place.rank, world_size=place.world_size, device_id=own_device)
+    return Rank(place, device, backend, "default", 0, threads)
+
+
+def sizes(preset: str) -> Sizes:
+    """As config.yaml has them for the experiment."""
+    section = config.resolve(config.load(ROOT / "config.yaml"), preset)["experiments"]["rank_methods"]
+    return Sizes(**{name: section[name] for name in Sizes.__dataclass_fields__})
+
+
+@contextlib.contextmanager
+def profiled(folder: Path | None, rank: Rank) -> Iterator[Callable[[], object]]:
+    """Context that gives what is to be called after each step; without a folder nothing is recorded."""
+    if folder is None:
+        yield lambda: None
+        return
+    from torch.profiler import ProfilerActivity, profile, schedule
+
+    folder.mkdir(parents=True, exist_ok=True)
+    kinds = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (rank.device.type == "cuda")
+
+    def write(found: Any) -> None:
+        found.export_chrome_trace(str(folder / f"rank-{rank.place.rank}.json.gz"))
+        write_operators(found.key_averages(), folder / f"rank-{rank.place.rank}.csv")
+
+    with profile(
+        activities=kinds, schedule=schedule(wait=1, warmup=1, active=2, repeat=1), on_trace_ready=write
+    ) as recording:
+        yield recording.step
+
+
+def write_operators(averages: Any, path: Path) -> None:
+    """The profiler's averages as CSV, the longest on the device first, then on the host; times in µs."""
+    rows = [
+        (
+            one.key,
+            one.count,
+            one.cpu_time_total,
+            one.self_cpu_time_total,
+            one.device_time_total,
+            one.self_device_time_total,
+        )
+        for one in averages
+    ]
+    rows.sort(key=lambda row: (-row[5], -row[3]))
+    with path.open("w", newline="") as out:
+        csv.writer(out).writerows([OPERATOR_COLUMNS, *rows])
+
+
+def main() -> None:
+    """See the module."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--preset", choices=PRESETS, default="", help="sizes; by default gpu where there are GPUs")
+    parser.add_argument("--profile", type=Path, metavar="FOLDER", help="record a few steps into this folder")
+    asked = parser.parse_args()
+    rank = join()
+    import torch.distributed as dist
+
+    place = rank.place
+    cores = binding.shown(binding.granted())
+    print(
+        f"rank {place.rank} of {place.world_size}, local rank {place.local_rank}, host {place.host}, {rank.device}, "
+        f"cores {cores}, by {place.source}",
+        flush=True,
+    )
+    wanted = sizes(asked.preset or ("gpu" if rank.device.type == "cuda" else "cpu"))
+    with profiled(asked.profile, rank) as after_step:
+        found = train(wanted, rank, after_step)
+    if place.rank == 0:
+        trained = wanted.samples * wanted.epochs
+        print(
+            f"trained {wanted.epochs} epochs in {found['training_s']:.3f} s, {trained / found['training_s']:.4g} "
+            f"samples/s, final loss {found['final_loss']:.6g}",
+            flush=True,
+        )
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,279 @@
+"""Job scripts: what they say, checked by shellcheck, with schedulers' commands replaced, and really run."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from perfscribe import cli, launch_script
+from perfscribe.cells import Unsupported
+from perfscribe.parallel import launchers
+
+ROOT = Path(__file__).resolve().parents[1]
+LOCAL_SLURM = ROOT.parent / "shared" / "slurm" / "local-slurm"
+SHELLCHECK = shutil.which("shellcheck", path=os.pathsep.join([str(Path(sys.executable).parent), *os.get_exec_path()]))
+JOB = [sys.executable, "-m", launch_script.JOB, "--preset", "tiny"]
+
+
+def script(scheduler: str, *arguments: str, nodes: int = 2, ranks: int = 2, command: list[str] | None = None) -> str:
+    asked = ["--scheduler", scheduler, "--nodes", str(nodes), "--ranks-per-node", str(ranks), *arguments]
+    return launch_script.script(launch_script.read([*asked, *(["--", *command] if command else [])]), ROOT)
+
+
+def check(path: Path) -> None:
+    """By shellcheck, every remark counts; by bash alone where that is missing."""
+    checker = [SHELLCHECK] if SHELLCHECK else ["bash", "-n"]
+    done = subprocess.run([*checker, str(path)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.fixture
+def an_open_mpi(monkeypatch):
+    monkeypatch.setattr(launchers, "require", lambda launcher: None)
+    monkeypatch.setattr(launchers, "mpiexecs", lambda: {"open_mpi": "/opt/open mpi/bin/mpiexec"})
+
+
+KINDS = [(scheduler, name) for scheduler, names in launch_script.LAUNCHERS.items() for name in names]
+
+
+@pytest.mark.parametrize(("scheduler", "launcher"), KINDS)
+def test_every_script_is_sound_shell(scheduler, launcher, an_open_mpi, tmp_path):
+    nodes = (1,) if scheduler == "local" else (1, 2)
+    binds = ((), ("--cpu-bind", "list:0,1:8,9")) if launcher != "torchrun" else ((),)
+    profiles = ((), ("--profile", "torch"), ("--profile", "nsys"))
+    more = ((), ("--account", "a", "--queue", "q", "--filesystems", "home:eagle", "--gpus-per-node", "0"))
+    for number, (count, bind, profile, head) in enumerate(itertools.product(nodes, binds, profiles, more)):
+        path = tmp_path / f"{number}.sh"
+        path.write_text(script(scheduler, "--launcher", launcher, *bind, *profile, *head, nodes=count))
+        check(path)
+    odd = ["my program", "it's", "$HOME", "a\nb", "`x`", ";"]
+    path = tmp_path / "command.sh"
+    path.write_text(script(scheduler, "--launcher", launcher, nodes=1, command=odd))
+    assert subprocess.run(["bash", "-n", str(path)]).returncode == 0
+
+
+def test_shellcheck_finds_what_is_wrong(tmp_path):
+    bad = tmp_path / "bad.sh"
+    bad.write_text("#!/bin/bash\nif true; then echo $1\n")
+    with pytest.raises(AssertionError):
+        check(bad)
+
+
+# --- with the schedulers' commands replaced ------------------------------------------------------------------------
+
+
+def run_replaced(text: str, tmp_path: Path, **variables: str) -> list[str]:
+    """The words that the launcher is given where commands of the scheduler only tell theirs."""
+    for name in ("srun", "mpiexec"):
+        (tmp_path / name).write_text('#!/bin/bash\nprintf "%s\\n" "$MASTER_ADDR:$MASTER_PORT" "$@"\n')
+    (tmp_path / "scontrol").write_text("#!/bin/bash\nprintf 'node7\\nnode8\\n'\n")
+    for name in ("srun", "mpiexec", "scontrol"):
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "nodes").write_text("x3001\nx3002\n")
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, "PBS_NODEFILE": str(tmp_path / "nodes"), **variables}
+    environment.pop("OMP_NUM_THREADS", None)
+    here = text.replace(f"cd {ROOT}\n", f"cd {tmp_path}\n")
+    done = subprocess.run(["bash"], input=here, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_two_nodes_of_one_rank_profiled_under_pbs(tmp_path):
+    """The homework's profile of communication between nodes."""
+    text = script("pbs", "--profile", "torch", "--queue", "debug", "--filesystems", "home:eagle", ranks=1)
+    head = [line for line in text.splitlines() if line.startswith("#PBS")]
+    assert head == [
+        "#PBS -N perfscribe-2x1",
+        "#PBS -l select=2",
+        "#PBS -l place=scatter",
+        "#PBS -l walltime=00:30:00",
+        "#PBS -l filesystems=home:eagle",
+        "#PBS -q debug",
+    ]
+    said = run_replaced(text, tmp_path, PBS_JOBID="12345[].polaris-pbs-01")
+    assert said[:6] == ["x3001:22345", "-n", "2", "--ppn", "1", "--line-buffer"]
+    assert said[said.index("--cpu-bind") + 1] == "depth" and int(said[said.index("--depth") + 1]) >= 1
+    assert said[-5:] == [sys.executable, "-m", launch_script.JOB, "--profile", "profiles/12345"]
+
+
+def test_a_list_of_cores_under_pbs(tmp_path):
+    text = script("pbs", "--cpu-bind", "verbose,list:24:16:8:0", ranks=4)
+    said = run_replaced(text, tmp_path, PBS_JOBID="7.x")
+    assert said[said.index("--cpu-bind") + 1] == "list:24:16:8:0" and said[1:5] == ["-n", "8", "--ppn", "4"]
+
+
+def test_srun_and_its_head(tmp_path):
+    text = script("slurm", "--cpu-bind", "list:0,1:8,9", "--profile", "nsys", "--account", "me", ranks=2)
+    assert [line for line in text.splitlines() if line.startswith("#SBATCH")] == [
+        "#SBATCH --job-name=perfscribe-2x2",
+        "#SBATCH --nodes=2",
+        "#SBATCH --ntasks-per-node=2",
+        "#SBATCH --gpus-per-node=2",
+        "#SBATCH --time=00:30:00",
+        "#SBATCH --account=me",
+    ]
+    said = run_replaced(text, tmp_path, SLURM_JOB_ID="123456", SLURM_JOB_NODELIST="node[7-8]")
+    assert said[:4] == ["node7:23456", "--nodes=2", "--ntasks=4", "--ntasks-per-node=2"]
+    assert said[4:7] == ["--cpu-bind=mask_cpu:0x3,0x300", "nsys", "profile"]
+    assert "--output=profiles/123456/rank-%q{SLURM_PROCID}" in said
+    assert "--gpus-per-node" not in script("slurm", "--gpus-per-node", "0")
+    assert "--cpu-bind=cores" in script("slurm")
+
+
+@pytest.mark.parametrize("scheduler", ["slurm", "pbs"])
+def test_one_torchrun_a_node(scheduler, tmp_path):
+    text = script(scheduler, "--launcher", "torchrun", ranks=4, command=["python", "train.py", "two words"])
+    job = {"SLURM_JOB_ID": "5", "SLURM_JOB_NODELIST": "", "PBS_JOBID": "5.x"}
+    said = run_replaced(text, tmp_path, **job)
+    place = said.index("torch.distributed.run")
+    port = said[0].rpartition(":")[2]
+    assert said[place + 1 :] == [
+        "--nnodes=2",
+        "--nproc-per-node=4",
+        "--rdzv-id=5",
+        "--rdzv-backend=c10d",
+        f"--rdzv-endpoint={'node7' if scheduler == 'slurm' else 'x3001'}:{port}",
+        "--no-python",
+        "python",
+        "train.py",
+        "two words",
+    ]
+    count = ["--ntasks=2", "--ntasks-per-node=1"] if scheduler == "slurm" else ["-n", "2", "--ppn", "1"]
+    assert set(count) <= set(said[:place])
+
+
+# --- what cannot be ------------------------------------------------------------------------------------------------
+
+ASKED = {"--scheduler": "slurm", "--nodes": "2", "--ranks-per-node": "4"}
+BAD = [
+    ({"--nodes": "0"}, "argument --nodes: got '0', expected a whole number from 1 to 100000"),
+    ({"--nodes": "two"}, "argument --nodes: got 'two', expected a whole number from 1 to 100000"),
+    ({"--nodes": None}, "the following arguments are required: --nodes"),
+    ({"--ranks-per-node": "-1"}, "argument --ranks-per-node: got '-1', expected a whole number from 1 to 1024"),
+    ({"--scheduler": "local"}, "--nodes: got 2, expected 1 for --scheduler local"),
+    ({"--launcher": "mpiexec"}, "--launcher: got 'mpiexec', expected srun or torchrun for --scheduler slurm"),
+    ({"--cpu-bind": "0,1"}, "cpu-bind '0,1': expected list:…, map_cpu:… or mask_cpu:…"),
+    ({"--cpu-bind": "list:0:1"}, "--cpu-bind: 2 bindings for 4 ranks of a node"),
+    ({"--cpu-bind": "list:0:1:2:3", "--launcher": "torchrun"}, "torchrun binds no ranks; expected it with srun"),
+    ({"--time": "1h"}, "argument --time: got '1h', expected HH:MM:SS"),
+    ({"--account": "a\nrm -rf x"}, "expected a name"),
+    ({"--queue": "$(x)"}, "argument --queue: got '$(x)', expected a name"),
+    ({"--prof": "torch"}, "unrecognized arguments: --prof"),
+]
+
+
+@pytest.mark.parametrize(("changes", "why"), BAD)
+def test_bad_arguments_give_one_line(changes, why):
+    asked = {**ASKED, **changes}
+    words = [word for name, value in asked.items() if value is not None for word in (name, value)]
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["launch", *words])
+    text = str(ended.value.code)
+    assert text.startswith("run: launch: ") and text.endswith(" (./run launch --help)")
+    assert why in text and "\n" not in text
+
+
+def test_a_scheduler_that_is_none():
+    with pytest.raises(SystemExit, match=r"^run: launch: argument --scheduler: invalid choice: 'lsf' \(choose from"):
+        cli.main(["launch", "--scheduler", "lsf", "--nodes", "1", "--ranks-per-node", "1"])
+
+
+def test_a_command_that_torchs_profiler_cannot_see():
+    with pytest.raises(SystemExit, match="COMMAND is not profiled by it"):
+        script("slurm", "--profile", "torch", command=["x"])
+
+
+def test_no_mpiexec_here(monkeypatch):
+    def none(launcher):
+        raise Unsupported("no mpiexec of Open MPI")
+
+    monkeypatch.setattr(launchers, "require", none)
+    asked = ["--scheduler", "local", "--nodes", "1", "--ranks-per-node", "2", "--launcher", "mpiexec"]
+    with pytest.raises(SystemExit, match=r"^run: launch: no mpiexec of Open MPI$"):
+        cli.main(["launch", *asked])
+
+
+# --- really run ----------------------------------------------------------------------------------------------------
+
+
+def ranks_of(text: str) -> list[tuple[int, int, int]]:
+    return sorted(
+        (int(rank), int(size), int(local))
+        for rank, size, local in re.findall(r"rank (\d+) of (\d+), local rank (\d+), host", text)
+    )
+
+
+def run_script(text: str) -> str:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        ["bash"], input=text, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_torchrun_on_this_machine_profiled(tmp_path):
+    text = script("local", "--profile", "torch", nodes=1)
+    text = text.replace("OUT=profiles/local-$$", f"OUT={tmp_path}")
+    said = run_script(text.replace(launch_script.JOB, f"{launch_script.JOB} --preset tiny"))
+    assert ranks_of(said) == [(0, 2, 0), (1, 2, 1)]
+    assert re.search(r"^trained 2 epochs in [\d.]+ s, .* samples/s, final loss [\d.]+$", said, re.MULTILINE)
+    for rank in (0, 1):
+        trace = json.loads(gzip.decompress((tmp_path / f"rank-{rank}.json.gz").read_bytes()))
+        steps = [event for event in trace["traceEvents"] if event["name"].startswith("ProfilerStep#")]
+        assert len({event["name"] for event in steps}) == 2
+        lines = (tmp_path / f"rank-{rank}.csv").read_text().splitlines()
+        assert lines[0].startswith("name,calls,host_us") and any("layer_norm" in line for line in lines)
+
+
+@pytest.mark.slow
+def test_mpiexec_on_this_machine_bound():
+    try:
+        launchers.require("open_mpi")
+    except Unsupported as error:
+        pytest.skip(str(error))
+    core = min(os.sched_getaffinity(0))
+    text = script("local", "--launcher", "mpiexec", "--cpu-bind", f"list:{core}:{core}", nodes=1, command=JOB)
+    said = run_script(text)
+    assert ranks_of(said) == [(0, 2, 0), (1, 2, 1)]
+    assert said.count(f"cores {core}, by Open MPI") == 2
+
+
+@pytest.mark.slow
+def test_srun_on_two_nodes(tmp_path, monkeypatch):
+    """On a Slurm of the test's own, where the machine can have one."""
+    if not LOCAL_SLURM.exists() or os.geteuid() != 0:
+        pytest.skip("no Slurm to start")
+    monkeypatch.setenv("LOCAL_SLURM_STATE", str(tmp_path / "slurm"))
+    monkeypatch.setenv("LOCAL_SLURM_NAME", "lnch")
+    up = [str(LOCAL_SLURM), "up", "--nodes", "2", "--no-accounting", "--no-etc", "--no-install"]
+    started = subprocess.run(up, capture_output=True, text=True)
+    if started.returncode:
+        pytest.skip(f"no Slurm: {started.stderr[-200:]}")
+    try:
+        monkeypatch.setenv("SLURM_CONF", str(tmp_path / "slurm" / "etc" / "slurm.conf"))
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+        monkeypatch.setenv("OMP_NUM_THREADS", "1")
+        (tmp_path / "job.sh").write_text(script("slurm", "--gpus-per-node", "0", ranks=1, command=JOB))
+        out = tmp_path / "out.txt"
+        subprocess.run(["sbatch", "-o", str(out), str(tmp_path / "job.sh")], check=True, capture_output=True)
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and (not out.exists() or "trained" not in out.read_text()):
+            time.sleep(0.2)
+        said = out.read_text()
+        assert ranks_of(said) == [(0, 2, 0), (1, 2, 0)], said
+        assert "host node1" in said and "host node2" in said and said.count("by Slurm") == 2
+    finally:
+        subprocess.run([str(LOCAL_SLURM), "down", "--purge"], capture_output=True)
