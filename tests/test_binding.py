@@ -136,7 +136,11 @@ def test_hwlocs_numbers_of_two_threads_a_core_on_two_packages(tmp_path):
     topology(tmp_path, [[0, 1, 4, 5], [2, 3, 6, 7]], [[0, 4], [1, 5], [2, 6], [3, 7]])
     (tmp_path / "cpufreq").mkdir()
     (tmp_path / "cpu8").mkdir()  # switched off
-    assert binding.logical_numbers(tmp_path) == {0: 0, 4: 1, 1: 2, 5: 3, 2: 4, 6: 5, 3: 6, 7: 7}
+    nowhere = tmp_path / "none"
+    assert binding.logical_numbers(tmp_path, nowhere) == {0: 0, 4: 1, 1: 2, 5: 3, 2: 4, 6: 5, 3: 6, 7: 7}
+    (tmp_path / "allowed").write_text("1-2,5\n")
+    assert binding.logical_numbers(tmp_path, tmp_path / "allowed") == {1: 0, 5: 1, 2: 2}
+    assert binding.logical_numbers(nowhere) == {}
 
 
 def test_a_rankfile(monkeypatch):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from perfscribe import config, figures, plan, tables
+from perfscribe import config, figures, plan, scrub, tables
 from perfscribe.cells import Cell, Unsupported
 from perfscribe.experiments.rank_methods import judging, measure, polaris, present, recordings
 from perfscribe.parallel import launchers, mpi_start, ranks
@@ -273,6 +273,14 @@ def test_where_the_modulus_fails():
     assert "uneven nodes: rank modulo the number of devices gives 1 of 4 ranks a wrong local rank" in found.text
     assert found.text.count("COMM_TYPE_SHARED is right on 8 of 8") == 1
     assert "the modulus failed in 7 where the split was right in 7" in found.text
+
+
+def test_hosts_are_not_published():
+    (found, *_) = all_records()
+    private = scrub.Private()
+    series = scrub.scrub_json({"series": found.series}, private)["series"]
+    shown = by_id([replace(found, series=series)])["polaris.rank_methods"].frame
+    assert set(shown["host"]) == {scrub.HOST} and list(shown["rank"]) == [0, 1, 2, 3]
 
 
 def test_the_time_of_training():

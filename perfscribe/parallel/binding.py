@@ -15,6 +15,7 @@ from typing import Any
 Cores = tuple[int, ...]
 
 CPU_FOLDER = Path("/sys/devices/system/cpu")
+CPUSET = Path("/sys/fs/cgroup/cpuset.cpus.effective")
 NEAR, FAR, PARTLY = "near", "anti-affine", "partly near"
 _OPTION = re.compile(r"(?:--cpu-bind[= ])?(?:(?:verbose|quiet|v|q),)?(list|map_cpu|mask_cpu):(\S+)")
 MOST_CORES = 4096
@@ -122,10 +123,11 @@ def _affinity(nvml: Any, gpu: Any) -> Cores:
     return tuple(64 * place + bit for place, word in enumerate(words) for bit in range(64) if int(word) >> bit & 1)
 
 
-def logical_numbers(folder: Path = CPU_FOLDER) -> dict[int, int]:
+def logical_numbers(folder: Path = CPU_FOLDER, allowed: Path = CPUSET) -> dict[int, int]:
     """hwloc's number of each hardware thread by the kernel's: its place in the tree of package, cache and core.
 
-    Open MPI's rankfiles count so. Empty where the kernel does not tell.
+    Open MPI's rankfiles count so, over what the control group allows (a container's share of the machine) and not over
+    this process's affinity. Empty where the kernel does not tell.
     """
     keys = {}
     for entry in folder.glob("cpu[0-9]*"):
@@ -134,7 +136,9 @@ def logical_numbers(folder: Path = CPU_FOLDER) -> dict[int, int]:
         number = int(entry.name.removeprefix("cpu"))
         if (entry / "topology").is_dir():  # not of one that is switched off
             keys[number] = (*map(_first_core, siblings), number)
-    return {number: place for place, number in enumerate(sorted(keys, key=lambda number: keys[number]))}
+    text = allowed.read_text().strip() if allowed.is_file() else ""
+    inside = set(_cores(text, "list")) & set(keys) if text else set(keys)
+    return {number: place for place, number in enumerate(sorted(inside, key=lambda number: keys[number]))}
 
 
 def _first_core(path: Path) -> int:

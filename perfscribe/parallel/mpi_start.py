@@ -60,8 +60,10 @@ def by_mpi(mpi: Any, devices: int) -> dict[str, Claim]:
 def alone(devices: int) -> dict[str, Said]:
     """What mpi4py says in a process that was started like this one; asked in a child, which MPI may break."""
     command = [sys.executable, "-m", __spec__.name if __spec__ else __name__, SAY, str(devices)]
+    # Open MPI is not to look for networks, which takes long on some machines: nothing is sent
+    environment = {**os.environ, "OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self"}
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=ALONE_S, check=True)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=ALONE_S, check=True, env=environment)
         return dict(json.loads(done.stdout.splitlines()[-1]))
     except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
         text = getattr(error, "stderr", None) or ""

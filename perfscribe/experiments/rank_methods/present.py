@@ -21,7 +21,7 @@ TABLES = (
 FIGURES = ("polaris.rank_bindings",)
 
 METHODS_NOTE = (
-    "Four ranks on one machine; each row is what the method says on that rank. Under an MPI launcher the variables "
+    "Ranks on one machine; each row is what the method says on that rank. Under an MPI launcher the variables "
     "PALS_*, PMI_*, OMPI_* and SLURM_* are taken out of each rank's environment after MPI_Init, and torch.distributed "
     "gets what MPI says; the launcher's own variables are read before that. Without GPUs rank mod devices takes as "
     "many devices as there are ranks. Cores granted: sched_getaffinity."
