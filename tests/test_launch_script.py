@@ -109,6 +109,7 @@ def test_two_nodes_of_one_rank_profiled_under_pbs(tmp_path):
 
 def test_a_list_of_cores_under_pbs(tmp_path):
     text = script("pbs", "--cpu-bind", "verbose,list:24:16:8:0", ranks=4)
+    assert "#PBS -l select=2\n" in text
     said = run_replaced(text, tmp_path, PBS_JOBID="7.x")
     assert said[said.index("--cpu-bind") + 1] == "list:24:16:8:0" and said[1:5] == ["-n", "8", "--ppn", "4"]
 
