@@ -10,6 +10,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import cpu_preset
 import numpy as np
