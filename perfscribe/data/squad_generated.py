@@ -1,0 +1,112 @@
+"""A generated set in the layout of SQuAD v1.1, for machines that have neither the data nor a network.
+
+Words are made of syllables and drawn by Zipf's law; a context has as many words as those of SQuAD have (median 104,
+middle half 75 to 148, as counted over the 678 paragraphs of its first training articles), an answer is a span of one to
+six words of the context, and the question quotes the words before it. The same on every platform: only
+random.Random.random(), whose stream Python keeps, sums and comparisons.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+from itertools import accumulate
+from random import Random
+from typing import Any
+
+from perfscribe.data.squad import Questions, parse
+
+SYLLABLES = [first + second for first in "bdfgklmnprstvzéß" for second in "aeiouäø"]
+# Lengths in words and the share of contexts up to each: quartiles and ends of SQuAD's own, straight between them.
+CONTEXT_WORDS = (25, 75, 104, 148, 225, 499)
+CONTEXT_SHARES = (0.0, 0.25, 0.5, 0.75, 0.95, 1.0)
+ANSWER_SHARES = (0.35, 0.6, 0.8, 0.9, 0.95, 1.0)  # one word, two, …
+ASKING = ("What comes after", "Which words follow", "Who is named after", "What stands behind")
+VOCABULARY_WORDS = 8000
+SENTENCE_WORDS = 20
+QUESTIONS_PER_CONTEXT = 5
+PARAGRAPHS_PER_ARTICLE = 20
+EVALUATION_ANSWERS = 3
+
+
+class _Words:
+    """Draws words by Zipf's law from a vocabulary that the seed alone decides."""
+
+    def __init__(self, seed: int) -> None:
+        random = Random(f"vocabulary {seed}")
+        words: dict[str, None] = {"the": None, "a": None, "of": None, "in": None}
+        while len(words) < VOCABULARY_WORDS:
+            word = "".join(_pick(random, SYLLABLES) for _ in range(1 + int(random.random() * 4)))
+            if random.random() < 0.1:
+                word = word.capitalize()
+            elif random.random() < 0.05:
+                word = str(1000 + int(random.random() * 1100))
+            words[word] = None
+        self._words = list(words)
+        self._reached = list(accumulate(1 / (rank + 1) for rank in range(VOCABULARY_WORDS)))
+
+    def draw(self, random: Random) -> str:
+        return self._words[min(bisect_right(self._reached, random.random() * self._reached[-1]), VOCABULARY_WORDS - 1)]
+
+
+def _pick(random: Random, choices: Any) -> Any:
+    return choices[int(random.random() * len(choices))]
+
+
+def _context_length(random: Random) -> int:
+    share = random.random()
+    part = min(bisect_right(CONTEXT_SHARES, share), len(CONTEXT_SHARES) - 1)
+    low, high = CONTEXT_WORDS[part - 1], CONTEXT_WORDS[part]
+    begin, end = CONTEXT_SHARES[part - 1], CONTEXT_SHARES[part]
+    return low + int((high - low) * (share - begin) / (end - begin))
+
+
+def _context(words: _Words, random: Random) -> list[str]:
+    """The words of a context, with capitals and full stops of sentences."""
+    result = [words.draw(random) for _ in range(_context_length(random))]
+    for start in range(0, len(result), SENTENCE_WORDS):
+        end = min(start + SENTENCE_WORDS, len(result)) - 1
+        result[start] = result[start].capitalize()
+        result[end] += "."
+    return result
+
+
+def _question(words: list[str], identity: str, answers: int, random: Random) -> dict[str, Any]:
+    """A question whose answer is a span of the context; further references are the span, or one word more of it."""
+    length = 1 + bisect_right(ANSWER_SHARES, random.random())
+    first = 3 + int(random.random() * (len(words) - length - 4))
+    quoted = " ".join(words[first - 3 : first]).replace(".", "")
+    given: list[dict[str, Any]] = []
+    for _ in range(answers):
+        last = first + length + (bool(given) and random.random() < 0.4)
+        text = " ".join(words[first:last]).rstrip(".")
+        given.append({"answer_start": len(" ".join(words[:first])) + 1, "text": text})
+    return {"id": identity, "question": f"{_pick(random, ASKING)} {quoted}?", "answers": given}
+
+
+def document(questions: int, seed: int, part: str, answers: int) -> dict[str, Any]:
+    """A whole document with that many questions, `answers` references each; `part` names it in titles and ids."""
+    words, random = _Words(seed), Random(f"{part} {seed}")
+    articles: list[dict[str, Any]] = []
+    paragraphs: list[dict[str, Any]] = []
+    for start in range(0, questions, QUESTIONS_PER_CONTEXT):
+        if start % (QUESTIONS_PER_CONTEXT * PARAGRAPHS_PER_ARTICLE) == 0:
+            paragraphs = []
+            articles.append({"title": f"Generated_{part}_{len(articles)}", "paragraphs": paragraphs})
+        context = _context(words, random)
+        numbers = range(start, min(start + QUESTIONS_PER_CONTEXT, questions))
+        asked = [_question(context, f"{part}-{seed}-{number}", answers, random) for number in numbers]
+        paragraphs.append({"context": " ".join(context), "qas": asked})
+    return {"data": articles, "version": "1.1"}
+
+
+def generated(questions: int, seed: int, part: str, answers: int) -> Questions:
+    """The questions of document(), checked as a file's are; at least one question."""
+    content = document(max(1, questions), seed, part, answers)
+    text = json.dumps(content, ensure_ascii=False, sort_keys=True).encode()
+    return parse(text, f"generated ({part}, {len(content['data'])} articles, seed {seed})", "generated")
+
+
+def pair(train_size: int, eval_size: int, seed: int) -> tuple[Questions, Questions]:
+    """A training set with one answer a question and an evaluation set with three, as SQuAD has; no context in both."""
+    return generated(train_size, seed, "train", 1), generated(eval_size, seed, "dev", EVALUATION_ANSWERS)
