@@ -64,6 +64,13 @@ def test_a_question_comes_with_context_and_all_answers(tmp_path: Path) -> None:
     assert whole.rows[1].answers == ("Grisons",)
 
 
+def test_texts_hold_a_context_once(tmp_path: Path) -> None:
+    rows = squad.read(written(tmp_path / "own.json")).rows
+    first, second = rows
+    expected = [first.context, first.question, *first.answers, second.question, *second.answers]
+    assert list(squad.texts(rows)) == expected
+
+
 def test_gzip_is_told_by_its_content(tmp_path: Path) -> None:
     plain = written(tmp_path / "plain.json")
     for name in ("packed.json.gz", "packed.json"):

@@ -192,6 +192,15 @@ def draw(training: Questions, evaluation: Questions, train_size: int, eval_size:
     return Drawn(trained, evaluated, "file" if both_read else "generated", (training, evaluation), seed)
 
 
+def texts(rows: Iterable[Question]) -> Iterator[str]:
+    """What a tokenizer is trained on: each context once, then every question and answer, in the rows' order."""
+    held = list(rows)
+    yield from dict.fromkeys(row.context for row in held)
+    for row in held:
+        yield row.question
+        yield from row.answers
+
+
 def obtain(path: Path | None, train_size: int, eval_size: int, seed: int) -> Drawn:
     """Rows drawn from the files of a folder (or from one file), or from a generated set where path is None.
 
