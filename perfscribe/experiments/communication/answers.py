@@ -1,0 +1,215 @@
+"""The sentences that answer the homework's questions on communication."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pandas as pd
+
+from perfscribe.experiments.communication import published
+from perfscribe.experiments.communication import rows as r
+from perfscribe.findings import CannotTell, need
+from perfscribe.statistics import format_figure
+
+CELL = ["backend", "implementation"]
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _figure(value: object, unit: str = "") -> str:
+    return f"{format_figure(float(str(value)))}{unit}"
+
+
+def _cells(rows: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
+    need(rows, 1, "cells of two ranks")
+    for (backend, implementation), own in rows.groupby(CELL, sort=False):
+        yield f"{backend}, {implementation}", own
+
+
+def _row(rows: pd.DataFrame, metric: str) -> pd.Series:
+    (row,) = (row for _, row in rows.iterrows() if row["metric"] == r.METRICS[metric])
+    return row
+
+
+def cost(metrics: pd.DataFrame, ranks: pd.DataFrame) -> str:
+    """Total, share and mean of both placements; which link each of them had."""
+    parts = []
+    for name, own in _cells(metrics):
+        total, share, mean = (_row(own, metric) for metric in (r.TOTAL, r.SHARE, r.MEAN))
+        parts.append(
+            f"with {name} across nodes {_figure(total['inter'], ' ms')}, {_figure(share['inter'])} % of all device "
+            "time, "
+            f"mean {_figure(mean['inter'], ' ms')}, within a node {_figure(total['intra'], ' ms')}, "
+            f"{_figure(share['intra'])} %, mean {_figure(mean['intra'], ' ms')}; {_impact(total)}"
+        )
+    return _sentence(parts) + _labels(ranks)
+
+
+def _sentence(parts: list[str]) -> str:
+    text = "; ".join(parts)
+    return f"{text[:1].upper()}{text[1:]}."
+
+
+def _impact(row: pd.Series) -> str:
+    if not _is_number(row["impact"]):
+        return f"the ratio is {row['impact']}"
+    if row["impact_verdict"] == "cannot tell":
+        said = "which takes longer cannot be told"
+    else:
+        said = f"across nodes takes {row['impact_verdict']}" if row["impact_verdict"] in ("more", "less") else ""
+    inside = "; ".join(part for part in (f"interval {row['impact_interval']}", said) if part)
+    return f"ratio {_figure(row['impact'])} ({inside})"
+
+
+def _labels(ranks: pd.DataFrame) -> str:
+    """What the placements were joined by; that one machine stands for two nodes."""
+    said = []
+    for backend, own in ranks.groupby("backend", sort=False):
+        links = {placement: str(group["link"].iloc[0]) for placement, group in own.groupby("placement", sort=False)}
+        if links[r.INTER] == links[r.INTRA]:
+            said.append(
+                f"With {backend} both placements go over {links[r.INTER]}: the same link twice, so that this ratio "
+                "shows "
+                "how far the method strays from 1, and nothing of nodes"
+            )
+        else:
+            said.append(
+                f"With {backend} the ranks within a node are joined by {links[r.INTRA]}, and {links[r.INTER]} stands "
+                "for "
+                "the network between nodes: no figure of a real network"
+            )
+    return f" {'. '.join(said)}."
+
+
+def calls(metrics: pd.DataFrame) -> tuple[str, str]:
+    """Whether the collectives are equally many in both placements, here and in the published table."""
+    parts, alike = [], []
+    for name, own in _cells(metrics):
+        row = _row(own, r.CALLS)
+        alike.append(row["inter"] == row["intra"])
+        parts.append(f"{name} {row['inter']:g} across nodes and {row['intra']:g} within")
+    across, within = (published.calls(placement) for placement in (r.INTER, r.INTRA))
+    means = published.figure("mean_communication_ms", r.INTER) / published.figure("mean_communication_ms", r.INTRA)
+    text = (
+        f"Launches in a profile here: {'; '.join(parts)}. In homework 000 total over mean gives "
+        f"{format_figure(across)} "
+        f"across nodes and {format_figure(within)} within: its ratio of "
+        f"{published.figure('total_communication_ratio'):g} "
+        f"compares unequal numbers of launches (by its means {format_figure(means)}), which is refused here."
+    )
+    return text, "contradicted" if round(across) != round(within) else "confirmed" if all(alike) else "cannot tell"
+
+
+def waiting(ranks: pd.DataFrame) -> str:
+    """How much of the communication was waiting, of the rank that waited most; the slowest call."""
+    parts = []
+    for name, own in _cells(ranks):
+        for placement, group in own.groupby("placement", sort=False):
+            shares = [f"rank {row['rank']} {_figure(row['wait_percent'])} %" for _, row in group.iterrows()]
+            slowest = group["slowest_ms"].astype(float).max()
+            parts.append(
+                f"{name}, {placement}: {', '.join(shares)} of {_figure(group['total_ms'].astype(float).max(), ' ms')} "
+                "at "
+                f"most, slowest call {_figure(slowest, ' ms')}"
+            )
+    upstream = published.figure("slowest_all_reduce_ms", source=published.UPSTREAM)
+    return (
+        f"Of the collectives' time this was waiting for the other rank: {'; '.join(parts)}. A profile of one rank "
+        "cannot "
+        "tell the two apart: its sum counts how unevenly the ranks run as communication. Homework 000 sums such times; "
+        f"the ALCF's own run names {upstream:g} ms for its slowest all-reduce."
+    )
+
+
+def bandwidth(rates: pd.DataFrame) -> tuple[str, str]:
+    """Effective rates against rated ones; what the published times imply."""
+    trained = need(rates[rates["what"] != r.ALONE] if len(rates) else rates, 1, "trainings of two ranks")
+    parts = []
+    for _, row in trained.iterrows():
+        rated = row["rated_gb_per_s"]
+        beside = f"{_figure(row['rated_percent'])} % of the rated {_figure(rated)}" if _is_number(rated) else str(rated)
+        parts.append(
+            f"{row['backend']}, {row['what']}, {row['placement']} {_figure(row['gb_per_s'])} GB/s each way, "
+            f"{_figure(row['with_waiting_gb_per_s'])} with waiting counted (rated: {beside})"
+        )
+    across, within = (published.rate_gb_per_s(placement) for placement in (r.INTER, r.INTRA))
+    nic = published.figure("link_bandwidth_gb_per_s", r.INTER)
+    links = published.figure("link_bandwidth_gb_per_s", r.INTRA)
+    text = (
+        f"{'; '.join(parts)}. The times of homework 000 imply {format_figure(across)} GB/s across nodes, "
+        f"{format_figure(100 * across / nic)} % of the {nic:g} GB/s that it quotes for a network card, and "
+        f"{format_figure(within)} GB/s within one, if the model was the homework's own "
+        f"({published.gradient_bytes() / 1e6:.1f} MB of gradients a step): a link that is idle for most of the time "
+        "is not "
+        f"the limit, as its text concludes; waiting, or TCP in place of the card, is. Its {links:g} GB/s for NVLink "
+        "are "
+        "the sum over all links of a GPU in both directions, while a pair uses its own links one way at a time."
+    )
+    return text, "contradicted" if across < nic / 2 else "cannot tell"
+
+
+def links(rates: pd.DataFrame) -> str:
+    """The largest plain all-reduce that all links have, by link; how far slower the slowest is."""
+    plain = need(rates[rates["what"] == r.ALONE] if len(rates) else rates, 1, "plain all-reduces of two processes")
+    parts, spans = [], []
+    for backend, own in plain.groupby("backend", sort=False):
+        sizes = [set(group["message_mb"]) for _, group in own.groupby("link", sort=False)]
+        shared = set.intersection(*sizes)
+        if not shared:
+            continue
+        best = own[own["message_mb"] == max(shared)].sort_values("gb_per_s", key=lambda column: -column.astype(float))
+        best = best.drop_duplicates("link")
+        rates_of = [f"{row['link']} {_figure(row['gb_per_s'])} GB/s" for _, row in best.iterrows()]
+        parts.append(f"{backend}, {_figure(max(shared))} MB: {', '.join(rates_of)}")
+        if len(best) > 1:
+            fast, slow = float(best["gb_per_s"].iloc[0]), float(best["gb_per_s"].iloc[-1])
+            spans.append(f"{format_figure(fast / slow)} times with {backend}")
+    if not parts:
+        raise CannotTell("no size of a plain all-reduce was sent over every link")
+    ratio = published.figure("total_communication_ratio")
+    spread = (
+        f"The link alone makes a difference of {', '.join(spans)}; homework 000 has {ratio:g} times between its "
+        "placements."
+        if spans
+        else f"There is one link to measure here, so that the {ratio:g} times of homework 000 have nothing beside them."
+    )
+    return f"Plain all-reduces between two processes, each way: {'; '.join(parts)}. {spread}"
+
+
+def profiler(trainings: pd.DataFrame, states: pd.DataFrame) -> tuple[str, str]:
+    """What a profile costs a run, and what of the published difference that explains."""
+    need(states, 1, "steps of a single rank")
+    parts = []
+    for backend, own in states.groupby("backend", sort=False):
+        by_state = {str(row["state"]): row for _, row in own.iterrows()}
+        whole, active = by_state[r.WHOLE], by_state[r.STATES["active"]]
+        plain = by_state[r.STATES["plain"]]
+        parts.append(
+            f"with {backend} a plain step takes {_figure(plain['time_ms'], ' ms')}, a recorded one "
+            f"{_figure(active['against'])} times as long (interval {active['interval']}), and a whole profile "
+            f"{_figure(whole['longer_ms'], ' ms')} more than its steps"
+        )
+        parts += _runs(trainings[trainings["backend"] == backend] if len(trainings) else trainings)
+    profiled, plain_s = published.training_s(True), published.training_s(False)
+    text = (
+        f"{_sentence(parts)} Homework 001 has {profiled:g} s for a profiled training of one rank and {plain_s:g} s "
+        "for one "
+        f"on a single GPU, {profiled - plain_s:.3g} s apart, in different scripts and single runs: a profile of four "
+        "steps. Its two-node job was rejected by the queue, so that it says nothing of communication across nodes."
+    )
+    return text, "answered"
+
+
+def _runs(trainings: pd.DataFrame) -> list[str]:
+    """Whole trainings, against the plain one."""
+    by_kind = {str(row["profiled"]): row for _, row in trainings.iterrows()}
+    if not by_kind:
+        return []
+    plain, first, again = (by_kind[r.TRAININGS[name]] for name in ("plain", "first_profiled", "profiled"))
+    return [
+        f"a training of {plain['training_steps']} steps takes {_figure(plain['train_s'], ' s')}, with the process's "
+        "first "
+        f"profile {_figure(first['train_s'], ' s')}, with a later one {_figure(again['train_s'], ' s')}"
+    ]

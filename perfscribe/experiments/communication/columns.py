@@ -1,0 +1,120 @@
+"""Columns of the tables of communication."""
+
+from __future__ import annotations
+
+from perfscribe import tables as t
+from perfscribe.experiments.communication import published
+
+CELL = (t.factor("backend", "Backend"), t.factor("implementation", "Averaging"), t.factor("tool", "Tool"))
+PLACE = (
+    t.factor("placement", "Placement"),
+    t.factor("nodes", "Nodes"),
+    t.factor("ranks_per_node", "Ranks a node"),
+    t.factor("link", "Joined by"),
+)
+
+
+def _middle(name: str, title: str) -> t.Column:
+    """A median over turns, rounded by its interquartile range."""
+    return t.Column(
+        name, title, lambda r: r.values[name], spread=f"{name}_spread", spread_get=lambda r: r.values[f"{name}_spread"]
+    )
+
+
+def metrics() -> list[t.Column]:
+    """The homework's table."""
+    return [
+        *CELL,
+        t.factor("metric", "Metric"),
+        _middle("inter", "inter"),
+        _middle("intra", "intra"),
+        t.value("impact", "Impact (×)"),
+        t.value("impact_interval", "95 % interval", exact=True),
+        t.value("impact_verdict", "Across nodes it is", exact=True),
+        t.value("turns", "Turns", exact=True),
+        *published.columns(),
+    ]
+
+
+def ranks() -> list[t.Column]:
+    """Each rank's own times."""
+    return [
+        *CELL[:2],
+        *PLACE,
+        t.factor("rank", "Rank"),
+        t.median("total_ms", "Total (ms)"),
+        t.iqr("total_ms", "IQR (ms)"),
+        t.median("transfer_ms", "Transfer (ms)"),
+        t.median("wait_ms", "Waiting (ms)"),
+        t.value("wait_percent", "Waiting, of the total (%)"),
+        t.median("slowest_ms", "Slowest call (ms)"),
+        published.slowest(),
+        t.median("compute_ms", "All else (ms)"),
+        t.median("step_ms", "Step (ms)"),
+        t.value("calls", "Calls", exact=True),
+        t.count("total_ms"),
+        t.timer("total_ms"),
+    ]
+
+
+def bandwidth() -> list[t.Column]:
+    """Rates, of training and of plain collectives."""
+    return [
+        t.factor("backend", "Backend"),
+        t.factor("what", "What"),
+        t.factor("placement", "Placement"),
+        t.factor("link", "Joined by"),
+        t.value("message_mb", "Message (MB)"),
+        t.value("time_ms", "Transfer of it (ms)"),
+        t.value("gb_per_s", "Each way (GB/s)"),
+        t.value("with_waiting_gb_per_s", "Waiting counted (GB/s)"),
+        t.value("rated_gb_per_s", "Rated, each way (GB/s)"),
+        t.value("rated_percent", "Of the rated (%)"),
+        *published.rates(),
+    ]
+
+
+def operators() -> list[t.Column]:
+    """The head of each rank's key_averages."""
+    return [
+        *CELL[:2],
+        PLACE[0],
+        t.factor("rank", "Rank"),
+        t.factor("operator", "Operator or kernel"),
+        t.value("count", "Calls", exact=True),
+        t.value("self_cpu_ms", "Own time, CPU (ms)"),
+        t.value("self_device_ms", "Own time, GPU (ms)"),
+    ]
+
+
+def trainings() -> list[t.Column]:
+    """Whole trainings of one rank."""
+    return [
+        t.factor("backend", "Backend"),
+        t.factor("epochs", "Epochs"),
+        t.factor("training_steps", "Steps"),
+        t.factor("profiled", "Profiled"),
+        t.median("train_s", "Training (s)"),
+        t.iqr("train_s", "IQR (s)"),
+        t.value("longer_s", "Longer by (s)"),
+        t.count("train_s"),
+        t.timer("train_s"),
+        published.trained(),
+    ]
+
+
+def states() -> list[t.Column]:
+    """Steps of one rank in each state of the profiler."""
+    return [
+        t.factor("backend", "Backend"),
+        t.factor("state", "Profiler"),
+        t.value("steps", "Steps", exact=True),
+        t.median("time_ms", "Time (ms)"),
+        t.iqr("time_ms", "IQR (ms)"),
+        t.value("longer_ms", "Longer by (ms)"),
+        t.value("against", "Against plain steps (×)"),
+        t.value("interval", "95 % interval", exact=True),
+        t.value("verdict", "It is", exact=True),
+        t.count("time_ms", "Turns"),
+        t.timer("time_ms"),
+    ]

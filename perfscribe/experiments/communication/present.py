@@ -1,0 +1,132 @@
+"""Tables, figures and answers of communication."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+from perfscribe import figures as f
+from perfscribe import tables as t
+from perfscribe.experiments.communication import answers, columns, drawings, rows
+from perfscribe.findings import Finding, find
+from perfscribe.records import Record
+from perfscribe.tables import Table
+
+NAME = "communication"
+READS = ("all_reduce",)
+TABLES = (
+    "polaris.communication",
+    "polaris.communication_ranks",
+    "polaris.communication_bandwidth",
+    "polaris.communication_operators",
+    "polaris.communication_trainings",
+    "polaris.communication_profiler",
+)
+FIGURES = ("polaris.communication_wait", "polaris.communication_bandwidth", "polaris.communication_profiler")
+
+PLACE_NOTE = (
+    "inter: 2 nodes x 1 rank, intra: 1 node x 2 ranks. On one machine the two nodes are two processes joined by TCP "
+    "over "
+    "the loopback interface, forced by NCCL's switches; gloo has nothing but TCP, so that with it both placements are "
+    "the same."
+)
+METRIC_NOTE = (
+    "Of rank 0, over the active steps of one profile (wait, warm-up, active as configured): the homework's "
+    "definitions. "
+    "Communication: NCCL's kernels; on a CPU the collectives as gloo's threads work on them. Device time: kernels, "
+    "copies "
+    "and memsets; on a CPU the time in operators, and the collectives. Mean latency: total over calls. inter and intra "
+    "are medians over turns, in which the placements take turns; Impact is the ratio of medians and its interval "
+    "resamples turns (bootstrap). It is refused where the calls are not equally many."
+)
+WAIT_NOTE = (
+    "A collective's time on a rank holds its wait for the other. Transfer: for each collective the least time of any "
+    "rank, as the last one to come waits for nobody; waiting: the rest of that rank's time. What disturbs the last "
+    "rank "
+    "counts as transfer, so that it is an upper bound. Collectives are matched by size and order. Where several are "
+    "under way at once, their times add up to more than passes."
+)
+RATE_NOTE = (
+    "Rate: bytes of gradients over time, times 2(n - 1)/n, which is 1 for two ranks: what goes over the pair's link in "
+    "each direction. GB = 10^9 bytes. Waiting counted: over rank 0's total, as a reader of the homework's table would "
+    "divide. Rated: NVLinks of the pair times the speed of one, both of the driver. Plain all-reduces are those of the "
+    "experiment all_reduce. Homework 000: what its total of two steps implies for the homework's own model."
+)
+OPERATORS_NOTE = (
+    "The head of torch's key_averages table of a further turn, in which a GPU's profile records memory too. Whole "
+    "tables, as CSV, and Chrome traces lie below traces/ of the site's results on the machine that measured; they are "
+    "not published."
+)
+TRAINING_NOTE = (
+    "One rank under DistributedDataParallel, which then sends nothing to anybody. A profiled training holds one "
+    "profile "
+    "and the writing of its trace. Homework 001 ran ten epochs, without a warm-up."
+)
+STATES_NOTE = (
+    "Host clock, the device waited for before and after each step; a turn's median of each state. Profiler attached: "
+    "waiting and warming up are states of its schedule; done: the schedule has ended and the profiler is still asked "
+    "after each step. A whole profile is compared with as many plain steps of the same turn."
+)
+
+
+def tables(records: Mapping[str, list[Record]]) -> list[Table]:
+    """The homework's table; ranks; rates; key_averages; trainings; states of the profiler."""
+    own = records[NAME]
+    rated = rows.bandwidth(own, records.get("all_reduce", []))
+    made = (
+        ("Communication across nodes and within one", rows.metrics(own), columns.metrics(), [PLACE_NOTE, METRIC_NOTE]),
+        ("Transfer and waiting on each rank", rows.ranks(own), columns.ranks(), [PLACE_NOTE, WAIT_NOTE]),
+        ("Effective bandwidth beside the links'", rated, columns.bandwidth(), [RATE_NOTE]),
+        ("What takes most time, by key_averages", rows.operators(own), columns.operators(), [OPERATORS_NOTE]),
+        ("One rank, profiled and not", rows.trainings(own), columns.trainings(), [TRAINING_NOTE]),
+        ("A step in each state of the profiler", rows.states(own), columns.states(), [STATES_NOTE]),
+    )
+    return [
+        t.make(table_id, title, shown, of, notes)
+        for table_id, (title, shown, of, notes) in zip(TABLES, made, strict=True)
+    ]
+
+
+def findings(tables: Mapping[str, Table]) -> list[Finding]:
+    """What the homework asks, and what its published answers leave open."""
+    metrics, ranks, rates, _, trainings, states = (tables[table_id].ok for table_id in TABLES)
+    return [
+        find("polaris.communication_cost", TABLES[:2], lambda: answers.cost(metrics, ranks)),
+        find("polaris.communication_calls", TABLES[:1], lambda: answers.calls(metrics)),
+        find("polaris.communication_wait", TABLES[1:2], lambda: answers.waiting(ranks)),
+        find("polaris.communication_bandwidth", TABLES[2:3], lambda: answers.bandwidth(rates)),
+        find("polaris.communication_links", TABLES[2:3], lambda: answers.links(rates)),
+        find("polaris.communication_profiler", TABLES[4:6], lambda: answers.profiler(trainings, states)),
+    ]
+
+
+def figures(tables: Mapping[str, Table]) -> list[f.Figure]:
+    """Transfer and waiting by rank; rates; states of the profiler."""
+    ranks, rates, states = (tables[TABLES[number]].ok for number in (1, 2, 5))
+    by = "by the torch profiler, of the active steps of a profile"
+    return [
+        f.Figure(
+            FIGURES[0],
+            f"Communication of each rank {by}: transfer, and on top of it waiting for the other rank. Medians over "
+            "turns; "
+            "the panels have scales of their own.",
+            partial(drawings.waiting, rows=ranks),
+            (7.0, 3.4),
+            sample="total_ms",
+        ),
+        f.Figure(
+            FIGURES[1],
+            "Rate in each direction: of training's gradients by transfer alone and with waiting counted, of plain "
+            "all-reduces over message size, and what the links between the GPUs are rated at where that is known.",
+            partial(drawings.bandwidth, rows=rates),
+            (7.0, 4.0),
+        ),
+        f.Figure(
+            FIGURES[2],
+            "One rank's training step in each state of the profiler, median over turns by the host clock, bars as long "
+            "as the interquartile range.",
+            partial(drawings.states, rows=states),
+            (7.0, 2.8),
+            sample="time_ms",
+        ),
+    ]
