@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from perfscribe.experiments.communication import published
+from perfscribe.experiments.communication import published, single
 from perfscribe.experiments.communication import rows as r
+from perfscribe.experiments.communication.rates import ALONE
 from perfscribe.findings import CannotTell, need
 from perfscribe.statistics import format_figure
 
@@ -125,7 +126,7 @@ def waiting(ranks: pd.DataFrame) -> str:
 
 def bandwidth(rates: pd.DataFrame) -> tuple[str, str]:
     """Effective rates against rated ones; what the published times imply."""
-    trained = need(rates[rates["what"] != r.ALONE] if len(rates) else rates, 1, "trainings of two ranks")
+    trained = need(rates[rates["what"] != ALONE] if len(rates) else rates, 1, "trainings of two ranks")
     parts = []
     for _, row in trained.iterrows():
         rated = row["rated_gb_per_s"]
@@ -152,7 +153,7 @@ def bandwidth(rates: pd.DataFrame) -> tuple[str, str]:
 
 def links(rates: pd.DataFrame) -> str:
     """The largest plain all-reduce that all links have, by link; how far slower the slowest is."""
-    plain = need(rates[rates["what"] == r.ALONE] if len(rates) else rates, 1, "plain all-reduces of two processes")
+    plain = need(rates[rates["what"] == ALONE] if len(rates) else rates, 1, "plain all-reduces of two processes")
     parts, spans = [], []
     for backend, own in plain.groupby("backend", sort=False):
         sizes = [set(group["message_mb"]) for _, group in own.groupby("link", sort=False)]
@@ -184,8 +185,8 @@ def profiler(trainings: pd.DataFrame, states: pd.DataFrame) -> tuple[str, str]:
     parts = []
     for backend, own in states.groupby("backend", sort=False):
         by_state = {str(row["state"]): row for _, row in own.iterrows()}
-        whole, active = by_state[r.WHOLE], by_state[r.STATES["active"]]
-        plain = by_state[r.STATES["plain"]]
+        whole, active = by_state[single.WHOLE], by_state[single.STATES["active"]]
+        plain = by_state[single.STATES["plain"]]
         parts.append(
             f"with {backend} a plain step takes {_figure(plain['time_ms'], ' ms')}, a recorded one "
             f"{_figure(active['against'])} times as long (interval {active['interval']}), and a whole profile "
@@ -207,7 +208,7 @@ def _runs(trainings: pd.DataFrame) -> list[str]:
     by_kind = {str(row["profiled"]): row for _, row in trainings.iterrows()}
     if not by_kind:
         return []
-    plain, first, again = (by_kind[r.TRAININGS[name]] for name in ("plain", "first_profiled", "profiled"))
+    plain, first, again = (by_kind[single.TRAININGS[name]] for name in ("plain", "first_profiled", "profiled"))
     return [
         f"a training of {plain['training_steps']} steps takes {_figure(plain['train_s'], ' s')}, with the process's "
         "first "

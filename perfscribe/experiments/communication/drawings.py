@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from perfscribe import figures as f
+from perfscribe.experiments.communication import rates, single
 from perfscribe.experiments.communication import rows as r
 
 TRANSFER, WAIT = f.COLOURS[0], f.COLOURS[1]
@@ -49,7 +50,7 @@ def bandwidth(canvas: Any, rows: pd.DataFrame) -> None:
     if known.empty:
         f.no_data(axes, "no rate was measured")
         return
-    plain, trained = known[known["what"] == r.ALONE], known[known["what"] != r.ALONE]
+    plain, trained = known[known["what"] == rates.ALONE], known[known["what"] != rates.ALONE]
     number = 0
     for (backend, link), own in plain.groupby(["backend", "link"], sort=False):
         own = own.sort_values("message_mb", key=lambda column: column.astype(float))
@@ -81,7 +82,7 @@ def states(canvas: Any, rows: pd.DataFrame) -> None:
     """A bar a state."""
     axes = canvas.subplots()
     axes.set_xlabel("Step (ms)")
-    steps = rows[rows["state"] != r.WHOLE] if len(rows) else rows
+    steps = rows[rows["state"] != single.WHOLE] if len(rows) else rows
     if steps.empty:
         f.no_data(axes, "no step was measured")
         return

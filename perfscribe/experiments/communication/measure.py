@@ -81,17 +81,17 @@ def _run_placements(cell: Cell) -> Measurement:
 
     spent = {"warmup_s": 0.0, "timed_s": 0.0}
     turns: dict[str, list[list[dict[str, Any]]]] = {name: [] for name in PLACEMENTS}
-    for turn in range(-1, cell["turns"] + 1):  # the first one warms up, the last one's files are kept
+    for turn in range(-1, cell["turns"]):  # the first one warms up; its files are kept
         began = time.perf_counter()
         for name in PLACEMENTS if turn % 2 == 0 else reversed(PLACEMENTS):
-            keep = _kept(cell, name) if turn == cell["turns"] else ""
+            keep = _kept(cell, name) if turn < 0 else ""
             turns[name].append(_crew(cell, name, on_rank).ask({"factors": dict(cell.factors), "keep": keep}))
         spent["warmup_s" if turn < 0 else "timed_s"] += time.perf_counter() - began
     return combine(turns, str(cell["device"]), **spent)
 
 
 def _kept(cell: Cell, placement: str) -> str:
-    """Where files of the placement's last turn go, beside the folder of the data sets."""
+    """Where files of the placement's first turn go, beside the folder of the data sets."""
     name = f"{cell['backend']}-{cell['implementation']}-{placement}"
     return str(Path(cell.data_folder).resolve().parent / "traces" / name) if cell.data_folder else ""
 
@@ -130,12 +130,12 @@ def combine(
 
     samples, one a turn: <placement>_transfer_ms, and of each rank <placement>_rank<r>_ with total_ms, wait_ms,
     compute_ms, slowest_ms, step_ms (mean of the active steps). series <placement>_calls: collectives in each turn.
-    The last turn, whose files are kept, is no sample: recording memory slows it.
+    The first turn is the homework's own profile, of the third and fourth step, whose files are kept; it is no sample.
     """
     clock = "GPU time stamps" if device == "cuda" else "host clock"
     found = Measurement(warmup_s=warmup_s, timed_s=timed_s)
     for name, of in turns.items():
-        for number, ranks in enumerate(of[:-1]):
+        for number, ranks in enumerate(of):
             figures, calls = _figures(ranks)
             for figure, value in figures.items():
                 samples = found.warmup if number == 0 else found.samples
@@ -143,10 +143,10 @@ def combine(
                 found.timers[f"{name}_{figure}"] = "host clock" if "step" in figure else f"torch profiler, {clock}"
             if number:
                 found.series.setdefault(f"{name}_calls", []).append(calls)
-        found.values["gradient_bytes"] = of[-1][0]["gradient_bytes"]
-        found.values |= {f"{name}_{key}": value for key, value in _links(of[-1][0]["links"]).items()}
+        found.values["gradient_bytes"] = of[0][0]["gradient_bytes"]
+        found.values |= {f"{name}_{key}": value for key, value in _links(of[0][0]["links"]).items()}
         found.series[f"{name}_operators"] = [
-            [rank, *row] for rank, said in enumerate(of[-1]) for row in said.get("operators", [])
+            [rank, *row] for rank, said in enumerate(of[0]) for row in said.get("operators", [])
         ]
     return found
 

@@ -7,7 +7,7 @@ from functools import partial
 
 from perfscribe import figures as f
 from perfscribe import tables as t
-from perfscribe.experiments.communication import answers, columns, drawings, rows
+from perfscribe.experiments.communication import answers, columns, drawings, rates, rows, single
 from perfscribe.findings import Finding, find
 from perfscribe.records import Record
 from perfscribe.tables import Table
@@ -53,9 +53,9 @@ RATE_NOTE = (
     "experiment all_reduce. Homework 000: what its total of two steps implies for the homework's own model."
 )
 OPERATORS_NOTE = (
-    "The head of torch's key_averages table of a further turn, in which a GPU's profile records memory too. Whole "
-    "tables, as CSV, and Chrome traces lie below traces/ of the site's results on the machine that measured; they are "
-    "not published."
+    "The head of torch's key_averages table of the first profile, of the third and fourth step; it is no sample of the "
+    "tables above, and on a GPU it records memory too. Whole tables, as CSV, and Chrome traces lie below traces/ of "
+    "the site's results on the machine that measured; they are not published."
 )
 TRAINING_NOTE = (
     "One rank under DistributedDataParallel, which then sends nothing to anybody. A profiled training holds one "
@@ -72,14 +72,14 @@ STATES_NOTE = (
 def tables(records: Mapping[str, list[Record]]) -> list[Table]:
     """The homework's table; ranks; rates; key_averages; trainings; states of the profiler."""
     own = records[NAME]
-    rated = rows.bandwidth(own, records.get("all_reduce", []))
+    rated = rates.bandwidth(own, records.get("all_reduce", []))
     made = (
         ("Communication across nodes and within one", rows.metrics(own), columns.metrics(), [PLACE_NOTE, METRIC_NOTE]),
         ("Transfer and waiting on each rank", rows.ranks(own), columns.ranks(), [PLACE_NOTE, WAIT_NOTE]),
         ("Effective bandwidth beside the links'", rated, columns.bandwidth(), [RATE_NOTE]),
         ("What takes most time, by key_averages", rows.operators(own), columns.operators(), [OPERATORS_NOTE]),
-        ("One rank, profiled and not", rows.trainings(own), columns.trainings(), [TRAINING_NOTE]),
-        ("A step in each state of the profiler", rows.states(own), columns.states(), [STATES_NOTE]),
+        ("One rank, profiled and not", single.trainings(own), columns.trainings(), [TRAINING_NOTE]),
+        ("A step in each state of the profiler", single.states(own), columns.states(), [STATES_NOTE]),
     )
     return [
         t.make(table_id, title, shown, of, notes)
@@ -89,20 +89,20 @@ def tables(records: Mapping[str, list[Record]]) -> list[Table]:
 
 def findings(tables: Mapping[str, Table]) -> list[Finding]:
     """What the homework asks, and what its published answers leave open."""
-    metrics, ranks, rates, _, trainings, states = (tables[table_id].ok for table_id in TABLES)
+    metrics, ranks, rated, _, trainings, states = (tables[table_id].ok for table_id in TABLES)
     return [
         find("polaris.communication_cost", TABLES[:2], lambda: answers.cost(metrics, ranks)),
         find("polaris.communication_calls", TABLES[:1], lambda: answers.calls(metrics)),
         find("polaris.communication_wait", TABLES[1:2], lambda: answers.waiting(ranks)),
-        find("polaris.communication_bandwidth", TABLES[2:3], lambda: answers.bandwidth(rates)),
-        find("polaris.communication_links", TABLES[2:3], lambda: answers.links(rates)),
+        find("polaris.communication_bandwidth", TABLES[2:3], lambda: answers.bandwidth(rated)),
+        find("polaris.communication_links", TABLES[2:3], lambda: answers.links(rated)),
         find("polaris.communication_profiler", TABLES[4:6], lambda: answers.profiler(trainings, states)),
     ]
 
 
 def figures(tables: Mapping[str, Table]) -> list[f.Figure]:
     """Transfer and waiting by rank; rates; states of the profiler."""
-    ranks, rates, states = (tables[TABLES[number]].ok for number in (1, 2, 5))
+    ranks, rated, states = (tables[TABLES[number]].ok for number in (1, 2, 5))
     by = "by the torch profiler, of the active steps of a profile"
     return [
         f.Figure(
@@ -118,7 +118,7 @@ def figures(tables: Mapping[str, Table]) -> list[f.Figure]:
             FIGURES[1],
             "Rate in each direction: of training's gradients by transfer alone and with waiting counted, of plain "
             "all-reduces over message size, and what the links between the GPUs are rated at where that is known.",
-            partial(drawings.bandwidth, rows=rates),
+            partial(drawings.bandwidth, rows=rated),
             (7.0, 4.0),
         ),
         f.Figure(

@@ -17,8 +17,7 @@ import torch.distributed as dist
 
 from perfscribe import precision
 from perfscribe.experiments.communication import artefacts, reading
-from perfscribe.experiments.ddp.variants import Variant
-from perfscribe.experiments.ddp.wrapped import Wrapped
+from perfscribe.experiments.communication.wrapping import Wrapped
 from perfscribe.models.seq2seq import make_seq2seq
 from perfscribe.models.shapes import Seq2SeqShape
 from perfscribe.parallel.link_rates import visible_rates
@@ -52,7 +51,7 @@ class Training:
         shape = Seq2SeqShape(features, encoder_layers=layers, decoder_layers=layers, d_ff=factors["d_ff"])
         model = make_seq2seq(shape, device=rank.device)
         self.gradient_bytes = sum(tensor.nbytes for tensor in model.parameters())
-        self.wrapped = Wrapped(Variant(factors["implementation"]), model)
+        self.wrapped = Wrapped(factors["implementation"], model)
         self.criterion = torch.nn.CrossEntropyLoss()
         self.optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE * world_size)
         self._next = 0

@@ -8,6 +8,7 @@ from perfscribe import references
 from perfscribe import tables as t
 from perfscribe.counters.parameters import seq2seq_parameters
 from perfscribe.experiments.communication import rows as r
+from perfscribe.experiments.communication import single
 from perfscribe.models.shapes import Seq2SeqShape
 from perfscribe.records import Record
 from perfscribe.statistics import format_figure
@@ -115,8 +116,8 @@ def trained() -> t.Column:
 
     def get(record: Record) -> Any:
         name = record.factors["profiled"]
-        if name == r.TRAININGS["plain"]:
+        if name == single.TRAININGS["plain"]:
             return training_s(False)
-        return training_s(True) if name == r.TRAININGS["first_profiled"] else NONE
+        return training_s(True) if name == single.TRAININGS["first_profiled"] else NONE
 
     return t.Column("published_train_s", "homework 001, ten epochs (s)", get, kind="published", exact=True)

@@ -10,10 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from perfscribe.counters.traffic import algbw_gb_per_s, bus_factor, busbw_gb_per_s
 from perfscribe.parallel.transport import TRANSPORTS
 from perfscribe.records import Record
-from perfscribe.statistics import ROUNDS_FOR_INTERVAL, format_figure, ratio
+from perfscribe.statistics import format_figure, ratio
 
 INTRA, INTER = "intra", "inter"
 PLACEMENTS = {INTER: (2, 1), INTRA: (1, 2)}
@@ -28,28 +27,12 @@ METRICS = {
     WAIT: "Of it waiting (ms)",
 }
 TCP = f"{TRANSPORTS['tcp'][0]}, of one machine"
-ALONE = "all-reduce alone"
-NOT_KNOWN, NO_LINK = "not known", "none: the host's memory"
-TOO_FEW_TURNS = "too few turns"
-STATES = {
-    "plain": "no profiler",
-    "wait": "waiting",
-    "warmup": "warming up",
-    "active": "recording",
-    "over": "done, still attached",
-}
-WHOLE = "a whole profile, its trace written"
-TRAININGS = {"plain": "no", "first_profiled": "yes, the process's first profile", "profiled": "yes, a later profile"}
+TOO_FEW_TURNS, EXACT = "too few turns", "a count"
 
 
 def of_placements(records: Iterable[Record]) -> list[Record]:
     """The cells of two ranks."""
     return [record for record in records if record.factors["part"] == "placements"]
-
-
-def alone(records: Iterable[Record]) -> list[Record]:
-    """The cells of a single rank."""
-    return [record for record in records if record.factors["part"] == "profiler"]
 
 
 def link(record: Record, placement: str) -> str:
@@ -80,8 +63,12 @@ def _metric(record: Record, metric: str) -> Record:
     if not record.ok:
         return row
     across, within = (_series(record, placement, metric) for placement in (INTER, INTRA))
-    row.values = {name: _middle(of) for name, of in ((INTER, across), (INTRA, within))}
-    row.values |= {f"{name}_spread": _iqr(of) for name, of in ((INTER, across), (INTRA, within))}
+    row.values = {
+        name: int(median(of)) if metric == CALLS else median(of) for name, of in ((INTER, across), (INTRA, within))
+    }
+    row.values |= {
+        f"{name}_spread": EXACT if metric == CALLS else _iqr(of) for name, of in ((INTER, across), (INTRA, within))
+    }
     row.values |= {"turns": len(across)} | impact(metric, across, within, calls(record, INTER), calls(record, INTRA))
     return row
 
@@ -103,11 +90,6 @@ def _series(record: Record, placement: str, metric: str) -> list[float]:
         # of several rounds only the first one's counts are kept; all of a cell must be alike to be compared anyhow
         return [one / counts[index % len(counts)] for index, one in enumerate(total)]
     return total
-
-
-def _middle(values: Sequence[float]) -> float | int:
-    found = median(values)
-    return int(found) if all(float(one).is_integer() for one in values) and float(found).is_integer() else found
 
 
 def _iqr(values: Sequence[float]) -> float | str:
@@ -152,17 +134,18 @@ def ranks(records: Iterable[Record]) -> list[Record]:
     ]
 
 
-def _place(record: Record, placement: str) -> dict[str, Any]:
+def place(record: Record, placement: str) -> dict[str, Any]:
+    """The cell's factors and those of the placement."""
     nodes, ranks_per_node = PLACEMENTS[placement]
-    place = {"placement": placement, "nodes": nodes, "ranks_per_node": ranks_per_node}
-    return {**record.factors, **place, "link": link(record, placement)}
+    own = {"placement": placement, "nodes": nodes, "ranks_per_node": ranks_per_node}
+    return {**record.factors, **own, "link": link(record, placement)}
 
 
 def _of_rank(record: Record, placement: str, rank: int) -> Record:
     begin = f"{placement}_rank{rank}_"
     samples = {name.removeprefix(begin): of for name, of in record.samples.items() if name.startswith(begin)}
     timers = {name.removeprefix(begin): of for name, of in record.timers.items() if name.startswith(begin)}
-    row = replace(record, factors=_place(record, placement) | {"rank": rank}, samples=samples, timers=timers, values={})
+    row = replace(record, factors=place(record, placement) | {"rank": rank}, samples=samples, timers=timers, values={})
     if record.ok:
         samples["transfer_ms"] = record.samples[f"{placement}_transfer_ms"]
         total, wait = (sum(turns(row, name)) for name in ("total_ms", "wait_ms"))
@@ -177,110 +160,10 @@ def operators(records: Iterable[Record]) -> list[Record]:
         for placement in PLACEMENTS:
             lines = record.series.get(f"{placement}_operators", []) if record.ok else [["", ""]]
             for rank, name, *figures in lines:
-                factors = _place(record, placement) | {"rank": rank, "operator": name}
+                factors = place(record, placement) | {"rank": rank, "operator": name}
                 if not record.ok:
                     factors |= {"rank": "each", "operator": "each"}
                 names = ("count", "self_cpu_ms", "cpu_ms", "self_device_ms", "device_ms")
                 values = dict(zip(names, figures, strict=False))
                 found.append(replace(record, factors=factors, samples={}, values=values))
     return found
-
-
-def bandwidth(records: Iterable[Record], all_reduce: Iterable[Record]) -> list[Record]:
-    """One record a cell and placement, then the plain all-reduces between two processes of the same backends."""
-    own = of_placements(records)
-    backends = {record.factors["backend"] for record in own}
-    found = [_training_rate(record, placement) for record in own for placement in PLACEMENTS]
-    plain = [one for one in all_reduce if one.factors["operation"] == "all_reduce" and one.factors["world_size"] == 2]
-    return found + [_plain_rate(one) for one in plain if one.ok and one.factors["backend"] in backends]
-
-
-def _training_rate(record: Record, placement: str) -> Record:
-    factors = _place(record, placement) | {"what": f"training, {record.factors['implementation']}"}
-    row = replace(record, factors=factors, samples={}, values={})
-    count = calls(record, placement) if record.ok else None
-    if not record.ok:
-        return row
-    sent = float(record.values["gradient_bytes"]) * record.factors["active"]
-    transfer, total = (median(turns(record, f"{placement}_{name}")) for name in ("transfer_ms", "rank0_total_ms"))
-    rated = _rated(record, placement)
-    rate = sent * bus_factor("all_reduce", RANKS) / (transfer * 1e-3) / 1e9
-    row.values = {
-        "message_mb": sent / count / 1e6 if count else "calls differ",
-        "time_ms": transfer / count if count else "calls differ",
-        "gb_per_s": rate,
-        "with_waiting_gb_per_s": algbw_gb_per_s(round(sent), total) * bus_factor("all_reduce", RANKS),
-        "rated_gb_per_s": rated,
-        "rated_percent": rated if isinstance(rated, str) else 100 * rate / rated,
-    }
-    return row
-
-
-def _rated(record: Record, placement: str) -> float | str:
-    if link(record, placement) == TCP:
-        return NO_LINK
-    found = record.values.get(f"{placement}_rated_gb_per_s")
-    return NOT_KNOWN if found is None else float(found)
-
-
-def _plain_rate(record: Record) -> Record:
-    gloo, asked = record.factors["backend"] == "gloo", str(record.factors["transport"])
-    way = TCP if gloo or asked == "tcp" else TRANSPORTS[asked][0]
-    factors = {**record.factors, "what": ALONE, "placement": "none", "implementation": ALONE, "link": way}
-    row = replace(record, factors=factors, samples={}, values={})
-    time_ms = median(turns(record, "time_ms"))
-    sent = int(record.values["message_bytes"])
-    none = NO_LINK if way == TCP else NOT_KNOWN
-    row.values = {
-        "message_mb": sent / 1e6,
-        "time_ms": time_ms,
-        "gb_per_s": busbw_gb_per_s("all_reduce", 2, sent, time_ms),
-    }
-    row.values |= {"with_waiting_gb_per_s": "ranks begin together", "rated_gb_per_s": none, "rated_percent": none}
-    return row
-
-
-def trainings(records: Iterable[Record]) -> list[Record]:
-    """One record a single-rank cell and way to train."""
-    found = []
-    for record in alone(records):
-        for name, profiled in TRAININGS.items():
-            row = replace(record, factors={**record.factors, "profiled": profiled}, samples={}, values={})
-            if record.ok:
-                row.samples["train_s"] = record.samples[f"{name}_train_s"]
-                row.timers = {"train_s": record.timers.get(f"{name}_train_s", "host clock")}
-                plain = median(turns(record, "plain_train_s"))
-                row.values["longer_s"] = "itself" if name == "plain" else median(turns(row, "train_s")) - plain
-            found.append(row)
-    return found
-
-
-def states(records: Iterable[Record]) -> list[Record]:
-    """One record a single-rank cell and state of the profiler, against steps without it of the same turns."""
-    return [_state(record, name) for record in alone(records) for name in (*STATES, "whole")]
-
-
-def _state(record: Record, name: str) -> Record:
-    whole = name == "whole"
-    factors = {**record.factors, "state": WHOLE if whole else STATES[name]}
-    row = replace(record, factors=factors, samples={}, values={})
-    if not record.ok:
-        return row
-    row.samples["time_ms"] = record.samples["profile_ms" if whole else f"{name}_step_ms"]
-    row.timers = {"time_ms": "host clock"}
-    schedule = record.factors["wait"] + record.factors["warmup_steps"] + record.factors["active"]
-    row.values["steps"] = schedule if whole else 1
-    if name == "plain":
-        row.values |= dict.fromkeys(("longer_ms", "against", "interval", "verdict"), "itself")
-        return row
-    own, plain = turns(row, "time_ms"), turns(record, "same_plain_ms" if whole else "plain_step_ms")
-    row.values["longer_ms"] = median(one - other for one, other in zip(own, plain, strict=True))
-    return replace(row, values=row.values | _against(own, plain))
-
-
-def _against(own: Sequence[float], plain: Sequence[float]) -> dict[str, Any]:
-    found = ratio([[one] for one in plain], [[one] for one in own])
-    if len(own) < ROUNDS_FOR_INTERVAL or found.low is None or found.high is None:
-        return {"against": found.ratio, "interval": TOO_FEW_TURNS, "verdict": "cannot tell"}
-    interval = f"{format_figure(found.low)} to {format_figure(found.high)}"
-    return {"against": found.ratio, "interval": interval, "verdict": found.verdict}

@@ -1,0 +1,84 @@
+"""Rates over the links: of training's gradients, and of plain all-reduces beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from statistics import median
+
+from perfscribe.counters.traffic import busbw_gb_per_s
+from perfscribe.experiments.communication import rows
+from perfscribe.parallel.transport import DEFAULT, TRANSPORTS
+from perfscribe.records import Record
+
+ALONE = "all-reduce alone"
+NEITHER = "neither"
+NOT_KNOWN, NO_LINK = "not known", "no link, the host's memory"
+
+
+def bandwidth(records: Iterable[Record], all_reduce: Iterable[Record]) -> list[Record]:
+    """One record a cell and placement, then the plain all-reduces between two processes of the same backends."""
+    own = rows.of_placements(records)
+    backends = {record.factors["backend"] for record in own}
+    found = [_training_rate(record, placement) for record in own for placement in rows.PLACEMENTS]
+    plain = [one for one in all_reduce if one.factors["operation"] == "all_reduce" and one.factors["world_size"] == 2]
+    rated = [rate for record in own if record.ok and not isinstance(rate := _rated(record, rows.INTRA), str)]
+    shown = [one for one in plain if one.ok and one.factors["backend"] in backends]
+    return found + [_plain_rate(one, rated[0] if rated else NOT_KNOWN) for one in shown]
+
+
+def _training_rate(record: Record, placement: str) -> Record:
+    factors = rows.place(record, placement) | {"what": f"training, {record.factors['implementation']}"}
+    row = replace(record, factors=factors, samples={}, values={})
+    count = rows.calls(record, placement) if record.ok else None
+    if not record.ok:
+        return row
+    sent = float(record.values["gradient_bytes"]) * record.factors["active"]
+    transfer, total = (median(rows.turns(record, f"{placement}_{name}")) for name in ("transfer_ms", "rank0_total_ms"))
+    rated = _rated(record, placement)
+    rate, with_waiting = (busbw_gb_per_s("all_reduce", rows.RANKS, round(sent), ms) for ms in (transfer, total))
+    row.values = {
+        "message_mb": sent / count / 1e6 if count else "calls differ",
+        "time_ms": transfer / count if count else "calls differ",
+        "gb_per_s": rate,
+        "with_waiting_gb_per_s": with_waiting,
+        "rated_gb_per_s": rated,
+        "rated_percent": rated if isinstance(rated, str) else 100 * rate / rated,
+    }
+    return row
+
+
+def _rated(record: Record, placement: str) -> float | str:
+    if rows.link(record, placement) == rows.TCP:
+        return NO_LINK
+    found = record.values.get(f"{placement}_rated_gb_per_s")
+    return NOT_KNOWN if found is None else float(found)
+
+
+def _way(record: Record) -> str:
+    """What joins the two processes of a plain all-reduce, in words."""
+    asked = str(record.factors["transport"])
+    if record.factors["backend"] == "gloo" or asked == "tcp":
+        return rows.TCP
+    return (
+        TRANSPORTS[asked][0] if asked != DEFAULT else f"NCCL's choice ({record.values.get('connections', 'not told')})"
+    )
+
+
+def _plain_rate(record: Record, of_nvlink: float | str) -> Record:
+    way = _way(record)
+    factors = {**record.factors, "what": ALONE, "placement": NEITHER, "implementation": ALONE, "link": way}
+    row = replace(record, factors=factors, samples={}, values={})
+    time_ms = median(rows.turns(record, "time_ms"))
+    sent = int(record.values["message_bytes"])
+    rated = NO_LINK if way in (rows.TCP, TRANSPORTS["shm"][0]) else of_nvlink
+    rate = busbw_gb_per_s("all_reduce", rows.RANKS, sent, time_ms)
+    row.values = {
+        "message_mb": sent / 1e6,
+        "time_ms": time_ms,
+        "gb_per_s": rate,
+        "with_waiting_gb_per_s": "ranks begin together",
+        "rated_gb_per_s": rated,
+        "rated_percent": rated if isinstance(rated, str) else 100 * rate / rated,
+    }
+    return row
