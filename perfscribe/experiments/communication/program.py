@@ -8,7 +8,8 @@ from __future__ import annotations
 import gc
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -94,14 +95,27 @@ def on_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
         def ready(profiler: torch.profiler.profile) -> None:
             profiler.export_chrome_trace(str(path))
             if keep:
-                found["operators"] = artefacts.keep(profiler, path, f"{keep}-rank{rank.place.rank}", rank.device.type)
+                with _no_collection():
+                    base = f"{keep}-rank{rank.place.rank}"
+                    found["operators"] = artefacts.keep(profiler, path, base, rank.device.type)
 
         dist.barrier()
         synchronise(rank.device)
         found["step_ms"] = _steps(training, factors, rank, ready, bool(keep))[-factors["active"] :]
-        found |= reading.read(path, rank.device.type)
+        with _no_collection():
+            found |= reading.read(path, rank.device.type)
     found["links"] = [vars(link) for link in visible_rates(2)] if keep and rank.device.type == "cuda" else []
     return found
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Without garbage collection, which a trace's thousands of new objects set off again and again."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def profiler_of(
