@@ -23,6 +23,7 @@ from workspace import ROOT, Workspace
 
 from perfscribe import figures, plan, records
 from perfscribe.experiments.all_reduce import crews
+from perfscribe.experiments.communication import measure as communication
 from perfscribe.records import Record
 
 TINY = ("--config", "preset=tiny")
@@ -192,6 +193,7 @@ def cpu_records(
 
     yield of
     crews.close()
+    communication.close()
 
 
 @pytest.mark.parametrize("experiment", plan.known_experiments(ROOT))

@@ -90,7 +90,7 @@ def calls(metrics: pd.DataFrame) -> tuple[str, str]:
     for name, own in _cells(metrics):
         row = _row(own, r.CALLS)
         alike.append(row["inter"] == row["intra"])
-        parts.append(f"{name} {row['inter']:g} across nodes and {row['intra']:g} within")
+        parts.append(f"{name} {row['inter']} across nodes and {row['intra']} within")
     across, within = (published.calls(placement) for placement in (r.INTER, r.INTRA))
     means = published.figure("mean_communication_ms", r.INTER) / published.figure("mean_communication_ms", r.INTRA)
     text = (

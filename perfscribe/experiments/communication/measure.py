@@ -26,6 +26,7 @@ TRANSPORTS = {"intra": "default", "inter": "tcp"}
 RANKS = 2
 MODEL = ("features", "layers", "d_ff", "batch", "source_length", "target_length", "dtype")
 SCHEDULE = ("wait", "warmup_steps", "active", "turns")
+PROGRAM = "perfscribe.experiments.communication.overhead"  # imports all that ranks run
 LIMIT_S, LONGEST_S = 150.0, 540.0  # of a turn, of a whole single-rank cell; below the worker's own limit
 COLLECTIVE_TIMEOUT_S = 600.0  # above any cell's own: ranks stay for all cells
 NO_LINKS = "not told"
@@ -64,9 +65,9 @@ def _cell(factors: dict[str, Any], skip: str = "") -> Cell:
 
 def start_early() -> None:
     """Start the process that ranks are forked from, so that it imports torch while the measuring process does."""
-    from perfscribe.parallel.fork_server import SERVER
+    from perfscribe.parallel.fork_server import PRELOADED, SERVER
 
-    SERVER.start()
+    SERVER.start((*PRELOADED, "torch.nn.parallel.distributed", "torch.profiler", PROGRAM))
 
 
 def run(cell: Cell) -> Measurement:

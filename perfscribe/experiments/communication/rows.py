@@ -64,7 +64,7 @@ def _metric(record: Record, metric: str) -> Record:
         return row
     across, within = (_series(record, placement, metric) for placement in (INTER, INTRA))
     row.values = {
-        name: int(median(of)) if metric == CALLS else median(of) for name, of in ((INTER, across), (INTRA, within))
+        name: _counted(of) if metric == CALLS else median(of) for name, of in ((INTER, across), (INTRA, within))
     }
     row.values |= {
         f"{name}_spread": EXACT if metric == CALLS else _iqr(of) for name, of in ((INTER, across), (INTRA, within))
@@ -90,6 +90,12 @@ def _series(record: Record, placement: str, metric: str) -> list[float]:
         # of several rounds only the first one's counts are kept; all of a cell must be alike to be compared anyhow
         return [one / counts[index % len(counts)] for index, one in enumerate(total)]
     return total
+
+
+def _counted(counts: Sequence[float]) -> str:
+    """A count as a text, so that it is not rounded as its column is; its range where turns differ."""
+    low, high = int(min(counts)), int(max(counts))
+    return f"{low}" if low == high else f"{low} to {high}"
 
 
 def _iqr(values: Sequence[float]) -> float | str:
