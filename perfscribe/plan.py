@@ -24,7 +24,11 @@ PRESETS = ("tiny", "cpu", "gpu")
 FULL_PRESET = "gpu"
 COMMON_KEYS = ("enabled", "rounds", "shards", "isolation", "timeout_s")
 # The module that decides what is in a data set, by its kind.
-GENERATORS = {"samples": "perfscribe.data.sample_files", "tokens": "perfscribe.data.tokens"}
+GENERATORS = {
+    "samples": "perfscribe.data.sample_files",
+    "tokens": "perfscribe.data.tokens",
+    "chunked": "perfscribe.data.chunked_files",
+}
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from perfscribe.data import sample_files, synthetic, tokens
+from perfscribe.data import chunked_files, sample_files, synthetic, tokens
 from perfscribe.data.digest_file import describe_file
 from perfscribe.files import write_json
 
-KINDS = {"samples": sample_files.generate, "tokens": tokens.generate}
+KINDS = {"samples": sample_files.generate, "tokens": tokens.generate, "chunked": chunked_files.generate}
 
 
 def digest_path(folder: Path, dataset: str) -> Path:
