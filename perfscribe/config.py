@@ -29,6 +29,10 @@ AT_MOST = (
     (("experiments", "io_formats", "training_samples"), ("experiments", "io_formats", "samples")),
     (("experiments", "io_formats", "batch"), ("experiments", "io_formats", "training_samples")),
     (("experiments", "io_formats", "read_samples"), ("experiments", "io_formats", "samples")),
+    (("experiments", "io_settings", "batch"), ("experiments", "io_settings", "epoch_samples")),
+    (("experiments", "io_settings", "epoch_samples"), ("experiments", "io_settings", "samples")),
+    (("experiments", "io_settings", "read_samples"), ("experiments", "io_settings", "samples")),
+    (("experiments", "io_settings", "whole_chunk_samples"), ("experiments", "io_settings", "samples")),
 )
 
 

@@ -1,0 +1,173 @@
+"""The sentences on chunk shapes, workers and threads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from perfscribe.experiments.io_settings.columns import KIB
+from perfscribe.findings import CannotTell, need
+from perfscribe.statistics import format_figure as figure
+
+
+def _row(rows: pd.DataFrame, chunk: Any, compression: str) -> Any:
+    found = rows[(rows["chunk"] == chunk) & (rows["compression"] == compression)]
+    return need(found, 1, f"chunk {chunk} with compression {compression}").iloc[0]
+
+
+def _apart(one: Any, other: Any) -> bool:
+    return bool(one["read_ms_q3"] < other["read_ms_q1"] or other["read_ms_q3"] < one["read_ms_q1"])
+
+
+def _read(row: Any) -> str:
+    spread = row["read_ms_iqr"] if isinstance(row["read_ms_iqr"], str) else figure(float(row["read_ms_iqr"]))
+    return f"{figure(row['read_ms'])} ms (IQR {spread}, n = {row['read_ms_n']})"
+
+
+def _size(kib: float) -> str:
+    return f"{figure(kib / KIB)} MiB" if kib >= KIB else f"{figure(kib)} KiB"
+
+
+def _named(chunk: Any) -> str:
+    words = {"guess": "chunks as h5py guesses them", "whole": "one chunk of all samples", 1: "chunks of one sample"}
+    return words.get(chunk, f"chunks of {chunk} samples")
+
+
+def _span(values: Any) -> str:
+    low, high = figure(float(min(values))), figure(float(max(values)))
+    return low if low == high else f"{low} to {high}"
+
+
+def chunks(rows: pd.DataFrame) -> tuple[str, str]:
+    """Whether gzip is slow by the chunks that a sample makes it inflate, rather than by inflating the sample itself."""
+    plain, single = _row(rows, "contiguous", "none"), _row(rows, 1, "gzip")
+    packed = rows[rows["compression"] == "gzip"].sort_values("chunk_kib")
+    larger = need(packed[packed["chunk"] != 1], 1, "chunks of more than one sample with gzip")
+    slow = _row(rows, "guess", "gzip") if "guess" in set(larger["chunk"]) else larger.iloc[-1]
+    if not (_apart(slow, single) and _apart(single, plain)):
+        raise CannotTell("the interquartile ranges of reads with and without gzip, or of two chunk shapes, overlap")
+    own, chunk = float(single["read_ms"] / plain["read_ms"]), float(slow["read_ms"] / single["read_ms"])
+    times = float(slow["chunk_kib"] / single["chunk_kib"])
+    each = "; ".join(
+        f"{_named(r['chunk'])} inflate {_size(r['inflated_kib'])} and take {_read(r)}" for _, r in packed.iterrows()
+    )
+    verdict = "confirmed" if chunk > own else "contradicted"
+    part = "The chunks are the larger part" if chunk > own else "Inflating the sample itself is the larger part here"
+    text = (
+        f"A chunk is inflated whole, whatever is wanted of it. For one sample of {_size(single['sample_kib'])}, as "
+        f"counted: {each}. Plain and contiguous it takes {_read(plain)}. Decompression itself, in chunks of one "
+        f"sample, thus takes {figure(own)} times as long; {_named(slow['chunk'])} take {figure(chunk)} times as long "
+        f"again, for {figure(times)} times the bytes. {part}. {_zlib(packed)} {_saved(packed, single, slow)}"
+    )
+    return text, verdict
+
+
+def _zlib(packed: pd.DataFrame) -> str:
+    """How much of a read is inflating, and how quick that is."""
+    return (
+        f"zlib alone, given the same chunks, takes {_span(packed['inflate_percent'])} % of these times, at "
+        f"{_span(packed['inflate_gb_per_s'])} GB/s of inflated bytes."
+    )
+
+
+def _saved(packed: pd.DataFrame, single: Any, slow: Any) -> str:
+    """What the small chunks cost in storage."""
+    return (
+        f"Files: {figure(single['size_mib'])} MiB in chunks of one sample, {figure(slow['size_mib'])} MiB in "
+        f"{_named(slow['chunk'])}, so that the quick shape takes "
+        f"{figure(100 * float(single['size_mib'] / slow['size_mib']))} % of the other's space."
+    )
+
+
+def _compared(rows: pd.DataFrame, factor: str) -> tuple[Any, Any] | None:
+    """The rows of the least and of the greatest level, None where there is only one."""
+    ordered = rows.sort_values(factor)
+    return None if ordered[factor].nunique() < 2 else (ordered.iloc[0], ordered.iloc[-1])
+
+
+def _said(rows: pd.DataFrame, factor: str, what: str) -> tuple[str, float] | None:
+    """A clause on the greatest level against the least, and the ratio where every epoch agrees, else 1."""
+    pair = _compared(rows, factor)
+    if pair is None:
+        return None
+    base, most = pair
+    ratio = float(most["sample_ms"] / base["sample_ms"])
+    separate, word = True, "all epochs are quicker" if ratio < 1 else "all epochs are slower"
+    if most["epoch_s_most"] >= base["epoch_s_least"] and base["epoch_s_most"] >= most["epoch_s_least"]:
+        separate, word = False, "the epochs' times overlap"
+    clause = (
+        f"{what}: {figure(base['sample_ms'])} ms a sample with {base[factor]}, {figure(most['sample_ms'])} ms with "
+        f"{most[factor]}, {figure(ratio)} times ({word}, n = {base['epoch_s_n']} and {most['epoch_s_n']})"
+    )
+    return clause, ratio if separate else 1.0
+
+
+def _clauses(rows: pd.DataFrame, factor: str, kinds: list[tuple[str, pd.DataFrame]]) -> dict[str, tuple[str, float]]:
+    need(rows, 2, "cells")
+    found = {name: said for name, part in kinds if (said := _said(part, factor, name)) is not None}
+    if not found:
+        raise CannotTell(f"one number of {factor} was measured")
+    return found
+
+
+def _judged(name: str, ratio: float) -> str:
+    if ratio == 1:
+        return f"{name} they make no difference that these epochs could show"
+    return f"{name} they help" if ratio < 1 else f"{name} they cost more than they save"
+
+
+def workers(rows: pd.DataFrame) -> str:
+    """What worker processes do to reading with gzip and to plain reading."""
+    packed, plain = (rows[rows["compression"] == kind] for kind in ("gzip", "none"))
+    found = _clauses(rows, "workers", [("with gzip", packed), ("plain", plain)])
+    text = f"Loader wait by worker processes: {'; '.join(clause for clause, _ in found.values())}. "
+    verdict = "; ".join(_judged(name, ratio) for name, (_, ratio) in found.items())
+    most = rows[rows["workers"] == rows["workers"].max()]
+    return (
+        f"{text}{verdict[0].upper()}{verdict[1:]}. Each worker reads whole batches by itself and hands them "
+        "over through shared memory. Starting them is in the first batch, "
+        f"which takes {_span(most['first_batch_ms'])} ms. {_remedy(packed, plain)}"
+    ).strip()
+
+
+def _remedy(packed: pd.DataFrame, plain: pd.DataFrame) -> str:
+    """What remains between gzip with all its workers and the plain file without any."""
+    alone = plain[plain["workers"] == 0]
+    if alone.empty or packed.empty:
+        return ""
+    best = packed.loc[packed["sample_ms"].astype(float).idxmin()]
+    ratio = float(best["sample_ms"] / alone.iloc[0]["sample_ms"])
+    return (
+        f"At its best, with {best['workers']} workers, gzip still takes {figure(ratio)} times the plain file's alone."
+    )
+
+
+def threads(rows: pd.DataFrame) -> str:
+    """What threads that read a batch's samples at once do, within the library and around it."""
+    packed = rows[rows["compression"] == "gzip"]
+    kinds = [
+        ("gzip inflated by HDF5", packed[packed["reader"] == "h5py"]),
+        ("gzip inflated by zlib outside it", packed[packed["reader"] == "zlib"]),
+        ("plain", rows[rows["compression"] == "none"]),
+    ]
+    found = _clauses(rows, "threads", kinds)
+    text = f"Loader wait by threads: {'; '.join(clause for clause, _ in found.values())}. "
+    if len(found) < len(kinds):
+        return text + "The other readers were not measured with several numbers of threads."
+    inside, outside = (found[name][1] for name, _ in kinds[:2])
+    return text + _lock(inside, outside)
+
+
+def _lock(inside: float, outside: float) -> str:
+    if outside < 1 <= inside:
+        return (
+            "Threads help only outside the library: h5py lets one thread at a time into HDF5, and that inflates there, "
+            "while zlib, called by itself, runs in several threads at once."
+        )
+    if inside < 1:
+        return "Threads help even within the library, though h5py lets one thread at a time into HDF5."
+    return (
+        "Threads do not help here: within the library h5py lets one of them at a time into HDF5, and outside it they "
+        "bring nothing that these epochs could show."
+    )

@@ -1,0 +1,125 @@
+"""Columns of the tables of chunk shapes, workers and threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from perfscribe import tables as t
+from perfscribe.records import Record
+from perfscribe.tables import MIB
+
+KIB = 1024
+GB = 10**9
+PACKED = "nothing is compressed"
+OWN = ("chunk", "compression", "reader", "workers", "threads", "epoch_samples", "read_samples")
+
+
+def group(record: Record) -> tuple[Any, ...]:
+    """What the rows that are to be compared have in common."""
+    return tuple(level for name, level in record.factors.items() if name not in OWN)
+
+
+def read_ms(record: Record) -> float:
+    """Median of single reads."""
+    return t.summary(record, "read_ms").median
+
+
+def sample_ms(record: Record) -> float:
+    """Of an epoch, for each of its samples."""
+    return 1e3 * t.summary(record, "epoch_s").median / float(record.factors["epoch_samples"])
+
+
+def against(cells: Sequence[Record], figure: Callable[[Record], float], own: bool, **base: Any) -> t.Column:
+    """The figure over that of the cell at these levels; own: of the same file and reader."""
+
+    def place(record: Record) -> tuple[Any, ...]:
+        same = ("chunk", "compression", "reader") if own else ()
+        return (group(record), *(record.factors[name] for name in same))
+
+    found = {place(r): r for r in cells if r.ok and r.has(**base)}
+    shown = ", ".join(f"{name} {level}" for name, level in base.items())
+
+    def get(record: Record) -> float | str:
+        other = found.get(place(record))
+        return f"{shown} not measured" if other is None else figure(record) / figure(other)
+
+    return t.derived("ratio", f"Against {shown} (×)", get)
+
+
+def _compressed(get: Callable[[Record], Any]) -> Callable[[Record], Any]:
+    """Of rows that are not compressed there is nothing to say."""
+    return lambda record: get(record) if record.has(compression="gzip") else PACKED
+
+
+def _kib(name: str) -> Callable[[Record], float]:
+    return lambda record: float(record.values[name]) / KIB
+
+
+def _file() -> list[t.Column]:
+    return [t.factor("chunk", "Chunk (samples)"), t.factor("compression", "Compression")]
+
+
+def chunks(cells: Sequence[Record]) -> list[t.Column]:
+    """Of the table of chunk shape by compression."""
+    return [
+        *_file(),
+        t.value("chunk_shape", "Chunk of a target", exact=True),
+        t.value("size_bytes", "File (MiB)", 1 / MIB, "size_mib"),
+        t.derived("sample_kib", "A sample (KiB)", _kib("sample_bytes")),
+        t.value("chunks_per_sample", "Chunks touched", exact=True),
+        t.derived("chunk_kib", "In them, inflated: computed (KiB)", _kib("chunk_bytes_per_sample")),
+        t.derived("inflated_kib", "Inflated: counted (KiB)", _compressed(_kib("inflated_bytes_per_sample"))),
+        t.derived("read_kib", "Read from the file: counted (KiB)", _kib("read_bytes_per_sample")),
+        t.value("counted_reads", "Reads counted", exact=True),
+        t.median("read_ms", "A random sample (ms)"),
+        t.iqr("read_ms", "IQR (ms)"),
+        t.count("read_ms"),
+        t.derived("read_ms_q1", "Lower quartile (ms)", lambda r: t.summary(r, "read_ms").q1),
+        t.derived("read_ms_q3", "Upper quartile (ms)", lambda r: t.summary(r, "read_ms").q3),
+        against(cells, read_ms, own=False, chunk="contiguous", compression="none"),
+        t.derived("inflate_ms", "zlib alone for its chunks (ms)", _compressed(_inflate_ms), spread="inflate_ms_iqr"),
+        t.derived("inflate_ms_iqr", "IQR (ms), zlib", _compressed(lambda r: t.iqr("inflate_ms").get(r))),
+        t.derived("inflate_ms_n", "n, zlib", _compressed(lambda r: t.summary(r, "inflate_ms").n), exact=True),
+        t.derived("inflate_gb_per_s", "zlib alone (GB/s)", _compressed(_inflate_gb_per_s)),
+        t.derived("inflate_percent", "zlib alone of the read (%)", _compressed(_inflate_percent)),
+        t.derived("sample_ms", "A sample in an epoch (ms)", sample_ms),
+    ]
+
+
+def _inflate_ms(record: Record) -> float:
+    return t.summary(record, "inflate_ms").median
+
+
+def _inflate_gb_per_s(record: Record) -> float:
+    return float(record.values["chunk_bytes_per_sample"]) / GB / (_inflate_ms(record) / 1e3)
+
+
+def _inflate_percent(record: Record) -> float:
+    return 100 * _inflate_ms(record) / read_ms(record)
+
+
+def _epochs(cells: Sequence[Record], **base: Any) -> list[t.Column]:
+    return [
+        t.factor("epoch_samples", "Samples"),
+        t.factor("batch", "Batch"),
+        t.median("epoch_s", "Loader wait, an epoch (s)"),
+        t.iqr("epoch_s", "IQR (s)"),
+        t.count("epoch_s"),
+        t.derived("epoch_s_least", "Quickest (s)", lambda r: t.summary(r, "epoch_s").minimum),
+        t.derived("epoch_s_most", "Slowest (s)", lambda r: t.summary(r, "epoch_s").maximum),
+        t.derived("sample_ms", "A sample (ms)", sample_ms),
+        against(cells, sample_ms, own=True, **base),
+    ]
+
+
+def workers(cells: Sequence[Record]) -> list[t.Column]:
+    """Of the table of worker processes."""
+    first = t.median("first_batch_ms", "First batch, workers started in it (ms)")
+    return [*_file(), t.factor("workers", "Workers"), *_epochs(cells, workers=0), first]
+
+
+def threads(cells: Sequence[Record]) -> list[t.Column]:
+    """Of the table of threads."""
+    inflated = t.factor("reader", "Inflated by")
+    return [*_file(), inflated, t.factor("threads", "Threads"), *_epochs(cells, threads=1)]

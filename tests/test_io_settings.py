@@ -1,0 +1,368 @@
+"""The experiment io_settings: its files, what it reads and counts in them, its tables and answers."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from dataclasses import replace
+
+import h5py
+import numpy as np
+import pytest
+from workspace import ROOT
+
+from perfscribe import config, figures, plan, records, tables
+from perfscribe.cells import Cell
+from perfscribe.data import chunked_files, chunked_samples, synthetic
+from perfscribe.data.generate import generate
+from perfscribe.experiments.io_settings import measure, present
+from perfscribe.experiments.io_settings.loading import Loading
+from perfscribe.experiments.io_settings.reading import count_reads
+from perfscribe.experiments.io_settings.source import Source
+from perfscribe.markdown_tables import to_markdown
+from perfscribe.records import Record
+
+KIB, MIB = 1024, 2**20
+RAW = config.load(ROOT / "config.yaml")
+NAME = "polaris_chunks_40x1x5x16"
+SAMPLE_BYTES = 4 * 16 * (1 + 5)
+CONFIG = {
+    "chunk": ["contiguous", 1, 32, "whole", "guess"],
+    "compression": ["none", "gzip"],
+    "workers": [0, 2],
+    "threads": [1, 2],
+    "samples": 40,
+    "source_length": 1,
+    "target_length": 5,
+    "features": 16,
+    "batch": 4,
+    "epochs": 2,
+    "epoch_samples": 10,
+    "read_samples": 12,
+    "whole_chunk_samples": 3,
+    "chunk_cache_kib": 0,
+    "seed": 0,
+}
+IDS = ["polaris.io_chunks", "polaris.io_workers", "polaris.io_threads"]
+
+
+def generated(folder):
+    for name, dataset in measure.datasets(CONFIG).items():
+        generate({"dataset": name, **dataset}, folder / name)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return generated(tmp_path_factory.mktemp("data"))
+
+
+def cell_of(data, chunk, compression, reader="h5py", workers=0, threads=1) -> Cell:
+    levels = {"chunk": chunk, "compression": compression, "reader": reader, "workers": workers, "threads": threads}
+    (found,) = [c for c in measure.cells(CONFIG) if all(c[factor] == level for factor, level in levels.items())]
+    return replace(found, data_folder=str(data))
+
+
+def source(data, name: str, cache_bytes: int = 0) -> Source:
+    return Source(data / NAME / f"{name}.h5", data / f"{NAME}.digest", cache_bytes)
+
+
+def test_the_grids_share_their_middle():
+    cells = measure.cells(CONFIG)
+    # 5 chunk shapes by 2 compressions without contiguous gzip; 2 files by 2 workers; 3 readers by a second thread
+    assert len(cells) == 9 + 2 + 4
+    assert len({json.dumps(dict(cell.factors)) for cell in cells}) == len(cells)
+    assert {(c["epoch_samples"], c["read_samples"]) for c in cells if c["chunk"] == "whole"} == {(3, 3)}
+    assert {(c["epoch_samples"], c["read_samples"]) for c in cells if c["chunk"] != "whole"} == {(10, 12)}
+    few = measure.cells(CONFIG | {"chunk": [1], "compression": ["gzip"]})
+    (dataset,) = measure.datasets(CONFIG | {"chunk": [1], "compression": ["gzip"]}).values()
+    assert {f"{c['chunk']}-{c['compression']}.h5" for c in few} == set(dataset["files"])
+
+
+def test_planning_imports_nothing_heavy():
+    code = (
+        "import sys; from perfscribe.experiments.io_settings import measure;"
+        f"measure.cells({CONFIG}); measure.datasets({CONFIG});"
+        "print(sorted({'torch', 'h5py', 'pandas'} & set(sys.modules)))"
+    )
+    assert subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, text=True).strip() == "[]"
+
+
+def test_files_hold_the_arrays_in_the_chunks_asked_for(data):
+    digest = json.loads((data / f"{NAME}.digest").read_text())
+    wanted = {"contiguous-none": None, "1-gzip": (1, 5, 16), "32-none": (32, 5, 16), "whole-gzip": (40, 5, 16)}
+    for name, chunks in wanted.items():
+        with h5py.File(data / NAME / f"{name}.h5") as file:
+            assert file["target"].chunks == chunks
+            assert file["target"].compression == ("gzip" if name.endswith("gzip") else None)
+            assert synthetic.digest({array: file[array][...] for array in file}) == digest["arrays"]
+    assert chunked_files.chunk_shape("64", (40, 1, 16)) == (40, 1, 16)
+    for wrong in ("0", "half", "-1"):
+        with pytest.raises(ValueError, match=f"chunk: '{wrong}': expected contiguous"):
+            chunked_files.chunk_shape(wrong, (40, 1, 16))
+    with pytest.raises(ValueError, match="compression: 'lzf': expected one of none, gzip"):
+        chunked_files.write(data / "x.h5", "1-lzf", {})
+
+
+@pytest.mark.parametrize(("chunk", "compression"), measure._layouts(CONFIG))
+def test_cells_of_every_file(data, chunk, compression):
+    found = measure.run(cell_of(data, chunk, compression))
+    reads = 3 if chunk == "whole" else 12
+    packed = {"inflate_ms": reads} if compression == "gzip" else {}
+    counts = {name: len(samples) for name, samples in found.samples.items()}
+    assert counts == {"epoch_s": 2, "first_batch_ms": 1, "read_ms": reads, **packed}
+    assert all(sample > 0 and math.isfinite(sample) for samples in found.samples.values() for sample in samples)
+    assert found.timers == dict.fromkeys(counts, "host clock")
+    values = found.values
+    assert (values["sample_bytes"], values["raw_bytes"]) == (SAMPLE_BYTES, 40 * SAMPLE_BYTES)
+    in_chunk = {"contiguous": 1, "whole": 40}.get(chunk, chunk)
+    if chunk != "guess":
+        assert values["chunk_bytes_per_sample"] == in_chunk * SAMPLE_BYTES
+    # without a chunk cache what is counted is what the chunk's shape says
+    counted = values["chunk_bytes_per_sample"] if compression == "gzip" else 0
+    assert values["inflated_bytes_per_sample"] == counted
+    assert values["read_bytes_per_sample"] >= (SAMPLE_BYTES if compression == "none" else 0.5 * SAMPLE_BYTES)
+    json.dumps([found.samples, found.values], allow_nan=False)
+
+
+@pytest.mark.parametrize("levels", [("h5py", 2, 1), ("h5py", 0, 2), ("zlib", 0, 1), ("zlib", 0, 2)])
+def test_cells_of_workers_and_threads(data, levels):
+    found = measure.run(cell_of(data, 32, "gzip", *levels))
+    assert {name: len(samples) for name, samples in found.samples.items()} == {"epoch_s": 2, "first_batch_ms": 1}
+
+
+def test_a_chunk_cache_that_holds_the_file_is_counted(data):
+    cached, without = (count_reads(source(data, "whole-gzip", cache), 8) for cache in (MIB, 0))
+    assert without["inflated_bytes_per_sample"] == 40 * SAMPLE_BYTES
+    assert cached["inflated_bytes_per_sample"] == 40 * SAMPLE_BYTES / 8  # once for 8 reads
+    assert cached["counted_reads"] == 8
+
+
+def test_every_reader_gives_the_generated_samples(data):
+    arrays = source(data, "32-gzip").checked_arrays()
+    for reader, threads in (("h5py", 1), ("h5py", 3), ("zlib", 1), ("zlib", 3)):
+        samples = source(data, "32-gzip").samples(reader, threads)
+        for index, sample in zip([39, 0, 33], samples.__getitems__([39, 0, 33]), strict=True):
+            assert [np.array_equal(part, arrays[name][index]) for name, part in zip(arrays, sample, strict=True)] == [
+                True,
+                True,
+            ]
+        samples.close()
+
+
+def test_a_sample_that_is_read_wrongly_is_found(data, monkeypatch):
+    def off_by_one(dataset, index):
+        return np.asarray(dataset[(index + 1) % len(dataset)])
+
+    monkeypatch.setitem(chunked_samples.READERS, "h5py", off_by_one)
+    with pytest.raises(ValueError, match=r"1-gzip\.h5 by h5py: the loader gives other samples of source"):
+        measure.run(cell_of(data, 1, "gzip"))
+    with pytest.raises(ValueError, match="the loader gives other samples"):  # the workers are forks, and read so too
+        measure.run(cell_of(data, 32, "gzip", workers=2))
+
+
+def test_a_loader_that_loses_samples_is_found(data):
+    own = source(data, "1-none")
+    loading = Loading(own, "h5py", 0, 1, 4, 10)
+    assert loading.check(own.checked_arrays()) > 0
+    loading._order = [*loading._order, 3]
+    with pytest.raises(ValueError, match="the loader gives 10 samples, expected 11"):
+        loading.check(own.checked_arrays())
+    loading.close()
+
+
+def test_a_damaged_file_is_named(tmp_path):
+    folder = generated(tmp_path)
+    path = folder / NAME / "1-gzip.h5"
+    content = bytearray(path.read_bytes())
+    content[-50] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=rf"{NAME}/1-gzip\.h5: damaged"):
+        measure.run(cell_of(folder, 1, "gzip"))
+    measure.run(cell_of(folder, 1, "none"))
+    with pytest.raises(ValueError, match=rf"^{NAME}\.digest: cannot be read"):
+        measure.run(cell_of(tmp_path / "nowhere", 1, "gzip"))
+
+
+# Tables and answers, from records made by hand
+
+# One read, in ms, and what is inflated for it, in samples
+READ_MS = {1: 0.2, 32: 6.0, "whole": 400.0, "guess": 25.0}
+IN_CHUNK = {1: 1, 32: 32, "whole": 2048, "guess": 128}
+
+
+def record(chunk=32, compression="gzip", reader="h5py", workers=0, threads=1, sample_ms=None, **others) -> Record:
+    packed = compression == "gzip"
+    read_ms = READ_MS[chunk] if packed else 0.02
+    each_s = (sample_ms or read_ms) * 128 / 1e3
+    alone = (reader, workers, threads) == ("h5py", 0, 1)
+    samples = {"epoch_s": [[each_s * f for f in (0.99, 1.0, 1.01)]], "first_batch_ms": [[30.0 + 50 * workers]]}
+    values = {"size_bytes": 76 * MIB, "raw_bytes": 84 * MIB, "sample_bytes": 42 * KIB, "chunk_shape": "a × b × c"}
+    values |= {"chunks_per_sample": 2, "chunk_bytes_per_sample": 42 * KIB * (IN_CHUNK[chunk] if packed else 1)}
+    if alone:
+        samples["read_ms"] = [[read_ms * f for f in (0.9, 1.0, 1.1)]]
+        values |= {"read_bytes_per_sample": 42.0 * KIB, "counted_reads": 64}
+        values["inflated_bytes_per_sample"] = 42.0 * KIB * IN_CHUNK[chunk] if packed else 0.0
+        if packed:
+            samples["inflate_ms"] = [[read_ms * 0.8]]
+    factors = {"chunk": chunk, "compression": compression, "reader": reader, "workers": workers, "threads": threads}
+    factors |= {"epoch_samples": 128, "read_samples": 3, "samples": 2048, "batch": 32, "chunk_cache_kib": 1024}
+    timers = dict.fromkeys(samples, "host clock")
+    return Record(
+        "io_settings", factors, "ok", "", "measured", samples=samples, values=values, timers=timers, environments=["e"],
+        **others,
+    )  # fmt: skip
+
+
+def all_cells(**times) -> list[Record]:
+    """times: ms a sample of the cells with several workers or threads, by a letter and their number."""
+    ms = {"packed_w4": 2.0, "plain_w4": 0.5, "h5py_t4": 6.0, "zlib_t4": 2.0, "plain_t4": 0.02} | times
+    return [
+        record("contiguous", "none"),
+        *(record(chunk, "gzip") for chunk in (1, 32, "whole", "guess")),
+        record(workers=4, sample_ms=ms["packed_w4"]),
+        record("contiguous", "none", workers=4, sample_ms=ms["plain_w4"]),
+        record(threads=4, sample_ms=ms["h5py_t4"]),
+        record(reader="zlib", sample_ms=7.0),
+        record(reader="zlib", threads=4, sample_ms=ms["zlib_t4"]),
+        record("contiguous", "none", threads=4, sample_ms=ms["plain_t4"]),
+    ]
+
+
+def made(cells):
+    return {table.id: table for table in present.tables({"io_settings": cells})}
+
+
+def answer(name: str, cells):
+    return {found.id: found for found in present.findings(made(cells))}[f"polaris.io_{name}"]
+
+
+def row(table: str, cells, **levels) -> dict:
+    frame = made(cells)[f"polaris.io_{table}"].frame
+    for name, level in levels.items():
+        frame = frame[frame[name] == level]
+    (only,) = frame.to_dict("records")
+    return only
+
+
+def test_it_makes_what_it_declares():
+    declared = plan.read_presentation("io_settings", ROOT)
+    shown = made(all_cells())
+    assert list(declared.tables) == list(shown)
+    assert list(declared.figures) == [figure.id for figure in present.figures(shown)]
+    assert [finding.id for finding in present.findings(shown)] == IDS
+
+
+def test_the_columns_of_chunks():
+    guess = row("chunks", all_cells(), chunk="guess")
+    assert (guess["read_ms"], guess["ratio"]) == (25, pytest.approx(1250))
+    assert (guess["chunk_kib"], guess["inflated_kib"], guess["sample_kib"]) == (42 * 128, 42 * 128, 42)
+    assert guess["inflate_percent"] == pytest.approx(80)
+    assert guess["inflate_gb_per_s"] == pytest.approx(42 * KIB * 128 / 0.020 / 1e9)
+    plain = row("chunks", all_cells(), chunk="contiguous")
+    assert {plain[name] for name in ("inflated_kib", "inflate_ms", "inflate_gb_per_s")} == {"nothing is compressed"}
+    assert len(made(all_cells())["polaris.io_chunks"].frame) == 5
+    assert row("chunks", [record(1)], chunk=1)["ratio"] == "chunk contiguous, compression none not measured"
+
+
+def test_the_columns_of_workers_and_threads():
+    cells = all_cells()
+    assert row("workers", cells, compression="gzip", workers=4)["ratio"] == pytest.approx(2 / 6)
+    assert row("workers", cells, compression="none", workers=4)["sample_ms"] == pytest.approx(0.5)
+    assert row("threads", cells, reader="zlib", threads=4)["ratio"] == pytest.approx(2 / 7)
+    frame = made(cells[::-1])["polaris.io_threads"].frame
+    assert list(zip(frame["reader"], frame["compression"], frame["threads"], strict=True)) == [
+        ("h5py", "gzip", 1),
+        ("h5py", "gzip", 4),
+        ("zlib", "gzip", 1),
+        ("zlib", "gzip", 4),
+        ("h5py", "none", 1),
+        ("h5py", "none", 4),
+    ]
+
+
+def test_gzip_is_slow_by_its_chunks():
+    found = answer("chunks", all_cells())
+    assert found.verdict == "confirmed"
+    assert "one sample of 42.0 KiB" in found.text
+    assert "chunks as h5py guesses them inflate 5.25 MiB and take 25.0 ms (IQR 2.50, n = 3)" in found.text
+    assert "takes 10.0 times as long" in found.text
+    assert "chunks as h5py guesses them take 125 times as long again, for 128 times the bytes" in found.text
+    assert "takes 80.0 % of these times, at 0.269 to 0.287 GB/s" in found.text
+
+
+def test_gzip_is_slow_by_itself_where_small_chunks_are_as_slow():
+    cells = [replace(r, samples=r.samples | {"read_ms": [[6.0]]}) if r.has(chunk=1) else r for r in all_cells()]
+    found = answer("chunks", cells)
+    assert found.verdict == "contradicted" and "Inflating the sample itself is the larger part" in found.text
+
+
+def test_gzip_where_it_cannot_be_told():
+    noisy = [replace(r, samples=r.samples | {"read_ms": [[0.01, 9, 90]]}) if r.has(chunk=1) else r for r in all_cells()]
+    assert "overlap" in answer("chunks", noisy).text and answer("chunks", noisy).verdict == "cannot tell"
+    lost = [r for r in all_cells() if not r.has(chunk="contiguous")]
+    assert answer("chunks", lost).verdict == "cannot tell"
+    no_guess = [r for r in all_cells() if not r.has(chunk="guess")]
+    assert "one chunk of all samples take 2000 times as long again" in answer("chunks", no_guess).text
+
+
+def test_what_workers_do():
+    text = answer("workers", all_cells()).text
+    assert "with gzip: 6.00 ms a sample with 0, 2.00 ms with 4, 0.333 times (all epochs are quicker, n = 3" in text
+    assert "plain: 0.0200 ms a sample with 0, 0.500 ms with 4, 25.0 times (all epochs are slower" in text
+    assert "With gzip they help; plain they cost more than they save." in text
+    assert "takes 230 ms" in text
+    assert "with 4 workers, gzip still takes 100 times the plain file's alone" in text
+    same = answer("workers", all_cells(packed_w4=6.01)).text
+    assert "With gzip they make no difference that these epochs could show" in same
+    assert answer("workers", [record(), record("contiguous", "none")]).verdict == "cannot tell"
+
+
+def test_what_threads_do():
+    assert "Threads help only outside the library" in answer("threads", all_cells()).text
+    assert "Threads help even within the library" in answer("threads", all_cells(h5py_t4=3.0)).text
+    assert "Threads do not help here" in answer("threads", all_cells(zlib_t4=7.0)).text
+    assert "Threads do not help here" in answer("threads", all_cells(zlib_t4=9.0)).text
+    assert "0.286 times (all epochs are quicker" in answer("threads", all_cells()).text
+    few = [r for r in all_cells() if not r.has(reader="zlib")]
+    assert "were not measured with several" in answer("threads", few).text
+
+
+@pytest.mark.parametrize("cells", [[], [replace(r, status="failed", samples={}, values={}) for r in all_cells()]])
+def test_nothing_measured(cells, tmp_path):
+    shown = made(cells)
+    assert {finding.verdict for finding in present.findings(shown)} == {"cannot tell"}
+    for table in shown.values():
+        tables.write(table, tmp_path)
+    for figure in present.figures(shown):
+        figures.write(figure, tmp_path, "nobody")
+
+
+def test_cells_that_ran(data, tmp_path):
+    rows = []
+    for cell in measure.cells(CONFIG):
+        found = measure.run(replace(cell, data_folder=str(data)))
+        fields = {name: getattr(found, name) for name in ("samples", "warmup", "values", "series", "timers")}
+        more = {"experiment": "io_settings", "factors": dict(cell.factors), "status": "ok", "reason": ""}
+        rows.append(records.make({**more, **fields, "fingerprint": "f", "environment": "e"}))
+    shown = made(records.merge_rounds(rows))
+    assert [len(table.ok) for table in shown.values()] == [9, 4, 6]
+    for table in shown.values():
+        tables.write(table, tmp_path)
+        text = to_markdown(tmp_path, table.id)
+        assert "not recorded" not in text and "nan" not in text
+    assert not [finding.text for finding in present.findings(shown) if "could not be computed" in finding.text]
+    for figure in present.figures(shown):
+        figures.write(figure, tmp_path, "here")
+        assert (tmp_path / f"{figure.id}.png").stat().st_size > 5000
+
+
+@pytest.mark.parametrize("preset", plan.PRESETS)
+def test_the_presets(preset):
+    own = [c for c in plan.planned_cells(RAW, "io_settings", preset) if not c.skip]
+    assert {c["chunk"] for c in own} == {"contiguous", 1, 32, "whole", "guess"}
+    assert len({c["workers"] for c in own}) > 1 < len({c["threads"] for c in own})
+    batches = {math.ceil(c["epoch_samples"] / c["batch"]) for c in own if c["workers"]}
+    assert min(batches) >= max(c["workers"] for c in own)  # or some workers would have nothing to do
