@@ -85,7 +85,7 @@ def test_planning_imports_nothing_heavy():
     code = (
         "import sys; from perfscribe.experiments.io_settings import measure;"
         f"measure.cells({CONFIG}); measure.datasets({CONFIG});"
-        "print(sorted({'torch', 'h5py', 'pandas'} & set(sys.modules)))"
+        "print(sorted({'torch', 'numpy', 'h5py', 'pandas'} & set(sys.modules)))"
     )
     assert subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, text=True).strip() == "[]"
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from perfscribe.data import synthetic
 from perfscribe.data.atomic import replacing
 
 if TYPE_CHECKING:
@@ -58,6 +57,8 @@ def write(path: Path, name: str, arrays: Mapping[str, np.ndarray]) -> None:
 
 def generate(plan: Mapping[str, Any], folder: Path) -> tuple[list[str], Mapping[str, np.ndarray]]:
     """Write plan["formats"] (layouts) of the arrays of plan["parameters"] below the folder; its files, the arrays."""
+    from perfscribe.data import synthetic
+
     arrays = synthetic.arrays(**plan["parameters"])
     for name in plan["formats"]:
         write(folder / file_name(name), name, arrays)
