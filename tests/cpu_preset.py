@@ -1,6 +1,6 @@
 """Records of the cpu preset's cells, for what the tables make of them on a machine that has nothing special.
 
-Cells of several processes are measured: which rows they give depends on how many processes, sizes and implementations
+Experiments with cells of several processes are measured: which rows they give depends on how many processes, sizes and implementations
 a cell has, and the ranks start once for many of them. Of the others, which last for minutes, the figures of cells of
 the tiny preset stand in.
 """
@@ -36,8 +36,8 @@ def planned(experiment: str) -> list[tuple[Cell, Record]]:
 
 
 def has_several_processes(experiment: str) -> bool:
-    """Whether its cells name a number of processes."""
-    return all("world_size" in cell.factors for cell, _ in planned(experiment))
+    """Whether some of its cells name a number of processes."""
+    return any("world_size" in cell.factors for cell, _ in planned(experiment))
 
 
 def measured(experiment: str, folder: Path) -> list[Record]:

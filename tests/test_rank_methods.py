@@ -244,7 +244,7 @@ def test_a_launcher_is_one_row_and_a_recording_too():
     assert (open_mpi["mpi4py_modulo"], open_mpi["pals"], open_mpi["ranks"]) == ("right", "says nothing", "4 on 1")
     assert (slurm["status"], slurm["origin"]) == ("unsupported", "run here")
     assert set(rows["origin"][3:]) == {"recorded"}
-    assert "made from the documentation of ALCF's machines, not recorded" in set(rows["source"])
+    assert "made from the documentation of ALCF's machines" in set(rows["source"])
 
 
 def test_a_launcher_that_a_preset_skips_stands_there_once():

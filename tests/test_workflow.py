@@ -24,6 +24,7 @@ from workspace import ROOT, Workspace
 from perfscribe import figures, plan, records
 from perfscribe.experiments.all_reduce import crews
 from perfscribe.experiments.communication import measure as communication
+from perfscribe.experiments.rank_methods import measure as rank_methods
 from perfscribe.records import Record
 
 TINY = ("--config", "preset=tiny")
@@ -194,6 +195,7 @@ def cpu_records(
     yield of
     crews.close()
     communication.close()
+    rank_methods.close()
 
 
 @pytest.mark.parametrize("experiment", plan.known_experiments(ROOT))

@@ -125,7 +125,7 @@ IN_BLOCKS = (EIGHT[:4] * 2, (0, 0, 0, 0, 1, 1, 1, 1))
 IN_TURNS = (("0", "0", "1", "1", "2", "2", "3", "3"), (0, 1) * 4)
 THREE_AND_ONE = (("0", "1", "2", "0"), (0, 0, 0, 1))
 _BLOCK_NODES, _CYCLIC_NODES = tuple(map(str, IN_BLOCKS[1])), tuple(map(str, IN_TURNS[1]))
-_PALS_SOURCE = "made from the documentation of ALCF's machines, not recorded"
+_PALS_SOURCE = "made from the documentation of ALCF's machines"
 _SLURM_SOURCE = "recorded: Slurm 22.05.8, two nodes, srun --mpi=pmix"
 _OPEN_MPI_SOURCE = "recorded: Open MPI 5.0.11 in a batch job of Slurm 22.05.8, two nodes"
 _MPICH_SOURCE = "recorded: MPICH 5.0.2, one machine under two names; mpi4py's ranks as on two machines"
