@@ -130,23 +130,24 @@ def bandwidth(rates: pd.DataFrame) -> tuple[str, str]:
     parts = []
     for _, row in trained.iterrows():
         rated = row["rated_gb_per_s"]
-        beside = f"{_figure(row['rated_percent'])} % of the rated {_figure(rated)}" if _is_number(rated) else str(rated)
+        beside = f"rated: {rated}"
+        if _is_number(rated):
+            beside = f"{_figure(row['rated_percent'])} % of the rated {_figure(rated, ' GB/s')}"
         parts.append(
             f"{row['backend']}, {row['what']}, {row['placement']} {_figure(row['gb_per_s'])} GB/s each way, "
-            f"{_figure(row['with_waiting_gb_per_s'])} with waiting counted (rated: {beside})"
+            f"{_figure(row['with_waiting_gb_per_s'])} with waiting counted ({beside})"
         )
     across, within = (published.rate_gb_per_s(placement) for placement in (r.INTER, r.INTRA))
     nic = published.figure("link_bandwidth_gb_per_s", r.INTER)
     links = published.figure("link_bandwidth_gb_per_s", r.INTRA)
     text = (
-        f"{'; '.join(parts)}. The times of homework 000 imply {format_figure(across)} GB/s across nodes, "
+        f"{_sentence(parts)} The times of homework 000 imply {format_figure(across)} GB/s across nodes, "
         f"{format_figure(100 * across / nic)} % of the {nic:g} GB/s that it quotes for a network card, and "
         f"{format_figure(within)} GB/s within one, if the model was the homework's own "
-        f"({published.gradient_bytes() / 1e6:.1f} MB of gradients a step): a link that is idle for most of the time "
-        "is not "
-        f"the limit, as its text concludes; waiting, or TCP in place of the card, is. Its {links:g} GB/s for NVLink "
-        "are "
-        "the sum over all links of a GPU in both directions, while a pair uses its own links one way at a time."
+        f"({published.gradient_bytes() / 1e6:.1f} MB of gradients a step): so the card is not the limit that its text "
+        "takes it for; waiting for the other rank, which its sum holds, or TCP in the card's place would give such a "
+        f"figure. Its {links:g} GB/s for NVLink are the sum over all links of a GPU in both directions, while an "
+        "all-reduce of two ranks uses the links of one pair, and each direction for itself."
     )
     return text, "contradicted" if across < nic / 2 else "cannot tell"
 
