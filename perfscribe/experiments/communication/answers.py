@@ -141,7 +141,7 @@ def bandwidth(rates: pd.DataFrame) -> tuple[str, str]:
     nic = published.figure("link_bandwidth_gb_per_s", r.INTER)
     links = published.figure("link_bandwidth_gb_per_s", r.INTRA)
     text = (
-        f"{_sentence(parts)} The times of homework 000 imply {format_figure(across)} GB/s across nodes, "
+        f"Rates: {'; '.join(parts)}. The times of homework 000 imply {format_figure(across)} GB/s across nodes, "
         f"{format_figure(100 * across / nic)} % of the {nic:g} GB/s that it quotes for a network card, and "
         f"{format_figure(within)} GB/s within one, if the model was the homework's own "
         f"({published.gradient_bytes() / 1e6:.1f} MB of gradients a step): so the card is not the limit that its text "
