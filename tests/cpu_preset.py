@@ -1,8 +1,8 @@
 """Records of the cpu preset's cells, for what the tables make of them on a machine that has nothing special.
 
-Experiments with cells of several processes are measured: which rows they give depends on how many processes, sizes and implementations
-a cell has, and the ranks start once for many of them. Of the others, which last for minutes, the figures of cells of
-the tiny preset stand in.
+Experiments with cells of several processes are measured: which rows they give depends on how many processes, sizes and
+implementations a cell has, and the ranks start once for many of them. Of the others, which last for minutes, the
+figures of cells of the tiny preset stand in.
 """
 
 from __future__ import annotations
