@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -257,14 +258,15 @@ def test_srun_on_two_nodes(tmp_path, monkeypatch):
     """On a Slurm of the test's own, where the machine can have one."""
     if not LOCAL_SLURM.exists() or os.geteuid() != 0:
         pytest.skip("no Slurm to start")
-    monkeypatch.setenv("LOCAL_SLURM_STATE", str(tmp_path / "slurm"))
+    state = Path(tempfile.mkdtemp(prefix="slurm-"))  # its sockets lie there, whose paths may not be long
+    monkeypatch.setenv("LOCAL_SLURM_STATE", str(state))
     monkeypatch.setenv("LOCAL_SLURM_NAME", "lnch")
     up = [str(LOCAL_SLURM), "up", "--nodes", "2", "--no-accounting", "--no-etc", "--no-install"]
     started = subprocess.run(up, capture_output=True, text=True)
     if started.returncode:
         pytest.skip(f"no Slurm: {started.stderr[-200:]}")
     try:
-        monkeypatch.setenv("SLURM_CONF", str(tmp_path / "slurm" / "etc" / "slurm.conf"))
+        monkeypatch.setenv("SLURM_CONF", str(state / "etc" / "slurm.conf"))
         monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
         monkeypatch.setenv("OMP_NUM_THREADS", "1")
         (tmp_path / "job.sh").write_text(script("slurm", "--gpus-per-node", "0", ranks=1, command=JOB))
@@ -278,3 +280,4 @@ def test_srun_on_two_nodes(tmp_path, monkeypatch):
         assert "host node1" in said and "host node2" in said and said.count("by Slurm") == 2
     finally:
         subprocess.run([str(LOCAL_SLURM), "down", "--purge"], capture_output=True)
+        shutil.rmtree(state, ignore_errors=True)
