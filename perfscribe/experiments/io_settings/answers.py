@@ -6,9 +6,15 @@ from typing import Any
 
 import pandas as pd
 
-from perfscribe.experiments.io_settings.columns import KIB
+from perfscribe.experiments.io_settings.columns import BASE, KIB
 from perfscribe.findings import CannotTell, need
 from perfscribe.statistics import format_figure as figure
+
+WORDS = {
+    "all quicker": "all epochs are quicker",
+    "all slower": "all epochs are slower",
+    "overlap": "the epochs' times overlap",
+}
 
 
 def _row(rows: pd.DataFrame, chunk: Any, compression: str) -> Any:
@@ -80,41 +86,31 @@ def _saved(packed: pd.DataFrame, single: Any, slow: Any) -> str:
     )
 
 
-def _compared(rows: pd.DataFrame, factor: str) -> tuple[Any, Any] | None:
-    """The rows of the least and of the greatest level, None where there is only one."""
-    ordered = rows.sort_values(factor)
-    return None if ordered[factor].nunique() < 2 else (ordered.iloc[0], ordered.iloc[-1])
-
-
-def _said(rows: pd.DataFrame, factor: str, what: str) -> tuple[str, float] | None:
-    """A clause on the greatest level against the least, and the ratio where every epoch agrees, else 1."""
-    pair = _compared(rows, factor)
-    if pair is None:
+def _said(rows: pd.DataFrame, factor: str, what: str) -> tuple[str, str] | None:
+    """A clause on the greatest level against one process and thread, and how the epochs lie; None without one."""
+    rows = rows[rows["apart"] != BASE]
+    if rows.empty:
         return None
-    base, most = pair
-    ratio = float(most["sample_ms"] / base["sample_ms"])
-    separate, word = True, "all epochs are quicker" if ratio < 1 else "all epochs are slower"
-    if most["epoch_s_most"] >= base["epoch_s_least"] and base["epoch_s_most"] >= most["epoch_s_least"]:
-        separate, word = False, "the epochs' times overlap"
+    most = rows.loc[rows[factor].astype(int).idxmax()]
     clause = (
-        f"{what}: {figure(base['sample_ms'])} ms a sample with {base[factor]}, {figure(most['sample_ms'])} ms with "
-        f"{most[factor]}, {figure(ratio)} times ({word}, n = {base['epoch_s_n']} and {most['epoch_s_n']})"
+        f"{what}: {figure(most['sample_ms'])} ms a sample with {most[factor]} {factor}, {figure(most['ratio'])} times "
+        f"one process and thread in turn with it ({WORDS[most['apart']]}, n = {most['epoch_s_n']} each)"
     )
-    return clause, ratio if separate else 1.0
+    return clause, most["apart"]
 
 
-def _clauses(rows: pd.DataFrame, factor: str, kinds: list[tuple[str, pd.DataFrame]]) -> dict[str, tuple[str, float]]:
-    need(rows, 2, "cells")
+def _clauses(rows: pd.DataFrame, factor: str, kinds: list[tuple[str, pd.DataFrame]]) -> dict[str, tuple[str, str]]:
+    need(rows, 1, "cells")
     found = {name: said for name, part in kinds if (said := _said(part, factor, name)) is not None}
     if not found:
         raise CannotTell(f"one number of {factor} was measured")
     return found
 
 
-def _judged(name: str, ratio: float) -> str:
-    if ratio == 1:
+def _judged(name: str, apart: str) -> str:
+    if apart == "overlap":
         return f"{name} they make no difference that these epochs could show"
-    return f"{name} they help" if ratio < 1 else f"{name} they cost more than they save"
+    return f"{name} they help" if apart == "all quicker" else f"{name} they cost more than they save"
 
 
 def workers(rows: pd.DataFrame) -> str:
@@ -122,7 +118,7 @@ def workers(rows: pd.DataFrame) -> str:
     packed, plain = (rows[rows["compression"] == kind] for kind in ("gzip", "none"))
     found = _clauses(rows, "workers", [("with gzip", packed), ("plain", plain)])
     text = f"Loader wait by worker processes: {'; '.join(clause for clause, _ in found.values())}. "
-    verdict = "; ".join(_judged(name, ratio) for name, (_, ratio) in found.items())
+    verdict = "; ".join(_judged(name, apart) for name, (_, apart) in found.items())
     most = rows[rows["workers"] == rows["workers"].max()]
     return (
         f"{text}{verdict[0].upper()}{verdict[1:]}. Each worker reads whole batches by itself and hands them "
@@ -159,14 +155,14 @@ def threads(rows: pd.DataFrame) -> str:
     return text + _lock(inside, outside)
 
 
-def _lock(inside: float, outside: float) -> str:
-    if outside < 1 <= inside:
+def _lock(inside: str, outside: str) -> str:
+    if inside == "all quicker":
+        return "Threads help even within the library, though h5py lets one thread at a time into HDF5."
+    if outside == "all quicker":
         return (
             "Threads help only outside the library: h5py lets one thread at a time into HDF5, and that inflates there, "
             "while zlib, called by itself, runs in several threads at once."
         )
-    if inside < 1:
-        return "Threads help even within the library, though h5py lets one thread at a time into HDF5."
     return (
         "Threads do not help here: within the library h5py lets one of them at a time into HDF5, and outside it they "
         "bring nothing that these epochs could show."

@@ -7,11 +7,13 @@ from typing import Any
 
 from perfscribe import tables as t
 from perfscribe.records import Record
+from perfscribe.statistics import Summary
 from perfscribe.tables import MIB
 
 KIB = 1024
 GB = 10**9
 PACKED = "nothing is compressed"
+BASE = "is that"
 OWN = ("chunk", "compression", "reader", "workers", "threads", "epoch_samples", "read_samples")
 
 
@@ -30,21 +32,29 @@ def sample_ms(record: Record) -> float:
     return 1e3 * t.summary(record, "epoch_s").median / float(record.factors["epoch_samples"])
 
 
-def against(cells: Sequence[Record], figure: Callable[[Record], float], own: bool, **base: Any) -> t.Column:
-    """The figure over that of the cell at these levels; own: of the same file and reader."""
-
-    def place(record: Record) -> tuple[Any, ...]:
-        same = ("chunk", "compression", "reader") if own else ()
-        return (group(record), *(record.factors[name] for name in same))
-
-    found = {place(r): r for r in cells if r.ok and r.has(**base)}
-    shown = ", ".join(f"{name} {level}" for name, level in base.items())
+def _against_plain(cells: Sequence[Record]) -> t.Column:
+    """A read's time over that from the file without chunks and compression."""
+    base = {"chunk": "contiguous", "compression": "none"}
+    found = {group(r): r for r in cells if r.ok and r.has(**base)}
 
     def get(record: Record) -> float | str:
-        other = found.get(place(record))
-        return f"{shown} not measured" if other is None else figure(record) / figure(other)
+        other = found.get(group(record))
+        return "contiguous not measured" if other is None else read_ms(record) / read_ms(other)
 
-    return t.derived("ratio", f"Against {shown} (×)", get)
+    return t.derived("ratio", "Against contiguous (×)", get)
+
+
+def _in_turns(get: Callable[[Record, Summary], Any]) -> Callable[[Record], Any]:
+    """Of cells that had epochs of one process and thread in turns with their own."""
+    return lambda r: get(r, t.summary(r, "alone_epoch_s")) if "alone_epoch_s" in r.samples else BASE
+
+
+def _apart(record: Record, alone: Summary) -> str:
+    """Whether every epoch is on one side of every epoch of one process and thread."""
+    own = t.summary(record, "epoch_s")
+    if own.maximum < alone.minimum:
+        return "all quicker"
+    return "all slower" if own.minimum > alone.maximum else "overlap"
 
 
 def _compressed(get: Callable[[Record], Any]) -> Callable[[Record], Any]:
@@ -77,7 +87,7 @@ def chunks(cells: Sequence[Record]) -> list[t.Column]:
         t.count("read_ms"),
         t.derived("read_ms_q1", "Lower quartile (ms)", lambda r: t.summary(r, "read_ms").q1),
         t.derived("read_ms_q3", "Upper quartile (ms)", lambda r: t.summary(r, "read_ms").q3),
-        against(cells, read_ms, own=False, chunk="contiguous", compression="none"),
+        _against_plain(cells),
         t.derived("inflate_ms", "zlib alone for its chunks (ms)", _compressed(_inflate_ms), spread="inflate_ms_iqr"),
         t.derived("inflate_ms_iqr", "IQR (ms), zlib", _compressed(lambda r: t.iqr("inflate_ms").get(r))),
         t.derived("inflate_ms_n", "n, zlib", _compressed(lambda r: t.summary(r, "inflate_ms").n), exact=True),
@@ -99,27 +109,30 @@ def _inflate_percent(record: Record) -> float:
     return 100 * _inflate_ms(record) / read_ms(record)
 
 
-def _epochs(cells: Sequence[Record], **base: Any) -> list[t.Column]:
+def _epochs() -> list[t.Column]:
     return [
         t.factor("epoch_samples", "Samples"),
         t.factor("batch", "Batch"),
         t.median("epoch_s", "Loader wait, an epoch (s)"),
         t.iqr("epoch_s", "IQR (s)"),
         t.count("epoch_s"),
-        t.derived("epoch_s_least", "Quickest (s)", lambda r: t.summary(r, "epoch_s").minimum),
-        t.derived("epoch_s_most", "Slowest (s)", lambda r: t.summary(r, "epoch_s").maximum),
         t.derived("sample_ms", "A sample (ms)", sample_ms),
-        against(cells, sample_ms, own=True, **base),
+        t.derived("alone_epoch_s", "One process and thread, in turns (s)", _in_turns(lambda _, alone: alone.median)),
+        t.derived("ratio", "Against it (×)", _in_turns(lambda r, alone: _median_s(r) / alone.median)),
+        t.derived("apart", "Epochs", _in_turns(_apart), exact=True),
     ]
 
 
-def workers(cells: Sequence[Record]) -> list[t.Column]:
+def _median_s(record: Record) -> float:
+    return t.summary(record, "epoch_s").median
+
+
+def workers() -> list[t.Column]:
     """Of the table of worker processes."""
     first = t.median("first_batch_ms", "First batch, workers started in it (ms)")
-    return [*_file(), t.factor("workers", "Workers"), *_epochs(cells, workers=0), first]
+    return [*_file(), t.factor("workers", "Workers"), *_epochs(), first]
 
 
-def threads(cells: Sequence[Record]) -> list[t.Column]:
+def threads() -> list[t.Column]:
     """Of the table of threads."""
-    inflated = t.factor("reader", "Inflated by")
-    return [*_file(), inflated, t.factor("threads", "Threads"), *_epochs(cells, threads=1)]
+    return [*_file(), t.factor("reader", "Inflated by"), t.factor("threads", "Threads"), *_epochs()]

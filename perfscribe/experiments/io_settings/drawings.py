@@ -36,7 +36,7 @@ def reads(canvas: Any, rows: pd.DataFrame) -> None:
 
 
 def _names(axes: Any, group: pd.DataFrame, size: str, colour: str) -> None:
-    """Chunks of points that lie on one size share a label, right below them and clear of the line above."""
+    """Chunks of points that lie on one size share a label, below them and clear of the line above and of a neighbour's."""
     for x, points in group.groupby(group[size].astype(float)):
         slowest_first = points.assign(read_ms=points["read_ms"].astype(float)).sort_values("read_ms", ascending=False)
         names = ", ".join(str(chunk) for chunk in slowest_first["chunk"])
@@ -44,7 +44,7 @@ def _names(axes: Any, group: pd.DataFrame, size: str, colour: str) -> None:
         axes.annotate(
             names,
             (float(str(x)), bottom),
-            xytext=(6, -9),
+            xytext=(6, -9 if len(points) == 1 else -17),
             textcoords="offset points",
             fontsize=f.LABEL_POINTS,
             color=colour,

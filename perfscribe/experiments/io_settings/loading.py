@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from perfscribe.cells import Cell
 from perfscribe.data.layout import ARRAY_NAMES
 from perfscribe.experiments.io_settings.source import Source
 
@@ -16,14 +17,14 @@ from perfscribe.experiments.io_settings.source import Source
 class Loading:
     """A loader whose workers, if any, live as long as it does, each with the file opened by itself."""
 
-    def __init__(self, source: Source, reader: str, workers: int, threads: int, batch: int, samples: int) -> None:
-        self._order = source.indices(samples)
-        self._dataset = source.samples(reader, threads)
-        self._name = f"{source.path.name} by {reader}"
+    def __init__(self, source: Source, cell: Cell, workers: int, threads: int) -> None:
+        self._order = source.indices(cell["epoch_samples"])
+        self._dataset = source.samples(cell["reader"], threads)
+        self._name = f"{source.path.name} by {cell['reader']}"
         dataset: Any = self._dataset  # torch asks for its own base class, but only calls what a map-style data set has
         self._loader: torch.utils.data.DataLoader[Any] = torch.utils.data.DataLoader(
             dataset,
-            batch_size=batch,
+            batch_size=cell["batch"],
             sampler=self._order,
             num_workers=workers,
             persistent_workers=workers > 0,

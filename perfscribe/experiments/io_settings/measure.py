@@ -89,8 +89,9 @@ def run(cell: Cell) -> Measurement:
 
     samples: epoch_s (the sum of an epoch's waits for the loader), first_batch_ms (of the first epoch, from making the
     loader's iterator on: workers are started in it). With one process and thread also read_ms (a random sample) and,
-    where the file is compressed, inflate_ms: the same samples' chunks, inflated by zlib alone. Raises ValueError where
-    the data set is missing, damaged or read wrongly.
+    where the file is compressed, inflate_ms: the same samples' chunks, inflated by zlib alone. With several workers or
+    threads also alone_epoch_s: epochs of one process and thread, in turns with the others. Raises ValueError where the
+    data set is missing, damaged or read wrongly.
     """
     import torch
 
@@ -119,13 +120,19 @@ def _measured(source: Source, cell: Cell) -> Measurement:
 
     start = perf_counter()
     arrays = source.checked_arrays()
-    loading = Loading(source, cell["reader"], cell["workers"], cell["threads"], cell["batch"], cell["epoch_samples"])
+    loadings = {"epoch_s": Loading(source, cell, cell["workers"], cell["threads"])}
+    if cell["workers"] or cell["threads"] > 1:
+        loadings["alone_epoch_s"] = Loading(source, cell, 0, 1)
     try:
-        first_batch_ms = loading.check(arrays)
+        first_batch_ms, *_ = [loading.check(arrays) for loading in loadings.values()]
         begun = perf_counter()
-        samples = {"epoch_s": [loading.epoch_s() for _ in range(cell["epochs"])], "first_batch_ms": [first_batch_ms]}
+        samples: dict[str, list[float]] = {name: [] for name in loadings} | {"first_batch_ms": [first_batch_ms]}
+        for _ in range(cell["epochs"]):
+            for name, loading in loadings.items():
+                samples[name].append(loading.epoch_s())
     finally:
-        loading.close()
+        for loading in loadings.values():
+            loading.close()
     values = source.facts()
     if all(cell[name] == level for name, level in ALONE.items()):
         samples |= read_singly(source, arrays, cell["read_samples"])

@@ -26,7 +26,7 @@ CHUNKS_NOTES = (
 WORKERS_NOTES = (
     "Host clock over whole epochs with nothing done between batches, so that all of it is waiting for the loader. "
     "Workers live from epoch to epoch; they are forked, and each opens the file. An epoch before compares every batch "
-    "with the generated arrays.",
+    "with the generated arrays. Epochs of one process and thread are timed in turns with those of several.",
 )
 THREADS_NOTES = (
     "As above, without workers: the threads read the samples of a batch at once. Inflated by h5py: within HDF5. By "
@@ -52,8 +52,8 @@ def tables(records: Mapping[str, list[Record]]) -> list[Table]:
     threads = _ordered((r for r in _shared(cells) if r.has(workers=0)), "threads")
     return [
         t.make(TABLES[0], "Chunk shape and compression", alone, columns.chunks(alone), [*CHUNKS_NOTES, *_cache(alone)]),
-        t.make(TABLES[1], "Workers of the loader", workers, columns.workers(workers), WORKERS_NOTES),
-        t.make(TABLES[2], "Threads that read a batch", threads, columns.threads(threads), THREADS_NOTES),
+        t.make(TABLES[1], "Workers of the loader", workers, columns.workers(), WORKERS_NOTES),
+        t.make(TABLES[2], "Threads that read a batch", threads, columns.threads(), THREADS_NOTES),
     ]
 
 
