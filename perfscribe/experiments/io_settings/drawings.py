@@ -36,7 +36,7 @@ def reads(canvas: Any, rows: pd.DataFrame) -> None:
 
 
 def _names(axes: Any, group: pd.DataFrame, size: str, colour: str) -> None:
-    """Chunks of points that lie on one size share a label, below them and clear of the line above and of a neighbour's."""
+    """Chunks of points on one size share a label, below them, clear of the line above and of a neighbour's label."""
     for x, points in group.groupby(group[size].astype(float)):
         slowest_first = points.assign(read_ms=points["read_ms"].astype(float)).sort_values("read_ms", ascending=False)
         names = ", ".join(str(chunk) for chunk in slowest_first["chunk"])
