@@ -327,6 +327,7 @@ def test_what_workers_do():
     assert "with 4 workers, gzip still takes 100 times the plain file's alone" in text
     same = answer("workers", all_cells(packed_w4=6.01)).text
     assert "With gzip they make no difference that these epochs could show" in same
+    assert "With gzip they make no difference" in answer("workers", all_cells(packed_w4=5.95)).text
     assert answer("workers", [record(), record("contiguous", "none")]).verdict == "cannot tell"
 
 
