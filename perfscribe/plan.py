@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import importlib
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -251,6 +251,19 @@ def _present_what_only_reads(plan: Plan, root: Path) -> None:
             _present_unit(plan, experiment, root)
 
 
+def _leave_out_unread(plan: Plan) -> None:
+    """Let experiments that measure read only what is measured, too: present.py gets no records of the others.
+
+    A chapter by itself, or a config without some experiments, has the rest all the same.
+    """
+    for name in plan.shards:
+        shown = plan.presentations[name]
+        reads = tuple(other for other in shown.reads if other in plan.shards)
+        if reads != shown.reads:
+            plan.presentations[name] = replace(shown, reads=reads)
+            plan.units[f"present-{name}"]["reads"] = list(reads)
+
+
 def _report_unit(plan: Plan, root: Path) -> None:
     templates = sorted((root / "report" / "templates").glob("*.md"))
     notes = sorted((root / "report" / "notes" / plan.site).glob("*.md"))
@@ -280,10 +293,7 @@ def build(raw: Mapping[str, Any], preset: str, root: Path) -> Plan:
         _data_units(plan, config, experiment, root)
         _present_unit(plan, experiment, root)
     _present_what_only_reads(plan, root)
-    for name, presentation in plan.presentations.items():
-        missing = [other for other in presentation.reads if other not in plan.presentations]
-        if missing:
-            raise ValueError(f"{name} reads the records of {', '.join(missing)}, which the config leaves out")
+    _leave_out_unread(plan)
     _report_unit(plan, root)
     return plan
 
@@ -299,6 +309,7 @@ def replan_presentation(committed: Plan, root: Path) -> Plan:
     for experiment in committed.shards:
         _present_unit(committed, experiment, root)
     _present_what_only_reads(committed, root)
+    _leave_out_unread(committed)
     _report_unit(committed, root)
     return committed
 

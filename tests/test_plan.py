@@ -145,8 +145,9 @@ def test_an_experiment_may_read_only_what_is_planned(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(plan, "read_presentation", reading)
     assert plan.build(RAW, "tiny", ROOT).units["present-io_formats"]["reads"] == ["attention"]
-    with pytest.raises(ValueError, match=r"^io_formats reads the records of attention, which the config leaves out$"):
-        plan.build(own_keys(enabled=False), "tiny", ROOT)
+    without = plan.build(own_keys(enabled=False), "tiny", ROOT)
+    assert without.presentations["io_formats"].reads == () == tuple(without.units["present-io_formats"]["reads"])
+    assert without.sources("io_formats") == ["io_formats"]
 
 
 # --- present.py, read without running it ------------------------------------------------------------------------
@@ -202,6 +203,7 @@ def test_an_experiment_that_only_reads_goes_with_those_that_it_reads(tiny: plan.
     assert reading not in without.units["report"]["experiments"]
     elsewhere = plan.build(raw(chapters=["polaris"]), "tiny", ROOT)
     assert reading not in elsewhere.presentations
+    assert elsewhere.sources("communication") == ["communication"]  # all_reduce is of the other chapter
 
 
 def test_an_experiment_that_neither_measures_nor_reads_is_refused(published: Path) -> None:
