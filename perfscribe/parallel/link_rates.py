@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from perfscribe.parallel.transport import Link, links
+from perfscribe.parallel.transport import Link, links, of_visible
 
 _MB_PER_GB = 1000
 # NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON, for versions of the package that do not name it: MB/s of each link, one way.
@@ -48,13 +47,4 @@ def _speed_gb_per_s(nvml: Any, gpu: Any) -> float | None:
 
 def visible_rates(count: int) -> list[RatedLink]:
     """The links among the first `count` GPUs that torch sees; none where NVML cannot be asked."""
-    import torch
-
-    try:
-        # Imported by a computed name: its version is no part of what a figure depends on.
-        pynvml: Any = importlib.import_module("pynvml")
-        pynvml.nvmlInit()
-        uuids = [f"GPU-{torch.cuda.get_device_properties(index).uuid}" for index in range(count)]
-        return rated(pynvml, [pynvml.nvmlDeviceGetHandleByUUID(uuid) for uuid in uuids])
-    except Exception:  # no package, no driver, a MIG device: nothing to tell
-        return []
+    return of_visible(count, rated)

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from perfscribe.cells import Unsupported
+
+Answer = TypeVar("Answer")
 
 DEFAULT = "default"
 LOOPBACK_INTERFACE = "lo0" if sys.platform == "darwin" else "lo"
@@ -120,6 +122,11 @@ def _nvlinks(nvml: Any, gpu: Any, peer: Any) -> int:
 
 def visible_links(count: int) -> list[Link]:
     """The links among the first `count` GPUs that torch sees; none where NVML cannot be asked."""
+    return of_visible(count, links)
+
+
+def of_visible(count: int, question: Callable[[Any, list[Any]], list[Answer]]) -> list[Answer]:
+    """What question(pynvml, handles) says of the first `count` GPUs that torch sees; nothing where NVML is mute."""
     import torch
 
     try:
@@ -127,7 +134,7 @@ def visible_links(count: int) -> list[Link]:
         pynvml: Any = importlib.import_module("pynvml")
         pynvml.nvmlInit()
         uuids = [f"GPU-{torch.cuda.get_device_properties(index).uuid}" for index in range(count)]
-        return links(pynvml, [pynvml.nvmlDeviceGetHandleByUUID(uuid) for uuid in uuids])
+        return question(pynvml, [pynvml.nvmlDeviceGetHandleByUUID(uuid) for uuid in uuids])
     except Exception:  # no package, no driver, a MIG device: nothing to tell
         return []
 
