@@ -20,6 +20,7 @@ import traceback
 from collections.abc import Mapping
 from typing import Any, TextIO
 
+from perfscribe import device_start
 from perfscribe.cells import Measurement, Unsupported
 from perfscribe.plan_cells import cell_from_json, measure_module
 
@@ -164,9 +165,10 @@ def import_early(libraries: list[str]) -> None:
             importlib.import_module(name)
 
 
-def main(experiment: str, memory_limit_bytes: int, libraries: list[str]) -> None:
+def main(experiment: str, memory_limit_bytes: int, on_device: bool, libraries: list[str]) -> None:
     """Serve requests until standard input closes."""
     limit_memory(memory_limit_bytes)
+    context = device_start.begin() if on_device else None
     # Texts of errors may hold what is no Unicode, as file names do.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8", errors="replace")
     os.dup2(2, 1)
@@ -174,6 +176,8 @@ def main(experiment: str, memory_limit_bytes: int, libraries: list[str]) -> None
         module = importlib.import_module(measure_module(experiment))
         getattr(module, "start_early", lambda: None)()
         import_early(libraries)
+        if context is not None:
+            context.join()
     except Exception as error:
         _send(answers, {"ready": False, **failure(error)})
         return
@@ -183,4 +187,4 @@ def main(experiment: str, memory_limit_bytes: int, libraries: list[str]) -> None
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), sys.argv[3:])
+    main(sys.argv[1], int(sys.argv[2]), sys.argv[3] == device_start.HERE, sys.argv[4:])

@@ -15,6 +15,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from perfscribe import device_start
+
 IMPORT_TIMEOUT_S = 300.0
 # A process that the kernel cannot end (a driver or a file server that hangs) is left behind after this time.
 DEATH_TIMEOUT_S = 30.0
@@ -54,8 +56,16 @@ class Child:
     It leads a process group of its own: Ctrl-C is for the worker to answer, and whatever a cell started ends with it.
     """
 
-    def __init__(self, experiment: str, root: Path, memory_limit_bytes: int, libraries: Sequence[str] = ()) -> None:
-        command = [sys.executable, "-m", "perfscribe.child", experiment, str(memory_limit_bytes), *libraries]
+    def __init__(
+        self,
+        experiment: str,
+        root: Path,
+        memory_limit_bytes: int,
+        libraries: Sequence[str] = (),
+        on_device: bool = False,
+    ) -> None:
+        where = device_start.HERE if on_device else device_start.ELSEWHERE
+        command = [sys.executable, "-m", "perfscribe.child", experiment, str(memory_limit_bytes), where, *libraries]
         env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")]).strip(":")}
         self._process = subprocess.Popen(
             command,

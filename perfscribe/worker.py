@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from perfscribe import environment, files, journal, records, tools
+from perfscribe import device_start, environment, files, journal, records, tools
 from perfscribe.processes import STOP_SIGNALS, Child, say, signal_name
 from perfscribe.shard import Shard, Task
 from perfscribe.watch import Watch, flags
@@ -93,7 +93,8 @@ class Worker:
         if self.import_failure is None and (self.child is None or not self.child.alive):
             plan = self.shard.plan
             limit_bytes = self._memory_limit_bytes()
-            self.child = Child(plan["experiment"], self.shard.root, limit_bytes, plan["libraries"])
+            on_device = device_start.is_wanted(plan["cells"])
+            self.child = Child(plan["experiment"], self.shard.root, limit_bytes, plan["libraries"], on_device)
             self.import_failure = self.child.import_failure
         if self.import_failure is not None or self.child is None:
             failure = self.import_failure or {}
