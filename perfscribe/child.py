@@ -24,7 +24,7 @@ from perfscribe import device_start
 from perfscribe.cells import Measurement, Unsupported
 from perfscribe.plan_cells import cell_from_json, measure_module
 
-# Loaded by torch.compile alone; torch._dynamo itself comes with any backward pass, and resetting that costs seconds.
+# Loaded by torch.compile alone; torch._dynamo itself comes with any optimizer, and resetting that costs seconds.
 COMPILER = "torch._dynamo.convert_frame"
 
 
@@ -49,7 +49,8 @@ def reset_state(seed: int) -> None:
     torch.set_float32_matmul_precision("highest")
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cudnn.benchmark = False
-    torch.use_deterministic_algorithms(False)
+    if torch.are_deterministic_algorithms_enabled():  # setting them imports torch._dynamo
+        torch.use_deterministic_algorithms(False)
     if COMPILER in sys.modules:
         torch._dynamo.reset()
         torch._dynamo.utils.counters.clear()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -410,3 +411,14 @@ def test_replay_writes_records_and_measures_nothing(
     assert probe.rows()[:2] == before
     assert statuses(probe.rows()) == ["ok", "ok", "not_run"]
     assert sum(faulty.notes(side).values()) == 2
+
+
+def test_state_is_reset_without_importing_the_compiler() -> None:
+    """It takes seconds, which cells without an optimizer need not pay."""
+    program = (
+        "import sys, torch; from perfscribe.child import reset_state as r; r(0); print('torch._dynamo' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=Path(__file__).parents[1], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "False", done.stderr
