@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from perfscribe import device_start
+from perfscribe import bytecode, device_start
 
 IMPORT_TIMEOUT_S = 300.0
 # A process that the kernel cannot end (a driver or a file server that hangs) is left behind after this time.
@@ -67,6 +67,7 @@ class Child:
         where = device_start.HERE if on_device else device_start.ELSEWHERE
         command = [sys.executable, "-m", "perfscribe.child", experiment, str(memory_limit_bytes), where, *libraries]
         env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")]).strip(":")}
+        bytecode.keep(env, root)
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+from perfscribe import bytecode, files, plan, progress, tools
 from perfscribe import config as configuration
-from perfscribe import files, plan, progress, tools
 from perfscribe.scrub import account
 from perfscribe.shard import CLOCK
 
@@ -188,6 +188,7 @@ def begin(root: Path, overrides: Mapping[str, Any], decides: bool) -> Session:
     except configuration.ConfigError as error:
         sys.exit(f"config: {error}")
     tools.use(raw.get("tools", {}), root)
+    bytecode.keep(os.environ, root)  # jobs inherit it
     site = str(raw.get("site", LOCAL_SITE))
     lock = RunLock(root / ".perfscribe" / "run.lock")
     read_only = is_committed(root, site)

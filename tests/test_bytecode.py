@@ -1,0 +1,37 @@
+"""Compiled files where the environment asks for none beside their sources."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from perfscribe import bytecode
+
+
+@pytest.mark.parametrize(
+    ("env", "expected"),
+    [
+        ({}, {}),
+        ({"PYTHONDONTWRITEBYTECODE": ""}, {}),  # Python takes an empty variable for none, too
+        ({"PYTHONDONTWRITEBYTECODE": "1"}, {"PYTHONPYCACHEPREFIX": "/checkout/.perfscribe/bytecode"}),
+        ({"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPYCACHEPREFIX": "/mine"}, {"PYTHONPYCACHEPREFIX": "/mine"}),
+        ({"PYTHONPYCACHEPREFIX": "/mine"}, {"PYTHONPYCACHEPREFIX": "/mine"}),
+    ],
+)
+def test_only_an_environment_that_asks_for_none_is_changed(env: dict[str, str], expected: dict[str, str]) -> None:
+    bytecode.keep(env, Path("/checkout"))
+    assert env == expected
+
+
+def test_python_keeps_compiled_files_there(tmp_path: Path) -> None:
+    (tmp_path / "a_module.py").write_text("A = 1\n")
+    env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    env.pop("PYTHONPYCACHEPREFIX", None)
+    bytecode.keep(env, tmp_path)
+    subprocess.run([sys.executable, "-c", "import a_module"], cwd=tmp_path, env=env, check=True)
+    assert list((tmp_path / bytecode.FOLDER).rglob("a_module.*.pyc"))
+    assert not (tmp_path / "__pycache__").exists()
