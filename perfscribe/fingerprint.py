@@ -11,9 +11,10 @@ from __future__ import annotations
 import ast
 import hashlib
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 PACKAGE = "perfscribe"
 # Fields of syntax tree nodes that change nothing: the u of u"text", and type comments.
@@ -66,50 +67,127 @@ def _imports(tree: ast.Module, module: str, is_package: bool) -> Iterator[str]:
             yield from (f"{base}.{alias.name}" for alias in node.names)
 
 
+def method() -> str:
+    """Names how fingerprints are computed here: what another method or Python remembered is of no use."""
+    own = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:16]
+    return f"{own} {sys.version_info.major}.{sys.version_info.minor}"
+
+
 @cache
 def _parsed(source: str, path: Path) -> ast.Module:
     """The syntax tree, which nobody may change."""
     return ast.parse(source, filename=str(path))
 
 
-@cache
-def _imports_of(source: str, path: Path, module: str) -> tuple[str, ...]:
-    return tuple(_imports(_parsed(source, path), module, path.name == "__init__.py"))
+# recall(what, source, find) gives what find() finds in a source text, or found earlier for the same words and text.
+Recall = Callable[[str, str, Callable[[], Any]], Any]
+_FOUND: dict[tuple[str, str], Any] = {}
 
 
-def _imported_names(path: Path, module: str) -> tuple[str, ...]:
-    """Dotted names that the module's import statements may refer to, names of functions among them."""
-    # Kept by content: two edits within a tick of the file system's clock leave the same time stamp.
-    return _imports_of(path.read_text(encoding="utf-8"), path, module)
+def _recall_here(what: str, source: str, find: Callable[[], Any]) -> Any:
+    """A Recall for the life of this process."""
+    # By content: two edits within a tick of the file system's clock leave the same time stamp.
+    if (what, source) not in _FOUND:
+        _FOUND[what, source] = find()
+    return _FOUND[what, source]
+
+
+class Sources:
+    """The modules of a project as one plan finds them: each file is looked for, read and parsed once.
+
+    root: folder of the project. recall: where what is found in a source text is kept; else in this process.
+    """
+
+    def __init__(self, root: Path, recall: Recall = _recall_here) -> None:
+        self.root, self._recall = root, recall
+        self._paths: dict[str, Path | None] = {}
+        self._texts: dict[str, str] = {}
+        self._imported: dict[str, tuple[str, ...]] = {}
+        self._closures: dict[str, dict[str, Path]] = {}
+        self._digests: dict[tuple[str, frozenset[str]], bytes] = {}
+
+    def _path(self, module: str) -> Path | None:
+        if module not in self._paths:
+            self._paths[module] = module_path(module, self.root)
+        return self._paths[module]
+
+    def _text(self, module: str, path: Path) -> str:
+        if module not in self._texts:
+            self._texts[module] = path.read_text(encoding="utf-8")
+        return self._texts[module]
+
+    def _imports(self, module: str, path: Path) -> tuple[str, ...]:
+        """Dotted names that the module's import statements may refer to, names of functions among them."""
+        if module not in self._imported:
+            source, is_package = self._text(module, path), path.name == "__init__.py"
+            what = f"imports of {'package' if is_package else 'module'} {module}"
+            found = self._recall(what, source, lambda: list(_imports(_parsed(source, path), module, is_package)))
+            self._imported[module] = tuple(found)
+        return self._imported[module]
+
+    def _digest(self, module: str, path: Path, leave_out: frozenset[str]) -> bytes:
+        if (module, leave_out) not in self._digests:
+            source = self._text(module, path)
+            what = " ".join(["digest without", *sorted(leave_out)])
+            found = self._recall(what, source, lambda: digest_of(_parsed(source, path), leave_out))
+            self._digests[module, leave_out] = bytes.fromhex(found)
+        return self._digests[module, leave_out]
+
+    def closure(self, module: str) -> dict[str, Path]:
+        """Every project module that the module needs, itself among them: file by dotted name.
+
+        Raises ValueError where the module does not exist.
+        """
+        if module in self._closures:
+            return self._closures[module]
+        if self._path(module) is None:
+            raise ValueError(f"{module}: no such module below {self.root}")
+        found: dict[str, Path] = {}
+        waiting = [module]
+        while waiting:
+            name = waiting.pop()
+            path = None if name in found else self._path(name)
+            if path is None:
+                continue
+            found[name] = path
+            waiting.extend(imported for imported in self._imports(name, path) if imported.split(".")[0] == PACKAGE)
+            waiting.extend(_parents(name))  # importing a module runs the code of the packages that hold it
+        self._closures[module] = found
+        return found
+
+    def libraries(self, module: str) -> list[str]:
+        """Top-level names of the third-party packages that the module's import closure imports, sorted."""
+        names: set[str] = set()
+        for name, path in self.closure(module).items():
+            names.update(imported.split(".")[0] for imported in self._imports(name, path))
+        return sorted(names - set(sys.stdlib_module_names) - {PACKAGE, ""})
+
+    def fingerprint(self, module: str, leave_out: Collection[str] = PLANNED_FUNCTIONS) -> str:
+        """16 hex digits that change when, and only when, code that the module's results depend on changes.
+
+        leave_out: names of top-level functions of the module itself that do not count.
+        Not seen: data files, native libraries, imports by computed names.
+        """
+        whole = hashlib.sha256()
+        for name, path in sorted(self.closure(module).items()):
+            own = frozenset(leave_out) if name == module else frozenset()
+            whole.update(name.encode() + b"\0" + self._digest(name, path, own))
+        return whole.hexdigest()[:16]
 
 
 def import_closure(module: str, root: Path) -> dict[str, Path]:
-    """Every project module that the module needs, itself among them: file by dotted name.
-
-    Raises ValueError where the module does not exist.
-    """
-    if module_path(module, root) is None:
-        raise ValueError(f"{module}: no such module below {root}")
-    found: dict[str, Path] = {}
-    waiting = [module]
-    while waiting:
-        name = waiting.pop()
-        path = module_path(name, root)
-        if name in found or path is None:
-            continue
-        found[name] = path
-        waiting.extend(imported for imported in _imported_names(path, name) if imported.split(".")[0] == PACKAGE)
-        waiting.extend(_parents(name))  # importing a module runs the code of the packages that hold it
-    return found
+    """Sources.closure of the files as they are now."""
+    return Sources(root).closure(module)
 
 
 def libraries(module: str, root: Path) -> list[str]:
-    """Top-level names of the third-party packages that the module's import closure imports, sorted."""
-    names: set[str] = set()
-    for name, path in import_closure(module, root).items():
-        for imported in _imported_names(path, name):
-            names.add(imported.split(".")[0])
-    return sorted(names - set(sys.stdlib_module_names) - {PACKAGE, ""})
+    """Sources.libraries of the files as they are now."""
+    return Sources(root).libraries(module)
+
+
+def fingerprint(module: str, root: Path, leave_out: Collection[str] = PLANNED_FUNCTIONS) -> str:
+    """Sources.fingerprint of the files as they are now."""
+    return Sources(root).fingerprint(module, leave_out)
 
 
 def _is_idle(part: object, parent: ast.AST) -> bool:
@@ -165,22 +243,9 @@ def normalised(tree: ast.Module, leave_out: Collection[str] = ()) -> str:
     return "".join(out)
 
 
-@cache
-def _digest(source: str, path: Path, leave_out: frozenset[str]) -> bytes:
-    return hashlib.sha256(normalised(_parsed(source, path), leave_out).encode()).digest()
-
-
-def fingerprint(module: str, root: Path, leave_out: Collection[str] = PLANNED_FUNCTIONS) -> str:
-    """16 hex digits that change when, and only when, code that the module's results depend on changes.
-
-    leave_out: names of top-level functions of the module itself that do not count.
-    Not seen: data files, native libraries, imports by computed names.
-    """
-    whole = hashlib.sha256()
-    for name, path in sorted(import_closure(module, root).items()):
-        own = frozenset(leave_out) if name == module else frozenset()
-        whole.update(name.encode() + b"\0" + _digest(path.read_text(encoding="utf-8"), path, own))
-    return whole.hexdigest()[:16]
+def digest_of(tree: ast.Module, leave_out: Collection[str] = ()) -> str:
+    """64 hex digits of what source code says."""
+    return hashlib.sha256(normalised(tree, leave_out).encode()).hexdigest()
 
 
 def digest_files(paths: list[Path]) -> dict[str, str]:

@@ -7,16 +7,18 @@ files do not count, and nothing depends on what Snakemake remembers of earlier r
 from __future__ import annotations
 
 import ast
+import copy
 import importlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from perfscribe import environment, files
 from perfscribe.cells import Cell
 from perfscribe.config import resolve
-from perfscribe.fingerprint import digest_files, fingerprint, libraries
+from perfscribe.fingerprint import Sources, digest_files
 from perfscribe.plan_cells import cell_to_json, measure_module, present_module
 
 PRESETS = ("tiny", "cpu", "gpu")
@@ -120,8 +122,13 @@ def measured_experiments(root: Path) -> list[str]:
 def read_presentation(experiment: str, root: Path) -> Presentation:
     """TABLES, FIGURES, FILES and READS of the experiment's present.py; ValueError where one is not a literal."""
     path = root / "perfscribe" / "experiments" / experiment / "present.py"
+    return _presentation(path.read_text(encoding="utf-8"), path)
+
+
+@cache
+def _presentation(source: str, path: Path) -> Presentation:
     found: dict[str, tuple[str, ...]] = {}
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+    for node in ast.parse(source).body:
         if not isinstance(node, ast.Assign) or not isinstance(node.targets[0], ast.Name):
             continue
         name = node.targets[0].id
@@ -138,14 +145,21 @@ def read_presentation(experiment: str, root: Path) -> Presentation:
 def own_section(config: Mapping[str, Any], experiment: str) -> dict[str, Any]:
     """The experiment's section of a resolved config without the keys that every experiment has, plus the seed."""
     section = config["experiments"][experiment]
-    return {key: value for key, value in section.items() if key not in COMMON_KEYS} | {"seed": config["seed"]}
+    own = {key: copy.deepcopy(value) for key, value in section.items() if key not in COMMON_KEYS}
+    return own | {"seed": config["seed"]}
 
 
 def planned_cells(raw: Mapping[str, Any], experiment: str, preset: str) -> list[Cell]:
     """The preset's cells in their tables' order, then those of the full grid that the preset leaves out, as skipped."""
+    return _grid(resolve(raw, preset), resolve(raw, FULL_PRESET), experiment)
+
+
+def _grid(config: Mapping[str, Any], full_config: Mapping[str, Any], experiment: str) -> list[Cell]:
+    """planned_cells of the config as resolved for the preset and for the full grid."""
+    preset = config["preset"]
     module = importlib.import_module(measure_module(experiment))
-    own = list(module.cells(own_section(resolve(raw, preset), experiment)))
-    full = module.cells(own_section(resolve(raw, FULL_PRESET), experiment)) if preset != FULL_PRESET else []
+    own = list(module.cells(own_section(config, experiment)))
+    full = module.cells(own_section(full_config, experiment)) if preset != FULL_PRESET else []
     seen = {files.canonical(dict(cell.factors)) for cell in own}
     if len(seen) != len(own):
         raise ValueError(f"{experiment}: two cells have the same factors")
@@ -157,9 +171,11 @@ def planned_cells(raw: Mapping[str, Any], experiment: str, preset: str) -> list[
     return own + left_out
 
 
-def _measure_units(plan: Plan, raw: Mapping[str, Any], config: Mapping[str, Any], experiment: str, root: Path) -> None:
+def _measure_units(
+    plan: Plan, config: Mapping[str, Any], full_config: Mapping[str, Any], experiment: str, code: Sources
+) -> None:
     section = config["experiments"][experiment]
-    cells = planned_cells(raw, experiment, plan.preset)
+    cells = _grid(config, full_config, experiment)
     module = measure_module(experiment)
     shards = min(section["shards"], max(1, sum(not cell.skip for cell in cells)))
     # Measured in ascending cost, so that a run cut short has most of its cells; shown in the order of the levels.
@@ -169,8 +185,8 @@ def _measure_units(plan: Plan, raw: Mapping[str, Any], config: Mapping[str, Any]
     common = {
         "unit": "measure",
         "experiment": experiment,
-        "fingerprint": fingerprint(module, root),
-        "libraries": libraries(module, root),
+        "fingerprint": code.fingerprint(module),
+        "libraries": code.libraries(module),
         "rounds": section["rounds"],
         "on_identity_change": config["on_identity_change"],
         "budget_minutes": config["budget_minutes"],
@@ -193,7 +209,7 @@ def _visible_gpus(cells: Collection[Cell]) -> dict[str, int]:
     return {"gpus": environment.identity(())["gpu_count"]} if several else {}
 
 
-def _data_units(plan: Plan, config: Mapping[str, Any], experiment: str, root: Path) -> None:
+def _data_units(plan: Plan, config: Mapping[str, Any], experiment: str, code: Sources) -> None:
     module = importlib.import_module(measure_module(experiment))
     if not hasattr(module, "datasets"):
         return
@@ -209,22 +225,22 @@ def _data_units(plan: Plan, config: Mapping[str, Any], experiment: str, root: Pa
             "kind": kind,
             "parameters": dataset["parameters"],
             "formats": list(dataset.get("formats", [])),
-            "fingerprint": fingerprint(GENERATORS[kind], root),
+            "fingerprint": code.fingerprint(GENERATORS[kind]),
         }
 
 
-def _present_unit(plan: Plan, experiment: str, root: Path) -> None:
-    presentation = read_presentation(experiment, root)
+def _present_unit(plan: Plan, experiment: str, code: Sources) -> None:
+    presentation = read_presentation(experiment, code.root)
     plan.presentations[experiment] = presentation
-    references = [root / "references" / f"{name}.csv" for name in (experiment, *presentation.reads)]
+    references = [code.root / "references" / f"{name}.csv" for name in (experiment, *presentation.reads)]
     plan.units[f"present-{experiment}"] = {
         "unit": "present",
         "experiment": experiment,
         "site": plan.site,
         "preset": plan.preset,
-        "fingerprint": fingerprint(present_module(experiment), root, leave_out=()),
+        "fingerprint": code.fingerprint(present_module(experiment), leave_out=()),
         # Whatever present.py imports, the report's code writes the line below every figure.
-        "footer": fingerprint("perfscribe.measured_by", root, leave_out=()),
+        "footer": code.fingerprint("perfscribe.measured_by", leave_out=()),
         "references": digest_files(references),
         "tables": list(presentation.tables),
         "figures": list(presentation.figures),
@@ -238,17 +254,18 @@ def _is_shown(experiment: str, chapters: Collection[str], root: Path) -> bool:
     return any(table.split(".")[0] in chapters for table in read_presentation(experiment, root).tables)
 
 
-def _present_what_only_reads(plan: Plan, root: Path) -> None:
+def _present_what_only_reads(plan: Plan, code: Sources) -> None:
     """Plan the experiments without a measure.py, where all that they read is measured.
 
     They have no section in the config: what they show goes with the experiments that they read.
     """
+    root = code.root
     for experiment in sorted(set(known_experiments(root)) - set(measured_experiments(root))):
         reads = read_presentation(experiment, root).reads
         if not reads:
             raise ValueError(f"{experiment}: there is no measure.py, and present.py names no experiment in READS")
         if set(reads) <= set(plan.shards) and _is_shown(experiment, plan.chapters, root):
-            _present_unit(plan, experiment, root)
+            _present_unit(plan, experiment, code)
 
 
 def _leave_out_unread(plan: Plan) -> None:
@@ -264,7 +281,8 @@ def _leave_out_unread(plan: Plan) -> None:
             plan.units[f"present-{name}"]["reads"] = list(reads)
 
 
-def _report_unit(plan: Plan, root: Path) -> None:
+def _report_unit(plan: Plan, code: Sources) -> None:
+    root = code.root
     templates = sorted((root / "report" / "templates").glob("*.md"))
     notes = sorted((root / "report" / "notes" / plan.site).glob("*.md"))
     plan.units["report"] = {
@@ -273,44 +291,49 @@ def _report_unit(plan: Plan, root: Path) -> None:
         "preset": plan.preset,
         "chapters": list(plan.chapters),
         "experiments": sorted(plan.presentations),
-        "fingerprint": fingerprint("perfscribe.report", root, leave_out=()),
+        "fingerprint": code.fingerprint("perfscribe.report", leave_out=()),
         "templates": digest_files(templates),
         "notes": digest_files(notes),
         "questions": digest_files([root / "docs" / "questions.csv"]),
-        "current_fingerprints": {name: fingerprint(measure_module(name), root) for name in sorted(plan.shards)},
+        "current_fingerprints": {name: code.fingerprint(measure_module(name)) for name in sorted(plan.shards)},
     }
 
 
-def build(raw: Mapping[str, Any], preset: str, root: Path) -> Plan:
-    """Every unit of a run from a checked config; preset is one of tiny, cpu, gpu."""
-    config = resolve(raw, preset)
+def build(raw: Mapping[str, Any], preset: str, root: Path, code: Sources | None = None) -> Plan:
+    """Every unit of a run from a checked config; preset is one of tiny, cpu, gpu.
+
+    code: the modules below root, where what is found in them is to be kept.
+    """
+    code = code or Sources(root)
+    config, full_config = resolve(raw, preset), resolve(raw, FULL_PRESET)
     plan = Plan(site=config["site"], preset=preset, chapters=tuple(config["chapters"]))
     for experiment in measured_experiments(root):
         section = config["experiments"].get(experiment)
         if section is None or not section["enabled"] or not _is_shown(experiment, plan.chapters, root):
             continue
-        _measure_units(plan, raw, config, experiment, root)
-        _data_units(plan, config, experiment, root)
-        _present_unit(plan, experiment, root)
-    _present_what_only_reads(plan, root)
+        _measure_units(plan, config, full_config, experiment, code)
+        _data_units(plan, config, experiment, code)
+        _present_unit(plan, experiment, code)
+    _present_what_only_reads(plan, code)
     _leave_out_unread(plan)
-    _report_unit(plan, root)
+    _report_unit(plan, code)
     return plan
 
 
-def replan_presentation(committed: Plan, root: Path) -> Plan:
+def replan_presentation(committed: Plan, root: Path, code: Sources | None = None) -> Plan:
     """The plan of a committed site: its measuring units stay as they are, how it is shown follows today's code.
 
     Its data sets are not generated again; their digests were published with it.
     """
+    code = code or Sources(root)
     committed.datasets = {}
     committed.experiment_datasets = {experiment: [] for experiment in committed.shards}
     committed.presentations = {}
     for experiment in committed.shards:
-        _present_unit(committed, experiment, root)
-    _present_what_only_reads(committed, root)
+        _present_unit(committed, experiment, code)
+    _present_what_only_reads(committed, code)
     _leave_out_unread(committed)
-    _report_unit(committed, root)
+    _report_unit(committed, code)
     return committed
 
 

@@ -15,14 +15,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from perfscribe import bytecode, files, plan, progress, tools
+from perfscribe import bytecode, files, fingerprint, plan, progress, tools
 from perfscribe import config as configuration
+from perfscribe.remembered import Memory
 from perfscribe.scrub import account
 from perfscribe.shard import CLOCK
 
 LOCAL_SITE = "local"
 # Touched when a run starts jobs.
 STARTED = Path(".perfscribe") / "started"
+# Imports and digests of the modules that the last plan was made of.
+FOUND_IN_CODE = Path(".perfscribe") / "code.json"
 
 
 class AnotherRun(Exception):
@@ -96,11 +99,15 @@ def resolve_preset(wanted: str) -> str:
 
 def make_plan(root: Path, raw: Mapping[str, Any]) -> plan.Plan:
     """The plan of a checked config; a committed site's measuring units stay as they were published."""
+    memory = Memory(root / FOUND_IN_CODE, fingerprint.method())
+    code = fingerprint.Sources(root, memory.recall)
     site = raw.get("site", LOCAL_SITE)
     if is_committed(root, site):
-        committed = plan.read_index(root / "results" / site / "plan")
-        return plan.replan_presentation(committed, root)
-    return plan.build(raw, resolve_preset(raw.get("preset", "auto")), root)
+        made = plan.replan_presentation(plan.read_index(root / "results" / site / "plan"), root, code)
+    else:
+        made = plan.build(raw, resolve_preset(raw.get("preset", "auto")), root, code)
+    memory.save()
+    return made
 
 
 def write_plan(root: Path, raw: Mapping[str, Any], made: plan.Plan) -> None:

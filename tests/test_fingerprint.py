@@ -16,6 +16,7 @@ from perfscribe import fingerprint as fp
 from perfscribe.fingerprint import fingerprint, import_closure, libraries, normalised
 from perfscribe.plan import known_experiments, measured_experiments
 from perfscribe.plan_cells import measure_module, present_module
+from perfscribe.remembered import Memory
 
 ROOT = Path(__file__).resolve().parents[1]
 FIXTURE = ROOT / "tests" / "fixtures" / "fingerprint_module"
@@ -27,7 +28,19 @@ VERSIONS = ("3.11", "3.12", "3.13")
 NOT_MEASURING = {
     *("config", "config_errors", "config_reference", "config_schema", "config_yaml", "plan", "plan_cells", "session"),
     *("records", "journal", "worker", "child", "environment", "watch", "retire", "scrub", "publish", "bootstrap"),
-    *("cli", "doctor", "overview", "progress", "report", "tables", "figures", "findings", "references", "fingerprint"),
+    *(
+        "cli",
+        "doctor",
+        "overview",
+        "progress",
+        "report",
+        "tables",
+        "figures",
+        "findings",
+        "references",
+        "fingerprint",
+        "remembered",
+    ),
 }
 EXPERIMENTS = measured_experiments(ROOT)
 
@@ -256,6 +269,52 @@ from perfscribe.fingerprint import fingerprint
 answer = {module: fingerprint(module, Path(root), left_out) for module, left_out in json.loads(units).items()}
 print(json.dumps([fingerprint("perfscribe.fixed", Path(fixture)), answer]))
 """
+
+
+def test_what_was_found_in_a_text_is_kept_from_run_to_run(project, tmp_path, monkeypatch):
+    root = project(main="import numpy\ndef run(): from . import kernel", kernel=KERNEL, other="import json")
+    kept = tmp_path / "kept" / "code.json"
+
+    def ask(method="a") -> tuple[str, list[str]]:
+        memory = Memory(kept, method)
+        code = fp.Sources(root, memory.recall)
+        answer = code.fingerprint("perfscribe.main"), code.libraries("perfscribe.main")
+        memory.save()
+        return answer
+
+    first = ask()
+    assert first == (fingerprint("perfscribe.main", root), ["numpy"])
+    stamp = (root / "perfscribe" / "kernel.py").stat().st_mtime_ns
+    with monkeypatch.context() as patch:
+        patch.setattr(fp, "_parsed", lambda *_: pytest.fail("read again"))
+        assert ask() == first
+    project(kernel=OTHER["operator"])
+    os.utime(root / "perfscribe" / "kernel.py", ns=(stamp, stamp))
+    edited = ask()
+    assert edited == (fingerprint("perfscribe.main", root), ["numpy"]) != first
+    size = kept.stat().st_size
+    project(kernel=KERNEL)
+    assert ask() == first and kept.stat().st_size == size  # only what the last plan asked for
+    kept.write_text(kept.read_text().replace('"numpy"', '"scipy"'))
+    assert ask()[1] == ["scipy"]  # it is truly read
+    assert ask("another method") == first
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "null", '{"method": "a"}', '{"method": "a", "found": 3}'])
+def test_a_broken_memory_is_as_good_as_none(tmp_path, content):
+    path = tmp_path / "code.json"
+    path.write_text(content)
+    memory = Memory(path, "a")
+    assert memory.recall("length", "text", lambda: 4) == 4
+    memory.save()
+    assert Memory(path, "a").recall("length", "text", lambda: pytest.fail("not kept")) == 4
+
+
+def test_a_memory_that_cannot_be_written_is_no_fault(tmp_path):
+    (tmp_path / "file").touch()
+    memory = Memory(tmp_path / "file" / "code.json", "a")
+    assert memory.recall("length", "text", lambda: 4) == 4
+    memory.save()
 
 
 def test_committed_fingerprint():
