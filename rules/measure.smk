@@ -8,6 +8,9 @@ rule measure:
         f"{RESULTS}/records/{{experiment}}/{{shard}}.jsonl",
     log:
         f"logs/{SITE}/measure_{{experiment}}_{{shard}}.log",
+    # First of all that can run: tables and figures are then drawn on all cores at a time, with no core left over
+    # whenever the next measuring waits for the last of a few.
+    priority: 1
     conda:
         "../workflow/envs/perfscribe.yaml"
     # Timed work shares the machine with nothing: each job asks for all cores.
