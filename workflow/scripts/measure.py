@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from perfscribe import files, processes, worker  # noqa: E402 (the package lies beside this folder)
+from perfscribe import files, processes  # noqa: E402 (the package lies beside this folder)
 
 
 def main() -> int:
@@ -25,6 +25,8 @@ def main() -> int:
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     site_folder = (args.site_folder or args.plan.parents[1]).resolve()
+    if args.replay or args.worker:
+        from perfscribe import worker  # the supervisor does without all that it imports
     if args.replay:
         worker.replay(args.plan, ROOT, site_folder, args.out)
         return 0
