@@ -4,12 +4,14 @@ present.py --plan results/SITE/plan/present-EXPERIMENT.json --records FILE [FILE
 """
 
 import argparse
+import gc
 import importlib
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
+gc.disable()  # most of what the libraries make stays, and the process soon ends
 
 from perfscribe import figures, files, findings, records, tables  # noqa: E402
 from perfscribe.measured_by import figure_footer  # noqa: E402
