@@ -11,6 +11,7 @@ for _dataset, _files in PLAN.datasets.items():
             files=[f"{RESULTS}/data/{_dataset}/{name}" for name in _files],
         log:
             f"logs/{SITE}/generate_{_dataset}.log",
+        priority: 2
         conda:
             "../workflow/envs/perfscribe.yaml"
         shell:

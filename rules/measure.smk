@@ -8,8 +8,8 @@ rule measure:
         f"{RESULTS}/records/{{experiment}}/{{shard}}.jsonl",
     log:
         f"logs/{SITE}/measure_{{experiment}}_{{shard}}.log",
-    # First of all that can run: tables and figures are then drawn on all cores at a time, with no core left over
-    # whenever the next measuring waits for the last of a few.
+    # Before anything is drawn: tables and figures then follow on all cores at a time, and no core is left over whenever
+    # the next measuring waits for the last of a few. Data sets come before both.
     priority: 1
     conda:
         "../workflow/envs/perfscribe.yaml"
