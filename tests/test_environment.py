@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import json
 import os
@@ -101,6 +102,15 @@ def test_versions_on_this_machine():
     assert environment.library_version("torch") == runpy.run_path(str(version_file))["__version__"]  # local part too
 
 
+def test_distributions_are_those_of_the_standard_library():
+    known = importlib.metadata.packages_distributions()
+    assert {"torch", "numpy", "yaml", "PIL"} <= set(known)
+    assert {name: environment.distributions_of(name) for name in known} == {
+        name: set(distributions) for name, distributions in known.items()
+    }
+    assert environment.distributions_of("no_such_package") == set()
+
+
 def test_local_version_part_comes_from_the_source(tmp_path, monkeypatch):
     """PyPI's wheels of torch give 2.11.0 as metadata and 2.11.0+cu130 in torch/version.py."""
     package = tmp_path / "localpart"
@@ -110,7 +120,7 @@ def test_local_version_part_comes_from_the_source(tmp_path, monkeypatch):
         "__version__ = '2.11.0+cu130'\ncuda: str | None = '13.0'\nhip: str | None = None\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(environment, "_distributions", lambda: {"localpart": ["localpart"]})
+    monkeypatch.setattr(environment, "distributions_of", lambda name: {name})
     monkeypatch.setattr(environment, "_metadata_version", lambda name: "2.11.0")
     assert environment.library_version("localpart") == "2.11.0+cu130"
     assert environment._version_file("localpart")["cuda"] == "13.0"
