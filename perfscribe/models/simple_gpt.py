@@ -1,0 +1,124 @@
+"""The FSDP workshop's SimpleGPTModel: an encoder of torch's own layers under a causal mask.
+
+As in the source: post-norm layers with ReLU and dropout 0.1, torch's own initial weights, no positional encoding, and
+the attention mask (of padding) is ignored. With padding on the right that changes nothing, as no position sees those
+after it; with the source's padding on the left every position sees the padding.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+from perfscribe.models.seeded import seeded
+from perfscribe.models.workshop_shapes import SimpleGptShape
+
+IGNORED = -100
+DROPOUT = 0.1
+
+
+def next_token_loss(logits: Tensor, labels: Tensor, items: Tensor | int | None, shift: bool) -> Tensor:
+    """Cross-entropy in fp32 of logits (B, S, V) and labels (B, S), -100 left out.
+
+    shift: position i predicts label i + 1; otherwise label i, its own input, as the workshop's single-node script has
+    it. items: the mean is over so many labels (those of a whole accumulated batch) in place of this batch's own.
+    """
+    if shift:
+        logits, labels = logits[:, :-1], labels[:, 1:]
+    whole = functional.cross_entropy(
+        logits.reshape(-1, logits.size(-1)).float(),
+        labels.reshape(-1),
+        ignore_index=IGNORED,
+        reduction="mean" if items is None else "sum",
+    )
+    return whole if items is None else whole / items
+
+
+class SimpleGPTModel(nn.Module):
+    """Token embedding, nn.TransformerEncoder, linear head with a bias.
+
+    Trainer reads accepts_loss_kwargs (it then passes num_items_in_batch, and does not divide by the accumulation) and
+    loss_type (whether position 0 counts as a label).
+    """
+
+    accepts_loss_kwargs = True
+    supports_gradient_checkpointing = True
+
+    def __init__(self, shape: SimpleGptShape, shift_labels: bool = True) -> None:
+        super().__init__()
+        self.shape, self.shift_labels = shape, shift_labels
+        self.loss_type = "ForCausalLM" if shift_labels else None
+        self.gradient_checkpointing = False
+        self.token_embedding = nn.Embedding(shape.vocab_size, shape.hidden_size)
+        layer = nn.TransformerEncoderLayer(
+            shape.hidden_size, shape.num_heads, shape.ffn, dropout=DROPOUT, activation="relu", batch_first=True
+        )
+        self.transformer = nn.TransformerEncoder(layer, shape.num_layers, enable_nested_tensor=False)
+        self.lm_head = nn.Linear(shape.hidden_size, shape.vocab_size)
+        if shape.tied:
+            self.lm_head.weight = self.token_embedding.weight
+
+    def gradient_checkpointing_enable(self, gradient_checkpointing_kwargs: dict[str, Any] | None = None) -> None:
+        """Keep only each layer's input for backward; always without reentrance, whatever is asked."""
+        self.gradient_checkpointing = True
+
+    def gradient_checkpointing_disable(self) -> None:
+        """Keep what backward needs."""
+        self.gradient_checkpointing = False
+
+    def hidden(self, input_ids: Tensor) -> Tensor:
+        """The last layer's output (B, S, d) of ids (B, S)."""
+        x = self.token_embedding(input_ids)
+        mask = nn.Transformer.generate_square_subsequent_mask(input_ids.size(1), device=x.device, dtype=x.dtype)
+        if not (self.gradient_checkpointing and self.training):
+            x = self.transformer(x, mask=mask, is_causal=True)
+        else:
+            for layer in self.transformer.layers:
+                x = checkpoint(layer, x, mask, None, True, use_reentrant=False)
+        encoded: Tensor = x
+        return encoded
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        labels: Tensor | None = None,
+        num_items_in_batch: Tensor | int | None = None,
+        **_: Any,
+    ) -> dict[str, Tensor]:
+        """Logits (B, S, V) and, with labels (B, S), the loss."""
+        logits = self.lm_head(self.hidden(input_ids))
+        if labels is None:
+            return {"logits": logits}
+        return {"loss": next_token_loss(logits, labels, num_items_in_batch, self.shift_labels), "logits": logits}
+
+    @torch.no_grad()
+    def generate(self, input_ids: Tensor, attention_mask: Tensor, max_new_tokens: int, **_: Any) -> Tensor:
+        """Greedy: the new ids (B, max_new_tokens) after prompts (B, S) padded on the left.
+
+        Padding is moved to the right, where no token sees it, so that a row's answer does not depend on the others.
+        """
+        was_training = self.training
+        self.eval()
+        lengths = attention_mask.sum(dim=1).long()
+        rows, start = torch.arange(len(lengths), device=input_ids.device), input_ids.size(1) - lengths
+        width = int(lengths.max()) + max_new_tokens
+        ids = input_ids.new_zeros(len(lengths), width)
+        for row, (begin, length) in enumerate(zip(start.tolist(), lengths.tolist(), strict=True)):
+            ids[row, :length] = input_ids[row, begin:]
+        for _step in range(max_new_tokens):
+            last = self.hidden(ids[:, : int(lengths.max())])[rows, lengths - 1]
+            ids[rows, lengths] = self.lm_head(last).argmax(-1)
+            lengths = lengths + 1
+        self.train(was_training)
+        return torch.stack([ids[row, int(end) - max_new_tokens : int(end)] for row, end in enumerate(lengths)])
+
+
+def build(shape: SimpleGptShape, seed: int, device: str = "cpu", shift_labels: bool = True) -> SimpleGPTModel:
+    """The model in fp32 with random weights, the same for a seed on one kind of device."""
+    with seeded(seed, device):
+        return SimpleGPTModel(shape, shift_labels)
