@@ -7,6 +7,7 @@ Every probe gives None (or an empty list) where the machine has no answer.
 from __future__ import annotations
 
 import ast
+import functools
 import hashlib
 import importlib.metadata
 import importlib.util
@@ -543,6 +544,11 @@ CAPABILITIES: dict[str, tuple[Condition, ...]] = {
         ),
     ),
     "hdf5": (Condition(lambda: _installed("h5py"), "h5py is missing", "install h5py"),),
+    # The FSDP workshop's Trainer, what wraps models for it, and what makes its tokens.
+    "transformers": tuple(
+        Condition(functools.partial(_installed, package), f"{package} is missing", f"install {package}")
+        for package in ("transformers", "accelerate", "tokenizers")
+    ),
     "posix_fadvise": (
         Condition(
             lambda: hasattr(os, "posix_fadvise"),
@@ -559,6 +565,10 @@ CAPABILITIES: dict[str, tuple[Condition, ...]] = {
         ),
     ),
 }
+
+
+# Capabilities without which the data sets of a cell cannot be made either.
+PACKAGES = frozenset({"transformers"})
 
 
 def unmet(requires: Iterable[str]) -> list[Condition]:

@@ -24,12 +24,14 @@ from perfscribe.plan_cells import cell_to_json, measure_module, present_module
 PRESETS = ("tiny", "cpu", "gpu")
 # The preset that holds the homework's own grid; every site's tables list its cells, measured or not.
 FULL_PRESET = "gpu"
+SHARED_KEYS = ("seed", "workshop")
 COMMON_KEYS = ("enabled", "rounds", "shards", "isolation", "timeout_s")
 # The module that decides what is in a data set, by its kind.
 GENERATORS = {
     "samples": "perfscribe.data.sample_files",
     "tokens": "perfscribe.data.tokens",
     "chunked": "perfscribe.data.chunked_files",
+    "squad": "perfscribe.data.squad_tokenised",
 }
 
 
@@ -143,10 +145,10 @@ def _presentation(source: str, path: Path) -> Presentation:
 
 
 def own_section(config: Mapping[str, Any], experiment: str) -> dict[str, Any]:
-    """The experiment's section of a resolved config without the keys that every experiment has, plus the seed."""
+    """The experiment's section of a resolved config without the keys that every experiment has, plus what all share."""
     section = config["experiments"][experiment]
     own = {key: copy.deepcopy(value) for key, value in section.items() if key not in COMMON_KEYS}
-    return own | {"seed": config["seed"]}
+    return own | {name: copy.deepcopy(config[name]) for name in SHARED_KEYS}
 
 
 def planned_cells(raw: Mapping[str, Any], experiment: str, preset: str) -> list[Cell]:
@@ -181,7 +183,7 @@ def _measure_units(
     # Measured in ascending cost, so that a run cut short has most of its cells; shown in the order of the levels.
     by_cost = sorted(enumerate(cells), key=lambda pair: (bool(pair[1].skip), pair[1].cost))
     plan.shards[experiment] = shards
-    plan.experiment_datasets[experiment] = sorted({name for cell in cells if not cell.skip for name in cell.data})
+    plan.experiment_datasets[experiment] = sorted({name for cell in cells if _reads_data(cell) for name in cell.data})
     common = {
         "unit": "measure",
         "experiment": experiment,
@@ -201,6 +203,11 @@ def _measure_units(
             "shard": shard,
             "cells": [{"position": position, **cell_to_json(cell)} for position, cell in dealt],
         }
+
+
+def _reads_data(cell: Cell) -> bool:
+    """Whether its data sets must be there: not for a cell that is left out, or without a package that makes them."""
+    return not cell.skip and environment.missing(set(cell.requires) & environment.PACKAGES) is None
 
 
 def _visible_gpus(cells: Collection[Cell]) -> dict[str, int]:

@@ -1,4 +1,4 @@
-# Generated data sets: built once, from their parameters and the code that makes them.
+# Data sets, generated or tokenised: built once, from their parameters and the code that makes them.
 for _dataset, _files in PLAN.datasets.items():
 
     rule:

@@ -1,4 +1,4 @@
-"""Generates a synthetic data set, and last the digest file that says it is complete."""
+"""Generates a data set, and last the digest file that says it is complete."""
 
 from __future__ import annotations
 
@@ -6,11 +6,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from perfscribe.data import chunked_files, sample_files, synthetic, tokens
+from perfscribe.data import chunked_files, sample_files, squad_tokenised, synthetic, tokens
 from perfscribe.data.digest_file import describe_file
 from perfscribe.files import write_json
 
-KINDS = {"samples": sample_files.generate, "tokens": tokens.generate, "chunked": chunked_files.generate}
+KINDS = {
+    "samples": sample_files.generate,
+    "tokens": tokens.generate,
+    "chunked": chunked_files.generate,
+    "squad": squad_tokenised.generate,
+}
 
 
 def digest_path(folder: Path, dataset: str) -> Path:

@@ -1,4 +1,4 @@
-"""Generates one synthetic data set: generate_data.py --plan results/SITE/plan/data-NAME.json --folder DIR.
+"""Generates one data set: generate_data.py --plan results/SITE/plan/data-NAME.json --folder DIR.
 
 Writes the formats below DIR and, last, NAME.digest beside DIR.
 """

@@ -1,0 +1,130 @@
+"""Tokenised SQuAD as a data set: what it is made from, its name and files, and how it is read.
+
+Made by perfscribe.data.squad_tokenised. One data set holds every way to label (prompts.LABELS), so that all that train
+on the same rows share it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+
+KIND = "squad"
+ARRAYS, FACTS, TOKENIZER = "tokens.npz", "facts.json", "tokenizer.json"
+FILES = (ARRAYS, FACTS, TOKENIZER)
+ROOT = Path(__file__).resolve().parents[2]
+SIZES = ("train_size", "eval_size", "max_length", "new_tokens", "vocab_size", "seed")
+PARTS = ("training", "evaluation", "prompts")
+HUB = "hub"
+
+
+@dataclass(frozen=True)
+class TokenisedSet:
+    """One way to label. training, evaluation: int64 arrays of shape (rows, max_length) under Trainer's names.
+
+    prompts: input_ids and attention_mask, padded on the left, for evaluation questions in the order of `references`
+    (question id → its reference answers). facts: what it is made of. tokenizer: the text of its tokenizer.json.
+    """
+
+    training: Mapping[str, np.ndarray]
+    evaluation: Mapping[str, np.ndarray]
+    prompts: Mapping[str, np.ndarray]
+    references: Mapping[str, list[str]]
+    facts: Mapping[str, Any]
+    tokenizer: str
+
+
+def from_checkout(path: str) -> Path:
+    """A path of the config: relative ones begin at the checkout."""
+    return ROOT / path
+
+
+def _file_digests(path: Path) -> dict[str, str]:
+    from perfscribe.data.squad import files_in
+
+    if not path.exists():
+        raise ValueError(f"workshop.squad: {path.name}: no such file or folder")
+    files = files_in(path) if path.is_dir() else (path,)
+    return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+
+
+def _tokenizer(config: Mapping[str, Any]) -> dict[str, str] | None:
+    """Where the tokenizer is from: what the config names, else that of the weights, else None (one is trained)."""
+    named, weights = config["workshop"]["tokenizer"], config["workshop"]["weights"]
+    if named is None and weights == HUB:
+        return {HUB: str(config.get("model_name", "bigscience/bloom-560m"))}
+    if named is None and weights is not None and (from_checkout(weights) / TOKENIZER).is_file():
+        named = weights
+    if named is None:
+        return None
+    from perfscribe.data.own_tokenizer import sha256_of
+
+    return {"path": named, "sha256": sha256_of(from_checkout(named))}
+
+
+def parameters(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What decides the content; config: an experiment's section with the workshop's keys, seed and `workshop`.
+
+    ValueError with one line where a path of the config leads nowhere.
+    """
+    squad = config["workshop"]["squad"]
+    source = None if squad is None else {"path": squad, "sha256": _file_digests(from_checkout(squad))}
+    return {name: config[name] for name in SIZES} | {"squad": source, "tokenizer": _tokenizer(config)}
+
+
+def _name(made_from: Mapping[str, Any]) -> str:
+    """Sizes, then a digest of everything but paths: what is elsewhere is the same data set."""
+    sources = {
+        key: {name: value for name, value in part.items() if name != "path"}
+        for key, part in made_from.items()
+        if isinstance(part, dict)
+    }
+    text = json.dumps({**made_from, **sources}, sort_keys=True)
+    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+    return "{train_size}x{eval_size}x{max_length}".format(**made_from) + f"_{digest}"
+
+
+def dataset_name(config: Mapping[str, Any]) -> str:
+    """Name of the data set that parameters(config) describe."""
+    return f"{KIND}_{_name(parameters(config))}"
+
+
+def datasets(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The data set that this section needs, as an experiment's datasets(config) gives it."""
+    return {dataset_name(config): {"kind": KIND, "parameters": parameters(config), "files": list(FILES)}}
+
+
+def key(labels: str, part: str, name: str) -> str:
+    """Name of one array within the file."""
+    return f"{labels}.{part}.{name}"
+
+
+def read(folder: Path, dataset: str, labels: str) -> TokenisedSet:
+    """What was written below `folder` under the data set's name, for one way to label.
+
+    ValueError with one line for labels that it does not hold.
+    """
+    import numpy as np
+
+    place = folder / dataset
+    with np.load(place / ARRAYS, allow_pickle=False) as held:
+        if key(labels, "training", "input_ids") not in held:
+            raise ValueError(f"labels: {labels!r}: not in {dataset}")
+        arrays = {
+            part: {
+                name: held[key(labels, part, name)].astype(np.int64)
+                for name in ("input_ids", "attention_mask", "labels")
+                if key(labels, part, name) in held
+            }
+            for part in PARTS
+        }
+    facts = json.loads((place / FACTS).read_text(encoding="utf-8"))
+    tokenizer = (place / TOKENIZER).read_text(encoding="utf-8")
+    return TokenisedSet(**arrays, references=facts["references"], facts=facts, tokenizer=tokenizer)
