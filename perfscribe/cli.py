@@ -25,6 +25,7 @@ HELP = """\
 ./run doctor                  this machine, and what each experiment will find unsupported here
 ./run remeasure EXPERIMENT [FACTOR=LEVEL ...] [status=STATUS]
                               retire finished cells, so that the next report measures them again
+./run fetch-data squad        fetch SQuAD v1.1 for the FSDP workshop's experiments, into downloads/squad
 ./run launch --scheduler slurm|pbs|local --nodes N --ranks-per-node R [--profile torch|nsys] [-- COMMAND]
                               print a job script that starts ranks there
 ./run publish NAME            make a site of this checkout's own results that can be committed
@@ -35,6 +36,9 @@ HELP = """\
 OPTIONS go to snakemake, as in ./run report --config preset=tiny site=local
 `./run --system VERB` uses the Python at hand in place of the environment in .venv.
 """
+
+# Where fetched data lie, relative to the checkout.
+FETCHED = "downloads/squad"
 
 # Explicit, so that no profile or later default changes what an edit reruns.
 TRIGGERS = ("mtime", "params", "input", "code")
@@ -197,6 +201,22 @@ def publish(arguments: Sequence[str]) -> int:
     return publishing.main(ROOT, list(arguments))
 
 
+def fetch_data(arguments: Sequence[str]) -> int:
+    """Fetch a data set that cannot be generated."""
+    from perfscribe.data import fetch
+
+    if list(arguments) != ["squad"]:
+        sys.exit(f"run: fetch-data: got {' '.join(arguments) or 'nothing'!r}, expected squad")
+    try:
+        found = fetch.squad(ROOT / FETCHED)
+    except ValueError as error:
+        sys.exit(f"run: fetch-data: {error}; a folder with {' and '.join(fetch.NAMES)} does as well: workshop.squad")
+    for name, questions in found.items():
+        print(f"{FETCHED}/{name}: {len(questions.rows)} questions, SHA-256 {questions.sha256}, {fetch.LICENCE}")
+    print(f"to use it, set in config.yaml: workshop: {{squad: {FETCHED}}}")
+    return 0
+
+
 def launch(arguments: Sequence[str]) -> int:
     """Print a job script."""
     from perfscribe import launch_script
@@ -222,6 +242,7 @@ VERBS: dict[str, Callable[[Sequence[str]], int]] = {
     "remeasure": remeasure,
     "launch": launch,
     "publish": publish,
+    "fetch-data": fetch_data,
     "help": show_help,
 }
 

@@ -161,7 +161,7 @@ def test_a_tokenizer_that_is_none(tmp_path, names, text, told) -> None:
 
 @pytest.mark.parametrize("key", ["squad", "tokenizer"])
 def test_paths_that_lead_nowhere(key) -> None:
-    with pytest.raises(ValueError, match="(?i)no such file") as failure:
+    with pytest.raises(ValueError, match=r"(?i)no such file") as failure:
         squad_sets.datasets({**CONFIG, "workshop": {**NOWHERE, key: "no/such/folder"}})
     assert "\n" not in str(failure.value)
 
