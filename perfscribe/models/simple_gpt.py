@@ -98,7 +98,7 @@ class SimpleGPTModel(nn.Module):
 
     @torch.no_grad()
     def generate(self, input_ids: Tensor, attention_mask: Tensor, max_new_tokens: int, **_: Any) -> Tensor:
-        """Greedy: the new ids (B, max_new_tokens) after prompts (B, S) padded on the left.
+        """Greedy: prompts (B, S), padded on the left, with the new ids (B, max_new_tokens) after them.
 
         Padding is moved to the right, where no token sees it, so that a row's answer does not depend on the others.
         """
@@ -115,7 +115,8 @@ class SimpleGPTModel(nn.Module):
             ids[rows, lengths] = self.lm_head(last).argmax(-1)
             lengths = lengths + 1
         self.train(was_training)
-        return torch.stack([ids[row, int(end) - max_new_tokens : int(end)] for row, end in enumerate(lengths)])
+        new = torch.stack([ids[row, int(end) - max_new_tokens : int(end)] for row, end in enumerate(lengths)])
+        return torch.cat([input_ids, new], dim=1)
 
 
 def build(shape: SimpleGptShape, seed: int, device: str = "cpu", shift_labels: bool = True) -> SimpleGPTModel:

@@ -1,0 +1,1 @@
+"""Training through Hugging Face's Trainer: knobs, what wrapped the model, histories, answers."""
