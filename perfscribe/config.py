@@ -29,6 +29,7 @@ AT_MOST = (
     (("experiments", "io_formats", "training_samples"), ("experiments", "io_formats", "samples")),
     (("experiments", "io_formats", "batch"), ("experiments", "io_formats", "training_samples")),
     (("experiments", "io_formats", "read_samples"), ("experiments", "io_formats", "samples")),
+    (("experiments", "baseline", "source_rows"), ("experiments", "baseline", "train_size")),
     (("experiments", "io_settings", "batch"), ("experiments", "io_settings", "epoch_samples")),
     (("experiments", "io_settings", "epoch_samples"), ("experiments", "io_settings", "samples")),
     (("experiments", "io_settings", "read_samples"), ("experiments", "io_settings", "samples")),

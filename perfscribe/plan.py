@@ -239,7 +239,9 @@ def _data_units(plan: Plan, config: Mapping[str, Any], experiment: str, code: So
 def _present_unit(plan: Plan, experiment: str, code: Sources) -> None:
     presentation = read_presentation(experiment, code.root)
     plan.presentations[experiment] = presentation
+    chapters = sorted({table.split(".")[0] for table in presentation.tables})  # each may have references of its own
     references = [code.root / "references" / f"{name}.csv" for name in (experiment, *presentation.reads)]
+    references += [path for name in chapters if (path := code.root / "references" / f"{name}.csv").is_file()]
     plan.units[f"present-{experiment}"] = {
         "unit": "present",
         "experiment": experiment,

@@ -23,7 +23,7 @@ from perfscribe.plan_cells import measure_module
 from perfscribe.records import Record
 
 PRESET = "cpu"
-ALWAYS_THERE = {"hdf5"}  # a package that the project installs
+ALWAYS_THERE = {"hdf5", "transformers"}  # packages that the project installs
 
 
 def planned(experiment: str) -> list[tuple[Cell, Record]]:

@@ -63,8 +63,8 @@ class Workspace:
         for folder in (self.root / "perfscribe" / "experiments").iterdir():
             if folder.is_dir() and folder.name not in experiments:
                 shutil.rmtree(folder)
-        (self.root / "report" / "templates" / "cs336.md").write_text("# Chapter\n")
-        (self.root / "report" / "templates" / "polaris.md").write_text("# Chapter\n")
+        for chapter in ("cs336", "polaris", "fsdp"):
+            (self.root / "report" / "templates" / f"{chapter}.md").write_text("# Chapter\n")
 
     def add_experiment(self, name: str, measure: str, present: str = "", **section: object) -> None:
         """An experiment from the text of its measure.py; section: its own keys, plain values or lists of levels."""

@@ -92,9 +92,10 @@ def generate(plan: Mapping[str, Any], folder: Path) -> tuple[list[str], Mapping[
     Facts, references and tokenizer are in the digest too, as scores depend on them.
     """
     arrays, facts, text = tokenised(plan["parameters"])
+    named: dict[str, Any] = dict(arrays)
     told = json.dumps(facts, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
     with replacing(folder / ARRAYS) as temporary, temporary.open("wb") as stream:
-        np.savez(stream, **arrays)
+        np.savez(stream, **named)
     for name, content in ((FACTS, told), (TOKENIZER, text)):
         with replacing(folder / name) as temporary:
             temporary.write_text(content, encoding="utf-8")

@@ -59,13 +59,14 @@ def measurement(trainer: Trainer, metrics: Mapping[str, float], clock: StepClock
     """
     from perfscribe.training import wrapping
 
+    model: Any = trainer.model
     held = series(trainer.state.log_history)
     warmup = min(WARMUP_STEPS, len(clock.step_s) // 2)
     values: dict[str, Any] = {name: float(metrics[key]) for key, name in TRAINED.items()}
     values |= {
         "steps": int(trainer.state.global_step),
         "steps_per_epoch": len(clock.step_s) / max(float(trainer.state.epoch or 1), 1e-9),
-        "parameters": sum(parameter.numel() for parameter in trainer.model.parameters()),
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "wrapped_by": wrapping.of_trainer(trainer),
         "fsdp_units": wrapping.units(trainer.model_wrapped),
         "optimizer": type(getattr(trainer.optimizer, "optimizer", trainer.optimizer)).__name__,

@@ -1,0 +1,1 @@
+"""Training on one device without FSDP: BLOOM, and the FSDP workshop's small model."""

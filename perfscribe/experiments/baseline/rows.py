@@ -1,0 +1,192 @@
+"""Records of single cells rearranged for tables: a row a metric, an evaluation, a moment of answering."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from statistics import fmean, median
+from typing import Any
+
+from perfscribe import files
+from perfscribe.models.workshop_shapes import SimpleGptShape
+from perfscribe.records import Record
+
+MB = 10**6
+LABELS = ("answer", "source")
+# What tells two rows of one model apart, and not two settings.
+NOT_SETTINGS = ("labels", "rows")
+Get = Callable[[Record], Any]
+
+
+def of_model(records: Iterable[Record], model: str) -> list[Record]:
+    """The records of one of the two models."""
+    return [record for record in records if record.factors["model"] == model]
+
+
+def model_name(record: Record) -> str:
+    """What the record's model is called in a row."""
+    factors = record.factors
+    if factors["model"] == "bloom":
+        return str(factors["model_name"])
+    return "SimpleGPTModel {num_layers} x {hidden_size}, vocabulary {model_vocab_size}".format(**factors)
+
+
+def dtype(record: Record) -> str:
+    """The level of precision that the two switches mean."""
+    return "fp16" if record.factors["fp16"] else "bf16" if record.factors["bf16"] else "fp32"
+
+
+def shape(record: Record) -> SimpleGptShape:
+    """The shape of a record of the small model."""
+    sizes = {name: record.factors[name] for name in ("hidden_size", "num_layers", "num_heads", "ffn", "tied")}
+    return SimpleGptShape(vocab_size=record.factors["model_vocab_size"], **sizes)
+
+
+def named(record: Record, **more: Any) -> Record:
+    """The record under the factors that every table of the chapter shows."""
+    own = {"model_name": model_name(record), "device": record.factors["device"], "dtype": dtype(record)}
+    return replace(record, factors={**own, "labels": record.factors["labels"], **more})
+
+
+def steps_samples_per_s(record: Record) -> float:
+    """Rows of a step over the median time of a step: evaluation is not in it."""
+    times = [time for times in record.samples["step_s"] for time in times]
+    return float(record.factors["batch_size"] * record.factors["grad_acc"] / median(times))
+
+
+def _eval_loss(epoch: int) -> Get:
+    def get(record: Record) -> Any:
+        by_epoch = dict(zip(record.series["eval_epoch"], record.series["eval_loss"], strict=True))
+        return by_epoch.get(float(epoch), f"no evaluation at epoch {epoch}")
+
+    return get
+
+
+def _number(name: str, scale: float = 1.0) -> Get:
+    def get(record: Record) -> Any:
+        found = record.values.get(name, "not recorded")
+        return found * scale if isinstance(found, (int, float)) else found
+
+    return get
+
+
+# The workshop's nine rows; its eighth is here two, since a peak and what is left after a step differ.
+METRICS: tuple[tuple[str, str, Get], ...] = (
+    ("Train Loss (Final)", "train/loss, last logged", _number("final_train_loss")),
+    ("Eval Loss (Epoch 1)", "eval/loss", _eval_loss(1)),
+    ("Eval Loss (Epoch 2)", "eval/loss", _eval_loss(2)),
+    ("Eval Loss (Epoch 3)", "eval/loss", _eval_loss(3)),
+    ("Training Speed (samples/sec)", "train_samples_per_second", _number("train_samples_per_s")),
+    (
+        "Evaluation Speed (samples/sec)",
+        "eval/samples_per_second, median",
+        lambda record: median(record.series["eval_samples_per_s"] or [float("nan")]),
+    ),
+    ("Steps per Epoch", "steps over epochs", _number("steps_per_epoch")),
+    ("Memory Allocated (MB), peak", "torch's allocator", _number("peak_allocated_bytes", 1 / MB)),
+    ("Memory Allocated (MB), at rest", "torch's allocator, after steps", _number("at_rest_bytes", 1 / MB)),
+    ("GPU Utilization (%)", "NVML, mean over the training", _number("gpu_utilisation_percent")),
+)
+
+
+def _settings(records: Iterable[Record]) -> list[dict[str, Record]]:
+    """The records of each setting by their labels, in the order in which settings first stand."""
+    found: dict[str, dict[str, Record]] = {}
+    for record in records:
+        same = {name: level for name, level in record.factors.items() if name not in NOT_SETTINGS}
+        found.setdefault(files.canonical(same), {})[record.factors["labels"]] = record
+    return list(found.values())
+
+
+def _figure(get: Get, record: Record | None) -> Any:
+    """A metric of a cell; where there is none, why."""
+    if record is None:
+        return "not among the labels measured"
+    if not record.ok:
+        return f"{record.status} ({record.reason})" if record.reason else record.status
+    found = get(record)
+    return "not finite" if isinstance(found, float) and found != found else found
+
+
+def nine(records: Sequence[Record]) -> list[Record]:
+    """A row a metric and setting, with the figure of each way to label as a value of its own."""
+    rows = []
+    for by_labels in _settings(records):
+        base = next((record for record in by_labels.values() if record.ok), next(iter(by_labels.values())))
+        for metric, where, get in METRICS:
+            values = {name: _figure(get, by_labels.get(name)) for name in LABELS} if base.ok else {}
+            row = named(base, metric=metric, where=where)
+            rows.append(replace(row, values=values, samples={}, warmup={}, series={}))
+    return rows
+
+
+def evaluations(records: Sequence[Record]) -> list[Record]:
+    """A row an evaluation, with the mean training loss since the one before; a cell without figures stays one row."""
+    rows = []
+    for record in records:
+        if not record.ok:
+            rows.append(replace(named(record, epoch="all"), samples={}, warmup={}, values={}))
+            continue
+        held, before = record.series, 0
+        logged = list(zip(held["train_loss_step"], held["train_loss"], strict=True))
+        for place, epoch in enumerate(held["eval_epoch"]):
+            step = held["eval_step"][place]
+            losses = [loss for at, loss in logged if before < at <= step]
+            values = {
+                "step": step,
+                "train_loss": fmean(losses) if losses else "none logged since the row before",
+                "eval_loss": held["eval_loss"][place],
+                "eval_runtime_s": held["eval_runtime_s"][place],
+            }
+            rows.append(replace(named(record, epoch=round(epoch, 3)), values=values, samples={}, warmup={}))
+            before = step
+    return rows
+
+
+def answered(records: Sequence[Record]) -> list[Record]:
+    """Two rows a cell: what it answered before and after training."""
+    rows = []
+    for record in records:
+        for when in ("before", "after"):
+            scores = {
+                name.removeprefix(f"{when}_"): value
+                for name, value in record.values.items()
+                if name.startswith(f"{when}_")
+            }
+            told = {name: value for name, value in record.values.items() if name.startswith("identical_")}
+            told |= {"weights": record.values.get("weights", ""), "questions": record.factors["eval_size"]}
+            values = scores | told if record.ok else {}
+            rows.append(replace(named(record, training=when), values=values, samples={}, warmup={}, series={}))
+    return rows
+
+
+WAYS = ("answer", "source", "source_prompt")
+USED_BY = {"answer": "ours", "source": "the workshop's BLOOM scripts", "source_prompt": "its custom model's scripts"}
+
+
+def labelled(records: Sequence[Record]) -> list[Record]:
+    """A row a way to label, counted on the rows that a setting trains on; all cells of it share these."""
+    rows = []
+    done = set()
+    for record in records:
+        sizes = {name: record.factors[name] for name in ("train_size", "max_length")}
+        key = (record.ok, *sizes.values())
+        if key in done or (not record.ok and any(other.ok and _same(other, sizes) for other in records)):
+            continue
+        done.add(key)
+        for way in WAYS:
+            values = _counts(record, way) if record.ok else {}
+            factors = {**sizes, "way": way, "used_by": USED_BY[way]}
+            rows.append(replace(record, factors=factors, values=values, samples={}, warmup={}, series={}))
+    return rows
+
+
+def _same(record: Record, sizes: dict[str, Any]) -> bool:
+    return all(record.factors[name] == level for name, level in sizes.items())
+
+
+def _counts(record: Record, way: str) -> dict[str, Any]:
+    names = ("targets", "targets_read", "rows_with_marker", "rows_asked")
+    counted = {name: record.values[f"{way}_{name}"] for name in names}
+    told = ("vocabulary_asked", "vocabulary_reached", "tokenizer", "data_origin", "data_names")
+    return counted | {name: record.values[name] for name in told}

@@ -1,0 +1,1 @@
+"""The FSDP workshop's small model on one device: shows what baseline measures."""
