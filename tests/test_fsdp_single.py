@@ -137,6 +137,13 @@ def test_each_model_has_the_workshops_labels_of_its_own_script() -> None:
     assert found["bloom", "answer"] == found["simple_gpt", "answer"] == "answer"
 
 
+def test_knobs_that_contradict_are_refused_before_anything_runs() -> None:
+    with pytest.raises(ValueError, match="fp16 and bf16: both are true"):
+        measure.cells(_section(bf16=True))
+    with pytest.raises(ValueError, match="num_heads: 3: expected a divisor of hidden_size"):
+        measure.cells(_section(num_heads=3))
+
+
 @pytest.mark.parametrize("preset", ["tiny", "cpu", "gpu"])
 def test_all_cells_share_one_data_set(preset: str) -> None:
     section = _section(preset)

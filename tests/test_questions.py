@@ -134,7 +134,7 @@ def test_ids_belong_to_their_chapter(kind: str) -> None:
 
 # Digits that are part of a name. A name that is missing here is added by hand: that is the point of the list.
 NAMES = re.compile(
-    r"CS336|HDF5|L[123]|FSDP2|ZeRO-[123]|FlashAttention-[23]|GPT-2|SHA-256|2\.7B|[ABHV]100|[BH]200"
+    r"CS336|HDF5|L[123]|F1|FSDP[12]|ZeRO-[123]|FlashAttention-[23]|GPT-2|SHA-256|2\.7B|[ABHV]100|[BH]200"
     r"|fp(?:8|16|32|64)|bf16|tf32|TF32|int8|float(?:16|32|64)|bfloat16"
 )
 # What a unit stands for: MB (10^6), GiB (2^30), GB/s (10^9).

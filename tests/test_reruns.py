@@ -187,6 +187,7 @@ EDITS: dict[str, Callable[[Path], None]] = {
     ),
     "the arrays of a data set": append("perfscribe/data/synthetic.py"),
     "the token batches": append("perfscribe/data/tokens.py"),
+    "the tokenised questions": append("perfscribe/data/squad_tokenised.py"),
     "a chapter template": append("report/templates/cs336.md", "A sentence."),
     "a note": write_note,
     "a published figure": in_text("references/attention.csv", lambda text: text[: text.rstrip().rindex("\n") + 1]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from perfscribe import tables as t
 from perfscribe.experiments.baseline import rows
@@ -81,14 +82,14 @@ def answers(table: str, title: str, records: Sequence[Record]) -> Table:
         t.value("workshop_exact_match_percent", "EM, the workshop's way (%)"),
         t.value("workshop_f1_percent", "F1, the workshop's way (%)"),
         t.value("weights", "Weights before", exact=True),
-        *(t.Column(name, name, lambda r, name=name: r.values[name], kind="unshown") for name in IDENTICAL),
+        *(replace(t.value(name, name), kind="unshown") for name in IDENTICAL),
     ]
     return t.make(table, title, rows.answered(records), columns, ANSWER_NOTES)
 
 
 def runs(table: str, title: str, records: Sequence[Record]) -> Table:
     """A row a training of either model: what it was, and its rates and memory."""
-    own = [t.Column(name, title, lambda r, get=get: get(r), kind="factor", exact=True) for name, title, get in OF_RUN]
+    own = [t.Column(name, title, get, kind="factor", exact=True) for name, title, get in OF_RUN]
     columns = [
         *own,
         t.factor("labels", "Labels"),

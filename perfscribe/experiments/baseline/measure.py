@@ -39,7 +39,8 @@ def datasets(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def cells(config: Mapping[str, Any]) -> list[Cell]:
-    """Every combination of model, device and way to label."""
+    """Every combination of model, device and way to label; ValueError for knobs that contradict."""
+    knobs.of(config, device="cuda")
     name = squad_sets.dataset_name(config)
     varied = {factor: config[factor] for factor in ("model", "device", "labels")}
     return [_cell(levels, config, name) for levels in grid(varied)]

@@ -64,7 +64,8 @@ def table(table_id: str, title: str, records: Sequence[Record]) -> Table:
 
 def answer(frame: pd.DataFrame) -> str:
     """How the single GPU's row differs from those that its tables set beside it."""
-    by_name = need(frame, len(WORKSHOP), "shapes").set_index("which")
+    trained = need(frame[frame["which"] == TRAINED], 1, "trainings of the small model").iloc[0]
+    by_name = frame.set_index("which")
     single, several, exported = (by_name.loc[name] for name in (SINGLE, SEVERAL, EXPORTED))
     return (
         f"The single-node script trains {single['num_layers']} layer of width {single['hidden_size']} with an "
@@ -72,5 +73,5 @@ def answer(frame: pd.DataFrame) -> str:
         f"{several['num_layers']} layers of width {several['hidden_size']} with a {several['tied']} one, "
         f"{several['parameters']}: no scaling can be read from the one to the other. Both take the tokenizer's "
         f"{several['vocab_size']} entries, although VOCAB_SIZE={exported['vocab_size']} is exported, with which it "
-        f"would be {exported['parameters']}."
+        f"would be {exported['parameters']}. The model trained here has {trained['parameters']}."
     )
