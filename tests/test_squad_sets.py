@@ -92,7 +92,10 @@ def test_what_the_source_trains_is_counted(made) -> None:
 def test_the_same_again_and_another_for_each_that_decides_it(made, tmp_path) -> None:
     name, digest = _make(CONFIG, tmp_path)
     assert (name, json.loads(digest.read_text())) == (made[1], made[2])
-    for change in ({"seed": 1}, {"vocab_size": 300}, {"max_length": 64}, {"new_tokens": 4}, {"eval_size": 5}):
+    seeded = {**CONFIG, "seed": 1}
+    assert squad_sets.dataset_name(seeded) == made[1]  # another seed takes its place, as in every data set
+    assert squad_sets.parameters(seeded) != squad_sets.parameters(CONFIG)
+    for change in ({"vocab_size": 300}, {"max_length": 64}, {"new_tokens": 4}, {"eval_size": 5}):
         assert squad_sets.dataset_name({**CONFIG, **change}) != made[1]
 
 

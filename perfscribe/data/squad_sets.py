@@ -80,13 +80,14 @@ def parameters(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _name(made_from: Mapping[str, Any]) -> str:
-    """Sizes, then a digest of everything but paths: what is elsewhere is the same data set."""
+    """Sizes, then a digest of all but seed and paths: what lies elsewhere is the same, another seed takes its place."""
     sources = {
         key: {name: value for name, value in part.items() if name != "path"}
         for key, part in made_from.items()
         if isinstance(part, dict)
     }
-    text = json.dumps({**made_from, **sources}, sort_keys=True)
+    named_by = {key: value for key, value in {**made_from, **sources}.items() if key != "seed"}
+    text = json.dumps(named_by, sort_keys=True)
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]
     return "{train_size}x{eval_size}x{max_length}".format(**made_from) + f"_{digest}"
 
