@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -101,6 +102,38 @@ def test_bloom_trains_and_answers(data, tmp_path) -> None:
     assert list(texts) == list(data.references)
     one_by_one = answers.generate(model, data, 4, 1, "cpu", "fp32")
     assert one_by_one == texts  # padding of others changes no answer
+
+
+def test_gradient_checkpointing_changes_no_loss(data, tmp_path) -> None:
+    """BLOOM has no dropout here; what both runs log is then the same."""
+    found = [
+        _train(
+            bloom.build("bloom-tiny", None, 0).model, data, tmp_path, knobs.of(vars(KNOBS), gradient_checkpointing=on)
+        )
+        for on in (False, True)
+    ]
+    kept, recomputed = (measured.series["train_loss"] for _, measured in found)
+    assert recomputed == pytest.approx(kept, rel=1e-5)
+    assert [made.model.is_gradient_checkpointing for made, _ in found] == [False, True]
+    small, _ = _train(simple_gpt.build(SHAPE, 0), data, tmp_path, knobs.of(vars(KNOBS), gradient_checkpointing=True))
+    assert small.model.gradient_checkpointing
+
+
+def test_a_single_process_keeps_to_one_gpu(tmp_path, monkeypatch) -> None:
+    from transformers import TrainingArguments
+
+    monkeypatch.setattr(TrainingArguments, "n_gpu", property(lambda self: getattr(self, "_n_gpu", 4) or 4))
+    made = trainer.arguments(KNOBS, tmp_path)
+    assert made._n_gpu == 1
+
+
+def test_checkpoints_are_written_where_they_are_asked_for(data, tmp_path) -> None:
+    wanted = knobs.of(vars(KNOBS), save_strategy="epoch")
+    for model in (bloom.build("bloom-tiny", None, 0).model, simple_gpt.build(replace(SHAPE, tied=False), 0)):
+        folder = tmp_path / type(model).__name__
+        _train(model, data, folder, wanted)
+        assert [path.name for path in sorted(folder.iterdir())] == ["checkpoint-3", "checkpoint-6"]
+    assert not list((tmp_path).rglob("events.out*"))
 
 
 def test_scores_of_answers_that_are_right(data) -> None:

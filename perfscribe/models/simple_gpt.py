@@ -62,9 +62,12 @@ class SimpleGPTModel(nn.Module):
         if shape.tied:
             self.lm_head.weight = self.token_embedding.weight
 
-    def gradient_checkpointing_enable(self, gradient_checkpointing_kwargs: dict[str, Any] | None = None) -> None:
-        """Keep only each layer's input for backward; always without reentrance, whatever is asked."""
+    def gradient_checkpointing_enable(self, *_: Any, **__: Any) -> None:
+        """Keep only each layer's input for backward: of every layer, without reentrance, whatever is asked."""
         self.gradient_checkpointing = True
+
+    # What Trainer calls it from version 6 on.
+    activation_checkpointing_enable = gradient_checkpointing_enable
 
     def gradient_checkpointing_disable(self) -> None:
         """Keep what backward needs."""
