@@ -38,6 +38,9 @@ def _values(cell: Cell) -> dict[str, Any]:
         }.items()
         for name, count in zip(("targets", "targets_read", "rows_with_marker", "rows_asked"), counts, strict=True)
     }
+    facts |= {
+        f"{way}_{name}": n for way in rows.WAYS for name, n in (("rows", 500), ("tokens", 64_000), ("longest", 400))
+    }
     scores = {
         f"{when}_{way}{name}": 1.0
         for when in ("before", "after")
@@ -240,6 +243,7 @@ def test_what_labels_train() -> None:
     assert "asked in 0 of 500 rows" in text
     assert "all 2000 of 2000 targets are read besides, and 500 of 500 rows" in text
     assert "20 of 500 prompts lose “Answer:”" in _answer("labels_truncation", _all()).text
+    assert "longest such row has 400 tokens, and 25.0 % of all positions" in _answer("labels_truncation", _all()).text
     assert "90000 of 90000 targets are the input itself" in _answer("labels_copying", _all()).text
 
 

@@ -85,6 +85,8 @@ def test_what_the_source_trains_is_counted(made) -> None:
     assert trains["source"]["targets_read"] < trains["source"]["targets"] / 4
     assert trains["source_prompt"]["targets_read"] == trains["source_prompt"]["targets"]
     assert trains["source_prompt"]["rows_asked"] == 0
+    assert trains["source"]["longest"] == 96
+    assert trains["source"]["tokens"] == _read(made, "source").training["attention_mask"].sum()
     # Prompts longer than the sequence lose their end, and with it the marker.
     assert trains["source"]["cut"]["prompt"] == 12 - trains["source"]["rows_with_marker"] > 0
 

@@ -26,7 +26,8 @@ def count(batch: Batch, rows: Sequence[Question], ids: TokenIds) -> dict[str, An
 
     targets: labels that count, the first position, which nothing predicts, left out. targets_read: those that are also
     the input's token at their own place, so that the model reads what it was to say. rows_with_marker: rows whose
-    input holds `Answer:`. rows_asked: those of them where the label after it is the first token of the answer.
+    input holds `Answer:`. rows_asked: those of them where the label after it is the first token of the answer. tokens:
+    of all rows, without padding; longest: of the longest row, as cut.
     """
     if batch.labels is None:
         raise ValueError("a batch without labels trains nothing")
@@ -41,6 +42,7 @@ def count(batch: Batch, rows: Sequence[Question], ids: TokenIds) -> dict[str, An
     return {
         "rows": len(rows),
         "tokens": int(batch.attention_mask.sum()),
+        "longest": int(batch.attention_mask.sum(axis=1).max()),
         "targets": int(counted.sum()),
         "targets_read": int((counted & same).sum()),
         "rows_with_marker": sum(marked for marked, _ in found),

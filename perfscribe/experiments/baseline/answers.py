@@ -113,8 +113,10 @@ def truncation(rows: pd.DataFrame) -> str:
     return (
         f"Cut on the right at {theirs['max_length']} tokens, {lost} of {theirs['train_size']} prompts lose “Answer:”, "
         f"with which they end. Cut on the left of the context, {kept} of {ours['train_size']} keep it, and the "
-        f"question too. The tokenizer ({ours['tokenizer']}) has {ours['vocabulary_reached']} entries, "
-        f"{ours['vocabulary_asked']} were asked; the data are {ours['data_names']}."
+        f"question too; the longest such row has {ours['longest']} tokens, and {figure(ours['filled_percent'])} % of "
+        f"all positions hold one, the rest is padding. The tokenizer ({ours['tokenizer']}) has "
+        f"{ours['vocabulary_reached']} entries, {ours['vocabulary_asked']} were asked; the data are "
+        f"{ours['data_names']}."
     )
 
 

@@ -31,9 +31,10 @@ RUN_NOTES = (
     "Allocated at rest: after each optimizer step, without gradients and activations; on a CPU before one more batch.",
 )
 LABEL_NOTES = (
-    "Targets: labels that a loss of the next token counts. Read besides: those that also stand in the input at their "
-    "own place, so that the model reads what it was to say. Asked after the marker: rows where the label after "
-    "“Answer:” begins the answer.",
+    "Longest row: as cut. Tokens among positions: the rest is padding, which is computed like them. Targets: labels "
+    "that a loss of the next token counts. Read besides: those that also stand in the input at their own place, so "
+    "that the model reads what it was to say. Asked after the marker: rows where the label after “Answer:” begins the "
+    "answer.",
 )
 
 # Scores of each question's first reference as its own answer: in the CSV alone.
@@ -128,6 +129,8 @@ def labels(table: str, title: str, records: Sequence[Record]) -> Table:
         t.factor("used_by", "Used by"),
         t.factor("train_size", "Rows"),
         t.factor("max_length", "Tokens of a row"),
+        t.value("longest", "Longest row", exact=True),
+        t.value("filled_percent", "Tokens among positions (%)"),
         t.value("targets", "Targets", exact=True),
         t.value("targets_read", "Of them read besides", exact=True),
         t.value("rows_with_marker", "Rows with “Answer:”", exact=True),

@@ -186,7 +186,9 @@ def _same(record: Record, sizes: dict[str, Any]) -> bool:
 
 
 def _counts(record: Record, way: str) -> dict[str, Any]:
-    names = ("targets", "targets_read", "rows_with_marker", "rows_asked")
+    names = ("longest", "targets", "targets_read", "rows_with_marker", "rows_asked")
+    positions = record.values[f"{way}_rows"] * record.factors["max_length"]
+    filled = {"filled_percent": 100 * record.values[f"{way}_tokens"] / positions}
     counted = {name: record.values[f"{way}_{name}"] for name in names}
     told = ("vocabulary_asked", "vocabulary_reached", "tokenizer", "data_origin", "data_names")
-    return counted | {name: record.values[name] for name in told}
+    return counted | filled | {name: record.values[name] for name in told}

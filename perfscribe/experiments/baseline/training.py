@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from perfscribe.data.squad_sets import TokenisedSet
 
-NAMES = ("targets", "targets_read", "rows_with_marker", "rows_asked")
+NAMES = ("tokens", "longest", "targets", "targets_read", "rows_with_marker", "rows_asked")
 
 
 def _model(cell: Cell, seed: int) -> tuple[torch.nn.Module, str, int]:
