@@ -28,7 +28,8 @@ RUN_NOTES = (
     "Steps: host clock, the device synchronised after each; the first ones are warm-up. Trainer's samples/s are all "
     "rows over its run time, the evaluation of each epoch included; those of the steps are the rows of one over its "
     "median time. Wrapped by: read off the object that was trained.",
-    "Allocated at rest: after each optimizer step, without gradients and activations; on a CPU before one more batch.",
+    "Allocated at rest: after each optimizer step, without gradients and activations; on a CPU before one more batch. "
+    "On a CPU one thread.",
 )
 LABEL_NOTES = (
     "Longest row: as cut. Tokens among positions: the rest is padding, which is computed like them. Targets: labels "

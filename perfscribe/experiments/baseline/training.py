@@ -98,6 +98,8 @@ def measured(cell: Cell) -> Measurement:
     """Everything of one cell."""
     seed = torch.initial_seed() % 2**32  # which the process that runs cells has set
     wanted = _knobs(cell, seed)
+    if cell["device"] == "cpu":
+        torch.set_num_threads(1)  # as elsewhere: several wait for each other more than they share of so small models
     data = _first_rows(squad_sets.read(Path(cell.data_folder), cell.data[0], labels_of(cell.factors)), cell["rows"])
     model, weights, vocabulary = _model(cell, seed)
     trainer.check_vocabulary(data, vocabulary)
