@@ -1,0 +1,109 @@
+"""Counts the collectives that a piece of code really calls, and the bytes of each, whoever calls them.
+
+Every collective of torch.distributed goes through the dispatcher, those of DDP's C++ reducer and of backward's threads
+too; a dispatch mode sees their tensors and process group. Bytes follow nccl-tests' convention (counters.traffic): of
+the whole array, what all ranks together gather or scatter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+SPACES = ("c10d", "_c10d_functional")
+NO_MESSAGE = ("barrier", "wait_tensor", "monitored_barrier_", "_wrap_tensor_autograd")
+
+
+@dataclass(frozen=True)
+class Call:
+    """One collective. message_bytes: of the whole array. dtype: its elements'. ranks: of its process group."""
+
+    operation: str
+    message_bytes: int
+    dtype: str
+    ranks: int
+
+
+class Collectives(TorchDispatchMode):
+    """Context that notes each collective that starts in it, in order: .calls.
+
+    RuntimeError, where it is left: a collective was called whose bytes are not known here.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[Call] = []
+        self._unknown: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None) -> Any:
+        """Note the call, and let it go on."""
+        if func.namespace in SPACES:
+            self._note(func._schema.name.partition("::")[2], args)
+        return func(*args, **(kwargs or {}))
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        if self._unknown and error[0] is None:
+            raise RuntimeError(f"the bytes of collectives are not known: {', '.join(sorted(self._unknown))}")
+
+    def _note(self, name: str, args: Sequence[Any]) -> None:
+        if name in NO_MESSAGE:
+            return
+        if name not in _MESSAGES:
+            self._unknown.add(name)
+            return
+        operation, message = _MESSAGES[name]
+        tensors = message(args)
+        whole = sum(tensor.nbytes for tensor in tensors)
+        ranks = _ranks(args)
+        if name == "all_gather_into_tensor":  # this one is given the rank's own part alone
+            whole *= ranks
+        self.calls.append(Call(operation, whole, str(tensors[0].dtype).removeprefix("torch."), ranks))
+
+
+def _flat(part: Any) -> list[Tensor]:
+    if isinstance(part, Tensor):
+        return [part]
+    return [tensor for item in part for tensor in _flat(item)]
+
+
+def _first(args: Sequence[Any]) -> list[Tensor]:
+    return _flat(args[0])
+
+
+def _second(args: Sequence[Any]) -> list[Tensor]:
+    return _flat(args[1])
+
+
+# By the operator's name: the collective, and which of its arguments is the whole array.
+_MESSAGES: dict[str, tuple[str, Callable[[Sequence[Any]], list[Tensor]]]] = {
+    "_allgather_base_": ("all_gather", _first),
+    "allgather_": ("all_gather", _first),
+    "allgather_into_tensor_coalesced_": ("all_gather", _first),
+    "all_gather_into_tensor": ("all_gather", _first),
+    "_reduce_scatter_base_": ("reduce_scatter", _second),
+    "reduce_scatter_": ("reduce_scatter", _second),
+    "reduce_scatter_tensor_coalesced_": ("reduce_scatter", _second),
+    "reduce_scatter_tensor": ("reduce_scatter", _first),
+    "allreduce_": ("all_reduce", _first),
+    "allreduce_coalesced_": ("all_reduce", _first),
+    "all_reduce": ("all_reduce", _first),
+    "all_reduce_": ("all_reduce", _first),
+    "broadcast_": ("broadcast", _first),
+}
+
+
+def _ranks(args: Sequence[Any]) -> int:
+    """Ranks of the group that an operator was given, as an object or, the functional ones, by its name."""
+    for part in args:
+        if isinstance(part, torch.ScriptObject) and "ProcessGroup" in str(part._type()):
+            return int(dist.ProcessGroup.unbox(part).size())
+    named = [part for part in args if isinstance(part, str)]
+    by_name: Any = dist.distributed_c10d
+    return int(by_name._resolve_process_group(named[-1]).size())

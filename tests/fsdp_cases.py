@@ -1,0 +1,218 @@
+"""What tests of FSDP run on ranks, with gloo here and with NCCL in tests/fsdp_gpu.py."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.fsdp import FullyShardedDataParallel
+
+from perfscribe.counters import fsdp_memory, fsdp_traffic
+from perfscribe.models.simple_gpt import SimpleGPTModel, build
+from perfscribe.models.workshop_shapes import SimpleGptShape
+from perfscribe.parallel import fsdp_applied, fsdp_state
+from perfscribe.parallel.collective_bytes import Collectives
+from perfscribe.parallel.fsdp import wrap
+from perfscribe.parallel.fsdp_plan import Plan
+from perfscribe.parallel.fsdp_training import Training, local, local_gradients
+
+# No dimension is a multiple of two or four ranks but the width, so that pieces differ and are padded.
+SHAPE = SimpleGptShape(vocab_size=37, hidden_size=12, num_layers=3, num_heads=2, ffn=21)
+BLOCK = nn.TransformerEncoderLayer
+ROWS, LENGTH = 4, 6
+
+
+def make_model(device: torch.device | str = "cpu", shape: SimpleGptShape = SHAPE) -> SimpleGPTModel:
+    """The small model without dropout, so that it computes the same in one process and in several."""
+    model = build(shape, 3, str(device))
+    for part in model.modules():
+        if isinstance(part, nn.Dropout):
+            part.p = 0.0
+        if isinstance(part, nn.MultiheadAttention):
+            part.dropout = 0.0
+    return model
+
+
+def loss_of(module: nn.Module, ids: Tensor) -> Tensor:
+    """The model's loss of token ids (B, S)."""
+    loss: Tensor = module(input_ids=ids, labels=ids)["loss"]
+    return loss
+
+
+def ids_of(step: int, device: torch.device) -> Tensor:
+    """The whole batch of a step, (ROWS, LENGTH)."""
+    generator = torch.Generator().manual_seed(100 + step)
+    return torch.randint(SHAPE.vocab_size, (ROWS, LENGTH), generator=generator).to(device)
+
+
+def sgd(parameters: Any) -> torch.optim.Optimizer:
+    """An optimizer whose update is as large as the gradient is, so that a gradient off by a factor shows."""
+    return torch.optim.SGD(parameters, lr=0.2)
+
+
+def train(plan: Plan, device: torch.device, steps: int, accumulation: int, make: Any, **options: Any) -> Training:
+    """Steps on this rank's rows of each batch, in micro-batches."""
+    training = Training(wrap(make_model(device), plan, device, BLOCK), loss_of, optimizer_of=make, **options)
+    for step in range(steps):
+        mine = ids_of(step, device).chunk(dist.get_world_size())[dist.get_rank()]
+        training.step(mine.chunk(accumulation))
+    return training
+
+
+def whole_parameters(training: Training) -> dict[str, Tensor]:
+    """All parameters in full, on every rank; a collective."""
+    module = training.module
+    if isinstance(module, FullyShardedDataParallel):
+        with FullyShardedDataParallel.summon_full_params(module, writeback=False):
+            found = {_plain(name): value.detach().clone() for name, value in module.named_parameters()}
+    else:
+        device = training.wrapped.device
+        found = {
+            _plain(name): (value.to(device).full_tensor() if local(value) is not value else value).detach().clone()
+            for name, value in module.named_parameters()
+        }
+    return {name: value.cpu() for name, value in found.items()}
+
+
+def _plain(name: str) -> str:
+    for added in ("_fsdp_wrapped_module.", "_checkpoint_wrapped_module.", "module."):
+        name = name.replace(added, "")
+    return name
+
+
+def single_process(device: torch.device, steps: int, make: Any) -> dict[str, Tensor]:
+    """The parameters after the same steps of one process on whole batches."""
+    model = make_model(device)
+    optimizer = make(model.parameters())
+    for step in range(steps):
+        optimizer.zero_grad()
+        loss_of(model, ids_of(step, device)).backward()
+        optimizer.step()
+    return {name: value.detach().cpu() for name, value in model.named_parameters()}
+
+
+def adamw(parameters: Any) -> torch.optim.Optimizer:
+    """The training's own kind of optimizer, with steps that show.
+
+    Its epsilon is large: gradients that are 0 but for rounding, as those of keys' biases are, would make steps too.
+    """
+    return torch.optim.AdamW(parameters, lr=0.01, eps=1e-3, fused=True)
+
+
+OPTIMIZERS = {"sgd": sgd, "adamw": adamw}
+
+
+def difference(arguments: Mapping[str, Any], rank: Any) -> float:
+    """Largest difference of a parameter from the single process's, relative to the largest change of any.
+
+    arguments: plan; optimizer; accumulation; steps; and options of Training.
+    """
+    plan, make = Plan(**arguments["plan"]), OPTIMIZERS[arguments.get("optimizer", "adamw")]
+    steps, options = arguments.get("steps", 3), arguments.get("options", {})
+    training = train(plan, rank.device, steps, arguments.get("accumulation", 1), make, **options)
+    found, expected = whole_parameters(training), single_process(rank.device, steps, make)
+    start = dict(make_model(rank.device).named_parameters())
+    assert found.keys() == expected.keys(), (sorted(found), sorted(expected))
+    change = max(float((expected[name] - start[name].detach().cpu()).abs().max()) for name in expected)
+    apart = max(float((found[name] - expected[name]).abs().max()) for name in expected)
+    gc.collect()
+    return apart / change
+
+
+def load_of(model: nn.Module, plan: Plan, world_size: int) -> fsdp_memory.Load:
+    """The model as the counters take it, read off before it is wrapped."""
+    blocks = [part for part in model.modules() if isinstance(part, BLOCK)]
+    inside = {id(p) for block in blocks for p in block.parameters()}
+    outside = tuple((p.shape[0], p.numel()) for p in model.parameters() if id(p) not in inside)
+    block = tuple((p.shape[0], p.numel()) for p in blocks[0].parameters())
+    return fsdp_memory.Load(outside, block, len(blocks), plan, world_size)
+
+
+def counted(arguments: Mapping[str, Any], rank: Any) -> dict[str, Any]:
+    """State, gathered bytes and traffic of a step, each predicted and found, and what the wrapped model is."""
+    plan, world_size = Plan(**arguments["plan"]), rank.place.world_size
+    model = make_model(rank.device)
+    load = load_of(model, plan, world_size)
+    wrapped = wrap(model, plan, rank.device, BLOCK)
+    applied = fsdp_applied.check(wrapped, world_size, load.blocks)
+    training = Training(wrapped, loss_of)
+    batch = [ids_of(0, rank.device).chunk(world_size)[rank.place.rank]]
+    for _ in range(2):  # DDP puts its buckets in order with the second
+        training.step(batch)
+    gathered = fsdp_state.Gathered(wrapped.module)
+    last = [part for part in wrapped.module.modules() if isinstance(part, BLOCK)][-1]
+    hook = last.register_forward_pre_hook(gathered.note)
+    between: list[int] = []
+    most: list[int] = []
+
+    def after_forward() -> None:
+        between.append(gathered.now_bytes())
+        most.append(gathered.most_bytes)  # backward may compute blocks again
+
+    with Collectives() as seen:
+        training.passes(batch, after_forward)
+        found = fsdp_state.held_bytes(training.optimizer)
+        training.update()
+    hook.remove()
+    found_messages = [
+        fsdp_traffic.Message(call.operation, call.message_bytes, call.ranks)
+        for call in seen.calls
+        if call.message_bytes >= fsdp_traffic.LEAST_BYTES and call.ranks > 1
+    ]
+    training.zero_grad()
+    result = {
+        "applied": asdict(applied),
+        "state": found,
+        "predicted_state": fsdp_memory.state_bytes(load),
+        "sent": fsdp_traffic.by_operation(found_messages),
+        "predicted_sent": fsdp_traffic.by_operation(fsdp_traffic.messages(load)),
+        "calls": len(found_messages),
+        "between": between[0],
+        "predicted_between": fsdp_memory.gathered_between_bytes(load),
+        "most": most[0],
+        "predicted_most": fsdp_memory.gathered_in_forward_bytes(load),
+        "at_rest": gathered.now_bytes(),
+    }
+    gc.collect()  # of the case before: modules and their hooks hold each other
+    return result
+
+
+def several(arguments: Mapping[str, Any], rank: Any) -> list[Any]:
+    """Of several cases, in one launch: difference() where a case names steps or an optimizer, else counted()."""
+    return [globals()[case["run"]](case, rank) for case in arguments["cases"]]
+
+
+def mismatched(arguments: Mapping[str, Any], rank: Any) -> list[str]:
+    """What check() says of a model wrapped by one plan where another was asked for, for each pair of plans."""
+    said = []
+    for done, asked in arguments["pairs"]:
+        wrapped = wrap(make_model(rank.device), Plan(**done), rank.device, BLOCK)
+        try:
+            fsdp_applied.check(replace(wrapped, plan=Plan(**asked)), rank.place.world_size, SHAPE.num_layers)
+            said.append("nothing")
+        except ValueError as error:
+            said.append(str(error))
+    return said
+
+
+def overflowing(arguments: Mapping[str, Any], rank: Any) -> list[Any]:
+    """Whether a step with an infinite gradient on the last rank alone is left out everywhere, and the next is not."""
+    plan = Plan(**arguments["plan"])
+    training = Training(wrap(make_model(rank.device), plan, rank.device, BLOCK), loss_of, optimizer_of=sgd)
+    batch = [ids_of(0, rank.device).chunk(rank.place.world_size)[rank.place.rank]]
+    moved = []
+    for step in range(2):
+        before = whole_parameters(training)
+        training.passes(batch)
+        if step == 0 and rank.place.rank == rank.place.world_size - 1:
+            local_gradients(training.optimizer)[0].view(-1)[0] = float("inf")
+        training.update()
+        training.zero_grad()
+        after = whole_parameters(training)
+        moved.append(any(not torch.equal(before[name], after[name]) for name in before))
+    return [*moved, training.loss_scale]
