@@ -55,6 +55,7 @@ def cases() -> list[tuple[str, dict[str, Any]]]:
     """Each case by its name: whole batches, accumulated ones, and what is counted."""
     found = [(f"{name} sgd", {"run": "difference", "plan": plan, "optimizer": "sgd"}) for name, plan in ALL.items()]
     found += [(f"{name} adamw", {"run": "difference", "plan": plan}) for name, plan in EXACT.items()]
+    found += [(f"{name} adamw", {"run": "difference", "plan": LOW[name]}) for name in LOW if "fp16" in name]
     for name in ACCUMULATED:
         case = {"run": "difference", "plan": ALL[name], "optimizer": "sgd", "accumulation": 2}
         found.append((f"{name} accumulated", case))
@@ -90,6 +91,7 @@ def test_parameters_are_those_of_one_process_that_saw_the_whole_batch(two: dict[
 @pytest.mark.parametrize("name", LOW)
 def test_low_precision_changes_parameters_by_its_own_error_only(two: dict[str, Any], name: str) -> None:
     assert max(two[f"{name} sgd"]) < (0.1 if "bf16" in name else 0.015)
+    assert "fp16" not in name or max(two[f"{name} adamw"]) < 0.5
 
 
 @pytest.mark.parametrize("name", ACCUMULATED)

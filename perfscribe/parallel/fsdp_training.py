@@ -27,12 +27,14 @@ Loss = Callable[[torch.nn.Module, Any], Tensor]
 class LocalGradScaler(torch.amp.GradScaler):
     """torch's scaler, which looks for infinities in this rank's shards, wherever they rest, and asks the other ranks.
 
+    overflowed: whether any rank had one when unscale_() last looked.
     torch's own exchanges what it finds by the gradients' device: of shards on a CPU, which NCCL does not serve.
     """
 
     def __init__(self, device: torch.device) -> None:
         super().__init__(device.type, init_scale=FIRST_SCALE)
         self._on = device
+        self.overflowed = False
 
     def _unscale_grads_(
         self, optimizer: torch.optim.Optimizer, inv_scale: Tensor, found_inf: Tensor, allow_fp16: bool
@@ -44,6 +46,7 @@ class LocalGradScaler(torch.amp.GradScaler):
                 found_inf.copy_(torch.maximum(found_inf, found.to(found_inf.device)))
         everyone = found_inf.to(self._on)
         dist.all_reduce(everyone, dist.ReduceOp.MAX)
+        self.overflowed = bool(everyone.item())
         return {found_inf.device: found_inf.copy_(everyone)}
 
 
@@ -123,8 +126,10 @@ class Training:
         if self._scaler is None:
             self.optimizer.step()
             return
+        # Not by the scaler's own step(), which hands fused optimizers a flag that may still be on its way to the CPU.
         self._scaler.unscale_(self.optimizer)
-        self._scaler.step(self.optimizer)
+        if not self._scaler.overflowed:
+            self.optimizer.step()
         self._scaler.update()
 
     def step(self, batches: Sequence[Any]) -> Tensor:
