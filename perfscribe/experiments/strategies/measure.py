@@ -1,0 +1,155 @@
+"""Sharding strategies of the FSDP workshop: DDP and FSDP by strategy, CPU off-load, checkpointing, dtype and ranks.
+
+A cell of the grid is one plan, alone on its devices. Wrapping and prefetching are one cell more, whose variants take
+turns; a further one adds up two micro-batches' gradients. Ranks are started once for each number of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from perfscribe import precision
+from perfscribe.cells import Cell, Measurement
+from perfscribe.experiments.strategies.words import (
+    ACCUMULATION,
+    COUNT,
+    EACH,
+    GRID,
+    LAST,
+    WRAPPING,
+    as_level,
+    plans,
+    why_skipped,
+)
+from perfscribe.models.workshop_shapes import BLOOM
+
+if TYPE_CHECKING:
+    from perfscribe.parallel.launch import Crew
+
+DEVICES = {"gloo": "cpu", "nccl": "cuda"}
+PROGRAM = "perfscribe.experiments.strategies.program"  # imports all that ranks run but BLOOM's own code
+LIMIT_S = 240.0  # of a cell; below the worker's own limit, so that the rank that hangs is named
+COLLECTIVE_TIMEOUT_S = 600.0  # above any cell's own: ranks stay for all cells
+COUNTED_MODEL = "bigscience/bloom-560m"
+_CREWS: dict[tuple[str, int], Crew] = {}
+
+
+def cells(config: Mapping[str, Any]) -> list[Cell]:
+    """The grid by number of ranks, wrapping and prefetching, accumulation with off-load; the model's parameters."""
+    same = {"backend": config["backend"], "device": DEVICES[config["backend"]]}
+    same |= {name: config[name] for name in ("model", "batch", "seq_len", "reduce_dtype")}
+    found = []
+    for world_size in config["world_size"]:
+        for plan in plans(config, world_size):
+            steps = config["offload_steps" if plan["offload"] else "timed_steps"]
+            warmup = min(1, config["warmup_steps"]) if plan["offload"] else config["warmup_steps"]
+            counts = {"warmup_steps": warmup, "timed_steps": steps}
+            found.append({"part": GRID, "world_size": world_size, **plan, **same, **counts})
+    found = [one for number, one in enumerate(found) if one not in found[:number]]
+    most = max(config["world_size"])
+    base = {"strategy": "full_shard", "dtype": config["dtype"][0], "offload": False, "checkpointing": False}
+    counts = {"turns": config["turns"], "warmup_steps": 1, "timed_steps": config["turn_steps"]}
+    variants = {"variants": as_level(config["wrapping"])}
+    found.append({"part": WRAPPING, "world_size": most, **base, **same, **counts, **variants})
+    for api in ("fsdp2", "fsdp1"):
+        for offload in (False, True):
+            for exchange in (EACH, LAST):
+                plan = {"api": api, **base, "dtype": "fp32", "offload": offload, "exchange": exchange}
+                found.append({"part": ACCUMULATION, "world_size": most, **plan, **same})
+    return [_cell(one) for one in found] + [Cell({"part": COUNT, "model": COUNTED_MODEL}, cost=0.0)]
+
+
+def _cell(factors: dict[str, Any]) -> Cell:
+    """Cheap ones first within a number of ranks, and few ranks first, so that each number is started once."""
+    world_size, on_gpu = factors["world_size"], factors["device"] == "cuda"
+    needs = precision.requires(factors["device"], factors["dtype"])
+    if on_gpu:
+        needs = (*needs, f"cuda:{world_size}")
+    elif factors.get("api") == "fsdp1" and factors["offload"]:
+        needs = (*needs, "cuda")  # it looks for an accelerator even where all computes on the CPU
+    cost = 100 * world_size + 10 * factors["offload"] + (20 if factors["part"] == WRAPPING else 1)
+    return Cell(factors, requires=needs, cost=float(cost), skip=why_skipped(factors))
+
+
+def start_early() -> None:
+    """Start the process that ranks are forked from, so that it imports torch while the measuring process does."""
+    from perfscribe.parallel.fork_server import PRELOADED, SERVER
+
+    SERVER.start((*PRELOADED, "torch.nn.parallel.distributed", "torch.profiler", PROGRAM))
+
+
+def run(cell: Cell) -> Measurement:
+    """Ask the ranks, and make one measurement of what they say."""
+    if cell["part"] == COUNT:
+        return count(cell["model"])
+    from perfscribe.experiments.strategies.program import on_rank
+
+    return combine(_crew(cell, on_rank).ask(dict(cell.factors), LIMIT_S))
+
+
+def count(model: str) -> Measurement:
+    """Parameters by formula, of which a test counts the model's own."""
+    shape = BLOOM[model]
+    parts = {"parameters": shape.parameters, "block_parameters": shape.block_parameters, "blocks": shape.num_layers}
+    return Measurement(values=parts | {"embedding_parameters": shape.vocab_size * shape.hidden_size})
+
+
+def _crew(cell: Cell, program: Any) -> Crew:
+    """The ranks of this cell, which are started where they do not wait already; others leave, and their memory."""
+    import random
+
+    from perfscribe.parallel.launch import Crew
+
+    key = (str(cell["backend"]), int(cell["world_size"]))
+    crew = _CREWS.get(key)
+    if crew is None or not crew.is_open:
+        close()
+        crew = _CREWS[key] = Crew(
+            program,
+            world_size=cell["world_size"],
+            backend=cell["backend"],
+            timeout_s=LIMIT_S,
+            collective_timeout_s=COLLECTIVE_TIMEOUT_S,
+            seed=random.getrandbits(31),  # of the cell's own seed
+        )
+    return crew
+
+
+def close() -> None:
+    """End all ranks that wait."""
+    while _CREWS:
+        _CREWS.popitem()[1].close()
+
+
+def combine(ranks: Sequence[Mapping[str, Any]]) -> Measurement:
+    """A Measurement from what each rank says.
+
+    A sample is the longest time of any rank, a value the largest of any rank, a loss the mean of all. Names are those
+    of training.Trained, of applied (wrapper, strategy as it took effect, units, …), and begin with the variant's key
+    where several take turns. series: outside and block, first dimension and elements of each parameter there.
+    """
+    first, found = ranks[0], Measurement()
+    for name in first["timings"]:
+        of = [rank["timings"][name] for rank in ranks]
+        found.samples[name] = _longest([one["samples_ms"] for one in of])
+        found.warmup[name] = _longest([one["warmup_ms"] for one in of])
+        found.timers[name] = of[0]["timer"]
+        found.warmup_s += max(one["warmup_s"] for one in of)
+        found.timed_s += max(one["timed_s"] for one in of)
+    found.values = {name: _over([rank["values"][name] for rank in ranks], name) for name in first["values"]}
+    found.values |= {f"applied_{name}": value for name, value in first["applied"].items()}
+    if first["layout"] is not None:
+        found.values["blocks"] = first["layout"]["blocks"]
+        found.series = {name: first["layout"][name] for name in ("outside", "block")}
+    return found
+
+
+def _over(values: Sequence[Any], name: str) -> Any:
+    if name.endswith("_loss"):
+        return sum(values) / len(values)
+    return values[0] if isinstance(values[0], (str, bool)) else max(values)
+
+
+def _longest(by_rank: Sequence[Sequence[float]]) -> list[float]:
+    return [max(step) for step in zip(*by_rank, strict=True)]

@@ -1,0 +1,60 @@
+"""What stands under strategies' tables."""
+
+from __future__ import annotations
+
+STATE = (
+    "State: fp32 parameters, their gradients and AdamW's two moments on the rank that holds most, between backward and "
+    "update; measured as the storages behind the rank's own shards, padding included, wherever they lie; predicted "
+    "from the unwrapped model's parameters: each divided along its first dimension (FSDP1: each unit as a whole)."
+)
+SENT = (
+    "Sent: bytes that each rank sends over a ring in a step, (n - 1)/n of what all gather or scatter among n ranks, "
+    "twice that of an all-reduce; 1 MB is 10^6 bytes. Predicted from the plan: with P bytes gathered in fp32, 3P(n - "
+    "1)/n for FULL_SHARD, 2P(n - 1)/n for SHARD_GRAD_OP and DDP; seen: of every collective that the step called, as "
+    "the dispatcher saw it. Flags below 64 bytes and groups of one rank are left out."
+)
+PEAK = (
+    "Peaks: of torch's allocator over a whole step, on the rank with the highest; reserved is what the caching "
+    "allocator took from the GPU. On a CPU they are bytes that torch's allocator handed out."
+)
+STRATEGY_NOTES = (
+    "Samples/s: batch times ranks over the median step by the host clock, the longest of any rank; all ranks begin "
+    "together. Parameters, gradients and AdamW's state are fp32 whatever the dtype; fp16 uses a loss scaler, and "
+    "FSDP reduces gradients of fp16 and bf16 products in the config's reduce_dtype, DDP in fp32. DDP has no CPU "
+    "off-load.",
+    PEAK,
+    STATE,
+    SENT,
+)
+MEMORY_NOTES = (
+    STATE,
+    "A unit is what is gathered together: a block, or all that lies outside of the blocks. Gathered in the last block: "
+    "parameters that lie elsewhere than at rest while the last block of forward runs. Between: those left at the end "
+    "of forward.",
+)
+WRAPPED_NOTES = (
+    "Read off the wrapped model, not off the settings; a cell whose model is not what was asked for has failed. DDP "
+    "and the model alone gather nothing; autocast computes their products in the dtype. The first loss was checked "
+    "against that of the model before it was wrapped. Collectives among several ranks, flags left out.",
+)
+ONE_NOTES = (
+    "One rank, so that every shard is the whole. FSDP1 turns to NO_SHARD by itself. FSDP2 keeps its strategy: it calls "
+    "no collective, but copies each unit where a world of several would gather it. Off-load keeps state in the host's "
+    "memory, which on a CPU is the same memory.",
+)
+WRAPPING_NOTES = (
+    "FULL_SHARD; all variants take turns within one launch. FSDP2 gathers the next unit of forward by itself, and "
+    "always the next one of backward; explicit: each unit asks for the next two. FSDP1 with one unit, backward_post "
+    "and forward is what the workshop's settings came to, as a list of layers to wrap is read only together "
+    "with auto_wrap.",
+    "FSDP1 never frees its root between forward and backward, so that with one unit FULL_SHARD gathers once a step, as "
+    "SHARD_GRAD_OP does.",
+    PEAK,
+    SENT,
+)
+COUNT_NOTES = ("By the formula of the model's shape, which a test compares with the model itself.",)
+ACCUMULATION_NOTES = (
+    "Norm of the gradients after two micro-batches, over all shards and ranks, against that of the model in one "
+    "process, averaged over the ranks' batches: a ratio of 1 is right. FSDP1's off-load looks for an accelerator even "
+    "where all else is on a CPU.",
+)

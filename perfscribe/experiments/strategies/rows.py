@@ -1,0 +1,114 @@
+"""The rows of strategies' tables, from one record a cell, and what the counters predict for each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from perfscribe.counters.fsdp_memory import Load
+from perfscribe.experiments.strategies.words import (
+    ACCUMULATION,
+    COUNT,
+    GRID,
+    WRAPPING,
+    from_level,
+    key_of,
+    plan_of,
+)
+from perfscribe.in_turns import split
+from perfscribe.parallel.fsdp_plan import IMPLICIT, PER_BLOCK
+from perfscribe.records import Record
+from perfscribe.statistics import format_figure, ratio
+
+COMPARED_WITH = {"wrapping": PER_BLOCK, "prefetch": IMPLICIT, "api": "fsdp2"}
+TOO_FEW_TURNS = "too few turns"
+# Of the counted model: what is looked at, by name.
+PARTS = {
+    "the whole model": "parameters",
+    "all blocks": "blocks",
+    "one block": "block",
+    "embedding, tied to the head": "embedding",
+    "norms outside of the blocks": "norms",
+}
+
+
+def grid(records: Iterable[Record]) -> list[Record]:
+    """A row for each plan of the grid."""
+    return [record for record in records if record.factors["part"] == GRID]
+
+
+def world_of_one(records: Iterable[Record]) -> list[Record]:
+    """Those of a single rank."""
+    return [record for record in grid(records) if record.factors["world_size"] == 1]
+
+
+def accumulation(records: Iterable[Record]) -> list[Record]:
+    """A row for each way to add up micro-batches."""
+    return [record for record in records if record.factors["part"] == ACCUMULATION]
+
+
+def wrapping(records: Iterable[Record]) -> list[Record]:
+    """A row for each variant of wrapping and prefetching, with its own samples and its ratio to the usual one."""
+    cells = [record for record in records if record.factors["part"] == WRAPPING]
+    return [_variant(record, one) for record in cells for one in from_level(record.factors["variants"])]
+
+
+def _variant(record: Record, variant: dict[str, str]) -> Record:
+    prefix, applied = f"{key_of(variant)}_", ("wrapper", "strategy", "replicas", "shards", "units", "collectives")
+    values = {name.removeprefix(prefix): value for name, value in record.values.items() if name.startswith(prefix)}
+    values |= {f"applied_{name}": values[name] for name in applied if name in values}
+    values |= {"blocks": record.values["blocks"]} if "blocks" in record.values else {}
+    own = f"{prefix}step_ms"
+    return replace(
+        record,
+        factors={**record.factors, **variant},
+        values=values | (_ratio(record, own) if record.ok else {}),
+        samples={"step_ms": record.samples[own]} if own in record.samples else {},
+        timers={"step_ms": record.timers[own]} if own in record.timers else {},
+    )
+
+
+def _ratio(record: Record, sample: str) -> dict[str, Any]:
+    """Time of the variant over that of the usual one, over turns."""
+    usual = f"{key_of(COMPARED_WITH)}_step_ms"
+    if usual not in record.samples:
+        return dict.fromkeys(("ratio", "interval", "verdict", "ratio_spread"), f"no {key_of(COMPARED_WITH)}")
+    turns = int(record.factors["turns"])
+    one, other = (
+        [turn for samples in record.samples[name] for turn in split(list(samples), turns)] for name in (usual, sample)
+    )
+    found = ratio(one, other)
+    named: dict[str, Any] = {"ratio": found.ratio, "verdict": found.verdict}
+    if found.low is None or found.high is None:
+        return named | dict.fromkeys(("interval", "ratio_spread"), TOO_FEW_TURNS)
+    interval = f"{format_figure(found.low)} to {format_figure(found.high)}"
+    return named | {"interval": interval, "ratio_spread": (found.high - found.low) / 2}
+
+
+def counted(records: Sequence[Record]) -> list[Record]:
+    """A row for each part of the counted model."""
+    cells = [record for record in records if record.factors["part"] == COUNT]
+    return [
+        replace(cell, factors={**cell.factors, "of": name}, values=_of(cell, kind) if cell.ok else {})
+        for cell in cells
+        for name, kind in PARTS.items()
+    ]
+
+
+def _of(cell: Record, kind: str) -> dict[str, Any]:
+    whole, block, blocks, embedding = (
+        int(cell.values[name]) for name in ("parameters", "block_parameters", "blocks", "embedding_parameters")
+    )
+    held = {"parameters": whole, "blocks": blocks * block, "block": block, "embedding": embedding}
+    held["norms"] = whole - blocks * block - embedding
+    return {"parameters": held[kind], "share_percent": 100 * held[kind] / whole}
+
+
+def load(record: Record) -> Load:
+    """The record's model and plan, for the counters. KeyError: the record has no figures."""
+    outside, block = (tuple((first, elements) for first, elements in record.series[name]) for name in _SERIES)
+    return Load(outside, block, int(record.values["blocks"]), plan_of(record.factors), record.factors["world_size"])
+
+
+_SERIES = ("outside", "block")

@@ -1,0 +1,245 @@
+"""strategies: cells measured for real with gloo, what they say of themselves, and tables and sentences from them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from unmeasured import raw_config
+
+from perfscribe import config, plan
+from perfscribe.cells import Cell, Measurement
+from perfscribe.child import as_answer
+from perfscribe.counters import fsdp_memory, fsdp_traffic
+from perfscribe.experiments.strategies import columns, measure, model, present, rows, training, words
+from perfscribe.findings import Finding
+from perfscribe.models.workshop_shapes import BLOOM
+from perfscribe.parallel.failures import RankError
+from perfscribe.records import Record
+from perfscribe.tables import Table
+
+NAME = "strategies"
+
+
+def section(preset: str) -> dict[str, Any]:
+    """The experiment's part of the committed config."""
+    return plan.own_section(config.resolve(raw_config(), preset), NAME)
+
+
+def as_record(cell: Cell, measurement: Measurement | None) -> Record:
+    """The record that the worker would make of one round."""
+    if measurement is None:
+        return Record(NAME, dict(cell.factors), "skipped", cell.skip or "no GPU", "measured")
+    answer = json.loads(json.dumps(as_answer(measurement), allow_nan=False))
+    return Record(
+        NAME,
+        dict(cell.factors),
+        "ok",
+        "",
+        "measured",
+        samples={name: [samples] for name, samples in answer["samples"].items()},
+        values=answer["values"],
+        series=answer["series"],
+        timers=answer["timers"],
+    )
+
+
+@pytest.fixture(scope="module")
+def measured() -> Iterator[list[Record]]:
+    """The tiny preset, turns enough for an interval; in the order of its cells."""
+    cells = measure.cells(section("tiny") | {"turns": 6, "timed_steps": 1})
+    found = {}
+    for cell in sorted(cells, key=lambda one: one.cost):
+        found[id(cell)] = as_record(cell, None if cell.skip or "cuda" in cell.requires else measure.run(cell))
+    measure.close()
+    yield [found[id(cell)] for cell in cells]
+
+
+def tables(records: list[Record]) -> dict[str, Table]:
+    return {table.id: table for table in present.tables({NAME: records})}
+
+
+def findings(records: list[Record]) -> dict[str, Finding]:
+    return {one.id: one for one in present.findings(tables(records))}
+
+
+# --- cells ------------------------------------------------------------------------------------------------------
+
+
+def test_cells_of_the_gpu_preset() -> None:
+    cells = measure.cells(section("gpu"))
+    grid = [cell for cell in cells if cell["part"] == words.GRID]
+    of_four = [cell for cell in grid if cell["world_size"] == 4]
+    levels = {tuple(cell[name] for name in words.PLAN) for cell in of_four}
+    assert len(levels) == len(of_four) == 3 * 3 * 2 * 2 + 3 * 2 + 1
+    assert not any(cell.skip for cell in cells)
+    for ranks, strategies in ((1, 5), (2, 5)):
+        few = [cell for cell in grid if cell["world_size"] == ranks]
+        assert len(few) == strategies + 2 + 1 + 1
+        assert all(cell.requires[-1] == f"cuda:{ranks}" for cell in few)
+    three = measure.cells(section("gpu") | {"world_size": [3], "full_grid": False})
+    assert [cell.skip for cell in three if cell.skip] == ["HYBRID_SHARD halves the ranks, and 3 is odd"]
+    steps = [4 + cell["warmup_steps"] + cell["timed_steps"] + 1 for cell in grid]
+    assert max(steps) <= 30
+    assert all(cell["model"] == "bigscience/bloom-560m" and cell["seq_len"] == 512 for cell in grid)
+
+
+def test_few_ranks_come_first_so_that_each_number_is_started_once() -> None:
+    for preset in ("cpu", "gpu"):
+        cells = sorted(measure.cells(section(preset)), key=lambda cell: cell.cost)
+        ranks = [cell["world_size"] for cell in cells if cell["part"] != words.COUNT]
+        assert ranks == sorted(ranks)
+
+
+def test_levels_name_what_they_are() -> None:
+    assert words.api_of("fsdp1_shard_grad_op") == ("fsdp1", "shard_grad_op")
+    assert words.api_of("ddp") == ("ddp", "ddp")
+    variants = section("gpu")["wrapping"]
+    assert [":".join(one.values()) for one in words.from_level(words.as_level(variants))] == variants
+    for one in words.from_level(words.as_level(variants)):
+        words.plan_of(
+            {
+                "strategy": "full_shard",
+                "dtype": "fp32",
+                "reduce_dtype": "fp32",
+                "offload": False,
+                "checkpointing": False,
+            }
+            | one
+        )
+
+
+# --- measured ---------------------------------------------------------------------------------------------------
+
+
+def test_state_and_traffic_are_as_predicted(measured: list[Record]) -> None:
+    for record in (one for one in rows.grid(measured) if one.ok):
+        load = rows.load(record)
+        exact = record.factors["api"] != "fsdp1"
+        state = record.values["state_bytes"]
+        assert state == pytest.approx(sum(fsdp_memory.state_bytes(load).values()), rel=0 if exact else 0.01)
+        sent = fsdp_traffic.sent_bytes(fsdp_traffic.messages(load))
+        assert record.values["sent_bytes"] == pytest.approx(sent, rel=0 if exact else 0.01)
+        between = fsdp_memory.gathered_between_bytes(load)
+        assert record.values["gathered_between_bytes"] == pytest.approx(between, rel=0 if exact else 0.01)
+
+
+def test_all_strategies_train_alike(measured: list[Record]) -> None:
+    """Same weights, same batches: the losses after the steps are those of DDP."""
+    for ranks in (1, 2):
+        same = [one for one in rows.grid(measured) if one.ok and one.has(world_size=ranks, dtype="fp32", offload=False)]
+        assert len(same) >= 5
+        for key in ("first_loss", "last_loss"):
+            losses = [one.values[key] for one in same]
+            assert max(losses) == pytest.approx(min(losses), rel=1e-4)
+        assert same[0].values["last_loss"] < same[0].values["first_loss"]
+
+
+def test_every_cell_says_what_wrapped_its_model(measured: list[Record]) -> None:
+    shown = tables(measured)["fsdp.strategy_wrapped"].ok
+    two = shown[shown["world_size"] == 2]
+    assert dict(zip(two["strategy"] + two["api"], two["mesh"], strict=True)) == {
+        "FULL_SHARDFSDP2": "1 × 2",
+        "DDPDDP": "2 × 1",
+        "SHARD_GRAD_OPFSDP2": "1 × 2",
+        "HYBRID_SHARDFSDP2": "2 × 1",
+        "FULL_SHARDFSDP1": "1 × 2",
+    }
+    one = shown[(shown["world_size"] == 1) & (shown["api"] == "FSDP1")].iloc[0]
+    assert (one["strategy"], one["applied_strategy"]) == ("FULL_SHARD", "NO_SHARD")
+
+
+def test_the_counted_model_is_the_one_that_is_measured() -> None:
+    pytest.importorskip("transformers", reason="the package transformers is not installed")
+    from transformers.models.bloom.modeling_bloom import BloomBlock
+
+    from perfscribe.models import bloom
+
+    shape = BLOOM[measure.COUNTED_MODEL]
+    found = model.layout(bloom.with_random_weights(shape, 0, "meta"), BloomBlock)
+    values = measure.count(measure.COUNTED_MODEL).values
+    block = sum(elements for _, elements in found["block"])
+    assert (block, found["blocks"]) == (values["block_parameters"], values["blocks"])
+    assert values["parameters"] == 559_214_592 == sum(n for _, n in found["outside"]) + found["blocks"] * block
+    assert max(n for _, n in found["outside"]) == values["embedding_parameters"]
+
+
+# --- shown ------------------------------------------------------------------------------------------------------
+
+
+def test_tables_and_sentences_of_measured_cells(measured: list[Record]) -> None:
+    made = tables(measured)
+    assert all(len(table.ok) >= 3 for table in made.values()), {name: len(one.ok) for name, one in made.items()}
+    found = findings(measured)
+    assert {name: one.verdict for name, one in found.items()} == {
+        "fsdp.strategy_speed": "answered",
+        "fsdp.strategy_memory": "confirmed",
+        "fsdp.strategy_traffic": "confirmed",
+        "fsdp.sharding_words": "contradicted",
+        "fsdp.wrapping": "contradicted",
+        "fsdp.units": "contradicted",
+        "fsdp.world_of_one": "contradicted",
+        "fsdp.offload": "contradicted",
+    }, {name: one.text for name, one in found.items() if one.verdict == "cannot tell"}
+    assert "302309376 of 559214592 parameters, 54.1 %" in found["fsdp.units"].text
+    assert "FSDP1 has 1 unit" in found["fsdp.wrapping"].text
+    assert "is NO_SHARD on 1 × 1" in found["fsdp.world_of_one"].text
+    assert all("nan" not in one.text for one in found.values())
+
+
+def test_wrong_sums_are_said(measured: list[Record]) -> None:
+    def spoiled(record: Record) -> Record:
+        if record.factors["part"] != words.ACCUMULATION or not record.ok or record.factors["exchange"] != "each":
+            return record
+        return replace(record, values=record.values | {"gradient_norm": record.values["expected_norm"] / 2})
+
+    assert "are wrong" in findings([spoiled(one) for one in measured])["fsdp.offload"].text
+    right = findings(measured)["fsdp.offload"].text
+    assert "all are right" in right and "exchanged: FSDP2 with each micro-batch 1.0000" in right
+
+
+def test_ratios_are_to_the_usual_variant(measured: list[Record]) -> None:
+    shown = tables(measured)["fsdp.wrapping"].ok.set_index(["api", "wrapping", "prefetch"])
+    assert shown.loc["FSDP2", "per block", "implicit"]["ratio"] == 1
+    assert list(shown["applied_units"]) == [4, 4, 1]
+    source = shown.loc["FSDP1", columns.WRAPPINGS["whole"], "backward_post, forward"]
+    assert source["sent_mb"] == pytest.approx(source["sent_predicted_mb"], rel=0.01)
+    assert source["gathered_between_gib"] > 0
+
+
+def test_a_prediction_that_is_off_is_said(measured: list[Record]) -> None:
+    more = [replace(one, values=one.values | {"state_bytes": 2 * one.values.get("state_bytes", 0)}) for one in measured]
+    assert findings(more)["fsdp.strategy_memory"].verdict == "contradicted"
+
+
+# --- faults -----------------------------------------------------------------------------------------------------
+
+
+def a_cell(**factors: Any) -> Cell:
+    grid = [cell for cell in measure.cells(section("tiny")) if cell["part"] == words.GRID and not cell.skip]
+    chosen = next(cell for cell in grid if cell["world_size"] == 2 and cell["strategy"] == "full_shard")
+    return replace(chosen, factors={**chosen.factors, **factors})
+
+
+def test_a_rank_that_raises_fails_the_cell_with_its_first_line_and_the_next_cell_is_measured() -> None:
+    try:
+        with pytest.raises(RankError, match=r"rank \d of 2: ValueError: model_name: 'none': expected one of"):
+            measure.run(a_cell(model="none"))
+        assert measure.run(a_cell()).values["applied_shards"] == 2
+    finally:
+        measure.close()
+
+
+def test_a_model_that_computes_something_else_once_wrapped_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    losses = iter((3.0, 4.0))
+    monkeypatch.setattr(training.models, "loss_of", lambda module, ids: torch.tensor(next(losses), requires_grad=True))
+    from types import SimpleNamespace
+
+    rank: Any = SimpleNamespace(place=SimpleNamespace(rank=0, world_size=1), device=torch.device("cpu"))
+    single = {"api": "single", "strategy": "single", "world_size": 1}
+    with pytest.raises(ArithmeticError, match="the first loss is 4, that of the model before it was wrapped 3"):
+        training.Trained(a_cell().factors | single, rank)
