@@ -67,8 +67,12 @@ def _costs(rows: pd.DataFrame) -> str:
         pairs = rows.pivot_table(index=others, columns=name, values="samples_per_s", aggfunc="first").dropna()
         if {"no", "yes"} <= set(pairs.columns) and len(pairs):
             ratio = (pairs["no"].astype(float) / pairs["yes"].astype(float)).median()
-            said.append(f"{words} takes {format_figure(ratio)}× the time (median of {len(pairs)} pairs)")
-    return f"{'; '.join(said).capitalize().replace('cpu', 'CPU')}." if said else ""
+            said.append(f"{words} {format_figure(ratio)}× (median of {_several(len(pairs), 'pair')})")
+    return f"Over the time without it takes {', '.join(said)}." if said else ""
+
+
+def _several(number: Any, noun: str) -> str:
+    return f"{number} {noun}" if int(number) == 1 else f"{number} {noun}s"
 
 
 def memory(rows: pd.DataFrame) -> tuple[str, str]:
@@ -85,7 +89,7 @@ def memory(rows: pd.DataFrame) -> tuple[str, str]:
     text = (
         f"Parameters, gradients and optimizer state a rank with {chosen['world_size'].iloc[0]} ranks ({setting}): "
         f"{', '.join(shown)}. Over {len(rows)} cells the prediction is off by at most {100 * errors.max():.2g} % "
-        f"({_named(worst)}, {worst['world_size']} ranks)."
+        f"({_named(worst)}, {_several(worst['world_size'], 'rank')})."
     )
     return text, "confirmed" if errors.max() <= ALLOWED else "contradicted"
 
@@ -232,6 +236,8 @@ def offload(rows: pd.DataFrame, sums: pd.DataFrame) -> tuple[str, str]:
     ]
     wrong = sums[(sums["norm_ratio"].astype(float) - 1).abs() > NORM_TOLERANCE]
     verdict = "all are right" if wrong.empty else f"{len(wrong)} of {len(sums)} are wrong"
+    if sums[(sums["api"] == "FSDP1") & (sums["offload"] == "yes")].empty:
+        verdict += "; FSDP1's off-load was not measured"
     text += (
         f" Norm of two micro-batches' gradients over that of one process, gradients exchanged: {', '.join(shown)}: "
         f"{verdict}."

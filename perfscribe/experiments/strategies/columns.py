@@ -69,8 +69,8 @@ def gib(name: str, title: str, missing: str = "") -> Column:
     """Measured bytes in GiB; missing: said in place of a figure that the machine does not have."""
 
     def get(record: Record) -> Any:
-        found = record.values.get(f"{name}_bytes") if missing else record.values[f"{name}_bytes"]
-        return missing if found is None else found / GIB
+        held = record.values if record.ok else {}  # a text in the place of a figure is of cells that were measured
+        return missing if missing and held and f"{name}_bytes" not in held else record.values[f"{name}_bytes"] / GIB
 
     return t.derived(f"{name}_gib", title, get)
 
