@@ -25,6 +25,7 @@ from perfscribe import figures, plan, records
 from perfscribe.experiments.all_reduce import crews
 from perfscribe.experiments.communication import measure as communication
 from perfscribe.experiments.rank_methods import measure as rank_methods
+from perfscribe.experiments.strategies import measure as strategies
 from perfscribe.records import Record
 
 TINY = ("--config", "preset=tiny")
@@ -196,6 +197,7 @@ def cpu_records(
     crews.close()
     communication.close()
     rank_methods.close()
+    strategies.close()
 
 
 @pytest.mark.parametrize("experiment", plan.known_experiments(ROOT))

@@ -64,6 +64,8 @@ def _cell(factors: dict[str, Any]) -> Cell:
     """Cheap ones first within a number of ranks, and few ranks first, so that each number is started once."""
     world_size, on_gpu = factors["world_size"], factors["device"] == "cuda"
     needs = precision.requires(factors["device"], factors["dtype"])
+    if factors["model"] in BLOOM:
+        needs = (*needs, "transformers")
     if on_gpu:
         needs = (*needs, f"cuda:{world_size}")
     elif factors.get("api") == "fsdp1" and factors["offload"]:
