@@ -113,7 +113,7 @@ def difference(arguments: Mapping[str, Any], rank: Any) -> float:
     arguments: plan; optimizer; accumulation; steps; and options of Training.
     """
     plan, make = Plan(**arguments["plan"]), OPTIMIZERS[arguments.get("optimizer", "adamw")]
-    steps, options = arguments.get("steps", 3), arguments.get("options", {})
+    steps, options = arguments.get("steps", 2), arguments.get("options", {})
     training = train(plan, rank.device, steps, arguments.get("accumulation", 1), make, **options)
     found, expected = whole_parameters(training), single_process(rank.device, steps, make)
     start = dict(make_model(rank.device).named_parameters())
@@ -185,6 +185,21 @@ def counted(arguments: Mapping[str, Any], rank: Any) -> dict[str, Any]:
 def several(arguments: Mapping[str, Any], rank: Any) -> list[Any]:
     """Of several cases, in one launch: difference() where a case names steps or an optimizer, else counted()."""
     return [globals()[case["run"]](case, rank) for case in arguments["cases"]]
+
+
+def exchanges(arguments: Mapping[str, Any], rank: Any) -> dict[str, int]:
+    """Collectives of two micro-batches by kind, those that reduce under one name; arguments: plan, everywhere."""
+    wrapped = wrap(make_model(rank.device), Plan(**arguments["plan"]), rank.device, BLOCK)
+    training = Training(wrapped, loss_of, optimizer_of=sgd, everywhere=arguments["everywhere"])
+    batches = ids_of(0, rank.device).chunk(rank.place.world_size)[rank.place.rank].chunk(2)
+    for _ in range(2):
+        training.step(batches)
+    with Collectives() as seen:
+        training.step(batches)
+    found = {"gather": 0, "reduce": 0}
+    for call in seen.calls:
+        found["gather" if call.operation == "all_gather" else "reduce"] += 1
+    return found
 
 
 def mismatched(arguments: Mapping[str, Any], rank: Any) -> list[str]:

@@ -35,13 +35,19 @@ def run(program: Any, arguments: dict[str, Any], world_size: int = 2) -> list[An
 @pytest.mark.parametrize("world_size", COUNTS)
 def test_every_case_of_gloo(world_size: int) -> None:
     # two micro-batches a rank need two rows each
-    named = [(name, case) for name, case in test_fsdp.cases() if world_size == 2 or case.get("accumulation", 1) == 1]
+    whole = [case for case in test_fsdp.cases() if case[1]["run"] != "exchanges" and "accumulation" not in case[1]]
+    named = test_fsdp.cases() if world_size == 2 else whole
     named += [("fsdp1 offload sgd", {"run": "difference", "plan": OFFLOADED, "optimizer": "sgd"})]
     named += [("fsdp1 offload counted", {"run": "counted", "plan": OFFLOADED})]
     by_rank = run(fsdp_cases.several, {"cases": [case for _, case in named]}, world_size)
     wrong = []
     for at, (name, case) in enumerate(named):
         said = [of[at] for of in by_rank]
+        if case["run"] == "exchanges":
+            expected = test_fsdp.EXCHANGED[name.split()[0]][case["everywhere"]]
+            if said != [expected] * world_size:
+                wrong.append((name, said))
+            continue
         if case["run"] == "difference":
             low = case["plan"].get("dtype", "fp32") != "fp32"
             bound = LOW if low else SGD if case.get("optimizer") == "sgd" else ADAMW
@@ -104,9 +110,7 @@ def test_off_load_leaves_no_state_on_the_gpu(measured: list[Record]) -> None:
         if one.ok and one.factors["offload"]:
             assert one.values["state_device"] == "cpu"
             kept = next(
-                other
-                for other in rows.grid(measured)
-                if other.factors == one.factors | _without_offload(other)
+                other for other in rows.grid(measured) if other.factors == one.factors | _without_offload(other)
             )
             assert one.values["peak_allocated_bytes"] < kept.values["peak_allocated_bytes"]
 
