@@ -184,6 +184,8 @@ def counted(arguments: Mapping[str, Any], rank: Any) -> dict[str, Any]:
 
 def several(arguments: Mapping[str, Any], rank: Any) -> list[Any]:
     """Of several cases, in one launch: difference() where a case names steps or an optimizer, else counted()."""
+    gc.collect()
+    gc.freeze()  # libraries, which each collection would go through
     return [globals()[case["run"]](case, rank) for case in arguments["cases"]]
 
 
