@@ -1,4 +1,4 @@
-"""The sentences about sharding strategies, and about what the workshop says of them."""
+"""The sentences about speed, memory and traffic of sharding strategies."""
 
 from __future__ import annotations
 
@@ -6,15 +6,13 @@ from typing import Any
 
 import pandas as pd
 
-from perfscribe.findings import CannotTell, need, one_setting
+from perfscribe.findings import need, one_setting
 from perfscribe.statistics import format_figure
 from perfscribe.tables import GIB, MIB
 
 PLAN = ("strategy", "api", "dtype", "offload", "checkpointing")
-CLAIMED_SHARE_PERCENT = 80
 ALLOWED = 0.05
 SETTING = ("model", "dtype")
-NORM_TOLERANCE = 0.01
 
 
 def size(gib: Any) -> str:
@@ -23,19 +21,20 @@ def size(gib: Any) -> str:
     return f"{format_figure(value)} GiB" if abs(value) >= 0.1 else f"{format_figure(value * GIB / MIB)} MiB"
 
 
-def _base(rows: pd.DataFrame) -> pd.DataFrame:
+def base(rows: pd.DataFrame) -> pd.DataFrame:
     """Without off-load and checkpointing."""
     return rows[(rows["offload"] == "no") & (rows["checkpointing"] == "no")] if len(rows) else rows
 
 
-def _largest(rows: pd.DataFrame) -> pd.DataFrame:
+def largest(rows: pd.DataFrame) -> pd.DataFrame:
     """Those of the most ranks, of which there have to be several."""
     several = rows[rows["world_size"].astype(int) > 1] if len(rows) else rows
     need(several, 1, "cells of several ranks")
     return several[several["world_size"] == several["world_size"].max()]
 
 
-def _named(row: pd.Series) -> str:
+def named(row: pd.Series) -> str:
+    """A plan in words."""
     by = f" ({row['api']})" if row["api"] == "FSDP1" else ""
     more = [name for key, name in (("offload", "off-load"), ("checkpointing", "checkpointing")) if row[key] == "yes"]
     return f"{row['strategy']}{by} in {row['dtype']}" + (f" with {' and '.join(more)}" if more else "")
@@ -43,18 +42,18 @@ def _named(row: pd.Series) -> str:
 
 def speed(rows: pd.DataFrame) -> str:
     """Which strategy is fastest, and what each factor costs there."""
-    chosen = _largest(rows)
+    chosen = largest(rows)
     rates = chosen["samples_per_s"].astype(float)
     best, least = chosen.loc[rates.idxmax()], chosen.loc[rates.idxmin()]
     ranks = best["world_size"]
-    base, setting = one_setting(_base(chosen), SETTING)
+    plain, setting = one_setting(base(chosen), SETTING)
     shown = [
         f"{row['strategy']}{' (FSDP1)' if row['api'] == 'FSDP1' else ''} {format_figure(float(row['samples_per_s']))}"
-        for _, row in base.sort_values("samples_per_s", key=lambda s: -s.astype(float)).iterrows()
+        for _, row in plain.sort_values("samples_per_s", key=lambda s: -s.astype(float)).iterrows()
     ]
     return (
-        f"With {ranks} ranks, of {len(chosen)} combinations {_named(best)} is fastest with "
-        f"{format_figure(rates.max())} samples/s, {_named(least)} slowest with {format_figure(rates.min())}. "
+        f"With {ranks} ranks, of {len(chosen)} combinations {named(best)} is fastest with "
+        f"{format_figure(rates.max())} samples/s, {named(least)} slowest with {format_figure(rates.min())}. "
         f"Without off-load and checkpointing ({setting}), in samples/s: {', '.join(shown)}. {_costs(chosen)}"
     ).strip()
 
@@ -80,7 +79,7 @@ def memory(rows: pd.DataFrame) -> tuple[str, str]:
     need(rows, 1, "cells")
     errors = (rows["state_gib"].astype(float) / rows["state_predicted_gib"].astype(float) - 1).abs()
     worst = rows.loc[errors.idxmax()]
-    chosen, setting = one_setting(_base(_largest(rows)), SETTING)
+    chosen, setting = one_setting(base(largest(rows)), SETTING)
     shown = [
         f"{row['strategy']}{' (FSDP1)' if row['api'] == 'FSDP1' else ''} {size(row['state_gib'])} "
         f"(peak {size(row['peak_allocated_gib'])})"
@@ -89,7 +88,7 @@ def memory(rows: pd.DataFrame) -> tuple[str, str]:
     text = (
         f"Parameters, gradients and optimizer state a rank with {chosen['world_size'].iloc[0]} ranks ({setting}): "
         f"{', '.join(shown)}. Over {len(rows)} cells the prediction is off by at most {100 * errors.max():.2g} % "
-        f"({_named(worst)}, {_several(worst['world_size'], 'rank')})."
+        f"({named(worst)}, {_several(worst['world_size'], 'rank')})."
     )
     return text, "confirmed" if errors.max() <= ALLOWED else "contradicted"
 
@@ -99,7 +98,7 @@ def traffic(rows: pd.DataFrame) -> tuple[str, str]:
     several = rows[rows["world_size"].astype(int) > 1] if len(rows) else rows
     need(several, 1, "cells of several ranks")
     errors = (several["sent_mb"].astype(float) / several["sent_predicted_mb"].astype(float) - 1).abs()
-    chosen, setting = one_setting(_base(_largest(rows)), SETTING)
+    chosen, setting = one_setting(base(largest(rows)), SETTING)
     shown = [
         f"{row['strategy']}{' (FSDP1)' if row['api'] == 'FSDP1' else ''} {format_figure(float(row['sent_mb']))} MB"
         for _, row in chosen.iterrows()
@@ -110,136 +109,3 @@ def traffic(rows: pd.DataFrame) -> tuple[str, str]:
         f"{100 * errors.max():.2g} %."
     )
     return text, "confirmed" if errors.max() <= ALLOWED else "contradicted"
-
-
-def wrapping(rows: pd.DataFrame) -> tuple[str, str]:
-    """What the workshop's wrapping came to, and what wrapping and prefetching change."""
-    need(rows, 2, "variants")
-    by = rows.set_index(["api", "wrapping", "prefetch"])
-    whole = rows[(rows["api"] == "FSDP1") & (rows["wrapping"] != "per block")]
-    need(whole, 1, "FSDP1 as one unit")
-    source = whole.iloc[0]
-    per_block = rows[(rows["api"] == "FSDP1") & (rows["wrapping"] == "per block")]
-    need(per_block, 1, "FSDP1 wrapped per block")
-    asked = per_block.iloc[0]
-    text = (
-        f"No. The workshop asks for its blocks to be wrapped, but the setting is not read: as it took effect, FSDP1 "
-        f"has {source['applied_units']} unit, which gathers {size(source['gathered_most_gib'])} at once and keeps "
-        f"{size(source['gathered_between_gib'])} of it between forward and backward; it sends "
-        f"{format_figure(float(source['sent_mb']))} MB a step, peaks at {size(source['peak_allocated_gib'])} and takes "
-        f"{format_figure(float(source['step_ms']))} ms. Wrapped per block it has {asked['applied_units']} units, "
-        f"gathers {size(asked['gathered_most_gib'])}, sends {format_figure(float(asked['sent_mb']))} MB, peaks at "
-        f"{size(asked['peak_allocated_gib'])} and takes {format_figure(float(asked['step_ms']))} ms. "
-        f"{_prefetch(by)}"
-    ).strip()
-    return text, "contradicted" if int(source["applied_units"]) == 1 else "confirmed"
-
-
-def _prefetch(by: pd.DataFrame) -> str:
-    found = [
-        f"{prefetch} {row['ratio'] if isinstance(row['ratio'], str) else format_figure(float(row['ratio']))}× "
-        f"({row['verdict']})"
-        for (api, of, prefetch), row in by.iterrows()
-        if (api, of) == ("FSDP2", "per block") and prefetch != "implicit"
-    ]
-    return f"Prefetching in FSDP2, against implicit: {', '.join(found)}." if found else ""
-
-
-def share(rows: pd.DataFrame) -> tuple[str, str]:
-    """The share of the blocks, of which the workshop says about 80 %."""
-    by = need(rows, 1, "models").set_index("of")
-    blocks, embedding, one = (by.loc[name] for name in ("all blocks", "embedding, tied to the head", "one block"))
-    percent = float(blocks["share_percent"])
-    text = (
-        f"{'Yes' if abs(percent - CLAIMED_SHARE_PERCENT) < 5 else 'No'}: the blocks of {blocks['model']} hold "
-        f"{blocks['parameters']} of {by.loc['the whole model']['parameters']} parameters, {percent:.1f} %, not about "
-        f"{CLAIMED_SHARE_PERCENT} %; the embedding, tied to the head, holds {float(embedding['share_percent']):.1f} %. "
-        f"Wrapped per block, the largest unit is what lies outside of the blocks, "
-        f"{format_figure(embedding['parameters'] / one['parameters'])} times as large as a block."
-    )
-    return text, "confirmed" if abs(percent - CLAIMED_SHARE_PERCENT) < 5 else "contradicted"
-
-
-def world_of_one(rows: pd.DataFrame) -> tuple[str, str]:
-    """Whether sharding lowers a single device's memory."""
-    chosen = need(rows, 1, "cells")
-    alone = chosen[chosen["api"] == "none"]
-    need(alone, 1, "the model alone")
-    plain = alone.iloc[0]
-    same = chosen[(chosen["dtype"] == plain["dtype"]) & (chosen["checkpointing"] == "no")]
-    sharded = need(same[(same["api"].isin(["FSDP1", "FSDP2"])) & (same["offload"] == "no")], 1, "FSDP")
-    shown = [
-        f"{row['strategy']} by {row['api']} is {row['applied_strategy']} on {row['mesh']} (copies × shards), calls "
-        f"{row['collectives']} collectives, holds {size(row['state_gib'])} and peaks at "
-        f"{size(row['peak_allocated_gib'])}"
-        for _, row in sharded.iterrows()
-    ]
-    lower = sharded["peak_allocated_gib"].astype(float) < (1 - ALLOWED) * float(plain["peak_allocated_gib"])
-    text = (
-        f"{'Yes' if lower.any() else 'No'}: with one rank ({plain['model']}, {plain['dtype']}) the model alone holds "
-        f"{size(plain['state_gib'])} and peaks at {size(plain['peak_allocated_gib'])}; {'; '.join(shown)}. "
-        f"{_offloaded(same)}"
-    ).strip()
-    return text, "confirmed" if lower.any() else "contradicted"
-
-
-def _offloaded(rows: pd.DataFrame) -> str:
-    found = rows[rows["offload"] == "yes"]
-    if found.empty:
-        return ""
-    row = found.iloc[0]
-    return (
-        f"With CPU off-load it peaks at {size(row['peak_allocated_gib'])}, with the state of {size(row['state_gib'])} "
-        f"on the {row['state_device']}."
-    )
-
-
-def sharding_words(rows: pd.DataFrame) -> tuple[str, str]:
-    """Whether SHARD_GRAD_OP replicates parameters, and how HYBRID_SHARD arranges the ranks."""
-    chosen = _base(_largest(rows))
-    chosen, setting = one_setting(chosen[chosen["api"] == "FSDP2"], SETTING)
-    by = chosen.drop_duplicates("strategy").set_index("strategy")
-    if not {"FULL_SHARD", "SHARD_GRAD_OP"} <= set(by.index):
-        raise CannotTell("FULL_SHARD and SHARD_GRAD_OP were not both measured")
-    full, kept = by.loc["FULL_SHARD"], by.loc["SHARD_GRAD_OP"]
-    divided = float(kept["parameters_gib"]) <= (1 + ALLOWED) * float(full["parameters_gib"])
-    text = (
-        f"{'No' if divided else 'Yes'}: with {full['world_size']} ranks ({setting}) a rank of SHARD_GRAD_OP keeps "
-        f"{size(kept['parameters_gib'])} of parameters between steps, one of FULL_SHARD "
-        f"{size(full['parameters_gib'])}; what differs is between forward and backward, where "
-        f"{size(kept['gathered_between_gib'])} stay gathered against {size(full['gathered_between_gib'])}."
-    )
-    if "HYBRID_SHARD" in by.index:
-        hybrid = by.loc["HYBRID_SHARD"]
-        text += (
-            f" HYBRID_SHARD keeps {size(hybrid['parameters_gib'])}: two copies of the model, each divided among half "
-            "of the ranks."
-        )
-    return text, "contradicted" if divided else "confirmed"
-
-
-def offload(rows: pd.DataFrame, sums: pd.DataFrame) -> tuple[str, str]:
-    """What CPU off-load moves, and whether gradients of several micro-batches are right with it."""
-    chosen = rows[rows["offload"] == "yes"] if len(rows) else rows
-    row = need(chosen, 1, "cells with off-load").iloc[-1]
-    text = (
-        f"CPU off-load moves more than optimizer state: with {row['world_size']} ranks ({_named(row)}) "
-        f"{size(row['parameters_gib'])} of parameters, {size(row['gradients_gib'])} of gradients and "
-        f"{size(row['optimizer_state_gib'])} of optimizer state lie on the {row['state_device']}, where the update "
-        "runs."
-    )
-    need(sums, 1, "sums of micro-batches")
-    shown = [
-        f"{one['api']}{' with off-load' if one['offload'] == 'yes' else ''} {one['gradients_exchanged']}"
-        f" {float(one['norm_ratio']):.4f}"
-        for _, one in sums.rename(columns={"exchange": "gradients_exchanged"}).iterrows()
-    ]
-    wrong = sums[(sums["norm_ratio"].astype(float) - 1).abs() > NORM_TOLERANCE]
-    verdict = "all are right" if wrong.empty else f"{len(wrong)} of {len(sums)} are wrong"
-    if sums[(sums["api"] == "FSDP1") & (sums["offload"] == "yes")].empty:
-        verdict += "; FSDP1's off-load was not measured"
-    text += (
-        f" Norm of two micro-batches' gradients over that of one process, gradients exchanged: {', '.join(shown)}: "
-        f"{verdict}."
-    )
-    return text, "contradicted"

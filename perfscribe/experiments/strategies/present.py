@@ -7,7 +7,15 @@ from functools import partial
 
 from perfscribe import figures as f
 from perfscribe import tables as t
-from perfscribe.experiments.strategies import answers, columns, drawings, notes, rows
+from perfscribe.experiments.strategies import (
+    answers,
+    claims,
+    columns,
+    drawings,
+    effect_columns,
+    notes,
+    rows,
+)
 from perfscribe.findings import Finding, find
 from perfscribe.records import Record
 from perfscribe.tables import Table
@@ -32,9 +40,9 @@ def tables(records: Mapping[str, list[Record]]) -> list[Table]:
     return [
         t.make(TABLES[0], "Sharding strategies", grid, columns.strategies(), notes.STRATEGY_NOTES),
         t.make(TABLES[1], "What a rank holds and gathers", grid, columns.memory(), notes.MEMORY_NOTES),
-        t.make(TABLES[2], "What wrapped the model", grid, columns.took_effect(), notes.WRAPPED_NOTES),
-        t.make(TABLES[3], "Wrapping and prefetching", turns, columns.wrapping(), notes.WRAPPING_NOTES),
-        t.make(TABLES[4], "A world of one", one, columns.world_of_one(), notes.ONE_NOTES),
+        t.make(TABLES[2], "What wrapped the model", grid, effect_columns.took_effect(), notes.WRAPPED_NOTES),
+        t.make(TABLES[3], "Wrapping and prefetching", turns, effect_columns.wrapping(), notes.WRAPPING_NOTES),
+        t.make(TABLES[4], "A world of one", one, effect_columns.world_of_one(), notes.ONE_NOTES),
         t.make(TABLES[5], "Parameters by part of the model", parts, columns.counted(), notes.COUNT_NOTES),
         t.make(TABLES[6], "Gradients of micro-batches", sums, columns.accumulation(), notes.ACCUMULATION_NOTES),
     ]
@@ -57,9 +65,9 @@ def findings(tables: Mapping[str, Table]) -> list[Finding]:
         find("fsdp.strategy_speed", TABLES[:1], lambda: answers.speed(grid)),
         find("fsdp.strategy_memory", TABLES[:1], lambda: answers.memory(grid)),
         find("fsdp.strategy_traffic", TABLES[:1], lambda: answers.traffic(grid)),
-        find("fsdp.sharding_words", TABLES[1:2], lambda: answers.sharding_words(memory)),
-        find("fsdp.wrapping", TABLES[3:4], lambda: answers.wrapping(turns)),
-        find("fsdp.units", TABLES[5:6], lambda: answers.share(parts)),
-        find("fsdp.world_of_one", TABLES[4:5], lambda: answers.world_of_one(one)),
-        find("fsdp.offload", (TABLES[1], TABLES[6]), lambda: answers.offload(memory, sums)),
+        find("fsdp.sharding_words", TABLES[1:2], lambda: claims.sharding_words(memory)),
+        find("fsdp.wrapping", TABLES[3:4], lambda: claims.wrapping(turns)),
+        find("fsdp.units", TABLES[5:6], lambda: claims.share(parts)),
+        find("fsdp.world_of_one", TABLES[4:5], lambda: claims.world_of_one(one)),
+        find("fsdp.offload", (TABLES[1], TABLES[6]), lambda: claims.offload(memory, sums)),
     ]
