@@ -23,6 +23,8 @@ class Gpu:
     clocks_mhz: list[int] = field(default_factory=lambda: [1980])
     reasons: list[int] = field(default_factory=lambda: [0])
     processes: list[SimpleNamespace] = field(default_factory=list)
+    utilisation: list[int] = field(default_factory=lambda: [0])
+    used_bytes: list[int] = field(default_factory=lambda: [0])
     energy_mj: int = 10_000_000
     energy_step_mj: int = 600_000
     may_open: bool = True
@@ -30,6 +32,8 @@ class Gpu:
     def __post_init__(self):
         self.clock_reads = itertools.cycle(self.clocks_mhz)
         self.reason_reads = itertools.cycle(self.reasons)
+        self.utilisation_reads = itertools.cycle(self.utilisation)
+        self.used_reads = itertools.cycle(self.used_bytes)
 
 
 class FakeNvml:
@@ -82,7 +86,11 @@ class FakeNvml:
         return gpu.name
 
     def nvmlDeviceGetMemoryInfo(self, gpu):
-        return SimpleNamespace(total=gpu.memory_bytes, used=0, free=gpu.memory_bytes)
+        used = next(gpu.used_reads)
+        return SimpleNamespace(total=gpu.memory_bytes, used=used, free=gpu.memory_bytes - used)
+
+    def nvmlDeviceGetUtilizationRates(self, gpu):
+        return SimpleNamespace(gpu=next(gpu.utilisation_reads), memory=0)
 
     def nvmlDeviceGetPowerManagementLimit(self, gpu):
         return gpu.power_limit_mw

@@ -1,0 +1,192 @@
+"""What the FSDP workshop's callbacks count, by its own definitions, and beside it what a reader would take it for.
+
+Its figures: memory of torch's allocator and of the whole GPU, and NVML's utilisation, read once after every optimizer
+step; the mean over ranks and steps. Its clock begins when the callback is made and runs on through evaluation and
+checkpoints. Beside them: peaks, of the fullest rank; a clock of training steps alone.
+
+1 MB here is 2^20 bytes, as in the workshop.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+MIB = 2**20
+UTILISATION, ALLOCATED, RESERVED, USED = "gpu_util_%", "mem_alloc_MB", "mem_reserved_MB", "mem_total_MB"
+QUANTITIES = (UTILISATION, ALLOCATED, RESERVED, USED)
+Reading = dict[str, float]
+
+
+def read_gpu(device: torch.device, ask: Callable[[str], Any]) -> Reading:
+    """The four figures of a device now; those that nothing here tells are left out.
+
+    ask: NVML's answer of a function about this device, None where there is none.
+    """
+    found: Reading = {}
+    if device.type == "cuda":
+        found[ALLOCATED] = torch.cuda.memory_allocated(device) / MIB
+        found[RESERVED] = torch.cuda.memory_reserved(device) / MIB
+    rates, memory = ask("nvmlDeviceGetUtilizationRates"), ask("nvmlDeviceGetMemoryInfo")
+    if rates is not None:
+        found[UTILISATION] = float(rates.gpu)
+    if memory is not None:
+        found[USED] = memory.used / MIB
+    return found
+
+
+def asker(nvml: Any, handle: Any) -> Callable[[str], Any]:
+    """Asks NVML about one GPU; None where the driver does not offer the function."""
+
+    def ask(function: str) -> Any:
+        try:
+            return getattr(nvml, function)(handle)
+        except (nvml.NVMLError, AttributeError):
+            return None
+
+    return ask
+
+
+def asker_of(device: torch.device) -> Callable[[str], Any]:
+    """The same of a device of torch; one that knows nothing where NVML is not there."""
+    from perfscribe.parallel.transport import of_visible
+
+    if device.type != "cuda":
+        return lambda function: None
+    index = device.index or 0
+    found = of_visible(index + 1, lambda nvml, handles: [asker(nvml, handles[index])])
+    return found[0] if found else lambda function: None
+
+
+def _everyone(values: torch.Tensor, device: torch.device, operation: Any) -> torch.Tensor:
+    """The tensor combined over ranks; alone, as it is."""
+    if not dist.is_available() or not dist.is_initialized():
+        return values
+    there = values.to(device)
+    dist.all_reduce(there, operation)
+    return there.cpu()
+
+
+class UtilisationMeter:
+    """Reads a GPU after each optimizer step. read: of the device, QUANTITIES by name, what is unknown left out."""
+
+    def __init__(self, device: torch.device, read: Callable[[], Reading] | None = None) -> None:
+        self.device = device
+        if read is None:
+            ask = asker_of(device)
+            self.read = lambda: read_gpu(device, ask)
+        else:
+            self.read = read
+        self.sums = torch.zeros(len(QUANTITIES), 3, dtype=torch.float64)  # readings, their sum, sum of squares
+        self.most = torch.zeros(len(QUANTITIES), dtype=torch.float64)
+
+    def sample(self) -> None:
+        """Take one reading."""
+        for name, value in self.read().items():
+            row = QUANTITIES.index(name)
+            self.sums[row] += torch.tensor([1.0, value, value * value], dtype=torch.float64)
+            self.most[row] = max(float(self.most[row]), value)
+
+    def summary(self) -> dict[str, float]:
+        """The workshop's names, over all ranks and readings; a collective where there are ranks.
+
+        avg_<quantity>, std_gpu_util_% (of the population). Beside them peak_mem_alloc_MB and peak_mem_reserved_MB, of
+        torch's allocator since its statistics were reset, and peak_mem_total_MB, the largest reading: all of the
+        fullest rank. A quantity that no rank could read is left out.
+        """
+        sums = _everyone(self.sums, self.device, dist.ReduceOp.SUM)
+        most = _everyone(self._peaks(), self.device, dist.ReduceOp.MAX)
+        found: dict[str, float] = {}
+        for name, (count, total, squares), peak in zip(QUANTITIES, sums.tolist(), most.tolist(), strict=True):
+            if not count:
+                continue
+            mean = total / count
+            found[f"avg_{name}"] = mean
+            if name == UTILISATION:
+                found[f"std_{name}"] = math.sqrt(max(0.0, squares / count - mean * mean))
+            else:
+                found[f"peak_{name}"] = peak
+        return found
+
+    def _peaks(self) -> torch.Tensor:
+        """Of each quantity; the allocator knows its own better than readings at rest."""
+        peaks = self.most.clone()
+        if self.device.type == "cuda":
+            peaks[QUANTITIES.index(ALLOCATED)] = torch.cuda.max_memory_allocated(self.device) / MIB
+            peaks[QUANTITIES.index(RESERVED)] = torch.cuda.max_memory_reserved(self.device) / MIB
+        return peaks
+
+
+class SpeedMeter:
+    """The workshop's clock, and one of training steps alone.
+
+    rows_per_step: batch x accumulation x ranks, what the workshop takes for the rows of every step. uncounted: first
+    steps that the second clock leaves out, as they load libraries and choose kernels. settle: called before the second
+    clock is read where work may still be queued. clock: seconds.
+    """
+
+    def __init__(
+        self,
+        rows_per_step: int,
+        *,
+        uncounted: int = 1,
+        settle: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.rows_per_step, self._uncounted, self._settle, self._clock = rows_per_step, uncounted, settle, clock
+        self._logged_at, self._logged_step = clock(), 0
+        self.logged_s, self.logged_steps = 0.0, 0
+        self._running_since: float | None = None
+        self.stepping_s, self.steps, self._seen = 0.0, 0, 0
+
+    def log(self, step: int) -> dict[str, float]:
+        """At a log of the optimizer step with this number: the workshop's rates since the log before."""
+        now = self._clock()
+        spent_s, steps = now - self._logged_at, step - self._logged_step
+        self._logged_at, self._logged_step = now, step
+        if steps <= 0 or spent_s <= 0:
+            return {}
+        self.logged_s += spent_s
+        self.logged_steps += steps
+        rate = steps / spent_s
+        return {"steps/s": rate, "train/samples_per_second": rate * self.rows_per_step}
+
+    def begin_step(self) -> None:
+        """An optimizer step begins: the second clock runs on, or starts again after a pause."""
+        if self._running_since is None and self._seen >= self._uncounted:
+            self._settle()
+            self._running_since = self._clock()
+
+    def end_step(self) -> None:
+        """An optimizer step has been started in full; its work may still be queued."""
+        self._seen += 1
+        if self._running_since is not None:
+            self.steps += 1
+
+    def pause(self) -> None:
+        """Something else than training follows: evaluation, a checkpoint, the end."""
+        if self._running_since is not None:
+            self._settle()
+            self.stepping_s += self._clock() - self._running_since
+            self._running_since = None
+
+    def summary(self) -> dict[str, float]:
+        """train/samples_per_second_mean and steps/s by the workshop; the same of steps alone, if there were any.
+
+        The workshop adds up steps and seconds between logs, on the first rank: steps after the last log do not count.
+        stepping_samples_per_second, stepping_steps/s, stepping_steps: of the second clock, once paused.
+        """
+        found: dict[str, float] = {}
+        if self.logged_s > 0:
+            found["steps/s"] = self.logged_steps / self.logged_s
+            found["train/samples_per_second_mean"] = found["steps/s"] * self.rows_per_step
+        if self.stepping_s > 0 and self.steps:
+            found["stepping_steps"] = self.steps
+            found["stepping_steps/s"] = self.steps / self.stepping_s
+            found["stepping_samples_per_second"] = found["stepping_steps/s"] * self.rows_per_step
+        return found
