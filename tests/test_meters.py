@@ -73,6 +73,7 @@ def test_the_workshops_clock_counts_what_is_no_training():
     assert logs[0] == {"steps/s": pytest.approx(2 / 7), "train/samples_per_second": pytest.approx(16 / 7)}
     assert found["steps/s"] == pytest.approx(4 / 19)  # the second evaluation is after the last log
     assert found["train/samples_per_second_mean"] == pytest.approx(32 / 19)
+    assert meter.first_s == [1.0]
     assert found["stepping_steps"] == 3  # the first is left out
     assert found["stepping_steps/s"] == pytest.approx(1.0)
     assert found["stepping_samples_per_second"] == pytest.approx(8.0)
@@ -90,7 +91,8 @@ def test_the_second_clock_waits_for_queued_work():
         clock.now += 0.25
         meter.end_step()
     meter.pause()
-    assert meter.summary()["stepping_steps/s"] == pytest.approx(2 / 1.0)
+    assert meter.step_s == [0.75, 0.75]
+    assert meter.summary()["stepping_steps/s"] == pytest.approx(2 / 1.5)
 
 
 def test_without_logs_or_steps_there_is_no_rate():

@@ -126,8 +126,8 @@ class SpeedMeter:
     """The workshop's clock, and one of training steps alone.
 
     rows_per_step: batch x accumulation x ranks, what the workshop takes for the rows of every step. uncounted: first
-    steps that the second clock leaves out, as they load libraries and choose kernels. settle: called before the second
-    clock is read where work may still be queued. clock: seconds.
+    steps that the second clock keeps apart, as they load libraries and choose kernels. settle: waits for queued work,
+    called before the second clock is read. clock: seconds.
     """
 
     def __init__(
@@ -142,7 +142,8 @@ class SpeedMeter:
         self._logged_at, self._logged_step = clock(), 0
         self.logged_s, self.logged_steps = 0.0, 0
         self._running_since: float | None = None
-        self.stepping_s, self.steps, self._seen = 0.0, 0, 0
+        self.first_s: list[float] = []
+        self.step_s: list[float] = []
 
     def log(self, step: int) -> dict[str, float]:
         """At a log of the optimizer step with this number: the workshop's rates since the log before."""
@@ -157,36 +158,41 @@ class SpeedMeter:
         return {"steps/s": rate, "train/samples_per_second": rate * self.rows_per_step}
 
     def begin_step(self) -> None:
-        """An optimizer step begins: the second clock runs on, or starts again after a pause."""
-        if self._running_since is None and self._seen >= self._uncounted:
+        """An optimizer step begins; the second clock starts, if it does not run from the step before."""
+        if self._running_since is None:
             self._settle()
             self._running_since = self._clock()
 
     def end_step(self) -> None:
-        """An optimizer step has been started in full; its work may still be queued."""
-        self._seen += 1
-        if self._running_since is not None:
-            self.steps += 1
+        """An optimizer step has been started in full; it has lasted since the step before, or since the clock started.
+
+        What its loop does between two steps, such as loading batches and logging, is in the second.
+        """
+        if self._running_since is None:
+            return
+        self._settle()
+        now = self._clock()
+        spent = self.step_s if len(self.first_s) >= self._uncounted else self.first_s
+        spent.append(now - self._running_since)
+        self._running_since = now
 
     def pause(self) -> None:
-        """Something else than training follows: evaluation, a checkpoint, the end."""
-        if self._running_since is not None:
-            self._settle()
-            self.stepping_s += self._clock() - self._running_since
-            self._running_since = None
+        """Something else than training follows: evaluation, a checkpoint, the end of an epoch."""
+        self._running_since = None
 
     def summary(self) -> dict[str, float]:
         """train/samples_per_second_mean and steps/s by the workshop; the same of steps alone, if there were any.
 
         The workshop adds up steps and seconds between logs, on the first rank: steps after the last log do not count.
-        stepping_samples_per_second, stepping_steps/s, stepping_steps: of the second clock, once paused.
+        stepping_samples_per_second, stepping_steps/s, stepping_steps: of the second clock.
         """
         found: dict[str, float] = {}
         if self.logged_s > 0:
             found["steps/s"] = self.logged_steps / self.logged_s
             found["train/samples_per_second_mean"] = found["steps/s"] * self.rows_per_step
-        if self.stepping_s > 0 and self.steps:
-            found["stepping_steps"] = self.steps
-            found["stepping_steps/s"] = self.steps / self.stepping_s
+        stepping_s = sum(self.step_s)
+        if stepping_s > 0:
+            found["stepping_steps"] = len(self.step_s)
+            found["stepping_steps/s"] = len(self.step_s) / stepping_s
             found["stepping_samples_per_second"] = found["stepping_steps/s"] * self.rows_per_step
         return found

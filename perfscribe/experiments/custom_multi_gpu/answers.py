@@ -1,0 +1,137 @@
+"""Sentences and a picture of custom_multi_gpu."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from perfscribe import figures as f
+from perfscribe import training_answers as shared
+from perfscribe.experiments.custom_multi_gpu.measure import TUNED
+from perfscribe.findings import CannotTell, need
+from perfscribe.records import Record
+from perfscribe.statistics import format_figure
+from perfscribe.training_rows import MEASURED, PREDICTED, WORKSHOPS_LOOP
+
+TRAINER, BARE = "trainer", "bare loop"
+RATES = {
+    "train_samples_per_second": "Trainer's default",
+    "samples_per_s_callback": "callback",
+    "stepping_samples_per_second": "steps alone",
+}
+
+
+def is_workshops(record: Record) -> bool:
+    """Whether the row belongs into the workshop's tables: Trainer's on GPUs, its stand-in's on a CPU."""
+    return bool(record.factors["loop"] == WORKSHOPS_LOOP[record.factors["device"]])
+
+
+def rows_per_step(record: Record) -> Any:
+    """Of one rank in an optimizer step."""
+    if not record.ok:
+        return None
+    return record.values.get("batch_found", record.factors["batch_size"] * record.factors["grad_acc"])
+
+
+def scaling(rows: pd.DataFrame) -> str:
+    """Samples/s and peak memory from one rank to the most."""
+    real = need(shared.measured(shared.main_rows(rows)), 2, "numbers of ranks")
+    first, last = real.iloc[0], real.iloc[-1]
+    rate = last["train_samples_per_second"] / first["train_samples_per_second"]
+    text = (
+        f"The same model on {last['world_size']} {shared.units(real)} trains {format_figure(rate)} times the samples a "
+        f"second that it trains on {first['world_size']}, by Trainer's default figure."
+    )
+    known = shared.numbers(real, "peak_mem_alloc_gb")
+    if len(known) < 2:
+        return text
+    held, least = known.iloc[0]["peak_mem_alloc_gb"], known.iloc[-1]["peak_mem_alloc_gb"]
+    return f"{text} The peak of a GPU goes from {format_figure(held)} to {format_figure(least)} GB."
+
+
+def rates(rows: pd.DataFrame) -> str:
+    """The three clocks of the largest measured row."""
+    known = shared.measured(shared.main_rows(rows))
+    for column in RATES:
+        known = shared.numbers(known, column)
+    last: Any = need(known, 1, "rows with all three clocks").iloc[-1]
+    shown = {column: format_figure(last[column]) for column in RATES}
+    share = 100 * last["samples_per_s_callback"] / last["stepping_samples_per_second"]
+    return (
+        f"With {last['world_size']} ranks Trainer's default says {shown['train_samples_per_second']} samples/s, the "
+        f"callback {shown['samples_per_s_callback']} and the clock of steps alone "
+        f"{shown['stepping_samples_per_second']}: the callback, whose clock runs from before the first step on and "
+        f"through evaluation, gives {share:.0f} % of the rate at which steps are made."
+    )
+
+
+def memory(rows: pd.DataFrame) -> str:
+    """The mean at rest against the peak."""
+    known = shared.numbers(shared.numbers(shared.measured(rows), "avg_mem_alloc_MB"), "peak_mem_alloc_MB")
+    if known.empty:
+        raise CannotTell("memory of a GPU: none was measured")
+    last: Any = known.iloc[-1]
+    share = 100 * last["avg_mem_alloc_MB"] / last["peak_mem_alloc_MB"]
+    return (
+        f"On {last['world_size']} GPUs the callback's mean is {format_figure(last['avg_mem_alloc_MB'])} MB, read when "
+        f"activations are gone; the step needs {format_figure(last['peak_mem_alloc_MB'])} MB. The mean is "
+        f"{share:.0f} % of what has to fit."
+    )
+
+
+def trainer_overhead(rows: pd.DataFrame) -> str:
+    """Trainer's steps against the bare loop's, of the same ranks."""
+    steps = shared.numbers(shared.measured(rows), "step_ms").set_index(["loop", "world_size"])["step_ms"]
+    both = [ranks for loop, ranks in steps.index if loop == TRAINER and (BARE, ranks) in steps.index]
+    if not both:
+        raise CannotTell("Trainer beside the bare loop: not measured together, as Trainer shards on GPUs alone")
+    said = [
+        f"{shared.overhead(steps[TRAINER, ranks], steps[BARE, ranks])} on {ranks} "
+        f"({format_figure(steps[TRAINER, ranks])} for {format_figure(steps[BARE, ranks])} ms)"
+        for ranks in both
+    ]
+    return f"A step of Trainer is {', '.join(said)} than one of the bare loop."
+
+
+def tuned(rows: pd.DataFrame) -> str:
+    """MFU and efficiency of the tuned loop, and its rate over the workshop's."""
+    own = shared.measured(rows[rows["loop"] == TUNED])
+    own = need(shared.numbers(own, "stepping_samples_per_second"), 1, "tuned rows")
+    last: Any = own.iloc[-1]
+    efficiency = pd.to_numeric(last["efficiency"], errors="coerce")
+    mfu = pd.to_numeric(last["mfu"], errors="coerce")
+    text = f"Tuned, {last['world_size']} GPUs train {format_figure(last['stepping_samples_per_second'])} samples/s"
+    if pd.notna(mfu):
+        text += f" at {mfu:.0f} % of their peak rate"
+    if pd.notna(efficiency) and last["world_size"] > 1:
+        text += f", {efficiency:.0f} % of one GPU's rate each"
+    workshops = shared.measured(rows[(rows["loop"] == TRAINER) & (rows["world_size"] == last["world_size"])])
+    workshops = shared.numbers(workshops, "stepping_samples_per_second")
+    if len(workshops):
+        factor = last["stepping_samples_per_second"] / workshops.iloc[-1]["stepping_samples_per_second"]
+        text += f": {format_figure(factor)} times the workshop's settings"
+    return text + "."
+
+
+def draw_rates(canvas: Any, rows: pd.DataFrame) -> None:
+    """The three clocks over ranks, of the main device."""
+    axes = canvas.subplots()
+    axes.set_xlabel("Ranks")
+    axes.set_ylabel("Samples/s")
+    if rows.empty:
+        f.no_data(axes, "no cell was measured")
+        return
+    rows = shared.main_rows(rows)
+    for colour, (column, name) in zip(f.COLOURS, RATES.items(), strict=False):
+        known = shared.numbers(rows, column)
+        for origin, filled in ((MEASURED, colour), (PREDICTED, "none")):
+            own = known[known["origin"] == origin]
+            label = name if origin == MEASURED else None
+            axes.scatter(own["world_size"], own[column], edgecolors=colour, facecolors=filled, label=label, zorder=3)
+        real = known[known["origin"] == MEASURED]
+        axes.plot(real["world_size"], real[column], color=colour, linewidth=1)
+    axes.set_xscale("log", base=2)
+    axes.set_ylim(bottom=0)
+    f.power_of_two_ticks(axes, sorted({float(ranks) for ranks in rows["world_size"]}))
+    axes.legend(fontsize="small")

@@ -1,0 +1,64 @@
+"""The FSDP workshop's exercises with its custom model, the same one in every row.
+
+Trainer's rows are the workshop's; the bare loop is their peer, of the same steps; the tuned one is what the same GPUs
+can do: bf16, blocks compiled, a batch that fills the memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from perfscribe.cells import Cell, Measurement
+from perfscribe.counters.weak_scaling import step_flop
+from perfscribe.data import squad_sets
+from perfscribe.models.workshop_shapes import SimpleGptShape
+from perfscribe.training import launching
+
+ONE_NODE, ONE_EACH = "one node", "one rank a node"
+TUNED = "tuned"
+SHAPE = ("vocab_size", "hidden_size", "num_layers", "num_heads", "ffn")
+
+
+def datasets(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The workshop's rows."""
+    return squad_sets.datasets(config)
+
+
+def cells(config: Mapping[str, Any]) -> list[Cell]:
+    """Each loop with each number of ranks on one node; the workshop's own on several nodes."""
+    dataset = squad_sets.dataset_name(config)
+    shape = {name: config[name] for name in SHAPE}
+    found = []
+    for backend in config["backend"]:
+        for loop in config["loop"]:
+            for placement, worlds in ((ONE_NODE, config["world_size"]), (ONE_EACH, config["nodes"])):
+                if placement == ONE_EACH and loop != config["loop"][0]:
+                    continue
+                for ranks in worlds:
+                    levels = {"placement": placement, "world_size": ranks, "backend": backend, "loop": loop}
+                    levels |= {"model_name": "simple_gpt", **shape, **(_tuned(config) if loop == TUNED else {})}
+                    skip = f"{ranks} nodes are needed, this is one machine" if placement == ONE_EACH else ""
+                    found.append(launching.cell(levels, config, dataset, _work(config, loop), skip))
+    return found
+
+
+def _tuned(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Levels of the tuned loop in place of the workshop's."""
+    return {**config["tuned"], "grad_acc": 1, "num_epochs": 1}
+
+
+def _work(config: Mapping[str, Any], loop: str) -> float:
+    tokens = config["train_size"] * config["num_epochs"] * config["max_length"]
+    shape = SimpleGptShape(**{name: config[name] for name in SHAPE})
+    return float(step_flop(shape, tokens, config["max_length"])) * (2 if loop == TUNED else 1)
+
+
+def start_early() -> None:
+    """Start the process that ranks are forked from."""
+    launching.start_early()
+
+
+def run(cell: Cell) -> Measurement:
+    """Train on the cell's ranks."""
+    return launching.run(cell)

@@ -1,0 +1,86 @@
+"""Cells of trainings on several ranks: what they have in common, how one is run, how its ranks are put together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from perfscribe import precision
+from perfscribe.cells import Cell, Measurement
+
+DEVICES = {"gloo": "cpu", "nccl": "cuda"}
+KNOBS = ("batch_size", "grad_acc", "num_epochs", "learning_rate", "weight_decay", "dtype", "logging_steps")
+DATA = ("train_size", "eval_size", "max_length", "labels")
+# Below the worker's own limit (timeout_s), so that the rank that hangs is named.
+LAUNCH_TIMEOUT_S = 540.0
+HOST_CLOCK = "host clock + synchronise"
+MODULE = "perfscribe.training.preload"
+LARGEST = ("local_share", "units")
+
+
+def wrap_of(loop: str, world_size: int) -> str:
+    """What is to divide the model: nothing on one rank, as the workshop trains there, but for the tuned loop."""
+    return "none" if world_size == 1 and loop != "tuned" else "FSDP2"
+
+
+def cell(levels: Mapping[str, Any], config: Mapping[str, Any], dataset: str, work: float, skip: str = "") -> Cell:
+    """A cell of these levels (backend, world_size and loop among them) and the config's knobs and rows.
+
+    work: FLOP of the whole training, for the order and the time left.
+    """
+    own = {name: config[name] for name in (*DATA, *KNOBS) if name not in levels}
+    device, ranks = DEVICES[levels["backend"]], levels["world_size"]
+    factors = {**levels, "device": device, "wrap": wrap_of(levels["loop"], ranks), **own}
+    factors["weights"] = config["workshop"]["weights"]
+    needs = [*precision.requires(device, factors["dtype"]), "transformers"]
+    if device == "cuda":
+        needs.append(f"cuda:{ranks}")
+    return Cell(factors, requires=tuple(dict.fromkeys(needs)), cost=work, data=(dataset,), skip=skip)
+
+
+def start_early(bloom: bool = False) -> None:
+    """Start the process that ranks are forked from, so that it imports while the measuring process does."""
+    from perfscribe.parallel.fork_server import PRELOADED, SERVER
+
+    SERVER.start((*PRELOADED, MODULE + "_bloom" if bloom else MODULE))
+
+
+def run(of: Cell) -> Measurement:
+    """Launch the ranks, and make one measurement of what they say."""
+    import random
+
+    from perfscribe.parallel.launch import launch
+    from perfscribe.training.on_ranks import on_rank
+
+    launched = launch(
+        on_rank,
+        {"factors": dict(of.factors), "data_folder": of.data_folder, "dataset": of.data[0]},
+        world_size=of["world_size"],
+        timeout_s=LAUNCH_TIMEOUT_S,
+        backend=of["backend"],
+        device=of["device"],
+        seed=random.getrandbits(31),  # of the cell's own seed
+    )
+    return combine(launched.results)
+
+
+def combine(ranks: Sequence[Mapping[str, Any]]) -> Measurement:
+    """Of each optimizer step the longest time of any rank; figures of the first rank, which the collectives made alike.
+
+    The share of the parameters that a rank keeps is the largest of any.
+    """
+    first = ranks[0]
+    measurement = Measurement(
+        samples={name: _longest([rank["samples"][name] for rank in ranks]) for name in first["samples"]},
+        warmup={name: _longest([rank["warmup"][name] for rank in ranks]) for name in first["warmup"]},
+        values=dict(first["values"]) | {name: max(rank["values"][name] for rank in ranks) for name in LARGEST},
+        series={name: list(held) for name, held in first["series"].items()},
+        timers=dict.fromkeys(first["samples"], HOST_CLOCK),
+    )
+    measurement.timed_s = sum(measurement.samples["step_ms"]) / 1e3
+    measurement.warmup_s = sum(measurement.warmup["step_ms"]) / 1e3
+    return measurement
+
+
+def _longest(by_rank: Sequence[Sequence[float]]) -> list[float]:
+    return [max(step) for step in zip(*by_rank, strict=True)]

@@ -1,0 +1,123 @@
+"""The custom model as fast as these GPUs train it: mixed precision by fully_shard, compiled blocks, a full memory.
+
+What remains the workshop's: the model, AdamW with clipped gradients, the rows and their length.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+from perfscribe.models import simple_gpt
+from perfscribe.training import bare_loop, dividing, wrapping
+from perfscribe.training.bare_loop import IGNORED, Curve, Loop, Rows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from perfscribe.parallel.rank import Rank
+    from perfscribe.training.on_ranks import Job
+
+PROBES = (16, 32)  # batches whose peaks tell what a row takes
+ROUND = 16  # a batch is a multiple of it
+WARMUP_STEPS = 3
+WITHOUT_A_GPU = 2  # rows of a rank where there is no memory to fill
+
+
+def prepare(model: Any, dtype: str, compiled: bool) -> Callable[..., torch.Tensor]:
+    """Compile each layer of a SimpleGPTModel, divide the model among the ranks, and give the loss function, in place.
+
+    Layers are compiled within the units of FSDP, so that its hooks break no graph.
+    """
+    low = dividing.DTYPES[dtype]
+    policy = MixedPrecisionPolicy() if dtype == "fp32" else MixedPrecisionPolicy(low, torch.float32)
+    for index, layer in enumerate(model.transformer.layers):
+        unit: nn.Module = torch.compile(layer, dynamic=False) if compiled else layer  # type: ignore[assignment]
+        model.transformer.layers[index] = unit
+        fully_shard(unit, mp_policy=policy)
+    fully_shard(model, mp_policy=policy)
+    return torch.compile(simple_gpt.next_token_loss, dynamic=False) if compiled else simple_gpt.next_token_loss
+
+
+def train(job: Job) -> tuple[Curve, dict[str, Any]]:
+    """Timed steps of one batch, after those that find its size and compile; the job's meters hold their times."""
+    factors, rank = job.factors, job.rank
+    loss_of = prepare(job.model, factors["dtype"], factors["compiled"])
+    found = dividing.require(wrapping.FSDP2, job.model)
+
+    def loss(module: nn.Module, batch: Rows, items: Any) -> torch.Tensor:
+        return loss_of(module(batch["input_ids"])["logits"], batch["labels"], items, True)
+
+    began = time.perf_counter()
+    loop = Loop(job.model, job.knobs, rank.device, loss)
+    job.model.train()
+    size = _fitting(loop, job.rows, rank, factors["memory_percent"])
+    batch, items = _batch(job.rows, size, rank)
+    for _ in range(WARMUP_STEPS):
+        loop.step([batch], items, 1.0)
+    preparing_s = time.perf_counter() - began
+    job.speed.rows_per_step = size * rank.place.world_size
+    runtime_s, losses = _timed(loop, batch, items, job)
+    curve = Curve(losses, [], runtime_s)
+    return curve, {
+        "batch_found": size,
+        "preparing_s": preparing_s,
+        "train_runtime_s": runtime_s,
+        "train_samples_per_second": job.speed.rows_per_step * len(losses) / runtime_s,
+        "train_loss": sum(losses) / len(losses),
+        "last_train_loss": losses[-1],
+        "wrapped_by": found.wrapper,
+        "units": found.units,
+        "local_share": found.local_share,
+    }
+
+
+def _timed(loop: Loop, batch: Rows, items: int, job: Job) -> tuple[float, list[float]]:
+    """Seconds of all timed steps, and their losses."""
+    began, losses = time.perf_counter(), []
+    for step in range(job.factors["steps"]):
+        job.speed.begin_step()
+        losses.append(loop.step([batch], items, 1.0))
+        job.speed.end_step()
+        job.utilisation.sample()
+        job.speed.log(step + 1)
+    runtime_s = time.perf_counter() - began
+    return runtime_s, bare_loop.summed(losses)
+
+
+def _fitting(loop: Loop, rows: Rows, rank: Rank, percent: float) -> int:
+    """The largest batch whose peak stays below the percentage of the memory, by the peaks of two small ones."""
+    if rank.device.type != "cuda":
+        return WITHOUT_A_GPU
+    peaks = [_peak(loop, rows, size, rank) for size in PROBES]
+    of_row = (peaks[1] - peaks[0]) / (PROBES[1] - PROBES[0])
+    room = percent / 100 * torch.cuda.get_device_properties(rank.device).total_memory - peaks[0]
+    size = torch.tensor(PROBES[0] + room / of_row, dtype=torch.float64, device=rank.device)
+    dist.all_reduce(size, dist.ReduceOp.MIN)
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats(rank.device)
+    return max(ROUND, int(size) // ROUND * ROUND)
+
+
+def _peak(loop: Loop, rows: Rows, size: int, rank: Rank) -> int:
+    """Bytes allocated at most in the second step with this batch: the first makes AdamW's state."""
+    batch, items = _batch(rows, size, rank)
+    for _ in range(2):
+        torch.cuda.reset_peak_memory_stats(rank.device)
+        loop.step([batch], items, 1.0)
+    return int(torch.cuda.max_memory_allocated(rank.device))
+
+
+def _batch(rows: Rows, size: int, rank: Rank) -> tuple[Rows, int]:
+    """Rows of this rank, the set's over and over; and the labels of all ranks' rows."""
+    count = len(rows["labels"])
+    first = rank.place.rank * size
+    batch = bare_loop.take(rows, [(first + i) % count for i in range(size)], rank.device)
+    labels = (batch["labels"][:, 1:] != IGNORED).sum()
+    dist.all_reduce(labels)
+    return batch, int(labels)

@@ -1,0 +1,121 @@
+"""Sentences and a picture that the FSDP workshop's scaling experiments share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from perfscribe import figures as f
+from perfscribe.findings import CannotTell, need
+from perfscribe.statistics import format_figure
+from perfscribe.training_rows import MEASURED, PREDICTED
+
+GOOD_PERCENT = 5.0  # beyond which a prediction comes with what it lacks
+
+
+def main_rows(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows of one device, the GPUs' where there are any."""
+    return rows[rows["device"] == ("cuda" if "cuda" in set(rows["device"]) else "cpu")]
+
+
+def numbers(rows: pd.DataFrame, column: str) -> pd.DataFrame:
+    """Rows whose column holds a number."""
+    found = pd.to_numeric(rows[column], errors="coerce")
+    return rows[found.notna()].assign(**{column: found.dropna().astype(float)})
+
+
+def measured(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows that were measured."""
+    return rows[rows["origin"] == MEASURED]
+
+
+def units(rows: pd.DataFrame) -> str:
+    """What the rows count: GPUs or processes."""
+    return "GPUs" if set(rows["device"]) == {"cuda"} else "processes of a CPU"
+
+
+def scaling(rows: pd.DataFrame) -> str:
+    """Both scale factors of the largest measured row, and what was predicted beyond."""
+    real = need(measured(rows), 2, "numbers of ranks")
+    first, last = real.iloc[0], real.iloc[-1]
+    text = (
+        f"From {first['world_size']} to {last['world_size']} {units(rows)}, Trainer's samples a second go from "
+        f"{format_figure(first['train_samples_per_second'])} to {format_figure(last['train_samples_per_second'])}, a "
+        f"factor of {format_figure(last['samples_scale'])} where {last['world_size'] / first['world_size']:g} would be "
+        f"linear; the runtime's factor is {format_figure(last['runtime_scale'])}."
+    )
+    beyond = rows[(rows["origin"] == PREDICTED) & (rows["world_size"] > last["world_size"])]
+    if len(beyond):
+        far = beyond.iloc[-1]
+        text += f" For {far['world_size']} a factor of {format_figure(far['samples_scale'])} is predicted."
+    return text
+
+
+def nodes(rows: pd.DataFrame) -> str:
+    """The row of most nodes against one rank."""
+    rows = main_rows(need(rows, 1, "rows"))
+    beyond = need(rows[rows["world_size"] > 1], 1, "rows of several nodes")
+    last: Any = beyond.iloc[-1]
+    how = "measured" if last["origin"] == MEASURED else "predicted over TCP, as this is one machine"
+    return (
+        f"With a rank on each of {last['world_size']} nodes a step takes {format_figure(last['step_ms'])} ms, {how}: "
+        f"{format_figure(last['train_samples_per_second'])} samples a second by Trainer's default figure, where one "
+        f"rank has {format_figure(rows.iloc[0]['train_samples_per_second'])}."
+    )
+
+
+def prediction(rows: pd.DataFrame) -> str:
+    """How far measured steps lie from both predictions; what is missing where they lie outside."""
+    rows = measured(rows)
+    known = need(numbers(numbers(rows, "error_percent"), "overlapped_error_percent"), 1, "steps predicted")
+    between = known[(known["overlapped_error_percent"] <= 0) & (known["error_percent"] >= 0)]
+    worst: Any = known.loc[known["error_percent"].abs().idxmax()]
+    text = (
+        f"{len(between)} of {len(known)} measured steps lie between complete overlap and none. The prediction without "
+        f"overlap is farthest off with {worst['world_size']} ranks ({worst['loop']}): "
+        f"{format_figure(worst['apart_ms'])} ms for {format_figure(worst['measured_ms'])} ms measured, "
+        f"{worst['error_percent']:+.0f} %."
+    )
+    if abs(worst["error_percent"]) <= GOOD_PERCENT:
+        return text
+    if worst["error_percent"] > 0:
+        return text + " The term that is missing is the overlap of communication with computing."
+    return text + (
+        " The terms that are missing are those of the host: launching and copying for each unit that is gathered, and "
+        "cores that ranks share."
+    )
+
+
+def overhead(slow: float, quick: float) -> str:
+    """One time over another, in words."""
+    if quick <= 0:
+        raise CannotTell("a step without duration")
+    share = 100 * (slow / quick - 1)
+    return f"{abs(share):.0f} % {'longer' if share >= 0 else 'shorter'}"
+
+
+def draw_scaling(canvas: Any, rows: pd.DataFrame, y: str) -> None:
+    """A line for each device and loop over ranks; hollow where predicted; dashed: in proportion to ranks."""
+    axes = canvas.subplots()
+    axes.set_xlabel("Ranks")
+    axes.set_ylabel("Samples/s")
+    rows = numbers(rows, y)
+    if rows.empty:
+        f.no_data(axes, "no cell was measured")
+        return
+    for colour, ((device, loop), group) in zip(f.COLOURS, rows.groupby(["device", "loop"], sort=False), strict=False):
+        group = group.sort_values("world_size")
+        axes.plot(group["world_size"], group[y], color=colour, linewidth=1)
+        for origin, filled in ((MEASURED, colour), (PREDICTED, "none")):
+            own = group[group["origin"] == origin]
+            label = f"{loop}, {device}" + (", predicted" if origin == PREDICTED else "")
+            if len(own):
+                axes.scatter(own["world_size"], own[y], edgecolors=colour, facecolors=filled, label=label, zorder=3)
+        first = group.iloc[0]
+        linear = [first[y] * ranks / first["world_size"] for ranks in group["world_size"]]
+        axes.plot(group["world_size"], linear, color=colour, linestyle="--", linewidth=0.8)
+    axes.set_xscale("log", base=2)
+    axes.set_ylim(bottom=0)
+    f.power_of_two_ticks(axes, sorted({float(ranks) for ranks in rows["world_size"]}))
+    axes.legend(fontsize="small")

@@ -1,0 +1,250 @@
+"""The rows of the FSDP workshop's scaling tables: records of trainings, with what their base makes of them, and a
+predicted row behind each that could not be measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from perfscribe import tables as t
+from perfscribe.counters.peaks import mfu, peak_flops
+from perfscribe.counters.weak_scaling import efficiency_percent, inverted_percent, scale_factors
+from perfscribe.records import Record
+from perfscribe.training_prediction import (
+    DEFAULT,
+    STATE_BYTES,
+    TCP,
+    Links,
+    Prediction,
+    flop_per_rank,
+    predict,
+    shape_of,
+)
+
+ONE_EACH = "one rank a node"
+PREDICTED, MEASURED = "predicted", "measured"
+NO_GPU, NO_NVML = "not counted on a CPU", "NVML does not tell"
+NOT_TRAINED = "none: predicted"
+NO_BASE = "no row with one rank"
+TWO_STEPS = "too few steps"
+MIB = 2**20
+GIB = 2**30
+GPU_FIGURES = (
+    "avg_gpu_util_%",
+    "std_gpu_util_%",
+    "avg_mem_alloc_MB",
+    "avg_mem_reserved_MB",
+    "avg_mem_total_MB",
+    "peak_mem_alloc_MB",
+    "peak_mem_reserved_MB",
+    "peak_mem_total_MB",
+)
+SPEEDS = ("train/samples_per_second_mean", "steps/s", "stepping_samples_per_second", "stepping_steps/s")
+# What trains in the workshop's tables: on a CPU Trainer does not shard, and the bare loop stands in.
+WORKSHOPS_LOOP = {"cuda": "trainer", "cpu": "bare loop"}
+SCALED = ("placement", "world_size", "wrap")  # what differs between a row and its base
+
+
+def same_setting(record: Record, other: Record, apart: Sequence[str] = SCALED) -> bool:
+    """Whether the two differ in nothing but these factors."""
+    names = set(record.factors) | set(other.factors)
+    return all(record.factors.get(name) == other.factors.get(name) for name in names - set(apart))
+
+
+def base_of(record: Record, records: Iterable[Record], apart: Sequence[str] = SCALED) -> Record | None:
+    """The training of the same setting with fewest ranks that was measured."""
+    same = [one for one in records if one.ok and one.origin == MEASURED and same_setting(record, one, apart)]
+    return min(same, key=lambda one: one.factors["world_size"], default=None)
+
+
+def step_ms(record: Record) -> float | None:
+    """Median time of an optimizer step; None where too few were timed."""
+    return t.summary(record, "step_ms").median if any(record.samples.get("step_ms", [])) else None
+
+
+def rows(records: Sequence[Record], links: Links, apart: Sequence[str] = SCALED) -> list[Record]:
+    """Each record with its figures beside its base's; behind one that was not measured its prediction, where there is
+    a base and links were measured."""
+    found = []
+    for record in records:
+        base = base_of(record, records, apart)
+        found.append(with_figures(record, base, links))
+        if not record.ok and base is not None and (guess := predicted_row(record, base, links)) is not None:
+            found.append(guess)
+    for record in found:
+        if record.ok:
+            record.values |= _rates(record, base_of(record, records, apart), _bare_beside(record, records))
+    return found
+
+
+def _bare_beside(record: Record, records: Sequence[Record]) -> Record | None:
+    """The bare loop's training on as many ranks."""
+    beside = (r for r in records if r.ok and r.factors["loop"] == "bare loop" and same_setting(record, r, ("loop",)))
+    return next(beside, None) if record.origin == MEASURED else None
+
+
+def by_placement(every: Sequence[Record]) -> tuple[list[Record], list[Record]]:
+    """The rows of one node; and those of several, behind the ones of a single rank."""
+    one = [record for record in every if record.factors["placement"] != ONE_EACH]
+    several = [record for record in every if record.factors["placement"] == ONE_EACH]
+    ways = {(record.factors["backend"], record.factors["loop"]) for record in several}
+    single = [r for r in one if r.factors["world_size"] == 1 and (r.factors["backend"], r.factors["loop"]) in ways]
+    return one, sorted([*single, *several], key=lambda r: [*ways].index((r.factors["backend"], r.factors["loop"])))
+
+
+def measured_steps(every: Sequence[Record]) -> list[Record]:
+    """Rows with a step to predict: those of several ranks that are measured or predicted; all, where there is none."""
+    several = [record for record in every if record.factors["world_size"] > 1]
+    return [record for record in several if record.ok] or several
+
+
+def prediction_of(record: Record, base: Record | None, links: Links) -> Prediction | None:
+    """Of a row's step; a rank a node is predicted over TCP."""
+    base_ms = step_ms(base) if base is not None else None
+    if base is None or base_ms is None:
+        return None
+    transport = DEFAULT
+    if record.factors.get("placement") == ONE_EACH and record.factors["backend"] == "nccl":
+        transport = TCP  # gloo knows nothing else
+    return predict(base.factors, base_ms, record.factors, links, transport)
+
+
+def with_figures(record: Record, base: Record | None, links: Links) -> Record:
+    """The record with texts where a figure cannot be, scale factors, efficiencies, MFU and prediction."""
+    if not record.ok:
+        return record
+    values = dict(record.values)
+    absent = NO_GPU if record.factors["device"] == "cpu" else NO_NVML
+    values = {name: absent for name in GPU_FIGURES} | {name: TWO_STEPS for name in SPEEDS} | values
+    found = replace(record, values=values)
+    values |= _against(found, base) | _mfu(found)
+    guess = prediction_of(record, base, links) if base is not record else None
+    values |= _as_values(guess)
+    if guess is not None and (measured := step_ms(record)) is not None:
+        values["error_percent"] = 100 * (guess.apart_ms / measured - 1)
+        values["overlapped_error_percent"] = 100 * (guess.overlapped_ms / measured - 1)
+    return found
+
+
+def _as_values(guess: Prediction | None) -> dict[str, Any]:
+    names = ("compute_ms", "communication_ms", "sent_bytes", "apart_ms", "overlapped_ms")
+    if guess is None:
+        return dict.fromkeys(names, "no links measured") | {"error_percent": "none", "overlapped_error_percent": "none"}
+    return {name: getattr(guess, name) for name in names} | {
+        "error_percent": TWO_STEPS,
+        "overlapped_error_percent": TWO_STEPS,
+    }
+
+
+def _against(record: Record, base: Record | None) -> dict[str, Any]:
+    """Scale factors and efficiencies by the base, by runtime and by steps alone."""
+    names = ("samples_scale", "runtime_scale", "efficiency", "runtime_efficiency", "inverted", "work_efficiency")
+    values: dict[str, Any] = dict.fromkeys(names, NO_BASE)
+    if base is None:
+        return values
+    rate, runtime = record.values["train_samples_per_second"], record.values["train_runtime_s"]
+    base_rate, base_s = base.values["train_samples_per_second"], base.values["train_runtime_s"]
+    values["samples_scale"], values["runtime_scale"] = scale_factors(base_rate, rate, base_s, runtime)
+    values["runtime_efficiency"] = efficiency_percent(base_s, runtime)
+    values["inverted"] = inverted_percent(base_s, runtime)
+    own_ms, base_ms = _any_step(record), _any_step(base)
+    if own_ms is None or base_ms is None:
+        return values | {"efficiency": TWO_STEPS, "work_efficiency": TWO_STEPS}
+    values["efficiency"] = efficiency_percent(base_ms, own_ms)
+    work = _flop(record) / _flop(base)
+    values["work_efficiency"] = values["efficiency"] * work
+    return values
+
+
+def _rates(record: Record, base: Record | None, bare: Record | None) -> dict[str, Any]:
+    """Samples/s of a rank, steps alone, over the base's; the step over that of the bare loop on as many ranks."""
+    values: dict[str, Any] = {"rate_efficiency": NO_BASE, "over_bare": "no bare loop beside it"}
+    name = "stepping_samples_per_second"
+    if base is not None:
+        own, of_base = record.values.get(name), base.values.get(name)
+        values["rate_efficiency"] = TWO_STEPS
+        if isinstance(own, float) and isinstance(of_base, float):
+            ranks = record.factors["world_size"] / base.factors["world_size"]
+            values["rate_efficiency"] = 100 * own / of_base / ranks
+    own_ms, bare_ms = _any_step(record), _any_step(bare) if bare is not None else None
+    if own_ms and bare_ms and record.factors["loop"] != "tuned":
+        values["over_bare"] = own_ms / bare_ms
+    if record.factors["loop"] == "tuned":
+        values["over_bare"] = "another batch"
+    return values
+
+
+def _any_step(record: Record) -> float | None:
+    return record.values.get("apart_ms") if record.origin == PREDICTED else step_ms(record)
+
+
+def _flop(record: Record) -> float:
+    """Of a rank in an optimizer step, with the batch that a tuned loop has found."""
+    size = record.values.get("batch_found", record.factors["batch_size"])
+    return flop_per_rank({**record.factors, "batch_size": size})
+
+
+def _mfu(record: Record) -> dict[str, Any]:
+    if record.factors["device"] == "cpu":
+        return {"mfu": "no peak known for a CPU"}
+    ms, peak = step_ms(record), peak_flops(record.gpu, record.factors["dtype"]) if record.gpu else None
+    if ms is None or peak is None:
+        return {"mfu": TWO_STEPS if ms is None else "no peak known for this GPU"}
+    return {"mfu": 100 * (mfu(_flop(record), ms / 1e3, peak) or 0.0)}
+
+
+def predicted_row(record: Record, base: Record, links: Links) -> Record | None:
+    """The row that the record would be, as far as arithmetic goes; None without links.
+
+    Its runtime: its steps, and of all else that the base's runtime holds as much as falls to a rank.
+    """
+    guess, base_ms = prediction_of(record, base, links), step_ms(base)
+    if guess is None or base_ms is None:
+        return None
+    ranks, of_base = record.factors["world_size"], base.factors["world_size"]
+    steps, base_steps = _steps(record), _steps(base)
+    rest_s = max(0.0, base.values["train_runtime_s"] - base_steps * base_ms / 1e3)
+    runtime = steps * guess.apart_ms / 1e3 + rest_s * of_base / ranks
+    per_step = record.factors["batch_size"] * record.factors["grad_acc"] * ranks
+    trained = record.factors["train_size"] * record.factors["num_epochs"]
+    values: dict[str, Any] = dict.fromkeys(
+        (*GPU_FIGURES, "train_loss", "last_train_loss", "eval_loss", *SPEEDS), NOT_TRAINED
+    )
+    values |= dict.fromkeys(("wrapped_by", "units", "local_share", "mfu"), NOT_TRAINED)
+    values |= {
+        "train_runtime_s": runtime,
+        "train_samples_per_second": trained / runtime,
+        "train/samples_per_second_mean": per_step / guess.apart_ms * 1e3,
+        "stepping_samples_per_second": per_step / guess.apart_ms * 1e3,
+        "parameters": shape_of(record.factors).parameters,
+        "rows_from": base.values["rows_from"],
+    }
+    values |= _as_values(guess) | {"error_percent": NOT_TRAINED, "overlapped_error_percent": NOT_TRAINED}
+    values |= _predicted_memory(record, base)
+    made = replace(
+        base, factors=dict(record.factors), origin=PREDICTED, values=values, samples={}, warmup={}, series={}, flags=[]
+    )
+    made.values |= _against(made, base)
+    return made
+
+
+def _steps(record: Record) -> int:
+    """Optimizer steps of the whole training."""
+    factors = record.factors
+    batches = -(-factors["train_size"] // (factors["batch_size"] * factors["world_size"]))
+    return int(factors["num_epochs"] * -(-batches // factors["grad_acc"]))
+
+
+def _predicted_memory(record: Record, base: Record) -> dict[str, float]:
+    """The base's peak and memory at rest, with each rank's part of weights, gradients and AdamW's moments in place of
+    the base's; what is gathered meanwhile is not in it."""
+    own, of_base = shape_of(record.factors).parameters, shape_of(base.factors).parameters
+    ranks = {"FSDP2": base.factors["world_size"]}.get(base.factors["wrap"], 1)
+    less_mib = STATE_BYTES * (of_base / ranks - own / record.factors["world_size"]) / MIB
+    found = {}
+    for name, share in (("avg_mem_alloc_MB", 0.75), ("peak_mem_alloc_MB", 1.0)):  # at rest gradients are gone
+        held = base.values.get(name)
+        if isinstance(held, (int, float)):
+            found[name] = max(0.0, held - share * less_mib)
+    return found

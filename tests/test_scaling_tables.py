@@ -1,0 +1,337 @@
+"""The FSDP workshop's scaling tables, from records made by hand: its columns, predicted rows, findings, figures."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from matplotlib import pyplot as plt
+from workspace import ROOT
+
+from perfscribe import config, plan
+from perfscribe import training_prediction as p
+from perfscribe import training_rows as r
+from perfscribe.experiments.custom_multi_gpu import present as custom
+from perfscribe.experiments.multi_gpu import present as multi
+from perfscribe.experiments.weak_scaling import present as weak
+from perfscribe.records import Record
+
+RAW = config.load(ROOT / "config.yaml")
+FOUR = "skipped", "4 GPUs"
+
+
+def cells(experiment: str, preset: str = "gpu") -> list:
+    return plan.planned_cells(RAW, experiment, preset)
+
+
+def line(operation: str, ranks: int, transport: str, latency_us: float, gb_per_s: float) -> list[Record]:
+    """All_reduce's records of one way, exactly on a line."""
+    found = []
+    for size in (2**10, 2**20, 2**30):
+        factors = {"operation": operation, "backend": "nccl", "device": "cuda", "transport": transport}
+        factors |= {"world_size": ranks, "megabyte": "2^20", "size_mb": size / 2**20}
+        ms = latency_us / 1e3 + size / gb_per_s / 1e6
+        found.append(
+            Record("all_reduce", factors, "ok", "", "measured", {"time_ms": [[ms]]}, values={"message_bytes": size})
+        )
+    return found
+
+
+LINKS = [
+    *line("all_gather", 2, "default", 10, 200),
+    *line("all_gather", 4, "default", 20, 250),
+    *line("reduce_scatter", 2, "default", 10, 200),
+    *line("reduce_scatter", 4, "default", 20, 250),
+    *line("all_reduce", 2, "tcp", 100, 5),
+]
+
+
+def gpu_record(experiment: str, cell: Any, step_ms: float, **values: Any) -> Record:
+    """A cell as four H200s would have it: more GPUs are skipped, as are several nodes."""
+    factors = dict(cell.factors)
+    if cell.skip or factors["world_size"] > 4:
+        return Record(experiment, factors, "skipped", cell.skip or "4 GPUs", "measured")
+    figures = {
+        "train_runtime_s": 10 * step_ms / 1e3 + 1,
+        "train_samples_per_second": 40 / (step_ms / 1e3),
+        "train/samples_per_second_mean": 30 / (step_ms / 1e3),
+        "steps/s": 900 / step_ms,
+        "stepping_steps/s": 1000 / step_ms,
+        "stepping_samples_per_second": 4 * factors["world_size"] / (step_ms / 1e3),
+        "train_loss": 5.0,
+        "last_train_loss": 4.0,
+        "eval_loss": 4.5,
+        "parameters": p.shape_of(factors).parameters,
+        "wrapped_by": factors["wrap"],
+        "units": 4,
+        "local_share": 1 / factors["world_size"],
+        "rows_from": "generated",
+        "avg_gpu_util_%": 90.0,
+        "std_gpu_util_%": 5.0,
+    }
+    for what, size in (("alloc", 4000.0), ("reserved", 9000.0), ("total", 10000.0)):
+        figures |= {f"avg_mem_{what}_MB": size, f"peak_mem_{what}_MB": 2 * size}
+    samples = {"step_ms": [[step_ms - 1, step_ms, step_ms + 1]]}
+    timers = {"step_ms": "host clock + synchronise"}
+    return Record(
+        experiment,
+        factors,
+        "ok",
+        "",
+        "measured",
+        samples=samples,
+        values=figures | values,
+        timers=timers,
+        gpu="NVIDIA H200",
+    )
+
+
+def by_ranks(cell: Any) -> float:
+    """A step that grows with ranks; that of the bare loop is shorter, the tuned one's longer."""
+    base = {"trainer": 100.0, "bare loop": 80.0, "tuned": 200.0}[cell["loop"]]
+    return base * (1 + 0.1 * (cell["world_size"] - 1))
+
+
+def records_of(experiment: str, step_of: Any = by_ranks) -> list[Record]:
+    more = {"batch_found": 320}
+    return [
+        gpu_record(experiment, cell, step_of(cell), **(more if cell["loop"] == "tuned" else {}))
+        for cell in cells(experiment)
+    ]
+
+
+def shown(module: Any, experiment: str, records: list[Record], links: list[Record] = LINKS) -> dict[str, Any]:
+    made = {table.id: table for table in module.tables({experiment: records, "all_reduce": links})}
+    assert tuple(made) == module.TABLES
+    findings = {finding.id: finding for finding in module.findings(made)}
+    for figure in module.figures(made):
+        canvas = plt.figure()
+        figure.draw(canvas)
+        plt.close(canvas)
+    return {"tables": made, "findings": findings}
+
+
+# --- cells ------------------------------------------------------------------------------------------------------
+
+
+def test_the_gpu_preset_is_the_workshops() -> None:
+    bloom, own = cells("multi_gpu"), cells("custom_multi_gpu")
+    assert {c["world_size"] for c in bloom if c["placement"] == "one node"} == {1, 2, 4, 8}
+    assert [c["world_size"] for c in bloom if c["placement"] != "one node"] == [2, 4, 8]
+    for cell in (*bloom, *own):
+        if cell["loop"] != "tuned":
+            assert (cell["train_size"], cell["eval_size"], cell["max_length"]) == (500, 100, 512)
+            assert (cell["batch_size"], cell["grad_acc"], cell["dtype"]) == (1, 4, "fp16")
+            assert (cell["learning_rate"], cell["weight_decay"]) == (5e-5, 0.01)
+        assert cell["wrap"] == ("none" if cell["world_size"] == 1 and cell["loop"] != "tuned" else "FSDP2")
+    shapes = {tuple(c[n] for n in ("vocab_size", "hidden_size", "num_layers", "num_heads", "ffn")) for c in own}
+    assert shapes == {(50000, 2048, 3, 16, 8192)}
+    asked = {
+        (c["world_size"], c["num_layers"], c["batch_size"]) for c in cells("weak_scaling") if "source" in c["variants"]
+    }
+    assert asked == {(2, 3, 8), (4, 6, 4), (8, 12, 2), (16, 24, 1)}
+
+
+def test_rows_of_the_weak_scaling_that_are_one_training_are_measured_once() -> None:
+    (first,) = [c for c in cells("weak_scaling") if c["world_size"] == 2]
+    assert first["variants"] == "source; same model; deeper, equal work"
+
+
+@pytest.mark.parametrize("experiment", ["multi_gpu", "custom_multi_gpu", "weak_scaling"])
+def test_machines_without_a_gpu_have_processes(experiment: str) -> None:
+    for preset in ("tiny", "cpu"):
+        runs = [c for c in cells(experiment, preset) if not c.skip]
+        assert {c["backend"] for c in runs} == {"gloo"} and {c["loop"] for c in runs} == {"bare loop"}
+
+
+# --- prediction -------------------------------------------------------------------------------------------------
+
+
+def test_collectives_of_a_step_by_hand() -> None:
+    factors = next(dict(c.factors) for c in cells("custom_multi_gpu") if c["world_size"] == 2 and not c.skip)
+    block, outside = 50_358_272, 50_000 * 2048 + 50_000
+    assert p.units_bytes(factors) == [(block, 8, 1)] * 3 + [(outside, 4, 1)]
+    spent_ms, sent = p.communication(factors, p.Links(LINKS))  # type: ignore[misc]
+    calls = 3 * 9 + 5
+    moved = 2 * (3 * 9 * block + 5 * outside)
+    assert spent_ms == pytest.approx(calls * 0.010 + moved / 200e6, rel=1e-6)
+    assert sent == pytest.approx(moved / 2)
+
+
+def test_more_ranks_than_measured_are_a_longer_ring() -> None:
+    four = p.Links(LINKS).ring("all_gather", "nccl", 4)
+    eight = p.Links(LINKS).ring("all_gather", "nccl", 8)
+    assert four is not None and eight is not None
+    assert four.latency_ms == pytest.approx(0.020, rel=1e-6)
+    assert eight.latency_ms == pytest.approx(0.020 * 7 / 3, rel=1e-6)
+    assert eight.ms_per_byte == pytest.approx(four.ms_per_byte * (7 / 8) / (3 / 4))
+
+
+def test_without_an_own_line_half_an_all_reduce() -> None:
+    ring = p.Links(LINKS).ring("all_gather", "nccl", 2, "tcp")
+    assert ring is not None and ring.time_ms(0) == pytest.approx(0.05, rel=1e-6)
+    assert p.Links(LINKS).ring("all_gather", "gloo", 2) is None
+
+
+def test_computing_follows_the_flop_of_a_rank() -> None:
+    one, two = ({**c.factors} for c in cells("custom_multi_gpu")[:2])
+    guess = p.predict(one, 100.0, two, p.Links(LINKS))
+    assert guess is not None and guess.compute_ms == 100.0
+    assert guess.apart_ms == guess.compute_ms + guess.communication_ms
+    assert guess.overlapped_ms == max(guess.compute_ms, guess.communication_ms)
+    deeper = {**two, "num_layers": 30}
+    assert p.predict(one, 100.0, deeper, p.Links(LINKS)).compute_ms > 500  # type: ignore[union-attr]
+    assert p.predict(one, 100.0, two, p.Links([])) is None
+
+
+# --- tables -----------------------------------------------------------------------------------------------------
+
+
+def test_blooms_eight_columns_and_a_predicted_row_for_eight_gpus() -> None:
+    got = shown(multi, "multi_gpu", records_of("multi_gpu"))
+    table = got["tables"]["fsdp.multi_gpu"]
+    assert [c.title for c in table.columns][:8] == [
+        "Setup",
+        "Total GPUs",
+        "Samples/s",
+        "Samples/s Scale Factor",
+        "Runtime (s)",
+        "Runtime Scale Factor",
+        "Loss",
+        "GPU Memory Allocated (GB)",
+    ]
+    frame = table.frame
+    assert list(frame["setup"]) == ["Single Node with Single GPU", "2 GPUs", "4 GPUs", "8 GPUs", "8 GPUs"]
+    assert list(frame["origin"]) == ["measured"] * 4 + ["predicted"]
+    assert list(frame["status"]) == ["ok", "ok", "ok", "skipped", "ok"]
+    assert frame["reason"][3] == "4 GPUs"
+    assert frame["train_loss"][4] == "none: predicted"
+    assert frame["samples_scale"][1] == pytest.approx(100 / 110)
+    assert frame["runtime_scale"][1] == pytest.approx(2.0 / 2.1)
+    assert frame["step_ms"][4] > 100
+    steps = 16  # of an epoch on eight GPUs
+    assert frame["train_runtime_s"][4] == pytest.approx(steps * frame["step_ms"][4] / 1e3, abs=0.2)
+    nodes = got["tables"]["fsdp.multi_node"].frame
+    assert list(nodes["setup"]) == ["Single Node with Single GPU", *[f"{n} Node" for n in (2, 2, 4, 4, 8, 8)]]
+    assert set(nodes["reason"][nodes["status"] == "skipped"]) == {
+        f"{n} nodes are needed, this is one machine" for n in (2, 4, 8)
+    }
+    assert (nodes["step_ms"][nodes["origin"] == "predicted"] > 900).all()  # by TCP
+    assert "a factor of" in got["findings"]["fsdp.multi_gpu"].text
+    assert "For 8 a factor of" in got["findings"]["fsdp.multi_gpu"].text
+    assert "predicted over TCP" in got["findings"]["fsdp.multi_node"].text
+    assert "measured steps lie between" in got["findings"]["fsdp.multi_gpu_prediction"].text
+
+
+def test_without_links_nothing_is_predicted() -> None:
+    got = shown(multi, "multi_gpu", records_of("multi_gpu"), [])
+    assert set(got["tables"]["fsdp.multi_gpu"].frame["origin"]) == {"measured"}
+    assert got["findings"]["fsdp.multi_gpu_prediction"].verdict == "cannot tell"
+
+
+def test_nothing_measured_gives_tables_all_the_same() -> None:
+    for module, experiment in ((multi, "multi_gpu"), (custom, "custom_multi_gpu"), (weak, "weak_scaling")):
+        none = [
+            Record(experiment, dict(c.factors), "unsupported", "no CUDA device", "measured") for c in cells(experiment)
+        ]
+        got = shown(module, experiment, none)
+        kept = {name for name, finding in got["findings"].items() if finding.verdict != "cannot tell"}
+        assert kept == ({name for name in got["findings"] if "defect" in name} - {"fsdp.defect_inverted"})
+
+
+def test_custom_models_nine_columns_twins_and_loops() -> None:
+    got = shown(custom, "custom_multi_gpu", records_of("custom_multi_gpu"))
+    table = got["tables"]["fsdp.custom_multi_gpu"]
+    assert [c.title for c in table.columns][:9] == [
+        "Setup",
+        "Total GPUs",
+        "Samples/s (Default)",
+        "Samples/s (Callback)",
+        "GPU Memory (GB, Default)",
+        "GPU Memory (GB, Callback)",
+        "GPU Utilization (%)",
+        "Loss",
+        "Runtime (s)",
+    ]
+    assert set(table.frame["loop"]) == {"trainer"}
+    assert table.frame["avg_mem_alloc_gb"][0] == pytest.approx(4000 / 1024)
+    twins = got["tables"]["fsdp.custom_twins"].frame
+    assert twins["peak_mem_alloc_MB"][0] == 8000
+    loops = got["tables"]["fsdp.custom_loops"].frame
+    trainer = loops[(loops["loop"] == "trainer") & (loops["world_size"] == 2) & (loops["status"] == "ok")].iloc[0]
+    assert trainer["over_bare"] == pytest.approx(110 / 88)
+    assert trainer["efficiency"] == pytest.approx(100 / 1.1)
+    tuned = loops[(loops["loop"] == "tuned") & (loops["world_size"] == 1)].iloc[0]
+    flop = p.flop_per_rank({**records_of("custom_multi_gpu")[0].factors, "batch_size": 320, "grad_acc": 1})
+    assert tuned["mfu"] == pytest.approx(100 * flop / 0.2 / 989e12)
+    assert tuned["batch"] == 320
+    texts = {name: finding.text for name, finding in got["findings"].items()}
+    assert "25 % longer on 2" in texts["fsdp.trainer_overhead"]
+    assert "50 % of what has to fit" in texts["fsdp.custom_memory"]
+    assert "Tuned, 4 GPUs train" in texts["fsdp.tuned"]
+
+
+def test_weak_scaling_divides_the_right_way_and_names_the_other() -> None:
+    def step_of(cell: Any) -> float:
+        return 100.0 if cell["world_size"] == 2 else 125.0
+
+    got = shown(weak, "weak_scaling", records_of("weak_scaling", step_of))
+    frame = got["tables"]["fsdp.weak_scaling"].frame
+    assert [c.title for c in got["tables"]["fsdp.weak_scaling"].columns][1:11] == [
+        "GPUs",
+        "Num Layers",
+        "Per-GPU Batch",
+        "Total Params",
+        "Samples/s (Callback)",
+        "GPU Memory (GB, Callback)",
+        "GPU Utilization (%)",
+        "Loss",
+        "Runtime (s)",
+        "Efficiency (%)",
+    ]
+    source = frame[(frame["variant"] == "source") & (frame["world_size"] == 4)].iloc[0]
+    assert source["efficiency"] == pytest.approx(80)
+    assert source["inverted"] == pytest.approx(100 * 2.25 / 2.0)
+    assert source["runtime_efficiency"] == pytest.approx(100 * 2.0 / 2.25)
+    assert source["work_efficiency"] == pytest.approx(80 * 5.12 / 6.38, rel=0.01)
+    same = frame[(frame["variant"] == "same model") & (frame["world_size"] == 4)].iloc[0]
+    assert same["work_efficiency"] == same["efficiency"]
+    assert list(frame[frame["variant"] == "source"]["origin"]) == ["measured"] * 3 + [
+        "predicted",
+        "measured",
+        "predicted",
+    ]
+    setup = got["tables"]["fsdp.weak_setup"].frame
+    rows = setup[setup["variant"] == "source"]
+    assert list(rows["parameters"]) == [253_524_816, 404_599_632, 706_749_264, 1_311_048_528]
+    assert list(rows["ran_parameters"]) == [664_718_136, 815_792_952, 1_117_942_584, 1_722_241_848]
+    assert list(rows["ran_steps"]) == [200, 100, 50, 25]
+    assert list(rows["total_batch"]) == [16] * 4
+    texts = {name: finding.text for name, finding in got["findings"].items()}
+    assert "8/4/2/1" in texts["fsdp.defect_batches"] and "2/4/8/16, not 16/16/16/16" in texts["fsdp.defect_batches"]
+    assert "200/100/50/25 steps" in texts["fsdp.defect_neither"]
+    assert "3/8/18/38 layers" in texts["fsdp.defect_work"]
+    assert "5.17 times" in texts["fsdp.defect_doubling"] and "2.59 times" in texts["fsdp.defect_doubling"]
+    assert "looks as if it had gained it" in texts["fsdp.defect_inverted"]
+
+
+def test_a_prediction_that_is_far_off_names_what_it_lacks() -> None:
+    slow = shown(multi, "multi_gpu", records_of("multi_gpu", lambda cell: 100.0 if cell["world_size"] == 1 else 5000.0))
+    assert "those of the host" in slow["findings"]["fsdp.multi_gpu_prediction"].text
+    quick = shown(multi, "multi_gpu", records_of("multi_gpu", lambda cell: 100.0))
+    assert "overlap of communication" in quick["findings"]["fsdp.multi_gpu_prediction"].text
+
+
+def test_predicted_memory_takes_the_divided_state_away() -> None:
+    every = r.rows(records_of("multi_gpu"), p.Links(LINKS))
+    predicted = next(one for one in every if one.origin == "predicted" and one.factors["placement"] == "one node")
+    state_mib = 16 * 559_214_592 * 7 / 8 / 2**20
+    assert predicted.values["peak_mem_alloc_MB"] == pytest.approx(max(0.0, 8000 - state_mib))
+
+
+def test_a_row_without_timed_steps_says_so() -> None:
+    records = records_of("multi_gpu")
+    records[1] = replace(records[1], samples={"step_ms": [[]]})
+    frame = shown(multi, "multi_gpu", records)["tables"]["fsdp.multi_gpu"].frame
+    assert frame["step_ms"][1] == "too few steps"

@@ -1,0 +1,135 @@
+"""Trainings that really run on two gloo ranks: divided by fully_shard, by Trainer, tuned; and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("transformers", reason="the package transformers is not installed")
+from perfscribe.cells import Cell
+from perfscribe.data import squad_sets
+from perfscribe.data.generate import generate
+from perfscribe.parallel.failures import RankError
+from perfscribe.parallel.launch import launch
+from perfscribe.training import dividing, launching, on_ranks
+
+ROWS = {"train_size": 16, "eval_size": 5, "max_length": 64, "new_tokens": 8, "vocab_size": 400, "seed": 0}
+CONFIG = ROWS | {"workshop": {"squad": None, "weights": None, "tokenizer": None}}
+SHAPE = {"vocab_size": 512, "hidden_size": 32, "num_layers": 2, "num_heads": 4, "ffn": 64}
+BLOOM = {"model_name": "bloom-tiny", "weights": None, "labels": "answer", "device": "cpu", "dtype": "fp32"}
+BLOOM |= {"batch_size": 1, "num_epochs": 1, "logging_steps": 2, "learning_rate": 0.02, "weight_decay": 0.01}
+CUSTOM = BLOOM | {"model_name": "simple_gpt", **SHAPE}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    folder = tmp_path_factory.mktemp("data")
+    [(name, dataset)] = squad_sets.datasets(CONFIG).items()
+    generate(json.loads(json.dumps({"dataset": name, "formats": [], **dataset})), folder / name)
+    return str(folder), name
+
+
+def train(data: tuple[str, str], world_size: int, factors: dict) -> list[dict]:
+    arguments = {"factors": factors, "data_folder": data[0], "dataset": data[1]}
+    return launch(on_ranks.on_rank, arguments, world_size=world_size, timeout_s=120, seed=7).results
+
+
+def test_two_ranks_with_fsdp_train_what_one_does(data) -> None:
+    """BLOOM has no dropout, so that the same rows a step give the same losses."""
+    (alone,) = train(data, 1, BLOOM | {"loop": "bare loop", "wrap": "none", "grad_acc": 4})
+    both = train(data, 2, BLOOM | {"loop": "bare loop", "wrap": "FSDP2", "grad_acc": 2})
+    assert alone["values"]["wrapped_by"] == "none"
+    for rank in both:
+        assert rank["series"]["train_loss"] == pytest.approx(alone["series"]["train_loss"], rel=1e-4)
+        assert rank["series"]["eval_loss"] == pytest.approx(alone["series"]["eval_loss"], rel=1e-4)
+        assert rank["values"]["wrapped_by"] == "FSDP2"
+        assert rank["values"]["units"] == 2  # one block, and the rest
+        assert rank["values"]["local_share"] == pytest.approx(0.5, abs=0.01)
+    losses = alone["series"]["train_loss"]
+    assert len(losses) == 4 and losses[-1] < losses[0]
+
+
+def test_other_steps_give_other_losses(data) -> None:
+    """The comparison above can fail: half the rows a step train something else."""
+    (alone,) = train(data, 1, BLOOM | {"loop": "bare loop", "wrap": "none", "grad_acc": 4})
+    (other,) = train(data, 1, BLOOM | {"loop": "bare loop", "wrap": "none", "grad_acc": 2})
+    assert other["series"]["eval_loss"] != pytest.approx(alone["series"]["eval_loss"], rel=1e-4)
+
+
+def test_mixed_precision_on_ranks(data) -> None:
+    whole, low = (
+        train(data, 2, CUSTOM | {"loop": "bare loop", "wrap": "FSDP2", "grad_acc": 1, "dtype": dtype})[0]
+        for dtype in ("fp32", "bf16")
+    )
+    assert low["series"]["eval_loss"] != whole["series"]["eval_loss"]
+    assert low["series"]["eval_loss"] == pytest.approx(whole["series"]["eval_loss"], rel=0.02)
+
+
+def test_trainer_trains_on_ranks_of_ours_and_says_what_wrapped_the_model(data) -> None:
+    ranks = train(data, 2, BLOOM | {"loop": "trainer", "wrap": "DDP", "grad_acc": 2})
+    assert [rank["values"]["wrapped_by"] for rank in ranks] == ["DDP", "DDP"]
+    values = ranks[0]["values"]
+    assert values["train_samples_per_second"] == pytest.approx(16 / values["train_runtime_s"], rel=0.01)
+    assert values["steps/s"] > 0 and values["stepping_steps"] == 3
+    assert len(ranks[0]["series"]["eval_loss"]) == 1
+
+
+def test_trainer_that_takes_ddp_for_fsdp_without_a_word_fails(data) -> None:
+    with pytest.raises(RankError, match="FSDP2 was asked for, the model is wrapped by DDP"):
+        train(data, 2, BLOOM | {"loop": "trainer", "wrap": "FSDP2", "grad_acc": 2})
+
+
+def test_trainer_and_the_bare_loop_evaluate_alike(data) -> None:
+    """With next to no learning rate both have the model as it began."""
+    still = BLOOM | {"wrap": "none", "grad_acc": 4, "learning_rate": 1e-12, "weight_decay": 0.0}
+    (trainer,), (bare,) = (train(data, 1, still | {"loop": loop}) for loop in ("trainer", "bare loop"))
+    assert bare["series"]["eval_loss"] == pytest.approx(trainer["series"]["eval_loss"], rel=1e-4)
+    assert bare["values"]["train_loss"] == pytest.approx(trainer["values"]["train_loss"], rel=1e-2)
+
+
+def test_the_tuned_loop_without_a_gpu(data) -> None:
+    tuned = {"loop": "tuned", "wrap": "FSDP2", "memory_percent": 80, "steps": 3, "compiled": False, "grad_acc": 1}
+    ranks = train(data, 2, CUSTOM | tuned | {"dtype": "bf16"})
+    values = ranks[0]["values"]
+    assert values["wrapped_by"] == "FSDP2" and values["units"] == 3
+    assert values["batch_found"] == 2 and len(ranks[0]["samples"]["step_ms"]) == 2
+
+
+def test_a_cell_is_run_and_its_ranks_put_together(data) -> None:
+    factors = BLOOM | {"loop": "bare loop", "wrap": "FSDP2", "grad_acc": 2, "world_size": 2, "backend": "gloo"}
+    found = launching.run(Cell(factors, data=(data[1],), data_folder=data[0]))
+    assert len(found.samples["step_ms"]) == 3 and len(found.warmup["step_ms"]) == 1
+    assert found.values["local_share"] == pytest.approx(0.5, abs=0.01)
+    assert found.timers == {"step_ms": launching.HOST_CLOCK}
+
+
+def test_the_slowest_rank_counts() -> None:
+    def rank(step_ms: list[float], share: float) -> dict:
+        values = {"units": 2, "local_share": share}
+        return {"samples": {"step_ms": step_ms}, "warmup": {"step_ms": []}, "values": values, "series": {}}
+
+    found = launching.combine([rank([1.0, 5.0], 0.4), rank([2.0, 3.0], 0.6)])
+    assert found.samples == {"step_ms": [2.0, 5.0]}
+    assert found.values["local_share"] == 0.6
+
+
+def test_one_rank_is_not_divided_but_for_the_tuned_loop() -> None:
+    assert [launching.wrap_of(loop, 1) for loop in ("trainer", "bare loop", "tuned")] == ["none", "none", "FSDP2"]
+    assert launching.wrap_of("trainer", 2) == "FSDP2"
+
+
+def test_a_model_that_nothing_divides_is_refused() -> None:
+    import torch
+
+    with pytest.raises(RuntimeError, match="FSDP2 was asked for, the model is wrapped by none"):
+        dividing.require("FSDP2", torch.nn.Linear(2, 2))
+
+
+def test_measuring_imports_nothing_that_presents_or_plans() -> None:
+    from perfscribe.fingerprint import fingerprint
+
+    root = Path(__file__).resolve().parents[1]
+    for experiment in ("multi_gpu", "custom_multi_gpu", "weak_scaling"):
+        assert fingerprint(f"perfscribe.experiments.{experiment}.measure", root)
