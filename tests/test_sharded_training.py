@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 pytest.importorskip("transformers", reason="the package transformers is not installed")
+from trainer_programs import train_as_on_gpus
+
 from perfscribe.cells import Cell
 from perfscribe.data import squad_sets
 from perfscribe.data.generate import generate
@@ -31,9 +34,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     return str(folder), name
 
 
-def train(data: tuple[str, str], world_size: int, factors: dict) -> list[dict]:
+def train(data: tuple[str, str], world_size: int, factors: dict, program: Any = on_ranks.on_rank) -> list[dict]:
     arguments = {"factors": factors, "data_folder": data[0], "dataset": data[1]}
-    return launch(on_ranks.on_rank, arguments, world_size=world_size, timeout_s=120, seed=7).results
+    return launch(program, arguments, world_size=world_size, timeout_s=120, seed=7).results
 
 
 def test_two_ranks_with_fsdp_train_what_one_does(data) -> None:
@@ -79,6 +82,18 @@ def test_trainer_trains_on_ranks_of_ours_and_says_what_wrapped_the_model(data) -
 def test_trainer_that_takes_ddp_for_fsdp_without_a_word_fails(data) -> None:
     with pytest.raises(RankError, match="FSDP2 was asked for, the model is wrapped by DDP"):
         train(data, 2, BLOOM | {"loop": "trainer", "wrap": "FSDP2", "grad_acc": 2})
+
+
+@pytest.mark.parametrize("model", [BLOOM, CUSTOM], ids=["bloom", "custom"])
+def test_trainers_fsdp_divides_the_model_and_trains_as_ddp_does(data, model: dict) -> None:
+    """By Trainer's own way for GPUs, with its blocks by their bare name; fp16 as the workshop has it."""
+    asked = model | {"loop": "trainer", "grad_acc": 2, "learning_rate": 1e-4}
+    (ddp, _) = train(data, 2, asked | {"wrap": "DDP"})
+    for low in (False, True):
+        ranks = train(data, 2, asked | {"wrap": "FSDP2", "low": low}, train_as_on_gpus)
+        assert [rank["values"]["wrapped_by"] for rank in ranks] == ["FSDP2", "FSDP2"]
+        assert ranks[0]["values"]["local_share"] == pytest.approx(0.5, abs=0.02)
+        assert ranks[0]["series"]["eval_loss"] == pytest.approx(ddp["series"]["eval_loss"], rel=3e-3 if low else 1e-4)
 
 
 def test_trainer_and_the_bare_loop_evaluate_alike(data) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 from perfscribe.training import wrapping
@@ -46,7 +46,13 @@ def shard(model: nn.Module, dtype: str, reshard: bool = True) -> None:
 
 
 def read_off(model: nn.Module) -> Divided:
-    """What has divided this model, from the model itself; `model` as the training loop calls it."""
+    """What has divided this model, from the model itself; `model` as the training loop calls it.
+
+    Units are divided again first: without a backward pass, as in evaluation, the root stays gathered.
+    """
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()
     parameters = list(model.parameters())
     whole = sum(parameter.numel() for parameter in parameters)
     here = sum(p.to_local().numel() if isinstance(p, DTensor) else p.numel() for p in parameters)
