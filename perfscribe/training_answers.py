@@ -79,6 +79,11 @@ def prediction(rows: pd.DataFrame) -> str:
     )
     if abs(worst["error_percent"]) <= GOOD_PERCENT:
         return text
+    if worst["overlapped_error_percent"] > GOOD_PERCENT:
+        return text + (
+            " Even its computing alone is predicted longer than the whole step: one rank computed more slowly than "
+            "several do, whose threads and clocks differ, or other programs were busy then."
+        )
     if worst["error_percent"] > 0:
         return text + " The term that is missing is the overlap of communication with computing."
     return text + (

@@ -319,6 +319,8 @@ def test_weak_scaling_divides_the_right_way_and_names_the_other() -> None:
 def test_a_prediction_that_is_far_off_names_what_it_lacks() -> None:
     slow = shown(multi, "multi_gpu", records_of("multi_gpu", lambda cell: 100.0 if cell["world_size"] == 1 else 5000.0))
     assert "those of the host" in slow["findings"]["fsdp.multi_gpu_prediction"].text
+    base = shown(multi, "multi_gpu", records_of("multi_gpu", lambda cell: 500.0 / cell["world_size"] ** 4))
+    assert "Even its computing alone" in base["findings"]["fsdp.multi_gpu_prediction"].text
     quick = shown(multi, "multi_gpu", records_of("multi_gpu", lambda cell: 100.0))
     assert "overlap of communication" in quick["findings"]["fsdp.multi_gpu_prediction"].text
 

@@ -32,9 +32,9 @@ def cells(config: Mapping[str, Any]) -> list[Cell]:
     found = []
     for backend in config["backend"]:
         for loop in config["loop"]:
-            for placement, worlds in ((ONE_NODE, config["world_size"]), (ONE_EACH, config["nodes"])):
-                if placement == ONE_EACH and loop != config["loop"][0]:
-                    continue
+            own = config["tuned"]["world_size"] if loop == TUNED else config["world_size"]
+            several = config["nodes"] if loop == config["loop"][0] else []
+            for placement, worlds in ((ONE_NODE, own), (ONE_EACH, several)):
                 for ranks in worlds:
                     levels = {"placement": placement, "world_size": ranks, "backend": backend, "loop": loop}
                     levels |= {"model_name": "simple_gpt", **shape, **(_tuned(config) if loop == TUNED else {})}
@@ -45,7 +45,8 @@ def cells(config: Mapping[str, Any]) -> list[Cell]:
 
 def _tuned(config: Mapping[str, Any]) -> dict[str, Any]:
     """Levels of the tuned loop in place of the workshop's."""
-    return {**config["tuned"], "grad_acc": 1, "num_epochs": 1}
+    own = {name: level for name, level in config["tuned"].items() if name != "world_size"}
+    return {**own, "grad_acc": 1, "num_epochs": 1}
 
 
 def _work(config: Mapping[str, Any], loop: str) -> float:
