@@ -120,9 +120,20 @@ def labels_of(rows: Rows) -> list[int]:
 
 
 def train(
-    loop: Loop, rows: Rows, evaluation: Rows, rank: int, speed: SpeedMeter, utilisation: UtilisationMeter
+    loop: Loop,
+    rows: Rows,
+    evaluation: Rows,
+    rank: int,
+    speed: SpeedMeter,
+    utilisation: UtilisationMeter,
+    behind: int = 0,
+    after_step: Callable[[int], None] = lambda done: None,
 ) -> Curve:
-    """All epochs. Losses are read from the device at each log and each epoch's end, as Trainer does."""
+    """All epochs. Losses are read from the device at each epoch's end.
+
+    behind: optimizer steps that a checkpoint has behind it: the loop goes on after them. after_step: called with the
+    number of steps done so far.
+    """
     curve, knobs = Curve(), loop.knobs
     counts = labels_of(rows)
     epoch_length = schedule.steps_per_epoch(knobs, len(counts), loop.ranks)
@@ -132,18 +143,22 @@ def train(
     loop.model.train()
     for epoch in range(knobs.num_epochs):
         for chosen, items in _steps(knobs, counts, epoch, rank, loop.ranks):
+            done += 1
+            if done <= behind:
+                continue
             batches = [take(rows, batch, loop.device) for batch in chosen]
             speed.begin_step()
-            waiting.append(loop.step(batches, items, schedule.linear_rate(done, last)))
-            done += 1
+            waiting.append(loop.step(batches, items, schedule.linear_rate(done - 1, last)))
             speed.end_step()
             utilisation.sample()
             if done % knobs.logging_steps == 0:
                 speed.log(done)
+            after_step(done)
         speed.pause()
-        curve.train_loss += summed(waiting)
-        waiting.clear()
-        curve.eval_loss.append(loop.evaluate(evaluation, rank))
+        if waiting:
+            curve.train_loss += summed(waiting)
+            waiting.clear()
+            curve.eval_loss.append(loop.evaluate(evaluation, rank))
     curve.runtime_s = time.perf_counter() - began
     return curve
 

@@ -62,7 +62,7 @@ class Job:
         speed: SpeedMeter,
     ) -> None:
         self.model, self.knobs, self.factors, self.rank, self.data = model, own, factors, rank, data
-        self.rows, self.evaluation = _tensors(data.training), _tensors(data.evaluation)
+        self.rows, self.evaluation = tensors(data.training), tensors(data.evaluation)
         self.speed, self.utilisation = speed, UtilisationMeter(rank.device)
 
 
@@ -130,7 +130,8 @@ def _figures(curve: Curve, job: Job, own: Mapping[str, float]) -> dict[str, Any]
     }
 
 
-def _tensors(arrays: Mapping[str, Any]) -> Rows:
+def tensors(arrays: Mapping[str, Any]) -> Rows:
+    """Arrays of shape (rows, length) as tensors on the CPU."""
     return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
 

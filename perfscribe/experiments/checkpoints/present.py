@@ -1,0 +1,137 @@
+"""Table, figure and answer of checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import pandas as pd
+
+from perfscribe import figures as f
+from perfscribe import tables as t
+from perfscribe.findings import Finding, find, need
+from perfscribe.records import Record
+from perfscribe.statistics import format_figure
+from perfscribe.tables import GIB, Table
+from perfscribe.training.checkpoint_size import needed_bytes
+
+TABLES = ("fsdp.checkpoints", "fsdp.checkpoint_losses")
+FIGURES = ("fsdp.checkpoints",)
+SAME = 1e-3  # relative: sums over ranks are made in another order
+NOTE = (
+    "Each rank writes its part by torch.distributed.checkpoint, under a temporary name until all are done. The same "
+    "rows make a step whatever the number of ranks. Losses: of the steps behind the checkpoint, largest relative "
+    "difference between the training that went on at once and the one that another number of ranks went on with. On "
+    "disk by arithmetic: fp32 weights and two moments; the rest describes the pieces, which is most of a small "
+    "model's. Free before training: for those that are kept and the one that is being written. Writing may end in the "
+    "page cache."
+)
+CAPTION = (
+    "Loss of each optimizer step: the training that was saved (line) and the one that went on from there (points)."
+)
+
+
+def tables(records: Mapping[str, list[Record]]) -> list[Table]:
+    """What was saved and how it went on; the losses behind it."""
+    cells = records["checkpoints"]
+    return [
+        t.make(TABLES[0], "Saved by some ranks, resumed by others", cells, columns(), [NOTE]),
+        t.make(TABLES[1], "Losses of both trainings", by_step(cells), loss_columns()),
+    ]
+
+
+def _factors() -> list[t.Column]:
+    return [
+        t.factor("model_name", "Model"),
+        t.factor("device", "Device"),
+        t.factor("dtype", "Dtype"),
+        t.factor("saved_by", "Saved by (ranks)"),
+        t.factor("resumed_by", "Resumed by (ranks)"),
+    ]
+
+
+def columns() -> list[t.Column]:
+    """Sizes, seconds, differences."""
+    return [
+        *_factors(),
+        t.value("steps_behind", "Steps behind it", exact=True),
+        t.value("steps_compared", "Steps compared", exact=True),
+        t.value("largest_difference", "Largest difference of losses (relative)"),
+        t.value("eval_loss", "Evaluation loss"),
+        t.value("resumed_eval_loss", "Evaluation loss, resumed"),
+        t.value("save_s", "Saving (s)"),
+        t.value("load_s", "Loading (s)"),
+        t.value("checkpoint_bytes", "On disk (GiB)", 1 / GIB, "checkpoint_gib"),
+        t.derived("predicted_gib", "by arithmetic (GiB)", lambda r: needed_bytes(r.values["parameters"], 0) / GIB),
+        t.derived("needed_gib", "Free before training (GiB)", _needed),
+        t.value("wrapped_by", "Divided by", exact=True),
+    ]
+
+
+def _needed(record: Record) -> float:
+    return needed_bytes(record.values["parameters"], record.factors["keep_checkpoints"]) / GIB
+
+
+def by_step(records: Sequence[Record]) -> list[Record]:
+    """A row a step of each cell; one of a cell without figures."""
+    found = []
+    for record in records:
+        whole, rest = record.series.get("train_loss", []), record.series.get("resumed_train_loss", [])
+        for step, loss in enumerate(whole or [None], start=1):
+            values = {"loss": loss, "resumed_loss": "before the checkpoint"}
+            if loss is not None and step > len(whole) - len(rest):
+                values["resumed_loss"] = rest[step - 1 - (len(whole) - len(rest))]
+            found.append(_with(record, {"step": step}, values))
+    return found
+
+
+def _with(record: Record, factors: dict[str, Any], values: dict[str, Any]) -> Record:
+    own = vars(record) | {"factors": {**record.factors, **factors}, "values": values if record.ok else {}}
+    return Record(**own)
+
+
+def loss_columns() -> list[t.Column]:
+    """Both losses of a step."""
+    losses = [t.value("loss", "Loss"), t.value("resumed_loss", "Loss, resumed")]
+    return [*_factors(), t.factor("step", "Step"), *losses]
+
+
+def figures(tables: Mapping[str, Table]) -> list[f.Figure]:
+    """Both curves."""
+    return [f.Figure(FIGURES[0], CAPTION, partial(_draw, rows=tables[TABLES[1]].ok))]
+
+
+def _draw(canvas: Any, rows: pd.DataFrame) -> None:
+    axes = canvas.subplots()
+    axes.set_xlabel("Optimizer step")
+    axes.set_ylabel("Loss")
+    if rows.empty:
+        f.no_data(axes, "no cell was measured")
+        return
+    for colour, (ranks, group) in zip(f.COLOURS, rows.groupby(["saved_by", "resumed_by"], sort=False), strict=False):
+        group = group.drop_duplicates("step")
+        axes.plot(group["step"], group["loss"].astype(float), color=colour, linewidth=1, label=f"{ranks[0]} ranks")
+        rest = group.assign(resumed_loss=pd.to_numeric(group["resumed_loss"], errors="coerce")).dropna()
+        axes.scatter(rest["step"], rest["resumed_loss"], color=colour, label=f"resumed by {ranks[1]}", zorder=3)
+    axes.legend(fontsize="small")
+
+
+def findings(tables: Mapping[str, Table]) -> list[Finding]:
+    """Whether the curve is the same, and what it takes."""
+    return [find("fsdp.checkpoints", TABLES[:1], lambda: _resumed(tables[TABLES[0]].ok))]
+
+
+def _resumed(rows: pd.DataFrame) -> str:
+    rows = need(rows, 1, "checkpoints")
+    worst: Any = rows.loc[rows["largest_difference"].astype(float).idxmax()]
+    same = float(worst["largest_difference"]) <= SAME
+    last: Any = rows.iloc[-1]
+    return (
+        f"{'Yes' if same else 'No'}: of {len(rows)} trainings the losses behind the checkpoint differ most where "
+        f"{worst['saved_by']} ranks saved and {worst['resumed_by']} went on, by "
+        f"{float(worst['largest_difference']):.1g} of the loss. A checkpoint of "
+        f"{last['model_name']} takes {format_figure(last['checkpoint_gib'])} GiB "
+        f"({format_figure(last['predicted_gib'])} by arithmetic), {format_figure(last['save_s'])} s to write and "
+        f"{format_figure(last['load_s'])} s to read."
+    )
