@@ -140,3 +140,21 @@ def writes_pids_and_hangs(arguments, rank):
     with open(f"{arguments['folder']}/{rank.place.rank}", "w") as out:
         out.write(f"{os.getpid()} {grandchild.pid}\n")
     hold_the_interpreter()
+
+
+def over_a_slow_link(arguments, rank):
+    """The self-test where every all-reduce that reaches over the link between two ranks takes longer."""
+    import torch.distributed as dist
+
+    from perfscribe.parallel import self_test
+
+    quick = dist.all_reduce
+
+    def slow(tensor, *rest, group=None, **options):
+        members = dist.get_process_group_ranks(group or dist.group.WORLD)
+        if set(arguments["slow"]) <= set(members) and tensor.numel() > 1000:
+            time.sleep(arguments["delay_s"])
+        return quick(tensor, *rest, group=group, **options)
+
+    dist.all_reduce = slow
+    return self_test.on_rank(arguments, rank)

@@ -1,0 +1,1 @@
+"""The all-reduce that is tried before a training on several processes."""

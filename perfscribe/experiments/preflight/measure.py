@@ -1,0 +1,124 @@
+"""The self-test before trainings on several processes: one large all-reduce, as the FSDP workshop's job scripts ask.
+
+NVIDIA's all_reduce_perf where it is found and the ranks have GPUs, else a loop of our own. What trains on as many
+processes is held back where the bandwidth is below the threshold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from perfscribe.cells import Cell, Measurement, grid
+from perfscribe.counters.traffic import bus_factor
+from perfscribe.parallel import self_test
+from perfscribe.parallel.self_test import MIB, Outcome, Trial
+
+DEVICES = {"gloo": "cpu", "nccl": "cuda"}
+FIXED = ("program", "warmup", "iterations", "algorithm")
+OWN, NVIDIA = "own loop", "all_reduce_perf"
+NCCL_CHOOSES = "default"
+TIMEOUT_S = 170.0  # below the worker's own, so that the rank that hangs is named
+
+
+def cells(config: Mapping[str, Any]) -> list[Cell]:
+    """Every backend and number of processes."""
+    return [_cell(level, config) for level in grid({"backend": config["backend"], "world_size": config["world_size"]})]
+
+
+def _cell(level: Mapping[str, Any], config: Mapping[str, Any]) -> Cell:
+    backend = str(level["backend"])
+    own = {name: config[name][backend] for name in ("size_mib", "threshold_gb_per_s")}
+    factors = {**level, "device": DEVICES[backend], **own, **{name: config[name] for name in FIXED}}
+    factors["algorithm"] = config["algorithm"] if backend == "nccl" and config["algorithm"] else NCCL_CHOOSES
+    return Cell(factors, requires(factors), cost=own["size_mib"] * level["world_size"])
+
+
+def requires(factors: Mapping[str, Any]) -> tuple[str, ...]:
+    """A GPU for each process where the backend wants one."""
+    return (f"cuda:{factors['world_size']}",) if factors["device"] == "cuda" else ()
+
+
+def start_early() -> None:
+    """Start the process that ranks are forked from, so that it imports torch while the measuring process does."""
+    from perfscribe.parallel.fork_server import BASE, SERVER
+
+    SERVER.start(BASE)
+
+
+def run(cell: Cell) -> Measurement:
+    """Try the all-reduce and judge it.
+
+    samples: time_ms, where our own loop timed the calls. values: busbw_gb_per_s, exit_code (0, or 46 below the
+    threshold), line (what is told of it), nodes, tested_by, slowest_pair, pairs. series: log.
+    NoFigure, and what launch() raises: there is no bandwidth.
+    """
+    from perfscribe.parallel import nccl_tests
+
+    program = nccl_tests.find() if cell["device"] == "cuda" and cell["program"] == "auto" else None
+    outcome, log = _by_nvidia(cell, program) if program else _by_own_loop(cell)
+    samples = {"time_ms": list(outcome.times_ms)} if outcome.times_ms else {}
+    slow = outcome.slowest
+    return Measurement(
+        samples=samples,
+        warmup={"time_ms": list(outcome.warmup_ms)} if samples else {},
+        values={
+            "busbw_gb_per_s": outcome.busbw_gb_per_s,
+            "algbw_gb_per_s": outcome.busbw_gb_per_s / bus_factor(self_test.OPERATION, outcome.world_size),
+            "exit_code": outcome.code,
+            "line": outcome.line(),
+            "nodes": ", ".join(dict.fromkeys(outcome.hosts)),
+            "tested_by": NVIDIA if program else OWN,
+            "slowest_pair": f"{slow.first} and {slow.second}" if slow else "none",
+            "slowest_pair_gb_per_s": slow.busbw_gb_per_s if slow else "none",
+            "pairs": len(outcome.pairs),
+        },
+        series={"log": log},
+        timers={"time_ms": "CUDA events" if cell["device"] == "cuda" else "host clock"} if samples else {},
+        warmup_s=sum(outcome.warmup_ms) * 1e-3,
+        timed_s=sum(outcome.times_ms) * 1e-3,
+    )
+
+
+def _trial(cell: Cell) -> Trial:
+    return Trial(round(cell["size_mib"] * MIB), cell["warmup"], cell["iterations"], cell["threshold_gb_per_s"])
+
+
+def _by_own_loop(cell: Cell) -> tuple[Outcome, list[str]]:
+    (said, *_) = _launch(self_test.on_rank, cell)
+    outcome = self_test.from_json(said)
+    return outcome, outcome.log()
+
+
+def _by_nvidia(cell: Cell, program: str) -> tuple[Outcome, list[str]]:
+    """NVIDIA's program tells no times of single calls; where it is too slow, the pairs are tried by our own loop."""
+    import os
+
+    from perfscribe.parallel import nccl_tests
+
+    trial, world_size = _trial(cell), cell["world_size"]
+    words = nccl_tests.command(program, trial.size_bytes, world_size, trial.warmup, trial.timed)
+    environment = dict(os.environ)
+    with self_test.algorithm(environment, _algorithm(cell)):
+        output = nccl_tests.run(words, TIMEOUT_S, environment)
+    figure = nccl_tests.parse(output, world_size)
+    outcome = Outcome(trial, "nccl", world_size, figure.hosts * world_size, figure.busbw_gb_per_s)
+    if outcome.code and world_size > 2:
+        (pairs, *_) = _launch(self_test.pairs_on_rank, cell)
+        outcome = self_test.from_json({**asdict(outcome), "pairs": pairs})
+    return outcome, [*output.splitlines(), *outcome.log_of_pairs()]
+
+
+def _launch(program: Any, cell: Cell) -> list[Any]:
+    import os
+
+    from perfscribe.parallel.launch import launch
+
+    options = {"world_size": cell["world_size"], "backend": cell["backend"], "timeout_s": TIMEOUT_S}
+    with self_test.algorithm(os.environ, _algorithm(cell)):
+        return launch(program, {"trial": asdict(_trial(cell))}, **options).results
+
+
+def _algorithm(cell: Cell) -> str | None:
+    return None if cell["algorithm"] == NCCL_CHOOSES else str(cell["algorithm"])

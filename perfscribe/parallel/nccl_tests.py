@@ -1,0 +1,120 @@
+"""NVIDIA's all_reduce_perf (nccl-tests): where it lies, how it is asked, and what its output says."""
+
+from __future__ import annotations
+
+import math
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+PROGRAM = "all_reduce_perf"
+# A launcher may put a label before each line (PALS, srun -l). Behind the figure stands OK or FAILED where
+# NCCL_TESTS_MIN_BW is set, and nothing else.
+_BANDWIDTH = re.compile(r"# Avg bus bandwidth\s*:\s*(\S+)(?:[ \t]+(OK|FAILED))?[ \t]*$", re.MULTILINE)
+_RANK = re.compile(r"#\s+Rank\s+(\d+)\b.*?\bPid\s+\d+\s+on\s+(\S+)\s+device", re.MULTILINE)
+# Size, count, type, operation, root, then figures; launchers' labels may stand before.
+_ROW = re.compile(r"^(?:\S+[ \t]+)?[ \t]*(\d+)[ \t]+\d+[ \t]+[a-z]\w*[ \t]+\w+[ \t]+-?\d+[ \t]", re.MULTILINE)
+_OUT_OF_BOUNDS = re.compile(r"# Out of bounds values\s*:\s*(\d+)\s+FAILED")
+
+
+class NoFigure(Exception):
+    """A self-test that gave no bandwidth; the text says why, in one line."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """What one run says. ranks: 0 where it names none; hosts: of the ranks, each once, in their order."""
+
+    busbw_gb_per_s: float
+    ranks: int
+    hosts: tuple[str, ...]
+
+
+def find() -> str | None:
+    """Path of the program on PATH; None where it is not there."""
+    return shutil.which(PROGRAM)
+
+
+def command(program: str, size_bytes: int, gpus: int, warmup: int, timed: int) -> list[str]:
+    """One size, all GPUs in one process, without checks, as the workshop asks it of each node."""
+    size = str(size_bytes)
+    return [program, "-b", size, "-e", size, "-f", "2", "-g", str(gpus), "-c", "0", "-n", str(timed), "-w", str(warmup)]
+
+
+def run(words: list[str], timeout_s: float, environment: dict[str, str]) -> str:
+    """What the program prints. NoFigure: it cannot be started, hangs, or ends otherwise than well."""
+    try:
+        done = subprocess.run(
+            words,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            errors="replace",
+            timeout=timeout_s,
+            env=environment,
+        )
+    except subprocess.TimeoutExpired:
+        raise NoFigure(f"{PROGRAM} did not end within {timeout_s:.0f} s") from None
+    except OSError as error:
+        raise NoFigure(f"{PROGRAM} cannot be started: {error.strerror}") from None
+    # With NCCL_TESTS_MIN_BW a figure too low by its own standard ends it with 1: that is for our threshold to judge.
+    if done.returncode and not _BANDWIDTH.search(done.stdout):
+        raise NoFigure(f"{PROGRAM} ended with {done.returncode}: {_complaint(done.stdout)}")
+    return done.stdout
+
+
+def _complaint(output: str) -> str:
+    """The line that says what went wrong, as far as one does; else the last."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    telling = [line for line in lines if re.search(r"error|fail|invalid", line, re.IGNORECASE)]
+    return " ".join((telling or lines or ["it printed nothing"])[-1].split())[:160]
+
+
+def parse(output: str, expected_ranks: int = 0) -> Figure:
+    """The bandwidth of one run over all its ranks.
+
+    expected_ranks: 0 where that is not known.
+    NoFigure: no line of it; several, from runs that knew nothing of each other (a build without MPI, started once a
+    rank); a value that is no number, or 0, as one rank alone has by definition; wrong results; another count of ranks.
+    """
+    found, ranks = _BANDWIDTH.findall(output), _RANK.findall(output)
+    hosts = tuple(dict.fromkeys(host for _, host in ranks))
+    if not found:
+        raise NoFigure(f"no line of it: {_complaint(output)}")
+    if len(found) > 1:
+        each = f", of {len(ranks) // len(found)} each" if ranks and len(ranks) % len(found) == 0 else ""
+        raise NoFigure(f"{len(found)} runs that knew nothing of each other{each}; {PROGRAM} was built without MPI")
+    busbw = _number(found[0][0])
+    if wrong := _OUT_OF_BOUNDS.search(output):
+        raise NoFigure(f"{wrong[1]} values of its result were wrong")
+    if len(ranks) == 1 or busbw == 0:
+        raise NoFigure("one rank alone has a bus bandwidth of 0 by definition")
+    if expected_ranks and ranks and len(ranks) != expected_ranks:
+        raise NoFigure(f"{len(ranks)} ranks took part, {expected_ranks} were expected")
+    return Figure(busbw, len(ranks), hosts)
+
+
+def largest_size(output: str) -> int | None:
+    """Bytes of the largest message that was timed."""
+    return max(map(int, _ROW.findall(output)), default=None)
+
+
+def _number(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value) or value < 0:
+        raise NoFigure(f"its bandwidth is {text!r}, which is no number")
+    return value
+
+
+def read(path: Path) -> str:
+    """A log of the program. NoFigure: it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise NoFigure(f"{path}: {error.strerror}") from None
