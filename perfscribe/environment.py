@@ -574,10 +574,13 @@ PACKAGES = frozenset({"transformers"})
 def unmet(requires: Iterable[str]) -> list[Condition]:
     """Every condition that this machine lacks for the capabilities named, each once, the decisive one first.
 
+    What begins with "preflight:" is for the engine to try out (gate.py), not for the machine to have.
     Raises ValueError for a name that is neither in CAPABILITIES nor "cuda:<GPUs>".
     """
     conditions: dict[Condition, None] = {}
     for name in requires:
+        if name.startswith("preflight:"):
+            continue
         several = re.fullmatch(r"cuda:([1-9]\d*)", name)
         if not several and name not in CAPABILITIES:
             known = ", ".join(CAPABILITIES)

@@ -18,6 +18,7 @@ from perfscribe.parallel import binding, launchers
 TEMPLATES = Path(__file__).resolve().parent / "job_scripts"
 LAUNCHERS = {"slurm": ("srun", "torchrun"), "pbs": ("mpiexec", "torchrun"), "local": ("torchrun", "mpiexec")}
 PROFILES = ("torch", "nsys")
+SELF_TEST = "workflow/scripts/preflight.py"
 JOB = "perfscribe.experiments.rank_methods.job"
 MOST_NODES, MOST_RANKS = 100_000, 1024
 # What schedulers take as names; nothing else gets into a directive.
@@ -28,7 +29,10 @@ _TIME = re.compile(r"\d{1,3}:[0-5]\d:[0-5]\d")
 
 @dataclass(frozen=True)
 class Wanted:
-    """What the script is to do. command: in place of the homework's training; bindings: cores of each local rank."""
+    """What the script is to do. command: in place of the homework's training; bindings: cores of each local rank.
+
+    preflight: try the links first, and stop with 44 or 46 where they fail.
+    """
 
     scheduler: str
     nodes: int
@@ -42,6 +46,7 @@ class Wanted:
     queue: str
     filesystems: str
     command: tuple[str, ...]
+    preflight: bool = False
 
     @property
     def ranks(self) -> int:
@@ -98,6 +103,7 @@ def _parser() -> _Parser:
     )
     add("--cpu-bind", default=(), type=_bindings, metavar="LIST", help="cores of each rank of a node: list:0,1:8,9")
     add("--gpus-per-node", type=_whole(MOST_RANKS, 0), metavar="GPUS", help="Slurm: by default one for each rank")
+    add("--preflight", action="store_true", help="try the links first; 44: no figure, 46: too slow, nothing is trained")
     add("--time", default="00:30:00", type=_like(_TIME, "HH:MM:SS"), help="limit, HH:MM:SS")
     add("--account", type=name, help="who pays for it")
     add("--queue", type=name, help="queue or partition")
@@ -134,6 +140,7 @@ def read(arguments: Sequence[str]) -> Wanted:
         bindings=found.cpu_bind[: found.ranks_per_node],
         gpus_per_node=gpus,
         command=tuple(found.command),
+        preflight=found.preflight and found.nodes * found.ranks_per_node > 1,
         **fixed,
     )
 
@@ -163,6 +170,7 @@ def script(wanted: Wanted, folder: Path) -> str:
         nsys=_nsys,
         mpiexec=_mpiexec() if (wanted.scheduler, wanted.launcher) == ("local", "mpiexec") else "mpiexec",
         program=_program(wanted, python),
+        try_links=f"{python} {SELF_TEST}",
         program_of_torchrun=_program_of_torchrun(wanted),
         slurm_binding=f"mask_cpu:{','.join(map(binding.mask, wanted.bindings))}" if wanted.bindings else "cores",
         pals_binding=binding.as_list(wanted.bindings) if wanted.bindings else "",

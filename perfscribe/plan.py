@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from perfscribe import environment, files
+from perfscribe import environment, files, gate
 from perfscribe.cells import Cell
 from perfscribe.config import resolve
 from perfscribe.fingerprint import Sources, digest_files
@@ -60,6 +60,7 @@ class Plan:
     presentations: dict[str, Presentation] = field(default_factory=dict)
     datasets: dict[str, list[str]] = field(default_factory=dict)  # data set → its files
     experiment_datasets: dict[str, list[str]] = field(default_factory=dict)
+    gated: list[str] = field(default_factory=list)  # experiments with cells that wait for a self-test
     units: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @property
@@ -76,6 +77,7 @@ class Plan:
             },
             "datasets": self.datasets,
             "experiment_datasets": self.experiment_datasets,
+            "gated": self.gated,
         }
 
     def sources(self, experiment: str) -> list[str]:
@@ -107,6 +109,7 @@ def read_index(folder: Path) -> Plan:
         },
         datasets=index["datasets"],
         experiment_datasets=index["experiment_datasets"],
+        gated=index.get("gated", []),
     )
 
 
@@ -183,6 +186,8 @@ def _measure_units(
     # Measured in ascending cost, so that a run cut short has most of its cells; shown in the order of the levels.
     by_cost = sorted(enumerate(cells), key=lambda pair: (bool(pair[1].skip), pair[1].cost))
     plan.shards[experiment] = shards
+    if gate.is_gated(cell for cell in cells if not cell.skip):
+        plan.gated.append(experiment)
     plan.experiment_datasets[experiment] = sorted({name for cell in cells if _reads_data(cell) for name in cell.data})
     common = {
         "unit": "measure",

@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, TextIO
 
-from perfscribe import files, journal
+from perfscribe import files, gate, journal
 from perfscribe.plan import Plan
 from perfscribe.shard import Shard
 
@@ -92,6 +92,11 @@ class Watcher:
             Tail(results / "journal" / experiment / f"{shard}.jsonl")
             for experiment, shards in plan.shards.items()
             for shard in range(shards)
+        ]
+        self.tails += [
+            Tail(results / "journal" / gate.EXPERIMENT / gate.journal_file(experiment, shard))
+            for experiment in plan.gated
+            for shard in range(plan.shards[experiment])
         ]
         self.cost_left: dict[tuple[str, str, int], float] = {}
         self.pace: dict[str, Pace] = {}

@@ -10,6 +10,9 @@ from typing import Any
 from perfscribe import journal, session
 from perfscribe.records import STATUSES
 
+# Of these there are no records to retire: cells that were not measured, and those that a self-test held back.
+DUE_AGAIN = ("not_run", "skipped")
+
 
 def parse(words: list[str]) -> dict[str, str]:
     """factor=level words as a dict; ValueError for any other word, and for a factor given twice."""
@@ -70,7 +73,7 @@ def main(root: Path, site: str, arguments: list[str]) -> int:
     with journal.Journal(folder / "0.jsonl") as book:
         finished = [r for r in journal.read(folder).all_records() if not r["values"].get("before_start")]
         given_up = select(finished, chosen)
-        if not given_up and chosen.get("status") != "not_run":
+        if not given_up and chosen.get("status") not in DUE_AGAIN:
             raise ValueError(f"remeasure: there is no record of {' '.join(arguments)}")
         # Without its records file the shard's job is due again; `not_run` cells come along. First, so that a retired
         # cell is never without a job that measures it.

@@ -168,10 +168,10 @@ class Session:
             self.watcher.start()
 
     def _start_clock(self) -> None:
-        """Tell all measuring jobs of this run when its time budget ends."""
+        """Tell all measuring jobs of this run when it began and when its time budget ends."""
         budgets = [unit["budget_minutes"] for unit in self.plan.units.values() if unit.get("budget_minutes")]
         ends = {"budget_ends": time.time() + 60 * budgets[0]} if budgets else {}
-        files.write_json(self.root / CLOCK, ends)
+        files.write_json(self.root / CLOCK, {"started": time.time(), **ends})
 
     def end(self, report: str, failed: bool = False) -> None:
         """Stop telling progress; the last line names the report."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,8 @@ class Shard:
         defaults = {"isolation": "job", "timeout_s": 600.0, "tools": {}}
         self.options = defaults | options.get(self.plan["experiment"], {})
         self.folder = site_folder / "journal" / self.plan["experiment"]
+        # Status and reason of what cannot run here: the worker puts its gate in the place of this.
+        self.shortfall: Callable[[Iterable[str]], tuple[str, str] | None] = environment.shortfall
         self.tasks = self._tasks()
 
     def _tasks(self) -> list[Task]:
@@ -83,13 +86,21 @@ class Shard:
             return None
         if record["values"].get("before_start"):
             # The machine may have got since what it lacked then.
-            lacking = environment.shortfall(task.cell["requires"])
+            lacking = self.lacking(task)
             return record if lacking == (record["status"], record["reason"]) else None
         if same is not None:
             return same
         # Another machine's out-of-memory says nothing of this one's.
         kept = self.plan["on_identity_change"] == "keep" and record["status"] == "ok"
         return record if kept else None
+
+    def lacking(self, task: Task) -> tuple[str, str] | None:
+        """Status and reason of a cell that cannot run here, or is held back; None where nothing is in its way.
+
+        For a cell that the preset leaves out nothing is tried.
+        """
+        ask = environment.shortfall if task.cell["skip"] else self.shortfall
+        return ask(task.cell["requires"])
 
     def fields(self, task: Task, **more: Any) -> dict[str, Any]:
         """A record of the task with these fields."""

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
 from perfscribe import device_start, environment, files, journal, records, tools
+from perfscribe.gate import Gate, journal_file
 from perfscribe.processes import STOP_SIGNALS, Child, say, signal_name
 from perfscribe.shard import Shard, Task
 from perfscribe.watch import Watch, flags
@@ -29,6 +30,7 @@ class Worker:
 
     def __init__(self, shard: Shard, book: journal.Journal) -> None:
         self.shard, self.book = shard, book
+        shard.shortfall = Gate(shard.root, shard.site_folder, self._try_out).shortfall
         tools.use(shard.options["tools"], shard.root)
         identity = environment.identity(shard.plan["libraries"])
         self.identity = environment.identity_id(identity)
@@ -39,10 +41,10 @@ class Worker:
         self.current: Task | None = None
         self.deadline = shard.deadline(time.time())
 
-    def measure(self, history: journal.History) -> int:
-        """Run every task that the journal lacks, round by round; returns how many cells ran."""
+    def measure(self, history: journal.History, tasks: Iterable[Task] | None = None) -> int:
+        """Run every task that the journal lacks, round by round, or these; returns how many cells ran."""
         try:
-            return sum(self._settle(task, history) for task in self._due(history))
+            return sum(self._settle(task, history) for task in (self._due(history) if tasks is None else tasks))
         except Interrupted:
             if self.current is not None:  # not to blame
                 self.book.interrupted(self.current.slot)
@@ -67,9 +69,16 @@ class Worker:
                 last_round = task.round
             yield task
 
+    def _try_out(self, shard: Shard, task: Task) -> None:
+        """Measure a self-test that cells of this shard wait for, into a journal file that only this job writes."""
+        say(f"{self.shard.plan['experiment']} waits for {shard.plan['experiment']} {task.label()}")
+        name = journal_file(self.shard.plan["experiment"], self.shard.plan["shard"])
+        with journal.Journal(shard.folder / name) as book:
+            Worker(shard, book).measure(journal.History(), [task])
+
     def _say_lacking(self, task: Task) -> bool:
         """Keep an `unsupported` or `skipped` record where the machine lacks what the cell needs; whether it does."""
-        lacking = environment.shortfall(task.cell["requires"])
+        lacking = self.shard.lacking(task)
         if lacking is not None:
             self._keep(task, {"status": lacking[0], "reason": lacking[1]}, values={"before_start": True})
         return lacking is not None

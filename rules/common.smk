@@ -93,6 +93,13 @@ def all_shown():
     return [path for experiment in PLAN.presentations for path in shown_of(experiment)]
 
 
+def records_behind_self_tests(wildcards):
+    """For `preflight`, the records of what waits for its tests: each of their jobs makes those that it needs itself."""
+    if wildcards.experiment != "preflight":
+        return []
+    return [path for experiment in PLAN.gated for path in records_of(experiment)]
+
+
 def data_digests(wildcards):
     """The digests of the data sets that an experiment reads; they change only with the arrays."""
     return [

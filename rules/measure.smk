@@ -4,6 +4,7 @@ rule measure:
         plan=f"{RESULTS}/plan/measure-{{experiment}}-{{shard}}.json",
         digests=data_digests,
         data=data_files,
+        waited=records_behind_self_tests,
     output:
         f"{RESULTS}/records/{{experiment}}/{{shard}}.jsonl",
     log:

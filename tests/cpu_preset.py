@@ -29,11 +29,16 @@ ALWAYS_THERE = {"hdf5", "transformers"}  # packages that the project installs
 def planned(experiment: str) -> list[tuple[Cell, Record]]:
     """The preset's cells, and their records without figures: ok where nothing is required that a machine may lack."""
     cells = plan.planned_cells(unmeasured.raw_config(), experiment, PRESET)
-    ends = ["skipped" if cell.skip else "unsupported" if set(cell.requires) - ALWAYS_THERE else "ok" for cell in cells]
+    ends = ["skipped" if cell.skip else "unsupported" if _lacking(cell) else "ok" for cell in cells]
     return [
         (cell, Record(experiment, dict(cell.factors), end, "", "measured"))
         for cell, end in zip(cells, ends, strict=True)
     ]
+
+
+def _lacking(cell: Cell) -> set[str]:
+    """What a machine may lack of what the cell needs; a self-test before it is none of that."""
+    return {name for name in cell.requires if not name.startswith("preflight:")} - ALWAYS_THERE
 
 
 def has_several_processes(experiment: str) -> bool:

@@ -281,3 +281,30 @@ def test_srun_on_two_nodes(tmp_path, monkeypatch):
     finally:
         subprocess.run([str(LOCAL_SLURM), "down", "--purge"], capture_output=True)
         shutil.rmtree(state, ignore_errors=True)
+
+
+# --- the links first -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("scheduler", "launcher"), KINDS)
+def test_the_links_are_tried_where_that_is_asked(scheduler, launcher, an_open_mpi, tmp_path):
+    nodes = 1 if scheduler == "local" else 2
+    text = script(scheduler, "--launcher", launcher, "--preflight", nodes=nodes)
+    path = tmp_path / "job.sh"
+    path.write_text(text)
+    check(path)
+    assert text.index(launch_script.SELF_TEST) < text.index(launch_script.JOB)
+    assert launch_script.SELF_TEST not in script(scheduler, "--launcher", launcher, nodes=nodes)
+    alone = script(scheduler, "--launcher", launcher, "--preflight", nodes=1, ranks=1)
+    assert launch_script.SELF_TEST not in alone  # a world of one is not tested
+
+
+def test_a_job_ends_with_the_status_of_its_preflight(tmp_path):
+    text = script("local", "--preflight", nodes=1).replace(
+        f"{launch_script.SELF_TEST} --ranks 2", f"{launch_script.SELF_TEST} --ranks 2 --size-mib 0.25 --threshold 1e6"
+    )
+    path = tmp_path / "job.sh"
+    path.write_text(text)
+    done = subprocess.run(["bash", str(path)], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 46, done.stderr
+    assert "preflight 46: " in done.stderr and "trained" not in done.stdout

@@ -1,4 +1,5 @@
-"""Say whether the run as a whole can be trusted: exit status 1 where every measured cell of an experiment failed.
+"""Say whether the run as a whole can be trusted: exit status 1 where every measured cell of an experiment failed, or
+a self-test before trainings did.
 
 verdict.py --report REPORT --out FILE --records FILE [FILE ...]
 """
@@ -10,7 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from perfscribe import files  # noqa: E402
+from perfscribe import files, gate  # noqa: E402
 
 BAD = ("failed", "timeout")
 
@@ -37,6 +38,8 @@ def main() -> int:
     for path in args.records:
         by_experiment.setdefault(path.parent.name, []).extend(files.read_json_lines(path))
     errors = [error for error in map(broken, by_experiment.values()) if error]
+    refused = (gate.complaint(row) for rows in by_experiment.values() for row in rows)
+    errors += [text for text in dict.fromkeys(refused) if text]
     if errors:
         print("\n".join(errors), file=sys.stderr)
         return 1

@@ -1,0 +1,227 @@
+"""Cells that wait for a self-test: it is made before them, on this node, and holds back what it must."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from pathlib import Path
+
+import pytest
+from workspace import Workspace
+
+from perfscribe import environment, gate, journal
+from perfscribe.cells import Cell
+from perfscribe.plan_cells import cell_to_json
+from perfscribe.shard import Shard, Task
+
+MEASURE = '''"""Cells that stand for trainings on one to three processes."""
+from perfscribe.cells import Cell, Measurement
+from perfscribe.parallel.self_test import needs
+
+
+def cells(config):
+    return [Cell({"backend": "gloo", "world_size": n}, needs("gloo", n), cost=n) for n in config["worlds"]]
+
+
+def run(cell):
+    return Measurement(samples={"time_ms": [1.0, 2.0, 3.0]})
+'''
+CONFIG = """\
+preset: tiny
+chapters: [cs336, fsdp]
+experiments:
+  trained:
+    worlds: [1, 2, 3]
+  preflight:
+    world_size: [2]
+    size_mib: {{gloo: 0.25}}
+    iterations: 3
+    threshold_gb_per_s: {{gloo: {threshold}}}
+    enabled: {enabled}
+"""
+
+
+def made(tmp_path: Path, threshold: float = 0, enabled: bool = True) -> Workspace:
+    space = Workspace(tmp_path)
+    space.only("preflight")
+    (space.root / "report" / "templates" / "fsdp.md").write_text('# Chapter\n\n{{ table("fsdp.preflight") }}\n')
+    space.add_experiment("trained", MEASURE, worlds=[1, 2, 3])
+    space.set_config(CONFIG.format(threshold=threshold, enabled=str(enabled).lower()))
+    return space
+
+
+def ends(space: Workspace, experiment: str) -> dict[int, str]:
+    rows = [row for row in space.rows(experiment) if row["factors"]["backend"] == "gloo"]
+    rows = [row for row in rows if not row["reason"].startswith("preset")]
+    return {row["factors"]["world_size"]: f"{row['status']} {row['reason']}".strip() for row in rows}
+
+
+def events(space: Workspace, name: str) -> list[dict]:
+    path = space.root / "results" / "local" / "journal" / "preflight" / name
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+
+
+def test_the_pipeline_tests_first_and_trains_then(tmp_path):
+    space = made(tmp_path)
+    done = space.run("report")
+    assert done.returncode == 0, done.stdout
+    assert ends(space, "trained") == {1: "ok", 2: "ok", 3: "ok"}
+    before = events(space, "before-trained-0.jsonl")
+    tested = [event["factors"]["world_size"] for event in before if event["event"] == "record"]
+    assert tested == [2, 3]  # three is on no list, and a world of one is not tested
+    rows = space.rows("trained")
+    assert before[1]["time"] <= min(_ended(row) for row in rows if row["factors"]["world_size"] == 2)
+    # The table shows the test that was made before the trainings; its own job found it in the journal.
+    assert ends(space, "preflight")[2] == "ok"
+    own = [event["factors"] for event in events(space, "0.jsonl") if event["event"] == "record"]
+    assert not [factors for factors in own if (factors["backend"], factors["world_size"]) == ("gloo", 2)]
+    assert "preflight" in space.report()
+    assert space.planned_jobs() == set()
+
+
+def _ended(row: dict) -> float:
+    return datetime.datetime.fromisoformat(row["provenance"]["time"]).timestamp()
+
+
+def test_below_the_threshold_trainings_are_skipped_and_the_verdict_fails(tmp_path):
+    space = made(tmp_path, threshold=50_000)
+    done = space.run("report")
+    assert done.returncode != 0
+    found = ends(space, "trained")
+    assert found[1] == "ok"
+    for world in (2, 3):
+        assert found[world].startswith(f"skipped preflight 46: all-reduce of 0.25 MiB among {world} ranks on ")
+        assert "below 50000 GB/s" in found[world]
+    assert "slowest pair" in found[3]
+    assert "preflight 46: " in done.stdout and "(the run has failed" in done.stdout
+    assert "preflight 46: " in space.report()
+    # The link repaired: what was held back is due again, and measured after a new test.
+    space.set_config(CONFIG.format(threshold=0, enabled="true"))
+    assert space.run("remeasure", "trained", "status=skipped").returncode == 0
+    done = space.run("report")
+    assert done.returncode == 0, done.stdout
+    assert ends(space, "trained") == {1: "ok", 2: "ok", 3: "ok"}
+
+
+def test_a_test_that_breaks_is_44(tmp_path):
+    space = made(tmp_path)
+    path = space.root / "perfscribe" / "parallel" / "self_test.py"
+    path.write_text(path.read_text().replace("    hosts = _hosts(rank)\n", '    raise ArithmeticError("broken")\n'))
+    done = space.run("report")
+    assert done.returncode != 0
+    assert "skipped preflight 44: no figure: " in ends(space, "trained")[2] and "broken" in ends(space, "trained")[2]
+    assert ends(space, "trained")[1] == "ok"
+
+
+def test_not_enabled_nothing_is_held_back(tmp_path):
+    space = made(tmp_path, threshold=50_000, enabled=False)
+    (space.root / "report" / "templates" / "fsdp.md").write_text("# Chapter\n")
+    done = space.run("report")
+    assert done.returncode == 0, done.stdout
+    assert ends(space, "trained") == {1: "ok", 2: "ok", 3: "ok"}
+
+
+# --- which test still speaks -----------------------------------------------------------------------------------------
+
+
+class Bench:
+    """A gate over a plan of its own, which counts the tests that it makes."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.site = root, root / "results" / "local"
+        self.tried: list[int] = []
+        self.code = 0
+        cells = [
+            {"position": n, **cell_to_json(Cell({"backend": "gloo", "world_size": w, "device": "cpu"}, skip=skip))}
+            for n, (w, skip) in enumerate(((2, ""), (8, "preset tiny")))
+        ]
+        plan = {"experiment": "preflight", "fingerprint": "f" * 16, "seed": 0, "rounds": 1, "datasets": [], "shard": 0}
+        plan |= {"cells": cells, "budget_minutes": None, "on_identity_change": "keep", "libraries": []}
+        (self.site / "plan").mkdir(parents=True)
+        (self.site / "plan" / "measure-preflight-0.json").write_text(json.dumps(plan))
+        (self.site / "environments").mkdir()
+        self.identity = environment.identity(())
+        (self.site / "environments" / "0123456789ab.json").write_text(json.dumps(self.identity))
+
+    def measure(self, shard: Shard, task: Task) -> None:
+        self.tried.append(task.cell["factors"]["world_size"])
+        self.keep(shard, task, seconds_ago=0)
+
+    def keep(self, shard: Shard, task: Task, seconds_ago: float, node: str = "") -> None:
+        time = datetime.datetime.now(datetime.UTC) - datetime.timedelta(seconds=seconds_ago)
+        provenance = {"time": time.isoformat(), "node": node or gate.platform.node()}
+        values = {"exit_code": self.code, "line": f"preflight {self.code}: a line"}
+        fields = shard.fields(task, status="ok", values=values, provenance=provenance, environment="0123456789ab")
+        with journal.Journal(shard.folder / "0.jsonl") as book:
+            book.record(fields)
+
+    def ask(self, *requires: str) -> tuple[str, str] | None:
+        return gate.Gate(self.root, self.site, self.measure).shortfall(requires)
+
+    def kept(self, seconds_ago: float, node: str = "") -> None:
+        shard = Shard(self.site / "plan" / "measure-preflight-0.json", self.root, self.site)
+        self.keep(shard, shard.tasks[0], seconds_ago, node)
+
+
+@pytest.fixture
+def bench(tmp_path):
+    return Bench(tmp_path)
+
+
+def test_one_that_passed_lately_is_taken(bench):
+    bench.kept(seconds_ago=gate.VALID_S / 2)
+    assert bench.ask("preflight:gloo:2") is None and bench.tried == []
+
+
+@pytest.mark.parametrize(("seconds_ago", "node"), [(gate.VALID_S * 2, ""), (1, "elsewhere")])
+def test_an_old_one_and_another_nodes_are_not(bench, seconds_ago, node):
+    bench.kept(seconds_ago, node)
+    assert bench.ask("preflight:gloo:2") is None and bench.tried == [2]
+
+
+def test_other_hardware_is_tested_anew(bench):
+    bench.kept(seconds_ago=1)
+    (bench.site / "environments" / "0123456789ab.json").write_text(json.dumps({**bench.identity, "cpu_cores": 999}))
+    assert bench.ask("preflight:gloo:2") is None and bench.tried == [2]
+
+
+def test_one_that_failed_speaks_for_its_own_run_alone(bench):
+    bench.code = 46
+    bench.kept(seconds_ago=60)
+    bench.code = 0
+    assert bench.ask("preflight:gloo:2") is None and bench.tried == [2]
+    bench.code = 46
+    bench.kept(seconds_ago=-1)
+    (bench.root / ".perfscribe").mkdir()
+    (bench.root / ".perfscribe" / "clock.json").write_text(json.dumps({"started": 0}))
+    assert bench.ask("preflight:gloo:2") == ("skipped", "preflight 46: a line") and bench.tried == [2]
+
+
+def test_a_job_asks_once(bench):
+    held = gate.Gate(bench.root, bench.site, bench.measure)
+    bench.code = 46
+    assert held.shortfall(("preflight:gloo:3",)) == held.shortfall(("preflight:gloo:3",))
+    assert bench.tried == [3]  # another number of processes than is planned
+
+
+def test_what_the_preset_leaves_out_is_tested_where_it_is_trained(bench):
+    assert bench.ask("preflight:gloo:8") is None and bench.tried == [8]
+
+
+def test_a_backend_without_a_test_holds_back(bench, monkeypatch):
+    status, reason = bench.ask("preflight:nccl:2") or ("", "")
+    assert status == "skipped" and reason.startswith("preflight 44: no self-test of nccl is planned")
+
+
+def test_what_the_machine_lacks_comes_first(bench):
+    if environment.missing(("cuda",)):
+        assert bench.ask("cuda:2", "preflight:gloo:2") == environment.shortfall(("cuda:2",)) and bench.tried == []
+
+
+def test_the_verdict_names_each_refusal():
+    held = {"experiment": "a", "status": "skipped", "reason": "preflight 46: why", "values": {}}
+    assert gate.complaint(held) == "preflight 46: why"
+    assert gate.complaint({**held, "reason": "preset tiny"}) == ""
+    failed = {"experiment": "preflight", "status": "failed", "reason": "NoFigure: no line", "values": {}}
+    assert gate.complaint(failed) == "preflight 44: no figure: no line"
+    assert gate.complaint({**failed, "status": "unsupported"}) == ""

@@ -1,0 +1,321 @@
+"""The self-test before trainings: NVIDIA's output read, our own loop over gloo, a slow pair named, exit statuses."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import rank_programs
+import unmeasured
+
+from perfscribe import config, records
+from perfscribe.cells import Cell
+from perfscribe.experiments.preflight import measure, present
+from perfscribe.parallel import nccl_tests, self_test
+from perfscribe.parallel.launch import launch
+from perfscribe.parallel.nccl_tests import NoFigure
+from perfscribe.parallel.self_test import MIB, NO_FIGURE, PASSED, TOO_SLOW, Outcome, Pair, Trial
+
+ROOT = Path(__file__).resolve().parents[1]
+PROGRAM = ROOT / "workflow" / "scripts" / "preflight.py"
+
+HEAD = """\
+# nThread 1 nGpus 1 minBytes 4294967296 maxBytes 4294967296 step: 2(factor) warmup iters: 20 iters: 50 agg iters: 1
+#
+# Using devices
+"""
+ROWS = """\
+#
+#                                                              out-of-place                       in-place
+#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong
+#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)
+  4294967296    1073741824     float     sum      -1    19521  220.02  220.02    N/A    19498  220.28  220.28    N/A
+"""
+
+
+NODES = ("node-a", "node-b")
+
+
+def output(bandwidth: str = "220.15", ranks: int = 2, hosts: tuple[str, ...] = NODES, wrong: int = 0) -> str:
+    """What all_reduce_perf prints."""
+    devices = "".join(
+        f"#  Rank {rank:2} Group  0 Pid   {690 + rank} on {hosts[rank % len(hosts)]:>10} device  0 [0x04] NVIDIA\n"
+        for rank in range(ranks)
+    )
+    tail = f"# Out of bounds values : {wrong} {'FAILED' if wrong else 'OK'}\n# Avg bus bandwidth    : {bandwidth} \n#\n"
+    return HEAD + devices + ROWS + tail
+
+
+# --- NVIDIA's program ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        output(),
+        output("220.15 OK"),
+        output("220.15 FAILED"),  # by NCCL_TESTS_MIN_BW, which is not our threshold
+        "".join(f"node-a.local: {line}\n" for line in output().splitlines()),
+        output() + "#\n# Collective test concluded: all_reduce_perf\n",
+    ],
+    ids=["plain", "OK", "FAILED", "labelled", "newer"],
+)
+def test_the_bandwidth_is_read(text):
+    figure = nccl_tests.parse(text, 2)
+    assert (figure.busbw_gb_per_s, figure.ranks, figure.hosts) == (220.15, 2, ("node-a", "node-b"))
+    assert nccl_tests.largest_size(text) == 2**32
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "it printed nothing"),
+        ("srun: error: Unable to create step\n", "Unable to create step"),
+        (HEAD + "node-a: Test NCCL failure common.cu:1279 'unhandled system error'\n", "unhandled system error"),
+        (output("0", 1) * 2, "2 runs that knew nothing of each other, of 1 each"),
+        (output("0", 1), "one rank alone"),
+        (output("0"), "one rank alone"),
+        (output("nan"), "'nan', which is no number"),
+        (output("-3"), "no number"),
+        (output(wrong=7), "7 values of its result were wrong"),
+        (output(ranks=3), "3 ranks took part, 2 were expected"),
+    ],
+)
+def test_no_figure_says_why_in_one_line(text, why):
+    with pytest.raises(NoFigure, match=why) as caught:
+        nccl_tests.parse(text, 2)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.fixture
+def nvidia(tmp_path, monkeypatch):
+    """A function that puts a stand-in for all_reduce_perf on PATH; it keeps its words and NCCL_ALGO."""
+
+    def put(text: str, status: int = 0) -> Path:
+        (tmp_path / "output").write_text(text)
+        program = tmp_path / nccl_tests.PROGRAM
+        program.write_text(
+            f'#!/bin/sh\necho "$@" "algorithm=${{NCCL_ALGO-none}}" >{tmp_path}/words\n'
+            f"cat {tmp_path}/output\nexit {status}\n"
+        )
+        program.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+        return tmp_path / "words"
+
+    return put
+
+
+def cell(**factors) -> Cell:
+    """The planned cell of two ranks, some levels replaced."""
+    preset = "gpu" if factors.get("backend") == "nccl" else "tiny"
+    section = config.resolve(unmeasured.raw_config(), preset)["experiments"]["preflight"]
+    backend = factors.get("backend", "gloo")
+    planned = next(one for one in measure.cells(section) if one["backend"] == backend and one["world_size"] == 2)
+    return replace(planned, factors={**planned.factors, **factors})
+
+
+def test_nvidias_program_is_asked_where_it_is_there(nvidia, monkeypatch):
+    monkeypatch.setenv("NCCL_ALGO", "Ring")
+    words = nvidia(output(hosts=("node-a",)))
+    found = measure.run(cell(backend="nccl", algorithm="Tree"))
+    assert words.read_text().split() == [
+        *(["-b", "4294967296", "-e", "4294967296", "-f", "2", "-g", "2", "-c", "0", "-n", "50", "-w", "20"]),
+        "algorithm=Tree",
+    ]
+    assert os.environ["NCCL_ALGO"] == "Ring"  # for the test alone
+    assert found.values["tested_by"] == "all_reduce_perf" and found.values["exit_code"] == PASSED
+    assert found.values["busbw_gb_per_s"] == 220.15 and not found.samples
+    assert found.values["line"] == (
+        "preflight 0: all-reduce of 4096 MiB among 2 ranks on node-a by nccl: busbw 220 GB/s, threshold 5 GB/s"
+    )
+    assert any("Avg bus bandwidth" in line for line in found.series["log"])
+
+
+def test_nvidias_program_below_the_threshold(nvidia):
+    nvidia(output("4.9 FAILED"), status=1)
+    found = measure.run(cell(backend="nccl"))
+    assert found.values["exit_code"] == TOO_SLOW
+    assert found.values["line"].startswith("preflight 46: ") and "below 5 GB/s" in found.values["line"]
+    assert found.values["slowest_pair"] == "0 and 1"
+
+
+def test_nvidias_program_that_fails_gives_no_figure(nvidia):
+    nvidia("node-a: Test CUDA failure common.cu:1023 'no CUDA-capable device is detected'\n", status=2)
+    with pytest.raises(NoFigure, match=r"ended with 2: .*no CUDA-capable device"):
+        measure.run(cell(backend="nccl"))
+
+
+def test_our_own_loop_where_it_is_asked_for(nvidia):
+    nvidia(output("4.9"))
+    assert measure.run(cell(program="auto")).values["tested_by"] == "own loop"  # gloo
+    assert measure.requires(cell(backend="nccl").factors) == ("cuda:2",)
+
+
+# --- our own loop ----------------------------------------------------------------------------------------------------
+
+
+def test_our_own_loop_over_gloo():
+    found = measure.run(cell())
+    assert found.values["exit_code"] == PASSED and found.values["pairs"] == 0
+    assert len(found.samples["time_ms"]) == 5 and len(found.warmup["time_ms"]) == 2
+    assert found.values["busbw_gb_per_s"] > 0.01 and found.values["nodes"]
+    assert found.series["log"][-1].startswith("# Avg bus bandwidth")
+
+
+def test_a_slow_pair_is_named():
+    trial = {"size_bytes": MIB, "warmup": 1, "timed": 3, "threshold_gb_per_s": 0.03}
+    arguments = {"trial": trial, "slow": [1, 3], "delay_s": 0.1}
+    said = launch(rank_programs.over_a_slow_link, arguments, world_size=4, timeout_s=60).results
+    assert said == [said[0]] * 4  # every rank tells the same
+    outcome = self_test.from_json(said[0])
+    assert outcome.code == TOO_SLOW and len(outcome.pairs) == 6
+    slowest = outcome.slowest
+    assert slowest is not None and (slowest.first, slowest.second) == (1, 3)
+    assert slowest.busbw_gb_per_s < 0.02 < min(p.busbw_gb_per_s for p in outcome.pairs if p is not slowest)
+    assert "slowest pair: rank 1 (" in outcome.line() and "and rank 3 (" in outcome.line()
+    assert len(outcome.line().splitlines()) == 1
+
+
+def test_without_the_slow_link_no_pair_is_tried():
+    trial = {"size_bytes": MIB, "warmup": 1, "timed": 3, "threshold_gb_per_s": 0.0}
+    said = launch(self_test.on_rank, {"trial": trial}, world_size=3, timeout_s=60).results
+    assert said[0]["pairs"] == [] and self_test.from_json(said[0]).code == PASSED
+
+
+def test_the_line_names_every_node():
+    trial = Trial(4096 * MIB, 20, 50, 5.0)
+    pairs = tuple(Pair(a, b, 9.0 - (b == 2)) for a, b in ((0, 1), (0, 2), (1, 2)))
+    hosts = ("node-a", "node-b", "node-c")
+    outcome = Outcome(trial, "nccl", 3, hosts, 4.0, pairs=pairs)
+    assert outcome.line() == (
+        "preflight 46: all-reduce of 4096 MiB among 3 ranks on node-a, node-b, node-c by nccl: busbw 4 GB/s, below "
+        "5 GB/s; slowest pair: rank 0 (node-a) and rank 2 (node-c) at 8, the other pairs at 8 or more"
+    )
+
+
+def test_a_world_of_one_waits_for_nothing():
+    assert self_test.needs("nccl", 1) == () and self_test.needs("gloo", 2) == ("preflight:gloo:2",)
+
+
+# --- the program -----------------------------------------------------------------------------------------------------
+
+
+def run(*arguments: str, start: tuple[str, ...] = (sys.executable,), **variables: str) -> subprocess.CompletedProcess:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
+    return subprocess.run(
+        [*start, str(PROGRAM), *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120
+    )
+
+
+SMALL = ("--backend", "gloo", "--size-mib", "1", "--warmup", "1", "--iterations", "3")
+
+
+def test_the_program_passes_and_keeps_its_log(tmp_path):
+    done = run("--ranks", "2", *SMALL, "--log", str(tmp_path / "log"))
+    assert done.returncode == PASSED, done.stderr
+    assert done.stdout.startswith("preflight 0: all-reduce of 1 MiB among 2 ranks on ") and done.stdout.count("\n") == 1
+    assert "# Avg bus bandwidth" in (tmp_path / "log").read_text()
+
+
+def test_the_program_below_the_threshold():
+    done = run("--ranks", "2", *SMALL, "--threshold", "100000")
+    assert done.returncode == TOO_SLOW
+    assert done.stderr.startswith("preflight 46: ") and done.stderr.count("\n") == 1 and "GB/s" in done.stderr
+
+
+def test_the_program_without_a_figure(tmp_path):
+    log = tmp_path / "nccl.log"
+    log.write_text(output("0", 1) * 2)
+    for arguments in (("--read", str(log)), ("--read", str(tmp_path / "absent")), ("--ranks", "2", "--size-mib", "-1")):
+        done = run(*arguments)
+        assert done.returncode == NO_FIGURE, arguments
+        assert done.stderr.startswith("preflight 44: ") and done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(("bandwidth", "code"), [("220.1 OK", PASSED), ("4.99", TOO_SLOW)])
+def test_the_program_judges_a_log(tmp_path, bandwidth, code):
+    log = tmp_path / "nccl.log"
+    log.write_text(output(bandwidth))
+    done = run("--read", str(log), "--threshold", "5")
+    assert done.returncode == code
+    assert "4096 MiB among 2 ranks on node-a, node-b" in (done.stdout or done.stderr)
+
+
+def test_the_program_with_one_rank_tests_nothing():
+    done = run("--ranks", "1")
+    assert (done.returncode, done.stdout) == (PASSED, "preflight 0: a world of one is not tested\n")
+
+
+@pytest.mark.parametrize("code", [PASSED, TOO_SLOW])
+def test_ranks_of_a_launcher_take_part(code):
+    """Two processes, each told its place as srun does it, tell one line and end alike."""
+    threshold = "0" if code == PASSED else "100000"
+    places = [
+        {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2", "MASTER_PORT": _port()}
+        for rank in range(2)
+    ]
+    port = places[0]["MASTER_PORT"]
+    started = [
+        subprocess.Popen(
+            [sys.executable, str(PROGRAM), *SMALL, "--threshold", threshold],
+            cwd=ROOT,
+            env={**os.environ, "OMP_NUM_THREADS": "1", **place, "MASTER_PORT": port, "MASTER_ADDR": "127.0.0.1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for place in places
+    ]
+    said = [one.communicate(timeout=120)[0] for one in started]
+    assert [one.returncode for one in started] == [code, code], said
+    lines = [line for text in said for line in text.splitlines() if line.startswith("preflight")]
+    assert len(lines) == 1 and lines[0].startswith(f"preflight {code}: all-reduce of 1 MiB among 2 ranks")
+
+
+def _port() -> str:
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return str(listener.getsockname()[1])
+
+
+# --- what is shown ---------------------------------------------------------------------------------------------------
+
+
+def record(world_size: int, busbw: float, code: int, status: str = "ok", reason: str = "", **values) -> records.Record:
+    factors = dict(cell(world_size=world_size).factors)
+    kept = {"busbw_gb_per_s": busbw, "exit_code": code, "slowest_pair": "none", "slowest_pair_gb_per_s": "none"}
+    kept |= {"tested_by": "own loop", "nodes": "node-1", "pairs": 0, "line": "a line", **values}
+    log = {"log": ["# Avg bus bandwidth    : 1", "#"]}
+    samples = {"time_ms": [[1.0, 2.0, 3.0]]}
+    if status != "ok":
+        return records.Record("preflight", factors, status, reason, "measured")
+    return records.Record("preflight", factors, "ok", "", "measured", samples=samples, values=kept, series=log)
+
+
+def sentence(*cells: records.Record) -> str:
+    made = {table.id: table for table in present.tables({"preflight": list(cells)})}
+    (finding,) = present.findings(made)
+    return finding.text
+
+
+def test_the_sentence_says_what_is_held_back():
+    assert sentence(record(2, 1.0, 0), record(3, 0.5, 0)) == (
+        "None of the 2 self-tests is below its threshold; nearest to it is 3 processes by gloo, 0.500 GB/s for a "
+        "threshold of 0.01."
+    )
+    slow = record(4, 0.001, 46, slowest_pair="1 and 3", slowest_pair_gb_per_s=0.0005)
+    assert "held back: 4 processes by gloo, 0.00100 GB/s" in sentence(record(2, 1.0, 0), slow)
+    assert "slowest between ranks 1 and 3" in sentence(slow)
+    broken = record(3, 0, 0, "failed", "NoFigure: no line of it")
+    assert "3 processes by gloo gave no figure (NoFigure: no line of it)" in sentence(broken)
+
+
+def test_the_log_stands_line_by_line():
+    made = present.tables({"preflight": [record(2, 1.0, 0), record(3, 0, 0, "failed", "why")]})
+    assert next(iter(made[1].frame["text"])) == "# Avg bus bandwidth : 1"
+    assert len(made[1].frame) == 2  # the line that says nothing is left out, the cell without a log has its status

@@ -1,0 +1,11 @@
+"""Try the links before a training: exit status 0, 44 (no figure) or 46 (below the threshold). See --help."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from perfscribe import preflight
+
+if __name__ == "__main__":
+    sys.exit(preflight.main(sys.argv[1:]))
