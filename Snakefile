@@ -13,6 +13,7 @@ include: "rules/measure.smk"
 include: "rules/nsys.smk"
 include: "rules/aggregate.smk"
 include: "rules/report.smk"
+include: "rules/track.smk"
 
 
 # One report, the default target: the Markdown and the verdict that sets the exit status. What they were made of is
@@ -24,3 +25,4 @@ rule report:
         VERDICT,
         all_records(),
         all_shown(),
+        tracked(),

@@ -20,6 +20,7 @@ from perfscribe import config as configuration
 from perfscribe.remembered import Memory
 from perfscribe.scrub import account
 from perfscribe.shard import CLOCK
+from perfscribe.tracking import trackers, writing
 
 LOCAL_SITE = "local"
 # Touched when a run starts jobs.
@@ -146,6 +147,7 @@ class Session:
     lock: RunLock
     held: bool
     read_only: bool
+    tracker: str = trackers.NONE
     watcher: progress.Watcher | None = None
     plan_before: dict[Path, tuple[bytes, int]] = field(default_factory=dict, repr=False)
 
@@ -181,6 +183,10 @@ class Session:
             print(
                 f"report: {report}{' (the run has failed, see above)' if failed else ''}", file=sys.stderr, flush=True
             )
+        if self.tracker != trackers.NONE:
+            folder = writing.folder_of(self.root / "results" / self.plan.site, self.tracker)
+            told = trackers.how_to_open(self.tracker, str(folder.relative_to(self.root)))
+            print(f"tracker {self.tracker}: {len(writing.written(folder))} runs; {told}", file=sys.stderr, flush=True)
 
 
 def begin(root: Path, overrides: Mapping[str, Any], decides: bool) -> Session:
@@ -204,7 +210,7 @@ def begin(root: Path, overrides: Mapping[str, Any], decides: bool) -> Session:
     if not decides:
         # A committed site's plan does not depend on the machine, and its index is older than what shows it today.
         known = make_plan(root, raw) if read_only else plan.read_index(root / "results" / site / "plan")
-        return Session(root, known, lock, False, read_only)
+        return Session(root, known, lock, False, read_only, tracker=_tracker(raw))
     held = lock.try_acquire(wait_s=float(os.environ.get("PERFSCRIBE_LOCK_WAIT_S", "0.5")))
     try:
         made = make_plan(root, raw)
@@ -218,4 +224,14 @@ def begin(root: Path, overrides: Mapping[str, Any], decides: bool) -> Session:
         before = snapshot(root / "results" / made.site / "plan")
         clear_leftovers(root)
         write_plan(root, raw, made)
-    return Session(root, made, lock, held, read_only, plan_before=before)
+    tracker = _tracker(raw, say=True)
+    return Session(root, made, lock, held, read_only, tracker=tracker, plan_before=before)
+
+
+def _tracker(raw: Mapping[str, Any], say: bool = False) -> str:
+    """The tracker that runs are written for; none, after one line, where its package is missing."""
+    wanted = str(raw.get("tracker", trackers.NONE))
+    lacking = trackers.missing(wanted)
+    if lacking and say:
+        print(lacking, file=sys.stderr)
+    return trackers.NONE if lacking else wanted

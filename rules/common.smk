@@ -41,6 +41,7 @@ localrules:
     report,
     write_report,
     verdict,
+    track,
 
 
 onstart:
@@ -106,6 +107,15 @@ def data_digests(wildcards):
         f"{RESULTS}/data/{name}.digest"
         for name in PLAN.experiment_datasets[wildcards.experiment]
     ]
+
+
+def tracked():
+    """The list of the runs that the chosen tracker has; nothing without one."""
+    return (
+        []
+        if SESSION.tracker == "none"
+        else f"{RESULTS}/tracking/{SESSION.tracker}.json"
+    )
 
 
 def data_files(wildcards):

@@ -1,0 +1,144 @@
+"""Records as runs: one for each training, with its curves, and one for each other experiment, a step a cell."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from perfscribe import files
+from perfscribe.tracking import keys
+
+ID_DIGITS = 12
+
+
+@dataclass(frozen=True)
+class Point:
+    """Figures of one step, by key."""
+
+    step: int
+    figures: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a tracker gets.
+
+    id: the same for the same records. group: the experiment. config: what was asked. summary: single figures and texts.
+    time: when it was measured, in s since the epoch.
+    """
+
+    id: str
+    name: str
+    group: str
+    config: Mapping[str, Any]
+    summary: Mapping[str, Any]
+    points: Sequence[Point] = field(default_factory=tuple)
+    time: float = 0.0
+
+
+def of_records(rows: Iterable[Mapping[str, Any]]) -> list[Run]:
+    """The runs of all experiments, in the order of the rows; cells without figures make none."""
+    by_experiment: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        if row["status"] == "ok":
+            by_experiment.setdefault(row["experiment"], []).append(row)
+    return [run for experiment, cells in by_experiment.items() for run in _of_experiment(experiment, cells)]
+
+
+def _of_experiment(experiment: str, rows: Sequence[Mapping[str, Any]]) -> Iterator[Run]:
+    trainings = [row for row in rows if any(row["series"].get(name) for name in keys.TRAINED_BY)]
+    names = _varying(trainings)
+    for row in trainings:
+        yield _training(experiment, row, names)
+    others = [row for row in rows if row not in trainings]
+    if others:
+        yield _cells(experiment, others)
+
+
+def _varying(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The factors that tell the rows apart."""
+    names = dict.fromkeys(name for row in rows for name in row["factors"])
+    return [name for name in names if len({str(row["factors"].get(name)) for row in rows}) > 1]
+
+
+def _training(experiment: str, row: Mapping[str, Any], varying: Sequence[str]) -> Run:
+    levels = [f"{name}={row['factors'][name]}" for name in varying if name in row["factors"]]
+    rounds = [f"round={row['round']}"] if row["round"] > 1 else []
+    name = str(row["values"].get("experiment_name") or " ".join([experiment, *levels]))
+    return Run(
+        id=row["id"],
+        name=" ".join([name, *rounds]),
+        group=experiment,
+        config={**row["factors"], **_told(row)},
+        summary=_last(row) | keys.summary(row["values"]),
+        points=_points(row),
+        time=_seconds(row),
+    )
+
+
+def _told(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Where the figures are from."""
+    return {"origin": row["origin"], "environment": row["environment"] or "none", "fingerprint": row["fingerprint"]}
+
+
+def _curves(row: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[int], Sequence[float]]]:
+    """Key, steps and figures of each curve."""
+    series = row["series"]
+    for name, (key, steps) in keys.CURVES.items():
+        figures = series.get(name, [])
+        if figures:
+            at = series.get(steps, [])
+            yield key, at if len(at) == len(figures) else range(1, len(figures) + 1), figures
+    rows_a_step = _rows_a_step(row["factors"])
+    step_s = [*row["warmup"].get("step_s", []), *row["samples"].get("step_s", [])]
+    if rows_a_step and step_s and not series.get("train_samples_per_s"):
+        yield "train/samples_per_second", range(1, len(step_s) + 1), [rows_a_step / one for one in step_s if one > 0]
+
+
+def _rows_a_step(factors: Mapping[str, Any]) -> int:
+    """Rows of an optimizer step of all ranks; 0 where the factors do not tell."""
+    batch, accumulated = factors.get("batch_size"), factors.get("grad_acc")
+    return batch * accumulated * int(factors.get("world_size", 1)) if batch and accumulated else 0
+
+
+def _points(row: Mapping[str, Any]) -> tuple[Point, ...]:
+    by_step: dict[int, dict[str, float]] = {}
+    for key, steps, figures in _curves(row):
+        for step, figure in zip(steps, figures, strict=False):
+            if keys.is_number(figure):
+                by_step.setdefault(int(step), {})[key] = float(figure)
+    return tuple(Point(step, by_step[step]) for step in sorted(by_step))
+
+
+def _last(row: Mapping[str, Any]) -> dict[str, float]:
+    """The last figure of each curve, as trackers have it in a summary."""
+    return {key: float(figures[-1]) for key, _, figures in _curves(row) if figures and keys.is_number(figures[-1])}
+
+
+def _cells(experiment: str, rows: Sequence[Mapping[str, Any]]) -> Run:
+    """All cells of an experiment: step n has the n-th one's figures and levels."""
+    digest = hashlib.sha256(files.canonical([row["id"] for row in rows]).encode()).hexdigest()[:ID_DIGITS]
+    points = tuple(Point(number, _figures(row)) for number, row in enumerate(rows, start=1))
+    varying = _varying(rows)
+    fixed = {name: level for name, level in rows[0]["factors"].items() if name not in varying}
+    shown = {str(number): " ".join(f"{k}={v}" for k, v in row["factors"].items()) for number, row in enumerate(rows, 1)}
+    config = {**fixed, **_told(rows[0]), "cells": shown}
+    return Run(digest, experiment, experiment, config, {"cells": len(rows)}, points, max(map(_seconds, rows)))
+
+
+def _figures(row: Mapping[str, Any]) -> dict[str, float]:
+    medians = {f"{name}_median": median(samples) for name, samples in row["samples"].items() if samples}
+    levels = {f"factor/{name}": level for name, level in row["factors"].items() if keys.is_number(level)}
+    values = {name: value for name, value in row["values"].items() if keys.is_number(value)}
+    return {name: float(figure) for name, figure in {**levels, **values, **medians}.items()}
+
+
+def _seconds(row: Mapping[str, Any]) -> float:
+    try:
+        return datetime.datetime.fromisoformat(str(row["provenance"].get("time"))).timestamp()
+    except ValueError:
+        return 0.0

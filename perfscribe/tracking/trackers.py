@@ -1,0 +1,139 @@
+"""The trackers: each writes a run into a folder of the site, offline unless the user's own settings say otherwise."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from perfscribe.tracking.keys import is_number
+from perfscribe.tracking.runs import Run
+
+NONE = "none"
+PACKAGES = {"wandb": "wandb", "mlflow": "mlflow-skinny", "tensorboard": "tensorboard"}
+LONGEST_TEXT = 500  # MLflow's limit for the value of a parameter is 6000; longer texts are no settings
+PROJECT = "perfscribe"
+_NOT_MLFLOWS = re.compile(r"[^\w\-. :/]")
+
+Writer = Callable[[Run, Path, str], None]
+
+
+def missing(tracker: str) -> str:
+    """One line where the tracker's package is not installed; else empty."""
+    package = PACKAGES.get(tracker)
+    if package is None or importlib.util.find_spec(tracker) is not None:
+        return ""
+    return f"tracker {tracker}: the package {package} is not installed (pip install {package}); no run is written"
+
+
+def how_to_open(tracker: str, folder: str) -> str:
+    """What shows the runs that lie in the folder."""
+    return {
+        "wandb": f"wandb sync {folder}/wandb/offline-run-*",
+        "mlflow": f"MLFLOW_ALLOW_FILE_STORE=true mlflow ui --backend-store-uri {folder}",
+        "tensorboard": f"tensorboard --logdir {folder}",
+    }[tracker]
+
+
+def write_wandb(run: Run, folder: Path, site: str) -> None:
+    """An offline run of Weights & Biases; WANDB_MODE=online uploads it. Nothing of the machine goes along."""
+    import wandb
+
+    settings = wandb.Settings(
+        silent=True,
+        console="off",
+        disable_git=True,
+        disable_code=True,
+        x_disable_stats=True,
+        x_disable_meta=True,
+        x_disable_machine_info=True,
+        host=PROJECT,  # else the name of this one
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    started = wandb.init(
+        mode=os.environ.get("WANDB_MODE", "offline"),  # type: ignore[arg-type]
+        dir=str(folder),
+        project=os.environ.get("WANDB_PROJECT", f"{PROJECT}-{site}"),
+        id=run.id,
+        name=run.name,
+        group=run.group,
+        config=dict(run.config),
+        settings=settings,
+        reinit="finish_previous",
+    )
+    try:
+        for point in run.points:
+            started.log(dict(point.figures), step=point.step)
+        started.summary.update(dict(run.summary))
+    finally:
+        started.finish()
+
+
+def write_mlflow(run: Run, folder: Path, site: str) -> None:
+    """A run in MLflow's file store, or at MLFLOW_TRACKING_URI. Its names allow no %, which becomes `percent`."""
+    os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # it is kept, without new features
+    from mlflow.entities import Metric, Param, RunTag
+    from mlflow.tracking import MlflowClient
+
+    folder.mkdir(parents=True, exist_ok=True)
+    client = MlflowClient(tracking_uri=os.environ.get("MLFLOW_TRACKING_URI") or folder.absolute().as_uri())
+    name = f"{PROJECT}-{site}"
+    experiment = client.get_experiment_by_name(name)
+    experiment_id = experiment.experiment_id if experiment else client.create_experiment(name)
+    time_ms = round(run.time * 1000)
+    tags = {"group": run.group, "record": run.id}
+    made = client.create_run(experiment_id, start_time=time_ms, tags=tags, run_name=run.name)
+    last = max((point.step for point in run.points), default=0)
+    curves = [(key, value, point.step) for point in run.points for key, value in point.figures.items()]
+    single = [(key, value, last) for key, value in run.summary.items() if is_number(value)]
+    drawn = {key for key, _, _ in curves}
+    metrics = [
+        Metric(mlflow_name(key), float(value), time_ms, step)
+        for key, value, step in [*curves, *(one for one in single if one[0] not in drawn)]
+    ]
+    texts = [RunTag(mlflow_name(key), str(value)) for key, value in run.summary.items() if not is_number(value)]
+    params = [Param(mlflow_name(key), str(value)[:LONGEST_TEXT]) for key, value in run.config.items()]
+    for start in range(0, max(len(metrics), 1), 1000):  # of one request
+        client.log_batch(made.info.run_id, metrics=metrics[start : start + 1000])
+    for start in range(0, len(params), 100):
+        client.log_batch(made.info.run_id, params=params[start : start + 100])
+    for start in range(0, len(texts), 100):
+        client.log_batch(made.info.run_id, tags=texts[start : start + 100])
+    client.set_terminated(made.info.run_id, "FINISHED", end_time=time_ms)
+
+
+def mlflow_name(key: str) -> str:
+    """A key in the letters that MLflow allows."""
+    return _NOT_MLFLOWS.sub("_", key.replace("%", "percent"))
+
+
+def write_tensorboard(run: Run, folder: Path, site: str) -> None:
+    """A folder of TensorBoard, named as the run; what was asked stands in the description of its figures."""
+    from tensorboard.summary import Writer as Events
+
+    place = folder / run.group / _folder_name(run)
+    described = _described({**run.config, **{k: v for k, v in run.summary.items() if not is_number(v)}})
+    with contextlib.closing(Events(str(place))) as events:
+        for point in run.points:
+            for key, value in point.figures.items():
+                events.add_scalar(key, value, point.step, wall_time=run.time, description=described)
+        last = max((point.step for point in run.points), default=0)
+        drawn = {key for point in run.points for key in point.figures}
+        for key, value in run.summary.items():
+            if is_number(value) and key not in drawn:
+                events.add_scalar(key, float(value), last, wall_time=run.time, description=described)
+
+
+def _folder_name(run: Run) -> str:
+    return f"{re.sub(r'[^A-Za-z0-9._=-]+', '_', run.name)[:120]}-{run.id}"
+
+
+def _described(config: Mapping[str, Any]) -> str:
+    return "\n".join(f"- {name}: {value}" for name, value in config.items() if not isinstance(value, Mapping))
+
+
+WRITERS: dict[str, Writer] = {"wandb": write_wandb, "mlflow": write_mlflow, "tensorboard": write_tensorboard}

@@ -1,0 +1,18 @@
+# Runs for an experiment tracker, after the report is written: from records, so that nothing measured knows of it.
+rule track:
+    input:
+        report=REPORT,
+        records=all_records(),
+    output:
+        f"{RESULTS}/tracking/{{tracker}}.json",
+    log:
+        f"logs/{SITE}/track_{{tracker}}.log",
+    wildcard_constraints:
+        tracker="wandb|mlflow|tensorboard",
+    conda:
+        "../workflow/envs/perfscribe.yaml"
+    params:
+        site=SITE,
+    shell:
+        "program {log:q} workflow/scripts/track.py --tracker {wildcards.tracker:q} --site {params.site:q}"
+        " --records {input.records:q} --out {output:q}"
