@@ -115,7 +115,6 @@ def test_a_test_that_breaks_is_44(tmp_path):
 
 def test_not_enabled_nothing_is_held_back(tmp_path):
     space = made(tmp_path, threshold=50_000, enabled=False)
-    (space.root / "report" / "templates" / "fsdp.md").write_text("# Chapter\n")
     done = space.run("report")
     assert done.returncode == 0, done.stdout
     assert ends(space, "trained") == {1: "ok", 2: "ok", 3: "ok"}

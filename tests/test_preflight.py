@@ -312,7 +312,7 @@ def test_the_sentence_says_what_is_held_back():
     assert "held back: 4 processes by gloo, 0.00100 GB/s" in sentence(record(2, 1.0, 0), slow)
     assert "slowest between ranks 1 and 3" in sentence(slow)
     broken = record(3, 0, 0, "failed", "NoFigure: no line of it")
-    assert "3 processes by gloo gave no figure (NoFigure: no line of it)" in sentence(broken)
+    assert "3 processes by gloo gave no figure (NoFigure: no line of it)" in sentence(record(2, 1.0, 0), broken)
 
 
 def test_the_log_stands_line_by_line():

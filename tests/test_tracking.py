@@ -220,7 +220,6 @@ def test_a_run_reports_to_the_tracker_once(tmp_path):
     space = Workspace(tmp_path)
     space.only()
     space.add_experiment("trained", MEASURE)
-    (space.root / "report" / "templates" / "fsdp.md").write_text("# Chapter\n")
     space.set_config("preset: tiny\nchapters: [cs336]\ntracker: tensorboard\n")
     done = space.run("report")
     assert done.returncode == 0, done.stdout

@@ -77,12 +77,12 @@ def findings(tables: Mapping[str, Table]) -> list[Finding]:
 def _verdict(rows: pd.DataFrame) -> tuple[str, str]:
     ran = rows[rows["status"] == "ok"]
     broken = rows[rows["status"].isin(["failed", "timeout", "oom"])]
-    if len(ran) + len(broken) == 0:
-        raise CannotTell("no self-test ran here")
+    silent = [f"{_who(row)} gave no figure ({row['reason']})" for _, row in broken.iterrows()]
+    if ran.empty:
+        raise CannotTell("; ".join(silent) or "no self-test ran here")
     slow = ran[ran["exit_code"] != 0]
-    if len(slow) or len(broken):
-        told = [_told(row) for _, row in slow.iterrows()]
-        told += [f"{_who(row)} gave no figure ({row['reason']})" for _, row in broken.iterrows()]
+    if len(slow) or silent:
+        told = [*(_told(row) for _, row in slow.iterrows()), *silent]
         return f"Trainings are held back: {'; '.join(told)}.", "answered"
     lowest = min((row for _, row in need(ran, 1, "self-tests").iterrows()), key=_margin)
     return (
