@@ -28,6 +28,9 @@ HELP = """\
 ./run fetch-data squad        fetch SQuAD v1.1 for the FSDP workshop's experiments, into downloads/squad
 ./run launch --scheduler slurm|pbs|local --nodes N --ranks-per-node R [--profile torch|nsys] [-- COMMAND]
                               print a job script that starts ranks there
+./run import-log FILE ...     records of a Trainer log or a W&B CSV export, for the tables of chapter fsdp
+./run import-env env_vars.sh [--experiment NAME] [--preset PRESET] [--write]
+                              the config section that a workshop's env file asks for
 ./run publish NAME            make a site of this checkout's own results that can be committed
 ./run test [PYTEST OPTIONS]   format, lint, types, tests
 ./run help                    this text
@@ -217,6 +220,20 @@ def fetch_data(arguments: Sequence[str]) -> int:
     return 0
 
 
+def import_log(arguments: Sequence[str]) -> int:
+    """Import logs of trainings that others ran."""
+    from perfscribe.importing import log_records
+
+    return log_records.main(ROOT, str(read_config().get("site", session.LOCAL_SITE)), list(arguments))
+
+
+def import_env(arguments: Sequence[str]) -> int:
+    """Turn an env file into config."""
+    from perfscribe.importing import env_config
+
+    return env_config.main(ROOT, list(arguments))
+
+
 def launch(arguments: Sequence[str]) -> int:
     """Print a job script."""
     from perfscribe import launch_script
@@ -243,6 +260,8 @@ VERBS: dict[str, Callable[[Sequence[str]], int]] = {
     "launch": launch,
     "publish": publish,
     "fetch-data": fetch_data,
+    "import-log": import_log,
+    "import-env": import_env,
     "help": show_help,
 }
 

@@ -244,9 +244,11 @@ def _data_units(plan: Plan, config: Mapping[str, Any], experiment: str, code: So
 def _present_unit(plan: Plan, experiment: str, code: Sources) -> None:
     presentation = read_presentation(experiment, code.root)
     plan.presentations[experiment] = presentation
-    chapters = sorted({table.split(".")[0] for table in presentation.tables})  # each may have references of its own
-    references = [code.root / "references" / f"{name}.csv" for name in (experiment, *presentation.reads)]
-    references += [path for name in chapters if (path := code.root / "references" / f"{name}.csv").is_file()]
+    folder = code.root / "references"
+    references = [folder / f"{name}.csv" for name in (experiment, *presentation.reads)]
+    # Figures may also be of a whole chapter.
+    chapters = dict.fromkeys(table.split(".")[0] for table in presentation.tables)
+    references += [path for name in chapters if (path := folder / f"{name}.csv").is_file() and path not in references]
     plan.units[f"present-{experiment}"] = {
         "unit": "present",
         "experiment": experiment,

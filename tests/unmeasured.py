@@ -13,7 +13,9 @@ from perfscribe.plan_cells import present_module
 from perfscribe.records import Record
 from perfscribe.tables import Table
 
-EXPERIMENTS = plan.known_experiments(ROOT)
+# Without cells of their own: what they show does not depend on what is measured.
+IMPORTED = ("imported_logs",)
+EXPERIMENTS = [name for name in plan.known_experiments(ROOT) if name not in IMPORTED]
 
 
 @cache

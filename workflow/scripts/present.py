@@ -47,8 +47,9 @@ def main() -> None:
         tables.write(table, tables_folder)
     for name, text in texts.items():
         files.write_text(tables_folder / name, text)
-    # The figures of an experiment that measures nothing show what it reads.
-    cells = [record for name in ([experiment] if experiment in measured else measured) for record in measured[name]]
+    # The figures of an experiment that measures nothing show what it reads. What was imported was measured by others.
+    shown = [experiment] if experiment in measured else measured
+    cells = [record for name in shown for record in measured[name] if record.origin == "measured"]
     for figure in drawn:
         footer = figure_footer(cells, plan["site"], site_folder / "environments", figure.sample)
         figures.write(figure, figures_folder, footer)

@@ -1,0 +1,1 @@
+"""What the FSDP workshop's own files say, as config and as records."""
