@@ -72,15 +72,15 @@ def _published() -> list[Record]:
     known = [ref for ref in references.load("fsdp") if ref.source == SOURCE and "epoch" in ref.factors]
     if not known:
         return []
-    values = {WHOLE[ref.metric]: ref.value for ref in known if ref.metric in WHOLE}
+    values: dict[str, Any] = {WHOLE[ref.metric]: ref.value for ref in known if ref.metric in WHOLE}
     evaluations = [ref for ref in known if ref.metric == "eval_loss"]
     rates = [ref.value for ref in known if ref.metric == "eval_samples_per_s"]
-    epochs = [float(ref.factors["epoch"]) for ref in evaluations]  # type: ignore[arg-type]
+    epochs = [float(str(ref.factors["epoch"])) for ref in evaluations]
     steps = round(values["train_runtime_s"] * values["train_steps_per_s"])
     values |= {"epochs": max(epochs), "steps": steps, "steps_told_by": "steps/s x runtime"}
     values |= {"steps_per_epoch": steps / max(epochs), "eval_samples_per_s": rates[0]}
     values["rows_trained"] = values["train_runtime_s"] * values["train_samples_per_s"]
-    series = {"eval_loss": [ref.value for ref in evaluations], "eval_epoch": epochs}
+    series: dict[str, list[Any]] = {"eval_loss": [ref.value for ref in evaluations], "eval_epoch": list(epochs)}
     return [Record(NAME, {"log": SAMPLE}, "ok", "", "published", values=values, series=series)]
 
 
