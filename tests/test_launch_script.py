@@ -11,7 +11,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import pytest
@@ -253,9 +252,9 @@ def test_mpiexec_on_this_machine_bound():
     assert said.count(f"cores {core}, by Open MPI") == 2
 
 
-@pytest.mark.slow
-def test_srun_on_two_nodes(tmp_path, monkeypatch):
-    """On a Slurm of the test's own, where the machine can have one."""
+@pytest.fixture
+def submit(tmp_path, monkeypatch):
+    """A function that runs a script on two nodes of a Slurm of the test's own; gives its exit status and output."""
     if not LOCAL_SLURM.exists() or os.geteuid() != 0:
         pytest.skip("no Slurm to start")
     state = Path(tempfile.mkdtemp(prefix="slurm-"))  # its sockets lie there, whose paths may not be long
@@ -265,22 +264,37 @@ def test_srun_on_two_nodes(tmp_path, monkeypatch):
     started = subprocess.run(up, capture_output=True, text=True)
     if started.returncode:
         pytest.skip(f"no Slurm: {started.stderr[-200:]}")
+    monkeypatch.setenv("SLURM_CONF", str(state / "etc" / "slurm.conf"))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+    def run(text: str) -> tuple[int, str]:
+        job, out = tmp_path / "job.sh", tmp_path / "out.txt"
+        job.write_text(text)
+        done = subprocess.run(["sbatch", "--wait", "-o", str(out), str(job)], capture_output=True, timeout=120)
+        return done.returncode, out.read_text()
+
     try:
-        monkeypatch.setenv("SLURM_CONF", str(state / "etc" / "slurm.conf"))
-        monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
-        monkeypatch.setenv("OMP_NUM_THREADS", "1")
-        (tmp_path / "job.sh").write_text(script("slurm", "--gpus-per-node", "0", ranks=1, command=JOB))
-        out = tmp_path / "out.txt"
-        subprocess.run(["sbatch", "-o", str(out), str(tmp_path / "job.sh")], check=True, capture_output=True)
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline and (not out.exists() or "trained" not in out.read_text()):
-            time.sleep(0.2)
-        said = out.read_text()
-        assert ranks_of(said) == [(0, 2, 0), (1, 2, 0)], said
-        assert "host node1" in said and "host node2" in said and said.count("by Slurm") == 2
+        yield run
     finally:
         subprocess.run([str(LOCAL_SLURM), "down", "--purge"], capture_output=True)
         shutil.rmtree(state, ignore_errors=True)
+
+
+@pytest.mark.slow
+def test_srun_on_two_nodes(submit):
+    """The links are tried over both nodes, then the ranks train; with a threshold that nothing reaches, they do not."""
+    text = script("slurm", "--gpus-per-node", "0", "--preflight", ranks=1, command=JOB)
+    try_links = f"{launch_script.SELF_TEST} --size-mib 1 --iterations 3"
+    code, said = submit(text.replace(launch_script.SELF_TEST, try_links))
+    assert code == 0, said
+    assert "preflight 0: all-reduce of 1 MiB among 2 ranks on node1, node2 by gloo: busbw " in said
+    assert ranks_of(said) == [(0, 2, 0), (1, 2, 0)], said
+    assert "host node1" in said and "host node2" in said and said.count("by Slurm") == 2
+    code, said = submit(text.replace(launch_script.SELF_TEST, f"{try_links} --threshold 1e6"))
+    assert code == 46, said
+    assert said.count("preflight 46: all-reduce of 1 MiB among 2 ranks on node1, node2") == 1
+    assert "trained" not in said
 
 
 # --- the links first -------------------------------------------------------------------------------------------------
