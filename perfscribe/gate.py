@@ -1,6 +1,6 @@
 """What holds trainings on several processes back: the self-test of experiment `preflight`, made before they start.
 
-A cell says by `preflight:<backend>:<processes>` that it is such a training (parallel/self_test.needs). Where a job is
+A cell says by `preflight:<backend>:<processes>` that it is such a training (parallel/needs.py). Where a job is
 about to measure one, the self-test's newest record decides, if it passed on this node and hardware a short while ago;
 else the test is made now. So it is of the very node that the job was given, and one test serves a whole run. Its
 record goes into the journal of `preflight`, which shows it. Where `preflight` is not planned, nothing is held back.

@@ -16,11 +16,11 @@ from perfscribe.shard import Shard, Task
 
 MEASURE = '''"""Cells that stand for trainings on one to three processes."""
 from perfscribe.cells import Cell, Measurement
-from perfscribe.parallel.self_test import needs
+from perfscribe.parallel.needs import self_tested
 
 
 def cells(config):
-    return [Cell({"backend": "gloo", "world_size": n}, needs("gloo", n), cost=n) for n in config["worlds"]]
+    return [Cell({"backend": "gloo", "world_size": n}, self_tested("gloo", n), cost=n) for n in config["worlds"]]
 
 
 def run(cell):

@@ -15,7 +15,7 @@ import unmeasured
 from perfscribe import config, records
 from perfscribe.cells import Cell
 from perfscribe.experiments.preflight import measure, present
-from perfscribe.parallel import nccl_tests, self_test
+from perfscribe.parallel import nccl_tests, needs, self_test
 from perfscribe.parallel.launch import launch
 from perfscribe.parallel.nccl_tests import NoFigure
 from perfscribe.parallel.self_test import MIB, NO_FIGURE, PASSED, TOO_SLOW, Outcome, Pair, Trial
@@ -198,7 +198,7 @@ def test_the_line_names_every_node():
 
 
 def test_a_world_of_one_waits_for_nothing():
-    assert self_test.needs("nccl", 1) == () and self_test.needs("gloo", 2) == ("preflight:gloo:2",)
+    assert needs.self_tested("nccl", 1) == () and needs.self_tested("gloo", 2) == ("preflight:gloo:2",)
 
 
 # --- the program -----------------------------------------------------------------------------------------------------

@@ -120,11 +120,6 @@ def prefix(code: int) -> str:
     return f"preflight {code}: "
 
 
-def needs(backend: str, world_size: int) -> tuple[str, ...]:
-    """What a cell that trains on so many processes requires of the engine; a world of one is not tested."""
-    return (f"preflight:{backend}:{world_size}",) if world_size > 1 else ()
-
-
 @contextmanager
 def algorithm(environment: MutableMapping[str, str], name: str | None) -> Iterator[None]:
     """Context in which NCCL's algorithm is set: for the test alone, so that training chooses its own."""
