@@ -310,8 +310,10 @@ def test_write_keeps_all_else(tmp_path, run):
 def test_write_for_one_preset_alone(tmp_path, run):
     path = tmp_path / "config.yaml"
     path.write_text(BEFORE)
-    run(BLOOM, "--write", "--preset", "gpu")
-    assert config_yaml.read(path)["experiments"]["multi_gpu"]["num_epochs"] == {"gpu": 5}
+    run(BLOOM.replace("GRAD_ACC=4", "GRAD_ACC=2"), "--write", "--preset", "gpu")
+    section = config_yaml.read(path)["experiments"]["multi_gpu"]
+    assert section["num_epochs"] == {"tiny": 1, "cpu": 1, "gpu": 5}  # other presets keep what they had
+    assert section["grad_acc"] == {"tiny": 4, "cpu": 4, "gpu": 2} and section["batch_size"] == {"gpu": 1}
 
 
 @pytest.mark.parametrize(

@@ -236,6 +236,15 @@ def _read(asked: argparse.Namespace) -> Section:
     return made
 
 
+def _beside(standing: Any, value: Any, preset: str | None) -> Any:
+    """The value of a key, those of other presets as they stand."""
+    if preset is None or standing == value:
+        return value
+    by_preset = isinstance(standing, dict) and set(standing) <= set(PRESETS)
+    others = standing if by_preset else dict.fromkeys(PRESETS, standing) if standing is not None else {}
+    return {**others, preset: value}
+
+
 def _readable(path: Path) -> dict[str, Any]:
     """What the file holds; nothing where it is no config any more."""
     try:
@@ -248,14 +257,13 @@ def _write(path: Path, made: Section, preset: str | None) -> None:
     """Put the values into config.yaml, all else as it is; ValueError where that would not read back the same."""
     was = config_yaml.read(path)
     before = path.read_text(encoding="utf-8")
-    after = yaml_edit.with_values(before, made.experiment, _by_preset(made.values, preset))
+    standing = (was.get("experiments") or {}).get(made.experiment) or {}
+    wanted = {key: _beside(standing.get(key), value, preset) for key, value in made.values.items()}
+    after = yaml_edit.with_values(before, made.experiment, wanted)
     with tempfile.TemporaryDirectory() as folder:
         written = Path(folder) / path.name
         written.write_text(after, encoding="utf-8")
         now = _readable(written)
-    section = was.setdefault("experiments", {}).setdefault(made.experiment, {})
-    for key, value in _by_preset(made.values, preset).items():
-        section[key] = value
-    if now != was:
+    if now != {**was, "experiments": {**was["experiments"], made.experiment: {**standing, **wanted}}}:
         raise ValueError(f"{path.name} was left as it is: experiments.{made.experiment} is not written a key a line")
     files.write_text(path, after)

@@ -13,6 +13,8 @@ SUMMARY: dict[str, tuple[str, float]] = {
     "train_runtime_s": ("train/train_runtime", 1),
     "train_samples_per_s": ("train/train_samples_per_second", 1),
     "train_steps_per_s": ("train/train_steps_per_second", 1),
+    "train_loss": ("train/train_loss", 1),
+    "train_samples_per_second": ("train/train_samples_per_second", 1),
     "steps": ("train/global_step", 1),
     "gpu_utilisation_percent": ("avg_gpu_util_%", 1),
     "gpu_utilisation_std_percent": ("std_gpu_util_%", 1),
