@@ -1,9 +1,10 @@
 """What holds trainings on several processes back: the self-test of experiment `preflight`, made before they start.
 
-A cell says by `preflight:<backend>:<processes>` that it is such a training (parallel/needs.py). Where a job is
-about to measure one, the self-test's newest record decides, if it passed on this node and hardware a short while ago;
-else the test is made now. So it is of the very node that the job was given, and one test serves a whole run. Its
-record goes into the journal of `preflight`, which shows it. Where `preflight` is not planned, nothing is held back.
+A cell that waits for a test requires `preflight:<backend>:<processes>`; the plan adds that to the cells of the chapters
+below, others may name it themselves (parallel/needs.py). Where a job is about to measure one, the test's newest record
+decides, if it passed on this node and hardware a short while ago; else the test is made now. So it is of the very node
+that the job was given, and one test serves a whole run. Its record goes into the journal of `preflight`, which shows
+it. Where `preflight` is not planned, nothing is held back.
 """
 
 from __future__ import annotations
@@ -17,12 +18,16 @@ from pathlib import Path
 from typing import Any
 
 from perfscribe import environment, files, journal
+from perfscribe.cells import Cell
+from perfscribe.parallel.needs import self_tested
 from perfscribe.parallel.self_test import NO_FIGURE, PASSED, prefix
 from perfscribe.plan_cells import cell_key
 from perfscribe.shard import Shard, Task
 
 EXPERIMENT = "preflight"
 HELD_BACK = "skipped"
+CHAPTERS = ("fsdp",)  # whose experiments train; in the others, links are what is measured
+BACKENDS = ("gloo", "nccl")
 VALID_S = 1800.0  # how long a test that passed speaks for its node
 REQUIREMENT = re.compile(r"preflight:(gloo|nccl):([1-9]\d*)")
 _REASON = re.compile(prefix(0).replace("0", r"[1-9]\d*"))
@@ -36,6 +41,15 @@ def demands(requires: Iterable[str]) -> Iterator[tuple[str, int]]:
         found = REQUIREMENT.fullmatch(name)
         if found:
             yield found[1], int(found[2])
+
+
+def waiting(cell: Cell, experiment: str, chapters: Iterable[str]) -> Cell:
+    """The cell as it is planned: where it trains on several processes, with the self-test that it waits for."""
+    backend, world_size = cell.factors.get("backend"), cell.factors.get("world_size")
+    trains = experiment != EXPERIMENT and bool(set(chapters) & set(CHAPTERS))
+    if not trains or backend not in BACKENDS or not isinstance(world_size, int) or any(demands(cell.requires)):
+        return cell
+    return replace(cell, requires=(*cell.requires, *self_tested(str(backend), world_size)))
 
 
 def journal_file(experiment: str, shard: int) -> str:

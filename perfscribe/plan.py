@@ -180,7 +180,8 @@ def _measure_units(
     plan: Plan, config: Mapping[str, Any], full_config: Mapping[str, Any], experiment: str, code: Sources
 ) -> None:
     section = config["experiments"][experiment]
-    cells = _grid(config, full_config, experiment)
+    chapters = _chapters_of(read_presentation(experiment, code.root))
+    cells = [gate.waiting(cell, experiment, chapters) for cell in _grid(config, full_config, experiment)]
     module = measure_module(experiment)
     shards = min(section["shards"], max(1, sum(not cell.skip for cell in cells)))
     # Measured in ascending cost, so that a run cut short has most of its cells; shown in the order of the levels.
@@ -247,8 +248,11 @@ def _present_unit(plan: Plan, experiment: str, code: Sources) -> None:
     folder = code.root / "references"
     references = [folder / f"{name}.csv" for name in (experiment, *presentation.reads)]
     # Figures may also be of a whole chapter.
-    chapters = dict.fromkeys(table.split(".")[0] for table in presentation.tables)
-    references += [path for name in chapters if (path := folder / f"{name}.csv").is_file() and path not in references]
+    references += [
+        path
+        for name in _chapters_of(presentation)
+        if (path := folder / f"{name}.csv").is_file() and path not in references
+    ]
     plan.units[f"present-{experiment}"] = {
         "unit": "present",
         "experiment": experiment,
@@ -263,6 +267,11 @@ def _present_unit(plan: Plan, experiment: str, code: Sources) -> None:
         "files": list(presentation.files),
         "reads": list(presentation.reads),
     }
+
+
+def _chapters_of(presentation: Presentation) -> list[str]:
+    """The chapters that its tables belong to."""
+    return list(dict.fromkeys(table.split(".")[0] for table in presentation.tables))
 
 
 def _is_shown(experiment: str, chapters: Collection[str], root: Path) -> bool:

@@ -7,9 +7,10 @@ import json
 from pathlib import Path
 
 import pytest
-from workspace import Workspace
+import unmeasured
+from workspace import ROOT, Workspace
 
-from perfscribe import environment, gate, journal
+from perfscribe import environment, gate, journal, plan
 from perfscribe.cells import Cell
 from perfscribe.plan_cells import cell_to_json
 from perfscribe.shard import Shard, Task
@@ -134,10 +135,10 @@ class Bench:
             {"position": n, **cell_to_json(Cell({"backend": "gloo", "world_size": w, "device": "cpu"}, skip=skip))}
             for n, (w, skip) in enumerate(((2, ""), (8, "preset tiny")))
         ]
-        plan = {"experiment": "preflight", "fingerprint": "f" * 16, "seed": 0, "rounds": 1, "datasets": [], "shard": 0}
-        plan |= {"cells": cells, "budget_minutes": None, "on_identity_change": "keep", "libraries": []}
+        unit = {"experiment": "preflight", "fingerprint": "f" * 16, "seed": 0, "rounds": 1, "datasets": [], "shard": 0}
+        unit |= {"cells": cells, "budget_minutes": None, "on_identity_change": "keep", "libraries": []}
         (self.site / "plan").mkdir(parents=True)
-        (self.site / "plan" / "measure-preflight-0.json").write_text(json.dumps(plan))
+        (self.site / "plan" / "measure-preflight-0.json").write_text(json.dumps(unit))
         (self.site / "environments").mkdir()
         self.identity = environment.identity(())
         (self.site / "environments" / "0123456789ab.json").write_text(json.dumps(self.identity))
@@ -215,6 +216,37 @@ def test_a_backend_without_a_test_holds_back(bench, monkeypatch):
 def test_what_the_machine_lacks_comes_first(bench):
     if environment.missing(("cuda",)):
         assert bench.ask("cuda:2", "preflight:gloo:2") == environment.shortfall(("cuda:2",)) and bench.tried == []
+
+
+def test_the_plan_lets_the_chapters_trainings_wait():
+    """Every cell of several processes of the chapter, the tests themselves left out, and none of the other chapters."""
+    made = plan.build(unmeasured.raw_config(), "tiny", ROOT)
+    seen = set()
+    for name, unit in made.units.items():
+        if not name.startswith("measure-"):
+            continue
+        experiment = unit["experiment"]
+        chapters = {table.split(".")[0] for table in made.presentations[experiment].tables}
+        waits = chapters == {"fsdp"} and experiment != gate.EXPERIMENT
+        for cell in unit["cells"]:
+            backend, world_size = cell["factors"].get("backend"), cell["factors"].get("world_size", 1)
+            wanted = [(backend, world_size)] if waits and backend and world_size > 1 else []
+            assert list(gate.demands(cell["requires"])) == wanted, cell
+            seen.add((waits, world_size > 1))
+    assert (False, True) in seen
+
+
+def test_what_a_cell_waits_for_follows_from_its_factors():
+    two = Cell({"backend": "nccl", "world_size": 2}, ("cuda:2",))
+    assert gate.waiting(two, "trained", ["fsdp"]).requires == ("cuda:2", "preflight:nccl:2")
+    assert gate.waiting(gate.waiting(two, "trained", ["fsdp"]), "trained", ["fsdp"]).requires[2:] == ()
+    for cell, experiment, chapter in (
+        (Cell({"backend": "nccl", "world_size": 1}), "trained", "fsdp"),
+        (Cell({"model": "bloom"}), "trained", "fsdp"),
+        (two, "preflight", "fsdp"),
+        (two, "ddp", "cs336"),
+    ):
+        assert not list(gate.demands(gate.waiting(cell, experiment, [chapter]).requires))
 
 
 def test_the_verdict_names_each_refusal():
