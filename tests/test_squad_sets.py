@@ -91,6 +91,14 @@ def test_what_the_source_trains_is_counted(made) -> None:
     assert trains["source"]["cut"]["prompt"] == 12 - trains["source"]["rows_with_marker"] > 0
 
 
+def test_prompts_that_fit_are_not_asked_for_their_answer_either() -> None:
+    from perfscribe.data.squad_tokenised import tokenised
+
+    trains = tokenised(squad_sets.parameters({**CONFIG, "max_length": 4096}))[1]["trains"]
+    for way, asked in (("answer", 12), ("source", 0), ("source_prompt", 0)):
+        assert (trains[way]["rows_with_marker"], trains[way]["rows_asked"]) == (12, asked)
+
+
 def test_the_same_again_and_another_for_each_that_decides_it(made, tmp_path) -> None:
     name, digest = _make(CONFIG, tmp_path)
     assert (name, json.loads(digest.read_text())) == (made[1], made[2])
@@ -112,6 +120,14 @@ def test_answers_to_score_are_in_the_digest(made, tmp_path, monkeypatch) -> None
         return arrays, facts, text
 
     monkeypatch.setattr(squad_tokenised, "tokenised", with_another_reference)
+    assert json.loads(_make(CONFIG, tmp_path)[1].read_text())["arrays"] != made[2]["arrays"]
+
+
+def test_so_is_the_tokenizer_that_decodes_them(made, tmp_path, monkeypatch) -> None:
+    from perfscribe.data import squad_tokenised
+
+    whole = squad_tokenised.tokenised
+    monkeypatch.setattr(squad_tokenised, "tokenised", lambda made_from: (*whole(made_from)[:2], "{}"))
     assert json.loads(_make(CONFIG, tmp_path)[1].read_text())["arrays"] != made[2]["arrays"]
 
 
