@@ -12,7 +12,7 @@ import pytest
 import torch
 
 pytest.importorskip("transformers", reason="the package transformers is not installed")
-from perfscribe.data import squad_sets
+from perfscribe.data import own_tokenizer, squad_sets
 from perfscribe.data.generate import generate
 from perfscribe.models import bloom, simple_gpt
 from perfscribe.models.workshop_shapes import SimpleGptShape
@@ -134,6 +134,38 @@ def test_checkpoints_are_written_where_they_are_asked_for(data, tmp_path) -> Non
         _train(model, data, folder, wanted)
         assert [path.name for path in sorted(folder.iterdir())] == ["checkpoint-3", "checkpoint-6"]
     assert not list((tmp_path).rglob("events.out*"))
+
+
+def test_a_step_is_from_the_end_of_the_one_before_or_the_beginning_of_its_epoch(monkeypatch) -> None:
+    from perfscribe.training import step_clock
+
+    times = iter([10.0, 11.0, 13.0, 100.0, 104.0])
+    monkeypatch.setattr(step_clock, "perf_counter", lambda: next(times))
+    clock = StepClock("cpu")
+    for event in ("epoch", "step", "step", "epoch", "step"):
+        (clock.on_epoch_begin if event == "epoch" else clock.on_step_end)(None, None, None)
+    assert clock.step_s == [1.0, 2.0, 4.0]  # the evaluation between the epochs is in none
+    assert clock.at_rest_bytes == []
+
+
+class Parrot(torch.nn.Module):
+    """Answers every prompt with the same ids."""
+
+    def __init__(self, ids: list[int]) -> None:
+        super().__init__()
+        self.ids = ids
+
+    def generate(self, input_ids: torch.Tensor, max_new_tokens: int, **_: object) -> torch.Tensor:
+        new = torch.tensor([self.ids[:max_new_tokens]] * len(input_ids))
+        return torch.cat([input_ids, new], dim=1)
+
+
+def test_answers_are_the_new_tokens_alone(data) -> None:
+    inner = own_tokenizer.from_text(data.tokenizer)
+    ids = inner.encode(" the river", add_special_tokens=False).ids
+    end = data.facts["tokenizer"]["end_id"]
+    texts = answers.generate(Parrot([*ids, end, *ids]), data, len(ids) + 2, 3, "cpu", "fp32")
+    assert texts == dict.fromkeys(data.references, "the river")
 
 
 def test_scores_of_answers_that_are_right(data) -> None:
