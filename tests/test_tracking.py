@@ -176,6 +176,21 @@ def test_mlflow_files(tmp_path, monkeypatch):
     assert bloom.data.tags["weights"] == "random" and bloom.info.status == "FINISHED"
 
 
+def test_mlflow_takes_a_rate_beside_its_count(tmp_path, monkeypatch):
+    """Its file store makes folders of slashes."""
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    pytest.importorskip("mlflow")
+    assert trackers.mlflow_names(["steps", "steps/s", "a/b", "u_%"]) == {
+        "steps": "steps",
+        "steps/s": "steps_s",
+        "a/b": "a/b",
+        "u_%": "u_percent",
+    }
+    folder = writing.folder_of(tmp_path, "mlflow")
+    rows = [training(values={"stepping": 3, "stepping/s": 1.5})]
+    assert len(writing.write(rows, folder, "mlflow", "local")) == 1
+
+
 def test_tensorboard_events(tmp_path):
     folder = written(tmp_path, "tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

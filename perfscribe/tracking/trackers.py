@@ -6,7 +6,7 @@ import contextlib
 import importlib.util
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -87,27 +87,36 @@ def write_mlflow(run: Run, folder: Path, site: str) -> None:
     time_ms = round(run.time * 1000)
     tags = {"group": run.group, "record": run.id}
     made = client.create_run(experiment_id, start_time=time_ms, tags=tags, run_name=run.name)
+    names = mlflow_names([*run.summary, *(key for point in run.points for key in point.figures)])
     last = max((point.step for point in run.points), default=0)
     curves = [(key, value, point.step) for point in run.points for key, value in point.figures.items()]
-    single = [(key, value, last) for key, value in run.summary.items() if is_number(value)]
     drawn = {key for key, _, _ in curves}
-    metrics = [
-        Metric(mlflow_name(key), float(value), time_ms, step)
-        for key, value, step in [*curves, *(one for one in single if one[0] not in drawn)]
-    ]
-    texts = [RunTag(mlflow_name(key), str(value)) for key, value in run.summary.items() if not is_number(value)]
-    params = [Param(mlflow_name(key), str(value)[:LONGEST_TEXT]) for key, value in run.config.items()]
-    for start in range(0, max(len(metrics), 1), 1000):  # of one request
-        client.log_batch(made.info.run_id, metrics=metrics[start : start + 1000])
-    for start in range(0, len(params), 100):
-        client.log_batch(made.info.run_id, params=params[start : start + 100])
-    for start in range(0, len(texts), 100):
-        client.log_batch(made.info.run_id, tags=texts[start : start + 100])
+    single = [(key, value, last) for key, value in run.summary.items() if is_number(value) and key not in drawn]
+    metrics = [Metric(names[key], float(value), time_ms, step) for key, value, step in [*curves, *single]]
+    texts = [RunTag(names[key], str(value)) for key, value in run.summary.items() if not is_number(value)]
+    params = [Param(_mlflow_letters(key), str(value)[:LONGEST_TEXT]) for key, value in run.config.items()]
+    try:
+        for start in range(0, len(metrics), 1000):  # of one request
+            client.log_batch(made.info.run_id, metrics=metrics[start : start + 1000])
+        for start in range(0, len(params), 100):
+            client.log_batch(made.info.run_id, params=params[start : start + 100])
+        for start in range(0, len(texts), 100):
+            client.log_batch(made.info.run_id, tags=texts[start : start + 100])
+    except Exception:
+        client.delete_run(made.info.run_id)  # it is written anew the next time
+        raise
     client.set_terminated(made.info.run_id, "FINISHED", end_time=time_ms)
 
 
-def mlflow_name(key: str) -> str:
-    """A key in the letters that MLflow allows."""
+def mlflow_names(keys: Iterable[str]) -> dict[str, str]:
+    """A name that MLflow allows for each key; its file store makes folders of slashes, where `a` and `a/s` clash."""
+    plain = {key: _mlflow_letters(key) for key in keys}
+    taken = set(plain.values())
+    clashing = {key for key, name in plain.items() if any(name.startswith(f"{other}/") for other in taken)}
+    return {key: name.replace("/", "_") if key in clashing else name for key, name in plain.items()}
+
+
+def _mlflow_letters(key: str) -> str:
     return _NOT_MLFLOWS.sub("_", key.replace("%", "percent"))
 
 
