@@ -72,6 +72,13 @@ def test_a_training_is_a_run_with_the_workshops_keys():
     assert run.config["origin"] == "measured" and run.config["model"] == "bloom"
 
 
+def test_curves_without_steps():
+    """Losses of every step; evaluations after each half of them."""
+    row = training(series={"train_loss": [4.0, 3.0, 2.0, 1.0], "eval_loss": [2.5, 1.5]}, samples={}, warmup={})
+    by_step = {point.step: dict(point.figures) for point in runs.of_records([row])[0].points}
+    assert by_step[2] == {"train/loss": 3.0, "eval/loss": 2.5} and by_step[4] == {"train/loss": 1.0, "eval/loss": 1.5}
+
+
 def test_runs_are_named_by_what_tells_them_apart():
     names = [run.name for run in runs.of_records([training(), training("simple_gpt"), training(round=2)])]
     assert names == ["baseline model=bloom", "baseline model=simple_gpt", "baseline model=bloom round=2"]

@@ -60,8 +60,8 @@ def _of_experiment(experiment: str, rows: Sequence[Mapping[str, Any]]) -> Iterat
 
 
 def _varying(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The factors that tell the rows apart."""
-    names = dict.fromkeys(name for row in rows for name in row["factors"])
+    """The factors that tell the rows apart, of those that all of them have."""
+    names = [name for name in (rows[0]["factors"] if rows else ()) if all(name in row["factors"] for row in rows)]
     return [name for name in names if len({str(row["factors"].get(name)) for row in rows}) > 1]
 
 
@@ -92,11 +92,19 @@ def _curves(row: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[int], Sequen
         figures = series.get(name, [])
         if figures:
             at = series.get(steps, [])
-            yield key, at if len(at) == len(figures) else range(1, len(figures) + 1), figures
+            yield key, at if len(at) == len(figures) else _places(series, name, len(figures)), figures
     rows_a_step = _rows_a_step(row["factors"])
     step_s = [*row["warmup"].get("step_s", []), *row["samples"].get("step_s", [])]
     if rows_a_step and step_s and not series.get("train_samples_per_s"):
         yield "train/samples_per_second", range(1, len(step_s) + 1), [rows_a_step / one for one in step_s if one > 0]
+
+
+def _places(series: Mapping[str, Any], name: str, count: int) -> Sequence[int]:
+    """Steps of a curve that tells none: evaluations lie evenly over those of the training loss."""
+    steps = series.get("train_loss_step") or range(1, len(series.get("train_loss", [])) + 1)
+    if name.startswith("eval_") and len(steps):
+        return [round(steps[-1] * number / count) for number in range(1, count + 1)]
+    return range(1, count + 1)
 
 
 def _rows_a_step(factors: Mapping[str, Any]) -> int:
