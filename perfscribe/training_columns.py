@@ -11,7 +11,8 @@ from perfscribe.training_rows import MEASURED, ONE_EACH, PREDICTED
 MB_PER_GB = 1024
 DEFAULT_NOTE = (
     "Samples/s and runtime: as Trainer counts them by default, rows times epochs over train_runtime, which evaluation "
-    "and checkpoints are in. Loss: train_loss, the mean over all steps, not the last. GB: 2³⁰ bytes."
+    "and checkpoints are in. Loss: train_loss, the mean over all steps, not the last; from "
+    "random weights it is no statement about the trained model. GB: 2³⁰ bytes."
 )
 SCALE_NOTE = (
     "Scale factors, which the workshop does not define: samples/s of the row over samples/s of the first row; runtime "
@@ -82,6 +83,7 @@ def workload() -> list[t.Column]:
         t.factor("num_epochs", "Epochs"),
         t.factor("batch_size", "Batch a rank"),
         t.factor("grad_acc", "Accumulation"),
+        t.Column("weights", "Weights before", lambda r: r.factors["weights"], kind="factor", exact=True),
     ]
 
 

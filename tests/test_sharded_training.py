@@ -21,7 +21,7 @@ from perfscribe.training import dividing, launching, on_ranks
 ROWS = {"train_size": 16, "eval_size": 5, "max_length": 64, "new_tokens": 8, "vocab_size": 400, "seed": 0}
 CONFIG = ROWS | {"workshop": {"squad": None, "weights": None, "tokenizer": None}}
 SHAPE = {"vocab_size": 512, "hidden_size": 32, "num_layers": 2, "num_heads": 4, "ffn": 64}
-BLOOM = {"model_name": "bloom-tiny", "weights": None, "labels": "answer", "device": "cpu", "dtype": "fp32"}
+BLOOM = {"model_name": "bloom-tiny", "weights": "random", "labels": "answer", "device": "cpu", "dtype": "fp32"}
 BLOOM |= {"batch_size": 1, "num_epochs": 1, "logging_steps": 2, "learning_rate": 0.02, "weight_decay": 0.01}
 CUSTOM = BLOOM | {"model_name": "simple_gpt", **SHAPE}
 

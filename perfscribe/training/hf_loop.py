@@ -23,12 +23,16 @@ PLACE = ("RANK", "LOCAL_RANK", "WORLD_SIZE")
 _IMPORTED = transformers.Trainer  # by itself it would be when first used, by each rank after it was forked
 
 
-def sharded(wrap: str, blocks: str) -> dict[str, Any]:
-    """Trainer's arguments for FSDP in the form that takes effect: version 2, blocks by the bare name of their class."""
-    if wrap != wrapping.FSDP2:
+def distributed(wrap: str, blocks: str, backend: str) -> dict[str, Any]:
+    """Trainer's arguments for several ranks; none for one that nothing divides.
+
+    FSDP in the form that takes effect: version 2, and blocks by the bare name of their class.
+    """
+    if wrap == wrapping.NONE:
         return {}
     settings = {"version": 2, "reshard_after_forward": True, "transformer_layer_cls_to_wrap": [blocks]}
-    return {"fsdp": True, "fsdp_config": settings}
+    own = {"fsdp": True, "fsdp_config": settings} if wrap == wrapping.FSDP2 else {}
+    return {"ddp_backend": backend, **own}
 
 
 def train(job: Job, blocks: str) -> tuple[Curve, dividing.Divided, dict[str, float]]:
@@ -47,9 +51,8 @@ def train(job: Job, blocks: str) -> tuple[Curve, dividing.Divided, dict[str, flo
             job.knobs,
             Path(folder),
             [UtilisationCallback(job.utilisation), TrainSpeedCallback(job.speed)],
-            ddp_backend=job.rank.backend,
             prediction_loss_only=True,  # the logits of a row are as large as the embedding
-            **sharded(wrap, blocks),
+            **distributed(wrap, blocks, job.rank.backend),
         )
         metrics = dict(made.train().metrics)
     found = dividing.require(wrap, made.model_wrapped)

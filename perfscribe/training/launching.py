@@ -7,6 +7,7 @@ from typing import Any
 
 from perfscribe import precision
 from perfscribe.cells import Cell, Measurement
+from perfscribe.models.workshop_shapes import BLOOM
 
 DEVICES = {"gloo": "cpu", "nccl": "cuda"}
 KNOBS = ("batch_size", "grad_acc", "num_epochs", "learning_rate", "weight_decay", "dtype", "logging_steps")
@@ -15,6 +16,7 @@ DATA = ("train_size", "eval_size", "max_length", "labels")
 LAUNCH_TIMEOUT_S = 540.0
 HOST_CLOCK = "host clock + synchronise"
 MODULE = "perfscribe.training.preload"
+RANDOM = "random"
 LARGEST = ("local_share", "units")
 
 
@@ -31,11 +33,16 @@ def cell(levels: Mapping[str, Any], config: Mapping[str, Any], dataset: str, wor
     own = {name: config[name] for name in (*DATA, *KNOBS) if name not in levels}
     device, ranks = DEVICES[levels["backend"]], levels["world_size"]
     factors = {**levels, "device": device, "wrap": wrap_of(levels["loop"], ranks), **own}
-    factors["weights"] = config["workshop"]["weights"]
+    factors["weights"] = _weights(levels["model_name"], config)
     needs = [*precision.requires(device, factors["dtype"]), "transformers"]
     if device == "cuda":
         needs.append(f"cuda:{ranks}")
     return Cell(factors, requires=tuple(dict.fromkeys(needs)), cost=work, data=(dataset,), skip=skip)
+
+
+def _weights(model_name: str, config: Mapping[str, Any]) -> str:
+    """Where the weights are from; the custom model has none but random ones."""
+    return (config["workshop"]["weights"] or RANDOM) if model_name in BLOOM else RANDOM
 
 
 def start_early(bloom: bool = False) -> None:

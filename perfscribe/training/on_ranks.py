@@ -106,7 +106,9 @@ def build(factors: Mapping[str, Any], seed: int, device: torch.device) -> nn.Mod
     """The model of a cell, the same weights on every rank."""
     if factors["model_name"] == SIMPLE_GPT:
         return simple_gpt.build(shape_of(factors), seed, str(device))
-    return bloom.build(factors["model_name"], factors["weights"], seed, str(device)).model
+    named = factors["weights"]
+    weights = None if named == "random" else named if named == bloom.HUB else str(squad_sets.from_checkout(named))
+    return bloom.build(factors["model_name"], weights, seed, str(device)).model
 
 
 def shape_of(factors: Mapping[str, Any]) -> SimpleGptShape:
