@@ -160,6 +160,14 @@ def test_a_models_own_tokenizer_is_taken_where_its_weights_bring_one(tmp_path) -
     assert squad_sets.dataset_name({**CONFIG, "workshop": {**NOWHERE, "tokenizer": str(moved)}}) == name
 
 
+def test_where_files_lie_is_not_in_the_digest_file(tmp_path) -> None:
+    folder = _own(tmp_path / "model")
+    config = {**CONFIG, "workshop": {**NOWHERE, "tokenizer": str(folder)}}
+    _, digest = _make(config, tmp_path / "data")
+    told = json.loads(digest.read_text())["parameters"]["tokenizer"]
+    assert told == {"sha256": own_tokenizer.sha256_of(folder)}
+
+
 @pytest.mark.parametrize(
     ("names", "text", "told"),
     [

@@ -23,6 +23,15 @@ def digest_path(folder: Path, dataset: str) -> Path:
     return folder.parent / f"{dataset}.digest"
 
 
+def _without_paths(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Parameters but for where files lie, which is private to a machine; their digests stand there too."""
+    return {
+        name: _without_paths(value) if isinstance(value, Mapping) else value
+        for name, value in parameters.items()
+        if name != "path"
+    }
+
+
 def generate(plan: Mapping[str, Any], folder: Path) -> Path:
     """Write the data set of plan["kind"] and plan["parameters"] below the folder; returns the digest file's path.
 
@@ -38,7 +47,7 @@ def generate(plan: Mapping[str, Any], folder: Path) -> Path:
     names, arrays = KINDS[kind](plan, folder)
     content = {
         "dataset": plan["dataset"],
-        "parameters": dict(plan["parameters"]),
+        "parameters": _without_paths(plan["parameters"]),
         "arrays": synthetic.digest(arrays),
         "raw_bytes": sum(array.nbytes for array in arrays.values()),
         "files": {name: describe_file(folder / name) for name in names},
