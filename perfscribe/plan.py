@@ -32,6 +32,7 @@ GENERATORS = {
     "tokens": "perfscribe.data.tokens",
     "chunked": "perfscribe.data.chunked_files",
     "squad": "perfscribe.data.squad_tokenised",
+    "weights": "perfscribe.data.model_weights",
 }
 
 

@@ -346,3 +346,28 @@ def test_real_questions(tmp_path: Path) -> None:
     assert found["data_names"] == "train-v1.1-prefix.json.gz; dev-v1.1.json"
     # Some reference answers repeat a word: the workshop's F1 of the right answer is below 100.
     assert found["identical_f1_percent"] == 100 > found["identical_workshop_f1_percent"] > 90
+
+
+def test_weights_of_a_folder_are_a_data_set_and_their_path_no_factor(tmp_path: Path) -> None:
+    pytest.importorskip("transformers", reason="the package transformers is not installed")
+    from perfscribe.data.generate import generate
+    from perfscribe.models import bloom
+
+    folder = tmp_path / "weights"
+    bloom.build("bloom-tiny", None, 5).model.save_pretrained(folder)
+    section = _section("tiny", workshop={"squad": None, "weights": str(folder), "tokenizer": None}, num_epochs=1)
+    for name, dataset in measure.datasets(section).items():
+        digest = generate({"dataset": name, "formats": [], **dataset}, tmp_path / "data" / name)
+        assert str(tmp_path) not in digest.read_text()
+    cell = measure.cells(section)[0]
+    assert (cell["model"], cell["weights"], len(cell.data)) == ("bloom", "folder", 2)
+    child.reset_state(0)
+    assert measure.run(replace(cell, data_folder=str(tmp_path / "data"))).values["weights"] == "path"
+    moved = folder.rename(tmp_path / "elsewhere")
+    section["workshop"]["weights"] = str(moved)
+    assert measure.cells(section)[0].data == cell.data
+    bloom.build("bloom-tiny", None, 6).model.save_pretrained(moved)
+    assert measure.cells(section)[0].data != cell.data
+    (moved / "config.json").unlink()
+    with pytest.raises(ValueError, match=r"elsewhere: expected a folder with config\.json and model\.safetensors"):
+        measure.cells(section)

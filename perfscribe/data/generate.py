@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from perfscribe.data import chunked_files, sample_files, squad_tokenised, synthetic, tokens
+from perfscribe.data import chunked_files, model_weights, sample_files, squad_tokenised, synthetic, tokens
 from perfscribe.data.digest_file import describe_file
 from perfscribe.files import write_json
 
@@ -15,6 +15,7 @@ KINDS = {
     "tokens": tokens.generate,
     "chunked": chunked_files.generate,
     "squad": squad_tokenised.generate,
+    "weights": model_weights.generate,
 }
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from perfscribe import precision
 from perfscribe.cells import Cell, Measurement, grid
-from perfscribe.data import squad_sets
+from perfscribe.data import model_weights, squad_sets
 from perfscribe.models.workshop_shapes import BLOOM, SimpleGptShape
 from perfscribe.training import knobs
 
@@ -34,8 +34,13 @@ def shape_of(factors: Mapping[str, Any]) -> SimpleGptShape:
 
 
 def datasets(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The tokenised rows that all cells share."""
-    return squad_sets.datasets(config)
+    """The tokenised rows that all cells share, and the weights of bloom where they lie in a folder."""
+    return squad_sets.datasets(config) | _weights(config)
+
+
+def _weights(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    named = config["workshop"]["weights"]
+    return {} if named in (None, squad_sets.HUB) else model_weights.datasets(named)
 
 
 def cells(config: Mapping[str, Any]) -> list[Cell]:
@@ -48,17 +53,20 @@ def cells(config: Mapping[str, Any]) -> list[Cell]:
 
 def _cell(levels: Mapping[str, Any], config: Mapping[str, Any], dataset: str) -> Cell:
     if levels["model"] == "bloom":
-        own = {"model_name": config["model_name"], "weights": config["workshop"]["weights"] or "random"}
+        named = config["workshop"]["weights"]
+        weights = "random" if named is None else named if named == squad_sets.HUB else "folder"
+        own = {"model_name": config["model_name"], "weights": weights}
+        data = (dataset, *_weights(config))
         parameters = BLOOM[config["model_name"]].parameters
     else:
-        own = {factor: config[factor] for factor in SIMPLE_GPT}
+        own, data = {factor: config[factor] for factor in SIMPLE_GPT}, (dataset,)
         parameters = shape_of(own).parameters
     fixed = {factor: config[factor] for factor in (*TRAINING, *DATA, "generation_batch")}
     short = levels["model"] == "bloom" and levels["labels"] == "source"
     factors = {**levels, **own, **fixed, "rows": config["source_rows" if short else "train_size"]}
     dtype = "fp16" if config["fp16"] else "bf16" if config["bf16"] else "fp32"
     cost = float(parameters * factors["rows"] * config["num_epochs"] * config["max_length"])
-    return Cell(factors, ("transformers", *precision.requires(str(levels["device"]), dtype)), cost, (dataset,))
+    return Cell(factors, ("transformers", *precision.requires(str(levels["device"]), dtype)), cost, data)
 
 
 def run(cell: Cell) -> Measurement:

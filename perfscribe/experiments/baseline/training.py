@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from perfscribe.cells import Cell, Measurement, Unsupported
-from perfscribe.data import squad_sets
+from perfscribe.data import model_weights, squad_sets
 from perfscribe.experiments.baseline.measure import labels_of, shape_of
 from perfscribe.memory import CUDA_COUNTER, PeakMemory
 from perfscribe.models import bloom, simple_gpt
@@ -33,8 +33,9 @@ def _model(cell: Cell, seed: int) -> tuple[torch.nn.Module, str, int]:
         shape = shape_of(cell.factors)
         made = simple_gpt.build(shape, seed, cell["device"], shift_labels=cell["labels"] != "source")
         return made, "random", shape.vocab_size
-    named = cell["weights"]
-    weights = None if named == "random" else named if named == bloom.HUB else str(squad_sets.from_checkout(named))
+    weights = {"random": None, bloom.HUB: bloom.HUB}.get(cell["weights"], "")
+    if weights == "":
+        weights = model_weights.location(Path(cell.data_folder), cell.data[1])
     built = bloom.build(cell["model_name"], weights, seed, cell["device"])
     return built.model, built.weights, bloom.shape_of(cell["model_name"]).vocab_size
 
