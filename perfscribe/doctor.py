@@ -14,7 +14,19 @@ from tabulate import tabulate
 from perfscribe import environment, tools
 from perfscribe.cells import Cell
 
-LIBRARIES = ("torch", "triton", "snakemake", "numpy", "pandas", "matplotlib", "h5py", "pynvml", "psutil", "mpi4py")
+LIBRARIES = (
+    "torch",
+    "triton",
+    "snakemake",
+    "numpy",
+    "pandas",
+    "matplotlib",
+    "h5py",
+    "pynvml",
+    "psutil",
+    "mpi4py",
+    "transformers",
+)
 TOOLS = ("nsys", "ncu", "nvcc", "srun", "mpiexec", "git")
 GIB = 2**30
 FIX_WIDTH = 48
