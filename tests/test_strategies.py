@@ -153,6 +153,15 @@ def test_every_cell_says_what_wrapped_its_model(measured: list[Record]) -> None:
     assert (one["strategy"], one["applied_strategy"]) == ("FULL_SHARD", "NO_SHARD")
 
 
+def test_what_the_base_is() -> None:
+    """The first level of each, from which one differs at a time."""
+    cells = [cell for cell in measure.cells(section("cpu")) if cell["part"] == words.GRID and cell["world_size"] == 2]
+    base = dict(zip(words.PLAN, ("fsdp2", "full_shard", "fp32", False, False), strict=True))
+    differing = [[name for name in words.PLAN if cell[name] != base[name]] for cell in cells]
+    assert differing.count([]) == 1
+    assert all(names in ([], ["api"], ["api", "strategy"]) or len(names) == 1 for names in differing)
+
+
 def test_the_counted_model_is_the_one_that_is_measured() -> None:
     pytest.importorskip("transformers", reason="the package transformers is not installed")
     from transformers.models.bloom.modeling_bloom import BloomBlock

@@ -53,6 +53,7 @@ def took_effect() -> list[Column]:
         t.value("collectives", "Collectives a step", exact=True),
         _loss("first_loss", "First loss"),
         _loss("last_loss", "Last loss"),
+        t.value("loss_scale", "Loss scale", exact=True),
     ]
 
 

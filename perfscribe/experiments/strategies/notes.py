@@ -35,7 +35,8 @@ MEMORY_NOTES = (
 WRAPPED_NOTES = (
     "Read off the wrapped model, not off the settings; a cell whose model is not what was asked for has failed. DDP "
     "and the model alone gather nothing; autocast computes their products in the dtype. The first loss was checked "
-    "against that of the model before it was wrapped. Collectives among several ranks, flags left out.",
+    "against that of the model before it was wrapped. Collectives among several ranks, flags left out. "
+    "The loss scale begins at 2^10 for fp16; a step that overflows is left out, and halves it.",
 )
 ONE_NOTES = (
     "One rank, so that every shard is the whole. FSDP1 turns to NO_SHARD by itself. FSDP2 keeps its strategy: it calls "
