@@ -22,7 +22,7 @@ from perfscribe.training_prediction import (
     shape_of,
 )
 
-ONE_EACH = "one rank a node"
+ONE_EACH = "one rank a node"  # training.launching has it, too, and imports nothing of what presents
 PREDICTED, MEASURED = "predicted", "measured"
 NO_GPU, NO_NVML = "not counted on a CPU", "NVML does not tell"
 NOT_TRAINED = "none: predicted"

@@ -17,6 +17,7 @@ LAUNCH_TIMEOUT_S = 540.0
 HOST_CLOCK = "host clock + synchronise"
 MODULE = "perfscribe.training.preload"
 RANDOM = "random"
+ONE_NODE, ONE_EACH = "one node", "one rank a node"
 LARGEST = ("local_share", "units")
 
 
@@ -35,8 +36,11 @@ def cell(levels: Mapping[str, Any], config: Mapping[str, Any], dataset: str, wor
     factors = {**levels, "device": device, "wrap": wrap_of(levels["loop"], ranks), **own}
     factors["weights"] = _weights(levels["model_name"], config)
     needs = [*precision.requires(device, factors["dtype"]), "transformers"]
-    if device == "cuda":
+    apart = levels.get("placement") == ONE_EACH
+    if device == "cuda" and not apart:
         needs.append(f"cuda:{ranks}")
+    if apart:
+        needs.append("several_nodes")
     return Cell(factors, requires=tuple(dict.fromkeys(needs)), cost=work, data=(dataset,), skip=skip)
 
 

@@ -14,8 +14,8 @@ from perfscribe.counters.weak_scaling import step_flop
 from perfscribe.data import squad_sets
 from perfscribe.models.workshop_shapes import SimpleGptShape
 from perfscribe.training import launching
+from perfscribe.training.launching import ONE_EACH, ONE_NODE
 
-ONE_NODE, ONE_EACH = "one node", "one rank a node"
 TUNED = "tuned"
 SHAPE = ("vocab_size", "hidden_size", "num_layers", "num_heads", "ffn")
 
@@ -38,8 +38,7 @@ def cells(config: Mapping[str, Any]) -> list[Cell]:
                 for ranks in worlds:
                     levels = {"placement": placement, "world_size": ranks, "backend": backend, "loop": loop}
                     levels |= {"model_name": "simple_gpt", **shape, **(_tuned(config) if loop == TUNED else {})}
-                    skip = f"{ranks} nodes are needed, this is one machine" if placement == ONE_EACH else ""
-                    found.append(launching.cell(levels, config, dataset, _work(config, loop), skip))
+                    found.append(launching.cell(levels, config, dataset, _work(config, loop)))
     return found
 
 

@@ -10,8 +10,7 @@ from perfscribe.counters.weak_scaling import step_flop
 from perfscribe.data import squad_sets
 from perfscribe.models.workshop_shapes import BLOOM
 from perfscribe.training import launching
-
-ONE_NODE, ONE_EACH = "one node", "one rank a node"
+from perfscribe.training.launching import ONE_EACH, ONE_NODE
 
 
 def datasets(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -28,8 +27,7 @@ def cells(config: Mapping[str, Any]) -> list[Cell]:
             for ranks in worlds:
                 levels = {"placement": placement, "world_size": ranks, "backend": backend, "loop": config["loop"]}
                 levels["model_name"] = config["model_name"]
-                skip = f"{ranks} nodes are needed, this is one machine" if placement == ONE_EACH else ""
-                found.append(launching.cell(levels, config, dataset, _work(config), skip))
+                found.append(launching.cell(levels, config, dataset, _work(config)))
     return found
 
 
