@@ -30,8 +30,8 @@ LOOPS_NOTE = (
     "trainer: the workshop's. bare loop: the same rows, batches, AdamW, schedule and clipping around fully_shard, "
     "without Trainer. tuned: bf16, layers and loss compiled, the batch raised until the peak is the asked share of the "
     "memory, one rank divided by FSDP, too; a step is of another size there. Efficiency: samples/s of steps alone, a "
-    "rank, over those of the first row of the same loop. MFU: FLOP of the matrix products, forward and backward, over "
-    "the dense peak of the data sheet."
+    "rank, over those of the first row of the same loop. MFU: FLOP of the matrix products, forward and backward, the "
+    "causal mask saving none, over the dense peak of the data sheet."
 )
 RATES_CAPTION = (
     "Samples a second of the same trainings by three clocks: Trainer's default, the workshop's callback, and steps "
