@@ -48,7 +48,7 @@ PREDICTION_NOTE = (
 )
 WRAPPED_NOTE = (
     "Divided by: read off the model that was trained; where it is not what was asked for, the row is failed. One rank "
-    "trains without FSDP, as the workshop does there."
+    "trains without FSDP, as the workshop does there. On a CPU each process computes with one thread."
 )
 
 

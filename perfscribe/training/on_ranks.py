@@ -32,6 +32,7 @@ def on_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
     dataset. Samples are the optimizer steps' times.
     """
     factors, device = arguments["factors"], rank.device
+    same_threads(device)
     own, ranks = knobs_of(factors, rank.seed), rank.place.world_size
     held = squad_sets.read(Path(arguments["data_folder"]), arguments["dataset"], factors["labels"])
     model = build(factors, rank.seed, device)
@@ -94,6 +95,12 @@ def _tuned(job: Job) -> Outcome:
 def seen(found: dividing.Divided) -> dict[str, Any]:
     """What divided the model, as a record has it."""
     return {"wrapped_by": found.wrapper, "units": found.units, "local_share": found.local_share}
+
+
+def same_threads(device: torch.device) -> None:
+    """On a CPU one thread a rank, however many ranks there are: as much for each as a GPU of its own is elsewhere."""
+    if device.type == "cpu":
+        torch.set_num_threads(1)
 
 
 def knobs_of(factors: Mapping[str, Any], seed: int) -> knobs.Knobs:

@@ -21,6 +21,7 @@ def on_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
     arguments: factors, data_folder, dataset, folder of the checkpoints; resume: whether to go on from the last one.
     """
     factors, folder = arguments["factors"], Path(arguments["folder"])
+    on_ranks.same_threads(rank.device)
     knobs = on_ranks.knobs_of(factors, arguments["order_seed"])
     held = squad_sets.read(Path(arguments["data_folder"]), arguments["dataset"], factors["labels"])
     model = on_ranks.build(factors, rank.seed, rank.device)
