@@ -39,22 +39,17 @@ def tables(records: Mapping[str, list[Record]]) -> list[Table]:
     logs = [*_published(), *records[NAME]]
     named = t.factor("log", "Log")
     nine = [named, t.factor("metric", "Metric"), t.factor("where", "Where found"), _value("value", "Value"), _origin()]
-    whole = [
-        named,
-        _value("steps", "Optimizer steps"),
-        _value("steps_told_by", "Steps told by"),
-        _value("epochs", "Epochs"),
-        _value("rows_trained", "Rows trained"),
-        _value("rows_a_step", "Rows a step"),
-        _value("rows_an_epoch", "Rows an epoch"),
-        _value("train_runtime_s", "Runtime (s)"),
-        _origin(),
-    ]
+    settings = [named, t.factor("setting", "Setting"), _value("value", "Value"), _origin()]
     places = [_value("epoch", "Epoch"), _value("step", "Step")]
     curves = [named, t.factor("curve", "Curve"), *places, _value("value", "Value"), _origin()]
     return [
         t.make(TABLES[0], "Logs in the workshop's table", [row for log in logs for row in _nine(log)], nine, [NOTE]),
-        t.make(TABLES[1], "What the logs' settings must have been", [_settings(log) for log in logs], whole),
+        t.make(
+            TABLES[1],
+            "What the logs' settings must have been",
+            [row for log in logs for row in _settings(log)],
+            settings,
+        ),
         t.make(TABLES[2], "Curves of the logs", [row for log in logs for row in _points(log)], curves),
     ]
 
@@ -115,6 +110,18 @@ METRICS: tuple[tuple[str, str, Callable[[Record], Any]], ...] = (
 )
 
 
+SETTINGS = {
+    "steps": "Optimizer steps",
+    "steps_told_by": "Steps told by",
+    "epochs": "Epochs",
+    "rows_trained": "Rows trained",
+    "rows_a_step": "Rows a step",
+    "rows_an_epoch": "Rows an epoch",
+    "train_runtime_s": "Runtime (s)",
+}
+SENTENCE = ("rows_trained", "steps", "rows_a_step", "rows_an_epoch")
+
+
 def _row(record: Record, factors: Mapping[str, Any], values: Mapping[str, Any]) -> Record:
     return replace(record, factors={**record.factors, **factors}, values=dict(values), series={}, samples={})
 
@@ -123,13 +130,13 @@ def _nine(record: Record) -> list[Record]:
     return [_row(record, {"metric": title, "where": where}, {"value": get(record)}) for title, where, get in METRICS]
 
 
-def _settings(record: Record) -> Record:
+def _settings(record: Record) -> list[Record]:
     """Rows of a step and of an epoch follow from rates and run time: a log does not tell its settings."""
     values = dict(record.values)
     for name, over in (("rows_a_step", "steps"), ("rows_an_epoch", "epochs")):
         if values.get("rows_trained") and values.get(over):
             values[name] = values["rows_trained"] / values[over]
-    return _row(record, {}, values)
+    return [_row(record, {"setting": title}, {"value": values.get(name, NOT_TOLD)}) for name, title in SETTINGS.items()]
 
 
 def _points(record: Record) -> Iterator[Record]:
@@ -148,23 +155,28 @@ def findings(tables: Mapping[str, Table]) -> list[Finding]:
     return [find("fsdp.imported_logs", TABLES[1:], lambda: _sentences(need(runs, 1, "logs"), curves))]
 
 
-def _sentences(runs: pd.DataFrame, curves: pd.DataFrame) -> str:
-    return " ".join(_sentence(row, curves[curves["log"] == row["log"]]) for _, row in runs.iterrows())
+def _sentences(settings: pd.DataFrame, curves: pd.DataFrame) -> str:
+    logs = settings.groupby("log", sort=False)
+    return " ".join(
+        _sentence(str(log), dict(zip(rows["setting"], rows["value"], strict=True)), curves[curves["log"] == log])
+        for log, rows in logs
+    )
 
 
-def _sentence(run: Any, curves: pd.DataFrame) -> str:
+def _sentence(log: str, told: Mapping[str, Any], curves: pd.DataFrame) -> str:
     parts = []
-    if isinstance(run["rows_a_step"], float) and isinstance(run["rows_an_epoch"], float):
-        each = f"{format_figure(run['rows_a_step'])} a step and {format_figure(run['rows_an_epoch'])} an epoch"
-        parts.append(f"{run['rows_trained']:.0f} rows in {run['steps']:.0f} steps, so {each}")
+    rows, steps, a_step, an_epoch = (told[SETTINGS[name]] for name in SENTENCE)
+    if all(isinstance(figure, (int, float)) for figure in (rows, steps, a_step, an_epoch)):
+        each = f"{format_figure(a_step)} a step and {format_figure(an_epoch)} an epoch"
+        parts.append(f"{rows:.0f} rows in {steps:.0f} steps, so {each}")
     losses = [float(value) for value in curves[curves["curve"] == "evaluation loss"]["value"]]
     if losses:
-        told = ", ".join(format_figure(loss) for loss in losses)
+        shown = ", ".join(format_figure(loss) for loss in losses)
         rises = len(losses) > 1 and all(later > earlier for earlier, later in pairwise(losses))
         lowest = f"is lowest at {format_figure(min(losses))}"
         fate = "rises with each evaluation: the training over-fits" if rises else lowest
-        parts.append(f"evaluation loss {told}, which {fate}")
-    return f"{run['log']}: {'; '.join(parts) or 'its summary alone'}."
+        parts.append(f"evaluation loss {shown}, which {fate}")
+    return f"{log}: {'; '.join(parts) or 'its summary alone'}."
 
 
 def figures(tables: Mapping[str, Table]) -> list[f.Figure]:
