@@ -72,10 +72,16 @@ def expectation(node: Schema) -> str:
         "integer": lambda: "a whole number" + _range(node),
         "number": lambda: "a number" + _range(node),
         "array": lambda: _list(node),
-        "object": lambda: "a section with keys among " + ", ".join(properties(node)),
+        "object": lambda: _mapping(node),
         "null": lambda: "null",
     }
     return " or ".join(words[kind]() for kind in kinds)
+
+
+def _mapping(node: Schema) -> str:
+    if properties(node):
+        return "a section with keys among " + ", ".join(properties(node))
+    return f"values by name, each name {expectation(node['propertyNames'])}"
 
 
 def _range(node: Schema) -> str:

@@ -463,6 +463,35 @@ def gpus_needed(requires: Iterable[str]) -> int:
     return max((int(name.partition(":")[2] or 1) for name in requires if name.split(":")[0] == "cuda"), default=0)
 
 
+def nodes_needed(requires: Iterable[str]) -> int:
+    """How many nodes a cell of these capabilities uses: 2 with "nodes:2"."""
+    return max((int(name.partition(":")[2]) for name in requires if name.startswith("nodes:")), default=1)
+
+
+def nodes_granted() -> int:
+    """Nodes of the Slurm or PBS job that this process is part of; 1 outside of one."""
+    from perfscribe.parallel.hosts import of_job
+
+    return max(1, len(of_job(os.environ)))
+
+
+@dataclass(frozen=True)
+class _NodesGranted:
+    """For "nodes:<count>"."""
+
+    count: int
+
+    def __call__(self) -> bool:
+        return nodes_granted() >= self.count
+
+
+def _several_nodes(count: int) -> tuple[Condition, ...]:
+    have = nodes_granted()
+    reason = f"{have} node{'' if have == 1 else 's'}"
+    fix = f"run on a cluster, by `--profile slurm`, whose jobs may have {count} nodes (cluster.max_nodes)"
+    return (Condition(_NodesGranted(count), reason, fix, status="skipped"),)
+
+
 @dataclass(frozen=True)
 class _GpusVisible:
     """True also without any GPU, which has a reason of its own."""
@@ -574,22 +603,24 @@ CAPABILITIES: dict[str, tuple[Condition, ...]] = {
 # Capabilities without which the data sets of a cell cannot be made either.
 PACKAGES = frozenset({"transformers"})
 
+_SEVERAL = {"cuda": _several_gpus, "nodes": _several_nodes}
+
 
 def unmet(requires: Iterable[str]) -> list[Condition]:
     """Every condition that this machine lacks for the capabilities named, each once, the decisive one first.
 
     What begins with "preflight:" is for the engine to try out (gate.py), not for the machine to have.
-    Raises ValueError for a name that is neither in CAPABILITIES nor "cuda:<GPUs>".
+    Raises ValueError for a name that is neither in CAPABILITIES nor "cuda:<GPUs>" nor "nodes:<nodes>".
     """
     conditions: dict[Condition, None] = {}
     for name in requires:
         if name.startswith("preflight:"):
             continue
-        several = re.fullmatch(r"cuda:([1-9]\d*)", name)
+        several = re.fullmatch(r"(cuda|nodes):([1-9]\d*)", name)
         if not several and name not in CAPABILITIES:
             known = ", ".join(CAPABILITIES)
-            raise ValueError(f"unknown capability {name!r}, expected cuda:<GPUs> or one of: {known}")
-        conditions.update(dict.fromkeys(_several_gpus(int(several[1])) if several else CAPABILITIES[name]))
+            raise ValueError(f"unknown capability {name!r}, expected cuda:<GPUs>, nodes:<nodes> or one of: {known}")
+        conditions.update(dict.fromkeys(_SEVERAL[several[1]](int(several[2])) if several else CAPABILITIES[name]))
     return [condition for condition in conditions if not condition.met()]
 
 

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from perfscribe import environment, files, gate
+from perfscribe import cluster, environment, files, gate
 from perfscribe.cells import Cell
 from perfscribe.config import resolve
 from perfscribe.fingerprint import Sources, digest_files
@@ -63,6 +63,7 @@ class Plan:
     experiment_datasets: dict[str, list[str]] = field(default_factory=dict)
     gated: list[str] = field(default_factory=list)  # experiments with cells that wait for a self-test
     units: dict[str, dict[str, Any]] = field(default_factory=dict)
+    cluster: cluster.Cluster | None = None
 
     @property
     def index(self) -> dict[str, Any]:
@@ -89,6 +90,8 @@ class Plan:
     def write(self, folder: Path) -> list[str]:
         """Write what changed, delete what is no longer planned; returns the names of the units written."""
         wanted = {**self.units, "index": self.index}
+        if self.cluster is not None:
+            wanted[Path(cluster.FILE).stem] = self.cluster.as_json()
         written = [name for name, unit in wanted.items() if files.write_json_if_changed(folder / f"{name}.json", unit)]
         for path in folder.glob("*.json"):
             if path.stem not in wanted and path.stem != "options":
@@ -111,6 +114,7 @@ def read_index(folder: Path) -> Plan:
         datasets=index["datasets"],
         experiment_datasets=index["experiment_datasets"],
         gated=index.get("gated", []),
+        cluster=cluster.read(folder),
     )
 
 
@@ -178,16 +182,13 @@ def _grid(config: Mapping[str, Any], full_config: Mapping[str, Any], experiment:
 
 
 def _measure_units(
-    plan: Plan, config: Mapping[str, Any], full_config: Mapping[str, Any], experiment: str, code: Sources
+    plan: Plan, config: Mapping[str, Any], experiment: str, dealt: list[cluster.Share], code: Sources
 ) -> None:
+    """One unit a shard."""
     section = config["experiments"][experiment]
-    chapters = _chapters_of(read_presentation(experiment, code.root))
-    cells = [gate.waiting(cell, experiment, chapters) for cell in _grid(config, full_config, experiment)]
+    cells = [cell for share in dealt for _, cell in share.cells]
     module = measure_module(experiment)
-    shards = min(section["shards"], max(1, sum(not cell.skip for cell in cells)))
-    # Measured in ascending cost, so that a run cut short has most of its cells; shown in the order of the levels.
-    by_cost = sorted(enumerate(cells), key=lambda pair: (bool(pair[1].skip), pair[1].cost))
-    plan.shards[experiment] = shards
+    plan.shards[experiment] = len(dealt)
     if gate.is_gated(cell for cell in cells if not cell.skip):
         plan.gated.append(experiment)
     plan.experiment_datasets[experiment] = sorted({name for cell in cells if _reads_data(cell) for name in cell.data})
@@ -201,14 +202,13 @@ def _measure_units(
         "budget_minutes": config["budget_minutes"],
         "seed": config["seed"],
         "datasets": plan.experiment_datasets[experiment],
-        **_visible_gpus(cells),
     }
-    for shard in range(shards):
-        dealt = by_cost[shard::shards]  # breadth first: each shard gets cells of every cost
+    for shard, share in enumerate(dealt):
         plan.units[f"measure-{experiment}-{shard}"] = {
             **common,
+            **_gpus(cells, share.need if plan.cluster else None),
             "shard": shard,
-            "cells": [{"position": position, **cell_to_json(cell)} for position, cell in dealt],
+            "cells": [{"position": position, **cell_to_json(cell)} for position, cell in share.cells],
         }
 
 
@@ -217,10 +217,23 @@ def _reads_data(cell: Cell) -> bool:
     return not cell.skip and environment.missing(set(cell.requires) & environment.PACKAGES) is None
 
 
-def _visible_gpus(cells: Collection[Cell]) -> dict[str, int]:
-    """How many GPUs are visible here, where cells need several: with another count other cells can be measured."""
-    several = any(environment.gpus_needed(cell.requires) > 1 for cell in cells)
-    return {"gpus": environment.identity(())["gpu_count"]} if several else {}
+def _cells_by_cost(
+    config: Mapping[str, Any], full_config: Mapping[str, Any], experiment: str, root: Path
+) -> list[tuple[int, Cell]]:
+    """Planned cells and their places, in ascending cost: a run cut short has most of them; tables keep their order."""
+    chapters = _chapters_of(read_presentation(experiment, root))
+    cells = [gate.waiting(cell, experiment, chapters) for cell in _grid(config, full_config, experiment)]
+    return sorted(enumerate(cells), key=lambda pair: (bool(pair[1].skip), pair[1].cost))
+
+
+def _gpus(cells: Collection[Cell], need: cluster.Need | None) -> dict[str, int]:
+    """How many GPUs a shard has, where cells need several: with another count other cells can be measured.
+
+    need: of its job on a cluster; None on this machine.
+    """
+    if not any(environment.gpus_needed(cell.requires) > 1 for cell in cells):
+        return {}
+    return {"gpus": environment.identity(())["gpu_count"] if need is None else need.gpus}
 
 
 def _data_units(plan: Plan, config: Mapping[str, Any], experiment: str, code: Sources) -> None:
@@ -325,25 +338,41 @@ def _report_unit(plan: Plan, code: Sources) -> None:
     }
 
 
-def build(raw: Mapping[str, Any], preset: str, root: Path, code: Sources | None = None) -> Plan:
+def build(
+    raw: Mapping[str, Any],
+    preset: str,
+    root: Path,
+    settings: Mapping[str, Any] | None = None,
+    code: Sources | None = None,
+) -> Plan:
     """Every unit of a run from a checked config; preset is one of tiny, cpu, gpu.
 
+    settings: of the cluster that measures, as cluster.settings_for gives them; None for this machine.
     code: the modules below root, where what is found in them is to be kept.
     """
     code = code or Sources(root)
     config, full_config = resolve(raw, preset), resolve(raw, FULL_PRESET)
     plan = Plan(site=config["site"], preset=preset, chapters=tuple(config["chapters"]))
-    for experiment in measured_experiments(root):
-        section = config["experiments"].get(experiment)
-        if section is None or not section["enabled"] or not _is_shown(experiment, plan.chapters, root):
-            continue
-        _measure_units(plan, config, full_config, experiment, code)
+    measured = [name for name in measured_experiments(root) if _is_wanted(name, config, plan.chapters, root)]
+    cells = {name: _cells_by_cost(config, full_config, name, root) for name in measured}
+    dealt = cluster.deal(cells, {name: config["experiments"][name]["shards"] for name in measured}, settings)
+    if settings is not None:
+        needs = {name: [share.need for share in shares] for name, shares in dealt.items()}
+        plan.cluster = cluster.Cluster(settings, needs)
+    for experiment in measured:
+        _measure_units(plan, config, experiment, dealt[experiment], code)
         _data_units(plan, config, experiment, code)
         _present_unit(plan, experiment, code)
     _present_what_only_reads(plan, code)
     _leave_out_unread(plan)
     _report_unit(plan, code)
     return plan
+
+
+def _is_wanted(experiment: str, config: Mapping[str, Any], chapters: Collection[str], root: Path) -> bool:
+    """Whether it is enabled and one of the chapters shows it."""
+    section = config["experiments"].get(experiment)
+    return section is not None and section["enabled"] and _is_shown(experiment, chapters, root)
 
 
 def replan_presentation(committed: Plan, root: Path, code: Sources | None = None) -> Plan:

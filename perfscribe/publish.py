@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from perfscribe import __version__, environment, files, journal, scrub, session
+from perfscribe import __version__, cluster, environment, files, journal, scrub, session
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 LARGEST_MIB = 4
@@ -61,6 +61,8 @@ def copy_measured(root: Path, source: Path, target: Path) -> None:
             files.write_bytes(target / "journal" / experiment / "0.jsonl.gz", gzip.compress(text.encode(), mtime=0))
         for kind in ("plan", "environments"):
             for path in sorted((source / kind).glob("*.json")):
+                if path.name == cluster.FILE:  # who pays, and for which jobs: nothing that the site is drawn from
+                    continue
                 content = _renamed(scrub.scrub_json(files.read_json(path), private), target.name)
                 files.write_json(target / kind / path.name, content)
         for path in sorted((source / "data").glob("*.digest")):

@@ -10,12 +10,12 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from perfscribe import bytecode, files, fingerprint, plan, progress, tools
+from perfscribe import bytecode, cluster, files, fingerprint, plan, progress, tools
 from perfscribe import config as configuration
 from perfscribe.remembered import Memory
 from perfscribe.scrub import account
@@ -89,24 +89,31 @@ def is_committed(root: Path, site: str) -> bool:
     return site != LOCAL_SITE and (root / "results" / site / "published.json").is_file()
 
 
-def resolve_preset(wanted: str) -> str:
-    """auto: gpu where CUDA can be used, cpu elsewhere."""
+def resolve_preset(wanted: str, settings: Mapping[str, Any] | None = None) -> str:
+    """auto: gpu where CUDA can be used, cpu elsewhere; on a cluster (settings) gpu where its nodes have GPUs."""
     if wanted != "auto":
         return wanted
+    if settings is not None:
+        return "gpu" if settings["gpus_per_node"] else "cpu"
     from perfscribe import environment
 
     return "cpu" if environment.missing(("cuda",)) else "gpu"
 
 
-def make_plan(root: Path, raw: Mapping[str, Any]) -> plan.Plan:
-    """The plan of a checked config; a committed site's measuring units stay as they were published."""
+def make_plan(root: Path, raw: Mapping[str, Any], executor: str | None = None) -> plan.Plan:
+    """The plan of a checked config; a committed site's measuring units stay as they were published.
+
+    executor: Snakemake's, where it submits jobs to a cluster.
+    """
     memory = Memory(root / FOUND_IN_CODE, fingerprint.method())
     code = fingerprint.Sources(root, memory.recall)
     site = raw.get("site", LOCAL_SITE)
     if is_committed(root, site):
         made = plan.replan_presentation(plan.read_index(root / "results" / site / "plan"), root, code)
     else:
-        made = plan.build(raw, resolve_preset(raw.get("preset", "auto")), root, code)
+        # No preset has cluster settings of its own.
+        settings = cluster.settings_for(configuration.resolve(raw, "cpu"), executor)
+        made = plan.build(raw, resolve_preset(raw.get("preset", "auto"), settings), root, settings, code)
     memory.save()
     return made
 
@@ -151,6 +158,19 @@ class Session:
     watcher: progress.Watcher | None = None
     plan_before: dict[Path, tuple[bytes, int]] = field(default_factory=dict, repr=False)
 
+    def resources(self, name: str) -> Callable[..., int | str | None]:
+        """The function by which a rule asks for a resource of its job: None on this machine, and where it asks none."""
+
+        def asked(wildcards: Any) -> int | str | None:
+            jobs = self.plan.cluster
+            if jobs is None:
+                return 0 if name.endswith("_mb") else None  # a size must be a number
+            if hasattr(wildcards, "shard"):
+                return jobs.measuring_job(wildcards.experiment, int(wildcards.shard)).get(name)
+            return jobs.small_job().get(name)
+
+        return asked
+
     def undo_plan(self) -> None:
         """Put the plan files back as they were, times included, when the process ends: a dry run changes nothing."""
         if self.held:
@@ -189,11 +209,12 @@ class Session:
             print(f"tracker {self.tracker}: {len(writing.written(folder))} runs; {told}", file=sys.stderr, flush=True)
 
 
-def begin(root: Path, overrides: Mapping[str, Any], decides: bool) -> Session:
+def begin(root: Path, overrides: Mapping[str, Any], decides: bool, executor: str | None = None) -> Session:
     """Read and check the config, resolve and write the plan (where this process decides it), take the run lock.
 
     overrides: what Snakemake's --config and --configfile set on top of config.yaml.
     decides: False in a job on another machine, which takes the plan as it stands.
+    executor: Snakemake's, where it submits jobs to a cluster.
     """
     try:
         raw = configuration.load(root / "config.yaml", overrides)
@@ -213,7 +234,7 @@ def begin(root: Path, overrides: Mapping[str, Any], decides: bool) -> Session:
         return Session(root, known, lock, False, read_only, tracker=_tracker(raw))
     held = lock.try_acquire(wait_s=float(os.environ.get("PERFSCRIBE_LOCK_WAIT_S", "0.5")))
     try:
-        made = make_plan(root, raw)
+        made = make_plan(root, raw, executor)
     except ValueError as error:
         sys.exit(f"plan: {error}")
     except Exception:  # an experiment's own; Snakemake would frame it, or say nothing where it is to be quiet

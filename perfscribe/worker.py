@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from perfscribe import device_start, environment, files, journal, records, tools
+from perfscribe import cluster, device_start, environment, files, journal, records, tools
 from perfscribe.gate import Gate, journal_file
 from perfscribe.processes import STOP_SIGNALS, Child, say, signal_name
 from perfscribe.shard import Shard, Task
@@ -36,6 +36,8 @@ class Worker:
         self.identity = environment.identity_id(identity)
         files.write_json_if_changed(shard.site_folder / "environments" / f"{self.identity}.json", identity)
         self.provenance = environment.provenance(shard.root)
+        if of_cluster := cluster.recorded(shard.site_folder / "plan"):
+            self.provenance["cluster"] = of_cluster
         self.child: Child | None = None
         self.import_failure: dict[str, Any] | None = None
         self.current: Task | None = None

@@ -1,4 +1,5 @@
-# From records to tables, figures and findings: one rule an experiment, as each declares what it makes.
+# From records to tables, figures and findings: one rule an experiment, as each declares what it makes. They run where
+# Snakemake does: seconds each, and a job of a cluster would take longer to start and to be seen to end.
 for _experiment, _shown in PLAN.presentations.items():
 
     rule:
@@ -30,6 +31,7 @@ for _experiment, _shown in PLAN.presentations.items():
             ],
         log:
             f"logs/{SITE}/present_{_experiment}.log",
+        localrule: True
         conda:
             "../workflow/envs/perfscribe.yaml"
         shell:

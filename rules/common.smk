@@ -6,10 +6,15 @@ from pathlib import Path
 ROOT = Path(workflow.basedir)
 sys.path.insert(0, str(ROOT))
 
-from perfscribe import session
+from perfscribe import cluster, session
 
 # A job on another machine takes the plan as it stands; only the process that the user started resolves it.
-SESSION = session.begin(ROOT, config, decides=workflow.is_main_process)
+SESSION = session.begin(
+    ROOT,
+    config,
+    decides=workflow.is_main_process,
+    executor=cluster.executor_asked_for(sys.argv[1:]),
+)
 PLAN = SESSION.plan
 SITE = PLAN.site
 
@@ -23,12 +28,23 @@ ALL_CORES = (
 
 # `program LOG SCRIPT ARGUMENTS` runs a script with this interpreter; where it fails, the end of its log is shown.
 # (Braces are doubled, as in any shell command of Snakemake.)
+prologue = ""
+if PLAN.cluster is not None:
+    # Jobs that are queued or run at a time, whatever the profile allows.
+    workflow.register_resource("_nodes", PLAN.cluster.settings["max_jobs"])
+    if not workflow.is_main_process:
+        prologue = PLAN.cluster.prologue().replace("{", "{{").replace("}", "}}")
 shell.prefix(
-    'program() {{ local log=$1; shift; PYTHON "$@" >"$log" 2>&1'.replace(
+    prologue
+    + 'program() {{ local log=$1; shift; PYTHON "$@" >"$log" 2>&1'.replace(
         "PYTHON", shlex.quote(sys.executable)
     )
     + ' || {{ tail -n 20 "$log" >&2; echo "log: $log" >&2; return 1; }}; }}; '
 )
+
+# What jobs ask a cluster for; on one machine none of it counts.
+SMALL_JOB = {name: SESSION.resources(name) for name in cluster.SMALL_JOB}
+MEASURING_JOB = {name: SESSION.resources(name) for name in cluster.MEASURING_JOB}
 
 
 wildcard_constraints:

@@ -11,8 +11,11 @@ for _dataset, _files in PLAN.datasets.items():
             files=[f"{RESULTS}/data/{_dataset}/{name}" for name in _files],
         log:
             f"logs/{SITE}/generate_{_dataset}.log",
+        # Before the measuring jobs that do not wait for it: those may hold all nodes for long.
         priority: 2
         conda:
             "../workflow/envs/perfscribe.yaml"
+        resources:
+            **SMALL_JOB,
         shell:
             "program {log:q} workflow/scripts/generate_data.py --plan {input.plan:q}"

@@ -16,6 +16,9 @@ rule measure:
         "../workflow/envs/perfscribe.yaml"
     # Timed work shares the machine with nothing: each job asks for all cores.
     threads: ALL_CORES
+    # None of these counts on one machine.
+    resources:
+        **MEASURING_JOB,
     params:
         replay="--replay" if SESSION.read_only else "",
     shell:

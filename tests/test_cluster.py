@@ -1,0 +1,279 @@
+"""Jobs on a cluster: how cells are dealt out, what each job asks for, what is recorded; without a scheduler."""
+
+from __future__ import annotations
+
+import copy
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from workspace import ROOT
+
+from perfscribe import cluster, config, environment, plan, session
+from perfscribe.cells import Cell
+from perfscribe.cluster import Cluster, Need
+from perfscribe.parallel import hosts
+
+RAW = config.load(ROOT / "config.yaml")
+
+
+def settings(**own: Any) -> dict[str, Any]:
+    """Those of config.yaml with other values, as a run under Slurm has them."""
+    return {**config.resolve(RAW, "cpu")["cluster"], "executor": "slurm", "max_nodes": 2, **own}
+
+
+def numbered(*cells: Cell) -> list[tuple[int, Cell]]:
+    return list(enumerate(cells))
+
+
+# --- which executor ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "executor"),
+    [
+        (["--profile", "slurm", "report"], "slurm"),
+        (["report", "--profile=slurm", "--config", "preset=tiny"], "slurm"),
+        (["-n", "--executor", "slurm", "--jobs", "2"], "slurm"),
+        (["--cores", "all", "report"], None),
+        (["--no-such-option"], None),
+        ([], None),
+    ],
+)
+def test_the_executor_is_the_one_that_snakemake_was_given(
+    arguments: list[str], executor: str | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(ROOT)
+    assert cluster.executor_asked_for(arguments) == executor
+    assert capsys.readouterr() == ("", "")
+
+
+def test_auto_is_what_the_nodes_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "missing", lambda requires: pytest.fail("a login node says nothing of its nodes"))
+    assert session.resolve_preset("auto", settings()) == "cpu"
+    assert session.resolve_preset("auto", settings(gpus_per_node=4)) == "gpu"
+    assert session.resolve_preset("tiny", settings(gpus_per_node=4)) == "tiny"
+
+
+@pytest.mark.parametrize(
+    ("partition", "said", "nodes"),
+    [
+        (None, "main* 2\ngpu 9\n", 2),
+        ("gpu", "main* 2\ngpu 9\n", 9),
+        ("main", "main* 2\nmain* 1\n", 3),
+        ("other", "main* 2\n", 1),
+        (None, "", 1),
+    ],
+)
+def test_slurm_says_how_many_nodes_there_are(
+    partition: str | None, said: str, nodes: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "said").write_text(said)
+    (tmp_path / "sinfo").write_text(f"#!/bin/sh\ncat {tmp_path}/said\n")
+    (tmp_path / "sinfo").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    whole = {"cluster": {**settings(), "max_nodes": None, "partition": partition}}
+    found = cluster.settings_for(whole, "slurm")
+    assert found is not None and found["max_nodes"] == nodes
+    assert cluster.settings_for(whole, None) is None
+    (tmp_path / "sinfo").write_text("#!/bin/sh\nexit 1\n")
+    assert cluster.nodes_of_partition(partition) == 1
+
+
+# --- dealing ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("requires", "need"),
+    [
+        ((), Need(1, 0)),
+        (("cuda",), Need(1, 1)),
+        (("cuda", "cuda:2"), Need(1, 4)),
+        (("cuda:6",), Need(1, 4)),
+        (("nodes:2",), Need(2, 0)),
+        (("nodes:2", "cuda"), Need(2, 4)),
+        (("nodes:3",), Need(2, 0)),
+    ],
+)
+def test_needs(requires: tuple[str, ...], need: Need) -> None:
+    assert cluster.need_of(requires, settings(gpus_per_node=4)) == need
+
+
+def test_cells_of_unlike_needs_go_to_unlike_jobs() -> None:
+    cells = numbered(Cell({"n": 1}), Cell({"n": 2}, requires=("cuda",)), Cell({"n": 3}, skip="left out"))
+    shares = cluster.deal({"a": cells}, {"a": 1}, settings(gpus_per_node=4, max_jobs=1))["a"]
+    assert [(share.need, [position for position, _ in share.cells]) for share in shares] == [
+        (Need(1, 0), [0, 2]),
+        (Need(1, 1), [1]),
+    ]
+    (one,) = cluster.deal({"a": cells}, {"a": 1}, None)["a"]
+    assert [position for position, _ in one.cells] == [0, 1, 2]
+
+
+def test_cells_spread_over_the_jobs_breadth_first() -> None:
+    many = numbered(*[Cell({"n": n}, cost=n) for n in range(10)])
+    few = numbered(*[Cell({"n": n}, cost=n) for n in range(2)])
+    dealt = cluster.deal({"many": many, "few": few}, {"many": 1, "few": 1}, settings(max_jobs=5))
+    assert [len(dealt["many"]), len(dealt["few"])] == [4, 1]
+    assert [[position for position, _ in share.cells] for share in dealt["many"]] == [
+        [0, 4, 8],
+        [1, 5, 9],
+        [2, 6],
+        [3, 7],
+    ]
+    everything = cluster.deal({"many": many, "few": few}, {"many": 1, "few": 1}, settings(max_jobs=1000))
+    assert [len(everything["many"]), len(everything["few"])] == [10, 2]
+    assert len(cluster.deal({"many": many}, {"many": 3}, settings(max_jobs=1))["many"]) == 3
+
+
+def test_a_plan_for_a_cluster_has_every_cell_once_and_says_so_to_its_jobs(tmp_path: Path) -> None:
+    alone = plan.build(RAW, "cpu", ROOT)
+    made = plan.build(RAW, "cpu", ROOT, settings(max_jobs=60))
+    assert sum(made.shards.values()) == 60 and alone.cluster is None
+    for name in alone.shards:
+        units = [made.units[f"measure-{name}-{shard}"] for shard in range(made.shards[name])]
+        (whole,) = (alone.units[f"measure-{name}-{shard}"] for shard in range(alone.shards[name]))
+        positions = [cell["position"] for unit in units for cell in unit["cells"]]
+        assert sorted(positions) == sorted(cell["position"] for cell in whole["cells"])
+    made.write(tmp_path)
+    assert plan.read_index(tmp_path).cluster == made.cluster
+    alone.write(tmp_path)
+    assert plan.read_index(tmp_path).cluster is None
+
+
+def test_how_many_gpus_a_shard_has_is_the_clusters() -> None:
+    made = plan.build(RAW, "gpu", ROOT, settings(gpus_per_node=4))
+    assert made.cluster is not None
+    units = [made.units[f"measure-all_reduce-{shard}"] for shard in range(made.shards["all_reduce"])]
+    assert {unit["gpus"] for unit in units} == {0, 4}  # gloo's cells need none
+    assert set(made.cluster.needs["end_to_end"]) == {Need(1, 1)}
+
+
+def test_an_edit_of_the_cluster_measures_nothing_again() -> None:
+    other = settings(partition="other", time_minutes=7, environment={"A": "b"})
+    assert plan.build(RAW, "tiny", ROOT, settings()).units == plan.build(RAW, "tiny", ROOT, other).units
+
+
+# --- what jobs ask for --------------------------------------------------------------------------------------------
+
+
+def jobs(*needs: Need, **own: Any) -> Cluster:
+    return Cluster(settings(**own), {"a": needs})
+
+
+def test_a_plain_cluster_is_asked_for_whole_nodes_and_a_time() -> None:
+    asked = {name: value for name, value in jobs(Need(1, 0)).measuring_job("a", 0).items() if value is not None}
+    assert asked == {"runtime": 60, "mem_mb": 0, "nodes": 1, "slurm_extra": "--exclusive", "cpus_per_task": -1}
+    assert set(jobs(Need(2, 4)).measuring_job("a", 0)) <= set(cluster.MEASURING_JOB)
+    assert set(jobs().small_job()) == set(cluster.SMALL_JOB)
+
+
+def test_one_gpu_where_one_is_needed_and_whole_nodes_for_several() -> None:
+    made = jobs(Need(1, 1), Need(1, 4), Need(2, 4), Need(2, 0), gpus_per_node=4)
+    asked = [made.measuring_job("a", shard) for shard in range(4)]
+    assert [job.get("gpu") for job in asked] == [1, 4, None, None]
+    assert [job.get("gres") for job in asked] == [None, None, "gpu:4", None]
+    assert [job.get("tasks") for job in asked] == [None, None, None, 2]
+    assert [job["slurm_extra"] for job in asked] == [None, "--exclusive", "--exclusive", "--exclusive"]
+    shared = jobs(Need(1, 0), Need(1, 1), exclusive=False, cores=8).measuring_job("a", 0)
+    assert (shared["slurm_extra"], shared["cpus_per_task"]) == (None, 8)
+    assert jobs(Need(1, 0), exclusive=False).measuring_job("a", 0)["cpus_per_task"] == 1
+
+
+def test_what_the_user_says_of_the_cluster_reaches_every_job() -> None:
+    said = {"account": "me", "partition": "fast", "time_minutes": 5, "constraint": "a100", "qos": "high", "mem_mb": 10}
+    made = jobs(Need(1, 0), **said)
+    for job in (made.small_job(), made.measuring_job("a", 0)):
+        assert (job["slurm_account"], job["slurm_partition"], job["runtime"]) == ("me", "fast", 5)
+        assert (job["constraint"], job["qos"], job["mem_mb"]) == ("a100", "high", 10)
+
+
+def test_nodes_are_taken_in_turn() -> None:
+    made = Cluster(settings(nodes=["x1", "x2", "x3"]), {"a": [Need(1, 0), Need(2, 0)], "b": [Need(1, 0)]})
+    lists = [made.measuring_job(*job)["slurm_extra"].split()[1] for job in (("a", 0), ("a", 1), ("b", 0))]
+    assert lists == ["--nodelist=x1", "--nodelist=x3,x1", "--nodelist=x3"]
+    found = cluster.settings_for({"cluster": settings(nodes=["x1"])}, "slurm")
+    assert found is not None and found["max_nodes"] == 1
+
+
+def test_a_jobs_shell_begins_with_variables_and_setup() -> None:
+    odd = {"A": "it's $HOME {x}", "B": 7}
+    made = jobs(environment=odd, setup=['GREETING="hello $UNSET"', "greet() { echo $GREETING; }"])
+    script = f'set -euo pipefail; {made.prologue()}greet; echo "$A"; echo $B; set -o | grep nounset'
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True)
+    assert done.stdout.splitlines()[:3] == ["hello", "it's $HOME {x}", "7"] and "on" in done.stdout.splitlines()[3]
+    failing = subprocess.run(["bash", "-c", f"set -euo pipefail; {jobs(setup=['false']).prologue()}echo no"])
+    assert failing.returncode == 1
+    assert jobs().prologue() == ""
+
+
+def test_records_say_which_cluster_but_not_who_pays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = jobs(Need(1, 0), account="me", nodes=["x1"], partition="fast", environment={"NCCL_DEBUG": "INFO"})
+    (tmp_path / cluster.FILE).write_text(json.dumps(made.as_json()))
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    assert cluster.recorded(tmp_path) == {}
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    said = cluster.recorded(tmp_path)
+    assert (said["partition"], said["environment"], said["executor"]) == ("fast", {"NCCL_DEBUG": "INFO"}, "slurm")
+    assert not {"account", "nodes"} & said.keys()
+    assert cluster.recorded(tmp_path / "none") == {}
+
+
+# --- the nodes of a job -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("node1", ["node1"]),
+        ("node[1-3]", ["node1", "node2", "node3"]),
+        ("a[08-10,12],b", ["a08", "a09", "a10", "a12", "b"]),
+        ("r[1-2]n[0-1]", ["r1n0", "r1n1", "r2n0", "r2n1"]),
+        ("x3001c0s[1,7]b0n0", ["x3001c0s1b0n0", "x3001c0s7b0n0"]),
+        ("", []),
+    ],
+)
+def test_short_forms_of_hosts(text: str, names: list[str]) -> None:
+    assert list(hosts.expand(text)) == names
+    assert hosts.of_job({"SLURM_JOB_NODELIST": text}) == names
+
+
+def test_hosts_that_are_no_list() -> None:
+    for text in ("node[1-2", "node1]"):
+        with pytest.raises(ValueError, match="no list of hosts"):
+            list(hosts.expand(text))
+
+
+def test_hosts_of_a_pbs_job(tmp_path: Path) -> None:
+    (tmp_path / "nodes").write_text("x1\nx1\nx2\n")
+    assert hosts.of_job({"PBS_NODEFILE": str(tmp_path / "nodes")}) == ["x1", "x2"]
+    assert hosts.of_job({"PBS_NODEFILE": str(tmp_path / "gone")}) == hosts.of_job({}) == []
+
+
+def test_cells_across_nodes_are_skipped_on_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SLURM_JOB_NODELIST", "PBS_NODEFILE"):
+        monkeypatch.delenv(name, raising=False)
+    assert environment.shortfall(["nodes:2"]) == ("skipped", "1 node")
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "node[1-2]")
+    assert environment.shortfall(["nodes:2"]) is None
+    assert environment.shortfall(["nodes:3"]) == ("skipped", "2 nodes")
+    assert environment.nodes_needed(["cuda", "nodes:3"]) == 3 and environment.nodes_needed([]) == 1
+    with pytest.raises(ValueError, match="unknown capability 'nodes:0'"):
+        environment.unmet(["nodes:0"])
+
+
+def test_one_line_for_a_bad_cluster() -> None:
+    for bad, said in (
+        ({"acount": "x"}, "cluster.acount"),
+        ({"environment": {"A B": 1}}, 'cluster.environment: got "A B", expected text that matches'),
+        ({"environment": {"A": [1]}}, "cluster.environment.A: got [1]"),
+        ({"environment": 7}, "cluster.environment: got 7, expected values by name"),
+        ({"setup": ["a\nb"]}, "cluster.setup[0]"),
+        ({"partition": "a b"}, "cluster.partition"),
+        ({"time_minutes": 0}, "cluster.time_minutes: got 0, expected a whole number from 1"),
+    ):
+        with pytest.raises(config.ConfigError) as caught:
+            config.check({**copy.deepcopy(RAW), "cluster": bad})
+        assert said in str(caught.value), str(caught.value)
