@@ -247,7 +247,8 @@ def test_other_capabilities(tmp_path, monkeypatch):
 
 
 def test_unknown_capability_is_refused():
-    with pytest.raises(ValueError, match="unknown capability 'cudaa', expected cuda:<GPUs>, nodes:<nodes> or one of: cuda, "):
+    said = "unknown capability 'cudaa', expected cuda:<GPUs>, nodes:<nodes> or one of: cuda, "
+    with pytest.raises(ValueError, match=said):
         environment.missing(["cudaa"])
 
 

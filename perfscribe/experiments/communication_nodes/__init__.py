@@ -1,0 +1,1 @@
+"""communication_nodes."""

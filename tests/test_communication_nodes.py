@@ -1,0 +1,87 @@
+"""Communication between real nodes: its cells, and its table beside that of one machine."""
+
+from __future__ import annotations
+
+import pytest
+from workspace import ROOT
+
+from perfscribe import config, plan
+from perfscribe.cells import Cell
+from perfscribe.experiments.communication import rows
+from perfscribe.experiments.communication_nodes import measure, present
+from perfscribe.parallel import nodes
+from perfscribe.records import Record
+
+RAW = config.load(ROOT / "config.yaml")
+
+
+def cells(preset: str) -> list[Cell]:
+    return measure.cells(plan.own_section(config.resolve(RAW, preset), "communication_nodes"))
+
+
+def test_the_model_is_that_of_one_machine() -> None:
+    for preset in plan.PRESETS:
+        sections = config.resolve(RAW, preset)["experiments"]
+        same = set(sections["communication_nodes"]) - {"tool", "isolation"}
+        assert {key: sections["communication"][key] for key in same} == {
+            key: sections["communication_nodes"][key] for key in same
+        }
+        assert [cell.requires[0] for cell in cells(preset)] == ["nodes:2"] * len(cells(preset))
+    assert all("cuda:2" in cell.requires for cell in cells("gpu"))
+
+
+def record(experiment: str, status: str, inter: float = 2.0) -> Record:
+    """A cell whose collectives take 1 ms within a node and `inter` ms across."""
+    factors = dict(cells("tiny")[0].factors)
+    names = ["transfer_ms", "rank0_total_ms", "rank0_wait_ms", "rank0_compute_ms"]
+    ok = status == "ok"
+    times = {"intra": 1.0, "inter": inter}
+    return Record(
+        experiment=experiment,
+        status=status,
+        reason="" if ok else "1 node",
+        origin="measured",
+        factors=factors,
+        samples={f"{of}_{name}": [[ms] * 6] for of, ms in times.items() for name in names} if ok else {},
+        series={f"{of}_calls": [4] * 6 for of in times} if ok else {},
+    )
+
+
+def shown(of_nodes: str) -> tuple[present.Table, str]:
+    own, one = record("communication_nodes", of_nodes, inter=5.0), record("communication", "ok")
+    (table,) = present.tables({"communication_nodes": [own], "communication": [one]})
+    (finding,) = present.findings({present.TABLES[0]: table})
+    return table, finding.text
+
+
+def test_real_nodes_stand_beside_the_loopback_interface() -> None:
+    table, text = shown("ok")
+    assert len(table.ok) == 2 * len(rows.METRICS)
+    by = {(row["between"], row["metric"]): row for _, row in table.ok.iterrows()}
+    transfer = rows.METRICS[rows.TRANSFER]
+    assert by[present.NETWORK, transfer]["inter"] == 5.0 and by[present.LOOPBACK, transfer]["inter"] == 2.0
+    assert by[present.NETWORK, transfer]["impact"] == 5.0
+    assert text == (
+        "With gloo, torch_ddp the network between two nodes takes 5.00 ms of transfer where a node itself takes "
+        "1.00 ms; the loopback interface of one machine takes 2.00 ms."
+    )
+
+
+def test_where_there_are_no_two_nodes_the_rows_say_so() -> None:
+    table, text = shown("skipped")
+    assert len(table.ok) == len(rows.METRICS) and len(table.frame) == 2 * len(rows.METRICS)
+    assert "no job with two nodes has measured" in text
+
+
+def test_nodes_of_the_job_begin_with_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nodes.launchers, "require", lambda launcher: None)
+    monkeypatch.setattr(nodes.socket, "gethostname", lambda: "n2.cluster")
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "n[1-3]")
+    assert nodes.nodes_of_job(2) == ["n2", "n1"]
+    with pytest.raises(nodes.Unsupported, match=r"^3 nodes$"):
+        nodes.nodes_of_job(4)
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    words = nodes.command(["n2", "n1"], 4, "10.0.0.2", 1234)
+    assert words[0] == "srun" and {"--nodes=2", "--ntasks=2", "--ntasks-per-node=1", "--overlap"} <= set(words)
+    assert "--nproc-per-node=4" in words and "--rdzv-endpoint=10.0.0.2:1234" in words
+    assert words[-2:] == ["perfscribe.parallel.on_node", "10.0.0.2"]
