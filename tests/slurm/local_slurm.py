@@ -1,0 +1,441 @@
+"""A real Slurm on one Debian machine, for tests: each node a network name space with a host name of its own.
+
+    python tests/slurm/local_slurm.py [--nodes 2] [--accounting] [--gpus 4] COMMAND ...
+
+runs COMMAND on the "login node", which is this machine, and takes the cluster down behind it. Root is needed, and
+Debian's packages, which are installed where they are missing. Nothing listens on the machine's own interfaces, nothing
+is written outside of one temporary folder, and clusters of several processes do not meet.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import itertools
+import os
+import re
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+PACKAGES = {"munged": "munge", "slurmctld": "slurmctld", "slurmd": "slurmd", "sbatch": "slurm-client", "ip": "iproute2"}
+ACCOUNTING_PACKAGES = {"slurmdbd": "slurmdbd", "mariadbd": "mariadb-server"}
+PATH = f"{os.environ.get('PATH', '')}:/usr/local/sbin:/usr/sbin:/sbin"
+# Of a job that this process may be part of, and of a user's defaults: nothing may reach the daemons.
+FOREIGN = re.compile(r"(SLURM|SBATCH|SRUN|SALLOC|SQUEUE|SINFO|SACCT|PMIX?)_")
+START_S, STOP_S = 60.0, 5.0
+_COUNT = itertools.count()
+# Inside a node: its own host name, /sys/class/net, /dev/shm, host names and Slurm configuration. $1: the node.
+ENTER = """
+set -e
+hostname "$1"
+mount --make-rprivate /
+mkdir -p "$2/cgroup"
+mount --rbind /sys/fs/cgroup "$2/cgroup"
+mount -t sysfs sysfs /sys
+mount --rbind "$2/cgroup" /sys/fs/cgroup
+mount -t tmpfs -o mode=1777 tmpfs /dev/shm
+mount --bind "$2/hosts" /etc/hosts
+mkdir -p /etc/slurm
+mount --bind "$2" /etc/slurm
+shift 2
+exec "$@"
+"""
+
+
+class NotHere(Exception):
+    """This machine cannot have the cluster; the text says why."""
+
+
+def require(accounting: bool = False) -> None:
+    """Install the packages that are missing. NotHere: no root, no Debian, no name spaces, or they cannot be had."""
+    if os.geteuid() != 0:
+        raise NotHere("a cluster in network name spaces needs root")
+    if shutil.which("apt-get") is None:
+        raise NotHere("Slurm is installed by apt-get, which only Debian and its kin have")
+    programs = PACKAGES | (ACCOUNTING_PACKAGES if accounting else {})
+    packages = sorted({package for program, package in programs.items() if shutil.which(program, path=PATH) is None})
+    if packages:
+        _install(packages)
+    probe = f"ps{os.getpid()}probe"
+    if _run("ip", "netns", "add", probe, check=False).returncode:
+        raise NotHere("the kernel gives no network name spaces")
+    _run("ip", "netns", "del", probe)
+
+
+def _install(packages: Sequence[str]) -> None:
+    """By apt-get, with no package starting a daemon of its own."""
+    policy = Path("/usr/sbin/policy-rc.d")
+    mine = not policy.exists()
+    if mine:
+        policy.write_text("#!/bin/sh\nexit 101\n")
+        policy.chmod(0o755)
+    install = ["apt-get", "-y", "-q", "--no-install-recommends", "-o", "DPkg::Lock::Timeout=300", "install", *packages]
+    try:
+        done = _run(*install, check=False)
+        if done.returncode:
+            _run("apt-get", "-q", "update", check=False)
+            done = _run(*install, check=False)
+    finally:
+        if mine:
+            policy.unlink()
+    if done.returncode:
+        last = (done.stdout.strip().splitlines() or ["apt-get said nothing"])[-1]
+        raise NotHere(f"{' '.join(packages)} cannot be installed: {last}")
+
+
+def _run(*command: str | Path, check: bool = True, timeout_s: float = 300) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(word) for word in command],
+        env={**os.environ, "PATH": PATH, "DEBIAN_FRONTEND": "noninteractive"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        check=check,
+        timeout=timeout_s,
+    )
+
+
+def _die_with(parent: int) -> Callable[[], None]:
+    """For preexec_fn: let the kernel kill the process when its parent dies, however that ends."""
+
+    def ask() -> None:
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
+
+    return ask
+
+
+def wait_for(condition: Callable[[], Any], timeout_s: float, what: str) -> Any:
+    """What the condition gives as soon as that is true. TimeoutError."""
+    until = time.monotonic() + timeout_s
+    while True:
+        found = condition()
+        if found:
+            return found
+        if time.monotonic() > until:
+            raise TimeoutError(f"{what}: not within {timeout_s:g} s")
+        time.sleep(0.2)
+
+
+class LocalSlurm:
+    """The cluster: nodes node1, node2, ... and `ctl`, where slurmctld and the database sit. Use it as a context."""
+
+    def __init__(
+        self,
+        nodes: int = 2,
+        cpus: int = 4,
+        memory_mb: int = 8192,
+        gpus: int = 0,
+        accounting: bool = False,
+        more_conf: str = "",
+    ) -> None:
+        self.nodes = [f"node{number}" for number in range(1, nodes + 1)]
+        self.cpus, self.memory_mb, self.gpus, self.accounting = cpus, memory_mb, gpus, accounting
+        self.more_conf = more_conf
+        self.name = f"ps{os.getpid()}{chr(ord('a') + next(_COUNT) % 26)}"
+        self.met: set[str] = set()  # states of jobs that jobs() has told
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def __enter__(self) -> LocalSlurm:
+        require(self.accounting)
+        # Paths of Unix sockets are short.
+        self.folder = Path(tempfile.mkdtemp(prefix="ps-slurm-", dir="/tmp"))
+        self.folder.chmod(0o755)
+        self.etc, self.logs = self.folder / "etc", self.folder / "log"
+        for folder in (self.etc, self.logs, self.folder / "state"):
+            folder.mkdir()
+        try:
+            self._up()
+        except BaseException:
+            for log in sorted(self.logs.glob("*")):
+                print(f"--- {log.name}", *log.read_text(errors="replace").splitlines()[-8:], sep="\n", file=sys.stderr)
+            self.down()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.down()
+
+    def environment(self) -> dict[str, str]:
+        """Variables for a user's commands on the login node."""
+        own = {name: value for name, value in os.environ.items() if not FOREIGN.match(name)}
+        return {**own, "SLURM_CONF": str(self.etc / "slurm.conf")}
+
+    # --- what a user and an administrator do
+
+    def ask(self, *command: str, timeout_s: float = 30) -> str:
+        """What one of Slurm's commands says."""
+        done = subprocess.run(
+            command,
+            env=self.environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=timeout_s,
+            stdin=subprocess.DEVNULL,
+        )
+        return done.stdout.strip()
+
+    def jobs(self) -> dict[str, tuple[str, str]]:
+        """State and node list of every job that slurmctld still knows, by its number."""
+        lines = self.ask("squeue", "--noheader", "--states=all", "--format=%i|%T|%N").splitlines()
+        found = {line.split("|")[0]: (line.split("|")[1], line.split("|")[2]) for line in lines if line.count("|") == 2}
+        self.met |= {state for state, _ in found.values()}
+        return found
+
+    def node_states(self) -> dict[str, str]:
+        """State of each node by its name."""
+        lines = self.ask("sinfo", "--noheader", "-N", "--format=%N %T").splitlines()
+        return {line.split()[0]: line.split()[1] for line in lines if len(line.split()) == 2}
+
+    def fail(self, node: str) -> None:
+        """Take the node down with all that runs on it, at once: a power cut."""
+        self._kill_all(node)
+        self._end(f"slurmd-{node}")
+
+    def heal(self, node: str) -> None:
+        """Start the node again and wait until it takes jobs."""
+        self._start_node(node)
+        self.ask("scontrol", "update", f"nodename={node}", "state=resume")
+        wait_for(self._is_ready, START_S, f"{node} is to take jobs")
+
+    def down(self) -> None:
+        """Stop everything and leave nothing behind."""
+        for node in ("ctl", *self.nodes):
+            self._kill_all(node)
+        for name in list(self._processes):
+            self._end(name)
+        for node in ("ctl", *self.nodes):
+            _run("ip", "netns", "del", f"{self.name}-{node}", check=False)
+        _run("ip", "link", "del", f"{self.name}br", check=False)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    # --- how it comes up
+
+    def _up(self) -> None:
+        self._network()
+        self._configure()
+        (self.folder / "munge.key").write_bytes(secrets.token_bytes(128))
+        (self.folder / "munge.key").chmod(0o400)
+        own = {f"--{kind}-file={self.folder}/munge.{kind}" for kind in ("key", "log", "pid", "seed")}
+        self._start("munged", "munged", "-F", "--force", f"--socket={self.folder}/munge", *sorted(own))
+        wait_for((self.folder / "munge").exists, START_S, "munged")
+        if self.accounting:
+            self._start_accounting()
+        self._start("slurmctld", "slurmctld", "-D", node="ctl")
+        wait_for(lambda: "UP" in self.ask("scontrol", "ping"), START_S, "slurmctld")
+        for node in self.nodes:
+            self._start_node(node)
+        wait_for(self._is_ready, START_S, "nodes that take jobs")
+
+    def _is_ready(self) -> bool:
+        states = self.node_states()
+        return set(states) == set(self.nodes) and set(states.values()) <= {"idle", "mixed", "allocated", "completing"}
+
+    def _network(self) -> None:
+        used = _run("ip", "-o", "addr").stdout
+        self._net = next(net for number in range(1, 255) if f"{(net := f'10.214.{number}')}." not in used)
+        bridge = f"{self.name}br"
+        _run("ip", "link", "add", bridge, "type", "bridge")
+        _run("ip", "link", "set", bridge, "up")
+        _run("ip", "addr", "add", f"{self._net}.1/24", "dev", bridge)
+        for number, node in enumerate(("ctl", *self.nodes)):
+            space, cable = f"{self.name}-{node}", f"{self.name}v{number}"
+            _run("ip", "netns", "add", space)
+            _run("ip", "link", "add", cable, "type", "veth", "peer", "name", "eth0", "netns", space)
+            _run("ip", "link", "set", cable, "master", bridge, "up")
+            for device in ("lo", "eth0"):
+                _run("ip", "-n", space, "link", "set", device, "up")
+            _run("ip", "-n", space, "addr", "add", f"{self._address(node)}/24", "dev", "eth0")
+
+    def _address(self, node: str) -> str:
+        return f"{self._net}.{2 if node == 'ctl' else 9 + int(node.removeprefix('node'))}"
+
+    def _configure(self) -> None:
+        own_name = os.uname().nodename
+        lines = [f"{self._net}.1 {own_name}", *(f"{self._address(node)} {node}" for node in ("ctl", *self.nodes))]
+        (self.etc / "hosts").write_text("\n".join(["127.0.0.1 localhost", *lines]) + "\n")
+        gpu_lines = ["GresTypes=gpu"] if self.gpus else []
+        gres = f" Gres=gpu:{self.gpus}" if self.gpus else ""
+        nodes = [
+            f"NodeName={node} NodeAddr={self._address(node)} CPUs={self.cpus} CoresPerSocket={self.cpus} Sockets=1"
+            f" ThreadsPerCore=1 RealMemory={self.memory_mb}{gres}"
+            for node in self.nodes
+        ]
+        text = CONF.format(name=self.name, folder=self.folder, address=self._address("ctl"))
+        storage = ACCOUNTING_CONF.format(folder=self.folder, address=self._address("ctl"))
+        none = "AccountingStorageType=accounting_storage/none\nJobAcctGatherType=jobacct_gather/none"
+        more = [storage if self.accounting else none, *gpu_lines, *nodes, PARTITION, self.more_conf]
+        (self.etc / "slurm.conf").write_text("\n".join([text, *more]) + "\n")
+        (self.etc / "cgroup.conf").write_text("CgroupAutomount=no\n")
+        if self.gpus:  # a device that is none: slurmd counts no GPU without one
+            for number in range(self.gpus):
+                os.mknod(self.folder / f"gpu{number}", 0o20666, os.makedev(1, 3))
+            files = f"{self.folder}/gpu" + ("0" if self.gpus == 1 else f"[0-{self.gpus - 1}]")
+            (self.etc / "gres.conf").write_text("".join(f"NodeName={n} Name=gpu File={files}\n" for n in self.nodes))
+
+    def _start_node(self, node: str) -> None:
+        (self.folder / node).mkdir(exist_ok=True)
+        self._start(f"slurmd-{node}", "slurmd", "-D", "-N", node, node=node)
+
+    def _start_accounting(self) -> None:
+        data, socket = self.folder / "db", self.folder / "db.socket"
+        options = ["--no-defaults", "--user=root", f"--datadir={data}"]
+        _run("mariadb-install-db", *options, "--auth-root-authentication-method=normal", "--skip-test-db")
+        small = ["--innodb-buffer-pool-size=64M", "--innodb-log-file-size=16M", "--innodb-flush-log-at-trx-commit=0"]
+        where = [f"--socket={socket}", f"--pid-file={self.folder}/db.pid", "--bind-address=127.0.0.1", "--port=3306"]
+        more = ["--innodb-lock-wait-timeout=900", "--performance-schema=OFF"]
+        self._start("mariadbd", "mariadbd", *options, *where, *small, *more, node="ctl")
+        client = ["mariadb", "--no-defaults", f"--socket={socket}", "-u", "root", "-e"]
+        wait_for(lambda: _run(*client, "select 1", check=False).returncode == 0, START_S, "mariadbd")
+        _run(
+            *client,
+            "create database acct; create user s@localhost identified by 's'; grant all on acct.* to s@localhost",
+        )
+        conf = self.etc / "slurmdbd.conf"
+        conf.write_text(DATABASE_CONF.format(folder=self.folder, address=self._address("ctl")))
+        conf.chmod(0o600)
+        self._start("slurmdbd", "slurmdbd", "-D", node="ctl")
+        known = [
+            f"add cluster {self.name}",
+            "add account test Description=t Organization=t",
+            "add user root Account=test",
+        ]
+        wait_for(lambda: "error" not in self.ask("sacctmgr", "-n", "show", "cluster"), START_S, "slurmdbd")
+        for words in known:  # before slurmctld starts
+            self.ask("sacctmgr", "-i", *words.split())
+
+    def _start(self, name: str, *command: str, node: str = "") -> None:
+        inside = ["nsenter", f"--net=/run/netns/{self.name}-{node}", "unshare", "--uts", "--mount", "sh", "-c", ENTER]
+        words = [*inside, "sh", node, str(self.etc), *command] if node else list(command)
+        with (self.logs / name).open("ab") as log:
+            self._processes[name] = subprocess.Popen(
+                words,
+                env={**self.environment(), "PATH": PATH},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=_die_with(os.getpid()),
+            )
+
+    def _end(self, name: str) -> None:
+        process = self._processes.pop(name, None)
+        if process is None:
+            return
+        process.terminate()
+        try:
+            process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def _kill_all(self, node: str) -> None:
+        """Kill what runs in the node's name space, slurmd first, so that nothing reports its end."""
+        for _ in range(20):
+            said = _run("ip", "netns", "pids", f"{self.name}-{node}", check=False)
+            pids = said.stdout.split() if said.returncode == 0 else []
+            if not pids:
+                return
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError, ValueError):
+                    os.kill(int(pid), signal.SIGKILL)
+            process = self._processes.get(f"slurmd-{node}")
+            if process is not None:
+                process.poll()
+            time.sleep(0.1)
+
+
+CONF = """\
+ClusterName={name}
+SlurmctldHost=ctl({address})
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge
+CredType=cred/munge
+StateSaveLocation={folder}/state
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/%n.pid
+SlurmdSpoolDir={folder}/%n
+SlurmdParameters=config_overrides
+MailProg=/bin/true
+MpiDefault=none
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core_Memory
+DefMemPerCPU=512
+SchedulerType=sched/backfill
+SchedulerParameters=bf_interval=2,sched_interval=5,batch_sched_delay=0
+EnforcePartLimits=ALL
+ReturnToService=2
+MinJobAge=300
+KillWait=5
+SlurmdTimeout=10
+SlurmctldTimeout=30
+UnkillableStepTimeout=30"""
+ACCOUNTING_CONF = """\
+AccountingStorageType=accounting_storage/slurmdbd
+AccountingStorageHost={address}
+AccountingStoragePass={folder}/munge
+JobAcctGatherType=jobacct_gather/linux
+JobAcctGatherFrequency=task=2
+JobAcctGatherParams=NoShared,OverMemoryKill"""
+DATABASE_CONF = """\
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge
+DbdHost=ctl
+DbdAddr={address}
+SlurmUser=root
+PidFile={folder}/slurmdbd.pid
+StorageType=accounting_storage/mysql
+StorageHost=127.0.0.1
+StoragePort=3306
+StorageUser=s
+StoragePass=s
+StorageLoc=acct
+"""
+PARTITION = "PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP"
+
+
+@contextlib.contextmanager
+def _stopped_by_signals() -> Iterator[None]:
+    """Let SIGTERM end the context in order."""
+    before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def main() -> int:
+    """Run a command beside a cluster."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, default in (("nodes", 2), ("cpus", 4), ("memory-mb", 8192), ("gpus", 0)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--accounting", action="store_true")
+    parser.add_argument("command", nargs=argparse.REMAINDER)
+    args = vars(parser.parse_args())
+    command = args.pop("command")
+    try:
+        with _stopped_by_signals(), LocalSlurm(**args) as cluster:
+            return subprocess.run(command or ["bash"], env=cluster.environment()).returncode
+    except NotHere as error:
+        sys.exit(f"local_slurm: {error}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
