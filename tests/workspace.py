@@ -22,6 +22,7 @@ COPIED = (
     "references",
     "report/templates",
     "slurm",
+    "pbs",
     "run",
 )
 

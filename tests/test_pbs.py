@@ -1,0 +1,196 @@
+"""The profile for PBS: what qsub is asked, what qstat's answers mean, and a whole run beside commands that stand in."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import faulty
+import pytest
+import yaml
+from workspace import ROOT, Workspace
+
+
+def load(name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(f"pbs_{name}", ROOT / "pbs" / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+submit, status = load("submit"), load("status")
+
+
+def asked(**resources: Any) -> list[str]:
+    job = {"rule": "measure", "wildcards": {"experiment": "all_reduce", "shard": "0"}, "resources": resources}
+    return submit.command(job, "job.sh")
+
+
+def values(words: list[str], option: str) -> list[str]:
+    return [value for word, value in itertools.pairwise(words) if word == option]
+
+
+# --- what is asked ------------------------------------------------------------------------------------------------
+
+
+def test_a_polaris_job_of_two_whole_nodes() -> None:
+    words = asked(
+        nodes=2,
+        gres="gpu:4",
+        runtime=75,
+        slurm_account="mine",
+        slurm_partition="debug",
+        constraint="filesystems=home:eagle",
+        slurm_extra="--exclusive",
+        cpus_per_task=-1,
+    )
+    assert words[0] == "qsub" and words[-1] == "job.sh" and values(words, "-N") == ["measure-all_red"]
+    assert values(words, "-l") == [
+        "select=2:ngpus=4",
+        "place=scatter:excl",
+        "walltime=01:15:00",
+        "filesystems=home:eagle",
+    ]
+    assert (values(words, "-A"), values(words, "-q")) == (["mine"], ["debug"])
+
+
+@pytest.mark.parametrize(
+    ("resources", "select"),
+    [
+        ({}, "1:ncpus=1"),
+        ({"nodes": 1, "gpu": 1, "cpus_per_task": 8, "mem_mb": 2000}, "1:mem=2000mb:ncpus=8:ngpus=1"),
+        ({"nodes": 1, "mem_mb": 0, "cpus_per_task": -1}, "1"),
+        ({"nodes": 2, "cpus_per_task": -1, "slurm_extra": "--exclusive --nodelist=x1,x2"}, "1:host=x1+1:host=x2"),
+    ],
+)
+def test_chunks(resources: dict[str, Any], select: str) -> None:
+    assert values(asked(**resources), "-l")[0] == f"select={select}"
+
+
+def test_a_script_without_properties_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "job.sh").write_text("#!/bin/sh\n")
+    with pytest.raises(SystemExit, match="no line `# properties"):
+        submit.properties(tmp_path / "job.sh")
+
+
+# --- what answers mean ----------------------------------------------------------------------------------------------
+
+# In the form of PBS Professional's `qstat -x -f`: attributes one a line, long ones broken and indented by a tab.
+ANSWER = """Job Id: 2012345.polaris-pbs-01.hsn.cm.polaris.alcf.anl.gov
+    Job_Name = measure-ddp-0
+    resources_used.walltime = 00:01:17
+    job_state = {state}
+    queue = debug
+    server = polaris-pbs-01.hsn.cm.polaris.alcf.anl.gov
+    Variable_List = PBS_O_HOME=/home/someone,PBS_O_LANG=en_US.UTF-8,
+\tNOTE=job_state = F,PBS_O_WORKDIR=/lus/eagle/somewhere
+    comment = Job run at Fri Nov 20 at 20:00 on (x3001c0s1b0n0:ncpus=64){more}
+
+"""
+
+
+@pytest.mark.parametrize(
+    ("state", "more", "said"),
+    [
+        ("Q", "", "running"),
+        ("H", "", "running"),
+        ("R", "", "running"),
+        ("E", "\n    Exit_status = 0", "running"),
+        ("F", "\n    Exit_status = 0", "success"),
+        ("F", "\n    Exit_status = 1", "failed"),
+        ("F", "\n    Exit_status = -29", "failed"),  # PBS killed it: its wall time was over
+        ("F", "\n    Exit_status = 265", "failed"),  # a signal, as qdel sends
+        ("F", "", "failed"),  # deleted before it ran
+    ],
+)
+def test_states(state: str, more: str, said: str) -> None:
+    assert status.verdict(0, ANSWER.format(state=state, more=more)) == said
+
+
+def test_a_server_that_does_not_answer_says_nothing_of_its_jobs() -> None:
+    assert status.verdict(153, "qstat: Unknown Job Id 77.polaris-pbs-01\n") == "failed"
+    assert status.verdict(255, "qstat: cannot connect to server polaris-pbs-01 (errno=111)\n") == "running"
+    assert status.verdict(0, "") == "running"
+
+
+def stand_in(folder: Path, name: str, text: str) -> None:
+    (folder / name).write_text(text)
+    (folder / name).chmod(0o755)
+
+
+def test_the_scripts_as_programs(tmp_path: Path) -> None:
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+
+    def run(script: str, argument: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, str(ROOT / "pbs" / script), argument]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, cwd=tmp_path)
+
+    properties = json.dumps({"rule": "measure", "wildcards": {}, "resources": {}})
+    (tmp_path / "job.sh").write_text(f"#!/bin/sh\n# properties = {properties}\ntrue\n")
+    stand_in(tmp_path, "qsub", "#!/bin/sh\necho a note of the site >&2\necho 2012345.polaris-pbs-01\n")
+    done = run("submit.py", str(tmp_path / "job.sh"))
+    assert (done.returncode, done.stdout) == (0, "2012345.polaris-pbs-01\n")
+    stand_in(tmp_path, "qsub", "#!/bin/sh\necho 'qsub: Unknown queue' >&2\nexit 170\n")
+    done = run("submit.py", str(tmp_path / "job.sh"))
+    assert (done.returncode, done.stdout) == (170, "") and "qsub: Unknown queue" in done.stderr
+    stand_in(tmp_path, "qstat", "#!/bin/sh\necho '    job_state = F'; echo '    Exit_status = 0'\n")
+    assert run("status.py", "7").stdout == "success\n"
+    (tmp_path / "qstat").unlink()
+    environment["PATH"] = str(tmp_path)
+    assert run("status.py", "7").stdout == "running\n"
+
+
+# --- a whole run ------------------------------------------------------------------------------------------------------
+
+QSUB = """#!/bin/sh
+number=$(($(ls jobs | wc -l) + 1))
+mkdir jobs/$number
+echo "$@" >jobs/$number/words
+for script; do :; done
+(PBS_JOBID=$number.here sh "$script" >jobs/$number/log 2>&1; echo $? >jobs/$number/code) &
+echo $number.here
+"""
+QSTAT = """#!/bin/sh
+for number; do :; done
+folder=jobs/${number%.here}
+if [ -f $folder/code ]; then echo "    job_state = F"; echo "    Exit_status = $(cat $folder/code)"
+else echo "    job_state = R"; fi
+"""
+
+
+def test_the_profile_with_commands_that_stand_in_for_a_server(tmp_path: Path) -> None:
+    pytest.importorskip("snakemake_executor_plugin_cluster_generic")
+    (tmp_path / "a").mkdir()
+    space = Workspace(tmp_path / "a")
+    side_file = tmp_path / "executions"
+    space.only()
+    space.add_experiment("slow", faulty.sleeping("slow", side_file, (0.1,)), n=[0, 1, 2, 3])
+    config = yaml.safe_load((space.root / "config.yaml").read_text())
+    config |= {"preset": "tiny", "cluster": {"account": "mine", "max_jobs": 2, "environment": {"A": "b c"}}}
+    (space.root / "config.yaml").write_text(yaml.safe_dump(config))
+    (space.root / "jobs").mkdir()
+    stand_in(space.root, "qsub", QSUB)
+    stand_in(space.root, "qstat", QSTAT)
+    path = os.pathsep.join([str(space.root), str(Path(sys.executable).parent), os.environ["PATH"]])
+    done = subprocess.run(
+        ["snakemake", "--profile", "pbs", "report"],
+        cwd=space.root,
+        env={**space.environment(), "PATH": path},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert set(faulty.notes(side_file, "end").values()) == {1} and faulty.notes(side_file, "end").total() == 4
+    words = [path.read_text() for path in space.root.glob("jobs/*/words")]
+    assert len(words) == 2 and all("-A mine" in said and "place=scatter:excl" in said for said in words)
+    (said,) = {json.dumps(row["provenance"]["cluster"], sort_keys=True) for row in space.rows("slow")}
+    assert json.loads(said)["executor"] == "cluster-generic" and json.loads(said)["environment"] == {"A": "b c"}
