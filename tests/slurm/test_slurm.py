@@ -25,7 +25,7 @@ from workspace import ROOT, Workspace
 from perfscribe import plan
 
 COMMAND = ("snakemake", "--profile", "slurm", "report")
-RUN_S = 400.0
+RUN_S = 550.0
 ENDED_WELL = ("ok", "unsupported", "skipped")
 
 
@@ -41,6 +41,19 @@ def cluster(accounting: bool = False, **more: object) -> Iterator[LocalSlurm]:
         pytest.skip(str(reason))
     with LocalSlurm(accounting=accounting, **more) as up:  # type: ignore[arg-type]
         yield up
+
+
+def test_what_a_machine_without_slurm_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    def not_here(accounting: bool) -> None:
+        raise NotHere("a cluster in network name spaces needs root")
+
+    monkeypatch.setitem(globals(), "require", not_here)
+    monkeypatch.delenv("REQUIRE", raising=False)
+    with pytest.raises(pytest.skip.Exception, match="needs root"):
+        next(cluster())
+    monkeypatch.setenv("REQUIRE", "other,slurm")
+    with pytest.raises(pytest.fail.Exception, match="REQUIRE names slurm, but a cluster in network name spaces needs"):
+        next(cluster())
 
 
 @pytest.fixture(scope="module")
