@@ -443,10 +443,12 @@ def test_a_node_that_goes_down_in_mid_run(slurm: LocalSlurm, tmp_path: Path) -> 
     space = OnSlurm(tmp_path / "a", slurm, max_jobs=1)
     side_file = space.add_sleeping(cells=4, seconds=1.5)
     run = space.begin()
-    _, node = space.after(side_file, 2)
+    job, node = space.after(side_file, 2)
     slurm.fail(node)
     try:
         wait_for(lambda: slurm.node_states()[node].startswith("down"), 60, f"{node} is known to be down")
+        wait_for(lambda: slurm.jobs()[job][0] == "PENDING", 60, "the job is queued again")
+        slurm.ask("scontrol", "update", f"JobId={job}", "StartTime=now")  # else in two minutes
         assert run.wait(RUN_S) == 0, tail(run.log())
     finally:
         slurm.heal(node)
