@@ -10,17 +10,16 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import pytest
+from clusters import cluster
 
 from perfscribe import cli, launch_script
 from perfscribe.cells import Unsupported
 from perfscribe.parallel import launchers
 
 ROOT = Path(__file__).resolve().parents[1]
-LOCAL_SLURM = ROOT.parent / "shared" / "slurm" / "local-slurm"
 SHELLCHECK = shutil.which("shellcheck", path=os.pathsep.join([str(Path(sys.executable).parent), *os.get_exec_path()]))
 JOB = [sys.executable, "-m", launch_script.JOB, "--preset", "tiny"]
 
@@ -253,32 +252,19 @@ def test_mpiexec_on_this_machine_bound():
 
 
 @pytest.fixture
-def submit(tmp_path, monkeypatch):
+def submit(tmp_path):
     """A function that runs a script on two nodes of a Slurm of the test's own; gives its exit status and output."""
-    if not LOCAL_SLURM.exists() or os.geteuid() != 0:
-        pytest.skip("no Slurm to start")
-    state = Path(tempfile.mkdtemp(prefix="slurm-"))  # its sockets lie there, whose paths may not be long
-    monkeypatch.setenv("LOCAL_SLURM_STATE", str(state))
-    monkeypatch.setenv("LOCAL_SLURM_NAME", "lnch")
-    up = [str(LOCAL_SLURM), "up", "--nodes", "2", "--no-accounting", "--no-etc", "--no-install"]
-    started = subprocess.run(up, capture_output=True, text=True)
-    if started.returncode:
-        pytest.skip(f"no Slurm: {started.stderr[-200:]}")
-    monkeypatch.setenv("SLURM_CONF", str(state / "etc" / "slurm.conf"))
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    with cluster() as slurm:
+        variables = {**slurm.environment(), "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
 
-    def run(text: str) -> tuple[int, str]:
-        job, out = tmp_path / "job.sh", tmp_path / "out.txt"
-        job.write_text(text)
-        done = subprocess.run(["sbatch", "--wait", "-o", str(out), str(job)], capture_output=True, timeout=120)
-        return done.returncode, out.read_text()
+        def run(text: str) -> tuple[int, str]:
+            job, out = tmp_path / "job.sh", tmp_path / "out.txt"
+            job.write_text(text)
+            words = ["sbatch", "--wait", "-o", str(out), str(job)]
+            done = subprocess.run(words, capture_output=True, env=variables, timeout=200)
+            return done.returncode, out.read_text()
 
-    try:
         yield run
-    finally:
-        subprocess.run([str(LOCAL_SLURM), "down", "--purge"], capture_output=True)
-        shutil.rmtree(state, ignore_errors=True)
 
 
 @pytest.mark.slow

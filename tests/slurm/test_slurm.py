@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import re
@@ -15,10 +14,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+import clusters
 import faulty
 import pytest
 import yaml
-from local_slurm import LocalSlurm, NotHere, require, wait_for
+from clusters import cluster
+from local_slurm import LocalSlurm, NotHere, wait_for
 from sessions import Process
 from workspace import ROOT, Workspace
 
@@ -26,39 +27,30 @@ from perfscribe import plan
 
 COMMAND = ("snakemake", "--profile", "slurm", "report")
 RUN_S = 550.0
+# Jobs of this partition take nodes from those of the other.
+URGENT = """PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+PartitionName=urgent Nodes=ALL PriorityTier=10 State=UP"""
 ENDED_WELL = ("ok", "unsupported", "skipped")
-
-
-def cluster(accounting: bool = False, **more: object) -> Iterator[LocalSlurm]:
-    """A cluster of two nodes. Where this machine cannot have one: skipped, or failed where REQUIRE names slurm."""
-    try:
-        if importlib.util.find_spec("snakemake_executor_plugin_slurm") is None:
-            raise NotHere("snakemake-executor-plugin-slurm is not installed")
-        require(accounting)
-    except NotHere as reason:
-        if "slurm" in os.environ.get("REQUIRE", "").split(","):
-            pytest.fail(f"REQUIRE names slurm, but {reason}")
-        pytest.skip(str(reason))
-    with LocalSlurm(accounting=accounting, **more) as up:  # type: ignore[arg-type]
-        yield up
 
 
 def test_what_a_machine_without_slurm_does(monkeypatch: pytest.MonkeyPatch) -> None:
     def not_here(accounting: bool) -> None:
         raise NotHere("a cluster in network name spaces needs root")
 
-    monkeypatch.setitem(globals(), "require", not_here)
+    monkeypatch.setattr(clusters, "require", not_here)
     monkeypatch.delenv("REQUIRE", raising=False)
     with pytest.raises(pytest.skip.Exception, match="needs root"):
-        next(cluster())
+        cluster().__enter__()
     monkeypatch.setenv("REQUIRE", "other,slurm")
     with pytest.raises(pytest.fail.Exception, match="REQUIRE names slurm, but a cluster in network name spaces needs"):
-        next(cluster())
+        cluster().__enter__()
 
 
 @pytest.fixture(scope="module")
 def slurm() -> Iterator[LocalSlurm]:
-    yield from cluster(cpus=8)
+    with cluster(cpus=8, more_conf=URGENT) as up:
+        yield up
 
 
 class OnSlurm(Workspace):
@@ -458,6 +450,20 @@ def test_a_node_that_goes_down_in_mid_run(slurm: LocalSlurm, tmp_path: Path) -> 
     assert set(nodes) == {"node1", "node2"} and nodes[:2] == [node] * 2
 
 
+def test_a_job_that_another_partition_takes_the_node_from(slurm: LocalSlurm, tmp_path: Path) -> None:
+    space = OnSlurm(tmp_path / "a", slurm, max_jobs=1)
+    side_file = space.add_sleeping(cells=4, seconds=1.5)
+    run = space.begin()
+    job, node = space.after(side_file, 2)
+    assert slurm.ask("srun", "-p", "urgent", "--exclusive", "-w", node, "hostname", timeout_s=90).endswith(node)
+    wait_for(lambda: slurm.jobs()[job][0] != "COMPLETING", 60, "the job is queued again")
+    slurm.ask("scontrol", "update", f"JobId={job}", "StartTime=now")
+    assert run.wait(RUN_S) == 0, tail(run.log())
+    ended = faulty.notes(side_file, "end")
+    assert set(ended.values()) == {1} and len(ended) == 4 and lost(side_file).total() <= 1
+    assert jobs_of(run.log()) == [job] and "Restarts=1" in slurm.ask("scontrol", "show", "job", job)
+
+
 def test_states_that_were_met(ran: Callable[..., Ran], slurm: LocalSlurm) -> None:
     for one in SCENARIOS:
         ran(one)
@@ -486,7 +492,8 @@ def run(cell):
 
 @pytest.fixture
 def accounting() -> Iterator[LocalSlurm]:
-    yield from cluster(accounting=True)
+    with cluster(accounting=True) as up:
+        yield up
 
 
 def test_with_accounting_and_a_job_that_is_killed_for_its_memory(accounting: LocalSlurm, tmp_path: Path) -> None:
