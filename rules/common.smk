@@ -29,11 +29,11 @@ ALL_CORES = (
 # `program LOG SCRIPT ARGUMENTS` runs a script with this interpreter; where it fails, the end of its log is shown.
 # (Braces are doubled, as in any shell command of Snakemake.)
 prologue = ""
-if PLAN.cluster is not None:
+if PLAN.cluster is not None and workflow.is_main_process:
     # Jobs that are queued or run at a time, whatever the profile allows.
     workflow.register_resource("_nodes", PLAN.cluster.settings["max_jobs"])
-    if not workflow.is_main_process:
-        prologue = PLAN.cluster.prologue().replace("{", "{{").replace("}", "}}")
+elif PLAN.cluster is not None:
+    prologue = PLAN.cluster.prologue().replace("{", "{{").replace("}", "}}")
 shell.prefix(
     prologue
     + 'program() {{ local log=$1; shift; PYTHON "$@" >"$log" 2>&1'.replace(

@@ -12,11 +12,12 @@ rule measure:
     # Before anything is drawn: tables and figures then follow on all cores at a time, and no core is left over whenever
     # the next measuring waits for the last of a few. Data sets come before both.
     priority: 1
+    # A committed site is only shown: copying from its journal is no job for a cluster.
+    localrule: SESSION.read_only
     conda:
         "../workflow/envs/perfscribe.yaml"
     # Timed work shares the machine with nothing: each job asks for all cores.
     threads: ALL_CORES
-    # None of these counts on one machine.
     resources:
         **MEASURING_JOB,
     params:

@@ -246,6 +246,15 @@ def test_hosts_that_are_no_list() -> None:
             list(hosts.expand(text))
 
 
+def test_slurm_is_asked_as_a_step_knows_its_own_nodes_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "squeue").write_text('#!/bin/sh\n[ "$2" = --jobs=4711 ] && echo "node[1-2]"\n')
+    (tmp_path / "squeue").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    step = {"SLURM_JOB_NODELIST": "node1"}
+    assert hosts.of_job(step | {"SLURM_JOB_ID": "4711"}) == ["node1", "node2"]
+    assert hosts.of_job(step | {"SLURM_JOB_ID": "4712"}) == hosts.of_job(step) == ["node1"]
+
+
 def test_hosts_of_a_pbs_job(tmp_path: Path) -> None:
     (tmp_path / "nodes").write_text("x1\nx1\nx2\n")
     assert hosts.of_job({"PBS_NODEFILE": str(tmp_path / "nodes")}) == ["x1", "x2"]
@@ -253,7 +262,7 @@ def test_hosts_of_a_pbs_job(tmp_path: Path) -> None:
 
 
 def test_cells_across_nodes_are_skipped_on_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("SLURM_JOB_NODELIST", "PBS_NODEFILE"):
+    for name in ("SLURM_JOB_ID", "SLURM_JOB_NODELIST", "PBS_NODEFILE"):
         monkeypatch.delenv(name, raising=False)
     assert environment.shortfall(["nodes:2"]) == ("skipped", "1 node")
     monkeypatch.setenv("SLURM_JOB_NODELIST", "node[1-2]")

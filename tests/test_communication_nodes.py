@@ -76,6 +76,7 @@ def test_where_there_are_no_two_nodes_the_rows_say_so() -> None:
 def test_nodes_of_the_job_begin_with_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nodes.launchers, "require", lambda launcher: None)
     monkeypatch.setattr(nodes.socket, "gethostname", lambda: "n2.cluster")
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     monkeypatch.setenv("SLURM_JOB_NODELIST", "n[1-3]")
     assert nodes.nodes_of_job(2) == ["n2", "n1"]
     with pytest.raises(nodes.Unsupported, match=r"^3 nodes$"):

@@ -192,6 +192,7 @@ EDITS: dict[str, Callable[[Path], None]] = {
     "a note": write_note,
     "a published figure": in_text("references/attention.csv", lambda text: text[: text.rstrip().rindex("\n") + 1]),
     "a comment in the config": in_text("config.yaml", lambda text: f"# a comment\n{text}"),
+    "what jobs ask a cluster for": in_config("cluster", "partition", to="other"),
     "how cells are run": together(
         in_config("experiments", "attention", "timeout_s", to=599),
         in_config("experiments", "attention", "isolation", to="cell"),

@@ -3,19 +3,44 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
+
+ANSWER_S = 60.0
 
 
 def of_job(environment: Mapping[str, str]) -> list[str]:
     """Names of the job's nodes; none outside of a job.
 
-    Slurm names them in SLURM_JOB_NODELIST, PBS in the file that PBS_NODEFILE names, once for each of their tasks.
+    Slurm is asked: within a step of one node SLURM_JOB_NODELIST names that node alone. PBS names them in the file that
+    PBS_NODEFILE names, once for each of their tasks.
     """
-    if environment.get("SLURM_JOB_NODELIST"):
-        return list(expand(environment["SLURM_JOB_NODELIST"]))
+    said = _of_slurm_job(environment.get("SLURM_JOB_ID", "")) or environment.get("SLURM_JOB_NODELIST", "")
+    if said:
+        return list(expand(said))
     path = Path(environment.get("PBS_NODEFILE") or "/nonexistent")
     return list(dict.fromkeys(path.read_text().split())) if path.is_file() else []
+
+
+@cache
+def _of_slurm_job(number: str) -> str:
+    """The job's nodes in Slurm's short form; empty where Slurm does not say."""
+    if not number or shutil.which("squeue") is None:
+        return ""
+    try:
+        done = subprocess.run(
+            ["squeue", "--noheader", f"--jobs={number}", "--format=%N"],
+            capture_output=True,
+            text=True,
+            timeout=ANSWER_S,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.strip()
 
 
 def expand(text: str) -> Iterator[str]:

@@ -317,6 +317,18 @@ def kill_9(folder: Path, slurm: LocalSlurm) -> Ran:
     return Ran(space, space.finish(), job, side_file)
 
 
+def interrupt(folder: Path, slurm: LocalSlurm) -> Ran:
+    """Ctrl-C, and the same command again."""
+    space = one_job(folder, slurm)
+    side_file = space.add_sleeping(cells=4, seconds=2)
+    run = space.begin()
+    job, _ = space.after(side_file, 1)
+    os.kill(run.pid, signal.SIGINT)
+    assert run.wait(RUN_S) != 0
+    wait_for(lambda: slurm.jobs()[job][0] not in ("RUNNING", "COMPLETING"), 60, "the job to be cancelled")
+    return Ran(space, space.finish(), job, side_file)
+
+
 KILLER = """def cells(config):
     return [Cell({"n": n}, cost=n) for n in config["n"]]
 
@@ -363,6 +375,7 @@ SCENARIOS: tuple[Callable[[Path, LocalSlurm], Ran], ...] = (
     kill_9,
     scancel,
     requeue,
+    interrupt,
     spread,
     refused,
 )
@@ -404,6 +417,12 @@ def test_kill_9_of_the_driver_and_the_same_command_again(ran: Callable[..., Ran]
     assert "Lock" not in run.log and len(run.jobs) == 1 and run.job not in run.jobs
     assert set(run.states.values()) == {"COMPLETED"}
     assert set(run.ended.values()) == {1} and len(run.ended) == 4 and not run.lost  # the first job's cells count
+
+
+def test_ctrl_c_cancels_the_jobs(ran: Callable[..., Ran]) -> None:
+    run = ran(interrupt)
+    assert run.states[run.job] == "CANCELLED" and len(run.jobs) == 1
+    assert set(run.ended.values()) == {1} and len(run.ended) == 4 and run.lost <= 1
 
 
 def test_a_cell_that_kills_its_job_twice_is_failed(ran: Callable[..., Ran]) -> None:
