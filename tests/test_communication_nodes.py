@@ -86,3 +86,11 @@ def test_nodes_of_the_job_begin_with_this_one(monkeypatch: pytest.MonkeyPatch) -
     assert words[0] == "srun" and {"--nodes=2", "--ntasks=2", "--ntasks-per-node=1", "--overlap"} <= set(words)
     assert "--nproc-per-node=4" in words and "--rdzv-endpoint=10.0.0.2:1234" in words
     assert words[-2:] == ["perfscribe.parallel.on_node", "10.0.0.2"]
+
+
+def test_srun_sees_the_job_and_not_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_NNODES", "1")
+    with nodes._outside_of_steps():
+        assert nodes.os.environ["SLURM_JOB_ID"] == "7" and "SLURM_NNODES" not in nodes.os.environ
+    assert nodes.os.environ["SLURM_NNODES"] == "1"

@@ -22,6 +22,9 @@ from perfscribe.parallel.launch import Crew, _check_machine, _name, _threads
 from perfscribe.parallel.starting import DEATH_S, OtherLauncher
 from perfscribe.parallel.watching import KEPT_LINES, Watch
 
+# Of Slurm's variables, those that say which job and which cluster.
+KEPT = ("SLURM_JOB_ID", "SLURM_CONF", "SLURM_CLUSTER_NAME")
+
 
 def nodes_of_job(count: int) -> list[str]:
     """So many nodes of this job, the one that this process runs on first. Unsupported: it has fewer, or is none."""
@@ -75,7 +78,8 @@ class NodeCrew(Crew):
                 "token": hub.token,
                 "store": f"{address}:{port}",
             }
-            job = OtherLauncher(command(names, ranks_per_node, address, port), order, hub)
+            with _outside_of_steps():
+                job = OtherLauncher(command(names, ranks_per_node, address, port), order, hub)
             self._watch = Watch(world_size, timeout_s, hub, job, KEPT_LINES, time.monotonic())
             held.callback(self._watch.read_the_rest)
             held.callback(job.end)
@@ -86,8 +90,7 @@ class NodeCrew(Crew):
 def command(names: Sequence[str], ranks_per_node: int, address: str, port: int) -> list[str]:
     """The command that starts ranks on these nodes; the ranks' module is put behind it.
 
-    Counts are given in full, as a job's step has variables of its own that say otherwise; the step shares what the
-    job's other steps have. The store is this process's, so that no torchrun is to be its host.
+    The step shares what the job's other steps have. The store is this process's, so that no torchrun is to be its host.
     """
     count = str(len(names))
     srun = ["srun", "--overlap", "--mem=0", "--cpu-bind=none", f"--nodelist={','.join(names)}"]
@@ -96,6 +99,16 @@ def command(names: Sequence[str], ranks_per_node: int, address: str, port: int) 
     torchrun += [f"--nproc-per-node={ranks_per_node}", f"--rdzv-id={secrets.token_hex(8)}", "--rdzv-backend=c10d"]
     torchrun += [f"--rdzv-endpoint={address}:{port}", "--rdzv-conf=is_host=false"]
     return [*srun, *torchrun, "-m", on_node.__name__, address]
+
+
+@contextlib.contextmanager
+def _outside_of_steps() -> Iterator[None]:
+    """Without the variables of the step that this process is in: srun would take its one node for all of the job."""
+    step = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith("SLURM_") and name not in KEPT}
+    try:
+        yield
+    finally:
+        os.environ.update(step)
 
 
 @contextlib.contextmanager
