@@ -100,13 +100,15 @@ class Gate:
 
     def _ask(self, backend: str, world_size: int) -> str:
         """Why trainings on so many processes are held back; empty where they are not."""
-        plan_file = min((self.site_folder / "plan").glob(f"measure-{EXPERIMENT}-*.json"), default=None)
-        if plan_file is None:
+        plan_files = sorted((self.site_folder / "plan").glob(f"measure-{EXPERIMENT}-*.json"))
+        if not plan_files:
             return ""
-        shard = Shard(plan_file, self.root, self.site_folder)
-        task = _task(shard, backend, world_size)
-        if task is None:
+        # Backends that need unlike things are in shards of their own on a cluster.
+        shards = [Shard(path, self.root, self.site_folder) for path in plan_files]
+        found = _task(shards, backend, world_size)
+        if found is None:
             return f"{prefix(NO_FIGURE)}no self-test of {backend} is planned (experiments.{EXPERIMENT}.backend)"
+        shard, task = found
         record = self._recent(shard, task)
         if record is None:
             self.measure(shard, task)
@@ -131,16 +133,21 @@ class Gate:
         return bool(then) and {**then, "libraries": {}} == {**now, "libraries": {}}
 
 
-def _task(shard: Shard, backend: str, world_size: int) -> Task | None:
-    """The planned test, or one of the same backend on another number of processes made to this one."""
-    same = [task for task in shard.tasks if task.cell["factors"]["backend"] == backend]
+def _task(shards: Iterable[Shard], backend: str, world_size: int) -> tuple[Shard, Task] | None:
+    """The planned test and its shard, or one of the same backend on another number of processes made to this one."""
+    same = [(shard, task) for shard in shards for task in shard.tasks if task.cell["factors"]["backend"] == backend]
     if not same:
         return None
-    task = min(same, key=lambda one: (one.cell["factors"]["world_size"] != world_size, bool(one.cell["skip"])))
+    shard, task = min(same, key=lambda one: (one[1].cell["factors"]["world_size"] != world_size, _is_left_out(one[1])))
     factors = {**task.cell["factors"], "world_size": world_size}
     requires = [f"cuda:{world_size}"] if factors["device"] == "cuda" else []
     key = cell_key(EXPERIMENT, factors, shard.plan["fingerprint"], task.data_digest, shard.plan["seed"])
-    return replace(task, cell={**task.cell, "factors": factors, "requires": requires, "skip": ""}, key=key)
+    return shard, replace(task, cell={**task.cell, "factors": factors, "requires": requires, "skip": ""}, key=key)
+
+
+def _is_left_out(task: Task) -> bool:
+    """Whether the preset leaves the cell out."""
+    return bool(task.cell["skip"])
 
 
 def _seconds(record: Mapping[str, Any]) -> float:

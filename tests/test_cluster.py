@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from workspace import ROOT
 
-from perfscribe import cluster, config, environment, plan, session
+from perfscribe import cluster, config, environment, gate, plan, session
 from perfscribe.cells import Cell
-from perfscribe.cluster import Cluster, Need
+from perfscribe.cluster import Cluster, Need, Share
 from perfscribe.parallel import hosts
 
 RAW = config.load(ROOT / "config.yaml")
@@ -141,6 +141,22 @@ def test_a_plan_for_a_cluster_has_every_cell_once_and_says_so_to_its_jobs(tmp_pa
     assert plan.read_index(tmp_path).cluster == made.cluster
     alone.write(tmp_path)
     assert plan.read_index(tmp_path).cluster is None
+
+
+def test_an_experiment_without_cells_has_a_job() -> None:
+    """One whose records all come from elsewhere."""
+    for of in (None, settings()):
+        ((share,),) = cluster.deal({"none": []}, {"none": 3}, of).values()
+        assert share == Share(Need(1, 0), [])
+
+
+def test_what_waits_for_a_self_test_waits_on_a_cluster_too() -> None:
+    made = plan.build(RAW, "gpu", ROOT, settings(gpus_per_node=4, max_jobs=60))
+    assert set(made.gated) == set(plan.build(RAW, "gpu", ROOT).gated) != set()
+    for name in made.gated:
+        units = [made.units[f"measure-{name}-{shard}"] for shard in range(made.shards[name])]
+        assert gate.is_gated(Cell(cell["factors"], cell["requires"]) for unit in units for cell in unit["cells"])
+    assert made.shards["preflight"] > 1  # gloo's tests need no GPU, NCCL's do
 
 
 def test_how_many_gpus_a_shard_has_is_the_clusters() -> None:

@@ -208,6 +208,17 @@ def test_what_the_preset_leaves_out_is_tested_where_it_is_trained(bench):
     assert bench.ask("preflight:gloo:8") is None and bench.tried == [8]
 
 
+def test_tests_of_other_shards_are_found(bench):
+    """Backends that need unlike things are dealt to different jobs of a cluster."""
+    folder = bench.site / "plan"
+    unit = json.loads((folder / "measure-preflight-0.json").read_text())
+    other = [{**cell, "factors": {**cell["factors"], "world_size": 3}} for cell in unit["cells"][:1]]
+    (folder / "measure-preflight-1.json").write_text(json.dumps({**unit, "shard": 1, "cells": other}))
+    unit["cells"][0]["factors"]["backend"] = unit["cells"][1]["factors"]["backend"] = "mpi"
+    (folder / "measure-preflight-0.json").write_text(json.dumps(unit))
+    assert bench.ask("preflight:gloo:3") is None and bench.tried == [3]
+
+
 def test_a_backend_without_a_test_holds_back(bench, monkeypatch):
     status, reason = bench.ask("preflight:nccl:2") or ("", "")
     assert status == "skipped" and reason.startswith("preflight 44: no self-test of nccl is planned")
