@@ -40,6 +40,10 @@ def test_what_a_machine_without_slurm_does(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(clusters, "require", not_here)
     monkeypatch.delenv("REQUIRE", raising=False)
+    monkeypatch.delenv(clusters.ASKED_FOR, raising=False)
+    with pytest.raises(pytest.skip.Exception, match="set PERFSCRIBE_SLURM_TESTS=1 or REQUIRE=slurm"):
+        cluster().__enter__()
+    monkeypatch.setenv(clusters.ASKED_FOR, "1")
     with pytest.raises(pytest.skip.Exception, match="needs root"):
         cluster().__enter__()
     monkeypatch.setenv("REQUIRE", "other,slurm")
