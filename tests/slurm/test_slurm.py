@@ -17,6 +17,7 @@ from pathlib import Path
 import clusters
 import faulty
 import pytest
+import test_gate
 import yaml
 from clusters import cluster
 from local_slurm import LocalSlurm, NotHere, wait_for
@@ -485,6 +486,19 @@ def test_a_job_that_another_partition_takes_the_node_from(slurm: LocalSlurm, tmp
     ended = faulty.notes(side_file, "end")
     assert set(ended.values()) == {1} and len(ended) == 4 and lost(side_file).total() <= 1
     assert jobs_of(run.log()) == [job] and "Restarts=1" in slurm.ask("scontrol", "show", "job", job)
+
+
+def test_a_self_test_is_made_on_the_node_of_the_job_that_waits_for_it(slurm: LocalSlurm, tmp_path: Path) -> None:
+    space = OnSlurm(tmp_path / "gated", slurm)
+    test_gate.set_up(space, threshold=50_000)
+    run = space.begin()
+    assert run.wait(RUN_S) != 0, tail(run.log())
+    nodes = {row["factors"]["world_size"]: row["provenance"]["node"] for row in space.rows("trained")}
+    ends = test_gate.ends(space, "trained")
+    assert set(ends) == {1, 2, 3} and ends[1] == "ok"
+    for world in (2, 3):
+        assert f"skipped preflight 46: all-reduce of 0.25 MiB among {world} ranks on {nodes[world]} " in ends[world]
+    assert "preflight 46: " in run.log() and "preflight 46: " in space.report()
 
 
 def test_states_that_were_met(ran: Callable[..., Ran], slurm: LocalSlurm) -> None:
