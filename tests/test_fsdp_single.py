@@ -17,7 +17,7 @@ from perfscribe.experiments.custom_single_node import present as custom
 from perfscribe.experiments.custom_single_node import shapes
 from perfscribe.records import Record
 
-RAW = config.load(ROOT / "config.yaml")
+RAW = config.load(ROOT / "config.yaml", {"chapters": ["fsdp"]})
 
 
 def _section(preset: str = "gpu", **changed: Any) -> dict[str, Any]:

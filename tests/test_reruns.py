@@ -275,7 +275,9 @@ def test_edit_reruns_what_the_table_says(measured, places, tmp_path, edit):
 
     with ThreadPoolExecutor() as pool:
         found = dict(zip(places, pool.map(planned, enumerate(places.values())), strict=True))
-    assert found == dict.fromkeys(places, expand(TABLE[edit], every_job))
+    own = [pattern for pattern in TABLE[edit] if pattern not in ("write_report", "verdict")]
+    of_others = own and not expand(own, every_job)  # what this copy does not measure
+    assert found == dict.fromkeys(places, set() if of_others else expand(TABLE[edit], every_job))
 
 
 # The table for the whole project, of which the copies hold a part: by the plan files that an edit changes
@@ -302,7 +304,7 @@ def jobs_behind(made: plan.Plan, units: set[str]) -> set[str]:
 @pytest.fixture(scope="module")
 def whole_project(tmp_path_factory):
     workspace = Workspace(tmp_path_factory.mktemp("whole") / "project")
-    workspace.set_config(yaml.safe_dump(SETTINGS))
+    workspace.set_config(yaml.safe_dump({**SETTINGS, "chapters": ["cs336", "polaris", "fsdp"]}))
     return workspace, planned_units(workspace.root)
 
 

@@ -88,11 +88,11 @@ def test_plan_and_doctor_say_so_beforehand(tmp_path: Path, monkeypatch: pytest.M
 
 def test_another_number_of_gpus_changes_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     raw = config.load(ROOT / "config.yaml", {})
-    monkeypatch.setattr(plan, "planned_cells", lambda *_: list(CELLS))
+    monkeypatch.setattr(plan, "_grid", lambda *_: list(CELLS))
     plans = []
     for gpus in (2, 4, 4):
         machine(monkeypatch, gpus)
         plans.append(plan.build(raw, "gpu", ROOT).units["measure-attention-0"])
     assert plans[0] != plans[1] == plans[2] and [unit["gpus"] for unit in plans] == [2, 4, 4]
-    monkeypatch.setattr(plan, "planned_cells", lambda *_: [Cell({"n": 1}, requires=("cuda",))])
+    monkeypatch.setattr(plan, "_grid", lambda *_: [Cell({"n": 1}, requires=("cuda",))])
     assert "gpus" not in plan.build(raw, "gpu", ROOT).units["measure-attention-0"]
