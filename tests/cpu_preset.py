@@ -23,6 +23,7 @@ from perfscribe.plan_cells import measure_module
 from perfscribe.records import Record
 
 PRESET = "cpu"
+BY_SIZE = {"baseline"}
 ALWAYS_THERE = {"hdf5", "transformers"}  # packages that the project installs
 
 
@@ -41,9 +42,9 @@ def _lacking(cell: Cell) -> set[str]:
     return {name for name in cell.requires if not name.startswith("preflight:")} - ALWAYS_THERE
 
 
-def has_several_processes(experiment: str) -> bool:
-    """Whether some of its cells name a number of processes."""
-    return any("world_size" in cell.factors for cell, _ in planned(experiment))
+def is_measured(experiment: str) -> bool:
+    """Whether some of its cells name a number of processes, or its tables hold figures against the cells' sizes."""
+    return experiment in BY_SIZE or any("world_size" in cell.factors for cell, _ in planned(experiment))
 
 
 def measured(experiment: str, folder: Path) -> list[Record]:

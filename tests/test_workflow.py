@@ -190,7 +190,7 @@ def cpu_records(
 
     @functools.cache
     def of(experiment: str) -> list[Record]:
-        if cpu_preset.has_several_processes(experiment):
+        if cpu_preset.is_measured(experiment):
             return cpu_preset.measured(experiment, data)
         folder = measured.root / "results" / "local" / "records" / experiment
         return cpu_preset.standing_in(experiment, records.load(sorted(folder.glob("*.jsonl"))))
