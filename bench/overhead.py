@@ -1,12 +1,12 @@
 """How much of a run is spent measuring, and what a process a cell would cost instead.
 
-bench/overhead.py [--preset gpu] [--experiment attention] [--passes N] [--isolation job cell] [--out FILE]
+bench/overhead.py [--preset gpu] [--experiment attention] [--rounds N] [--passes N] [--out FILE]
 
-Runs the experiment's grid through the worker twice in a scratch folder, all cells in one child and each cell in a
-child of its own, and prints for both: wall seconds of the job, warm-up + timed seconds inside the cells, overhead
-(the difference). With --passes the grid's passes are cut for both, which leaves the overhead as it is; without it the
-share (warm-up + timed) / wall is the one of a real run. --isolation names the runs in order: "job job" shows what
-the first run on a machine pays for reading its libraries from disk.
+Runs the experiment's grid through the worker in a scratch folder and prints for each run: wall seconds of the job,
+warm-up + timed seconds inside the cells, overhead (the difference). First twice as a real run would, all cells in one
+child: the share (warm-up + timed) / wall of the first run on a machine, which reads its libraries from disk, and of
+the next. Then, in turns, all cells in one child and each cell in a child of its own, with the passes cut to --passes,
+which leaves the overhead as it is: the first over the second, medians of --rounds.
 """
 
 from __future__ import annotations
@@ -72,24 +72,28 @@ def overhead_s(results: list[dict[str, float | str | int]], children: str) -> fl
     return statistics.median(float(row["overhead_s"]) for row in results if row["children"] == children)
 
 
+def in_turns(args: argparse.Namespace) -> list[dict[str, float | str | int]]:
+    """Runs with few passes, all cells in one child and one a cell by turns, so that a machine's drift hits both."""
+    kinds = ["job", "cell"] * args.rounds
+    return [{"run": "cut"} | run_once(args.experiment, args.preset, args.passes, kind) for kind in kinds]
+
+
 def main() -> None:
     """Compare, print a table, write the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--experiment", default="attention")
     parser.add_argument("--preset", default="gpu", choices=plan.PRESETS)
-    parser.add_argument("--passes", type=int, default=None, help="passes a cell, in place of the preset's")
-    parser.add_argument("--isolation", nargs="+", default=["job", "cell"], choices=["job", "cell"], help="the runs")
+    parser.add_argument("--rounds", type=int, default=3, help="pairs of runs with few passes")
+    parser.add_argument("--passes", type=int, default=3, help="passes a cell in those")
     parser.add_argument("--out", type=Path, default=None, help="a JSON file for the figures")
     args = parser.parse_args()
-    results = [run_once(args.experiment, args.preset, args.passes, isolation) for isolation in args.isolation]
-    print(tabulate([r.values() for r in results], list(results[0]), floatfmt=".3g"))
-    figures: dict[str, object] = {"results": results}
-    if set(args.isolation) == {"job", "cell"}:
-        one, each = (overhead_s(results, isolation) for isolation in ("one for all cells", "one a cell"))
-        print(f"overhead of one child for all cells, as a share of one a cell's: {one / each:.3f}")
-        figures["ratio"] = one / each
+    whole = [{"run": run} | run_once(args.experiment, args.preset, None, "job") for run in ("first", "next")]
+    cut = in_turns(args)
+    one, each = (overhead_s(cut, children) for children in ("one for all cells", "one a cell"))
+    print(tabulate([r.values() for r in (*whole, *cut)], list(cut[0]), floatfmt=".3g"))
+    print(f"overhead of one child for all cells, as a share of one a cell's: {one / each:.3f}")
     if args.out:
-        args.out.write_text(json.dumps(figures, indent=1) + "\n")
+        args.out.write_text(json.dumps({"results": [*whole, *cut], "ratio": one / each}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
