@@ -14,6 +14,7 @@ import jinja2
 from tabulate import tabulate
 
 from perfscribe import files, findings, tables
+from perfscribe.left_out import notice, once_a_section
 from perfscribe.markdown_tables import markdown_text, prose, to_markdown
 from perfscribe.measured_by import commit_name, device_name, environment_ids
 from perfscribe.records import STATUSES, Record
@@ -184,7 +185,7 @@ class Filler:
         owner = self._left_out(item_id)
         if not owner:
             raise ValueError(f"no experiment makes the {kind} {item_id}")
-        return f"*Not measured at this site: experiment `{owner}`.*"
+        return notice(owner)
 
     def fill(self, template: str) -> str:
         """A template's text with everything filled in; ValueError with one line where it names what is not there."""
@@ -194,7 +195,7 @@ class Filler:
             filled = engine.get_template(template).render(
                 table=self.table, figure=self.figure, finding=self.finding, notes=self.notes, site=self.sources.site
             )
-            return re.sub(r"\n{3,}", "\n\n", filled)
+            return once_a_section(re.sub(r"\n{3,}", "\n\n", filled))
         except jinja2.TemplateNotFound as error:
             raise ValueError(f"there is no report/templates/{error.name}") from error
         except jinja2.TemplateSyntaxError as error:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from workspace import Workspace
 
-from perfscribe import files, findings, records, report, tables
+from perfscribe import files, findings, left_out, records, report, tables
 from perfscribe.markdown_tables import prose
 from perfscribe.measured_by import figure_footer
 from perfscribe.records import Record
@@ -204,7 +204,26 @@ def test_what_the_site_did_not_measure_is_said(sources: report.Sources) -> None:
     files.write_text(sources.results / "tables" / "demo.later.json", "{}")
     edit_template(sources, '{{ table("demo.later") }}\n\n{{ figure("demo.later") }}\n\n{{ finding("demo.answer") }}\n')
     text = report.write(sources, NOW)
-    assert text.count("*Not measured at this site: experiment `later`.*") == 3
+    assert text.count("*Not measured at this site: experiment `later`.*") == 1
+
+
+NOT_A, NOT_B = map(left_out.notice, "ab")
+
+
+@pytest.mark.parametrize(
+    ("blocks", "kept"),
+    [
+        ([f"**Why?**\n{NOT_A}", NOT_A, f"**How?**\n{NOT_A}"], [f"**Why?**\n{NOT_A}"]),
+        ([NOT_A, NOT_B, NOT_A], [NOT_A, NOT_B]),
+        ([NOT_A, "# C", NOT_A, "## D", NOT_A], [NOT_A, "# C", NOT_A, "## D", NOT_A]),
+        ([NOT_A, "### E", NOT_A, "### F", "Prose.", NOT_A], [NOT_A, "### F", "Prose."]),
+        ([NOT_A, "### E", NOT_A, NOT_B], [NOT_A, "### E", NOT_B]),
+        (["### Written", "", "### E"], ["### Written", "", "### E"]),
+        ([NOT_A, f"**Why?**\n{NOT_A} And more.", "### E", NOT_A], [NOT_A, f"**Why?**\n{NOT_A} And more."]),
+    ],
+)
+def test_a_section_says_once_what_was_not_measured(blocks: list[str], kept: list[str]) -> None:
+    assert left_out.once_a_section("\n\n".join(["## A section", *blocks])).split("\n\n") == ["## A section", *kept]
 
 
 # --- in the workflow --------------------------------------------------------------------------------------------
@@ -258,5 +277,5 @@ def test_notes_survive_and_faults_are_told(space: Workspace) -> None:
     template.write_text(good)
     done = space.run("report")
     assert done.returncode == 0, done.stdout
-    assert space.report().count("*Not measured at this site: experiment `two`.*") == 2
+    assert space.report().count("*Not measured at this site: experiment `two`.*") == 1
     assert "3 cells" in space.report() and read(note) == before
