@@ -337,8 +337,11 @@ def gpu_processes(nvml: Any, gpus: Iterable[Any]) -> list[GpuProcess]:
 
 def _process_name(nvml: Any, pid: int) -> str | None:
     try:
-        name = psutil.Process(pid).name()
+        # A number of the host's may be that of a thread here, which psutil.Process takes for a process.
+        name = psutil.Process(pid).name() if psutil.pid_exists(pid) else ""
     except psutil.Error:
+        name = ""
+    if not name:
         name = ask(nvml, "nvmlSystemGetProcessName", pid) or ""
     return PurePath(name.split()[0]).name if name.split() else None
 

@@ -214,7 +214,8 @@ def flags(summary: Mapping[str, Any]) -> list[str]:
         reasons = ", ".join(sorted(summary.get("throttle_reasons") or {}))
         marks.append(f"throttled {100 * throttled:.0f} % of the time" + (f" ({reasons})" if reasons else ""))
     if names := summary.get("foreign_gpu_processes"):
-        marks.append(f"foreign process on the GPU ({', '.join(names)})")
+        counted = [name if count == 1 else f"{count} × {name}" for name, count in sorted(Counter(names).items())]
+        marks.append(f"foreign process on the GPU ({', '.join(counted)})")
     load = summary.get("host_load_other") or 0.0
     if load > HOST_BUSY_SHARE:
         marks.append(f"host busy (others use {100 * load:.0f} % of the cores)")

@@ -97,6 +97,28 @@ def test_foreign_process_is_named_and_own_tree_is_not():
             one.wait()
 
 
+def test_a_number_of_the_host_that_is_a_thread_here_is_nobody():
+    """In a container NVML may tell the host's numbers; a process's own threads have numbers of the same kind."""
+    code = "import threading, time; t = threading.Thread(target=time.sleep, args=(60,)); t.start(); print(t.native_id)"
+    watched_one = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    other = subprocess.Popen([sys.executable, "-uc", code], stdout=subprocess.PIPE, text=True)
+    try:
+        nvml = FakeNvml()
+        nvml.gpus[0].processes = [process(int(other.stdout.readline()))]
+        assert watched(nvml, pid=watched_one.pid)["foreign_gpu_processes"] == []
+        nvml.gpus[0].processes = [process(other.pid)]
+        assert len(watched(nvml, pid=watched_one.pid)["foreign_gpu_processes"]) == 1
+    finally:
+        for one in (watched_one, other):
+            one.kill()
+            one.communicate()
+
+
+def test_processes_of_one_name_are_counted():
+    (flag,) = flags({"foreign_gpu_processes": ["b", "a", "b"]})
+    assert flag == "foreign process on the GPU (a, 2 × b)"
+
+
 def test_refusals_leave_none_and_old_or_new_names_work():
     every = {name for name in dir(FakeNvml) if name.startswith("nvmlDeviceGet")} - {
         "nvmlDeviceGetCount",
