@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from perfscribe.experiments.rank_methods import judging, polaris
+from perfscribe.experiments.rank_methods import columns, judging, polaris
 from perfscribe.experiments.rank_methods.words import METHODS
 from perfscribe.findings import CannotTell, need
 from perfscribe.parallel import binding
@@ -87,15 +87,23 @@ def training(rows: pd.DataFrame) -> str:
         shown = [f"{method} {format_figure(time_s)} s" for method, time_s in zip(group["method"], times, strict=True)]
         ratio = f", the longest {format_figure(times.max() / times.min())} times the shortest" if len(group) > 1 else ""
         sentences.append(f"{launcher}: {', '.join(shown)}{ratio}")
-    published = rows[rows["published_s"] != "none"].drop_duplicates("method")
-    theirs = [f"{row['method']} {format_figure(float(row['published_s']))} s" for _, row in published.iterrows()]
-    other = f" Published, on other machines: {', '.join(theirs)}." if theirs else ""
     return (
-        f"Training until the slowest rank has ended, one run each, under {'; under '.join(sentences)}.{other} A method "
+        f"Training until the slowest rank has ended, one run each, under {'; under '.join(sentences)}."
+        f"{_published(rows)} A method "
         "is asked once, before the first step, and gives the same device here; what tells the runs of one launcher "
         "apart is therefore no cost of the method, and a difference as that of the two write-ups' runs cannot be told "
         "from noise by one run each."
     )
+
+
+def _published(rows: pd.DataFrame) -> str:
+    """The write-ups' times, or that they are of another workload."""
+    told = rows[rows["published_s"] != "none"].drop_duplicates("method")
+    same = told[told["published_s"] != columns.ANOTHER_WORKLOAD]
+    theirs = [f"{row['method']} {format_figure(float(row['published_s']))} s" for _, row in same.iterrows()]
+    if theirs:
+        return f" Published, on other machines: {', '.join(theirs)}."
+    return " The published times are of another workload, and stand beside none of these." if len(told) else ""
 
 
 def bindings(rows: pd.DataFrame) -> tuple[str, str]:

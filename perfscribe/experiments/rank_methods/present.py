@@ -30,7 +30,7 @@ TRAINING_NOTE = (
     "Training: the homework's nn.Transformer by data parallelism (gradients averaged in buckets during backward, Adam "
     "by PyTorch's fused kernel), a batch for each rank, all epochs, after warm-up steps; host clock, the device waited "
     "for. One run a method. Published: write-ups 000 (COMM_TYPE_SHARED) and 001 (rank mod devices), four A100 of "
-    "Polaris, without warm-up."
+    "Polaris, without warm-up; beside rows of the same sizes, samples and epochs."
 )
 LAUNCHES_NOTE = (
     "Right: rank, world size and local rank of every rank are those of the launch. Share GPUs: ranks of one node that "
