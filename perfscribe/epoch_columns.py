@@ -8,8 +8,8 @@ from typing import Any
 import pandas as pd
 
 from perfscribe import tables as t
+from perfscribe.findings import from_to
 from perfscribe.records import Record
-from perfscribe.statistics import format_figure
 from perfscribe.tables import GIB
 
 GB = 10**9
@@ -74,8 +74,7 @@ def peak_gb() -> t.Column:
 
 def span(low: float, high: float, unit: str = "") -> str:
     """From the one to the other, or the one figure that both are."""
-    first, second = format_figure(low), format_figure(high)
-    return f"{first} to {second}{unit}" if first != second else f"{first}{unit}"
+    return from_to([low, high]) + unit
 
 
 def main_device(rows: pd.DataFrame) -> pd.DataFrame:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -10,6 +11,7 @@ from pathlib import Path
 import pandas as pd
 
 from perfscribe import files
+from perfscribe.statistics import format_figure
 
 VERDICTS = ("answered", "confirmed", "contradicted", "cannot tell")
 
@@ -53,6 +55,16 @@ def one_setting(rows: pd.DataFrame, names: Sequence[str]) -> tuple[pd.DataFrame,
     present = [name for name in names if name in rows.columns]
     group, chosen = max(rows.groupby(present, sort=False), key=lambda pair: len(pair[1]))
     return chosen, ", ".join(f"{name} {level}" for name, level in zip(present, group, strict=True))
+
+
+def from_to(values: Iterable[float], show: Callable[[float], str] = format_figure) -> str:
+    """The least and the greatest of these as they are printed, or the one figure that both are printed as.
+
+    What is not a number is passed over, as pandas does.
+    """
+    found = [number for number in map(float, values) if not math.isnan(number)]
+    low, high = show(min(found)), show(max(found))
+    return low if low == high else f"{low} to {high}"
 
 
 def find(finding_id: str, tables: Iterable[str], compute: Callable[[], str | tuple[str, str]]) -> Finding:

@@ -10,7 +10,7 @@ import pytest
 import unmeasured
 
 from perfscribe import findings
-from perfscribe.findings import CannotTell, Finding, find, need, one_setting
+from perfscribe.findings import CannotTell, Finding, find, from_to, need, one_setting
 
 
 def test_a_sentence_is_an_answer() -> None:
@@ -55,6 +55,19 @@ def test_rows_of_one_setting_are_told_by_name() -> None:
     assert list(chosen["x"]) == [2, 3] and name == "dtype bf16, device cpu"
     with pytest.raises(CannotTell, match=r"^cells: 0 measured, 1 needed$"):
         one_setting(rows[:0], ["dtype"])
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [([1.4], "1.40"), ([2.0, 1.0, 3.0], "1.00 to 3.00"), ([1.4001, 1.3999], "1.40"), ([2.0, float("nan")], "2.00")],
+)
+def test_a_range_whose_ends_print_alike_is_one_figure(values: list[float], text: str) -> None:
+    assert from_to(values) == text
+
+
+def test_a_range_is_printed_as_asked() -> None:
+    assert from_to(pd.Series([0.123, 0.126, 0.5]), "{:.0%}".format) == "12% to 50%"
+    assert from_to(pd.Series([0.123, 0.124]), "{:.0%}".format) == "12%"
 
 
 def test_need_counts_rows() -> None:

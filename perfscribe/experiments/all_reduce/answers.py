@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from perfscribe.experiments.all_reduce.columns import OPERATIONS, SOURCES
-from perfscribe.findings import CannotTell, need
+from perfscribe.findings import CannotTell, from_to, need
 from perfscribe.parallel.transport import TRANSPORTS
 from perfscribe.statistics import format_figure
 
@@ -82,7 +82,7 @@ def published(rows: pd.DataFrame) -> str:
     for name in (name for name in rows.columns if name.removeprefix(PUBLISHED) in SOURCES):
         for backend, group in numbers(rows, OWN, name).groupby("backend", sort=False):
             ratios = group[OWN] / group[name]
-            spread = f"{format_figure(ratios.min())} to {format_figure(ratios.max())}"
+            spread = from_to(ratios)
             parts.append(
                 f"{spread} times that of {SOURCES[name.removeprefix(PUBLISHED)]} ({backend}, {len(ratios)} cells)"
             )

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from perfscribe.findings import CannotTell
+from perfscribe.findings import CannotTell, from_to
 from perfscribe.references import Reference
 from perfscribe.statistics import fit_power, format_figure
 
@@ -94,7 +94,7 @@ def backends(table: pd.DataFrame, there: Times) -> tuple[str, str]:
         wide = _pairs(times)
         ratios = wide["gloo"] / wide["nccl"]
         text = (
-            f"gloo takes {format_figure(ratios.min())} to {format_figure(ratios.max())} times as long as NCCL, "
+            f"gloo takes {from_to(ratios)} times as long as NCCL, "
             f"{format_figure(ratios.median())} in the median of {len(ratios)} pairs"
         )
         return text, bool(ratios.min() > 1 and ratios.median() >= CLEARLY)
@@ -145,7 +145,7 @@ def processes(table: pd.DataFrame, there: Times) -> tuple[str, str]:
             few, many, ratios = grown
             moved = (2 * (many - 1) / many) / (2 * (few - 1) / few)
             parts.append(
-                f"{backend} takes {format_figure(ratios.min())} to {format_figure(ratios.max())} times as long with "
+                f"{backend} takes {from_to(ratios)} times as long with "
                 f"{many} processes as with {few} (each sends {format_figure(moved)} times as much)"
             )
             hold.append(bool(ratios.min() > 1 and ratios.max() < many / few))

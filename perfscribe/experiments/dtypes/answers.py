@@ -8,7 +8,7 @@ import pandas as pd
 
 from perfscribe import references
 from perfscribe.epoch_columns import main_device, span
-from perfscribe.findings import CannotTell, need
+from perfscribe.findings import CannotTell, from_to, need
 from perfscribe.statistics import format_figure as figure
 
 HALF = ("fp16", "bf16")
@@ -150,16 +150,11 @@ def loss(against: pd.DataFrame) -> str:
     words = rows[rows["loss_percent"].map(lambda found: isinstance(found, str))]
     lost = f" No number is the loss of {len(words)} cells." if len(words) else ""
     skipped = _numbers(rows[rows["dtype"] == "fp16"], "skipped_steps")
-    scaled = f" The loss scaler skipped {_counts(skipped)} steps a cell." if len(skipped) else ""
+    scaled = f" The loss scaler skipped {from_to(skipped, '{:.0f}'.format)} steps a cell." if len(skipped) else ""
     return (
         f"Over {len(rows)} cells: {'; '.join(parts)}.{lost}{scaled} The samples are random numbers: the loss says "
         "whether the arithmetic holds, nothing about learning."
     )
-
-
-def _counts(found: pd.Series) -> str:
-    low, high = int(found.min()), int(found.max())
-    return f"{low} to {high}" if low != high else str(low)
 
 
 def widths(frame: pd.DataFrame) -> str:

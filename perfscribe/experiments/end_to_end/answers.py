@@ -6,7 +6,7 @@ import pandas as pd
 
 from perfscribe.counters.parameters import transformer_parameters
 from perfscribe.experiments.end_to_end.predictions import PHASES
-from perfscribe.findings import CannotTell, need, one_setting
+from perfscribe.findings import CannotTell, from_to, need, one_setting
 from perfscribe.models.shapes import SIZES
 from perfscribe.statistics import format_figure
 
@@ -57,7 +57,7 @@ def difference(rows: pd.DataFrame) -> str:
     ratio = _floats(rows, "backward_by_difference_ms") / _floats(rows, "backward_ms")
     return (
         f"Backward by difference is {ratio.median():.3g} times backward measured (median over {len(rows)} cells, "
-        f"{ratio.min():.3g} to {ratio.max():.3g}). The difference comes from passes of its own, without a "
+        f"{from_to(ratio, '{:.3g}'.format)}). The difference comes from passes of its own, without a "
         "synchronisation between forward and backward."
     )
 

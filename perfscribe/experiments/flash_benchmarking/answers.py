@@ -8,7 +8,7 @@ import pandas as pd
 
 from perfscribe.attention import backends
 from perfscribe.experiments.flash_benchmarking.joining import CANNOT_TELL, FASTER, SLOWER, counted
-from perfscribe.findings import CannotTell, need
+from perfscribe.findings import CannotTell, from_to, need
 from perfscribe.statistics import format_figure
 
 SETTING = ("dtype", "device")
@@ -121,13 +121,17 @@ def launches(rows: pd.DataFrame) -> str:
     names = ("ours_both_ms", "ours_both_launched_ms", "eager_both_ms", "eager_both_launched_ms")
     timed = need(numbers(rows, *names), 2, "problems timed with and without launches on a CUDA device")
     slower = timed[timed["verdict_launched"] == SLOWER]["seq_len"]
-    where = f"; slower from N = {slower.min()} to {slower.max()}" if len(slower) else ""
+    where = f"; slower {_lengths(slower)}" if len(slower) else ""
     text = (
         f"With launches by the host, end to end, ours against PyTorch, {len(timed)} problems: "
         f"{_verdicts(timed['verdict_launched'])}{where}."
     )
     ends = dict.fromkeys((timed["seq_len"].min(), timed["seq_len"].max()))
     return f"{text} {' '.join(_launches_at(timed[timed['seq_len'] == length]) for length in ends)}"
+
+
+def _lengths(found: pd.Series) -> str:
+    return f"from N = {found.min()} to {found.max()}" if found.nunique() > 1 else f"at N = {found.min()}"
 
 
 def _launches_at(rows: pd.DataFrame) -> str:
@@ -152,7 +156,7 @@ def precision(rows: pd.DataFrame, cells: pd.DataFrame) -> str:
         if {"fp32", "tf32"} <= set(wide.columns):
             ratios = (wide["fp32"] / wide["tf32"]).dropna()
             if not ratios.empty:
-                parts.append(f"{title} {ratios.min():.3g} to {ratios.max():.3g} times ({len(ratios)} problems)")
+                parts.append(f"{title} {from_to(ratios, '{:.3g}'.format)} times ({len(ratios)} problems)")
     if not parts:
         raise CannotTell("no problem ran both in fp32 and with TF32 products")
     told = f"fp32 takes, end to end, against fp32 with TF32 products: {listed(parts)}."
@@ -179,7 +183,7 @@ def _compared(cells: pd.DataFrame, names: tuple[str, ...], bases: tuple[str, ...
             if {name, base} <= set(wide.columns):
                 ratios = (wide[name] / wide[base]).dropna()
                 if not ratios.empty:
-                    spread = f"{ratios.min():.3g} to {ratios.max():.3g}"
+                    spread = from_to(ratios, "{:.3g}".format)
                     parts.append(f"{title_of(name)} takes {spread} times {title_of(base)} ({len(ratios)} problems)")
     return parts
 

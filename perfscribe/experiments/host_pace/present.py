@@ -10,7 +10,7 @@ import pandas as pd
 
 from perfscribe import tables as t
 from perfscribe.experiments.nsys_profile.columns import busy_ms
-from perfscribe.findings import CannotTell, Finding, find
+from perfscribe.findings import CannotTell, Finding, find, from_to
 from perfscribe.records import Record
 from perfscribe.tables import Table
 
@@ -132,6 +132,6 @@ def _ratios(rows: pd.DataFrame, where: str) -> str:
         ratios = pd.to_numeric(rows[f"{name}_ratio"], errors="coerce").dropna()
         if len(ratios):
             told.append(
-                f"{ratios.min():.3g} to {ratios.max():.3g} in {title} (median {ratios.median():.3g} of {len(ratios)})"
+                f"{from_to(ratios, '{:.3g}'.format)} in {title} (median {ratios.median():.3g} of {len(ratios)})"
             )
     return f"{where}: {', '.join(told)}" if told else ""

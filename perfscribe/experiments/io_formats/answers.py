@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from perfscribe.findings import CannotTell, need
+from perfscribe.findings import CannotTell, from_to, need
 from perfscribe.statistics import format_figure as figure
 
 WHOLE = ("pt", "npz_compressed", "npz", "npy")  # read whole in the constructor, as the homework does
@@ -29,12 +29,6 @@ def _row(rows: pd.DataFrame, name: str, cache: str = "warm") -> Any:
     return need(found, 1, f"format {name} with a {cache} page cache").iloc[0]
 
 
-def _span(values: Any, unit: str = "") -> str:
-    """From the least to the greatest of these, or the one figure that both are."""
-    low, high = (figure(float(pick(values))) for pick in (min, max))
-    return f"{low} to {high}{unit}" if low != high else f"{low}{unit}"
-
-
 def training(formats: pd.DataFrame, parts: pd.DataFrame) -> str:
     """What the homework's training times compare."""
     warm = one_device(parts[parts["cache"] == "warm"])
@@ -48,16 +42,16 @@ def training(formats: pd.DataFrame, parts: pd.DataFrame) -> str:
     )
     return (
         f"Mostly the same in-memory loop. {', '.join(whole['format'])} are read whole in the constructor, before the "
-        f"clock starts: {_span(whole['constructor_s'], ' s')}, which is {_span(100 * outside, ' %')} of what reading "
+        f"clock starts: {from_to(whole['constructor_s'])} s, which is {from_to(100 * outside)} % of what reading "
         f"costs up to the end of the first epoch. In the loop a step then waits "
-        f"{_span(whole['loader_wait_ms'], ' ms')} for the loader, from memory {figure(memory['loader_wait_ms'])} ms. "
+        f"{from_to(whole['loader_wait_ms'])} ms for the loader, from memory {figure(memory['loader_wait_ms'])} ms. "
         f"Only HDF5 is read in the loop: {loops}. {_noise(warm)} {_write_up(formats)}"
     )
 
 
 def _noise(warm: pd.DataFrame) -> str:
     """Compute is the same work in every row: how much it varies is the scale for differences in training time."""
-    return f"Compute, the same work in every row, takes {_span(warm['compute_s'], ' s')} an epoch."
+    return f"Compute, the same work in every row, takes {from_to(warm['compute_s'])} s an epoch."
 
 
 def _write_up(formats: pd.DataFrame) -> str:
@@ -65,7 +59,7 @@ def _write_up(formats: pd.DataFrame) -> str:
     published = formats.drop_duplicates("format").set_index("format")[PUBLISHED_S]
     known = [float(published[name]) for name in WHOLE if name in published]
     return (
-        f"In write-up 001 the same rows took {_span(known, ' s')}, and memory, its first row, "
+        f"In write-up 001 the same rows took {from_to(known)} s, and memory, its first row, "
         f"{figure(float(published['memory']))} s."
     )
 
@@ -213,4 +207,4 @@ def _reading(parts: pd.DataFrame) -> str:
     ratios = (reading["cold"] / reading["warm"]).dropna().astype(float)
     if ratios.empty:
         return ""
-    return f"Constructor and first epoch's loader wait together take {_span(ratios)} times as long cold as warm."
+    return f"Constructor and first epoch's loader wait together take {from_to(ratios)} times as long cold as warm."

@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from perfscribe.experiments.io_settings.columns import BASE, KIB
-from perfscribe.findings import CannotTell, need
+from perfscribe.findings import CannotTell, from_to, need
 from perfscribe.statistics import format_figure as figure
 
 WORDS = {
@@ -40,11 +40,6 @@ def _named(chunk: Any) -> str:
     return words.get(chunk, f"chunks of {chunk} samples")
 
 
-def _span(values: Any) -> str:
-    low, high = figure(float(min(values))), figure(float(max(values)))
-    return low if low == high else f"{low} to {high}"
-
-
 def chunks(rows: pd.DataFrame) -> tuple[str, str]:
     """Whether gzip is slow by the chunks that a sample makes it inflate, rather than by inflating the sample itself."""
     plain, single = _row(rows, "contiguous", "none"), _row(rows, 1, "gzip")
@@ -72,8 +67,8 @@ def chunks(rows: pd.DataFrame) -> tuple[str, str]:
 def _zlib(packed: pd.DataFrame) -> str:
     """How much of a read is inflating, and how quick that is."""
     return (
-        f"zlib alone, given the same chunks, takes {_span(packed['inflate_percent'])} % of these times, at "
-        f"{_span(packed['inflate_gb_per_s'])} GB/s of inflated bytes."
+        f"zlib alone, given the same chunks, takes {from_to(packed['inflate_percent'])} % of these times, at "
+        f"{from_to(packed['inflate_gb_per_s'])} GB/s of inflated bytes."
     )
 
 
@@ -123,7 +118,7 @@ def workers(rows: pd.DataFrame) -> str:
     return (
         f"{text}{verdict[0].upper()}{verdict[1:]}. Each worker reads whole batches by itself and hands them "
         "over through shared memory. Starting them is in the first batch, "
-        f"which takes {_span(most['first_batch_ms'])} ms. {_remedy(packed, plain)}"
+        f"which takes {from_to(most['first_batch_ms'])} ms. {_remedy(packed, plain)}"
     ).strip()
 
 

@@ -6,7 +6,7 @@ import pandas as pd
 
 from perfscribe.experiments.memory_profiling.answers import MODE_NAMES, memory, numbers
 from perfscribe.experiments.memory_profiling.predictions import ALLOWED_ERROR
-from perfscribe.findings import CannotTell, need
+from perfscribe.findings import CannotTell, from_to, need
 from perfscribe.tables import MIB
 
 LARGE_GIB = 1.0
@@ -56,7 +56,7 @@ def published(rows: pd.DataFrame) -> tuple[str, str]:
                 continue
             ratio = rows.loc[alike.index, "peak_gib"].astype(float) / alike
             ratios += list(ratio)
-            parts.append(f"{name} {ratio.min():.3g} to {ratio.max():.3g} times {source}'s")
+            parts.append(f"{name} {from_to(ratio, '{:.3g}'.format)} times {source}'s")
     if not ratios:
         raise CannotTell("no published peak has the size, context, batch and dtype of a measured cell")
     close = sum(abs(ratio - 1) <= ALLOWED_ERROR for ratio in ratios)
@@ -76,7 +76,7 @@ def _explained(rows: pd.DataFrame) -> str:
     beyond = steps.loc[claims.index, "peak_gib"].astype(float).to_numpy() - claims.to_numpy()
     copy = steps.loc[claims.index, "adamw_gib"].astype(float)
     return (
-        f" In a full step ours holds {memory(beyond.min())} to {memory(beyond.max())} more; torch's foreach AdamW "
+        f" In a full step ours holds {from_to(beyond, memory)} more; torch's foreach AdamW "
         f"alone makes temporaries of {memory(copy.max())} that an AdamW going tensor by tensor does not. Forward with "
         "a graph depends on how many N×N matrices attention keeps."
     )

@@ -9,7 +9,7 @@ import pandas as pd
 
 from perfscribe import references
 from perfscribe.experiments.mixed_precision import pairs
-from perfscribe.findings import CannotTell, need, one_setting
+from perfscribe.findings import CannotTell, from_to, need, one_setting
 from perfscribe.statistics import format_figure
 
 SETTING = ("device", "seq_len", "batch")
@@ -90,8 +90,7 @@ def trend(rows: pd.DataFrame) -> tuple[str, str]:
 
 
 def _range(values: pd.Series) -> str:
-    low, high = f"{values.min():.3g}", f"{values.max():.3g}"
-    return low if low == high else f"{low} to {high}"
+    return from_to(values, "{:.3g}".format)
 
 
 def tf32(rows: pd.DataFrame) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pandas as pd
 
 from perfscribe import references
-from perfscribe.findings import CannotTell, need
+from perfscribe.findings import CannotTell, from_to, need
 from perfscribe.profiling.families import OTHER
 from perfscribe.statistics import format_figure
 
@@ -81,9 +81,9 @@ def forward(rows: pd.DataFrame) -> str:
     bound = f", {waiting:.0f} % of it waiting for a launch" if isinstance(waiting, (int, float)) else ""
     return (
         f"By its range, forward takes {ratio.median():.3g} times what the host clock says without a profiler (median "
-        f"of {len(rows)} cells; {ratio.min():.3g} to {ratio.max():.3g}, farthest for {_cell(far)}: "
+        f"of {len(rows)} cells; {from_to(ratio, '{:.3g}'.format)}, farthest for {_cell(far)}: "
         f"{format_figure(float(far['forward_range_ms']))} ms against {format_figure(float(far['forward_ms']))} ms). "
-        f"The device is busy for {busy.min():.0f} to {busy.max():.0f} % of the range. Idle time between kernels is "
+        f"The device is busy for {from_to(busy, '{:.0f}'.format)} % of the range. Idle time between kernels is "
         f"largest for {_cell(most)}, {format_figure(float(most['forward_idle_ms']))} ms or {idle.max():.0f} % of the "
         f"range{bound}, and smallest for {_cell(least)}, {idle.min():.1f} %.{_by_idleness(rows, ratio, idle)}"
         f"{_unsteady(rows, ratio)}"
@@ -130,7 +130,7 @@ def top_kernel(rows: pd.DataFrame) -> tuple[str, str]:
         f"For {_cell(largest)} it is {largest['forward_kernel']}, with {float(largest['forward_percent']):.0f} % of "
         f"forward's kernel time and {float(largest['forward_launches']):g} launches a forward pass; in backward "
         f"{_backward(largest)}, and over both {largest['both_kernel']} ({float(largest['both_percent']):.0f} %). Over "
-        f"{len(rows)} cells the top kernel of forward has {share.min():.0f} to {share.max():.0f} % of its time and is "
+        f"{len(rows)} cells the top kernel of forward has {from_to(share, '{:.0f}'.format)} % of its time and is "
         f"that of backward too in {int(same.sum())}. That one kernel leads in both ({H200_WRITEUP}, where it is "
         f"launched {claim.text} times a forward pass): {held}."
     )
@@ -222,7 +222,7 @@ def softmax(rows: pd.DataFrame) -> tuple[str, str]:
     flop = floats(rows, "flop_ratio")
     text = (
         f"In one layer of forward, softmax takes {ratio.min():.2g} times ({_cell(low)}) to {ratio.max():.2g} times "
-        f"({_cell(high)}) as long as the two attention products together, for {flop.min():.2g} to {flop.max():.2g} "
+        f"({_cell(high)}) as long as the two attention products together, for {from_to(flop, '{:.2g}'.format)} "
         f"times their FLOP: {_times(high)}. "
         f"{NAMED} has {limits[0]} to {limits[1]} times. That softmax takes longer than the product of the scores "
         f"({softmax_us.text} against {product_us.text} µs in {ANONYMOUS}): {held}."

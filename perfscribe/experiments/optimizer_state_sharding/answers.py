@@ -22,7 +22,7 @@ from perfscribe.experiments.optimizer_state_sharding.names import (
 )
 from perfscribe.experiments.optimizer_state_sharding.predictions import ALLOWED_ERROR
 from perfscribe.experiments.optimizer_state_sharding.rows import MOMENT_NAMES, NAMES, TIME_NAMES
-from perfscribe.findings import need, one_setting
+from perfscribe.findings import from_to, need, one_setting
 from perfscribe.statistics import format_figure
 from perfscribe.tables import GIB, MIB
 
@@ -191,8 +191,7 @@ def peer(rows: pd.DataFrame, saved_rows: pd.DataFrame, times: pd.DataFrame) -> s
 
 def ratios_range(values: pd.Series) -> str:
     """The least and the largest ratio."""
-    low, high = f"{values.min():.3g}×", f"{values.max():.3g}×"
-    return low if low == high else f"{low} to {high}"
+    return from_to(values, "{:.3g}×".format)
 
 
 def zero(rows: pd.DataFrame) -> str:

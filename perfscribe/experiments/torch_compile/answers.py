@@ -7,7 +7,7 @@ from collections import Counter
 import pandas as pd
 
 from perfscribe.experiments.torch_compile import published as beside
-from perfscribe.findings import CannotTell, need, one_setting
+from perfscribe.findings import CannotTell, from_to, need, one_setting
 from perfscribe.statistics import format_figure
 
 SETTING = ("backend", "dtype", "device", "batch")
@@ -19,16 +19,8 @@ def _numbers(rows: pd.DataFrame, column: str) -> pd.Series:
     return rows[column].astype(float)
 
 
-def _span(low: str, high: str) -> str:
-    return low if low == high else f"{low} to {high}"
-
-
 def _range(values: pd.Series) -> str:
-    return _span(f"{values.min():.3g}×", f"{values.max():.3g}×")
-
-
-def _figures(values: pd.Series) -> str:
-    return _span(format_figure(values.min()), format_figure(values.max()))
+    return from_to(values, "{:.3g}×".format)
 
 
 def _many(number: int, what: str) -> str:
@@ -82,7 +74,7 @@ def models(rows: pd.DataFrame, times: pd.DataFrame) -> str:
     return (
         f"Speed-up by compiling ({setting}): {'; '.join(listed)}. The full step gains less than its forward pass in "
         f"{less} of {_many(len(chosen), 'model')}; the optimizer, which is not compiled, takes "
-        f"{_span(f'{share.min():.0%}', f'{share.max():.0%}')} of the compiled step.{others}"
+        f"{from_to(share, '{:.0%}'.format)} of the compiled step.{others}"
     )
 
 
@@ -159,17 +151,13 @@ def cost(rows: pd.DataFrame) -> str:
             continue
         seconds = _numbers(of, "compile_s")
         pays = pd.to_numeric(of["pays_after"], errors="coerce").dropna()
-        after = f"pays after {_figures(pays)} passes" if len(pays) else ""
+        after = f"pays after {from_to(pays)} passes" if len(pays) else ""
         never = len(of) - len(pays)
         never_text = f"{'and never ' if after else 'pays never '}in {never} of {len(of)}" if never else ""
-        parts.append(f"{name} {_figures(seconds)} s, which " + " ".join(filter(None, (after, never_text))))
+        parts.append(f"{name} {from_to(seconds)} s, which " + " ".join(filter(None, (after, never_text))))
     held = chosen[["peak_compiled_gib", "peak_eager_gib"]].apply(pd.to_numeric, errors="coerce").dropna()
     shares = held["peak_compiled_gib"] / held["peak_eager_gib"]
-    peak = (
-        f" Compiled, a pass peaks at {_span(f'{shares.min():.3g}', f'{shares.max():.3g}')} times eager's memory."
-        if len(held)
-        else ""
-    )
+    peak = f" Compiled, a pass peaks at {from_to(shares, '{:.3g}'.format)} times eager's memory." if len(held) else ""
     breaks, again = int(_numbers(rows, "graph_breaks").sum()), int(_numbers(rows, "recompiles").sum())
     return (
         f"Compiling from empty caches takes ({setting}) {'; '.join(parts)}. Over all {len(rows)} cells there were "

@@ -10,7 +10,7 @@ import pandas as pd
 
 from perfscribe import figures as f
 from perfscribe import tables as t
-from perfscribe.findings import CannotTell, Finding, find, need
+from perfscribe.findings import CannotTell, Finding, find, from_to, need
 from perfscribe.records import Record
 from perfscribe.statistics import format_figure, steady_from
 from perfscribe.tables import Table
@@ -120,10 +120,10 @@ def _without_warmup(rows: pd.DataFrame) -> str:
         raise CannotTell("no size was measured both with and without warm-up")
     second = [float(r) for r in _second_over_steady(rows)]
     after_one = (
-        f" The second step of a process takes {min(second):.3g} to {max(second):.3g} times as long." if second else ""
+        f" The second step of a process takes {from_to(second, '{:.3g}'.format)} times as long." if second else ""
     )
     return (
-        f"Without warm-up the first step takes {min(factors_over):.3g} to {max(factors_over):.3g} times as long as "
+        f"Without warm-up the first step takes {from_to(factors_over, '{:.3g}'.format)} times as long as "
         f"steps that {int(warmest['warmup_steps'].iloc[0])} others came before.{after_one} "
         + "; ".join(sentences)
         + "."
