@@ -41,14 +41,14 @@ def backends(preset: str) -> list[str]:
 def test_the_gpu_preset_is_the_homework() -> None:
     cells = planned("gpu")
     placed = [cell for cell in cells if cell["part"] == "placements"]
-    assert [cell["implementation"] for cell in placed] == ["torch_ddp", "flat"]
+    assert [cell["implementation"] for cell in placed] == ["torch_ddp"]
     for cell in cells:
         model = [cell[name] for name in ("features", "layers", "d_ff", "batch", "source_length", "target_length")]
         assert model == [512, 6, 2048, 32, 1, 20]
         assert [cell[name] for name in ("wait", "warmup_steps", "active")] == [1, 1, 2]
         assert {"cuda", f"cuda:{cell['world_size']}"} <= set(cell.requires)
     (alone,) = [cell for cell in cells if cell["part"] == "profiler"]
-    assert (alone["epochs"], alone["training_steps"], alone["batches"]) == (10, 640, 64)
+    assert (alone["epochs"], alone["training_steps"], alone["batches"]) == (2, 128, 64)
 
 
 def test_the_cpu_preset_has_turns_enough_for_an_interval() -> None:
@@ -284,9 +284,9 @@ def all_reduce(transport: str, time_ms: float, size_bytes: int = 2**20) -> Recor
     return Record("all_reduce", factors, "ok", "", "measured", {"time_ms": [[time_ms]]}, values=values)
 
 
-def alone_record() -> Record:
+def alone_record(**changed: Any) -> Record:
     factors = {"part": "profiler", "backend": "nccl", "device": "cuda", "world_size": 1, "epochs": 10}
-    factors |= {"training_steps": 640, "wait": 1, "warmup_steps": 1, "active": 2}
+    factors |= {"training_steps": 640, "wait": 1, "warmup_steps": 1, "active": 2, **published.HOMEWORK, **changed}
     samples = {f"{name}_step_ms": [[10.0] * 6] for name in single.STATES} | {"active_step_ms": [[15.0] * 6]}
     samples |= {"profile_ms": [[540.0] * 6], "same_plain_ms": [[40.0] * 6]}
     samples |= {"plain_train_s": [[7.0]], "profiled_train_s": [[7.5]], "first_profiled_train_s": [[9.0]]}
@@ -373,6 +373,18 @@ def test_what_the_published_figures_imply() -> None:
     assert published.calls("inter") == pytest.approx(22.0, abs=0.01)
     assert published.calls("intra") == pytest.approx(15.84, abs=0.01)
     assert (published.training_s(True), published.training_s(False)) == (20.68, 16.38)
+
+
+def test_an_epoch_stands_beside_the_homeworks_where_it_is_the_same() -> None:
+    def shown(*names: str, **changed: Any) -> list[list[Any]]:
+        table = made([alone_record(**changed)])["polaris.communication_trainings"].frame
+        return [list(table[name]) for name in names]
+
+    of_ten = ["epoch_s", "published_epoch_s"]
+    assert shown(*of_ten) == [[0.7, 0.9, 0.75], [1.64, 2.07, "none"]]
+    assert shown(*of_ten, epochs=2, training_steps=128) == [[3.5, 4.5, 3.75], [1.64, 2.07, "none"]]
+    for changed in ({"training_steps": 320}, {"layers": 1}, {"batch": 16}, {"dtype": "tf32"}):
+        assert shown("published_epoch_s", **changed) == [["another workload"] * 2 + ["none"]]
 
 
 def test_findings_of_nccl() -> None:

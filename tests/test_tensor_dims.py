@@ -49,7 +49,6 @@ def homework() -> list[Record]:
         cell(1024, gb=2.5),
         cell(1024, "bf16", gb=1.3),
         cell(1024, "bf16", "fp32", gb=2.5),
-        cell(1024, "bf16", samples=10000, gb=1.3),
         cell(4096, gb=28.0),
         cell(4096, "bf16", gb=14.0),
         cell(4096, "bf16", "fp32", gb=28.0),

@@ -97,9 +97,10 @@ def trainings() -> list[t.Column]:
         t.median("train_s", "Training (s)"),
         t.iqr("train_s", "IQR (s)"),
         t.value("longer_s", "Longer by (s)"),
+        t.value("epoch_s", "An epoch of it (s)"),
+        published.trained(),
         t.count("train_s"),
         t.timer("train_s"),
-        published.trained(),
     ]
 
 

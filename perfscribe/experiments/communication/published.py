@@ -21,7 +21,18 @@ METRICS = {
     r.METRICS[r.MEAN]: "mean_communication_ms",
 }
 NONE = "none"
+ANOTHER_WORKLOAD = "another workload"
 STEPS = 2  # active steps of the homework's profile
+EPOCHS, STEPS_OF_EPOCH = 10, 64  # of its training: 2,048 samples in batches of 32
+HOMEWORK = {
+    "features": 512,
+    "layers": 6,
+    "d_ff": 2048,
+    "source_length": 1,
+    "target_length": 20,
+    "batch": 32,
+    "dtype": "fp32",
+}
 
 
 def figure(metric: str, placement: str = "", source: str = SOURCE) -> float:
@@ -112,12 +123,16 @@ def training_s(profiled: bool) -> float:
 
 
 def trained() -> t.Column:
-    """Homework 001's beside ours."""
+    """An epoch of homework 001's ten, beside ours of the same model and samples alone."""
 
     def get(record: Record) -> Any:
+        profiled = {single.TRAININGS["plain"]: False, single.TRAININGS["first_profiled"]: True}
         name = record.factors["profiled"]
-        if name == single.TRAININGS["plain"]:
-            return training_s(False)
-        return training_s(True) if name == single.TRAININGS["first_profiled"] else NONE
+        if name not in profiled:
+            return NONE
+        steps = record.factors["training_steps"] / record.factors["epochs"]
+        if steps != STEPS_OF_EPOCH or not record.has(**HOMEWORK):
+            return ANOTHER_WORKLOAD
+        return float(format_figure(training_s(profiled[name]) / EPOCHS))
 
-    return t.Column("published_train_s", "homework 001, ten epochs (s)", get, kind="published", exact=True)
+    return t.Column("published_epoch_s", "homework 001, of ten epochs one (s)", get, kind="published", exact=True)

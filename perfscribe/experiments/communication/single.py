@@ -37,7 +37,9 @@ def trainings(records: Iterable[Record]) -> list[Record]:
                 row.samples["train_s"] = record.samples[f"{name}_train_s"]
                 row.timers = {"train_s": record.timers.get(f"{name}_train_s", "host clock")}
                 plain = median(turns(record, "plain_train_s"))
-                row.values["longer_s"] = "itself" if name == "plain" else median(turns(row, "train_s")) - plain
+                trained = median(turns(row, "train_s"))
+                row.values["longer_s"] = "itself" if name == "plain" else trained - plain
+                row.values["epoch_s"] = trained / record.factors["epochs"]
             found.append(row)
     return found
 
