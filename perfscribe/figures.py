@@ -98,6 +98,20 @@ def _with_palette(drawn: io.BytesIO) -> bytes:
     return small.getvalue()
 
 
+def stacked(*draws: Callable[[Any], None], heights: Sequence[float] | None = None) -> Callable[[Any], None]:
+    """One drawing above the other in one figure: what the same cells gave, by several measures.
+
+    heights: of the parts, relative to each other; None: all the same.
+    """
+
+    def draw(canvas: Any) -> None:
+        parts = canvas.subfigures(len(draws), 1, squeeze=False, height_ratios=heights)
+        for part, each in zip(parts[:, 0], draws, strict=True):
+            each(part)
+
+    return draw
+
+
 def no_data(axes: Any, why: str) -> None:
     """Say in the middle of empty axes why they are empty."""
     axes.text(0.5, 0.5, why, ha="center", va="center", transform=axes.transAxes, wrap=True, color="#555555")
@@ -159,7 +173,8 @@ def _label_ends(axes: Any, ends: list[tuple[str, float, float, str]]) -> None:
 
     A line that ends before the others is labelled above and left of its end, or the others would run through its label.
     """
-    height = axes.get_figure().get_size_inches()[1] * 72 * 0.7  # of the axes, in points, roughly
+    canvas = axes.get_figure()  # a figure, or a part of one
+    height = canvas.bbox.height / canvas.dpi * 72 * 0.7  # of the axes, in points, roughly
     low, high = (math.log10(limit) for limit in axes.get_ylim())
     taken = -math.inf
     last = max((x for _, x, _, _ in ends), default=0.0)

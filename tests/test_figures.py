@@ -145,6 +145,27 @@ def test_bars_are_as_long_as_the_spread(axes: Any) -> None:
     assert lengths == [[0.1, 0.2], [0.5]]
 
 
+def test_drawings_are_stacked_each_as_high_as_asked(tmp_path: Path) -> None:
+    upper, lower = (draw, lambda canvas: canvas.subplots().set_xlabel("Ranks"))
+    written = texts(write(tmp_path, f.stacked(upper, lower, heights=(2, 1)))[0])
+    assert {"d 16", "Sequence length", "Ranks"} <= set(written) and FOOTER in " ".join(written)
+    canvas = plt.figure(figsize=(7.0, 6.0))
+    heights = []
+    f.stacked(*[lambda part: heights.append(part.bbox.height / part.dpi)] * 2, heights=(2, 1))(canvas)
+    assert heights == pytest.approx([4.0, 2.0])
+    plt.close(canvas)
+
+
+def test_labels_in_a_part_of_a_figure_stay_apart(axes: Any) -> None:
+    """They are set apart by the height of the part: by the figure's, a label would lie on the one below it."""
+    close = ROWS.assign(time_ms=[1.0, 4.0, 1.0, 4.3])
+    part = axes.get_figure().subfigures(3, 1)[0].subplots()
+    f.lines(part, close, "seq_len", "time_ms", "head_dim")
+    axes.get_figure().canvas.draw()
+    low, high = sorted(text.get_window_extent().y0 for text in part.texts)
+    assert high - low >= 0.9 * f.LABEL_POINTS * axes.get_figure().dpi / 72
+
+
 def test_lines_are_sorted_and_told_apart(axes: Any) -> None:
     f.lines(axes, ROWS.iloc[::-1], "seq_len", "time_ms", "head_dim", lambda width: f"d {width}")
     drawn = [container[0] for container in axes.containers]

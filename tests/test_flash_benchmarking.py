@@ -482,7 +482,7 @@ def test_a_row_joins_what_belongs_together() -> None:
 def test_figures_mark_where_memory_ran_out(tmp_path: Path) -> None:
     drawn = {figure.id: figure for figure in present.figures(gpu_tables())}
     assert tuple(drawn) == present.FIGURES
-    f.write(drawn["cs336.flash_time_fp32"], tmp_path, "foot")
-    svg = (tmp_path / "cs336.flash_time_fp32.svg").read_text()
+    f.write(drawn["cs336.flash_times"], tmp_path, "foot")
+    svg = (tmp_path / "cs336.flash_times.svg").read_text()
     assert svg.count(">OOM</text>") == 2 and ">d = 128, fp32 on cuda</text>" in svg
     assert "FlexAttention" not in svg and ">64k</text>" in svg

@@ -124,6 +124,11 @@ def test_every_figure_is_rendered() -> None:
     assert drawn == {name for _, name in named("figure")}
 
 
+def test_a_report_has_at_most_forty_figures() -> None:
+    """What shows the same cells by another measure is a part of a figure (figures.stacked), or readers look at none."""
+    assert 0 < len(named("figure")) <= 40
+
+
 @pytest.mark.parametrize("kind", ["table", "figure", "finding"])
 def test_ids_belong_to_their_chapter(kind: str) -> None:
     assert named(kind)

@@ -203,7 +203,7 @@ EDITS: dict[str, Callable[[Path], None]] = {
     "the time budget": in_config("budget_minutes", to=60),
     "a chapter taken out": in_config("chapters", to=["polaris"]),
     "a table deleted": delete(f"{RESULTS}/tables/cs336.pytorch_attention.csv"),
-    "a figure deleted": delete(f"{SHOWN}/figures/cs336.attention_time.svg"),
+    "a figure deleted": delete(f"{SHOWN}/figures/cs336.attention_by_length.svg"),
     "captions deleted": delete(f"{RESULTS}/tables/attention.figures.json"),
     "records deleted": delete(f"{RESULTS}/records/attention/0.jsonl"),
     "the report deleted": delete(f"{SHOWN}/report.md"),

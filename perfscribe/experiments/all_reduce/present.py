@@ -25,10 +25,8 @@ TABLES = (
 )
 FIGURES = (
     "cs336.all_reduce_by_size",
-    "cs336.all_reduce_by_processes",
     "cs336.all_reduce_by_backend",
-    "cs336.collectives_bandwidth",
-    "cs336.collectives_residuals",
+    "cs336.collectives_by_size",
     "cs336.all_reduce_transports",
 )
 NAME = "all_reduce"
@@ -161,21 +159,17 @@ def figures(tables: Mapping[str, Table]) -> list[f.Figure]:
     time = "Median of the longest time of any rank, bars as long as the interquartile range; gloo by the host clock, "
     time += "NCCL by CUDA events."
     bus = "Bus bandwidth of the median time; gloo by the host clock, NCCL by CUDA events."
-    drawn = [
-        (f"All-reduce over size, by backend and processes. {time}", partial(drawings.by_size, rows=grid)),
-        (f"All-reduce over processes, by backend and size. {time}", partial(drawings.by_processes, rows=grid)),
-        (
-            "All-reduce by backend, size and processes, all by the host clock: median of the longest time of any rank.",
-            partial(drawings.by_backend, rows=grid),
-        ),
-        (f"Bandwidth of each operation over size. {bus}", partial(drawings.bandwidth, rows=swept)),
-        (
-            "Measured over fitted time, minus one, of latency plus bytes over bandwidth, by operation and processes.",
-            partial(drawings.residuals, rows=swept),
-        ),
-        (f"All-reduce over each transport. {bus}", partial(drawings.transports, rows=ways)),
-    ]
+    over = f.stacked(partial(drawings.by_size, rows=grid), partial(drawings.by_processes, rows=grid), heights=(4, 3))
+    swept_over = f.stacked(partial(drawings.bandwidth, rows=swept), partial(drawings.residuals, rows=swept))
+    by = "All-reduce by backend, size and processes, all by the host clock: median of the longest time of any rank."
+    fitted = (
+        f"Each operation over size. Above: its bandwidth. {bus} Below: measured over fitted time, minus one, where the "
+        "fit is latency plus bytes over bandwidth."
+    )
+    low, high, n = (7.0, 4.6), (7.0, 8.0), "time_ms"
     return [
-        f.Figure(figure_id, caption, draw, (7.0, 4.6), sample="time_ms")
-        for figure_id, (caption, draw) in zip(FIGURES, drawn, strict=True)
+        f.Figure(FIGURES[0], f"All-reduce over size (above) and processes (below), by backend. {time}", over, high, n),
+        f.Figure(FIGURES[1], by, partial(drawings.by_backend, rows=grid), low, n),
+        f.Figure(FIGURES[2], fitted, swept_over, high, n),
+        f.Figure(FIGURES[3], f"All-reduce over each transport. {bus}", partial(drawings.transports, rows=ways), low, n),
     ]

@@ -15,7 +15,7 @@ from perfscribe.records import Record
 from perfscribe.tables import GIB, Table
 
 TABLES = ("cs336.pytorch_attention", "cs336.attention_published", "cs336.attention_accounting")
-FIGURES = ("cs336.attention_time", "cs336.attention_memory")
+FIGURES = ("cs336.attention_by_length",)
 SOURCES = {"cs336-writeup-002": "002", "brandon-snider": "brandon-snider", "yyin-dev": "yyin-dev"}
 NOTE = (
     "Passes timed by the host clock, the device synchronised before and after each, as the homework asks; device "
@@ -134,16 +134,16 @@ def figures(tables: Mapping[str, Table]) -> list[f.Figure]:
     """Time of both passes, and memory measured and predicted, over sequence length."""
     table = tables[TABLES[0]]
     times = (
-        "Median time of a forward (left) and a backward pass (right) over sequence length, one line a d_model; bars "
-        "around the median are as long as the interquartile range. Host clock."
+        "Above: median time of a forward (left) and a backward pass (right) over sequence length, one line a d_model; "
+        "bars around the median are as long as the interquartile range. Host clock."
     )
     memory = (
-        "Memory allocated before backward: measured (lines) and predicted (crosses), one line a d_model. Counted in "
-        "one pass: an allocator's count has no spread."
+        "Below: memory allocated before backward, measured (lines) and predicted (crosses). Counted in one pass: an "
+        "allocator's count has no spread."
     )
+    draw = f.stacked(lambda canvas: _draw_times(canvas, table), lambda canvas: _draw_memory(canvas, table))
     return [
-        f.Figure(FIGURES[0], times, lambda canvas: _draw_times(canvas, table), sample="forward_ms"),
-        f.Figure(FIGURES[1], memory, lambda canvas: _draw_memory(canvas, table)),
+        f.Figure(FIGURES[0], f"{times} {memory}", draw, (7.0, 6.4), sample="forward_ms"),
     ]
 
 

@@ -24,7 +24,7 @@ TABLES = (
     "fsdp.custom_loops",
     "fsdp.custom_prediction",
 )
-FIGURES = ("fsdp.custom_rates", "fsdp.custom_loops")
+FIGURES = ("fsdp.custom_scaling",)
 READS = ("all_reduce",)
 LOOPS_NOTE = (
     "trainer: the workshop's. bare loop: the same rows, batches, AdamW, schedule and clipping around fully_shard, "
@@ -33,11 +33,11 @@ LOOPS_NOTE = (
     "rank, over those of the first row of the same loop. MFU: FLOP of the matrix products, forward and backward, the "
     "causal mask saving none, over the dense peak of the data sheet."
 )
-RATES_CAPTION = (
-    "Samples a second of the same trainings by three clocks: Trainer's default, the workshop's callback, and steps "
-    "alone. What is predicted is drawn hollow."
+CAPTION = (
+    "Samples a second over ranks; what is predicted is drawn hollow. Above: the same trainings by three clocks, "
+    "Trainer's default, the workshop's callback, and steps alone. Below: steps alone, by what trains; dashed: in "
+    "proportion to ranks."
 )
-LOOPS_CAPTION = "Samples a second of steps alone over ranks, by what trains; dashed: in proportion to ranks."
 
 
 def tables(records: Mapping[str, list[Record]]) -> list[Table]:
@@ -114,10 +114,7 @@ def figures(tables: Mapping[str, Table]) -> list[f.Figure]:
     """Three clocks over ranks; the loops over ranks."""
     rates = partial(answers.draw_rates, rows=tables[TABLES[0]].ok)
     loops = partial(shared.draw_scaling, rows=tables[TABLES[3]].ok, y="stepping_samples_per_second")
-    return [
-        f.Figure(FIGURES[0], RATES_CAPTION, rates, sample="step_ms"),
-        f.Figure(FIGURES[1], LOOPS_CAPTION, loops, sample="step_ms"),
-    ]
+    return [f.Figure(FIGURES[0], CAPTION, f.stacked(rates, loops), (7.0, 6.6), sample="step_ms")]
 
 
 def findings(tables: Mapping[str, Table]) -> list[Finding]:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from perfscribe import epoch_columns as columns
 from perfscribe import epoch_memory, references
+from perfscribe import figures as f
 from perfscribe import tables as t
 from perfscribe.experiments.dtypes import answers, drawings, ratios
-from perfscribe.figures import Figure
 from perfscribe.findings import Finding, find
 from perfscribe.records import Record
 from perfscribe.tables import Table
 
 TABLES = ("polaris.dtypes", "polaris.dtypes_against_fp32", "polaris.dtypes_memory")
-FIGURES = ("polaris.dtypes_throughput", "polaris.dtypes_memory")
+FIGURES = ("polaris.dtypes_by_length",)
 SEED = "polaris-homework-001"
 # Of write-up 001's script, which divides 2,048 samples among an unstated number of ranks.
 HOMEWORK = {"layers": 6, "d_ff": 2048, "source_length": 1, "batch": 16, "epochs": 3}
@@ -112,14 +113,16 @@ def _named(row: Any) -> str:
     return f"target length {row['target_length']}"
 
 
-def figures(tables: Mapping[str, Table]) -> list[Figure]:
+def figures(tables: Mapping[str, Table]) -> list[f.Figure]:
     """Throughput and peak memory over target length."""
     table = tables[TABLES[0]]
     rate = (
-        "Samples a second over target length, from the median time of the epochs after the first, host clock; one "
-        "panel a width, one line a data type."
+        "Over target length, one panel a width, one line a data type. Above: samples a second, from the median time of "
+        "the epochs after the first, host clock."
     )
-    peak = "Peak memory of a training step over target length; one panel a width, one line a data type."
-    rates = lambda canvas: drawings.panels(canvas, table, "samples_per_s", "Samples/s")  # noqa: E731
-    peaks = lambda canvas: drawings.panels(canvas, table, "peak_gib", "Peak memory (GiB)")  # noqa: E731
-    return [Figure(FIGURES[0], rate, rates, (7.0, 3.4), "epoch_s"), Figure(FIGURES[1], peak, peaks, (7.0, 3.4))]
+    peak = "Below: peak memory of a training step."
+    draw = f.stacked(
+        partial(drawings.panels, table=table, y="samples_per_s", label="Samples/s"),
+        partial(drawings.panels, table=table, y="peak_gib", label="Peak memory (GiB)"),
+    )
+    return [f.Figure(FIGURES[0], f"{rate} {peak}", draw, (7.0, 6.4), "epoch_s")]

@@ -11,23 +11,30 @@ from perfscribe.attention.backends import IMPLEMENTATIONS
 from perfscribe.experiments.flash_benchmarking.answers import numbers, title_of
 from perfscribe.experiments.flash_benchmarking.joining import ELSEWHERE
 
+DTYPES = ("bf16", "fp32")
 WIDEST = 2  # head dimensions shown: the two largest, as the homework's 64 and 128
 MOST_TICKS = 6
 MARGIN = 1.6  # between the values and the limits of an axis, as a factor
 
 
-def _drawn(rows: pd.DataFrame, dtype: str) -> tuple[pd.DataFrame, list[int], str]:
-    """Rows of one device, CUDA before others, and one dtype; their two largest head dimensions; a name for them.
-
-    dtype: drawn where it was measured, else the first that was.
-    """
+def _measured(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows that are ok of one device, CUDA before others."""
     ok = rows[rows["status"] == "ok"]
-    device = "cuda" if "cuda" in set(ok["device"]) else ok["device"].iloc[0]
-    measured = ok[ok["device"] == device]
-    shown = dtype if dtype in set(measured["dtype"]) else measured["dtype"].iloc[0]
-    kept = rows[(rows["device"] == device) & (rows["dtype"] == shown)]
+    return ok[ok["device"] == ("cuda" if "cuda" in set(ok["device"]) else ok["device"].iloc[0])] if len(ok) else ok
+
+
+def dtypes(rows: pd.DataFrame) -> list[str]:
+    """The dtypes that are drawn: the homework's two, as far as they were measured, else the first that was."""
+    measured = list(dict.fromkeys(_measured(rows)["dtype"]))
+    return [dtype for dtype in DTYPES if dtype in measured] or measured[:1] or [DTYPES[0]]
+
+
+def _drawn(rows: pd.DataFrame, dtype: str) -> tuple[pd.DataFrame, list[int], str]:
+    """Rows of one device and dtype; their two largest head dimensions; a name for them."""
+    device = _measured(rows)["device"].iloc[0]
+    kept = rows[(rows["device"] == device) & (rows["dtype"] == dtype)]
     widths = sorted(set(kept[kept["status"] == "ok"]["head_dim"]))[-WIDEST:]
-    return kept, widths, f"{shown} on {device}"
+    return kept, widths, f"{dtype} on {device}"
 
 
 def times(canvas: Any, cells: pd.DataFrame, dtype: str) -> None:
@@ -51,7 +58,7 @@ def rates(canvas: Any, table: pd.DataFrame, one: str) -> None:
     if not (table["status"] == "ok").any():
         f.no_data(canvas.subplots(), "no cell was measured")
         return
-    rows, widths, setting = _drawn(table, "bf16")
+    rows, widths, setting = _drawn(table, dtypes(table)[0])
     rows = rows[(rows["status"] == "ok") & rows["head_dim"].isin(widths)]
     every = pd.concat([_melted(rows, one)["rate"], numbers(rows, "matmul_tflop_per_s")["matmul_tflop_per_s"]])
     for axes, width in zip(_panels(canvas, len(widths)), widths, strict=True):

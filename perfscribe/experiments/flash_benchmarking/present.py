@@ -25,13 +25,11 @@ TABLES = (
     "cs336.flash_cells",
 )
 FIGURES = (
-    "cs336.flash_time",
-    "cs336.flash_time_fp32",
-    "cs336.flash_rates_forward",
-    "cs336.flash_rates_backward",
+    "cs336.flash_times",
+    "cs336.flash_pass_rates",
 )
 EXPERIMENT = "flash_benchmarking"
-SIZE_IN = (9.0, 4.2)
+WIDTH_IN, HEIGHT_IN = 9.0, 4.0  # of one row of panels
 
 TIMED = (
     "Medians. On a CUDA device by replay of CUDA graphs, without launches by the host, L2 flushed before each replay; "
@@ -120,15 +118,15 @@ def figures(tables: Mapping[str, Table]) -> list[f.Figure]:
         "Median time of a forward and a backward pass over sequence length, one line an implementation; bars around "
         f"the median are as long as the interquartile range. {timer}"
     )
-    in_fp32 = times.replace("pass over", "pass in fp32 over")
-    forward, backward = (
-        f"Rate of a {one} pass by the median time, causal products counted half{more}; dashed: the highest rate of a "
-        f"square product of the same dtype here. {timer}"
-        for one, more in (("forward", ""), ("backward", " and backward as 2.5 times forward"))
+    speeds = (
+        "Rate of a forward (above) and a backward pass (below) by the median time, causal products counted half and "
+        "backward as 2.5 times forward; dashed: the highest rate of a square product of the same dtype here. "
+        f"{timer}"
     )
+    dtypes = drawings.dtypes(every)
+    by_dtype = f.stacked(*(partial(drawings.times, cells=every, dtype=dtype) for dtype in dtypes))
+    by_pass = f.stacked(*(partial(drawings.rates, table=rates, one=one) for one in ("forward", "backward")))
     return [
-        f.Figure(FIGURES[0], times, partial(drawings.times, cells=every, dtype="bf16"), SIZE_IN, sample="both_ms"),
-        f.Figure(FIGURES[1], in_fp32, partial(drawings.times, cells=every, dtype="fp32"), SIZE_IN, sample="both_ms"),
-        f.Figure(FIGURES[2], forward, partial(drawings.rates, table=rates, one="forward"), SIZE_IN, "forward_ms"),
-        f.Figure(FIGURES[3], backward, partial(drawings.rates, table=rates, one="backward"), SIZE_IN, "backward_ms"),
+        f.Figure(FIGURES[0], times, by_dtype, (WIDTH_IN, HEIGHT_IN * len(dtypes)), sample="both_ms"),
+        f.Figure(FIGURES[1], speeds, by_pass, (WIDTH_IN, HEIGHT_IN * 2), sample="forward_ms"),
     ]

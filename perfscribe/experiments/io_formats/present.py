@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
+from perfscribe import figures as f
 from perfscribe import references
 from perfscribe import tables as t
 from perfscribe.data.layout import FILES
 from perfscribe.experiments.io_formats import answers, columns, drawings
-from perfscribe.figures import Figure
 from perfscribe.findings import Finding, find
 from perfscribe.records import Record
 from perfscribe.tables import Table
 
 TABLES = ("polaris.io_formats", "polaris.io_parts", "polaris.io_reads")
-FIGURES = ("polaris.io_parts", "polaris.io_reads")
+FIGURES = ("polaris.io_times",)
 CACHES = ("warm", "cold")
 HARDWARE = references.find(references.load("io_formats"), "training_s", format="memory")[0].hardware
 # What the write-up's script trains: nn.Transformer's own sizes, and 5 epochs of a DistributedSampler's share, which is
@@ -108,19 +109,17 @@ def findings(tables: Mapping[str, Table]) -> list[Finding]:
     ]
 
 
-def figures(tables: Mapping[str, Table]) -> list[Figure]:
+def figures(tables: Mapping[str, Table]) -> list[f.Figure]:
     """Where the time of constructor and epoch goes, and what reading one sample takes."""
     parts, reads = tables[TABLES[1]].ok, tables[TABLES[2]].ok
     share = (
-        "Constructor and one epoch by format, warm and cold page cache: share of constructor, loader wait, copy and "
-        "compute (medians), and their sum at the end. The homework's training time leaves out the constructor. "
+        "Above: constructor and one epoch by format, warm and cold page cache: share of constructor, loader wait, copy "
+        "and compute (medians), and their sum at the end. The homework's training time leaves out the constructor. "
         f"Epochs a row: n = {drawings.counts(parts, 'loader_wait_s_n')}; the table holds the interquartile ranges."
     )
     latency = (
-        "Time to read one random sample by format, host clock: median and interquartile range, warm (filled) and cold "
-        f"(hollow) page cache, logarithmic. Reads a row: n = {drawings.counts(reads, 'read_ms_n')}."
+        "Below: time to read one random sample by format, host clock: median and interquartile range, warm (filled), "
+        f"cold (hollow) page cache, logarithmic. Reads a row: n = {drawings.counts(reads, 'read_ms_n')}."
     )
-    return [
-        Figure(FIGURES[0], share, lambda canvas: drawings.parts(canvas, parts), (7.0, 4.4)),
-        Figure(FIGURES[1], latency, lambda canvas: drawings.reads(canvas, reads), (7.0, 3.6)),
-    ]
+    draw = f.stacked(partial(drawings.parts, table=parts), partial(drawings.reads, table=reads), heights=(4.4, 3.6))
+    return [f.Figure(FIGURES[0], f"{share} {latency}", draw, (7.0, 7.8))]

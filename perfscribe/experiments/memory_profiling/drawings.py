@@ -44,11 +44,10 @@ STACKED = (
     "Bytes allocated during one pass, stacked by kind, over allocations and frees in their order; of each stretch of "
     "them the highest and the lowest moment are drawn. "
 )
-FORWARD_CAPTION = (
-    f"{STACKED}Forward alone at the longest context of the largest size: left under no_grad, right with the graph that "
-    "backward needs, let go after the dashed line."
+PASSES_CAPTION = (
+    f"{STACKED}The longest context of the largest size. Above: forward alone, left under no_grad, right with the graph "
+    "that backward needs, let go after the dashed line. Below: a full training step; dashed lines end its phases."
 )
-STEP_CAPTION = f"{STACKED}A full training step at the longest context of the largest size; dashed lines end its phases."
 CONTEXTS_CAPTION = (
     f"{STACKED}Full training steps of the largest size: a column a context, a row a dtype; dashed lines end the phases."
 )

@@ -23,8 +23,7 @@ TABLES = (
     "cs336.memory_timelines",
 )
 FIGURES = (
-    "cs336.memory_timeline_forward",
-    "cs336.memory_timeline_step",
+    "cs336.memory_timeline",
     "cs336.memory_timeline_contexts",
     "cs336.memory_by_context",
 )
@@ -49,11 +48,11 @@ def tables(records: Mapping[str, list[Record]]) -> list[Table]:
 def figures(tables: Mapping[str, Table]) -> list[f.Figure]:
     """The timelines that the handout asks for, small multiples over contexts, and peaks over context."""
     timelines, contexts = tables[TABLES[7]], tables[TABLES[1]]
+    passes = f.stacked(partial(drawings.forward, table=timelines), partial(drawings.step, table=timelines))
     return [
-        f.Figure(FIGURES[0], drawings.FORWARD_CAPTION, partial(drawings.forward, table=timelines)),
-        f.Figure(FIGURES[1], drawings.STEP_CAPTION, partial(drawings.step, table=timelines)),
-        f.Figure(FIGURES[2], drawings.CONTEXTS_CAPTION, partial(drawings.contexts, table=timelines), (7.0, 4.4)),
-        f.Figure(FIGURES[3], drawings.PEAKS_CAPTION, partial(drawings.peaks, table=contexts)),
+        f.Figure(FIGURES[0], drawings.PASSES_CAPTION, passes, (7.0, 6.4)),
+        f.Figure(FIGURES[1], drawings.CONTEXTS_CAPTION, partial(drawings.contexts, table=timelines), (7.0, 4.4)),
+        f.Figure(FIGURES[2], drawings.PEAKS_CAPTION, partial(drawings.peaks, table=contexts)),
     ]
 
 

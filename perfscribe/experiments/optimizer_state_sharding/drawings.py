@@ -17,12 +17,10 @@ from perfscribe.tables import GIB, MIB, Table
 SHORT = {UNSHARDED: "unsharded", SHARDED: "ours", PEER: "torch's"}
 TITLE_CHARACTERS = 20  # of a panel's title in a line
 COLOURS = dict(zip(KINDS, ("#0072B2", "#E69F00", "#56B4E9", "#009E73", "#CC79A7", "#999999"), strict=True))
-MEMORY_CAPTION = (
-    "Memory of the rank that holds most, by kind, at three moments of a training step; dashes are predictions. Bars in "
-    "groups by number of processes: AdamW unsharded, sharded by our optimizer, sharded by torch's."
-)
-SPEED_CAPTION = (
-    "Time with sharded optimizer state over time without, of whole steps and of the optimizer's step alone. Points are "
+CAPTION = (
+    "Above: memory of the rank that holds most, by kind, at three moments of a training step; dashes are predictions. "
+    "Bars in groups by number of processes: AdamW unsharded, sharded by our optimizer, sharded by torch's. Below: time "
+    "with sharded optimizer state over time without, of whole steps and of the optimizer's step alone. Points are "
     "ratios of medians over turns, bars the bootstrap intervals over turns; the dashed line is the unsharded optimizer."
 )
 

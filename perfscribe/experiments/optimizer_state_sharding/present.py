@@ -30,7 +30,7 @@ TABLES = (
     "cs336.sharding_zero",
     "cs336.sharding_published",
 )
-FIGURES = ("cs336.sharding_memory", "cs336.sharding_speed")
+FIGURES = ("cs336.sharding_memory_and_time",)
 
 
 def tables(records: Mapping[str, list[Record]]) -> list[Table]:
@@ -54,10 +54,8 @@ def figures(tables: Mapping[str, Table]) -> list[f.Figure]:
     """Memory by kind, and ratios of times."""
     memory = partial(drawings.memory, kinds=tables[TABLES[1]], prediction=tables[TABLES[2]])
     speed = partial(drawings.speed, rows=rows.keyed(tables[TABLES[5]].ok))
-    return [
-        f.Figure(FIGURES[0], drawings.MEMORY_CAPTION, memory, (7.0, 4.4)),
-        f.Figure(FIGURES[1], drawings.SPEED_CAPTION, speed, sample="sharded_step_ms"),
-    ]
+    draw = f.stacked(memory, speed, heights=(4.4, 3.4))
+    return [f.Figure(FIGURES[0], drawings.CAPTION, draw, (7.0, 7.8), sample="sharded_step_ms")]
 
 
 def findings(tables: Mapping[str, Table]) -> list[Finding]:

@@ -9,15 +9,12 @@ import pandas as pd
 from perfscribe import figures as f
 from perfscribe.tables import GIB, MIB
 
-STRATEGY_CAPTION = (
-    "Samples a second of all ranks, and memory of a rank, by strategy with the most ranks of this site, without CPU "
-    "off-load and activation checkpointing. Bars are medians of steps by the host clock, whiskers interquartile "
-    "ranges; in the right panel bars are peaks of allocated memory and dashes the predicted parameters, gradients and "
-    "optimizer state."
-)
-WRAPPING_CAPTION = (
-    "Time of a step and peak of allocated memory under FULL_SHARD by wrapping and prefetching, all variants in turns. "
-    "Bars are medians of steps by the host clock, whiskers interquartile ranges."
+CAPTION = (
+    "Bars of times and rates are medians of steps by the host clock, whiskers interquartile ranges. Above: samples a "
+    "second of all ranks, and memory of a rank, by strategy with the most ranks of this site, without CPU off-load and "
+    "activation checkpointing; right, bars are peaks of allocated memory and dashes the predicted parameters, "
+    "gradients and optimizer state. Below: time of a step and peak of allocated memory under FULL_SHARD by wrapping "
+    "and prefetching, all variants in turns."
 )
 
 

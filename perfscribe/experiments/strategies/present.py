@@ -29,7 +29,7 @@ TABLES = (
     "fsdp.units",
     "fsdp.offload_accumulation",
 )
-FIGURES = ("fsdp.strategies", "fsdp.wrapping")
+FIGURES = ("fsdp.strategies",)
 
 
 def tables(records: Mapping[str, list[Record]]) -> list[Table]:
@@ -52,10 +52,8 @@ def figures(tables: Mapping[str, Table]) -> list[f.Figure]:
     """Speed and memory by strategy, and of wrapping and prefetching."""
     strategies = partial(drawings.strategies, rows=tables[TABLES[0]].ok)
     wrapping = partial(drawings.wrapping, rows=tables[TABLES[3]].ok)
-    return [
-        f.Figure(FIGURES[0], drawings.STRATEGY_CAPTION, strategies, (7.4, 3.8), sample="step_ms"),
-        f.Figure(FIGURES[1], drawings.WRAPPING_CAPTION, wrapping, (7.4, 3.2), sample="step_ms"),
-    ]
+    draw = f.stacked(strategies, wrapping, heights=(3.8, 3.2))
+    return [f.Figure(FIGURES[0], drawings.CAPTION, draw, (7.4, 6.8), sample="step_ms")]
 
 
 def findings(tables: Mapping[str, Table]) -> list[Finding]:

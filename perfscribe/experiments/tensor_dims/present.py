@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from perfscribe import epoch_columns as columns
 from perfscribe import epoch_memory, references
+from perfscribe import figures as f
 from perfscribe import tables as t
 from perfscribe.epoch_memory import always
 from perfscribe.experiments.tensor_dims import answers, drawings
-from perfscribe.figures import Figure
 from perfscribe.findings import Finding, find
 from perfscribe.records import Record
 from perfscribe.tables import GIB, Table
 
 TABLES = ("polaris.tensor_dims", "polaris.tensor_dims_scale", "polaris.tensor_dims_memory")
-FIGURES = ("polaris.tensor_dims_memory", "polaris.tensor_dims_throughput")
+FIGURES = ("polaris.tensor_dims_bars",)
 TABULATED, TRIED = "polaris-homework-000", "polaris-homework-001"
 # nn.Transformer's own depth and inner width, which the write-ups leave as they are.
 HOMEWORK = {"layers": 6, "d_ff": 2048, "source_length": 1, "target_length": 20}
@@ -138,18 +139,15 @@ def _named(row: Any) -> str:
     return f"weights {row['weights']}, {row['samples']} samples"
 
 
-def figures(tables: Mapping[str, Table]) -> list[Figure]:
+def figures(tables: Mapping[str, Table]) -> list[f.Figure]:
     """Predicted memory by kind with the measured peak, and throughput from the slowest to the quickest epoch."""
     memory, scale = tables[TABLES[2]], tables[TABLES[1]]
     stacked = (
-        "Peak memory of a training step by width, data type of weights and products, and number of samples: predicted, "
-        "by kind, and the measured peak as a diamond."
+        "By width, data type of weights and products, and number of samples. Above: peak memory of a training step, "
+        "predicted, by kind, and the measured peak as a diamond."
     )
-    ranges = (
-        "Throughput from the slowest epoch (mostly the first) to the quickest, host clock; the rows are those of the "
-        "table."
+    ranges = "Below: throughput from the slowest epoch (mostly the first) to the quickest, host clock."
+    draw = f.stacked(
+        partial(drawings.memory, table=memory), partial(drawings.throughput, table=scale), heights=(4, 3.4)
     )
-    return [
-        Figure(FIGURES[0], stacked, lambda canvas: drawings.memory(canvas, memory), (7.0, 4.0)),
-        Figure(FIGURES[1], ranges, lambda canvas: drawings.throughput(canvas, scale), (7.0, 3.4), "epoch_s"),
-    ]
+    return [f.Figure(FIGURES[0], f"{stacked} {ranges}", draw, (7.0, 7.4), "epoch_s")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from perfscribe import figures as f
 from perfscribe import tables as t
@@ -20,7 +21,7 @@ TABLES = (
     "cs336.compiled_models_published",
     "cs336.compile_cost",
 )
-FIGURES = ("cs336.compiled_attention", "cs336.compiled_models")
+FIGURES = ("cs336.compiled_speedups",)
 FILES = ("compiled_attention_benchmark.csv",)
 
 TIMER_NOTE = (
@@ -149,19 +150,11 @@ def findings(tables: Mapping[str, Table]) -> list[Finding]:
 def figures(tables: Mapping[str, Table]) -> list[f.Figure]:
     """Speed-ups of attention over sequence length, and of whole models by size."""
     intervals = "Points are medians over turns, bars the bootstrap intervals over turns; the dashed line is eager."
-    attention = f"Speed-up of attention by compiling over sequence length, forward and backward. {intervals}"
-    models = f"Speed-up of whole models by compiling: forward pass and full training step. {intervals}"
-    return [
-        f.Figure(
-            FIGURES[0],
-            attention,
-            lambda canvas: drawings.attention(canvas, tables[TABLES[1]].frame),
-            sample="compiled_forward_ms",
-        ),
-        f.Figure(
-            FIGURES[1],
-            models,
-            lambda canvas: drawings.models(canvas, tables[TABLES[4]].ok),
-            sample="compiled_forward_ms",
-        ),
-    ]
+    caption = (
+        "Speed-up by compiling. Above: attention over sequence length, forward and backward. Below: whole models, "
+        f"forward pass and full training step. {intervals}"
+    )
+    draw = f.stacked(
+        partial(drawings.attention, table=tables[TABLES[1]].frame), partial(drawings.models, rows=tables[TABLES[4]].ok)
+    )
+    return [f.Figure(FIGURES[0], caption, draw, (7.0, 7.0), sample="compiled_forward_ms")]
