@@ -21,7 +21,7 @@ from perfscribe import config, environment, plan, session
 from perfscribe.cells import Cell
 from perfscribe.plan_cells import cell_from_json, cell_key, cell_to_json
 
-RAW = config.load(ROOT / "config.yaml", {"chapters": ["cs336", "polaris", "fsdp"]})  # all that there are
+RAW = config.load(ROOT / "config.yaml")
 EXPERIMENTS = plan.measured_experiments(ROOT)
 
 

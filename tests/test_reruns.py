@@ -304,7 +304,7 @@ def jobs_behind(made: plan.Plan, units: set[str]) -> set[str]:
 @pytest.fixture(scope="module")
 def whole_project(tmp_path_factory):
     workspace = Workspace(tmp_path_factory.mktemp("whole") / "project")
-    workspace.set_config(yaml.safe_dump({**SETTINGS, "chapters": ["cs336", "polaris", "fsdp"]}))
+    workspace.set_config(yaml.safe_dump(SETTINGS))
     return workspace, planned_units(workspace.root)
 
 

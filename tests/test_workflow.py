@@ -28,7 +28,7 @@ from perfscribe.experiments.rank_methods import measure as rank_methods
 from perfscribe.experiments.strategies import measure as strategies
 from perfscribe.records import Record
 
-TINY = ("--config", "preset=tiny", "chapters=[cs336, polaris, fsdp]")
+TINY = ("--config", "preset=tiny")
 SECOND_RUN_S = 10.0
 AT_LEAST = 3
 LEAST_PIXELS = 200  # of a colour in a picture, that it is no edge between two
