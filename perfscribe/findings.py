@@ -57,6 +57,11 @@ def one_setting(rows: pd.DataFrame, names: Sequence[str]) -> tuple[pd.DataFrame,
     return chosen, ", ".join(f"{name} {level}" for name, level in zip(present, group, strict=True))
 
 
+def counted(count: int, what: str) -> str:
+    """1 bucket, 2 buckets."""
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
 def from_to(values: Iterable[float], show: Callable[[float], str] = format_figure) -> str:
     """The least and the greatest of these as they are printed, or the one figure that both are printed as.
 

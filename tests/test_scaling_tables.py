@@ -266,9 +266,9 @@ def test_custom_models_nine_columns_twins_and_loops() -> None:
     assert tuned["mfu"] == pytest.approx(100 * flop / 0.2 / 989e12)
     assert tuned["batch"] == 320
     texts = {name: finding.text for name, finding in got["findings"].items()}
-    assert "25 % longer on 2" in texts["fsdp.trainer_overhead"]
+    assert "25 % longer on 2 ranks" in texts["fsdp.trainer_overhead"]
     assert "50 % of what has to fit" in texts["fsdp.custom_memory"]
-    assert "Tuned, 4 GPUs train" in texts["fsdp.tuned"]
+    assert "Tuned, 4 GPUs give" in texts["fsdp.tuned"]
 
 
 def test_weak_scaling_divides_the_right_way_and_names_the_other() -> None:

@@ -10,7 +10,7 @@ import pandas as pd
 
 from perfscribe import figures as f
 from perfscribe import tables as t
-from perfscribe.findings import Finding, find, need
+from perfscribe.findings import Finding, counted, find, need
 from perfscribe.records import Record
 from perfscribe.statistics import format_figure
 from perfscribe.tables import GIB, Table
@@ -129,7 +129,7 @@ def _resumed(rows: pd.DataFrame) -> str:
     last: Any = rows.iloc[-1]
     return (
         f"{'Yes' if same else 'No'}: of {len(rows)} trainings the losses behind the checkpoint differ most where "
-        f"{worst['saved_by']} ranks saved and {worst['resumed_by']} went on, by "
+        f"{counted(worst['saved_by'], 'rank')} saved and {worst['resumed_by']} went on, by "
         f"{float(worst['largest_difference']):.1g} of the loss. A checkpoint of "
         f"{last['model_name']} takes {format_figure(last['checkpoint_gib'])} GiB "
         f"({format_figure(last['predicted_gib'])} by arithmetic), {format_figure(last['save_s'])} s to write and "

@@ -9,7 +9,7 @@ import pandas as pd
 from perfscribe import figures as f
 from perfscribe import training_answers as shared
 from perfscribe.experiments.custom_multi_gpu.measure import TUNED
-from perfscribe.findings import CannotTell, need
+from perfscribe.findings import CannotTell, counted, need
 from perfscribe.records import Record
 from perfscribe.statistics import format_figure
 from perfscribe.training_rows import MEASURED, PREDICTED, WORKSHOPS_LOOP
@@ -59,8 +59,8 @@ def rates(rows: pd.DataFrame) -> str:
     shown = {column: format_figure(last[column]) for column in RATES}
     share = 100 * last["samples_per_s_callback"] / last["stepping_samples_per_second"]
     return (
-        f"With {last['world_size']} ranks Trainer's default says {shown['train_samples_per_second']} samples/s, the "
-        f"callback {shown['samples_per_s_callback']} and the clock of steps alone "
+        f"With {counted(last['world_size'], 'rank')} Trainer's default says {shown['train_samples_per_second']} "
+        f"samples/s, the callback {shown['samples_per_s_callback']} and the clock of steps alone "
         f"{shown['stepping_samples_per_second']}: the callback, whose clock runs from before the first step on and "
         f"through evaluation, gives {share:.0f} % of the rate at which steps are made."
     )
@@ -74,8 +74,8 @@ def memory(rows: pd.DataFrame) -> str:
     last: Any = known.iloc[-1]
     share = 100 * last["avg_mem_alloc_MB"] / last["peak_mem_alloc_MB"]
     return (
-        f"On {last['world_size']} GPUs the callback's mean is {format_figure(last['avg_mem_alloc_MB'])} MB, read when "
-        f"activations are gone; the step needs {format_figure(last['peak_mem_alloc_MB'])} MB. The mean is "
+        f"On {counted(last['world_size'], 'GPU')} the callback's mean is {format_figure(last['avg_mem_alloc_MB'])} MB, "
+        f"read when activations are gone; the step needs {format_figure(last['peak_mem_alloc_MB'])} MB. The mean is "
         f"{share:.0f} % of what has to fit."
     )
 
@@ -87,7 +87,7 @@ def trainer_overhead(rows: pd.DataFrame) -> str:
     if not both:
         raise CannotTell("Trainer beside the bare loop: not measured together, as Trainer shards on GPUs alone")
     said = [
-        f"{shared.overhead(steps[TRAINER, ranks], steps[BARE, ranks])} on {ranks} "
+        f"{shared.overhead(steps[TRAINER, ranks], steps[BARE, ranks])} on {counted(ranks, 'rank')} "
         f"({format_figure(steps[TRAINER, ranks])} for {format_figure(steps[BARE, ranks])} ms)"
         for ranks in both
     ]
@@ -101,7 +101,8 @@ def tuned(rows: pd.DataFrame) -> str:
     last: Any = own.iloc[-1]
     efficiency = pd.to_numeric(last["efficiency"], errors="coerce")
     mfu = pd.to_numeric(last["mfu"], errors="coerce")
-    text = f"Tuned, {last['world_size']} GPUs train {format_figure(last['stepping_samples_per_second'])} samples/s"
+    rate = format_figure(last["stepping_samples_per_second"])
+    text = f"Tuned, {counted(last['world_size'], 'GPU')} give {rate} samples/s"
     if pd.notna(mfu):
         text += f" at {mfu:.0f} % of their peak rate"
     if pd.notna(efficiency) and last["world_size"] > 1:

@@ -10,14 +10,13 @@ from perfscribe.experiments.ddp.sentences import (
     against,
     cells,
     cells_with,
-    counted,
     exposed,
     is_number,
     listed,
     ms,
     name_of,
 )
-from perfscribe.findings import CannotTell, need
+from perfscribe.findings import CannotTell, counted, need
 from perfscribe.statistics import format_figure
 
 

@@ -94,8 +94,3 @@ def against(row: pd.Series, whose: str) -> str:
 def is_number(value: object) -> bool:
     """Whether a table's entry is a figure and not a text in its place."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def counted(count: int, what: str) -> str:
-    """1 bucket, 2 buckets."""
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
