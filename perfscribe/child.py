@@ -18,6 +18,7 @@ import sys
 import time
 import traceback
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, TextIO
 
 from perfscribe import device_start
@@ -26,6 +27,15 @@ from perfscribe.plan_cells import cell_from_json, measure_module
 
 # Loaded by torch.compile alone; torch._dynamo itself comes with any optimizer, and resetting that costs seconds.
 COMPILER = "torch._dynamo.convert_frame"
+
+
+def keep_descriptors() -> None:
+    """Hand nothing that the worker left open here, such as the lease of a GPU, to the programs that cells start."""
+    folder = Path("/proc/self/fd")
+    for name in os.listdir(folder) if folder.is_dir() else []:
+        with contextlib.suppress(OSError):  # the descriptor that listed them
+            if int(name) > 2:
+                os.set_inheritable(int(name), False)
 
 
 def limit_memory(limit_bytes: int) -> None:
@@ -168,6 +178,7 @@ def import_early(libraries: list[str]) -> None:
 
 def main(experiment: str, memory_limit_bytes: int, on_device: bool, libraries: list[str]) -> None:
     """Serve requests until standard input closes."""
+    keep_descriptors()
     limit_memory(memory_limit_bytes)
     context = device_start.begin() if on_device else None
     # Texts of errors may hold what is no Unicode, as file names do.

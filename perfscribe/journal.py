@@ -1,8 +1,8 @@
 """The journal: the one truth about what was measured. One append-only file a shard, one writer at a time.
 
 Each line is one event: `started` before a cell, `record` after it, `retired` where records are given up on purpose,
-`interrupted` where a run was asked to stop in a cell. Every line is flushed and synced before the next step, so that
-kill -9 costs at most the cell in flight.
+`interrupted` where a run was asked to stop in a cell, `waiting` where a job waits for a GPU. Every line is flushed and
+synced before the next step, so that kill -9 costs at most the cell in flight.
 """
 
 from __future__ import annotations
@@ -88,6 +88,8 @@ def _apply(history: History, retired: set[str], event: dict[str, Any]) -> None:
         retired.update(event["ids"])
         for key, number in event.get("slots", []):
             history.open_starts.pop((key, number), None)
+        return
+    if kind == "waiting":  # told to who watches, and of no cell
         return
     slot = (str(event["key"]), int(event["round"]))
     if kind == "started":

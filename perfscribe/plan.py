@@ -25,7 +25,7 @@ PRESETS = ("tiny", "cpu", "gpu")
 # The preset that holds the homework's own grid; every site's tables list its cells, measured or not.
 FULL_PRESET = "gpu"
 SHARED_KEYS = ("seed", "workshop")
-COMMON_KEYS = ("enabled", "rounds", "shards", "isolation", "timeout_s")
+COMMON_KEYS = ("enabled", "rounds", "shards", "isolation", "timeout_s", "alone")
 # The module that decides what is in a data set, by its kind.
 GENERATORS = {
     "samples": "perfscribe.data.sample_files",
@@ -395,6 +395,11 @@ def replan_presentation(committed: Plan, root: Path, code: Sources | None = None
 def options(config: Mapping[str, Any]) -> dict[str, Any]:
     """How cells are run, by experiment: what no figure depends on, so that an edit reruns nothing."""
     return {
-        name: {"isolation": section["isolation"], "timeout_s": section["timeout_s"], "tools": config["tools"]}
+        name: {
+            "isolation": section["isolation"],
+            "timeout_s": section["timeout_s"],
+            "tools": config["tools"],
+            "share_machine": config["share_machine"] and not section.get("alone", False),
+        }
         for name, section in sorted(config["experiments"].items())
     }

@@ -11,11 +11,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from perfscribe import bytecode, device_start
+
+if TYPE_CHECKING:
+    from perfscribe.leases import Lease
 
 IMPORT_TIMEOUT_S = 300.0
 # A process that the kernel cannot end (a driver or a file server that hangs) is left behind after this time.
@@ -50,10 +53,18 @@ def die_with_parent(parent: int) -> None:
             os._exit(1)
 
 
+def begin_child(parent: int, cores: Collection[int] = ()) -> None:
+    """For preexec_fn: what a child asks of the kernel before it is itself; no cores: all that its parent has."""
+    die_with_parent(parent)
+    if cores:
+        os.sched_setaffinity(0, cores)
+
+
 class Child:
     """A running child process; run() gives its answer or says how it ended.
 
     It leads a process group of its own: Ctrl-C is for the worker to answer, and whatever a cell started ends with it.
+    lease: what it may use of the machine, and holds with its worker.
     """
 
     def __init__(
@@ -63,10 +74,12 @@ class Child:
         memory_limit_bytes: int,
         libraries: Sequence[str] = (),
         on_device: bool = False,
+        lease: Lease | None = None,
     ) -> None:
         where = device_start.HERE if on_device else device_start.ELSEWHERE
         command = [sys.executable, "-m", "perfscribe.child", experiment, str(memory_limit_bytes), where, *libraries]
         env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")]).strip(":")}
+        env |= lease.variables() if lease else {}
         bytecode.keep(env, root)
         self._process = subprocess.Popen(
             command,
@@ -75,7 +88,8 @@ class Child:
             env=env,
             cwd=root,
             process_group=0,
-            preexec_fn=functools.partial(die_with_parent, os.getpid()),
+            pass_fds=lease.descriptors if lease else (),
+            preexec_fn=functools.partial(begin_child, os.getpid(), lease.cores if lease else ()),
         )
         self._buffer = b""
         ready = self._answer(IMPORT_TIMEOUT_S)

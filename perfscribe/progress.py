@@ -164,6 +164,9 @@ class Watcher:
                     continue
                 if event.get("event") == "record" and self._finish(event):
                     self._print(event)
+                elif event.get("event") == "waiting":
+                    self.out.write(f"{time.strftime('%H:%M:%S')} {event['experiment']} {event['what']}\n")
+                    self.out.flush()
 
     def _print(self, record: Mapping[str, Any]) -> None:
         factors = " ".join(f"{name}={level}" for name, level in record["factors"].items())

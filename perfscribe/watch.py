@@ -11,7 +11,7 @@ import statistics
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -41,20 +41,31 @@ _ANY_THROTTLE = sum(THROTTLE_BITS)
 
 
 class Watch:
-    """Context that samples the first `gpus` visible GPUs at 12.5 Hz and counts the host's CPU time.
+    """Context that samples the first `gpus` of the job's GPUs at 12.5 Hz and counts the host's CPU time.
 
     pid: root of the process tree that measures; its load and its GPU contexts are not foreign. The default, this
         process, also stays right when a measuring child dies.
-    gpus: how many visible GPUs the cell uses; 0 watches the host alone, without a thread.
+    gpus: how many GPUs the cell uses; 0 watches the host alone, without a thread.
     nvml: a module with pynvml's functions; by default the one at hand.
+    handles: NVML's handles of the GPUs that the job has leased; by default all visible ones.
+    cores: those that the job keeps to; by default all that are granted.
 
     A query that the driver refuses leaves its figure None; the watch itself never fails a cell.
     """
 
-    def __init__(self, pid: int | None = None, gpus: int = 1, nvml: Any = None, interval_s: float = INTERVAL_S):
+    def __init__(
+        self,
+        pid: int | None = None,
+        gpus: int = 1,
+        nvml: Any = None,
+        interval_s: float = INTERVAL_S,
+        handles: Sequence[Any] = (),
+        cores: Sequence[int] = (),
+    ) -> None:
         self._pid = pid
         self._nvml = nvml if nvml is not None else environment.open_nvml() if gpus else None
-        self._gpus = environment.visible_gpus(self._nvml)[:gpus] if self._nvml else []
+        self._gpus = list(handles or environment.visible_gpus(self._nvml))[:gpus] if self._nvml else []
+        self._cores = tuple(cores) or environment.granted_cores()
         self._interval_s = interval_s
         self._samples: list[dict[str, list[float]]] = [defaultdict(list) for _ in self._gpus]
         self._foreign: dict[int, str] = {}
@@ -80,7 +91,7 @@ class Watch:
     def _counters(self) -> dict[str, Any]:
         return {
             "time_s": time.monotonic(),
-            "busy_s": _busy_cores_s(),
+            "busy_s": _busy_cores_s(self._cores),
             "own_s": _tree_cpu_s(self._pid),
             "energy_mj": [self._ask("nvmlDeviceGetTotalEnergyConsumption", gpu) for gpu in self._gpus],
         }
@@ -130,9 +141,10 @@ class Watch:
         median_sm_clock_mhz: of the slowest GPU, since it sets the pace. throttled_fraction: share of samples with a
         bit of THROTTLE_BITS, of the GPU that has most; throttle_reasons: the share of each. mean_power_w: sum over
         GPUs. energy_j: difference of NVML's counter, summed over GPUs, warm-up included; None for windows below 1 s.
-        foreign_gpu_processes: base names, one for each process. host_load_other: CPU time on the cores granted to
-        us, spent outside our process tree (also by other virtual machines, as far as it is told), as a share of these
-        cores; None for windows below 0.5 s or when the process of `pid` has ended. samples: of the GPU with fewest.
+        foreign_gpu_processes: base names, one for each process. host_load_other: CPU time on the cores that the job
+        has, spent outside our process tree (also by other virtual machines, as far as it is told), as a share of
+        these cores; None for windows below 0.5 s or when the process of `pid` has ended. samples: of the GPU with
+        fewest.
         """
         end = self._end or self._counters()
         window_s = end["time_s"] - self._begin["time_s"]
@@ -165,7 +177,7 @@ class Watch:
         if window_s < HOST_WINDOW_S or self._begin["own_s"] is None or end["own_s"] is None:
             return None
         other_s = (end["busy_s"] - self._begin["busy_s"]) - (end["own_s"] - self._begin["own_s"])
-        share: float = other_s / (window_s * len(environment.granted_cores()))
+        share: float = other_s / (window_s * len(self._cores))
         return round(min(max(share, 0.0), 1.0), 3)
 
 
@@ -177,10 +189,10 @@ def _throttle_shares(reasons: list[float]) -> dict[str, float]:
     return {name: round(count / len(reasons), 4) for name, count in counts.items()}
 
 
-def _busy_cores_s() -> float:
-    """CPU seconds that the cores granted to us did not spend idle, since boot."""
+def _busy_cores_s(of: Sequence[int]) -> float:
+    """CPU seconds that these cores did not spend idle, since boot."""
     cores = psutil.cpu_times(percpu=True)
-    granted = [core for core in environment.granted_cores() if core < len(cores)]
+    granted = [core for core in of if core < len(cores)]
     # guest time is counted in user time already, waiting for a disk leaves the core free
     spent = ("user", "nice", "system", "irq", "softirq", "steal")
     return sum(getattr(cores[core], kind, 0.0) for core in granted for kind in spent)

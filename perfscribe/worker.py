@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from perfscribe import cluster, device_start, environment, files, journal, records, tools
+from perfscribe import cluster, device_start, environment, files, journal, leases, records, tools
 from perfscribe.gate import Gate, journal_file
 from perfscribe.processes import STOP_SIGNALS, Child, say, signal_name
 from perfscribe.shard import Shard, Task
@@ -26,10 +26,12 @@ class Interrupted(BaseException):
 
 
 class Worker:
-    """Measures a shard's missing cells."""
+    """Measures a shard's missing cells. lease: of the job that this is part of; by default the shard's own."""
 
-    def __init__(self, shard: Shard, book: journal.Journal) -> None:
+    def __init__(self, shard: Shard, book: journal.Journal, lease: leases.Lease | None = None) -> None:
         self.shard, self.book = shard, book
+        together = shard.options["share_machine"]
+        self.lease = lease or leases.for_shard(shard.plan, shard.site_folder / "plan", together, self._say_waiting)
         shard.shortfall = Gate(shard.root, shard.site_folder, self._try_out).shortfall
         tools.use(shard.options["tools"], shard.root)
         identity = environment.identity(shard.plan["libraries"])
@@ -53,6 +55,7 @@ class Worker:
             raise
         finally:
             self._stop_child()
+            self.lease.release()
 
     def _due(self, history: journal.History) -> Iterator[Task]:
         """The tasks that the journal lacks, as far as the time budget goes; each round begins with a fresh child."""
@@ -76,7 +79,7 @@ class Worker:
         say(f"{self.shard.plan['experiment']} waits for {shard.plan['experiment']} {task.label()}")
         name = journal_file(self.shard.plan["experiment"], self.shard.plan["shard"])
         with journal.Journal(shard.folder / name) as book:
-            Worker(shard, book).measure(journal.History(), [task])
+            Worker(shard, book, self.lease).measure(journal.History(), [task])
 
     def _say_lacking(self, task: Task) -> bool:
         """Keep an `unsupported` or `skipped` record where the machine lacks what the cell needs; whether it does."""
@@ -90,6 +93,8 @@ class Worker:
             return 0
         if history.open_starts.get(task.slot, 0) >= MAX_STARTS:
             self._keep(task, {"status": "failed", "reason": "killed its job twice"})
+            return 0
+        if not self.lease.take(self.deadline):  # the time budget is spent, as the next task will find
             return 0
         answer, attempts = self._attempt(task, 1), 1
         if answer["status"] == "oom" or answer.get("died"):
@@ -105,7 +110,9 @@ class Worker:
             plan = self.shard.plan
             limit_bytes = self._memory_limit_bytes()
             on_device = device_start.is_wanted(plan["cells"])
-            self.child = Child(plan["experiment"], self.shard.root, limit_bytes, plan["libraries"], on_device)
+            self.child = Child(
+                plan["experiment"], self.shard.root, limit_bytes, plan["libraries"], on_device, self.lease
+            )
             self.import_failure = self.child.import_failure
         if self.import_failure is not None or self.child is None:
             failure = self.import_failure or {}
@@ -119,7 +126,9 @@ class Worker:
             "data_folder": str(self.shard.site_folder / "data"),
         }
         started = time.perf_counter()
-        with Watch(gpus=environment.gpus_needed(task.cell["requires"])) as watch:
+        handles = [gpu.handle for gpu in self.lease.gpus]
+        gpus = environment.gpus_needed(task.cell["requires"])
+        with Watch(gpus=gpus, handles=handles, cores=self.lease.cores) as watch:
             answer = self.child.run(request, float(self.shard.options["timeout_s"]))
         answer["wall_s"] = time.perf_counter() - started
         answer["watch"] = watch.summary()
@@ -133,7 +142,7 @@ class Worker:
         measurement = dict(answer.get("measurement", {}))
         summary = answer.get("watch", {})
         spent = {name: measurement.pop(name, 0.0) for name in ("warmup_s", "timed_s", "compile_s")}
-        provenance = {**self.provenance, "time": records.now_utc(), "attempts": attempts}
+        provenance = {**self.provenance, **self.lease.provenance(), "time": records.now_utc(), "attempts": attempts}
         if answer.get("error"):
             provenance["error"] = answer["error"]
         record = self.shard.fields(
@@ -151,6 +160,11 @@ class Worker:
         self.book.record(record)
         self.current = None
         say(f"{self.shard.plan['experiment']} {task.label()} round={task.round}: {answer['status']} {answer['reason']}")
+
+    def _say_waiting(self, what: str) -> None:
+        """One line for the log, and one for who watches the run."""
+        say(f"{self.shard.plan['experiment']} {what}")
+        self.book.append("waiting", what=what, experiment=self.shard.plan["experiment"])
 
     def _stop_child(self) -> None:
         if self.child is not None:
@@ -188,6 +202,9 @@ def measure_until_stopped(plan_file: Path, root: Path, site_folder: Path, out: P
     except Interrupted as stop:
         say(f"stopped by {signal_name(stop.args[0])}")
         return 128 + int(stop.args[0])
+    except leases.LeaseError as error:
+        say(f"lease of a GPU: {error}")
+        return 1
     return 0
 
 

@@ -72,6 +72,11 @@ onerror:
     SESSION.end(REPORT, failed=True)
 
 
+def cores_of_job(wildcards):
+    """Cores that a measuring job asks for: its GPU's part where others may run beside it, else all."""
+    return SESSION.threads(wildcards.experiment, int(wildcards.shard), ALL_CORES)
+
+
 def records_of(experiment):
     """Records files of all shards of an experiment."""
     return [

@@ -16,8 +16,9 @@ rule measure:
     localrule: SESSION.read_only
     conda:
         "../workflow/envs/perfscribe.yaml"
-    # Timed work shares the machine with nothing: each job asks for all cores.
-    threads: ALL_CORES
+    # Timed work shares the machine with nothing, so that a job asks for all cores; but where cells need one GPU each,
+    # as many jobs run at a time as there are GPUs, each on a GPU and on cores of its own.
+    threads: cores_of_job
     resources:
         **MEASURING_JOB,
     params:

@@ -272,7 +272,13 @@ def test_how_cells_are_run_is_no_part_of_the_plan(
     changed = own_keys(**{key: level})
     assert set(plan.build(changed, "tiny", ROOT).write(tmp_path)) == units
     options = plan.options(config.resolve(changed, "tiny"))
-    assert set(options) == set(EXPERIMENTS) and set(options["attention"]) == {"isolation", "timeout_s", "tools"}
+    assert set(options) == set(EXPERIMENTS)
+    assert set(options["attention"]) == {
+        "isolation",
+        "timeout_s",
+        "tools",
+        "share_machine",
+    }
     assert options["attention"].get(key, level) == level
 
 

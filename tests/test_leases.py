@@ -1,0 +1,416 @@
+"""Leases of GPUs: who holds which, between real processes, with NVML's stand-in; and which jobs run at a time."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pretended_gpus
+import pytest
+import sessions
+from fake_nvml import FakeNvml
+from sessions import wait_for
+from shards import ShardJob
+from workspace import Workspace
+
+from perfscribe import environment, leases
+from perfscribe.cells import Cell
+
+ROOT = Path(__file__).resolve().parents[1]
+
+# Takes GPUs, prints which, holds them until it is killed or told to go on by a file.
+HOLDER = """
+import os, sys, time
+from perfscribe import leases
+
+lease = leases.Lease(int(sys.argv[1]), say=lambda text: print(text, flush=True))
+assert lease.take()
+print("has", lease.variables()["CUDA_VISIBLE_DEVICES"], flush=True)
+time.sleep(600)
+"""
+
+# Takes GPUs again and again; a file that is made anew for each and removed afterwards shows that nobody else has one.
+TAKER = """
+import os, random, sys, time
+from perfscribe import leases
+
+random.seed(sys.argv[1])
+for _ in range(8):
+    lease = leases.Lease(random.choice([1, 1, 2, 3, 4]))
+    assert lease.take(time.time() + 60), "waited for a minute"
+    marks = [os.path.join(sys.argv[2], gpu.uuid) for gpu in lease.gpus]
+    for mark in marks:
+        os.close(os.open(mark, os.O_CREAT | os.O_EXCL))
+    time.sleep(random.uniform(0, 0.02))
+    for mark in marks:
+        os.unlink(mark)
+    lease.release()
+"""
+
+# Cells that tell when they ran, where, and on which GPU.
+TELLS = '''"""Cells of a test."""
+import json
+import os
+import subprocess
+import time
+
+from perfscribe.cells import Cell, Measurement
+
+
+def cells(config):
+    return [Cell({{"n": n}}, requires={requires!r}, cost=n) for n in config["n"]]
+
+
+def run(cell):
+    began = time.time()
+    time.sleep({seconds})
+    # What a cell starts inherits whatever may be inherited.
+    below = subprocess.run(["ls", "-l", "/proc/self/fd"], close_fds=False, capture_output=True, text=True).stdout
+    told = {{
+        "began": began,
+        "ended": time.time(),
+        "gpus": os.environ.get("CUDA_VISIBLE_DEVICES", ""),
+        "cores": sorted(os.sched_getaffinity(0)),
+        "own": sum(".lock" in os.readlink(f"/proc/self/fd/{{n}}") for n in os.listdir("/proc/self/fd") if n != "."
+                   and os.path.islink(f"/proc/self/fd/{{n}}")),
+        "below": below.count(".lock"),
+    }}
+    timed = {{"time_ms": [1e3 * (told["ended"] - began)]}}
+    return Measurement(samples=timed, timers=dict.fromkeys(timed, "host clock"), values={{"told": json.dumps(told)}})
+'''
+
+
+@pytest.fixture(autouse=True)
+def lease_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Locks of this test's own, and all GPUs visible."""
+    folder = tmp_path_factory.mktemp("leases")
+    monkeypatch.setenv(leases.FOLDER_VARIABLE, str(folder))
+    monkeypatch.delenv(leases.VISIBLE, raising=False)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def four(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder by which processes find four GPUs."""
+    folder = tmp_path_factory.mktemp("gpus")
+    pretended_gpus.put(folder, 4)
+    return folder
+
+
+@contextmanager
+def holding(four: Path, tmp_path: Path, need: int, visible: str | None = None) -> Iterator[sessions.Process]:
+    """A process that takes so many GPUs and holds them."""
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(four), str(ROOT)])}
+    env |= {} if visible is None else {leases.VISIBLE: visible}
+    output = tmp_path / f"{random.random()}.log"
+    with sessions.running([sys.executable, "-c", HOLDER, str(need)], tmp_path, env, output) as process:
+        yield process
+
+
+def held(process: sessions.Process) -> list[str]:
+    """The UUIDs that it tells, as soon as it has them."""
+    line = wait_for(lambda: [line for line in process.log().splitlines() if line.startswith("has ")])[0]
+    return line.removeprefix("has ").split(",")
+
+
+def waits(process: sessions.Process) -> str:
+    """The line by which it tells that it waits."""
+    found: list[str] = wait_for(lambda: [line for line in process.log().splitlines() if line.startswith("waits ")])
+    assert "has " not in process.log() and len(found) == 1
+    return found[0]
+
+
+# --- who holds which --------------------------------------------------------------------------------------------
+
+
+def test_each_takes_a_free_one_and_the_next_waits_until_one_is_killed(four: Path, tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        first = [stack.enter_context(holding(four, tmp_path, 1)) for _ in range(4)]
+        have = [held(process)[0] for process in first]
+        assert sorted(have) == pretended_gpus.uuids(4)
+        fifth = stack.enter_context(holding(four, tmp_path, 1))
+        assert waits(fifth) == "waits for GPU 0, 1, 2, 3, leased by other jobs on this machine"
+        first[2].kill_all()  # kill -9
+        assert held(fifth) == [have[2]]
+
+
+@pytest.mark.parametrize(
+    ("visible", "need", "expected"),
+    [
+        ("2", 1, ["GPU-2aaa-bbb"]),
+        ("GPU-3", 1, ["GPU-3aaa-bbb"]),
+        ("3,GPU-1aaa-bbb", 1, ["GPU-3aaa-bbb"]),
+        ("3,1", 2, ["GPU-3aaa-bbb", "GPU-1aaa-bbb"]),  # in the order named
+        ("1,1,2", 2, ["GPU-1aaa-bbb", "GPU-2aaa-bbb"]),
+        ("0,1", 4, ["GPU-0aaa-bbb", "GPU-1aaa-bbb"]),  # the cells say that the others are missing
+    ],
+)
+def test_visible_devices_are_respected(
+    four: Path, tmp_path: Path, visible: str, need: int, expected: list[str]
+) -> None:
+    with holding(four, tmp_path, need, visible) as process:
+        assert held(process) == expected
+
+
+def test_one_that_is_leased_by_number_is_waited_for_by_uuid(four: Path, tmp_path: Path) -> None:
+    with holding(four, tmp_path, 1, "3") as one:
+        assert held(one) == ["GPU-3aaa-bbb"]
+        with holding(four, tmp_path, 1, "GPU-3aaa-bbb") as other:
+            assert waits(other) == "waits for GPU 0, leased by other jobs on this machine"
+
+
+def test_several_wait_for_single_ones_and_take_free_ones_first(four: Path, tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        one = stack.enter_context(holding(four, tmp_path, 1, "0"))
+        assert held(one) == ["GPU-0aaa-bbb"]
+        two = stack.enter_context(holding(four, tmp_path, 2))
+        assert held(two) == ["GPU-1aaa-bbb", "GPU-2aaa-bbb"]
+        every = stack.enter_context(holding(four, tmp_path, 4))
+        assert waits(every) == "waits for GPU 0, leased by other jobs on this machine"
+        one.kill_all()
+        time.sleep(0.3)
+        assert "has " not in every.log()
+        two.kill_all()
+        assert held(every) == pretended_gpus.uuids(4)
+
+
+def test_no_two_hold_one_and_none_waits_for_ever(four: Path, tmp_path: Path, lease_folder: Path) -> None:
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(four), str(ROOT)])}
+    takers = [
+        subprocess.Popen([sys.executable, "-c", TAKER, str(seed), str(tmp_path)], env=env, cwd=tmp_path)
+        for seed in range(6)
+    ]
+    assert [taker.wait(120) for taker in takers] == [0] * 6
+    assert sorted(path.name for path in lease_folder.iterdir()) == [
+        f"perfscribe-{uuid}.lock" for uuid in pretended_gpus.uuids(4)
+    ]
+
+
+# --- what stands in the folder ----------------------------------------------------------------------------------
+
+
+def test_a_lock_file_is_readable_for_all_whatever_the_umask(lease_folder: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        descriptor = leases.try_lock(leases.lock_file("GPU-a"))
+    finally:
+        os.umask(before)
+    assert descriptor is not None and leases.try_lock(leases.lock_file("GPU-a")) is None
+    assert (lease_folder / "perfscribe-GPU-a.lock").stat().st_mode & 0o777 == 0o444
+    os.close(descriptor)
+
+
+def test_a_file_that_is_removed_while_it_is_locked_is_made_anew() -> None:
+    path = leases.lock_file("GPU-a")
+    first = leases.try_lock(path)
+    path.unlink()
+    second = leases.try_lock(path)
+    assert first is not None and second is not None and not os.path.samestat(os.fstat(first), os.fstat(second))
+    os.close(first)
+    os.close(second)
+
+
+@pytest.mark.parametrize("kind", ["link", "dangling", "folder", "pipe", "hard link"])
+def test_what_is_no_lock_file_is_refused_with_one_line(lease_folder: Path, tmp_path: Path, kind: str) -> None:
+    path, other = leases.lock_file("GPU-a"), tmp_path / "other"
+    if kind in ("link", "hard link"):
+        other.write_text("another's")
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "hard link":
+        os.link(other, path)
+    else:
+        path.symlink_to(other)
+    with pytest.raises(leases.LeaseError, match=r"perfscribe-GPU-a\.lock: .*; remove it, or name another folder"):
+        leases.try_lock(path)
+    assert other.exists() == (kind in ("link", "hard link"))
+
+
+def test_a_name_leads_nowhere_else(lease_folder: Path) -> None:
+    assert leases.lock_file("MIG-GPU-1/../../2/0").parent == lease_folder
+
+
+# --- which jobs run beside others -------------------------------------------------------------------------------
+
+
+def planned(*requires: str, skip: str = "") -> dict[str, Any]:
+    return {"requires": list(requires), "skip": skip}
+
+
+@pytest.mark.parametrize(
+    ("cells", "expected"),
+    [
+        ([planned("cuda")], 4),
+        ([planned("cuda", "bf16"), planned("cuda", "triton"), planned(skip="preset")], 4),
+        ([planned("cuda"), planned()], 16),
+        ([planned("cuda", "cuda:2")], 16),
+        ([planned("cuda", "cuda:1")], 16),
+        ([planned("cuda", skip="preset")], 16),
+        ([], 16),
+    ],
+)
+def test_threads_of_a_job(cells: list[dict[str, Any]], expected: int) -> None:
+    assert leases.threads(cells, cores=16, gpus=4) == expected
+    assert leases.threads(cells, cores=16, gpus=1) == leases.threads(cells, cores=16, gpus=0) == 16
+    assert leases.threads(cells, cores=2, gpus=4) == (1 if expected == 4 else 2)
+
+
+class WithCores(FakeNvml):
+    """NVML that tells of each GPU which cores are near."""
+
+    def __init__(self, near: list[set[int]]) -> None:
+        super().__init__(len(near))
+        self.near = near
+
+    def nvmlDeviceGetCpuAffinity(self, gpu: Any, words: int) -> list[int]:
+        mask = sum(1 << core for core in self.near[self.gpus.index(gpu)])
+        return [mask >> 64 * place & (2**64 - 1) for place in range(words)]
+
+
+@pytest.mark.parametrize(
+    ("near", "granted", "expected"),
+    [
+        ([set(range(64))] * 2, range(8), [(0, 1, 2, 3), (4, 5, 6, 7)]),
+        ([{0, 1, 2, 3}] * 2 + [{4, 5, 6, 7}] * 2, range(8), [(0, 1), (2, 3), (4, 5), (6, 7)]),
+        ([{64, 65}, {0, 1}], [0, 1, 64, 65], [(64, 65), (0, 1)]),
+        ([{0, 1}, {1, 2}], range(4), [(0, 1), (2, 3)]),  # not to be told apart
+        ([set(), {0, 1}], range(4), [(0, 1), (2, 3)]),
+        ([{0}, {0}], range(1), []),
+    ],
+)
+def test_cores_are_disjoint_and_near(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, near: list[set[int]], granted: Any, expected: Any
+) -> None:
+    nvml = WithCores(near)
+    monkeypatch.setattr(environment, "open_nvml", lambda: nvml)
+    monkeypatch.setattr(leases, "_whole_cores", lambda threads: [(thread,) for thread in sorted(threads)])
+    assert leases.cores_by_gpu(leases.visible(), list(granted)) == expected
+
+
+def test_hardware_threads_of_a_core_stay_together(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for thread in range(8):
+        folder = tmp_path / f"cpu{thread}" / "topology"
+        folder.mkdir(parents=True)
+        (folder / "thread_siblings_list").write_text(f"{thread % 4},{thread % 4 + 4}\n")
+    assert leases._whole_cores(range(8), tmp_path) == [(0, 4), (1, 5), (2, 6), (3, 7)]
+    assert leases._whole_cores([1, 5, 6], tmp_path) == [(1, 5), (6,)]
+    assert leases._whole_cores([9, 8], tmp_path) == [(8,), (9,)]
+
+
+# --- a job ------------------------------------------------------------------------------------------------------
+
+
+def job(root: Path, gpus: int = 4, requires: tuple[str, ...] = ("cuda",), seconds: float = 0.0) -> ShardJob:
+    made = ShardJob(root, TELLS.format(requires=requires, seconds=seconds))
+    made.plan([Cell({"n": n}, requires=requires) for n in range(2)])
+    pretended_gpus.put(root, gpus)
+    return made
+
+
+def told(row: dict[str, Any]) -> dict[str, Any]:
+    assert row["status"] == "ok", row["reason"]
+    found: dict[str, Any] = json.loads(row["values"]["told"])
+    return found
+
+
+def test_cells_see_the_gpu_leased_and_records_the_whole_machine(tmp_path: Path, four: Path) -> None:
+    made = job(tmp_path / "root")
+    with holding(four, tmp_path, 1) as other:
+        assert held(other) == ["GPU-0aaa-bbb"]
+        with made.running() as process:
+            assert process.wait() == 0, process.log()
+    for row in made.rows():
+        assert told(row)["gpus"] == "GPU-1aaa-bbb"
+        # The child holds the lease with its worker; what it starts does not.
+        assert told(row)["own"] == 1 and told(row)["below"] == 0
+        assert row["provenance"]["gpus"] == [1]
+        identity = json.loads((made.site / "environments" / f"{row['environment']}.json").read_text())
+        assert identity["gpu_count"] == 4 and identity["cpu_cores"] == len(os.sched_getaffinity(0))
+    assert "GPU-" not in made.records_file.read_text().replace('\\"gpus\\": \\"GPU-1aaa-bbb\\"', "")
+
+
+def test_jobs_of_two_checkouts_exclude_each_other_and_waiting_is_not_timed(tmp_path: Path) -> None:
+    one, other = job(tmp_path / "one", gpus=1, seconds=0.6), job(tmp_path / "other", gpus=1, seconds=0.6)
+    for made in (one, other):
+        made.plan([Cell({"n": n}, requires=("cuda",)) for n in range(2)], timeout_s=5)
+    with one.running() as first:
+        wait_for(lambda: one.journal_file.exists() and any(e["event"] == "started" for e in one.events()))
+        with other.running() as second:
+            assert first.wait() == second.wait() == 0, second.log()
+    assert max(told(row)["ended"] for row in one.rows()) < min(told(row)["began"] for row in other.rows())
+    waiting = [event for event in other.events() if event["event"] == "waiting"]
+    assert [event["what"] for event in waiting] == ["waits for GPU 0, leased by other jobs on this machine"]
+    assert second.log().count("waits for GPU 0") == 1
+    assert all(row["spent"]["wall_s"] < 1.2 for row in other.rows())
+
+
+def test_a_job_that_waits_ends_with_the_time_budget(tmp_path: Path, four: Path) -> None:
+    made = job(tmp_path / "root")
+    made.plan([Cell({"n": 0}, requires=("cuda",))], budget_minutes=0.05)
+    with holding(four, tmp_path, 4) as other:
+        assert held(other)
+        with made.running() as process:
+            assert process.wait() == 0, process.log()
+    assert [row["status"] for row in made.rows()] == ["not_run"]
+
+
+def test_a_lock_that_cannot_be_had_is_told_in_one_line(tmp_path: Path) -> None:
+    made = job(tmp_path / "root", gpus=1)
+    leases.lock_file("GPU-0aaa-bbb").symlink_to("elsewhere")
+    with made.running() as process:
+        assert process.wait() == 1
+    (line,) = process.log().splitlines()
+    assert line.startswith("lease of a GPU: ") and "perfscribe-GPU-0aaa-bbb.lock" in line
+
+
+# --- Snakemake --------------------------------------------------------------------------------------------------
+
+
+def ran(project: Workspace, experiment: str) -> list[dict[str, Any]]:
+    return [told(row) for row in project.rows(experiment)]
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
+    """Six shards of one GPU each, and one experiment that needs the machine; four GPUs."""
+    made = Workspace(tmp_path_factory.mktemp("project"))
+    made.only()
+    made.add_experiment("single", TELLS.format(requires=("cuda",), seconds=3.0), n=[0, 1, 2, 3, 4, 5])
+    made.add_experiment("wide", TELLS.format(requires=("cuda",), seconds=0.5), alone=True, n=[0])
+    pretended_gpus.put(made.root, 4)
+    return made
+
+
+def most_at_a_time(of: list[dict[str, Any]]) -> int:
+    return max(sum(one["began"] <= other["began"] < one["ended"] for one in of) for other in of)
+
+
+def test_as_many_jobs_at_a_time_as_gpus_and_one_that_is_alone(project: Workspace) -> None:
+    project.set_config("preset: gpu\nexperiments: {single: {shards: 6}}\n")
+    done = project.run("report", "--cores", "4")
+    assert done.returncode == 0, done.stdout
+    single, wide = ran(project, "single"), ran(project, "wide")
+    assert most_at_a_time(single) == 4 and {one["gpus"] for one in single} == set(pretended_gpus.uuids(4))
+    for one in single:
+        meanwhile = [other for other in single if one["began"] < other["ended"] and other["began"] < one["ended"]]
+        assert len({other["gpus"] for other in meanwhile}) == len(meanwhile)
+        assert all(one["ended"] < alone["began"] or alone["ended"] < one["began"] for alone in wide)
+
+
+def test_one_job_at_a_time_where_that_is_asked_for(project: Workspace) -> None:
+    project.set_config("preset: gpu\nshare_machine: false\nseed: 1\nexperiments: {single: {shards: 6, n: [0, 1, 2]}}\n")
+    began = time.time()
+    done = project.run("report", "--cores", "4")
+    assert done.returncode == 0, done.stdout
+    found = [one for one in ran(project, "single") if one["began"] > began]
+    assert len(found) == 3 and most_at_a_time(found) == 1
