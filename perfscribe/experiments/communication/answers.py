@@ -12,7 +12,7 @@ from perfscribe.experiments.communication.rates import ALONE
 from perfscribe.findings import CannotTell, need
 from perfscribe.statistics import format_figure
 
-CELL = ["backend", "implementation"]
+CELL = ["backend", "implementation", "tool"]
 
 
 def _is_number(value: object) -> bool:
@@ -25,8 +25,8 @@ def _figure(value: object, unit: str = "") -> str:
 
 def _cells(rows: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
     need(rows, 1, "cells of two ranks")
-    for (backend, implementation), own in rows.groupby(CELL, sort=False):
-        yield f"{backend}, {implementation}", own
+    for (backend, implementation, tool), own in rows.groupby(CELL, sort=False):
+        yield f"{backend}, {implementation}, by {r.TOOLS[tool]}", own
 
 
 def _row(rows: pd.DataFrame, metric: str) -> pd.Series:

@@ -39,7 +39,7 @@ def metrics() -> list[t.Column]:
 def ranks() -> list[t.Column]:
     """Each rank's own times."""
     return [
-        *CELL[:2],
+        *CELL,
         *PLACE,
         t.factor("rank", "Rank"),
         t.median("total_ms", "Total (ms)"),

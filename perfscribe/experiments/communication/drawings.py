@@ -30,7 +30,9 @@ def waiting(canvas: Any, rows: pd.DataFrame) -> None:
         transfer, wait, places = _floats(own, "transfer_ms"), _floats(own, "wait_ms"), np.arange(len(own))
         axes.barh(places, transfer, color=TRANSFER, height=0.6, label="transfer")
         axes.barh(places, wait, left=transfer, color=WAIT, height=0.6, label="waiting for the other rank")
-        labels = [f"{row['backend']}, {row['implementation']}, rank {row['rank']}" for _, row in own.iterrows()]
+        tools = [r.TOOLS[tool].removeprefix("the ") for tool in own["tool"]]
+        cells = own[["backend", "implementation", "rank"]].itertuples(index=False)
+        labels = [f"{one[0]}, {one[1]}, {tool}, rank {one[2]}" for one, tool in zip(cells, tools, strict=True)]
         axes.set_yticks(places, labels if axes is panels[0] else [""] * len(places), fontsize=7)
         axes.invert_yaxis()
         axes.set_xlim(left=0)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from perfscribe.parallel.launch import Crew
 
+TORCH_PROFILER = "torch_profiler"
 DEVICES = {"gloo": "cpu", "nccl": "cuda"}
 # Names of the placements: nodes and ranks of each; the transport that stands for it on one machine.
 PLACEMENTS = {"intra": (1, 2), "inter": (2, 1)}
@@ -45,7 +46,7 @@ def cells(config: Mapping[str, Any]) -> list[Cell]:
                 found.append(_cell({**part, "tool": tool, **same, "batches": config["active"]}))
         steps = config["epochs"] * (config["samples"] // config["batch"])
         alone = {"part": "profiler", **of_backend, "world_size": 1, "implementation": "torch_ddp"}
-        alone |= {"tool": "torch_profiler", **same, "batches": max(1, steps // config["epochs"])}
+        alone |= {"tool": TORCH_PROFILER, **same, "batches": max(1, steps // config["epochs"])}
         alone |= {"epochs": config["epochs"], "training_steps": steps, "trainings": config["trainings"]}
         found.append(_cell(alone, _too_few(config, steps)))
     return found
@@ -71,8 +72,21 @@ def start_early() -> None:
 
 
 def run(cell: Cell) -> Measurement:
-    """Turns of both placements, or a single rank's trainings and steps."""
-    return _run_alone(cell) if cell["part"] == "profiler" else _run_placements(cell)
+    """Turns of both placements, by the torch profiler or by nsys, or a single rank's trainings and steps."""
+    if cell["part"] == "profiler":
+        return _run_alone(cell)
+    return _run_placements(cell) if cell["tool"] == TORCH_PROFILER else _run_under_nsys(cell)
+
+
+def order_of_turns(turns: int) -> list[tuple[int, str]]:
+    """Number and placement of each turn; number -1 warms up. Which placement is first changes with each number."""
+    names = list(PLACEMENTS)
+    return [(turn, name) for turn in range(-1, turns) for name in (names if turn % 2 == 0 else names[::-1])]
+
+
+def range_name(placement: str, turn: int, rank: int) -> str:
+    """Name of the range around a rank's active steps in a turn, by which nsys's report is read."""
+    return f"{placement} turn {turn} rank {rank}"
 
 
 def _run_placements(cell: Cell) -> Measurement:
@@ -82,13 +96,19 @@ def _run_placements(cell: Cell) -> Measurement:
 
     spent = {"warmup_s": 0.0, "timed_s": 0.0}
     turns: dict[str, list[list[dict[str, Any]]]] = {name: [] for name in PLACEMENTS}
-    for turn in range(-1, cell["turns"]):  # the first one warms up; its files are kept
+    for turn, name in order_of_turns(cell["turns"]):
         began = time.perf_counter()
-        for name in PLACEMENTS if turn % 2 == 0 else reversed(PLACEMENTS):
-            keep = _kept(cell, name) if turn < 0 else ""
-            turns[name].append(_crew(cell, name, on_rank).ask({"factors": dict(cell.factors), "keep": keep}))
+        keep = _kept(cell, name) if turn < 0 else ""  # files of the first one
+        turns[name].append(_crew(cell, name, on_rank).ask({"factors": dict(cell.factors), "keep": keep}))
         spent["warmup_s" if turn < 0 else "timed_s"] += time.perf_counter() - began
-    return combine(turns, str(cell["device"]), **spent)
+    return combine(turns, str(cell["device"]), warmup_s=spent["warmup_s"], timed_s=spent["timed_s"])
+
+
+def _run_under_nsys(cell: Cell) -> Measurement:
+    from perfscribe.experiments.communication import under_nsys
+
+    close()  # ranks that wait hold their GPUs' memory
+    return under_nsys.run(cell)
 
 
 def _kept(cell: Cell, placement: str) -> str:
@@ -125,7 +145,11 @@ def close() -> None:
 
 
 def combine(
-    turns: Mapping[str, Sequence[Sequence[Mapping[str, Any]]]], device: str, warmup_s: float = 0.0, timed_s: float = 0.0
+    turns: Mapping[str, Sequence[Sequence[Mapping[str, Any]]]],
+    device: str,
+    warmup_s: float = 0.0,
+    timed_s: float = 0.0,
+    tool: str = "torch profiler",
 ) -> Measurement:
     """A Measurement from what each rank says in each turn of each placement; the first turn warms up.
 
@@ -141,7 +165,7 @@ def combine(
             for figure, value in figures.items():
                 samples = found.warmup if number == 0 else found.samples
                 samples.setdefault(f"{name}_{figure}", []).append(value)
-                found.timers[f"{name}_{figure}"] = "host clock" if "step" in figure else f"torch profiler, {clock}"
+                found.timers[f"{name}_{figure}"] = "host clock" if "step" in figure else f"{tool}, {clock}"
             if number:
                 found.series.setdefault(f"{name}_calls", []).append(calls)
         found.values["gradient_bytes"] = of[0][0]["gradient_bytes"]

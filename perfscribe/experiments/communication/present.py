@@ -7,7 +7,7 @@ from functools import partial
 
 from perfscribe import figures as f
 from perfscribe import tables as t
-from perfscribe.experiments.communication import answers, columns, drawings, rates, rows, single
+from perfscribe.experiments.communication import agreement, answers, columns, drawings, rates, rows, single
 from perfscribe.findings import Finding, find
 from perfscribe.records import Record
 from perfscribe.tables import Table
@@ -39,12 +39,16 @@ METRIC_NOTE = (
     "are medians over turns, in which the placements take turns; Impact is the ratio of medians and its interval "
     "resamples turns (bootstrap). It is refused where the calls are not equally many."
 )
+TOOL_NOTE = (
+    "torch_profiler: a part of each rank, which traces the active steps of every turn. nsys: Nsight Systems around all "
+    "ranks of both placements, which torchrun starts; it traces all they do, of which the active steps of every turn, "
+    "in an NVTX range, are read from its SQLite export. Runs of their own."
+)
 WAIT_NOTE = (
     "A collective's time on a rank holds its wait for the other. Transfer: for each collective the least time of any "
     "rank, as the last one to come waits for nobody; waiting: the rest of that rank's time. What disturbs the last "
-    "rank "
-    "counts as transfer, so that it is an upper bound. Collectives are matched by size and order. Where several are "
-    "under way at once, their times add up to more than passes."
+    "rank counts as transfer, so that it is an upper bound. Collectives are matched by size and order; of nsys, which "
+    "tells no sizes, by order alone. Where several are under way at once, their times add up to more than passes."
 )
 RATE_NOTE = (
     "Rate: bytes of gradients over time, times 2(n - 1)/n, which is 1 for two ranks: what goes over the pair's link in "
@@ -72,9 +76,10 @@ STATES_NOTE = (
 def tables(records: Mapping[str, list[Record]]) -> list[Table]:
     """The homework's table; ranks; rates; key_averages; trainings; states of the profiler."""
     own = records[NAME]
+    notes = [PLACE_NOTE, METRIC_NOTE, TOOL_NOTE]
     rated = rates.bandwidth(own, records.get("all_reduce", []))
     made = (
-        ("Communication across nodes and within one", rows.metrics(own), columns.metrics(), [PLACE_NOTE, METRIC_NOTE]),
+        ("Communication across nodes and within one", rows.metrics(own), columns.metrics(), notes),
         ("Transfer and waiting on each rank", rows.ranks(own), columns.ranks(), [PLACE_NOTE, WAIT_NOTE]),
         ("Effective bandwidth beside the links'", rated, columns.bandwidth(), [RATE_NOTE]),
         ("What takes most time, by key_averages", rows.operators(own), columns.operators(), [OPERATORS_NOTE]),
@@ -95,6 +100,7 @@ def findings(tables: Mapping[str, Table]) -> list[Finding]:
         find("polaris.communication_calls", TABLES[:1], lambda: answers.calls(metrics)),
         find("polaris.communication_wait", TABLES[1:2], lambda: answers.waiting(ranks)),
         find("polaris.communication_bandwidth", TABLES[2:3], lambda: answers.bandwidth(rated)),
+        find("polaris.communication_tools", TABLES[:1], lambda: agreement.tools(tables[TABLES[0]].frame)),
         find("polaris.communication_links", TABLES[2:3], lambda: answers.links(rated)),
         find("polaris.communication_profiler", TABLES[4:6], lambda: answers.profiler(trainings, states)),
     ]
@@ -103,7 +109,7 @@ def findings(tables: Mapping[str, Table]) -> list[Finding]:
 def figures(tables: Mapping[str, Table]) -> list[f.Figure]:
     """Transfer and waiting by rank; rates; states of the profiler."""
     ranks, rated, states = (tables[TABLES[number]].ok for number in (1, 2, 5))
-    by = "by the torch profiler, of the active steps of a profile"
+    by = "by each tool, of the active steps of a profile"
     return [
         f.Figure(
             FIGURES[0],

@@ -27,8 +27,12 @@ def bandwidth(records: Iterable[Record], all_reduce: Iterable[Record]) -> list[R
     return found + [_plain_rate(one, rated[0] if rated else NOT_KNOWN) for one in shown]
 
 
+def _what(record: Record) -> str:
+    return f"training, {record.factors['implementation']}, by {rows.TOOLS[record.factors['tool']]}"
+
+
 def _training_rate(record: Record, placement: str) -> Record:
-    factors = rows.place(record, placement) | {"what": f"training, {record.factors['implementation']}"}
+    factors = rows.place(record, placement) | {"what": _what(record)}
     row = replace(record, factors=factors, samples={}, values={})
     count = rows.calls(record, placement) if record.ok else None
     if not record.ok:

@@ -14,6 +14,8 @@ from perfscribe.parallel.transport import TRANSPORTS
 from perfscribe.records import Record
 from perfscribe.statistics import format_figure, ratio
 
+TORCH_PROFILER, NSYS = "torch_profiler", "nsys"
+TOOLS = {TORCH_PROFILER: "the torch profiler", NSYS: "nsys"}
 INTRA, INTER = "intra", "inter"
 PLACEMENTS = {INTER: (2, 1), INTRA: (1, 2)}
 RANKS = 2
@@ -162,7 +164,7 @@ def _of_rank(record: Record, placement: str, rank: int) -> Record:
 def operators(records: Iterable[Record]) -> list[Record]:
     """One record a line that is kept of each rank's key_averages; a line a placement where the cell is not ok."""
     found = []
-    for record in of_placements(records):
+    for record in (one for one in of_placements(records) if one.factors["tool"] == TORCH_PROFILER):
         for placement in PLACEMENTS:
             lines = record.series.get(f"{placement}_operators", []) if record.ok else [["", ""]]
             for rank, name, *figures in lines:

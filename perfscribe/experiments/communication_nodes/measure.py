@@ -63,7 +63,7 @@ def run(cell: Cell) -> Measurement:
     finally:
         for crew in crews.values():
             crew.close()
-    return combine(turns, str(cell["device"]), **spent)
+    return combine(turns, str(cell["device"]), warmup_s=spent["warmup_s"], timed_s=spent["timed_s"])
 
 
 def _crew(cell: Cell, placement: str, program: Callable[..., Any], seed: int) -> Crew:

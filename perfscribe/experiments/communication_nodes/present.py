@@ -36,6 +36,7 @@ def tables(records: Mapping[str, list[Record]]) -> list[Table]:
         replace(row, factors={**row.factors, "between": between})
         for name, between in ((NAME, NETWORK), (ONE_MACHINE, LOOPBACK))
         for row in rows.metrics(records.get(name, []))
+        if row.factors["tool"] == rows.TORCH_PROFILER
     ]
     own = [column for column in columns.metrics() if column.name in (*SHOWN, *SHOWN_ALSO)]
     of = [own[0], own[1], t.factor("between", "The two nodes are"), *own[2:]]
