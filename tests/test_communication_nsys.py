@@ -107,7 +107,9 @@ def test_copies_and_sets_are_work(tmp_path: Path) -> None:
 
 def test_what_lacks_a_range_or_is_no_export_is_refused(tmp_path: Path) -> None:
     path = by_hand(tmp_path / "by_hand.sqlite")
-    with pytest.raises(ValueError, match=r"^nsys 2025\.3\.1: the range 'intra turn 7 rank 0' is missing, of 1$"):
+    with pytest.raises(ValueError, match=r"^nsys 2025\.3\.1: the range 'intra turn 7 rank 0' is missing, of 2$"):
+        marked_work.read(path, ["intra turn 0 rank 0", "intra turn 7 rank 0"])
+    with pytest.raises(ValueError, match=r"^the trace of nsys 2025\.3\.1 holds no range .* nvtx package is missing"):
         marked_work.read(path, ["intra turn 7 rank 0"])
     (tmp_path / "text").write_text("no database")
     with pytest.raises(ValueError, match="no SQLite export of nsys"):

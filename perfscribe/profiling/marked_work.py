@@ -13,6 +13,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+from perfscribe.profiling.nsys import NO_RANGES
 from perfscribe.profiling.nsys_export import PROCESS_MASK, STYLES
 
 COPIES = {"CUPTI_ACTIVITY_KIND_MEMCPY": "[CUDA memcpy]", "CUPTI_ACTIVITY_KIND_MEMSET": "[CUDA memset]"}
@@ -69,6 +70,8 @@ def _read(export: sqlite3.Connection, names: Collection[str]) -> Marked:
         if name in found:
             raise ValueError(f"nsys {version}: the range {name!r} was marked more than once")
         found[name] = (start, end, process)
+    if not found:
+        raise ValueError(f"the trace of nsys {version} {NO_RANGES}")
     for name in names:
         if name not in found:
             raise ValueError(f"nsys {version}: the range {name!r} is missing, of {len(names)}")

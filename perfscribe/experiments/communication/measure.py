@@ -1,7 +1,8 @@
 """Communication of the Polaris homework: training on two ranks of a node against one rank on each of two nodes.
 
 The placements take turns, each by ranks of its own that stay, so that what is compared is of the same minutes, devices
-and steps. On one machine the two nodes are two processes joined by TCP over the loopback interface. A second cell is a
+and steps. On one machine the two nodes are two processes joined by TCP over the loopback interface. Two tools trace
+them, each in runs of its own: the torch profiler in each rank, and Nsight Systems around all ranks. A last cell is a
 single rank, profiled and not.
 """
 
