@@ -1,0 +1,158 @@
+"""Tables and answers of killed_training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from perfscribe import figures as f
+from perfscribe import tables as t
+from perfscribe.findings import Finding, find, need
+from perfscribe.records import Record
+from perfscribe.statistics import format_figure
+from perfscribe.tables import GIB, Table
+from perfscribe.training.checkpoint_size import needed_bytes
+
+TABLES = ("fsdp.killed", "fsdp.killed_losses", "fsdp.final_model")
+FIGURES = ()
+SAME = 1e-3  # relative; a GPU may add in another order
+NOTE = (
+    "Trained three times with the same weights and rows: left alone; killed by SIGKILL behind the step that is named; "
+    "and from the last whole checkpoint of that one to the end. Steps made again: those that the kill has cost. "
+    "Losses: of the steps behind the checkpoint, largest relative difference from the training left alone. Trainer "
+    "writes its state last, so that a checkpoint without it is not whole; the bare loop renames one when all ranks "
+    "are done. By arithmetic: fp32 weights and two moments. Free before training: for the checkpoints that are kept "
+    "(keep_checkpoints) and the one being written; with less a cell is refused before its first step."
+)
+FINAL_NOTE = (
+    "Written where the training ends, read back into a model of other weights: largest difference of any weight. "
+    "model.safetensors holds a tied matrix once. output_dir keeps it; without, it is deleted with the checkpoints."
+)
+
+
+def tables(records: Mapping[str, list[Record]]) -> list[Table]:
+    """Where it went on and what it took; the losses of both; what is kept."""
+    cells = records["killed_training"]
+    return [
+        t.make(TABLES[0], "Killed, and gone on from the last checkpoint", cells, columns(), [NOTE]),
+        t.make(TABLES[1], "Losses left alone and gone on", by_step(cells), loss_columns()),
+        t.make(TABLES[2], "Final model and tokenizer", cells, final_columns(), [FINAL_NOTE]),
+    ]
+
+
+def _factors() -> list[t.Column]:
+    return [
+        t.factor("model_name", "Model"),
+        t.factor("loop", "Loop"),
+        t.factor("world_size", "Ranks"),
+        t.factor("device", "Device"),
+        t.factor("dtype", "Dtype"),
+    ]
+
+
+def columns() -> list[t.Column]:
+    """Steps, differences, sizes."""
+    return [
+        *_factors(),
+        t.factor("killed_after", "Killed behind step"),
+        t.value("ended", "How it ended", exact=True),
+        t.value("steps_behind", "Goes on behind step", exact=True),
+        t.derived("made_again", "Steps made again", _made_again, exact=True),
+        t.value("steps_compared", "Steps compared", exact=True),
+        t.value("largest_difference", "Largest difference of losses (relative)"),
+        t.value("eval_loss", "Evaluation loss"),
+        t.value("resumed_eval_loss", "Evaluation loss, gone on"),
+        t.value("checkpoint_bytes", "On disk (GiB)", 1 / GIB, "checkpoint_gib"),
+        t.derived("predicted_gib", "by arithmetic (GiB)", lambda r: needed_bytes(r.values["parameters"], 0) / GIB),
+        t.factor("keep_checkpoints", "Checkpoints kept"),
+        t.derived("needed_gib", "Free before training (GiB)", _needed_gib),
+        t.value("free_bytes", "was free (GiB)", 1 / GIB, "free_gib"),
+        t.value("wrapped_by", "Divided by", exact=True),
+    ]
+
+
+def _made_again(record: Record) -> int:
+    return int(record.factors["killed_after"] - record.values["steps_behind"])
+
+
+def _needed_gib(record: Record) -> float:
+    return needed_bytes(record.values["parameters"], record.factors["keep_checkpoints"]) / GIB
+
+
+def by_step(records: Sequence[Record]) -> list[Record]:
+    """A row a step of each cell; one of a cell without figures."""
+    found = []
+    for record in records:
+        whole, rest = record.series.get("train_loss", []), record.series.get("resumed_train_loss", [])
+        behind = len(whole) - len(rest)
+        for step, loss in enumerate(whole or [None], start=1):
+            known = loss is not None and step > behind
+            values = {"loss": loss, "resumed_loss": rest[step - 1 - behind] if known else "before the checkpoint"}
+            own = {"factors": {**record.factors, "step": step}, "values": values if record.ok else {}}
+            found.append(Record(**(vars(record) | own)))
+    return found
+
+
+def loss_columns() -> list[t.Column]:
+    """Both losses of a step."""
+    losses = [t.value("loss", "Loss"), t.value("resumed_loss", "Loss, gone on")]
+    return [*_factors(), t.factor("step", "Step"), *losses]
+
+
+def final_columns() -> list[t.Column]:
+    """What lies on disk, and whether it is what was trained."""
+    return [
+        *_factors(),
+        t.value("final_bytes", "On disk (GiB)", 1 / GIB, "final_gib"),
+        t.value("final_files", "Files", exact=True),
+        t.value("read_back_difference", "Largest difference of weights, read back"),
+        t.value("tokenizer_reads_back", "Tokenizer, read back", exact=True),
+        t.factor("output_dir", "Kept in"),
+    ]
+
+
+def figures(tables: Mapping[str, Table]) -> list[f.Figure]:
+    """None: the curves lie on each other, as those of the checkpoints do."""
+    return []
+
+
+def findings(tables: Mapping[str, Table]) -> list[Finding]:
+    """Whether it goes on as if nothing had happened; what is kept."""
+    return [
+        find("fsdp.killed", TABLES[:1], lambda: _gone_on(tables[TABLES[0]].ok)),
+        find("fsdp.final_model", TABLES[2:], lambda: _kept(tables[TABLES[2]].ok)),
+    ]
+
+
+def _gone_on(rows: pd.DataFrame) -> str:
+    rows = need(rows, 1, "killed trainings")
+    worst: Any = rows.loc[rows["largest_difference"].astype(float).idxmax()]
+    difference = float(worst["largest_difference"])
+    again = sorted({int(steps) for steps in rows["made_again"]})
+    where = f"{worst['loop']}, {worst['model_name']}"
+    apart = f"differ from those of the training left alone by at most {difference:.1g} of the loss ({where})"
+    return (
+        f"{'Yes' if difference <= SAME else 'No'}: of {len(rows)} trainings that SIGKILL ended, each went on from its "
+        f"last whole checkpoint and made {' or '.join(map(str, again))} steps again; their losses "
+        f"{apart if difference else 'are those of the training left alone, to the last digit'}. "
+        f"Checkpoints took {_range(rows['checkpoint_gib'])} GiB, {_range(rows['predicted_gib'])} by arithmetic; "
+        f"{_range(rows['needed_gib'])} GiB had to be free."
+    )
+
+
+def _kept(rows: pd.DataFrame) -> str:
+    rows = need(rows, 1, "final models")
+    differ = rows[(rows["read_back_difference"].astype(float) > 0) | (rows["tokenizer_reads_back"] != "same ids")]
+    said = f"{len(differ)} of them read back as something else" if len(differ) else "all read back as they were"
+    return (
+        f"Model and tokenizer of {len(rows)} trainings were written at their end, in {_range(rows['final_gib'])} GiB, "
+        f"the tied custom model among them; {said}."
+    )
+
+
+def _range(values: pd.Series) -> str:
+    """The smallest to the largest; one figure where they print alike."""
+    ends = [format_figure(float(end)) for end in (values.astype(float).min(), values.astype(float).max())]
+    return " to ".join(dict.fromkeys(ends))
