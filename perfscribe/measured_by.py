@@ -9,6 +9,9 @@ from typing import Any
 from perfscribe import files
 from perfscribe.records import Record
 
+# In the provenance of a published record from a cluster, in place of the node's name.
+NODE_NUMBER = "node_number"
+
 
 def environment_ids(records: Iterable[Record]) -> list[str]:
     """Ids of all environments that these records were measured in, sorted."""
@@ -27,6 +30,17 @@ def commit_name(provenance: Mapping[str, Any]) -> str:
     """The commit that a record was measured at, + where there were changes beside it."""
     commit = provenance.get("commit")
     return f"{commit[:10]}{'+' if provenance.get('dirty') else ''}" if commit else "unknown"
+
+
+def node_name(provenance: Mapping[str, Any]) -> str:
+    """The node that measured; its number at a published site, which has no names."""
+    number = provenance.get(NODE_NUMBER)
+    return f"node {number}" if number else str(provenance.get("node"))
+
+
+def scheduler_name(provenance: Mapping[str, Any]) -> str:
+    """Whose job measured a record of a cluster."""
+    return {"slurm": "Slurm", "cluster-generic": "PBS"}[provenance["cluster"]["executor"]]
 
 
 def _counts(records: Iterable[Record], sample: str) -> str:

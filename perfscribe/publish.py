@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from perfscribe import __version__, cluster, environment, files, journal, scrub, session
+from perfscribe.measured_by import NODE_NUMBER
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 LARGEST_MIB = 4
@@ -55,6 +56,7 @@ def copy_measured(root: Path, source: Path, target: Path) -> None:
         }
         # Names of all nodes first: any experiment's error may name any of them.
         private = scrub.gather(journals, scrub.private_here(root))
+        number_nodes(record for of in journals.values() for record in of)
         for experiment, records in journals.items():
             lines = [{"event": "record", **scrub.scrub_json(record, private)} for record in records]
             text = "".join(json.dumps(line, allow_nan=False, ensure_ascii=False) + "\n" for line in lines)
@@ -70,6 +72,18 @@ def copy_measured(root: Path, source: Path, target: Path) -> None:
             shutil.copyfile(path, target / "data" / path.name)
     finally:
         lock.release()
+
+
+def number_nodes(records: Iterable[dict[str, Any]]) -> None:
+    """Give the nodes of a cluster numbers, in the order of their names, by which a report tells them apart.
+
+    The numbers of jobs go: with them, whoever may ask the cluster's accounting finds the names.
+    """
+    jobs = [record["provenance"] for record in records if record["provenance"].get("cluster")]
+    numbers = {node: number for number, node in enumerate(sorted({job["node"] for job in jobs}), start=1)}
+    for job in jobs:
+        job[NODE_NUMBER] = numbers[job["node"]]
+        job["slurm_job_id"] = None
 
 
 def _renamed(content: Any, site: str) -> Any:

@@ -16,7 +16,7 @@ from tabulate import tabulate
 from perfscribe import files, findings, tables
 from perfscribe.left_out import notice, once_a_section
 from perfscribe.markdown_tables import markdown_text, prose, to_markdown
-from perfscribe.measured_by import commit_name, device_name, environment_ids
+from perfscribe.measured_by import commit_name, device_name, environment_ids, node_name, scheduler_name
 from perfscribe.records import STATUSES, Record
 
 DATE_LINE = "Written on "
@@ -126,6 +126,34 @@ def _provenance(sources: Sources) -> str:
     return _table(rows, heads) if rows else "Nothing was measured."
 
 
+def _nodes(sources: Sources) -> str:
+    """Which nodes of a cluster measured how many cells of what; nothing on one machine."""
+    jobs = [record for cells in sources.records.values() for record in cells if record.provenance.get("cluster")]
+    if not jobs:
+        return ""
+    by_node: dict[str, list[Record]] = {}
+    for record in jobs:
+        by_node.setdefault(node_name(record.provenance), []).append(record)
+    rows = [
+        [node, len(cells), ", ".join(f"`{name}`" for name in dict.fromkeys(record.experiment for record in cells))]
+        for node, cells in sorted(by_node.items())
+    ]
+    said = f"Measured by {scheduler_name(jobs[0].provenance)} jobs, {_counted(len(by_node), 'node')}:"
+    return f"{said}\n\n{_table(rows, ['Node', 'Cells', 'Experiments'])}"
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'s' * (count != 1)}"
+
+
+def _machines(sources: Sources) -> str:
+    """Who measured: devices, and on how many nodes where that was a cluster."""
+    cells = [record for of in sources.records.values() for record in of]
+    machines = sorted({device_name(sources.environment(name)) for name in environment_ids(cells)})
+    nodes = {node_name(record.provenance) for record in cells if record.provenance.get("cluster")}
+    return "; ".join(machines) + (f"; {_counted(len(nodes), 'node')} of a cluster" if nodes else "")
+
+
 class Filler:
     """What a chapter template may name: table(id), figure(id), finding(id), notes(name)."""
 
@@ -208,12 +236,10 @@ class Filler:
 def write(sources: Sources, now: datetime.datetime) -> str:
     """The whole report as Markdown."""
     filler = Filler(sources)
-    ids = environment_ids(record for cells in sources.records.values() for record in cells)
-    machines = sorted({device_name(sources.environment(name)) for name in ids})
     parts = [
         f"# Lab report: {sources.site}",
         f"{DATE_LINE}{now:%Y-%m-%d %H:%M} UTC",
-        f"Machine: {'; '.join(machines) or 'nothing was measured'}. Preset: `{sources.plan['preset']}`.",
+        f"Machine: {_machines(sources) or 'nothing was measured'}. Preset: `{sources.plan['preset']}`.",
         "How complete it is, by experiment and status:",
         _completeness(sources),
         filler.notes("introduction"),
@@ -225,6 +251,7 @@ def write(sources: Sources, now: datetime.datetime) -> str:
         "# Environment",
         _environments(sources),
         _provenance(sources),
+        _nodes(sources),
         filler.fill("method.md"),
     ]
     return "\n\n".join(part.strip() for part in parts if part.strip()) + "\n"

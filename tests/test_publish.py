@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from workspace import ROOT, Workspace
 
-from perfscribe import files, publish, scrub
+from perfscribe import files, measured_by, publish, scrub
 
 USER, NODE = "zelda_quist", "qx-node-417"
 PRIVATE_ENVIRONMENT = {"USER": USER, "LOGNAME": USER, "HOSTNAME": NODE, "NCCL_DEBUG_FILE": f"/home/{USER}/nccl.log"}
@@ -190,6 +190,28 @@ def test_names_of_every_node_are_known_before_the_first_text(tmp_path: Path) -> 
     publish.copy_measured(tmp_path, source, tmp_path / "results" / "demo")
     copied = [unpacked(path).decode() for path in (tmp_path / "results" / "demo").rglob("*.jsonl.gz")]
     assert len(copied) == 2 and not any(NODE in text for text in copied)
+
+
+def test_nodes_of_a_cluster_become_numbers(tmp_path: Path) -> None:
+    source = tmp_path / "results" / "local"
+    nodes = [f"{NODE}b", NODE, None]
+    rows = [
+        {
+            "event": "record",
+            "key": str(place),
+            "round": 0,
+            "id": str(place),
+            "provenance": {"node": node, "cluster": {"executor": "slurm"}, "slurm_job_id": "77"} if node else {},
+        }
+        for place, node in enumerate(nodes)
+    ]
+    files.write_json_lines(source / "journal" / "a" / "0.jsonl", rows)
+    publish.copy_measured(tmp_path, source, tmp_path / "results" / "demo")
+    text = unpacked(tmp_path / "results" / "demo" / "journal" / "a" / "0.jsonl.gz").decode()
+    found = [json.loads(line)["provenance"] for line in text.splitlines()]
+    assert [one.get("node_number") for one in found] == [2, 1, None] and found[2] == {}
+    assert NODE not in text and '"77"' not in text
+    assert [measured_by.node_name(one) for one in found[:2]] == ["node 2", "node 1"]
 
 
 # --- drawn again ------------------------------------------------------------------------------------------------

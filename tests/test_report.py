@@ -123,6 +123,22 @@ def test_environments_name_who_measured_what(sources: report.Sources) -> None:
     assert "| libraries           | torch 2.13.0, triton not installed" in text
 
 
+def test_nodes_of_a_cluster_are_named_with_what_they_measured(sources: report.Sources) -> None:
+    assert "cluster" not in report.write(sources, NOW)
+    for place, record in enumerate(sources.records["probe"]):
+        if record.provenance:
+            record.provenance |= {"node": f"n{place % 2 + 1}", "cluster": {"executor": "slurm"}}
+    text = report.write(sources, NOW)
+    measured = [place for place, record in enumerate(sources.records["probe"]) if record.provenance]
+    counts = [sum(place % 2 == parity for place in measured) for parity in (0, 1)]
+    assert min(counts) > 0
+    assert "; 2 nodes of a cluster. Preset: `cpu`." in text
+    said = section(text, "Environment")
+    assert "Measured by Slurm jobs, 2 nodes:" in said
+    for number, count in enumerate(counts, start=1):
+        assert re.search(rf"\| n{number} +\| {count} +\| `probe` +\|", said)
+
+
 def test_nothing_measured_is_a_report_too(sources: report.Sources) -> None:
     skipped = Record("probe", {"seq_len": 256, "dtype": "fp32"}, "skipped", "preset cpu", "measured")
     sources.records = {"probe": [skipped], "dtypes": []}
