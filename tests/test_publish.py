@@ -124,6 +124,12 @@ def drawn(root: Path, name: str) -> dict[str, bytes]:
     return {str(path.relative_to(root)): without_date(path) for path in paths}
 
 
+def copied(source: Path, target: Path) -> None:
+    """The folder in place of what was there."""
+    shutil.rmtree(target)
+    shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+
+
 def cloned(workspace: Workspace, root: Path, name: str) -> None:
     """The site as a clone of its repository has it, without anything that is drawn."""
     shutil.copytree(root / "results" / name, workspace.root / "results" / name)

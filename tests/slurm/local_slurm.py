@@ -12,12 +12,14 @@ from __future__ import annotations
 import argparse
 import contextlib
 import ctypes
+import fcntl
 import itertools
 import os
 import re
 import secrets
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -29,6 +31,8 @@ from typing import Any
 PACKAGES = {"munged": "munge", "slurmctld": "slurmctld", "slurmd": "slurmd", "sbatch": "slurm-client", "ip": "iproute2"}
 ACCOUNTING_PACKAGES = {"slurmdbd": "slurmdbd", "mariadbd": "mariadb-server"}
 PATH = f"{os.environ.get('PATH', '')}:/usr/local/sbin:/usr/sbin:/sbin"
+# By which a user lets tests install packages.
+ASK = "PERFSCRIBE_SLURM_TESTS=1"
 # Of a job that this process may be part of, and of a user's defaults: nothing may reach the daemons.
 FOREIGN = re.compile(r"(SLURM|SBATCH|SRUN|SALLOC|SQUEUE|SINFO|SACCT|PMIX?)_")
 START_S, STOP_S = 60.0, 5.0
@@ -55,25 +59,46 @@ class NotHere(Exception):
     """This machine cannot have the cluster; the text says why."""
 
 
-def require(accounting: bool = False) -> None:
-    """Install the packages that are missing. NotHere: no root, no Debian, no name spaces, or they cannot be had."""
+def require(accounting: bool = False, install: bool = True) -> None:
+    """Install the packages that are missing. NotHere: no root, no Debian, no name spaces, or they cannot be had.
+
+    install: False where this machine must have them already.
+    """
     if os.geteuid() != 0:
         raise NotHere("a cluster in network name spaces needs root")
     if shutil.which("apt-get") is None:
         raise NotHere("Slurm is installed by apt-get, which only Debian and its kin have")
     programs = PACKAGES | (ACCOUNTING_PACKAGES if accounting else {})
     packages = sorted({package for program, package in programs.items() if shutil.which(program, path=PATH) is None})
+    if packages and not install:
+        raise NotHere(f"{' '.join(packages)} is not installed; {ASK} lets the tests install it")
     if packages:
         _install(packages)
-    probe = f"ps{os.getpid()}probe"
+    probe = f"ps{os.getpid()}p{next(_COUNT)}"
     if _run("ip", "netns", "add", probe, check=False).returncode:
         raise NotHere("the kernel gives no network name spaces")
     _run("ip", "netns", "del", probe)
 
 
 def _install(packages: Sequence[str]) -> None:
-    """By apt-get, with no package starting a daemon of its own."""
+    """By apt-get, with no package starting a daemon of its own; one process after the other."""
     policy = Path("/usr/sbin/policy-rc.d")
+    with _held(policy.parent):
+        _install_alone(packages, policy)
+
+
+@contextlib.contextmanager
+def _held(folder: Path) -> Iterator[None]:
+    """Hold the kernel's lock on a folder, waiting for it."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _install_alone(packages: Sequence[str], policy: Path) -> None:
     mine = not policy.exists()
     if mine:
         policy.write_text("#!/bin/sh\nexit 101\n")
@@ -147,6 +172,7 @@ class LocalSlurm:
         self.name = f"ps{os.getpid()}{chr(ord('a') + next(_COUNT) % 26)}"
         self.met: set[str] = set()  # states of jobs that jobs() has told
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._claim = socket.socket(socket.AF_UNIX)
 
     def __enter__(self) -> LocalSlurm:
         require(self.accounting)
@@ -220,6 +246,7 @@ class LocalSlurm:
         for node in ("ctl", *self.nodes):
             _run("ip", "netns", "del", f"{self.name}-{node}", check=False)
         _run("ip", "link", "del", f"{self.name}br", check=False)
+        self._claim.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     # --- how it comes up
@@ -245,8 +272,7 @@ class LocalSlurm:
         return set(states) == set(self.nodes) and set(states.values()) <= {"idle", "mixed", "allocated", "completing"}
 
     def _network(self) -> None:
-        used = _run("ip", "-o", "addr").stdout
-        self._net = next(net for number in range(1, 255) if f"{(net := f'10.214.{number}')}." not in used)
+        self._net = self._own_net()
         bridge = f"{self.name}br"
         _run("ip", "link", "add", bridge, "type", "bridge")
         _run("ip", "link", "set", bridge, "up")
@@ -259,6 +285,19 @@ class LocalSlurm:
             for device in ("lo", "eth0"):
                 _run("ip", "-n", space, "link", "set", device, "up")
             _run("ip", "-n", space, "addr", "add", f"{self._address(node)}/24", "dev", "eth0")
+
+    def _own_net(self) -> str:
+        """The first three numbers of addresses that no other cluster has, nor takes while this one is up."""
+        used = _run("ip", "-o", "addr").stdout
+        for number in range(1, 255):
+            net = f"10.214.{number}"
+            with contextlib.suppress(OSError):
+                self._claim.bind(f"\0{net}")  # an abstract name, which the kernel frees with this process
+                if f"{net}." not in used:
+                    return net
+                self._claim.close()
+                self._claim = socket.socket(socket.AF_UNIX)
+        raise NotHere("no net of 10.214.0.0/16 is free")
 
     def _address(self, node: str) -> str:
         return f"{self._net}.{2 if node == 'ctl' else 9 + int(node.removeprefix('node'))}"

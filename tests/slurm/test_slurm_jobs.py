@@ -1,0 +1,430 @@
+"""What happens to jobs of `snakemake --profile slurm report` in mid-run: on a real Slurm, each in a run of its own.
+
+These runs wait for most of their time, so that they go on beside each other. Those that take nodes away have a cluster
+of their own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import faulty
+import pytest
+import test_gate
+import test_publish
+from clusters import cluster
+from local_slurm import LocalSlurm, wait_for
+from on_slurm import RUN_S, OnSlurm, jobs_of, lost, tail
+from workspace import Workspace
+
+from perfscribe import scrub
+
+# Jobs of one partition take nodes from those of the other. Jobs are queued again only where they ask for it.
+CONF = """PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+JobRequeue=0
+PartitionName=urgent Nodes=ALL PriorityTier=10 State=UP"""
+AT_A_TIME = 8  # runs
+
+
+@dataclass
+class Ran:
+    """A run that has ended: its tree, what it said, the job that something happened to, where its cells noted."""
+
+    space: OnSlurm
+    log: str
+    job: str
+    side_file: Path
+    node: str = ""
+    said: str = ""  # by Slurm
+
+    def __post_init__(self) -> None:
+        known = self.space.slurm.jobs()
+        self.jobs = jobs_of(self.log)
+        self.states = {job: known[job][0] for job in {*self.jobs, self.job} - {""}}
+        self.ended, self.lost = faulty.notes(self.side_file, "end"), lost(self.side_file).total()
+
+    @property
+    def each_cell_once(self) -> bool:
+        """Whether each of four cells has ended, and none twice."""
+        return set(self.ended.values()) == {1} and len(self.ended) == 4
+
+
+def one_job(folder: Path, slurm: LocalSlurm) -> OnSlurm:
+    return OnSlurm(folder, slurm, max_jobs=1, exclusive=False)
+
+
+def start_again(slurm: LocalSlurm, job: str) -> None:
+    """A requeued job waits for two minutes; an administrator need not."""
+    wait_for(lambda: slurm.jobs()[job][0] == "PENDING", 90, f"{job} to be queued again")
+    slurm.ask("scontrol", "update", f"JobId={job}", "StartTime=now")
+
+
+def disturbed(folder: Path, slurm: LocalSlurm, seconds: float, disturb: Callable[[str, str], object]) -> Ran:
+    """Four cells; behind the first one this happens to the job of that number on that node."""
+    space = one_job(folder, slurm)
+    side_file = space.add_sleeping(cells=4, seconds=seconds)
+    run = space.begin()
+    job, node = space.after(side_file, 1)
+    disturb(job, node)
+    assert run.wait(RUN_S) == 0, tail(run.log())
+    return Ran(space, run.log(), job, side_file, node, slurm.ask("scontrol", "show", "job", job))
+
+
+def scancel(folder: Path, slurm: LocalSlurm) -> Ran:
+    return disturbed(folder, slurm, 2, lambda job, node: slurm.ask("scancel", job))
+
+
+def time_limit(folder: Path, slurm: LocalSlurm) -> Ran:
+    """Slurm looks every half minute which jobs are over their time."""
+    return disturbed(
+        folder, slurm, 12, lambda job, node: slurm.ask("scontrol", "update", f"JobId={job}", "EndTime=now+1")
+    )
+
+
+def requeue(folder: Path, slurm: LocalSlurm) -> Ran:
+    def disturb(job: str, node: str) -> None:
+        slurm.ask("scontrol", "requeue", job)
+        start_again(slurm, job)
+
+    return disturbed(folder, slurm, 2, disturb)
+
+
+def lost_thrice(folder: Path, slurm: LocalSlurm) -> Ran:
+    """As often as a job is submitted; then the same command again."""
+    space = one_job(folder, slurm)
+    side_file = space.add_sleeping(cells=5, seconds=2)
+    run = space.begin()
+    for cells in (1, 2, 3):
+        job, _ = space.after(side_file, cells)
+        slurm.ask("scancel", job)
+    assert run.wait(RUN_S) == 1, tail(run.log())
+    first = run.log()
+    return Ran(space, first + space.finish(), job, side_file)
+
+
+def kill_9(folder: Path, slurm: LocalSlurm) -> Ran:
+    """Of the driver, and the same command again while the first one's job still runs."""
+    space = one_job(folder, slurm)
+    side_file = space.add_sleeping(cells=4, seconds=4)
+    run = space.begin()
+    job, _ = space.after(side_file, 1)
+    os.killpg(run.pid, signal.SIGKILL)
+    assert run.wait(30) == -signal.SIGKILL
+    assert slurm.jobs()[job][0] == "RUNNING"
+    return Ran(space, space.finish(), job, side_file)
+
+
+def interrupt(folder: Path, slurm: LocalSlurm) -> Ran:
+    """Ctrl-C, and the same command again."""
+    space = one_job(folder, slurm)
+    side_file = space.add_sleeping(cells=4, seconds=2)
+    run = space.begin()
+    job, _ = space.after(side_file, 1)
+    os.kill(run.pid, signal.SIGINT)
+    assert run.wait(RUN_S) != 0
+    wait_for(lambda: slurm.jobs()[job][0] not in ("RUNNING", "COMPLETING"), 60, "the job to be cancelled")
+    return Ran(space, space.finish(), job, side_file)
+
+
+KILLER = """def cells(config):
+    return [Cell({"n": n}, cost=n) for n in config["n"]]
+
+
+def run(cell):
+    import psutil, time
+
+    note("start", cell)
+    if cell["n"] == 1:  # as the kernel does where memory has run out
+        parents = psutil.Process().parents()
+        names = [process.name() for process in parents]
+        for process in reversed(parents[: names.index("slurmstepd")]):
+            process.kill()
+        time.sleep(60)
+    return done(cell)
+"""
+
+
+def killer(folder: Path, slurm: LocalSlurm) -> Ran:
+    space = one_job(folder, slurm)
+    side_file = folder / "executions"
+    space.only()
+    space.add_experiment("killer", faulty.source("killer", side_file, KILLER), n=[0, 1, 2])
+    return Ran(space, space.finish(), "", side_file)
+
+
+def spread(folder: Path, slurm: LocalSlurm) -> Ran:
+    space = OnSlurm(folder, slurm, max_jobs=2, nodes=["node2", "node1"])
+    side_file = space.add_sleeping(cells=6, seconds=0.5)
+    return Ran(space, space.finish(), "", side_file)
+
+
+def refused(folder: Path, slurm: LocalSlurm) -> Ran:
+    space = OnSlurm(folder, slurm, partition="nowhere")
+    side_file = space.add_sleeping(cells=1, seconds=0)
+    run = space.begin()
+    assert run.wait(RUN_S) == 1, tail(run.log())
+    return Ran(space, run.log(), "", side_file)
+
+
+def self_test(folder: Path, slurm: LocalSlurm) -> Ran:
+    space = OnSlurm(folder, slurm)
+    test_gate.set_up(space, threshold=50_000)
+    run = space.begin()
+    assert run.wait(RUN_S) != 0, tail(run.log())
+    return Ran(space, run.log(), "", folder / "none")
+
+
+# --- on a cluster of their own -------------------------------------------------------------------------------------
+
+
+def node_down(folder: Path, slurm: LocalSlurm) -> Ran:
+    """Slurm itself queues the job again, on the other node."""
+
+    def disturb(job: str, node: str) -> None:
+        slurm.fail(node)
+        wait_for(lambda: slurm.node_states()[node].startswith("down"), 60, f"{node} is known to be down")
+        start_again(slurm, job)
+
+    return disturbed(folder, slurm, 1.5, disturb)
+
+
+def preempted(folder: Path, slurm: LocalSlurm) -> Ran:
+    """Another partition takes the node."""
+
+    def disturb(job: str, node: str) -> None:
+        said = slurm.ask("srun", "-p", "urgent", "--exclusive", "-w", node, "hostname", timeout_s=90)
+        assert said.endswith(node), said
+        start_again(slurm, job)
+
+    return disturbed(folder, slurm, 1.5, disturb)
+
+
+def drained(folder: Path, slurm: LocalSlurm) -> Ran:
+    """A job on the node goes on to its end, the next one starts elsewhere."""
+    space = OnSlurm(folder, slurm, max_jobs=1)
+    side_file = space.add_sleeping(cells=4, seconds=1, shards=2)
+    run = space.begin()
+    job, node = space.after(side_file, 1)
+    slurm.ask("scontrol", "update", f"nodename={node}", "state=drain", "reason=test")
+    assert run.wait(RUN_S) == 0, tail(run.log())
+    return Ran(space, run.log(), job, side_file, node, slurm.node_states()[node])
+
+
+HUNGRY = """def cells(config):
+    return [Cell({"n": n}, cost=n) for n in config["n"]]
+
+
+def run(cell):
+    import time
+
+    note("start", cell)
+    if cell["n"] == 1:
+        kept = bytearray(900 * 2**20)
+        for _ in range(600):
+            kept[:: 4096] = bytes(len(kept[:: 4096]))
+            time.sleep(0.1)
+    return done(cell)
+"""
+
+
+def hungry(folder: Path, slurm: LocalSlurm) -> Ran:
+    """More memory than the job asked for; with accounting, by which slurmd sees it."""
+    space = OnSlurm(folder, slurm, account="test", mem_mb=600, max_jobs=1)
+    space.only()
+    side_file = folder / "executions"
+    space.add_experiment("hungry", faulty.source("hungry", side_file, HUNGRY), n=[0, 1, 2])
+    log = space.finish()
+
+    def accounted() -> str:
+        said = slurm.ask("sacct", "--noheader", "--parsable2", "--format=JobID,Account,State")
+        whole = [line.split("|") for line in said.splitlines() if "." not in line.split("|")[0]]
+        return said if len(whole) == len(jobs_of(log)) and whole[-1][1:] == ["test", "COMPLETED"] else ""
+
+    return Ran(space, log, "", side_file, said=wait_for(accounted, 20, "sacct's rows"))
+
+
+SHARED = (lost_thrice, killer, time_limit, scancel, requeue, kill_9, interrupt, self_test, spread, refused)
+OWN = {hungry: {"accounting": True}, node_down: {"more_conf": CONF}, preempted: {"more_conf": CONF}, drained: {}}
+
+
+@pytest.fixture(scope="module")
+def slurm() -> Iterator[LocalSlurm]:
+    with cluster(cpus=16, more_conf=CONF) as up:
+        yield up
+
+
+@pytest.fixture(scope="module")
+def ran(slurm: LocalSlurm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Ran]]:
+    """What each scenario gave; all are started with the first that is asked for, the longest first."""
+    folder = tmp_path_factory.mktemp("runs")
+    met = slurm.met
+
+    def alone(scenario: Callable[[Path, LocalSlurm], Ran]) -> Ran:
+        with cluster(**OWN[scenario]) as own:
+            own.met = met
+            return scenario(folder / scenario.__name__, own)
+
+    with ThreadPoolExecutor(AT_A_TIME) as pool:
+        given = {one: pool.submit(alone, one) for one in OWN}
+        given |= {one: pool.submit(one, folder / one.__name__, slurm) for one in SHARED}
+        yield lambda one: given[one].result()
+
+
+def test_scancel_in_mid_run_costs_one_cell(ran: Callable[..., Ran]) -> None:
+    run = ran(scancel)
+    assert [run.states[job] for job in run.jobs] == ["CANCELLED", "COMPLETED"] and run.jobs[0] == run.job
+    assert f"'{run.job}' failed, SLURM status is: 'CANCELLED'" in run.log
+    assert "logs/local/measure_slow_0.log" in run.log  # where the job's own words stand
+    assert run.each_cell_once and run.lost <= 1
+    assert [row["status"] for row in run.space.rows("slow")] == ["ok"] * 4
+
+
+def test_a_job_that_its_time_limit_ends_is_taken_up_again(ran: Callable[..., Ran]) -> None:
+    run = ran(time_limit)
+    assert [run.states[job] for job in run.jobs] == ["TIMEOUT", "COMPLETED"]
+    assert run.each_cell_once and run.lost <= 1
+
+
+def test_a_requeued_job_goes_on_from_its_journal(ran: Callable[..., Ran]) -> None:
+    run = ran(requeue)
+    assert run.jobs == [run.job] and run.states[run.job] == "COMPLETED"
+    assert run.each_cell_once and run.lost == 1
+    assert "Restarts=1" in run.said
+
+
+def test_a_job_that_is_lost_thrice_ends_the_run_and_the_next_one_finishes_the_rest(ran: Callable[..., Ran]) -> None:
+    run = ran(lost_thrice)
+    assert [run.states[job] for job in run.jobs] == ["CANCELLED"] * 3 + ["COMPLETED"]
+    assert "logs/local/measure_slow_0.log" in run.log
+    assert set(run.ended.values()) == {1} and len(run.ended) == 5 and run.lost <= 3
+    assert [row["status"] for row in run.space.rows("slow")] == ["ok"] * 5
+
+
+def test_kill_9_of_the_driver_and_the_same_command_again(ran: Callable[..., Ran]) -> None:
+    run = ran(kill_9)
+    assert "Lock" not in run.log and len(run.jobs) == 1 and run.job not in run.jobs
+    assert set(run.states.values()) == {"COMPLETED"}
+    assert run.each_cell_once and not run.lost  # the first job's cells count
+
+
+def test_ctrl_c_cancels_the_jobs(ran: Callable[..., Ran]) -> None:
+    run = ran(interrupt)
+    assert run.states[run.job] == "CANCELLED" and len(run.jobs) == 1
+    assert run.each_cell_once and run.lost <= 1
+
+
+def test_a_cell_that_kills_its_job_twice_is_failed(ran: Callable[..., Ran]) -> None:
+    run = ran(killer)
+    rows = [(row["status"], row["reason"]) for row in run.space.rows("killer")]
+    assert rows == [("ok", ""), ("failed", "killed its job twice"), ("ok", "")]
+    assert [run.states[job] for job in run.jobs] == ["FAILED", "FAILED", "COMPLETED"]
+    assert faulty.notes(run.side_file) == {"killer 0": 1, "killer 1": 2, "killer 2": 1}
+
+
+def test_cells_spread_over_jobs_and_nodes_that_are_pinned(ran: Callable[..., Ran]) -> None:
+    run = ran(spread)
+    assert len(run.jobs) == 2 and set(run.ended.values()) == {1}
+    folder = run.space.root / "results" / "local"
+    shards = [json.loads(path.read_text())["cells"] for path in sorted(folder.glob("plan/measure-slow-*"))]
+    assert [[cell["factors"]["n"] for cell in cells if not cell["skip"]] for cells in shards] == [[0, 2, 4], [1, 3, 5]]
+    records = [path.read_text().splitlines() for path in sorted(folder.glob("records/slow/*"))]
+    nodes = [{json.loads(line)["provenance"]["node"] for line in lines} for lines in records]
+    assert nodes == [{"node2"}, {"node1"}]
+    assert "2 nodes of a cluster" in run.space.report()
+    assert [len(re.findall(rf"\| {node} +\| 3 +\|", run.space.report())) for node in ("node1", "node2")] == [1, 1]
+
+
+def test_what_a_cluster_measured_is_drawn_anywhere(ran: Callable[..., Ran], tmp_path: Path) -> None:
+    """Published where it was measured, copied to a machine without Slurm: the same report, and nothing measured."""
+    measured, elsewhere = ran(spread).space, Workspace(tmp_path / "elsewhere")
+    executed = ran(spread).side_file.read_bytes()
+    published = measured.run("publish", "two")
+    assert published.returncode == 0, published.stdout
+    expected = test_publish.drawn(measured.root, "two")
+    private = scrub.private_here(measured.root).including(["node1", "node2"])
+    for parent in ("results", "report"):
+        assert scrub.find_private(measured.root / parent / "two", private) == []
+    assert not [path for path in test_publish.published_files(measured.root, "two") if path.name == "cluster.json"]
+    for name in ("workflow", "perfscribe", "report/templates"):  # the checkout has the test's experiment, too
+        test_publish.copied(measured.root / name, elsewhere.root / name)
+    test_publish.cloned(elsewhere, measured.root, "two")
+    assert not test_publish.drawn(elsewhere.root, "two")
+    done = elsewhere.run("report", "--config", "site=two")
+    assert done.returncode == 0, done.stdout
+    assert test_publish.drawn(elsewhere.root, "two") == expected
+    assert ran(spread).side_file.read_bytes() == executed
+    assert "2 nodes of a cluster" in elsewhere.report("two")
+    assert [len(re.findall(rf"\| node {n} +\| 3 +\|", elsewhere.report("two"))) for n in (1, 2)] == [1, 1]
+
+
+def test_what_cannot_be_submitted_is_told_in_slurms_words(ran: Callable[..., Ran]) -> None:
+    run = ran(refused)
+    assert "invalid partition specified: nowhere" in run.log and not run.jobs
+
+
+def test_a_self_test_is_made_on_the_node_of_the_job_that_waits_for_it(ran: Callable[..., Ran]) -> None:
+    run = ran(self_test)
+    nodes = {row["factors"]["world_size"]: row["provenance"]["node"] for row in run.space.rows("trained")}
+    ends = test_gate.ends(run.space, "trained")
+    assert set(ends) == {1, 2, 3} and ends[1] == "ok"
+    for world in (2, 3):
+        assert f"skipped preflight 46: all-reduce of 0.25 MiB among {world} ranks on {nodes[world]} " in ends[world]
+    assert "preflight 46: " in run.log and "preflight 46: " in run.space.report()
+
+
+def test_a_node_that_goes_down_in_mid_run(ran: Callable[..., Ran]) -> None:
+    run = ran(node_down)
+    assert run.jobs == [run.job] and run.states[run.job] == "COMPLETED"
+    assert run.each_cell_once and run.lost == 1
+    nodes = Counter(row["provenance"]["node"] for row in run.space.rows("slow"))
+    assert set(nodes) == {"node1", "node2"} and nodes[run.node] < 4
+
+
+def test_a_job_that_another_partition_takes_the_node_from(ran: Callable[..., Ran]) -> None:
+    run = ran(preempted)
+    assert run.jobs == [run.job] and "Restarts=1" in run.said
+    assert run.each_cell_once and run.lost <= 1
+
+
+def test_a_node_that_is_drained_in_mid_run(ran: Callable[..., Ran]) -> None:
+    run = ran(drained)
+    assert run.said == "drained" and [run.states[job] for job in run.jobs] == ["COMPLETED"] * 2
+    assert run.each_cell_once and not run.lost
+    nodes = Counter(row["provenance"]["node"] for row in run.space.rows("slow"))
+    assert nodes == {"node1": 2, "node2": 2}
+
+
+def test_with_accounting_and_a_job_that_is_killed_for_its_memory(ran: Callable[..., Ran]) -> None:
+    run = ran(hungry)
+    rows = [(row["status"], row["reason"]) for row in run.space.rows("hungry")]
+    assert rows == [("ok", ""), ("failed", "killed its job twice"), ("ok", "")], tail(run.log)
+    accounted = [line.split("|") for line in run.said.splitlines()]
+    assert {account for _, account, _ in accounted} == {"test"}
+    killed = [state for job, _, state in accounted if job.endswith(".0") and state != "COMPLETED"]
+    assert killed == ["CANCELLED by 0"] * 2, run.said  # slurmd ended both steps that took more than their memory
+
+
+def test_states_that_were_met(ran: Callable[..., Ran], slurm: LocalSlurm) -> None:
+    for one in (*SHARED, *OWN):
+        ran(one)
+    print("states of jobs that were met:", *sorted(slurm.met))
+    assert {"PENDING", "RUNNING", "COMPLETED", "CANCELLED", "FAILED", "TIMEOUT"} <= slurm.met
+
+
+def test_a_cluster_leaves_nothing_behind_and_does_not_meet_others(slurm: LocalSlurm) -> None:
+    with LocalSlurm(nodes=1) as other:
+        assert other.ask("srun", "-n1", "hostname") == "node1" and set(slurm.node_states()) == {"node1", "node2"}
+        pids = [process.pid for process in other._processes.values()]
+    assert not other.folder.exists() and not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+    left = subprocess.run(["ip", "netns"], capture_output=True, text=True).stdout
+    assert other.name not in left and slurm.name in left
