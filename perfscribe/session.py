@@ -18,6 +18,7 @@ from typing import IO, Any
 
 from perfscribe import bytecode, cluster, files, fingerprint, leases, plan, progress, tools
 from perfscribe import config as configuration
+from perfscribe.preemption import Requeuer
 from perfscribe.remembered import Memory
 from perfscribe.scrub import account
 from perfscribe.shard import CLOCK
@@ -157,6 +158,7 @@ class Session:
     read_only: bool
     tracker: str = trackers.NONE
     watcher: progress.Watcher | None = None
+    requeuer: Requeuer | None = None
     plan_before: dict[Path, tuple[bytes, int]] = field(default_factory=dict, repr=False)
     share_machine: Collection[str] = ()  # experiments whose jobs may run beside others
 
@@ -202,6 +204,9 @@ class Session:
             self._start_clock()
             self.watcher = progress.Watcher(self.root, self.plan)
             self.watcher.start()
+            if self.plan.cluster is not None and self.plan.cluster.settings["executor"] == "slurm":
+                self.requeuer = Requeuer(self.root)
+                self.requeuer.start()
 
     def _start_clock(self) -> None:
         """Tell all measuring jobs of this run when it began and when its time budget ends."""
@@ -211,6 +216,8 @@ class Session:
 
     def end(self, report: str, failed: bool = False) -> None:
         """Stop telling progress; the last line names the report."""
+        if self.requeuer is not None:
+            self.requeuer.stop()
         if self.watcher is not None:
             self.watcher.stop()
         if (self.root / report).is_file():

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sessions import wait_for
 from workspace import ROOT
 
-from perfscribe import cluster, config, environment, gate, plan, session
+from perfscribe import cluster, config, environment, gate, plan, preemption, session
 from perfscribe.cells import Cell
 from perfscribe.cluster import Cluster, Need, Share
 from perfscribe.parallel import hosts
@@ -80,6 +81,25 @@ def test_slurm_says_how_many_nodes_there_are(
     assert cluster.settings_for(whole, None) is None
     (tmp_path / "sinfo").write_text("#!/bin/sh\nexit 1\n")
     assert cluster.nodes_of_partition(partition) == 1
+
+
+def test_jobs_that_are_preempted_for_good_are_queued_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Those of this run and this folder."""
+    log, now = tmp_path / "requeued", tmp_path / "now"
+    now.write_text(f"1|{tmp_path}\n2|/elsewhere\n")
+    for name, lines in (("squeue", f"cat {now}"), ("scontrol", f"echo $* >> {log}")):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{lines}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    looking = preemption.Requeuer(tmp_path, every_s=0.05)
+    looking.start()
+    wait_for(lambda: looking.others == {"1"}, 10)
+    now.write_text(f"1|{tmp_path}\n2|/elsewhere\n3|{tmp_path}\n4|{tmp_path}x\n")
+    wait_for(log.exists, 10)
+    looking.stop()
+    assert set(log.read_text().splitlines()) == {"requeue 3"}
+    (tmp_path / "squeue").write_text("#!/bin/sh\nexit 1\n")
+    assert preemption.preempted_jobs(tmp_path) == []
 
 
 # --- dealing ----------------------------------------------------------------------------------------------------

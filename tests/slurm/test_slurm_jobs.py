@@ -33,6 +33,7 @@ CONF = """PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 JobRequeue=0
 PartitionName=urgent Nodes=ALL PriorityTier=10 State=UP"""
+FOR_GOOD = CONF.replace("PreemptMode=REQUEUE", "PreemptMode=CANCEL")  # preempted jobs end
 AT_A_TIME = 8  # runs
 
 
@@ -209,6 +210,10 @@ def preempted(folder: Path, slurm: LocalSlurm) -> Ran:
     return disturbed(folder, slurm, 1.5, disturb)
 
 
+def preempted_for_good(folder: Path, slurm: LocalSlurm) -> Ran:
+    return preempted(folder, slurm)
+
+
 def drained(folder: Path, slurm: LocalSlurm) -> Ran:
     """A job on the node goes on to its end, the next one starts elsewhere."""
     space = OnSlurm(folder, slurm, max_jobs=1)
@@ -254,7 +259,13 @@ def hungry(folder: Path, slurm: LocalSlurm) -> Ran:
 
 
 SHARED = (lost_thrice, killer, time_limit, scancel, requeue, kill_9, interrupt, self_test, spread, refused)
-OWN = {hungry: {"accounting": True}, node_down: {"more_conf": CONF}, preempted: {"more_conf": CONF}, drained: {}}
+OWN = {
+    hungry: {"accounting": True},
+    node_down: {"more_conf": CONF},
+    preempted: {"more_conf": CONF},
+    preempted_for_good: {"more_conf": FOR_GOOD},
+    drained: {},
+}
 
 
 @pytest.fixture(scope="module")
@@ -396,6 +407,12 @@ def test_a_job_that_another_partition_takes_the_node_from(ran: Callable[..., Ran
     assert run.each_cell_once and run.lost <= 1
 
 
+def test_a_job_that_is_preempted_for_good_is_queued_again(ran: Callable[..., Ran]) -> None:
+    run = ran(preempted_for_good)
+    assert run.jobs == [run.job] and "Restarts=1" in run.said and "PREEMPTED" in run.space.slurm.met
+    assert run.each_cell_once and run.lost <= 1
+
+
 def test_a_node_that_is_drained_in_mid_run(ran: Callable[..., Ran]) -> None:
     run = ran(drained)
     assert run.said == "drained" and [run.states[job] for job in run.jobs] == ["COMPLETED"] * 2
@@ -418,7 +435,7 @@ def test_states_that_were_met(ran: Callable[..., Ran], slurm: LocalSlurm) -> Non
     for one in (*SHARED, *OWN):
         ran(one)
     print("states of jobs that were met:", *sorted(slurm.met))
-    assert {"PENDING", "RUNNING", "COMPLETED", "CANCELLED", "FAILED", "TIMEOUT"} <= slurm.met
+    assert {"PENDING", "RUNNING", "COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "PREEMPTED"} <= slurm.met
 
 
 def test_a_cluster_leaves_nothing_behind_and_does_not_meet_others(slurm: LocalSlurm) -> None:
