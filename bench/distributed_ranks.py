@@ -39,16 +39,8 @@ BUCKETED_SHARDED = "bucketed, sharded optimizer"
 # Further forms of ours, to choose between: without the launching thread, and with a flat copy of each bucket.
 OVERLAPPED_INLINE, BUCKETED_INLINE = "overlapped, no thread", "bucketed, no thread"
 BUCKETED_FLAT, BUCKETED_FLAT_INLINE = "bucketed, flat copy", "bucketed, flat copy, no thread"
-# Ours with fewer thread blocks a collective than NCCL would take.
-CTAS = (2, 4, 8, 16)
-OVERLAPPED_CTAS = {ctas: f"overlapped, {ctas} thread blocks" for ctas in CTAS}
-BUCKETED_CTAS = {ctas: f"bucketed, {ctas} thread blocks" for ctas in CTAS}
 VARIANTS = (NAIVE, OVERLAPPED, BUCKETED, TORCH, BUCKETED_SHARDED)
-FURTHER = (
-    *(OVERLAPPED_INLINE, BUCKETED_INLINE, BUCKETED_FLAT, BUCKETED_FLAT_INLINE),
-    *OVERLAPPED_CTAS.values(),
-    *BUCKETED_CTAS.values(),
-)
+FURTHER = (OVERLAPPED_INLINE, BUCKETED_INLINE, BUCKETED_FLAT, BUCKETED_FLAT_INLINE)
 WITHOUT_OFF = (TORCH, BUCKETED_SHARDED)  # timed with communication alone
 OFF = ", communication off"
 WARMUP_STEPS = 1  # after a wrapper is made: ours learns in it which parameters are used
@@ -203,21 +195,16 @@ def compile_blocks(model: Model, backend: str = "inductor") -> None:
 def makers(bucket_mb: float) -> dict[str, Maker]:
     """What wraps the model, by variant."""
 
-    def overlapped(**options: Any) -> Maker:
-        return lambda module: OverlappedDDP(module, **options)
-
     def bucketed(**options: Any) -> Maker:
         return lambda module: BucketedDDP(module, bucket_mb, **options)
 
-    fewer = {name: overlapped(max_ctas=ctas) for ctas, name in OVERLAPPED_CTAS.items()}
-    fewer |= {name: bucketed(max_ctas=ctas) for ctas, name in BUCKETED_CTAS.items()}
-    return fewer | {
+    return {
         NAIVE: NaiveDDP,
         OVERLAPPED: OverlappedDDP,
         BUCKETED: bucketed(),
         TORCH: torch_ddp,
         BUCKETED_SHARDED: bucketed(),
-        OVERLAPPED_INLINE: overlapped(launch_thread=False),
+        OVERLAPPED_INLINE: lambda module: OverlappedDDP(module, launch_thread=False),
         BUCKETED_INLINE: bucketed(launch_thread=False),
         BUCKETED_FLAT: bucketed(flatten=True),
         BUCKETED_FLAT_INLINE: bucketed(flatten=True, launch_thread=False),

@@ -14,7 +14,6 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -717,7 +716,7 @@ def threads(rank: int) -> list[int]:
     seen = [alive()]
     del first, second
     gc.collect()
-    launching._threads_of.clear()
+    launching._thread_of.clear()
     end = time.monotonic() + 5
     while alive() and time.monotonic() < end:
         time.sleep(0.01)
@@ -1081,11 +1080,3 @@ def test_the_model_of_buckets_needs_no_torch(tmp_path: Path) -> None:
         "import sys, perfscribe.parallel.bucket_model, perfscribe.parallel.partition; assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], cwd=root, check=True)
-
-
-def test_nccl_is_asked_for_few_thread_blocks_with_the_groups_own_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = SimpleNamespace(config=SimpleNamespace(max_ctas=None), _timeout=None)
-    monkeypatch.setattr(launching.dist, "ProcessGroupNCCL", SimpleNamespace(Options=lambda: made), raising=False)
-    asked = launching._options(timedelta(seconds=7), 8)
-    assert asked is made
-    assert (made.config.max_ctas, made._timeout) == (8, timedelta(seconds=7))

@@ -94,12 +94,11 @@ class BucketedDDP(OverlappingDataParallel):
         flatten: bool = False,
         group: dist.ProcessGroup | None = None,
         launch_thread: bool | None = None,
-        max_ctas: int | None = None,
     ) -> None:
         if bucket_size_mb is not None and not bucket_size_mb > 0:
             raise ValueError(f"bucket_size_mb: expected a number above 0 or None, not {bucket_size_mb}")
         self._capacity_bytes = None if bucket_size_mb is None else bucket_size_mb * BYTES_PER_MB
-        super().__init__(module, group=group, launch_thread=launch_thread, max_ctas=max_ctas)
+        super().__init__(module, group=group, launch_thread=launch_thread)
         places = {parameter.device for parameter in self._trainable}
         self._flatten = flatten or not all(map(self.averager.sends_from_place, places))
 

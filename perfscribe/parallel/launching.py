@@ -24,19 +24,17 @@ NAME = "starts collectives"
 END_S = 5.0  # until a thread that does not end is left to itself
 Task = Callable[[], None]  # raises nothing
 
-_threads_of: weakref.WeakKeyDictionary[dist.ProcessGroup, dict[int | None, LaunchingThread]]
-_threads_of = weakref.WeakKeyDictionary()
+_thread_of: weakref.WeakKeyDictionary[dist.ProcessGroup, LaunchingThread] = weakref.WeakKeyDictionary()
 
 
 class LaunchingThread:
     """Runs tasks one after the other; they start collectives on .group, a process group of the same ranks.
 
-    max_ctas: see twin_of. The thread ends when nobody holds this object any more; it does not keep the process from
-    ending.
+    The thread ends when nobody holds this object any more; it does not keep the process from ending.
     """
 
-    def __init__(self, group: dist.ProcessGroup, max_ctas: int | None = None) -> None:
-        self.group = twin_of(group, max_ctas)
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self.group = twin_of(group)
         self._tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
         self._sides: dict[torch.device, SideStream | None] = {}
         thread = threading.Thread(target=_run, args=(self._tasks,), name=NAME, daemon=True)
@@ -68,41 +66,26 @@ class LaunchingThread:
                 side.join()
 
 
-def launching_thread(group: dist.ProcessGroup, max_ctas: int | None = None) -> LaunchingThread:
+def launching_thread(group: dist.ProcessGroup) -> LaunchingThread:
     """The thread of a process group, made with its group when first asked for: a collective then."""
-    threads = _threads_of.setdefault(group, {})
-    found = threads.get(max_ctas)
+    found = _thread_of.get(group)
     if found is None:
-        found = threads[max_ctas] = LaunchingThread(group, max_ctas)
+        found = _thread_of[group] = LaunchingThread(group)
     return found
 
 
-def twin_of(group: dist.ProcessGroup, max_ctas: int | None = None) -> dist.ProcessGroup:
-    """A new process group of the same ranks, backend and time-out; a collective of the group.
-
-    max_ctas: thread blocks of a collective at most, where NCCL serves the group; None: as many as NCCL takes.
-    """
+def twin_of(group: dist.ProcessGroup) -> dist.ProcessGroup:
+    """A new process group of the same ranks, backend and time-out; a collective of the group."""
     ranks = dist.get_process_group_ranks(group)
     everyone = len(ranks) == dist.get_world_size()
     limit = _timeout(group)
-    options = _options(limit, max_ctas) if max_ctas and "nccl" in backends(group).values() else None
     if not everyone and _splits(group):  # NCCL makes a communicator from one that all of its ranks take part in
-        members = [list(range(len(ranks)))]
-        twin: Any = dist.split_group(group, members, timeout=limit, pg_options=options, group_desc="overlap")
+        twin: Any = dist.split_group(group, [list(range(len(ranks)))], timeout=limit, group_desc="overlap")
     else:
         local = not everyone  # ranks outside of the group do not call
-        name = dist.get_backend(group)
-        twin = dist.new_group(ranks, limit, name, pg_options=options, use_local_synchronization=local)
+        twin = dist.new_group(ranks, limit, dist.get_backend(group), use_local_synchronization=local)
     assert twin is not None
     return twin  # type: ignore[no-any-return]
-
-
-def _options(limit: timedelta | None, max_ctas: int) -> Any:
-    options = dist.ProcessGroupNCCL.Options()
-    options.config.max_ctas = max_ctas
-    if limit is not None:
-        options._timeout = limit
-    return options
 
 
 def _timeout(group: dist.ProcessGroup) -> timedelta | None:

@@ -33,8 +33,7 @@ class OverlappingDataParallel(DataParallel):
 
     Where NCCL serves the gradients, collectives are started by a thread (see launching.LaunchingThread), so that
     backward goes on meanwhile; gloo works on threads of its own, for which backward's processors are needed.
-    launch_thread decides otherwise. What fails on the thread is raised by finish. max_ctas: the thread blocks that a
-    collective of that thread takes at most (None: as many as NCCL likes); those that it takes, backward goes without.
+    launch_thread decides otherwise. What fails on the thread is raised by finish.
 
     A second backward without a finish between (outside no_sync) ends the first one's averages before it adds to them;
     that is a collective on all ranks, so where ranks use different parameters each backward needs its own finish.
@@ -43,14 +42,9 @@ class OverlappingDataParallel(DataParallel):
     _flatten = False
 
     def __init__(
-        self,
-        module: nn.Module,
-        *,
-        group: dist.ProcessGroup | None = None,
-        launch_thread: bool | None = None,
-        max_ctas: int | None = None,
+        self, module: nn.Module, *, group: dist.ProcessGroup | None = None, launch_thread: bool | None = None
     ) -> None:
-        self._launch_thread, self._max_ctas = launch_thread, max_ctas
+        self._launch_thread = launch_thread
         self._thread: LaunchingThread | None = None
         super().__init__(module, group=group)
         self._streams = Streams()
@@ -72,7 +66,7 @@ class OverlappingDataParallel(DataParallel):
         if self._launch_thread is None:
             self._launch_thread = "nccl" in backends(group).values()
         if self._launch_thread:
-            self._thread = launching_thread(group, self._max_ctas)
+            self._thread = launching_thread(group)
             return self._thread.group
         return group
 
