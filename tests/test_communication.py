@@ -277,7 +277,13 @@ def record_of(
             samples[f"{placement}_rank{rank}_step_ms"] = [[20.0] * 6]
     series = {"intra_calls": [intra] * 6, "inter_calls": [inter] * 6}
     series |= {f"{name}_operators": [[0, "aten::mm", 3, 1.0, 2.0, 3.0, 4.0]] for name in ("intra", "inter")}
-    given = {"gradient_bytes": 176_562_176, "intra_link": "NV18", "intra_rated_gb_per_s": 478.0, "inter_link": "NV18"}
+    given = {
+        "gradient_bytes": 176_562_176,
+        "intra_link": "NV18",
+        "intra_rated_gb_per_s": 478.0,
+        "intra_rated_by": "driver",
+        "inter_link": "NV18",
+    }
     timers = dict.fromkeys(samples, "torch profiler, GPU time stamps")
     return Record(NAME, factors, "ok", "", "measured", samples, values=given | values, series=series, timers=timers)
 
@@ -367,6 +373,7 @@ def test_rates_by_transfer_and_with_waiting() -> None:
     assert own.loc["intra", "message_mb"] == pytest.approx(2 * 176.562176 / 16)
     assert (own.loc["inter", "published_gb_per_s"], own.loc["intra", "published_gb_per_s"]) == (0.521, 50.7)
     alone = table[table["what"] == rates.ALONE].set_index("link")
+    assert own.loc["intra", "rated_by"] == alone.loc["NVLink", "rated_by"] == "driver"
     assert alone.loc["NVLink", "rated_gb_per_s"] == 478 and alone.loc[rows.TCP, "rated_gb_per_s"] == rates.NO_LINK
     text = {f.id: f.text for f in present.findings(made([record_of()], plain))}["polaris.communication_links"]
     assert "30.0 times with nccl" in text and "97 times" in text
@@ -431,8 +438,9 @@ class Nvml:
 
     NVMLError = RuntimeError
 
-    def __init__(self, nvlinks: int, speed: int, status: int = 0) -> None:
-        self._nvlinks, self._field = nvlinks, SimpleNamespace(nvmlReturn=status, value=SimpleNamespace(uiVal=speed))
+    def __init__(self, nvlinks: int, speed: int, status: int = 0, capability: tuple[int, int] = (8, 6)) -> None:
+        self._capability, self._nvlinks = capability, nvlinks
+        self._field = SimpleNamespace(nvmlReturn=status, value=SimpleNamespace(uiVal=speed))
 
     def nvmlDeviceGetP2PStatus(self, *_: Any) -> int:
         return 0 if self._nvlinks else 1
@@ -449,6 +457,9 @@ class Nvml:
     def nvmlDeviceGetPciInfo(self, _: Any) -> Any:
         return SimpleNamespace(busId="0")
 
+    def nvmlDeviceGetCudaComputeCapability(self, _: Any) -> tuple[int, int]:
+        return self._capability
+
     def nvmlDeviceGetFieldValues(self, _: Any, fields: list[int]) -> list[Any]:
         assert fields == [90]
         return [self._field]
@@ -456,8 +467,13 @@ class Nvml:
 
 def test_a_pairs_rate_is_that_of_its_links() -> None:
     (pair,) = link_rates.rated(Nvml(18, 26562), [0, 1])
-    assert (pair.kind, pair.gb_per_s) == ("NV18", pytest.approx(18 * 26.562))
+    assert (pair.kind, pair.gb_per_s, pair.by) == ("NV18", pytest.approx(18 * 26.562), "driver")
     assert link_rates.rated(Nvml(18, 0), [0, 1])[0].gb_per_s is None
     assert link_rates.rated(Nvml(18, 26562, status=3), [0, 1])[0].gb_per_s is None
     (pci,) = link_rates.rated(Nvml(0, 26562), [0, 1])
-    assert (pci.kind, pci.gb_per_s) == ("PHB", None)
+    assert (pci.kind, pci.gb_per_s, pci.by) == ("PHB", None, None)
+
+
+def test_a_driver_that_does_not_tell_leaves_the_data_sheets_rate() -> None:
+    (pair,) = link_rates.rated(Nvml(18, 0, capability=(9, 0)), [0, 1])
+    assert (pair.kind, pair.gb_per_s, pair.by) == ("NV18", 450.0, "data sheet")

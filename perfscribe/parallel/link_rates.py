@@ -1,4 +1,4 @@
-"""What the links between GPUs are rated at: a pair's NVLinks, in one direction, as NVML gives their speed."""
+"""What the links between GPUs are rated at: a pair's NVLinks, in one direction, by the driver or the data sheet."""
 
 from __future__ import annotations
 
@@ -6,21 +6,30 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from perfscribe import environment
 from perfscribe.parallel.transport import Link, links, of_visible
 
 _MB_PER_GB = 1000
 # NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON, for versions of the package that do not name it: MB/s of each link, one way.
 _SPEED_FIELD = 90
+# One NVLink, one way, in GB/s, by compute capability. NVIDIA's data sheets print the sum of all links of a GPU, both
+# ways: V100 300 GB/s of 6 links, A100 600 of 12, H100 and H200 900 of 18, B200 1800 of 18. Other cards' links differ.
+_DATA_SHEET_GB_PER_S = {(7, 0): 25.0, (8, 0): 25.0, (9, 0): 25.0, (10, 0): 50.0}
+DRIVER, DATA_SHEET = "driver", "data sheet"
 
 
 @dataclass(frozen=True)
 class RatedLink:
-    """A pair of GPUs. kind: as transport.Link has it; gb_per_s: 10^9 bytes a second each way, None where not known."""
+    """A pair of GPUs. kind: as transport.Link has it; gb_per_s: 10^9 bytes a second each way, None where not known.
+
+    by: DRIVER or DATA_SHEET, whose rate of one link it is; None where there is none.
+    """
 
     first: int
     second: int
     kind: str | None
     gb_per_s: float | None
+    by: str | None = None
 
 
 def rated(nvml: Any, gpus: Sequence[Any]) -> list[RatedLink]:
@@ -29,9 +38,19 @@ def rated(nvml: Any, gpus: Sequence[Any]) -> list[RatedLink]:
 
 
 def _rated(nvml: Any, link: Link, gpu: Any) -> RatedLink:
-    speed = _speed_gb_per_s(nvml, gpu) if link.is_nvlink else None
     count = int((link.kind or "").removeprefix("NV")) if link.is_nvlink else 0
-    return RatedLink(link.first, link.second, link.kind, count * speed if count and speed else None)
+    by, speed = _speed(nvml, gpu) if count else (None, None)
+    return RatedLink(link.first, link.second, link.kind, count * speed if speed else None, by)
+
+
+def _speed(nvml: Any, gpu: Any) -> tuple[str | None, float | None]:
+    """Whose rate of one link, in one direction, and the rate. A virtual machine's driver may not tell its own."""
+    told = _speed_gb_per_s(nvml, gpu)
+    if told is not None:
+        return DRIVER, told
+    capability = environment.ask(nvml, "nvmlDeviceGetCudaComputeCapability", gpu)
+    printed = _DATA_SHEET_GB_PER_S.get(tuple(capability or ()))
+    return (None, None) if printed is None else (DATA_SHEET, printed)
 
 
 def _speed_gb_per_s(nvml: Any, gpu: Any) -> float | None:

@@ -69,6 +69,7 @@ def bandwidth() -> list[t.Column]:
         t.value("gb_per_s", "Each way (GB/s)"),
         t.value("with_waiting_gb_per_s", "Waiting counted (GB/s)"),
         t.value("rated_gb_per_s", "Rated, each way (GB/s)"),
+        t.value("rated_by", "Rated by"),
         t.value("rated_percent", "Of the rated (%)"),
         *published.rates(),
     ]

@@ -203,7 +203,8 @@ def _links(pairs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     if not pairs:
         return {"link": NO_LINKS}
     rate = pairs[0]["gb_per_s"]
-    return {"link": pairs[0]["kind"] or NO_LINKS} | ({} if rate is None else {"rated_gb_per_s": rate})
+    rated = {} if rate is None else {"rated_gb_per_s": rate, "rated_by": pairs[0]["by"]}
+    return {"link": pairs[0]["kind"] or NO_LINKS} | rated
 
 
 def _run_alone(cell: Cell) -> Measurement:

@@ -53,8 +53,9 @@ WAIT_NOTE = (
 RATE_NOTE = (
     "Rate: bytes of gradients over time, times 2(n - 1)/n, which is 1 for two ranks: what goes over the pair's link in "
     "each direction. GB = 10^9 bytes. Waiting counted: over rank 0's total, as a reader of the homework's table would "
-    "divide. Rated: NVLinks of the pair times the speed of one, both of the driver. Plain all-reduces are those of the "
-    "experiment all_reduce. Homework 000: what its total of two steps implies for the homework's own model."
+    "divide. Rated: NVLinks of the pair, as the driver counts them, times the rate of one, by the driver or else by "
+    "NVIDIA's data sheets. Plain all-reduces are those of the experiment all_reduce. Homework 000: what its total of "
+    "two steps implies for the homework's own model."
 )
 OPERATORS_NOTE = (
     "The head of torch's key_averages table of the first profile, of the third and fourth step; it is no sample of the "

@@ -22,9 +22,10 @@ def bandwidth(records: Iterable[Record], all_reduce: Iterable[Record]) -> list[R
     backends = {record.factors["backend"] for record in own}
     found = [_training_rate(record, placement) for record in own for placement in rows.PLACEMENTS]
     plain = [one for one in all_reduce if one.factors["operation"] == "all_reduce" and one.factors["world_size"] == 2]
-    rated = [rate for record in own if record.ok and not isinstance(rate := _rated(record, rows.INTRA), str)]
+    known = [_rated(record, rows.INTRA) for record in own if record.ok]
+    rated = next((one for one in known if not isinstance(one["rated_gb_per_s"], str)), _in_place(NOT_KNOWN))
     shown = [one for one in plain if one.ok and one.factors["backend"] in backends]
-    return found + [_plain_rate(one, rated[0] if rated else NOT_KNOWN) for one in shown]
+    return found + [_plain_rate(one, rated) for one in shown]
 
 
 def _what(record: Record) -> str:
@@ -46,17 +47,29 @@ def _training_rate(record: Record, placement: str) -> Record:
         "time_ms": transfer / count if count else "calls differ",
         "gb_per_s": rate,
         "with_waiting_gb_per_s": with_waiting,
-        "rated_gb_per_s": rated,
-        "rated_percent": rated if isinstance(rated, str) else 100 * rate / rated,
+        **_of_rated(rate, rated),
     }
     return row
 
 
-def _rated(record: Record, placement: str) -> float | str:
+def _in_place(text: str) -> dict[str, float | str]:
+    """A text where a link's rate and its source would stand."""
+    return {"rated_gb_per_s": text, "rated_by": text}
+
+
+def _rated(record: Record, placement: str) -> dict[str, float | str]:
+    """What the link is rated at, each way, and who says so."""
     if rows.link(record, placement) == rows.TCP:
-        return NO_LINK
+        return _in_place(NO_LINK)
     found = record.values.get(f"{placement}_rated_gb_per_s")
-    return NOT_KNOWN if found is None else float(found)
+    if found is None:
+        return _in_place(NOT_KNOWN)
+    return {"rated_gb_per_s": float(found), "rated_by": record.values[f"{placement}_rated_by"]}
+
+
+def _of_rated(rate: float, rated: dict[str, float | str]) -> dict[str, float | str]:
+    most = rated["rated_gb_per_s"]
+    return rated | {"rated_percent": most if isinstance(most, str) else 100 * rate / most}
 
 
 def _way(record: Record) -> str:
@@ -69,20 +82,19 @@ def _way(record: Record) -> str:
     )
 
 
-def _plain_rate(record: Record, of_nvlink: float | str) -> Record:
+def _plain_rate(record: Record, of_nvlink: dict[str, float | str]) -> Record:
     way = _way(record)
     factors = {**record.factors, "what": ALONE, "placement": NEITHER, "implementation": ALONE, "link": way}
     row = replace(record, factors=factors, samples={}, values={})
     time_ms = median(rows.turns(record, "time_ms"))
     sent = int(record.values["message_bytes"])
-    rated = NO_LINK if way in (rows.TCP, TRANSPORTS["shm"][0]) else of_nvlink
+    rated = _in_place(NO_LINK) if way in (rows.TCP, TRANSPORTS["shm"][0]) else of_nvlink
     rate = busbw_gb_per_s("all_reduce", rows.RANKS, sent, time_ms)
     row.values = {
         "message_mb": sent / 1e6,
         "time_ms": time_ms,
         "gb_per_s": rate,
         "with_waiting_gb_per_s": "ranks begin together",
-        "rated_gb_per_s": rated,
-        "rated_percent": rated if isinstance(rated, str) else 100 * rate / rated,
+        **_of_rated(rate, rated),
     }
     return row
