@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 from tabulate import tabulate
 
-from perfscribe import environment, tools
+from perfscribe import environment, leases, tools
 from perfscribe.cells import Cell
 
 LIBRARIES = (
@@ -62,9 +62,19 @@ def _machine() -> list[tuple[str, str]]:
         rows += [
             ("GPU memory", _gib(memory) if memory else "not told"),
             ("power limit", f"{watts} W" if watts else "not told"),
+            ("leased", _leased()),
             ("driver", f"{found['driver_version'] or 'not told'}, CUDA {found['cuda_driver_version'] or 'not told'}"),
         ]
     return [*rows, ("platform", f"{found['platform']}, {platform.release()}")]
+
+
+def _leased() -> str:
+    """Which GPUs jobs of perfscribe measure on at the moment, these or other users'."""
+    try:
+        taken = leases.leased(leases.visible())
+    except leases.LeaseError as error:
+        return str(error)
+    return ", ".join(f"GPU {gpu.position}" for gpu in taken) or "none"
 
 
 def _gib(amount_bytes: int) -> str:

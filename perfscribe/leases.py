@@ -79,9 +79,9 @@ def _on_one_gpu(requires: Sequence[str]) -> bool:
     return "cuda" in requires and not counted
 
 
-def threads(cells: Iterable[Mapping[str, Any]], cores: int, gpus: int) -> int:
-    """How many of a machine's cores a shard's job asks for: its GPU's part of them, or all, to run by itself."""
-    return max(1, cores // gpus) if gpus >= 2 and needs_one_gpu(cells) else cores
+def span_s(alone_s: float, beside_s: Sequence[float], at_a_time: int) -> float:
+    """Expected time of jobs: of those that run by themselves in sum, of the others by so many at a time, in s."""
+    return alone_s + max([sum(beside_s) / at_a_time, *beside_s])
 
 
 def cores_by_gpu(gpus: Sequence[Gpu], granted: Sequence[int]) -> list[binding.Cores]:
@@ -183,6 +183,18 @@ def try_lock(path: Path) -> int | None:
         pass
     os.close(descriptor)
     return None
+
+
+def leased(gpus: Iterable[Gpu]) -> list[Gpu]:
+    """Those that jobs of this machine have leased at the moment."""
+    taken = []
+    for gpu in gpus:
+        descriptor = try_lock(lock_file(gpu.uuid))
+        if descriptor is None:
+            taken.append(gpu)
+        else:
+            os.close(descriptor)
+    return taken
 
 
 # --- a job's lease ----------------------------------------------------------------------------------------------
@@ -290,4 +302,4 @@ def for_shard(
     counts = {requires: environment.gpus_needed(requires) for requires in map(tuple, possible)}
     need = max((count for requires, count in counts.items() if count and not environment.unmet(requires)), default=0)
     have = len(visible())
-    return Lease(min(need, have), beside_others and have >= 2 and needs_one_gpu(plan["cells"]), say)
+    return Lease(min(need, have), beside_others and needs_one_gpu(plan["cells"]), say)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tabulate import tabulate
 
-from perfscribe import environment, files, journal
+from perfscribe import environment, files, journal, leases
 from perfscribe.plan import Plan
 from perfscribe.plan_cells import cell_key
 from perfscribe.progress import Pace, duration
@@ -39,24 +39,31 @@ def _key(unit: dict, cell: dict) -> str:
     return cell_key(unit["experiment"], cell["factors"], unit["fingerprint"], "", unit["seed"])
 
 
-def _estimate(waiting: list[tuple[dict, dict | None]], done: list[tuple[dict, dict]]) -> float | None:
-    """Seconds for the waiting cells: as long as last time, else in proportion to their cost."""
+Waiting = list[tuple[int, dict, dict | None]]  # a cell's shard, the cell, and its record of last time
+
+
+def _estimate(waiting: Waiting, done: list[tuple[dict, dict]]) -> dict[int, float] | None:
+    """Seconds for the waiting cells of each shard: as long as last time, else in proportion to their cost."""
     pace = Pace()
-    known = [*done, *((cell, record) for cell, record in waiting if record is not None)]
+    known = [*done, *((cell, record) for _, cell, record in waiting if record is not None)]
     for cell, record in known:
         pace.add(record["spent"]["wall_s"], cell["cost"])
     if waiting and not known:
         return None
-    return sum(record["spent"]["wall_s"] if record else pace.expected_s(cell["cost"]) for cell, record in waiting)
+    seconds: dict[int, float] = {}
+    for shard, cell, last in waiting:
+        expected_s = last["spent"]["wall_s"] if last else pace.expected_s(cell["cost"])
+        seconds[shard] = seconds.get(shard, 0.0) + expected_s
+    return seconds
 
 
-def _experiment(root: Path, plan: Plan, experiment: str) -> tuple[list[list[object]], float | None]:
+def _experiment(root: Path, plan: Plan, experiment: str) -> tuple[list[list[object]], dict[int, float] | None]:
     history = journal.read(root / "results" / plan.site / "journal" / experiment)
     records: dict[str, list[dict]] = {}
     for record in history.all_records():
         records.setdefault(repr(sorted(record["factors"].items())), []).append(record)
     rows: list[list[object]] = []
-    waiting: list[tuple[dict, dict | None]] = []
+    waiting: Waiting = []
     done: list[tuple[dict, dict]] = []
     for shard in range(plan.shards[experiment]):
         name = f"measure-{experiment}-{shard}"
@@ -66,7 +73,7 @@ def _experiment(root: Path, plan: Plan, experiment: str) -> tuple[list[list[obje
             for cell in unit["cells"]:
                 status, known = _status(unit, cell, number, records)
                 if status.startswith("to measure"):
-                    waiting.append((cell, known))
+                    waiting.append((shard, cell, known))
                 elif known is not None:
                     done.append((cell, known))
                 factors = " ".join(f"{name}={level}" for name, level in cell["factors"].items())
@@ -76,19 +83,26 @@ def _experiment(root: Path, plan: Plan, experiment: str) -> tuple[list[list[obje
 
 def describe(root: Path, plan: Plan) -> str:
     """The whole plan as text."""
-    parts, total, unknown = [], 0.0, []
+    parts, alone_s, beside_s, unknown = [], 0.0, list[float](), []
     summary = []
     for experiment in plan.shards:
         rows, seconds = _experiment(root, plan, experiment)
         waiting = sum(str(row[3]).startswith("to measure") for row in rows)
         parts.append(tabulate(rows, ["experiment", "cell", "round", "status"], tablefmt="plain"))
-        time = "nothing to do" if not waiting else UNKNOWN if seconds is None else f"about {duration(seconds)}"
+        one_by_one = None if seconds is None else f"about {duration(sum(seconds.values()))}"
+        time = "nothing to do" if not waiting else one_by_one or UNKNOWN
         summary.append([experiment, len(rows), waiting, time])
         if waiting and seconds is None:
             unknown.append(experiment)
-        total += seconds or 0.0
+        for shard, shard_s in (seconds or {}).items():
+            if (experiment, shard) in plan.beside_others:
+                beside_s.append(shard_s)
+            else:
+                alone_s += shard_s
+    total = leases.span_s(alone_s, beside_s, plan.at_a_time)
     parts.append(tabulate(summary, ["experiment", "cells", "to measure", "time"], tablefmt="plain"))
     parts_known = [f"about {duration(total)}"] if total or not unknown else []
     known = " and, ".join([*parts_known, *([f"without an estimate, {', '.join(unknown)}"] if unknown else [])])
-    parts.append(f"site {plan.site}, preset {plan.preset}; to measure: {known}")
+    together = f", {plan.at_a_time} jobs of one GPU each at a time" if beside_s else ""
+    parts.append(f"site {plan.site}, preset {plan.preset}; to measure: {known}{together}")
     return "\n\n".join(parts)

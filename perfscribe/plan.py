@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from perfscribe import cluster, environment, files, gate
+from perfscribe import cluster, environment, files, gate, leases
 from perfscribe.cells import Cell
 from perfscribe.config import resolve
 from perfscribe.fingerprint import Sources, digest_files
@@ -64,6 +64,9 @@ class Plan:
     gated: list[str] = field(default_factory=list)  # experiments with cells that wait for a self-test
     units: dict[str, dict[str, Any]] = field(default_factory=dict)
     cluster: cluster.Cluster | None = None
+    # Measuring jobs on this machine: how many run at a time, on a GPU each, of these (experiment, shard).
+    at_a_time: int = 1
+    beside_others: frozenset[tuple[str, int]] = frozenset()
 
     @property
     def index(self) -> dict[str, Any]:
@@ -366,7 +369,22 @@ def build(
     _present_what_only_reads(plan, code)
     _leave_out_unread(plan)
     _report_unit(plan, code)
+    if settings is None and config["share_machine"]:
+        _jobs_at_a_time(plan, config)
     return plan
+
+
+def _jobs_at_a_time(plan: Plan, config: Mapping[str, Any]) -> None:
+    """Let jobs of one GPU each run at a time, as many as there are GPUs; one job of that kind has the machine alone."""
+    measuring = [unit for unit in plan.units.values() if unit["unit"] == "measure"]
+    found = {
+        (unit["experiment"], unit["shard"])
+        for unit in measuring
+        if not config["experiments"][unit["experiment"]].get("alone") and leases.needs_one_gpu(unit["cells"])
+    }
+    at_a_time = min(len(found), len(leases.visible())) if len(found) > 1 else 1
+    if at_a_time > 1:
+        plan.at_a_time, plan.beside_others = at_a_time, frozenset(found)
 
 
 def _is_wanted(experiment: str, config: Mapping[str, Any], chapters: Collection[str], root: Path) -> bool:
@@ -392,14 +410,17 @@ def replan_presentation(committed: Plan, root: Path, code: Sources | None = None
     return committed
 
 
-def options(config: Mapping[str, Any]) -> dict[str, Any]:
-    """How cells are run, by experiment: what no figure depends on, so that an edit reruns nothing."""
+def options(config: Mapping[str, Any], at_a_time: int = 1) -> dict[str, Any]:
+    """How cells are run, by experiment: what no figure depends on, so that an edit reruns nothing.
+
+    at_a_time: jobs of one GPU each, by the plan.
+    """
     return {
         name: {
             "isolation": section["isolation"],
             "timeout_s": section["timeout_s"],
             "tools": config["tools"],
-            "share_machine": config["share_machine"] and not section.get("alone", False),
+            "at_a_time": 1 if section.get("alone") else at_a_time,
         }
         for name, section in sorted(config["experiments"].items())
     }

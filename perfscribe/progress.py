@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, TextIO
 
-from perfscribe import files, gate, journal
+from perfscribe import files, gate, journal, leases
 from perfscribe.plan import Plan
 from perfscribe.shard import Shard
 
@@ -99,6 +99,8 @@ class Watcher:
             for shard in range(plan.shards[experiment])
         ]
         self.cost_left: dict[tuple[str, str, int], float] = {}
+        self.plan = plan
+        self.shards: dict[tuple[str, str, int], int] = {}
         self.pace: dict[str, Pace] = {}
         done = [record for shard in self._shards(root, plan) for record in self._enter(shard)]
         self.total, self.done = len(self.cost_left), 0
@@ -120,7 +122,8 @@ class Watcher:
         for task in shard.tasks:
             if task.cell["skip"]:
                 continue
-            self.cost_left[_cell_of(shard.plan["experiment"], task.cell["factors"], task.round)] = task.cell["cost"]
+            cell = _cell_of(shard.plan["experiment"], task.cell["factors"], task.round)
+            self.cost_left[cell], self.shards[cell] = task.cell["cost"], shard.plan["shard"]
             found = history.latest(task.slot)
             if found is not None:
                 yield found
@@ -137,7 +140,15 @@ class Watcher:
         """Expected time of what is left, from cells of the same experiment; None where none is done yet."""
         if any(experiment not in self.pace for experiment, _, _ in self.cost_left):
             return None
-        return sum(self.pace[experiment].expected_s(cost) for (experiment, _, _), cost in self.cost_left.items())
+        alone_s, beside_s = 0.0, dict[tuple[str, int], float]()
+        for cell, cost in self.cost_left.items():
+            experiment, shard = cell[0], self.shards.get(cell, 0)
+            expected_s = self.pace[experiment].expected_s(cost)
+            if (experiment, shard) in self.plan.beside_others:
+                beside_s[experiment, shard] = beside_s.get((experiment, shard), 0.0) + expected_s
+            else:
+                alone_s += expected_s
+        return leases.span_s(alone_s, list(beside_s.values()), self.plan.at_a_time)
 
     def start(self) -> None:
         """Begin."""

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import atexit
 import fcntl
-import functools
 import os
 import shutil
 import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from perfscribe import bytecode, cluster, files, fingerprint, leases, plan, progress, tools
+from perfscribe import bytecode, cluster, files, fingerprint, plan, progress, tools
 from perfscribe import config as configuration
 from perfscribe.preemption import Requeuer
 from perfscribe.remembered import Memory
@@ -128,7 +127,9 @@ def write_plan(root: Path, raw: Mapping[str, Any], made: plan.Plan) -> None:
             files.write_json_if_changed(folder / f"{name}.json", unit)
         return
     made.write(folder)
-    files.write_json_if_changed(folder / "options.json", plan.options(configuration.resolve(raw, made.preset)))
+    files.write_json_if_changed(
+        folder / "options.json", plan.options(configuration.resolve(raw, made.preset), made.at_a_time)
+    )
 
 
 def snapshot(folder: Path) -> dict[Path, tuple[bytes, int]]:
@@ -160,7 +161,6 @@ class Session:
     watcher: progress.Watcher | None = None
     requeuer: Requeuer | None = None
     plan_before: dict[Path, tuple[bytes, int]] = field(default_factory=dict, repr=False)
-    share_machine: Collection[str] = ()  # experiments whose jobs may run beside others
 
     def resources(self, name: str) -> Callable[..., int | str | None]:
         """The function by which a rule asks for a resource of its job: None on this machine, and where it asks none."""
@@ -176,16 +176,9 @@ class Session:
         return asked
 
     def threads(self, experiment: str, shard: int, cores: int) -> int:
-        """How many of the cores that Snakemake was given a measuring job asks for; all of them: it runs by itself."""
-        unit = self.plan.units.get(f"measure-{experiment}-{shard}")
-        if unit is None or self.plan.cluster is not None or experiment not in self.share_machine:
-            return cores
-        return leases.threads(unit["cells"], cores, self.gpus)
-
-    @functools.cached_property
-    def gpus(self) -> int:
-        """How many GPUs jobs of this run can lease."""
-        return len(leases.visible())
+        """How many of the cores that Snakemake was given a measuring job asks for: all, or its part of them."""
+        beside_others = (experiment, shard) in self.plan.beside_others
+        return max(1, cores // self.plan.at_a_time) if beside_others else cores
 
     def undo_plan(self) -> None:
         """Put the plan files back as they were, times included, when the process ends: a dry run changes nothing."""
@@ -267,9 +260,7 @@ def begin(root: Path, overrides: Mapping[str, Any], decides: bool, executor: str
         clear_leftovers(root)
         write_plan(root, raw, made)
     tracker = _tracker(raw, say=True)
-    options = plan.options(configuration.resolve(raw, made.preset))
-    together = {experiment for experiment, option in options.items() if option["share_machine"]}
-    return Session(root, made, lock, held, read_only, tracker=tracker, plan_before=before, share_machine=together)
+    return Session(root, made, lock, held, read_only, tracker=tracker, plan_before=before)
 
 
 def _tracker(raw: Mapping[str, Any], say: bool = False) -> str:

@@ -43,7 +43,7 @@ class Shard:
         options = files.read_json(options_file) if options_file.is_file() else {}
         clock_file = root / CLOCK
         self.run_clock = files.read_json(clock_file) if clock_file.is_file() else {}
-        defaults = {"isolation": "job", "timeout_s": 600.0, "tools": {}, "share_machine": True}
+        defaults = {"isolation": "job", "timeout_s": 600.0, "tools": {}, "at_a_time": 1}
         self.options = defaults | options.get(self.plan["experiment"], {})
         self.folder = site_folder / "journal" / self.plan["experiment"]
         # Status and reason of what cannot run here: the worker puts its gate in the place of this.

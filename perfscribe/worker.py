@@ -30,7 +30,7 @@ class Worker:
 
     def __init__(self, shard: Shard, book: journal.Journal, lease: leases.Lease | None = None) -> None:
         self.shard, self.book = shard, book
-        together = shard.options["share_machine"]
+        together = shard.options["at_a_time"] > 1
         self.lease = lease or leases.for_shard(shard.plan, shard.site_folder / "plan", together, self._say_waiting)
         shard.shortfall = Gate(shard.root, shard.site_folder, self._try_out).shortfall
         tools.use(shard.options["tools"], shard.root)
@@ -55,7 +55,6 @@ class Worker:
             raise
         finally:
             self._stop_child()
-            self.lease.release()
 
     def _due(self, history: journal.History) -> Iterator[Task]:
         """The tasks that the journal lacks, as far as the time budget goes; each round begins with a fresh child."""
@@ -184,7 +183,10 @@ def measure(plan_file: Path, root: Path, site_folder: Path, out: Path) -> None:
     shard = Shard(plan_file, root, site_folder)
     with journal.Journal(shard.folder / f"{shard.plan['shard']}.jsonl") as book:
         worker = Worker(shard, book)
-        ran = worker.measure(journal.read(shard.folder))
+        try:
+            ran = worker.measure(journal.read(shard.folder))
+        finally:
+            worker.lease.release()
         # Under the lock: a job that outlived its Snakemake must not write over its successor's records.
         rows = shard.write_records(out, worker.identity)
     planned = sum(not task.cell["skip"] for task in shard.tasks)

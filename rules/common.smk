@@ -77,6 +77,11 @@ def cores_of_job(wildcards):
     return SESSION.threads(wildcards.experiment, int(wildcards.shard), ALL_CORES)
 
 
+def cores_of_data_job(wildcards):
+    """Cores that a job asks for which makes a data set: all where it would else run beside a measuring job."""
+    return ALL_CORES if PLAN.at_a_time > 1 else 1
+
+
 def records_of(experiment):
     """Records files of all shards of an experiment."""
     return [

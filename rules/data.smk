@@ -15,6 +15,7 @@ for _dataset, _files in PLAN.datasets.items():
         priority: 2
         conda:
             "../workflow/envs/perfscribe.yaml"
+        threads: cores_of_data_job
         resources:
             **SMALL_JOB,
         shell:

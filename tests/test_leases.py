@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -21,7 +22,7 @@ from sessions import wait_for
 from shards import ShardJob
 from workspace import Workspace
 
-from perfscribe import environment, leases
+from perfscribe import cluster, environment, files, journal, leases, plan, session, shard, worker
 from perfscribe.cells import Cell
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -250,19 +251,51 @@ def planned(*requires: str, skip: str = "") -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("cells", "expected"),
     [
-        ([planned("cuda")], 4),
-        ([planned("cuda", "bf16"), planned("cuda", "triton"), planned(skip="preset")], 4),
-        ([planned("cuda"), planned()], 16),
-        ([planned("cuda", "cuda:2")], 16),
-        ([planned("cuda", "cuda:1")], 16),
-        ([planned("cuda", skip="preset")], 16),
-        ([], 16),
+        ([planned("cuda")], True),
+        ([planned("cuda", "bf16"), planned("cuda", "triton"), planned(skip="preset")], True),
+        ([planned("cuda"), planned()], False),
+        ([planned("cuda", "cuda:2")], False),
+        ([planned("cuda", "cuda:1")], False),
+        ([planned("cuda", "preflight:nccl:1")], False),
+        ([planned("cuda", skip="preset")], False),
+        ([], False),
     ],
 )
-def test_threads_of_a_job(cells: list[dict[str, Any]], expected: int) -> None:
-    assert leases.threads(cells, cores=16, gpus=4) == expected
-    assert leases.threads(cells, cores=16, gpus=1) == leases.threads(cells, cores=16, gpus=0) == 16
-    assert leases.threads(cells, cores=2, gpus=4) == (1 if expected == 4 else 2)
+def test_which_shards_need_one_gpu(cells: list[dict[str, Any]], expected: bool) -> None:
+    assert leases.needs_one_gpu(cells) == expected
+
+
+@pytest.mark.parametrize(
+    ("shards", "gpus", "settings", "at_a_time"),
+    [
+        (6, 4, {}, 4),
+        (3, 4, {}, 3),
+        (1, 4, {}, 1),  # alone anyway
+        (6, 1, {}, 1),
+        (6, 0, {}, 1),
+        (6, 4, {"share_machine": False}, 1),
+    ],
+)
+def test_cores_that_a_job_asks_for(
+    monkeypatch: pytest.MonkeyPatch, shards: int, gpus: int, settings: dict[str, Any], at_a_time: int
+) -> None:
+    nvml = FakeNvml(gpus) if gpus else None
+    monkeypatch.setattr(environment, "open_nvml", lambda: nvml)
+    enabled = {"attention": {"shards": shards}, "warmup": {}}
+    others = {name: {"enabled": False} for name in plan.measured_experiments(ROOT) if name not in enabled}
+    made = plan.build({**settings, "experiments": {**enabled, **others}}, "gpu", ROOT)
+    assert made.at_a_time == at_a_time
+    run = session.Session(ROOT, made, session.RunLock(ROOT), held=False, read_only=False)
+    assert {run.threads("attention", shard, 16) for shard in range(shards)} == {16 // at_a_time}
+    assert run.threads("attention", 0, 2) == (2 if at_a_time == 1 else 1)
+    assert run.threads("warmup", 0, 16) == 16
+
+
+def test_the_time_of_jobs_at_a_time() -> None:
+    assert leases.span_s(10.0, [], 1) == 10.0
+    assert leases.span_s(10.0, [4.0, 4.0, 4.0, 4.0], 4) == 14.0
+    assert leases.span_s(0.0, [4.0, 4.0, 1.0], 2) == 4.5
+    assert leases.span_s(0.0, [9.0, 1.0, 1.0], 4) == 9.0  # never below the longest
 
 
 class WithCores(FakeNvml):
@@ -371,6 +404,67 @@ def test_a_lock_that_cannot_be_had_is_told_in_one_line(tmp_path: Path) -> None:
         assert process.wait() == 1
     (line,) = process.log().splitlines()
     assert line.startswith("lease of a GPU: ") and "perfscribe-GPU-0aaa-bbb.lock" in line
+
+
+def test_a_job_that_waits_can_be_stopped(tmp_path: Path, four: Path) -> None:
+    made = job(tmp_path / "root")
+    with holding(four, tmp_path, 4) as other:
+        assert held(other)
+        with made.running() as process:
+            wait_for(lambda: "waits for GPU" in process.log())
+            process.signal_group(signal.SIGTERM)
+            assert process.wait() == 128 + signal.SIGTERM
+    assert not [event for event in made.events() if event["event"] in ("started", "record")]
+
+
+def test_a_job_whose_worker_is_killed_takes_its_gpu_again(tmp_path: Path) -> None:
+    made = job(tmp_path / "root", gpus=1, seconds=1.0)
+    with made.running() as process:
+        wait_for(lambda: made.journal_file.exists() and any(e["event"] == "started" for e in made.events()))
+        worker_process = process.member("--worker")
+        assert worker_process is not None
+        worker_process.kill()
+        assert process.wait() == 0, process.log()
+    assert [told(row)["gpus"] for row in made.rows()] == ["GPU-0aaa-bbb"] * 2
+
+
+def test_a_self_test_is_made_with_the_lease_of_the_job_that_waits_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = job(tmp_path / "root")
+    monkeypatch.setattr(environment, "open_nvml", lambda: FakeNvml(2))
+    lease = leases.Lease(2)
+    assert lease.take()
+    with journal.Journal(made.journal_file) as book:
+        inner = worker.Worker(shard.Shard(made.plan_file, made.root, made.site), book, lease)
+        assert inner.lease is lease and inner.measure(journal.History(), []) == 0
+    assert len(lease.gpus) == 2 and leases.leased(leases.visible()) == lease.gpus
+    lease.release()
+    assert leases.leased(leases.visible()) == []
+
+
+@pytest.mark.parametrize("how", ["cluster", "nodes", "no UUID", "no GPU"])
+def test_where_nothing_is_leased(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    nvml = FakeNvml(2, lacking={"nvmlDeviceGetUUID"} if how == "no UUID" else ())
+    monkeypatch.setattr(environment, "open_nvml", lambda: None if how == "no GPU" else nvml)
+    monkeypatch.setattr(environment, "unmet", lambda requires: [])
+    monkeypatch.setattr(environment, "nodes_granted", lambda: 2 if how == "nodes" else 1)
+    if how == "cluster":
+        made = cluster.Cluster({"executor": "slurm"}, {})
+        files.write_json(tmp_path / cluster.FILE, made.as_json())
+    lease = leases.for_shard({"cells": [planned("cuda")]}, tmp_path, beside_others=True)
+    assert lease.need == 0 and lease.take() and lease.variables() == {} == lease.provenance()
+
+
+def test_a_job_leases_for_the_cell_that_uses_most_of_those_that_can_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environment, "open_nvml", lambda: FakeNvml(4))
+    monkeypatch.setattr(environment, "unmet", lambda requires: ["lacking"] if "cuda:8" in requires else [])
+    cells = [planned(), planned("cuda"), planned("cuda", "cuda:2"), planned("cuda:8"), planned("cuda:4", skip="preset")]
+    assert leases.for_shard({"cells": cells}, tmp_path, beside_others=True) == leases.Lease(2)
+    assert leases.for_shard({"cells": cells[:1]}, tmp_path, beside_others=True) == leases.Lease(0)
+    assert leases.for_shard({"cells": cells[1:2]}, tmp_path, beside_others=True) == leases.Lease(1, True)
 
 
 # --- Snakemake --------------------------------------------------------------------------------------------------

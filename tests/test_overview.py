@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from perfscribe import journal, overview, plan, records
+from perfscribe import environment, journal, overview, plan, records
 from perfscribe.cells import Cell
 from perfscribe.plan_cells import cell_key, cell_to_json
 
@@ -84,6 +84,17 @@ def test_time_left_goes_by_last_time_or_by_cost(tmp_path: Path) -> None:
     # cell 2.
     _, time, last = told(tmp_path, made)
     assert time == "about 16 s" and last.endswith("to measure: about 16 s")
+
+
+def test_jobs_at_a_time_take_as_long_as_the_longest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "shortfall", lambda requires: None)
+    made = site(tmp_path, [cell(n, requires=("cuda",)) for n in (1, 2, 3)], shards=2)
+    made.at_a_time, made.beside_others = 2, frozenset({("probe", 0), ("probe", 1)})
+    for n, wall_s in ((1, 8.0), (2, 9.0), (3, 7.0)):  # 1 and 3 are one shard's
+        keep(tmp_path, n, code=OLD, wall_s=wall_s)
+    _, time, last = told(tmp_path, made)
+    assert time == "about 24 s"
+    assert last == "site local, preset tiny; to measure: about 15 s, 2 jobs of one GPU each at a time"
 
 
 def test_rounds_are_cells_of_their_own(tmp_path: Path) -> None:

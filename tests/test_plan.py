@@ -277,7 +277,7 @@ def test_how_cells_are_run_is_no_part_of_the_plan(
         "isolation",
         "timeout_s",
         "tools",
-        "share_machine",
+        "at_a_time",
     }
     assert options["attention"].get(key, level) == level
 

@@ -152,6 +152,25 @@ def test_every_finished_cell_is_told_with_what_is_left(tmp_path: Path) -> None:
     ]
 
 
+def test_jobs_at_a_time_shorten_what_is_left(tmp_path: Path) -> None:
+    site = Site(tmp_path, shards=2)
+    site.plan.at_a_time, site.plan.beside_others = 2, frozenset({("probe", 0), ("probe", 1)})
+    site.keep(record(1, wall_s=10.0))
+    watcher, _ = site.watch()
+    # 10 s for each of the cells 2, 3 and 4, of which 2 and 4 are one shard's.
+    assert watcher.seconds_left() == pytest.approx(20.0)
+
+
+def test_a_job_that_waits_is_told(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    watcher, out = site.watch()
+    with journal.Journal(site.journal()) as book:
+        book.append("waiting", what="waits for GPU 0", experiment="probe")
+    watcher.stop()
+    assert lines(out) == ["probe waits for GPU 0"]
+    assert journal.read(site.journal().parent).records == {}
+
+
 def test_cells_of_all_shards_and_rounds_count(tmp_path: Path) -> None:
     site = Site(tmp_path, shards=2, rounds=2)
     watcher, out = site.watch()

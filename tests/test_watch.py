@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import pynvml
 import pytest
@@ -157,6 +158,21 @@ def test_gpus_0_does_not_ask_nvml(monkeypatch):
 def burn(seconds, **settings):
     code = f"import time; end = time.process_time() + {seconds}\nwhile time.process_time() < end: pass"
     return subprocess.Popen([sys.executable, "-c", code], **settings)
+
+
+def test_only_leased_gpus_and_cores_are_watched():
+    busy, free = Gpu("GPU-0", clocks_mhz=[300]), Gpu("GPU-1")
+    busy.processes = [process(os.getpid()), process(os.getppid())]
+    nvml = FakeNvml([busy, free])
+    assert watched(nvml, gpus=1)["foreign_gpu_processes"]
+    summary = watched(nvml, gpus=1, handles=[free])
+    assert summary["foreign_gpu_processes"] == [] and summary["median_sm_clock_mhz"] == 1980
+
+
+def test_load_is_that_of_the_jobs_cores(monkeypatch):
+    busy = [SimpleNamespace(user=1.0), SimpleNamespace(user=2.0), SimpleNamespace(user=4.0)]
+    monkeypatch.setattr(watch.psutil, "cpu_times", lambda percpu: busy)
+    assert watch._busy_cores_s([1, 2]) == 6.0 and watch._busy_cores_s([0]) == 1.0
 
 
 def test_host_load_tells_own_from_foreign():
