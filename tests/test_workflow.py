@@ -6,6 +6,7 @@ import base64
 import csv
 import functools
 import io
+import json
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -156,6 +157,14 @@ def test_the_report_says_what_the_machine_lacks(measured: Workspace) -> None:
     ended = [row for name in plan.measured_experiments(ROOT) for row in measured.rows(name)]
     lacking = {row["reason"] for row in ended if row["status"] == "unsupported"}
     assert not [reason for reason in lacking if reason not in measured.report()]
+
+
+def test_each_defect_of_the_workshop_is_answered_with_a_figure(measured: Workspace) -> None:
+    folder = measured.root / "results" / "local" / "tables"
+    told = {one["id"]: one for path in folder.glob("*.findings.json") for one in json.loads(path.read_text())}
+    for row in csv.DictReader((ROOT / "docs" / "defects.csv").read_text(encoding="utf-8").splitlines()):
+        finding = told[row["finding"]]
+        assert finding["verdict"] != "cannot tell" and re.search(r"\d", finding["text"]), row
 
 
 # --- the second run ---------------------------------------------------------------------------------------------

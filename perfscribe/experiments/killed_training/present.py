@@ -9,9 +9,8 @@ import pandas as pd
 
 from perfscribe import figures as f
 from perfscribe import tables as t
-from perfscribe.findings import Finding, find, need
+from perfscribe.findings import Finding, counted, find, from_to, need
 from perfscribe.records import Record
-from perfscribe.statistics import format_figure
 from perfscribe.tables import GIB, Table
 from perfscribe.training.checkpoint_size import needed_bytes
 
@@ -134,25 +133,20 @@ def _gone_on(rows: pd.DataFrame) -> str:
     where = f"{worst['loop']}, {worst['model_name']}"
     apart = f"differ from those of the training left alone by at most {difference:.1g} of the loss ({where})"
     return (
-        f"{'Yes' if difference <= SAME else 'No'}: of {len(rows)} trainings that SIGKILL ended, each went on from its "
-        f"last whole checkpoint and made {' or '.join(map(str, again))} steps again; their losses "
+        f"{'Yes' if difference <= SAME else 'No'}: of {counted(len(rows), 'training')} that SIGKILL ended, each went "
+        f"on from its last whole checkpoint and made {' or '.join(map(str, again))} steps again; their losses "
         f"{apart if difference else 'are those of the training left alone, to the last digit'}. "
-        f"Checkpoints took {_range(rows['checkpoint_gib'])} GiB, {_range(rows['predicted_gib'])} by arithmetic; "
-        f"{_range(rows['needed_gib'])} GiB had to be free."
+        f"Checkpoints took {from_to(rows['checkpoint_gib'])} GiB, {from_to(rows['predicted_gib'])} by arithmetic; "
+        f"{from_to(rows['needed_gib'])} GiB had to be free."
     )
 
 
 def _kept(rows: pd.DataFrame) -> str:
     rows = need(rows, 1, "final models")
     differ = rows[(rows["read_back_difference"].astype(float) > 0) | (rows["tokenizer_reads_back"] != "same ids")]
+    tied = ", the tied custom model among them" if (rows["model_name"] == "simple_gpt").any() else ""
     said = f"{len(differ)} of them read back as something else" if len(differ) else "all read back as they were"
     return (
-        f"Model and tokenizer of {len(rows)} trainings were written at their end, in {_range(rows['final_gib'])} GiB, "
-        f"the tied custom model among them; {said}."
+        f"Model and tokenizer of {counted(len(rows), 'training')} were written at their end, in "
+        f"{from_to(rows['final_gib'])} GiB{tied}; {said}."
     )
-
-
-def _range(values: pd.Series) -> str:
-    """The smallest to the largest; one figure where they print alike."""
-    ends = [format_figure(float(end)) for end in (values.astype(float).min(), values.astype(float).max())]
-    return " to ".join(dict.fromkeys(ends))

@@ -1,0 +1,1 @@
+"""What the FSDP workshop's launch lines start, beside this project's."""
