@@ -134,12 +134,12 @@ def _nodes(sources: Sources) -> str:
     by_node: dict[str, list[Record]] = {}
     for record in jobs:
         by_node.setdefault(node_name(record.provenance), []).append(record)
-    rows = [
-        [node, len(cells), ", ".join(f"`{name}`" for name in dict.fromkeys(record.experiment for record in cells))]
-        for node, cells in sorted(by_node.items())
-    ]
+    rows = []
+    for node, cells in sorted(by_node.items(), key=lambda item: (len(item[0]), item[0])):
+        names = ", ".join(f"`{name}`" for name in dict.fromkeys(record.experiment for record in cells))
+        rows.append([node, len(cells), sum(record.ok for record in cells), names])
     said = f"Measured by {scheduler_name(jobs[0].provenance)} jobs, {_counted(len(by_node), 'node')}:"
-    return f"{said}\n\n{_table(rows, ['Node', 'Cells', 'Experiments'])}"
+    return f"{said}\n\n{_table(rows, ['Node', 'Cells', 'Of these ok', 'Experiments'])}"
 
 
 def _counted(count: int, noun: str) -> str:

@@ -131,12 +131,13 @@ def test_nodes_of_a_cluster_are_named_with_what_they_measured(sources: report.So
     text = report.write(sources, NOW)
     measured = [place for place, record in enumerate(sources.records["probe"]) if record.provenance]
     counts = [sum(place % 2 == parity for place in measured) for parity in (0, 1)]
-    assert min(counts) > 0
+    ok = [sum(sources.records["probe"][place].ok for place in measured if place % 2 == parity) for parity in (0, 1)]
+    assert min(ok) > 0 and counts != ok
     assert "; 2 nodes of a cluster. Preset: `cpu`." in text
     said = section(text, "Environment")
     assert "Measured by Slurm jobs, 2 nodes:" in said
-    for number, count in enumerate(counts, start=1):
-        assert re.search(rf"\| n{number} +\| {count} +\| `probe` +\|", said)
+    for number, (all_cells, good) in enumerate(zip(counts, ok, strict=True), start=1):
+        assert re.search(rf"\| n{number} +\| {all_cells} +\| {good} +\| `probe` +\|", said)
 
 
 def test_nothing_measured_is_a_report_too(sources: report.Sources) -> None:
