@@ -206,7 +206,8 @@ def predicted_row(record: Record, base: Record, links: Links) -> Record | None:
     steps, base_steps = _steps(record), _steps(base)
     rest_s = max(0.0, base.values["train_runtime_s"] - base_steps * base_ms / 1e3)
     runtime = steps * guess.apart_ms / 1e3 + rest_s * of_base / ranks
-    per_step = record.factors["batch_size"] * record.factors["grad_acc"] * ranks
+    batch = base.values.get("batch_found", record.factors["batch_size"])  # the step predicted has as many rows
+    per_step = batch * record.factors["grad_acc"] * ranks
     trained = record.factors["train_size"] * record.factors["num_epochs"]
     values: dict[str, Any] = dict.fromkeys(
         (*GPU_FIGURES, "train_loss", "last_train_loss", "eval_loss", *SPEEDS), NOT_TRAINED
@@ -220,6 +221,7 @@ def predicted_row(record: Record, base: Record, links: Links) -> Record | None:
         "parameters": shape_of(record.factors).parameters,
         "rows_from": base.values["rows_from"],
     }
+    values |= {"batch_found": batch} if "batch_found" in base.values else {}
     values |= _as_values(guess) | {"error_percent": NOT_TRAINED, "overlapped_error_percent": NOT_TRAINED}
     values |= _predicted_memory(record, base)
     made = replace(

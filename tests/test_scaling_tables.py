@@ -265,6 +265,10 @@ def test_custom_models_nine_columns_twins_and_loops() -> None:
     flop = p.flop_per_rank({**records_of("custom_multi_gpu")[0].factors, "batch_size": 320, "grad_acc": 1})
     assert tuned["mfu"] == pytest.approx(100 * flop / 0.2 / 989e12)
     assert tuned["batch"] == 320
+    more = loops[(loops["loop"] == "tuned") & (loops["origin"] == "predicted")].iloc[0]
+    assert more["batch"] == 320  # those of the step that is predicted, in its rate too
+    rows = 320 * more["world_size"]
+    assert more["stepping_samples_per_second"] == pytest.approx(rows / more["step_ms"] * 1e3)
     texts = {name: finding.text for name, finding in got["findings"].items()}
     assert "25 % longer on 2 ranks" in texts["fsdp.trainer_overhead"]
     assert "50 % of what has to fit" in texts["fsdp.custom_memory"]
