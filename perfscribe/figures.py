@@ -27,6 +27,7 @@ from matplotlib import ticker
 LABEL_POINTS = 8
 LEAST_TICKS = 3
 MOST_DECADES = 5  # in which 2 and 5 are labelled too
+LEAST_RANGE = 1.2  # of what lies closer together a whole axis would make a trend
 # Okabe and Ito's palette, darkest first; readable in grey through the markers that go with it.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
@@ -143,6 +144,8 @@ def lines(
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     low, high = axes.get_ylim()
+    if high / low < LEAST_RANGE:
+        low, high = axes.set_ylim(low / LEAST_RANGE, high * LEAST_RANGE)
     # over many decades matplotlib drops all ticks between, and with them the decades' own
     subs = (1, 2, 5) if math.log10(high / low) <= MOST_DECADES else (1,)
     axes.yaxis.set_major_locator(ticker.LogLocator(subs=subs))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from perfscribe.experiments.communication import rates, single
 from perfscribe.experiments.communication import rows as r
 
 TRANSFER, WAIT = f.COLOURS[0], f.COLOURS[1]
+TITLE_CHARACTERS = 42  # of a line above a panel
 TITLES = {r.INTRA: "within a node (1 x 2)", r.INTER: "across nodes (2 x 1)"}
 
 
@@ -36,7 +38,8 @@ def waiting(canvas: Any, rows: pd.DataFrame) -> None:
         axes.set_yticks(places, labels if axes is panels[0] else [""] * len(places), fontsize=7)
         axes.invert_yaxis()
         axes.set_xlim(left=0)
-        axes.set_title(f"{title}\n{', '.join(dict.fromkeys(own['link']))}", fontsize=7.5)
+        links = textwrap.fill(", ".join(dict.fromkeys(own["link"])), TITLE_CHARACTERS)
+        axes.set_title(f"{title}\n{links}", fontsize=7.5)
         axes.set_xlabel("Communication (ms)", fontsize=8)
         axes.grid(axis="y", visible=False)
     handles, labels = panels[0].get_legend_handles_labels()

@@ -102,5 +102,5 @@ def _ratios(axes: Any, rows: pd.DataFrame) -> None:
 
 
 def _words(names: list[str], levels: tuple[Any, ...]) -> str:
-    shown = {"world_size": "{} processes", "batch": "batch {}", "seq_len": "context {}"}
+    shown = {"world_size": "{} ranks", "batch": "batch {}", "seq_len": "context {}"}
     return "\n".join(shown.get(name, "{}").format(level) for name, level in zip(names, levels, strict=True))
