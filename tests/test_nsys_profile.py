@@ -625,7 +625,7 @@ def test_who_traced_is_told() -> None:
 
 def test_idle_time_and_launches_in_words() -> None:
     text = finding(three(), "forward").text
-    assert "1.11 times" in text and "78 % of it waiting for a launch" in text and "busy for 52 to 52 %" in text
+    assert "1.11 times" in text and "78 % of it waiting for a launch" in text and "busy for 52 %" in text
 
 
 def test_a_cell_of_no_figures_is_one_row() -> None:

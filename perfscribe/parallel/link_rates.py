@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from perfscribe import environment
 from perfscribe.parallel.transport import Link, links, of_visible
 
 _MB_PER_GB = 1000
@@ -48,8 +47,11 @@ def _speed(nvml: Any, gpu: Any) -> tuple[str | None, float | None]:
     told = _speed_gb_per_s(nvml, gpu)
     if told is not None:
         return DRIVER, told
-    capability = environment.ask(nvml, "nvmlDeviceGetCudaComputeCapability", gpu)
-    printed = _DATA_SHEET_GB_PER_S.get(tuple(capability or ()))
+    try:
+        capability = tuple(nvml.nvmlDeviceGetCudaComputeCapability(gpu))
+    except (nvml.NVMLError, AttributeError):
+        return None, None
+    printed = _DATA_SHEET_GB_PER_S.get(capability)
     return (None, None) if printed is None else (DATA_SHEET, printed)
 
 
