@@ -20,7 +20,6 @@ from perfscribe.experiments.communication.measure import RANKS, combine, order_o
 from perfscribe.experiments.communication.waiting import Call
 from perfscribe.profiling import marked_work, nsys
 from perfscribe.profiling.families import COMMUNICATION, family
-from perfscribe.statistics import format_figure
 
 TIMEOUT_S = 480.0  # below the time that a cell may take
 Turns = Mapping[str, list[list[dict[str, Any]]]]
@@ -89,7 +88,7 @@ def check(marked: marked_work.Marked, device: str) -> None:
     """Unsupported, with what nsys does see: gloo has no kernels; an nsys too old for the driver sees none of NCCL's."""
     if marked.has_kernels:
         return
-    spent = format_figure(median(marked.ranges_ns.values()) / 1e6)
+    spent = f"{median(marked.ranges_ns.values()) / 1e6:.3g}"
     steps = f"{marked.tool} sees the ranges around the ranks' steps ({len(marked.ranges_ns)}, median {spent} ms)"
     if device == "cpu":
         raise Unsupported(f"{steps}, but nothing of gloo: its collectives run on the CPU, in no kernel and no range")
