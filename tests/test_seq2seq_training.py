@@ -8,6 +8,7 @@ import torch
 from perfscribe.counters import seq2seq_memory as memory
 from perfscribe.counters.memory import CUBLAS_WORKSPACE_BYTES, WORKSPACE, total_bytes
 from perfscribe.counters.parameters import seq2seq_parameters
+from perfscribe.memory import PeakMemory
 from perfscribe.models.seq2seq import make_seq2seq
 from perfscribe.models.seq2seq_training import Job, Training
 from perfscribe.models.shapes import Seq2SeqShape
@@ -119,11 +120,14 @@ def test_its_tensors_are_the_models():
 def test_the_predicted_peak_is_the_measured_one(dtype, weights, source_length, target_length):
     sizes = dict(d_model=128, layers=2, d_ff=256, features=128, samples=16, batch=16)
     lengths = dict(source_length=source_length, target_length=target_length)
+    with PeakMemory("cpu") as of_other_tests:  # what caches and fixtures of this process still hold is not the training's
+        pass
     training = Training(job(**sizes, **lengths, dtype=dtype, weights=weights))
     training.epoch()
     shape = Seq2SeqShape(d_model=128, encoder_layers=2, decoder_layers=2, d_ff=256)
     load = memory.Seq2SeqWorkload(shape, 16, source_length, target_length, dtype, weights, "cpu")
-    assert total_bytes(memory.step_peak(load)) == pytest.approx(training.peak()["peak_allocated_bytes"], rel=0.03)
+    measured = training.peak()["peak_allocated_bytes"] - of_other_tests.allocated_before_bytes
+    assert total_bytes(memory.step_peak(load)) == pytest.approx(measured, rel=0.03)
 
 
 def test_on_cuda_a_wide_model_peaks_in_adam():
