@@ -35,7 +35,7 @@ PATH = f"{os.environ.get('PATH', '')}:/usr/local/sbin:/usr/sbin:/sbin"
 ASK = "PERFSCRIBE_SLURM_TESTS=1"
 # Of a job that this process may be part of, and of a user's defaults: nothing may reach the daemons.
 FOREIGN = re.compile(r"(SLURM|SBATCH|SRUN|SALLOC|SQUEUE|SINFO|SACCT|PMIX?)_")
-START_S, STOP_S = 60.0, 5.0
+START_S, STOP_S = 180.0, 5.0
 _COUNT = itertools.count()
 # Inside a node: its own host name, /sys/class/net, /dev/shm, host names and Slurm configuration. $1: the node.
 ENTER = """
@@ -201,7 +201,7 @@ class LocalSlurm:
 
     # --- what a user and an administrator do
 
-    def ask(self, *command: str, timeout_s: float = 30) -> str:
+    def ask(self, *command: str, timeout_s: float = 120) -> str:
         """What one of Slurm's commands says."""
         done = subprocess.run(
             command,

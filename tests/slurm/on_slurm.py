@@ -69,7 +69,7 @@ class OnSlurm(Workspace):
             own, known = jobs_of(self.output.read_text()), self.slurm.jobs()
             return next(((job, known[job][1]) for job in own if known.get(job, ("",))[0] == "RUNNING"), None)
 
-        found: tuple[str, str] = wait_for(running, 60, "a job that runs")
+        found: tuple[str, str] = wait_for(running, 240, "a job that runs")
         return found
 
     def after(self, side_file: Path, cells: int) -> tuple[str, str]:
@@ -79,7 +79,7 @@ class OnSlurm(Workspace):
             ended, begun = (faulty.notes(side_file, what).total() for what in ("end", "start"))
             return ended >= cells and begun > ended
 
-        wait_for(there, 90, f"{cells} cells to end")
+        wait_for(there, 240, f"{cells} cells to end")
         return self.job_running()
 
 

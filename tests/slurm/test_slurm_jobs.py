@@ -35,6 +35,8 @@ JobRequeue=0
 PartitionName=urgent Nodes=ALL PriorityTier=10 State=UP"""
 FOR_GOOD = CONF.replace("PreemptMode=REQUEUE", "PreemptMode=CANCEL")  # preempted jobs end
 AT_A_TIME = 8  # runs
+# How long a cell sleeps: what happens to its job must happen before the job's last cell ends, on a loaded machine too.
+CELL_S = 5.0
 
 
 @dataclass
@@ -66,7 +68,7 @@ def one_job(folder: Path, slurm: LocalSlurm) -> OnSlurm:
 
 def start_again(slurm: LocalSlurm, job: str) -> None:
     """A requeued job waits for two minutes; an administrator need not."""
-    wait_for(lambda: slurm.jobs()[job][0] == "PENDING", 90, f"{job} to be queued again")
+    wait_for(lambda: slurm.jobs()[job][0] == "PENDING", 240, f"{job} to be queued again")
     slurm.ask("scontrol", "update", f"JobId={job}", "StartTime=now")
 
 
@@ -82,7 +84,7 @@ def disturbed(folder: Path, slurm: LocalSlurm, seconds: float, disturb: Callable
 
 
 def scancel(folder: Path, slurm: LocalSlurm) -> Ran:
-    return disturbed(folder, slurm, 2, lambda job, node: slurm.ask("scancel", job))
+    return disturbed(folder, slurm, CELL_S, lambda job, node: slurm.ask("scancel", job))
 
 
 def time_limit(folder: Path, slurm: LocalSlurm) -> Ran:
@@ -97,13 +99,13 @@ def requeue(folder: Path, slurm: LocalSlurm) -> Ran:
         slurm.ask("scontrol", "requeue", job)
         start_again(slurm, job)
 
-    return disturbed(folder, slurm, 2, disturb)
+    return disturbed(folder, slurm, CELL_S, disturb)
 
 
 def lost_thrice(folder: Path, slurm: LocalSlurm) -> Ran:
     """As often as a job is submitted; then the same command again."""
     space = one_job(folder, slurm)
-    side_file = space.add_sleeping(cells=5, seconds=2)
+    side_file = space.add_sleeping(cells=5, seconds=CELL_S)
     run = space.begin()
     for cells in (1, 2, 3):
         job, _ = space.after(side_file, cells)
@@ -116,11 +118,11 @@ def lost_thrice(folder: Path, slurm: LocalSlurm) -> Ran:
 def kill_9(folder: Path, slurm: LocalSlurm) -> Ran:
     """Of the driver, and the same command again while the first one's job still runs."""
     space = one_job(folder, slurm)
-    side_file = space.add_sleeping(cells=4, seconds=4)
+    side_file = space.add_sleeping(cells=4, seconds=CELL_S)
     run = space.begin()
     job, _ = space.after(side_file, 1)
     os.killpg(run.pid, signal.SIGKILL)
-    assert run.wait(30) == -signal.SIGKILL
+    assert run.wait(60) == -signal.SIGKILL
     assert slurm.jobs()[job][0] == "RUNNING"
     return Ran(space, space.finish(), job, side_file)
 
@@ -128,12 +130,12 @@ def kill_9(folder: Path, slurm: LocalSlurm) -> Ran:
 def interrupt(folder: Path, slurm: LocalSlurm) -> Ran:
     """Ctrl-C, and the same command again."""
     space = one_job(folder, slurm)
-    side_file = space.add_sleeping(cells=4, seconds=2)
+    side_file = space.add_sleeping(cells=4, seconds=CELL_S)
     run = space.begin()
     job, _ = space.after(side_file, 1)
     os.kill(run.pid, signal.SIGINT)
     assert run.wait(RUN_S) != 0
-    wait_for(lambda: slurm.jobs()[job][0] not in ("RUNNING", "COMPLETING"), 60, "the job to be cancelled")
+    wait_for(lambda: slurm.jobs()[job][0] not in ("RUNNING", "COMPLETING"), 180, "the job to be cancelled")
     return Ran(space, space.finish(), job, side_file)
 
 
@@ -193,21 +195,21 @@ def node_down(folder: Path, slurm: LocalSlurm) -> Ran:
 
     def disturb(job: str, node: str) -> None:
         slurm.fail(node)
-        wait_for(lambda: slurm.node_states()[node].startswith("down"), 60, f"{node} is known to be down")
+        wait_for(lambda: slurm.node_states()[node].startswith("down"), 180, f"{node} is known to be down")
         start_again(slurm, job)
 
-    return disturbed(folder, slurm, 1.5, disturb)
+    return disturbed(folder, slurm, CELL_S, disturb)
 
 
 def preempted(folder: Path, slurm: LocalSlurm) -> Ran:
     """Another partition takes the node."""
 
     def disturb(job: str, node: str) -> None:
-        said = slurm.ask("srun", "-p", "urgent", "--exclusive", "-w", node, "hostname", timeout_s=90)
+        said = slurm.ask("srun", "-p", "urgent", "--exclusive", "-w", node, "hostname", timeout_s=240)
         assert said.endswith(node), said
         start_again(slurm, job)
 
-    return disturbed(folder, slurm, 1.5, disturb)
+    return disturbed(folder, slurm, CELL_S, disturb)
 
 
 def preempted_for_good(folder: Path, slurm: LocalSlurm) -> Ran:
@@ -217,7 +219,7 @@ def preempted_for_good(folder: Path, slurm: LocalSlurm) -> Ran:
 def drained(folder: Path, slurm: LocalSlurm) -> Ran:
     """A job on the node goes on to its end, the next one starts elsewhere."""
     space = OnSlurm(folder, slurm, max_jobs=1)
-    side_file = space.add_sleeping(cells=4, seconds=1, shards=2)
+    side_file = space.add_sleeping(cells=4, seconds=CELL_S, shards=2)
     run = space.begin()
     job, node = space.after(side_file, 1)
     slurm.ask("scontrol", "update", f"nodename={node}", "state=drain", "reason=test")
@@ -255,7 +257,7 @@ def hungry(folder: Path, slurm: LocalSlurm) -> Ran:
         whole = [line.split("|") for line in said.splitlines() if "." not in line.split("|")[0]]
         return said if len(whole) == len(jobs_of(log)) and whole[-1][1:] == ["test", "COMPLETED"] else ""
 
-    return Ran(space, log, "", side_file, said=wait_for(accounted, 20, "sacct's rows"))
+    return Ran(space, log, "", side_file, said=wait_for(accounted, 120, "sacct's rows"))
 
 
 SHARED = (lost_thrice, killer, time_limit, scancel, requeue, kill_9, interrupt, self_test, spread, refused)
