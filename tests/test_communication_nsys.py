@@ -171,7 +171,7 @@ def test_an_export_becomes_the_rows_of_the_torch_profiler(tmp_path: Path, preten
 
 def test_what_nsys_cannot_see_is_unsupported(tmp_path: Path, pretended: dict[str, Any]) -> None:
     pretended["kernels"] = False
-    with pytest.raises(Unsupported, match=r"\(12, median 0\.500 ms\), but no kernel: it is too old for"):
+    with pytest.raises(Unsupported, match=r"\(12, median 0\.5 ms\), but no kernel: it is too old for"):
         run(tmp_path)
     with pytest.raises(Unsupported, match="but nothing of gloo: its collectives run on the CPU"):
         run(tmp_path, "gloo")
