@@ -32,6 +32,7 @@ HELP = """\
 ./run import-env env_vars.sh [--experiment NAME] [--preset PRESET] [--write]
                               the config section that a workshop's env file asks for
 ./run publish NAME            make a site of this checkout's own results that can be committed
+./run redraw [SITE ...]       draw published sites again from their journals; without a name, all of them
 ./run test [PYTEST OPTIONS]   format, lint, types, tests
 ./run help                    this text
 ./run ANYTHING ELSE           goes to snakemake, as in ./run --profile slurm report
@@ -204,6 +205,13 @@ def publish(arguments: Sequence[str]) -> int:
     return publishing.main(ROOT, list(arguments))
 
 
+def redraw(arguments: Sequence[str]) -> int:
+    """Draw published sites again."""
+    from perfscribe import redrawing
+
+    return redrawing.main(ROOT, read_config(), list(arguments))
+
+
 def fetch_data(arguments: Sequence[str]) -> int:
     """Fetch a data set that cannot be generated."""
     from perfscribe.data import fetch
@@ -259,6 +267,7 @@ VERBS: dict[str, Callable[[Sequence[str]], int]] = {
     "remeasure": remeasure,
     "launch": launch,
     "publish": publish,
+    "redraw": redraw,
     "fetch-data": fetch_data,
     "import-log": import_log,
     "import-env": import_env,

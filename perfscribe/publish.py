@@ -96,9 +96,10 @@ def _origin(root: Path) -> dict[str, Any]:
 
 
 def committed_mib(folders: Iterable[Path]) -> float:
-    """Size of what is committed."""
-    committed = (path for folder in folders for path in folder.rglob("*") if path.is_file())
-    return sum(path.stat().st_size for path in committed if path.parents[1].name != "records") / 2**20
+    """Size of what is committed: all but records, which repeat the journal, and PNGs, which repeat the SVGs."""
+    found = (path for folder in folders for path in folder.rglob("*") if path.is_file())
+    committed = (path for path in found if path.parents[1].name != "records" and path.suffix != ".png")
+    return sum(path.stat().st_size for path in committed) / 2**20
 
 
 def _check(root: Path, name: str) -> int:

@@ -120,7 +120,7 @@ def test_its_tensors_are_the_models():
 def test_the_predicted_peak_is_the_measured_one(dtype, weights, source_length, target_length):
     sizes = dict(d_model=128, layers=2, d_ff=256, features=128, samples=16, batch=16)
     lengths = dict(source_length=source_length, target_length=target_length)
-    with PeakMemory("cpu") as of_other_tests:  # what caches and fixtures of this process still hold is not the training's
+    with PeakMemory("cpu") as of_other_tests:  # what fixtures of this process still hold
         pass
     training = Training(job(**sizes, **lengths, dtype=dtype, weights=weights))
     training.epoch()

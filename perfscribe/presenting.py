@@ -1,0 +1,60 @@
+"""From an experiment's records to its tables, figures, captions and findings, as files."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from perfscribe import figures, files, findings, records, tables
+from perfscribe.measured_by import figure_footer
+from perfscribe.plan_cells import present_module
+from perfscribe.records import Record
+
+
+class Undeclared(ValueError):
+    """A present.py makes other things than it declares; the text says which."""
+
+
+def _check_ids(kind: str, experiment: str, declared: list[str], made: list[str]) -> None:
+    if declared != made:
+        raise Undeclared(f"{experiment}: present.py declares the {kind} {declared} and makes {made}")
+
+
+def present(plan_file: Path, record_files: Sequence[Path], root: Path) -> None:
+    """Make all that the plan of a presentation, results/SITE/plan/present-EXPERIMENT.json, declares.
+
+    record_files: of the experiment and of those that it reads. Raises Undeclared.
+    """
+    plan = files.read_json(plan_file)
+    site_folder = plan_file.parents[1]
+    folder, experiment = site_folder / "tables", plan["experiment"]
+    module = importlib.import_module(present_module(experiment))
+    measured = records.load_by_experiment(record_files, site_folder / "environments")
+
+    made = {table.id: table for table in module.tables(measured)}
+    _check_ids("tables", experiment, plan["tables"], list(made))
+    drawn = module.figures(made) if hasattr(module, "figures") else []
+    _check_ids("figures", experiment, plan["figures"], [figure.id for figure in drawn])
+    texts: dict[str, str] = module.files(made) if hasattr(module, "files") else {}
+    _check_ids("files", experiment, plan["files"], list(texts))
+    for table in made.values():
+        tables.write(table, folder)
+    for name, text in texts.items():
+        files.write_text(folder / name, text)
+    cells = _shown(experiment, measured)
+    for figure in drawn:
+        footer = figure_footer(cells, plan["site"], site_folder / "environments", figure.sample)
+        figures.write(figure, root / "report" / plan["site"] / "figures", footer)
+    files.write_json(folder / f"{experiment}.figures.json", {figure.id: figure.caption for figure in drawn})
+    findings.write(module.findings(made), folder / f"{experiment}.findings.json")
+
+
+def _shown(experiment: str, measured: dict[str, Any]) -> list[Record]:
+    """The measured cells that figures show: of an experiment that measures nothing, what it reads.
+
+    What was imported was measured by others.
+    """
+    names: Iterable[str] = [experiment] if experiment in measured else measured
+    return [record for name in names for record in measured[name] if record.origin == "measured"]

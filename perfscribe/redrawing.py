@@ -1,0 +1,146 @@
+"""`./run redraw [SITE ...]`: draw published sites again from their journals, in a few processes in place of a job each.
+
+What comes out is what the workflow makes of the same site: the same functions and programs make it. The workflow starts
+a process for each experiment, which imports pandas and matplotlib anew; that is right where an edit touches one of
+them, and most of the time where all of several sites is drawn.
+"""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from perfscribe import plan, session, shard
+
+# Where libraries' warnings go, as those of a rule go into its log.
+LOG = Path("logs") / "redraw.log"
+
+
+@dataclass(frozen=True)
+class Site:
+    """A published site that is drawn: where it lies and its plan of today."""
+
+    root: Path
+    plan: plan.Plan
+
+    @property
+    def results(self) -> Path:
+        """Its results folder."""
+        return self.root / "results" / self.plan.site
+
+    def records(self, experiments: Sequence[str]) -> list[Path]:
+        """Records files of these experiments."""
+        folder = self.results / "records"
+        return [folder / name / f"{number}.jsonl" for name in experiments for number in range(self.plan.shards[name])]
+
+
+def published(root: Path) -> list[str]:
+    """Names of the sites that were published."""
+    return sorted(path.parent.name for path in (root / "results").glob("*/published.json"))
+
+
+def main(root: Path, raw: Mapping[str, Any], names: Sequence[str]) -> int:
+    """Draw these published sites, or all; ValueError with one line where one is none, AnotherRun."""
+    known = published(root)
+    for name in names:
+        if name not in known:
+            raise ValueError(f"redraw: {name!r} is no published site; there are: {', '.join(known) or 'none'}")
+    lock = session.RunLock(root / ".perfscribe" / "run.lock")
+    if not lock.try_acquire():
+        raise session.AnotherRun(f"another run is under way in this checkout: {lock.owner()}")
+    try:
+        redraw(root, raw, names or known)
+    finally:
+        lock.release()
+    return 0
+
+
+def redraw(root: Path, raw: Mapping[str, Any], names: Sequence[str]) -> None:
+    """Draw published sites; whatever an experiment's code raises."""
+    sites = [_planned(root, raw, name) for name in names]
+    _import_what_draws()
+    workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+    # Forked, so that the libraries are imported once; no thread runs yet.
+    context = multiprocessing.get_context("fork")
+    with ProcessPoolExecutor(workers, context, initializer=_warn_into, initargs=(root / LOG,)) as pool:
+        _wait([pool.submit(_replay, site, name, number) for site in sites for name, number in _shards(site)])
+        drawn = {site.plan.site: [pool.submit(_present, site, name) for name in _slowest_first(site)] for site in sites}
+        for site in sites:
+            _wait(drawn[site.plan.site])
+            _wait([pool.submit(_write, site)])
+            print(f"report/{site.plan.site}/report.md", flush=True)
+
+
+def _warn_into(log: Path) -> None:
+    """Send this process's standard error there; what goes wrong is raised where the process was started."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with open(log, "a", encoding="utf-8") as stream:
+        os.dup2(stream.fileno(), 2)
+
+
+def _wait(tasks: Sequence[Future[None]]) -> None:
+    """Until all have ended; raises what one of them raised."""
+    for task in tasks:
+        task.result()
+
+
+def _planned(root: Path, raw: Mapping[str, Any], name: str) -> Site:
+    """The site with its plan of today, written."""
+    config = {**raw, "site": name}
+    made = session.make_plan(root, config)
+    session.write_plan(root, config, made)
+    # Units stay in files: what goes to another process is small.
+    return Site(root, replace(made, units={}))
+
+
+def _import_what_draws() -> None:
+    """Before the processes fork."""
+    from perfscribe import presenting, report  # noqa: F401 (imported for those who fork)
+
+    gc.freeze()
+
+
+def _shards(site: Site) -> list[tuple[str, int]]:
+    return [(name, number) for name, count in site.plan.shards.items() for number in range(count)]
+
+
+def _slowest_first(site: Site) -> list[str]:
+    """Its experiments, those with most figures first: what is begun last is soon done."""
+    shown = site.plan.presentations
+    return sorted(shown, key=lambda name: (-len(shown[name].figures), name))
+
+
+def _replay(site: Site, name: str, number: int) -> None:
+    made = shard.Shard(site.results / "plan" / f"measure-{name}-{number}.json", site.root, site.results)
+    made.write_records(site.results / "records" / name / f"{number}.jsonl", identity=None)
+
+
+def _present(site: Site, name: str) -> None:
+    from perfscribe import presenting
+
+    plan_file = site.results / "plan" / f"present-{name}.json"
+    presenting.present(plan_file, site.records(site.plan.sources(name)), site.root)
+
+
+def _write(site: Site) -> None:
+    """The report and the verdict, by the workflow's own programs; ValueError where one fails."""
+    records = site.records(list(site.plan.shards))
+    report = site.root / "report" / site.plan.site / "report.md"
+    plan_file, verdict = site.results / "plan" / "report.json", site.results / "verdict.txt"
+    programs: dict[str, list[str | Path]] = {
+        "report.py": ["--plan", plan_file, "--records", *records, "--out", report],
+        "verdict.py": ["--report", report, "--records", *records, "--out", verdict],
+    }
+    for name, words in programs.items():
+        command = [sys.executable, site.root / "workflow" / "scripts" / name, *words]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            raise ValueError(f"redraw: {site.plan.site}: {(done.stderr or done.stdout).strip()}")
