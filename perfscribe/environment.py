@@ -581,10 +581,6 @@ CAPABILITIES: dict[str, tuple[Condition, ...]] = {
         Condition(functools.partial(_installed, package), f"{package} is missing", f"install {package}")
         for package in ("transformers", "accelerate", "tokenizers")
     ),
-    # Ranks are started on this machine alone.
-    "several_nodes": (
-        Condition(lambda: False, "1 machine", "none yet: a job of several nodes is not started", status="skipped"),
-    ),
     "posix_fadvise": (
         Condition(
             lambda: hasattr(os, "posix_fadvise"),

@@ -1,25 +1,27 @@
 """What holds trainings on several processes back: the self-test of experiment `preflight`, made before they start.
 
-A cell that waits for a test requires `preflight:<backend>:<processes>`; the plan adds that to the cells of the chapters
-below, others may name it themselves (parallel/needs.py). Where a job is about to measure one, the test's newest record
-decides, if it passed on this node and hardware a short while ago; else the test is made now. So it is of the very node
-that the job was given, and one test serves a whole run. Its record goes into the journal of `preflight`, which shows
-it. Where `preflight` is not planned, nothing is held back.
+A cell that waits for a test requires `preflight:<backend>:<processes>`, over several nodes with `:<nodes>` behind it;
+the plan adds that to the cells of the chapters below, others may name it themselves (parallel/needs.py). Where a job is
+about to measure one, the test's newest record decides, if it passed on this node and hardware a short while ago, over
+several nodes in this very job; else the test is made now. So it is of the very nodes that the job was given, and one
+test serves a whole run. Its record goes into the journal of `preflight`, which shows it. Where `preflight` is not
+planned, nothing is held back.
 """
 
 from __future__ import annotations
 
 import datetime
+import os
 import platform
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from perfscribe import environment, files, journal
 from perfscribe.cells import Cell
-from perfscribe.parallel.needs import self_tested
+from perfscribe.parallel.needs import of_ranks, self_tested
 from perfscribe.parallel.self_test import NO_FIGURE, PASSED, prefix
 from perfscribe.plan_cells import cell_key
 from perfscribe.shard import Shard, Task
@@ -29,18 +31,26 @@ HELD_BACK = "skipped"
 CHAPTERS = ("fsdp",)  # whose experiments train; in the others, links are what is measured
 BACKENDS = ("gloo", "nccl")
 VALID_S = 1800.0  # how long a test that passed speaks for its node
-REQUIREMENT = re.compile(r"preflight:(gloo|nccl):([1-9]\d*)")
+REQUIREMENT = re.compile(r"preflight:(gloo|nccl):([1-9]\d*)(?::([1-9]\d*))?")
 _REASON = re.compile(prefix(0).replace("0", r"[1-9]\d*"))
 
 Measure = Callable[[Shard, Task], None]
 
 
-def demands(requires: Iterable[str]) -> Iterator[tuple[str, int]]:
-    """Backend and number of processes of each self-test that a cell waits for."""
+class Demand(NamedTuple):
+    """A self-test that a cell waits for: so many processes in all, evenly on so many nodes."""
+
+    backend: str
+    world_size: int
+    nodes: int = 1
+
+
+def demands(requires: Iterable[str]) -> Iterator[Demand]:
+    """Each self-test that a cell waits for."""
     for name in requires:
         found = REQUIREMENT.fullmatch(name)
         if found:
-            yield found[1], int(found[2])
+            yield Demand(found[1], int(found[2]), int(found[3] or 1))
 
 
 def waiting(cell: Cell, experiment: str, chapters: Iterable[str]) -> Cell:
@@ -49,7 +59,9 @@ def waiting(cell: Cell, experiment: str, chapters: Iterable[str]) -> Cell:
     trains = experiment != EXPERIMENT and bool(set(chapters) & set(CHAPTERS))
     if not trains or backend not in BACKENDS or not isinstance(world_size, int) or any(demands(cell.requires)):
         return cell
-    return replace(cell, requires=(*cell.requires, *self_tested(str(backend), world_size)))
+    nodes = cell.factors.get("nodes", 1)
+    test = self_tested(str(backend), world_size, nodes if isinstance(nodes, int) else 1)
+    return replace(cell, requires=(*cell.requires, *test))
 
 
 def journal_file(experiment: str, shard: int) -> str:
@@ -83,7 +95,7 @@ class Gate:
 
     def __init__(self, root: Path, site_folder: Path, measure: Measure) -> None:
         self.root, self.site_folder, self.measure = root, site_folder, measure
-        self._answers: dict[tuple[str, int], str] = {}
+        self._answers: dict[Demand, str] = {}
 
     def shortfall(self, requires: Iterable[str]) -> tuple[str, str] | None:
         """Status and reason of a cell that cannot run here, or is held back; None where nothing is in its way."""
@@ -93,21 +105,21 @@ class Gate:
             return lacking
         for demand in demands(requires):
             if demand not in self._answers:
-                self._answers[demand] = self._ask(*demand)
+                self._answers[demand] = self._ask(demand)
             if self._answers[demand]:
                 return HELD_BACK, self._answers[demand]
         return None
 
-    def _ask(self, backend: str, world_size: int) -> str:
-        """Why trainings on so many processes are held back; empty where they are not."""
+    def _ask(self, demand: Demand) -> str:
+        """Why trainings that wait for this test are held back; empty where they are not."""
         plan_files = sorted((self.site_folder / "plan").glob(f"measure-{EXPERIMENT}-*.json"))
         if not plan_files:
             return ""
         # Backends that need unlike things are in shards of their own on a cluster.
         shards = [Shard(path, self.root, self.site_folder) for path in plan_files]
-        found = _task(shards, backend, world_size)
+        found = _task(shards, demand)
         if found is None:
-            return f"{prefix(NO_FIGURE)}no self-test of {backend} is planned (experiments.{EXPERIMENT}.backend)"
+            return f"{prefix(NO_FIGURE)}no self-test of {demand.backend} is planned (experiments.{EXPERIMENT}.backend)"
         shard, task = found
         record = self._recent(shard, task)
         if record is None:
@@ -120,6 +132,8 @@ class Gate:
         record = journal.read(shard.folder).latest(task.slot)
         if record is None or record["provenance"].get("node") != platform.node():
             return None
+        if task.cell["factors"].get("nodes", 1) > 1 and record["provenance"].get("slurm_job_id") != _job():
+            return None  # the other nodes of another job are others
         made = _seconds(record)
         of_this_run = made >= float(shard.run_clock.get("started", float("inf")))
         still_valid = not refusal(record) and _now() - made < VALID_S
@@ -133,16 +147,29 @@ class Gate:
         return bool(then) and {**then, "libraries": {}} == {**now, "libraries": {}}
 
 
-def _task(shards: Iterable[Shard], backend: str, world_size: int) -> tuple[Shard, Task] | None:
-    """The planned test and its shard, or one of the same backend on another number of processes made to this one."""
-    same = [(shard, task) for shard in shards for task in shard.tasks if task.cell["factors"]["backend"] == backend]
+def _task(shards: Iterable[Shard], demand: Demand) -> tuple[Shard, Task] | None:
+    """The planned test and its shard, or one of the same backend on other processes made to these."""
+    every = [(shard, task) for shard in shards for task in shard.tasks]
+    same = [one for one in every if one[1].cell["factors"]["backend"] == demand.backend]
     if not same:
         return None
-    shard, task = min(same, key=lambda one: (one[1].cell["factors"]["world_size"] != world_size, _is_left_out(one[1])))
-    factors = {**task.cell["factors"], "world_size": world_size}
-    requires = [f"cuda:{world_size}"] if factors["device"] == "cuda" else []
+    asked = demand.world_size, demand.nodes
+    shard, task = min(same, key=lambda one: (_placed(one[1]) != asked, _is_left_out(one[1])))
+    factors = {**task.cell["factors"], "nodes": demand.nodes, "world_size": demand.world_size}
+    requires = list(of_ranks(factors["device"], *asked))
     key = cell_key(EXPERIMENT, factors, shard.plan["fingerprint"], task.data_digest, shard.plan["seed"])
     return shard, replace(task, cell={**task.cell, "factors": factors, "requires": requires, "skip": ""}, key=key)
+
+
+def _placed(task: Task) -> tuple[int, int]:
+    """Processes in all, and nodes."""
+    factors = task.cell["factors"]
+    return factors["world_size"], factors.get("nodes", 1)
+
+
+def _job() -> str | None:
+    """Number of the Slurm job that this process is part of."""
+    return os.environ.get("SLURM_JOB_ID")
 
 
 def _is_left_out(task: Task) -> bool:

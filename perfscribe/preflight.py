@@ -53,7 +53,7 @@ def settings(asked: argparse.Namespace) -> dict[str, Any]:
         section[name] = section[name] | ({backend: value} if value is not None else {})
     section["algorithm"] = asked.algorithm or section["algorithm"]
     world_size = asked.ranks or max(2, environment.identity(())["gpu_count"] if backend == "nccl" else 2)
-    (cell,) = measure.cells({**section, "backend": [backend], "world_size": [world_size]})
+    (cell,) = measure.cells({**section, "backend": [backend], "world_size": [world_size], "nodes": []})
     return dict(cell.factors)
 
 

@@ -330,9 +330,8 @@ def _texts_under(obj: Any, keys: frozenset[str]) -> Iterator[str]:
     if isinstance(obj, Mapping):
         for key, value in obj.items():
             if key in keys:
-                yield from (
-                    one for one in (value if isinstance(value, list | tuple) else [value]) if isinstance(one, str)
-                )
+                texts = [one for one in (value if isinstance(value, list | tuple) else [value]) if isinstance(one, str)]
+                yield from (name for one in texts for name in re.split(r",\s*", one) if name)
             yield from _texts_under(value, keys)
     elif isinstance(obj, list | tuple):
         for value in obj:

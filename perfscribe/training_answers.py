@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from perfscribe import figures as f
-from perfscribe.findings import CannotTell, need
+from perfscribe.findings import CannotTell, counted, need
 from perfscribe.statistics import format_figure
 from perfscribe.training_rows import MEASURED, PREDICTED
 
@@ -53,15 +53,26 @@ def scaling(rows: pd.DataFrame) -> str:
 
 
 def nodes(rows: pd.DataFrame) -> str:
-    """The row of most nodes against one rank."""
+    """Of each number of ranks a node the row of most nodes, measured ones first, against one rank."""
     rows = main_rows(need(rows, 1, "rows"))
-    beyond = need(rows[rows["world_size"] > 1], 1, "rows of several nodes")
-    last: Any = beyond.iloc[-1]
-    how = "measured" if last["origin"] == MEASURED else "predicted over TCP, as this is one machine"
+    beyond = need(rows[rows["nodes"] > 1], 1, "rows of several nodes")
+    each = beyond["world_size"] // beyond["nodes"]
+    said = [_most_nodes(group, int(ranks)) for ranks, group in beyond.groupby(each)]
+    alone = rows[rows["world_size"] == 1]
+    if len(alone):
+        rate = format_figure(alone.iloc[0]["train_samples_per_second"])
+        said.append(f"One rank alone trains {rate} samples a second.")
+    return " ".join(said)
+
+
+def _most_nodes(rows: pd.DataFrame, each: int) -> str:
+    """The largest row that was measured; where none was, the largest predicted one."""
+    real = measured(rows)
+    last: Any = (real if len(real) else rows).iloc[-1]
+    how = "measured" if len(real) else "predicted over TCP, as no job with several nodes has measured"
     return (
-        f"With a rank on each of {last['world_size']} nodes a step takes {format_figure(last['step_ms'])} ms, {how}: "
-        f"{format_figure(last['train_samples_per_second'])} samples a second by Trainer's default figure, where one "
-        f"rank has {format_figure(rows.iloc[0]['train_samples_per_second'])}."
+        f"With {counted(each, 'rank')} on each of {last['nodes']} nodes a step takes {format_figure(last['step_ms'])} "
+        f"ms, {how}: {format_figure(last['train_samples_per_second'])} samples a second by Trainer's default figure."
     )
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from perfscribe import tables as t
 from perfscribe.records import Record
-from perfscribe.training_rows import MEASURED, ONE_EACH, PREDICTED
+from perfscribe.training_rows import MEASURED, PREDICTED, nodes_of, ranks_per_node
 
 MB_PER_GB = 1024
 DEFAULT_NOTE = (
@@ -38,8 +38,9 @@ PREDICTED_NOTE = (
     "rank's part of weights, gradients and moments; what is gathered meanwhile is not in it."
 )
 NODES_NOTE = (
-    "A rank a node is predicted as if nodes were joined by what TCP over the loopback interface carried: a stand-in "
-    "for a network that this machine does not have."
+    "Where a job on a cluster has the nodes, their ranks are measured, each node's started by a torchrun of its own. "
+    "Predicted, ranks on several nodes exchange as if nodes were joined by what TCP over the loopback interface "
+    "carried: a stand-in for the network between nodes."
 )
 PREDICTION_NOTE = (
     "Median of optimizer steps, first one left out. Nothing overlapped is the most that computing and communicating "
@@ -54,11 +55,11 @@ WRAPPED_NOTE = (
 
 def setup_name(record: Record) -> str:
     """The workshop's name of a row."""
-    ranks = record.factors["world_size"]
-    if record.factors.get("placement") == ONE_EACH:
-        return f"{ranks} Node"
+    ranks, nodes, each = record.factors["world_size"], nodes_of(record), ranks_per_node(record)
     unit = "GPU" if record.factors["device"] == "cuda" else "process"
-    return f"Single Node with Single {unit}" if ranks == 1 else f"{ranks} {unit if ranks == 1 else _plural(unit)}"
+    if nodes > 1:
+        return f"{nodes} Node" if each == 1 else f"{nodes} Node, {each} {_plural(unit)} each"
+    return f"Single Node with Single {unit}" if ranks == 1 else f"{ranks} {_plural(unit)}"
 
 
 def _plural(unit: str) -> str:
@@ -75,8 +76,9 @@ def setup() -> list[t.Column]:
 
 
 def workload() -> list[t.Column]:
-    """What trains on what."""
+    """Where what trains on what."""
     return [
+        t.Column("nodes", "Nodes", nodes_of, kind="factor", exact=True),
         t.factor("device", "Device"),
         t.factor("loop", "Loop"),
         t.factor("dtype", "Dtype"),

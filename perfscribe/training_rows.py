@@ -43,7 +43,18 @@ GPU_FIGURES = (
 SPEEDS = ("train/samples_per_second_mean", "steps/s", "stepping_samples_per_second", "stepping_steps/s")
 # What trains in the workshop's tables: on a CPU Trainer does not shard, and the bare loop stands in.
 WORKSHOPS_LOOP = {"cuda": "trainer", "cpu": "bare loop"}
-SCALED = ("placement", "world_size", "wrap")  # what differs between a row and its base
+SCALED = ("placement", "nodes", "world_size", "wrap")  # what differs between a row and its base
+
+
+def nodes_of(record: Record) -> int:
+    """How many nodes the row's ranks are on; older records say it by their placement alone."""
+    apart = record.factors.get("placement") == ONE_EACH
+    return int(record.factors.get("nodes", record.factors["world_size"] if apart else 1))
+
+
+def ranks_per_node(record: Record) -> int:
+    """Ranks on each node."""
+    return int(record.factors["world_size"]) // nodes_of(record)
 
 
 def same_setting(record: Record, other: Record, apart: Sequence[str] = SCALED) -> bool:
@@ -85,12 +96,17 @@ def _bare_beside(record: Record, records: Sequence[Record]) -> Record | None:
 
 
 def by_placement(every: Sequence[Record]) -> tuple[list[Record], list[Record]]:
-    """The rows of one node; and those of several, behind the ones of a single rank."""
-    one = [record for record in every if record.factors["placement"] != ONE_EACH]
-    several = [record for record in every if record.factors["placement"] == ONE_EACH]
-    ways = {(record.factors["backend"], record.factors["loop"]) for record in several}
-    single = [r for r in one if r.factors["world_size"] == 1 and (r.factors["backend"], r.factors["loop"]) in ways]
-    return one, sorted([*single, *several], key=lambda r: [*ways].index((r.factors["backend"], r.factors["loop"])))
+    """The rows of one node; and those of several: a single rank first, then, by ranks on each, more and more nodes."""
+    one = [record for record in every if nodes_of(record) == 1]
+    several = [record for record in every if nodes_of(record) > 1]
+    ways = list(dict.fromkeys(_way(record) for record in several))
+    filled = {(_way(record), ranks) for record in several for ranks in (1, ranks_per_node(record))}
+    first = [record for record in one if (_way(record), ranks_per_node(record)) in filled]
+    return one, sorted([*first, *several], key=lambda r: (ways.index(_way(r)), ranks_per_node(r), nodes_of(r)))
+
+
+def _way(record: Record) -> tuple[str, str]:
+    return record.factors["backend"], record.factors["loop"]
 
 
 def measured_steps(every: Sequence[Record]) -> list[Record]:
@@ -100,12 +116,12 @@ def measured_steps(every: Sequence[Record]) -> list[Record]:
 
 
 def prediction_of(record: Record, base: Record | None, links: Links) -> Prediction | None:
-    """Of a row's step; a rank a node is predicted over TCP."""
+    """Of a row's step; ranks on several nodes are predicted over TCP."""
     base_ms = step_ms(base) if base is not None else None
     if base is None or base_ms is None:
         return None
     transport = DEFAULT
-    if record.factors.get("placement") == ONE_EACH and record.factors["backend"] == "nccl":
+    if nodes_of(record) > 1 and record.factors["backend"] == "nccl":
         transport = TCP  # gloo knows nothing else
     return predict(base.factors, base_ms, record.factors, links, transport)
 

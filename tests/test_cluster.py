@@ -180,6 +180,19 @@ def test_what_waits_for_a_self_test_waits_on_a_cluster_too() -> None:
     assert made.shards["preflight"] > 1  # gloo's tests need no GPU, NCCL's do
 
 
+@pytest.mark.parametrize("experiment", ["multi_gpu", "custom_multi_gpu", "weak_scaling"])
+def test_trainings_over_several_nodes_have_jobs_of_their_own(experiment: str) -> None:
+    made = plan.build(RAW, "gpu", ROOT, settings(gpus_per_node=4, max_nodes=4))
+    assert made.cluster is not None
+    needs = made.cluster.needs[experiment]
+    shards = [made.units[f"measure-{experiment}-{shard}"]["cells"] for shard in range(len(needs))]
+    over_nodes = {2} if experiment == "weak_scaling" else {2, 4}  # eight nodes are more than the partition has
+    assert {need.nodes for need in needs} == {1} | over_nodes
+    assert {need.gpus for need in needs if need.nodes > 1} == {4}  # whole nodes, though a rank takes one GPU
+    for need, cells in zip(needs, shards, strict=True):
+        assert {min(4, cell["factors"]["nodes"]) for cell in cells if not cell["skip"]} == {need.nodes}
+
+
 def test_how_many_gpus_a_shard_has_is_the_clusters() -> None:
     made = plan.build(RAW, "gpu", ROOT, settings(gpus_per_node=4))
     assert made.cluster is not None

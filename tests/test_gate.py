@@ -134,9 +134,11 @@ class Bench:
     def __init__(self, root: Path) -> None:
         self.root, self.site = root, root / "results" / "local"
         self.tried: list[int] = []
+        self.cells: list[dict] = []
         self.code = 0
+        same = {"backend": "gloo", "nodes": 1, "device": "cpu"}
         cells = [
-            {"position": n, **cell_to_json(Cell({"backend": "gloo", "world_size": w, "device": "cpu"}, skip=skip))}
+            {"position": n, **cell_to_json(Cell({**same, "world_size": w}, skip=skip))}
             for n, (w, skip) in enumerate(((2, ""), (8, "preset tiny")))
         ]
         unit = {"experiment": "preflight", "fingerprint": "f" * 16, "seed": 0, "rounds": 1, "datasets": [], "shard": 0}
@@ -149,11 +151,13 @@ class Bench:
 
     def measure(self, shard: Shard, task: Task) -> None:
         self.tried.append(task.cell["factors"]["world_size"])
+        self.cells.append(task.cell)
         self.keep(shard, task, seconds_ago=0)
 
     def keep(self, shard: Shard, task: Task, seconds_ago: float, node: str = "") -> None:
+        job = environment.os.environ.get("SLURM_JOB_ID")
         time = datetime.datetime.now(datetime.UTC) - datetime.timedelta(seconds=seconds_ago)
-        provenance = {"time": time.isoformat(), "node": node or gate.platform.node()}
+        provenance = {"time": time.isoformat(), "node": node or gate.platform.node(), "slurm_job_id": job}
         values = {"exit_code": self.code, "line": f"preflight {self.code}: a line"}
         fields = shard.fields(task, status="ok", values=values, provenance=provenance, environment="0123456789ab")
         with journal.Journal(shard.folder / "0.jsonl") as book:
@@ -212,6 +216,20 @@ def test_what_the_preset_leaves_out_is_tested_where_it_is_trained(bench):
     assert bench.ask("preflight:gloo:8") is None and bench.tried == [8]
 
 
+def test_over_several_nodes_a_test_speaks_for_its_own_job_alone(bench, monkeypatch):
+    """Another job's first node may be the same one, and its other nodes be others."""
+    monkeypatch.setattr(environment, "nodes_granted", lambda: 2)
+    monkeypatch.setenv("SLURM_JOB_ID", "1")
+    for tried in ([4], [4]):
+        assert bench.ask("nodes:2", "preflight:gloo:4:2") is None and bench.tried == tried
+    (made,) = bench.cells
+    assert (made["factors"]["nodes"], made["requires"]) == (2, ["nodes:2"])
+    assert bench.ask("preflight:gloo:4") is None and bench.tried == [4, 4]  # four on one node are another test
+    monkeypatch.setenv("SLURM_JOB_ID", "2")
+    assert bench.ask("preflight:gloo:4") is None and bench.tried == [4, 4]
+    assert bench.ask("preflight:gloo:4:2") is None and bench.tried == [4, 4, 4]
+
+
 def test_tests_of_other_shards_are_found(bench):
     """Backends that need unlike things are dealt to different jobs of a cluster."""
     folder = bench.site / "plan"
@@ -245,16 +263,19 @@ def test_the_plan_lets_the_chapters_trainings_wait():
         waits = chapters == {"fsdp"} and experiment != gate.EXPERIMENT
         for cell in unit["cells"]:
             backend, world_size = cell["factors"].get("backend"), cell["factors"].get("world_size", 1)
-            wanted = [(backend, world_size)] if waits and backend and world_size > 1 else []
+            nodes = cell["factors"].get("nodes", 1)
+            wanted = [(backend, world_size, nodes)] if waits and backend and world_size > 1 else []
             assert list(gate.demands(cell["requires"])) == wanted, cell
-            seen.add((waits, world_size > 1))
-    assert (False, True) in seen
+            seen.add((waits, world_size > 1, waits and world_size > nodes > 1))
+    assert {(False, True, False), (True, True, True)} <= seen
 
 
 def test_what_a_cell_waits_for_follows_from_its_factors():
     two = Cell({"backend": "nccl", "world_size": 2}, ("cuda:2",))
     assert gate.waiting(two, "trained", ["fsdp"]).requires == ("cuda:2", "preflight:nccl:2")
     assert gate.waiting(gate.waiting(two, "trained", ["fsdp"]), "trained", ["fsdp"]).requires[2:] == ()
+    over_nodes = Cell({"backend": "nccl", "world_size": 8, "nodes": 2}, ("nodes:2", "cuda:4"))
+    assert gate.waiting(over_nodes, "trained", ["fsdp"]).requires[2:] == ("preflight:nccl:8:2",)
     for cell, experiment, chapter in (
         (Cell({"backend": "nccl", "world_size": 1}), "trained", "fsdp"),
         (Cell({"model": "bloom"}), "trained", "fsdp"),

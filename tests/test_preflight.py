@@ -199,6 +199,14 @@ def test_the_line_names_every_node():
 
 def test_a_world_of_one_waits_for_nothing():
     assert needs.self_tested("nccl", 1) == () and needs.self_tested("gloo", 2) == ("preflight:gloo:2",)
+    assert needs.self_tested("gloo", 4, 2) == ("preflight:gloo:4:2",)
+
+
+def test_what_ranks_on_several_nodes_need():
+    assert needs.of_ranks("cpu", 4, 2) == ("nodes:2",) and needs.of_ranks("cpu", 4) == ()
+    assert needs.of_ranks("cuda", 8, 2) == ("nodes:2", "cuda:4") and needs.of_ranks("cuda", 2) == ("cuda:2",)
+    with pytest.raises(ValueError, match="world_size: 3 ranks do not divide evenly among 2 nodes"):
+        needs.of_ranks("cpu", 3, 2)
 
 
 # --- the program -----------------------------------------------------------------------------------------------------
@@ -313,6 +321,15 @@ def test_the_sentence_says_what_is_held_back():
     assert "slowest between ranks 1 and 3" in sentence(slow)
     broken = record(3, 0, 0, "failed", "NoFigure: no line of it")
     assert "3 processes by gloo gave no figure (NoFigure: no line of it)" in sentence(record(2, 1.0, 0), broken)
+
+
+def test_nodes_have_a_column_and_a_line_of_their_own():
+    one, two = record(2, 1.0, 0), record(4, 0.02, 0)
+    two.factors["nodes"] = 2
+    (table, _) = present.tables({"preflight": [one, two]})
+    assert list(table.frame["on_nodes"]) == [1, 2]
+    assert "nearest to it is 4 processes on 2 nodes by gloo" in sentence(one, two)
+    assert [present._way(row) for _, row in table.frame.iterrows()] == ["gloo", "gloo, nodes of 2"]
 
 
 def test_the_log_stands_line_by_line():

@@ -50,8 +50,8 @@ LINKS = [
 def gpu_record(experiment: str, cell: Any, step_ms: float, **values: Any) -> Record:
     """A cell as four H200s would have it: more GPUs are skipped, as are several nodes."""
     factors = dict(cell.factors)
-    if "several_nodes" in cell.requires or factors["world_size"] > 4:
-        reason = "1 machine" if "several_nodes" in cell.requires else "4 GPUs"
+    if factors["nodes"] > 1 or factors["world_size"] > 4:
+        reason = "1 node" if factors["nodes"] > 1 else "4 GPUs"
         return Record(experiment, factors, "skipped", reason, "measured")
     figures = {
         "train_runtime_s": 10 * step_ms / 1e3 + 1,
@@ -119,7 +119,11 @@ def shown(module: Any, experiment: str, records: list[Record], links: list[Recor
 def test_the_gpu_preset_is_the_workshops() -> None:
     bloom, own = cells("multi_gpu"), cells("custom_multi_gpu")
     assert {c["world_size"] for c in bloom if c["placement"] == "one node"} == {1, 2, 4, 8}
-    assert [c["world_size"] for c in bloom if c["placement"] != "one node"] == [2, 4, 8]
+    assert [c["world_size"] for c in bloom if c["placement"] == "one rank a node"] == [2, 4, 8]
+    full = [c for c in bloom if c["placement"] == "4 ranks a node"]
+    assert [(c["nodes"], c["world_size"]) for c in full] == [(2, 8), (4, 16), (8, 32)]
+    assert {"nodes:4", "cuda:4"} <= set(full[1].requires)
+    assert [(c["world_size"], c["nodes"]) for c in cells("weak_scaling")][:4] == [(2, 1), (4, 1), (8, 1), (16, 2)]
     for cell in (*bloom, *own):
         if cell["loop"] != "tuned":
             assert (cell["train_size"], cell["eval_size"], cell["max_length"]) == (500, 100, 512)
@@ -214,13 +218,44 @@ def test_blooms_eight_columns_and_a_predicted_row_for_eight_gpus() -> None:
     steps = 16  # of an epoch on eight GPUs
     assert frame["train_runtime_s"][4] == pytest.approx(steps * frame["step_ms"][4] / 1e3, abs=0.2)
     nodes = got["tables"]["fsdp.multi_node"].frame
-    assert list(nodes["setup"]) == ["Single Node with Single GPU", *[f"{n} Node" for n in (2, 2, 4, 4, 8, 8)]]
-    assert set(nodes["reason"][nodes["status"] == "skipped"]) == {"1 machine"}
+    full = ["4 GPUs", *[f"{n} Node, 4 GPUs each" for n in (2, 2, 4, 4, 8, 8)]]
+    assert list(nodes["setup"]) == ["Single Node with Single GPU", *[f"{n} Node" for n in (2, 2, 4, 4, 8, 8)], *full]
+    assert list(nodes["nodes"]) == [1, 2, 2, 4, 4, 8, 8] * 2 and nodes["world_size"].iloc[-1] == 32
+    assert set(nodes["reason"][nodes["status"] == "skipped"]) == {"1 node"}
     assert (nodes["step_ms"][nodes["origin"] == "predicted"] > 900).all()  # by TCP
     assert "a factor of" in got["findings"]["fsdp.multi_gpu"].text
     assert "For 8 a factor of" in got["findings"]["fsdp.multi_gpu"].text
-    assert "predicted over TCP" in got["findings"]["fsdp.multi_node"].text
+    told = got["findings"]["fsdp.multi_node"].text
+    assert "With 1 rank on each of 8 nodes" in told and "With 4 ranks on each of 8 nodes" in told
+    assert told.count("predicted over TCP, as no job with several nodes has measured") == 2
     assert "measured steps lie between" in got["findings"]["fsdp.multi_gpu_prediction"].text
+
+
+def test_nodes_that_a_job_had_are_measured_and_told() -> None:
+    """Two nodes of four GPUs: what they trained is told, and what they could not is predicted beside it."""
+
+    def there(cell: Any) -> Record:
+        if cell["nodes"] != 2:
+            return gpu_record("multi_gpu", cell, 100.0)
+        alone = next(c for c in cells("multi_gpu") if c["world_size"] == 1)
+        return replace(gpu_record("multi_gpu", alone, 125.0), factors=dict(cell.factors))
+
+    got = shown(multi, "multi_gpu", [there(cell) for cell in cells("multi_gpu")])
+    rows = got["tables"]["fsdp.multi_node"].frame
+    two = rows[rows["nodes"] == 2]
+    assert list(two["origin"]) == ["measured"] * 2 and list(two["status"]) == ["ok"] * 2
+    assert set(rows[rows["nodes"] == 4]["origin"]) == {"measured", "predicted"}
+    told = got["findings"]["fsdp.multi_node"].text
+    assert "With 1 rank on each of 2 nodes a step takes 125 ms, measured" in told and "predicted" not in told
+
+
+def test_a_site_from_before_nodes_were_a_factor_is_shown_alike() -> None:
+    new = records_of("custom_multi_gpu")
+    old = [replace(record, factors={k: v for k, v in record.factors.items() if k != "nodes"}) for record in new]
+    old = [record for record in old if record.factors["placement"] != "4 ranks a node"]
+    kept = [record for record in new if record.factors["placement"] != "4 ranks a node"]
+    one, other = (shown(custom, "custom_multi_gpu", records)["tables"] for records in (old, kept))
+    assert one["fsdp.custom_multi_node"].frame.equals(other["fsdp.custom_multi_node"].frame)
 
 
 def test_without_links_nothing_is_predicted() -> None:

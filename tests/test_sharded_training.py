@@ -121,13 +121,15 @@ def test_a_cell_is_run_and_its_ranks_put_together(data) -> None:
 
 
 def test_the_slowest_rank_counts() -> None:
-    def rank(step_ms: list[float], share: float) -> dict:
+    def rank(step_ms: list[float], share: float, host: str = "a") -> dict:
         values = {"units": 2, "local_share": share}
-        return {"samples": {"step_ms": step_ms}, "warmup": {"step_ms": []}, "values": values, "series": {}}
+        timed = {"samples": {"step_ms": step_ms}, "warmup": {"step_ms": []}}
+        return {"host": host, "values": values, "series": {}, **timed}
 
     found = launching.combine([rank([1.0, 5.0], 0.4), rank([2.0, 3.0], 0.6)])
     assert found.samples == {"step_ms": [2.0, 5.0]}
-    assert found.values["local_share"] == 0.6
+    assert found.values["local_share"] == 0.6 and found.values["hosts"] == 1
+    assert launching.combine([rank([1.0], 0.5), rank([1.0], 0.5, "b")]).values["hosts"] == 2
 
 
 def test_one_rank_is_not_divided_but_for_the_tuned_loop() -> None:

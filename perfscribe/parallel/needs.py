@@ -1,8 +1,30 @@
-"""What a cell that trains on several processes requires of the engine. Alone, so that measuring code may import it."""
+"""What a cell on several processes requires of machine and engine. Alone, so that measuring code may import it."""
 
 from __future__ import annotations
 
 
-def self_tested(backend: str, world_size: int) -> tuple[str, ...]:
-    """A self-test of as many processes before it starts (engine: gate.py); a world of one is not tested."""
-    return (f"preflight:{backend}:{world_size}",) if world_size > 1 else ()
+def self_tested(backend: str, world_size: int, nodes: int = 1) -> tuple[str, ...]:
+    """A self-test of as many processes, on as many nodes, before it starts (engine: gate.py).
+
+    A world of one is not tested.
+    """
+    if world_size == 1:
+        return ()
+    return (f"preflight:{backend}:{world_size}" + (f":{nodes}" if nodes > 1 else ""),)
+
+
+def of_ranks(device: str, world_size: int, nodes: int = 1) -> tuple[str, ...]:
+    """So many nodes, and on each a GPU for each of its ranks where the device is cuda.
+
+    ValueError: the ranks do not divide evenly among the nodes.
+    """
+    each = ranks_per_node(world_size, nodes)
+    needed = (f"nodes:{nodes}",) if nodes > 1 else ()
+    return (*needed, f"cuda:{each}") if device == "cuda" else needed
+
+
+def ranks_per_node(world_size: int, nodes: int) -> int:
+    """Ranks on each node. ValueError: they do not divide evenly."""
+    if world_size % nodes:
+        raise ValueError(f"world_size: {world_size} ranks do not divide evenly among {nodes} nodes")
+    return world_size // nodes

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from perfscribe import precision
 from perfscribe.cells import Cell, Measurement
 from perfscribe.models.workshop_shapes import BLOOM
+from perfscribe.parallel.needs import of_ranks
 
 DEVICES = {"gloo": "cpu", "nccl": "cuda"}
 KNOBS = ("batch_size", "grad_acc", "num_epochs", "learning_rate", "weight_decay", "dtype", "logging_steps")
@@ -26,8 +27,18 @@ def wrap_of(loop: str, world_size: int) -> str:
     return "none" if world_size == 1 and loop != "tuned" else "FSDP2"
 
 
+def placements(world_sizes: Sequence[int], nodes: Sequence[int], each: Sequence[int]) -> Iterator[dict[str, Any]]:
+    """Levels of where ranks are: so many on one node; then, by ranks on each, on so many nodes."""
+    for ranks in world_sizes:
+        yield {"placement": ONE_NODE, "nodes": 1, "world_size": ranks}
+    for ranks_per_node in each:
+        name = ONE_EACH if ranks_per_node == 1 else f"{ranks_per_node} ranks a node"
+        for count in nodes:
+            yield {"placement": name, "nodes": count, "world_size": count * ranks_per_node}
+
+
 def cell(levels: Mapping[str, Any], config: Mapping[str, Any], dataset: str, work: float, skip: str = "") -> Cell:
-    """A cell of these levels (backend, world_size and loop among them) and the config's knobs and rows.
+    """A cell of these levels (backend, world_size and loop among them; nodes, else 1) and the config's knobs and rows.
 
     work: FLOP of the whole training, for the order and the time left.
     """
@@ -36,11 +47,7 @@ def cell(levels: Mapping[str, Any], config: Mapping[str, Any], dataset: str, wor
     factors = {**levels, "device": device, "wrap": wrap_of(levels["loop"], ranks), **own}
     factors["weights"] = _weights(levels["model_name"], config)
     needs = [*precision.requires(device, factors["dtype"]), "transformers"]
-    apart = levels.get("placement") == ONE_EACH
-    if device == "cuda" and not apart:
-        needs.append(f"cuda:{ranks}")
-    if apart:
-        needs.append("several_nodes")
+    needs += of_ranks(device, ranks, levels.get("nodes", 1))
     return Cell(factors, requires=tuple(dict.fromkeys(needs)), cost=work, data=(dataset,), skip=skip)
 
 
@@ -60,10 +67,11 @@ def run(of: Cell) -> Measurement:
     """Launch the ranks, and make one measurement of what they say."""
     import random
 
-    from perfscribe.parallel.launch import launch
+    from perfscribe.parallel.placing import launch_on
     from perfscribe.training.on_ranks import on_rank
 
-    launched = launch(
+    launched = launch_on(
+        of.factors.get("nodes", 1),
         on_rank,
         {"factors": dict(of.factors), "data_folder": of.data_folder, "dataset": of.data[0]},
         world_size=of["world_size"],
@@ -78,13 +86,15 @@ def run(of: Cell) -> Measurement:
 def combine(ranks: Sequence[Mapping[str, Any]]) -> Measurement:
     """Of each optimizer step the longest time of any rank; figures of the first rank, which the collectives made alike.
 
-    The share of the parameters that a rank keeps is the largest of any.
+    The share of the parameters that a rank keeps is the largest of any; hosts: how many the ranks have been on.
     """
     first = ranks[0]
+    figures = {name: max(rank["values"][name] for rank in ranks) for name in LARGEST}
+    figures["hosts"] = len({rank["host"] for rank in ranks})
     measurement = Measurement(
         samples={name: _longest([rank["samples"][name] for rank in ranks]) for name in first["samples"]},
         warmup={name: _longest([rank["warmup"][name] for rank in ranks]) for name in first["warmup"]},
-        values=dict(first["values"]) | {name: max(rank["values"][name] for rank in ranks) for name in LARGEST},
+        values=dict(first["values"]) | figures,
         series={name: list(held) for name, held in first["series"].items()},
         timers=dict.fromkeys(first["samples"], HOST_CLOCK),
     )

@@ -43,6 +43,7 @@ def on_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
     job = Job(model, own, factors, rank, held, speed)
     curve, figures = {TRAINER: _by_trainer, BARE: _by_loop, TUNED: _tuned}[factors["loop"]](job)
     return {
+        "host": rank.place.host,
         "samples": {"step_ms": [1e3 * s for s in speed.step_s]},
         "warmup": {"step_ms": [1e3 * s for s in speed.first_s]},
         "values": values | figures | job.utilisation.summary() | speed.summary(),

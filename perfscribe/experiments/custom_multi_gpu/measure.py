@@ -14,7 +14,6 @@ from perfscribe.counters.weak_scaling import step_flop
 from perfscribe.data import squad_sets
 from perfscribe.models.workshop_shapes import SimpleGptShape
 from perfscribe.training import launching
-from perfscribe.training.launching import ONE_EACH, ONE_NODE
 
 TUNED = "tuned"
 SHAPE = ("vocab_size", "hidden_size", "num_layers", "num_heads", "ffn")
@@ -34,11 +33,10 @@ def cells(config: Mapping[str, Any]) -> list[Cell]:
         for loop in config["loop"]:
             own = config["tuned"]["world_size"] if loop == TUNED else config["world_size"]
             several = config["nodes"] if loop == config["loop"][0] else []
-            for placement, worlds in ((ONE_NODE, own), (ONE_EACH, several)):
-                for ranks in worlds:
-                    levels = {"placement": placement, "world_size": ranks, "backend": backend, "loop": loop}
-                    levels |= {"model_name": "simple_gpt", **shape, **(_tuned(config) if loop == TUNED else {})}
-                    found.append(launching.cell(levels, config, dataset, _work(config, loop)))
+            for placed in launching.placements(own, several, config["ranks_per_node"]):
+                levels = {**placed, "backend": backend, "loop": loop, "model_name": "simple_gpt", **shape}
+                levels |= _tuned(config) if loop == TUNED else {}
+                found.append(launching.cell(levels, config, dataset, _work(config, loop)))
     return found
 
 

@@ -1,1 +1,1 @@
-"""BLOOM on 1, 2, 4 and 8 GPUs of one node, and on one GPU of each of several nodes."""
+"""BLOOM on 1, 2, 4 and 8 GPUs of one node, and on GPUs of several nodes."""

@@ -10,7 +10,6 @@ from perfscribe.counters.weak_scaling import step_flop
 from perfscribe.data import squad_sets
 from perfscribe.models.workshop_shapes import BLOOM
 from perfscribe.training import launching
-from perfscribe.training.launching import ONE_EACH, ONE_NODE
 
 
 def datasets(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -19,15 +18,13 @@ def datasets(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def cells(config: Mapping[str, Any]) -> list[Cell]:
-    """All ranks on one node; then a rank on each of several nodes, which one machine cannot have."""
+    """All ranks on one node; then as many on each of several nodes, which a cluster's job has."""
     dataset = squad_sets.dataset_name(config)
     found = []
     for backend in config["backend"]:
-        for placement, worlds in ((ONE_NODE, config["world_size"]), (ONE_EACH, config["nodes"])):
-            for ranks in worlds:
-                levels = {"placement": placement, "world_size": ranks, "backend": backend, "loop": config["loop"]}
-                levels["model_name"] = config["model_name"]
-                found.append(launching.cell(levels, config, dataset, _work(config)))
+        for placed in launching.placements(config["world_size"], config["nodes"], config["ranks_per_node"]):
+            levels = {**placed, "backend": backend, "loop": config["loop"], "model_name": config["model_name"]}
+            found.append(launching.cell(levels, config, dataset, _work(config)))
     return found
 
 

@@ -1,18 +1,18 @@
 """The self-test before trainings on several processes: one large all-reduce, as the FSDP workshop's job scripts ask.
 
-NVIDIA's all_reduce_perf where it is found and the ranks have GPUs, else a loop of our own. What trains on as many
-processes is held back where the bandwidth is below the threshold.
+NVIDIA's all_reduce_perf where it is found and the ranks have GPUs of one node, else a loop of our own. What trains on
+as many processes is held back where the bandwidth is below the threshold.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from perfscribe.cells import Cell, Measurement, grid
+from perfscribe.cells import Cell, Measurement
 from perfscribe.counters.traffic import bus_factor
-from perfscribe.parallel import self_test
+from perfscribe.parallel import needs, self_test
 from perfscribe.parallel.self_test import MIB, Outcome, Trial
 
 DEVICES = {"gloo": "cpu", "nccl": "cuda"}
@@ -23,8 +23,18 @@ TIMEOUT_S = 170.0  # below the worker's own, so that the rank that hangs is name
 
 
 def cells(config: Mapping[str, Any]) -> list[Cell]:
-    """Every backend and number of processes."""
-    return [_cell(level, config) for level in grid({"backend": config["backend"], "world_size": config["world_size"]})]
+    """Every backend and number of processes on one node; then as many on each of several."""
+    return [
+        _cell({"backend": backend, **placed}, config) for backend in config["backend"] for placed in _placed(config)
+    ]
+
+
+def _placed(config: Mapping[str, Any]) -> Iterator[dict[str, int]]:
+    for ranks in config["world_size"]:
+        yield {"nodes": 1, "world_size": ranks}
+    for each in config["ranks_per_node"]:
+        for count in config["nodes"]:
+            yield {"nodes": count, "world_size": count * each}
 
 
 def _cell(level: Mapping[str, Any], config: Mapping[str, Any]) -> Cell:
@@ -36,8 +46,8 @@ def _cell(level: Mapping[str, Any], config: Mapping[str, Any]) -> Cell:
 
 
 def requires(factors: Mapping[str, Any]) -> tuple[str, ...]:
-    """A GPU for each process where the backend wants one."""
-    return (f"cuda:{factors['world_size']}",) if factors["device"] == "cuda" else ()
+    """Nodes, and a GPU for each process where the backend wants one."""
+    return needs.of_ranks(factors["device"], factors["world_size"], factors["nodes"])
 
 
 def start_early() -> None:
@@ -56,7 +66,8 @@ def run(cell: Cell) -> Measurement:
     """
     from perfscribe.parallel import nccl_tests
 
-    program = nccl_tests.find() if cell["device"] == "cuda" and cell["program"] == "auto" else None
+    may_be_nvidias = cell["device"] == "cuda" and cell["nodes"] == 1 and cell["program"] == "auto"
+    program = nccl_tests.find() if may_be_nvidias else None
     outcome, log = _by_nvidia(cell, program) if program else _by_own_loop(cell)
     samples = {"time_ms": list(outcome.times_ms)} if outcome.times_ms else {}
     slow = outcome.slowest
@@ -113,11 +124,11 @@ def _by_nvidia(cell: Cell, program: str) -> tuple[Outcome, list[str]]:
 def _launch(program: Any, cell: Cell) -> list[Any]:
     import os
 
-    from perfscribe.parallel.launch import launch
+    from perfscribe.parallel.placing import launch_on
 
     options = {"world_size": cell["world_size"], "backend": cell["backend"], "timeout_s": TIMEOUT_S}
     with self_test.algorithm(os.environ, _algorithm(cell)):
-        return launch(program, {"trial": asdict(_trial(cell))}, **options).results
+        return launch_on(cell["nodes"], program, {"trial": asdict(_trial(cell))}, **options).results
 
 
 def _algorithm(cell: Cell) -> str | None:

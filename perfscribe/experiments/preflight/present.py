@@ -31,7 +31,7 @@ NOTE = (
 def tables(records: Mapping[str, list[Record]]) -> list[Table]:
     """Each test and its verdict; what its program printed."""
     cells = records[NAME]
-    same = [t.factor("backend", "Backend"), t.factor("world_size", "Processes")]
+    same = [t.factor("backend", "Backend"), t.factor("world_size", "Processes"), _on_nodes()]
     shown = [
         *same,
         t.factor("size_mib", "Message (MiB)"),
@@ -42,7 +42,7 @@ def tables(records: Mapping[str, list[Record]]) -> list[Table]:
         t.value("exit_code", "Exit status", exact=True),
         t.value("slowest_pair", "Slowest pair (ranks)"),
         t.value("slowest_pair_gb_per_s", "Its busbw (GB/s)"),
-        t.value("nodes", "Nodes"),
+        t.value("nodes", "Names of the nodes"),
         t.Column("calls", "Timed calls", _calls, exact=True),
     ]
     log = [*same, t.value("number", "Line", exact=True), t.value("text", "Log")]
@@ -50,6 +50,10 @@ def tables(records: Mapping[str, list[Record]]) -> list[Table]:
         t.make(TABLES[0], "All-reduce self-test before trainings on several processes", cells, shown, [NOTE]),
         t.make(TABLES[1], "Log of each self-test", [row for cell in cells for row in _lines(cell)], log),
     ]
+
+
+def _on_nodes() -> t.Column:
+    return t.Column("on_nodes", "Nodes", lambda record: record.factors.get("nodes", 1), kind="factor", exact=True)
 
 
 def _calls(record: Record) -> Any:
@@ -101,7 +105,8 @@ def _margin(row: Any) -> float:
 
 
 def _who(row: Any) -> str:
-    return f"{row['world_size']} processes by {row['backend']}"
+    where = f" on {row['on_nodes']} nodes" if row["on_nodes"] > 1 else ""
+    return f"{row['world_size']} processes{where} by {row['backend']}"
 
 
 def _told(row: Any) -> str:
@@ -126,10 +131,18 @@ def _draw(canvas: Any, rows: pd.DataFrame) -> None:
     if ok.empty:
         f.no_data(axes, "no self-test gave a figure")
         return
-    f.lines(axes, ok, "world_size", "busbw_gb_per_s", "backend")
-    for number, (_, group) in enumerate(ok.groupby("backend", sort=False)):
+    ok = ok.assign(way=[_way(row) for _, row in ok.iterrows()])
+    f.lines(axes, ok, "world_size", "busbw_gb_per_s", "way")
+    for number, (_, group) in enumerate(ok.groupby("way", sort=False)):
         threshold = float(group["threshold_gb_per_s"].iloc[0])
         if threshold > 0:
             axes.axhline(threshold, linestyle="--", linewidth=0.8, color=f.COLOURS[number % len(f.COLOURS)])
     f.power_of_two_ticks(axes, sorted(set(ok["world_size"])))
-    f.mark_statuses(axes, rows, "world_size")
+    over_nodes = (ok["on_nodes"] > 1).any()
+    f.mark_statuses(axes, rows if over_nodes else rows[rows["on_nodes"] == 1], "world_size")
+
+
+def _way(row: Any) -> str:
+    """A line of the figure: backend, and how many processes each of several nodes has."""
+    nodes = row["on_nodes"]
+    return str(row["backend"]) if nodes == 1 else f"{row['backend']}, nodes of {row['world_size'] // nodes}"

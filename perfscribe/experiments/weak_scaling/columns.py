@@ -9,6 +9,7 @@ from perfscribe import tables as t
 from perfscribe import training_columns as c
 from perfscribe.experiments.weak_scaling.rows import as_it_ran, is_source, setup_of
 from perfscribe.records import Record
+from perfscribe.training_rows import nodes_of
 
 NOT_THE_WORKSHOPS = "not the workshop's"
 SETUP_NOTE = (
@@ -88,6 +89,7 @@ def measured() -> list[t.Column]:
         t.value("runtime_efficiency", "Efficiency of the runtime (%)"),
         t.value("work_efficiency", "Efficiency by work (%)"),
         t.Column("origin", "Origin", lambda record: record.origin, kind="factor", exact=True),
+        t.Column("nodes", "Nodes", nodes_of, kind="factor", exact=True),
         c.samples_stepping(),
         c.memory_peak(),
         t.value("mfu", "MFU (%)"),

@@ -45,6 +45,7 @@ def _cell(same: list[Setup], backend: str, config: Mapping[str, Any], dataset: s
     shape = {name: level for name, level in asdict(setup.shape).items() if name in SHAPE}
     levels = {
         "variants": "; ".join(one.variant for one in same),
+        "nodes": nodes_for(setup.world_size, config["ranks_per_node"]),
         "world_size": setup.world_size,
         "backend": backend,
         "loop": config["loop"],
@@ -54,6 +55,11 @@ def _cell(same: list[Setup], backend: str, config: Mapping[str, Any], dataset: s
     }
     steps = config["train_size"] * config["num_epochs"] / setup.total_batch
     return launching.cell(levels, config, dataset, steps * setup.flop_per_gpu * setup.world_size)
+
+
+def nodes_for(world_size: int, most: int) -> int:
+    """The fewest nodes that the ranks divide evenly among, with `most` on each at most."""
+    return next(nodes for nodes in range(1, world_size + 1) if world_size % nodes == 0 and world_size // nodes <= most)
 
 
 def start_early() -> None:

@@ -28,7 +28,14 @@ def tables(records: Mapping[str, list[Record]]) -> list[Table]:
     """The set-up with what it asks of a GPU, and what was measured."""
     cells = records["weak_scaling"]
     measured = r.measured(cells, Links(records.get("all_reduce", [])))
-    notes = [columns.VARIANT_NOTE, columns.EFFICIENCY_NOTE, c.CALLBACK_NOTE, c.TWIN_NOTE, c.PREDICTED_NOTE]
+    notes = [
+        columns.VARIANT_NOTE,
+        columns.EFFICIENCY_NOTE,
+        c.CALLBACK_NOTE,
+        c.TWIN_NOTE,
+        c.PREDICTED_NOTE,
+        c.NODES_NOTE,
+    ]
     return [
         t.make(TABLES[0], "Set-up", r.by_variant(cells), columns.setup(), [columns.SETUP_NOTE, columns.VARIANT_NOTE]),
         t.make(TABLES[1], "Weak scaling", measured, columns.measured(), notes),
