@@ -28,6 +28,7 @@ from typing import Any
 
 import psutil
 
+from perfscribe import shadowing
 from perfscribe.tools import find_tool
 
 MIB = 2**20
@@ -421,6 +422,10 @@ def _installed(module: str) -> bool:
     return importlib.util.find_spec(module) is not None
 
 
+def _is_not_hidden(package: str) -> bool:
+    return shadowing.hidden_by(package) is None
+
+
 def _gpus(list_gpus: Callable[[Any], list[Any]]) -> list[Any]:
     nvml = open_nvml()
     return list_gpus(nvml) if nvml else []
@@ -577,9 +582,19 @@ CAPABILITIES: dict[str, tuple[Condition, ...]] = {
     ),
     "hdf5": (Condition(lambda: _installed("h5py"), "h5py is missing", "install h5py"),),
     # The FSDP workshop's Trainer, what wraps models for it, and what makes its tokens.
-    "transformers": tuple(
-        Condition(functools.partial(_installed, package), f"{package} is missing", f"install {package}")
-        for package in ("transformers", "accelerate", "tokenizers")
+    "transformers": (
+        *(
+            Condition(
+                functools.partial(_is_not_hidden, package),
+                f"'{package}' in the checkout is taken for the Python package {package}",
+                f"rename the folder or file {package} in the checkout",
+            )
+            for package in shadowing.OF_TRAINER
+        ),
+        *(
+            Condition(functools.partial(_installed, package), f"{package} is missing", f"install {package}")
+            for package in ("transformers", "accelerate", "tokenizers")
+        ),
     ),
     "posix_fadvise": (
         Condition(
