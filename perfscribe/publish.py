@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from perfscribe import __version__, cluster, environment, files, journal, scrub, session
+from perfscribe import __version__, cluster, environment, files, journal, plan, scrub, session
 from perfscribe.measured_by import NODE_NUMBER
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
@@ -51,9 +51,10 @@ def copy_measured(root: Path, source: Path, target: Path) -> None:
     if not lock.try_acquire():
         raise session.AnotherRun(f"another run is under way in this checkout: {lock.owner()}")
     try:
-        journals = {
-            folder.name: list(journal.read(folder).all_records()) for folder in sorted((source / "journal").iterdir())
-        }
+        # Of experiments that are no longer planned nothing is shown.
+        planned = plan.read_index(source / "plan").shards
+        folders = [folder for folder in sorted((source / "journal").iterdir()) if folder.name in planned]
+        journals = {folder.name: list(journal.read(folder).all_records()) for folder in folders}
         # Names of all nodes first: any experiment's error may name any of them.
         private = scrub.gather(journals, scrub.private_here(root))
         number_nodes(record for of in journals.values() for record in of)

@@ -1,4 +1,4 @@
-"""Write a site's report from its tables, figures and findings.
+"""Write a site's report from its tables, figures and findings, and take away those that nothing makes any more.
 
 report.py --plan results/SITE/plan/report.json --records FILE [FILE ...] --out report/SITE/report.md
 """
@@ -11,7 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from perfscribe import files, records, report  # noqa: E402
+from perfscribe import drawn, files, records, report  # noqa: E402
 
 
 def main() -> None:
@@ -28,6 +28,8 @@ def main() -> None:
     except ValueError as error:
         sys.exit(str(error))
     files.write_text(args.out, text)
+    for name in drawn.clear(ROOT, plan["site"], plan["experiments"]):
+        print(f"no longer made, removed: {name}")
 
 
 if __name__ == "__main__":
