@@ -52,7 +52,7 @@ def run(cell):
     import time
 
     note("start", cell)
-    for _ in range(6000):
+    for _ in range(15_000):
         if cell["n"] == 0 or os.path.exists(SIDE_FILE + ".open"):
             return done(cell)
         time.sleep(0.02)

@@ -717,7 +717,7 @@ def threads(rank: int) -> list[int]:
     del first, second
     gc.collect()
     launching._thread_of.clear()
-    end = time.monotonic() + 5
+    end = time.monotonic() + 60  # a loaded machine is slow to run what ends it
     while alive() and time.monotonic() < end:
         time.sleep(0.01)
     return [*seen, alive()]
@@ -729,15 +729,21 @@ def test_one_thread_a_group_which_ends_with_it() -> None:
 
 @pytest.mark.parametrize("last", ["", "dist.destroy_process_group()", "raise SystemExit(3)", "1 / 0"])
 def test_the_thread_does_not_hold_up_the_end(tmp_path: Path, last: str) -> None:
+    """One that did would hold it up for longer than the test waits: on a loaded machine END_S may pass while the thread
+    waits for a core, and the end then breaks it off within torch. To destroy a group while a collective starts on it
+    is a fault of the program itself."""
     code = f"""
 import torch, torch.distributed as dist
+from perfscribe.parallel import launching
 from perfscribe.parallel.ddp import OverlappedDDP
+launching.END_S = 3600.0
 dist.init_process_group("gloo", init_method="file://{tmp_path}/store", rank=0, world_size=1)
 ddp = OverlappedDDP(torch.nn.Linear(2, 2), launch_thread=True)
 ddp(torch.ones(1, 2)).sum().backward()
+{"ddp._thread.settle()" if "destroy" in last else ""}
 {last or "ddp.finish_gradient_synchronization()"}
 """
-    ended = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parent.parent, timeout=60, check=False)
+    ended = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parent.parent, timeout=180, check=False)
     assert ended.returncode == {"raise SystemExit(3)": 3, "1 / 0": 1}.get(last, 0)
 
 
