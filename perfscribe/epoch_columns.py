@@ -13,6 +13,22 @@ from perfscribe.records import Record
 from perfscribe.tables import GIB
 
 GB = 10**9
+# The homework's training, by the factors of the tasks that run it, and its width, which they name differently.
+HOMEWORK = {
+    "layers": 6,
+    "d_ff": 2048,
+    "samples": 2048,
+    "source_length": 1,
+    "target_length": 20,
+    "batch": 32,
+    "epochs": 10,
+}
+HOMEWORK_WIDTH = 512
+
+
+def homework(*names: str) -> dict[str, int]:
+    """The homework's levels of these factors."""
+    return {name: HOMEWORK[name] for name in names}
 
 
 def epochs_s(record: Record) -> list[list[float]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from perfscribe import references
+from perfscribe import epoch_columns, references
 from perfscribe import tables as t
 from perfscribe.counters.parameters import seq2seq_parameters
 from perfscribe.experiments.communication import rows as r
@@ -25,12 +25,8 @@ ANOTHER_WORKLOAD = "another workload"
 STEPS = 2  # active steps of the homework's profile
 EPOCHS, STEPS_OF_EPOCH = 10, 64  # of its training: 2,048 samples in batches of 32
 HOMEWORK = {
-    "features": 512,
-    "layers": 6,
-    "d_ff": 2048,
-    "source_length": 1,
-    "target_length": 20,
-    "batch": 32,
+    "features": epoch_columns.HOMEWORK_WIDTH,
+    **epoch_columns.homework("layers", "d_ff", "source_length", "target_length", "batch"),
     "dtype": "fp32",
 }
 

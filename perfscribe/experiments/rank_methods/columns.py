@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from perfscribe import references
+from perfscribe import epoch_columns, references
 from perfscribe import tables as t
 from perfscribe.experiments.rank_methods import rows
 from perfscribe.experiments.rank_methods.words import LAUNCHERS, METHODS
 from perfscribe.records import Record
 
 # What the write-ups trained: the homework's program.
-HOMEWORK = {
-    "features": 512,
-    "layers": 6,
-    "d_ff": 2048,
-    "samples": 2048,
-    "source_length": 1,
-    "target_length": 20,
-    "batch": 32,
-    "epochs": 10,
-}
+HOMEWORK = {"features": epoch_columns.HOMEWORK_WIDTH, **epoch_columns.HOMEWORK}
 ANOTHER_WORKLOAD = "another workload"
 
 

@@ -18,17 +18,7 @@ TABLES = ("polaris.single_gpu", "polaris.single_gpu_epochs")
 FIGURES = ("polaris.single_gpu_epochs",)
 SEED = "polaris-homework-001"
 # The homework's program on one rank.
-HOMEWORK = {
-    "d_model": 512,
-    "layers": 6,
-    "d_ff": 2048,
-    "samples": 2048,
-    "source_length": 1,
-    "target_length": 20,
-    "batch": 32,
-    "epochs": 10,
-    "dtype": "fp32",
-}
+HOMEWORK = {"d_model": columns.HOMEWORK_WIDTH, **columns.HOMEWORK, "dtype": "fp32"}
 NOTES = (
     "Host clock, the device synchronised before and after each epoch; training time is the sum over all epochs, the "
     "first included, which each row pays anew. Homework's clock: read when the last step is queued. Peak memory: of "

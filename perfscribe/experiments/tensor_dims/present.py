@@ -20,7 +20,7 @@ TABLES = ("polaris.tensor_dims", "polaris.tensor_dims_scale", "polaris.tensor_di
 FIGURES = ("polaris.tensor_dims_bars",)
 TABULATED, TRIED = "polaris-homework-000", "polaris-homework-001"
 # nn.Transformer's own depth and inner width, which the write-ups leave as they are.
-HOMEWORK = {"layers": 6, "d_ff": 2048, "source_length": 1, "target_length": 20}
+HOMEWORK = columns.homework("layers", "d_ff", "source_length", "target_length")
 NOTES = (
     "Host clock, the device synchronised before and after each epoch; training time is the sum over all epochs. Peak "
     "memory: of torch's allocator in one untimed step; allocated: what remains after it. Weights bf16: the whole "
