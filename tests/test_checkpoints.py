@@ -10,9 +10,13 @@ from typing import Any
 
 import pytest
 from matplotlib import pyplot as plt
+from workspace import ROOT
 
 pytest.importorskip("transformers", reason="the package transformers is not installed")
-from perfscribe.cells import Cell
+from trainer_programs import checkpoint_as_on_gpus
+
+from perfscribe import config, plan
+from perfscribe.cells import Cell, Unsupported
 from perfscribe.data import squad_sets
 from perfscribe.data.generate import generate
 from perfscribe.experiments.checkpoints import measure, present
@@ -25,6 +29,7 @@ CONFIG |= {"workshop": {"squad": None, "weights": None, "tokenizer": None}}
 SECTION = CONFIG | {
     "backend": ["gloo"],
     "ranks": [[2, 1]],
+    "trainer_ranks": [],
     "rows_per_step": 4,
     "save_steps": 2,
     "keep_checkpoints": 1,
@@ -63,14 +68,56 @@ def test_another_number_of_ranks_goes_on_with_the_same_losses(found: Any) -> Non
     assert max(whole) - min(whole) > 1e-3 * min(whole)  # losses that stay the same would prove nothing
 
 
+# --- Trainer's own ---
+
+
+def trainers(cell: Cell, saved_by: int, resumed_by: int, **levels: Any) -> Cell:
+    """A cell of Trainer's with the other one's data."""
+    (made,) = measure.cells(SECTION | {"ranks": [], "trainer_ranks": [[saved_by, resumed_by]], **levels})
+    assert (made["loop"], made["wrap"]) == ("trainer", "FSDP2")
+    return replace(made, data_folder=cell.data_folder)
+
+
+@pytest.mark.parametrize(("saved_by", "resumed_by"), [(2, 2), (2, 1), (1, 2)])
+def test_trainers_fsdp_goes_on_from_its_own_checkpoint(cell: Cell, saved_by: int, resumed_by: int) -> None:
+    """Fully sharded, by as many ranks and by others: the same losses, behind a checkpoint before the end."""
+    random.seed(3)
+    found = measure.both(trainers(cell, saved_by, resumed_by), checkpoint_as_on_gpus)
+    values = found.values
+    assert values["wrapped_by"] == "FSDP2" and values["local_share"] == pytest.approx(1 / resumed_by, abs=0.02)
+    assert (values["steps_behind"], values["steps_compared"]) == (4, 2)  # none at the end, the older one is gone
+    whole = found.series["train_loss"]
+    assert len(whole) == 6 and max(whole) - min(whole) > 1e-3 * min(whole)
+    # Trainer rounds what it logs; another number of ranks adds in another order.
+    assert values["largest_difference"] < 1e-4 and values["eval_difference"] < 1e-4
+    assert values["checkpoint_bytes"] > needed_bytes(values["parameters"], 0)
+    assert values["save_s"] > 0 and values["load_s"] > 0
+
+
+def test_trainer_is_refused_on_a_cpu_with_the_reason(cell: Cell) -> None:
+    with pytest.raises(Unsupported, match=r"^Trainer divides a model on GPUs alone: on a CPU it takes DDP$"):
+        measure.run(trainers(cell, 2, 2))
+
+
+def test_every_preset_has_a_row_of_trainers() -> None:
+    raw = config.load(ROOT / "config.yaml")
+    for preset, pairs in (("tiny", {(2, 2)}), ("gpu", {(2, 2), (2, 4), (4, 2)})):
+        own = [cell for cell in plan.planned_cells(raw, "checkpoints", preset) if not cell.skip]
+        found = {(cell["saved_by"], cell["resumed_by"]) for cell in own if cell["loop"] == "trainer"}
+        assert found == pairs and any(cell["loop"] == "bare loop" for cell in own)
+        assert all(("cuda:4" in cell.requires) == (cell["world_size"] == 4 and preset == "gpu") for cell in own)
+
+
 def test_table_figure_and_sentence(cell: Cell, found: Any) -> None:
     record = Record("checkpoints", dict(cell.factors), "ok", "", "measured", values=found.values, series=found.series)
-    none = Record("checkpoints", {**cell.factors, "saved_by": 4}, "unsupported", "no CUDA device", "measured")
+    levels = {**cell.factors, "loop": "trainer"}
+    none = Record("checkpoints", levels, "unsupported", measure.ON_A_CPU, "measured")
     made = {table.id: table for table in present.tables({"checkpoints": [record, none]})}
     assert tuple(made) == present.TABLES
     assert len(made["fsdp.checkpoint_losses"].frame) == 7
     (sentence,) = present.findings(made)
-    assert sentence.text.startswith("Yes: ")
+    assert sentence.text.startswith("Yes: ") and "2 ranks saved and 1 went on (bare loop)" in sentence.text
+    assert list(made["fsdp.checkpoints"].frame["loop"]) == ["bare loop", "trainer"]
     worse = replace(record, values={**found.values, "largest_difference": 0.1})
     (other,) = present.findings({table.id: table for table in present.tables({"checkpoints": [worse]})})
     assert other.text.startswith("No: ")

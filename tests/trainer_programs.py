@@ -10,11 +10,26 @@ from typing import Any
 
 def train_as_on_gpus(arguments: Mapping[str, Any], rank: Any) -> dict[str, Any]:
     """on_ranks.on_rank, but that accelerate is told of GPUs, whose memory is the CPU's."""
+    from perfscribe.training import on_ranks
+
+    _pretend(arguments)
+    return on_ranks.on_rank(arguments, rank)
+
+
+def checkpoint_as_on_gpus(arguments: Mapping[str, Any], rank: Any) -> dict[str, Any]:
+    """The same of what a cell of checkpoints does."""
+    from perfscribe.experiments.checkpoints import program
+
+    _pretend(arguments)
+    return program.on_rank(arguments, rank)
+
+
+def _pretend(arguments: Mapping[str, Any]) -> None:
     os.environ["ACCELERATE_TORCH_DEVICE"] = "cpu"
     from accelerate import state
     from accelerate.utils import DistributedType
 
-    from perfscribe.training import on_ranks, trainer
+    from perfscribe.training import trainer
 
     state.PartialState._prepare_backend = lambda self, cpu=False, *_, **__: ("gloo", DistributedType.MULTI_GPU)
     made = trainer.arguments
@@ -24,4 +39,3 @@ def train_as_on_gpus(arguments: Mapping[str, Any], rank: Any) -> dict[str, Any]:
         return made(on_gpu, folder, **more | {"use_cpu": False, "dataloader_pin_memory": False, "ddp_backend": "gloo"})
 
     trainer.arguments = arguments_of
-    return on_ranks.on_rank(arguments, rank)

@@ -1,19 +1,24 @@
 """A training that is saved in parts by some ranks, and goes on from there with others.
 
 A cell trains to the end with the first number of ranks and saves on the way; then the second number of ranks begins
-with the last checkpoint before the end, and its losses are put beside those that the first had from there on.
+with the last checkpoint before the end, and its losses are put beside those that the first had from there on. By the
+bare loop, and by Trainer, which divides a model on GPUs alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from perfscribe.cells import Cell, Measurement
+from perfscribe.cells import Cell, Measurement, Unsupported
 from perfscribe.counters.weak_scaling import step_flop
 from perfscribe.data import squad_sets
 from perfscribe.models.workshop_shapes import BLOOM
 from perfscribe.training import launching
+
+MODULE = "perfscribe.experiments.checkpoints.program"
+TRAINER, BARE = "trainer", "bare loop"
+ON_A_CPU = "Trainer divides a model on GPUs alone: on a CPU it takes DDP"
 
 
 def datasets(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -22,18 +27,22 @@ def datasets(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def cells(config: Mapping[str, Any]) -> list[Cell]:
-    """One cell a pair of numbers of ranks, which divide the rows of a step."""
+    """One cell a loop and pair of numbers of ranks, which divide the rows of a step."""
     dataset = squad_sets.dataset_name(config)
     return [
-        _cell(pair[0], pair[1], backend, config, dataset) for backend in config["backend"] for pair in config["ranks"]
+        _cell(loop, pair, backend, config, dataset)
+        for backend in config["backend"]
+        for loop, pairs in ((BARE, config["ranks"]), (TRAINER, config["trainer_ranks"]))
+        for pair in pairs
     ]
 
 
-def _cell(saved_by: int, resumed_by: int, backend: str, config: Mapping[str, Any], dataset: str) -> Cell:
+def _cell(loop: str, pair: Sequence[int], backend: str, config: Mapping[str, Any], dataset: str) -> Cell:
+    saved_by, resumed_by = pair
     levels: dict[str, Any] = {"world_size": max(saved_by, resumed_by), "saved_by": saved_by, "resumed_by": resumed_by}
-    levels |= {"backend": backend, "loop": "bare loop", "model_name": config["model_name"]}
+    levels |= {"backend": backend, "loop": loop, "model_name": config["model_name"]}
     levels |= {name: config[name] for name in ("rows_per_step", "save_steps", "keep_checkpoints")}
-    levels |= {"grad_acc": 1, "logging_steps": config["save_steps"]}
+    levels |= {"grad_acc": 1, "logging_steps": 1}
     tokens = 2 * config["train_size"] * config["max_length"]
     work = float(step_flop(BLOOM[config["model_name"]], tokens, config["max_length"]))
     rows, batch = config["rows_per_step"], config["batch_size"]
@@ -43,16 +52,26 @@ def _cell(saved_by: int, resumed_by: int, backend: str, config: Mapping[str, Any
 
 
 def start_early() -> None:
-    """Start the process that ranks are forked from."""
-    launching.start_early(bloom=True)
+    """Start the process that ranks are forked from, Trainer imported."""
+    from perfscribe.parallel.fork_server import PRELOADED, SERVER
+
+    SERVER.start((*PRELOADED, MODULE))
 
 
 def run(cell: Cell) -> Measurement:
-    """Train and save; go on elsewhere."""
+    """Train and save; go on elsewhere. Unsupported: Trainer without GPUs."""
+    from perfscribe.experiments.checkpoints.program import on_rank
+
+    if cell["loop"] == TRAINER and cell["device"] == "cpu":
+        raise Unsupported(ON_A_CPU)
+    return both(cell, on_rank)
+
+
+def both(cell: Cell, on_rank: Callable[..., Any]) -> Measurement:
+    """The training that saves and the one that goes on, by this program of a rank."""
     import random
     import tempfile
 
-    from perfscribe.experiments.checkpoints.program import on_rank
     from perfscribe.parallel.launch import launch
 
     seed = random.getrandbits(31)  # of the cell's own seed

@@ -20,7 +20,8 @@ TABLES = ("fsdp.checkpoints", "fsdp.checkpoint_losses")
 FIGURES = ("fsdp.checkpoints",)
 SAME = 1e-3  # relative: sums over ranks are made in another order
 NOTE = (
-    "Each rank writes its part by torch.distributed.checkpoint, under a temporary name until all are done. The same "
+    "Each rank writes its part by torch.distributed.checkpoint: the bare loop under a temporary name until all are "
+    "done, Trainer (save_strategy=steps) with its state as the last file. The same "
     "rows make a step whatever the number of ranks. Losses: of the steps behind the checkpoint, largest relative "
     "difference between the training that went on at once and the one that another number of ranks went on with. On "
     "disk by arithmetic: fp32 weights and two moments; the rest describes the pieces, which is most of a small "
@@ -44,6 +45,7 @@ def tables(records: Mapping[str, list[Record]]) -> list[Table]:
 def _factors() -> list[t.Column]:
     return [
         t.factor("model_name", "Model"),
+        t.factor("loop", "Loop"),
         t.factor("device", "Device"),
         t.factor("dtype", "Dtype"),
         t.factor("saved_by", "Saved by (ranks)"),
@@ -109,11 +111,13 @@ def _draw(canvas: Any, rows: pd.DataFrame) -> None:
     if rows.empty:
         f.no_data(axes, "no cell was measured")
         return
-    for colour, (ranks, group) in zip(f.COLOURS, rows.groupby(["saved_by", "resumed_by"], sort=False), strict=False):
+    by = rows.groupby(["loop", "saved_by", "resumed_by"], sort=False)
+    for colour, ((loop, saved_by, resumed_by), group) in zip(f.COLOURS, by, strict=False):
         group = group.drop_duplicates("step")
-        axes.plot(group["step"], group["loss"].astype(float), color=colour, linewidth=1, label=f"{ranks[0]} ranks")
+        label = f"{loop}, {counted(saved_by, 'rank')}"
+        axes.plot(group["step"], group["loss"].astype(float), color=colour, linewidth=1, label=label)
         rest = group.assign(resumed_loss=pd.to_numeric(group["resumed_loss"], errors="coerce")).dropna()
-        axes.scatter(rest["step"], rest["resumed_loss"], color=colour, label=f"resumed by {ranks[1]}", zorder=3)
+        axes.scatter(rest["step"], rest["resumed_loss"], color=colour, label=f"resumed by {resumed_by}", zorder=3)
     axes.legend(fontsize="small")
 
 
@@ -128,8 +132,8 @@ def _resumed(rows: pd.DataFrame) -> str:
     same = float(worst["largest_difference"]) <= SAME
     last: Any = rows.iloc[-1]
     return (
-        f"{'Yes' if same else 'No'}: of {len(rows)} trainings the losses behind the checkpoint differ most where "
-        f"{counted(worst['saved_by'], 'rank')} saved and {worst['resumed_by']} went on, by "
+        f"{'Yes' if same else 'No'}: of {counted(len(rows), 'training')} the losses behind the checkpoint differ most "
+        f"where {counted(worst['saved_by'], 'rank')} saved and {worst['resumed_by']} went on ({worst['loop']}), by "
         f"{float(worst['largest_difference']):.1g} of the loss. A checkpoint of "
         f"{last['model_name']} takes {format_figure(last['checkpoint_gib'])} GiB "
         f"({format_figure(last['predicted_gib'])} by arithmetic), {format_figure(last['save_s'])} s to write and "

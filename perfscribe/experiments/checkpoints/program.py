@@ -8,11 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from perfscribe.data import squad_sets
-from perfscribe.training import bare_loop, checkpoints, dividing, on_ranks, schedule, wrapping
+from perfscribe.training import bare_loop, checkpoints, dividing, on_ranks, schedule, trainer_checkpoints, wrapping
 from perfscribe.training.meters import SpeedMeter, UtilisationMeter
 
 if TYPE_CHECKING:
+    from torch import nn
+
+    from perfscribe.data.squad_sets import TokenisedSet
     from perfscribe.parallel.rank import Rank
+
+BLOCKS = "BloomBlock"
 
 
 def on_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
@@ -22,15 +27,37 @@ def on_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
     """
     factors, folder = arguments["factors"], Path(arguments["folder"])
     on_ranks.same_threads(rank.device)
-    knobs = on_ranks.knobs_of(factors, arguments["order_seed"])
     held = squad_sets.read(Path(arguments["data_folder"]), arguments["dataset"], factors["labels"])
     model = on_ranks.build(factors, rank.seed, rank.device)
     parameters = sum(p.numel() for p in model.parameters())
     checkpoints.require_room(folder, parameters, factors["keep_checkpoints"])
+    train = _by_trainer if factors["loop"] == on_ranks.TRAINER else _by_loop
+    found = train(arguments, rank, model, held)
+    found["values"]["parameters"] = parameters
+    return found
+
+
+def _by_trainer(arguments: Mapping[str, Any], rank: Rank, model: nn.Module, data: TokenisedSet) -> dict[str, Any]:
+    """Trainer writes and finds its own checkpoints."""
+    factors, folder = arguments["factors"], Path(arguments["folder"])
+    knobs = on_ranks.knobs_of(factors, arguments["order_seed"])
+    limits = {"save_steps": factors["save_steps"], "keep": factors["keep_checkpoints"]}
+    resume = arguments["resume"]
+    found = trainer_checkpoints.train(model, data, knobs, folder, rank, BLOCKS, resume=resume, **limits)
+    if not resume:
+        (last,) = sorted(folder.glob("checkpoint-*"), key=lambda path: int(path.name.rpartition("-")[2]))[-1:]
+        found["values"]["checkpoint_bytes"] = checkpoints.size_bytes(last)
+    return found
+
+
+def _by_loop(arguments: Mapping[str, Any], rank: Rank, model: nn.Module, held: TokenisedSet) -> dict[str, Any]:
+    """The bare loop, which torch.distributed.checkpoint writes and reads."""
+    factors, folder = arguments["factors"], Path(arguments["folder"])
+    knobs = on_ranks.knobs_of(factors, arguments["order_seed"])
     dividing.shard(model, knobs.dtype)
     found = dividing.require(wrapping.FSDP2, model)
     loop = bare_loop.Loop(model, knobs, rank.device)
-    values: dict[str, Any] = {"parameters": parameters, "wrapped_by": found.wrapper, "local_share": found.local_share}
+    values: dict[str, Any] = {"wrapped_by": found.wrapper, "local_share": found.local_share}
     behind = 0
     if arguments["resume"]:
         began = time.perf_counter()
