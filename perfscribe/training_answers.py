@@ -40,10 +40,11 @@ def scaling(rows: pd.DataFrame) -> str:
     real = need(measured(rows), 2, "numbers of ranks")
     first, last = real.iloc[0], real.iloc[-1]
     text = (
-        f"From {first['world_size']} to {last['world_size']} {units(rows)}, Trainer's samples a second go from "
-        f"{format_figure(first['train_samples_per_second'])} to {format_figure(last['train_samples_per_second'])}, a "
-        f"factor of {format_figure(last['samples_scale'])} where {last['world_size'] / first['world_size']:g} would be "
-        f"linear; the runtime's factor is {format_figure(last['runtime_scale'])}."
+        f"From {first['world_size']} to {last['world_size']} {units(rows)}, samples a second, counted as Trainer does, "
+        f"go from {format_figure(first['train_samples_per_second'])} to "
+        f"{format_figure(last['train_samples_per_second'])}, a factor of {format_figure(last['samples_scale'])} where "
+        f"{last['world_size'] / first['world_size']:g} would be linear; the runtime's factor is "
+        f"{format_figure(last['runtime_scale'])}."
     )
     beyond = rows[(rows["origin"] == PREDICTED) & (rows["world_size"] > last["world_size"])]
     if len(beyond):

@@ -271,7 +271,8 @@ def test_nothing_measured_gives_tables_all_the_same() -> None:
         ]
         got = shown(module, experiment, none)
         kept = {name for name, finding in got["findings"].items() if finding.verdict != "cannot tell"}
-        assert kept == ({name for name in got["findings"] if "defect" in name} - {"fsdp.defect_inverted"})
+        by_others = {"fsdp.published"} & set(got["findings"])
+        assert kept == ({name for name in got["findings"] if "defect" in name} - {"fsdp.defect_inverted"}) | by_others
 
 
 def test_custom_models_nine_columns_twins_and_loops() -> None:
@@ -304,7 +305,15 @@ def test_custom_models_nine_columns_twins_and_loops() -> None:
     assert more["batch"] == 320  # those of the step that is predicted, in its rate too
     rows = 320 * more["world_size"]
     assert more["stepping_samples_per_second"] == pytest.approx(rows / more["step_ms"] * 1e3)
+    others = got["tables"]["fsdp.published"].frame
+    ours = others[others["by"] == "here, tuned"]
+    assert list(ours["world_size"]) == [1, 4] and set(others["origin"]) == {"published", "measured"}
+    assert ours["per_gpu_tokens_per_s"].iloc[0] == pytest.approx(4 / 0.2 * 512)
+    assert ours["kept_percent"].iloc[1] == pytest.approx(100 / 1.3)
+    assert ours["peak_memory_gib"].iloc[0] == pytest.approx(8000 / 1024)
     texts = {name: finding.text for name, finding in got["findings"].items()}
+    assert "torchtitan 97.3 % from 8 to 128" in texts["fsdp.published"]
+    assert "here, tuned 76.9 % from 1 to 4 (compiled, NVIDIA H200)" in texts["fsdp.published"]
     assert "25 % longer on 2 ranks" in texts["fsdp.trainer_overhead"]
     assert "50 % of what has to fit" in texts["fsdp.custom_memory"]
     assert "Tuned, 4 GPUs give" in texts["fsdp.tuned"]
@@ -341,6 +350,7 @@ def test_weak_scaling_divides_the_right_way_and_names_the_other() -> None:
         "predicted",
     ]
     setup = got["tables"]["fsdp.weak_setup"].frame
+    assert set(setup["status"]) == {"ok"}  # by arithmetic, whatever could be measured
     rows = setup[setup["variant"] == "source"]
     assert list(rows["parameters"]) == [253_524_816, 404_599_632, 706_749_264, 1_311_048_528]
     assert list(rows["ran_parameters"]) == [664_718_136, 815_792_952, 1_117_942_584, 1_722_241_848]

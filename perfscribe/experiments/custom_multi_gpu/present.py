@@ -9,7 +9,7 @@ from perfscribe import figures as f
 from perfscribe import tables as t
 from perfscribe import training_answers as shared
 from perfscribe import training_columns as c
-from perfscribe.experiments.custom_multi_gpu import answers
+from perfscribe.experiments.custom_multi_gpu import answers, published
 from perfscribe.experiments.custom_multi_gpu.measure import TUNED
 from perfscribe.findings import Finding, find
 from perfscribe.records import Record
@@ -23,6 +23,7 @@ TABLES = (
     "fsdp.custom_twins",
     "fsdp.custom_loops",
     "fsdp.custom_prediction",
+    "fsdp.published",
 )
 FIGURES = ("fsdp.custom_scaling",)
 READS = ("all_reduce",)
@@ -41,7 +42,7 @@ CAPTION = (
 
 
 def tables(records: Mapping[str, list[Record]]) -> list[Table]:
-    """The workshop's two, each figure beside its twin, the loops, steps predicted."""
+    """The workshop's two, each figure beside its twin, the loops, steps predicted, what others publish."""
     links = Links(records.get("all_reduce", []))
     every = rows(records["custom_multi_gpu"], links)
     asked = [record for record in every if answers.is_workshops(record)]
@@ -55,6 +56,13 @@ def tables(records: Mapping[str, list[Record]]) -> list[Table]:
         t.make(TABLES[2], "Callback figures and their twins", one, twins(), [c.CALLBACK_NOTE, c.TWIN_NOTE]),
         t.make(TABLES[3], "Trainer, its peer, and tuned", loops, loop_columns(), [LOOPS_NOTE, c.PREDICTED_NOTE]),
         t.make(TABLES[4], "Steps predicted", steps, c.prediction(), [c.PREDICTION_NOTE]),
+        t.make(
+            TABLES[5],
+            "fully_shard as others publish it",
+            published.rows(every),
+            published.columns(),
+            [published.note()],
+        ),
     ]
 
 
@@ -119,7 +127,7 @@ def figures(tables: Mapping[str, Table]) -> list[f.Figure]:
 
 def findings(tables: Mapping[str, Table]) -> list[Finding]:
     """Scaling; what the callbacks' figures are; the memory; Trainer's overhead; what tuning gives; the prediction."""
-    one, several, twin, loops, steps = (tables[name].ok for name in TABLES)
+    one, several, twin, loops, steps, others = (tables[name].ok for name in TABLES)
     return [
         find("fsdp.custom_multi_gpu", TABLES[:1], lambda: answers.scaling(one)),
         find("fsdp.custom_multi_node", TABLES[1:2], lambda: shared.nodes(several)),
@@ -127,5 +135,6 @@ def findings(tables: Mapping[str, Table]) -> list[Finding]:
         find("fsdp.custom_memory", TABLES[2:3], lambda: answers.memory(twin)),
         find("fsdp.trainer_overhead", TABLES[3:4], lambda: answers.trainer_overhead(loops)),
         find("fsdp.tuned", TABLES[3:4], lambda: answers.tuned(loops)),
-        find("fsdp.custom_prediction", TABLES[4:], lambda: shared.prediction(steps)),
+        find("fsdp.custom_prediction", TABLES[4:5], lambda: shared.prediction(steps)),
+        find("fsdp.published", TABLES[5:], lambda: published.kept(others)),
     ]

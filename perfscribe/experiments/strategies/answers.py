@@ -66,8 +66,8 @@ def _costs(rows: pd.DataFrame) -> str:
         pairs = rows.pivot_table(index=others, columns=name, values="samples_per_s", aggfunc="first").dropna()
         if {"no", "yes"} <= set(pairs.columns) and len(pairs):
             ratio = (pairs["no"].astype(float) / pairs["yes"].astype(float)).median()
-            said.append(f"{words} {format_figure(ratio)}× (median of {_several(len(pairs), 'pair')})")
-    return f"Over the time without it takes {', '.join(said)}." if said else ""
+            said.append(f"{words} {format_figure(ratio)} times (median of {_several(len(pairs), 'pair')})")
+    return f"A step takes with {', with '.join(said)} the time that it takes without." if said else ""
 
 
 def _several(number: Any, noun: str) -> str:
@@ -87,9 +87,15 @@ def memory(rows: pd.DataFrame) -> tuple[str, str]:
     ]
     text = (
         f"Parameters, gradients and optimizer state a rank with {chosen['world_size'].iloc[0]} ranks ({setting}): "
-        f"{', '.join(shown)}. Over {len(rows)} cells the prediction is off by at most {100 * errors.max():.2g} % "
-        f"({named(worst)}, {_several(worst['world_size'], 'rank')})."
+        f"{', '.join(shown)}. "
     )
+    if errors.max() == 0:
+        text += f"In all {len(rows)} cells they take what was predicted, to the byte."
+    else:
+        text += (
+            f"Over {len(rows)} cells the prediction is off by at most {100 * errors.max():.2g} % ({named(worst)}, "
+            f"{_several(worst['world_size'], 'rank')})."
+        )
     return text, "confirmed" if errors.max() <= ALLOWED else "contradicted"
 
 
@@ -103,9 +109,12 @@ def traffic(rows: pd.DataFrame) -> tuple[str, str]:
         f"{row['strategy']}{' (FSDP1)' if row['api'] == 'FSDP1' else ''} {format_figure(float(row['sent_mb']))} MB"
         for _, row in chosen.iterrows()
     ]
-    text = (
-        f"Each rank of {chosen['world_size'].iloc[0]} sends in a step ({setting}): {', '.join(shown)}. Over "
-        f"{len(several)} cells the collectives that were seen differ from the prediction by at most "
-        f"{100 * errors.max():.2g} %."
-    )
+    text = f"Each rank of {chosen['world_size'].iloc[0]} sends in a step ({setting}): {', '.join(shown)}. "
+    if errors.max() == 0:
+        text += f"In all {len(several)} cells the collectives that were seen send what was predicted, to the byte."
+    else:
+        text += (
+            f"Over {len(several)} cells the collectives that were seen differ from the prediction by at most "
+            f"{100 * errors.max():.2g} %."
+        )
     return text, "confirmed" if errors.max() <= ALLOWED else "contradicted"

@@ -37,7 +37,7 @@ def tables(records: Mapping[str, list[Record]]) -> list[Table]:
         c.NODES_NOTE,
     ]
     return [
-        t.make(TABLES[0], "Set-up", r.by_variant(cells), columns.setup(), [columns.SETUP_NOTE, columns.VARIANT_NOTE]),
+        t.make(TABLES[0], "Set-up", r.set_ups(cells), columns.setup(), [columns.SETUP_NOTE, columns.VARIANT_NOTE]),
         t.make(TABLES[1], "Weak scaling", measured, columns.measured(), notes),
     ]
 

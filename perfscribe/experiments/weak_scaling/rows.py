@@ -34,6 +34,12 @@ def by_variant(records: Sequence[Record]) -> list[Record]:
     return sorted(found, key=place)
 
 
+def set_ups(records: Sequence[Record]) -> list[Record]:
+    """The same rows as arithmetic has them: all there, whatever was measured of them."""
+    bare = {"status": "ok", "reason": "", "flags": [], "samples": {}, "warmup": {}, "values": {}, "series": {}}
+    return [replace(record, **bare) for record in by_variant(records)]
+
+
 def _grid(record: Record) -> tuple[Any, ...]:
     """What the rows of one grid have in common: cells of another preset are another grid."""
     names = ("backend", "loop", "hidden_size", "vocab_size", "dtype")
