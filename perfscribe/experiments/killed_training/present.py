@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
 
 from perfscribe import figures as f
 from perfscribe import tables as t
+from perfscribe.experiments.checkpoints.present import by_step
 from perfscribe.findings import Finding, counted, find, from_to, need
 from perfscribe.records import Record
 from perfscribe.tables import GIB, Table
@@ -78,20 +79,6 @@ def _made_again(record: Record) -> int:
 
 def _needed_gib(record: Record) -> float:
     return needed_bytes(record.values["parameters"], record.factors["keep_checkpoints"]) / GIB
-
-
-def by_step(records: Sequence[Record]) -> list[Record]:
-    """A row a step of each cell; one of a cell without figures."""
-    found = []
-    for record in records:
-        whole, rest = record.series.get("train_loss", []), record.series.get("resumed_train_loss", [])
-        behind = len(whole) - len(rest)
-        for step, loss in enumerate(whole or [None], start=1):
-            known = loss is not None and step > behind
-            values = {"loss": loss, "resumed_loss": rest[step - 1 - behind] if known else "before the checkpoint"}
-            own = {"factors": {**record.factors, "step": step}, "values": values if record.ok else {}}
-            found.append(Record(**(vars(record) | own)))
-    return found
 
 
 def loss_columns() -> list[t.Column]:

@@ -74,6 +74,13 @@ def _several(number: Any, noun: str) -> str:
     return f"{number} {noun}" if int(number) == 1 else f"{number} {noun}s"
 
 
+def _judged(errors: pd.Series, take: str, where: str) -> str:
+    """How far cells are from their prediction, relatively."""
+    if errors.max() == 0:
+        return f"In all {len(errors)} cells ranks {take} what was predicted, to the byte."
+    return f"Over {len(errors)} cells the prediction is off by at most {100 * errors.max():.2g} % ({where})."
+
+
 def memory(rows: pd.DataFrame) -> tuple[str, str]:
     """State of each strategy against the prediction."""
     need(rows, 1, "cells")
@@ -85,17 +92,11 @@ def memory(rows: pd.DataFrame) -> tuple[str, str]:
         f"(peak {size(row['peak_allocated_gib'])})"
         for _, row in chosen.iterrows()
     ]
+    where = f"{named(worst)}, {_several(worst['world_size'], 'rank')}"
     text = (
         f"Parameters, gradients and optimizer state a rank with {chosen['world_size'].iloc[0]} ranks ({setting}): "
-        f"{', '.join(shown)}. "
+        f"{', '.join(shown)}. {_judged(errors, 'take', where)}"
     )
-    if errors.max() == 0:
-        text += f"In all {len(rows)} cells they take what was predicted, to the byte."
-    else:
-        text += (
-            f"Over {len(rows)} cells the prediction is off by at most {100 * errors.max():.2g} % ({named(worst)}, "
-            f"{_several(worst['world_size'], 'rank')})."
-        )
     return text, "confirmed" if errors.max() <= ALLOWED else "contradicted"
 
 
@@ -109,12 +110,8 @@ def traffic(rows: pd.DataFrame) -> tuple[str, str]:
         f"{row['strategy']}{' (FSDP1)' if row['api'] == 'FSDP1' else ''} {format_figure(float(row['sent_mb']))} MB"
         for _, row in chosen.iterrows()
     ]
-    text = f"Each rank of {chosen['world_size'].iloc[0]} sends in a step ({setting}): {', '.join(shown)}. "
-    if errors.max() == 0:
-        text += f"In all {len(several)} cells the collectives that were seen send what was predicted, to the byte."
-    else:
-        text += (
-            f"Over {len(several)} cells the collectives that were seen differ from the prediction by at most "
-            f"{100 * errors.max():.2g} %."
-        )
+    text = (
+        f"Each rank of {chosen['world_size'].iloc[0]} sends in a step ({setting}): {', '.join(shown)}. "
+        f"{_judged(errors, 'send', 'by the collectives that were seen')}"
+    )
     return text, "confirmed" if errors.max() <= ALLOWED else "contradicted"
