@@ -88,8 +88,9 @@ def test_trainers_fsdp_goes_on_from_its_own_checkpoint(cell: Cell, saved_by: int
     assert (values["steps_behind"], values["steps_compared"]) == (4, 2)  # none at the end, the older one is gone
     whole = found.series["train_loss"]
     assert len(whole) == 6 and max(whole) - min(whole) > 1e-3 * min(whole)
-    # Trainer rounds what it logs; another number of ranks adds in another order.
-    assert values["largest_difference"] < 1e-4 and values["eval_difference"] < 1e-4
+    assert values["largest_difference"] < 1e-5
+    # Trainer weighs rows that are evaluated at once by their tokens, on all ranks: as many ranks, the same figure.
+    assert values["eval_difference"] < (1e-5 if saved_by == resumed_by else 0.02)
     assert values["checkpoint_bytes"] > needed_bytes(values["parameters"], 0)
     assert values["save_s"] > 0 and values["load_s"] > 0
 

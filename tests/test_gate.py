@@ -35,6 +35,7 @@ experiments:
     worlds: [1, 2, 3]
   preflight:
     world_size: [2]
+    nodes: []
     size_mib: {{gloo: 0.25}}
     iterations: 3
     threshold_gb_per_s: {{gloo: {threshold}}}
