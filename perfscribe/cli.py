@@ -26,6 +26,8 @@ HELP = """\
 ./run remeasure EXPERIMENT [FACTOR=LEVEL ...] [status=STATUS]
                               retire finished cells, so that the next report measures them again
 ./run fetch-data squad        fetch SQuAD v1.1 for the FSDP workshop's experiments, into downloads/squad
+./run compare A B [--experiment NAME ...] [--csv FILE] [--markdown FILE] [--fail-on slower] [--threshold PERCENT]
+                              two sites, revisions or commits, figure by figure: faster, slower, cannot tell
 ./run launch --scheduler slurm|pbs|local --nodes N --ranks-per-node R [--profile torch|nsys] [-- COMMAND]
                               print a job script that starts ranks there
 ./run import-log FILE ...     records of a Trainer log or a W&B CSV export, for the tables of chapter fsdp
@@ -253,6 +255,13 @@ def launch(arguments: Sequence[str]) -> int:
         sys.exit(f"run: launch: {error}")
 
 
+def compare(arguments: Sequence[str]) -> int:
+    """Compare two sites or commits."""
+    from perfscribe.comparing import verb
+
+    return verb.main(ROOT, list(arguments))
+
+
 def show_help(arguments: Sequence[str]) -> int:
     """Print what there is."""
     print(HELP, end="")
@@ -265,6 +274,7 @@ VERBS: dict[str, Callable[[Sequence[str]], int]] = {
     "plan": plan,
     "doctor": doctor,
     "remeasure": remeasure,
+    "compare": compare,
     "launch": launch,
     "publish": publish,
     "redraw": redraw,

@@ -17,6 +17,7 @@ from typing import Any
 
 from perfscribe import cluster, environment, files, gate, leases
 from perfscribe.cells import Cell
+from perfscribe.comparing import present_sites
 from perfscribe.config import resolve
 from perfscribe.fingerprint import Sources, digest_files
 from perfscribe.plan_cells import cell_to_json, measure_module, present_module
@@ -339,6 +340,8 @@ def _report_unit(plan: Plan, code: Sources) -> None:
         "questions": digest_files([root / "docs" / "questions.csv"]),
         "current_fingerprints": {name: code.fingerprint(measure_module(name)) for name in sorted(plan.shards)},
     }
+    if plan.site not in present_sites.committed(root):
+        plan.units["report"]["others"] = present_sites.digests(root)
 
 
 def build(

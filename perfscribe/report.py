@@ -14,6 +14,8 @@ import jinja2
 from tabulate import tabulate
 
 from perfscribe import files, findings, tables
+from perfscribe.comparing import beside
+from perfscribe.comparing.cells import Side
 from perfscribe.left_out import notice, once_a_section
 from perfscribe.markdown_tables import markdown_text, prose, to_markdown
 from perfscribe.measured_by import commit_name, device_name, environment_ids, node_name, scheduler_name
@@ -24,12 +26,17 @@ DATE_LINE = "Written on "
 
 @dataclass
 class Sources:
-    """Where a report's parts lie, and what was measured."""
+    """Where a report's parts lie, and what was measured.
+
+    own, others: this site and the committed ones, to be compared; a committed site has none.
+    """
 
     root: Path
     site: str
     plan: Mapping[str, Any]
     records: Mapping[str, list[Record]]
+    own: Side | None = None
+    others: Sequence[Side] = ()
 
     @property
     def results(self) -> Path:
@@ -244,6 +251,7 @@ def write(sources: Sources, now: datetime.datetime) -> str:
         _completeness(sources),
         filler.notes("introduction"),
         *(filler.fill(f"{chapter}.md") for chapter in sources.plan["chapters"]),
+        beside.chapter(sources.own, sources.others, sources.site),
         "# Cells that are not ok",
         _not_ok(sources),
         "# What was unusual",

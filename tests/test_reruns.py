@@ -149,6 +149,13 @@ def write_note(root: Path) -> None:
     path.write_text("Measured on a Monday.\n")
 
 
+def publish_another_site(root: Path) -> None:
+    """A committed site where there was none."""
+    folder = root / "results" / "another"
+    files.write_json(folder / "published.json", {"version": "0", "commit": None, "dirty": None})
+    files.write_bytes(folder / "journal" / "attention" / "0.jsonl.gz", b"")
+
+
 def touch_data(root: Path) -> None:
     """New time stamps of all data files."""
     found = [path for path in (root / RESULTS / "data").rglob("*") if path.is_file() and path.suffix != ".digest"]
@@ -190,6 +197,7 @@ EDITS: dict[str, Callable[[Path], None]] = {
     "the tokenised questions": append("perfscribe/data/squad_tokenised.py"),
     "a chapter template": append("report/templates/cs336.md", "A sentence."),
     "a note": write_note,
+    "a committed site that came or changed": publish_another_site,
     "a published figure": in_text("references/attention.csv", lambda text: text[: text.rstrip().rindex("\n") + 1]),
     "a comment in the config": in_text("config.yaml", lambda text: f"# a comment\n{text}"),
     "what jobs ask a cluster for": in_config("cluster", "partition", to="other"),

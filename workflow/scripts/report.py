@@ -12,6 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from perfscribe import drawn, files, records, report  # noqa: E402
+from perfscribe.comparing import sides  # noqa: E402
 
 
 def main() -> None:
@@ -23,6 +24,10 @@ def main() -> None:
     args = parser.parse_args()
     plan = files.read_json(args.plan)
     sources = report.Sources(ROOT, plan["site"], plan, records.load_by_experiment(args.records))
+    if "others" in plan:
+        results = ROOT / "results"
+        sources.own = sides.of_records(results / plan["site"], plan["site"], args.records)
+        sources.others = [sides.of_folder(results / name, name, name) for name in plan["others"]]
     try:
         text = report.write(sources, datetime.datetime.now(datetime.UTC))
     except ValueError as error:

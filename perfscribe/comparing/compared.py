@@ -1,0 +1,195 @@
+"""Two sides compared: cells paired, every figure that they share judged, refused or left without a verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from perfscribe.comparing import rules
+from perfscribe.comparing.cells import Cell, Side, key_of
+from perfscribe.comparing.metrics import NOT_COMPARED, headline, metric
+from perfscribe.comparing.ratios import Judged, judge
+from perfscribe.statistics import Rounds, summarise
+
+# Ended on a machine that could run them. Other cells count as not measured there.
+MEASURED = ("ok", "oom", "timeout", "failed")
+# Levels that name the hardware. Cells that differ in them alone are compared where neither side has the other's level.
+HARDWARE_LEVELS = {"device": {"cpu", "cuda"}, "backend": {"gloo", "nccl"}}
+# Factors that say how often a thing was measured, not what was.
+REPETITIONS: dict[str, tuple[str, ...]] = {
+    "all_reduce": ("samples", "limit_s"),
+    "attention": ("warmup_passes", "passes"),
+    "ddp": ("turns",),
+    "end_to_end": ("timed_steps",),
+    "flash_benchmarking": ("samples",),
+    "nsys_profile": ("timed_steps", "traced_steps"),
+    "optimizer_state_sharding": ("turns",),
+    "strategies": ("turns", "timed_steps"),
+    "torch_compile": ("turns", "warmup_passes", "passes"),
+    "warmup": ("timed_steps",),
+}
+DECIDED = ("faster", "slower", "better", "worse")
+LOST, GAINED, ONE_SIDED, REFUSED, SAME_RECORD = "lost", "gained", "on one side", "refused", "same record"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One figure of a pair of cells, or a pair without figures to compare (name and kind are then empty).
+
+    verdict: faster, slower, better, worse, same, cannot tell; refused; same record (measured once); lost or gained (ok
+    on one side, out of memory, time or failed on the other); on one side. reason: why. headline: whether the figure
+    speaks for its cell. factors: of A where they are not the same. iqr_a, iqr_b: interquartile ranges of all samples,
+    None of one.
+    """
+
+    experiment: str
+    factors: dict[str, Any]
+    status_a: str
+    status_b: str
+    verdict: str
+    reason: str
+    name: str = ""
+    kind: str = ""
+    timer: str = ""
+    found: Judged | None = None
+    iqr_a: float | None = None
+    iqr_b: float | None = None
+    n_a: int = 0
+    n_b: int = 0
+    rounds_a: int = 0
+    rounds_b: int = 0
+    marks: tuple[str, ...] = ()
+    headline: bool = False
+
+
+@dataclass
+class Comparison:
+    """B against A. left_out: experiments that both hold and that are not compared, with the reason.
+
+    names: figures that the cells share and that are not compared, by the reason.
+    """
+
+    a: Side
+    b: Side
+    rows: list[Row] = field(default_factory=list)
+    left_out: dict[str, str] = field(default_factory=dict)
+    names: dict[str, set[str]] = field(default_factory=dict)
+
+    @property
+    def experiments(self) -> list[str]:
+        """Those with rows, in the order of their names."""
+        return sorted({row.experiment for row in self.rows})
+
+    def of(self, experiment: str) -> list[Row]:
+        """The rows of an experiment."""
+        return [row for row in self.rows if row.experiment == experiment]
+
+
+def compare(a: Side, b: Side, only: Collection[str] = ()) -> Comparison:
+    """Compare every experiment of either side, or those named."""
+    made = Comparison(a, b)
+    for name in sorted(set(a.cells) | set(b.cells)):
+        if only and name not in only:
+            continue
+        if name in NOT_COMPARED:
+            if name in a.cells and name in b.cells:
+                made.left_out[name] = NOT_COMPARED[name]
+            continue
+        for one, other in _pairs(name, a.cells.get(name, {}), b.cells.get(name, {})):
+            made.rows += _rows(made, one, other)
+    return made
+
+
+def _pairs(experiment: str, a: dict[str, Cell], b: dict[str, Cell]) -> Iterator[tuple[Cell | None, Cell | None]]:
+    """Measured cells of the same factors; then those that differ in hardware levels and repetitions alone."""
+    left = {key: cell for key, cell in a.items() if cell.record.status in MEASURED}
+    right = {key: cell for key, cell in b.items() if cell.record.status in MEASURED}
+    both = [key for key in left if key in right]
+    yield from ((left.pop(key), right.pop(key)) for key in both)
+    loose_left, loose_right = _loosely(experiment, left), _loosely(experiment, right)
+    for key in [key for key in loose_left if key in loose_right]:
+        ones, others = loose_left[key], loose_right[key]
+        if len(ones) == len(others) == 1:
+            yield left.pop(key_of(ones[0].factors)), right.pop(key_of(others[0].factors))
+    yield from ((cell, None) for cell in left.values())
+    yield from ((None, cell) for cell in right.values())
+
+
+def _loosely(experiment: str, cells: dict[str, Cell]) -> dict[str, list[Cell]]:
+    """Cells by what they measure, without the levels of hardware and the numbers of repetitions."""
+    found: dict[str, list[Cell]] = {}
+    for cell in cells.values():
+        kept = {
+            name: level
+            for name, level in cell.factors.items()
+            if level not in HARDWARE_LEVELS.get(name, ()) and name not in REPETITIONS.get(experiment, ())
+        }
+        found.setdefault(key_of(kept), []).append(cell)
+    return found
+
+
+def _rows(made: Comparison, one: Cell | None, other: Cell | None) -> list[Row]:
+    """The rows of one pair."""
+    known = one or other
+    if known is None:
+        return []
+    statuses = [cell.record.status if cell else "not measured" for cell in (one, other)]
+    begin = (known.experiment, known.factors, *statuses)
+    if one is None or other is None:
+        if known.record.ok:
+            return [Row(*begin, ONE_SIDED, f"measured in {'A' if one else 'B'} alone")]
+        return []
+    if not (one.record.ok and other.record.ok):
+        if not (one.record.ok or other.record.ok):
+            return []
+        lost = other if one.record.ok else one
+        return [Row(*begin, LOST if lost is other else GAINED, lost.record.reason)]
+    if one.ids & other.ids:
+        return [Row(*begin, SAME_RECORD, "measured once and held by both")]
+    reason = rules.refused(made.a, made.b, one, other)
+    if reason:
+        return [Row(*begin, REFUSED, reason)]
+    return _figures(made, one, other)
+
+
+def _figures(made: Comparison, one: Cell, other: Cell) -> list[Row]:
+    """A row for each figure that both cells have and that says how well they did."""
+    shared = [name for name in one.names if name in other.names]
+    for name in shared:
+        if metric(name).kind is None:
+            made.names.setdefault(metric(name).why, set()).add(name)
+    speaks = headline(one.experiment, shared)
+    common = rules.marks(made.a, made.b, one, other)
+    return [_row(name, one, other, common, name == speaks) for name in shared if metric(name).kind is not None]
+
+
+def _row(name: str, one: Cell, other: Cell, common: list[str], speaks: bool) -> Row:
+    known = metric(name)
+    assert known.kind is not None
+    begin = (one.experiment, one.factors, one.record.status, other.record.status)
+    a_rounds, b_rounds = one.samples(name), other.samples(name)
+    sizes = {
+        "iqr_a": _iqr(a_rounds),
+        "iqr_b": _iqr(b_rounds),
+        "n_a": sum(map(len, a_rounds)),
+        "n_b": sum(map(len, b_rounds)),
+        "rounds_a": len(a_rounds),
+        "rounds_b": len(b_rounds),
+    }
+    timer = rules.timer(name, one)
+    told = {"name": name, "kind": known.kind, "timer": timer, "headline": speaks, **sizes}
+    marks = (*common, *rules.timer_marks(name, one, other))
+    reason = rules.refused_figure(name, known, one, other)
+    if reason:
+        return Row(*begin, REFUSED, reason, marks=marks, **told)
+    on_device = timer.startswith(("CUDA", "nsys"))
+    found = judge(a_rounds, b_rounds, known.kind, on_device)
+    reason = rules.withheld(known, one, other)
+    verdict = "cannot tell" if reason and found.verdict in DECIDED else found.verdict
+    return Row(*begin, verdict, reason if verdict != found.verdict else found.reason, found=found, marks=marks, **told)
+
+
+def _iqr(rounds: Rounds) -> float | None:
+    found = summarise(rounds)
+    return found.iqr if found.n > 1 else None

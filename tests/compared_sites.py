@@ -1,0 +1,142 @@
+"""Small sites made by hand, for comparisons: a plan, a journal, an identity."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from perfscribe import files, plan, records
+from perfscribe.plan_cells import cell_key
+
+CODE, OTHER_CODE = "a" * 16, "b" * 16
+FIRST, SECOND = "1" * 40, "2" * 40
+SET = "numbers"
+
+
+@dataclass
+class Measured:
+    """What one cell gave. rounds: samples of time_ms, a list a round, or of the samples named by `sample`."""
+
+    factors: dict[str, Any]
+    rounds: Sequence[Sequence[float]] = ()
+    status: str = "ok"
+    values: dict[str, Any] = field(default_factory=dict)
+    flags: Sequence[str] = ()
+    sample: str = "time_ms"
+    timer: str = "host clock"
+    origin: str = "measured"
+    code: str = CODE
+    commit: str = FIRST
+    dirty: bool = False
+
+
+def steady(time_ms: float, rounds: int = 6, samples: int = 5) -> list[list[float]]:
+    """Samples around a time, a few per mille apart."""
+    return [
+        [time_ms * (1 + 0.001 * ((3 * number + 7 * place) % 5 - 2)) for place in range(samples)]
+        for number in range(rounds)
+    ]
+
+
+def identity(**parts: Any) -> dict[str, Any]:
+    """A machine with one GPU."""
+    return {
+        "gpu_model": "GPU One",
+        "gpu_count": 1,
+        "gpu_memory_bytes": 2**33,
+        "gpu_power_limit_w": 300,
+        "driver_version": "1.0",
+        "cpu_model": "CPU One",
+        "cpu_cores": 4,
+        "python": "3.12",
+        "platform": "Linux x86_64",
+        "libraries": {"torch": "2.9.0"},
+        **parts,
+    }
+
+
+def write_site(
+    root: Path,
+    site: str,
+    cells: Sequence[Measured],
+    *,
+    machine: dict[str, Any] | None = None,
+    seed: int = 0,
+    data: str = "",
+    experiment: str = "probe",
+    extra: Sequence[Measured] = (),
+) -> None:
+    """results/<site> of one experiment; `local` as a run leaves it, any other as it is published.
+
+    data: digest of the data set that every cell reads. extra: records in the journal that the plan does not ask for.
+    """
+    folder = root / "results" / site
+    rounds = max((len(cell.rounds) for cell in cells), default=1) or 1
+    unit = {
+        "unit": "measure",
+        "experiment": experiment,
+        "shard": 0,
+        "fingerprint": cells[0].code if cells else CODE,
+        "rounds": rounds,
+        "seed": seed,
+        "on_identity_change": "keep",
+        "datasets": [SET] if data else [],
+        "cells": [
+            {
+                "position": place,
+                "factors": cell.factors,
+                "requires": [],
+                "cost": 1,
+                "data": [SET] * bool(data),
+                "skip": "",
+            }
+            for place, cell in enumerate(cells)
+        ],
+    }
+    made = plan.Plan(site, "tiny", ("cs336",), shards={experiment: 1})
+    made.units[f"measure-{experiment}-0"] = unit
+    made.write(folder / "plan")
+    name = f"{site}-machine"
+    files.write_json(folder / "environments" / f"{name}.json", machine or identity())
+    if data:
+        files.write_json(folder / "data" / f"{SET}.digest", {"arrays": data})
+    lines = [line for cell in (*extra, *cells) for line in _lines(cell, experiment, name, seed, data)]
+    text = "".join(json.dumps(line) + "\n" for line in lines).encode()
+    if site == "local":
+        files.write_bytes(folder / "journal" / experiment / "0.jsonl", text)
+    else:
+        files.write_bytes(folder / "journal" / experiment / "0.jsonl.gz", gzip.compress(text, mtime=0))
+        files.write_json(folder / "published.json", {"version": "0", "commit": FIRST, "dirty": False})
+
+
+def _lines(cell: Measured, experiment: str, environment: str, seed: int, data: str) -> list[dict[str, Any]]:
+    """A record a round."""
+    return [
+        {
+            "event": "record",
+            **records.make(
+                {
+                    "experiment": experiment,
+                    "key": cell_key(experiment, cell.factors, cell.code, data, seed),
+                    "round": number,
+                    "factors": cell.factors,
+                    "status": cell.status,
+                    "reason": "" if cell.status == "ok" else "of the test",
+                    "origin": cell.origin,
+                    "samples": {cell.sample: list(samples)} if samples else {},
+                    "timers": {cell.sample: cell.timer} if samples else {},
+                    "values": cell.values,
+                    "flags": list(cell.flags),
+                    "environment": environment,
+                    "provenance": {"commit": cell.commit, "dirty": cell.dirty, "time": f"2026-01-0{number}"},
+                    "fingerprint": cell.code,
+                    "data_digest": data,
+                }
+            ),
+        }
+        for number, samples in enumerate(cell.rounds or [[]], start=1)
+    ]
