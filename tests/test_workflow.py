@@ -23,6 +23,7 @@ from PIL import Image
 from workspace import ROOT, Workspace
 
 from perfscribe import figures, plan, records
+from perfscribe.comparing import cells, metrics
 from perfscribe.experiments.all_reduce import crews
 from perfscribe.experiments.communication import measure as communication
 from perfscribe.experiments.rank_methods import measure as rank_methods
@@ -79,6 +80,17 @@ def test_every_cell_ended_well(measured: Workspace) -> None:
         well = ("ok", "unsupported", "skipped")
         assert ended and not [row for row in ended if row["status"] not in well and not meant_to_fail(row)]
         assert not [row for row in ended if row["status"] == "ok" and not row["provenance"]["commit"]]
+
+
+def test_comparisons_know_every_figure(measured: Workspace) -> None:
+    """Which way is better, or why it is not compared."""
+    unknown = set()
+    for name in set(plan.measured_experiments(ROOT)) - set(metrics.NOT_COMPARED):
+        for row in measured.rows(name):
+            numbers = [figure for figure, value in row["values"].items() if cells.is_number(value)]
+            found = {figure for figure in (*row["samples"], *numbers) if metrics.metric(figure).why == metrics.UNKNOWN}
+            unknown |= {(name, figure) for figure in found}
+    assert not unknown
 
 
 @pytest.mark.parametrize("table", TABLES)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from perfscribe.comparing import rules
@@ -30,6 +31,7 @@ REPETITIONS: dict[str, tuple[str, ...]] = {
     "warmup": ("timed_steps",),
 }
 DECIDED = ("faster", "slower", "better", "worse")
+NOT_MEASURED = "not measured"
 LOST, GAINED, ONE_SIDED, REFUSED, SAME_RECORD = "lost", "gained", "on one side", "refused", "same record"
 
 
@@ -131,26 +133,30 @@ def _loosely(experiment: str, cells: dict[str, Cell]) -> dict[str, list[Cell]]:
 
 def _rows(made: Comparison, one: Cell | None, other: Cell | None) -> list[Row]:
     """The rows of one pair."""
-    known = one or other
-    if known is None:
-        return []
-    statuses = [cell.record.status if cell else "not measured" for cell in (one, other)]
-    begin = (known.experiment, known.factors, *statuses)
     if one is None or other is None:
-        if known.record.ok:
-            return [Row(*begin, ONE_SIDED, f"measured in {'A' if one else 'B'} alone")]
-        return []
+        return _alone(one or other, "A" if other is None else "B")
+    row = _begun(one, other)
     if not (one.record.ok and other.record.ok):
         if not (one.record.ok or other.record.ok):
             return []
-        lost = other if one.record.ok else one
-        return [Row(*begin, LOST if lost is other else GAINED, lost.record.reason)]
+        return [row(LOST, other.record.reason) if one.record.ok else row(GAINED, one.record.reason)]
     if one.ids & other.ids:
-        return [Row(*begin, SAME_RECORD, "measured once and held by both")]
+        return [row(SAME_RECORD, "measured once and held by both")]
     reason = rules.refused(made.a, made.b, one, other)
-    if reason:
-        return [Row(*begin, REFUSED, reason)]
-    return _figures(made, one, other)
+    return [row(REFUSED, reason)] if reason else _figures(made, one, other)
+
+
+def _alone(cell: Cell | None, side: str) -> list[Row]:
+    """Of a cell that only one side measured: a row where it is ok."""
+    if cell is None or not cell.record.ok:
+        return []
+    statuses = ("ok", NOT_MEASURED) if side == "A" else (NOT_MEASURED, "ok")
+    return [Row(cell.experiment, cell.factors, *statuses, ONE_SIDED, f"measured in {side} alone")]
+
+
+def _begun(one: Cell, other: Cell) -> partial[Row]:
+    """A row of this pair, but for what was found."""
+    return partial(Row, one.experiment, one.factors, one.record.status, other.record.status)
 
 
 def _figures(made: Comparison, one: Cell, other: Cell) -> list[Row]:
@@ -165,29 +171,32 @@ def _figures(made: Comparison, one: Cell, other: Cell) -> list[Row]:
 
 
 def _row(name: str, one: Cell, other: Cell, common: list[str], speaks: bool) -> Row:
-    known = metric(name)
+    """The row of one figure."""
+    known, timer = metric(name), rules.timer(name, one)
     assert known.kind is not None
-    begin = (one.experiment, one.factors, one.record.status, other.record.status)
     a_rounds, b_rounds = one.samples(name), other.samples(name)
-    sizes = {
-        "iqr_a": _iqr(a_rounds),
-        "iqr_b": _iqr(b_rounds),
-        "n_a": sum(map(len, a_rounds)),
-        "n_b": sum(map(len, b_rounds)),
-        "rounds_a": len(a_rounds),
-        "rounds_b": len(b_rounds),
-    }
-    timer = rules.timer(name, one)
-    told = {"name": name, "kind": known.kind, "timer": timer, "headline": speaks, **sizes}
-    marks = (*common, *rules.timer_marks(name, one, other))
+    row = partial(
+        _begun(one, other),
+        name=name,
+        kind=known.kind,
+        timer=timer,
+        headline=speaks,
+        iqr_a=_iqr(a_rounds),
+        iqr_b=_iqr(b_rounds),
+        n_a=sum(map(len, a_rounds)),
+        n_b=sum(map(len, b_rounds)),
+        rounds_a=len(a_rounds),
+        rounds_b=len(b_rounds),
+        marks=(*common, *rules.timer_marks(name, one, other)),
+    )
     reason = rules.refused_figure(name, known, one, other)
     if reason:
-        return Row(*begin, REFUSED, reason, marks=marks, **told)
-    on_device = timer.startswith(("CUDA", "nsys"))
-    found = judge(a_rounds, b_rounds, known.kind, on_device)
+        return row(REFUSED, reason)
+    found = judge(a_rounds, b_rounds, known.kind, timer.startswith(rules.DEVICE_TIMERS))
     reason = rules.withheld(known, one, other)
-    verdict = "cannot tell" if reason and found.verdict in DECIDED else found.verdict
-    return Row(*begin, verdict, reason if verdict != found.verdict else found.reason, found=found, marks=marks, **told)
+    if reason and found.verdict in DECIDED:
+        return row("cannot tell", reason, found=found)
+    return row(found.verdict, found.reason, found=found)
 
 
 def _iqr(rounds: Rounds) -> float | None:

@@ -22,6 +22,8 @@ TELLING = (
 )
 # Flags of cells that others disturbed. What throttles a device is part of the machine, and only marked.
 DISTURBED = ("foreign process", "host busy")
+# Timers that launches by the host do not reach.
+DEVICE_TIMERS = ("CUDA", "nsys")
 UNATTRIBUTABLE = "machine and code changed together: not attributable"
 
 

@@ -145,7 +145,9 @@ def _time(row: Mapping[str, Any]) -> str:
 
 
 def _git(root: Path, *words: str) -> bytes | None:
-    """What git prints; None where it fails or is not there."""
+    """What git prints; None where it fails or is not there, or would answer for a repository further up."""
+    if not (root / ".git").exists():
+        return None
     try:
         done = subprocess.run(["git", "-C", str(root), *words], capture_output=True, check=True, timeout=120)
     except (OSError, subprocess.SubprocessError):

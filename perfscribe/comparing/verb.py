@@ -11,7 +11,7 @@ from typing import NoReturn
 
 from perfscribe import files
 from perfscribe.comparing import page, sides
-from perfscribe.comparing.compared import LOST, Comparison, Row, compare
+from perfscribe.comparing.compared import LOST, ONE_SIDED, REFUSED, Comparison, Row, compare
 
 FAIL_ON = {"slower": ("slower", LOST), "worse": ("slower", "worse", LOST)}
 
@@ -80,7 +80,7 @@ def _write(path: Path, text: str) -> None:
 
 def _status(made: Comparison, fail_on: str, threshold: float) -> int:
     """1 where B fails, or where nothing could be judged: a gate that saw nothing must not open."""
-    if not any(row.found for row in made.rows) and not any(row.verdict == LOST for row in made.rows):
+    if all(row.verdict in (ONE_SIDED, REFUSED) for row in made.rows):
         print("compare: nothing was compared, so that --fail-on cannot tell", file=sys.stderr)
         return 1
     failed = [row for row in made.rows if row.verdict in FAIL_ON[fail_on] and _beyond(row, threshold)]
