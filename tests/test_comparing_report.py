@@ -73,13 +73,10 @@ def test_the_example_of_the_page(space: Repository) -> None:
     assert second.returncode == 0, second.stdout
     compared = space.run(*lines[3][1:])
     assert compared.returncode == 0, compared.stdout
-    assert (
-        "3 cells of 1 experiment measured at both sides.** Of their figures, by verdict on B: 3 faster."
-        in (compared.stdout)
-        or "cannot tell" in compared.stdout
-    )  # where the host was busy
+    said = "**3 cells of 1 experiment measured at both sides.** Of their figures, by verdict on B: 3 faster."
+    assert said in compared.stdout  # cells too short for the host's load to be told
     back = [*lines[3][1:2], *reversed(lines[3][2:4]), *lines[3][4:]]
-    assert space.run(*back).returncode == ("3 faster" in compared.stdout)
+    assert space.run(*back).returncode == 1
 
 
 def test_an_own_site_stands_beside_a_committed_one(space: Repository) -> None:
