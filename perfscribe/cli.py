@@ -33,6 +33,8 @@ HELP = """\
 ./run import-log FILE ...     records of a Trainer log or a W&B CSV export, for the tables of chapter fsdp
 ./run import-env env_vars.sh [--experiment NAME] [--preset PRESET] [--write]
                               the config section that a workshop's env file asks for
+./run fill FILE.md [--site NAME] [--overwrite] [--dry-run]
+                              fill the empty tables of a Markdown file from a site's results
 ./run publish NAME            make a site of this checkout's own results that can be committed
 ./run redraw [SITE ...]       draw published sites again from their journals; without a name, all of them
 ./run test [PYTEST OPTIONS]   format, lint, types, tests
@@ -200,6 +202,15 @@ def remeasure(arguments: Sequence[str]) -> int:
     return retire.main(ROOT, str(with_config.get("site", session.LOCAL_SITE)), list(arguments))
 
 
+def fill(arguments: Sequence[str]) -> int:
+    """Fill the tables of a Markdown file."""
+    try:
+        from perfscribe.filling import verb
+    except ModuleNotFoundError as error:
+        sys.exit(f"run: fill: the Python package {(error.name or '').replace('_', '-')} is missing")
+    return verb.main(ROOT, str(read_config().get("site", session.LOCAL_SITE)), list(arguments))
+
+
 def publish(arguments: Sequence[str]) -> int:
     """Make a committed site of the local one."""
     from perfscribe import publish as publishing
@@ -276,6 +287,7 @@ VERBS: dict[str, Callable[[Sequence[str]], int]] = {
     "remeasure": remeasure,
     "compare": compare,
     "launch": launch,
+    "fill": fill,
     "publish": publish,
     "redraw": redraw,
     "fetch-data": fetch_data,

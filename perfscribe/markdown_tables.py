@@ -23,23 +23,27 @@ EMPTY_NOTE = "No cell of the plan belongs in this table."
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 
 
-def _number(text: str) -> float | None:
+def as_number(text: str) -> float | None:
     """The finite number that a text is; None for any other text, though Python read it as one (nan, 1_0, 1e999)."""
     figure = float(text) if _NUMBER.fullmatch(text) else math.nan
     return figure if math.isfinite(figure) else None
 
 
-def _shown(text: str, column: Mapping[str, Any], row: Mapping[str, str]) -> str:
-    figure = _number(text)
+def as_shown(text: str, column: Mapping[str, Any], row: Mapping[str, str], scale: float = 1.0) -> str:
+    """The text of a CSV's cell as the report shows it; a figure times `scale`."""
+    figure = as_number(text)
     if figure is None:
         return text
+    if scale != 1:
+        spread = as_number(row.get(column["spread"], "")) if column["spread"] else None
+        return format_figure(figure * scale, spread and spread * scale)
     if column["exact"] and figure == int(figure) and abs(figure) < 1e15:
         return f"{figure:.0f}"
     if column["kind"] == "published" and len(re.sub(r"e.*|\D", "", text).lstrip("0")) > LONGEST_PUBLISHED_DIGITS:
         return format_figure(figure, digits=PUBLISHED_DIGITS)
     if column["exact"]:
         return text
-    spread = _number(row.get(column["spread"], "")) if column["spread"] else None
+    spread = as_number(row.get(column["spread"], "")) if column["spread"] else None
     return format_figure(figure, spread)
 
 
@@ -127,7 +131,7 @@ def _markdown_row(row: Mapping[str, str], columns: Sequence[Mapping[str, Any]], 
     shown, marked = [], not remark
     for column in columns:
         is_figure = column["kind"] == "figure"
-        text = _shown(row[column["name"]], column, row)
+        text = as_shown(row[column["name"]], column, row)
         marks_here = is_figure and (row[column["name"]] == row["status"] if lacking else not marked)
         shown.append(markdown_text(text) + (mark if marks_here else ""))
         marked = marked or marks_here

@@ -1,0 +1,155 @@
+"""A Markdown file as lines, and where its tables, headings and comments lie in them.
+
+markdown-it says which lines are a table (not those of a code block) and what their cells read; where a cell begins
+and ends in its line is found here and checked against that.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+BOM = "\ufeff"
+_LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
+_BAR = re.compile(r"(?<!\\)\|")
+_PREFIX = re.compile(r"[ \t]*(?:>[ \t]?)*[ \t]*")  # of a row in a list or a quotation
+_COMMENT = re.compile(r"<!--\s*perfscribe\b(:?)\s*(.*?)\s*-->", re.DOTALL | re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Comment:
+    """A comment for this program. line: from 0; text: what follows `perfscribe:`, None where the colon is missing."""
+
+    line: int
+    text: str | None
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row below the header. line: from 0; spans: where each cell lies in the line, bars left out; closed: whether a
+    bar ends it; texts: what each cell reads, one for each heading, empty where the cell is empty or lacks."""
+
+    line: int
+    spans: tuple[tuple[int, int], ...]
+    closed: bool
+    texts: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table. line: of its header, from 0; above: headings it stands under, nearest first; comment: the one for it;
+    aligned: left, right, center or empty for each column; unread: lines that cannot be told apart into cells."""
+
+    line: int
+    above: tuple[str, ...]
+    headers: tuple[str, ...]
+    aligned: tuple[str, ...]
+    rows: tuple[Row, ...]
+    comment: Comment | None = None
+    unread: tuple[int, ...] = ()
+
+
+@dataclass
+class Document:
+    """lines: with their ends, so that joined they are the file; tables in order; stray: comments without a table."""
+
+    lines: list[str]
+    tables: list[Table] = field(default_factory=list)
+    stray: list[Comment] = field(default_factory=list)
+
+
+def parse(text: str) -> Document:
+    """The file's tables."""
+    tokens = MarkdownIt("commonmark").enable("table").parse(text.removeprefix(BOM))
+    found = Document(_LINE.findall(text))
+    above: list[tuple[int, str]] = []
+    waiting: Comment | None = None
+    for place, token in enumerate(tokens):
+        if token.type == "heading_open":
+            level = int(token.tag[1])
+            above = [(level, plain(tokens[place + 1])), *(one for one in above if one[0] < level)]
+        if token.type == "html_block":
+            for comment in _comments(token):
+                found.stray += [waiting] if waiting else []
+                waiting = comment
+        if token.type == "table_open":
+            block = tokens[place : _closing(tokens, place)]
+            found.tables.append(_table(block, found.lines, [title for _, title in above], waiting))
+        if waiting and token.type in ("heading_open", "table_open"):
+            found.stray += [waiting] if token.type == "heading_open" else []
+            waiting = None
+    found.stray += [waiting] if waiting else []
+    return found
+
+
+def plain(token: Token) -> str:
+    """What an inline token reads, emphasis and code signs left out, on one line."""
+    joined = "".join(map(_read_of, token.children or []))
+    return " ".join(joined.split())
+
+
+def _read_of(child: Token) -> str:
+    if child.type in ("text", "code_inline", "image"):
+        return child.content
+    return "" if child.type.endswith(("_open", "_close")) else " "  # emphasis touches words, a line break does not
+
+
+def _comments(token: Token) -> list[Comment]:
+    first = token.map[0] if token.map else 0
+    return [
+        Comment(first + token.content.count("\n", 0, match.start()), match[2] if match[1] else None)
+        for match in _COMMENT.finditer(token.content)
+    ]
+
+
+def _closing(tokens: Sequence[Token], opening: int) -> int:
+    kinds = [token.type for token in tokens[opening:]]
+    return opening + kinds.index("table_close")
+
+
+def _table(block: Sequence[Token], lines: Sequence[str], above: list[str], comment: Comment | None) -> Table:
+    """block: the tokens from table_open up to its end."""
+    headings = [place for place, token in enumerate(block) if token.type == "th_open"]
+    headers = tuple(plain(block[place + 1]) for place in headings)
+    aligned = tuple(str(block[place].attrGet("style") or "").removeprefix("text-align:") for place in headings)
+    rows, unread = [], []
+    for place, token in enumerate(block):
+        if token.type != "tr_open" or block[place + 1].type != "td_open" or not token.map:
+            continue
+        line = token.map[0]
+        cells = [block[place + 2 + 3 * column] for column in range(len(headers))]  # open, inline, close
+        if not _BAR.search(lines[line]):
+            continue  # a line of text right below a table counts as its row
+        row = _row(line, lines[line], cells)
+        if row is None:
+            unread.append(line)
+        else:
+            rows.append(row)
+    first = block[0].map[0] if block[0].map else 0
+    return Table(first, tuple(above), headers, aligned, tuple(rows), comment, tuple(unread))
+
+
+def _row(number: int, line: str, cells: Sequence[Token]) -> Row | None:
+    """The row, where its cells read as markdown-it says that they do."""
+    body = line.rstrip("\r\n")
+    start, end = _begin(body), len(body.rstrip())
+    bars = [match.start() for match in _BAR.finditer(body, start, end)]
+    closed = bars[-1] == end - 1
+    leading = bars[0] == start and not (closed and len(bars) == 1)
+    edges = bars if leading else [start - 1, *bars]
+    edges = edges if closed else [*edges, len(body)]
+    spans = tuple((left + 1, right) for left, right in pairwise(edges))
+    read = [body[left:right].strip().replace("\\|", "|") for left, right in spans[: len(cells)]]
+    if any(mine != token.content for mine, token in zip(read, cells, strict=False)):
+        return None
+    return Row(number, spans, closed, tuple(plain(token) for token in cells))
+
+
+def _begin(body: str) -> int:
+    prefix = _PREFIX.match(body)
+    return prefix.end() if prefix else 0
