@@ -2,7 +2,8 @@
 
 What is measured is copied and scrubbed: plan, journal (compressed), environments, digests of data sets. What is shown
 is drawn again from these by the workflow itself, so that a published site is what any machine will redraw. Its records
-repeat the journal, so they are made again where they are needed and not committed.
+repeat the journal, so they are made again where they are needed and not committed. What people wrote about the local
+site goes along, scrubbed too.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ def main(root: Path, arguments: list[str]) -> int:
     taken = [f"{parent}/{name}" for parent in ("results", "report") if (root / parent / name).exists()]
     if taken:
         raise ValueError(f"publish: {' and '.join(taken)} exists; remove it first, or take another name")
+    _read_notes(root, session.LOCAL_SITE)  # asked first: they may be no text
     origin = _origin(root)  # asked first: the new site would count as an uncommitted change
     copy_measured(root, source, target)
     files.write_json(target / "published.json", origin)
@@ -71,8 +73,37 @@ def copy_measured(root: Path, source: Path, target: Path) -> None:
         for path in sorted((source / "data").glob("*.digest")):
             (target / "data").mkdir(exist_ok=True)
             shutil.copyfile(path, target / "data" / path.name)
+        copy_notes(root, source.name, target.name, private)
     finally:
         lock.release()
+
+
+def _notes(root: Path, site: str) -> Path:
+    return root / "report" / "notes" / site
+
+
+def _read_notes(root: Path, site: str) -> dict[str, str]:
+    """What people wrote about a site, by file name; ValueError with one line where it is no text."""
+    found = {}
+    for path in sorted(_notes(root, site).glob("*.md")):
+        try:
+            found[path.name] = path.read_bytes().decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"publish: {path.relative_to(root)}: not UTF-8 text ({error})") from None
+    return found
+
+
+def copy_notes(root: Path, source: str, target: str, private: scrub.Private) -> None:
+    """Notes of one site for another, scrubbed; one that the other site has stays as it is."""
+    for name, text in _read_notes(root, source).items():
+        path, own = _notes(root, target) / name, f"report/notes/{target}/{name}"
+        if path.exists():
+            print(f"publish: {own} was there and stays as it is")
+            continue
+        scrubbed = scrub.scrub_text(text, private)
+        files.write_bytes(path, scrubbed.encode())
+        replaced = ", names and paths of this machine replaced: read it" if scrubbed != text else ""
+        print(f"publish: {own} is that of site {source}{replaced}")
 
 
 def number_nodes(records: Iterable[dict[str, Any]]) -> None:
@@ -105,7 +136,8 @@ def committed_mib(folders: Iterable[Path]) -> float:
 
 def _check(root: Path, name: str) -> int:
     """Say what is left to do; 1 where the site holds something private or is too large to be committed."""
-    folders = [root / "results" / name, root / "report" / name]
+    notes = [_notes(root, name)] if _notes(root, name).is_dir() else []
+    folders = [root / "results" / name, root / "report" / name, *notes]
     found = [finding for folder in folders for finding in scrub.find_private(folder, scrub.private_here(root))]
     for finding in found[:20]:
         print(f"publish: {finding.file}:{finding.line}: {finding.kind}: {finding.text}", file=sys.stderr)
@@ -114,5 +146,6 @@ def _check(root: Path, name: str) -> int:
         print(f"publish: {size_mib:.1f} MiB, allowed are {LARGEST_MIB}", file=sys.stderr)
     if found or size_mib > LARGEST_MIB:
         return 1
-    print(f"published: {size_mib:.1f} MiB; commit it with `git add results/{name} report/{name}`")
+    named = " ".join(folder.relative_to(root).as_posix() for folder in folders)
+    print(f"published: {size_mib:.1f} MiB; commit it with `git add {named}`")
     return 0

@@ -20,6 +20,8 @@ from perfscribe import files, measured_by, publish, scrub
 
 USER, NODE = "zelda_quist", "qx-node-417"
 PRIVATE_ENVIRONMENT = {"USER": USER, "LOGNAME": USER, "HOSTNAME": NODE, "NCCL_DEBUG_FILE": f"/home/{USER}/nccl.log"}
+NOTE = "report/notes/{}/introduction.md"
+WRITTEN = f"Written by {USER} on {NODE}:\r\nthe fan of /home/{USER}/gpu is loud, {{{{ site }}}}.\n"
 MEASURE = '''"""Cells that tell what they should not."""
 import os
 import platform
@@ -96,12 +98,15 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
     made.add_experiment("probe", MEASURE.format(side_file=str(made.side_file)), PRESENT, n=[1, 2, 3, 4])
     template = made.root / "report" / "templates" / "cs336.md"
     template.write_text(template.read_text() + '\n{{ figure("cs336.probe_time") }}\n')
+    files.write_bytes(made.root / NOTE.format("local"), WRITTEN.encode())
     measured = made.run("report")
     assert measured.returncode == 0, measured.stdout
     published = made.run("publish", "demo")
     assert published.returncode == 0, published.stdout
     last = published.stdout.splitlines()[-1]
-    assert re.fullmatch(r"published: 0\.\d MiB; commit it with `git add results/demo report/demo`", last)
+    committed = "results/demo report/demo report/notes/demo"
+    assert re.fullmatch(rf"published: 0\.\d MiB; commit it with `git add {committed}`", last)
+    assert f"publish: {NOTE.format('demo')} is that of site local, names and paths" in published.stdout
     return made
 
 
@@ -147,6 +152,7 @@ def clone(site: Site, tmp_path: Path) -> Site:
     ignored = shutil.ignore_patterns("__pycache__", ".snakemake", ".perfscribe", "local", "demo", "logs")
     shutil.copytree(site.root, made.root, ignore=ignored)
     cloned(made, site.root, "demo")
+    shutil.copytree((site.root / NOTE.format("demo")).parent, (made.root / NOTE.format("demo")).parent)
     shutil.copy(site.side_file, made.side_file)
     return made
 
@@ -184,6 +190,38 @@ def test_what_was_measured_is_all_there(site: Site) -> None:
     assert shown[3]["reason"] == ("RuntimeError: cannot read <path>/measure.py on <host> as <user>, see <path>")
     assert "as &lt;user>, see &lt;path>" in site.report("demo") and "Lab report: demo" in site.report("demo")
     assert json.loads((site.root / "results" / "demo" / "published.json").read_text())["commit"] == "0" * 40
+
+
+def test_notes_go_along_and_stay_as_they_were_written(site: Site) -> None:
+    assert (site.root / NOTE.format("local")).read_bytes().decode() == WRITTEN
+    copied = (site.root / NOTE.format("demo")).read_bytes().decode()
+    assert copied == "Written by <user> on <host>:\r\nthe fan of <path>/gpu is loud, {{ site }}.\n"
+    for name, text in (("local", WRITTEN), ("demo", copied)):
+        assert text.replace("\r", "").strip() in site.report(name)
+
+
+def test_a_note_of_the_new_site_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, text in (("local", "old"), ("demo", "new")):
+        files.write_text(tmp_path / NOTE.format(name), text)
+    files.write_text(tmp_path / "report" / "notes" / "local" / "fsdp.md", f"By {USER}.")
+    publish.copy_notes(tmp_path, "local", "demo", scrub.Private(users=(USER,)))
+    assert (tmp_path / NOTE.format("demo")).read_text() == "new"
+    assert (tmp_path / "report" / "notes" / "demo" / "fsdp.md").read_text() == "By <user>."
+    assert capsys.readouterr().out.splitlines() == [
+        "publish: report/notes/demo/fsdp.md is that of site local, names and paths of this machine replaced: read it",
+        "publish: report/notes/demo/introduction.md was there and stays as it is",
+    ]
+
+
+def test_a_note_that_is_no_text_stops_before_anything_is_copied(site: Site) -> None:
+    odd = site.root / "report" / "notes" / "local" / "fsdp.md"
+    odd.write_bytes(b"\xff")
+    try:
+        with pytest.raises(ValueError, match=r"^publish: report/notes/local/fsdp\.md: not UTF-8 text \(.*\)$"):
+            publish.main(site.root, ["another"])
+    finally:
+        odd.unlink()
+    assert not (site.root / "results" / "another").exists()
 
 
 def test_names_of_every_node_are_known_before_the_first_text(tmp_path: Path) -> None:
@@ -261,6 +299,12 @@ def test_a_published_site_is_read_only(clone: Site) -> None:
         path.touch()
     assert clone.planned_jobs("--config", "site=demo") == set()
 
+    note = clone.root / NOTE.format("demo")
+    note.write_text("Written later.\n")
+    assert clone.planned_jobs("--config", "site=demo") == {"write_report", "verdict"}
+    assert clone.run("report", "--config", "site=demo").returncode == 0
+    assert "\nWritten later.\n" in clone.report("demo") and note.read_text() == "Written later.\n"
+
     measure = clone.root / "perfscribe" / "experiments" / "probe" / "measure.py"
     measure.write_text(measure.read_text().replace("2.0, 3.0", "2.0, 3.5"))
     assert clone.planned_jobs("--config", "site=demo") == {"write_report", "verdict"}
@@ -321,9 +365,11 @@ def test_what_may_not_be_committed_is_told(
     for parent in ("results", "report"):
         shutil.copytree(site.root / parent / "demo", tmp_path / parent / "demo")
     assert publish._check(tmp_path, "demo") == 0
-    (tmp_path / "results" / "demo" / "stray.txt").write_text(f"of {USER}\n")
-    assert publish._check(tmp_path, "demo") == 1
-    assert f"publish: stray.txt:1: word: {USER}" in capsys.readouterr().err
+    for folder in ("results/demo", "report/notes/demo"):
+        files.write_text(tmp_path / folder / "stray.txt", f"of {USER}\n")
+        assert publish._check(tmp_path, "demo") == 1
+        assert f"publish: stray.txt:1: word: {USER}" in capsys.readouterr().err
+        (tmp_path / folder / "stray.txt").unlink()
     (tmp_path / "results" / "demo" / "stray.txt").write_bytes(os.urandom(16) + b"\0" * 4 * 2**20)
     assert publish._check(tmp_path, "demo") == 1
     assert re.search(r"publish: 4\.\d MiB, allowed are 4", capsys.readouterr().err)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from workspace import Workspace
+from workspace import ROOT, Workspace
 
 from perfscribe import files, findings, left_out, records, report, tables
 from perfscribe.markdown_tables import prose
@@ -169,6 +169,12 @@ def test_notes_are_taken_as_they_are(sources: report.Sources) -> None:
     text = report.write(sources, NOW)
     assert "A note by people: {{ not a template }} | <b>kept</b> as it is." in text
     assert "A remark on the chapter,\nin two lines." in text
+
+
+@pytest.mark.parametrize("chapter", ["cs336", "polaris", "fsdp"])
+def test_every_chapter_has_a_place_for_notes(chapter: str) -> None:
+    text = (ROOT / "report" / "templates" / f"{chapter}.md").read_text(encoding="utf-8")
+    assert text.count(f'{{{{ notes("{chapter}") }}}}') == 1
 
 
 def test_names_of_kernels_in_sentences_are_no_html() -> None:

@@ -151,7 +151,7 @@ class LookUp:
         """What the unit in a heading is, and where the report means another by it."""
         column, stored = self._stored(name, rule)
         titled = units.in_heading(column["title"])
-        other = f"; the report's {column['title']!r} is in {stored}" if titled and titled != stored else ""
+        other = f"; the report's table means {stored} by it" if titled and titled != stored else ""
         return units.told(rule.unit) + other if rule.unit else ""
 
 

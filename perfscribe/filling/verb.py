@@ -107,7 +107,7 @@ class Filler:
 def _named(row: Row, fit: Fit) -> str:
     """The row by the cells that tell it."""
     told = [text for text, rule in zip(row.texts, fit.columns, strict=True) if rule and (rule.label or rule.level)]
-    return ", ".join(filter(None, told)) or f"line {row.line + 1}"
+    return " / ".join(filter(None, told)) or f"line {row.line + 1}"
 
 
 def _stands(line: str, row: Row, place: int) -> str:
