@@ -18,17 +18,22 @@ from perfscribe.filling.outcome import Outcome
 from perfscribe.filling.site_tables import Site
 
 
+class NoSite(Exception):
+    """There are no results of the site that tables are filled from."""
+
+
 class Filler:
     """Fills the lines of one document. site: for tables whose comment names none; overwrite: also cells with text."""
 
     def __init__(self, root: Path, found: Document, site: str, overwrite: bool = False) -> None:
-        """ValueError with one line where there is no such site."""
-        self.root, self.found, self.overwrite = root, found, overwrite
-        self.site = site
-        self.sites = {site: Site(root, site)}
+        self.root, self.found, self.site, self.overwrite = root, found, site, overwrite
+        self.sites: dict[str, Site] = {}
 
     def fill(self) -> list[Outcome]:
-        """Fill what can be; what became of each table and of comments without one, in their order."""
+        """Fill what can be; what became of each table and of comments without one, in their order.
+
+        NoSite: a table is to be filled from `site`, and there is none.
+        """
         outcomes = [self._stray(comment) for comment in self.found.stray]
         for table in self.found.tables:
             one = Outcome(table.line + 1)
@@ -49,12 +54,11 @@ class Filler:
         asked = comments.read(table.comment)
         if asked.leave:
             raise NoMatch("the comment above it says so")
-        name = asked.site or self.site
-        site = self.sites.setdefault(name, self.sites.get(name) or Site(self.root, name))
+        site = self._site_of(asked)
         fit = choose(table, asked, site, load())
         own = site.table(fit.entry.table)
         look_up = LookUp(fit, own, asked.words, table.headers)
-        one.what = f"{fit.entry.table} of site {name}{'' if own is not None else ', which has no such table'}"
+        one.what = f"{fit.entry.table} of site {site.name}{'' if own is not None else ', which has no such table'}"
         one.known = True
         for row in table.rows:
             self._fill_row(table, row, fit, look_up, one)
@@ -65,6 +69,17 @@ class Filler:
         one.remark(f"columns left as they are: {', '.join(dict.fromkeys(left))}" if left else "")
         if one.cells and own is not None:
             one.remark(look_up.stand_in, *fit.entry.notes)
+
+    def _site_of(self, asked: comments.Asked) -> Site:
+        name = asked.site or self.site
+        if name not in self.sites:
+            try:
+                self.sites[name] = Site(self.root, name)
+            except ValueError as error:
+                if asked.site:
+                    raise
+                raise NoSite(str(error)) from None
+        return self.sites[name]
 
     def _fill_row(self, table: Table, row: Row, fit: Fit, look_up: LookUp, one: Outcome) -> None:
         gaps = [place for place, rule in enumerate(fit.columns) if self._is_gap(rule, row.texts[place])]
@@ -145,7 +160,7 @@ def main(root: Path, site: str, arguments: Sequence[str]) -> int:
             rewriting.replace_content(asked.file, "".join(found.lines).encode("utf-8"))
     except OSError as error:
         raise ValueError(f"fill: {asked.file}: cannot be written ({error.strerror})") from None
-    except ValueError as error:
+    except (ValueError, NoSite) as error:
         raise ValueError(f"fill: {error}") from None
     print(outcome.told(str(asked.file), outcomes))
     if asked.dry_run:
