@@ -104,6 +104,11 @@ def test_several_rows_that_fit_fill_nothing(root: Path) -> None:
         assert one(root, text.replace(SCALING, f"{SCALING} {word}"))[0][0] == "| 32 | 2.00 |"
 
 
+def test_a_level_in_a_row_is_not_overruled_by_the_comment(root: Path) -> None:
+    lines, _ = one(root, f"<!-- perfscribe: {SCALING} ranks=1 -->\n{HEAD}| 1 | |\n| 16 | |\n")
+    assert lines == ["| 1 | 12.3 |", "| 16 | not measured |"]
+
+
 def test_the_same_figure_in_all_rows_that_fit_is_that(root: Path) -> None:
     [line], _ = one(root, f"<!-- perfscribe: {SCALING} -->\n| Total GPUs | Peak memory (GiB) |\n|---|---|\n| 32 | |\n")
     assert line == "| 32 | 1.00 |"
@@ -145,6 +150,11 @@ def test_text_stays_unless_it_is_to_be_overwritten(root: Path) -> None:
         over,
         [f"line 1: {SCALING} of site made, nothing to fill", *told[1:]],
     )
+
+
+def test_text_is_not_replaced_by_what_was_not_measured(root: Path) -> None:
+    lines, told = one(root, f"<!-- perfscribe: {SCALING} -->\n{HEAD}| 64 | 5 |\n| 2 | 7 |\n", overwrite=True)
+    assert lines == ["| 64 | 5 |", "| 2 | skipped (4 GPUs) |"] and "  not measured: 64, Time (ms)" in told
 
 
 def test_columns_without_heading_or_of_ones_own_stay(root: Path) -> None:

@@ -285,6 +285,14 @@ def test_headings_and_comments_tell_the_two_tables_of_nine_apart(site: Path, abo
     assert outcome.what == f"{table} of site made" and outcome.cells == 1
 
 
+def test_a_table_of_older_code_is_one_line(tmp_path: Path) -> None:
+    columns = [("metric", "Metric", "factor"), ("answer", "Value", "figure")]
+    fill_site.write_rows(tmp_path, "fsdp.baseline", columns, [{"metric": "Train Loss (Final)", "answer": 1}])
+    text, [outcome] = fill_site.filled(tmp_path, "<!-- perfscribe: fsdp.baseline -->\n" + NINE)
+    told = "fsdp.baseline of this site has no device, model_name; `./run report` draws it anew"
+    assert text.endswith(NINE) and outcome.faults == [told]
+
+
 def test_two_candidates_are_named(site: Path) -> None:
     text, [outcome] = fill_site.filled(site, NINE)
     told = (

@@ -56,6 +56,8 @@ def test_lines_are_the_file(text: str) -> None:
         (r"| a | b \|", ["a", "b |"], False),
         ("| `a` | **b** *c* |", ["a", "b c"], True),
         ("  | a | b |  ", ["a", "b"], True),
+        ("| <br> | ![](b.png) |", ["<br>", "![](b.png)"], True),
+        ("| &nbsp; | <!-- b --> |", ["&nbsp;", "<!-- b -->"], True),
     ],
 )
 def test_cells_of_a_row(row: str, texts: list[str], closed: bool) -> None:

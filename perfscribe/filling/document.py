@@ -147,7 +147,8 @@ def _row(number: int, line: str, cells: Sequence[Token]) -> Row | None:
     read = [body[left:right].strip().replace("\\|", "|") for left, right in spans[: len(cells)]]
     if any(mine != token.content for mine, token in zip(read, cells, strict=False)):
         return None
-    return Row(number, spans, closed, tuple(plain(token) for token in cells))
+    # a picture, a tag or an entity alone reads as nothing, but the cell is not empty
+    return Row(number, spans, closed, tuple(plain(token) or token.content.strip() for token in cells))
 
 
 def _begin(body: str) -> int:

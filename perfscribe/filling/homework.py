@@ -143,6 +143,14 @@ def defaults(entry: Entry, asked: Mapping[str, str]) -> dict[str, str]:
     return {name: asked.get(name, choices[0]) for name, choices in entry.parameters.items()}
 
 
+def columns_named(entry: Entry, rules: Sequence[Rule], parameters: Mapping[str, str]) -> set[str]:
+    """Every column of the site's table that an entry with these rules for columns asks for."""
+    named = {*entry.where, *(name for one in entry.prefer for name in (*one.where, *one.mark))}
+    for rule in (one.substituted(parameters) for one in (*rules, *entry.rows)):
+        named |= {*rule.where, rule.level, rule.column, rule.until, rule.beside}
+    return named - {""}
+
+
 def first_reading(rules: Sequence[Rule], text: str) -> Rule | None:
     """The first rule for a heading or label."""
     return next((found for rule in rules if (found := rule.read(text)) is not None), None)

@@ -42,12 +42,17 @@ class LookUp:
     """The cells of one table of a document. words: what the comment above it asks for besides its name and site."""
 
     def __init__(self, fit: Fit, own: SiteTable | None, words: Mapping[str, str], headers: Sequence[str]) -> None:
-        """ValueError with one line: a word is neither parameter nor heading nor factor with such a level."""
+        """ValueError with one line: a word is neither parameter nor heading nor factor with such a level; or the site's
+        table is of other code and lacks a column."""
         self.entry, self.own, self.stored = fit.entry, own, homework.load().stored
         self.parameters = homework.defaults(fit.entry, words)
+        rules = [rule for rule in fit.columns if rule is not None]
+        missing = homework.columns_named(fit.entry, rules, self.parameters) - (own.columns.keys() if own else set())
+        if own is not None and missing:
+            raise ValueError(f"{own.id} of this site has no {', '.join(sorted(missing))}; `./run report` draws it anew")
         rest = {name: level for name, level in words.items() if name not in self.parameters}
         self.asked: set[str] = set()
-        self.stood_in = False
+        self.stood_in: Choice | None = None
         self.rows: Sequence[SiteRow] = own.rows if own is not None else ()
         for name, level in rest.items():
             if own is not None and not (name in headers and own.name_of(level)):
@@ -83,14 +88,13 @@ class LookUp:
 
     @property
     def stand_in(self) -> str:
-        """What to know where other rows than the homework's own stand for them; else empty."""
-        taken = self.choices[0]
-        if not self.stood_in:
+        """What to know where other rows stood for the homework's own; else empty."""
+        if self.stood_in is None:
             return ""
-        wanted, stands = (
-            " ".join(f"{name} {level}" for name, level in one.where.items()) for one in (self.choices[1], taken)
-        )
-        return f"figures with {stands}, as no row with {wanted} has any; behind them: {', '.join(taken.mark)}"
+        told = (self._levels(self.entry.prefer[0].where), self.stood_in.where)
+        wanted, stands = (", ".join(f"{name} {level}" for name, level in where.items()) for where in told)
+        marks = " and ".join(self.stood_in.mark)
+        return f"{marks} behind a figure: it is of {stands}, for want of one of {wanted}"
 
     def _of(self, where: Mapping[str, str]) -> list[SiteRow]:
         return [row for row in self.rows if all(same_level(row[name], level) for name, level in where.items())]
@@ -100,7 +104,8 @@ class LookUp:
         rule = rule.substituted(self.parameters)
         if rule.level and rule.level in (where := {**levels, **rule.where}):
             return Found(where[rule.level] + rule.suffix)
-        meant = {**self._levels(self.entry.where), **self._levels({**levels, **rule.where})}
+        own = Rule("", {**levels, **rule.where}).substituted(self.parameters).where
+        meant = {**self._levels(self.entry.where), **own}
         for choice in self.choices:
             rows = self._of({**choice.where, **meant})
             if rows:
@@ -134,7 +139,7 @@ class LookUp:
         behind = f" ({', '.join(remarks)})" if remarks else ""
         beside = row[rule.beside] if rule.beside else ""
         beside = self._figure(row, rule.beside, Rule("")) if as_number(beside) is not None else ""
-        self.stood_in = self.stood_in or bool(choice.mark)
+        self.stood_in = choice if choice.mark else self.stood_in
         return Found(markdown_text(figure + rule.suffix + behind), True, beside, flags, self._unit(name, rule))
 
     def _figure(self, row: SiteRow, name: str, rule: Rule) -> str:

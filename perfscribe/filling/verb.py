@@ -12,7 +12,7 @@ from pathlib import Path
 from perfscribe.filling import comments, document, outcome, rewriting
 from perfscribe.filling.document import Document, Row, Table
 from perfscribe.filling.homework import Rule, load
-from perfscribe.filling.looking_up import Found, LookUp, joined
+from perfscribe.filling.looking_up import NOT_MEASURED, Found, LookUp, joined
 from perfscribe.filling.matching import Fit, NoMatch, choose
 from perfscribe.filling.outcome import Outcome
 from perfscribe.filling.site_tables import Site
@@ -102,7 +102,8 @@ class Filler:
                 outcome.put(one.unfilled, str(error), name, table.headers[place])
                 continue
             one.note(name, table.headers[place], cell)
-            cells[place] = cell
+            if not row.texts[place] or cell.text != NOT_MEASURED:  # text is replaced by results alone
+                cells[place] = cell
         self._write(table, row, cells, one)
 
     def _is_gap(self, rule: Rule | None, text: str) -> bool:
