@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import unmeasured
 from workspace import ROOT
 
@@ -35,10 +36,10 @@ def planned(table_id: str) -> tables.Table:
 def measured(table_id: str) -> tables.Table:
     """The same with figures: of each row and column another one."""
     made = planned(table_id)
-    frame = made.frame.copy()
+    frame = made.frame.astype(object)
     frame["status"], frame["reason"] = "ok", ""
     for place, column in enumerate(column for column in made.columns if column.kind in ("figure", "unshown")):
-        frame[column.name] = [1.0 + place + row / 1024 for row in range(len(frame))]
+        frame[column.name] = pd.Series([1.0 + place + row / 128 for row in range(len(frame))], frame.index, object)
     columns = [replace(column, spread="", spread_get=None) for column in made.columns]
     return replace(made, frame=frame, columns=columns)
 

@@ -43,6 +43,7 @@ ROWS = [
     row(32, 1, 1),
     row(32, 2, 1, model_name="small"),
 ]
+FACTORS = "device, model_name, ranks, origin"
 HEAD = "| Total GPUs | Time (ms) |\n|---|---|\n"
 
 
@@ -184,12 +185,15 @@ def test_a_table_of_no_site_is_left(root: Path) -> None:
         ("demo.scalign", "no experiment makes the table demo.scalign; is it demo.scaling?"),
         (f"{SCALING} site=nowhere", "there are no tables of site 'nowhere'; there are made"),
         (f"{SCALING} site=../../etc", "there are no tables of site '../../etc'; there are made"),
-        (f"{SCALING} colour=red", f"colour is no factor of {SCALING}, which has device, model_name, ranks, origin"),
+        (f"{SCALING} colour=red", f"colour is no factor of {SCALING}, which has {FACTORS}"),
         (f"{SCALING} model=tiny", f"no row of {SCALING} has model 'tiny'; there are org/big-1b, small"),
-        (f'{SCALING} "Time (ms)"=nothing', f"Time (ms) is no factor of {SCALING}, which has .*"),
+        (
+            f'{SCALING} "Time (ms)"=nothing',
+            f"Time (ms) is no factor of {SCALING}, which has {FACTORS}",
+        ),
         (f"{SCALING} 'model=tiny", f"the comment above it has no closing quotation: expected {comments.FORM}"),
-        (f"{SCALING} model=", f"the comment above it says model=: expected {comments.FORM}"),
-        (f"{SCALING} more", f"the comment above it says more: expected {comments.FORM}"),
+        (f"{SCALING} model=", f"the comment above it says 'model=': expected {comments.FORM}"),
+        (f"{SCALING} more", f"the comment above it says 'more': expected {comments.FORM}"),
         ("../secret", f"the comment above it says '../secret': expected {comments.FORM}"),
         ("", f"the comment above it says '': expected {comments.FORM}"),
         ("demo.later", "site made has no table demo.later"),
@@ -201,7 +205,7 @@ def test_a_comment_that_cannot_be_followed_is_one_line(root: Path, comment: str,
     after, [outcome] = fill_site.filled(root, text)
     assert after == text and outcome.failed
     assert outcome.told()[0] == "line 2: not filled" and len(outcome.told()) == 2
-    assert outcome.told()[1] == f"  {fault}" or re.fullmatch(f"  {fault}", outcome.told()[1])
+    assert outcome.told()[1] == f"  {fault}"
 
 
 def test_a_comment_without_a_table_is_told(root: Path) -> None:

@@ -90,6 +90,12 @@ def test_a_line_of_text_below_a_table_is_no_row() -> None:
     assert [row.texts for row in found.rows] == [("a",)] and found.unread == ()
 
 
+def test_a_row_outside_the_tables_list_is_told() -> None:
+    found = table("- x\n\n  | x |\n  |---|\n  | a |\n| b |\n")
+    assert [row.texts for row in found.rows] == [("a",)]
+    assert found.unread == ((5, "no row of the table above it, as it is not indented like it"),)
+
+
 def test_headings_above_the_nearest_first() -> None:
     text = "# A\n\n## B\n\n### C `d`\n\n## **E**\n\n```\n# no\n```\n\n| x |\n|---|\n| a |\n"
     assert table(text).above == ("E", "A")
@@ -101,7 +107,7 @@ def test_a_comment_is_for_the_next_table_of_its_section() -> None:
     text += "- item\n  <!-- perfscribe:\n  demo.c\n  -->\n  | x |\n  |---|\n  | a |\n\n<!-- perfscribe demo.d -->\n"
     found = document.parse(text)
     assert [one.comment and one.comment.text for one in found.tables] == ["demo.a", None, None, "demo.c"]
-    assert [(one.line, one.text) for one in found.stray] == [(10, "demo.b"), (25, None)]
+    assert [(one.line, one.text) for one in found.stray] == [(11, "demo.b"), (26, None)]
 
 
 # --- writing ----------------------------------------------------------------------------------------------------
@@ -117,7 +123,7 @@ def test_a_comment_is_for_the_next_table_of_its_section() -> None:
         ("| a |\n", "| a | 1 | 1.50 |\n"),
         ("| a\n", "| a | 1 | 1.50 |\n"),
         ("| a   ", "| a   | 1 | 1.50 |"),
-        ("a |  | \r\n", "a | 1 | 1.50 |\r\n"),
+        ("a |  | \r\n", "a | 1 | 1.50 | \r\n"),
         ("   | a | 1\t \n", "   | a | 1\t | 1.50 |\n"),
         ("| a |  |  |   \n", "| a | 1 | 1.50 |   \n"),
         ("| a |  |  | extra |\n", "| a | 1 | 1.50 | extra |\n"),

@@ -17,6 +17,7 @@ from markdown_it.token import Token
 BOM = "\ufeff"
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 _BAR = re.compile(r"(?<!\\)\|")
+_BARRED = re.compile(r"[ \t]*\|")
 _PREFIX = re.compile(r"[ \t]*(?:>[ \t]?)*[ \t]*")  # of a row in a list or a quotation
 _COMMENT = re.compile(r"<!--\s*perfscribe\b(:?)\s*(.*?)\s*-->", re.DOTALL | re.IGNORECASE)
 
@@ -43,7 +44,8 @@ class Row:
 @dataclass(frozen=True)
 class Table:
     """A table. line: of its header, from 0; above: headings it stands under, nearest first; comment: the one for it;
-    aligned: left, right, center or empty for each column; unread: lines that cannot be told apart into cells."""
+    aligned: left, right, center or empty for each column; unread: lines that read as rows and cannot be
+    filled, each with why."""
 
     line: int
     above: tuple[str, ...]
@@ -51,7 +53,7 @@ class Table:
     aligned: tuple[str, ...]
     rows: tuple[Row, ...]
     comment: Comment | None = None
-    unread: tuple[int, ...] = ()
+    unread: tuple[tuple[int, str], ...] = ()
 
 
 @dataclass
@@ -127,10 +129,12 @@ def _table(block: Sequence[Token], lines: Sequence[str], above: list[str], comme
             continue  # a line of text right below a table counts as its row
         row = _row(line, lines[line], cells)
         if row is None:
-            unread.append(line)
+            unread.append((line, "its cells cannot be told apart"))
         else:
             rows.append(row)
-    first = block[0].map[0] if block[0].map else 0
+    first, end = block[0].map or (0, 0)
+    if end < len(lines) and _BARRED.match(lines[end]):
+        unread.append((end, "no row of the table above it, as it is not indented like it"))
     return Table(first, tuple(above), headers, aligned, tuple(rows), comment, tuple(unread))
 
 

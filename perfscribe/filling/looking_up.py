@@ -61,7 +61,7 @@ class LookUp:
     def _keep(self, own: SiteTable, name: str, level: str) -> None:
         """Keep the rows of this level; of a part of its name, where none is called so."""
         column = own.name_of(name)
-        if not column:
+        if not column or own.columns[column]["kind"] != "factor":
             factors = ", ".join(c["name"] for c in own.shown if c["kind"] == "factor")
             raise ValueError(f"{name} is no factor of {own.id}, which has {factors}")
         exact = [row for row in self.rows if same_level(level, row[column])]

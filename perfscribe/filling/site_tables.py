@@ -13,6 +13,7 @@ from typing import Any
 
 from perfscribe import files, plan
 from perfscribe.filling import units
+from perfscribe.tables import ROW_COLUMNS
 
 SITE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}")
 TABLE = re.compile(r"[a-z0-9_]+\.[A-Za-z0-9_]+")
@@ -86,7 +87,7 @@ def _read(folder: Path, table_id: str) -> SiteTable:
         columns = {column["name"]: column for column in description["columns"]}
     except (OSError, UnicodeDecodeError, csv.Error, KeyError, TypeError) as error:
         raise ValueError(f"{path}: cannot be read ({error})") from None
-    if any(None in row or None in row.values() or not {*columns, "status"} <= row.keys() for row in rows):
+    if any(None in row or None in row.values() or not {*columns, *ROW_COLUMNS} <= row.keys() for row in rows):
         raise ValueError(f"{path}: its columns are not those of {table_id}.json")
     return SiteTable(table_id, columns, rows)
 

@@ -62,7 +62,7 @@ class Filler:
         one.known = True
         for row in table.rows:
             self._fill_row(table, row, fit, look_up, one)
-        one.faults += [f"line {line + 1}: its cells cannot be told apart" for line in table.unread]
+        one.faults += [f"line {line + 1}: {why}" for line, why in table.unread]
         left = [
             header or "one without heading" for header, rule in zip(table.headers, fit.columns, strict=True) if not rule
         ]
