@@ -309,6 +309,12 @@ def test_a_site_without_tables_is_one_line(root: Path, tmp_path: Path, site: str
         verb.main(root, "made", [str(page), "--site", site])
 
 
+@pytest.mark.parametrize("arguments", [[], ["a.md", "b.md"], ["a.md", "--sight", "x"], ["a.md", "--site"]])
+def test_a_wrong_command_line_is_one_line(root: Path, arguments: list[str]) -> None:
+    with pytest.raises(ValueError, match=r"^fill: [^\n]+$"):
+        verb.main(root, "made", arguments)
+
+
 def test_a_folder_is_no_file(root: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"^fill: .*: Is a directory$"):
         verb.main(root, "made", [str(tmp_path)])

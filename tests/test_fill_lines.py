@@ -90,10 +90,13 @@ def test_a_line_of_text_below_a_table_is_no_row() -> None:
     assert [row.texts for row in found.rows] == [("a",)] and found.unread == ()
 
 
-def test_a_row_outside_the_tables_list_is_told() -> None:
-    found = table("- x\n\n  | x |\n  |---|\n  | a |\n| b |\n")
-    assert [row.texts for row in found.rows] == [("a",)]
-    assert found.unread == ((5, "no row of the table above it, as it is not indented like it"),)
+def test_what_looks_like_a_table_and_is_none_is_told(root: Path) -> None:
+    text = "- x\n\n  | x |\n  |---|\n  | a |\n| b |\n\nText | with | bars.\n\n| x | y |\n\n|---|---|\n\n| a | b |\n"
+    found = document.parse(text)
+    assert [row.texts for row in found.tables[0].rows] == [("a",)] and found.loose == [5, 9]
+    after, outcomes = fill_site.filled(root, text)
+    assert after == text and [one.line for one in outcomes if "looks like a table" in one.what] == [6, 10]
+    assert not any(one.failed for one in outcomes)
 
 
 def test_headings_above_the_nearest_first() -> None:
@@ -164,7 +167,8 @@ def test_quotations_lists_and_line_ends(root: Path, before: str, end: str) -> No
 def test_other_tables_and_code_stay(root: Path) -> None:
     empty = "| Setup | Time (ms) |\n|---|---|\n| a |  |\n"
     other = "| Name | Time (ms) |\n|---|---|\n| a |  |\n"
-    text = f"```\n{empty}```\n\n{other}\n{empty}\n    {empty}\n<!-- perfscribe: none -->\n{empty}"
+    indented = "".join(f"    {line}\n" for line in empty.splitlines())
+    text = f"```\n{empty}```\n\n{other}\n{empty}\n{indented}\n<!-- perfscribe: none -->\n{empty}"
     filled, outcomes = fill_site.filled(root, text)
     assert filled.count("1.50") == 1 and filled.replace("1.50 ", " ") == text
     assert [one.what.split(":")[0] for one in outcomes] == ["left as it is", f"{ID} of site made", "left as it is"]

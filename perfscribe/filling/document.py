@@ -17,7 +17,7 @@ from markdown_it.token import Token
 BOM = "\ufeff"
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 _BAR = re.compile(r"(?<!\\)\|")
-_BARRED = re.compile(r"[ \t]*\|")
+_BARRED = re.compile(r"\|.*\|")  # of a paragraph that is meant as rows
 _PREFIX = re.compile(r"[ \t]*(?:>[ \t]?)*[ \t]*")  # of a row in a list or a quotation
 _COMMENT = re.compile(r"<!--\s*perfscribe\b(:?)\s*(.*?)\s*-->", re.DOTALL | re.IGNORECASE)
 
@@ -44,8 +44,8 @@ class Row:
 @dataclass(frozen=True)
 class Table:
     """A table. line: of its header, from 0; above: headings it stands under, nearest first; comment: the one for it;
-    aligned: left, right, center or empty for each column; unread: lines that read as rows and cannot be
-    filled, each with why."""
+    aligned: left, right, center or empty for each column; unread: lines that cannot be
+    told apart into cells."""
 
     line: int
     above: tuple[str, ...]
@@ -53,16 +53,18 @@ class Table:
     aligned: tuple[str, ...]
     rows: tuple[Row, ...]
     comment: Comment | None = None
-    unread: tuple[tuple[int, str], ...] = ()
+    unread: tuple[int, ...] = ()
 
 
 @dataclass
 class Document:
-    """lines: with their ends, so that joined they are the file; tables in order; stray: comments without a table."""
+    """lines: with their ends, so that joined they are the file; tables in order; stray: comments without a table;
+    loose: first lines of paragraphs that look like rows and are in no table."""
 
     lines: list[str]
     tables: list[Table] = field(default_factory=list)
     stray: list[Comment] = field(default_factory=list)
+    loose: list[int] = field(default_factory=list)
 
 
 def parse(text: str) -> Document:
@@ -71,6 +73,7 @@ def parse(text: str) -> Document:
     found = Document(_LINE.findall(text))
     above: list[tuple[int, str]] = []
     waiting: Comment | None = None
+    found.loose = _loose(tokens)
     for place, token in enumerate(tokens):
         if token.type == "heading_open":
             level = int(token.tag[1])
@@ -101,6 +104,17 @@ def _read_of(child: Token) -> str:
     return "" if child.type.endswith(("_open", "_close")) else " "  # emphasis touches words, a line break does not
 
 
+def _loose(tokens: Sequence[Token]) -> list[int]:
+    """Where paragraphs of rows begin; of neighbours the first."""
+    found, before = [], False
+    for token in tokens:
+        if token.type == "inline" and token.map:
+            is_row = token.level > 0 and bool(_BARRED.match(token.content))
+            found += [token.map[0]] if is_row and not before else []
+            before = is_row
+    return found
+
+
 def _comments(token: Token) -> list[Comment]:
     first = token.map[0] if token.map else 0
     return [
@@ -129,12 +143,10 @@ def _table(block: Sequence[Token], lines: Sequence[str], above: list[str], comme
             continue  # a line of text right below a table counts as its row
         row = _row(line, lines[line], cells)
         if row is None:
-            unread.append((line, "its cells cannot be told apart"))
+            unread.append(line)
         else:
             rows.append(row)
-    first, end = block[0].map or (0, 0)
-    if end < len(lines) and _BARRED.match(lines[end]):
-        unread.append((end, "no row of the table above it, as it is not indented like it"))
+    first = block[0].map[0] if block[0].map else 0
     return Table(first, tuple(above), headers, aligned, tuple(rows), comment, tuple(unread))
 
 

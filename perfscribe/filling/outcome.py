@@ -86,5 +86,5 @@ def told(name: str, outcomes: Sequence[Outcome]) -> str:
 
 def difference(name: str, old: Sequence[str], new: Sequence[str]) -> str:
     """The change as `diff -u` tells it."""
-    lines = difflib.unified_diff(old, new, f"a/{name}", f"b/{name}")
+    lines = difflib.unified_diff(old, new, name, name)
     return "".join(line if line.endswith(("\n", "\r")) else f"{line}\n\\ No newline at end of file\n" for line in lines)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from perfscribe.filling import comments, document, outcome, rewriting
 from perfscribe.filling.document import Document, Row, Table
@@ -16,6 +17,16 @@ from perfscribe.filling.looking_up import NOT_MEASURED, Found, LookUp, joined
 from perfscribe.filling.matching import Fit, NoMatch, choose
 from perfscribe.filling.outcome import Outcome
 from perfscribe.filling.site_tables import Site
+
+LOOSE = "looks like a table and is none: blank lines in it, another indentation, or a line of dashes that does not fit"
+
+
+class Parser(argparse.ArgumentParser):
+    """Tells what is wrong with the command line in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """ValueError with what is wrong."""
+        raise ValueError(f"fill: {message}")
 
 
 class NoSite(Exception):
@@ -35,6 +46,7 @@ class Filler:
         NoSite: a table is to be filled from `site`, and there is none.
         """
         outcomes = [self._stray(comment) for comment in self.found.stray]
+        outcomes += [Outcome(line + 1, LOOSE) for line in self.found.loose]
         for table in self.found.tables:
             one = Outcome(table.line + 1)
             outcomes.append(one)
@@ -62,7 +74,7 @@ class Filler:
         one.known = True
         for row in table.rows:
             self._fill_row(table, row, fit, look_up, one)
-        one.faults += [f"line {line + 1}: {why}" for line, why in table.unread]
+        one.faults += [f"line {line + 1}: its cells cannot be told apart" for line in table.unread]
         left = [
             header or "one without heading" for header, rule in zip(table.headers, fit.columns, strict=True) if not rule
         ]
@@ -145,7 +157,7 @@ def main(root: Path, site: str, arguments: Sequence[str]) -> int:
 
     ValueError with one line, and the file as it was: it cannot be read or written, holds no table; no such site.
     """
-    parser = argparse.ArgumentParser(prog="./run fill", description="fill the empty tables of a Markdown file in place")
+    parser = Parser(prog="./run fill", description="fill the empty tables of a Markdown file in place")
     parser.add_argument("file", type=Path, metavar="FILE.md")
     parser.add_argument("--site", default=site, help="whose results, where no comment says so (default: %(default)s)")
     parser.add_argument("--overwrite", action="store_true", help="replace what stands in cells that can be filled")
