@@ -136,24 +136,32 @@ def measured_experiments(root: Path) -> list[str]:
 def read_presentation(experiment: str, root: Path) -> Presentation:
     """TABLES, FIGURES, FILES and READS of the experiment's present.py; ValueError where one is not a literal."""
     path = root / "perfscribe" / "experiments" / experiment / "present.py"
-    return _presentation(path.read_text(encoding="utf-8"), path)
+    found = _literals(path.read_text(encoding="utf-8"), path)
+    return Presentation(**{kind: names for kind, names in found.items() if kind != "reads_if_measured"})
+
+
+def read_where_measured(experiment: str, root: Path) -> tuple[str, ...]:
+    """READS_IF_MEASURED of an experiment without cells of its own: what it reads beside READS where that is there."""
+    path = root / "perfscribe" / "experiments" / experiment / "present.py"
+    return _literals(path.read_text(encoding="utf-8"), path).get("reads_if_measured", ())
 
 
 @cache
-def _presentation(source: str, path: Path) -> Presentation:
+def _literals(source: str, path: Path) -> dict[str, tuple[str, ...]]:
+    """What present.py declares, by name in small letters."""
     found: dict[str, tuple[str, ...]] = {}
     for node in ast.parse(source).body:
         if not isinstance(node, ast.Assign) or not isinstance(node.targets[0], ast.Name):
             continue
         name = node.targets[0].id
-        if name in ("TABLES", "FIGURES", "FILES", "READS"):
+        if name in ("TABLES", "FIGURES", "FILES", "READS", "READS_IF_MEASURED"):
             try:
                 found[name.lower()] = tuple(ast.literal_eval(node.value))
             except ValueError as error:
                 raise ValueError(f"{path}: {name} must be a tuple of literal strings") from error
     if not found.get("tables"):
         raise ValueError(f"{path}: TABLES is missing or empty")
-    return Presentation(**found)
+    return found
 
 
 def own_section(config: Mapping[str, Any], experiment: str) -> dict[str, Any]:
@@ -260,8 +268,10 @@ def _data_units(plan: Plan, config: Mapping[str, Any], experiment: str, code: So
         }
 
 
-def _present_unit(plan: Plan, experiment: str, code: Sources) -> None:
+def _present_unit(plan: Plan, experiment: str, code: Sources, also: tuple[str, ...] = ()) -> None:
+    """also: experiments that it reads beside those of READS."""
     presentation = read_presentation(experiment, code.root)
+    presentation = replace(presentation, reads=(*presentation.reads, *also))
     plan.presentations[experiment] = presentation
     folder = code.root / "references"
     references = [folder / f"{name}.csv" for name in (experiment, *presentation.reads)]
@@ -308,7 +318,8 @@ def _present_what_only_reads(plan: Plan, code: Sources) -> None:
         if not reads:
             raise ValueError(f"{experiment}: there is no measure.py, and present.py names no experiment in READS")
         if set(reads) <= set(plan.shards) and _is_shown(experiment, plan.chapters, root):
-            _present_unit(plan, experiment, code)
+            also = tuple(name for name in read_where_measured(experiment, root) if name in plan.shards)
+            _present_unit(plan, experiment, code, also)
 
 
 def _leave_out_unread(plan: Plan) -> None:

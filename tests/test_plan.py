@@ -209,6 +209,18 @@ def test_an_experiment_that_only_reads_goes_with_those_that_it_reads(tiny: plan.
     assert elsewhere.sources("communication") == ["communication"]  # all_reduce is of the other chapter
 
 
+def test_what_is_read_where_it_is_measured_keeps_no_experiment_away(tiny: plan.Plan) -> None:
+    reading, also = "scaling_model", plan.read_where_measured("scaling_model", ROOT)
+    assert tiny.presentations[reading].reads == ("all_reduce", *also) and "ddp" in also
+    assert tiny.units[f"present-{reading}"]["reads"] == ["all_reduce", *also] == tiny.sources(reading)
+    without = plan.build(own_keys("ddp", enabled=False), "tiny", ROOT)
+    assert without.sources(reading) == ["all_reduce", *(name for name in also if name != "ddp")]
+    assert without.units[f"present-{reading}"]["reads"] == without.sources(reading)
+    cs336 = plan.build(raw(chapters=["cs336"]), "tiny", ROOT)
+    assert cs336.sources(reading) == ["all_reduce", "ddp"]
+    assert reading not in plan.build(own_keys("all_reduce", enabled=False), "tiny", ROOT).presentations
+
+
 def test_an_experiment_that_neither_measures_nor_reads_is_refused(published: Path) -> None:
     folder = published / "perfscribe" / "experiments" / "idle"
     folder.mkdir()

@@ -44,7 +44,7 @@ def tables(experiment: str, status: str) -> dict[str, Table]:
 def sources(experiment: str) -> list[str]:
     """The experiments whose records its tables are made of."""
     own = [experiment] if experiment in plan.measured_experiments(ROOT) else []
-    return [*own, *plan.read_presentation(experiment, ROOT).reads]
+    return [*own, *plan.read_presentation(experiment, ROOT).reads, *plan.read_where_measured(experiment, ROOT)]
 
 
 def present(experiment: str) -> Any:

@@ -22,7 +22,7 @@ TABLES = (
     "polaris.communication_trainings",
     "polaris.communication_profiler",
 )
-FIGURES = ("polaris.communication_wait", "polaris.communication_bandwidth", "polaris.communication_profiler")
+FIGURES = ("polaris.communication_wait", "polaris.communication_profiler")
 
 PLACE_NOTE = (
     "inter: 2 nodes x 1 rank, intra: 1 node x 2 ranks. On one machine the two nodes are two processes joined by TCP "
@@ -108,28 +108,22 @@ def findings(tables: Mapping[str, Table]) -> list[Finding]:
 
 
 def figures(tables: Mapping[str, Table]) -> list[f.Figure]:
-    """Transfer and waiting by rank; rates; states of the profiler."""
+    """Transfer and waiting by rank, below them rates; states of the profiler."""
     ranks, rated, states = (tables[TABLES[number]].ok for number in (1, 2, 5))
-    by = "by each tool, of the active steps of a profile"
+    parts = (partial(drawings.waiting, rows=ranks), partial(drawings.bandwidth, rows=rated))
     return [
         f.Figure(
             FIGURES[0],
-            f"Communication of each rank {by}: transfer, and on top of it waiting for the other rank. Medians over "
-            "turns; "
-            "the panels have scales of their own.",
-            partial(drawings.waiting, rows=ranks),
-            (7.0, 3.4),
+            "Above: communication of each rank by each tool, of the active steps of a profile: transfer, and on top of "
+            "it waiting for the other rank. Medians over turns; the panels have scales of their own. Below: rate in "
+            "each direction: of training's gradients by transfer alone and with waiting counted, of plain all-reduces "
+            "over message size, and what the links between the GPUs are rated at where that is known.",
+            f.stacked(*parts, heights=(3.4, 4.0)),
+            (7.0, 7.2),
             sample="total_ms",
         ),
         f.Figure(
             FIGURES[1],
-            "Rate in each direction: of training's gradients by transfer alone and with waiting counted, of plain "
-            "all-reduces over message size, and what the links between the GPUs are rated at where that is known.",
-            partial(drawings.bandwidth, rows=rated),
-            (7.0, 4.0),
-        ),
-        f.Figure(
-            FIGURES[2],
             "One rank's training step in each state of the profiler, median over turns by the host clock, bars as long "
             "as the interquartile range.",
             partial(drawings.states, rows=states),

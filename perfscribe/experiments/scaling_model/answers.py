@@ -1,0 +1,207 @@
+"""What the scaling tables say, in sentences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from perfscribe.experiments.scaling_model.links import ASSUMED
+from perfscribe.experiments.scaling_model.model import COMPUTING, HOLDS
+from perfscribe.experiments.scaling_model.trainings import STRONG, WEAK
+from perfscribe.findings import CannotTell, counted, from_to, need
+from perfscribe.scaling.collectives import RING, TREE
+from perfscribe.scaling.reach import MODEL_ONLY, PREDICTED
+from perfscribe.statistics import format_figure
+from perfscribe.training_answers import numbers
+
+HALF = 50.0  # percent of efficiency
+KINDS = (WEAK, STRONG)
+
+
+def algorithm(rows: pd.DataFrame) -> str:
+    """Which algorithm's residuals are smaller, of all-reduces judged by several counts."""
+    own = rows[rows["operation"] == "all_reduce"] if len(rows) else rows
+    judged = own[own["chosen"].isin([RING, TREE])] if len(own) else own
+    if judged.empty:
+        raise CannotTell("all-reduces among several numbers of processes: fewer than 2 numbers were measured")
+    parts = [
+        f"{row['backend']} among {row['counts']} processes a {row['chosen']} (residuals {row[f'{RING}_percent']:.0f} % "
+        f"by a ring, {row[f'{TREE}_percent']:.0f} % by a tree, root mean square; the largest count, left out, is "
+        f"missed by {_or_text(row[f'{RING}_left_out_percent'])} and {_or_text(row[f'{TREE}_left_out_percent'])})"
+        for _, row in judged.iterrows()
+    ]
+    return (
+        f"The time of an all-reduce grows over processes more like that of: {'; '.join(parts)}. {_loose(judged)}"
+        f"{_launches(judged)}"
+    )
+
+
+def _or_text(found: Any) -> str:
+    return f"{found:.0f} %" if isinstance(found, float) else str(found)
+
+
+def _launches(judged: pd.DataFrame) -> str:
+    """What it means that NCCL says ring where a tree fits better."""
+    odd = judged[(judged["chosen"] == TREE) & judged["logged"].str.lower().str.startswith(RING)]
+    if odd.empty:
+        return ""
+    return (
+        " NCCL's log says ring all the same: a part of each call's latency that does not grow with ranks, such as its "
+        "launch, makes a ring among few look like a tree. The table has the times by both."
+    )
+
+
+def _loose(judged: pd.DataFrame) -> str:
+    best = judged[[f"{RING}_percent", f"{TREE}_percent"]].astype(float).min(axis=1)
+    if float(best.max()) <= 100 * HOLDS:
+        return f"Residuals within {100 * HOLDS:.0f} % say that latency and bandwidth describe what was measured."
+    return (
+        f"Residuals above {100 * HOLDS:.0f} % say that one latency and one bandwidth do not describe all sizes: "
+        "predictions of small messages are then right in their order of magnitude at best."
+    )
+
+
+def messages(rows: pd.DataFrame) -> str:
+    """The smallest and the largest all-reduce among most ranks."""
+    most = need(rows, 1, "all-reduces")["ranks"].max()
+    far = rows[rows["ranks"] == most].sort_values("size_mb")
+    parts = [
+        f"one of {row['size_mb']} MB {format_figure(row['model_ms'])} ms ({format_figure(row[f'{TREE}_ms'])} by a "
+        f"tree, {format_figure(row[f'{RING}_ms'])} by a ring; {row['latency_percent']:.0f} % of it latency)"
+        for _, row in far.iloc[[0, -1]].iterrows()
+    ]
+    known = numbers(rows, "residual_percent")
+    off = from_to(known["residual_percent"].abs(), "{:.0f}".format) if len(known) else ""
+    beside = f" Measured ones of these sizes are off by {off} %." if off else " None of these sizes was measured."
+    return f"Among {most} processes the model gives {' and '.join(parts)}.{beside} {_of_links(far)}"
+
+
+def _of_links(far: pd.DataFrame) -> str:
+    if ASSUMED not in set(far["links"]):
+        return "The bandwidth there is that of the measured network, its latency that within a machine."
+    return "No network was measured: these are times of one machine's links, which those of a cluster exceed."
+
+
+def terms(rows: pd.DataFrame) -> str:
+    """Whether measured steps are what their terms make of them, and are foretold from fewer ranks."""
+    known = numbers(need(rows, 1, "trainings on several numbers of ranks"), "worst_percent")
+    known = need(known, 1, "trainings with a step that communicates")
+    explained, told = _explained(known), numbers(known, "left_out_percent")
+    foretold = told[told["left_out_percent"].abs() <= 100 * HOLDS]
+    worst: Any = known.loc[known["worst_percent"].abs().idxmax()]
+    return (
+        f"The terms explain the measured steps of {len(explained)} of {counted(len(known), 'training')} within "
+        f"{100 * HOLDS:.0f} %; the step on most ranks is foretold from fewer as closely for {len(foretold)} of the "
+        f"{len(told)} that allow the test. The largest residual is {worst['worst_percent']:+.0f} % "
+        f"({worst['training']}; overlap {worst['overlap_percent']:.0f} %, where without limits "
+        f"{worst['asked_percent']:.0f} % would fit best).{_missing(known)}{_unconfirmed(explained)}"
+    )
+
+
+def _explained(known: pd.DataFrame) -> pd.DataFrame:
+    """Those whose residuals are small."""
+    return known[known["worst_percent"].astype(float).abs() <= 100 * HOLDS]
+
+
+def _missing(known: pd.DataFrame) -> str:
+    """What is not among the terms, where steps are longer or shorter than these."""
+    far = known[known["worst_percent"].abs() > 100 * HOLDS]
+    longer = far[far["asked_percent"] < 0]
+    text = ""
+    if len(longer):
+        text = (
+            f" Longer than computing and communicating one after the other: {'; '.join(longer['training'])}. What is "
+            "missing is of the host, such as launching, copies around collectives, or cores that ranks share. Times "
+            "predicted for these are lower bounds, and allow no conclusion on efficiency."
+        )
+    others = far[far["asked_percent"] >= 0]
+    if len(others):
+        text += (
+            f" Neither longer nor shorter throughout: {'; '.join(others['training'])}. Computing or bandwidth differs "
+            "between counts more than the terms say, which allows no conclusion."
+        )
+    return text
+
+
+def _unconfirmed(explained: pd.DataFrame) -> str:
+    """Why a step that is explained need not be foretold."""
+    missed = explained[explained["holds"] == "no"]
+    if missed.empty:
+        return ""
+    text = " Explained but not foretold: the overlap and every term came from what was left."
+    if len(missed[missed["exchange"] == "all-reduce"]):
+        text += " Of data parallelism one smaller count cannot tell which part of computing is divided among ranks."
+    return f"{text} What is predicted for more ranks is arithmetic there, which nothing measured confirms."
+
+
+def limits(steps: pd.DataFrame, fitted: pd.DataFrame) -> str:
+    """What takes most of a step, and where half of the efficiency is gone, of trainings that the terms explain."""
+    need(steps, 1, "trainings with a model")
+    explained = _explained(numbers(fitted, "worst_percent"))["training"]
+    shown = need(steps[steps["training"].isin(set(explained))], 1, "trainings that the terms explain")
+    parts = []
+    for name, rows in shown.groupby("training", sort=False):
+        known = numbers(rows, "model_ms").sort_values("ranks")
+        if len(known):
+            parts.append(f"{name}: {_longest(known)}; {_halves(rows)}")
+    left = [name for name in dict.fromkeys(steps["training"]) if name not in set(explained)]
+    beside = f" No conclusion on {'; '.join(left)}, which the terms do not explain." if left else ""
+    held = shown[shown["holds"] == "yes"]["training"].nunique()
+    return (
+        f"By the model, for up to {shown['ranks'].max()} ranks: {'. '.join(parts)}. Measured counts foretold each "
+        f"other for {held} of these {shown['training'].nunique()}.{beside} {_of_links(shown)}"
+    )
+
+
+def _longest(known: pd.DataFrame) -> str:
+    """From which count on what is not computing takes longest."""
+    bound = known[known["limit"] != COMPUTING]
+    last = known.iloc[-1]
+    if bound.empty:
+        return f"computing takes longest up to {last['ranks']} ranks"
+    first = bound.iloc[0]
+    return f"from {first['ranks']} ranks on exposed communication takes longer than computing ({last['limit']})"
+
+
+def _halves(rows: pd.DataFrame) -> str:
+    told = []
+    for kind in KINDS:
+        column = f"{kind}_percent"
+        known = numbers(rows, column).sort_values("ranks")
+        below = known[known[column] < HALF]
+        if known.empty:
+            continue
+        last: Any = known.iloc[-1]
+        if below.empty:
+            told.append(f"{kind} efficiency {last[column]:.0f} % on {last['ranks']}")
+        else:
+            first: Any = below.iloc[0]
+            where = "" if first["reach"] not in (PREDICTED, MODEL_ONLY) else f", {first['reach']}"
+            told.append(f"{kind} efficiency below {HALF:.0f} % from {first['ranks']} on{where}")
+    return ", ".join(told)
+
+
+def textbook(steps: pd.DataFrame, fitted: pd.DataFrame) -> str:
+    """Serial fractions, and what the laws say of most ranks beside the model."""
+    known = numbers(fitted, "serial_percent")
+    known = need(known[known["training"].isin(set(steps["training"]))], 1, "trainings with a serial fraction")
+    parts = []
+    for _, row in known.iterrows():
+        law = "Karp and Flatt" if row["scaling"] == STRONG else "Gustafson"
+        text = f"{row['training']} {format_figure(row['serial_percent'])} % ({law})"
+        rows = numbers(steps[steps["training"] == row["training"]], "textbook_percent")
+        by_model = f"{row['scaling']}_percent"
+        rows = numbers(rows, by_model).sort_values("ranks")
+        if len(rows):
+            last: Any = rows.iloc[-1]
+            text += (
+                f", hence {last['textbook_percent']:.2g} % efficiency on {last['ranks']} ranks, where the model has "
+                f"{last[by_model]:.2g} %"
+            )
+        parts.append(text)
+    return (
+        f"Serial fractions of measured steps: {'; '.join(parts)}. Above 100 % more ranks were slower than fewer, below "
+        "0 more than linear: then neither law applies. Both laws hold the fraction fixed, the model lets communication "
+        "grow."
+    )
