@@ -125,14 +125,14 @@ def _missing(known: pd.DataFrame) -> str:
 
 
 def _unconfirmed(explained: pd.DataFrame) -> str:
-    """Why a step that is explained need not be foretold."""
-    missed = explained[explained["holds"] == "no"]
+    """What explaining is worth where nothing was foretold."""
+    missed = explained[explained["holds"] != "yes"]
     if missed.empty:
         return ""
-    text = " Explained but not foretold: the overlap and every term came from what was left."
-    if len(missed[missed["exchange"] == "all-reduce"]):
-        text += " Of data parallelism one smaller count cannot tell which part of computing is divided among ranks."
-    return f"{text} What is predicted for more ranks is arithmetic there, which nothing measured confirms."
+    return (
+        f" Of {len(missed)} that are explained the largest count was not foretold, or its test takes more counts: what "
+        "is predicted for more ranks is arithmetic there, which nothing measured confirms."
+    )
 
 
 def limits(steps: pd.DataFrame, fitted: pd.DataFrame) -> str:

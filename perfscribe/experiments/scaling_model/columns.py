@@ -24,7 +24,8 @@ DDP_NOTE = (
 )
 LEFT_OUT_NOTE = (
     "Largest count left out: every term and the overlap are fitted again to smaller counts alone, collectives "
-    "included, and that step predicted: measured / predicted - 1. Serial: Karp and Flatt's fraction of strong scaling, "
+    "included, and that step predicted: measured / predicted - 1; one smaller count cannot tell which part of an "
+    "all-reduce's computing is divided. Serial: Karp and Flatt's fraction of strong scaling, "
     "Gustafson's of weak, of the steps of fewest and of most ranks. The model holds where residuals and the largest "
     f"count left out stay within {100 * HOLDS:.0f} %."
 )

@@ -83,7 +83,13 @@ def _filled(axes: Axes, rows: pd.DataFrame, y: str, number: int, label: str | No
 def _dashed(axes: Axes, rows: pd.DataFrame, y: str, number: int) -> None:
     colour, marker = f.COLOURS[number % len(f.COLOURS)], f.MARKERS[number % len(f.MARKERS)]
     at, values = rows["ranks"].astype(float), rows[y].astype(float)
-    style = {"marker": marker, "markersize": 4, "markerfacecolor": "white", "linewidth": 0.9, "linestyle": "--"}
+    style: dict[str, Any] = {
+        "marker": marker,
+        "markersize": 4,
+        "markerfacecolor": "white",
+        "linewidth": 0.9,
+        "linestyle": "--",
+    }
     axes.plot(at, values, color=colour, **style)
 
 
@@ -110,5 +116,10 @@ def _shade(axes: Axes, rows: pd.DataFrame) -> None:
     begin, end = last * 2**0.5, MOST_RANKS * 2**0.5
     axes.axvspan(begin, end, color=SHADE, alpha=0.07, linewidth=0)
     axes.set_xlim(right=end)
-    place = {"transform": axes.get_xaxis_transform(), "va": "top", "fontsize": f.LABEL_POINTS, "color": GREY}
+    place: dict[str, Any] = {
+        "transform": axes.get_xaxis_transform(),
+        "va": "top",
+        "fontsize": f.LABEL_POINTS,
+        "color": GREY,
+    }
     axes.text(begin * 1.1, 0.98, "model only", **place)

@@ -83,10 +83,14 @@ class Model:
         return by(fraction, ranks)
 
     def left_out(self) -> float | None:
-        """Measured over predicted minus one at the largest count, with every term from smaller counts; None without."""
+        """Measured over predicted minus one at the largest count, with every term from smaller counts.
+
+        None where these are too few: none at all, or one that cannot tell which part of computing is divided.
+        """
         most = max(self.counts)
         rest = [ranks for ranks in self.counts if ranks < most]
-        if not rest:
+        computing = self.training.computing(rest)
+        if not rest or (computing is not None and computing.points == 1):
             return None
         smaller = model_of(self.training, self.links.alike(below=most), rest)
         if smaller is None or smaller.fit is None:

@@ -17,7 +17,7 @@ from perfscribe.statistics import format_figure
 NO_LINKS = "no collective among several processes was measured with this backend"
 NOT_MEASURED, THE_BASE = "not measured", "0: computing is taken from it"
 NO_FIT = "none: no step that communicates"
-NO_REST = "none: nothing is left to fit"
+NO_REST = "none: too few are left"
 NO_FRACTION = "none: not between 0 and 1"
 ALL = "all"
 HELD = {None: "cannot tell", True: "yes", False: "no"}
