@@ -161,7 +161,8 @@ def test(arguments: Sequence[str]) -> int:
         [python, "-m", "snakefmt", "--check", "Snakefile", "rules"],
         [python, "-m", "mypy"],
         [*snakemake("--lint")],
-        [python, "-m", "pytest", "-n", "2", "--dist", "loadfile", *arguments],
+        # Begun in the order of tests/conftest.py; a worker more than CI has cores, as many tests mostly wait.
+        [python, "-m", "pytest", "-n", "3", "--dist", "loadfile", "--no-loadscope-reorder", *arguments],
     ]
     for step in steps:
         print(f"run: {' '.join(step[2:])}", flush=True)
