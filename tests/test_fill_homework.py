@@ -212,6 +212,40 @@ def test_a_comment_may_ask_for_the_workshops_labels_and_the_memory_at_rest(site:
     assert nine[7][2] == expected(values, "source", device="cuda", metric="Memory Allocated (MB), at rest")
 
 
+SETUP = "| Setup | Samples/s |\n|---|---|\n| Single Node, 2 GPUs | |\n| Single Node, 8 GPUs | |\n"
+
+
+@pytest.mark.parametrize(
+    ("without", "asked", "cells"),
+    [
+        ((), "", ["{cuda2}", "{cuda8}"]),
+        (("cuda",), "", ["{cpu2} (bloom-micro, cpu)", "unsupported (no CUDA device)"]),
+        (("cuda",), " device=cuda", ["unsupported (no CUDA device)", "unsupported (no CUDA device)"]),
+        ((), " device=cpu", ["{cpu2} (bloom-micro, cpu)", "not measured"]),
+        (("cuda", "cpu"), "", ["unsupported (no CUDA device)", "unsupported (no CUDA device)"]),
+    ],
+)
+def test_what_a_cpu_gave_stands_in_and_says_so(
+    tmp_path: Path, without: tuple[str, ...], asked: str, cells: list[str]
+) -> None:
+    rows: list[dict[str, object]] = []
+    for device, model, ranks in (("cpu", "bloom-micro", 2), ("cuda", "bloom-560m", 2), ("cuda", "bloom-560m", 8)):
+        row = {"device": device, "model_name": model, "world_size": ranks, "origin": "measured"}
+        lacking = {"train_samples_per_second": "unsupported", "status": "unsupported", "reason": "no CUDA device"}
+        figure = {"train_samples_per_second": 100 * ranks + (device == "cuda")}
+        rows.append(row | (lacking if device in without else figure))
+    own = fill_site.planned("fsdp.multi_gpu").columns
+    columns = [(column.name, column.title, column.kind) for column in own]
+    fill_site.write_rows(
+        tmp_path, "fsdp.multi_gpu", columns, [{name: "x" for name, _, _ in columns} | row for row in rows]
+    )
+    text, [outcome] = fill_site.filled(tmp_path, f"<!-- perfscribe: fsdp.multi_gpu{asked} -->\n{SETUP}")
+    figures = {"cuda2": "201", "cuda8": "801", "cpu2": "200"}
+    assert [row[1] for row in fill_site.cells(text)[0]] == [cell.format(**figures) for cell in cells]
+    told = "  model_name and device behind a figure: it is of device cpu, for want of one of device cuda"
+    assert (told in outcome.told()) == ("bloom-micro" in text and not asked)
+
+
 def test_the_polaris_tables_are_filled(site: Path) -> None:
     text, outcomes = fill_site.filled(site, read(FIXTURES / "polaris.md"))
     assert not any(one.failed or one.lacking for one in outcomes)

@@ -80,18 +80,18 @@ class LookUp:
     @cached_property
     def choices(self) -> list[Choice]:
         """Which rows may stand for the homework's, the first that has figures before all others."""
-        levels = [(self._levels(one.where), one.mark) for one in self.entry.prefer]
-        meant = [Choice(where, mark if where else ()) for where, mark in levels]
+        meant = [Choice(Rule("", one.where).substituted(self.parameters).where, one.mark) for one in self.entry.prefer]
+        there = [one for one in meant if self._of(one.where)] or [Choice()]
         general = self._levels(self.entry.where)
-        have = [one for one in meant if any(r["status"] == "ok" for r in self._of({**general, **one.where}))]
-        return sorted(meant, key=lambda one: one is not (have[0] if have else meant[0]))
+        have = [one for one in there if any(row["status"] == "ok" for row in self._of({**general, **one.where}))]
+        return sorted(there, key=lambda one: one is not (have[0] if have else there[0]))
 
     @property
     def stand_in(self) -> str:
         """What to know where other rows stood for the homework's own; else empty."""
-        if self.stood_in is None:
+        if self.stood_in is None or self.asked & self.stood_in.where.keys():
             return ""
-        told = (self._levels(self.entry.prefer[0].where), self.stood_in.where)
+        told = (Rule("", self.entry.prefer[0].where).substituted(self.parameters).where, self.stood_in.where)
         wanted, stands = (", ".join(f"{name} {level}" for name, level in where.items()) for where in told)
         marks = " and ".join(self.stood_in.mark)
         return f"{marks} behind a figure: it is of {stands}, for want of one of {wanted}"
@@ -156,7 +156,7 @@ class LookUp:
         """What the unit in a heading is, and where the report means another by it."""
         column, stored = self._stored(name, rule)
         titled = units.in_heading(column["title"])
-        other = f"; the report's table means {stored} by it" if titled and titled != stored else ""
+        other = f"; the report's table says {titled} and means {stored}" if titled and titled != stored else ""
         return units.told(rule.unit) + other if rule.unit else ""
 
 
