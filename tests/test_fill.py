@@ -12,8 +12,9 @@ import fill_site
 import pytest
 from workspace import ROOT
 
-from perfscribe.filling import comments, units, verb
+from perfscribe.filling import comments, rewriting, units, verb
 from perfscribe.filling.document import Comment
+from perfscribe.filling.site_tables import same_level
 
 SCALING = "demo.scaling"
 COLUMNS = [
@@ -131,6 +132,23 @@ def test_units() -> None:
     assert units.without_unit("Peak (MiB)") == units.without_unit("peak  (GB)") != units.without_unit("peak (ms)")
     with pytest.raises(ValueError, match="GB cannot be told in ms"):
         units.scale("GB", "ms")
+
+
+@pytest.mark.parametrize(
+    ("text", "level", "same"),
+    [
+        ("1,024", "1024", True),
+        ("10,000", "10000.0", True),
+        ("1e3", "1000", True),
+        (" FP32 ", "fp32", True),
+        ("org / big", "org  / big", True),
+        ("1,02", "102", False),
+        ("16", "1", False),
+        ("", "0", False),
+    ],
+)
+def test_levels_are_the_same_as_numbers_and_words(text: str, level: str, same: bool) -> None:
+    assert same_level(text, level) == same
 
 
 def test_columns_of_one_title_are_taken_in_order(root: Path) -> None:
@@ -313,6 +331,21 @@ def test_a_site_without_tables_is_one_line(root: Path, tmp_path: Path, site: str
 def test_a_wrong_command_line_is_one_line(root: Path, arguments: list[str]) -> None:
     with pytest.raises(ValueError, match=r"^fill: [^\n]+$"):
         verb.main(root, "made", arguments)
+
+
+def test_a_file_that_cannot_be_written_is_one_line(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "a.md"
+    page.write_text(f"{HEAD}| 1 | |\n")
+
+    def refuse(path: Path, content: bytes) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(rewriting, "replace_content", refuse)
+    with pytest.raises(ValueError, match=r"^fill: .*a\.md: cannot be written \(Permission denied\)$"):
+        verb.main(root, "made", [str(page)])
+    assert page.read_text() == f"{HEAD}| 1 | |\n" and capsys.readouterr().out == ""
 
 
 def test_a_folder_is_no_file(root: Path, tmp_path: Path) -> None:

@@ -305,6 +305,29 @@ NINE = "| Metric | Log Location | Value |\n|---|---|---|\n| Train Loss (Final) |
 
 
 @pytest.mark.parametrize(
+    ("label", "table", "ranks", "device"),
+    [
+        ("Single Node, Single GPU", "fsdp.multi_gpu", 1, "cuda"),
+        ("**Single   Node,Single GPU**", "fsdp.multi_gpu", 1, "cuda"),
+        ("Single Node with Single GPU", "fsdp.multi_gpu", 1, "cuda"),
+        ("single-node, 1 GPU", "fsdp.multi_gpu", 1, "cuda"),
+        ("Single Node,2 GPUs", "fsdp.multi_gpu", 2, "cuda"),
+        ("8GPUs", "fsdp.multi_gpu", 8, "cuda"),
+        ("2 processes", "fsdp.multi_gpu", 2, "cpu"),
+        ("Single Node", "fsdp.multi_node", 1, "cuda"),
+        ("`4  Nodes`", "fsdp.multi_node", 4, "cuda"),
+        ("8-node", "fsdp.multi_node", 8, "cuda"),
+        ("single node with single process", "fsdp.multi_node", 1, "cpu"),
+    ],
+)
+def test_labels_of_a_row_however_they_are_written(site: Path, label: str, table: str, ranks: int, device: str) -> None:
+    page = f"<!-- perfscribe: {table} -->\n| Setup | Loss |\n|---|---|\n|  {label} | |\n"
+    text, _ = fill_site.filled(site, page)
+    own = {"world_size": ranks, "device": device}
+    assert fill_site.cells(text)[0][0][1] == expected(fill_site.measured(table), "train_loss", **own)
+
+
+@pytest.mark.parametrize(
     ("above", "table"),
     [
         ("# Baseline: BLOOM Fine-tuning without FSDP:\n\n## Results\n\n", "fsdp.baseline"),
