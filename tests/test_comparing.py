@@ -65,6 +65,14 @@ def test_one_run_says_what_its_interval_is_over_and_decides_only_what_runs_do_no
     assert only(pair(tmp_path / "4", timed(1.0, 1, **device), timed(1.05, 1, **device))).verdict == "cannot tell"
 
 
+def test_a_wide_interval_of_single_runs_tells_nothing(tmp_path: Path) -> None:
+    """Its far end and its middle lie beyond what runs differ by, its near end does not."""
+    wide = Measured({"device": "cuda", "n": 1}, [[1.5, 2.0, 2.6, 2.7, 2.8]])
+    row = only(pair(tmp_path, timed(1.0, 1), wide))
+    assert row.found is not None and row.found.ratio == pytest.approx(2.6, abs=0.02) and row.found.low is not None
+    assert 1 < row.found.low < 2.2 and row.verdict == "cannot tell" and "factor of 2.2" in row.reason
+
+
 def test_few_rounds_are_no_interval_over_rounds(tmp_path: Path) -> None:
     row = only(pair(tmp_path, timed(1.0, 6), timed(1.5, 5)))
     assert row.found is not None and row.found.over == "samples within 6 runs" and row.verdict == "cannot tell"
@@ -250,6 +258,19 @@ def test_numbers_of_repetitions_do_not_part_cells(tmp_path: Path) -> None:
         write_site(tmp_path, site, [cell], experiment="attention")
     row = only(compare(*(sides.read(tmp_path, name) for name in "ab")))
     assert "passes 100 against 50" in row.marks and row.found is not None
+
+
+def test_repetitions_are_passed_over_before_hardware_is(tmp_path: Path) -> None:
+    """With other passes at both, a CPU's cell still stands beside the CPU's and a GPU's beside the GPU's."""
+    for site, passes in (("a", 100), ("b", 50)):
+        cells = [
+            Measured({"device": device, "passes": passes}, steady(time), sample="forward_ms")
+            for device, time in (("cpu", 9), ("cuda", 1))
+        ]
+        write_site(tmp_path, site, cells[: 2 if site == "a" else 1], experiment="attention")
+    found = compare(*(sides.read(tmp_path, name) for name in "ab"))
+    told = {(row.factors["device"], row.verdict) for row in found.rows}
+    assert told == {("cpu", "cannot tell"), ("cuda", "on one side")}
 
 
 def test_cells_that_ended_otherwise(tmp_path: Path) -> None:

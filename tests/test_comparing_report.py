@@ -118,4 +118,4 @@ def test_sites_without_a_cell_in_common_say_what_they_have(tmp_path: Path) -> No
     write_site(tmp_path, "local", [Measured({"n": 1}, steady(1))])
     text = beside.chapter(sides.read(tmp_path, "local"), [sides.read(tmp_path, "demo")], "local")
     assert "No cell that is compared was measured at both sides" in text
-    assert "Beside these, at A: `attention`; at B: `probe`." in text
+    assert "Measured at A alone: `attention`; at B alone: `probe`." in text

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -16,7 +16,7 @@ from perfscribe.statistics import Rounds, summarise
 # Ended on a machine that could run them. Other cells count as not measured there.
 MEASURED = ("ok", "oom", "timeout", "failed")
 # Levels that name the hardware. Cells that differ in them alone are compared where neither side has the other's level.
-HARDWARE_LEVELS = {"device": {"cpu", "cuda"}, "backend": {"gloo", "nccl"}}
+HARDWARE_LEVELS: dict[str, Collection[str]] = {"device": {"cpu", "cuda"}, "backend": {"gloo", "nccl"}}
 # Factors that say how often a thing was measured, not what was.
 REPETITIONS: dict[str, tuple[str, ...]] = {
     "all_reduce": ("samples", "limit_s"),
@@ -104,28 +104,31 @@ def compare(a: Side, b: Side, only: Collection[str] = ()) -> Comparison:
 
 
 def _pairs(experiment: str, a: dict[str, Cell], b: dict[str, Cell]) -> Iterator[tuple[Cell | None, Cell | None]]:
-    """Measured cells of the same factors; then those that differ in hardware levels and repetitions alone."""
+    """Measured cells of the same factors; then of the same but for repetitions; then but for these and hardware."""
     left = {key: cell for key, cell in a.items() if cell.record.status in MEASURED}
     right = {key: cell for key, cell in b.items() if cell.record.status in MEASURED}
     both = [key for key in left if key in right]
     yield from ((left.pop(key), right.pop(key)) for key in both)
-    loose_left, loose_right = _loosely(experiment, left), _loosely(experiment, right)
-    for key in [key for key in loose_left if key in loose_right]:
-        ones, others = loose_left[key], loose_right[key]
-        if len(ones) == len(others) == 1:
-            yield left.pop(key_of(ones[0].factors)), right.pop(key_of(others[0].factors))
+    repetitions = REPETITIONS.get(experiment, ())
+    for hardware in ({}, HARDWARE_LEVELS):
+        ones, others = (_loosely(side, repetitions, hardware) for side in (left, right))
+        for key in [key for key in ones if key in others]:
+            if len(ones[key]) == len(others[key]) == 1:
+                yield left.pop(key_of(ones[key][0].factors)), right.pop(key_of(others[key][0].factors))
     yield from ((cell, None) for cell in left.values())
     yield from ((None, cell) for cell in right.values())
 
 
-def _loosely(experiment: str, cells: dict[str, Cell]) -> dict[str, list[Cell]]:
-    """Cells by what they measure, without the levels of hardware and the numbers of repetitions."""
+def _loosely(
+    cells: Mapping[str, Cell], repetitions: Collection[str], hardware: Mapping[str, Collection[str]]
+) -> dict[str, list[Cell]]:
+    """Cells by what they measure, without the numbers of repetitions and these levels of hardware."""
     found: dict[str, list[Cell]] = {}
     for cell in cells.values():
         kept = {
             name: level
             for name, level in cell.factors.items()
-            if level not in HARDWARE_LEVELS.get(name, ()) and name not in REPETITIONS.get(experiment, ())
+            if name not in repetitions and level not in hardware.get(name, ())
         }
         found.setdefault(key_of(kept), []).append(cell)
     return found
@@ -187,11 +190,12 @@ def _row(name: str, one: Cell, other: Cell, common: list[str], speaks: bool) -> 
         n_b=sum(map(len, b_rounds)),
         rounds_a=len(a_rounds),
         rounds_b=len(b_rounds),
-        marks=(*common, *rules.timer_marks(name, one, other)),
+        marks=tuple(common),
     )
     reason = rules.refused_figure(name, known, one, other)
     if reason:
         return row(REFUSED, reason)
+    row = partial(row, marks=(*common, *rules.timer_marks(name, one, other)))
     found = judge(a_rounds, b_rounds, known.kind, timer.startswith(rules.DEVICE_TIMERS))
     reason = rules.withheld(known, one, other)
     if reason and found.verdict in DECIDED:

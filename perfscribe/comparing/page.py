@@ -44,9 +44,9 @@ NOTE_RATIO = (
 )
 NOTE_ONE_RUN = (
     "**An interval over samples within one run is none over runs**: it says how the passes of these two runs scatter, "
-    "not how far another run of the same code on the same machine would stray. Such a ratio gets a verdict only beyond "
-    f"a factor of {HOST_RUNS_DIFFER:g} by the host clock and of {DEVICE_RUNS_DIFFER:g} by a timer of the device; with "
-    f"`rounds: {ROUNDS_FOR_INTERVAL}` on both sides smaller ones can be told."
+    "not how far another run of the same code on the same machine would stray. A verdict takes an interval that lies "
+    f"wholly beyond a factor of {HOST_RUNS_DIFFER:g} by the host clock, of {DEVICE_RUNS_DIFFER:g} by a timer of the "
+    f"device; with `rounds: {ROUNDS_FOR_INTERVAL}` on both sides smaller changes can be told."
 )
 
 
@@ -55,7 +55,7 @@ def markdown(made: Comparison) -> str:
     parts = [*_head(made), *_lists(made)]
     rows = _figures(made)
     if rows:
-        parts += ["## Every figure", shown.figures_table(rows, made.a.name, made.b.name)]
+        parts += ["## Every figure", shown.figures_table(made, rows)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -116,43 +116,45 @@ def _lists(made: Comparison) -> list[str]:
     parts = []
     largest = shown.changes(made, MOST_CHANGES)
     if largest:
-        parts += ["## The largest changes", shown.figures_table(largest, made.a.name, made.b.name)]
-    parts += _ended_otherwise(made) + _refused(made) + _not_compared(made)
+        parts += ["## The largest changes", shown.figures_table(made, largest)]
+    parts += [ended_otherwise(made), refused(made), _not_compared(made)]
     return parts
 
 
-def _ended_otherwise(made: Comparison) -> list[str]:
-    """Cells that are ok on one side and out of memory, time or failed on the other."""
+def ended_otherwise(made: Comparison, level: str = "##") -> str:
+    """Cells that are ok on one side and out of memory, time or failed on the other; empty where there are none."""
     rows = [row for row in made.rows if row.verdict in (LOST, GAINED)]
     if not rows:
-        return []
+        return ""
     names = shown.varying(rows)
     lines = [
         [f"`{row.experiment}`", shown.cell_text(row, names), row.status_a, row.status_b, row.verdict, row.reason]
         for row in rows
     ]
     heads = ["Experiment", "Cell", f"A: {made.a.name}", f"B: {made.b.name}", "By B", "Reason"]
-    return ["## Cells that ended otherwise", shown.table(lines, heads)]
+    return f"{level} Cells that ended otherwise\n\n{shown.table(lines, heads)}"
 
 
-def _refused(made: Comparison) -> list[str]:
-    """What would mislead, by reason."""
+def refused(made: Comparison, level: str = "##") -> str:
+    """What would mislead, by reason; empty where nothing was refused."""
     found = Counter(
         (row.experiment, row.name or "every figure", row.reason) for row in made.rows if row.verdict == REFUSED
     )
     if not found:
-        return []
+        return ""
     lines = [[f"`{name}`", figure, reason, number] for (name, figure, reason), number in found.items()]
-    return ["## Refused", shown.table(lines, ["Experiment", "Figure", "Why", "Cells"])]
+    heads = ["Experiment", "Figure", "Why", "Cells"]
+    return f"{level} Refused\n\n{shown.table(lines, heads)}"
 
 
-def _not_compared(made: Comparison) -> list[str]:
+def _not_compared(made: Comparison) -> str:
     """Experiments and figures that say nothing of how well a machine or code does."""
     lines = [[f"`{name}`", "all", why] for name, why in made.left_out.items()]
     lines += [["any", shown.some(names), why] for why, names in sorted(made.names.items())]
     if not lines:
-        return []
-    return ["## Not compared", shown.table(lines, ["Experiment", "Figures of both sides", "Why"])]
+        return ""
+    heads = ["Experiment", "Figures of both sides", "Why"]
+    return f"## Not compared\n\n{shown.table(lines, heads)}"
 
 
 def _figures(made: Comparison) -> list[Row]:

@@ -94,7 +94,7 @@ def _alone(a: NDArray[np.float64], b: NDArray[np.float64], why: str) -> Judged:
 
 
 def _over(a: NDArray[np.float64], b: NDArray[np.float64], kind: Kind, over: str, allowed: float) -> Judged:
-    """By the bootstrap interval, and only beyond what runs differ by."""
+    """By the bootstrap interval, which must lie beyond what runs differ by with both its ends."""
     one, other, ratio = _medians(a, b)
     if ratio is None or other <= 0 or min(a.min(), b.min()) <= 0:
         return Judged(one, other, ratio, None, None, NO_INTERVAL, "cannot tell", "a figure is not above 0")
@@ -102,7 +102,7 @@ def _over(a: NDArray[np.float64], b: NDArray[np.float64], kind: Kind, over: str,
     found = (one, other, ratio, low, high, over)
     if low <= 1 <= high:
         return Judged(*found, "cannot tell", "the interval holds 1")
-    if max(ratio, 1 / ratio) <= allowed:
+    if max(low, 1 / high) <= allowed:
         return Judged(*found, "cannot tell", f"single runs of the same code may differ by a factor of {allowed:g}")
     good, bad = ("faster", "slower") if kind in SPEED else ("better", "worse")
     return Judged(*found, good if (ratio > 1) == HIGHER_IS_BETTER[kind] else bad, "the interval excludes 1")

@@ -141,9 +141,9 @@ def changes(made: Comparison, most: int) -> list[Row]:
     return sorted(decided, key=lambda row: -abs(np.log(row.found.ratio)))[:most]  # type: ignore[union-attr,arg-type]
 
 
-def figures_table(rows: Sequence[Row], a: str, b: str) -> str:
-    """A row a figure."""
-    names = {experiment: varying(row for row in rows if row.experiment == experiment) for experiment in _named(rows)}
+def figures_table(made: Comparison, rows: Sequence[Row]) -> str:
+    """A row a figure; a cell is told by the factors that vary in its experiment at either side."""
+    names = {experiment: varying(made.of(experiment)) for experiment in _named(rows)}
     lines = [
         [
             f"`{row.experiment}`",
@@ -162,8 +162,8 @@ def figures_table(rows: Sequence[Row], a: str, b: str) -> str:
         "Experiment",
         "Cell",
         "Figure",
-        f"A: {a}",
-        f"B: {b}",
+        f"A: {made.a.name}",
+        f"B: {made.b.name}",
         "Ratio B/A",
         "95 % interval",
         "Over",
