@@ -52,6 +52,7 @@ def test_a_verdict_over_rounds(tmp_path: Path, time_ms: float, verdict: str) -> 
     assert row.found.low is not None and row.found.high is not None and row.found.ratio is not None
     assert row.found.low <= row.found.ratio <= row.found.high
     assert row.found.ratio == pytest.approx(time_ms, abs=0.003)
+    assert row.reason == ("the interval holds 1" if verdict == "cannot tell" else "the interval excludes 1")
 
 
 def test_one_run_says_what_its_interval_is_over_and_decides_only_what_runs_do_not_differ_by(tmp_path: Path) -> None:
@@ -394,6 +395,26 @@ def test_a_revision_on_another_machine_and_of_other_code_is_refused(history: Pat
     write_site(history, "demo", [timed(1.0, code=made.OTHER_CODE)], machine=identity(driver_version="2.0"))
     row = only(compare(sides.read(history, "demo@v1"), sides.read(history, "demo"), ["probe"]))
     assert row.verdict == "faster" and "other software (driver_version)" in row.marks
+
+
+def test_a_revision_of_the_same_code_on_another_machine_is_compared_as_a_machine(history: Path) -> None:
+    shutil.rmtree(history / "results")
+    write_site(history, "demo", [timed(3.0)], machine=identity(gpu_model="GPU Two"))
+    row = only(compare(sides.read(history, "demo@v1"), sides.read(history, "demo"), ["probe"]))
+    assert row.verdict == "slower" and "same code, another machine (gpu_model)" in row.marks
+
+
+def test_the_newest_record_of_a_commit_counts(tmp_path: Path) -> None:
+    """Measured twice at one commit, as with changes in between that were committed with it."""
+    early, late = (timed(time, 1, code=code) for time, code in ((9.0, "c" * 16), (2.0, "d" * 16)))
+    write_site(tmp_path, "local", [timed(1.0, 1)], extra=[late, early])
+    path = tmp_path / "results" / "local" / "journal" / "probe" / "0.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    for line, day in zip(lines, ("03", "02", "01"), strict=True):
+        line["provenance"]["time"] = f"2026-01-{day}"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (cell,) = sides.read(tmp_path, f"local@{made.FIRST}").cells["probe"].values()
+    assert cell.record.samples["time_ms"] == steady(2.0, 1)
 
 
 def test_commits_of_site_local(tmp_path: Path) -> None:
