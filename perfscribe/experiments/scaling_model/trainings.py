@@ -11,6 +11,7 @@ from perfscribe.experiments.ddp import rows as ddp_rows
 from perfscribe.experiments.ddp import variants as v
 from perfscribe.experiments.scaling_model.links import ModelledLinks
 from perfscribe.files import canonical
+from perfscribe.findings import counted
 from perfscribe.records import Record
 from perfscribe.scaling.reach import MOST_RANKS
 from perfscribe.scaling.steps import Computing, Terms, fit_computing
@@ -82,7 +83,7 @@ def _sharded(group: Sequence[Record]) -> Training:
 
     parts = [group[0].experiment, factors["model_name"] if group[0].experiment == "multi_gpu" else "", factors["loop"]]
     if "variants" in factors:
-        parts.append(f"{factors['num_layers']} layers")
+        parts.append(counted(factors["num_layers"], "layer"))
     steps = {ranks: (step_ms(record) or 0.0) * rows / _rows(record) for ranks, record in by_ranks.items()}
     name = _name([*parts, factors["dtype"], factors["device"]])
     return Training(name, group[0].experiment, "FSDP", WEAK, tuple(group), steps, rows, terms)
