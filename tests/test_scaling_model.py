@@ -333,8 +333,13 @@ def test_one_count_of_a_training_is_its_terms_alone() -> None:
 
 
 def test_ranks_on_nodes_of_their_own_are_no_part_of_one_machines_training() -> None:
-    apart = [replace(one, factors={**one.factors, "placement": "one rank a node"}) for one in sharded(0.5, (2, 4))]
-    assert trainings.fsdp([*sharded(0.5, (1,)), *apart]) == []
+    (one,) = sharded(0.5, (1,))
+    for placement, nodes in (("one rank a node", {}), ("2 ranks a node", {"nodes": 2}), ("one node", {"nodes": 2})):
+        placed = {"placement": placement, **nodes}
+        apart = [replace(row, factors={**row.factors, **placed}) for row in sharded(0.5, (2, 4))]
+        assert trainings.fsdp([one, *apart]) == []
+    on_one = [replace(row, factors={**row.factors, "nodes": 1}) for row in sharded(0.5, (2, 4))]
+    assert [found.counts for found in trainings.fsdp([one, *on_one])] == [[1, 2, 4]]
 
 
 @pytest.mark.parametrize("status", ["skipped", "unsupported", "oom", "failed", "timeout", "not_run"])

@@ -16,13 +16,13 @@ from perfscribe.records import Record
 from perfscribe.scaling.reach import MOST_RANKS
 from perfscribe.scaling.steps import Computing, Terms, fit_computing
 from perfscribe.training_prediction import communication, predict
-from perfscribe.training_rows import ONE_EACH, step_ms
+from perfscribe.training_rows import SCALED, nodes_of, step_ms
 
 STRONG, WEAK = "strong", "weak"
 FSDP = ("custom_multi_gpu", "multi_gpu", "weak_scaling")
 DDP = "ddp"
 # What differs between the rows of one training.
-APART = ("placement", "world_size", "wrap", "variants")
+APART = (*SCALED, "variants")
 OF_DDP = ("size", "seq_len", "batch", "backend", "device", "dtype", "implementation", "bucket_mb")
 
 
@@ -60,7 +60,7 @@ def fsdp(records: Iterable[Record]) -> list[Training]:
     """Trainings divided by FSDP, of one node, with several counts planned."""
     groups: dict[str, list[Record]] = {}
     for record in records:
-        if record.factors.get("placement") != ONE_EACH:
+        if nodes_of(record) == 1:
             same = {name: level for name, level in record.factors.items() if name not in APART}
             groups.setdefault(canonical(same), []).append(record)
     return [_sharded(group) for group in groups.values() if len(group) > 1]
