@@ -71,7 +71,7 @@ def run(of: Cell) -> Measurement:
     from perfscribe.training.on_ranks import on_rank
 
     launched = launch_on(
-        of.factors.get("nodes", 1),
+        int(of.factors.get("nodes") or 1),
         on_rank,
         {"factors": dict(of.factors), "data_folder": of.data_folder, "dataset": of.data[0]},
         world_size=of["world_size"],

@@ -36,8 +36,10 @@ def by_variant(records: Sequence[Record]) -> list[Record]:
 
 def set_ups(records: Sequence[Record]) -> list[Record]:
     """The same rows as arithmetic has them: all there, whatever was measured of them."""
-    bare = {"status": "ok", "reason": "", "flags": [], "samples": {}, "warmup": {}, "values": {}, "series": {}}
-    return [replace(record, **bare) for record in by_variant(records)]
+    return [
+        replace(record, status="ok", reason="", flags=[], samples={}, warmup={}, values={}, series={})
+        for record in by_variant(records)
+    ]
 
 
 def _grid(record: Record) -> tuple[Any, ...]:
