@@ -12,9 +12,9 @@ from perfscribe.tables import Table
 
 NINE_NOTES = (
     "Where found: the name under which Trainer, and with it a tracker, tells the figure. MB: 2^20 bytes, as the "
-    "workshop's callback counts them. Peak: of the "
-    "whole training, evaluation included (on a CPU of one batch, after training). GPU utilisation: the share of NVML's "
-    "last period in which any kernel was resident, sampled ten times a second.",
+    "workshop's callback counts them. Peak: of the whole training, evaluation included (on a CPU of one batch, after "
+    "training). GPU utilisation: the share of NVML's last period in which any kernel was resident, sampled ten times "
+    "a second.",
     "The workshop publishes no figures for this table. Its own labels: as its scripts train; BLOOM then on fewer rows.",
 )
 EVALUATION_NOTES = (

@@ -21,13 +21,12 @@ FIGURES = ("fsdp.checkpoints",)
 SAME = 1e-3  # relative: sums over ranks are made in another order
 NOTE = (
     "Each rank writes its part by torch.distributed.checkpoint: the bare loop under a temporary name until all are "
-    "done, Trainer (save_strategy=steps) with its state as the last file. Trainer's evaluation loss weighs the rows that "
-    "all ranks take at once by their tokens, and so depends on the number of ranks. The same "
-    "rows make a step whatever the number of ranks. Losses: of the steps behind the checkpoint, largest relative "
-    "difference between the training that went on at once and the one that another number of ranks went on with. On "
-    "disk by arithmetic: fp32 weights and two moments; the rest describes the pieces, which is most of a small "
-    "model's. Free before training: for those that are kept and the one that is being written. Writing may end in the "
-    "page cache."
+    "done, Trainer (save_strategy=steps) with its state as the last file. Trainer's evaluation loss weighs the rows "
+    "that all ranks take at once by their tokens, and so depends on the number of ranks. The same rows make a step "
+    "whatever the number of ranks. Losses: of the steps behind the checkpoint, largest relative difference between "
+    "the training that went on at once and the one that another number of ranks went on with. On disk by arithmetic: "
+    "fp32 weights and two moments; the rest describes the pieces, which is most of a small model's. Free before "
+    "training: for those that are kept and the one that is being written. Writing may end in the page cache."
 )
 CAPTION = (
     "Loss of each optimizer step: the training that was saved (line) and the one that went on from there (points)."
