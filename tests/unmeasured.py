@@ -15,8 +15,8 @@ from perfscribe.tables import Table
 
 # Without cells of their own: what they show does not depend on what is measured.
 IMPORTED = ("imported_logs",)
-# Tables that are counted from the plan alone: what is said of them needs no figures.
-COUNTED = {"fsdp.weak_setup"}
+# Tables that are counted from the plan, or taken from publications: what is said of them needs no figures of ours.
+COUNTED = {"fsdp.weak_setup", "fsdp.published"}
 EXPERIMENTS = [name for name in plan.known_experiments(ROOT) if name not in IMPORTED]
 
 
