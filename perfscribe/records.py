@@ -49,6 +49,7 @@ class Record:
 
     samples, warmup: for each name one list of raw samples a round.
     reason: why the status is not ok; for oom, sizes asked and free stand in error.
+    watch: what happened beside each round, as watch.Watch.summary() has it.
     gpu: what the driver calls the GPU of the machine that measured; empty where that is not known, or none, or several.
     """
 
@@ -68,6 +69,7 @@ class Record:
     provenance: dict[str, Any] = field(default_factory=dict)
     error: dict[str, Any] = field(default_factory=dict)
     spent: dict[str, float] = field(default_factory=dict)
+    watch: list[dict[str, Any]] = field(default_factory=list)
     gpu: str = ""
 
     @property
@@ -108,6 +110,7 @@ def _merge(rounds: Sequence[Mapping[str, Any]]) -> Record:
         provenance=dict(first["provenance"]),
         error=dict(worst["provenance"].get("error", {})),
         spent={name: sum(r["spent"][name] for r in rounds) for name in worst["spent"]},
+        watch=[dict(r["watch"]) for r in good if r.get("watch")],
     )
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from perfscribe import tables as t
+from perfscribe.ceilings import peak_notes
 from perfscribe.records import Record
 from perfscribe.training_rows import MEASURED, PREDICTED, nodes_of, ranks_per_node
 
@@ -51,6 +53,18 @@ WRAPPED_NOTE = (
     "Divided by: read off the model that was trained; where it is not what was asked for, the row is failed. One rank "
     "trains without FSDP, as the workshop does there. On a CPU each process computes with one thread."
 )
+
+
+MFU_NOTE = (
+    "MFU: FLOP of a rank's matrix products in an optimizer step, forward and backward, 6 FLOP a token for each weight "
+    "in them and 12 L H Q T for attention, the causal mask saving none, over the median step and the dense peak of one "
+    "GPU by its data sheet."
+)
+
+
+def mfu_notes(records: Iterable[Record]) -> list[str]:
+    """How MFU is made, and by which peaks."""
+    return [MFU_NOTE, *peak_notes(records)]
 
 
 def setup_name(record: Record) -> str:

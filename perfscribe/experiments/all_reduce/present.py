@@ -7,8 +7,8 @@ from functools import partial
 
 import pandas as pd
 
+from perfscribe import ceilings, references
 from perfscribe import figures as f
-from perfscribe import references
 from perfscribe import tables as t
 from perfscribe.experiments.all_reduce import answers, claims, columns, drawings, fits
 from perfscribe.findings import Finding, find
@@ -29,7 +29,9 @@ FIGURES = (
     "cs336.collectives_by_size",
     "cs336.all_reduce_transports",
 )
+READS = ("calibration",)  # for the links
 NAME = "all_reduce"
+SWEPT_TITLE = "Collectives from small to large messages"
 BESIDE = ("cs336-writeup-002", "brandon-snider", "yyin-dev", "damek")
 RULES = (
     "Time: of each call the longest that any rank took, then the median over calls. algbw = bytes / time, busbw = "
@@ -51,11 +53,13 @@ def tables(records: Mapping[str, list[Record]]) -> list[Table]:
     same = [*columns.place(), *columns.times(), *columns.host_clock()]
     fitted = columns.fitted(lines)
     nccl = columns.nccl(every)
+    of_links = ceilings.of_links(records, swept, columns.busbw)
+    swept_notes = [*notes, ceilings.LINK_NOTE] if of_links else notes
     sizes = [*same[1:], *nccl, *fitted, *columns.published_ms(known, BESIDE)]
     return [
         t.make(TABLES[0], "All-reduce of fp32, by backend, processes and size", grid, sizes, notes),
         _ranks(grid, known),
-        t.make(TABLES[2], "Collectives from small to large messages", swept, [*same, *nccl, *fitted], notes),
+        t.make(TABLES[2], SWEPT_TITLE, swept, [*same, *of_links, *nccl, *fitted], swept_notes),
         _fits(chosen + [r for r in every if r.factors["grid"] == "transports"]),
         t.make(TABLES[4], "All-reduce over each transport", _by_way(ways), [*same[1:], *nccl], notes),
         _published([r for r in chosen if r.factors["operation"] == NAME], known),

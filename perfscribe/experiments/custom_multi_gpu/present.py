@@ -31,8 +31,7 @@ LOOPS_NOTE = (
     "trainer: the workshop's. bare loop: the same rows, batches, AdamW, schedule and clipping around fully_shard, "
     "without Trainer. tuned: bf16, layers and loss compiled, the batch raised until the peak is the asked share of the "
     "memory, one rank divided by FSDP, too; a step is of another size there. Efficiency: samples/s of steps alone, a "
-    "rank, over those of the first row of the same loop. MFU: FLOP of the matrix products, forward and backward, the "
-    "causal mask saving none, over the dense peak of the data sheet."
+    "rank, over those of the first row of the same loop."
 )
 CAPTION = (
     "Samples a second over ranks; what is predicted is drawn hollow. Above: the same trainings by three clocks, "
@@ -49,12 +48,13 @@ def tables(records: Mapping[str, list[Record]]) -> list[Table]:
     one, several = by_placement(asked)
     loops, _ = by_placement(every)
     steps = [r for r in measured_steps(every) if r.factors["loop"] != TUNED]
-    notes = [c.DEFAULT_NOTE, c.CALLBACK_NOTE, c.TWIN_NOTE, c.WRAPPED_NOTE, c.PREDICTED_NOTE]
+    mfu = c.mfu_notes(records["custom_multi_gpu"])
+    notes = [c.DEFAULT_NOTE, c.CALLBACK_NOTE, c.TWIN_NOTE, c.WRAPPED_NOTE, *mfu, c.PREDICTED_NOTE]
     return [
         t.make(TABLES[0], "Custom model on several GPUs of one node", one, columns(), notes),
         t.make(TABLES[1], "Custom model on several nodes", several, columns(), [*notes, c.NODES_NOTE]),
-        t.make(TABLES[2], "Callback figures and their twins", one, twins(), [c.CALLBACK_NOTE, c.TWIN_NOTE]),
-        t.make(TABLES[3], "Trainer, its peer, and tuned", loops, loop_columns(), [LOOPS_NOTE, c.PREDICTED_NOTE]),
+        t.make(TABLES[2], "Callback figures and their twins", one, twins(), [c.CALLBACK_NOTE, c.TWIN_NOTE, *mfu]),
+        t.make(TABLES[3], "Trainer, its peer, and tuned", loops, loop_columns(), [LOOPS_NOTE, *mfu, c.PREDICTED_NOTE]),
         t.make(TABLES[4], "Steps predicted", steps, c.prediction(), [c.PREDICTION_NOTE]),
         t.make(
             TABLES[5],

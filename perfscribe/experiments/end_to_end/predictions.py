@@ -21,7 +21,8 @@ PHASES = {
 RATE_NOTES = [
     "FLOP of a step by PaLM, appendix B: (6 N + 12 L H Q T) a token, N without the embedding (a look-up), no causal "
     "discount. MFU is that over time and the device's dense datasheet peak for the dtype; a device whose peak is not "
-    "known has none.",
+    "known has none. Of the measured product: the same rate over the highest one of a square product of that dtype "
+    "here, by calibration and flash_benchmarking.",
 ]
 
 

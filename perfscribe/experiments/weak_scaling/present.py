@@ -33,6 +33,7 @@ def tables(records: Mapping[str, list[Record]]) -> list[Table]:
         columns.EFFICIENCY_NOTE,
         c.CALLBACK_NOTE,
         c.TWIN_NOTE,
+        *c.mfu_notes(cells),
         c.PREDICTED_NOTE,
         c.NODES_NOTE,
     ]

@@ -1,0 +1,98 @@
+"""The machine's ceilings, each by the plainest work that has it as its bound.
+
+Kinds of cell, told apart by the factor `workload`: product (a square product of random matrices), memory (a copy and a
+triad within a device's memory), link (a copy from one GPU to another), transfer (between host and device) and disk.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from perfscribe import precision
+from perfscribe.cells import Cell, Level, Measurement, grid
+
+PRODUCT, MEMORY, LINK, TRANSFER, DISK = "product", "memory", "link", "transfer", "disk"
+MIB = 2**20
+# Costs are in bytes moved; a product's FLOP count a hundredth of that, about as long on a CPU and a GPU.
+FLOP_PER_BYTE = 100
+
+
+def cells(config: Mapping[str, Any]) -> list[Cell]:
+    """Products, memory, each ordered pair of GPUs, transfers, disk."""
+    return [
+        *(_product(levels) for levels in _grid(config, PRODUCT, ("device", "dtype", "matrix_size"))),
+        *(_memory(levels) for levels in _grid(config, MEMORY, ("device", "operation", "size_mib"))),
+        *(_link(levels) for levels in _pairs(config)),
+        *(_transfer(levels) for levels in _grid(config, TRANSFER, ("operation", "host_memory", "size_mib"))),
+        *(_disk(levels) for levels in _grid(config, DISK, ("operation", "size_mib"))),
+    ]
+
+
+def _grid(config: Mapping[str, Any], workload: str, names: tuple[str, ...]) -> Iterator[dict[str, Level]]:
+    """The section's levels; what it leaves open is the experiment's."""
+    section = config[workload]
+    levels = {name: section[name] if name in section else config[name] for name in names}
+    samples = [section.get("samples", config["samples"])]
+    return iter(grid({"workload": [workload], **levels, "samples": samples}))
+
+
+def _pairs(config: Mapping[str, Any]) -> Iterator[dict[str, Level]]:
+    """Ordered pairs of the first GPUs: a link may carry less in one direction."""
+    section = config[LINK]
+    for size, (source, target) in itertools.product(
+        section["size_mib"], itertools.permutations(range(section["gpus"]), 2)
+    ):
+        yield {
+            "workload": LINK,
+            "source_gpu": source,
+            "target_gpu": target,
+            "size_mib": size,
+            "samples": config["samples"],
+        }
+
+
+def _product(levels: Mapping[str, Any]) -> Cell:
+    requires = precision.requires(levels["device"], levels["dtype"])
+    return Cell(levels, requires, cost=2 * levels["matrix_size"] ** 3 * levels["samples"] / FLOP_PER_BYTE)
+
+
+def _memory(levels: Mapping[str, Any]) -> Cell:
+    return Cell(levels, ("cuda",) if levels["device"] == "cuda" else (), cost=_bytes(levels))
+
+
+def _link(levels: Mapping[str, Any]) -> Cell:
+    most = max(levels["source_gpu"], levels["target_gpu"]) + 1
+    return Cell(levels, (f"cuda:{most}",), cost=_bytes(levels))
+
+
+def _transfer(levels: Mapping[str, Any]) -> Cell:
+    return Cell({**levels, "device": "cuda"}, ("cuda",), cost=10 * _bytes(levels))
+
+
+def _disk(levels: Mapping[str, Any]) -> Cell:
+    requires = ("posix_fadvise",) if levels["operation"] == "cold read" else ()
+    return Cell(levels, requires, cost=100 * _bytes(levels))
+
+
+def _bytes(levels: Mapping[str, Any]) -> float:
+    return float(MIB * levels["size_mib"] * levels["samples"])
+
+
+def run(cell: Cell) -> Measurement:
+    """Check the result of one kind of work, then time it.
+
+    samples: product_ms, or time_ms. values: bytes, that a call moves by the convention of its kind; relative_error of
+    a product; of a link what the machine says of it; of the disk its file system.
+    """
+    from perfscribe.experiments.calibration import copies, disk
+    from perfscribe.experiments.flash_benchmarking import products
+
+    workload = cell["workload"]
+    if workload == PRODUCT:
+        precision.set_matmul_precision(cell["dtype"])
+        return products.measure(cell.factors)
+    if workload == DISK:
+        return disk.measure(cell.factors, cell.data_folder)
+    return {MEMORY: copies.within, LINK: copies.between, TRANSFER: copies.from_host}[workload](cell.factors)

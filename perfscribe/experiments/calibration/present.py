@@ -1,0 +1,156 @@
+"""Tables and answer of calibration: the ceilings, and the cells that they are taken from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pandas as pd
+
+from perfscribe import tables as t
+from perfscribe.experiments.calibration import rows as r
+from perfscribe.experiments.calibration.measure import PRODUCT
+from perfscribe.findings import Finding, find, need
+from perfscribe.records import Record
+from perfscribe.statistics import format_figure
+from perfscribe.tables import Table
+
+TABLES = ("cs336.ceilings", "cs336.ceilings_products", "cs336.ceilings_bandwidths")
+FIGURES = ()
+NAME = "calibration"
+WITHIN_REACH = 75.0  # percent of the data sheet from which on this page calls it within reach
+CEILINGS_NOTE = (
+    "Products: the size with the highest rate; all else: the largest size, as smaller ones may lie in a cache. Data "
+    "sheet: dense peak at boost clock; memory's rate; of links and of the PCIe slot one direction."
+)
+PRODUCTS_NOTE = (
+    "Square products of random normal matrices, compared with float64 first; 2 n³ FLOP. On a CUDA device by replay of "
+    "CUDA graphs with L2 flushed, on a CPU by the host clock. Zeros would be faster: they draw less power."
+)
+BANDWIDTHS_NOTE = (
+    "GB: 10⁹ bytes, MiB: 2²⁰. Counted: a copy in memory twice (read and written), a triad a = b + s c three times, all "
+    "else once. Copies between GPUs: CUDA events on the source's stream; between host and device, pinned or pageable, "
+    "and disk: host clock. Disk: one file in the results, written with fsync, read after it was dropped from the "
+    "page cache; caches of the disk itself, of a hypervisor and of a file server stay."
+)
+
+
+def _if_timed(get: Callable[[Record], Any]) -> Callable[[Record], Any]:
+    return lambda record: get(record) if record.samples else None
+
+
+def _sheet(record: Record) -> Any:
+    found = r.printed(record)
+    return r.NOT_KNOWN if found is None else found[0]
+
+
+def _share(record: Record) -> Any:
+    found = r.printed(record)
+    return r.NOT_KNOWN if found is None else 100 * r.rate(record) / found[0]
+
+
+def _source(record: Record) -> Any:
+    found = r.printed(record)
+    return r.NO_SHEET if found is None else found[1]
+
+
+def _against_sheet(unit: str = "") -> list[t.Column]:
+    return [
+        t.derived("printed", f"Data sheet{unit}", _if_timed(_sheet)),
+        t.derived("share_percent", "Share of it (%)", _if_timed(_share)),
+        t.derived("source", "Source", _if_timed(_source), exact=True),
+    ]
+
+
+def tables(records: Mapping[str, list[Record]]) -> list[Table]:
+    """The ceilings; products by dtype and size; bandwidths."""
+    cells = records[NAME]
+    products = [one for one in cells if one.factors["workload"] == PRODUCT]
+    others = [one for one in cells if one.factors["workload"] != PRODUCT]
+    return [
+        t.make(TABLES[0], "Ceilings of this machine", r.summary(cells), _ceilings(), [CEILINGS_NOTE]),
+        t.make(TABLES[1], "Products by dtype and size", products, _products(), [PRODUCTS_NOTE]),
+        t.make(TABLES[2], "Bandwidths", others, _bandwidths(), [BANDWIDTHS_NOTE]),
+    ]
+
+
+def _ceilings() -> list[t.Column]:
+    return [
+        t.factor("ceiling", "Ceiling"),
+        t.factor("device", "Device"),
+        t.factor("unit", "Unit"),
+        t.derived("measured", "Measured", _if_timed(r.rate), spread="measured_iqr"),
+        t.derived("measured_iqr", "IQR", _if_timed(_rate_iqr)),
+        t.derived("size", "At", _if_timed(r.size), exact=True),
+        *_against_sheet(),
+        t.derived("n", "n", _if_timed(lambda record: t.summary(record, _sample(record)).n), exact=True),
+    ]
+
+
+def _sample(record: Record) -> str:
+    return "product_ms" if record.factors["workload"] == PRODUCT else "time_ms"
+
+
+def _rate_iqr(record: Record) -> Any:
+    found = t.summary(record, _sample(record))
+    return t.ONE_SAMPLE if found.n == 1 else r.rate(record) * found.iqr / found.median
+
+
+def _products() -> list[t.Column]:
+    return [
+        t.factor("matrix_size", "Rows and columns"),
+        t.factor("dtype", "Dtype"),
+        t.factor("device", "Device"),
+        t.median("product_ms", "Time (ms)"),
+        t.iqr("product_ms", "IQR (ms)"),
+        t.count("product_ms"),
+        t.rate("rate", "Rate (TFLOP/s)", r.rate, "product_ms"),
+        *_against_sheet(" (TFLOP/s)"),
+        t.value("relative_error", "Error against float64"),
+        t.timer("product_ms"),
+    ]
+
+
+def _bandwidths() -> list[t.Column]:
+    return [
+        t.Column("work", "Work", r.what, kind="factor", exact=True),
+        t.Column("device", "Device", r.device, kind="factor", exact=True),
+        t.factor("size_mib", "Size (MiB)"),
+        t.value("bytes", "Counted (MB)", 1e-6, "counted_mb"),
+        t.median("time_ms", "Time (ms)"),
+        t.iqr("time_ms", "IQR (ms)"),
+        t.count("time_ms"),
+        t.rate("rate", "Rate (GB/s)", r.rate, "time_ms"),
+        *_against_sheet(" (GB/s)"),
+        t.derived("by_way_of", "By way of", _if_timed(_way), exact=True),
+        t.timer("time_ms"),
+    ]
+
+
+def _way(record: Record) -> str:
+    """The link, or the file system."""
+    found = record.values.get("link") or record.values.get("file_system")
+    return str(found) if found else "its memory" if record.factors["workload"] == "memory" else "the PCIe slot"
+
+
+def findings(tables: Mapping[str, Table]) -> list[Finding]:
+    """Whether the measured ceilings are within reach of the data sheet."""
+    return [find("cs336.ceilings", TABLES[:1], lambda: _reach(tables[TABLES[0]].ok))]
+
+
+def _reach(rows: pd.DataFrame) -> str:
+    need(rows, 1, "ceilings")
+    shares = pd.to_numeric(rows["share_percent"], errors="coerce")
+    told = [
+        f"{row['ceiling']} {format_figure(row['measured'])} {row['unit']}"
+        + (f" ({share:.0f} % of the data sheet)" if share == share else "")
+        for (_, row), share in zip(rows.iterrows(), shares, strict=True)
+    ]
+    text = f"Measured here: {'; '.join(told)}."
+    known = rows.assign(share=shares).dropna(subset="share")
+    if known.empty:
+        return f"{text} There is no data sheet to compare with for this device, so these are the only ceilings known."
+    far = list(known[known["share"] < WITHIN_REACH]["ceiling"])
+    reached = len(known) - len(far)
+    text += f" {reached} of {len(known)} reach {WITHIN_REACH:g} % of their data sheet or more"
+    return f"{text}; further away: {', '.join(far)}." if far else f"{text}."

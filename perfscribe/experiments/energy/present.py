@@ -1,0 +1,159 @@
+"""Table and answer of energy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pandas as pd
+
+from perfscribe import tables as t
+from perfscribe.counters.flops import palm_flop_per_token
+from perfscribe.experiments.energy.measure import IDLE, PRODUCT, STEP
+from perfscribe.findings import CannotTell, Finding, find, from_to, need
+from perfscribe.models.shapes import SIZES
+from perfscribe.records import Record
+from perfscribe.statistics import format_figure
+from perfscribe.tables import Table
+
+TABLES = ("cs336.energy",)
+FIGURES = ()
+TERA = 1e12
+NO_WORK, NO_TOKENS, NOT_COUNTED = "no work", "no tokens", "not counted"
+TITLES = {IDLE: "nothing", PRODUCT: "product", STEP: "training step"}
+NOTE = (
+    "The counter's difference over a window, by the number of calls in it: NVML's total energy of the GPU (board and "
+    "memory, not the host), or RAPL's of the processor packages (not their memory, and whoever runs on them). A window "
+    "lasts a second or more, after a warm-up; the device is synchronised after each call. Where there is no counter, "
+    "time alone is measured, over a few calls. FLOP: 2 n³ of a product; of a step PaLM, appendix B."
+)
+
+
+def tables(records: Mapping[str, list[Record]]) -> list[Table]:
+    """A row a workload."""
+    notes = [NOTE, *_refusals(records["energy"])]
+    return [t.make(TABLES[0], "Energy of a step and of a product", records["energy"], _columns(), notes)]
+
+
+def _refusals(cells: list[Record]) -> list[str]:
+    """Why devices have no counter."""
+    why = {f"{one.factors['device']}: {one.values['why']}" for one in cells if one.values.get("why")}
+    return [f"Not counted on {'; '.join(sorted(why))}."] if why else []
+
+
+def what(record: Record) -> str:
+    """The work in words."""
+    f = record.factors
+    if f["workload"] == PRODUCT:
+        return f"n = {f['matrix_size']}"
+    return f"{f['size']}, context {f['seq_len']}, batch {f['batch']}" if f["workload"] == STEP else "idle"
+
+
+def tokens(record: Record) -> int:
+    """Of a call."""
+    f = record.factors
+    return int(f["batch"]) * int(f["seq_len"]) if f["workload"] == STEP else 0
+
+
+def flop(record: Record) -> float:
+    """Of a call."""
+    f = record.factors
+    if f["workload"] == PRODUCT:
+        return 2 * float(f["matrix_size"]) ** 3
+    return float(palm_flop_per_token(SIZES[f["size"]], f["seq_len"]) * tokens(record)) if tokens(record) else 0.0
+
+
+def _counted(get: Callable[[Record], Any]) -> Callable[[Record], Any]:
+    """A figure made of joules; without a counter why there is none."""
+
+    def figure(record: Record) -> Any:
+        if not record.samples:
+            return None
+        return get(record) if "call_j" in record.samples else NOT_COUNTED
+
+    return figure
+
+
+def _iqr(sample: str) -> Callable[[Record], Any]:
+    def get(record: Record) -> Any:
+        found = t.summary(record, sample)
+        return t.ONE_SAMPLE if found.n == 1 else found.iqr
+
+    return _counted(get)
+
+
+def _joules(record: Record) -> float:
+    return t.summary(record, "call_j").median
+
+
+def _of_call(record: Record) -> Any:
+    return _joules(record) if record.factors["workload"] != IDLE else NO_WORK
+
+
+def _tokens_per_j(record: Record) -> Any:
+    return tokens(record) / _joules(record) if tokens(record) else NO_TOKENS
+
+
+def _j_per_tflop(record: Record) -> Any:
+    return _joules(record) / (flop(record) / TERA) if flop(record) else NO_WORK
+
+
+def _why(record: Record) -> str | None:
+    return str(record.values.get("why", "counted")) if record.samples else None
+
+
+def _columns() -> list[t.Column]:
+    return [
+        t.Column("work", "Work", lambda r: TITLES[r.factors["workload"]], kind="factor", exact=True),
+        t.Column("what", "Of", what, kind="factor", exact=True),
+        t.Column("dtype", "Dtype", lambda r: r.factors.get("dtype", "none"), kind="factor", exact=True),
+        t.factor("device", "Device"),
+        t.median("call_ms", "Time of a call (ms)"),
+        t.derived("power_w", "Mean power (W)", _counted(lambda r: t.summary(r, "power_w").median), "power_w_iqr"),
+        t.derived("power_w_iqr", "IQR (W)", _iqr("power_w")),
+        t.derived("call_j", "Energy of a call (J)", _counted(_of_call), spread="call_j_iqr"),
+        t.derived("call_j_iqr", "IQR (J)", _iqr("call_j")),
+        t.derived("tokens_per_j", "Tokens/J", _counted(_tokens_per_j)),
+        t.derived("j_per_tflop", "J/TFLOP", _counted(_j_per_tflop)),
+        t.count("call_ms", "Windows"),
+        t.factor("window_s", "Window, at least (s)"),
+        t.value("counter", "Counted by", exact=True),
+        t.Column("why", "Why not counted", _why, kind="unshown", exact=True),
+    ]
+
+
+def findings(tables: Mapping[str, Table]) -> list[Finding]:
+    """What a step and a FLOP cost by dtype."""
+    return [find("cs336.energy", TABLES, lambda: costs(tables[TABLES[0]].ok))]
+
+
+def costs(rows: pd.DataFrame) -> str:
+    """Power at rest and under load; J a TFLOP of products; tokens/J of steps, best and worst dtype of each model."""
+    need(rows, 1, "workloads")
+    counted = rows[pd.to_numeric(rows["power_w"], errors="coerce").notna()]
+    if counted.empty:
+        raise CannotTell(f"no energy was counted: {rows.iloc[0]['why']}")
+    parts = []
+    for device, group in counted.groupby("device", sort=False):
+        idle, loaded = group[group["what"] == "idle"]["power_w"], group[group["what"] != "idle"]["power_w"]
+        at_rest = f", {format_figure(float(idle.iloc[0]))} W with nothing to do" if len(idle) else ""
+        if len(loaded):
+            parts.append(f"The {device} device draws {from_to(loaded.astype(float))} W under these loads{at_rest}.")
+    products = counted[counted["work"] == TITLES[PRODUCT]]
+    if len(products):
+        told = [f"{format_figure(float(row['j_per_tflop']))} J in {row['dtype']}" for _, row in products.iterrows()]
+        parts.append(f"A TFLOP of products costs {', '.join(told)}.")
+    parts += [_of_model(str(model), group) for model, group in _steps(counted)]
+    return " ".join(parts)
+
+
+def _steps(rows: pd.DataFrame) -> Any:
+    return rows[rows["work"] == TITLES[STEP]].groupby("what", sort=False)
+
+
+def _of_model(model: str, rows: pd.DataFrame) -> str:
+    told = [
+        f"{format_figure(float(joules))} J or {format_figure(float(rate))} tokens/J in {dtype}"
+        for joules, rate, dtype in zip(rows["call_j"], rows["tokens_per_j"], rows["dtype"], strict=True)
+    ]
+    return f"A training step of {model} takes {', '.join(told)}."

@@ -1,0 +1,1 @@
+"""Attention and training steps of other experiments against the roofline of the machine; measures nothing itself."""

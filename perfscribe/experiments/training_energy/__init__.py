@@ -1,0 +1,1 @@
+"""Energy of the FSDP workshop's whole trainings, as counted beside them; measures nothing itself."""

@@ -1,0 +1,428 @@
+"""Ceilings, rooflines and energy: the formulas, which ceiling a rate is held against, and what is said of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import unmeasured
+from fake_nvml import FakeNvml
+from matplotlib import pyplot as plt
+from workspace import ROOT
+
+from perfscribe import ceilings, child, energy_counter, plan, records
+from perfscribe.cells import Cell
+from perfscribe.counters import flops, roofline
+from perfscribe.counters.parameters import transformer_parameters
+from perfscribe.energy_counter import NoCounter, RaplCounter, window
+from perfscribe.experiments.energy import measure as energy
+from perfscribe.experiments.energy import present as energies
+from perfscribe.experiments.roofline import drawings, rows
+from perfscribe.experiments.roofline import present as rooflines
+from perfscribe.experiments.training_energy import present as training
+from perfscribe.models.shapes import SIZES
+from perfscribe.records import Record
+
+H200 = "NVIDIA H200"
+
+# --- formulas ---------------------------------------------------------------------------------------------------
+
+
+def test_the_lower_ceiling_bounds() -> None:
+    low, high = roofline.bound(10, 1e15, 5e12), roofline.bound(1000, 1e15, 5e12)
+    assert (low.flop_per_s, low.by, low.ridge) == (5e13, "memory", 200) and (high.flop_per_s, high.by) == (
+        1e15,
+        "compute",
+    )
+    with pytest.raises(ValueError, match="a roofline needs values above 0"):
+        roofline.bound(0, 1, 1)
+
+
+def test_bytes_of_attention() -> None:
+    # batch 2, 3 heads, N = 8, d = 4, bf16: a tensor of 2·3·8·4·2 = 384 bytes, a matrix of 2·3·8·8·2 = 768
+    assert roofline.fused_attention_bytes(2, 3, 8, 4, "bf16") == {"forward": 4 * 384, "backward": 7 * 384}
+    assert roofline.eager_attention_bytes(2, 3, 8, 4, "bf16") == {
+        "forward": 4 * 384 + 4 * 768,
+        "backward": 7 * 384 + 7 * 768,
+    }
+
+
+def test_bytes_of_a_step_hold_the_state_and_what_is_saved() -> None:
+    shape = SIZES["nano"]
+    of_state = 40 * transformer_parameters(shape)
+    short, long = (roofline.step_bytes(shape, 4, length, "fp32", "cpu") for length in (16, 32))
+    assert of_state < short < long
+    # what is saved grows with length, matrices of attention with its square: the state stays
+    assert 2 * (short - of_state) < long - of_state < 4 * (short - of_state)
+
+
+# --- ceilings ---------------------------------------------------------------------------------------------------
+
+
+def product(ms: float, size: int, experiment: str = "calibration", **more: Any) -> Record:
+    factors = {
+        "workload": ceilings.PRODUCTS[experiment],
+        "device": "cuda",
+        "dtype": "bf16",
+        "matrix_size": size,
+        **more,
+    }
+    return Record(experiment, factors, "ok", "", "measured", samples={"product_ms": [[ms] * 3]}, gpu=H200)
+
+
+def copy(ms: float, size_mib: int, operation: str = "copy") -> Record:
+    factors = {"workload": "memory", "device": "cuda", "operation": operation, "size_mib": size_mib}
+    values = {"bytes": 10**9}
+    return Record(
+        "calibration", factors, "ok", "", "measured", samples={"time_ms": [[ms] * 3]}, values=values, gpu=H200
+    )
+
+
+def test_the_best_product_and_the_largest_copy_are_the_ceilings() -> None:
+    known = ceilings.Ceilings(
+        {
+            "calibration": [product(2.0, 4096), copy(0.1, 256), copy(0.3, 1024), copy(0.25, 1024, "triad")],
+            "flash_benchmarking": [product(1.4, 8192, "flash_benchmarking")],
+        }
+    )
+    peak, memory = known.product("cuda", "bf16", H200), known.memory("cuda", H200)
+    assert peak is not None and memory is not None
+    assert peak.per_s == pytest.approx(2 * 8192**3 / 1.4e-3) and (peak.by, peak.detail) == (
+        "measured",
+        "product of 8192 rows",
+    )
+    assert memory.per_s == pytest.approx(4e12) and memory.detail == "triad of 1024 MiB"
+
+
+def test_the_data_sheet_stands_in_on_a_gpu_that_has_one() -> None:
+    known = ceilings.Ceilings({})
+    peak, memory = known.product("cuda", "tf32", H200), known.memory("cuda", H200)
+    assert peak is not None and (peak.per_s, peak.by) == (494.7e12, "data sheet")
+    assert memory is not None and memory.per_s == 4.8e12 and "H200" in memory.detail
+    assert known.product("cpu", "fp32", H200) is None and known.memory("cpu", H200) is None
+    assert known.product("cuda", "fp32", "Some GPU") is None and known.memory("cuda", "") is None
+
+
+def test_peaks_are_told_with_their_source_or_that_there_is_none() -> None:
+    (note,) = ceilings.peak_notes([product(1.0, 64)])
+    assert note.startswith(
+        "Peaks, dense: fp32 67.0, tf32 495, bf16 989, fp16 989 TFLOP/s (NVIDIA H200: NVIDIA H100 and"
+    )
+    without = Record("end_to_end", {}, "ok", "", "measured")
+    assert ceilings.peak_notes([without]) == ["Peaks, dense: none known for the processor, hence no MFU."]
+    assert ceilings.peak_notes([]) == []
+
+
+# --- the plan ---------------------------------------------------------------------------------------------------
+
+
+def planned(**enabled: bool) -> plan.Plan:
+    raw = {**unmeasured.raw_config(), "experiments": {name: {"enabled": on} for name, on in enabled.items()}}
+    return plan.build(raw, "tiny", ROOT)
+
+
+def test_a_roofline_is_shown_without_a_calibration_and_reads_it_where_there_is_one() -> None:
+    assert planned().presentations["roofline"].reads == ("end_to_end", "flash_benchmarking", "attention", "calibration")
+    without = planned(calibration=False, attention=False)
+    assert without.presentations["roofline"].reads == ("end_to_end", "flash_benchmarking")
+    assert without.units["present-roofline"]["reads"] == ["end_to_end", "flash_benchmarking"]
+    assert "roofline" not in planned(end_to_end=False).presentations
+
+
+# --- the roofline -----------------------------------------------------------------------------------------------
+
+
+def step(size: str, seq_len: int, ms: float, dtype: str = "bf16", status: str = "ok") -> Record:
+    factors = {"device": "cuda", "size": size, "seq_len": seq_len, "dtype": dtype, "batch": 4}
+    samples = {"full_step_ms": [[ms] * 3]} if status == "ok" else {}
+    return Record("end_to_end", factors, status, "", "measured", samples=samples, gpu=H200)
+
+
+def flash(name: str, seq_len: int, ms: float, dtype: str = "bf16", status: str = "ok") -> Record:
+    factors = {"workload": "grid", "device": "cuda", "seq_len": seq_len, "head_dim": 64, "dtype": dtype}
+    factors |= {"batch": 1, "heads": 1, "causal": True, "implementation": name}
+    samples = {"forward_ms": [[ms] * 3], "backward_ms": [[2.5 * ms] * 3]} if status == "ok" else {}
+    timers = {name: "CUDA graph replay" for name in samples}
+    return Record("flash_benchmarking", factors, status, "", "measured", samples=samples, timers=timers, gpu=H200)
+
+
+SITE = {
+    "end_to_end": [step("small", 128, 50.0), step("small", 512, 70.0), step("large", 512, 1.0, status="oom")],
+    "flash_benchmarking": [
+        product(1.4, 8192, "flash_benchmarking"),
+        *(flash(name, n, 1e-8 * n * n) for name in ("triton", "eager") for n in (128, 1024, 4096)),
+        flash("sdpa_flash", 128, 0.1),
+        flash("sdpa_flash", 4096, 0.1, status="oom"),
+    ],
+}
+
+
+def roofline_table(site: Any = SITE) -> Any:
+    (table,) = rooflines.tables(site)
+    return table
+
+
+def test_rows_are_steps_at_their_longest_and_attention_at_both_ends() -> None:
+    frame = roofline_table().frame
+    steps = frame[frame["work"] == rows.STEP]
+    assert [(row["name"], row["seq_len"], row["status"]) for _, row in steps.iterrows()] == [
+        ("small", 512, "ok"),
+        ("large", 512, "oom"),
+    ]
+    ours = frame[frame["name"] == "Triton (ours)"]
+    assert list(ours["seq_len"]) == [128, 128, 4096, 4096] and set(ours["work"]) == {rows.FUSED}
+    assert list(frame[frame["name"].str.contains("SDPA")]["status"]) == ["ok", "ok", "oom", "oom"]
+
+
+def test_a_row_of_the_roofline() -> None:
+    frame = roofline_table().ok
+    (row,) = (
+        r
+        for _, r in frame.iterrows()
+        if r["name"] == "PyTorch, eager" and r["seq_len"] == 4096 and r["pass"] == "forward"
+    )
+    flop = flops.attention_forward_flop(1, 1, 4096, 64, causal=True)
+    moved = 4 * 4096 * 64 * 2 + 4 * 4096 * 4096 * 2
+    assert row["intensity"] == pytest.approx(flop / moved) and row["bound_by"] == "memory"
+    assert row["bound_tflop_per_s"] == pytest.approx(flop / moved * 4.8)
+    rate = flop / (1e-8 * 4096**2 * 1e-3) / 1e12
+    assert row["share_percent"] == pytest.approx(100 * rate / row["bound_tflop_per_s"])
+    assert row["peak_by"] == "measured: product of 8192 rows" and row["memory_by"].startswith("data sheet: NVIDIA H200")
+
+
+def test_tritons_fp32_is_held_against_a_third_of_tf32() -> None:
+    cells = [product(1.4, 8192, "flash_benchmarking", dtype=dtype) for dtype in ("fp32", "tf32")]
+    site = {
+        "end_to_end": [],
+        "flash_benchmarking": [*cells, flash("triton", 4096, 1.0, "fp32"), flash("eager", 4096, 1.0, "fp32")],
+    }
+    by_name = roofline_table(site).ok.groupby("name")["peak_tflop_per_s"].first()
+    assert by_name["Triton (ours)"] == pytest.approx(by_name["PyTorch, eager"] / 3)
+
+
+def test_the_sentence_on_the_roofline() -> None:
+    (finding,) = rooflines.findings({rooflines.TABLES[0]: roofline_table()})
+    assert finding.verdict == "answered" and "Attention, N × N stored: " in finding.text
+    assert "bound by memory" in finding.text and "bound by compute" in finding.text
+    bare = {name: [Record(**{**vars(one), "gpu": ""}) for one in cells] for name, cells in SITE.items()}
+    (finding,) = rooflines.findings({rooflines.TABLES[0]: roofline_table(bare)})
+    assert finding.verdict == "cannot tell"
+
+
+@pytest.mark.parametrize("site", [SITE, {"end_to_end": SITE["end_to_end"], "flash_benchmarking": []}])
+def test_the_figure_draws_what_is_known(site: Any) -> None:
+    canvas = plt.figure()
+    drawings.draw(canvas, roofline_table(site).ok)
+    texts = [text.get_text() for axes in canvas.axes for text in axes.texts]
+    assert "step, small" in texts and "peak, data sheet" in texts
+    assert ("peak, measured" in texts) == (site is SITE)
+    plt.close(canvas)
+
+
+# --- energy -----------------------------------------------------------------------------------------------------
+
+
+def rapl(folder: Path, *microjoules: str, most: int = 999) -> Path:
+    for number, value in enumerate(microjoules):
+        zone = folder / f"intel-rapl:{number}"
+        zone.mkdir(parents=True, exist_ok=True)
+        (zone / "name").write_text(f"package-{number}\n")
+        (zone / "energy_uj").write_text(value)
+        (zone / "max_energy_range_uj").write_text(f"{most}\n")
+    part = folder / "intel-rapl:0:0"
+    part.mkdir(exist_ok=True)
+    (part / "name").write_text("core\n")
+    return folder
+
+
+def test_packages_are_counted_in_sum_and_begin_again(tmp_path: Path) -> None:
+    counter = energy_counter.of_device("cpu", rapl(tmp_path, "10", "900"))
+    first = counter.read()
+    rapl(tmp_path, "40", "100")
+    assert isinstance(counter, RaplCounter) and len(counter.zones) == 2
+    assert counter.joules(first, counter.read()) == pytest.approx((30 + 200) / 1e6)
+
+
+def test_why_there_is_no_counter(tmp_path: Path) -> None:
+    with pytest.raises(NoCounter, match=r"^no RAPL counter of the processor \(virtual machines have none\)$"):
+        energy_counter.of_device("cpu", tmp_path / "none")
+    (rapl(tmp_path, "1") / "intel-rapl:0" / "energy_uj").unlink()
+    with pytest.raises(NoCounter, match="the kernel lets other users alone read"):
+        energy_counter.of_device("cpu", tmp_path)
+
+
+def test_the_gpus_counter(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    from perfscribe.parallel import transport
+
+    nvml = FakeNvml(2)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    monkeypatch.setattr(transport, "of_visible", lambda count, question: question(nvml, nvml.gpus[:count]))
+    counter = energy_counter.of_device("cuda")
+    before = nvml.gpus[1].energy_mj
+    assert counter.name == energy_counter.NVML and counter.joules(counter.read(), counter.read()) == 600.0
+    assert nvml.gpus[1].energy_mj == before + 2 * 600_000 and nvml.gpus[0].energy_mj == 10_000_000
+    nvml.lacking.add("nvmlDeviceGetTotalEnergyConsumption")
+    with pytest.raises(NoCounter, match="NVML does not tell"):
+        energy_counter.of_device("cuda")
+
+
+class Steady:
+    """A counter of 50 W."""
+
+    name = "steady"
+
+    def __init__(self, clock: Any) -> None:
+        self.clock = clock
+
+    def read(self) -> list[int]:
+        return [round(1000 * self.clock())]
+
+    def joules(self, first: list[int], last: list[int]) -> float:
+        return 50 * (last[0] - first[0]) / 1000
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Time that passes by itself alone."""
+    now = [0.0]
+    monkeypatch.setattr("time.perf_counter", lambda: now[0])
+    return now
+
+
+def test_a_window_lasts_as_long_as_asked(clock: list[float]) -> None:
+    def work() -> None:
+        clock[0] += 0.3
+
+    found = window(work, Steady(lambda: clock[0]), 1.0)
+    assert (found.calls, found.seconds, found.joules, found.watts) == (
+        4,
+        pytest.approx(1.2),
+        pytest.approx(60),
+        pytest.approx(50),
+    )
+    without = window(work, None, 1.0)
+    assert without.calls == energy_counter.FEWEST_CALLS and without.joules is None and without.watts is None
+
+
+def energy_cells() -> list[Cell]:
+    return [cell for cell in plan.planned_cells(unmeasured.raw_config(), "energy", "tiny") if not cell.skip]
+
+
+def energy_records(monkeypatch: pytest.MonkeyPatch, counter: Any, *workloads: str) -> list[Record]:
+    def of_device(device: str) -> Any:
+        if counter is None:
+            raise NoCounter("none here")
+        return counter
+
+    monkeypatch.setattr(energy_counter, "of_device", of_device)
+    found = []
+    for cell in energy_cells():
+        if cell["workload"] in workloads:
+            factors = {**cell.factors, "window_s": 0.05}
+            measurement = energy.run(Cell(factors, data=cell.data))
+            child.check(measurement)
+            samples = {name: [values] for name, values in measurement.samples.items()}
+            found.append(Record("energy", factors, "ok", "", "measured", samples, values=measurement.values))
+    return found
+
+
+def test_energy_of_a_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    import time
+
+    measured = energy_records(monkeypatch, Steady(time.perf_counter), "idle", "product")
+    (table,) = energies.tables({"energy": measured})
+    idle, load = table.ok.iloc[0], table.ok.iloc[1]
+    assert idle["call_j"] == "no work" and idle["power_w"] == pytest.approx(50, rel=0.1)
+    assert load["power_w"] == pytest.approx(50, rel=0.1) and load["tokens_per_j"] == "no tokens"
+    assert load["j_per_tflop"] == pytest.approx(load["call_j"] / (2 * 128**3 / 1e12))
+    assert load["call_j"] == pytest.approx(50 * load["call_ms"] / 1e3, rel=0.1)
+    (finding,) = energies.findings({table.id: table})
+    assert finding.verdict == "answered" and "W with nothing to do" in finding.text and "in fp32" in finding.text
+
+
+def test_tokens_of_a_joule() -> None:
+    factors = {"workload": "step", "device": "cuda", "size": "small", "seq_len": 512, "batch": 4, "dtype": "bf16"}
+    samples = {"call_ms": [[70.0, 70.0]], "call_j": [[41.0, 41.0]], "power_w": [[585.0, 586.0]]}
+    one = Record("energy", factors | {"window_s": 2}, "ok", "", "measured", samples, values={"counter": "NVML"})
+    (table,) = energies.tables({"energy": [one]})
+    assert table.ok.iloc[0]["tokens_per_j"] == pytest.approx(4 * 512 / 41)
+    (finding,) = energies.findings({table.id: table})
+    assert "A training step of small, context 512, batch 4 takes 41.0 J or 50.0 tokens/J in bf16." in finding.text
+
+
+def test_without_a_counter_time_is_measured_and_the_reason_stands_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    (table,) = energies.tables({"energy": energy_records(monkeypatch, None, "idle", "product")})
+    assert set(table.ok["power_w"]) == {"not counted"} and (table.ok["call_ms"].astype(float) > 0).all()
+    assert table.notes[-1] == "Not counted on cpu: none here."
+    (finding,) = energies.findings({table.id: table})
+    assert finding.verdict == "cannot tell" and finding.text == "no energy was counted: none here."
+
+
+def watched(energy_j: float | None, world_size: int = 2, device: str = "cuda", **more: Any) -> Record:
+    factors = {
+        "world_size": world_size,
+        "loop": "trainer",
+        "model_name": "simple_gpt",
+        "device": device,
+        "dtype": "fp16",
+    }
+    values = {"train_samples_per_second": 100.0, "train_runtime_s": 5.0}
+    watch = [{"window_s": 10.0, "energy_j": energy_j, "mean_power_w": 300.0}]
+    samples = {"step_ms": [[100.0] * 20]}
+    return Record(
+        "custom_multi_gpu",
+        factors | {"max_length": 512},
+        "ok",
+        "",
+        "measured",
+        samples,
+        values=values,
+        watch=watch,
+        **more,
+    )
+
+
+def test_energy_of_whole_trainings() -> None:
+    (table,) = training.tables({"custom_multi_gpu": [watched(3200.0), watched(1600.0, 1), watched(None, device="cpu")]})
+    row = table.ok.iloc[0]
+    assert (row["energy_kj"], row["power_w"], row["power_a_gpu_w"]) == (3.2, 320.0, 160.0)
+    assert row["step_percent"] == pytest.approx(20) and row["tokens_per_j"] == pytest.approx(500 * 512 / 3200)
+    assert table.ok.iloc[2]["energy_kj"] == "not counted on a CPU"
+    (finding,) = training.findings({table.id: table})
+    assert finding.text.startswith(
+        "Over the whole of each training, tokens/J go from 80.0 (simple_gpt, trainer, 2 ranks, fp16) to 160"
+    )
+    assert "In 2 trainings of 2 steps take less than 50 %" in finding.text
+
+
+def test_records_keep_what_was_watched() -> None:
+    row = records.make(
+        {"experiment": "e", "factors": {}, "status": "ok", "watch": {"energy_j": 5.0}, "fingerprint": ""}
+    )
+    (merged,) = records.merge_rounds([row])
+    assert merged.watch == [{"energy_j": 5.0}]
+
+
+# --- links ------------------------------------------------------------------------------------------------------
+
+
+def test_collectives_stand_beside_the_slowest_link_and_the_data_sheet() -> None:
+    def link(ms: float) -> Record:
+        factors = {"workload": "link", "source_gpu": 0, "target_gpu": 1, "size_mib": 1024}
+        return Record("calibration", factors, "ok", "", "measured", {"time_ms": [[ms]]}, values={"bytes": 10**9})
+
+    def collective(backend: str, links: str | None, transport: str = "default") -> Record:
+        factors = {"backend": backend, "transport": transport}
+        return Record("all_reduce", factors, "ok", "", "measured", values={"links": links} if links else {}, gpu=H200)
+
+    nccl, gloo, shm = collective("nccl", "NV18"), collective("gloo", None), collective("nccl", "NV18", "shm")
+    site = {"calibration": [link(2.5), link(4.0)]}
+    measured, printed = ceilings.of_links(site, [nccl, gloo], lambda record: 225.0)
+    assert (measured.get(nccl), printed.get(nccl)) == (pytest.approx(90), pytest.approx(50))
+    assert {measured.get(one) for one in (gloo, shm)} == {"not over NVLink"}
+    (measured, _) = ceilings.of_links({}, [nccl], lambda record: 225.0)
+    assert measured.get(nccl) == "no link measured"
+    assert ceilings.of_links(site, [gloo], lambda record: 1.0) == []
