@@ -21,8 +21,10 @@ HARDWARE_LEVELS: dict[str, Collection[str]] = {"device": {"cpu", "cuda"}, "backe
 REPETITIONS: dict[str, tuple[str, ...]] = {
     "all_reduce": ("samples", "limit_s"),
     "attention": ("warmup_passes", "passes"),
+    "calibration": ("samples",),
     "ddp": ("turns",),
     "end_to_end": ("timed_steps",),
+    "energy": ("window_s", "windows", "warmup_s"),
     "flash_benchmarking": ("samples",),
     "nsys_profile": ("timed_steps", "traced_steps"),
     "optimizer_state_sharding": ("turns",),

@@ -7,9 +7,16 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Literal
 
-Kind = Literal["time", "rate", "memory", "loss", "score"]
+Kind = Literal["time", "rate", "energy", "memory", "loss", "score"]
 # Which way is better, by kind. Speed is told as faster or slower, all else as better or worse.
-HIGHER_IS_BETTER: dict[str, bool] = {"time": False, "rate": True, "memory": False, "loss": False, "score": True}
+HIGHER_IS_BETTER: dict[str, bool] = {
+    "time": False,
+    "rate": True,
+    "energy": False,
+    "memory": False,
+    "loss": False,
+    "score": True,
+}
 SPEED = ("time", "rate")
 
 
@@ -51,6 +58,8 @@ METRICS: tuple[Metric, ...] = (
     Metric("compiler_start_s", None, "paid once a process, by whichever cell comes first"),
     Metric("*_ms", "time"),
     Metric("*_s", "time"),
+    Metric("call_j", "energy"),
+    Metric("power_w", None, "drawn while it works, the quicker the more: the energy of a call is compared"),
     Metric("after_*_percent", "score"),
     Metric("*_percent", None, "a share, computed of what is compared"),
     Metric("first_loss", None, "before any step: of the seed, not of the training"),
@@ -74,6 +83,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("*state_bytes", "memory"),
     Metric("gpu_used_bytes", None, "of the whole GPU, the driver's own part included"),
     Metric("free_bytes", None, BOOKKEEPING),
+    Metric("bytes", None, FIXED),
     Metric("*_bytes", None, FIXED),
     Metric("*_bytes_per_sample", None, FIXED),
     Metric("*share*", None, FIXED),
@@ -131,6 +141,7 @@ HEADLINES: dict[str, tuple[str, ...]] = {
     "all_reduce": ("time_ms",),
     "attention": ("both_ms", "forward_ms"),
     "baseline": ("step_s",),
+    "calibration": ("time_ms", "product_ms"),
     "checkpoints": ("save_s",),
     "communication": ("plain_step_ms", "intra_rank0_step_ms"),
     "communication_nodes": ("inter_rank0_step_ms", "intra_rank0_step_ms"),
@@ -138,6 +149,7 @@ HEADLINES: dict[str, tuple[str, ...]] = {
     "ddp": ("naive_step_ms",),
     "dtypes": ("epoch_s",),
     "end_to_end": ("full_step_ms",),
+    "energy": ("call_j", "call_ms"),
     "flash_benchmarking": ("both_ms", "product_ms"),
     "io_formats": ("training_s",),
     "io_settings": ("epoch_s",),

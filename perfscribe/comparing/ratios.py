@@ -20,6 +20,8 @@ SAMPLES_FOR_INTERVAL = 5
 HOST_RUNS_DIFFER, DEVICE_RUNS_DIFFER = 2.2, 1.1
 # Counts and losses this close are the same; this project's choice.
 SAME = 0.01
+# Of which a run has samples, each of a pass of its own.
+MEASURED_IN_PASSES = (*SPEED, "energy")
 OVER_ROUNDS, ONE_RUN, COUNT, NO_INTERVAL = "rounds", "samples within one run", "a count", "none"
 
 
@@ -53,7 +55,7 @@ def judge(a_rounds: Rounds, b_rounds: Rounds, kind: Kind, on_device: bool = Fals
     if not a_rounds or not b_rounds or not all(map(len, (*a_rounds, *b_rounds))):
         raise ValueError("each side needs samples in every round")
     a_medians, b_medians = (np.array([np.median(samples) for samples in side]) for side in (a_rounds, b_rounds))
-    if kind not in SPEED and _is_same(a_medians, b_medians):
+    if kind not in MEASURED_IN_PASSES and _is_same(a_medians, b_medians):
         return Judged(*_medians(a_medians, b_medians), None, None, NO_INTERVAL, "same", f"within {SAME:.0%}")
     if kind == "memory":
         return _counted(a_medians, b_medians)
@@ -62,7 +64,7 @@ def judge(a_rounds: Rounds, b_rounds: Rounds, kind: Kind, on_device: bool = Fals
     a, b = (np.concatenate([np.asarray(samples, dtype=float) for samples in side]) for side in (a_rounds, b_rounds))
     runs = max(a_medians.size, b_medians.size)
     over = ONE_RUN if runs == 1 else f"samples within {runs} runs"
-    if kind not in SPEED:
+    if kind in ("loss", "score"):
         return _alone(a, b, f"one figure a run, {ROUNDS_FOR_INTERVAL} rounds a side are needed")
     if min(a.size, b.size) < SAMPLES_FOR_INTERVAL:
         needed = f"{SAMPLES_FOR_INTERVAL} a side are needed, or {ROUNDS_FOR_INTERVAL} rounds"
