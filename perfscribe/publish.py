@@ -14,7 +14,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ def main(root: Path, arguments: list[str]) -> int:
         raise ValueError(f"publish: {' and '.join(taken)} exists; remove it first, or take another name")
     _read_notes(root, session.LOCAL_SITE)  # asked first: they may be no text
     origin = _origin(root)  # asked first: the new site would count as an uncommitted change
-    copy_measured(root, source, target)
+    copy_measured(root, source, target, plan.read_index(source / "plan").shards)
     files.write_json(target / "published.json", origin)
     # A process of its own: it takes the run lock, as any run does.
     draw = [sys.executable, "-m", "perfscribe.cli", "report", "--config", f"site={name}"]
@@ -47,16 +47,21 @@ def main(root: Path, arguments: list[str]) -> int:
     return _check(root, name)
 
 
-def copy_measured(root: Path, source: Path, target: Path) -> None:
-    """Scrubbed plan, journals, environments and data digests of a site, renamed to the new one."""
+def copy_measured(root: Path, source: Path, target: Path, planned: Collection[str] | None = None) -> None:
+    """Scrubbed plan, journals, environments and data digests of a site, renamed to the new one.
+
+    planned: the experiments whose journals go along; of others nothing is shown. None: all.
+    """
     lock = session.RunLock(root / ".perfscribe" / "run.lock")
     if not lock.try_acquire():
         raise session.AnotherRun(f"another run is under way in this checkout: {lock.owner()}")
     try:
-        # Of experiments that are no longer planned nothing is shown.
-        planned = plan.read_index(source / "plan").shards
-        folders = [folder for folder in sorted((source / "journal").iterdir()) if folder.name in planned]
-        journals = {folder.name: list(journal.read(folder).all_records()) for folder in folders}
+        folders = sorted((source / "journal").iterdir())
+        journals = {
+            folder.name: list(journal.read(folder).all_records())
+            for folder in folders
+            if planned is None or folder.name in planned
+        }
         # Names of all nodes first: any experiment's error may name any of them.
         private = scrub.gather(journals, scrub.private_here(root))
         number_nodes(record for of in journals.values() for record in of)

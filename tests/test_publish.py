@@ -236,6 +236,15 @@ def test_names_of_every_node_are_known_before_the_first_text(tmp_path: Path) -> 
     assert len(copied) == 2 and not any(NODE in text for text in copied)
 
 
+def test_of_what_is_no_longer_planned_no_journal_is_published(tmp_path: Path) -> None:
+    source, target = tmp_path / "results" / "local", tmp_path / "results" / "demo"
+    record = {"event": "record", "key": "1", "round": 1, "id": "1", "reason": "", "provenance": {}}
+    for name in ("kept", "disabled"):
+        files.write_json_lines(source / "journal" / name / "0.jsonl", [record])
+    publish.copy_measured(tmp_path, source, target, {"kept": 1})
+    assert [path.name for path in (target / "journal").iterdir()] == ["kept"]
+
+
 def test_nodes_of_a_cluster_become_numbers(tmp_path: Path) -> None:
     source = tmp_path / "results" / "local"
     nodes = [f"{NODE}b", NODE, None]
