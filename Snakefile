@@ -1,4 +1,4 @@
-# Perfscribe: from config.yaml to report/<site>/report.md. Table of contents; the rules lie in rules/.
+# Perfscribe: from config.yaml to report/<site>/report.md and report.html. Table of contents; the rules lie in rules/.
 from snakemake.utils import min_version
 
 min_version("9.27")
@@ -16,12 +16,14 @@ include: "rules/report.smk"
 include: "rules/track.smk"
 
 
-# One report, the default target: the Markdown and the verdict that sets the exit status. What they were made of is
+# One report, the default target: the Markdown, its HTML twin and the verdict that sets the exit status. What they were made of is
 # named too, since Snakemake takes a missing file in the middle for one that nobody wants.
 rule report:
     default_target: True
     input:
         REPORT,
+        PAGE,
+        SUMMARY,
         VERDICT,
         all_records(),
         all_shown(),

@@ -133,8 +133,13 @@ def report(arguments: Sequence[str]) -> int:
     safe = ["--nolock", "--rerun-incomplete", "--rerun-triggers", *TRIGGERS]
     before = _last_start()
     code = run_to_end(snakemake("report", *cores, *safe, "--quiet", "all", *arguments))
-    path = f"report/{raw.get('site', session.LOCAL_SITE)}/report.md"
+    site = str(raw.get("site", session.LOCAL_SITE))
+    path = f"report/{site}/report.md"
     dry = {"-n", "--dry-run", "--dryrun"} & set(arguments)
+    if code == 0 and not dry and session.is_committed(ROOT, site):
+        from perfscribe import sites
+
+        sites.refresh(ROOT)
     if code == 0 and not dry and _last_start() == before and (ROOT / path).is_file():
         print(f"nothing to do; report: {path}")
     return code
@@ -158,7 +163,7 @@ def test(arguments: Sequence[str]) -> int:
     steps = [
         [python, "-m", "ruff", "check", "."],
         [python, "-m", "ruff", "format", "--check", "."],
-        [python, "-m", "snakefmt", "--check", "Snakefile", "rules"],
+        [python, "-m", "snakefmt", "--check", "Snakefile", "workflow/Snakefile", "rules"],
         [python, "-m", "mypy"],
         [*snakemake("--lint")],
         # Begun in the order of tests/conftest.py; a worker more than CI has cores, as many tests mostly wait.
@@ -305,7 +310,8 @@ def main(arguments: Sequence[str]) -> int:
     verb = VERBS.get(arguments[0])
     if verb is not None:
         return verb(arguments[1:])
-    near = difflib.get_close_matches(arguments[0], VERBS, 1, cutoff=0.75)
+    option = arguments[0].startswith("-")  # Snakemake's own, as --report
+    near = [] if option else difflib.get_close_matches(arguments[0], VERBS, 1, cutoff=0.75)
     if near:
         sys.exit(f"run: {arguments[0]!r} is no verb; did you mean {near[0]}? (./run help lists them)")
     read_config(arguments)

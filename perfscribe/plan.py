@@ -336,6 +336,7 @@ def _leave_out_unread(plan: Plan) -> None:
 
 
 def _report_unit(plan: Plan, code: Sources) -> None:
+    """The report, and how a page is made of it."""
     root = code.root
     templates = sorted((root / "report" / "templates").glob("*.md"))
     notes = sorted((root / "report" / "notes" / plan.site).glob("*.md"))
@@ -347,12 +348,19 @@ def _report_unit(plan: Plan, code: Sources) -> None:
         "experiments": sorted(plan.presentations),
         "fingerprint": code.fingerprint("perfscribe.report", leave_out=()),
         "templates": digest_files(templates),
+        "headlines": digest_files([root / "report" / "templates" / "headlines.yaml"]),
         "notes": digest_files(notes),
         "questions": digest_files([root / "docs" / "questions.csv"]),
         "current_fingerprints": {name: code.fingerprint(measure_module(name)) for name in sorted(plan.shards)},
     }
     if plan.site not in present_sites.committed(root):
         plan.units["report"]["others"] = present_sites.digests(root)
+    folder = root / "perfscribe" / "page"
+    plan.units["page"] = {
+        "unit": "page",
+        "fingerprint": code.fingerprint("perfscribe.page.write", leave_out=()),
+        "parts": digest_files(sorted(path for path in folder.iterdir() if path.suffix in (".html", ".css", ".js"))),
+    }
 
 
 def build(

@@ -133,9 +133,9 @@ def _origin(root: Path) -> dict[str, Any]:
 
 
 def committed_mib(folders: Iterable[Path]) -> float:
-    """Size of what is committed: all but records, which repeat the journal, and PNGs, which repeat the SVGs."""
+    """Size of what is committed: no records, which repeat the journals, nor PNGs and HTML, which any machine makes."""
     found = (path for folder in folders for path in folder.rglob("*") if path.is_file())
-    committed = (path for path in found if path.parents[1].name != "records" and path.suffix != ".png")
+    committed = (path for path in found if path.parents[1].name != "records" and path.suffix not in (".png", ".html"))
     return sum(path.stat().st_size for path in committed) / 2**20
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import jinja2
 from tabulate import tabulate
 
-from perfscribe import files, findings, tables
+from perfscribe import files, findings, minute, tables
 from perfscribe.comparing import beside
 from perfscribe.comparing.cells import Side
 from perfscribe.left_out import notice, once_a_section
@@ -240,15 +240,25 @@ class Filler:
             raise ValueError(f"report/templates/{template}: {text}") from error
 
 
+def summary(sources: Sources) -> dict[str, Any]:
+    """The site in short, as the report opens and as other pages compare it."""
+    return minute.summary(sources.root, sources.plan, sources.records, sources.results)
+
+
 def write(sources: Sources, now: datetime.datetime) -> str:
     """The whole report as Markdown."""
     filler = Filler(sources)
+    found = summary(sources)
     parts = [
         f"# Lab report: {sources.site}",
         f"{DATE_LINE}{now:%Y-%m-%d %H:%M} UTC",
-        f"Machine: {_machines(sources) or 'nothing was measured'}. Preset: `{sources.plan['preset']}`.",
-        "How complete it is, by experiment and status:",
+        f"Machine: {_machines(sources) or 'nothing was measured'}. Preset: `{sources.plan['preset']}`. "
+        f"{minute.software(found)}",
+        "## In short",
+        minute.headline_table(found),
+        f"{minute.totals(found)} By experiment and status:",
         _completeness(sources),
+        f"What was unusual: {minute.unusual(found)}",
         filler.notes("introduction"),
         *(filler.fill(f"{chapter}.md") for chapter in sources.plan["chapters"]),
         beside.chapter(sources.own, sources.others, sources.site),

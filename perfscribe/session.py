@@ -207,13 +207,15 @@ class Session:
         ends = {"budget_ends": time.time() + 60 * budgets[0]} if budgets else {}
         files.write_json(self.root / CLOCK, {"started": time.time(), **ends})
 
-    def end(self, report: str, failed: bool = False) -> None:
-        """Stop telling progress; the last line names the report."""
+    def end(self, report: str, page: str = "", failed: bool = False) -> None:
+        """Stop telling progress; the last line names the report, the one before it its HTML twin."""
         if self.requeuer is not None:
             self.requeuer.stop()
         if self.watcher is not None:
             self.watcher.stop()
         if (self.root / report).is_file():
+            if page and (self.root / page).is_file():
+                print(f"as HTML: {page}", file=sys.stderr)
             print(
                 f"report: {report}{' (the run has failed, see above)' if failed else ''}", file=sys.stderr, flush=True
             )

@@ -12,22 +12,26 @@ for _experiment, _shown in PLAN.presentations.items():
             ],
         output:
             tables=[
-                f"{RESULTS}/tables/{table}.{kind}"
+                in_snakemake_report(
+                    f"{RESULTS}/tables/{table}.csv", "table", table, _experiment
+                )
                 for table in _shown.tables
-                for kind in ("csv", "json")
             ],
+            descriptions=[f"{RESULTS}/tables/{table}.json" for table in _shown.tables],
             files=[f"{RESULTS}/tables/{name}" for name in _shown.files],
             findings=f"{RESULTS}/tables/{_experiment}.findings.json",
             captions=f"{RESULTS}/tables/{_experiment}.figures.json",
             figures=[
-                report(
-                    f"report/{SITE}/figures/{figure}.{kind}",
-                    caption="../workflow/report/figure.rst",
-                    category=_experiment,
-                    labels={"figure": figure, "format": kind},
+                in_snakemake_report(
+                    f"report/{SITE}/figures/{figure}.svg",
+                    "figure",
+                    figure,
+                    _experiment,
                 )
                 for figure in _shown.figures
-                for kind in ("svg", "png")
+            ],
+            pictures=[
+                f"report/{SITE}/figures/{figure}.png" for figure in _shown.figures
             ],
         log:
             f"logs/{SITE}/present_{_experiment}.log",

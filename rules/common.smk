@@ -4,9 +4,11 @@ import sys
 from pathlib import Path
 
 ROOT = Path(workflow.basedir)
+if ROOT.name == "workflow":  # begun by workflow/Snakefile
+    ROOT = ROOT.parent
 sys.path.insert(0, str(ROOT))
 
-from perfscribe import cluster, session
+from perfscribe import captions, cluster, session
 
 # A job on another machine takes the plan as it stands; only the process that the user started resolves it.
 SESSION = session.begin(
@@ -20,7 +22,18 @@ SITE = PLAN.site
 
 RESULTS = f"results/{SITE}"
 REPORT = f"report/{SITE}/report.md"
+PAGE = f"report/{SITE}/report.html"
+SUMMARY = f"{RESULTS}/summary.json"
 VERDICT = f"{RESULTS}/verdict.txt"
+# What `snakemake --report` says of figures and tables, relative to the rules that make them.
+CAPTIONS = f"../{captions.FOLDER}/{SITE}"
+if captions.wanted(sys.argv[1:]):
+    captions.write(
+        ROOT / captions.FOLDER / SITE,
+        ROOT / RESULTS / "tables",
+        [id for shown in PLAN.presentations.values() for id in shown.tables],
+        [id for shown in PLAN.presentations.values() for id in shown.figures],
+    )
 # Without --cores (a cluster's profile gives jobs instead) one core; the profile may set more for a rule.
 ALL_CORES = (
     workflow.resource_settings.cores if workflow.is_main_process else None
@@ -56,6 +69,7 @@ wildcard_constraints:
 localrules:
     report,
     write_report,
+    write_html,
     verdict,
     track,
 
@@ -65,11 +79,11 @@ onstart:
 
 
 onsuccess:
-    SESSION.end(REPORT)
+    SESSION.end(REPORT, PAGE)
 
 
 onerror:
-    SESSION.end(REPORT, failed=True)
+    SESSION.end(REPORT, PAGE, failed=True)
 
 
 def cores_of_job(wildcards):
@@ -93,6 +107,17 @@ def records_of(experiment):
 def all_records():
     """Records files of all experiments."""
     return [path for experiment in PLAN.shards for path in records_of(experiment)]
+
+
+def in_snakemake_report(path, kind, name, experiment):
+    """An output as `snakemake --report` shows it: by chapter and experiment, with the report's own caption."""
+    return report(
+        path,
+        caption=f"{CAPTIONS}/{kind}-{name}.rst",
+        category=name.split(".")[0],
+        subcategory=experiment,
+        labels={"what": kind, "name": name},
+    )
 
 
 def shown_of(experiment):

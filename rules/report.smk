@@ -1,4 +1,4 @@
-# The report, always written, and the verdict on the run, which may fail.
+# The report, always written, as Markdown and as HTML, and the verdict on the run, which may fail.
 rule write_report:
     input:
         refuse_a_second_run,
@@ -6,13 +6,38 @@ rule write_report:
         records=all_records(),
         shown=all_shown(),
     output:
-        REPORT,
+        report=REPORT,
+        summary=SUMMARY,
     log:
         f"logs/{SITE}/report.log",
     conda:
         "../workflow/envs/perfscribe.yaml"
     shell:
-        "program {log:q} workflow/scripts/report.py --plan {input.plan:q} --records {input.records:q} --out {output:q}"
+        "program {log:q} workflow/scripts/report.py --plan {input.plan:q} --records {input.records:q}"
+        " --out {output.report:q} --summary {output.summary:q}"
+
+
+# The same as one HTML file, figures and tables within. What it takes in was there before the report.
+rule write_html:
+    input:
+        plan=f"{RESULTS}/plan/page.json",
+        report=REPORT,
+    output:
+        report(
+            PAGE,
+            caption="../workflow/report/page.rst",
+            category="report",
+            labels={"what": "page", "name": "the report"},
+        ),
+    log:
+        f"logs/{SITE}/html.log",
+    conda:
+        "../workflow/envs/perfscribe.yaml"
+    params:
+        tables=f"{RESULTS}/tables",
+    shell:
+        "program {log:q} workflow/scripts/write_html.py --report {input.report:q} --tables {params.tables:q}"
+        " --out {output:q}"
 
 
 rule verdict:

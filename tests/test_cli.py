@@ -73,7 +73,9 @@ def test_help_names_every_verb(arguments: list[str], capsys: pytest.CaptureFixtu
     assert {line.split()[1] for line in told.splitlines() if line.startswith("./run ")} == {*cli.VERBS, "ANYTHING"}
 
 
-@pytest.mark.parametrize("arguments", [["--profile", "slurm", "report"], ["--lint"], ["some_rule", "-n"]])
+@pytest.mark.parametrize(
+    "arguments", [["--profile", "slurm", "report"], ["--lint"], ["--report", "a.zip"], ["some_rule", "-n"]]
+)
 def test_anything_else_goes_to_snakemake(project: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]) -> None:
     monkeypatch.chdir(project.parent)
     called: list[Any] = []

@@ -52,7 +52,7 @@ def factors(unit: dict[str, Any], skipped: bool = False) -> list[dict[str, Any]]
 def test_every_experiment_has_its_units(tiny: plan.Plan) -> None:
     for name in EXPERIMENTS:
         assert {f"measure-{name}-0", f"present-{name}"} <= set(tiny.units)
-    assert {unit["unit"] for unit in tiny.units.values()} == {"measure", "present", "report"} | {
+    assert {unit["unit"] for unit in tiny.units.values()} == {"measure", "present", "report", "page"} | {
         f"data-{name}" for name in tiny.datasets
     }
     shown = plan.known_experiments(ROOT)

@@ -55,6 +55,8 @@ TABLE = table()
 
 def expand(patterns: tuple[str, ...], jobs: set[str]) -> set[str]:
     """The jobs that the patterns stand for."""
+    if "write_report" in patterns:
+        patterns = (*patterns, "write_html")  # which follows it always, as the document says above the table
     return {job for job in jobs if any(fnmatch(job, pattern) for pattern in patterns)}
 
 
@@ -188,6 +190,11 @@ EDITS: dict[str, Callable[[Path], None]] = {
     "a table function": insert(f"{ATTENTION}/present.py", "tables", "assert True"),
     "statistics": append("perfscribe/statistics.py"),
     "the report's own parts": append("perfscribe/report.py"),
+    "how the HTML is made": append("perfscribe/page/document.py"),
+    "the HTML's template, style or script": in_text(
+        "perfscribe/page/report.css", lambda text: f"{text}p {{ margin: 0 }}\n"
+    ),
+    "a headline": in_text("report/templates/headlines.yaml", lambda text: text.replace("Training from HDF5", "HDF5")),
     "the line under every figure": append("perfscribe/measured_by.py"),
     "the engine: worker, journal, command line": together(
         *(append(f"perfscribe/{name}.py") for name in ("worker", "journal", "cli", "child", "environment", "progress"))
@@ -216,6 +223,7 @@ EDITS: dict[str, Callable[[Path], None]] = {
     "captions deleted": delete(f"{RESULTS}/tables/attention.figures.json"),
     "records deleted": delete(f"{RESULTS}/records/attention/0.jsonl"),
     "the report deleted": delete(f"{SHOWN}/report.md"),
+    "the HTML deleted": delete(f"{SHOWN}/report.html"),
     "a data file touched, its content the same": touch_data,
     "a data file deleted": delete(f"{RESULTS}/data/*/npy/target.npy"),
     "a data file deleted and its experiment edited": together(
@@ -284,7 +292,7 @@ def test_edit_reruns_what_the_table_says(measured, places, tmp_path, edit):
 
     with ThreadPoolExecutor() as pool:
         found = dict(zip(places, pool.map(planned, enumerate(places.values())), strict=True))
-    own = [pattern for pattern in TABLE[edit] if pattern not in ("write_report", "verdict")]
+    own = [pattern for pattern in TABLE[edit] if pattern not in ("write_report", "write_html", "verdict")]
     of_others = own and not expand(own, every_job)  # what this copy does not measure
     assert found == dict.fromkeys(places, set() if of_others else expand(TABLE[edit], every_job))
 
@@ -307,7 +315,9 @@ def jobs_behind(made: plan.Plan, units: set[str]) -> set[str]:
     presented = {unit.removeprefix("present-") for unit in units if unit.startswith("present-")}
     presented |= {name for name, shown in made.presentations.items() if measuring & {name, *shown.reads}}
     jobs = {f"generate_{name}" for name in data} | {f"measure {name}" for name in measuring}
-    return jobs | {f"present_{name}" for name in presented} | ({"write_report", "verdict"} if units else set())
+    page = {"write_html"} if units else set()
+    written = {"write_report", "verdict"} if units - {"page"} else set()
+    return jobs | {f"present_{name}" for name in presented} | written | page
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,7 @@
-"""Write a site's report from its tables, figures and findings, and take away those that nothing makes any more.
+"""Write a site's report from its tables, figures and findings, and its summary; take away what nothing makes any more.
 
 report.py --plan results/SITE/plan/report.json --records FILE [FILE ...] --out report/SITE/report.md
+          --summary results/SITE/summary.json
 """
 
 import argparse
@@ -21,6 +22,7 @@ def main() -> None:
     parser.add_argument("--plan", type=Path, required=True)
     parser.add_argument("--records", type=Path, nargs="*", default=[])
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--summary", type=Path, required=True)
     args = parser.parse_args()
     plan = files.read_json(args.plan)
     sources = report.Sources(ROOT, plan["site"], plan, records.load_by_experiment(args.records))
@@ -32,6 +34,7 @@ def main() -> None:
         text = report.write(sources, datetime.datetime.now(datetime.UTC))
     except ValueError as error:
         sys.exit(str(error))
+    files.write_json(args.summary, report.summary(sources))
     files.write_text(args.out, text)
     for name in drawn.clear(ROOT, plan["site"], plan["experiments"]):
         print(f"no longer made, removed: {name}")

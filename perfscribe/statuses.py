@@ -1,0 +1,14 @@
+"""What the statuses of cells mean, in a reader's words; docs/architecture.md has the same beside what reruns them."""
+
+from __future__ import annotations
+
+MEANINGS = {
+    "ok": "has figures",
+    "oom": "ran out of memory, in a fresh child too; what it had measured before is shown",
+    "unsupported": "the machine lacks what the cell needs, or `run` said so",
+    "timeout": "took longer than `timeout_s`, or raised TimeoutError",
+    "failed": "raised an exception, died twice, or was not correct against its reference",
+    "skipped": "left out by the preset, shown so that every site has the same table; or held back by a self-test "
+    "(`preflight 44`, `preflight 46`)",
+    "not_run": "nothing was measured yet: the time budget was spent, or the run was stopped",
+}

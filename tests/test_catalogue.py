@@ -1,0 +1,91 @@
+"""What the Snakemake workflow catalogue reads of this repository is there, valid and true."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import jinja2
+import yaml
+from docutils.core import publish_doctree
+from workspace import ROOT, Workspace
+
+from perfscribe import captions, files
+
+SETTINGS = yaml.safe_load((ROOT / ".snakemake-workflow-catalog.yml").read_text(encoding="utf-8"))
+METHODS = {"conda", "apptainer", "apptainer+conda"}
+
+
+def test_the_file_has_the_catalogue_s_keys() -> None:
+    assert set(SETTINGS) == {"usage"}
+    usage = SETTINGS["usage"]
+    assert set(usage) == {"mandatory-flags", "software-stack-deployment", "report"}
+    assert set(usage["mandatory-flags"]) == {"desc", "flags"}
+    assert all(isinstance(text, str) for text in usage["mandatory-flags"].values())
+    assert set(usage["software-stack-deployment"]) == METHODS
+    assert all(isinstance(value, bool) for value in usage["software-stack-deployment"].values())
+
+
+def test_the_catalogue_finds_the_workflow() -> None:
+    """Its words in the README, a Snakefile in the folder `workflow`, rules in files that end in .smk."""
+    words = (ROOT / "README.md").read_text(encoding="utf-8").lower()
+    assert "snakemake" in words and "workflow" in words
+    assert (ROOT / "workflow" / "Snakefile").is_file()
+    assert {path.suffix for path in (ROOT / "rules").iterdir() if path.is_file()} == {".smk"}
+    assert not (ROOT / "workflow" / "rules").exists()
+
+
+def test_captions_read_as_they_stand() -> None:
+    """Neither reStructuredText nor Jinja finds anything in them."""
+    text = r"p_50 of *all* |x| `y` <z> [1]_ {{ 1 + 1 }} {% if %} \back"
+    shown = jinja2.Environment().from_string(captions.literal(text)).render()
+    document = publish_doctree(shown, settings_overrides={"report_level": 1, "halt_level": 1})
+    assert document.astext() == text
+
+
+def test_captions_are_the_report_s_own(tmp_path: Path) -> None:
+    tables = tmp_path / "tables"
+    files.write_json(tables / "one.figures.json", {"a.times": "What it shows."})
+    files.write_json(tables / "a.times.json", {"title": "Times", "notes": ["Host clock."]})
+    captions.write(tmp_path / "out", tables, ["a.times", "a.none"], ["a.times"])
+    found = {path.name: path.read_text() for path in (tmp_path / "out").iterdir()}
+    assert found == {
+        "figure-a.times.rst": "What it shows.\n",
+        "table-a.times.rst": "Times.\n\nHost clock.\n",
+        "table-a.none.rst": f"{captions.ABSENT}\n",
+    }
+
+
+def test_snakemake_s_own_report_shows_figures_tables_and_the_page(tmp_path: Path) -> None:
+    """What the catalogue is told of `--report`."""
+    assert SETTINGS["usage"]["report"] is True
+    space = Workspace(tmp_path / "project")
+    space.only("autocast_dtypes")
+    assert space.run("report", "--config", "preset=tiny").returncode == 0
+    done = space.run("--report", str(tmp_path / "run.html"), "--config", "preset=tiny")
+    assert done.returncode == 0, done.stdout
+    page = (tmp_path / "run.html").read_text(encoding="utf-8")
+    shown = dict(re.findall(r'"labels": \{"what": "(\w+)", "name": "([^"]+)"\}', page)[::-1])
+    assert shown == {"figure": "cs336.layernorm_variance", "table": "cs336.autocast_dtypes", "page": "the report"}
+    captions_shown = re.findall(r'"caption": "([^"]*)"', page)
+    assert len(captions_shown) == 4 and any("against float64; a line ends where" in text for text in captions_shown)
+    assert not [text for text in captions_shown if captions.ABSENT in text or not text]
+    assert not re.search(r'(?:src|href)="https?:', page)
+
+
+def test_the_catalogue_s_snakefile_starts_the_same_workflow(tmp_path: Path) -> None:
+    space = Workspace(tmp_path / "project")
+    space.only("autocast_dtypes")
+    plain, other = ((), ("-s", "workflow/Snakefile"))
+    listings = []
+    for snakefile in (plain, other):
+        command = [sys.executable, "-m", "snakemake", *snakefile, SETTINGS["usage"]["mandatory-flags"]["flags"]]
+        more = ["--cores", "1", "--dry-run", "--quiet", "rules", "--config", "preset=tiny"]
+        done = subprocess.run(
+            [*command, *more], cwd=space.root, env=space.environment(), capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        listings.append(re.findall(r"(?m)^(\w+) +(\d+)$", done.stdout + done.stderr))
+    assert listings[0] == listings[1] and ("write_html", "1") in listings[0]

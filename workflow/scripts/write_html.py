@@ -1,0 +1,32 @@
+"""Write a site's report as one HTML file, from its Markdown, figures and tables.
+
+write_html.py --report report/SITE/report.md --tables results/SITE/tables --out report/SITE/report.html
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from perfscribe import files  # noqa: E402
+from perfscribe.page import write  # noqa: E402
+
+
+def main() -> None:
+    """Read the arguments and do the work."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--report", type=Path, required=True)
+    parser.add_argument("--tables", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    args = parser.parse_args()
+    try:
+        text = write.write(args.report, args.tables)
+    except ValueError as error:
+        sys.exit(str(error))
+    files.write_text(args.out, text)
+
+
+if __name__ == "__main__":
+    main()
