@@ -6,31 +6,23 @@ The text comes from records, notes and templates. Nothing in it is taken for HTM
 from __future__ import annotations
 
 import re
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 from markdown_it import MarkdownIt
 from markdown_it.common.utils import escapeHtml
-from markdown_it.renderer import RendererHTML
 from markdown_it.rules_core import StateCore
 from markdown_it.token import Token
-from markdown_it.utils import OptionsDict
 
-from perfscribe.page import embedded
-from perfscribe.page.grid import grid
-from perfscribe.records import STATUSES
+from perfscribe.page import elements, embedded
 
 # Sections of environments, as report.py writes them; elsewhere the id is a link to it.
 _ENVIRONMENT = re.compile(r"^Environment `([0-9a-f]{12})`, of ", re.MULTILINE)
-_ID = re.compile(r"\b[0-9a-f]{12}\b")
 _TABLE = re.compile(r"\]\([^()\s]*/([\w.-]+)\.csv\)")
 _IMAGE = re.compile(r"!\[(.*)\]\((\S+)\)", re.DOTALL)
-_REMARK = re.compile(r"\[(\d+)\] ")
 # Most cells of tables: nothing in them that Markdown reads. A footnote mark at the end is not read either.
 _PLAIN = re.compile(r"[^\\`*_\[\]<>&!\n]*(?: \[\d+\])?")
-_STATUS = re.compile(rf"(?:{'|'.join(STATUSES[1:])})(?= \[\d+\]$|$)")
-_MARK = re.compile(r" \[(\d+)\]$")
 DEEPEST_CONTENTS = 4
 
 
@@ -55,7 +47,7 @@ class Document:
 
 def read(text: str, folders: embedded.Folders) -> Document:
     """The document that a report's Markdown makes, with the figures and tables of its folders taken in."""
-    engine = MarkdownIt("commonmark", {"html": False}, renderer_cls=_Renderer).enable("table")
+    engine = MarkdownIt("commonmark", {"html": False}, renderer_cls=elements.Renderer).enable("table")
     engine.core.ruler.at("inline", _read_inline)
     environments = frozenset(_ENVIRONMENT.findall(text))
     known = frozenset(name for name in _TABLE.findall(text) if (folders.tables / f"{name}.csv").is_file())
@@ -105,7 +97,7 @@ def _arranged(tokens: list[Token], engine: MarkdownIt, env: dict[str, Any]) -> l
         if token.type == "table_open":
             tables += 1
             end = _closing(tokens, at)
-            table = _Table(engine, env, f"t{tables}", _remarks(tokens, end + 1))
+            table = elements.Table(engine, env, f"t{tables}", _remarks(tokens, end + 1))
             made.append(_html(table.html(tokens[at + 1 : end])))
             at = end + (4 if table.remarks else 1)
         elif token.type == "paragraph_open" and _is_figure(tokens, at):
@@ -132,7 +124,7 @@ def _remarks(tokens: Sequence[Token], at: int) -> list[str]:
     if at + 1 >= len(tokens) or tokens[at].type != "paragraph_open":
         return []
     lines = [line.strip() for line in tokens[at + 1].content.split("\n")]
-    return lines if all(_REMARK.match(line) for line in lines) else []
+    return lines if all(elements.REMARK.match(line) for line in lines) else []
 
 
 def _mark_place(paragraph: Token, inline: Token, env: dict[str, Any]) -> None:
@@ -158,110 +150,12 @@ def _is_figure(tokens: Sequence[Token], at: int) -> bool:
 
 def _figure(tokens: Sequence[Token], at: int, engine: MarkdownIt, env: dict[str, Any]) -> str:
     """A figure with its caption once, and below it a link to each environment that the picture itself names."""
-    image = _inline(tokens[at + 1].children or [], engine, env)
-    caption = _inline((tokens[at + 4].children or [])[1:-1], engine, env)
+    image = elements.inline(tokens[at + 1].children or [], engine, env)
+    caption = elements.inline((tokens[at + 4].children or [])[1:-1], engine, env)
     found = _IMAGE.fullmatch(tokens[at + 1].content)
     path = env["folders"].figure(found[2]) if found else None
-    named = _ID.findall(path.read_text(encoding="utf-8")) if path else []
-    links = ", ".join(map(_environment_link, sorted(env["environments"] & set(named))))
+    named = elements.ID.findall(path.read_text(encoding="utf-8")) if path else []
+    links = ", ".join(map(elements.environment_link, sorted(env["environments"] & set(named))))
     measured = f'<span class="by">Measured in environment {links}.</span>' if links else ""
     name = f' id="figure-{escapeHtml(path.stem)}"' if path else ""
     return f"<figure{name}>{image}<figcaption>{caption} {measured}</figcaption></figure>\n"
-
-
-def _inline(tokens: Sequence[Token], engine: MarkdownIt, env: dict[str, Any]) -> str:
-    return cast(_Renderer, engine.renderer).renderInline(tokens, engine.options, env)
-
-
-def _environment_link(name: str) -> str:
-    return f'<a href="#environment-{name}">{name}</a>'
-
-
-@dataclass
-class _Table:
-    """One table being written. id: unique in the page; remarks: the lines below it."""
-
-    engine: MarkdownIt
-    env: dict[str, Any]
-    id: str
-    remarks: list[str]
-
-    def html(self, tokens: Sequence[Token]) -> str:
-        """Header and rows, and the remarks as a list that the cells' marks lead to."""
-        rows: list[list[tuple[str, str]]] = []
-        for place, token in enumerate(tokens):
-            if token.type == "tr_open":
-                rows.append([])
-            elif token.type in ("th_open", "td_open"):
-                inline = tokens[place + 1]
-                rows[-1].append((inline.content, self._cell(inline, token.tag)))
-        listed = "".join(f"<li{self._place(line)}>{self._line(line)}</li>" for line in self.remarks)
-        return grid(rows[0], rows[1:]) + (f'<ul class="remarks">{listed}</ul>\n' if listed else "")
-
-    def _cell(self, inline: Token, tag: str) -> str:
-        text = _inline(inline.children or [], self.engine, self.env)
-        if tag == "th":
-            return f'<span class="status">{text}</span>' if text in STATUSES else text
-        if status := _STATUS.match(text):
-            text = f'<span class="status">{status[0]}</span>{text[status.end() :]}'
-        found = _MARK.search(text)
-        if not found or not self.remarks:
-            return text
-        return f'{text[: found.start()]} <a class="mark" href="#{self.id}-{found[1]}">[{found[1]}]</a>'
-
-    def _place(self, line: str) -> str:
-        found = _REMARK.match(line)
-        return f' id="{self.id}-{found[1]}"' if found else ""
-
-    def _line(self, line: str) -> str:
-        rendered: str = self.engine.renderInline(line, self.env)
-        return rendered
-
-
-class _Renderer(RendererHTML):
-    """Tokens as HTML; a method has the name of the tokens that it writes."""
-
-    def made_html(self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: MutableMapping[str, Any]) -> str:
-        """HTML of this module's own making."""
-        return tokens[idx].content
-
-    def text(self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: MutableMapping[str, Any]) -> str:
-        """Text; ids of environments are links to their sections."""
-        escaped = escapeHtml(tokens[idx].content)
-        if env["links"] or not env["environments"]:
-            return escaped
-        known = env["environments"]
-        return _ID.sub(lambda found: _environment_link(found[0]) if found[0] in known else found[0], escaped)
-
-    def code_inline(
-        self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: MutableMapping[str, Any]
-    ) -> str:
-        """Code; the id of a table is a link to it."""
-        name = tokens[idx].content
-        shown = f"<code>{escapeHtml(name)}</code>"
-        return f'<a href="#{name}">{shown}</a>' if name in env["tables"] and not env["links"] else shown
-
-    def link_open(self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: MutableMapping[str, Any]) -> str:
-        """A link; one to a table's CSV file holds the file."""
-        env["links"] += 1
-        target = str(tokens[idx].attrGet("href") or "")
-        path = env["folders"].table(target)
-        if path:
-            name = escapeHtml(path.name)
-            return f'<a class="csv" download="{name}.gz" href="{embedded.compressed(path)}">'
-        return f'<a href="{escapeHtml(target)}" rel="noreferrer">'
-
-    def link_close(self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: MutableMapping[str, Any]) -> str:
-        """The end of a link."""
-        env["links"] -= 1
-        return "</a>"
-
-    def image(self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: MutableMapping[str, Any]) -> str:
-        """A figure of this report; of any other image its name, since a page loads nothing."""
-        alt = escapeHtml(tokens[idx].content)
-        path = env["folders"].figure(str(tokens[idx].attrGet("src") or ""))
-        if path is None:
-            return f"[image: {alt}]"
-        shown = embedded.picture(path)
-        size = f' width="{shown.width}" height="{shown.height}"' if shown.width else ""
-        return f'<img alt="{alt}"{size} src="{shown.uri}">'
