@@ -133,10 +133,14 @@ def test_tables_have_their_rows_and_scroll_by_themselves(demo: tuple[str, Elemen
 
 
 def test_columns_of_figures_are_told_from_words(tmp_path: Path) -> None:
-    rows = ["| 1.5 [1] | oom [2] | a | 3 % | 1 |", "| 2e-05 | 7 | 2 | one sample | x |", "| 3 | skipped | b | 4 | y |"]
+    rows = [
+        f"| 1.5 [1] | oom [2] | {'a' * 50} | 3 % | 1 |",
+        "| 2e-05 | 7 | 2 | one sample | x |",
+        "| 3 | skipped | b | 4 | y |",
+    ]
     text = "\n".join(["| n | t | w | s | m |", "|---|---|---|---|---|", *rows, ""])
     _, top = made(tmp_path, text)
-    assert top.all("table")[0].attributes["class"] == "n1 n2 n4 s1 s2 s3 s4 s5"
+    assert top.all("table")[0].attributes["class"] == "n1 n2 n4 s1 s2 s4 s5 l3"
 
 
 def test_marks_lead_to_the_lines_below_their_table(demo: tuple[str, Element]) -> None:

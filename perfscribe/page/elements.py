@@ -17,6 +17,8 @@ from perfscribe.page import embedded
 from perfscribe.page.grid import grid
 from perfscribe.records import STATUSES
 
+# What the renderer hands on: the report's folders, ids of environments and tables, how many links are open.
+Env = MutableMapping[str, Any]
 # An environment's id, and a line below a table that marks in its cells stand for.
 ID = re.compile(r"\b[0-9a-f]{12}\b")
 REMARK = re.compile(r"\[(\d+)\] ")
@@ -78,11 +80,11 @@ class Table:
 class Renderer(RendererHTML):
     """Tokens as HTML; a method has the name of the tokens that it writes."""
 
-    def made_html(self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: MutableMapping[str, Any]) -> str:
+    def made_html(self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: Env) -> str:
         """HTML of this module's own making."""
         return tokens[idx].content
 
-    def text(self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: MutableMapping[str, Any]) -> str:
+    def text(self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: Env) -> str:
         """Text; ids of environments are links to their sections."""
         escaped = escapeHtml(tokens[idx].content)
         if env["links"] or not env["environments"]:
@@ -90,13 +92,13 @@ class Renderer(RendererHTML):
         known = env["environments"]
         return ID.sub(lambda found: environment_link(found[0]) if found[0] in known else found[0], escaped)
 
-    def code_inline(self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: MutableMapping[str, Any]) -> str:
+    def code_inline(self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: Env) -> str:
         """Code; the id of a table is a link to it."""
         name = tokens[idx].content
         shown = f"<code>{escapeHtml(name)}</code>"
         return f'<a href="#{name}">{shown}</a>' if name in env["tables"] and not env["links"] else shown
 
-    def link_open(self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: MutableMapping[str, Any]) -> str:
+    def link_open(self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: Env) -> str:
         """A link; one to a table's CSV file holds the file."""
         env["links"] += 1
         target = str(tokens[idx].attrGet("href") or "")
@@ -106,12 +108,12 @@ class Renderer(RendererHTML):
             return f'<a class="csv" download="{name}.gz" href="{embedded.compressed(path)}">'
         return f'<a href="{escapeHtml(target)}" rel="noreferrer">'
 
-    def link_close(self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: MutableMapping[str, Any]) -> str:
+    def link_close(self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: Env) -> str:
         """The end of a link."""
         env["links"] -= 1
         return "</a>"
 
-    def image(self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: MutableMapping[str, Any]) -> str:
+    def image(self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: Env) -> str:
         """A figure of this report; of any other image its name, since a page loads nothing."""
         alt = escapeHtml(tokens[idx].content)
         path = env["folders"].figure(str(tokens[idx].attrGet("src") or ""))

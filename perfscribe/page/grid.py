@@ -14,8 +14,8 @@ _FIGURE = re.compile(r"[+-]?\d[\d.,]*(?:e[+-]?\d+)?(?: [%×])?", re.IGNORECASE)
 _MARK = re.compile(r" \[\d+\]$")
 # From how many rows on a table has a height of its own, and from how many columns smaller letters on paper.
 LONG_FROM_ROWS, WIDE_FROM_COLUMNS, WIDEST_FROM_COLUMNS = 25, 10, 16
-# A column whose cells are all as short as this is not broken into lines on a screen.
-LONGEST_UNBROKEN = 20
+# On a screen a column of cells as short as this is not broken into lines, and one with cells as long as that has room.
+LONGEST_UNBROKEN, LONG_TEXT_FROM = 20, 45
 # Columns that the style sheet knows by number; those beyond stay on the left.
 MOST_COLUMNS = 60
 
@@ -25,7 +25,9 @@ def grid(header: Sequence[Cell], rows: Sequence[Sequence[Cell]]) -> str:
     places = range(min(len(header), MOST_COLUMNS))
     columns = [[row[place][0] for row in rows if place < len(row)] for place in places]
     kinds = [f"n{place + 1}" for place in places if _is_of_figures(columns[place])]
-    kinds += [f"s{place + 1}" for place in places if max(map(len, columns[place]), default=0) <= LONGEST_UNBROKEN]
+    longest = [max(map(len, column), default=0) for column in columns]
+    kinds += [f"s{place + 1}" for place in places if longest[place] <= LONGEST_UNBROKEN]
+    kinds += [f"l{place + 1}" for place in places if longest[place] >= LONG_TEXT_FROM]
     kinds += ["wide"] * (len(header) >= WIDE_FROM_COLUMNS) + ["widest"] * (len(header) >= WIDEST_FROM_COLUMNS)
     head = "".join(f'<th scope="col">{text}</th>' for _, text in header)
     body = "".join(f"<tr>{''.join(f'<td>{text}</td>' for _, text in row)}</tr>\n" for row in rows)

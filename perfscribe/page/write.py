@@ -27,6 +27,7 @@ def write(report: Path, tables: Path) -> str:
     style = _part("report.css")
     style = style.replace("COLUMNS_OF_FIGURES", f"{_columns('n', 'td')},{_columns('n', 'th')}")
     style = style.replace("NARROW_COLUMNS", _columns("s", "td"))
+    style = style.replace("COLUMNS_OF_TEXT", _columns("l", "td"))
     script = _part("report.js")
     engine = jinja2.Environment(
         loader=jinja2.FileSystemLoader(FOLDER), undefined=jinja2.StrictUndefined, autoescape=True, trim_blocks=True
