@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from perfscribe import plan, session, shard
+from perfscribe import plan, session, shard, sites
 
 # Where libraries' warnings go, as those of a rule go into its log.
 LOG = Path("logs") / "redraw.log"
@@ -58,6 +58,7 @@ def main(root: Path, raw: Mapping[str, Any], names: Sequence[str]) -> int:
         raise session.AnotherRun(f"another run is under way in this checkout: {lock.owner()}")
     try:
         redraw(root, raw, names or known)
+        sites.refresh(root)
     finally:
         lock.release()
     return 0
@@ -65,15 +66,17 @@ def main(root: Path, raw: Mapping[str, Any], names: Sequence[str]) -> int:
 
 def redraw(root: Path, raw: Mapping[str, Any], names: Sequence[str]) -> None:
     """Draw published sites; whatever an experiment's code raises."""
-    sites = [_planned(root, raw, name) for name in names]
+    chosen = [_planned(root, raw, name) for name in names]
     _import_what_draws()
     workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
     # Forked, so that the libraries are imported once; no thread runs yet.
     context = multiprocessing.get_context("fork")
     with ProcessPoolExecutor(workers, context, initializer=_warn_into, initargs=(root / LOG,)) as pool:
-        _wait([pool.submit(_replay, site, name, number) for site in sites for name, number in _shards(site)])
-        drawn = {site.plan.site: [pool.submit(_present, site, name) for name in _slowest_first(site)] for site in sites}
-        for site in sites:
+        _wait([pool.submit(_replay, site, name, number) for site in chosen for name, number in _shards(site)])
+        drawn = {
+            site.plan.site: [pool.submit(_present, site, name) for name in _slowest_first(site)] for site in chosen
+        }
+        for site in chosen:
             _wait(drawn[site.plan.site])
             _wait([pool.submit(_write, site)])
             print(f"report/{site.plan.site}/report.md", flush=True)
@@ -131,12 +134,14 @@ def _present(site: Site, name: str) -> None:
 
 
 def _write(site: Site) -> None:
-    """The report and the verdict, by the workflow's own programs; ValueError where one fails."""
+    """The report, its HTML and the verdict, by the workflow's own programs; ValueError where one fails."""
     records = site.records(list(site.plan.shards))
     report = site.root / "report" / site.plan.site / "report.md"
     plan_file, verdict = site.results / "plan" / "report.json", site.results / "verdict.txt"
+    summary, tables, page = site.results / "summary.json", site.results / "tables", report.with_suffix(".html")
     programs: dict[str, list[str | Path]] = {
-        "report.py": ["--plan", plan_file, "--records", *records, "--out", report],
+        "report.py": ["--plan", plan_file, "--records", *records, "--out", report, "--summary", summary],
+        "write_html.py": ["--report", report, "--tables", tables, "--out", page],
         "verdict.py": ["--report", report, "--records", *records, "--out", verdict],
     }
     for name, words in programs.items():
