@@ -198,3 +198,44 @@ def test_all_reduce_ddp_and_fsdp_over_two_nodes(slurm: LocalSlurm, tmp_path: Pat
         assert {rank["node"] for rank in ranks} == {"node1", "node2"}
         expected = total if kind == "all_reduce" else total / count
         assert all(rank["found"] == [expected] for rank in ranks), (kind, ranks)
+
+
+TRAINING = """import json
+import random
+import sys
+from pathlib import Path
+
+sys.path[:0] = {paths!r}
+from test_sharded_training import BLOOM, CONFIG
+
+from perfscribe.cells import Cell
+from perfscribe.data import squad_sets
+from perfscribe.data.generate import generate
+from perfscribe.training import launching
+
+if __name__ == "__main__":
+    [(name, dataset)] = squad_sets.datasets(CONFIG).items()
+    folder = Path({folder!r})
+    generate(json.loads(json.dumps({{"dataset": name, "formats": [], **dataset}})), folder / name)
+    same = BLOOM | {{"loop": "bare loop", "wrap": "FSDP2", "backend": "gloo"}}
+    for nodes, ranks, grad_acc in ((2, 2, 2), (1, 2, 2), (2, 4, 1)):
+        random.seed(5)
+        levels = same | {{"nodes": nodes, "world_size": ranks, "grad_acc": grad_acc}}
+        found = launching.run(Cell(levels, data=(name,), data_folder=str(folder)))
+        print("RESULT", json.dumps([nodes, ranks, found.values["hosts"], found.series["train_loss"]]), flush=True)
+"""
+
+
+def test_a_training_over_two_nodes_has_the_losses_of_one(slurm: LocalSlurm, tmp_path: Path) -> None:
+    """One rank on each node, and two on each: the ranks are on both, and train what two ranks of one node train."""
+    pytest.importorskip("transformers", reason="the package transformers is not installed")
+    (tmp_path / "train.py").write_text(TRAINING.format(paths=[str(ROOT), str(ROOT / "tests")], folder=str(tmp_path)))
+    batch = ["sbatch", "--wait", "-N2", "--ntasks=2", f"--output={tmp_path}/said", f"--chdir={ROOT}", "--wrap"]
+    variables = {**slurm.environment(), "OMP_NUM_THREADS": "1"}
+    command = f"{sys.executable} {tmp_path}/train.py"
+    subprocess.run([*batch, command], env=variables, timeout=RUN_S, capture_output=True)
+    said = (tmp_path / "said").read_text()
+    results = [json.loads(line.removeprefix("RESULT ")) for line in said.splitlines() if line.startswith("RESULT ")]
+    assert [result[:3] for result in results] == [[2, 2, 2], [1, 2, 1], [2, 4, 2]], tail(said)
+    losses = [result[3] for result in results]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5) == losses[2] and len(losses[0]) == 4
