@@ -123,9 +123,10 @@ def without_date(path: Path) -> bytes:
 
 
 def drawn(root: Path, name: str) -> dict[str, bytes]:
-    """What is drawn of a site's journals: records, tables, report and figures, by file."""
+    """What is drawn of a site's journals: records, tables, summary, report and figures, by file."""
     folders = (f"results/{name}/records", f"results/{name}/tables", f"report/{name}")
     paths = [path for folder in folders for path in (root / folder).rglob("*") if path.is_file()]
+    paths += (root / "results" / name).glob("summary.json")
     return {str(path.relative_to(root)): without_date(path) for path in paths}
 
 
@@ -140,7 +141,8 @@ def cloned(workspace: Workspace, root: Path, name: str) -> None:
     shutil.copytree(root / "results" / name, workspace.root / "results" / name)
     for folder in ("records", "tables"):
         shutil.rmtree(workspace.root / "results" / name / folder, ignore_errors=True)
-    (workspace.root / "results" / name / "verdict.txt").unlink(missing_ok=True)
+    for file in ("verdict.txt", "summary.json"):
+        (workspace.root / "results" / name / file).unlink(missing_ok=True)
 
 
 @pytest.fixture
@@ -418,7 +420,7 @@ def redrawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_committed_site_is_what_this_code_draws(name: str, redrawn: Path) -> None:
     """Where this fails, code that shows has changed: `./run redraw`, and commit what it draws."""
     got, expected = (
-        {path: content for path, content in drawn(root, name).items() if not re.search(r"/records/|\.png$", path)}
+        {path: content for path, content in drawn(root, name).items() if not re.search(r"/records/|\.(png|html)$", path)}
         for root in (redrawn, ROOT)
     )
     assert got.keys() == expected.keys()
