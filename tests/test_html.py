@@ -86,6 +86,8 @@ def made(folder: Path, text: str) -> tuple[str, Element]:
         report / "figures" / "demo.times.svg": SVG.format(A),
         tables / "demo.times.csv": "n,time_ms\n1,2.5\n",
         tables / "secret.txt": "not for a page",
+        report / "other.svg": SVG.format("not for a page"),
+        report / "other.csv": "not for a page",
     }.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content, encoding="utf-8")
@@ -218,6 +220,8 @@ HOSTILE = [
     "![x](file:///etc/passwd)",
     "![x](figures/../../../results/demo/tables/secret.txt)",
     "![x](figures/../report.md)",
+    "![x](other.svg)",
+    "[x](other.csv)",
     "[x](../../results/demo/tables/../../../report/demo/report.md)",
     "[x](javascript:alert(1))",
     "[x](data:text/html,<b>)",
@@ -241,7 +245,7 @@ def test_text_stays_text(tmp_path: Path, place: str, text: str) -> None:
     for element in main.all():
         assert set(element.attributes) <= ALLOWED | {"open"}
         assert not re.match(r"(?i)\s*(javascript|data|file|vbscript):", element.attributes.get("href", ""))
-    assert loads(page) == [] and "not for a page" not in page
+    assert loads(page) == [] and "not for a page" not in page and "data:application" not in page
 
 
 def loads(page: str) -> list[str]:
