@@ -15,8 +15,8 @@ from perfscribe.cells import Cell, Level, Measurement, grid
 
 PRODUCT, MEMORY, LINK, TRANSFER, DISK = "product", "memory", "link", "transfer", "disk"
 MIB = 2**20
-# Costs are in bytes moved; a product's FLOP count a hundredth of that, about as long on a CPU and a GPU.
-FLOP_PER_BYTE = 100
+# Costs are in seconds, at rates between a CPU's and a GPU's, and what making and checking the operands takes at least.
+FLOP_PER_S, BYTES_PER_S, DISK_BYTES_PER_S, LEAST_S = 1e12, 5e10, 1e9, 0.2
 
 
 def cells(config: Mapping[str, Any]) -> list[Cell]:
@@ -55,29 +55,29 @@ def _pairs(config: Mapping[str, Any]) -> Iterator[dict[str, Level]]:
 
 def _product(levels: Mapping[str, Any]) -> Cell:
     requires = precision.requires(levels["device"], levels["dtype"])
-    return Cell(levels, requires, cost=2 * levels["matrix_size"] ** 3 * levels["samples"] / FLOP_PER_BYTE)
+    return Cell(levels, requires, cost=LEAST_S + 2 * levels["matrix_size"] ** 3 * levels["samples"] / FLOP_PER_S)
 
 
 def _memory(levels: Mapping[str, Any]) -> Cell:
-    return Cell(levels, ("cuda",) if levels["device"] == "cuda" else (), cost=_bytes(levels))
+    return Cell(levels, ("cuda",) if levels["device"] == "cuda" else (), cost=_seconds(levels))
 
 
 def _link(levels: Mapping[str, Any]) -> Cell:
     most = max(levels["source_gpu"], levels["target_gpu"]) + 1
-    return Cell(levels, (f"cuda:{most}",), cost=_bytes(levels))
+    return Cell(levels, (f"cuda:{most}",), cost=_seconds(levels))
 
 
 def _transfer(levels: Mapping[str, Any]) -> Cell:
-    return Cell({**levels, "device": "cuda"}, ("cuda",), cost=10 * _bytes(levels))
+    return Cell({**levels, "device": "cuda"}, ("cuda",), cost=_seconds(levels))
 
 
 def _disk(levels: Mapping[str, Any]) -> Cell:
     requires = ("posix_fadvise",) if levels["operation"] == "cold read" else ()
-    return Cell(levels, requires, cost=100 * _bytes(levels))
+    return Cell(levels, requires, cost=_seconds(levels, DISK_BYTES_PER_S))
 
 
-def _bytes(levels: Mapping[str, Any]) -> float:
-    return float(MIB * levels["size_mib"] * levels["samples"])
+def _seconds(levels: Mapping[str, Any], bytes_per_s: float = BYTES_PER_S) -> float:
+    return LEAST_S + float(MIB * levels["size_mib"] * levels["samples"]) / bytes_per_s
 
 
 def run(cell: Cell) -> Measurement:
