@@ -23,5 +23,6 @@ def hidden_by(name: str, root: Path | None = None) -> Path | None:
     if spec is None:
         return None
     found = [Path(spec.origin)] if spec.origin else [Path(place) for place in spec.submodule_search_locations or ()]
-    here = [path for path in found if root in path.resolve().parents]
-    return root / here[0].resolve().relative_to(root).parts[0] if here else None
+    # An environment may lie in the checkout, too: what is in the way bears the package's name and lies at the top.
+    tops = [path.relative_to(root).parts[0] for path in found if path.is_relative_to(root)]
+    return next((root / top for top in tops if top.partition(".")[0] == name), None)

@@ -41,6 +41,16 @@ def test_a_data_folder_is_taken_for_a_package_that_is_not_installed(checkout: Pa
     assert done.stdout == "None\n" and "module 'datasets' has no attribute 'Dataset'" in done.stderr
 
 
+def test_an_environment_in_the_checkout_is_none(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    packages = checkout / ".venv" / "lib" / "site-packages"
+    (packages / "some_package").mkdir(parents=True)
+    (packages / "some_package" / "__init__.py").touch()
+    monkeypatch.setattr(sys, "path", [str(packages)])
+    assert shadowing.hidden_by("some_package") is None
+    (checkout / "some_package.py").touch()
+    assert shadowing.hidden_by("some_package") == checkout / "some_package.py"
+
+
 def test_a_folder_named_like_an_installed_package_does_no_harm(checkout: Path) -> None:
     (checkout / "psutil").mkdir()
     assert shadowing.hidden_by("psutil") is None
