@@ -166,8 +166,8 @@ def test(arguments: Sequence[str]) -> int:
         [python, "-m", "snakefmt", "--check", "Snakefile", "workflow/Snakefile", "rules"],
         [python, "-m", "mypy"],
         [*snakemake("--lint")],
-        # Begun in the order of tests/conftest.py; a worker more than CI has cores, as many tests mostly wait.
-        [python, "-m", "pytest", "-n", "3", "--dist", "loadfile", "--no-loadscope-reorder", *arguments],
+        # Begun in the order of tests/conftest.py.
+        [python, "-m", "pytest", "-n", "2", "--dist", "loadfile", "--no-loadscope-reorder", *arguments],
     ]
     for step in steps:
         print(f"run: {' '.join(step[2:])}", flush=True)
