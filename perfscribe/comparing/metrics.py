@@ -117,6 +117,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("batch_found", None, "the batch that fits: cells of unlike batches are refused"),
     Metric("channels", None, BOOKKEEPING),
     Metric("gpus_per_node", None, BOOKKEEPING),
+    Metric("hosts", None, BOOKKEEPING),
     Metric("variables_left", None, BOOKKEEPING),
     Metric("exit_code", None, BOOKKEEPING),
     Metric("pairs", None, BOOKKEEPING),
