@@ -85,7 +85,7 @@ def test_an_own_site_stands_beside_a_committed_one(space: Repository) -> None:
     assert space.planned_jobs() == set()
     cells = [Measured({"device": "cpu", "n": n}, steady(10.0 * n)) for n in (1, 2, 4)]
     write_site(space.root, "demo", cells, machine=identity(cpu_model="CPU Two"))
-    assert space.planned_jobs() == {"write_report", "verdict"}
+    assert space.planned_jobs() == {"write_report", "write_html", "verdict"}
     assert space.run("report").returncode == 0
     assert space.planned_jobs() == set()
     text = space.report()
@@ -94,7 +94,7 @@ def test_an_own_site_stands_beside_a_committed_one(space: Repository) -> None:
     assert "2 cells of 1 experiment measured at both sides" in chapter and "CPU Two" in chapter
     assert text.index(beside.TITLE) > text.index("# Chapter") and text.index(beside.TITLE) < text.index("# Method")
     write_site(space.root, "demo", cells[:1], machine=identity(cpu_model="CPU Two"))
-    assert space.planned_jobs() == {"write_report", "verdict"}
+    assert space.planned_jobs() == {"write_report", "write_html", "verdict"}
 
 
 def test_a_committed_site_stays_as_it_is_whichever_others_there_are(tmp_path: Path) -> None:

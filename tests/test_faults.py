@@ -154,7 +154,7 @@ def test_an_experiment_of_which_nothing_worked(tmp_path: Path) -> None:
         assert done.returncode == 1
         assert [done.stdout.splitlines().count(error) for error in errors] == [1, 1], done.stdout
         assert "Traceback" not in done.stdout
-    assert len(second.stdout.splitlines()) <= 4, "the two errors, where the log lies, and the report"
+    assert len(second.stdout.splitlines()) <= 5, "the two errors, where the log lies, and the report twice"
     assert (
         faulty.notes(side_of(workspace))
         == executions

@@ -172,7 +172,7 @@ def test_each_row_has_its_own_figures(site: Path, page: Path) -> None:
     )
     for rows, name in ((gpus, "fsdp.multi_gpu"), (nodes, "fsdp.multi_node")):
         for row, ranks in zip(rows, (1, 2, 4, 8), strict=True):
-            own = {"device": "cuda", "world_size": ranks}
+            own = {"device": "cuda", "world_size": ranks, "nodes": ranks if name.endswith("node") else 1}
             table = fill_site.measured(name)
             assert row[1] == str(ranks)
             assert row[3] == expected(table, "samples_scale", **own)
@@ -180,7 +180,7 @@ def test_each_row_has_its_own_figures(site: Path, page: Path) -> None:
             assert row[7] == expected(table, "avg_mem_total_gb", gib, **own)
     for rows, name in ((custom_gpus, "fsdp.custom_multi_gpu"), (custom_nodes, "fsdp.custom_multi_node")):
         for row, ranks in zip(rows, (1, 2, 4, 8), strict=True):
-            own = {"device": "cuda", "world_size": ranks}
+            own = {"device": "cuda", "world_size": ranks, "nodes": ranks if name.endswith("node") else 1}
             table = fill_site.measured(name)
             assert row[2] == expected(table, "train_samples_per_second", **own)
             assert row[3] == expected(table, "samples_per_s_callback", **own)
@@ -323,7 +323,7 @@ NINE = "| Metric | Log Location | Value |\n|---|---|---|\n| Train Loss (Final) |
 def test_labels_of_a_row_however_they_are_written(site: Path, label: str, table: str, ranks: int, device: str) -> None:
     page = f"<!-- perfscribe: {table} -->\n| Setup | Loss |\n|---|---|\n|  {label} | |\n"
     text, _ = fill_site.filled(site, page)
-    own = {"world_size": ranks, "device": device}
+    own = {"world_size": ranks, "device": device, "nodes": ranks if table.endswith("node") else 1}
     assert fill_site.cells(text)[0][0][1] == expected(fill_site.measured(table), "train_loss", **own)
 
 

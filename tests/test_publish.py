@@ -312,7 +312,7 @@ def test_a_published_site_is_read_only(clone: Site) -> None:
 
     note = clone.root / NOTE.format("demo")
     note.write_text("Written later.\n")
-    assert clone.planned_jobs("--config", "site=demo") == {"write_report", "verdict"}
+    assert clone.planned_jobs("--config", "site=demo") == {"write_report", "write_html", "verdict"}
     assert clone.run("report", "--config", "site=demo").returncode == 0
     assert "\nWritten later.\n" in clone.report("demo") and note.read_text() == "Written later.\n"
 

@@ -152,7 +152,7 @@ def test_the_verb_and_the_report_after_it(tmp_path: Path) -> None:
     done = workspace.run("remeasure", "probe", "n=2")
     assert done.returncode == 0
     assert done.stdout == "records of probe retired: 1; the next `./run report` measures their cells again\n"
-    assert workspace.planned_jobs() == {"measure probe 0", "present_probe", "write_report", "verdict"}
+    assert workspace.planned_jobs() == {"measure probe 0", "present_probe", "write_report", "write_html", "verdict"}
     report = workspace.run("report")
     assert report.returncode == 0, report.stdout
     told = [line for line in report.stdout.splitlines() if "probe n=" in line or "other n=" in line]

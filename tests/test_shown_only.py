@@ -92,7 +92,7 @@ def test_its_file_is_an_output_of_the_workflow(project: Workspace) -> None:
     file = results(project) / "tables" / "reader.txt"
     assert file.read_text() == "3 rows\n" and project.planned_jobs(*TINY) == set()
     file.unlink()
-    assert project.planned_jobs(*TINY) == {"present_reader", "write_report", "verdict"}
+    assert project.planned_jobs(*TINY) == {"present_reader", "write_report", "write_html", "verdict"}
     assert project.run("report", *TINY).returncode == 0 and file.read_text() == "3 rows\n"
 
 
@@ -100,7 +100,7 @@ def test_edits_rerun_what_they_touch(project: Workspace) -> None:
     present = project.root / "perfscribe" / "experiments" / "reader" / "present.py"
     before = present.read_text()
     present.write_text(before + "\nLATER = 1\n")
-    assert project.planned_jobs(*TINY) == {"present_reader", "write_report", "verdict"}
+    assert project.planned_jobs(*TINY) == {"present_reader", "write_report", "write_html", "verdict"}
     present.write_text(before)
     (results(project) / "records" / "probe" / "0.jsonl").unlink()
     expected = {"measure probe 0", "present_probe", "present_reader", "write_report", "verdict"}
