@@ -103,7 +103,7 @@ def test_edits_rerun_what_they_touch(project: Workspace) -> None:
     assert project.planned_jobs(*TINY) == {"present_reader", "write_report", "write_html", "verdict"}
     present.write_text(before)
     (results(project) / "records" / "probe" / "0.jsonl").unlink()
-    expected = {"measure probe 0", "present_probe", "present_reader", "write_report", "verdict"}
+    expected = {"measure probe 0", "present_probe", "present_reader", "write_report", "write_html", "verdict"}
     assert project.planned_jobs(*TINY) == expected
     assert project.run("report", *TINY).returncode == 0
 
