@@ -22,7 +22,7 @@ from perfscribe import __version__, cluster, environment, files, journal, plan, 
 from perfscribe.measured_by import NODE_NUMBER
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
-LARGEST_MIB = 4
+LARGEST_MIB = 5
 
 
 def main(root: Path, arguments: list[str]) -> int:

@@ -381,9 +381,9 @@ def test_what_may_not_be_committed_is_told(
         assert publish._check(tmp_path, "demo") == 1
         assert f"publish: stray.txt:1: word: {USER}" in capsys.readouterr().err
         (tmp_path / folder / "stray.txt").unlink()
-    (tmp_path / "results" / "demo" / "stray.txt").write_bytes(os.urandom(16) + b"\0" * 4 * 2**20)
+    (tmp_path / "results" / "demo" / "stray.txt").write_bytes(os.urandom(16) + b"\0" * 5 * 2**20)
     assert publish._check(tmp_path, "demo") == 1
-    assert re.search(r"publish: 4\.\d MiB, allowed are 4", capsys.readouterr().err)
+    assert re.search(r"publish: 5\.\d MiB, allowed are 5", capsys.readouterr().err)
 
 
 # --- the sites committed here -----------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ def digests(root: Path) -> dict[str, str]:
 
 
 def _digest(folder: Path) -> str:
-    """Of names and contents. Published journals are compressed, and a site has 4 MiB at most."""
+    """Of names and contents. Published journals are compressed, and a site has 5 MiB at most."""
     whole = hashlib.sha256()
     for path in sorted(path for pattern in READ for path in folder.glob(pattern) if path.is_file()):
         content = hashlib.sha256(path.read_bytes()).digest()
