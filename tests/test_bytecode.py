@@ -23,15 +23,22 @@ from perfscribe import bytecode
     ],
 )
 def test_only_an_environment_that_asks_for_none_is_changed(env: dict[str, str], expected: dict[str, str]) -> None:
-    bytecode.keep(env, Path("/checkout"))
+    bytecode.keep(env, Path("/checkout"), "/usr")
     assert env == expected
+
+
+def test_the_checkouts_own_environment_is_compiled_already() -> None:
+    """A second copy of what pip compiled costs the first report the time of compiling it all."""
+    env = {"PYTHONDONTWRITEBYTECODE": "1"}
+    bytecode.keep(env, Path("/checkout"), "/checkout/.venv")
+    assert env == {}
 
 
 def test_python_keeps_compiled_files_there(tmp_path: Path) -> None:
     (tmp_path / "a_module.py").write_text("A = 1\n")
     env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
     env.pop("PYTHONPYCACHEPREFIX", None)
-    bytecode.keep(env, tmp_path)
+    bytecode.keep(env, tmp_path, "/usr")
     subprocess.run([sys.executable, "-c", "import a_module"], cwd=tmp_path, env=env, check=True)
     assert list((tmp_path / bytecode.FOLDER).rglob("a_module.*.pyc"))
     assert not (tmp_path / "__pycache__").exists()
