@@ -15,8 +15,14 @@ from typing import Any
 from perfscribe import files
 
 LIST = "drawn.json"
+PUBLISHED = "published.json"
 NAME = re.compile(r"(tables|figures)/\w[\w.-]*")  # nothing else is taken away, whatever the list says
 FIGURE_KINDS, TABLE_KINDS, ABOUT = ("svg", "png"), ("csv", "json"), ("findings", "figures")
+
+
+def figure_kinds(site_folder: Path) -> tuple[str, ...]:
+    """What files are made of a figure of this site, results/<site>: of a published one what its report shows alone."""
+    return FIGURE_KINDS[:1] if (site_folder / PUBLISHED).is_file() else FIGURE_KINDS
 
 
 def declared(units: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:

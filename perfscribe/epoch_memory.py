@@ -6,6 +6,7 @@ It follows from the factors alone, so that cells without figures have it too.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import pandas as pd
@@ -53,13 +54,16 @@ def _weights(record: Record) -> str:
     return str(record.factors.get("weights", "fp32"))
 
 
+_step_peak = cache(memory.step_peak)  # several columns ask for the same replay
+
+
 def items(record: Record) -> dict[str, int]:
     """Predicted bytes by item at the peak of a step."""
     f = record.factors
     load = memory.Seq2SeqWorkload(
         shape(record), f["batch"], f["source_length"], f["target_length"], f["dtype"], _weights(record), f["device"]
     )
-    found = memory.step_peak(load)
+    found = dict(_step_peak(load))
     if f["device"] == "cpu":
         # All samples lie in the memory that is counted, and an fp32 batch is a view of them.
         positions = f["source_length"] + f["target_length"]

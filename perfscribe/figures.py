@@ -1,6 +1,7 @@
 """Figures: one style, colour-blind safe, medians with bars of the interquartile range, statuses marked where they fell.
 
-Written as SVG and PNG, byte for byte the same from the same tables and library versions.
+Written as SVG and PNG, byte for byte the same from the same tables and library versions; of a published site as SVG
+alone, which is what its report shows.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from typing import Any
 
 import matplotlib
 import pandas as pd
-from PIL import Image
 
 from perfscribe import files
 
@@ -24,6 +24,8 @@ matplotlib.use("agg")
 from matplotlib import pyplot as plt
 from matplotlib import ticker
 
+# What files are made of a figure, and what of the library's own is left out of them.
+KINDS: dict[str, dict[str, Any]] = {"svg": {"Date": None, "Creator": None}, "png": {"Software": None}}
 LABEL_POINTS = 8
 LEAST_TICKS = 3
 MOST_DECADES = 5  # in which 2 and 5 are labelled too
@@ -65,19 +67,20 @@ class Figure:
     sample: str = ""
 
 
-def write(figure: Figure, folder: Path, footer: str) -> None:
-    """<id>.svg and <id>.png, with who measured it in the foot."""
+def write(figure: Figure, folder: Path, footer: str, kinds: Sequence[str] = tuple(KINDS)) -> None:
+    """<id>.svg and <id>.png, or those of them that are asked for, with who measured it in the foot."""
     with plt.rc_context(STYLE):
         canvas = plt.figure(figsize=figure.size_in, layout="constrained")
         try:
             figure.draw(canvas)
             shown = textwrap.fill(footer, int(figure.size_in[0] * FOOTER_CHARACTERS_PER_INCH))
             canvas.supxlabel(shown, fontsize=6, color="#555555", x=0.01, ha="left")
-            for kind, metadata in (("svg", {"Date": None, "Creator": None}), ("png", {"Software": None})):
+            for kind in kinds:
                 drawn = io.BytesIO()
-                canvas.savefig(drawn, format=kind, metadata=metadata)
-                content = _with_palette(drawn) if kind == "png" else _rounded(drawn.getvalue())
+                canvas.savefig(drawn, format=kind, metadata=KINDS[kind])
+                content = _rounded(drawn.getvalue()) if kind == "svg" else drawn.getvalue()
                 files.write_bytes(folder / f"{figure.id}.{kind}", content)
+                canvas.set_layout_engine("none")  # the parts stay where they are: placing them is half the drawing
         finally:
             plt.close(canvas)
 
@@ -89,14 +92,6 @@ _DECIMALS = re.compile(rb"(\.\d\d)\d+")
 def _rounded(svg: bytes) -> bytes:
     """The same SVG with places to a hundredth of a point, a fifth of the size less."""
     return _PLACE.sub(lambda place: _DECIMALS.sub(rb"\1", place[0]).replace(b" \n", b" "), svg)
-
-
-def _with_palette(drawn: io.BytesIO) -> bytes:
-    """The same PNG with at most 256 colours, which a drawing has hardly more of: a third of the size."""
-    small = io.BytesIO()
-    with Image.open(drawn) as image:
-        image.convert("RGB").quantize(256, dither=Image.Dither.NONE).save(small, format="png", optimize=True)
-    return small.getvalue()
 
 
 def stacked(*draws: Callable[[Any], None], heights: Sequence[float] | None = None) -> Callable[[Any], None]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from perfscribe import figures, files, findings, records, tables
+from perfscribe.drawn import figure_kinds
 from perfscribe.measured_by import figure_footer
 from perfscribe.plan_cells import present_module
 from perfscribe.records import Record
@@ -44,9 +45,10 @@ def present(plan_file: Path, record_files: Sequence[Path], root: Path) -> None:
     for name, text in texts.items():
         files.write_text(folder / name, text)
     cells = _shown(experiment, measured)
+    kinds = figure_kinds(site_folder)
     for figure in drawn:
         footer = figure_footer(cells, plan["site"], site_folder / "environments", figure.sample)
-        figures.write(figure, root / "report" / plan["site"] / "figures", footer)
+        figures.write(figure, root / "report" / plan["site"] / "figures", footer, kinds)
     files.write_json(folder / f"{experiment}.figures.json", {figure.id: figure.caption for figure in drawn})
     findings.write(module.findings(made), folder / f"{experiment}.findings.json")
 

@@ -8,12 +8,14 @@ them, and most of the time where all of several sites is drawn.
 from __future__ import annotations
 
 import gc
+import io
 import multiprocessing
 import os
-import subprocess
+import runpy
 import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -76,10 +78,13 @@ def redraw(root: Path, raw: Mapping[str, Any], names: Sequence[str]) -> None:
         drawn = {
             site.plan.site: [pool.submit(_present, site, name) for name in _slowest_first(site)] for site in chosen
         }
+        written = {}
         for site in chosen:
             _wait(drawn[site.plan.site])
-            _wait([pool.submit(_write, site)])
-            print(f"report/{site.plan.site}/report.md", flush=True)
+            written[site.plan.site] = pool.submit(_write, site)
+        for name, task in written.items():
+            task.result()
+            print(f"report/{name}/report.md", flush=True)
 
 
 def _warn_into(log: Path) -> None:
@@ -145,7 +150,20 @@ def _write(site: Site) -> None:
         "verdict.py": ["--report", report, "--records", *records, "--out", verdict],
     }
     for name, words in programs.items():
-        command = [sys.executable, site.root / "workflow" / "scripts" / name, *words]
-        done = subprocess.run(command, capture_output=True, text=True)
-        if done.returncode:
-            raise ValueError(f"redraw: {site.plan.site}: {(done.stderr or done.stdout).strip()}")
+        if complaint := _run_program(site.root / "workflow" / "scripts" / name, words):
+            raise ValueError(f"redraw: {site.plan.site}: {complaint}")
+
+
+def _run_program(program: Path, words: Sequence[str | Path]) -> str:
+    """Run it in this process, which has its libraries already; what it said where it failed, else nothing."""
+    said = io.StringIO()
+    before, sys.argv = sys.argv, [str(word) for word in (program, *words)]
+    try:
+        with redirect_stdout(said), redirect_stderr(said):
+            runpy.run_path(str(program), run_name="__main__")
+    except SystemExit as end:
+        # Without a text it has said why, and an exit status.
+        return "" if not end.code else end.code if isinstance(end.code, str) else said.getvalue().strip()
+    finally:
+        sys.argv = before
+    return ""

@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -209,10 +210,15 @@ class Filler:
         except UnicodeDecodeError as error:
             raise ValueError(f"report/notes/{self.sources.site}/{name}.md: not UTF-8 text ({error})") from error
 
+    @cached_property
+    def _code(self) -> list[tuple[str, str]]:
+        """Names of experiments, each with the text of one of its files."""
+        folder = self.sources.root / "perfscribe" / "experiments"
+        return [(path.parent.name, path.read_text("utf-8")) for path in folder.glob("*/*.py")]
+
     def _left_out(self, item_id: str) -> str:
         """Name of the experiment that makes this, where the site does not hold it; else empty."""
-        folder = self.sources.root / "perfscribe" / "experiments"
-        named_by = {path.parent.name for path in folder.glob("*/*.py") if f'"{item_id}"' in path.read_text("utf-8")}
+        named_by = {name for name, text in self._code if f'"{item_id}"' in text}
         return "" if not named_by or named_by & set(self.sources.plan["experiments"]) else min(named_by)
 
     def _in_place_of(self, kind: str, item_id: str) -> str:

@@ -31,7 +31,9 @@ for _experiment, _shown in PLAN.presentations.items():
                 for figure in _shown.figures
             ],
             pictures=[
-                f"report/{SITE}/figures/{figure}.png" for figure in _shown.figures
+                f"report/{SITE}/figures/{figure}.{kind}"
+                for figure in _shown.figures
+                for kind in FIGURE_KINDS[1:]
             ],
         log:
             f"logs/{SITE}/present_{_experiment}.log",

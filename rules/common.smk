@@ -8,7 +8,7 @@ if ROOT.name == "workflow":  # begun by workflow/Snakefile
     ROOT = ROOT.parent
 sys.path.insert(0, str(ROOT))
 
-from perfscribe import captions, cluster, session
+from perfscribe import captions, cluster, drawn, session
 
 # A job on another machine takes the plan as it stands; only the process that the user started resolves it.
 SESSION = session.begin(
@@ -21,6 +21,7 @@ PLAN = SESSION.plan
 SITE = PLAN.site
 
 RESULTS = f"results/{SITE}"
+FIGURE_KINDS = drawn.figure_kinds(ROOT / RESULTS)
 REPORT = f"report/{SITE}/report.md"
 PAGE = f"report/{SITE}/report.html"
 SUMMARY = f"{RESULTS}/summary.json"
@@ -132,7 +133,7 @@ def shown_of(experiment):
     figures = [
         f"report/{SITE}/figures/{figure}.{kind}"
         for figure in shown.figures
-        for kind in ("svg", "png")
+        for kind in FIGURE_KINDS
     ]
     told = [
         f"{RESULTS}/tables/{experiment}.{kind}.json" for kind in ("figures", "findings")

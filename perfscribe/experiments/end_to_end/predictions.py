@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 from perfscribe import tables as t
@@ -88,14 +89,16 @@ def mfu_percent(record: Record) -> Any:
 
 def items(record: Record, phase: str) -> dict[str, int]:
     """Predicted bytes by item at the peak of a phase; gradients and moments of the training run count where alive."""
-    load = _load(record)
+    found = dict(_peak_items(_load(record), phase))
+    return found | {memory.STATE: 2 * 4 * parameters(record)} if phase == "forward_graph" else found
+
+
+@cache  # several columns ask for the same replay
+def _peak_items(load: Workload, phase: str) -> dict[str, int]:
     if phase == "full_step":
         # torch.optim.AdamW takes foreach on CUDA and the loop over tensors on a CPU.
-        return memory.step_peak(load, "foreach" if record.factors["device"] == "cuda" else "for-loop")
-    if phase == "forward_graph":
-        state = {memory.STATE: 2 * 4 * parameters(record)}
-        return {**memory.forward_peak(load), **state}
-    return memory.inference_peak(load)
+        return memory.step_peak(load, "foreach" if load.device == "cuda" else "for-loop")
+    return memory.forward_peak(load) if phase == "forward_graph" else memory.inference_peak(load)
 
 
 def peak_gib(phase: str) -> Callable[[Record], float]:
