@@ -14,8 +14,12 @@ from typing import Any
 
 import psutil
 
+from perfscribe import (
+    called_from,  # noqa: F401 (takes its variable out of the environment)
+    session,
+    tools,
+)
 from perfscribe import config as configuration
-from perfscribe import session, tools
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -322,7 +326,12 @@ def main(arguments: Sequence[str]) -> int:
 
 if __name__ == "__main__":
     try:
-        sys.exit(main(sys.argv[1:]))
+        status = main(sys.argv[1:])
+        sys.stdout.flush()
+        sys.exit(status)
+    except BrokenPipeError:  # its reader has seen enough, as in ./run compare A B | head
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python still flushes
+        sys.exit(128 + signal.SIGPIPE)
     except (ValueError, session.AnotherRun) as error:
         sys.exit(f"run: {error}")
     except KeyboardInterrupt:

@@ -23,6 +23,11 @@ from perfscribe.cells import Cell
 # Snakemake's executors that submit jobs, and the variable by which a job of each knows itself.
 JOB_VARIABLES = {"slurm": "SLURM_JOB_ID", "cluster-generic": "PBS_JOBID"}
 FILE = "cluster.json"
+# What libraries take their number of threads from.
+THREAD_VARIABLES = (
+    *("OMP_NUM_THREADS", "GOTO_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"),
+    "NUMEXPR_NUM_THREADS",
+)
 # Of the settings, what says who pays and which machines are the user's stays out of records.
 NOT_RECORDED = ("account", "nodes")
 # Resources by the names that Snakemake's Slurm executor has for them.
@@ -38,7 +43,7 @@ class Need(NamedTuple):
     gpus: int
 
 
-ONE_NODE = Need(1, 0)
+ONE_NODE, NOTHING = Need(1, 0), Need(0, 0)
 
 
 def executor_asked_for(arguments: Sequence[str]) -> str | None:
@@ -66,19 +71,23 @@ def settings_for(config: Mapping[str, Any], executor: str | None) -> dict[str, A
 
 
 def nodes_of_partition(partition: str | None) -> int:
-    """How many nodes Slurm's partition (None: the default one) has; 1 where it does not say."""
+    """How many nodes of Slurm's partition (None: the default one) can be had, now or later; 1 where it does not say.
+
+    For a job over nodes that are drained or down Slurm would wait, and the report with it.
+    """
     if shutil.which("sinfo") is None:
         return 1
     try:
         done = subprocess.run(
-            ["sinfo", "--noheader", "--format=%P %D"], capture_output=True, text=True, timeout=SINFO_S, check=True
+            ["sinfo", "--noheader", "--format=%P %F"], capture_output=True, text=True, timeout=SINFO_S, check=True
         )
     except (OSError, subprocess.SubprocessError):
         return 1
     counts: dict[str, int] = {}
-    for name, count in re.findall(r"^(\S+) (\d+)$", done.stdout, re.MULTILINE):
+    # nodes allocated/idle/other/total
+    for name, busy, idle in re.findall(r"^(\S+) (\d+)/(\d+)/\d+/\d+$", done.stdout, re.MULTILINE):
         is_meant = name.endswith("*") if partition is None else name.rstrip("*") == partition
-        counts[name] = counts.get(name, 0) + (int(count) if is_meant else 0)
+        counts[name] = counts.get(name, 0) + (int(busy) + int(idle) if is_meant else 0)
     return max([1, *counts.values()])
 
 
@@ -151,7 +160,7 @@ def _piles(experiment: str, cells: Sequence[Positioned], settings: Mapping[str, 
         else:
             need = need_of(cell.requires, settings)
         piles.setdefault(need, _Pile(experiment, need)).cells.append((position, cell))
-    return list(piles.values()) or [_Pile(experiment, ONE_NODE)]  # records that come from elsewhere have a shard, too
+    return list(piles.values()) or [_Pile(experiment, NOTHING)]  # records that come from elsewhere have a shard, too
 
 
 def _add_jobs(piles: Sequence[_Pile], wanted: int) -> None:
@@ -189,6 +198,8 @@ class Cluster:
     def measuring_job(self, experiment: str, shard: int) -> dict[str, Any]:
         """Resources of a shard's job: one GPU or whole nodes; one task a node, from which ranks are started."""
         settings, need = self.settings, self.needs[experiment][shard]
+        if need == NOTHING:
+            return self.small_job() | {"cpus_per_task": 1}
         # A GPU of one's own disturbs its neighbours little; cores, links and several GPUs are timed alone.
         alone = settings["exclusive"] and need != Need(1, 1)
         found = self.small_job() | {"nodes": need.nodes, "slurm_extra": self._extra(experiment, shard, alone) or None}
@@ -213,9 +224,12 @@ class Cluster:
 
     def prologue(self) -> str:
         """What a job's shell runs first: variables, then the lines of setup, which may use unset variables."""
+        # Snakemake sets these to a rule's threads, of which a rule here has one: the cores are the job's.
+        cores = 'CORES="$(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc)"'
+        threads = [cores, *(f'export {name}="$CORES"' for name in THREAD_VARIABLES)]
         exports = [f"export {name}={shlex.quote(str(value))}" for name, value in self.settings["environment"].items()]
         lines = self.settings["setup"]
-        return "".join(f"{line}\n" for line in [*exports, *(["set +u", *lines, "set -u"] if lines else [])])
+        return "".join(f"{line}\n" for line in [*threads, *exports, *(["set +u", *lines, "set -u"] if lines else [])])
 
     def as_json(self) -> dict[str, Any]:
         """What plan/cluster.json holds."""

@@ -15,7 +15,7 @@ from typing import Any
 from perfscribe import files
 
 LIST = "drawn.json"
-PUBLISHED = "published.json"
+PUBLISHED = "published.json"  # marks a site that is committed
 NAME = re.compile(r"(tables|figures)/\w[\w.-]*")  # nothing else is taken away, whatever the list says
 FIGURE_KINDS, TABLE_KINDS, ABOUT = ("svg", "png"), ("csv", "json"), ("findings", "figures")
 

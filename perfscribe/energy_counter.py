@@ -44,8 +44,11 @@ class NvmlCounter:
     name: str = NVML
 
     def read(self) -> list[int]:
-        """Millijoules."""
-        return [int(self.ask("nvmlDeviceGetTotalEnergyConsumption"))]
+        """Millijoules; RuntimeError where NVML, which told before, no longer does."""
+        found = self.ask("nvmlDeviceGetTotalEnergyConsumption")
+        if found is None:
+            raise RuntimeError("NVML no longer tells this GPU's energy")
+        return [int(found)]
 
     def joules(self, first: list[int], last: list[int]) -> float:
         """Of the difference."""

@@ -538,7 +538,21 @@ _CUDA = (
     ),
 )
 
+
+def _srun_starts_mpi() -> bool:
+    from perfscribe.parallel import srun_mpi
+
+    return srun_mpi.starts_mpi()
+
+
 CAPABILITIES: dict[str, tuple[Condition, ...]] = {
+    "srun_mpi": (
+        Condition(
+            _srun_starts_mpi,
+            "srun starts no MPI here: each task is a world of its own",
+            "where `srun --mpi=list` names pmix: cluster.environment: {SLURM_MPI_TYPE: pmix}",
+        ),
+    ),
     "cuda": _CUDA,
     "bf16": (
         *_CUDA,

@@ -80,7 +80,6 @@ def write(figure: Figure, folder: Path, footer: str, kinds: Sequence[str] = tupl
                 canvas.savefig(drawn, format=kind, metadata=KINDS[kind])
                 content = _rounded(drawn.getvalue()) if kind == "svg" else drawn.getvalue()
                 files.write_bytes(folder / f"{figure.id}.{kind}", content)
-                canvas.set_layout_engine("none")  # the parts stay where they are: placing them is half the drawing
         finally:
             plt.close(canvas)
 

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from perfscribe import environment, files, journal
 from perfscribe.cells import Cell
+from perfscribe.parallel import hosts
 from perfscribe.parallel.needs import of_ranks, self_tested
 from perfscribe.parallel.self_test import NO_FIGURE, PASSED, prefix
 from perfscribe.plan_cells import cell_key
@@ -132,8 +133,8 @@ class Gate:
         record = journal.read(shard.folder).latest(task.slot)
         if record is None or record["provenance"].get("node") != platform.node():
             return None
-        if task.cell["factors"].get("nodes", 1) > 1 and record["provenance"].get("slurm_job_id") != _job():
-            return None  # the other nodes of another job are others
+        if task.cell["factors"].get("nodes", 1) > 1 and not _of_these_nodes(record):
+            return None
         made = _seconds(record)
         of_this_run = made >= float(shard.run_clock.get("started", float("inf")))
         still_valid = not refusal(record) and _now() - made < VALID_S
@@ -145,6 +146,13 @@ class Gate:
         path = self.site_folder / "environments" / f"{environment_id}.json"
         then, now = (files.read_json(path) if path.is_file() else {}), environment.identity(())
         return bool(then) and {**then, "libraries": {}} == {**now, "libraries": {}}
+
+
+def _of_these_nodes(record: Mapping[str, Any]) -> bool:
+    """Whether this job made the test, among nodes that it still has: one that is queued again keeps its number."""
+    now = {name.split(".")[0] for name in hosts.of_job(os.environ)}
+    then = {name.split(".")[0] for name in str(record["values"].get("nodes", "")).split(", ")}
+    return record["provenance"].get("slurm_job_id") == _job() and then <= now
 
 
 def _task(shards: Iterable[Shard], demand: Demand) -> tuple[Shard, Task] | None:

@@ -89,8 +89,13 @@ def _wanted(number: int, item: Any) -> Wanted:
         raise ValueError(f"{where}: expected title, table and column, and of {', '.join(sorted(KEYS))} no others")
     if ("bound" in item) != ("kind" in item) or item.get("kind", KINDS[0]) not in KINDS:
         raise ValueError(f"{where}: a bound has a kind, which is one of {', '.join(KINDS)}")
+    for key in ("where", "bound_where"):
+        if not isinstance(item.get(key) or {}, dict):
+            raise ValueError(f"{where}: {key}: got {item[key]!r}, expected columns with levels")
     levels = {name: [str(one) for one in _listed(level)] for name, level in (item.get("where") or {}).items()}
-    return Wanted(**{**item, "where": levels, "bound": _listed(item.get("bound", []))})
+    applies = {name: str(level) for name, level in (item.get("bound_where") or {}).items()}
+    lists = {name: _listed(item.get(name, [])) for name in ("bound", "largest")}
+    return Wanted(**{**item, "where": levels, "bound_where": applies, **lists})
 
 
 def _listed(value: Any) -> list[Any]:

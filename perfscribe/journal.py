@@ -69,11 +69,14 @@ def read_events(path: Path) -> list[dict[str, Any]]:
     return events
 
 
-def read(folder: Path) -> History:
-    """The history of all journal files of one experiment, whose events are taken in the order of their times."""
+def read(folder: Path, names: str = "*.jsonl") -> History:
+    """The history of all journal files of one experiment, whose events are taken in the order of their times.
+
+    names: a pattern of files, where only some of them count.
+    """
     history = History()
     retired: set[str] = set()
-    paths = [*folder.glob("*.jsonl"), *folder.glob("*.jsonl.gz")] if folder.is_dir() else []
+    paths = [*folder.glob(names), *folder.glob(f"{names}.gz")] if folder.is_dir() else []
     journals = [read_events(path) for path in sorted(paths)]
     for event in heapq.merge(*journals, key=lambda event: float(event.get("time", 0))):
         _apply(history, retired, event)

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from perfscribe import plan, session, shard, sites
+from perfscribe.comparing import present_sites
 
 # Where libraries' warnings go, as those of a rule go into its log.
 LOG = Path("logs") / "redraw.log"
@@ -44,14 +45,9 @@ class Site:
         return [folder / name / f"{number}.jsonl" for name in experiments for number in range(self.plan.shards[name])]
 
 
-def published(root: Path) -> list[str]:
-    """Names of the sites that were published."""
-    return sorted(path.parent.name for path in (root / "results").glob("*/published.json"))
-
-
 def main(root: Path, raw: Mapping[str, Any], names: Sequence[str]) -> int:
     """Draw these published sites, or all; ValueError with one line where one is none, AnotherRun."""
-    known = published(root)
+    known = present_sites.committed(root)
     for name in names:
         if name not in known:
             raise ValueError(f"redraw: {name!r} is no published site; there are: {', '.join(known) or 'none'}")

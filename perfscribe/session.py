@@ -55,6 +55,8 @@ class RunLock:
                     stream.close()
                     return False
                 time.sleep(0.1)
+            except OSError as error:
+                sys.exit(f"run: {self.path}: this file system locks no files ({error.strerror}); mount it with flock")
         stream.truncate(0)
         since = time.strftime("%Y-%m-%d %H:%M:%S")
         stream.write(f"process {os.getpid()} of {account() or os.getuid()} on {socket.gethostname()}, since {since}\n")
@@ -160,6 +162,7 @@ class Session:
     tracker: str = trackers.NONE
     watcher: progress.Watcher | None = None
     requeuer: Requeuer | None = None
+    started: bool = False
     plan_before: dict[Path, tuple[bytes, int]] = field(default_factory=dict, repr=False)
 
     def resources(self, name: str) -> Callable[..., int | str | None]:
@@ -180,10 +183,14 @@ class Session:
         beside_others = (experiment, shard) in self.plan.beside_others
         return max(1, cores // self.plan.at_a_time) if beside_others else cores
 
-    def undo_plan(self) -> None:
-        """Put the plan files back as they were, times included, when the process ends: a dry run changes nothing."""
-        if self.held:
-            atexit.register(restore, self.root / "results" / self.plan.site / "plan", self.plan_before)
+    def undo_plan_unless_started(self) -> None:
+        """Put the plan files back as they were, times included, when a process ends that has started no job.
+
+        A dry run, --lint and --report plan for the machine that they are called on, which need not be the one that was
+        measured.
+        """
+        if not self.started:
+            restore(self.root / "results" / self.plan.site / "plan", self.plan_before)
 
     def refuse_a_second_run(self) -> None:
         """SystemExit with one line where another process runs in this checkout."""
@@ -193,6 +200,7 @@ class Session:
     def start(self) -> None:
         """Begin to tell progress from the journals; leave a mark that there was something to do."""
         if self.held:
+            self.started = True
             (self.root / STARTED).touch()
             self._start_clock()
             self.watcher = progress.Watcher(self.root, self.plan)
@@ -262,7 +270,10 @@ def begin(root: Path, overrides: Mapping[str, Any], decides: bool, executor: str
         clear_leftovers(root)
         write_plan(root, raw, made)
     tracker = _tracker(raw, say=True)
-    return Session(root, made, lock, held, read_only, tracker=tracker, plan_before=before)
+    session = Session(root, made, lock, held, read_only, tracker=tracker, plan_before=before)
+    if held:
+        atexit.register(session.undo_plan_unless_started)
+    return session
 
 
 def _tracker(raw: Mapping[str, Any], say: bool = False) -> str:

@@ -101,7 +101,7 @@ def _beside(name: str, having: Mapping[str, headlines.Headline], sites: Mapping[
     levels = ", ".join(f"{factor} {level}" for factor, level in own.cell.items())
     shown = f"{own.shown} ({levels})"
     others = [other for other in having if _comparable(other, name, having, sites)]
-    if not others or others[0] == name:
+    if not others or others[0] == name or not having[others[0]].value:
         return shown
     ratio = own.value / having[others[0]].value
     return f"{shown}; {format_figure(ratio)} × {others[0]}"

@@ -78,7 +78,8 @@ class Worker:
         say(f"{self.shard.plan['experiment']} waits for {shard.plan['experiment']} {task.label()}")
         name = journal_file(self.shard.plan["experiment"], self.shard.plan["shard"])
         with journal.Journal(shard.folder / name) as book:
-            Worker(shard, book, self.lease).measure(journal.History(), [task])
+            # Of this job's file alone: other jobs may be within the same test, on other nodes.
+            Worker(shard, book, self.lease).measure(journal.read(shard.folder, name), [task])
 
     def _say_lacking(self, task: Task) -> bool:
         """Keep an `unsupported` or `skipped` record where the machine lacks what the cell needs; whether it does."""

@@ -38,6 +38,7 @@ for _experiment, _shown in PLAN.presentations.items():
         log:
             f"logs/{SITE}/present_{_experiment}.log",
         localrule: True
+        retries: 0
         conda:
             "../workflow/envs/perfscribe.yaml"
         shell:

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(workflow.basedir)
-if ROOT.name == "workflow":  # begun by workflow/Snakefile
+if not (ROOT / "perfscribe").is_dir():  # begun by workflow/Snakefile
     ROOT = ROOT.parent
 sys.path.insert(0, str(ROOT))
 
@@ -44,8 +44,11 @@ ALL_CORES = (
 # (Braces are doubled, as in any shell command of Snakemake.)
 prologue = ""
 if PLAN.cluster is not None and workflow.is_main_process:
-    # Jobs that are queued or run at a time, whatever the profile allows.
-    workflow.register_resource("_nodes", PLAN.cluster.settings["max_jobs"])
+    # Jobs that are queued or run at a time, and no more than --jobs or the profile allows.
+    _most = PLAN.cluster.settings["max_jobs"]
+    workflow.register_resource(
+        "_nodes", min(_most, workflow.resource_settings.nodes or _most)
+    )
 elif PLAN.cluster is not None:
     prologue = PLAN.cluster.prologue().replace("{", "{{").replace("}", "}}")
 shell.prefix(
@@ -181,8 +184,6 @@ def data_files(wildcards):
 
 def refuse_a_second_run(wildcards):
     """No input: evaluated while the graph is built, when it is known whether this is more than a dry run."""
-    if workflow.dryrun:
-        SESSION.undo_plan()
-    else:
+    if not workflow.dryrun:
         SESSION.refuse_a_second_run()
     return []

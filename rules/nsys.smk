@@ -11,6 +11,8 @@ rule nsys_export:
         name="[A-Za-z0-9][A-Za-z0-9._=-]*",
     conda:
         "../workflow/envs/perfscribe.yaml"
+    resources:
+        **SMALL_JOB,
     shell:
         "program {log:q} workflow/scripts/nsys_export.py --report {input:q} --out {output:q}"
 
@@ -27,5 +29,7 @@ rule nsys_kernels:
         name="[A-Za-z0-9][A-Za-z0-9._=-]*",
     conda:
         "../workflow/envs/perfscribe.yaml"
+    resources:
+        **SMALL_JOB,
     shell:
         "program {log:q} workflow/scripts/nsys_kernels.py --export {input:q} --out {output:q}"

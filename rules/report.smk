@@ -10,6 +10,7 @@ rule write_report:
         summary=SUMMARY,
     log:
         f"logs/{SITE}/report.log",
+    retries: 0
     conda:
         "../workflow/envs/perfscribe.yaml"
     shell:
@@ -31,6 +32,7 @@ rule write_html:
         ),
     log:
         f"logs/{SITE}/html.log",
+    retries: 0
     conda:
         "../workflow/envs/perfscribe.yaml"
     params:
@@ -48,6 +50,7 @@ rule verdict:
         VERDICT,
     log:
         f"logs/{SITE}/verdict.log",
+    retries: 0
     conda:
         "../workflow/envs/perfscribe.yaml"
     shell:

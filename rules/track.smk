@@ -9,6 +9,7 @@ rule track:
         f"logs/{SITE}/track_{{tracker}}.log",
     wildcard_constraints:
         tracker="wandb|mlflow|tensorboard",
+    retries: 0
     conda:
         "../workflow/envs/perfscribe.yaml"
     params:

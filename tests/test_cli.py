@@ -7,6 +7,7 @@ import importlib.util
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import types
@@ -245,6 +246,27 @@ def test_a_report_then_nothing_to_do_from_any_folder(space: Workspace, tmp_path:
     second = run(space, "--system", "report", cwd=Path("/"))
     assert (second.returncode, second.stdout) == (0, "nothing to do; report: report/local/report.md\n")
     assert "probe" not in second.stderr and not list(tmp_path.iterdir())
+
+
+def test_a_file_is_named_from_where_run_was_called(space: Workspace, tmp_path: Path) -> None:
+    (tmp_path / "notes.md").write_text("no table\n")
+    told = run(space, "--system", "fill", "notes.md", cwd=tmp_path).stderr
+    assert told == f"run: fill: {tmp_path / 'notes.md'}: there is no table in it\n"
+    (space.root / "own.md").write_text("no table\n")
+    told = run(space, "--system", "fill", "own.md", cwd=space.root).stderr
+    assert told == "run: fill: own.md: there is no table in it\n"
+    (space.root / "own.md").unlink()
+
+
+def test_a_reader_that_has_seen_enough_ends_it_quietly() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "perfscribe.cli", "help"]
+    for unbuffered in ("", "1"):
+        env = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+        done = subprocess.run(command, cwd=ROOT, env=env, stdout=writer, stderr=subprocess.PIPE, text=True)
+        assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
+    os.close(writer)
 
 
 def test_plan_tells_cells_and_refuses_what_it_does_not_know(space: Workspace) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -61,10 +62,10 @@ def test_auto_is_what_the_nodes_have(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("partition", "said", "nodes"),
     [
-        (None, "main* 2\ngpu 9\n", 2),
-        ("gpu", "main* 2\ngpu 9\n", 9),
-        ("main", "main* 2\nmain* 1\n", 3),
-        ("other", "main* 2\n", 1),
+        (None, "main* 1/1/0/2\ngpu 0/9/0/9\n", 2),
+        ("gpu", "main* 0/2/0/2\ngpu 4/5/1/10\n", 9),  # one is down or drained
+        ("main", "main* 0/2/0/2\nmain* 1/0/0/1\n", 3),
+        ("other", "main* 0/2/0/2\n", 1),
         (None, "", 1),
     ],
 )
@@ -249,14 +250,16 @@ def test_nodes_are_taken_in_turn() -> None:
 
 
 def test_a_jobs_shell_begins_with_variables_and_setup() -> None:
-    odd = {"A": "it's $HOME {x}", "B": 7}
+    odd = {"A": "it's $HOME {x}", "B": 7, "MKL_NUM_THREADS": 3}
     made = jobs(environment=odd, setup=['GREETING="hello $UNSET"', "greet() { echo $GREETING; }"])
-    script = f'set -euo pipefail; {made.prologue()}greet; echo "$A"; echo $B; set -o | grep nounset'
-    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True)
+    told = 'greet; echo "$A"; echo $B; set -o | grep nounset; echo "$OMP_NUM_THREADS $MKL_NUM_THREADS"'
+    script = f"set -euo pipefail; {made.prologue()}{told}"
+    limited = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}  # as Snakemake leaves them
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, env=limited)
     assert done.stdout.splitlines()[:3] == ["hello", "it's $HOME {x}", "7"] and "on" in done.stdout.splitlines()[3]
     failing = subprocess.run(["bash", "-c", f"set -euo pipefail; {jobs(setup=['false']).prologue()}echo no"])
     assert failing.returncode == 1
-    assert jobs().prologue() == ""
+    assert done.stdout.splitlines()[4] == f"{len(os.sched_getaffinity(0))} 3"  # all cores of the job, unless it is told
 
 
 def test_records_say_which_cluster_but_not_who_pays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

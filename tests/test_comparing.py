@@ -19,7 +19,7 @@ from compared_sites import Measured, identity, steady, write_site
 from workspace import ROOT
 
 from perfscribe import cli, plan
-from perfscribe.comparing import metrics, page, plain, ratios, sides, verb
+from perfscribe.comparing import metrics, page, ratios, sides, verb
 from perfscribe.comparing.cells import is_number
 from perfscribe.comparing.compared import Comparison, Row, compare
 
@@ -548,17 +548,6 @@ def test_a_site_is_not_compared_with_itself_nor_written_anywhere(two: Path) -> N
     (two / "file").write_text("")
     with pytest.raises(ValueError, match="cannot be written"):
         verb.main(two, ["a", "b", "--csv", str(two / "file" / "x.csv")])
-
-
-def test_plain_rows_for_other_pages(two: Path) -> None:
-    found = plain.between(two, "a", "b")
-    assert [(row["factors"], row["verdict"]) for row in found] == [
-        ({"n": 1}, "slower"),
-        ({"n": 2}, "faster"),
-        ({"n": 3}, "lost"),
-    ]
-    assert found[0]["a"] == pytest.approx(10, abs=0.1) and found[2]["ratio"] is None
-    json.dumps(found)
 
 
 @pytest.mark.skipif(not (ROOT / "results" / "h200x4").is_dir(), reason="the committed sites are not there")

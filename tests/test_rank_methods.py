@@ -122,7 +122,8 @@ def test_cells():
     ]
     launched = [c for c in gpu if c.factors["part"] == "launched"]
     assert {c["launcher"] for c in launched} == {"torchrun", "open_mpi", "mpich", "pals", "slurm"}
-    assert {c.requires for c in launched} == {("cuda:4",)}
+    assert {c.requires for c in launched if c["launcher"] != "slurm"} == {("cuda:4",)}
+    assert {c.requires for c in launched if c["launcher"] == "slurm"} == {("cuda:4", "srun_mpi")}
     homework = {"samples": 2048, "features": 512, "layers": 6, "d_ff": 2048, "batch": 32, "epochs": 10}
     assert all(homework.items() <= c.factors.items() for c in launched)
     for cells in (tiny, cpu, gpu):

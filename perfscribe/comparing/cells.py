@@ -74,14 +74,13 @@ class Cell:
 class Side:
     """One side: what it is called, its cells by experiment and factors, its identities by id.
 
-    name: as the user wrote it. site: whose results these are. committed: whether they were published.
+    name: as the user wrote it. site: whose results these are.
     """
 
     name: str
     site: str
     cells: dict[str, dict[str, Cell]]
     identities: dict[str, Mapping[str, Any]] = field(default_factory=dict)
-    committed: bool = False
 
     def identity(self, cell: Cell, part: str) -> dict[str, set[str]]:
         """What the machines of a cell say, by key, as texts; part: hardware or software."""

@@ -30,6 +30,10 @@ class Metric:
 
 
 PROFILED = "read under a profiler, which slows what it watches"
+UNDER_PROFILERS = (
+    *("*profiled_*", "profile_ms", "*_range_ms", "*_span_ms", "*_launch_bound_ms"),
+    *(f"{state}_step_ms" for state in ("wait", "warmup", "active", "over")),  # of torch.profiler's schedule
+)
 DEVIATION = "a deviation from a reference: a check, made before anything is timed"
 FIXED = "given by the cell or by the code, not by the machine"
 DATA = "a property of the data"
@@ -39,6 +43,7 @@ BOOKKEEPING = "tells what ran or what was free, not how well"
 # The first that matches a name counts.
 METRICS: tuple[Metric, ...] = (
     Metric("*traced*", None, PROFILED),
+    *(Metric(name, None, PROFILED) for name in UNDER_PROFILERS),
     Metric("*_error", None, DEVIATION),
     Metric("*_error_over_std", None, DEVIATION),
     Metric("error*", None, DEVIATION),

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-# Marks a committed site.
-PUBLISHED = "published.json"
+from perfscribe.drawn import PUBLISHED
+
 # What a comparison reads of one.
 READ = ("journal/*/*", "environments/*.json", "plan/measure-*.json", "data/*.digest")
 

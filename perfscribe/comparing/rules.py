@@ -22,8 +22,8 @@ TELLING = (
 )
 # Flags of cells that others disturbed. What throttles a device is part of the machine, and only marked.
 DISTURBED = ("foreign process", "host busy")
-# Timers that launches by the host do not reach.
-DEVICE_TIMERS = ("CUDA", "nsys")
+# Timers that launches by the host do not reach: events around eager calls and spans of a trace hold the host's gaps.
+DEVICE_TIMERS = ("CUDA graph replay",)
 UNATTRIBUTABLE = "machine and code changed together: not attributable"
 
 
@@ -49,7 +49,7 @@ def refused_figure(name: str, known: Metric, one: Cell, other: Cell) -> str:
     counters = [cell.values("memory_counter") for cell in (one, other)]
     if known.kind == "memory" and counters[0] != counters[1]:
         return f"counted in another way: {_against(*counters)}"
-    if known.kind in ("loss", "score") and one.seed != other.seed:
+    if known.kind in ("loss", "score") and (one.seed is None or one.seed != other.seed):
         return f"another seed: {_against({one.seed}, {other.seed})}"
     return ""
 
@@ -81,7 +81,7 @@ def marks(a: Side, b: Side, one: Cell, other: Cell) -> list[str]:
         found.append(f"same code, another machine ({', '.join(changed)})" if changed else "same code")
     if a.site == b.site and (changed := _differ(a, b, one, other, "software")):
         found.append(f"other software ({', '.join(changed)})")
-    if one.seed != other.seed:
+    if one.seed is None or one.seed != other.seed:
         found.append("another seed" if None not in (one.seed, other.seed) else "seed not known")
     if len(one.good) != len(other.good):
         found.append(f"rounds {len(one.good)} against {len(other.good)}")

@@ -8,14 +8,15 @@ import re
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from perfscribe import files, journal, session
 from perfscribe.comparing.cells import Cell, Side, key_of, of_rows
-from perfscribe.comparing.present_sites import PUBLISHED
+from perfscribe.drawn import PUBLISHED
 from perfscribe.measured_by import commit_name
+from perfscribe.plan_cells import cell_key
 from perfscribe.shard import Shard
 
 SITE = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
@@ -65,7 +66,7 @@ def of_folder(folder: Path, name: str, site: str) -> Side:
             rows += [*found, *shard.imported(history)]
         seed = files.read_json(plans[0])["seed"]
         cells[experiment] = of_rows(experiment, sorted(rows, key=lambda row: int(row["order"])), seed)
-    return Side(name, site, cells, identities(folder), (folder / PUBLISHED).is_file())
+    return Side(name, site, cells, identities(folder))
 
 
 def of_records(folder: Path, name: str, paths: Iterable[Path]) -> Side:
@@ -133,8 +134,21 @@ def _of_commit(root: Path, name: str, rows: list[dict[str, Any]]) -> Side:
     for row in newest.values():
         grouped.setdefault(row["experiment"], []).append(row)
     folder = root / "results" / session.LOCAL_SITE
-    cells = {experiment: of_rows(experiment, of) for experiment, of in grouped.items()}
+    plans = _plans(folder)
+    cells = {
+        experiment: of_rows(experiment, of, _seed(plans.get(experiment, []), experiment, of))
+        for experiment, of in grouped.items()
+    }
     return Side(name, session.LOCAL_SITE, cells, identities(folder))
+
+
+def _seed(plans: Sequence[Path], experiment: str, rows: Sequence[Mapping[str, Any]]) -> int | None:
+    """Today's plan's seed, where the keys of all these records were made with it; they hold it in a digest only."""
+    if not plans:
+        return None
+    seed = int(files.read_json(plans[0])["seed"])
+    made = (cell_key(experiment, r["factors"], r["fingerprint"], r["data_digest"], seed) == r["key"] for r in rows)
+    return seed if all(made) else None
 
 
 def _time(row: Mapping[str, Any]) -> str:

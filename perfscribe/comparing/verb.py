@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from perfscribe import files
+from perfscribe import called_from, files
 from perfscribe.comparing import page, sides
-from perfscribe.comparing.compared import LOST, ONE_SIDED, REFUSED, Comparison, Row, compare
+from perfscribe.comparing.compared import LOST, ONE_SIDED, REFUSED, SAME_RECORD, Comparison, Row, compare
 
 FAIL_ON = {"slower": ("slower", LOST), "worse": ("slower", "worse", LOST)}
 
@@ -39,8 +39,8 @@ def _parser() -> _Parser:
     add("a", metavar="A", help="SITE, SITE@REVISION (as committed then), local@COMMIT or COMMIT (who measured)")
     add("b", metavar="B", help="the same; ratios are B over A, verdicts on B")
     add("--experiment", nargs="+", action="extend", default=[], metavar="NAME", help="these experiments alone")
-    add("--csv", type=Path, metavar="FILE", help="every figure with every column")
-    add("--markdown", type=Path, metavar="FILE", help="the page; its last table is then not printed")
+    add("--csv", type=called_from.file, metavar="FILE", help="every figure with every column")
+    add("--markdown", type=called_from.file, metavar="FILE", help="the page; its last table is then not printed")
     add("--fail-on", choices=tuple(FAIL_ON), help="exit status 1 where B is so in any figure, or lost a cell")
     add("--threshold", type=_percent, default=0.0, metavar="PERCENT", help="by more than that much, for --fail-on")
     return parser
@@ -73,14 +73,17 @@ def _check(names: Sequence[str], known: set[str]) -> None:
 
 def _write(path: Path, text: str) -> None:
     try:
-        files.write_text(path, text)
+        if path.is_symlink() or (path.exists() and not path.is_file()):  # a link, a device, a pipe: written through
+            path.write_text(text, encoding="utf-8")
+        else:
+            files.write_text(path, text)
     except OSError as error:
         raise ValueError(f"compare: {path} cannot be written ({error.strerror})") from error
 
 
 def _status(made: Comparison, fail_on: str, threshold: float) -> int:
-    """1 where B fails, or where nothing could be judged: a gate that saw nothing must not open."""
-    if all(row.verdict in (ONE_SIDED, REFUSED) for row in made.rows):
+    """1 where B fails, or where nothing could be compared: a gate that saw nothing must not open."""
+    if all(row.verdict in (ONE_SIDED, REFUSED, SAME_RECORD) for row in made.rows):
         print("compare: nothing was compared, so that --fail-on cannot tell", file=sys.stderr)
         return 1
     failed = [row for row in made.rows if row.verdict in FAIL_ON[fail_on] and _beyond(row, threshold)]

@@ -80,5 +80,6 @@ def attention_forward_bytes(batch: int, heads: int, seq_len: int, head_dim: int,
 
 
 def attention_backward_bytes(batch: int, heads: int, seq_len: int, head_dim: int, element_bytes: int) -> int:
-    """Least traffic of a backward pass: q, k, v and the output's gradient read, three gradients written."""
-    return 7 * batch * heads * seq_len * head_dim * element_bytes
+    """Least traffic of a backward pass that computes the softmax again: q, k, v, the output and its gradient read,
+    three gradients written."""
+    return 8 * batch * heads * seq_len * head_dim * element_bytes

@@ -52,11 +52,14 @@ def fused_attention_bytes(batch: int, heads: int, seq_len: int, head_dim: int, d
 
 
 def eager_attention_bytes(batch: int, heads: int, seq_len: int, head_dim: int, dtype: str) -> dict[str, int]:
-    """Least traffic of attention in separate operations: fused_attention_bytes, and its passes over N x N matrices."""
+    """Least traffic of attention in separate operations: its operands and results once (backward does without the
+    output, as the softmax was kept), and its passes over N x N matrices."""
     matrix = memory.attention_matrix_bytes(batch, heads, seq_len, ELEMENT_BYTES[dtype])
-    least = fused_attention_bytes(batch, heads, seq_len, head_dim, dtype)
-    passes = {"forward": EAGER_FORWARD_PASSES, "backward": EAGER_BACKWARD_PASSES}
-    return {name: least[name] + passes[name] * matrix for name in least}
+    tensor = batch * heads * seq_len * head_dim * ELEMENT_BYTES[dtype]
+    return {
+        "forward": 4 * tensor + EAGER_FORWARD_PASSES * matrix,
+        "backward": 7 * tensor + EAGER_BACKWARD_PASSES * matrix,
+    }
 
 
 def step_bytes(shape: Shape, batch: int, seq_len: int, dtype: str, device: str) -> int:

@@ -74,11 +74,13 @@ def parse(text: str) -> Document:
     above: list[tuple[int, str]] = []
     waiting: Comment | None = None
     found.loose = _loose(tokens)
+    in_table = False
     for place, token in enumerate(tokens):
+        in_table = token.type == "table_open" or (in_table and token.type != "table_close")
         if token.type == "heading_open":
             level = int(token.tag[1])
             above = [(level, plain(tokens[place + 1])), *(one for one in above if one[0] < level)]
-        if token.type == "html_block":
+        if token.type == "html_block" or (token.type == "inline" and not in_table):
             for comment in _comments(token):
                 found.stray += [waiting] if waiting else []
                 waiting = comment
@@ -117,6 +119,9 @@ def _loose(tokens: Sequence[Token]) -> list[int]:
 
 def _comments(token: Token) -> list[Comment]:
     first = token.map[0] if token.map else 0
+    if token.type == "inline":  # not those of a code span, which are no tags
+        tags = [child.content for child in token.children or [] if child.type == "html_inline"]
+        return [Comment(first, match[2] if match[1] else None) for tag in tags if (match := _COMMENT.fullmatch(tag))]
     return [
         Comment(first + token.content.count("\n", 0, match.start()), match[2] if match[1] else None)
         for match in _COMMENT.finditer(token.content)

@@ -106,16 +106,17 @@ class Homework:
 @cache
 def load(path: Path = FILE) -> Homework:
     """The file; ValueError with one line where it is not of its form."""
-    content = yaml.safe_load(path.read_text(encoding="utf-8"))
     try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
         stored = {column: units.named(unit) for unit, columns in content["stored"].items() for column in columns}
         return Homework(stored, tuple(_entry(raw) for raw in content["tables"]))
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path.name}: {error}") from error
+    except (AttributeError, KeyError, TypeError, ValueError, re.error, yaml.YAMLError) as error:
+        raise ValueError(f"{path.name}: {' '.join(str(error).split())}") from error
 
 
 def _entry(raw: Mapping[str, Any]) -> Entry:
     made = dict(raw)
+    re.compile(raw.get("heading", ""))
     made["columns"] = tuple(_rule(one, "header") for one in raw["columns"])
     made["rows"] = tuple(_rule(one, "label") for one in raw.get("rows", ()))
     made["where"] = _texts(raw.get("where", {}))
@@ -127,6 +128,7 @@ def _entry(raw: Mapping[str, Any]) -> Entry:
 
 
 def _rule(raw: Mapping[str, Any], key: str) -> Rule:
+    re.compile(str(raw[key]))  # wrong here, not when a table is met
     made = {name: value for name, value in raw.items() if name not in (key, "where", "is_label")}
     return Rule(str(raw[key]), _texts(raw.get("where", {})), label=bool(raw.get("is_label")), **made)
 

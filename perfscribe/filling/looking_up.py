@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from perfscribe.filling import homework, units
-from perfscribe.filling.homework import Choice, Rule
+from perfscribe.filling.homework import Choice, Entry, Rule
 from perfscribe.filling.matching import Fit
 from perfscribe.filling.site_tables import MEASURED, SiteTable, same_level, stored_unit
 from perfscribe.markdown_tables import as_number, as_shown, markdown_text
@@ -45,12 +46,13 @@ class LookUp:
         """ValueError with one line: a word is neither parameter nor heading nor factor with such a level; or the site's
         table is of other code and lacks a column."""
         self.entry, self.own, self.stored = fit.entry, own, homework.load().stored
-        self.parameters = homework.defaults(fit.entry, words)
+        unforeseen = _unforeseen(fit.entry, own, words)
+        self.parameters = homework.defaults(fit.entry, {n: v for n, v in words.items() if n not in unforeseen})
         rules = [rule for rule in fit.columns if rule is not None]
         missing = homework.columns_named(fit.entry, rules, self.parameters) - (own.columns.keys() if own else set())
         if own is not None and missing:
             raise ValueError(f"{own.id} of this site has no {', '.join(sorted(missing))}; `./run report` draws it anew")
-        rest = {name: level for name, level in words.items() if name not in self.parameters}
+        rest = {name: level for name, level in words.items() if name not in self.parameters or name in unforeseen}
         self.asked: set[str] = set()
         self.stood_in: Choice | None = None
         self.rows: Sequence[SiteRow] = own.rows if own is not None else ()
@@ -65,7 +67,9 @@ class LookUp:
             factors = ", ".join(c["name"] for c in own.shown if c["kind"] == "factor")
             raise ValueError(f"{name} is no factor of {own.id}, which has {factors}")
         exact = [row for row in self.rows if same_level(level, row[column])]
-        kept = exact or [row for row in self.rows if level.casefold() in row[column].casefold()]
+        # A number is a whole one: 8 is no part of 128.
+        part = re.escape(level) if as_number(level) is None else rf"(?<![\w.,]){re.escape(level)}(?![\w.,])"
+        kept = exact or [row for row in self.rows if re.search(part, row[column], re.IGNORECASE)]
         if not kept:
             there = ", ".join(dict.fromkeys(row[column] for row in self.rows))
             raise ValueError(f"no row of {own.id} has {name} {level!r}; there are {there or 'none'}")
@@ -133,8 +137,10 @@ class LookUp:
         if as_number(text) is None:
             return Found(markdown_text(text), figure=column["kind"] == "factor")
         figure = self._figure(row, name, rule) + (f" to {self._figure(row, rule.until, rule)}" if rule.until else "")
-        remarks = [row[mark] for mark in choice.mark]
-        remarks += [row["origin"]] if row.get("origin", MEASURED) != MEASURED else []
+        remarks = []
+        if rule.column:  # a level must go on naming its row
+            remarks = [row[mark] for mark in choice.mark]
+            remarks += [row["origin"]] if row.get("origin", MEASURED) != MEASURED else []
         remarks += [f"then {status}"] if status != "ok" and column["kind"] == "figure" else []
         behind = f" ({', '.join(remarks)})" if remarks else ""
         beside = row[rule.beside] if rule.beside else ""
@@ -158,6 +164,14 @@ class LookUp:
         titled = units.in_heading(column["title"])
         other = f"; the report's table says {titled} and means {stored}" if titled and titled != stored else ""
         return units.told(rule.unit) + other if rule.unit else ""
+
+
+def _unforeseen(entry: Entry, own: SiteTable | None, words: Mapping[str, str]) -> set[str]:
+    """Parameters asked for with a level that the list does not foresee: one like any other of the table's factor."""
+    asked = {name for name, choices in entry.parameters.items() if name in words and words[name] not in choices}
+    if own is None:
+        return set()
+    return {name for name in asked if (column := own.name_of(name)) and own.columns[column]["kind"] == "factor"}
 
 
 def _short(status: str, reason: str) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from perfscribe import called_from
 from perfscribe.filling import comments, document, outcome, rewriting
 from perfscribe.filling.document import Document, Row, Table
 from perfscribe.filling.homework import Rule, load
@@ -43,8 +44,9 @@ class Filler:
     def fill(self) -> list[Outcome]:
         """Fill what can be; what became of each table and of comments without one, in their order.
 
-        NoSite: a table is to be filled from `site`, and there is none.
+        NoSite: tables are to be filled from `site`, there is none, and no other table could be filled.
         """
+        missing: NoSite | None = None
         outcomes = [self._stray(comment) for comment in self.found.stray]
         outcomes += [Outcome(line + 1, LOOSE) for line in self.found.loose]
         for table in self.found.tables:
@@ -54,8 +56,12 @@ class Filler:
                 self._fill_table(table, one)
             except NoMatch as error:
                 one.what = f"left as it is: {error}"
+            except NoSite as error:
+                one.what, missing = f"left as it is: {error}", error
             except ValueError as error:
                 one.faults.append(str(error))
+        if missing is not None and not any(one.known for one in outcomes):
+            raise missing
         return sorted(outcomes, key=lambda one: one.line)
 
     def _stray(self, comment: document.Comment) -> Outcome:
@@ -158,7 +164,7 @@ def main(root: Path, site: str, arguments: Sequence[str]) -> int:
     ValueError with one line, and the file as it was: it cannot be read or written, holds no table; no such site.
     """
     parser = Parser(prog="./run fill", description="fill the empty tables of a Markdown file in place")
-    parser.add_argument("file", type=Path, metavar="FILE.md")
+    parser.add_argument("file", type=called_from.file, metavar="FILE.md")
     parser.add_argument("--site", default=site, help="whose results, where no comment says so (default: %(default)s)")
     parser.add_argument("--overwrite", action="store_true", help="replace what stands in cells that can be filled")
     parser.add_argument("--dry-run", action="store_true", help="show the difference, change nothing")
@@ -170,6 +176,8 @@ def main(root: Path, site: str, arguments: Sequence[str]) -> int:
         old = list(found.lines)
         outcomes = Filler(root, found, asked.site, asked.overwrite).fill()
         if found.lines != old and not asked.dry_run:
+            if _read(asked.file) != "".join(old):
+                raise ValueError(f"{asked.file}: changed while it was read; run it again")
             rewriting.replace_content(asked.file, "".join(found.lines).encode("utf-8"))
     except OSError as error:
         raise ValueError(f"fill: {asked.file}: cannot be written ({error.strerror})") from None

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from perfscribe import config, config_schema, config_yaml, files
+from perfscribe import called_from, config, config_schema, config_yaml, files
 from perfscribe.importing import env_file, yaml_edit
 
 # Exported names → keys of a section, the first that it has.
@@ -84,7 +84,7 @@ class _Parser(argparse.ArgumentParser):
 
 def _parser() -> _Parser:
     parser = _Parser(prog="./run import-env", description=__doc__, allow_abbrev=False)
-    parser.add_argument("file", type=Path, help="a file of `export NAME=value` lines; it is read, not run")
+    parser.add_argument("file", type=called_from.file, help="a file of `export NAME=value` lines; it is read, not run")
     parser.add_argument("--experiment", help="whose section; by default the one that the file's names are of")
     parser.add_argument("--preset", choices=PRESETS, help="set the keys for this preset alone; by default for all")
     parser.add_argument("--write", action="store_true", help="into config.yaml; by default to standard output")

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from perfscribe import fingerprint, journal, records, session
+from perfscribe import called_from, fingerprint, journal, records, session
 from perfscribe.importing import trainer_log, wandb_csv
 from perfscribe.importing.history import History
 from perfscribe.plan_cells import measure_module
@@ -102,7 +102,7 @@ def main(root: Path, site: str, arguments: list[str]) -> int:
         raise ValueError("import-log: say which file, as in `./run import-log logs/BLOOM_Baseline_123.out`")
     if session.is_committed(root, site):
         raise ValueError(f"import-log: site {site} was published and is read-only")
-    paths = [Path(argument) for argument in arguments]
+    paths = [called_from.file(argument) for argument in arguments]
     try:
         made = [record_of(history, path) for path in paths for history in read(path)]
     except ValueError as error:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from markdown_it import MarkdownIt
@@ -42,7 +42,6 @@ class Document:
     title: str
     contents: list[Heading]
     body: str
-    environments: frozenset[str] = field(default_factory=frozenset)
 
 
 def read(text: str, folders: embedded.Folders) -> Document:
@@ -51,13 +50,13 @@ def read(text: str, folders: embedded.Folders) -> Document:
     engine.core.ruler.at("inline", _read_inline)
     environments = frozenset(_ENVIRONMENT.findall(text))
     known = frozenset(name for name in _TABLE.findall(text) if (folders.tables / f"{name}.csv").is_file())
-    env: dict[str, Any] = {"folders": folders, "environments": environments, "tables": known, "links": 0}
+    env: dict[str, Any] = {"folders": folders, "environments": environments, "tables": known, "links": 0, "unlinked": 0}
     tokens = engine.parse(text, env)
     headings = _number_headings(tokens)
     body = engine.renderer.render(_arranged(tokens, engine, env), engine.options, env)
     title = headings[0].text if headings else "Lab report"
     contents = [heading for heading in headings[1:] if heading.level <= DEEPEST_CONTENTS]
-    return Document(title, contents, body, environments)
+    return Document(title, contents, body)
 
 
 def _read_inline(state: StateCore) -> None:

@@ -17,7 +17,8 @@ from perfscribe.page import embedded
 from perfscribe.page.grid import grid
 from perfscribe.records import STATUSES
 
-# What the renderer hands on: the report's folders, ids of environments and tables, how many links are open.
+# What the renderer hands on: the report's folders, ids of environments and tables, how many links are open, and of
+# how many links only the words are shown.
 Env = MutableMapping[str, Any]
 # An environment's id, and a line below a table that marks in its cells stand for.
 ID = re.compile(r"\b[0-9a-f]{12}\b")
@@ -106,10 +107,18 @@ class Renderer(RendererHTML):
         if path:
             name = escapeHtml(path.name)
             return f'<a class="csv" download="{name}.gz" href="{embedded.compressed(path)}">'
+        if not re.match(r"https?:|mailto:|#", target):
+            # A file beside the report leads nowhere once the page is sent: its words stay.
+            env["links"] -= 1
+            env["unlinked"] += 1
+            return ""
         return f'<a href="{escapeHtml(target)}" rel="noreferrer">'
 
     def link_close(self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: Env) -> str:
-        """The end of a link."""
+        """The end of a link; links do not nest."""
+        if env["unlinked"]:
+            env["unlinked"] -= 1
+            return ""
         env["links"] -= 1
         return "</a>"
 

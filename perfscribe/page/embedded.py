@@ -40,12 +40,11 @@ class Folders:
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure in a page. uri: the whole of it. width, height: in CSS pixels. text: its source, for what it names."""
+    """A figure in a page. uri: the whole of it. width, height: in CSS pixels."""
 
     uri: str
     width: int
     height: int
-    text: str
 
 
 def picture(path: Path) -> Picture:
@@ -56,7 +55,7 @@ def picture(path: Path) -> Picture:
     width, height = (
         (float(number) * PIXELS_PER_INCH / POINTS_PER_INCH for number in found.groups()) if found else (0, 0)
     )
-    return Picture(f"data:image/svg+xml;base64,{_text(content)}", round(width), round(height), text)
+    return Picture(f"data:image/svg+xml;base64,{_text(content)}", round(width), round(height))
 
 
 def compressed(path: Path) -> str:

@@ -93,7 +93,8 @@ def command(names: Sequence[str], ranks_per_node: int, address: str, port: int) 
     The step shares what the job's other steps have. The store is this process's, so that no torchrun is to be its host.
     """
     count = str(len(names))
-    srun = ["srun", "--overlap", "--mem=0", "--cpu-bind=none", f"--nodelist={','.join(names)}"]
+    # torchrun needs no MPI, whose plug-in may want more of a cluster than there is.
+    srun = ["srun", "--overlap", "--mem=0", "--cpu-bind=none", "--mpi=none", f"--nodelist={','.join(names)}"]
     srun += [f"--jobid={os.environ['SLURM_JOB_ID']}", f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1"]
     torchrun = [sys.executable, "-m", "torch.distributed.run", f"--nnodes={count}"]
     torchrun += [f"--nproc-per-node={ranks_per_node}", f"--rdzv-id={secrets.token_hex(8)}", "--rdzv-backend=c10d"]

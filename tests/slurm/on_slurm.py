@@ -7,6 +7,7 @@ import re
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import faulty
 import yaml
@@ -21,17 +22,26 @@ RUN_S = 550.0
 class OnSlurm(Workspace):
     """A project tree whose user sits on the login node."""
 
-    def __init__(self, root: Path, slurm: LocalSlurm, **settings: object) -> None:
+    def __init__(self, root: Path, slurm: LocalSlurm, **settings: Any) -> None:
         root.mkdir()
         super().__init__(root)
         self.slurm, self.output = slurm, root / "output.log"
         self.configure(**settings)
 
-    def configure(self, **settings: object) -> None:
-        """Preset tiny, and the section `cluster`."""
+    def configure(self, **settings: Any) -> None:
+        """Preset tiny, and the section `cluster`. The nodes are name spaces, which share the machine's few cores."""
+        settings["environment"] = {"OMP_NUM_THREADS": 1, **settings.get("environment", {})}
         path = self.root / "config.yaml"
         config = yaml.safe_load(path.read_text())
         config |= {"preset": "tiny", "cluster": {**config["cluster"], **settings}}
+        path.write_text(yaml.safe_dump(config, sort_keys=False))
+
+    def only_enabled(self, *names: str) -> None:
+        """Disable every other experiment."""
+        path = self.root / "config.yaml"
+        config = yaml.safe_load(path.read_text())
+        for name in config["experiments"].keys() - set(names):
+            config["experiments"][name]["enabled"] = False
         path.write_text(yaml.safe_dump(config, sort_keys=False))
 
     def login(self) -> dict[str, str]:

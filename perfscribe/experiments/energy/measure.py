@@ -18,6 +18,7 @@ from perfscribe.models.shapes import SIZES
 IDLE, PRODUCT, STEP = "idle", "product", "step"
 FIXED = ("window_s", "windows", "warmup_s")
 NAP_S = 0.05
+FLOP_PER_S = 1e12  # about, for the order of cells and the time left
 HOST_CLOCK = "host clock"
 
 
@@ -45,13 +46,16 @@ def _levels(config: Mapping[str, Any]) -> Iterator[dict[str, Level]]:
 
 def _cell(levels: Mapping[str, Any]) -> Cell:
     requires = precision.requires(levels["device"], levels.get("dtype", "fp32"))
-    if levels["workload"] != STEP:
-        return Cell(levels, requires, cost=0.0 if levels["workload"] == IDLE else 1.0)
+    # Seconds: the windows, and what checking a result of that many FLOP takes.
+    spent_s = float(levels["warmup_s"] + levels["windows"] * levels["window_s"])
+    if levels["workload"] == IDLE:
+        return Cell(levels, requires, cost=spent_s)
+    if levels["workload"] == PRODUCT:
+        return Cell(levels, requires, cost=spent_s + 2 * levels["matrix_size"] ** 3 / FLOP_PER_S)
     shape = SIZES[levels["size"]]
     work = shape.layers * 12 * shape.d_model**2 * levels["batch"] * levels["seq_len"]
-    return Cell(
-        levels, requires, cost=float(1e6 + work), data=(tokens.dataset_name(levels["batch"], levels["seq_len"]),)
-    )
+    data = (tokens.dataset_name(levels["batch"], levels["seq_len"]),)
+    return Cell(levels, requires, cost=spent_s + 6 * work / FLOP_PER_S, data=data)
 
 
 def run(cell: Cell) -> Measurement:

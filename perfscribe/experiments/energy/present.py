@@ -112,7 +112,9 @@ def _columns() -> list[t.Column]:
         t.derived("power_w", "Mean power (W)", _counted(lambda r: t.summary(r, "power_w").median), "power_w_iqr"),
         t.derived("power_w_iqr", "IQR (W)", _iqr("power_w")),
         t.derived("call_j", "Energy of a call (J)", _counted(_of_call), spread="call_j_iqr"),
-        t.derived("call_j_iqr", "IQR (J)", _iqr("call_j")),
+        t.derived(
+            "call_j_iqr", "IQR (J)", lambda r: NO_WORK if r.ok and r.factors["workload"] == IDLE else _iqr("call_j")(r)
+        ),
         t.derived("tokens_per_j", "Tokens/J", _counted(_tokens_per_j)),
         t.derived("j_per_tflop", "J/TFLOP", _counted(_j_per_tflop)),
         t.count("call_ms", "Windows"),

@@ -38,7 +38,11 @@ _CREWS: dict[tuple[Any, ...], Crew] = {}
 
 def cells(config: Mapping[str, Any]) -> list[Cell]:
     """Launches by launcher and method, then recorded environments, then bindings."""
-    return [*_launched(config), *_recorded(), *_bound(config)]
+    launched = [
+        Cell(one.factors, requires=(*one.requires, "srun_mpi"), cost=one.cost) if one["launcher"] == "slurm" else one
+        for one in _launched(config)
+    ]
+    return [*launched, *_recorded(), *_bound(config)]
 
 
 def _launched(config: Mapping[str, Any]) -> list[Cell]:

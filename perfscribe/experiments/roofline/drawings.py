@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
+from itertools import cycle, pairwise
 from typing import Any
 
 import pandas as pd
@@ -23,6 +23,7 @@ MARGIN = 3.0  # between the points and the limits of an axis, as a factor
 LABEL_POINTS = 7
 LETTER_POINTS = 3.9  # width of a letter, about
 WIDTH_POINTS, HEIGHT_POINTS = 0.91 * WIDTH_IN * 72, 0.8 * PANEL_IN * 72  # of a panel's axes, about
+PASS_MARKERS = {"backward": "^"}  # of other passes and steps a disc
 PARTS = 60  # of a line, that labels keep off
 POINT_WEIGHT = 8  # of a point, in pieces of lines
 Box = tuple[float, float, float, float]  # left, bottom, right, top
@@ -51,14 +52,16 @@ def draw(canvas: Any, rows: pd.DataFrame) -> None:
         return
     every = _device(rows)
     every = every[every["dtype"].isin(shown)].astype({"intensity": float, "tflop_per_s": float})
+    names = dict.fromkeys(name for (_, name, _), _ in _series(every))
+    colours = dict(zip(names, cycle(f.COLOURS), strict=False))
     for axes, dtype in zip(canvas.subplots(len(shown), 1, squeeze=False)[:, 0], shown, strict=True):
-        _panel(axes, every[every["dtype"] == dtype], every)
+        _panel(axes, every[every["dtype"] == dtype], every, colours)
         axes.set_title(f"{dtype} on {every['device'].iloc[0]}")
         axes.set_xlabel("FLOP/byte")
         axes.set_ylabel("TFLOP/s")
 
 
-def _panel(axes: Any, rows: pd.DataFrame, every: pd.DataFrame) -> None:
+def _panel(axes: Any, rows: pd.DataFrame, every: pd.DataFrame, colours: Mapping[str, str]) -> None:
     axes.set_xscale("log")
     axes.set_yscale("log")
     left, right = (
@@ -73,8 +76,9 @@ def _panel(axes: Any, rows: pd.DataFrame, every: pd.DataFrame) -> None:
     taken = _Taken(axes)
     for title, style in STYLES.items():
         _ceiling(axes, taken, title, style, peaks, slopes)
-    for number, ((work, name, one), group) in enumerate(_series(rows)):
-        colour, marker = f.COLOURS[number % len(f.COLOURS)], f.MARKERS[number % len(f.MARKERS)]
+    for (work, name, one), group in _series(rows):
+        # Two passes of an implementation share its colour.
+        colour, marker = colours[name], PASS_MARKERS.get(one, f.MARKERS[0])
         group = group.sort_values("intensity")
         xs, ys = list(group["intensity"]), list(group["tflop_per_s"])
         style = "None" if work == STEP else "-"
@@ -124,7 +128,7 @@ def _ceiling(
         taken.line(xs, ys)
         low = axes.get_ylim()[0]
         start = max(left, low * GB_PER_TB / slope)
-        taken.label(f"memory, {label}", start, start * slope / GB_PER_TB, GREY, ((2, 30), (2, 40), (2, 50)))
+        taken.label(f"memory, {label}", start, start * slope / GB_PER_TB, GREY, ((2, 30), (2, 40), (2, 50), (8, -12)))
 
 
 class _Taken:
@@ -178,16 +182,20 @@ class _Taken:
             low = at[0] + place[0] - (width if place[0] < 0 else 0)
             return low, at[1] + place[1], low + width, at[1] + place[1] + LABEL_POINTS
 
-        def cost(place: tuple[float, float]) -> float:
+        def cost(place: tuple[float, float]) -> tuple[bool, float]:
             box = box_at(place)
-            outside = box[0] < 0 or box[2] > WIDTH_POINTS or box[3] > HEIGHT_POINTS
+            outside = min(box[:2]) < 0 or box[2] > WIDTH_POINTS or box[3] > HEIGHT_POINTS
             covered = sum(_meet(box, other) for other in self._boxes)
-            return covered + abs(place[1]) / 6 + PARTS * (outside + sum(_meet(box, other) for other in self._labels))
+            return outside, covered + abs(place[1]) / 6 + PARTS * sum(_meet(box, other) for other in self._labels)
 
         dx, dy = min(places, key=cost)
-        self._labels.append(box_at((dx, dy)))
+        left, low, right, top = box_at((dx, dy))
+        # Where every place is partly outside, the best is moved in.
+        over = max(0.0, -left) - max(0.0, right - WIDTH_POINTS)
+        up = max(0.0, -low) - max(0.0, top - HEIGHT_POINTS)
+        self._labels.append((left + over, low + up, right + over, top + up))
         side = {"ha": "left" if dx > 0 else "right", "va": "bottom", "fontsize": LABEL_POINTS, "color": colour}
-        self._axes.annotate(text, (x, y), xytext=(dx, dy), textcoords="offset points", **side)
+        self._axes.annotate(text, (x, y), xytext=(dx + over, dy + up), textcoords="offset points", **side)
 
 
 def _meet(one: Box, other: Box) -> bool:

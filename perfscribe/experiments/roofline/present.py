@@ -26,14 +26,16 @@ NOTE = (
     "from which on the peak is the lower one. Bytes by formula, the least that has to move: of a training step fp32 "
     "weights, gradients and AdamW's state, and what is saved for backward written and read once; of attention operands "
     "and results once, and where N × N matrices are stored four passes over them forward and seven backward. FLOP of "
-    "a step by PaLM, appendix B; of attention forward 4 N² d, backward 2.5 times that, halved if causal. More than "
-    "100 %: operands were found in a cache."
+    "a step by PaLM, appendix B; of attention forward 4 N² d, backward 2.5 times that, halved if causal; where N × N "
+    "matrices are stored all of both is computed, and backward is twice forward. More than 100 %: operands were found "
+    "in a cache."
 )
 TRITON_NOTE = "Triton's kernels multiply fp32 as three TF32 products; their peak is a third of TF32's."
 DRAWN = {"peak": TERA, "memory": GB}
 CAPTION = (
     "Rate over FLOP a byte, both by formula, one panel a dtype. Lines: what peak rate and memory allow, measured "
-    "(solid) and by the data sheet (dashed). Rates by median time."
+    "(solid) and by the data sheet (dashed); Triton's fp32 has a lower one of its own, a third of TF32's, which is not "
+    "drawn. Discs: forward passes and steps; triangles: backward. Rates by median time."
 )
 
 

@@ -93,7 +93,15 @@ def _attention(cell: Record, work: str, title: str, one: str) -> Record:
     count = roofline.eager_attention_bytes if work == EAGER else roofline.fused_attention_bytes
     device_time = f"{one}_device_ms"
     sample = device_time if device_time in cell.samples else f"{one}_ms"
-    return _row(cell, work, title, one, sample, attention_flop(shape, one), count(*size)[one])
+    return _row(cell, work, title, one, sample, _flop(shape, work, one), count(*size)[one])
+
+
+def _flop(shape: Mapping[str, Any], work: str, one: str) -> float:
+    """What a pass computes. Where N × N matrices are stored that is all of them, whatever a mask hides of it, and
+    backward makes four products: it finds the softmax that forward kept, which a fused one computes again."""
+    if work != EAGER:
+        return float(attention_flop(shape, one))
+    return float(attention_flop({**shape, "causal": False}, one)) * (4 / 5 if one == "backward" else 1)
 
 
 def _row(cell: Record, work: str, name: str, one: str, sample: str, flop: float, moved: float) -> Record:

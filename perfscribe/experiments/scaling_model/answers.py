@@ -100,8 +100,9 @@ def terms(rows: pd.DataFrame) -> str:
 
 
 def _explained(known: pd.DataFrame) -> pd.DataFrame:
-    """Those whose residuals are small."""
-    return known[known["worst_percent"].astype(float).abs() <= 100 * HOLDS]
+    """Those whose residuals are small; of one point there are none by construction, as one parameter is fitted."""
+    near = known["worst_percent"].astype(float).abs() <= 100 * HOLDS
+    return known[near & (known["points"].astype(int) > 1)]
 
 
 def _missing(known: pd.DataFrame) -> str:

@@ -83,7 +83,10 @@ def over_ranks(records: Sequence[Record], links: ModelledLinks) -> list[Record]:
     """All-reduces of each size among each number of ranks, of the backend for GPUs where that was measured."""
     known = [name for name in backends(records) if links.fit(ALL_REDUCE, name) is not None]
     if not known:
-        return [_base(records, _place(NOT_MEASURED, "all", "all", NOT_MEASURED))] if records else []
+        if not records:
+            return []
+        row = _base(records, _place(NOT_MEASURED, "all", "all", NOT_MEASURED))
+        return [replace(row, status="not_run", reason=TOO_FEW) if row.ok else row]
     backend = known[0]
     own = [r for r in records if r.ok and r.has(operation=ALL_REDUCE, backend=backend, transport="default")]
     unit = int(own[0].values["megabyte_bytes"])
@@ -91,22 +94,25 @@ def over_ranks(records: Sequence[Record], links: ModelledLinks) -> list[Record]:
     found = fits(ALL_REDUCE, calls)
     rows = []
     for size_mb in SIZES_MB:
-        measured = {call.ranks: call.time_ms for call in calls if call.message_bytes == size_mb * unit}
+        measured = {call.ranks: call.time_ms for call in calls if _is_of_size(call, size_mb * unit)}
         for ranks in of.counts(measured, least=2):
             values = _times(links, found, backend, ranks, size_mb * unit, measured)
             reached = _reach(ranks, size_mb * unit, calls, measured)
-            factors = _place(backend, size_mb, ranks, reached) | {"size_bytes": size_mb * unit}
-            row = _base(own, factors)
+            row = _base(own, _place(backend, size_mb, ranks, reached))
             rows.append(replace(row, values=values, origin=of.MEASURED if ranks in measured else of.PREDICTED))
     return rows
+
+
+def _is_of_size(call: Call, size_bytes: int) -> bool:
+    """Whether it sent that many: less by what does not divide evenly, an fp32 element for each rank at most."""
+    return 0 <= size_bytes - call.message_bytes < 4 * call.ranks
 
 
 def _place(backend: str, size_mb: Any, ranks: Any, reached: str) -> dict[str, Any]:
     origin = of.MEASURED if reached == of.MEASURED else of.PREDICTED
     if reached == NOT_MEASURED:
         origin = NOT_MEASURED
-    named = {"backend": backend, "size_mb": size_mb, "ranks": ranks, "reach": reached, "origin": origin}
-    return {**named, "size_bytes": 0}
+    return {"backend": backend, "size_mb": size_mb, "ranks": ranks, "reach": reached, "origin": origin}
 
 
 def _reach(ranks: int, size_bytes: int, calls: Sequence[Call], measured: dict[int, float]) -> str:

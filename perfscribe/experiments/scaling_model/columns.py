@@ -14,8 +14,8 @@ STEP_NOTE = (
 )
 FSDP_NOTE = (
     "FSDP: computing is the step of fewest ranks less what that communicates; it grows with a rank's FLOP. Each unit "
-    "is gathered for forward and again for backward, its gradients are reduced and scattered: (n - 1)/n of the bytes "
-    "each."
+    "is gathered for forward and, but for the root, again for backward, its gradients are reduced and scattered: "
+    "(n - 1)/n of the bytes each."
 )
 DDP_NOTE = (
     "All-reduce: computing is the step without communication, a fixed part and one that is divided among ranks, by "

@@ -14,6 +14,7 @@ from perfscribe.scaling import reach as of
 from perfscribe.scaling.steps import Computing, Terms, band_reason
 from perfscribe.statistics import format_figure
 
+TOO_FEW_STEPS = "too few steps were timed"
 NO_LINKS = "no collective among several processes was measured with this backend"
 NOT_MEASURED, THE_BASE = "not measured", "0: computing is taken from it"
 NO_FIT = "none: no step that communicates"
@@ -47,6 +48,8 @@ def _without(training: tr.Training, factors: Mapping[str, Any]) -> Record:
     row = _row(training, factors, {}, of.MEASURED)
     ended = next((record for record in training.records if not record.ok), training.records[0])
     why = (ended.status, ended.reason) if not training.counts else ("not_run", NO_LINKS)
+    if why[0] == "ok":
+        why = ("not_run", TOO_FEW_STEPS)
     return replace(row, status=why[0], reason=why[1], environments=ended.environments)
 
 
@@ -58,7 +61,7 @@ def terms(found: Iterable[tuple[tr.Training, Model | None]]) -> list[Record]:
 def _terms_row(training: tr.Training, model: Model) -> Record:
     most = max(model.counts)
     own, computing = model.terms(most, training.scaling), training.computing(model.counts)
-    values: dict[str, Any] = {"counts": ", ".join(map(str, model.counts)), "most": most}
+    values: dict[str, Any] = {"counts": ", ".join(map(str, model.counts))}
     values |= _own_terms(own, computing) | _overlap(model)
     left_out, fraction = model.left_out(), model.serial_fraction()
     values["left_out_percent"] = NO_REST if left_out is None else 100 * left_out

@@ -12,12 +12,15 @@ from perfscribe.findings import CannotTell, Finding, counted, find, need
 from perfscribe.records import Record
 from perfscribe.statistics import format_figure
 from perfscribe.tables import Table
+from perfscribe.training_rows import nodes_of
 
 TABLES = ("fsdp.energy",)
 FIGURES = ()
 READS = ("custom_multi_gpu",)
 READS_IF_MEASURED = ("baseline", "multi_gpu", "weak_scaling")
 NO_GPU, NOT_COUNTED = "not counted on a CPU", "not counted"
+NO_CHOICE = "the model's own"
+ONE_NODE_COUNTED = "not counted: only one node's GPUs are read"
 NO_STEPS = "too few steps"
 # Of the window: where steps are less than this share, start and end are most of the energy.
 MOSTLY_STEPS = 50.0
@@ -31,7 +34,7 @@ NOTE = (
 
 def tables(records: Mapping[str, list[Record]]) -> list[Table]:
     """A row a training."""
-    cells = [one for name in READS for one in records.get(name, []) if one.origin == "measured"]
+    cells = [one for name in (*READS, *READS_IF_MEASURED) for one in records.get(name, []) if one.origin == "measured"]
     return [t.make(TABLES[0], "Energy of whole trainings", cells, _columns(), [NOTE])]
 
 
@@ -41,6 +44,8 @@ def _if_watched(get: Callable[[Record, dict[str, Any]], Any]) -> Callable[[Recor
     def figure(record: Record) -> Any:
         if not record.ok:
             return None
+        if record.factors.get("device") != "cpu" and nodes_of(record) > 1:
+            return ONE_NODE_COUNTED
         watch = record.watch[0] if record.watch else {}
         if watch.get("energy_j") is None:
             return NO_GPU if record.factors.get("device") == "cpu" else NOT_COUNTED
@@ -52,7 +57,7 @@ def _if_watched(get: Callable[[Record, dict[str, Any]], Any]) -> Callable[[Recor
 def _tokens(record: Record) -> float | None:
     f = record.factors
     if record.experiment == "baseline":
-        return float(f["train_size"] * f["num_epochs"] * f["max_length"])
+        return float(f["rows"] * f["num_epochs"] * f["max_length"])
     rate, seconds = (record.values.get(name) for name in ("train_samples_per_second", "train_runtime_s"))
     numbers = isinstance(rate, (int, float)) and isinstance(seconds, (int, float))
     return float(rate) * float(seconds) * float(f["max_length"]) if numbers else None  # type: ignore[arg-type]
@@ -77,6 +82,16 @@ def _step_share(record: Record) -> Any:
     return sum(steps) / 10 / record.watch[0]["window_s"]
 
 
+def _model(record: Record) -> str:
+    f = record.factors
+    return str(f.get("model_name") or f["model"])
+
+
+def _layers(record: Record) -> Any:
+    """Of a model that the config describes layer by layer."""
+    return record.factors.get("num_layers", NO_CHOICE)
+
+
 def _dtype(record: Record) -> str:
     """The baseline names it by Trainer's switches."""
     f = record.factors
@@ -86,7 +101,10 @@ def _dtype(record: Record) -> str:
 def _columns() -> list[t.Column]:
     return [
         t.Column("experiment", "Experiment", lambda r: r.experiment, kind="factor", exact=True),
-        t.Column("model", "Model", lambda r: r.factors.get("model_name", "bloom"), kind="factor", exact=True),
+        t.Column("model", "Model", _model, kind="factor", exact=True),
+        t.Column("labels", "Labels", lambda r: r.factors.get("labels", NO_CHOICE), kind="factor", exact=True),
+        t.Column("layers", "Layers", _layers, kind="factor", exact=True),
+        t.Column("nodes", "Nodes", nodes_of, kind="factor", exact=True),
         t.Column("ranks", "Ranks", lambda r: r.factors.get("world_size", 1), kind="factor", exact=True),
         t.Column("loop", "Loop", lambda r: r.factors.get("loop", "trainer"), kind="factor", exact=True),
         t.factor("device", "Device"),
