@@ -546,13 +546,6 @@ def _srun_starts_mpi() -> bool:
 
 
 CAPABILITIES: dict[str, tuple[Condition, ...]] = {
-    "srun_mpi": (
-        Condition(
-            _srun_starts_mpi,
-            "srun starts no MPI here: each task is a world of its own",
-            "where `srun --mpi=list` names pmix: cluster.environment: {SLURM_MPI_TYPE: pmix}",
-        ),
-    ),
     "cuda": _CUDA,
     "bf16": (
         *_CUDA,
@@ -623,6 +616,13 @@ CAPABILITIES: dict[str, tuple[Condition, ...]] = {
             lambda: shutil.which("srun") is not None,
             "no Slurm (srun is missing)",
             "run on a Slurm cluster's login node",
+        ),
+    ),
+    "srun_mpi": (
+        Condition(
+            _srun_starts_mpi,
+            "srun starts no MPI here: each task is a world of its own",
+            "where `srun --mpi=list` names pmix: cluster.environment: {SLURM_MPI_TYPE: pmix}",
         ),
     ),
 }

@@ -151,7 +151,7 @@ class Gate:
 def _of_these_nodes(record: Mapping[str, Any]) -> bool:
     """Whether this job made the test, among nodes that it still has: one that is queued again keeps its number."""
     now = {name.split(".")[0] for name in hosts.of_job(os.environ)}
-    then = {name.split(".")[0] for name in str(record["values"].get("nodes", "")).split(", ")}
+    then = {name.split(".")[0] for name in str(record["values"].get("nodes", "")).split(", ") if name}
     return record["provenance"].get("slurm_job_id") == _job() and then <= now
 
 

@@ -168,7 +168,8 @@ def test_an_experiment_without_cells_has_a_job() -> None:
     """One whose records all come from elsewhere."""
     for of in (None, settings()):
         ((share,),) = cluster.deal({"none": []}, {"none": 3}, of).values()
-        assert share == Share(Need(1, 0), [])
+        assert share == Share(Need(0, 0), [])
+    assert jobs(Need(0, 0)).measuring_job("a", 0) == jobs().small_job() | {"cpus_per_task": 1}  # no node of its own
 
 
 def test_what_waits_for_a_self_test_waits_on_a_cluster_too() -> None:

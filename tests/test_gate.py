@@ -132,6 +132,8 @@ def test_not_enabled_nothing_is_held_back(tmp_path):
 class Bench:
     """A gate over a plan of its own, which counts the tests that it makes."""
 
+    nodes = ""  # that a test names
+
     def __init__(self, root: Path) -> None:
         self.root, self.site = root, root / "results" / "local"
         self.tried: list[int] = []
@@ -159,7 +161,7 @@ class Bench:
         job = environment.os.environ.get("SLURM_JOB_ID")
         time = datetime.datetime.now(datetime.UTC) - datetime.timedelta(seconds=seconds_ago)
         provenance = {"time": time.isoformat(), "node": node or gate.platform.node(), "slurm_job_id": job}
-        values = {"exit_code": self.code, "line": f"preflight {self.code}: a line"}
+        values = {"exit_code": self.code, "line": f"preflight {self.code}: a line", "nodes": self.nodes}
         fields = shard.fields(task, status="ok", values=values, provenance=provenance, environment="0123456789ab")
         with journal.Journal(shard.folder / "0.jsonl") as book:
             book.record(fields)
@@ -229,6 +231,18 @@ def test_over_several_nodes_a_test_speaks_for_its_own_job_alone(bench, monkeypat
     monkeypatch.setenv("SLURM_JOB_ID", "2")
     assert bench.ask("preflight:gloo:4") is None and bench.tried == [4, 4]
     assert bench.ask("preflight:gloo:4:2") is None and bench.tried == [4, 4, 4]
+
+
+def test_a_job_that_is_queued_again_tests_its_new_nodes(bench, monkeypatch):
+    """It keeps its number."""
+    monkeypatch.setenv("SLURM_JOB_ID", "1")
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "node[1-2]")
+    monkeypatch.setattr(environment, "nodes_granted", lambda: 2)
+    bench.nodes = "node1.site, node2.site"
+    for tried in ([4], [4]):
+        assert bench.ask("nodes:2", "preflight:gloo:4:2") is None and bench.tried == tried
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "node[1,3]")
+    assert bench.ask("nodes:2", "preflight:gloo:4:2") is None and bench.tried == [4, 4]
 
 
 def test_tests_of_other_shards_are_found(bench):

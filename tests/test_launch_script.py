@@ -120,6 +120,7 @@ def test_srun_and_its_head(tmp_path):
         "#SBATCH --nodes=2",
         "#SBATCH --ntasks-per-node=2",
         "#SBATCH --gpus-per-node=2",
+        "#SBATCH --exclusive",
         "#SBATCH --time=00:30:00",
         "#SBATCH --account=me",
     ]
