@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from matplotlib import pyplot as plt
 from workspace import ROOT
 
 from perfscribe import ceilings, child, energy_counter, plan, records
+from perfscribe.attention import backends
 from perfscribe.cells import Cell
 from perfscribe.counters import flops, roofline
 from perfscribe.counters.parameters import transformer_parameters
@@ -396,6 +398,34 @@ def test_energy_of_whole_trainings() -> None:
         "Over the whole of each training, tokens/J go from 80.0 (simple_gpt, trainer, 2 ranks, fp16) to 160"
     )
     assert "In 2 trainings of 2 steps take less than 50 %" in finding.text
+
+
+def test_energy_of_other_trainings_and_of_several_nodes() -> None:
+    """The baseline trains as many rows as were left, for all its epochs; of several nodes one is watched."""
+    first = watched(1000.0)
+    factors = {"model": "custom", "model_name": "", "device": "cuda", "rows": 100, "train_size": 500, "num_epochs": 5}
+    baseline = replace(first, experiment="baseline", factors=factors | {"max_length": 512, "labels": "source"})
+    apart = replace(first, experiment="multi_gpu", factors=first.factors | {"nodes": 2})
+    (table,) = training.tables({"custom_multi_gpu": [first], "baseline": [baseline], "multi_gpu": [apart]})
+    assert list(table.ok["experiment"]) == ["custom_multi_gpu", "baseline", "multi_gpu"]
+    row = table.ok.iloc[1]
+    assert (row["model"], row["labels"], row["nodes"]) == ("custom", "source", 1)
+    assert row["tokens_per_j"] == pytest.approx(100 * 5 * 512 / 1000)
+    assert set(table.ok.iloc[2][["energy_kj", "power_a_gpu_w", "tokens_per_j"]]) == {training.ONE_NODE_COUNTED}
+
+
+def test_the_passes_of_an_implementation_share_a_colour_in_every_panel() -> None:
+    canvas = plt.figure()
+    drawings.draw(canvas, roofline_table().ok)
+    drawn = {line.get_color() for axes in canvas.axes for line in axes.lines} - {drawings.GREY}
+    names = {rows.STEP, "Triton (ours)", "PyTorch, eager", backends.named("sdpa_flash").title}
+    assert len(drawn) == len(names)
+    markers = {line.get_marker() for axes in canvas.axes for line in axes.lines if line.get_color() != drawings.GREY}
+    assert markers == {"o", "^"}
+    for axes in canvas.axes:
+        (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
+        assert all(left <= text.xy[0] <= right and low <= text.xy[1] <= high for text in axes.texts)
+    plt.close(canvas)
 
 
 def test_records_keep_what_was_watched() -> None:

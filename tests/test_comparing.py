@@ -511,6 +511,19 @@ def test_worse_memory_is_not_slower(tmp_path: Path) -> None:
     assert verb.main(tmp_path, ["a", "b", "--fail-on", "worse"]) == 1
 
 
+def test_a_device_or_a_link_is_written_through(two: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (two / "real.csv").write_text("old")
+    (two / "link.csv").symlink_to("real.csv")
+    assert verb.main(two, ["a", "b", "--csv", str(two / "link.csv"), "--markdown", "/dev/null"]) == 0
+    assert (two / "link.csv").is_symlink() and "verdict" in (two / "real.csv").read_text()
+    assert Path("/dev/null").is_char_device()
+
+
+@pytest.mark.parametrize("name", ["active_step_ms", "profile_ms", "forward_range_ms", "first_profiled_train_s"])
+def test_times_under_a_profiler_are_not_compared(name: str) -> None:
+    assert metrics.metric(name).kind is None
+
+
 def test_a_gate_that_saw_nothing_stays_shut(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pair(tmp_path, timed(1), Measured({"device": "cuda", "n": 2}, steady(1)))
     assert verb.main(tmp_path, ["a", "b", "--fail-on", "slower"]) == 1

@@ -14,6 +14,7 @@ from workspace import ROOT
 
 from perfscribe.filling import comments, rewriting, units, verb
 from perfscribe.filling.document import Comment
+from perfscribe.filling.outcome import Outcome
 from perfscribe.filling.site_tables import same_level
 
 SCALING = "demo.scaling"
@@ -205,6 +206,7 @@ def test_a_table_of_no_site_is_left(root: Path) -> None:
         (f"{SCALING} site=../../etc", "there are no tables of site '../../etc'; there are made"),
         (f"{SCALING} colour=red", f"colour is no factor of {SCALING}, which has {FACTORS}"),
         (f"{SCALING} model=tiny", f"no row of {SCALING} has model 'tiny'; there are org/big-1b, small"),
+        (f"{SCALING} ranks=3", f"no row of {SCALING} has ranks '3'; there are 1, 2, 4, 8, 16, 32"),  # no part of 32
         (
             f'{SCALING} "Time (ms)"=nothing',
             f"Time (ms) is no factor of {SCALING}, which has {FACTORS}",
@@ -325,6 +327,29 @@ def test_a_site_without_tables_is_one_line(root: Path, tmp_path: Path, site: str
         ValueError, match=rf"^fill: there are no tables of site {re.escape(repr(site))}; there are made$"
     ):
         verb.main(root, "made", [str(page), "--site", site])
+
+
+def test_a_table_of_a_site_that_is_not_there_keeps_no_other_from_its_figures(root: Path, tmp_path: Path) -> None:
+    page = tmp_path / "a.md"
+    page.write_text(f"{HEAD}| 1 | |\n\n<!-- perfscribe: {SCALING} site=made -->\n{HEAD}| 1 | |\n")
+    assert verb.main(root, "local", [str(page)]) == 0
+    lines = page.read_text().splitlines()
+    assert (lines[2], lines[-1]) == ("| 1 | |", "| 1 | 12.3 |")
+
+
+def test_what_was_saved_meanwhile_is_kept(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = tmp_path / "a.md"
+    page.write_text(f"<!-- perfscribe: {SCALING} -->\n{HEAD}| 1 | |\n")
+    fill = verb.Filler.fill
+
+    def beside_an_editor(self: verb.Filler) -> list[Outcome]:
+        page.write_text("saved meanwhile\n")
+        return fill(self)
+
+    monkeypatch.setattr(verb.Filler, "fill", beside_an_editor)
+    with pytest.raises(ValueError, match=r"changed while it was read; run it again$"):
+        verb.main(root, "made", [str(page)])
+    assert page.read_text() == "saved meanwhile\n"
 
 
 @pytest.mark.parametrize("arguments", [[], ["a.md", "b.md"], ["a.md", "--sight", "x"], ["a.md", "--site"]])

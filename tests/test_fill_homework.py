@@ -14,6 +14,7 @@ from perfscribe import tables
 from perfscribe.filling import document, homework, matching, units
 from perfscribe.filling.comments import Asked
 from perfscribe.filling.homework import Entry, Rule
+from perfscribe.filling.looking_up import LookUp
 from perfscribe.filling.site_tables import Site, same_level, stored_unit
 from perfscribe.statistics import format_figure
 
@@ -118,6 +119,8 @@ def test_the_workshops_headings_are_the_reports_own_titles() -> None:
         ("table: fsdp.baseline", "tabel: x"),
         ("- {header: 'metric', is_label: true}", "- {is_label: true}"),
         ("GiB:", "Gi:"),
+        ("stored:", "stored: ["),
+        ("header: 'metric'", "header: '(metric'"),
     ],
 )
 def test_a_fault_in_the_list_is_one_line(tmp_path: Path, change: str, fault: str) -> None:
@@ -244,6 +247,23 @@ def test_what_a_cpu_gave_stands_in_and_says_so(
     assert [row[1] for row in fill_site.cells(text)[0]] == [cell.format(**figures) for cell in cells]
     told = "  model_name and device behind a figure: it is of device cpu, for want of one of device cuda"
     assert (told in outcome.told()) == ("bloom-micro" in text and not asked)
+
+
+def test_a_level_that_the_list_does_not_foresee_is_one_like_any_other(tmp_path: Path) -> None:
+    """A site of a machine without GPU has other levels than the homework."""
+    (entry,) = (one for one in homework.load().entries if one.table == "cs336.memory_by_context")
+    assert "micro" not in entry.parameters["size"]
+    own = fill_site.planned(entry.table).columns
+    frame = fill_site.measured(entry.table).frame
+    look = {"size": "micro", "status": "ok", "reason": "none", "flags": "none"}
+    rows = [{c.name: str(frame.iloc[0][c.name]) for c in own} | look]
+    fill_site.write_rows(tmp_path, entry.table, [(c.name, c.title, c.kind) for c in own], rows)
+    site = Site(tmp_path, fill_site.SITE)
+    fit = matching.Fit(entry, entry.columns)
+    found = LookUp(fit, site.table(entry.table), {"size": "micro"}, [])
+    assert len(found.rows) == 1 and found.asked == {"size"}
+    with pytest.raises(ValueError, match=r"^size: got 'nothing', expected|no row of .* has size 'nothing'"):
+        LookUp(fit, site.table(entry.table), {"size": "nothing"}, [])
 
 
 def test_the_polaris_tables_are_filled(site: Path) -> None:

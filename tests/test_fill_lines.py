@@ -113,6 +113,30 @@ def test_a_comment_is_for_the_next_table_of_its_section() -> None:
     assert [(one.line, one.text) for one in found.stray] == [(11, "demo.b"), (26, None)]
 
 
+@pytest.mark.parametrize(
+    "above",
+    [
+        "Results: <!-- perfscribe: demo.a -->\n\n",
+        "## Results <!-- perfscribe: demo.a -->\n\n",
+        "- an item <!-- perfscribe: demo.a -->\n\n",
+    ],
+)
+def test_a_comment_at_the_end_of_a_line_is_one_too(above: str) -> None:
+    assert table(f"{above}| x |\n|---|\n| a |\n").comment == document.Comment(0, "demo.a")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Write `<!-- perfscribe: demo.a -->` above it.\n\n| x |\n|---|\n| a |\n",
+        "| x <!-- perfscribe: demo.a --> |\n|---|\n| a <!-- perfscribe: demo.a --> |\n",
+    ],
+)
+def test_code_and_cells_hold_no_comments(text: str) -> None:
+    found = document.parse(text)
+    assert [one.comment for one in found.tables] == [None] and found.stray == []
+
+
 # --- writing ----------------------------------------------------------------------------------------------------
 
 

@@ -106,6 +106,14 @@ def test_a_published_bound_names_its_source(tmp_path: Path) -> None:
         ("- {title: a, table: b, column: c, bound: d}\n", r"entry 1: a bound has a kind, .*"),
         ("- {title: a, table: b, column: c, bound: d, kind: guess}\n", r"entry 1: a bound has a kind, .*"),
         ("title: a\n", r"got dict, expected a list"),
+        (
+            "- {title: a, table: b, column: c, where: [a]}\n",
+            r"entry 1: where: got \[.a.\], expected columns with levels",
+        ),
+        (
+            "- {title: a, table: b, column: c, bound: d, kind: published, bound_where: 4}\n",
+            r"entry 1: bound_where: got 4, .*",
+        ),
         ("- [\n", r"while parsing .*"),
     ],
 )
