@@ -37,8 +37,8 @@ for _experiment, _shown in PLAN.presentations.items():
             ],
         log:
             f"logs/{SITE}/present_{_experiment}.log",
-        localrule: True
         retries: 0
+        localrule: True
         conda:
             "../workflow/envs/perfscribe.yaml"
         shell:
