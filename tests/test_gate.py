@@ -5,12 +5,13 @@ from __future__ import annotations
 import datetime
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import unmeasured
 from workspace import ROOT, Workspace
 
-from perfscribe import environment, gate, journal, plan
+from perfscribe import environment, gate, journal, plan, worker
 from perfscribe.cells import Cell
 from perfscribe.plan_cells import cell_to_json
 from perfscribe.shard import Shard, Task
@@ -213,6 +214,25 @@ def test_a_job_asks_once(bench):
     bench.code = 46
     assert held.shortfall(("preflight:gloo:3",)) == held.shortfall(("preflight:gloo:3",))
     assert bench.tried == [3]  # another number of processes than is planned
+
+
+def test_a_self_test_that_took_its_job_along_twice_is_not_begun_again(bench, monkeypatch):
+    """Two starts without an end in the file of this job: a resubmitted one says so and goes on."""
+    shard = Shard(bench.site / "plan" / "measure-preflight-0.json", bench.root, bench.site)
+    task = shard.tasks[0]
+    name = worker.journal_file("trained", 0)
+    with journal.Journal(shard.folder / name) as book:
+        for _ in range(worker.MAX_STARTS):
+            book.started(task.slot, "e")
+    asked = []
+    monkeypatch.setattr(worker.Worker, "measure", lambda self, history, tasks: asked.append((history, tasks)))
+    own = worker.Worker.__new__(worker.Worker)
+    own.shard = SimpleNamespace(plan={"experiment": "trained", "shard": 0})
+    own.lease = None
+    monkeypatch.setattr(worker.Worker, "__init__", lambda self, *given: None)
+    own._try_out(shard, task)
+    ((history, tasks),) = asked
+    assert history.open_starts[task.slot] == worker.MAX_STARTS and tasks == [task]
 
 
 def test_what_the_preset_leaves_out_is_tested_where_it_is_trained(bench):
