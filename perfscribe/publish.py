@@ -37,7 +37,7 @@ def main(root: Path, arguments: list[str]) -> int:
     if taken:
         raise ValueError(f"publish: {' and '.join(taken)} exists; remove it first, or take another name")
     _read_notes(root, session.LOCAL_SITE)  # asked first: they may be no text
-    origin = _origin(root)  # asked first: the new site would count as an uncommitted change
+    origin = _origin(root, name)  # asked first: the new site would count as an uncommitted change
     copy_measured(root, source, target, plan.read_index(source / "plan").shards)
     files.write_json(target / "published.json", origin)
     # A process of its own: it takes the run lock, as any run does.
@@ -127,9 +127,15 @@ def _renamed(content: Any, site: str) -> Any:
     return content | {"site": site} if isinstance(content, dict) and "site" in content else content
 
 
-def _origin(root: Path) -> dict[str, Any]:
+def _origin(root: Path, name: str) -> dict[str, Any]:
+    """Version and commit that the site is made by, and whether the tree differs from it in more than this very site."""
     provenance = environment.provenance(root)
-    return {"version": __version__, "commit": provenance.get("commit"), "dirty": provenance.get("dirty")}
+    dirty = provenance.get("dirty")
+    if dirty:  # a site that is published again was removed before
+        others = [f":(exclude){parent}/{name}" for parent in ("results", "report")]
+        command = ["git", "--no-optional-locks", "-C", str(root), "status", "--porcelain", "--", ".", *others]
+        dirty = bool(subprocess.run(command, capture_output=True, check=True).stdout)
+    return {"version": __version__, "commit": provenance.get("commit"), "dirty": dirty}
 
 
 def committed_mib(folders: Iterable[Path]) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import types
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -326,3 +327,14 @@ def test_the_tiny_preset_fills_every_table() -> None:
             records.append(as_record(cell, measure.run(cell)))
     for table in present.tables({"calibration": records}):
         assert len(table.ok) >= 3, table.id
+
+
+def test_a_copy_counts_by_the_quickest_way_to_start_it() -> None:
+    slow, quick = (made("memory", ms, device="cuda", operation="copy", size_mib=1024) for ms in (2.0, 1.0))
+    both = replace(slow, samples=slow.samples | {"time_launched_ms": quick.samples["time_ms"]})
+    assert ceilings.bytes_per_s(slow) == 0.5e12 and ceilings.bytes_per_s(both) == 1e12
+    row = shown(both)["cs336.ceilings_bandwidths"].frame.iloc[0]
+    assert (row["time_ms"], row["launched_ms"], row["rate"]) == (2.0, 1.0, 1000)
+    assert shown(both)["cs336.ceilings"].frame.iloc[0]["measured"] == 1000
+    other = replace(slow, samples=slow.samples | {"time_launched_ms": [[3.0]]})
+    assert ceilings.bytes_per_s(other) == 0.5e12

@@ -341,6 +341,21 @@ def test_plan_tells_of_a_published_site(site: Site) -> None:
 # --- refusals ---------------------------------------------------------------------------------------------------
 
 
+def test_that_the_old_site_was_removed_is_no_change_of_the_code(tmp_path: Path) -> None:
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(tmp_path)]
+    for text in ("results/old/published.json", "report/old/report.md", "code.py"):
+        (tmp_path / text).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / text).write_text("1")
+    for command in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "x"]):
+        subprocess.run([*git, *command], check=True)
+    for folder in ("results", "report"):
+        shutil.rmtree(tmp_path / folder / "old")
+    assert publish._origin(tmp_path, "old")["dirty"] is False
+    assert publish._origin(tmp_path, "new")["dirty"] is True
+    (tmp_path / "code.py").write_text("2")
+    assert publish._origin(tmp_path, "old")["dirty"] is True
+
+
 def test_a_name_is_taken_once(site: Site) -> None:
     before = {path: path.read_bytes() for path in published_files(site.root, "demo")}
     done = site.run("publish", "demo")
