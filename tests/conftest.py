@@ -6,8 +6,9 @@ import pytest
 
 # Minutes each, longest first.
 LONG = (
-    "test_reruns.py",
+    "test_slurm.py",
     "test_workflow.py",
+    "test_reruns.py",
     "test_kills.py",
     "test_faults.py",
     "test_publish.py",
@@ -15,10 +16,13 @@ LONG = (
     "test_leases.py",
     "test_gate.py",
 )
+LAST = "test_slurm_jobs.py"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long files first, those on a real Slurm last: beside these each test is slow, and they miss their moments."""
-    places = {name: place for place, name in enumerate(LONG)}
-    last = len(LONG) + 1
-    items.sort(key=lambda item: last if "slurm" in item.path.parts else places.get(item.path.name, len(LONG)))
+    """Long files first: a whole run under Slurm mostly waits, and two more that wait for nothing run beside it.
+
+    Tests that stop Slurm's jobs in mid-run are the last: beside others they miss their moments.
+    """
+    places = {name: place for place, name in enumerate(LONG)} | {LAST: len(LONG) + 1}
+    items.sort(key=lambda item: places.get(item.path.name, len(LONG)))

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pandas as pd
 import pytest
 from matplotlib import pyplot as plt
 from workspace import ROOT
 
-from perfscribe import config, plan
+from perfscribe import config, plan, training_answers
 from perfscribe import training_prediction as p
 from perfscribe import training_rows as r
 from perfscribe.experiments.custom_multi_gpu import present as custom
@@ -385,3 +386,20 @@ def test_a_row_without_timed_steps_says_so() -> None:
     records[1] = replace(records[1], samples={"step_ms": [[]]})
     frame = shown(multi, "multi_gpu", records)["tables"]["fsdp.multi_gpu"].frame
     assert frame["step_ms"][1] == "too few steps"
+
+
+@pytest.mark.parametrize(
+    ("apart_ms", "said"), [(50.0, "takes: no more than an upper bound."), (96.0, "step on 4 takes.")]
+)
+def test_what_is_predicted_comes_with_what_it_is_worth(apart_ms: float, said: str) -> None:
+    setting = {"device": "cuda", "loop": "trainer"}
+    rates = {"train_samples_per_second": 2.0, "samples_scale": 2.0, "runtime_scale": 2.0}
+    rows = [
+        setting | rates | {"setup": f"{ranks} GPUs", "world_size": ranks, "origin": origin}
+        for ranks, origin in ((1, "measured"), (4, "measured"), (8, "predicted"))
+    ]
+    step = {"loop": "trainer", "setup": "4 GPUs", "origin": "measured", "measured_ms": 100.0, "apart_ms": apart_ms}
+    text = training_answers.scaling(pd.DataFrame(rows), pd.DataFrame([step | {"error_percent": apart_ms - 100}]))
+    assert text.endswith(said) and "of the 100 ms" in text
+    none = training_answers.scaling(pd.DataFrame(rows), pd.DataFrame([step | {"error_percent": "too few steps"}]))
+    assert none.endswith("For 8 a factor of 2.00 is predicted.")
