@@ -170,7 +170,7 @@ def of_links(records: Mapping[str, Iterable[Record]], cells: Iterable[Record], g
     """
     if not any(one.ok and _is_over_nvlink(one) for one in cells):
         return []
-    slowest = min((bytes_per_s(one) for one in of_workload(records, "link") if one.ok), default=None)
+    slowest = _slowest_link(records)
 
     def share(of: Callable[[Record], float | None], without: str) -> Callable[[Record], Any]:
         def get(record: Record) -> Any:
@@ -190,6 +190,20 @@ def of_links(records: Mapping[str, Iterable[Record]], cells: Iterable[Record], g
         t.derived("share_of_link_percent", "busbw, of the measured link (%)", measured),
         t.derived("share_of_nvlink_percent", "busbw, of the data sheet's NVLink (%)", share(printed, NOT_KNOWN)),
     ]
+
+
+def slowest_link(records: Mapping[str, Iterable[Record]]) -> t.Column:
+    """A column of the CSV alone: GB/s of the slowest link that calibration measured, where a cell ran over links."""
+    slowest = _slowest_link(records)
+
+    def get(record: Record) -> Any:
+        return NO_LINK if not _is_over_nvlink(record) else "no link measured" if slowest is None else slowest / GB
+
+    return t.Column("link_gb_per_s", "Slowest link (GB/s)", get, kind="unshown")
+
+
+def _slowest_link(records: Mapping[str, Iterable[Record]]) -> float | None:
+    return min((bytes_per_s(one) for one in of_workload(records, "link") if one.ok), default=None)
 
 
 def _is_over_nvlink(record: Record) -> bool:

@@ -20,7 +20,7 @@ FILE = Path("report") / "templates" / "headlines.yaml"
 NO_BOUND = "none known"
 ONE_VALUE = "one value"
 KEYS = {"title", "table", "column", "n", "where", "largest", "bound", "kind", "bound_where"}
-KINDS = ("data sheet", "prediction", "published")
+KINDS = ("data sheet", "measured link", "prediction", "published")
 
 
 @dataclass(frozen=True)
@@ -104,11 +104,15 @@ def _listed(value: Any) -> list[Any]:
 
 def find(root: Path, tables: Path) -> tuple[list[Headline], list[str]]:
     """The headlines that a site's tables have, and the titles of those that they lack."""
-    found, lacking = [], []
+    of_title: dict[str, list[Wanted]] = {}
     for wanted in declared(root):
-        headline = _find(wanted, tables)
+        of_title.setdefault(wanted.title, []).append(wanted)
+    found, lacking = [], []
+    for title, entries in of_title.items():
+        had = (headline for wanted in entries if (headline := _find(wanted, tables)) is not None)
+        headline = next(had, None)
         if headline is None:
-            lacking.append(wanted.title)
+            lacking.append(title)
         else:
             found.append(headline)
     return found, lacking

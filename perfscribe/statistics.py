@@ -23,6 +23,7 @@ CONFIDENCE = 0.95
 ROUNDS_FOR_INTERVAL = 6  # the fewest rounds whose extremes cover the median with 95 %: 1 - 2 / 2**6 = 0.969
 OUTLIER_IQRS = 3.0
 RESAMPLES = 10_000
+SMALL_LEADING = Decimal("3.55")  # of a spread in units of its leading digit: below it one digit more is shown
 
 
 @dataclass(frozen=True)
@@ -258,10 +259,12 @@ def fit_latency_bandwidth(size_bytes: Sequence[float], time_s: Sequence[float]) 
 
 
 def format_figure(value: float | None, spread: float | None = None, digits: int = 3) -> str:
-    """A measured figure as text: `digits` significant digits, but none finer than the leading digit of `spread`.
+    """A measured figure as text: `digits` significant digits, but none finer than its `spread` allows.
 
-    At least one significant digit stays where the spread exceeds the value. No thousands separators; a power of ten
-    is written out below 1e-4 and from 1e9. None gives "n/a", infinities "inf" and "-inf".
+    The last digit is the leading one of the spread, or the next where that is small (below 3.55 of it), so that a
+    figure never moves by more than a seventh of its spread (Particle Data Group, Review of Particle Physics,
+    introduction, on rounding). At least one significant digit stays where the spread exceeds the value. No thousands
+    separators; a power of ten is written out below 1e-4 and from 1e9. None gives "n/a", infinities "inf" and "-inf".
     A spread of None, 0 or infinity sets no limit. ValueError: NaN, a negative spread, or digits below 1.
     """
     if value is None:
@@ -274,7 +277,7 @@ def format_figure(value: float | None, spread: float | None = None, digits: int 
         return "inf" if value > 0 else "-inf"
     shown = _significant(value, digits)
     if spread and math.isfinite(spread):
-        coarsest = Decimal(float(spread)).adjusted()
+        coarsest = _last_place_of(Decimal(float(spread)))
         if coarsest > _last_place(shown):
             shown = _significant(value, max(1, shown.adjusted() - coarsest + 1))
     if value != 0 and not -4 <= shown.adjusted() < 9:
@@ -286,6 +289,12 @@ def _significant(value: float, digits: int) -> Decimal:
     """Value rounded to `digits` significant digits; whole numbers keep their trailing zeros when printed with f."""
     rounded = Decimal(f"{float(value):.{digits - 1}e}")
     return abs(rounded) if rounded == 0 else rounded
+
+
+def _last_place_of(spread: Decimal) -> int:
+    """Power of ten of the last digit that a figure with this spread is shown with."""
+    leading = spread.adjusted()
+    return leading - 1 if spread.scaleb(-leading) < SMALL_LEADING else leading
 
 
 def _last_place(value: Decimal) -> int:

@@ -35,11 +35,8 @@ def units(rows: pd.DataFrame) -> str:
     return "GPUs" if set(rows["device"]) == {"cuda"} else "processes of a CPU"
 
 
-def scaling(rows: pd.DataFrame, steps: pd.DataFrame) -> str:
-    """Both scale factors of the largest measured row; what was predicted beyond, and what that is worth.
-
-    steps: the table of steps predicted, of the same trainings.
-    """
+def scaling(rows: pd.DataFrame) -> str:
+    """Both scale factors of the largest measured row, and what was predicted beyond."""
     real = need(measured(rows), 2, "numbers of ranks")
     first, last = real.iloc[0], real.iloc[-1]
     text = (
@@ -52,23 +49,11 @@ def scaling(rows: pd.DataFrame, steps: pd.DataFrame) -> str:
     beyond = rows[(rows["origin"] == PREDICTED) & (rows["world_size"] > last["world_size"])]
     if len(beyond):
         far = beyond.iloc[-1]
-        text += f" For {far['world_size']} a factor of {format_figure(far['samples_scale'])} is predicted"
-        text += _worth(measured(steps), last) + "."
+        text += (
+            f" For {far['world_size']} a factor of {format_figure(far['samples_scale'])} is predicted from the step on "
+            f"{last['world_size']}."
+        )
     return text
-
-
-def _worth(steps: pd.DataFrame, last: Any) -> str:
-    """How near the same terms come to the largest measured step."""
-    same = steps[(steps["setup"] == last["setup"]) & (steps["loop"] == last["loop"])]
-    same = numbers(same, "error_percent")
-    if same.empty:
-        return ""
-    step: Any = same.iloc[0]
-    text = (
-        f", by terms that make {format_figure(step['apart_ms'])} of the {format_figure(step['measured_ms'])} ms that a "
-        f"step on {last['world_size']} takes"
-    )
-    return text if step["error_percent"] >= -GOOD_PERCENT else f"{text}: no more than an upper bound"
 
 
 def nodes(rows: pd.DataFrame) -> str:

@@ -34,10 +34,10 @@ TWIN_NOTE = (
     "share of the device's peak rate that the model's matrix products reach (MFU)."
 )
 PREDICTED_NOTE = (
-    "Predicted rows: a step computes as long as the first row's, in proportion to the FLOP of a rank, then exchanges "
-    "what FSDP exchanges, by the latency and bandwidth that all_reduce measured on this machine; nothing overlaps. The "
-    "rest of the first row's runtime, such as evaluation, is divided among ranks. Memory: the first row's, with each "
-    "rank's part of weights, gradients and moments; what is gathered meanwhile is not in it."
+    "Predicted rows: what the step of most ranks on one node takes beside exchanging (computing, in proportion to the "
+    "FLOP of a rank, and what the host adds), then what FSDP exchanges, by the latency and bandwidth that all_reduce "
+    "measured on this machine; nothing overlaps. The rest of that row's runtime, such as evaluation, stays. Memory: "
+    "that row's, with each rank's part of weights, gradients and moments."
 )
 NODES_NOTE = (
     "Where a job on a cluster has the nodes, their ranks are measured, each node's started by a torchrun of its own. "
@@ -46,8 +46,10 @@ NODES_NOTE = (
 )
 PREDICTION_NOTE = (
     "Median of optimizer steps, first one left out. Nothing overlapped is the most that computing and communicating "
-    "take by these terms, all overlapped the least. Not among the terms: AdamW's update, which each rank makes for its "
-    "part alone; copies into and out of what is gathered; what ranks of a CPU take from each other."
+    "take by these terms, all overlapped the least. Of measured rows they are those of the fewest ranks, so that the "
+    "error shows what is not among them: AdamW's update, which each rank makes for its part alone; what the host does "
+    "for each unit that is gathered; what ranks of a CPU take from each other. Predicted rows take the step of most "
+    "ranks on one node, which holds these."
 )
 WRAPPED_NOTE = (
     "Divided by: read off the model that was trained; where it is not what was asked for, the row is failed. One rank "

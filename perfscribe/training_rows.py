@@ -69,6 +69,15 @@ def base_of(record: Record, records: Iterable[Record], apart: Sequence[str] = SC
     return min(same, key=lambda one: one.factors["world_size"], default=None)
 
 
+def source_of(record: Record, records: Iterable[Record], apart: Sequence[str] = SCALED) -> Record | None:
+    """What a training that was not measured is predicted from: that of most ranks on one node, since its step holds
+    what the host adds for each unit of FSDP, too; the base where no other was measured."""
+    every = list(records)
+    same = [one for one in every if one.ok and one.origin == MEASURED and same_setting(record, one, apart)]
+    near = [one for one in same if nodes_of(one) == 1 and step_ms(one) is not None]
+    return max(near, key=lambda one: one.factors["world_size"], default=base_of(record, every, apart))
+
+
 def step_ms(record: Record) -> float | None:
     """Median time of an optimizer step; None where too few were timed."""
     return t.summary(record, "step_ms").median if any(record.samples.get("step_ms", [])) else None
@@ -81,8 +90,9 @@ def rows(records: Sequence[Record], links: Links, apart: Sequence[str] = SCALED)
     for record in records:
         base = base_of(record, records, apart)
         found.append(with_figures(record, base, links))
-        if not record.ok and base is not None and (guess := predicted_row(record, base, links)) is not None:
-            found.append(guess)
+        source = source_of(record, records, apart)
+        if not record.ok and base is not None and source is not None:
+            found += predicted_row(record, base, source, links)
     for record in found:
         if record.ok:
             record.values |= _rates(record, base_of(record, records, apart), _bare_beside(record, records))
@@ -210,19 +220,19 @@ def _mfu(record: Record) -> dict[str, Any]:
     return {"mfu": 100 * (mfu(_flop(record), ms / 1e3, peak) or 0.0)}
 
 
-def predicted_row(record: Record, base: Record, links: Links) -> Record | None:
-    """The row that the record would be, as far as arithmetic goes; None without links.
+def predicted_row(record: Record, base: Record, source: Record, links: Links) -> list[Record]:
+    """The row that the record would be, as far as arithmetic goes; none without links.
 
-    Its runtime: its steps, and of all else that the base's runtime holds as much as falls to a rank.
+    base: what it is compared with. source: what its step is made of. Its runtime: its steps, and all else that the
+    source's runtime holds.
     """
-    guess, base_ms = prediction_of(record, base, links), step_ms(base)
-    if guess is None or base_ms is None:
-        return None
-    ranks, of_base = record.factors["world_size"], base.factors["world_size"]
-    steps, base_steps = _steps(record), _steps(base)
-    rest_s = max(0.0, base.values["train_runtime_s"] - base_steps * base_ms / 1e3)
-    runtime = steps * guess.apart_ms / 1e3 + rest_s * of_base / ranks
-    batch = base.values.get("batch_found", record.factors["batch_size"])  # the step predicted has as many rows
+    guess, source_ms = prediction_of(record, source, links), step_ms(source)
+    if guess is None or source_ms is None:
+        return []
+    ranks = record.factors["world_size"]
+    rest_s = max(0.0, source.values["train_runtime_s"] - _steps(source) * source_ms / 1e3)
+    runtime = _steps(record) * guess.apart_ms / 1e3 + rest_s
+    batch = source.values.get("batch_found", record.factors["batch_size"])  # the step predicted has as many rows
     per_step = batch * record.factors["grad_acc"] * ranks
     trained = record.factors["train_size"] * record.factors["num_epochs"]
     values: dict[str, Any] = dict.fromkeys(
@@ -232,19 +242,17 @@ def predicted_row(record: Record, base: Record, links: Links) -> Record | None:
     values |= {
         "train_runtime_s": runtime,
         "train_samples_per_second": trained / runtime,
-        "train/samples_per_second_mean": per_step / guess.apart_ms * 1e3,
         "stepping_samples_per_second": per_step / guess.apart_ms * 1e3,
         "parameters": shape_of(record.factors).parameters,
-        "rows_from": base.values["rows_from"],
+        "rows_from": source.values["rows_from"],
     }
-    values |= {"batch_found": batch} if "batch_found" in base.values else {}
+    values |= {"batch_found": batch} if "batch_found" in source.values else {}
     values |= _as_values(guess) | {"error_percent": NOT_TRAINED, "overlapped_error_percent": NOT_TRAINED}
-    values |= _predicted_memory(record, base)
-    made = replace(
-        base, factors=dict(record.factors), origin=PREDICTED, values=values, samples={}, warmup={}, series={}, flags=[]
-    )
+    values |= _predicted_memory(record, source)
+    cleared: dict[str, Any] = {"samples": {}, "warmup": {}, "series": {}, "flags": []}
+    made = replace(source, factors=dict(record.factors), origin=PREDICTED, values=values, **cleared)
     made.values |= _against(made, base)
-    return made
+    return [made]
 
 
 def _steps(record: Record) -> int:

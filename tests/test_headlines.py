@@ -125,7 +125,8 @@ def test_a_bad_declaration_is_one_line(tmp_path: Path, text: str, line: str) -> 
 
 def test_declared_headlines_name_tables_that_exist() -> None:
     declared = headlines.declared(ROOT)
-    assert len(declared) == 10 == len({one.title for one in declared})
+    assert len({one.title for one in declared}) == 10
+    assert len({(one.title, one.table) for one in declared}) == len(declared)
     known = {t: name for name in plan.known_experiments(ROOT) for t in plan.read_presentation(name, ROOT).tables}
     assert {one.table for one in declared} <= set(known)
 
@@ -140,6 +141,15 @@ def test_declared_columns_are_those_of_a_table() -> None:
             assert asked <= names, f"{one.title}: {asked - names}"
             seen.add(one.title)
     assert len(seen) == 10 or not COMMITTED
+
+
+def test_of_entries_with_one_title_the_first_that_a_site_has_counts(tmp_path: Path) -> None:
+    items = [
+        {"title": "Time", "table": table, "column": "time_ms"} for table in ("demo.other", "demo.times", "demo.no")
+    ]
+    files.write_text(tmp_path / headlines.FILE, yaml.safe_dump([*items, items[0] | {"title": "Rate"}]))
+    found, lacking = headlines.find(tmp_path, written(tmp_path, record(1, "fp32", [1.0])))
+    assert [(one.title, one.table) for one in found] == [("Time", "demo.times")] and lacking == ["Rate"]
 
 
 # --- as Markdown ------------------------------------------------------------------------------------------------

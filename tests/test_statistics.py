@@ -283,9 +283,13 @@ def test_no_coefficient_is_negative():
         (10.0, None, "10.0"),
         (5.678, 0.04, "5.68"),
         (5.678, 0.4, "5.7"),
-        (123.456, 23.0, "120"),
+        (123.456, 23.0, "123"),
+        (123.456, 36.0, "120"),
         (99.96, 20.0, "100"),
-        (12.3456, 3, "12"),
+        (12.3456, 3, "12.3"),
+        (54.84, 12.5, "55"),
+        (54.84, 35.5, "50"),
+        (1.39, 1.2, "1.4"),
         (0.3, 5.0, "0.3"),
         (5.678, 0.0, "5.68"),
         (5.678, math.inf, "5.68"),
@@ -312,7 +316,9 @@ def test_a_printed_figure_is_near_the_value_and_never_finer_than_its_spread(valu
     leading = Decimal(value).adjusted()
     step = leading - 2  # place of the third significant digit
     if spread:
-        step = min(max(step, Decimal(spread).adjusted()), leading)
+        leading_of_spread = Decimal(spread).adjusted()
+        small = Decimal(spread).scaleb(-leading_of_spread) < Decimal("3.55")
+        step = min(max(step, leading_of_spread - small), leading)
     assert abs(shown - Decimal(value)) <= Decimal(10) ** (step + 1) / 2
     assert shown % (Decimal(10) ** step) == 0
 

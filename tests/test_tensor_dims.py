@@ -165,7 +165,7 @@ def test_whether_fp32_fits():
     assert found.verdict == "contradicted"
     assert "peaks at 28.0 GB" in found.text
     assert "so fp32 fits" in found.text
-    assert "14.0 GB measured, 14.2 GB predicted, 15.8 GiB with the copy" in found.text
+    assert "14.0 GB measured, 14.2 GB predicted, 17.0 GB (15.8 GiB) with the copy" in found.text
     larger = [r if not r.has(d_model=4096) else cell(4096, r.factors["dtype"], gb=41) for r in homework()]
     assert answer("limit", larger).verdict == "confirmed"
 

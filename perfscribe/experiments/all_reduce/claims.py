@@ -99,7 +99,7 @@ def backends(table: pd.DataFrame, there: Times) -> tuple[str, str]:
         )
         return text, bool(ratios.min() > 1 and ratios.median() >= CLEARLY)
 
-    rule = f"which is to mean everywhere, and by {CLEARLY:g} times in the median"
+    rule = f"taken here as: everywhere, and by {CLEARLY:g} times in the median"
     return _answer("NCCL+CUDA is significantly faster than Gloo+CPU", rule, measured(table), there, judge)
 
 

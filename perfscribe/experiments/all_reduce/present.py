@@ -55,7 +55,8 @@ def tables(records: Mapping[str, list[Record]]) -> list[Table]:
     nccl = columns.nccl(every)
     of_links = ceilings.of_links(records, swept, columns.busbw)
     swept_notes = [*notes, ceilings.LINK_NOTE] if of_links else notes
-    sizes = [*same[1:], *nccl, *fitted, *columns.published_ms(known, BESIDE)]
+    link = ceilings.slowest_link(records)
+    sizes = [*same[1:], *nccl, *fitted, *columns.published_ms(known, BESIDE), link]
     return [
         t.make(TABLES[0], "All-reduce of fp32, by backend, processes and size", grid, sizes, notes),
         _ranks(grid, known),

@@ -117,6 +117,7 @@ def truncation(rows: pd.DataFrame) -> str:
         f"all positions hold one, the rest is padding. The tokenizer ({ours['tokenizer']}) has "
         f"{ours['vocabulary_reached']} entries, {ours['vocabulary_asked']} were asked; the data are "
         f"{ours['data_names']}."
+        + ("" if lost or ours["longest"] >= ours["max_length"] else " No row is as long as that: here nothing is cut.")
     )
 
 

@@ -176,6 +176,6 @@ def published(rows: pd.DataFrame, compared: pd.DataFrame) -> tuple[str, str]:
 
 def _tally(verdicts: list[str]) -> str:
     """How often overlap is faster, slower, or neither for certain."""
-    said = {"faster": "shortens it", "slower": "lengthens it", "cannot tell": "does neither for certain"}
+    said = {"faster": "shortens it", "slower": "lengthens it", "cannot tell": "cannot be told to do either"}
     counts = [f"{words} in {verdicts.count(one)}" for one, words in said.items() if one in verdicts]
     return f"it {' and '.join(counts)} of {counted(len(verdicts), 'cell')}"

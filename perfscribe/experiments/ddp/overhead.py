@@ -44,7 +44,7 @@ def _with_model(group: list[Record]) -> list[Record]:
         return [replace(row, values={**row.values, **_without_fit(row)}) for row in group]
     fit = fit_overhead(total, found)
     best = min(measured, key=lambda row: float(row.values["exposed_ms"]))
-    return [replace(row, values={**row.values, **_named(row, total, fit, best)}) for row in group]
+    return [replace(row, values={**row.values, **_named(row, total, fit, best, measured)}) for row in group]
 
 
 def _without_fit(row: Record) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def _without_fit(row: Record) -> dict[str, Any]:
     return {"bucket_count": row.values["all_reduces"], **dict.fromkeys(names, NO_FIT)}
 
 
-def _named(row: Record, total: float, fit: OverheadFit, best: Record) -> dict[str, Any]:
+def _named(row: Record, total: float, fit: OverheadFit, best: Record, group: list[Record]) -> dict[str, Any]:
     count = int(row.values["all_reduces"])
     model_ms = 1e3 * overhead_s(total, count, fit.bytes_per_s, fit.call_s)
     rates = (fit.bytes_per_s, fit.call_s)
@@ -64,8 +64,17 @@ def _named(row: Record, total: float, fit: OverheadFit, best: Record) -> dict[st
         "call_us": fit.call_s * 1e6 if fit.call_s > 0 else "no such term",
         "best_buckets": best_bucket_count(total, *rates) if fit.has_optimum else NO_OPTIMUM,
         "best_bucket_mb": best_bucket_bytes(total, *rates) / BYTES_PER_MB if fit.has_optimum else NO_OPTIMUM,
-        "found_bucket": bucket_name(best),
+        "found_bucket": bucket_name(best) + _not_told_apart(best, group),
     }
+
+
+def _not_told_apart(best: Record, group: list[Record]) -> str:
+    """How many others expose what lies within the interval of the least."""
+    high = best.values["exposed_high_ms"]
+    if not isinstance(high, float):
+        return ""
+    others = sum(row is not best and float(row.values["exposed_ms"]) <= high for row in group)
+    return f" (not told apart from {others} of {len(group) - 1} others)" if others else ""
 
 
 def bucket_name(row: Record) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from perfscribe import ceilings
 from perfscribe import tables as t
 from perfscribe.counters.flops import palm_flop_per_token
 from perfscribe.experiments.energy.measure import IDLE, PRODUCT, STEP
@@ -25,13 +26,15 @@ NOTE = (
     "The counter's difference over a window, by the number of calls in it: NVML's total energy of the GPU (board and "
     "memory, not the host), or RAPL's of the processor packages (not their memory, and whoever runs on them). A window "
     "lasts a second or more, after a warm-up; the device is synchronised after each call. Where there is no counter, "
-    "time alone is measured, over a few calls. FLOP: 2 n³ of a product; of a step PaLM, appendix B."
+    "time alone is measured, over a few calls. FLOP: 2 n³ of a product; of a step PaLM, appendix B. Rates are "
+    "those that last: products repeated for seconds may meet a limit of power that one of milliseconds does not. MFU: "
+    "of the data sheet's dense peak."
 )
 
 
 def tables(records: Mapping[str, list[Record]]) -> list[Table]:
     """A row a workload."""
-    notes = [NOTE, *_refusals(records["energy"])]
+    notes = [NOTE, *ceilings.peak_notes(records["energy"]), *_refusals(records["energy"])]
     return [t.make(TABLES[0], "Energy of a step and of a product", records["energy"], _columns(), notes)]
 
 
@@ -98,6 +101,26 @@ def _j_per_tflop(record: Record) -> Any:
     return _joules(record) / (flop(record) / TERA) if flop(record) else NO_WORK
 
 
+def _tflop_per_s(record: Record) -> Any:
+    return flop(record) / t.summary(record, "call_ms").median * 1e3 / TERA if flop(record) else NO_WORK
+
+
+def _printed(record: Record) -> Any:
+    if not flop(record):
+        return NO_WORK
+    found = ceilings.sheet_product(record.gpu, str(record.factors["dtype"]))
+    return "not known" if found is None else found.per_s / TERA
+
+
+def _share_of_sheet(record: Record) -> Any:
+    printed = _printed(record)
+    return 100 * _tflop_per_s(record) / printed if isinstance(printed, float) else printed
+
+
+def _if_timed(get: Callable[[Record], Any]) -> Callable[[Record], Any]:
+    return lambda record: get(record) if record.samples else None
+
+
 def _why(record: Record) -> str | None:
     return str(record.values.get("why", "counted")) if record.samples else None
 
@@ -117,6 +140,10 @@ def _columns() -> list[t.Column]:
         ),
         t.derived("tokens_per_j", "Tokens/J", _counted(_tokens_per_j)),
         t.derived("j_per_tflop", "J/TFLOP", _counted(_j_per_tflop)),
+        t.derived("tflop_per_s", "Rate (TFLOP/s)", _if_timed(_tflop_per_s)),
+        t.derived("printed", "Data sheet (TFLOP/s)", _if_timed(_printed)),
+        t.derived("share_percent", "MFU (%)", _if_timed(_share_of_sheet)),
+        t.Column("call_tflop", "FLOP", _if_timed(lambda r: flop(r) / TERA), kind="unshown"),
         t.count("call_ms", "Windows"),
         t.factor("window_s", "Window, at least (s)"),
         t.value("counter", "Counted by", exact=True),

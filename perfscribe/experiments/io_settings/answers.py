@@ -49,7 +49,7 @@ def chunks(rows: pd.DataFrame) -> tuple[str, str]:
     if not (_apart(slow, single) and _apart(single, plain)):
         raise CannotTell("the interquartile ranges of reads with and without gzip, or of two chunk shapes, overlap")
     own, chunk = float(single["read_ms"] / plain["read_ms"]), float(slow["read_ms"] / single["read_ms"])
-    times = float(slow["chunk_kib"] / single["chunk_kib"])
+    times = float(slow["inflated_kib"] / single["inflated_kib"])
     each = "; ".join(
         f"{_named(r['chunk'])} inflate {_size(r['inflated_kib'])} and take {_read(r)}" for _, r in packed.iterrows()
     )

@@ -56,7 +56,7 @@ def findings(tables: Mapping[str, Table]) -> list[Finding]:
     """How far it scales; what several nodes would give; how good the prediction is."""
     one, several, steps = (tables[name].ok for name in TABLES)
     return [
-        find("fsdp.multi_gpu", TABLES[:1], lambda: answers.scaling(answers.main_rows(one), steps)),
+        find("fsdp.multi_gpu", TABLES[:1], lambda: answers.scaling(answers.main_rows(one))),
         find("fsdp.multi_node", TABLES[1:2], lambda: answers.nodes(several)),
         find("fsdp.multi_gpu_prediction", TABLES[2:], lambda: answers.prediction(steps)),
     ]

@@ -21,9 +21,9 @@ TF32_PRODUCTS = 3  # that Triton's kernels make of one in fp32
 def rows(records: Mapping[str, list[Record]]) -> list[Record]:
     """A record a work and pass; values: flop, bytes, ceilings of its device and dtype where they are known."""
     known = Ceilings(records)
-    found = _steps(records["end_to_end"])
+    found = _steps(records.get("end_to_end", []))
     found += _eager(records.get("attention", []))
-    found += _flash([one for one in records["flash_benchmarking"] if one.factors["workload"] == "grid"])
+    found += _flash([one for one in records.get("flash_benchmarking", []) if one.factors["workload"] == "grid"])
     return [_with_ceilings(one, known) for one in found]
 
 

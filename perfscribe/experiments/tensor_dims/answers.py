@@ -120,14 +120,19 @@ def limit(memory: pd.DataFrame, scale: pd.DataFrame) -> tuple[str, str]:
     fits = full_gb < A100_GB
     text = (
         f"In fp32 d_model {full['d_model']} {how} {figure(full_gb)} GB (10^9): parameters, gradients and Adam state, "
-        f"and {figure(_of(full, 'temporaries_gib'))} GiB of Adam's temporaries. The A100 of Polaris has "
+        f"and {figure(_gb(_of(full, 'temporaries_gib')))} GB of Adam's temporaries. The A100 of Polaris has "
         f"{figure(A100_GB)} GB, so fp32 {'fits' if fits else 'does not fit'}; a limit of {figure(CLAIMED_LIMIT_GB)} GB "
         f"is not that machine's. In bf16 as a whole it is {half_text}, {figure(half['predicted_gb'])} GB predicted, "
-        f"{figure(half['with_ddp_gib'])} GiB with the copy of the gradients that DDP holds; write-up 000 prints "
-        f"{_claimed(*CLAIMED_HIGH)} GB. The whole model in bf16 halves every number that is held; autocast halves none "
-        "of the weights, gradients and Adam state."
+        f"{figure(_gb(_of(half, 'with_ddp_gib')))} GB ({figure(half['with_ddp_gib'])} GiB) with the copy of the "
+        f"gradients that DDP holds; write-up 000 prints {_claimed(*CLAIMED_HIGH)} GB and does not say of which kind. "
+        "The whole model in bf16 halves every number that is held; autocast halves none of the weights, gradients and "
+        "Adam state."
     )
     return text, "contradicted" if fits else "confirmed"
+
+
+def _gb(gib: float) -> float:
+    return gib * 2**30 / 1e9
 
 
 def _of(row: Any, column: str) -> float:
