@@ -104,6 +104,30 @@ def test_trainer_and_the_bare_loop_evaluate_alike(data) -> None:
     assert bare["values"]["train_loss"] == pytest.approx(trainer["values"]["train_loss"], rel=1e-2)
 
 
+@pytest.mark.parametrize(("device", "fused"), [("cuda", True), ("cpu", None)])
+def test_adamw_is_fused_where_trainers_steps_are_compared(device: str, fused: bool | None) -> None:
+    """Trainer's is fused by default; on a CPU the loop keeps PyTorch's choice."""
+    import torch
+    from transformers import TrainingArguments
+
+    from perfscribe.training import bare_loop, knobs
+
+    loop = bare_loop.Loop(torch.nn.Linear(2, 2), knobs.Knobs(device=device), torch.device(device))
+    assert loop.optimizer.defaults["fused"] is fused
+    assert TrainingArguments.__dataclass_fields__["optim"].default == "adamw_torch_fused"
+
+
+def test_a_step_that_overflows_on_one_rank_is_left_out_on_all_by_a_fused_adamw() -> None:
+    """fp16's scaler with fully_shard: another rank's overflow reaches the kernel that updates the parts of this one."""
+    from trainer_programs import overflow_on_one_rank
+
+    for rank in launch(overflow_on_one_rank, {}, world_size=2, timeout_s=120, seed=7).results:
+        assert rank["fused"] and rank["divided"]
+        assert rank["scales"] == [2.0**16, 2.0**15, 2.0**15]  # before, behind the overflow, behind a step without
+        assert rank["moved"] == [False, True]
+        assert rank["counted"] == [0.0, 1.0]  # AdamW's own count of steps
+
+
 def test_the_tuned_loop_without_a_gpu(data) -> None:
     tuned = {"loop": "tuned", "wrap": "FSDP2", "memory_percent": 80, "steps": 3, "compiled": False, "grad_acc": 1}
     ranks = train(data, 2, CUSTOM | tuned | {"dtype": "bf16"})

@@ -24,6 +24,45 @@ def checkpoint_as_on_gpus(arguments: Mapping[str, Any], rank: Any) -> dict[str, 
     return program.on_rank(arguments, rank)
 
 
+def checkpoint_fused(arguments: Mapping[str, Any], rank: Any) -> dict[str, Any]:
+    """A cell of checkpoints by the bare loop with the AdamW that it has on GPUs."""
+    from perfscribe.experiments.checkpoints import program
+    from perfscribe.training import bare_loop
+
+    bare_loop.FUSED_ON = ("cpu",)
+    return program.on_rank(arguments, rank)
+
+
+def overflow_on_one_rank(arguments: Mapping[str, Any], rank: Any) -> dict[str, Any]:
+    """Two fp16 steps of the bare loop with the AdamW that it has on GPUs; in the first rank 1's loss is infinite."""
+    import torch
+    from torch.distributed.tensor import DTensor
+
+    from perfscribe.training import bare_loop, dividing, knobs
+
+    bare_loop.FUSED_ON = ("cpu",)
+    torch.manual_seed(0)
+    model = torch.nn.Linear(8, 8)
+    dividing.shard(model, "fp16")
+    factor = [float("inf") if rank.place.rank == 1 else 1.0, 1.0]
+
+    def loss(module: Any, batch: Any, items: Any) -> Any:
+        return module(batch["rows"]).float().mean() * factor[0]
+
+    loop = bare_loop.Loop(model, knobs.Knobs(device="cuda", fp16=True), rank.device, loss)
+    weight: Any = model.weight
+    scales, moved, counted = [loop.scaler.get_scale()], [], []
+    while factor:
+        before = weight.to_local().clone()
+        loop.step([{"rows": torch.ones(2, 8)}], 1, 1.0)
+        scales.append(loop.scaler.get_scale())
+        moved.append(not torch.equal(before, weight.to_local()))
+        counted.append(float(loop.optimizer.state[weight]["step"]))
+        del factor[0]
+    own = {"fused": loop.optimizer.defaults["fused"], "divided": isinstance(weight, DTensor)}
+    return {**own, "scales": scales, "moved": moved, "counted": counted}
+
+
 def _pretend(arguments: Mapping[str, Any]) -> None:
     os.environ["ACCELERATE_TORCH_DEVICE"] = "cpu"
     from accelerate import state
