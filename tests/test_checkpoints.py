@@ -13,16 +13,19 @@ from matplotlib import pyplot as plt
 from workspace import ROOT
 
 pytest.importorskip("transformers", reason="the package transformers is not installed")
-from trainer_programs import checkpoint_as_on_gpus
+from accelerate import FullyShardedDataParallelPlugin
+from torch.distributed.checkpoint import FileSystemReader
+from trainer_programs import checkpoint_as_on_gpus, checkpoint_fused
 
 from perfscribe import config, plan
 from perfscribe.cells import Cell, Unsupported
 from perfscribe.data import squad_sets
 from perfscribe.data.generate import generate
-from perfscribe.experiments.checkpoints import measure, present
+from perfscribe.experiments.checkpoints import measure, present, program
+from perfscribe.parallel.launch import launch
 from perfscribe.records import Record
-from perfscribe.training import checkpoints
-from perfscribe.training.checkpoint_size import needed_bytes
+from perfscribe.training import checkpoints, hf_loop, knobs, trainer
+from perfscribe.training.checkpoint_size import PIECES_BYTES, needed_bytes, predicted_bytes
 
 CONFIG = {"train_size": 24, "eval_size": 4, "max_length": 64, "new_tokens": 8, "vocab_size": 400, "seed": 0}
 CONFIG |= {"workshop": {"squad": None, "weights": None, "tokenizer": None}}
@@ -62,10 +65,72 @@ def test_another_number_of_ranks_goes_on_with_the_same_losses(found: Any) -> Non
     values = found.values
     assert (values["steps_behind"], values["steps_compared"]) == (4, 2)  # none at the end, the older one is gone
     assert values["largest_difference"] < 1e-5 and values["eval_difference"] < 1e-5
-    assert values["checkpoint_bytes"] > needed_bytes(values["parameters"], 0)
+    assert predicted_bytes(values["parameters"]) < values["checkpoint_bytes"] < needed_bytes(values["parameters"], 0)
     whole, rest = found.series["train_loss"], found.series["resumed_train_loss"]
     assert len(whole) == 6 and len(rest) == 2
     assert max(whole) - min(whole) > 1e-3 * min(whole)  # losses that stay the same would prove nothing
+
+
+def test_a_checkpoint_of_a_fused_adamw_goes_on_with_the_same_losses(cell: Cell) -> None:
+    """As on GPUs: the moments that reading makes room for are made by a step of the fused kernel."""
+    random.seed(3)
+    values = measure.both(cell, checkpoint_fused).values
+    assert values["steps_compared"] == 2 and values["largest_difference"] < 1e-5
+
+
+# --- what lies on disk ---
+
+
+def saved(cell: Cell, folder: Path, on_rank: Any) -> dict[str, Any]:
+    """What a training has that has saved two checkpoints there, both of which are kept."""
+    arguments = {"data_folder": cell.data_folder, "dataset": cell.data[0], "folder": str(folder), "order_seed": 3}
+    factors = {**cell.factors, "grad_acc": 2, "keep_checkpoints": 2}
+    launched = launch(on_rank, {**arguments, "factors": factors, "resume": False}, world_size=2, timeout_s=120, seed=3)
+    found: dict[str, Any] = launched.results[0]["values"]
+    return found
+
+
+def tensor_bytes(folder: Path) -> tuple[set[str], int]:
+    """Names of the tensors of a part of a checkpoint, and the bytes of all that have dimensions: no step counts."""
+    tensors = FileSystemReader(folder).read_metadata().state_dict_metadata
+    sizes = {name: one.size for name, one in tensors.items() if len(getattr(one, "size", ()))}
+    return set(sizes), 4 * sum(size.numel() for size in sizes.values())
+
+
+def test_the_bare_loop_writes_a_tied_matrix_once(cell: Cell, tmp_path: Path) -> None:
+    values = saved(cell, tmp_path, program.on_rank)
+    _, last = checkpoints.finished(tmp_path)[-1]
+    names, held = tensor_bytes(last)
+    assert "model.transformer.word_embeddings.weight" in names and "model.lm_head.weight" not in names
+    assert values["again_parameters"] == 0
+    assert held == predicted_bytes(values["parameters"])
+    assert checkpoints.size_bytes(tmp_path) < needed_bytes(values["parameters"], 1)
+
+
+def test_trainer_writes_parts_and_no_whole_model(cell: Cell, tmp_path: Path) -> None:
+    """Neither model.safetensors nor the weights in one file; its tied matrix lies there under both names."""
+    values = saved(trainers(cell, 2, 2), tmp_path, checkpoint_as_on_gpus)
+    last = max(tmp_path.glob("checkpoint-*"))
+    parts = {"__0_0.distcp", "__1_0.distcp", ".metadata"}
+    for folder in ("pytorch_model_fsdp_0", "optimizer_0"):
+        assert {path.name for path in (last / folder).iterdir()} == parts
+    whole = {path.name for path in last.iterdir() if path.suffix in (".safetensors", ".bin")}
+    assert whole <= {"training_args.bin"}
+    (names, weights), (_, moments) = (tensor_bytes(last / name) for name in ("pytorch_model_fsdp_0", "optimizer_0"))
+    assert {"model.transformer.word_embeddings.weight", "model.lm_head.weight"} <= names
+    assert values["again_parameters"] == 512 * 16
+    assert weights + moments == predicted_bytes(values["parameters"], values["again_parameters"])
+    assert checkpoints.size_bytes(tmp_path) < needed_bytes(values["parameters"], 1, values["again_parameters"])
+
+
+def test_accelerate_is_asked_for_sharded_checkpoints(tmp_path: Path) -> None:
+    """Which is what Trainer makes of the arguments for FSDP, its default a whole model in one file."""
+    given = hf_loop.distributed("FSDP2", "BloomBlock", "gloo")
+    del given["ddp_backend"]  # there is no process group here
+    made = trainer.arguments(knobs.Knobs(), tmp_path, **given)
+    plugin = FullyShardedDataParallelPlugin(**made.fsdp_plugin_args)
+    assert plugin.fsdp_version == 2 and plugin.state_dict_type.name == "SHARDED_STATE_DICT"
+    assert hf_loop.distributed("DDP", "BloomBlock", "gloo") == {"ddp_backend": "gloo"}
 
 
 # --- Trainer's own ---
@@ -91,7 +156,6 @@ def test_trainers_fsdp_goes_on_from_its_own_checkpoint(cell: Cell, saved_by: int
     assert values["largest_difference"] < 1e-5
     # Trainer weighs rows that are evaluated at once by their tokens, on all ranks: as many ranks, the same figure.
     assert values["eval_difference"] < (1e-5 if saved_by == resumed_by else 0.02)
-    assert values["checkpoint_bytes"] > needed_bytes(values["parameters"], 0)
     assert values["save_s"] > 0 and values["load_s"] > 0
 
 
@@ -112,6 +176,9 @@ def test_every_preset_has_a_row_of_trainers() -> None:
 def test_table_figure_and_sentence(cell: Cell, found: Any) -> None:
     record = Record("checkpoints", dict(cell.factors), "ok", "", "measured", values=found.values, series=found.series)
     levels = {**cell.factors, "loop": "trainer"}
+    bare, gib = found.values["parameters"], 2**30
+    sizes = {"checkpoint_bytes": 7 * gib, "parameters": gib // 2, "again_parameters": gib // 4, "save_s": 2.5}
+    by_trainer = replace(record, factors=levels, values={**found.values, **sizes})
     none = Record("checkpoints", levels, "unsupported", measure.ON_A_CPU, "measured")
     made = {table.id: table for table in present.tables({"checkpoints": [record, none]})}
     assert tuple(made) == present.TABLES
@@ -119,6 +186,12 @@ def test_table_figure_and_sentence(cell: Cell, found: Any) -> None:
     (sentence,) = present.findings(made)
     assert sentence.text.startswith("Yes: ") and "2 ranks saved and 1 went on (bare loop)" in sentence.text
     assert list(made["fsdp.checkpoints"].frame["loop"]) == ["bare loop", "trainer"]
+    table, _ = present.tables({"checkpoints": [record, by_trainer]})
+    assert list(table.ok["predicted_gib"]) == [pytest.approx(12 * bare / gib), pytest.approx(7.0)]
+    assert list(table.ok["needed_gib"]) == [pytest.approx((12 * bare + PIECES_BYTES) * 2 / gib), 2 * (7 + 1 / 16)]
+    (each,) = present.findings({table.id: table})
+    assert "By the bare loop a checkpoint of bloom-tiny takes " in each.text
+    assert "; by Trainer a checkpoint of bloom-tiny takes 7.00 GiB (7.00 by arithmetic), 2.50 s to write" in each.text
     worse = replace(record, values={**found.values, "largest_difference": 0.1})
     (other,) = present.findings({table.id: table for table in present.tables({"checkpoints": [worse]})})
     assert other.text.startswith("No: ")
@@ -135,11 +208,12 @@ def test_a_checkpoint_that_is_not_whole_does_not_count(tmp_path: Path) -> None:
 
 
 def test_room_is_asked_for_before_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert needed_bytes(1000, 2) == 36_000
+    needed = 36_000 + 3 * PIECES_BYTES
+    assert needed_bytes(1000, 2) == needed and needed_bytes(1000, 2, written_again=10) == needed + 120
+    monkeypatch.setattr(checkpoints.shutil, "disk_usage", lambda path: type("Usage", (), {"free": needed}))
     checkpoints.require_room(tmp_path, 1000, 2)
-    monkeypatch.setattr(checkpoints.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 35_999}))
     with pytest.raises(ValueError, match="keep_checkpoints: 2: they and the one being written take"):
-        checkpoints.require_room(tmp_path, 1000, 2)
+        checkpoints.require_room(tmp_path, 1000, 2, written_again=10)
 
 
 def test_rows_that_cannot_be_divided_are_skipped() -> None:

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-STATE_BYTES = 12  # of a parameter: its fp32 weight and AdamW's two moments
+WEIGHT_BYTES = 4  # of a parameter, which is kept in fp32
+STATE_BYTES = 3 * WEIGHT_BYTES  # of a parameter: its weight and AdamW's two moments
+# Of a checkpoint, whatever the model's size: the head of each tensor's part on each rank (2 to 3 KiB: of BLOOM-560M's
+# 300 tensors, their moments and step counts 3 MiB a rank), the index of all parts, random states, scheduler.
+PIECES_BYTES = 64 * 2**20
 
 
-def needed_bytes(parameters: int, keep: int) -> int:
-    """What `keep` checkpoints and the one that is being written take on disk."""
-    return STATE_BYTES * parameters * (keep + 1)
+def predicted_bytes(parameters: int, written_again: int = 0) -> int:
+    """A checkpoint's tensors in bytes. written_again: elements of tied matrices that lie there under another name."""
+    return STATE_BYTES * parameters + WEIGHT_BYTES * written_again
+
+
+def needed_bytes(parameters: int, keep: int, written_again: int = 0) -> int:
+    """What `keep` checkpoints and the one that is being written take on disk at most, in bytes."""
+    return (predicted_bytes(parameters, written_again) + PIECES_BYTES) * (keep + 1)

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
@@ -23,9 +24,9 @@ NAME = re.compile(r"step-(\d+)")
 GIB = 2**30
 
 
-def require_room(folder: Path, parameters: int, keep: int) -> None:
+def require_room(folder: Path, parameters: int, keep: int, written_again: int = 0) -> None:
     """ValueError with one line where the disk has less room than keep_checkpoints needs; said before training."""
-    needed, free = needed_bytes(parameters, keep), shutil.disk_usage(folder).free
+    needed, free = needed_bytes(parameters, keep, written_again), shutil.disk_usage(folder).free
     if free < needed:
         raise ValueError(
             f"keep_checkpoints: {keep}: they and the one being written take {needed / GIB:.2f} GiB, "
@@ -52,15 +53,32 @@ def load(loop: Loop, path: Path) -> int:
     """Take a checkpoint's state over, whatever number of ranks wrote it; the optimizer steps that it has behind it."""
     state = _state(loop, 0)
     state_dict_loader.load(state, checkpoint_id=path)
-    set_state_dict(loop.model, loop.optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+    weights = state["model"]
+    weights |= {again: weights[first] for again, first in tied_names(loop.model).items()}
+    set_state_dict(loop.model, loop.optimizer, model_state_dict=weights, optim_state_dict=state["optimizer"])
     if loop.scaler.is_enabled():
         kept = loop.scaler.state_dict()
         loop.scaler.load_state_dict(kept | {"scale": float(state["scale"])})
     return int(state["done"])
 
 
+def tied_names(model: nn.Module) -> dict[str, str]:
+    """Further names of parameters that have several, with the first name of each."""
+    first: dict[int, str] = {}
+    named = model.named_parameters(remove_duplicate=False)
+    found = {name: first.setdefault(id(parameter), name) for name, parameter in named}
+    return {name: one for name, one in found.items() if name != one}
+
+
+def tied_elements(model: nn.Module) -> int:
+    """Elements of parameters that a state with all names holds once more."""
+    return sum(model.get_parameter(name).numel() for name in tied_names(model))
+
+
 def _state(loop: Loop, done: int) -> dict[str, Any]:
     model, optimizer = get_state_dict(loop.model, loop.optimizer)
+    for again in tied_names(loop.model):  # torch.distributed.checkpoint would write the tensor once for each name
+        del model[again]
     scale = torch.tensor(loop.scaler.get_scale(), dtype=torch.float64)
     return {"model": model, "optimizer": optimizer, "done": torch.tensor(done), "scale": scale}
 

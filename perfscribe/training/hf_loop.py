@@ -26,11 +26,13 @@ _IMPORTED = transformers.Trainer  # by itself it would be when first used, by ea
 def distributed(wrap: str, blocks: str, backend: str) -> dict[str, Any]:
     """Trainer's arguments for several ranks; none for one that nothing divides.
 
-    FSDP in the form that takes effect: version 2, and blocks by the bare name of their class.
+    FSDP in the form that takes effect: version 2, and blocks by the bare name of their class. Checkpoints in parts: by
+    default the first rank gathers the whole model and writes it twice, for resuming and as model.safetensors.
     """
     if wrap == wrapping.NONE:
         return {}
     settings = {"version": 2, "reshard_after_forward": True, "transformer_layer_cls_to_wrap": [blocks]}
+    settings["state_dict_type"] = "SHARDED_STATE_DICT"
     own = {"fsdp": True, "fsdp_config": settings} if wrap == wrapping.FSDP2 else {}
     return {"ddp_backend": backend, **own}
 

@@ -14,19 +14,22 @@ from perfscribe.findings import Finding, counted, find, need
 from perfscribe.records import Record
 from perfscribe.statistics import format_figure
 from perfscribe.tables import GIB, Table
-from perfscribe.training.checkpoint_size import needed_bytes
+from perfscribe.training.checkpoint_size import needed_bytes, predicted_bytes
 
 TABLES = ("fsdp.checkpoints", "fsdp.checkpoint_losses")
 FIGURES = ("fsdp.checkpoints",)
+LOOPS = {"bare loop": "the bare loop", "trainer": "Trainer"}
 SAME = 1e-3  # relative: sums over ranks are made in another order
 NOTE = (
     "Each rank writes its part by torch.distributed.checkpoint: the bare loop under a temporary name until all are "
-    "done, Trainer (save_strategy=steps) with its state as the last file. Trainer's evaluation loss weighs the rows "
+    "done, a tied matrix once; Trainer (save_strategy=steps, state_dict_type=SHARDED_STATE_DICT) a tied matrix under "
+    "each of its names, and its own state as the last file. Trainer's evaluation loss weighs the rows "
     "that all ranks take at once by their tokens, and so depends on the number of ranks. The same rows make a step "
     "whatever the number of ranks. Losses: of the steps behind the checkpoint, largest relative difference between "
     "the training that went on at once and the one that another number of ranks went on with. On disk by arithmetic: "
-    "fp32 weights and two moments; the rest describes the pieces, which is most of a small model's. Free before "
-    "training: for those that are kept and the one that is being written. Writing may end in the page cache."
+    "fp32 weights and two moments, by Trainer the tied matrix once more; the rest describes the pieces, which is most "
+    "of a small model's. Free before training: for those that are kept and the one that is being written, 64 MiB each "
+    "for what describes the pieces. Writing may end in the page cache."
 )
 CAPTION = (
     "Loss of each optimizer step: the training that was saved (line) and the one that went on from there (points)."
@@ -65,14 +68,24 @@ def columns() -> list[t.Column]:
         t.value("save_s", "Saving (s)"),
         t.value("load_s", "Loading (s)"),
         t.value("checkpoint_bytes", "On disk (GiB)", 1 / GIB, "checkpoint_gib"),
-        t.derived("predicted_gib", "by arithmetic (GiB)", lambda r: needed_bytes(r.values["parameters"], 0) / GIB),
+        t.derived("predicted_gib", "by arithmetic (GiB)", _predicted),
         t.derived("needed_gib", "Free before training (GiB)", _needed),
         t.value("wrapped_by", "Divided by", exact=True),
     ]
 
 
+def _predicted(record: Record) -> float:
+    return predicted_bytes(record.values["parameters"], _again(record)) / GIB
+
+
 def _needed(record: Record) -> float:
-    return needed_bytes(record.values["parameters"], record.factors["keep_checkpoints"]) / GIB
+    keep = record.factors["keep_checkpoints"]
+    return needed_bytes(record.values["parameters"], keep, _again(record)) / GIB
+
+
+def _again(record: Record) -> int:
+    """Elements that lie there under another name too; what was recorded before they were counted has none."""
+    return int(record.values.get("again_parameters", 0))
 
 
 def by_step(records: Sequence[Record]) -> list[Record]:
@@ -130,12 +143,24 @@ def _resumed(rows: pd.DataFrame) -> str:
     rows = need(rows, 1, "checkpoints")
     worst: Any = rows.loc[rows["largest_difference"].astype(float).idxmax()]
     same = float(worst["largest_difference"]) <= SAME
-    last: Any = rows.iloc[-1]
     return (
         f"{'Yes' if same else 'No'}: of {counted(len(rows), 'training')} the losses behind the checkpoint differ most "
         f"where {counted(worst['saved_by'], 'rank')} saved and {worst['resumed_by']} went on ({worst['loop']}), by "
-        f"{float(worst['largest_difference']):.1g} of the loss. A checkpoint of "
-        f"{last['model_name']} takes {format_figure(last['checkpoint_gib'])} GiB "
-        f"({format_figure(last['predicted_gib'])} by arithmetic), {format_figure(last['save_s'])} s to write and "
-        f"{format_figure(last['load_s'])} s to read."
+        f"{float(worst['largest_difference']):.1g} of the loss. {_sizes(rows)}"
     )
+
+
+def _sizes(rows: pd.DataFrame) -> str:
+    """What a checkpoint takes, by each loop: of its last row."""
+    said = []
+    for _, row in rows.drop_duplicates("loop", keep="last").iterrows():
+        size, predicted, save_s, load_s = (
+            format_figure(row[name]) for name in ("checkpoint_gib", "predicted_gib", "save_s", "load_s")
+        )
+        saved = counted(row["saved_by"], "rank")
+        said.append(
+            f"by {LOOPS[row['loop']]} a checkpoint of {row['model_name']} takes {size} GiB ({predicted} by "
+            f"arithmetic), {save_s} s to write by {saved} and {load_s} s to read by {row['resumed_by']}"
+        )
+    text = "; ".join(said)
+    return f"{text[0].upper()}{text[1:]}."

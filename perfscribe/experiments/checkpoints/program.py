@@ -30,10 +30,11 @@ def on_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
     held = squad_sets.read(Path(arguments["data_folder"]), arguments["dataset"], factors["labels"])
     model = on_ranks.build(factors, rank.seed, rank.device)
     parameters = sum(p.numel() for p in model.parameters())
-    checkpoints.require_room(folder, parameters, factors["keep_checkpoints"])
-    train = _by_trainer if factors["loop"] == on_ranks.TRAINER else _by_loop
-    found = train(arguments, rank, model, held)
-    found["values"]["parameters"] = parameters
+    by_trainer = factors["loop"] == on_ranks.TRAINER
+    again = checkpoints.tied_elements(model) if by_trainer else 0  # Trainer writes a tied matrix under each name
+    checkpoints.require_room(folder, parameters, factors["keep_checkpoints"], again)
+    found = (_by_trainer if by_trainer else _by_loop)(arguments, rank, model, held)
+    found["values"] |= {"parameters": parameters, "again_parameters": again}
     return found
 
 

@@ -13,7 +13,7 @@ from perfscribe.experiments.checkpoints.present import by_step
 from perfscribe.findings import Finding, counted, find, from_to, need
 from perfscribe.records import Record
 from perfscribe.tables import GIB, Table
-from perfscribe.training.checkpoint_size import needed_bytes
+from perfscribe.training.checkpoint_size import needed_bytes, predicted_bytes
 
 TABLES = ("fsdp.killed", "fsdp.killed_losses", "fsdp.final_model")
 FIGURES = ()
@@ -23,8 +23,9 @@ NOTE = (
     "and from the last whole checkpoint of that one to the end. Steps made again: those that the kill has cost. "
     "Losses: of the steps behind the checkpoint, largest relative difference from the training left alone. Trainer "
     "writes its state last, so that a checkpoint without it is not whole; the bare loop renames one when all ranks "
-    "are done. By arithmetic: fp32 weights and two moments. Free before training: for the checkpoints that are kept "
-    "(keep_checkpoints) and the one being written; with less a cell is refused before its first step."
+    "are done. By arithmetic: fp32 weights, a tied matrix once, and two moments. Free before training: for the "
+    "checkpoints that are kept (keep_checkpoints) and the one being written, 64 MiB each for what is beside the "
+    "tensors; with less a cell is refused before its first step."
 )
 FINAL_NOTE = (
     "Written where the training ends, read back into a model of other weights: largest difference of any weight. "
@@ -65,7 +66,7 @@ def columns() -> list[t.Column]:
         t.value("eval_loss", "Evaluation loss"),
         t.value("resumed_eval_loss", "Evaluation loss, gone on"),
         t.value("checkpoint_bytes", "On disk (GiB)", 1 / GIB, "checkpoint_gib"),
-        t.derived("predicted_gib", "by arithmetic (GiB)", lambda r: needed_bytes(r.values["parameters"], 0) / GIB),
+        t.derived("predicted_gib", "by arithmetic (GiB)", lambda r: predicted_bytes(r.values["parameters"]) / GIB),
         t.factor("keep_checkpoints", "Checkpoints kept"),
         t.derived("needed_gib", "Free before training (GiB)", _needed_gib),
         t.value("free_bytes", "was free (GiB)", 1 / GIB, "free_gib"),
