@@ -388,6 +388,16 @@ def watched(energy_j: float | None, world_size: int = 2, device: str = "cuda", *
     )
 
 
+def test_the_share_of_steps_is_found_whatever_their_unit() -> None:
+    """The baseline's steps are in seconds, those of the others in milliseconds."""
+    factors = {"model": "bloom-tiny", "device": "cuda", "rows": 8, "num_epochs": 1, "max_length": 64}
+    baseline = replace(watched(1600.0), experiment="baseline", factors=factors, samples={"step_s": [[0.25] * 12]})
+    (table,) = training.tables({"custom_multi_gpu": [watched(3200.0)], "baseline": [baseline]})
+    assert list(table.ok["step_percent"]) == [pytest.approx(20), pytest.approx(30)]
+    untimed = replace(baseline, samples={"step_s": [[]]})
+    assert list(training.tables({"baseline": [untimed]})[0].ok["step_percent"]) == ["too few steps"]
+
+
 def test_energy_of_whole_trainings() -> None:
     (table,) = training.tables({"custom_multi_gpu": [watched(3200.0), watched(1600.0, 1), watched(None, device="cpu")]})
     row = table.ok.iloc[0]

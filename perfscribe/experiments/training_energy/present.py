@@ -22,6 +22,7 @@ NO_GPU, NOT_COUNTED = "not counted on a CPU", "not counted"
 NO_CHOICE = "the model's own"
 ONE_NODE_COUNTED = "not counted: only one node's GPUs are read"
 NO_STEPS = "too few steps"
+STEP_SAMPLES = {"step_ms": 1e-3, "step_s": 1.0}  # the baseline's are seconds
 # Of the window: where steps are less than this share, start and end are most of the energy.
 MOSTLY_STEPS = 50.0
 NOTE = (
@@ -76,10 +77,12 @@ def _step_share(record: Record) -> Any:
     """Percent of the window that timed steps were."""
     if not record.ok:
         return None
-    steps = [ms for one in record.samples.get("step_ms", [])[:1] for ms in one]
-    if not steps or not record.watch:
+    steps_s = [
+        time * in_s for name, in_s in STEP_SAMPLES.items() for one in record.samples.get(name, [])[:1] for time in one
+    ]
+    if not steps_s or not record.watch:
         return NO_STEPS
-    return sum(steps) / 10 / record.watch[0]["window_s"]
+    return 100 * sum(steps_s) / record.watch[0]["window_s"]
 
 
 def _model(record: Record) -> str:
