@@ -13,8 +13,10 @@ from perfscribe.training_rows import MEASURED, PREDICTED, nodes_of, ranks_per_no
 MB_PER_GB = 1024
 DEFAULT_NOTE = (
     "Samples/s and runtime: as Trainer counts them by default, rows times epochs over train_runtime, which evaluation "
-    "and checkpoints are in. Loss: train_loss, the mean over all steps, not the last; from "
-    "random weights it is no statement about the trained model. GB: 2³⁰ bytes."
+    "and checkpoints are in. Loss: train_loss, the mean over all steps, not the last; from random weights it is no "
+    "statement about the trained model. GPU Memory Allocated (or Default): the GPU's used memory by NVML, what torch "
+    "only reserves and the CUDA context included, so that it can exceed Peak allocated, which is torch's own count. "
+    "GB: 2³⁰ bytes."
 )
 SCALE_NOTE = (
     "Scale factors, which the workshop does not define: samples/s of the row over samples/s of the first row; runtime "

@@ -362,6 +362,9 @@ def test_weak_scaling_divides_the_right_way_and_names_the_other() -> None:
     assert "3/8/18/38 layers" in texts["fsdp.defect_work"]
     assert "5.17 times" in texts["fsdp.defect_doubling"] and "2.59 times" in texts["fsdp.defect_doubling"]
     assert "looks as if it had gained it" in texts["fsdp.defect_inverted"]
+    # Both speak of efficiency, of the same cells by different clocks.
+    assert "% is the efficiency by that clock, the whole runtime" in texts["fsdp.defect_inverted"]
+    assert texts["fsdp.weak_efficiency"].startswith("Weak-scaling efficiency, by the clock of optimizer steps")
 
 
 def test_a_prediction_that_is_far_off_names_what_it_lacks() -> None:
@@ -386,6 +389,12 @@ def test_the_host_s_part_of_a_sharded_step_stays_in_what_is_predicted_from_it() 
     predicted = next(one for one in every if one.origin == "predicted" and one.factors["placement"] == "one node")
     assert 300 < predicted.values["apart_ms"] < 400
     assert predicted.values["train/samples_per_second_mean"] == "none: predicted", "its clock holds the evaluation"
+
+
+def test_a_note_says_why_used_memory_can_exceed_the_peak() -> None:
+    table = shown(multi, "multi_gpu", records_of("multi_gpu"))["tables"]["fsdp.multi_gpu"]
+    (note,) = [note for note in table.notes if "Peak allocated" in note]
+    assert "GPU Memory Allocated (or Default): the GPU's used memory by NVML" in note
 
 
 def test_a_row_without_timed_steps_says_so() -> None:

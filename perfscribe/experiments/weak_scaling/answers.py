@@ -28,12 +28,15 @@ def efficiency(rows: pd.DataFrame) -> str:
         if len(own) > 1:
             last: Any = own.iloc[-1]
             said.append(
-                f"{variant}, {last['efficiency']:.0f} % by time and {last['work_efficiency']:.0f} % by work on "
+                f"{variant}, {last['efficiency']:.0f} % by the time of a step and "
+                f"{last['work_efficiency']:.0f} % by its work on "
                 f"{last['world_size']} {shared.units(own)}"
             )
     need(pd.DataFrame(said), 1, "variants with two numbers of ranks")
     return (
-        "Weak-scaling efficiency: " + "; ".join(said) + ". Where a GPU's work stays the same, both are the same figure."
+        "Weak-scaling efficiency, by the clock of optimizer steps (median): "
+        + "; ".join(said)
+        + ". Where a GPU's work stays the same, both are the same figure."
     )
 
 
@@ -46,7 +49,8 @@ def inverted(rows: pd.DataFrame) -> tuple[str, str]:
     said = "lost" if right < 100 else "gained"
     return (
         f"The workshop divides the current runtime by the base's. Of {last['world_size']} ranks ({last['variant']}) it "
-        f"would print {wrong:.0f} % where {right:.0f} % is the efficiency: a run that {said} time looks as if it had "
+        f"would print {wrong:.0f} % where {right:.0f} % is the efficiency by that clock, the whole runtime, "
+        f"evaluation included, not steps alone: a run that {said} time looks as if it had "
         f"{'gained' if said == 'lost' else 'lost'} it.",
         "contradicted",
     )
