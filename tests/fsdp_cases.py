@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FullyShardedDataParallel
 
 from perfscribe.counters import fsdp_memory, fsdp_traffic
+from perfscribe.experiments.strategies import training as strategies
+from perfscribe.memory import PeakMemory
 from perfscribe.models.simple_gpt import SimpleGPTModel, build
 from perfscribe.models.workshop_shapes import SimpleGptShape
 from perfscribe.parallel import fsdp_applied, fsdp_state
@@ -233,3 +235,28 @@ def overflowing(arguments: Mapping[str, Any], rank: Any) -> list[Any]:
         after = whole_parameters(training)
         moved.append(any(not torch.equal(before[name], after[name]) for name in before))
     return [*moved, training.loss_scale]
+
+
+def allocated_bytes(device: torch.device) -> int:
+    """What lies on the device, as PeakMemory counts it."""
+    with PeakMemory(device) as memory:
+        pass
+    return memory.allocated_before_bytes
+
+
+def left_behind(arguments: Mapping[str, Any], rank: Any) -> list[dict[str, Any]]:
+    """Of each of strategies' plans: what it says that it holds at rest, what it really added, what is left of it."""
+    found = []
+    for factors in arguments["plans"]:
+        strategies.fresh(rank.device)
+        before = allocated_bytes(rank.device)
+        trained = strategies.Trained(factors, rank)
+        known, added = trained.at_rest_bytes(), allocated_bytes(rank.device) - before
+        state = sum(fsdp_state.held_bytes(trained.training.optimizer).values())
+        held = [local(one.detach()) for one in fsdp_state.tensors_of(trained.training)]
+        ids = trained.ids.untyped_storage().nbytes()
+        trained.close()
+        left = sum(one.untyped_storage().nbytes() for one in held if one.device.type == rank.device.type)
+        found.append({"known": known, "added": added - ids, "state": state, "left": left})
+        del trained, held
+    return found

@@ -16,9 +16,10 @@ import test_strategies
 import torch
 import torch.distributed as dist
 
-from perfscribe.experiments.strategies import measure, rows, words
+from perfscribe.experiments.strategies import answers, measure, rows, words
 from perfscribe.parallel.launch import launch
 from perfscribe.records import Record
+from perfscribe.tables import MIB
 
 GPUS = torch.cuda.device_count()  # by NVML: no context
 COUNTS = [count for count in (2, 4) if count <= GPUS]
@@ -113,6 +114,13 @@ def test_off_load_leaves_no_state_on_the_gpu(measured: list[Record]) -> None:
                 other for other in rows.grid(measured) if other.factors == one.factors | _without_offload(other)
             )
             assert one.values["peak_allocated_bytes"] < kept.values["peak_allocated_bytes"]
+
+
+def test_nothing_lies_beside_the_plans_when_peaks_are_looked_at(measured: list[Record]) -> None:
+    cells = [*rows.grid(measured), *rows.wrapping(measured)]
+    held = {tuple(one.factors.values()): one.values["others_bytes"] for one in cells if one.ok}
+    assert len(held) >= 3
+    assert {plan: size for plan, size in held.items() if abs(size) > answers.OTHERS_MIB * MIB} == {}
 
 
 def _without_offload(other: Record) -> dict[str, Any]:

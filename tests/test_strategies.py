@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
+import fsdp_cases
 import pytest
 import torch
 from unmeasured import raw_config
@@ -19,6 +21,7 @@ from perfscribe.experiments.strategies import columns, measure, model, present, 
 from perfscribe.findings import Finding
 from perfscribe.models.workshop_shapes import BLOOM
 from perfscribe.parallel.failures import RankError
+from perfscribe.parallel.launch import launch
 from perfscribe.records import Record
 from perfscribe.tables import Table
 
@@ -225,6 +228,65 @@ def test_a_prediction_that_is_off_is_said(measured: list[Record]) -> None:
     assert findings(more)["fsdp.strategy_memory"].verdict == "contradicted"
 
 
+# --- memory -----------------------------------------------------------------------------------------------------
+
+ONE_RANK: Any = SimpleNamespace(place=SimpleNamespace(rank=0, world_size=1), device=torch.device("cpu"))
+SINGLE: dict[str, Any] = {"api": "single", "strategy": "single", "world_size": 1}
+RISE = 1000  # bytes that a step takes on top of what is there before it
+
+
+class Allocator:
+    """In the place of PeakMemory: a GPU on which the plans lie, and others."""
+
+    def __init__(self, plans: list[training.Trained], others: int) -> None:
+        self.allocated_before_bytes = sum(one.at_rest_bytes() for one in plans) + others
+        self.peak_allocated_bytes = self.peak_reserved_bytes = self.allocated_before_bytes + RISE
+
+    def __enter__(self) -> Allocator:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+def test_a_peak_is_the_plans_own_whatever_lies_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two = (training.Trained(a_cell().factors | SINGLE, ONE_RANK) for _ in range(2))
+    own = one.at_rest_bytes()
+    weights = sum(parameter.nbytes for parameter in one.training.module.parameters())
+    assert own == pytest.approx(3 * weights, rel=1e-2)
+    for others in (0, 2**31):  # what a plan before this one has left
+        monkeypatch.setattr(training, "PeakMemory", lambda device, others=others: Allocator([one, two], others))
+        found = one.memory([two])
+        assert (found["peak_allocated_bytes"], found["others_bytes"]) == (own + RISE, others)
+        assert one.memory()["others_bytes"] == others + own  # the other plan, where it is not known of
+    one.close()
+    assert one.training.optimizer.state == {}
+    assert two.at_rest_bytes() == own  # that it is alone in what it gave back
+
+
+LEFT = [
+    ("ddp", "ddp", "fp32", "per_block", "implicit"),
+    ("ddp", "ddp", "bf16", "per_block", "implicit"),
+    ("fsdp2", "full_shard", "bf16", "per_block", "both"),
+    ("fsdp2", "shard_grad_op", "bf16", "whole", "implicit"),
+    ("fsdp1", "full_shard", "fp32", "per_block", "backward_pre"),
+    ("fsdp1", "full_shard", "bf16", "per_block", "backward_post_forward"),
+    ("fsdp1", "full_shard", "bf16", "whole", "backward_post_forward"),
+]
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_a_plan_knows_what_it_holds_and_leaves_nothing(world_size: int) -> None:
+    names = ("api", "strategy", "dtype", "wrapping", "prefetch")
+    plans = [{**a_cell().factors, **dict(zip(names, of, strict=True))} for of in LEFT]
+    by_rank = launch(
+        fsdp_cases.left_behind, {"plans": plans}, world_size=world_size, backend="gloo", timeout_s=120
+    ).results
+    for rank in by_rank:
+        for of, found in zip(LEFT, rank, strict=True):
+            assert found["known"] == pytest.approx(found["added"], rel=0.01), of
+            assert found["left"] == 0 and found["known"] >= found["state"], of
+
+
 # --- faults -----------------------------------------------------------------------------------------------------
 
 
@@ -246,9 +308,5 @@ def test_a_rank_that_raises_fails_the_cell_with_its_first_line_and_the_next_cell
 def test_a_model_that_computes_something_else_once_wrapped_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     losses = iter((3.0, 4.0))
     monkeypatch.setattr(training.models, "loss_of", lambda module, ids: torch.tensor(next(losses), requires_grad=True))
-    from types import SimpleNamespace
-
-    rank: Any = SimpleNamespace(place=SimpleNamespace(rank=0, world_size=1), device=torch.device("cpu"))
-    single = {"api": "single", "strategy": "single", "world_size": 1}
     with pytest.raises(ArithmeticError, match="the first loss is 4, that of the model before it was wrapped 3"):
-        training.Trained(a_cell().factors | single, rank)
+        training.Trained(a_cell().factors | SINGLE, ONE_RANK)

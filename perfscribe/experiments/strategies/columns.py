@@ -10,7 +10,7 @@ from perfscribe.counters import fsdp_memory, fsdp_traffic
 from perfscribe.experiments.strategies import rows
 from perfscribe.parallel.fsdp_plan import DDP, FSDP1, FSDP2, SINGLE, WHOLE
 from perfscribe.records import Record
-from perfscribe.tables import GIB, Column
+from perfscribe.tables import GIB, MIB, Column
 
 MB = 10**6
 APIS = {SINGLE: "none", DDP: "DDP", FSDP1: "FSDP1", FSDP2: "FSDP2"}
@@ -75,6 +75,16 @@ def gib(name: str, title: str, missing: str = "") -> Column:
     return t.derived(f"{name}_gib", title, get)
 
 
+def others() -> Column:
+    """What lay on the GPU beside the plans that were known to, right before the peak was looked at."""
+
+    def get(record: Record) -> Any:
+        held = record.values if record.ok else {}
+        return "not counted" if held and "others_bytes" not in held else record.values["others_bytes"] / MIB
+
+    return t.derived("others_mib", "Held by others (MiB)", get)
+
+
 def predicted(name: str, title: str, of: Callable[[fsdp_memory.Load], float], scale: float = GIB) -> Column:
     """What the counters say, from the unwrapped model's parameters and the plan."""
     return t.derived(name, title, lambda record: of(rows.load(record)) / scale)
@@ -113,6 +123,7 @@ def strategies() -> list[Column]:
         *times(),
         gib("peak_allocated", "Peak allocated (GiB)"),
         gib("peak_reserved", "Peak reserved (GiB)", "no GPU"),
+        others(),
         predicted("state_predicted_gib", "State a rank, predicted (GiB)", _state),
         gib("state", "State a rank, measured (GiB)"),
         *sent(),

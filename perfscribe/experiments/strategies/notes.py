@@ -15,7 +15,9 @@ SENT = (
 )
 PEAK = (
     "Peaks: of torch's allocator over a whole step, on the rank with the highest; reserved is what the caching "
-    "allocator took from the GPU. On a CPU they are bytes that torch's allocator handed out."
+    "allocator took from the GPU. On a CPU they are bytes that torch's allocator handed out. What other plans hold is "
+    "left out; held by others: what lay on the GPU right before the step and is of no plan that was there, which makes "
+    "a peak too low if it goes within the step. Allocated peaks hold cuBLAS's workspaces."
 )
 STRATEGY_NOTES = (
     "Samples/s: batch times ranks over the median step by the host clock, the longest of any rank; all ranks begin "

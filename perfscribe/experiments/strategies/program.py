@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 
 from perfscribe.experiments.strategies import model as models
-from perfscribe.experiments.strategies.training import MODEL_SEED, Trained, fresh, random_ids
+from perfscribe.experiments.strategies.training import MODEL_SEED, Trained, discard, fresh, random_ids
 from perfscribe.experiments.strategies.words import (
     ACCUMULATION,
     EACH,
@@ -42,27 +43,27 @@ def on_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
 
 def _alone(factors: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
     """One plan: looked at, then timed, with nothing else on the device."""
-    trained = Trained(factors, rank)
-    values = _looked_at(trained)
-    fresh(rank.device)
-    timing = time_host(
-        trained.step,
-        warmup=factors["warmup_steps"],
-        timed=factors["timed_steps"],
-        device=rank.device,
-        prepare=_together(rank),
-    )
-    return {
-        "timings": {"step_ms": vars(timing)},
-        "values": values | {"last_loss": float(trained.step()), "loss_scale": trained.training.loss_scale},
-        "applied": trained.applied,
-        "layout": trained.layout,
-    }
+    with closing(Trained(factors, rank)) as trained:
+        values = _looked_at(trained)
+        fresh(rank.device)
+        timing = time_host(
+            trained.step,
+            warmup=factors["warmup_steps"],
+            timed=factors["timed_steps"],
+            device=rank.device,
+            prepare=_together(rank),
+        )
+        return {
+            "timings": {"step_ms": vars(timing)},
+            "values": values | {"last_loss": float(trained.step()), "loss_scale": trained.training.loss_scale},
+            "applied": trained.applied,
+            "layout": trained.layout,
+        }
 
 
-def _looked_at(trained: Trained) -> dict[str, Any]:
+def _looked_at(trained: Trained, beside: Iterable[Trained] = ()) -> dict[str, Any]:
     traffic = trained.traffic()
-    return {"first_loss": trained.first_loss} | traffic | trained.memory()
+    return {"first_loss": trained.first_loss} | traffic | trained.memory(beside)
 
 
 def _together(rank: Rank) -> Callable[[], None]:
@@ -77,11 +78,17 @@ def _together(rank: Rank) -> Callable[[], None]:
 
 def _in_turns(factors: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
     """Variants of wrapping and prefetching: each looked at, then all timed in turns."""
-    variants = {key_of(one): Trained({**factors, **one}, rank) for one in from_level(factors["variants"])}
+    with ExitStack() as stack:
+        variants: dict[str, Trained] = {}
+        for one in from_level(factors["variants"]):
+            variants[key_of(one)] = stack.enter_context(closing(Trained({**factors, **one}, rank)))
+        return _timed_in_turns(factors, variants, rank)
+
+
+def _timed_in_turns(factors: Mapping[str, Any], variants: Mapping[str, Trained], rank: Rank) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for name, trained in variants.items():
-        found = _looked_at(trained)
-        found["peak_allocated_bytes"] -= _held_by_others(variants, name, rank.device)
+        found = _looked_at(trained, [other for other in variants.values() if other is not trained])
         found.pop("peak_reserved_bytes", None)  # of all variants together
         values |= {f"{name}_{key}": value for key, value in (found | trained.applied).items()}
     fresh(rank.device)
@@ -99,15 +106,6 @@ def _in_turns(factors: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
         "applied": {},
         "layout": next(iter(variants.values())).layout,
     }
-
-
-def _held_by_others(variants: Mapping[str, Trained], name: str, device: torch.device) -> int:
-    """Bytes of the model and optimizer state of all other variants, which are at rest; those before it left out."""
-    from perfscribe.parallel.fsdp_state import held_bytes
-
-    names = list(variants)
-    counted = names[names.index(name) + 1 :] if device.type == "cuda" else [one for one in names if one != name]
-    return sum(sum(held_bytes(variants[other].training.optimizer).values()) for other in counted)
 
 
 def _marked(trained: Trained) -> Callable[[Mark], None]:
@@ -137,4 +135,5 @@ def _accumulated(factors: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
     total = torch.stack(parts).sum() if parts else torch.zeros((), dtype=torch.float64, device=rank.device)
     dist.all_reduce(total)
     values = {"gradient_norm": float(total.sqrt()), "expected_norm": expected}
+    discard(training, rank.device)
     return {"timings": {}, "values": values, "applied": {}, "layout": None}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,8 @@ from perfscribe.memory import PeakMemory
 from perfscribe.parallel import fsdp_applied
 from perfscribe.parallel.collective_bytes import Collectives
 from perfscribe.parallel.fsdp import blocks_of, wrap
-from perfscribe.parallel.fsdp_state import Gathered, held_bytes
+from perfscribe.parallel.fsdp_plan import DDP
+from perfscribe.parallel.fsdp_state import Gathered, bytes_on, held_bytes, release, tensors_of
 from perfscribe.parallel.fsdp_training import Training, local
 
 if TYPE_CHECKING:
@@ -37,7 +38,19 @@ def fresh(device: torch.device) -> None:
         gc.freeze()
         _STARTED.append(True)
     if device.type == "cuda":
+        torch.cuda.synchronize(device)  # blocks that other streams have used are free only after these
         torch.cuda.empty_cache()
+
+
+def discard(training: Training, device: torch.device, more: Iterable[Tensor] = ()) -> None:
+    """Give back what a training holds on its device, and more; it must not be used any more.
+
+    Not left to references: DDP's reducer, and FSDP1's flat parameters of a single rank, outlive the last of Python's.
+    """
+    release(device, [*tensors_of(training), *more])
+    for name in ("reducer", "logger"):  # DDP's, with its hooks on the parameters
+        vars(training.module).pop(name, None)
+    training.optimizer.state.clear()
 
 
 class Trained:
@@ -50,7 +63,6 @@ class Trained:
     def __init__(self, factors: Mapping[str, Any], rank: Rank) -> None:
         self.device, plan = rank.device, plan_of(factors)
         precision.set_matmul_precision("fp32")
-        self.allocated_before = torch.cuda.memory_allocated(self.device) if self.device.type == "cuda" else 0
         model, self._kind = models.build(factors["model"], MODEL_SEED, self.device)
         self.ids = random_ids(factors, rank)
         self.layout = models.layout(model, self._kind)
@@ -63,11 +75,29 @@ class Trained:
         if not abs(self.first_loss - expected) <= TOLERANCE[plan.dtype] * abs(expected):
             text = f"the first loss is {self.first_loss:.6g}, that of the model before it was wrapped {expected:.6g}"
             raise ArithmeticError(text)
-        self.training.step([self.ids])  # DDP puts its buckets in order, the optimizer has its state
+        self._buckets = self._second_step()
 
     def _loss_unwrapped(self, model: nn.Module, dtype: str) -> float:
         with torch.no_grad(), precision.autocast(self.device.type, dtype):
             return float(models.loss_of(model, self.ids))
+
+    def _second_step(self) -> list[Tensor]:
+        """With it DDP puts its buckets in order. Views of these, its gradients: nothing else shows where they lie."""
+        self.training.passes([self.ids])
+        parameters = self.training.module.parameters() if self.training.wrapped.plan.api == DDP else ()
+        buckets = [parameter.grad.detach() for parameter in parameters if parameter.grad is not None]
+        self.training.update()
+        self.training.zero_grad()
+        return buckets
+
+    def close(self) -> None:
+        """Give the device's memory back; nothing else may be called after it."""
+        discard(self.training, self.device, self._buckets)
+        self._buckets.clear()
+
+    def at_rest_bytes(self) -> int:
+        """Bytes that this plan holds on its device between steps."""
+        return bytes_on(self.device, [*tensors_of(self.training), *self._buckets])
 
     def step(self) -> Tensor:
         """Forward, backward, update; the loss."""
@@ -98,10 +128,14 @@ class Trained:
             "gathered_most_bytes": within[1],
         }
 
-    def memory(self) -> dict[str, Any]:
-        """State between backward and update, and the peaks of a whole step, what others hold left out."""
-        if self.device.type == "cuda":
-            torch.cuda.empty_cache()
+    def memory(self, beside: Iterable[Trained] = ()) -> dict[str, Any]:
+        """State between backward and update, and the peaks of a whole step, what others hold left out.
+
+        beside: other plans on this device, at rest. others_bytes, on a GPU: what neither this plan nor they account
+        for; where it is large, something was left behind that may go within the step and make the peak too low.
+        """
+        _without_scratch(self.device)
+        own, known = self.at_rest_bytes(), sum(one.at_rest_bytes() for one in beside)
         with PeakMemory(self.device) as memory:
             self.training.passes([self.ids])
             held = held_bytes(self.training.optimizer)
@@ -110,10 +144,19 @@ class Trained:
         first = local(next(iter(self.training.optimizer.param_groups[0]["params"])))
         found: dict[str, Any] = {f"{kind.replace(' ', '_')}_bytes": size for kind, size in held.items()}
         found |= {"state_bytes": sum(held.values()), "state_device": first.device.type}
-        found["peak_allocated_bytes"] = memory.peak_allocated_bytes - self.allocated_before
-        if memory.peak_reserved_bytes is not None:
+        found["peak_allocated_bytes"] = own + memory.peak_allocated_bytes - memory.allocated_before_bytes
+        if memory.peak_reserved_bytes is not None:  # the allocator's own counters, which see all that lies there
             found["peak_reserved_bytes"] = memory.peak_reserved_bytes
+            found["others_bytes"] = memory.allocated_before_bytes - own - known
         return found
+
+
+def _without_scratch(device: torch.device) -> None:
+    """Give back what no plan holds; cuBLAS takes its workspaces anew, so that they are in each plan's peak alike."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        torch._C._cuda_clearCublasWorkspaces()
+    fresh(device)
 
 
 def random_ids(factors: Mapping[str, Any], rank: Rank) -> Tensor:
