@@ -17,7 +17,7 @@ from perfscribe import config, plan
 from perfscribe.cells import Cell, Measurement
 from perfscribe.child import as_answer
 from perfscribe.counters import fsdp_memory, fsdp_traffic
-from perfscribe.experiments.strategies import columns, measure, model, present, rows, training, words
+from perfscribe.experiments.strategies import answers, claims, columns, measure, model, present, rows, training, words
 from perfscribe.findings import Finding
 from perfscribe.models.workshop_shapes import BLOOM
 from perfscribe.parallel.failures import RankError
@@ -226,6 +226,79 @@ def test_ratios_are_to_the_usual_variant(measured: list[Record]) -> None:
 def test_a_prediction_that_is_off_is_said(measured: list[Record]) -> None:
     more = [replace(one, values=one.values | {"state_bytes": 2 * one.values.get("state_bytes", 0)}) for one in measured]
     assert findings(more)["fsdp.strategy_memory"].verdict == "contradicted"
+
+
+def changed(records: list[Record], values: dict[str, Any], times: float = 1.0, **factors: Any) -> list[Record]:
+    """The records, those with these factors with other values and steps that take so many times as long."""
+
+    def of(one: Record) -> Record:
+        if not one.ok or any(one.factors.get(name) != level for name, level in factors.items()):
+            return one
+        longer = {name: [[times * at for at in part] for part in parts] for name, parts in one.samples.items()}
+        return replace(one, values=one.values | values, samples=longer)
+
+    return [of(one) for one in records]
+
+
+def test_a_peak_that_casts_lower_is_no_memory_that_sharding_saves(measured: list[Record]) -> None:
+    lower = changed(measured, {"peak_allocated_bytes": 1}, part=words.GRID, world_size=1, api="fsdp2", offload=False)
+    found = findings(lower)["fsdp.world_of_one"]
+    assert found.verdict == "contradicted" and found.text.startswith("No: ")
+    assert "holds the same to the byte" in found.text and "Peaks differ by" in found.text
+    assert "CPU off-load moves nothing here" in found.text
+    gpu = changed(lower, {"state_device": "cuda"}, part=words.GRID, offload=False)
+    assert "Only CPU off-load lowers what lies on the device" in findings(gpu)["fsdp.world_of_one"].text
+    less = changed(measured, {"state_bytes": 1}, part=words.GRID, world_size=1, api="fsdp2", offload=False)
+    assert findings(less)["fsdp.world_of_one"].verdict == "confirmed"
+
+
+def test_off_load_is_told_of_the_plainest_plan(measured: list[Record]) -> None:
+    plan = {"part": words.GRID, "world_size": 2, "offload": True}
+    last = next(one for one in measured if one.has(**plan))
+    other = {"strategy": "hybrid_shard", "dtype": "bf16", "checkpointing": True}
+    more = [*measured, replace(last, factors={**last.factors, **other})]
+    assert "2 ranks (FULL_SHARD in fp32 with off-load)" in findings(more)["fsdp.offload"].text
+    rest = [one for one in more if one is not last]
+    assert "(HYBRID_SHARD in bf16 with off-load and checkpointing)" in findings(rest)["fsdp.offload"].text
+
+
+def test_what_a_step_takes_without_communication_is_said(measured: list[Record]) -> None:
+    one = {"part": words.GRID, "world_size": 1, "dtype": "fp32", "offload": False, "checkpointing": False}
+    two = one | {"world_size": 2}
+    known = [
+        replace(cell, samples={"step_ms": [[_step(cell.factors)]]})
+        for cell in measured
+        if cell.ok and (cell.has(**one) or cell.has(**two))
+    ]
+    made = tables(known + [cell for cell in measured if cell.factors["part"] == words.WRAPPING])
+    grid, turns = made["fsdp.strategies"].ok, made["fsdp.wrapping"].ok
+    said = answers.speed(grid)
+    assert "takes 30.0 ms a step with FULL_SHARD and 10.0 ms alone (fp32): 20.0 ms are the handling of units" in said
+    assert "where FULL_SHARD takes 20.0 ms longer than DDP with 2 ranks" in said
+    assert "One rank" not in answers.speed(grid[grid["world_size"] == 2])
+    turns["step_ms"] = [40.0, 40.0, 10.0]
+    text = claims.wrapping(turns, grid)[0]
+    assert "10.0 ms for each further unit. One rank of FSDP2, which sends nothing, takes 5.00 ms a unit longer" in text
+    turns["step_ms"] = [40.0, 10.0, 40.0]
+    assert "further unit" not in claims.wrapping(turns, grid)[0]
+
+
+def _step(factors: Any) -> float:
+    """A step in ms: of the model alone and of DDP, or of what is sharded, which takes longer with more ranks."""
+    alone = factors["api"] in ("single", "ddp")
+    return 10.0 * factors["world_size"] * (1 if alone else 3 - (factors["world_size"] - 1))
+
+
+def test_peaks_beside_memory_of_others_are_in_doubt(measured: list[Record]) -> None:
+    shown = tables(measured)["fsdp.strategies"].ok
+    assert set(shown["others_mib"]) == {"not counted"}
+    assert "in doubt" not in findings(measured)["fsdp.strategy_memory"].text
+    beside = changed(measured, {"others_bytes": 2**31}, part=words.GRID, api="ddp")
+    number = sum(one.ok and one.has(part=words.GRID, api="ddp") for one in measured)
+    said = findings(beside)["fsdp.strategy_memory"].text
+    assert f"In {number} cells up to 2.00 GiB of what lay on the GPU before the step are not accounted for" in said
+    assert "in doubt" not in findings(changed(measured, {"others_bytes": 2**20}))["fsdp.strategy_memory"].text
+    assert "in doubt" not in findings(changed(measured, {"others_bytes": 2**20}))["fsdp.wrapping"].text
 
 
 # --- memory -----------------------------------------------------------------------------------------------------

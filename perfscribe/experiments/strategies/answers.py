@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from perfscribe.findings import need, one_setting
+from perfscribe.findings import counted, need, one_setting
 from perfscribe.statistics import format_figure
 from perfscribe.tables import GIB, MIB
 
@@ -41,6 +41,53 @@ def named(row: pd.Series) -> str:
     return f"{row['strategy']}{by} in {row['dtype']}" + (f" with {' and '.join(more)}" if more else "")
 
 
+def in_doubt(rows: pd.DataFrame) -> str:
+    """How many peaks are not to be trusted, as something held memory beside known plans; "" where none is."""
+    held = pd.to_numeric(rows["others_mib"], errors="coerce").abs()
+    if not (held > OTHERS_MIB).any():
+        return ""
+    cells = counted(int((held > OTHERS_MIB).sum()), "cell")
+    return (
+        f"In {cells} up to {size(held.max() * MIB / GIB)} of what lay on the GPU before the step are not accounted "
+        "for, so that peaks there are in doubt."
+    )
+
+
+def handling(rows: pd.DataFrame) -> tuple[float, float, str] | None:
+    """Step in ms of one rank with FULL_SHARD by FSDP2 and of the model alone, where neither sends; their setting.
+
+    None where one of the two was not measured.
+    """
+    one = base(rows[rows["world_size"].astype(int) == 1]) if len(rows) else rows
+    alone = one[one["api"] == "none"] if len(one) else one
+    if alone.empty:
+        return None
+    same = one[(one["dtype"] == alone["dtype"].iloc[0]) & (one["model"] == alone["model"].iloc[0])]
+    sharded = same[(same["api"] == "FSDP2") & (same["strategy"] == "FULL_SHARD") & (same["sent_mb"].astype(float) == 0)]
+    if sharded.empty:
+        return None
+    return float(sharded["step_ms"].iloc[0]), float(alone["step_ms"].iloc[0]), str(alone["dtype"].iloc[0])
+
+
+def _why(rows: pd.DataFrame, plain: pd.DataFrame) -> str:
+    """How much of what FULL_SHARD takes longer than DDP is there without communication; "" where it is not longer."""
+    found = handling(rows)
+    steps = {api: plain[plain["api"] == api] for api in ("DDP", "FSDP2")}
+    full = steps["FSDP2"][steps["FSDP2"]["strategy"] == "FULL_SHARD"]
+    if found is None or full.empty or steps["DDP"].empty or plain["dtype"].iloc[0] != found[2]:
+        return ""
+    sharded, alone, dtype = found
+    longer = float(full["step_ms"].iloc[0]) - float(steps["DDP"]["step_ms"].iloc[0])
+    if longer <= 0 or sharded <= alone:
+        return ""
+    return (
+        f"One rank, which sends nothing, takes {format_figure(sharded)} ms a step with FULL_SHARD and "
+        f"{format_figure(alone)} ms alone ({dtype}): {format_figure(sharded - alone)} ms are the handling of units and "
+        f"the copies into them, not communication, where FULL_SHARD takes {format_figure(longer)} ms longer than DDP "
+        f"with {plain['world_size'].iloc[0]} ranks."
+    )
+
+
 def speed(rows: pd.DataFrame) -> str:
     """Which strategy is fastest, and what each factor costs there."""
     chosen = largest(rows)
@@ -55,7 +102,8 @@ def speed(rows: pd.DataFrame) -> str:
     return (
         f"With {ranks} ranks, of {len(chosen)} combinations {named(best)} is fastest with "
         f"{format_figure(rates.max())} samples/s, {named(least)} slowest with {format_figure(rates.min())}. "
-        f"Without off-load and checkpointing ({setting}), in samples/s: {', '.join(shown)}. {_costs(chosen)}"
+        f"Without off-load and checkpointing ({setting}), in samples/s: {', '.join(shown)}. "
+        f"{' '.join(part for part in (_why(rows, plain), _costs(chosen)) if part)}"
     ).strip()
 
 
@@ -96,8 +144,8 @@ def memory(rows: pd.DataFrame) -> tuple[str, str]:
     where = f"{named(worst)}, {_several(worst['world_size'], 'rank')}"
     text = (
         f"Parameters, gradients and optimizer state a rank with {chosen['world_size'].iloc[0]} ranks ({setting}): "
-        f"{', '.join(shown)}. {_judged(errors, 'take', where)}"
-    )
+        f"{', '.join(shown)}. {_judged(errors, 'take', where)} {in_doubt(rows)}"
+    ).strip()
     return text, "confirmed" if errors.max() <= ALLOWED else "contradicted"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from perfscribe.experiments.strategies.answers import ALLOWED, SETTING, base, largest, named, size
+from perfscribe.experiments.strategies.answers import ALLOWED, SETTING, base, handling, in_doubt, largest, named, size
 from perfscribe.findings import CannotTell, need, one_setting
 from perfscribe.statistics import format_figure
 
@@ -13,8 +13,8 @@ NEAR_PERCENT = 5
 NORM_TOLERANCE = 0.01
 
 
-def wrapping(rows: pd.DataFrame) -> tuple[str, str]:
-    """What the workshop's wrapping came to, and what wrapping and prefetching change."""
+def wrapping(rows: pd.DataFrame, grid: pd.DataFrame) -> tuple[str, str]:
+    """What the workshop's wrapping came to, and what wrapping and prefetching change. grid: of the strategies."""
     need(rows, 2, "variants")
     by = rows.set_index(["api", "wrapping", "prefetch"])
     whole = rows[(rows["api"] == "FSDP1") & (rows["wrapping"] != "per block")]
@@ -31,9 +31,29 @@ def wrapping(rows: pd.DataFrame) -> tuple[str, str]:
         f"{format_figure(float(source['step_ms']))} ms. Wrapped per block it has {asked['applied_units']} units, "
         f"gathers {size(asked['gathered_most_gib'])}, sends {format_figure(float(asked['sent_mb']))} MB, peaks at "
         f"{size(asked['peak_allocated_gib'])} and takes {format_figure(float(asked['step_ms']))} ms. "
-        f"{_prefetch(by)}"
+        f"{' '.join(part for part in (_per_unit(source, asked, grid), _prefetch(by), in_doubt(rows)) if part)}"
     ).strip()
     return text, "contradicted" if int(source["applied_units"]) == 1 else "confirmed"
+
+
+def _per_unit(whole: pd.Series, per_block: pd.Series, grid: pd.DataFrame) -> str:
+    """What a unit more costs, and how much of that there is without communication; "" where units cost nothing."""
+    units = int(per_block["applied_units"]) - int(whole["applied_units"])
+    longer = float(per_block["step_ms"]) - float(whole["step_ms"])
+    if units <= 0 or longer <= 0:
+        return ""
+    text = (
+        f"Each unit is gathered and reduced by collectives of its own, {per_block['collectives']} a step against "
+        f"{whole['collectives']}: {format_figure(longer / units)} ms for each further unit."
+    )
+    found = handling(grid)
+    if found is None or found[0] <= found[1]:
+        return text
+    each = (found[0] - found[1]) / int(per_block["applied_units"])
+    return (
+        f"{text} One rank of FSDP2, which sends nothing, takes {format_figure(each)} ms a unit longer than the model "
+        f"alone ({found[2]}), which is the handling of units."
+    )
 
 
 def _prefetch(by: pd.DataFrame) -> str:
@@ -72,27 +92,48 @@ def world_of_one(rows: pd.DataFrame) -> tuple[str, str]:
     sharded = need(same[(same["api"].isin(["FSDP1", "FSDP2"])) & (same["offload"] == "no")], 1, "FSDP")
     shown = [
         f"{row['strategy']} by {row['api']} is {row['applied_strategy']} on {row['mesh']} (copies × shards), calls "
-        f"{row['collectives']} collectives, holds {size(row['state_gib'])} and peaks at "
+        f"{row['collectives']} collectives, holds {_against(row['state_gib'], plain['state_gib'])} and peaks at "
         f"{size(row['peak_allocated_gib'])}"
         for _, row in sharded.iterrows()
     ]
-    lower = sharded["peak_allocated_gib"].astype(float) < (1 - ALLOWED) * float(plain["peak_allocated_gib"])
+    lower = sharded["state_gib"].astype(float) < (1 - ALLOWED) * float(plain["state_gib"])
     text = (
         f"{'Yes' if lower.any() else 'No'}: with one rank ({plain['model']}, {plain['dtype']}) the model alone holds "
-        f"{size(plain['state_gib'])} and peaks at {size(plain['peak_allocated_gib'])}; {'; '.join(shown)}. "
-        f"{_offloaded(same)}"
+        f"{size(plain['state_gib'])} of parameters, gradients and optimizer state and peaks at "
+        f"{size(plain['peak_allocated_gib'])}; {'; '.join(shown)}. {_peaks_differ(str(plain['dtype']))} "
+        f"{_offloaded(same, str(plain['state_device']))}"
     ).strip()
     return text, "confirmed" if lower.any() else "contradicted"
 
 
-def _offloaded(rows: pd.DataFrame) -> str:
+def _against(held: float, alone: float) -> str:
+    """What is held, and whether it is what the model alone holds."""
+    return "the same to the byte" if float(held) == float(alone) else size(held)
+
+
+def _peaks_differ(dtype: str) -> str:
+    if dtype == "fp32":
+        return "Peaks differ by copies, not by what is held: FSDP2 copies a unit where several ranks would gather it."
+    return (
+        f"Peaks differ by casts, not by what is held: autocast keeps the weights that it has cast to {dtype}, FSDP "
+        "what it gathers at once."
+    )
+
+
+def _offloaded(rows: pd.DataFrame, device: str) -> str:
+    """What off-load leaves; device: where the state lies without it."""
     found = rows[rows["offload"] == "yes"]
     if found.empty:
         return ""
     row = found.iloc[0]
+    peak, state = size(row["peak_allocated_gib"]), size(row["state_gib"])
+    if row["state_device"] == device:
+        return (
+            f"CPU off-load moves nothing here, as the state of {state} lies on the {device} anyway; it peaks at {peak}."
+        )
     return (
-        f"With CPU off-load it peaks at {size(row['peak_allocated_gib'])}, with the state of {size(row['state_gib'])} "
-        f"on the {row['state_device']}."
+        f"Only CPU off-load lowers what lies on the device: the state of {state} lies on the {row['state_device']} "
+        f"then, and the device peaks at {peak}."
     )
 
 
@@ -123,7 +164,7 @@ def sharding_words(rows: pd.DataFrame) -> tuple[str, str]:
 def offload(rows: pd.DataFrame, sums: pd.DataFrame) -> tuple[str, str]:
     """What CPU off-load moves, and whether gradients of several micro-batches are right with it."""
     chosen = rows[rows["offload"] == "yes"] if len(rows) else rows
-    row = need(chosen, 1, "cells with off-load").iloc[-1]
+    row = _plainest(need(chosen, 1, "cells with off-load"))
     text = (
         f"CPU off-load moves more than optimizer state: with {row['world_size']} ranks ({named(row)}) "
         f"{size(row['parameters_gib'])} of parameters, {size(row['gradients_gib'])} of gradients and "
@@ -145,3 +186,12 @@ def offload(rows: pd.DataFrame, sums: pd.DataFrame) -> tuple[str, str]:
         f"{verdict}."
     )
     return text, "contradicted"
+
+
+def _plainest(rows: pd.DataFrame) -> pd.Series:
+    """Of the most ranks the plan that differs least from the table's first one, as far as it was measured."""
+    rows, dtype = rows[rows["world_size"] == rows["world_size"].max()], rows["dtype"].iloc[0]
+    for name, level in (("strategy", "FULL_SHARD"), ("api", "FSDP2"), ("checkpointing", "no"), ("dtype", dtype)):
+        kept = rows[rows[name] == level]
+        rows = kept if len(kept) else rows
+    return rows.iloc[0]

@@ -64,7 +64,7 @@ def findings(tables: Mapping[str, Table]) -> list[Finding]:
         find("fsdp.strategy_memory", TABLES[:1], lambda: answers.memory(grid)),
         find("fsdp.strategy_traffic", TABLES[:1], lambda: answers.traffic(grid)),
         find("fsdp.sharding_words", TABLES[1:2], lambda: claims.sharding_words(memory)),
-        find("fsdp.wrapping", TABLES[3:4], lambda: claims.wrapping(turns)),
+        find("fsdp.wrapping", (TABLES[3], TABLES[0]), lambda: claims.wrapping(turns, grid)),
         find("fsdp.units", TABLES[5:6], lambda: claims.share(parts)),
         find("fsdp.world_of_one", TABLES[4:5], lambda: claims.world_of_one(one)),
         find("fsdp.offload", (TABLES[1], TABLES[6]), lambda: claims.offload(memory, sums)),
