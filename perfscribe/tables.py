@@ -11,6 +11,7 @@ import math
 import numbers
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,13 @@ def factor(name: str, title: str) -> Column:
 
 def summary(record: Record, sample: str) -> Summary:
     """Statistics of a sample over all rounds; KeyError where the record has no such sample."""
-    return summarise(record.samples[sample])
+    return _summarised(tuple(map(tuple, record.samples[sample])))
+
+
+@lru_cache(maxsize=4096)
+def _summarised(rounds: tuple[tuple[float, ...], ...]) -> Summary:
+    """Once for all columns that ask for a part of it."""
+    return summarise(rounds)
 
 
 def _iqr(record: Record, sample: str, scale: float) -> float | str:
