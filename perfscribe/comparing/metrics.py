@@ -59,6 +59,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("*tokens_per_second*", "rate"),
     Metric("*utilisation_percent", None, "the driver's sampling of how often a kernel runs: neither way is better"),
     Metric("*utilisation_std_percent", None, "spread of the driver's sampling"),
+    Metric("*utilisation_samples", None, BOOKKEEPING),
     Metric("homework_clock_s", None, "by the homework's own clock, which leaves work out; epoch_s is compared"),
     Metric("compiler_start_s", None, "paid once a process, by whichever cell comes first"),
     Metric("*_ms", "time"),
