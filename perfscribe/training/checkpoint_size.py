@@ -4,8 +4,8 @@ from __future__ import annotations
 
 WEIGHT_BYTES = 4  # of a parameter, which is kept in fp32
 STATE_BYTES = 3 * WEIGHT_BYTES  # of a parameter: its weight and AdamW's two moments
-# Of a checkpoint, whatever the model's size: the head of each tensor's part on each rank (2 to 3 KiB: of BLOOM-560M's
-# 300 tensors, their moments and step counts 3 MiB a rank), the index of all parts, random states, scheduler.
+# Room for the rest of a checkpoint, a guess from above: the head of each tensor's part on each rank, the index of all
+# parts, random states, scheduler.
 PIECES_BYTES = 64 * 2**20
 
 
