@@ -17,13 +17,14 @@ import resource
 import sys
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
 from perfscribe import device_start
 from perfscribe.cells import Measurement, Unsupported
 from perfscribe.plan_cells import cell_from_json, measure_module
+from perfscribe.prefork import forked, ranks
 
 # Loaded by torch.compile alone; torch._dynamo itself comes with any optimizer, and resetting that costs seconds.
 COMPILER = "torch._dynamo.convert_frame"
@@ -180,13 +181,20 @@ def main(experiment: str, memory_limit_bytes: int, on_device: bool, libraries: l
     """Serve requests until standard input closes."""
     keep_descriptors()
     limit_memory(memory_limit_bytes)
-    context = device_start.begin() if on_device else None
+    # A forked child has imported all already, and forks the ranks' server, which must not hold a context.
+    early = on_device and not forked.is_here()
+    context = device_start.begin() if early else None
     # Texts of errors may hold what is no Unicode, as file names do.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8", errors="replace")
     os.dup2(2, 1)
     try:
+        end_forking = ranks.use_forked_server() if forked.is_here() else None
         module = importlib.import_module(measure_module(experiment))
         getattr(module, "start_early", lambda: None)()
+        if end_forking is not None:
+            end_forking()
+        if on_device and not early:
+            context = device_start.begin()
         import_early(libraries)
         if context is not None:
             context.join()
@@ -198,5 +206,10 @@ def main(experiment: str, memory_limit_bytes: int, on_device: bool, libraries: l
         _send(answers, run_cell(module, json.loads(line)))
 
 
+def begin(words: Sequence[str]) -> None:
+    """main() by the words of a command line: experiment, memory limit in bytes, where the device is, libraries."""
+    main(words[0], int(words[1]), words[2] == device_start.HERE, list(words[3:]))
+
+
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), sys.argv[3] == device_start.HERE, sys.argv[4:])
+    begin(sys.argv[1:])

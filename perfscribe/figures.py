@@ -80,6 +80,7 @@ def write(figure: Figure, folder: Path, footer: str, kinds: Sequence[str] = tupl
                 canvas.savefig(drawn, format=kind, metadata=KINDS[kind])
                 content = _rounded(drawn.getvalue()) if kind == "svg" else drawn.getvalue()
                 files.write_bytes(folder / f"{figure.id}.{kind}", content)
+                canvas.set_layout_engine("none")  # places found once are those of every kind
         finally:
             plt.close(canvas)
 

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from perfscribe import bytecode, device_start
+from perfscribe.lifeline import die_with_parent
+from perfscribe.prefork import forked
 
 if TYPE_CHECKING:
     from perfscribe.leases import Lease
@@ -37,20 +39,6 @@ def signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:  # real-time signals have no names
         return f"signal {number}"
-
-
-def die_with_parent(parent: int) -> None:
-    """Ask the kernel to kill this process when its parent dies; for preexec_fn, parent is the caller's process id.
-
-    Linux only; elsewhere the closed pipe ends a child after its cell.
-    """
-    if sys.platform.startswith("linux"):
-        import ctypes
-
-        pr_set_pdeathsig = 1
-        ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, signal.SIGKILL)
-        if os.getppid() != parent:  # it died before the kernel was asked
-            os._exit(1)
 
 
 def begin_child(parent: int, cores: Collection[int] = ()) -> None:
@@ -77,45 +65,41 @@ class Child:
         lease: Lease | None = None,
     ) -> None:
         where = device_start.HERE if on_device else device_start.ELSEWHERE
-        command = [sys.executable, "-m", "perfscribe.child", experiment, str(memory_limit_bytes), where, *libraries]
+        words = [experiment, str(memory_limit_bytes), where, *libraries]
         env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")]).strip(":")}
         env |= lease.variables() if lease else {}
         bytecode.keep(env, root)
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=env,
-            cwd=root,
-            process_group=0,
-            pass_fds=lease.descriptors if lease else (),
-            preexec_fn=functools.partial(begin_child, os.getpid(), lease.cores if lease else ()),
-        )
+        requests, ours = os.pipe()
+        self._requests = os.fdopen(ours, "wb")
+        ours, answers = os.pipe()
+        self._answers = os.fdopen(ours, "rb", buffering=0)
+        start = _forked if forked.is_here() else _fresh
+        self._process: forked.Forked | subprocess.Popen[bytes] = start(words, env, root, (requests, answers), lease)
+        os.close(requests)
+        os.close(answers)
         self._buffer = b""
         ready = self._answer(IMPORT_TIMEOUT_S)
         self.import_failure = None if ready.get("ready") else ready
 
     def run(self, request: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
         """The child's answer to one cell; ends the child where it is late or dead."""
-        assert self._process.stdin is not None
         try:
-            self._process.stdin.write(json.dumps(request).encode() + b"\n")
-            self._process.stdin.flush()
+            self._requests.write(json.dumps(request).encode() + b"\n")
+            self._requests.flush()
         except BrokenPipeError:
             return self._death()
         return self._answer(timeout_s)
 
     def _answer(self, timeout_s: float) -> dict[str, Any]:
-        assert self._process.stdout is not None
         deadline = time.monotonic() + timeout_s
         with selectors.DefaultSelector() as selector:
-            selector.register(self._process.stdout, selectors.EVENT_READ)
+            selector.register(self._answers, selectors.EVENT_READ)
             while b"\n" not in self._buffer:
                 left = deadline - time.monotonic()
                 if left <= 0 or not selector.select(left):
                     self.stop()
                     return {"status": "timeout", "reason": f"longer than {timeout_s:g} s"}
-                piece = os.read(self._process.stdout.fileno(), 1 << 16)
+                piece = os.read(self._answers.fileno(), 1 << 16)
                 if not piece:
                     return self._death()
                 self._buffer += piece
@@ -150,12 +134,56 @@ class Child:
             self._process.wait(DEATH_TIMEOUT_S)
 
 
+def _fresh(
+    words: Sequence[str], env: Mapping[str, str], root: Path, pipes: tuple[int, int], lease: Lease | None
+) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "perfscribe.child", *words],
+        stdin=pipes[0],
+        stdout=pipes[1],
+        env=env,
+        cwd=root,
+        process_group=0,
+        pass_fds=lease.descriptors if lease else (),
+        preexec_fn=functools.partial(begin_child, os.getpid(), lease.cores if lease else ()),
+    )
+
+
+def _forked(
+    words: Sequence[str], env: Mapping[str, str], root: Path, pipes: tuple[int, int], lease: Lease | None
+) -> forked.Forked:
+    keep = (*pipes, *(lease.descriptors if lease else ()))
+    process = forked.Forked(_be_child, (words, env, root, pipes), keep, lease.cores if lease else ())
+    with contextlib.suppress(OSError):  # it does so itself; whichever comes first
+        os.setpgid(process.pid, process.pid)
+    return process
+
+
+def _be_child(words: Sequence[str], env: Mapping[str, str], root: Path, pipes: tuple[int, int]) -> None:
+    from perfscribe import child
+
+    os.setpgid(0, 0)
+    for number, descriptor in enumerate(pipes):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 (for the life of this process)
+    forked.take_environment(env)
+    forked.use_threads()
+    os.chdir(root)
+    sys.argv[:] = [child.__file__, *words]
+    child.begin(words)
+
+
 def supervise(command: list[str], folder: Path) -> int:
     """Run the worker, again as long as it dies by signal and the journal grew: a cell may take its worker along."""
     asked: list[int] = []
     while True:
         before = _size(folder)
-        process = subprocess.Popen(command, preexec_fn=functools.partial(die_with_parent, os.getpid()))
+        process: forked.Forked | subprocess.Popen[bytes]
+        if forked.is_here():
+            process = forked.script(command[1:])
+        else:
+            process = subprocess.Popen(command, preexec_fn=functools.partial(die_with_parent, os.getpid()))
         _forward_signals(process, asked)
         code = process.wait()
         if code >= 0 or asked or _size(folder) == before:
@@ -163,7 +191,7 @@ def supervise(command: list[str], folder: Path) -> int:
         say(f"the worker died by {signal_name(-code)}; starting it again")
 
 
-def _forward_signals(process: subprocess.Popen[bytes], asked: list[int]) -> None:
+def _forward_signals(process: forked.Forked | subprocess.Popen[bytes], asked: list[int]) -> None:
     """Hand requests to stop to the worker, which ends in its own way; the caller goes on waiting for that."""
 
     def forward(number: int, _: object) -> None:

@@ -18,6 +18,7 @@ from typing import IO, Any
 from perfscribe import bytecode, cluster, files, fingerprint, plan, progress, tools
 from perfscribe import config as configuration
 from perfscribe.preemption import Requeuer
+from perfscribe.prefork import start
 from perfscribe.remembered import Memory
 from perfscribe.scrub import account
 from perfscribe.shard import CLOCK
@@ -203,6 +204,9 @@ class Session:
             self.started = True
             (self.root / STARTED).touch()
             self._start_clock()
+            if self.plan.cluster is None:
+                with_torch = any("torch" in unit.get("libraries", ()) for unit in self.plan.units.values())
+                start.start(self.root, os.environ, with_torch)
             self.watcher = progress.Watcher(self.root, self.plan)
             self.watcher.start()
             if self.plan.cluster is not None and self.plan.cluster.settings["executor"] == "slurm":

@@ -40,6 +40,11 @@ ALL_CORES = (
     workflow.resource_settings.cores if workflow.is_main_process else None
 ) or 1
 
+# On one machine servers that have imported torch fork a job's processes (perfscribe/prefork).
+INTERPRETER = [sys.executable]
+if PLAN.cluster is None:
+    INTERPRETER.append(str(ROOT / "perfscribe" / "prefork" / "client.py"))
+
 # `program LOG SCRIPT ARGUMENTS` runs a script with this interpreter; where it fails, the end of its log is shown.
 # (Braces are doubled, as in any shell command of Snakemake.)
 prologue = ""
@@ -54,7 +59,7 @@ elif PLAN.cluster is not None:
 shell.prefix(
     prologue
     + 'program() {{ local log=$1; shift; PYTHON "$@" >"$log" 2>&1'.replace(
-        "PYTHON", shlex.quote(sys.executable)
+        "PYTHON", shlex.join(INTERPRETER)
     )
     + ' || {{ tail -n 20 "$log" >&2; echo "log: $log" >&2; return 1; }}; }}; '
 )

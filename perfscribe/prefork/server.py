@@ -1,0 +1,160 @@
+"""The servers of a run: each imports what its kind of job takes when the first one comes, then forks a process a job.
+
+A client connects to an abstract socket, which other users may see and which is not answered where they ask. It sends
+one JSON line {"argv", "cwd", "environ"} with its standard output and error, then the numbers of signals, a byte each;
+it hears lines: {"refused": why}, or {"pid"} and at last {"exit"}.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import sys
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+from perfscribe.lifeline import die_with_parent
+from perfscribe.prefork import forked
+from perfscribe.prefork.client import KINDS, WITHOUT_TORCH, address
+
+OWN = ("perfscribe.worker", "perfscribe.child")
+# What the first job of a kind finds, and what the second does: a run of one job imports no more than it would itself.
+# torch._dynamo is what the first optimizer of a process imports.
+PRELOADED: dict[str, list[tuple[str, ...]]] = {
+    "measuring": [("torch", "torch.distributed", *OWN), ("torch._dynamo",)],
+    "drawing": [("perfscribe.presenting",), ("perfscribe.report",)],
+}
+# What libraries read when they are loaded, and what says that a job runs elsewhere. Numbers of threads are set anew.
+LIBRARIES = ("ATEN", "CUBLAS", "CUDA", "DNNL", "GOMP", "KMP", "LD_", "MALLOC", "MKL", "NCCL", "OMP", "ONEDNN")
+READ_EARLY = (*LIBRARIES, "OPENBLAS", "PYTHON", "PYTORCH", "TORCH", "PBS", "SLURM")
+THREADS = "_NUM_THREADS"
+IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # jobs' to answer: servers stay until the run has ended
+LINE_BYTES = 1 << 20
+
+
+def main(name: str, pipe: int, what: str = "") -> None:
+    """Serve until the other end of the pipe closes and the last job has ended. what: WITHOUT_TORCH, or nothing."""
+    if what == WITHOUT_TORCH:
+        PRELOADED["measuring"] = [OWN]
+    for number in IGNORED:
+        signal.signal(number, signal.SIG_IGN)
+    listeners = {kind: _listen(name, kind) for kind in sorted(set(KINDS.values()))}
+    here = os.getpid()
+    for kind in listeners:
+        if os.fork() == 0:
+            die_with_parent(here)
+            serve(kind, listeners[kind], pipe)
+            os._exit(0)
+    os.write(1, b"\n")
+    os.close(1)
+    _wait_for_children()
+
+
+def _wait_for_children() -> None:
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            os.wait()
+
+
+def _listen(name: str, kind: str) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(address(name, kind))
+    listener.listen(64)
+    return listener
+
+
+def serve(kind: str, listener: socket.socket, pipe: int) -> None:
+    """Fork a keeper for each connection of this user until the pipe closes; jobs that are under way go on."""
+    environment, here = dict(os.environ), os.getpid()
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # CUDA does not survive a fork, not even counting its devices
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel takes keepers away
+    warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
+    ahead = list(PRELOADED[kind])
+    while pipe not in select.select([listener.fileno(), pipe], [], [])[0]:
+        control, _ = listener.accept()
+        if _user(control) == os.getuid():
+            for module in ahead.pop(0) if ahead else ():
+                with contextlib.suppress(ImportError):  # the job's to report
+                    importlib.import_module(module)
+            if os.fork() == 0:
+                die_with_parent(here)
+                listener.close()
+                with contextlib.suppress(OSError):  # the client has left
+                    keep(control, environment)
+                os._exit(0)
+        control.close()
+    listener.close()
+    _wait_for_children()
+
+
+def _user(control: socket.socket) -> int:
+    credentials = control.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    return int(struct.unpack("3i", credentials)[1])
+
+
+def keep(control: socket.socket, environment: Mapping[str, str]) -> None:
+    """One job from its order to its end: signals go to it; where its client leaves, it is killed."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    order, outputs = _order(control)
+    differing = sorted(name for name in _read_early(order["environ"]) ^ _read_early(environment))
+    if differing:
+        _say(control, {"refused": f"{differing[0][0]} differs"})
+        return
+    process = forked.Forked(_job, (order, outputs), keep=outputs)
+    for descriptor in outputs:
+        os.close(descriptor)
+    _say(control, {"pid": process.pid})
+    watched = os.pidfd_open(process.pid)
+    while True:
+        ready, _, _ = select.select([watched, control.fileno()], [], [])
+        if watched in ready:
+            _say(control, {"exit": process.wait()})
+            return
+        numbers = control.recv(16)
+        for number in numbers or (signal.SIGKILL,):
+            process.send_signal(number)
+        if not numbers:
+            return
+
+
+def _order(control: socket.socket) -> tuple[dict[str, Any], list[int]]:
+    text, outputs, _, _ = socket.recv_fds(control, LINE_BYTES, 2)
+    while not text.endswith(b"\n"):
+        piece = control.recv(LINE_BYTES)
+        if not piece:
+            raise ConnectionError("the client has left")
+        text += piece
+    order: dict[str, Any] = json.loads(text)
+    return order, outputs
+
+
+def _read_early(environment: Mapping[str, str]) -> set[tuple[str, str]]:
+    return {
+        (name, text) for name, text in environment.items() if name.startswith(READ_EARLY) and not name.endswith(THREADS)
+    }
+
+
+def _job(order: Mapping[str, Any], outputs: list[int]) -> None:
+    """Be the script: its standard streams, environment, folder and arguments."""
+    for number, descriptor in enumerate([os.open(os.devnull, os.O_RDONLY), *outputs]):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+    forked.take_environment(order["environ"])
+    os.chdir(order["cwd"])
+    forked.use_threads()
+    forked.run_script(order["argv"])
+
+
+def _say(control: socket.socket, message: dict[str, Any]) -> None:
+    control.sendall(json.dumps(message).encode() + b"\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), *sys.argv[3:])

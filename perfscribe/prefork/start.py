@@ -1,0 +1,57 @@
+"""Starting a run's servers."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import subprocess
+import sys
+from collections.abc import MutableMapping
+from pathlib import Path
+
+from perfscribe.prefork.client import OFF, VARIABLE, WITHOUT_TORCH
+
+
+def start(root: Path, environment: MutableMapping[str, str], with_torch: bool = True) -> subprocess.Popen[bytes] | None:
+    """Start the servers and name them in the environment that jobs inherit; they end with this process.
+
+    root: the checkout. with_torch: whether jobs will import it. Without Linux or its pidfd, or where the environment
+    says off, there are none: None, and jobs start by themselves.
+    """
+    if environment.get(VARIABLE) == OFF or not _is_able():
+        return None
+    name = f"perfscribe-{secrets.token_hex(16)}"
+    theirs, ours = os.pipe()  # this end closes with this process, and no other has it
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "perfscribe.prefork.server",
+            name,
+            str(theirs),
+            *([] if with_torch else [WITHOUT_TORCH]),
+        ],
+        cwd=root,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        pass_fds=[theirs],
+    )
+    os.close(theirs)
+    _PIPES.append(ours)
+    assert process.stdout is not None
+    if process.stdout.read(1):
+        environment[VARIABLE] = name
+    return process
+
+
+_PIPES: list[int] = []
+
+
+def _is_able() -> bool:
+    if not sys.platform.startswith("linux") or not hasattr(os, "pidfd_open"):
+        return False
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except OSError:
+        return False
+    return True
