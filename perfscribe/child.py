@@ -181,9 +181,7 @@ def main(experiment: str, memory_limit_bytes: int, on_device: bool, libraries: l
     """Serve requests until standard input closes."""
     keep_descriptors()
     limit_memory(memory_limit_bytes)
-    # A forked child has imported all already, and forks the ranks' server, which must not hold a context.
-    early = on_device and not forked.is_here()
-    context = device_start.begin() if early else None
+    context = device_start.begin() if on_device else None
     # Texts of errors may hold what is no Unicode, as file names do.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8", errors="replace")
     os.dup2(2, 1)
@@ -193,8 +191,6 @@ def main(experiment: str, memory_limit_bytes: int, on_device: bool, libraries: l
         getattr(module, "start_early", lambda: None)()
         if end_forking is not None:
             end_forking()
-        if on_device and not early:
-            context = device_start.begin()
         import_early(libraries)
         if context is not None:
             context.join()

@@ -42,8 +42,8 @@ STARTS = f"""
 import os, sys, time
 sys.path.insert(0, {str(ROOT)!r})
 from pathlib import Path
-from perfscribe.prefork import start
-servers = start.start(Path({str(ROOT)!r}), {{}})
+from perfscribe.prefork import client, start
+servers = start.start(Path({str(ROOT)!r}), {{}}, [client.DRAWING, client.MEASURING])
 print(servers.pid, flush=True)
 time.sleep(60)
 """
@@ -53,7 +53,7 @@ time.sleep(60)
 def servers() -> Iterator[dict[str, str]]:
     """The environment that jobs of a run with servers have."""
     environment = {name: text for name, text in os.environ.items() if name != client.VARIABLE}
-    process = start.start(ROOT, environment)
+    process = start.start(ROOT, environment, [client.DRAWING, client.MEASURING_WITH_TORCH])
     assert process is not None
     assert client.VARIABLE in environment
     yield environment
@@ -212,6 +212,6 @@ def test_cells_of_a_run_are_forked_and_off_means_off(tmp_path: Path, monkeypatch
     assert project.run("report").returncode == 0
     assert [row["values"] for row in project.rows("told")] == [{"forked": 1, "ranks_forked": 1}] * 2
     project.run("remeasure", "told")
-    monkeypatch.setenv(client.VARIABLE, client.OFF)
+    monkeypatch.setenv(client.VARIABLE, client.OFF)  # as where there is a GPU
     assert project.run("report").returncode == 0
     assert [row["values"] for row in project.rows("told")] == [{"forked": 0, "ranks_forked": 0}] * 2

@@ -7,5 +7,6 @@ and the server's does not, the client becomes the script itself: nothing but tim
 
 Snakemake -> servers' parent -> server, one a kind -> keeper, one a job -> the script -> what it forks (forked.py). Each
 ends with the one before, by the kernel, and a job with its client. Servers take no more jobs when Snakemake's end of a
-pipe closes, and end after the last one. Linux alone, and on one machine alone: jobs of a cluster start by themselves.
+pipe closes, and end after the last one. Linux alone, and on one machine alone: jobs of a cluster start by themselves,
+and so do measuring jobs where there is a GPU, as its driver and NVML do not survive a fork.
 """

@@ -15,20 +15,21 @@ from typing import NoReturn
 
 VARIABLE = "PERFSCRIBE_FORK_SERVERS"  # the name of a run's servers
 OFF = "off"  # said by a user: none are started
-WITHOUT_TORCH = "without-torch"  # said to the servers: no experiment of the run imports it
+MEASURING, DRAWING = "measuring", "drawing"
+MEASURING_WITH_TORCH = f"{MEASURING} with torch"
 KINDS = {
-    "measure.py": "measuring",
-    "present.py": "drawing",
-    "report.py": "drawing",
-    "write_html.py": "drawing",
-    "verdict.py": "drawing",
+    "measure.py": MEASURING,
+    "present.py": DRAWING,
+    "report.py": DRAWING,
+    "write_html.py": DRAWING,
+    "verdict.py": DRAWING,
 }
 FORWARDED = (signal.SIGINT, signal.SIGTERM)
 
 
 def address(name: str, kind: str) -> str:
     """Of a server's socket: abstract, hence without a file that could be left behind."""
-    return f"\0{name}-{kind}"
+    return f"\0{name}-{kind.split()[0]}"
 
 
 def run(name: str, words: list[str]) -> int | None:

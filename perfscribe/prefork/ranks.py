@@ -1,8 +1,7 @@
-"""The fork server of a forked child's ranks: forked from it too, while it has touched no device."""
+"""The fork server of a forked child's ranks: forked from it too, before it computes."""
 
 from __future__ import annotations
 
-import os
 import socket
 import subprocess
 from collections.abc import Callable, Sequence
@@ -20,7 +19,7 @@ class ForkedServer(fork_server.ForkServer):
         self._may_fork = True
 
     def end_forking(self) -> None:
-        """From now on this process may hold a device, which forks do not survive."""
+        """From now on this process may compute, and a fork would wait for threads that it does not have (OpenMP's)."""
         self._may_fork = False
 
     def _running(self, preloaded: Sequence[str] = fork_server.PRELOADED) -> socket.socket:
@@ -28,7 +27,7 @@ class ForkedServer(fork_server.ForkServer):
             return super()._running(preloaded)
         self._control, theirs = socket.socketpair()
         with theirs:
-            process = Forked(_serve, (theirs.fileno(), preloaded), keep=[theirs.fileno()])
+            process = Forked(fork_server.serve, (theirs.fileno(), preloaded), keep=[theirs.fileno()])
         self._process = cast("subprocess.Popen[bytes]", process)  # which is asked for poll() alone
         return self._control
 
@@ -37,8 +36,3 @@ def use_forked_server() -> Callable[[], None]:
     """Have launches of this process take ranks of a ForkedServer; what is returned ends its forking."""
     server = fork_server.SERVER = ForkedServer()
     return server.end_forking
-
-
-def _serve(descriptor: int, preloaded: Sequence[str]) -> None:
-    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
-    fork_server.serve(descriptor, preloaded)

@@ -17,19 +17,20 @@ import socket
 import struct
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from perfscribe.lifeline import die_with_parent
 from perfscribe.prefork import forked
-from perfscribe.prefork.client import KINDS, WITHOUT_TORCH, address
+from perfscribe.prefork.client import DRAWING, MEASURING, MEASURING_WITH_TORCH, address
 
 OWN = ("perfscribe.worker", "perfscribe.child")
 # What the first job of a kind finds, and what the second does: a run of one job imports no more than it would itself.
 # torch._dynamo is what the first optimizer of a process imports.
 PRELOADED: dict[str, list[tuple[str, ...]]] = {
-    "measuring": [("torch", "torch.distributed", *OWN), ("torch._dynamo",)],
-    "drawing": [("perfscribe.presenting",), ("perfscribe.report",)],
+    MEASURING: [OWN],
+    MEASURING_WITH_TORCH: [("torch", "torch.distributed", *OWN), ("torch._dynamo",)],
+    DRAWING: [("perfscribe.presenting",), ("perfscribe.report",)],
 }
 # What libraries read when they are loaded, and what says that a job runs elsewhere. Numbers of threads are set anew.
 LIBRARIES = ("ATEN", "CUBLAS", "CUDA", "DNNL", "GOMP", "KMP", "LD_", "MALLOC", "MKL", "NCCL", "OMP", "ONEDNN")
@@ -39,13 +40,11 @@ IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # jobs' to answer: ser
 LINE_BYTES = 1 << 20
 
 
-def main(name: str, pipe: int, what: str = "") -> None:
-    """Serve until the other end of the pipe closes and the last job has ended. what: WITHOUT_TORCH, or nothing."""
-    if what == WITHOUT_TORCH:
-        PRELOADED["measuring"] = [OWN]
+def main(name: str, pipe: int, kinds: Sequence[str]) -> None:
+    """Serve jobs of these kinds until the other end of the pipe closes and the last job has ended."""
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
-    listeners = {kind: _listen(name, kind) for kind in sorted(set(KINDS.values()))}
+    listeners = {kind: _listen(address(name, kind)) for kind in kinds}
     here = os.getpid()
     for kind in listeners:
         if os.fork() == 0:
@@ -63,9 +62,9 @@ def _wait_for_children() -> None:
             os.wait()
 
 
-def _listen(name: str, kind: str) -> socket.socket:
+def _listen(where: str) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    listener.bind(address(name, kind))
+    listener.bind(where)
     listener.listen(64)
     return listener
 
@@ -73,7 +72,6 @@ def _listen(name: str, kind: str) -> socket.socket:
 def serve(kind: str, listener: socket.socket, pipe: int) -> None:
     """Fork a keeper for each connection of this user until the pipe closes; jobs that are under way go on."""
     environment, here = dict(os.environ), os.getpid()
-    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # CUDA does not survive a fork, not even counting its devices
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel takes keepers away
     warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
     ahead = list(PRELOADED[kind])
@@ -157,4 +155,4 @@ def _say(control: socket.socket, message: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), *sys.argv[3:])
+    main(sys.argv[1], int(sys.argv[2]), sys.argv[3:])

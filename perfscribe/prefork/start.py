@@ -6,31 +6,24 @@ import os
 import secrets
 import subprocess
 import sys
-from collections.abc import MutableMapping
+from collections.abc import MutableMapping, Sequence
 from pathlib import Path
 
-from perfscribe.prefork.client import OFF, VARIABLE, WITHOUT_TORCH
+from perfscribe.prefork.client import OFF, VARIABLE
 
 
-def start(root: Path, environment: MutableMapping[str, str], with_torch: bool = True) -> subprocess.Popen[bytes] | None:
+def start(root: Path, environment: MutableMapping[str, str], kinds: Sequence[str]) -> subprocess.Popen[bytes] | None:
     """Start the servers and name them in the environment that jobs inherit; they end with this process.
 
-    root: the checkout. with_torch: whether jobs will import it. Without Linux or its pidfd, or where the environment
-    says off, there are none: None, and jobs start by themselves.
+    root: the checkout. kinds: of their jobs (client.py). Without Linux or its pidfd, or where the environment says off,
+    there are none: None, and jobs start by themselves.
     """
     if environment.get(VARIABLE) == OFF or not _is_able():
         return None
     name = f"perfscribe-{secrets.token_hex(16)}"
     theirs, ours = os.pipe()  # this end closes with this process, and no other has it
     process = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "perfscribe.prefork.server",
-            name,
-            str(theirs),
-            *([] if with_torch else [WITHOUT_TORCH]),
-        ],
+        [sys.executable, "-m", "perfscribe.prefork.server", name, str(theirs), *kinds],
         cwd=root,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
