@@ -1,8 +1,8 @@
 """`./run redraw [SITE ...]`: draw published sites again from their journals, in a few processes in place of a job each.
 
-What comes out is what the workflow makes of the same site: the same functions and programs make it. The workflow starts
-a process for each experiment, which imports pandas and matplotlib anew; that is right where an edit touches one of
-them, and most of the time where all of several sites is drawn.
+What comes out is what the workflow makes of the same site: the same functions and programs make it. The workflow has a
+job for each experiment; that is right where an edit touches one of them, and most of the time where all of several
+sites is drawn.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Any
 
 from perfscribe import plan, session, shard, sites
 from perfscribe.comparing import present_sites
+from perfscribe.remembered import Memory
 
 # Where libraries' warnings go, as those of a rule go into its log.
 LOG = Path("logs") / "redraw.log"
@@ -64,19 +65,22 @@ def main(root: Path, raw: Mapping[str, Any], names: Sequence[str]) -> int:
 
 def redraw(root: Path, raw: Mapping[str, Any], names: Sequence[str]) -> None:
     """Draw published sites; whatever an experiment's code raises."""
-    chosen = [_planned(root, raw, name) for name in names]
+    memory = session.memory_of_code(root)  # of all sites, which share most of what draws them
     _import_what_draws()
     workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
-    # Forked, so that the libraries are imported once; no thread runs yet.
+    # Forked with the first task, so that the libraries are imported once; no thread runs yet.
     context = multiprocessing.get_context("fork")
     with ProcessPoolExecutor(workers, context, initializer=_warn_into, initargs=(root / LOG,)) as pool:
-        _wait([pool.submit(_replay, site, name, number) for site in chosen for name, number in _shards(site)])
-        drawn = {
-            site.plan.site: [pool.submit(_present, site, name) for name in _slowest_first(site)] for site in chosen
-        }
+        drawn = []
+        for name in names:  # the first is drawn while the next is planned
+            site = _planned(root, raw, name, memory)
+            for experiment, number in _shards(site):
+                _replay(site, experiment, number)
+            drawn.append((site, [pool.submit(_present, site, experiment) for experiment in _slowest_first(site)]))
+        memory.save()
         written = {}
-        for site in chosen:
-            _wait(drawn[site.plan.site])
+        for site, tasks in drawn:
+            _wait(tasks)
             written[site.plan.site] = pool.submit(_write, site)
         for name, task in written.items():
             task.result()
@@ -96,10 +100,10 @@ def _wait(tasks: Sequence[Future[None]]) -> None:
         task.result()
 
 
-def _planned(root: Path, raw: Mapping[str, Any], name: str) -> Site:
+def _planned(root: Path, raw: Mapping[str, Any], name: str, memory: Memory) -> Site:
     """The site with its plan of today, written."""
     config = {**raw, "site": name}
-    made = session.make_plan(root, config)
+    made = session.plan_with(memory, root, config)
     session.write_plan(root, config, made)
     # Units stay in files: what goes to another process is small.
     return Site(root, replace(made, units={}))
@@ -110,6 +114,7 @@ def _import_what_draws() -> None:
     from perfscribe import presenting, report  # noqa: F401 (imported for those who fork)
 
     gc.freeze()
+    gc.set_threshold(200_000, 20, 100)  # most of what drawing makes in between goes without the collector
 
 
 def _shards(site: Site) -> list[tuple[str, int]]:

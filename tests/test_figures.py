@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import itertools
+import math
 import os
 import re
 import struct
@@ -195,6 +196,26 @@ def test_y_axes_have_labelled_ticks(axes: Any, times: list[float], least: int) -
     low, high = axes.get_ylim()
     assert low <= times[0] and times[1] <= high
     assert sum(low <= tick <= high for tick in axes.get_yticks()) >= least
+
+
+@pytest.mark.parametrize(("base", "labels"), [(10, ["10⁻³", "10⁰", "10²"]), (2, ["2⁻¹⁰", "2⁰", "2⁸"])])
+def test_powers_are_plain_text(tmp_path: Path, base: int, labels: list[str]) -> None:
+    def draw(canvas: Any) -> None:
+        axes = canvas.add_subplot()
+        axes.plot([0.0009, 500], [1, 2])
+        axes.set_xscale("log", base=base)
+        axes.xaxis.set_major_locator(f.ticker.FixedLocator([float(base) ** n for n in (-10, -3, 0, 2, 8)]))
+
+    f.write(f.Figure("t.powers", "Powers", draw), tmp_path, FOOTER)
+    shown = html.unescape((tmp_path / "t.powers.svg").read_text())
+    assert all(f">{label}<" in shown for label in labels)
+
+
+def test_powers_keep_factors_and_all_else_its_formula() -> None:
+    formatter = f.PlainPowers(10, minor_thresholds=(math.inf, math.inf))
+    formatter.create_dummy_axis()
+    formatter.set_locs()
+    assert [formatter(x) for x in (0.001, 1, 20, -1000)] == ["10⁻³", "10⁰", "2 · 10¹", "-10³"]
 
 
 def test_empty_axes_say_why(axes: Any) -> None:
