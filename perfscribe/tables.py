@@ -152,6 +152,11 @@ def derived(name: str, title: str, get: Callable[[Record], Any], spread: str = "
     return Column(name, title, get, spread=spread, exact=exact)
 
 
+def if_timed(get: Callable[[Record], Any]) -> Callable[[Record], Any]:
+    """get where the cell has samples; elsewhere its status says why there is no figure."""
+    return lambda record: get(record) if record.samples else None
+
+
 def rate(name: str, title: str, get: Callable[[Record], Any], sample: str) -> Column:
     """A figure computed as something over a sample's median: as uncertain, relatively, as the median is."""
 

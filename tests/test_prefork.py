@@ -10,13 +10,15 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import psutil
 import pytest
 from sessions import wait_for
 from workspace import ROOT, Workspace
 
+from perfscribe import session
 from perfscribe.prefork import client, forked, start
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux alone has them")
@@ -137,6 +139,24 @@ def test_servers_end_with_the_run_that_is_killed() -> None:
     run.wait()
     for process in below:
         process.wait(10)
+
+
+@pytest.mark.parametrize(
+    ("missing", "libraries", "read_only", "kinds"),
+    [
+        pytest.param("no CUDA device", ["torch"], False, [client.DRAWING, client.MEASURING_WITH_TORCH], id="no GPU"),
+        pytest.param("no CUDA device", ["numpy"], False, [client.DRAWING, client.MEASURING], id="nothing of torch"),
+        pytest.param("", ["torch"], False, [client.DRAWING], id="a GPU, whose driver does not survive a fork"),
+        pytest.param("no CUDA device", ["torch"], True, [client.DRAWING], id="a published site"),
+    ],
+)
+def test_which_jobs_of_a_run_are_forked(
+    monkeypatch: pytest.MonkeyPatch, missing: str, libraries: list[str], read_only: bool, kinds: list[str]
+) -> None:
+    monkeypatch.setattr("perfscribe.environment.missing", lambda requires: missing)
+    plan = SimpleNamespace(units={"measure-a-0": {"libraries": libraries}, "present-a": {}})
+    run = session.Session(ROOT, cast(Any, plan), session.RunLock(ROOT / "lock"), True, read_only)
+    assert run._forked_jobs() == kinds
 
 
 # --- forked processes ---------------------------------------------------------------------------------------------

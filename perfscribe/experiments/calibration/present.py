@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
@@ -37,10 +37,6 @@ BANDWIDTHS_NOTE = (
 )
 
 
-def _if_timed(get: Callable[[Record], Any]) -> Callable[[Record], Any]:
-    return lambda record: get(record) if record.samples else None
-
-
 def _sheet(record: Record) -> Any:
     found = r.printed(record)
     return r.NOT_KNOWN if found is None else found[0]
@@ -58,9 +54,9 @@ def _source(record: Record) -> Any:
 
 def _against_sheet(unit: str = "") -> list[t.Column]:
     return [
-        t.derived("printed", f"Data sheet{unit}", _if_timed(_sheet)),
-        t.derived("share_percent", "Share of it (%)", _if_timed(_share)),
-        t.derived("source", "Source", _if_timed(_source), exact=True),
+        t.derived("printed", f"Data sheet{unit}", t.if_timed(_sheet)),
+        t.derived("share_percent", "Share of it (%)", t.if_timed(_share)),
+        t.derived("source", "Source", t.if_timed(_source), exact=True),
     ]
 
 
@@ -81,11 +77,11 @@ def _ceilings() -> list[t.Column]:
         t.factor("ceiling", "Ceiling"),
         t.factor("device", "Device"),
         t.factor("unit", "Unit"),
-        t.derived("measured", "Measured", _if_timed(r.rate), spread="measured_iqr"),
-        t.derived("measured_iqr", "IQR", _if_timed(_rate_iqr)),
-        t.derived("size", "At", _if_timed(r.size), exact=True),
+        t.derived("measured", "Measured", t.if_timed(r.rate), spread="measured_iqr"),
+        t.derived("measured_iqr", "IQR", t.if_timed(_rate_iqr)),
+        t.derived("size", "At", t.if_timed(r.size), exact=True),
         *_against_sheet(),
-        t.derived("n", "n", _if_timed(lambda record: t.summary(record, _sample(record)).n), exact=True),
+        t.derived("n", "n", t.if_timed(lambda record: t.summary(record, _sample(record)).n), exact=True),
     ]
 
 
@@ -123,11 +119,11 @@ def _bandwidths() -> list[t.Column]:
         t.iqr("time_ms", "IQR (ms)"),
         t.count("time_ms"),
         t.timer("time_ms"),
-        t.derived("launched_ms", "Launched by itself (ms)", _if_timed(_launched)),
-        t.derived("rate", "Rate (GB/s)", _if_timed(r.rate), spread="rate_iqr"),
-        t.derived("rate_iqr", "IQR (GB/s)", _if_timed(_rate_iqr)),
+        t.derived("launched_ms", "Launched by itself (ms)", t.if_timed(_launched)),
+        t.derived("rate", "Rate (GB/s)", t.if_timed(r.rate), spread="rate_iqr"),
+        t.derived("rate_iqr", "IQR (GB/s)", t.if_timed(_rate_iqr)),
         *_against_sheet(" (GB/s)"),
-        t.derived("by_way_of", "By way of", _if_timed(_way), exact=True),
+        t.derived("by_way_of", "By way of", t.if_timed(_way), exact=True),
     ]
 
 

@@ -117,10 +117,6 @@ def _share_of_sheet(record: Record) -> Any:
     return 100 * _tflop_per_s(record) / printed if isinstance(printed, float) else printed
 
 
-def _if_timed(get: Callable[[Record], Any]) -> Callable[[Record], Any]:
-    return lambda record: get(record) if record.samples else None
-
-
 def _why(record: Record) -> str | None:
     return str(record.values.get("why", "counted")) if record.samples else None
 
@@ -140,10 +136,10 @@ def _columns() -> list[t.Column]:
         ),
         t.derived("tokens_per_j", "Tokens/J", _counted(_tokens_per_j)),
         t.derived("j_per_tflop", "J/TFLOP", _counted(_j_per_tflop)),
-        t.derived("tflop_per_s", "Rate (TFLOP/s)", _if_timed(_tflop_per_s)),
-        t.derived("printed", "Data sheet (TFLOP/s)", _if_timed(_printed)),
-        t.derived("share_percent", "MFU (%)", _if_timed(_share_of_sheet)),
-        t.Column("call_tflop", "FLOP", _if_timed(lambda r: flop(r) / TERA), kind="unshown"),
+        t.derived("tflop_per_s", "Rate (TFLOP/s)", t.if_timed(_tflop_per_s)),
+        t.derived("printed", "Data sheet (TFLOP/s)", t.if_timed(_printed)),
+        t.derived("share_percent", "MFU (%)", t.if_timed(_share_of_sheet)),
+        t.Column("call_tflop", "FLOP", t.if_timed(lambda r: flop(r) / TERA), kind="unshown"),
         t.count("call_ms", "Windows"),
         t.factor("window_s", "Window, at least (s)"),
         t.value("counter", "Counted by", exact=True),

@@ -39,10 +39,6 @@ CAPTION = (
 )
 
 
-def _if_timed(get: Callable[[Record], Any]) -> Callable[[Record], Any]:
-    return lambda record: get(record) if record.samples else None
-
-
 def tables(records: Mapping[str, list[Record]]) -> list[Table]:
     """A row a work and pass."""
     found = rows.rows(records)
@@ -58,7 +54,7 @@ def _ceiling(name: str, unit: float) -> Callable[[Record], Any]:
         found = record.values[name]
         return NOT_KNOWN if found is None else found.per_s / unit
 
-    return _if_timed(get)
+    return t.if_timed(get)
 
 
 def _by(name: str) -> Callable[[Record], Any]:
@@ -66,7 +62,7 @@ def _by(name: str) -> Callable[[Record], Any]:
         found = record.values[name]
         return NOT_KNOWN if found is None else f"{found.by}: {found.detail}"
 
-    return _if_timed(get)
+    return t.if_timed(get)
 
 
 def _of_bound(get: Callable[[Record, Any], Any]) -> Callable[[Record], Any]:
@@ -74,7 +70,7 @@ def _of_bound(get: Callable[[Record, Any], Any]) -> Callable[[Record], Any]:
         found = record.values.get("bound")
         return NOT_KNOWN if found is None else get(record, found)
 
-    return _if_timed(figure)
+    return t.if_timed(figure)
 
 
 def _share(record: Record, bound: Any) -> float:
@@ -89,9 +85,9 @@ def _columns() -> list[t.Column]:
         t.derived("time_ms", "Time (ms)", lambda r: t.summary(r, "time_ms").median, spread="time_ms_iqr"),
         t.iqr("time_ms", "IQR (ms)"),
         t.count("time_ms"),
-        t.derived("tflop", "FLOP (TFLOP)", _if_timed(lambda r: r.values["flop"] / TERA)),
-        t.derived("gb", "Bytes, least (GB)", _if_timed(lambda r: r.values["bytes"] / GB)),
-        t.derived("intensity", "FLOP/byte", _if_timed(lambda r: r.values["flop"] / r.values["bytes"])),
+        t.derived("tflop", "FLOP (TFLOP)", t.if_timed(lambda r: r.values["flop"] / TERA)),
+        t.derived("gb", "Bytes, least (GB)", t.if_timed(lambda r: r.values["bytes"] / GB)),
+        t.derived("intensity", "FLOP/byte", t.if_timed(lambda r: r.values["flop"] / r.values["bytes"])),
         t.rate("tflop_per_s", "Rate (TFLOP/s)", _tflop_per_s, "time_ms"),
         t.derived("peak_tflop_per_s", "Peak (TFLOP/s)", _ceiling("peak", TERA)),
         t.derived("memory_gb_per_s", "Memory (GB/s)", _ceiling("memory", GB)),
