@@ -26,6 +26,7 @@ _UNUSUAL = (
     (re.compile(r"\d+ of \d+ rounds"), "with rounds still to come"),
     (re.compile(r""), "flagged for another reason"),
 )
+MOST_NAMED = 3  # experiments, with each kind of what was unusual
 _WHERE_FLAGS = "[What was unusual](#what-was-unusual)"
 
 
@@ -72,10 +73,14 @@ def _unusual(
 ) -> list[str]:
     """What a reader should know before the figures, a sentence each; none where nothing was unusual."""
     cells = [record for of in records.values() for record in of]
-    counts = Counter(words for record in cells for words in {_kind(flag) for flag in record.flags})
+    by_kind: dict[str, Counter[str]] = {words: Counter() for _, words in _UNUSUAL}
+    for name, of in records.items():
+        for record in of:
+            for words in {_kind(flag) for flag in record.flags}:
+                by_kind[words][name] += 1
     said = []
-    if counts:
-        parts = ", ".join(f"{counts[words]} {words}" for _, words in _UNUSUAL if counts[words])
+    parts = ", ".join(f"{counts.total()} {words} ({_most(counts)})" for words, counts in by_kind.items() if counts)
+    if parts:
         said.append(f"Of {len(cells)} cells: {parts}; see {_WHERE_FLAGS}.")
     machines = sorted({device_name(identity) for identity in identities})
     if len(machines) > 1:
@@ -88,6 +93,13 @@ def _unusual(
     if older:
         said.append(f"{_cells(older)} measured by older code than this report's.")
     return said
+
+
+def _most(counts: Counter[str]) -> str:
+    """The experiments with most of them, by number."""
+    shown = [f"{name} {count}" for name, count in counts.most_common(MOST_NAMED)]
+    others = len(counts) - len(shown)
+    return ", ".join(shown) + (f", {others} other experiment{'s' if others > 1 else ''}" if others else "")
 
 
 def _kind(flag: str) -> str:

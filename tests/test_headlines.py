@@ -178,6 +178,13 @@ def test_a_figure_of_several_environments_says_so(tmp_path: Path) -> None:
     assert "unlike machines: cpu a, 2 cores, no GPU; cpu b, 2 cores, no GPU" in minute.unusual(found)
 
 
+def test_those_are_named_that_were_disturbed_most(tmp_path: Path) -> None:
+    many = {name: [record(1, "fp32", [1.0], flags=["throttled 7 % of the time"])] * n for n, name in enumerate("abcde")}
+    made = {"site": "demo", "preset": "cpu", "current_fingerprints": {}}
+    [said, *_] = minute._unusual(made, many, [])
+    assert said.startswith("Of 10 cells: 10 throttled (e 4, d 3, c 2, 1 other experiment); see ")
+
+
 def test_the_line_of_what_is_lacking(tmp_path: Path) -> None:
     wanted(tmp_path, where={"dtype": "fp8"})
     cell = record(1, "fp32", [1.0])
@@ -206,7 +213,8 @@ def test_totals_and_what_was_unusual(tmp_path: Path) -> None:
     found = opened(tmp_path, *cells)
     assert minute.totals(found) == "3 cells: 2 ok, 1 skipped."
     assert minute.unusual(found) == (
-        "Of 3 cells: 1 throttled, 1 beside other load on the host, 1 flagged for another reason; see "
+        "Of 3 cells: 1 throttled (probe 1), 1 beside other load on the host (probe 1), 1 flagged for another reason "
+        "(probe 1); see "
         "[What was unusual](#what-was-unusual). 1 cell was measured with uncommitted changes in the code. "
         "1 cell was measured by older code than this report's."
     )
