@@ -52,7 +52,7 @@ class Child:
     """A running child process; run() gives its answer or says how it ended.
 
     It leads a process group of its own: Ctrl-C is for the worker to answer, and whatever a cell started ends with it.
-    lease: what it may use of the machine, and holds with its worker.
+    lease: what it may use of the machine, and holds with its worker. fresh: a new interpreter, forked or not.
     """
 
     def __init__(
@@ -63,6 +63,7 @@ class Child:
         libraries: Sequence[str] = (),
         on_device: bool = False,
         lease: Lease | None = None,
+        fresh: bool = False,
     ) -> None:
         where = device_start.HERE if on_device else device_start.ELSEWHERE
         words = [experiment, str(memory_limit_bytes), where, *libraries]
@@ -73,7 +74,7 @@ class Child:
         self._requests = os.fdopen(ours, "wb")
         ours, answers = os.pipe()
         self._answers = os.fdopen(ours, "rb", buffering=0)
-        start = _forked if forked.is_here() else _fresh
+        start = _forked if forked.is_here() and not fresh else _fresh
         self._process: forked.Forked | subprocess.Popen[bytes] = start(words, env, root, (requests, answers), lease)
         os.close(requests)
         os.close(answers)
@@ -168,7 +169,6 @@ def _be_child(words: Sequence[str], env: Mapping[str, str], root: Path, pipes: t
         os.close(descriptor)
     sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 (for the life of this process)
     forked.take_environment(env)
-    forked.use_threads()
     os.chdir(root)
     sys.argv[:] = [child.__file__, *words]
     child.begin(words)

@@ -206,14 +206,17 @@ class Session:
         if not self.held:
             sys.exit(f"run: another run is under way in this checkout: {self.lock.owner()}")
 
-    def start(self) -> None:
-        """Begin to tell progress from the journals; leave a mark that there was something to do."""
+    def start(self, cores: int = 1) -> None:
+        """Begin to tell progress from the journals; leave a mark that there was something to do.
+
+        cores: that Snakemake was given.
+        """
         if self.held:
             self.started = True
             (self.root / STARTED).touch()
             self._start_clock()
             if self.plan.cluster is None:
-                start.start(self.root, os.environ, self._forked_jobs())
+                start.start(self.root, os.environ, self._forked_jobs(), cores)
             self.watcher = progress.Watcher(self.root, self.plan)
             self.watcher.start()
             if self.plan.cluster is not None and self.plan.cluster.settings["executor"] == "slurm":

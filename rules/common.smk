@@ -84,7 +84,7 @@ localrules:
 
 
 onstart:
-    SESSION.start()
+    SESSION.start(ALL_CORES)
 
 
 onsuccess:

@@ -45,7 +45,7 @@ import os, sys, time
 sys.path.insert(0, {str(ROOT)!r})
 from pathlib import Path
 from perfscribe.prefork import client, start
-servers = start.start(Path({str(ROOT)!r}), {{}}, [client.DRAWING, client.MEASURING])
+servers = start.start(Path({str(ROOT)!r}), {{}}, [client.DRAWING, client.MEASURING], 1)
 print(servers.pid, flush=True)
 time.sleep(60)
 """
@@ -55,7 +55,7 @@ time.sleep(60)
 def servers() -> Iterator[dict[str, str]]:
     """The environment that jobs of a run with servers have."""
     environment = {name: text for name, text in os.environ.items() if name != client.VARIABLE}
-    process = start.start(ROOT, environment, [client.DRAWING, client.MEASURING_WITH_TORCH])
+    process = start.start(ROOT, environment, [client.DRAWING, client.MEASURING_WITH_TORCH], cores=2)
     assert process is not None
     assert client.VARIABLE in environment
     yield environment
@@ -98,11 +98,21 @@ def test_without_a_server_it_is_itself(
     assert told(begin(servers | more, tmp_path / name, TELL, "one"))[1][:2] == ["False", "one"]
 
 
-def test_its_threads_are_those_that_the_job_is_given(servers: dict[str, str], tmp_path: Path) -> None:
+def test_what_is_timed_has_the_threads_of_its_job(servers: dict[str, str], tmp_path: Path) -> None:
     text = TELL.replace("sys.exit(3)", "import torch; print(torch.get_num_threads(), 'torch._dynamo' in sys.modules)")
-    for threads, job in (("1", "first"), ("2", "second")):  # which finds torch's compiler, as many will
-        code, words = told(begin(servers | {"OMP_NUM_THREADS": threads}, tmp_path / "measure.py", text))
-        assert (code, words[0], words[-2:]) == (0, "True", [threads, str(job == "second")])
+    job = servers | {f"{name}_NUM_THREADS": "2" for name in start.THREADS}
+    for job_number in range(2):  # the second finds torch's compiler, as many will
+        code, words = told(begin(job, tmp_path / "measure.py", text))
+        assert (code, words[0], words[-2:]) == (0, "True", ["2", str(job_number == 1)])
+    fewer = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    code, words = told(begin(job | fewer, tmp_path / "measure.py", text))
+    assert (code, words[0], words[-2]) == (0, "False", "1")
+
+
+def test_what_measures_the_start_of_a_process_starts_itself(servers: dict[str, str], tmp_path: Path) -> None:
+    job = servers | {f"{name}_NUM_THREADS": "2" for name in start.THREADS}
+    code, words = told(begin(job, tmp_path / "measure.py", TELL, "--plan", "plan/measure-torch_compile-0.json"))
+    assert (code, words[0]) == (3, "False")
 
 
 def test_a_request_to_stop_reaches_it(servers: dict[str, str], tmp_path: Path) -> None:
@@ -111,6 +121,27 @@ def test_a_request_to_stop_reaches_it(servers: dict[str, str], tmp_path: Path) -
     assert process.stdout.readline()
     process.send_signal(signal.SIGTERM)
     assert told(process) == (7, ["asked", "by", str(int(signal.SIGTERM))])
+
+
+def test_a_request_that_comes_before_the_job_reaches_it(servers: dict[str, str], tmp_path: Path) -> None:
+    process = begin(servers | {f"LONG{n}": "x" * 60_000 for n in range(4)}, tmp_path / "present.py", WAIT)
+    time.sleep(0.03)  # it has begun to send its order, or is about to
+    process.send_signal(signal.SIGTERM)
+    assert told(process)[0] in (7, -signal.SIGTERM)
+
+
+def test_what_the_run_ignores_its_jobs_ignore(tmp_path: Path) -> None:
+    handler = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+    try:
+        environment = dict(os.environ)
+        run = start.start(ROOT, environment, [client.DRAWING], 1)
+        assert run is not None
+        job = begin(environment, tmp_path / "present.py", "import signal; print(signal.getsignal(signal.SIGHUP).name)")
+        assert told(job) == (0, ["SIG_IGN"])
+    finally:
+        signal.signal(signal.SIGHUP, handler)
+        os.close(start._PIPES.pop())
+    assert run.wait(10) == 0
 
 
 def test_it_ends_with_its_client(servers: dict[str, str], tmp_path: Path) -> None:
@@ -170,6 +201,7 @@ def test_which_jobs_of_a_run_are_forked(
         pytest.param(lambda: sys.exit("a line"), 1, id="exits with a line"),
         pytest.param(lambda: 1 / 0, 1, id="raises"),
         pytest.param(lambda: os.kill(os.getpid(), signal.SIGKILL), -signal.SIGKILL, id="dies"),
+        pytest.param(lambda: signal.raise_signal(signal.SIGINT), -signal.SIGINT, id="is interrupted"),
     ],
 )
 def test_how_a_forked_process_ends(target: Any, code: int) -> None:
@@ -184,6 +216,17 @@ def test_waiting_for_a_forked_process_has_an_end() -> None:
     process.send_signal(signal.SIGTERM)
     assert process.wait(10) == -signal.SIGTERM
     process.send_signal(signal.SIGTERM)  # it is gone, and no other process is meant
+
+
+def test_a_signal_right_after_the_fork_is_not_lost() -> None:
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)  # as in a server
+    try:
+        for _ in range(20):
+            process = forked.Forked(time.sleep, [20])
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(10) == -signal.SIGTERM
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def test_a_forked_process_holds_what_it_is_given_alone() -> None:

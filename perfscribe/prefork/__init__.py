@@ -5,8 +5,8 @@ place of a job's script; the client hands the job to the server of its kind (ser
 for its end. Where there is no server, or where the job's environment holds what libraries read when they are loaded
 and the server's does not, the client becomes the script itself: nothing but time depends on the servers.
 
-Snakemake -> servers' parent -> server, one a kind -> keeper, one a job -> the script -> what it forks (forked.py). Each
-ends with the one before, by the kernel, and a job with its client. Servers take no more jobs when Snakemake's end of a
-pipe closes, and end after the last one. Linux alone, and on one machine alone: jobs of a cluster start by themselves,
-and so do measuring jobs where there is a GPU, as its driver and NVML do not survive a fork.
+Snakemake -> servers' parent -> server, one a kind -> keeper, one a job -> the script -> what it forks (forked.py). From
+the server on each ends with the one before, by the kernel, and a job with its client. Servers take no more jobs when
+Snakemake's end of a pipe closes, and end after the last one. Linux alone, and on one machine alone: jobs of a cluster
+start by themselves, and so do measuring jobs where there is a GPU, as its driver and NVML do not survive a fork.
 """

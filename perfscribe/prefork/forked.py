@@ -26,6 +26,8 @@ _HANDLERS: dict[int, Any] = {
     signal.SIGHUP: signal.SIG_DFL,
     signal.SIGCHLD: signal.SIG_DFL,
 }
+# Those that this run was to ignore, as under nohup; servers ignore more.
+ignored: set[int] = set()
 _here = False
 
 
@@ -50,9 +52,15 @@ class Forked:
         _flush()  # what is held back would be written twice
         self._code: int | None = None
         parent = os.getpid()
-        self.pid = os.fork()
-        if self.pid == 0:
-            _be(parent, target, arguments, keep, cores)
+        # Until the fork has handlers of its own: a signal would be lost, or be answered by its parent's.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLERS)
+        try:
+            self.pid = os.fork()
+            if self.pid == 0:
+                _be(parent, before, target, arguments, keep, cores)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        self._watched = os.pidfd_open(self.pid)
 
     def poll(self) -> int | None:
         """The exit status, minus the number of the signal that ended it; None while it runs."""
@@ -60,21 +68,20 @@ class Forked:
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait for its end and give its exit status; subprocess.TimeoutExpired after so many s."""
-        if timeout is not None and self.poll() is None:
-            watched = os.pidfd_open(self.pid)
-            try:
-                if not select.select([watched], [], [], timeout)[0]:
-                    raise subprocess.TimeoutExpired([str(self.pid)], timeout)
-            finally:
-                os.close(watched)
+        if timeout is not None and self.poll() is None and not select.select([self._watched], [], [], timeout)[0]:
+            raise subprocess.TimeoutExpired([str(self.pid)], timeout)
         code = self._ended(0)
         assert code is not None
         return code
 
     def send_signal(self, number: int) -> None:
-        """Send a signal where it still runs."""
-        if self.poll() is None:
-            os.kill(self.pid, number)
+        """Send a signal where it still runs; a handler may do so while another call waits for the end."""
+        with contextlib.suppress(ProcessLookupError, OSError):
+            signal.pidfd_send_signal(self._watched, number)
+
+    def __del__(self) -> None:
+        with contextlib.suppress(OSError, AttributeError):
+            os.close(self._watched)
 
     def _ended(self, options: int) -> int | None:
         if self._code is None:
@@ -101,15 +108,9 @@ def take_environment(variables: Mapping[str, str]) -> None:
     os.environ.update(variables)
 
 
-def use_threads() -> None:
-    """Compute with as many threads as OMP_NUM_THREADS says, which torch read when it was imported."""
-    threads, torch = os.environ.get("OMP_NUM_THREADS", ""), sys.modules.get("torch")
-    if torch is not None and threads.isdecimal() and int(threads) > 0:
-        torch.set_num_threads(int(threads))
-
-
 def _be(
     parent: int,
+    mask: Collection[int],
     target: Callable[..., object],
     arguments: Sequence[Any],
     keep: Collection[int],
@@ -122,7 +123,8 @@ def _be(
         die_with_parent(parent)
         _here = True
         for number, handler in _HANDLERS.items():
-            signal.signal(number, handler)
+            signal.signal(number, signal.SIG_IGN if number in ignored else handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         _close_all_but(keep)
         if cores:
             os.sched_setaffinity(0, cores)
@@ -132,11 +134,16 @@ def _be(
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
         if isinstance(end.code, str):
             print(end.code, file=sys.stderr)
+    except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
     except BaseException:
         traceback.print_exc()
     finally:
-        _flush()
-        os._exit(code & 0xFF)
+        try:
+            _flush()
+        finally:
+            os._exit(code & 0xFF)
 
 
 def _close_all_but(keep: Collection[int]) -> None:

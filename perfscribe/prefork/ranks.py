@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 from collections.abc import Callable, Sequence
@@ -27,7 +28,7 @@ class ForkedServer(fork_server.ForkServer):
             return super()._running(preloaded)
         self._control, theirs = socket.socketpair()
         with theirs:
-            process = Forked(fork_server.serve, (theirs.fileno(), preloaded), keep=[theirs.fileno()])
+            process = Forked(_serve, (theirs.fileno(), preloaded), keep=[theirs.fileno()])
         self._process = cast("subprocess.Popen[bytes]", process)  # which is asked for poll() alone
         return self._control
 
@@ -36,3 +37,10 @@ def use_forked_server() -> Callable[[], None]:
     """Have launches of this process take ranks of a ForkedServer; what is returned ends its forking."""
     server = fork_server.SERVER = ForkedServer()
     return server.end_forking
+
+
+def _serve(descriptor: int, preloaded: Sequence[str]) -> None:
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)  # where requests for cells come in
+    os.close(nothing)
+    fork_server.serve(descriptor, preloaded)

@@ -18,7 +18,7 @@ import struct
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from perfscribe.lifeline import die_with_parent
 from perfscribe.prefork import forked
@@ -32,9 +32,9 @@ PRELOADED: dict[str, list[tuple[str, ...]]] = {
     MEASURING_WITH_TORCH: [("torch", "torch.distributed", *OWN), ("torch._dynamo",)],
     DRAWING: [("perfscribe.presenting",), ("perfscribe.report",)],
 }
-# What libraries read when they are loaded, and what says that a job runs elsewhere. Numbers of threads are set anew.
-LIBRARIES = ("ATEN", "CUBLAS", "CUDA", "DNNL", "GOMP", "KMP", "LD_", "MALLOC", "MKL", "NCCL", "OMP", "ONEDNN")
-READ_EARLY = (*LIBRARIES, "OPENBLAS", "PYTHON", "PYTORCH", "TORCH", "PBS", "SLURM")
+# What libraries read when they are loaded, and what says that a job runs elsewhere.
+LIBRARIES = ("ATEN", "CUBLAS", "CUDA", "DNNL", "GOMP", "GOTO", "KMP", "LD_", "MALLOC", "MKL", "NCCL", "OMP", "ONEDNN")
+READ_EARLY = (*LIBRARIES, "NUMEXPR", "OPENBLAS", "PYTHON", "PYTORCH", "TORCH", "PBS", "SLURM")
 THREADS = "_NUM_THREADS"
 IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # jobs' to answer: servers stay until the run has ended
 LINE_BYTES = 1 << 20
@@ -43,7 +43,8 @@ LINE_BYTES = 1 << 20
 def main(name: str, pipe: int, kinds: Sequence[str]) -> None:
     """Serve jobs of these kinds until the other end of the pipe closes and the last job has ended."""
     for number in IGNORED:
-        signal.signal(number, signal.SIG_IGN)
+        if signal.signal(number, signal.SIG_IGN) is signal.SIG_IGN:
+            forked.ignored.add(number)
     listeners = {kind: _listen(address(name, kind)) for kind in kinds}
     here = os.getpid()
     for kind in listeners:
@@ -79,17 +80,24 @@ def serve(kind: str, listener: socket.socket, pipe: int) -> None:
         control, _ = listener.accept()
         if _user(control) == os.getuid():
             for module in ahead.pop(0) if ahead else ():
-                with contextlib.suppress(ImportError):  # the job's to report
+                with contextlib.suppress(Exception):  # the job's to report
                     importlib.import_module(module)
-            if os.fork() == 0:
-                die_with_parent(here)
-                listener.close()
-                with contextlib.suppress(OSError):  # the client has left
-                    keep(control, environment)
-                os._exit(0)
+            with contextlib.suppress(OSError):  # no process to be had: the client is its script itself
+                if os.fork() == 0:
+                    _keep_to_the_end(here, control, kind, environment)
         control.close()
     listener.close()
     _wait_for_children()
+
+
+def _keep_to_the_end(server: int, control: socket.socket, kind: str, environment: Mapping[str, str]) -> NoReturn:
+    try:
+        die_with_parent(server)
+        keep(control, kind, environment)
+    except (OSError, ValueError):  # the client has left
+        pass
+    finally:
+        os._exit(0)
 
 
 def _user(control: socket.socket) -> int:
@@ -97,11 +105,11 @@ def _user(control: socket.socket) -> int:
     return int(struct.unpack("3i", credentials)[1])
 
 
-def keep(control: socket.socket, environment: Mapping[str, str]) -> None:
+def keep(control: socket.socket, kind: str, environment: Mapping[str, str]) -> None:
     """One job from its order to its end: signals go to it; where its client leaves, it is killed."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    order, outputs = _order(control)
-    differing = sorted(name for name in _read_early(order["environ"]) ^ _read_early(environment))
+    order, outputs, early = _order(control)
+    differing = sorted(_read_early(order["environ"], kind) ^ _read_early(environment, kind))
     if differing:
         _say(control, {"refused": f"{differing[0][0]} differs"})
         return
@@ -109,6 +117,8 @@ def keep(control: socket.socket, environment: Mapping[str, str]) -> None:
     for descriptor in outputs:
         os.close(descriptor)
     _say(control, {"pid": process.pid})
+    for number in early:
+        process.send_signal(number)
     watched = os.pidfd_open(process.pid)
     while True:
         ready, _, _ = select.select([watched, control.fileno()], [], [])
@@ -122,20 +132,26 @@ def keep(control: socket.socket, environment: Mapping[str, str]) -> None:
             return
 
 
-def _order(control: socket.socket) -> tuple[dict[str, Any], list[int]]:
+def _order(control: socket.socket) -> tuple[dict[str, Any], list[int], bytes]:
+    """The order, the client's outputs, and signals that came behind it."""
     text, outputs, _, _ = socket.recv_fds(control, LINE_BYTES, 2)
-    while not text.endswith(b"\n"):
+    while b"\n" not in text:
         piece = control.recv(LINE_BYTES)
         if not piece:
             raise ConnectionError("the client has left")
         text += piece
-    order: dict[str, Any] = json.loads(text)
-    return order, outputs
+    line, _, early = text.partition(b"\n")
+    order: dict[str, Any] = json.loads(line)
+    return order, outputs, early
 
 
-def _read_early(environment: Mapping[str, str]) -> set[tuple[str, str]]:
+def _read_early(environment: Mapping[str, str], kind: str) -> set[tuple[str, str]]:
+    """Threads count where something is timed alone."""
+    left_out = THREADS if kind == DRAWING else ()
     return {
-        (name, text) for name, text in environment.items() if name.startswith(READ_EARLY) and not name.endswith(THREADS)
+        (name, text)
+        for name, text in environment.items()
+        if name.startswith(READ_EARLY) and not (left_out and name.endswith(left_out))
     }
 
 
@@ -146,7 +162,6 @@ def _job(order: Mapping[str, Any], outputs: list[int]) -> None:
         os.close(descriptor)
     forked.take_environment(order["environ"])
     os.chdir(order["cwd"])
-    forked.use_threads()
     forked.run_script(order["argv"])
 
 

@@ -11,12 +11,18 @@ from pathlib import Path
 
 from perfscribe.prefork.client import OFF, VARIABLE
 
+# As Snakemake sets them to a job's cores (snakemake.shell).
+THREADS = ("OMP", "GOTO", "OPENBLAS", "MKL", "NUMEXPR")
 
-def start(root: Path, environment: MutableMapping[str, str], kinds: Sequence[str]) -> subprocess.Popen[bytes] | None:
-    """Start the servers and name them in the environment that jobs inherit; they end with this process.
 
-    root: the checkout. kinds: of their jobs (client.py). Without Linux or its pidfd, or where the environment says off,
-    there are none: None, and jobs start by themselves.
+def start(
+    root: Path, environment: MutableMapping[str, str], kinds: Sequence[str], cores: int
+) -> subprocess.Popen[bytes] | None:
+    """Start the servers and name them in the environment that jobs inherit.
+
+    root: the checkout. kinds: of their jobs (client.py). cores: of a measuring job. They take jobs as long as this
+    process lives. Without Linux, its pidfd and /proc, or where the environment says off, there are none: None, and jobs
+    start by themselves.
     """
     if environment.get(VARIABLE) == OFF or not _is_able():
         return None
@@ -25,6 +31,7 @@ def start(root: Path, environment: MutableMapping[str, str], kinds: Sequence[str
     process = subprocess.Popen(
         [sys.executable, "-m", "perfscribe.prefork.server", name, str(theirs), *kinds],
         cwd=root,
+        env={**environment, **{f"{name}_NUM_THREADS": str(cores) for name in THREADS}},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         pass_fds=[theirs],
@@ -41,7 +48,7 @@ _PIPES: list[int] = []
 
 
 def _is_able() -> bool:
-    if not sys.platform.startswith("linux") or not hasattr(os, "pidfd_open"):
+    if not sys.platform.startswith("linux") or not hasattr(os, "pidfd_open") or not os.path.isdir("/proc/self/fd"):
         return False
     try:
         os.close(os.pidfd_open(os.getpid()))
