@@ -26,7 +26,7 @@ from perfscribe.cells import Measurement, Unsupported
 from perfscribe.plan_cells import cell_from_json, measure_module
 from perfscribe.prefork import forked, ranks
 
-# Loaded by torch.compile alone; torch._dynamo itself comes with any optimizer, and resetting that costs seconds.
+# Comes with torch._dynamo, hence with torch.compile and with any optimizer.
 COMPILER = "torch._dynamo.convert_frame"
 
 
