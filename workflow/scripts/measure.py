@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from perfscribe import files, processes  # noqa: E402 (the package lies beside this folder)
+from perfscribe import bytecode, files, processes  # noqa: E402 (the package lies beside this folder)
 
 
 def main() -> int:
@@ -32,7 +32,10 @@ def main() -> int:
         return 0
     if args.worker:
         return worker.measure_until_stopped(args.plan, ROOT, site_folder, args.out)
-    folder = site_folder / "journal" / files.read_json(args.plan)["experiment"]
+    plan = files.read_json(args.plan)
+    if any(requirement.startswith("cuda") for cell in plan["cells"] for requirement in cell["requires"]):
+        bytecode.compile_ahead(ROOT)
+    folder = site_folder / "journal" / plan["experiment"]
     return processes.supervise([sys.executable, *sys.argv, "--worker"], folder)
 
 
