@@ -2,7 +2,7 @@
 
 What comes out is what the workflow makes of the same site: the same functions and programs make it. The workflow has a
 job for each experiment; that is right where an edit touches one of them, and most of the time where all of several
-sites is drawn.
+sites is drawn. A site's HTML is not committed and not made here: the workflow makes it of the report, for who reads it.
 """
 
 from __future__ import annotations
@@ -143,14 +143,13 @@ def _present(site: Site, name: str) -> None:
 
 
 def _write(site: Site) -> None:
-    """The report, its HTML and the verdict, by the workflow's own programs; ValueError where one fails."""
+    """The report and the verdict, by the workflow's own programs; ValueError where one fails."""
     records = site.records(list(site.plan.shards))
     report = site.root / "report" / site.plan.site / "report.md"
     plan_file, verdict = site.results / "plan" / "report.json", site.results / "verdict.txt"
-    summary, tables, page = site.results / "summary.json", site.results / "tables", report.with_suffix(".html")
+    summary = site.results / "summary.json"
     programs: dict[str, list[str | Path]] = {
         "report.py": ["--plan", plan_file, "--records", *records, "--out", report, "--summary", summary],
-        "write_html.py": ["--report", report, "--tables", tables, "--out", page],
         "verdict.py": ["--report", report, "--records", *records, "--out", verdict],
     }
     for name, words in programs.items():
