@@ -198,6 +198,13 @@ def test_each_evaluation_has_the_mean_training_loss_before_it() -> None:
     assert list(table["eval_loss"]) == [3.0, 2.5, 2.75]
 
 
+def test_samples_a_second_of_the_steps_since_the_evaluation_before() -> None:
+    whole = replace(_record(), warmup={"step_s": [[1.0] * 25]}, samples={"step_s": [[0.5] * 225]})
+    table = _tables(present, [whole])["fsdp.baseline_losses"].ok
+    assert list(table["trained_per_s"]) == [4 * 125 / (25 * 1.0 + 100 * 0.5), 8.0, "not each step kept"]
+    assert list(table["evaluated_per_s"]) == [50.0] * 3
+
+
 def test_shapes_beside_what_was_trained() -> None:
     table = _tables(custom, _all())["fsdp.custom_shapes"].ok
     assert list(table["parameters"]) == [534_632_248, 664_718_136, 253_524_816, 534_632_248]

@@ -19,6 +19,7 @@ NINE_NOTES = (
 )
 EVALUATION_NOTES = (
     "Training loss: mean of what was logged since the row before, dropout on. Evaluation loss: mean over batches.",
+    "Training samples/s: rows of all steps since the row before, warm-up too, over the time of these steps.",
 )
 ANSWER_NOTES = (
     "Greedy, compared with all reference answers of a question by SQuAD's official definition; the workshop's way "
@@ -69,6 +70,8 @@ def evaluations(table: str, title: str, records: Sequence[Record]) -> Table:
         t.value("train_loss", "Training loss"),
         t.value("eval_loss", "Evaluation loss"),
         t.value("eval_runtime_s", "Evaluation (s)"),
+        t.value("trained_per_s", "Training samples/s"),
+        t.value("evaluated_per_s", "Evaluation samples/s"),
     ]
     return t.make(table, title, rows.evaluations(records), columns, EVALUATION_NOTES)
 

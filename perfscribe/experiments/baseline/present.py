@@ -34,7 +34,7 @@ def tables(records: Mapping[str, list[Record]]) -> list[Table]:
 def figures(tables: Mapping[str, Table]) -> list[f.Figure]:
     """BLOOM's losses over epochs."""
     caption = f"BLOOM. {drawings.CAPTION}"
-    return [f.Figure(FIGURES[0], caption, lambda canvas: drawings.losses(canvas, tables[LOSSES]))]
+    return [f.Figure(FIGURES[0], caption, lambda canvas: drawings.losses(canvas, tables[LOSSES]), drawings.SIZE_IN)]
 
 
 def of_runs(table: Table, bloom: bool) -> pd.DataFrame:

@@ -122,8 +122,16 @@ def nine(records: Sequence[Record]) -> list[Record]:
     return rows
 
 
+def _samples_per_s_between(record: Record, first: int, last: int) -> float | str:
+    """Rows of the steps first to last (from 0, last left out) over their time; why not where they were not kept."""
+    times = [time for kept in (record.warmup, record.samples) for part in kept["step_s"] for time in part][first:last]
+    if len(times) < last - first:
+        return "not each step kept"
+    return float(record.factors["batch_size"] * record.factors["grad_acc"] * len(times) / sum(times))
+
+
 def evaluations(records: Sequence[Record]) -> list[Record]:
-    """A row an evaluation, with the mean training loss since the one before; a cell without figures stays one row."""
+    """A row an evaluation, with what was trained since the one before; a cell without figures stays one row."""
     rows = []
     for record in records:
         if not record.ok:
@@ -139,6 +147,8 @@ def evaluations(records: Sequence[Record]) -> list[Record]:
                 "train_loss": fmean(losses) if losses else "none logged since the row before",
                 "eval_loss": held["eval_loss"][place],
                 "eval_runtime_s": held["eval_runtime_s"][place],
+                "trained_per_s": _samples_per_s_between(record, before, step),
+                "evaluated_per_s": held["eval_samples_per_s"][place],
             }
             rows.append(replace(named(record, epoch=round(epoch, 3)), values=values, samples={}, warmup={}))
             before = step

@@ -36,7 +36,7 @@ def tables(records: Mapping[str, list[Record]]) -> list[Table]:
 def figures(tables: Mapping[str, Table]) -> list[f.Figure]:
     """Its losses over epochs."""
     caption = f"The workshop's small model. {drawings.CAPTION}"
-    return [f.Figure(FIGURES[0], caption, lambda canvas: drawings.losses(canvas, tables[LOSSES]))]
+    return [f.Figure(FIGURES[0], caption, lambda canvas: drawings.losses(canvas, tables[LOSSES]), drawings.SIZE_IN)]
 
 
 def findings(tables: Mapping[str, Table]) -> list[Finding]:
