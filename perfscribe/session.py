@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import fcntl
+import gc
 import os
 import shutil
 import socket
@@ -266,6 +267,8 @@ def begin(root: Path, overrides: Mapping[str, Any], decides: bool, executor: str
     decides: False in a job on another machine, which takes the plan as it stands.
     executor: Snakemake's, where it submits jobs to a cluster.
     """
+    gc.freeze()
+    gc.set_threshold(200_000, 20, 100)  # syntax trees, then the graph of jobs: they stay, and take long to go through
     try:
         raw = configuration.load(root / "config.yaml", overrides)
         configuration.check(raw)
