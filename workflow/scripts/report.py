@@ -6,11 +6,13 @@ report.py --plan results/SITE/plan/report.json --records FILE [FILE ...] --out r
 
 import argparse
 import datetime
+import gc
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
+gc.set_threshold(200_000, 20, 100)  # most of what is made stays to the end
 
 from perfscribe import drawn, files, records, report  # noqa: E402
 from perfscribe.comparing import sides  # noqa: E402
