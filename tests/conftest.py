@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
+
+# Copies of the project would compile torch anew, each for itself (perfscribe/bytecode.py).
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # Minutes each, longest first.
 LONG = (

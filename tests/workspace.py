@@ -54,7 +54,7 @@ class Workspace:
         for name in COPIED:
             source = ROOT / name
             if source.is_dir():
-                shutil.copytree(source, root / name, ignore=shutil.ignore_patterns("__pycache__"))
+                shutil.copytree(source, root / name)  # with the compiled files: their sources keep time stamps
             elif source.is_file():
                 (root / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(source, root / name)
