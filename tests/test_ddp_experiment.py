@@ -6,7 +6,7 @@ import gc
 import itertools
 import math
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,7 +22,7 @@ from perfscribe import config, plan
 from perfscribe import tables as t
 from perfscribe.cells import Cell, Measurement
 from perfscribe.data import tokens
-from perfscribe.experiments.ddp import measure, overhead, present, published, rows, tracing, variants
+from perfscribe.experiments.ddp import alone, measure, overhead, present, published, rows, tracing, variants
 from perfscribe.experiments.ddp.variants import Variant
 from perfscribe.parallel import bucket_model
 from perfscribe.profiling.trace import OPERATOR, Kernel, Range, Trace, thread_key
@@ -361,8 +361,25 @@ def fixture(turns: int = 6, **factors: Any) -> Record:
     return as_record({**levels, "warmup_steps": 1, **factors}, Measurement(samples, values=values, timers=timers))
 
 
-def made(records: list[Record]) -> dict[str, Table]:
-    return {table.id: table for table in present.tables({"ddp": records})}
+def made(records: list[Record], all_reduces: Sequence[Record] = ()) -> dict[str, Table]:
+    return {table.id: table for table in present.tables({"ddp": records, "all_reduce": list(all_reduces)})}
+
+
+def plain(world_size: int = 2, latency_ms: float = 0.02, **factors: Any) -> list[Record]:
+    """All-reduces of three sizes between GPUs: a latency, and 250 GB/s of a message's bytes."""
+    found = []
+    for size_mb in (1, 100, 1000):
+        sent = size_mb * 10**6
+        levels = {"operation": "all_reduce", "backend": "nccl", "device": "cuda", "transport": "default"}
+        levels |= {"world_size": world_size, "megabyte": "10^6", "size_mb": size_mb, "grid": "sizes", **factors}
+        samples = {"time_ms": [[latency_ms + 1e3 * sent / 250e9] * 3]}
+        found.append(Record("all_reduce", levels, "ok", "", "measured", samples, values={"message_bytes": sent}))
+    return found
+
+
+def said_of(tables: Mapping[str, Table]) -> dict[str, Any]:
+    """The findings by name."""
+    return {one.id.removeprefix("cs336.ddp_"): one for one in present.findings(tables)}
 
 
 @pytest.fixture(scope="module")
@@ -413,6 +430,52 @@ def test_naive_and_flat_are_timed_after_backward(tables: dict[str, Table]) -> No
     assert frame.loc["naive", "bus_gb_per_s"] == pytest.approx(200)
     assert frame.loc["flat", "bus_gb_per_s"] == pytest.approx(250)
     assert frame.loc["overlap_individual", "bus_gb_per_s"] == "overlaps backward"
+
+
+def test_communication_stands_beside_what_its_bytes_take_alone() -> None:
+    record = fixture()
+    tables = made([record], plain())
+    phases = tables["cs336.ddp_phases"].frame.set_index("implementation")
+    # 8 GB at 250 GB/s; 435 latencies of 0.02 ms, and one.
+    assert phases.loc["naive", "alone_ms"] == pytest.approx(32 + 435 * 0.02)
+    assert phases.loc["flat", "alone_ms"] == pytest.approx(32 + 0.02)
+    text = said_of(tables)["naive"].text
+    assert "7630 MiB together, which by themselves take 40.7 ms" in text and "waiting" not in text
+    record.samples["naive_communication_ms"] = [[130.0] * 6]
+    text = said_of(made([record], plain()))["naive"].text
+    assert "What communication takes beyond that is waiting for other ranks or for the host." in text
+
+
+@pytest.mark.parametrize("others", [[], plain(4), plain(transport="tcp"), plain(operation="broadcast")])
+def test_without_a_line_among_as_many_nothing_is_said_of_bytes_alone(others: list[Record]) -> None:
+    tables = made([fixture()], others)
+    assert set(tables["cs336.ddp_phases"].frame["alone_ms"]) == {alone.NO_LINE}
+    assert "by themselves" not in said_of(tables)["naive"].text
+
+
+def test_a_gpu_that_computes_for_less_than_half_of_its_step_is_said() -> None:
+    record = fixture()
+    assert "set the pace" not in said_of(made([record]))["naive"].text
+    record.values["naive_traced_compute_ms"] = 200.0
+    text = said_of(made([record]))["naive"].text
+    assert "The GPU of rank 0 computes for 200 ms of 542 ms with 2 processes, by the trace: under half" in text
+    on_cpu = replace(record, factors={**record.factors, "device": "cpu", "backend": "gloo"})
+    assert "set the pace" not in said_of(made([on_cpu]))["naive"].text
+
+
+def test_each_panel_of_the_timeline_says_how_much_of_the_step_is_computing() -> None:
+    record = fixture()
+    for variant in variants.traced(variants.from_level(record.factors["variants"])):
+        lanes = {"lane": ["compute", "communication"], "start_ns": [0, 10], "ns": [10, 5]}
+        record.series |= {f"{variant.key}_{name}": of for name, of in lanes.items()}
+    record.values["flat_traced_compute_ms"] = 124.0
+    (figure,) = (one for one in present.figures(made([record])) if one.id == "cs336.ddp_timeline")
+    canvas = plt.figure()
+    figure.draw(canvas)
+    shown = [text.get_text() for axes in canvas.axes for text in axes.texts]
+    plt.close(canvas)
+    assert shown == ["computing 500 of 600 ms", "computing 124 of 600 ms", *["computing 500 of 600 ms"] * 2]
+    assert "bars cover gaps" in figure.caption
 
 
 def test_steps_are_compared_turn_by_turn(tables: dict[str, Table]) -> None:

@@ -6,6 +6,7 @@ import pandas as pd
 
 from perfscribe.experiments.ddp import published as beside
 from perfscribe.experiments.ddp import variants as v
+from perfscribe.experiments.ddp.columns import HOST_THREADS
 from perfscribe.experiments.ddp.sentences import (
     against,
     cells,
@@ -18,6 +19,9 @@ from perfscribe.experiments.ddp.sentences import (
 )
 from perfscribe.findings import CannotTell, counted, need
 from perfscribe.statistics import format_figure
+
+HALF = 0.5
+WAITS = 1.2  # communication that takes longer than so many times what its bytes take alone is waiting as well
 
 
 def check(rows: pd.DataFrame) -> str:
@@ -37,16 +41,35 @@ def check(rows: pd.DataFrame) -> str:
     )
 
 
-def naive(rows: pd.DataFrame, phases: pd.DataFrame) -> str:
-    """Setup, step, communication and share of naive."""
-    parts = []
+def naive(rows: pd.DataFrame, phases: pd.DataFrame, traced: pd.DataFrame) -> str:
+    """Setup, step, communication and share of naive; what the same bytes take alone, and who sets the pace."""
+    parts, waits = [], False
     for name, (row, phase) in cells_with(rows, (rows, v.NAIVE), (phases, v.NAIVE)):
+        alone = phase["alone_ms"]
+        by_itself = f", which by themselves take {ms(phase, 'alone_ms')}" if is_number(alone) else ""
+        waits = waits or (is_number(alone) and float(row["spent_ms"]) > WAITS * float(alone))
         parts.append(
             f"with {name} a step takes {ms(row, 'step_ms')}, of which {ms(row, 'spent_ms')} "
             f"({format_figure(float(row['spent_percent']))} %) are communication, {row['all_reduces']} all-reduces of "
-            f"{format_figure(float(phase['sent_mib']))} MiB together"
+            f"{format_figure(float(phase['sent_mib']))} MiB together{by_itself}"
         )
-    return f"One process a device, on one machine: {listed(rows, parts)}"
+    beyond = " What communication takes beyond that is waiting for other ranks or for the host." if waits else ""
+    return f"One process a device, on one machine: {listed(rows, parts)}{beyond}{_pace(rows, traced)}"
+
+
+def _pace(rows: pd.DataFrame, traced: pd.DataFrame) -> str:
+    """The cells in which a GPU computes for less than half of naive's step; the step is that of the untraced ones."""
+    parts = []
+    for name, (row, trace) in cells_with(rows, (rows, v.NAIVE), (traced, v.NAIVE)):
+        on_gpu = trace["streams"] != HOST_THREADS  # a profiler slows operators, but no kernels
+        if on_gpu and float(trace["traced_compute_ms"]) < HALF * float(row["step_ms"]):
+            parts.append(f"{ms(trace, 'traced_compute_ms')} of {ms(row, 'step_ms')} with {name}")
+    if not parts:
+        return ""
+    return (
+        f" The GPU of rank 0 computes for {', '.join(parts)}, by the trace: under half of the step, so that the host, "
+        "which launches its work, or the other ranks set the pace."
+    )
 
 
 def flat(rows: pd.DataFrame, phases: pd.DataFrame) -> str:

@@ -6,12 +6,13 @@ from typing import Any
 
 from perfscribe import tables as t
 from perfscribe.counters.traffic import busbw_gb_per_s
-from perfscribe.experiments.ddp import published
+from perfscribe.experiments.ddp import alone, published
 from perfscribe.experiments.ddp import variants as v
 from perfscribe.records import Record
 from perfscribe.tables import GIB, MIB
 
 TORCH_OWN = "PyTorch's own"
+HOST_THREADS = "threads of the host"
 CELL = (
     t.factor("size", "Size"),
     t.factor("seq_len", "Context"),
@@ -70,8 +71,8 @@ def benchmark() -> list[t.Column]:
     ]
 
 
-def phases() -> list[t.Column]:
-    """Where a step goes, of implementations whose phases are timed."""
+def phases(lines: alone.Lines) -> list[t.Column]:
+    """Where a step goes, of implementations whose phases are timed. lines: of all-reduces by themselves."""
     parts = ("forward", "backward", "communication", "optimizer")
     titles = {"communication": "After backward, communication"}
     timed = [t.median(f"{part}_ms", f"{titles.get(part, part.capitalize())} (ms)") for part in parts]
@@ -82,6 +83,7 @@ def phases() -> list[t.Column]:
         t.iqr("communication_ms", "IQR (ms)"),
         t.derived("copies_ms", "Copies of it (ms)", _copies),
         t.derived("bus_gb_per_s", "Rate of it (bus GB/s)", _rate),
+        t.derived("alone_ms", "All-reduces by themselves (ms)", lambda record: alone.time_ms(record, lines)),
         t.median("marked_step_ms", "Step, waiting for each phase (ms)"),
         t.value("sent_bytes", "Sent (MiB)", 1 / MIB, "sent_mib"),
         t.count("communication_ms"),
@@ -206,7 +208,7 @@ def _streams(record: Record) -> str | None:
     if not record.ok:
         return None
     if record.factors["device"] != "cuda":
-        return "threads of the host"
+        return HOST_THREADS
     return "one for each" if record.values["own_stream"] else "shared"
 
 

@@ -10,12 +10,14 @@ from matplotlib import ticker
 
 from perfscribe import figures as f
 from perfscribe.experiments.ddp import variants as v
-from perfscribe.experiments.ddp.sentences import CELL
+from perfscribe.experiments.ddp.sentences import CELL, same_cell
 from perfscribe.parallel.bucket_model import overhead_s
+from perfscribe.statistics import format_figure
 
 COMPUTE, COMMUNICATION = f.COLOURS[0], f.COLOURS[1]
 PHASE_COLOURS = {"forward": "#D8D8D8", "backward": "#9A9A9A", "communication": "#F4C7A1", "optimizer": "#C9D9E8"}
 SHORT = {v.NAIVE: "naive", v.FLAT: "flat", v.OVERLAP: "overlap", v.BUCKETED: "buckets", v.TORCH: "torch DDP"}
+IN_CORNER: dict[str, Any] = {"fontsize": 6, "ha": "left", "va": "top"}
 MOST_PANELS = 4
 MOST_TIMELINES = 2
 
@@ -67,8 +69,11 @@ def steps(canvas: Any, rows: pd.DataFrame, without: pd.DataFrame) -> None:
     canvas.legend(handles, labels, fontsize=7, loc="outside upper center", ncols=2)
 
 
-def timelines(canvas: Any, rows: pd.DataFrame) -> None:
-    """A column a cell, a panel an implementation: compute and communication, the phases below."""
+def timelines(canvas: Any, rows: pd.DataFrame, traced: pd.DataFrame) -> None:
+    """A column a cell, a panel an implementation: compute and communication, the phases below.
+
+    traced: the same steps in figures, as bars also cover the gaps between the spans that they join.
+    """
     cells = _cells(rows)
     if not cells:
         f.no_data(canvas.subplots(), "no step was traced")
@@ -80,10 +85,21 @@ def timelines(canvas: Any, rows: pd.DataFrame) -> None:
         panels[0][column].set_title(_title(key), fontsize=7.5)
         labels = own.apply(_label, axis=1)
         for place, name in enumerate(names):
-            _one_timeline(panels[place][column], own[labels == name], name if column == 0 else "")
+            panel = panels[place][column]
+            _one_timeline(panel, own[labels == name], name if column == 0 else "")
+            panel.text(0.01, 0.97, _computing(same_cell(traced, own), name), **IN_CORNER, transform=panel.transAxes)
         panels[-1][column].set_xlabel("Time in the step (ms)", fontsize=8)
         panels[-1][column].set_xlim(0, 1.03 * float(_floats(own, "step_ms").max()))
     _legend(canvas)
+
+
+def _computing(traced: pd.DataFrame, name: str) -> str:
+    """How much of a traced step the rank computes; nothing for a step that is not there."""
+    found = [row for _, row in traced.iterrows() if _label(row) == name]
+    if not found:
+        return ""
+    part, whole = (format_figure(float(found[0][f"traced_{what}_ms"])) for what in ("compute", "step"))
+    return f"computing {part} of {whole} ms"
 
 
 def _heads(rows: pd.DataFrame) -> pd.DataFrame:
@@ -99,7 +115,7 @@ def _one_timeline(axes: Any, rows: pd.DataFrame, name: str) -> None:
         bars = list(zip(_floats(own, "start_ms"), _floats(own, "duration_ms"), strict=True))
         axes.broken_barh(bars, (height - 0.4, 0.8), facecolors=shade, linewidth=0, rasterized=True)
     axes.set_yticks([0, 1, 2], ["phases", "comm.", "compute"], fontsize=6)
-    axes.set_ylim(-0.6, 2.6)
+    axes.set_ylim(-0.6, 3.4)  # room for a line of text
     if len(rows):
         axes.axvline(float(rows["step_ms"].iloc[0]), color="#333333", linewidth=0.8)
     axes.set_ylabel(name, fontsize=7)

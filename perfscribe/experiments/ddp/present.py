@@ -7,7 +7,7 @@ from functools import partial
 
 from perfscribe import figures as f
 from perfscribe import tables as t
-from perfscribe.experiments.ddp import answers, columns, drawings, overhead, rows
+from perfscribe.experiments.ddp import alone, answers, columns, drawings, overhead, rows
 from perfscribe.experiments.ddp import variants as v
 from perfscribe.findings import Finding, find
 from perfscribe.records import Record
@@ -24,6 +24,7 @@ TABLES = (
     "cs336.ddp_published",
     "cs336.ddp_timeline_spans",
 )
+READS = ("all_reduce",)  # for what the same bytes take by themselves
 FIGURES = ("cs336.ddp_steps", "cs336.ddp_timeline", "cs336.ddp_buckets")
 
 CHECK_NOTE = (
@@ -49,7 +50,9 @@ COMMUNICATION_NOTE = (
 PHASES_NOTE = (
     "Medians of steps that wait for the device after each phase. Of overlap_individual, what is left to wait for when "
     "backward is over. Copies: into the flat tensor and back. Rate: bytes sent times 2(n - 1)/n over the time without "
-    "copies, as all-reduces are compared."
+    "copies, as all-reduces are compared. By themselves: as many all-reduces of as many bytes one after the other, by "
+    "the latency and bandwidth of all-reduces among as many ranks; what communication takes longer is waiting for "
+    "other ranks or for the host."
 )
 COMPARED_NOTE = (
     "Ratio of medians over turns; the interval resamples turns (bootstrap). Faster or slower: the interval excludes 1. "
@@ -77,8 +80,9 @@ STEPS_CAPTION = (
 )
 TIMELINE_CAPTION = (
     "One traced step of rank 0 by implementation: when it computes and when it communicates; below, the phases. Spans "
-    "closer than a five-hundredth of the step are drawn as one. On a GPU the kernels of the two streams, on a CPU "
-    "operators and the collectives of gloo's threads."
+    "closer than a five-hundredth of the step are drawn as one, so that bars cover gaps: how long the rank computes "
+    "stands in each panel. On a GPU the kernels of the two streams, on a CPU operators and the collectives of gloo's "
+    "threads."
 )
 BUCKETS_CAPTION = (
     "Exposed communication over the number of buckets, with intervals over turns, and the fitted model; most buckets: "
@@ -89,11 +93,12 @@ BUCKETS_CAPTION = (
 def tables(records: Mapping[str, list[Record]]) -> list[Table]:
     """Check, benchmark, phases, comparison, timeline, buckets, model, published figures; the timeline's spans."""
     of = rows.by_variant(records["ddp"])
+    lines = alone.lines(records.get("all_reduce", []))
     buckets, phased = rows.of_implementations(of, v.BUCKETED), rows.of_implementations(of, *v.PHASED)
     return [
         t.make(TABLES[0], "Ranks against a single process", of, columns.checked(), [CHECK_NOTE]),
         t.make(TABLES[1], "Step and communication", of, columns.benchmark(), [STEP_NOTE, COMMUNICATION_NOTE]),
-        t.make(TABLES[2], "Phases of a step", phased, columns.phases(), [PHASES_NOTE]),
+        t.make(TABLES[2], "Phases of a step", phased, columns.phases(lines), [PHASES_NOTE]),
         t.make(TABLES[3], "Against naive and against PyTorch's", of, columns.compared(), [COMPARED_NOTE]),
         t.make(TABLES[4], "Traced steps", rows.traced(of), columns.timeline(), [TIMELINE_NOTE]),
         t.make(TABLES[5], "Step by bucket size", buckets, columns.bucketed(), [STEP_NOTE]),
@@ -108,7 +113,7 @@ def findings(tables: Mapping[str, Table]) -> list[Finding]:
     check, benchmark, phases, compared, timeline, buckets, model = (tables[name].ok for name in TABLES[:7])
     return [
         find("cs336.ddp_check", TABLES[:1], lambda: answers.check(check)),
-        find("cs336.ddp_naive", TABLES[1:3], lambda: answers.naive(benchmark, phases)),
+        find("cs336.ddp_naive", (*TABLES[1:3], TABLES[4]), lambda: answers.naive(benchmark, phases, timeline)),
         find("cs336.ddp_flat", TABLES[1:3], lambda: answers.flat(benchmark, phases)),
         find("cs336.ddp_overlap", TABLES[1:4:2], lambda: answers.overlap(benchmark, compared)),
         find("cs336.ddp_timeline", TABLES[4:5], lambda: answers.timeline(timeline)),
@@ -123,7 +128,7 @@ def figures(tables: Mapping[str, Table]) -> list[f.Figure]:
     """Steps by implementation, timelines, exposed communication by number of buckets."""
     benchmark, compared = tables[TABLES[1]].ok, tables[TABLES[3]].ok
     steps = partial(drawings.steps, rows=benchmark, without=compared)
-    timelines = partial(drawings.timelines, rows=tables[TABLES[8]].ok)
+    timelines = partial(drawings.timelines, rows=tables[TABLES[8]].ok, traced=tables[TABLES[4]].ok)
     buckets = partial(drawings.buckets, rows=tables[TABLES[6]].ok)
     return [
         f.Figure(FIGURES[0], STEPS_CAPTION, steps, (7.0, 4.2), sample="step_ms"),
