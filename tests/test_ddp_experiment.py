@@ -22,7 +22,7 @@ from perfscribe import config, plan
 from perfscribe import tables as t
 from perfscribe.cells import Cell, Measurement
 from perfscribe.data import tokens
-from perfscribe.experiments.ddp import alone, measure, overhead, present, published, rows, tracing, variants
+from perfscribe.experiments.ddp import alone, counts, measure, overhead, present, published, rows, tracing, variants
 from perfscribe.experiments.ddp.variants import Variant
 from perfscribe.parallel import bucket_model
 from perfscribe.profiling.trace import OPERATOR, Kernel, Range, Trace, thread_key
@@ -510,9 +510,59 @@ def test_a_range_without_an_optimum_is_said() -> None:
     assert "predicted unknown (no optimum in this range)" in text["cs336.ddp_overhead"]
 
 
+def of_size(tables: Mapping[str, Table], size: int) -> Any:
+    return tables["cs336.ddp_bucketed"].frame.set_index("bucket_mb").loc[size]
+
+
+NOISE = {1: (0, 30, -20), 10: (30, -5, 10), 100: (-20, 5, 0), 1000: (4, 40, -9)}
+
+
+def noisy() -> Record:
+    """Bucket sizes of which two give as many buckets; every turn strays by more than what is exposed."""
+    record = fixture()
+    record.values |= {f"overlap_bucketed:{size}_{name}": 435 for size in (1, 10) for name in ("buckets", "all_reduces")}
+    for size, noise in NOISE.items():
+        middle = 497.0 if size == 1000 else 500.0
+        steps = [middle + extra for extra in (*noise, *(-extra for extra in noise))]
+        record.samples[f"overlap_bucketed:{size}_step_ms"] = [steps]
+    record.samples["overlap_individual_step_ms"] = [[510.0, 480.0, 520.0, 490.0, 530.0, 495.0]]
+    return record
+
+
+def test_nothing_is_fitted_to_exposed_times_that_may_all_be_none() -> None:
+    tables = made([noisy()])
+    frame = tables["cs336.ddp_overhead"].frame
+    for name in ("model_ms", "residual_ms", "bandwidth", "call_us", "best_bucket_mb", "found_bucket"):
+        assert set(frame[name]) == {overhead.NOT_TOLD}, name
+    said = said_of(tables)["overhead"]
+    assert said.verdict == "cannot tell" and f"with 2 processes {overhead.NOT_TOLD}" in said.text
+
+
+def test_a_model_whose_residuals_are_as_large_as_the_times_is_not_shown() -> None:
+    record = fixture()
+    for (key, _), extra in zip(COUNTS.items(), (1, 60, 1, 1, 1), strict=True):
+        record.samples[f"{key}_step_ms"] = [[500.0 + extra + d for d in (0.0, 3.0, 1.0, -2.0, 4.0, 2.0)]]
+    assert row(made([record]), "overhead", "overlap_individual")["model_ms"] == overhead.NO_MODEL
+
+
+def test_sizes_that_give_as_many_buckets_are_one(tables: dict[str, Table]) -> None:
+    least, most = (of_size(tables, size) for size in (100, 1000))
+    assert least["least_verdict"] == counts.ITSELF and most["least_verdict"] == "slower"
+    assert most["least_ratio"] == pytest.approx(1.007, abs=1e-3)
+    record = noisy()
+    ones, tens = (of_size(made([record]), size) for size in (1, 10))
+    for name in ("ratio", "interval", "verdict"):
+        assert ones[f"least_{name}"] == tens[f"least_{name}"]
+    assert ones["least_verdict"] == "cannot tell"
+    said = said_of(made([record]))["bucketed"]
+    assert said.verdict == "cannot tell" and "no exposed time is told from 0 ms" in said.text
+    assert "435 buckets (1, 10 MB) 500 ms and 500 ms, 1.01 × the least" in said.text
+
+
 def test_one_number_of_buckets_cannot_be_fitted() -> None:
     record = fixture()
-    record.values |= {f"{key}_all_reduces": 3 for key in COUNTS}
+    record.values |= {f"{key}_{name}": 3 for key in COUNTS for name in ("all_reduces", "buckets")}
+    assert of_size(made([record]), 10)["least_verdict"] == counts.NO_OTHER
     found = row(made([record]), "overhead", "overlap_individual")
     assert found["bandwidth"] == overhead.NO_FIT
 
@@ -539,7 +589,7 @@ def test_the_sentences(tables: dict[str, Table]) -> None:
     assert "a step takes 542 ms, of which 40.0 ms (7.41 %) are communication, 435 all-reduces" in said["naive"].text
     assert "36.0 ms in 1 call against 40.0 ms in 435 (10.0 % less), 4.00 ms of it copies" in said["flat"].text
     assert "overlap_individual 25.0 % of 40.0 ms" in said["timeline"].text
-    assert "least with buckets of 100 MB" in said["bucketed"].text
+    assert "98 buckets (100 MB) 503 ms, the least, exposed 1.39 ms" in said["bucketed"].text
     assert "w = 200 GB/s, o = 10.0 µs" in said["overhead"].text and "of 126 MB, found 100 MB" in said["overhead"].text
     assert said["published"].verdict == "confirmed" and "52 % (brandon-snider" in said["published"].text
 

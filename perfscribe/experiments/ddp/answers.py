@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pandas as pd
 
+from perfscribe.experiments.ddp import counts
 from perfscribe.experiments.ddp import published as beside
 from perfscribe.experiments.ddp import variants as v
 from perfscribe.experiments.ddp.columns import HOST_THREADS
+from perfscribe.experiments.ddp.overhead import NO_MODEL, NOT_TOLD
 from perfscribe.experiments.ddp.sentences import (
     against,
     cells,
@@ -20,6 +22,7 @@ from perfscribe.experiments.ddp.sentences import (
 from perfscribe.findings import CannotTell, counted, need
 from perfscribe.statistics import format_figure
 
+NOT_FITTED = (NOT_TOLD, NO_MODEL)
 HALF = 0.5
 WAITS = 1.2  # communication that takes longer than so many times what its bytes take alone is waiting as well
 
@@ -111,50 +114,68 @@ def timeline(rows: pd.DataFrame) -> str:
     return f"Of the communication this ran while the same rank computed, in a traced step: {listed(rows, parts)}"
 
 
-def bucketed(rows: pd.DataFrame) -> str:
-    """Whether the bucket size matters, in cells with several."""
-    parts = []
+def bucketed(rows: pd.DataFrame) -> tuple[str, str]:
+    """The step by number of buckets, in cells with several, and which numbers are told from the least."""
+    parts, verdicts = [], []
     for name, own in cells(rows):
         if len(own) < 2:
             continue
-        steps = own["step_ms"].astype(float)
-        best, worst = own.loc[steps.idxmin()], own.loc[steps.idxmax()]
-        spread = format_figure(100 * (steps.max() / steps.min() - 1), digits=2)
-        left = ", ".join(f"{ms(row, 'exposed_ms')} at {float(row['bucket_mb']):g} MB" for _, row in own.iterrows())
-        parts.append(
-            f"with {name} the step is least with {name_of(best)} ({ms(best, 'step_ms')}, "
-            f"{counted(best['buckets'], 'bucket')}) and most with {name_of(worst)} ({ms(worst, 'step_ms')}, "
-            f"{counted(worst['buckets'], 'bucket')}), {spread} % more; exposed are {left}"
-        )
+        groups = [group for _, group in own.groupby("buckets")]
+        of_counts = "; ".join(_of_count(group) for group in groups)
+        parts.append(f"with {name} {of_counts}{_none_exposed(own)}")
+        verdicts += [str(group.iloc[0]["least_verdict"]) for group in groups]
     if not parts:
         raise CannotTell("no cell has several bucket sizes")
-    return f"Of bucket sizes, {listed(rows, parts)}"
+    told = {"faster", "slower"} & set(verdicts)
+    return f"The step by number of buckets, {listed(rows, parts)}", "answered" if told else "cannot tell"
 
 
-def model(rows: pd.DataFrame) -> str:
+def _of_count(group: pd.DataFrame) -> str:
+    """One number of buckets: the sizes that give it, step, exposed time, and how it stands to the least."""
+    sizes = ", ".join(f"{float(size):g}" for size in group["bucket_mb"])
+    steps, left = (" and ".join(ms(row, name) for _, row in group.iterrows()) for name in ("step_ms", "exposed_ms"))
+    row = group.iloc[0]
+    compared = {counts.ITSELF: "the least", counts.NO_OTHER: "no other number"}.get(row["least_verdict"])
+    if compared is None:
+        compared = against(row, "least")
+    return f"{counted(row['buckets'], 'bucket')} ({sizes} MB) {steps}, {compared}, exposed {left}"
+
+
+def _none_exposed(own: pd.DataFrame) -> str:
+    """What is to be said where each interval of exposed time holds 0."""
+    ends = own[["exposed_low_ms", "exposed_high_ms"]]
+    if not ends.map(is_number).all(axis=None) or not (ends.astype(float).prod(axis=1) <= 0).all():
+        return ""
+    return " (no exposed time is told from 0 ms)"
+
+
+def model(rows: pd.DataFrame) -> tuple[str, str]:
     """The fitted model, the size that it predicts and the one that was found, of cells with several bucket sizes."""
-    parts = []
+    parts, fitted = [], False
     for name, own in cells(rows):
         row, errors = own.iloc[0], own["residual_ms"]
-        if not errors.map(is_number).all():
-            continue
-        rates = [
-            f"{symbol} = {_figure(row[column], unit)}"
-            for symbol, column, unit in (("w", "bandwidth", "GB/s"), ("o", "call_us", "µs"))
-        ]
-        predicted = row["best_bucket_mb"]
-        said = f"of {format_figure(float(predicted))} MB" if is_number(predicted) else f"unknown ({predicted})"
-        worst = format_figure(float(errors.astype(float).abs().max()))
-        parts.append(
-            f"with {name} {', '.join(rates)}, residuals up to {worst} ms; best buckets predicted {said}, "
-            f"found {row['found_bucket']}"
-        )
+        if row["residual_ms"] in NOT_FITTED:
+            parts.append(f"with {name} {row['residual_ms']}")
+        elif errors.map(is_number).all():
+            parts.append(f"with {name} {_fitted(row, errors)}")
+            fitted = True
     if not parts:
         raise CannotTell("too few numbers of buckets for a fit in any cell")
     return (
         "Exposed = s / (n_b·w) + n_b·o, least for n_b = √(s / (o·w)), that is buckets of √(s·w·o). "
-        f"Fitted: {listed(rows, parts)}"
-    )
+        f"Here {listed(rows, parts)}"
+    ), "answered" if fitted else "cannot tell"
+
+
+def _fitted(row: pd.Series, errors: pd.Series) -> str:
+    rates = [
+        f"{symbol} = {_figure(row[column], unit)}"
+        for symbol, column, unit in (("w", "bandwidth", "GB/s"), ("o", "call_us", "µs"))
+    ]
+    predicted = row["best_bucket_mb"]
+    said = f"of {format_figure(float(predicted))} MB" if is_number(predicted) else f"unknown ({predicted})"
+    worst = format_figure(float(errors.astype(float).abs().max()))
+    return f"{', '.join(rates)}, residuals up to {worst} ms; best buckets predicted {said}, found {row['found_bucket']}"
 
 
 def _figure(value: object, unit: str) -> str:

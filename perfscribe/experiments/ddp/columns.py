@@ -142,6 +142,10 @@ def bucketed() -> list[t.Column]:
         *(one for one in published.columns("step_ms") if one.name.endswith("brandon-snider")),
         _spread("exposed_ms", "Exposed (ms)", "exposed_spread"),
         t.value("exposed_interval", "Interval (ms)", exact=True),
+        *(_unshown(f"exposed_{end}_ms") for end in ("low", "high")),
+        t.value("least_ratio", "Step over the least's (×)"),
+        t.value("least_interval", "95 % interval", exact=True),
+        t.value("least_verdict", "It is", exact=True),
         t.value("turns", "Turns", exact=True),
         t.count("step_ms"),
     ]

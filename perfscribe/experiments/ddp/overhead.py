@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from perfscribe.experiments.ddp import variants as v
-from perfscribe.files import canonical
+from perfscribe.experiments.ddp.rows import of_cells
 from perfscribe.parallel.bucket_model import (
     BYTES_PER_MB,
     OverheadFit,
@@ -19,19 +20,17 @@ from perfscribe.parallel.bucket_model import (
 from perfscribe.records import Record
 
 NO_FIT = "too few numbers of buckets"
+NOT_TOLD = "no fit: no exposed time is told from 0"
+NO_MODEL = "no fit: residuals above half of the exposed times"
+MOST_RESIDUAL = 0.5  # of what is exposed, both root mean square
 NO_OPTIMUM = "no optimum in this range"
 GB_PER_S = 1e9
-# What tells cells apart.
-OF_CELL = ("variants", "size", "seq_len", "batch", "world_size", "backend", "dtype")
 
 
 def points(rows: Iterable[Record]) -> list[Record]:
     """The rows of bucket sizes and of single gradients (a bucket each), with the model of their cell beside them."""
     chosen = [row for row in rows if row.factors["implementation"] in (v.OVERLAP, v.BUCKETED)]
-    cells: dict[str, list[Record]] = {}
-    for row in chosen:
-        cells.setdefault(canonical([row.factors[name] for name in OF_CELL]), []).append(row)
-    return [one for group in cells.values() for one in _with_model(group)]
+    return [one for group in of_cells(chosen) for one in _with_model(group)]
 
 
 def _with_model(group: list[Record]) -> list[Record]:
@@ -41,15 +40,34 @@ def _with_model(group: list[Record]) -> list[Record]:
     total = float(measured[0].values["gradient_bytes"])
     found = [(int(row.values["all_reduces"]), row.values["exposed_ms"] / 1e3) for row in measured]
     if len({count for count, _ in found}) < 2:
-        return [replace(row, values={**row.values, **_without_fit(row)}) for row in group]
+        return _without_fit(group, NO_FIT)
+    if all(_may_be_none(row) for row in measured):
+        return _without_fit(group, NOT_TOLD)
     fit = fit_overhead(total, found)
+    if _rms(fit.residuals_s) > MOST_RESIDUAL * _rms([seconds for _, seconds in found]):
+        return _without_fit(group, NO_MODEL)
     best = min(measured, key=lambda row: float(row.values["exposed_ms"]))
     return [replace(row, values={**row.values, **_named(row, total, fit, best, measured)}) for row in group]
 
 
-def _without_fit(row: Record) -> dict[str, Any]:
+def _rms(values: Sequence[float]) -> float:
+    return math.sqrt(sum(one * one for one in values) / len(values))
+
+
+def _may_be_none(row: Record) -> bool:
+    """Whether the interval of exposed communication holds 0."""
+    low, high = row.values["exposed_low_ms"], row.values["exposed_high_ms"]
+    return isinstance(low, float) and isinstance(high, float) and low <= 0 <= high
+
+
+def _without_fit(group: list[Record], why: str) -> list[Record]:
     names = ("model_ms", "residual_ms", "bandwidth", "call_us", "best_buckets", "best_bucket_mb", "found_bucket")
-    return {"bucket_count": row.values["all_reduces"], **dict.fromkeys(names, NO_FIT)}
+    return [
+        replace(row, values={**row.values, "bucket_count": row.values["all_reduces"], **dict.fromkeys(names, why)})
+        if row.ok
+        else row
+        for row in group
+    ]
 
 
 def _named(row: Record, total: float, fit: OverheadFit, best: Record, group: list[Record]) -> dict[str, Any]:

@@ -9,10 +9,13 @@ from typing import Any
 
 from perfscribe import tables as t
 from perfscribe.experiments.ddp import variants as v
+from perfscribe.files import canonical
 from perfscribe.in_turns import split
 from perfscribe.records import Record
 from perfscribe.statistics import Ratio, format_figure, median_interval, ratio
 
+# What tells cells apart.
+OF_CELL = ("variants", "size", "seq_len", "batch", "world_size", "backend", "dtype")
 NO_BUCKETS = "none"
 TOO_FEW_TURNS = "too few turns"
 NOT_MEASURED = "not measured"
@@ -137,6 +140,14 @@ def _words(name: str, found: Ratio | None) -> dict[str, Any]:
         return named | {f"{name}_interval": TOO_FEW_TURNS, f"{name}_high": TOO_FEW_TURNS}
     interval = f"{format_figure(found.low)} to {format_figure(found.high)}"
     return named | {f"{name}_interval": interval, f"{name}_high": found.high}
+
+
+def of_cells(rows: Iterable[Record]) -> list[list[Record]]:
+    """The rows by cell, in their order."""
+    found: dict[str, list[Record]] = {}
+    for row in rows:
+        found.setdefault(canonical([row.factors[name] for name in OF_CELL]), []).append(row)
+    return list(found.values())
 
 
 def of_implementations(rows: Iterable[Record], *implementations: str) -> list[Record]:

@@ -84,7 +84,7 @@ def exposed(row: pd.Series) -> str:
 
 def against(row: pd.Series, whose: str) -> str:
     """The step's ratio to naive's or PyTorch's, and what its interval tells."""
-    names = {"naive": "naive's", "torch": "PyTorch's"}
+    names = {"naive": "naive's", "torch": "PyTorch's", "least": "the least"}
     verdict = str(row[f"{whose}_verdict"])
     said = "which is faster cannot be told" if verdict == "cannot tell" else verdict
     ratio = format_figure(float(row[f"{whose}_ratio"]))
