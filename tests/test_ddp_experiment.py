@@ -594,6 +594,33 @@ def test_the_sentences(tables: dict[str, Table]) -> None:
     assert said["published"].verdict == "confirmed" and "52 % (brandon-snider" in said["published"].text
 
 
+def test_one_call_is_judged_by_its_turns_and_its_spread() -> None:
+    text = said_of(made([fixture()]))["flat"].text
+    assert text.startswith("One call would save the fixed cost")
+    assert "and the step 538 ms against 542 ms, 0.993 × naive's (interval 0.993 to 0.993: faster)" in text
+    record = fixture()
+    record.samples["flat_communication_ms"] = [[39.9, 40.0, 40.1, 40.0, 39.9, 40.1]]
+    record.samples["flat_step_ms"] = [[530.0, 560.0, 520.0, 550.0, 545.0, 540.0]]
+    text = said_of(made([record]))["flat"].text
+    assert "(as long)" in text and "which is faster cannot be told" in text
+    record.samples["flat_communication_ms"] = [[20.0, 50.0, 36.0, 36.0, 25.0, 47.0]]
+    assert "(a difference within their IQR)" in said_of(made([record]))["flat"].text
+
+
+def test_sentences_are_as_coarse_as_the_tables() -> None:
+    record = fixture()
+    record.samples["naive_communication_ms"] = [[91.0, 170.0, 130.4, 134.4, 100.0, 160.0]]
+    record.samples["flat_step_ms"] = [[460.0, 560.0, 520.0, 590.0, 545.0, 510.0]]
+    record.samples["overlap_bucketed:1_step_ms"] = [[460.0, 560.0, 520.0, 590.0, 545.0, 510.0]]
+    said = said_of(made([record]))
+    assert "of which 130 ms" in said["naive"].text and "the step 530 ms against 542 ms" in said["flat"].text
+    assert "340 buckets (1 MB) 530 ms" in said["bucketed"].text
+    assert "exposed 30 ms" in said["bucketed"].text
+    table = made([record])["cs336.ddp_overhead"]
+    spreads = {column.name: column.spread for column in table.columns}
+    assert spreads["model_ms"] == spreads["residual_ms"] == spreads["exposed_ms"] == "exposed_ms_spread"
+
+
 def test_a_cell_with_one_bucket_size_takes_no_sentence_from_the_others() -> None:
     few = fixture(dtype="fp32", variants="naive overlap_bucketed:100 torch_ddp", traced=False)
     said = {one.id.removeprefix("cs336.ddp_"): one for one in present.findings(made([fixture(), few]))}

@@ -18,12 +18,14 @@ from perfscribe.experiments.ddp.sentences import (
     listed,
     ms,
     name_of,
+    spread,
 )
 from perfscribe.findings import CannotTell, counted, need
 from perfscribe.statistics import format_figure
 
 NOT_FITTED = (NOT_TOLD, NO_MODEL)
 HALF = 0.5
+ALIKE = 0.01  # relative: times that differ by less are as long
 WAITS = 1.2  # communication that takes longer than so many times what its bytes take alone is waiting as well
 
 
@@ -75,18 +77,29 @@ def _pace(rows: pd.DataFrame, traced: pd.DataFrame) -> str:
     )
 
 
-def flat(rows: pd.DataFrame, phases: pd.DataFrame) -> str:
+def flat(rows: pd.DataFrame, phases: pd.DataFrame, compared: pd.DataFrame) -> str:
     """One all-reduce against one for each tensor."""
     parts = []
-    for name, (one, many, phase) in cells_with(rows, (rows, v.FLAT), (rows, v.NAIVE), (phases, v.FLAT)):
-        less = 100 * (1 - float(one["spent_ms"]) / float(many["spent_ms"]))
-        change = f"{format_figure(abs(less))} % {'less' if less >= 0 else 'more'}"
+    wanted = [(rows, v.FLAT), (rows, v.NAIVE), (phases, v.FLAT), (compared, v.FLAT)]
+    for name, (one, many, phase, ratio) in cells_with(rows, *wanted):
         parts.append(
             f"with {name} communication takes {ms(one, 'spent_ms')} in {counted(one['all_reduces'], 'call')} against "
-            f"{ms(many, 'spent_ms')} in {many['all_reduces']} ({change}), {ms(phase, 'copies_ms')} of it copies into "
-            f"the flat tensor and back, and the step {ms(one, 'step_ms')} against {ms(many, 'step_ms')}"
+            f"{ms(many, 'spent_ms')} in {many['all_reduces']} ({_change(one, many)}), {ms(phase, 'copies_ms')} of it "
+            f"copies into the flat tensor and back, and the step {ms(one, 'step_ms')} against {ms(many, 'step_ms')}, "
+            f"{against(ratio, 'naive')}"
         )
-    return f"One call saves the fixed cost of the others, and costs two copies: {listed(rows, parts)}"
+    return f"One call would save the fixed cost of the others, and costs two copies: {listed(rows, parts)}"
+
+
+def _change(one: pd.Series, many: pd.Series) -> str:
+    """One call's communication against that of many; a difference within either's spread is none."""
+    less = 1 - float(one["spent_ms"]) / float(many["spent_ms"])
+    if abs(less) < ALIKE:
+        return "as long"
+    spreads = [found for row in (one, many) if (found := spread(row, "spent_ms")) is not None]
+    if spreads and abs(float(many["spent_ms"]) - float(one["spent_ms"])) <= max(spreads):
+        return "a difference within their IQR"
+    return f"{format_figure(100 * abs(less))} % {'less' if less > 0 else 'more'}"
 
 
 def overlap(rows: pd.DataFrame, compared: pd.DataFrame) -> str:

@@ -160,8 +160,8 @@ def overhead() -> list[t.Column]:
         t.value("bucket_count", "n_b", exact=True),
         _spread("exposed_ms", "Exposed (ms)", "exposed_spread"),
         *(_unshown(f"exposed_{end}_ms") for end in ("low", "high")),
-        t.value("model_ms", "Model (ms)"),
-        t.value("residual_ms", "Measured less model (ms)"),
+        _like_exposed("model_ms", "Model (ms)"),
+        _like_exposed("residual_ms", "Measured less model (ms)"),
         t.value("gradient_bytes", "s (MB)", 1e-6, "gradient_mb"),
         t.value("bandwidth", "w (GB/s)"),
         t.value("call_us", "o (µs)"),
@@ -169,6 +169,11 @@ def overhead() -> list[t.Column]:
         t.value("best_bucket_mb", "Best bucket, predicted (MB)"),
         t.value("found_bucket", "Least exposed, found", exact=True),
     ]
+
+
+def _like_exposed(name: str, title: str) -> t.Column:
+    """A value that is compared with exposed communication, and rounded as that is."""
+    return t.Column(name, title, lambda record: record.values[name], spread="exposed_ms_spread")
 
 
 def beside() -> list[t.Column]:

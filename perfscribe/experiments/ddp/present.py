@@ -122,7 +122,7 @@ def findings(tables: Mapping[str, Table]) -> list[Finding]:
     return [
         find("cs336.ddp_check", TABLES[:1], lambda: answers.check(check)),
         find("cs336.ddp_naive", (*TABLES[1:3], TABLES[4]), lambda: answers.naive(benchmark, phases, timeline)),
-        find("cs336.ddp_flat", TABLES[1:3], lambda: answers.flat(benchmark, phases)),
+        find("cs336.ddp_flat", TABLES[1:4], lambda: answers.flat(benchmark, phases, compared)),
         find("cs336.ddp_overlap", TABLES[1:4:2], lambda: answers.overlap(benchmark, compared)),
         find("cs336.ddp_timeline", TABLES[4:5], lambda: answers.timeline(timeline)),
         find("cs336.ddp_bucketed", TABLES[5:6], lambda: answers.bucketed(buckets)),

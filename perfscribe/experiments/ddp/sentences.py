@@ -64,8 +64,14 @@ def cells_with(rows: pd.DataFrame, *wanted: tuple[pd.DataFrame, str]) -> Iterato
 
 
 def ms(row: pd.Series, name: str) -> str:
-    """A figure in milliseconds."""
-    return f"{format_figure(float(row[name]))} ms"
+    """A figure in milliseconds, no finer than its spread, as the tables print it."""
+    return f"{format_figure(float(row[name]), spread(row, name))} ms"
+
+
+def spread(row: pd.Series, name: str) -> float | None:
+    """How far a figure may be trusted, by the column that its table rounds it by; None where there is none."""
+    found = row.get(f"{name}_iqr", row.get(f"{name}_spread"))
+    return float(str(found)) if is_number(found) else None
 
 
 def name_of(row: pd.Series) -> str:
