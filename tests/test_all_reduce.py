@@ -349,6 +349,25 @@ def test_residuals_show_where_no_line_fits() -> None:
     assert "shared memory" not in said and said.count("residuals up to") == 5, "forced transports stand in the table"
 
 
+def test_no_half_bandwidth_is_taken_from_a_line_that_does_not_describe_the_times() -> None:
+    def knee(cell: Cell) -> float:
+        return model_ms(cell) * (3 if cell["size_mb"] in (1, 10) else 1)
+
+    made = tables([measured(cell, knee) for cell in cells("gpu") if cell["operation"] == NAME])
+    rows = made["collectives_fit"].ok
+    assert set(rows["half_bandwidth_mib"]) == {fits.NOT_DESCRIBED}
+    (row,) = rows.query("backend == 'nccl' and world_size == 2 and transport.str.startswith('NCCL')").to_dict("records")
+    assert row["half_reached_mib"] == pytest.approx(32)
+    assert "half of the best measured from 32.0 MiB on" in answers(made)["collectives_fit"].text
+
+
+def test_operations_are_compared_by_messages_that_all_of_them_sent(made: dict[str, Table]) -> None:
+    text = answers(made)["collectives_bandwidth"].text
+    of_gloo = text.partition("gloo with 2 processes, up to 512 KB: ")[2].partition(";")[0]
+    assert of_gloo.count("(512 KB)") == 5 and "MB" not in of_gloo
+    assert "nccl with 4 processes, up to 4 GB: " in text
+
+
 def test_two_sizes_make_no_line() -> None:
     records = [measured(cell) for cell in cells("tiny")[:2]]
     assert fits.lines(records) == {}
@@ -459,7 +478,28 @@ def test_two_gpus_tell_nothing_of_more_processes_with_nccl() -> None:
     grid = [cell for cell in cells("gpu") if cell["grid"] == "sizes"]
     few = [cell for cell in grid if cell["backend"] == "gloo" or cell["world_size"] == 2]
     text = answers(tables([measured(cell) for cell in few]))["all_reduce_processes"].text
-    assert "nccl" not in text.partition("In write-up 002")[0] and "gloo takes 1.67 to 2.07 times" in text
+    assert "nccl takes" not in text.partition("In write-up 002")[0] and "gloo takes 1.67 to 2.07 times" in text
+
+
+def test_processes_are_compared_by_the_devices_timer_where_times_are_told_apart() -> None:
+    grid = [cell for cell in cells("gpu") if cell["grid"] == "sizes"]
+
+    def few_grow(cell: Cell) -> float:
+        if cell["backend"] == "gloo" or cell["size_mb"] == 1:
+            return model_ms(cell)
+        return cell["size_mb"] * (1.0 if cell["world_size"] == 2 else 1.02)  # within the interquartile range
+
+    records = [measured(cell, few_grow) for cell in grid]
+    for record in records:
+        if "host_ms" in record.samples:
+            record.samples["host_ms"] = [[1.0 / record.factors["world_size"]] * 5]
+    found = answers(tables(records))["all_reduce_processes"]
+    assert "Here, gloo by the host clock and NCCL by CUDA events: " in found.text and found.verdict == "confirmed"
+    assert "nccl takes 1.93 times as long with 4 processes as with 2 (3 of 4 sizes are not told apart; " in found.text
+    same = [measured(cell, lambda cell: 1.0 * cell["size_mb"]) for cell in grid]
+    found = answers(tables(same))["all_reduce_processes"]
+    assert "nccl with 4 processes is not told apart from 2 at any size" in found.text
+    assert found.verdict == "cannot tell"
 
 
 def test_messages_below_a_megabyte_say_nothing_of_growth() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from perfscribe.experiments.all_reduce.columns import OPERATIONS, SOURCES
+from perfscribe.experiments.all_reduce.fits import DESCRIBES
 from perfscribe.findings import CannotTell, from_to, need
 from perfscribe.parallel.transport import TRANSPORTS
 from perfscribe.statistics import format_figure
@@ -24,19 +25,25 @@ def numbers(rows: pd.DataFrame, *names: str) -> pd.DataFrame:
 
 def lines(rows: pd.DataFrame) -> str:
     """Latency, bandwidth, half-bandwidth size and the largest residual of each line of an all-reduce."""
-    every = numbers(rows[rows["operation"] == "all_reduce"], "bandwidth_gb_per_s", "half_bandwidth_mib")
+    every = numbers(rows[rows["operation"] == "all_reduce"], "bandwidth_gb_per_s")
     fitted = need(every, 1, "all-reduces with three sizes")
     chosen = fitted[[not _is_forced(row) for _, row in fitted.iterrows()]]
-    parts = [
-        f"{row['backend']} with {row['world_size']} processes {format_figure(row['latency_us'])} µs and "
-        f"{format_figure(row['bus_gb_per_s'])} GB/s bus, half of it from {format_figure(row['half_bandwidth_mib'])} "
-        f"MiB on (residuals up to {abs(row['worst_residual_percent']):.0f} %, {row['points']} sizes)"
-        for _, row in (fitted if chosen.empty else chosen).iterrows()
-    ]
-    far = int((fitted["worst_residual_percent"].astype(float).abs() > 20).sum())
-    model = "Residuals above 20 % mean that one latency and one bandwidth do not describe all sizes: "
+    parts = [_of_line(row) for _, row in (fitted if chosen.empty else chosen).iterrows()]
+    most = 100 * DESCRIBES
+    far = int((fitted["worst_residual_percent"].astype(float).abs() > most).sum())
+    model = f"Residuals above {most:.0f} % mean that one latency and one bandwidth do not describe all sizes: "
     model += f"so it is for {far} of the {len(fitted)} lines of all-reduces in the table."
     return f"Latency and bandwidth of an all-reduce: {'; '.join(parts)}. {model}"
+
+
+def _of_line(row: pd.Series) -> str:
+    half = row["half_reached_mib"]
+    reached = "" if isinstance(half, str) else f", half of the best measured from {format_figure(half)} MiB on"
+    return (
+        f"{row['backend']} with {row['world_size']} processes {format_figure(row['latency_us'])} µs and "
+        f"{format_figure(row['bus_gb_per_s'])} GB/s bus{reached} (residuals up to "
+        f"{abs(row['worst_residual_percent']):.0f} %, {row['points']} sizes)"
+    )
 
 
 def _is_forced(row: pd.Series) -> bool:
@@ -45,16 +52,25 @@ def _is_forced(row: pd.Series) -> bool:
 
 
 def operations(rows: pd.DataFrame) -> str:
-    """The best bus bandwidth of each operation."""
+    """The best bus bandwidth of each operation, over the messages that all operations of the same ranks sent."""
     known = need(numbers(rows, OWN), 1, "collectives")
     parts = []
     for (backend, world_size), group in known.groupby(["backend", "world_size"], sort=False):
-        best = group.loc[group.groupby("operation", sort=False)[OWN].idxmax()]
+        shared = set.intersection(*(set(own["size_bytes"]) for _, own in group.groupby("operation")))
+        if not shared:
+            parts.append(f"{backend} with {world_size} processes: no message that all operations sent")
+            continue
+        common = group[group["size_bytes"].isin(shared)]
+        best = common.loc[common.groupby("operation", sort=False)[OWN].idxmax()]
         said = [
             f"{OPERATIONS[row['operation']]} {format_figure(row[OWN])} ({row['message']})" for _, row in best.iterrows()
         ]
-        parts.append(f"{backend} with {world_size} processes: {', '.join(said)}")
-    return f"Highest bus bandwidth in GB/s, and the message that reached it: {'; '.join(parts)}."
+        largest = common.loc[common["size_bytes"].idxmax(), "message"]
+        parts.append(f"{backend} with {world_size} processes, up to {largest}: {', '.join(said)}")
+    return (
+        "Highest bus bandwidth in GB/s of messages that all operations among the same processes sent, and the message "
+        f"that reached it: {'; '.join(parts)}."
+    )
 
 
 def transports(rows: pd.DataFrame) -> str:

@@ -5,7 +5,7 @@ Where a claim is about NCCL and no GPU is here, write-up 002's figures decide, a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
@@ -16,6 +16,9 @@ from perfscribe.statistics import fit_power, format_figure
 
 SOURCE = "cs336-writeup-002"
 HERE, THERE = "Here, by the host clock", "In write-up 002"
+HERE_BY_OWN = "Here, gloo by the host clock and NCCL by CUDA events"
+UNKNOWN = "unknown"
+HOST, DEVICE = "host_ms", "time_ms"
 BACKENDS = ("gloo", "nccl")
 CLEARLY = 2.0  # "significantly faster": the median of the ratios is at least this
 ROUGHLY = 0.15  # "roughly linearly": each exponent is within this of 1
@@ -25,7 +28,10 @@ FROM_BYTES = 10**6  # the write-up's smallest message, whatever its MB is
 
 @dataclass(frozen=True)
 class Times:
-    """Rows backend, world_size, size_bytes, message, time_ms (by the host clock). where: begins the sentence."""
+    """Rows backend, world_size, size_bytes, message, time_ms, and iqr_ms where it is known. where: begins the sentence.
+
+    By the host clock, which alone compares backends; or each backend by its own timer, to compare its processes.
+    """
 
     rows: pd.DataFrame
     where: str
@@ -40,12 +46,12 @@ class Times:
         return all(not self.of(backend).empty for backend in BACKENDS)
 
 
-def measured(table: pd.DataFrame) -> Times:
-    """What a table of this experiment says."""
+def measured(table: pd.DataFrame, clock: str = HOST) -> Times:
+    """What a table of this experiment says. clock: HOST, or DEVICE for each backend's own timer."""
     names = {name: name for name in ("backend", "world_size", "size_bytes", "message")}
-    names["host_ms"] = "time_ms"
+    names |= {clock: "time_ms", f"{clock}_iqr": "iqr_ms"}
     rows = pd.DataFrame(columns=list(names.values())) if table.empty else table[list(names)].rename(columns=names)
-    return Times(rows.reset_index(drop=True), HERE)
+    return Times(rows.reset_index(drop=True), HERE if clock == HOST else HERE_BY_OWN)
 
 
 def published(known: Iterable[Reference]) -> Times:
@@ -62,7 +68,8 @@ def published(known: Iterable[Reference]) -> Times:
         if ref.source == SOURCE and ref.metric == "time_ms"
     ]
     place = ["backend", "world_size", "size_bytes", "message"]
-    return Times(pd.DataFrame(rows).groupby(place, as_index=False, sort=False)["time_ms"].max(), THERE)
+    longest = pd.DataFrame(rows).groupby(place, as_index=False, sort=False)["time_ms"].max()
+    return Times(longest.assign(iqr_ms=UNKNOWN), THERE)
 
 
 Judge = Callable[[Times], tuple[str, bool | None]]
@@ -134,38 +141,65 @@ def sizes(table: pd.DataFrame, there: Times) -> tuple[str, str]:
 
 
 def processes(table: pd.DataFrame, there: Times) -> tuple[str, str]:
-    """The most processes against the fewest, at the same size."""
+    """The most processes against the fewest, at the same size, by each backend's own timer."""
 
-    def judge(times: Times) -> tuple[str, bool]:
-        parts, hold = [], []
+    def judge(times: Times) -> tuple[str, bool | None]:
+        parts: list[str] = []
+        hold: list[bool | None] = []
         for backend, group in times.rows.groupby("backend", sort=False):
             grown = _growth(group)
             if grown is None:
                 continue
-            few, many, ratios = grown
+            few, many, ratios, alike = grown
+            left_out = f"{alike} of {alike + len(ratios)} sizes are not told apart; " if alike else ""
+            if ratios.empty:
+                parts.append(f"{backend} with {many} processes is not told apart from {few} at any size")
+                hold.append(None)
+                continue
             moved = (2 * (many - 1) / many) / (2 * (few - 1) / few)
             parts.append(
                 f"{backend} takes {from_to(ratios)} times as long with "
-                f"{many} processes as with {few} (each sends {format_figure(moved)} times as much)"
+                f"{many} processes as with {few} ({left_out}each sends {format_figure(moved)} times as much)"
             )
             hold.append(bool(ratios.min() > 1 and ratios.max() < many / few))
         if not parts:
             raise CannotTell("no backend was timed with two numbers of processes")
-        return "; ".join(parts), all(hold)
+        return "; ".join(parts), False if False in hold else None if None in hold else True
 
-    rule = "which is to mean at every size, and by less than the processes grow"
-    return _answer("More processes increases duration, but modestly", rule, measured(table), there, judge)
+    rule = (
+        "which is to mean at every size whose interquartile ranges do not overlap, and by less than the processes grow"
+    )
+    return _answer("More processes increases duration, but modestly", rule, measured(table, DEVICE), there, judge)
 
 
-def _growth(group: pd.DataFrame) -> tuple[int, int, pd.Series] | None:
-    """The fewest and the most processes with sizes in common, and the ratios of these; None with one number alone."""
-    wide = group.pivot_table(index="size_bytes", columns="world_size", values="time_ms", sort=True, aggfunc="first")
+def _growth(group: pd.DataFrame) -> tuple[int, int, pd.Series, int] | None:
+    """The fewest and the most processes with sizes in common, the ratios of these, and how many are not told apart.
+
+    None with one number alone.
+    """
+    wide, iqr = (
+        group.pivot_table(index="size_bytes", columns="world_size", values=name, sort=True, aggfunc="first")
+        for name in ("time_ms", "iqr_ms")
+    )
     counts = sorted(int(number) for number in wide.columns)
     for many in reversed(counts[1:]):
-        both = wide[[counts[0], many]].dropna()
+        both = wide[[counts[0], many]].dropna().astype(float)
         if not both.empty:
-            return counts[0], many, (both[many] / both[counts[0]]).astype(float)
+            ratios = both[many] / both[counts[0]]
+            apart = [
+                abs(row[many] - row[counts[0]]) > _half_iqrs(iqr, size, (counts[0], many))
+                for size, row in both.iterrows()
+            ]
+            return counts[0], many, ratios[apart], apart.count(False)
     return None
+
+
+def _half_iqrs(iqr: pd.DataFrame, size: Hashable, counts: Sequence[int]) -> float:
+    """Half of the interquartile ranges together, which medians farther apart than it do not share; 0 where unknown."""
+    if not set(counts) <= set(iqr.columns) or size not in iqr.index:
+        return 0.0
+    found = pd.to_numeric(iqr.loc[size, list(counts)], errors="coerce")
+    return 0.0 if found.isna().any() else float(found.sum()) / 2
 
 
 def overhead(table: pd.DataFrame, there: Times) -> tuple[str, str]:

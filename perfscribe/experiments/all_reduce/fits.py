@@ -13,6 +13,9 @@ from perfscribe.statistics import LatencyBandwidthFit, fit_latency_bandwidth
 
 WAY = ("operation", "backend", "device", "transport", "world_size", "megabyte")
 LEAST_SIZES = 3
+DESCRIBES = 0.2  # relative: with larger residuals one latency and one bandwidth do not describe all sizes
+NOT_DESCRIBED = f"none: residuals above {100 * DESCRIBES:.0f} %"
+NOT_REACHED = "none: the largest is below it"
 NEVER_STARTED = ("skipped", "unsupported", "not_run")
 
 
@@ -98,7 +101,16 @@ def _row(group: Sequence[Record]) -> Record:
     good = next(record for record in group if record.ok)
     flags = sorted({flag for record in group if record.ok for flag in record.flags})
     kept = {name: good.values[name] for name in ("connections", "links") if name in good.values}
-    return replace(good, factors=factors, samples={}, series={}, flags=flags, values=kept | _values(line, factors))
+    values = kept | _values(line, factors) | {"half_reached_bytes": _half_reached([r for r in group if r.ok])}
+    return replace(good, factors=factors, samples={}, series={}, flags=flags, values=values)
+
+
+def _half_reached(measured: Sequence[Record]) -> float | str:
+    """The least measured message from which on all reach half of the best bandwidth of any; a text where none does."""
+    sent = {float(record.values["message_bytes"]): t.summary(record, "time_ms").median for record in measured}
+    rates = {size: size / time_ms for size, time_ms in sent.items()}
+    below = [size for size, rate in rates.items() if rate < max(rates.values()) / 2]
+    return min((size for size in rates if size > max(below, default=0.0)), default=NOT_REACHED)
 
 
 def _values(line: Line, factors: Mapping[str, Any]) -> dict[str, Any]:
@@ -116,5 +128,5 @@ def _values(line: Line, factors: Mapping[str, Any]) -> dict[str, Any]:
         bandwidth = 1 / fit.beta_s_per_byte / GB
         values["bandwidth_gb_per_s"] = bandwidth
         values["bus_gb_per_s"] = bandwidth * bus_factor(factors["operation"], factors["world_size"])
-        values["half_bandwidth_bytes"] = fit.half_bandwidth_bytes
+        values["half_bandwidth_bytes"] = fit.half_bandwidth_bytes if abs(worst) <= DESCRIBES else NOT_DESCRIBED
     return values

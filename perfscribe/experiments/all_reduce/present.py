@@ -111,12 +111,14 @@ def _fits(records: list[Record]) -> Table:
         t.value("bandwidth_gb_per_s", "Bandwidth (GB/s)"),
         t.value("bus_gb_per_s", "As busbw (GB/s)"),
         t.value("half_bandwidth_bytes", "Size of half the bandwidth (MiB)", scale=2**-20, column="half_bandwidth_mib"),
+        t.value("half_reached_bytes", "Half of the best reached from (MiB)", scale=2**-20, column="half_reached_mib"),
         t.value("points", "Sizes", exact=True),
         t.value("worst_residual_percent", "Largest residual (%)"),
     ]
     note = (
         "time = latency + bytes / bandwidth, by least squares of relative errors. At latency x bandwidth bytes half of "
-        "the bandwidth is reached. Residual: measured / fitted - 1."
+        "the bandwidth is reached, where the line describes all sizes. Half of the best: the least measured size from "
+        "which on all reach half of the highest measured bandwidth. Residual: measured / fitted - 1."
     )
     return t.make(TABLES[3], "Latency and bandwidth", fits.rows(records), shown, [note])
 
