@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -80,6 +81,14 @@ def test_the_largest_count_left_out_judges_the_algorithm() -> None:
 def test_one_count_judges_nothing_and_the_ring_stands_for_both() -> None:
     ring, tree = fits("all_reduce", calls(TREE, (2,)))
     assert (ring.algorithm, tree.algorithm) == (RING, TREE) and ring.rms == pytest.approx(tree.rms)
+
+
+def test_two_counts_judge_nothing_as_a_launch_makes_a_ring_look_like_a_tree() -> None:
+    launched = [replace(call, time_ms=call.time_ms + 2 * HOP_MS) for call in calls(RING, (2, 4))]
+    (by_ring, by_tree) = (fit("all_reduce", name, launched) for name in (RING, TREE))
+    assert by_ring is not None and by_tree is not None and by_tree.rms < by_ring.rms
+    for logged, first in (("", RING), ("RING", RING), ("TREE", TREE), ("RING, TREE", RING)):
+        assert fits("all_reduce", launched, logged)[0].algorithm == first
 
 
 def test_two_points_are_too_few() -> None:

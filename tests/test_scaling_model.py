@@ -30,7 +30,10 @@ def collective_ms(operation: str, ranks: int, size: float, algorithm: str = "tre
     return PARTS[operation] * (hops * HOP_MS + (ranks - 1) / ranks * size / GB_PER_S * 1e-6)
 
 
-def collectives(counts: Sequence[int] = (2, 4, 8), algorithm: str = "tree", backend: str = "nccl") -> list[Record]:
+def collectives(
+    counts: Sequence[int] = (2, 4, 8), algorithm: str = "tree", backend: str = "nccl", logged: str = ""
+) -> list[Record]:
+    """logged: the algorithm that NCCL says, where it is not that of the times."""
     found = []
     for operation in PARTS:
         for ranks in counts:
@@ -38,7 +41,7 @@ def collectives(counts: Sequence[int] = (2, 4, 8), algorithm: str = "tree", back
                 size = round(size_mb * MB)
                 factors = {"operation": operation, "backend": backend, "transport": "default", "world_size": ranks}
                 factors |= {"size_mb": size_mb, "device": "cuda", "grid": "sizes", "megabyte": "2^20"}
-                values = {"message_bytes": size, "megabyte_bytes": MB, "algorithm": "RING"}
+                values = {"message_bytes": size, "megabyte_bytes": MB, "algorithm": logged or algorithm.upper()}
                 samples = {"time_ms": [[collective_ms(operation, ranks, size, algorithm)] * 3]}
                 found.append(Record("all_reduce", factors, "ok", "", "measured", samples, values=values))
     return found
@@ -211,7 +214,7 @@ def test_messages_far_larger_than_measured_are_model_only() -> None:
 
 @pytest.mark.parametrize("algorithm", ["ring", "tree"])
 def test_the_algorithm_is_told_and_predicts(algorithm: str) -> None:
-    got = shown(collectives(algorithm=algorithm))
+    got = shown(collectives(algorithm=algorithm, logged="RING"))
     (row,) = frame(got, "cs336.collectives_terms").query("operation == 'all_reduce'").to_dict("records")
     assert row["chosen"] == algorithm and row[f"{algorithm}_hop_us"] == pytest.approx(1e3 * HOP_MS)
     assert row["bus_gb_per_s"] == pytest.approx(GB_PER_S) and row["logged"] == "RING"
@@ -314,8 +317,30 @@ def test_without_trainings_there_are_collectives_alone() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("logged", "assumed"),
+    [("RING", "ring: by NCCL's log"), ("TREE", "tree: by NCCL's log"), ("NVLS", "ring: not judged by two counts")],
+)
+def test_two_counts_of_collectives_leave_the_algorithm_to_the_log(logged: str, assumed: str) -> None:
+    got = shown(collectives((2, 4), "tree", logged=logged))
+    assert set(frame(got, "cs336.collectives_terms")["chosen"]) == {assumed}
+    said = got["findings"]["cs336.collectives_algorithm"]
+    assert said.verdict == "cannot tell" and f"nccl among 2, 4 processes, {assumed}" in said.text
+    far = frame(got, "cs336.collectives_predicted").query("size_mb == 1 and ranks == 1024").iloc[0]
+    assert far["model_ms"] == far[f"{assumed.partition(':')[0]}_ms"]
+    text = got["findings"]["cs336.collectives_predicted"].text
+    assert " ms by a tree to " in text and f"assumed is the {assumed.partition(':')[0]}, " in text
+
+
+def test_a_backend_that_is_judged_stands_beside_one_that_is_not() -> None:
+    got = shown([*collectives((2, 4), logged="RING"), *collectives((2, 4, 6), "ring", "gloo")])
+    said = got["findings"]["cs336.collectives_algorithm"]
+    assert said.verdict == "answered" and "gloo among 2, 4, 6 processes a ring" in said.text
+    assert "nccl among 2, 4 processes, ring: by NCCL's log" in said.text
+
+
 def test_one_count_of_collectives_judges_no_algorithm() -> None:
-    got = shown(collectives((2,)), custom_multi_gpu=sharded(0.5, (1, 2)))
+    got = shown(collectives((2,), logged="NVLS"), custom_multi_gpu=sharded(0.5, (1, 2)))
     assert set(frame(got, "cs336.collectives_terms")["chosen"]) == {"ring: not judged by one count"}
     assert got["findings"]["cs336.collectives_algorithm"].verdict == "cannot tell"
     (row,) = frame(got, "fsdp.scaling_terms").to_dict("records")

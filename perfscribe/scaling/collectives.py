@@ -20,6 +20,7 @@ RING, TREE = "ring", "tree"
 ALGORITHMS = (RING, TREE)
 PHASES = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1}
 LEAST_POINTS = 3
+JUDGED_FROM = 3  # different numbers of ranks
 
 
 @dataclass(frozen=True)
@@ -95,14 +96,22 @@ def fit(operation: str, algorithm: str, calls: Sequence[Call]) -> CollectiveFit 
     return CollectiveFit(operation, algorithm, hop_ms, ms_per_byte, tuple(several), line.residuals)
 
 
-def fits(operation: str, calls: Sequence[Call]) -> list[CollectiveFit]:
-    """By both algorithms, that with the smaller residuals first.
+def fits(operation: str, calls: Sequence[Call], logged: str = "") -> list[CollectiveFit]:
+    """By both algorithms, that with the smaller residuals first; from JUDGED_FROM numbers of ranks on.
 
-    With a single number of ranks both fit alike: then the ring, whose latency grows faster, comes first.
+    Fewer do not judge: among one both fit alike, and among two a ring whose latency has a part that does not grow (a
+    launch) cannot be told from a tree. Then the algorithm that the backend logged comes first, where it is one of
+    these, or else the ring, whose latency grows faster.
     """
     found = [one for algorithm in ALGORITHMS if (one := fit(operation, algorithm, calls)) is not None]
-    judged = bool(found) and len(found[0].counts) > 1
-    return sorted(found, key=lambda one: one.rms) if judged else found
+    if found and is_judged(found[0].counts):
+        return sorted(found, key=lambda one: one.rms)
+    return sorted(found, key=lambda one: one.algorithm != logged.lower())
+
+
+def is_judged(counts: Sequence[int]) -> bool:
+    """Whether so many numbers of ranks tell the algorithms apart."""
+    return len(counts) >= JUDGED_FROM
 
 
 def largest_left_out(operation: str, algorithm: str, calls: Sequence[Call]) -> float | None:

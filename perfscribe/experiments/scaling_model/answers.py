@@ -10,7 +10,7 @@ from perfscribe.experiments.scaling_model.links import ASSUMED
 from perfscribe.experiments.scaling_model.model import COMPUTING, HOLDS
 from perfscribe.experiments.scaling_model.trainings import STRONG, WEAK
 from perfscribe.findings import CannotTell, counted, from_to, need
-from perfscribe.scaling.collectives import RING, TREE
+from perfscribe.scaling.collectives import JUDGED_FROM, RING, TREE
 from perfscribe.scaling.reach import MODEL_ONLY, PREDICTED
 from perfscribe.statistics import format_figure
 from perfscribe.training_answers import numbers
@@ -20,11 +20,12 @@ KINDS = (WEAK, STRONG)
 
 
 def algorithm(rows: pd.DataFrame) -> str:
-    """Which algorithm's residuals are smaller, of all-reduces judged by several counts."""
+    """Which algorithm's residuals are smaller, of all-reduces judged by several counts; what is assumed of others."""
     own = rows[rows["operation"] == "all_reduce"] if len(rows) else rows
     judged = own[own["chosen"].isin([RING, TREE])] if len(own) else own
+    others = _not_judged(own.drop(judged.index)) if len(own) else ""
     if judged.empty:
-        raise CannotTell("all-reduces among several numbers of processes: fewer than 2 numbers were measured")
+        raise CannotTell(others.strip(" .") or "No all-reduce among several processes was measured")
     parts = [
         f"{row['backend']} among {row['counts']} processes a {row['chosen']} (residuals {row[f'{RING}_percent']:.0f} % "
         f"by a ring, {row[f'{TREE}_percent']:.0f} % by a tree, root mean square; the largest count, left out, is "
@@ -33,7 +34,20 @@ def algorithm(rows: pd.DataFrame) -> str:
     ]
     return (
         f"The time of an all-reduce grows over processes more like that of: {'; '.join(parts)}. {_loose(judged)}"
-        f"{_launches(judged)}"
+        f"{_launches(judged)}{others}"
+    )
+
+
+def _not_judged(others: pd.DataFrame) -> str:
+    """The all-reduces among too few numbers of processes, and what is assumed of them."""
+    if others.empty:
+        return ""
+    named = "; ".join(
+        f"{row['backend']} among {row['counts']} processes, {row['chosen']}" for _, row in others.iterrows()
+    )
+    return (
+        f" Not judged, as fewer than {JUDGED_FROM} numbers were measured and a part of each call's latency that does "
+        f"not grow, such as its launch, makes a ring among few look like a tree; what is assumed: {named}."
     )
 
 
@@ -67,14 +81,20 @@ def messages(rows: pd.DataFrame) -> str:
     most = need(rows, 1, "all-reduces")["ranks"].max()
     far = rows[rows["ranks"] == most].sort_values("size_mb")
     parts = [
-        f"one of {row['size_mb']} MB {format_figure(row['model_ms'])} ms ({format_figure(row[f'{TREE}_ms'])} by a "
-        f"tree, {format_figure(row[f'{RING}_ms'])} by a ring; {row['latency_percent']:.0f} % of it latency)"
+        f"one of {row['size_mb']} MB {format_figure(row[f'{TREE}_ms'])} ms by a tree to "
+        f"{format_figure(row[f'{RING}_ms'])} ms by a ring ({_assumed(row)})"
         for _, row in far.iloc[[0, -1]].iterrows()
     ]
     known = numbers(rows, "residual_percent")
     off = from_to(known["residual_percent"].abs(), "{:.0f}".format) if len(known) else ""
     beside = f" Measured ones of these sizes are off by {off} %." if off else " None of these sizes was measured."
     return f"Among {most} processes the model gives {' and '.join(parts)}.{beside} {_of_links(far)}"
+
+
+def _assumed(row: pd.Series) -> str:
+    """Which of the two the table goes by."""
+    name = RING if row["model_ms"] == row[f"{RING}_ms"] else TREE
+    return f"assumed is the {name}, {row['latency_percent']:.0f} % of its time latency"
 
 
 def _of_links(far: pd.DataFrame) -> str:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from perfscribe.counters.traffic import busbw_gb_per_s
-from perfscribe.experiments.scaling_model.links import ALL_REDUCE, ModelledLinks, calls_of
+from perfscribe.experiments.scaling_model.links import ALL_REDUCE, ModelledLinks, calls_of, logged
 from perfscribe.experiments.scaling_model.rows import NOT_MEASURED, backends
 from perfscribe.records import Record
 from perfscribe.scaling import reach as of
@@ -18,6 +18,7 @@ from perfscribe.scaling.collectives import (
     Call,
     CollectiveFit,
     fits,
+    is_judged,
     largest_left_out,
 )
 
@@ -48,19 +49,20 @@ def _fit_row(records: Sequence[Record], operation: str, backend: str) -> Record:
     factors = {"operation": operation, "backend": backend}
     row = _base(records, factors, operation=operation, backend=backend, transport="default")
     calls = calls_of(records, operation, backend)
-    found = fits(operation, calls)
+    said = logged(records, operation, backend)
+    found = fits(operation, calls, said)
     if not found:
         return replace(row, status="not_run", reason=TOO_FEW) if row.ok else row
-    row.values = _fit_values(found, calls) | {"logged": _logged(records, operation, backend)}
+    row.values = _fit_values(found, calls) | {"logged": said or f"{backend} does not tell"}
+    row.values["chosen"] = _chosen(found[0], said)
     return replace(row, origin=of.PREDICTED)
 
 
 def _fit_values(found: Sequence[CollectiveFit], calls: Sequence[Call]) -> dict[str, Any]:
-    chosen, judged = found[0], len(found[0].counts) > 1
+    chosen = found[0]
     values: dict[str, Any] = {
         "counts": ", ".join(map(str, chosen.counts)),
         "points": len(chosen.calls),
-        "chosen": chosen.algorithm if judged else f"{RING}: not judged by one count",
         "bus_gb_per_s": NO_GROWTH if chosen.bus_gb_per_s is None else chosen.bus_gb_per_s,
         "worst_percent": 100 * max(chosen.residuals, key=abs),
     }
@@ -72,11 +74,13 @@ def _fit_values(found: Sequence[CollectiveFit], calls: Sequence[Call]) -> dict[s
     return values
 
 
-def _logged(records: Sequence[Record], operation: str, backend: str) -> str:
-    """The algorithms that NCCL says it took, of all sizes."""
-    own = [r for r in records if r.ok and r.has(operation=operation, backend=backend, transport="default")]
-    said = dict.fromkeys(str(record.values["algorithm"]) for record in own if "algorithm" in record.values)
-    return ", ".join(said) or f"{backend} does not tell"
+def _chosen(first: CollectiveFit, said: str) -> str:
+    """The algorithm that is assumed, and why where residuals did not judge."""
+    if is_judged(first.counts):
+        return first.algorithm
+    if first.algorithm == said.lower():
+        return f"{first.algorithm}: by NCCL's log"
+    return f"{first.algorithm}: not judged by {'one count' if len(first.counts) == 1 else 'two counts'}"
 
 
 def over_ranks(records: Sequence[Record], links: ModelledLinks) -> list[Record]:
@@ -91,7 +95,7 @@ def over_ranks(records: Sequence[Record], links: ModelledLinks) -> list[Record]:
     own = [r for r in records if r.ok and r.has(operation=ALL_REDUCE, backend=backend, transport="default")]
     unit = int(own[0].values["megabyte_bytes"])
     calls = calls_of(own, ALL_REDUCE, backend)
-    found = fits(ALL_REDUCE, calls)
+    found = fits(ALL_REDUCE, calls, logged(own, ALL_REDUCE, backend))
     rows = []
     for size_mb in SIZES_MB:
         measured = {call.ranks: call.time_ms for call in calls if _is_of_size(call, size_mb * unit)}

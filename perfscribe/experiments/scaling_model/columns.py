@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from perfscribe import tables as t
 from perfscribe.experiments.scaling_model.model import HOLDS
-from perfscribe.scaling.collectives import RING, TREE
+from perfscribe.scaling.collectives import JUDGED_FROM, RING, TREE
 from perfscribe.scaling.reach import FACTOR, MOST_RANKS
 from perfscribe.scaling.steps import BAND_FROM
 
@@ -46,7 +46,9 @@ HOPS_NOTE = (
     "Time = hops x latency of a hop + bytes of a rank / bandwidth, by least squares of relative errors over all sizes "
     "and counts at once. Hops of a gather or a reduce-scatter: ring n - 1, tree (recursive doubling and halving) log2 "
     "n, rounded up; an all-reduce takes twice as many. Assumed is the algorithm with the smaller root mean square of "
-    "residuals; one count fits both alike, and the ring is taken, which grows faster."
+    f"residuals, where {JUDGED_FROM} numbers of ranks or more were measured. Fewer do not judge, as a ring looks like "
+    "a tree where a part of its latency does not grow: then it is what NCCL's log says, or else the ring, which grows "
+    "faster."
 )
 SIZES_NOTE = (
     f"Time and bus bandwidth are measured where the origin says so. Model only: beyond {FACTOR} times the largest "

@@ -28,6 +28,13 @@ def calls_of(records: Iterable[Record], operation: str, backend: str) -> list[Ca
     ]
 
 
+def logged(records: Iterable[Record], operation: str, backend: str) -> str:
+    """The algorithms that NCCL says it took, of all sizes; blank where nothing was said."""
+    wanted = {"operation": operation, "backend": backend, "transport": DEFAULT}
+    own = [record for record in records if record.ok and record.has(**wanted)]
+    return ", ".join(dict.fromkeys(str(record.values["algorithm"]) for record in own if "algorithm" in record.values))
+
+
 @dataclass(frozen=True)
 class Network:
     """Bus bandwidth between two nodes with a rank on each, by backend."""
@@ -50,7 +57,7 @@ class Network:
 
 
 class ModelledLinks(Links):
-    """What a collective costs among any number of ranks, by the algorithm whose residuals are smallest.
+    """What a collective costs among any number of ranks, by the algorithm that scaling.collectives.fits puts first.
 
     below: only what was measured among fewer ranks counts. latency_only: bytes cost nothing.
     """
@@ -78,7 +85,8 @@ class ModelledLinks(Links):
         """The collective's model; None where too few calls were measured."""
         key = operation, backend
         if key not in self._fits:
-            found = fits(operation, calls_of(self._records, operation, backend))
+            said = logged(self._records, operation, backend)
+            found = fits(operation, calls_of(self._records, operation, backend), said)
             self._fits[key] = found[0] if found else None
         return self._fits[key]
 
