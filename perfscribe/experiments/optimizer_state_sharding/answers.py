@@ -207,11 +207,16 @@ def zero(rows: pd.DataFrame) -> str:
             f"{float(ours['balance']):.4g}× the mean, against {memory_size(theirs['state_gib'])} in ZeRO stage 1 and "
             f"{memory_size(plain['state_gib'])} unsharded; a rank sends {memory_size(ours['sent_gib'])} a step against "
             f"{memory_size(theirs['sent_gib'])}, {float(ours['sent_gib']) / float(theirs['sent_gib']):.3g}×, in "
-            f"{ours['messages']} messages"
+            f"{ours['messages']} messages where each tensor has its own"
         )
+    uneven = rows.loc[(rows["size"] == size) & (rows["scheme"] == OURS), "balance"].astype(float).max() - 1
+    pieces = "pieces of the flattened model"
+    evenly = f"as evenly as {pieces}"
+    if uneven > 0:
+        evenly = f"less evenly than {pieces}, by up to {format_figure(100 * uneven, digits=2)} %"
     return (
         f"Size {size}: {'; '.join(parts)}. Ours all-reduces gradients, so that each rank holds averages which it does "
-        "not need, and then broadcasts updated parameters; ZeRO stage 1 only reduce-scatters gradients to the owners "
-        "of equal pieces, and all-gathers the pieces, which sends no more than plain data parallelism does. Whole "
-        "parameters divide less evenly than pieces of the flattened model."
+        "not need, and then sends updated parameters, by broadcasts as the handout has it, on NCCL by an all-gather a "
+        "piece; ZeRO stage 1 only reduce-scatters gradients to the owners of equal pieces, and all-gathers the pieces, "
+        f"which sends no more than plain data parallelism does. Whole parameters divide {evenly} here."
     )

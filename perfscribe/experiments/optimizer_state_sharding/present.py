@@ -69,5 +69,5 @@ def findings(tables: Mapping[str, Table]) -> list[Finding]:
         find("cs336.sharding_speed", TABLES[4:6], lambda: answers.speed(speed, times)),
         find("cs336.sharding_peer", TABLES[3:6], lambda: answers.peer(speed, saved, times)),
         find("cs336.sharding_zero", TABLES[6:7], lambda: answers.zero(zero)),
-        find("cs336.sharding_published", TABLES[7:8], lambda: published.answer(beside)),
+        find("cs336.sharding_published", (TABLES[7], TABLES[5]), lambda: published.answer(beside, speed)),
     ]

@@ -25,6 +25,7 @@ from perfscribe.findings import CannotTell
 from perfscribe.records import Record
 
 SOURCES = ("brandon-snider", "damek", "kesavanramakrishnan")
+WHOLE_STEP = "step"
 # What a source prints: the peak of the stretch before each moment, or what is allocated at it.
 OF_PEAKS = {"brandon-snider": True, "damek": False, "kesavanramakrishnan": False}
 PUBLISHED = {
@@ -70,25 +71,36 @@ def _published(source: str, metric: str, title: str) -> t.Column:
     return t.Column(f"{metric}_{source}", title, get, kind="published", exact=True)
 
 
-def answer(rows: pd.DataFrame) -> tuple[str, str]:
-    """Our figures over published ones of the same levels."""
-    parts, close = [], []
+def answer(rows: pd.DataFrame, speed: pd.DataFrame) -> tuple[str, str]:
+    """Our figures over published ones of the same levels; speed: sharded over unsharded, turn by turn."""
+    parts, far, judged = [], [], False
     for source, of_peaks in OF_PEAKS.items():
         for metric, moments in PUBLISHED.items():
             moment = moments[0] if of_peaks else moments[1]
             ratios = _published_ratios(rows, f"{metric}_{source}", f"{moment}_gib")
             if not ratios.empty:
                 title = MOMENT_TITLES[moment].removesuffix(" (GiB)")
-                parts.append(f"memory ({title[0].lower()}{title[1:]}) is {ratios_range(ratios)} of {source}'s")
-                close += [abs(one - 1) <= ALLOWED_ERROR for one in ratios]
-        parts += _published_times(rows, source)
+                named = f"memory ({title[0].lower()}{title[1:]})"
+                parts.append(f"{named} is {ratios_range(ratios)} of {source}'s")
+                judged = True
+                far += [named] if ((ratios - 1).abs() > ALLOWED_ERROR).any() else []
+        parts += _published_times(rows, speed, source)
     if not parts:
         raise CannotTell("no published figure has the levels of a measured cell")
-    text = (
-        f"Ours beside published figures of the same levels: {'; '.join(parts)}. At its peak the step holds AdamW's "
-        "temporaries, which differ from one implementation of AdamW to another."
+    text = f"Ours beside published figures of the same levels: {'; '.join(parts)}.{_far(far)}"
+    if not judged:
+        return text, "cannot tell"
+    return text, "contradicted" if far else "confirmed"
+
+
+def _far(far: list[str]) -> str:
+    """What contradicts, and why it may."""
+    if not far:
+        return ""
+    return (
+        f" More than {ALLOWED_ERROR:.0%} apart: {', '.join(far)}. At its peak the step holds AdamW's temporaries, "
+        "which differ from one implementation of AdamW to another."
     )
-    return text, "confirmed" if close and all(close) else "contradicted"
 
 
 def _published_ratios(rows: pd.DataFrame, published: str, ours: str) -> pd.Series:
@@ -97,19 +109,20 @@ def _published_ratios(rows: pd.DataFrame, published: str, ours: str) -> pd.Serie
     return rows.loc[claims.index, ours].astype(float) / claims if len(claims) else pd.Series(dtype=float)
 
 
-def _published_times(rows: pd.DataFrame, source: str) -> list[str]:
-    """Sharded over unsharded step, here and there."""
-    column = f"step_ms_{source}"
+def _published_times(rows: pd.DataFrame, speed: pd.DataFrame, source: str) -> list[str]:
+    """Sharded over unsharded step: here by turns, with the verdict of these, and there."""
+    column, cell = f"step_ms_{source}", [*SETTING, "world_size"]
     if column not in rows.columns:
         return []
+    own = speed[(speed["implementation"] == SHARDED) & (speed["timed"] == WHOLE_STEP)].set_index(cell)
     found = []
-    for levels, group in rows.groupby([*SETTING, "world_size"], sort=False):
-        by_name = group.set_index("implementation")
-        there = pd.to_numeric(by_name[column], errors="coerce").reindex([SHARDED, UNSHARDED])
-        if there.notna().all():
-            here = by_name["step_ms"].astype(float)
+    for levels, group in rows.groupby(cell, sort=False):
+        there = pd.to_numeric(group.set_index("implementation")[column], errors="coerce")
+        there = there.reindex([SHARDED, UNSHARDED])
+        if there.notna().all() and levels in own.index:
+            here = own.loc[[levels]].iloc[0]
             found.append(
-                f"the sharded step takes {here[SHARDED] / here[UNSHARDED]:.3g}× the unsharded one's time here and "
-                f"{there[SHARDED] / there[UNSHARDED]:.3g}× at {source} (batch {levels[2]})"
+                f"the sharded step takes {float(here['ratio']):.3g}× the unsharded one's time here "
+                f"({here['verdict']}) and {there[SHARDED] / there[UNSHARDED]:.3g}× at {source} (batch {levels[2]})"
             )
     return found
