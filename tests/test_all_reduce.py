@@ -384,6 +384,14 @@ def test_bandwidths_of_published_runs_are_compared_where_sizes_are_the_same(made
     assert "busbw_stas00-ml-engineering" not in rows.columns, "8 GiB is not the same as 4"
 
 
+def test_the_note_on_sources_names_those_that_have_a_column(made: dict[str, Table]) -> None:
+    table = made["all_reduce_published"]
+    shown = {name.removeprefix("busbw_") for name in table.frame.columns} & set(columns.SOURCES)
+    assert shown and shown < set(columns.SOURCES)
+    for source, name in columns.SOURCES.items():
+        assert (f"{name} {columns.HARDWARE[source]}" in table.notes[0]) == (source in shown), source
+
+
 def test_transports_are_labelled_as_what_they_are(made: dict[str, Table]) -> None:
     rows = made["all_reduce_transports"].ok
     named = {(row["backend"], row["transport"], row["connections"]) for _, row in rows.iterrows()}

@@ -339,6 +339,11 @@ def test_a_backend_that_is_judged_stands_beside_one_that_is_not() -> None:
     assert "nccl among 2, 4 processes, ring: by NCCL's log" in said.text
 
 
+def test_notes_explain_what_their_table_has() -> None:
+    notes = " ".join(shown(collectives())["tables"]["cs336.collectives_predicted"].notes)
+    assert "Band" not in notes and notes.count("Model only") == 1 and "Links assumed as here" in notes
+
+
 def test_one_count_of_collectives_judges_no_algorithm() -> None:
     got = shown(collectives((2,), logged="NVLS"), custom_multi_gpu=sharded(0.5, (1, 2)))
     assert set(frame(got, "cs336.collectives_terms")["chosen"]) == {"ring: not judged by one count"}

@@ -31,6 +31,15 @@ SOURCES = {
     "yyin-dev": "yyin-dev",
     "stas00-ml-engineering": "stas00",
 }
+HARDWARE = {
+    "cs336-writeup-002": "no NVLink",
+    "brandon-snider": "H100",
+    "christine8888": "H100",
+    "damek": "no NVLink",
+    "kesavanramakrishnan": "B200 (not stated)",
+    "yyin-dev": "a CPU",
+    "stas00-ml-engineering": "H200 without NVLS",
+}
 MIB_SOURCES = ("brandon-snider", "christine8888", "stas00-ml-engineering")  # that say or show what their MB is
 SAME_SIZE = 0.05  # relative: 1000 and 1024 MB are one size where bandwidths are compared
 NO_NCCL = "none: gloo"
@@ -86,7 +95,7 @@ def times() -> list[Column]:
 
 
 def host_clock() -> list[Column]:
-    """The same calls by the host clock, which compares backends: NCCL's usual timer leaves launching out."""
+    """Calls by the host clock, which compares backends, as NCCL's usual timer leaves launching out: others, with it."""
     sample = "host_ms"
 
     def median(record: Record) -> float:

@@ -37,7 +37,8 @@ RULES = (
     "Time: of each call the longest that any rank took, then the median over calls. algbw = bytes / time, busbw = "
     "algbw x 2(n - 1)/n for an all-reduce among n, (n - 1)/n for gathers, scatters and all-to-all, 1 for a broadcast; "
     "bytes are those of the whole array (nccl-tests, doc/PERFORMANCE.md); a GB of a rate is 10^9 bytes. Processes of "
-    "gloo share the host's cores: where there are more processes than cores, they also wait for these."
+    "gloo share the host's cores: where there are more processes than cores, they also wait for these. Host clock: "
+    "of NCCL other calls than those timed by CUDA events, so that of times that vary either may be the longer."
 )
 
 
@@ -129,11 +130,21 @@ def _published(records: list[Record], known: list[references.Reference]) -> Tabl
     shown = [one for one in rates if any(one.get(record) != "none" for record in kept)]
     note = (
         f"Published times as bus bandwidths, of sizes that are the same to within {columns.SAME_SIZE:.0%}. "
-        f"MB is 2^20 bytes in {', '.join(columns.SOURCES[name] for name in columns.MIB_SOURCES)}; others do not define "
-        "it, and it is taken for what it is here. Hardware: write-up 002 and damek no NVLink, brandon-snider H100, "
-        "christine8888 H100, kesavanramakrishnan B200 (not stated), stas00 H200 without NVLS; yyin-dev on a CPU."
+        f"{_of_sources([name for name in columns.SOURCES if f'busbw_{name}' in {one.name for one in shown}])}"
     )
     return t.make(TABLES[5], "Bus bandwidth beside published figures", kept, _bare() + shown, [note])
+
+
+def _of_sources(shown: list[str]) -> str:
+    """What is to be known of the sources that have a column."""
+    if not shown:
+        return "None is of these cells."
+    mib = [columns.SOURCES[name] for name in shown if name in columns.MIB_SOURCES]
+    others = [columns.SOURCES[name] for name in shown if name not in columns.MIB_SOURCES]
+    meant = [f"MB is 2^20 bytes in {', '.join(mib)}."] if mib else []
+    meant += [f"Without a definition of MB, which is taken for what it is here: {', '.join(others)}."] if others else []
+    hardware = "; ".join(f"{columns.SOURCES[name]} {columns.HARDWARE[name]}" for name in shown)
+    return f"{' '.join(meant)} Hardware: {hardware}."
 
 
 def _bare() -> list[t.Column]:

@@ -35,12 +35,15 @@ PREDICTED_NOTE = (
     f"measured weak: the batch of {MOST_RANKS:,} ranks, accumulated by fewer. By the textbook: Amdahl's law (strong) "
     "or Gustafson's (weak) with the serial fraction of the largest measured count, which knows no communication."
 )
-REACH_NOTE = (
-    f"Model only: beyond {FACTOR} times the largest measured count. Band: of 95 %, from {BAND_FROM} fitted points on. "
+LINKS_NOTE = (
     "Links assumed as here: beyond the ranks among which this machine's collectives were measured, and without a "
     "measured network, its links are taken on. That is the least that more ranks can cost: a network between nodes is "
     "slower and its latency longer, so that times are lower bounds and efficiencies upper ones. Measured network: its "
     "bandwidth by communication_nodes, latency as within this machine."
+)
+REACH_NOTE = (
+    f"Model only: beyond {FACTOR} times the largest measured count. Band: of 95 %, from {BAND_FROM} fitted points on. "
+    f"{LINKS_NOTE}"
 )
 HOPS_NOTE = (
     "Time = hops x latency of a hop + bytes of a rank / bandwidth, by least squares of relative errors over all sizes "

@@ -43,7 +43,7 @@ def tables(records: Mapping[str, list[Record]]) -> list[Table]:
             "All-reduce among more ranks",
             collective_rows.over_ranks(own, links),
             columns.over_ranks(),
-            [columns.HOPS_NOTE, columns.SIZES_NOTE, columns.REACH_NOTE],
+            [columns.HOPS_NOTE, columns.SIZES_NOTE, columns.LINKS_NOTE],
         ),
         ("Terms of a training step", rows.terms(models), columns.terms(), [*of_steps, columns.LEFT_OUT_NOTE]),
         (
