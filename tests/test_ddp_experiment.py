@@ -604,7 +604,9 @@ def test_one_call_is_judged_by_its_turns_and_its_spread() -> None:
     text = said_of(made([record]))["flat"].text
     assert "(as long)" in text and "which is faster cannot be told" in text
     record.samples["flat_communication_ms"] = [[20.0, 50.0, 36.0, 36.0, 25.0, 47.0]]
-    assert "(a difference within their IQR)" in said_of(made([record]))["flat"].text
+    assert "(0.900 ×, interval 0.562 to 1.21: which is shorter cannot be told)" in said_of(made([record]))["flat"].text
+    few = said_of(made([fixture(turns=3)]))["flat"].text
+    assert "(0.900 ×, interval too few turns: which is shorter cannot be told)" in few
 
 
 def test_sentences_are_as_coarse_as_the_tables() -> None:

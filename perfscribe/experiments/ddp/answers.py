@@ -72,7 +72,7 @@ def _pace(rows: pd.DataFrame, traced: pd.DataFrame) -> str:
     if not parts:
         return ""
     return (
-        f" The GPU of rank 0 computes for {', '.join(parts)}, by the trace: under half of the step, so that the host, "
+        f" The GPU of rank 0 computes for {'; '.join(parts)}, by the trace: under half of the step, so that the host, "
         "which launches its work, or the other ranks set the pace."
     )
 
@@ -84,22 +84,21 @@ def flat(rows: pd.DataFrame, phases: pd.DataFrame, compared: pd.DataFrame) -> st
     for name, (one, many, phase, ratio) in cells_with(rows, *wanted):
         parts.append(
             f"with {name} communication takes {ms(one, 'spent_ms')} in {counted(one['all_reduces'], 'call')} against "
-            f"{ms(many, 'spent_ms')} in {many['all_reduces']} ({_change(one, many)}), {ms(phase, 'copies_ms')} of it "
+            f"{ms(many, 'spent_ms')} in {many['all_reduces']} ({_change(phase)}), {ms(phase, 'copies_ms')} of it "
             f"copies into the flat tensor and back, and the step {ms(one, 'step_ms')} against {ms(many, 'step_ms')}, "
             f"{against(ratio, 'naive')}"
         )
     return f"One call would save the fixed cost of the others, and costs two copies: {listed(rows, parts)}"
 
 
-def _change(one: pd.Series, many: pd.Series) -> str:
-    """One call's communication against that of many; a difference within either's spread is none."""
-    less = 1 - float(one["spent_ms"]) / float(many["spent_ms"])
-    if abs(less) < ALIKE:
+def _change(phase: pd.Series) -> str:
+    """One call's communication against that of many, turn by turn."""
+    ratio = float(phase["communication_ratio"])
+    if abs(ratio - 1) < ALIKE:
         return "as long"
-    spreads = [found for row in (one, many) if (found := spread(row, "spent_ms")) is not None]
-    if spreads and abs(float(many["spent_ms"]) - float(one["spent_ms"])) <= max(spreads):
-        return "a difference within their IQR"
-    return f"{format_figure(100 * abs(less))} % {'less' if less > 0 else 'more'}"
+    if phase["communication_verdict"] == "cannot tell":
+        return f"{format_figure(ratio)} ×, interval {phase['communication_interval']}: which is shorter cannot be told"
+    return f"{format_figure(100 * abs(1 - ratio))} % {'less' if ratio < 1 else 'more'}"
 
 
 def overlap(rows: pd.DataFrame, compared: pd.DataFrame) -> str:
@@ -187,7 +186,7 @@ def _fitted(row: pd.Series, errors: pd.Series) -> str:
     ]
     predicted = row["best_bucket_mb"]
     said = f"of {format_figure(float(predicted))} MB" if is_number(predicted) else f"unknown ({predicted})"
-    worst = format_figure(float(errors.astype(float).abs().max()))
+    worst = format_figure(float(errors.astype(float).abs().max()), spread(row, "exposed_ms"))
     return f"{', '.join(rates)}, residuals up to {worst} ms; best buckets predicted {said}, found {row['found_bucket']}"
 
 

@@ -86,6 +86,7 @@ def phases(lines: alone.Lines) -> list[t.Column]:
         t.derived("alone_ms", "All-reduces by themselves (ms)", lambda record: alone.time_ms(record, lines)),
         t.median("marked_step_ms", "Step, waiting for each phase (ms)"),
         t.value("sent_bytes", "Sent (MiB)", 1 / MIB, "sent_mib"),
+        *(_unshown(f"communication_{name}") for name in ("ratio", "interval", "verdict")),  # over naive's
         t.count("communication_ms"),
     ]
 

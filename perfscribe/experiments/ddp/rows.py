@@ -112,6 +112,7 @@ def _against(cell: Record, row: Record, of: Sequence[v.Variant]) -> dict[str, An
         other = v.Variant(implementation)
         found |= _words(name, _ratio(cell, other, row)) if other in of else _instead(name, NOT_MEASURED)
     naive = v.Variant(v.NAIVE)
+    found |= _words("communication", _communication_ratio(cell, row) if naive in of else None)
     if naive not in of:
         return found | dict.fromkeys(("exposed_percent_of_naive", "exposed_percent_of_naive_high"), NOT_MEASURED)
     whole = _middle(cell, f"{naive.key}_communication_ms")
@@ -126,6 +127,13 @@ def _ratio(cell: Record, other: v.Variant, row: Record) -> Ratio | None:
     if row.factors["implementation"] == other.implementation:
         return None
     return ratio(turns(cell, f"{other.key}_step_ms"), turns(row, "step_ms"))
+
+
+def _communication_ratio(cell: Record, row: Record) -> Ratio | None:
+    """Communication after backward over naive's, turn by turn; None for naive itself and for what overlaps."""
+    if row.factors["implementation"] != v.FLAT:
+        return None
+    return ratio(turns(cell, f"{v.NAIVE}_communication_ms"), turns(row, "communication_ms"))
 
 
 def _instead(name: str, text: str) -> dict[str, Any]:
