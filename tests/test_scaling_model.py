@@ -261,9 +261,46 @@ def test_steps_longer_than_their_terms_allow_no_conclusion() -> None:
     assert row["holds"] == "no" and row["overlap_percent"] == 0 and row["asked_percent"] < 0
     assert row["worst_percent"] == pytest.approx(200)
     text = got["findings"]["fsdp.scaling_terms"].text
-    assert "explain the measured steps of 0 of 1 training within 10 %" in text and "missing is of the host" in text
+    assert "explain the measured steps of 0 of 1 training within 10 %" in text and "missing may be of the host" in text
     limits = got["findings"]["fsdp.scaling_limits"]
-    assert limits.verdict == "cannot tell" and "trainings that the terms explain: 0" in limits.text
+    assert limits.verdict == "cannot tell" and "the terms explain and foretell: 0 measured" in limits.text
+
+
+def test_a_model_that_misses_what_was_measured_predicts_nothing() -> None:
+    """Steps on 2 and 4 ranks of three times their terms: on 8 there is no step of once these."""
+    slow = [training(ranks, fsdp_ms(ranks, 0.0) * (1 if ranks == 1 else 3)) for ranks in (1, 2, 4)]
+    got = shown(collectives(), custom_multi_gpu=slow)
+    steps = frame(got, "fsdp.scaling_predicted")
+    beyond, there = steps[steps["origin"] == "predicted"], steps[steps["origin"] == "measured"]
+    for name in ("step_ms", "model_ms", "samples_per_s", "weak_percent", "strong_percent", "limit", "band"):
+        assert set(beyond[name]) == {"none: terms miss the measured steps"}
+    assert list(there["step_ms"]) == [one.samples["step_ms"][0][1] for one in slow], "what was measured stays"
+    assert all(isinstance(one, float) for one in there["residual_percent"][1:])
+    assert "without limits" not in got["findings"]["fsdp.scaling_terms"].text
+    (note,) = [note for note in got["tables"]["fsdp.scaling_predicted"].notes if "So the two differ" in note]
+    assert "what the host adds included" in note
+
+
+def test_steps_that_fit_two_counts_alone_are_not_called_explained() -> None:
+    got = shown(collectives(), ddp=replicated(0.6, (2, 4)))
+    text = got["findings"]["fsdp.scaling_terms"].text
+    assert "explain the measured steps of 0 of 1 training" in text and "Of 1 more the residuals are as small" in text
+    limits = got["findings"]["fsdp.scaling_limits"]
+    assert limits.verdict == "cannot tell" and "efficiency" not in limits.text
+
+
+def test_serial_fractions_beyond_0_and_1_are_none_and_say_why() -> None:
+    slower = [training(ranks, 3.0 * ranks**2) for ranks in (1, 2)]
+    (row,) = frame(shown(collectives(), custom_multi_gpu=slower), "fsdp.scaling_terms").to_dict("records")
+    assert row["serial_percent"] == "none: more ranks were slower"
+    assert row["holds"] == "no", "one step that its terms miss is enough, with no smaller count to foretell it"
+    quick = [training(ranks, 3.0 / ranks) for ranks in (1, 2)]
+    got = shown(collectives(), custom_multi_gpu=quick)
+    (row,) = frame(got, "fsdp.scaling_terms").to_dict("records")
+    assert row["serial_percent"] == "none: more than linear"
+    assert got["findings"]["fsdp.scaling_textbook"].verdict == "cannot tell"
+    both = shown(collectives(), custom_multi_gpu=quick, ddp=replicated(0.0))["findings"]["fsdp.scaling_textbook"].text
+    assert "Of no use are the laws for custom_multi_gpu, trainer, fp32, cuda (none: more than linear)" in both
 
 
 def test_one_smaller_count_cannot_foretell_data_parallelism() -> None:

@@ -107,22 +107,21 @@ def terms(rows: pd.DataFrame) -> str:
     """Whether measured steps are what their terms make of them, and are foretold from fewer ranks."""
     known = numbers(need(rows, 1, "trainings on several numbers of ranks"), "worst_percent")
     known = need(known, 1, "trainings with a step that communicates")
-    explained, told = _explained(known), numbers(known, "left_out_percent")
+    told = numbers(known, "left_out_percent")
     foretold = told[told["left_out_percent"].abs() <= 100 * HOLDS]
     worst: Any = known.loc[known["worst_percent"].abs().idxmax()]
     return (
-        f"The terms explain the measured steps of {len(explained)} of {counted(len(known), 'training')} within "
-        f"{100 * HOLDS:.0f} %; the step on most ranks is foretold from fewer as closely for {len(foretold)} of the "
-        f"{len(told)} that allow the test. The largest residual is {worst['worst_percent']:+.0f} % "
-        f"({worst['training']}; overlap {worst['overlap_percent']:.0f} %, where without limits "
-        f"{worst['asked_percent']:.0f} % would fit best).{_missing(known)}{_unconfirmed(explained)}"
+        f"The terms explain the measured steps of {len(_explained(known))} of {counted(len(known), 'training')} within "
+        f"{100 * HOLDS:.0f} %, the step on most ranks being foretold from fewer as closely; that is so for "
+        f"{len(foretold)} of the {len(told)} that allow the test. The largest residual is "
+        f"{worst['worst_percent']:+.0f} % ({worst['training']}; overlap {worst['overlap_percent']:.0f} %)."
+        f"{_missing(known)}{_unconfirmed(known)}"
     )
 
 
-def _explained(known: pd.DataFrame) -> pd.DataFrame:
-    """Those whose residuals are small; of one point there are none by construction, as one parameter is fitted."""
-    near = known["worst_percent"].astype(float).abs() <= 100 * HOLDS
-    return known[near & (known["points"].astype(int) > 1)]
+def _explained(fitted: pd.DataFrame) -> pd.DataFrame:
+    """Those whose model holds: small residuals alone say little, as one parameter is fitted to few points."""
+    return fitted[fitted["holds"] == "yes"]
 
 
 def _missing(known: pd.DataFrame) -> str:
@@ -133,8 +132,8 @@ def _missing(known: pd.DataFrame) -> str:
     if len(longer):
         text = (
             f" Longer than computing and communicating one after the other: {'; '.join(longer['training'])}. What is "
-            "missing is of the host, such as launching, copies around collectives, or cores that ranks share. Times "
-            "predicted for these are lower bounds, and allow no conclusion on efficiency."
+            "missing may be of the host, such as launching, copies around collectives, or cores that ranks share: "
+            "nothing here measures it apart. Nothing is predicted for these."
         )
     others = far[far["asked_percent"] >= 0]
     if len(others):
@@ -145,34 +144,30 @@ def _missing(known: pd.DataFrame) -> str:
     return text
 
 
-def _unconfirmed(explained: pd.DataFrame) -> str:
-    """What explaining is worth where nothing was foretold."""
-    missed = explained[explained["holds"] != "yes"]
-    if missed.empty:
+def _unconfirmed(known: pd.DataFrame) -> str:
+    """What small residuals are worth where nothing was foretold."""
+    near = known[(known["worst_percent"].abs() <= 100 * HOLDS) & (known["holds"] != "yes")]
+    if near.empty:
         return ""
     return (
-        f" Of {len(missed)} that are explained the largest count was not foretold, or its test takes more counts: what "
-        "is predicted for more ranks is arithmetic there, which nothing measured confirms."
+        f" Of {len(near)} more the residuals are as small, but the largest count was not foretold, or its test takes "
+        "more counts: what is predicted for more ranks is arithmetic there, which nothing measured confirms."
     )
 
 
 def limits(steps: pd.DataFrame, fitted: pd.DataFrame) -> str:
-    """What takes most of a step, and where half of the efficiency is gone, of trainings that the terms explain."""
+    """What takes most of a step, and where half of the efficiency is gone, of trainings whose model holds."""
     need(steps, 1, "trainings with a model")
-    explained = _explained(numbers(fitted, "worst_percent"))["training"]
-    shown = need(steps[steps["training"].isin(set(explained))], 1, "trainings that the terms explain")
+    explained = set(_explained(fitted)["training"])
+    shown = need(steps[steps["training"].isin(explained)], 1, "trainings whose steps the terms explain and foretell")
     parts = []
     for name, rows in shown.groupby("training", sort=False):
         known = numbers(rows, "model_ms").sort_values("ranks")
         if len(known):
             parts.append(f"{name}: {_longest(known)}; {_halves(rows)}")
-    left = [name for name in dict.fromkeys(steps["training"]) if name not in set(explained)]
-    beside = f" No conclusion on {'; '.join(left)}, which the terms do not explain." if left else ""
-    held = shown[shown["holds"] == "yes"]["training"].nunique()
-    return (
-        f"By the model, for up to {shown['ranks'].max()} ranks: {'. '.join(parts)}. Measured counts foretold each "
-        f"other for {held} of these {shown['training'].nunique()}.{beside} {_of_links(shown)}"
-    )
+    left = [name for name in dict.fromkeys(steps["training"]) if name not in explained]
+    beside = f" No conclusion on {'; '.join(left)}, whose steps the terms do not explain and foretell." if left else ""
+    return f"By the model, for up to {shown['ranks'].max()} ranks: {'. '.join(parts)}.{beside} {_of_links(shown)}"
 
 
 def _longest(known: pd.DataFrame) -> str:
@@ -205,24 +200,28 @@ def _halves(rows: pd.DataFrame) -> str:
 
 def textbook(steps: pd.DataFrame, fitted: pd.DataFrame) -> str:
     """Serial fractions, and what the laws say of most ranks beside the model."""
-    known = numbers(fitted, "serial_percent")
-    known = need(known[known["training"].isin(set(steps["training"]))], 1, "trainings with a serial fraction")
-    parts = []
-    for _, row in known.iterrows():
-        law = "Karp and Flatt" if row["scaling"] == STRONG else "Gustafson"
-        text = f"{row['training']} {format_figure(row['serial_percent'])} % ({law})"
-        rows = numbers(steps[steps["training"] == row["training"]], "textbook_percent")
-        by_model = f"{row['scaling']}_percent"
-        rows = numbers(rows, by_model).sort_values("ranks")
-        if len(rows):
-            last: Any = rows.iloc[-1]
-            text += (
-                f", hence {last['textbook_percent']:.2g} % efficiency on {last['ranks']} ranks, where the model has "
-                f"{last[by_model]:.2g} %"
-            )
-        parts.append(text)
+    fitted = fitted[fitted["training"].isin(set(steps["training"]))]
+    known = need(numbers(fitted, "serial_percent"), 1, "trainings with a serial fraction between 0 and 100 %")
+    parts = [_by_law(row, steps[steps["training"] == row["training"]]) for _, row in known.iterrows()]
+    without = [f"{row['training']} ({row['serial_percent']})" for _, row in fitted.drop(known.index).iterrows()]
+    beside = f" Of no use are the laws for {'; '.join(without)}." if without else ""
     return (
-        f"Serial fractions of measured steps: {'; '.join(parts)}. Above 100 % more ranks were slower than fewer, below "
-        "0 more than linear: then neither law applies. Both laws hold the fraction fixed, the model lets communication "
-        "grow."
+        f"Serial fractions of measured steps: {'; '.join(parts)}.{beside} Both laws hold the fraction fixed, the model "
+        "lets communication grow."
     )
+
+
+def _by_law(row: pd.Series, steps: pd.DataFrame) -> str:
+    """A training's serial fraction, what the law makes of it on most ranks, and the model where it holds."""
+    law = "Karp and Flatt" if row["scaling"] == STRONG else "Gustafson"
+    text = f"{row['training']} {format_figure(row['serial_percent'])} % ({law})"
+    rows = numbers(steps, "textbook_percent").sort_values("ranks")
+    if row["holds"] != "no":  # strong scaling ends before ranks do: both are of the last count that both know
+        rows = numbers(rows, f"{row['scaling']}_percent")
+    if rows.empty:
+        return text
+    last: Any = rows.iloc[-1]
+    text += f", hence {last['textbook_percent']:.2g} % efficiency on {last['ranks']} ranks, where the "
+    if row["holds"] == "no":
+        return f"{text}model's terms miss what was measured"
+    return f"{text}model has {last[row['scaling'] + '_percent']:.2g} %"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from perfscribe import tables as t
 from perfscribe.experiments.scaling_model.model import HOLDS
 from perfscribe.scaling.collectives import JUDGED_FROM, RING, TREE
@@ -26,14 +28,17 @@ LEFT_OUT_NOTE = (
     "Largest count left out: every term and the overlap are fitted again to smaller counts alone, collectives "
     "included, and that step predicted: measured / predicted - 1; one smaller count cannot tell which part of an "
     "all-reduce's computing is divided. Serial: Karp and Flatt's fraction of strong scaling, "
-    "Gustafson's of weak, of the steps of fewest and of most ranks. The model holds where residuals and the largest "
-    f"count left out stay within {100 * HOLDS:.0f} %."
+    "Gustafson's of weak, of the steps of fewest and of most ranks, where it is between 0 and 100 %. The model holds "
+    f"where residuals and the largest count left out stay within {100 * HOLDS:.0f} %."
 )
 PREDICTED_NOTE = (
     "Strong: the same batch on all ranks; weak: the same rows on each. Step, samples/s and residual are of the kind "
     "that was measured, both efficiencies are the model's against one rank by the model. Strong scaling of what was "
     f"measured weak: the batch of {MOST_RANKS:,} ranks, accumulated by fewer. By the textbook: Amdahl's law (strong) "
-    "or Gustafson's (weak) with the serial fraction of the largest measured count, which knows no communication."
+    "or Gustafson's (weak) with the serial fraction of the largest measured count, which knows no communication. "
+    "Where the terms miss the measured steps, rows that were not measured have no figure of the model's. The "
+    "workshop's own tables predict otherwise: from the step on most ranks of one node, what the host adds included, "
+    "without overlap. So the two differ."
 )
 LINKS_NOTE = (
     "Links assumed as here: beyond the ranks among which this machine's collectives were measured, and without a "
@@ -74,7 +79,7 @@ def terms() -> list[t.Column]:
         t.value("communication_ms", "Communicating, most ranks (ms)"),
         t.value("latency_ms", "Of it latency (ms)"),
         t.value("overlap_percent", "Overlap (%)"),
-        t.value("asked_percent", "Overlap without limits (%)"),
+        replace(t.value("asked_percent", "Overlap without limits (%)"), kind="unshown"),  # no share: it tells a sign
         t.value("points", "Points", exact=True),
         t.value("worst_percent", "Largest residual (%)"),
         t.value("left_out_percent", "Largest count left out (%)"),

@@ -99,11 +99,16 @@ class Model:
         return None if predicted is None else self.training.steps_ms[most] / predicted - 1
 
     def holds(self) -> bool | None:
-        """Whether residuals and the largest count left out stay within HOLDS; None where nothing tells."""
-        left_out = self.left_out()
-        if self.fit is None or left_out is None:
+        """Whether residuals and the largest count left out stay within HOLDS; None where nothing tells.
+
+        A residual beyond is enough to say no; small ones alone are no yes, as overlap was fitted to them.
+        """
+        if self.fit is None:
             return None
-        return max(abs(self.fit.worst), abs(left_out)) <= HOLDS
+        if abs(self.fit.worst) > HOLDS:
+            return False
+        left_out = self.left_out()
+        return None if left_out is None else abs(left_out) <= HOLDS
 
 
 def model_of(training: Training, links: ModelledLinks, counts: Sequence[int] = ()) -> Model | None:

@@ -20,7 +20,12 @@ NOT_MEASURED, THE_BASE = "not measured", "0: computing is taken from it"
 NO_FIT = "none: no step that communicates"
 NO_REST = "none: too few are left"
 NO_FRACTION = "none: not between 0 and 1"
+SLOWER, ABOVE_LINEAR = "none: more ranks were slower", "none: more than linear"
+MISSED = "none: terms miss the measured steps"
 ALL = "all"
+# What a row that was not measured says by its model alone: nothing, where that misses what was measured.
+TIMES = ("step_ms", "model_ms", "band", "samples_per_s", "compute_ms", "exposed_ms", "limit")
+OF_THE_MODEL = (*TIMES, *(f"{scaling}_percent" for scaling in (tr.WEAK, tr.STRONG)))
 HELD = {None: "cannot tell", True: "yes", False: "no"}
 
 
@@ -63,13 +68,21 @@ def _terms_row(training: tr.Training, model: Model) -> Record:
     own, computing = model.terms(most, training.scaling), training.computing(model.counts)
     values: dict[str, Any] = {"counts": ", ".join(map(str, model.counts))}
     values |= _own_terms(own, computing) | _overlap(model)
-    left_out, fraction = model.left_out(), model.serial_fraction()
+    left_out = model.left_out()
     values["left_out_percent"] = NO_REST if left_out is None else 100 * left_out
-    values["serial_percent"] = "none: one count" if len(model.counts) == 1 else NO_FRACTION
-    if fraction is not None:
-        values["serial_percent"] = 100 * fraction
+    values["serial_percent"] = _serial(model)
     values["holds"] = HELD[model.holds()]
     return _row(training, {}, values, of.PREDICTED)
+
+
+def _serial(model: Model) -> float | str:
+    """The serial fraction in percent; what lies beyond 0 and 1 is none, and says what the steps were instead."""
+    fraction = model.serial_fraction()
+    if fraction is None:
+        return "none: one count" if len(model.counts) == 1 else NO_FRACTION
+    if not 0 <= fraction <= 1:
+        return SLOWER if fraction > 1 else ABOVE_LINEAR
+    return 100 * fraction
 
 
 def _own_terms(own: Terms | None, computing: Computing | None) -> dict[str, Any]:
@@ -124,7 +137,10 @@ def _count_row(model: Model, ranks: int) -> Record:
     values["measured_percent"] = NOT_MEASURED if own is None else 100 * own
     own = model.textbook_efficiency(ranks)
     values["textbook_percent"] = NO_FRACTION if own is None else 100 * own
-    values["holds"] = HELD[model.holds()]
+    holds = model.holds()
+    if holds is False and not measured:
+        values |= dict.fromkeys(OF_THE_MODEL, MISSED)
+    values["holds"] = HELD[holds]
     values["links"] = model.links.named(training.backend, ranks)
     return _row(training, {"ranks": ranks, "origin": origin, "reach": reached}, values, origin)
 
