@@ -59,7 +59,9 @@ def scaling(rows: pd.DataFrame) -> str:
 def nodes(rows: pd.DataFrame) -> str:
     """Of each number of ranks a node the row of most nodes, measured ones first, against one rank."""
     rows = main_rows(need(rows, 1, "rows"))
-    beyond = need(rows[rows["nodes"] > 1], 1, "rows of several nodes")
+    beyond = numbers(need(rows[rows["nodes"] > 1], 1, "rows of several nodes"), "step_ms")
+    if beyond.empty:
+        raise CannotTell("ranks on several nodes: no job had several, and no network between nodes was measured")
     each = beyond["world_size"] // beyond["nodes"]
     said = [_most_nodes(group, int(ranks)) for ranks, group in beyond.groupby(each)]
     alone = rows[rows["world_size"] == 1]
@@ -73,7 +75,7 @@ def _most_nodes(rows: pd.DataFrame, each: int) -> str:
     """The largest row that was measured; where none was, the largest predicted one."""
     real = measured(rows)
     last: Any = (real if len(real) else rows).iloc[-1]
-    how = "measured" if len(real) else "predicted over TCP, as no job with several nodes has measured"
+    how = "measured" if len(real) else "predicted by the network measured between two nodes"
     return (
         f"With {counted(each, 'rank')} on each of {last['nodes']} nodes a step takes {format_figure(last['step_ms'])} "
         f"ms, {how}: {format_figure(last['train_samples_per_second'])} samples a second by Trainer's default figure."

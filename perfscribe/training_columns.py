@@ -43,8 +43,9 @@ PREDICTED_NOTE = (
 )
 NODES_NOTE = (
     "Where a job on a cluster has the nodes, their ranks are measured, each node's started by a torchrun of its own. "
-    "Predicted, ranks on several nodes exchange as if nodes were joined by what TCP over the loopback interface "
-    "carried: a stand-in for the network between nodes."
+    "Predicted, they exchange with the bandwidth that communication_nodes measured between two nodes, by the latency "
+    "within one. Without such a measurement a predicted row has what ranks compute and hold alone: the loopback "
+    "interface of one machine is no network."
 )
 PREDICTION_NOTE = (
     "Median of optimizer steps, first one left out. Nothing overlapped is the most that computing and communicating "

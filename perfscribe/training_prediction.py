@@ -3,7 +3,8 @@ was there for, and beside those that were measured.
 
 Computing is taken from the measured training with the fewest ranks, in proportion to the FLOP of a rank; each unit of
 FSDP costs its all-gathers and its reduce-scatter, latency + bytes / bandwidth by the experiment all_reduce. For more
-ranks than that measured, a ring: latency grows with n - 1, bytes with (n - 1)/n.
+ranks than that measured, a ring: latency grows with n - 1, bytes with (n - 1)/n. Between nodes: by a network
+measured between two, or not at all.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ from typing import Any
 from perfscribe.counters.weak_scaling import step_flop
 from perfscribe.experiments.all_reduce import fits
 from perfscribe.models.workshop_shapes import BLOOM, BloomShape, SimpleGptShape
+from perfscribe.node_network import ALL_REDUCE, EXPERIMENT, Network
 from perfscribe.records import Record
 
 GATHER, REDUCE = "all_gather", "reduce_scatter"
 DTYPE_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
 STATE_BYTES = 16  # of a parameter: fp32 weight and gradient, AdamW's two moments
-DEFAULT, TCP = "default", "tcp"
+DEFAULT = "default"
 
 
 def shape_of(factors: Mapping[str, Any]) -> SimpleGptShape | BloomShape:
@@ -56,10 +58,24 @@ class Ring:
 
 
 class Links:
-    """What collectives cost, as all_reduce measured it."""
+    """What collectives cost, as all_reduce measured it; between nodes, as communication_nodes did."""
 
-    def __init__(self, records: Iterable[Record]) -> None:
+    def __init__(self, records: Iterable[Record], network: Network | None = None) -> None:
         self._lines = fits.lines(records)
+        self._network = network or Network({})
+
+    @classmethod
+    def of(cls, records: Mapping[str, list[Record]]) -> Links:
+        """From the records of the experiments that measured links, as far as they are there."""
+        return cls(records.get(ALL_REDUCE, []), Network.of(records.get(EXPERIMENT, [])))
+
+    def between_nodes(self, operation: str, backend: str, ranks: int) -> Ring | None:
+        """Of ranks on several nodes: a ring passes each node's link once, whose bandwidth was measured; latency as
+        within a node. None where no network was: the loopback interface is none."""
+        own, rate = self.ring(operation, backend, ranks), self._network.bus_gb_per_s.get(backend)
+        if own is None or rate is None:
+            return None
+        return Ring(own.latency_ms, max(own.ms_per_byte, (ranks - 1) / ranks / rate * 1e-6), ranks)
 
     def ring(self, operation: str, backend: str, ranks: int, transport: str = DEFAULT) -> Ring | None:
         """By the line of the nearest number of ranks; by that of all-reduce, half of it, where there is no other."""
@@ -88,13 +104,16 @@ def units_bytes(factors: Mapping[str, Any]) -> list[tuple[int, int, int]]:
     return [(shape.block_parameters, 2 * batches, 1)] * shape.num_layers + [(outside, batches, 1)]
 
 
-def communication(factors: Mapping[str, Any], links: Links, transport: str = DEFAULT) -> tuple[float, float] | None:
-    """Milliseconds of all collectives of an optimizer step, one after the other, and the bytes that a rank sends."""
+def communication(factors: Mapping[str, Any], links: Links, apart: bool = False) -> tuple[float, float] | None:
+    """Milliseconds of all collectives of an optimizer step, one after the other, and the bytes that a rank sends.
+
+    apart: whether ranks are on several nodes.
+    """
     ranks = factors["world_size"]
     if factors["wrap"] != "FSDP2" or ranks == 1:
         return 0.0, 0.0
-    rings = [links.ring(operation, factors["backend"], ranks, transport) for operation in (GATHER, REDUCE)]
-    gather, reduce = rings
+    ring = links.between_nodes if apart else links.ring
+    gather, reduce = (ring(operation, factors["backend"], ranks) for operation in (GATHER, REDUCE))
     if gather is None or reduce is None:
         return None
     low = DTYPE_BYTES[factors["dtype"]]
@@ -126,11 +145,19 @@ class Prediction:
 
 
 def predict(
-    base: Mapping[str, Any], base_ms: float, factors: Mapping[str, Any], links: Links, transport: str = DEFAULT
+    base: Mapping[str, Any], base_ms: float, factors: Mapping[str, Any], links: Links, apart: bool = False
 ) -> Prediction | None:
-    """A step of these factors from one that took base_ms with others; None where no links were measured."""
-    own, of_base = communication(factors, links, transport), communication(base, links)
-    if own is None or of_base is None:
+    """A step of these factors from one on one node that took base_ms with others; None where no links were measured.
+
+    apart: whether these ranks are on several nodes.
+    """
+    own, computing = communication(factors, links, apart), compute_ms(base, base_ms, factors, links)
+    return None if own is None or computing is None else Prediction(computing, *own)
+
+
+def compute_ms(base: Mapping[str, Any], base_ms: float, factors: Mapping[str, Any], links: Links) -> float | None:
+    """What a step of these factors computes, by one on one node that took base_ms with others."""
+    of_base = communication(base, links)
+    if of_base is None:
         return None
-    compute_ms = max(0.0, base_ms - of_base[0]) * flop_per_rank(factors) / flop_per_rank(base)
-    return Prediction(compute_ms, *own)
+    return max(0.0, base_ms - of_base[0]) * flop_per_rank(factors) / flop_per_rank(base)

@@ -12,11 +12,10 @@ from perfscribe.counters.peaks import mfu, peak_flops
 from perfscribe.counters.weak_scaling import efficiency_percent, inverted_percent, scale_factors
 from perfscribe.records import Record
 from perfscribe.training_prediction import (
-    DEFAULT,
     STATE_BYTES,
-    TCP,
     Links,
     Prediction,
+    compute_ms,
     flop_per_rank,
     predict,
     shape_of,
@@ -27,6 +26,7 @@ PREDICTED, MEASURED = "predicted", "measured"
 NO_GPU, NO_NVML = "not counted on a CPU", "NVML does not tell"
 NOT_TRAINED = "none: predicted"
 NO_BASE = "no row with one rank"
+NO_NETWORK = "no network between nodes measured"
 TWO_STEPS = "too few steps"
 MIB = 2**20
 GIB = 2**30
@@ -41,6 +41,12 @@ GPU_FIGURES = (
     "peak_mem_total_MB",
 )
 SPEEDS = ("train/samples_per_second_mean", "steps/s", "stepping_samples_per_second", "stepping_steps/s")
+AGAINST = ("samples_scale", "runtime_scale", "efficiency", "runtime_efficiency", "inverted", "work_efficiency")
+# Of a predicted row what needs a time of its collectives.
+OF_A_STEP = (
+    *("train_runtime_s", "train_samples_per_second", "stepping_samples_per_second", "communication_ms", "sent_bytes"),
+    *("apart_ms", "overlapped_ms", "error_percent", "overlapped_error_percent"),
+)
 # What trains in the workshop's tables: on a CPU Trainer does not shard, and the bare loop stands in.
 WORKSHOPS_LOOP = {"cuda": "trainer", "cpu": "bare loop"}
 SCALED = ("placement", "nodes", "world_size", "wrap")  # what differs between a row and its base
@@ -126,14 +132,11 @@ def measured_steps(every: Sequence[Record]) -> list[Record]:
 
 
 def prediction_of(record: Record, base: Record | None, links: Links) -> Prediction | None:
-    """Of a row's step; ranks on several nodes are predicted over TCP."""
+    """Of a row's step; None where no links were measured among its ranks, those between nodes included."""
     base_ms = step_ms(base) if base is not None else None
     if base is None or base_ms is None:
         return None
-    transport = DEFAULT
-    if nodes_of(record) > 1 and record.factors["backend"] == "nccl":
-        transport = TCP  # gloo knows nothing else
-    return predict(base.factors, base_ms, record.factors, links, transport)
+    return predict(base.factors, base_ms, record.factors, links, apart=nodes_of(record) > 1)
 
 
 def with_figures(record: Record, base: Record | None, links: Links) -> Record:
@@ -146,17 +149,18 @@ def with_figures(record: Record, base: Record | None, links: Links) -> Record:
     found = replace(record, values=values)
     values |= _against(found, base) | _mfu(found)
     guess = prediction_of(record, base, links) if base is not record else None
-    values |= _as_values(guess)
+    values |= _as_values(guess, NO_NETWORK if nodes_of(record) > 1 else "no links measured")
     if guess is not None and (measured := step_ms(record)) is not None:
         values["error_percent"] = 100 * (guess.apart_ms / measured - 1)
         values["overlapped_error_percent"] = 100 * (guess.overlapped_ms / measured - 1)
     return found
 
 
-def _as_values(guess: Prediction | None) -> dict[str, Any]:
+def _as_values(guess: Prediction | None, absent: str = "") -> dict[str, Any]:
+    """The prediction's terms; absent: why there is none."""
     names = ("compute_ms", "communication_ms", "sent_bytes", "apart_ms", "overlapped_ms")
     if guess is None:
-        return dict.fromkeys(names, "no links measured") | {"error_percent": "none", "overlapped_error_percent": "none"}
+        return dict.fromkeys(names, absent) | {"error_percent": "none", "overlapped_error_percent": "none"}
     return {name: getattr(guess, name) for name in names} | {
         "error_percent": TWO_STEPS,
         "overlapped_error_percent": TWO_STEPS,
@@ -165,8 +169,7 @@ def _as_values(guess: Prediction | None) -> dict[str, Any]:
 
 def _against(record: Record, base: Record | None) -> dict[str, Any]:
     """Scale factors and efficiencies by the base, by runtime and by steps alone."""
-    names = ("samples_scale", "runtime_scale", "efficiency", "runtime_efficiency", "inverted", "work_efficiency")
-    values: dict[str, Any] = dict.fromkeys(names, NO_BASE)
+    values: dict[str, Any] = dict.fromkeys(AGAINST, NO_BASE)
     if base is None:
         return values
     rate, runtime = record.values["train_samples_per_second"], record.values["train_runtime_s"]
@@ -189,7 +192,7 @@ def _rates(record: Record, base: Record | None, bare: Record | None) -> dict[str
     name = "stepping_samples_per_second"
     if base is not None:
         own, of_base = record.values.get(name), base.values.get(name)
-        values["rate_efficiency"] = TWO_STEPS
+        values["rate_efficiency"] = TWO_STEPS if own != NO_NETWORK else NO_NETWORK
         if isinstance(own, float) and isinstance(of_base, float):
             ranks = record.factors["world_size"] / base.factors["world_size"]
             values["rate_efficiency"] = 100 * own / of_base / ranks
@@ -202,7 +205,10 @@ def _rates(record: Record, base: Record | None, bare: Record | None) -> dict[str
 
 
 def _any_step(record: Record) -> float | None:
-    return record.values.get("apart_ms") if record.origin == PREDICTED else step_ms(record)
+    if record.origin != PREDICTED:
+        return step_ms(record)
+    found = record.values.get("apart_ms")
+    return found if isinstance(found, float) else None
 
 
 def _flop(record: Record) -> float:
@@ -223,36 +229,45 @@ def _mfu(record: Record) -> dict[str, Any]:
 def predicted_row(record: Record, base: Record, source: Record, links: Links) -> list[Record]:
     """The row that the record would be, as far as arithmetic goes; none without links.
 
-    base: what it is compared with. source: what its step is made of. Its runtime: its steps, and all else that the
-    source's runtime holds.
+    base: what it is compared with. source: what its step is made of. On several nodes without a network measured
+    between any, it has computing and memory alone.
     """
     guess, source_ms = prediction_of(record, source, links), step_ms(source)
-    if guess is None or source_ms is None:
+    if source_ms is None:
         return []
-    ranks = record.factors["world_size"]
-    rest_s = max(0.0, source.values["train_runtime_s"] - _steps(source) * source_ms / 1e3)
-    runtime = _steps(record) * guess.apart_ms / 1e3 + rest_s
-    batch = source.values.get("batch_found", record.factors["batch_size"])  # the step predicted has as many rows
-    per_step = batch * record.factors["grad_acc"] * ranks
-    trained = record.factors["train_size"] * record.factors["num_epochs"]
+    computing = compute_ms(source.factors, source_ms, record.factors, links)
+    if computing is None or (guess is None and nodes_of(record) == 1):
+        return []
     values: dict[str, Any] = dict.fromkeys(
         (*GPU_FIGURES, "train_loss", "last_train_loss", "eval_loss", *SPEEDS), NOT_TRAINED
     )
     values |= dict.fromkeys(("wrapped_by", "units", "local_share", "mfu"), NOT_TRAINED)
-    values |= {
-        "train_runtime_s": runtime,
-        "train_samples_per_second": trained / runtime,
-        "stepping_samples_per_second": per_step / guess.apart_ms * 1e3,
-        "parameters": shape_of(record.factors).parameters,
-        "rows_from": source.values["rows_from"],
-    }
-    values |= {"batch_found": batch} if "batch_found" in source.values else {}
-    values |= _as_values(guess) | {"error_percent": NOT_TRAINED, "overlapped_error_percent": NOT_TRAINED}
+    values |= {"parameters": shape_of(record.factors).parameters, "rows_from": source.values["rows_from"]}
+    values |= {name: source.values[name] for name in ("batch_found",) if name in source.values}
     values |= _predicted_memory(record, source)
     cleared: dict[str, Any] = {"samples": {}, "warmup": {}, "series": {}, "flags": []}
     made = replace(source, factors=dict(record.factors), origin=PREDICTED, values=values, **cleared)
+    if guess is None:
+        made.values |= dict.fromkeys((*OF_A_STEP, *AGAINST), NO_NETWORK) | {"compute_ms": computing}
+        return [made]
+    made.values |= _as_values(guess) | _times(record, source, guess, source_ms)
+    made.values |= {"error_percent": NOT_TRAINED, "overlapped_error_percent": NOT_TRAINED}
     made.values |= _against(made, base)
     return [made]
+
+
+def _times(record: Record, source: Record, guess: Prediction, source_ms: float) -> dict[str, float]:
+    """Rates and runtime of a predicted row: its steps, and all else that the source's runtime holds."""
+    rest_s = max(0.0, source.values["train_runtime_s"] - _steps(source) * source_ms / 1e3)
+    runtime = _steps(record) * guess.apart_ms / 1e3 + rest_s
+    batch = source.values.get("batch_found", record.factors["batch_size"])  # the step predicted has as many rows
+    per_step = batch * record.factors["grad_acc"] * record.factors["world_size"]
+    trained = record.factors["train_size"] * record.factors["num_epochs"]
+    return {
+        "train_runtime_s": runtime,
+        "train_samples_per_second": trained / runtime,
+        "stepping_samples_per_second": per_step / guess.apart_ms * 1e3,
+    }
 
 
 def _steps(record: Record) -> int:

@@ -102,8 +102,11 @@ def records_of(experiment: str, step_of: Any = by_ranks) -> list[Record]:
     ]
 
 
-def shown(module: Any, experiment: str, records: list[Record], links: list[Record] = LINKS) -> dict[str, Any]:
-    made = {table.id: table for table in module.tables({experiment: records, "all_reduce": links})}
+def shown(
+    module: Any, experiment: str, records: list[Record], links: list[Record] = LINKS, nodes: Any = ()
+) -> dict[str, Any]:
+    read = {experiment: records, "all_reduce": links, "communication_nodes": list(nodes)}
+    made = {table.id: table for table in module.tables(read)}
     assert tuple(made) == module.TABLES
     findings = {finding.id: finding for finding in module.findings(made)}
     for figure in module.figures(made):
@@ -222,13 +225,39 @@ def test_blooms_eight_columns_and_a_predicted_row_for_eight_gpus() -> None:
     assert list(nodes["setup"]) == ["Single Node with Single GPU", *[f"{n} Node" for n in (2, 2, 4, 4, 8, 8)], *full]
     assert list(nodes["nodes"]) == [1, 2, 2, 4, 4, 8, 8] * 2 and nodes["world_size"].iloc[-1] == 32
     assert set(nodes["reason"][nodes["status"] == "skipped"]) == {"1 node"}
-    assert (nodes["step_ms"][nodes["origin"] == "predicted"] > 900).all()  # by TCP
+    beyond = nodes[nodes["origin"] == "predicted"]
+    for name in ("step_ms", "samples_scale", "train_runtime_s", "stepping_samples_per_second"):
+        assert set(beyond[name]) == {"no network between nodes measured"}, "loopback is no network"
+    assert all(isinstance(one, float) for one in beyond["peak_mem_alloc_gb"]), "what a rank holds is known all the same"
+    guessed = got["tables"]["fsdp.multi_gpu_prediction"].frame
+    assert all(isinstance(one, float) for one in guessed[guessed["origin"] == "predicted"]["compute_ms"])
     assert "a factor of" in got["findings"]["fsdp.multi_gpu"].text
     assert "For 8 a factor of" in got["findings"]["fsdp.multi_gpu"].text
+    told = got["findings"]["fsdp.multi_node"]
+    assert told.verdict == "cannot tell" and "no network between nodes was measured" in told.text
+    assert "measured steps lie between" in got["findings"]["fsdp.multi_gpu_prediction"].text
+
+
+def network(gb_per_s: float) -> Record:
+    """Communication_nodes' record of gradients sent at this rate between two ranks, whose bus factor is one."""
+    factors = {"part": "placements", "tool": "torch_profiler", "backend": "nccl", "active": 2, "world_size": 2}
+    transfer_ms = 2 * 10**9 / gb_per_s * 1e-6
+    samples = {"inter_transfer_ms": [[transfer_ms] * 3]}
+    return Record("communication_nodes", factors, "ok", "", "measured", samples, values={"gradient_bytes": 10**9})
+
+
+def test_several_nodes_are_predicted_by_a_network_that_was_measured() -> None:
+    got = shown(multi, "multi_gpu", records_of("multi_gpu"), nodes=[network(10)])
+    rows = got["tables"]["fsdp.multi_gpu_prediction"].frame
+    (two,) = rows[rows["setup"] == "2 Node"].to_dict("records")
+    factors = next(dict(c.factors) for c in cells("multi_gpu") if c["nodes"] == 2 and c["world_size"] == 2)
+    sent = p.communication(factors, p.Links(LINKS))[1]  # type: ignore[index]
+    assert two["communication_ms"] == pytest.approx(sent / 10e6, rel=0.01), "its bytes at 10 GB/s"
     told = got["findings"]["fsdp.multi_node"].text
     assert "With 1 rank on each of 8 nodes" in told and "With 4 ranks on each of 8 nodes" in told
-    assert told.count("predicted over TCP, as no job with several nodes has measured") == 2
-    assert "measured steps lie between" in got["findings"]["fsdp.multi_gpu_prediction"].text
+    assert told.count("predicted by the network measured between two nodes") == 2
+    eight = got["tables"]["fsdp.multi_node"].frame.set_index("setup")
+    assert eight.loc["8 Node", "step_ms"].iloc[1] > 300, "by that network"
 
 
 def test_nodes_that_a_job_had_are_measured_and_told() -> None:

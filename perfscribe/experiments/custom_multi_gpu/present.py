@@ -26,7 +26,7 @@ TABLES = (
     "fsdp.published",
 )
 FIGURES = ("fsdp.custom_scaling",)
-READS = ("all_reduce",)
+READS = ("all_reduce", "communication_nodes")
 LOOPS_NOTE = (
     "trainer: the workshop's. bare loop: the same rows, batches, schedule and clipping around fully_shard, without "
     "Trainer; AdamW, too, on GPUs fused as Trainer's is by default, but with decay of biases and norms, which Trainer "
@@ -43,7 +43,7 @@ CAPTION = (
 
 def tables(records: Mapping[str, list[Record]]) -> list[Table]:
     """The workshop's two, each figure beside its twin, the loops, steps predicted, what others publish."""
-    links = Links(records.get("all_reduce", []))
+    links = Links.of(records)
     every = rows(records["custom_multi_gpu"], links)
     asked = [record for record in every if answers.is_workshops(record)]
     one, several = by_placement(asked)

@@ -17,7 +17,7 @@ from perfscribe.training_rows import by_placement, measured_steps, rows
 
 TABLES = ("fsdp.multi_gpu", "fsdp.multi_node", "fsdp.multi_gpu_prediction")
 FIGURES = ("fsdp.multi_gpu",)
-READS = ("all_reduce",)
+READS = ("all_reduce", "communication_nodes")
 CAPTION = (
     "Samples a second by Trainer's default figure over GPUs, measured and predicted, and what as many times the first "
     "row's would be."
@@ -26,7 +26,7 @@ CAPTION = (
 
 def tables(records: Mapping[str, list[Record]]) -> list[Table]:
     """One node, several nodes, steps predicted."""
-    links = Links(records.get("all_reduce", []))
+    links = Links.of(records)
     every = rows(records["multi_gpu"], links)
     one, several = by_placement(every)
     notes = [c.DEFAULT_NOTE, c.SCALE_NOTE, c.WRAPPED_NOTE, c.PREDICTED_NOTE]

@@ -7,8 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from perfscribe.counters.traffic import busbw_gb_per_s
-from perfscribe.experiments.scaling_model.links import ALL_REDUCE, ModelledLinks, calls_of, logged
+from perfscribe.experiments.scaling_model.links import ModelledLinks, calls_of, logged
 from perfscribe.experiments.scaling_model.rows import NOT_MEASURED, backends
+from perfscribe.node_network import ALL_REDUCE
 from perfscribe.records import Record
 from perfscribe.scaling import reach as of
 from perfscribe.scaling.collectives import (

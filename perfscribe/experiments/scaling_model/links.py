@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from statistics import median
 
 from perfscribe import tables as t
-from perfscribe.counters.traffic import busbw_gb_per_s
-from perfscribe.experiments.communication import rows as placements
+from perfscribe.node_network import ALL_REDUCE, Network
 from perfscribe.records import Record
 from perfscribe.scaling.collectives import PHASES, Call, CollectiveFit, fits
 from perfscribe.training_prediction import DEFAULT, Links, Ring
 
-ALL_REDUCE = "all_reduce"
 # Whose links a time is of.
 OWN, ASSUMED, NETWORK = "this machine's", "assumed as here", "measured network"
 
@@ -33,27 +29,6 @@ def logged(records: Iterable[Record], operation: str, backend: str) -> str:
     wanted = {"operation": operation, "backend": backend, "transport": DEFAULT}
     own = [record for record in records if record.ok and record.has(**wanted)]
     return ", ".join(dict.fromkeys(str(record.values["algorithm"]) for record in own if "algorithm" in record.values))
-
-
-@dataclass(frozen=True)
-class Network:
-    """Bus bandwidth between two nodes with a rank on each, by backend."""
-
-    bus_gb_per_s: dict[str, float]
-
-    @classmethod
-    def of(cls, records: Iterable[Record]) -> Network:
-        """From the gradients that communication_nodes sent; of several implementations the fastest counts."""
-        found: dict[str, float] = {}
-        for record in placements.of_placements(records):
-            if not record.ok or record.factors["tool"] != placements.TORCH_PROFILER:
-                continue
-            sent = float(record.values["gradient_bytes"]) * record.factors["active"]
-            transfer_ms = median(placements.turns(record, f"{placements.INTER}_transfer_ms"))
-            rate = busbw_gb_per_s(ALL_REDUCE, placements.RANKS, round(sent), transfer_ms)
-            backend = str(record.factors["backend"])
-            found[backend] = max(rate, found.get(backend, 0.0))
-        return cls(found)
 
 
 class ModelledLinks(Links):

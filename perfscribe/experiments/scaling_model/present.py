@@ -8,8 +8,9 @@ from functools import partial
 from perfscribe import figures as f
 from perfscribe import tables as t
 from perfscribe.experiments.scaling_model import answers, collective_rows, columns, drawings, rows
-from perfscribe.experiments.scaling_model.links import ALL_REDUCE, ModelledLinks, Network
+from perfscribe.experiments.scaling_model.links import ModelledLinks
 from perfscribe.findings import Finding, find
+from perfscribe.node_network import ALL_REDUCE, Network
 from perfscribe.records import Record
 from perfscribe.tables import Table
 

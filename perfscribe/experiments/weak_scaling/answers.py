@@ -138,7 +138,7 @@ def draw(canvas: Any, rows: pd.DataFrame) -> None:
             own = group[group["origin"] == origin]
             label = f"{variant}, by work" if origin == MEASURED else None
             axes.scatter(own["world_size"], own["work_efficiency"], edgecolors=colour, facecolors=filled, label=label)
-        wrong = shared.numbers(shared.measured(group), "inverted")  # predicted over TCP it would dwarf all else
+        wrong = shared.numbers(shared.measured(group), "inverted")
         axes.plot(wrong["world_size"], wrong["inverted"], color=colour, linestyle=":", label=f"{variant}, inverted")
     axes.set_xscale("log", base=2)
     axes.set_ylim(bottom=0)

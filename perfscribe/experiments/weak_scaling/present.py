@@ -17,7 +17,7 @@ from perfscribe.training_prediction import Links
 
 TABLES = ("fsdp.weak_setup", "fsdp.weak_scaling")
 FIGURES = ("fsdp.weak_scaling",)
-READS = ("all_reduce",)
+READS = ("all_reduce", "communication_nodes")
 CAPTION = (
     "Weak-scaling efficiency by work over ranks, measured and (hollow) predicted, against what the workshop's formula "
     "would print (dotted)."
@@ -27,7 +27,7 @@ CAPTION = (
 def tables(records: Mapping[str, list[Record]]) -> list[Table]:
     """The set-up with what it asks of a GPU, and what was measured."""
     cells = records["weak_scaling"]
-    measured = r.measured(cells, Links(records.get("all_reduce", [])))
+    measured = r.measured(cells, Links.of(records))
     notes = [
         columns.VARIANT_NOTE,
         columns.EFFICIENCY_NOTE,
