@@ -30,6 +30,13 @@ def measured(rows: pd.DataFrame) -> pd.DataFrame:
     return rows[rows["origin"] == MEASURED]
 
 
+def within_spread(one: Any, other: Any) -> bool:
+    """Whether two rows' steps differ by no more than the larger of their interquartile ranges."""
+    spreads = [pd.to_numeric(row["step_ms_iqr"], errors="coerce") for row in (one, other)]
+    known = [float(spread) for spread in spreads if pd.notna(spread)]
+    return bool(known) and abs(float(one["step_ms"]) - float(other["step_ms"])) <= max(known)
+
+
 def units(rows: pd.DataFrame) -> str:
     """What the rows count: GPUs or processes."""
     return "GPUs" if set(rows["device"]) == {"cuda"} else "processes of a CPU"

@@ -175,8 +175,9 @@ def _against(record: Record, base: Record | None) -> dict[str, Any]:
     rate, runtime = record.values["train_samples_per_second"], record.values["train_runtime_s"]
     base_rate, base_s = base.values["train_samples_per_second"], base.values["train_runtime_s"]
     values["samples_scale"], values["runtime_scale"] = scale_factors(base_rate, rate, base_s, runtime)
-    values["runtime_efficiency"] = efficiency_percent(base_s, runtime)
-    values["inverted"] = inverted_percent(base_s, runtime)
+    own_s, of_base_s = runtime / _steps(record), base_s / _steps(base)  # the same rows are fewer steps on more ranks
+    values["runtime_efficiency"] = efficiency_percent(of_base_s, own_s)
+    values["inverted"] = inverted_percent(of_base_s, own_s)
     own_ms, base_ms = _any_step(record), _any_step(base)
     if own_ms is None or base_ms is None:
         return values | {"efficiency": TWO_STEPS, "work_efficiency": TWO_STEPS}

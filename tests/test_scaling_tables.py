@@ -396,6 +396,27 @@ def test_weak_scaling_divides_the_right_way_and_names_the_other() -> None:
     assert texts["fsdp.weak_efficiency"].startswith("Weak-scaling efficiency, by the clock of optimizer steps")
 
 
+def test_the_runtime_of_the_same_model_is_compared_by_its_steps() -> None:
+    """On 4 ranks the same rows are half as many steps: as long a run is half as efficient, not twice."""
+    frame = shown(weak, "weak_scaling", records_of("weak_scaling", lambda cell: 100.0))["tables"]["fsdp.weak_scaling"]
+    rows = frame.frame[frame.frame["status"] == "ok"].set_index(["variant", "world_size"])
+    assert rows.loc[("source", 4), "runtime_efficiency"] == 100, "its batch is divided"
+    assert rows.loc[("same model", 4), "runtime_efficiency"] == pytest.approx(100 * 13 / 25)
+    assert rows.loc[("same model", 4), "inverted"] == pytest.approx(100 * 25 / 13)
+    assert rows.loc[("same model", 8), "runtime_efficiency"] < 60, "predicted, by as many steps"
+
+
+def test_an_efficiency_within_the_spread_of_steps_cannot_be_told() -> None:
+    near = records_of("weak_scaling", lambda cell: 100.0 + cell["world_size"] / 4)
+    text = shown(weak, "weak_scaling", near)["findings"]["fsdp.weak_efficiency"].text
+    assert (
+        "same model, 100 % by the time of a step and 100 % by its work on 4 GPUs (cannot tell from 100 %: 101 ms"
+        in (text)
+    )
+    far = records_of("weak_scaling", lambda cell: 100.0 * cell["world_size"])
+    assert "cannot tell" not in shown(weak, "weak_scaling", far)["findings"]["fsdp.weak_efficiency"].text
+
+
 def test_a_prediction_that_is_far_off_names_what_it_lacks() -> None:
     slow = shown(multi, "multi_gpu", records_of("multi_gpu", lambda cell: 100.0 if cell["world_size"] == 1 else 5000.0))
     assert "those of the host" in slow["findings"]["fsdp.multi_gpu_prediction"].text

@@ -9,7 +9,7 @@ import pandas as pd
 from perfscribe import figures as f
 from perfscribe import training_answers as shared
 from perfscribe.counters.weak_scaling import DEEPER, SAME_MODEL, SOURCE
-from perfscribe.findings import need
+from perfscribe.findings import CannotTell, need
 from perfscribe.statistics import format_figure
 from perfscribe.training_rows import MEASURED, PREDICTED
 
@@ -22,28 +22,36 @@ def _source(rows: pd.DataFrame) -> pd.DataFrame:
 def efficiency(rows: pd.DataFrame) -> str:
     """Of each variant the efficiency at the most ranks measured, by work."""
     rows = shared.numbers(shared.measured(shared.main_rows(need(rows, 1, "rows"))), "work_efficiency")
-    said = []
-    for variant in (SOURCE, SAME_MODEL, DEEPER):
-        own = rows[rows["variant"] == variant]
-        if len(own) > 1:
-            last: Any = own.iloc[-1]
-            said.append(
-                f"{variant}, {last['efficiency']:.0f} % by the time of a step and "
-                f"{last['work_efficiency']:.0f} % by its work on "
-                f"{last['world_size']} {shared.units(own)}"
-            )
-    need(pd.DataFrame(said), 1, "variants with two numbers of ranks")
+    variants = [rows[rows["variant"] == variant] for variant in (SOURCE, SAME_MODEL, DEEPER)]
+    known = [own for own in variants if len(own) > 1]
+    if not known:
+        raise CannotTell("variants with two numbers of ranks: none was measured")
     return (
         "Weak-scaling efficiency, by the clock of optimizer steps (median): "
-        + "; ".join(said)
+        + "; ".join(_at_most_ranks(own) for own in known)
         + ". Where a GPU's work stays the same, both are the same figure."
+    )
+
+
+def _at_most_ranks(own: pd.DataFrame) -> str:
+    """A variant's efficiencies; whether its step differs from the base's at all."""
+    first, last = own.iloc[0], own.iloc[-1]
+    text = (
+        f"{last['variant']}, {last['efficiency']:.0f} % by the time of a step and {last['work_efficiency']:.0f} % by "
+        f"its work on {last['world_size']} {shared.units(own)}"
+    )
+    if not shared.within_spread(first, last):
+        return text
+    return (
+        f"{text} (cannot tell from 100 %: {format_figure(last['step_ms'])} ms for {format_figure(first['step_ms'])}, "
+        f"IQRs {format_figure(last['step_ms_iqr'])} and {format_figure(first['step_ms_iqr'])})"
     )
 
 
 def inverted(rows: pd.DataFrame) -> tuple[str, str]:
     """What the workshop's formula says of a run (its defect 1)."""
     known = shared.numbers(shared.numbers(shared.measured(shared.main_rows(rows)), "inverted"), "runtime_efficiency")
-    need(known, 1, "efficiencies")
+    known = need(known[known["variant"] == SOURCE], 1, "efficiencies of the workshop's rows")
     last: Any = known.loc[(known["inverted"] - 100).abs().idxmax()]
     right, wrong = last["runtime_efficiency"], last["inverted"]
     said = "lost" if right < 100 else "gained"

@@ -24,7 +24,9 @@ VARIANT_NOTE = (
 )
 EFFICIENCY_NOTE = (
     "Efficiency: T_base / T_current, of an optimizer step's median time; of the runtime beside it, which the source's "
-    "rows compare by. Inverted: T_current / T_base, which the workshop prints as efficiency. By work: the efficiency "
+    "rows compare by, over the steps of the run: of the same rows more ranks make fewer, unless the batch is divided "
+    "as in the source. What a run does once, such as evaluation, weighs more on fewer steps. Inverted: T_current / "
+    "T_base of the same runtimes, which the workshop prints as efficiency. By work: the efficiency "
     "times the FLOP of a GPU over the base's, so the FLOP rate of a GPU over the base's: the one that holds where the "
     "work differs. The base is the first measured row of the variant."
 )
