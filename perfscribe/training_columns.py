@@ -8,13 +8,14 @@ from typing import Any
 from perfscribe import tables as t
 from perfscribe.ceilings import peak_notes
 from perfscribe.records import Record
-from perfscribe.training_rows import MEASURED, PREDICTED, nodes_of, ranks_per_node
+from perfscribe.training_rows import MEASURED, PREDICTED, nodes_of, ranks_per_node, steps_of
 
 MB_PER_GB = 1024
 DEFAULT_NOTE = (
     "Samples/s and runtime: as Trainer counts them by default, rows times epochs over train_runtime, which evaluation "
-    "and checkpoints are in. Loss: train_loss, the mean over all steps, not the last; from random weights it is no "
-    "statement about the trained model. GPU Memory Allocated (or Default): the GPU's used memory by NVML, what torch "
+    "and checkpoints are in. Loss: train_loss, the mean over all steps, not the last; the same rows are fewer steps on "
+    "more ranks, the first of which are then a larger part of it; from random weights it is no statement about the "
+    "trained model. GPU Memory Allocated (or Default): the GPU's used memory by NVML, what torch "
     "only reserves and the CUDA context included, so that it can exceed Peak allocated, which is torch's own count. "
     "GB: 2³⁰ bytes."
 )
@@ -200,6 +201,11 @@ def _timer(record: Record) -> str | None:
 def wrapped() -> list[t.Column]:
     """What divided the model."""
     return [t.value("wrapped_by", "Divided by", exact=True), t.value("units", "Units", exact=True)]
+
+
+def optimizer_steps() -> t.Column:
+    """Of the whole training: what a mean loss is over."""
+    return t.Column("optimizer_steps", "Steps", steps_of, kind="factor", exact=True)
 
 
 def rows_from() -> t.Column:

@@ -175,7 +175,8 @@ def _against(record: Record, base: Record | None) -> dict[str, Any]:
     rate, runtime = record.values["train_samples_per_second"], record.values["train_runtime_s"]
     base_rate, base_s = base.values["train_samples_per_second"], base.values["train_runtime_s"]
     values["samples_scale"], values["runtime_scale"] = scale_factors(base_rate, rate, base_s, runtime)
-    own_s, of_base_s = runtime / _steps(record), base_s / _steps(base)  # the same rows are fewer steps on more ranks
+    # The same rows are fewer steps on more ranks.
+    own_s, of_base_s = runtime / steps_of(record), base_s / steps_of(base)
     values["runtime_efficiency"] = efficiency_percent(of_base_s, own_s)
     values["inverted"] = inverted_percent(of_base_s, own_s)
     own_ms, base_ms = _any_step(record), _any_step(base)
@@ -259,8 +260,8 @@ def predicted_row(record: Record, base: Record, source: Record, links: Links) ->
 
 def _times(record: Record, source: Record, guess: Prediction, source_ms: float) -> dict[str, float]:
     """Rates and runtime of a predicted row: its steps, and all else that the source's runtime holds."""
-    rest_s = max(0.0, source.values["train_runtime_s"] - _steps(source) * source_ms / 1e3)
-    runtime = _steps(record) * guess.apart_ms / 1e3 + rest_s
+    rest_s = max(0.0, source.values["train_runtime_s"] - steps_of(source) * source_ms / 1e3)
+    runtime = steps_of(record) * guess.apart_ms / 1e3 + rest_s
     batch = source.values.get("batch_found", record.factors["batch_size"])  # the step predicted has as many rows
     per_step = batch * record.factors["grad_acc"] * record.factors["world_size"]
     trained = record.factors["train_size"] * record.factors["num_epochs"]
@@ -271,7 +272,7 @@ def _times(record: Record, source: Record, guess: Prediction, source_ms: float) 
     }
 
 
-def _steps(record: Record) -> int:
+def steps_of(record: Record) -> int:
     """Optimizer steps of the whole training."""
     factors = record.factors
     batches = -(-factors["train_size"] // (factors["batch_size"] * factors["world_size"]))

@@ -348,6 +348,23 @@ def test_custom_models_nine_columns_twins_and_loops() -> None:
     assert "Tuned, 4 GPUs give" in texts["fsdp.tuned"]
 
 
+def test_the_custom_rows_say_which_model_they_are_and_what_their_losses_are_means_of() -> None:
+    records = records_of("custom_multi_gpu")
+    for record in records:
+        record.series["train_loss"] = [780.0, 140.0]
+    got = shown(custom, "custom_multi_gpu", records)
+    table = got["tables"]["fsdp.custom_multi_gpu"]
+    rows = table.frame
+    assert {"Vocabulary", "Parameters", "Steps"} <= {c.title for c in table.columns}
+    assert set(rows["vocab_size"]) == {50_000} and set(rows["parameters"][rows["status"] == "ok"]) == {253_524_816}
+    assert list(rows["optimizer_steps"]) == [5 * steps for steps in (125, 63, 32, 16, 16)]
+    text = got["findings"]["fsdp.custom_model"].text
+    assert "253,524,816" in text and "has 664,718,136, 2.62 times as many" in text
+    text = got["findings"]["fsdp.custom_losses"].text
+    assert "has a loss of 10.8" in text and "5.00 over 625 steps on 1 rank, 5.00 over 315 steps on 2 ranks" in text
+    assert "The first loss logged on 1 rank is 780" in text and "do not compare" in text
+
+
 def test_weak_scaling_divides_the_right_way_and_names_the_other() -> None:
     def step_of(cell: Any) -> float:
         return 100.0 if cell["world_size"] == 2 else 125.0

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
 
 from perfscribe import figures as f
+from perfscribe import tables as t
 from perfscribe import training_answers as shared
-from perfscribe.experiments.custom_multi_gpu.measure import TUNED
+from perfscribe.experiments.custom_multi_gpu.measure import SHAPE, TUNED
 from perfscribe.findings import CannotTell, counted, need
+from perfscribe.models.workshop_shapes import BLOOM_TOKENIZER_VOCABULARY, SimpleGptShape
 from perfscribe.records import Record
 from perfscribe.statistics import format_figure
 from perfscribe.training_rows import MEASURED, PREDICTED, WORKSHOPS_LOOP
@@ -48,6 +52,58 @@ def scaling(rows: pd.DataFrame) -> str:
         return text
     held, least = known.iloc[0]["peak_mem_alloc_gb"], known.iloc[-1]["peak_mem_alloc_gb"]
     return f"{text} The peak of a GPU goes from {format_figure(held)} to {format_figure(least)} GB."
+
+
+def as_scripts_run(record: Record) -> int:
+    """Parameters with the vocabulary that the workshop's scripts take, the tokenizer's, whatever is exported."""
+    shape = SimpleGptShape(**{name: record.factors[name] for name in SHAPE})
+    return replace(shape, vocab_size=BLOOM_TOKENIZER_VOCABULARY).parameters
+
+
+def first_loss(record: Record) -> Any:
+    """The first that was logged: of a step, or the mean of the first few."""
+    return next(iter(record.series.get("train_loss", [])), t.NOT_RECORDED)
+
+
+def model(rows: pd.DataFrame) -> str:
+    """Which model the rows are of, beside the one that the workshop's scripts run."""
+    row: Any = need(shared.measured(shared.main_rows(rows)), 1, "trainings").iloc[0]
+    return (
+        f"Every row trains one of {row['parameters']:,} parameters, with {row['vocab_size']:,} entries in its "
+        f"vocabulary. The workshop's scripts do not read the VOCAB_SIZE that they export, and take the "
+        f"{BLOOM_TOKENIZER_VOCABULARY:,} of BLOOM's tokenizer: the model that they run has "
+        f"{row['source_parameters']:,}, {format_figure(row['source_parameters'] / row['parameters'])} times as many, "
+        "and its times and memory are others."
+    )
+
+
+def losses(rows: pd.DataFrame) -> str:
+    """The mean losses, over how many steps, beside what a guess at random has."""
+    known = need(shared.numbers(shared.measured(shared.main_rows(rows)), "train_loss"), 1, "losses")
+    guess = math.log(known.iloc[0]["vocab_size"])
+    means = [
+        f"{format_figure(row['train_loss'])} over {row['optimizer_steps']} steps on {_on(row)}"
+        for _, row in known.iterrows()
+    ]
+    text = (
+        f"A guess that spreads evenly over the {known.iloc[0]['vocab_size']:,} entries of the vocabulary has a loss of "
+        f"{format_figure(guess)}, their natural logarithm. The mean over all steps is {', '.join(means)}."
+    )
+    first = shared.numbers(known, "first_loss")
+    if first.empty:
+        return text
+    text += f" The first loss logged on {_on(first.iloc[0])} is {format_figure(first.iloc[0]['first_loss'])}."
+    if first.iloc[0]["first_loss"] <= guess:
+        return text
+    return (
+        f"{text} Training begins far from even: torch draws an embedding with a standard deviation of one, and the "
+        "head has the same weights, so that its first answers are sure and wrong. The first steps make up more of the "
+        "mean where there are fewer, so that losses of different numbers of ranks do not compare."
+    )
+
+
+def _on(row: Any) -> str:
+    return counted(row["world_size"], "rank")
 
 
 def rates(rows: pd.DataFrame) -> str:

@@ -73,7 +73,17 @@ def columns() -> list[t.Column]:
     asked = [first, total, c.samples_default("Samples/s (Default)"), c.samples_callback()]
     asked += [c.memory_default("GPU Memory (GB, Default)"), c.memory_callback(), c.utilisation(), c.loss(), c.runtime()]
     own = [c.samples_stepping(), c.memory_peak(), t.value("mfu", "MFU (%)"), *c.steps(), *c.wrapped(), c.rows_from()]
-    return [*asked, origin, *c.workload(), *own]
+    return [*asked, origin, *model(), c.optimizer_steps(), *c.workload(), *own]
+
+
+def model() -> list[t.Column]:
+    """Which model is trained; in the CSV the size of the one that the workshop's scripts run, and the first loss."""
+    return [
+        t.factor("vocab_size", "Vocabulary"),
+        t.value("parameters", "Parameters", exact=True),
+        t.Column("source_parameters", "Parameters, as its scripts run", answers.as_scripts_run, kind="unshown"),
+        t.Column("first_loss", "First loss logged", answers.first_loss, kind="unshown"),
+    ]
 
 
 def twins() -> list[t.Column]:
@@ -127,10 +137,12 @@ def figures(tables: Mapping[str, Table]) -> list[f.Figure]:
 
 
 def findings(tables: Mapping[str, Table]) -> list[Finding]:
-    """Scaling; what the callbacks' figures are; the memory; Trainer's overhead; what tuning gives; the prediction."""
+    """Scaling; which model, and its losses; the callbacks' figures; memory; Trainer; tuning; the prediction."""
     one, several, twin, loops, steps, others = (tables[name].ok for name in TABLES)
     return [
         find("fsdp.custom_multi_gpu", TABLES[:1], lambda: answers.scaling(one)),
+        find("fsdp.custom_model", TABLES[:1], lambda: answers.model(one)),
+        find("fsdp.custom_losses", TABLES[:1], lambda: answers.losses(one)),
         find("fsdp.custom_multi_node", TABLES[1:2], lambda: shared.nodes(several)),
         find("fsdp.custom_rates", TABLES[2:3], lambda: answers.rates(one)),
         find("fsdp.custom_memory", TABLES[2:3], lambda: answers.memory(twin)),

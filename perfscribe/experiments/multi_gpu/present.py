@@ -43,7 +43,8 @@ def columns() -> list[t.Column]:
     first, total, origin = c.setup()
     asked = [first, total, c.samples_default(), samples_scale, c.runtime(), runtime_scale, c.loss()]
     own = [c.samples_stepping(), c.memory_peak(), *c.steps(), *c.wrapped(), c.rows_from()]
-    return [*asked, c.memory_default(), origin, t.factor("model_name", "Model"), *c.workload(), *own]
+    trained = [t.factor("model_name", "Model"), c.optimizer_steps(), *c.workload()]
+    return [*asked, c.memory_default(), origin, *trained, *own]
 
 
 def figures(tables: Mapping[str, Table]) -> list[f.Figure]:
