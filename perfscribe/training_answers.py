@@ -53,6 +53,7 @@ def scaling(rows: pd.DataFrame) -> str:
         f"{last['world_size'] / first['world_size']:g} would be linear; the runtime's factor is "
         f"{format_figure(last['runtime_scale'])}."
     )
+    text += _slower(real)
     beyond = rows[(rows["origin"] == PREDICTED) & (rows["world_size"] > last["world_size"])]
     if len(beyond):
         far = beyond.iloc[-1]
@@ -61,6 +62,15 @@ def scaling(rows: pd.DataFrame) -> str:
             f"{last['world_size']}."
         )
     return text
+
+
+def _slower(real: pd.DataFrame) -> str:
+    """The rows that train fewer samples a second than the first does."""
+    slow = [row for _, row in numbers(real, "samples_scale").iterrows() if row["samples_scale"] < 1]
+    if not slow:
+        return ""
+    told = ", ".join(f"{row['world_size']} {format_figure(row['samples_scale'])} times" for row in slow)
+    return f" Not every row is quicker than the first: {told} its samples a second."
 
 
 def nodes(rows: pd.DataFrame) -> str:
@@ -111,8 +121,8 @@ def prediction(rows: pd.DataFrame) -> str:
     if worst["error_percent"] > 0:
         return text + " The term that is missing is the overlap of communication with computing."
     return text + (
-        " The terms that are missing are those of the host: launching and copying for each unit that is gathered, and "
-        "cores that ranks share."
+        " What is missing may be of the host, such as launching and copying for each unit that is gathered, or cores "
+        "that ranks share: nothing in this table measures it apart."
     )
 
 

@@ -434,9 +434,31 @@ def test_an_efficiency_within_the_spread_of_steps_cannot_be_told() -> None:
     assert "cannot tell" not in shown(weak, "weak_scaling", far)["findings"]["fsdp.weak_efficiency"].text
 
 
+def test_trainers_cost_within_the_spread_of_steps_is_called_so() -> None:
+    def step_of(cell: Any) -> float:
+        if cell["loop"] == "tuned":
+            return 200.0
+        return {1: 100.0, 2: 100.5, 4: 130.0}.get(cell["world_size"], 1.0) if cell["loop"] == "trainer" else 100.0
+
+    records = records_of("custom_multi_gpu", step_of)
+    text = shown(custom, "custom_multi_gpu", records)["findings"]["fsdp.trainer_overhead"].text
+    assert "0 % longer on 2 ranks (100 for 100 ms, within spread)" in text.replace("100.5", "100").replace("101", "100")
+    assert "30 % longer on 4 ranks (130 for 100 ms)" in text and "which tells no difference" in text
+
+
+def test_rows_that_are_slower_than_one_gpu_are_named() -> None:
+    def slow_on_two(cell: Any) -> float:
+        return 100.0 if cell["world_size"] != 2 else 125.0
+
+    text = shown(multi, "multi_gpu", records_of("multi_gpu", slow_on_two))["findings"]["fsdp.multi_gpu"].text
+    assert "Not every row is quicker than the first: 2 0.800 times its samples a second." in text
+    same = shown(multi, "multi_gpu", records_of("multi_gpu", lambda cell: 100.0))["findings"]["fsdp.multi_gpu"].text
+    assert "Not every row" not in same
+
+
 def test_a_prediction_that_is_far_off_names_what_it_lacks() -> None:
     slow = shown(multi, "multi_gpu", records_of("multi_gpu", lambda cell: 100.0 if cell["world_size"] == 1 else 5000.0))
-    assert "those of the host" in slow["findings"]["fsdp.multi_gpu_prediction"].text
+    assert "may be of the host" in slow["findings"]["fsdp.multi_gpu_prediction"].text
     base = shown(multi, "multi_gpu", records_of("multi_gpu", lambda cell: 500.0 / cell["world_size"] ** 4))
     assert "Even its computing alone" in base["findings"]["fsdp.multi_gpu_prediction"].text
     quick = shown(multi, "multi_gpu", records_of("multi_gpu", lambda cell: 100.0))

@@ -138,16 +138,23 @@ def memory(rows: pd.DataFrame) -> str:
 
 def trainer_overhead(rows: pd.DataFrame) -> str:
     """Trainer's steps against the bare loop's, of the same ranks."""
-    steps = shared.numbers(shared.measured(rows), "step_ms").set_index(["loop", "world_size"])["step_ms"]
+    steps = shared.numbers(shared.measured(shared.main_rows(rows)), "step_ms").set_index(["loop", "world_size"])
     both = [ranks for loop, ranks in steps.index if loop == TRAINER and (BARE, ranks) in steps.index]
     if not both:
         raise CannotTell("Trainer beside the bare loop: not measured together, as Trainer shards on GPUs alone")
+    pairs = [(ranks, steps.loc[(TRAINER, ranks)], steps.loc[(BARE, ranks)]) for ranks in both]
+    near = [shared.within_spread(own, bare) for _, own, bare in pairs]
     said = [
-        f"{shared.overhead(steps[TRAINER, ranks], steps[BARE, ranks])} on {counted(ranks, 'rank')} "
-        f"({format_figure(steps[TRAINER, ranks])} for {format_figure(steps[BARE, ranks])} ms)"
-        for ranks in both
+        f"{shared.overhead(own['step_ms'], bare['step_ms'])} on {counted(ranks, 'rank')} "
+        f"({format_figure(own['step_ms'])} for {format_figure(bare['step_ms'])} ms{', within spread' if same else ''})"
+        for (ranks, own, bare), same in zip(pairs, near, strict=True)
     ]
-    return f"A step of Trainer is {', '.join(said)} than one of the bare loop."
+    text = f"A step of Trainer is {', '.join(said)} than one of the bare loop."
+    if not any(near):
+        return text
+    return (
+        f"{text} Within spread: the medians differ by no more than the larger IQR of both, which tells no difference."
+    )
 
 
 def tuned(rows: pd.DataFrame) -> str:
