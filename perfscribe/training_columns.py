@@ -39,8 +39,9 @@ TWIN_NOTE = (
 PREDICTED_NOTE = (
     "Predicted rows: what the step of most ranks on one node takes beside exchanging (computing, in proportion to the "
     "FLOP of a rank, and what the host adds), then what FSDP exchanges, by the latency and bandwidth that all_reduce "
-    "measured on this machine; nothing overlaps. The rest of that row's runtime, such as evaluation, stays. Memory: "
-    "that row's, with each rank's part of weights, gradients and moments."
+    "measured on this machine; nothing overlaps. Samples/s of steps alone are of a mean step there, too, which is as "
+    "much longer than the median one as in that row. The rest of that row's runtime, such as evaluation, stays. "
+    "Memory: that row's, with each rank's part of weights, gradients and moments."
 )
 NODES_NOTE = (
     "Where a job on a cluster has the nodes, their ranks are measured, each node's started by a torchrun of its own. "

@@ -268,8 +268,14 @@ def _times(record: Record, source: Record, guess: Prediction, source_ms: float) 
     return {
         "train_runtime_s": runtime,
         "train_samples_per_second": trained / runtime,
-        "stepping_samples_per_second": per_step / guess.apart_ms * 1e3,
+        "stepping_samples_per_second": per_step / guess.apart_ms * 1e3 / _mean_over_median(source, source_ms),
     }
+
+
+def _mean_over_median(record: Record, median_ms: float) -> float:
+    """By how much a mean step is longer than the median one: a measured rate is of all steps, the slow ones too."""
+    rate = record.values.get("stepping_steps/s")
+    return 1e3 / rate / median_ms if isinstance(rate, float) else 1.0
 
 
 def steps_of(record: Record) -> int:

@@ -172,6 +172,8 @@ def test_steps_of_unequal_rows_are_brought_to_the_firsts() -> None:
     steps = frame(got, "fsdp.scaling_predicted").set_index("ranks")
     assert steps.loc[4, "step_ms"] == pytest.approx(fsdp_ms(4, 0.0))
     assert steps.loc[4, "samples_per_s"] == pytest.approx(400 / fsdp_ms(4, 0.0) * 1e3)
+    assert steps.loc[4, "flags"] == "step of 200 rows a rank, scaled to 100", "what was not measured so is marked"
+    assert steps.loc[1, "flags"] == ""
 
 
 # --- how far, and how sure --------------------------------------------------------------------------------------

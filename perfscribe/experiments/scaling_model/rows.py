@@ -142,7 +142,10 @@ def _count_row(model: Model, ranks: int) -> Record:
         values |= dict.fromkeys(OF_THE_MODEL, MISSED)
     values["holds"] = HELD[holds]
     values["links"] = model.links.named(training.backend, ranks)
-    return _row(training, {"ranks": ranks, "origin": origin, "reach": reached}, values, origin)
+    row = _row(training, {"ranks": ranks, "origin": origin, "reach": reached}, values, origin)
+    if ranks in training.scaled:
+        row.flags.append(f"step of {training.scaled[ranks]} rows a rank, scaled to {training.rows}")
+    return row
 
 
 def _fewer(training: tr.Training) -> str:

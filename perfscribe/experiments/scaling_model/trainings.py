@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from perfscribe import tables as t
@@ -32,6 +32,7 @@ class Training:
 
     steps_ms: measured medians by ranks. rows: of a step: of all ranks (strong) or of each (weak). terms: of a step
     on so many ranks, scaled so, from the measured counts given; None where collectives or ranks are missing.
+    scaled: rows that a step was measured with, by ranks, where it was brought to `rows` of them in proportion.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Training:
     rows: int
     terms: Callable[[int, str, Sequence[int], ModelledLinks], Terms | None]
     computing: Callable[[Sequence[int]], Computing | None] = lambda counts: None
+    scaled: Mapping[int, int] = field(default_factory=dict)
     is_quickest: bool = True
 
     @property
@@ -86,7 +88,8 @@ def _sharded(group: Sequence[Record]) -> Training:
         parts.append(counted(factors["num_layers"], "layer"))
     steps = {ranks: (step_ms(record) or 0.0) * rows / _rows(record) for ranks, record in by_ranks.items()}
     name = _name([*parts, factors["dtype"], factors["device"]])
-    return Training(name, group[0].experiment, "FSDP", WEAK, tuple(group), steps, rows, terms)
+    scaled = {ranks: _rows(record) for ranks, record in by_ranks.items() if _rows(record) != rows}
+    return Training(name, group[0].experiment, "FSDP", WEAK, tuple(group), steps, rows, terms, scaled=scaled)
 
 
 def _name(parts: Iterable[Any]) -> str:
