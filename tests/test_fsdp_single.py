@@ -179,6 +179,21 @@ def test_the_workshops_rows_with_its_own_labels_beside_ours() -> None:
     assert own.loc["Eval Loss (Epoch 3)", "source"] == 0.3
 
 
+def test_what_was_trained_on_fewer_rows_is_no_effect_of_labels() -> None:
+    table = _tables(present, _all())["fsdp.baseline"].ok.set_index("metric")
+    assert table.index[0] == "Rows trained"
+    trained = CELLS["bloom", "answer"]["rows"], CELLS["bloom", "source"]["rows"]
+    assert (table.loc["Rows trained", "answer"], table.loc["Rows trained", "source"]) == trained == (500, 100)
+    told = "of 500 rows, and of 100 with the workshop's labels: not of labels alone"
+    for metric in ("Train Loss (Final)", "Eval Loss (Epoch 2)", "Training Speed (samples/sec)", "Steps per Epoch"):
+        assert table.loc[metric, "flags"] == told
+    assert table.loc["Memory Allocated (MB), peak", "flags"] == ""
+    alike = _tables(custom, _all())["fsdp.custom_single_node"].ok
+    assert len(set(alike.set_index("metric").loc["Rows trained", ["answer", "source"]])) == 1 and not any(
+        alike["flags"]
+    )
+
+
 def test_a_way_to_label_that_failed_says_so_in_its_column() -> None:
     lost = replace(_record(labels="source"), status="oom", reason="asked for 1 GiB", samples={}, values={}, series={})
     table = _tables(present, [_record(losses=(3.0, 2.0)), lost])["fsdp.baseline"]
@@ -258,7 +273,7 @@ def test_what_labels_train() -> None:
 def test_a_loss_that_falls_by_copying() -> None:
     text = _answer("custom_copying", _all(), custom).text
     assert "from 6.00 at the first evaluation to 0.300 at the last, 95% down" in text
-    assert "from 3.00 to 2.75, 8% down" in text
+    assert "from 3.00 to 2.75, 8.3% down" in text
 
 
 def test_scores_of_the_same_answers() -> None:
@@ -267,7 +282,9 @@ def test_scores_of_the_same_answers() -> None:
     assert "EM 1.00, F1 1.00 officially and 0.500 there" in text
     assert "Of the 8 scores measured here, 2 differ" in text
     assert "F1 from 1.00 to 12.5 %" in _answer("baseline_answers", _all()).text
-    assert "no statement about the trained model" in _answer("custom_answers", _all(), custom).text
+    random = _answer("custom_answers", _all(), custom)
+    assert "no statement about the trained model" in random.text and random.verdict == "cannot tell"
+    assert _answer("baseline_answers", _all(weights="hub")).verdict == "answered"
 
 
 def test_the_single_gpus_row_is_another_model() -> None:

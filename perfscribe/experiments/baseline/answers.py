@@ -140,11 +140,17 @@ def copying(evaluations: pd.DataFrame) -> str:
     side = "down" if last < first else "up"
     return (
         f"With the workshop's labels the loss on questions that it never saw goes from {figure(first)} at the first "
-        f"evaluation to {figure(last)} at the last, {abs(first - last) / first:.0%} {side}; with labels that train the "
-        f"answer from {figure(ours[0])} to {figure(ours[1])}, {abs(ours[0] - ours[1]) / ours[0]:.0%} "
+        f"evaluation to {figure(last)} at the last, {_share(first, last)} {side}; with labels that train the "
+        f"answer from {figure(ours[0])} to {figure(ours[1])}, {_share(*ours)} "
         f"{'down' if ours[1] < ours[0] else 'up'}. A model that is to say what it reads can bring its loss to zero by "
         "copying, so that a low one says nothing about answers."
     )
+
+
+def _share(first: float, last: float) -> str:
+    """How far the last lies from the first; small shares with a digit more, so that none stands as nothing."""
+    share = abs(first - last) / first
+    return f"{share:.0%}" if share >= 0.1 else f"{share:.1%}"
 
 
 def _ends(rows: pd.DataFrame, labels_name: str) -> tuple[float, float]:
@@ -187,10 +193,12 @@ def answered(answers: pd.DataFrame) -> str:
             f"{figure(after['f1_percent'])} %"
         )
     row = need(rows, 1, "scores").iloc[0]
-    text = f"Over {row['questions']} questions {', '.join(parts)}."
+    text = f"Over {row['questions']} questions {', '.join(parts)}"
     if row["weights"] == "random":
-        return f"{text} The weights were random before training: this is no statement about the trained model."
-    return text
+        raise CannotTell(
+            f"{text}. The weights were random before training: this is no statement about the trained model"
+        )
+    return f"{text}."
 
 
 def _way(rows: pd.DataFrame, way: str) -> Any:

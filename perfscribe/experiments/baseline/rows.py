@@ -72,7 +72,9 @@ def _number(name: str, scale: float = 1.0) -> Get:
 
 # The workshop's nine rows; its first and eighth are here two: the mean over all steps is not the last step's loss, and
 # a peak is not what is left after a step.
+# Above them how many rows were trained, on which losses and speed depend.
 METRICS: tuple[tuple[str, str, Get], ...] = (
+    ("Rows trained", "rows given to Trainer", lambda record: record.factors["rows"]),
     ("Train Loss (Final)", "train_loss of the summary, the mean over all steps", _number("mean_train_loss")),
     ("Train Loss (last logged)", "train/loss", _number("final_train_loss")),
     ("Eval Loss (Epoch 1)", "eval/loss", _eval_loss(1)),
@@ -89,6 +91,9 @@ METRICS: tuple[tuple[str, str, Get], ...] = (
     ("Memory Allocated (MB), at rest", "torch's allocator, after steps", _number("at_rest_bytes", 1 / MB)),
     ("GPU Utilization (%)", "NVML, mean over the training", _number("gpu_utilisation_percent")),
 )
+
+
+BY_ROWS = ("Train", "Eval Loss", "Steps")  # how metrics begin that depend on how many rows were trained
 
 
 def _settings(records: Iterable[Record]) -> list[dict[str, Record]]:
@@ -118,7 +123,8 @@ def nine(records: Sequence[Record]) -> list[Record]:
         for metric, where, get in METRICS:
             values = {name: _figure(get, by_labels.get(name)) for name in LABELS} if base.ok else {}
             row = named(base, metric=metric, where=where)
-            rows.append(replace(row, values=values, samples={}, warmup={}, series={}))
+            flags = [*row.flags, *_rows_differ(metric, by_labels)]
+            rows.append(replace(row, values=values, samples={}, warmup={}, series={}, flags=flags))
     return rows
 
 
@@ -128,6 +134,14 @@ def _samples_per_s_between(record: Record, first: int, last: int) -> float | str
     if len(times) < last - first:
         return "not each step kept"
     return float(record.factors["batch_size"] * record.factors["grad_acc"] * len(times) / sum(times))
+
+
+def _rows_differ(metric: str, by_labels: dict[str, Record]) -> list[str]:
+    """What a reader has to know who would take the difference of two columns for one of labels."""
+    trained = {name: by_labels[name].factors["rows"] for name in LABELS if name in by_labels and by_labels[name].ok}
+    if not metric.startswith(BY_ROWS) or len(set(trained.values())) < 2:
+        return []
+    return [f"of {trained['answer']} rows, and of {trained['source']} with the workshop's labels: not of labels alone"]
 
 
 def evaluations(records: Sequence[Record]) -> list[Record]:
