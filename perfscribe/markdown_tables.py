@@ -11,12 +11,14 @@ from typing import Any
 import pandas as pd
 from tabulate import tabulate
 
-from perfscribe import files
+from perfscribe import constant_columns, files
 from perfscribe.statistics import format_figure
 from perfscribe.tables import NOTHING
 
 # From how many neighbouring rows on that lack figures for one reason the report shows one row for all.
 FOLDED_FROM = 3
+# Cells that nothing ran of.
+NOT_TRIED = ("skipped", "unsupported", "not_run")
 # Published figures stand as their source prints them; those with more digits, as after a conversion, are rounded.
 LONGEST_PUBLISHED_DIGITS, PUBLISHED_DIGITS = 7, 5
 EMPTY_NOTE = "No cell of the plan belongs in this table."
@@ -61,17 +63,27 @@ def prose(text: str) -> str:
 def to_markdown(folder: Path, table_id: str) -> str:
     """The table as Markdown from its files: figures rounded, statuses with footnotes, notes below.
 
-    Neighbouring rows that have no figures for one and the same reason stand in one row that lists their levels.
+    Neighbouring rows that have no figures for one and the same reason stand in one row that lists their levels; what
+    is the same in every row of a wide table stands above it.
     """
     description = files.read_json(folder / f"{table_id}.json")
     columns = [column for column in description["columns"] if column["kind"] != "unshown"]
     remarks: list[str] = []
+    read = _read_rows(folder / f"{table_id}.csv")
+    constant = constant_columns.of(columns, read)
+    told = [
+        (markdown_text(column["title"]), markdown_text(as_shown(first[column["name"]], column, first)))
+        for first in constant_columns.measured_of(read)[:1]
+        for column in constant
+    ]
+    columns = [column for column in columns if column not in constant]
     figures = [column["name"] for column in columns if column["kind"] == "figure"]
-    groups = _neighbours(_read_rows(folder / f"{table_id}.csv"), figures)
+    groups = _neighbours(read, figures)
     rows = [_markdown_row(_folded(group, columns), columns, remarks) for group in groups]
     titles = [markdown_text(column["title"]) for column in columns]
     notes = description["notes"] if rows else [EMPTY_NOTE, *description["notes"]]
-    parts = [_without_padding(tabulate(rows, titles, tablefmt="pipe", disable_numparse=True))]
+    parts = [constant_columns.line(told)]
+    parts.append(_without_padding(tabulate(rows, titles, tablefmt="pipe", disable_numparse=True)))
     parts.append("\n".join(f"[{number}] {markdown_text(text)}  " for number, text in enumerate(remarks, start=1)))
     parts.append("\n".join(f"{note}  " for note in notes))
     return "\n\n".join(part.rstrip() for part in parts if part) + "\n"
@@ -121,6 +133,11 @@ def _folded(group: Sequence[Mapping[str, str]], columns: Sequence[Mapping[str, A
     return shown | {"status": group[0]["status"], "reason": reason, "flags": "", "environment": ""}
 
 
+def _origin(row: Mapping[str, str]) -> str:
+    """Where a row's figures are from; what was not tried has none."""
+    return "not measured" if row["status"] in NOT_TRIED and row["origin"] == "measured" else row["origin"]
+
+
 def _markdown_row(row: Mapping[str, str], columns: Sequence[Mapping[str, Any]], remarks: list[str]) -> list[str]:
     """The row's cells; its remark is added to remarks, and its number stands at the row's first figure."""
     lacking = row["status"] != "ok"
@@ -131,7 +148,7 @@ def _markdown_row(row: Mapping[str, str], columns: Sequence[Mapping[str, Any]], 
     shown, marked = [], not remark
     for column in columns:
         is_figure = column["kind"] == "figure"
-        text = as_shown(row[column["name"]], column, row)
+        text = _origin(row) if column["name"] == "origin" else as_shown(row[column["name"]], column, row)
         marks_here = is_figure and (row[column["name"]] == row["status"] if lacking else not marked)
         shown.append(markdown_text(text) + (mark if marks_here else ""))
         marked = marked or marks_here

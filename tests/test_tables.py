@@ -6,6 +6,7 @@ import csv
 import json
 import math
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -440,3 +441,42 @@ def test_a_row_that_no_machine_measured_is_no_second_environment(tmp_path: Path)
     other = record(factors={"seq_len": 256, "dtype": "fp32"}, environments=["ba9876543210"])
     text = markdown(tmp_path, t.make("a.b", "T", [record(), published, other], columns()))
     assert text.count("environment ") == 2
+
+
+def wide(rows: Sequence[tuple[Record, str]], more: int = 12) -> t.Table:
+    """A table of a length, its origin, as many columns that vary as a homework may have, then a timer and a unit."""
+    origins = {id(record): origin for record, origin in rows}
+    shown = [
+        t.factor("seq_len", "Length"),
+        t.Column("origin", "Origin", lambda r: origins[id(r)], kind="factor", exact=True),
+        *(t.factor("dtype", "Dtype") if n == 0 else t.value(f"v{n}", f"V{n}") for n in range(more)),
+        t.Column("device", "Device", lambda r: "cuda", kind="factor", exact=True),
+        t.derived("timer", "Timer", lambda r: "predicted" if origins[id(r)] == "predicted" else "host | clock"),
+        t.derived("step_ms", "Step (ms)", lambda r: float(r.factors["seq_len"])),
+    ]
+    return t.make("probe.wide", "Wide", [record for record, _ in rows], shown)
+
+
+def of_length(seq_len: int, status: str = "ok", **values: float) -> Record:
+    factors = {"seq_len": seq_len, "dtype": "fp32"}
+    held = values or {f"v{n}": float(n * seq_len) for n in range(1, 12)}
+    return record(status=status, factors=factors, **({"values": held} if status == "ok" else {}))
+
+
+def test_what_a_wide_table_says_alike_in_every_row_stands_once_above_it(tmp_path: Path) -> None:
+    measured = [(of_length(n), "measured") for n in (128, 256)]
+    others = [(of_length(512, "skipped"), "measured"), (of_length(1024), "predicted")]
+    table = wide([others[1], *measured, others[0]])
+    text = markdown(tmp_path, table)
+    first, _, heads = text.splitlines()[:3]
+    assert first == r"In every measured row: Device cuda; Timer host \| clock."
+    assert "Device" not in heads and "Timer" not in heads and cells(heads)[:3] == ["Length", "Origin", "Dtype"]
+    assert "Step (ms)" in heads, "what differs stays"
+    assert {"device", "timer"} <= set(table.frame.columns), "the CSV keeps them"
+    assert [cells(line)[1] for line in text.splitlines()[4:8]] == ["predicted", "measured", "measured", "not measured"]
+
+
+def test_narrow_tables_and_those_of_one_row_keep_their_columns(tmp_path: Path) -> None:
+    two = [(of_length(n), "measured") for n in (128, 256)]
+    assert "In every" not in markdown(tmp_path, wide(two, more=5))
+    assert "In every" not in markdown(tmp_path, wide(two[:1]))
