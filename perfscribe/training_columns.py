@@ -46,15 +46,15 @@ PREDICTED_NOTE = (
 NODES_NOTE = (
     "Where a job on a cluster has the nodes, their ranks are measured, each node's started by a torchrun of its own. "
     "Predicted, they exchange with the bandwidth that communication_nodes measured between two nodes, by the latency "
-    "within one. Without such a measurement a predicted row has what ranks compute and hold alone: the loopback "
-    "interface of one machine is no network."
+    "within one. Without such a measurement a predicted row has what ranks compute and hold alone, and says no "
+    "network measured: the loopback interface of one machine is none."
 )
 PREDICTION_NOTE = (
     "Median of optimizer steps, first one left out. Nothing overlapped is the most that computing and communicating "
     "take by these terms, all overlapped the least. Of measured rows they are those of the fewest ranks, so that the "
-    "error shows what is not among them: AdamW's update, which each rank makes for its part alone; what the host does "
-    "for each unit that is gathered; what ranks of a CPU take from each other. Predicted rows take the step of most "
-    "ranks on one node, which holds these."
+    "error shows what is not among them, perhaps AdamW's update, which each rank makes for its part alone; what the "
+    "host does for each unit that is gathered; what ranks of a CPU take from each other. Predicted rows take the step "
+    "of most ranks on one node, which holds these."
 )
 WRAPPED_NOTE = (
     "Divided by: read off the model that was trained; where it is not what was asked for, the row is failed. One rank "

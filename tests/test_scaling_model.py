@@ -311,7 +311,7 @@ def test_one_smaller_count_cannot_foretell_data_parallelism() -> None:
     assert abs(row["worst_percent"]) < 1e-6 and row["left_out_percent"] == "none: too few are left"
     assert row["holds"] == "cannot tell"
     text = got["findings"]["fsdp.scaling_terms"].text
-    assert "for 0 of the 0 that allow the test" in text and "which nothing measured confirms" in text
+    assert "Of the 0 whose counts allow this test 0 pass it" in text and "which nothing measured confirms" in text
 
 
 def test_the_largest_count_left_out_uses_no_collective_of_it() -> None:

@@ -71,9 +71,9 @@ def model(rows: pd.DataFrame) -> str:
     return (
         f"Every row trains one of {row['parameters']:,} parameters, with {row['vocab_size']:,} entries in its "
         f"vocabulary. The workshop's scripts do not read the VOCAB_SIZE that they export, and take the "
-        f"{BLOOM_TOKENIZER_VOCABULARY:,} of BLOOM's tokenizer: the model that they run has "
-        f"{row['source_parameters']:,}, {format_figure(row['source_parameters'] / row['parameters'])} times as many, "
-        "and its times and memory are others."
+        f"{BLOOM_TOKENIZER_VOCABULARY:,} of BLOOM's tokenizer. With these a model of this shape has "
+        f"{row['source_parameters']:,} parameters, {format_figure(row['source_parameters'] / row['parameters'])} times "
+        "as many, and other times and memory."
     )
 
 

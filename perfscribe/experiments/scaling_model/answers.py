@@ -112,8 +112,8 @@ def terms(rows: pd.DataFrame) -> str:
     worst: Any = known.loc[known["worst_percent"].abs().idxmax()]
     return (
         f"The terms explain the measured steps of {len(_explained(known))} of {counted(len(known), 'training')} within "
-        f"{100 * HOLDS:.0f} %, the step on most ranks being foretold from fewer as closely; that is so for "
-        f"{len(foretold)} of the {len(told)} that allow the test. The largest residual is "
+        f"{100 * HOLDS:.0f} %, and foretell that on most ranks from fewer as closely. Of the {len(told)} whose counts "
+        f"allow this test {len(foretold)} pass it. The largest residual is "
         f"{worst['worst_percent']:+.0f} % ({worst['training']}; overlap {worst['overlap_percent']:.0f} %)."
         f"{_missing(known)}{_unconfirmed(known)}"
     )
