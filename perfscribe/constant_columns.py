@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 WIDE = 14  # columns beyond which a page needs fewer
+FEWEST = 3  # so many at least, or the line is not worth its place
 STAYING = 11  # a homework's own columns come first, at most so many: these stand whatever they hold
 
 Column = Mapping[str, Any]
@@ -17,7 +18,8 @@ def of(columns: Sequence[Column], rows: Sequence[Row]) -> list[Column]:
     measured = measured_of(rows)
     if len(columns) <= WIDE or len(measured) < 2:
         return []
-    return [column for column in columns[STAYING:] if _is_constant(column, rows, measured)]
+    found = [column for column in columns[STAYING:] if _is_constant(column, rows, measured)]
+    return found if len(found) >= FEWEST else []
 
 
 def measured_of(rows: Sequence[Row]) -> list[Row]:
@@ -28,7 +30,8 @@ def measured_of(rows: Sequence[Row]) -> list[Row]:
 def _is_constant(column: Column, rows: Sequence[Row], measured: Sequence[Row]) -> bool:
     """Whether nothing is lost: other rows' levels are the same, too, and where they have a figure it is this one."""
     name = column["name"]
-    if name == "origin" or len({row[name] for row in measured}) > 1:
+    belongs_to_another = column["title"][:1].islower()  # as n does, and what goes on with the title before it
+    if name == "origin" or belongs_to_another or len({row[name] for row in measured}) > 1:
         return False
     return all(_says_nothing_else(column, row, measured[0][name]) for row in rows)
 

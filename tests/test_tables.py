@@ -451,6 +451,8 @@ def wide(rows: Sequence[tuple[Record, str]], more: int = 12) -> t.Table:
         t.Column("origin", "Origin", lambda r: origins[id(r)], kind="factor", exact=True),
         *(t.factor("dtype", "Dtype") if n == 0 else t.value(f"v{n}", f"V{n}") for n in range(more)),
         t.Column("device", "Device", lambda r: "cuda", kind="factor", exact=True),
+        t.Column("loop", "Loop", lambda r: "trainer", kind="factor", exact=True),
+        t.derived("step_ms_n", "n", lambda r: 24, exact=True),
         t.derived("timer", "Timer", lambda r: "predicted" if origins[id(r)] == "predicted" else "host | clock"),
         t.derived("step_ms", "Step (ms)", lambda r: float(r.factors["seq_len"])),
     ]
@@ -469,9 +471,10 @@ def test_what_a_wide_table_says_alike_in_every_row_stands_once_above_it(tmp_path
     table = wide([others[1], *measured, others[0]])
     text = markdown(tmp_path, table)
     first, _, heads = text.splitlines()[:3]
-    assert first == r"In every measured row: Device cuda; Timer host \| clock."
+    assert first == r"In every measured row: Device cuda; Loop trainer; Timer host \| clock."
     assert "Device" not in heads and "Timer" not in heads and cells(heads)[:3] == ["Length", "Origin", "Dtype"]
     assert "Step (ms)" in heads, "what differs stays"
+    assert "| n |" in heads, "it is the n of one figure"
     assert {"device", "timer"} <= set(table.frame.columns), "the CSV keeps them"
     assert [cells(line)[1] for line in text.splitlines()[4:8]] == ["predicted", "measured", "measured", "not measured"]
 
