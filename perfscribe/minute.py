@@ -20,6 +20,7 @@ from perfscribe.statistics import format_figure
 # What a flag begins with, and how cells that have it are counted.
 _UNUSUAL = (
     (re.compile(r"throttled "), "throttled"),
+    (re.compile(r"SM clock "), "at a lower clock than the device's highest"),
     (re.compile(r"host busy "), "beside other load on the host"),
     (re.compile(r"foreign process "), "beside a foreign process on the GPU"),
     (re.compile(r"kept from environment "), "kept from another environment"),

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from perfscribe import files
+from perfscribe.disturbances import flags_of
 
 SCHEMA = 1
 STATUSES = ("ok", "oom", "unsupported", "timeout", "failed", "skipped", "not_run")
@@ -106,7 +107,7 @@ def _merge(rounds: Sequence[Mapping[str, Any]]) -> Record:
         timers=dict(first["timers"]),
         environments=sorted({r["environment"] for r in rounds if r["environment"]}),
         fingerprint=first["fingerprint"],
-        flags=sorted({flag for r in rounds for flag in r["flags"]} | set(short)),
+        flags=sorted({flag for r in rounds for flag in flags_of(r)} | set(short)),
         provenance=dict(first["provenance"]),
         error=dict(worst["provenance"].get("error", {})),
         spent={name: sum(r["spent"][name] for r in rounds) for name in worst["spent"]},

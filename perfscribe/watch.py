@@ -24,9 +24,6 @@ PROCESS_INTERVAL_S = 1.0
 ENERGY_WINDOW_S = 1.0  # NVML's energy counter advances in steps of 10 ms and more: below 1 s they show
 HOST_WINDOW_S = 0.5  # the kernel counts CPU time in ticks of up to 10 ms
 
-THROTTLED_SHARE = 0.05
-HOST_BUSY_SHARE = 0.10
-
 # Bits of nvmlDeviceGetCurrentClocksEventReasons (nvml.h, nvmlClocksEventReason*) under which the SM clock is held
 # below what was asked for. Idle, clocks set by the user and display clocks are no throttling.
 THROTTLE_BITS = {
@@ -212,23 +209,3 @@ def _tree_cpu_s(pid: int | None) -> float | None:
             continue
         total_s = (total_s or 0.0) + times.user + times.system + times.children_user + times.children_system
     return total_s
-
-
-def flags(summary: Mapping[str, Any]) -> list[str]:
-    """What a reader of the cell's figures should know; such a cell is marked, never dropped.
-
-    Throttled for more than 5 % of the samples, another process on the GPU, more than 10 % of our cores' time spent
-    by others. The thresholds are this project's choice.
-    """
-    marks = []
-    throttled = summary.get("throttled_fraction") or 0.0
-    if throttled > THROTTLED_SHARE:
-        reasons = ", ".join(sorted(summary.get("throttle_reasons") or {}))
-        marks.append(f"throttled {100 * throttled:.0f} % of the time" + (f" ({reasons})" if reasons else ""))
-    if names := summary.get("foreign_gpu_processes"):
-        counted = [name if count == 1 else f"{count} × {name}" for name, count in sorted(Counter(names).items())]
-        marks.append(f"foreign process on the GPU ({', '.join(counted)})")
-    load = summary.get("host_load_other") or 0.0
-    if load > HOST_BUSY_SHARE:
-        marks.append(f"host busy (others use {100 * load:.0f} % of the cores)")
-    return marks

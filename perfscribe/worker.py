@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from perfscribe import cluster, device_start, environment, files, journal, leases, records, tools
+from perfscribe.disturbances import flags_of
 from perfscribe.gate import Gate, journal_file
 from perfscribe.processes import STOP_SIGNALS, Child, say, signal_name
 from perfscribe.shard import Shard, Task
-from perfscribe.watch import Watch, flags
+from perfscribe.watch import Watch
 
 MAX_STARTS = 2
 
@@ -153,7 +154,7 @@ class Worker:
             environment=self.identity,
             provenance=provenance,
             watch=summary,
-            flags=flags(summary),
+            flags=flags_of({"watch": summary, "provenance": provenance, "flags": []}),
             spent={**spent, "wall_s": answer.get("wall_s", 0.0)},
             **measurement,
             **more,

@@ -29,7 +29,7 @@ NOT_MEASURING = {
     *("config", "config_errors", "config_reference", "config_schema", "config_yaml", "plan", "plan_cells", "session"),
     *("records", "journal", "worker", "child", "environment", "watch", "retire", "scrub", "publish", "bootstrap"),
     *("cli", "doctor", "overview", "progress", "report", "tables", "figures", "findings", "references", "fingerprint"),
-    *("remembered",),
+    *("remembered", "disturbances"),
 }
 EXPERIMENTS = measured_experiments(ROOT)
 

@@ -154,6 +154,12 @@ def test_what_rounds_have_apart_is_put_together() -> None:
     assert (merged.status, merged.error) == ("oom", error)
 
 
+def test_flags_of_what_was_watched_are_of_today_s_rules() -> None:
+    watched = {"samples": 1, "throttled_fraction": 1.0, "throttle_reasons": {}}
+    [merged] = records.merge_rounds([row(watch=watched, flags=["throttled 100 % of the time", "kept"])])
+    assert merged.flags == ["kept", "throttled in 1 of 1 readings"]
+
+
 def test_equal_factors_are_one_cell_whatever_their_order() -> None:
     rounds = [row(factors={"a": 1, "b": 2}), row(factors={"b": 2, "a": 1}, number=2), row(factors={"a": 1, "b": 3})]
     assert [len(cell.samples["time_ms"]) for cell in records.merge_rounds(rounds)] == [2, 1]

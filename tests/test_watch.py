@@ -15,7 +15,8 @@ import pytest
 from fake_nvml import FakeNvml, Gpu, process
 
 from perfscribe import environment, watch
-from perfscribe.watch import Watch, flags
+from perfscribe.disturbances import flags, flags_of
+from perfscribe.watch import Watch
 
 BURN_S = 0.9
 
@@ -49,6 +50,34 @@ def test_throttling_is_a_share_with_reasons():
     text = flags({"throttled_fraction": 0.12, "throttle_reasons": {"power cap": 0.12}})
     assert text == ["throttled 12 % of the time (power cap)"]
     assert flags({"throttled_fraction": 0.05}) == [] and flags({"throttled_fraction": 0.051}) != []
+
+
+def test_few_readings_are_counted_and_give_no_share_of_the_time():
+    seen = {"throttled_fraction": 1.0, "throttle_reasons": {"power cap": 1.0}}
+    assert flags({**seen, "samples": 1}) == ["throttled in 1 of 1 readings (power cap)"]
+    assert flags({**seen, "throttled_fraction": 0.6667, "samples": 3}) == ["throttled in 2 of 3 readings (power cap)"]
+    assert flags({**seen, "samples": 5}) == ["throttled 100 % of the time (power cap)"]
+
+
+def test_a_clock_below_the_highest_is_said_and_an_idle_one_is_not():
+    seen = {"throttled_fraction": 0.0, "samples": 1}
+    assert flags({**seen, "median_sm_clock_mhz": 1680}, 1980) == ["SM clock 1680 MHz of at most 1980"]
+    for calm in (1980, 1905, 345, None):  # 345: the device waited for its host
+        assert flags({**seen, "median_sm_clock_mhz": calm}, 1980) == []
+    assert flags({**seen, "median_sm_clock_mhz": 1680}) == [], "the highest clock is not known"
+
+
+def test_flags_of_old_records_are_made_anew():
+    row = {
+        "watch": {"samples": 1, "throttled_fraction": 1.0, "throttle_reasons": {"power cap": 1.0}},
+        "provenance": {"gpu_clocks_mhz": [{"sm": 345, "sm_max": 1980}], "attempts": 1},
+        "flags": ["throttled 100 % of the time (power cap)", "kept from environment 0123456789ab"],
+    }
+    anew = ["throttled in 1 of 1 readings (power cap)", "kept from environment 0123456789ab"]
+    assert flags_of(row) == anew and flags_of({**row, "flags": anew}) == anew
+    row["watch"]["median_sm_clock_mhz"] = 1680
+    assert flags_of(row)[1] == "SM clock 1680 MHz of at most 1980"
+    assert flags_of({**row, "watch": {}}) == row["flags"], "nothing to make them of"
 
 
 def test_throttle_bits_are_nvml_s():
@@ -118,6 +147,15 @@ def test_a_number_of_the_host_that_is_a_thread_here_is_nobody():
 def test_processes_of_one_name_are_counted():
     (flag,) = flags({"foreign_gpu_processes": ["b", "a", "b"]})
     assert flag == "foreign process on the GPU (a, 2 × b)"
+
+
+def test_a_second_attempt_may_see_the_processes_of_the_first():
+    perhaps = "; perhaps of this cell's first attempt"
+    assert flags({"foreign_gpu_processes": ["python3"] * 27}, attempts=2) == [
+        f"foreign process on the GPU (27 × python3{perhaps})"
+    ]
+    for others, attempts in ((["python3"], 1), (["python3", "game"], 2)):
+        assert perhaps not in flags({"foreign_gpu_processes": others}, attempts=attempts)[0]
 
 
 def test_refusals_leave_none_and_old_or_new_names_work():
