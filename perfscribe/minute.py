@@ -17,6 +17,9 @@ from perfscribe.measured_by import device_name, environment_ids
 from perfscribe.records import STATUSES, Record
 from perfscribe.statistics import format_figure
 
+# How a figure that stands beside a headline is called, by its kind; only the first two bound what can be reached.
+_BESIDE = {"data sheet": "bound, data sheet", "measured link": "bound, measured link", "prediction": "predicted"}
+
 # What a flag begins with, and how cells that have it are counted.
 _UNUSUAL = (
     (re.compile(r"throttled "), "throttled"),
@@ -137,7 +140,7 @@ def headline_table(found: Mapping[str, Any]) -> str:
         mark = _mark(_remark(headline), remarks)
         rows.append([markdown_text(cell) for cell in _row(headline)])
         rows[-1][1] += mark
-    heads = ["Figure, and its table", "Value", "Spread", "n", "Bound", "Cell", "Environment"]
+    heads = ["Figure, and its table", "Value", "Spread", "n", "Bound or reference", "Cell", "Environment"]
     parts = [re.sub(r" +\|", " |", tabulate(rows, heads, tablefmt="pipe", disable_numparse=True))] if rows else []
     parts.append("\n".join(f"[{number}] {markdown_text(text)}  " for number, text in enumerate(remarks, start=1)))
     if found["lacking"]:
@@ -148,7 +151,7 @@ def headline_table(found: Mapping[str, Any]) -> str:
 def _row(headline: headlines.Headline) -> list[str]:
     bound = headline.kind
     if headline.bound is not None:
-        bound = f"{format_figure(headline.bound)} {headline.unit} ({headline.kind})"
+        bound = f"{format_figure(headline.bound)} {headline.unit} ({_BESIDE.get(headline.kind, headline.kind)})"
     spread = "none" if headline.spread is None else f"{headline.spread_is} {format_figure(headline.spread)}"
     levels = ", ".join(f"{name} {level}" for name, level in headline.cell.items())
     title, measured_in = f"{headline.title}, `{headline.table}`", ", ".join(headline.environments)

@@ -348,10 +348,12 @@ def test_energy_of_a_product(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_tokens_of_a_joule() -> None:
     factors = {"workload": "step", "device": "cuda", "size": "small", "seq_len": 512, "batch": 4, "dtype": "bf16"}
-    samples = {"call_ms": [[70.0, 70.0]], "call_j": [[41.0, 41.0]], "power_w": [[585.0, 586.0]]}
+    samples = {"call_ms": [[68.0, 70.0, 72.0]], "call_j": [[41.0] * 3], "power_w": [[585.0, 586.0, 585.0]]}
     one = Record("energy", factors | {"window_s": 2}, "ok", "", "measured", samples, values={"counter": "NVML"})
     (table,) = energies.tables({"energy": [one]})
-    assert table.ok.iloc[0]["tokens_per_j"] == pytest.approx(4 * 512 / 41)
+    row = table.ok.iloc[0]
+    assert row["tokens_per_j"] == pytest.approx(4 * 512 / 41)
+    assert row["tflop_per_s_spread"] == pytest.approx(row["tflop_per_s"] * row["call_ms_iqr"] / 70), "as the time's"
     (finding,) = energies.findings({table.id: table})
     assert "A training step of small, context 512, batch 4 takes 41.0 J or 50.0 tokens/J in bf16." in finding.text
 

@@ -91,6 +91,15 @@ def test_a_bound_of_another_workload_is_none(tmp_path: Path) -> None:
         assert (found.bound, found.kind, found.n) == (bound, kind, headlines.ONE_VALUE)
 
 
+def test_a_prediction_is_not_called_a_bound(tmp_path: Path) -> None:
+    shown = {"prediction": "4.00 ms (predicted)", "measured link": "4.00 ms (bound, measured link)"}
+    for kind, text in shown.items():
+        wanted(tmp_path, bound="top", kind=kind)
+        written(tmp_path, cell := record(1, "fp32", [1.0]))
+        table = minute.headline_table(opened(tmp_path, cell))
+        assert "| Bound or reference |" in table and f"| {text} |" in table
+
+
 def test_a_published_bound_names_its_source(tmp_path: Path) -> None:
     wanted(tmp_path, bound="printed", kind="published")
     column = tables.Column("printed", "Time, write-up 007 (ms)", lambda r: 2.5, kind="published", exact=True)

@@ -70,6 +70,23 @@ def test_the_time_beside_the_published_one():
     assert "Write-up 001 took 16.4 s, 1.34 times as long; that is 25.6 ms for each of the 640 steps" in text
 
 
+def test_slower_than_published_is_explained_as_far_as_the_cells_go():
+    slow = [cell(epochs_s=[3.0, *[2.0] * 9]), cell("on_device", [3.0, *[1.8] * 9])]
+    assert "1.36 times" not in answer("time", homework()).text and "more." not in answer("time", homework()).text
+    text = answer("time", slow).text
+    assert "Here it takes 4.62 s more. With batches drawn from samples that lie on the device the same training" in text
+    assert text.endswith("takes 1.80 s less; the other 2.82 s, no cell here says why.")
+    quick = answer("time", [slow[0], cell("on_device", EPOCHS_S)]).text
+    assert quick.endswith("takes 8.80 s less: the loader, which waits for the host, costs more than the difference.")
+    assert answer("time", slow[:1]).text.endswith("so nothing here says why.")
+    assert answer("time", [slow[0], cell("per_batch", [3.0, *[2.5] * 9])]).text.endswith("so it is not the loader.")
+
+
+def test_a_first_epoch_within_the_spread_of_later_ones_tells_nothing():
+    noisy = answer("first_epoch", [cell(epochs_s=[1.2, 1.0, 1.5, 1.4, 1.0, 0.9, 1.0, 1.3, 1.0, 1.0])])
+    assert noisy.verdict == "cannot tell" and "the first epoch takes 1.20 s, a later one 1.00 s" in noisy.text
+
+
 def test_the_first_epochs_share():
     text = answer("first_epoch", homework()).text
     assert "takes 2.00 s more than a later one, 16.4 % of the training time" in text

@@ -40,10 +40,29 @@ def time(rows: pd.DataFrame) -> str:
     if isinstance(published, str):
         return f"{text} It is not the homework's workload, so write-up 001's time is not compared."
     steps = epochs * int(row["steps_per_epoch"])
-    return (
-        f"{text} Write-up 001 took {figure(published)} s, {figure(published / row['training_s'])} times as long; that "
+    text += (
+        f" Write-up 001 took {figure(published)} s, {figure(published / row['training_s'])} times as long; that "
         f"is {figure(1e3 * published / steps)} ms for each of the {steps} steps if one device took them all."
     )
+    return text if row["training_s"] <= published else f"{text} {_why_slower(rows, row, float(published))}"
+
+
+def _why_slower(rows: pd.DataFrame, row: Any, published_s: float) -> str:
+    """What the cells with other loaders say of the time that training takes longer here than it was published."""
+    longer_s = float(row["training_s"]) - published_s
+    alike = main_device(rows)
+    others = alike[(alike["layers"] == row["layers"]) & (alike["batches"] != row["batches"])]
+    text = f"Here it takes {figure(longer_s)} s more."
+    if others.empty:
+        return f"{text} No other way to draw batches was measured, so nothing here says why."
+    quickest = others.loc[others["training_s"].astype(float).idxmin()]
+    saved_s = float(row["training_s"]) - float(quickest["training_s"])
+    if saved_s <= 0:
+        return f"{text} No other way to draw batches is quicker, so it is not the loader."
+    told = f"{text} {LOADERS[quickest['batches']].capitalize()} the same training takes {figure(saved_s)} s less"
+    if saved_s >= longer_s:
+        return f"{told}: the loader, which waits for the host, costs more than the difference."
+    return f"{told}; the other {figure(longer_s - saved_s)} s, no cell here says why."
 
 
 def _step_ms(row: Any) -> float:
@@ -60,6 +79,12 @@ def first_epoch(rows: pd.DataFrame) -> str:
     row = _homework(rows)
     extra = float(row["first_epoch_s"]) - float(row["epoch_s"])
     ratios = rows["first_epoch_s"].astype(float) / rows["epoch_s"].astype(float)
+    if not isinstance(row["epoch_s_iqr"], str) and abs(extra) <= float(row["epoch_s_iqr"]):
+        raise CannotTell(
+            f"the first epoch takes {figure(row['first_epoch_s'])} s, a later one {figure(row['epoch_s'])} s with an "
+            f"IQR of {_text(row['epoch_s_iqr'])} s: no further apart than later epochs spread; over {len(rows)} cells "
+            f"the first takes {span(ratios.min(), ratios.max())} times as long"
+        )
     side = "more" if extra >= 0 else "less"
     return (
         f"The first epoch takes {figure(abs(extra))} s {side} than a later one, "
