@@ -213,6 +213,40 @@ def test_the_sentence_on_the_roofline() -> None:
     assert finding.verdict == "cannot tell"
 
 
+def without_heads(head_dim: int, seq_len: int = 4096) -> Record:
+    factors = {"device": "cuda", "implementation": "eager", "dtype": "fp32", "seq_len": seq_len, "head_dim": head_dim}
+    samples = {"forward_ms": [[2.0] * 3], "backward_ms": [[4.0] * 3]}
+    return Record("attention", factors | {"batch": 8}, "ok", "", "measured", samples=samples, gpu=H200)
+
+
+def test_attention_stands_there_at_its_narrowest_and_its_widest() -> None:
+    site = {"attention": [without_heads(d, n) for n in (1024, 4096) for d in (16, 32, 128)]}
+    table = roofline_table(site)
+    assert set(table.ok["head_dim"]) == {16, 128} and set(table.ok["seq_len"]) == {1024, 4096}
+    assert {row["head_dim"]: row["bound_by"] for _, row in table.ok.iterrows()} == {16: "memory", 128: "compute"}
+    (finding,) = rooflines.findings({table.id: table})
+    assert "4 rows bound by memory" in finding.text and "at length 4096, d 128 (" in finding.text
+    canvas = plt.figure()
+    drawings.draw(canvas, table.ok)
+    (axes,) = canvas.axes
+    assert {"eager, no heads, d = 16, forward", "eager, no heads, d = 128, forward"} <= {
+        text.get_text() for text in axes.texts
+    }
+    assert all(len(line.get_xdata()) == 2 for line in axes.lines), "no line from one d to another"
+    plt.close(canvas)
+
+
+def test_notes_and_caption_tell_of_what_is_there() -> None:
+    bare = roofline_table({"attention": [without_heads(16)]})
+    (figure,) = rooflines.figures({bare.id: bare})
+    assert rooflines.STEP_NOTE not in bare.notes and rooflines.TRITON_NOTE not in bare.notes
+    assert "Triton" not in figure.caption and "Discs: forward passes; triangles" in figure.caption
+    full = roofline_table({**SITE, "flash_benchmarking": [flash("triton", 4096, 1.0, "fp32")]})
+    (figure,) = rooflines.figures({full.id: full})
+    assert {rooflines.STEP_NOTE, rooflines.ATTENTION_NOTE, rooflines.TRITON_NOTE} <= set(full.notes)
+    assert "Triton's fp32" in figure.caption and "Discs: forward passes and steps;" in figure.caption
+
+
 @pytest.mark.parametrize("site", [SITE, {"end_to_end": SITE["end_to_end"], "flash_benchmarking": []}])
 def test_the_figure_draws_what_is_known(site: Any) -> None:
     canvas = plt.figure()

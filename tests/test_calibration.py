@@ -336,5 +336,12 @@ def test_a_copy_counts_by_the_quickest_way_to_start_it() -> None:
     row = shown(both)["cs336.ceilings_bandwidths"].frame.iloc[0]
     assert (row["time_ms"], row["launched_ms"], row["rate"]) == (2.0, 1.0, 1000)
     assert shown(both)["cs336.ceilings"].frame.iloc[0]["measured"] == 1000
+    fewer = replace(slow, samples=slow.samples | {"time_launched_ms": [[1.0, 1.1]]})
+    row = shown(fewer)["cs336.ceilings_bandwidths"].frame.iloc[0]
+    assert (row["time_ms_n"], row["launched_ms_n"], row["rate_by"]) == (3, 2, "launched by itself")
+    assert row["launched_ms_iqr"] == pytest.approx(0.05) and shown(fewer)["cs336.ceilings"].frame.iloc[0]["n"] == 2
+    row = shown(slow)["cs336.ceilings_bandwidths"].frame.iloc[0]
+    assert (row["launched_ms_n"], row["rate_by"]) == ("one timer", "one timer")
     other = replace(slow, samples=slow.samples | {"time_launched_ms": [[3.0]]})
     assert ceilings.bytes_per_s(other) == 0.5e12
+    assert shown(other)["cs336.ceilings_bandwidths"].frame.iloc[0]["rate_by"] == "CUDA events"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pandas as pd
@@ -19,6 +19,7 @@ from perfscribe.tables import Table
 TABLES = ("cs336.ceilings", "cs336.ceilings_products", "cs336.ceilings_bandwidths")
 FIGURES = ()
 NAME = "calibration"
+ONE_TIMER = "one timer"
 WITHIN_REACH = 75.0  # percent of the data sheet from which on this page calls it within reach
 CEILINGS_NOTE = (
     "Products: the size with the highest rate; all else: the largest size, as smaller ones may lie in a cache. Data "
@@ -32,8 +33,9 @@ BANDWIDTHS_NOTE = (
     "GB: 10⁹ bytes, MiB: 2²⁰. Counted: a copy in memory twice (read and written), a triad a = b + s c three times, all "
     "else once. Copies between GPUs: CUDA events on the source's stream; between host and device, pinned or pageable, "
     "and disk: host clock. Disk: one file in the results, written with fsync, read after it was dropped from the "
-    "page cache; caches of the disk itself, of a hypervisor and of a file server stay. Rate: by the shorter time, as a "
-    "copy in a CUDA graph may go to a slower engine than one that is launched by itself."
+    "page cache; caches of the disk itself, of a hypervisor and of a file server stay. Rate: by the shorter of two "
+    "times, which is named, with its spread and n, as a copy in a CUDA graph may go to a slower engine than one that "
+    "is launched by itself."
 )
 
 
@@ -119,16 +121,27 @@ def _bandwidths() -> list[t.Column]:
         t.iqr("time_ms", "IQR (ms)"),
         t.count("time_ms"),
         t.timer("time_ms"),
-        t.derived("launched_ms", "Launched by itself (ms)", t.if_timed(_launched)),
+        t.derived("launched_ms", "Launched by itself (ms)", t.if_timed(_launched("median")), spread="launched_ms_iqr"),
+        t.derived("launched_ms_iqr", "IQR (ms)", t.if_timed(_launched("iqr"))),
+        t.derived("launched_ms_n", "n", t.if_timed(_launched("n")), exact=True),
         t.derived("rate", "Rate (GB/s)", t.if_timed(r.rate), spread="rate_iqr"),
         t.derived("rate_iqr", "IQR (GB/s)", t.if_timed(_rate_iqr)),
+        t.derived("rate_by", "Rate by", t.if_timed(_rate_by), exact=True),
         *_against_sheet(" (GB/s)"),
         t.derived("by_way_of", "By way of", t.if_timed(_way), exact=True),
     ]
 
 
-def _launched(record: Record) -> Any:
-    return t.summary(record, TIMES[1]).median if record.samples.get(TIMES[1]) else "one timer"
+def _launched(figure: str) -> Callable[[Record], Any]:
+    """A figure of the time of a copy that is launched by itself."""
+    return lambda record: getattr(t.summary(record, TIMES[1]), figure) if record.samples.get(TIMES[1]) else ONE_TIMER
+
+
+def _rate_by(record: Record) -> str:
+    """Which of its times the rate, its spread and the ceiling are taken from."""
+    if not record.samples.get(TIMES[1]):
+        return ONE_TIMER
+    return "launched by itself" if quickest(record) == TIMES[1] else record.timers.get(TIMES[0], "its timer")
 
 
 def _way(record: Record) -> str:

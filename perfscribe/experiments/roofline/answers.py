@@ -19,6 +19,10 @@ def bounds(rows: pd.DataFrame) -> str:
     return " ".join(parts)
 
 
+def _width(row: pd.Series) -> str:
+    return "" if row["work"] == STEP else f", d {row['head_dim']}"
+
+
 def _kind(rows: pd.DataFrame, kind: str) -> str:
     told = []
     for by, group in rows.groupby("bound_by", sort=False):
@@ -27,6 +31,6 @@ def _kind(rows: pd.DataFrame, kind: str) -> str:
         told.append(
             f"{counted(len(group), 'row')} bound by {by} ({from_to(numbers['intensity'])} FLOP/byte), of which they "
             f"reach {from_to(numbers['share_percent'])} %, most {top['name']}, {top['pass']}, in {top['dtype']} at "
-            f"length {top['seq_len']} ({format_figure(top['share_percent'])} %)"
+            f"length {top['seq_len']}{_width(top)} ({format_figure(top['share_percent'])} %)"
         )
     return f"{kind[0].upper()}{kind[1:]}: {'; '.join(told)}."

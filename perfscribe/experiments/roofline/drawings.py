@@ -51,7 +51,7 @@ def draw(canvas: Any, rows: pd.DataFrame) -> None:
         f.no_data(canvas.subplots(), "no cell was measured")
         return
     every = _device(rows)
-    every = every[every["dtype"].isin(shown)].astype({"intensity": float, "tflop_per_s": float})
+    every = _named(every[every["dtype"].isin(shown)].astype({"intensity": float, "tflop_per_s": float}))
     names = dict.fromkeys(name for (_, name, _), _ in _series(every))
     colours = dict(zip(names, cycle(f.COLOURS), strict=False))
     for axes, dtype in zip(canvas.subplots(len(shown), 1, squeeze=False)[:, 0], shown, strict=True):
@@ -90,10 +90,17 @@ def _panel(axes: Any, rows: pd.DataFrame, every: pd.DataFrame, colours: Mapping[
     taken.write()
 
 
+def _named(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows with the series that they are drawn in: steps of all models are one, each implementation of attention
+    another, each of its head dimensions where it has several."""
+    several = rows.groupby("name")["head_dim"].transform("nunique") > 1
+    names = rows["name"].where(~several, rows["name"] + ", d = " + rows["head_dim"].astype(str))
+    return rows.assign(series=names.where(rows["work"] != STEP, STEP))
+
+
 def _series(rows: pd.DataFrame) -> list[tuple[tuple[Any, ...], pd.DataFrame]]:
-    """Steps of all models are one series, each implementation and pass of attention another."""
-    named = rows.assign(series=rows["name"].where(rows["work"] != STEP, STEP))
-    return [(tuple(key), group) for key, group in named.groupby(["work", "series", "pass"], sort=False)]
+    """Each pass of a series by itself."""
+    return [(tuple(key), group) for key, group in rows.groupby(["work", "series", "pass"], sort=False)]
 
 
 def _known(rows: pd.DataFrame, column: str) -> float | None:

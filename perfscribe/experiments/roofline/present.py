@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+import pandas as pd
+
 from perfscribe import figures as f
 from perfscribe import tables as t
 from perfscribe.ceilings import TERA
@@ -23,26 +25,36 @@ NOT_KNOWN = "not known"
 NOTE = (
     "Bound: the lower of the peak rate and FLOP/byte times the memory's bandwidth. Both are measured, by calibration "
     "and by the product of flash_benchmarking, or the data sheet's where nothing was measured; ridge: the FLOP/byte "
-    "from which on the peak is the lower one. Bytes by formula, the least that has to move: of a training step fp32 "
-    "weights, gradients and AdamW's state, and what is saved for backward written and read once; of attention operands "
-    "and results once, and where N × N matrices are stored four passes over them forward and seven backward. FLOP of "
-    "a step by PaLM, appendix B; of attention forward 4 N² d, backward 2.5 times that, halved if causal; where N × N "
-    "matrices are stored all of both is computed, and backward is twice forward. More than 100 %: operands were found "
-    "in a cache."
+    "from which on the peak is the lower one. Bytes by formula, the least that has to move; more than 100 %: operands "
+    "were found in a cache."
+)
+STEP_NOTE = (
+    "Of a training step: bytes of fp32 weights, gradients and AdamW's state, and what is saved for backward written "
+    "and read once; FLOP by PaLM, appendix B."
+)
+ATTENTION_NOTE = (
+    "Of attention, at the smallest and the largest head dimension d of cells without heads: bytes of operands and "
+    "results once, and where N × N matrices are stored four passes over them forward and seven backward; FLOP forward "
+    "4 N² d, backward 2.5 times that, halved if causal; where N × N matrices are stored all of both is computed, and "
+    "backward is twice forward."
 )
 TRITON_NOTE = "Triton's kernels multiply fp32 as three TF32 products; their peak is a third of TF32's."
 DRAWN = {"peak": TERA, "memory": GB}
 CAPTION = (
     "Rate over FLOP a byte, both by formula, one panel a dtype. Lines: what peak rate and memory allow, measured "
-    "(solid) and by the data sheet (dashed); Triton's fp32 has a lower one of its own, a third of TF32's, which is not "
-    "drawn. Discs: forward passes and steps; triangles: backward. Rates by median time."
+    "(solid) and by the data sheet (dashed){triton}. Discs: {discs}; triangles: backward. Rates by median time."
 )
+TRITON_CAPTION = "; Triton's fp32 has a lower one of its own, a third of TF32's, which is not drawn"
 
 
 def tables(records: Mapping[str, list[Record]]) -> list[Table]:
     """A row a work and pass."""
     found = rows.rows(records)
-    return [t.make(TABLES[0], "Rates against the roofline", found, _columns(), [NOTE, TRITON_NOTE])]
+    works = {one.factors["work"] for one in found}
+    of_work = {STEP_NOTE: rows.STEP in works, ATTENTION_NOTE: bool(works - {rows.STEP})}
+    of_work[TRITON_NOTE] = any(rows.is_triton_fp32(one.factors) for one in found)
+    notes = [NOTE, *(note for note, there in of_work.items() if there)]
+    return [t.make(TABLES[0], "Rates against the roofline", found, _columns(), notes)]
 
 
 def _tflop_per_s(record: Record) -> float:
@@ -108,12 +120,22 @@ def _drawn(name: str, unit: float) -> t.Column:
     return t.Column(f"{name}_{ending}", name.replace("_", " "), _ceiling(name, unit), kind="unshown")
 
 
+def _caption(ok: pd.DataFrame) -> str:
+    """Of what the figure draws alone."""
+    triton = any(rows.is_triton_fp32(row) for row in ok.to_dict("records"))
+    works = set(ok["work"])
+    discs = [
+        name for name, there in {"forward passes": works - {rows.STEP}, "steps": rows.STEP in works}.items() if there
+    ]
+    return CAPTION.format(triton=TRITON_CAPTION if triton else "", discs=" and ".join(discs) or "forward passes")
+
+
 def figures(tables: Mapping[str, Table]) -> list[f.Figure]:
     """The roofline."""
     rows_ok = tables[TABLES[0]].ok
     height = drawings.PANEL_IN * max(1, len(drawings.dtypes(rows_ok)))
     draw = partial(drawings.draw, rows=rows_ok)
-    return [f.Figure(FIGURES[0], CAPTION, draw, (drawings.WIDTH_IN, height), sample="full_step_ms")]
+    return [f.Figure(FIGURES[0], _caption(rows_ok), draw, (drawings.WIDTH_IN, height), sample="full_step_ms")]
 
 
 def findings(tables: Mapping[str, Table]) -> list[Finding]:

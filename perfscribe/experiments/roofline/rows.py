@@ -58,10 +58,10 @@ def _steps(cells: Sequence[Record]) -> list[Record]:
 
 
 def _eager(cells: Sequence[Record]) -> list[Record]:
-    """Every length of pytorch_attention at the largest head dimension that ran."""
-    widest = max((one.factors["head_dim"] for one in cells if one.ok), default=0)
-    widest = widest or max((one.factors["head_dim"] for one in cells), default=0)
-    chosen = [one for one in cells if one.factors["head_dim"] == widest]
+    """Every length of pytorch_attention at the smallest and the largest head dimension that ran: FLOP a byte grow with
+    it, so that the memory may bound the one and the products the other."""
+    dims = {one.factors["head_dim"] for one in cells if one.ok} or {one.factors["head_dim"] for one in cells}
+    chosen = [one for one in cells if one.factors["head_dim"] in (min(dims), max(dims))]
     return [_attention(one, EAGER, "eager, no heads", name) for one in chosen for name in PASSES]
 
 
@@ -140,10 +140,15 @@ def _apart(row: Record, known: Ceilings) -> dict[str, Ceiling | None]:
     }
 
 
+def is_triton_fp32(levels: Mapping[Any, Any]) -> bool:
+    """Whether a row's products are those of Triton's kernels in fp32."""
+    return bool(levels["name"] == backends.named("triton").title and levels["dtype"] == "fp32")
+
+
 def _peak(row: Record, known: Ceilings) -> Ceiling | None:
     """That of the row's dtype; of Triton's fp32, which multiplies as three TF32 products, a third of TF32's."""
     device, dtype = row.factors["device"], row.factors["dtype"]
-    if row.factors["name"] == backends.named("triton").title and dtype == "fp32":
+    if is_triton_fp32(row.factors):
         tf32 = known.product(device, "tf32", row.gpu)
         if tf32 is not None:
             return Ceiling(tf32.per_s / TF32_PRODUCTS, tf32.by, f"a third of TF32's: {tf32.detail}")
