@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from statistics import median
 from typing import Any
 
@@ -24,6 +25,7 @@ HOMEWORK = {
     "epochs": 10,
 }
 HOMEWORK_WIDTH = 512
+RANKS_NOT_STATED = "ranks not stated"  # of a write-up that shared its samples among them
 
 
 def homework(*names: str) -> dict[str, int]:
@@ -96,6 +98,16 @@ def span(low: float, high: float, unit: str = "") -> str:
 def main_device(rows: pd.DataFrame) -> pd.DataFrame:
     """Rows of one device, the accelerator's where there are any: times of two do not mix."""
     return rows[rows["device"] == ("cuda" if "cuda" in set(rows["device"]) else "cpu")]
+
+
+def unlike(column: t.Column, why: Callable[[Record], str]) -> t.Column:
+    """A published column whose figures are no measure for ours, with the reason beside each of them."""
+
+    def get(record: Record) -> Any:
+        shown = column.get(record)
+        return f"{shown} ({why(record)})" if isinstance(shown, (int, float)) else shown
+
+    return t.Column(column.name, column.title, get, kind=column.kind, exact=column.exact)
 
 
 def against(wanted: dict[str, Any], column: t.Column) -> t.Column:

@@ -68,12 +68,15 @@ def time(asked: pd.DataFrame, against: pd.DataFrame) -> str:
         f"Time of a later epoch over fp32's, over the target lengths: {_by_width(rows, 'time_ratio')}. In "
         f"{lie['all quicker']} of {len(rows)} cells every later epoch is quicker than fp32's, in {lie['all slower']} "
         f"slower, in {lie['overlap']} they overlap. Write-up 001, at d_model {OF_SCRIPT} and with the first steps "
-        f"in its time, has {span(min(claimed), max(claimed))}. {_bound(asked)}"
+        f"in its time, has {span(min(claimed), max(claimed))}. {_bound(asked, rows)}"
     )
 
 
-def _bound(asked: pd.DataFrame) -> str:
-    """Whether fp32's time on the narrowest model grows with the target length, as its work does."""
+def _bound(asked: pd.DataFrame, halves: pd.DataFrame) -> str:
+    """Whether fp32's time on the narrowest model grows with the target length, as its work does.
+
+    halves: rows of fp16 and bf16 with their time against fp32's.
+    """
     rows = main_device(asked)
     rows = rows[rows["dtype"] == "fp32"]
     narrow = rows[rows["d_model"] == rows["d_model"].min()].sort_values("target_length")
@@ -87,7 +90,9 @@ def _bound(asked: pd.DataFrame) -> str:
     )
     if growth > work * OF_WORK:
         return f"{text}: its time is that of its work."
-    return f"{text}: launching the kernels bounds it, and autocast, which launches more of them, can only lose there."
+    text = f"{text}: launching the kernels bounds it, and autocast launches more of them"
+    there = _numbers(halves[halves["d_model"] == few["d_model"]], "time_ratio")
+    return f"{text}; it takes {from_to(there)} times as long as fp32 there." if len(there) else f"{text}."
 
 
 def first(asked: pd.DataFrame) -> str:

@@ -26,8 +26,9 @@ NOTES = (
     "memory: of torch's allocator in one untimed step; allocated: what remains after it. Weights bf16: the whole "
     "model, gradients and Adam state too; bf16 beside fp32 weights: autocast. Batches are drawn from the host's "
     "memory, where the samples do not count in the peak of a GPU. On a CPU one thread.",
-    "Write-up 001: Polaris, A100 40 GB, 5 epochs; allocated memory at the end, under DDP. Its `failed` is a model "
-    "whose d_model was left at 512.",
+    "Write-up 001: Polaris, A100 40 GB, 5 epochs; allocated memory at the end, under DDP, where each rank trains its "
+    "share of the samples: how many ranks there were is not stated, so its seconds are not ours. Its `failed` is a "
+    "model whose d_model was left at 512.",
 )
 SCALE_NOTES = (
     "Throughput: samples of an epoch over its time, the slowest epoch (mostly the first) and the quickest. Peak memory "
@@ -82,13 +83,14 @@ def _columns() -> list[t.Column]:
     def tried(metric: str, title: str) -> t.Column:
         return _published(["tensor_dims"], metric, TRIED, title, "features", dtype=False)
 
+    time = tried("training_s", "Training time, write-up 001 (s)")
     return [
         t.factor("features", "Features of the samples"),
         *_factors(),
         t.factor("epochs", "Epochs"),
         t.value("parameters", "Parameters", exact=True),
         columns.total(),
-        tried("training_s", "Training time, write-up 001 (s)"),
+        columns.unlike(time, lambda record: columns.RANKS_NOT_STATED),
         *columns.later_epochs(),
         columns.peak_gib(),
         t.value("allocated_after_bytes", "Allocated (GiB)", 1 / GIB, "allocated_gib"),
