@@ -416,6 +416,19 @@ def test_findings_of_nccl() -> None:
     assert found["polaris.communication_links"].verdict == "cannot tell"
 
 
+def test_sentences_are_no_finer_than_their_tables() -> None:
+    wide = record_of(waits=12.0)
+    for name in ("intra_rank0_total_ms", "intra_rank0_wait_ms", "intra_rank0_slowest_ms"):
+        wide.samples[name] = [[12.0, 60.0, 12.3, 12.6, 71.0, 13.0]]
+    found = {f.id: f.text for f in present.findings(made([wide]))}
+    total = metric(made([wide])["polaris.communication"], rows.TOTAL)
+    assert total["intra_spread"] > total["intra"] and total["impact_spread"] > 0
+    assert "within a node 10 ms" in found["polaris.communication_cost"]
+    assert "rank 0 100 %, rank 1 11.1 % of 10 ms at most, slowest call 10 ms" in found["polaris.communication_wait"]
+    low, high = (float(end) for end in total["impact_interval"].split(" to "))
+    assert total["impact_spread"] == pytest.approx(high - low, rel=0.01)
+
+
 def test_gloos_placements_are_said_to_be_the_same_link() -> None:
     (cost,) = [f.text for f in present.findings(made([record_of(backend="gloo")])) if f.id.endswith("_cost")]
     assert "the same link twice" in cost and "real network" not in cost

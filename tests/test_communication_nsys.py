@@ -253,11 +253,23 @@ def by_nsys(**changed: Any) -> Any:
 def test_tools_are_held_against_each_other() -> None:
     text = agreement([record_of(), by_nsys(slow=20.0)]).text
     assert text.startswith(
-        "With nccl, torch_ddp nsys, against the torch profiler: across nodes 16 calls each, total 2.00"
+        "With nccl, torch_ddp: across nodes no, within a node yes. Nsys, against the torch profiler: across nodes 16 "
+        "calls each, total 2.00"
     )
     assert "total 2.00 times (apart by more than turns are)" in text
     assert "within a node 16 calls each, total 1.00 times (within the turns' spread)" in text
     assert "across nodes 22 calls against 16" in agreement([record_of(), by_nsys(inter=22)]).text
+
+
+def test_turns_that_spread_by_more_than_the_figure_are_no_agreement() -> None:
+    wild = by_nsys()
+    for name, (turns,) in wild.samples.items():
+        if name.startswith("intra_rank0") or name == "intra_transfer_ms":
+            wild.samples[name] = [[one * (4 if turn % 2 else 0.1) for turn, one in enumerate(turns)]]
+    found = agreement([record_of(), wild])
+    assert found.text.startswith("With nccl, torch_ddp: across nodes yes, within a node cannot tell. ")
+    assert "(turns spread by more than the smaller of both)" in found.text and found.verdict == "answered"
+    assert agreement([record_of(), by_nsys()]).text.startswith("With nccl, torch_ddp: yes. ")
 
 
 def test_a_tool_that_is_missing_is_named_with_its_reason() -> None:

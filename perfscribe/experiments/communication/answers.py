@@ -23,6 +23,12 @@ def _figure(value: object, unit: str = "") -> str:
     return f"{format_figure(float(str(value)))}{unit}"
 
 
+def _shown(row: pd.Series, name: str, unit: str = "", spread: str = "") -> str:
+    """A figure of a row as its table prints it: no finer than its spread."""
+    width = row.get(spread or f"{name}_spread")
+    return f"{format_figure(float(row[name]), float(width) if _is_number(width) else None)}{unit}"
+
+
 def _cells(rows: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
     need(rows, 1, "cells of two ranks")
     for (backend, implementation, tool), own in rows.groupby(CELL, sort=False):
@@ -40,10 +46,9 @@ def cost(metrics: pd.DataFrame, ranks: pd.DataFrame) -> str:
     for name, own in _cells(metrics):
         total, share, mean = (_row(own, metric) for metric in (r.TOTAL, r.SHARE, r.MEAN))
         parts.append(
-            f"with {name} across nodes {_figure(total['inter'], ' ms')}, {_figure(share['inter'])} % of all device "
-            "time, "
-            f"mean {_figure(mean['inter'], ' ms')}, within a node {_figure(total['intra'], ' ms')}, "
-            f"{_figure(share['intra'])} %, mean {_figure(mean['intra'], ' ms')}; {_impact(total)}"
+            f"with {name} across nodes {_shown(total, 'inter', ' ms')}, {_shown(share, 'inter')} % of all device time, "
+            f"mean {_shown(mean, 'inter', ' ms')}, within a node {_shown(total, 'intra', ' ms')}, "
+            f"{_shown(share, 'intra')} %, mean {_shown(mean, 'intra', ' ms')}; {_impact(total)}"
         )
     return _sentence(parts) + _labels(ranks)
 
@@ -61,7 +66,7 @@ def _impact(row: pd.Series) -> str:
     else:
         said = f"across nodes takes {row['impact_verdict']}" if row["impact_verdict"] in ("more", "less") else ""
     inside = "; ".join(part for part in (f"interval {row['impact_interval']}", said) if part)
-    return f"ratio {_figure(row['impact'])} ({inside})"
+    return f"ratio {_shown(row, 'impact')} ({inside})"
 
 
 def _labels(ranks: pd.DataFrame) -> str:
@@ -108,18 +113,17 @@ def waiting(ranks: pd.DataFrame) -> str:
     parts = []
     for name, own in _cells(ranks):
         for placement, group in own.groupby("placement", sort=False):
-            shares = [f"rank {row['rank']} {_figure(row['wait_percent'])} %" for _, row in group.iterrows()]
-            slowest = group["slowest_ms"].astype(float).max()
+            shares = [f"rank {row['rank']} {_shown(row, 'wait_percent')} %" for _, row in group.iterrows()]
+            longest, slowest = (group.loc[group[one].astype(float).idxmax()] for one in ("total_ms", "slowest_ms"))
             parts.append(
-                f"{name}, {placement}: {', '.join(shares)} of {_figure(group['total_ms'].astype(float).max(), ' ms')} "
-                "at "
-                f"most, slowest call {_figure(slowest, ' ms')}"
+                f"{name}, {placement}: {', '.join(shares)} of {_shown(longest, 'total_ms', ' ms', 'total_ms_iqr')} "
+                f"at most, slowest call {_shown(slowest, 'slowest_ms', ' ms', 'slowest_ms_iqr')}"
             )
     upstream = published.figure("slowest_all_reduce_ms", source=published.UPSTREAM)
     return (
-        f"Of the collectives' time this was waiting for the other rank: {'; '.join(parts)}. A profile of one rank "
-        "cannot "
-        "tell the two apart: its sum counts how unevenly the ranks run as communication. Homework 000 sums such times; "
+        f"Of the collectives' time, over all turns, this was waiting for the other rank: {'; '.join(parts)}. A profile "
+        "of one rank cannot tell the two apart: its sum counts how unevenly the ranks run as communication. Homework "
+        "000 sums such times; "
         f"the ALCF's own run names {upstream:g} ms for its slowest all-reduce."
     )
 
