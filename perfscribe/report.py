@@ -14,7 +14,7 @@ from typing import Any
 import jinja2
 from tabulate import tabulate
 
-from perfscribe import files, findings, minute, tables
+from perfscribe import at_once, files, findings, minute, tables
 from perfscribe.comparing import beside
 from perfscribe.comparing.cells import Side
 from perfscribe.left_out import notice, once_a_section
@@ -73,6 +73,17 @@ def _table(rows: Sequence[Sequence[object]], heads: Sequence[str]) -> str:
     return tabulate(cells, heads, tablefmt="pipe", disable_numparse=True)
 
 
+def _why(status: str, why: str, group: Sequence[Record]) -> str:
+    """The reason of these cells; where the machine was too small, which size they ask for: tables have what is here."""
+    found = re.fullmatch(r"\d+ (GPU|node)s?", why)
+    if status != "skipped" or found is None:
+        return why
+    asked = [record.factors.get({"GPU": "world_size", "node": "nodes"}[found[1]]) for record in group]
+    known = [float(count) for count in asked if isinstance(count, int)]
+    many = findings.from_to(known, "{:.0f}".format) if known else "more"
+    return f"{why} here, the cell{'s' * (len(group) > 1)} ask{'s' * (len(group) == 1)} for {many}"
+
+
 def _not_ok(sources: Sources) -> str:
     rows: list[list[object]] = []
     for name, cells in sources.records.items():
@@ -81,7 +92,8 @@ def _not_ok(sources: Sources) -> str:
             if not record.ok:
                 groups.setdefault((record.status, tables.reason(record)), []).append(record)
         rows += [
-            [f"`{name}`", status, reason, len(group), _levels(group)] for (status, reason), group in groups.items()
+            [f"`{name}`", status, _why(status, reason, group), len(group), _levels(group)]
+            for (status, reason), group in groups.items()
         ]
     return _table(rows, ["Experiment", "Status", "Reason", "Cells", "Factors"]) if rows else "Every cell is ok."
 
@@ -275,6 +287,7 @@ def write(sources: Sources, now: datetime.datetime) -> str:
         "# Environment",
         _environments(sources),
         _provenance(sources),
+        at_once.sentence(sources.records),
         _nodes(sources),
         filler.fill("method.md"),
     ]

@@ -8,7 +8,7 @@ MEANINGS = {
     "unsupported": "the machine lacks what the cell needs, or `run` said so",
     "timeout": "took longer than `timeout_s`, or raised TimeoutError",
     "failed": "raised an exception, died twice, or was not correct against its reference",
-    "skipped": "left out by the preset, shown so that every site has the same table; or held back by a self-test "
-    "(`preflight 44`, `preflight 46`)",
+    "skipped": "left out by the preset, shown so that every site has the same table; or the machine has fewer GPUs or "
+    "nodes than the cell asks for; or held back by a self-test (`preflight 44`, `preflight 46`)",
     "not_run": "nothing was measured yet: the time budget was spent, or the run was stopped",
 }

@@ -98,6 +98,22 @@ def test_cells_that_are_not_ok_are_grouped_by_reason(sources: report.Sources) ->
     ]
 
 
+def test_cells_that_are_too_large_for_the_machine_say_what_they_ask_for(sources: report.Sources) -> None:
+    small = [
+        Record("dtypes", factors, "skipped", reason, "measured")
+        for factors, reason in (
+            ({"world_size": 6}, "4 GPUs"),
+            ({"world_size": 8}, "4 GPUs"),
+            ({"nodes": 2}, "1 node"),
+            ({"target_gpu": 1}, "1 GPU"),
+        )
+    ]
+    sources.records = {**sources.records, "dtypes": small}
+    text = section(report.write(sources, NOW), "Cells that are not ok")
+    assert "| 4 GPUs here, the cells ask for 6 to 8 " in text and "| 1 node here, the cell asks for 2 " in text
+    assert "| 1 GPU here, the cell asks for more " in text
+
+
 def test_completeness_counts_every_cell(sources: report.Sources) -> None:
     text = report.write(sources, NOW)
     [row] = [line for line in text.splitlines() if line.startswith("| `probe`") and line.count("|") == 10]
