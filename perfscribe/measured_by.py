@@ -38,6 +38,24 @@ def node_name(provenance: Mapping[str, Any]) -> str:
     return f"node {number}" if number else str(provenance.get("node"))
 
 
+def communication_variables(records: Iterable[Record]) -> list[str]:
+    """What variables of the process told NCCL and torch, as NAME=value, one text for each set that records have.
+
+    Paths, versions and what compiling reads are left out: they say nothing of how processes talk to each other.
+    """
+    found = set()
+    for record in records:
+        variables = record.provenance.get("variables", {})
+        told = [f"{name}={value}" for name, value in sorted(variables.items()) if _of_communication(name)]
+        if record.ok and variables:
+            found.add(", ".join(told))
+    return sorted(found)
+
+
+def _of_communication(name: str) -> bool:
+    return name.startswith(("NCCL_", "TORCH_NCCL_", "TORCH_SYMM_MEM_", "TORCH_DISTRIBUTED_")) and name != "NCCL_VERSION"
+
+
 def scheduler_name(provenance: Mapping[str, Any]) -> str:
     """Whose job measured a record of a cluster."""
     return {"slurm": "Slurm", "cluster-generic": "PBS"}[provenance["cluster"]["executor"]]

@@ -19,7 +19,14 @@ from perfscribe.comparing import beside
 from perfscribe.comparing.cells import Side
 from perfscribe.left_out import notice, once_a_section
 from perfscribe.markdown_tables import markdown_text, prose, to_markdown
-from perfscribe.measured_by import commit_name, device_name, environment_ids, node_name, scheduler_name
+from perfscribe.measured_by import (
+    commit_name,
+    communication_variables,
+    device_name,
+    environment_ids,
+    node_name,
+    scheduler_name,
+)
 from perfscribe.records import STATUSES, Record
 
 DATE_LINE = "Written on "
@@ -126,7 +133,11 @@ def _environments(sources: Sources) -> str:
     for name in environment_ids(record for cells in sources.records.values() for record in cells):
         users = [e for e, cells in sources.records.items() if any(name in record.environments for record in cells)]
         measured_by = ", ".join(f"`{user}`" for user in users)
-        rows = _table(_identity_rows(sources.environment(name)), ["Identity", name])
+        told = communication_variables(
+            record for cells in sources.records.values() for record in cells if name in record.environments
+        )
+        variables = [["variables", "; or ".join(one or "none" for one in told)]] if any(told) else []
+        rows = _table([*_identity_rows(sources.environment(name)), *variables], ["Identity", name])
         parts.append(f"Environment `{name}`, of {measured_by}:\n\n{rows}\n")
     return "\n".join(parts) or "Nothing was measured."
 

@@ -425,6 +425,14 @@ def test_what_was_left_out_stands_in_one_row_a_reason_and_behind_what_was_measur
         assert not {"algorithm", "nccl_version"} & set(frame.columns), "nobody asked NCCL"
 
 
+def test_what_nccl_was_told_stands_under_the_tables() -> None:
+    asked = [measured(cell) for cell in cells("gpu")]
+    assert not any("NCCL was told" in note for note in tables(asked)["all_reduce"].notes)
+    for record in asked:
+        record.provenance["variables"] = {"NCCL_NVLS_ENABLE": "0"}
+    assert "NCCL was told NCCL_NVLS_ENABLE=0: it chose within that." in tables(asked)["all_reduce"].notes
+
+
 def test_a_message_that_other_limits_leave_out_is_no_row_of_its_own() -> None:
     records = laptop()
     assert [r for r in records if r.status == "skipped" and r.factors["size_mb"] == 1], "with the gpu preset's limits"

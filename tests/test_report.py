@@ -139,6 +139,16 @@ def test_environments_name_who_measured_what(sources: report.Sources) -> None:
     assert "| libraries           | torch 2.13.0, triton not installed" in text
 
 
+def test_what_was_told_by_variables_stands_with_the_environment(sources: report.Sources) -> None:
+    assert "| variables" not in section(report.write(sources, NOW), "Environment")
+    told = {"NCCL_NVLS_ENABLE": "0", "NCCL_VERSION": "2.28", "OMP_NUM_THREADS": "2", "TORCH_SYMM_MEM_DISABLE": "1"}
+    for record in sources.records["dtypes"]:
+        record.provenance["variables"] = told
+    text = section(report.write(sources, NOW), "Environment")
+    assert text.count("| variables ") == 1
+    assert "| NCCL_NVLS_ENABLE=0, TORCH_SYMM_MEM_DISABLE=1 " in text
+
+
 def test_nodes_of_a_cluster_are_named_with_what_they_measured(sources: report.Sources) -> None:
     assert "cluster" not in report.write(sources, NOW)
     for place, record in enumerate(sources.records["probe"]):

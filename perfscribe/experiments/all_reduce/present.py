@@ -12,6 +12,7 @@ from perfscribe import figures as f
 from perfscribe import tables as t
 from perfscribe.experiments.all_reduce import answers, claims, columns, drawings, fits
 from perfscribe.findings import Finding, find
+from perfscribe.measured_by import communication_variables
 from perfscribe.records import Record
 from perfscribe.tables import Table
 
@@ -46,7 +47,7 @@ def tables(records: Mapping[str, list[Record]]) -> list[Table]:
     """The homework's grid; its ranks; every operation over sizes; the lines through them; transports; published."""
     every = fits.once(records[NAME])
     known, lines = references.load(NAME), fits.lines(every)
-    notes = [*_megabyte(every), RULES]
+    notes = [*_megabyte(every), RULES, *_told(every)]
     grid = [r for r in every if r.factors["grid"] == "sizes"]
     chosen = [r for r in every if r.factors["transport"] == "default"]
     swept = _swept(chosen)
@@ -73,6 +74,14 @@ def _megabyte(records: Iterable[Record]) -> list[str]:
     return [
         f"An MB is {' or '.join(meanings)} bytes here (config key experiments.{NAME}.megabyte); KB and GB follow it."
     ]
+
+
+def _told(records: Iterable[Record]) -> list[str]:
+    """What the processes' variables told NCCL, beside its own choices; nothing where none was set."""
+    told = communication_variables(record for record in records if record.factors["backend"] == "nccl")
+    return (
+        [f"NCCL was told {'; or '.join(one or 'nothing' for one in told)}: it chose within that."] if any(told) else []
+    )
 
 
 def _swept(chosen: list[Record]) -> list[Record]:
