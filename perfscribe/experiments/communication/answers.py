@@ -113,7 +113,7 @@ def waiting(ranks: pd.DataFrame) -> str:
     parts = []
     for name, own in _cells(ranks):
         for placement, group in own.groupby("placement", sort=False):
-            shares = [f"rank {row['rank']} {_shown(row, 'wait_percent')} %" for _, row in group.iterrows()]
+            shares = [f"rank {row['rank']} {_figure(row['wait_percent'])} %" for _, row in group.iterrows()]
             longest, slowest = (group.loc[group[one].astype(float).idxmax()] for one in ("total_ms", "slowest_ms"))
             parts.append(
                 f"{name}, {placement}: {', '.join(shares)} of {_shown(longest, 'total_ms', ' ms', 'total_ms_iqr')} "

@@ -21,15 +21,6 @@ def _middle(name: str, title: str) -> t.Column:
     )
 
 
-def _rounded(name: str, title: str) -> t.Column:
-    """A figure made of several samples, rounded by the width of its interval or by its turns' interquartile range; a
-    text has none."""
-    spread = f"{name}_spread"
-    return t.Column(
-        name, title, lambda r: r.values.get(name), spread=spread, spread_get=lambda r: r.values.get(spread, "no figure")
-    )
-
-
 def metrics() -> list[t.Column]:
     """The homework's table."""
     return [
@@ -37,7 +28,13 @@ def metrics() -> list[t.Column]:
         t.factor("metric", "Metric"),
         _middle("inter", "inter"),
         _middle("intra", "intra"),
-        _rounded("impact", "Impact (×)"),
+        t.Column(
+            "impact",
+            "Impact (×)",
+            lambda r: r.values["impact"],
+            spread="impact_spread",
+            spread_get=lambda r: r.values.get("impact_spread", "no interval"),
+        ),
         t.value("impact_interval", "95 % interval", exact=True),
         t.value("impact_verdict", "Across nodes it is", exact=True),
         t.value("turns", "Turns", exact=True),
@@ -55,7 +52,7 @@ def ranks() -> list[t.Column]:
         t.iqr("total_ms", "IQR (ms)"),
         t.median("transfer_ms", "Transfer (ms)"),
         t.median("wait_ms", "Waiting (ms)"),
-        _rounded("wait_percent", "Waiting, of the total (%)"),
+        t.value("wait_percent", "Waiting, of the total, over all turns (%)"),
         t.median("slowest_ms", "Slowest call (ms)"),
         published.slowest(),
         t.median("compute_ms", "All else (ms)"),

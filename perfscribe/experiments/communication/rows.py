@@ -101,10 +101,8 @@ def _counted(counts: Sequence[float]) -> str:
 
 
 def _iqr(values: Sequence[float]) -> float | str:
-    if len(values) < 2:
-        return "one sample"
     low, high = np.quantile(values, [0.25, 0.75])
-    return float(high - low)
+    return float(high - low) if len(values) > 1 else "one sample"
 
 
 def impact(
@@ -128,7 +126,8 @@ def impact(
     said = {"faster": "less", "slower": "more", "cannot tell": "cannot tell"}[found.verdict]
     interval = f"{format_figure(found.low)} to {format_figure(found.high)}"
     told = {"impact": found.ratio, "impact_interval": interval, "impact_verdict": said}
-    return told | {"impact_spread": found.high - found.low}
+    # an interval of a ratio reaches further up than down; the shorter side is how fine the ratio can be read
+    return told | {"impact_spread": min(found.high - found.ratio, found.ratio - found.low)}
 
 
 def _instead(text: str) -> dict[str, Any]:
@@ -161,14 +160,7 @@ def _of_rank(record: Record, placement: str, rank: int) -> Record:
         samples["transfer_ms"] = record.samples[f"{placement}_transfer_ms"]
         total, wait = (sum(turns(row, name)) for name in ("total_ms", "wait_ms"))
         row.values = {"wait_percent": 100 * wait / total, "calls": calls(record, placement) or "not the same each turn"}
-        row.values["wait_percent_spread"] = _iqr(_wait_shares(row))
     return row
-
-
-def _wait_shares(row: Record) -> list[float]:
-    """Percent of a rank's communication that was waiting, in each turn."""
-    pairs = zip(turns(row, "wait_ms"), turns(row, "total_ms"), strict=True)
-    return [100 * wait / total for wait, total in pairs if total]
 
 
 def operators(records: Iterable[Record]) -> list[Record]:
