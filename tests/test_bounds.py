@@ -392,6 +392,22 @@ def test_tokens_of_a_joule() -> None:
     assert "A training step of small, context 512, batch 4 takes 41.0 J or 50.0 tokens/J in bf16." in finding.text
 
 
+def test_a_step_that_is_slower_in_a_narrower_dtype_is_named() -> None:
+    def step_of(dtype: str, ms: float, spread_ms: float = 0.1) -> Record:
+        factors = {"workload": "step", "device": "cuda", "size": "small", "seq_len": 512, "batch": 4, "dtype": dtype}
+        samples = {"call_ms": [[ms - spread_ms, ms, ms + spread_ms]], "call_j": [[9.0] * 3], "power_w": [[300.0] * 3]}
+        return Record("energy", factors | {"window_s": 2}, "ok", "", "measured", samples, values={"counter": "NVML"})
+
+    def told(*steps: Record) -> str:
+        (table,) = energies.tables({"energy": list(steps)})
+        return energies.costs(table.ok)
+
+    named = "Slower in the narrower dtype: small, context 512, batch 4, bf16 37.9 ms, tf32 30.8 ms."
+    assert told(step_of("tf32", 30.8), step_of("bf16", 37.9)).endswith(named)
+    assert "Slower" not in told(step_of("tf32", 30.8), step_of("bf16", 20.0))
+    assert "Slower" not in told(step_of("tf32", 30.8), step_of("bf16", 37.9, 20.0))
+
+
 def test_without_a_counter_time_is_measured_and_the_reason_stands_there(monkeypatch: pytest.MonkeyPatch) -> None:
     (table,) = energies.tables({"energy": energy_records(monkeypatch, None, "idle", "product")})
     assert set(table.ok["power_w"]) == {"not counted"} and (table.ok["call_ms"].astype(float) > 0).all()

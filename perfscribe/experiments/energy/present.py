@@ -20,6 +20,7 @@ from perfscribe.tables import Table
 TABLES = ("cs336.energy",)
 FIGURES = ()
 TERA = 1e12
+NARROW, WIDE = ("bf16", "fp16"), ("fp32", "tf32")
 NO_WORK, NO_TOKENS, NOT_COUNTED = "no work", "no tokens", "not counted"
 TITLES = {IDLE: "nothing", PRODUCT: "product", STEP: "training step"}
 NOTE = (
@@ -169,7 +170,27 @@ def costs(rows: pd.DataFrame) -> str:
         told = [f"{format_figure(float(row['j_per_tflop']))} J in {row['dtype']}" for _, row in products.iterrows()]
         parts.append(f"A TFLOP of products costs {', '.join(told)}.")
     parts += [_of_model(str(model), group) for model, group in _steps(counted)]
-    return " ".join(parts)
+    return " ".join([*parts, *_slower(rows)])
+
+
+def _slower(rows: pd.DataFrame) -> list[str]:
+    """The steps that take longer in a dtype of fewer bytes than in a wider one, by more than both spread."""
+    told = []
+    for (model, _), group in rows[rows["work"] == TITLES[STEP]].groupby(["what", "device"], sort=False):
+        by_dtype = {str(row["dtype"]): row for _, row in group.iterrows()}
+        for narrow, wide in ((narrow, wide) for narrow in NARROW for wide in WIDE):
+            if narrow not in by_dtype or wide not in by_dtype:
+                continue
+            one, other = by_dtype[narrow], by_dtype[wide]
+            spreads = [float(row["call_ms_iqr"]) if _is_number(row["call_ms_iqr"]) else 0.0 for row in (one, other)]
+            if float(one["call_ms"]) - float(other["call_ms"]) > sum(spreads) / 2:
+                times = [f"{format_figure(float(row['call_ms']))} ms" for row in (one, other)]
+                told.append(f"{model}, {narrow} {times[0]}, {wide} {times[1]}")
+    return [f"Slower in the narrower dtype: {'; '.join(told)}."] if told else []
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _steps(rows: pd.DataFrame) -> Any:
