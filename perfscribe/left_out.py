@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import re
 
-_NOTICE = re.compile(r"(?:\*\*.+\*\*\n)?\*Not measured at this site: experiment `(\w+)`\.\*")
+# Reports of other sites are not read for this: publishing one would make all others older than what they tell.
+_ELSEWHERE = "[who measured it](../README.md#experiments-by-site)"
+_NOTICE = re.compile(
+    rf"(?:\*\*.+\*\*\n)?\*Not measured at this site: experiment `(\w+)`\* \({re.escape(_ELSEWHERE)}\)\."
+)
 
 
 def notice(experiment: str) -> str:
     """The line that stands for a table, a figure or a finding."""
-    return f"*Not measured at this site: experiment `{experiment}`.*"
+    return f"*Not measured at this site: experiment `{experiment}`* ({_ELSEWHERE})."
 
 
 def once_a_section(text: str) -> str:

@@ -29,6 +29,12 @@ HTML file, to read without a network or to send to somebody: `./run report --con
 `report/NAME/report.html` in a few seconds and measures nothing. Your own runs are site `local`; `./run publish NAME`
 makes a site of them.
 """
+EXPERIMENTS = """\
+## Experiments by site
+
+What each site has figures of. A site leaves out what its machine or its time did not allow; what a report names and
+this table does not is made of the cells of others.
+"""
 SIDE_BY_SIDE = """\
 ## Headlines side by side
 
@@ -44,6 +50,7 @@ def text(root: Path) -> str:
     drawn = {name: found for name, found in sites.items() if found}
     parts = [TOP, _overview(sites)]
     if drawn:
+        parts += [EXPERIMENTS, _experiments(drawn)]
         parts += [SIDE_BY_SIDE, _side_by_side(drawn, [wanted.title for wanted in headlines.declared(root)])]
     return "\n".join(parts)
 
@@ -79,6 +86,15 @@ def _overview(sites: Mapping[str, Mapping[str, Any]]) -> str:
         total = str(sum(found["cells"].values()))
         rows.append([link, "; ".join(found["machines"]), minute.software(found).rstrip("."), days, total, *counts])
     return _table(rows, ["Report", "Machine", "Software", "Measured", "Cells", *statuses])
+
+
+def _experiments(sites: Mapping[str, Mapping[str, Any]]) -> str:
+    """Which sites have figures of which experiment."""
+    names = sorted({name for found in sites.values() for name in found["code"]})
+    rows = [
+        [f"`{name}`", *("measured" if found["code"].get(name) else "no" for found in sites.values())] for name in names
+    ]
+    return _table(rows, ["Experiment", *(f"[{name}]({name}/report.md)" for name in sites)])
 
 
 def _side_by_side(sites: Mapping[str, Mapping[str, Any]], titles: Sequence[str]) -> str:

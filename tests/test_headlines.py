@@ -261,6 +261,7 @@ def test_sites_stand_side_by_side(tmp_path: Path) -> None:
     text = sites.text(tmp_path)
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("| ")]
     assert rows[1] == ["[a](a/report.md)", "1 × A", "Torch 2.11", "2026-01-02 to 2026-01-03", "4", "3", "1"]
+    assert "## Experiments by site\n" in text and ["`probe`", *["measured"] * 4] in rows
     assert rows[5][:2] == ["[e](e/report.md)", "not drawn by this version yet"]
     assert rows[-1] == [
         "Time",

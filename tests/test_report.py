@@ -253,7 +253,7 @@ def test_what_the_site_did_not_measure_is_said(sources: report.Sources) -> None:
     files.write_text(sources.results / "tables" / "demo.later.json", "{}")
     edit_template(sources, '{{ table("demo.later") }}\n\n{{ figure("demo.later") }}\n\n{{ finding("demo.answer") }}\n')
     text = report.write(sources, NOW)
-    assert text.count("*Not measured at this site: experiment `later`.*") == 1
+    assert text.count("*Not measured at this site: experiment `later`* ([who measured it](../README.md#") == 1
 
 
 NOT_A, NOT_B = map(left_out.notice, "ab")
@@ -326,5 +326,5 @@ def test_notes_survive_and_faults_are_told(space: Workspace) -> None:
     template.write_text(good)
     done = space.run("report")
     assert done.returncode == 0, done.stdout
-    assert space.report().count("*Not measured at this site: experiment `two`.*") == 1
+    assert space.report().count("*Not measured at this site: experiment `two`*") == 1
     assert "3 cells" in space.report() and read(note) == before
