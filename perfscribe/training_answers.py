@@ -69,8 +69,11 @@ def _slower(real: pd.DataFrame) -> str:
     slow = [row for _, row in numbers(real, "samples_scale").iterrows() if row["samples_scale"] < 1]
     if not slow:
         return ""
-    told = ", ".join(f"{row['world_size']} {format_figure(row['samples_scale'])} times" for row in slow)
-    return f" Not every row is quicker than the first: {told} its samples a second."
+    told = ", ".join(
+        f"{counted(row['world_size'], 'rank')} train {format_figure(row['samples_scale'])} times its samples a second"
+        for row in slow
+    )
+    return f" Not every row is quicker than the first: {told}."
 
 
 def nodes(rows: pd.DataFrame) -> str:
@@ -105,11 +108,11 @@ def prediction(rows: pd.DataFrame) -> str:
     known = need(numbers(numbers(rows, "error_percent"), "overlapped_error_percent"), 1, "steps predicted")
     between = known[(known["overlapped_error_percent"] <= 0) & (known["error_percent"] >= 0)]
     worst: Any = known.loc[known["error_percent"].abs().idxmax()]
+    took = format_figure(worst["measured_ms"], worst.get("measured_ms_iqr"))
     text = (
         f"{len(between)} of {len(known)} measured steps lie between complete overlap and none. The prediction without "
         f"overlap is farthest off with {worst['world_size']} ranks ({worst['loop']}): "
-        f"{format_figure(worst['apart_ms'])} ms for {format_figure(worst['measured_ms'])} ms measured, "
-        f"{worst['error_percent']:+.0f} %."
+        f"{format_figure(worst['apart_ms'])} ms for {took} ms measured, {worst['error_percent']:+.0f} %."
     )
     if abs(worst["error_percent"]) <= GOOD_PERCENT:
         return text

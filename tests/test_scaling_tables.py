@@ -451,7 +451,7 @@ def test_rows_that_are_slower_than_one_gpu_are_named() -> None:
         return 100.0 if cell["world_size"] != 2 else 125.0
 
     text = shown(multi, "multi_gpu", records_of("multi_gpu", slow_on_two))["findings"]["fsdp.multi_gpu"].text
-    assert "Not every row is quicker than the first: 2 0.800 times its samples a second." in text
+    assert "Not every row is quicker than the first: 2 ranks train 0.800 times its samples a second." in text
     same = shown(multi, "multi_gpu", records_of("multi_gpu", lambda cell: 100.0))["findings"]["fsdp.multi_gpu"].text
     assert "Not every row" not in same
 
