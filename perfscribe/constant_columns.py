@@ -18,7 +18,9 @@ def of(columns: Sequence[Column], rows: Sequence[Row]) -> list[Column]:
     measured = measured_of(rows)
     if len(columns) <= WIDE or len(measured) < 2:
         return []
-    found = [column for column in columns[STAYING:] if _is_constant(column, rows, measured)]
+    titles = [column["title"] for column in columns]
+    alone = [column for column in columns[STAYING:] if titles.count(column["title"]) == 1]  # not of its neighbour
+    found = [column for column in alone if _is_constant(column, rows, measured)]
     return found if len(found) >= FEWEST else []
 
 

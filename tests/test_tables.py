@@ -7,6 +7,7 @@ import json
 import math
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -483,3 +484,9 @@ def test_narrow_tables_and_those_of_one_row_keep_their_columns(tmp_path: Path) -
     two = [(of_length(n), "measured") for n in (128, 256)]
     assert "In every" not in markdown(tmp_path, wide(two, more=5))
     assert "In every" not in markdown(tmp_path, wide(two[:1]))
+
+
+def test_a_column_that_shares_its_title_stays_beside_what_it_is_of(tmp_path: Path) -> None:
+    table = wide([(of_length(n), "measured") for n in (128, 256)])
+    again = [replace(one, title="Device") if one.name == "loop" else one for one in table.columns]
+    assert "In every" not in markdown(tmp_path, replace(table, columns=again))  # the timer alone is too little
