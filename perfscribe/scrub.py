@@ -186,7 +186,7 @@ class _Rules:
             ),
             "host_at": (rf"(?:(?<=@)(?:{hosts})(?![\w-])|(?<=\[)(?:{hosts})(?=\]:\d))", lambda match: HOST),
             "host_ranks": (  # a self-test's log and its last line
-                rf"(?P<said_ranks>\bRank +\d+ on |\branks on )(?:{hosts})(?![\w-])",
+                rf"(?P<said_ranks>\bRank +\d+(?: Group +\d+)?(?: Pid +\d+)? on +|\branks on )(?:{hosts})(?![\w-])",
                 lambda match: match["said_ranks"] + HOST,
             ),
             "host_log": (rf"(?<![\w<.-])(?:{hosts})(?=:\d+:\d+ \[\d+\])", lambda match: HOST),  # NCCL's log lines

@@ -336,18 +336,3 @@ def test_the_log_stands_line_by_line():
     made = present.tables({"preflight": [record(2, 1.0, 0), record(3, 0, 0, "failed", "why")]})
     assert next(iter(made[1].frame["text"])) == "# Avg bus bandwidth : 1"
     assert len(made[1].frame) == 2  # the line that says nothing is left out, the cell without a log has its status
-
-
-def test_a_published_log_names_no_node():
-    lines = {"log": ["#  Rank  0 on vm", "#  Rank  1 Group  0 Pid  12 on   vm device  0", "# gloo, 20 calls on time"]}
-    shown = {}
-    for nodes in ("<host>", "vm"):
-        cell_of = record(2, 1.0, 0, nodes=nodes)
-        cell_of.series = lines
-        shown[nodes] = list(present.tables({"preflight": [cell_of]})[1].frame["text"])
-    assert shown["<host>"] == [
-        "# Rank 0 on <host>",
-        "# Rank 1 Group 0 Pid 12 on <host> device 0",
-        "# gloo, 20 calls on time",
-    ]
-    assert shown["vm"][0] == "# Rank 0 on vm", "an own site keeps what was printed"

@@ -12,6 +12,7 @@ from workspace import ROOT
 from perfscribe import config, plan
 from perfscribe import training_prediction as p
 from perfscribe import training_rows as r
+from perfscribe.experiments.custom_multi_gpu import answers as custom_answers
 from perfscribe.experiments.custom_multi_gpu import present as custom
 from perfscribe.experiments.multi_gpu import present as multi
 from perfscribe.experiments.weak_scaling import present as weak
@@ -508,3 +509,10 @@ def test_a_row_without_timed_steps_says_so() -> None:
     records[1] = replace(records[1], samples={"step_ms": [[]]})
     frame = shown(multi, "multi_gpu", records)["tables"]["fsdp.multi_gpu"].frame
     assert frame["step_ms"][1] == "too few steps"
+
+
+def test_a_first_loss_or_why_there_is_none() -> None:
+    logged = Record("custom_multi_gpu", {}, "ok", "", "measured", series={"train_loss": [9.5, 8.0]})
+    unlogged, predicted = replace(logged, series={}), replace(logged, origin="predicted", series={})
+    first = [custom_answers.first_loss(record) for record in (logged, unlogged, predicted)]
+    assert first == [9.5, "none logged", "none: predicted"]

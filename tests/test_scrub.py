@@ -72,6 +72,7 @@ REPLACED = {
     "on x3001c0s13b0n0, x3001c0s13b0n0-hsn0": "on <host>, <host>-hsn0",
     "vm:1234:1240 [0] NCCL INFO cudaDriverVersion": "<host>:1234:1240 [0] NCCL INFO cudaDriverVersion",
     "#  Rank  0 on vm": "#  Rank  0 on <host>",
+    "#  Rank  1 Group  0 Pid  12 on   vm device  0": "#  Rank  1 Group  0 Pid  12 on   <host> device  0",
     "64 MiB among 4 ranks on vm by gloo": "64 MiB among 4 ranks on <host> by gloo",
     "failed to connect to [vm]:29500": "failed to connect to [<host>]:29500",
     "  host      : vm\n  rank      : 1 (local_rank: 1)": "  host      : <host>\n  rank      : 1 (local_rank: 1)",

@@ -9,14 +9,13 @@ from typing import Any
 import pandas as pd
 
 from perfscribe import figures as f
-from perfscribe import tables as t
 from perfscribe import training_answers as shared
 from perfscribe.experiments.custom_multi_gpu.measure import SHAPE, TUNED
 from perfscribe.findings import CannotTell, counted, need
 from perfscribe.models.workshop_shapes import BLOOM_TOKENIZER_VOCABULARY, SimpleGptShape
 from perfscribe.records import Record
 from perfscribe.statistics import format_figure
-from perfscribe.training_rows import MEASURED, PREDICTED, WORKSHOPS_LOOP
+from perfscribe.training_rows import MEASURED, NOT_TRAINED, PREDICTED, WORKSHOPS_LOOP
 
 TRAINER, BARE = "trainer", "bare loop"
 RATES = {
@@ -61,8 +60,9 @@ def as_scripts_run(record: Record) -> int:
 
 
 def first_loss(record: Record) -> Any:
-    """The first that was logged: of a step, or the mean of the first few."""
-    return next(iter(record.series.get("train_loss", [])), t.NOT_RECORDED)
+    """The first that was logged: of a step, or the mean of the first few; why not where none was."""
+    without = NOT_TRAINED if record.origin == PREDICTED else "none logged"
+    return next(iter(record.series.get("train_loss", [])), without)
 
 
 def model(rows: pd.DataFrame) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -14,7 +13,6 @@ from perfscribe import figures as f
 from perfscribe import tables as t
 from perfscribe.findings import CannotTell, Finding, find, need
 from perfscribe.records import Record
-from perfscribe.scrub import HOST
 from perfscribe.statistics import format_figure
 from perfscribe.tables import Table
 
@@ -67,22 +65,13 @@ def _calls(record: Record) -> Any:
     return record.factors["iterations"]
 
 
-_OF_RANK = re.compile(r"(?P<said>\bRank +\d+\b.*? on +)\S+")
-
-
-def _text(line: str, record: Record) -> str:
-    """A line of the log; of a published record without the node's name, as the table of tests has none."""
-    published = HOST in str(record.values.get("nodes", ""))
-    return _OF_RANK.sub(rf"\g<said>{HOST}", line.strip()) if published else line.strip()
-
-
 def _lines(record: Record) -> list[Record]:
     """A row for each line that the test's program printed and that says something."""
     lines = [line for line in record.series.get("log", []) if line.strip(" #")]
     if not lines:
         return [replace(record, values={})]
     return [
-        replace(record, values={"number": number, "text": _text(line, record)}, samples={})
+        replace(record, values={"number": number, "text": line.strip()}, samples={})
         for number, line in enumerate(lines, start=1)
     ]
 
