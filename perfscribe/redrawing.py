@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from perfscribe import plan, session, shard, sites
+from perfscribe import fingerprint, plan, session, shard, sites
 from perfscribe.comparing import present_sites
 from perfscribe.remembered import Memory
 
@@ -104,6 +104,8 @@ def _planned(root: Path, raw: Mapping[str, Any], name: str, memory: Memory) -> S
     config = {**raw, "site": name}
     made = session.plan_with(memory, root, config)
     session.write_plan(root, config, made)
+    fingerprint.forget_trees()  # before processes fork, which would go through them again and again
+    gc.freeze()
     # Units stay in files: what goes to another process is small.
     return Site(root, replace(made, units={}))
 

@@ -323,3 +323,10 @@ def test_every_python_gives_the_same_fingerprints(version):
     assert fixed == COMMITTED
     own = {module: fingerprint(module, ROOT, left_out) for module, left_out in units().items()}
     assert real == own, f"Python {version} and {sys.version.split()[0]} differ"
+
+
+def test_syntax_trees_are_let_go_of_and_nothing_changes() -> None:
+    before = fp.Sources(ROOT).fingerprint("perfscribe.statistics")
+    fp.forget_trees()
+    assert fp._parsed.cache_info().currsize == 0
+    assert fp.Sources(ROOT, lambda what, source, find: find()).fingerprint("perfscribe.statistics") == before

@@ -30,6 +30,7 @@ from perfscribe.experiments.rank_methods import measure as rank_methods
 from perfscribe.experiments.strategies import measure as strategies
 from perfscribe.records import Record
 
+pytestmark = pytest.mark.timeout(1200)  # the first test waits for a whole report, beside another file's tests
 TINY = ("--config", "preset=tiny")
 SECOND_RUN_S = 10.0
 AT_LEAST = 3
@@ -45,7 +46,7 @@ FIGURES = [figure for name in plan.known_experiments(ROOT) for figure in plan.re
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
     """The whole project after `./run report --config preset=tiny`."""
     space = Workspace(tmp_path_factory.mktemp("workflow"))
-    done = space.run("report", *TINY, timeout_s=500)
+    done = space.run("report", *TINY, timeout_s=1000)
     assert done.returncode == 0, done.stdout
     assert done.stdout.splitlines()[-1] == "report: report/local/report.md"
     told = [line for line in done.stdout.splitlines() if re.search(r"\(\d+/\d+(, .* left)?\)$", line)]
