@@ -67,9 +67,12 @@ def one_job(folder: Path, slurm: LocalSlurm) -> OnSlurm:
 
 
 def start_again(slurm: LocalSlurm, job: str) -> None:
-    """A requeued job waits for two minutes; an administrator need not."""
+    """A requeued job waits for two minutes; an administrator need not.
+
+    But for some seconds: a node refuses a job, which ends as FAILED, in the second in which it revoked its first start.
+    """
     wait_for(lambda: slurm.jobs()[job][0] == "PENDING", 240, f"{job} to be queued again")
-    slurm.ask("scontrol", "update", f"JobId={job}", "StartTime=now")
+    slurm.ask("scontrol", "update", f"JobId={job}", "StartTime=now+3")
 
 
 def disturbed(folder: Path, slurm: LocalSlurm, seconds: float, disturb: Callable[[str, str], object]) -> Ran:
