@@ -5,15 +5,13 @@ from __future__ import annotations
 import re
 
 # Reports of other sites are not read for this: publishing one would make all others older than what they tell.
-_ELSEWHERE = "[who measured it](../README.md#experiments-by-site)"
-_NOTICE = re.compile(
-    rf"(?:\*\*.+\*\*\n)?\*Not measured at this site: experiment `(\w+)`\* \({re.escape(_ELSEWHERE)}\)\."
-)
+ASIDE = " ([who measured it](../README.md#experiments-by-site))"
+_NOTICE = re.compile(rf"(?:\*\*.+\*\*\n)?\*Not measured at this site: experiment `(\w+)`\*{re.escape(ASIDE)}\.")
 
 
 def notice(experiment: str) -> str:
     """The line that stands for a table, a figure or a finding."""
-    return f"*Not measured at this site: experiment `{experiment}`* ({_ELSEWHERE})."
+    return f"*Not measured at this site: experiment `{experiment}`*{ASIDE}."
 
 
 def once_a_section(text: str) -> str:

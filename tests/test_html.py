@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from workspace import ROOT
 
+from perfscribe import left_out
 from perfscribe.page import write
 from perfscribe.records import STATUSES
 from perfscribe.statuses import MEANINGS
@@ -179,6 +180,12 @@ def test_the_name_of_a_table_leads_to_it(tmp_path: Path) -> None:
     _, top = made(tmp_path, text)
     [link] = [a for a in top.all("a") if a.attributes["href"] == "#demo.times"]
     assert link.text == "demo.times" and [p.text for p in top.all("p", id="demo.times")] == ["Times (CSV)"]
+
+
+def test_what_was_not_measured_leads_to_no_page_that_is_not_there(tmp_path: Path) -> None:
+    page, top = made(tmp_path, f"# Lab report: demo\n\n{left_out.notice('slow')}\n")
+    assert [p.text for p in top.all("main")[0].all("p")][-1] == "Not measured at this site: experiment slow."
+    assert "README" not in page
 
 
 def test_a_question_stands_above_its_answer(demo: tuple[str, Element]) -> None:

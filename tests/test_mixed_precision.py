@@ -189,6 +189,7 @@ def test_tf32_is_told_apart() -> None:
     text = answers.tf32(shown(grid())["_speedup"].ok)
     assert "TF32 alone is 2 to 3 times as fast as true fp32" in text
     assert "bf16 is 1.25 to 4 times as fast as true fp32, but 0.625 to 1.33 times as fast as fp32 with TF32 on" in text
+    assert "with TF32 on, and so slower with small. A comparison" in text
     assert "81.4 ms with TF32 and 249 ms without" in text and "3.06 times" in text
     with pytest.raises(CannotTell, match="TF32 was not measured here"):
         answers.tf32(shown(grid(("fp32", "bf16")))["_speedup"].ok)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -347,6 +348,9 @@ def test_custom_models_nine_columns_twins_and_loops() -> None:
     assert "25 % longer on 2 ranks" in texts["fsdp.trainer_overhead"]
     assert "50 % of what has to fit" in texts["fsdp.custom_memory"]
     assert "Tuned, 4 GPUs give" in texts["fsdp.tuned"]
+    alone = [record for record in records_of("custom_multi_gpu") if record.factors["world_size"] == 1]
+    text = shown(custom, "custom_multi_gpu", alone)["findings"]["fsdp.tuned"].text
+    assert re.match(r"Tuned, 1 GPU gives \S+ samples/s at \d+ % of its peak rate", text)
 
 
 def test_the_custom_rows_say_which_model_they_are_and_what_their_losses_are_means_of() -> None:

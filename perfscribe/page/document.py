@@ -15,6 +15,7 @@ from markdown_it.common.utils import escapeHtml
 from markdown_it.rules_core import StateCore
 from markdown_it.token import Token
 
+from perfscribe import left_out
 from perfscribe.page import elements, embedded
 
 # Sections of environments, as report.py writes them; elsewhere the id is a link to it.
@@ -46,6 +47,7 @@ class Document:
 
 def read(text: str, folders: embedded.Folders) -> Document:
     """The document that a report's Markdown makes, with the figures and tables of its folders taken in."""
+    text = text.replace(left_out.ASIDE, "")  # leads to another page, which is not there once this one is sent
     engine = MarkdownIt("commonmark", {"html": False}, renderer_cls=elements.Renderer).enable("table")
     engine.core.ruler.at("inline", _read_inline)
     environments = frozenset(_ENVIRONMENT.findall(text))

@@ -165,9 +165,10 @@ def tuned(rows: pd.DataFrame) -> str:
     efficiency = pd.to_numeric(last["efficiency"], errors="coerce")
     mfu = pd.to_numeric(last["mfu"], errors="coerce")
     rate = format_figure(last["stepping_samples_per_second"])
-    text = f"Tuned, {counted(last['world_size'], 'GPU')} give {rate} samples/s"
+    give, their = ("gives", "its") if last["world_size"] == 1 else ("give", "their")
+    text = f"Tuned, {counted(last['world_size'], 'GPU')} {give} {rate} samples/s"
     if pd.notna(mfu):
-        text += f" at {mfu:.0f} % of their peak rate"
+        text += f" at {mfu:.0f} % of {their} peak rate"
     if pd.notna(efficiency) and last["world_size"] > 1:
         text += f", {efficiency:.0f} % of one GPU's rate each"
     workshops = shared.measured(rows[(rows["loop"] == TRAINER) & (rows["world_size"] == last["world_size"])])

@@ -100,11 +100,13 @@ def tf32(rows: pd.DataFrame) -> str:
         raise CannotTell("TF32 was not measured here: it is a mode of the matrix units of NVIDIA's GPUs")
     chosen, setting = _chosen(both, ("fp32_ms", "tf32_ms", "bf16_ms"))
     fp32, alone, bf16 = (chosen[f"{dtype}_ms"].astype(float) for dtype in ("fp32", "tf32", "bf16"))
+    behind = ", ".join(map(str, chosen["model_size"][bf16 > (1 + MARGIN) * alone]))
+    slower = f", and so slower with {behind}" if behind else ""
     return (
         f"Forward and backward together ({setting}, {len(chosen)} sizes): TF32 alone is {_range(fp32 / alone)} times "
         f"as fast as true fp32. bf16 is {_range(fp32 / bf16)} times as fast as true fp32, but {_range(alone / bf16)} "
-        f"times as fast as fp32 with TF32 on. A comparison that does not say which fp32 it ran may thus be off by the "
-        f"first factor.{_published_tf32()}"
+        f"times as fast as fp32 with TF32 on{slower}. A comparison that does not say which fp32 it ran may thus be "
+        f"off by the first factor.{_published_tf32()}"
     )
 
 
