@@ -306,6 +306,20 @@ def test_nothing_measured_gives_tables_all_the_same() -> None:
         assert kept == ({name for name in got["findings"] if "defect" in name} - {"fsdp.defect_inverted"}) | by_others
 
 
+def test_one_number_of_ranks_has_no_efficiency_to_draw() -> None:
+    records = [record for record in records_of("weak_scaling") if record.factors["world_size"] == 2]
+    made = {
+        table.id: table for table in weak.tables({"weak_scaling": records, "all_reduce": [], "communication_nodes": []})
+    }
+    canvas = plt.figure()
+    weak.figures(made)[0].draw(canvas)
+    assert [text.get_text() for text in canvas.axes[0].texts] == [
+        "measured on one number of ranks alone: there is no efficiency to compare"
+    ]
+    assert not canvas.axes[0].lines
+    plt.close(canvas)
+
+
 def test_custom_models_nine_columns_twins_and_loops() -> None:
     got = shown(custom, "custom_multi_gpu", records_of("custom_multi_gpu"))
     table = got["tables"]["fsdp.custom_multi_gpu"]

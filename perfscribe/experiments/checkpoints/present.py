@@ -125,12 +125,15 @@ def _draw(canvas: Any, rows: pd.DataFrame) -> None:
         f.no_data(axes, "no cell was measured")
         return
     by = rows.groupby(["loop", "saved_by", "resumed_by"], sort=False)
-    for colour, ((loop, saved_by, resumed_by), group) in zip(f.COLOURS, by, strict=False):
+    # The curves are one where all is well: each leaves the rim of those before it to be seen.
+    rims = range(len(by), 0, -1)
+    for colour, rim, ((loop, saved_by, resumed_by), group) in zip(f.COLOURS, rims, by, strict=False):
         group = group.drop_duplicates("step")
         label = f"{loop}, {counted(saved_by, 'rank')}"
-        axes.plot(group["step"], group["loss"].astype(float), color=colour, linewidth=1, label=label)
+        axes.plot(group["step"], group["loss"].astype(float), color=colour, linewidth=1.5 * rim, label=label)
         rest = group.assign(resumed_loss=pd.to_numeric(group["resumed_loss"], errors="coerce")).dropna()
-        axes.scatter(rest["step"], rest["resumed_loss"], color=colour, label=f"resumed by {resumed_by}", zorder=3)
+        name = f"resumed by {resumed_by}"
+        axes.scatter(rest["step"], rest["resumed_loss"], s=40 * rim, color=colour, label=name, zorder=3)
     axes.legend(fontsize="small")
 
 

@@ -138,6 +138,9 @@ def draw(canvas: Any, rows: pd.DataFrame) -> None:
     if rows.empty:
         f.no_data(axes, "no cell was measured")
         return
+    if rows["world_size"].nunique() < 2:
+        f.no_data(axes, "measured on one number of ranks alone: there is no efficiency to compare")
+        return
     rows = shared.main_rows(rows)
     for colour, (variant, group) in zip(f.COLOURS, rows.groupby("variant", sort=False), strict=False):
         group = group.sort_values("world_size")
