@@ -164,12 +164,14 @@ def figures(tables: Mapping[str, Table]) -> list[f.Figure]:
 def _draw_times(canvas: Any, table: Table) -> None:
     rows = table.ok
     dtypes = list(dict.fromkeys(rows["dtype"])) or [""]
-    for axes, dtype in zip(canvas.subplots(1, len(dtypes), sharey=True, squeeze=False)[0], dtypes, strict=True):
+    panels = canvas.subplots(1, len(dtypes), sharey=True, squeeze=False)[0]
+    panels[0].set_ylabel("Full step (ms)")
+    for axes, dtype in zip(panels, dtypes, strict=True):
         _lines(axes, rows[rows["dtype"] == dtype], "full_step_ms")
         f.mark_statuses(axes, table.frame[table.frame["dtype"] == dtype], "seq_len")
         axes.set_title(dtype)
         axes.set_xlabel("Context length")
-        axes.set_ylabel("Full step (ms)")
+        axes.tick_params(axis="x", labelsize="x-small")  # of four panels side by side
 
 
 def _lines(axes: Any, rows: pd.DataFrame, y: str) -> None:
