@@ -268,6 +268,9 @@ def places(measured, tmp_path_factory):
     for name in (".snakemake", ".perfscribe", "logs"):
         shutil.rmtree(clone.root / name)
     touch_sources(clone.root)
+    # What a dry run keeps to be quicker, by the texts of the sources; what Snakemake keeps goes again.
+    clone.planned_jobs()
+    shutil.rmtree(clone.root / ".snakemake")
     return {"here": workspace, "in a fresh clone": clone}
 
 
@@ -278,6 +281,10 @@ def test_every_row_is_tried_and_every_edit_is_in_the_table():
 def test_without_an_edit_nothing_runs(places, tmp_path):
     for number, place in enumerate(places.values()):
         assert jobs_of(duplicate(place, tmp_path / str(number))) == set()
+    empty = duplicate(places["in a fresh clone"], tmp_path / "empty")
+    shutil.rmtree(empty.root / ".perfscribe")
+    touch_sources(empty.root)
+    assert jobs_of(empty) == set()
 
 
 @pytest.mark.parametrize("edit", EDITS)

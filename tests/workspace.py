@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import dry_runs
 import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -122,10 +123,10 @@ class Workspace:
 
     def planned_jobs(self, *arguments: str) -> set[str]:
         """What a dry run would start: `measure attention 0`, `present_attention`, `write_report`, ..."""
-        done = self.run("--dry-run", "--cores", "1", "--nocolor", *arguments)
-        assert done.returncode == 0, done.stdout
+        code, said = dry_runs.make(self.root, self.environment(), ["--cores", "1", "--nocolor", *arguments])
+        assert code == 0, said
         jobs, rule = set(), ""
-        for line in done.stdout.splitlines():
+        for line in said.splitlines():
             found = re.match(r"(?:local)?rule (\w+):", line)
             if found:
                 rule = found[1]
