@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trainer_ranks
 from matplotlib import pyplot as plt
 from workspace import ROOT
 
@@ -48,6 +49,7 @@ SECTION = CONFIG | {
 
 @pytest.fixture(scope="module")
 def cell(tmp_path_factory: pytest.TempPathFactory) -> Cell:
+    trainer_ranks.preload()
     folder = tmp_path_factory.mktemp("data")
     [(name, dataset)] = squad_sets.datasets(CONFIG).items()
     generate(json.loads(json.dumps({"dataset": name, "formats": [], **dataset})), folder / name)

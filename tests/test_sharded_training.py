@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("transformers", reason="the package transformers is not installed")
+import trainer_ranks
 from trainer_programs import train_as_on_gpus
 
 from perfscribe.cells import Cell
@@ -28,6 +29,7 @@ CUSTOM = BLOOM | {"model_name": "simple_gpt", **SHAPE}
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    trainer_ranks.preload()
     folder = tmp_path_factory.mktemp("data")
     [(name, dataset)] = squad_sets.datasets(CONFIG).items()
     generate(json.loads(json.dumps({"dataset": name, "formats": [], **dataset})), folder / name)

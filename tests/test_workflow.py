@@ -16,6 +16,7 @@ from typing import Any
 import cpu_preset
 import numpy as np
 import pytest
+import trainer_ranks
 import unmeasured
 import yaml
 from matplotlib.figure import Figure
@@ -209,6 +210,7 @@ def cpu_records(
 ) -> Iterator[Callable[[str], list[Record]]]:
     """Records of the cpu preset's cells by experiment."""
     data = tmp_path_factory.mktemp("data")
+    trainer_ranks.preload()
 
     @functools.cache
     def of(experiment: str) -> list[Record]:
