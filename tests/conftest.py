@@ -13,6 +13,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 LONG = (
     "test_slurm.py",
     "test_workflow.py",
+    "test_slurm_jobs.py",
     "test_reruns.py",
     "test_kills.py",
     "test_faults.py",
@@ -21,13 +22,9 @@ LONG = (
     "test_leases.py",
     "test_gate.py",
 )
-LAST = "test_slurm_jobs.py"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long files first: a whole run under Slurm mostly waits, and two more that wait for nothing run beside it.
-
-    Tests that stop Slurm's jobs in mid-run are the last: beside others they miss their moments.
-    """
-    places = {name: place for place, name in enumerate(LONG)} | {LAST: len(LONG) + 1}
+    """Long files first: those under Slurm mostly wait, and others that wait for nothing run beside them."""
+    places = {name: place for place, name in enumerate(LONG)}
     items.sort(key=lambda item: places.get(item.path.name, len(LONG)))

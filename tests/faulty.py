@@ -59,6 +59,22 @@ def run(cell):
     raise TimeoutError("nobody opened the gate")
 """
 
+# How many cells may end stands in a file; each of the others waits there, until it may or is ended.
+STAGED = """def cells(config):
+    return [Cell({"n": n}, cost=n) for n in config["n"]]
+
+
+def run(cell):
+    import time
+
+    note("start", cell)
+    for _ in range(5_000):
+        if cell["n"] < int(open(SIDE_FILE + ".may_end").read()):
+            return done(cell)
+        time.sleep(0.1)
+    raise TimeoutError("nobody let it end")
+"""
+
 FAULTS = """def cells(config):
     return [Cell({"what": what}, cost=n) for n, what in enumerate(config["what"])]
 
@@ -207,6 +223,13 @@ def sleeping(experiment: str, side_file: Path, seconds: tuple[float, ...]) -> st
 def open_gate(side_file: Path) -> None:
     """Let the cells of WAITING end; all but n=0 wait for this."""
     Path(f"{side_file}.open").touch()
+
+
+def let_end(side_file: Path, cells: int) -> None:
+    """Let the first cells of STAGED end, as many as that."""
+    new = Path(f"{side_file}.may_end.new")
+    new.write_text(str(cells))
+    new.replace(f"{side_file}.may_end")
 
 
 def notes(side_file: Path, what: str = "start") -> Counter[str]:

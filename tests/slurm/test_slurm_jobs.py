@@ -35,8 +35,6 @@ JobRequeue=0
 PartitionName=urgent Nodes=ALL PriorityTier=10 State=UP"""
 FOR_GOOD = CONF.replace("PreemptMode=REQUEUE", "PreemptMode=CANCEL")  # preempted jobs end
 AT_A_TIME = 8  # runs
-# How long a cell sleeps: what happens to its job must happen before the job's last cell ends, on a loaded machine too.
-CELL_S = 5.0
 
 
 @dataclass
@@ -75,26 +73,39 @@ def start_again(slurm: LocalSlurm, job: str) -> None:
     slurm.ask("scontrol", "update", f"JobId={job}", "StartTime=now+3")
 
 
-def disturbed(folder: Path, slurm: LocalSlurm, seconds: float, disturb: Callable[[str, str], object]) -> Ran:
-    """Four cells; behind the first one this happens to the job of that number on that node."""
+def ended(slurm: LocalSlurm, job: str) -> None:
+    """Wait until a job that was told to end has done so."""
+    wait_for(lambda: slurm.jobs()[job][0] not in ("RUNNING", "COMPLETING"), 180, f"{job} to end")
+
+
+def disturbed(folder: Path, slurm: LocalSlurm, disturb: Callable[[str, str], object]) -> Ran:
+    """Four cells; behind the first one this happens to the job of that number on that node, and then the others end."""
     space = one_job(folder, slurm)
-    side_file = space.add_sleeping(cells=4, seconds=seconds)
+    side_file = space.add_staged(cells=4)
     run = space.begin()
     job, node = space.after(side_file, 1)
     disturb(job, node)
+    faulty.let_end(side_file, 4)
     assert run.wait(RUN_S) == 0, tail(run.log())
     return Ran(space, run.log(), job, side_file, node, slurm.ask("scontrol", "show", "job", job))
 
 
 def scancel(folder: Path, slurm: LocalSlurm) -> Ran:
-    return disturbed(folder, slurm, CELL_S, lambda job, node: slurm.ask("scancel", job))
+    def disturb(job: str, node: str) -> None:
+        slurm.ask("scancel", job)
+        ended(slurm, job)
+
+    return disturbed(folder, slurm, disturb)
 
 
 def time_limit(folder: Path, slurm: LocalSlurm) -> Ran:
     """Slurm looks every half minute which jobs are over their time."""
-    return disturbed(
-        folder, slurm, 12, lambda job, node: slurm.ask("scontrol", "update", f"JobId={job}", "EndTime=now+1")
-    )
+
+    def disturb(job: str, node: str) -> None:
+        slurm.ask("scontrol", "update", f"JobId={job}", "EndTime=now+1")
+        ended(slurm, job)
+
+    return disturbed(folder, slurm, disturb)
 
 
 def requeue(folder: Path, slurm: LocalSlurm) -> Ran:
@@ -102,43 +113,51 @@ def requeue(folder: Path, slurm: LocalSlurm) -> Ran:
         slurm.ask("scontrol", "requeue", job)
         start_again(slurm, job)
 
-    return disturbed(folder, slurm, CELL_S, disturb)
+    return disturbed(folder, slurm, disturb)
 
 
 def lost_thrice(folder: Path, slurm: LocalSlurm) -> Ran:
     """As often as a job is submitted; then the same command again."""
     space = one_job(folder, slurm)
-    side_file = space.add_sleeping(cells=5, seconds=CELL_S)
+    side_file = space.add_staged(cells=5)
     run = space.begin()
     for cells in (1, 2, 3):
         job, _ = space.after(side_file, cells)
         slurm.ask("scancel", job)
+        ended(slurm, job)
+        faulty.let_end(side_file, cells + 1)
     assert run.wait(RUN_S) == 1, tail(run.log())
     first = run.log()
+    faulty.let_end(side_file, 5)
     return Ran(space, first + space.finish(), job, side_file)
 
 
 def kill_9(folder: Path, slurm: LocalSlurm) -> Ran:
-    """Of the driver, and the same command again while the first one's job still runs."""
+    """Of the driver, and the same command again, which has submitted a job when the first one's still runs."""
     space = one_job(folder, slurm)
-    side_file = space.add_sleeping(cells=4, seconds=CELL_S)
+    side_file = space.add_staged(cells=4)
     run = space.begin()
     job, _ = space.after(side_file, 1)
     os.killpg(run.pid, signal.SIGKILL)
     assert run.wait(60) == -signal.SIGKILL
+    again = space.begin()
+    wait_for(lambda: jobs_of(again.log()) or not again.alive(), 180, "a job of the second run")
     assert slurm.jobs()[job][0] == "RUNNING"
-    return Ran(space, space.finish(), job, side_file)
+    faulty.let_end(side_file, 4)
+    assert again.wait(RUN_S) == 0, tail(again.log())
+    return Ran(space, again.log(), job, side_file)
 
 
 def interrupt(folder: Path, slurm: LocalSlurm) -> Ran:
     """Ctrl-C, and the same command again."""
     space = one_job(folder, slurm)
-    side_file = space.add_sleeping(cells=4, seconds=CELL_S)
+    side_file = space.add_staged(cells=4)
     run = space.begin()
     job, _ = space.after(side_file, 1)
     os.kill(run.pid, signal.SIGINT)
     assert run.wait(RUN_S) != 0
-    wait_for(lambda: slurm.jobs()[job][0] not in ("RUNNING", "COMPLETING"), 180, "the job to be cancelled")
+    ended(slurm, job)
+    faulty.let_end(side_file, 4)
     return Ran(space, space.finish(), job, side_file)
 
 
@@ -201,7 +220,7 @@ def node_down(folder: Path, slurm: LocalSlurm) -> Ran:
         wait_for(lambda: slurm.node_states()[node].startswith("down"), 180, f"{node} is known to be down")
         start_again(slurm, job)
 
-    return disturbed(folder, slurm, CELL_S, disturb)
+    return disturbed(folder, slurm, disturb)
 
 
 def preempted(folder: Path, slurm: LocalSlurm) -> Ran:
@@ -212,7 +231,7 @@ def preempted(folder: Path, slurm: LocalSlurm) -> Ran:
         assert said.endswith(node), said
         start_again(slurm, job)
 
-    return disturbed(folder, slurm, CELL_S, disturb)
+    return disturbed(folder, slurm, disturb)
 
 
 def preempted_for_good(folder: Path, slurm: LocalSlurm) -> Ran:
@@ -222,10 +241,11 @@ def preempted_for_good(folder: Path, slurm: LocalSlurm) -> Ran:
 def drained(folder: Path, slurm: LocalSlurm) -> Ran:
     """A job on the node goes on to its end, the next one starts elsewhere."""
     space = OnSlurm(folder, slurm, max_jobs=1)
-    side_file = space.add_sleeping(cells=4, seconds=CELL_S, shards=2)
+    side_file = space.add_staged(cells=4, shards=2)
     run = space.begin()
     job, node = space.after(side_file, 1)
     slurm.ask("scontrol", "update", f"nodename={node}", "state=drain", "reason=test")
+    faulty.let_end(side_file, 4)
     assert run.wait(RUN_S) == 0, tail(run.log())
     return Ran(space, run.log(), job, side_file, node, slurm.node_states()[node])
 
