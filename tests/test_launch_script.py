@@ -256,14 +256,12 @@ def test_mpiexec_on_this_machine_bound():
 def submit(tmp_path):
     """A function that runs a script on two nodes of a Slurm of the test's own; gives its exit status and output."""
     with cluster() as slurm:
-        variables = {**slurm.environment(), "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+        variables = {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
 
         def run(text: str) -> tuple[int, str]:
             job, out = tmp_path / "job.sh", tmp_path / "out.txt"
             job.write_text(text)
-            words = ["sbatch", "--wait", "-o", str(out), str(job)]
-            done = subprocess.run(words, capture_output=True, env=variables, timeout=200)
-            return done.returncode, out.read_text()
+            return slurm.batch("-o", str(out), str(job), timeout_s=200, **variables), out.read_text()
 
         yield run
 

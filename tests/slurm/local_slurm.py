@@ -36,6 +36,7 @@ ASK = "PERFSCRIBE_SLURM_TESTS=1"
 # Of a job that this process may be part of, and of a user's defaults: nothing may reach the daemons.
 FOREIGN = re.compile(r"(SLURM|SBATCH|SRUN|SALLOC|SQUEUE|SINFO|SACCT|PMIX?)_")
 START_S, STOP_S = 180.0, 5.0
+UNDER_WAY = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING")
 _COUNT = itertools.count()
 # Inside a node: its own host name, /sys/class/net, /dev/shm, host names and Slurm configuration. $1: the node.
 ENTER = """
@@ -213,6 +214,16 @@ class LocalSlurm:
             stdin=subprocess.DEVNULL,
         )
         return done.stdout.strip()
+
+    def batch(self, *words: str, timeout_s: float, **variables: str) -> int:
+        """Exit status of `sbatch --wait`, which itself looks ever more seldom whether the job has ended."""
+        env = {**self.environment(), **variables}
+        command = ["sbatch", "--parsable", *words]
+        done = subprocess.run(command, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True)
+        job = done.stdout.strip()
+        wait_for(lambda: self.jobs()[job][0] not in UNDER_WAY, timeout_s, f"{job} to end")
+        (status,) = re.findall(r" ExitCode=(\d+):", self.ask("scontrol", "show", "job", job))
+        return int(status)
 
     def jobs(self) -> dict[str, tuple[str, str]]:
         """State and node list of every job that slurmctld still knows, by its number."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -192,9 +191,9 @@ if __name__ == "__main__":
 def test_all_reduce_ddp_and_fsdp_over_two_nodes(slurm: LocalSlurm, tmp_path: Path) -> None:
     """Ranks of both nodes exchange over the network between them, each node by name; by one rank a node and by two."""
     (tmp_path / "two_nodes.py").write_text(PROGRAM)
-    batch = ["sbatch", "--wait", "-N2", "--ntasks=2", f"--output={tmp_path}/said", f"--chdir={tmp_path}", "--wrap"]
-    variables = {**slurm.environment(), "PYTHONPATH": f"{ROOT}:{tmp_path}", "OMP_NUM_THREADS": "1"}
-    subprocess.run([*batch, f"{sys.executable} two_nodes.py"], env=variables, timeout=RUN_S, capture_output=True)
+    batch = ["-N2", "--ntasks=2", f"--output={tmp_path}/said", f"--chdir={tmp_path}", "--wrap"]
+    variables = {"PYTHONPATH": f"{ROOT}:{tmp_path}", "OMP_NUM_THREADS": "1"}
+    slurm.batch(*batch, f"{sys.executable} two_nodes.py", timeout_s=RUN_S, **variables)
     said = (tmp_path / "said").read_text()
     results = [json.loads(line.removeprefix("RESULT ")) for line in said.splitlines() if line.startswith("RESULT ")]
     assert len(results) == 6, tail(said)
@@ -238,10 +237,8 @@ def test_a_training_over_two_nodes_has_the_losses_of_one(slurm: LocalSlurm, tmp_
     """One rank on each node, and two on each: the ranks are on both, and train what two ranks of one node train."""
     pytest.importorskip("transformers", reason="the package transformers is not installed")
     (tmp_path / "train.py").write_text(TRAINING.format(paths=[str(ROOT), str(ROOT / "tests")], folder=str(tmp_path)))
-    batch = ["sbatch", "--wait", "-N2", "--ntasks=2", f"--output={tmp_path}/said", f"--chdir={ROOT}", "--wrap"]
-    variables = {**slurm.environment(), "OMP_NUM_THREADS": "1"}
-    command = f"{sys.executable} {tmp_path}/train.py"
-    subprocess.run([*batch, command], env=variables, timeout=RUN_S, capture_output=True)
+    batch = ["-N2", "--ntasks=2", f"--output={tmp_path}/said", f"--chdir={ROOT}", "--wrap"]
+    slurm.batch(*batch, f"{sys.executable} {tmp_path}/train.py", timeout_s=RUN_S, OMP_NUM_THREADS="1")
     said = (tmp_path / "said").read_text()
     results = [json.loads(line.removeprefix("RESULT ")) for line in said.splitlines() if line.startswith("RESULT ")]
     assert [result[:3] for result in results] == [[2, 2, 2], [1, 2, 1], [2, 4, 2]], tail(said)
