@@ -11,6 +11,7 @@ import os
 
 import pytest
 import torch
+import triton.language as tl
 
 from perfscribe.attention import triton_forward
 from perfscribe.attention.eager import scaled_dot_product_attention
@@ -25,6 +26,35 @@ SHAPES = ((1, 1), (1, 9), (9, 1), (17, 17), (64, 64), (70, 70), (130, 130), (33,
 TOLERANCE = {FP32: 2e-5, BF16: 1.2e-2 if INTERPRETED else 8e-3, FP16: 1e-3}
 PRODUCTS_TOLERANCE = {"ieee": 6e-6, "tf32x3": 2e-5, "tf32": 2e-3}
 SEQUENCE = (2,)
+
+
+def patch_language_once():
+    """Let the interpreter replace the language's functions once a kernel, not with each function that it calls.
+
+    It looks through all of triton.language to find that nothing is left to replace, for a third of its time.
+    """
+    from triton.runtime import interpreter
+
+    patch, running = interpreter._patch_lang, []
+
+    def patch_where_needed(function):
+        languages = {id(value) for value in function.__globals__.values() if value in (tl, tl.core)}
+        if running and languages <= running[0]:
+            return None  # what is called from a kernel never puts the language back
+        scope = patch(function)
+        if running:
+            running[0] |= languages
+        else:
+            running.append(languages)
+            restore = scope.restore
+            scope.restore = lambda: (running.clear(), restore())
+        return scope
+
+    interpreter._patch_lang = patch_where_needed
+
+
+if INTERPRETED:
+    patch_language_once()
 
 
 @pytest.fixture(autouse=True)

@@ -17,7 +17,6 @@ from perfscribe.attention.eager import scaled_dot_product_attention
 from perfscribe.attention.tiled import FlashAttentionTorch
 
 HERE = Path(__file__).resolve().parent
-PARTS = 4
 NATIVE_PARTS = 8
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 6e-6, torch.bfloat16: 4e-3, torch.float16: 1e-3}
 
@@ -145,9 +144,9 @@ def run_kernels(interpret: bool, part: int, count: int) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", range(PARTS))
-def test_triton_in_the_interpreter(part):
-    last = run_kernels(True, part, PARTS).strip().splitlines()[-1]
+def test_triton_in_the_interpreter():
+    """In one process: several in turn would each import Triton and run again the cases that all parts have."""
+    last = run_kernels(True, 0, 1).strip().splitlines()[-1]
     assert " passed" in last and "skipped" not in last
 
 
