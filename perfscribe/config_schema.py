@@ -15,6 +15,8 @@ SCHEMA_FILE = Path(__file__).parents[1] / "workflow" / "schemas" / "config.schem
 PRESETS = ("tiny", "cpu", "gpu")
 
 Schema = Mapping[str, Any]
+# What first_fault has said, by the config: a run checks the same one several times, tens of milliseconds each.
+_SAID: dict[str, str | None] = {}
 
 
 @functools.cache
@@ -101,6 +103,15 @@ def first_fault(config: Any) -> str | None:
 
     Unknown keys come first: a misspelt key explains what else is amiss.
     """
+    text = repr(config)  # unlike JSON's text it tells 1 from True and from 1.0, and keys in another order
+    if text not in _SAID:
+        _SAID[text] = _first_fault(config)
+        if len(_SAID) > 2 * len(PRESETS):
+            del _SAID[next(iter(_SAID))]
+    return _SAID[text]
+
+
+def _first_fault(config: Any) -> str | None:
     errors = sorted(
         _validator().iter_errors(config),
         key=lambda e: (e.validator != "additionalProperties", [str(step) for step in e.absolute_path]),
