@@ -101,7 +101,8 @@ def test_every_question_has_a_finding() -> None:
         for question in found:
             assert question["finding"], f"{path.name}: no finding on the line after: {question['question']}"
             assert question["problem"], f"{path.name}: no heading above: {question['question']}"
-    assert all(row["finding"] in made_findings() for row in asked())
+    made = made_findings()
+    assert all(row["finding"] in made for row in asked())
 
 
 def test_every_finding_is_made_once_and_rendered_once() -> None:
