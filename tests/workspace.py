@@ -13,6 +13,8 @@ from pathlib import Path
 import dry_runs
 import yaml
 
+from perfscribe import session
+
 ROOT = Path(__file__).resolve().parents[1]
 COPIED = (
     "Snakefile",
@@ -25,6 +27,8 @@ COPIED = (
     "slurm",
     "pbs",
     "run",
+    # What is found in the sources, by their texts; a checkout has it after its first plan, `./run test` after its lint.
+    str(session.FOUND_IN_CODE),
 )
 
 PRESENT = '''"""Table of a test's experiment."""
