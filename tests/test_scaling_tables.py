@@ -384,6 +384,19 @@ def test_the_custom_rows_say_which_model_they_are_and_what_their_losses_are_mean
     assert "The first loss logged on 1 rank is 780" in text and "do not compare" in text
 
 
+def test_a_base_beside_no_other_row_shows_nothing_of_the_workshops_formula() -> None:
+    base = [record for record in records_of("weak_scaling") if record.factors["world_size"] == 2]
+    got = shown(weak, "weak_scaling", base)
+    found = got["findings"]["fsdp.defect_inverted"]
+    assert (found.verdict, found.text) == (
+        "cannot tell",
+        "the workshop's rows beside the base: 0 measured, 1 needed.",
+    )
+    assert any("100 % by definition" in note for note in got["tables"]["fsdp.weak_scaling"].notes)
+    alike = shown(weak, "weak_scaling", records_of("weak_scaling", lambda cell: 100.0))["findings"]
+    assert alike["fsdp.defect_inverted"].text.endswith("took as long as the base, so that both formulas give 100 %.")
+
+
 def test_weak_scaling_divides_the_right_way_and_names_the_other() -> None:
     def step_of(cell: Any) -> float:
         return 100.0 if cell["world_size"] == 2 else 125.0

@@ -51,13 +51,17 @@ def _at_most_ranks(own: pd.DataFrame) -> str:
 def inverted(rows: pd.DataFrame) -> tuple[str, str]:
     """What the workshop's formula says of a run (its defect 1)."""
     known = shared.numbers(shared.numbers(shared.measured(shared.main_rows(rows)), "inverted"), "runtime_efficiency")
-    known = need(known[known["variant"] == SOURCE], 1, "efficiencies of the workshop's rows")
+    known = known[known["variant"] == SOURCE]
+    # Compared with itself the base is at 100 % by either formula.
+    known = need(known[known["world_size"] > known["world_size"].min()], 1, "the workshop's rows beside the base")
     last: Any = known.loc[(known["inverted"] - 100).abs().idxmax()]
-    right, wrong = last["runtime_efficiency"], last["inverted"]
-    said = "lost" if right < 100 else "gained"
+    right, wrong = f"{last['runtime_efficiency']:.0f}", f"{last['inverted']:.0f}"
+    if right == wrong:
+        raise CannotTell(f"{last['world_size']} ranks took as long as the base, so that both formulas give {right} %")
+    said = "lost" if last["runtime_efficiency"] < 100 else "gained"
     return (
         f"The workshop divides the current runtime by the base's. Of {last['world_size']} ranks ({last['variant']}) it "
-        f"would print {wrong:.0f} % where {right:.0f} % is the efficiency by that clock, the whole runtime, "
+        f"would print {wrong} % where {right} % is the efficiency by that clock, the whole runtime, "
         f"evaluation included, not steps alone: a run that {said} time looks as if it had "
         f"{'gained' if said == 'lost' else 'lost'} it.",
         "contradicted",

@@ -28,7 +28,8 @@ EFFICIENCY_NOTE = (
     "as in the source. What a run does once, such as evaluation, weighs more on fewer steps. Inverted: T_current / "
     "T_base of the same runtimes, which the workshop prints as efficiency. By work: the efficiency "
     "times the FLOP of a GPU over the base's, so the FLOP rate of a GPU over the base's: the one that holds where the "
-    "work differs. The base is the first measured row of the variant."
+    "work differs. The base is the first measured row of the variant: its own figures are 100 % by definition. Where "
+    "variants begin with the same set-up, their first rows are one training."
 )
 
 
