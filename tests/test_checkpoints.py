@@ -194,6 +194,15 @@ def test_table_figure_and_sentence(cell: Cell, found: Any) -> None:
     (each,) = present.findings({table.id: table})
     assert "By the bare loop a checkpoint of bloom-tiny takes " in each.text
     assert "; by Trainer a checkpoint of bloom-tiny takes 7.00 GiB (7.00 by arithmetic), 2.50 s to write" in each.text
+    as_many = replace(by_trainer, factors={**levels, "resumed_by": 2})
+    both = {table.id: table for table in present.tables({"checkpoints": [record, as_many]})}
+    (few,) = present.findings(both)
+    assert few.text.startswith("Yes: of 1 training that another number of ranks went on with, the losses after ")
+    assert "By Trainer only the same number of ranks went on" in few.text
+    assert "only the same number" not in each.text
+    assert "behind" not in " ".join(column.title for column in both["fsdp.checkpoints"].columns)
+    (alone,) = present.findings({table.id: table for table in present.tables({"checkpoints": [as_many]})})
+    assert alone.verdict == "cannot tell"
     worse = replace(record, values={**found.values, "largest_difference": 0.1})
     (other,) = present.findings({table.id: table for table in present.tables({"checkpoints": [worse]})})
     assert other.text.startswith("No: ")

@@ -23,13 +23,13 @@ SAME = 1e-3  # relative: sums over ranks are made in another order
 NOTE = (
     "Each rank writes its part by torch.distributed.checkpoint: the bare loop under a temporary name until all are "
     "done, a tied matrix once; Trainer (save_strategy=steps, state_dict_type=SHARDED_STATE_DICT) a tied matrix under "
-    "each of its names, and its own state as the last file. Trainer's evaluation loss weighs the rows "
-    "that all ranks take at once by their tokens, and so depends on the number of ranks. The same rows make a step "
-    "whatever the number of ranks. Losses: of the steps behind the checkpoint, largest relative difference between "
-    "the training that went on at once and the one that another number of ranks went on with. On disk by arithmetic: "
-    "fp32 weights and two moments, by Trainer the tied matrix once more; the rest describes the pieces, which is most "
-    "of a small model's. Free before training: for those that are kept and the one that is being written, 64 MiB each "
-    "for what describes the pieces. Writing may end in the page cache."
+    "each of its names, and its own state as the last file. Trainer's evaluation loss weighs the rows that all ranks "
+    "take at once by their tokens, and so depends on the number of ranks. The same rows make a step whatever the "
+    "number of ranks. Steps before it: those that the checkpoint holds. Losses: of the steps after the checkpoint, "
+    "largest relative difference between the training that went on at once and the one that was resumed. On disk by "
+    "arithmetic: fp32 weights and two moments, by Trainer the tied matrix once more; the rest describes the pieces, "
+    "which is most of a small model's. Free before training: for those that are kept and the one that is being "
+    "written, 64 MiB each for what describes the pieces. Writing may end in the page cache."
 )
 CAPTION = (
     "Loss of each optimizer step: the training that was saved (line) and the one that went on from there (points)."
@@ -60,8 +60,8 @@ def columns() -> list[t.Column]:
     """Sizes, seconds, differences."""
     return [
         *_factors(),
-        t.value("steps_behind", "Steps behind it", exact=True),
-        t.value("steps_compared", "Steps compared", exact=True),
+        t.value("steps_behind", "Steps before it", exact=True),
+        t.value("steps_compared", "Steps after it, compared", exact=True),
         t.value("largest_difference", "Largest difference of losses (relative)"),
         t.value("eval_loss", "Evaluation loss"),
         t.value("resumed_eval_loss", "Evaluation loss, resumed"),
@@ -143,14 +143,32 @@ def findings(tables: Mapping[str, Table]) -> list[Finding]:
 
 
 def _resumed(rows: pd.DataFrame) -> str:
-    rows = need(rows, 1, "checkpoints")
-    worst: Any = rows.loc[rows["largest_difference"].astype(float).idxmax()]
+    other = need(_by_others(rows), 1, "checkpoints that another number of ranks went on from")
+    worst: Any = other.loc[other["largest_difference"].astype(float).idxmax()]
     same = float(worst["largest_difference"]) <= SAME
-    return (
-        f"{'Yes' if same else 'No'}: of {counted(len(rows), 'training')} the losses behind the checkpoint differ most "
-        f"where {counted(worst['saved_by'], 'rank')} saved and {worst['resumed_by']} went on ({worst['loop']}), by "
-        f"{float(worst['largest_difference']):.1g} of the loss. {_sizes(rows)}"
+    text = (
+        f"{'Yes' if same else 'No'}: of {counted(len(other), 'training')} that another number of ranks went on with, "
+        f"the losses after the checkpoint differ most where {counted(worst['saved_by'], 'rank')} saved and "
+        f"{worst['resumed_by']} went on ({worst['loop']}), by {float(worst['largest_difference']):.1g} of the loss."
     )
+    return " ".join(part for part in (text, _by_as_many(rows), _sizes(rows)) if part)
+
+
+def _by_others(rows: pd.DataFrame) -> pd.DataFrame:
+    return rows[rows["saved_by"] != rows["resumed_by"]]
+
+
+def _by_as_many(rows: pd.DataFrame) -> str:
+    """The loops that were measured with the same number of ranks alone; "" where there is none."""
+    known = set(_by_others(rows)["loop"])
+    said = []
+    for loop, own in rows[~rows["loop"].isin(known)].groupby("loop", sort=False):
+        worst: Any = own.loc[own["largest_difference"].astype(float).idxmax()]
+        said.append(
+            f"By {LOOPS[str(loop)]} only the same number of ranks went on ({worst['saved_by']}): losses differ by "
+            f"{float(worst['largest_difference']):.1g}; with another number it was not measured."
+        )
+    return " ".join(said)
 
 
 def _sizes(rows: pd.DataFrame) -> str:
