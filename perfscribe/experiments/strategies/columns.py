@@ -106,13 +106,13 @@ def sent() -> list[Column]:
     ]
 
 
-def times() -> list[Column]:
-    """Samples a second and the step that they come from."""
+def times(count: str = "n") -> list[Column]:
+    """Samples a second and the step that they come from; count: what the number of samples is called."""
     return [
         t.rate("samples_per_s", "Samples/s", samples_per_s, "step_ms"),
         t.median("step_ms", "Step (ms)"),
         t.iqr("step_ms", "IQR (ms)"),
-        t.count("step_ms"),
+        t.count("step_ms", count),
     ]
 
 

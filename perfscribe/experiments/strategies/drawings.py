@@ -14,7 +14,7 @@ CAPTION = (
     "second of all ranks, and memory of a rank, by strategy with the most ranks of this site, without CPU off-load and "
     "activation checkpointing; right, bars are peaks of allocated memory and dashes the predicted parameters, "
     "gradients and optimizer state. Below: time of a step and peak of allocated memory under FULL_SHARD by wrapping "
-    "and prefetching, all variants in turns."
+    "and prefetching, all variants in turns, of whose medians those times are."
 )
 
 

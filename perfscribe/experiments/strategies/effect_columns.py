@@ -84,7 +84,7 @@ def wrapping() -> list[Column]:
         named("wrapping", "Wrapping", WRAPPINGS),
         named("prefetch", "Prefetch", PREFETCHES),
         _applied("units", "Units"),
-        *times(),
+        *times("Turns"),
         Column(
             "ratio",
             "Time over per block, implicit (×)",

@@ -50,6 +50,8 @@ WRAPPING_NOTES = (
     "always the next one of backward; explicit: each unit asks for the next two. FSDP1 with one unit, backward_post "
     "and forward is what the workshop's settings came to, as a list of layers to wrap is read only together "
     "with auto_wrap.",
+    "Step: the median over turns of each turn's median step, and the interquartile range of these; the ratio is that "
+    "of two such medians, its interval by drawing turns again, the same of both. Samples/s: of that step.",
     "FSDP1 never frees its root between forward and backward, so that with one unit FULL_SHARD gathers once a step, as "
     "SHARD_GRAD_OP does.",
     PEAK,

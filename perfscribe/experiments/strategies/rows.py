@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from statistics import median
 from typing import Any
 
 from perfscribe.counters.fsdp_memory import Load
@@ -64,16 +65,26 @@ def _variant(record: Record, variant: dict[str, str]) -> Record:
         record,
         factors={**record.factors, **variant},
         values=values | (_ratio(record, own) if record.ok else {}),
-        samples={"step_ms": record.samples[own]} if own in record.samples else {},
+        samples={"step_ms": _by_turns(record, own)} if own in record.samples else {},
         timers={"step_ms": record.timers[own]} if own in record.timers else {},
     )
 
 
+def _by_turns(record: Record, sample: str) -> list[list[float]]:
+    """The median of each turn, which the ratio is made of too: a step that is longer then has no ratio below 1."""
+    if not record.ok:  # it may have ended within a turn
+        return [list(samples) for samples in record.samples[sample]]
+    turns = int(record.factors["turns"])
+    return [[median(turn) for turn in split(list(samples), turns)] for samples in record.samples[sample]]
+
+
 def _ratio(record: Record, sample: str) -> dict[str, Any]:
     """Time of the variant over that of the usual one, over turns."""
-    usual = f"{key_of(COMPARED_WITH)}_step_ms"
+    names, usual = ("ratio", "interval", "verdict", "ratio_spread"), f"{key_of(COMPARED_WITH)}_step_ms"
     if usual not in record.samples:
-        return dict.fromkeys(("ratio", "interval", "verdict", "ratio_spread"), f"no {key_of(COMPARED_WITH)}")
+        return dict.fromkeys(names, f"no {key_of(COMPARED_WITH)}")
+    if sample == usual:
+        return dict.fromkeys(names, "itself")
     turns = int(record.factors["turns"])
     one, other = (
         [turn for samples in record.samples[name] for turn in split(list(samples), turns)] for name in (usual, sample)
