@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import fsdp_cases
+import pandas as pd
 import pytest
 import torch
 from unmeasured import raw_config
@@ -292,9 +293,29 @@ def test_what_a_step_takes_without_communication_is_said(measured: list[Record])
     assert "One rank" not in answers.speed(grid[grid["world_size"] == 2])
     turns["step_ms"] = [40.0, 40.0, 10.0]
     text = claims.wrapping(turns, grid)[0]
-    assert "10.0 ms for each further unit. One rank of FSDP2, which sends nothing, takes 5.00 ms a unit longer" in text
+    assert "By FSDP1, with 11 a step against 2, a step takes 10.0 ms longer for each further unit; one rank" in text
+    assert "takes 5.00 ms a unit longer than the model alone (fp32), which is the handling" in text
+    assert "By FSDP2" not in text, "no FSDP2 as one unit"
     turns["step_ms"] = [40.0, 10.0, 40.0]
     assert "further unit" not in claims.wrapping(turns, grid)[0]
+
+
+def test_units_of_each_api_are_compared_with_its_own_handling(measured: list[Record]) -> None:
+    """What FSDP2's units take says nothing of FSDP1's: the part would be larger than the whole."""
+    made = tables(measured)
+    grid, turns = made["fsdp.strategies"].ok, made["fsdp.wrapping"].ok
+    one = (grid["world_size"] == 1) & (grid["strategy"].isin(["FULL_SHARD", "the model alone"]))
+    grid.loc[one, "step_ms"] = grid.loc[one, "api"].map({"none": 10.0, "FSDP1": 18.0, "FSDP2": 50.0})
+    turns["step_ms"] = [40.0, 19.0, 10.0]
+    whole = turns[turns["api"] == "FSDP1"].iloc[1].copy()
+    whole[["api", "prefetch", "step_ms"]] = ["FSDP2", "implicit", 4.0]
+    text = claims.wrapping(pd.concat([turns, whole.to_frame().T]), grid)[0]
+    assert "a step takes 3.00 ms longer for each further unit; one rank, which sends nothing, takes 2.00 ms" in text
+    assert "By FSDP2, with 12 a step against 2, a step takes 12.0 ms longer" in text
+    assert "takes 10.0 ms a unit longer than the model alone (fp32), which is the handling of units" in text
+    grid.loc[one & (grid["api"] == "FSDP1"), "step_ms"] = 50.0
+    text = claims.wrapping(turns, grid)[0]
+    assert "takes 10.0 ms a unit longer than the model alone (fp32), so that all that this shows is the" in text
 
 
 def _step(factors: Any) -> float:

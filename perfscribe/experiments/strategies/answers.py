@@ -53,8 +53,8 @@ def in_doubt(rows: pd.DataFrame) -> str:
     )
 
 
-def handling(rows: pd.DataFrame) -> tuple[float, float, str] | None:
-    """Step in ms of one rank with FULL_SHARD by FSDP2 and of the model alone, where neither sends; their setting.
+def handling(rows: pd.DataFrame, api: str) -> tuple[float, float, str] | None:
+    """Step in ms of one rank with FULL_SHARD by this api and of the model alone, where neither sends; their dtype.
 
     None where one of the two was not measured.
     """
@@ -63,7 +63,7 @@ def handling(rows: pd.DataFrame) -> tuple[float, float, str] | None:
     if alone.empty:
         return None
     same = one[(one["dtype"] == alone["dtype"].iloc[0]) & (one["model"] == alone["model"].iloc[0])]
-    sharded = same[(same["api"] == "FSDP2") & (same["strategy"] == "FULL_SHARD") & (same["sent_mb"].astype(float) == 0)]
+    sharded = same[(same["api"] == api) & (same["strategy"] == "FULL_SHARD") & (same["sent_mb"].astype(float) == 0)]
     if sharded.empty:
         return None
     return float(sharded["step_ms"].iloc[0]), float(alone["step_ms"].iloc[0]), str(alone["dtype"].iloc[0])
@@ -71,7 +71,7 @@ def handling(rows: pd.DataFrame) -> tuple[float, float, str] | None:
 
 def _why(rows: pd.DataFrame, plain: pd.DataFrame) -> str:
     """How much of what FULL_SHARD takes longer than DDP is there without communication; "" where it is not longer."""
-    found = handling(rows)
+    found = handling(rows, "FSDP2")
     steps = {api: plain[plain["api"] == api] for api in ("DDP", "FSDP2")}
     full = steps["FSDP2"][steps["FSDP2"]["strategy"] == "FULL_SHARD"]
     if found is None or full.empty or steps["DDP"].empty or plain["dtype"].iloc[0] != found[2]:

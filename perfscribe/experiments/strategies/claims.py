@@ -31,28 +31,42 @@ def wrapping(rows: pd.DataFrame, grid: pd.DataFrame) -> tuple[str, str]:
         f"{format_figure(float(source['step_ms']))} ms. Wrapped per block it has {asked['applied_units']} units, "
         f"gathers {size(asked['gathered_most_gib'])}, sends {format_figure(float(asked['sent_mb']))} MB, peaks at "
         f"{size(asked['peak_allocated_gib'])} and takes {format_figure(float(asked['step_ms']))} ms. "
-        f"{' '.join(part for part in (_per_unit(source, asked, grid), _prefetch(by), in_doubt(rows)) if part)}"
+        f"{' '.join(part for part in (_per_unit(rows, grid), _prefetch(by), in_doubt(rows)) if part)}"
     ).strip()
     return text, "contradicted" if int(source["applied_units"]) == 1 else "confirmed"
 
 
-def _per_unit(whole: pd.Series, per_block: pd.Series, grid: pd.DataFrame) -> str:
-    """What a unit more costs, and how much of that there is without communication; "" where units cost nothing."""
+def _per_unit(rows: pd.DataFrame, grid: pd.DataFrame) -> str:
+    """What a unit more costs by each api, and how much of that there is without communication; "" where nothing."""
+    said = []
+    for api in ("FSDP1", "FSDP2"):
+        own = rows[rows["api"] == api]
+        whole, parts = own[own["wrapping"] != "per block"], own[own["wrapping"] == "per block"]
+        if len(whole) and len(parts):
+            alike = parts[parts["prefetch"] == whole.iloc[0]["prefetch"]]
+            said.append(_by_api(api, whole.iloc[0], (alike if len(alike) else parts).iloc[0], grid))
+    told = " ".join(text for text in said if text)
+    return f"Each unit is gathered and reduced by collectives of its own. {told}" if told else ""
+
+
+def _by_api(api: str, whole: pd.Series, per_block: pd.Series, grid: pd.DataFrame) -> str:
+    """Both figures of one api, whose units another handles in another time; "" where its units cost nothing."""
     units = int(per_block["applied_units"]) - int(whole["applied_units"])
     longer = float(per_block["step_ms"]) - float(whole["step_ms"])
     if units <= 0 or longer <= 0:
         return ""
     text = (
-        f"Each unit is gathered and reduced by collectives of its own, {per_block['collectives']} a step against "
-        f"{whole['collectives']}: {format_figure(longer / units)} ms for each further unit."
+        f"By {api}, with {per_block['collectives']} a step against {whole['collectives']}, a step takes "
+        f"{format_figure(longer / units)} ms longer for each further unit"
     )
-    found = handling(grid)
+    found = handling(grid, api)
     if found is None or found[0] <= found[1]:
-        return text
+        return f"{text}."
     each = (found[0] - found[1]) / int(per_block["applied_units"])
+    told = "which is" if each < longer / units else "so that all that this shows is"
     return (
-        f"{text} One rank of FSDP2, which sends nothing, takes {format_figure(each)} ms a unit longer than the model "
-        f"alone ({found[2]}), which is the handling of units."
+        f"{text}; one rank, which sends nothing, takes {format_figure(each)} ms a unit longer than the model alone "
+        f"({found[2]}), {told} the handling of units."
     )
 
 
