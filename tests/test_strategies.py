@@ -18,7 +18,18 @@ from perfscribe import config, plan
 from perfscribe.cells import Cell, Measurement
 from perfscribe.child import as_answer
 from perfscribe.counters import fsdp_memory, fsdp_traffic
-from perfscribe.experiments.strategies import answers, claims, columns, measure, model, present, rows, training, words
+from perfscribe.experiments.strategies import (
+    answers,
+    claims,
+    columns,
+    measure,
+    model,
+    present,
+    rows,
+    speed,
+    training,
+    words,
+)
 from perfscribe.findings import Finding
 from perfscribe.models.workshop_shapes import BLOOM
 from perfscribe.parallel.failures import RankError
@@ -287,10 +298,10 @@ def test_what_a_step_takes_without_communication_is_said(measured: list[Record])
     ]
     made = tables(known + [cell for cell in measured if cell.factors["part"] == words.WRAPPING])
     grid, turns = made["fsdp.strategies"].ok, made["fsdp.wrapping"].ok
-    said = answers.speed(grid)
+    said = speed.speed(grid)
     assert "takes 30.0 ms a step with FULL_SHARD and 10.0 ms alone (fp32): 20.0 ms are the handling of units" in said
     assert "where FULL_SHARD takes 20.0 ms longer than DDP with 2 ranks" in said
-    assert "One rank" not in answers.speed(grid[grid["world_size"] == 2])
+    assert "One rank" not in speed.speed(grid[grid["world_size"] == 2])
     turns["step_ms"] = [40.0, 40.0, 10.0]
     text = claims.wrapping(turns, grid)[0]
     assert "By FSDP1, with 11 a step against 2, a step takes 10.0 ms longer for each further unit; one rank" in text
@@ -316,6 +327,60 @@ def test_units_of_each_api_are_compared_with_its_own_handling(measured: list[Rec
     grid.loc[one & (grid["api"] == "FSDP1"), "step_ms"] = 50.0
     text = claims.wrapping(turns, grid)[0]
     assert "takes 10.0 ms a unit longer than the model alone (fp32), so that all that this shows is the" in text
+
+
+def grid_of(records: list[Record], two: list[float], alone: float) -> pd.DataFrame:
+    """The strategies' table with these steps of two ranks in ms, each with an interquartile range of 2 ms."""
+    grid = tables(records)["fsdp.strategies"].ok.copy()
+    steps = iter(two)
+    grid["step_ms"] = [next(steps) if ranks == 2 else alone for ranks in grid["world_size"]]
+    grid["step_ms_iqr"] = 2.0
+    grid["samples_per_s"] = 1e3 * grid["world_size"] / grid["step_ms"]
+    return grid
+
+
+def test_steps_within_their_spread_are_in_no_order(measured: list[Record]) -> None:
+    number = sum(one.ok and one.factors["world_size"] == 2 for one in rows.grid(measured))
+    near = speed.speed(grid_of(measured, [40.0, 20.0, 21.0] + [30.0] * (number - 3), 10.0))
+    grid = grid_of(measured, [20.0 + 10 * place for place in range(number)], 10.0)
+    names = [answers.named(row) for _, row in grid[grid["world_size"] == 2].iterrows()]
+    assert f"{names[1]} is fastest with 100 samples/s (within its spread: {names[2]}), " in near
+    assert "Within the spread of the one before it: " in near
+    far = speed.speed(grid)
+    assert "pread" not in far and "fastest with 100 samples/s, " in far
+    grid.loc[grid["world_size"] == 2, "flags"] = "host busy (others use 27 % of the cores); throttled"
+    assert f"{names[0]} is fastest with 100 (host busy, throttled) samples/s, " in speed.speed(grid)
+    assert "HYBRID_SHARD (nothing divided) " in far
+
+
+def test_one_rank_alone_stands_beside_several(measured: list[Record]) -> None:
+    number = sum(one.ok and one.factors["world_size"] == 2 for one in rows.grid(measured))
+    said = speed.speed(grid_of(measured, [50.0, *[10.0] * (number - 1)], 10.0))
+    assert "The model alone on one rank (fp32) trains 100 samples/s, more than 1 of the " in said
+    assert "with 1 row of 16 tokens a rank" in said
+    assert "The model alone" not in speed.speed(grid_of(measured, [10.0] * number, 10.0))
+    notes = tables(measured)["fsdp.strategies"].notes
+    assert notes[0].startswith("A rank's batch in a step: 1 row of 16 tokens (gpt-tiny).")
+
+
+def test_switches_cost_time_and_save_memory() -> None:
+    plans = [
+        {"strategy": name, "api": "FSDP2", "dtype": "fp32", "offload": off, "checkpointing": "no"}
+        for name in ("FULL_SHARD", "SHARD_GRAD_OP")
+        for off in ("no", "yes")
+    ]
+    figures = {"step_ms": [10.0, 20.0, 10.0, 40.0], "peak_allocated_gib": [8.0, 2.0, 8.0, 4.0]}
+    assert speed._costs(pd.DataFrame(plans).assign(**figures)) == (
+        "Against the same plan without: with CPU off-load a step takes 3.00 times (2.00 to 4.00) as long and 0.375 "
+        "times (0.250 to 0.500) the memory at its peak (medians over 2 pairs)."
+    )
+
+
+def test_a_hybrid_of_two_ranks_divides_nothing(measured: list[Record]) -> None:
+    said = findings(measured)["fsdp.sharding_words"].text
+    assert said.endswith("are whole ones: it divides nothing and holds what DDP does.")
+    memory = tables(measured)["fsdp.strategy_memory"].ok
+    assert claims.sharding_words(memory.assign(world_size=4))[0].endswith("each divided among half of the ranks.")
 
 
 def _step(factors: Any) -> float:

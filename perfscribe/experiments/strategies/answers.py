@@ -1,4 +1,4 @@
-"""The sentences about speed, memory and traffic of sharding strategies."""
+"""The sentences about memory and traffic of sharding strategies, and what those about speed are made with."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from typing import Any
 
 import pandas as pd
 
+from perfscribe.experiments.strategies.columns import STRATEGIES
 from perfscribe.findings import counted, need, one_setting
+from perfscribe.parallel.fsdp_plan import HYBRID_SHARD, hybrid_mesh
 from perfscribe.statistics import format_figure
 from perfscribe.tables import GIB, MIB
 
-PLAN = ("strategy", "api", "dtype", "offload", "checkpointing")
 ALLOWED = 0.05
 OTHERS_MIB = 64  # the allocator's own rounding of blocks stays below it
 SETTING = ("model", "dtype")
@@ -41,6 +42,18 @@ def named(row: pd.Series) -> str:
     return f"{row['strategy']}{by} in {row['dtype']}" + (f" with {' and '.join(more)}" if more else "")
 
 
+def divides_nothing(row: pd.Series) -> bool:
+    """Whether it is a hybrid of so few ranks that each holds a whole copy."""
+    return row["strategy"] == STRATEGIES[HYBRID_SHARD] and hybrid_mesh(int(row["world_size"]))[1] == 1
+
+
+def label(row: pd.Series) -> str:
+    """A strategy's name, with what has to be known of it."""
+    known = {"FSDP1": row["api"] == "FSDP1", "nothing divided": divides_nothing(row)}
+    more = ", ".join(word for word, holds in known.items() if holds)
+    return f"{row['strategy']} ({more})" if more else str(row["strategy"])
+
+
 def in_doubt(rows: pd.DataFrame) -> str:
     """How many peaks are not to be trusted, as something held memory beside known plans; "" where none is."""
     held = pd.to_numeric(rows["others_mib"], errors="coerce").abs()
@@ -69,56 +82,6 @@ def handling(rows: pd.DataFrame, api: str) -> tuple[float, float, str] | None:
     return float(sharded["step_ms"].iloc[0]), float(alone["step_ms"].iloc[0]), str(alone["dtype"].iloc[0])
 
 
-def _why(rows: pd.DataFrame, plain: pd.DataFrame) -> str:
-    """How much of what FULL_SHARD takes longer than DDP is there without communication; "" where it is not longer."""
-    found = handling(rows, "FSDP2")
-    steps = {api: plain[plain["api"] == api] for api in ("DDP", "FSDP2")}
-    full = steps["FSDP2"][steps["FSDP2"]["strategy"] == "FULL_SHARD"]
-    if found is None or full.empty or steps["DDP"].empty or plain["dtype"].iloc[0] != found[2]:
-        return ""
-    sharded, alone, dtype = found
-    longer = float(full["step_ms"].iloc[0]) - float(steps["DDP"]["step_ms"].iloc[0])
-    if longer <= 0 or sharded <= alone:
-        return ""
-    return (
-        f"One rank, which sends nothing, takes {format_figure(sharded)} ms a step with FULL_SHARD and "
-        f"{format_figure(alone)} ms alone ({dtype}): {format_figure(sharded - alone)} ms are the handling of units and "
-        f"the copies into them, not communication, where FULL_SHARD takes {format_figure(longer)} ms longer than DDP "
-        f"with {plain['world_size'].iloc[0]} ranks."
-    )
-
-
-def speed(rows: pd.DataFrame) -> str:
-    """Which strategy is fastest, and what each factor costs there."""
-    chosen = largest(rows)
-    rates = chosen["samples_per_s"].astype(float)
-    best, least = chosen.loc[rates.idxmax()], chosen.loc[rates.idxmin()]
-    ranks = best["world_size"]
-    plain, setting = one_setting(base(chosen), SETTING)
-    shown = [
-        f"{row['strategy']}{' (FSDP1)' if row['api'] == 'FSDP1' else ''} {format_figure(float(row['samples_per_s']))}"
-        for _, row in plain.sort_values("samples_per_s", key=lambda s: -s.astype(float)).iterrows()
-    ]
-    return (
-        f"With {ranks} ranks, of {len(chosen)} combinations {named(best)} is fastest with "
-        f"{format_figure(rates.max())} samples/s, {named(least)} slowest with {format_figure(rates.min())}. "
-        f"Without off-load and checkpointing ({setting}), in samples/s: {', '.join(shown)}. "
-        f"{' '.join(part for part in (_why(rows, plain), _costs(chosen)) if part)}"
-    ).strip()
-
-
-def _costs(rows: pd.DataFrame) -> str:
-    """Median ratio of time of each switch, over the pairs of cells that differ in it alone."""
-    said = []
-    for name, words in (("offload", "CPU off-load"), ("checkpointing", "activation checkpointing")):
-        others = [key for key in PLAN if key != name]
-        pairs = rows.pivot_table(index=others, columns=name, values="samples_per_s", aggfunc="first").dropna()
-        if {"no", "yes"} <= set(pairs.columns) and len(pairs):
-            ratio = (pairs["no"].astype(float) / pairs["yes"].astype(float)).median()
-            said.append(f"{words} {format_figure(ratio)} times (median of {_several(len(pairs), 'pair')})")
-    return f"A step takes with {', with '.join(said)} the time that it takes without." if said else ""
-
-
 def _several(number: Any, noun: str) -> str:
     return f"{number} {noun}" if int(number) == 1 else f"{number} {noun}s"
 
@@ -137,8 +100,7 @@ def memory(rows: pd.DataFrame) -> tuple[str, str]:
     worst = rows.loc[errors.idxmax()]
     chosen, setting = one_setting(base(largest(rows)), SETTING)
     shown = [
-        f"{row['strategy']}{' (FSDP1)' if row['api'] == 'FSDP1' else ''} {size(row['state_gib'])} "
-        f"(peak {size(row['peak_allocated_gib'])})"
+        f"{label(row)} {size(row['state_gib'])} (peak {size(row['peak_allocated_gib'])})"
         for _, row in chosen.iterrows()
     ]
     where = f"{named(worst)}, {_several(worst['world_size'], 'rank')}"
@@ -155,10 +117,7 @@ def traffic(rows: pd.DataFrame) -> tuple[str, str]:
     need(several, 1, "cells of several ranks")
     errors = (several["sent_mb"].astype(float) / several["sent_predicted_mb"].astype(float) - 1).abs()
     chosen, setting = one_setting(base(largest(rows)), SETTING)
-    shown = [
-        f"{row['strategy']}{' (FSDP1)' if row['api'] == 'FSDP1' else ''} {format_figure(float(row['sent_mb']))} MB"
-        for _, row in chosen.iterrows()
-    ]
+    shown = [f"{label(row)} {format_figure(float(row['sent_mb']))} MB" for _, row in chosen.iterrows()]
     text = (
         f"Each rank of {chosen['world_size'].iloc[0]} sends in a step ({setting}): {', '.join(shown)}. "
         f"{_judged(errors, 'send', 'by the collectives that were seen')}"

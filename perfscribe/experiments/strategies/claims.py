@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import pandas as pd
 
-from perfscribe.experiments.strategies.answers import ALLOWED, SETTING, base, handling, in_doubt, largest, named, size
+from perfscribe.experiments.strategies.answers import (
+    ALLOWED,
+    SETTING,
+    base,
+    divides_nothing,
+    handling,
+    in_doubt,
+    largest,
+    named,
+    size,
+)
 from perfscribe.findings import CannotTell, need, one_setting
 from perfscribe.statistics import format_figure
 
@@ -155,7 +165,7 @@ def sharding_words(rows: pd.DataFrame) -> tuple[str, str]:
     """Whether SHARD_GRAD_OP replicates parameters, and how HYBRID_SHARD arranges the ranks."""
     chosen = base(largest(rows))
     chosen, setting = one_setting(chosen[chosen["api"] == "FSDP2"], SETTING)
-    by = chosen.drop_duplicates("strategy").set_index("strategy")
+    by = chosen.drop_duplicates("strategy").set_index("strategy", drop=False)
     if not {"FULL_SHARD", "SHARD_GRAD_OP"} <= set(by.index):
         raise CannotTell("FULL_SHARD and SHARD_GRAD_OP were not both measured")
     full, kept = by.loc["FULL_SHARD"], by.loc["SHARD_GRAD_OP"]
@@ -168,9 +178,10 @@ def sharding_words(rows: pd.DataFrame) -> tuple[str, str]:
     )
     if "HYBRID_SHARD" in by.index:
         hybrid = by.loc["HYBRID_SHARD"]
-        text += (
-            f" HYBRID_SHARD keeps {size(hybrid['parameters_gib'])}: two copies of the model, each divided among half "
-            "of the ranks."
+        text += f" HYBRID_SHARD keeps {size(hybrid['parameters_gib'])}: two copies of the model, " + (
+            "which among so few ranks are whole ones: it divides nothing and holds what DDP does."
+            if divides_nothing(hybrid)
+            else "each divided among half of the ranks."
         )
     return text, "contradicted" if divided else "confirmed"
 

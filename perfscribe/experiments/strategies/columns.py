@@ -128,7 +128,13 @@ def strategies() -> list[Column]:
         gib("state", "State a rank, measured (GiB)"),
         *sent(),
         t.timer("step_ms"),
+        *(_unshown(name, title) for name, title in (("batch", "Rows a rank"), ("seq_len", "Tokens a row"))),
     ]
+
+
+def _unshown(name: str, title: str) -> Column:
+    """A factor that the notes name."""
+    return Column(name, title, lambda record: record.factors[name], kind="unshown", exact=True)
 
 
 def memory() -> list[Column]:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from perfscribe.findings import counted
+from perfscribe.records import Record
+
 STATE = (
     "State: fp32 parameters, their gradients and AdamW's two moments on the rank that holds most, between backward and "
     "update; measured as the storages behind the rank's own shards, padding included, wherever they lie; predicted "
@@ -63,3 +68,12 @@ ACCUMULATION_NOTES = (
     "process, averaged over the ranks' batches: a ratio of 1 is right. FSDP1's off-load looks for an accelerator even "
     "where all else is on a CPU.",
 )
+
+
+def of_strategies(grid: Iterable[Record]) -> list[str]:
+    """The notes of the strategies' table, with how large a step is: with larger ones strategies may rank otherwise."""
+    names = ("model", "batch", "seq_len")
+    sizes = dict.fromkeys(tuple(record.factors[name] for name in names) for record in grid)
+    told = "; ".join(f"{counted(rows, 'row')} of {tokens} tokens ({model})" for model, rows, tokens in sizes)
+    step = f"A rank's batch in a step: {told}. How strategies rank with larger steps was not measured."
+    return [*([step] if sizes else []), *STRATEGY_NOTES]

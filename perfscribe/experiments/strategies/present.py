@@ -15,6 +15,7 @@ from perfscribe.experiments.strategies import (
     effect_columns,
     notes,
     rows,
+    speed,
 )
 from perfscribe.findings import Finding, find
 from perfscribe.records import Record
@@ -38,7 +39,7 @@ def tables(records: Mapping[str, list[Record]]) -> list[Table]:
     grid, turns, one = rows.grid(cells), rows.wrapping(cells), rows.world_of_one(cells)
     parts, sums = rows.counted(cells), rows.accumulation(cells)
     return [
-        t.make(TABLES[0], "Sharding strategies", grid, columns.strategies(), notes.STRATEGY_NOTES),
+        t.make(TABLES[0], "Sharding strategies", grid, columns.strategies(), notes.of_strategies(grid)),
         t.make(TABLES[1], "What a rank holds and gathers", grid, columns.memory(), notes.MEMORY_NOTES),
         t.make(TABLES[2], "What wrapped the model", grid, effect_columns.took_effect(), notes.WRAPPED_NOTES),
         t.make(TABLES[3], "Wrapping and prefetching", turns, effect_columns.wrapping(), notes.WRAPPING_NOTES),
@@ -60,7 +61,7 @@ def findings(tables: Mapping[str, Table]) -> list[Finding]:
     """The answers to the workshop's questions, and to what it says."""
     grid, memory, _, turns, one, parts, sums = (tables[name].ok for name in TABLES)
     return [
-        find("fsdp.strategy_speed", TABLES[:1], lambda: answers.speed(grid)),
+        find("fsdp.strategy_speed", TABLES[:1], lambda: speed.speed(grid)),
         find("fsdp.strategy_memory", TABLES[:1], lambda: answers.memory(grid)),
         find("fsdp.strategy_traffic", TABLES[:1], lambda: answers.traffic(grid)),
         find("fsdp.sharding_words", TABLES[1:2], lambda: claims.sharding_words(memory)),
