@@ -168,6 +168,23 @@ def test_every_cell_says_what_wrapped_its_model(measured: list[Record]) -> None:
     assert (one["strategy"], one["applied_strategy"]) == ("FULL_SHARD", "NO_SHARD")
 
 
+def test_a_last_loss_says_of_which_step_it_is(measured: list[Record]) -> None:
+    cell = next(one for one in rows.grid(measured) if one.ok and one.has(api="fsdp2", offload=False))
+    fewer = replace(cell, factors={**cell.factors, "offload": True, "warmup_steps": 1, "timed_steps": 3})
+    more = replace(cell, factors={**cell.factors, "warmup_steps": 2, "timed_steps": 8})
+    table = tables([more, fewer])["fsdp.strategy_wrapped"]
+    assert list(table.ok["last_step"]) == [15, 9]
+    assert any("losses of unlike steps" in note for note in table.notes)
+
+
+def test_what_gathers_nothing_computes_in_its_dtype(measured: list[Record]) -> None:
+    shown = tables(measured)["fsdp.strategy_wrapped"]
+    ddp = next(one for one in rows.grid(measured) if one.ok and one.has(api="ddp", dtype="fp32"))
+    mixed = replace(ddp, factors={**ddp.factors, "dtype": "bf16"})
+    assert "Gathers or computes in" in [column.title for column in shown.columns]
+    assert list(tables([ddp, mixed])["fsdp.strategy_wrapped"].ok["applied_dtype"]) == ["fp32", "autocast"]
+
+
 def test_what_the_base_is() -> None:
     """The first level of each, from which one differs at a time."""
     cells = [cell for cell in measure.cells(section("cpu")) if cell["part"] == words.GRID and cell["world_size"] == 2]

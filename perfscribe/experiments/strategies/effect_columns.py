@@ -23,6 +23,8 @@ from perfscribe.experiments.strategies.columns import (
 from perfscribe.records import Record
 from perfscribe.tables import Column
 
+LOOKED_AT = 4  # steps before the warm-up: the first loss, DDP's buckets, traffic, memory
+
 
 def _applied(name: str, title: str, words: dict[Any, str] | None = None) -> Column:
     def get(record: Record) -> Any:
@@ -34,6 +36,17 @@ def _applied(name: str, title: str, words: dict[Any, str] | None = None) -> Colu
 
 def _mesh(record: Record) -> str:
     return f"{record.values['applied_replicas']} × {record.values['applied_shards']}"
+
+
+def _computes_in(record: Record) -> Any:
+    """What FSDP gathers in; of what gathers nothing, in what it computes: in fp32 there is no autocast."""
+    found, dtype = record.values["applied_dtype"], record.factors["dtype"]
+    return dtype if found == "autocast" and dtype == "fp32" else found
+
+
+def _last_step(record: Record) -> int:
+    """How many steps the plan has taken with that of its last loss, which comes after the timed ones."""
+    return int(LOOKED_AT + record.factors["warmup_steps"] + record.factors["timed_steps"] + 1)
 
 
 def _loss(name: str, title: str) -> Column:
@@ -48,12 +61,13 @@ def took_effect() -> list[Column]:
         _applied("strategy", "It is", STRATEGIES),
         t.derived("mesh", "Copies × shards", _mesh, exact=True),
         _applied("units", "Units"),
-        _applied("dtype", "Gathers in"),
+        t.derived("applied_dtype", "Gathers or computes in", _computes_in, exact=True),
         _applied("reduce_dtype", "Reduces in"),
         _applied("checkpointed", "Blocks checkpointed"),
         t.value("collectives", "Collectives a step", exact=True),
         _loss("first_loss", "First loss"),
         _loss("last_loss", "Last loss"),
+        t.derived("last_step", "of step", _last_step, exact=True),
         t.value("loss_scale", "Loss scale", exact=True),
     ]
 

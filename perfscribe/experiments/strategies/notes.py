@@ -41,8 +41,10 @@ MEMORY_NOTES = (
 )
 WRAPPED_NOTES = (
     "Read off the wrapped model, not off the settings; a cell whose model is not what was asked for has failed. DDP "
-    "and the model alone gather nothing; autocast computes their products in the dtype. The first loss was checked "
-    "against that of the model before it was wrapped. Collectives among several ranks, flags left out. "
+    "and the model alone gather nothing; autocast computes their products in bf16 and fp16. The first loss was checked "
+    "against that of the model before it was wrapped. Last loss: of the step beside it, which is an earlier one where "
+    "fewer are timed, as with off-load; losses of unlike steps, or of unlike numbers of ranks, whose rows differ, do "
+    "not compare. Collectives among several ranks, flags left out. "
     "The loss scale begins at 2^10 for fp16; a step that overflows is left out, and halves it.",
 )
 ONE_NOTES = (
