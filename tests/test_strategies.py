@@ -174,6 +174,8 @@ def test_a_last_loss_says_of_which_step_it_is(measured: list[Record]) -> None:
     more = replace(cell, factors={**cell.factors, "warmup_steps": 2, "timed_steps": 8})
     table = tables([more, fewer])["fsdp.strategy_wrapped"]
     assert list(table.ok["last_step"]) == [15, 9]
+    ended = replace(more, status="failed", values={"blocks": 3})
+    assert list(tables([ended])["fsdp.strategy_wrapped"].frame["last_step"]) == [None]
     assert any("losses of unlike steps" in note for note in table.notes)
 
 

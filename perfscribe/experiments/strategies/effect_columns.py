@@ -45,7 +45,11 @@ def _computes_in(record: Record) -> Any:
 
 
 def _last_step(record: Record) -> int:
-    """How many steps the plan has taken with that of its last loss, which comes after the timed ones."""
+    """How many steps the plan has taken with that of its last loss, which comes after the timed ones.
+
+    KeyError: it has no last loss.
+    """
+    _ = record.values["last_loss"]
     return int(LOOKED_AT + record.factors["warmup_steps"] + record.factors["timed_steps"] + 1)
 
 
