@@ -402,11 +402,14 @@ def test_findings_of_nccl() -> None:
     found = {f.id: f for f in present.findings(made([record_of(waits=12.0), alone_record()]))}
     cost = found["polaris.communication_cost"].text
     assert "within a node 16.0 ms" in cost and "no figure of a real network" in cost
-    counted = found["polaris.communication_calls"]
-    assert (
-        "nccl, torch_ddp, by the torch profiler 16 across nodes and 16 within" in counted.text
-        and counted.verdict == "contradicted"
+    begin = (
+        "With nccl, torch_ddp, by the torch profiler transfer takes 40.0 ms across nodes and 4.00 ms within one, ratio"
     )
+    assert cost.startswith(begin) and "With what rank 0 waited for the other, across nodes" in cost
+    counted = found["polaris.communication_calls"]
+    assert counted.text.startswith("Here yes; ") and counted.verdict == "answered"
+    assert "nccl, torch_ddp, by the torch profiler 16 across nodes and 16 within" in counted.text
+    assert "In homework 000 no: " in counted.text
     assert "rank 0 75.0 %" in found["polaris.communication_wait"].text
     rate = found["polaris.communication_bandwidth"]
     assert "2.09 % of the 25 GB/s" in rate.text and rate.verdict == "contradicted"
@@ -427,6 +430,40 @@ def test_sentences_are_no_finer_than_their_tables() -> None:
     assert "rank 0 100 %, rank 1 11.1 % of 10 ms at most, slowest call 10 ms" in found["polaris.communication_wait"]
     low, high = (float(end) for end in total["impact_interval"].split(" to "))
     assert total["impact_spread"] == pytest.approx(min(high - total["impact"], total["impact"] - low), rel=0.02)
+
+
+def test_launches_that_differ_are_told() -> None:
+    (counted,) = [f for f in present.findings(made([record_of(inter=22)])) if f.id.endswith("_calls")]
+    assert counted.text.startswith("Here no; ") and counted.verdict == "answered"
+
+
+def test_a_rate_with_waiting_is_no_finer_than_the_waiting_spreads() -> None:
+    wide = record_of(waits=12.0)
+    wide.samples["intra_rank0_total_ms"] = [[12.0, 60.0, 12.3, 12.6, 71.0, 13.0]]
+    tables = made([wide])
+    rated = tables["polaris.communication_bandwidth"].frame.set_index("placement")
+    assert rated.loc["intra", "with_waiting_gb_per_s_spread"] > 5
+    (text,) = [f.text for f in present.findings(tables) if f.id.endswith("_bandwidth")]
+    assert "intra 88.3 GB/s each way, 28 with waiting counted" in text
+
+
+def test_a_state_of_the_profiler_is_longer_by_what_its_ratio_says() -> None:
+    record = alone_record()
+    record.samples["plain_step_ms"] = [[10.0, 20.0, 30.0, 40.0, 50.0, 60.0]]
+    record.samples["over_step_ms"] = [[11.0, 21.0, 31.0, 41.0, 5.0, 5.0]]
+    own = made([record])["polaris.communication_profiler"].frame.set_index("state").loc[single.STATES["over"]]
+    assert own["against"] < 1 and own["longer_ms"] < 0
+
+
+def test_single_trainings_say_what_they_cannot_tell() -> None:
+    record = alone_record()
+    record.samples["plain_step_ms"] = [[9.0, 10.0, 10.0, 10.0, 12.0, 12.0]]  # IQR 1.5 ms, 640 steps
+    (text,) = [f.text for f in present.findings(made([record])) if f.id.endswith("_profiler")]
+    assert "single runs, whose steps may drift by 0.960 s" in text
+    assert "plain and later profiled training differ by less, which tells nothing of a profile" in text
+    record.samples["plain_step_ms"] = [[10.0, 10.0, 10.0, 10.0, 10.1, 10.2]]
+    (text,) = [f.text for f in present.findings(made([record])) if f.id.endswith("_profiler")]
+    assert "single runs" in text and "tells nothing" not in text
 
 
 def test_gloos_placements_are_said_to_be_the_same_link() -> None:

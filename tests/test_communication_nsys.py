@@ -269,6 +269,7 @@ def test_turns_that_spread_by_more_than_the_figure_are_no_agreement() -> None:
     found = agreement([record_of(), wild])
     assert found.text.startswith("With nccl, torch_ddp: across nodes yes, within a node cannot tell. ")
     assert "(turns spread by more than the smaller of both)" in found.text and found.verdict == "answered"
+    assert "total 2 times (turns spread" in found.text
     assert agreement([record_of(), by_nsys()]).text.startswith("With nccl, torch_ddp: yes. ")
 
 

@@ -76,9 +76,13 @@ def _ratio(placement: str, metric: str, pair: list[Any]) -> tuple[str, str]:
     by_torch, by_nsys = (float(row[placement]) for row in pair)
     if not by_torch:
         return f"{COMPARED[metric]} none by the torch profiler", NO if by_nsys else YES
-    spread = max((_number(row[f"{placement}_spread"]) for row in pair), default=0.0)
+    spreads = [_number(row[f"{placement}_spread"]) for row in pair]
+    spread = max(spreads)
     judged = NO if abs(by_nsys - by_torch) > spread else UNCLEAR if spread > min(by_torch, by_nsys) else YES
-    return f"{COMPARED[metric]} {format_figure(by_nsys / by_torch)} times ({WITHIN[judged]})", judged
+    ratio = by_nsys / by_torch
+    # no finer than the turns of the tool that spreads more, as a share, leave it
+    fine = max(width / one for width, one in zip(spreads, (by_torch, by_nsys), strict=True)) if by_nsys else 0.0
+    return f"{COMPARED[metric]} {format_figure(ratio, ratio * fine)} times ({WITHIN[judged]})", judged
 
 
 def _number(value: Any) -> float:

@@ -37,7 +37,8 @@ METRIC_NOTE = (
     "copies "
     "and memsets; on a CPU the time in operators, and the collectives. Mean latency: total over calls. inter and intra "
     "are medians over turns, in which the placements take turns; Impact is the ratio of medians and its interval "
-    "resamples turns (bootstrap). It is refused where the calls are not equally many."
+    "resamples turns (bootstrap). It is refused where the calls are not equally many. A figure has no more digits than "
+    "its spread over turns leaves it; what is computed of it is computed before it is rounded."
 )
 TOOL_NOTE = (
     "torch_profiler: a part of each rank, which traces the active steps of every turn. nsys: Nsight Systems around all "
@@ -70,7 +71,8 @@ TRAINING_NOTE = (
 STATES_NOTE = (
     "Host clock, the device waited for before and after each step; a turn's median of each state. Profiler attached: "
     "waiting and warming up are states of its schedule; done: the schedule has ended and the profiler is still asked "
-    "after each step. A whole profile is compared with as many plain steps of the same turn."
+    "after each step. A whole profile is compared with as many plain steps of the same turn. Longer by: difference of "
+    "both medians; against plain steps: their ratio, its interval over turns (bootstrap)."
 )
 
 

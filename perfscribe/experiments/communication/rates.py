@@ -47,9 +47,16 @@ def _training_rate(record: Record, placement: str) -> Record:
         "time_ms": transfer / count if count else "calls differ",
         "gb_per_s": rate,
         "with_waiting_gb_per_s": with_waiting,
+        "with_waiting_gb_per_s_spread": _spread_of_rates(record, placement, sent),
         **_of_rated(rate, rated),
     }
     return row
+
+
+def _spread_of_rates(record: Record, placement: str, sent: float) -> float | str:
+    """Interquartile range over turns of the rate with rank 0's waiting counted, which spreads as waiting does."""
+    totals = rows.turns(record, f"{placement}_rank0_total_ms")
+    return rows.iqr([busbw_gb_per_s("all_reduce", rows.RANKS, round(sent), ms) for ms in totals])
 
 
 def _in_place(text: str) -> dict[str, float | str]:

@@ -69,7 +69,7 @@ def _metric(record: Record, metric: str) -> Record:
         name: _counted(of) if metric == CALLS else median(of) for name, of in ((INTER, across), (INTRA, within))
     }
     row.values |= {
-        f"{name}_spread": EXACT if metric == CALLS else _iqr(of) for name, of in ((INTER, across), (INTRA, within))
+        f"{name}_spread": EXACT if metric == CALLS else iqr(of) for name, of in ((INTER, across), (INTRA, within))
     }
     row.values |= {"turns": len(across)} | impact(metric, across, within, calls(record, INTER), calls(record, INTRA))
     return row
@@ -100,7 +100,8 @@ def _counted(counts: Sequence[float]) -> str:
     return f"{low}" if low == high else f"{low} to {high}"
 
 
-def _iqr(values: Sequence[float]) -> float | str:
+def iqr(values: Sequence[float]) -> float | str:
+    """Interquartile range of these; a text where there is one alone."""
     low, high = np.quantile(values, [0.25, 0.75])
     return float(high - low) if len(values) > 1 else "one sample"
 

@@ -63,7 +63,8 @@ def _state(record: Record, name: str) -> Record:
         row.values |= dict.fromkeys(("longer_ms", "against", "interval", "verdict"), "itself")
         return row
     own, plain = turns(row, "time_ms"), turns(record, "same_plain_ms" if whole else "plain_step_ms")
-    row.values["longer_ms"] = median(one - other for one, other in zip(own, plain, strict=True))
+    # of the same two medians as the ratio beside it: a median of differences could have the other sign
+    row.values["longer_ms"] = median(own) - median(plain)
     return replace(row, values=row.values | _against(own, plain))
 
 
