@@ -53,7 +53,7 @@ def scaling(rows: pd.DataFrame) -> str:
         f"{last['world_size'] / first['world_size']:g} would be linear; the runtime's factor is "
         f"{format_figure(last['runtime_scale'])}."
     )
-    text += _slower(real)
+    text += by_steps(first, last) + _slower(real)
     beyond = rows[(rows["origin"] == PREDICTED) & (rows["world_size"] > last["world_size"])]
     if len(beyond):
         far = beyond.iloc[-1]
@@ -64,13 +64,42 @@ def scaling(rows: pd.DataFrame) -> str:
     return text
 
 
+def by_steps(first: Any, last: Any) -> str:
+    """The same factor by the clock of steps alone, which evaluation is not in; nothing where it is lacking."""
+    rates = [pd.to_numeric(row.get("stepping_samples_per_second"), errors="coerce") for row in (first, last)]
+    if any(pd.isna(rate) for rate in rates):
+        return ""
+    factor = float(rates[1] / rates[0])
+    text = (
+        f" By the clock of steps alone the factor is {format_figure(factor)} where "
+        f"{last['world_size'] / first['world_size']:g} would be linear"
+    )
+    if abs(factor - 1) <= max(map(_spread_share, (first, last))):
+        text += ", which the spread of steps does not tell from 1: no gain is seen"
+    elif factor < 1:
+        text += ": more ranks train fewer samples"
+    if first.get("wrapped_by") == "none" != last.get("wrapped_by"):
+        text += (
+            f"; {counted(first['world_size'], 'rank')} trained without FSDP and {last['world_size']} with it, so "
+            "that what FSDP costs is part of the factor"
+        )
+    return f"{text}."
+
+
+def _spread_share(row: Any) -> float:
+    """A step's interquartile range as a share of the step; none where it is not known."""
+    spread, step = (pd.to_numeric(row.get(name), errors="coerce") for name in ("step_ms_iqr", "step_ms"))
+    return float(spread / step) if pd.notna(spread) and pd.notna(step) and step else 0.0
+
+
 def _slower(real: pd.DataFrame) -> str:
     """The rows that train fewer samples a second than the first does."""
     slow = [row for _, row in numbers(real, "samples_scale").iterrows() if row["samples_scale"] < 1]
     if not slow:
         return ""
     told = ", ".join(
-        f"{counted(row['world_size'], 'rank')} train {format_figure(row['samples_scale'])} times its samples a second"
+        f"{counted(row['world_size'], 'rank')} train{'s' * (row['world_size'] == 1)} "
+        f"{format_figure(row['samples_scale'])} times its samples a second"
         for row in slow
     )
     return f" Not every row is quicker than the first: {told}."

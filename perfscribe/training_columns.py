@@ -58,7 +58,8 @@ PREDICTION_NOTE = (
 )
 WRAPPED_NOTE = (
     "Divided by: read off the model that was trained; where it is not what was asked for, the row is failed. One rank "
-    "trains without FSDP, as the workshop does there. On a CPU each process computes with one thread."
+    "trains without FSDP, as the workshop does there. Units: parts of the model whose parameters are gathered at "
+    "once, as what divides it made them. On a CPU each process computes with one thread."
 )
 
 
@@ -67,6 +68,11 @@ MFU_NOTE = (
     "in them and 12 L H Q T for attention, the causal mask saving none, over the median step and the dense peak of one "
     "GPU by its data sheet."
 )
+
+
+def predicted_notes(records: Iterable[Record]) -> list[str]:
+    """How rows are predicted, where any of these is."""
+    return [PREDICTED_NOTE] if any(record.ok and record.origin == PREDICTED for record in records) else []
 
 
 def mfu_notes(records: Iterable[Record]) -> list[str]:

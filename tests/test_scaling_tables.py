@@ -488,6 +488,42 @@ def test_rows_that_are_slower_than_one_gpu_are_named() -> None:
     assert "Not every row" not in same
 
 
+def test_the_factor_of_steps_alone_stands_beside_trainers() -> None:
+    def said(two_ms: float, one_ms: float = 100.0) -> list[str]:
+        def step_of(cell: Any) -> float:
+            return one_ms if cell["world_size"] == 1 else two_ms
+
+        found = []
+        for module, name in ((multi, "multi_gpu"), (custom, "custom_multi_gpu")):
+            records = [record for record in records_of(name, step_of) if record.factors["world_size"] <= 2]
+            alone = [record for record in records if record.factors["world_size"] == 1]
+            for record in alone:
+                record.values["wrapped_by"] = "none"
+            found.append(shown(module, name, records)["findings"][f"fsdp.{name}"].text)
+        return found
+
+    for text in said(250.0):  # Trainer's own figure is 0.4 in both
+        assert "By the clock of steps alone the factor is 0.800 where 2 would be linear: more ranks train fewer" in text
+        assert "1 rank trained without FSDP and 2 with it" in text
+    for text in said(201.0):
+        assert (
+            "the factor is 0.995 where 2 would be linear, which the spread of steps does not tell from 1: no gain"
+            in text
+        )
+    for text in said(125.0):
+        assert "the factor is 1.60 where 2 would be linear; 1 rank trained" in text
+
+
+def test_how_rows_are_predicted_stands_where_one_is() -> None:
+    for module, name in ((multi, "multi_gpu"), (custom, "custom_multi_gpu")):
+        made = shown(module, name, records_of(name))["tables"]
+        assert any(note.startswith("Predicted rows:") for note in made[module.TABLES[0]].notes)
+        assert any("Units: " in note for note in made[module.TABLES[0]].notes)
+        alone = [record for record in records_of(name) if record.factors["world_size"] == 1]
+        made = shown(module, name, alone, links=[])["tables"]
+        assert not [t.id for t in made.values() if any(note.startswith("Predicted rows:") for note in t.notes)]
+
+
 def test_a_prediction_that_is_far_off_names_what_it_lacks() -> None:
     slow = shown(multi, "multi_gpu", records_of("multi_gpu", lambda cell: 100.0 if cell["world_size"] == 1 else 5000.0))
     assert "may be of the host" in slow["findings"]["fsdp.multi_gpu_prediction"].text

@@ -46,6 +46,7 @@ def scaling(rows: pd.DataFrame) -> str:
         f"The same model on {last['world_size']} {shared.units(real)} trains {format_figure(rate)} times the samples a "
         f"second that it trains on {first['world_size']}, by Trainer's default figure."
     )
+    text += shared.by_steps(first, last)
     known = shared.numbers(real, "peak_mem_alloc_gb")
     if len(known) < 2:
         return text

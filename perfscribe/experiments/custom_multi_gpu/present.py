@@ -50,12 +50,26 @@ def tables(records: Mapping[str, list[Record]]) -> list[Table]:
     loops, _ = by_placement(every)
     steps = [r for r in measured_steps(every) if r.factors["loop"] != TUNED]
     mfu = c.mfu_notes(records["custom_multi_gpu"])
-    notes = [c.DEFAULT_NOTE, c.CALLBACK_NOTE, c.TWIN_NOTE, c.WRAPPED_NOTE, *mfu, c.PREDICTED_NOTE]
+    notes = [c.DEFAULT_NOTE, c.CALLBACK_NOTE, c.TWIN_NOTE, c.WRAPPED_NOTE, *mfu]
     return [
-        t.make(TABLES[0], "Custom model on several GPUs of one node", one, columns(), notes),
-        t.make(TABLES[1], "Custom model on several nodes", several, columns(), [*notes, c.NODES_NOTE]),
+        t.make(
+            TABLES[0], "Custom model on several GPUs of one node", one, columns(), [*notes, *c.predicted_notes(one)]
+        ),
+        t.make(
+            TABLES[1],
+            "Custom model on several nodes",
+            several,
+            columns(),
+            [*notes, *c.predicted_notes(several), c.NODES_NOTE],
+        ),
         t.make(TABLES[2], "Callback figures and their twins", one, twins(), [c.CALLBACK_NOTE, c.TWIN_NOTE, *mfu]),
-        t.make(TABLES[3], "Trainer, its peer, and tuned", loops, loop_columns(), [LOOPS_NOTE, *mfu, c.PREDICTED_NOTE]),
+        t.make(
+            TABLES[3],
+            "Trainer, its peer, and tuned",
+            loops,
+            loop_columns(),
+            [LOOPS_NOTE, *mfu, *c.predicted_notes(loops)],
+        ),
         t.make(TABLES[4], "Steps predicted", steps, c.prediction(), [c.PREDICTION_NOTE]),
         t.make(
             TABLES[5],

@@ -29,10 +29,12 @@ def tables(records: Mapping[str, list[Record]]) -> list[Table]:
     links = Links.of(records)
     every = rows(records["multi_gpu"], links)
     one, several = by_placement(every)
-    notes = [c.DEFAULT_NOTE, c.SCALE_NOTE, c.WRAPPED_NOTE, c.PREDICTED_NOTE]
+    notes = [c.DEFAULT_NOTE, c.SCALE_NOTE, c.WRAPPED_NOTE]
     return [
-        t.make(TABLES[0], "BLOOM on several GPUs of one node", one, columns(), notes),
-        t.make(TABLES[1], "BLOOM on several nodes", several, columns(), [*notes, c.NODES_NOTE]),
+        t.make(TABLES[0], "BLOOM on several GPUs of one node", one, columns(), [*notes, *c.predicted_notes(one)]),
+        t.make(
+            TABLES[1], "BLOOM on several nodes", several, columns(), [*notes, *c.predicted_notes(several), c.NODES_NOTE]
+        ),
         t.make(TABLES[2], "Steps predicted", measured_steps(every), c.prediction(), [c.PREDICTION_NOTE]),
     ]
 
