@@ -24,7 +24,8 @@ def flags(summary: Mapping[str, Any], highest_clock_mhz: float | None = None, at
     """What a reader of the cell's figures should know; such a cell is marked, never dropped.
 
     Throttled for more than 5 % of the readings, the SM clock's median more than 5 % below the device's highest, another
-    process on the GPU, more than 10 % of our cores' time spent by others. The thresholds are this project's choice.
+    process on the GPU, more than 10 % of our cores' time beside what is counted as the
+    cell's. The thresholds are this project's choice.
 
     summary: of watch.Watch. attempts: how often the cell was started; a second start may still see the first one's
         processes.
@@ -74,4 +75,7 @@ def _foreign(summary: Mapping[str, Any], attempts: int) -> str:
 
 def _load(summary: Mapping[str, Any]) -> str:
     load = summary.get("host_load_other") or 0.0
-    return f"host busy (others use {100 * load:.0f} % of the cores)" if load > HOST_BUSY_SHARE else ""
+    if load <= HOST_BUSY_SHARE:
+        return ""
+    # Not by whom: what the kernel does for a cell's own network is charged to no process, and so not to the cell's.
+    return f"host busy ({100 * load:.0f} % of the cores with what is not counted as the cell's)"

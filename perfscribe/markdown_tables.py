@@ -13,6 +13,7 @@ from tabulate import tabulate
 
 from perfscribe import constant_columns, files
 from perfscribe.statistics import format_figure
+from perfscribe.statuses import in_words
 from perfscribe.tables import NOTHING
 
 # From how many neighbouring rows on that lack figures for one reason the report shows one row for all.
@@ -129,7 +130,7 @@ def _folded(group: Sequence[Mapping[str, str]], columns: Sequence[Mapping[str, A
     levels = {column["name"]: list(dict.fromkeys(row[column["name"]] for row in group)) for column in columns}
     unlike = {c["name"]: ["see CSV"] for c in columns if c["kind"] == "published" and len(levels[c["name"]]) > 1}
     shown = {name: ", ".join(found) for name, found in (levels | unlike).items()}
-    reason = f"{group[0]['reason']} ({len(group)} cells)"
+    reason = f"{in_words(group[0]['status'], group[0]['reason'])} ({len(group)} cells)"
     return shown | {"status": group[0]["status"], "reason": reason, "flags": "", "environment": ""}
 
 
@@ -141,7 +142,7 @@ def _origin(row: Mapping[str, str]) -> str:
 def _markdown_row(row: Mapping[str, str], columns: Sequence[Mapping[str, Any]], remarks: list[str]) -> list[str]:
     """The row's cells; its remark is added to remarks, and its number stands at the row's first figure."""
     lacking = row["status"] != "ok"
-    remark = f"{row['status']}: {row['reason']}" if lacking else row["flags"]
+    remark = f"{row['status']}: {in_words(row['status'], row['reason'])}" if lacking else row["flags"]
     if remark and remark not in remarks:
         remarks.append(remark)
     mark = f" [{remarks.index(remark) + 1}]" if remark else ""

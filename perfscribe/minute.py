@@ -12,6 +12,7 @@ from typing import Any
 from tabulate import tabulate
 
 from perfscribe import files, headlines
+from perfscribe.findings import counted
 from perfscribe.markdown_tables import markdown_text
 from perfscribe.measured_by import device_name, environment_ids
 from perfscribe.records import STATUSES, Record
@@ -24,12 +25,13 @@ _BESIDE = {"data sheet": "bound, data sheet", "measured link": "bound, measured 
 _UNUSUAL = (
     (re.compile(r"throttled "), "throttled"),
     (re.compile(r"SM clock "), "at a lower clock than the device's highest"),
-    (re.compile(r"host busy "), "beside other load on the host"),
+    (re.compile(r"host busy "), "while the host seemed busy with something else"),
     (re.compile(r"foreign process "), "beside a foreign process on the GPU"),
     (re.compile(r"kept from environment "), "kept from another environment"),
     (re.compile(r"\d+ of \d+ rounds"), "with rounds still to come"),
     (re.compile(r""), "flagged for another reason"),
 )
+NEVER_RAN = ("unsupported", "skipped", "not_run")  # which nothing could disturb
 MOST_NAMED = 3  # experiments, with each kind of what was unusual
 _WHERE_FLAGS = "[What was unusual](#what-was-unusual)"
 
@@ -76,16 +78,17 @@ def _unusual(
     plan: Mapping[str, Any], records: Mapping[str, Sequence[Record]], identities: Sequence[Mapping[str, Any]]
 ) -> list[str]:
     """What a reader should know before the figures, a sentence each; none where nothing was unusual."""
-    cells = [record for of in records.values() for record in of]
+    ran = {name: [record for record in of if record.status not in NEVER_RAN] for name, of in records.items()}
+    cells = [record for of in ran.values() for record in of]
     by_kind: dict[str, Counter[str]] = {words: Counter() for _, words in _UNUSUAL}
-    for name, of in records.items():
+    for name, of in ran.items():
         for record in of:
             for words in {_kind(flag) for flag in record.flags}:
                 by_kind[words][name] += 1
     said = []
     parts = ", ".join(f"{counts.total()} {words} ({_most(counts)})" for words, counts in by_kind.items() if counts)
     if parts:
-        said.append(f"Of {len(cells)} cells: {parts}; see {_WHERE_FLAGS}.")
+        said.append(f"Of {counted(len(cells), 'cell')} that ran: {parts}; see {_WHERE_FLAGS}.")
     machines = sorted({device_name(identity) for identity in identities})
     if len(machines) > 1:
         said.append(f"Cells come from {len(machines)} unlike machines: {'; '.join(machines)}.")

@@ -105,6 +105,13 @@ def _not_ok(sources: Sources) -> str:
     return _table(rows, ["Experiment", "Status", "Reason", "Cells", "Factors"]) if rows else "Every cell is ok."
 
 
+HOST_BUSY_NOTE = (
+    "Host busy: the time that the job's cores were busy, less the CPU time of the cell's processes. What the kernel "
+    "does for their network, and what a process used whose end nobody waited for, is charged to none of them: where "
+    "ranks exchange over TCP the cell's own may be in it."
+)
+
+
 def _flagged(sources: Sources) -> str:
     rows = [
         [f"`{name}`", _levels([record]), "; ".join(record.flags)]
@@ -112,7 +119,10 @@ def _flagged(sources: Sources) -> str:
         for record in cells
         if record.flags
     ]
-    return _table(rows, ["Experiment", "Cell", "What was unusual"]) if rows else "No cell is flagged."
+    if not rows:
+        return "No cell is flagged."
+    busy = any("host busy " in str(row[-1]) for row in rows)
+    return _table(rows, ["Experiment", "Cell", "What was unusual"]) + (f"\n\n{HOST_BUSY_NOTE}" if busy else "")
 
 
 def _identity_rows(identity: Mapping[str, Any]) -> list[list[str]]:

@@ -51,7 +51,10 @@ def text(root: Path) -> str:
     parts = [TOP, _overview(sites)]
     if drawn:
         parts += [EXPERIMENTS, _experiments(drawn)]
-        parts += [SIDE_BY_SIDE, _side_by_side(drawn, [wanted.title for wanted in headlines.declared(root)])]
+        parts += [
+            SIDE_BY_SIDE,
+            _side_by_side(drawn, list(dict.fromkeys(one.title for one in headlines.declared(root)))),
+        ]
     return "\n".join(parts)
 
 

@@ -405,7 +405,7 @@ def test_findings_of_nccl() -> None:
     begin = (
         "With nccl, torch_ddp, by the torch profiler transfer takes 40.0 ms across nodes and 4.00 ms within one, ratio"
     )
-    assert cost.startswith(begin) and "With what rank 0 waited for the other, across nodes" in cost
+    assert cost.startswith(begin) and "With what rank 0 waited for the other the totals are: across nodes" in cost
     counted = found["polaris.communication_calls"]
     assert counted.text.startswith("Here yes; ") and counted.verdict == "answered"
     assert "nccl, torch_ddp, by the torch profiler 16 across nodes and 16 within" in counted.text

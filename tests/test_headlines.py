@@ -152,6 +152,28 @@ def test_declared_columns_are_those_of_a_table() -> None:
     assert len(seen) == 10 or not COMMITTED
 
 
+def test_preflights_rate_opens_a_report_without_the_experiment_all_reduce(tmp_path: Path) -> None:
+    columns = ("busbw_gb_per_s", "calls")
+    cells = [
+        Record(
+            "preflight",
+            {"backend": backend, "world_size": ranks, "size_mib": 4096},
+            "ok",
+            "",
+            "measured",
+            values={"busbw_gb_per_s": rate, "calls": 50},
+        )
+        for backend, ranks, rate in (("gloo", 8, 2.0), ("nccl", 2, 346.0))
+    ]
+    shown = [tables.factor(name, name) for name in ("backend", "world_size", "size_mib")]
+    shown += [tables.value(columns[0], "busbw (GB/s)"), tables.value(columns[1], "Timed calls", exact=True)]
+    tables.write(tables.make("fsdp.preflight", "Preflight", cells, shown), tmp_path / "tables")
+    files.write_text(tmp_path / headlines.FILE, (ROOT / headlines.FILE).read_text(encoding="utf-8"))
+    [found], lacking = headlines.find(tmp_path, tmp_path / "tables")
+    assert (found.title, found.shown, found.n) == ("All-reduce, bus bandwidth", "346 GB/s", "50")
+    assert found.cell["backend"] == "nccl" and found.title not in lacking
+
+
 def test_of_entries_with_one_title_the_first_that_a_site_has_counts(tmp_path: Path) -> None:
     items = [
         {"title": "Time", "table": table, "column": "time_ms"} for table in ("demo.other", "demo.times", "demo.no")
@@ -191,7 +213,7 @@ def test_those_are_named_that_were_disturbed_most(tmp_path: Path) -> None:
     many = {name: [record(1, "fp32", [1.0], flags=["throttled 7 % of the time"])] * n for n, name in enumerate("abcde")}
     made = {"site": "demo", "preset": "cpu", "current_fingerprints": {}}
     [said, *_] = minute._unusual(made, many, [])
-    assert said.startswith("Of 10 cells: 10 throttled (e 4, d 3, c 2, 1 other experiment); see ")
+    assert said.startswith("Of 10 cells that ran: 10 throttled (e 4, d 3, c 2, 1 other experiment); see ")
 
 
 def test_the_line_of_what_is_lacking(tmp_path: Path) -> None:
@@ -205,7 +227,7 @@ def test_totals_and_what_was_unusual(tmp_path: Path) -> None:
     flags = [
         "throttled 7 % of the time (power cap)",
         "throttled 9 % of the time",
-        "host busy (others use 31 % of the cores)",
+        "host busy (31 % of the cores with what is not counted as the cell's)",
     ]
     cells = [
         record(1, "fp32", [1.0], flags=flags, fingerprint="1"),
@@ -217,13 +239,13 @@ def test_totals_and_what_was_unusual(tmp_path: Path) -> None:
             fingerprint="0",
             provenance={"dirty": True, "time": "2026-01-02T"},
         ),
-        record(3, "fp32", [], status="skipped"),
+        record(3, "fp32", [], status="skipped", provenance={"dirty": True}),
     ]
     found = opened(tmp_path, *cells)
     assert minute.totals(found) == "3 cells: 2 ok, 1 skipped."
     assert minute.unusual(found) == (
-        "Of 3 cells: 1 throttled (probe 1), 1 beside other load on the host (probe 1), 1 flagged for another reason "
-        "(probe 1); see "
+        "Of 2 cells that ran: 1 throttled (probe 1), 1 while the host seemed busy with something else (probe 1), "
+        "1 flagged for another reason (probe 1); see "
         "[What was unusual](#what-was-unusual). 1 cell was measured with uncommitted changes in the code. "
         "1 cell was measured by older code than this report's."
     )
@@ -270,6 +292,13 @@ def test_sites_stand_side_by_side(tmp_path: Path) -> None:
         "5.00 ms (Size 1)",  # by other code
         "6.00 ms (Size 2)",  # another cell
     ]
+
+
+def test_a_figure_that_is_declared_twice_is_one_row_of_the_page(tmp_path: Path) -> None:
+    items = [{"title": "Time", "table": table, "column": "time_ms"} for table in ("demo.times", "demo.other")]
+    files.write_text(tmp_path / headlines.FILE, yaml.safe_dump(items))
+    site(tmp_path, "a", 2.0)
+    assert sites.text(tmp_path).count("| Time ") == 1
 
 
 def test_the_page_is_written_where_it_changes(tmp_path: Path) -> None:

@@ -114,6 +114,15 @@ def test_cells_that_are_too_large_for_the_machine_say_what_they_ask_for(sources:
     assert "| 1 GPU here, the cell asks for more " in text
 
 
+def test_a_host_that_was_busy_says_how_that_is_read(sources: report.Sources) -> None:
+    text = section(report.write(sources, NOW), "What was unusual")
+    assert "host busy (" in text and report.HOST_BUSY_NOTE in text
+    for cells in sources.records.values():
+        for record in cells:
+            record.flags = ["throttled 7 % of the time"]
+    assert report.HOST_BUSY_NOTE not in report.write(sources, NOW)
+
+
 def test_completeness_counts_every_cell(sources: report.Sources) -> None:
     text = report.write(sources, NOW)
     [row] = [line for line in text.splitlines() if line.startswith("| `probe`") and line.count("|") == 10]

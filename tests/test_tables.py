@@ -236,6 +236,14 @@ def test_out_of_memory_tells_sizes(tmp_path: Path, sizes: dict[str, Any], text: 
     assert t.reason(record("failed", "no memory", error={"requested_bytes": GIB})) == "no memory"
 
 
+@pytest.mark.parametrize("count", [1, 4])
+def test_a_machine_that_is_too_small_is_a_reason_in_words(tmp_path: Path, count: int) -> None:
+    lost = [record("skipped", "2 GPUs")] * count
+    text = markdown(tmp_path, t.make("a.b", "Title", lost, columns()))
+    assert "[1] skipped: 2 GPUs here, fewer than asked for" in text
+    assert "[1] failed: 2 GPUs\n" in markdown(tmp_path, t.make("a.b", "Title", [record("failed", "2 GPUs")], columns()))
+
+
 def test_flags_mark_the_first_figure_and_share_a_footnote(tmp_path: Path) -> None:
     flagged = record(flags=["host busy", "throttled"])
     text = markdown(tmp_path, t.make("a.b", "Title", [flagged, record(), flagged], columns()))

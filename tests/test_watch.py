@@ -244,7 +244,7 @@ def test_host_load_is_unknown_when_the_tree_has_ended():
 
 
 def test_host_busy_flag():
-    assert flags({"host_load_other": 0.5}) == ["host busy (others use 50 % of the cores)"]
+    assert flags({"host_load_other": 0.5}) == ["host busy (50 % of the cores with what is not counted as the cell's)"]
     assert flags({"host_load_other": 0.1}) == []
     assert flags({}) == []
 

@@ -58,7 +58,7 @@ def _with_waiting(own: pd.DataFrame) -> str:
     """The homework's figures, which hold how long rank 0 waited for the other."""
     total, share, mean = (_row(own, metric) for metric in (r.TOTAL, r.SHARE, r.MEAN))
     return (
-        f"With what rank 0 waited for the other, across nodes {_shown(total, 'inter', ' ms')}, "
+        f"With what rank 0 waited for the other the totals are: across nodes {_shown(total, 'inter', ' ms')}, "
         f"{_shown(share, 'inter')} % of all device time, mean {_shown(mean, 'inter', ' ms')}, within a node "
         f"{_shown(total, 'intra', ' ms')}, {_shown(share, 'intra')} %, mean {_shown(mean, 'intra', ' ms')}; "
         f"{_impact(total)}"
@@ -88,9 +88,8 @@ def _labels(ranks: pd.DataFrame) -> str:
         links = {placement: str(group["link"].iloc[0]) for placement, group in own.groupby("placement", sort=False)}
         if links[r.INTER] == links[r.INTRA]:
             said.append(
-                f"With {backend} both placements go over {links[r.INTER]}: the same link twice, so that this ratio "
-                "shows "
-                "how far the method strays from 1, and nothing of nodes"
+                f"With {backend} both placements go over {links[r.INTER]}: the same link twice, so that these "
+                "ratios show how far the method strays from 1, and nothing of nodes"
             )
         else:
             said.append(
