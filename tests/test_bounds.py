@@ -460,7 +460,10 @@ def test_energy_of_whole_trainings() -> None:
     assert finding.text.startswith(
         "Over the whole of each training, tokens/J go from 80.0 (simple_gpt, trainer, 2 ranks, fp16) to 160"
     )
-    assert "In 2 trainings of 2 steps take less than 50 %" in finding.text
+    assert "In 2 of 2 trainings the steps take less than 50 %" in finding.text
+    assert finding.text.endswith(
+        "Of the same model, loop and dtype, 2 ranks take 2.00 times the energy a token of one."
+    )
 
 
 def test_energy_of_other_trainings_and_of_several_nodes() -> None:

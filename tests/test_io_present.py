@@ -132,12 +132,14 @@ def test_the_homeworks_table():
     assert gzip["training_s_iqr"] == 0.5
     assert gzip["training_s_n"] == 2
     assert gzip["against_memory"] == pytest.approx(63 / 3.2)
+    assert gzip["against_memory_spread"] == pytest.approx(63 / 3.2 * (0.5 / 31.5 + 0.5 / 1.6))
     assert gzip["training_s_polaris-homework-001"] == 59.9
     assert gzip["against_memory_published"] == pytest.approx(59.9 / 3.08)
     assert (gzip["size_mib"], gzip["size_mib_published"]) == (pytest.approx(75.6), 75)
     assert gzip["saved_percent"] == pytest.approx(10)
     assert row(table, "npy")["size_mib_published"] == 84
-    assert memory["against_memory"] == 1
+    assert memory["against_memory"] == 1 and memory["against_memory_spread"] == 0
+    assert "512 of 2048 × 5, the share of one of its ranks" in " ".join(table.notes)
     assert memory["size_mib"] == memory["size_mib_published"] == memory["saved_percent"] == "no file"
 
 
@@ -233,6 +235,16 @@ def test_what_the_training_times_compare():
     assert "waits 25.0 ms for the loader, from memory 25.0 ms" in found.text
     assert "hdf5_gzip 7500 ms, 95.2 % of the epoch; hdf5 125 ms" in found.text
     assert "2.83 to 2.91 s" in found.text and "3.08 s" in found.text
+
+
+def test_ratios_within_the_spread_of_compute_tell_nothing_of_a_format():
+    cells = changed("pt", all_cells(), samples={"compute_s": [[3.0, 1.8]], "training_s": [[2.5, 2.0]]})
+    found = answer("polaris.io_training", cells)
+    assert "ratios to memory of up to 1.60, those of hdf5, pt, npz_compressed, npz, npy, tell nothing" in found.text
+    cells = changed("hdf5", cells, samples={"training_s": [[2.6, 2.4]], "loader_wait_s": [[0.15, 0.15]]})
+    text = answer("polaris.io_training", cells).text
+    assert "s that hdf5 takes longer" not in found.text  # waits are the whole of it
+    assert "Of the 1.80 s that hdf5 takes longer, 0.250 s are waiting for the loader." in text
 
 
 def test_gzip_is_slow_by_its_chunks():
@@ -360,6 +372,11 @@ def test_the_figure_of_parts_fills_every_bar():
 def test_captions_give_n():
     (figure,) = present.figures(made(all_cells()))
     assert "Epochs a row: n = 2;" in figure.caption and "Reads a row: n = 3." in figure.caption
+    one = all_cells()
+    for name in FILES:
+        for cache in ("warm", "cold"):
+            one = changed(name, one, cache, samples={"loader_wait_s": [[0.1]]})
+    assert "Epochs a row: n = 1. Below" in present.figures(made(one))[0].caption
     more = changed("npy", all_cells(), samples={"read_ms": [[1.0, 2.0, 3.0, 4.0]]})
     assert "Reads a row: n = 3 to 4." in present.figures(made(more))[0].caption
 

@@ -332,6 +332,16 @@ def test_nodes_have_a_column_and_a_line_of_their_own():
     assert [present._way(row) for _, row in table.frame.iterrows()] == ["gloo", "gloo, nodes of 2"]
 
 
+def test_what_nccl_was_told_stands_below_its_rate():
+    plain = record(2, 1.0, 0)
+    (table, _) = present.tables({"preflight": [plain]})
+    assert not [note for note in table.notes if note.startswith("Set ")]
+    told = record(3, 1.0, 0)
+    told.provenance["variables"] = {"NCCL_NVLS_ENABLE": "0", "OMP_NUM_THREADS": "1"}
+    (table, _) = present.tables({"preflight": [plain, told]})
+    assert table.notes[-1] == "Set in the tests' environment: NCCL_NVLS_ENABLE=0."
+
+
 def test_the_log_stands_line_by_line():
     made = present.tables({"preflight": [record(2, 1.0, 0), record(3, 0, 0, "failed", "why")]})
     assert next(iter(made[1].frame["text"])) == "# Avg bus bandwidth : 1"

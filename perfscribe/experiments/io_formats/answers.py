@@ -45,13 +45,38 @@ def training(formats: pd.DataFrame, parts: pd.DataFrame) -> str:
         f"clock starts: {from_to(whole['constructor_s'])} s, which is {from_to(100 * outside)} % of what reading "
         f"costs up to the end of the first epoch. In the loop a step then waits "
         f"{from_to(whole['loader_wait_ms'])} ms for the loader, from memory {figure(memory['loader_wait_ms'])} ms. "
-        f"Only HDF5 is read in the loop: {loops}. {_noise(warm)} {_write_up(formats)}"
+        f"Only HDF5 is read in the loop: {loops}. {_noise(warm, formats)} {_write_up(formats)}"
     )
 
 
-def _noise(warm: pd.DataFrame) -> str:
+def _noise(warm: pd.DataFrame, formats: pd.DataFrame) -> str:
     """Compute is the same work in every row: how much it varies is the scale for differences in training time."""
-    return f"Compute, the same work in every row, takes {from_to(warm['compute_s'])} s an epoch."
+    widest = float(warm["compute_s"].max() / warm["compute_s"].min())
+    text = f"Compute, the same work in every row, takes {from_to(warm['compute_s'])} s an epoch"
+    rows = one_device(formats)
+    ratios = pd.to_numeric(rows[rows["format"] != "memory"]["against_memory"], errors="coerce")
+    near = rows.loc[ratios[ratios <= widest].index, "format"]
+    if near.empty:
+        return f"{text}."
+    return (
+        f"{text}, so that ratios to memory of up to {figure(widest)}, those of {', '.join(near)}, tell nothing of the "
+        f"format.{_waited(warm, rows, list(near))}"
+    )
+
+
+def _waited(warm: pd.DataFrame, rows: pd.DataFrame, near: list[str]) -> str:
+    """Of HDF5, which is read in the loop: how much of what it takes longer than memory is waiting for the loader."""
+    if "hdf5" not in near:
+        return ""
+    totals, waits = (
+        [float(_row(of, name)[column]) for name in ("hdf5", "memory")]
+        for of, column in ((rows, "training_total_s"), (warm, "loader_wait_s"))
+    )
+    epochs = int(_row(rows, "hdf5")["training_samples"].rpartition("× ")[2])
+    longer, waited = totals[0] - totals[1], epochs * (waits[0] - waits[1])
+    if not 0 < waited < longer:
+        return ""
+    return f" Of the {figure(longer)} s that hdf5 takes longer, {figure(waited)} s are waiting for the loader."
 
 
 def _write_up(formats: pd.DataFrame) -> str:

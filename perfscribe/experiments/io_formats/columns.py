@@ -71,6 +71,23 @@ def _against(cells: Sequence[Record], base: str, figure: Callable[[Record], floa
     return get
 
 
+def _against_memory(cells: Sequence[Record]) -> t.Column:
+    """The ratio of training times, no finer than the epochs of both spread, as shares of them."""
+    bases = {group(r): r for r in cells if r.ok and r.has(format="memory")}
+    ratio = _against(cells, "memory", _total_s)
+
+    def spread(record: Record) -> float | str:
+        found, base = ratio(record), bases.get(group(record))
+        if isinstance(found, str) or base is None:
+            return "memory not measured"
+        both = [t.summary(one, "training_s") for one in (record, base)]
+        if min(one.n for one in both) == 1:
+            return t.ONE_SAMPLE
+        return 0.0 if record is base else float(found * sum(one.iqr / one.median for one in both))
+
+    return t.Column("against_memory", "Against memory (×)", ratio, spread="against_memory_spread", spread_get=spread)
+
+
 def formats(cells: Sequence[Record]) -> list[t.Column]:
     """Of the homework's table: training time and storage size; cells: those that it shows."""
     seconds = t.published("io_formats", "training_s", SEED, "Training time, write-up 001 (s)", ("format",))
@@ -78,7 +95,7 @@ def formats(cells: Sequence[Record]) -> list[t.Column]:
         *_factors("training_samples"),
         t.derived("training_total_s", "Training time (s)", _total_s),
         seconds,
-        t.derived("against_memory", "Against memory (×)", _against(cells, "memory", _total_s)),
+        _against_memory(cells),
         _published_ratio(seconds),
         *_with_spread("training_s", "An epoch"),
         t.count("training_s"),

@@ -35,6 +35,8 @@ FORMATS_NOTES = (
     "Host clock around the epochs alone, as the homework times them: the constructor, where most formats are read "
     "whole, is outside. Files warm in the page cache. Storage in MiB, which the write-up's script prints as MB; it has "
     "one figure for raw and one for compressed files.",
+    "Samples × epochs: those that an epoch trains on, of all that are stored. The write-up's are "
+    f"{HOMEWORK['training_samples']} of {HOMEWORK['samples']} × {HOMEWORK['epochs']}, the share of one of its ranks.",
     f"Write-up 001: {HARDWARE}. Its job script starts {answers.HOMEWORK_RANKS} ranks, so that the times hold DDP's "
     "communication, and torch's profiler runs in the loop.",
 )
@@ -112,10 +114,11 @@ def findings(tables: Mapping[str, Table]) -> list[Finding]:
 def figures(tables: Mapping[str, Table]) -> list[f.Figure]:
     """Where the time of constructor and epoch goes, and what reading one sample takes."""
     parts, reads = tables[TABLES[1]].ok, tables[TABLES[2]].ok
+    epochs = drawings.counts(parts, "loader_wait_s_n")
     share = (
         "Above: constructor and one epoch by format, warm and cold page cache: share of constructor, loader wait, copy "
         "and compute (medians), and their sum at the end. The homework's training time leaves out the constructor. "
-        f"Epochs a row: n = {drawings.counts(parts, 'loader_wait_s_n')}; the table holds the interquartile ranges."
+        f"Epochs a row: n = {epochs}{'' if epochs == '1' else '; the table holds the interquartile ranges'}."
     )
     latency = (
         "Below: time to read one random sample by format, host clock: median and interquartile range, warm (filled), "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -12,6 +12,7 @@ import pandas as pd
 from perfscribe import figures as f
 from perfscribe import tables as t
 from perfscribe.findings import CannotTell, Finding, find, need
+from perfscribe.measured_by import communication_variables
 from perfscribe.records import Record
 from perfscribe.statistics import format_figure
 from perfscribe.tables import Table
@@ -26,6 +27,12 @@ NOTE = (
     "all-reduce between each two of them names the slow pair. gloo shares the host's cores among its processes, so its "
     "threshold refuses a broken network alone."
 )
+
+
+def _notes(cells: Sequence[Record]) -> list[str]:
+    """How a test is made, and what variables told NCCL to leave out."""
+    told = [one for one in communication_variables(cells) if one]
+    return [NOTE, f"Set in the tests' environment: {'; or '.join(told)}."] if told else [NOTE]
 
 
 def tables(records: Mapping[str, list[Record]]) -> list[Table]:
@@ -47,7 +54,7 @@ def tables(records: Mapping[str, list[Record]]) -> list[Table]:
     ]
     log = [*same, t.value("number", "Line", exact=True), t.value("text", "Log")]
     return [
-        t.make(TABLES[0], "All-reduce self-test before trainings on several processes", cells, shown, [NOTE]),
+        t.make(TABLES[0], "All-reduce self-test before trainings on several processes", cells, shown, _notes(cells)),
         t.make(TABLES[1], "Log of each self-test", [row for cell in cells for row in _lines(cell)], log),
     ]
 

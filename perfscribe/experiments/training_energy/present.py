@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from perfscribe import tables as t
-from perfscribe.findings import CannotTell, Finding, counted, find, need
+from perfscribe.findings import CannotTell, Finding, counted, find, from_to, need
 from perfscribe.records import Record
 from perfscribe.statistics import format_figure
 from perfscribe.tables import Table
@@ -147,10 +147,23 @@ def _costs(rows: pd.DataFrame) -> str:
     )
     if short:
         text += (
-            f" In {counted(short, 'training')} of {len(known)} steps take less than {MOSTLY_STEPS:g} % of that time: "
-            "what they cost is then mostly starting, evaluating and saving."
+            f" In {short} of {counted(len(known), 'training')} the steps take less than {MOSTLY_STEPS:g} % of that "
+            "time: what they cost is then mostly starting, evaluating and saving."
         )
-    return text
+    return text + _of_more_ranks(known)
+
+
+def _of_more_ranks(known: pd.DataFrame) -> str:
+    """The energy a token of most ranks on one node over that of one, of the same model trained by the same loop."""
+    times: dict[int, list[float]] = {}
+    same = ["experiment", "model", "labels", "layers", "loop", "device", "dtype"]
+    for _, own in known[known["nodes"] == 1].groupby(same, sort=False):
+        by_ranks = own.drop_duplicates("ranks").set_index("ranks")["rate"]
+        if 1 in by_ranks.index and len(by_ranks) > 1:
+            most = max(by_ranks.index)
+            times.setdefault(int(most), []).append(by_ranks[1] / by_ranks[most])
+    said = (f"{ranks} ranks take {from_to(ratios)} times the energy a token" for ranks, ratios in times.items())
+    return f" Of the same model, loop and dtype, {', '.join(said)} of one." if times else ""
 
 
 def _named(row: pd.Series) -> str:
