@@ -1,8 +1,10 @@
-"""Which files of tests begin first: a worker that is left with a long one at the end keeps the other waiting."""
+"""How tests are collected, and which files begin first: a long one that comes last keeps the other worker waiting."""
 
 from __future__ import annotations
 
+import gc
 import os
+from collections.abc import Generator
 
 import pytest
 
@@ -22,6 +24,17 @@ LONG = (
     "test_leases.py",
     "test_gate.py",
 )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect without looking for garbage: modules and tests stay, and going through them took half of the time."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
