@@ -73,7 +73,7 @@ def nothing_left():
     before = test_launch.open_ports()
     yield
     left = test_launch.own_processes
-    assert wait_for(lambda: left() == []) is not None, left()
+    assert wait_for(lambda: left() == {}) is not None, left()
     assert test_launch.open_ports() == before
 
 
