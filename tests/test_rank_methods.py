@@ -13,7 +13,7 @@ import pytest
 
 from perfscribe import config, figures, plan, scrub, tables
 from perfscribe.cells import Cell, Unsupported
-from perfscribe.experiments.rank_methods import judging, measure, polaris, present, recordings
+from perfscribe.experiments.rank_methods import drawings, judging, measure, polaris, present, recordings
 from perfscribe.parallel import launchers, mpi_start, ranks
 from perfscribe.records import Record
 
@@ -458,3 +458,8 @@ def test_a_launcher_that_fails_says_why(crews, monkeypatch):
     monkeypatch.setattr(launchers, "AFFINITY", (sys.executable, "-c", "import sys; sys.exit('no cores today')"))
     with pytest.raises(RuntimeError, match=r"^open_mpi left with exit code 1: .*no cores today"):
         measure.run(bound(cpu_bind="even"))
+
+
+def test_neighbouring_cores_are_one_bar():
+    assert drawings._runs((8, 0, 1, 9, 10, 31)) == [(-0.5, 2.0), (7.5, 3.0), (30.5, 1.0)]
+    assert drawings._runs(()) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
@@ -16,6 +17,17 @@ COLOUR_OF = {binding.NEAR: f.COLOURS[2], binding.PARTLY: f.COLOURS[4], binding.F
 
 def _cores(text: str) -> tuple[int, ...]:
     return binding.parse_cpu_bind(f"list:{text}")[0]
+
+
+def _runs(cores: Sequence[int]) -> list[tuple[float, float]]:
+    """Left edge and width of each run of neighbouring cores: a bar a core takes seconds to draw on a large host."""
+    runs: list[list[int]] = []
+    for core in sorted(cores):
+        if runs and core == runs[-1][-1] + 1:
+            runs[-1].append(core)
+        else:
+            runs.append([core])
+    return [(run[0] - 0.5, float(len(run))) for run in runs]
 
 
 def bindings(canvas: Any, rows: pd.DataFrame) -> None:
@@ -40,8 +52,7 @@ def bindings(canvas: Any, rows: pd.DataFrame) -> None:
 
 def _rank(axes: Any, place: int, row: Any) -> None:
     if row["gpu_cores"] != "no GPU":
-        for core in _cores(row["gpu_cores"]):
-            axes.barh(place, 1, left=core - 0.5, height=0.8, color="#DDDDDD", zorder=1)
+        axes.broken_barh(_runs(_cores(row["gpu_cores"])), (place - 0.4, 0.8), color="#DDDDDD", zorder=1)
     granted = str(row["granted_mask"])
     text = binding.shown(binding.cores_of_mask(granted)) if granted.startswith("0x") else row["asked_cores"]
     colour = COLOUR_OF.get(row["nearness"], f.COLOURS[0])
