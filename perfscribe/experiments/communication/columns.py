@@ -21,6 +21,14 @@ def _middle(name: str, title: str) -> t.Column:
     )
 
 
+def _with_spread(name: str, title: str, without: str) -> t.Column:
+    """A figure that is printed as finely as its spread allows, where it has one."""
+    spread = f"{name}_spread"
+    return t.Column(
+        name, title, lambda r: r.values[name], spread=spread, spread_get=lambda r: r.values.get(spread, without)
+    )
+
+
 def metrics() -> list[t.Column]:
     """The homework's table."""
     return [
@@ -28,13 +36,7 @@ def metrics() -> list[t.Column]:
         t.factor("metric", "Metric"),
         _middle("inter", "inter"),
         _middle("intra", "intra"),
-        t.Column(
-            "impact",
-            "Impact (×)",
-            lambda r: r.values["impact"],
-            spread="impact_spread",
-            spread_get=lambda r: r.values.get("impact_spread", "no interval"),
-        ),
+        _with_spread("impact", "Impact (×)", "no interval"),
         t.value("impact_interval", "95 % interval", exact=True),
         t.value("impact_verdict", "Across nodes it is", exact=True),
         t.value("turns", "Turns", exact=True),
@@ -73,13 +75,7 @@ def bandwidth() -> list[t.Column]:
         t.value("message_mb", "Mean message (MB)"),
         t.value("time_ms", "Mean transfer (ms)"),
         t.value("gb_per_s", "Each way (GB/s)"),
-        t.Column(
-            "with_waiting_gb_per_s",
-            "Waiting counted (GB/s)",
-            lambda r: r.values["with_waiting_gb_per_s"],
-            spread="with_waiting_gb_per_s_spread",
-            spread_get=lambda r: r.values.get("with_waiting_gb_per_s_spread", "one figure"),
-        ),
+        _with_spread("with_waiting_gb_per_s", "Waiting counted (GB/s)", "one figure"),
         t.value("rated_gb_per_s", "Rated, each way (GB/s)"),
         t.value("rated_by", "Rated by"),
         t.value("rated_percent", "Of the rated (%)"),
