@@ -23,9 +23,11 @@ from perfscribe import files
 matplotlib.use("agg")
 from matplotlib import pyplot as plt
 from matplotlib import ticker
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 
 # What files are made of a figure, and what of the library's own is left out of them.
 KINDS: dict[str, dict[str, Any]] = {"svg": {"Date": None, "Creator": None}, "png": {"Software": None}}
+POINTS_PER_INCH = 72
 LABEL_POINTS = 8
 LEAST_TICKS = 3
 MOST_DECADES = 5  # in which 2 and 5 are labelled too
@@ -76,14 +78,25 @@ def write(figure: Figure, folder: Path, footer: str, kinds: Sequence[str] = tupl
             shown = textwrap.fill(footer, int(figure.size_in[0] * FOOTER_CHARACTERS_PER_INCH))
             _plain_powers(canvas)
             canvas.supxlabel(shown, fontsize=6, color="#555555", x=0.01, ha="left")
+            _lay_out(canvas)
             for kind in kinds:
                 drawn = io.BytesIO()
                 canvas.savefig(drawn, format=kind, metadata=KINDS[kind])
                 content = _rounded(drawn.getvalue()) if kind == "svg" else drawn.getvalue()
                 files.write_bytes(folder / f"{figure.id}.{kind}", content)
-                canvas.set_layout_engine("none")  # places found once are those of every kind
         finally:
             plt.close(canvas)
+
+
+def _lay_out(canvas: Any) -> None:
+    """Find the places of all parts once, in points as an SVG has them: they are those of every kind of file.
+
+    savefig would do it too, and draw everything once more for it.
+    """
+    FigureCanvasSVG(canvas)
+    canvas.set_dpi(POINTS_PER_INCH)
+    canvas.get_layout_engine().execute(canvas)
+    canvas.set_layout_engine(None)  # with "none" savefig would draw all in vain still
 
 
 class PlainPowers(ticker.LogFormatterSciNotation):
@@ -198,7 +211,7 @@ def _label_ends(axes: Any, ends: list[tuple[str, float, float, str]]) -> None:
     A line that ends before the others is labelled above and left of its end, or the others would run through its label.
     """
     canvas = axes.get_figure()  # a figure, or a part of one
-    height = canvas.bbox.height / canvas.dpi * 72 * 0.7  # of the axes, in points, roughly
+    height = canvas.bbox.height / canvas.dpi * POINTS_PER_INCH * 0.7  # of the axes, in points, roughly
     low, high = (math.log10(limit) for limit in axes.get_ylim())
     taken = -math.inf
     last = max((x for _, x, _, _ in ends), default=0.0)

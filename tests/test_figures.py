@@ -18,6 +18,7 @@ import pandas as pd
 import pytest
 import unmeasured
 from matplotlib import pyplot as plt
+from matplotlib.lines import Line2D
 from workspace import ROOT
 
 from perfscribe import figures as f
@@ -108,6 +109,42 @@ def test_a_long_foot_is_broken_into_lines(tmp_path: Path) -> None:
     lines = texts(write(tmp_path, footer=long)[0])[-3:]
     assert " ".join(lines) == long
     assert max(map(len, lines)) <= 7 * f.FOOTER_CHARACTERS_PER_INCH
+
+
+def test_all_is_drawn_once_a_kind_of_file(tmp_path: Path) -> None:
+    """Finding the places draws nothing, and each kind has the places that an SVG would be given alone."""
+    drawn = []
+
+    class Counted(Line2D):
+        def draw(self, renderer: Any) -> None:
+            drawn.append(type(renderer).__name__)
+            super().draw(renderer)
+
+    def with_line(canvas: Any) -> None:
+        draw(canvas)
+        canvas.axes[0].add_line(Counted([256, 512], [1.0, 4.0]))
+
+    write(tmp_path, with_line)
+    assert drawn == ["MixedModeRenderer", "RendererAgg"] and not plt.get_fignums()
+
+    def by_savefig(canvas: Any) -> None:
+        draw(canvas)
+        canvas.supxlabel("foot", fontsize=6, color="#555555", x=0.01, ha="left")
+        canvas.savefig(tmp_path / "whole.svg")
+        places.extend(axes.get_position().bounds for axes in canvas.axes)
+
+    places: list[Any] = []
+    with plt.rc_context(f.STYLE):
+        by_savefig(plt.figure(figsize=f.Figure("", "", draw).size_in, layout="constrained"))
+        plt.close()
+
+    def remembered(canvas: Any) -> None:
+        draw(canvas)
+        kept.append(canvas)
+
+    kept: list[Any] = []
+    write(tmp_path, remembered, "foot")
+    assert [axes.get_position().bounds for axes in kept[0].axes] == places
 
 
 def test_a_figure_that_fails_leaves_nothing(tmp_path: Path) -> None:
