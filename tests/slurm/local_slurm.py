@@ -432,7 +432,7 @@ SchedulerType=sched/backfill
 SchedulerParameters=bf_interval=2,sched_interval=5,batch_sched_delay=0
 EnforcePartLimits=ALL
 ReturnToService=2
-MinJobAge=300
+MinJobAge=86400
 KillWait=5
 SlurmdTimeout=10
 SlurmctldTimeout=30
