@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 from collections.abc import Generator
 
 import pytest
 
 # Copies of the project would compile torch anew, each for itself (perfscribe/bytecode.py).
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# A shell starts what runs in its background with Ctrl-C ignored, and every process of a test would take that over.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Minutes each, longest first.
 LONG = (

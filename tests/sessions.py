@@ -40,8 +40,12 @@ class Process:
         return self._process.poll() is None
 
     def wait(self, timeout_s: float = 60) -> int:
-        """Its exit status once it and all that it started have ended."""
-        code = self._process.wait(timeout_s)
+        """Its exit status once it and all that it started have ended; where they do not in time, they are killed."""
+        try:
+            code = self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.kill_all()  # or it goes on beside the tests that follow
+            raise
         wait_for(lambda: not self.members(), timeout_s)
         return code
 

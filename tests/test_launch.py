@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Collection
 
 import psutil
 import pytest
@@ -65,8 +66,19 @@ def nothing_left():
     """Of a launch: what earlier files' tests keep for the session was there before."""
     before, others = open_ports(), own_processes().keys()
     yield
-    assert wait_for(lambda: own_processes().keys() <= others) is not None, own_processes()
+    left = wait_until_gone(others)
+    assert not left
     assert open_ports() == before
+
+
+def wait_until_gone(others: Collection[int], timeout_s: float = 30) -> dict[int, str]:
+    """Processes besides these that are still there then."""
+    deadline = time.monotonic() + timeout_s
+    while left := {pid: line for pid, line in own_processes().items() if pid not in others}:
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.02)
+    return left
 
 
 @pytest.fixture
