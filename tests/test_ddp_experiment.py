@@ -329,6 +329,7 @@ COUNTS = {
     "overlap_individual": 435,
     **{f"overlap_bucketed:{mb}": n for mb, n in ((1, 340), (10, 300), (100, 98), (1000, 9))},
 }
+COUNTS_MS = 1e3 * bucket_model.overhead_s(TOTAL_BYTES, COUNTS["overlap_individual"], BYTES_PER_S, CALL_S)
 
 
 def fixture(turns: int = 6, **factors: Any) -> Record:
@@ -586,7 +587,8 @@ def test_gains_of_published_runs() -> None:
 def test_the_sentences(tables: dict[str, Table]) -> None:
     said = {one.id.removeprefix("cs336.ddp_"): one for one in present.findings(tables)}
     assert not [one.text for one in said.values() if one.verdict == "cannot tell"]
-    assert "a step takes 542 ms, of which 40.0 ms (7.41 %) are communication, 435 all-reduces" in said["naive"].text
+    text = "a step takes 542 ms; of steps that wait after each phase (540 ms) 40.0 ms, 7.41 %, are communication, 435 "
+    assert text in said["naive"].text
     assert "36.0 ms in 1 call against 40.0 ms in 435 (10.0 % less), 4.00 ms of it copies" in said["flat"].text
     assert "overlap_individual 25.0 % of 40.0 ms" in said["timeline"].text
     assert "98 buckets (100 MB) 503 ms, the least, exposed 1.39 ms" in said["bucketed"].text
@@ -615,7 +617,7 @@ def test_sentences_are_as_coarse_as_the_tables() -> None:
     record.samples["flat_step_ms"] = [[460.0, 560.0, 520.0, 590.0, 545.0, 510.0]]
     record.samples["overlap_bucketed:1_step_ms"] = [[460.0, 560.0, 520.0, 590.0, 545.0, 510.0]]
     said = said_of(made([record]))
-    assert "of which 130 ms" in said["naive"].text and "the step 530 ms against 542 ms" in said["flat"].text
+    assert "(540 ms) 130 ms" in said["naive"].text and "the step 530 ms against 542 ms" in said["flat"].text
     assert "340 buckets (1 MB) 530 ms" in said["bucketed"].text
     assert "exposed 30 ms" in said["bucketed"].text
     table = made([record])["cs336.ddp_overhead"]
@@ -639,6 +641,32 @@ def test_overlap_that_does_not_pay_contradicts() -> None:
     record.samples["overlap_individual_step_ms"] = [[600.0 + d for d in (0.0, 3.0, 1.0, -2.0, 4.0, 2.0)]]
     said = {one.id: one for one in present.findings(made([record]))}
     assert said["cs336.ddp_published"].verdict == "contradicted"
+    assert "(interval 1.11 to 1.11: slower), and nothing is saved. In" in said["cs336.ddp_published"].text
+
+
+def test_what_overlap_saves_is_of_what_the_same_steps_expose(tables: dict[str, Table]) -> None:
+    """Steps that wait after each phase are others: a part of their communication may be larger than the whole."""
+    record = fixture()
+    record.samples["naive_communication_ms"] = [[10.0] * 6]
+    one = made([record])
+    assert row(one, "benchmark", "naive")["exposed_percent_of_naive"] == 100
+    saved = 100 * (40 - COUNTS_MS) / 40
+    text = said_of(one)["published"].text
+    assert f"it saves {saved:.2g} % of the communication that naive exposes (interval {saved:.2g} to " in text
+    assert f", {100 - saved:.3g} % of what naive exposes" in said_of(one)["overlap"].text
+    record.samples["overlap_individual_step_ms"] = [[460.0, 560.0, 520.0, 590.0, 545.0, 510.0]]
+    text = said_of(made([record]))["published"].text
+    assert "here with 2 processes the step is 0.983 × naive's (interval" in text
+    assert "which is faster cannot be told). In published runs it saves" in text
+
+
+def test_where_naive_exposes_nothing_there_is_no_part_of_it() -> None:
+    record = fixture()
+    record.samples["naive_off_ms"] = [[600.0] * 6]
+    one = made([record])
+    assert row(one, "benchmark", "torch_ddp")["exposed_percent_of_naive"] == rows.NONE_OF_NAIVE
+    said = said_of(one)
+    assert "ms where naive exposes nothing." in said["published"].text and "naive exposes" not in said["overlap"].text
 
 
 def test_cells_that_are_not_ok_have_a_row_for_each_implementation() -> None:

@@ -62,7 +62,7 @@ def benchmark() -> list[t.Column]:
         _spread("exposed_ms", "Exposed (ms)", "exposed_spread"),
         t.value("exposed_interval", "Interval (ms)", exact=True),
         *(_unshown(f"exposed_{end}_ms") for end in ("low", "high")),
-        t.value("exposed_percent_of_naive", "Exposed, of naive's communication (%)"),
+        t.value("exposed_percent_of_naive", "Exposed, of naive's (%)"),
         t.value("exposed_percent_of_naive_high", "Upper end (%)"),
         _counted("all_reduces", "All-reduces"),
         t.value("turns", "Turns", exact=True),
@@ -119,7 +119,7 @@ def compared() -> list[t.Column]:
             t.value(f"{name}_ratio", f"Step over {whose} (×)"),
             t.value(f"{name}_interval", "95 % interval", exact=True),
             t.value(f"{name}_verdict", "It is", exact=True),
-            _unshown(f"{name}_high"),
+            *(_unshown(f"{name}_{end}") for end in ("low", "high")),
         ]
     return [
         *EVERY,

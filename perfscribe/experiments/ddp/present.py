@@ -44,8 +44,9 @@ COMMUNICATION_NOTE = (
     "Communicating: of naive and flat the time from the end of backward until all gradients are averages, in steps "
     "that wait for the device after each phase, of which it is the share; of the others the exposed part. Exposed: a "
     "step less one without communication, median over turns, which noise may make negative; its interval holds the "
-    "median of turns, whatever their distribution. torch_ddp without communication is no_sync(), which leaves out its "
-    "copies as well."
+    "median of turns, whatever their distribution; naive's, of which it is a part in percent, is exposed in steps of "
+    "the same kind, which wait for nothing in between. torch_ddp without communication is no_sync(), which leaves out "
+    "its copies as well."
 )
 PHASES_NOTE = (
     "Medians of steps that wait for the device after each phase. Of overlap_individual, what is left to wait for when "

@@ -19,6 +19,7 @@ OF_CELL = ("variants", "size", "seq_len", "batch", "world_size", "backend", "dty
 NO_BUCKETS = "none"
 TOO_FEW_TURNS = "too few turns"
 NOT_MEASURED = "not measured"
+NONE_OF_NAIVE = "naive exposes none"
 TIMED, EXPOSED = "timed after backward", "with less without"
 
 
@@ -66,8 +67,7 @@ def turns(record: Record, sample: str) -> list[list[float]]:
 
 def _communication(row: Record) -> dict[str, Any]:
     """Exposed communication: a turn's median with communication less that without, over turns."""
-    pairs = zip(turns(row, "step_ms"), turns(row, "off_ms"), strict=True)
-    differences = [median(on) - median(off) for on, off in pairs]
+    differences = _differences(turns(row, "step_ms"), turns(row, "off_ms"))
     found: dict[str, Any] = {"exposed_ms": median(differences), "turns": len(differences)}
     interval = _interval(differences)
     low, high = interval or (None, None)
@@ -82,6 +82,11 @@ def _communication(row: Record) -> dict[str, Any]:
     step = _middle(row, "marked_step_ms" if timed else "step_ms")  # of the same steps, so that it is a share
     found |= {"spent_ms": spent, "spent_how": TIMED if timed else EXPOSED, "spent_percent": 100 * spent / step}
     return found | {"spent_spread": _iqr(row, "communication_ms") if timed else found["exposed_spread"]}
+
+
+def _differences(on: Sequence[Sequence[float]], off: Sequence[Sequence[float]]) -> list[float]:
+    """Of each turn the median with communication less that without."""
+    return [median(one) - median(other) for one, other in zip(on, off, strict=True)]
 
 
 def _interval(differences: Sequence[float]) -> tuple[float, float] | None:
@@ -115,11 +120,22 @@ def _against(cell: Record, row: Record, of: Sequence[v.Variant]) -> dict[str, An
     found |= _words("communication", _communication_ratio(cell, row) if naive in of else None)
     if naive not in of:
         return found | dict.fromkeys(("exposed_percent_of_naive", "exposed_percent_of_naive_high"), NOT_MEASURED)
-    whole = _middle(cell, f"{naive.key}_communication_ms")
+    return found | _of_naives(row, _exposed_ms(cell, naive.key))
+
+
+def _of_naives(row: Record, whole_ms: float) -> dict[str, Any]:
+    """Exposed communication as a part of what naive exposes in steps of the same kind."""
     high = row.values["exposed_high_ms"]
-    found["exposed_percent_of_naive"] = 100 * row.values["exposed_ms"] / whole
-    found["exposed_percent_of_naive_high"] = high if isinstance(high, str) else 100 * high / whole
-    return found
+    if whole_ms <= 0:
+        return dict.fromkeys(("exposed_percent_of_naive", "exposed_percent_of_naive_high"), NONE_OF_NAIVE)
+    return {
+        "exposed_percent_of_naive": 100 * row.values["exposed_ms"] / whole_ms,
+        "exposed_percent_of_naive_high": high if isinstance(high, str) else 100 * high / whole_ms,
+    }
+
+
+def _exposed_ms(cell: Record, key: str) -> float:
+    return median(_differences(turns(cell, f"{key}_step_ms"), turns(cell, f"{key}_off_ms")))
 
 
 def _ratio(cell: Record, other: v.Variant, row: Record) -> Ratio | None:
@@ -137,7 +153,7 @@ def _communication_ratio(cell: Record, row: Record) -> Ratio | None:
 
 
 def _instead(name: str, text: str) -> dict[str, Any]:
-    return dict.fromkeys((f"{name}_{part}" for part in ("ratio", "interval", "high", "verdict")), text)
+    return dict.fromkeys((f"{name}_{part}" for part in ("ratio", "interval", "low", "high", "verdict")), text)
 
 
 def _words(name: str, found: Ratio | None) -> dict[str, Any]:
@@ -145,9 +161,9 @@ def _words(name: str, found: Ratio | None) -> dict[str, Any]:
         return _instead(name, "itself")
     named: dict[str, Any] = {f"{name}_ratio": found.ratio, f"{name}_verdict": found.verdict}
     if found.low is None or found.high is None:
-        return named | {f"{name}_interval": TOO_FEW_TURNS, f"{name}_high": TOO_FEW_TURNS}
+        return named | {f"{name}_{part}": TOO_FEW_TURNS for part in ("interval", "low", "high")}
     interval = f"{format_figure(found.low)} to {format_figure(found.high)}"
-    return named | {f"{name}_interval": interval, f"{name}_high": found.high}
+    return named | {f"{name}_interval": interval, f"{name}_low": found.low, f"{name}_high": found.high}
 
 
 def of_cells(rows: Iterable[Record]) -> list[list[Record]]:
