@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +18,8 @@ from perfscribe.tables import Table
 TABLES = ("cs336.benchmarking_warmup", "cs336.benchmarking_steps")
 FIGURES = ("cs336.benchmarking_steps",)
 SETTING = ("size", "seq_len", "dtype", "device")
+PHASES = ("forward", "backward", "optimizer")
+NUMBERS = {1: "one step", 2: "two"}
 NOTE = (
     "Each row is a process of its own, in which nothing but making the model and the optimizer comes before the first "
     "step. Steady from: the first step, warm-up counted, after which a rolling median stays within 1 % of the last "
@@ -55,12 +57,24 @@ def _columns() -> list[t.Column]:
         t.published("end_to_end", "forward_std_ms", "brandon-snider", "Std, brandon-snider (ms)", known),
         t.mean("backward_ms", "Backward, mean (ms)"),
         t.std("backward_ms", "Std (ms)"),
-        t.derived("first_step_ms", "First timed step (ms)", lambda r: r.samples["full_step_ms"][0][0]),
+        t.derived("first_step_ms", "First timed step (ms)", _first("full_step")),
+        *(t.derived(f"first_{phase}_ms", f"Of it {phase} (ms)", _first(phase)) for phase in PHASES),
+        *(t.Column(f"{phase}_ms", f"{phase}, median (ms)", _warm(phase), kind="unshown") for phase in PHASES),
         t.median("full_step_ms", "Full step, median (ms)"),
         t.iqr("full_step_ms", "IQR (ms)"),
         t.derived("steady_from", "Steady from step", _steady, exact=True),
         t.count("full_step_ms"),
     ]
+
+
+def _first(name: str) -> Callable[[Record], float]:
+    """Of the first timed step."""
+    return lambda record: float(record.samples[f"{name}_ms"][0][0])
+
+
+def _warm(phase: str) -> Callable[[Record], float]:
+    """Of the timed steps."""
+    return lambda record: t.summary(record, f"{phase}_ms").median
 
 
 def _steady(record: Record) -> Any:
@@ -98,44 +112,87 @@ def findings(tables: Mapping[str, Table]) -> list[Finding]:
 
 
 def _without_warmup(rows: pd.DataFrame) -> str:
-    cold = need(rows[rows["warmup_steps"] == 0], 1, "cells without warm-up")
-    warmest = rows[rows["warmup_steps"] == rows["warmup_steps"].max()]
-    sentences, factors_over = [], []
-    for _, row in cold.iterrows():
-        same = warmest[(warmest[list(SETTING)] == row[list(SETTING)]).all(axis=1)]
-        if same.empty or not same["warmup_steps"].iloc[0]:
-            continue
-        first, steady = float(row["first_step_ms"]), float(same["full_step_ms"].iloc[0])
-        factors_over.append(first / steady)
-        before, after = (
-            f"{format_figure(float(r['forward_ms_mean']))} ms with a standard deviation of "
-            f"{format_figure(float(r['forward_ms_std']))} ms"
-            for r in (row, same.iloc[0])
-        )
-        sentences.append(
-            f"{row['size']}: first step {format_figure(first)} ms against {format_figure(steady)} ms once warm; mean "
-            f"forward {before}, against {after}"
-        )
-    if not sentences:
+    """What the first steps take, which part of the first one is longer, and what that does to means."""
+    cold = _beside_warm(rows, need(rows[rows["warmup_steps"] == 0], 1, "cells without warm-up"))
+    if not cold:
         raise CannotTell("no size was measured both with and without warm-up")
-    second = [float(r) for r in _second_over_steady(rows)]
-    after_one = (
-        f" The second step of a process takes {from_to(second, '{:.3g}'.format)} times as long." if second else ""
+    told = "; ".join(_means(row, warm) for row, warm in cold)
+    before = max(int(warm["warmup_steps"]) for _, warm in cold)
+    return (
+        f"Without warm-up the first step takes {_times(cold)} as long as steps that {before} others came "
+        f"before.{_after_few(rows)}{_why(cold)} {told}."
+    )
+
+
+def _beside_warm(rows: pd.DataFrame, chosen: pd.DataFrame) -> list[tuple[pd.Series, pd.Series]]:
+    """Each of these rows, and that of the same setting with most steps before those that are timed."""
+    warmest = rows[rows["warmup_steps"] == rows["warmup_steps"].max()]
+    found = []
+    for _, row in chosen.iterrows():
+        same = warmest[(warmest[list(SETTING)] == row[list(SETTING)]).all(axis=1)]
+        if len(same) and same["warmup_steps"].iloc[0] > row["warmup_steps"]:
+            found.append((row, same.iloc[0]))
+    return found
+
+
+def _times(pairs: Sequence[tuple[pd.Series, pd.Series]]) -> str:
+    """First timed steps over warm ones, of each setting, and how many the spread of warm ones does not tell apart."""
+    ratios = [float(row["first_step_ms"]) / float(warm["full_step_ms"]) for row, warm in pairs]
+    near = sum(not _is_longer(row, warm) for row, warm in pairs)
+    of = "" if len(pairs) == 1 else f" in {near} of {len(pairs)} sizes"
+    within = f" (within the spread of these{of})" if near else ""
+    return f"{from_to(ratios)} times{within}"
+
+
+def _is_longer(row: pd.Series, warm: pd.Series) -> bool:
+    """Whether the first timed step is longer than warm ones by more than these differ among themselves."""
+    spread = pd.to_numeric(warm["full_step_ms_iqr"], errors="coerce")
+    longer = float(row["first_step_ms"]) - float(warm["full_step_ms"])
+    return longer > (0.0 if pd.isna(spread) else float(spread))
+
+
+def _after_few(rows: pd.DataFrame) -> str:
+    """The same of the step behind one and behind two."""
+    said = [
+        f"of {name} it takes {_times(pairs)}"
+        for number, name in NUMBERS.items()
+        if (pairs := _beside_warm(rows, rows[rows["warmup_steps"] == number]))
+    ]
+    return f" After a warm-up {', '.join(said)} as long." if said else ""
+
+
+def _why(cold: Sequence[tuple[pd.Series, pd.Series]]) -> str:
+    """In which part of a first step the time is spent that later ones do not take; "" where none is longer."""
+    longer = [(row, warm) for row, warm in cold if _is_longer(row, warm)]
+    if not longer:
+        return ""
+    shares = {phase: [_share(row, warm, phase) for row, warm in longer] for phase in PHASES}
+    most = max(PHASES, key=lambda phase: sum(shares[phase]))
+    said = ", ".join(f"{phase} {from_to(found, '{:.0f}'.format)} %" for phase, found in shares.items())
+    return (
+        f" Of what the first one takes longer: {said}. {most.capitalize()} has most of it: a process pays there what "
+        "it pays once, such as loading code and filling caches; the optimizer makes its state in its first step. "
+        "These are not timed apart."
+    )
+
+
+def _share(row: pd.Series, warm: pd.Series, phase: str) -> float:
+    """Percent of what all phases of the first step take longer than those of warm ones."""
+    more = {name: float(row[f"first_{name}_ms"]) - float(warm[f"{name}_ms"]) for name in PHASES}
+    return 100 * more[phase] / sum(more.values())
+
+
+def _means(row: pd.Series, warm: pd.Series) -> str:
+    """First step and mean forward of a size, cold and warm."""
+    before, after = (
+        f"{format_figure(float(r['forward_ms_mean']))} ms with a standard deviation of "
+        f"{format_figure(float(r['forward_ms_std']))} ms"
+        for r in (row, warm)
     )
     return (
-        f"Without warm-up the first step takes {from_to(factors_over, '{:.3g}'.format)} times as long as "
-        f"steps that {int(warmest['warmup_steps'].iloc[0])} others came before.{after_one} "
-        + "; ".join(sentences)
-        + "."
+        f"{row['size']}: first step {format_figure(float(row['first_step_ms']))} ms against "
+        f"{format_figure(float(warm['full_step_ms']))} ms once warm; mean forward {before}, against {after}"
     )
-
-
-def _second_over_steady(rows: pd.DataFrame) -> list[float]:
-    """First timed step after one warm-up step over the median of timed steps, for each cell that has it."""
-    return [
-        float(row["first_step_ms"]) / float(row["full_step_ms"])
-        for _, row in rows[rows["warmup_steps"] == 1].iterrows()
-    ]
 
 
 def figures(tables: Mapping[str, Table]) -> list[f.Figure]:
