@@ -17,6 +17,11 @@ def _floats(rows: pd.DataFrame, column: str) -> pd.Series:
     return rows[column].astype(float)
 
 
+def _within(title: str) -> str:
+    """A title inside of a sentence."""
+    return title[0].lower() + title[1:]
+
+
 def sizes(rows: pd.DataFrame) -> str:
     """Times of the smallest and largest size at the longest context that both have, in one dtype on one device."""
     rows, setting = one_setting(need(rows, 3, "cells"), ("dtype", "device", "batch"))
@@ -97,7 +102,7 @@ def memory(rows: pd.DataFrame) -> tuple[str, str]:
     _, error, phase, row = max(errors, key=lambda item: item[0])
     text = (
         f"Parameters are {counted}. Of {len(errors)} peaks of 1 GiB and more, the prediction is off by at most "
-        f"{error:+.1%} ({PHASES[phase].lower()}, {row['size']}, context {row['seq_len']}, {row['dtype']})."
+        f"{error:+.1%} ({_within(PHASES[phase])}, {row['size']}, context {row['seq_len']}, {row['dtype']})."
     )
     if abs(error) <= ALLOWED_ERROR and wrong.empty:
         return text, "confirmed"

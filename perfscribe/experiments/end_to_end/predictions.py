@@ -16,7 +16,7 @@ from perfscribe.tables import GIB
 
 PHASES = {
     "forward_no_grad": "Forward under no_grad",
-    "forward_graph": "Forward with graph",
+    "forward_graph": "Forward of a training step, AdamW's state held",
     "full_step": "Full step",
 }
 RATE_NOTES = [
