@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -253,6 +254,7 @@ def test_the_log_sample_is_of_other_settings_and_tested_with_trained_weights_alo
     found = _answer("baseline_losses", _all())
     assert "1.30, 1.58, 1.78" in found.text
     assert "1500 rows in 93 steps, a global batch of 16" in found.text
+    assert re.search(r"with which a step here takes \d+ rows?\. Here they", found.text)
     assert "rise in 1 of 2 steps, from random weights" in found.text
     assert found.verdict == "answered"
     assert _answer("baseline_losses", _all(weights="path")).verdict == "contradicted"

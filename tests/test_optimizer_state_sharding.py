@@ -481,7 +481,7 @@ def test_ratios() -> None:
     text = findings([fixture()])["speed"].text
     assert "with 2 processes whole step 0.9× (interval 0.9" in text
     assert "faster" in text
-    assert "40.1 ms become 36.1 ms; apart from each other the update takes 20.0, the exchange 15.0" in text
+    assert "40.1 ms become 36.1 ms; apart from each other the update takes 20.0 ms, the exchange 15.0 ms" in text
     assert "whole step 1.1×" in findings([fixture()])["peer"].text
     assert "Its optimizer step takes 1.22× the time of ours" in findings([fixture()])["peer"].text
 

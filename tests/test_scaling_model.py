@@ -214,6 +214,20 @@ def test_messages_far_larger_than_measured_are_model_only() -> None:
     assert set(messages[messages["size_mb"] == 10]["reach"]) == {"measured", "predicted", "model only"}
 
 
+def test_the_sentence_names_the_sizes_that_were_measured_alone() -> None:
+    """What is off among other sizes says nothing of those that are named."""
+    few = [record for record in collectives() if record.factors["size_mb"] <= 10]
+    for record in few:
+        if record.factors["size_mb"] == 10:
+            record.samples["time_ms"] = [[3 * one for one in record.samples["time_ms"][0]]]
+    text = shown(few)["findings"]["cs336.collectives_predicted"].text
+    told = frame(shown(few), "cs336.collectives_predicted")
+    off = told[(told["size_mb"] == 1) & (told["reach"] == "measured")]["residual_percent"].astype(float).abs()
+    assert f"measured ones of 1 MB are {off.min():.0f} to {off.max():.0f} % off the model (among 2, 4, 8)" in text
+    assert "; none of 1024 MB was measured. " in text
+    assert "none of" not in shown(collectives())["findings"]["cs336.collectives_predicted"].text
+
+
 @pytest.mark.parametrize("algorithm", ["ring", "tree"])
 def test_the_algorithm_is_told_and_predicts(algorithm: str) -> None:
     got = shown(collectives(algorithm=algorithm, logged="RING"))
@@ -263,7 +277,10 @@ def test_steps_longer_than_their_terms_allow_no_conclusion() -> None:
     assert row["holds"] == "no" and row["overlap_percent"] == 0 and row["asked_percent"] < 0
     assert row["worst_percent"] == pytest.approx(200)
     text = got["findings"]["fsdp.scaling_terms"].text
-    assert "explain the measured steps of 0 of 1 training within 10 %" in text and "missing may be of the host" in text
+    assert (
+        "explain the measured steps of 0 of 1 training, which takes two tests: they give each step within 10 %" in text
+    )
+    assert "Of the 1 whose counts allow the second test 0 pass it" in text and "missing may be of the host" in text
     limits = got["findings"]["fsdp.scaling_limits"]
     assert limits.verdict == "cannot tell" and "the terms explain and foretell: 0 measured" in limits.text
 
@@ -311,7 +328,7 @@ def test_one_smaller_count_cannot_foretell_data_parallelism() -> None:
     assert abs(row["worst_percent"]) < 1e-6 and row["left_out_percent"] == "none: too few are left"
     assert row["holds"] == "cannot tell"
     text = got["findings"]["fsdp.scaling_terms"].text
-    assert "Of the 0 whose counts allow this test 0 pass it" in text and "which nothing measured confirms" in text
+    assert "Of the 0 whose counts allow the second test 0 pass it" in text and "which nothing measured confirms" in text
 
 
 def test_the_largest_count_left_out_uses_no_collective_of_it() -> None:

@@ -9,7 +9,7 @@ import pandas as pd
 
 from perfscribe import references
 from perfscribe.epoch_columns import main_device
-from perfscribe.findings import CannotTell, need
+from perfscribe.findings import CannotTell, counted, need
 from perfscribe.squad_scores import exact_match, f1, workshop_f1
 from perfscribe.statistics import format_figure as figure
 
@@ -41,11 +41,11 @@ def memory(runs: pd.DataFrame) -> str:
     """Peak and rest, beside what fp32 weights and Adam's state need."""
     row = _of(runs, "answer")
     peak, rest, parameters = float(row["peak_gib"]), float(row["at_rest_gib"]), int(row["parameters"])
-    counted = REST_BYTES * parameters / 2**30
+    state_gib = REST_BYTES * parameters / 2**30
     return (
         f"Memory peaks at {figure(peak)} GiB and is {figure(rest)} GiB at rest after a step, {figure(rest / peak)} of "
         f"the peak: a figure that is taken after steps, as the workshop's callback takes it, misses gradients and "
-        f"activations. Weights and Adam's state, {REST_BYTES} bytes a parameter in fp32, are {figure(counted)} GiB; "
+        f"activations. Weights and Adam's state, {REST_BYTES} bytes a parameter in fp32, are {figure(state_gib)} GiB; "
         f"with gradients {ADAM_BYTES} bytes, {figure(ADAM_BYTES * parameters / 2**30)} GiB."
     )
 
@@ -89,7 +89,8 @@ def _log_sample(batch: int) -> str:
     steps = known["train_runtime_s"] * known["train_steps_per_s"]
     return (
         f"By its own rates it is {round(rows)} rows in {round(steps)} steps, a global batch of {round(rows / steps)} "
-        f"in all its epochs, which is another setting than the text's, with which a step here takes {batch}."
+        f"in all its epochs, which is another setting than the text's, with which a step here takes "
+        f"{counted(batch, 'row')}."
     )
 
 

@@ -165,7 +165,10 @@ def _apart(times: pd.DataFrame) -> str:
         parts = ("update", "exchange", "optimizer")
         update, exchange, whole = (format_figure(float(ours[f"{part}_ms"])) for part in parts)
         plain = format_figure(float(by_name.loc[UNSHARDED]["optimizer_ms"]))
-        return f"{plain} ms become {whole} ms; apart from each other the update takes {update}, the exchange {exchange}"
+        return (
+            f"{plain} ms become {whole} ms; apart from each other the update takes {update} ms, the exchange "
+            f"{exchange} ms"
+        )
 
     return f"The optimizer's step alone, {_by_ranks(chosen, say)}."
 

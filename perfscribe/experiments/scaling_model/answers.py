@@ -80,15 +80,24 @@ def messages(rows: pd.DataFrame) -> str:
     """The smallest and the largest all-reduce among most ranks."""
     most = need(rows, 1, "all-reduces")["ranks"].max()
     far = rows[rows["ranks"] == most].sort_values("size_mb")
+    ends = far.iloc[[0, -1]]
     parts = [
         f"one of {row['size_mb']} MB {format_figure(row[f'{TREE}_ms'])} ms by a tree to "
         f"{format_figure(row[f'{RING}_ms'])} ms by a ring ({_assumed(row)})"
-        for _, row in far.iloc[[0, -1]].iterrows()
+        for _, row in ends.iterrows()
     ]
-    known = numbers(rows, "residual_percent")
-    off = from_to(known["residual_percent"].abs(), "{:.0f}".format) if len(known) else ""
-    beside = f" Measured ones of these sizes are off by {off} %." if off else " None of these sizes was measured."
-    return f"Among {most} processes the model gives {' and '.join(parts)}.{beside} {_of_links(far)}"
+    beside = "; ".join(_beside_measured(rows[rows["size_mb"] == size]) for size in dict.fromkeys(ends["size_mb"]))
+    return f"Among {most} processes the model gives {' and '.join(parts)}. {beside}. {_of_links(far)}"
+
+
+def _beside_measured(rows: pd.DataFrame) -> str:
+    """How far the model is off messages of one size that were measured, among any number of processes."""
+    size, known = rows["size_mb"].iloc[0], numbers(rows, "residual_percent")
+    if known.empty:
+        return f"none of {size} MB was measured"
+    ranks = ", ".join(str(count) for count in sorted(set(known["ranks"])))
+    off = from_to(known["residual_percent"].abs(), "{:.0f}".format)
+    return f"measured ones of {size} MB are {off} % off the model (among {ranks})"
 
 
 def _assumed(row: pd.Series) -> str:
@@ -109,11 +118,13 @@ def terms(rows: pd.DataFrame) -> str:
     known = need(known, 1, "trainings with a step that communicates")
     told = numbers(known, "left_out_percent")
     foretold = told[told["left_out_percent"].abs() <= 100 * HOLDS]
+    bound = f"{100 * HOLDS:.0f} %"
     worst: Any = known.loc[known["worst_percent"].abs().idxmax()]
     return (
-        f"The terms explain the measured steps of {len(_explained(known))} of {counted(len(known), 'training')} within "
-        f"{100 * HOLDS:.0f} %, and foretell that on most ranks from fewer as closely. Of the {len(told)} whose counts "
-        f"allow this test {len(foretold)} pass it. The largest residual is "
+        f"The terms explain the measured steps of {len(_explained(known))} of {counted(len(known), 'training')}, which "
+        f"takes two tests: they give each step within {bound}, and the step on most ranks, foretold from those on "
+        f"fewer, within {bound}, too. Of the {len(told)} whose counts allow the second test {len(foretold)} pass it. "
+        "The largest residual is "
         f"{worst['worst_percent']:+.0f} % ({worst['training']}; overlap {worst['overlap_percent']:.0f} %)."
         f"{_missing(known)}{_unconfirmed(known)}"
     )
