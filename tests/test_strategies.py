@@ -321,7 +321,7 @@ def test_what_a_step_takes_without_communication_is_said(measured: list[Record])
     assert "takes 30.0 ms a step with FULL_SHARD and 10.0 ms alone (fp32): 20.0 ms are the handling of units" in said
     assert "where FULL_SHARD takes 20.0 ms longer than DDP with 2 ranks" in said
     assert "One rank" not in speed.speed(grid[grid["world_size"] == 2])
-    turns["step_ms"] = [40.0, 40.0, 10.0]
+    turns["step_ms"], turns["units_verdict"] = [40.0, 40.0, 10.0], "slower"
     text = claims.wrapping(turns, grid)[0]
     assert "By FSDP1, with 11 a step against 2, a step takes 10.0 ms longer for each further unit; one rank" in text
     assert "takes 5.00 ms a unit longer than the model alone (fp32), which is the handling" in text
@@ -336,7 +336,7 @@ def test_units_of_each_api_are_compared_with_its_own_handling(measured: list[Rec
     grid, turns = made["fsdp.strategies"].ok, made["fsdp.wrapping"].ok
     one = (grid["world_size"] == 1) & (grid["strategy"].isin(["FULL_SHARD", "the model alone"]))
     grid.loc[one, "step_ms"] = grid.loc[one, "api"].map({"none": 10.0, "FSDP1": 18.0, "FSDP2": 50.0})
-    turns["step_ms"] = [40.0, 19.0, 10.0]
+    turns["step_ms"], turns["units_verdict"] = [40.0, 19.0, 10.0], "slower"
     whole = turns[turns["api"] == "FSDP1"].iloc[1].copy()
     whole[["api", "prefetch", "step_ms"]] = ["FSDP2", "implicit", 4.0]
     text = claims.wrapping(pd.concat([turns, whole.to_frame().T]), grid)[0]
@@ -346,6 +346,28 @@ def test_units_of_each_api_are_compared_with_its_own_handling(measured: list[Rec
     grid.loc[one & (grid["api"] == "FSDP1"), "step_ms"] = 50.0
     text = claims.wrapping(turns, grid)[0]
     assert "takes 10.0 ms a unit longer than the model alone (fp32), so that all that this shows is the" in text
+    turns["units_verdict"] = "cannot tell"
+    text = claims.wrapping(turns, grid)[0]
+    assert "a step takes 3.00 ms longer for each further unit, but the turns do not tell that from none." in text
+    assert "handling" not in text
+
+
+def test_further_units_are_judged_by_the_turns_of_their_own_api(measured: list[Record]) -> None:
+    cell = next(one for one in measured if one.ok and one.factors["part"] == words.WRAPPING)
+    steps = len(next(iter(cell.samples.values()))[0])
+
+    def verdicts(whole_ms: float, turns: int) -> dict[str, str]:
+        samples = {
+            name: [[whole_ms if "whole" in name else 4.0 + n % 2 for n in range(steps)]] for name in cell.samples
+        }
+        few = replace(cell, samples=samples, factors={**cell.factors, "turns": turns})
+        shown = tables([few])["fsdp.wrapping"].ok
+        return dict(zip(shown["api"] + " " + shown["wrapping"], shown["units_verdict"], strict=True))
+
+    assert verdicts(1.0, 2)["FSDP1 none: one unit"] == "cannot tell"
+    found = verdicts(1.0, 6)
+    assert found["FSDP1 none: one unit"] == "slower" and found["FSDP2 per block"] == rows.NO_UNITS
+    assert verdicts(40.0, 6)["FSDP1 none: one unit"] == "faster"
 
 
 def grid_of(records: list[Record], two: list[float], alone: float) -> pd.DataFrame:
@@ -388,11 +410,17 @@ def test_switches_cost_time_and_save_memory() -> None:
         for name in ("FULL_SHARD", "SHARD_GRAD_OP")
         for off in ("no", "yes")
     ]
-    figures = {"step_ms": [10.0, 20.0, 10.0, 40.0], "peak_allocated_gib": [8.0, 2.0, 8.0, 4.0]}
-    assert speed._costs(pd.DataFrame(plans).assign(**figures)) == (
+    figures = {"step_ms": [10.0, 20.0, 10.0, 40.0], "peak_allocated_gib": [8.0, 2.0, 8.0, 4.0], "step_ms_iqr": 1.0}
+    cells = pd.DataFrame(plans).assign(**figures)
+    assert speed._costs(cells) == (
         "Against the same plan without: with CPU off-load a step takes 3.00 times (2.00 to 4.00) as long and 0.375 "
         "times (0.250 to 0.500) the memory at its peak (medians over 2 pairs)."
     )
+    cells["step_ms_iqr"] = [1.0, 15.0, 1.0, 1.0]
+    near = "(2.00 to 4.00) as long (within the spread of steps in 1 of 2 pairs: which is faster cannot be told) and"
+    assert near in speed._costs(cells)
+    near = "takes 2.00 times as long (within the spread of steps: which is faster cannot be told) and 0.250 times"
+    assert near in speed._costs(cells[:2])
 
 
 def test_a_hybrid_of_two_ranks_divides_nothing(measured: list[Record]) -> None:

@@ -69,6 +69,8 @@ def _by_api(api: str, whole: pd.Series, per_block: pd.Series, grid: pd.DataFrame
         f"By {api}, with {per_block['collectives']} a step against {whole['collectives']}, a step takes "
         f"{format_figure(longer / units)} ms longer for each further unit"
     )
+    if whole["units_verdict"] != "slower":
+        return f"{text}, but the turns do not tell that from none."
     found = handling(grid, api)
     if found is None or found[0] <= found[1]:
         return f"{text}."

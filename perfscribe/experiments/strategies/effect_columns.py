@@ -112,6 +112,7 @@ def wrapping() -> list[Column]:
         ),
         t.value("interval", "95 % interval", exact=True),
         t.value("verdict", "It is", exact=True),
+        Column("units_verdict", "units_verdict", lambda record: record.values["units_verdict"], kind="unshown"),
         gib("peak_allocated", "Peak allocated (GiB)"),
         others(),
         predicted("largest_unit_gib", "Largest unit, predicted (GiB)", fsdp_memory.largest_unit_bytes),

@@ -24,6 +24,7 @@ from perfscribe.statistics import format_figure, ratio
 
 COMPARED_WITH = {"wrapping": PER_BLOCK, "prefetch": IMPLICIT, "api": "fsdp2"}
 TOO_FEW_TURNS = "too few turns"
+NO_UNITS = "nothing to compare"
 # Of the counted model: what is looked at, by name.
 PARTS = {
     "the whole model": "parameters",
@@ -64,7 +65,7 @@ def _variant(record: Record, variant: dict[str, str]) -> Record:
     return replace(
         record,
         factors={**record.factors, **variant},
-        values=values | (_ratio(record, own) if record.ok else {}),
+        values=values | (_ratio(record, own) | _of_units(record, variant) if record.ok else {}),
         samples={"step_ms": _by_turns(record, own)} if own in record.samples else {},
         timers={"step_ms": record.timers[own]} if own in record.timers else {},
     )
@@ -85,16 +86,29 @@ def _ratio(record: Record, sample: str) -> dict[str, Any]:
         return dict.fromkeys(names, f"no {key_of(COMPARED_WITH)}")
     if sample == usual:
         return dict.fromkeys(names, "itself")
-    turns = int(record.factors["turns"])
-    one, other = (
-        [turn for samples in record.samples[name] for turn in split(list(samples), turns)] for name in (usual, sample)
-    )
-    found = ratio(one, other)
+    found = ratio(_turns(record, usual), _turns(record, sample))
     named: dict[str, Any] = {"ratio": found.ratio, "verdict": found.verdict}
     if found.low is None or found.high is None:
         return named | dict.fromkeys(("interval", "ratio_spread"), TOO_FEW_TURNS)
     interval = f"{format_figure(found.low)} to {format_figure(found.high)}"
     return named | {"interval": interval, "ratio_spread": (found.high - found.low) / 2}
+
+
+def _turns(record: Record, sample: str) -> list[list[float]]:
+    turns = int(record.factors["turns"])
+    return [turn for samples in record.samples[sample] for turn in split(list(samples), turns)]
+
+
+def _of_units(record: Record, variant: dict[str, str]) -> dict[str, Any]:
+    """Of a whole model its api's wrapping per block against it, over turns: what its further units do to a step."""
+    others = [one for one in from_level(record.factors["variants"]) if one["api"] == variant["api"]]
+    blocks = sorted(
+        (one for one in others if one["wrapping"] == PER_BLOCK), key=lambda one: one["prefetch"] != variant["prefetch"]
+    )
+    samples = [f"{key_of(one)}_step_ms" for one in (variant, *blocks[:1])]
+    if variant["wrapping"] == PER_BLOCK or len(samples) < 2 or not set(samples) <= set(record.samples):
+        return {"units_verdict": NO_UNITS}
+    return {"units_verdict": ratio(*(_turns(record, sample) for sample in samples)).verdict}
 
 
 def counted(records: Sequence[Record]) -> list[Record]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 import pandas as pd
@@ -100,22 +101,39 @@ def _costs(rows: pd.DataFrame) -> str:
     """Time and peak with each switch over those without, over the pairs of cells that differ in it alone."""
     said = []
     for name, words in SWITCHES.items():
-        steps, peaks = (_over_pairs(rows, name, value) for value in ("step_ms", "peak_allocated_gib"))
-        if len(steps):
+        pairs = _pairs(rows, name)
+        if pairs:
+            steps, peaks = (_over(pairs, value) for value in ("step_ms", "peak_allocated_gib"))
             said.append(
-                f"with {words} a step takes {_median(steps)} as long and {_median(peaks)} the memory at its peak "
-                f"({'' if len(steps) == 1 else 'medians over '}{counted(len(steps), 'pair')})"
+                f"with {words} a step takes {_median(steps)} as long{_not_told(pairs)} and {_median(peaks)} the memory "
+                f"at its peak ({'' if len(pairs) == 1 else 'medians over '}{counted(len(pairs), 'pair')})"
             )
     return f"Against the same plan without: {'; '.join(said)}." if said else ""
 
 
-def _over_pairs(rows: pd.DataFrame, switch: str, value: str) -> pd.Series:
-    """With the switch over without, of each pair."""
+def _pairs(rows: pd.DataFrame, switch: str) -> list[tuple[pd.Series, pd.Series]]:
+    """The cells with the switch, each with the first one without it that is else alike."""
     others = [key for key in PLAN if key != switch]
-    pairs = rows.pivot_table(index=others, columns=switch, values=value, aggfunc="first")
-    if not {"no", "yes"} <= set(pairs.columns):
-        return pd.Series(dtype=float)
-    return (pairs["yes"].astype(float) / pairs["no"].astype(float)).dropna()
+    found = []
+    for _, own in rows.groupby(others, sort=False):
+        yes, no = (own[own[switch] == level] for level in ("yes", "no"))
+        if len(yes) and len(no):
+            found.append((yes.iloc[0], no.iloc[0]))
+    return found
+
+
+def _over(pairs: Sequence[tuple[pd.Series, pd.Series]], value: str) -> pd.Series:
+    """With the switch over without, of each pair."""
+    return pd.Series([float(yes[value]) / float(no[value]) for yes, no in pairs])
+
+
+def _not_told(pairs: Sequence[tuple[pd.Series, pd.Series]]) -> str:
+    """In how many pairs the spread of steps does not tell the two apart; "" where it tells all."""
+    near = sum(within_spread(yes, no) for yes, no in pairs)
+    if not near:
+        return ""
+    where = "" if len(pairs) == 1 else f" in {near} of {len(pairs)} pairs"
+    return f" (within the spread of steps{where}: which is faster cannot be told)"
 
 
 def _median(ratios: pd.Series) -> str:
