@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from perfscribe import figures as f
-from perfscribe.findings import CannotTell, counted, need
+from perfscribe.findings import CannotTell, counted, from_to, need
 from perfscribe.statistics import format_figure
 from perfscribe.training_rows import MEASURED, PREDICTED
 
@@ -141,7 +141,7 @@ def prediction(rows: pd.DataFrame) -> str:
     text = (
         f"{len(between)} of {len(known)} measured steps lie between complete overlap and none. The prediction without "
         f"overlap is farthest off with {worst['world_size']} ranks ({worst['loop']}): "
-        f"{format_figure(worst['apart_ms'])} ms for {took} ms measured, {worst['error_percent']:+.0f} %."
+        f"{format_figure(worst['apart_ms'])} ms for {took} ms measured, {worst['error_percent']:+.0f} %.{_rule(rows)}"
     )
     if abs(worst["error_percent"]) <= GOOD_PERCENT:
         return text
@@ -156,6 +156,15 @@ def prediction(rows: pd.DataFrame) -> str:
         " What is missing may be of the host, such as launching and copying for each unit that is gathered, or cores "
         "that ranks share: nothing in this table measures it apart."
     )
+
+
+def _rule(rows: pd.DataFrame) -> str:
+    """How far the rule of predicted rows is off measured ones; "" where there are no others to make them of."""
+    known = numbers(rows, "rule_error_percent")
+    if known.empty:
+        return ""
+    off = from_to(sorted(known["rule_error_percent"]), "{:+.0f}".format)
+    return f" The rule of predicted rows, tried on {len(known)} measured ones from the others, is off by {off} %."
 
 
 def overhead(slow: float, quick: float) -> str:

@@ -37,11 +37,13 @@ TWIN_NOTE = (
     "share of the device's peak rate that the model's matrix products reach (MFU)."
 )
 PREDICTED_NOTE = (
-    "Predicted rows: what the step of most ranks on one node takes beside exchanging (computing, in proportion to the "
-    "FLOP of a rank, and what the host adds), then what FSDP exchanges, by the latency and bandwidth that all_reduce "
-    "measured on this machine; nothing overlaps. Samples/s of steps alone are of a mean step there, too, which is as "
-    "much longer than the median one as in that row. The rest of that row's runtime, such as evaluation, stays. "
-    "Memory: that row's, with each rank's part of weights, gradients and moments."
+    "Predicted rows: what the step of one measured row takes beside exchanging (computing, in proportion to the FLOP "
+    "of a rank, and what the host adds, cores that ranks share included), then what FSDP exchanges, by the latency and "
+    "bandwidth that all_reduce measured on this machine; nothing overlaps. That row is the one divided by FSDP with "
+    "most nearly as many ranks on a node, on several nodes where such were measured, else of most ranks. Samples/s of "
+    "steps alone are of a mean step there, too, which is as much longer than the median one as in that row. The rest "
+    "of that row's runtime, such as evaluation, stays. Memory: that row's, with each rank's part of weights, gradients "
+    "and moments."
 )
 NODES_NOTE = (
     "Where a job on a cluster has the nodes, their ranks are measured, each node's started by a torchrun of its own. "
@@ -54,7 +56,8 @@ PREDICTION_NOTE = (
     "take by these terms, all overlapped the least. Of measured rows they are those of the fewest ranks, so that the "
     "error shows what is not among them, perhaps AdamW's update, which each rank makes for its part alone; what the "
     "host does for each unit that is gathered; what ranks of a CPU take from each other. Predicted rows take the step "
-    "of most ranks on one node, which holds these."
+    "of the nearest row, which holds these: all but communicating is then more than computing. Predicted as unmeasured "
+    "rows are: the same of a measured row, from the nearest one of the others, so that the error is that of the rule."
 )
 WRAPPED_NOTE = (
     "Divided by: read off the model that was trained; where it is not what was asked for, the row is failed. One rank "
@@ -233,8 +236,10 @@ def prediction() -> list[t.Column]:
         t.value("error_percent", "Error (%)"),
         t.value("overlapped_ms", "Predicted, all overlapped (ms)"),
         t.value("overlapped_error_percent", "Error (%)"),
-        t.value("compute_ms", "Computing (ms)"),
+        t.value("compute_ms", "All but communicating (ms)"),
         t.value("communication_ms", "Communicating (ms)"),
         t.value("sent_bytes", "Sent by a rank (MB)", 1e-6, "sent_mb"),
+        t.value("rule_ms", "Predicted as unmeasured rows are (ms)"),
+        t.value("rule_error_percent", "Error (%)"),
         t.derived("step_ms_n", "n", lambda r: _of_steps(r, "n"), exact=True),
     ]

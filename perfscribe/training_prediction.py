@@ -1,7 +1,7 @@
 """Optimizer steps of FSDP predicted from one measured training and from what collectives cost: for rows that no GPU
 was there for, and beside those that were measured.
 
-Computing is taken from the measured training with the fewest ranks, in proportion to the FLOP of a rank; each unit of
+Computing is taken from a measured training, in proportion to the FLOP of a rank; each unit of
 FSDP costs its all-gathers and its reduce-scatter, latency + bytes / bandwidth by the experiment all_reduce. For more
 ranks than that measured, a ring: latency grows with n - 1, bytes with (n - 1)/n. Between nodes: by a network
 measured between two, or not at all.
@@ -145,19 +145,26 @@ class Prediction:
 
 
 def predict(
-    base: Mapping[str, Any], base_ms: float, factors: Mapping[str, Any], links: Links, apart: bool = False
+    base: Mapping[str, Any],
+    base_ms: float,
+    factors: Mapping[str, Any],
+    links: Links,
+    apart: bool = False,
+    base_apart: bool = False,
 ) -> Prediction | None:
-    """A step of these factors from one on one node that took base_ms with others; None where no links were measured.
+    """A step of these factors from one that took base_ms with others; None where no links were measured.
 
-    apart: whether these ranks are on several nodes.
+    apart, base_apart: whether these ranks, and those of the base, are on several nodes.
     """
-    own, computing = communication(factors, links, apart), compute_ms(base, base_ms, factors, links)
+    own, computing = communication(factors, links, apart), compute_ms(base, base_ms, factors, links, base_apart)
     return None if own is None or computing is None else Prediction(computing, *own)
 
 
-def compute_ms(base: Mapping[str, Any], base_ms: float, factors: Mapping[str, Any], links: Links) -> float | None:
-    """What a step of these factors computes, by one on one node that took base_ms with others."""
-    of_base = communication(base, links)
+def compute_ms(
+    base: Mapping[str, Any], base_ms: float, factors: Mapping[str, Any], links: Links, base_apart: bool = False
+) -> float | None:
+    """What a step of these factors computes, by one that took base_ms with others."""
+    of_base = communication(base, links, base_apart)
     if of_base is None:
         return None
     return max(0.0, base_ms - of_base[0]) * flop_per_rank(factors) / flop_per_rank(base)

@@ -10,11 +10,13 @@ from typing import Any
 from perfscribe import tables as t
 from perfscribe.counters.peaks import mfu, peak_flops
 from perfscribe.counters.weak_scaling import efficiency_percent, inverted_percent, scale_factors
+from perfscribe.files import canonical
 from perfscribe.records import Record
 from perfscribe.training_prediction import (
     STATE_BYTES,
     Links,
     Prediction,
+    communication,
     compute_ms,
     flop_per_rank,
     predict,
@@ -27,6 +29,8 @@ NO_GPU, NO_NVML = "not counted on a CPU", "NVML does not tell"
 NOT_TRAINED = "none: predicted"
 NO_BASE = "no row with one rank"
 NO_NETWORK = "no network measured"
+NO_OTHER = "no other row, or no links"
+RULE = ("rule_ms", "rule_error_percent")  # of measured rows, by the rule that predicted ones are made by
 TWO_STEPS = "too few steps"
 MIB = 2**20
 GIB = 2**30
@@ -75,13 +79,35 @@ def base_of(record: Record, records: Iterable[Record], apart: Sequence[str] = SC
     return min(same, key=lambda one: one.factors["world_size"], default=None)
 
 
-def source_of(record: Record, records: Iterable[Record], apart: Sequence[str] = SCALED) -> Record | None:
-    """What a training that was not measured is predicted from: that of most ranks on one node, since its step holds
-    what the host adds for each unit of FSDP, too; the base where no other was measured."""
+def source_of(record: Record, records: Iterable[Record], links: Links, apart: Sequence[str] = SCALED) -> Record | None:
+    """What a training is predicted from where it was not measured: of those of the same setting the nearest."""
     every = list(records)
     same = [one for one in every if one.ok and one.origin == MEASURED and same_setting(record, one, apart)]
-    near = [one for one in same if nodes_of(one) == 1 and step_ms(one) is not None]
-    return max(near, key=lambda one: one.factors["world_size"], default=base_of(record, every, apart))
+    return nearest(record, same, links) or base_of(record, every, apart)
+
+
+def nearest(record: Record, same: Iterable[Record], links: Links) -> Record | None:
+    """Of these the row with most nearly as many ranks on a node, as these share its cores and its links.
+
+    Rows of one rank count only where there are no others: FSDP, and what the host adds for each unit of it, is not in
+    them. Where several are as near, one on several nodes is taken for several nodes, then that of most ranks. A row of
+    one node is made of others of one node alone.
+    """
+    timed = [one for one in same if step_ms(one) is not None and _may_lead(record, one, links)]
+    known = [one for one in timed if one.factors["world_size"] > 1] or timed
+
+    def distance(one: Record) -> tuple[int, bool, int]:
+        each = abs(ranks_per_node(one) - ranks_per_node(record))
+        return each, nodes_of(one) == 1, -one.factors["world_size"]
+
+    return min(known, key=distance, default=None)
+
+
+def _may_lead(record: Record, one: Record, links: Links) -> bool:
+    """Whether it is of one node, or both are of several and what such a step communicates is known."""
+    if nodes_of(one) == 1:
+        return True
+    return nodes_of(record) > 1 and communication(one.factors, links, apart=True) is not None
 
 
 def step_ms(record: Record) -> float | None:
@@ -95,8 +121,8 @@ def rows(records: Sequence[Record], links: Links, apart: Sequence[str] = SCALED)
     found = []
     for record in records:
         base = base_of(record, records, apart)
-        found.append(with_figures(record, base, links))
-        source = source_of(record, records, apart)
+        found.append(with_rule(with_figures(record, base, links), records, links, apart))
+        source = source_of(record, records, links, apart)
         if not record.ok and base is not None and source is not None:
             found += predicted_row(record, base, source, links)
     for record in found:
@@ -136,7 +162,8 @@ def prediction_of(record: Record, base: Record | None, links: Links) -> Predicti
     base_ms = step_ms(base) if base is not None else None
     if base is None or base_ms is None:
         return None
-    return predict(base.factors, base_ms, record.factors, links, apart=nodes_of(record) > 1)
+    several = (nodes_of(one) > 1 for one in (record, base))
+    return predict(base.factors, base_ms, record.factors, links, *several)
 
 
 def with_figures(record: Record, base: Record | None, links: Links) -> Record:
@@ -154,6 +181,19 @@ def with_figures(record: Record, base: Record | None, links: Links) -> Record:
         values["error_percent"] = 100 * (guess.apart_ms / measured - 1)
         values["overlapped_error_percent"] = 100 * (guess.overlapped_ms / measured - 1)
     return found
+
+
+def with_rule(record: Record, records: Sequence[Record], links: Links, apart: Sequence[str]) -> Record:
+    """A measured row with what the rule of predicted rows makes of it from the others."""
+    if not record.ok:
+        return record
+    own = canonical(record.factors)
+    source = source_of(record, [one for one in records if canonical(one.factors) != own], links, apart)
+    guess, measured = prediction_of(record, source, links), step_ms(record)
+    if guess is None or measured is None:
+        return replace(record, values={**record.values, **dict.fromkeys(RULE, NO_OTHER)})
+    error = 100 * (guess.apart_ms / measured - 1)
+    return replace(record, values={**record.values, **dict(zip(RULE, (guess.apart_ms, error), strict=True))})
 
 
 def _as_values(guess: Prediction | None, absent: str = "") -> dict[str, Any]:
@@ -237,13 +277,13 @@ def predicted_row(record: Record, base: Record, source: Record, links: Links) ->
     guess, source_ms = prediction_of(record, source, links), step_ms(source)
     if source_ms is None:
         return []
-    computing = compute_ms(source.factors, source_ms, record.factors, links)
+    computing = compute_ms(source.factors, source_ms, record.factors, links, nodes_of(source) > 1)
     if computing is None or (guess is None and nodes_of(record) == 1):
         return []
     values: dict[str, Any] = dict.fromkeys(
         (*GPU_FIGURES, "train_loss", "last_train_loss", "eval_loss", *SPEEDS), NOT_TRAINED
     )
-    values |= dict.fromkeys(("wrapped_by", "units", "local_share", "mfu"), NOT_TRAINED)
+    values |= dict.fromkeys(("wrapped_by", *RULE, "units", "local_share", "mfu"), NOT_TRAINED)
     values |= {"parameters": shape_of(record.factors).parameters, "rows_from": source.values["rows_from"]}
     values |= {name: source.values[name] for name in ("batch_found",) if name in source.values}
     values |= _predicted_memory(record, source)

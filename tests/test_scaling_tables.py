@@ -280,6 +280,61 @@ def test_nodes_that_a_job_had_are_measured_and_told() -> None:
     assert "With 1 rank on each of 2 nodes a step takes 125 ms, measured" in told and "predicted" not in told
 
 
+def on_nodes(step_of: Any) -> list[Record]:
+    """Four GPUs of one node, and two nodes: steps in ms by nodes and ranks on each; none is skipped."""
+
+    def there(cell: Any) -> Record:
+        each = cell["world_size"] // cell["nodes"]
+        if cell["nodes"] > 2 or each > 4:
+            return gpu_record("multi_gpu", cell, 1.0)
+        alike = next(c for c in cells("multi_gpu") if c["world_size"] == 1)
+        found = gpu_record("multi_gpu", alike, step_of(cell["nodes"], each))
+        return replace(found, factors=dict(cell.factors))
+
+    return [there(cell) for cell in cells("multi_gpu")]
+
+
+def test_rows_are_predicted_from_those_with_as_many_ranks_on_a_node() -> None:
+    """Four ranks on a node take each other's cores: a node with one rank has nothing of that."""
+    got = shown(multi, "multi_gpu", on_nodes(lambda nodes, each: 200.0 * each + 300.0 * nodes), nodes=[network(10)])
+    rows = got["tables"]["fsdp.multi_gpu_prediction"].frame.set_index("setup")
+    for each, setup in ((1, "Node"), (4, "Node, 4 GPUs each")):
+        two, four = rows.loc[f"2 {setup}"], rows.loc[f"4 {setup}"]
+        assert (two["origin"], four["origin"]) == ("measured", "predicted")
+        assert four["compute_ms"] == pytest.approx(200.0 * each + 600.0 - two["communication_ms"])
+    assert rows.loc["8 GPUs", "compute_ms"] == pytest.approx(1100.0 - rows.loc["4 GPUs", "communication_ms"])
+    titles = [column.title for column in got["tables"]["fsdp.multi_gpu_prediction"].columns]
+    assert "All but communicating (ms)" in titles and "Computing (ms)" not in titles
+
+
+def test_nodes_that_were_not_measured_are_predicted_from_the_fewest_ranks_of_one_node() -> None:
+    got = shown(multi, "multi_gpu", records_of("multi_gpu"), nodes=[network(10)])
+    rows = got["tables"]["fsdp.multi_gpu_prediction"].frame.set_index("setup")
+    source = rows.loc["2 GPUs"]
+    assert rows.loc["8 Node", "compute_ms"] == pytest.approx(source["measured_ms"] - source["communication_ms"])
+
+
+def test_without_a_network_nodes_are_predicted_from_one_node() -> None:
+    """What a step on several nodes communicates is then not known, nor what of it is left."""
+    records = on_nodes(lambda nodes, each: 200.0 * each + 300.0 * nodes)
+    rows = shown(multi, "multi_gpu", records)["tables"]["fsdp.multi_gpu_prediction"].frame.set_index("setup")
+    assert rows.loc["4 Node", "compute_ms"] == pytest.approx(700.0 - rows.loc["2 GPUs", "communication_ms"])
+
+
+def test_the_rule_of_predicted_rows_is_tried_on_measured_ones() -> None:
+    got = shown(multi, "multi_gpu", records_of("multi_gpu", lambda cell: 100.0 * cell["world_size"]))
+    rows = got["tables"]["fsdp.multi_gpu_prediction"].frame.set_index("setup")
+    two, four = rows.loc["2 GPUs"], rows.loc["4 GPUs"]
+    assert four["rule_ms"] == pytest.approx(200.0 - two["communication_ms"] + four["communication_ms"])
+    assert four["rule_error_percent"] == pytest.approx(100 * (four["rule_ms"] / 400.0 - 1))
+    assert rows.loc["8 GPUs", "rule_ms"] == r.NOT_TRAINED
+    off = [f"{one['rule_error_percent']:+.0f}" for one in (four, two)]
+    text = f"The rule of predicted rows, tried on 2 measured ones from the others, is off by {off[0]} to {off[1]} %."
+    assert text in got["findings"]["fsdp.multi_gpu_prediction"].text
+    without = shown(multi, "multi_gpu", records_of("multi_gpu"), [])["tables"]["fsdp.multi_gpu_prediction"].frame
+    assert set(without["rule_ms"]) == {r.NO_OTHER}
+
+
 def test_a_site_from_before_nodes_were_a_factor_is_shown_alike() -> None:
     new = records_of("custom_multi_gpu")
     old = [replace(record, factors={k: v for k, v in record.factors.items() if k != "nodes"}) for record in new]

@@ -10,7 +10,7 @@ from perfscribe.counters.weak_scaling import SOURCE, VARIANTS, Setup
 from perfscribe.models.workshop_shapes import BLOOM_TOKENIZER_VOCABULARY, SimpleGptShape
 from perfscribe.records import Record
 from perfscribe.training_prediction import Links
-from perfscribe.training_rows import nodes_of, predicted_row, step_ms, with_figures
+from perfscribe.training_rows import nearest, predicted_row, with_figures
 
 SHAPE = ("vocab_size", "hidden_size", "num_layers", "num_heads", "ffn")
 
@@ -57,8 +57,7 @@ def measured(records: Sequence[Record], links: Links) -> list[Record]:
         ]
         base = min(same, key=lambda r: r.factors["world_size"], default=None)
         found.append(with_figures(record, base, links))
-        timed = [one for one in same if nodes_of(one) == 1 and step_ms(one) is not None]
-        source = max(timed, key=lambda r: r.factors["world_size"], default=base)
+        source = nearest(record, same, links) or base
         if not record.ok and base is not None and source is not None:
             found += predicted_row(record, base, source, links)
     return found
