@@ -424,7 +424,7 @@ def test_exposed_may_be_negative() -> None:
 def test_naive_and_flat_are_timed_after_backward(tables: dict[str, Table]) -> None:
     naive, flat = row(tables, "benchmark", "naive"), row(tables, "benchmark", "flat")
     assert naive["spent_ms"] == 40 and naive["spent_how"] == rows.TIMED
-    assert naive["spent_percent"] == pytest.approx(100 * 40 / 540)
+    assert naive["spent_of_ms"] == 540 and naive["spent_percent"] == pytest.approx(100 * 40 / 540)
     frame = tables["cs336.ddp_phases"].frame.set_index("implementation")
     assert flat["spent_ms"] == 36 and frame.loc["flat", "copies_ms"] == 4
     # 8 GB, two ranks: the bus factor is 1; flat without its copies.

@@ -81,6 +81,7 @@ def _communication(row: Record) -> dict[str, Any]:
     spent = _middle(row, "communication_ms") if timed else found["exposed_ms"]
     step = _middle(row, "marked_step_ms" if timed else "step_ms")  # of the same steps, so that it is a share
     found |= {"spent_ms": spent, "spent_how": TIMED if timed else EXPOSED, "spent_percent": 100 * spent / step}
+    found["spent_of_ms"] = step
     return found | {"spent_spread": _iqr(row, "communication_ms") if timed else found["exposed_spread"]}
 
 
