@@ -141,18 +141,23 @@ def prediction(rows: pd.DataFrame) -> str:
     text = (
         f"{len(between)} of {len(known)} measured steps lie between complete overlap and none. The prediction without "
         f"overlap is farthest off with {worst['world_size']} ranks ({worst['loop']}): "
-        f"{format_figure(worst['apart_ms'])} ms for {took} ms measured, {worst['error_percent']:+.0f} %.{_rule(rows)}"
+        f"{format_figure(worst['apart_ms'])} ms for {took} ms measured, {worst['error_percent']:+.0f} %."
     )
+    return f"{text}{_lacking(worst)}{_rule(rows)}"
+
+
+def _lacking(worst: Any) -> str:
+    """What the prediction that is farthest off may lack; "" where it is near."""
     if abs(worst["error_percent"]) <= GOOD_PERCENT:
-        return text
+        return ""
     if worst["overlapped_error_percent"] > GOOD_PERCENT:
-        return text + (
+        return (
             " Even its computing alone is predicted longer than the whole step: one rank computed more slowly than "
             "several do, whose threads and clocks differ, or other programs were busy then."
         )
     if worst["error_percent"] > 0:
-        return text + " The term that is missing is the overlap of communication with computing."
-    return text + (
+        return " The term that is missing is the overlap of communication with computing."
+    return (
         " What is missing may be of the host, such as launching and copying for each unit that is gathered, or cores "
         "that ranks share: nothing in this table measures it apart."
     )

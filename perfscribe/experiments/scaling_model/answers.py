@@ -87,17 +87,17 @@ def messages(rows: pd.DataFrame) -> str:
         for _, row in ends.iterrows()
     ]
     beside = "; ".join(_beside_measured(rows[rows["size_mb"] == size]) for size in dict.fromkeys(ends["size_mb"]))
-    return f"Among {most} processes the model gives {' and '.join(parts)}. {beside}. {_of_links(far)}"
+    return f"Among {most} processes the model gives {' and '.join(parts)}; {beside}. {_of_links(far)}"
 
 
 def _beside_measured(rows: pd.DataFrame) -> str:
     """How far the model is off messages of one size that were measured, among any number of processes."""
     size, known = rows["size_mb"].iloc[0], numbers(rows, "residual_percent")
     if known.empty:
-        return f"none of {size} MB was measured"
+        return f"no message of {size} MB was measured"
     ranks = ", ".join(str(count) for count in sorted(set(known["ranks"])))
     off = from_to(known["residual_percent"].abs(), "{:.0f}".format)
-    return f"measured ones of {size} MB are {off} % off the model (among {ranks})"
+    return f"those of {size} MB that were measured, among {ranks}, are {off} % off it"
 
 
 def _assumed(row: pd.Series) -> str:
