@@ -288,6 +288,23 @@ def test_peaks_as_published_confirm_and_others_contradict():
     assert finding([made_up("full_step", size="small")], "published").verdict == "cannot tell"
 
 
+def test_peaks_that_are_compared_are_told_from_those_that_are_not():
+    both = [made_up("full_step"), made_up("forward")]  # of brandon-snider both, of damek the step; others without batch
+    text = finding(both, "published").text
+    assert text.startswith("Of 3 peaks published in GiB and at the batch of ours (2 of brandon-snider, 1 of damek) ")
+    assert "Not counted: the table's 3 others, whose batch is another or not stated." in text
+
+
+def test_a_step_that_holds_less_than_a_published_one_is_said_to_hold_less():
+    fp32, bf16 = made_up("full_step"), made_up("full_step", "bf16")  # brandon-snider: 65.4 and 62 GiB
+    fp32.values["peak_bytes"], bf16.values["peak_bytes"] = 60 * GIB, 63 * GIB
+    text = finding([fp32, bf16], "published").text
+    assert "In a full step ours holds 5.40 GiB less to 11.6 GiB more; torch's" in text  # damek: 51.38 GiB
+    bf16.values["peak_bytes"] = 66 * GIB
+    fp32.values["peak_bytes"] = 66 * GIB
+    assert "ours holds 0.600 GiB to 14.6 GiB more; torch's" in finding([fp32, bf16], "published").text
+
+
 def test_the_residual_stream_is_as_published():
     found = finding([made_up("forward")], "residual")
     assert found.verdict == "confirmed"
@@ -340,6 +357,22 @@ def test_the_largest_groups_are_those_of_the_longest_context():
 def test_the_timeline_is_told_from_three_modes():
     assert "Size 2.7B, context 512, fp32" in finding(grid(), "timeline").text
     assert finding([made_up("inference")], "timeline").verdict == "cannot tell"
+
+
+def test_sizes_that_one_answer_compares_are_in_one_unit():
+    small = [made_up(mode, size="nano", seq_len=length) for length in (16, 4096) for mode in MODES]
+    for name in ("timeline", "by_context"):
+        text = finding(small, name).text
+        assert " GiB" in text and " MiB" not in text, text
+    assert answers.in_one_unit(0.01, 0.2)(0.01) == "0.0100 GiB" and answers.in_one_unit(0.01)(0.01) == "10.2 MiB"
+
+
+def test_a_history_that_was_not_recorded_has_no_highest_moment():
+    factors = made_up("forward").factors
+    begun = {"before_start": True}
+    unsupported = Record("memory_profiling", factors, "unsupported", "no CUDA device", "measured", values=begun)
+    frame = shown([made_up("inference"), unsupported])["cs336.memory_timelines"].frame
+    assert frame["replayed_gib"][0] > 0 and frame["replayed_gib"][1] is None  # the CSV says unsupported
 
 
 def test_recording_that_changes_the_peak_is_told():

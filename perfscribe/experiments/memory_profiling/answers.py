@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pandas as pd
@@ -13,13 +14,19 @@ from perfscribe.statistics import format_figure
 from perfscribe.tables import GIB, MIB
 
 FP32_BYTES = 4
+SMALLEST_GIB = 0.1  # what is smaller is told in MiB
 MODE_NAMES = {"inference": "forward under no_grad", "forward": "forward with graph", "full_step": "a full step"}
 
 
 def memory(gib: Any) -> str:
     """A figure in GiB, or in MiB where it is small."""
-    size = float(gib)
-    return f"{format_figure(size)} GiB" if abs(size) >= 0.1 else f"{format_figure(size * GIB / MIB)} MiB"
+    return in_one_unit(gib)(gib)
+
+
+def in_one_unit(*gib: Any) -> Callable[[Any], str]:
+    """How sizes that are compared are told: all in the unit of the largest, GiB, or MiB where that is small."""
+    scale, unit = (1.0, "GiB") if max(abs(float(one)) for one in gib) >= SMALLEST_GIB else (GIB / MIB, "MiB")
+    return lambda size: f"{format_figure(float(size) * scale)} {unit}"
 
 
 def largest_size(rows: pd.DataFrame) -> pd.DataFrame:
@@ -50,15 +57,16 @@ def timeline(rows: pd.DataFrame) -> str:
     forward, graph, step = (chosen.loc[name] for name in MODE_NAMES)
     above = float(forward["peak_gib"]) - float(forward["start_gib"])
     added = float(step["optimizer_peak_gib"]) - float(step["backward_end_gib"])
+    show = in_one_unit(graph["peak_gib"], step["peak_gib"])
     return (
         f"Size {step['size']}, context {step['seq_len']}, {step['dtype']} on {step['device']}: under no_grad memory "
-        f"never rises by more than {memory(above)} above the {memory(forward['start_gib'])} held before. With a graph "
-        f"it climbs to {memory(graph['forward_end_gib'])} at the end of forward. A full step climbs likewise from "
-        f"{memory(step['start_gib'])} to {memory(step['forward_end_gib'])}; backward then {_course(step)} to "
-        f"{memory(step['backward_end_gib'])}, as activations go and gradients come; the optimizer adds up to "
-        f"{memory(added)} and ends at {memory(step['optimizer_end_gib'])}. So the turn after the climb marks backward, "
+        f"never rises by more than {show(above)} above the {show(forward['start_gib'])} held before. With a graph "
+        f"it climbs to {show(graph['forward_end_gib'])} at the end of forward. A full step climbs likewise from "
+        f"{show(step['start_gib'])} to {show(step['forward_end_gib'])}; backward then {_course(step)} to "
+        f"{show(step['backward_end_gib'])}, as activations go and gradients come; the optimizer adds up to "
+        f"{show(added)} and ends at {show(step['optimizer_end_gib'])}. So the turn after the climb marks backward, "
         "and once the last activation is gone what follows is the optimizer. The whole step peaks at "
-        f"{memory(step['peak_gib'])}."
+        f"{show(step['peak_gib'])}."
     )
 
 
@@ -71,20 +79,23 @@ def by_context(rows: pd.DataFrame, kinds: pd.DataFrame) -> str:
     chosen = largest_size(rows)
     chosen = chosen[chosen["dtype"] == chosen["dtype"].iloc[0]].sort_values("seq_len")
     need(chosen, 2, "contexts")
+    of_modes = {mode: numbers(chosen, f"{mode}_gib") for mode in MODE_NAMES}
+    for mode, name in MODE_NAMES.items():
+        need(of_modes[mode].to_frame(), 2, f"contexts, {name}")
+    show = in_one_unit(*pd.concat(of_modes.values()))
     parts = []
     for mode, name in MODE_NAMES.items():
-        peaks = numbers(chosen, f"{mode}_gib")
-        need(peaks.to_frame(), 2, f"contexts, {name}")
-        listed = ", ".join(memory(peak) for peak in peaks)
+        peaks = of_modes[mode]
+        listed = ", ".join(show(peak) for peak in peaks)
         contexts = ", ".join(str(chosen["seq_len"][index]) for index in peaks.index)
         growth = peaks.iloc[-1] / peaks.iloc[0]
         parts.append(f"{name} {listed} at context {contexts} ({growth:.3g} times from first to last)")
     setting = f"size {chosen['size'].iloc[0]}, {chosen['dtype'].iloc[0]}, batch {chosen['batch'].iloc[0]}"
-    return f"Peaks ({setting}): {'; '.join(parts)}.{_where_steps_peak(kinds)}"
+    return f"Peaks ({setting}): {'; '.join(parts)}.{_where_steps_peak(kinds, show)}"
 
 
-def _where_steps_peak(kinds: pd.DataFrame) -> str:
-    """That full steps peak in the optimizer, where they all do."""
+def _where_steps_peak(kinds: pd.DataFrame, show: Callable[[Any], str]) -> str:
+    """That full steps peak in the optimizer, where they all do. show: as the peaks are told."""
     rows = largest_size(kinds)
     steps = rows[(rows["mode"] == "full_step") & (rows["dtype"] == rows["dtype"].iloc[0])]
     if steps.empty or set(steps["phase"]) != {"optimizer"}:
@@ -92,7 +103,7 @@ def _where_steps_peak(kinds: pd.DataFrame) -> str:
     last = longest(steps).iloc[0]
     return (
         " At each of these contexts a full step peaks in the optimizer, when no activation is left and AdamW holds "
-        f"{memory(last['temporaries_gib'])} of temporaries: context does not raise that peak."
+        f"{show(last['temporaries_gib'])} of temporaries: context does not raise that peak."
     )
 
 

@@ -277,7 +277,11 @@ def timelines() -> list[t.Column]:
 
 
 def _replayed(record: Record) -> Any:
-    return max(record.values.get(f"{phase}_replayed_bytes", 0) for phase in predictions.PHASES)
+    """The highest moment over the phases that were recorded; KeyError where none was."""
+    names = [name for phase in predictions.PHASES if (name := f"{phase}_replayed_bytes") in record.values]
+    if not names:
+        raise KeyError("replayed_bytes")
+    return max(record.values[name] for name in names)
 
 
 def _course(record: Record) -> str:

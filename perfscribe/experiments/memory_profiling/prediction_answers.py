@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pandas as pd
 
-from perfscribe.experiments.memory_profiling.answers import MODE_NAMES, memory, numbers
+from perfscribe.experiments.memory_profiling.answers import MODE_NAMES, in_one_unit, memory, numbers
+from perfscribe.experiments.memory_profiling.columns import SOURCES
 from perfscribe.experiments.memory_profiling.predictions import ALLOWED_ERROR
 from perfscribe.findings import CannotTell, from_to, need
 from perfscribe.tables import MIB
@@ -60,11 +63,18 @@ def published(rows: pd.DataFrame) -> tuple[str, str]:
     if not ratios:
         raise CannotTell("no published peak has the size, context, batch and dtype of a measured cell")
     close = sum(abs(ratio - 1) <= ALLOWED_ERROR for ratio in ratios)
+    counts = ", ".join(f"{n} of {source}" for source in SAME_IN_GIB if (n := len(numbers(rows, source))))
     text = (
-        f"Of {len(ratios)} published peaks ours is within {ALLOWED_ERROR:.0%} in {close}: {'; '.join(parts)}."
-        f"{_explained(rows)}"
+        f"Of {len(ratios)} peaks published in GiB and at the batch of ours ({counts}) ours is within "
+        f"{ALLOWED_ERROR:.0%} in {close}: {'; '.join(parts)}.{_left_out(rows)}{_explained(rows)}"
     )
     return text, "confirmed" if close == len(ratios) else "answered" if close else "contradicted"
+
+
+def _left_out(rows: pd.DataFrame) -> str:
+    """How many figures of the table are not among the compared ones, and why."""
+    others = sum(len(numbers(rows, source)) for source in SOURCES if source not in SAME_IN_GIB)
+    return f" Not counted: the table's {others} others, whose batch is another or not stated." if others else ""
 
 
 def _explained(rows: pd.DataFrame) -> str:
@@ -76,10 +86,19 @@ def _explained(rows: pd.DataFrame) -> str:
     beyond = steps.loc[claims.index, "peak_gib"].astype(float).to_numpy() - claims.to_numpy()
     copy = steps.loc[claims.index, "adamw_gib"].astype(float)
     return (
-        f" In a full step ours holds {from_to(beyond, memory)} more; torch's foreach AdamW "
+        f" In a full step ours holds {_more_or_less(beyond)}; torch's foreach AdamW "
         f"alone makes temporaries of {memory(copy.max())} that an AdamW going tensor by tensor does not. Forward with "
         "a graph depends on how many N×N matrices attention keeps."
     )
+
+
+def _more_or_less(beyond: Sequence[float]) -> str:
+    """From the least to the greatest of these differences in GiB, each with its side."""
+    low, high = float(min(beyond)), float(max(beyond))
+    show = in_one_unit(low, high)
+    if low < 0 < high:
+        return f"{show(-low)} less to {show(high)} more"
+    return f"{from_to(map(abs, beyond), show)} {'less' if low < 0 else 'more'}"
 
 
 def recording(rows: pd.DataFrame) -> tuple[str, str]:
