@@ -50,15 +50,39 @@ def test_passes_that_two_experiments_timed_stand_side_by_side() -> None:
     small, xl = frame.iloc[0], frame.iloc[1]
     assert (small["forward_ms"], small["nsys_profile_ms"], small["torch_compile_ms"]) == (8.0, 16.0, 24.0)
     assert (small["nsys_profile_ratio"], small["torch_compile_ratio"]) == (2.0, 3.0)
-    assert small["busy_percent"] == pytest.approx(100 * 5 / 16)
+    assert small["busy_percent"] == pytest.approx(100 * 5 / 24), "of the longest of the three"
     assert xl["torch_compile_ms"] == "not planned" and xl["busy_percent"] == pytest.approx(100 * 98 / 101)
 
 
 def test_the_sentence_tells_launches_from_device_work() -> None:
     text = said(*SITE).text
-    busy, waiting = text.split("where it waits more than that: ")
-    assert "1.01 in nsys_profile, not traced (median 1.01 of 1)" in busy and "torch_compile" not in busy
+    busy, waiting = text.split("; where it is launch-bound (busy for less): ")
+    assert "device-bound (the device busy for 80 % or more of the longest of its times): 1.01 in" in busy
+    assert "torch_compile" not in busy
     assert waiting.startswith("2 in nsys_profile") and "3 in torch_compile, eager (median 3 of 1)" in waiting
+    assert "passes differ between experiments by up to 3 times, device-bound ones by up to 1.01: the device" in waiting
+    assert text.endswith("compare within one experiment alone.")
+
+
+def test_a_pass_that_waited_in_the_other_experiment_is_launch_bound() -> None:
+    # the device is busy for 98 % of nsys_profile's time, and for less than half of benchmarking_script's
+    cells = [*SITE, cell("end_to_end", "large", 100.0), cell("nsys_profile", "large", 47.0, busy_ms=46.0)]
+    text = said(*cells).text
+    busy, waiting = text.split("; where it is launch-bound (busy for less): ")
+    assert "1.01 in nsys_profile, not traced (median 1.01 of 1)" in busy
+    assert waiting.startswith("0.47 to 2 in nsys_profile, not traced (median 1.23 of 2)")
+
+
+def test_what_follows_is_computed() -> None:
+    steady = said(*SITE[1:3], cell("nsys_profile", "xl", 101.0, busy_ms=98.0)).text
+    assert steady.endswith("Launches bind none of these passes, so their times compare from experiment to experiment.")
+    pair = [cell("end_to_end", "xl", 100.0), cell("nsys_profile", "xl", 104.0, busy_ms=98.0)]
+    same = said(cell("end_to_end", "small", 8.0), cell("nsys_profile", "small", 8.0), *pair).text
+    assert same.endswith("by up to 1 times, device-bound ones by up to 1.04: the host launched at one pace.")
+    alone = said(cell("end_to_end", "small", 8.0), cell("nsys_profile", "small", 16.0)).text
+    assert alone.endswith("by up to 2 times; no device-bound one stands beside them.")
+    untraced = said(cell("end_to_end", "small", 8.0), cell("torch_compile", "small", 8.0, implementation="compiled"))
+    assert untraced.verdict == "cannot tell" and "was traced" in untraced.text
 
 
 def test_a_pass_of_another_setting_is_not_compared() -> None:
@@ -67,5 +91,5 @@ def test_a_pass_of_another_setting_is_not_compared() -> None:
 
 def test_without_a_gpu_nothing_is_said_of_launches() -> None:
     cells = [cell(name, "small", 8.0, device="cpu") for name in present.READS]
-    assert len(shown(*cells).frame) == 1 and said(*cells).verdict == "cannot tell"
+    assert list(shown(*cells).frame["busy_percent"]) == ["no launches"] and said(*cells).verdict == "cannot tell"
     assert said().verdict == "cannot tell"

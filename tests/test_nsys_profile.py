@@ -493,6 +493,14 @@ def test_where_forward_goes() -> None:
     assert row("forward", record_of(made_cell(device="cpu")))["launch_bound_percent"] == "no launches"
 
 
+def test_a_mean_of_launches_is_told_to_a_tenth() -> None:
+    three_passes = record_of(made_cell(traced_steps=3))
+    assert row("forward", three_passes)["forward_launches"] == 231.3  # 694 / 3
+    assert row("top_kernels", three_passes)["forward_launches"] == 73.3  # 220 / 3
+    told = set(made([three_passes])["cs336.nsys_nvtx_kernels"].ok["launches"])
+    assert 73.3 in told and told == {round(one, 1) for one in told}
+
+
 def test_the_range_is_not_rounded_apart_from_its_parts(tmp_path: Path) -> None:
     tables.write(made([record_of(made_cell())])["cs336.nsys_forward"], tmp_path)
     heads, _, cells = markdown_tables.to_markdown(tmp_path, "cs336.nsys_forward").splitlines()[:3]

@@ -24,12 +24,16 @@ BASE = "forward_ms"
 OTHERS = {"nsys_profile": "forward_ms", "torch_compile": "eager_forward_ms"}
 TITLES = {"nsys_profile": "nsys_profile, not traced", "torch_compile": "torch_compile, eager"}
 NOT_PLANNED = "not planned"
-# From this share of device work on, of a pass as nsys_profile timed it, launches hide behind it.
+NO_LAUNCHES = "no launches"
+# From this share of device work on, of a pass where it took longest, launches hide behind it in each experiment.
 BUSY_PERCENT = 80.0
+# Launch-bound passes differ more than device-bound ones where they do so by more than this.
+MARGIN = 0.05
 NOTE = (
     "Forward with its graph, to the loss, by the host clock, the device synchronised: the same work in each "
     "experiment, in processes of their own, perhaps hours apart. Ratio: over benchmarking_script's time. Device busy: "
-    "the kernels' time in the traced pass of median length, as a share of the pass that was not traced."
+    "the kernels' time in nsys_profile's traced pass of median length, as a share of the longest of the times of its "
+    "row, none of which was traced. A CPU launches nothing."
 )
 
 
@@ -69,7 +73,7 @@ def _columns() -> list[t.Column]:
             t.derived(f"{name}_ms_iqr", "IQR (ms)", _of(name, sample, lambda one, at: t.summary(one, at).iqr)),
             t.derived(f"{name}_ratio", "Ratio", _ratio(name, sample)),
         ]
-    return [*columns, t.derived("busy_percent", "Device busy (% of nsys_profile's)", _busy_percent)]
+    return [*columns, t.derived("busy_percent", "Device busy (% of the longest)", _busy_percent)]
 
 
 def _median(record: Record, sample: str) -> float:
@@ -95,8 +99,14 @@ def _ratio(name: str, sample: str) -> Callable[[Record], Any]:
 
 
 def _busy_percent(row: Record) -> Any:
+    """Of the longest time, so that a pass counts as device-bound only if no experiment waited for launches."""
     traced = row.values["nsys_profile"]
-    return NOT_PLANNED if traced is None else 100 * busy_ms(traced) / _median(traced, OTHERS["nsys_profile"])
+    if traced is None:
+        return NOT_PLANNED
+    if row.factors["device"] == "cpu":  # a profiler slows operators, but no kernels
+        return NO_LAUNCHES
+    others = [_median(other, OTHERS[name]) for name, other in row.values.items() if other is not None]
+    return 100 * busy_ms(traced) / max(_median(row, BASE), *others)
 
 
 def findings(tables: Mapping[str, Table]) -> list[Finding]:
@@ -105,33 +115,61 @@ def findings(tables: Mapping[str, Table]) -> list[Finding]:
 
 
 def _steadiness(rows: pd.DataFrame) -> str:
-    """Ratios where the device has work for most of the pass, and where it waits for the host."""
+    """Ratios where the device has work for most of the pass, and where it waits for the host; what follows of both."""
     on_gpu = rows[rows["device"] == "cuda"] if len(rows) else rows
     if on_gpu.empty:
         raise CannotTell("no pass was timed by two experiments on a CUDA device, where a host launches")
     busy = pd.to_numeric(on_gpu["busy_percent"], errors="coerce")
+    device_bound, launch_bound = on_gpu[busy >= BUSY_PERCENT], on_gpu[busy < BUSY_PERCENT]
+    enough = f"the device busy for {BUSY_PERCENT:g} % or more of the longest of its times"
     parts = [
-        text
-        for where, kept in (
-            (f"where the device is busy for {BUSY_PERCENT:g} % of nsys_profile's time or more", busy >= BUSY_PERCENT),
-            ("where it waits more than that", busy < BUSY_PERCENT),
+        f"where it is {name}: {ratios}"
+        for name, group in (
+            (f"device-bound ({enough})", device_bound),
+            ("launch-bound (busy for less)", launch_bound),
         )
-        for text in [_ratios(on_gpu[kept], where)]
-        if text
+        if (ratios := _ratios(group))
     ]
+    if not parts:
+        raise CannotTell("no pass that two experiments timed on a CUDA device was traced")
     return (
-        f"The same forward pass takes, as a multiple of benchmarking_script's time, {'; '.join(parts)}. Where "
-        "the second leave 1 and the first do not, the host launched at another pace: times that launches bound, and "
-        "speed-ups over them, then compare within one experiment alone."
+        f"The same forward pass takes, as a multiple of benchmarking_script's time, {'; '.join(parts)}. "
+        f"{_conclusion(_apart(device_bound), _apart(launch_bound))}"
     )
 
 
-def _ratios(rows: pd.DataFrame, where: str) -> str:
+def _conclusion(device_bound: float | None, launch_bound: float | None) -> str:
+    """What follows of how many times the passes of either group differ at most."""
+    if launch_bound is None:
+        return "Launches bind none of these passes, so their times compare from experiment to experiment."
+    told = f"Launch-bound passes differ between experiments by up to {launch_bound:.3g} times"
+    if device_bound is None:
+        return f"{told}; no device-bound one stands beside them."
+    told += f", device-bound ones by up to {device_bound:.3g}"
+    if launch_bound > device_bound * (1 + MARGIN):
+        return (
+            f"{told}: the device repeats itself and the host launched at another pace. Times that launches bind, and "
+            "speed-ups over them, compare within one experiment alone."
+        )
+    return f"{told}: the host launched at one pace."
+
+
+def _of_all(rows: pd.DataFrame, name: str) -> pd.Series:
+    return pd.to_numeric(rows[f"{name}_ratio"], errors="coerce").dropna()
+
+
+def _apart(rows: pd.DataFrame) -> float | None:
+    """How many times the furthest of these ratios is from 1; None where there are none."""
+    ratios = [ratio for name in TITLES for ratio in _of_all(rows, name)]
+    return max((max(ratio, 1 / ratio) for ratio in ratios), default=None)
+
+
+def _ratios(rows: pd.DataFrame) -> str:
     told = []
     for name, title in TITLES.items():
-        ratios = pd.to_numeric(rows[f"{name}_ratio"], errors="coerce").dropna()
+        ratios = _of_all(rows, name)
         if len(ratios):
             told.append(
                 f"{from_to(ratios, '{:.3g}'.format)} in {title} (median {ratios.median():.3g} of {len(ratios)})"
             )
-    return f"{where}: {', '.join(told)}" if told else ""
+    return ", ".join(told)

@@ -70,7 +70,7 @@ def _range_over_traced(record: Record) -> float:
 
 
 def _launches(record: Record) -> float:
-    return sum(kernel.launches for kernel in shares.kernels(record, "forward")) / shares.traced(record)
+    return shares.a_pass(sum(kernel.launches for kernel in shares.kernels(record, "forward")), shares.traced(record))
 
 
 def forward_time() -> list[t.Column]:

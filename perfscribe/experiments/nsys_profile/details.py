@@ -60,7 +60,7 @@ def _kernels_of(record: Record, label: str) -> Iterator[tuple[dict[str, Any], di
         name = f"{kernel.kernels} {REST}" if kernel.name == REST else kernel.name
         values = {
             "family": kernel.family,
-            "launches": kernel.launches / passes,
+            "launches": shares.a_pass(kernel.launches, passes),
             "percent": round(100 * kernel.total_ns / total, 3),
             "total_us": round(kernel.total_ns / passes / 1e3, 3),
             "mean_us": round(kernel.total_ns / kernel.launches / 1e3, 3),

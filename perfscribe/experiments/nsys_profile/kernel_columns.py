@@ -30,10 +30,11 @@ def _of_pass(name: str, get: Callable[[shares.KernelTime, float, int], Any]) -> 
 
 
 def _top(name: str, column: str, title: str) -> list[t.Column]:
+    launches = _of_pass(name, lambda k, _, passes: shares.a_pass(k.launches, passes))
     return [
         t.derived(f"{column}_kernel", f"{title}: kernel", _of_pass(name, lambda k, _, __: k.name), exact=True),
         t.derived(f"{column}_percent", "Share (%)", _of_pass(name, lambda k, total, _: 100 * k.total_ns / total)),
-        t.derived(f"{column}_launches", "Launches a pass", _of_pass(name, lambda k, _, n: k.launches / n), exact=True),
+        t.derived(f"{column}_launches", "Launches a pass", launches, exact=True),
     ]
 
 

@@ -74,3 +74,8 @@ def family_percent(record: Record, labels: Sequence[str], name: str) -> float:
 def traced(record: Record) -> int:
     """Passes that figures of a record are sums over."""
     return int(record.factors["traced_steps"])
+
+
+def a_pass(launches: int, passes: int) -> float:
+    """Launches of a pass, to a tenth: the mean of several need not be whole, and a count has no other rounding."""
+    return round(launches / passes, 1)
