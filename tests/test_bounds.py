@@ -393,19 +393,36 @@ def test_tokens_of_a_joule() -> None:
 
 
 def test_a_step_that_is_slower_in_a_narrower_dtype_is_named() -> None:
-    def step_of(dtype: str, ms: float, spread_ms: float = 0.1) -> Record:
-        factors = {"workload": "step", "device": "cuda", "size": "small", "seq_len": 512, "batch": 4, "dtype": dtype}
+    model = {"device": "cuda", "size": "small", "seq_len": 512, "batch": 4}
+
+    def step_of(dtype: str, ms: float, spread_ms: float = 0.1, **more: str) -> Record:
+        factors = {"workload": "step", **model, "dtype": dtype, "window_s": 2, **more}
         samples = {"call_ms": [[ms - spread_ms, ms, ms + spread_ms]], "call_j": [[9.0] * 3], "power_w": [[300.0] * 3]}
-        return Record("energy", factors | {"window_s": 2}, "ok", "", "measured", samples, values={"counter": "NVML"})
+        return Record("energy", factors, "ok", "", "measured", samples, values={"counter": "NVML"})
+
+    def traced(dtype: str, busy_ms: float) -> Record:
+        samples = {f"{phase}_busy_ms": [[busy_ms / 3]] for phase in ("forward", "backward", "optimizer")}
+        return Record("nsys_profile", {**model, "dtype": dtype}, "ok", "", "measured", samples)
 
     def told(*steps: Record) -> str:
-        (table,) = energies.tables({"energy": list(steps)})
+        by_name = {name: [one for one in steps if one.experiment == name] for name in ("energy", *energies.READS)}
+        (table,) = energies.tables(by_name)
         return energies.costs(table.ok)
 
-    named = "Slower in the narrower dtype: small, context 512, batch 4, bf16 37.9 ms, tf32 30.8 ms."
-    assert told(step_of("tf32", 30.8), step_of("bf16", 37.9)).endswith(named)
-    assert "Slower" not in told(step_of("tf32", 30.8), step_of("bf16", 20.0))
-    assert "Slower" not in told(step_of("tf32", 30.8), step_of("bf16", 37.9, 20.0))
+    tf32, bf16 = step_of("tf32", 30.8), step_of("bf16", 37.9)
+    named = (
+        "Slower in the narrower dtype: small, context 512, batch 4, bf16 37.9 ms (filled with kernels to 95 %), tf32"
+    )
+    assert f"{named} 30.8 ms." in told(tf32, bf16, traced("bf16", 36.0))
+    on_cpu = told(step_of("tf32", 30.8, device="cpu"), step_of("bf16", 37.9, device="cpu"))
+    assert "Slower in the narrower dtype: small, context 512, batch 4, bf16 37.9 ms, tf32 30.8 ms." in on_cpu
+    bound = told(tf32, bf16, traced("tf32", 15.4))
+    assert "bound by the host's launches, so that it is no verdict on dtypes: small" in bound and "Slower" not in bound
+    assert bound.endswith("bf16 37.9 ms, tf32 30.8 ms (filled with kernels to 50 %).")
+    for unknown in (told(tf32, bf16), told(tf32, bf16, traced("tf32", 30.0))):
+        assert "whether the host's launches bound that was not traced: small" in unknown and "Slower" not in unknown
+    for none in (told(tf32, step_of("bf16", 20.0)), told(tf32, step_of("bf16", 37.9, 20.0))):
+        assert "narrower" not in none
 
 
 def test_without_a_counter_time_is_measured_and_the_reason_stands_there(monkeypatch: pytest.MonkeyPatch) -> None:

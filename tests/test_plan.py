@@ -196,11 +196,14 @@ def test_what_is_shown_and_what_is_measured(tmp_path: Path) -> None:
 def test_an_experiment_that_only_reads_goes_with_those_that_it_reads(tiny: plan.Plan) -> None:
     reading = "mixed_precision"
     assert reading not in EXPERIMENTS and reading not in RAW["experiments"] and reading not in tiny.shards
-    assert tiny.sources(reading) == ["end_to_end"] and tiny.sources("attention") == ["attention"]
-    assert tiny.presentations[reading].reads == ("end_to_end",)
+    both = ["end_to_end", "nsys_profile"]
+    assert tiny.sources(reading) == both and tiny.sources("attention") == ["attention"]
+    assert tiny.presentations[reading].reads == tuple(both)
     unit = tiny.units[f"present-{reading}"]
-    assert unit["reads"] == ["end_to_end"] and {"mixed_precision.csv", "end_to_end.csv"} <= set(unit["references"])
+    assert unit["reads"] == both and {"mixed_precision.csv", "end_to_end.csv"} <= set(unit["references"])
     assert not [name for name in tiny.units if name.startswith(("measure-", "data-")) and reading in name.split("-")]
+    untraced = plan.build(own_keys("nsys_profile", enabled=False), "tiny", ROOT)
+    assert untraced.sources(reading) == ["end_to_end"] and untraced.sources("energy") == ["energy"]
     without = plan.build(own_keys("end_to_end", enabled=False), "tiny", ROOT)
     assert not [name for name in without.units if reading in name and "accumulation" not in name]
     assert reading not in without.units["report"]["experiments"]
@@ -357,7 +360,8 @@ def test_a_published_site_shows_what_was_added_since(published: Path) -> None:
     del index["presentations"]["mixed_precision"]
     (folder / "index.json").write_text(json.dumps(index))
     made = session.make_plan(published, raw(site="demo"))
-    assert made.sources("mixed_precision") == ["end_to_end"] and "present-mixed_precision" in made.units
+    assert made.sources("mixed_precision") == ["end_to_end", "nsys_profile"]
+    assert "present-mixed_precision" in made.units
     (published / "config.yaml").write_text("site: demo\n")
     other = session.begin(published, {}, decides=False)
     assert other.read_only and not other.held and other.plan.index == made.index

@@ -11,6 +11,7 @@ from perfscribe import ceilings
 from perfscribe import tables as t
 from perfscribe.counters.flops import palm_flop_per_token
 from perfscribe.experiments.energy.measure import IDLE, PRODUCT, STEP
+from perfscribe.experiments.nsys_profile import busy
 from perfscribe.findings import CannotTell, Finding, find, from_to, need
 from perfscribe.models.shapes import SIZES
 from perfscribe.records import Record
@@ -19,9 +20,17 @@ from perfscribe.tables import Table
 
 TABLES = ("cs336.energy",)
 FIGURES = ()
+READS = ("nsys_profile",)  # for the kernels' time of the same steps
+STEP_PHASES = ("forward", "backward", "optimizer")
 TERA = 1e12
 NARROW, WIDE = ("bf16", "fp16"), ("fp32", "tf32")
 NO_WORK, NO_TOKENS, NOT_COUNTED = "no work", "no tokens", "not counted"
+# How a longer step in a narrower dtype is told.
+LONGER = {
+    busy.DEVICE: "Slower in the narrower dtype",
+    busy.LAUNCHES: "Longer in the narrower dtype, but bound by the host's launches, so that it is no verdict on dtypes",
+    busy.UNKNOWN: "Longer in the narrower dtype; whether the host's launches bound that was not traced",
+}
 TITLES = {IDLE: "nothing", PRODUCT: "product", STEP: "training step"}
 NOTE = (
     "The counter's difference over a window, by the number of calls in it: NVML's total energy of the GPU (board and "
@@ -35,8 +44,9 @@ NOTE = (
 
 def tables(records: Mapping[str, list[Record]]) -> list[Table]:
     """A row a workload."""
+    traced = busy.device_ms(records.get("nsys_profile", []), STEP_PHASES)
     notes = [NOTE, *ceilings.peak_notes(records["energy"]), *_refusals(records["energy"])]
-    return [t.make(TABLES[0], "Energy of a step and of a product", records["energy"], _columns(), notes)]
+    return [t.make(TABLES[0], "Energy of a step and of a product", records["energy"], _columns(traced), notes)]
 
 
 def _refusals(cells: list[Record]) -> list[str]:
@@ -122,7 +132,18 @@ def _why(record: Record) -> str | None:
     return str(record.values.get("why", "counted")) if record.samples else None
 
 
-def _columns() -> list[t.Column]:
+def _busy_percent(traced: Mapping[busy.Place, float]) -> Callable[[Record], Any]:
+    """Share of a step in which kernels run, by nsys_profile's trace of the same step."""
+
+    def get(record: Record) -> Any:
+        if record.factors["workload"] != STEP:
+            return busy.NOT_TRACED
+        return busy.busy_percent(record.factors, t.summary(record, "call_ms").median, traced)
+
+    return t.if_timed(get)
+
+
+def _columns(traced: Mapping[busy.Place, float]) -> list[t.Column]:
     return [
         t.Column("work", "Work", lambda r: TITLES[r.factors["workload"]], kind="factor", exact=True),
         t.Column("what", "Of", what, kind="factor", exact=True),
@@ -141,6 +162,7 @@ def _columns() -> list[t.Column]:
         t.derived("printed", "Data sheet (TFLOP/s)", t.if_timed(_printed)),
         t.rate("share_percent", "MFU (%)", t.if_timed(_share_of_sheet), "call_ms"),
         t.Column("call_tflop", "FLOP", t.if_timed(lambda r: flop(r) / TERA), kind="unshown"),
+        t.Column("busy_percent", "Device busy (%)", _busy_percent(traced), kind="unshown"),
         t.count("call_ms", "Windows"),
         t.factor("window_s", "Window, at least (s)"),
         t.value("counter", "Counted by", exact=True),
@@ -174,8 +196,11 @@ def costs(rows: pd.DataFrame) -> str:
 
 
 def _slower(rows: pd.DataFrame) -> list[str]:
-    """The steps that take longer in a dtype of fewer bytes than in a wider one, by more than both spread."""
-    told = []
+    """The steps that take longer in a dtype of fewer bytes than in a wider one, by more than both spread.
+
+    Where launches by the host bound them, their times are the host's, and no verdict on the dtypes.
+    """
+    told: dict[str, list[str]] = {}
     for (model, _), group in rows[rows["work"] == TITLES[STEP]].groupby(["what", "device"], sort=False):
         by_dtype = {str(row["dtype"]): row for _, row in group.iterrows()}
         for narrow, wide in ((narrow, wide) for narrow in NARROW for wide in WIDE):
@@ -184,9 +209,15 @@ def _slower(rows: pd.DataFrame) -> list[str]:
             one, other = by_dtype[narrow], by_dtype[wide]
             spreads = [float(row["call_ms_iqr"]) if _is_number(row["call_ms_iqr"]) else 0.0 for row in (one, other)]
             if float(one["call_ms"]) - float(other["call_ms"]) > sum(spreads) / 2:
-                times = [f"{format_figure(float(row['call_ms']))} ms" for row in (one, other)]
-                told.append(f"{model}, {narrow} {times[0]}, {wide} {times[1]}")
-    return [f"Slower in the narrower dtype: {'; '.join(told)}."] if told else []
+                bound_by = busy.what_bounds(one["busy_percent"], other["busy_percent"])
+                told.setdefault(bound_by, []).append(f"{model}, {_timed(one)}, {_timed(other)}")
+    return [f"{LONGER[bound_by]}: {'; '.join(steps)}." for bound_by, steps in told.items()]
+
+
+def _timed(row: pd.Series) -> str:
+    """A step's dtype and time, and how much of it kernels fill, where that was traced."""
+    filled = f" (filled with kernels to {row['busy_percent']:.0f} %)" if _is_number(row["busy_percent"]) else ""
+    return f"{row['dtype']} {format_figure(float(row['call_ms']))} ms{filled}"
 
 
 def _is_number(value: object) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from perfscribe import tables as t
+from perfscribe.experiments.nsys_profile.busy import DEVICE_BOUND_PERCENT, NO_LAUNCHES, place
 from perfscribe.experiments.nsys_profile.columns import busy_ms
 from perfscribe.findings import CannotTell, Finding, find, from_to
 from perfscribe.records import Record
@@ -18,15 +19,11 @@ TABLES = ("cs336.host_pace",)
 FIGURES = ()
 READS = ("end_to_end", "nsys_profile", "torch_compile")
 
-SAME = ("size", "seq_len", "batch", "dtype", "device")
 BASE = "forward_ms"
 # The experiments beside benchmarking_script, and the sample in which each timed the pass without profiler or compiler.
 OTHERS = {"nsys_profile": "forward_ms", "torch_compile": "eager_forward_ms"}
 TITLES = {"nsys_profile": "nsys_profile, not traced", "torch_compile": "torch_compile, eager"}
 NOT_PLANNED = "not planned"
-NO_LAUNCHES = "no launches"
-# From this share of device work on, of a pass where it took longest, launches hide behind it in each experiment.
-BUSY_PERCENT = 80.0
 # Launch-bound passes differ more than device-bound ones where they do so by more than this.
 MARGIN = 0.05
 NOTE = (
@@ -39,14 +36,10 @@ NOTE = (
 
 def tables(records: Mapping[str, list[Record]]) -> list[Table]:
     """One row a cell of end_to_end that another experiment timed as well."""
-    others = {name: {_place(cell): cell for cell in _timed(records[name], OTHERS[name])} for name in OTHERS}
-    cells = [cell for cell in records["end_to_end"] if any(_place(cell) in known for known in others.values())]
-    rows = [_row(cell, {name: known.get(_place(cell)) for name, known in others.items()}) for cell in cells]
+    others = {name: {place(cell.factors): cell for cell in _timed(records[name], OTHERS[name])} for name in OTHERS}
+    cells = [cell for cell in records["end_to_end"] if any(place(cell.factors) in known for known in others.values())]
+    rows = [_row(cell, {name: known.get(place(cell.factors)) for name, known in others.items()}) for cell in cells]
     return [t.make(TABLES[0], "The same forward pass in three experiments", rows, _columns(), [NOTE])]
-
-
-def _place(cell: Record) -> tuple[Any, ...]:
-    return tuple(cell.factors.get(name) for name in SAME)
 
 
 def _timed(cells: Iterable[Record], sample: str) -> list[Record]:
@@ -54,7 +47,7 @@ def _timed(cells: Iterable[Record], sample: str) -> list[Record]:
     found: dict[tuple[Any, ...], Record] = {}
     for cell in cells:
         if "size" in cell.factors and sample in cell.samples:
-            found.setdefault(_place(cell), cell)
+            found.setdefault(place(cell.factors), cell)
     return list(found.values())
 
 
@@ -120,8 +113,8 @@ def _steadiness(rows: pd.DataFrame) -> str:
     if on_gpu.empty:
         raise CannotTell("no pass was timed by two experiments on a CUDA device, where a host launches")
     busy = pd.to_numeric(on_gpu["busy_percent"], errors="coerce")
-    device_bound, launch_bound = on_gpu[busy >= BUSY_PERCENT], on_gpu[busy < BUSY_PERCENT]
-    enough = f"the device busy for {BUSY_PERCENT:g} % or more of the longest of its times"
+    device_bound, launch_bound = on_gpu[busy >= DEVICE_BOUND_PERCENT], on_gpu[busy < DEVICE_BOUND_PERCENT]
+    enough = f"the device busy for {DEVICE_BOUND_PERCENT:g} % or more of the longest of its times"
     parts = [
         f"where it is {name}: {ratios}"
         for name, group in (

@@ -9,6 +9,7 @@ import pandas as pd
 
 from perfscribe import references
 from perfscribe.experiments.mixed_precision import pairs
+from perfscribe.experiments.nsys_profile import busy
 from perfscribe.findings import CannotTell, from_to, need, one_setting
 from perfscribe.statistics import format_figure
 
@@ -100,14 +101,44 @@ def tf32(rows: pd.DataFrame) -> str:
         raise CannotTell("TF32 was not measured here: it is a mode of the matrix units of NVIDIA's GPUs")
     chosen, setting = _chosen(both, ("fp32_ms", "tf32_ms", "bf16_ms"))
     fp32, alone, bf16 = (chosen[f"{dtype}_ms"].astype(float) for dtype in ("fp32", "tf32", "bf16"))
-    behind = ", ".join(map(str, chosen["model_size"][bf16 > (1 + MARGIN) * alone]))
-    slower = f", and so slower with {behind}" if behind else ""
+    behind = chosen[bf16 > (1 + MARGIN) * alone]
+    bound_by = [busy.what_bounds(row["bf16_busy_percent"], row["tf32_busy_percent"]) for _, row in behind.iterrows()]
+    device, launches, unknown = (
+        behind[[one == cause for one in bound_by]] for cause in (busy.DEVICE, busy.LAUNCHES, busy.UNKNOWN)
+    )
+    slower = _sizes(device)
     return (
         f"Forward and backward together ({setting}, {len(chosen)} sizes): TF32 alone is {_range(fp32 / alone)} times "
         f"as fast as true fp32. bf16 is {_range(fp32 / bf16)} times as fast as true fp32, but {_range(alone / bf16)} "
-        f"times as fast as fp32 with TF32 on{slower}. A comparison that does not say which fp32 it ran may thus be "
-        f"off by the first factor.{_published_tf32()}"
+        f"times as fast as fp32 with TF32 on{f', and so slower with {slower}' if slower else ''}."
+        f"{_launch_bound(launches)}{_untraced(unknown)} A comparison that does not say "
+        f"which fp32 it ran may thus be off by the first factor.{_published_tf32()}"
     )
+
+
+def _sizes(rows: pd.DataFrame) -> str:
+    return ", ".join(map(str, rows["model_size"]))
+
+
+def _launch_bound(rows: pd.DataFrame) -> str:
+    """The sizes with which bf16 takes longer than TF32 where the host's launches bound the passes: no verdict."""
+    if rows.empty:
+        return ""
+    filled = []
+    for dtype in ("TF32", "bf16"):
+        shares = pd.to_numeric(rows[f"{dtype.lower()}_busy_percent"], errors="coerce").dropna()
+        filled += [f"{from_to(shares, '{:.0f}'.format)} % of the passes in {dtype}"] if len(shares) else []
+    return (
+        f" With {_sizes(rows)} bf16 takes longer than TF32, but kernels fill only {' and '.join(filled)} "
+        "(nsys_profile): the host's launches bound these times, so that they are no verdict on the dtypes."
+    )
+
+
+def _untraced(rows: pd.DataFrame) -> str:
+    """The sizes with which bf16 takes longer than TF32 where nobody traced whether the host's launches bound it."""
+    if rows.empty:
+        return ""
+    return f" With {_sizes(rows)} bf16 takes longer than TF32; whether the host's launches bound that was not traced."
 
 
 def _published_tf32() -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from perfscribe import figures as f
 from perfscribe import tables as t
 from perfscribe.experiments.mixed_precision import answers, drawings, pairs
+from perfscribe.experiments.nsys_profile import busy
 from perfscribe.findings import Finding, find
 from perfscribe.precision import DTYPES
 from perfscribe.records import Record
@@ -16,6 +17,7 @@ from perfscribe.tables import Table
 TABLES = ("cs336.mixed_precision", "cs336.mixed_precision_passes", "cs336.mixed_precision_speedup")
 FIGURES = ("cs336.mixed_precision_speedup",)
 READS = ("end_to_end",)
+READS_IF_MEASURED = ("nsys_profile",)  # for the kernels' time of the same passes
 
 SOURCES = {
     "cs336-writeup-002": "002",
@@ -57,7 +59,7 @@ def tables(records: Mapping[str, list[Record]]) -> list[Table]:
             TABLES[2],
             f"Precisions side by side{at}",
             sizes,
-            _speedup_columns(),
+            _speedup_columns(records.get("nsys_profile", [])),
             [DTYPE_NOTE, SPEEDUP_NOTE, PUBLISHED_NOTE],
         ),
     ]
@@ -113,7 +115,7 @@ def _published_pass(source: str, name: str) -> t.Column:
     return t.Column(f"ms_{source}", f"{name} (ms)", get, kind="published", exact=True)
 
 
-def _speedup_columns() -> list[t.Column]:
+def _speedup_columns(traced: list[Record]) -> list[t.Column]:
     return [
         _level("model_size", "size"),
         _level("pass_type", "pass_type"),
@@ -129,7 +131,25 @@ def _speedup_columns() -> list[t.Column]:
         t.factor("seq_len", "Context"),
         t.factor("batch", "Batch"),
         t.factor("device", "Device"),
+        *(
+            t.Column(f"{dtype}_busy_percent", f"{dtype.upper()}, device busy (%)", _busy(traced, dtype), kind="unshown")
+            for dtype in ("tf32", "bf16")
+        ),
     ]
+
+
+def _busy(traced: list[Record], dtype: str) -> Callable[[Record], Any]:
+    """Share of a pass in a dtype in which kernels run, by nsys_profile's trace of the same pass."""
+    by_pass = {name: busy.device_ms(traced, name.split("+")) for name in pairs.PASSES}
+
+    def get(record: Record) -> Any:
+        time_ms = record.values[f"{dtype}_ms"]
+        if isinstance(time_ms, str):
+            return time_ms
+        levels = {**record.factors, "dtype": dtype}
+        return busy.busy_percent(levels, time_ms, by_pass[record.factors["pass_type"]])
+
+    return get
 
 
 def _with_spread(name: str, title: str) -> t.Column:
