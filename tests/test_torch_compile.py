@@ -283,6 +283,16 @@ def test_an_effect_below_that_of_eager_against_itself_cannot_be_told() -> None:
     assert row["forward_verdict"] == "cannot tell" and row["both_self_percent"] == pytest.approx(5, abs=0.5)
 
 
+@pytest.mark.parametrize("problem", ["attention", "model"])
+def test_each_verdict_stands_behind_what_its_own_pass_must_exceed(problem: str) -> None:
+    name = {"attention": "compiled_attention_speedup", "model": "compiled_models_speedup"}[problem]
+    table = shown([record(problem, 1.25)])[name]
+    names = [column.name for column in table.columns if column.kind == "figure"]
+    for phase in ratios.PHASES[problem]:
+        place = names.index(f"{phase}_verdict")
+        assert names[place - 2 : place] == [f"{phase}_interval", f"{phase}_self_percent"]
+
+
 def test_too_few_turns_give_no_interval() -> None:
     short = record("attention", 1.25, turns=4)
     short.samples = {name: [rounds[0][:8]] for name, rounds in short.samples.items()}
@@ -394,7 +404,10 @@ def test_attention_is_told_by_length() -> None:
     assert "over 3 shapes (backend aot_eager, dtype fp32, device cpu, batch 2)" in text
     assert "forward 1 faster, 1 slower, 1 that cannot be told" in text
     assert "at 16 forward 0.75×, backward 0.75×; at 64 forward 1.5×, backward 1.5×" in text
-    assert "at length 64, d_model 8: 1.5× (interval 1.50 to 1.50)" in text
+    assert text.endswith("gain most at sequence length 64, d_model 8: 1.5× (interval 1.50 to 1.50, faster).")
+    small = [record("attention", gain, seq_len=length) for length, gain in ((16, 0.8), (32, 1.0))]
+    text = answers.attention(shown(small)["compiled_attention_speedup"].ok)
+    assert "gain at no shape for sure; the largest ratio is 1× (interval 1.00 to 1.00, cannot tell) at sequence" in text
 
 
 def test_inductor_is_told_where_it_was_measured() -> None:
@@ -439,12 +452,18 @@ def test_cuda_graphs_are_compared_at_the_same_shapes() -> None:
                 for i, g in (("compiled", gain), ("cuda_graphs", 2 * gain))]  # fmt: skip
 
     both = shown([*cells("attention", 1.5), *cells("attention", 1.0, seq_len=32)[:1], *cells("model", 1.2)])
-    text = answers.cuda_graphs(both["compiled_attention_speedup"].ok, both["compiled_models_speedup"].ok)
+    models = both["compiled_models_speedup"].ok
+    text = answers.cuda_graphs(both["compiled_attention_speedup"].ok, models)
     assert (
-        "speed-up of attention over eager is 3×, without 1.5× (1 shape); they add most at seq_len 16, head_dim 8: 2×"
-        in text
+        "speed-up of attention over eager is 3×, without 1.5× (1 shape); they add for sure at 1, most at sequence "
+        "length 16, d_model 8: 2× (2 by the intervals' ends)" in text
     )
-    assert "full steps of models over eager is 2.4×, without 1.2×" in text
+    assert (
+        "full steps of models over eager is 2.4×, without 1.2× (1 shape); they add for sure at 1, most at size" in text
+    )
+    for wide in ({"both_high": 3.5}, {"both_self_percent": 120.0}, {"both_low": "too few turns"}):
+        unsure = both["compiled_attention_speedup"].ok.assign(**wide)
+        assert "(1 shape); at none do they add for sure. With" in answers.cuda_graphs(unsure, models)
     alone = shown(grid())
     with pytest.raises(CannotTell, match="need a CUDA device"):
         answers.cuda_graphs(alone["compiled_attention_speedup"].ok, alone["compiled_models_speedup"].ok)
@@ -464,7 +483,13 @@ def test_published_speedups_are_told() -> None:
     ]
     tables = shown(cells)
     text = answers.published(tables["compiled_attention_published"].ok, tables["compiled_models_published"].ok)
-    assert "models, full step, yyin-dev (2 cells): 1.3× here (cuda), 1.15× to 1.46× there" in text
+    assert "models, full step, yyin-dev (2 pairs): 1.3× here (cuda), 1.15× to 1.46× there" in text
+    # 002 states no dtype: its one pair for the size stands beside both
+    both = [record("model", 1.3, size="small", seq_len=512, batch=4, dtype=dtype, device="cuda", backend="inductor")
+            for dtype in ("fp32", "tf32")]  # fmt: skip
+    beside = shown(both)
+    text = answers.published(beside["compiled_attention_published"].ok, beside["compiled_models_published"].ok)
+    assert "models, forward, 002 (1 pair beside 2 cells of ours, which it does not tell apart): 1.3× here" in text
     alone = shown(grid())
     with pytest.raises(CannotTell, match="no published time"):
         answers.published(alone["compiled_attention_published"].ok, alone["compiled_models_published"].ok)

@@ -10,6 +10,8 @@ from perfscribe.experiments.torch_compile import published as beside
 from perfscribe.findings import CannotTell, from_to, need, one_setting
 from perfscribe.statistics import format_figure
 
+# What the tables call the factors that name a shape.
+WORDS = {"seq_len": "sequence length", "head_dim": "d_model", "size": "size"}
 SETTING = ("backend", "dtype", "device", "batch")
 # The gain shrinks with size where the largest model's is smaller than the smallest's by more than this.
 MARGIN = 0.05
@@ -50,13 +52,22 @@ def attention(rows: pd.DataFrame) -> str:
             f"at {length} forward {_range(_numbers(at, 'forward_speedup'))}, backward "
             f"{_range(_numbers(at, 'backward_speedup'))}"
         )
-    best = chosen.loc[_numbers(chosen, "both_speedup").idxmax()]
     return (
         f"Compiled against eager over {_many(len(chosen), 'shape')} ({setting}): {_verdicts(chosen, 'forward')}; "
-        f"{_verdicts(chosen, 'backward')}. Speed-up by sequence length: {'; '.join(parts)}. Both passes together gain "
-        f"most at length {best['seq_len']}, d_model {best['head_dim']}: {float(best['both_speedup']):.3g}× "
-        f"(interval {best['both_interval']})."
+        f"{_verdicts(chosen, 'backward')}. Speed-up by sequence length: {'; '.join(parts)}. {_most_gain(chosen)}"
     )
+
+
+def _most_gain(rows: pd.DataFrame) -> str:
+    """The shape at which both passes together gain most; where no verdict says that any gains, the largest ratio."""
+    faster = rows[rows["both_verdict"] == "faster"]
+    among = rows if faster.empty else faster
+    best = among.loc[_numbers(among, "both_speedup").idxmax()]
+    ratio = f"{float(best['both_speedup']):.3g}× (interval {best['both_interval']}, {best['both_verdict']})"
+    where = f"at {WORDS['seq_len']} {best['seq_len']}, {WORDS['head_dim']} {best['head_dim']}"
+    if faster.empty:
+        return f"Both passes together gain at no shape for sure; the largest ratio is {ratio} {where}."
+    return f"Both passes together gain most {where}: {ratio}."
 
 
 def models(rows: pd.DataFrame, times: pd.DataFrame) -> str:
@@ -112,31 +123,50 @@ def cuda_graphs(attention: pd.DataFrame, models: pd.DataFrame) -> str:
     """What reduce-overhead adds to compiling alone, at the same shapes."""
     sentences = []
     for rows, name, keys, phase in (
-        (attention, "attention", ["seq_len", "head_dim"], "both"),
-        (models, "full steps of models", ["size", "seq_len"], "full_step"),
+        (attention, "attention", {name: WORDS[name] for name in ("seq_len", "head_dim")}, "both"),
+        (models, "full steps of models", {"size": "size", "seq_len": "context"}, "full_step"),
     ):
-        sentence = _graphs_over_compiled(rows, name, [*keys, *SETTING], keys, f"{phase}_speedup")
+        sentence = _graphs_over_compiled(rows, name, keys, phase)
         sentences += [sentence] if sentence else []
     if not sentences:
         raise CannotTell("no shape was measured both with CUDA graphs and without; they need a CUDA device")
-    return " ".join(sentences) + " Both speed-ups are over eager in turns; each comes from a process of its own."
+    return (
+        " ".join(sentences)
+        + " Both speed-ups are over eager in turns, each in a process of its own: what the graphs add "
+        "counts where both intervals lie apart, and by more than eager strays from itself in either."
+    )
 
 
-def _graphs_over_compiled(rows: pd.DataFrame, name: str, same: list[str], keys: list[str], column: str) -> str:
+def _graphs_over_compiled(rows: pd.DataFrame, name: str, keys: dict[str, str], phase: str) -> str:
+    """keys: the factors that name a shape, as the tables call them."""
     if rows.empty:
         return ""
     plain, graphed = (rows[rows["implementation"] == how] for how in ("compiled", "cuda_graphs"))
-    both = graphed.merge(plain, on=same, suffixes=("_graphs", "_plain"))
+    both = graphed.merge(plain, on=[*keys, *SETTING], suffixes=("_graphs", "_plain"))
     if both.empty:
         return ""
-    gain = _numbers(both, f"{column}_graphs") / _numbers(both, f"{column}_plain")
-    best = both.loc[gain.idxmax()]
-    where = ", ".join(f"{key} {best[key]}" for key in keys)
+    column = f"{phase}_speedup"
     return (
         f"With CUDA graphs the speed-up of {name} over eager is {_range(_numbers(both, f'{column}_graphs'))}, "
-        f"without {_range(_numbers(both, f'{column}_plain'))} ({_many(len(both), 'shape')}); they add most at {where}: "
-        f"{gain.max():.3g}×."
+        f"without {_range(_numbers(both, f'{column}_plain'))} ({_many(len(both), 'shape')}); "
+        f"{_added(both, keys, phase)}."
     )
+
+
+def _added(both: pd.DataFrame, keys: dict[str, str], phase: str) -> str:
+    """Where the graphs add most, of the shapes at which both intervals and eager's own straying leave no doubt."""
+    ends = ("low_graphs", "high_graphs", "low_plain", "high_plain", "self_percent_graphs", "self_percent_plain")
+    known = both[[f"{phase}_{end}" for end in ends]].apply(pd.to_numeric, errors="coerce")
+    low_graphs, high_graphs, low_plain, high_plain, *strays = (known[name] for name in known)
+    gain = _numbers(both, f"{phase}_speedup_graphs") / _numbers(both, f"{phase}_speedup_plain")
+    sure = (low_graphs > high_plain) & (gain - 1 > pd.concat(strays, axis=1).max(axis=1) / 100)
+    if not sure.any():
+        return "at none do they add for sure"
+    best = gain[sure].idxmax()
+    where = ", ".join(f"{word} {both.loc[best, key]}" for key, word in keys.items())
+    least, most = low_graphs[best] / high_plain[best], high_graphs[best] / low_plain[best]
+    span = f"{from_to((least, most), '{:.3g}'.format)} by the intervals' ends"
+    return f"they add for sure at {int(sure.sum())}, most at {where}: {gain[best]:.3g}× ({span})"
 
 
 def cost(rows: pd.DataFrame) -> str:
@@ -178,8 +208,8 @@ def published(attention: pd.DataFrame, models: pd.DataFrame) -> str:
     if not parts:
         raise CannotTell("no published time stands beside a cell that was measured here")
     return (
-        "Speed-ups by compiling, here and there, at the same levels, of the times in the tables below (not turn by "
-        f"turn as above): {'; '.join(parts)}."
+        "Speed-ups by compiling, here and there, at levels that differ in nothing that a source states, of the times "
+        f"in the tables below (not turn by turn as above): {'; '.join(parts)}."
     )
 
 
@@ -192,9 +222,12 @@ def _against(rows: pd.DataFrame, what: str, phase: str, source: str) -> str:
     known = theirs.notna().all(axis=1)
     if not known.any():
         return ""
+    pairs, cells = len(theirs[known].drop_duplicates()), int(known.sum())
+    # a source that does not state a level stands beside the cells of each
+    beside_ours = "" if pairs == cells else f" beside {_many(cells, 'cell')} of ours, which it does not tell apart"
     there = theirs[known][names[0]] / theirs[known][names[1]]
     here = _numbers(rows[known], f"eager_{phase}_ms") / _numbers(rows[known], f"compiled_{phase}_ms")
     return (
-        f"{what}, {phase.replace('_', ' ')}, {beside.SOURCES[source]} ({_many(int(known.sum()), 'cell')}): "
+        f"{what}, {phase.replace('_', ' ')}, {beside.SOURCES[source]} ({_many(pairs, 'pair')}{beside_ours}): "
         f"{_range(here)} here ({', '.join(dict.fromkeys(rows['device']))}), {_range(there)} there"
     )

@@ -32,7 +32,7 @@ TIMER_NOTE = (
 SPEEDUP_NOTE = (
     "Speed-up: eager over compiled, medians of the turns' medians; above 1 compiled takes less time. Interval: "
     "bootstrap over turns within this process. Compiled is faster or slower where the interval excludes 1 and the "
-    "effect exceeds that of eager against eager in the same turns."
+    "effect exceeds that of eager against eager in the same turns of the same pass, which stands before each verdict."
 )
 ATTENTION_PUBLISHED_NOTE = (
     "002: hardware not stated. brandon-snider and yyin-dev: H100. Theirs are means over passes in a row, ours medians "

@@ -81,17 +81,17 @@ def _cost(record: Record) -> dict[str, Any]:
 
 
 def speedup_columns(problem: str) -> list[t.Column]:
-    """Speed-up, its interval and the verdict of each phase, then how far eager strays from itself."""
+    """Of each phase the speed-up, its interval, how far eager strays from itself, and the verdict that follows."""
     columns: list[t.Column] = []
     for phase in PHASES[problem]:
         columns += [
             _spread_value(f"{phase}_speedup", f"{TITLES[phase]}, speed-up (×)"),
             t.value(f"{phase}_interval", "95 % interval", exact=True),
+            t.value(f"{phase}_self_percent", "Eager against itself, up to (%)"),
             t.value(f"{phase}_verdict", "Compiled is", exact=True),
             *(_unshown(f"{phase}_{end}") for end in ("low", "high")),
         ]
-    strays = t.value(f"{WHOLE[problem]}_self_percent", "Eager against itself, up to (%)")
-    return [*columns, strays, t.value("turns", "Turns", exact=True), t.count("compiled_forward_ms")]
+    return [*columns, t.value("turns", "Turns", exact=True), t.count("compiled_forward_ms")]
 
 
 def _spread_value(name: str, title: str) -> t.Column:
