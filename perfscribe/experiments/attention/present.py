@@ -9,9 +9,11 @@ import pandas as pd
 
 from perfscribe import figures as f
 from perfscribe import tables as t
+from perfscribe.counters.memory import WORKSPACE
 from perfscribe.experiments.attention import answers
 from perfscribe.findings import Finding, find
 from perfscribe.records import Record
+from perfscribe.statistics import format_figure
 from perfscribe.tables import GIB, Table
 
 TABLES = ("cs336.pytorch_attention", "cs336.attention_published", "cs336.attention_accounting")
@@ -29,16 +31,31 @@ def tables(records: Mapping[str, list[Record]]) -> list[Table]:
     cells = records["attention"]
     return [
         t.make(TABLES[0], "Attention in PyTorch, no head axis", cells, _measured_columns(), [NOTE]),
-        t.make(TABLES[1], "Attention beside published figures", cells, _published_columns(), [PUBLISHED_NOTE]),
+        t.make(TABLES[1], "Attention beside published figures", cells, _published_columns(), _published_notes(cells)),
         answers.accounting(TABLES[2], cells),
     ]
 
 
 PUBLISHED_NOTE = (
     "Sources, their hardware and licences: references/sources.csv; 002 is a write-up whose hardware is not stated, "
-    "brandon-snider and yyin-dev ran on H100. 002 and yyin-dev keep two N × N matrices, brandon-snider one: memory "
-    "differs for that reason. The write-ups' forward and backward are means; ours are medians of the same passes."
+    "brandon-snider and yyin-dev ran on H100. 002 and yyin-dev keep two N × N matrices, brandon-snider and ours one: "
+    "memory on a CUDA device differs for that reason. The write-ups' forward and backward are means; ours are medians "
+    "of the same passes."
 )
+
+
+def _published_notes(cells: list[Record]) -> list[str]:
+    """Where the figures come from, and what our memory lacks of theirs where cells ran on a CPU."""
+    on_cpu = [record for record in cells if record.ok and record.factors["device"] == "cpu"]
+    if not on_cpu:
+        return [PUBLISHED_NOTE]
+    on_gpu = answers.predicted_items({**on_cpu[0].factors, "device": "cuda"})["before_backward"]
+    workspaces = f"{format_figure(on_gpu[WORKSPACE] / GIB)} GiB"
+    return [
+        PUBLISHED_NOTE,
+        f"Rows of a CPU hold no workspaces of cuBLAS, which take {workspaces} of a CUDA device at every length and "
+        "width: their memory does not compare with what was published of GPUs.",
+    ]
 
 
 def _factors() -> list[t.Column]:
