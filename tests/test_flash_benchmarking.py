@@ -437,7 +437,13 @@ def test_claims_are_compared_with_launches() -> None:
     known = columns.published_figures("flash_benchmarking")
     # brandon-snider: Triton slower than PyTorch in fp32 at 2048 with d 128; here by the models always faster
     text, verdict = claims.directions(rows, known, {"brandon-snider": "brandon-snider"})
-    assert verdict == "contradicted" and "in 73 of 74 problems (not at N = 2048 with d 128 in fp32)" in text
+    differs = "(Triton slower there and faster here in 1: N = 2048 with d 128 in fp32)"
+    assert verdict == "contradicted" and f"as in brandon-snider in 73 of 74 problems {differs}. By device time" in text
+    untold = rows.assign(verdict_launched=[*["cannot tell"] * 10, *rows["verdict_launched"][10:]])
+    text, _ = claims.directions(untold, known, {"brandon-snider": "brandon-snider"})
+    assert f"in 63 of 64 problems {differs}, 10 more cannot be told here. By" in text
+    slower = rows.assign(verdict_launched="slower")
+    assert "Triton faster there and slower here in 73: " in claims.directions(slower, known, {"brandon-snider": "b"})[0]
     agreeing = rows[(rows["seq_len"] == 16384) & (rows["dtype"] == "bf16")]
     h100 = {name: name for name in ("brandon-snider", "yyin-dev")}
     text, verdict = claims.directions(agreeing, known, h100)
