@@ -19,6 +19,13 @@ from perfscribe.tables import NOTHING
 FILE = Path("report") / "templates" / "headlines.yaml"
 NO_BOUND = "none known"
 ONE_VALUE = "one value"
+# What the words of the column Spread mean.
+IQR, CARRIED = "IQR", "spread"
+SPREADS = {
+    IQR: "the interquartile range of the n samples",
+    CARRIED: "the interquartile range of the n times, carried through the division that made the rate of them, or half "
+    "of a speed-up's 95 % interval",
+}
 KEYS = {"title", "table", "column", "n", "where", "largest", "bound", "kind", "bound_where"}
 KINDS = ("data sheet", "measured link", "prediction", "published")
 
@@ -162,7 +169,7 @@ def _headline(
         value=float(row[wanted.column]),
         unit=_unit(str(column["title"])),
         spread=spread,
-        spread_is="" if spread is None else ("IQR" if str(column["spread"]).endswith("_iqr") else "spread"),
+        spread_is="" if spread is None else (IQR if str(column["spread"]).endswith("_iqr") else CARRIED),
         n=row.get(wanted.n) or ONE_VALUE,
         bound=bounds[0][1] if bounds else None,
         kind=kind if bounds else NO_BOUND,

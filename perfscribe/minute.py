@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -146,9 +146,16 @@ def headline_table(found: Mapping[str, Any]) -> str:
     heads = ["Figure, and its table", "Value", "Spread", "n", "Bound or reference", "Cell", "Environment"]
     parts = [re.sub(r" +\|", " |", tabulate(rows, heads, tablefmt="pipe", disable_numparse=True))] if rows else []
     parts.append("\n".join(f"[{number}] {markdown_text(text)}  " for number, text in enumerate(remarks, start=1)))
+    parts.append(_spreads({item["spread_is"] for item in found["headlines"]}))
     if found["lacking"]:
         parts.append(f"Not measured at this site: {'; '.join(map(markdown_text, found['lacking']))}.")
     return "\n\n".join(part.rstrip() for part in parts if part)
+
+
+def _spreads(words: Collection[str]) -> str:
+    """What those of the words in the column Spread mean that stand there; empty where none does."""
+    said = [f"{word[0].upper()}{word[1:]}: {meaning}." for word, meaning in headlines.SPREADS.items() if word in words]
+    return " ".join([*said, "No value is shown finer than its spread allows."] if said else [])
 
 
 def _row(headline: headlines.Headline) -> list[str]:

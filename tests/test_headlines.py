@@ -209,6 +209,25 @@ def test_a_figure_of_several_environments_says_so(tmp_path: Path) -> None:
     assert "unlike machines: cpu a, 2 cores, no GPU; cpu b, 2 cores, no GPU" in minute.unusual(found)
 
 
+def test_the_words_for_spread_are_explained_where_they_stand(tmp_path: Path) -> None:
+    wanted(tmp_path)
+    cell = record(1, "fp32", [1.0, 2.0, 3.0], environments=["a" * 12])
+    written(tmp_path, cell)
+    found = opened(tmp_path, cell)
+    text = minute.headline_table(found)
+    assert "| IQR 1.00 |" in text
+    assert text.endswith(
+        "\n\nIQR: the interquartile range of the n samples. No value is shown finer than its spread allows."
+    )
+    found["headlines"][0]["spread_is"] = "spread"
+    text = minute.headline_table(found)
+    assert (
+        "\n\nSpread: the interquartile range of the n times, carried through the division" in text and "IQR" not in text
+    )
+    found["headlines"][0] |= {"spread_is": "", "spread": None}
+    assert minute.headline_table(found).endswith("|")
+
+
 def test_those_are_named_that_were_disturbed_most(tmp_path: Path) -> None:
     many = {name: [record(1, "fp32", [1.0], flags=["throttled 7 % of the time"])] * n for n, name in enumerate("abcde")}
     made = {"site": "demo", "preset": "cpu", "current_fingerprints": {}}
