@@ -13,6 +13,8 @@ import pandas as pd
 from perfscribe import files
 from perfscribe.statistics import format_figure
 
+# How the columns end that hold how far a figure may be trusted: an interquartile range, or a spread computed from one.
+SPREADS = ("_iqr", "_spread")
 VERDICTS = ("answered", "confirmed", "contradicted", "cannot tell")
 
 
@@ -70,6 +72,30 @@ def from_to(values: Iterable[float], show: Callable[[float], str] = format_figur
     found = [number for number in map(float, values) if not math.isnan(number)]
     low, high = show(min(found)), show(max(found))
     return low if low == high else f"{low} to {high}"
+
+
+def is_number(value: object) -> bool:
+    """Whether a table's entry is a figure and not a text in its place."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def spread_of(row: pd.Series, name: str) -> float | None:
+    """How far a row's figure may be trusted, by the column that its table rounds it by; None where there is none."""
+    found = next((row[name + end] for end in SPREADS if name + end in row.index), None)
+    return float(str(found)) if is_number(found) else None
+
+
+def shown(row: pd.Series, name: str, scale: float = 1.0) -> str:
+    """A row's figure times `scale` as its table prints it: no finer than its spread."""
+    spread = spread_of(row, name)
+    return format_figure(float(row[name]) * scale, None if spread is None else spread * scale)
+
+
+def ratio_of(one: pd.Series, other: pd.Series, name: str) -> str:
+    """A row's figure over another's, no finer than both spread, as shares of them."""
+    ratio = float(one[name]) / float(other[name])
+    spreads = [(spread_of(row, name) or 0.0) / float(row[name]) for row in (one, other)]
+    return format_figure(ratio, ratio * sum(spreads))
 
 
 def find(finding_id: str, tables: Iterable[str], compute: Callable[[], str | tuple[str, str]]) -> Finding:

@@ -161,8 +161,11 @@ def rate(name: str, title: str, get: Callable[[Record], Any], sample: str) -> Co
     """A figure computed as something over a sample's median: as uncertain, relatively, as the median is."""
 
     def spread(record: Record) -> Any:
-        found, times = get(record), summary(record, sample)
-        return found * times.iqr / times.median if isinstance(found, float) and times.n > 1 else ONE_SAMPLE
+        found = get(record)
+        if not isinstance(found, float):
+            return ONE_SAMPLE if found is None else found
+        times = summary(record, sample)
+        return found * times.iqr / times.median if times.n > 1 else ONE_SAMPLE
 
     return Column(name, title, get, spread=f"{name}_spread", spread_get=spread)
 

@@ -313,6 +313,19 @@ def test_the_sentence_names_what_stays_away_from_the_data_sheet() -> None:
     assert finding.text.endswith("5 of 6 reach 75 % of their data sheet or more; further away: triad in memory.")
 
 
+def test_the_sentence_is_no_finer_than_the_spread_of_what_it_tells() -> None:
+    of_disk, of_memory = SITE[-1], made("memory", 1.0, device="cuda", operation="triad", size_mib=4096)
+    noisy = [
+        replace(of_disk, samples={"time_ms": [[300.0, 623.0, 6000.0]]}),
+        replace(of_memory, samples={"time_ms": [[0.15, 0.23, 0.31]]}),
+    ]
+    made_of = shown(*noisy)
+    (finding,) = present.findings(made_of)
+    assert "disk, write 2 GB/s; triad in memory 4300 GB/s (91 % of the data sheet)" in finding.text
+    row = made_of["cs336.ceilings"].frame.set_index("ceiling").loc["triad in memory"]
+    assert row["share_percent_spread"] == pytest.approx(row["share_percent"] * row["measured_iqr"] / row["measured"])
+
+
 def test_without_a_data_sheet_only_what_was_measured_is_said() -> None:
     (finding,) = present.findings(shown(made("memory", 100.0, "", device="cpu", operation="copy", size_mib=16)))
     assert finding.text.startswith("Measured here: copy in memory 10.0 GB/s. There is no data sheet")

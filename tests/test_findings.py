@@ -10,7 +10,7 @@ import pytest
 import unmeasured
 
 from perfscribe import findings
-from perfscribe.findings import CannotTell, Finding, find, from_to, need, one_setting
+from perfscribe.findings import CannotTell, Finding, find, from_to, need, one_setting, ratio_of, shown, spread_of
 
 
 def test_a_sentence_is_an_answer() -> None:
@@ -63,6 +63,21 @@ def test_rows_of_one_setting_are_told_by_name() -> None:
 )
 def test_a_range_whose_ends_print_alike_is_one_figure(values: list[float], text: str) -> None:
     assert from_to(values) == text
+
+
+def test_a_figure_is_no_finer_than_its_rows_spread() -> None:
+    row = pd.Series(
+        {"a_ms": 8.86, "a_ms_iqr": 9.11, "b": 1603.0, "b_spread": 40.0, "c": 1.234, "d": 5.0, "d_iqr": "one"}
+    )
+    assert [shown(row, name) for name in ("a_ms", "b", "c", "d")] == ["9", "1600", "1.23", "5.00"]
+    assert shown(row, "a_ms", 1e3) == "9000" and shown(row, "b", 1e-3) == "1.60"
+    assert [spread_of(row, name) for name in ("a_ms", "c", "d")] == [9.11, None, None]
+
+
+def test_a_ratio_is_no_finer_than_both_rows_spread() -> None:
+    sharp, blurred = (pd.Series({"a_ms": 3.0, "a_ms_iqr": iqr}) for iqr in (0.0, 1.2))
+    assert ratio_of(sharp, sharp, "a_ms") == "1.00" and ratio_of(sharp, blurred, "a_ms") == "1.0"
+    assert ratio_of(blurred, pd.Series({"a_ms": 7.0, "a_ms_iqr": 7.0}), "a_ms") == "0.4"
 
 
 def test_a_range_is_printed_as_asked() -> None:

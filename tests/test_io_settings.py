@@ -292,6 +292,27 @@ def test_the_columns_of_workers_and_threads():
     ]
 
 
+def test_what_is_told_is_no_finer_than_its_spread():
+    def noisy(cells, name, factors, **levels):
+        return [
+            replace(r, samples={**r.samples, name: [[r.samples[name][0][1] * f for f in factors]]})
+            if r.has(**levels)
+            else r
+            for r in cells
+        ]
+
+    cells = noisy(all_cells(), "epoch_s", (0.1, 1.0, 3.0), compression="gzip", workers=4)
+    text = answer("workers", cells).text
+    assert "with gzip: 2.0 ms a sample with 4 workers, 0.3 times one process" in text
+    assert "gzip still takes 100 times" in text
+    seen = row("workers", cells, compression="gzip", workers=4)
+    assert seen["ratio_spread"] == pytest.approx(seen["ratio"] * (1.45 + 0.01))
+    assert seen["sample_ms_spread"] == pytest.approx(2 * 1.45)
+    cells = noisy(all_cells(), "read_ms", (0.9, 1.0, 2.9), chunk="guess")
+    assert "guesses them inflate 5.25 MiB and take 25 ms (IQR 25.0" in answer("chunks", cells).text
+    assert row("chunks", cells, chunk="guess")["ratio_spread"] == pytest.approx(1250 * (1.0 + 0.1))
+
+
 def test_gzip_is_slow_by_its_chunks():
     found = answer("chunks", all_cells())
     assert found.verdict == "confirmed"

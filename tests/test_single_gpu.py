@@ -70,6 +70,13 @@ def test_the_time_beside_the_published_one():
     assert "Write-up 001 took 16.4 s, 1.34 times as long; that is 25.6 ms for each of the 640 steps" in text
 
 
+def test_what_is_told_of_an_epoch_is_no_finer_than_epochs_spread():
+    text = answer("time", [cell(epochs_s=[3.0, 0.7, 1.234, 1.9, 1.234, 0.6, 1.234, 1.8, 1.234, 0.5])]).text
+    assert "each later one 1.2 s (median" in text and "which is 1700 samples/s and 19 ms a step" in text
+    wide = answer("clock", [cell(), cell("on_device", [3.0, 0.5, 1.5, 0.834, 1.4, 0.9, 0.5, 1.5, 0.6, 1.4])]).text
+    assert "lie on the device 0.9 s (IQR" in wide
+
+
 def test_slower_than_published_is_explained_as_far_as_the_cells_go():
     slow = [cell(epochs_s=[3.0, *[2.0] * 9]), cell("on_device", [3.0, *[1.8] * 9])]
     assert "1.36 times" not in answer("time", homework()).text and "more." not in answer("time", homework()).text

@@ -11,7 +11,7 @@ from perfscribe import tables as t
 from perfscribe.ceilings import TIMES, quickest
 from perfscribe.experiments.calibration import rows as r
 from perfscribe.experiments.calibration.measure import PRODUCT
-from perfscribe.findings import Finding, find, need
+from perfscribe.findings import Finding, find, need, shown, spread_of
 from perfscribe.records import Record
 from perfscribe.statistics import format_figure
 from perfscribe.tables import Table
@@ -54,10 +54,22 @@ def _source(record: Record) -> Any:
     return r.NO_SHEET if found is None else found[1]
 
 
+def _share_iqr(record: Record) -> Any:
+    share, iqr = _share(record), _rate_iqr(record)
+    return iqr if isinstance(iqr, str) else share if isinstance(share, str) else share * iqr / r.rate(record)
+
+
 def _against_sheet(unit: str = "") -> list[t.Column]:
+    share = t.Column(
+        "share_percent",
+        "Share of it (%)",
+        t.if_timed(_share),
+        spread="share_percent_spread",
+        spread_get=t.if_timed(_share_iqr),
+    )
     return [
         t.derived("printed", f"Data sheet{unit}", t.if_timed(_sheet)),
-        t.derived("share_percent", "Share of it (%)", t.if_timed(_share)),
+        share,
         t.derived("source", "Source", t.if_timed(_source), exact=True),
     ]
 
@@ -159,8 +171,8 @@ def _reach(rows: pd.DataFrame) -> str:
     need(rows, 1, "ceilings")
     shares = pd.to_numeric(rows["share_percent"], errors="coerce")
     told = [
-        f"{row['ceiling']} {format_figure(row['measured'])} {row['unit']}"
-        + (f" ({share:.0f} % of the data sheet)" if share == share else "")
+        f"{row['ceiling']} {shown(row, 'measured')} {row['unit']}"
+        + (f" ({_percent(row)} % of the data sheet)" if share == share else "")
         for (_, row), share in zip(rows.iterrows(), shares, strict=True)
     ]
     text = f"Measured here: {'; '.join(told)}."
@@ -171,3 +183,8 @@ def _reach(rows: pd.DataFrame) -> str:
     reached = len(known) - len(far)
     text += f" {reached} of {len(known)} reach {WITHIN_REACH:g} % of their data sheet or more"
     return f"{text}; further away: {', '.join(far)}." if far else f"{text}."
+
+
+def _percent(row: pd.Series) -> str:
+    """Share of the data sheet in whole percents, or coarser where its spread is."""
+    return format_figure(float(row["share_percent"]), spread_of(row, "share_percent"), digits=2)

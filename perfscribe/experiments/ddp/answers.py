@@ -14,13 +14,11 @@ from perfscribe.experiments.ddp.sentences import (
     cells,
     cells_with,
     exposed,
-    is_number,
     listed,
     ms,
     name_of,
-    spread,
 )
-from perfscribe.findings import CannotTell, counted, need
+from perfscribe.findings import CannotTell, counted, is_number, need, spread_of
 from perfscribe.statistics import format_figure
 
 NOT_FITTED = (NOT_TOLD, NO_MODEL)
@@ -193,7 +191,7 @@ def _fitted(row: pd.Series, errors: pd.Series) -> str:
     ]
     predicted = row["best_bucket_mb"]
     said = f"of {format_figure(float(predicted))} MB" if is_number(predicted) else f"unknown ({predicted})"
-    worst = format_figure(float(errors.astype(float).abs().max()), spread(row, "exposed_ms"))
+    worst = format_figure(float(errors.astype(float).abs().max()), spread_of(row, "exposed_ms"))
     return f"{', '.join(rates)}, residuals up to {worst} ms; best buckets predicted {said}, found {row['found_bucket']}"
 
 

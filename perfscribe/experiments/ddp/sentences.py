@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pandas as pd
 
 from perfscribe.experiments.ddp import variants as v
-from perfscribe.findings import CannotTell, need
+from perfscribe.findings import CannotTell, is_number, need, shown
 from perfscribe.statistics import format_figure
 
 # What tells cells apart, and how a level is named.
@@ -65,13 +65,7 @@ def cells_with(rows: pd.DataFrame, *wanted: tuple[pd.DataFrame, str]) -> Iterato
 
 def ms(row: pd.Series, name: str) -> str:
     """A figure in milliseconds, no finer than its spread, as the tables print it."""
-    return f"{format_figure(float(row[name]), spread(row, name))} ms"
-
-
-def spread(row: pd.Series, name: str) -> float | None:
-    """How far a figure may be trusted, by the column that its table rounds it by; None where there is none."""
-    found = row.get(f"{name}_iqr", row.get(f"{name}_spread"))
-    return float(str(found)) if is_number(found) else None
+    return f"{shown(row, name)} ms"
 
 
 def name_of(row: pd.Series) -> str:
@@ -95,8 +89,3 @@ def against(row: pd.Series, whose: str) -> str:
     said = "which is faster cannot be told" if verdict == "cannot tell" else verdict
     ratio = format_figure(float(row[f"{whose}_ratio"]))
     return f"{ratio} × {names[whose]} (interval {row[f'{whose}_interval']}: {said})"
-
-
-def is_number(value: object) -> bool:
-    """Whether a table's entry is a figure and not a text in its place."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from perfscribe.experiments.io_settings.columns import BASE, KIB
-from perfscribe.findings import CannotTell, from_to, need
+from perfscribe.findings import CannotTell, from_to, need, ratio_of, shown
 from perfscribe.statistics import format_figure as figure
 
 WORDS = {
@@ -28,7 +28,7 @@ def _apart(one: Any, other: Any) -> bool:
 
 def _read(row: Any) -> str:
     spread = row["read_ms_iqr"] if isinstance(row["read_ms_iqr"], str) else figure(float(row["read_ms_iqr"]))
-    return f"{figure(row['read_ms'])} ms (IQR {spread}, n = {row['read_ms_n']})"
+    return f"{shown(row, 'read_ms')} ms (IQR {spread}, n = {row['read_ms_n']})"
 
 
 def _size(kib: float) -> str:
@@ -58,8 +58,9 @@ def chunks(rows: pd.DataFrame) -> tuple[str, str]:
     text = (
         f"A chunk is inflated whole, whatever is wanted of it. For one sample of {_size(single['sample_kib'])}, as "
         f"counted: {each}. Plain and contiguous it takes {_read(plain)}. Decompression itself, in chunks of one "
-        f"sample, thus takes {figure(own)} times as long; {_named(slow['chunk'])} take {figure(chunk)} times as long "
-        f"again, for {figure(times)} times the bytes. {part}. {_zlib(packed)} {_saved(packed, single, slow)}"
+        f"sample, thus takes {ratio_of(single, plain, 'read_ms')} times as long; {_named(slow['chunk'])} take "
+        f"{ratio_of(slow, single, 'read_ms')} times as long again, for {figure(times)} times the bytes. {part}. "
+        f"{_zlib(packed)} {_saved(packed, single, slow)}"
     )
     return text, verdict
 
@@ -88,7 +89,7 @@ def _said(rows: pd.DataFrame, factor: str, what: str) -> tuple[str, str] | None:
         return None
     most = rows.loc[rows[factor].astype(int).idxmax()]
     clause = (
-        f"{what}: {figure(most['sample_ms'])} ms a sample with {most[factor]} {factor}, {figure(most['ratio'])} times "
+        f"{what}: {shown(most, 'sample_ms')} ms a sample with {most[factor]} {factor}, {shown(most, 'ratio')} times "
         f"one process and thread in turn with it ({WORDS[most['apart']]}, n = {most['epoch_s_n']} each)"
     )
     return clause, most["apart"]
@@ -128,10 +129,8 @@ def _remedy(packed: pd.DataFrame, plain: pd.DataFrame) -> str:
     if alone.empty or packed.empty:
         return ""
     best = packed.loc[packed["sample_ms"].astype(float).idxmin()]
-    ratio = float(best["sample_ms"] / alone.iloc[0]["sample_ms"])
-    return (
-        f"At its best, with {best['workers']} workers, gzip still takes {figure(ratio)} times the plain file's alone."
-    )
+    ratio = ratio_of(best, alone.iloc[0], "sample_ms")
+    return f"At its best, with {best['workers']} workers, gzip still takes {ratio} times the plain file's alone."
 
 
 def threads(rows: pd.DataFrame) -> str:

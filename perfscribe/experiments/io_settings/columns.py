@@ -41,7 +41,18 @@ def _against_plain(cells: Sequence[Record]) -> t.Column:
         other = found.get(group(record))
         return "contiguous not measured" if other is None else read_ms(record) / read_ms(other)
 
-    return t.derived("ratio", "Against contiguous (×)", get)
+    def spread(record: Record) -> float | str:
+        other = found.get(group(record))
+        return t.ONE_SAMPLE if other is None else _spread(*(t.summary(one, "read_ms") for one in (record, other)))
+
+    return t.Column("ratio", "Against contiguous (×)", get, spread="ratio_spread", spread_get=spread)
+
+
+def _spread(own: Summary, other: Summary) -> float | str:
+    """Of a ratio of medians: the spreads of both as shares of them."""
+    if min(own.n, other.n) == 1:
+        return t.ONE_SAMPLE
+    return own.median / other.median * (own.iqr / own.median + other.iqr / other.median)
 
 
 def _in_turns(get: Callable[[Record, Summary], Any]) -> Callable[[Record], Any]:
@@ -91,9 +102,9 @@ def chunks(cells: Sequence[Record]) -> list[t.Column]:
         t.derived("inflate_ms", "zlib alone for its chunks (ms)", _compressed(_inflate_ms), spread="inflate_ms_iqr"),
         t.derived("inflate_ms_iqr", "IQR (ms), zlib", _compressed(lambda r: t.iqr("inflate_ms").get(r))),
         t.derived("inflate_ms_n", "n, zlib", _compressed(lambda r: t.summary(r, "inflate_ms").n), exact=True),
-        t.derived("inflate_gb_per_s", "zlib alone (GB/s)", _compressed(_inflate_gb_per_s)),
+        t.rate("inflate_gb_per_s", "zlib alone (GB/s)", _compressed(_inflate_gb_per_s), "inflate_ms"),
         t.derived("inflate_percent", "zlib alone of the read (%)", _compressed(_inflate_percent)),
-        t.derived("sample_ms", "A sample in an epoch (ms)", sample_ms),
+        t.rate("sample_ms", "A sample in an epoch (ms)", sample_ms, "epoch_s"),
     ]
 
 
@@ -116,15 +127,18 @@ def _epochs() -> list[t.Column]:
         t.median("epoch_s", "Loader wait, an epoch (s)"),
         t.iqr("epoch_s", "IQR (s)"),
         t.count("epoch_s"),
-        t.derived("sample_ms", "A sample (ms)", sample_ms),
+        t.rate("sample_ms", "A sample (ms)", sample_ms, "epoch_s"),
         t.derived("alone_epoch_s", "One process and thread, in turns (s)", _in_turns(lambda _, alone: alone.median)),
-        t.derived("ratio", "Against it (×)", _in_turns(lambda r, alone: _median_s(r) / alone.median)),
+        _against_alone(),
         t.derived("apart", "Epochs", _in_turns(_apart), exact=True),
     ]
 
 
-def _median_s(record: Record) -> float:
-    return t.summary(record, "epoch_s").median
+def _against_alone() -> t.Column:
+    """The ratio of epochs to those of one process and thread."""
+    get = _in_turns(lambda record, alone: t.summary(record, "epoch_s").median / alone.median)
+    spread = _in_turns(lambda record, alone: _spread(t.summary(record, "epoch_s"), alone))
+    return t.Column("ratio", "Against it (×)", get, spread="ratio_spread", spread_get=spread)
 
 
 def workers() -> list[t.Column]:

@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from perfscribe.epoch_columns import main_device, span
-from perfscribe.findings import CannotTell, need
+from perfscribe.findings import CannotTell, need, shown
 from perfscribe.statistics import format_figure as figure
 
 LOADERS = {
@@ -32,8 +32,8 @@ def time(rows: pd.DataFrame) -> str:
     text = (
         f"{epochs} epochs of {row['samples']} samples in {row['dtype']}, {row['parameters']} parameters, take "
         f"{figure(row['training_s'])} s on {row['device']}: the first {figure(row['first_epoch_s'])} s, each later one "
-        f"{figure(row['epoch_s'])} s (median, IQR {_text(row['epoch_s_iqr'])} s, n = {row['epoch_s_n']}), which is "
-        f"{figure(row['samples_per_s'])} samples/s and {figure(_step_ms(row))} ms a step. Memory peaks at "
+        f"{shown(row, 'epoch_s')} s (median, IQR {_text(row['epoch_s_iqr'])} s, n = {row['epoch_s_n']}), which is "
+        f"{shown(row, 'samples_per_s')} samples/s and {_step_ms(row)} ms a step. Memory peaks at "
         f"{figure(row['peak_gib'])} GiB."
     )
     published = row[PUBLISHED_S]
@@ -65,8 +65,8 @@ def _why_slower(rows: pd.DataFrame, row: Any, published_s: float) -> str:
     return f"{told}; the other {figure(longer_s - saved_s)} s, no cell here says why."
 
 
-def _step_ms(row: Any) -> float:
-    return 1e3 * float(row["epoch_s"]) / int(row["steps_per_epoch"])
+def _step_ms(row: Any) -> str:
+    return shown(row, "epoch_s", 1e3 / int(row["steps_per_epoch"]))
 
 
 def _text(value: Any) -> str:
@@ -81,7 +81,7 @@ def first_epoch(rows: pd.DataFrame) -> str:
     ratios = rows["first_epoch_s"].astype(float) / rows["epoch_s"].astype(float)
     if not isinstance(row["epoch_s_iqr"], str) and abs(extra) <= float(row["epoch_s_iqr"]):
         raise CannotTell(
-            f"the first epoch takes {figure(row['first_epoch_s'])} s, a later one {figure(row['epoch_s'])} s with an "
+            f"the first epoch takes {figure(row['first_epoch_s'])} s, a later one {shown(row, 'epoch_s')} s with an "
             f"IQR of {_text(row['epoch_s_iqr'])} s: no further apart than later epochs spread; over {len(rows)} cells "
             f"the first takes {span(ratios.min(), ratios.max())} times as long"
         )
@@ -111,7 +111,7 @@ def _loaders(rows: pd.DataFrame, row: Any) -> str:
     if len(alike) < 2:
         raise CannotTell("one way to draw batches was measured, two are needed")
     times = "; ".join(
-        f"{LOADERS[other['batches']]} {figure(other['epoch_s'])} s (IQR {_text(other['epoch_s_iqr'])} s)"
+        f"{LOADERS[other['batches']]} {shown(other, 'epoch_s')} s (IQR {_text(other['epoch_s_iqr'])} s)"
         for _, other in alike.iterrows()
     )
     quickest = alike.loc[alike["epoch_s"].astype(float).idxmin()]

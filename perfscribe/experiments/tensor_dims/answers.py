@@ -8,7 +8,7 @@ import pandas as pd
 
 from perfscribe import references
 from perfscribe.epoch_columns import main_device
-from perfscribe.findings import CannotTell, need
+from perfscribe.findings import CannotTell, need, shown
 from perfscribe.statistics import format_figure as figure
 
 CLAIMED_LIMIT_GB = 16.0  # write-up 000: "just under the 16GB limit"
@@ -31,7 +31,7 @@ def error(frame: pd.DataFrame) -> tuple[str, str]:
     if not alike.empty:
         good = alike.iloc[0]
         right = (
-            f" With d_model {good['d_model']} it trains: {figure(good['samples_per_s'])} samples/s in {good['dtype']}, "
+            f" With d_model {good['d_model']} it trains: {shown(good, 'samples_per_s')} samples/s in {good['dtype']}, "
             f"peak {figure(good['peak_gib'])} GiB."
         )
     text = (
