@@ -6,7 +6,7 @@ import pandas as pd
 
 from perfscribe.experiments.all_reduce.columns import OPERATIONS, SOURCES
 from perfscribe.experiments.all_reduce.fits import DESCRIBES
-from perfscribe.findings import CannotTell, from_to, need
+from perfscribe.findings import CannotTell, from_to, need, ratio_of, shown
 from perfscribe.parallel.transport import TRANSPORTS
 from perfscribe.statistics import format_figure
 
@@ -62,9 +62,7 @@ def operations(rows: pd.DataFrame) -> str:
             continue
         common = group[group["size_bytes"].isin(shared)]
         best = common.loc[common.groupby("operation", sort=False)[OWN].idxmax()]
-        said = [
-            f"{OPERATIONS[row['operation']]} {format_figure(row[OWN])} ({row['message']})" for _, row in best.iterrows()
-        ]
+        said = [f"{OPERATIONS[row['operation']]} {shown(row, OWN)} ({row['message']})" for _, row in best.iterrows()]
         largest = common.loc[common["size_bytes"].idxmax(), "message"]
         parts.append(f"{backend} with {world_size} processes, up to {largest}: {', '.join(said)}")
     return (
@@ -81,14 +79,14 @@ def transports(rows: pd.DataFrame) -> str:
     shared = set.intersection(*(set(group["size_bytes"]) for _, group in few.groupby(["backend", "transport"])))
     if not shared:
         raise CannotTell("no size was sent over every transport")
-    shown = few[few["size_bytes"] == max(shared)].sort_values(OWN, ascending=False)
-    fastest = shown.iloc[0]
+    largest = few[few["size_bytes"] == max(shared)].sort_values(OWN, ascending=False)
+    fastest = largest.iloc[0]
     parts = [
-        f"{row['backend']} over {row['transport']} {format_figure(row[OWN])} GB/s bus"
-        + ("" if name == fastest.name else f" ({format_figure(row['time_ms'] / fastest['time_ms'])} times as long)")
-        for name, row in shown.iterrows()
+        f"{row['backend']} over {row['transport']} {shown(row, OWN)} GB/s bus"
+        + ("" if name == fastest.name else f" ({ratio_of(row, fastest, 'time_ms')} times as long)")
+        for name, row in largest.iterrows()
     ]
-    alone = " Only one transport was measured here." if len(shown) == 1 else ""
+    alone = " Only one transport was measured here." if len(largest) == 1 else ""
     return f"{fastest['message']} between {world_size} processes: {'; '.join(parts)}.{alone}"
 
 

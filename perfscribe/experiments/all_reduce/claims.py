@@ -1,6 +1,7 @@
 """The four findings of a published write-up, each held against what was measured here and against write-up 002.
 
-Where a claim is about NCCL and no GPU is here, write-up 002's figures decide, and the sentence says so.
+What was measured here decides alone. Where a claim is about NCCL and no GPU is here, it cannot be told, and write-up
+002's figures stand beside it.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from perfscribe.findings import CannotTell, from_to
+from perfscribe.findings import CannotTell, from_to, shown
 from perfscribe.references import Reference
-from perfscribe.statistics import fit_power, format_figure
+from perfscribe.statistics import CONFIDENCE, PowerFit, fit_power, format_figure
 
 SOURCE = "cs336-writeup-002"
 HERE, THERE = "Here, by the host clock", "In write-up 002"
@@ -76,22 +77,24 @@ Judge = Callable[[Times], tuple[str, bool | None]]
 
 
 def _answer(claim: str, rule: str, here: Times, there: Times, judge: Judge) -> tuple[str, str]:
-    """The claim, what both say of it, and the verdict of the one that can tell. rule: when the claim holds."""
+    """The claim, what both say of it, and the verdict of what was measured here. rule: when the claim holds."""
     if here.rows.empty:
         raise CannotTell("No all-reduce was measured")
-    said, verdicts = [], []
-    for times in (here, there):
-        try:
-            text, holds = judge(times)
-        except CannotTell as reason:
-            text, holds = str(reason), None
-        said.append(f"{times.where}: {text}.")
-        verdicts.append(holds)
-    decides = verdicts[0] if here.has_both or verdicts[0] is False else verdicts[1]
-    if not here.has_both and verdicts[0] is not False:
-        said.append("As NCCL was not measured here, what write-up 002 printed decides.")
-    verdict = "cannot tell" if decides is None else "confirmed" if decides else "contradicted"
-    return " ".join([f"Write-up 004 says: “{claim}”, {rule}.", *said]), verdict
+    text, holds = _judged(here, judge)
+    beside, _ = _judged(there, judge)
+    if not here.has_both and holds is not False:  # one backend can contradict, not confirm
+        text, holds = f"{text} NCCL was not measured here, so that it cannot be told.", None
+    verdict = "cannot tell" if holds is None else "confirmed" if holds else "contradicted"
+    return f"Write-up 004 says: “{claim}”, {rule}. {text} {beside}", verdict
+
+
+def _judged(times: Times, judge: Judge) -> tuple[str, bool | None]:
+    """What these times say of a claim, and whether it holds by them; None where they cannot tell."""
+    try:
+        text, holds = judge(times)
+    except CannotTell as reason:
+        text, holds = str(reason), None
+    return f"{times.where}: {text}.", holds
 
 
 def backends(table: pd.DataFrame, there: Times) -> tuple[str, str]:
@@ -111,33 +114,55 @@ def backends(table: pd.DataFrame, there: Times) -> tuple[str, str]:
 
 
 def _pairs(times: Times) -> pd.DataFrame:
-    """Times by backend where both have one."""
+    """Times by backend where both have one, each with its interquartile range."""
     place = ["world_size", "size_bytes", "message"]
-    wide = times.rows.pivot_table(index=place, columns="backend", values="time_ms", sort=False, aggfunc="first")
+    wide, iqr = (
+        times.rows.pivot_table(index=place, columns="backend", values=name, sort=False, aggfunc="first")
+        for name in ("time_ms", "iqr_ms")
+    )
     if not set(BACKENDS) <= set(wide.columns) or wide.dropna(subset=list(BACKENDS)).empty:
         raise CannotTell("no size was timed with both backends")
-    return wide.dropna(subset=list(BACKENDS)).astype(float)
+    return wide.dropna(subset=list(BACKENDS)).astype(float).join(iqr.add_suffix("_iqr"))
 
 
 def sizes(table: pd.DataFrame, there: Times) -> tuple[str, str]:
     """The exponent of the size, of each backend and number of processes."""
 
-    def judge(times: Times) -> tuple[str, bool]:
-        parts, exponents = [], []
+    def judge(times: Times) -> tuple[str, bool | None]:
+        parts, hold = [], []
         large = times.rows[times.rows["size_bytes"].astype(float) >= FROM_BYTES]
         for (backend, world_size), group in large.groupby(["backend", "world_size"], sort=False):
             fit = fit_power(*(group[name].astype(float).tolist() for name in ("size_bytes", "time_ms")))
             if fit is not None:
-                exponents.append(fit.exponent)
-                parts.append(f"{fit.exponent:.2f} ({backend}, {world_size} processes)")
+                hold.append(_is_roughly_linear(fit))
+                parts.append(
+                    f"{fit.exponent:.2f} (standard error {fit.standard_error:.2f}, {fit.points} sizes; {backend}, "
+                    f"{world_size} processes)"
+                )
         if not parts:
             raise CannotTell(f"fewer than {LEAST_SIZES} sizes from 1 MB on")
         text = f"time grows as the size to the power of {', '.join(parts)}"
-        return text, all(abs(exponent - 1) <= ROUGHLY for exponent in exponents)
+        return text, _together(hold)
 
     claim = "Duration scales roughly linearly with data size (both backends)"
-    rule = f"which is to mean as its power of 1, within {ROUGHLY:g}, from 1 MB on"
+    rule = (
+        f"which is to mean as its power of 1, within {ROUGHLY:g}, from 1 MB on: each power's {100 * CONFIDENCE:g} % "
+        "interval (Student's t) lies within that; one wholly outside contradicts it"
+    )
     return _answer(claim, rule, measured(table), there, judge)
+
+
+def _is_roughly_linear(fit: PowerFit) -> bool | None:
+    """Whether the exponent's interval lies within ROUGHLY of 1; None where it lies partly there."""
+    low, high = fit.interval
+    if low >= 1 - ROUGHLY and high <= 1 + ROUGHLY:
+        return True
+    return False if high < 1 - ROUGHLY or low > 1 + ROUGHLY else None
+
+
+def _together(hold: Sequence[bool | None]) -> bool | None:
+    """Whether all hold: one that does not is enough to say no."""
+    return False if False in hold else None if None in hold else True
 
 
 def processes(table: pd.DataFrame, there: Times) -> tuple[str, str]:
@@ -164,7 +189,7 @@ def processes(table: pd.DataFrame, there: Times) -> tuple[str, str]:
             hold.append(bool(ratios.min() > 1 and ratios.max() < many / few))
         if not parts:
             raise CannotTell("no backend was timed with two numbers of processes")
-        return "; ".join(parts), False if False in hold else None if None in hold else True
+        return "; ".join(parts), _together(hold)
 
     rule = (
         "which is to mean at every size whose interquartile ranges do not overlap, and by less than the processes grow"
@@ -209,8 +234,7 @@ def overhead(table: pd.DataFrame, there: Times) -> tuple[str, str]:
         wide = _pairs(times).reset_index()
         least = wide[wide["size_bytes"] == wide["size_bytes"].min()]
         parts = [
-            f"NCCL {format_figure(row['nccl'])} ms and gloo {format_figure(row['gloo'])} ms with {row['world_size']} "
-            "processes"
+            f"NCCL {shown(row, 'nccl')} ms and gloo {shown(row, 'gloo')} ms with {row['world_size']} processes"
             for _, row in least.iterrows()
         ]
         higher = least["nccl"] > least["gloo"]
