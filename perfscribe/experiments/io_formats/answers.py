@@ -6,10 +6,11 @@ from typing import Any
 
 import pandas as pd
 
-from perfscribe.findings import CannotTell, from_to, need
+from perfscribe.findings import CannotTell, counted, from_to, need, ratio_of, shown
 from perfscribe.statistics import format_figure as figure
 
 WHOLE = ("pt", "npz_compressed", "npz", "npy")  # read whole in the constructor, as the homework does
+IN_LOOP = ("hdf5_gzip", "hdf5")
 HOMEWORK_SAMPLES = 2048
 HOMEWORK_EPOCHS = 5
 HOMEWORK_RANKS = 4  # that its job script starts
@@ -34,49 +35,62 @@ def training(formats: pd.DataFrame, parts: pd.DataFrame) -> str:
     warm = one_device(parts[parts["cache"] == "warm"])
     memory = _row(warm, "memory")
     whole = need(warm[warm["format"].isin(WHOLE)], 1, "formats that are read whole")
-    in_loop = need(warm[warm["format"].isin(["hdf5", "hdf5_gzip"])], 1, "formats that are read in the loop")
+    in_loop = need(warm[warm["format"].isin(IN_LOOP)], 1, "formats that are read in the loop")
     outside = whole["constructor_s"] / whole["first_reading_s"]
     loops = "; ".join(
-        f"{row['format']} {figure(row['loader_wait_ms'])} ms, {figure(row['loader_share_percent'])} % of the epoch"
+        f"{row['format']} {shown(row, 'loader_wait_ms')} ms, {figure(row['loader_share_percent'])} % of the epoch"
         for _, row in in_loop.iterrows()
     )
     return (
         f"Mostly the same in-memory loop. {', '.join(whole['format'])} are read whole in the constructor, before the "
         f"clock starts: {from_to(whole['constructor_s'])} s, which is {from_to(100 * outside)} % of what reading "
         f"costs up to the end of the first epoch. In the loop a step then waits "
-        f"{from_to(whole['loader_wait_ms'])} ms for the loader, from memory {figure(memory['loader_wait_ms'])} ms. "
-        f"Only HDF5 is read in the loop: {loops}. {_noise(warm, formats)} {_write_up(formats)}"
+        f"{from_to(whole['loader_wait_ms'])} ms for the loader, from memory {shown(memory, 'loader_wait_ms')} ms. "
+        f"Only HDF5 is read in the loop: {loops}. {_same_loop(formats, warm)} {_write_up(formats)}"
     )
 
 
-def _noise(warm: pd.DataFrame, formats: pd.DataFrame) -> str:
-    """Compute is the same work in every row: how much it varies is the scale for differences in training time."""
-    widest = float(warm["compute_s"].max() / warm["compute_s"].min())
-    text = f"Compute, the same work in every row, takes {from_to(warm['compute_s'])} s an epoch"
+def _same_loop(formats: pd.DataFrame, warm: pd.DataFrame) -> str:
+    """How far training times lie apart whose loops read nothing: the scale for the formats that are read in theirs."""
     rows = one_device(formats)
-    ratios = pd.to_numeric(rows[rows["format"] != "memory"]["against_memory"], errors="coerce")
-    near = rows.loc[ratios[ratios <= widest].index, "format"]
-    if near.empty:
-        return f"{text}."
-    return (
-        f"{text}, so that ratios to memory of up to {figure(widest)}, those of {', '.join(near)}, tell nothing of the "
-        f"format.{_waited(warm, rows, list(near))}"
+    same = rows[rows["format"].isin(["memory", *WHOLE])]
+    times = same["training_total_s"].astype(float)
+    widest = float(times.max() / times.min())
+    n = from_to(same["training_s_n"], "{:.0f}".format)
+    text = (
+        f"Training with {', '.join(same['format'])} takes {from_to(times)} s (n = {n} epochs each), though nothing is "
+        f"read in these loops: up to {figure(widest)} times as long as with another of them, which has other causes "
+        "than the format."
     )
+    in_loop = rows[rows["format"].isin(IN_LOOP)]
+    told = [_beside_memory(row, widest, rows, warm) for _, row in in_loop.iterrows()]
+    return " ".join([text, *told])
 
 
-def _waited(warm: pd.DataFrame, rows: pd.DataFrame, near: list[str]) -> str:
-    """Of HDF5, which is read in the loop: how much of what it takes longer than memory is waiting for the loader."""
-    if "hdf5" not in near:
-        return ""
+def _beside_memory(row: pd.Series, widest: float, rows: pd.DataFrame, warm: pd.DataFrame) -> str:
+    """What the time of a format that is read in the loop tells, given how far others lie apart that are not."""
+    ratio = float(row["against_memory"])
+    text = f"{row['format']} takes {shown(row, 'against_memory')} times as long as memory"
+    if max(ratio, 1 / ratio) <= widest:
+        return f"{text}, which within that tells nothing of the format."
+    return f"{text}.{_waited(str(row['format']), rows, warm)}"
+
+
+def _waited(name: str, rows: pd.DataFrame, warm: pd.DataFrame) -> str:
+    """How much of what it takes longer than memory is waiting for the loader, by the epochs that are taken apart."""
     totals, waits = (
-        [float(_row(of, name)[column]) for name in ("hdf5", "memory")]
+        [float(_row(of, one)[column]) for one in (name, "memory")]
         for of, column in ((rows, "training_total_s"), (warm, "loader_wait_s"))
     )
-    epochs = int(_row(rows, "hdf5")["training_samples"].rpartition("× ")[2])
+    epochs = int(_row(rows, name)["training_samples"].rpartition("× ")[2])
     longer, waited = totals[0] - totals[1], epochs * (waits[0] - waits[1])
     if not 0 < waited < longer:
         return ""
-    return f" Of the {figure(longer)} s that hdf5 takes longer, {figure(waited)} s are waiting for the loader."
+    apart = counted(int(_row(warm, name)["loader_wait_s_n"]), "epoch")
+    return (
+        f" Of the {figure(longer)} s that it takes longer, {figure(waited)} s are waiting for the loader, by "
+        f"{apart} taken apart."
+    )
 
 
 def _write_up(formats: pd.DataFrame) -> str:
@@ -96,9 +110,8 @@ def gzip(formats: pd.DataFrame, reads: pd.DataFrame) -> tuple[str, str]:
     ratio = float(packed["against_hdf5"])
     if packed["read_ms_q1"] <= plain["read_ms_q3"] and plain["read_ms_q1"] <= packed["read_ms_q3"]:
         raise CannotTell("the interquartile ranges of reads from HDF5 with and without gzip overlap")
-    head = (
-        f"One sample from HDF5 with gzip takes {_read(packed)}, without {_read(plain)}: {figure(ratio)} times as long."
-    )
+    longer = ratio_of(packed, plain, "read_ms")
+    head = f"One sample from HDF5 with gzip takes {_read(packed)}, without {_read(plain)}: {longer} times as long."
     if ratio < 1:
         return f"{head} It is not slow here.", "contradicted"
     times = packed["decoded_kib"] / packed["sample_kib"]
@@ -116,7 +129,7 @@ def gzip(formats: pd.DataFrame, reads: pd.DataFrame) -> tuple[str, str]:
 
 
 def _read(row: Any) -> str:
-    return f"{figure(row['read_ms'])} ms (IQR {_text(row['read_ms_iqr'])}, n = {row['read_ms_n']})"
+    return f"{shown(row, 'read_ms')} ms (IQR {_text(row['read_ms_iqr'])}, n = {row['read_ms_n']})"
 
 
 def _size(kib: float) -> str:
@@ -135,8 +148,8 @@ def _inflated_whole(reads: pd.DataFrame) -> str:
     packed, npz = _row(reads, "hdf5_gzip"), found.iloc[0]
     return (
         f"The time follows the bytes inflated: the compressed npz inflates {_size(npz['decoded_kib'])} for a "
-        f"sample in {figure(npz['read_ms'])} ms, {figure(npz['decoded_mib_per_s'])} MiB/s against HDF5's "
-        f"{figure(packed['decoded_mib_per_s'])}."
+        f"sample in {shown(npz, 'read_ms')} ms, {shown(npz, 'decoded_mib_per_s')} MiB/s against HDF5's "
+        f"{shown(packed, 'decoded_mib_per_s')}."
     )
 
 
@@ -194,7 +207,7 @@ def cold(parts: pd.DataFrame, reads: pd.DataFrame, all_reads: pd.DataFrame) -> s
     times = {name: rows.loc[name, "cold"]["read_ms"] / rows.loc[name, "warm"]["read_ms"] for name in both}
     least, most = min(both, key=times.__getitem__), max(both, key=times.__getitem__)
     quickest = {cache: min(both, key=lambda name: rows.loc[name, cache]["read_ms"]) for cache in ("warm", "cold")}
-    read = {cache: figure(rows.loc[name, cache]["read_ms"]) for cache, name in quickest.items()}
+    read = {cache: shown(rows.loc[name, cache], "read_ms") for cache, name in quickest.items()}
     return (
         f"One sample from a cold file takes {figure(times[least])} ({least}) to {figure(times[most])} ({most}) times "
         f"as long as from the page cache. Quickest warm is {quickest['warm']} with {read['warm']} ms, quickest cold "

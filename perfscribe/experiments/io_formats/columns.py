@@ -60,32 +60,36 @@ def _total_s(record: Record) -> float:
     return float(median(sum(epochs) for epochs in record.samples["training_s"]))
 
 
-def _against(cells: Sequence[Record], base: str, figure: Callable[[Record], float]) -> Callable[[Record], Any]:
-    """A column's get: a figure over the same figure of the format `base`."""
-    found = {(group(r), r.factors["cache"]): r for r in cells if r.ok and r.has(format=base)}
+def _against(
+    name: str, title: str, cells: Sequence[Record], base: str, figure: Callable[[Record], float], sample: str
+) -> t.Column:
+    """A figure over that of the format `base`, no finer than the samples of both spread, as shares of them."""
+    bases = {(group(r), r.factors["cache"]): r for r in cells if r.ok and r.has(format=base)}
 
-    def get(record: Record) -> float | str:
-        other = found.get((group(record), record.factors["cache"]))
+    def ratio(record: Record) -> float | str:
+        other = bases.get((group(record), record.factors["cache"]))
         return f"{base} not measured" if other is None else float(figure(record) / figure(other))
 
-    return get
+    def spread(record: Record) -> float | str:
+        found, other = ratio(record), bases.get((group(record), record.factors["cache"]))
+        if isinstance(found, str) or other is None:
+            return f"{base} not measured"
+        both = [t.summary(one, sample) for one in (record, other)]
+        if min(one.n for one in both) == 1:
+            return t.ONE_SAMPLE
+        return 0.0 if record is other else float(found * sum(one.iqr / one.median for one in both))
+
+    return t.Column(name, title, ratio, spread=f"{name}_spread", spread_get=spread)
 
 
 def _against_memory(cells: Sequence[Record]) -> t.Column:
-    """The ratio of training times, no finer than the epochs of both spread, as shares of them."""
-    bases = {group(r): r for r in cells if r.ok and r.has(format="memory")}
-    ratio = _against(cells, "memory", _total_s)
+    """The ratio of training times."""
+    return _against("against_memory", "Against memory (×)", cells, "memory", _total_s, "training_s")
 
-    def spread(record: Record) -> float | str:
-        found, base = ratio(record), bases.get(group(record))
-        if isinstance(found, str) or base is None:
-            return "memory not measured"
-        both = [t.summary(one, "training_s") for one in (record, base)]
-        if min(one.n for one in both) == 1:
-            return t.ONE_SAMPLE
-        return 0.0 if record is base else float(found * sum(one.iqr / one.median for one in both))
 
-    return t.Column("against_memory", "Against memory (×)", ratio, spread="against_memory_spread", spread_get=spread)
+def _against_hdf5(cells: Sequence[Record]) -> t.Column:
+    """The ratio of single reads."""
+    return _against("against_hdf5", "Against hdf5 (×)", cells, "hdf5", _read_ms, "read_ms")
 
 
 def formats(cells: Sequence[Record]) -> list[t.Column]:
@@ -197,10 +201,10 @@ def reads(cells: Sequence[Record]) -> list[t.Column]:
         t.derived("read_ms_q3", "Upper quartile (ms)", lambda r: t.summary(r, "read_ms").q3),
         t.count("read_ms"),
         t.derived("slowest_read_ms", "Slowest (ms)", lambda r: t.summary(r, "read_ms").maximum),
-        t.derived("against_hdf5", "Against hdf5 (×)", _against(cells, "hdf5", _read_ms)),
+        _against_hdf5(cells),
         t.derived("sample_kib", "A sample (KiB)", lambda r: _sample_bytes(r) / KIB),
         t.value("decoded_bytes_per_sample", "Decoded for it (KiB)", 1 / KIB, "decoded_kib"),
-        t.derived("decoded_mib_per_s", "Decoded (MiB/s)", _decoded_mib_per_s),
+        t.rate("decoded_mib_per_s", "Decoded (MiB/s)", _decoded_mib_per_s, "read_ms"),
         t.derived("resident_after_percent", "In page cache after (%)", _resident_after_reads),
     ]
 

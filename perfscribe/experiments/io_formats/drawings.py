@@ -8,6 +8,7 @@ import pandas as pd
 
 from perfscribe import figures as f
 from perfscribe.experiments.io_formats.answers import one_device
+from perfscribe.findings import shown
 from perfscribe.statistics import format_figure
 
 PARTS = {"constructor_s": "constructor", "loader_wait_s": "loader wait", "copy_s": "copy", "compute_s": "compute"}
@@ -71,7 +72,7 @@ def _dot(axes: Any, row: Any, place: int, colour: str, filled: bool) -> None:
         markerfacecolor=colour if filled else "white",
     )
     axes.annotate(
-        f"{row['cache']} {format_figure(median_ms)}",
+        f"{row['cache']} {shown(row, 'read_ms')}",
         (median_ms, place),
         xytext=(0, 6 if filled else -6),
         textcoords="offset points",

@@ -41,7 +41,8 @@ FORMATS_NOTES = (
     "communication, and torch's profiler runs in the loop.",
 )
 PARTS_NOTES = (
-    "Host clock, the device synchronised after each part of each step. Constructor: what the homework leaves out of "
+    "Host clock, the device synchronised after each part of each step; on a GPU, where that takes longer, in one more "
+    "epoch than those of the training time. Constructor: what the homework leaves out of "
     "its training time; in memory, it generates the arrays. n: epochs, then steps. Cold: before the constructor, "
     "and for one epoch only, since from the second on the files are warm.",
     "Published: about the slowest step of the loader in the profiles of the training series, on Polaris.",
