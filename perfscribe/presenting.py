@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from perfscribe import figures, files, findings, records, tables
 from perfscribe.drawn import figure_kinds
@@ -44,7 +43,7 @@ def present(plan_file: Path, record_files: Sequence[Path], root: Path) -> None:
         tables.write(table, folder)
     for name, text in texts.items():
         files.write_text(folder / name, text)
-    cells = _shown(experiment, measured)
+    cells = _shown(experiment, measured, getattr(module, "FIGURES_SHOW", ()))
     kinds = figure_kinds(site_folder)
     for figure in drawn:
         footer = figure_footer(cells, plan["site"], site_folder / "environments", figure.sample)
@@ -53,10 +52,10 @@ def present(plan_file: Path, record_files: Sequence[Path], root: Path) -> None:
     findings.write(module.findings(made), folder / f"{experiment}.findings.json")
 
 
-def _shown(experiment: str, measured: dict[str, Any]) -> list[Record]:
-    """The measured cells that figures show: of an experiment that measures nothing, what it reads.
+def _shown(experiment: str, measured: Mapping[str, Sequence[Record]], drawn: Sequence[str]) -> list[Record]:
+    """The measured cells that figures show: of an experiment that measures nothing, what it reads, or these of it.
 
     What was imported was measured by others.
     """
-    names: Iterable[str] = [experiment] if experiment in measured else measured
+    names: Iterable[str] = [experiment] if experiment in measured else drawn or measured
     return [record for name in names for record in measured[name] if record.origin == "measured"]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from matplotlib import pyplot as plt
 
-from perfscribe import markdown_tables
+from perfscribe import markdown_tables, presenting
 from perfscribe import tables as t
 from perfscribe.experiments.mixed_precision import answers, drawings, pairs, present
 from perfscribe.findings import CannotTell
@@ -238,6 +238,12 @@ def test_published_speedups_are_compared_at_the_same_cells() -> None:
     assert ours / theirs == pytest.approx(2.34, abs=0.01) and "2.34 times theirs" in text
     with pytest.raises(CannotTell, match="no size has a figure in bf16 speedup and"):
         answers.published(shown([cell(s, d, 256) for s in SIZES for d in ("fp32", "bf16")])["_speedup"].ok)
+
+
+def test_the_line_below_the_figure_is_of_the_cells_that_it_shows() -> None:
+    measured = {"end_to_end": grid(), "nsys_profile": [traced("small", "tf32", 5.0)]}
+    assert presenting._shown("mixed_precision", measured, present.FIGURES_SHOW) == measured["end_to_end"]
+    assert len(presenting._shown("another", measured, ())) == len(grid()) + 1, "else of all that is read"
 
 
 # --- figure -------------------------------------------------------------------------------------------------------
