@@ -84,7 +84,7 @@ def _answer(claim: str, rule: str, here: Times, there: Times, judge: Judge) -> t
     text, holds = _judged(here, judge)
     beside, _ = _judged(there, judge)
     if not here.has_both and holds is not False:  # one backend can contradict, not confirm
-        text, holds = f"{text} NCCL was not measured here, so that it cannot be told.", None
+        text, holds = f"{text} NCCL was not measured here.", None
     verdict = "cannot tell" if holds is None else "confirmed" if holds else "contradicted"
     return f"Write-up 004 says: “{claim}”, {rule}. {text} {beside}", verdict
 

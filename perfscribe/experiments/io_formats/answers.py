@@ -58,8 +58,8 @@ def _same_loop(formats: pd.DataFrame, warm: pd.DataFrame) -> str:
     widest = float(times.max() / times.min())
     n = from_to(same["training_s_n"], "{:.0f}".format)
     text = (
-        f"Training with {', '.join(same['format'])} takes {from_to(times)} s (n = {n} epochs each), though nothing is "
-        f"read in these loops: up to {figure(widest)} times as long as with another of them, which has other causes "
+        f"Training with {', '.join(same['format'])} takes {from_to(times)} s (epochs: n = {n} each), though nothing "
+        f"is read in these loops: up to {figure(widest)} times as long as with another of them, which has other causes "
         "than the format."
     )
     in_loop = rows[rows["format"].isin(IN_LOOP)]
@@ -114,11 +114,11 @@ def gzip(formats: pd.DataFrame, reads: pd.DataFrame) -> tuple[str, str]:
     head = f"One sample from HDF5 with gzip takes {_read(packed)}, without {_read(plain)}: {longer} times as long."
     if ratio < 1:
         return f"{head} It is not slow here.", "contradicted"
-    times = packed["decoded_kib"] / packed["sample_kib"]
+    times = float(packed["decoded_kib"] / packed["sample_kib"])
     text = (
         f"{head} Every chunk that the sample touches is inflated whole, {_size(packed['decoded_kib'])} for "
         f"{_size(packed['sample_kib'])}. Of the ratio, a factor {figure(times)} is therefore due to the chunks, "
-        f"whose shape h5py guessed, and {figure(ratio / times)} to inflating the sample's own bytes."
+        f"whose shape h5py guessed, and {shown(packed, 'against_hdf5', 1 / times)} to inflating the sample's own bytes."
     )
     verdict = "contradicted" if times > ratio / times else "confirmed"
     cause = {
