@@ -19,9 +19,11 @@ from typing import Any, NamedTuple
 
 from perfscribe import environment, files
 from perfscribe.cells import Cell
+from perfscribe.config_errors import fault
 
 # Snakemake's executors that submit jobs, and the variable by which a job of each knows itself.
-JOB_VARIABLES = {"slurm": "SLURM_JOB_ID", "cluster-generic": "PBS_JOBID"}
+SLURM = "slurm"
+JOB_VARIABLES = {SLURM: "SLURM_JOB_ID", "cluster-generic": "PBS_JOBID"}
 FILE = "cluster.json"
 # What libraries take their number of threads from.
 THREAD_VARIABLES = (
@@ -59,12 +61,18 @@ def executor_asked_for(arguments: Sequence[str]) -> str | None:
 
 
 def settings_for(config: Mapping[str, Any], executor: str | None) -> dict[str, Any] | None:
-    """The settings of a run on a cluster from a resolved config, max_nodes filled in; None for this machine."""
+    """The settings of a run on a cluster from a resolved config, max_nodes filled in; None for this machine.
+
+    ValueError with one line where jobs are to have several nodes and the executor's have no way to start ranks on them.
+    """
     if executor is None:
         return None
     settings = {**config["cluster"], "executor": executor}
     if settings["max_nodes"] is None:
-        settings["max_nodes"] = nodes_of_partition(settings["partition"]) if executor == "slurm" else 1
+        settings["max_nodes"] = nodes_of_partition(settings["partition"]) if executor == SLURM else 1
+    elif settings["max_nodes"] > 1 and executor != SLURM:
+        others = f"null or 1, as ranks are started across nodes by Slurm alone, not in jobs of {executor}"
+        raise ValueError(fault("cluster.max_nodes", settings["max_nodes"], others))
     if settings["nodes"]:
         settings["max_nodes"] = min(settings["max_nodes"], len(settings["nodes"]))
     return settings

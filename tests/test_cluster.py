@@ -250,6 +250,15 @@ def test_nodes_are_taken_in_turn() -> None:
     assert found is not None and found["max_nodes"] == 1
 
 
+def test_only_slurms_jobs_have_several_nodes() -> None:
+    whole = {"cluster": settings(max_nodes=None)}
+    found = cluster.settings_for(whole, "cluster-generic")
+    assert found is not None and found["max_nodes"] == 1
+    line = r"^cluster\.max_nodes: got 2, expected null or 1, as ranks are started across nodes by Slurm alone"
+    with pytest.raises(ValueError, match=line):
+        cluster.settings_for({"cluster": settings(max_nodes=2)}, "cluster-generic")
+
+
 def test_a_jobs_shell_begins_with_variables_and_setup() -> None:
     odd = {"A": "it's $HOME {x}", "B": 7, "MKL_NUM_THREADS": 3}
     made = jobs(environment=odd, setup=['GREETING="hello $UNSET"', "greet() { echo $GREETING; }"])
