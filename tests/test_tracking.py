@@ -82,7 +82,6 @@ def test_curves_without_steps():
 def test_runs_are_named_by_what_tells_them_apart():
     names = [run.name for run in runs.of_records([training(), training("simple_gpt"), training(round=2)])]
     assert names == ["baseline model=bloom", "baseline model=simple_gpt", "baseline model=bloom round=2"]
-    assert runs.of_records([training(values={"experiment_name": "BLOOM_Baseline"})])[0].name == "BLOOM_Baseline"
 
 
 def test_another_experiment_is_one_run_a_step_a_cell():

@@ -68,10 +68,9 @@ def _varying(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 def _training(experiment: str, row: Mapping[str, Any], varying: Sequence[str]) -> Run:
     levels = [f"{name}={row['factors'][name]}" for name in varying if name in row["factors"]]
     rounds = [f"round={row['round']}"] if row["round"] > 1 else []
-    name = str(row["values"].get("experiment_name") or " ".join([experiment, *levels]))
     return Run(
         id=row["id"],
-        name=" ".join([name, *rounds]),
+        name=" ".join([experiment, *levels, *rounds]),
         group=experiment,
         config={**row["factors"], **_told(row)},
         summary=_last(row) | keys.summary(row["values"]),
