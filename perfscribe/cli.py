@@ -32,7 +32,8 @@ HELP = """\
 ./run fetch-data squad        fetch SQuAD v1.1 for the FSDP workshop's experiments, into downloads/squad
 ./run compare A B [--experiment NAME ...] [--csv FILE] [--markdown FILE] [--fail-on slower] [--threshold PERCENT]
                               two sites, revisions or commits, figure by figure: faster, slower, cannot tell
-./run launch --scheduler slurm|pbs|local --nodes N --ranks-per-node R [--profile torch|nsys] [-- COMMAND]
+./run launch --scheduler slurm|pbs|local --nodes N --ranks-per-node R [--launcher srun|mpiexec|torchrun]
+             [--profile torch|nsys] [-- COMMAND]
                               print a job script that starts ranks there
 ./run import-log FILE ...     records of a Trainer log or a W&B CSV export, for the tables of chapter fsdp
 ./run import-env env_vars.sh [--experiment NAME] [--preset PRESET] [--write]

@@ -14,7 +14,9 @@ import yaml
 from readme_table import excerpt, render
 from workspace import ROOT
 
-from perfscribe import __version__, cli
+from perfscribe import __version__, cli, launch_script
+from perfscribe.graph_timing import GRAPH_REPLAY
+from perfscribe.timing import CUDA_EVENTS, HOST_CLOCK
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 # Made by runs; what is linked there may be absent in a checkout.
@@ -148,6 +150,34 @@ def test_dependencies_explains_each_package() -> None:
                 missing.append(package[0])
     # What all builds of torch need is named by example.
     assert set(missing) <= {"setuptools", "typing-extensions"}
+
+
+def test_the_libraries_for_tests_are_those_that_running_does_not_need() -> None:
+    wanted, besides = (
+        set(re.findall(r"^[a-z][\w.-]*", (ROOT / file).read_text(encoding="utf-8"), re.MULTILINE))
+        for file in ("requirements.in", "requirements-dev.in")
+    )
+    assert not wanted & besides
+
+
+def test_the_method_names_every_timer() -> None:
+    text = " ".join((ROOT / "report" / "templates" / "method.md").read_text(encoding="utf-8").split()).lower()
+    assert [name for name in (HOST_CLOCK, CUDA_EVENTS, GRAPH_REPLAY) if name.lower() not in text] == []
+    assert "only over rounds" in text and "or over turns" in text
+
+
+def test_launch_explains_each_option() -> None:
+    text = (ROOT / "docs" / "launch.md").read_text(encoding="utf-8")
+    options = [word for action in launch_script._parser()._actions for word in action.option_strings]
+    assert [one for one in options if one.startswith("--") and one != "--help" and one not in text] == []
+
+
+def test_every_module_has_an_owner() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    owners = text[text.index("## Who owns what") : text.index("## What runs where")]
+    modules = [path for path in (ROOT / "perfscribe").iterdir() if path.suffix == ".py" or path.is_dir()]
+    names = {f"{path.name}/" if path.is_dir() else path.name for path in modules} - {"__init__.py", "__pycache__/"}
+    assert sorted(name for name in names if f"`{name}" not in owners) == []
 
 
 # --- the project speaks of itself alone ---------------------------------------------------------------------------
