@@ -343,6 +343,13 @@ def test_slow_launches_are_not_hidden_behind_device_times() -> None:
     assert "ours takes 1.2 ms" in told_of or "ours takes 1.20 ms" in told_of
 
 
+def test_the_largest_ratio_is_told_no_finer_than_its_times_spread() -> None:
+    rows = gpu_tables()["cs336.flash_benchmarking"].ok.copy()
+    rows["eager_both_ms_iqr"], rows["ours_both_ms"], rows["ours_both_ms_iqr"] = 500.0, 1.234, 0.5
+    told_of = answers.against_pytorch(rows).rpartition(": ")[2]
+    assert told_of.endswith(" against 1.2 ms.") and float(told_of.partition(" ")[0]) % 100 == 0
+
+
 def test_the_place_among_entries_goes_by_the_time_with_launches() -> None:
     board = gpu_tables()["cs336.flash_leaderboard"].ok.copy()
     board.loc[board["entry"] == "here: Triton (ours)", "both_launched_ms"] = 6.0

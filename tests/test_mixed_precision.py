@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -178,7 +179,11 @@ def test_timings_name_every_size_and_what_lacks_a_partner() -> None:
     rows = shown(grid())["_speedup"].ok
     text = answers.timings(rows)
     assert "small: forward 20.0 → 16.0 ms (1.25×), backward 40.0 → 32.0 ms (1.25×)" in text
-    assert "large: forward 120 → 30.0 ms (4×)" in text and "context 512, batch 4, cuda" in text
+    assert "large: forward 120 → 30.0 ms (4.00×)" in text and "context 512, batch 4, cuda" in text
+    noisy = [r for r in grid() if (r.factors["size"], r.factors["dtype"]) != ("small", "fp32")]
+    small = cell("small", "fp32")
+    noisy.append(replace(small, samples={name: [[4.0, 20.0, 36.0]] for name in small.samples}))
+    assert "small: forward 20 → 16.0 ms (1.2×)" in answers.timings(shown(noisy)["_speedup"].ok)
     short = [r for r in grid() if (r.factors["size"], r.factors["dtype"]) != ("large", "fp32")]
     oom = cell("large", "fp32", status="oom")
     assert "Without a pair: large (fp32: oom)." in answers.timings(shown([*short, oom])["_speedup"].ok)

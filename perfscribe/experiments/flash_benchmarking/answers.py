@@ -8,7 +8,7 @@ import pandas as pd
 
 from perfscribe.attention import backends
 from perfscribe.experiments.flash_benchmarking.joining import CANNOT_TELL, FASTER, SLOWER, counted
-from perfscribe.findings import CannotTell, from_to, need
+from perfscribe.findings import CannotTell, from_to, need, shown
 from perfscribe.statistics import format_figure
 
 SETTING = ("dtype", "device")
@@ -49,8 +49,8 @@ def against_pytorch(rows: pd.DataFrame) -> str:
     return (
         f"Against PyTorch's eager attention, end to end{_by_device(both)}, ours ({names}) is: {listed(parts)}. The "
         f"largest ratio is "
-        f"{factor:.3g} at {_at(best)}: {format_figure(best['eager_both_ms'])} against "
-        f"{format_figure(best['ours_both_ms'])} ms."
+        f"{factor:.3g} at {_at(best)}: {shown(best, 'eager_both_ms')} against "
+        f"{shown(best, 'ours_both_ms')} ms."
     )
 
 

@@ -10,7 +10,7 @@ import pandas as pd
 from perfscribe import references
 from perfscribe.experiments.mixed_precision import pairs
 from perfscribe.experiments.nsys_profile import busy
-from perfscribe.findings import CannotTell, from_to, need, one_setting
+from perfscribe.findings import CannotTell, from_to, need, one_setting, shown
 from perfscribe.statistics import format_figure
 
 SETTING = ("device", "seq_len", "batch")
@@ -44,8 +44,7 @@ def timings(rows: pd.DataFrame) -> str:
     parts = []
     for size in forward.index.intersection(backward.index, sort=False):
         words = [
-            f"{name} {format_figure(float(row['fp32_ms']))} → {format_figure(float(row['bf16_ms']))} ms "
-            f"({float(row['bf16_speedup']):.3g}×)"
+            f"{name} {shown(row, 'fp32_ms')} → {shown(row, 'bf16_ms')} ms ({shown(row, 'bf16_speedup')}×)"
             for name, row in (("forward", forward.loc[size]), ("backward", backward.loc[size]))
         ]
         parts.append(f"{size}: {', '.join(words)}")
