@@ -10,7 +10,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from functools import cache
 from typing import Literal
 
 import numpy as np
@@ -186,7 +185,6 @@ class PowerFit:
     """y = coefficient * x ** exponent by least squares in log y over log x.
 
     standard_error: of the exponent. residuals: measured / fitted - 1 for each point. points: their number.
-    interval: of the exponent, by Student's t for the degrees of freedom that two fitted figures leave.
     """
 
     exponent: float
@@ -194,41 +192,6 @@ class PowerFit:
     coefficient: float
     residuals: tuple[float, ...]
     points: int
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """The exponent's confidence interval."""
-        reach = student_reach(self.points - 2) * self.standard_error
-        return self.exponent - reach, self.exponent + reach
-
-
-@cache
-def student_reach(degrees: int, confidence: float = CONFIDENCE) -> float:
-    """How many standard errors an interval by Student's t with these degrees of freedom reaches to either side.
-
-    ValueError: no degree of freedom.
-    """
-    if degrees < 1:
-        raise ValueError(f"an interval needs a degree of freedom, not {degrees}")
-    low, high = 0.0, 1.0
-    while _within(high, degrees) < confidence:
-        low, high = high, 2 * high
-    while high - low > 1e-9 * high:
-        middle = (low + high) / 2
-        low, high = (middle, high) if _within(middle, degrees) < confidence else (low, middle)
-    return high
-
-
-def _within(reach: float, degrees: int) -> float:
-    """Probability that |t| stays below `reach` (Abramowitz, Stegun: Handbook of Mathematical Functions, 26.7.3-4)."""
-    angle = math.atan(reach / math.sqrt(degrees))
-    odd = degrees % 2
-    term = math.sin(angle) * (math.cos(angle) if odd else 1.0)
-    total = 0.0
-    for power in range(3 if odd else 2, degrees + 1, 2):
-        total += term
-        term *= math.cos(angle) ** 2 * (power - 1) / power
-    return 2 / math.pi * (angle + total) if odd else total
 
 
 def fit_power(x: Sequence[float], y: Sequence[float]) -> PowerFit | None:

@@ -172,6 +172,8 @@ def test_what_runs_differ_by_is_what_a_committed_site_shows() -> None:
             found.append(max(medians) / min(medians))
     assert len(found) > 50
     assert 2 < max(found) < ratios.HOST_RUNS_DIFFER
+    text = (ROOT / "docs" / "compare.md").read_text(encoding="utf-8")
+    assert f"{max(found):.2f}" in text and f"{len(found)} pairs" in text
 
 
 # --- what is refused, withheld, marked ---------------------------------------------------------------------------

@@ -11,15 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfscribe import statistics
-from perfscribe.statistics import (
-    fit_latency_bandwidth,
-    fit_power,
-    format_figure,
-    median_interval,
-    ratio,
-    student_reach,
-    summarise,
-)
+from perfscribe.statistics import fit_latency_bandwidth, fit_power, format_figure, median_interval, ratio, summarise
 
 times = st.floats(0, 1e6, allow_nan=False)
 positive = st.floats(1e-6, 1e6)
@@ -234,25 +226,6 @@ def test_residuals_and_standard_error_of_a_power():
     assert math.log(fit.coefficient) == pytest.approx(2 / 3)
     assert [math.log1p(r) for r in fit.residuals] == pytest.approx([-2 / 3, 4 / 3, -2 / 3])
     assert fit.standard_error == pytest.approx(math.sqrt((24 / 9) / 1 / 2))
-
-
-@pytest.mark.parametrize(
-    "degrees, confidence, reach",  # any table of Student's t
-    [(1, 0.95, 12.706), (2, 0.95, 4.303), (3, 0.95, 3.182), (10, 0.95, 2.228), (120, 0.95, 1.980), (7, 0.99, 3.499)],
-)
-def test_students_t(degrees, confidence, reach):
-    assert student_reach(degrees, confidence) == pytest.approx(reach, abs=5e-4)
-
-
-def test_an_interval_needs_a_degree_of_freedom():
-    with pytest.raises(ValueError, match=r"^an interval needs a degree of freedom, not 0$"):
-        student_reach(0)
-
-
-def test_a_powers_interval_is_wide_where_few_points_scatter():
-    fit = fit_power([1.0, math.e, math.e**2], [1.0, math.e**3, math.e**2])
-    reach = 12.7062 * math.sqrt(4 / 3)
-    assert fit.interval == pytest.approx((1 - reach, 1 + reach), rel=1e-4)
 
 
 @pytest.mark.parametrize("fit", [fit_power, fit_latency_bandwidth])

@@ -16,7 +16,7 @@ from perfscribe.statistics import CONFIDENCE, RESAMPLES, ROUNDS_FOR_INTERVAL, Ro
 SAMPLES_FOR_INTERVAL = 5
 # What two runs of the same code on one machine may differ by: up to there a ratio of single runs tells nothing. By the
 # host clock: site h200 timed the same passes in several processes, and in one the host launched 2.14 times as fast as
-# in another (experiment host_pace). By a timer of the device: this project's choice.
+# in another (docs/compare.md). By a timer of the device: this project's choice.
 HOST_RUNS_DIFFER, DEVICE_RUNS_DIFFER = 2.2, 1.1
 # Counts and losses this close are the same; this project's choice.
 SAME = 0.01
