@@ -212,7 +212,7 @@ EDITS: dict[str, Callable[[Path], None]] = {
         in_config("experiments", "attention", "timeout_s", to=599),
         in_config("experiments", "attention", "isolation", to="cell"),
     ),
-    "how many jobs run at a time": in_config("share_machine", to=False),
+    "how many jobs run at the same time": in_config("share_machine", to=False),
     "a key of one experiment": in_config("experiments", "io_formats", "read_samples", to=9),
     "one more level of a factor": in_config("experiments", "attention", "seq_len", to=[16, 24, 32]),
     "the seed": in_config("seed", to=1),
