@@ -446,27 +446,39 @@ def test_models_in_other_dtypes_are_told_with_their_times() -> None:
     assert "Besides" not in answers.models(*(shown(grid())[f"compiled_models{n}"].ok for n in ("_speedup", "")))
 
 
-def test_cuda_graphs_are_compared_at_the_same_shapes() -> None:
-    def cells(problem: str, gain: float, **levels: Any) -> list[Record]:
-        return [record(problem, g, implementation=i, device="cuda", backend="inductor", **levels)
-                for i, g in (("compiled", gain), ("cuda_graphs", 2 * gain))]  # fmt: skip
+def with_and_without_graphs(problem: str, gain: float, factor: float, **levels: Any) -> list[Record]:
+    """Two processes, in each of which every turn gives the same speed-up: their intervals have no width."""
+    return [record(problem, g, implementation=i, device="cuda", backend="inductor", **levels)
+            for i, g in (("compiled", gain), ("cuda_graphs", factor * gain))]  # fmt: skip
 
-    both = shown([*cells("attention", 1.5), *cells("attention", 1.0, seq_len=32)[:1], *cells("model", 1.2)])
-    models = both["compiled_models_speedup"].ok
-    text = answers.cuda_graphs(both["compiled_attention_speedup"].ok, models)
+
+def test_cuda_graphs_are_compared_at_the_same_shapes() -> None:
+    cells = with_and_without_graphs("attention", 1.5, 2), with_and_without_graphs("attention", 1.0, 2, seq_len=32)[:1]
+    both = shown([*cells[0], *cells[1], *with_and_without_graphs("model", 1.2, 3)])
+    text, verdict = answers.cuda_graphs(*(both[f"compiled_{name}_speedup"].ok for name in ("attention", "models")))
     assert (
-        "speed-up of attention over eager is 3×, without 1.5× (1 shape); they add for sure at 1, most at sequence "
-        "length 16, d_model 8: 2× (2 by the intervals' ends)" in text
+        "speed-up of attention over eager is 3×, without 1.5× (1 shape). The largest ratio of the two is 2 (2 by the "
+        "intervals' ends), at sequence length 16, d_model 8; none is beyond what processes differ by. With" in text
     )
     assert (
-        "full steps of models over eager is 2.4×, without 1.2× (1 shape); they add for sure at 1, most at size" in text
+        "full steps of models over eager is 3.6×, without 1.2× (1 shape). The largest ratio of the two is 3 (3 by the "
+        "intervals' ends), at size nano, context 8; 1 of 1 is beyond what processes differ by. Each" in text
     )
-    for wide in ({"both_high": 3.5}, {"both_self_percent": 120.0}, {"both_low": "too few turns"}):
-        unsure = both["compiled_attention_speedup"].ok.assign(**wide)
-        assert "(1 shape); at none do they add for sure. With" in answers.cuda_graphs(unsure, models)
+    assert verdict == "answered"
     alone = shown(grid())
     with pytest.raises(CannotTell, match="need a CUDA device"):
         answers.cuda_graphs(alone["compiled_attention_speedup"].ok, alone["compiled_models_speedup"].ok)
+
+
+def test_what_graphs_add_is_not_told_within_what_two_processes_differ_by() -> None:
+    """Intervals over turns lie wholly apart, but each knows its own process alone."""
+    tables = shown([*with_and_without_graphs("attention", 1.5, 2.1), *with_and_without_graphs("model", 1.2, 1.3)])
+    attention, models = (tables[f"compiled_{name}_speedup"].ok for name in ("attention", "models"))
+    text, verdict = answers.cuda_graphs(attention, models)
+    assert verdict == "cannot tell" and text.count("none is beyond") == 2 and "for sure" not in text
+    assert "in times that launches bind two processes may differ by a factor of 2.2: what the graphs add" in text
+    few = attention.assign(both_low="too few turns", both_high="too few turns")
+    assert "The largest ratio of the two is 2.1, at sequence length 16" in answers.cuda_graphs(few, models)[0]
 
 
 def test_cost_names_breaks_and_what_never_pays() -> None:

@@ -6,6 +6,7 @@ from collections import Counter
 
 import pandas as pd
 
+from perfscribe.comparing.ratios import HOST_RUNS_DIFFER
 from perfscribe.experiments.torch_compile import published as beside
 from perfscribe.findings import CannotTell, from_to, need, one_setting
 from perfscribe.statistics import format_figure
@@ -119,54 +120,64 @@ def trend(rows: pd.DataFrame) -> tuple[str, str]:
     return f"{text} {claim} the largest model here does not gain less than the smallest.", "contradicted"
 
 
-def cuda_graphs(attention: pd.DataFrame, models: pd.DataFrame) -> str:
+def cuda_graphs(attention: pd.DataFrame, models: pd.DataFrame) -> tuple[str, str]:
     """What reduce-overhead adds to compiling alone, at the same shapes."""
-    sentences = []
-    for rows, name, keys, phase in (
-        (attention, "attention", {name: WORDS[name] for name in ("seq_len", "head_dim")}, "both"),
-        (models, "full steps of models", {"size": "size", "seq_len": "context"}, "full_step"),
-    ):
-        sentence = _graphs_over_compiled(rows, name, keys, phase)
-        sentences += [sentence] if sentence else []
-    if not sentences:
+    told = [
+        found
+        for rows, name, keys, phase in (
+            (attention, "attention", {name: WORDS[name] for name in ("seq_len", "head_dim")}, "both"),
+            (models, "full steps of models", {"size": "size", "seq_len": "context"}, "full_step"),
+        )
+        if (found := _graphs_over_compiled(rows, name, keys, phase))
+    ]
+    if not told:
         raise CannotTell("no shape was measured both with CUDA graphs and without; they need a CUDA device")
+    text = " ".join(sentence for sentence, _ in told)
     return (
-        " ".join(sentences)
-        + " Both speed-ups are over eager in turns, each in a process of its own: what the graphs add "
-        "counts where both intervals lie apart, and by more than eager strays from itself in either."
+        f"{text} Each speed-up is over eager in turns, in a process of its own, and in times that launches bind two "
+        f"processes may differ by a factor of {HOST_RUNS_DIFFER:g}: what the graphs add is told only where the "
+        "intervals lie further apart than that.",
+        "answered" if any(beyond for _, beyond in told) else "cannot tell",
     )
 
 
-def _graphs_over_compiled(rows: pd.DataFrame, name: str, keys: dict[str, str], phase: str) -> str:
-    """keys: the factors that name a shape, as the tables call them."""
+def _graphs_over_compiled(rows: pd.DataFrame, name: str, keys: dict[str, str], phase: str) -> tuple[str, bool] | None:
+    """The sentence, and whether any ratio is beyond what processes differ by.
+
+    keys: the factors that name a shape, as the tables call them.
+    """
     if rows.empty:
-        return ""
+        return None
     plain, graphed = (rows[rows["implementation"] == how] for how in ("compiled", "cuda_graphs"))
     both = graphed.merge(plain, on=[*keys, *SETTING], suffixes=("_graphs", "_plain"))
     if both.empty:
-        return ""
+        return None
     column = f"{phase}_speedup"
+    most, beyond = _added(both, keys, phase)
     return (
         f"With CUDA graphs the speed-up of {name} over eager is {_range(_numbers(both, f'{column}_graphs'))}, "
-        f"without {_range(_numbers(both, f'{column}_plain'))} ({_many(len(both), 'shape')}); "
-        f"{_added(both, keys, phase)}."
-    )
+        f"without {_range(_numbers(both, f'{column}_plain'))} ({_many(len(both), 'shape')}). {most}"
+    ), beyond
 
 
-def _added(both: pd.DataFrame, keys: dict[str, str], phase: str) -> str:
-    """Where the graphs add most, of the shapes at which both intervals and eager's own straying leave no doubt."""
-    ends = ("low_graphs", "high_graphs", "low_plain", "high_plain", "self_percent_graphs", "self_percent_plain")
-    known = both[[f"{phase}_{end}" for end in ends]].apply(pd.to_numeric, errors="coerce")
-    low_graphs, high_graphs, low_plain, high_plain, *strays = (known[name] for name in known)
-    gain = _numbers(both, f"{phase}_speedup_graphs") / _numbers(both, f"{phase}_speedup_plain")
-    sure = (low_graphs > high_plain) & (gain - 1 > pd.concat(strays, axis=1).max(axis=1) / 100)
-    if not sure.any():
-        return "at none do they add for sure"
-    best = gain[sure].idxmax()
-    where = ", ".join(f"{word} {both.loc[best, key]}" for key, word in keys.items())
-    least, most = low_graphs[best] / high_plain[best], high_graphs[best] / low_plain[best]
-    span = f"{from_to((least, most), '{:.3g}'.format)} by the intervals' ends"
-    return f"they add for sure at {int(sure.sum())}, most at {where}: {gain[best]:.3g}× ({span})"
+def _added(both: pd.DataFrame, keys: dict[str, str], phase: str) -> tuple[str, bool]:
+    """The largest ratio of the two speed-ups, and at how many shapes its interval is beyond what processes differ by.
+
+    Intervals over turns know nothing of how one process differs from the next.
+    """
+    ends = [f"{phase}_{end}" for end in ("low_graphs", "high_plain", "high_graphs", "low_plain")]
+    low_graphs, high_plain, high_graphs, low_plain = both[ends].apply(pd.to_numeric, errors="coerce").to_numpy().T
+    least, most = low_graphs / high_plain, high_graphs / low_plain
+    gain = (_numbers(both, f"{phase}_speedup_graphs") / _numbers(both, f"{phase}_speedup_plain")).to_numpy()
+    beyond = int((least > HOST_RUNS_DIFFER).sum())
+    best = int(gain.argmax())
+    where = ", ".join(f"{word} {both.iloc[best][key]}" for key, word in keys.items())
+    # NaN where there were too few turns for an interval
+    span = f" ({from_to((least[best], most[best]), '{:.3g}'.format)} by the intervals' ends)" if most[best] > 0 else ""
+    number = f"{beyond} of {len(both)} {'is' if beyond == 1 else 'are'}" if beyond else "none is"
+    return (
+        f"The largest ratio of the two is {gain[best]:.3g}{span}, at {where}; {number} beyond what processes differ by."
+    ), beyond > 0
 
 
 def cost(rows: pd.DataFrame) -> str:
