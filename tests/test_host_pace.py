@@ -85,6 +85,30 @@ def test_what_follows_is_computed() -> None:
     assert untraced.verdict == "cannot tell" and "was traced" in untraced.text
 
 
+@pytest.mark.parametrize(
+    ("device_bound", "launch_bound", "told"),
+    [
+        (1.5, 1.5, "device-bound ones by up to 1.5: the device's own times stray too, so that nothing can be told"),
+        (1.4, 1.6, "device-bound ones by up to 1.4: the device's own times stray too, so that nothing can be told"),
+        (
+            1.3,
+            None,
+            "between experiments by up to 1.3 times: the device does not repeat itself, and their times",
+        ),
+        (1.04, 1.07, "device-bound ones by up to 1.04, about as much, so that nothing can be told of the host."),
+    ],
+)
+def test_nothing_is_told_of_the_host_where_the_device_strays_as_well(
+    device_bound: float, launch_bound: float | None, told: str
+) -> None:
+    cells = [cell("end_to_end", "xl", 100.0), cell("nsys_profile", "xl", 100 * device_bound, busy_ms=149.0)]
+    if launch_bound is not None:
+        cells += [cell("end_to_end", "small", 8.0), cell("nsys_profile", "small", 8 * launch_bound)]
+    text = said(*cells).text
+    assert told in text
+    assert not any(one in text for one in ("the device repeats itself", "one pace", "another pace", "so their times"))
+
+
 def test_a_pass_of_another_setting_is_not_compared() -> None:
     assert shown(cell("end_to_end", "small", 8.0), cell("nsys_profile", "small", 9.0, seq_len=128)).frame.empty
 

@@ -24,7 +24,7 @@ BASE = "forward_ms"
 OTHERS = {"nsys_profile": "forward_ms", "torch_compile": "eager_forward_ms"}
 TITLES = {"nsys_profile": "nsys_profile, not traced", "torch_compile": "torch_compile, eager"}
 NOT_PLANNED = "not planned"
-# Launch-bound passes differ more than device-bound ones where they do so by more than this.
+# Times repeat themselves, and launch-bound passes differ no more than device-bound ones, where they do so up to this.
 MARGIN = 0.05
 NOTE = (
     "Forward with its graph, to the loss, by the host clock, the device synchronised: the same work in each "
@@ -133,18 +133,28 @@ def _steadiness(rows: pd.DataFrame) -> str:
 
 def _conclusion(device_bound: float | None, launch_bound: float | None) -> str:
     """What follows of how many times the passes of either group differ at most."""
+    steady = device_bound is not None and device_bound <= 1 + MARGIN
     if launch_bound is None:
-        return "Launches bind none of these passes, so their times compare from experiment to experiment."
+        if steady:
+            return "Launches bind none of these passes, so their times compare from experiment to experiment."
+        return (
+            f"Launches bind none of these passes, but they differ between experiments by up to {device_bound:.3g} "
+            "times: the device does not repeat itself, and their times do not compare from experiment to experiment."
+        )
     told = f"Launch-bound passes differ between experiments by up to {launch_bound:.3g} times"
     if device_bound is None:
         return f"{told}; no device-bound one stands beside them."
     told += f", device-bound ones by up to {device_bound:.3g}"
-    if launch_bound > device_bound * (1 + MARGIN):
-        return (
-            f"{told}: the device repeats itself and the host launched at another pace. Times that launches bind, and "
-            "speed-ups over them, compare within one experiment alone."
-        )
-    return f"{told}: the host launched at one pace."
+    if not steady:
+        return f"{told}: the device's own times stray too, so that nothing can be told of the host."
+    if launch_bound <= 1 + MARGIN:
+        return f"{told}: the host launched at one pace."
+    if launch_bound <= device_bound * (1 + MARGIN):
+        return f"{told}, about as much, so that nothing can be told of the host."
+    return (
+        f"{told}: the device repeats itself and the host launched at another pace. Times that launches bind, and "
+        "speed-ups over them, compare within one experiment alone."
+    )
 
 
 def _of_all(rows: pd.DataFrame, name: str) -> pd.Series:
