@@ -47,7 +47,22 @@ def test_the_part_of_the_first_step_that_is_longer_is_named() -> None:
     assert "Of what the first one takes longer: forward 54 %, backward 6 %, optimizer 40 %. Forward has most" in text
     assert "After a warm-up" not in text
     both = said(cell(0, COLD), cell(5, WARM), cell(0, (10.0, 100.0, 4.0), "micro"), cell(5, WARM, "micro")).text
-    assert "forward 0 to 54 %, backward 6 to 100 %, optimizer 0 to 40 %. Backward has most" in both
+    assert (
+        "longer in 2 of 2 sizes: forward none to 54 %, backward 6 to 100 %, optimizer none to 40 %. nano: first" in both
+    ), "no phase has most of it in both"
+    quicker = said(cell(0, (100.0, 18.0, 34.0)), cell(5, WARM)).text
+    assert "longer: forward 75 %, backward none, optimizer 25 %. Forward has most of it: a process" in quicker
+    mixed = said(cell(0, (50.0, 55.0, 29.0)), cell(5, WARM)).text
+    assert "longer: forward 40 %, backward 35 %, optimizer 25 %. nano: first step" in mixed
+    told_of = said(cell(0, COLD), cell(5, WARM), cell(0, WARM, "micro"), cell(5, WARM, "micro")).text
+    assert "longer in 1 of 2 sizes: forward 54 %, backward 6 %, optimizer 40 %. Forward has most" in told_of
+
+
+def test_phases_that_are_no_longer_explain_nothing() -> None:
+    first = cell(0, (12.0, 18.0, 4.0))
+    first.samples["full_step_ms"][0][0] = 90.0  # the whole is timed beside its parts
+    assert "first step takes 2.65 times" in said(first, cell(5, WARM)).text
+    assert "Of what" not in said(first, cell(5, WARM)).text
 
 
 def test_a_first_step_within_the_spread_of_warm_ones_is_called_so() -> None:

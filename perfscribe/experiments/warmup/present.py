@@ -20,6 +20,8 @@ FIGURES = ("cs336.benchmarking_steps",)
 SETTING = ("size", "seq_len", "dtype", "device")
 PHASES = ("forward", "backward", "optimizer")
 NUMBERS = {1: "one step", 2: "two"}
+# A phase has most of what a first step takes longer where its share is above this in every size.
+MOST_PERCENT = 50
 NOTE = (
     "Each row is a process of its own, in which nothing but making the model and the optimizer comes before the first "
     "step. Steady from: the first step, warm-up counted, after which a rolling median stays within 1 % of the last "
@@ -164,22 +166,36 @@ def _after_few(rows: pd.DataFrame) -> str:
 def _why(cold: Sequence[tuple[pd.Series, pd.Series]]) -> str:
     """In which part of a first step the time is spent that later ones do not take; "" where none is longer."""
     longer = [(row, warm) for row, warm in cold if _is_longer(row, warm)]
-    if not longer:
+    found = [shares for row, warm in longer if (shares := _shares(row, warm))]
+    if not found:
         return ""
-    shares = {phase: [_share(row, warm, phase) for row, warm in longer] for phase in PHASES}
-    most = max(PHASES, key=lambda phase: sum(shares[phase]))
-    said = ", ".join(f"{phase} {from_to(found, '{:.0f}'.format)} %" for phase, found in shares.items())
+    by_phase = {phase: [shares[phase] for shares in found] for phase in PHASES}
+    said = ", ".join(f"{phase} {_percents(shares)}" for phase, shares in by_phase.items())
+    of = "" if len(cold) == 1 else f" in {len(found)} of {len(cold)} sizes"
+    most = [phase for phase, shares in by_phase.items() if min(shares) > MOST_PERCENT]
+    return f" Of what the first one takes longer{of}: {said}.{_paid_once(most[0]) if most else ''}"
+
+
+def _paid_once(phase: str) -> str:
+    """What may be in the phase that has most of it in every size."""
     return (
-        f" Of what the first one takes longer: {said}. {most.capitalize()} has most of it: a process pays there what "
-        "it pays once, such as loading code and filling caches; the optimizer makes its state in its first step. "
-        "These are not timed apart."
+        f" {phase.capitalize()} has most of it: a process pays there what it pays once, such as loading code and "
+        "filling caches; the optimizer makes its state in its first step. These are not timed apart."
     )
 
 
-def _share(row: pd.Series, warm: pd.Series, phase: str) -> float:
-    """Percent of what all phases of the first step take longer than those of warm ones."""
+def _percents(shares: Sequence[float]) -> str:
+    said = from_to(shares, lambda share: f"{share:.0f}" if share >= 0.5 else "none")
+    return said if said == "none" else f"{said} %"
+
+
+def _shares(row: pd.Series, warm: pd.Series) -> dict[str, float]:
+    """Percent of what a first step's phases take longer than those of warm ones; {} where together they do not."""
     more = {name: float(row[f"first_{name}_ms"]) - float(warm[f"{name}_ms"]) for name in PHASES}
-    return 100 * more[phase] / sum(more.values())
+    if sum(more.values()) <= 0:
+        return {}
+    longer = {name: max(0.0, ms) for name, ms in more.items()}  # a phase that is shorter has no part in it
+    return {name: 100 * ms / sum(longer.values()) for name, ms in longer.items()}
 
 
 def _means(row: pd.Series, warm: pd.Series) -> str:
