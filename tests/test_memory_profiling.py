@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from unmeasured import raw_config
@@ -16,7 +17,8 @@ from perfscribe.cells import Measurement
 from perfscribe.counters import memory
 from perfscribe.counters.parameters import transformer_matmul_parameters
 from perfscribe.data import tokens
-from perfscribe.experiments.memory_profiling import answers, measure, predictions, present, rows
+from perfscribe.experiments.memory_profiling import answers, measure, prediction_answers, predictions, present, rows
+from perfscribe.experiments.memory_profiling.columns import SOURCES
 from perfscribe.models.shapes import SIZES
 from perfscribe.models.training_step import Step
 from perfscribe.partial import of_error
@@ -293,6 +295,8 @@ def test_peaks_that_are_compared_are_told_from_those_that_are_not():
     text = finding(both, "published").text
     assert text.startswith("Of 3 peaks published in GiB and at the batch of ours (2 of brandon-snider, 1 of damek) ")
     assert "Not counted: the table's 3 others, whose batch is another or not stated." in text
+    rows = pd.DataFrame({source: [70.0 if source == "cs336-writeup-002" else "none"] for source in SOURCES})
+    assert prediction_answers._left_out(rows).startswith(" Not counted: the table's 1 other, whose batch")
 
 
 def test_a_step_that_holds_less_than_a_published_one_is_said_to_hold_less():

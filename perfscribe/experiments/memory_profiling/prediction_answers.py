@@ -9,7 +9,7 @@ import pandas as pd
 from perfscribe.experiments.memory_profiling.answers import MODE_NAMES, in_one_unit, memory, numbers
 from perfscribe.experiments.memory_profiling.columns import SOURCES
 from perfscribe.experiments.memory_profiling.predictions import ALLOWED_ERROR
-from perfscribe.findings import CannotTell, from_to, need
+from perfscribe.findings import CannotTell, counted, from_to, need
 from perfscribe.tables import MIB
 
 LARGE_GIB = 1.0
@@ -74,7 +74,9 @@ def published(rows: pd.DataFrame) -> tuple[str, str]:
 def _left_out(rows: pd.DataFrame) -> str:
     """How many figures of the table are not among the compared ones, and why."""
     others = sum(len(numbers(rows, source)) for source in SOURCES if source not in SAME_IN_GIB)
-    return f" Not counted: the table's {others} others, whose batch is another or not stated." if others else ""
+    return (
+        f" Not counted: the table's {counted(others, 'other')}, whose batch is another or not stated." if others else ""
+    )
 
 
 def _explained(rows: pd.DataFrame) -> str:
