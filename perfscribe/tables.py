@@ -203,6 +203,11 @@ class Table:
         return self.frame[self.frame["status"] == "ok"]
 
 
+def ratio_spread(ratio: float, *both: Summary) -> float | str:
+    """How far a ratio of two medians may be off: as far as both spread, as shares of them; one sample has no spread."""
+    return ONE_SAMPLE if min(one.n for one in both) == 1 else ratio * sum(one.iqr / one.median for one in both)
+
+
 def _size(size_bytes: float) -> str:
     unit, name = (GIB, "GiB") if size_bytes >= GIB / 10 else (MIB, "MiB")
     return f"{format_figure(size_bytes / unit)} {name}"

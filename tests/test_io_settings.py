@@ -270,7 +270,9 @@ def test_the_columns_of_chunks():
     plain = row("chunks", all_cells(), chunk="contiguous")
     assert {plain[name] for name in ("inflated_kib", "inflate_ms", "inflate_gb_per_s")} == {"nothing is compressed"}
     assert len(made(all_cells())["polaris.io_chunks"].frame) == 5
-    assert row("chunks", [record(1)], chunk=1)["ratio"] == "contiguous not measured"
+    alone = row("chunks", [record(1)], chunk=1)
+    assert {alone[name] for name in ("ratio", "ratio_spread")} == {"contiguous not measured"}
+    assert (plain["ratio"], plain["ratio_spread"]) == (1, 0), "against itself it is exact"
 
 
 def test_the_columns_of_workers_and_threads():

@@ -73,7 +73,8 @@ def test_a_speedup_is_as_uncertain_as_both_medians() -> None:
     both = [t.summary(one, "forward_ms") for one in (record, reference)]
     expected = 20 / 16 * sum(one.iqr / one.median for one in both)
     assert pairs.speedup_spread(reference, record, "forward_ms") == pytest.approx(expected)
-    assert pairs.speedup_spread(None, record, "forward_ms") == t.ONE_SAMPLE
+    assert pairs.speedup_spread(None, record, "forward_ms") == pairs.speedup(None, record, "forward_ms")
+    assert pairs.speedup_spread(reference, reference, "forward_ms") == "fp32 itself"
 
 
 @pytest.mark.parametrize(

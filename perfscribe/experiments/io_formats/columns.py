@@ -73,11 +73,8 @@ def _against(
     def spread(record: Record) -> float | str:
         found, other = ratio(record), bases.get((group(record), record.factors["cache"]))
         if isinstance(found, str) or other is None:
-            return f"{base} not measured"
-        both = [t.summary(one, sample) for one in (record, other)]
-        if min(one.n for one in both) == 1:
-            return t.ONE_SAMPLE
-        return 0.0 if record is other else float(found * sum(one.iqr / one.median for one in both))
+            return found
+        return 0.0 if record is other else t.ratio_spread(found, *(t.summary(one, sample) for one in (record, other)))
 
     return t.Column(name, title, ratio, spread=f"{name}_spread", spread_get=spread)
 

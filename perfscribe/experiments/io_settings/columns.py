@@ -42,17 +42,12 @@ def _against_plain(cells: Sequence[Record]) -> t.Column:
         return "contiguous not measured" if other is None else read_ms(record) / read_ms(other)
 
     def spread(record: Record) -> float | str:
-        other = found.get(group(record))
-        return t.ONE_SAMPLE if other is None else _spread(*(t.summary(one, "read_ms") for one in (record, other)))
+        ratio, other = get(record), found.get(group(record))
+        if isinstance(ratio, str) or other is None:
+            return ratio
+        return 0.0 if record is other else t.ratio_spread(ratio, *(t.summary(r, "read_ms") for r in (record, other)))
 
     return t.Column("ratio", "Against contiguous (×)", get, spread="ratio_spread", spread_get=spread)
-
-
-def _spread(own: Summary, other: Summary) -> float | str:
-    """Of a ratio of medians: the spreads of both as shares of them."""
-    if min(own.n, other.n) == 1:
-        return t.ONE_SAMPLE
-    return own.median / other.median * (own.iqr / own.median + other.iqr / other.median)
 
 
 def _in_turns(get: Callable[[Record, Summary], Any]) -> Callable[[Record], Any]:
@@ -136,9 +131,15 @@ def _epochs() -> list[t.Column]:
 
 def _against_alone() -> t.Column:
     """The ratio of epochs to those of one process and thread."""
-    get = _in_turns(lambda record, alone: t.summary(record, "epoch_s").median / alone.median)
-    spread = _in_turns(lambda record, alone: _spread(t.summary(record, "epoch_s"), alone))
-    return t.Column("ratio", "Against it (×)", get, spread="ratio_spread", spread_get=spread)
+
+    def ratio(record: Record, alone: Summary) -> float:
+        return t.summary(record, "epoch_s").median / alone.median
+
+    def spread(record: Record, alone: Summary) -> float | str:
+        return t.ratio_spread(ratio(record, alone), t.summary(record, "epoch_s"), alone)
+
+    get, get_spread = _in_turns(ratio), _in_turns(spread)
+    return t.Column("ratio", "Against it (×)", get, spread="ratio_spread", spread_get=get_spread)
 
 
 def workers() -> list[t.Column]:

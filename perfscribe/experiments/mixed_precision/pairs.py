@@ -68,9 +68,8 @@ def speedup_spread(reference: Record | None, record: Record, sample: str) -> flo
     """How far the speed-up may be off: relatively as far as the two medians are together, by their IQR."""
     ratio = speedup(reference, record, sample)
     if reference is None or isinstance(ratio, str):
-        return t.ONE_SAMPLE
-    both = [t.summary(one, sample) for one in (reference, record)]
-    return t.ONE_SAMPLE if min(s.n for s in both) == 1 else ratio * sum(s.iqr / s.median for s in both)
+        return ratio
+    return t.ratio_spread(ratio, *(t.summary(one, sample) for one in (reference, record)))
 
 
 def speedup_column(name: str, title: str, sample: str, partners: Mapping[Setting, Mapping[str, Record]]) -> t.Column:
