@@ -9,24 +9,14 @@ import pandas as pd
 from perfscribe.experiments.communication import published, single
 from perfscribe.experiments.communication import rows as r
 from perfscribe.experiments.communication.rates import ALONE
-from perfscribe.findings import CannotTell, need
+from perfscribe.findings import CannotTell, is_number, need, shown
 from perfscribe.statistics import format_figure
 
 CELL = ["backend", "implementation", "tool"]
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
 def _figure(value: object, unit: str = "") -> str:
     return f"{format_figure(float(str(value)))}{unit}"
-
-
-def _shown(row: pd.Series, name: str, unit: str = "", spread: str = "") -> str:
-    """A figure of a row as its table prints it: no finer than its spread."""
-    width = row.get(spread or f"{name}_spread")
-    return f"{format_figure(float(row[name]), float(width) if _is_number(width) else None)}{unit}"
 
 
 def _cells(rows: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
@@ -49,8 +39,7 @@ def cost(metrics: pd.DataFrame, ranks: pd.DataFrame) -> str:
 def _transfer(own: pd.DataFrame) -> str:
     row = _row(own, r.TRANSFER)
     return (
-        f"transfer takes {_shown(row, 'inter', ' ms')} across nodes and {_shown(row, 'intra', ' ms')} within one, "
-        f"{_impact(row)}"
+        f"transfer takes {shown(row, 'inter')} ms across nodes and {shown(row, 'intra')} ms within one, {_impact(row)}"
     )
 
 
@@ -58,9 +47,9 @@ def _with_waiting(own: pd.DataFrame) -> str:
     """The homework's figures, which hold how long rank 0 waited for the other."""
     total, share, mean = (_row(own, metric) for metric in (r.TOTAL, r.SHARE, r.MEAN))
     return (
-        f"With what rank 0 waited for the other the totals are: across nodes {_shown(total, 'inter', ' ms')}, "
-        f"{_shown(share, 'inter')} % of all device time, mean {_shown(mean, 'inter', ' ms')}, within a node "
-        f"{_shown(total, 'intra', ' ms')}, {_shown(share, 'intra')} %, mean {_shown(mean, 'intra', ' ms')}; "
+        f"With what rank 0 waited for the other the totals are: across nodes {shown(total, 'inter')} ms, "
+        f"{shown(share, 'inter')} % of all device time, mean {shown(mean, 'inter')} ms, within a node "
+        f"{shown(total, 'intra')} ms, {shown(share, 'intra')} %, mean {shown(mean, 'intra')} ms; "
         f"{_impact(total)}"
     )
 
@@ -71,14 +60,14 @@ def _sentence(parts: list[str]) -> str:
 
 
 def _impact(row: pd.Series) -> str:
-    if not _is_number(row["impact"]):
+    if not is_number(row["impact"]):
         return f"the ratio is {row['impact']}"
     if row["impact_verdict"] == "cannot tell":
         said = "which takes longer cannot be told"
     else:
         said = f"across nodes takes {row['impact_verdict']}" if row["impact_verdict"] in ("more", "less") else ""
     inside = "; ".join(part for part in (f"interval {row['impact_interval']}", said) if part)
-    return f"ratio {_shown(row, 'impact')} ({inside})"
+    return f"ratio {shown(row, 'impact')} ({inside})"
 
 
 def _labels(ranks: pd.DataFrame) -> str:
@@ -128,8 +117,8 @@ def waiting(ranks: pd.DataFrame) -> str:
             shares = [f"rank {row['rank']} {_figure(row['wait_percent'])} %" for _, row in group.iterrows()]
             longest, slowest = (group.loc[group[one].astype(float).idxmax()] for one in ("total_ms", "slowest_ms"))
             parts.append(
-                f"{name}, {placement}: {', '.join(shares)} of {_shown(longest, 'total_ms', ' ms', 'total_ms_iqr')} "
-                f"at most, slowest call {_shown(slowest, 'slowest_ms', ' ms', 'slowest_ms_iqr')}"
+                f"{name}, {placement}: {', '.join(shares)} of {shown(longest, 'total_ms')} ms "
+                f"at most, slowest call {shown(slowest, 'slowest_ms')} ms"
             )
     upstream = published.figure("slowest_all_reduce_ms", source=published.UPSTREAM)
     return (
@@ -147,11 +136,11 @@ def bandwidth(rates: pd.DataFrame) -> tuple[str, str]:
     for _, row in trained.iterrows():
         rated = row["rated_gb_per_s"]
         beside = f"rated: {rated}"
-        if _is_number(rated):
+        if is_number(rated):
             beside = f"{_figure(row['rated_percent'])} % of the rated {_figure(rated, ' GB/s')}"
         parts.append(
             f"{row['backend']}, {row['what']}, {row['placement']} {_figure(row['gb_per_s'])} GB/s each way, "
-            f"{_shown(row, 'with_waiting_gb_per_s')} with waiting counted ({beside})"
+            f"{shown(row, 'with_waiting_gb_per_s')} with waiting counted ({beside})"
         )
     across, within = (published.rate_gb_per_s(placement) for placement in (r.INTER, r.INTRA))
     nic = published.figure("link_bandwidth_gb_per_s", r.INTER)
@@ -239,7 +228,7 @@ def _single(plain: pd.Series, again: pd.Series, step: pd.Series) -> str:
     """That trainings which ran once tell less than a profile costs, where a plain step may drift by more."""
     if not all(int(row["train_s_n"]) == 1 for row in (plain, again)):
         return ""
-    if not _is_number(step["time_ms_iqr"]):
+    if not is_number(step["time_ms_iqr"]):
         return ", single runs"
     drift_s = float(step["time_ms_iqr"]) * int(plain["training_steps"]) / 1e3
     differ_s = abs(float(again["train_s"]) - float(plain["train_s"]))

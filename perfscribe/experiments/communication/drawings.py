@@ -11,6 +11,7 @@ import pandas as pd
 from perfscribe import figures as f
 from perfscribe.experiments.communication import rates, single
 from perfscribe.experiments.communication import rows as r
+from perfscribe.findings import is_number
 
 TRANSFER, WAIT = f.COLOURS[0], f.COLOURS[1]
 TITLE_CHARACTERS = 42  # of a line above a panel
@@ -51,7 +52,7 @@ def bandwidth(canvas: Any, rows: pd.DataFrame) -> None:
     axes = canvas.subplots()
     axes.set_xlabel("Message (MB)")
     axes.set_ylabel("Each way (GB/s)")
-    known = rows[rows["message_mb"].map(_is_number)] if len(rows) else rows
+    known = rows[rows["message_mb"].map(is_number)] if len(rows) else rows
     if known.empty:
         f.no_data(axes, "no rate was measured")
         return
@@ -70,17 +71,13 @@ def bandwidth(canvas: Any, rows: pd.DataFrame) -> None:
         axes.plot([x], y[1:], color=colour, marker=marker, linestyle="none", label=label)
         axes.plot([x], y[:1], color=colour, marker=marker, fillstyle="none", linestyle="none")
         number += 1
-    for rate in sorted({rate for rate in known["rated_gb_per_s"] if _is_number(rate)}):
+    for rate in sorted({rate for rate in known["rated_gb_per_s"] if is_number(rate)}):
         axes.axhline(rate, color="#555555", linestyle="--", linewidth=0.9, label=f"rated: {rate:.3g} GB/s")
     axes.set_xscale("log")
     axes.set_yscale("log")
     canvas.legend(
         fontsize=6.5, loc="outside upper center", ncols=2, title="hollow: waiting counted", title_fontsize=6.5
     )
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def states(canvas: Any, rows: pd.DataFrame) -> None:
