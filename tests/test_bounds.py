@@ -417,8 +417,11 @@ def test_a_step_that_is_slower_in_a_narrower_dtype_is_named() -> None:
     on_cpu = told(step_of("tf32", 30.8, device="cpu"), step_of("bf16", 37.9, device="cpu"))
     assert "Slower in the narrower dtype: small, context 512, batch 4, bf16 37.9 ms, tf32 30.8 ms." in on_cpu
     bound = told(tf32, bf16, traced("tf32", 15.4))
-    assert "bound by the host's launches, so that it is no verdict on dtypes: small" in bound and "Slower" not in bound
+    assert "the host's launches bound the wider one's step and the narrower one's was not traced, so that no" in bound
+    assert "verdict on dtypes is drawn: small" in bound and "Slower" not in bound
     assert bound.endswith("bf16 37.9 ms, tf32 30.8 ms (filled with kernels to 50 %).")
+    both = told(tf32, bf16, traced("tf32", 15.4), traced("bf16", 15.4))
+    assert "but bound by the host's launches, so that it is no verdict on dtypes: small" in both
     for unknown in (told(tf32, bf16), told(tf32, bf16, traced("tf32", 30.0))):
         assert "whether the host's launches bound that was not traced: small" in unknown and "Slower" not in unknown
     for none in (told(tf32, step_of("bf16", 20.0)), told(tf32, step_of("bf16", 37.9, 20.0))):

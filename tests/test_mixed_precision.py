@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import pandas as pd
 import pytest
 from matplotlib import pyplot as plt
 
 from perfscribe import markdown_tables, presenting
 from perfscribe import tables as t
 from perfscribe.experiments.mixed_precision import answers, drawings, pairs, present
+from perfscribe.experiments.nsys_profile import busy
 from perfscribe.findings import CannotTell
 from perfscribe.records import Record
 from perfscribe.tables import Table
@@ -203,7 +205,7 @@ def test_tf32_is_told_apart() -> None:
     text = answers.tf32(shown(grid())["_speedup"].ok)
     assert "TF32 alone is 2 to 3 times as fast as true fp32" in text
     assert "bf16 is 1.25 to 4 times as fast as true fp32, but 0.625 to 1.33 times as fast as fp32 with TF32 on" in text
-    untraced = " With small bf16 takes longer than TF32; whether the host's launches bound that was not traced. A comp"
+    untraced = " With small, bf16 takes longer than TF32; whether the host's launches bound that was not traced. A comp"
     assert f"with TF32 on.{untraced}" in text
     assert "81.4 ms with TF32 and 249 ms without" in text and "3.06 times" in text
     with pytest.raises(CannotTell, match="TF32 was not measured here"):
@@ -217,17 +219,28 @@ def test_tf32_is_told_apart() -> None:
         ({"bf16": 15.0, "tf32": 2.0}, "with TF32 on, and so slower with small. A comparison"),
         (
             {"bf16": 4.0},
-            "takes longer than TF32, but kernels fill only 25 % of the passes in bf16 (nsys_profile)",
+            "takes longer than TF32, but kernels fill only 25 % of the passes in bf16 (nsys_profile): the host's",
         ),
-        ({"tf32": 5.0}, "fill only 50 % of the passes in TF32 (nsys_profile): the host's launches bound these times"),
-        ({"tf32": 5.0, "bf16": 4.0}, "fill only 50 % of the passes in TF32 and 25 % of the passes in bf16 (nsys"),
-        ({"tf32": 9.0}, "with TF32 on. With small bf16 takes longer than TF32; whether"),  # bf16's own kernels decide
+        (
+            {"tf32": 5.0},  # a trace in TF32 holds no kernel of bf16
+            "TF32. Kernels fill only 50 % of the passes in TF32 (nsys_profile), so that the host's launches bound "
+            "these; the passes in bf16 were not traced: no verdict on the dtypes is drawn. A comparison",
+        ),
+        ({"tf32": 5.0, "bf16": 4.0}, "but kernels fill only 25 % of the passes in bf16 (nsys_profile): the host's"),
+        ({"tf32": 9.0}, "with TF32 on. With small, bf16 takes longer than TF32; whether"),  # bf16's own kernels decide
     ],
 )
 def test_bf16_is_slower_only_where_the_device_is(traces: dict[str, float], said: str) -> None:
     tables = shown(grid(), *(traced("small", dtype, ms) for dtype, ms in traces.items()))
     text = answers.tf32(tables["_speedup"].ok)
     assert said in text and text.count("slower") == said.count("slower"), text
+
+
+def test_sizes_are_listed_as_one_says_them() -> None:
+    rows = pd.DataFrame({"model_size": ["small", "large", "xl"]})
+    for known, told in ((1, "small,"), (2, "small and large,"), (3, "small, large and xl,")):
+        text = answers._no_verdict(rows[:known], busy.UNKNOWN)
+        assert text.startswith(f" With {told} bf16 takes longer than TF32; whether")
 
 
 def test_how_busy_the_device_is_stands_in_the_csv() -> None:

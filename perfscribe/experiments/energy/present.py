@@ -12,7 +12,7 @@ from perfscribe import tables as t
 from perfscribe.counters.flops import palm_flop_per_token
 from perfscribe.experiments.energy.measure import IDLE, PRODUCT, STEP
 from perfscribe.experiments.nsys_profile import busy
-from perfscribe.findings import CannotTell, Finding, find, from_to, need
+from perfscribe.findings import CannotTell, Finding, find, from_to, is_number, need
 from perfscribe.models.shapes import SIZES
 from perfscribe.records import Record
 from perfscribe.statistics import format_figure
@@ -29,6 +29,8 @@ NO_WORK, NO_TOKENS, NOT_COUNTED = "no work", "no tokens", "not counted"
 LONGER = {
     busy.DEVICE: "Slower in the narrower dtype",
     busy.LAUNCHES: "Longer in the narrower dtype, but bound by the host's launches, so that it is no verdict on dtypes",
+    busy.SHORTER_LAUNCHES: "Longer in the narrower dtype, but the host's launches bound the wider one's step and the "
+    "narrower one's was not traced, so that no verdict on dtypes is drawn",
     busy.UNKNOWN: "Longer in the narrower dtype; whether the host's launches bound that was not traced",
 }
 TITLES = {IDLE: "nothing", PRODUCT: "product", STEP: "training step"}
@@ -207,7 +209,7 @@ def _slower(rows: pd.DataFrame) -> list[str]:
             if narrow not in by_dtype or wide not in by_dtype:
                 continue
             one, other = by_dtype[narrow], by_dtype[wide]
-            spreads = [float(row["call_ms_iqr"]) if _is_number(row["call_ms_iqr"]) else 0.0 for row in (one, other)]
+            spreads = [float(row["call_ms_iqr"]) if is_number(row["call_ms_iqr"]) else 0.0 for row in (one, other)]
             if float(one["call_ms"]) - float(other["call_ms"]) > sum(spreads) / 2:
                 bound_by = busy.what_bounds(one["busy_percent"], other["busy_percent"])
                 told.setdefault(bound_by, []).append(f"{model}, {_timed(one)}, {_timed(other)}")
@@ -216,12 +218,8 @@ def _slower(rows: pd.DataFrame) -> list[str]:
 
 def _timed(row: pd.Series) -> str:
     """A step's dtype and time, and how much of it kernels fill, where that was traced."""
-    filled = f" (filled with kernels to {row['busy_percent']:.0f} %)" if _is_number(row["busy_percent"]) else ""
+    filled = f" (filled with kernels to {row['busy_percent']:.0f} %)" if is_number(row["busy_percent"]) else ""
     return f"{row['dtype']} {format_figure(float(row['call_ms']))} ms{filled}"
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _steps(rows: pd.DataFrame) -> Any:

@@ -10,17 +10,12 @@ import pandas as pd
 from perfscribe import references
 from perfscribe.experiments.mixed_precision import pairs
 from perfscribe.experiments.nsys_profile import busy
-from perfscribe.findings import CannotTell, from_to, need, one_setting, shown
+from perfscribe.findings import CannotTell, from_to, is_number, need, one_setting, shown
 from perfscribe.statistics import format_figure
 
 SETTING = ("device", "seq_len", "batch")
 # A speed-up grows with size where the largest model's exceeds the smallest's by more than this.
 MARGIN = 0.05
-
-
-def is_number(cell: object) -> bool:
-    """Whether a cell of the table is a figure, not a text that says why there is none."""
-    return isinstance(cell, (int, float)) and not isinstance(cell, bool)
 
 
 def _chosen(rows: pd.DataFrame, columns: Sequence[str]) -> tuple[pd.DataFrame, str]:
@@ -102,15 +97,13 @@ def tf32(rows: pd.DataFrame) -> str:
     fp32, alone, bf16 = (chosen[f"{dtype}_ms"].astype(float) for dtype in ("fp32", "tf32", "bf16"))
     behind = chosen[bf16 > (1 + MARGIN) * alone]
     bound_by = [busy.what_bounds(row["bf16_busy_percent"], row["tf32_busy_percent"]) for _, row in behind.iterrows()]
-    device, launches, unknown = (
-        behind[[one == cause for one in bound_by]] for cause in (busy.DEVICE, busy.LAUNCHES, busy.UNKNOWN)
-    )
-    slower = _sizes(device)
+    told = {cause: behind[[one == cause for one in bound_by]] for cause in dict.fromkeys(bound_by)}
+    slower = _sizes(told.pop(busy.DEVICE, behind[:0]))
     return (
         f"Forward and backward together ({setting}, {len(chosen)} sizes): TF32 alone is {_range(fp32 / alone)} times "
         f"as fast as true fp32. bf16 is {_range(fp32 / bf16)} times as fast as true fp32, but {_range(alone / bf16)} "
         f"times as fast as fp32 with TF32 on{f', and so slower with {slower}' if slower else ''}."
-        f"{_launch_bound(launches)}{_untraced(unknown)} A comparison that does not say "
+        f"{''.join(_no_verdict(rows, cause) for cause, rows in told.items())} A comparison that does not say "
         f"which fp32 it ran may thus be off by the first factor.{_published_tf32()}"
     )
 
@@ -119,25 +112,26 @@ def _sizes(rows: pd.DataFrame) -> str:
     return ", ".join(map(str, rows["model_size"]))
 
 
-def _launch_bound(rows: pd.DataFrame) -> str:
-    """The sizes with which bf16 takes longer than TF32 where the host's launches bound the passes: no verdict."""
-    if rows.empty:
-        return ""
-    filled = []
-    for dtype in ("TF32", "bf16"):
-        shares = pd.to_numeric(rows[f"{dtype.lower()}_busy_percent"], errors="coerce").dropna()
-        filled += [f"{from_to(shares, '{:.0f}'.format)} % of the passes in {dtype}"] if len(shares) else []
-    return (
-        f" With {_sizes(rows)} bf16 takes longer than TF32, but kernels fill only {' and '.join(filled)} "
-        "(nsys_profile): the host's launches bound these times, so that they are no verdict on the dtypes."
-    )
+def _no_verdict(rows: pd.DataFrame, bound_by: str) -> str:
+    """The sizes with which bf16 takes longer than TF32, and why that says nothing of the dtypes."""
+    *others, last = map(str, rows["model_size"])
+    longer = f" With {' and '.join(filter(None, (', '.join(others), last)))}, bf16 takes longer than TF32"
+    if bound_by == busy.LAUNCHES:
+        return (
+            f"{longer}, but kernels fill only {_filled(rows, 'bf16')} (nsys_profile): the host's launches bound these "
+            "times, so that they are no verdict on the dtypes."
+        )
+    if bound_by == busy.SHORTER_LAUNCHES:
+        return (
+            f"{longer}. Kernels fill only {_filled(rows, 'TF32')} (nsys_profile), so that the host's launches bound "
+            "these; the passes in bf16 were not traced: no verdict on the dtypes is drawn."
+        )
+    return f"{longer}; whether the host's launches bound that was not traced."
 
 
-def _untraced(rows: pd.DataFrame) -> str:
-    """The sizes with which bf16 takes longer than TF32 where nobody traced whether the host's launches bound it."""
-    if rows.empty:
-        return ""
-    return f" With {_sizes(rows)} bf16 takes longer than TF32; whether the host's launches bound that was not traced."
+def _filled(rows: pd.DataFrame, dtype: str) -> str:
+    shares = rows[f"{dtype.lower()}_busy_percent"].astype(float)
+    return f"{from_to(shares, '{:.0f}'.format)} % of the passes in {dtype}"
 
 
 def _published_tf32() -> str:

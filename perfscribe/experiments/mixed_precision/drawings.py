@@ -7,7 +7,8 @@ from typing import Any
 import pandas as pd
 
 from perfscribe import figures as f
-from perfscribe.experiments.mixed_precision import answers, pairs
+from perfscribe.experiments.mixed_precision import pairs
+from perfscribe.findings import is_number
 
 ABOVE = 1.08  # room above the highest point
 
@@ -30,7 +31,7 @@ def _draw_pass(axes: Any, rows: pd.DataFrame) -> list[float]:
     sizes = list(dict.fromkeys(rows["model_size"]))
     drawn: list[float] = []
     for number, dtype in enumerate(pairs.OTHERS):
-        known = rows[rows[f"{dtype}_speedup"].map(answers.is_number)]
+        known = rows[rows[f"{dtype}_speedup"].map(is_number)]
         if known.empty:
             continue
         at, speedups = [sizes.index(size) for size in known["model_size"]], known[f"{dtype}_speedup"].astype(float)
@@ -50,7 +51,7 @@ def _draw_pass(axes: Any, rows: pd.DataFrame) -> list[float]:
 
 def _say_what_is_missing(axes: Any, rows: pd.DataFrame, sizes: list[str]) -> None:
     for _, row in rows.iterrows():
-        if not answers.is_number(row["fp32_ms"]):
+        if not is_number(row["fp32_ms"]):
             at = (sizes.index(row["model_size"]), 0.02)
             text = f"fp32: {row['fp32_ms']}"
             axes.annotate(text, at, xycoords=("data", "axes fraction"), ha="center", fontsize=7, color="#B00020")

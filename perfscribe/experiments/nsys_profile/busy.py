@@ -14,7 +14,7 @@ SAME = ("size", "seq_len", "batch", "dtype", "device")
 DEVICE_BOUND_PERCENT = 80.0
 NOT_TRACED = "not traced"
 NO_LAUNCHES = "no launches"
-DEVICE, LAUNCHES, UNKNOWN = "device", "launches", "unknown"
+DEVICE, LAUNCHES, SHORTER_LAUNCHES, UNKNOWN = "device", "launches", "launches of the shorter", "unknown"
 
 Place = tuple[Any, ...]
 
@@ -43,12 +43,13 @@ def busy_percent(factors: Mapping[str, Any], time_ms: float, traced: Mapping[Pla
 
 
 def what_bounds(longer: object, shorter: object) -> str:
-    """What decides that one of two passes takes longer, by how busy the device is in each: DEVICE, LAUNCHES, UNKNOWN.
+    """What decides that one of two passes takes longer, by how busy the device is in each.
 
-    The longer one's own trace tells; without it, launches that bound even the shorter one do.
+    The longer one's own trace tells DEVICE or LAUNCHES. Where it has none, SHORTER_LAUNCHES: launches bound the shorter
+    one, whose trace holds no kernel of the longer, so that there is no verdict; UNKNOWN: not even that is known.
     """
     if NO_LAUNCHES in (longer, shorter):
         return DEVICE
     if isinstance(longer, float):
         return DEVICE if longer >= DEVICE_BOUND_PERCENT else LAUNCHES
-    return LAUNCHES if isinstance(shorter, float) and shorter < DEVICE_BOUND_PERCENT else UNKNOWN
+    return SHORTER_LAUNCHES if isinstance(shorter, float) and shorter < DEVICE_BOUND_PERCENT else UNKNOWN
