@@ -18,7 +18,7 @@ from perfscribe.experiments.ddp.sentences import (
     ms,
     name_of,
 )
-from perfscribe.findings import CannotTell, counted, is_number, need, spread_of
+from perfscribe.findings import CannotTell, counted, is_number, need, shown, spread_of
 from perfscribe.statistics import format_figure
 
 NOT_FITTED = (NOT_TOLD, NO_MODEL)
@@ -53,7 +53,7 @@ def naive(rows: pd.DataFrame, phases: pd.DataFrame, traced: pd.DataFrame) -> str
         waits = waits or (is_number(alone) and float(row["spent_ms"]) > WAITS * float(alone))
         parts.append(
             f"with {name} a step takes {ms(row, 'step_ms')}; of steps that wait after each phase "
-            f"({ms(phase, 'marked_step_ms')}) {ms(row, 'spent_ms')}, {format_figure(float(row['spent_percent']))} %, "
+            f"({ms(phase, 'marked_step_ms')}) {ms(row, 'spent_ms')}, {shown(row, 'spent_percent')} %, "
             f"are communication, {row['all_reduces']} all-reduces of {format_figure(float(phase['sent_mib']))} MiB "
             f"together{by_itself}"
         )
@@ -114,9 +114,11 @@ def overlap(rows: pd.DataFrame, compared: pd.DataFrame) -> str:
 
 
 def _of_naives(row: pd.Series) -> str:
-    """Exposed communication as a part of naive's, where naive's is one."""
-    part = row["exposed_percent_of_naive"]
-    return f", {format_figure(float(part))} % of what naive exposes" if is_number(part) else ""
+    """Exposed communication as a part of naive's, where both are told from none."""
+    name, low = "exposed_percent_of_naive", row["exposed_low_ms"]
+    if not (is_number(row[name]) and is_number(low)) or float(low) <= 0:
+        return ""
+    return f", {shown(row, name)} % of what naive exposes"
 
 
 def timeline(rows: pd.DataFrame) -> str:
@@ -235,21 +237,19 @@ def published(rows: pd.DataFrame, compared: pd.DataFrame) -> tuple[str, str]:
 
 
 def _gain(naive_row: pd.Series, ratio: pd.Series) -> str:
-    """What overlap saves of the communication that naive exposes, by the step's ratio and interval, where that is told.
+    """The step's ratio; where it is told, what that saves beside what naive exposes: each strays, so no part is made.
 
     All of the same steps: those that wait after each phase, whose communication is timed, are others.
     """
-    whole, step = float(naive_row["exposed_ms"]), float(naive_row["step_ms"])
+    said = f"the step is {against(ratio, 'naive')}"
     ends = [ratio[f"naive_{end}"] for end in ("ratio", "high", "low")]
     if ratio["naive_verdict"] == "cannot tell" or not all(map(is_number, ends)):
-        return f"the step is {against(ratio, 'naive')}"
-    saved, low, high = ((1 - float(end)) * step for end in ends)
+        return said
+    saved, low, high = ((1 - float(end)) * float(naive_row["step_ms"]) for end in ends)
     if saved < 0:
-        return f"the step is {against(ratio, 'naive')}, and nothing is saved"
-    if whole <= 0:
-        return f"it saves {format_figure(saved)} ms where naive exposes nothing"
-    part, least, most = (format_figure(100 * one / whole, digits=2) for one in (saved, low, high))
-    return f"it saves {part} % of the communication that naive exposes (interval {least} to {most} %)"
+        return f"{said}, and nothing is saved"
+    whole = exposed(naive_row) if float(naive_row["exposed_ms"]) > 0 else "nothing"
+    return f"{said}, which saves {format_figure(saved, (high - low) / 2)} ms where naive exposes {whole}"
 
 
 def _tally(verdicts: list[str]) -> str:

@@ -19,7 +19,8 @@ OF_CELL = ("variants", "size", "seq_len", "batch", "world_size", "backend", "dty
 NO_BUCKETS = "none"
 TOO_FEW_TURNS = "too few turns"
 NOT_MEASURED = "not measured"
-NONE_OF_NAIVE = "naive exposes none"
+NONE_OF_NAIVE = "naive may expose none"
+OF_NAIVE = tuple(f"exposed_percent_of_naive{end}" for end in ("", "_high", "_spread"))
 TIMED, EXPOSED = "timed after backward", "with less without"
 
 
@@ -81,8 +82,9 @@ def _communication(row: Record) -> dict[str, Any]:
     spent = _middle(row, "communication_ms") if timed else found["exposed_ms"]
     step = _middle(row, "marked_step_ms" if timed else "step_ms")  # of the same steps, so that it is a share
     found |= {"spent_ms": spent, "spent_how": TIMED if timed else EXPOSED, "spent_percent": 100 * spent / step}
-    found["spent_of_ms"] = step
-    return found | {"spent_spread": _iqr(row, "communication_ms") if timed else found["exposed_spread"]}
+    spread = _iqr(row, "communication_ms") if timed else found["exposed_spread"]
+    found |= {"spent_of_ms": step, "spent_spread": spread}
+    return found | {"spent_percent_spread": spread if isinstance(spread, str) else 100 * spread / step}
 
 
 def _differences(on: Sequence[Sequence[float]], off: Sequence[Sequence[float]]) -> list[float]:
@@ -120,23 +122,26 @@ def _against(cell: Record, row: Record, of: Sequence[v.Variant]) -> dict[str, An
     naive = v.Variant(v.NAIVE)
     found |= _words("communication", _communication_ratio(cell, row) if naive in of else None)
     if naive not in of:
-        return found | dict.fromkeys(("exposed_percent_of_naive", "exposed_percent_of_naive_high"), NOT_MEASURED)
-    return found | _of_naives(row, _exposed_ms(cell, naive.key))
+        return found | dict.fromkeys(OF_NAIVE, NOT_MEASURED)
+    wholes = _differences(turns(cell, f"{naive.key}_step_ms"), turns(cell, f"{naive.key}_off_ms"))
+    return found | dict(zip(OF_NAIVE, _of_naives(row, wholes), strict=True))
 
 
-def _of_naives(row: Record, whole_ms: float) -> dict[str, Any]:
-    """Exposed communication as a part of what naive exposes in steps of the same kind."""
-    high = row.values["exposed_high_ms"]
-    if whole_ms <= 0:
-        return dict.fromkeys(("exposed_percent_of_naive", "exposed_percent_of_naive_high"), NONE_OF_NAIVE)
-    return {
-        "exposed_percent_of_naive": 100 * row.values["exposed_ms"] / whole_ms,
-        "exposed_percent_of_naive_high": high if isinstance(high, str) else 100 * high / whole_ms,
-    }
+def _of_naives(row: Record, wholes: Sequence[float]) -> tuple[float | str, float | str, float | str]:
+    """Exposed communication as a part of what naive exposes in steps of the same kind, its upper end and its spread.
 
-
-def _exposed_ms(cell: Record, key: str) -> float:
-    return median(_differences(turns(cell, f"{key}_step_ms"), turns(cell, f"{key}_off_ms")))
+    wholes: what naive exposes, by turn. Texts where it may be nothing. The part spreads as both do; naive's is all.
+    """
+    whole, interval = median(wholes), _interval(wholes)
+    low, high = interval or (whole, whole)
+    if low <= 0:
+        return NONE_OF_NAIVE, NONE_OF_NAIVE, NONE_OF_NAIVE
+    part, end, own = (row.values[f"exposed_{name}"] for name in ("ms", "high_ms", "spread"))
+    percent = 100 * part / whole
+    if isinstance(own, str):
+        return percent, end, own
+    both = 0.0 if row.factors["implementation"] == v.NAIVE else own + abs(part / whole) * (high - low) / 2
+    return percent, 100 * end / whole, 100 * both / whole
 
 
 def _ratio(cell: Record, other: v.Variant, row: Record) -> Ratio | None:
