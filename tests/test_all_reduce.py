@@ -496,6 +496,29 @@ def test_two_gpus_tell_nothing_of_more_processes_with_nccl() -> None:
     few = [cell for cell in grid if cell["backend"] == "gloo" or cell["world_size"] == 2]
     text = answers(tables([measured(cell) for cell in few]))["all_reduce_processes"].text
     assert "nccl takes" not in text.partition("In write-up 002")[0] and "gloo takes 1.67 to 2.07 times" in text
+    assert "nccl was timed with one number of processes alone" in text
+
+
+def test_the_backend_that_was_not_measured_is_the_one_named() -> None:
+    of_nccl = [cell for cell in cells("gpu") if cell["grid"] == "sizes" and cell["backend"] == "nccl"]
+    found = answers(tables([measured(cell, lambda cell: cell["size_mb"]) for cell in of_nccl]))
+    for name in ("all_reduce_backends", "all_reduce_sizes", "all_reduce_overhead"):
+        assert "gloo was not measured here." in found[name].text and "NCCL was not" not in found[name].text
+        assert found[name].verdict == "cannot tell"
+
+
+def test_growth_with_size_is_not_confirmed_by_one_backend_alone() -> None:
+    grid = [cell for cell in cells("gpu") if cell["grid"] == "sizes"]
+    few = [cell for cell in grid if cell["backend"] == "gloo" or cell["size_mb"] in (1, 10)]
+    found = answers(tables([measured(cell, lambda cell: cell["size_mb"]) for cell in few]))["all_reduce_sizes"]
+    assert "; fewer than 3 sizes from 1 MB on: nccl, 2 processes; nccl, 4 processes" in found.text
+    assert found.verdict == "cannot tell"
+
+
+def test_an_end_that_times_do_not_bound_is_said() -> None:
+    infinite = float("inf")
+    assert claims._span(-infinite, 0.9) == "below 0.90" and claims._span(0.3, infinite) == "above 0.30"
+    assert claims._span(-infinite, infinite) == "not told" and claims._span(0.441, 0.439) == "0.44"
 
 
 def test_processes_are_compared_by_the_devices_timer_where_times_are_told_apart() -> None:
@@ -531,7 +554,7 @@ def test_messages_below_a_megabyte_say_nothing_of_growth() -> None:
         ([1.0, 1, 1, 1, 1], "contradicted", "from end to end 0.44; gloo"),
         ([0.75, 0.75, 1, 1.25, 1.25], "contradicted", "from end to end 0.22 to 0.66; gloo"),
         ([0.5, 0.5, 1, 1.5, 1.5], "cannot tell", "from end to end -0.04 to 0.92; gloo"),
-        ([0.1, 0.1, 1, 3, 3], "cannot tell", "from end to end anything; gloo"),
+        ([0.1, 0.1, 1, 3, 3], "cannot tell", "from end to end not told; gloo"),
     ],
 )
 def test_growth_with_size_is_told_as_far_as_times_spread(calls: list[float], verdict: str, said: str) -> None:

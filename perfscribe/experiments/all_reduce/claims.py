@@ -21,7 +21,8 @@ HERE, THERE = "Here, by the host clock", "In write-up 002"
 HERE_BY_OWN = "Here, gloo by the host clock and NCCL by CUDA events"
 UNKNOWN = "unknown"
 HOST, DEVICE = "host_ms", "time_ms"
-BACKENDS = ("gloo", "nccl")
+NAMES = {"gloo": "gloo", "nccl": "NCCL"}
+BACKENDS = tuple(NAMES)
 CLEARLY = 2.0  # "significantly faster": the median of the ratios is at least this
 ROUGHLY = 0.15  # "roughly linearly": each exponent is within this of 1
 LEAST_SIZES = 3
@@ -43,9 +44,9 @@ class Times:
         return self.rows[self.rows["backend"] == backend]
 
     @property
-    def has_both(self) -> bool:
-        """Whether both backends were timed."""
-        return all(not self.of(backend).empty for backend in BACKENDS)
+    def missing(self) -> list[str]:
+        """The names of the backends that were not timed."""
+        return [name for backend, name in NAMES.items() if self.of(backend).empty]
 
 
 def measured(table: pd.DataFrame, clock: str = HOST) -> Times:
@@ -83,8 +84,8 @@ def _answer(claim: str, rule: str, here: Times, there: Times, judge: Judge) -> t
         raise CannotTell("No all-reduce was measured")
     text, holds = _judged(here, judge)
     beside, _ = _judged(there, judge)
-    if not here.has_both and holds is not False:  # one backend can contradict, not confirm
-        text, holds = f"{text} NCCL was not measured here.", None
+    if here.missing and holds is not False:  # one backend can contradict, not confirm
+        text, holds = f"{text} {', '.join(here.missing)} was not measured here.", None
     verdict = "cannot tell" if holds is None else "confirmed" if holds else "contradicted"
     return f"Write-up 004 says: “{claim}”, {rule}. {text} {beside}", verdict
 
@@ -130,21 +131,28 @@ def sizes(table: pd.DataFrame, there: Times) -> tuple[str, str]:
     """The exponent of the size, of each backend and number of processes."""
 
     def judge(times: Times) -> tuple[str, bool | None]:
-        parts, hold = [], []
-        large = times.rows[times.rows["size_bytes"].astype(float) >= FROM_BYTES]
-        for (backend, world_size), group in large.groupby(["backend", "world_size"], sort=False):
-            fit = fit_power(*(group[name].astype(float).tolist() for name in ("size_bytes", "time_ms")))
-            if fit is not None:
-                low, high = end_to_end(group)
-                hold.append(_is_roughly_linear(low, high))
-                parts.append(
-                    f"{fit.exponent:.2f} (standard error {fit.standard_error:.2f}, {fit.points} sizes; from end to end "
-                    f"{_span(low, high)}; {backend}, {world_size} processes)"
-                )
+        parts: list[str] = []
+        short: list[str] = []
+        hold: list[bool | None] = []
+        for (backend, world_size), group in times.rows.groupby(["backend", "world_size"], sort=False):
+            large = group[group["size_bytes"].astype(float) >= FROM_BYTES]
+            sizes_ms = [large[name].astype(float).tolist() for name in ("size_bytes", "time_ms")]
+            fit = fit_power(*sizes_ms) if len(large) else None
+            if fit is None:
+                hold.append(None)  # what is not told of one is not told of both
+                short.append(f"{backend}, {world_size} processes")
+                continue
+            low, high = end_to_end(large)
+            hold.append(_is_roughly_linear(low, high))
+            parts.append(
+                f"{fit.exponent:.2f} (standard error {fit.standard_error:.2f}, {fit.points} sizes; from end to end "
+                f"{_span(low, high)}; {backend}, {world_size} processes)"
+            )
+        few = f"fewer than {LEAST_SIZES} sizes from 1 MB on"
         if not parts:
-            raise CannotTell(f"fewer than {LEAST_SIZES} sizes from 1 MB on")
+            raise CannotTell(few)
         text = f"time grows as the size to the power of {', '.join(parts)}"
-        return text, _together(hold)
+        return (f"{text}; {few}: {'; '.join(short)}" if short else text), _together(hold)
 
     claim = "Duration scales roughly linearly with data size (both backends)"
     rule = (
@@ -175,8 +183,10 @@ def _reach(row: pd.Series) -> tuple[float, float]:
 
 
 def _span(low: float, high: float) -> str:
-    said = [f"{one:.2f}" if math.isfinite(one) else "anything" for one in (low, high)]
-    return said[0] if said[0] == said[1] else " to ".join(said)
+    """The exponents from end to end; an end is infinite where the times spread as far as to nothing."""
+    if math.isinf(low) or math.isinf(high):
+        return f"above {low:.2f}" if math.isfinite(low) else f"below {high:.2f}" if math.isfinite(high) else "not told"
+    return from_to((low, high), "{:.2f}".format)
 
 
 def _is_roughly_linear(low: float, high: float) -> bool | None:
@@ -200,6 +210,8 @@ def processes(table: pd.DataFrame, there: Times) -> tuple[str, str]:
         for backend, group in times.rows.groupby("backend", sort=False):
             grown = _growth(group)
             if grown is None:
+                parts.append(f"{backend} was timed with one number of processes alone")
+                hold.append(None)
                 continue
             few, many, ratios, alike = grown
             left_out = f"{alike} of {alike + len(ratios)} sizes are not told apart; " if alike else ""
@@ -213,8 +225,6 @@ def processes(table: pd.DataFrame, there: Times) -> tuple[str, str]:
                 f"{many} processes as with {few} ({left_out}each sends {format_figure(moved)} times as much)"
             )
             hold.append(bool(ratios.min() > 1 and ratios.max() < many / few))
-        if not parts:
-            raise CannotTell("no backend was timed with two numbers of processes")
         return "; ".join(parts), _together(hold)
 
     rule = (
