@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 import unmeasured
@@ -324,6 +325,21 @@ def test_the_sentence_is_no_finer_than_the_spread_of_what_it_tells() -> None:
     assert "disk, write 2 GB/s; triad in memory 4300 GB/s (91 % of the data sheet)" in finding.text
     row = made_of["cs336.ceilings"].frame.set_index("ceiling").loc["triad in memory"]
     assert row["share_percent_spread"] == pytest.approx(row["share_percent"] * row["measured_iqr"] / row["measured"])
+
+
+@pytest.mark.parametrize(
+    ("share", "spread", "said"),
+    [
+        (103.4, 0.2, "103"),
+        (99.7, 0.2, "100"),
+        (5.32, 0.02, "5"),
+        (93.42, 2.0, "93"),
+        (93.42, 40.0, "90"),
+        (76.6, "one sample", "77"),
+    ],
+)
+def test_shares_are_told_in_whole_percents_or_coarser(share: float, spread: float | str, said: str) -> None:
+    assert present._percent(pd.Series({"share_percent": share, "share_percent_spread": spread})) == said
 
 
 def test_without_a_data_sheet_only_what_was_measured_is_said() -> None:

@@ -20,6 +20,7 @@ TABLES = ("cs336.ceilings", "cs336.ceilings_products", "cs336.ceilings_bandwidth
 FIGURES = ()
 NAME = "calibration"
 ONE_TIMER = "one timer"
+ONES = 5.0  # a spread with which figures are shown to ones, no finer
 WITHIN_REACH = 75.0  # percent of the data sheet from which on this page calls it within reach
 CEILINGS_NOTE = (
     "Products: the size with the highest rate; all else: the largest size, as smaller ones may lie in a cache. Data "
@@ -187,4 +188,4 @@ def _reach(rows: pd.DataFrame) -> str:
 
 def _percent(row: pd.Series) -> str:
     """Share of the data sheet in whole percents, or coarser where its spread is."""
-    return format_figure(float(row["share_percent"]), spread_of(row, "share_percent"), digits=2)
+    return format_figure(float(row["share_percent"]), max(ONES, spread_of(row, "share_percent") or 0.0))
