@@ -223,8 +223,9 @@ def test_the_sentence_names_the_sizes_that_were_measured_alone() -> None:
     text = shown(few)["findings"]["cs336.collectives_predicted"].text
     told = frame(shown(few), "cs336.collectives_predicted")
     off = told[(told["size_mb"] == 1) & (told["reach"] == "measured")]["residual_percent"].astype(float).abs()
-    told_of = f"; those of 1 MB that were measured, among 2, 4, 8, are {off.min():.0f} to {off.max():.0f} % off it; "
-    assert told_of in text and "; no message of 1024 MB was measured. " in text
+    off_it = f"{off.min():.0f} to {off.max():.0f} % off it; "
+    assert f"; those of 1 MB that were measured, among 2, 4 and 8 processes, are {off_it}" in text
+    assert "; no message of 1024 MB was measured. " in text
     assert "no message" not in shown(collectives())["findings"]["cs336.collectives_predicted"].text
 
 
@@ -328,7 +329,7 @@ def test_one_smaller_count_cannot_foretell_data_parallelism() -> None:
     assert abs(row["worst_percent"]) < 1e-6 and row["left_out_percent"] == "none: too few are left"
     assert row["holds"] == "cannot tell"
     text = got["findings"]["fsdp.scaling_terms"].text
-    assert "Of the 0 whose counts allow the second test 0 pass it" in text and "which nothing measured confirms" in text
+    assert "None has counts that allow the second test." in text and "which nothing measured confirms" in text
 
 
 def test_the_largest_count_left_out_uses_no_collective_of_it() -> None:

@@ -95,9 +95,10 @@ def _beside_measured(rows: pd.DataFrame) -> str:
     size, known = rows["size_mb"].iloc[0], numbers(rows, "residual_percent")
     if known.empty:
         return f"no message of {size} MB was measured"
-    ranks = ", ".join(str(count) for count in sorted(set(known["ranks"])))
+    *fewer, most = map(str, sorted(set(known["ranks"])))
+    ranks = f"{', '.join(fewer)} and {most}" if fewer else most
     off = from_to(known["residual_percent"].abs(), "{:.0f}".format)
-    return f"those of {size} MB that were measured, among {ranks}, are {off} % off it"
+    return f"those of {size} MB that were measured, among {ranks} processes, are {off} % off it"
 
 
 def _assumed(row: pd.Series) -> str:
@@ -119,12 +120,14 @@ def terms(rows: pd.DataFrame) -> str:
     told = numbers(known, "left_out_percent")
     foretold = told[told["left_out_percent"].abs() <= 100 * HOLDS]
     bound = f"{100 * HOLDS:.0f} %"
+    second = f"Of the {len(told)} whose counts allow the second test {len(foretold)} pass it."
+    if told.empty:
+        second = "None has counts that allow the second test."
     worst: Any = known.loc[known["worst_percent"].abs().idxmax()]
     return (
         f"The terms explain the measured steps of {len(_explained(known))} of {counted(len(known), 'training')}, which "
         f"takes two tests: they give each step within {bound}, and the step on most ranks, foretold from those on "
-        f"fewer, within {bound}, too. Of the {len(told)} whose counts allow the second test {len(foretold)} pass it. "
-        "The largest residual is "
+        f"fewer, within {bound}, too. {second} The largest residual is "
         f"{worst['worst_percent']:+.0f} % ({worst['training']}; overlap {worst['overlap_percent']:.0f} %)."
         f"{_missing(known)}{_unconfirmed(known)}"
     )
