@@ -81,9 +81,8 @@ def base_of(record: Record, records: Iterable[Record], apart: Sequence[str] = SC
 
 def source_of(record: Record, records: Iterable[Record], links: Links, apart: Sequence[str] = SCALED) -> Record | None:
     """What a training is predicted from where it was not measured: of those of the same setting the nearest."""
-    every = list(records)
-    same = [one for one in every if one.ok and one.origin == MEASURED and same_setting(record, one, apart)]
-    return nearest(record, same, links) or base_of(record, every, apart)
+    same = [one for one in records if one.ok and one.origin == MEASURED and same_setting(record, one, apart)]
+    return nearest(record, same, links)
 
 
 def nearest(record: Record, same: Iterable[Record], links: Links) -> Record | None:

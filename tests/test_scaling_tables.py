@@ -17,6 +17,8 @@ from perfscribe.experiments.custom_multi_gpu import answers as custom_answers
 from perfscribe.experiments.custom_multi_gpu import present as custom
 from perfscribe.experiments.multi_gpu import present as multi
 from perfscribe.experiments.weak_scaling import present as weak
+from perfscribe.experiments.weak_scaling import rows as weak_rows
+from perfscribe.node_network import Network
 from perfscribe.records import Record
 
 RAW = config.load(ROOT / "config.yaml")
@@ -319,6 +321,25 @@ def test_without_a_network_nodes_are_predicted_from_one_node() -> None:
     records = on_nodes(lambda nodes, each: 200.0 * each + 300.0 * nodes)
     rows = shown(multi, "multi_gpu", records)["tables"]["fsdp.multi_gpu_prediction"].frame.set_index("setup")
     assert rows.loc["4 Node", "compute_ms"] == pytest.approx(700.0 - rows.loc["2 GPUs", "communication_ms"])
+
+
+def test_one_node_is_not_predicted_from_several() -> None:
+    """Neither where nothing else was measured: what a network costs says nothing of one node."""
+    links = p.Links(LINKS, Network.of([network(10)]))
+    every = on_nodes(lambda nodes, each: 200.0 * each + 300.0 * nodes)
+    (one,) = (record for record in every if record.ok and r.nodes_of(record) == 1 and record.factors["world_size"] == 2)
+    several = [record for record in every if record.ok and r.nodes_of(record) == 2]
+    assert several and r.source_of(one, several, links) is None and r.source_of(several[0], [one], links) is one
+    assert r.with_rule(one, [one, *several], links, r.SCALED).values["rule_ms"] == r.NO_OTHER
+
+    def there(cell: Any) -> Record:
+        made = gpu_record("weak_scaling", cells("weak_scaling")[0], 100.0)
+        if cell["nodes"] == 1:
+            made = replace(made, status="skipped", reason="1 GPU", samples={}, values={})
+        return replace(made, factors=dict(cell.factors))
+
+    rows = weak_rows.measured([there(cell) for cell in cells("weak_scaling")], links)
+    assert any(row.ok for row in rows) and not [row for row in rows if row.ok and r.nodes_of(row) == 1]
 
 
 def test_the_rule_of_predicted_rows_is_tried_on_measured_ones() -> None:

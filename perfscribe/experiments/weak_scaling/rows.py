@@ -57,7 +57,7 @@ def measured(records: Sequence[Record], links: Links) -> list[Record]:
         ]
         base = min(same, key=lambda r: r.factors["world_size"], default=None)
         found.append(with_figures(record, base, links))
-        source = nearest(record, same, links) or base
+        source = nearest(record, same, links)
         if not record.ok and base is not None and source is not None:
             found += predicted_row(record, base, source, links)
     return found
