@@ -154,13 +154,18 @@ def _literals(source: str, path: Path) -> dict[str, tuple[str, ...]]:
         if not isinstance(node, ast.Assign) or not isinstance(node.targets[0], ast.Name):
             continue
         name = node.targets[0].id
-        if name in ("TABLES", "FIGURES", "FILES", "READS", "READS_IF_MEASURED"):
+        if name in ("TABLES", "FIGURES", "FILES", "READS", "READS_IF_MEASURED", "FIGURES_SHOW"):
+            above = node.value.id.lower() if isinstance(node.value, ast.Name) else ""  # FIGURES_SHOW = READS
             try:
-                found[name.lower()] = tuple(ast.literal_eval(node.value))
+                found[name.lower()] = found[above] if above in found else tuple(ast.literal_eval(node.value))
             except ValueError as error:
                 raise ValueError(f"{path}: {name} must be a tuple of literal strings") from error
     if not found.get("tables"):
         raise ValueError(f"{path}: TABLES is missing or empty")
+    read = {*found.get("reads", ()), *found.get("reads_if_measured", ())}
+    unread = sorted(set(found.pop("figures_show", ())) - read)
+    if unread:
+        raise ValueError(f"{path}: FIGURES_SHOW names {', '.join(unread)}, which READS and READS_IF_MEASURED lack")
     return found
 
 

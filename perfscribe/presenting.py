@@ -58,4 +58,4 @@ def _shown(experiment: str, measured: Mapping[str, Sequence[Record]], drawn: Seq
     What was imported was measured by others.
     """
     names: Iterable[str] = [experiment] if experiment in measured else drawn or measured
-    return [record for name in names for record in measured[name] if record.origin == "measured"]
+    return [record for name in names for record in measured.get(name, ()) if record.origin == "measured"]

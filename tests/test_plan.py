@@ -165,6 +165,11 @@ def test_an_experiment_may_read_only_what_is_planned(monkeypatch: pytest.MonkeyP
             plan.Presentation(("a.b", "a.c"), ("a.d",), ("e.csv",), ("x",)),
         ),
         ('import nothing_there\nTABLES = ("a.b",)\n', plan.Presentation(("a.b",))),
+        ('TABLES = ("a.b",)\nREADS = ("x",)\nFIGURES_SHOW = READS\n', plan.Presentation(("a.b",), reads=("x",))),
+        (
+            'TABLES = ("a.b",)\nREADS_IF_MEASURED = ("x", "y")\nFIGURES_SHOW = ("y", "v", "z")\n',
+            "FIGURES_SHOW names v, z, which READS and READS_IF_MEASURED lack",
+        ),
         ("TABLES = tuple(NAMES)\n", "TABLES must be a tuple of literal strings"),
         ("FIGURES = ()\n", "TABLES is missing or empty"),
         ("TABLES = ()\n", "TABLES is missing or empty"),

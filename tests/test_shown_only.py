@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 from workspace import Workspace
 
+from perfscribe import presenting
+from perfscribe.records import Record
+
 MEASURE = '''"""Three cells without libraries."""
 from perfscribe.cells import Cell, Measurement
 
@@ -106,6 +109,12 @@ def test_edits_rerun_what_they_touch(project: Workspace) -> None:
     expected = {"measure probe 0", "present_probe", "present_reader", "write_report", "write_html", "verdict"}
     assert project.planned_jobs(*TINY) == expected
     assert project.run("report", *TINY).returncode == 0
+
+
+def test_figures_show_what_was_measured_of_what_they_name() -> None:
+    """A name of READS_IF_MEASURED has no records at every site."""
+    probe = Record("probe", {"n": 1}, "ok", "", "measured")
+    assert presenting._shown("reader", {"probe": [probe]}, ("probe", "not_measured")) == [probe]
 
 
 def test_a_file_that_is_not_declared_is_refused(project: Workspace) -> None:
