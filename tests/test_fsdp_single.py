@@ -13,9 +13,10 @@ from workspace import ROOT
 
 from perfscribe import child, config, plan
 from perfscribe.cells import Cell, Unsupported
-from perfscribe.experiments.baseline import measure, present, rows
+from perfscribe.experiments.baseline import answers, measure, present, rows
 from perfscribe.experiments.custom_single_node import present as custom
 from perfscribe.experiments.custom_single_node import shapes
+from perfscribe.findings import counted
 from perfscribe.records import Record
 
 RAW = config.load(ROOT / "config.yaml", {"chapters": ["fsdp"]})
@@ -254,7 +255,9 @@ def test_the_log_sample_is_of_other_settings_and_tested_with_trained_weights_alo
     found = _answer("baseline_losses", _all())
     assert "1.30, 1.58, 1.78" in found.text
     assert "1500 rows in 93 steps, a global batch of 16" in found.text
-    assert re.search(r"with which a step here takes \d+ rows?\. Here they", found.text)
+    (per_step,) = re.findall(r"with which a step here takes (\d+ \w+)\. Here they", found.text)
+    assert per_step == counted(int(per_step.split()[0]), "row")
+    assert answers._log_sample(1).endswith(" takes 1 row.") and answers._log_sample(2).endswith(" takes 2 rows.")
     assert "rise in 1 of 2 steps, from random weights" in found.text
     assert found.verdict == "answered"
     assert _answer("baseline_losses", _all(weights="path")).verdict == "contradicted"
