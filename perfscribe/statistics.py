@@ -181,6 +181,30 @@ def ratio(
 
 
 @dataclass(frozen=True)
+class _Line:
+    """y = intercept + slope * x. spread: the weighted sum of squares of x about its weighted mean."""
+
+    intercept: float
+    slope: float
+    spread: float
+
+
+def _fit_line(x: Sequence[float], y: Sequence[float], weights: Sequence[float]) -> _Line:
+    """Weighted least squares, the same to the last bit on every machine: sums are rounded once.
+
+    numpy's solver and products take another order of summing on another kind of processor, and a committed site is
+    compared digit by digit with what is drawn of it elsewhere.
+    """
+    total = math.fsum(weights)
+    mean_x = math.fsum(w * a for w, a in zip(weights, x, strict=True)) / total
+    mean_y = math.fsum(w * b for w, b in zip(weights, y, strict=True)) / total
+    spread = math.fsum(w * (a - mean_x) * (a - mean_x) for w, a in zip(weights, x, strict=True))
+    both = math.fsum(w * (a - mean_x) * (b - mean_y) for w, a, b in zip(weights, x, y, strict=True))
+    slope = both / spread
+    return _Line(mean_y - slope * mean_x, slope, spread)
+
+
+@dataclass(frozen=True)
 class PowerFit:
     """y = coefficient * x ** exponent by least squares in log y over log x.
 
@@ -202,17 +226,15 @@ def fit_power(x: Sequence[float], y: Sequence[float]) -> PowerFit | None:
     xs, ys = _checked_pair(x, y, "x", "y")
     if np.unique(xs).size < 3:
         return None
-    log_x, log_y = np.log(xs), np.log(ys)
-    deviation = log_x - log_x.mean()
-    exponent = float(deviation @ log_y / (deviation @ deviation))
-    intercept = float(log_y.mean() - exponent * log_x.mean())
-    errors = log_y - (intercept + exponent * log_x)
-    variance = float(errors @ errors) / (xs.size - 2)
+    log_x, log_y = [math.log(x) for x in xs], [math.log(y) for y in ys]
+    line = _fit_line(log_x, log_y, [1.0] * xs.size)
+    errors = [y - (line.intercept + line.slope * x) for x, y in zip(log_x, log_y, strict=True)]
+    variance = math.fsum(error * error for error in errors) / (xs.size - 2)
     return PowerFit(
-        exponent=exponent,
-        standard_error=math.sqrt(variance / float(deviation @ deviation)),
-        coefficient=math.exp(intercept),
-        residuals=tuple(float(e) for e in np.expm1(errors)),
+        exponent=line.slope,
+        standard_error=math.sqrt(variance / line.spread),
+        coefficient=math.exp(line.intercept),
+        residuals=tuple(math.expm1(error) for error in errors),
         points=xs.size,
     )
 
@@ -242,17 +264,17 @@ def fit_latency_bandwidth(size_bytes: Sequence[float], time_s: Sequence[float]) 
     sizes, times = _checked_pair(size_bytes, time_s, "size_bytes", "time_s")
     if np.unique(sizes).size < 3:
         return None
-    design = np.stack([1 / times, sizes / times], axis=1)
-    scale = np.linalg.norm(design, axis=0)  # seconds and bytes differ by 10 orders: solve in comparable columns
-    alpha, beta = np.linalg.lstsq(design / scale, np.ones(times.size), rcond=None)[0] / scale
-    if alpha < 0 or beta < 0:
-        kept = 0 if beta < 0 else 1
-        alone = float(design[:, kept].sum() / (design[:, kept] @ design[:, kept]))
-        alpha, beta = (alone, 0.0) if kept == 0 else (0.0, alone)
+    weights = [1 / (time * time) for time in times.tolist()]
+    line = _fit_line(sizes.tolist(), times.tolist(), weights)
+    alpha, beta = line.intercept, line.slope
+    if beta < 0:
+        alpha, beta = math.fsum(1 / times) / math.fsum(weights), 0.0
+    elif alpha < 0:
+        alpha, beta = 0.0, math.fsum(sizes / times) / math.fsum(sizes / times * (sizes / times))
     return LatencyBandwidthFit(
-        alpha_s=float(alpha),
-        beta_s_per_byte=float(beta),
-        half_bandwidth_bytes=float(alpha / beta) if beta > 0 else None,
+        alpha_s=alpha,
+        beta_s_per_byte=beta,
+        half_bandwidth_bytes=alpha / beta if beta > 0 else None,
         residuals=tuple(float(r) for r in times / (alpha + beta * sizes) - 1),
         points=times.size,
     )
