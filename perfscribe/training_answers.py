@@ -190,7 +190,7 @@ def draw_scaling(canvas: Any, rows: pd.DataFrame, y: str) -> None:
         f.no_data(axes, "no cell was measured")
         return
     for colour, ((device, loop), group) in zip(f.COLOURS, rows.groupby(["device", "loop"], sort=False), strict=False):
-        group = group.sort_values("world_size")
+        group = group.sort_values("world_size", kind="stable")
         axes.plot(group["world_size"], group[y], color=colour, linewidth=1)
         for origin, filled in ((MEASURED, colour), (PREDICTED, "none")):
             own = group[group["origin"] == origin]

@@ -79,7 +79,7 @@ def transports(rows: pd.DataFrame) -> str:
     shared = set.intersection(*(set(group["size_bytes"]) for _, group in few.groupby(["backend", "transport"])))
     if not shared:
         raise CannotTell("no size was sent over every transport")
-    largest = few[few["size_bytes"] == max(shared)].sort_values(OWN, ascending=False)
+    largest = few[few["size_bytes"] == max(shared)].sort_values(OWN, ascending=False, kind="stable")
     fastest = largest.iloc[0]
     parts = [
         f"{row['backend']} over {row['transport']} {shown(row, OWN)} GB/s bus"

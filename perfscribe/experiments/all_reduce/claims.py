@@ -167,7 +167,7 @@ def end_to_end(group: pd.DataFrame) -> tuple[float, float]:
 
     A fit's own standard error would not do: times that bend, as fixed costs make them, are no noise about a power.
     """
-    by_size = group.assign(size_bytes=group["size_bytes"].astype(float)).sort_values("size_bytes")
+    by_size = group.assign(size_bytes=group["size_bytes"].astype(float)).sort_values("size_bytes", kind="stable")
     small, large = by_size.iloc[0], by_size.iloc[-1]
     sizes_apart = math.log(large["size_bytes"] / small["size_bytes"])
     (least_small, most_small), (least_large, most_large) = _reach(small), _reach(large)

@@ -56,7 +56,7 @@ def by_backend(canvas: Any, rows: pd.DataFrame) -> None:
         f.no_data(canvas.subplots(), NOTHING)
         return
     counts, backends = sorted(set(ok["world_size"])), list(dict.fromkeys(ok["backend"]))
-    messages = list(dict.fromkeys(ok.sort_values("size_bytes")["message"]))
+    messages = list(dict.fromkeys(ok.sort_values("size_bytes", kind="stable")["message"]))
     panels = canvas.subplots(1, len(counts), squeeze=False, sharey=True)[0]
     for axes, count in zip(panels, counts, strict=True):
         for number, backend in enumerate(backends):
@@ -107,7 +107,13 @@ def _panels(
     levels = list(dict.fromkeys(zip(*(ok[name] for name in line_by), strict=True)))
     for axes, (place, panel) in zip(panels, groups, strict=False):
         for level, group in panel.groupby(line_by, sort=False):
-            _line(axes, group.sort_values("size_bytes"), y, levels.index(level), ": ".join(level).replace("_", "-"))
+            _line(
+                axes,
+                group.sort_values("size_bytes", kind="stable"),
+                y,
+                levels.index(level),
+                ": ".join(level).replace("_", "-"),
+            )
         axes.set_title(_processes(place))
         axes.set_yscale("log" if is_log else "linear")
         if is_log:

@@ -80,7 +80,7 @@ def accounting(table_id: str, cells: Sequence[Record]) -> Table:
 def _one_width(rows: pd.DataFrame) -> pd.DataFrame:
     """Rows of the widest head, sorted by length: a curve over N alone."""
     widest = rows[rows["head_dim"] == rows["head_dim"].max()]
-    return widest.sort_values("seq_len")
+    return widest.sort_values("seq_len", kind="stable")
 
 
 def exponents(rows: pd.DataFrame) -> str:

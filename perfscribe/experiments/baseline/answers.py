@@ -66,7 +66,11 @@ def losses(evaluations: pd.DataFrame, runs: pd.DataFrame) -> str | tuple[str, st
     """Whether the evaluation loss rises from epoch to epoch, as in the workshop's sample of a log."""
     row = _of(runs, "answer")
     rows = main_device(evaluations)
-    ours = need(rows[rows["labels"] == "answer"], 2, "evaluations").sort_values("epoch")["eval_loss"].astype(float)
+    ours = (
+        need(rows[rows["labels"] == "answer"], 2, "evaluations")
+        .sort_values("epoch", kind="stable")["eval_loss"]
+        .astype(float)
+    )
     known = sorted(references.find(references.load("fsdp"), "eval_loss"), key=lambda ref: float(ref.factors["epoch"]))
     printed = [float(ref.value or 0) for ref in known if ref.source == SOURCE]
     steps = list(pairwise(ours))
@@ -156,7 +160,9 @@ def _share(first: float, last: float) -> str:
 
 def _ends(rows: pd.DataFrame, labels_name: str) -> tuple[float, float]:
     """Evaluation loss at the first and the last evaluation."""
-    found = need(rows[rows["labels"] == labels_name], 2, f"evaluations with labels {labels_name}").sort_values("epoch")
+    found = need(rows[rows["labels"] == labels_name], 2, f"evaluations with labels {labels_name}").sort_values(
+        "epoch", kind="stable"
+    )
     losses_ = found["eval_loss"].astype(float)
     return float(losses_.iloc[0]), float(losses_.iloc[-1])
 

@@ -166,7 +166,9 @@ def links(rates: pd.DataFrame) -> str:
         shared = set.intersection(*sizes)
         if not shared:
             continue
-        best = own[own["message_mb"] == max(shared)].sort_values("gb_per_s", key=lambda column: -column.astype(float))
+        best = own[own["message_mb"] == max(shared)].sort_values(
+            "gb_per_s", key=lambda column: -column.astype(float), kind="stable"
+        )
         best = best.drop_duplicates("link")
         rates_of = [f"{row['link']} {_figure(row['gb_per_s'])} GB/s" for _, row in best.iterrows()]
         parts.append(f"{backend}, {_figure(max(shared))} MB: {', '.join(rates_of)}")

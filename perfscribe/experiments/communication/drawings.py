@@ -59,7 +59,7 @@ def bandwidth(canvas: Any, rows: pd.DataFrame) -> None:
     plain, trained = known[known["what"] == rates.ALONE], known[known["what"] != rates.ALONE]
     number = 0
     for (backend, link), own in plain.groupby(["backend", "link"], sort=False):
-        own = own.sort_values("message_mb", key=lambda column: column.astype(float))
+        own = own.sort_values("message_mb", key=lambda column: column.astype(float), kind="stable")
         style = {"color": f.COLOURS[number % len(f.COLOURS)], "marker": ".", "linewidth": 1}
         axes.plot(_floats(own, "message_mb"), _floats(own, "gb_per_s"), label=f"{backend} alone: {link}", **style)
         number += 1

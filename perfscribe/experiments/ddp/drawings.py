@@ -139,7 +139,7 @@ def buckets(canvas: Any, rows: pd.DataFrame) -> None:
         f.no_data(axes, "no cell was measured")
         return
     for number, (key, own) in enumerate(cells):
-        own = own.sort_values("bucket_count", key=lambda counts: counts.astype(float))
+        own = own.sort_values("bucket_count", key=lambda counts: counts.astype(float), kind="stable")
         colour, marker = f.COLOURS[number % len(f.COLOURS)], f.MARKERS[number % len(f.MARKERS)]
         exposed, low, high = (_floats(own, name) for name in ("exposed_ms", "exposed_low_ms", "exposed_high_ms"))
         bars = [np.nan_to_num(exposed - low).clip(0), np.nan_to_num(high - exposed).clip(0)]

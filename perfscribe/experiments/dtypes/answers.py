@@ -79,7 +79,7 @@ def _bound(asked: pd.DataFrame, halves: pd.DataFrame) -> str:
     """
     rows = main_device(asked)
     rows = rows[rows["dtype"] == "fp32"]
-    narrow = rows[rows["d_model"] == rows["d_model"].min()].sort_values("target_length")
+    narrow = rows[rows["d_model"] == rows["d_model"].min()].sort_values("target_length", kind="stable")
     if len(narrow) < 2:
         return ""
     few, many = narrow.iloc[0], narrow.iloc[-1]

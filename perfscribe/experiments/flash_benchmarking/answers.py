@@ -86,7 +86,7 @@ def _from_lengths(rows: pd.DataFrame, verdict: str) -> str:
 def _from_length(curve: pd.DataFrame, verdict: str) -> str:
     """The first length of the last unbroken run of `faster`."""
     start = None
-    for _, row in curve.sort_values("seq_len", ascending=False).iterrows():
+    for _, row in curve.sort_values("seq_len", ascending=False, kind="stable").iterrows():
         if row[verdict] != FASTER:
             break
         start = row["seq_len"]

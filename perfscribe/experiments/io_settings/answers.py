@@ -43,7 +43,7 @@ def _named(chunk: Any) -> str:
 def chunks(rows: pd.DataFrame) -> tuple[str, str]:
     """Whether gzip is slow by the chunks that a sample makes it inflate, rather than by inflating the sample itself."""
     plain, single = _row(rows, "contiguous", "none"), _row(rows, 1, "gzip")
-    packed = rows[rows["compression"] == "gzip"].sort_values("chunk_kib")
+    packed = rows[rows["compression"] == "gzip"].sort_values("chunk_kib", kind="stable")
     larger = need(packed[packed["chunk"] != 1], 1, "chunks of more than one sample with gzip")
     slow = _row(rows, "guess", "gzip") if "guess" in set(larger["chunk"]) else larger.iloc[-1]
     if not (_apart(slow, single) and _apart(single, plain)):

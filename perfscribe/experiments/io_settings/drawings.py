@@ -38,7 +38,9 @@ def reads(canvas: Any, rows: pd.DataFrame) -> None:
 def _names(axes: Any, group: pd.DataFrame, size: str, colour: str) -> None:
     """Chunks of points on one size share a label, below them, clear of the line above and of a neighbour's label."""
     for x, points in group.groupby(group[size].astype(float)):
-        slowest_first = points.assign(read_ms=points["read_ms"].astype(float)).sort_values("read_ms", ascending=False)
+        slowest_first = points.assign(read_ms=points["read_ms"].astype(float)).sort_values(
+            "read_ms", ascending=False, kind="stable"
+        )
         names = ", ".join(str(chunk) for chunk in slowest_first["chunk"])
         bottom = float(points["read_ms_q1"].astype(float).min())
         axes.annotate(
@@ -55,6 +57,6 @@ def _inflating(axes: Any, packed: pd.DataFrame) -> None:
     """What zlib alone takes for the same chunks."""
     if packed.empty:
         return
-    ordered = packed.assign(chunk_kib=packed["chunk_kib"].astype(float)).sort_values("chunk_kib")
+    ordered = packed.assign(chunk_kib=packed["chunk_kib"].astype(float)).sort_values("chunk_kib", kind="stable")
     times = ordered["inflate_ms"].astype(float)
     axes.plot(ordered["chunk_kib"], times, color="#555555", linewidth=1, linestyle="--", label="zlib alone")

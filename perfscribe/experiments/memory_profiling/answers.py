@@ -77,7 +77,7 @@ def _course(step: pd.Series) -> str:
 def by_context(rows: pd.DataFrame, kinds: pd.DataFrame) -> str:
     """Peaks of the largest size by context, in its first dtype, how they grow, and why a full step's may not."""
     chosen = largest_size(rows)
-    chosen = chosen[chosen["dtype"] == chosen["dtype"].iloc[0]].sort_values("seq_len")
+    chosen = chosen[chosen["dtype"] == chosen["dtype"].iloc[0]].sort_values("seq_len", kind="stable")
     need(chosen, 2, "contexts")
     of_modes = {mode: numbers(chosen, f"{mode}_gib") for mode in MODE_NAMES}
     for mode, name in MODE_NAMES.items():
@@ -110,7 +110,7 @@ def _where_steps_peak(kinds: pd.DataFrame, show: Callable[[Any], str]) -> str:
 def mixed_precision(contexts: pd.DataFrame, kinds: pd.DataFrame) -> str:
     """What bf16 autocast does to the peaks of the largest size, and which kinds change."""
     chosen = largest_size(contexts)
-    low = need(chosen[chosen["dtype"] == "bf16"].sort_values("seq_len"), 1, "bf16 cells")
+    low = need(chosen[chosen["dtype"] == "bf16"].sort_values("seq_len", kind="stable"), 1, "bf16 cells")
     parts = []
     for mode, name in MODE_NAMES.items():
         shares = numbers(low, f"{mode}_of_fp32")

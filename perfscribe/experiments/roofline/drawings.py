@@ -79,7 +79,7 @@ def _panel(axes: Any, rows: pd.DataFrame, every: pd.DataFrame, colours: Mapping[
     for (work, name, one), group in _series(rows):
         # Two passes of an implementation share its colour.
         colour, marker = colours[name], PASS_MARKERS.get(one, f.MARKERS[0])
-        group = group.sort_values("intensity")
+        group = group.sort_values("intensity", kind="stable")
         xs, ys = list(group["intensity"]), list(group["tflop_per_s"])
         style = "None" if work == STEP else "-"
         axes.plot(xs, ys, linestyle=style, color=colour, marker=marker, markersize=4, linewidth=0.6)

@@ -79,7 +79,7 @@ def _loose(judged: pd.DataFrame) -> str:
 def messages(rows: pd.DataFrame) -> str:
     """The smallest and the largest all-reduce among most ranks."""
     most = need(rows, 1, "all-reduces")["ranks"].max()
-    far = rows[rows["ranks"] == most].sort_values("size_mb")
+    far = rows[rows["ranks"] == most].sort_values("size_mb", kind="stable")
     ends = far.iloc[[0, -1]]
     parts = [
         f"one of {row['size_mb']} MB {format_figure(row[f'{TREE}_ms'])} ms by a tree to "
@@ -176,7 +176,7 @@ def limits(steps: pd.DataFrame, fitted: pd.DataFrame) -> str:
     shown = need(steps[steps["training"].isin(explained)], 1, "trainings whose steps the terms explain and foretell")
     parts = []
     for name, rows in shown.groupby("training", sort=False):
-        known = numbers(rows, "model_ms").sort_values("ranks")
+        known = numbers(rows, "model_ms").sort_values("ranks", kind="stable")
         if len(known):
             parts.append(f"{name}: {_longest(known)}; {_halves(rows)}")
     left = [name for name in dict.fromkeys(steps["training"]) if name not in explained]
@@ -198,7 +198,7 @@ def _halves(rows: pd.DataFrame) -> str:
     told = []
     for kind in KINDS:
         column = f"{kind}_percent"
-        known = numbers(rows, column).sort_values("ranks")
+        known = numbers(rows, column).sort_values("ranks", kind="stable")
         below = known[known[column] < HALF]
         if known.empty:
             continue
@@ -229,7 +229,7 @@ def _by_law(row: pd.Series, steps: pd.DataFrame) -> str:
     """A training's serial fraction, what the law makes of it on most ranks, and the model where it holds."""
     law = "Karp and Flatt" if row["scaling"] == STRONG else "Gustafson"
     text = f"{row['training']} {format_figure(row['serial_percent'])} % ({law})"
-    rows = numbers(steps, "textbook_percent").sort_values("ranks")
+    rows = numbers(steps, "textbook_percent").sort_values("ranks", kind="stable")
     if row["holds"] != "no":  # strong scaling ends before ranks do: both are of the last count that both know
         rows = numbers(rows, f"{row['scaling']}_percent")
     if rows.empty:

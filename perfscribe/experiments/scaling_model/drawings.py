@@ -28,7 +28,7 @@ def steps(canvas: Any, rows: pd.DataFrame) -> None:
         f.no_data(axes, NOTHING)
         return
     for number, (name, own) in enumerate(known.groupby("training", sort=False)):
-        own = own.sort_values("ranks")
+        own = own.sort_values("ranks", kind="stable")
         _dashed(axes, own, "model_ms", number)
         _filled(axes, own[own["origin"] == MEASURED], "step_ms", number, f"{name}: {own['scaling'].iloc[0]}")
     _finish(axes, known, "Step (ms)")
@@ -45,7 +45,7 @@ def efficiencies(canvas: Any, rows: pd.DataFrame) -> None:
             f.no_data(axes, NOTHING)
             continue
         for number, name in enumerate(dict.fromkeys(rows["training"])):
-            own = known[known["training"] == name].sort_values("ranks")
+            own = known[known["training"] == name].sort_values("ranks", kind="stable")
             measured = own[(own["scaling"] == kind) & (own["origin"] == MEASURED)]
             off = measured["model_ms"].astype(float) / measured["step_ms"].astype(float)
             _dashed(axes, own, f"{kind}_percent", number)
@@ -64,7 +64,7 @@ def messages(canvas: Any, rows: pd.DataFrame) -> None:
         f.no_data(axes, NO_MESSAGE)
         return
     for number, (size, own) in enumerate(rows.groupby("size_mb", sort=False)):
-        own = own.sort_values("ranks")
+        own = own.sort_values("ranks", kind="stable")
         _dashed(axes, own, "model_ms", number)
         _filled(axes, own[own["origin"] == MEASURED], "time_ms", number, f"{size} MB")
         bounds = (own[name].astype(float) for name in ("ring_ms", "tree_ms"))

@@ -52,7 +52,9 @@ def _rate(row: pd.Series) -> str:
 
 def _in_order(rows: pd.DataFrame) -> str:
     """Strategies from the fastest on, and which of them are as fast as the one before within the spread of steps."""
-    order = [row for _, row in rows.sort_values("samples_per_s", key=lambda s: -s.astype(float)).iterrows()]
+    order = [
+        row for _, row in rows.sort_values("samples_per_s", key=lambda s: -s.astype(float), kind="stable").iterrows()
+    ]
     text = f"{', '.join(f'{label(row)} {_rate(row)}' for row in order)}."
     same = [label(row) for before, row in pairwise(order) if within_spread(before, row)]
     if not same:

@@ -23,7 +23,7 @@ def attention(canvas: Any, table: pd.DataFrame) -> None:
             f.no_data(axes, "no cell was measured")
             continue
         for number, (level, group) in enumerate(rows.groupby(by, sort=False)):
-            group = group.sort_values("seq_len")
+            group = group.sort_values("seq_len", kind="stable")
             _points(axes, number, group["seq_len"].astype(float), group, phase, f"d {_words(level)}")
         axes.set_xscale("log", base=2)
         f.power_of_two_ticks(axes, sorted(set(rows["seq_len"].astype(float))))

@@ -147,7 +147,7 @@ def draw(canvas: Any, rows: pd.DataFrame) -> None:
         return
     rows = shared.main_rows(rows)
     for colour, (variant, group) in zip(f.COLOURS, rows.groupby("variant", sort=False), strict=False):
-        group = group.sort_values("world_size")
+        group = group.sort_values("world_size", kind="stable")
         axes.plot(group["world_size"], group["work_efficiency"], color=colour, linewidth=1)
         for origin, filled in ((MEASURED, colour), (PREDICTED, "none")):
             own = group[group["origin"] == origin]
