@@ -261,13 +261,19 @@ def provenance(root: Path) -> dict[str, Any]:
     }
 
 
+# Where the code lies, relative to the checkout. What else may differ from the commit, as settings and notes do, is no
+# change of the code that measures.
+CODE = ("Snakefile", "perfscribe", "rules", "workflow")
+
+
 def _commit(root: Path) -> tuple[str | None, bool | None]:
-    """Commit and whether the tree differs from it; a copy without .git says so by PERFSCRIBE_COMMIT or .commit."""
+    """Commit and whether the code differs from it; a copy without .git says so by PERFSCRIBE_COMMIT or .commit."""
     if (root / ".git").exists():  # asked first: git would else answer for a repository further up
         head = _output("git", "-C", str(root), "rev-parse", "--verify", "HEAD")
         if head:
             # without optional locks, so that `status` never stands in the way of the user's own git
-            changes = _output("git", "--no-optional-locks", "-C", str(root), "status", "--porcelain")
+            status = ("git", "--no-optional-locks", "-C", str(root), "status", "--porcelain", "--")
+            changes = _output(*status, *CODE)
             return head, None if changes is None else bool(changes)
     told = os.environ.get("PERFSCRIBE_COMMIT", "").strip()
     if not told and (root / ".commit").is_file():

@@ -131,7 +131,8 @@ def _origin(root: Path, name: str) -> dict[str, Any]:
     """Version and commit that the site is made by, and whether the tree differs from it in more than this very site."""
     provenance = environment.provenance(root)
     dirty = provenance.get("dirty")
-    if dirty:  # a site that is published again was removed before
+    if dirty is not None:  # of the code; what is shown is made of more
+        # A site that is published again was removed before.
         others = [f":(exclude){parent}/{name}" for parent in ("results", "report")]
         command = ["git", "--no-optional-locks", "-C", str(root), "status", "--porcelain", "--", ".", *others]
         dirty = bool(subprocess.run(command, capture_output=True, check=True).stdout)

@@ -152,12 +152,20 @@ def git(root, *arguments):
 def test_provenance_of_a_checkout(tmp_path, monkeypatch):
     monkeypatch.setenv("PERFSCRIBE_COMMIT", "not asked where git answers")
     git(tmp_path, "init", "-q")
-    (tmp_path / "a.py").write_text("1")
+    (tmp_path / "perfscribe").mkdir()
+    for name in ("perfscribe/a.py", "config.yaml"):
+        (tmp_path / name).write_text("1")
     git(tmp_path, "add", ".")
     git(tmp_path, "commit", "-qm", "first")
     found = environment.provenance(tmp_path)
     assert found["commit"] == git(tmp_path, "rev-parse", "HEAD") and found["dirty"] is False
-    (tmp_path / "a.py").write_text("2")
+    for name in ("config.yaml", "notes.txt"):  # neither settings nor what lies beside is code
+        (tmp_path / name).write_text("2")
+        assert environment.provenance(tmp_path)["dirty"] is False
+    (tmp_path / "perfscribe" / "b.py").write_text("new")
+    assert environment.provenance(tmp_path)["dirty"] is True
+    (tmp_path / "perfscribe" / "b.py").unlink()
+    (tmp_path / "perfscribe" / "a.py").write_text("2")
     assert environment.provenance(tmp_path)["dirty"] is True
     below = tmp_path / "copy"  # a plain copy inside somebody else's repository is not that repository
     below.mkdir()
