@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from matplotlib import pyplot as plt
 from workspace import ROOT
@@ -427,7 +428,8 @@ def test_sentences_are_no_finer_than_their_tables() -> None:
     total = metric(made([wide])["polaris.communication"], rows.TOTAL)
     assert total["intra_spread"] > total["intra"] and total["impact_spread"] > 0
     assert "within a node 10 ms" in found["polaris.communication_cost"]
-    assert "rank 0 100 %, rank 1 11.1 % of 10 ms at most, slowest call 10 ms" in found["polaris.communication_wait"]
+    waited = found["polaris.communication_wait"]
+    assert "rank 0 100 %, rank 1 11.1 % (medians over turns: totals up to 10 ms, slowest calls up to 10 ms)" in waited
     low, high = (float(end) for end in total["impact_interval"].split(" to "))
     assert total["impact_spread"] == pytest.approx(min(high - total["impact"], total["impact"] - low), rel=0.02)
 
@@ -445,6 +447,41 @@ def test_a_rate_with_waiting_is_no_finer_than_the_waiting_spreads() -> None:
     assert rated.loc["intra", "with_waiting_gb_per_s_spread"] > 5
     (text,) = [f.text for f in present.findings(tables) if f.id.endswith("_bandwidth")]
     assert "intra 88.3 GB/s each way, 28 with waiting counted" in text
+
+
+def test_waiting_is_no_finer_a_share_than_turns_are_apart() -> None:
+    wide = record_of(waits=12.0)
+    wide.samples["intra_rank0_wait_ms"] = [[0.0, 9.0, 12.0, 12.0, 12.0, 14.0]]
+    tables = made([wide])
+    own = tables["polaris.communication_ranks"].frame
+    (row,) = [row for _, row in own.iterrows() if (row["placement"], row["rank"]) == ("intra", 0)]
+    assert row["wait_percent"] == pytest.approx(100 * 59 / 96) and row["wait_percent_spread"] > 10
+    (text,) = [f.text for f in present.findings(tables) if f.id.endswith("_wait")]
+    assert "intra: rank 0 61 %" in text
+
+
+def test_plain_rates_are_no_finer_than_their_times_spread() -> None:
+    slow = all_reduce("tcp", 0.9)
+    slow.samples["time_ms"] = [[0.8, 0.85, 0.9, 0.95, 1.0]]
+    tables = made([record_of()], [all_reduce("nvlink", 0.01), slow])
+    rated = tables["polaris.communication_bandwidth"].frame.set_index("link")
+    rate = 2**20 / 0.9e6
+    assert rated.loc[rows.TCP, "gb_per_s_spread"].iloc[-1] == pytest.approx(rate * 0.1 / 0.9)
+    (text,) = [f.text for f in present.findings(tables) if f.id.endswith("_links")]
+    assert "of one machine 1.17 GB/s" in text and "a difference of 90 times with nccl" in text
+
+
+def test_what_a_profile_costs_is_no_finer_than_its_turns_spread() -> None:
+    record = alone_record()
+    record.samples |= {"plain_step_ms": [[10.2, 8.0, 9.0, 10.4, 14.0, 15.0]]}
+    record.samples |= {"profile_ms": [[400.0, 450.0, 513.0, 533.0, 600.0, 700.0]]}
+    tables = made([record])
+    states = tables["polaris.communication_profiler"].frame.set_index("state")
+    iqr = float(np.subtract(*np.quantile(record.samples["profile_ms"][0], [0.75, 0.25])))
+    assert states.loc[single.WHOLE, "longer_ms_spread"] == pytest.approx(iqr)
+    assert states.loc[single.STATES["active"], "against_spread"] > 0
+    (text,) = [f.text for f in present.findings(tables) if f.id.endswith("_profiler")]
+    assert "a plain step takes 10 ms" in text and "a whole profile 480 ms more than its steps" in text
 
 
 def test_a_state_of_the_profiler_is_longer_by_what_its_ratio_says() -> None:

@@ -9,7 +9,7 @@ import pandas as pd
 from perfscribe.experiments.communication import published, single
 from perfscribe.experiments.communication import rows as r
 from perfscribe.experiments.communication.rates import ALONE
-from perfscribe.findings import CannotTell, is_number, need, shown
+from perfscribe.findings import CannotTell, is_number, need, ratio_of, shown
 from perfscribe.statistics import format_figure
 
 CELL = ["backend", "implementation", "tool"]
@@ -114,11 +114,11 @@ def waiting(ranks: pd.DataFrame) -> str:
     parts = []
     for name, own in _cells(ranks):
         for placement, group in own.groupby("placement", sort=False):
-            shares = [f"rank {row['rank']} {_figure(row['wait_percent'])} %" for _, row in group.iterrows()]
+            shares = [f"rank {row['rank']} {shown(row, 'wait_percent')} %" for _, row in group.iterrows()]
             longest, slowest = (group.loc[group[one].astype(float).idxmax()] for one in ("total_ms", "slowest_ms"))
             parts.append(
-                f"{name}, {placement}: {', '.join(shares)} of {shown(longest, 'total_ms')} ms "
-                f"at most, slowest call {shown(slowest, 'slowest_ms')} ms"
+                f"{name}, {placement}: {', '.join(shares)} (medians over turns: totals up to "
+                f"{shown(longest, 'total_ms')} ms, slowest calls up to {shown(slowest, 'slowest_ms')} ms)"
             )
     upstream = published.figure("slowest_all_reduce_ms", source=published.UPSTREAM)
     return (
@@ -137,9 +137,9 @@ def bandwidth(rates: pd.DataFrame) -> tuple[str, str]:
         rated = row["rated_gb_per_s"]
         beside = f"rated: {rated}"
         if is_number(rated):
-            beside = f"{_figure(row['rated_percent'])} % of the rated {_figure(rated, ' GB/s')}"
+            beside = f"{shown(row, 'rated_percent')} % of the rated {_figure(rated, ' GB/s')}"
         parts.append(
-            f"{row['backend']}, {row['what']}, {row['placement']} {_figure(row['gb_per_s'])} GB/s each way, "
+            f"{row['backend']}, {row['what']}, {row['placement']} {shown(row, 'gb_per_s')} GB/s each way, "
             f"{shown(row, 'with_waiting_gb_per_s')} with waiting counted ({beside})"
         )
     across, within = (published.rate_gb_per_s(placement) for placement in (r.INTER, r.INTRA))
@@ -170,11 +170,10 @@ def links(rates: pd.DataFrame) -> str:
             "gb_per_s", key=lambda column: -column.astype(float), kind="stable"
         )
         best = best.drop_duplicates("link")
-        rates_of = [f"{row['link']} {_figure(row['gb_per_s'])} GB/s" for _, row in best.iterrows()]
+        rates_of = [f"{row['link']} {shown(row, 'gb_per_s')} GB/s" for _, row in best.iterrows()]
         parts.append(f"{backend}, {_figure(max(shared))} MB: {', '.join(rates_of)}")
         if len(best) > 1:
-            fast, slow = float(best["gb_per_s"].iloc[0]), float(best["gb_per_s"].iloc[-1])
-            spans.append(f"{format_figure(fast / slow)} times with {backend}")
+            spans.append(f"{ratio_of(best.iloc[0], best.iloc[-1], 'gb_per_s')} times with {backend}")
     if not parts:
         raise CannotTell("no size of a plain all-reduce was sent over every link")
     ratio = published.figure("total_communication_ratio")
@@ -196,18 +195,18 @@ def profiler(trainings: pd.DataFrame, states: pd.DataFrame) -> tuple[str, str]:
         whole, active = by_state[single.WHOLE], by_state[single.STATES["active"]]
         plain = by_state[single.STATES["plain"]]
         parts.append(
-            f"with {backend} a plain step takes {_figure(plain['time_ms'], ' ms')}, a recorded one "
-            f"{_figure(active['against'])} times as long (interval {active['interval']}), and a whole profile "
-            f"{_figure(whole['longer_ms'], ' ms')} more than its steps"
+            f"with {backend} a plain step takes {shown(plain, 'time_ms')} ms, a recorded one "
+            f"{shown(active, 'against')} times as long (interval {active['interval']}), and a whole profile "
+            f"{shown(whole, 'longer_ms')} ms more than its steps"
         )
         trained = trainings[trainings["backend"] == backend] if len(trainings) else trainings
         parts += _runs(trained, plain)
     profiled, plain_s = published.training_s(True), published.training_s(False)
     text = (
-        f"{_sentence(parts)} Homework 001 has {profiled:g} s for a profiled training of one rank and {plain_s:g} s "
-        "for one "
-        f"on a single GPU, {profiled - plain_s:.3g} s apart, in different scripts and single runs: a profile of four "
-        "steps. Its two-node job was rejected by the queue, so that it says nothing of communication across nodes."
+        f"{_sentence(parts)} Homework 001 has {profiled:g} s for a profiled training of one rank and {plain_s:g} s for "
+        f"one on a single GPU, {profiled - plain_s:.3g} s apart, for a profile of four steps; but these are single "
+        "runs of different scripts. Its two-node job was rejected by the queue, so that it says nothing of "
+        "communication across nodes."
     )
     return text, "answered"
 
@@ -219,9 +218,8 @@ def _runs(trainings: pd.DataFrame, plain_step: pd.Series) -> list[str]:
         return []
     plain, first, again = (by_kind[single.TRAININGS[name]] for name in ("plain", "first_profiled", "profiled"))
     text = (
-        f"a training of {plain['training_steps']} steps takes {_figure(plain['train_s'], ' s')}, with the process's "
-        "first "
-        f"profile {_figure(first['train_s'], ' s')}, with a later one {_figure(again['train_s'], ' s')}"
+        f"a training of {plain['training_steps']} steps takes {shown(plain, 'train_s')} s, with the process's first "
+        f"profile {shown(first, 'train_s')} s, with a later one {shown(again, 'train_s')} s"
     )
     return [text + _single(plain, again, plain_step)]
 

@@ -49,7 +49,9 @@ WAIT_NOTE = (
     "A collective's time on a rank holds its wait for the other. Transfer: for each collective the least time of any "
     "rank, as the last one to come waits for nobody; waiting: the rest of that rank's time. What disturbs the last "
     "rank counts as transfer, so that it is an upper bound. Collectives are matched by size and order; of nsys, which "
-    "tells no sizes, by order alone. Where several are under way at once, their times add up to more than passes."
+    "tells no sizes, by order alone. Where several are under way at once, their times add up to more than passes. "
+    "Total, transfer, waiting and all else (the rank's other kernels, copies and memsets; on a CPU its operators) are "
+    "sums over the active steps, step their mean by the host clock."
 )
 RATE_NOTE = (
     "Rate: bytes of gradients over time, times 2(n - 1)/n, which is 1 for two ranks: what goes over the pair's link in "

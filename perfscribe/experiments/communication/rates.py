@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
+from typing import Any
 
 from perfscribe.counters.traffic import busbw_gb_per_s
 from perfscribe.experiments.communication import rows
@@ -42,15 +43,28 @@ def _training_rate(record: Record, placement: str) -> Record:
     transfer, total = (median(rows.turns(record, f"{placement}_{name}")) for name in ("transfer_ms", "rank0_total_ms"))
     rated = _rated(record, placement)
     rate, with_waiting = (busbw_gb_per_s("all_reduce", rows.RANKS, round(sent), ms) for ms in (transfer, total))
+    time_ms: float | str = transfer / count if count else "calls differ"
     row.values = {
         "message_mb": sent / count / 1e6 if count else "calls differ",
-        "time_ms": transfer / count if count else "calls differ",
+        "time_ms": time_ms,
         "gb_per_s": rate,
         "with_waiting_gb_per_s": with_waiting,
         "with_waiting_gb_per_s_spread": _spread_of_rates(record, placement, sent),
         **_of_rated(rate, rated),
     }
+    row.values |= _spreads(row.values, rows.turns(record, f"{placement}_transfer_ms"))
     return row
+
+
+def _spreads(values: Mapping[str, Any], times: Sequence[float]) -> dict[str, float | str]:
+    """How far the time, its rate and the rate's share may be trusted: each as far, relatively, as these times are."""
+    width = rows.iqr(times)
+    share = width if isinstance(width, str) else width / median(times)
+    return {
+        f"{name}_spread": share if isinstance(share, str) else values[name] * share
+        for name in ("time_ms", "gb_per_s", "rated_percent")
+        if not isinstance(values[name], str)
+    }
 
 
 def _spread_of_rates(record: Record, placement: str, sent: float) -> float | str:
@@ -93,7 +107,8 @@ def _plain_rate(record: Record, of_nvlink: dict[str, float | str]) -> Record:
     way = _way(record)
     factors = {**record.factors, "what": ALONE, "placement": NEITHER, "implementation": ALONE, "link": way}
     row = replace(record, factors=factors, samples={}, values={})
-    time_ms = median(rows.turns(record, "time_ms"))
+    times = rows.turns(record, "time_ms")
+    time_ms = median(times)
     sent = int(record.values["message_bytes"])
     rated = _in_place(NO_LINK) if way in (rows.TCP, TRANSPORTS["shm"][0]) else of_nvlink
     rate = busbw_gb_per_s("all_reduce", rows.RANKS, sent, time_ms)
@@ -104,4 +119,5 @@ def _plain_rate(record: Record, of_nvlink: dict[str, float | str]) -> Record:
         "with_waiting_gb_per_s": "ranks begin together",
         **_of_rated(rate, rated),
     }
+    row.values |= _spreads(row.values, times)
     return row

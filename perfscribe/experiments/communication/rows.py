@@ -106,6 +106,14 @@ def iqr(values: Sequence[float]) -> float | str:
     return float(high - low) if len(values) > 1 else "one sample"
 
 
+def iqr_of_difference(one: Sequence[float], other: Sequence[float]) -> float | str:
+    """How far a difference of two medians may be trusted: as far as both spread; a text where one is alone."""
+    of_one, of_other = iqr(one), iqr(other)
+    if isinstance(of_one, str) or isinstance(of_other, str):
+        return "one sample"
+    return of_one + of_other
+
+
 def impact(
     metric: str, across: Sequence[float], within: Sequence[float], calls_across: int | None, calls_within: int | None
 ) -> dict[str, Any]:
@@ -159,8 +167,12 @@ def _of_rank(record: Record, placement: str, rank: int) -> Record:
     row = replace(record, factors=place(record, placement) | {"rank": rank}, samples=samples, timers=timers, values={})
     if record.ok:
         samples["transfer_ms"] = record.samples[f"{placement}_transfer_ms"]
-        total, wait = (sum(turns(row, name)) for name in ("total_ms", "wait_ms"))
-        row.values = {"wait_percent": 100 * wait / total, "calls": calls(record, placement) or "not the same each turn"}
+        totals, waits = (turns(row, name) for name in ("total_ms", "wait_ms"))
+        row.values = {
+            "wait_percent": 100 * sum(waits) / sum(totals),
+            "wait_percent_spread": iqr([100 * wait / total for wait, total in zip(waits, totals, strict=True)]),
+            "calls": calls(record, placement) or "not the same each turn",
+        }
     return row
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from statistics import median
 from typing import Any
 
-from perfscribe.experiments.communication.rows import TOO_FEW_TURNS, turns
+from perfscribe.experiments.communication.rows import TOO_FEW_TURNS, iqr_of_difference, turns
 from perfscribe.records import Record
 from perfscribe.statistics import ROUNDS_FOR_INTERVAL, format_figure, ratio
 
@@ -36,9 +36,10 @@ def trainings(records: Iterable[Record]) -> list[Record]:
             if record.ok:
                 row.samples["train_s"] = record.samples[f"{name}_train_s"]
                 row.timers = {"train_s": record.timers.get(f"{name}_train_s", "host clock")}
-                plain = median(turns(record, "plain_train_s"))
-                trained = median(turns(row, "train_s"))
-                row.values["longer_s"] = "itself" if name == "plain" else trained - plain
+                plain, own = turns(record, "plain_train_s"), turns(row, "train_s")
+                trained = median(own)
+                row.values["longer_s"] = "itself" if name == "plain" else trained - median(plain)
+                row.values["longer_s_spread"] = "itself" if name == "plain" else iqr_of_difference(own, plain)
                 row.values["epoch_s"] = trained / record.factors["epochs"]
             found.append(row)
     return found
@@ -65,6 +66,7 @@ def _state(record: Record, name: str) -> Record:
     own, plain = turns(row, "time_ms"), turns(record, "same_plain_ms" if whole else "plain_step_ms")
     # of the same two medians as the ratio beside it: a median of differences could have the other sign
     row.values["longer_ms"] = median(own) - median(plain)
+    row.values["longer_ms_spread"] = iqr_of_difference(own, plain)
     return replace(row, values=row.values | _against(own, plain))
 
 
@@ -73,4 +75,6 @@ def _against(own: Sequence[float], plain: Sequence[float]) -> dict[str, Any]:
     if len(own) < ROUNDS_FOR_INTERVAL or found.low is None or found.high is None:
         return {"against": found.ratio, "interval": TOO_FEW_TURNS, "verdict": "cannot tell"}
     interval = f"{format_figure(found.low)} to {format_figure(found.high)}"
-    return {"against": found.ratio, "interval": interval, "verdict": found.verdict}
+    # an interval of a ratio reaches further up than down; the shorter side is how fine the ratio can be read
+    fine = min(found.high - found.ratio, found.ratio - found.low)
+    return {"against": found.ratio, "against_spread": fine, "interval": interval, "verdict": found.verdict}
