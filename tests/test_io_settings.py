@@ -311,7 +311,7 @@ def test_what_is_told_is_no_finer_than_its_spread():
     assert seen["ratio_spread"] == pytest.approx(seen["ratio"] * (1.45 + 0.01))
     assert seen["sample_ms_spread"] == pytest.approx(2 * 1.45)
     cells = noisy(all_cells(), "read_ms", (0.9, 1.0, 2.9), chunk="guess")
-    assert "guesses them inflate 5.25 MiB and take 25 ms (IQR 25.0" in answer("chunks", cells).text
+    assert "guesses them: 5.25 MiB inflated, 25 ms (IQR 25.0" in answer("chunks", cells).text
     assert row("chunks", cells, chunk="guess")["ratio_spread"] == pytest.approx(1250 * (1.0 + 0.1))
 
 
@@ -319,7 +319,7 @@ def test_gzip_is_slow_by_its_chunks():
     found = answer("chunks", all_cells())
     assert found.verdict == "confirmed"
     assert "one sample of 42.0 KiB" in found.text
-    assert "chunks as h5py guesses them inflate 5.25 MiB and take 25.0 ms (IQR 2.50, n = 3)" in found.text
+    assert "chunks as h5py guesses them: 5.25 MiB inflated, 25.0 ms (IQR 2.50, n = 3)" in found.text
     assert "takes 10.0 times as long" in found.text
     assert "chunks as h5py guesses them take 125 times as long again, for 128 times the bytes" in found.text
     assert "takes 80.0 % of these times, at 0.269 to 0.287 GB/s" in found.text

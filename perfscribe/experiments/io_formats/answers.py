@@ -45,8 +45,23 @@ def training(formats: pd.DataFrame, parts: pd.DataFrame) -> str:
         f"Mostly the same in-memory loop. {', '.join(whole['format'])} are read whole in the constructor, before the "
         f"clock starts: {from_to(whole['constructor_s'])} s, which is {from_to(100 * outside)} % of what reading "
         f"costs up to the end of the first epoch. In the loop a step then waits "
-        f"{from_to(whole['loader_wait_ms'])} ms for the loader, from memory {shown(memory, 'loader_wait_ms')} ms. "
-        f"Only HDF5 is read in the loop: {loops}. {_same_loop(formats, warm)} {_write_up(formats)}"
+        f"{_waits(whole)} ms for the loader, from memory {shown(memory, 'loader_wait_ms')} ms. "
+        f"Only HDF5 is read in the loop: {loops}. {_copies(warm)} {_same_loop(formats, warm)} {_write_up(formats)}"
+    )
+
+
+def _waits(rows: pd.DataFrame) -> str:
+    """The shortest and the longest wait of a step, each no finer than it spreads."""
+    waits = rows["loader_wait_ms"].astype(float)
+    low, high = (shown(rows.loc[at], "loader_wait_ms") for at in (waits.idxmin(), waits.idxmax()))
+    return low if low == high else f"{low} to {high}"
+
+
+def _copies(warm: pd.DataFrame) -> str:
+    """What the write-up's script times as data: the copy to the device, which no format touches."""
+    return (
+        "Write-up 001's script calls the copy to the device alone its data time: here, of all formats, "
+        f"{from_to(1e3 * warm['copy_s'].astype(float))} ms an epoch, whatever the loader waits."
     )
 
 
@@ -98,8 +113,9 @@ def _write_up(formats: pd.DataFrame) -> str:
     published = formats.drop_duplicates("format").set_index("format")[PUBLISHED_S]
     known = [float(published[name]) for name in WHOLE if name in published]
     return (
-        f"In write-up 001 the same rows took {from_to(known)} s, and memory, its first row, "
-        f"{figure(float(published['memory']))} s."
+        f"In write-up 001 the same rows took {from_to(known)} s, and memory {figure(float(published['memory']))} s: "
+        "its script has no warm-up, so that its first row, memory, holds what each cell here does before its clock "
+        "starts."
     )
 
 
@@ -117,8 +133,9 @@ def gzip(formats: pd.DataFrame, reads: pd.DataFrame) -> tuple[str, str]:
     times = float(packed["decoded_kib"] / packed["sample_kib"])
     text = (
         f"{head} Every chunk that the sample touches is inflated whole, {_size(packed['decoded_kib'])} for "
-        f"{_size(packed['sample_kib'])}. Of the ratio, a factor {figure(times)} is therefore due to the chunks, "
-        f"whose shape h5py guessed, and {shown(packed, 'against_hdf5', 1 / times)} to inflating the sample's own bytes."
+        f"{_size(packed['sample_kib'])}. Taking the time to go with the bytes inflated, a factor {figure(times)} of "
+        f"the ratio is due to the chunks, whose shape h5py guessed, and {shown(packed, 'against_hdf5', 1 / times)} to "
+        "inflating the sample's own bytes."
     )
     verdict = "contradicted" if times > ratio / times else "confirmed"
     cause = {
@@ -206,14 +223,23 @@ def cold(parts: pd.DataFrame, reads: pd.DataFrame, all_reads: pd.DataFrame) -> s
         raise CannotTell(_why_none(all_reads))
     times = {name: rows.loc[name, "cold"]["read_ms"] / rows.loc[name, "warm"]["read_ms"] for name in both}
     least, most = min(both, key=times.__getitem__), max(both, key=times.__getitem__)
-    quickest = {cache: min(both, key=lambda name: rows.loc[name, cache]["read_ms"]) for cache in ("warm", "cold")}
-    read = {cache: shown(rows.loc[name, cache], "read_ms") for cache, name in quickest.items()}
+    ratios = {name: ratio_of(rows.loc[name, "cold"], rows.loc[name, "warm"], "read_ms") for name in (least, most)}
+    told = {cache: _quickest(rows, both, cache) for cache in ("warm", "cold")}
     return (
-        f"One sample from a cold file takes {figure(times[least])} ({least}) to {figure(times[most])} ({most}) times "
-        f"as long as from the page cache. Quickest warm is {quickest['warm']} with {read['warm']} ms, quickest cold "
-        f"{quickest['cold']} with {read['cold']} ms. {_read_ahead(rows, both)} {_reading(parts)} Cold means "
-        "this kernel's page cache only."
+        f"One sample from a cold file takes {ratios[least]} ({least}) to {ratios[most]} ({most}) times as long as from "
+        f"the page cache. Quickest warm is {told['warm']}, quickest cold {told['cold']}. {_read_ahead(rows, both)} "
+        f"{_reading(parts)} Write-up 001's script reads files that it has just written: its times are those of the "
+        "page cache. Cold means this kernel's page cache only."
     )
+
+
+def _quickest(rows: pd.DataFrame, names: list[str], cache: str) -> str:
+    """The format with the least median read, and those whose quartiles overlap with its own."""
+    own = {name: rows.loc[name, cache] for name in names}
+    best = min(names, key=lambda name: own[name]["read_ms"])
+    alike = [name for name in names if name != best and own[name]["read_ms_q1"] <= own[best]["read_ms_q3"]]
+    text = f"{best} with {shown(own[best], 'read_ms')} ms"
+    return f"{text} ({', '.join(alike)} not told from it: quartiles overlap)" if alike else text
 
 
 def _why_none(frame: pd.DataFrame) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 from perfscribe import tables as t
 from perfscribe.records import Record
+from perfscribe.statistics import format_figure
 from perfscribe.tables import MIB
 
 KIB = 1024
@@ -115,7 +116,7 @@ def _published_ratio(seconds: t.Column) -> t.Column:
             seconds.get(Record("io_formats", {"format": name}, "ok", "", "published"))
             for name in (record.factors["format"], "memory")
         )
-        return figure if isinstance(figure, str) else figure / memory
+        return figure if isinstance(figure, str) else float(format_figure(figure / memory))
 
     return t.Column("against_memory_published", "Against memory, write-up 001 (×)", get, kind="published")
 

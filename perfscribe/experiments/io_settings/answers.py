@@ -51,7 +51,7 @@ def chunks(rows: pd.DataFrame) -> tuple[str, str]:
     own, chunk = float(single["read_ms"] / plain["read_ms"]), float(slow["read_ms"] / single["read_ms"])
     times = float(slow["inflated_kib"] / single["inflated_kib"])
     each = "; ".join(
-        f"{_named(r['chunk'])} inflate {_size(r['inflated_kib'])} and take {_read(r)}" for _, r in packed.iterrows()
+        f"{_named(r['chunk'])}: {_size(r['inflated_kib'])} inflated, {_read(r)}" for _, r in packed.iterrows()
     )
     verdict = "confirmed" if chunk > own else "contradicted"
     part = "The chunks are the larger part" if chunk > own else "Inflating the sample itself is the larger part here"
