@@ -96,7 +96,8 @@ def _change(phase: pd.Series) -> str:
     if abs(ratio - 1) < ALIKE:
         return "as long"
     if phase["communication_verdict"] == "cannot tell":
-        return f"{format_figure(ratio)} ×, interval {phase['communication_interval']}: which is shorter cannot be told"
+        interval = f"interval {phase['communication_interval']}"
+        return f"{shown(phase, 'communication_ratio')} ×, {interval}: which is shorter cannot be told"
     return f"{format_figure(100 * abs(1 - ratio))} % {'less' if ratio < 1 else 'more'}"
 
 
@@ -254,6 +255,10 @@ def _gain(naive_row: pd.Series, ratio: pd.Series) -> str:
 
 def _tally(verdicts: list[str]) -> str:
     """How often overlap is faster, slower, or neither for certain."""
-    said = {"faster": "shortens it", "slower": "lengthens it", "cannot tell": "cannot be told to do either"}
+    said = {
+        "faster": "it shortens the step",
+        "slower": "it lengthens the step",
+        "cannot tell": "whether it does cannot be told",
+    }
     counts = [f"{words} in {verdicts.count(one)}" for one, words in said.items() if one in verdicts]
-    return f"it {' and '.join(counts)} of {counted(len(verdicts), 'cell')}"
+    return f"{' and '.join(counts)} of {counted(len(verdicts), 'cell')}"

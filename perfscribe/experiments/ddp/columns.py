@@ -83,11 +83,11 @@ def phases(lines: alone.Lines) -> list[t.Column]:
         *timed,
         t.iqr("communication_ms", "IQR (ms)"),
         t.derived("copies_ms", "Copies of it (ms)", _copies),
-        t.derived("bus_gb_per_s", "Rate of it (bus GB/s)", _rate),
+        t.Column("bus_gb_per_s", "Rate of it (bus GB/s)", _rate, spread="bus_gb_per_s_spread", spread_get=_rate_spread),
         t.derived("alone_ms", "All-reduces by themselves (ms)", lambda record: alone.time_ms(record, lines)),
         t.median("marked_step_ms", "Step, waiting for each phase (ms)"),
         t.value("sent_bytes", "Sent (MiB)", 1 / MIB, "sent_mib"),
-        *(_unshown(f"communication_{name}") for name in ("ratio", "interval", "verdict")),  # over naive's
+        *(_unshown(f"communication_{name}") for name in ("ratio", "ratio_spread", "interval", "verdict")),  # to naive's
         t.count("communication_ms"),
     ]
 
@@ -104,12 +104,25 @@ def _rate(record: Record) -> float | str | None:
         return None
     if record.factors["implementation"] not in v.AFTER_BACKWARD:
         return "overlaps backward"
-    spent_ms = t.summary(record, "communication_ms").median - (
-        t.summary(record, "copies_ms").median if "copies_ms" in record.samples else 0.0
-    )
+    spent_ms = _sending_ms(record)
     if spent_ms <= 0:
         return "below the timer's noise"
     return busbw_gb_per_s("all_reduce", record.factors["world_size"], int(record.values["sent_bytes"]), spent_ms)
+
+
+def _sending_ms(record: Record) -> float:
+    """Communication without the copies into a flat tensor and back."""
+    copies_ms = t.summary(record, "copies_ms").median if "copies_ms" in record.samples else 0.0
+    return t.summary(record, "communication_ms").median - copies_ms
+
+
+def _rate_spread(record: Record) -> float | str | None:
+    """As far, relatively, as communication spreads."""
+    rate = _rate(record)
+    if not isinstance(rate, float):
+        return rate
+    times = t.summary(record, "communication_ms")
+    return rate * times.iqr / _sending_ms(record) if times.n > 1 else t.ONE_SAMPLE
 
 
 def compared() -> list[t.Column]:
@@ -117,7 +130,7 @@ def compared() -> list[t.Column]:
     named: list[t.Column] = []
     for name, whose in (("naive", "naive's"), ("torch", "PyTorch's")):
         named += [
-            t.value(f"{name}_ratio", f"Step over {whose} (×)"),
+            _spread(f"{name}_ratio", f"Step over {whose} (×)", f"{name}_ratio_spread"),
             t.value(f"{name}_interval", "95 % interval", exact=True),
             t.value(f"{name}_verdict", "It is", exact=True),
             *(_unshown(f"{name}_{end}") for end in ("low", "high")),
@@ -145,7 +158,7 @@ def bucketed() -> list[t.Column]:
         _spread("exposed_ms", "Exposed (ms)", "exposed_spread"),
         t.value("exposed_interval", "Interval (ms)", exact=True),
         *(_unshown(f"exposed_{end}_ms") for end in ("low", "high")),
-        t.value("least_ratio", "Step over the least's (×)"),
+        _spread("least_ratio", "Step over the least's (×)", "least_ratio_spread"),
         t.value("least_interval", "95 % interval", exact=True),
         t.value("least_verdict", "It is", exact=True),
         t.value("turns", "Turns", exact=True),

@@ -46,8 +46,10 @@ def _against(count: int, least: int | None, pooled: dict[int, list[list[float]]]
     found = ratio(pooled[least], pooled[count])
     if found.low is None or found.high is None:
         return _named(found.ratio, TOO_FEW_TURNS, found.verdict)
-    return _named(found.ratio, f"{format_figure(found.low)} to {format_figure(found.high)}", found.verdict)
+    interval = f"{format_figure(found.low)} to {format_figure(found.high)}"
+    return _named(found.ratio, interval, found.verdict) | {"least_ratio_spread": (found.high - found.low) / 2}
 
 
 def _named(of: Any, interval: str, verdict: str) -> dict[str, Any]:
-    return {"least_ratio": of, "least_interval": interval, "least_verdict": verdict}
+    named = {"least_ratio": of, "least_interval": interval, "least_verdict": verdict}
+    return named | {"least_ratio_spread": interval}

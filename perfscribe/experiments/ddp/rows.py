@@ -159,7 +159,8 @@ def _communication_ratio(cell: Record, row: Record) -> Ratio | None:
 
 
 def _instead(name: str, text: str) -> dict[str, Any]:
-    return dict.fromkeys((f"{name}_{part}" for part in ("ratio", "interval", "low", "high", "verdict")), text)
+    parts = ("ratio", "ratio_spread", "interval", "low", "high", "verdict")
+    return dict.fromkeys((f"{name}_{part}" for part in parts), text)
 
 
 def _words(name: str, found: Ratio | None) -> dict[str, Any]:
@@ -167,9 +168,10 @@ def _words(name: str, found: Ratio | None) -> dict[str, Any]:
         return _instead(name, "itself")
     named: dict[str, Any] = {f"{name}_ratio": found.ratio, f"{name}_verdict": found.verdict}
     if found.low is None or found.high is None:
-        return named | {f"{name}_{part}": TOO_FEW_TURNS for part in ("interval", "low", "high")}
+        return named | {f"{name}_{part}": TOO_FEW_TURNS for part in ("ratio_spread", "interval", "low", "high")}
     interval = f"{format_figure(found.low)} to {format_figure(found.high)}"
-    return named | {f"{name}_interval": interval, f"{name}_low": found.low, f"{name}_high": found.high}
+    named |= {f"{name}_interval": interval, f"{name}_ratio_spread": (found.high - found.low) / 2}
+    return named | {f"{name}_low": found.low, f"{name}_high": found.high}
 
 
 def of_cells(rows: Iterable[Record]) -> list[list[Record]]:

@@ -87,5 +87,4 @@ def against(row: pd.Series, whose: str) -> str:
     names = {"naive": "naive's", "torch": "PyTorch's", "least": "the least"}
     verdict = str(row[f"{whose}_verdict"])
     said = "which is faster cannot be told" if verdict == "cannot tell" else verdict
-    ratio = format_figure(float(row[f"{whose}_ratio"]))
-    return f"{ratio} × {names[whose]} (interval {row[f'{whose}_interval']}: {said})"
+    return f"{shown(row, f'{whose}_ratio')} × {names[whose]} (interval {row[f'{whose}_interval']}: {said})"
