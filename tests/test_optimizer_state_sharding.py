@@ -479,11 +479,33 @@ def test_ratios() -> None:
         assert (row["verdict"], row["turns"]) == ("faster", 6)
         assert row["low"] <= 0.9 <= row["high"] < 1
     text = findings([fixture()])["speed"].text
-    assert "with 2 processes whole step 0.9× (interval 0.9" in text
+    assert "with 2 processes whole step 0.900× (interval 0.9" in text
     assert "faster" in text
     assert "40.1 ms become 36.1 ms; apart from each other the update takes 20.0 ms, the exchange 15.0 ms" in text
-    assert "whole step 1.1×" in findings([fixture()])["peer"].text
+    assert "whole step 1.10×" in findings([fixture()])["peer"].text
     assert "Its optimizer step takes 1.22× the time of ours" in findings([fixture()])["peer"].text
+
+
+def test_a_ratio_is_no_finer_than_its_interval_and_says_why_it_tells_nothing() -> None:
+    record = fixture()
+    record.samples[f"{SHARDED}_step_ms"] = [[330.0, 350.0, 371.0, 379.0, 390.0, 395.0]]
+    text = findings([record])["speed"].text
+    assert "whole step 0.94× (interval 0." in text and "faster)" in text
+    record.samples[f"{names.AGAIN}_step_ms"] = [[460.0] * 6]
+    text = findings([record])["speed"].text
+    assert "cannot tell: unsharded strays from itself by up to " in text
+
+
+def test_a_step_that_is_told_in_another_setting_is_named() -> None:
+    other = fixture()
+    other.factors["dtype"] = "fp32"
+    noisy, more = fixture(), fixture(4)
+    for record in (noisy, more):
+        record.samples[f"{SHARDED}_step_ms"] = [[300.0, 350.0, 371.0, 420.0, 430.0, 500.0]]
+    text = findings([noisy, more, other])["speed"].text
+    assert text.count(", cannot tell), optimizer step alone") == 2
+    assert "Of the other settings' whole steps these are told apart: xl, context 128, global batch 16, fp32" in text
+    assert "2 processes 0.900× (interval" in text
 
 
 def test_too_few_turns_give_no_interval() -> None:
@@ -542,7 +564,7 @@ def test_published_figures_stand_beside_ours() -> None:
     assert not any("kesavanramakrishnan" in column for column in made.frame.columns)  # another size
     found = findings([fixture()])["published"]
     assert (
-        "the sharded step takes 0.9× the unsharded one's time here (faster) and 0.968× at brandon-snider (batch 16)"
+        "the sharded step takes 0.900× the unsharded one's time here (faster) and 0.968× at brandon-snider (batch 16)"
         in found.text
     )
 
@@ -555,7 +577,7 @@ def test_published_times_are_compared_turn_by_turn_and_what_contradicts_is_named
     record.samples[f"{names.AGAIN}_step_ms"] = [drift]
     record.samples["sharded_step_ms"] = [[1.5 * ms if number == turns - 1 else ms for number, ms in enumerate(drift)]]
     text = findings([record])["published"].text
-    assert "takes 1× the unsharded one's time here (cannot tell) and 0.968×" in text
+    assert "takes 1.00× the unsharded one's time here (cannot tell) and 0.968×" in text
     far = text.partition("More than 5% apart: ")[2].partition(". ")[0]
     assert "memory (peak of the step)" in far and "initialisation" not in far
 

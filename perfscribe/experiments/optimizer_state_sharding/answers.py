@@ -22,12 +22,13 @@ from perfscribe.experiments.optimizer_state_sharding.names import (
 )
 from perfscribe.experiments.optimizer_state_sharding.predictions import ALLOWED_ERROR
 from perfscribe.experiments.optimizer_state_sharding.rows import MOMENT_NAMES, NAMES, TIME_NAMES
-from perfscribe.findings import from_to, need, one_setting
+from perfscribe.findings import from_to, is_number, need, one_setting, shown
 from perfscribe.statistics import format_figure
 from perfscribe.tables import GIB, MIB
 
 SETTING = ("size", "seq_len", "batch", "dtype", "backend")
 LARGE_GIB = 1.0
+WHOLE_STEP = "step"
 WHEN = {moment: f"at the {name}" if name.startswith("peak") else name for moment, name in MOMENT_NAMES.items()}
 
 
@@ -133,8 +134,8 @@ def saved(rows: pd.DataFrame) -> tuple[str, str]:
 
     errors = rows.loc[rows["implementation"] == SHARDED, "error_percent"].astype(float).abs() / 100
     text = (
-        f"ShardedOptimizer saves on the rank that holds most ({levels}), {_by_ranks(chosen, say)}. Over all cells and "
-        f"moments the prediction is off by at most {100 * errors.max():.2g} % of what is saved."
+        f"ShardedOptimizer saves on the rank that holds most ({levels}), {_by_ranks(chosen, say)}. Over all its cells "
+        f"and moments the prediction is off by at most {100 * errors.max():.2g} % of what is saved."
     )
     return text, "confirmed" if errors.max() <= ALLOWED_ERROR else "contradicted"
 
@@ -145,14 +146,29 @@ def speed(rows: pd.DataFrame, times: pd.DataFrame, name: str = SHARDED) -> str:
     parts = []
     for ranks, group in chosen.groupby("world_size"):
         by_time = group.set_index("timed")
-        said = [
-            f"{TIME_NAMES[time]} {float(by_time.loc[time]['ratio']):.3g}× (interval {by_time.loc[time]['interval']}, "
-            f"{by_time.loc[time]['verdict']})"
-            for time in TIME_NAMES
-        ]
+        said = [f"{TIME_NAMES[time]} {_told(by_time.loc[time])}" for time in TIME_NAMES]
         parts.append(f"with {ranks} processes {', '.join(said)}")
-    text = f"Time {NAMES[name]} over time unsharded ({levels}): {'; '.join(parts)}."
+    text = f"Time {NAMES[name]} over time unsharded ({levels}): {'; '.join(parts)}.{_elsewhere(rows, chosen, name)}"
     return f"{text} {_apart(times)}".strip() if name == SHARDED else text
+
+
+def _told(row: pd.Series) -> str:
+    """The ratio with its interval and verdict; why there is none though the interval leaves out 1."""
+    low, high, verdict = row["low"], row["high"], str(row["verdict"])
+    if verdict == "cannot tell" and is_number(low) and not float(low) <= 1 <= float(high):
+        verdict += f": unsharded strays from itself by up to {format_figure(float(row['self_percent']))} %"
+    return f"{shown(row, 'ratio')}× (interval {row['interval']}, {verdict})"
+
+
+def _elsewhere(rows: pd.DataFrame, chosen: pd.DataFrame, name: str) -> str:
+    """The whole steps of other settings that are told from the unsharded ones."""
+    others = rows[(rows["implementation"] == name) & (rows["timed"] == WHOLE_STEP)].drop(chosen.index, errors="ignore")
+    parts = [
+        f"{row['size']}, context {row['seq_len']}, global batch {row['batch']}, {row['dtype']}, {row['backend']}, "
+        f"{row['world_size']} processes {_told(row)}"
+        for _, row in others[others["verdict"] != "cannot tell"].iterrows()
+    ]
+    return f" Of the other settings' whole steps these are told apart: {'; '.join(parts)}." if parts else ""
 
 
 def _apart(times: pd.DataFrame) -> str:

@@ -35,9 +35,11 @@ TIME_NOTES = [
     "optimizer's after ten steps on the same gradients, checked before anything is timed.",
 ]
 SPEED_NOTES = [
-    "Times of plain and sharded optimizers come from the same turns, on the same model and gradients. The interval is "
-    "a bootstrap over turns; below one means that sharding takes less time. A verdict needs an interval without 1, and "
-    "a difference larger than that of the unsharded optimizer against itself, which takes a second turn.",
+    "Times of plain and sharded optimizers come from the same turns, on the same model and gradients. The ratio is "
+    "that of the medians over turns, a turn standing there by its own median: the medians over all calls, in the table "
+    "above, may lie otherwise. The interval is a bootstrap over turns; below one means that sharding takes less time. "
+    "A verdict needs an interval without 1, and a difference larger than that of the unsharded optimizer against "
+    "itself, which takes a second turn.",
 ]
 SCHEME_NOTES = [
     "Arithmetic in fp32. Sent: by each rank in a step, on average over ranks, where collectives go round a ring: the "

@@ -9,7 +9,7 @@ import pandas as pd
 
 from perfscribe import references
 from perfscribe import tables as t
-from perfscribe.experiments.optimizer_state_sharding.answers import SETTING, ratios_range
+from perfscribe.experiments.optimizer_state_sharding.answers import SETTING, WHOLE_STEP, ratios_range
 from perfscribe.experiments.optimizer_state_sharding.columns import MOMENT_TITLES, factors, held_column, implementation
 from perfscribe.experiments.optimizer_state_sharding.names import (
     AFTER_STEP,
@@ -21,11 +21,10 @@ from perfscribe.experiments.optimizer_state_sharding.names import (
     UNSHARDED,
 )
 from perfscribe.experiments.optimizer_state_sharding.predictions import ALLOWED_ERROR
-from perfscribe.findings import CannotTell
+from perfscribe.findings import CannotTell, shown
 from perfscribe.records import Record
 
 SOURCES = ("brandon-snider", "damek", "kesavanramakrishnan")
-WHOLE_STEP = "step"
 # What a source prints: the peak of the stretch before each moment, or what is allocated at it.
 OF_PEAKS = {"brandon-snider": True, "damek": False, "kesavanramakrishnan": False}
 PUBLISHED = {
@@ -122,7 +121,7 @@ def _published_times(rows: pd.DataFrame, speed: pd.DataFrame, source: str) -> li
         if there.notna().all() and levels in own.index:
             here = own.loc[[levels]].iloc[0]
             found.append(
-                f"the sharded step takes {float(here['ratio']):.3g}× the unsharded one's time here "
+                f"the sharded step takes {shown(here, 'ratio')}× the unsharded one's time here "
                 f"({here['verdict']}) and {there[SHARDED] / there[UNSHARDED]:.3g}× at {source} (batch {levels[2]})"
             )
     return found
