@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import unmeasured
 from fake_nvml import FakeNvml
@@ -20,6 +21,7 @@ from perfscribe.counters.parameters import transformer_parameters
 from perfscribe.energy_counter import NoCounter, RaplCounter, window
 from perfscribe.experiments.energy import measure as energy
 from perfscribe.experiments.energy import present as energies
+from perfscribe.experiments.roofline import answers as roofline_answers
 from perfscribe.experiments.roofline import drawings, rows
 from perfscribe.experiments.roofline import present as rooflines
 from perfscribe.experiments.training_energy import present as training
@@ -192,6 +194,14 @@ def test_a_row_of_the_roofline() -> None:
     rate = flop / (1e-8 * 4096**2 * 1e-3) / 1e12
     assert row["share_percent"] == pytest.approx(100 * rate / row["bound_tflop_per_s"])
     assert row["peak_by"] == "measured: product of 8192 rows" and row["memory_by"].startswith("data sheet: NVIDIA H200")
+
+
+def test_shares_of_a_bound_are_no_finer_than_times_spread() -> None:
+    level = {"work": rows.STEP, "name": "small", "pass": "step", "dtype": "fp32", "seq_len": 256, "head_dim": "model's"}
+    level |= {"bound_by": "memory", "intensity": 4.0, "ridge": 12.0}
+    shares = [(1.604, 2.51), (58.93, 0.4)]
+    frame = pd.DataFrame([level | {"share_percent": one, "share_percent_spread": wide} for one, wide in shares])
+    assert "of which they reach 1.6 to 58.9 %, most" in roofline_answers.bounds(frame)
 
 
 def test_tritons_fp32_is_held_against_a_third_of_tf32() -> None:

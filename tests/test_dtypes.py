@@ -130,10 +130,20 @@ def test_which_is_quicker_and_why():
     assert "d_model 512: fp16 1.20, bf16 1.20; d_model 2048: fp16 0.500, bf16 0.500" in text
     assert "In 12 of 18 cells every later epoch is quicker than fp32's, in 6 slower, in 0 they overlap" in text
     assert "has 1.14 to 1.21" in text
-    assert "At d_model 512 5.00 times the target length takes fp32 1.00 times as long: launching the kernels" in text
+    assert "At d_model 512 5 times the target length takes fp32 1.00 times as long: it is not bound by its work" in text
+    assert "such as its launch (not traced here), and autocast launches more of them; it takes 1.20 times" in text
     grown = [cell(512, 20), cell(512, 100, epochs_s=(9.0, 4.0, 4.0)), cell(512, 20, "bf16")]
     assert "4.00 times as long: its time is that of its work" in answer("time", grown).text
     assert answer("time", [cell(512, 20)]).verdict == "cannot tell"
+
+
+def test_times_against_fp32_are_no_finer_than_epochs_spread():
+    cells = [cell(512, 20, epochs_s=(2.0, 0.9, 1.1)), cell(512, 20, "bf16", epochs_s=(2.0, 0.78, 1.19))]
+    found = row("polaris.dtypes_against_fp32", cells, 512, 20, "bf16")
+    assert found["time_ratio"] == pytest.approx(0.985)
+    assert found["time_ratio_spread"] == pytest.approx(0.985 * (0.205 / 0.985 + 0.1))
+    assert row("polaris.dtypes_against_fp32", cells, 512, 20, "fp32")["time_ratio_spread"] == 0
+    assert "d_model 512: bf16 0.98. In" in answer("time", cells).text or "bf16 0.99. In" in answer("time", cells).text
 
 
 def test_what_the_first_runs_pay():
@@ -147,7 +157,7 @@ def test_bf16_must_save_memory_everywhere_to_do_so_consistently():
     found = answer("memory", homework())
     assert found.verdict == "contradicted"
     assert "d_model 512: fp16 0.750 to 1.00, bf16 0.750 to 1.00" in found.text
-    assert "bf16 takes less in 3 of 9 cells" in found.text
+    assert "bf16 takes less, by more than 0.5 %, in 3 of 9 cells" in found.text
     assert "(0.795 to 0.899 at d_model 512)" in found.text
     assert "15.8 GiB of 2.00 GiB at d_model 4096" in found.text  # predicted state beside a made-up peak
     long = [r for r in homework() if r.factors["target_length"] == 100]

@@ -34,6 +34,14 @@ def columns(cells: Sequence[Record]) -> list[t.Column]:
 
         return get
 
+    def spread(record: Record) -> Any:
+        """How far a ratio of times may be off; fp32 against itself is not."""
+        base = bases.get(_setting(record))
+        if base is None or base is record:
+            return NO_BASE if base is None else 0.0
+        own, other = (t.summary(one, "epoch_s") for one in (record, base))
+        return t.ratio_spread(own.median / other.median, own, other)
+
     def apart(record: Record) -> Any:
         """Whether all of its later epochs lie on one side of all of fp32's: a fact, no inference."""
         own, base = t.summary(record, "epoch_s"), bases.get(_setting(record))
@@ -55,7 +63,13 @@ def columns(cells: Sequence[Record]) -> list[t.Column]:
         t.median("epoch_s", "A later epoch (s)"),
         t.iqr("epoch_s", "IQR (s)"),
         t.count("epoch_s"),
-        t.derived("time_ratio", "Time against fp32 (×)", over(_epoch_s)),
+        t.Column(
+            "time_ratio",
+            "Time against fp32 (×)",
+            over(_epoch_s),
+            spread="time_ratio_spread",
+            spread_get=spread,
+        ),
         t.derived("epochs_apart", "Its later epochs", apart, exact=True),
         t.derived("memory_ratio", "Peak memory against fp32 (×)", over(_peak)),
         t.value("final_loss", "Final loss"),

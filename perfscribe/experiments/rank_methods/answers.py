@@ -72,8 +72,9 @@ def placement(detail: pd.DataFrame, rows: pd.DataFrame) -> tuple[str, str]:
     of = rows[rows[MODULO].str.startswith(judging.LOCAL_WRONG)]
     both = of[of[SPLIT] == judging.RIGHT]
     return (
-        f"{'. '.join(parts)}. Over all launches the modulus failed in {len(of)} where the split was right in "
-        f"{len(both)}. With ranks in blocks on full nodes both are the same, as in write-up 001's run on one node.",
+        f"{'. '.join(parts)}. Of all launches, the modulus gives wrong local ranks beside right global ones in "
+        f"{len(of)}; in {len(both)} of these the split is right. With ranks in blocks on full nodes both are the same, "
+        "as in write-up 001's run on one node.",
         "answered",
     )
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from perfscribe.experiments.roofline.rows import EAGER, FUSED, STEP
-from perfscribe.findings import CannotTell, counted, from_to, need
-from perfscribe.statistics import format_figure
+from perfscribe.findings import CannotTell, counted, from_to, need, shown
 
 
 def bounds(rows: pd.DataFrame) -> str:
@@ -28,9 +27,11 @@ def _kind(rows: pd.DataFrame, kind: str) -> str:
     for by, group in rows.groupby("bound_by", sort=False):
         numbers = group.astype({"intensity": float, "share_percent": float, "ridge": float})
         top = numbers.loc[numbers["share_percent"].idxmax()]
+        most = shown(top, "share_percent")
+        least = shown(numbers.loc[numbers["share_percent"].idxmin()], "share_percent")
         told.append(
             f"{counted(len(group), 'row')} bound by {by} ({from_to(numbers['intensity'])} FLOP/byte), of which they "
-            f"reach {from_to(numbers['share_percent'])} %, most {top['name']}, {top['pass']}, in {top['dtype']} at "
-            f"length {top['seq_len']}{_width(top)} ({format_figure(top['share_percent'])} %)"
+            f"reach {most if least == most else f'{least} to {most}'} %, most {top['name']}, {top['pass']}, in "
+            f"{top['dtype']} at length {top['seq_len']}{_width(top)} ({most} %)"
         )
     return f"{kind[0].upper()}{kind[1:]}: {'; '.join(told)}."

@@ -52,17 +52,24 @@ def _why_slower(rows: pd.DataFrame, row: Any, published_s: float) -> str:
     longer_s = float(row["training_s"]) - published_s
     alike = main_device(rows)
     others = alike[(alike["layers"] == row["layers"]) & (alike["batches"] != row["batches"])]
-    text = f"Here it takes {figure(longer_s)} s more."
+    text = f"Here it takes {figure(longer_s, _drift_s(row))} s more."
     if others.empty:
         return f"{text} No other way to draw batches was measured, so nothing here says why."
     quickest = others.loc[others["training_s"].astype(float).idxmin()]
-    saved_s = float(row["training_s"]) - float(quickest["training_s"])
+    saved_s, drift_s = float(row["training_s"]) - float(quickest["training_s"]), _drift_s(row, quickest)
     if saved_s <= 0:
         return f"{text} No other way to draw batches is quicker, so it is not the loader."
-    told = f"{text} {LOADERS[quickest['batches']].capitalize()} the same training takes {figure(saved_s)} s less"
+    told = (
+        f"{text} {LOADERS[quickest['batches']].capitalize()} the same training takes {figure(saved_s, drift_s)} s less"
+    )
     if saved_s >= longer_s:
         return f"{told}: the loader, which waits for the host, costs more than the difference."
-    return f"{told}; the other {figure(longer_s - saved_s)} s, no cell here says why."
+    return f"{told}; the other {figure(longer_s - saved_s, drift_s)} s, no cell here says why."
+
+
+def _drift_s(*rows: Any) -> float:
+    """How far trainings that ran once may be trusted: as far as epochs that stray by chance add up."""
+    return sum(2 * _half(row["epoch_s_iqr"]) * int(row["epochs"]) ** 0.5 for row in rows)
 
 
 def _step_ms(row: Any) -> str:
@@ -111,17 +118,16 @@ def _loaders(rows: pd.DataFrame, row: Any) -> str:
     if len(alike) < 2:
         raise CannotTell("one way to draw batches was measured, two are needed")
     times = "; ".join(
-        f"{LOADERS[other['batches']]} {shown(other, 'epoch_s')} s (IQR {_text(other['epoch_s_iqr'])} s)"
+        f"{shown(other, 'epoch_s')} s (IQR {_text(other['epoch_s_iqr'])} s) {LOADERS[other['batches']]}"
         for _, other in alike.iterrows()
     )
     quickest = alike.loc[alike["epoch_s"].astype(float).idxmin()]
     saved = float(row["epoch_s"]) - float(quickest["epoch_s"])
     if saved <= (_half(row["epoch_s_iqr"]) + _half(quickest["epoch_s_iqr"])):
         return f"An epoch takes {times}: no further apart than they spread."
-    share = 100 * saved / float(row["epoch_s"])
-    return (
-        f"An epoch takes {times}. Of the homework's epoch {figure(share)} % is therefore the loader's and the copy's."
-    )
+    epoch_s, spread_s = float(row["epoch_s"]), 2 * (_half(row["epoch_s_iqr"]) + _half(quickest["epoch_s_iqr"]))
+    share = figure(100 * saved / epoch_s, 100 * spread_s / epoch_s)
+    return f"An epoch takes {times}. Of the homework's epoch {share} % is therefore the loader's and the copy's."
 
 
 def _half(spread: Any) -> float:
