@@ -91,6 +91,13 @@ def shown(row: pd.Series, name: str, scale: float = 1.0) -> str:
     return format_figure(float(row[name]) * scale, None if spread is None else spread * scale)
 
 
+def shown_from_to(rows: pd.DataFrame, name: str, scale: float = 1.0) -> str:
+    """The least and the greatest figure of a column times `scale`, each no finer than its spread; texts left out."""
+    known = pd.to_numeric(rows[name], errors="coerce").dropna()
+    low, high = (shown(rows.loc[at], name, scale) for at in (known.idxmin(), known.idxmax()))
+    return low if low == high else f"{low} to {high}"
+
+
 def ratio_of(one: pd.Series, other: pd.Series, name: str) -> str:
     """A row's figure over another's, no finer than both spread, as shares of them."""
     ratio = float(one[name]) / float(other[name])

@@ -130,8 +130,10 @@ def test_which_is_quicker_and_why():
     assert "d_model 512: fp16 1.20, bf16 1.20; d_model 2048: fp16 0.500, bf16 0.500" in text
     assert "In 12 of 18 cells every later epoch is quicker than fp32's, in 6 slower, in 0 they overlap" in text
     assert "has 1.14 to 1.21" in text
-    assert "At d_model 512 5 times the target length takes fp32 1.00 times as long: it is not bound by its work" in text
-    assert "such as its launch (not traced here), and autocast launches more of them; it takes 1.20 times" in text
+    assert (
+        "At d_model 512, 5 times the target length takes fp32 1.00 times as long: it is not bound by its work" in text
+    )
+    assert "such as its launch (not traced here), of which autocast has more: autocast takes 1.20 times" in text
     grown = [cell(512, 20), cell(512, 100, epochs_s=(9.0, 4.0, 4.0)), cell(512, 20, "bf16")]
     assert "4.00 times as long: its time is that of its work" in answer("time", grown).text
     assert answer("time", [cell(512, 20)]).verdict == "cannot tell"

@@ -74,6 +74,13 @@ def test_a_figure_is_no_finer_than_its_rows_spread() -> None:
     assert [spread_of(row, name) for name in ("a_ms", "c", "d")] == [9.11, None, None]
 
 
+def test_ends_of_a_range_are_no_finer_than_their_own_rows_spread() -> None:
+    rows = pd.DataFrame({"time_ms": [4.321, 1.234, "not timed"], "time_ms_iqr": [1.0, 0.01, "not timed"]})
+    assert findings.shown_from_to(rows, "time_ms") == "1.23 to 4.3"
+    assert findings.shown_from_to(rows, "time_ms", 1e3) == "1230 to 4300"
+    assert findings.shown_from_to(rows.iloc[1:], "time_ms") == "1.23"
+
+
 def test_a_ratio_is_no_finer_than_both_rows_spread() -> None:
     sharp, blurred = (pd.Series({"a_ms": 3.0, "a_ms_iqr": iqr}) for iqr in (0.0, 1.2))
     assert ratio_of(sharp, sharp, "a_ms") == "1.00" and ratio_of(sharp, blurred, "a_ms") == "1.0"

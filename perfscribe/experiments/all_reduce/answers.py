@@ -6,7 +6,7 @@ import pandas as pd
 
 from perfscribe.experiments.all_reduce.columns import OPERATIONS, SOURCES
 from perfscribe.experiments.all_reduce.fits import DESCRIBES
-from perfscribe.findings import CannotTell, from_to, need, ratio_of, shown
+from perfscribe.findings import CannotTell, need, ratio_of, shown, shown_from_to
 from perfscribe.parallel.transport import TRANSPORTS
 from perfscribe.statistics import format_figure
 
@@ -95,10 +95,11 @@ def published(rows: pd.DataFrame) -> str:
     parts = []
     for name in (name for name in rows.columns if name.removeprefix(PUBLISHED) in SOURCES):
         for backend, group in numbers(rows, OWN, name).groupby("backend", sort=False):
-            ratios = group[OWN] / group[name]
-            spread = from_to(ratios)
+            spreads = pd.to_numeric(group[f"{OWN}_spread"], errors="coerce").fillna(0.0)
+            ratios = pd.DataFrame({"ratio": group[OWN] / group[name], "ratio_spread": spreads / group[name]})
             parts.append(
-                f"{spread} times that of {SOURCES[name.removeprefix(PUBLISHED)]} ({backend}, {len(ratios)} cells)"
+                f"{shown_from_to(ratios, 'ratio')} times that of {SOURCES[name.removeprefix(PUBLISHED)]} ({backend}, "
+                f"{len(ratios)} cells)"
             )
     if not parts:
         raise CannotTell("nothing is published for what was measured")

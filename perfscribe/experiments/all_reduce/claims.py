@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from perfscribe.findings import CannotTell, from_to, shown
+from perfscribe.findings import CannotTell, from_to, shown, shown_from_to
 from perfscribe.references import Reference
 from perfscribe.statistics import fit_power, format_figure
 
@@ -105,14 +105,25 @@ def backends(table: pd.DataFrame, there: Times) -> tuple[str, str]:
     def judge(times: Times) -> tuple[str, bool]:
         wide = _pairs(times)
         ratios = wide["gloo"] / wide["nccl"]
+        spreads = _relative(wide["gloo_iqr"], wide["gloo"]) + _relative(wide["nccl_iqr"], wide["nccl"])
         text = (
-            f"gloo takes {from_to(ratios)} times as long as NCCL, "
+            f"gloo takes {_least_to_most(ratios, spreads)} times as long as NCCL, "
             f"{format_figure(ratios.median())} in the median of {len(ratios)} pairs"
         )
         return text, bool(ratios.min() > 1 and ratios.median() >= CLEARLY)
 
     rule = f"taken here as: everywhere, and by {CLEARLY:g} times in the median"
     return _answer("NCCL+CUDA is significantly faster than Gloo+CPU", rule, measured(table), there, judge)
+
+
+def _relative(iqr: pd.Series, times: pd.Series) -> pd.Series:
+    """Interquartile ranges as shares of the times; 0 where none is known."""
+    return pd.to_numeric(iqr, errors="coerce").fillna(0.0) / times
+
+
+def _least_to_most(ratios: pd.Series, spreads: pd.Series) -> str:
+    """The least and the greatest ratio, each no finer than both of its times spread, as shares of them."""
+    return shown_from_to(pd.DataFrame({"ratio": ratios, "ratio_spread": ratios * spreads}), "ratio")
 
 
 def _pairs(times: Times) -> pd.DataFrame:
@@ -213,7 +224,7 @@ def processes(table: pd.DataFrame, there: Times) -> tuple[str, str]:
                 parts.append(f"{backend} was timed with one number of processes alone")
                 hold.append(None)
                 continue
-            few, many, ratios, alike = grown
+            few, many, ratios, spreads, alike = grown
             left_out = f"{alike} of {alike + len(ratios)} sizes are not told apart; " if alike else ""
             if ratios.empty:
                 parts.append(f"{backend} with {many} processes is not told apart from {few} at any size")
@@ -221,7 +232,7 @@ def processes(table: pd.DataFrame, there: Times) -> tuple[str, str]:
                 continue
             moved = (2 * (many - 1) / many) / (2 * (few - 1) / few)
             parts.append(
-                f"{backend} takes {from_to(ratios)} times as long with "
+                f"{backend} takes {_least_to_most(ratios, spreads)} times as long with "
                 f"{many} processes as with {few} ({left_out}each sends {format_figure(moved)} times as much)"
             )
             hold.append(bool(ratios.min() > 1 and ratios.max() < many / few))
@@ -233,8 +244,9 @@ def processes(table: pd.DataFrame, there: Times) -> tuple[str, str]:
     return _answer("More processes increases duration, but modestly", rule, measured(table, DEVICE), there, judge)
 
 
-def _growth(group: pd.DataFrame) -> tuple[int, int, pd.Series, int] | None:
-    """The fewest and the most processes with sizes in common, the ratios of these, and how many are not told apart.
+def _growth(group: pd.DataFrame) -> tuple[int, int, pd.Series, pd.Series, int] | None:
+    """The fewest and the most processes with sizes in common, the ratios of these with their spreads, as shares, and
+    how many are not told apart.
 
     None with one number alone.
     """
@@ -251,7 +263,9 @@ def _growth(group: pd.DataFrame) -> tuple[int, int, pd.Series, int] | None:
                 abs(row[many] - row[counts[0]]) > _half_iqrs(iqr, size, (counts[0], many))
                 for size, row in both.iterrows()
             ]
-            return counts[0], many, ratios[apart], apart.count(False)
+            known = iqr.reindex(index=both.index, columns=both.columns)
+            spreads = _relative(known[counts[0]], both[counts[0]]) + _relative(known[many], both[many])
+            return counts[0], many, ratios[apart], spreads[apart], apart.count(False)
     return None
 
 

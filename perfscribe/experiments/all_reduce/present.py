@@ -41,26 +41,36 @@ RULES = (
     "gloo share the host's cores: where there are more processes than cores, they also wait for these. Host clock: "
     "of NCCL other calls than those timed by CUDA events, so that of times that vary either may be the longer."
 )
+NCCL_RULE = (
+    "NCCL: its version; algorithm, protocol, channels and connections as its own log names them (P2P: between the "
+    "GPUs' memories; SHM: by way of the host's; NET/Socket: TCP). GPU links: what joins the GPUs by the driver (NV and "
+    "a number: so many NVLinks), whether the transport uses it or not."
+)
+FITTED_RULE = (
+    "Fitted: by the line of latency and bandwidth through all sizes of the row's operation, processes and transport; "
+    "residual: measured / fitted - 1."
+)
 
 
 def tables(records: Mapping[str, list[Record]]) -> list[Table]:
     """The homework's grid; its ranks; every operation over sizes; the lines through them; transports; published."""
     every = fits.once(records[NAME])
     known, lines = references.load(NAME), fits.lines(every)
-    notes = [*_megabyte(every), RULES, *_told(every)]
+    nccl = columns.nccl(every)
+    notes = [*_megabyte(every), RULES, *([NCCL_RULE] if nccl else []), *_told(every)]
     grid = [r for r in every if r.factors["grid"] == "sizes"]
     chosen = [r for r in every if r.factors["transport"] == "default"]
     swept = _swept(chosen)
     ways = [r for r in every if r.factors["operation"] == NAME and (r.factors["grid"] != "sweep")]
     same = [*columns.place(), *columns.times(), *columns.host_clock()]
     fitted = columns.fitted(lines)
-    nccl = columns.nccl(every)
     of_links = ceilings.of_links(records, swept, columns.busbw)
-    swept_notes = [*notes, ceilings.LINK_NOTE] if of_links else notes
+    with_lines = [*notes, FITTED_RULE]
+    swept_notes = [*with_lines, ceilings.LINK_NOTE] if of_links else with_lines
     link = ceilings.slowest_link(records)
     sizes = [*same[1:], *nccl, *fitted, *columns.published_ms(known, BESIDE), link]
     return [
-        t.make(TABLES[0], "All-reduce of fp32, by backend, processes and size", grid, sizes, notes),
+        t.make(TABLES[0], "All-reduce of fp32, by backend, processes and size", grid, sizes, with_lines),
         _ranks(grid, known),
         t.make(TABLES[2], SWEPT_TITLE, swept, [*same, *of_links, *nccl, *fitted], swept_notes),
         _fits(chosen + [r for r in every if r.factors["grid"] == "transports"]),

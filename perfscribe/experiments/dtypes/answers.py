@@ -8,7 +8,7 @@ import pandas as pd
 
 from perfscribe import references
 from perfscribe.epoch_columns import main_device, span
-from perfscribe.findings import CannotTell, from_to, need, ratio_of, shown
+from perfscribe.findings import CannotTell, from_to, need, ratio_of, shown_from_to
 from perfscribe.statistics import format_figure as figure
 
 HALF = ("fp16", "bf16")
@@ -51,19 +51,12 @@ def _by_width(rows: pd.DataFrame, column: str) -> str:
     parts = []
     for width, group in rows.groupby("d_model"):
         of_dtype = [
-            f"{dtype} {_shown_span(chosen, column)}"
+            f"{dtype} {shown_from_to(chosen, column)}"
             for dtype, chosen in group.groupby("dtype", sort=False)
             if len(_numbers(chosen, column))
         ]
         parts.append(f"d_model {width}: {', '.join(of_dtype)}")
     return "; ".join(parts)
-
-
-def _shown_span(rows: pd.DataFrame, column: str) -> str:
-    """The least and the greatest of a column's figures, each no finer than it spreads."""
-    known = _numbers(rows, column)
-    low, high = (shown(rows.loc[at], column) for at in (known.idxmin(), known.idxmax()))
-    return low if low == high else f"{low} to {high}"
 
 
 def time(asked: pd.DataFrame, against: pd.DataFrame) -> str:
@@ -92,17 +85,17 @@ def _bound(asked: pd.DataFrame, halves: pd.DataFrame) -> str:
     few, many = narrow.iloc[0], narrow.iloc[-1]
     work = int(many["target_length"]) / int(few["target_length"])
     growth = ratio_of(many, few, "epoch_s")
-    text = f"At d_model {few['d_model']} {work:g} times the target length takes fp32 {growth} times as long"
+    text = f"At d_model {few['d_model']}, {work:g} times the target length takes fp32 {growth} times as long"
     if float(many["epoch_s"]) > float(few["epoch_s"]) * work * OF_WORK:
         return f"{text}: its time is that of its work."
     text = (
         f"{text}: it is not bound by its work, but by what comes with each kernel, such as its launch (not traced "
-        "here), and autocast launches more of them"
+        "here), of which autocast has more"
     )
     there = halves[halves["d_model"] == few["d_model"]]
     if not len(_numbers(there, "time_ratio")):
         return f"{text}."
-    return f"{text}; it takes {_shown_span(there, 'time_ratio')} times as long as fp32 there."
+    return f"{text}: autocast takes {shown_from_to(there, 'time_ratio')} times as long as fp32 there."
 
 
 def first(asked: pd.DataFrame) -> str:

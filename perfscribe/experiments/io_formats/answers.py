@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from perfscribe.findings import CannotTell, counted, from_to, need, ratio_of, shown
+from perfscribe.findings import CannotTell, counted, from_to, need, ratio_of, shown, shown_from_to
 from perfscribe.statistics import format_figure as figure
 
 WHOLE = ("pt", "npz_compressed", "npz", "npy")  # read whole in the constructor, as the homework does
@@ -45,16 +45,10 @@ def training(formats: pd.DataFrame, parts: pd.DataFrame) -> str:
         f"Mostly the same in-memory loop. {', '.join(whole['format'])} are read whole in the constructor, before the "
         f"clock starts: {from_to(whole['constructor_s'])} s, which is {from_to(100 * outside)} % of what reading "
         f"costs up to the end of the first epoch. In the loop a step then waits "
-        f"{_waits(whole)} ms for the loader, from memory {shown(memory, 'loader_wait_ms')} ms. "
-        f"Only HDF5 is read in the loop: {loops}. {_copies(warm)} {_same_loop(formats, warm)} {_write_up(formats)}"
+        f"{shown_from_to(whole, 'loader_wait_ms')} ms for the loader, from memory "
+        f"{shown(memory, 'loader_wait_ms')} ms. Only HDF5 is read in the loop: {loops}. {_copies(warm)} "
+        f"{_same_loop(formats, warm)} {_write_up(formats)}"
     )
-
-
-def _waits(rows: pd.DataFrame) -> str:
-    """The shortest and the longest wait of a step, each no finer than it spreads."""
-    waits = rows["loader_wait_ms"].astype(float)
-    low, high = (shown(rows.loc[at], "loader_wait_ms") for at in (waits.idxmin(), waits.idxmax()))
-    return low if low == high else f"{low} to {high}"
 
 
 def _copies(warm: pd.DataFrame) -> str:

@@ -210,7 +210,7 @@ def peer(rows: pd.DataFrame, saved_rows: pd.DataFrame, times: pd.DataFrame) -> s
 
 def ratios_range(values: pd.Series) -> str:
     """The least and the largest ratio."""
-    return from_to(values, "{:.3g}×".format)
+    return from_to(values, lambda value: f"{format_figure(value)}×")
 
 
 def zero(rows: pd.DataFrame) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from perfscribe.experiments.roofline.rows import EAGER, FUSED, STEP
-from perfscribe.findings import CannotTell, counted, from_to, need, shown
+from perfscribe.findings import CannotTell, counted, from_to, need, shown, shown_from_to
 
 
 def bounds(rows: pd.DataFrame) -> str:
@@ -28,10 +28,9 @@ def _kind(rows: pd.DataFrame, kind: str) -> str:
         numbers = group.astype({"intensity": float, "share_percent": float, "ridge": float})
         top = numbers.loc[numbers["share_percent"].idxmax()]
         most = shown(top, "share_percent")
-        least = shown(numbers.loc[numbers["share_percent"].idxmin()], "share_percent")
         told.append(
             f"{counted(len(group), 'row')} bound by {by} ({from_to(numbers['intensity'])} FLOP/byte), of which they "
-            f"reach {most if least == most else f'{least} to {most}'} %, most {top['name']}, {top['pass']}, in "
+            f"reach {shown_from_to(numbers, 'share_percent')} %, most {top['name']}, {top['pass']}, in "
             f"{top['dtype']} at length {top['seq_len']}{_width(top)} ({most} %)"
         )
     return f"{kind[0].upper()}{kind[1:]}: {'; '.join(told)}."
