@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pandas as pd
 import pytest
 
 from perfscribe.experiments.attention import answers, present
@@ -22,6 +23,19 @@ def cell(device: str, status: str = "ok") -> Record:
 
 def published(*cells: Record) -> Table:
     return next(table for table in present.tables({"attention": list(cells)}) if table.id == present.TABLES[1])
+
+
+@pytest.mark.parametrize(
+    ("predicted_gib", "said"),
+    [
+        ([2.0, 8.0], "Of all 2 cells that peak at 1 GiB or more, the memory model gives the peak exactly."),
+        ([2.0, 8.08], "the memory model is off by at most +1.0% (N = 8192, d_model 16)."),
+    ],
+)
+def test_a_prediction_without_an_error_is_said_to_be_exact(predicted_gib: list[float], said: str) -> None:
+    rows = pd.DataFrame({"seq_len": [4096, 8192], "head_dim": [16, 16], "peak_allocated_gib": [2.0, 8.0]})
+    text, verdict = answers.prediction(rows.assign(predicted_peak_gib=predicted_gib))
+    assert text.endswith(said) and verdict == "confirmed"
 
 
 def test_memory_of_a_cpu_is_not_compared_with_that_of_a_gpu() -> None:

@@ -152,6 +152,11 @@ def prediction(rows: pd.DataFrame) -> tuple[str, str]:
         raise CannotTell("no cell peaks at 1 GiB or more")
     errors = large["predicted_peak_gib"].astype(float) / large["peak_allocated_gib"].astype(float) - 1
     worst = errors.abs().idxmax()
+    if not errors[worst]:
+        return (
+            f"Of all {len(large)} cells that peak at 1 GiB or more, the memory model gives the peak exactly.",
+            "confirmed",
+        )
     text = (
         f"Of {len(large)} cells that peak at 1 GiB or more, the memory model is off by at most "
         f"{errors[worst]:+.1%} (N = {large.loc[worst, 'seq_len']}, d_model {large.loc[worst, 'head_dim']})."
