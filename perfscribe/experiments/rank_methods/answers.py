@@ -49,7 +49,7 @@ def _portable(rows: pd.DataFrame) -> str:
     asked = rows[rows[SPLIT] != NOT_ASKED]
     right = int((asked[SPLIT] == judging.RIGHT).sum())
     return (
-        "A launcher's own variables are right under that launcher alone and mostly silent under others. The write-up "
+        "A launcher's own variables are right under that launcher alone and mostly silent under others. Write-up "
         f"001 calls the MPI approach portable: of {len(asked)} launches that mpi4py was asked in, its split of shared "
         f"memory was right in {right}, namely where MPI itself was started by the launcher; elsewhere it takes each "
         "process for a world of its own, or for the launcher's daemon, and says so without an error."
@@ -92,8 +92,8 @@ def training(rows: pd.DataFrame) -> str:
         f"Training until the slowest rank has ended, one run each, under {'; under '.join(sentences)}."
         f"{_published(rows)} A method "
         "is asked once, before the first step, and gives the same device here; what tells the runs of one launcher "
-        "apart is therefore no cost of the method, and a difference as that of the two write-ups' runs cannot be told "
-        "from noise by one run each."
+        "apart is therefore no cost of the method, and a difference like that of the two write-ups' runs cannot be "
+        "told from noise by one run each."
     )
 
 
