@@ -21,6 +21,8 @@ from perfscribe.statistics import format_figure
 # How a figure that stands beside a headline is called, by its kind; only the first two bound what can be reached.
 _BESIDE = {"data sheet": "bound, data sheet", "measured link": "bound, measured link", "prediction": "predicted"}
 
+_PUBLISHED = "Published: by another's program on another machine; what else differs stands below the table named."
+
 # What a flag begins with, and how cells that have it are counted.
 _UNUSUAL = (
     (re.compile(r"throttled "), "throttled"),
@@ -106,7 +108,8 @@ def _most(counts: Counter[str]) -> str:
     """The experiments with most of them, by number."""
     shown = [f"{name} {count}" for name, count in counts.most_common(MOST_NAMED)]
     others = len(counts) - len(shown)
-    return ", ".join(shown) + (f", {others} other experiment{'s' if others > 1 else ''}" if others else "")
+    left = counts.total() - sum(count for _, count in counts.most_common(MOST_NAMED))
+    return ", ".join(shown) + (f", {left} in {counted(others, 'other experiment')}" if others else "")
 
 
 def _kind(flag: str) -> str:
@@ -147,6 +150,7 @@ def headline_table(found: Mapping[str, Any]) -> str:
     parts = [re.sub(r" +\|", " |", tabulate(rows, heads, tablefmt="pipe", disable_numparse=True))] if rows else []
     parts.append("\n".join(f"[{number}] {markdown_text(text)}  " for number, text in enumerate(remarks, start=1)))
     parts.append(_spreads({item["spread_is"] for item in found["headlines"]}))
+    parts.append(_PUBLISHED if any(str(item["kind"]).startswith("published") for item in found["headlines"]) else "")
     if found["lacking"]:
         parts.append(f"Not measured at this site: {'; '.join(map(markdown_text, found['lacking']))}.")
     return "\n\n".join(part.rstrip() for part in parts if part)

@@ -228,11 +228,22 @@ def test_the_words_for_spread_are_explained_where_they_stand(tmp_path: Path) -> 
     assert minute.headline_table(found).endswith("|")
 
 
+def test_published_references_are_said_to_be_anothers(tmp_path: Path) -> None:
+    wanted(tmp_path)
+    cell = record(1, "fp32", [1.0, 2.0, 3.0], environments=["a" * 12])
+    written(tmp_path, cell)
+    found = opened(tmp_path, cell)
+    assert "Published:" not in minute.headline_table(found)
+    found["headlines"][0] |= {"bound": 2.0, "kind": "published, write-up 001"}
+    text = minute.headline_table(found)
+    assert "2.00 ms (published, write-up 001)" in text and "by another's program on another machine" in text
+
+
 def test_those_are_named_that_were_disturbed_most(tmp_path: Path) -> None:
     many = {name: [record(1, "fp32", [1.0], flags=["throttled 7 % of the time"])] * n for n, name in enumerate("abcde")}
     made = {"site": "demo", "preset": "cpu", "current_fingerprints": {}}
     [said, *_] = minute._unusual(made, many, [])
-    assert said.startswith("Of 10 cells that ran: 10 throttled (e 4, d 3, c 2, 1 other experiment); see ")
+    assert said.startswith("Of 10 cells that ran: 10 throttled (e 4, d 3, c 2, 1 in 1 other experiment); see ")
 
 
 def test_the_line_of_what_is_lacking(tmp_path: Path) -> None:
