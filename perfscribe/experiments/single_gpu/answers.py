@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pandas as pd
@@ -69,7 +70,7 @@ def _why_slower(rows: pd.DataFrame, row: Any, published_s: float) -> str:
 
 def _drift_s(*rows: Any) -> float:
     """How far trainings that ran once may be trusted: as far as epochs that stray by chance add up."""
-    return sum(2 * _half(row["epoch_s_iqr"]) * int(row["epochs"]) ** 0.5 for row in rows)
+    return sum(2 * _half(row["epoch_s_iqr"]) * math.sqrt(int(row["epochs"])) for row in rows)
 
 
 def _step_ms(row: Any) -> str:
