@@ -317,10 +317,13 @@ def test_what_a_step_takes_without_communication_is_said(measured: list[Record])
     ]
     made = tables(known + [cell for cell in measured if cell.factors["part"] == words.WRAPPING])
     grid, turns = made["fsdp.strategies"].ok, made["fsdp.wrapping"].ok
-    said = speed.speed(grid)
-    assert "takes 30.0 ms a step with FULL_SHARD and 10.0 ms alone (fp32): 20.0 ms are the handling of units" in said
-    assert "where FULL_SHARD takes 20.0 ms longer than DDP with 2 ranks" in said
-    assert "One rank" not in speed.speed(grid[grid["world_size"] == 2])
+    said = speed.speed(grid, turns)
+    assert "FULL_SHARD takes 20.0 ms a step longer than DDP with 2 ranks, and 20.0 ms with one (fp32), which" in said
+    assert "which sends nothing: so much is the handling of units" in said
+    assert "handling" not in speed.speed(grid[grid["world_size"] == 2], turns)
+    grid.loc[grid["strategy"] == "FULL_SHARD", "step_ms_iqr"] = 6.0
+    assert "takes 20 ms a step longer than DDP" in speed.speed(grid, turns), "no finer than steps spread"
+    grid["step_ms_iqr"] = turns["step_ms_iqr"] = 0.01
     turns["step_ms"], turns["units_verdict"] = [40.0, 40.0, 10.0], "slower"
     text = claims.wrapping(turns, grid)[0]
     assert "By FSDP1, with 11 a step against 2, a step takes 10.0 ms longer for each further unit; one rank" in text
@@ -334,6 +337,7 @@ def test_units_of_each_api_are_compared_with_its_own_handling(measured: list[Rec
     """What FSDP2's units take says nothing of FSDP1's: the part would be larger than the whole."""
     made = tables(measured)
     grid, turns = made["fsdp.strategies"].ok, made["fsdp.wrapping"].ok
+    grid["step_ms_iqr"] = turns["step_ms_iqr"] = 0.01
     one = (grid["world_size"] == 1) & (grid["strategy"].isin(["FULL_SHARD", "the model alone"]))
     grid.loc[one, "step_ms"] = grid.loc[one, "api"].map({"none": 10.0, "FSDP1": 18.0, "FSDP2": 50.0})
     turns["step_ms"], turns["units_verdict"] = [40.0, 19.0, 10.0], "slower"
@@ -346,6 +350,10 @@ def test_units_of_each_api_are_compared_with_its_own_handling(measured: list[Rec
     grid.loc[one & (grid["api"] == "FSDP1"), "step_ms"] = 50.0
     text = claims.wrapping(turns, grid)[0]
     assert "takes 10.0 ms a unit longer than the model alone (fp32), so that all that this shows is the" in text
+    grid["step_ms_iqr"] = 20.0
+    text = claims.wrapping(turns, grid)[0]
+    near = "takes 10 ms a unit longer than the model alone (fp32), which the spread of steps does not tell from it: all"
+    assert f"{near} that this shows is the handling of units" in text
     turns["units_verdict"] = "cannot tell"
     text = claims.wrapping(turns, grid)[0]
     assert "a step takes 3.00 ms longer for each further unit, but the turns do not tell that from none." in text
@@ -377,31 +385,52 @@ def grid_of(records: list[Record], two: list[float], alone: float) -> pd.DataFra
     grid["step_ms"] = [next(steps) if ranks == 2 else alone for ranks in grid["world_size"]]
     grid["step_ms_iqr"] = 2.0
     grid["samples_per_s"] = 1e3 * grid["world_size"] / grid["step_ms"]
+    grid["samples_per_s_spread"] = grid["samples_per_s"] * grid["step_ms_iqr"] / grid["step_ms"]
     return grid
+
+
+NO_VARIANTS = pd.DataFrame()
 
 
 def test_steps_within_their_spread_are_in_no_order(measured: list[Record]) -> None:
     number = sum(one.ok and one.factors["world_size"] == 2 for one in rows.grid(measured))
-    near = speed.speed(grid_of(measured, [40.0, 20.0, 21.0] + [30.0] * (number - 3), 10.0))
-    grid = grid_of(measured, [20.0 + 10 * place for place in range(number)], 10.0)
+    near = speed.speed(grid_of(measured, [40.0, 20.0, 21.0] + [30.0] * (number - 3), 10.0), NO_VARIANTS)
+    grid = grid_of(measured, [20.0 + 10 * place for place in range(number)], 5.0)
     names = [answers.named(row) for _, row in grid[grid["world_size"] == 2].iterrows()]
-    assert f"{names[1]} is fastest with 100 samples/s (within its spread: {names[2]}), " in near
+    assert f"{names[1]} is fastest with 100 samples/s (the spread of steps does not tell it from {names[2]}), " in near
     assert "Within the spread of the one before it: " in near
-    far = speed.speed(grid)
+    far = speed.speed(grid, NO_VARIANTS)
     assert "pread" not in far and "fastest with 100 samples/s, " in far
     grid.loc[grid["world_size"] == 2, "flags"] = "host busy (others use 27 % of the cores); throttled"
-    assert f"{names[0]} is fastest with 100 (host busy, throttled) samples/s, " in speed.speed(grid)
+    busy = f"{names[0]} is fastest with 100 (host busy, throttled) samples/s, "
+    assert busy in speed.speed(grid, NO_VARIANTS)
     assert "HYBRID_SHARD (nothing divided) " in far
 
 
 def test_one_rank_alone_stands_beside_several(measured: list[Record]) -> None:
     number = sum(one.ok and one.factors["world_size"] == 2 for one in rows.grid(measured))
-    said = speed.speed(grid_of(measured, [50.0, *[10.0] * (number - 1)], 10.0))
+    said = speed.speed(grid_of(measured, [50.0, *[10.0] * (number - 1)], 10.0), NO_VARIANTS)
     assert "The model alone on one rank (fp32) trains 100 samples/s, more than 1 of the " in said
     assert "with 1 row of 16 tokens a rank" in said
-    assert "The model alone" not in speed.speed(grid_of(measured, [10.0] * number, 10.0))
+    assert "The model alone" not in speed.speed(grid_of(measured, [10.0] * number, 10.0), NO_VARIANTS)
+    near = speed.speed(grid_of(measured, [19.0, 21.0, *[10.0] * (number - 2)], 10.0), NO_VARIANTS)
+    assert "more than" not in near, "steps of 19 and 21 ms on two ranks are as many samples as 10 ms on one"
+    assert "trains 100 samples/s; the spread of steps does not tell 2 of the " in near
     notes = tables(measured)["fsdp.strategies"].notes
     assert notes[0].startswith("A rank's batch in a step: 1 row of 16 tokens (gpt-tiny).")
+
+
+def test_the_fastest_strategy_stands_beside_one_unit_of_fsdp(measured: list[Record]) -> None:
+    made = tables(measured)
+    grid, turns = made["fsdp.strategies"].ok, made["fsdp.wrapping"].ok
+    turns["samples_per_s"], turns["samples_per_s_spread"] = [10.0, 20.0, 30.0], [1.0, 1.0, 4.0]
+    said = speed.speed(grid, turns)
+    assert "as one unit FULL_SHARD trains, in samples/s, 30 by FSDP1 (fp32; of a launch of its own" in said
+    assert "as one unit" not in speed.speed(grid, turns[turns["wrapping"] == "per block"])
+
+
+def test_nothing_is_no_size_in_mib() -> None:
+    assert [answers.size(gib) for gib in (0.0, 1.5, 1 / 1024)] == ["0 GiB", "1.50 GiB", "1.00 MiB"]
 
 
 def test_switches_cost_time_and_save_memory() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from perfscribe.experiments.strategies.columns import STRATEGIES
-from perfscribe.findings import counted, need, one_setting
+from perfscribe.findings import counted, need, one_setting, spread_of
 from perfscribe.parallel.fsdp_plan import HYBRID_SHARD, hybrid_mesh
 from perfscribe.statistics import format_figure
 from perfscribe.tables import GIB, MIB
@@ -20,6 +20,8 @@ SETTING = ("model", "dtype")
 def size(gib: Any) -> str:
     """A figure in GiB, or in MiB where it is small."""
     value = float(gib)
+    if value == 0:
+        return "0 GiB"
     return f"{format_figure(value)} GiB" if abs(value) >= 0.1 else f"{format_figure(value * GIB / MIB)} MiB"
 
 
@@ -66,20 +68,25 @@ def in_doubt(rows: pd.DataFrame) -> str:
     )
 
 
-def handling(rows: pd.DataFrame, api: str) -> tuple[float, float, str] | None:
-    """Step in ms of one rank with FULL_SHARD by this api and of the model alone, where neither sends; their dtype.
+def handling(rows: pd.DataFrame, api: str, beside: str = "none") -> tuple[pd.Series, pd.Series] | None:
+    """One rank with FULL_SHARD by this api, and with what it stands beside, the model alone or DDP: neither sends.
 
     None where one of the two was not measured.
     """
     one = base(rows[rows["world_size"].astype(int) == 1]) if len(rows) else rows
-    alone = one[one["api"] == "none"] if len(one) else one
-    if alone.empty:
+    others = one[one["api"] == beside] if len(one) else one
+    if others.empty:
         return None
-    same = one[(one["dtype"] == alone["dtype"].iloc[0]) & (one["model"] == alone["model"].iloc[0])]
+    other = others.iloc[0]
+    same = one[(one["dtype"] == other["dtype"]) & (one["model"] == other["model"])]
     sharded = same[(same["api"] == api) & (same["strategy"] == "FULL_SHARD") & (same["sent_mb"].astype(float) == 0)]
-    if sharded.empty:
-        return None
-    return float(sharded["step_ms"].iloc[0]), float(alone["step_ms"].iloc[0]), str(alone["dtype"].iloc[0])
+    return None if sharded.empty else (sharded.iloc[0], other)
+
+
+def longer(one: pd.Series, other: pd.Series, parts: int = 1) -> tuple[float, float]:
+    """By how many ms a row's step is longer than another's, and how far that may be off; both of one of `parts`."""
+    spreads = (spread_of(row, "step_ms") or 0.0 for row in (one, other))
+    return (float(one["step_ms"]) - float(other["step_ms"])) / parts, sum(spreads) / parts
 
 
 def _several(number: Any, noun: str) -> str:

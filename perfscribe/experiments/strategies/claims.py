@@ -12,10 +12,11 @@ from perfscribe.experiments.strategies.answers import (
     handling,
     in_doubt,
     largest,
+    longer,
     named,
     size,
 )
-from perfscribe.findings import CannotTell, need, one_setting
+from perfscribe.findings import CannotTell, need, one_setting, shown
 from perfscribe.statistics import format_figure
 
 CLAIMED_SHARE_PERCENT = 80
@@ -38,9 +39,9 @@ def wrapping(rows: pd.DataFrame, grid: pd.DataFrame) -> tuple[str, str]:
         f"has {source['applied_units']} unit, which gathers {size(source['gathered_most_gib'])} at once and keeps "
         f"{size(source['gathered_between_gib'])} of it between forward and backward; it sends "
         f"{format_figure(float(source['sent_mb']))} MB a step, peaks at {size(source['peak_allocated_gib'])} and takes "
-        f"{format_figure(float(source['step_ms']))} ms. Wrapped per block it has {asked['applied_units']} units, "
+        f"{shown(source, 'step_ms')} ms. Wrapped per block it has {asked['applied_units']} units, "
         f"gathers {size(asked['gathered_most_gib'])}, sends {format_figure(float(asked['sent_mb']))} MB, peaks at "
-        f"{size(asked['peak_allocated_gib'])} and takes {format_figure(float(asked['step_ms']))} ms. "
+        f"{size(asked['peak_allocated_gib'])} and takes {shown(asked, 'step_ms')} ms. "
         f"{' '.join(part for part in (_per_unit(rows, grid), _prefetch(by), in_doubt(rows)) if part)}"
     ).strip()
     return text, "contradicted" if int(source["applied_units"]) == 1 else "confirmed"
@@ -62,30 +63,35 @@ def _per_unit(rows: pd.DataFrame, grid: pd.DataFrame) -> str:
 def _by_api(api: str, whole: pd.Series, per_block: pd.Series, grid: pd.DataFrame) -> str:
     """Both figures of one api, whose units another handles in another time; "" where its units cost nothing."""
     units = int(per_block["applied_units"]) - int(whole["applied_units"])
-    longer = float(per_block["step_ms"]) - float(whole["step_ms"])
-    if units <= 0 or longer <= 0:
+    if units <= 0:
+        return ""
+    more, spread = longer(per_block, whole, units)
+    if more <= 0:
         return ""
     text = (
         f"By {api}, with {per_block['collectives']} a step against {whole['collectives']}, a step takes "
-        f"{format_figure(longer / units)} ms longer for each further unit"
+        f"{format_figure(more, spread)} ms longer for each further unit"
     )
     if whole["units_verdict"] != "slower":
         return f"{text}, but the turns do not tell that from none."
     found = handling(grid, api)
-    if found is None or found[0] <= found[1]:
+    each, own_spread = longer(*found, int(per_block["applied_units"])) if found else (0.0, 0.0)
+    if found is None or each <= 0:
         return f"{text}."
-    each = (found[0] - found[1]) / int(per_block["applied_units"])
-    told = "which is" if each < longer / units else "so that all that this shows is"
+    told = "so that all that this shows is"
+    if abs(each - more) <= max(spread, own_spread):
+        told = "which the spread of steps does not tell from it: all that this shows is"
+    elif each < more:
+        told = "which is"
     return (
-        f"{text}; one rank, which sends nothing, takes {format_figure(each)} ms a unit longer than the model alone "
-        f"({found[2]}), {told} the handling of units."
+        f"{text}; one rank, which sends nothing, takes {format_figure(each, own_spread)} ms a unit longer than the "
+        f"model alone ({found[1]['dtype']}), {told} the handling of units."
     )
 
 
 def _prefetch(by: pd.DataFrame) -> str:
     found = [
-        f"{prefetch} {row['ratio'] if isinstance(row['ratio'], str) else format_figure(float(row['ratio']))}× "
-        f"({row['verdict']})"
+        f"{prefetch} {row['ratio'] if isinstance(row['ratio'], str) else shown(row, 'ratio')}× ({row['verdict']})"
         for (api, of, prefetch), row in by.iterrows()
         if (api, of) == ("FSDP2", "per block") and prefetch != "implicit"
     ]
@@ -116,7 +122,7 @@ def world_of_one(rows: pd.DataFrame) -> tuple[str, str]:
     plain = alone.iloc[0]
     same = chosen[(chosen["dtype"] == plain["dtype"]) & (chosen["checkpointing"] == "no")]
     sharded = need(same[(same["api"].isin(["FSDP1", "FSDP2"])) & (same["offload"] == "no")], 1, "FSDP")
-    shown = [
+    each = [
         f"{row['strategy']} by {row['api']} is {row['applied_strategy']} on {row['mesh']} (copies × shards), calls "
         f"{row['collectives']} collectives, holds {_against(row['state_gib'], plain['state_gib'])} and peaks at "
         f"{size(row['peak_allocated_gib'])}"
@@ -126,7 +132,7 @@ def world_of_one(rows: pd.DataFrame) -> tuple[str, str]:
     text = (
         f"{'Yes' if lower.any() else 'No'}: with one rank ({plain['model']}, {plain['dtype']}) the model alone holds "
         f"{size(plain['state_gib'])} of parameters, gradients and optimizer state and peaks at "
-        f"{size(plain['peak_allocated_gib'])}; {'; '.join(shown)}. {_peaks_differ(str(plain['dtype']))} "
+        f"{size(plain['peak_allocated_gib'])}; {'; '.join(each)}. {_peaks_differ(str(plain['dtype']))} "
         f"{_offloaded(same, str(plain['state_device']))}"
     ).strip()
     return text, "confirmed" if lower.any() else "contradicted"
@@ -199,17 +205,18 @@ def offload(rows: pd.DataFrame, sums: pd.DataFrame) -> tuple[str, str]:
         "runs."
     )
     need(sums, 1, "sums of micro-batches")
-    shown = [
+    norms = [
         f"{one['api']}{' with off-load' if one['offload'] == 'yes' else ''} {one['gradients_exchanged']}"
         f" {float(one['norm_ratio']):.4f}"
         for _, one in sums.rename(columns={"exchange": "gradients_exchanged"}).iterrows()
     ]
     wrong = sums[(sums["norm_ratio"].astype(float) - 1).abs() > NORM_TOLERANCE]
-    verdict = "all are right" if wrong.empty else f"{len(wrong)} of {len(sums)} are wrong"
+    are = "is" if len(wrong) == 1 else "are"
+    verdict = "all are right" if wrong.empty else f"{len(wrong)} of {len(sums)} {are} wrong"
     if sums[(sums["api"] == "FSDP1") & (sums["offload"] == "yes")].empty:
         verdict += "; FSDP1's off-load was not measured"
     text += (
-        f" Norm of two micro-batches' gradients over that of one process, gradients exchanged: {', '.join(shown)}: "
+        f" Norm of two micro-batches' gradients over that of one process, gradients exchanged: {', '.join(norms)}: "
         f"{verdict}."
     )
     return text, "contradicted"

@@ -69,7 +69,8 @@ def wrapping(canvas: Any, rows: pd.DataFrame) -> None:
         for axes in panels:
             f.no_data(axes, "no cell was measured")
         return
-    names = [f"{row['api']}, {row['wrapping']}, {row['prefetch']}" for row in rows.to_dict("records")]
+    # On two lines, as the longest name would not fit beside both panels on one.
+    names = list(rows["api"] + ", " + rows["wrapping"].str.removeprefix("none: ") + "\n" + rows["prefetch"])
     unit, unit_name = _unit(rows["peak_allocated_gib"])
     places = range(len(rows))
     spread = pd.to_numeric(rows["step_ms_iqr"], errors="coerce").fillna(0) / 2

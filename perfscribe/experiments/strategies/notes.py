@@ -15,8 +15,10 @@ STATE = (
 SENT = (
     "Sent: bytes that each rank sends over a ring in a step, (n - 1)/n of what all gather or scatter among n ranks, "
     "twice that of an all-reduce; 1 MB is 10^6 bytes. Predicted from the plan: with P bytes gathered in fp32, 3P(n - "
-    "1)/n for FULL_SHARD, 2P(n - 1)/n for SHARD_GRAD_OP and DDP; seen: of every collective that the step called, as "
-    "the dispatcher saw it. Flags below 64 bytes and groups of one rank are left out."
+    "1)/n for FULL_SHARD, 2P(n - 1)/n for SHARD_GRAD_OP and DDP, and for HYBRID_SHARD FULL_SHARD's of a group and an "
+    "all-reduce of a rank's part among groups. FSDP gathers bf16 and fp16 in half the bytes, and FSDP1 what lies "
+    "outside of the blocks once instead of twice. Seen: of every collective that the step called, as the dispatcher "
+    "saw it. Flags below 64 bytes and groups of one rank are left out."
 )
 PEAK = (
     "Peaks: of torch's allocator over a whole step, on the rank with the highest; reserved is what the caching "

@@ -61,7 +61,7 @@ def findings(tables: Mapping[str, Table]) -> list[Finding]:
     """The answers to the workshop's questions, and to what it says."""
     grid, memory, _, turns, one, parts, sums = (tables[name].ok for name in TABLES)
     return [
-        find("fsdp.strategy_speed", TABLES[:1], lambda: speed.speed(grid)),
+        find("fsdp.strategy_speed", (TABLES[0], TABLES[3]), lambda: speed.speed(grid, turns)),
         find("fsdp.strategy_memory", TABLES[:1], lambda: answers.memory(grid)),
         find("fsdp.strategy_traffic", TABLES[:1], lambda: answers.traffic(grid)),
         find("fsdp.sharding_words", TABLES[1:2], lambda: claims.sharding_words(memory)),

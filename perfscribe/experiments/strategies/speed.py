@@ -7,8 +7,8 @@ from itertools import pairwise
 
 import pandas as pd
 
-from perfscribe.experiments.strategies.answers import SETTING, base, handling, label, largest, named
-from perfscribe.findings import counted, from_to, one_setting
+from perfscribe.experiments.strategies.answers import SETTING, base, handling, label, largest, longer, named
+from perfscribe.findings import counted, from_to, one_setting, shown, spread_of
 from perfscribe.statistics import format_figure
 from perfscribe.training_answers import within_spread
 
@@ -17,8 +17,11 @@ SWITCHES = {"offload": "CPU off-load", "checkpointing": "activation checkpointin
 NAMED = 3  # plans that are named beside the fastest or slowest one; more are counted
 
 
-def speed(rows: pd.DataFrame) -> str:
-    """Which strategy is fastest as far as can be told, whether it beats one rank, and what each switch costs."""
+def speed(rows: pd.DataFrame, variants: pd.DataFrame) -> str:
+    """Which strategy is fastest as far as can be told, whether it beats one rank, and what each switch costs.
+
+    variants: of wrapping and prefetching, which took turns in a launch of their own.
+    """
     chosen = largest(rows)
     rates = chosen["samples_per_s"].astype(float)
     best, least = chosen.loc[rates.idxmax()], chosen.loc[rates.idxmin()]
@@ -26,6 +29,7 @@ def speed(rows: pd.DataFrame) -> str:
     parts = (
         f"With {best['world_size']} ranks, of {len(chosen)} combinations {_end(chosen, best, 'fastest')}, "
         f"{_end(chosen, least, 'slowest')}.",
+        _as_one_unit(variants, best),
         f"Without off-load and checkpointing ({setting}), in samples/s: {_in_order(plain)}",
         _beside_one(rows, base(chosen)),
         _why(rows, plain),
@@ -41,13 +45,28 @@ def _end(rows: pd.DataFrame, end: pd.Series, word: str) -> str:
     if not near:
         return text
     more = [] if len(near) <= NAMED else [f"{len(near) - NAMED} more"]
-    return f"{text} (within its spread: {', '.join(near[:NAMED] + more)})"
+    return f"{text} (the spread of steps does not tell it from {', '.join(near[:NAMED] + more)})"
+
+
+def _as_one_unit(variants: pd.DataFrame, best: pd.Series) -> str:
+    """What FULL_SHARD trains as one unit, since all that is sharded here is wrapped per block; "" where unknown."""
+    if variants.empty:
+        return ""
+    same = (variants["model"] == best["model"]) & (variants["world_size"] == best["world_size"])
+    whole = variants[same & (variants["wrapping"] != "per block")]
+    if whole.empty:
+        return ""
+    said = " and ".join(f"{shown(row, 'samples_per_s')} by {row['api']}" for _, row in whole.iterrows())
+    return (
+        f"What is sharded is wrapped per block there: as one unit FULL_SHARD trains, in samples/s, {said} "
+        f"({whole['dtype'].iloc[0]}; of a launch of its own, told under wrapping and prefetching)."
+    )
 
 
 def _rate(row: pd.Series) -> str:
     """Samples a second, and in brackets what was unusual while they were measured."""
     unusual = [flag.split(" (")[0] for flag in str(row["flags"]).split("; ") if flag]
-    return format_figure(float(row["samples_per_s"])) + (f" ({', '.join(unusual)})" if unusual else "")
+    return shown(row, "samples_per_s") + (f" ({', '.join(unusual)})" if unusual else "")
 
 
 def _in_order(rows: pd.DataFrame) -> str:
@@ -69,33 +88,46 @@ def _beside_one(rows: pd.DataFrame, several: pd.DataFrame) -> str:
     if alone.empty:
         return ""
     row = alone.iloc[0]
-    slower = several[several["samples_per_s"].astype(float) < float(row["samples_per_s"])]
-    if slower.empty:
+    near = several[[_near_in_rate(row, other) for _, other in several.iterrows()]]
+    rest = several.drop(near.index)
+    slower = rest[rest["samples_per_s"].astype(float) < float(row["samples_per_s"])]
+    if slower.empty and near.empty:
         return ""
+    text = f"The model alone on one rank ({row['dtype']}) trains {_rate(row)} samples/s"
     many = f"all {len(several)}" if len(slower) == len(several) else f"{len(slower)} of the {len(several)}"
+    if len(slower):
+        text += f", more than {many} combinations of several ranks without either"
+    if len(near):
+        of = "further" if len(slower) else f"of the {len(several)} combinations of several ranks without either"
+        text += f"; the spread of steps does not tell {len(near)} {of} from it"
     return (
-        f"The model alone on one rank ({row['dtype']}) trains {_rate(row)} samples/s, more than {many} combinations of "
-        f"several ranks without either: with {counted(row['batch'], 'row')} of {row['seq_len']} tokens a rank, what "
-        "wrapping and exchanging add to a step outweighs there what further ranks give."
+        f"{text}: with {counted(row['batch'], 'row')} of {row['seq_len']} tokens a rank, what "
+        f"wrapping and exchanging add to a step {'outweighs' if len(slower) else 'takes up'} there what further ranks "
+        "give."
     )
+
+
+def _near_in_rate(one: pd.Series, other: pd.Series) -> bool:
+    """Whether two rates differ by no more than the larger of what the spread of steps makes of them."""
+    spread = max(spread_of(row, "samples_per_s") or 0.0 for row in (one, other))
+    return abs(float(one["samples_per_s"]) - float(other["samples_per_s"])) <= spread
 
 
 def _why(rows: pd.DataFrame, plain: pd.DataFrame) -> str:
     """How much of what FULL_SHARD takes longer than DDP is there without communication; "" where it is not longer."""
-    found = handling(rows, "FSDP2")
+    found = handling(rows, "FSDP2", beside="DDP")
     steps = {api: plain[plain["api"] == api] for api in ("DDP", "FSDP2")}
     full = steps["FSDP2"][steps["FSDP2"]["strategy"] == "FULL_SHARD"]
-    if found is None or full.empty or steps["DDP"].empty or plain["dtype"].iloc[0] != found[2]:
+    if found is None or full.empty or steps["DDP"].empty or plain["dtype"].iloc[0] != found[1]["dtype"]:
         return ""
-    sharded, alone, dtype = found
-    longer = float(full["step_ms"].iloc[0]) - float(steps["DDP"]["step_ms"].iloc[0])
-    if longer <= 0 or sharded <= alone:
+    here, apart = longer(*found), longer(full.iloc[0], steps["DDP"].iloc[0])
+    if min(here[0], apart[0]) <= 0:
         return ""
+    ranks, dtype = plain["world_size"].iloc[0], found[1]["dtype"]
     return (
-        f"One rank, which sends nothing, takes {format_figure(sharded)} ms a step with FULL_SHARD and "
-        f"{format_figure(alone)} ms alone ({dtype}): {format_figure(sharded - alone)} ms are the handling of units and "
-        f"the copies into them, not communication, where FULL_SHARD takes {format_figure(longer)} ms longer than DDP "
-        f"with {plain['world_size'].iloc[0]} ranks."
+        f"FULL_SHARD takes {format_figure(*apart)} ms a step longer than DDP with {ranks} ranks, and "
+        f"{format_figure(*here)} ms with one ({dtype}), which sends nothing: so much is the handling of units and the "
+        "copies into them, not communication."
     )
 
 
