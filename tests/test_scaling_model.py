@@ -301,6 +301,27 @@ def test_a_model_that_misses_what_was_measured_predicts_nothing() -> None:
     assert "what the host adds included" in note
 
 
+def test_a_base_that_communicates_is_missed_by_an_overlap_that_others_ask_for() -> None:
+    """Computing is then what two ranks take beside communicating as if nothing were hidden; overlap hides it there."""
+    steps = {2: 10.0, 4: 7.0}
+    got = shown(collectives(), custom_multi_gpu=[training(ranks, ms) for ranks, ms in steps.items()])
+    rows = frame(got, "fsdp.scaling_predicted").set_index("ranks")
+    off = 100 * (rows.loc[2, "step_ms"] / rows.loc[2, "model_ms"] - 1)
+    assert off > 10 and rows.loc[2, "residual_percent"] == pytest.approx(off)
+    (row,) = frame(got, "fsdp.scaling_terms").to_dict("records")
+    assert abs(row["worst_percent"]) >= off and row["holds"] == "no"
+    assert rows.loc[8, "step_ms"] == "none: terms miss the measured steps"
+    alone = frame(shown(collectives(), custom_multi_gpu=sharded(1.0, (1, 2, 4))), "fsdp.scaling_predicted")
+    assert alone["residual_percent"].iloc[0] == "0: computing is taken from it"
+    apart = frame(shown(collectives(), custom_multi_gpu=sharded(0.0, (2, 4))), "fsdp.scaling_predicted")
+    assert apart.set_index("ranks").loc[2, "residual_percent"] == "0: computing is taken from it"
+
+
+def test_an_efficiency_says_how_far_from_what_was_measured_it_is() -> None:
+    text = shown(collectives(), custom_multi_gpu=sharded(0.9))["findings"]["fsdp.scaling_limits"].text
+    assert "weak efficiency 91 % on 1024 (model only), strong efficiency 91 % on 1024 (model only)." in text
+
+
 def test_steps_that_fit_two_counts_alone_are_not_called_explained() -> None:
     got = shown(collectives(), ddp=replicated(0.6, (2, 4)))
     text = got["findings"]["fsdp.scaling_terms"].text

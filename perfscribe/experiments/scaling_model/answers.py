@@ -120,7 +120,9 @@ def terms(rows: pd.DataFrame) -> str:
     told = numbers(known, "left_out_percent")
     foretold = told[told["left_out_percent"].abs() <= 100 * HOLDS]
     bound = f"{100 * HOLDS:.0f} %"
-    second = f"Of the {len(told)} whose counts allow the second test {len(foretold)} pass it."
+    second = (
+        f"Of the {len(told)} whose counts allow the second test {len(foretold)} pass{'es' * (len(foretold) == 1)} it."
+    )
     if told.empty:
         second = "None has counts that allow the second test."
     worst: Any = known.loc[known["worst_percent"].abs().idxmax()]
@@ -204,12 +206,16 @@ def _halves(rows: pd.DataFrame) -> str:
             continue
         last: Any = known.iloc[-1]
         if below.empty:
-            told.append(f"{kind} efficiency {last[column]:.0f} % on {last['ranks']}")
+            told.append(f"{kind} efficiency {last[column]:.0f} % on {last['ranks']}{_beyond(last)}")
         else:
             first: Any = below.iloc[0]
-            where = "" if first["reach"] not in (PREDICTED, MODEL_ONLY) else f", {first['reach']}"
-            told.append(f"{kind} efficiency below {HALF:.0f} % from {first['ranks']} on{where}")
+            told.append(f"{kind} efficiency below {HALF:.0f} % from {first['ranks']} on{_beyond(first)}")
     return ", ".join(told)
+
+
+def _beyond(row: Any) -> str:
+    """How far from what was measured a row lies; "" where it was."""
+    return f" ({row['reach']})" if row["reach"] in (PREDICTED, MODEL_ONLY) else ""
 
 
 def textbook(steps: pd.DataFrame, fitted: pd.DataFrame) -> str:

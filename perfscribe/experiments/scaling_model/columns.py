@@ -15,7 +15,8 @@ STEP_NOTE = (
     "parameter, fitted by relative errors to the measured steps that communicate. Residual: measured / modelled - 1."
 )
 FSDP_NOTE = (
-    "FSDP: computing is the step of fewest ranks less what that communicates; it grows with a rank's FLOP. Each unit "
+    "FSDP: computing is the step of fewest ranks less what that communicates, as if nothing of it were hidden, so that "
+    "a fitted overlap leaves that step a residual where it communicates; it grows with a rank's FLOP. Each unit "
     "is gathered for forward and, but for the root, again for backward, its gradients are reduced and scattered: "
     "(n - 1)/n of the bytes each."
 )
@@ -33,12 +34,14 @@ LEFT_OUT_NOTE = (
 )
 PREDICTED_NOTE = (
     "Strong: the same batch on all ranks; weak: the same rows on each. Step, samples/s and residual are of the kind "
-    "that was measured, both efficiencies are the model's against one rank by the model. Strong scaling of what was "
+    "that was measured, weak and strong efficiency are the model's against one rank by the model; the measured one is "
+    "that of measured steps against the one of fewest ranks. Strong scaling of what was "
     f"measured weak: the batch of {MOST_RANKS:,} ranks, accumulated by fewer. By the textbook: Amdahl's law (strong) "
     "or Gustafson's (weak) with the serial fraction of the largest measured count, which knows no communication. "
     "Where the terms miss the measured steps, rows that were not measured have no figure of the model's. The "
     "workshop's own tables predict otherwise: from the step on most ranks of one node, what the host adds included, "
-    "without overlap. So the two differ."
+    "without overlap, with collectives as they were measured among as many ranks, not as one latency of a hop and one "
+    "bandwidth give them. So the two differ."
 )
 LINKS_NOTE = (
     "Links assumed as here: beyond the ranks among which this machine's collectives were measured, and without a "

@@ -17,6 +17,7 @@ NOTHING = "no training was measured on several numbers of ranks"
 NO_MESSAGE = "no all-reduce was measured on several numbers of ranks"
 TITLES = {WEAK: "Weak, same rows a rank", STRONG: "Strong, same batch"}
 SHADE, GREY = "#000000", "#555555"
+LONGEST_OF_TWO = 55  # letters of a training's name with which two stand side by side; the figure is no wider
 LEAST_PERCENT = 1.0  # what lies below is no efficiency that anybody would plan with
 
 
@@ -32,7 +33,9 @@ def steps(canvas: Any, rows: pd.DataFrame) -> None:
         _dashed(axes, own, "model_ms", number)
         _filled(axes, own[own["origin"] == MEASURED], "step_ms", number, f"{name}: {own['scaling'].iloc[0]}")
     _finish(axes, known, "Step (ms)")
-    canvas.legend(loc="outside upper center", fontsize=f.LABEL_POINTS - 1, ncols=2)
+    longest = max(len(label) for label in axes.get_legend_handles_labels()[1])
+    columns = 2 if longest <= LONGEST_OF_TWO else 1
+    canvas.legend(loc="outside upper center", fontsize=f.LABEL_POINTS - 1, ncols=columns)
 
 
 def efficiencies(canvas: Any, rows: pd.DataFrame) -> None:

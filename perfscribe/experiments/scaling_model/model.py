@@ -11,6 +11,7 @@ from perfscribe.scaling import textbook
 from perfscribe.scaling.steps import OverlapFit, Point, Terms, fit_overlap
 
 HOLDS = 0.10  # largest residual, and error of the largest count left out, with which a model is taken to hold
+EXACT = 1e-6  # a residual below it is none but for rounding
 COMPUTING, LATENCY, BANDWIDTH = "computing", "latency", "bandwidth"
 
 
@@ -41,6 +42,19 @@ class Model:
         """Measured over modelled, minus one; None where nothing was measured."""
         modelled, measured = self.step_ms(ranks), self.training.steps_ms.get(ranks)
         return None if modelled is None or measured is None else measured / modelled - 1
+
+    def base_is_missed(self) -> bool:
+        """Whether the step that computing is taken from differs from the model's: it communicates, and overlap hides
+        a part of that on more ranks."""
+        found = None if self.fit is None or self.training.experiment == DDP else self.residual(min(self.counts))
+        return found is not None and abs(found) > EXACT
+
+    def worst(self) -> float | None:
+        """The residual farthest from 0, that of the step which computing is taken from too; None without a fit."""
+        if self.fit is None:
+            return None
+        base = self.residual(min(self.counts)) if self.base_is_missed() else None
+        return self.fit.worst if base is None else max(self.fit.worst, base, key=abs)
 
     def efficiency(self, ranks: int, scaling: str) -> float | None:
         """By the model, against one rank by the model."""
@@ -103,9 +117,10 @@ class Model:
 
         A residual beyond is enough to say no; small ones alone are no yes, as overlap was fitted to them.
         """
-        if self.fit is None:
+        worst = self.worst()
+        if worst is None:
             return None
-        if abs(self.fit.worst) > HOLDS:
+        if abs(worst) > HOLDS:
             return False
         left_out = self.left_out()
         return None if left_out is None else abs(left_out) <= HOLDS

@@ -100,13 +100,13 @@ def _own_terms(own: Terms | None, computing: Computing | None) -> dict[str, Any]
 
 
 def _overlap(model: Model) -> dict[str, Any]:
-    fit = model.fit
-    if fit is None:
+    fit, worst = model.fit, model.worst()
+    if fit is None or worst is None:
         return dict.fromkeys(("overlap_percent", "asked_percent", "worst_percent"), NO_FIT) | {"points": 0}
     return {
         "overlap_percent": 100 * fit.overlap,
         "asked_percent": 100 * fit.asked,
-        "worst_percent": 100 * fit.worst,
+        "worst_percent": 100 * worst,
         "points": fit.points,
     }
 
@@ -162,7 +162,8 @@ def _steps(model: Model, ranks: int, terms_of: Terms | None, modelled: float | N
     rows = training.rows * (ranks if training.scaling == tr.WEAK else 1)
     residual: Any = NOT_MEASURED
     if (found := model.residual(ranks)) is not None:
-        residual = 100 * found if model.fit is not None and ranks in model.fit.residuals else THE_BASE
+        fitted = model.fit is not None and ranks in model.fit.residuals
+        residual = 100 * found if fitted or model.base_is_missed() else THE_BASE
     band = None if model.fit is None else model.fit.band_ms(terms_of)
     shown = band_reason(model.fit) if band is None else f"{format_figure(band[0])} to {format_figure(band[1])}"
     times = (step_ms, modelled, residual, shown, rows / step_ms * 1e3)
