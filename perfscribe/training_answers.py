@@ -53,7 +53,7 @@ def scaling(rows: pd.DataFrame) -> str:
         f"{last['world_size'] / first['world_size']:g} would be linear; the runtime's factor is "
         f"{format_figure(last['runtime_scale'])}."
     )
-    text += by_steps(first, last) + _slower(real)
+    text += by_steps(first, last) + slower(real)
     beyond = rows[(rows["origin"] == PREDICTED) & (rows["world_size"] > last["world_size"])]
     if len(beyond):
         far = beyond.iloc[-1]
@@ -92,15 +92,17 @@ def _spread_share(row: Any) -> float:
     return float(spread / step) if pd.notna(spread) and pd.notna(step) and step else 0.0
 
 
-def _slower(real: pd.DataFrame) -> str:
+def slower(real: pd.DataFrame) -> str:
     """The rows that train fewer samples a second than the first does."""
-    slow = [row for _, row in numbers(real, "samples_scale").iterrows() if row["samples_scale"] < 1]
-    if not slow:
+    known = numbers(real, "train_samples_per_second")
+    rates = known["train_samples_per_second"]
+    slow = known.assign(scale=rates / rates.iloc[0] if len(rates) else rates).query("scale < 1")
+    if slow.empty:
         return ""
     told = ", ".join(
         f"{counted(row['world_size'], 'rank')} train{'s' * (row['world_size'] == 1)} "
-        f"{format_figure(row['samples_scale'])} times its samples a second"
-        for row in slow
+        f"{format_figure(row['scale'])} times its samples a second"
+        for _, row in slow.iterrows()
     )
     return f" Not every row is quicker than the first: {told}."
 

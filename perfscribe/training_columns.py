@@ -61,8 +61,9 @@ PREDICTION_NOTE = (
 )
 WRAPPED_NOTE = (
     "Divided by: read off the model that was trained; where it is not what was asked for, the row is failed. One rank "
-    "trains without FSDP, as the workshop does there. Units: parts of the model whose parameters are gathered at "
-    "once, as what divides it made them. On a CPU each process computes with one thread."
+    "trains without FSDP, as the workshop does there. Units: modules that FSDP made units of; Accelerate puts a tied "
+    "embedding, its head and the last norm into one group, which is gathered at once and counts as three. On a CPU "
+    "each process computes with one thread."
 )
 
 

@@ -552,14 +552,31 @@ def test_trainers_cost_within_the_spread_of_steps_is_called_so() -> None:
     text = shown(custom, "custom_multi_gpu", records)["findings"]["fsdp.trainer_overhead"].text
     assert "0 % longer on 2 ranks (100 for 100 ms, within spread)" in text
     assert "30 % longer on 4 ranks (130 for 100 ms)" in text and "which tells no difference" in text
+    wide = [replace(one, samples={"step_ms": [[90.0, 101.6, 115.0]]}) if one.ok else one for one in records]
+    text = shown(custom, "custom_multi_gpu", wide)["findings"]["fsdp.trainer_overhead"].text
+    assert "(102 for 102 ms, within spread)" in text, "as the table rounds it"
+
+
+def test_what_held_the_tuned_loop_back_is_said() -> None:
+    records = records_of("custom_multi_gpu")
+    plain = shown(custom, "custom_multi_gpu", records)["findings"]["fsdp.tuned"].text
+    assert "76.9 % of one GPU's rate each: " in plain and "throttled" not in plain
+    for record in records:
+        if record.ok and record.factors["loop"] == "tuned" and record.factors["world_size"] == 4:
+            record.flags.append("throttled 45 % of the time (power cap)")
+            record.values["batch_found"] = 336
+    text = shown(custom, "custom_multi_gpu", records)["findings"]["fsdp.tuned"].text
+    assert "of one GPU's rate each (336 rows a rank, 320 there): " in text
+    assert text.endswith(" Meanwhile they were throttled 45 % of the time (power cap).")
 
 
 def test_rows_that_are_slower_than_one_gpu_are_named() -> None:
     def slow_on_two(cell: Any) -> float:
         return 100.0 if cell["world_size"] != 2 else 125.0
 
-    text = shown(multi, "multi_gpu", records_of("multi_gpu", slow_on_two))["findings"]["fsdp.multi_gpu"].text
-    assert "Not every row is quicker than the first: 2 ranks train 0.800 times its samples a second." in text
+    for module, name in ((multi, "multi_gpu"), (custom, "custom_multi_gpu")):
+        text = shown(module, name, records_of(name, slow_on_two))["findings"][f"fsdp.{name}"].text
+        assert "Not every row is quicker than the first: 2 ranks train 0.800 times its samples a second." in text
     same = shown(multi, "multi_gpu", records_of("multi_gpu", lambda cell: 100.0))["findings"]["fsdp.multi_gpu"].text
     assert "Not every row" not in same
 

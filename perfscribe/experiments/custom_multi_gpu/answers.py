@@ -11,7 +11,7 @@ import pandas as pd
 from perfscribe import figures as f
 from perfscribe import training_answers as shared
 from perfscribe.experiments.custom_multi_gpu.measure import SHAPE, TUNED
-from perfscribe.findings import CannotTell, counted, need
+from perfscribe.findings import CannotTell, counted, need, shown
 from perfscribe.models.workshop_shapes import BLOOM_TOKENIZER_VOCABULARY, SimpleGptShape
 from perfscribe.records import Record
 from perfscribe.statistics import format_figure
@@ -46,7 +46,7 @@ def scaling(rows: pd.DataFrame) -> str:
         f"The same model on {last['world_size']} {shared.units(real)} trains {format_figure(rate)} times the samples a "
         f"second that it trains on {first['world_size']}, by Trainer's default figure."
     )
-    text += shared.by_steps(first, last)
+    text += shared.by_steps(first, last) + shared.slower(real)
     known = shared.numbers(real, "peak_mem_alloc_gb")
     if len(known) < 2:
         return text
@@ -113,12 +113,12 @@ def rates(rows: pd.DataFrame) -> str:
     for column in RATES:
         known = shared.numbers(known, column)
     last: Any = need(known, 1, "rows with all three clocks").iloc[-1]
-    shown = {column: format_figure(last[column]) for column in RATES}
+    said = {column: format_figure(last[column]) for column in RATES}
     share = 100 * last["samples_per_s_callback"] / last["stepping_samples_per_second"]
     return (
-        f"With {counted(last['world_size'], 'rank')} Trainer's default says {shown['train_samples_per_second']} "
-        f"samples/s, the callback {shown['samples_per_s_callback']} and the clock of steps alone "
-        f"{shown['stepping_samples_per_second']}: the callback, whose clock runs from before the first step on and "
+        f"With {counted(last['world_size'], 'rank')} Trainer's default says {said['train_samples_per_second']} "
+        f"samples/s, the callback {said['samples_per_s_callback']} and the clock of steps alone "
+        f"{said['stepping_samples_per_second']}: the callback, whose clock runs from before the first step on and "
         f"through evaluation, gives {share:.0f} % of the rate at which steps are made."
     )
 
@@ -147,7 +147,7 @@ def trainer_overhead(rows: pd.DataFrame) -> str:
     near = [shared.within_spread(own, bare) for _, own, bare in pairs]
     said = [
         f"{shared.overhead(own['step_ms'], bare['step_ms'])} on {counted(ranks, 'rank')} "
-        f"({format_figure(own['step_ms'])} for {format_figure(bare['step_ms'])} ms{', within spread' if same else ''})"
+        f"({shown(own, 'step_ms')} for {shown(bare, 'step_ms')} ms{', within spread' if same else ''})"
         for (ranks, own, bare), same in zip(pairs, near, strict=True)
     ]
     text = f"A step of Trainer is {', '.join(said)} than one of the bare loop."
@@ -159,7 +159,7 @@ def trainer_overhead(rows: pd.DataFrame) -> str:
 
 
 def tuned(rows: pd.DataFrame) -> str:
-    """MFU and efficiency of the tuned loop, and its rate over the workshop's."""
+    """MFU and efficiency of the tuned loop, what slowed it, and its rate over the workshop's."""
     own = shared.measured(rows[rows["loop"] == TUNED])
     own = need(shared.numbers(own, "stepping_samples_per_second"), 1, "tuned rows")
     last: Any = own.iloc[-1]
@@ -171,13 +171,24 @@ def tuned(rows: pd.DataFrame) -> str:
     if pd.notna(mfu):
         text += f" at {mfu:.0f} % of {their} peak rate"
     if pd.notna(efficiency) and last["world_size"] > 1:
-        text += f", {efficiency:.0f} % of one GPU's rate each"
+        text += f", {format_figure(efficiency)} % of one GPU's rate each{_other_rows(own.iloc[0], last)}"
     workshops = shared.measured(rows[(rows["loop"] == TRAINER) & (rows["world_size"] == last["world_size"])])
     workshops = shared.numbers(workshops, "stepping_samples_per_second")
     if len(workshops):
         factor = last["stepping_samples_per_second"] / workshops.iloc[-1]["stepping_samples_per_second"]
         text += f": {format_figure(factor)} times the workshop's settings"
-    return text + "."
+    return f"{text}.{_slowed(last)}"
+
+
+def _other_rows(first: Any, last: Any) -> str:
+    """How many rows a rank takes where the row that it is compared with takes others; "" where it is as many."""
+    return "" if first["batch"] == last["batch"] else f" ({last['batch']} rows a rank, {first['batch']} there)"
+
+
+def _slowed(row: Any) -> str:
+    """What the watch saw of throttling; "" where it saw none."""
+    throttled = [flag for flag in str(row["flags"]).split("; ") if flag.startswith("throttled")]
+    return f" Meanwhile they were {throttled[0]}." if throttled else ""
 
 
 def draw_rates(canvas: Any, rows: pd.DataFrame) -> None:

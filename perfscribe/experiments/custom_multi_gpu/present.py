@@ -31,8 +31,8 @@ LOOPS_NOTE = (
     "trainer: the workshop's. bare loop: the same rows, batches, schedule and clipping around fully_shard, without "
     "Trainer; AdamW, too, on GPUs fused as Trainer's is by default, but with decay of biases and norms, which Trainer "
     "spares, and on a CPU not fused. tuned: bf16, layers and loss compiled, the batch raised until the peak is the "
-    "asked share of the memory, one rank divided by FSDP, too; a step is of another size there. Efficiency: samples/s "
-    "of steps alone, a rank, over those of the first row of the same loop."
+    "asked share of the memory, one rank divided by FSDP, too; a step is of another size there, and each takes the "
+    "same rows again. Efficiency: samples/s of steps alone, a rank, over those of the first row of the same loop."
 )
 CAPTION = (
     "Samples a second over ranks; what is predicted is drawn hollow. Above: the same trainings by three clocks, "

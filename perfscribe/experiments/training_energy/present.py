@@ -27,7 +27,8 @@ STEP_SAMPLES = {"step_ms": 1e-3, "step_s": 1.0}  # the baseline's are seconds
 MOSTLY_STEPS = 50.0
 NOTE = (
     "NVML's total energy of the GPUs that the cell used, in sum, from the start of its processes to their end: "
-    "loading, evaluation and saving are in it, and steps are the share that is given. Energy a step of one GPU by "
+    "loading, evaluation and saving are in it, of the tuned loop compiling and finding its batch, too; steps are the "
+    "share that is given. Energy a step of one GPU by "
     "itself: cs336.energy. Tokens: samples trained, by Trainer's count, times the length that they are padded to; "
     "tokens/J is over the whole window, hence the least. The host is in none of it."
 )
@@ -148,7 +149,7 @@ def _costs(rows: pd.DataFrame) -> str:
     if short:
         text += (
             f" In {short} of {counted(len(known), 'training')} the steps take less than {MOSTLY_STEPS:g} % of that "
-            "time: what they cost is then mostly starting, evaluating and saving."
+            "time: what they cost is then mostly starting, compiling where that is done, evaluating and saving."
         )
     return text + _of_more_ranks(known)
 
