@@ -209,6 +209,8 @@ def test_table_figure_and_sentence(cell: Cell, found: Any) -> None:
     for figure in present.figures(made):
         canvas = plt.figure()
         figure.draw(canvas)
+        legend = canvas.axes[0].get_legend()
+        assert [text.get_text() for text in legend.get_texts()] == ["bare loop: 2 ranks, resumed by 1"]
         plt.close(canvas)
 
 

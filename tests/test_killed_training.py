@@ -107,6 +107,13 @@ def test_tables_and_sentences(cells: list[Cell], found: list[Any]) -> None:
     gone_on, kept = present.findings(made)
     assert gone_on.text.startswith("Yes: of 3 trainings that SIGKILL ended") and "made 2 steps again" in gone_on.text
     assert kept.text.endswith("all read back as they were.")
+    assert "Arithmetic misses" not in gone_on.text
+    assert "behind" not in " ".join(column.title for column in made["fsdp.killed"].columns)
+    larger = replace(records[2], values={**found[2].values, "parameters": 2**28, "checkpoint_bytes": 4 * 2**30})
+    sized, _ = present.findings({table.id: table for table in present.tables({"killed_training": [larger]})})
+    assert sized.text.endswith(
+        "Arithmetic misses 1 size: bloom-tiny by the bare loop on 2 ranks takes 4.00 GiB for 3.00."
+    )
     worse = replace(records[1], values={**found[1].values, "largest_difference": 0.1, "read_back_difference": 0.2})
     other, lost = present.findings({table.id: table for table in present.tables({"killed_training": [worse]})})
     assert other.text.startswith("No: ") and "1 of them read back as something else" in lost.text

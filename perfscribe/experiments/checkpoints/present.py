@@ -29,8 +29,10 @@ NOTE = (
     "largest relative difference between the training that went on at once and the one that was resumed. On disk by "
     "arithmetic: fp32 weights and two moments, by Trainer the tied matrix once more; the rest describes the pieces, "
     "which is most of a small model's. Free before training: for those that are kept and the one that is being "
-    "written, 64 MiB each for what describes the pieces. Writing may end in the page cache."
+    "written, 64 MiB each for what describes the pieces. Saving and loading were timed once. Writing may end in "
+    "the page cache."
 )
+LEGEND_POINTS = 2.0
 CAPTION = (
     "Loss of each optimizer step: the training that was saved (line) and the one that went on from there (points)."
 )
@@ -129,12 +131,12 @@ def _draw(canvas: Any, rows: pd.DataFrame) -> None:
     rims = range(len(by), 0, -1)
     for colour, rim, ((loop, saved_by, resumed_by), group) in zip(f.COLOURS, rims, by, strict=False):
         group = group.drop_duplicates("step")
-        label = f"{loop}, {counted(saved_by, 'rank')}"
+        label = f"{loop}: {counted(saved_by, 'rank')}, resumed by {resumed_by}"
         axes.plot(group["step"], group["loss"].astype(float), color=colour, linewidth=1.5 * rim, label=label)
         rest = group.assign(resumed_loss=pd.to_numeric(group["resumed_loss"], errors="coerce")).dropna()
-        name = f"resumed by {resumed_by}"
-        axes.scatter(rest["step"], rest["resumed_loss"], s=40 * rim, color=colour, label=name, zorder=3)
-    axes.legend(fontsize="small")
+        axes.scatter(rest["step"], rest["resumed_loss"], s=40 * rim, color=colour, zorder=3)
+    for handle in axes.legend(fontsize="small").get_lines():
+        handle.set_linewidth(LEGEND_POINTS)  # as wide as the curves they would hide each other's names
 
 
 def findings(tables: Mapping[str, Table]) -> list[Finding]:

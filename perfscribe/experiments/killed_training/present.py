@@ -12,16 +12,17 @@ from perfscribe import tables as t
 from perfscribe.experiments.checkpoints.present import by_step
 from perfscribe.findings import Finding, counted, find, from_to, need
 from perfscribe.records import Record
+from perfscribe.statistics import format_figure
 from perfscribe.tables import GIB, Table
-from perfscribe.training.checkpoint_size import needed_bytes, predicted_bytes
+from perfscribe.training.checkpoint_size import PIECES_BYTES, needed_bytes, predicted_bytes
 
 TABLES = ("fsdp.killed", "fsdp.killed_losses", "fsdp.final_model")
 FIGURES = ()
 SAME = 1e-3  # relative; a GPU may add in another order
 NOTE = (
-    "Trained three times with the same weights and rows: left alone; killed by SIGKILL behind the step that is named; "
+    "Trained three times with the same weights and rows: left alone; killed by SIGKILL after the step that is named; "
     "and from the last whole checkpoint of that one to the end. Steps made again: those that the kill has cost. "
-    "Losses: of the steps behind the checkpoint, largest relative difference from the training left alone. Trainer "
+    "Losses: of the steps after the checkpoint, largest relative difference from the training left alone. Trainer "
     "writes its state last, so that a checkpoint without it is not whole; the bare loop renames one when all ranks "
     "are done. By arithmetic: fp32 weights, a tied matrix once, and two moments. Free before training: for the "
     "checkpoints that are kept (keep_checkpoints) and the one being written, 64 MiB each for what is beside the "
@@ -57,9 +58,9 @@ def columns() -> list[t.Column]:
     """Steps, differences, sizes."""
     return [
         *_factors(),
-        t.factor("killed_after", "Killed behind step"),
+        t.factor("killed_after", "Killed after step"),
         t.value("ended", "How it ended", exact=True),
-        t.value("steps_behind", "Goes on behind step", exact=True),
+        t.value("steps_behind", "Goes on after step", exact=True),
         t.derived("made_again", "Steps made again", _made_again, exact=True),
         t.value("steps_compared", "Steps compared", exact=True),
         t.value("largest_difference", "Largest difference of losses (relative)"),
@@ -125,8 +126,20 @@ def _gone_on(rows: pd.DataFrame) -> str:
         f"on from its last whole checkpoint and made {' or '.join(map(str, again))} steps again; their losses "
         f"{apart if difference else 'are those of the training left alone, to the last digit'}. "
         f"Checkpoints took {from_to(rows['checkpoint_gib'])} GiB, {from_to(rows['predicted_gib'])} by arithmetic; "
-        f"{from_to(rows['needed_gib'])} GiB had to be free."
+        f"{from_to(rows['needed_gib'])} GiB had to be free.{_beyond(rows)}"
     )
+
+
+def _beyond(rows: pd.DataFrame) -> str:
+    """The checkpoints whose size arithmetic misses; "" where it misses none."""
+    off = rows["checkpoint_gib"].astype(float) - rows["predicted_gib"].astype(float)
+    far = rows[off.abs() * GIB > PIECES_BYTES]
+    said = [
+        f"{row['model_name']} by the {row['loop']} on {counted(int(row['world_size']), 'rank')} takes "
+        f"{format_figure(float(row['checkpoint_gib']))} GiB for {format_figure(float(row['predicted_gib']))}"
+        for _, row in far.iterrows()
+    ]
+    return f" Arithmetic misses {counted(len(far), 'size')}: {'; '.join(said)}." if said else ""
 
 
 def _kept(rows: pd.DataFrame) -> str:
