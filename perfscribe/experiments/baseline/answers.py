@@ -155,7 +155,7 @@ def copying(evaluations: pd.DataFrame) -> str:
 def _share(first: float, last: float) -> str:
     """How far the last lies from the first; small shares with a digit more, so that none stands as nothing."""
     share = abs(first - last) / first
-    return f"{share:.0%}" if share >= 0.1 else f"{share:.1%}"
+    return f"{100 * share:.0f} %" if share >= 0.1 else f"{100 * share:.1f} %"
 
 
 def _ends(rows: pd.DataFrame, labels_name: str) -> tuple[float, float]:
@@ -195,7 +195,7 @@ def answered(answers: pd.DataFrame) -> str:
         need(by_time, 2, "scores")
         before, after = (by_time.loc[when] for when in ("before", "after"))
         parts.append(
-            f"with labels {labels_name} EM goes from {figure(before['exact_match_percent'])} to "
+            f"with the labels “{labels_name}” EM goes from {figure(before['exact_match_percent'])} to "
             f"{figure(after['exact_match_percent'])} % and F1 from {figure(before['f1_percent'])} to "
             f"{figure(after['f1_percent'])} %"
         )
