@@ -12,6 +12,7 @@ import pandas as pd
 from tabulate import tabulate
 
 from perfscribe import constant_columns, files
+from perfscribe.repeated_notes import Notes
 from perfscribe.statistics import format_figure
 from perfscribe.statuses import in_words
 from perfscribe.tables import NOTHING
@@ -61,8 +62,10 @@ def prose(text: str) -> str:
     return re.sub(r"(`[^`]*`)|<", lambda found: found[1] or "&lt;", text)
 
 
-def to_markdown(folder: Path, table_id: str) -> str:
+def to_markdown(folder: Path, table_id: str, said: Notes | None = None) -> str:
     """The table as Markdown from its files: figures rounded, statuses with footnotes, notes below.
+
+    said: the notes of earlier tables, which are named in place of being repeated.
 
     Neighbouring rows that have no figures for one and the same reason stand in one row that lists their levels; what
     is the same in every row of a wide table stands above it.
@@ -82,7 +85,8 @@ def to_markdown(folder: Path, table_id: str) -> str:
     groups = _neighbours(read, figures)
     rows = [_markdown_row(_folded(group, columns), columns, remarks) for group in groups]
     titles = [markdown_text(column["title"]) for column in columns]
-    notes = description["notes"] if rows else [EMPTY_NOTE, *description["notes"]]
+    notes = (said or Notes()).below(table_id, description["title"], description["notes"])
+    notes = notes if rows else [EMPTY_NOTE, *notes]
     parts = [constant_columns.line(told)]
     parts.append(_without_padding(tabulate(rows, titles, tablefmt="pipe", disable_numparse=True)))
     parts.append("\n".join(f"[{number}] {markdown_text(text)}  " for number, text in enumerate(remarks, start=1)))

@@ -28,6 +28,7 @@ from perfscribe.measured_by import (
     scheduler_name,
 )
 from perfscribe.records import STATUSES, Record
+from perfscribe.repeated_notes import Notes
 
 DATE_LINE = "Written on "
 
@@ -206,6 +207,7 @@ class Filler:
             for name in sources.plan["experiments"]
             for finding in findings.load(folder / f"{name}.findings.json")
         }
+        self._said = Notes()
         self.captions: dict[str, str] = {}
         for name in sources.plan["experiments"]:
             self.captions |= files.read_json(folder / f"{name}.figures.json")
@@ -216,7 +218,7 @@ class Filler:
         if self._left_out(table_id) or not (folder / f"{table_id}.json").is_file():
             return self._in_place_of("table", table_id)
         description = files.read_json(folder / f"{table_id}.json")
-        text = to_markdown(folder, table_id)
+        text = to_markdown(folder, table_id, self._said)
         link = f"[CSV](../../results/{self.sources.site}/tables/{table_id}.csv)"
         return f"**{description['title']}** ({link})\n\n{text}"
 
@@ -265,6 +267,7 @@ class Filler:
         """A template's text with everything filled in; ValueError with one line where it names what is not there."""
         loader = jinja2.FileSystemLoader(self.sources.root / "report" / "templates")
         engine = jinja2.Environment(loader=loader, undefined=jinja2.StrictUndefined, autoescape=False)
+        self._said = Notes()
         try:
             filled = engine.get_template(template).render(
                 table=self.table, figure=self.figure, finding=self.finding, notes=self.notes, site=self.sources.site

@@ -21,6 +21,7 @@ from perfscribe import references
 from perfscribe import tables as t
 from perfscribe.markdown_tables import markdown_text, to_markdown
 from perfscribe.records import STATUSES, Record
+from perfscribe.repeated_notes import Notes
 
 GIB = 2**30
 
@@ -254,6 +255,21 @@ def test_flags_mark_the_first_figure_and_share_a_footnote(tmp_path: Path) -> Non
 def test_a_table_without_figures_keeps_its_footnotes(tmp_path: Path) -> None:
     table = t.make("a.b", "Title", [record("oom", "no memory")], [t.factor("seq_len", "Length")])
     assert markdown(tmp_path, table).splitlines()[-3:] == ["| 64 [1] |", "", "[1] oom: no memory"]
+
+
+def test_a_long_note_of_an_earlier_table_is_named_and_not_repeated(tmp_path: Path) -> None:
+    long, words = f"Rate: {'of all ranks ' * 20}.", f"Each step is timed, {'as it is ' * 20}."
+    short = "Brief: always said."
+    first = t.make("a.first", "First", [record()], columns(), [long, words, short])
+    other = t.make("a.other", "Other", [record()], columns(), [short, words, "Its own.", long])
+    said = Notes()
+    markdown(tmp_path, other)
+    assert long in markdown(tmp_path, first), "a table by itself has all of its notes"
+    assert to_markdown(tmp_path, "a.first", said).count(long) == 1
+    told = to_markdown(tmp_path, "a.other", said)
+    assert long not in told and words not in told and short in told
+    assert told.endswith("Its own.  \nNotes as under *First* (`a.first`): Each step is timed …; Rate.\n")
+    assert long in to_markdown(tmp_path, "a.other", Notes()), "another chapter says it again"
 
 
 def test_figures_of_several_environments_are_told_apart(tmp_path: Path) -> None:
