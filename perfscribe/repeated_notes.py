@@ -31,9 +31,9 @@ class Notes:
 
 
 def name_of(note: str) -> str:
-    """What a note is about: the words before its first colon, else its first clause or words."""
+    """How a note begins, in quotes: the words before its first colon, else its first clause or words."""
     head, colon, _ = note.partition(":")
     if colon and len(head) <= LONGEST_NAME:
-        return head
+        return f"“{head}”"
     clause = re.split(r"[,;.] ", note, maxsplit=1)[0]
-    return f"{clause if len(clause) <= LONGEST_NAME else ' '.join(note.split()[:FIRST_WORDS])} …"
+    return f"“{clause if len(clause) <= LONGEST_NAME else ' '.join(note.split()[:FIRST_WORDS])} …”"

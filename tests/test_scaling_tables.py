@@ -568,6 +568,11 @@ def test_what_held_the_tuned_loop_back_is_said() -> None:
     text = shown(custom, "custom_multi_gpu", records)["findings"]["fsdp.tuned"].text
     assert "of one GPU's rate each (336 rows a rank, 320 there): " in text
     assert text.endswith(" Meanwhile they were throttled 45 % of the time (power cap).")
+    alone = [one for one in records if one.factors["world_size"] == 1]
+    for record in alone:
+        record.flags.append("throttled 9 % of the time (power cap)")
+    text = shown(custom, "custom_multi_gpu", alone)["findings"]["fsdp.tuned"].text
+    assert text.endswith(" Meanwhile it was throttled 9 % of the time (power cap).")
 
 
 def test_rows_that_are_slower_than_one_gpu_are_named() -> None:

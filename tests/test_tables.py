@@ -268,7 +268,7 @@ def test_a_long_note_of_an_earlier_table_is_named_and_not_repeated(tmp_path: Pat
     assert to_markdown(tmp_path, "a.first", said).count(long) == 1
     told = to_markdown(tmp_path, "a.other", said)
     assert long not in told and words not in told and short in told
-    assert told.endswith("Its own.  \nNotes as under *First* (`a.first`): Each step is timed …; Rate.\n")
+    assert told.endswith("Its own.  \nNotes as under *First* (`a.first`): “Each step is timed …”; “Rate”.\n")
     assert long in to_markdown(tmp_path, "a.other", Notes()), "another chapter says it again"
 
 

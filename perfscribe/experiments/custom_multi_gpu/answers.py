@@ -188,7 +188,8 @@ def _other_rows(first: Any, last: Any) -> str:
 def _slowed(row: Any) -> str:
     """What the watch saw of throttling; "" where it saw none."""
     throttled = [flag for flag in str(row["flags"]).split("; ") if flag.startswith("throttled")]
-    return f" Meanwhile they were {throttled[0]}." if throttled else ""
+    who = "it was" if row["world_size"] == 1 else "they were"
+    return f" Meanwhile {who} {throttled[0]}." if throttled else ""
 
 
 def draw_rates(canvas: Any, rows: pd.DataFrame) -> None:
