@@ -152,10 +152,12 @@ def test_what_the_first_runs_pay():
     cells = [cell(512, 20, epochs_s=(6.0, 1.0, 1.0)), cell(512, 50), cell(512, 100)]
     text = answer("first", cells).text
     assert "takes 1.00 s more than a later one (median over 3 cells), at most 5.00 s (d_model 512, target" in text
-    assert "; 3 of 3 take more than half as long again, 0 of them in half precision. Cells share a process" in text
+    assert "; 3 of 3 take more than half as long again, none of them in half precision. Cells share a process" in text
     assert "length 20 took 3.58 s and its length 50 3.36 s" in text
     quick = [cell(512, 20, epochs_s=(1.2, 1.0, 1.0)), cell(512, 20, "bf16", epochs_s=(3.0, 1.0, 1.0))]
-    assert "; 1 of 2 take more than half as long again, 1 of them in half" in answer("first", quick).text
+    assert "; 1 of 2 take more than half as long again, all of them in half" in answer("first", quick).text
+    even = [cell(512, 20, epochs_s=(1.2, 1.0, 1.0)), cell(512, 50, epochs_s=(1.2, 1.0, 1.0))]
+    assert "; none of 2 takes more than half as long again. Cells share" in answer("first", even).text
 
 
 def test_bf16_must_save_memory_everywhere_to_do_so_consistently():

@@ -105,15 +105,23 @@ def first(asked: pd.DataFrame) -> str:
     extra = rows["first_epoch_s"].astype(float) - rows["epoch_s"].astype(float)
     worst = rows.loc[extra.idxmax()]
     much = rows[extra > MUCH * rows["epoch_s"].astype(float)]
-    half = int(much["dtype"].isin(HALF).sum())
     base, longer = _claimed("training_s", "fp32", 20), _claimed("training_s", "fp32", 50)
     return (
         f"A first epoch takes {figure(extra.median())} s more than a later one (median over {len(rows)} cells), at "
         f"most {figure(extra.max())} s (d_model {worst['d_model']}, target length {worst['target_length']}, "
-        f"{worst['dtype']}); {len(much)} of {len(rows)} take more than half as long again, {half} of them in half "
-        "precision. Cells share a process, so that a later one finds loaded what an earlier one needed, too. Write-up "
-        f"001's length 20 took {figure(base)} s and its length 50 {figure(longer)} s: the shorter one ran first."
+        f"{worst['dtype']}); {_of_half(much, len(rows))}. Cells share a process, so that a later one finds loaded what "
+        f"an earlier one needed, too. Write-up 001's length 20 took {figure(base)} s and its length 50 "
+        f"{figure(longer)} s: the shorter one ran first."
     )
+
+
+def _of_half(much: pd.DataFrame, cells: int) -> str:
+    """How many cells' first epoch takes much longer, and how many of these are in half precision."""
+    if much.empty:
+        return f"none of {cells} takes more than half as long again"
+    half = int(much["dtype"].isin(HALF).sum())
+    words = "all" if half == len(much) else half or "none"
+    return f"{len(much)} of {cells} take more than half as long again, {words} of them in half precision"
 
 
 def memory(against: pd.DataFrame, predicted: pd.DataFrame) -> tuple[str, str]:
