@@ -171,8 +171,8 @@ def test(arguments: Sequence[str]) -> int:
         [python, "-m", "snakefmt", "--check", "Snakefile", "workflow/Snakefile", "rules"],
         [python, "-m", "mypy"],
         [*snakemake("--lint")],
-        # Begun in the order of tests/conftest.py.
-        [python, "-m", "pytest", "-n", "2", "--dist", "loadfile", "--no-loadscope-reorder", *arguments],
+        # Begun in the order of tests/conftest.py; one more than the two cores of a small machine, as many tests wait.
+        [python, "-m", "pytest", "-n", "3", "--dist", "loadfile", "--no-loadscope-reorder", *arguments],
     ]
     for step in steps:
         print(f"run: {' '.join(step[2:])}", flush=True)
