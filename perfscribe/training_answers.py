@@ -96,7 +96,8 @@ def slower(real: pd.DataFrame) -> str:
     """The rows that train fewer samples a second than the first does."""
     known = numbers(real, "train_samples_per_second")
     rates = known["train_samples_per_second"]
-    slow = known.assign(scale=rates / rates.iloc[0] if len(rates) else rates).query("scale < 1")
+    scaled = known.assign(scale=rates / rates.iloc[0] if len(rates) else rates)
+    slow = scaled[scaled["scale"] < 1]
     if slow.empty:
         return ""
     told = ", ".join(

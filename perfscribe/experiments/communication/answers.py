@@ -13,6 +13,7 @@ from perfscribe.findings import CannotTell, is_number, need, ratio_of, shown
 from perfscribe.statistics import format_figure
 
 CELL = ["backend", "implementation", "tool"]
+LEAST_POINTS = 0.1  # of a share's spread over turns; below it they are alike
 
 
 def _figure(value: object, unit: str = "") -> str:
@@ -109,12 +110,20 @@ def calls(metrics: pd.DataFrame) -> tuple[str, str]:
     return text, "answered"
 
 
+def _share(row: pd.Series) -> str:
+    """A rank's share of waiting, and how far the turns' own shares lie apart: often by more than one of them is."""
+    spread = row["wait_percent_spread"]
+    told = is_number(spread) and float(spread) >= LEAST_POINTS
+    apart = f" (IQR of the turns {format_figure(float(spread))} points)" if told else ""
+    return f"{shown(row, 'wait_percent')} %{apart}"
+
+
 def waiting(ranks: pd.DataFrame) -> str:
     """How much of the communication was waiting, of the rank that waited most; the slowest call."""
     parts = []
     for name, own in _cells(ranks):
         for placement, group in own.groupby("placement", sort=False):
-            shares = [f"rank {row['rank']} {shown(row, 'wait_percent')} %" for _, row in group.iterrows()]
+            shares = [f"rank {row['rank']} {_share(row)}" for _, row in group.iterrows()]
             longest, slowest = (group.loc[group[one].astype(float).idxmax()] for one in ("total_ms", "slowest_ms"))
             parts.append(
                 f"{name}, {placement}: {', '.join(shares)} (medians over turns: totals up to "

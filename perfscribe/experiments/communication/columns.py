@@ -55,6 +55,7 @@ def ranks() -> list[t.Column]:
         t.median("transfer_ms", "Transfer (ms)"),
         t.median("wait_ms", "Waiting (ms)"),
         _with_spread("wait_percent", "Waiting, of the total, over all turns (%)", "one turn"),
+        t.value("wait_percent_spread", "IQR of its turns (points)"),
         t.median("slowest_ms", "Slowest call (ms)"),
         published.slowest(),
         t.median("compute_ms", "All else (ms)"),

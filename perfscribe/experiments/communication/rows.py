@@ -29,7 +29,6 @@ METRICS = {
     WAIT: "Of it waiting (ms)",
 }
 TCP = f"{TRANSPORTS['tcp'][0]}, of one machine"
-WHOLE_PERCENT = 9.0  # the widest spread of a share: in tens, one of 96 % would say that nothing was sent
 TOO_FEW_TURNS, EXACT = "too few turns", "a count"
 
 
@@ -169,10 +168,9 @@ def _of_rank(record: Record, placement: str, rank: int) -> Record:
     if record.ok:
         samples["transfer_ms"] = record.samples[f"{placement}_transfer_ms"]
         totals, waits = (turns(row, name) for name in ("total_ms", "wait_ms"))
-        spread = iqr([100 * wait / total for wait, total in zip(waits, totals, strict=True)])
         row.values = {
             "wait_percent": 100 * sum(waits) / sum(totals),
-            "wait_percent_spread": spread if isinstance(spread, str) else min(spread, WHOLE_PERCENT),
+            "wait_percent_spread": iqr([100 * wait / total for wait, total in zip(waits, totals, strict=True)]),
             "calls": calls(record, placement) or "not the same each turn",
         }
     return row
