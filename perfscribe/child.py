@@ -24,7 +24,6 @@ from typing import Any, TextIO
 from perfscribe import device_start
 from perfscribe.cells import Measurement, Unsupported
 from perfscribe.plan_cells import cell_from_json, measure_module
-from perfscribe.prefork import forked, ranks
 
 # Comes with torch._dynamo, hence with torch.compile and with any optimizer.
 COMPILER = "torch._dynamo.convert_frame"
@@ -186,11 +185,8 @@ def main(experiment: str, memory_limit_bytes: int, on_device: bool, libraries: l
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8", errors="replace")
     os.dup2(2, 1)
     try:
-        end_forking = ranks.use_forked_server() if forked.is_here() else None
         module = importlib.import_module(measure_module(experiment))
         getattr(module, "start_early", lambda: None)()
-        if end_forking is not None:
-            end_forking()
         import_early(libraries)
         if context is not None:
             context.join()

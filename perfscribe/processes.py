@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 from perfscribe import bytecode, device_start
 from perfscribe.lifeline import die_with_parent
-from perfscribe.prefork import forked
 
 if TYPE_CHECKING:
     from perfscribe.leases import Lease
@@ -52,7 +51,7 @@ class Child:
     """A running child process; run() gives its answer or says how it ended.
 
     It leads a process group of its own: Ctrl-C is for the worker to answer, and whatever a cell started ends with it.
-    lease: what it may use of the machine, and holds with its worker. fresh: a new interpreter, forked or not.
+    lease: what it may use of the machine, and holds with its worker.
     """
 
     def __init__(
@@ -63,7 +62,6 @@ class Child:
         libraries: Sequence[str] = (),
         on_device: bool = False,
         lease: Lease | None = None,
-        fresh: bool = False,
     ) -> None:
         where = device_start.HERE if on_device else device_start.ELSEWHERE
         words = [experiment, str(memory_limit_bytes), where, *libraries]
@@ -74,8 +72,16 @@ class Child:
         self._requests = os.fdopen(ours, "wb")
         ours, answers = os.pipe()
         self._answers = os.fdopen(ours, "rb", buffering=0)
-        start = _forked if forked.is_here() and not fresh else _fresh
-        self._process: forked.Forked | subprocess.Popen[bytes] = start(words, env, root, (requests, answers), lease)
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "perfscribe.child", *words],
+            stdin=requests,
+            stdout=answers,
+            env=env,
+            cwd=root,
+            process_group=0,
+            pass_fds=lease.descriptors if lease else (),
+            preexec_fn=functools.partial(begin_child, os.getpid(), lease.cores if lease else ()),
+        )
         os.close(requests)
         os.close(answers)
         self._buffer = b""
@@ -135,55 +141,12 @@ class Child:
             self._process.wait(DEATH_TIMEOUT_S)
 
 
-def _fresh(
-    words: Sequence[str], env: Mapping[str, str], root: Path, pipes: tuple[int, int], lease: Lease | None
-) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "perfscribe.child", *words],
-        stdin=pipes[0],
-        stdout=pipes[1],
-        env=env,
-        cwd=root,
-        process_group=0,
-        pass_fds=lease.descriptors if lease else (),
-        preexec_fn=functools.partial(begin_child, os.getpid(), lease.cores if lease else ()),
-    )
-
-
-def _forked(
-    words: Sequence[str], env: Mapping[str, str], root: Path, pipes: tuple[int, int], lease: Lease | None
-) -> forked.Forked:
-    keep = (*pipes, *(lease.descriptors if lease else ()))
-    process = forked.Forked(_be_child, (words, env, root, pipes), keep, lease.cores if lease else ())
-    with contextlib.suppress(OSError):  # it does so itself; whichever comes first
-        os.setpgid(process.pid, process.pid)
-    return process
-
-
-def _be_child(words: Sequence[str], env: Mapping[str, str], root: Path, pipes: tuple[int, int]) -> None:
-    from perfscribe import child
-
-    os.setpgid(0, 0)
-    for number, descriptor in enumerate(pipes):
-        os.dup2(descriptor, number)
-        os.close(descriptor)
-    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 (for the life of this process)
-    forked.take_environment(env)
-    os.chdir(root)
-    sys.argv[:] = [child.__file__, *words]
-    child.begin(words)
-
-
 def supervise(command: list[str], folder: Path) -> int:
     """Run the worker, again as long as it dies by signal and the journal grew: a cell may take its worker along."""
     asked: list[int] = []
     while True:
         before = _size(folder)
-        process: forked.Forked | subprocess.Popen[bytes]
-        if forked.is_here():
-            process = forked.script(command[1:])
-        else:
-            process = subprocess.Popen(command, preexec_fn=functools.partial(die_with_parent, os.getpid()))
+        process = subprocess.Popen(command, preexec_fn=functools.partial(die_with_parent, os.getpid()))
         _forward_signals(process, asked)
         code = process.wait()
         if code >= 0 or asked or _size(folder) == before:
@@ -191,7 +154,7 @@ def supervise(command: list[str], folder: Path) -> int:
         say(f"the worker died by {signal_name(-code)}; starting it again")
 
 
-def _forward_signals(process: forked.Forked | subprocess.Popen[bytes], asked: list[int]) -> None:
+def _forward_signals(process: subprocess.Popen[bytes], asked: list[int]) -> None:
     """Hand requests to stop to the worker, which ends in its own way; the caller goes on waiting for that."""
 
     def forward(number: int, _: object) -> None:

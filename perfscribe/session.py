@@ -19,7 +19,6 @@ from typing import IO, Any
 from perfscribe import bytecode, cluster, files, fingerprint, plan, progress, tools
 from perfscribe import config as configuration
 from perfscribe.preemption import Requeuer
-from perfscribe.prefork import client, start
 from perfscribe.remembered import Memory
 from perfscribe.scrub import account
 from perfscribe.shard import CLOCK
@@ -207,34 +206,17 @@ class Session:
         if not self.held:
             sys.exit(f"run: another run is under way in this checkout: {self.lock.owner()}")
 
-    def start(self, cores: int = 1) -> None:
-        """Begin to tell progress from the journals; leave a mark that there was something to do.
-
-        cores: that Snakemake was given.
-        """
+    def start(self) -> None:
+        """Begin to tell progress from the journals; leave a mark that there was something to do."""
         if self.held:
             self.started = True
             (self.root / STARTED).touch()
             self._start_clock()
-            if self.plan.cluster is None:
-                start.start(self.root, os.environ, self._forked_jobs(), cores)
             self.watcher = progress.Watcher(self.root, self.plan)
             self.watcher.start()
             if self.plan.cluster is not None and self.plan.cluster.settings["executor"] == "slurm":
                 self.requeuer = Requeuer(self.root)
                 self.requeuer.start()
-
-    def _forked_jobs(self) -> list[str]:
-        """Kinds of this run's jobs that servers fork.
-
-        Where there is a GPU, measuring jobs start by themselves: the driver and NVML do not survive a fork.
-        """
-        from perfscribe import environment
-
-        if self.read_only or not environment.missing(("cuda",)):
-            return [client.DRAWING]
-        with_torch = any("torch" in unit.get("libraries", ()) for unit in self.plan.units.values())
-        return [client.DRAWING, client.MEASURING_WITH_TORCH if with_torch else client.MEASURING]
 
     def _start_clock(self) -> None:
         """Tell all measuring jobs of this run when it began and when its time budget ends."""

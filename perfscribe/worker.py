@@ -111,9 +111,8 @@ class Worker:
             plan = self.shard.plan
             limit_bytes = self._memory_limit_bytes()
             on_device = device_start.is_wanted(plan["cells"])
-            several = plan["rounds"] > 1  # whose spread is to hold that of starting a process
             self.child = Child(
-                plan["experiment"], self.shard.root, limit_bytes, plan["libraries"], on_device, self.lease, several
+                plan["experiment"], self.shard.root, limit_bytes, plan["libraries"], on_device, self.lease
             )
             self.import_failure = self.child.import_failure
         if self.import_failure is not None or self.child is None:

@@ -40,13 +40,8 @@ ALL_CORES = (
     workflow.resource_settings.cores if workflow.is_main_process else None
 ) or 1
 
-# On one machine servers that have imported torch fork a job's processes (perfscribe/prefork).
-INTERPRETER = [sys.executable]
-if PLAN.cluster is None:
-    INTERPRETER.append(str(ROOT / "perfscribe" / "prefork" / "client.py"))
-
 # `program LOG SCRIPT ARGUMENTS` runs a script with this interpreter; where it fails, the end of its log is shown.
-# (Braces are doubled, as in any shell command of Snakemake.)
+# (Braces are doubled, as in any shell command of Snakemake, those of the checkout's path too.)
 prologue = ""
 if PLAN.cluster is not None and workflow.is_main_process:
     # Jobs that are queued or run at a time, and no more than --jobs or the profile allows.
@@ -55,14 +50,12 @@ if PLAN.cluster is not None and workflow.is_main_process:
         "_nodes", min(_most, workflow.resource_settings.nodes or _most)
     )
 elif PLAN.cluster is not None:
-    prologue = PLAN.cluster.prologue().replace("{", "{{").replace("}", "}}")
-shell.prefix(
-    prologue
-    + 'program() {{ local log=$1; shift; PYTHON "$@" >"$log" 2>&1'.replace(
-        "PYTHON", shlex.join(INTERPRETER)
-    )
-    + ' || {{ tail -n 20 "$log" >&2; echo "log: $log" >&2; return 1; }}; }}; '
+    prologue = PLAN.cluster.prologue()
+program = (
+    f'program() {{ local log=$1; shift; {shlex.quote(sys.executable)} "$@" >"$log" 2>&1'
+    ' || { tail -n 20 "$log" >&2; echo "log: $log" >&2; return 1; }; }; '
 )
+shell.prefix((prologue + program).replace("{", "{{").replace("}", "}}"))
 
 # What jobs ask a cluster for; on one machine none of it counts.
 SMALL_JOB = {name: SESSION.resources(name) for name in cluster.SMALL_JOB}
@@ -84,7 +77,7 @@ localrules:
 
 
 onstart:
-    SESSION.start(ALL_CORES)
+    SESSION.start()
 
 
 onsuccess:
