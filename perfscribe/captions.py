@@ -25,12 +25,12 @@ def write(folder: Path, tables: Path, table_ids: Sequence[str], figure_ids: Sequ
     """The captions `table-<id>.rst` and `figure-<id>.rst`. tables: the site's folder of tables and their captions."""
     of_figures: dict[str, str] = {}
     for path in sorted(tables.glob("*.figures.json")):
-        of_figures |= files.read_json(path)
+        of_figures |= files.read_object(path)
     for name in figure_ids:
         _write(folder / f"figure-{name}.rst", of_figures.get(name, ABSENT))
     for name in table_ids:
         description = tables / f"{name}.json"
-        found = files.read_json(description) if description.is_file() else {}
+        found = files.read_object(description)
         text = "\n\n".join([f"{found['title']}.", *found["notes"]]) if found else ABSENT
         _write(folder / f"table-{name}.rst", text)
 

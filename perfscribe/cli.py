@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
-
-import psutil
 
 from perfscribe import (
     called_from,  # noqa: F401 (takes its variable out of the environment)
@@ -20,6 +18,7 @@ from perfscribe import (
     tools,
 )
 from perfscribe import config as configuration
+from perfscribe.stopping import Command
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -69,11 +68,28 @@ def command_line_config(arguments: Sequence[str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for word in _config_words(arguments):
         key, _, text = word.partition("=")
+        if key in found:
+            sys.exit(f"config: --config: {key} is given twice")
         try:
             found[key] = yaml.safe_load(text)
         except yaml.YAMLError:
             found[key] = text
+        except (ValueError, RecursionError):  # thousands of digits, thousands of brackets
+            sys.exit(f"config: {key}: got {text[:40]!r} …, expected a shorter or flatter value")
     return found
+
+
+def config_files(arguments: Sequence[str]) -> Iterator[str]:
+    """The files given by --configfile or --configfiles among Snakemake's arguments."""
+    reading = False
+    for argument in arguments:
+        option, _, name = argument.partition("=")
+        named = option in ("--configfile", "--configfiles")
+        if reading and not argument.startswith("-"):
+            yield argument
+        elif named and name:
+            yield name
+        reading = named or (reading and not argument.startswith("-"))
 
 
 def _config_words(arguments: Sequence[str]) -> list[str]:
@@ -100,6 +116,9 @@ def refuse_others(verb: str, arguments: Sequence[str]) -> None:
 
 def read_config(arguments: Sequence[str] = ()) -> dict[str, Any]:
     """config.yaml with what the command line sets; SystemExit with one line where it is wrong."""
+    for name in config_files(arguments):
+        if not Path(name).is_file():  # a pipe would keep Snakemake waiting
+            sys.exit(f"config: {name}: got no such file, expected a YAML file")
     try:
         raw = configuration.load(ROOT / "config.yaml", command_line_config(arguments))
         configuration.check(raw)
@@ -109,26 +128,14 @@ def read_config(arguments: Sequence[str] = ()) -> dict[str, Any]:
     return raw
 
 
-def run_to_end(command: Sequence[str]) -> int:
-    """Run a command and wait for it; a SIGTERM goes on to all below it, and Ctrl-C, which reaches them too, is theirs.
-
-    Snakemake itself would wait for its jobs on SIGTERM, and kill them on Ctrl-C before they could say where they were.
-    """
-    process = subprocess.Popen(command, cwd=ROOT)
-    interrupts: list[int] = []
-
-    def forward(number: int, _: object) -> None:
-        for started in psutil.Process().children(recursive=True):
-            with contextlib.suppress(psutil.Error):
-                started.send_signal(number)
-
-    signal.signal(signal.SIGTERM, forward)
-    signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
-    code = process.wait()
-    if interrupts:
-        print("stopped; what is finished is kept, and the next run goes on from there", file=sys.stderr)
-        return 130
-    return code
+def writable(folder: Path) -> None:
+    """SystemExit with one line where no file can be written there."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as stream:
+            stream.write(bytes(4096))
+    except OSError as error:
+        sys.exit(f"run: {folder}: {error.strerror}")
 
 
 def report(arguments: Sequence[str]) -> int:
@@ -137,10 +144,16 @@ def report(arguments: Sequence[str]) -> int:
     cores = _all_cores(arguments)
     safe = ["--nolock", "--rerun-incomplete", "--rerun-triggers", *TRIGGERS]
     before = _last_start()
-    code = run_to_end(snakemake("report", *cores, *safe, "--quiet", "all", *arguments))
     site = str(raw.get("site", session.LOCAL_SITE))
     path = f"report/{site}/report.md"
     dry = {"-n", "--dry-run", "--dryrun"} & set(arguments)
+    for name in () if dry else (f"results/{site}", f"report/{site}", "logs", ".snakemake", ".perfscribe"):
+        writable(ROOT / name)
+    if (temporary := Path(os.environ.get("TMPDIR", ""))).is_dir():
+        writable(temporary)
+    writable(Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"))  # where Snakemake keeps sources
+    words = [sys.executable, "-m", "perfscribe.engine", "report", *cores, *safe, "--quiet", "all", *arguments]
+    code = Command(words, ROOT).wait()
     if code == 0 and not dry and session.is_committed(ROOT, site):
         from perfscribe import sites
 
@@ -325,15 +338,26 @@ def main(arguments: Sequence[str]) -> int:
     os.execv(sys.executable, snakemake(*arguments, *(_all_cores(arguments) if names_a_file else [])))
 
 
-if __name__ == "__main__":
+def entry() -> int:
+    """main() of this process's arguments; one line for what is no fault of the program."""
+    for name in ("stdout", "stderr"):  # closed by the caller
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 (for the life of this process)
     try:
         status = main(sys.argv[1:])
         sys.stdout.flush()
-        sys.exit(status)
-    except BrokenPipeError:  # its reader has seen enough, as in ./run compare A B | head
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python still flushes
-        sys.exit(128 + signal.SIGPIPE)
+        return status
+    except OSError as error:
+        reader_left = isinstance(error, BrokenPipeError)  # it has seen enough, as in ./run compare A B | head
+        if not reader_left:
+            print(f"run: {error.filename or 'standard output'}: {error.strerror}", file=sys.stderr)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what Python still flushes
+        return 128 + signal.SIGPIPE if reader_left else 1
     except (ValueError, session.AnotherRun) as error:
         sys.exit(f"run: {error}")
     except KeyboardInterrupt:
-        sys.exit(130)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(entry())

@@ -19,6 +19,9 @@ __all__ = ["PRESETS", "ConfigError", "check", "load", "resolve"]
 # Above every bound of the schema. Python refuses to print whole numbers of thousands of digits, so they stop here.
 LARGEST_NUMBER = 1e18
 
+# Folders of report/ that are the project's own.
+NO_SITES = ("notes", "templates")
+
 # (key, the key whose value it must not exceed); null on either side sets no bound.
 AT_MOST = (
     (("experiments", "dtypes", "batch"), ("experiments", "dtypes", "samples")),
@@ -76,6 +79,8 @@ def resolve(raw: Mapping[str, Any], preset: str) -> dict[str, Any]:
 def _resolved(tree: Mapping[str, Any], preset: str) -> dict[str, Any]:
     config: dict[str, Any] = _chosen(tree, config_schema.schema(), preset, ())
     text = config_schema.first_fault(config) or _relation_fault(config)
+    if not text and config["site"] in NO_SITES:
+        text = fault("site", config["site"], "a name that no folder of the project has")
     if text:
         raise ConfigError(text)
     return {**config, "preset": preset}

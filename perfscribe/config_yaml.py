@@ -68,6 +68,8 @@ def read(path: Path) -> dict[str, Any]:
 
 def _text(path: Path) -> str:
     try:
+        if path.is_fifo():  # it would keep us waiting
+            raise OSError(None, "a pipe")
         with path.open("rb") as stream:
             content = stream.read(MAX_BYTES + 1)
     except FileNotFoundError:

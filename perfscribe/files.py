@@ -49,7 +49,7 @@ def write_json(path: Path, value: Any) -> None:
 def write_json_if_changed(path: Path, value: Any) -> bool:
     """Write only where the content differs, so that the file's time tells when its content last changed."""
     text = dump_json(value)
-    if path.is_file() and path.read_text(encoding="utf-8") == text:
+    if path.is_file() and path.read_bytes() == text.encode():
         return False
     write_text(path, text)
     return True
@@ -64,13 +64,23 @@ def read_json(path: Path) -> Any:
     """The file's JSON value; ValueError with one line that names the file where it is none."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"{path}: cannot be read as JSON ({error})") from error
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The JSON object that the file holds, empty where there is none: for what can be made again, or done without."""
+    try:
+        found = read_json(path)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def read_json_lines(path: Path) -> list[Any]:
     """All values of a JSON-lines file; ValueError with one line that names the file where one is broken."""
     try:
-        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        # At line feeds alone: texts may hold other signs that Unicode takes for the end of a line.
+        return [json.loads(line) for line in path.read_bytes().split(b"\n") if line.strip()]
     except (OSError, ValueError) as error:
         raise ValueError(f"{path}: cannot be read as JSON lines ({error})") from error

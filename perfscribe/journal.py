@@ -2,24 +2,45 @@
 
 Each line is one event: `started` before a cell, `record` after it, `retired` where records are given up on purpose,
 `interrupted` where a run was asked to stop in a cell, `waiting` where a job waits for a GPU. Every line is flushed and
-synced before the next step, so that kill -9 costs at most the cell in flight.
+synced before the next step, so that kill -9 costs at most the cell in flight. A line ends in the digest of what stands
+before it: a line that was damaged is never read as a measurement.
 """
 
 from __future__ import annotations
 
 import fcntl
 import gzip
+import hashlib
 import heapq
 import json
+import math
 import os
+import re
 import sys
 import time
-from collections.abc import Iterable
+import zlib
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, BinaryIO
 
 Slot = tuple[str, int]  # key of the cell, round
+
+SCHEMA = Path(__file__).resolve().parents[1] / "workflow" / "schemas" / "record.schema.yaml"
+_DIGEST = re.compile(rb', "digest": "([0-9a-f]{16})"\}')
+_DIGEST_BYTES = len(', "digest": ""}') + 16
+# What the events that are no records must hold.
+_MEMBERS: dict[str, dict[str, type]] = {
+    "started": {"key": str, "round": int},
+    "interrupted": {"key": str, "round": int},
+    "retired": {"ids": list},
+    "waiting": {"experiment": str, "what": str},
+}
+
+
+class Damaged(ValueError):
+    """A line that does not say what was written; the text says why."""
 
 
 @dataclass
@@ -47,25 +68,98 @@ def _warn(text: str) -> None:
     print(f"perfscribe: {text}", file=sys.stderr)
 
 
-def read_events(path: Path) -> list[dict[str, Any]]:
-    """The file's events in order; what is no whole line of JSON (torn by a crash) is dropped with a warning.
+def as_line(event: dict[str, Any]) -> bytes:
+    """The event as a line with its digest; ValueError where a field holds NaN or infinity."""
+    text = json.dumps(event, allow_nan=False, ensure_ascii=False).encode()
+    return text[:-1] + f', "digest": "{hashlib.sha256(text).hexdigest()[:16]}"}}\n'.encode()
 
-    A published journal, to which nothing is appended any more, is compressed (.gz).
+
+def parse(line: bytes) -> dict[str, Any]:
+    """The event of a line, without its line break. Damaged where it is not as it was written.
+
+    A line of an older version has no digest: what it holds is checked instead, and a record is marked `undigested`.
     """
-    events = []
+    digest = _DIGEST.fullmatch(line[-_DIGEST_BYTES:])
+    text = line[:-_DIGEST_BYTES] + b"}" if digest else line
+    if digest and hashlib.sha256(text).hexdigest()[:16] != digest[1].decode():
+        raise Damaged("its digest differs")
+    try:
+        event = json.loads(text, parse_constant=_no_number)
+    except (ValueError, RecursionError):
+        raise Damaged("no JSON") from None
+    if not digest:
+        _check(event)
+        if event["event"] == "record":
+            event["provenance"]["undigested"] = True
+    return dict(event)
+
+
+def _no_number(name: str) -> None:
+    raise ValueError(f"{name} is no number")
+
+
+def _check(event: Any) -> None:
+    """Damaged where a line without digest is none that a journal may hold."""
+    if not isinstance(event, dict) or not isinstance(event.get("event"), str):
+        raise Damaged("no event")
+    moment = event.get("time", 0)
+    if not isinstance(moment, (int, float)) or not math.isfinite(moment):
+        raise Damaged(f"time {moment!r:.40} is no time")
+    if event["event"] == "record":
+        _schema()({name: value for name, value in event.items() if name not in ("event", "time")})
+        return
+    for name, kind in _MEMBERS.get(event["event"], {}).items():
+        if not isinstance(event.get(name), kind):
+            raise Damaged(f"{name} is missing or no {kind.__name__}")
+
+
+@cache
+def _schema() -> Callable[[dict[str, Any]], None]:
+    """A check of a record by the schema."""
+    import fastjsonschema
+    import yaml
+
+    schema = yaml.load(SCHEMA.read_bytes(), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    fits = fastjsonschema.compile({name: part for name, part in schema.items() if name != "$schema"})
+
+    def check(record: dict[str, Any]) -> None:
+        try:
+            fits(record)
+        except fastjsonschema.JsonSchemaException as error:
+            raise Damaged(" ".join(str(error).split())[:200]) from None
+
+    return check
+
+
+def _sound(path: Path) -> tuple[list[dict[str, Any]], list[bytes], list[str]]:
+    """Events of the file's sound lines, those lines, and what is wrong with the others."""
     content = path.read_bytes()
     *lines, torn = (gzip.decompress(content) if path.suffix == ".gz" else content).split(b"\n")
-    if torn:
-        _warn(f"{path}: dropped a torn last line ({len(torn)} bytes)")
+    events, sound, faults = [], [], []
     for number, line in enumerate(lines, start=1):
         try:
-            event = json.loads(line)
-            if not isinstance(event, dict) or "event" not in event:
-                raise ValueError("no event")
-        except ValueError:
-            _warn(f"{path}:{number}: dropped a torn line")
-            continue
-        events.append(event)
+            events.append(parse(line))
+            sound.append(line)
+        except Damaged as error:
+            faults.append(f"{path}:{number}: damaged line dropped ({error})")
+    if torn:
+        faults.append(f"{path}: dropped a torn last line ({len(torn)} bytes)")
+    return events, sound, faults
+
+
+def read_events(path: Path) -> list[dict[str, Any]]:
+    """The file's events in order; a damaged line is dropped with a warning.
+
+    A published journal, to which nothing is appended any more, is compressed (.gz). It must be whole: ValueError.
+    """
+    try:
+        events, _, faults = _sound(path)
+    except (OSError, EOFError, zlib.error) as error:
+        raise ValueError(f"{path}: cannot be read ({error})") from None
+    if faults and path.suffix == ".gz":
+        raise ValueError(f"{faults[0].replace(' dropped', '')}; a published journal must be as it was committed")
+    for fault in faults:
+        _warn(fault)
     return events
 
 
@@ -111,13 +205,13 @@ class Journal:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._stream: TextIO | None = None
+        self._stream: BinaryIO | None = None
 
     def __enter__(self) -> Journal:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._stream = open(self.path, "a", encoding="utf-8")
+        self._stream = open(self.path, "ab")
         self._lock(self._stream)
-        self._drop_torn_line()
+        self._put_damaged_lines_aside()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -125,7 +219,7 @@ class Journal:
             self._stream.close()
             self._stream = None
 
-    def _lock(self, stream: TextIO) -> None:
+    def _lock(self, stream: BinaryIO) -> None:
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -133,20 +227,26 @@ class Journal:
             _warn(f"{self.path.name}: another job still measures this shard; waiting for it")
             fcntl.flock(stream, fcntl.LOCK_EX)
 
-    def _drop_torn_line(self) -> None:
-        content = self.path.read_bytes()
-        if content and not content.endswith(b"\n"):
-            keep = content.rfind(b"\n") + 1
-            _warn(f"{self.path}: dropped a torn last line ({len(content) - keep} bytes)")
-            os.truncate(self.path, keep)
+    def _put_damaged_lines_aside(self) -> None:
+        """Leave only sound lines in the file, so that each damaged one is told once; a copy of the others is kept."""
+        _, sound, faults = _sound(self.path)
+        if not faults:
+            return
+        content, whole = self.path.read_bytes(), b"".join(line + b"\n" for line in sound)
+        if not content.startswith(whole):  # more than a torn last line
+            self.path.with_suffix(".damaged").write_bytes(content)
+        with open(self.path, "rb+") as stream:  # no other file in its place: the lock is on this one
+            stream.write(whole)
+            stream.truncate()
+            os.fsync(stream.fileno())
+        for fault in faults:
+            _warn(fault)
 
     def append(self, event: str, **fields: Any) -> None:
         """Write one event durably; ValueError where a field holds NaN or infinity."""
         if self._stream is None:
             raise RuntimeError("the journal is not open")
-        content = {"event": event, "time": round(time.time(), 3), **fields}
-        line = json.dumps(content, allow_nan=False, ensure_ascii=False)
-        self._stream.write(line + "\n")
+        self._stream.write(as_line({"event": event, "time": round(time.time(), 3), **fields}))
         self._stream.flush()
         os.fsync(self._stream.fileno())
 

@@ -20,6 +20,8 @@ def environment_ids(records: Iterable[Record]) -> list[str]:
 
 def device_name(identity: Mapping[str, Any]) -> str:
     """Short name of a machine: its GPUs, or its processor where it has none."""
+    if "cpu_model" not in identity:
+        return "a machine whose description is lost"
     gpus = identity.get("gpu_count") or 0
     if gpus:
         return f"{gpus} × {identity['gpu_model']}"
@@ -75,7 +77,7 @@ def figure_footer(records: Sequence[Record], site: str, environments: Path, samp
     if not measured:
         return f"site {site}: no cell was measured"
     ids = environment_ids(measured)
-    devices = sorted({device_name(files.read_json(environments / f"{name}.json")) for name in ids})
+    devices = sorted({device_name(files.read_object(environments / f"{name}.json")) for name in ids})
     commits = sorted({commit_name(record.provenance) for record in measured})
     where = f"environment {', '.join(ids)} · commit {', '.join(commits)}"
     return f"site {site}: {'; '.join(devices)} · {_counts(measured, sample)}{where}"

@@ -46,7 +46,7 @@ def summary(
     code: fingerprints of what measured the cells that have figures, by experiment.
     """
     cells = [record for of in records.values() for record in of]
-    identities = [files.read_json(results / "environments" / f"{name}.json") for name in environment_ids(cells)]
+    identities = [files.read_object(results / "environments" / f"{name}.json") for name in environment_ids(cells)]
     days = sorted(str(record.provenance["time"])[:10] for record in cells if record.provenance.get("time"))
     found, lacking = headlines.find(root, results / "tables")
     statuses = Counter(record.status for record in cells)
@@ -130,7 +130,7 @@ def totals(found: Mapping[str, Any]) -> str:
     """How many cells there are, and of which status."""
     counts = found["cells"]
     parts = ", ".join(f"{count} {status}" for status, count in counts.items())
-    return f"{sum(counts.values())} cells: {parts or 'none'}."
+    return f"{sum(counts.values())} cells planned, all of them shown: {parts or 'none'}."
 
 
 def unusual(found: Mapping[str, Any]) -> str:

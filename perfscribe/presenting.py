@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from perfscribe import figures, files, findings, records, tables
+from perfscribe import checksums, figures, files, findings, records, tables
 from perfscribe.drawn import figure_kinds
 from perfscribe.measured_by import figure_footer
 from perfscribe.plan_cells import present_module
@@ -43,13 +43,19 @@ def present(plan_file: Path, record_files: Sequence[Path], root: Path) -> None:
         tables.write(table, folder)
     for name, text in texts.items():
         files.write_text(folder / name, text)
+    pictures = root / "report" / plan["site"] / "figures"
     cells = _shown(experiment, measured, getattr(module, "FIGURES_SHOW", ()))
     kinds = figure_kinds(site_folder)
     for figure in drawn:
         footer = figure_footer(cells, plan["site"], site_folder / "environments", figure.sample)
-        figures.write(figure, root / "report" / plan["site"] / "figures", footer, kinds)
+        figures.write(figure, pictures, footer, kinds)
     files.write_json(folder / f"{experiment}.figures.json", {figure.id: figure.caption for figure in drawn})
     findings.write(module.findings(made), folder / f"{experiment}.findings.json")
+    names = [*texts, *(f"{experiment}.{told}.json" for told in ("figures", "findings"))]
+    written = [folder / name for name in names]
+    written += [folder / f"{table}.{kind}" for table in made for kind in ("csv", "json")]
+    written += [pictures / f"{figure.id}.{kind}" for figure in drawn for kind in kinds]
+    checksums.keep(site_folder, plan_file.stem, written)
 
 
 def _shown(experiment: str, measured: Mapping[str, Sequence[Record]], drawn: Sequence[str]) -> list[Record]:

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import json
 import os
+import select
 import selectors
 import signal
 import subprocess
@@ -25,6 +26,8 @@ IMPORT_TIMEOUT_S = 300.0
 # A process that the kernel cannot end (a driver or a file server that hangs) is left behind after this time.
 DEATH_TIMEOUT_S = 30.0
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+# Process id of the run that started a job on this machine: what measures ends with it.
+RUN = "PERFSCRIBE_RUN"
 
 
 def say(text: str) -> None:
@@ -144,14 +147,42 @@ class Child:
 def supervise(command: list[str], folder: Path) -> int:
     """Run the worker, again as long as it dies by signal and the journal grew: a cell may take its worker along."""
     asked: list[int] = []
+    run = _run_above()
     while True:
         before = _size(folder)
         process = subprocess.Popen(command, preexec_fn=functools.partial(die_with_parent, os.getpid()))
         _forward_signals(process, asked)
+        if run is not None and not _ends_before(process, run):
+            say("the run has ended; so does what it measures")
+            process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(DEATH_TIMEOUT_S)
+            return 128 + signal.SIGTERM  # a worker that still lives dies with this process
         code = process.wait()
         if code >= 0 or asked or _size(folder) == before:
             return code if code >= 0 else 128 - code
         say(f"the worker died by {signal_name(-code)}; starting it again")
+
+
+def _run_above() -> int | None:
+    """A descriptor of the process whose run this job is part of; None on a cluster, by hand, and without Linux."""
+    number = os.environ.get(RUN, "")
+    if not number.isdecimal() or not hasattr(os, "pidfd_open"):
+        return None
+    try:
+        return os.pidfd_open(int(number))
+    except OSError:
+        return None
+
+
+def _ends_before(process: subprocess.Popen[bytes], run: int) -> bool:
+    """Wait for the first of both to end; whether that is the process."""
+    own = os.pidfd_open(process.pid)
+    try:
+        ready, _, _ = select.select([own, run], [], [])
+        return own in ready
+    finally:
+        os.close(own)
 
 
 def _forward_signals(process: subprocess.Popen[bytes], asked: list[int]) -> None:

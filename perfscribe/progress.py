@@ -55,7 +55,7 @@ class Tail:
             content = stream.read()
         end = content.rfind(b"\n") + 1
         self.position += end
-        yield from content[:end].decode("utf-8", "replace").splitlines()
+        yield from content[:end].decode("utf-8", "replace").split("\n")[:-1]
 
 
 @dataclass

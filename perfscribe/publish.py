@@ -9,7 +9,6 @@ site goes along, scrubbed too.
 from __future__ import annotations
 
 import gzip
-import json
 import re
 import shutil
 import subprocess
@@ -18,7 +17,7 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
-from perfscribe import __version__, cluster, environment, files, journal, plan, scrub, session
+from perfscribe import __version__, called_from, cluster, config, environment, files, journal, plan, scrub, session
 from perfscribe.measured_by import NODE_NUMBER
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
@@ -30,6 +29,8 @@ def main(root: Path, arguments: list[str]) -> int:
     if len(arguments) != 1 or not NAME.fullmatch(arguments[0]):
         raise ValueError("publish: one name is needed, of lower-case letters, digits, - and _, as in `publish h200`")
     name = arguments[0]
+    if name in config.NO_SITES:
+        raise ValueError(f"publish: {name} is a folder of the project; take another name")
     source, target = root / "results" / session.LOCAL_SITE, root / "results" / name
     if name == session.LOCAL_SITE or not (source / "plan" / "index.json").is_file():
         raise ValueError(f"publish: there are no results of site {session.LOCAL_SITE} to publish as {name}")
@@ -67,8 +68,8 @@ def copy_measured(root: Path, source: Path, target: Path, planned: Collection[st
         number_nodes(record for of in journals.values() for record in of)
         for experiment, records in journals.items():
             lines = [{"event": "record", **scrub.scrub_json(record, private)} for record in records]
-            text = "".join(json.dumps(line, allow_nan=False, ensure_ascii=False) + "\n" for line in lines)
-            files.write_bytes(target / "journal" / experiment / "0.jsonl.gz", gzip.compress(text.encode(), mtime=0))
+            content = gzip.compress(b"".join(map(journal.as_line, lines)), mtime=0)
+            files.write_bytes(target / "journal" / experiment / "0.jsonl.gz", content)
         for kind in ("plan", "environments"):
             for path in sorted((source / kind).glob("*.json")):
                 if path.name == cluster.FILE:  # who pays, and for which jobs: nothing that the site is drawn from
@@ -89,13 +90,10 @@ def _notes(root: Path, site: str) -> Path:
 
 def _read_notes(root: Path, site: str) -> dict[str, str]:
     """What people wrote about a site, by file name; ValueError with one line where it is no text."""
-    found = {}
-    for path in sorted(_notes(root, site).glob("*.md")):
-        try:
-            found[path.name] = path.read_bytes().decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise ValueError(f"publish: {path.relative_to(root)}: not UTF-8 text ({error})") from None
-    return found
+    try:
+        return {path.name: called_from.text(path, root) for path in sorted(_notes(root, site).glob("*.md"))}
+    except ValueError as error:
+        raise ValueError(f"publish: {error}") from None
 
 
 def copy_notes(root: Path, source: str, target: str, private: scrub.Private) -> None:

@@ -139,7 +139,7 @@ def load_by_experiment(paths: Iterable[Path], environments: Path | None = None) 
         grouped.setdefault(path.parent.name, []).append(path)
     found = {name: load(sorted(group)) for name, group in grouped.items()}
     if environments is not None:
-        known = {path.stem: str(files.read_json(path).get("gpu_model") or "") for path in environments.glob("*.json")}
+        known = {path.stem: str(files.read_object(path).get("gpu_model") or "") for path in environments.glob("*.json")}
         for record in (record for cells in found.values() for record in cells):
             models = {known.get(one, "") for one in record.environments}
             record.gpu = models.pop() if len(models) == 1 else ""

@@ -14,7 +14,7 @@ from typing import Any
 import jinja2
 from tabulate import tabulate
 
-from perfscribe import at_once, files, findings, minute, tables
+from perfscribe import at_once, called_from, files, findings, minute, tables
 from perfscribe.comparing import beside
 from perfscribe.comparing.cells import Side
 from perfscribe.left_out import notice, once_a_section
@@ -53,9 +53,8 @@ class Sources:
         return self.root / "results" / self.site
 
     def environment(self, environment_id: str) -> dict[str, Any]:
-        """An identity by its id."""
-        found: dict[str, Any] = files.read_json(self.results / "environments" / f"{environment_id}.json")
-        return found
+        """An identity by its id; empty where its file is lost."""
+        return files.read_object(self.results / "environments" / f"{environment_id}.json")
 
 
 def _completeness(sources: Sources) -> str:
@@ -165,7 +164,9 @@ def _provenance(sources: Sources) -> str:
         older = sum(record.fingerprint != current for record in cells if record.ok)
         rows.append([f"`{name}`", ", ".join(commits), times[0], times[-1], older])
     heads = ["Experiment", "Commit (+: with uncommitted changes)", "First cell", "Last cell", "Cells of older code"]
-    return _table(rows, heads) if rows else "Nothing was measured."
+    undigested = sum("undigested" in record.provenance for cells in sources.records.values() for record in cells)
+    note = f"\n\n{undigested} cells are of journal lines without a digest, of an older version." if undigested else ""
+    return _table(rows, heads) + note if rows else "Nothing was measured."
 
 
 def _nodes(sources: Sources) -> str:
@@ -240,10 +241,7 @@ class Filler:
     def notes(self, name: str) -> str:
         """What people wrote in report/notes/<site>/<name>.md, nothing where there is no such file."""
         path = self.sources.root / "report" / "notes" / self.sources.site / f"{name}.md"
-        try:
-            return path.read_text(encoding="utf-8").strip() if path.is_file() else ""
-        except UnicodeDecodeError as error:
-            raise ValueError(f"report/notes/{self.sources.site}/{name}.md: not UTF-8 text ({error})") from error
+        return called_from.text(path, self.sources.root).strip() if path.exists() else ""
 
     @cached_property
     def _code(self) -> list[tuple[str, str]]:
@@ -280,6 +278,21 @@ class Filler:
         except (jinja2.TemplateError, LookupError, TypeError, ValueError) as error:
             text = " ".join(str(error).split())
             raise ValueError(f"report/templates/{template}: {text}") from error
+
+
+def missing(sources: Sources) -> list[str]:
+    """A line for each experiment whose records are not one for each planned cell; ValueError without its plan."""
+    told = []
+    for name, cells in sources.records.items():
+        planned = {
+            files.canonical(cell["factors"])
+            for path in (sources.results / "plan").glob(f"measure-{name}-[0-9]*.json")
+            for cell in files.read_json(path)["cells"]
+        }
+        shown = [files.canonical(record.factors) for record in cells if record.origin == "measured"]
+        if set(shown) != planned or len(shown) != len(planned):
+            told.append(f"{name}: {len(planned)} cells planned, {len(set(shown) & planned)} of them in the records")
+    return told
 
 
 def summary(sources: Sources) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from perfscribe import journal, session
+from perfscribe import checksums, journal, session
 from perfscribe.records import STATUSES
 
 # Of these there are no records to retire: cells that were not measured, and those that a self-test held back.
@@ -75,10 +75,9 @@ def main(root: Path, site: str, arguments: list[str]) -> int:
         given_up = select(finished, chosen)
         if not given_up and chosen.get("status") not in DUE_AGAIN:
             raise ValueError(f"remeasure: there is no record of {' '.join(arguments)}")
-        # Without its records file the shard's job is due again; `not_run` cells come along. First, so that a retired
-        # cell is never without a job that measures it.
-        for path in (results / "records" / experiment).glob("*.jsonl"):
-            path.unlink()
+        # All shards are due again, `not_run` cells too. First, so that a retired cell is never without a job.
+        units = [path.stem for path in (results / "checksums").glob(f"measure-{experiment}-*.json")]
+        checksums.forget(results, units)
         number = book.retire(given_up, "remeasure " + " ".join(arguments))
     lock.release()
     print(f"records of {experiment} retired: {number}; the next `./run report` measures their cells again")

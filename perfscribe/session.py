@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import fcntl
 import gc
 import os
@@ -11,13 +12,14 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from perfscribe import bytecode, cluster, files, fingerprint, plan, progress, tools
+from perfscribe import bytecode, checksums, cluster, files, fingerprint, plan, processes, progress, tools
 from perfscribe import config as configuration
+from perfscribe.one_line import in_one_line
 from perfscribe.preemption import Requeuer
 from perfscribe.remembered import Memory
 from perfscribe.scrub import account
@@ -29,10 +31,22 @@ LOCAL_SITE = "local"
 STARTED = Path(".perfscribe") / "started"
 # Imports and digests of the modules that the last plan was made of.
 FOUND_IN_CODE = Path(".perfscribe") / "code.json"
+MOST_TOLD = 5  # files
 
 
 class AnotherRun(Exception):
     """The checkout is in use; the text says by whom."""
+
+
+@contextlib.contextmanager
+def told() -> Iterator[None]:
+    """End the process with what was wrong; Snakemake itself may be quiet."""
+    try:
+        with in_one_line("config", configuration.ConfigError), in_one_line("run", ValueError):
+            yield
+    except Exception:  # a fault of the code, an experiment's own for example
+        traceback.print_exc()
+        sys.exit(1)
 
 
 @dataclass
@@ -73,7 +87,7 @@ class RunLock:
 
     def owner(self) -> str:
         """Who holds it."""
-        return self.path.read_text(encoding="utf-8").strip() or "a process that has not said who it is"
+        return self.path.read_text("utf-8", "replace").strip() or "a process that has not said who it is"
 
 
 def clear_leftovers(root: Path) -> None:
@@ -143,6 +157,22 @@ def write_plan(root: Path, raw: Mapping[str, Any], made: plan.Plan) -> None:
     )
 
 
+def renewed(results: Path, made: plan.Plan, published: bool) -> list[str]:
+    """Make what is not as it was left due again; what to tell of that, in a few lines.
+
+    results: the site's folder.
+    """
+    units = {
+        f"measure-{name}-{shard}": f"records/{name}/{shard}.jsonl"
+        for name, shards in made.shards.items()
+        for shard in range(shards)
+    }
+    units |= {f"data-{name}": f"data/{name}.digest" for name in made.datasets}
+    units |= {f"present-{name}": f"tables/{name}.findings.json" for name in made.presentations}
+    lines = checksums.renew(results, units | {"report": "summary.json"}, published)
+    return lines if len(lines) <= MOST_TOLD else [*lines[: MOST_TOLD - 1], f"{len(lines) - MOST_TOLD + 1} files more"]
+
+
 def snapshot(folder: Path) -> dict[Path, tuple[bytes, int]]:
     """Content and modification time in ns of the folder's JSON files."""
     return {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.glob("*.json")}
@@ -208,13 +238,17 @@ class Session:
 
     def start(self) -> None:
         """Begin to tell progress from the journals; leave a mark that there was something to do."""
-        if self.held:
+        if not self.held:
+            return
+        with told():
             self.started = True
             (self.root / STARTED).touch()
             self._start_clock()
             self.watcher = progress.Watcher(self.root, self.plan)
             self.watcher.start()
-            if self.plan.cluster is not None and self.plan.cluster.settings["executor"] == "slurm":
+            if self.plan.cluster is None:
+                os.environ[processes.RUN] = str(os.getpid())  # jobs inherit it
+            elif self.plan.cluster.settings["executor"] == "slurm":
                 self.requeuer = Requeuer(self.root)
                 self.requeuer.start()
 
@@ -251,11 +285,17 @@ def begin(root: Path, overrides: Mapping[str, Any], decides: bool, executor: str
     """
     gc.freeze()
     gc.set_threshold(200_000, 20, 100)  # syntax trees, then the graph of jobs: they stay, and take long to go through
-    try:
-        raw = configuration.load(root / "config.yaml", overrides)
-        configuration.check(raw)
-    except configuration.ConfigError as error:
-        sys.exit(f"config: {error}")
+    with told():
+        return _begin(root, overrides, decides, executor)
+
+
+def _begin(root: Path, overrides: Mapping[str, Any], decides: bool, executor: str | None) -> Session:
+    if set(str(root)) & set("{}"):
+        raise ValueError(f"{root}: Snakemake takes braces in a path for its own; give the folder another name")
+    if set(str(root)) & set("{}"):
+        raise ValueError(f"{root}: Snakemake takes braces in a path for its own; give the folder another name")
+    raw = configuration.load(root / "config.yaml", overrides)
+    configuration.check(raw)
     tools.use(raw.get("tools", {}), root)
     bytecode.keep(os.environ, root)  # jobs inherit it
     site = str(raw.get("site", LOCAL_SITE))
@@ -268,18 +308,14 @@ def begin(root: Path, overrides: Mapping[str, Any], decides: bool, executor: str
         known = make_plan(root, raw) if read_only else plan.read_index(root / "results" / site / "plan")
         return Session(root, known, lock, False, read_only, tracker=_tracker(raw))
     held = lock.try_acquire(wait_s=float(os.environ.get("PERFSCRIBE_LOCK_WAIT_S", "0.5")))
-    try:
-        made = make_plan(root, raw, executor)
-    except ValueError as error:
-        sys.exit(f"plan: {error}")
-    except Exception:  # an experiment's own; Snakemake would frame it, or say nothing where it is to be quiet
-        traceback.print_exc()
-        sys.exit(1)
+    made = make_plan(root, raw, executor)
     before: dict[Path, tuple[bytes, int]] = {}
     if held:
         before = snapshot(root / "results" / made.site / "plan")
         clear_leftovers(root)
         write_plan(root, raw, made)
+        for line in renewed(root / "results" / made.site, made, read_only):
+            print(f"run: {line}", file=sys.stderr)
     tracker = _tracker(raw, say=True)
     session = Session(root, made, lock, held, read_only, tracker=tracker, plan_before=before)
     if held:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from perfscribe import environment, files, journal, records
+from perfscribe import checksums, environment, files, journal, records
 from perfscribe.plan_cells import cell_key
 
 # When the run that started this job must end, below the project's root.
@@ -38,11 +38,10 @@ class Shard:
 
     def __init__(self, plan_file: Path, root: Path, site_folder: Path) -> None:
         self.root, self.site_folder = root, site_folder
-        self.plan = files.read_json(plan_file)
+        self.unit, self.plan = plan_file.stem, files.read_json(plan_file)
         options_file = plan_file.with_name("options.json")
-        options = files.read_json(options_file) if options_file.is_file() else {}
-        clock_file = root / CLOCK
-        self.run_clock = files.read_json(clock_file) if clock_file.is_file() else {}
+        options = files.read_object(options_file)
+        self.run_clock = files.read_object(root / CLOCK)
         defaults = {"isolation": "job", "timeout_s": 600.0, "tools": {}, "at_a_time": 1}
         self.options = defaults | options.get(self.plan["experiment"], {})
         self.folder = site_folder / "journal" / self.plan["experiment"]
@@ -141,4 +140,8 @@ class Shard:
         rows = [self.row(task, history, identity) for task in self.tasks]
         rows += self.imported(history)
         files.write_json_lines(out, rows)
+        own = self.folder.glob(f"{self.plan['shard']}.jsonl*")
+        machines = {row["environment"] for row in rows if row["environment"]}
+        identities = [self.site_folder / "environments" / f"{name}.json" for name in sorted(machines)]
+        checksums.keep(self.site_folder, self.unit, [out, *own, *identities])
         return rows

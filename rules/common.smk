@@ -41,7 +41,7 @@ ALL_CORES = (
 ) or 1
 
 # `program LOG SCRIPT ARGUMENTS` runs a script with this interpreter; where it fails, the end of its log is shown.
-# (Braces are doubled, as in any shell command of Snakemake, those of the checkout's path too.)
+# (Braces are doubled, as in any shell command of Snakemake.)
 prologue = ""
 if PLAN.cluster is not None and workflow.is_main_process:
     # Jobs that are queued or run at a time, and no more than --jobs or the profile allows.

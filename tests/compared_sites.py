@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import gzip
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from perfscribe import files, plan, records
+from perfscribe import files, journal, plan, records
 from perfscribe.plan_cells import cell_key
 
 CODE, OTHER_CODE = "a" * 16, "b" * 16
@@ -105,7 +104,7 @@ def write_site(
     if data:
         files.write_json(folder / "data" / f"{SET}.digest", {"arrays": data})
     lines = [line for cell in (*extra, *cells) for line in _lines(cell, experiment, name, seed, data)]
-    text = "".join(json.dumps(line) + "\n" for line in lines).encode()
+    text = b"".join(map(journal.as_line, lines))
     if site == "local":
         files.write_bytes(folder / "journal" / experiment / "0.jsonl", text)
     else:

@@ -122,6 +122,9 @@ def test_config_of_the_command_line(arguments: list[str], config: dict[str, Any]
         ("preset=nope", r'config: preset: got "nope", expected one of auto, tiny, cpu, gpu'),
         ("seed=-1", r"config: seed: got -1, expected a whole number .*"),
         ("sites=x", r"config: sites: .*site.*"),
+        ("site=templates", r'config: site: got "templates", expected a name that no folder of the project has'),
+        ("seed=" + "9" * 6000, r"config: seed: got '9+' …, expected a shorter or flatter value"),
+        ("experiments=" + "[" * 2000, r"config: experiments: got '\[+' …, expected a shorter or flatter value"),
     ],
 )
 def test_a_bad_setting_is_one_line(project: Path, verb: str, setting: str, line: str) -> None:
@@ -148,6 +151,22 @@ def test_words_that_a_verb_does_not_know_are_refused(project: Path, verb: str, w
 @pytest.mark.parametrize("verb", ["plan", "doctor", "report"])
 def test_a_setting_without_a_value_is_one_line(project: Path, verb: str) -> None:
     assert message([verb, "--config", "seed=1", "x"]) == "config: --config: got 'x', expected KEY=VALUE"
+
+
+@pytest.mark.parametrize("verb", ["plan", "doctor", "report"])
+def test_a_setting_given_twice_is_one_line(project: Path, verb: str) -> None:
+    assert message([verb, "--config", "seed=1", "--config", "seed=2"]) == "config: --config: seed is given twice"
+
+
+@pytest.mark.parametrize("words", [["--configfile", "FIFO"], ["--configfile=FIFO"], ["--configfiles", "ok", "FIFO"]])
+def test_a_pipe_is_no_config(project: Path, words: list[str]) -> None:
+    os.mkfifo(project / "pipe")
+    (project / "ok").touch()
+    named = [word.replace("FIFO", str(project / "pipe")).replace("ok", str(project / "ok")) for word in words]
+    assert re.fullmatch(r"config: .*pipe: got no such file, expected a YAML file", message(["report", *named]))
+    (project / "config.yaml").unlink()
+    os.mkfifo(project / "config.yaml")
+    assert "(a pipe)" in message(["report"])
 
 
 @pytest.mark.parametrize(("word", "verb"), [("plann", "plan"), ("reprot", "report"), ("tests", "test")])
@@ -187,9 +206,10 @@ def test_a_report_takes_all_cores_unless_told(
     project: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], given: list[str]
 ) -> None:
     ran: list[list[str]] = []
-    monkeypatch.setattr(cli, "run_to_end", lambda command: ran.append(command) or 7)
+    monkeypatch.setattr(cli.Command, "wait", lambda command: 7)
+    monkeypatch.setattr(cli.Command, "__init__", lambda command, words, cwd: ran.append(words))
     assert cli.main(["report", *arguments]) == 7
-    assert ran[0][:4] == [sys.executable, "-m", "snakemake", "report"]
+    assert ran[0][:4] == [sys.executable, "-m", "perfscribe.engine", "report"]
     assert ran[0][4 : 4 + len(given)] == given and ran[0][-len(arguments) or len(ran[0]) :] == arguments
     assert ran[0].count("--cores") + ran[0].count("-c4") + ran[0].count("-j") <= 1 and "--nolock" in ran[0]
 
@@ -215,16 +235,17 @@ def test_nothing_to_do_is_said(
 ) -> None:
     report = project / "report" / "h200" / "report.md"
     report.parent.mkdir(parents=True)
+    (project / session.STARTED).parent.mkdir()
     if written:
         report.touch()
 
-    def run(command: list[str]) -> int:
+    def wait(command: object) -> int:
         if started:
-            (project / session.STARTED).parent.mkdir()
             (project / session.STARTED).touch()
         return 0
 
-    monkeypatch.setattr(cli, "run_to_end", run)
+    monkeypatch.setattr(cli.Command, "__init__", lambda command, words, cwd: None)
+    monkeypatch.setattr(cli.Command, "wait", wait)
     assert cli.main(["report", *dry, "--config", "site=h200"]) == 0
     assert capsys.readouterr().out == told
 
@@ -267,6 +288,70 @@ def test_a_reader_that_has_seen_enough_ends_it_quietly() -> None:
         done = subprocess.run(command, cwd=ROOT, env=env, stdout=writer, stderr=subprocess.PIPE, text=True)
         assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
     os.close(writer)
+
+
+def test_an_output_that_takes_nothing_is_one_line() -> None:
+    command = [sys.executable, "-m", "perfscribe.cli", "help"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr) == (1, "run: standard output: No space left on device\n")
+    closed = subprocess.run(["sh", "-c", '"$@" >&-', "sh", *command], cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    assert (closed.returncode, closed.stderr) == (0, "")
+
+
+def test_run_is_called_by_a_link(space: Workspace, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(space.root / "run")
+    env = {**space.environment(), "PYTHON": sys.executable}
+    done = subprocess.run([tmp_path / "link", "--system", "help"], cwd="/", env=env, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.startswith("./run report"), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("results/local", r"run: .*/results/local: File exists"),
+        ("report/local", r"run: .*/report/local: File exists"),
+        ("logs", r"run: .*/logs: File exists"),
+        (".snakemake", r"run: .*/\.snakemake: File exists"),
+        (".perfscribe", r"run: .*/\.perfscribe: File exists"),
+        ("results/local/plan", r"run: \S*results/local/plan\S*: (Not a directory|File exists)"),
+        ("results/local/checksums", r"report: \S*results/local/checksums: File exists\nlog: logs/local/report.log"),
+    ],
+)
+def test_a_place_that_cannot_be_written_is_one_line(tmp_path: Path, name: str, line: str) -> None:
+    """A file where a folder should be, which stops root too; what is read-only or full is told by the same lines."""
+    space = Workspace(tmp_path / "root")
+    space.only()
+    shutil.rmtree(space.root / ".perfscribe", ignore_errors=True)
+    (space.root / name).parent.mkdir(parents=True, exist_ok=True)
+    (space.root / name).write_text("")
+    done = space.run("report")
+    assert done.returncode == 1 and re.fullmatch(line + "\n", done.stdout), done.stdout
+
+
+@pytest.mark.parametrize("raised", ["OSError(28, 'No space left on device', 'x')", "RuntimeError('odd')"])
+@pytest.mark.parametrize("where", ["rules/common.smk", "onstart"])
+def test_what_snakemake_keeps_to_itself_is_told(tmp_path: Path, raised: str, where: str) -> None:
+    space = Workspace(tmp_path / "root")
+    space.only()
+    rules = space.root / "rules" / "common.smk"
+    if where == "onstart":
+        rules.write_text(rules.read_text().replace("    SESSION.start()", f"    raise {raised}"))
+    else:
+        rules.write_text(f"{rules.read_text()}\nraise {raised}\n")
+    done = space.run("report")
+    assert done.returncode == 1 and re.fullmatch(r"run: .*(No space left on device|odd).*\n", done.stdout), done.stdout
+
+
+def test_a_folder_with_an_odd_name(tmp_path: Path) -> None:
+    space = Workspace(tmp_path / "it's 'odd' $HOME;")
+    space.only()
+    space.add_experiment("probe", MEASURE, n=[1])
+    done = space.run("report")
+    assert done.returncode == 0 and done.stdout.endswith("report: report/local/report.md\n"), done.stdout
+    braces = space.root.rename(tmp_path / "{odd}")
+    done = subprocess.run(space.command("report"), cwd=braces, env=space.environment(), capture_output=True, text=True)
+    assert done.returncode == 1 and done.stderr.startswith(f"run: {braces}: Snakemake takes braces"), done.stderr
 
 
 def test_plan_tells_cells_and_refuses_what_it_does_not_know(space: Workspace) -> None:
@@ -325,7 +410,7 @@ def test_system_says_what_is_missing_or_too_old(
 def test_no_python_is_one_line(space: Workspace, tmp_path: Path) -> None:
     tools = tmp_path / "bin"
     tools.mkdir()
-    for name in ("bash", "cat", "cmp", "dirname", "env"):
+    for name in ("bash", "cat", "cmp", "dirname", "env", "readlink"):
         (tools / name).symlink_to(str(shutil.which(name)))
     old = tools / "python3"
     old.write_text("#!/usr/bin/env bash\nexit 1\n")  # as one that is older than 3.11 answers

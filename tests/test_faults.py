@@ -17,7 +17,7 @@ from workspace import Workspace
 from perfscribe.records import STATUSES
 
 # On a loaded machine processes take long to start and to end; a cell of faulty.WAITING that nobody stops takes longer.
-BEGIN_S, STOP_S = 180, 90
+BEGIN_S, STOP_S = 180, 10
 # What each cell of faulty.FAULTS ends as: status, beginning of the reason, executions.
 ENDS = {
     "fine": ("ok", "", 1),
@@ -173,6 +173,7 @@ def test_an_experiment_of_which_nothing_worked(tmp_path: Path) -> None:
 
 
 def test_a_run_told_to_stop_ends_soon_and_the_next_one_finishes(tmp_path: Path) -> None:
+    """Told by a signal to `./run` alone, as a supervisor sends it; a terminal's goes nowhere else either."""
     workspace = make(tmp_path / "root")
     add_waiting(workspace)
     side = side_of(workspace)
@@ -181,7 +182,8 @@ def test_a_run_told_to_stop_ends_soon_and_the_next_one_finishes(tmp_path: Path) 
             wait_for(lambda times=times: faulty.notes(side)["probe 1"] == times, BEGIN_S)
             run.signal_group(number)
             wait_for(lambda run=run: not run.members(), STOP_S)
-            assert run.wait() != 0, run.log()
+            assert run.wait() == 128 + number, run.log()
+            assert run.log().splitlines()[-1] == "stopped; finished cells are kept", run.log()
             assert "Traceback" not in run.log()
     assert faulty.notes(side, "end") == {"probe 0": 1}, "the cell in flight was ended"
     faulty.open_gate(side)
@@ -189,6 +191,18 @@ def test_a_run_told_to_stop_ends_soon_and_the_next_one_finishes(tmp_path: Path) 
     assert done.returncode == 0, done.stdout
     assert [row["status"] for row in workspace.rows("probe")] == ["ok"] * 3, "a third start is given"
     assert faulty.notes(side) == {"probe 0": 1, "probe 1": 3, "probe 2": 1}
+
+
+def test_a_second_ctrl_c_ends_it_at_once(tmp_path: Path) -> None:
+    workspace = make(tmp_path / "root")
+    add_waiting(workspace)
+    with running(workspace, "report") as run:
+        wait_for(lambda: faulty.notes(side_of(workspace))["probe 1"], BEGIN_S)
+        run.signal_group(signal.SIGINT)
+        run.signal_group(signal.SIGINT)
+        wait_for(lambda: not run.members(), 3)
+        assert run.wait() == 130, run.log()
+        assert run.log().endswith("finished cells are kept\n") and "Traceback" not in run.log()
 
 
 def test_the_second_of_two_runs_says_whose_the_first_is(tmp_path: Path) -> None:

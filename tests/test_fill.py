@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -371,6 +372,16 @@ def test_a_file_that_cannot_be_written_is_one_line(
     with pytest.raises(ValueError, match=r"^fill: .*a\.md: cannot be written \(Permission denied\)$"):
         verb.main(root, "made", [str(page)])
     assert page.read_text() == f"{HEAD}| 1 | |\n" and capsys.readouterr().out == ""
+
+
+def test_a_byte_order_mark_stays_and_a_pipe_is_no_file(root: Path, tmp_path: Path) -> None:
+    page = tmp_path / "notes.md"
+    page.write_bytes(b"\xef\xbb\xbf" + b"no table\n")
+    with pytest.raises(ValueError, match="there is no table in it"):
+        verb.main(root, "made", [str(page)])
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ValueError, match=r"^fill: .*pipe: a pipe$"):
+        verb.main(root, "made", [str(tmp_path / "pipe")])
 
 
 def test_a_folder_is_no_file(root: Path, tmp_path: Path) -> None:

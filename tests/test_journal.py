@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
+import re
 import sys
 import time
 from pathlib import Path
@@ -13,7 +15,7 @@ import pytest
 import sessions
 from sessions import wait_for
 
-from perfscribe import journal
+from perfscribe import files, journal, progress, records
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -87,7 +89,83 @@ def test_rubbish_in_the_middle_costs_that_line_alone(tmp_path: Path, capsys: pyt
         stream.write(b'\xff\xfe{"half\n[1, 2]\n{"no": "event"}\n')
     write(path, record("b"))
     assert ids(tmp_path) == {"a1", "b1"}
-    assert capsys.readouterr().err.count("dropped a torn line") == 3
+    assert capsys.readouterr().err.count("damaged line dropped (no ") == 3
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b"[1.5]", b"[1500.0]"),  # a sample
+        (b'"ok"', b'"on"'),
+        (b'"round": 1', b'"round": 2'),
+        (b'"digest": "', b'"digest": "0'),
+    ],
+)
+def test_a_line_that_was_changed_is_no_measurement(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], old: bytes, new: bytes
+) -> None:
+    path = tmp_path / "0.jsonl"
+    write(path, record("a", samples={"time_ms": [1.5]}), record("b"))
+    lines = path.read_bytes().split(b"\n")
+    assert old in lines[1]
+    path.write_bytes(b"\n".join([lines[0], lines[1].replace(old, new), *lines[2:]]))
+    assert ids(tmp_path) == {"b1"} and journal.read(tmp_path).open_starts[("a", 1)] == 1
+    assert re.fullmatch(r"(perfscribe: .*/0\.jsonl:2: damaged line dropped \(.*\)\n)+", capsys.readouterr().err)
+    published = tmp_path / "published" / "0.jsonl.gz"
+    files.write_bytes(published, gzip.compress(path.read_bytes()))
+    with pytest.raises(ValueError, match=r"0\.jsonl\.gz:2: damaged line \(.*\); a published journal must be as it was"):
+        journal.read(published.parent)
+    files.write_bytes(published, gzip.compress(path.read_bytes())[:-9])
+    with pytest.raises(ValueError, match=r"0\.jsonl\.gz: cannot be read"):
+        journal.read(published.parent)
+
+
+def test_a_writer_puts_damaged_lines_aside(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "0.jsonl"
+    write(path, record("a"), record("b"))
+    damaged = path.read_bytes().replace(b'"a1"', b'"a9"')
+    path.write_bytes(damaged)
+    write(path, record("c"))
+    capsys.readouterr()
+    assert ids(tmp_path) == {"b1", "c1"} and not capsys.readouterr().err
+    assert path.with_suffix(".damaged").read_bytes() == damaged
+
+
+CODE = "0" * 16
+WHOLE = records.make({"experiment": "x", "key": CODE, "round": 1, "factors": {}, "status": "ok", "fingerprint": CODE})
+
+
+@pytest.mark.parametrize(
+    ("change", "sound"),
+    [
+        ({}, True),
+        ({"time": "yesterday"}, False),
+        ({"time": float("inf")}, False),
+        ({"status": "fine"}, False),
+        ({"samples": {"time_ms": [float("nan")]}}, False),
+        ({"samples": {"time_ms": ["1"]}}, False),
+        ({"provenance": {"time": "noon"}}, False),
+        ({"key": None}, False),
+        ({"round": "1"}, False),
+    ],
+)
+def test_a_line_of_an_older_version_has_no_digest_and_is_checked(
+    tmp_path: Path, change: dict[str, Any], sound: bool
+) -> None:
+    event = {"event": "record", "time": 1.0, **WHOLE, **change}
+    (tmp_path / "0.jsonl").write_text(json.dumps(event) + "\n")
+    found = list(journal.read(tmp_path).all_records())
+    assert [one["provenance"] for one in found] == [{"undigested": True}] * sound
+
+
+def test_a_line_ends_at_a_line_feed_alone(tmp_path: Path) -> None:
+    odd = record("a", reason="one\u2028two\x85three\x0bfour\x1cfive")
+    tail = progress.Tail(tmp_path / "0.jsonl")
+    write(tmp_path / "0.jsonl", odd)
+    assert journal.read(tmp_path).latest(("a", 1)) == odd
+    assert len(list(tail.lines())) == 2
+    files.write_json_lines(tmp_path / "records.jsonl", [odd])
+    assert files.read_json_lines(tmp_path / "records.jsonl") == [odd]
 
 
 def test_no_figure_that_is_none(tmp_path: Path) -> None:
@@ -151,7 +229,7 @@ def test_of_two_files_the_newest_record_counts_whatever_their_names(tmp_path: Pa
 HOLD = """
 import os, signal, sys, time
 from pathlib import Path
-from perfscribe import journal
+from perfscribe import files, journal, progress, records
 with journal.Journal(Path(sys.argv[1])) as book:
     print("held", flush=True)
     while not Path(sys.argv[2]).exists():

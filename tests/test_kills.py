@@ -7,6 +7,7 @@ measuring any cell again whose record stood in the journal. Two copies of the pr
 from __future__ import annotations
 
 import random
+import re
 import shutil
 import sys
 import time
@@ -17,9 +18,10 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 import faulty
+import psutil
 import pytest
 import sessions
-from sessions import text_of, wait_for
+from sessions import wait_for
 from workspace import Workspace
 
 from perfscribe import journal
@@ -130,41 +132,53 @@ def test_kill_9_of_the_whole_tree_at_random_moments(projects: list[Kills]) -> No
     assert sum(hit) >= KILLS // 2, "too few runs were still alive when they were to be killed"
 
 
-def kill_snakemake(run: sessions.Process) -> None:
-    """Kill the main process alone: the jobs that it has started go on."""
-    main = run.member("snakemake", "report")
-    assert main
-    main.kill()
-    wait_for(lambda: main.pid not in [process.pid for process in run.members()])
-
-
-def test_a_job_that_outlives_its_snakemake_loses_nothing(project: Kills) -> None:
-    with project.begin() as run:
-        wait_for(lambda: faulty.notes(project.side, "end"))
-        kill_snakemake(run)
-        log = project.finish()
-    project.check_whole({})
-    assert faulty.notes(project.side) == Counter(CELLS), log
-
-
-def test_the_next_run_waits_for_a_job_that_outlives_its_snakemake(tmp_path: Path) -> None:
+@pytest.mark.parametrize("words", [(), ("snakemake",), ("perfscribe.engine",)], ids=["run", "snakemake", "engine"])
+def test_nothing_goes_on_measuring_when_its_run_is_killed(tmp_path: Path, words: tuple[str, ...]) -> None:
+    """kill -9 of `./run` alone, of the bare `snakemake`, and of the Snakemake below `./run`."""
     project = Workspace(tmp_path / "root")
     project.only()
     side = tmp_path / "side"
     project.add_experiment("probe", faulty.source("probe", side, faulty.WAITING), n=[0, 1, 2])
-    begin = (project.command("report"), project.root, project.environment())
-    with sessions.running(*begin, tmp_path / "first.log") as first:
-        wait_for(lambda: faulty.notes(side)["probe 1"])
-        kill_snakemake(first)
-        with sessions.running(*begin, tmp_path / "second.log") as second:
-            log = project.root / "logs" / "local" / "measure_probe_0.log"
-            # Snakemake takes the first job's log away before it starts the second.
-            wait_for(lambda: "another job still measures this shard" in text_of(log), 60)
-            assert len(first.members()) > 0 and second.alive()
-            faulty.open_gate(side)
-            assert second.wait() == 0, second.log()
+    bare = [sys.executable, "-m", "snakemake", "--cores", "all", "report"]
+    begin = (project.root, project.environment(), tmp_path / "out.log")
+    with sessions.running(bare if words == ("snakemake",) else project.command("report"), *begin) as run:
+        wait_for(lambda: faulty.notes(side)["probe 1"], 60)
+        victim = run.member(*words, "report") if words else psutil.Process(run.pid)
+        assert victim
+        victim.kill()
+        wait_for(lambda: not run.members(), 10)
+    faulty.open_gate(side)
+    with sessions.running(project.command("report"), *begin) as again:
+        assert again.wait(120) == 0, again.log()
     assert [row["status"] for row in project.rows("probe")] == ["ok"] * 3
-    assert faulty.notes(side) == Counter(["probe 0", "probe 1", "probe 2"])
+    assert faulty.notes(side) == Counter({"probe 0": 1, "probe 1": 2, "probe 2": 1})
+
+
+def test_what_was_damaged_is_made_again(project: Kills) -> None:
+    """Records cut at a line, an environment lost, a sample times 1000, a broken cache: nothing is lost."""
+    project.finish()
+    results, kept = project.root / "results" / "local", project.finished()
+    tables = {path: path.read_bytes() for path in results.glob("tables/*.csv")}
+    rows = results / "records" / "slow" / "0.jsonl"
+    rows.write_bytes(rows.read_bytes().split(b"\n", 1)[1])
+    (machine,) = (results / "environments").iterdir()
+    machine.unlink()
+    (project.root / ".perfscribe" / "code.json").write_text("{")
+    said = project.finish()
+    assert "run: results/local/records/slow/0.jsonl is damaged: made again\n" in said
+    assert f"run: results/local/environments/{machine.name} is missing: made again\n" in said
+    assert {path: path.read_bytes() for path in tables} == tables and machine.is_file()
+    assert faulty.notes(project.side) == Counter(CELLS)
+
+    path = results / "journal" / "slow" / "0.jsonl"
+    lines = path.read_bytes().split(b"\n")
+    lines[1] = re.sub(rb'("time_ms": \[)(\d)', rb"\g<1>1000\2", lines[1])
+    path.write_bytes(b"\n".join(lines))
+    assert f"{path}:2: damaged line dropped (its digest differs)" in project.finish()
+    lost = {cell: count for cell, count in faulty.notes(project.side).items() if count > 1}
+    assert list(lost.values()) == [2]
+    project.check_whole({cell: record for cell, record in kept.items() if cell not in lost})
+    assert project.finish().startswith("nothing to do")
 
 
 def test_a_torn_last_line_costs_that_cell_alone_and_then_all_is_done(project: Kills) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from workspace import ROOT, Workspace
 
-from perfscribe import files, measured_by, publish, scrub
+from perfscribe import files, journal, measured_by, publish, scrub
 
 USER, NODE = "zelda_quist", "qx-node-417"
 PRIVATE_ENVIRONMENT = {"USER": USER, "LOGNAME": USER, "HOSTNAME": NODE, "NCCL_DEBUG_FILE": f"/home/{USER}/nccl.log"}
@@ -232,18 +232,18 @@ def test_names_of_every_node_are_known_before_the_first_text(tmp_path: Path) -> 
     source = tmp_path / "results" / "local"
     one = {"event": "record", "key": "1", "round": 1, "id": "1", "reason": f"lost {NODE}", "provenance": {}}
     two = {**one, "id": "2", "reason": "", "provenance": {"node": NODE}}
-    files.write_json_lines(source / "journal" / "a_first" / "0.jsonl", [one])
-    files.write_json_lines(source / "journal" / "b_second" / "0.jsonl", [two])
+    files.write_bytes(source / "journal" / "a_first" / "0.jsonl", journal.as_line(one))
+    files.write_bytes(source / "journal" / "b_second" / "0.jsonl", journal.as_line(two))
     publish.copy_measured(tmp_path, source, tmp_path / "results" / "demo")
     copied = [unpacked(path).decode() for path in (tmp_path / "results" / "demo").rglob("*.jsonl.gz")]
-    assert len(copied) == 2 and not any(NODE in text for text in copied)
+    assert len(copied) == 2 and all(copied) and not any(NODE in text for text in copied)
 
 
 def test_of_what_is_no_longer_planned_no_journal_is_published(tmp_path: Path) -> None:
     source, target = tmp_path / "results" / "local", tmp_path / "results" / "demo"
     record = {"event": "record", "key": "1", "round": 1, "id": "1", "reason": "", "provenance": {}}
     for name in ("kept", "disabled"):
-        files.write_json_lines(source / "journal" / name / "0.jsonl", [record])
+        files.write_bytes(source / "journal" / name / "0.jsonl", journal.as_line(record))
     publish.copy_measured(tmp_path, source, target, {"kept": 1})
     assert [path.name for path in (target / "journal").iterdir()] == ["kept"]
 
@@ -261,7 +261,7 @@ def test_nodes_of_a_cluster_become_numbers(tmp_path: Path) -> None:
         }
         for place, node in enumerate(nodes)
     ]
-    files.write_json_lines(source / "journal" / "a" / "0.jsonl", rows)
+    files.write_bytes(source / "journal" / "a" / "0.jsonl", b"".join(map(journal.as_line, rows)))
     publish.copy_measured(tmp_path, source, tmp_path / "results" / "demo")
     text = unpacked(tmp_path / "results" / "demo" / "journal" / "a" / "0.jsonl.gz").decode()
     found = [json.loads(line)["provenance"] for line in text.splitlines()]
@@ -375,7 +375,7 @@ def test_a_bad_name_is_one_line(site: Site, arguments: list[str]) -> None:
 @pytest.mark.parametrize("name", ["templates", "notes"])
 def test_folders_of_the_project_are_no_sites(site: Site, name: str) -> None:
     (site.root / "report" / "notes").mkdir(exist_ok=True)
-    with pytest.raises(ValueError, match=rf"^publish: report/{name} exists; "):
+    with pytest.raises(ValueError, match=rf"^publish: {name} is a folder of the project; "):
         publish.main(site.root, [name])
     assert not (site.root / "results" / name).exists()
 

@@ -264,7 +264,7 @@ def test_the_journal_holds_valid_records(ends: Workspace) -> None:
     kept = [event for event in events if event.pop("event") == "record"]
     assert len(kept) >= 10
     for event in kept:
-        event.pop("time", None)  # the event's own
+        del event["time"], event["digest"]  # the line's own
         VALIDATOR.validate(event)
 
 

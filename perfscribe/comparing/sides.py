@@ -88,7 +88,7 @@ def of_records(folder: Path, name: str, paths: Iterable[Path]) -> Side:
 
 def identities(folder: Path) -> dict[str, Mapping[str, Any]]:
     """A site's identities by id."""
-    return {path.stem: files.read_json(path) for path in sorted((folder / "environments").glob("*.json"))}
+    return {path.stem: files.read_object(path) for path in sorted((folder / "environments").glob("*.json"))}
 
 
 def _plans(folder: Path) -> dict[str, list[Path]]:

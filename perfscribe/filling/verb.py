@@ -6,6 +6,7 @@ What was filled, what could not be and why, and what was left alone stands on st
 from __future__ import annotations
 
 import argparse
+import codecs
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -149,15 +150,6 @@ def _stands(line: str, row: Row, place: int) -> str:
     return line[slice(*row.spans[place])].strip() if place < len(row.spans) else ""
 
 
-def _read(path: Path) -> str:
-    try:
-        return path.read_bytes().decode("utf-8")
-    except OSError as error:
-        raise ValueError(f"{path}: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: not UTF-8 text (byte {error.start})") from None
-
-
 def main(root: Path, site: str, arguments: Sequence[str]) -> int:
     """Fill a file; 1 where a table or a comment of it could not be followed.
 
@@ -170,15 +162,16 @@ def main(root: Path, site: str, arguments: Sequence[str]) -> int:
     parser.add_argument("--dry-run", action="store_true", help="show the difference, change nothing")
     asked = parser.parse_args(arguments)
     try:
-        found = document.parse(_read(asked.file))
+        found = document.parse(called_from.text(asked.file))
         if not found.tables:
             raise ValueError(f"{asked.file}: there is no table in it")
         old = list(found.lines)
         outcomes = Filler(root, found, asked.site, asked.overwrite).fill()
         if found.lines != old and not asked.dry_run:
-            if _read(asked.file) != "".join(old):
+            if called_from.text(asked.file) != "".join(old):
                 raise ValueError(f"{asked.file}: changed while it was read; run it again")
-            rewriting.replace_content(asked.file, "".join(found.lines).encode("utf-8"))
+            mark = codecs.BOM_UTF8 if asked.file.read_bytes().startswith(codecs.BOM_UTF8) else b""
+            rewriting.replace_content(asked.file, mark + "".join(found.lines).encode("utf-8"))
     except OSError as error:
         raise ValueError(f"fill: {asked.file}: cannot be written ({error.strerror})") from None
     except (ValueError, NoSite) as error:

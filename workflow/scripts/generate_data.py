@@ -11,6 +11,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from perfscribe import checksums
 from perfscribe.data.generate import generate
 from perfscribe.files import read_json
 
@@ -29,7 +30,10 @@ def main() -> int:
         if missing:
             raise ValueError(f"{arguments.plan}: no plan of a data set: {', '.join(missing)} missing")
         folder = arguments.folder or arguments.plan.parents[1] / "data" / str(plan["dataset"])
-        print(f"wrote {generate(plan, folder)}")
+        digest = generate(plan, folder)
+        made = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+        checksums.keep(arguments.plan.parents[1], arguments.plan.stem, [digest, *made])
+        print(f"wrote {digest}")
     except (ValueError, TypeError, OSError) as error:
         print(f"generate_data: {error}", file=sys.stderr)
         return 1

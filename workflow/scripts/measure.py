@@ -11,6 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from perfscribe import bytecode, files, processes  # noqa: E402 (the package lies beside this folder)
+from perfscribe.one_line import in_one_line  # noqa: E402
 
 
 def main() -> int:
@@ -40,4 +41,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with in_one_line("measure"):
+        sys.exit(main())

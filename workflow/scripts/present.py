@@ -13,6 +13,7 @@ sys.path.insert(0, str(ROOT))
 gc.disable()  # most of what the libraries make stays, and the process soon ends
 
 from perfscribe import presenting  # noqa: E402
+from perfscribe.one_line import in_one_line  # noqa: E402
 
 
 def main() -> None:
@@ -28,4 +29,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with in_one_line("present"):
+        main()

@@ -14,8 +14,9 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 gc.set_threshold(200_000, 20, 100)  # most of what is made stays to the end
 
-from perfscribe import drawn, files, records, report  # noqa: E402
+from perfscribe import checksums, files, records, report  # noqa: E402
 from perfscribe.comparing import sides  # noqa: E402
+from perfscribe.one_line import in_one_line  # noqa: E402
 
 
 def main() -> None:
@@ -32,15 +33,19 @@ def main() -> None:
         results = ROOT / "results"
         sources.own = sides.of_records(results / plan["site"], plan["site"], args.records)
         sources.others = [sides.of_folder(results / name, name, name) for name in plan["others"]]
+    if lost := report.missing(sources):
+        sys.exit("\n".join([*lost, "the next `./run report` copies them from the journal again"]))
     try:
         text = report.write(sources, datetime.datetime.now(datetime.UTC))
     except ValueError as error:
         sys.exit(str(error))
     files.write_json(args.summary, report.summary(sources))
     files.write_text(args.out, text)
-    for name in drawn.clear(ROOT, plan["site"], plan["experiments"]):
+    checksums.keep(sources.results, args.plan.stem, [args.summary])
+    for name in checksums.clear(sources.results):
         print(f"no longer made, removed: {name}")
 
 
 if __name__ == "__main__":
-    main()
+    with in_one_line("report"):
+        main()

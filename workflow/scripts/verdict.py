@@ -12,6 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from perfscribe import files, gate  # noqa: E402
+from perfscribe.one_line import in_one_line  # noqa: E402
 
 BAD = ("failed", "timeout")
 
@@ -48,4 +49,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with in_one_line("verdict"):
+        sys.exit(main())

@@ -11,6 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from perfscribe import files  # noqa: E402
+from perfscribe.one_line import in_one_line  # noqa: E402
 from perfscribe.page import write  # noqa: E402
 
 
@@ -29,4 +30,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with in_one_line("write_html"):
+        main()

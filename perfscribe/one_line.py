@@ -1,0 +1,18 @@
+"""Errors that a file, a disk or a config causes end a program with one line."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+
+
+@contextlib.contextmanager
+def in_one_line(program: str, *kinds: type[Exception]) -> Iterator[None]:
+    """SystemExit with path and reason for an OSError, with the text of the error for these kinds."""
+    try:
+        yield
+    except OSError as error:
+        sys.exit(f"{program}: {error.filename or 'a file'}: {error.strerror or error}")
+    except kinds as error:
+        sys.exit(f"{program}: {error}")

@@ -1,0 +1,82 @@
+"""What a unit made and is no longer so is due again; what no unit makes any more goes, and nothing else."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from perfscribe import checksums, files
+
+TABLE, OUTPUT, JOURNAL = "tables/a.csv", "tables/a.findings.json", "journal/a/0.jsonl"
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    folder = tmp_path / "results" / "local"
+    for name in (TABLE, OUTPUT, JOURNAL, "../../report/local/figures/a.svg", "plan/present-a.json"):
+        files.write_text(folder / name, "made\n")
+    checksums.keep(folder, "present-a", made(folder))
+    return folder
+
+
+def made(folder: Path) -> list[Path]:
+    return [folder / name for name in (TABLE, OUTPUT, JOURNAL)] + [folder.parents[1] / "report/local/figures/a.svg"]
+
+
+def renew(folder: Path, **how: bool) -> list[str]:
+    return checksums.renew(folder, {"present-a": OUTPUT}, **how)
+
+
+def test_what_is_as_it_was_made_stays(site: Path) -> None:
+    assert renew(site) == [] and (site / OUTPUT).is_file()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "line"),
+    [
+        (TABLE, b"maDe\n", "results/local/tables/a.csv is damaged: made again"),
+        (TABLE, None, "results/local/tables/a.csv is missing: made again"),
+        (OUTPUT, b"", "results/local/tables/a.findings.json is damaged: made again"),
+        (JOURNAL, b"made\nmore", "results/local/journal/a/0.jsonl is damaged: what it lost is measured again"),
+        ("../../report/local/figures/a.svg", b"", "report/local/figures/a.svg is damaged: made again"),
+    ],
+)
+def test_what_is_not_is_due_again(site: Path, name: str, content: bytes | None, line: str) -> None:
+    (site / name).unlink() if content is None else (site / name).write_bytes(content)
+    assert renew(site) == [line]
+    assert not (site / OUTPUT).exists()
+
+
+@pytest.mark.parametrize("content", [None, b"", b"\xff", b'["a"]', b'{"tables/a.csv": 1}', b"[" * 100_000])
+def test_a_list_that_is_none_makes_an_own_unit_due(site: Path, content: bytes | None) -> None:
+    path = site / "checksums" / "present-a.json"
+    path.unlink() if content is None else path.write_bytes(content)
+    assert renew(site, published=True) == [] and (site / OUTPUT).is_file()
+    assert renew(site) == [] and not (site / OUTPUT).is_file()
+
+
+def test_what_a_unit_no_longer_makes_goes(site: Path) -> None:
+    own = site / "tables" / "mine.csv"
+    own.write_text("mine")
+    checksums.keep(site, "present-a", [site / OUTPUT])
+    assert not (site / TABLE).exists() and not made(site)[-1].exists()
+    assert (site / JOURNAL).exists() and own.exists()
+
+
+def test_what_no_unit_makes_any_more_goes(site: Path) -> None:
+    assert checksums.clear(site) == []
+    (site / "plan" / "present-a.json").unlink()
+    assert checksums.clear(site) == ["../../report/local/figures/a.svg", TABLE, OUTPUT]
+    assert (site / JOURNAL).is_file() and not list((site / "checksums").iterdir())
+
+
+@pytest.mark.parametrize("name", ["../../report/notes/local/a.md", "journal/a/0.jsonl", "tables/../mine", "/etc/x"])
+def test_nothing_else_is_ever_deleted(site: Path, name: str, tmp_path: Path) -> None:
+    victim = Path(name) if name.startswith("/") else site / name
+    if not name.startswith("/"):
+        files.write_text(victim, "mine")
+    (site / "checksums" / "present-b.json").write_text(json.dumps({name: "0", "tables/b.csv": "0"}))
+    assert checksums.clear(site) == []
+    assert name.startswith("/") or victim.is_file()
