@@ -28,7 +28,7 @@ class Command:
         self._process = subprocess.Popen(words, cwd=cwd, process_group=0, preexec_fn=begin)
         self._asked: list[int] = []
         self._steps = [self._end_snakemake, self._end_all]
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for number in (signal.SIGINT, signal.SIGTERM):
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, self._stop)
         signal.signal(signal.SIGALRM, self._go_on)
