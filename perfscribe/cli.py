@@ -34,9 +34,6 @@ HELP = """\
 ./run launch --scheduler slurm|pbs|local --nodes N --ranks-per-node R [--launcher srun|mpiexec|torchrun]
              [--profile torch|nsys] [-- COMMAND]
                               print a job script that starts ranks there
-./run import-log FILE ...     records of a Trainer log or a W&B CSV export, for the tables of chapter fsdp
-./run import-env env_vars.sh [--experiment NAME] [--preset PRESET] [--write]
-                              the config section that a workshop's env file asks for
 ./run fill FILE.md [--site NAME] [--overwrite] [--dry-run]
                               fill the empty tables of a Markdown file from a site's results
 ./run publish NAME            make a site of this checkout's own results that can be committed
@@ -265,20 +262,6 @@ def fetch_data(arguments: Sequence[str]) -> int:
     return 0
 
 
-def import_log(arguments: Sequence[str]) -> int:
-    """Import logs of trainings that others ran."""
-    from perfscribe.importing import log_records
-
-    return log_records.main(ROOT, str(read_config().get("site", session.LOCAL_SITE)), list(arguments))
-
-
-def import_env(arguments: Sequence[str]) -> int:
-    """Turn an env file into config."""
-    from perfscribe.importing import env_config
-
-    return env_config.main(ROOT, list(arguments))
-
-
 def launch(arguments: Sequence[str]) -> int:
     """Print a job script."""
     from perfscribe import launch_script
@@ -315,8 +298,6 @@ VERBS: dict[str, Callable[[Sequence[str]], int]] = {
     "publish": publish,
     "redraw": redraw,
     "fetch-data": fetch_data,
-    "import-log": import_log,
-    "import-env": import_env,
     "help": show_help,
 }
 

@@ -25,6 +25,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from perfscribe import files
+
 Slot = tuple[str, int]  # key of the cell, round
 
 SCHEMA = Path(__file__).resolve().parents[1] / "workflow" / "schemas" / "record.schema.yaml"
@@ -49,6 +51,7 @@ class History:
 
     records: dict[Slot, list[dict[str, Any]]] = field(default_factory=dict)
     open_starts: dict[Slot, int] = field(default_factory=dict)
+    _by_cell: dict[tuple[str, int], dict[str, Any]] = field(default_factory=dict, repr=False)
 
     def latest(self, slot: Slot, environment: str | None = None) -> dict[str, Any] | None:
         """The slot's newest record, of one environment where that is given."""
@@ -57,6 +60,13 @@ class History:
             if environment is None or found["environment"] == environment:
                 return found
         return None
+
+    def of_cell(self, factors: dict[str, Any], number: int) -> dict[str, Any] | None:
+        """The newest record of the cell with these factors in this round, whatever its key."""
+        if not self._by_cell:
+            for record in sorted(self.all_records(), key=lambda one: str(one["provenance"].get("time", ""))):
+                self._by_cell[files.canonical(record["factors"]), int(record["round"])] = record
+        return self._by_cell.get((files.canonical(factors), number))
 
     def all_records(self) -> Iterable[dict[str, Any]]:
         """Every record that stands, retired ones left out."""

@@ -78,7 +78,7 @@ class Shard:
         identity None: any record stands (a site that is only shown).
         """
         if identity is None:
-            return history.latest(task.slot)
+            return history.of_cell(task.cell["factors"], task.round)
         same = history.latest(task.slot, identity)
         record = same or history.latest(task.slot)
         if record is None:
@@ -127,18 +127,10 @@ class Shard:
             record = {**record, "flags": [*record["flags"], f"kept from environment {record['environment']}"]}
         return {**record, "order": task.cell["position"]}
 
-    def imported(self, history: journal.History) -> list[dict[str, Any]]:
-        """Rows of what was imported into the experiment's journal, behind its cells; for the first shard alone."""
-        if self.plan["shard"] != 0:
-            return []
-        found = [record for record in history.all_records() if record["origin"] == "imported"]
-        return [{**record, "order": len(self.plan["cells"]) + number} for number, record in enumerate(found)]
-
     def write_records(self, out: Path, identity: str | None) -> list[dict[str, Any]]:
         """Write the shard's records from the journal; returns them."""
         history = journal.read(self.folder)
         rows = [self.row(task, history, identity) for task in self.tasks]
-        rows += self.imported(history)
         files.write_json_lines(out, rows)
         own = self.folder.glob(f"{self.plan['shard']}.jsonl*")
         machines = {row["environment"] for row in rows if row["environment"]}

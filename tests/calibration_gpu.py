@@ -1,4 +1,4 @@
-"""calibration and energy on GPUs. Run by hand on such a machine: python -m pytest -s tests/calibration_gpu.py
+"""calibration on GPUs. Run by hand on such a machine: python -m pytest -s tests/calibration_gpu.py
 
 Not collected by name. Every cell of the gpu preset runs that the machine can run, in this process; prints the tables
 and how long each cell took. One GPU is enough; links need two.
@@ -14,13 +14,10 @@ import pytest
 import torch
 import unmeasured
 
-from perfscribe import child, config, environment, plan
+from perfscribe import child, environment, plan
 from perfscribe.cells import Cell, Unsupported
-from perfscribe.data.generate import generate
 from perfscribe.experiments.calibration import measure as calibration
 from perfscribe.experiments.calibration import present as ceilings
-from perfscribe.experiments.energy import measure as energy
-from perfscribe.experiments.energy import present as energies
 from perfscribe.records import Record
 
 GPUS = torch.cuda.device_count()
@@ -92,17 +89,3 @@ def test_links_are_those_of_the_pairs(tmp_path: Path) -> None:
     rated = found.values.get("rated_gb_per_s")
     rate = found.values["bytes"] / sorted(found.samples["time_ms"])[5] / 1e6
     assert rated is None or 0.5 * rated < rate <= 1.02 * rated
-
-
-def test_energy(tmp_path: Path) -> None:
-    section = plan.own_section(config.resolve(unmeasured.raw_config(), "gpu"), "energy")
-    for name, dataset in energy.datasets(section).items():
-        generate({"dataset": name, **dataset}, tmp_path / "data" / name)
-    records, spent = measured("energy", energy, tmp_path)
-    tables = {table.id: table for table in energies.tables({"energy": records})}
-    print(tables["cs336.energy"].frame.to_csv())
-    (finding,) = energies.findings(tables)
-    print(finding.verdict, finding.text, f"{spent:.1f} s in all")
-    assert finding.verdict == "answered"
-    watts = {row["work"]: float(row["power_w"]) for _, row in tables["cs336.energy"].ok.iterrows()}
-    assert watts["nothing"] < watts["product"]

@@ -1,30 +1,22 @@
-"""Ceilings, rooflines and energy: the formulas, which ceiling a rate is held against, and what is said of it."""
+"""Ceilings and rooflines: the formulas, which ceiling a rate is held against, and what is said of it."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 import unmeasured
-from fake_nvml import FakeNvml
 from matplotlib import pyplot as plt
 from workspace import ROOT
 
-from perfscribe import ceilings, child, energy_counter, plan, records
+from perfscribe import ceilings, plan, records
 from perfscribe.attention import backends
-from perfscribe.cells import Cell
 from perfscribe.counters import flops, roofline
 from perfscribe.counters.parameters import transformer_parameters
-from perfscribe.energy_counter import NoCounter, RaplCounter, window
-from perfscribe.experiments.energy import measure as energy
-from perfscribe.experiments.energy import present as energies
 from perfscribe.experiments.roofline import answers as roofline_answers
 from perfscribe.experiments.roofline import drawings, rows
 from perfscribe.experiments.roofline import present as rooflines
-from perfscribe.experiments.training_energy import present as training
 from perfscribe.models.shapes import SIZES
 from perfscribe.records import Record
 
@@ -265,249 +257,6 @@ def test_the_figure_draws_what_is_known(site: Any) -> None:
     assert "step, small" in texts and "peak, data sheet" in texts
     assert ("peak, measured" in texts) == (site is SITE)
     plt.close(canvas)
-
-
-# --- energy -----------------------------------------------------------------------------------------------------
-
-
-def rapl(folder: Path, *microjoules: str, most: int = 999) -> Path:
-    for number, value in enumerate(microjoules):
-        zone = folder / f"intel-rapl:{number}"
-        zone.mkdir(parents=True, exist_ok=True)
-        (zone / "name").write_text(f"package-{number}\n")
-        (zone / "energy_uj").write_text(value)
-        (zone / "max_energy_range_uj").write_text(f"{most}\n")
-    part = folder / "intel-rapl:0:0"
-    part.mkdir(exist_ok=True)
-    (part / "name").write_text("core\n")
-    return folder
-
-
-def test_packages_are_counted_in_sum_and_begin_again(tmp_path: Path) -> None:
-    counter = energy_counter.of_device("cpu", rapl(tmp_path, "10", "900"))
-    first = counter.read()
-    rapl(tmp_path, "40", "100")
-    assert isinstance(counter, RaplCounter) and len(counter.zones) == 2
-    assert counter.joules(first, counter.read()) == pytest.approx((30 + 200) / 1e6)
-
-
-def test_why_there_is_no_counter(tmp_path: Path) -> None:
-    with pytest.raises(NoCounter, match=r"^no RAPL counter of the processor \(virtual machines have none\)$"):
-        energy_counter.of_device("cpu", tmp_path / "none")
-    (rapl(tmp_path, "1") / "intel-rapl:0" / "energy_uj").unlink()
-    with pytest.raises(NoCounter, match="the kernel lets other users alone read"):
-        energy_counter.of_device("cpu", tmp_path)
-
-
-def test_the_gpus_counter(monkeypatch: pytest.MonkeyPatch) -> None:
-    import torch
-
-    from perfscribe.parallel import transport
-
-    nvml = FakeNvml(2)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
-    monkeypatch.setattr(transport, "of_visible", lambda count, question: question(nvml, nvml.gpus[:count]))
-    counter = energy_counter.of_device("cuda")
-    before = nvml.gpus[1].energy_mj
-    assert counter.name == energy_counter.NVML and counter.joules(counter.read(), counter.read()) == 600.0
-    assert nvml.gpus[1].energy_mj == before + 2 * 600_000 and nvml.gpus[0].energy_mj == 10_000_000
-    nvml.lacking.add("nvmlDeviceGetTotalEnergyConsumption")
-    with pytest.raises(NoCounter, match="NVML does not tell"):
-        energy_counter.of_device("cuda")
-
-
-class Steady:
-    """A counter of 50 W."""
-
-    name = "steady"
-
-    def __init__(self, clock: Any) -> None:
-        self.clock = clock
-
-    def read(self) -> list[int]:
-        return [round(1000 * self.clock())]
-
-    def joules(self, first: list[int], last: list[int]) -> float:
-        return 50 * (last[0] - first[0]) / 1000
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Time that passes by itself alone."""
-    now = [0.0]
-    monkeypatch.setattr("time.perf_counter", lambda: now[0])
-    return now
-
-
-def test_a_window_lasts_as_long_as_asked(clock: list[float]) -> None:
-    def work() -> None:
-        clock[0] += 0.3
-
-    found = window(work, Steady(lambda: clock[0]), 1.0)
-    assert (found.calls, found.seconds, found.joules, found.watts) == (
-        4,
-        pytest.approx(1.2),
-        pytest.approx(60),
-        pytest.approx(50),
-    )
-    without = window(work, None, 1.0)
-    assert without.calls == energy_counter.FEWEST_CALLS and without.joules is None and without.watts is None
-
-
-def energy_cells() -> list[Cell]:
-    return [cell for cell in plan.planned_cells(unmeasured.raw_config(), "energy", "tiny") if not cell.skip]
-
-
-def energy_records(monkeypatch: pytest.MonkeyPatch, counter: Any, *workloads: str) -> list[Record]:
-    def of_device(device: str) -> Any:
-        if counter is None:
-            raise NoCounter("none here")
-        return counter
-
-    monkeypatch.setattr(energy_counter, "of_device", of_device)
-    found = []
-    for cell in energy_cells():
-        if cell["workload"] in workloads:
-            factors = {**cell.factors, "window_s": 0.05}
-            measurement = energy.run(Cell(factors, data=cell.data))
-            child.check(measurement)
-            samples = {name: [values] for name, values in measurement.samples.items()}
-            found.append(Record("energy", factors, "ok", "", "measured", samples, values=measurement.values))
-    return found
-
-
-def test_energy_of_a_product(monkeypatch: pytest.MonkeyPatch) -> None:
-    import time
-
-    measured = energy_records(monkeypatch, Steady(time.perf_counter), "idle", "product")
-    (table,) = energies.tables({"energy": measured})
-    idle, load = table.ok.iloc[0], table.ok.iloc[1]
-    assert idle["call_j"] == "no work" and idle["power_w"] == pytest.approx(50, rel=0.1)
-    assert load["power_w"] == pytest.approx(50, rel=0.1) and load["tokens_per_j"] == "no tokens"
-    assert load["j_per_tflop"] == pytest.approx(load["call_j"] / (2 * 128**3 / 1e12))
-    assert load["call_j"] == pytest.approx(50 * load["call_ms"] / 1e3, rel=0.1)
-    (finding,) = energies.findings({table.id: table})
-    assert finding.verdict == "answered" and "W with nothing to do" in finding.text and "in fp32" in finding.text
-
-
-def test_tokens_of_a_joule() -> None:
-    factors = {"workload": "step", "device": "cuda", "size": "small", "seq_len": 512, "batch": 4, "dtype": "bf16"}
-    samples = {"call_ms": [[68.0, 70.0, 72.0]], "call_j": [[41.0] * 3], "power_w": [[585.0, 586.0, 585.0]]}
-    one = Record("energy", factors | {"window_s": 2}, "ok", "", "measured", samples, values={"counter": "NVML"})
-    (table,) = energies.tables({"energy": [one]})
-    row = table.ok.iloc[0]
-    assert row["tokens_per_j"] == pytest.approx(4 * 512 / 41)
-    assert row["tflop_per_s_spread"] == pytest.approx(row["tflop_per_s"] * row["call_ms_iqr"] / 70), "as the time's"
-    (finding,) = energies.findings({table.id: table})
-    assert "A training step of small, context 512, batch 4 takes 41.0 J or 50.0 tokens/J in bf16." in finding.text
-
-
-def test_a_step_that_is_slower_in_a_narrower_dtype_is_named() -> None:
-    model = {"device": "cuda", "size": "small", "seq_len": 512, "batch": 4}
-
-    def step_of(dtype: str, ms: float, spread_ms: float = 0.1, **more: str) -> Record:
-        factors = {"workload": "step", **model, "dtype": dtype, "window_s": 2, **more}
-        samples = {"call_ms": [[ms - spread_ms, ms, ms + spread_ms]], "call_j": [[9.0] * 3], "power_w": [[300.0] * 3]}
-        return Record("energy", factors, "ok", "", "measured", samples, values={"counter": "NVML"})
-
-    def traced(dtype: str, busy_ms: float) -> Record:
-        samples = {f"{phase}_busy_ms": [[busy_ms / 3]] for phase in ("forward", "backward", "optimizer")}
-        return Record("nsys_profile", {**model, "dtype": dtype}, "ok", "", "measured", samples)
-
-    def told(*steps: Record) -> str:
-        by_name = {name: [one for one in steps if one.experiment == name] for name in ("energy", *energies.READS)}
-        (table,) = energies.tables(by_name)
-        return energies.costs(table.ok)
-
-    tf32, bf16 = step_of("tf32", 30.8), step_of("bf16", 37.9)
-    named = (
-        "Slower in the narrower dtype: small, context 512, batch 4, bf16 37.9 ms (filled with kernels to 95 %), tf32"
-    )
-    assert f"{named} 30.8 ms." in told(tf32, bf16, traced("bf16", 36.0))
-    on_cpu = told(step_of("tf32", 30.8, device="cpu"), step_of("bf16", 37.9, device="cpu"))
-    assert "Slower in the narrower dtype: small, context 512, batch 4, bf16 37.9 ms, tf32 30.8 ms." in on_cpu
-    bound = told(tf32, bf16, traced("tf32", 15.4))
-    assert "the host's launches bound the wider one's step and the narrower one's was not traced, so that no" in bound
-    assert "verdict on dtypes is drawn: small" in bound and "Slower" not in bound
-    assert bound.endswith("bf16 37.9 ms, tf32 30.8 ms (filled with kernels to 50 %).")
-    both = told(tf32, bf16, traced("tf32", 15.4), traced("bf16", 15.4))
-    assert "but bound by the host's launches, so that it is no verdict on dtypes: small" in both
-    for unknown in (told(tf32, bf16), told(tf32, bf16, traced("tf32", 30.0))):
-        assert "whether the host's launches bound that was not traced: small" in unknown and "Slower" not in unknown
-    for none in (told(tf32, step_of("bf16", 20.0)), told(tf32, step_of("bf16", 37.9, 20.0))):
-        assert "narrower" not in none
-
-
-def test_without_a_counter_time_is_measured_and_the_reason_stands_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    (table,) = energies.tables({"energy": energy_records(monkeypatch, None, "idle", "product")})
-    assert set(table.ok["power_w"]) == {"not counted"} and (table.ok["call_ms"].astype(float) > 0).all()
-    assert table.notes[-1] == "Not counted on cpu: none here."
-    (finding,) = energies.findings({table.id: table})
-    assert finding.verdict == "cannot tell" and finding.text == "no energy was counted: none here."
-
-
-def watched(energy_j: float | None, world_size: int = 2, device: str = "cuda", **more: Any) -> Record:
-    factors = {
-        "world_size": world_size,
-        "loop": "trainer",
-        "model_name": "simple_gpt",
-        "device": device,
-        "dtype": "fp16",
-    }
-    values = {"train_samples_per_second": 100.0, "train_runtime_s": 5.0}
-    watch = [{"window_s": 10.0, "energy_j": energy_j, "mean_power_w": 300.0}]
-    samples = {"step_ms": [[100.0] * 20]}
-    return Record(
-        "custom_multi_gpu",
-        factors | {"max_length": 512},
-        "ok",
-        "",
-        "measured",
-        samples,
-        values=values,
-        watch=watch,
-        **more,
-    )
-
-
-def test_the_share_of_steps_is_found_whatever_their_unit() -> None:
-    """The baseline's steps are in seconds, those of the others in milliseconds."""
-    factors = {"model": "bloom-tiny", "device": "cuda", "rows": 8, "num_epochs": 1, "max_length": 64}
-    baseline = replace(watched(1600.0), experiment="baseline", factors=factors, samples={"step_s": [[0.25] * 12]})
-    (table,) = training.tables({"custom_multi_gpu": [watched(3200.0)], "baseline": [baseline]})
-    assert list(table.ok["step_percent"]) == [pytest.approx(20), pytest.approx(30)]
-    untimed = replace(baseline, samples={"step_s": [[]]})
-    assert list(training.tables({"baseline": [untimed]})[0].ok["step_percent"]) == ["too few steps"]
-
-
-def test_energy_of_whole_trainings() -> None:
-    (table,) = training.tables({"custom_multi_gpu": [watched(3200.0), watched(1600.0, 1), watched(None, device="cpu")]})
-    row = table.ok.iloc[0]
-    assert (row["energy_kj"], row["power_w"], row["power_a_gpu_w"]) == (3.2, 320.0, 160.0)
-    assert row["step_percent"] == pytest.approx(20) and row["tokens_per_j"] == pytest.approx(500 * 512 / 3200)
-    assert table.ok.iloc[2]["energy_kj"] == "not counted on a CPU"
-    (finding,) = training.findings({table.id: table})
-    assert finding.text.startswith(
-        "Over the whole of each training, tokens/J go from 80.0 (simple_gpt, trainer, 2 ranks, fp16) to 160"
-    )
-    assert "In 2 of 2 trainings the steps take less than 50 %" in finding.text
-    assert finding.text.endswith(
-        "Of the same model, loop and dtype, 2 ranks take 2.00 times the energy a token of one."
-    )
-
-
-def test_energy_of_other_trainings_and_of_several_nodes() -> None:
-    """The baseline trains as many rows as were left, for all its epochs; of several nodes one is watched."""
-    first = watched(1000.0)
-    factors = {"model": "custom", "model_name": "", "device": "cuda", "rows": 100, "train_size": 500, "num_epochs": 5}
-    baseline = replace(first, experiment="baseline", factors=factors | {"max_length": 512, "labels": "source"})
-    apart = replace(first, experiment="multi_gpu", factors=first.factors | {"nodes": 2})
-    (table,) = training.tables({"custom_multi_gpu": [first], "baseline": [baseline], "multi_gpu": [apart]})
-    assert list(table.ok["experiment"]) == ["custom_multi_gpu", "baseline", "multi_gpu"]
-    row = table.ok.iloc[1]
-    assert (row["model"], row["labels"], row["nodes"]) == ("custom", "source", 1)
-    assert row["tokens_per_j"] == pytest.approx(100 * 5 * 512 / 1000)
-    assert set(table.ok.iloc[2][["energy_kj", "power_a_gpu_w", "tokens_per_j"]]) == {training.ONE_NODE_COUNTED}
 
 
 def test_the_passes_of_an_implementation_share_a_colour_in_every_panel() -> None:

@@ -272,7 +272,7 @@ def test_totals_and_what_was_unusual(tmp_path: Path) -> None:
         record(3, "fp32", [], status="skipped", provenance={"dirty": True}),
     ]
     found = opened(tmp_path, *cells)
-    assert minute.totals(found) == "3 cells: 2 ok, 1 skipped."
+    assert minute.totals(found) == "3 cells planned, all of them shown: 2 ok, 1 skipped."
     assert minute.unusual(found) == (
         "Of 2 cells that ran: 1 throttled (probe 1), 1 while the host seemed busy with something else (probe 1), "
         "1 flagged for another reason (probe 1); see "
@@ -287,7 +287,7 @@ def test_totals_and_what_was_unusual(tmp_path: Path) -> None:
 
 def test_nothing_measured_has_a_summary(tmp_path: Path) -> None:
     found = opened(tmp_path)
-    assert (minute.totals(found), minute.software(found), minute.headline_table(found)) == ("0 cells: none.", "", "")
+    assert (minute.totals(found), minute.software(found), minute.headline_table(found)) == ("0 cells planned, all of them shown: none.", "", "")
 
 
 # --- the page of the committed sites --------------------------------------------------------------------------------

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import unmeasured
 from workspace import ROOT
 
 from perfscribe import config, environment, plan, session
@@ -60,7 +59,7 @@ def test_every_experiment_has_its_units(tiny: plan.Plan) -> None:
     assert set(tiny.units["report"]["current_fingerprints"]) == set(EXPERIMENTS)
 
 
-@pytest.mark.parametrize("experiment", [name for name in EXPERIMENTS if name not in unmeasured.IMPORTED])
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
 def test_tables_of_every_preset_have_the_cells_of_the_full_grid(experiment: str) -> None:
     full = plan.planned_cells(RAW, experiment, "gpu")
     elsewhere = {cell.skip for cell in full if "nodes are needed" in cell.skip}  # cells across nodes, on one machine
@@ -208,7 +207,7 @@ def test_an_experiment_that_only_reads_goes_with_those_that_it_reads(tiny: plan.
     assert unit["reads"] == both and {"mixed_precision.csv", "end_to_end.csv"} <= set(unit["references"])
     assert not [name for name in tiny.units if name.startswith(("measure-", "data-")) and reading in name.split("-")]
     untraced = plan.build(own_keys("nsys_profile", enabled=False), "tiny", ROOT)
-    assert untraced.sources(reading) == ["end_to_end"] and untraced.sources("energy") == ["energy"]
+    assert untraced.sources(reading) == ["end_to_end"] and untraced.sources("attention") == ["attention"]
     without = plan.build(own_keys("end_to_end", enabled=False), "tiny", ROOT)
     assert not [name for name in without.units if reading in name and "accumulation" not in name]
     assert reading not in without.units["report"]["experiments"]

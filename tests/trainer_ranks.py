@@ -9,12 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 from perfscribe.experiments.checkpoints import measure as checkpoints
-from perfscribe.experiments.killed_training import measure as killed_training
 from perfscribe.parallel.fork_server import PRELOADED, SERVER
 from perfscribe.training import launching
 
 # What start_early of the experiments that train so has imported.
-MODULES = (*PRELOADED, killed_training.MODULE, checkpoints.MODULE, launching.MODULE, launching.MODULE + "_bloom")
+MODULES = (*PRELOADED, checkpoints.MODULE, launching.MODULE, launching.MODULE + "_bloom")
 _before: list[Any] = []  # servers that import less: crews of ranks may live below them
 
 

@@ -13,11 +13,9 @@ from perfscribe.plan_cells import present_module
 from perfscribe.records import Record
 from perfscribe.tables import Table
 
-# Without cells of their own: what they show does not depend on what is measured.
-IMPORTED = ("imported_logs",)
 # Tables that are counted from the plan, or taken from publications: what is said of them needs no figures of ours.
 COUNTED = {"fsdp.weak_setup", "fsdp.published"}
-EXPERIMENTS = [name for name in plan.known_experiments(ROOT) if name not in IMPORTED]
+EXPERIMENTS = plan.known_experiments(ROOT)
 
 
 @cache

@@ -24,7 +24,6 @@ REPETITIONS: dict[str, tuple[str, ...]] = {
     "calibration": ("samples",),
     "ddp": ("turns",),
     "end_to_end": ("timed_steps",),
-    "energy": ("window_s", "windows", "warmup_s"),
     "flash_benchmarking": ("samples",),
     "nsys_profile": ("timed_steps", "traced_steps"),
     "optimizer_state_sharding": ("turns",),

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Literal
 
-Kind = Literal["time", "rate", "energy", "memory", "loss", "score"]
+Kind = Literal["time", "rate", "memory", "loss", "score"]
 # Which way is better, by kind. Speed is told as faster or slower, all else as better or worse.
 HIGHER_IS_BETTER: dict[str, bool] = {
     "time": False,
     "rate": True,
-    "energy": False,
     "memory": False,
     "loss": False,
     "score": True,
@@ -64,8 +63,6 @@ METRICS: tuple[Metric, ...] = (
     Metric("compiler_start_s", None, "paid once a process, by whichever cell comes first"),
     Metric("*_ms", "time"),
     Metric("*_s", "time"),
-    Metric("call_j", "energy"),
-    Metric("power_w", None, "drawn while it works, the quicker the more: the energy of a call is compared"),
     Metric("after_*_percent", "score"),
     Metric("*_percent", None, "a share, computed of what is compared"),
     Metric("first_loss", None, "before any step: of the seed, not of the training"),
@@ -139,8 +136,6 @@ UNKNOWN = "which way is better is not declared (perfscribe/comparing/metrics.py)
 NOT_COMPARED: dict[str, str] = {
     "autocast_dtypes": "dtypes and rounding, no performance",
     "communication_accounting": "computed on paper, the same on every machine",
-    "imported_logs": "trainings of others, without cells of ours",
-    "launch_lines": "counts of processes, no performance",
     "mixed_precision_accumulation": "rounding, no performance",
 }
 # What speaks for an experiment where one figure a cell is shown; the first that a cell has counts.
@@ -156,11 +151,9 @@ HEADLINES: dict[str, tuple[str, ...]] = {
     "ddp": ("naive_step_ms",),
     "dtypes": ("epoch_s",),
     "end_to_end": ("full_step_ms",),
-    "energy": ("call_j", "call_ms"),
     "flash_benchmarking": ("both_ms", "product_ms"),
     "io_formats": ("training_s",),
     "io_settings": ("epoch_s",),
-    "killed_training": ("eval_loss",),
     "memory_profiling": ("peak_unrecorded_bytes",),
     "multi_gpu": ("step_ms",),
     "nsys_profile": ("full_step_ms",),

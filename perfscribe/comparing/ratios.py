@@ -21,7 +21,7 @@ HOST_RUNS_DIFFER, DEVICE_RUNS_DIFFER = 2.2, 1.1
 # Counts and losses this close are the same; this project's choice.
 SAME = 0.01
 # Of which a run has samples, each of a pass of its own.
-MEASURED_IN_PASSES = (*SPEED, "energy")
+MEASURED_IN_PASSES = SPEED
 OVER_ROUNDS, ONE_RUN, COUNT, NO_INTERVAL = "rounds", "samples within one run", "a count", "none"
 
 

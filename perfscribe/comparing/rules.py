@@ -56,7 +56,7 @@ def refused_figure(name: str, known: Metric, one: Cell, other: Cell) -> str:
 
 def withheld(known: Metric, one: Cell, other: Cell) -> str:
     """Why the figure gets no verdict, though its ratio is shown; empty where it gets one."""
-    if known.kind not in (*SPEED, "energy"):
+    if known.kind not in SPEED:
         return ""
     found = [
         f"{side}: {flag}"

@@ -62,8 +62,7 @@ def of_folder(folder: Path, name: str, site: str) -> Side:
         history = journal.read(folder / "journal" / experiment)
         for path in plans:
             shard = Shard(path, folder, folder)
-            found = [shard.row(task, history, None) for task in shard.tasks]
-            rows += [*found, *shard.imported(history)]
+            rows += [shard.row(task, history, None) for task in shard.tasks]
         seed = files.read_json(plans[0])["seed"]
         cells[experiment] = of_rows(experiment, sorted(rows, key=lambda row: int(row["order"])), seed)
     return Side(name, site, cells, identities(folder))

@@ -18,9 +18,9 @@ from perfscribe import plan
 
 ENDED_WELL = ("ok", "unsupported", "skipped")
 # Of every kind of job: with data sets and without, of one process and of ranks, on one node and on two, tested before,
-# profiled, imported. All experiments were measured on two nodes for the committed site of that kind.
+# profiled. All experiments were measured on two nodes for the committed site of that kind.
 KINDS = (
-    *("all_reduce", "attention", "autocast_dtypes", "communication_nodes", "custom_multi_gpu", "imported_logs"),
+    *("all_reduce", "attention", "autocast_dtypes", "communication_nodes", "custom_multi_gpu"),
     *("io_formats", "memory_profiling", "multi_gpu", "nsys_profile", "preflight", "rank_methods", "tensor_dims"),
 )
 

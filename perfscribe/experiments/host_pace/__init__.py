@@ -1,1 +1,0 @@
-"""The same forward passes by the host clock of three experiments: how steady the host was between them."""

@@ -1,1 +1,0 @@
-"""Logs of trainings that others ran, beside the log sample of the FSDP workshop's text."""

@@ -1,1 +1,0 @@
-"""What the FSDP workshop's launch lines start, beside this project's."""

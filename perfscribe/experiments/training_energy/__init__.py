@@ -1,1 +1,0 @@
-"""Energy of the FSDP workshop's whole trainings, as counted beside them; measures nothing itself."""
