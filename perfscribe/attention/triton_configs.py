@@ -123,8 +123,9 @@ def _default_tile(kernel: Kernel, head_dim: int, length: int, rows: int, dtype: 
         return _float32_tile(kernel, head_dim, length, precision)
     if not has_tma():
         return HALF_OLDER[width][kernel]
-    tile = HALF[width, "long" if length >= LONG else "short"][kernel]
-    return HALF_MANY[width].get(kernel, tile) if rows >= MANY_ROWS else tile
+    if kernel == "forward" and rows >= MANY_ROWS:
+        return HALF_MANY[width]
+    return HALF[width, "long" if length >= LONG else "short"][kernel]
 
 
 def _float32_tile(kernel: Kernel, head_dim: int, length: int, precision: str) -> Tile:
@@ -166,7 +167,7 @@ def multiprocessors(device: torch.device) -> int:
 
 # The tiles below for Hopper, and the choice between one pass and two, are the fastest, or within a few per cent of it,
 # of those that bench/flash.py --tune tries, on one H200 with Triton 3.6, lengths 1024 to 65536.
-TMA_FROM = 1024  # queries or keys; for fewer, descriptors cost the host more than they save on the device
+TMA_FROM = 4096  # queries or keys; below, pointers are as fast on the device, and descriptors cost the host time
 LONG = 8192  # queries or keys from which "long" tiles are taken
 FLOAT32_LONG_FROM = 4096  # the same for those of FLOAT32_LONG
 
@@ -182,7 +183,7 @@ HALF: Mapping[tuple[str, str], Mapping[str, Tile]] = {
         "forward": Tile(64, 128, warps=4, stages=3),
         "one_pass": Tile(64, 64, warps=4, stages=3, held=2),
         "dkdv": Tile(64, 64, warps=4, stages=3, held=2),
-        "dq": Tile(128, 64, warps=4, stages=3, tma=False),
+        "dq": Tile(128, 64, warps=4, stages=4, tma=False),
     },
     ("wide", "short"): {
         "forward": Tile(64, 64, warps=4, stages=3, tma=False),
@@ -194,21 +195,15 @@ HALF: Mapping[tuple[str, str], Mapping[str, Tile]] = {
         "forward": Tile(64, 64, warps=4, stages=3, tma=False),
         "one_pass": Tile(128, 64, warps=8, stages=2, tma=False),
         "dkdv": Tile(128, 64, warps=8, stages=3),
-        "dq": Tile(128, 64, warps=8, stages=3, tma=False),
-    },
-}
-# in their place where tiles are many a multiprocessor: there an H100 runs at its power limit, so that what counts is
-# how much of the shared memory's and L2's traffic a tile saves. From one H100, timed for seconds.
-MANY_ROWS = 131072  # rows of all sequences
-HALF_MANY: Mapping[str, Mapping[str, Tile]] = {
-    "narrow": {
-        "forward": Tile(128, 64, warps=4, stages=3, held=1),
-        "dq": Tile(128, 64, warps=4, stages=4, tma=False),
-    },
-    "wide": {
-        "forward": Tile(128, 128, warps=8, stages=2, ahead=True),
         "dq": Tile(64, 64, warps=4, stages=3, held=1),
     },
+}
+# forward's in their place where no multiprocessor is idle: an H100 then runs at its power limit, and larger tiles win,
+# which move less data. Chosen on one H100, each tile timed for seconds.
+MANY_ROWS = 131072  # rows of all sequences
+HALF_MANY: Mapping[str, Tile] = {
+    "narrow": Tile(128, 64, warps=4, stages=3, held=1),
+    "wide": Tile(128, 128, warps=8, stages=2, ahead=True),
 }
 # bf16 and fp16 on GPUs without TMA: small enough for 99 KiB of shared memory
 HALF_OLDER: Mapping[str, Mapping[str, Tile]] = {

@@ -114,14 +114,18 @@ class Launch:
             tensor if box is None else TensorDescriptor(tensor, *box)
             for tensor, box in zip(tensors, self._boxes, strict=True)
         ]
-        self._compiled = self._kernel[self._grid](*arguments, *self._scalars, **self._keywords)
-        if self._compiled is None:
+        compiled = self._kernel[self._grid](*arguments, *self._scalars, **self._keywords)
+        if compiled is None:
             return
         names = self._kernel.arg_names[len(tensors) + len(self._scalars) :]
         self._rest = [*self._scalars, *(self._keywords[name] for name in names)]
-        self._templates = [vars(one) if isinstance(one, TensorDescriptor) else None for one in arguments]
+        self._templates = [
+            None if box is None else {**vars(one), "base": None}
+            for one, box in zip(arguments, self._boxes, strict=True)
+        ]
         self._stream_of = triton.runtime.driver.active.get_current_stream
         self._device = tensors[0].device.index
+        self._compiled = compiled  # last, for other threads may launch meanwhile
 
 
 def _descriptor(template: dict[str, Any], tensor: Tensor) -> TensorDescriptor:
