@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+import torch
 import triton
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
@@ -114,7 +115,8 @@ class Launch:
             tensor if box is None else TensorDescriptor(tensor, *box)
             for tensor, box in zip(tensors, self._boxes, strict=True)
         ]
-        compiled = self._kernel[self._grid](*arguments, *self._scalars, **self._keywords)
+        with torch.cuda.device_of(tensors[0]):
+            compiled = self._kernel[self._grid](*arguments, *self._scalars, **self._keywords)
         if compiled is None:
             return
         names = self._kernel.arg_names[len(tensors) + len(self._scalars) :]
