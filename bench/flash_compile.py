@@ -27,7 +27,7 @@ sys.path.insert(0, str(ROOT))
 from perfscribe.attention import triton_configs  # noqa: E402
 from perfscribe.attention.triton_backward import backward  # noqa: E402
 from perfscribe.attention.triton_forward import Problem, forward  # noqa: E402
-from perfscribe.attention.triton_operands import operand  # noqa: E402
+from perfscribe.attention.triton_launches import layout_of  # noqa: E402
 
 HOPPERS_MULTIPROCESSORS = 132  # of an H100 or H200 SXM
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
@@ -65,14 +65,16 @@ def launch(case: dict) -> None:
         splits=None if splits is None else dict.fromkeys(triton_configs.KERNELS, splits),
         tiles={kernel: triton_configs.Tile(**tile) for kernel, tile in case.get("tiles", {}).items()},
     )
-    device = torch.device("cpu")
-    problem = Problem(1, heads, n_queries, n_keys, d, case.get("causal", True), dtype, device, False, settings)
-    q = torch.empty(1, heads, n_queries, d, dtype=dtype)
-    k = operand(torch.empty(1, heads, n_keys, d, dtype=dtype))
+    precision = triton_configs.float32_precision(settings.float32_products) if dtype == torch.float32 else "tf32"
+    sizes = ((1, heads), n_queries, n_keys, d, case.get("causal", True), dtype, precision)
+    problem = Problem(*sizes, torch.device("cpu"), False, settings)
+    q, k = (torch.empty(1, heads, n, d, dtype=dtype) for n in (n_queries, n_keys))
+    queries, keys = layout_of(q), layout_of(k)
     if case["pass"] == "forward":
-        forward(problem, operand(q), k, k)
+        forward(problem, queries, keys, keys)(q, k, k)
     else:
-        backward(problem, operand(q), k, k, q, torch.empty(1, heads, n_queries), operand(q))
+        call = backward(problem, (queries, keys, keys, queries), q.stride())
+        call(q, k, k, q, torch.empty(1, heads, n_queries), q)
 
 
 def resources(cubin: bytes) -> tuple[int, int]:

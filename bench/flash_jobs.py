@@ -10,9 +10,9 @@ import torch
 
 from bench.flash_tune import TOLERANCE, median
 from perfscribe.attention import backends, triton_configs
-from perfscribe.attention.triton_backward import backward, key_gradients, query_gradients, row_terms
+from perfscribe.attention.triton_backward import backward, gradients_of_keys, gradients_of_queries, padded, row_terms
 from perfscribe.attention.triton_forward import Problem, forward
-from perfscribe.attention.triton_operands import operand
+from perfscribe.attention.triton_launches import layout_of
 from perfscribe.graph_timing import CudaGraphs, time_replays
 
 if TYPE_CHECKING:
@@ -52,8 +52,9 @@ def problem_of(job: Job) -> Problem:
         splits=None if job.splits is None else {job.kernel: job.splits},
         tiles={job.kernel: job.tile},
     )
-    device = torch.device("cuda")
-    return Problem(1, job.heads, job.n, job.n, job.d, True, DTYPES[job.dtype], device, False, settings)
+    precision = "tf32" if job.products == "bf16" else job.products
+    sizes = ((1, job.heads), job.n, job.n, job.d, True, DTYPES[job.dtype], precision)
+    return Problem(*sizes, torch.device("cuda"), False, settings)
 
 
 def measure(job: Job, samples: int) -> dict[str, Any]:
@@ -68,20 +69,7 @@ def measure(job: Job, samples: int) -> dict[str, Any]:
     ms = median(time_replays(make, samples=samples, recorder=graphs()).timing.samples_ms)
     flop = PRODUCTS[job.kernel] * job.n**2 * job.d * job.heads
     per_split = problem.split(job.kernel, 16)  # type: ignore[arg-type]
-    result = {"ms": ms, "tflops": flop / ms / 1e9, "error": max(errors), "splits": -(-job.n // per_split)}
-    return result | ({"terms_ms": terms_ms(problem)} if job.kernel == "dkdv" else {})
-
-
-def terms_ms(problem: Problem) -> float:
-    """Time of the small kernel that goes before both passes of the two, but is part of what one pass is timed with."""
-
-    def make() -> Callable[[], object]:
-        shape = (1, problem.heads, problem.n_queries, problem.head_dim)
-        out, d_out = (torch.randn(shape, device="cuda", dtype=problem.dtype) for _ in range(2))
-        logsumexp, upstream = torch.randn(shape[:-1], device="cuda"), operand(d_out)
-        return lambda: row_terms(problem, out, logsumexp, upstream, 128, False)
-
-    return median(time_replays(make, samples=5, recorder=graphs()).timing.samples_ms)
+    return {"ms": ms, "tflops": flop / ms / 1e9, "error": max(errors), "splits": -(-job.n // per_split)}
 
 
 def _calls(
@@ -91,16 +79,22 @@ def _calls(
     out, d_q, d_k, d_v = expected
 
     def make() -> Callable[[], tuple[torch.Tensor, ...]]:
-        q, k, v, d_out = operands = tuple(operand(x.clone()) for x in inputs)
+        q, k, v, d_out = (x.clone() for x in inputs)
+        layouts = tuple(layout_of(x) for x in inputs)
+        attend = forward(problem, *layouts[:3])
         if job.kernel == "forward":
-            return lambda: forward(problem, q, k, v)[:1]
-        output, logsumexp = forward(problem, q, k, v)
+            return lambda: attend(q, k, v)[:1]
+        output, logsumexp = attend(q, k, v)
         if job.kernel == "one_pass":
-            return lambda: backward(problem, q, k, v, output, logsumexp, d_out)
-        peaks, deltas, _ = row_terms(problem, output, logsumexp, d_out, 128, False)
+            both = backward(problem, layouts, d_out.stride())  # type: ignore[arg-type]
+            return lambda: both(q, k, v, output, logsumexp, d_out)
+        n_padded = padded(problem, 128)
+        terms = row_terms(problem, n_padded, d_out.stride(), False, False)(output, logsumexp, d_out)
         if job.kernel == "dkdv":
-            return lambda: key_gradients(problem, "dkdv", operands, peaks, deltas, None)  # type: ignore[arg-type]
-        return lambda: (query_gradients(problem, operands, peaks, deltas),)  # type: ignore[arg-type]
+            keys = gradients_of_keys(problem, "dkdv", layouts, n_padded)  # type: ignore[arg-type]
+            return lambda: keys(q, k, v, d_out, terms[0], terms[0])
+        queries = gradients_of_queries(problem, layouts, n_padded)  # type: ignore[arg-type]
+        return lambda: (queries(q, k, v, d_out, terms[0]),)
 
     wanted = {"forward": (out,), "one_pass": (d_q, d_k, d_v), "dkdv": (d_k, d_v), "dq": (d_q,)}
     return make, wanted[job.kernel]

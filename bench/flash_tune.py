@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import os
 import queue
 import statistics
@@ -38,27 +37,40 @@ SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
 SPLIT_BELOW = 264  # tiles of 128 rows × heads from which on no split is tried: two a multiprocessor
 TOLERANCE = {"bf16": 2e-2, "ieee": 1e-4, "tf32": 1e-2, "tf32x3": 1e-4}
 
-# own rows, streamed rows, warps, stages; "p": through pointers, "a": scores made ahead, "r": at most so
-# many registers
+# own rows, streamed rows, warps, stages; "p": through pointers, "a": scores made ahead, "h" or "h,h": so many left
+# factors held in registers, "r": at most so many registers
 CANDIDATES: dict[tuple[str, str], str] = {
     (
         "narrow",
         "forward",
     ): """64,128,4,2,a 64,64,4,3,a 64,64,4,2,a 128,64,4,2,a 128,64,4,3 64,64,4,3 64,128,4,2 64,128,4,3
-        64,128,4,2,p 64,64,4,3,p 64,64,4,4,p 128,64,4,3,p 128,64,8,3,p 128,64,8,4,p 128,128,8,3,p""",
-    ("narrow", "one_pass"): "64,64,4,3 64,64,4,2 64,64,4,3,p 128,64,8,3 128,128,8,2 128,64,8,3,p 64,32,4,3",
-    ("narrow", "dkdv"): "64,64,4,3 64,64,4,2 64,64,4,3,p 64,64,4,2,p 128,64,8,3 128,64,8,3,p 64,128,4,2 64,32,4,4",
-    ("narrow", "dq"): """128,64,4,3 64,64,4,3 64,128,4,2 64,64,4,3,p 128,64,4,3,p 128,64,8,3,p 64,64,4,2,p 128,64,4,2
-        64,128,4,2,p""",
+        64,128,4,2,p 64,64,4,3,p 64,64,4,4,p 128,64,4,3,p 128,64,8,3,p 128,64,8,4,p 128,128,8,3,p
+        128,64,4,3,h 128,64,4,4,h 64,128,4,3,h 64,64,4,3,a,h 64,128,4,2,r168""",
+    (
+        "narrow",
+        "one_pass",
+    ): "64,64,4,3,h,h 64,64,4,4,h,h 64,64,4,3 64,64,4,2 64,64,4,3,p 128,64,8,3 64,32,4,3",
+    (
+        "narrow",
+        "dkdv",
+    ): "64,64,4,3,h,h 64,64,4,3,h 64,64,4,3 64,64,4,2 64,64,4,3,p 128,64,8,3 64,128,4,2 64,32,4,4",
+    (
+        "narrow",
+        "dq",
+    ): """128,64,4,3 64,64,4,3 64,128,4,2 64,64,4,3,p 128,64,4,3,p 128,64,8,3,p 64,64,4,2,p 128,64,4,2
+        64,128,4,2,p 128,64,4,4,p 128,64,4,3,h""",
     (
         "wide",
         "forward",
     ): """64,64,4,2,a 64,64,4,2 64,64,4,2,p 64,64,4,3,p 64,128,4,2,a 128,64,8,3,p 128,64,8,2,p 128,128,8,3
-        128,128,8,2,a 128,128,8,2,p 128,64,8,3,a""",
+        128,128,8,2,a 128,128,8,2,p 128,64,8,3,a 128,64,8,3,a,h 64,64,4,3,h""",
     ("wide", "one_pass"): "128,64,8,2,p 128,64,8,3 64,32,4,3 64,32,4,3,p",
     ("wide", "dkdv"): "64,64,4,2 64,64,4,2,p 128,64,8,3 128,64,8,2,p 128,64,8,3,p 64,64,4,1 64,32,4,3 64,64,8,2,p",
-    ("wide", "dq"): """64,64,4,2 64,64,4,3 64,64,4,2,p 64,64,4,3,p 128,64,8,3 128,64,8,3,p 128,64,8,2,p 128,128,8,2
-        64,128,4,2""",
+    (
+        "wide",
+        "dq",
+    ): """64,64,4,2 64,64,4,3 64,64,4,2,p 64,64,4,3,p 128,64,8,3 128,64,8,3,p 128,64,8,2,p 128,128,8,2
+        64,128,4,2 64,64,4,3,h""",
     (
         "ieee",
         "forward",
@@ -129,7 +141,7 @@ def tile_of(text: str) -> Tile:
     own, streamed, warps, stages, *kind = text.split(",")
     registers = next((int(one[1:]) for one in kind if one.startswith("r")), None)
     sizes = (int(own), int(streamed), int(warps), int(stages))
-    flags = {"tma": "p" not in kind, "ahead": "a" in kind}
+    flags: dict[str, Any] = {"tma": "p" not in kind, "ahead": "a" in kind, "held": kind.count("h")}
     return Tile(*sizes, registers=registers, **flags)
 
 
@@ -137,6 +149,7 @@ def short(tile: Tile) -> str:
     """The short form of a tile."""
     kind = "" if tile.tma else ",p"
     kind += ",a" if tile.ahead else ""
+    kind += ",h" * tile.held
     kind += f",r{tile.registers}" if tile.registers else ""
     return f"{tile.own},{tile.streamed},{tile.warps},{tile.stages}{kind}"
 
@@ -344,41 +357,6 @@ def serve() -> None:
             print(json.dumps({"failed": f"{type(error).__name__}: {message}", "stuck": stuck}), flush=True)
             continue
         print(json.dumps(result), flush=True)
-
-
-def best_settings(found: list[dict], heads: int, n: int, d: int, products: str) -> dict[str, Any]:
-    """Settings from the tuned problem that is most like this one: of as few or many programs, and about as long."""
-    ours = [r for r in found if "ms" in r and (r["job"]["d"] <= 64) == (d <= 64) and r["job"]["products"] == products]
-    if not ours:
-        return {}
-
-    def unlike(result: dict) -> tuple[bool, float]:
-        job = result["job"]
-        few = [n * heads < SPLIT_BELOW * 128, job["n"] * job["heads"] < SPLIT_BELOW * 128]
-        return few[0] != few[1], abs(math.log(job["n"] * job["heads"] / (n * heads)))
-
-    like = min(ours, key=unlike)["job"]
-    best: dict[str, dict] = {}
-    for result in ours:
-        job = result["job"]
-        if (job["n"], job["heads"]) == (like["n"], like["heads"]):
-            before = best.setdefault(job["kernel"], result)
-            best[job["kernel"]] = min(before, result, key=lambda r: r["ms"])
-    settings: dict[str, Any] = {"tiles": {kernel: job_from(result["job"]).tile for kernel, result in best.items()}}
-    if (like["n"], like["heads"]) == (n, heads):
-        chosen = {kernel: result["job"]["splits"] for kernel, result in best.items() if result["job"]["splits"]}
-        settings["splits"] = chosen or None
-    return settings | _backward_settings(best)
-
-
-def _backward_settings(best: dict[str, dict]) -> dict[str, Any]:
-    """The faster backward variant; dkdv carries the time of what one pass has within its own."""
-    if "one_pass" not in best:
-        return {}
-    parts = [best[kernel]["ms"] for kernel in ("dkdv", "dq") if kernel in best]
-    two_ms = sum(parts) + best["dkdv"]["terms_ms"] if len(parts) == 2 else float("inf")
-    variant = "one_pass" if best["one_pass"]["ms"] <= two_ms else "two_pass"
-    return {"backward": variant, "dq_sum": best["one_pass"]["job"]["dq_sum"]}
 
 
 def median(values: list[float]) -> float:

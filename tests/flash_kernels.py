@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import warnings
 
 import pytest
 import torch
@@ -166,6 +167,42 @@ def test_every_variant(shape, own, streamed, tma, backward, splits, causal):
 def test_scores_made_ahead(shape, tma, splits, causal):
     with using(tiles={"forward": Tile(64, 64, tma=tma, ahead=True)}, splits=dict.fromkeys(KERNELS, splits)):
         check(*operands(*shape, 64, BF16, leading=(1,)), causal)
+
+
+@pytest.mark.parametrize(("held", "backward"), part(itertools.product((1, 2), ("one_pass", "two_pass"))))
+def test_left_factors_held_in_registers(held, backward):
+    with using(tiles=tiles(64, 64, held=held), backward=backward):
+        check(*operands(130, 130, 40, BF16, leading=(1,)), True)
+
+
+def test_other_tensors_of_the_same_kind():
+    """The second call launches what the first has compiled; strides, and with them the kind, differ in the third."""
+    for spread in (1.0, 2.0):
+        check(*operands(130, 130, 64, BF16, spread=spread), True)
+    check(*(x.transpose(0, 1).contiguous().transpose(0, 1) for x in operands(130, 130, 64, BF16)), True)
+
+
+def test_saved_tensors_that_come_back_with_other_strides():
+    q, k, v = (x.transpose(0, 1).contiguous().transpose(0, 1).requires_grad_() for x in operands(40, 40, 16, FP32))
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: x.contiguous()):
+        out = FlashAttentionTriton.apply(q, k, v, True)
+        upstream = torch.randn_like(out)
+        gradients = torch.autograd.grad(out, (q, k, v), upstream)
+    for got, right in zip(gradients, definition(q, k, v, True, upstream)[2:], strict=True):
+        torch.testing.assert_close(got.cpu().double(), right, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("causal", part([True, False]))
+def test_compiled_without_breaks_or_warnings(causal):
+    q, k, v = (x.requires_grad_() for x in operands(40, 70, 16, FP32, leading=(2, 3)))
+    compiled = torch.compile(FlashAttentionTriton.apply, fullgraph=True, backend="aot_eager")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        out = compiled(q, k, v, causal)
+        gradients = torch.autograd.grad(out.sum(), (q, k, v))
+    right, _, *expected = definition(q, k, v, causal, torch.ones_like(out))
+    for got, one in zip((out, *gradients), (right, *expected), strict=True):
+        torch.testing.assert_close(got.detach().cpu().double(), one.detach(), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("backward", part(["one_pass", "two_pass"]))

@@ -12,14 +12,14 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from bench import flash_tune  # noqa: E402
-from bench.flash_tune import Job, best_settings, job_from, searches, short, tile_of, with_splits  # noqa: E402
+from bench.flash_tune import Job, job_from, searches, short, tile_of, with_splits  # noqa: E402
 
 JOB = Job("forward", 1, 4096, 64, "bf16", tile_of("128,64,4,3"))
 
 
 def result(ms, **changes):
     job = dataclasses.replace(JOB, **changes)
-    return {"job": dataclasses.asdict(job), "ms": ms, "terms_ms": 0.5, "splits": 1}
+    return {"job": dataclasses.asdict(job), "ms": ms, "splits": 1}
 
 
 def test_short_forms_of_tiles_are_read_back():
@@ -30,10 +30,11 @@ def test_short_forms_of_tiles_are_read_back():
 
 
 def test_candidates_hold_the_defaults():
-    from perfscribe.attention.triton_configs import FLOAT32, FLOAT32_LONG, HALF
+    from perfscribe.attention.triton_configs import FLOAT32, FLOAT32_LONG, HALF, HALF_MANY
 
     tried = {(job.products, job.d, job.kernel, job.tile) for jobs in searches(quick=False) for job in jobs}
     named = [("bf16", width, tiles) for (width, _), tiles in HALF.items()]
+    named += [("bf16", width, {"forward": tile}) for width, tile in HALF_MANY.items()]
     named += [(*key, tiles) for table in (FLOAT32, FLOAT32_LONG) for key, tiles in table.items()]
     for products, width, tiles in named:
         for kernel, tile in tiles.items():
@@ -46,20 +47,6 @@ def test_the_two_best_tiles_are_tried_with_splits_where_programs_are_few():
     assert {short(job.tile) for job in jobs} == {"64,64,4,3", "128,64,4,2"}
     assert {job.splits for job in jobs} == set(flash_tune.SPLITS)
     assert not with_splits([result(1.0, heads=16, n=16384)])
-
-
-def test_settings_come_from_the_most_similar_problem_and_the_faster_backward():
-    found = [
-        result(2.0), result(1.0, tile=tile_of("64,64,4,3"), splits=4), result(9.0, n=65536),
-        result(4.0, kernel="one_pass", dq_sum="atomics"), result(2.0, kernel="dkdv"), result(1.0, kernel="dq"),
-        {"job": dataclasses.asdict(JOB), "failed": "it hangs"},
-    ]  # fmt: skip
-    settings = best_settings(found, 1, 4096, 64, "bf16")
-    assert short(settings["tiles"]["forward"]) == "64,64,4,3" and settings["splits"] == {"forward": 4}
-    assert (settings["backward"], settings["dq_sum"]) == ("two_pass", "atomics")  # 2.0 + 1.0 + 0.5 < 4.0
-    assert short(best_settings(found, 16, 16384, 64, "bf16")["tiles"]["forward"]) == "128,64,4,3"
-    assert "splits" not in best_settings(found, 1, 8192, 64, "bf16")
-    assert best_settings(found, 1, 4096, 128, "bf16") == {}
 
 
 def test_what_jobs_compile_is_compiled_once_split_and_whole_where_programs_are_few():

@@ -12,6 +12,7 @@ from perfscribe.attention.triton_splits import (
     MERGE_ROWS,
     MOST_SPLITS,
     SHORTEST_SPLIT,
+    START_OF_MERGE_ROWS,
     START_ROWS,
     Walks,
     best_splits,
@@ -52,9 +53,9 @@ def test_no_number_of_splits_is_out_of_bounds_or_worse_than_none(length, upwards
 @pytest.mark.parametrize("slots", [16, 132, 528])
 def test_a_single_tile_is_split_as_long_as_a_split_pays(slots):
     tiles = {length: Walks(64, length, 64, 64, 1, False, True) for length in (64, 128, 4096)}
-    assert {length: best_splits(tile, slots) for length, tile in tiles.items()} == {64: 1, 128: 2, 4096: MOST_SPLITS}
-    start, merge = START_ROWS, MERGE_ROWS
-    assert [end_of(tiles[128], splits, slots) for splits in (1, 2)] == [128 + start, 64 + start + 2 * merge]
+    assert {length: best_splits(tile, slots) for length, tile in tiles.items()} == {64: 1, 128: 1, 4096: MOST_SPLITS}
+    start, merge = START_ROWS, START_OF_MERGE_ROWS + 2 * MERGE_ROWS
+    assert [end_of(tiles[128], splits, slots) for splits in (1, 2)] == [128 + start, 64 + start + merge]
 
 
 def test_enough_programs_are_not_split():
@@ -83,10 +84,10 @@ def test_the_end_is_that_of_a_schedule_done_by_hand():
     whole = Walks(256, 256, 128, 128, 1, False, True)  # two programs of 256 rows each
     assert end_of(whole, 1, 1) == 2 * (256 + START_ROWS)
     assert end_of(whole, 1, 2) == 256 + START_ROWS
-    assert end_of(whole, 2, 4) == 128 + START_ROWS + 2 * MERGE_ROWS
+    assert end_of(whole, 2, 4) == 128 + START_ROWS + START_OF_MERGE_ROWS + 2 * MERGE_ROWS
     masked = Walks(256, 256, 128, 128, 1, True, True)  # of 256 and of 128 rows; split: 128, 128 and 128
     assert end_of(masked, 1, 2) == 256 + START_ROWS
-    assert end_of(masked, 2, 2) == 2 * (128 + START_ROWS) + 2 * MERGE_ROWS
+    assert end_of(masked, 2, 2) == 2 * (128 + START_ROWS) + START_OF_MERGE_ROWS + 2 * MERGE_ROWS
 
 
 @pytest.mark.parametrize(

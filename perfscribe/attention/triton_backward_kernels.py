@@ -19,6 +19,7 @@ import triton.language as tl
 
 from perfscribe.attention.triton_tiles import (
     add_product,
+    left_factor,
     product,
     read_row_terms,
     read_tile,
@@ -35,24 +36,27 @@ def prepare_kernel(
     out,
     d_out,
     logsumexp,
-    peaks,
-    deltas,
+    terms,
     dq_sum,
+    copy,
     stride_gb,
     stride_gh,
     stride_gn,
+    stride_gd,
     n_heads,
+    n_sequences,
     n_queries,
     n_padded,
     width,
     ROWS: tl.constexpr,
     COLS: tl.constexpr,
     CLEAR_DQ: tl.constexpr,
+    COPY: tl.constexpr,
 ):
-    """The log-sum-exp in base 2 to peaks, and D = rowsum(dO ∘ O) to deltas, both (sequences, n_padded).
+    """To terms (2, sequences, n_padded): the log-sum-exp in base 2, and D = rowsum(dO ∘ O).
 
-    Grid: (n_padded / ROWS × sequences,). out is contiguous, d_out has strides. CLEAR_DQ: also set the rows of dq_sum
-    (sequences, n_padded, width) to zero, for a kernel that adds to them.
+    Grid: (n_padded / ROWS × sequences,). out is contiguous, d_out has any strides, also 0. CLEAR_DQ: also set the rows
+    of dq_sum (sequences, n_padded, width) to zero, for a kernel that adds to them. COPY: also copy d_out, as out is.
     """
     tiles = n_padded // ROWS
     sequence = tl.program_id(0) // tiles
@@ -61,13 +65,18 @@ def prepare_kernel(
     inside = row < n_queries
     cell = inside[:, None] & (col < width)[None, :]
     first = sequence.to(tl.int64) * n_queries
-    o = tl.load(out + first * width + row[:, None] * width + col[None, :], mask=cell, other=0.0).to(tl.float32)
+    offset = first * width + row[:, None] * width + col[None, :]
+    o = tl.load(out + offset, mask=cell, other=0.0).to(tl.float32)
     d_rows = row_of_head(d_out, sequence // n_heads, sequence % n_heads, stride_gb, stride_gh, False)
-    do = tl.load(d_rows + row[:, None] * stride_gn + col[None, :], mask=cell, other=0.0).to(tl.float32)
+    d_rows += row.to(tl.int64)[:, None] * stride_gn + col.to(tl.int64)[None, :] * stride_gd
+    given = tl.load(d_rows, mask=cell, other=0.0)
+    if COPY:
+        tl.store(copy + offset, given, mask=cell)
+    do = given.to(tl.float32)
     peak = tl.load(logsumexp + first + row, mask=inside, other=float("inf"))
     padded = sequence.to(tl.int64) * n_padded
-    tl.store(peaks + padded + row, peak * LOG2_E)
-    tl.store(deltas + padded + row, tl.sum(o * do, 1))
+    tl.store(terms + padded + row, peak * LOG2_E)
+    tl.store(terms + (n_sequences + sequence).to(tl.int64) * n_padded + row, tl.sum(o * do, 1))
     if CLEAR_DQ:
         zero = tl.zeros([ROWS, COLS], dtype=tl.float32)
         tl.store(dq_sum + padded * width + row[:, None] * width + col[None, :], zero, mask=(col < width)[None, :])
@@ -78,16 +87,17 @@ def _walk_queries(
     dk,
     dv,
     k,
-    v,
+    k_left,
+    v_left,
     q_rows,
     do_rows,
     dq_rows,
-    peaks,
-    deltas,
+    terms,
     sequence,
+    n_sequences,
+    n_padded,
     batch,
     head,
-    dq_first,
     low,
     high,
     key,
@@ -118,8 +128,8 @@ def _walk_queries(
         do = read_tile(
             do_rows, batch, head, start, n_queries, width, stride_g, BLOCK_M, BLOCK_D, TMA, WHOLE_ROWS, WHOLE_COLS
         )
-        peak = read_row_terms(peaks, sequence, start, BLOCK_M, TMA)
-        scores = product(k, tl.trans(q), PRECISION, WIDEN)
+        peak = read_row_terms(terms, sequence, n_padded, start, BLOCK_M, TMA)
+        scores = product(k_left, tl.trans(q), PRECISION, WIDEN)
         weights = tl.exp2(scores * factor - peak[None, :])
         if CAUSAL_MASK:
             weights = tl.where((key - start)[:, None] <= row[None, :], weights, 0.0)
@@ -127,10 +137,10 @@ def _walk_queries(
             weights = tl.where((key < n_keys)[:, None], weights, 0.0)
         # The compiler waits right after a product that the loop reads, and lets a sum that only grows run on. So dV
         # comes after what dS needs, and dK after dQ: they multiply while dS is made and while dQ is written.
-        d_weights = product(v, tl.trans(do), PRECISION, WIDEN)
+        d_weights = product(v_left, tl.trans(do), PRECISION, WIDEN)
         if DQ != "none":
             dv = add_product(dv, weights.to(do.dtype), do, PRECISION, WIDEN)
-        delta = read_row_terms(deltas, sequence, start, BLOCK_M, TMA)
+        delta = read_row_terms(terms, n_sequences + sequence, n_padded, start, BLOCK_M, TMA)
         d_scores = (weights * (d_weights - delta[None, :])).to(q.dtype)
         if DQ == "none":
             # no wait in between here, so dV must not be under way while dS, the factor of dK, is made
@@ -140,7 +150,7 @@ def _walk_queries(
             dq = product(tl.trans(d_scores), k, PRECISION, WIDEN)
             dk = add_product(dk, d_scores, q, PRECISION, WIDEN)
             if DQ == "tma":
-                dq_rows.atomic_add([dq_first + start, 0], dq)
+                dq_rows.atomic_add([sequence * n_padded + start, 0], dq)
             else:
                 col = tl.arange(0, BLOCK_D)
                 offset = (start + row)[:, None] * width + col[None, :]
@@ -157,11 +167,10 @@ def dkdv_kernel(
     k,
     v,
     d_out,
-    peaks,
-    deltas,
+    terms,
+    dq_sum,
     dk,
     dv,
-    dq_sum,
     stride_qb,
     stride_qh,
     stride_qn,
@@ -184,6 +193,7 @@ def dkdv_kernel(
     queries_per_split,
     scale,
     factor,
+    one,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr,
@@ -193,6 +203,7 @@ def dkdv_kernel(
     WHOLE_N: tl.constexpr,
     WHOLE_D: tl.constexpr,
     TMA: tl.constexpr,
+    HELD: tl.constexpr,
     DQ: tl.constexpr,
     PRECISION: tl.constexpr,
     WIDEN: tl.constexpr,
@@ -200,11 +211,11 @@ def dkdv_kernel(
     """One tile of keys of one sequence against the queries of one split.
 
     Grid: (tiles of keys × sequences, splits); the first keys, which most queries see when causal, come first, of
-    `together` sequences at a time. dk and
-    dv are (splits, sequences, n_keys, width); splits that a tile has no part in are left unwritten. peaks and deltas
-    are as prepare_kernel leaves them, or, for TMA, descriptors of them with boxes of 1 × BLOCK_M. DQ: "none", or how
-    dQ / scale is added to dq_sum, fp32: "tma" (dq_sum is a descriptor of (sequences × n_padded, width), its box
-    BLOCK_M × BLOCK_D) or "atomics" (a pointer). n_padded is a multiple of BLOCK_M.
+    `together` sequences at a time. dk and dv are (splits, sequences, n_keys, width); splits that a tile has no part in
+    are left unwritten. terms is as prepare_kernel leaves it, or, for TMA, a descriptor of (2 × sequences, n_padded)
+    with a box of 1 × BLOCK_M. DQ: "none", or how dQ / scale is added to dq_sum, fp32: "tma" (dq_sum is a descriptor of
+    (sequences × n_padded, width), its box BLOCK_M × BLOCK_D) or "atomics" (a pointer). n_padded is a multiple of
+    BLOCK_M.
     """
     tiles = tl.cdiv(n_keys, BLOCK_N)
     place, sequence = tile_and_sequence(tl.program_id(0), tiles, n_sequences, together)
@@ -224,16 +235,13 @@ def dkdv_kernel(
     k_tile = read_tile(k_rows, batch, head, first, n_keys, width, stride_kn, BLOCK_N, BLOCK_D, TMA, WHOLE_N, WHOLE_D)
     v_rows = row_of_head(v, batch, head, stride_vb, stride_vh, TMA)
     v_tile = read_tile(v_rows, batch, head, first, n_keys, width, stride_vn, BLOCK_N, BLOCK_D, TMA, WHOLE_N, WHOLE_D)
+    k_left = left_factor(k_tile, one, HELD > 0)
+    v_left = left_factor(v_tile, one, HELD > 1)
     q_rows = row_of_head(q, batch, head, stride_qb, stride_qh, TMA)
     do_rows = row_of_head(d_out, batch, head, stride_gb, stride_gh, TMA)
-    padded = sequence.to(tl.int64) * n_padded
-    if not TMA:
-        peaks += padded
-        deltas += padded
     dq_rows = dq_sum
     if DQ == "atomics":
-        dq_rows = dq_sum + padded * width
-    dq_first = sequence * n_padded
+        dq_rows = dq_sum + sequence.to(tl.int64) * n_padded * width
     dk_tile = tl.zeros([BLOCK_N, BLOCK_D], dtype=tl.float32)
     dv_tile = tl.zeros([BLOCK_N, BLOCK_D], dtype=tl.float32)
     # below the diagonal every query of a tile sees all the keys of this one
@@ -241,14 +249,14 @@ def dkdv_kernel(
     if CAUSAL:
         edge = tl.minimum(tl.maximum(low, tl.cdiv(first + BLOCK_N - 1, BLOCK_M) * BLOCK_M), high)
         dk_tile, dv_tile = _walk_queries(
-            dk_tile, dv_tile, k_tile, v_tile, q_rows, do_rows, dq_rows, peaks, deltas,
-            sequence, batch, head, dq_first,
+            dk_tile, dv_tile, k_tile, k_left, v_left, q_rows, do_rows, dq_rows, terms,
+            sequence, n_sequences, n_padded, batch, head,
             low, edge, key, n_queries, n_keys, width, stride_qn, stride_gn, factor, BLOCK_M, BLOCK_D, TMA,
             True, not WHOLE_N, WHOLE_M, WHOLE_D, DQ, PRECISION, WIDEN,
         )  # fmt: skip
     dk_tile, dv_tile = _walk_queries(
-        dk_tile, dv_tile, k_tile, v_tile, q_rows, do_rows, dq_rows, peaks, deltas,
-        sequence, batch, head, dq_first,
+        dk_tile, dv_tile, k_tile, k_left, v_left, q_rows, do_rows, dq_rows, terms,
+        sequence, n_sequences, n_padded, batch, head,
         edge, high, key, n_queries, n_keys, width, stride_qn, stride_gn, factor, BLOCK_M, BLOCK_D, TMA,
         False, not WHOLE_N, WHOLE_M, WHOLE_D, DQ, PRECISION, WIDEN,
     )  # fmt: skip
@@ -317,8 +325,7 @@ def dq_kernel(
     k,
     v,
     d_out,
-    peaks,
-    deltas,
+    terms,
     dq,
     stride_qb,
     stride_qh,
@@ -342,6 +349,7 @@ def dq_kernel(
     keys_per_split,
     scale,
     factor,
+    one,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr,
@@ -351,6 +359,7 @@ def dq_kernel(
     WHOLE_N: tl.constexpr,
     WHOLE_D: tl.constexpr,
     TMA: tl.constexpr,
+    HELD: tl.constexpr,
     PRECISION: tl.constexpr,
     WIDEN: tl.constexpr,
 ):
@@ -378,12 +387,13 @@ def dq_kernel(
     do_tile = read_tile(
         d_out_rows, batch, head, first, n_queries, width, stride_gn, BLOCK_M, BLOCK_D, TMA, WHOLE_M, WHOLE_D
     )
+    q_tile = left_factor(q_tile, one, HELD > 0)
+    do_tile = left_factor(do_tile, one, HELD > 1)
     k_rows = row_of_head(k, batch, head, stride_kb, stride_kh, TMA)
     v_rows = row_of_head(v, batch, head, stride_vb, stride_vh, TMA)
-    padded = sequence.to(tl.int64) * n_padded
     result = tl.zeros([BLOCK_M, BLOCK_D], dtype=tl.float32)
-    peak = tl.load(peaks + padded + query)
-    delta = tl.load(deltas + padded + query)
+    peak = read_row_terms(terms, sequence, n_padded, first, BLOCK_M, False)
+    delta = read_row_terms(terms, n_sequences + sequence, n_padded, first, BLOCK_M, False)
     edge = (n_keys // BLOCK_N) * BLOCK_N
     if CAUSAL:
         edge = tl.minimum(edge, (first // BLOCK_N) * BLOCK_N)
@@ -409,7 +419,9 @@ def dq_kernel(
 @triton.jit
 def sum_kernel(
     parts,
+    other_parts,
     out,
+    other_out,
     n_sequences,
     n_rows,
     n_part_rows,
@@ -424,10 +436,13 @@ def sum_kernel(
 ):
     """out = scale · the sum of the splits in which a tile of rows has a part, in their order, cast to out's dtype.
 
-    Grid: (tiles of rows × sequences,). parts (splits, sequences, n_part_rows, width) fp32, out (sequences, n_rows,
-    width). SEEN: "all" splits; "up_to" the row's own, as queries see keys; or "from" the row's own, as keys are seen.
-    rows_per_split is a multiple of ROWS; n_streamed is the length that was split.
+    Grid: (tiles of rows × sequences, 1), or 2 for the other tensors too, which are like the first. parts (splits,
+    sequences, n_part_rows, width) fp32, out (sequences, n_rows, width). SEEN: "all" splits; "up_to" the row's own, as
+    queries see keys; or "from" the row's own, as keys are seen. rows_per_split is a multiple of ROWS; n_streamed is
+    the length that was split.
     """
+    if tl.program_id(1) == 1:
+        parts, out = other_parts, other_out
     tiles = tl.cdiv(n_rows, ROWS)
     sequence = tl.program_id(0) // tiles
     first = (tl.program_id(0) % tiles) * ROWS

@@ -17,10 +17,9 @@ when torch.use_deterministic_algorithms is on.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Literal
 
@@ -40,7 +39,8 @@ class Tile:
     own, streamed: powers of two from 16. Own rows are queries in "forward" and "dq", keys in "dkdv" and "one_pass".
     warps, stages: Triton's num_warps and num_stages. tma: read tiles through TMA descriptors (Hopper and later, or the
     interpreter), else through pointers. registers: Triton's maxnreg. ahead: "forward" makes
-    the scores of a tile while it weighs those of the tile before.
+    the scores of a tile while it weighs those of the tile before. held: of the own tiles that are
+    left factors (Q; K and V; or Q and dO) so many stay in registers, see triton_tiles.left_factor.
     """
 
     own: int
@@ -50,6 +50,7 @@ class Tile:
     tma: bool = True
     registers: int | None = None
     ahead: bool = False
+    held: int = 0
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,9 @@ class Settings:
     dq_sum: DqSum = "tma"
     splits: Mapping[str, int] | None = None
     tiles: Mapping[str, Tile] = field(default_factory=lambda: MappingProxyType({}))
+
+    def __hash__(self) -> int:
+        return hash((self.float32_products, self.backward, self.dq_sum, *(self.splits or ()), *self.tiles.values()))
 
 
 _current = Settings()
@@ -76,7 +80,7 @@ def using(**changes: object) -> Iterator[Settings]:
     """Settings with some changed, within a with statement; not safe against other threads that do so too."""
     global _current
     before = _current
-    _current = dataclasses.replace(before, **changes)  # type: ignore[arg-type]
+    _current = replace(before, **changes)  # type: ignore[arg-type]
     try:
         yield _current
     finally:
@@ -98,22 +102,38 @@ def float32_precision(chosen: Float32Products | None) -> Float32Products:
 
 
 def tile_for(
-    kernel: Kernel, head_dim: int, length: int, dtype: torch.dtype, precision: str, chosen: Mapping[str, Tile]
+    kernel: Kernel,
+    head_dim: int,
+    length: int,
+    sequences: int,
+    dtype: torch.dtype,
+    precision: str,
+    chosen: Mapping[str, Tile],
 ) -> Tile:
     """The tile chosen for a kernel, else the default for the present GPU; length is that of queries or keys."""
     if kernel in chosen:
         return chosen[kernel]
+    tile = _default_tile(kernel, head_dim, length, length * sequences, dtype, precision)
+    return tile if length >= TMA_FROM else replace(tile, tma=False)
+
+
+def _default_tile(kernel: Kernel, head_dim: int, length: int, rows: int, dtype: torch.dtype, precision: str) -> Tile:
     width = _width(head_dim)
     if dtype == torch.float32:
-        return _float32_tile(kernel, width, length, precision)
+        return _float32_tile(kernel, head_dim, length, precision)
     if not has_tma():
         return HALF_OLDER[width][kernel]
+    if kernel == "forward" and rows >= MANY_ROWS:
+        return HALF_MANY[width]
     return HALF[width, "long" if length >= LONG else "short"][kernel]
 
 
-def _float32_tile(kernel: Kernel, width: str, length: int, precision: str) -> Tile:
+def _float32_tile(kernel: Kernel, head_dim: int, length: int, precision: str) -> Tile:
+    width = _width(head_dim)
     if precision == "tf32" and not has_tma():
         precision = "tf32x3"  # whose tiles need no TMA
+    if precision == "tf32x3" and head_dim <= 32:
+        return FLOAT32_SLIM
     longer = FLOAT32_LONG.get((precision, width), {}) if length >= FLOAT32_LONG_FROM else {}
     return longer.get(kernel) or FLOAT32[precision, width][kernel]
 
@@ -147,6 +167,7 @@ def multiprocessors(device: torch.device) -> int:
 
 # The tiles below for Hopper, and the choice between one pass and two, are the fastest, or within a few per cent of it,
 # of those that bench/flash.py --tune tries, on one H200 with Triton 3.6, lengths 1024 to 65536.
+TMA_FROM = 4096  # queries or keys; below, pointers are as fast on the device, and descriptors cost the host time
 LONG = 8192  # queries or keys from which "long" tiles are taken
 FLOAT32_LONG_FROM = 4096  # the same for those of FLOAT32_LONG
 
@@ -154,15 +175,15 @@ FLOAT32_LONG_FROM = 4096  # the same for those of FLOAT32_LONG
 HALF: Mapping[tuple[str, str], Mapping[str, Tile]] = {
     ("narrow", "short"): {
         "forward": Tile(64, 128, warps=4, stages=3),
-        "one_pass": Tile(64, 64, warps=4, stages=3),
-        "dkdv": Tile(64, 64, warps=4, stages=3),
+        "one_pass": Tile(64, 64, warps=4, stages=3, held=2),
+        "dkdv": Tile(64, 64, warps=4, stages=3, held=2),
         "dq": Tile(64, 128, warps=4, stages=2, tma=False),
     },
     ("narrow", "long"): {
         "forward": Tile(64, 128, warps=4, stages=3),
-        "one_pass": Tile(64, 64, warps=4, stages=3),
-        "dkdv": Tile(64, 64, warps=4, stages=3),
-        "dq": Tile(128, 64, warps=4, stages=3, tma=False),
+        "one_pass": Tile(64, 64, warps=4, stages=3, held=2),
+        "dkdv": Tile(64, 64, warps=4, stages=3, held=2),
+        "dq": Tile(128, 64, warps=4, stages=4, tma=False),
     },
     ("wide", "short"): {
         "forward": Tile(64, 64, warps=4, stages=3, tma=False),
@@ -174,8 +195,15 @@ HALF: Mapping[tuple[str, str], Mapping[str, Tile]] = {
         "forward": Tile(64, 64, warps=4, stages=3, tma=False),
         "one_pass": Tile(128, 64, warps=8, stages=2, tma=False),
         "dkdv": Tile(128, 64, warps=8, stages=3),
-        "dq": Tile(128, 64, warps=8, stages=3, tma=False),
+        "dq": Tile(64, 64, warps=4, stages=3, held=1),
     },
+}
+# forward's in their place where no multiprocessor is idle: an H100 then runs at its power limit, and larger tiles win,
+# which move less data. Chosen on one H100, each tile timed for seconds.
+MANY_ROWS = 131072  # rows of all sequences
+HALF_MANY: Mapping[str, Tile] = {
+    "narrow": Tile(128, 64, warps=4, stages=3, held=1),
+    "wide": Tile(128, 128, warps=8, stages=2, ahead=True),
 }
 # bf16 and fp16 on GPUs without TMA: small enough for 99 KiB of shared memory
 HALF_OLDER: Mapping[str, Mapping[str, Tile]] = {
@@ -231,6 +259,8 @@ FLOAT32: Mapping[tuple[str, str], Mapping[str, Tile]] = {
         "dq": Tile(32, 32, warps=4, stages=2, tma=False),
     },
 }
+# in place of those of "tf32x3" for head dimensions to 32
+FLOAT32_SLIM = Tile(64, 64, warps=4, stages=1, tma=False)
 # in their place for long sequences
 FLOAT32_LONG: Mapping[tuple[str, str], Mapping[str, Tile]] = {
     ("tf32", "wide"): {

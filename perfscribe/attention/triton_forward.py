@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 import triton
@@ -11,7 +13,7 @@ from torch import Tensor
 
 from perfscribe.attention import triton_configs
 from perfscribe.attention.triton_forward_kernels import combine_kernel, forward_kernel
-from perfscribe.attention.triton_operands import Operand, launch_options
+from perfscribe.attention.triton_launches import Launch, Layout
 from perfscribe.attention.triton_splits import Walks, split_length
 
 COMBINED_ROWS = 16
@@ -20,15 +22,18 @@ GROUP_BYTES = 32 * 2**20  # well within the L2 of a data-centre GPU
 
 @dataclass(frozen=True)
 class Problem:
-    """The sizes and choices that all kernels of one call share."""
+    """The sizes and choices that all kernels of one call share.
 
-    batch: int
-    heads: int
+    leading: (batch,) or (batch, heads). precision: Triton's input_precision of the products.
+    """
+
+    leading: tuple[int, ...]
     n_queries: int
     n_keys: int
     head_dim: int
     causal: bool
     dtype: torch.dtype
+    precision: str
     device: torch.device
     interpreted: bool
     settings: triton_configs.Settings
@@ -36,7 +41,12 @@ class Problem:
     @property
     def sequences(self) -> int:
         """Independent attention problems: batch × heads."""
-        return self.batch * self.heads
+        return math.prod(self.leading)
+
+    @property
+    def heads(self) -> int:
+        """Heads of a batch; 1 without a dimension for them."""
+        return self.leading[1] if len(self.leading) == 2 else 1
 
     @property
     def together(self) -> int:
@@ -61,21 +71,19 @@ class Problem:
         return self.scale * math.log2(math.e)
 
     @property
-    def precision(self) -> str:
-        """Triton's input_precision of the products."""
-        if self.dtype != torch.float32:
-            return "tf32"  # Triton's default, without meaning for 16-bit factors
-        return triton_configs.float32_precision(self.settings.float32_products)
-
-    @property
     def widen(self) -> bool:
         """Whether products must be made of fp32 copies, as in the interpreter, which knows no bf16."""
         return self.interpreted
 
+    def empty(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Memory for a result."""
+        return torch.empty(shape, dtype=dtype, device=self.device)
+
     def tile(self, kernel: triton_configs.Kernel) -> triton_configs.Tile:
         """The tile of a kernel."""
         length = max(self.n_queries, self.n_keys)
-        return triton_configs.tile_for(kernel, self.head_dim, length, self.dtype, self.precision, self.settings.tiles)
+        kind = (self.dtype, self.precision)
+        return triton_configs.tile_for(kernel, self.head_dim, length, self.sequences, *kind, self.settings.tiles)
 
     def split(self, kernel: triton_configs.Kernel, whole: int) -> int:
         """Rows of one split of the dimension that a kernel streams; a multiple of `whole`."""
@@ -88,47 +96,58 @@ class Problem:
         return split_length(walks, triton_configs.multiprocessors(self.device), tile.warps, chosen)
 
 
-def forward(problem: Problem, q: Operand, k: Operand, v: Operand) -> tuple[Tensor, Tensor]:
-    """Output (batch, heads, n_queries, d) and log-sum-exp (batch, heads, n_queries), fp32."""
-    shape = (problem.batch, problem.heads, problem.n_queries)
-    out = torch.empty((*shape, problem.head_dim), dtype=problem.dtype, device=problem.device)
-    logsumexp = torch.empty(shape, dtype=torch.float32, device=problem.device)
+Forward: TypeAlias = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+
+
+def forward(problem: Problem, q: Layout, k: Layout, v: Layout) -> Forward:
+    """A call (Q, K, V) that returns the output, in the shape and dtype of Q, and log-sum-exp (…, n_queries), fp32."""
+    rows = (*problem.leading, problem.n_queries)
     keys_per_split = problem.split("forward", COMBINED_ROWS)
     n_splits = triton.cdiv(problem.n_keys, keys_per_split)
-    if n_splits == 1:
-        _attend(problem, q, k, v, out, logsumexp, keys_per_split, 1)
+    attend = _attend(problem, q, k, v, keys_per_split, n_splits)
+
+    def whole(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        out, logsumexp = problem.empty(*rows, problem.head_dim, dtype=problem.dtype), problem.empty(*rows)
+        attend(q, k, v, out, logsumexp)
         return out, logsumexp
-    parts = torch.empty((n_splits, *out.shape), dtype=torch.float32, device=problem.device)
-    logsumexps = torch.empty((n_splits, *shape), dtype=torch.float32, device=problem.device)
-    _attend(problem, q, k, v, parts, logsumexps, keys_per_split, n_splits)
-    combine_kernel[(triton.cdiv(problem.n_queries, COMBINED_ROWS) * problem.sequences,)](
-        parts, logsumexps, out, logsumexp, problem.sequences, problem.n_queries, problem.n_keys, problem.head_dim,
-        keys_per_split, n_splits, ROWS=COMBINED_ROWS, COLS=problem.cols, CAUSAL=problem.causal,
-    )  # fmt: skip
-    return out, logsumexp
+
+    combine = Launch(
+        combine_kernel,
+        (triton.cdiv(problem.n_queries, COMBINED_ROWS) * problem.sequences,),
+        (None,) * 4,
+        (problem.sequences, problem.n_queries, problem.n_keys, problem.head_dim, keys_per_split, n_splits),
+        {"ROWS": COMBINED_ROWS, "COLS": problem.cols, "CAUSAL": problem.causal},
+    )
+
+    def split(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        parts, logsumexps = problem.empty(n_splits, *rows, problem.head_dim), problem.empty(n_splits, *rows)
+        attend(q, k, v, parts, logsumexps)
+        out, logsumexp = problem.empty(*rows, problem.head_dim, dtype=problem.dtype), problem.empty(*rows)
+        combine(parts, logsumexps, out, logsumexp)
+        return out, logsumexp
+
+    return split if n_splits > 1 else whole
 
 
-def _attend(
-    problem: Problem,
-    q: Operand,
-    k: Operand,
-    v: Operand,
-    out: Tensor,
-    logsumexp: Tensor,
-    keys_per_split: int,
-    n_splits: int,
-) -> None:
+def _attend(problem: Problem, q: Layout, k: Layout, v: Layout, keys_per_split: int, n_splits: int) -> Launch:
     tile = problem.tile("forward")
     cols = problem.cols
-    forward_kernel[(triton.cdiv(problem.n_queries, tile.own) * problem.sequences, n_splits)](
-        q.argument(tile.own, cols, tile.tma),
-        k.argument(tile.streamed, cols, tile.tma),
-        v.argument(tile.streamed, cols, tile.tma),
-        out, logsumexp, *q.strides, *k.strides, *v.strides,
-        problem.heads, problem.sequences, problem.together, problem.n_queries, problem.n_keys, problem.head_dim,
-        keys_per_split, problem.factor,
-        BLOCK_M=tile.own, BLOCK_N=tile.streamed, BLOCK_D=cols, CAUSAL=problem.causal, SPLIT=n_splits > 1,
-        WHOLE_M=problem.n_queries % tile.own == 0, WHOLE_N=problem.n_keys % tile.streamed == 0,
-        WHOLE_D=problem.head_dim == cols, TMA=tile.tma,
-        AHEAD=tile.ahead, PRECISION=problem.precision, WIDEN=problem.widen, **launch_options(tile),
+    return Launch(
+        forward_kernel,
+        (triton.cdiv(problem.n_queries, tile.own) * problem.sequences, n_splits),
+        (
+            q.box(tile.own, cols, tile.tma), k.box(tile.streamed, cols, tile.tma), v.box(tile.streamed, cols, tile.tma),
+            None, None,
+        ),
+        (
+            *q.strides, *k.strides, *v.strides, problem.heads, problem.sequences, problem.together,
+            problem.n_queries, problem.n_keys, problem.head_dim, keys_per_split, problem.factor, 1.0,
+        ),
+        {
+            "BLOCK_M": tile.own, "BLOCK_N": tile.streamed, "BLOCK_D": cols, "CAUSAL": problem.causal,
+            "SPLIT": n_splits > 1, "WHOLE_M": problem.n_queries % tile.own == 0,
+            "WHOLE_N": problem.n_keys % tile.streamed == 0, "WHOLE_D": problem.head_dim == cols, "TMA": tile.tma,
+            "AHEAD": tile.ahead, "HELD": tile.held, "PRECISION": problem.precision, "WIDEN": problem.widen,
+        },
+        tile,
     )  # fmt: skip

@@ -12,6 +12,7 @@ import triton.language as tl
 
 from perfscribe.attention.triton_tiles import (
     add_product,
+    left_factor,
     product,
     read_tile,
     row_of_head,
@@ -113,6 +114,7 @@ def forward_kernel(
     width,
     keys_per_split,
     factor,
+    one,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr,
@@ -123,6 +125,7 @@ def forward_kernel(
     WHOLE_D: tl.constexpr,
     TMA: tl.constexpr,
     AHEAD: tl.constexpr,
+    HELD: tl.constexpr,
     PRECISION: tl.constexpr,
     WIDEN: tl.constexpr,
 ):
@@ -149,6 +152,7 @@ def forward_kernel(
     query = first + tl.arange(0, BLOCK_M)
     q_rows = row_of_head(q, batch, head, stride_qb, stride_qh, TMA)
     q_tile = read_tile(q_rows, batch, head, first, n_queries, width, stride_qn, BLOCK_M, BLOCK_D, TMA, WHOLE_M, WHOLE_D)
+    q_tile = left_factor(q_tile, one, HELD > 0)
     k_rows = row_of_head(k, batch, head, stride_kb, stride_kh, TMA)
     v_rows = row_of_head(v, batch, head, stride_vb, stride_vh, TMA)
     total = tl.zeros([BLOCK_M], dtype=tl.float32)

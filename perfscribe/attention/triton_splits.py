@@ -20,6 +20,7 @@ ENOUGH = 4  # programs a slot from which on the last ones matter little
 # what putting one more split together, cost in rows of a walk.
 START_ROWS = 48.0
 MERGE_ROWS = 8.0
+START_OF_MERGE_ROWS = 128.0  # of one more kernel; from one H100
 WARPS_AT_ONCE = 8  # of these kernels on a multiprocessor, by the registers that they take
 
 
@@ -79,7 +80,7 @@ def end_of(walks: Walks, splits: int, slots: int) -> float:
             walk = min(low + rows, end) - max(low, first)
             for _ in range(walks.sequences if walk > 0 else 0):
                 heapq.heapreplace(free, free[0] + START_ROWS + walk)
-    return max(free) + (MERGE_ROWS * n_splits if n_splits > 1 else 0.0)
+    return max(free) + (START_OF_MERGE_ROWS + MERGE_ROWS * n_splits if n_splits > 1 else 0.0)
 
 
 def _rows(walks: Walks, splits: int) -> int:

@@ -67,15 +67,15 @@ def read_tile(
 
 
 @triton.jit
-def read_row_terms(source, sequence, start, ROWS: tl.constexpr, TMA: tl.constexpr):
-    """One number a row, fp32, of rows start … start + ROWS: (ROWS,). No bounds: the terms are padded to whole tiles.
+def read_row_terms(source, line, length, start, ROWS: tl.constexpr, TMA: tl.constexpr):
+    """Numbers start … start + ROWS of one line, fp32: (ROWS,). No bounds: lines are padded to whole tiles.
 
-    source: a descriptor of (sequences, rows) with a box of 1 × ROWS, or a pointer to row 0 of the sequence.
+    source: a descriptor of (lines, length) with a box of 1 × ROWS, or a pointer.
     """
     if TMA:
-        return tl.reshape(source.load([sequence, start]), [ROWS])
+        return tl.reshape(source.load([line, start]), [ROWS])
     else:
-        return tl.load(source + start + tl.arange(0, ROWS))
+        return tl.load(source + line.to(tl.int64) * length + start + tl.arange(0, ROWS))
 
 
 @triton.jit
@@ -99,6 +99,18 @@ def write_tile(
         tl.store(pointers, value)
     else:
         tl.store(pointers, value, mask=(rows[:, None] < length) & (cols[None, :] < width))
+
+
+@triton.jit
+def left_factor(tile, one, HELD: tl.constexpr):
+    """A tile that a loop multiplies from the left; HELD: times one, which is 1, so that it stays in registers.
+
+    Triton reads left factors that were loaded from shared memory, whose bandwidth the right factors need.
+    """
+    if HELD:
+        return (tile.to(tl.float32) * one).to(tile.dtype)
+    else:
+        return tile
 
 
 @triton.jit

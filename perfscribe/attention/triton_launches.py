@@ -1,0 +1,143 @@
+"""Launches of Triton kernels that are prepared once, and the layouts of the tensors that they take.
+
+Triton's own launch looks at each of up to forty arguments again, which takes longer than a short kernel runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+import triton
+from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from perfscribe.attention.triton_configs import Tile
+
+TMA_ALIGNMENT_BYTES = 16
+LARGEST_OFFSET = 2**31 - 1
+
+Place: TypeAlias = tuple[tuple[int, ...], bool]
+Box: TypeAlias = tuple[Sequence[int], Sequence[int], list[int]]  # shape, strides and box of a TMA descriptor
+
+
+def place(tensor: Tensor) -> Place:
+    """Strides in elements, and whether the first element is aligned for TMA."""
+    return tensor.stride(), tensor.data_ptr() % TMA_ALIGNMENT_BYTES == 0
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A tensor as the kernels read it: (batch, heads, n, d), rows contiguous, strides of batch, heads and rows.
+
+    copied: the tensor itself is not so, and the kernels get a contiguous copy. That holds for rows with gaps or of
+    stride 0; starts and strides off the 16 bytes that TMA asks for; and heads too spread out for 32-bit offsets.
+    """
+
+    shape: tuple[int, int, int, int]
+    strides: tuple[int, int, int]
+    copied: bool
+
+    def box(self, rows: int, cols: int, tma: bool) -> Box | None:
+        """What Launch takes for the tensor: a descriptor's shape, strides and box of rows × cols, or a pointer."""
+        return (self.shape, [*self.strides, 1], [1, 1, rows, cols]) if tma else None
+
+
+def layout_of(tensor: Tensor) -> Layout:
+    """The layout of a tensor (batch, n, d) or (batch, heads, n, d)."""
+    _, heads, n, d = shape = _four(tensor.shape, 1)
+    whole = (heads * n * d, n * d, d)
+    given = _four(tensor.stride(), 0)
+    # strides of single rows, heads and batches mean nothing: aligned ones in their place
+    strides = tuple(s if size > 1 else w for s, size, w in zip(given, shape, whole, strict=False))
+    readable = (
+        given[-1] == 1
+        and all(stride > 0 and stride * tensor.element_size() % TMA_ALIGNMENT_BYTES == 0 for stride in strides)
+        and place(tensor)[1]
+        and n * strides[-1] <= LARGEST_OFFSET
+    )
+    return Layout(shape, strides if readable else whole, not readable)  # type: ignore[arg-type]
+
+
+def _four(sizes: Sequence[int], for_heads: int) -> tuple[int, int, int, int]:
+    return tuple(sizes) if len(sizes) == 4 else (sizes[0], for_heads, *sizes[1:])  # type: ignore[return-value]
+
+
+def raw_strides(tensor: Tensor) -> tuple[int, int, int, int]:
+    """Strides of batch, heads, rows and columns as they are, in elements."""
+    return _four(tensor.stride(), 0)
+
+
+def readable(tensor: Tensor) -> Tensor:
+    """A contiguous tensor of the same content, aligned for TMA."""
+    whole = tensor.contiguous()
+    return whole if place(whole)[1] else whole.clone()
+
+
+class Launch:
+    """A kernel with its grid and all its arguments but the tensors, which a call passes in the kernel's order.
+
+    boxes: for each tensor its descriptor's, or None for a pointer. The first call compiles; later ones go straight to
+    the compiled kernel's launcher, so all tensors must be as aligned as those of the first.
+    """
+
+    def __init__(
+        self,
+        kernel: Any,
+        grid: tuple[int, ...],
+        boxes: Sequence[Box | None],
+        scalars: Sequence[float],
+        constants: Mapping[str, Any],
+        tile: Tile | None = None,
+    ) -> None:
+        self._kernel, self._grid, self._scalars = kernel, (*grid, 1, 1)[:3], scalars
+        self._boxes, self._keywords = boxes, {**constants, **({} if tile is None else launch_options(tile))}
+        self._templates: list[dict[str, Any] | None] = []
+        self._compiled: Any = None  # stays None in the interpreter
+
+    def __call__(self, *tensors: Tensor) -> None:
+        """Launch on the current stream of the tensors' device."""
+        compiled = self._compiled
+        if compiled is None:
+            return self._compile(tensors)
+        arguments = [
+            tensor.data_ptr() if template is None else _descriptor(template, tensor)
+            for tensor, template in zip(tensors, self._templates, strict=True)
+        ]
+        stream = self._stream_of(self._device)
+        handles = stream, compiled.function, compiled.packed_metadata, None, None, None
+        compiled.run(*self._grid, *handles, *arguments, *self._rest)
+
+    def _compile(self, tensors: Sequence[Tensor]) -> None:
+        arguments = [
+            tensor if box is None else TensorDescriptor(tensor, *box)
+            for tensor, box in zip(tensors, self._boxes, strict=True)
+        ]
+        with torch.cuda.device_of(tensors[0]):
+            compiled = self._kernel[self._grid](*arguments, *self._scalars, **self._keywords)
+        if compiled is None:
+            return
+        names = self._kernel.arg_names[len(tensors) + len(self._scalars) :]
+        self._rest = [*self._scalars, *(self._keywords[name] for name in names)]
+        self._templates = [
+            None if box is None else {**vars(one), "base": None}
+            for one, box in zip(arguments, self._boxes, strict=True)
+        ]
+        self._stream_of = triton.runtime.driver.active.get_current_stream
+        self._device = tensors[0].device.index
+        self._compiled = compiled  # last, for other threads may launch meanwhile
+
+
+def _descriptor(template: dict[str, Any], tensor: Tensor) -> TensorDescriptor:
+    """A descriptor without the checks of its making, which the first call's has passed."""
+    descriptor = object.__new__(TensorDescriptor)
+    descriptor.__dict__ = {**template, "base": tensor}
+    return descriptor
+
+
+def launch_options(tile: Tile) -> dict[str, Any]:
+    """Triton's own arguments of a launch."""
+    options: dict[str, Any] = {"num_warps": tile.warps, "num_stages": tile.stages}
+    return options if tile.registers is None else options | {"maxnreg": tile.registers}
