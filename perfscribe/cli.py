@@ -112,12 +112,13 @@ def refuse_others(verb: str, arguments: Sequence[str]) -> None:
 
 
 def read_config(arguments: Sequence[str] = ()) -> dict[str, Any]:
-    """config.yaml with what the command line sets; SystemExit with one line where it is wrong."""
-    for name in config_files(arguments):
-        if not Path(name).is_file():  # a pipe would keep Snakemake waiting
-            sys.exit(f"config: {name}: got no such file, expected a YAML file")
+    """config.yaml with what files and words of the command line set; SystemExit with one line where it is wrong."""
     try:
-        raw = configuration.load(ROOT / "config.yaml", command_line_config(arguments))
+        overrides: dict[str, Any] = {}
+        for name in config_files(arguments):
+            overrides = configuration.merged(overrides, configuration.load(ROOT / name))
+        overrides = configuration.merged(overrides, command_line_config(arguments))
+        raw = configuration.load(ROOT / "config.yaml", overrides)
         configuration.check(raw)
     except configuration.ConfigError as error:
         sys.exit(f"config: {error}")

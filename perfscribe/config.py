@@ -47,7 +47,7 @@ def load(path: Path, overrides: Mapping[str, Any] | None = None) -> dict[str, An
     ConfigError for a file that config_yaml.read refuses and for overrides that are no plain values.
     """
     base = config_yaml.read(path)
-    return _merged(base, _reread(_plain(overrides))) if overrides else base
+    return merged(base, _reread(_plain(overrides))) if overrides else base
 
 
 def check(raw: Mapping[str, Any]) -> None:
@@ -178,8 +178,8 @@ def _reread(value: Any) -> Any:
         return value
 
 
-def _merged(base: Any, top: Any) -> Any:
+def merged(base: Any, top: Any) -> Any:
     """top laid on base: sections key by key, anything else replaced."""
     if not (isinstance(base, dict) and isinstance(top, dict)):
         return top
-    return base | {key: _merged(base[key], inner) if key in base else inner for key, inner in top.items()}
+    return base | {key: merged(base[key], inner) if key in base else inner for key, inner in top.items()}
