@@ -22,6 +22,7 @@ rule report:
     default_target: True
     input:
         REPORT,
+        HANDIN,
         PAGE,
         SUMMARY,
         VERDICT,

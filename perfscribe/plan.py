@@ -353,6 +353,8 @@ def _report_unit(plan: Plan, code: Sources) -> None:
         "experiments": sorted(plan.presentations),
         "fingerprint": code.fingerprint("perfscribe.report", leave_out=()),
         "templates": digest_files(templates),
+        "handin": code.fingerprint("perfscribe.handin.page", leave_out=()),
+        "references": digest_files(sorted((root / "references").glob("*.csv"))),
         "headlines": digest_files([root / "report" / "templates" / "headlines.yaml"]),
         "notes": digest_files(notes),
         "questions": digest_files([root / "docs" / "questions.csv"]),

@@ -149,9 +149,12 @@ def _write(site: Site) -> None:
     records = site.records(list(site.plan.shards))
     report = site.root / "report" / site.plan.site / "report.md"
     plan_file, verdict = site.results / "plan" / "report.json", site.results / "verdict.txt"
-    summary = site.results / "summary.json"
+    summary, handin = site.results / "summary.json", report.with_name("handin.md")
     programs: dict[str, list[str | Path]] = {
-        "report.py": ["--plan", plan_file, "--records", *records, "--out", report, "--summary", summary],
+        "report.py": [
+            *("--plan", plan_file, "--records", *records),
+            *("--out", report, "--handin", handin, "--summary", summary),
+        ],
         "verdict.py": ["--report", report, "--records", *records, "--out", verdict],
     }
     for name, words in programs.items():

@@ -23,6 +23,7 @@ SITE = PLAN.site
 RESULTS = f"results/{SITE}"
 FIGURE_KINDS = drawn.figure_kinds(ROOT / RESULTS)
 REPORT = f"report/{SITE}/report.md"
+HANDIN = f"report/{SITE}/handin.md"
 PAGE = f"report/{SITE}/report.html"
 SUMMARY = f"{RESULTS}/summary.json"
 VERDICT = f"{RESULTS}/verdict.txt"

@@ -1,7 +1,7 @@
 """Write a site's report from its tables, figures and findings, and its summary; take away what nothing makes any more.
 
 report.py --plan results/SITE/plan/report.json --records FILE [FILE ...] --out report/SITE/report.md
-          --summary results/SITE/summary.json
+          --handin report/SITE/handin.md --summary results/SITE/summary.json
 """
 
 import argparse
@@ -16,6 +16,7 @@ gc.set_threshold(200_000, 20, 100)  # most of what is made stays to the end
 
 from perfscribe import checksums, files, records, report  # noqa: E402
 from perfscribe.comparing import sides  # noqa: E402
+from perfscribe.handin import page  # noqa: E402
 from perfscribe.one_line import in_one_line  # noqa: E402
 
 
@@ -25,6 +26,7 @@ def main() -> None:
     parser.add_argument("--plan", type=Path, required=True)
     parser.add_argument("--records", type=Path, nargs="*", default=[])
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--handin", type=Path, required=True)
     parser.add_argument("--summary", type=Path, required=True)
     args = parser.parse_args()
     plan = files.read_json(args.plan)
@@ -39,7 +41,9 @@ def main() -> None:
         text = report.write(sources, datetime.datetime.now(datetime.UTC))
     except ValueError as error:
         sys.exit(str(error))
-    files.write_json(args.summary, report.summary(sources))
+    short = report.summary(sources)
+    files.write_json(args.summary, short)
+    files.write_text(args.handin, page.of_site(sources.results, short, plan["chapters"], plan["site"], ROOT))
     files.write_text(args.out, text)
     checksums.keep(sources.results, args.plan.stem, [args.summary])
     for name in checksums.clear(sources.results):

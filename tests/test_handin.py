@@ -1,0 +1,107 @@
+"""The hand-in of every committed site: the course's problems, headers and limits; how figures are rounded."""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+import yaml
+from workspace import ROOT
+
+from perfscribe.handin import page
+from perfscribe.handin.figures import Figure
+from perfscribe.handin.problem import words
+
+SITES = sorted(path.parent.name for path in ROOT.glob("results/*/published.json"))
+HEADERS = Path(__file__).with_name("handin_headers.yaml")
+MOST_WORDS, MOST_LINES, MOST_BYTES = 60, 950, 90_000
+
+
+@cache
+def text_of(site: str) -> str:
+    return (ROOT / "report" / site / "handin.md").read_text(encoding="utf-8")
+
+
+def problems(site: str) -> dict[str, str]:
+    """Each problem's text by its heading."""
+    parts = re.split(r"(?m)^### ", text_of(site).split("\n## Not measured here")[0])[1:]
+    return {part.split("\n", 1)[0]: re.split(r"(?m)^## ", part.split("\n", 1)[1])[0] for part in parts}
+
+
+def tables(text: str) -> list[list[list[str]]]:
+    """Rows of cells of each table, its header first, without the line of dashes."""
+    found: list[list[list[str]]] = []
+    before = ""
+    for line in text.splitlines():
+        if line.startswith("|"):
+            if not before.startswith("|"):
+                found.append([])
+            found[-1].append([cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]])
+        before = line
+    return [[row for row in table if set("".join(row)) != {"-"} or len(row) < 2 or row[0] != "---"] for table in found]
+
+
+@pytest.mark.parametrize(
+    ("value", "spread", "shown"),
+    [
+        (18.467, 0.429, "18.5 ± 0.4"),
+        (21.9, 4.25, "22 ± 4"),
+        (70.3, 6.4, "70.3 ± 6.4"),
+        (190.02, 0.3, "190.0 ± 0.3"),
+        (1311.2, 0.4, "1311"),
+        (106.9, 97.9, "107 ± 98"),
+        (0.727, 0.0187, "0.727 ± 0.019"),
+        (9.996, None, "10.0"),
+        (0.0921, 0.0082, "0.0921 ± 0.0082"),
+        (315.21, 0.067, "315.2 ± 0.1"),
+        (224.9, 0.0001, "225"),
+        (0.0, None, "0"),
+    ],
+)
+def test_rounding(value: float, spread: float | None, shown: str) -> None:
+    assert str(Figure(value, spread)) == shown
+    assert Figure(value, spread).quoted == shown.split(" ")[0]
+
+
+def test_what_is_computed_is_no_finer_than_its_parts() -> None:
+    fine, wide = Figure(12.34, 0.01), Figure(22.1, 4.0)
+    assert fine.over(Figure(3.0)).quoted == "4.11" and wide.over(fine).quoted == "1.8"
+    assert Figure(1.0, mark="‡").share(Figure(4.0)).mark == "‡"
+
+
+@pytest.mark.parametrize("site", SITES)
+def test_every_problem_is_there_in_the_courses_order(site: str) -> None:
+    chapters = json.loads((ROOT / "results" / site / "plan" / "report.json").read_text())["chapters"]
+    wanted = [problem.heading for _, _, of in page.chapters(chapters) for problem in of]
+    assert list(problems(site)) == wanted
+    linked = re.findall(r"\]\(#([^)]*)\)", text_of(site))
+    assert set(linked) <= {page.anchor(heading) for heading in [*wanted, "Not measured here"]}
+
+
+@pytest.mark.parametrize("site", SITES)
+def test_headers_are_the_courses(site: str) -> None:
+    known = yaml.safe_load(HEADERS.read_text(encoding="utf-8"))
+    for heading, text in problems(site).items():
+        for table in tables(text):
+            header = "| " + " | ".join(table[0]) + " |"
+            assert header in known[heading], heading
+            assert all(len(row) == len(table[0]) for row in table), heading
+            assert all(cell for row in table for cell in row), f"{heading}: a blank cell"
+
+
+@pytest.mark.parametrize("site", SITES)
+def test_answers_are_short(site: str) -> None:
+    for heading, text in problems(site).items():
+        lines = [line.strip() for line in text.splitlines() if re.match(r"\*\*\([a-z]\)\*\* ", line)]
+        for line in lines:
+            assert words(line) <= MOST_WORDS, (heading, line)
+    assert not re.search(r"\b(Answered|Confirmed|Contradicted|Supported|Refuted|nan|None)\b", text_of(site))
+
+
+@pytest.mark.parametrize("site", SITES)
+def test_it_is_short(site: str) -> None:
+    text = text_of(site)
+    assert len(text.splitlines()) <= MOST_LINES and len(text.encode()) <= MOST_BYTES
