@@ -150,11 +150,9 @@ def _write(site: Site) -> None:
     report = site.root / "report" / site.plan.site / "report.md"
     plan_file, verdict = site.results / "plan" / "report.json", site.results / "verdict.txt"
     summary, handin = site.results / "summary.json", report.with_name("handin.md")
+    written: list[str | Path] = ["--out", report, "--handin", handin, "--summary", summary]
     programs: dict[str, list[str | Path]] = {
-        "report.py": [
-            *("--plan", plan_file, "--records", *records),
-            *("--out", report, "--handin", handin, "--summary", summary),
-        ],
+        "report.py": ["--plan", plan_file, "--records", *records, *written],
         "verdict.py": ["--report", report, "--records", *records, "--out", verdict],
     }
     for name, words in programs.items():

@@ -169,7 +169,8 @@ def renewed(results: Path, made: plan.Plan, published: bool) -> list[str]:
     }
     units |= {f"data-{name}": f"data/{name}.digest" for name in made.datasets}
     units |= {f"present-{name}": f"tables/{name}.findings.json" for name in made.presentations}
-    lines = checksums.renew(results, units | {"report": "summary.json"}, published)
+    units |= {"report": "summary.json", "page": f"../../report/{made.site}/report.html"}
+    lines = checksums.renew(results, units, published)
     return lines if len(lines) <= MOST_TOLD else [*lines[: MOST_TOLD - 1], f"{len(lines) - MOST_TOLD + 1} files more"]
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from perfscribe import files  # noqa: E402
+from perfscribe import checksums, files  # noqa: E402
 from perfscribe.one_line import in_one_line  # noqa: E402
 from perfscribe.page import write  # noqa: E402
 
@@ -27,6 +27,7 @@ def main() -> None:
     except ValueError as error:
         sys.exit(str(error))
     files.write_text(args.out, text)
+    checksums.keep(args.tables.parent, "page", [args.out])
 
 
 if __name__ == "__main__":
