@@ -293,8 +293,6 @@ def begin(root: Path, overrides: Mapping[str, Any], decides: bool, executor: str
 def _begin(root: Path, overrides: Mapping[str, Any], decides: bool, executor: str | None) -> Session:
     if set(str(root)) & set("{}"):
         raise ValueError(f"{root}: Snakemake takes braces in a path for its own; give the folder another name")
-    if set(str(root)) & set("{}"):
-        raise ValueError(f"{root}: Snakemake takes braces in a path for its own; give the folder another name")
     raw = configuration.load(root / "config.yaml", overrides)
     configuration.check(raw)
     tools.use(raw.get("tools", {}), root)

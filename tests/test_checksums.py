@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,14 @@ def test_what_is_not_is_due_again(site: Path, name: str, content: bytes | None, 
     (site / name).unlink() if content is None else (site / name).write_bytes(content)
     assert renew(site) == [line]
     assert not (site / OUTPUT).exists()
+
+
+def test_of_a_large_file_size_and_time_count(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checksums, "HASHED_BYTES", 2)
+    checksums.keep(site, "present-a", made(site))
+    assert renew(site) == []
+    os.utime(site / TABLE, (1, 1))
+    assert renew(site) == ["results/local/tables/a.csv is damaged: made again"]
 
 
 @pytest.mark.parametrize("content", [None, b"", b"\xff", b'["a"]', b'{"tables/a.csv": 1}', b"[" * 100_000])

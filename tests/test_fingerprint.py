@@ -65,6 +65,7 @@ def names(root, module="perfscribe.main"):
         ("import perfscribe.other", {"perfscribe.other"}),
         ("import perfscribe.other as short, os", {"perfscribe.other"}),
         ("from perfscribe import other", {"perfscribe.other"}),
+        ("from perfscribe import no_such_module, other", {"perfscribe.other"}),
         ("from perfscribe.other import NAME", {"perfscribe.other"}),
         ("from perfscribe.other import *", {"perfscribe.other"}),
         ("from . import other", {"perfscribe.other"}),
