@@ -105,3 +105,13 @@ def test_answers_are_short(site: str) -> None:
 def test_it_is_short(site: str) -> None:
     text = text_of(site)
     assert len(text.splitlines()) <= MOST_LINES and len(text.encode()) <= MOST_BYTES
+
+
+def test_it_takes_nothing_from_experiments() -> None:
+    """An experiment can be deleted, and what it allows is said where it is asked for."""
+    texts = [path.read_text(encoding="utf-8") for path in (ROOT / "perfscribe" / "handin").glob("*.py")]
+    assert texts and not [text for text in texts if "perfscribe.experiments" in text]
+    from perfscribe.experiments.flash_benchmarking import correctness
+    from perfscribe.handin import cs336_kernels
+
+    assert {name: correctness.TOLERANCE[name] for name in cs336_kernels.TOLERANCE} == cs336_kernels.TOLERANCE

@@ -174,7 +174,7 @@ def test_ranks_across_nodes_are_refused_in_one_line(tmp_path: Path) -> None:
     done = space.run("--profile", "pbs", "report")
     lines = [line for line in done.stdout.splitlines() if not line.startswith("Using profile ")]
     assert done.returncode != 0 and len(lines) == 1, done.stdout
-    assert lines[0].startswith("plan: cluster.max_nodes: got 2, expected null or 1, as ranks are started across nodes")
+    assert lines[0].startswith("run: cluster.max_nodes: got 2, expected null or 1, as ranks are started across nodes")
 
 
 def test_the_profile_with_commands_that_stand_in_for_a_server(tmp_path: Path) -> None:

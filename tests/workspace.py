@@ -23,6 +23,7 @@ COPIED = (
     "workflow",
     "perfscribe",
     "references",
+    "docs/defects.csv",
     "report/templates",
     "slurm",
     "pbs",
