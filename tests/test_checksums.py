@@ -50,11 +50,16 @@ def test_what_is_not_is_due_again(site: Path, name: str, content: bytes | None, 
     assert not (site / OUTPUT).exists()
 
 
-def test_of_a_large_file_size_and_time_count(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("content", [b"Made as it was\n", b"made as it was!", b"made as it was", b"made as it is s\n"])
+def test_of_a_large_file_both_ends_and_the_size_count(
+    site: Path, monkeypatch: pytest.MonkeyPatch, content: bytes
+) -> None:
     monkeypatch.setattr(checksums, "HASHED_BYTES", 2)
+    (site / TABLE).write_bytes(b"made as it was\n")
     checksums.keep(site, "present-a", made(site))
-    assert renew(site) == []
     os.utime(site / TABLE, (1, 1))
+    assert renew(site) == []
+    (site / TABLE).write_bytes(content)
     assert renew(site) == ["results/local/tables/a.csv is damaged: made again"]
 
 
