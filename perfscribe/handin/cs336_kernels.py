@@ -494,8 +494,8 @@ class FlashBenchmarking(Problem):
 
     def below(self) -> str:
         """What both take at shorter lengths."""
-        lengths = self.compared()
-        brief = lengths[: lengths.index(self.first_faster("bf16"))]
+        lengths, first = self.compared(), self.first_faster("bf16")
+        brief = lengths[: lengths.index(first)] if first in lengths else []
         times = sorted(
             (self.time(who, "both", length) for length in brief for who in self.both()), key=lambda t: t.value
         )

@@ -275,6 +275,8 @@ class RankMethods(Problem):
     def ends(self, column: str) -> str:
         """Least and most of a column."""
         found = [one for launched in self.launches().values() if (one := of(launched[0], column)) is not None]
+        if not found:
+            raise Missing(column)
         least, most = (pick(found, key=lambda one: one.value).quoted for pick in (min, max))
         return least if least == most else f"{least} to {most}"
 

@@ -70,7 +70,7 @@ class Answer:
         for sentence in self.sentences:
             try:
                 said.append(sentence if isinstance(sentence, str) else sentence())
-            except (Missing, StopIteration, ValueError, ZeroDivisionError):
+            except Missing:
                 continue
         return " ".join(said)
 
