@@ -73,7 +73,10 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
     workspace.only()
     for name in ("docs", "pyproject.toml"):
         source = ROOT / name
-        (shutil.copytree if source.is_dir() else shutil.copy2)(source, workspace.root / name)
+        if source.is_dir():
+            shutil.copytree(source, workspace.root / name, dirs_exist_ok=True)
+        else:
+            shutil.copy2(source, workspace.root / name)
     for block in blocks():
         block.apply(workspace.root)
     done = workspace.run("report", "--config", "preset=tiny")

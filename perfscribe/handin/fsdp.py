@@ -8,7 +8,7 @@ from pathlib import Path
 
 from perfscribe.handin.figures import GIB_AS_GB, MIB_AS_MB, Figure
 from perfscribe.handin.problem import Answer, Problem, Table
-from perfscribe.handin.site import NO_SUCH_THING, NOT_MEASURED, Cell, Missing, Row, Site, as_cell, label, of, word
+from perfscribe.handin.site import NO_SUCH_THING, NOT_MEASURED, Cell, Missing, Row, Site, as_cell, label, of, some, word
 
 TITLE = "FSDP workshop"
 DEFECTS = Path(__file__).resolve().parents[2] / "docs" / "defects.csv"
@@ -521,7 +521,7 @@ class Strategies(Problem):
 
     def smallest(self) -> tuple[str, Figure]:
         """The one that needs least memory."""
-        return min(self.all("peak_allocated_gib"), key=lambda one: one[1].value)
+        return min(some(self.all("peak_allocated_gib")), key=lambda one: one[1].value)
 
     def ends(self) -> str:
         """The fastest and the smallest."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from perfscribe import references
 from perfscribe.handin.figures import Figure
@@ -15,10 +15,18 @@ WORDS = {"oom": "OOM", "failed": "failed", "timeout": "timeout"}  # statuses tha
 NOTHING = "-"
 
 Row = Mapping[str, str]
+T = TypeVar("T")
 
 
 class Missing(Exception):
     """A sentence's figure is not there, so that the sentence is left out."""
+
+
+def some(found: Collection[T]) -> Collection[T]:
+    """The same, of which there must be one; Missing where there is none."""
+    if not found:
+        raise Missing
+    return found
 
 
 @dataclass(frozen=True)
