@@ -22,7 +22,6 @@ rule report:
     default_target: True
     input:
         REPORT,
-        HANDIN,
         PAGE,
         SUMMARY,
         VERDICT,

@@ -43,7 +43,6 @@ KINDS = {
     "data": SITE / "data/polaris_io*/hdf5.h5",
     "table": SITE / "tables/polaris.tensor_dims.csv",
     "description of a table": SITE / "tables/polaris.tensor_dims.json",
-    "findings": SITE / "tables/tensor_dims.findings.json",
     "captions": SITE / "tables/tensor_dims.figures.json",
     "figure": Path("report/local/figures/polaris.*.svg"),
     "page": Path("report/local/report.html"),

@@ -10,7 +10,6 @@ from perfscribe import tables as t
 from perfscribe.counters.bandwidth_peaks import GB, MEMORY, NVLINK, peak_bandwidth
 from perfscribe.counters.peaks import peak_flops
 from perfscribe.records import Record
-from perfscribe.statistics import format_figure
 
 CALIBRATION, FLASH = "calibration", "flash_benchmarking"
 # The name of the kind of cell that is a square product, by the experiment that has some.
@@ -24,7 +23,6 @@ LINK_NOTE = (
     "Ceilings of busbw: the slowest copy from one GPU to another that calibration measured; the data sheet's NVLinks "
     "of a GPU together, in one direction."
 )
-DTYPES = ("fp32", "tf32", "bf16", "fp16")
 Rate = Callable[[Record], float]
 
 
@@ -145,22 +143,6 @@ def share_of_product(records: Mapping[str, Iterable[Record]], flop_per_s: Rate, 
         return "no product measured" if found is None else 100 * flop_per_s(record) / found.per_s
 
     return t.rate("share_of_product_percent", "Of the measured product (%)", share, sample)
-
-
-def peak_notes(records: Iterable[Record]) -> list[str]:
-    """One note: the peaks that MFU divides by, with their source, or that none is known for these devices."""
-    told: dict[str, list[str]] = {}
-    without: dict[str, None] = {}
-    for gpu in dict.fromkeys(str(one.values.get("gpu_name") or one.gpu) for one in records if one.ok):
-        rates = {dtype: peak_flops(gpu, dtype) for dtype in DTYPES} if gpu else {}
-        printed = {dtype: rate for dtype, rate in rates.items() if rate is not None}
-        if not printed:
-            without[gpu or "the processor"] = None
-        for dtype, rate in printed.items():
-            told.setdefault(f"{gpu}: {rate.source}", []).append(f"{dtype} {format_figure(rate.flop_per_s / TERA)}")
-    parts = [f"{', '.join(rates)} TFLOP/s ({source})" for source, rates in told.items()]
-    parts += [f"none known for {gpu}, hence no MFU" for gpu in without]
-    return [f"Peaks, dense: {'; '.join(parts)}."] if parts else []
 
 
 def of_links(records: Mapping[str, Iterable[Record]], cells: Iterable[Record], gb_per_s: Rate) -> list[t.Column]:

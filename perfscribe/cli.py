@@ -37,7 +37,8 @@ HELP = """\
 ./run fill FILE.md [--site NAME] [--overwrite] [--dry-run]
                               fill the empty tables of a Markdown file from a site's results
 ./run publish NAME            make a site of this checkout's own results that can be committed
-./run redraw [SITE ...]       draw published sites again from their journals; without a name, all of them
+./run publish --redraw [SITE ...]
+                              draw published sites again from their journals; without a name, all of them
 ./run test [PYTEST OPTIONS]   format, lint, types, tests
 ./run help                    this text
 ./run ANYTHING ELSE           goes to snakemake, as in ./run --profile slurm report
@@ -234,17 +235,13 @@ def fill(arguments: Sequence[str]) -> int:
 
 
 def publish(arguments: Sequence[str]) -> int:
-    """Make a committed site of the local one."""
+    """Make a committed site of the local one, or draw committed ones again."""
     from perfscribe import publish as publishing
-
-    return publishing.main(ROOT, list(arguments))
-
-
-def redraw(arguments: Sequence[str]) -> int:
-    """Draw published sites again."""
     from perfscribe import redrawing
 
-    return redrawing.main(ROOT, read_config(), list(arguments))
+    if arguments[:1] == ["--redraw"]:
+        return redrawing.main(ROOT, read_config(), list(arguments[1:]))
+    return publishing.main(ROOT, list(arguments))
 
 
 def fetch_data(arguments: Sequence[str]) -> int:
@@ -297,7 +294,6 @@ VERBS: dict[str, Callable[[Sequence[str]], int]] = {
     "launch": launch,
     "fill": fill,
     "publish": publish,
-    "redraw": redraw,
     "fetch-data": fetch_data,
     "help": show_help,
 }

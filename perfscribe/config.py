@@ -20,7 +20,7 @@ __all__ = ["PRESETS", "ConfigError", "check", "load", "resolve"]
 LARGEST_NUMBER = 1e18
 
 # Folders of report/ that are the project's own.
-NO_SITES = ("notes", "templates")
+NO_SITES = ("notes",)
 
 # (key, the key whose value it must not exceed); null on either side sets no bound.
 AT_MOST = (

@@ -9,7 +9,6 @@ from typing import Any
 import pandas as pd
 
 from perfscribe import tables as t
-from perfscribe.findings import from_to
 from perfscribe.records import Record
 from perfscribe.tables import GIB
 
@@ -88,11 +87,6 @@ def peak_gib() -> t.Column:
 def peak_gb() -> t.Column:
     """The same, in the other unit that write-ups may mean by GB."""
     return t.value("peak_allocated_bytes", "Peak memory (GB, 10^9)", 1 / GB, "peak_gb")
-
-
-def span(low: float, high: float, unit: str = "") -> str:
-    """From the one to the other, or the one figure that both are."""
-    return from_to([low, high]) + unit
 
 
 def main_device(rows: pd.DataFrame) -> pd.DataFrame:

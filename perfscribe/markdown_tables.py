@@ -11,10 +11,9 @@ from typing import Any
 import pandas as pd
 from tabulate import tabulate
 
-from perfscribe import constant_columns, files
-from perfscribe.repeated_notes import Notes
+from perfscribe import files
+from perfscribe.handin.figures import Figure
 from perfscribe.statistics import format_figure
-from perfscribe.statuses import in_words
 from perfscribe.tables import NOTHING
 
 # From how many neighbouring rows on that lack figures for one reason the report shows one row for all.
@@ -34,21 +33,20 @@ def as_number(text: str) -> float | None:
 
 
 def as_shown(text: str, column: Mapping[str, Any], row: Mapping[str, str], scale: float = 1.0) -> str:
-    """The text of a CSV's cell as the report shows it; a figure times `scale`."""
+    """The text of a CSV's cell as a page shows it; a figure times `scale`, with its spread."""
     figure = as_number(text)
     if figure is None:
         return text
-    if scale != 1:
-        spread = as_number(row.get(column["spread"], "")) if column["spread"] else None
-        return format_figure(figure * scale, spread and spread * scale)
-    if column["exact"] and figure == int(figure) and abs(figure) < 1e15:
+    if column["exact"] and scale == 1 and figure == int(figure) and abs(figure) < 1e15:
         return f"{figure:.0f}"
     if column["kind"] == "published" and len(re.sub(r"e.*|\D", "", text).lstrip("0")) > LONGEST_PUBLISHED_DIGITS:
         return format_figure(figure, digits=PUBLISHED_DIGITS)
-    if column["exact"]:
+    if column["exact"] and scale == 1:
         return text
-    spread = as_number(row.get(column["spread"], "")) if column["spread"] else None
-    return format_figure(figure, spread)
+    name = str(column["spread"])
+    spread = as_number(row.get(name, "")) if name else None
+    half = 1.0 if name.endswith("_std") else 0.5
+    return str(Figure(figure * scale, None if spread is None else spread * scale * half))
 
 
 def markdown_text(text: str) -> str:
@@ -57,41 +55,47 @@ def markdown_text(text: str) -> str:
     return re.sub(r"(\\*)\|", r"\1\1\\|", line)  # a backslash before a pipe would undo the pipe's own
 
 
-def prose(text: str) -> str:
-    """A sentence for Markdown: what would pass for an HTML tag, as in names of kernels, escaped outside code spans."""
-    return re.sub(r"(`[^`]*`)|<", lambda found: found[1] or "&lt;", text)
+def to_markdown(folder: Path, table_id: str, most_rows: int = 0) -> str:
+    """The table as Markdown from its files: figures with half their interquartile range, remarks and notes below.
 
-
-def to_markdown(folder: Path, table_id: str, said: Notes | None = None) -> str:
-    """The table as Markdown from its files: figures rounded, statuses with footnotes, notes below.
-
-    said: the notes of earlier tables, which are named in place of being repeated.
-
-    Neighbouring rows that have no figures for one and the same reason stand in one row that lists their levels; what
-    is the same in every row of a wide table stands above it.
+    most_rows: beyond which the rest stands in the CSV alone; 0: all. What is the same in every measured row stands in a
+    line above; neighbouring rows that lack figures for one reason are one row with all their levels.
     """
     description = files.read_json(folder / f"{table_id}.json")
-    columns = [column for column in description["columns"] if column["kind"] != "unshown"]
-    remarks: list[str] = []
     read = _read_rows(folder / f"{table_id}.csv")
-    constant = constant_columns.of(columns, read)
-    told = [
-        (markdown_text(column["title"]), markdown_text(as_shown(first[column["name"]], column, first)))
-        for first in constant_columns.measured_of(read)[:1]
-        for column in constant
-    ]
-    columns = [column for column in columns if column not in constant]
+    if not read:
+        return f"{EMPTY_NOTE}\n"
+    measured = [row for row in read if row["status"] == "ok" and row.get("origin") != "predicted"]
+    spreads = {column["spread"] for column in description["columns"] if column["spread"]}
+    columns: list[dict[str, Any]] = []
+    constant: list[dict[str, Any]] = []
+    for column in description["columns"]:
+        if column["kind"] == "unshown" or column["name"] in spreads:
+            continue
+        told_once = bool(columns) and not column["spread"] and len(measured) > 1
+        same = told_once and _is_constant(column["name"], read, measured)
+        (constant if same else columns).append(column)
+    told = [f"{one['title']} {as_shown(measured[0][one['name']], one, measured[0])}" for one in constant]
     figures = [column["name"] for column in columns if column["kind"] == "figure"]
     groups = _neighbours(read, figures)
-    rows = [_markdown_row(_folded(group, columns), columns, remarks) for group in groups]
+    remarks: list[str] = []
+    shown = groups[: most_rows or None]
+    rows = [_markdown_row(_folded(group, columns), columns, remarks) for group in shown]
     titles = [markdown_text(column["title"]) for column in columns]
-    notes = (said or Notes()).below(table_id, description["title"], description["notes"])
-    notes = notes if rows else [EMPTY_NOTE, *notes]
-    parts = [constant_columns.line(told)]
-    parts.append(_without_padding(tabulate(rows, titles, tablefmt="pipe", disable_numparse=True)))
-    parts.append("\n".join(f"[{number}] {markdown_text(text)}  " for number, text in enumerate(remarks, start=1)))
-    parts.append("\n".join(f"{note}  " for note in notes))
+    parts = [
+        markdown_text(f"In every measured row: {'; '.join(told)}.") if told else "",
+        _without_padding(tabulate(rows, titles, tablefmt="pipe", disable_numparse=True)),
+        f"The first {len(shown)} of {len(groups)} rows; the CSV has all." if len(shown) < len(groups) else "",
+        "\n".join(f"[{number}] {markdown_text(text)}  " for number, text in enumerate(remarks, start=1)),
+        "\n".join(f"{note}  " for note in description["notes"]),
+    ]
     return "\n\n".join(part.rstrip() for part in parts if part) + "\n"
+
+
+def _is_constant(name: str, rows: Sequence[Mapping[str, str]], measured: Sequence[Mapping[str, str]]) -> bool:
+    """Whether all measured rows hold the same, and the others nothing else."""
+    levels = {row[name] for row in measured}
+    return len(levels) == 1 and all(row[name] in levels or row[name] == row["status"] for row in rows)
 
 
 def _without_padding(table: str) -> str:
@@ -125,6 +129,12 @@ def _neighbours(rows: Sequence[dict[str, str]], figures: Sequence[str]) -> list[
         else:
             groups.append([row])
     return [part for group in groups for part in ([group] if len(group) >= FOLDED_FROM else [[row] for row in group])]
+
+
+def in_words(status: str, reason: str) -> str:
+    """The reason as a sentence's part: what a machine that is too small has is no reason by itself."""
+    too_small = status == "skipped" and re.fullmatch(r"\d+ (GPU|node)s?", reason)
+    return f"{reason} here, fewer than asked for" if too_small else reason
 
 
 def _folded(group: Sequence[Mapping[str, str]], columns: Sequence[Mapping[str, Any]]) -> dict[str, str]:

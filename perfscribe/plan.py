@@ -17,7 +17,6 @@ from typing import Any
 
 from perfscribe import cluster, environment, files, gate, leases
 from perfscribe.cells import Cell
-from perfscribe.comparing import present_sites
 from perfscribe.config import resolve
 from perfscribe.fingerprint import Sources, digest_files
 from perfscribe.plan_cells import cell_to_json, measure_module, present_module
@@ -343,7 +342,6 @@ def _leave_out_unread(plan: Plan) -> None:
 def _report_unit(plan: Plan, code: Sources) -> None:
     """The report, and how a page is made of it."""
     root = code.root
-    templates = sorted((root / "report" / "templates").glob("*.md"))
     notes = sorted((root / "report" / "notes" / plan.site).glob("*.md"))
     plan.units["report"] = {
         "unit": "report",
@@ -352,21 +350,16 @@ def _report_unit(plan: Plan, code: Sources) -> None:
         "chapters": list(plan.chapters),
         "experiments": sorted(plan.presentations),
         "fingerprint": code.fingerprint("perfscribe.report", leave_out=()),
-        "templates": digest_files(templates),
-        "handin": code.fingerprint("perfscribe.handin.page", leave_out=()),
+        "texts": digest_files([root / "report" / "method.md", root / "docs" / "defects.csv"]),
         "references": digest_files(sorted((root / "references").glob("*.csv"))),
-        "headlines": digest_files([root / "report" / "templates" / "headlines.yaml"]),
         "notes": digest_files(notes),
-        "questions": digest_files([root / "docs" / "questions.csv"]),
         "current_fingerprints": {name: code.fingerprint(measure_module(name)) for name in sorted(plan.shards)},
     }
-    if plan.site not in present_sites.committed(root):
-        plan.units["report"]["others"] = present_sites.digests(root)
     folder = root / "perfscribe" / "page"
     plan.units["page"] = {
         "unit": "page",
         "fingerprint": code.fingerprint("perfscribe.page.write", leave_out=()),
-        "parts": digest_files(sorted(path for path in folder.iterdir() if path.suffix in (".html", ".css", ".js"))),
+        "parts": digest_files(sorted(path for path in folder.iterdir() if path.suffix in (".html", ".css"))),
     }
 
 

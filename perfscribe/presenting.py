@@ -1,4 +1,4 @@
-"""From an experiment's records to its tables, figures, captions and findings, as files."""
+"""From an experiment's records to its tables, figures and captions, as files."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from perfscribe import checksums, figures, files, findings, records, tables
+from perfscribe import checksums, figures, files, records, tables
 from perfscribe.drawn import figure_kinds
 from perfscribe.measured_by import figure_footer
 from perfscribe.plan_cells import present_module
@@ -50,8 +50,7 @@ def present(plan_file: Path, record_files: Sequence[Path], root: Path) -> None:
         footer = figure_footer(cells, plan["site"], site_folder / "environments", figure.sample)
         figures.write(figure, pictures, footer, kinds)
     files.write_json(folder / f"{experiment}.figures.json", {figure.id: figure.caption for figure in drawn})
-    findings.write(module.findings(made), folder / f"{experiment}.findings.json")
-    names = [*texts, *(f"{experiment}.{told}.json" for told in ("figures", "findings"))]
+    names = [*texts, f"{experiment}.figures.json"]
     written = [folder / name for name in names]
     written += [folder / f"{table}.{kind}" for table in made for kind in ("csv", "json")]
     written += [pictures / f"{figure.id}.{kind}" for figure in drawn for kind in kinds]

@@ -1,4 +1,4 @@
-"""`./run redraw [SITE ...]`: draw published sites again from their journals, in a few processes in place of a job each.
+"""`./run publish --redraw [SITE ...]`: draw published sites again from their journals, in a few processes.
 
 What comes out is what the workflow makes of the same site: the same functions and programs make it. The workflow has a
 job for each experiment; that is right where an edit touches one of them, and most of the time where all of several
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from perfscribe import fingerprint, plan, session, shard, sites
-from perfscribe.comparing import present_sites
+from perfscribe.drawn import PUBLISHED
 from perfscribe.remembered import Memory
 
 # Where libraries' warnings go, as those of a rule go into its log.
@@ -48,10 +48,10 @@ class Site:
 
 def main(root: Path, raw: Mapping[str, Any], names: Sequence[str]) -> int:
     """Draw these published sites, or all; ValueError with one line where one is none, AnotherRun."""
-    known = present_sites.committed(root)
+    known = sorted(path.parent.name for path in (root / "results").glob(f"*/{PUBLISHED}"))
     for name in names:
         if name not in known:
-            raise ValueError(f"redraw: {name!r} is no published site; there are: {', '.join(known) or 'none'}")
+            raise ValueError(f"publish: {name!r} is no published site; there are: {', '.join(known) or 'none'}")
     lock = session.RunLock(root / ".perfscribe" / "run.lock")
     if not lock.try_acquire():
         raise session.AnotherRun(f"another run is under way in this checkout: {lock.owner()}")
@@ -149,15 +149,14 @@ def _write(site: Site) -> None:
     records = site.records(list(site.plan.shards))
     report = site.root / "report" / site.plan.site / "report.md"
     plan_file, verdict = site.results / "plan" / "report.json", site.results / "verdict.txt"
-    summary, handin = site.results / "summary.json", report.with_name("handin.md")
-    written: list[str | Path] = ["--out", report, "--handin", handin, "--summary", summary]
+    written: list[str | Path] = ["--out", report, "--summary", site.results / "summary.json"]
     programs: dict[str, list[str | Path]] = {
         "report.py": ["--plan", plan_file, "--records", *records, *written],
         "verdict.py": ["--report", report, "--records", *records, "--out", verdict],
     }
     for name, words in programs.items():
         if complaint := _run_program(site.root / "workflow" / "scripts" / name, words):
-            raise ValueError(f"redraw: {site.plan.site}: {complaint}")
+            raise ValueError(f"publish: {site.plan.site}: {complaint}")
 
 
 def _run_program(program: Path, words: Sequence[str | Path]) -> str:

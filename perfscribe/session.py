@@ -168,7 +168,7 @@ def renewed(results: Path, made: plan.Plan, published: bool) -> list[str]:
         for shard in range(shards)
     }
     units |= {f"data-{name}": f"data/{name}.digest" for name in made.datasets}
-    units |= {f"present-{name}": f"tables/{name}.findings.json" for name in made.presentations}
+    units |= {f"present-{name}": f"tables/{name}.figures.json" for name in made.presentations}
     units |= {"report": "summary.json", "page": f"../../report/{made.site}/report.html"}
     lines = checksums.renew(results, units, published)
     return lines if len(lines) <= MOST_TOLD else [*lines[: MOST_TOLD - 1], f"{len(lines) - MOST_TOLD + 1} files more"]

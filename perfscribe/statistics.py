@@ -205,41 +205,6 @@ def _fit_line(x: Sequence[float], y: Sequence[float], weights: Sequence[float]) 
 
 
 @dataclass(frozen=True)
-class PowerFit:
-    """y = coefficient * x ** exponent by least squares in log y over log x.
-
-    standard_error: of the exponent. residuals: measured / fitted - 1 for each point. points: their number.
-    """
-
-    exponent: float
-    standard_error: float
-    coefficient: float
-    residuals: tuple[float, ...]
-    points: int
-
-
-def fit_power(x: Sequence[float], y: Sequence[float]) -> PowerFit | None:
-    """Fit a power law; None below 3 different x, which cannot show whether it is one.
-
-    ValueError: lengths differ, or a value is not positive and finite.
-    """
-    xs, ys = _checked_pair(x, y, "x", "y")
-    if np.unique(xs).size < 3:
-        return None
-    log_x, log_y = [math.log(x) for x in xs], [math.log(y) for y in ys]
-    line = _fit_line(log_x, log_y, [1.0] * xs.size)
-    errors = [y - (line.intercept + line.slope * x) for x, y in zip(log_x, log_y, strict=True)]
-    variance = math.fsum(error * error for error in errors) / (xs.size - 2)
-    return PowerFit(
-        exponent=line.slope,
-        standard_error=math.sqrt(variance / line.spread),
-        coefficient=math.exp(line.intercept),
-        residuals=tuple(math.expm1(error) for error in errors),
-        points=xs.size,
-    )
-
-
-@dataclass(frozen=True)
 class LatencyBandwidthFit:
     """t = alpha + beta * size: alpha_s in s, beta_s_per_byte in s/byte, both never negative.
 

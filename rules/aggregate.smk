@@ -1,4 +1,4 @@
-# From records to tables, figures and findings: one rule an experiment, as each declares what it makes. They run where
+# From records to tables and figures: one rule an experiment, as each declares what it makes. They run where
 # Snakemake does: seconds each, and a job of a cluster would take longer to start and to be seen to end.
 for _experiment, _shown in PLAN.presentations.items():
 
@@ -19,7 +19,6 @@ for _experiment, _shown in PLAN.presentations.items():
             ],
             descriptions=[f"{RESULTS}/tables/{table}.json" for table in _shown.tables],
             files=[f"{RESULTS}/tables/{name}" for name in _shown.files],
-            findings=f"{RESULTS}/tables/{_experiment}.findings.json",
             captions=f"{RESULTS}/tables/{_experiment}.figures.json",
             figures=[
                 in_snakemake_report(

@@ -8,7 +8,7 @@ if not (ROOT / "perfscribe").is_dir():  # begun by workflow/Snakefile
     ROOT = ROOT.parent
 sys.path.insert(0, str(ROOT))
 
-from perfscribe import captions, cluster, drawn, session
+from perfscribe import cluster, drawn, session
 
 # A job on another machine takes the plan as it stands; only the process that the user started resolves it.
 SESSION = session.begin(
@@ -23,19 +23,9 @@ SITE = PLAN.site
 RESULTS = f"results/{SITE}"
 FIGURE_KINDS = drawn.figure_kinds(ROOT / RESULTS)
 REPORT = f"report/{SITE}/report.md"
-HANDIN = f"report/{SITE}/handin.md"
 PAGE = f"report/{SITE}/report.html"
 SUMMARY = f"{RESULTS}/summary.json"
 VERDICT = f"{RESULTS}/verdict.txt"
-# What `snakemake --report` says of figures and tables, relative to the rules that make them.
-CAPTIONS = f"../{captions.FOLDER}/{SITE}"
-if captions.wanted(sys.argv[1:]):
-    captions.write(
-        ROOT / captions.FOLDER / SITE,
-        ROOT / RESULTS / "tables",
-        [id for shown in PLAN.presentations.values() for id in shown.tables],
-        [id for shown in PLAN.presentations.values() for id in shown.figures],
-    )
 # Without --cores (a cluster's profile gives jobs instead) one core; the profile may set more for a rule.
 ALL_CORES = (
     workflow.resource_settings.cores if workflow.is_main_process else None
@@ -113,10 +103,9 @@ def all_records():
 
 
 def in_snakemake_report(path, kind, name, experiment):
-    """An output as `snakemake --report` shows it: by chapter and experiment, with the report's own caption."""
+    """An output as `snakemake --report` shows it: by chapter and experiment."""
     return report(
         path,
-        caption=f"{CAPTIONS}/{kind}-{name}.rst",
         category=name.split(".")[0],
         subcategory=experiment,
         labels={"what": kind, "name": name},
@@ -124,7 +113,7 @@ def in_snakemake_report(path, kind, name, experiment):
 
 
 def shown_of(experiment):
-    """Tables, further files, figures with their captions and findings of an experiment."""
+    """Tables, further files, figures with their captions of an experiment."""
     shown = PLAN.presentations[experiment]
     tables = [
         f"{RESULTS}/tables/{table}.{kind}"
@@ -137,14 +126,12 @@ def shown_of(experiment):
         for figure in shown.figures
         for kind in FIGURE_KINDS
     ]
-    told = [
-        f"{RESULTS}/tables/{experiment}.{kind}.json" for kind in ("figures", "findings")
-    ]
-    return [*tables, *files, *figures, *told]
+    captions = f"{RESULTS}/tables/{experiment}.figures.json"
+    return [*tables, *files, *figures, captions]
 
 
 def all_shown():
-    """Tables, figures and findings of all experiments."""
+    """Tables and figures of all experiments."""
     return [path for experiment in PLAN.presentations for path in shown_of(experiment)]
 
 

@@ -1,4 +1,4 @@
-# The report, always written, as Markdown and as HTML, what is handed in, and the verdict on the run, which may fail.
+# The report, always written, as Markdown and as HTML, and the verdict on the run, which may fail.
 rule write_report:
     input:
         refuse_a_second_run,
@@ -7,7 +7,6 @@ rule write_report:
         shown=all_shown(),
     output:
         report=REPORT,
-        handin=HANDIN,
         summary=SUMMARY,
     log:
         f"logs/{SITE}/report.log",
@@ -16,7 +15,7 @@ rule write_report:
         "../workflow/envs/perfscribe.yaml"
     shell:
         "program {log:q} workflow/scripts/report.py --plan {input.plan:q} --records {input.records:q}"
-        " --out {output.report:q} --handin {output.handin:q} --summary {output.summary:q}"
+        " --out {output.report:q} --summary {output.summary:q}"
 
 
 # The same as one HTML file, figures and tables within. What it takes in was there before the report.
@@ -37,9 +36,9 @@ rule write_html:
     conda:
         "../workflow/envs/perfscribe.yaml"
     params:
-        tables=f"{RESULTS}/tables",
+        results=RESULTS,
     shell:
-        "program {log:q} workflow/scripts/write_html.py --report {input.report:q} --tables {params.tables:q}"
+        "program {log:q} workflow/scripts/write_html.py --report {input.report:q} --results {params.results:q}"
         " --out {output:q}"
 
 

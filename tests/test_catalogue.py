@@ -7,12 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import jinja2
 import yaml
-from docutils.core import publish_doctree
 from workspace import ROOT, Workspace
-
-from perfscribe import captions, files
 
 SETTINGS = yaml.safe_load((ROOT / ".snakemake-workflow-catalog.yml").read_text(encoding="utf-8"))
 METHODS = {"conda", "apptainer", "apptainer+conda"}
@@ -37,27 +33,6 @@ def test_the_catalogue_finds_the_workflow() -> None:
     assert not (ROOT / "workflow" / "rules").exists()
 
 
-def test_captions_read_as_they_stand() -> None:
-    """Neither reStructuredText nor Jinja finds anything in them."""
-    text = r"p_50 of *all* |x| `y` <z> [1]_ {{ 1 + 1 }} {% if %} \back"
-    shown = jinja2.Environment().from_string(captions.literal(text)).render()
-    document = publish_doctree(shown, settings_overrides={"report_level": 1, "halt_level": 1})
-    assert document.astext() == text
-
-
-def test_captions_are_the_report_s_own(tmp_path: Path) -> None:
-    tables = tmp_path / "tables"
-    files.write_json(tables / "one.figures.json", {"a.times": "What it shows."})
-    files.write_json(tables / "a.times.json", {"title": "Times", "notes": ["Host clock."]})
-    captions.write(tmp_path / "out", tables, ["a.times", "a.none"], ["a.times"])
-    found = {path.name: path.read_text() for path in (tmp_path / "out").iterdir()}
-    assert found == {
-        "figure-a.times.rst": "What it shows.\n",
-        "table-a.times.rst": "Times.\n\nHost clock.\n",
-        "table-a.none.rst": f"{captions.ABSENT}\n",
-    }
-
-
 def test_snakemake_s_own_report_shows_figures_tables_and_the_page(tmp_path: Path) -> None:
     """What the catalogue is told of `--report`."""
     assert SETTINGS["usage"]["report"] is True
@@ -68,10 +43,7 @@ def test_snakemake_s_own_report_shows_figures_tables_and_the_page(tmp_path: Path
     assert done.returncode == 0, done.stdout
     page = (tmp_path / "run.html").read_text(encoding="utf-8")
     shown = dict(re.findall(r'"labels": \{"what": "(\w+)", "name": "([^"]+)"\}', page)[::-1])
-    assert shown == {"figure": "cs336.layernorm_variance", "table": "cs336.autocast_dtypes", "page": "the report"}
-    captions_shown = re.findall(r'"caption": "([^"]*)"', page)
-    assert len(captions_shown) == 4 and any("against float64; a line ends where" in text for text in captions_shown)
-    assert not [text for text in captions_shown if captions.ABSENT in text or not text]
+    assert shown == {"table": "cs336.autocast_dtypes", "page": "the report"}
     assert not re.search(r'(?:src|href)="https?:', page)
 
 

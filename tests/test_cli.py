@@ -122,7 +122,7 @@ def test_config_of_the_command_line(arguments: list[str], config: dict[str, Any]
         ("preset=nope", r'config: preset: got "nope", expected one of auto, tiny, cpu, gpu'),
         ("seed=-1", r"config: seed: got -1, expected a whole number .*"),
         ("sites=x", r"config: sites: .*site.*"),
-        ("site=templates", r'config: site: got "templates", expected a name that no folder of the project has'),
+        ("site=notes", r'config: site: got "notes", expected a name that no folder of the project has'),
         ("seed=" + "9" * 6000, r"config: seed: got '9+' …, expected a shorter or flatter value"),
         ("experiments=" + "[" * 2000, r"config: experiments: got '\[+' …, expected a shorter or flatter value"),
     ],

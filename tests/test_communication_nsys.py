@@ -15,9 +15,10 @@ import real_nsys
 from test_communication import NAME, RAW, made, record_of
 from workspace import ROOT
 
-from perfscribe import config, fingerprint, plan
+from perfscribe import config, plan
 from perfscribe.cells import Cell, Measurement, Unsupported
-from perfscribe.experiments.communication import measure, present, rows, traced
+from perfscribe.experiments.communication import measure, rows, traced
+from perfscribe.fingerprint import Sources
 from perfscribe.profiling import marked_work, nsys, nsys_export
 from perfscribe.profiling.trace import PUSH_POP
 
@@ -117,9 +118,11 @@ def test_what_lacks_a_range_or_is_no_export_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_edit_of_what_runs_under_nsys_measures_again() -> None:
-    closure = fingerprint.import_closure(measure.__name__, ROOT)
-    assert {f"{measure.__package__}.{name}" for name in ("under_nsys", "traced", "traced_rank")} <= set(closure)
-    assert "nvtx" in fingerprint.libraries(measure.__name__, ROOT)
+    sources = Sources(ROOT)
+    assert {f"{measure.__package__}.{name}" for name in ("under_nsys", "traced", "traced_rank")} <= set(
+        sources.closure(measure.__name__)
+    )
+    assert "nvtx" in sources.libraries(measure.__name__)
 
 
 # --- a cell, with an nsys that gives such an export --------------------------------------------------------------
@@ -237,57 +240,14 @@ def test_real_nsys_sees_the_ranks_ranges_and_nothing_of_gloo(tmp_path: Path, mon
     assert os.listdir(tmp_path / "nsys") == ["communication-gloo.nsys-rep"]
 
 
-# --- agreement of the tools -------------------------------------------------------------------------------------
-
-
-def agreement(records: list[Any]) -> Any:
-    return {found.id: found for found in present.findings(made(records))}["polaris.communication_tools"]
-
-
-def by_nsys(**changed: Any) -> Any:
-    record = record_of(**changed)
-    record.factors["tool"] = rows.NSYS
-    return record
-
-
-def test_tools_are_held_against_each_other() -> None:
-    text = agreement([record_of(), by_nsys(slow=20.0)]).text
-    assert text.startswith(
-        "With nccl, torch_ddp: across nodes no, within a node yes. Nsys, against the torch profiler: across nodes 16 "
-        "calls each, total 2.00"
-    )
-    assert "total 2.00 times (apart by more than turns are)" in text
-    assert "within a node 16 calls each, total 1.00 times (within the turns' spread)" in text
-    assert "across nodes 22 calls against 16" in agreement([record_of(), by_nsys(inter=22)]).text
-
-
-def test_turns_that_spread_by_more_than_the_figure_are_no_agreement() -> None:
-    wild = by_nsys()
-    for name, (turns,) in wild.samples.items():
-        if name.startswith("intra_rank0") or name == "intra_transfer_ms":
-            wild.samples[name] = [[one * (4 if turn % 2 else 0.1) for turn, one in enumerate(turns)]]
-    found = agreement([record_of(), wild])
-    assert found.text.startswith("With nccl, torch_ddp: across nodes yes, within a node cannot tell. ")
-    assert "(turns spread by more than the smaller of both)" in found.text and found.verdict == "answered"
-    assert "total 2 times (turns spread" in found.text
-    assert agreement([record_of(), by_nsys()]).text.startswith("With nccl, torch_ddp: yes. ")
-
-
-def test_a_tool_that_is_missing_is_named_with_its_reason() -> None:
-    lost = by_nsys()
-    lost.status, lost.reason, lost.samples = "unsupported", "nsys was not found", {}
-    found = agreement([record_of(), lost])
-    assert found.verdict == "cannot tell"
-    assert found.text == "with nccl, torch_ddp nsys gave nothing (unsupported, nsys was not found)."
-    assert "(not planned)" in agreement([record_of()]).text
+# --- tables -----------------------------------------------------------------------------------------------------
 
 
 def test_every_table_tells_the_tools_apart() -> None:
-    shown = made([record_of(), by_nsys()])
+    by_nsys = record_of()
+    by_nsys.factors["tool"] = rows.NSYS
+    shown = made([record_of(), by_nsys])
     assert set(shown["polaris.communication_ranks"].ok["tool"]) == set(rows.TOOLS)
     assert {"training, torch_ddp, by nsys", "training, torch_ddp, by the torch profiler"} == set(
         shown["polaris.communication_bandwidth"].ok["what"]
     )
-    assert len(shown["polaris.communication_operators"].frame) == 2  # key_averages is torch's
-    cost = {found.id: found.text for found in present.findings(shown)}["polaris.communication_cost"]
-    assert cost.count("across nodes 50.0 ms") == 2 and "by nsys" in cost

@@ -1,4 +1,4 @@
-"""The page's example on a real workflow, and the chapter that puts an own site beside committed ones."""
+"""The page's example on a real workflow."""
 
 from __future__ import annotations
 
@@ -6,14 +6,9 @@ import re
 import shlex
 import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
-from compared_sites import Measured, identity, steady, write_site
 from workspace import ROOT, Workspace
-
-from perfscribe import report
-from perfscribe.comparing import beside, sides
 
 MEASURE = '''"""Times of a test that are made up."""
 from perfscribe.cells import Cell, Measurement
@@ -77,45 +72,3 @@ def test_the_example_of_the_page(space: Repository) -> None:
     assert said in compared.stdout  # cells too short for the host's load to be told
     back = [*lines[3][1:2], *reversed(lines[3][2:4]), *lines[3][4:]]
     assert space.run(*back).returncode == 1
-
-
-def test_an_own_site_stands_beside_a_committed_one(space: Repository) -> None:
-    assert space.run("report").returncode == 0
-    assert beside.NOBODY in space.report()
-    assert space.planned_jobs() == set()
-    cells = [Measured({"device": "cpu", "n": n}, steady(10.0 * n)) for n in (1, 2, 4)]
-    write_site(space.root, "demo", cells, machine=identity(cpu_model="CPU Two"))
-    assert space.planned_jobs() == {"write_report", "write_html", "verdict"}
-    assert space.run("report").returncode == 0
-    assert space.planned_jobs() == set()
-    text = space.report()
-    chapter = text.split(f"\n{beside.TITLE}\n")[1].split("\n# ")[0]
-    assert "## local against demo" in chapter and "`./run compare demo local`" in chapter
-    assert "2 cells of 1 experiment measured at both sides" in chapter and "CPU Two" in chapter
-    assert text.index(beside.TITLE) > text.index("# Chapter") and text.index(beside.TITLE) < text.index("# Method")
-    write_site(space.root, "demo", cells[:1], machine=identity(cpu_model="CPU Two"))
-    assert space.planned_jobs() == {"write_report", "write_html", "verdict"}
-
-
-def test_a_committed_site_stays_as_it_is_whichever_others_there_are(tmp_path: Path) -> None:
-    (tmp_path / "report" / "templates").mkdir(parents=True)
-    said = beside.chapter(None, [], "demo")
-    assert "[report/README.md](../README.md)" in said and "./run compare demo SITE" in said
-    assert report.Sources(tmp_path, "demo", {}, {}).own is None
-
-
-def test_cells_are_shown_from_all_along_their_levels(tmp_path: Path) -> None:
-    for site, time_ms in (("demo", 1.0), ("local", 3.0)):
-        write_site(tmp_path, site, [Measured({"device": "cuda", "n": n}, steady(time_ms)) for n in range(1, 21)])
-    text = beside.chapter(sides.read(tmp_path, "local"), [sides.read(tmp_path, "demo")], "local")
-    shown = [int(found) for found in re.findall(r"^\| `probe` +\| n (\d+) ", text, re.MULTILINE)]
-    assert len(shown) == beside.MOST_CELLS and shown[0] == 1 and shown[-1] == 20 and shown == sorted(shown)
-    assert "| `probe`      | 20 " in text and "20 slower" in text
-
-
-def test_sites_without_a_cell_in_common_say_what_they_have(tmp_path: Path) -> None:
-    write_site(tmp_path, "demo", [Measured({"n": 1}, steady(1))], experiment="attention")
-    write_site(tmp_path, "local", [Measured({"n": 1}, steady(1))])
-    text = beside.chapter(sides.read(tmp_path, "local"), [sides.read(tmp_path, "demo")], "local")
-    assert "No cell that is compared was measured at both sides" in text
-    assert "Measured at A alone: `attention`; at B alone: `probe`." in text

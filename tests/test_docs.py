@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import re
 import subprocess
 from collections.abc import Iterator
@@ -11,7 +12,6 @@ from typing import NamedTuple
 
 import pytest
 import yaml
-from readme_table import excerpt, render
 from workspace import ROOT
 
 from perfscribe import __version__, cli, launch_script
@@ -111,7 +111,7 @@ def test_pages_name_no_verb_that_does_not_exist(page: Path) -> None:
 
 def named_paths(text: str) -> Iterator[str]:
     """Code spans that read like a path of this project's own sources."""
-    sources = r"(?:perfscribe|tests|bench|docs|workflow|rules|references|report/templates|slurm)"
+    sources = r"(?:perfscribe|tests|bench|docs|workflow|rules|references|report/method|slurm)"
     for span in re.findall(r"`([^`\n]+)`", COMMENT.sub("", FENCED.sub("", text))):
         if re.fullmatch(rf"{sources}/[\w./-]+", span):
             yield span
@@ -161,9 +161,15 @@ def test_the_libraries_for_tests_are_those_that_running_does_not_need() -> None:
 
 
 def test_the_method_names_every_timer() -> None:
-    text = " ".join((ROOT / "report" / "templates" / "method.md").read_text(encoding="utf-8").split()).lower()
+    text = " ".join((ROOT / "report" / "method.md").read_text(encoding="utf-8").split()).lower()
     assert [name for name in (HOST_CLOCK, CUDA_EVENTS, GRAPH_REPLAY) if name.lower() not in text] == []
     assert "only over rounds" in text and "or over turns" in text
+
+
+def test_defects_name_pages_that_exist() -> None:
+    rows = csv.DictReader((ROOT / "docs" / "defects.csv").read_text(encoding="utf-8").splitlines())
+    pages = {row["finding"] for row in rows if row["finding"].startswith("docs/")}
+    assert pages and [page for page in pages if not (ROOT / page).is_file()] == []
 
 
 def test_launch_explains_each_option() -> None:
@@ -260,7 +266,3 @@ def test_other_words_are_allowed(text: str) -> None:
 def test_tests_may_look_for_the_folder_beside_the_checkout() -> None:
     text = "from .." + "/shared/seeds"
     assert foreign_words(ROOT / "tests" / "test_x.py", text) == [] and foreign_words(ROOT / "perfscribe" / "x.py", text)
-
-
-def test_the_readme_shows_a_committed_report_cell_for_cell() -> None:
-    assert render(excerpt(ROOT)) in (ROOT / "README.md").read_text(encoding="utf-8")

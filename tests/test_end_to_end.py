@@ -1,31 +1,20 @@
-"""Memory of training steps: what is in a peak is what its column is called."""
+"""end_to_end: rates, and published times beside ours."""
 
 from __future__ import annotations
 
-import pandas as pd
+import pytest
 
-from perfscribe.counters import memory
-from perfscribe.experiments.end_to_end import answers, predictions, present
+from perfscribe.experiments.end_to_end import present
 from perfscribe.records import Record
 
 
-def cell(**values: float) -> Record:
-    factors = {"size": "nano", "seq_len": 16, "batch": 4, "dtype": "fp32", "device": "cpu"}
-    return Record("end_to_end", factors, "ok", "", "measured", values=dict(values))
-
-
-def test_a_peak_that_holds_the_optimizer_s_state_is_called_so() -> None:
-    held = {phase: memory.STATE in predictions.items(cell(), phase) for phase in ("forward_no_grad", "forward_graph")}
-    assert held == {"forward_no_grad": False, "forward_graph": True}
-    titles = {column.name: column.title for column in present._memory_columns()}
-    assert titles["peak_forward_graph_gib"] == "Forward of a training step, AdamW's state held, peak (GiB)"
-    assert "state" not in titles["peak_forward_no_grad_gib"]
-    assert "Forward under no_grad is measured before AdamW has a state" in present.MEMORY_NOTE
-
-
-def test_the_sentence_calls_it_as_its_column_does() -> None:
-    names = [f"{kind}_{phase}_gib" for phase in predictions.PHASES for kind in ("peak", "predicted")]
-    figures = dict.fromkeys(names, 2.0) | {"peak_forward_graph_gib": 2.1}
-    row = {**cell().factors, "parameters": 8, "predicted_parameters": 8, **figures}
-    text, verdict = answers.memory(pd.DataFrame([row]))
-    assert "(forward of a training step, AdamW's state held, nano, context 16, fp32)" in text and verdict == "confirmed"
+def test_rates_and_published_times() -> None:
+    factors = {"size": "small", "seq_len": 128, "batch": 4, "dtype": "tf32", "device": "cuda", "warmup_steps": 5}
+    times = {"forward": 10.0, "backward": 20.0, "forward_backward": 31.0, "optimizer": 5.0, "full_step": 40.0}
+    samples = {f"{name}_ms": [[time] * 3] for name, time in (times | {"forward_no_grad": 9.0}).items()}
+    cell = Record("end_to_end", factors, "ok", "", "measured", samples, values={"gpu_name": "NVIDIA H200"})
+    script, rates = (table.frame.iloc[0] for table in present.tables({"end_to_end": [cell]}))
+    assert script["backward_by_difference_ms"] == 21 and script["forward_ms_brandon-snider"] > 0
+    assert rates["tokens_per_s"] == pytest.approx(4 * 128 / 0.04)
+    assert rates["mfu_percent"] == pytest.approx(100 * rates["tflop_per_s"] / 494.7)
+    assert rates["share_of_product_percent"] == "no product measured"

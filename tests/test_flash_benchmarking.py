@@ -1,4 +1,4 @@
-"""flash_benchmarking: its cells, its check against float64, what it keeps, its tables and its sentences."""
+"""flash_benchmarking: its cells, its check against float64, what it keeps and its tables."""
 
 from __future__ import annotations
 
@@ -20,21 +20,7 @@ from perfscribe import graph_timing, plan
 from perfscribe import tables as t
 from perfscribe.attention import backends
 from perfscribe.cells import Cell, Unsupported
-from perfscribe.experiments.flash_benchmarking import (
-    answers,
-    claims,
-    columns,
-    correctness,
-    joining,
-    kernels,
-    limits,
-    measure,
-    passes,
-    present,
-    products,
-    rates,
-)
-from perfscribe.findings import CannotTell
+from perfscribe.experiments.flash_benchmarking import correctness, kernels, measure, passes, present, products, rows
 from perfscribe.partial import of_error
 from perfscribe.records import Record
 from perfscribe.tables import Table
@@ -272,17 +258,12 @@ def test_only_kernels_of_a_trace_count() -> None:
     assert kernels._times(trace, on_gpu=True).most_common() == [("a", 4), ("b", 3)]
 
 
-# --- tables and sentences -----------------------------------------------------------------------------------------
+# --- tables -----------------------------------------------------------------------------------------
 
 
 @cache
 def gpu_tables() -> dict[str, Table]:
     return {table.id: table for table in present.tables({"flash_benchmarking": flash_cells.gpu_site()})}
-
-
-@cache
-def told() -> dict[str, Any]:
-    return {finding.id: finding for finding in present.findings(gpu_tables())}
 
 
 def row(table: str, **levels: Any) -> Any:
@@ -293,25 +274,21 @@ def row(table: str, **levels: Any) -> Any:
     return frame.iloc[0]
 
 
-def test_the_homeworks_table_puts_pytorch_beside_ours() -> None:
+def test_times_stand_side_by_side() -> None:
     levels = {"seq_len": 4096, "head_dim": 64, "dtype": "bf16"}
-    found = row("cs336.flash_benchmarking", **levels)
+    found = row("cs336.flash_implementations", **levels)
     expected = flash_cells.times_ms({**levels, "heads": 1, "implementation": "triton"})
-    assert found["ours_forward_ms"] == pytest.approx(expected["forward"])
-    assert found["ours_both_ms"] == pytest.approx(expected["both"])
-    assert found["speedup"] == pytest.approx(flash_cells.ratio("eager", "triton", {**levels, "heads": 1}))
-    assert found["verdict"] == "faster" and found["ours"] == "Triton" and found["ours_both_ms_n"] == 10
-    dtypes = gpu_tables()["cs336.flash_benchmarking"].frame.query("seq_len == 4096 and head_dim == 64")["dtype"]
+    assert found["triton_forward_ms"] == pytest.approx(expected["forward"])
+    assert found["triton_backward_ms"] == pytest.approx(expected["backward"])
+    dtypes = gpu_tables()["cs336.flash_implementations"].frame.query("seq_len == 4096 and head_dim == 64")["dtype"]
     assert list(dtypes) == ["fp32", "tf32", "bf16"]  # TF32 stands beside fp32
 
 
 def test_a_cell_out_of_memory_leaves_its_forward_and_says_so() -> None:
-    found = row("cs336.flash_benchmarking", seq_len=65536, head_dim=64, dtype="fp32")
-    assert found["status"] == "ok" and found["eager_backward_ms"] == "oom" == found["eager_both_ms"]
-    assert isinstance(found["eager_forward_ms"], float) and isinstance(found["ours_both_ms"], float)
-    assert found["speedup"] == "no figure of eager" and found["verdict"] == "oom"
+    found = row("cs336.flash_implementations", seq_len=65536, head_dim=64, dtype="fp32")
+    assert found["status"] == "ok" and found["eager_backward_ms"] == "oom"
+    assert isinstance(found["eager_forward_ms"], float) and isinstance(found["triton_backward_ms"], float)
     assert "PyTorch, eager: oom, asked for 16.0 GiB, 8.00 GiB free" in found["flags"]
-    assert "SDPA" not in found["flags"]  # the homework's table has no column of it
 
 
 def test_what_was_not_timed_is_not_judged() -> None:
@@ -320,40 +297,6 @@ def test_what_was_not_timed_is_not_judged() -> None:
     assert (
         row("cs336.flash_implementations", seq_len=4096, head_dim=64, dtype="tf32")["verdict_forward"] == "not planned"
     )
-    notes = gpu_tables()["cs336.flash_implementations"].notes
-    assert any(
-        note.startswith("Unsupported: SDPA, flash in fp32, SDPA, cuDNN in fp32 (Expected query") for note in notes
-    )
-
-
-def slow_launches(rows: Any, length: int) -> Any:
-    """The same rows with ours slower than PyTorch up to this length once launches count."""
-    rows = rows.copy()
-    rows.loc[rows["seq_len"] <= length, "verdict_launched"] = "slower"
-    rows.loc[rows["seq_len"] <= length, "ours_both_launched_ms"] = 1.2
-    return rows
-
-
-def test_slow_launches_are_not_hidden_behind_device_times() -> None:
-    rows = slow_launches(gpu_tables()["cs336.flash_benchmarking"].ok, 2048)
-    bf16 = rows[rows["dtype"] == "bf16"]
-    assert answers.crossover(bf16).endswith("With launches: bf16 on cuda from 4096 (d 16, 32, 64, 128).")
-    told_of = answers.launches(bf16)
-    assert "faster in 20, slower in 20, cannot tell in 0; slower from N = 128 to 2048." in told_of
-    assert "ours takes 1.2 ms" in told_of or "ours takes 1.20 ms" in told_of
-
-
-def test_the_largest_ratio_is_told_no_finer_than_its_times_spread() -> None:
-    rows = gpu_tables()["cs336.flash_benchmarking"].ok.copy()
-    rows["eager_both_ms_iqr"], rows["ours_both_ms"], rows["ours_both_ms_iqr"] = 500.0, 1.234, 0.5
-    told_of = answers.against_pytorch(rows).rpartition(": ")[2]
-    assert told_of.endswith(" against 1.2 ms.") and float(told_of.partition(" ")[0]) % 100 == 0
-
-
-def test_the_place_among_entries_goes_by_the_time_with_launches() -> None:
-    board = gpu_tables()["cs336.flash_leaderboard"].ok.copy()
-    board.loc[board["entry"] == "here: Triton (ours)", "both_launched_ms"] = 6.0
-    assert "ours takes 6.00 ms (4.54 ms by graph replay), place 2 of 9" in limits.leaderboard(board)
 
 
 def test_flags_name_the_implementation_that_they_are_of() -> None:
@@ -363,7 +306,7 @@ def test_flags_name_the_implementation_that_they_are_of() -> None:
         )
         for name, flags in (("eager", []), ("tiled", ["throttled 9 % of the time"]))
     ]
-    assert joining.joined(cells)[0].flags == ["tiles in PyTorch (ours): throttled 9 % of the time"]
+    assert rows.joined(cells)[0].flags == ["tiles in PyTorch (ours): throttled 9 % of the time"]
 
 
 def test_rates_follow_the_convention() -> None:
@@ -377,21 +320,14 @@ def test_rates_follow_the_convention() -> None:
     share = 100 * found["triton_forward_tflop_per_s"] / flash_cells.PRODUCTS["bf16"]
     assert found["share_forward_percent"] == pytest.approx(share)
     board = {"batch": 1, "heads": 16, "seq_len": 16384, "head_dim": 64, "causal": True}
-    assert rates.flop(board, "both") == pytest.approx(1.9241e12, rel=1e-4)
-
-
-def test_products_stand_beside_the_data_sheet() -> None:
-    found = row("cs336.flash_matmul", dtype="bf16")
-    assert found["tflop_per_s"] == pytest.approx(780) and found["printed_tflop_per_s"] == 989
-    assert found["share_percent"] == pytest.approx(100 * 780 / 989)
+    assert rows.flop(board, "both") == pytest.approx(1.9241e12, rel=1e-4)
 
 
 def test_published_figures_stand_beside_their_problem() -> None:
-    found = row("cs336.flash_published", seq_len=16384, head_dim=64, dtype="bf16", implementation="triton")
+    found = row("cs336.flash_cells", seq_len=16384, head_dim=64, dtype="bf16", implementation="triton")
     assert found["forward_ms_brandon-snider"] == 0.308 and found["forward_backward_ms_yyin-dev"] == 2.289
-    eager = row("cs336.flash_published", seq_len=65536, head_dim=64, dtype="fp32", implementation="eager")
+    eager = row("cs336.flash_cells", seq_len=65536, head_dim=64, dtype="fp32", implementation="eager")
     assert eager["forward_ms_cs336-writeup-002"] == "OOM" and eager["status"] == "oom"
-    assert isinstance(eager["forward_with_launches_ms"], float)
 
 
 def test_the_leaderboard_holds_every_entry() -> None:
@@ -401,65 +337,6 @@ def test_the_leaderboard_holds_every_entry() -> None:
     assert entries.iloc[0]["entry"] == "Herman Brunborg"
     assert entries.iloc[0]["tflop_per_s"] == pytest.approx(358.7, rel=1e-3)
     assert list(frame["entry"])[:2] == ["here: PyTorch, eager", "here: Triton (ours)"]
-
-
-def test_every_sentence_is_computed_on_a_gpu_site() -> None:
-    assert {finding.verdict for finding in told().values()} <= {"answered", "confirmed", "contradicted"}
-    assert not [finding.text for finding in told().values() if "could not" in finding.text]
-
-
-@pytest.mark.parametrize(
-    ("finding", "said"),
-    [
-        ("pytorch", "bf16 on cuda, 40 problems: faster in 40, slower in 0, cannot tell in 0"),
-        ("pytorch", "fp32 on cuda, 36 problems"),  # four ran out of memory
-        ("pytorch", "end to end, by device time (without launches), ours (Triton) is: fp32"),
-        ("crossover", "at every longer one, by device time (without launches): fp32 on cuda from 128 (d 16, 32, 64"),
-        ("crossover", "With launches: fp32 on cuda from 128 (d 16"),
-        ("sdpa", "forward, bf16 on cuda, 40 problems"),
-        ("oom", "ran out of memory in 6 of 88 problems: fp32 on cuda at N = 65536; tf32 on cuda at N = 65536"),
-        ("peak", "SDPA, cuDNN 599 TFLOP/s (77% of the product's, N = 65536, d 128)"),
-        ("launches", "ours against PyTorch, 82 problems: faster in 82, slower in 0, cannot tell in 0."),
-        ("launches", "At N = 128 (medians of 8 problems) PyTorch takes 0.09"),
-        ("peak", "of a third of the TF32 product's, N = 65536, d 128"),
-        ("precision", "PyTorch 2.46 to 4.99 times (6 problems)"),
-        ("compiled", "FlexAttention, compiled takes 1.08 to 1.65 times Triton (ours) (3 problems)"),
-        ("backends", "took the backend asked for in 160 of 160 cells. Refused: SDPA, flash, fp32, 40 cells: Expected"),
-        ("leaderboard", "as the entries were timed, ours takes 4.54 ms (4.54 ms by graph replay), place 1 of 9"),
-    ],
-)
-def test_what_the_sentences_say(finding: str, said: str) -> None:
-    assert said in told()[f"cs336.flash_{finding}"].text
-
-
-def test_a_backend_that_was_not_asked_for_is_told() -> None:
-    frame = gpu_tables()["cs336.flash_cells"].frame.copy()
-    some = frame.index[(frame["implementation"] == "sdpa_cudnn") & (frame["status"] == "ok")][:3]
-    frame.loc[some, "sdpa_backend"] = "MATH"
-    assert "in 157 of 160 cells (SDPA, cuDNN: MATH, 3 cells)" in limits.sdpa(frame)
-
-
-def test_claims_are_compared_with_launches() -> None:
-    rows = gpu_tables()["cs336.flash_benchmarking"].ok
-    known = columns.published_figures("flash_benchmarking")
-    # brandon-snider: Triton slower than PyTorch in fp32 at 2048 with d 128; here by the models always faster
-    text, verdict = claims.directions(rows, known, {"brandon-snider": "brandon-snider"})
-    differs = "(Triton slower there and faster here in 1: N = 2048 with d 128 in fp32)"
-    assert verdict == "contradicted" and f"as in brandon-snider in 73 of 74 problems {differs}. By device time" in text
-    untold = rows.assign(verdict_launched=[*["cannot tell"] * 10, *rows["verdict_launched"][10:]])
-    text, _ = claims.directions(untold, known, {"brandon-snider": "brandon-snider"})
-    assert f"in 63 of 64 problems {differs}, 10 more cannot be told here. By" in text
-    slower = rows.assign(verdict_launched="slower")
-    assert "Triton faster there and slower here in 73: " in claims.directions(slower, known, {"brandon-snider": "b"})[0]
-    agreeing = rows[(rows["seq_len"] == 16384) & (rows["dtype"] == "bf16")]
-    h100 = {name: name for name in ("brandon-snider", "yyin-dev")}
-    text, verdict = claims.directions(agreeing, known, h100)
-    assert verdict == "confirmed" and "as in yyin-dev in 1 of 1 problems" in text
-    freed = rows[rows["seq_len"] == 65536].copy()
-    freed["eager_both_ms"] = 1.0
-    assert "and 4 for which it prints OOM ran here" in claims.directions(freed, known, columns.SOURCES)[0]
-    with pytest.raises(CannotTell, match="no problem ran on a CUDA device"):
-        claims.directions(rows[rows["device"] == "cpu"], known, columns.SOURCES)
 
 
 @pytest.mark.parametrize(
@@ -475,7 +352,7 @@ def test_claims_are_compared_with_launches() -> None:
     ],
 )
 def test_verdicts(base: list[list[float]], other: list[list[float]], verdict: str) -> None:
-    assert joining.judged(base, other) == verdict
+    assert rows.judged(base, other) == verdict
 
 
 def test_a_row_joins_what_belongs_together() -> None:
@@ -484,18 +361,15 @@ def test_a_row_joins_what_belongs_together() -> None:
         for name in ("eager", "tiled")
     ]
     cells.append(Record("x", {**PROBLEM, "implementation": "triton"}, "unsupported", "no CUDA device", "measured"))
-    (found,) = joining.joined(cells)
+    (found,) = rows.joined(cells)
     assert found.ok and found.flags == []
-    assert joining.refusals(cells) == ["Unsupported: Triton (ours) in fp32 (no CUDA device)."]
-    assert joining.median_ms(found, "ours", "forward_ms") == 1.5 and joining.median_ms(found, "triton", "x") is None
-    column = joining.of_cell("triton", t.median("forward_ms", "F"))
-    assert column.get(found) == "unsupported" and joining.of_cell("flex", column).get(found) == "not planned"
+    column = rows.of_cell("triton", t.median("forward_ms", "F"))
+    assert column.get(found) == "unsupported" and rows.of_cell("flex", column).get(found) == "not planned"
 
 
-def test_figures_mark_where_memory_ran_out(tmp_path: Path) -> None:
-    drawn = {figure.id: figure for figure in present.figures(gpu_tables())}
-    assert tuple(drawn) == present.FIGURES
-    f.write(drawn["cs336.flash_times"], tmp_path, "foot")
+def test_the_figure_marks_where_memory_ran_out(tmp_path: Path) -> None:
+    (figure,) = present.figures(gpu_tables())
+    f.write(figure, tmp_path, "foot")
     svg = (tmp_path / "cs336.flash_times.svg").read_text()
-    assert svg.count(">OOM</text>") == 2 and ">d = 128, fp32 on cuda</text>" in svg
+    assert svg.count(">OOM</text>") == 1 and ">d = 64, fp32 on cuda</text>" in svg
     assert "FlexAttention" not in svg and ">64k</text>" in svg

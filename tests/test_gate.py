@@ -51,7 +51,6 @@ def made(tmp_path: Path, threshold: float = 0, enabled: bool = True) -> Workspac
 def set_up(space: Workspace, threshold: float = 0, enabled: bool = True) -> Workspace:
     """The project with experiment `trained` and its self-tests alone."""
     space.only("preflight")
-    (space.root / "report" / "templates" / "fsdp.md").write_text('# Chapter\n\n{{ table("fsdp.preflight") }}\n')
     space.add_experiment("trained", MEASURE, worlds=[1, 2, 3])
     space.set_config(CONFIG.format(threshold=threshold, enabled=str(enabled).lower()))
     return space

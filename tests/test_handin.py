@@ -11,18 +11,18 @@ import pytest
 import yaml
 from workspace import ROOT
 
+from perfscribe.filling import verb
 from perfscribe.handin import page
 from perfscribe.handin.figures import Figure
-from perfscribe.handin.problem import words
 
 SITES = sorted(path.parent.name for path in ROOT.glob("results/*/published.json"))
 HEADERS = Path(__file__).with_name("handin_headers.yaml")
-MOST_WORDS, MOST_LINES, MOST_BYTES = 60, 950, 90_000
+MOST_WORDS, MOST_LINES, MOST_BYTES, MOST_FIRST, MOST_DETAILS = 60, 950, 90_000, 62, 300
 
 
 @cache
 def text_of(site: str) -> str:
-    return (ROOT / "report" / site / "handin.md").read_text(encoding="utf-8")
+    return (ROOT / "report" / site / "report.md").read_text(encoding="utf-8")
 
 
 def problems(site: str) -> dict[str, str]:
@@ -75,10 +75,12 @@ def test_what_is_computed_is_no_finer_than_its_parts() -> None:
 @pytest.mark.parametrize("site", SITES)
 def test_every_problem_is_there_in_the_courses_order(site: str) -> None:
     chapters = json.loads((ROOT / "results" / site / "plan" / "report.json").read_text())["chapters"]
-    wanted = [problem.heading for _, _, of in page.chapters(chapters) for problem in of]
+    wanted = [problem.heading for *_, of in page.chapters(chapters) for problem in of]
     assert list(problems(site)) == wanted
     linked = re.findall(r"\]\(#([^)]*)\)", text_of(site))
     assert set(linked) <= {page.anchor(heading) for heading in [*wanted, "Not measured here"]}
+    beside = re.findall(r"\]\(((?:details/|figures/|appendix)[^)]*)\)", text_of(site))
+    assert beside and all((ROOT / "report" / site / name).is_file() for name in beside)
 
 
 @pytest.mark.parametrize("site", SITES)
@@ -92,13 +94,45 @@ def test_headers_are_the_courses(site: str) -> None:
             assert all(cell for row in table for cell in row), f"{heading}: a blank cell"
 
 
+UNITS = "GB|GiB|MB|MiB|s|ms|μs|%|×|x|TFLOP/s|GB/s|samp/s|samples/s|samples"
+FIGURE = rf"([-+]?[\d.,]+( ± [\d.,]+)?( - [\d.,]+)?( ?({UNITS}))?|100% \(baseline\))[†‡]{{0,2}}"
+RANKS = r"\d+-\d+"
+MOST_OF_A_CELL = 5  # words; a cell of more is a sentence
+
+
+@pytest.mark.parametrize("site", SITES)
+def test_a_figure_is_written_as_the_specification_says(site: str) -> None:
+    for known in verb.known(ROOT, site):
+        for row in known.table.rows:
+            assert len(row) == len(known.table.header) <= 10, known.name
+            texts = [cell.text for cell in row if cell.able]
+            figures = [text for text in texts if re.match(r"[-+±]?[\d.]", text) and len(text.split()) <= MOST_OF_A_CELL]
+            assert not [text for text in figures if not re.fullmatch(f"{FIGURE}|{RANKS}", text)], known.name
+            assert not [text for text in texts if re.search(r"\b(nan|inf|None|skipped|unsupported|not_run)\b", text)]
+
+
 @pytest.mark.parametrize("site", SITES)
 def test_answers_are_short(site: str) -> None:
     for heading, text in problems(site).items():
         lines = [line.strip() for line in text.splitlines() if re.match(r"\*\*\([a-z]\)\*\* ", line)]
         for line in lines:
-            assert words(line) <= MOST_WORDS, (heading, line)
+            assert len(re.sub(r"\]\([^)]*\)", "]", line).split()) <= MOST_WORDS, (heading, line)
     assert not re.search(r"\b(Answered|Confirmed|Contradicted|Supported|Refuted|nan|None)\b", text_of(site))
+
+
+@pytest.mark.parametrize("site", SITES)
+def test_the_first_page_is_short(site: str) -> None:
+    first = re.split(r"(?m)^## (?:CS336 a|Polaris h|FSDP w)", text_of(site))[0]
+    assert len(first.splitlines()) <= MOST_FIRST
+    for line in re.findall(r"(?m)^\d\. (.*)$", first):
+        sentence = line.split(" [")[0]
+        assert len(sentence.split()) <= 25, sentence
+
+
+@pytest.mark.parametrize("site", SITES)
+def test_pages_of_details_are_short(site: str) -> None:
+    pages = list((ROOT / "report" / site / "details").glob("*.md"))
+    assert pages and all(len(path.read_text(encoding="utf-8").splitlines()) <= MOST_DETAILS for path in pages)
 
 
 @pytest.mark.parametrize("site", SITES)

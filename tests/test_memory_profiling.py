@@ -1,4 +1,4 @@
-"""memory_profiling: cells measured for real on the CPU against the prediction, and its tables and sentences."""
+"""memory_profiling: cells measured for real on the CPU against the prediction, and its tables."""
 
 from __future__ import annotations
 
@@ -7,23 +7,19 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from unmeasured import raw_config
 
-from perfscribe import child, config, plan, plan_cells, processes, references
+from perfscribe import child, config, plan, plan_cells, processes
 from perfscribe.cells import Measurement
 from perfscribe.counters import memory
-from perfscribe.counters.parameters import transformer_matmul_parameters
 from perfscribe.data import tokens
-from perfscribe.experiments.memory_profiling import answers, measure, prediction_answers, predictions, present, rows
-from perfscribe.experiments.memory_profiling.columns import SOURCES
-from perfscribe.models.shapes import SIZES
+from perfscribe.experiments.memory_profiling import measure, present, rows
 from perfscribe.models.training_step import Step
 from perfscribe.partial import of_error
 from perfscribe.profiling import memory_history
-from perfscribe.profiling.memory_timeline import KINDS, REST
+from perfscribe.profiling.memory_timeline import KINDS
 from perfscribe.records import Record
 from perfscribe.tables import GIB
 
@@ -86,13 +82,11 @@ def test_a_cell_on_the_cpu(measured, mode, dtype):
     one, measurement = measured(mode, dtype)
     child.check(measurement)
     record = as_record(one.factors, measurement)
-    predicted = predictions.items(record)
+    predicted = rows.items(record)
     assert tuple(predicted) == measure.PHASES[mode]
     for phase, items in predicted.items():
         # kernels' scratch space apart, to the byte: 5 % is what is promised
         assert memory.total_bytes(items) == pytest.approx(record.values[f"{phase}_peak_bytes"], rel=0.01)
-        term, off = next(iter(predictions.missing(record, phase).items()))
-        assert abs(off) < 0.01 * record.values["peak_bytes"], term
     assert record.values["peak_unrecorded_bytes"] == pytest.approx(record.values["peak_bytes"], rel=0.001)
     assert record.values["residual_bytes"] == 4 * CONTEXT * 32 * 4
     assert len(measurement.series["change"]) <= measure.TIMELINE_POINTS
@@ -102,12 +96,13 @@ def test_kinds_of_a_step_s_phases(measured):
     one, measurement = measured("full_step", "bf16")
     record = as_record(one.factors, measurement)
     for phase in measure.PHASES["full_step"]:
-        measured, predicted = predictions.measured_kinds(record, phase), predictions.items(record)[phase]
-        for item, kind in predictions.KIND_OF_ITEM.items():
-            assert measured[kind] >= predicted.get(item, 0), (phase, kind)
-        assert measured["weight copies"] == predicted.get("low-precision weight copies", 0)
-        assert measured["gradients"] == predicted.get("parameter gradients", 0)
-        assert measured["optimizer state"] == predicted["AdamW state"]
+        kinds, predicted = (
+            dict(zip(KINDS, record.series[f"{phase}_kinds_bytes"], strict=True)),
+            rows.items(record)[phase],
+        )
+        assert kinds["weight copies"] == predicted.get("low-precision weight copies", 0)
+        assert kinds["gradients"] == predicted.get("parameter gradients", 0)
+        assert kinds["optimizer state"] == predicted["AdamW state"]
 
 
 def test_the_history_lies_beside_the_journal_and_adds_up(data_folder, measured):
@@ -181,24 +176,20 @@ def test_the_gpu_preset_is_the_handout_s_grid():
     assert config.resolve(raw_config(), "gpu")["experiments"]["memory_profiling"]["isolation"] == "cell"
 
 
-# --- tables and sentences on records made up from the prediction ------------------------------------------------------
+# --- tables on records made up from the prediction ------------------------------------------------------
 
 
-def made_up(mode, dtype="fp32", seq_len=512, size="2.7B", rest=0, scale=1.0):
-    """A CUDA cell whose history is as predicted, but for `rest` bytes of unsplit blocks."""
+def made_up(mode, dtype="fp32", seq_len=512, size="2.7B"):
+    """A CUDA cell whose history is as predicted."""
     factors = {"device": "cuda", "size": size, "seq_len": seq_len, "mode": mode, "dtype": dtype, "batch": 4}
     record = Record("memory_profiling", factors, "ok", "", "measured")
-    phases = predictions.items(record)
+    phases = rows.items(record)
     values = {"parameters": 1, "changes": 3, "unit_bytes": 2**24, "start_bytes": GIB, "residual_bytes": 20 * 2**20}
     for phase, items in phases.items():
         total = memory.total_bytes(items)
-        kinds = dict.fromkeys(KINDS, 0)
-        for item, n_bytes in items.items():
-            kinds[predictions.KIND_OF_ITEM.get(item, "temporaries")] += n_bytes
-        record.series[f"{phase}_kinds_bytes"] = list(kinds.values())
         values |= {
-            f"{phase}_peak_bytes": int(scale * total) + rest,
-            f"{phase}_replayed_bytes": int(scale * total),
+            f"{phase}_peak_bytes": total,
+            f"{phase}_replayed_bytes": total,
             f"{phase}_reserved_bytes": total + GIB,
             f"{phase}_end_bytes": total // 2,
         }
@@ -224,10 +215,6 @@ def grid(**more):
 
 def shown(records):
     return {table.id: table for table in present.tables({"memory_profiling": records})}
-
-
-def finding(records, name):
-    return {found.id: found for found in present.findings(shown(records))}[f"cs336.memory_{name}"]
 
 
 def test_peaks_beside_the_prediction():
@@ -256,119 +243,24 @@ def test_a_mode_that_ran_out_of_memory_leaves_the_others_their_figures():
     assert row["full_step_of_fp32"] == "not both measured"
 
 
-def test_the_prediction_holds_where_history_is_as_predicted():
-    found = finding(grid(), "prediction")
-    assert found.verdict == "confirmed"
-    assert "30 peaks" in found.text
-
-
-def test_a_prediction_that_is_off_names_its_term():
-    found = finding([made_up("inference", rest=2 * GIB)], "prediction")
-    assert found.verdict == "contradicted"
-    assert REST in found.text
-    assert "2.00 GiB" in found.text
-
-
 def test_the_published_peaks_are_found_by_mode_and_setting():
-    frame = shown(grid())["cs336.memory_published"].frame.set_index(["mode", "dtype", "seq_len"])
-    assert frame.at[("full_step", "fp32", 128), "brandon-snider"] == 51.1
-    assert frame.at[("forward", "fp32", 512), "brandon-snider"] == 65.1
-    assert frame.at[("inference", "bf16", 512), "damek"] == 19.38
-    assert frame.at[("forward", "fp32", 512), "cs336-writeup-002"] == 70
-    assert frame.at[("inference", "fp32", 512), "brandon-snider"] == "none"
-    assert frame.at[("full_step", "fp32", 128), "adamw_gib"] == pytest.approx(12.69, abs=0.01)
+    frame = shown(grid())["cs336.memory_peaks"].frame.set_index(["mode", "dtype", "seq_len"])
+    assert frame.at[("full_step", "fp32", 128), "peak_brandon-snider"] == 51.1
+    assert frame.at[("forward", "fp32", 512), "peak_brandon-snider"] == 65.1
+    assert frame.at[("inference", "bf16", 512), "peak_damek"] == 19.38
+    assert frame.at[("forward", "fp32", 512), "peak_cs336-writeup-002"] == 70
+    assert frame.at[("inference", "fp32", 512), "peak_brandon-snider"] == "none"
 
 
-def test_peaks_as_published_confirm_and_others_contradict():
-    known = references.find(references.load("memory_profiling"), "peak_forward_no_grad_gib", seq_len=512, dtype="bf16")
-    record = made_up("inference", "bf16")
-    record.values["peak_bytes"] = int(known[0].value * GIB)
-    assert finding([record], "published").verdict == "confirmed"
-    step = finding([made_up("full_step", seq_len=128)], "published")
-    assert step.verdict == "contradicted"
-    assert "foreach" in step.text
-    assert finding([made_up("full_step", size="small")], "published").verdict == "cannot tell"
-
-
-def test_peaks_that_are_compared_are_told_from_those_that_are_not():
-    both = [made_up("full_step"), made_up("forward")]  # of brandon-snider both, of damek the step; others without batch
-    text = finding(both, "published").text
-    assert text.startswith("Of 3 peaks published in GiB and at the batch of ours (2 of brandon-snider, 1 of damek) ")
-    assert "Not counted: the table's 3 others, whose batch is another or not stated." in text
-    rows = pd.DataFrame({source: [70.0 if source == "cs336-writeup-002" else "none"] for source in SOURCES})
-    assert prediction_answers._left_out(rows).startswith(" Not counted: the table's 1 other, whose batch")
-
-
-def test_a_step_that_holds_less_than_a_published_one_is_said_to_hold_less():
-    fp32, bf16 = made_up("full_step"), made_up("full_step", "bf16")  # brandon-snider: 65.4 and 62 GiB
-    fp32.values["peak_bytes"], bf16.values["peak_bytes"] = 60 * GIB, 63 * GIB
-    text = finding([fp32, bf16], "published").text
-    assert "In a full step ours holds 5.40 GiB less to 11.6 GiB more; torch's" in text  # damek: 51.38 GiB
-    bf16.values["peak_bytes"] = 66 * GIB
-    fp32.values["peak_bytes"] = 66 * GIB
-    assert "ours holds 0.600 GiB to 14.6 GiB more; torch's" in finding([fp32, bf16], "published").text
-
-
-def test_the_residual_stream_is_as_published():
-    found = finding([made_up("forward")], "residual")
-    assert found.verdict == "confirmed"
-    assert "4 · 512 · 2560 · 4 B / 1024² = 20.0 MiB" in found.text
-    other = made_up("forward")
-    other.values["residual_bytes"] = 21 * 2**20
-    assert finding([other], "residual").verdict == "contradicted"
-
-
-def test_mixed_precision_names_what_changes():
-    found = finding(grid(), "mixed_precision")
-    copies = 2 * transformer_matmul_parameters(SIZES["2.7B"]) / GIB
-    assert f"weight copies +{copies:.2f} GiB" in found.text
-    assert "forward under no_grad 1.49" in found.text
-
-
-def test_largest_allocations_and_their_place():
-    found = finding(grid(), "largest")
-    assert "32 blocks of 128 MiB in forward" in found.text
-    assert "made by perfscribe/attention/eager.py:f:1" in found.text
-    assert "One matrix of attention scores, batch · heads · context² · 4 B, has 128 MiB." in found.text
-
-
-def test_blocks_of_autograds_thread_have_no_maker():
-    table = shown(grid())["cs336.memory_largest"].ok.copy()
-    table["frame"], table["below"] = "no Python frame (autograd's thread)", "called there directly"
-    text = answers.largest(table)
-    assert "(temporaries), with no Python frame (autograd's thread);" in text and "directly" not in text
-
-
-def test_why_context_does_not_raise_a_full_steps_peak_is_told():
-    assert "a full step peaks in the optimizer" in finding(grid(), "by_context").text
-    tables = shown(grid())
-    contexts, kinds = tables["cs336.memory_by_context"].ok, tables["cs336.memory_kinds"].ok.copy()
-    kinds.loc[kinds["seq_len"] == 512, "phase"] = "backward"
-    assert "optimizer" not in answers.by_context(contexts, kinds)
-
-
-def test_the_missing_term_has_a_side():
-    record = made_up("full_step")
-    assert "measured than predicted" in finding([record], "prediction").text
+def test_the_residual_stream():
+    row = shown([made_up("forward")])["cs336.memory_residual"].frame.iloc[0]
+    assert row["derivation"] == "4 · 512 · 2560 · 4 B" and row["expected_mib"] == row["recorded_mib"] == 20
 
 
 def test_the_largest_groups_are_those_of_the_longest_context():
     table = shown(grid())["cs336.memory_largest"].frame
     assert len(table) == 6 * rows.SHOWN_GROUPS  # the longest context alone
     assert set(table["seq_len"]) == {512}
-
-
-def test_the_timeline_is_told_from_three_modes():
-    assert "Size 2.7B, context 512, fp32" in finding(grid(), "timeline").text
-    assert finding([made_up("inference")], "timeline").verdict == "cannot tell"
-
-
-def test_sizes_that_one_answer_compares_are_in_one_unit():
-    small = [made_up(mode, size="nano", seq_len=length) for length in (16, 4096) for mode in MODES]
-    for name in ("timeline", "by_context"):
-        text = finding(small, name).text
-        assert " GiB" in text and " MiB" not in text, text
-    assert answers.in_one_unit(0.01, 0.2)(0.01) == "0.0100 GiB" and answers.in_one_unit(0.01)(0.01) == "10.2 MiB"
 
 
 def test_a_history_that_was_not_recorded_has_no_highest_moment():
@@ -379,21 +271,6 @@ def test_a_history_that_was_not_recorded_has_no_highest_moment():
     assert frame["replayed_gib"][0] > 0 and frame["replayed_gib"][1] is None  # the CSV says unsupported
 
 
-def test_recording_that_changes_the_peak_is_told():
-    record = made_up("inference")
-    record.values["peak_unrecorded_bytes"] = record.values["peak_bytes"] / 1.5
-    assert "at most 50.00%" in finding([record], "recording").text
-
-
-def test_rows_of_phases_have_the_peak_of_each():
-    table = shown([made_up("full_step")])["cs336.memory_prediction"].frame
-    assert list(table["phase"]) == ["forward", "backward", "optimizer"]
-    assert table["measured_gib"].astype(float).iloc[-1] == table["measured_gib"].max()
-
-
-def test_predicted_kinds_match_the_handout_s_numbers():
-    record = made_up("forward", seq_len=512)
-    assert predictions.load(record).cublas_handles == 1
-    assert predictions.load(made_up("full_step")).cublas_handles == 2
-    items = predictions.items(made_up("full_step"))["optimizer"]
+def test_predicted_items_match_the_handout_s_numbers():
+    items = rows.items(made_up("full_step"))["optimizer"]
     assert items["AdamW temporaries"] == items["parameters"]

@@ -1,20 +1,16 @@
-"""Precisions side by side: pairs of cells, their speed-ups, published ones beside them, and the sentences on them."""
+"""Precisions side by side: pairs of cells, their speed-ups, and published ones beside them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
-import pandas as pd
 import pytest
 from matplotlib import pyplot as plt
 
 from perfscribe import markdown_tables, presenting
 from perfscribe import tables as t
-from perfscribe.experiments.mixed_precision import answers, drawings, pairs, present
-from perfscribe.experiments.nsys_profile import busy
-from perfscribe.findings import CannotTell
+from perfscribe.experiments.mixed_precision import drawings, present, rows
 from perfscribe.records import Record
 from perfscribe.tables import Table
 
@@ -63,20 +59,17 @@ def row(table: Table, **levels: Any) -> dict[str, Any]:
 
 
 def test_speedup_is_fp32_over_the_other_dtype() -> None:
-    table = shown(grid())[""]
-    medium = row(table, size="medium", dtype="bf16")
-    assert medium["forward_speedup"] == pytest.approx(3.0) == pytest.approx(medium["forward_backward_speedup"])
-    assert row(table, size="small", dtype="tf32")["backward_speedup"] == pytest.approx(2.0)
-    assert row(table, size="small", dtype="fp32")["forward_speedup"] == "fp32 itself"
+    table = shown(grid())["_speedup"]
+    medium = row(table, model_size="medium", pass_type="forward")
+    assert medium["bf16_speedup"] == pytest.approx(3.0)
+    assert row(table, model_size="small", pass_type="backward")["tf32_speedup"] == pytest.approx(2.0)
 
 
 def test_a_speedup_is_as_uncertain_as_both_medians() -> None:
     record, reference = cell("small", "bf16"), cell("small", "fp32")
     both = [t.summary(one, "forward_ms") for one in (record, reference)]
-    expected = 20 / 16 * sum(one.iqr / one.median for one in both)
-    assert pairs.speedup_spread(reference, record, "forward_ms") == pytest.approx(expected)
-    assert pairs.speedup_spread(None, record, "forward_ms") == pairs.speedup(None, record, "forward_ms")
-    assert pairs.speedup_spread(reference, reference, "forward_ms") == "fp32 itself"
+    found = row(shown([reference, record])["_speedup"], pass_type="forward")
+    assert found["bf16_speedup_spread"] == pytest.approx(20 / 16 * sum(one.iqr / one.median for one in both))
 
 
 @pytest.mark.parametrize(
@@ -85,7 +78,6 @@ def test_a_speedup_is_as_uncertain_as_both_medians() -> None:
 def test_a_row_without_partner_says_why(status: str | None, said: str) -> None:
     fp32 = [cell("small", "fp32", status=status)] if status else []
     tables = shown([*fp32, cell("small", "bf16"), *grid(sizes=("medium",))])
-    assert row(tables[""], size="small", dtype="bf16")["forward_speedup"] == said
     side = row(tables["_speedup"], model_size="small", pass_type="forward")
     assert side["bf16_speedup"] == said and side["fp32_ms"] == (status or "not planned") and side["status"] == "ok"
 
@@ -100,20 +92,13 @@ def test_flags_side_by_side_name_the_dtype_that_they_are_of() -> None:
     assert found["flags"] == "tf32: throttled 45 % of the time"
 
 
-def test_other_contexts_batches_and_devices_are_no_partners() -> None:
-    others = [cell("small", "fp32", seq_len=256), cell("small", "fp32"), cell("small", "fp32")]
-    others[1].factors["batch"] = 8
-    others[2].factors["device"] = "cpu"
-    table = shown([cell("small", "bf16"), *others])[""]
-    assert row(table, dtype="bf16")["forward_speedup"] == "fp32: not planned"
-
-
 def test_a_partner_that_failed_later_still_gives_what_it_had() -> None:
     fp32 = cell("small", "fp32")
     fp32.status, fp32.reason = "oom", "asked for much"
     del fp32.samples["forward_backward_ms"]
-    found = row(shown([fp32, cell("small", "bf16")])[""], dtype="bf16")
-    assert found["forward_speedup"] == pytest.approx(1.25) and found["forward_backward_speedup"] == "fp32: oom"
+    table = shown([fp32, cell("small", "bf16")])["_speedup"]
+    assert row(table, pass_type="forward")["bf16_speedup"] == pytest.approx(1.25)
+    assert row(table, pass_type="forward+backward")["bf16_speedup"] == "fp32: oom"
 
 
 def test_cells_that_did_not_run_are_folded(tmp_path: Any) -> None:
@@ -130,13 +115,13 @@ def test_cells_that_did_not_run_are_folded(tmp_path: Any) -> None:
 
 def test_the_context_with_most_dtypes_is_shown() -> None:
     cells = [cell("small", "fp32", 1024), cell("medium", "fp32", 1024), *grid(), cell("small", "bf16", 128)]
-    assert pairs.fullest_context(cells) == 512
+    assert rows.fullest_context(cells) == 512
     many = [cell(size, "fp32", 1024) for size in SIZES]
-    assert pairs.fullest_context([*many, cell("small", "fp32"), cell("small", "bf16")]) == 512
-    assert pairs.fullest_context([cell("small", "fp32", n) for n in (128, 256)]) == 256
-    assert pairs.fullest_context([cell("small", "fp32", 128), cell("small", "fp32", 256, status="oom")]) == 128
-    assert pairs.fullest_context([cell("small", "fp32", 128, status="oom")]) == 128
-    assert pairs.fullest_context([]) is None
+    assert rows.fullest_context([*many, cell("small", "fp32"), cell("small", "bf16")]) == 512
+    assert rows.fullest_context([cell("small", "fp32", n) for n in (128, 256)]) == 256
+    assert rows.fullest_context([cell("small", "fp32", 128), cell("small", "fp32", 256, status="oom")]) == 128
+    assert rows.fullest_context([cell("small", "fp32", 128, status="oom")]) == 128
+    assert rows.fullest_context([]) is None
 
 
 # --- the shapes of write-ups --------------------------------------------------------------------------------------
@@ -170,77 +155,12 @@ def test_words_of_sources_are_kept() -> None:
     found = row(shown([cell("large", "fp32")])["_passes"], pass_type="forward+backward")
     assert found["ms_cs336-writeup-004"] == 492.850
     levels = {"size": "xl", "dtype": "fp16", "seq_len": 512}
-    reference = pairs.published_ms("cs336-writeup-004", levels, "forward_backward_ms")
+    reference = rows.published_ms("cs336-writeup-004", levels, "forward_backward_ms")
     assert reference is not None and reference.text == "N/A"
-    assert pairs.published_speedup("cs336-writeup-004", levels, "fp16", "forward_backward_ms") is None
+    assert rows.published_speedup("cs336-writeup-004", levels, "fp16", "forward_backward_ms") is None
 
 
-# --- sentences ----------------------------------------------------------------------------------------------------
-
-
-def test_timings_name_every_size_and_what_lacks_a_partner() -> None:
-    rows = shown(grid())["_speedup"].ok
-    text = answers.timings(rows)
-    assert "small: forward 20.0 → 16.0 ms (1.25×), backward 40.0 → 32.0 ms (1.25×)" in text
-    assert "large: forward 120 → 30.0 ms (4.00×)" in text and "context 512, batch 4, cuda" in text
-    noisy = [r for r in grid() if (r.factors["size"], r.factors["dtype"]) != ("small", "fp32")]
-    small = cell("small", "fp32")
-    noisy.append(replace(small, samples={name: [[4.0, 20.0, 36.0]] for name in small.samples}))
-    assert "small: forward 20 → 16.0 ms (1.2×)" in answers.timings(shown(noisy)["_speedup"].ok)
-    short = [r for r in grid() if (r.factors["size"], r.factors["dtype"]) != ("large", "fp32")]
-    oom = cell("large", "fp32", status="oom")
-    assert "Without a pair: large (fp32: oom)." in answers.timings(shown([*short, oom])["_speedup"].ok)
-
-
-def test_the_trend_is_confirmed_or_contradicted() -> None:
-    text, verdict = answers.trend(shown(grid())["_speedup"].ok)
-    assert verdict == "confirmed" and "1.25 (small), 3 (medium), 4 (large)" in text
-    text, verdict = answers.trend(shown(grid(sizes=SIZES[::-1]))["_speedup"].ok)
-    assert verdict == "contradicted" and "it does not in forward and backward" in text
-    with pytest.raises(CannotTell, match="2 measured, 3 needed"):
-        answers.trend(shown(grid(sizes=SIZES[:2]))["_speedup"].ok)
-
-
-def test_tf32_is_told_apart() -> None:
-    text = answers.tf32(shown(grid())["_speedup"].ok)
-    assert "TF32 alone is 2 to 3 times as fast as true fp32" in text
-    assert "bf16 is 1.25 to 4 times as fast as true fp32, but 0.625 to 1.33 times as fast as fp32 with TF32 on" in text
-    untraced = " With small, bf16 takes longer than TF32; whether the host's launches bound that was not traced. A comp"
-    assert f"with TF32 on.{untraced}" in text
-    assert "81.4 ms with TF32 and 249 ms without" in text and "3.06 times" in text
-    with pytest.raises(CannotTell, match="TF32 was not measured here"):
-        answers.tf32(shown(grid(("fp32", "bf16")))["_speedup"].ok)
-
-
-@pytest.mark.parametrize(
-    ("traces", "said"),
-    [
-        ({"bf16": 15.0}, "with TF32 on, and so slower with small. A comparison"),
-        ({"bf16": 15.0, "tf32": 2.0}, "with TF32 on, and so slower with small. A comparison"),
-        (
-            {"bf16": 4.0},
-            "takes longer than TF32, but kernels fill only 25 % of the passes in bf16 (nsys_profile): the host's",
-        ),
-        (
-            {"tf32": 5.0},  # a trace in TF32 holds no kernel of bf16
-            "TF32. Kernels fill only 50 % of the passes in TF32 (nsys_profile), so that the host's launches bound "
-            "these; the passes in bf16 were not traced: no verdict on the dtypes is drawn. A comparison",
-        ),
-        ({"tf32": 5.0, "bf16": 4.0}, "but kernels fill only 25 % of the passes in bf16 (nsys_profile): the host's"),
-        ({"tf32": 9.0}, "with TF32 on. With small, bf16 takes longer than TF32; whether"),  # bf16's own kernels decide
-    ],
-)
-def test_bf16_is_slower_only_where_the_device_is(traces: dict[str, float], said: str) -> None:
-    tables = shown(grid(), *(traced("small", dtype, ms) for dtype, ms in traces.items()))
-    text = answers.tf32(tables["_speedup"].ok)
-    assert said in text and text.count("slower") == said.count("slower"), text
-
-
-def test_sizes_are_listed_as_one_says_them() -> None:
-    rows = pd.DataFrame({"model_size": ["small", "large", "xl"]})
-    for known, told in ((1, "small,"), (2, "small and large,"), (3, "small, large and xl,")):
-        text = answers._no_verdict(rows[:known], busy.UNKNOWN)
-        assert text.startswith(f" With {told} bf16 takes longer than TF32; whether")
+# --- how busy the device is ---
 
 
 def test_how_busy_the_device_is_stands_in_the_csv() -> None:
@@ -248,15 +168,6 @@ def test_how_busy_the_device_is_stands_in_the_csv() -> None:
     small = row(table, model_size="small", pass_type="forward+backward")
     assert small["tf32_busy_percent"] == pytest.approx(50.0) and small["bf16_busy_percent"] == "not traced"
     assert row(table, model_size="small", pass_type="backward")["tf32_busy_percent"] == pytest.approx(50.0)
-
-
-def test_published_speedups_are_compared_at_the_same_cells() -> None:
-    text = answers.published(shown(grid())["_speedup"].ok)
-    ours, theirs = 60 / 20, 56.011 / 43.673
-    assert text.startswith("Over 6 passes") and "furthest apart are medium, forward: 3 here, 1.28 there" in text
-    assert ours / theirs == pytest.approx(2.34, abs=0.01) and "2.34 times theirs" in text
-    with pytest.raises(CannotTell, match="no size has a figure in bf16 speedup and"):
-        answers.published(shown([cell(s, d, 256) for s in SIZES for d in ("fp32", "bf16")])["_speedup"].ok)
 
 
 def test_the_line_below_the_figure_is_of_the_cells_that_it_shows() -> None:

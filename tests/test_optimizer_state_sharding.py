@@ -1,4 +1,4 @@
-"""optimizer_state_sharding: cells measured for real with gloo against the prediction, and its tables and sentences."""
+"""optimizer_state_sharding: cells measured for real with gloo against the prediction, and its tables."""
 
 from __future__ import annotations
 
@@ -33,7 +33,6 @@ from perfscribe.experiments.optimizer_state_sharding import (
     measure,
     memory_pass,
     names,
-    predictions,
     present,
     program,
     rows,
@@ -41,14 +40,12 @@ from perfscribe.experiments.optimizer_state_sharding import (
 )
 from perfscribe.experiments.optimizer_state_sharding.names import KINDS, PEER, SHARDED, UNSHARDED
 from perfscribe.experiments.optimizer_state_sharding.segments import Segments
-from perfscribe.findings import Finding
 from perfscribe.models.shapes import SIZES, Shape
 from perfscribe.parallel import broadcasting, sharded_optimizer
 from perfscribe.parallel.partition import PIECE_BYTES
 from perfscribe.records import Record
 from perfscribe.tables import MIB, Table
 
-ROOT = Path(__file__).resolve().parents[1]
 CONTEXT, BATCH = 12, 6
 LEVELS: dict[str, Any] = {
     "backend": "gloo",
@@ -143,13 +140,10 @@ def as_record(factors: dict[str, Any], measurement: Measurement) -> Record:
 def test_memory_is_as_predicted(measured: list[Record]) -> None:
     for record in rows.by_implementation(measured):
         for moment in names.MOMENTS:
-            found = predictions.measured_bytes(record, moment)
-            predicted = predictions.predicted_bytes(record, moment)
+            found = rows.held_bytes(record, moment)
+            predicted = rows.predicted_bytes(record, moment)
             where = record.factors["world_size"], record.factors["implementation"], moment
             assert found == pytest.approx(predicted, rel=1e-3), where
-            kinds, expected = predictions.measured_kinds(record, moment), predictions.predicted_kinds(record, moment)
-            for kind in KINDS:
-                assert kinds[kind] == pytest.approx(expected[kind], abs=2e-3 * found), (*where, kind)
 
 
 def test_chunks_are_predicted_as_long_as_they_are_sent() -> None:
@@ -189,12 +183,6 @@ def test_times_and_check_of_a_cell(measured: list[Record]) -> None:
 def test_tables_of_measured_cells(measured: list[Record]) -> None:
     made = tables(measured)
     assert all(len(table.ok) >= 3 for table in made.values())
-    found = findings(measured)
-    assert {name: one.verdict for name, one in found.items()} == {
-        **dict.fromkeys(("memory", "kinds", "prediction", "speed", "peer", "zero"), "answered"),
-        "saved": "confirmed",
-        "published": "cannot tell",
-    }
 
 
 def test_times_are_those_of_the_slowest_rank() -> None:
@@ -346,8 +334,8 @@ def test_temporaries_of_the_step() -> None:
     assert sharding.COMMUNICATION not in alone or alone[sharding.COMMUNICATION] == 0
 
 
-def step_as_on_nccl(rank: int, folder: str, piece_bytes: int) -> tuple[dict[str, int], dict[str, int]]:
-    """Counted and predicted kinds at the peak of our step, the way that NCCL goes; rows are sent in place."""
+def step_as_on_nccl(rank: int, folder: str, piece_bytes: int) -> tuple[list[int], dict[str, int]]:
+    """Counted bytes by kind and predicted ones by item at the peak of our step as on NCCL; rows are sent in place."""
     factors = {**LEVELS, "world_size": 2, "wrapper": "naive", "data_folder": folder}
     place = SimpleNamespace(rank=rank, world_size=2)
     device = SimpleNamespace(device=torch.device("cpu"), place=place)
@@ -367,20 +355,17 @@ def step_as_on_nccl(rank: int, folder: str, piece_bytes: int) -> tuple[dict[str,
         trained = training.Training(training.build_model(factors, device), factors, device)
         counted = memory_pass.measure_memory(trained, SHARDED)[names.STEP]
         load = Workload(SIZES["nano"], BATCH // 2, CONTEXT, "fp32", "cpu")
-        items = sharding.step_peak(Sharding(load, 2, exchange="nccl"))
-    expected = dict.fromkeys(KINDS, 0)
-    for item, size in items.items():
-        expected[predictions.KIND_OF_ITEM.get(item, names.ACTIVATIONS)] += size
-    return dict(zip(KINDS, counted, strict=True)), expected
+        return counted, dict(sharding.step_peak(Sharding(load, 2, exchange="nccl")))
 
 
 @pytest.mark.parametrize("piece_bytes", [2**18, 2**21, 2**30])
 def test_memory_of_the_step_as_on_nccl(data_folder: Path, piece_bytes: int) -> None:
     found = run_ranks(step_as_on_nccl, 2, str(data_folder), piece_bytes)
-    counted, predicted = max(found, key=lambda one: sum(one[0].values()))
-    assert predicted[names.COMMUNICATION] > 0
-    for kind in KINDS:
-        assert counted[kind] == pytest.approx(predicted[kind], abs=2e-3 * sum(counted.values())), kind
+    counted, predicted = max(found, key=lambda one: sum(one[0]))
+    assert predicted[sharding.COMMUNICATION] > 0
+    assert sum(counted) == pytest.approx(total_bytes(predicted), rel=2e-3)
+    buffers = counted[KINDS.index(names.COMMUNICATION)]
+    assert buffers == pytest.approx(predicted[sharding.COMMUNICATION], abs=2e-3 * sum(counted))
 
 
 def test_chunks_of_gloo() -> None:
@@ -416,7 +401,7 @@ def test_published_savings_are_near_the_prediction() -> None:
     assert peaks[UNSHARDED] - peaks[SHARDED] == pytest.approx(predicted / 2**30, rel=0.05)
 
 
-# --- tables and sentences ---------------------------------------------------------------------------------------
+# --- tables -----------------------------------------------------------------------------------------------------
 
 FACTORS: dict[str, Any] = {
     "device": "cuda",
@@ -432,15 +417,13 @@ FACTORS: dict[str, Any] = {
 }
 
 
-def fixture(ranks: int = 2, more_bytes: int = 0) -> Record:
-    """Memory as predicted, and more activations at the peak of the passes; our step takes 0.9 of the time."""
+def fixture(ranks: int = 2) -> Record:
+    """Memory as predicted; our step takes 0.9 of the time."""
     factors = {**FACTORS, "world_size": ranks}
     record = Record(NAME, factors, "ok", "", "measured", values={"difference": 0.0, "gradient_bytes": 7992940800})
     for name in names.IMPLEMENTATIONS:
         for moment in names.MOMENTS:
-            kinds = predictions.predicted_kinds(record, moment, name)
-            kinds[names.ACTIVATIONS] += more_bytes if moment == names.PASSES else 0
-            record.series[f"{name}_{moment}_bytes"] = list(kinds.values())
+            record.series[f"{name}_{moment}_bytes"] = [rows.predicted_bytes(record, moment, name), 0, 0, 0, 0, 0]
         record.values[f"{name}_outside_bytes"] = 2**30
     times = {UNSHARDED: 1.0, names.AGAIN: 1.001, SHARDED: 0.9, PEER: 1.1}
     for name, factor in times.items():
@@ -456,130 +439,31 @@ def tables(records: list[Record]) -> dict[str, Table]:
     return {table.id.removeprefix("cs336.sharding_"): table for table in present.tables({NAME: records})}
 
 
-def findings(records: list[Record]) -> dict[str, Finding]:
-    made = {table.id: table for table in present.tables({NAME: records})}
-    return {one.id.removeprefix("cs336.sharding_"): one for one in present.findings(made)}
-
-
 def ours(table: Table, **levels: Any) -> pd.Series:
     """The one row of our optimizer at these levels."""
-    rows_found = rows.keyed(table.ok)
-    chosen = rows_found[rows_found["implementation"] == SHARDED]
+    chosen = table.ok[table.ok["implementation"] == rows.NAMES[SHARDED]]
     for name, level in levels.items():
         chosen = chosen[chosen[name] == level]
     assert len(chosen) == 1
     return chosen.iloc[0]
 
 
-def test_ratios() -> None:
-    speed = tables([fixture()])["speed"]
-    for timed in rows.TIMES:
-        row = ours(speed, timed=timed)
-        assert row["ratio"] == pytest.approx(0.9)
-        assert (row["verdict"], row["turns"]) == ("faster", 6)
-        assert row["low"] <= 0.9 <= row["high"] < 1
-    text = findings([fixture()])["speed"].text
-    assert "with 2 processes whole step 0.900× (interval 0.9" in text
-    assert "faster" in text
-    assert "40.1 ms become 36.1 ms; apart from each other the update takes 20.0 ms, the exchange 15.0 ms" in text
-    assert "whole step 1.10×" in findings([fixture()])["peer"].text
-    assert "Its optimizer step takes 1.22× the time of ours" in findings([fixture()])["peer"].text
-
-
-def test_a_ratio_is_no_finer_than_its_interval_and_says_why_it_tells_nothing() -> None:
-    record = fixture()
-    record.samples[f"{SHARDED}_step_ms"] = [[330.0, 350.0, 371.0, 379.0, 390.0, 395.0]]
-    text = findings([record])["speed"].text
-    assert "whole step 0.94× (interval 0." in text and "faster)" in text
-    record.samples[f"{names.AGAIN}_step_ms"] = [[460.0] * 6]
-    text = findings([record])["speed"].text
-    assert "cannot tell: unsharded strays from itself by up to " in text
-
-
-def test_a_step_that_is_told_in_another_setting_is_named() -> None:
-    other = fixture()
-    other.factors["dtype"] = "fp32"
-    noisy, more = fixture(), fixture(4)
-    for record in (noisy, more):
-        record.samples[f"{SHARDED}_step_ms"] = [[300.0, 350.0, 371.0, 420.0, 430.0, 500.0]]
-    text = findings([noisy, more, other])["speed"].text
-    assert text.count(", cannot tell), optimizer step alone") == 2
-    assert "Of the other settings' whole steps these are told apart: xl, context 128, global batch 16, fp32" in text
-    assert "2 processes 0.900× (interval" in text
-
-
-def test_too_few_turns_give_no_interval() -> None:
-    record = fixture()
-    record.factors["turns"] = 3
-    row = ours(tables([record])["speed"], timed="step")
-    assert (row["interval"], row["verdict"]) == ("too few turns", "cannot tell")
-
-
 def test_savings() -> None:
-    row = ours(tables([fixture()])["saved"], moment=names.BEFORE_STEP)
-    assert row["saved_gib"] == row["predicted_gib"] == pytest.approx(7.44, abs=0.01)
-    found = findings([fixture(), fixture(4)])["saved"]
-    assert found.verdict == "confirmed"
-    assert "7.44 GiB directly before the step (predicted 7.44 GiB)" in found.text
-    assert "4 processes: 11.2 GiB at the peak of forward" in found.text
-    record = fixture()
-    record.series[f"{SHARDED}_{names.STEP}_bytes"][KINDS.index(names.ACTIVATIONS)] += 2**30
-    found = findings([record])["saved"]
-    assert found.verdict == "contradicted"
-    assert "off by at most 7.6 % of what is saved" in found.text
+    row = ours(tables([fixture()])["saved"], moment=rows.MOMENT_NAMES[names.BEFORE_STEP])
+    assert row["saved_gib"] == row["predicted_gib"] == pytest.approx(7.44, abs=0.01) and row["error_percent"] == 0
 
 
-def test_a_missing_term_is_named() -> None:
-    exact, off = findings([fixture()])["prediction"], findings([fixture(more_bytes=3 * 2**30)])["prediction"]
-    assert exact.verdict == "confirmed"
-    assert off.verdict == "contradicted"
-    assert "Beyond 5% lie 3" in off.text
-    assert "largest term: activations and temporaries, 3.00 GiB measured above" in off.text
-
-
-def test_answers_on_memory() -> None:
-    found = findings([fixture()])
-    assert "After model initialisation 7.44 GiB (size xl, context 128, global batch 16" in found["memory"].text
-    assert "29.8 GiB unsharded and 22.4 GiB sharded directly before it" in found["memory"].text
-    assert "leaves nothing behind" in found["memory"].text
-    assert "AdamW, unsharded: parameters 7.44 GiB, gradients 7.44 GiB, optimizer state 14.9 GiB" in found["kinds"].text
-    assert "sharded (ours): parameters 7.44 GiB, gradients 7.44 GiB, optimizer state 7.44 GiB" in found["kinds"].text
-
-
-def test_answer_on_zero() -> None:
-    text = findings([fixture(), fixture(4)])["zero"].text
-    assert "with 2 processes the fullest rank keeps 7.44 GiB of optimizer state" in text
-    assert "a rank sends 16.7 GiB a step against 11.2 GiB, 1.5×, in 870 messages where each tensor has its own" in text
-    assert "on NCCL by an all-gather a piece" in text and "flattened model, by up to 0.056 % here." in text
+def test_gradients_are_counted_as_predicted() -> None:
     counted = tables([fixture()])["zero"].ok.iloc[0]
     assert counted["averaged_gib"] == counted["weights_gib"]
 
 
 def test_published_figures_stand_beside_ours() -> None:
-    made = tables([fixture(), fixture(4)])["published"]
-    with_two = ours(made, world_size=2)
-    assert with_two["memory_before_step_gib_brandon-snider"] == pytest.approx(26312.84 / 1024)
-    assert with_two["step_ms_brandon-snider"] == 510.53
-    assert ours(made, world_size=4)["step_ms_brandon-snider"] == "none"
-    assert not any("kesavanramakrishnan" in column for column in made.frame.columns)  # another size
-    found = findings([fixture()])["published"]
-    assert (
-        "the sharded step takes 0.900× the unsharded one's time here (faster) and 0.968× at brandon-snider (batch 16)"
-        in found.text
-    )
-
-
-def test_published_times_are_compared_turn_by_turn_and_what_contradicts_is_named() -> None:
-    record = fixture()
-    turns = len(record.samples["unsharded_step_ms"][0])
-    drift = [100.0 * (number + 1) for number in range(turns)]
-    record.samples["unsharded_step_ms"] = [drift]
-    record.samples[f"{names.AGAIN}_step_ms"] = [drift]
-    record.samples["sharded_step_ms"] = [[1.5 * ms if number == turns - 1 else ms for number, ms in enumerate(drift)]]
-    text = findings([record])["published"].text
-    assert "takes 1.00× the unsharded one's time here (cannot tell) and 0.968×" in text
-    far = text.partition("More than 5% apart: ")[2].partition(". ")[0]
-    assert "memory (peak of the step)" in far and "initialisation" not in far
+    made = tables([fixture(), fixture(4)])
+    memory, times = (ours(made[name], world_size=2) for name in ("memory", "times"))
+    assert memory["memory_before_step_gib_brandon-snider"] == pytest.approx(26312.84 / 1024)
+    assert times["step_ms_brandon-snider"] == 510.53
+    assert ours(made["times"], world_size=4)["step_ms_brandon-snider"] == "none"
 
 
 def test_cells_without_figures() -> None:
@@ -589,4 +473,3 @@ def test_cells_without_figures() -> None:
         for column in table.columns:
             if column.kind in ("figure", "unshown"):
                 assert shown[column.name] is None, column.name
-    assert {one.verdict for one in findings([skipped]).values()} == {"cannot tell"}

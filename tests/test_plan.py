@@ -334,7 +334,7 @@ def test_auto_takes_the_preset_of_the_machine(
 @pytest.fixture
 def published(tmp_path: Path) -> Path:
     """A tree with a published site of the tiny plan."""
-    for name in ("perfscribe", "references", "report/templates"):
+    for name in ("perfscribe", "references"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     site = tmp_path / "results" / "demo"
     plan.build(raw(site="demo"), "tiny", ROOT).write(site / "plan")

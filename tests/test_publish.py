@@ -21,7 +21,7 @@ from perfscribe import files, journal, measured_by, publish, scrub
 
 USER, NODE = "zelda_quist", "qx-node-417"
 PRIVATE_ENVIRONMENT = {"USER": USER, "LOGNAME": USER, "HOSTNAME": NODE, "NCCL_DEBUG_FILE": f"/home/{USER}/nccl.log"}
-NOTE = "report/notes/{}/introduction.md"
+NOTE = "report/notes/{}/cs336.md"
 WRITTEN = f"Written by {USER} on {NODE}:\r\nthe fan of /home/{USER}/gpu is loud, {{{{ site }}}}.\n"
 MEASURE = '''"""Cells that tell what they should not."""
 import os
@@ -50,7 +50,6 @@ def run(cell):
 PRESENT = '''"""Its table and its figure."""
 from perfscribe import figures as f
 from perfscribe import tables as t
-from perfscribe.findings import find, need
 
 TABLES = ("cs336.probe",)
 FIGURES = ("cs336.probe_time",)
@@ -68,11 +67,6 @@ def figures(tables):
 def draw(axes, table):
     f.lines(axes, table.ok, "n", "time_ms", "one", spread="time_ms_iqr")
     f.mark_statuses(axes, table.frame, "n")
-
-
-def findings(tables):
-    rows = tables[TABLES[0]].ok
-    return [find("cs336.probe", TABLES, lambda: f"{len(need(rows, 1, 'cells'))} cells.")]
 '''
 
 
@@ -97,8 +91,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
     made = Site(tmp_path_factory.mktemp("publish") / "checkout")
     made.only()
     made.add_experiment("probe", MEASURE.format(side_file=str(made.side_file)), PRESENT, n=[1, 2, 3, 4])
-    template = made.root / "report" / "templates" / "cs336.md"
-    template.write_text(template.read_text() + '\n{{ figure("cs336.probe_time") }}\n')
     files.write_bytes(made.root / NOTE.format("local"), WRITTEN.encode())
     measured = made.run("report")
     assert measured.returncode == 0, measured.stdout
@@ -117,18 +109,12 @@ def published_files(root: Path, name: str) -> Iterator[Path]:
         yield from (path for path in sorted(folder.rglob("*")) if path.is_file())
 
 
-def without_date(path: Path) -> bytes:
-    """A file's bytes; of a report all but the line that says when it was written."""
-    content = path.read_bytes()
-    return re.sub(rb"(?m)^(?:<p>)?Written on .*$", b"", content) if path.stem == "report" else content
-
-
 def drawn(root: Path, name: str) -> dict[str, bytes]:
     """What is drawn of a site's journals: records, tables, summary, report and figures, by file."""
     folders = (f"results/{name}/records", f"results/{name}/tables", f"report/{name}")
     paths = [path for folder in folders for path in (root / folder).rglob("*") if path.is_file()]
     paths += (root / "results" / name).glob("summary.json")
-    return {str(path.relative_to(root)): without_date(path) for path in paths}
+    return {str(path.relative_to(root)): path.read_bytes() for path in paths}
 
 
 def copied(source: Path, target: Path) -> None:
@@ -191,7 +177,7 @@ def test_what_was_measured_is_all_there(site: Site) -> None:
         assert [row[key] for row in own] == [row[key] for row in shown]
     assert [row["provenance"]["node"] for row in shown] == ["<host>"] * 4
     assert shown[3]["reason"] == ("RuntimeError: cannot read <path>/measure.py on <host> as <user>, see <path>")
-    assert "as &lt;user>, see &lt;path>" in site.report("demo") and "Lab report: demo" in site.report("demo")
+    assert "as &lt;user>, see &lt;path>" in site.report("demo") and "# Perfscribe: demo" in site.report("demo")
     assert json.loads((site.root / "results" / "demo" / "published.json").read_text())["commit"] == "0" * 40
 
 
@@ -211,8 +197,8 @@ def test_a_note_of_the_new_site_stays(tmp_path: Path, capsys: pytest.CaptureFixt
     assert (tmp_path / NOTE.format("demo")).read_text() == "new"
     assert (tmp_path / "report" / "notes" / "demo" / "fsdp.md").read_text() == "By <user>."
     assert capsys.readouterr().out.splitlines() == [
+        "publish: report/notes/demo/cs336.md was there and stays as it is",
         "publish: report/notes/demo/fsdp.md is that of site local, names and paths of this machine replaced: read it",
-        "publish: report/notes/demo/introduction.md was there and stays as it is",
     ]
 
 
@@ -286,19 +272,19 @@ def test_another_checkout_draws_the_same_bytes(site: Site, clone: Site) -> None:
 
 
 def test_redraw_draws_what_the_workflow_draws(site: Site, clone: Site) -> None:
-    done = clone.run("redraw")
+    done = clone.run("publish", "--redraw")
     assert done.returncode == 0 and done.stdout == "report/demo/report.md\n"
     of_workflow = {path: found for path, found in drawn(site.root, "demo").items() if not path.endswith(".html")}
     assert drawn(clone.root, "demo") == of_workflow
     assert (clone.root / "results" / "demo" / "verdict.txt").is_file() and clone.executions == 4
     assert clone.planned_jobs("--config", "site=demo") == {"write_html"}
     for name in ("local", "nowhere"):
-        refused = clone.run("redraw", name)
+        refused = clone.run("publish", "--redraw", name)
         assert refused.returncode == 1
-        assert refused.stdout == f"run: redraw: {name!r} is no published site; there are: demo\n"
+        assert refused.stdout == f"run: publish: {name!r} is no published site; there are: demo\n"
     present = clone.root / "perfscribe" / "experiments" / "probe" / "present.py"
     present.write_text(present.read_text().replace('"Probe"', "1 / 0"))
-    failed = clone.run("redraw", "demo")
+    failed = clone.run("publish", "--redraw", "demo")
     assert failed.returncode != 0 and "ZeroDivisionError" in failed.stdout
 
 
@@ -372,7 +358,7 @@ def test_a_bad_name_is_one_line(site: Site, arguments: list[str]) -> None:
         publish.main(site.root, arguments)
 
 
-@pytest.mark.parametrize("name", ["templates", "notes"])
+@pytest.mark.parametrize("name", ["notes"])
 def test_folders_of_the_project_are_no_sites(site: Site, name: str) -> None:
     (site.root / "report" / "notes").mkdir(exist_ok=True)
     with pytest.raises(ValueError, match=rf"^publish: {name} is a folder of the project; "):
@@ -431,7 +417,7 @@ def redrawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("NPY_DISABLE_CPU_FEATURES", " ".join(found))
         patched.setenv("OPENBLAS_CORETYPE", "Nehalem")
-        done = clone.run("redraw")
+        done = clone.run("publish", "--redraw")
     assert done.returncode == 0, done.stdout
     assert done.stdout.splitlines() == [f"report/{name}/report.md" for name in COMMITTED]
     return clone.root
@@ -439,7 +425,7 @@ def redrawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("name", SITES)
 def test_a_committed_site_is_what_this_code_draws(name: str, redrawn: Path) -> None:
-    """Where this fails, code that shows has changed: `./run redraw`, and commit what it draws."""
+    """Where this fails, code that shows has changed: `./run publish --redraw`, and commit what it draws."""
     got, expected = (
         {path: found for path, found in drawn(root, name).items() if not re.search(r"/records/|\.(png|html)$", path)}
         for root in (redrawn, ROOT)

@@ -1,19 +1,19 @@
-"""Rank methods: recorded environments, verdicts, tables and answers; real ranks below torchrun and mpiexec."""
+"""Rank methods: recorded environments and tables; real ranks below torchrun and mpiexec."""
 
 from __future__ import annotations
 
 import os
-import re
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-from perfscribe import config, figures, plan, scrub, tables
+from perfscribe import config, plan, scrub, tables
 from perfscribe.cells import Cell, Unsupported
-from perfscribe.experiments.rank_methods import drawings, judging, measure, polaris, present, recordings
+from perfscribe.experiments.rank_methods import measure, polaris, present, recordings
 from perfscribe.parallel import launchers, mpi_start, ranks
 from perfscribe.records import Record
 
@@ -40,7 +40,11 @@ HOMEWORK = {
     "batch": 32,
     "epochs": 10,
 }
-IDS = ["polaris.rank_methods", "polaris.rank_placement", "polaris.rank_training", "polaris.rank_binding"]
+
+
+def truth(nodes: Sequence[int]) -> list[list[int]]:
+    """(rank, world size, local rank) of every rank from the node of each."""
+    return [[rank, len(nodes), local] for rank, (local, _, _) in enumerate(ranks.layout([str(n) for n in nodes]))]
 
 
 def planned(preset: str) -> list[Cell]:
@@ -56,7 +60,7 @@ def planned(preset: str) -> list[Cell]:
 def test_the_launchers_own_variables_are_right_wherever_they_were_recorded(name):
     one = RECORDED[name]
     said = [one.said(rank)[one.launcher] for rank in range(len(one.nodes))]
-    assert said == judging.truth(one.nodes)
+    assert said == truth(one.nodes)
 
 
 @pytest.mark.parametrize("name", [name for name in RECORDED if name != "slurm_pmi2"])
@@ -64,47 +68,21 @@ def test_places_are_found_in_recorded_environments(name):
     """What every rank of a launch uses comes to the same, also where srun started torchrun or Open MPI's daemons."""
     one = RECORDED[name]
     places = [ranks.find(one.environment(rank)) for rank in range(len(one.nodes))]
-    assert [[p.rank, p.world_size, p.local_rank] for p in places] == judging.truth(one.nodes)
+    assert [[p.rank, p.world_size, p.local_rank] for p in places] == truth(one.nodes)
 
 
 def test_the_modulus_is_right_in_blocks_alone_and_the_split_wherever_mpi_was_started():
     for name, one in RECORDED.items():
         said = [one.said(rank) for rank in range(len(one.nodes))]
-        verdicts = {m: judging.judge([of[m] for of in said], one.nodes) for m in (mpi_start.MODULO, mpi_start.SPLIT)}
-        assert (verdicts[mpi_start.MODULO] == judging.RIGHT) == (one.mpi is None and name.endswith("block")), name
-        assert (verdicts[mpi_start.SPLIT] == judging.RIGHT) == (one.mpi is None), name
+        right = {m: [of[m] for of in said] == truth(one.nodes) for m in (mpi_start.MODULO, mpi_start.SPLIT)}
+        assert right[mpi_start.MODULO] == (one.mpi is None and name.endswith("block")), name
+        assert right[mpi_start.SPLIT] == (one.mpi is None), name
 
 
 def test_ranks_dealt_out_in_turns_share_gpus_by_the_modulus():
     one = RECORDED["pals_cyclic"]
     modulo = [one.said(rank)[mpi_start.MODULO][2] for rank in range(8)]
     assert modulo == [0, 1, 2, 3, 0, 1, 2, 3]
-    assert judging.sharers(modulo, one.nodes) == {0: [4], 4: [0], 1: [5], 5: [1], 2: [6], 6: [2], 3: [7], 7: [3]}
-
-
-JUDGED = {
-    "right": ([[0, 3, 0], [1, 3, 1], [2, 3, 0]], judging.RIGHT),
-    "nothing": ([None] * 3, judging.NOTHING),
-    "alone": ([[0, 1, 0]] * 3, "wrong on 3 of 3 (rank 0 of 1)"),
-    "daemon": ([None, None, [0, 1, 0]], "wrong on 1 of 3 (rank 0 of 1), says nothing on 2"),
-    "partly": ([[0, 3, 0], None, [2, 3, 0]], "says nothing on 1 of 3"),
-    "no local rank": ([[0, 3, None], [1, 3, None], [2, 3, None]], "no local rank"),
-    "elsewhere": ([[0, 3, 0], [1, 3, 1], [2, 3, 2]], "local rank wrong on 1 of 3"),
-    "together": ([[0, 3, 1], [1, 3, 1], [2, 3, 0]], "local rank wrong on 1 of 3, 2 share GPUs"),
-    "failed": (["no mpi4py"] * 3, "no mpi4py"),
-}
-
-
-@pytest.mark.parametrize("case", JUDGED)
-def test_verdicts(case):
-    said, verdict = JUDGED[case]
-    assert judging.judge(said, (0, 0, 1)) == verdict
-
-
-def test_agreement():
-    said = {"open_mpi": [1, 4, 1], "mpi4py_split_type": [1, 4, 1], "slurm": [0, 1, 0], "pals": None, "mpich": "no"}
-    assert judging.agreement("open_mpi", said) == "as mpi4py, COMM_TYPE_SHARED; unlike Slurm: rank 0 of 1"
-    assert judging.agreement("open_mpi", {"open_mpi": [0, 1, 0], "pals": None}) == "no other says anything"
 
 
 # --- cells --------------------------------------------------------------------------------------------------------
@@ -169,12 +147,12 @@ def test_published_times_stand_beside_the_homeworks_workload_alone():
         assert smaller == "another workload", name
 
 
-# --- tables and answers -------------------------------------------------------------------------------------------
+# --- tables -------------------------------------------------------------------------------------------------------
 
 
 def launched(launcher: str, method: str, training_s: float = 2.0, said: dict | None = None) -> Record:
     nothing = dict.fromkeys(mpi_start.METHODS, [None] * 4)
-    of = nothing | {method: judging.truth([0] * 4)} | (said or {})
+    of = nothing | {method: truth([0] * 4)} | (said or {})
     factors = {"part": "launched", "launcher": launcher, "method": method, "world_size": 4, "backend": "gloo", **SIZES}
     return Record(
         "rank_methods",
@@ -221,7 +199,7 @@ def here(granted: list[str], gpu_cores: list[str]) -> Record:
 
 def all_records() -> list[Record]:
     alone = dict.fromkeys((mpi_start.MODULO, mpi_start.SPLIT), [[0, 1, 0]] * 4)
-    both = dict.fromkeys((mpi_start.MODULO, mpi_start.SPLIT, "open_mpi"), judging.truth([0] * 4))
+    both = dict.fromkeys((mpi_start.MODULO, mpi_start.SPLIT, "open_mpi"), truth([0] * 4))
     return [
         launched("torchrun", "torchrun", 2.5, alone),
         launched("open_mpi", "mpi4py_modulo", 2.0, both),
@@ -240,18 +218,10 @@ def by_id(records: list[Record]) -> dict[str, tables.Table]:
     return {table.id: table for table in present.tables({"rank_methods": records})}
 
 
-def answer(name: str, records: list[Record]):
-    return {found.id: found for found in present.findings(by_id(records))}[name]
-
-
-def test_it_makes_what_it_declares(tmp_path):
-    declared, shown = plan.read_presentation("rank_methods", ROOT), by_id(all_records())
-    assert list(declared.tables) == list(shown)
-    assert list(declared.figures) == [figure.id for figure in present.figures(shown)]
-    assert [finding.id for finding in present.findings(shown)] == IDS
+def test_it_makes_what_it_declares():
+    shown = by_id(all_records())
+    assert list(plan.read_presentation("rank_methods", ROOT).tables) == list(shown)
     assert all(len(table.ok) >= 3 for table in shown.values())
-    for figure in present.figures(shown):
-        figures.write(figure, tmp_path, "nobody")
 
 
 def test_each_rank_has_a_row_with_its_cores_and_its_launchs_time():
@@ -265,60 +235,12 @@ def test_each_rank_has_a_row_with_its_cores_and_its_launchs_time():
     assert rows.iloc[0]["agreement"].startswith("unlike mpi4py, rank mod devices: rank 0 of 1; ")
 
 
-def test_a_launcher_is_one_row_and_a_recording_too():
-    rows = by_id(all_records())["polaris.rank_launches"].frame
-    assert len(rows) == 3 + len(RECORDED)
-    torchrun, open_mpi, slurm = (dict(rows.iloc[place]) for place in range(3))
-    assert (torchrun["torchrun"], torchrun["mpi4py_split_type"]) == ("right", "wrong on 4 of 4 (rank 0 of 1)")
-    assert (open_mpi["mpi4py_modulo"], open_mpi["pals"], open_mpi["ranks"]) == ("right", "says nothing", "4 on 1")
-    assert (slurm["status"], slurm["origin"]) == ("unsupported", "run here")
-    assert set(rows["origin"][3:]) == {"recorded"}
-    assert "made from the documentation of ALCF's machines" in set(rows["source"])
-
-
-def test_a_launcher_that_a_preset_skips_stands_there_once():
-    of = all_records()
-    skipped = [lost(launched(name, name), "skipped", "preset tiny") for name in ("pals", "slurm")]
-    rows = by_id([*of, *skipped])["polaris.rank_launches"].frame
-    found = [status for name, status, origin in zip(rows["launcher"], rows["status"], rows["origin"], strict=True)
-             if "Slurm" in name and origin == "run here"]  # fmt: skip
-    assert found == ["unsupported"]
-    assert list(rows["status"]).count("skipped") == 1
-
-
-def test_which_methods_were_right_where():
-    text = answer("polaris.rank_methods", all_records()).text
-    run_here, recorded = text.split("Recorded: ")
-    assert "torchrun is right under torchrun (one node)" in run_here
-    assert "COMM_TYPE_SHARED is right under mpiexec (Open MPI) (one node) and wrong under torchrun" in run_here
-    assert "PALS is right under mpiexec (PALS) (block, cyclic)." in recorded
-    assert "Slurm is right under srun (Slurm) (block, cyclic, uneven nodes" in recorded
-    assert re.search(r"of 15 launches that mpi4py was asked in, its split of shared memory was right in 12,", text)
-
-
-def test_where_the_modulus_fails():
-    found = answer("polaris.rank_placement", all_records())
-    assert "cyclic: rank modulo the number of devices gives 6 of 8 ranks a wrong local rank, and 8" in found.text
-    assert "uneven nodes: rank modulo the number of devices gives 1 of 4 ranks a wrong local rank" in found.text
-    assert found.text.count("COMM_TYPE_SHARED is right on 8 of 8") == 1
-    assert "wrong local ranks beside right global ones in 7; in 7 of these the split is right." in found.text
-
-
 def test_hosts_are_not_published():
     (found, *_) = all_records()
     private = scrub.Private()
     series = scrub.scrub_json({"series": found.series}, private)["series"]
     shown = by_id([replace(found, series=series)])["polaris.rank_methods"].frame
     assert set(shown["host"]) == {scrub.HOST} and list(shown["rank"]) == [0, 1, 2, 3]
-
-
-def test_the_time_of_training():
-    text = answer("polaris.rank_training", all_records()).text
-    assert "mpi4py, rank mod devices 2.00 s, mpi4py, COMM_TYPE_SHARED 3.00 s, the longest 1.50 times" in text
-    assert "under torchrun: torchrun 2.50 s;" in text
-    assert "4.50 s" not in text and "The published times are of another workload" in text
-    text = answer("polaris.rank_training", homework_records()).text
-    assert "Published, on other machines: mpi4py, rank mod devices 4.50 s, mpi4py, COMM_TYPE_SHARED 4.61 s." in text
 
 
 def test_bindings_granted_and_near():
@@ -328,9 +250,6 @@ def test_bindings_granted_and_near():
     assert set(seed["nearness"]) == {"anti-affine"} and set(seed["as_asked"]) == {"yes"}
     own = rows[rows["machine"] == "this machine"]
     assert list(own["as_asked"]) == ["yes", "no"] and list(own["nearness"]) == ["near", "partly near"]
-    text = answer("polaris.rank_binding", all_records()).text
-    assert "list:0:1 on this machine: 1 of 2 masks as asked; 1 near, 1 partly near, 0 anti-affine." in text
-    assert "4 of 4 ranks run on cores of a NUMA node that is not their GPU's" in text
 
 
 def test_bindings_without_a_gpu():
@@ -339,12 +258,9 @@ def test_bindings_without_a_gpu():
 
 
 @pytest.mark.parametrize("status", ["unsupported", "skipped", "failed"])
-def test_nothing_measured(status, tmp_path):
-    records = [lost(record, status, "why") for record in all_records()]
-    shown = by_id(records)
-    assert {finding.verdict for finding in present.findings(shown)} == {"cannot tell"}
-    for figure in present.figures(shown):
-        figures.write(figure, tmp_path, "nobody")
+def test_nothing_measured(status):
+    for table in by_id([lost(record, status, "why") for record in all_records()]).values():
+        assert set(table.frame["status"]) == {status}
 
 
 # --- processes ----------------------------------------------------------------------------------------------------
@@ -414,7 +330,7 @@ def need_open_mpi() -> None:
 @pytest.mark.slow
 def test_four_ranks_below_mpiexec(crews):
     need_open_mpi()
-    right = judging.truth([0] * 4)
+    right = truth([0] * 4)
     losses = set()
     for method in measure.METHODS_OF["open_mpi"]:
         found = measure.run(cell("open_mpi", method))
@@ -431,7 +347,7 @@ def test_four_ranks_below_mpiexec(crews):
 @pytest.mark.slow
 def test_four_ranks_below_torchrun(crews):
     found = measure.run(cell("torchrun", "torchrun"))
-    assert found.series["said_torchrun"] == judging.truth([0] * 4)
+    assert found.series["said_torchrun"] == truth([0] * 4)
     assert found.series["said_open_mpi"] == [None] * 4
     alone = [0, 1, 0] if find_spec("mpi4py") else "no mpi4py"
     assert found.series["said_mpi4py_split_type"] == [alone] * 4
@@ -439,7 +355,7 @@ def test_four_ranks_below_torchrun(crews):
 
 def test_four_ranks_of_our_own(crews):
     found = measure.run(cell("perfscribe", "torchrun"))
-    assert found.series["said_torchrun"] == judging.truth([0] * 4)
+    assert found.series["said_torchrun"] == truth([0] * 4)
     assert found.series["said_mpi4py_modulo"] == [mpi_start.NOT_ASKED] * 4
     with pytest.raises(Exception, match=r"ValueError: slurm says None, the launch \[\d, 4, \d\]"):
         measure.run(cell("perfscribe", "slurm"))
@@ -458,8 +374,3 @@ def test_a_launcher_that_fails_says_why(crews, monkeypatch):
     monkeypatch.setattr(launchers, "AFFINITY", (sys.executable, "-c", "import sys; sys.exit('no cores today')"))
     with pytest.raises(RuntimeError, match=r"^open_mpi left with exit code 1: .*no cores today"):
         measure.run(bound(cpu_bind="even"))
-
-
-def test_neighbouring_cores_are_one_bar():
-    assert drawings._runs((8, 0, 1, 9, 10, 31)) == [(-0.5, 2.0), (7.5, 3.0), (30.5, 1.0)]
-    assert drawings._runs(()) == []

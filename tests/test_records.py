@@ -54,9 +54,6 @@ TABLES = ("cs336.ends",)
 def tables(records):
     return [t.make(TABLES[0], "Ends", records["ends"], [t.factor("end", "End"), t.derived("n", "n", lambda r: 1)])]
 
-
-def findings(tables):
-    return []
 '''
 
 
@@ -240,8 +237,6 @@ def ends(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
     space = Workspace(tmp_path_factory.mktemp("records"))
     space.only()
     space.add_experiment("ends", MEASURE, PRESENT)
-    template = space.root / "report" / "templates" / "cs336.md"
-    template.write_text('# Chapter\n\n{{ table("cs336.ends") }}\n')
     done = space.run("report")
     assert done.returncode == 0, done.stdout
     return space

@@ -151,13 +151,6 @@ def write_note(root: Path) -> None:
     path.write_text("Measured on a Monday.\n")
 
 
-def publish_another_site(root: Path) -> None:
-    """A committed site where there was none."""
-    folder = root / "results" / "another"
-    files.write_json(folder / "published.json", {"version": "0", "commit": None, "dirty": None})
-    files.write_bytes(folder / "journal" / "attention" / "0.jsonl.gz", b"")
-
-
 def touch_data(root: Path) -> None:
     """New time stamps of all data files."""
     found = [path for path in (root / RESULTS / "data").rglob("*") if path.is_file() and path.suffix != ".digest"]
@@ -190,11 +183,8 @@ EDITS: dict[str, Callable[[Path], None]] = {
     "a table function": insert(f"{ATTENTION}/present.py", "tables", "assert True"),
     "statistics": append("perfscribe/statistics.py"),
     "the report's own parts": append("perfscribe/report.py"),
-    "how the HTML is made": append("perfscribe/page/document.py"),
-    "the HTML's template, style or script": in_text(
-        "perfscribe/page/report.css", lambda text: f"{text}p {{ margin: 0 }}\n"
-    ),
-    "a headline": in_text("report/templates/headlines.yaml", lambda text: text.replace("Training from HDF5", "HDF5")),
+    "how the HTML is made": append("perfscribe/page/write.py"),
+    "the HTML's template or style": in_text("perfscribe/page/report.css", lambda text: f"{text}p {{ margin: 0 }}\n"),
     "the line under every figure": append("perfscribe/measured_by.py"),
     "the engine: worker, journal, command line": together(
         *(append(f"perfscribe/{name}.py") for name in ("worker", "journal", "cli", "child", "environment", "progress"))
@@ -202,9 +192,8 @@ EDITS: dict[str, Callable[[Path], None]] = {
     "the arrays of a data set": append("perfscribe/data/synthetic.py"),
     "the token batches": append("perfscribe/data/tokens.py"),
     "the tokenised questions": append("perfscribe/data/squad_tokenised.py"),
-    "a chapter template": append("report/templates/cs336.md", "A sentence."),
+    "the text on method": append("report/method.md", "A sentence."),
     "a note": write_note,
-    "a committed site that came or changed": publish_another_site,
     "a published figure": in_text("references/attention.csv", lambda text: text[: text.rstrip().rindex("\n") + 1]),
     "a comment in the config": in_text("config.yaml", lambda text: f"# a comment\n{text}"),
     "what jobs ask a cluster for": in_config("cluster", "partition", to="other"),

@@ -8,15 +8,20 @@ from dataclasses import replace
 
 import pytest
 
-from perfscribe.scaling import reach, textbook
-from perfscribe.scaling.collectives import PHASES, RING, TREE, Call, fit, fits, hops, largest_left_out
-from perfscribe.scaling.steps import (
+from perfscribe.experiments.scaling_model import formulas as of
+from perfscribe.experiments.scaling_model.formulas import (
+    PHASES,
+    RING,
+    TREE,
+    Call,
     Computing,
     Point,
     Terms,
-    band_reason,
+    best_fit,
+    fit,
     fit_computing,
     fit_overlap,
+    hops,
     student_t,
 )
 
@@ -47,40 +52,26 @@ def test_hops_of_both_algorithms() -> None:
     assert [hops("reduce_scatter", TREE, n) for n in (2, 8)] == [1, 3]
 
 
-@pytest.mark.parametrize(
-    ("operation", "algorithm", "ranks"), [("gather", RING, 2), ("all_reduce", "star", 2), ("all_reduce", RING, 0)]
-)
-def test_no_such_hops(operation: str, algorithm: str, ranks: int) -> None:
-    with pytest.raises(ValueError, match=f"^{operation}, {algorithm}, {ranks} ranks: expected one of all_reduce"):
-        hops(operation, algorithm, ranks)
-
-
 @pytest.mark.parametrize("operation", PHASES)
 @pytest.mark.parametrize("algorithm", [RING, TREE])
 def test_terms_are_recovered_and_the_algorithm_is_told(algorithm: str, operation: str) -> None:
-    found = fits(operation, calls(algorithm, (2, 4, 8), operation=operation))
-    assert [one.algorithm for one in found] == [algorithm, TREE if algorithm == RING else RING]
-    assert found[0].hop_ms == pytest.approx(HOP_MS) and found[0].bus_gb_per_s == pytest.approx(GB_PER_S)
-    assert found[0].rms < 1e-9 < found[1].rms and found[0].counts == [2, 4, 8]
+    found = best_fit(operation, calls(algorithm, (2, 4, 8), operation=operation))
+    assert found is not None and found.algorithm == algorithm and found.rms < 1e-9
+    assert found.hop_ms == pytest.approx(HOP_MS) and found.bus_gb_per_s == pytest.approx(GB_PER_S)
+    assert found.counts == (2, 4, 8)
 
 
 @pytest.mark.parametrize("algorithm", [RING, TREE])
 def test_noise_moves_terms_a_little(algorithm: str) -> None:
-    found = fits("all_reduce", calls(algorithm, (2, 4, 8), noise=0.05))[0]
-    assert found.algorithm == algorithm and 0.005 < found.rms < 0.05
+    found = best_fit("all_reduce", calls(algorithm, (2, 4, 8), noise=0.05))
+    assert found is not None and found.algorithm == algorithm and 0.005 < found.rms < 0.05
     assert found.hop_ms == pytest.approx(HOP_MS, rel=0.05) and found.bus_gb_per_s == pytest.approx(GB_PER_S, rel=0.05)
 
 
-def test_the_largest_count_left_out_judges_the_algorithm() -> None:
-    measured = calls(TREE, (2, 4, 8))
-    right, wrong = (largest_left_out("all_reduce", name, measured) for name in (TREE, RING))
-    assert right == pytest.approx(0, abs=1e-9) and wrong is not None and wrong > 0.2
-    assert largest_left_out("all_reduce", RING, calls(RING, (2,))) is None
-
-
 def test_one_count_judges_nothing_and_the_ring_stands_for_both() -> None:
-    ring, tree = fits("all_reduce", calls(TREE, (2,)))
-    assert (ring.algorithm, tree.algorithm) == (RING, TREE) and ring.rms == pytest.approx(tree.rms)
+    ring, tree = (fit("all_reduce", name, calls(TREE, (2,))) for name in (RING, TREE))
+    assert ring is not None and tree is not None and ring.rms == pytest.approx(tree.rms)
+    assert best_fit("all_reduce", calls(TREE, (2,))) == ring
 
 
 def test_two_counts_judge_nothing_as_a_launch_makes_a_ring_look_like_a_tree() -> None:
@@ -88,27 +79,19 @@ def test_two_counts_judge_nothing_as_a_launch_makes_a_ring_look_like_a_tree() ->
     (by_ring, by_tree) = (fit("all_reduce", name, launched) for name in (RING, TREE))
     assert by_ring is not None and by_tree is not None and by_tree.rms < by_ring.rms
     for logged, first in (("", RING), ("RING", RING), ("TREE", TREE), ("RING, TREE", RING)):
-        assert fits("all_reduce", launched, logged)[0].algorithm == first
+        assert best_fit("all_reduce", launched, logged) == (by_ring if first == RING else by_tree)
 
 
 def test_two_points_are_too_few() -> None:
-    assert fit("all_reduce", RING, calls(RING, (2,))[:2]) is None and fits("all_reduce", []) == []
+    assert fit("all_reduce", RING, calls(RING, (2,))[:2]) is None and best_fit("all_reduce", []) is None
     assert fit("all_reduce", RING, [Call(1, 2**20, 0.1)] * 5) is None, "one rank sends nothing"
-
-
-@pytest.mark.parametrize("algorithm", [RING, TREE])
-@pytest.mark.parametrize("size", [1, 2**20, 2**30])
-def test_time_grows_with_ranks_and_bytes(algorithm: str, size: int) -> None:
-    found = fit("all_reduce", algorithm, calls(algorithm, (2, 4)))
-    assert found is not None and found.time_ms(1, size) == 0
-    times = [found.time_ms(n, size) for n in reach.counts()]
-    assert times == sorted(times) and found.time_ms(8, 2 * size) > found.time_ms(8, size)
 
 
 def test_units_are_milliseconds_and_bytes() -> None:
     """1 GB all-reduced by two ranks at 300 GB/s: each sends 1 GB, which takes 3.33 ms."""
     found = fit("all_reduce", RING, calls(RING, (2, 4)))
-    assert found is not None and found.time_ms(2, 1e9) == pytest.approx(2 * HOP_MS + 1000 / 300)
+    assert found is not None and found.latency_ms(2) == pytest.approx(2 * HOP_MS) and found.latency_ms(1) == 0
+    assert found.ms_per_message_byte(2) * 1e9 == pytest.approx(1000 / 300)
 
 
 # --- steps ------------------------------------------------------------------------------------------------------
@@ -133,7 +116,7 @@ def test_overlap_is_recovered(overlap: float) -> None:
 def test_noise_moves_overlap_a_little_and_widens_the_band() -> None:
     exact, noisy = (fit_overlap(points(0.4, (2, 4, 8, 16, 32), noise)) for noise in (0.0, 0.01))
     assert exact is not None and noisy is not None
-    assert noisy.overlap == pytest.approx(0.4, abs=0.08) and 0 < abs(noisy.worst) < 0.02
+    assert noisy.overlap == pytest.approx(0.4, abs=0.08) and 0 < max(map(abs, noisy.residuals.values())) < 0.02
     terms = Terms(100.0, 60.0)
     low, high = noisy.band_ms(terms) or (0.0, 0.0)
     assert 0 < low < terms.step_ms(noisy.overlap) < high and low < terms.step_ms(0.4) < high
@@ -146,28 +129,22 @@ def test_fewer_than_four_points_have_no_band() -> None:
     for counts in ((2,), (2, 4), (2, 4, 8)):
         found = fit_overlap(points(0.4, counts, 0.01))
         assert found is not None and found.band_ms(terms) is None
-        assert band_reason(found) == f"none: {len(counts)} of 4 points"
     four = fit_overlap(points(0.4, (2, 4, 8, 16), 0.01))
     assert four is not None and four.band_ms(terms) is not None
-    assert band_reason(None) == "none: 0 of 4 points" and fit_overlap([Point(1, 100.0, Terms(100.0, 0.0))]) is None
+    assert fit_overlap([Point(1, 100.0, Terms(100.0, 0.0))]) is None
 
 
 @pytest.mark.parametrize(("factor", "overlap"), [(2.0, 0.0), (0.5, 1.0)])
-def test_overlap_stays_within_its_limits_and_says_what_was_asked(factor: float, overlap: float) -> None:
+def test_overlap_stays_within_its_limits(factor: float, overlap: float) -> None:
     wrong = [Point(p.ranks, factor * p.step_ms, p.terms) for p in points(0.5, (2, 4, 8))]
     found = fit_overlap(wrong)
-    assert found is not None and found.overlap == overlap and (found.asked < 0) is (factor > 1)
-    assert (found.worst > 0.5) if factor > 1 else (found.worst < -0.3)
+    assert found is not None and found.overlap == overlap
+    assert all(one > 0.5 if factor > 1 else one < -0.3 for one in found.residuals.values())
 
 
 def test_no_more_is_hidden_than_the_shorter_term() -> None:
     assert Terms(10.0, 500.0).step_ms(1.0) == 500.0 and Terms(500.0, 10.0).step_ms(1.0) == 500.0
     assert Terms(10.0, 500.0).step_ms(0.0) == 510.0 and Terms(10.0, 500.0).exposed_ms(1.0) == 490.0
-
-
-def test_a_step_without_time_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"^a step takes no time"):
-        fit_overlap([Point(2, 0.0, Terms(1.0, 1.0))])
 
 
 def test_computing_is_told_into_fixed_and_divided() -> None:
@@ -179,14 +156,10 @@ def test_computing_is_told_into_fixed_and_divided() -> None:
     assert grown.divided_ms == 0 and 100 < grown.fixed_ms < 110, "nothing is divided rather than less than nothing"
     super_linear = fit_computing({2: 100.0, 4: 40.0})
     assert super_linear.fixed_ms == 0 and super_linear.divided_ms > 0
-    with pytest.raises(ValueError, match=r"^steps without communication"):
-        fit_computing({})
 
 
 def test_student_t_is_that_of_tables() -> None:
     assert student_t(3) == 3.182 and student_t(200) == student_t(10)
-    with pytest.raises(ValueError, match=r"^2 degrees of freedom"):
-        student_t(2)
 
 
 # --- textbook laws ----------------------------------------------------------------------------------------------
@@ -200,30 +173,28 @@ def test_serial_fractions_are_recovered_from_any_base(base: int, ranks: int) -> 
     def weak(n: int) -> float:
         return 100 / (1 - 0.2 * (n - 1) / n)
 
-    assert textbook.serial_fraction_strong(base, strong(base), ranks, strong(ranks)) == pytest.approx(0.1)
-    assert textbook.serial_fraction_weak(base, weak(base), ranks, weak(ranks)) == pytest.approx(0.2)
+    assert of.serial_fraction_strong(base, strong(base), ranks, strong(ranks)) == pytest.approx(0.1)
+    assert of.serial_fraction_weak(base, weak(base), ranks, weak(ranks)) == pytest.approx(0.2)
 
 
 def test_laws() -> None:
-    assert textbook.amdahl_efficiency(0.1, 4) == pytest.approx(1 / (4 * (0.1 + 0.9 / 4)))
-    assert textbook.gustafson_efficiency(0.2, 4) == pytest.approx(1 - 0.2 * 3 / 4)
-    assert textbook.amdahl_efficiency(0.0, 1024) == textbook.gustafson_efficiency(0.0, 1024) == 1.0
-    slower = textbook.serial_fraction_strong(1, 100.0, 4, 200.0)
+    assert of.amdahl_efficiency(0.1, 4) == pytest.approx(1 / (4 * (0.1 + 0.9 / 4)))
+    assert of.gustafson_efficiency(0.2, 4) == pytest.approx(1 - 0.2 * 3 / 4)
+    assert of.amdahl_efficiency(0.0, 1024) == of.gustafson_efficiency(0.0, 1024) == 1.0
+    slower = of.serial_fraction_strong(1, 100.0, 4, 200.0)
     assert slower is not None and slower > 1
-    faster = textbook.serial_fraction_strong(1, 100.0, 4, 20.0)
+    faster = of.serial_fraction_strong(1, 100.0, 4, 20.0)
     assert faster is not None and faster < 0
-    assert textbook.serial_fraction_strong(2, 100.0, 4, 200.0) is None, "no fraction doubles a step from 2 to 4 ranks"
-    with pytest.raises(ValueError, match="expected more ranks"):
-        textbook.serial_fraction_weak(4, 100.0, 4, 100.0)
+    assert of.serial_fraction_strong(2, 100.0, 4, 200.0) is None, "no fraction doubles a step from 2 to 4 ranks"
 
 
 # --- how far a prediction reaches -------------------------------------------------------------------------------
 
 
 def test_counts_and_reach() -> None:
-    assert reach.counts() == [2**k for k in range(11)] and reach.counts([3], least=2)[:3] == [2, 3, 4]
-    told = {n: reach.reach(n, [1, 2, 4]) for n in reach.counts()}
+    assert of.counts() == [2**k for k in range(11)] and of.counts([3])[:4] == [1, 2, 3, 4]
+    told = {n: of.reach(n, [1, 2, 4]) for n in of.counts()}
     assert [n for n, name in told.items() if name == "measured"] == [1, 2, 4]
     assert [n for n, name in told.items() if name == "predicted"] == [8, 16, 32]
     assert [n for n, name in told.items() if name == "model only"] == [64, 128, 256, 512, 1024]
-    assert reach.reach(2, []) == "model only"
+    assert of.reach(2, []) == "model only"

@@ -25,7 +25,6 @@ def run(cell):
 PRESENT = '''"""What probe measured, once more."""
 from perfscribe import figures as f
 from perfscribe import tables as t
-from perfscribe.findings import find, need
 
 TABLES = ("cs336.reader",)
 FIGURES = ("cs336.reader",)
@@ -44,10 +43,6 @@ def files(tables):
 
 def figures(tables):
     return [f.Figure(FIGURES[0], "Points.", lambda canvas: canvas.subplots().plot([1, 2, 3]), sample="time_ms")]
-
-
-def findings(tables):
-    return [find("cs336.reader", TABLES, lambda: f"{len(need(tables[TABLES[0]].ok, 3, 'cells'))} cells")]
 '''
 TINY = ("--config", "preset=tiny")
 
@@ -62,9 +57,6 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
     folder.mkdir()
     (folder / "__init__.py").write_text('"""Reader."""\n')
     (folder / "present.py").write_text(PRESENT)
-    template = space.root / "report" / "templates" / "cs336.md"
-    calls = "\n\n".join(f'{{{{ {kind}("cs336.reader") }}}}' for kind in ("table", "figure", "finding"))
-    template.write_text(f"{template.read_text()}\n{calls}\n")
     done = space.run("report", *TINY)
     assert done.returncode == 0, done.stdout
     return space
@@ -81,8 +73,8 @@ def test_it_is_shown_from_the_others_records(project: Workspace) -> None:
             ("2", "4.0"),
             ("3", "6.0"),
         ]
-    text = project.report()
-    assert "**Answered.** 3 cells" in text and "](figures/cs336.reader.svg)" in text
+    more = (project.root / "report" / "local" / "details" / "more.md").read_text(encoding="utf-8")
+    assert "## Twice" in more
     svg = (project.root / "report" / "local" / "figures" / "cs336.reader.svg").read_text()
     assert "n = 3 a cell" in svg, "the foot counts the samples of what was read"
     assert (
@@ -140,7 +132,6 @@ def test_it_is_left_out_with_what_it_reads(project: Workspace) -> None:
     mine.write_text("a user's own\n")
     assert project.run("report", *TINY).returncode == 0 and all(path.is_file() for path in made)
     assert project.run("report", *TINY, off).returncode == 0
-    assert "*Not measured at this site: experiment `reader`*" in project.report()
     assert not [path for path in made if path.exists()] and mine.is_file()
     assert project.planned_jobs(*TINY, off) == set()
     assert project.run("report", *TINY).returncode == 0

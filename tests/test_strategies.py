@@ -1,4 +1,4 @@
-"""strategies: cells measured for real with gloo, what they say of themselves, and tables and sentences from them."""
+"""strategies: cells measured for real with gloo, what they say of themselves, and tables from them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import fsdp_cases
-import pandas as pd
 import pytest
 import torch
 from unmeasured import raw_config
@@ -19,18 +18,13 @@ from perfscribe.cells import Cell, Measurement
 from perfscribe.child import as_answer
 from perfscribe.counters import fsdp_memory, fsdp_traffic
 from perfscribe.experiments.strategies import (
-    answers,
-    claims,
-    columns,
     measure,
     model,
     present,
     rows,
-    speed,
     training,
     words,
 )
-from perfscribe.findings import Finding
 from perfscribe.models.workshop_shapes import BLOOM
 from perfscribe.parallel.failures import RankError
 from perfscribe.parallel.launch import launch
@@ -76,10 +70,6 @@ def measured() -> Iterator[list[Record]]:
 
 def tables(records: list[Record]) -> dict[str, Table]:
     return {table.id: table for table in present.tables({NAME: records})}
-
-
-def findings(records: list[Record]) -> dict[str, Finding]:
-    return {one.id: one for one in present.findings(tables(records))}
 
 
 # --- cells ------------------------------------------------------------------------------------------------------
@@ -155,36 +145,20 @@ def test_all_strategies_train_alike(measured: list[Record]) -> None:
 
 
 def test_every_cell_says_what_wrapped_its_model(measured: list[Record]) -> None:
-    shown = tables(measured)["fsdp.strategy_wrapped"].ok
-    two = shown[shown["world_size"] == 2]
-    assert dict(zip(two["strategy"] + two["api"], two["mesh"], strict=True)) == {
-        "FULL_SHARDFSDP2": "1 × 2",
-        "DDPDDP": "2 × 1",
-        "SHARD_GRAD_OPFSDP2": "1 × 2",
-        "HYBRID_SHARDFSDP2": "2 × 1",
-        "FULL_SHARDFSDP1": "1 × 2",
+    two = [one for one in rows.grid(measured) if one.ok and one.factors["world_size"] == 2]
+    assert {
+        (one.factors["api"], one.factors["strategy"]): (one.values["applied_replicas"], one.values["applied_shards"])
+        for one in two
+    } == {
+        ("fsdp2", "full_shard"): (1, 2),
+        ("ddp", "ddp"): (2, 1),
+        ("fsdp2", "shard_grad_op"): (1, 2),
+        ("fsdp2", "hybrid_shard"): (2, 1),
+        ("fsdp1", "full_shard"): (1, 2),
     }
-    one = shown[(shown["world_size"] == 1) & (shown["api"] == "FSDP1")].iloc[0]
-    assert (one["strategy"], one["applied_strategy"]) == ("FULL_SHARD", "NO_SHARD")
-
-
-def test_a_last_loss_says_of_which_step_it_is(measured: list[Record]) -> None:
-    cell = next(one for one in rows.grid(measured) if one.ok and one.has(api="fsdp2", offload=False))
-    fewer = replace(cell, factors={**cell.factors, "offload": True, "warmup_steps": 1, "timed_steps": 3})
-    more = replace(cell, factors={**cell.factors, "warmup_steps": 2, "timed_steps": 8})
-    table = tables([more, fewer])["fsdp.strategy_wrapped"]
-    assert list(table.ok["last_step"]) == [15, 9]
-    ended = replace(more, status="failed", values={"blocks": 3})
-    assert list(tables([ended])["fsdp.strategy_wrapped"].frame["last_step"]) == [None]
-    assert any("losses of unlike steps" in note for note in table.notes)
-
-
-def test_what_gathers_nothing_computes_in_its_dtype(measured: list[Record]) -> None:
-    shown = tables(measured)["fsdp.strategy_wrapped"]
-    ddp = next(one for one in rows.grid(measured) if one.ok and one.has(api="ddp", dtype="fp32"))
-    mixed = replace(ddp, factors={**ddp.factors, "dtype": "bf16"})
-    assert "Gathers or computes in" in [column.title for column in shown.columns]
-    assert list(tables([ddp, mixed])["fsdp.strategy_wrapped"].ok["applied_dtype"]) == ["fp32", "autocast"]
+    shown = tables(measured)["fsdp.world_of_one"].ok.set_index("api")
+    applied = shown.loc["FSDP1", ["strategy", "applied_strategy", "mesh"]]
+    assert list(applied) == ["FULL_SHARD", "NO_SHARD", "1 × 1"]
 
 
 def test_what_the_base_is() -> None:
@@ -214,35 +188,13 @@ def test_the_counted_model_is_the_one_that_is_measured() -> None:
 # --- shown ------------------------------------------------------------------------------------------------------
 
 
-def test_tables_and_sentences_of_measured_cells(measured: list[Record]) -> None:
+def test_tables_of_measured_cells(measured: list[Record]) -> None:
     made = tables(measured)
+    assert tuple(made) == present.TABLES
     assert all(len(table.ok) >= 3 for table in made.values()), {name: len(one.ok) for name, one in made.items()}
-    found = findings(measured)
-    assert {name: one.verdict for name, one in found.items()} == {
-        "fsdp.strategy_speed": "answered",
-        "fsdp.strategy_memory": "confirmed",
-        "fsdp.strategy_traffic": "confirmed",
-        "fsdp.sharding_words": "contradicted",
-        "fsdp.wrapping": "contradicted",
-        "fsdp.units": "contradicted",
-        "fsdp.world_of_one": "contradicted",
-        "fsdp.offload": "contradicted",
-    }, {name: one.text for name, one in found.items() if one.verdict == "cannot tell"}
-    assert "302309376 of 559214592 parameters, 54.1 %" in found["fsdp.units"].text
-    assert "FSDP1 has 1 unit" in found["fsdp.wrapping"].text
-    assert "is NO_SHARD on 1 × 1" in found["fsdp.world_of_one"].text
-    assert all("nan" not in one.text for one in found.values())
-
-
-def test_wrong_sums_are_said(measured: list[Record]) -> None:
-    def spoiled(record: Record) -> Record:
-        if record.factors["part"] != words.ACCUMULATION or not record.ok or record.factors["exchange"] != "each":
-            return record
-        return replace(record, values=record.values | {"gradient_norm": record.values["expected_norm"] / 2})
-
-    assert "are wrong" in findings([spoiled(one) for one in measured])["fsdp.offload"].text
-    right = findings(measured)["fsdp.offload"].text
-    assert "all are right" in right and "exchanged: FSDP2 with each micro-batch 1.0000" in right
+    assert set(made["fsdp.strategies"].ok["others_mib"]) == {"not counted"}
+    sums = made["fsdp.offload_accumulation"].ok
+    assert list(sums["norm_ratio"]) == pytest.approx([1.0] * len(sums), rel=1e-3)
 
 
 def test_ratios_are_to_the_usual_variant(measured: list[Record]) -> None:
@@ -252,7 +204,7 @@ def test_ratios_are_to_the_usual_variant(measured: list[Record]) -> None:
     for _, row in shown.iloc[1:].iterrows():  # both of the medians of turns
         assert row["ratio"] == pytest.approx(row["step_ms"] / usual["step_ms"])
     assert list(shown["applied_units"]) == [4, 4, 1]
-    source = shown.loc["FSDP1", columns.WRAPPINGS["whole"], "backward_post, forward"]
+    source = shown.loc["FSDP1", present.WRAPPINGS["whole"], "backward_post, forward"]
     assert source["sent_mb"] == pytest.approx(source["sent_predicted_mb"], rel=0.01)
     assert source["gathered_between_gib"] > 0
 
@@ -266,98 +218,6 @@ def test_a_step_and_its_ratio_are_of_the_same_medians(measured: list[Record]) ->
     assert list(shown["step_ms"]) == [4.0] + [4.5] * len(others)
     assert list(shown["ratio"]) == ["itself"] + [1.125] * len(others)
     assert set(shown["step_ms_n"]) == {6}
-
-
-def test_a_prediction_that_is_off_is_said(measured: list[Record]) -> None:
-    more = [replace(one, values=one.values | {"state_bytes": 2 * one.values.get("state_bytes", 0)}) for one in measured]
-    assert findings(more)["fsdp.strategy_memory"].verdict == "contradicted"
-
-
-def changed(records: list[Record], values: dict[str, Any], times: float = 1.0, **factors: Any) -> list[Record]:
-    """The records, those with these factors with other values and steps that take so many times as long."""
-
-    def of(one: Record) -> Record:
-        if not one.ok or any(one.factors.get(name) != level for name, level in factors.items()):
-            return one
-        longer = {name: [[times * at for at in part] for part in parts] for name, parts in one.samples.items()}
-        return replace(one, values=one.values | values, samples=longer)
-
-    return [of(one) for one in records]
-
-
-def test_a_peak_that_casts_lower_is_no_memory_that_sharding_saves(measured: list[Record]) -> None:
-    lower = changed(measured, {"peak_allocated_bytes": 1}, part=words.GRID, world_size=1, api="fsdp2", offload=False)
-    found = findings(lower)["fsdp.world_of_one"]
-    assert found.verdict == "contradicted" and found.text.startswith("No: ")
-    assert "holds the same to the byte" in found.text and "Peaks differ by" in found.text
-    assert "CPU off-load moves nothing here" in found.text
-    gpu = changed(lower, {"state_device": "cuda"}, part=words.GRID, offload=False)
-    assert "Only CPU off-load lowers what lies on the device" in findings(gpu)["fsdp.world_of_one"].text
-    less = changed(measured, {"state_bytes": 1}, part=words.GRID, world_size=1, api="fsdp2", offload=False)
-    assert findings(less)["fsdp.world_of_one"].verdict == "confirmed"
-
-
-def test_off_load_is_told_of_the_plainest_plan(measured: list[Record]) -> None:
-    plan = {"part": words.GRID, "world_size": 2, "offload": True}
-    last = next(one for one in measured if one.has(**plan))
-    other = {"strategy": "hybrid_shard", "dtype": "bf16", "checkpointing": True}
-    more = [*measured, replace(last, factors={**last.factors, **other})]
-    assert "2 ranks (FULL_SHARD in fp32 with off-load)" in findings(more)["fsdp.offload"].text
-    rest = [one for one in more if one is not last]
-    assert "(HYBRID_SHARD in bf16 with off-load and checkpointing)" in findings(rest)["fsdp.offload"].text
-
-
-def test_what_a_step_takes_without_communication_is_said(measured: list[Record]) -> None:
-    one = {"part": words.GRID, "world_size": 1, "dtype": "fp32", "offload": False, "checkpointing": False}
-    two = one | {"world_size": 2}
-    known = [
-        replace(cell, samples={"step_ms": [[_step(cell.factors)]]})
-        for cell in measured
-        if cell.ok and (cell.has(**one) or cell.has(**two))
-    ]
-    made = tables(known + [cell for cell in measured if cell.factors["part"] == words.WRAPPING])
-    grid, turns = made["fsdp.strategies"].ok, made["fsdp.wrapping"].ok
-    said = speed.speed(grid, turns)
-    assert "FULL_SHARD takes 20.0 ms a step longer than DDP with 2 ranks, and 20.0 ms with one (fp32), which" in said
-    assert "which sends nothing: so much is the handling of units" in said
-    assert "handling" not in speed.speed(grid[grid["world_size"] == 2], turns)
-    grid.loc[grid["strategy"] == "FULL_SHARD", "step_ms_iqr"] = 6.0
-    assert "takes 20 ms a step longer than DDP" in speed.speed(grid, turns), "no finer than steps spread"
-    grid["step_ms_iqr"] = turns["step_ms_iqr"] = 0.01
-    turns["step_ms"], turns["units_verdict"] = [40.0, 40.0, 10.0], "slower"
-    text = claims.wrapping(turns, grid)[0]
-    assert "By FSDP1, with 11 a step against 2, a step takes 10.0 ms longer for each further unit; one rank" in text
-    assert "takes 5.00 ms a unit longer than the model alone (fp32), which is the handling" in text
-    assert "By FSDP2" not in text, "no FSDP2 as one unit"
-    turns["step_ms"] = [40.0, 10.0, 40.0]
-    assert "further unit" not in claims.wrapping(turns, grid)[0]
-
-
-def test_units_of_each_api_are_compared_with_its_own_handling(measured: list[Record]) -> None:
-    """What FSDP2's units take says nothing of FSDP1's: the part would be larger than the whole."""
-    made = tables(measured)
-    grid, turns = made["fsdp.strategies"].ok, made["fsdp.wrapping"].ok
-    grid["step_ms_iqr"] = turns["step_ms_iqr"] = 0.01
-    one = (grid["world_size"] == 1) & (grid["strategy"].isin(["FULL_SHARD", "the model alone"]))
-    grid.loc[one, "step_ms"] = grid.loc[one, "api"].map({"none": 10.0, "FSDP1": 18.0, "FSDP2": 50.0})
-    turns["step_ms"], turns["units_verdict"] = [40.0, 19.0, 10.0], "slower"
-    whole = turns[turns["api"] == "FSDP1"].iloc[1].copy()
-    whole[["api", "prefetch", "step_ms"]] = ["FSDP2", "implicit", 4.0]
-    text = claims.wrapping(pd.concat([turns, whole.to_frame().T]), grid)[0]
-    assert "a step takes 3.00 ms longer for each further unit; one rank, which sends nothing, takes 2.00 ms" in text
-    assert "By FSDP2, with 12 a step against 2, a step takes 12.0 ms longer" in text
-    assert "takes 10.0 ms a unit longer than the model alone (fp32), which is the handling of units" in text
-    grid.loc[one & (grid["api"] == "FSDP1"), "step_ms"] = 50.0
-    text = claims.wrapping(turns, grid)[0]
-    assert "takes 10.0 ms a unit longer than the model alone (fp32), so that all that this shows is the" in text
-    grid["step_ms_iqr"] = 20.0
-    text = claims.wrapping(turns, grid)[0]
-    near = "takes 10 ms a unit longer than the model alone (fp32), which the spread of steps does not tell from it: all"
-    assert f"{near} that this shows is the handling of units" in text
-    turns["units_verdict"] = "cannot tell"
-    text = claims.wrapping(turns, grid)[0]
-    assert "a step takes 3.00 ms longer for each further unit, but the turns do not tell that from none." in text
-    assert "handling" not in text
 
 
 def test_further_units_are_judged_by_the_turns_of_their_own_api(measured: list[Record]) -> None:
@@ -376,105 +236,6 @@ def test_further_units_are_judged_by_the_turns_of_their_own_api(measured: list[R
     found = verdicts(1.0, 6)
     assert found["FSDP1 none: one unit"] == "slower" and found["FSDP2 per block"] == rows.NO_UNITS
     assert verdicts(40.0, 6)["FSDP1 none: one unit"] == "faster"
-
-
-def grid_of(records: list[Record], two: list[float], alone: float) -> pd.DataFrame:
-    """The strategies' table with these steps of two ranks in ms, each with an interquartile range of 2 ms."""
-    grid = tables(records)["fsdp.strategies"].ok.copy()
-    steps = iter(two)
-    grid["step_ms"] = [next(steps) if ranks == 2 else alone for ranks in grid["world_size"]]
-    grid["step_ms_iqr"] = 2.0
-    grid["samples_per_s"] = 1e3 * grid["world_size"] / grid["step_ms"]
-    grid["samples_per_s_spread"] = grid["samples_per_s"] * grid["step_ms_iqr"] / grid["step_ms"]
-    return grid
-
-
-NO_VARIANTS = pd.DataFrame()
-
-
-def test_steps_within_their_spread_are_in_no_order(measured: list[Record]) -> None:
-    number = sum(one.ok and one.factors["world_size"] == 2 for one in rows.grid(measured))
-    near = speed.speed(grid_of(measured, [40.0, 20.0, 21.0] + [30.0] * (number - 3), 10.0), NO_VARIANTS)
-    grid = grid_of(measured, [20.0 + 10 * place for place in range(number)], 5.0)
-    names = [answers.named(row) for _, row in grid[grid["world_size"] == 2].iterrows()]
-    assert f"{names[1]} is fastest with 100 samples/s (the spread of steps does not tell it from {names[2]}), " in near
-    assert "Within the spread of the one before it: " in near
-    far = speed.speed(grid, NO_VARIANTS)
-    assert "pread" not in far and "fastest with 100 samples/s, " in far
-    grid.loc[grid["world_size"] == 2, "flags"] = "host busy (others use 27 % of the cores); throttled"
-    busy = f"{names[0]} is fastest with 100 (host busy, throttled) samples/s, "
-    assert busy in speed.speed(grid, NO_VARIANTS)
-    assert "HYBRID_SHARD (nothing divided) " in far
-
-
-def test_one_rank_alone_stands_beside_several(measured: list[Record]) -> None:
-    number = sum(one.ok and one.factors["world_size"] == 2 for one in rows.grid(measured))
-    said = speed.speed(grid_of(measured, [50.0, *[10.0] * (number - 1)], 10.0), NO_VARIANTS)
-    assert "The model alone on one rank (fp32) trains 100 samples/s, more than 1 of the " in said
-    assert "with 1 row of 16 tokens a rank" in said
-    assert "The model alone" not in speed.speed(grid_of(measured, [10.0] * number, 10.0), NO_VARIANTS)
-    near = speed.speed(grid_of(measured, [19.0, 21.0, *[10.0] * (number - 2)], 10.0), NO_VARIANTS)
-    assert "more than" not in near, "steps of 19 and 21 ms on two ranks are as many samples as 10 ms on one"
-    assert "trains 100 samples/s; the spread of steps does not tell 2 of the " in near
-    notes = tables(measured)["fsdp.strategies"].notes
-    assert notes[0].startswith("A rank's batch in a step: 1 row of 16 tokens (gpt-tiny).")
-
-
-def test_the_fastest_strategy_stands_beside_one_unit_of_fsdp(measured: list[Record]) -> None:
-    made = tables(measured)
-    grid, turns = made["fsdp.strategies"].ok, made["fsdp.wrapping"].ok
-    turns["samples_per_s"], turns["samples_per_s_spread"] = [10.0, 20.0, 30.0], [1.0, 1.0, 4.0]
-    said = speed.speed(grid, turns)
-    assert "as one unit FULL_SHARD trains, in samples/s, 30 by FSDP1 (fp32; of a launch of its own" in said
-    assert "as one unit" not in speed.speed(grid, turns[turns["wrapping"] == "per block"])
-
-
-def test_nothing_is_no_size_in_mib() -> None:
-    assert [answers.size(gib) for gib in (0.0, 1.5, 1 / 1024)] == ["0 GiB", "1.50 GiB", "1.00 MiB"]
-
-
-def test_switches_cost_time_and_save_memory() -> None:
-    plans = [
-        {"strategy": name, "api": "FSDP2", "dtype": "fp32", "offload": off, "checkpointing": "no"}
-        for name in ("FULL_SHARD", "SHARD_GRAD_OP")
-        for off in ("no", "yes")
-    ]
-    figures = {"step_ms": [10.0, 20.0, 10.0, 40.0], "peak_allocated_gib": [8.0, 2.0, 8.0, 4.0], "step_ms_iqr": 1.0}
-    cells = pd.DataFrame(plans).assign(**figures)
-    assert speed._costs(cells) == (
-        "Against the same plan without: with CPU off-load a step takes 3.00 times (2.00 to 4.00) as long and 0.375 "
-        "times (0.250 to 0.500) the memory at its peak (medians over 2 pairs)."
-    )
-    cells["step_ms_iqr"] = [1.0, 15.0, 1.0, 1.0]
-    near = "(2.00 to 4.00) as long (within the spread of steps in 1 of 2 pairs: which is faster cannot be told) and"
-    assert near in speed._costs(cells)
-    near = "takes 2.00 times as long (within the spread of steps: which is faster cannot be told) and 0.250 times"
-    assert near in speed._costs(cells[:2])
-
-
-def test_a_hybrid_of_two_ranks_divides_nothing(measured: list[Record]) -> None:
-    said = findings(measured)["fsdp.sharding_words"].text
-    assert said.endswith("are whole ones: it divides nothing and holds what DDP does.")
-    memory = tables(measured)["fsdp.strategy_memory"].ok
-    assert claims.sharding_words(memory.assign(world_size=4))[0].endswith("each divided among half of the ranks.")
-
-
-def _step(factors: Any) -> float:
-    """A step in ms: of the model alone and of DDP, or of what is sharded, which takes longer with more ranks."""
-    alone = factors["api"] in ("single", "ddp")
-    return 10.0 * factors["world_size"] * (1 if alone else 3 - (factors["world_size"] - 1))
-
-
-def test_peaks_beside_memory_of_others_are_in_doubt(measured: list[Record]) -> None:
-    shown = tables(measured)["fsdp.strategies"].ok
-    assert set(shown["others_mib"]) == {"not counted"}
-    assert "in doubt" not in findings(measured)["fsdp.strategy_memory"].text
-    beside = changed(measured, {"others_bytes": 2**31}, part=words.GRID, api="ddp")
-    number = sum(one.ok and one.has(part=words.GRID, api="ddp") for one in measured)
-    said = findings(beside)["fsdp.strategy_memory"].text
-    assert f"In {number} cells up to 2.00 GiB of what lay on the GPU before the step are not accounted for" in said
-    assert "in doubt" not in findings(changed(measured, {"others_bytes": 2**20}))["fsdp.strategy_memory"].text
-    assert "in doubt" not in findings(changed(measured, {"others_bytes": 2**20}))["fsdp.wrapping"].text
 
 
 # --- memory -----------------------------------------------------------------------------------------------------

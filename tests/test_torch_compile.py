@@ -1,9 +1,7 @@
-"""torch_compile: its cells, small ones that really run, and what its tables, file, figures and sentences say."""
+"""torch_compile: its cells, small ones that really run, and its tables and figure."""
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,16 +16,13 @@ from perfscribe import child, config, environment, plan
 from perfscribe.cells import Cell
 from perfscribe.data import tokens
 from perfscribe.experiments.torch_compile import (
-    answers,
     attention_pair,
     drawings,
     measure,
     model_pair,
     present,
-    published,
-    ratios,
+    rows,
 )
-from perfscribe.findings import CannotTell
 from perfscribe.models import training_step
 from perfscribe.records import Record
 from perfscribe.tables import Table
@@ -242,7 +237,7 @@ def record(problem: str, gain: float, status: str = "ok", **levels: Any) -> Reco
     values |= {"peak_eager_bytes": 2**30, "peak_compiled_bytes": 2**29, "memory_counter": counter}
     if factors["device"] == "cuda":
         values |= {"peak_eager_reserved_bytes": 2**31, "peak_compiled_reserved_bytes": 2**30}
-    steady = compiled[ratios.WHOLE[problem]] * 1.025  # the median of turns that rise by a percent each
+    steady = compiled[rows.WHOLE[problem]] * 1.025  # the median of turns that rise by a percent each
     series = {"first_passes_ms": [5000.0 + steady, 1000.0 + steady, steady]}
     timed = samples(eager, compiled)
     timers = dict.fromkeys(timed, "host clock")
@@ -288,7 +283,7 @@ def test_each_verdict_stands_behind_what_its_own_pass_must_exceed(problem: str) 
     name = {"attention": "compiled_attention_speedup", "model": "compiled_models_speedup"}[problem]
     table = shown([record(problem, 1.25)])[name]
     names = [column.name for column in table.columns if column.kind == "figure"]
-    for phase in ratios.PHASES[problem]:
+    for phase in rows.PHASES[problem]:
         place = names.index(f"{phase}_verdict")
         assert names[place - 2 : place] == [f"{phase}_interval", f"{phase}_self_percent"]
 
@@ -297,7 +292,7 @@ def test_too_few_turns_give_no_interval() -> None:
     short = record("attention", 1.25, turns=4)
     short.samples = {name: [rounds[0][:8]] for name, rounds in short.samples.items()}
     (row,) = shown([short])["compiled_attention_speedup"].frame.to_dict("records")
-    assert row["forward_interval"] == row["both_self_percent"] == ratios.TOO_FEW_TURNS
+    assert row["forward_interval"] == row["both_self_percent"] == rows.TOO_FEW_TURNS
     assert (
         row["forward_speedup"] == pytest.approx(1.25) and row["forward_verdict"] == "cannot tell" and row["turns"] == 4
     )
@@ -306,7 +301,7 @@ def test_too_few_turns_give_no_interval() -> None:
 def test_rounds_of_several_processes_are_more_turns() -> None:
     twice = record("attention", 1.25)
     twice.samples = {name: [rounds[0], rounds[0]] for name, rounds in twice.samples.items()}
-    assert ratios.of_phase(twice, "forward").rounds == 12
+    assert rows.of_phase(twice, "forward").rounds == 12
 
 
 def test_what_compiling_costs() -> None:
@@ -320,10 +315,11 @@ def test_memory_of_cuda_graphs_is_what_is_reserved() -> None:
     graphed = record("attention", 2.0, device="cuda", implementation="cuda_graphs")
     (row,) = shown([graphed])["compile_cost"].frame.to_dict("records")
     assert row["peak_compiled_gib"] == "in the graphs' pool" and row["reserved_compiled_gib"] == 1
-    assert shown([graphed])["compiled_attention_published"].frame.empty
+    (times,) = shown([graphed])["compiled_attention"].frame.to_dict("records")
+    assert times["eager_forward_ms_cs336-writeup-002"] == "none"
 
 
-# --- tables and file ---------------------------------------------------------------------------------------------
+# --- tables ---------------------------------------------------------------------------------------------
 
 
 def test_no_cell_ran_and_rows_are_folded(tmp_path: Path) -> None:
@@ -342,7 +338,8 @@ def test_columns_are_those_of_the_write_up() -> None:
     tables = shown(grid())
     attention, models = (list(tables[name].frame.columns) for name in ("compiled_attention", "compiled_models"))
     figures = [name for name in attention if name.endswith("_ms")]
-    assert figures == list(published.FILE_COLUMNS[2:]) and attention[:2] == ["seq_len", "head_dim"]
+    phases = ("eager_forward", "eager_backward", "compiled_forward", "compiled_backward")
+    assert figures == [f"{phase}_ms" for phase in phases] and attention[:2] == ["seq_len", "head_dim"]
     assert [name for name in models if name.endswith("_ms")][:4] == [
         "eager_forward_ms",
         "compiled_forward_ms",
@@ -351,31 +348,8 @@ def test_columns_are_those_of_the_write_up() -> None:
     ]
 
 
-def file_rows(cells: list[Record]) -> list[list[str]]:
-    (text,) = present.files(present_tables(cells)).values()
-    return list(csv.reader(io.StringIO(text)))
-
-
 def present_tables(cells: list[Record]) -> dict[str, Table]:
     return {table.id: table for table in present.tables({"torch_compile": cells})}
-
-
-def test_the_file_has_the_write_ups_shape() -> None:
-    header, *rows = file_rows(grid())
-    seed = "seq_len,d_model,eager_forward_ms,eager_backward_ms,compiled_forward_ms,compiled_backward_ms"
-    assert ",".join(header) == seed and [row[:2] for row in rows] == [["16", "8"], ["32", "8"], ["64", "8"]]
-    assert float(rows[1][2]) == pytest.approx(10.25) and float(rows[1][4]) == pytest.approx(10.25)
-    assert float(rows[2][3]) == pytest.approx(20.5) and float(rows[2][5]) == pytest.approx(20.5 / 1.5)
-
-
-def test_the_file_holds_inductor_where_there_is_any() -> None:
-    of_inductor = [record("attention", 2.0, backend="inductor", seq_len=16)]
-    of_inductor += [record("attention", 2.0, "oom", backend="inductor", seq_len=4096)]
-    of_inductor += [record("attention", 2.0, backend="inductor", implementation="cuda_graphs", seq_len=16)]
-    skipped = [record("attention", 2.0, "skipped", backend="inductor", seq_len=8192)]
-    _, *rows = file_rows([*grid(), *of_inductor, *skipped])
-    assert [row[0] for row in rows] == ["16", "4096"] and rows[1][2:] == ["oom"] * 4
-    assert [row[0] for row in file_rows(skipped)] == ["seq_len"]
 
 
 def test_published_times_stand_beside_the_same_levels() -> None:
@@ -383,128 +357,17 @@ def test_published_times_stand_beside_the_same_levels() -> None:
     cells += [record("model", 1.3, size="medium", seq_len=1024, batch=4, device="cuda", backend="inductor")]
     cells += [record("model", 1.3, size="xl", seq_len=512, batch=4, dtype="tf32", device="cuda", backend="inductor")]
     tables = shown(cells)
-    (row,) = tables["compiled_attention_published"].frame.to_dict("records")
+    (row,) = tables["compiled_attention"].frame.to_dict("records")
     assert (
         row["eager_forward_ms_cs336-writeup-002"] == 3.85454 and row["compiled_forward_ms_cs336-writeup-002"] == 3.81454
     )
     assert row["compiled_backward_ms_yyin-dev"] == pytest.approx(5.002)
-    medium, xl = tables["compiled_models_published"].frame.to_dict("records")
+    medium, xl = tables["compiled_models"].frame.to_dict("records")
     assert (
         medium["compiled_full_step_ms_brandon-snider"] == 299.44
         and medium["eager_forward_ms_cs336-writeup-002"] == 86.88
     )
     assert xl["compiled_full_step_ms_yyin-dev"] == pytest.approx(283.5) and xl["eager_full_step_ms_yyin-dev"] == "none"
-
-
-# --- sentences ---------------------------------------------------------------------------------------------------
-
-
-def test_attention_is_told_by_length() -> None:
-    text = answers.attention(shown(grid())["compiled_attention_speedup"].ok)
-    assert "over 3 shapes (backend aot_eager, dtype fp32, device cpu, batch 2)" in text
-    assert "forward 1 faster, 1 slower, 1 that cannot be told" in text
-    assert "at 16 forward 0.75×, backward 0.75×; at 64 forward 1.5×, backward 1.5×" in text
-    assert text.endswith("gain most at sequence length 64, d_model 8: 1.5× (interval 1.50 to 1.50, faster).")
-    small = [record("attention", gain, seq_len=length) for length, gain in ((16, 0.8), (32, 1.0))]
-    text = answers.attention(shown(small)["compiled_attention_speedup"].ok)
-    assert "gain at no shape for sure; the largest ratio is 1× (interval 1.00 to 1.00, cannot tell) at sequence" in text
-
-
-def test_inductor_is_told_where_it_was_measured() -> None:
-    cells = [*grid(), record("attention", 3.0, backend="inductor")]
-    assert "over 1 shape (backend inductor" in answers.attention(shown(cells)["compiled_attention_speedup"].ok)
-
-
-def test_models_and_their_trend() -> None:
-    tables = shown(grid())
-    rows = tables["compiled_models_speedup"].ok
-    text = answers.models(rows, tables["compiled_models"].ok)
-    assert (
-        "nano at 8: forward 2× (faster), full step 2× (faster)" in text
-        and "takes 30% to 50% of the compiled step" in text
-    )
-    text, verdict = answers.trend(rows)
-    assert verdict == "confirmed" and "2× (nano), 1.5× (micro), 1.2× (mini)" in text
-    growing = [record("model", gain, size=size) for size, gain in (("nano", 1.2), ("micro", 1.5), ("mini", 2.0))]
-    assert answers.trend(shown(growing)["compiled_models_speedup"].ok)[1] == "contradicted"
-    with pytest.raises(CannotTell, match="2 measured, 3 needed"):
-        answers.trend(shown(growing[:2])["compiled_models_speedup"].ok)
-
-
-def test_models_in_other_dtypes_are_told_with_their_times() -> None:
-    fast = [
-        record("model", 3.0, size="nano", dtype="tf32"),
-        record("model", 2.0, size="nano", implementation="cuda_graphs"),
-    ]
-    tables = shown([*grid(), *fast])
-    text = answers.models(tables["compiled_models_speedup"].ok, tables["compiled_models"].ok)
-    assert (
-        text.count("Besides: ") == 1
-        and "nano at 8 in tf32: forward 3× (faster, " in text
-        and text.endswith("(faster).")
-    )
-    assert "Besides" not in answers.models(*(shown(grid())[f"compiled_models{n}"].ok for n in ("_speedup", "")))
-
-
-def with_and_without_graphs(problem: str, gain: float, factor: float, **levels: Any) -> list[Record]:
-    """Two processes, in each of which every turn gives the same speed-up: their intervals have no width."""
-    return [record(problem, g, implementation=i, device="cuda", backend="inductor", **levels)
-            for i, g in (("compiled", gain), ("cuda_graphs", factor * gain))]  # fmt: skip
-
-
-def test_cuda_graphs_are_compared_at_the_same_shapes() -> None:
-    cells = with_and_without_graphs("attention", 1.5, 2), with_and_without_graphs("attention", 1.0, 2, seq_len=32)[:1]
-    both = shown([*cells[0], *cells[1], *with_and_without_graphs("model", 1.2, 3)])
-    text, verdict = answers.cuda_graphs(*(both[f"compiled_{name}_speedup"].ok for name in ("attention", "models")))
-    assert (
-        "speed-up of attention over eager is 3×, without 1.5× (1 shape). The largest ratio of the two is 2 (2 by the "
-        "intervals' ends), at sequence length 16, d_model 8; none is beyond what processes differ by. With" in text
-    )
-    assert (
-        "full steps of models over eager is 3.6×, without 1.2× (1 shape). The largest ratio of the two is 3 (3 by the "
-        "intervals' ends), at size nano, context 8; 1 of 1 is beyond what processes differ by. Each" in text
-    )
-    assert verdict == "answered"
-    alone = shown(grid())
-    with pytest.raises(CannotTell, match="need a CUDA device"):
-        answers.cuda_graphs(alone["compiled_attention_speedup"].ok, alone["compiled_models_speedup"].ok)
-
-
-def test_what_graphs_add_is_not_told_within_what_two_processes_differ_by() -> None:
-    """Intervals over turns lie wholly apart, but each knows its own process alone."""
-    tables = shown([*with_and_without_graphs("attention", 1.5, 2.1), *with_and_without_graphs("model", 1.2, 1.3)])
-    attention, models = (tables[f"compiled_{name}_speedup"].ok for name in ("attention", "models"))
-    text, verdict = answers.cuda_graphs(attention, models)
-    assert verdict == "cannot tell" and text.count("none is beyond") == 2 and "for sure" not in text
-    assert "in times that launches bind two processes may differ by a factor of 2.2: what the graphs add" in text
-    few = attention.assign(both_low="too few turns", both_high="too few turns")
-    assert "The largest ratio of the two is 2.1, at sequence length 16" in answers.cuda_graphs(few, models)[0]
-
-
-def test_cost_names_breaks_and_what_never_pays() -> None:
-    cells = grid()
-    cells[0].values["graph_breaks"], cells[1].values["recompiles"] = 2, 1
-    text = answers.cost(shown(cells)["compile_cost"].ok)
-    assert "attention 6.00 s, which pays after 585 passes and never in 2 of 3" in text
-    assert "whole models 6.00 s" in text and "2 graph breaks and 1 recompilation." in text
-
-
-def test_published_speedups_are_told() -> None:
-    cells = [
-        record("model", 1.3, size=s, seq_len=512, batch=4, device="cuda", backend="inductor") for s in ("small", "xl")
-    ]
-    tables = shown(cells)
-    text = answers.published(tables["compiled_attention_published"].ok, tables["compiled_models_published"].ok)
-    assert "models, full step, yyin-dev (2 pairs): 1.3× here (cuda), 1.15× to 1.46× there" in text
-    # 002 states no dtype: its one pair for the size stands beside both
-    both = [record("model", 1.3, size="small", seq_len=512, batch=4, dtype=dtype, device="cuda", backend="inductor")
-            for dtype in ("fp32", "tf32")]  # fmt: skip
-    beside = shown(both)
-    text = answers.published(beside["compiled_attention_published"].ok, beside["compiled_models_published"].ok)
-    assert "models, forward, 002 (1 pair beside 2 cells of ours, which it does not tell apart): 1.3× here" in text
-    alone = shown(grid())
-    with pytest.raises(CannotTell, match="no published time"):
-        answers.published(alone["compiled_attention_published"].ok, alone["compiled_models_published"].ok)
 
 
 # --- figures -----------------------------------------------------------------------------------------------------

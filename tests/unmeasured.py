@@ -13,8 +13,8 @@ from perfscribe.plan_cells import present_module
 from perfscribe.records import Record
 from perfscribe.tables import Table
 
-# Tables that are counted from the plan, or taken from publications: what is said of them needs no figures of ours.
-COUNTED = {"fsdp.weak_setup", "fsdp.published"}
+# Tables that are counted from the plan: what is said of them needs no figures of ours.
+COUNTED = {"fsdp.weak_setup"}
 EXPERIMENTS = plan.known_experiments(ROOT)
 
 

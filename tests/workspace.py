@@ -24,7 +24,7 @@ COPIED = (
     "perfscribe",
     "references",
     "docs/defects.csv",
-    "report/templates",
+    "report/method.md",
     "slurm",
     "pbs",
     "run",
@@ -34,7 +34,6 @@ COPIED = (
 
 PRESENT = '''"""Table of a test's experiment."""
 from perfscribe import tables as t
-from perfscribe.findings import find, need
 
 TABLES = ("cs336.{name}",)
 FIGURES = ()
@@ -45,10 +44,6 @@ def tables(records):
     columns = [t.factor(factor, factor) for factor in cells[0].factors]
     return [t.make(TABLES[0], "{name}", cells, [*columns, t.median("time_ms", "Time (ms)"), t.count("time_ms")])]
 
-
-def findings(tables):
-    rows = tables[TABLES[0]].ok
-    return [find("cs336.{name}", TABLES, lambda: f"{{len(need(rows, 1, 'cells'))}} cells")]
 '''
 
 
@@ -66,12 +61,10 @@ class Workspace:
                 shutil.copy2(source, root / name)
 
     def only(self, *experiments: str) -> None:
-        """Take away all experiments but these, and the chapters' text with them."""
+        """Take away all experiments but these."""
         for folder in (self.root / "perfscribe" / "experiments").iterdir():
             if folder.is_dir() and folder.name not in experiments:
                 shutil.rmtree(folder)
-        for chapter in ("cs336", "polaris", "fsdp"):
-            (self.root / "report" / "templates" / f"{chapter}.md").write_text("# Chapter\n")
 
     def add_experiment(self, name: str, measure: str, present: str = "", **section: object) -> None:
         """An experiment from the text of its measure.py; section: its own keys, plain values or lists of levels."""
@@ -81,9 +74,6 @@ class Workspace:
         (folder / "measure.py").write_text(measure)
         (folder / "present.py").write_text(present or PRESENT.format(name=name))
         self._add_to_schema(name, section)
-        template = self.root / "report" / "templates" / "cs336.md"
-        table, finding = f'{{{{ table("cs336.{name}") }}}}', f'{{{{ finding("cs336.{name}") }}}}'
-        template.write_text(f"{template.read_text()}\n## {name}\n\n{table}\n\n{finding}\n")
 
     def _add_to_schema(self, name: str, section: dict[str, object]) -> None:
         path = self.root / "workflow" / "schemas" / "config.schema.yaml"
@@ -148,8 +138,8 @@ class Workspace:
         return [json.loads(line) for path in sorted(folder.glob("*.jsonl")) for line in path.read_text().splitlines()]
 
     def report(self, site: str = "local") -> str:
-        """The report's text."""
-        return (self.root / "report" / site / "report.md").read_text()
+        """All pages of the report, one after the other."""
+        return "\n".join(path.read_text() for path in sorted((self.root / "report" / site).rglob("*.md")))
 
 
 def _property(value: object) -> dict[str, object]:

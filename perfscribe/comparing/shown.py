@@ -25,8 +25,6 @@ from perfscribe.tables import MIB
 
 MOST_NAMES = 8
 COUNTED = ("faster", "slower", "better", "worse", "same", "cannot tell", REFUSED, SAME_RECORD, LOST, GAINED)
-# Of cells that both sides measured.
-WITHOUT_FIGURES = (REFUSED, SAME_RECORD, LOST, GAINED)
 NONE = "none"
 
 

@@ -8,7 +8,7 @@ import re
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -66,23 +66,6 @@ def of_folder(folder: Path, name: str, site: str) -> Side:
         seed = files.read_json(plans[0])["seed"]
         cells[experiment] = of_rows(experiment, sorted(rows, key=lambda row: int(row["order"])), seed)
     return Side(name, site, cells, identities(folder))
-
-
-def of_records(folder: Path, name: str, paths: Iterable[Path]) -> Side:
-    """The cells of a site's records files, as its report shows them."""
-    grouped: dict[str, list[Mapping[str, Any]]] = {}
-    for path in paths:
-        grouped.setdefault(path.parent.name, []).extend(files.read_json_lines(path))
-    plans = _plans(folder)
-    cells = {
-        experiment: of_rows(
-            experiment,
-            sorted(rows, key=lambda row: int(row.get("order", 0))),
-            files.read_json(plans[experiment][0])["seed"] if experiment in plans else None,
-        )
-        for experiment, rows in grouped.items()
-    }
-    return Side(name, name, cells, identities(folder))
 
 
 def identities(folder: Path) -> dict[str, Mapping[str, Any]]:

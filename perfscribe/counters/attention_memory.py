@@ -58,11 +58,6 @@ def before_backward(call: AttentionCall) -> Items:
     return _forward(call)[0].live
 
 
-def forward_peak(call: AttentionCall) -> Items:
-    """Peak of the forward pass: two N×N matrices."""
-    return _forward(call)[0].peak
-
-
 def backward_peak(call: AttentionCall) -> Items:
     """Peak of the backward pass: three N×N matrices (softmax, its gradient, the scores' gradient), on CUDA four.
 

@@ -2,8 +2,8 @@
 
 Two conventions, never to be mixed in one table:
 
-- *exact*: every matrix product that models.transformer.Model runs, and nothing else (forward_matmul_flop, forward_flop,
-  backward_flop, step_flop). Causal masking saves no work in eager attention, so it is discounted only on request.
+- *exact*: every matrix product that models.transformer.Model runs, and nothing else (forward_matmul_flop). Causal
+  masking saves no work in eager attention, so it is discounted only on request.
 - *PaLM* (Chowdhery et al. 2022, appendix B): 6·N + 12·L·H·Q·T FLOP a token for forward and backward, the usual
   numerator of MFU (palm_flop_per_token).
 """
@@ -12,10 +12,6 @@ from __future__ import annotations
 
 from perfscribe.counters.parameters import transformer_matmul_parameters
 from perfscribe.models.shapes import Shape
-
-# torch.optim.AdamW, for each parameter: weight decay 1; first moment (lerp) 3; second moment (scale, then
-# multiply-multiply-add) 4; square root 1; bias correction 1; epsilon 1; update (divide, multiply, add) 3.
-ADAMW_FLOP_PER_PARAMETER = 14
 
 
 def forward_matmul_flop(shape: Shape, batch: int, seq_len: int, *, causal_discount: bool = False) -> dict[str, int]:
@@ -29,26 +25,6 @@ def forward_matmul_flop(shape: Shape, batch: int, seq_len: int, *, causal_discou
         "feed-forward": shape.layers * 3 * 2 * tokens * width * shape.d_ff,
         "head": 2 * tokens * width * shape.vocab_size,
     }
-
-
-def forward_flop(shape: Shape, batch: int, seq_len: int, *, causal_discount: bool = False) -> int:
-    """Exact matrix-product FLOP of a forward pass."""
-    return sum(forward_matmul_flop(shape, batch, seq_len, causal_discount=causal_discount).values())
-
-
-def backward_flop(shape: Shape, batch: int, seq_len: int, *, causal_discount: bool = False) -> int:
-    """Exact matrix-product FLOP of a backward pass: each product has two gradients of its own cost."""
-    return 2 * forward_flop(shape, batch, seq_len, causal_discount=causal_discount)
-
-
-def adamw_flop(parameters: int) -> int:
-    """Element-wise FLOP of one AdamW step (ADAMW_FLOP_PER_PARAMETER says which)."""
-    return ADAMW_FLOP_PER_PARAMETER * parameters
-
-
-def step_flop(shape: Shape, batch: int, seq_len: int, *, causal_discount: bool = False) -> int:
-    """Exact matrix-product FLOP of a training step; the optimizer has none and adamw_flop counts it apart."""
-    return 3 * forward_flop(shape, batch, seq_len, causal_discount=causal_discount)
 
 
 def palm_flop_per_token(shape: Shape, seq_len: int, *, parameters: int | None = None) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from perfscribe.counters.backward_replay import GRADIENTS, Backward
+from perfscribe.counters.backward_replay import Backward
 from perfscribe.counters.forward_replay import Forward
 from perfscribe.counters.ledger import Items, Ledger
 from perfscribe.counters.parameters import transformer_tensors
@@ -46,12 +46,6 @@ def attention_matrix_bytes(batch: int, heads: int, seq_len: int, element_bytes: 
     return element_bytes * batch * heads * seq_len * seq_len
 
 
-def training_state(shape: Shape) -> Items:
-    """Parameters, gradients and AdamW's two moments in fp32: 16 bytes a parameter."""
-    weights = 4 * sum(transformer_tensors(shape))
-    return {PARAMETERS: weights, GRADIENTS: weights, STATE: 2 * weights}
-
-
 def saved_for_backward(load: Workload, *, loss: bool = True) -> Items:
     """What the autograd graph keeps after a forward pass, beside parameters, buffers, tokens and targets."""
     ledger = Ledger(load.granularity_bytes)
@@ -82,25 +76,13 @@ def forward_peak(load: Workload, *, loss: bool = True) -> Items:
     return ledger.peak
 
 
-def forward_backward_peak(load: Workload) -> Items:
-    """Peak of next_token_loss(...).backward(), without optimizer; gradients are None before."""
-    ledger = before_pass(load)
-    _forward_backward(load, ledger)
-    return ledger.peak
-
-
-def step_peak(load: Workload, optimizer: Optimizer = "foreach") -> Items:
-    """Peak of a training step with torch.optim.AdamW, from the second step on (the state exists from the start).
-
-    optimizer: which of AdamW's implementations. foreach (PyTorch's own choice on CUDA) holds a copy of all second
-    moments, their square roots, while it updates; for-loop (its choice on the CPU) up to three tensors at a time;
-    fused none. Gradients are set to None between steps.
-    """
-    return max(step_phase_peaks(load, optimizer).values(), key=total_bytes)
-
-
 def step_phase_peaks(load: Workload, optimizer: Optimizer = "foreach") -> dict[str, Items]:
-    """Peak of each phase of the training step of step_peak: forward (with the loss), backward, optimizer."""
+    """Peak of each phase of a training step (forward with the loss, backward, AdamW) from the second step on.
+
+    optimizer: which of torch.optim.AdamW's implementations. foreach (PyTorch's own choice on CUDA) holds a copy of all
+    second moments, their square roots, while it updates; for-loop (its choice on the CPU) up to three tensors at a
+    time; fused none. Gradients are set to None between steps.
+    """
     ledger = before_pass(load)
     sizes = transformer_tensors(load.shape)
     for size in sizes:
@@ -121,7 +103,7 @@ def step_phase_peaks(load: Workload, optimizer: Optimizer = "foreach") -> dict[s
 
 
 def adamw_temporaries(ledger: Ledger, sizes: Sequence[int], optimizer: Optimizer) -> None:
-    """What AdamW allocates while it updates tensors of these elements (see step_peak); some of it stays alive."""
+    """What AdamW allocates while it updates tensors of these elements (see step_phase_peaks); some stays alive."""
     if optimizer == "foreach":
         for size in sizes:
             ledger.new(OPTIMIZER_TEMPORARIES, 4 * size)
@@ -134,12 +116,6 @@ def adamw_temporaries(ledger: Ledger, sizes: Sequence[int], optimizer: Optimizer
             if denominator:
                 ledger.free(denominator)
             denominator = quotient
-
-
-def _forward_backward(load: Workload, ledger: Ledger) -> None:
-    forward = Forward(load, ledger, keep=True)
-    forward.cross_entropy(forward.model())
-    Backward(forward).model()
 
 
 def before_pass(load: Workload) -> Ledger:

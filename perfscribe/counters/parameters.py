@@ -32,8 +32,3 @@ def seq2seq_parameters(shape: Seq2SeqShape) -> int:
     encoder = shape.encoder_layers * (attention + feed_forward + 2 * norm) + norm
     decoder = shape.decoder_layers * (2 * attention + feed_forward + 3 * norm) + norm
     return encoder + decoder
-
-
-def toy_parameters(in_features: int, out_features: int) -> int:
-    """Parameters of models.toy.ToyModel: two linear layers without bias around a LayerNorm of width 10."""
-    return 10 * in_features + 2 * 10 + 10 * out_features

@@ -1,4 +1,4 @@
-"""A Markdown file as lines, and where its tables, headings and comments lie in them.
+"""A Markdown file as lines, and where its tables and headings lie in them.
 
 markdown-it says which lines are a table (not those of a code block) and what their cells read; where a cell begins
 and ends in its line is found here and checked against that.
@@ -19,15 +19,6 @@ _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 _BAR = re.compile(r"(?<!\\)\|")
 _BARRED = re.compile(r"\|.*\|")  # of a paragraph that is meant as rows
 _PREFIX = re.compile(r"[ \t]*(?:>[ \t]?)*[ \t]*")  # of a row in a list or a quotation
-_COMMENT = re.compile(r"<!--\s*perfscribe\b(:?)\s*(.*?)\s*-->", re.DOTALL | re.IGNORECASE)
-
-
-@dataclass(frozen=True)
-class Comment:
-    """A comment for this program. line: from 0; text: what follows `perfscribe:`, None where the colon is missing."""
-
-    line: int
-    text: str | None
 
 
 @dataclass(frozen=True)
@@ -43,27 +34,24 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """A table. line: of its header, from 0; above: headings it stands under, nearest first; comment: the one for it;
-    aligned: left, right, center or empty for each column; unread: lines that cannot be
-    told apart into cells."""
+    """A table. line: of its header, from 0; above: headings it stands under, nearest first; aligned: left, right,
+    center or empty for each column; unread: lines that cannot be told apart into cells."""
 
     line: int
     above: tuple[str, ...]
     headers: tuple[str, ...]
     aligned: tuple[str, ...]
     rows: tuple[Row, ...]
-    comment: Comment | None = None
     unread: tuple[int, ...] = ()
 
 
 @dataclass
 class Document:
-    """lines: with their ends, so that joined they are the file; tables in order; stray: comments without a table;
-    loose: first lines of paragraphs that look like rows and are in no table."""
+    """lines: with their ends, so that joined they are the file; tables in order; loose: first lines of paragraphs that
+    look like rows and are in no table."""
 
     lines: list[str]
     tables: list[Table] = field(default_factory=list)
-    stray: list[Comment] = field(default_factory=list)
     loose: list[int] = field(default_factory=list)
 
 
@@ -72,25 +60,14 @@ def parse(text: str) -> Document:
     tokens = MarkdownIt("commonmark").enable("table").parse(text.removeprefix(BOM))
     found = Document(_LINE.findall(text))
     above: list[tuple[int, str]] = []
-    waiting: Comment | None = None
     found.loose = _loose(tokens)
-    in_table = False
     for place, token in enumerate(tokens):
-        in_table = token.type == "table_open" or (in_table and token.type != "table_close")
         if token.type == "heading_open":
             level = int(token.tag[1])
             above = [(level, plain(tokens[place + 1])), *(one for one in above if one[0] < level)]
-        if token.type == "html_block" or (token.type == "inline" and not in_table):
-            for comment in _comments(token):
-                found.stray += [waiting] if waiting else []
-                waiting = comment
         if token.type == "table_open":
             block = tokens[place : _closing(tokens, place)]
-            found.tables.append(_table(block, found.lines, [title for _, title in above], waiting))
-        if waiting and token.type in ("heading_open", "table_open"):
-            found.stray += [waiting] if token.type == "heading_open" else []
-            waiting = None
-    found.stray += [waiting] if waiting else []
+            found.tables.append(_table(block, found.lines, [title for _, title in above]))
     return found
 
 
@@ -117,23 +94,12 @@ def _loose(tokens: Sequence[Token]) -> list[int]:
     return found
 
 
-def _comments(token: Token) -> list[Comment]:
-    first = token.map[0] if token.map else 0
-    if token.type == "inline":  # not those of a code span, which are no tags
-        tags = [child.content for child in token.children or [] if child.type == "html_inline"]
-        return [Comment(first, match[2] if match[1] else None) for tag in tags if (match := _COMMENT.fullmatch(tag))]
-    return [
-        Comment(first + token.content.count("\n", 0, match.start()), match[2] if match[1] else None)
-        for match in _COMMENT.finditer(token.content)
-    ]
-
-
 def _closing(tokens: Sequence[Token], opening: int) -> int:
     kinds = [token.type for token in tokens[opening:]]
     return opening + kinds.index("table_close")
 
 
-def _table(block: Sequence[Token], lines: Sequence[str], above: list[str], comment: Comment | None) -> Table:
+def _table(block: Sequence[Token], lines: Sequence[str], above: list[str]) -> Table:
     """block: the tokens from table_open up to its end."""
     headings = [place for place, token in enumerate(block) if token.type == "th_open"]
     headers = tuple(plain(block[place + 1]) for place in headings)
@@ -152,7 +118,7 @@ def _table(block: Sequence[Token], lines: Sequence[str], above: list[str], comme
         else:
             rows.append(row)
     first = block[0].map[0] if block[0].map else 0
-    return Table(first, tuple(above), headers, aligned, tuple(rows), comment, tuple(unread))
+    return Table(first, tuple(above), headers, aligned, tuple(rows), tuple(unread))
 
 
 def _row(number: int, line: str, cells: Sequence[Token]) -> Row | None:

@@ -30,31 +30,31 @@ ON_GPU = ("small", "medium", "large", "xl", "2.7B")
 
 def sizes(site: Site) -> Sequence[str]:
     """Model sizes of the site's preset."""
-    if site.device == "cuda":
+    if site.gpu:
         return ON_GPU
     return site.levels("cs336.benchmarking_script", "size", dtype="fp32") or ("nano", "micro")
 
 
 def contexts(site: Site) -> Sequence[str]:
     """Context lengths of the site's preset."""
-    if site.device == "cuda":
+    if site.gpu:
         return ("128", "256", "512", "1024")
     return site.levels("cs336.benchmarking_script", "seq_len", dtype="fp32") or ("32", "64", "128")
 
 
 def largest(site: Site) -> tuple[str, str]:
     """The size and context that answers speak of."""
-    return ("2.7B", "512") if site.device == "cuda" else (sizes(site)[-1], contexts(site)[-1])
+    return ("2.7B", "512") if site.gpu else (sizes(site)[-1], contexts(site)[-1])
 
 
 def one_device(site: Site) -> str:
     """Where a problem ran."""
-    return "one GPU" if site.device == "cuda" else "CPU"
+    return "one GPU" if site.gpu else "CPU"
 
 
 def on_device(site: Site) -> str:
     """The same at the head of a set-up."""
-    return "One GPU" if site.device == "cuda" else "CPU"
+    return "One GPU" if site.gpu else "CPU"
 
 
 def median_of(site: Site, table: str, column: str, **levels: str) -> str:
@@ -77,7 +77,7 @@ def printed_in(row: Row | None, column: str, unit: str = "") -> Cell:
 
 def attention_grid(site: Site) -> list[tuple[str, str]]:
     """(head_dim, seq_len) of the attention problems."""
-    gpu = site.device == "cuda"
+    gpu = site.gpu
     lengths = ("256", "1024", "4096", "8192", "16384") if gpu else ("64", "128", "256")
     return [(width, length) for width in ("16", "32", "64", "128") for length in lengths]
 
@@ -87,6 +87,12 @@ class BenchmarkingScript(Problem):
 
     name = "benchmarking_script"
     heading = "Problem (benchmarking_script)"
+    details = (
+        "cs336.benchmarking_script",
+        "cs336.benchmarking_rates",
+        "cs336.benchmarking_warmup",
+        "cs336.benchmarking_steps",
+    )
     letters = "(b)-(c)"
     figure = "cs336.benchmarking_steps"
     SCRIPT, WARMUP = "cs336.benchmarking_script", "cs336.benchmarking_warmup"
@@ -138,7 +144,7 @@ class BenchmarkingScript(Problem):
     def answers(self) -> list[Answer]:
         """In the order of the letters."""
         command = "./run report --config 'chapters=[cs336]'"
-        loads = "loads kernels, sets up cuBLAS and fills" if self.site.device == "cuda" else "fills"
+        loads = "loads kernels, sets up cuBLAS and fills" if self.site.gpu else "fills"
         return [
             Answer("a", [f"`{command}` runs [measure.py](../../perfscribe/experiments/end_to_end/measure.py)."]),
             Answer("b", [self.ranges, self.deviations]),
@@ -153,7 +159,7 @@ class BenchmarkingScript(Problem):
 
     def warm_sizes(self) -> Sequence[str]:
         """Sizes of the second table."""
-        return sizes(self.site) if self.site.device == "cuda" else sizes(self.site)[:1]
+        return sizes(self.site) if self.site.gpu else sizes(self.site)[:1]
 
     def warm(self, size: str, steps: int) -> dict[str, Any]:
         """Levels of a cell of the second table, in FP32 where that was measured."""
@@ -202,12 +208,12 @@ class BenchmarkingScript(Problem):
         found: dict[bool, list[Figure]] = {True: [], False: []}
         for size in sizes(self.site):
             for context in contexts(self.site):
-                limits = self.site.device == "cuda" and self.gpu_limits(size, context)
+                limits = self.site.gpu and self.gpu_limits(size, context)
                 for one in ("forward", "backward"):
                     time = self.time(size, one, context)
                     found[limits].append(time.of(100 * (time.spread or 0.0) / time.value))
         most = {limits: max(these, key=lambda one: one.value).quoted for limits, these in found.items() if these}
-        if self.site.device != "cuda":
+        if not self.site.gpu:
             return f"The deviation is at most {most[False]} %."
         return (
             f"The deviation is at most {most[True]} % where the GPU is the limit, {most[False]} % where launches are."
@@ -242,6 +248,7 @@ class MixedPrecisionAccumulation(Problem):
 
     name = "mixed_precision_accumulation"
     heading = "Problem (mixed_precision_accumulation)"
+    details = ("cs336.mixed_precision_accumulation",)
     TABLE = "cs336.mixed_precision_accumulation"
     OF_004 = (
         ("fp32 += fp32", "10.0001"),
@@ -300,6 +307,12 @@ class BenchmarkingMixedPrecision(Problem):
 
     name = "benchmarking_mixed_precision"
     heading = "Problem (benchmarking_mixed_precision)"
+    details = (
+        "cs336.autocast_dtypes",
+        "cs336.layernorm_variance",
+        "cs336.mixed_precision_passes",
+        "cs336.mixed_precision_speedup",
+    )
     letters = "(a)-(c)"
     figure = "cs336.mixed_precision_speedup"
     PASSES, SPEEDUP = "cs336.mixed_precision_passes", "cs336.mixed_precision_speedup"
@@ -378,7 +391,7 @@ class BenchmarkingMixedPrecision(Problem):
         row = self.site.row(self.SPEEDUP, model_size=size, pass_type=self.BOTH)
         cells = [
             NO_SUCH_THING
-            if self.site.device != "cuda" and not column.startswith(("fp32", "bf16"))
+            if not self.site.gpu and not column.startswith(("fp32", "bf16"))
             else as_cell(row, column, unit="x" if column.endswith("speedup") else "")
             for column in ("fp32_ms", "bf16_ms", "fp16_ms", "bf16_speedup", "fp16_speedup", "tf32_ms")
         ]
@@ -445,6 +458,13 @@ class MemoryProfiling(Problem):
 
     name = "memory_profiling"
     heading = "Problem (memory_profiling)"
+    details = (
+        "cs336.memory_by_context",
+        "cs336.memory_peaks",
+        "cs336.memory_timelines",
+        "cs336.memory_residual",
+        "cs336.memory_largest",
+    )
     letters = "(a)-(e)"
     figure = "cs336.memory_timeline"
     TABLE, PEAKS = "cs336.memory_by_context", "cs336.memory_peaks"
@@ -483,11 +503,11 @@ class MemoryProfiling(Problem):
 
     def size(self) -> str:
         """The size that is profiled."""
-        return "2.7B" if self.site.device == "cuda" else [*self.site.levels(self.TABLE, "size"), "micro"][0]
+        return "2.7B" if self.site.gpu else [*self.site.levels(self.TABLE, "size"), "micro"][0]
 
     def at(self) -> Sequence[str]:
         """Context lengths, the one that answers speak of last."""
-        if self.site.device == "cuda":
+        if self.site.gpu:
             return ("128", "256", "512")
         return self.site.levels(self.TABLE, "seq_len", size=self.size()) or ("48", "96", "192")
 
@@ -593,6 +613,7 @@ class PytorchAttention(Problem):
 
     name = "pytorch_attention"
     heading = "Problem (pytorch_attention)"
+    details = ("cs336.pytorch_attention", "cs336.attention_accounting")
     letters = "(a)"
     figure = "cs336.attention_by_length"
     TABLE = "cs336.pytorch_attention"
@@ -708,6 +729,13 @@ class TorchCompile(Problem):
 
     name = "torch_compile"
     heading = "Problem (torch_compile)"
+    details = (
+        "cs336.compiled_attention",
+        "cs336.compiled_attention_speedup",
+        "cs336.compiled_models",
+        "cs336.compiled_models_speedup",
+        "cs336.compile_cost",
+    )
     letters = "(a)-(b)"
     figure = "cs336.compiled_speedups"
     ATTENTION, MODELS = "cs336.compiled_attention", "cs336.compiled_models"
@@ -718,7 +746,7 @@ class TorchCompile(Problem):
         """(a) and (b)."""
         site = self.site
         attention, models = self.compiled(self.ATTENTION), self.compiled(self.MODELS)
-        context = "context 512, " if site.device == "cuda" else ""
+        context = "context 512, " if site.gpu else ""
         return [
             Table(
                 "(a) Compiled against plain attention, ms.",
@@ -768,18 +796,18 @@ class TorchCompile(Problem):
 
     def grid(self) -> list[dict[str, Any]]:
         """Levels of (a)'s rows: pytorch_attention's, on a CPU of one width."""
-        widths = {width for width, _ in attention_grid(self.site)} if self.site.device == "cuda" else {"64"}
+        widths = {width for width, _ in attention_grid(self.site)} if self.site.gpu else {"64"}
         return [{"head_dim": width, "seq_len": n} for width, n in attention_grid(self.site) if width in widths]
 
     def models(self) -> list[dict[str, Any]]:
         """Levels of (b)'s rows: all sizes, on a CPU the smallest by context."""
-        if self.site.device == "cuda":
+        if self.site.gpu:
             return [{"size": size, "seq_len": "512"} for size in ON_GPU]
         return [{"size": sizes(self.site)[0], "seq_len": context} for context in contexts(self.site)]
 
     def model_name(self, at: Mapping[str, str]) -> str:
         """A model as its row is labelled."""
-        return at["size"] if self.site.device == "cuda" else f"{at['size']}, {at['seq_len']}"
+        return at["size"] if self.site.gpu else f"{at['size']}, {at['seq_len']}"
 
     def of_002(self, at: Mapping[str, str]) -> str:
         """Full step of 002, eager and compiled."""

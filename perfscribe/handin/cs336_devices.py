@@ -19,6 +19,7 @@ from perfscribe.handin.site import (
     Row,
     Site,
     as_cell,
+    known,
     label,
     of,
     published,
@@ -30,19 +31,14 @@ LINK = "[Table](#problem-naive_ddp_benchmarking)"
 NO_FIT = "no fit"  # begins a cell of ddp_overhead where no exposed time is above noise
 
 
-def on_gpu(site: Site) -> bool:
-    """Whether the site's device is a GPU."""
-    return site.device == "cuda"
-
-
 def devices(site: Site) -> str:
     """What a world is counted in."""
-    return "GPUs" if on_gpu(site) else "processes"
+    return "GPUs" if site.gpu else "processes"
 
 
 def training(site: Site) -> dict[str, str]:
     """Levels of the model that DDP and sharding train."""
-    if on_gpu(site):
+    if site.gpu:
         return {"size": "xl", "seq_len": "128", "batch": "16", "dtype": "fp32"}
     return {"size": "nano", "dtype": "fp32"}
 
@@ -70,14 +66,7 @@ def setup(site: Site, table: str, world: str = "") -> str:
 
 def clock(site: Site) -> str:
     """How steps and calls are timed."""
-    return "host clock with synchronise" if on_gpu(site) else "host clock"
-
-
-def known(figure: Figure | None) -> Figure:
-    """The figure; Missing where there is none."""
-    if figure is None:
-        raise Missing("figure")
-    return figure
+    return "host clock with synchronise" if site.gpu else "host clock"
 
 
 def spelt(name: str) -> str:
@@ -111,6 +100,7 @@ class DistributedCommunication(Problem):
 
     name = "distributed_communication_single_node"
     heading = "Problem (distributed_communication_single_node)"
+    details = ("cs336.all_reduce",)
     figure = "cs336.all_reduce_by_size"
     ALL_REDUCE = "cs336.all_reduce"
 
@@ -122,7 +112,7 @@ class DistributedCommunication(Problem):
             Table(
                 "All-reduce of FP32 arrays, ms per call.",
                 f"Median ± half IQR of {self.calls()}, slowest rank, host clock"
-                + (" with synchronise; Gloo on CPUs, NCCL on GPUs." if on_gpu(self.site) else "; Gloo on CPUs."),
+                + (" with synchronise; Gloo on CPUs, NCCL on GPUs." if self.site.gpu else "; Gloo on CPUs."),
                 [*header, f"002 {self.short(last)} (ms)"],
                 [
                     [
@@ -144,7 +134,7 @@ class DistributedCommunication(Problem):
     def title(self) -> str:
         """What the figure shows."""
         first, last = self.messages()[0], self.messages()[-1]
-        if not on_gpu(self.site):
+        if not self.site.gpu:
             grown = self.time("gloo", last).over(self.time("gloo", first)).quoted
             ends = f"{self.short(last)} as for {self.short(first)}"
             return f"Gloo takes {grown} times as long for {ends} ({self.most()} processes)"
@@ -156,11 +146,11 @@ class DistributedCommunication(Problem):
 
     def backends(self) -> Mapping[str, Sequence[str]]:
         """Rows of the table."""
-        return {"gloo": ("2", "4", "6"), "nccl": ("2", "4", "6")} if on_gpu(self.site) else {"gloo": ("2", "4")}
+        return {"gloo": ("2", "4", "6"), "nccl": ("2", "4", "6")} if self.site.gpu else {"gloo": ("2", "4")}
 
     def messages(self) -> Sequence[str]:
         """Sizes, as the table of measurements names them."""
-        return ("1 MB", "10 MB", "100 MB", "1 GB") if on_gpu(self.site) else ("1 MB", "3 MB", "10 MB")
+        return ("1 MB", "10 MB", "100 MB", "1 GB") if self.site.gpu else ("1 MB", "3 MB", "10 MB")
 
     def short(self, message: str) -> str:
         """A size as the handout writes it."""
@@ -200,7 +190,7 @@ class DistributedCommunication(Problem):
 
     def fastest(self) -> str:
         """The backend that answers speak of."""
-        return "nccl" if on_gpu(self.site) else "gloo"
+        return "nccl" if self.site.gpu else "gloo"
 
     def most(self) -> str:
         """Most devices on which that backend ran."""
@@ -222,7 +212,7 @@ class DistributedCommunication(Problem):
         """The largest size with each backend."""
         last, name = self.messages()[-1], self.fastest()
         said = f"On {self.most()} {devices(self.site)} {spelt(name)} takes {self.time(name, last).quoted} ms"
-        gloo = f", Gloo {self.time('gloo', last).quoted}" if on_gpu(self.site) else ""
+        gloo = f", Gloo {self.time('gloo', last).quoted}" if self.site.gpu else ""
         return f"{said} for {self.short(last)}{gloo}."
 
     def growth(self) -> str:
@@ -291,6 +281,7 @@ class NaiveDdp(Checked):
 
     name = "naive_ddp"
     heading = "Problem (naive_ddp)"
+    details = ("cs336.ddp_check",)
     IMPLEMENTATION = "naive"
 
 
@@ -325,7 +316,7 @@ class Ddp(Problem):
 
     def buckets(self) -> Sequence[str]:
         """Sizes of buckets, MB."""
-        return ("1", "10", "100", "1000") if on_gpu(self.site) else ("0.1", "1", "10")
+        return ("1", "10", "100", "1000") if self.site.gpu else ("0.1", "1", "10")
 
     def row(self, implementation: str, world: str = WORLDS[0], bucket: str = "none") -> Row | None:
         """The row of an implementation."""
@@ -334,7 +325,7 @@ class Ddp(Problem):
 
     def step(self, implementation: str, column: str = "step_ms", bucket: str = "none") -> Figure:
         """A figure of the table in which DDP on two devices is, ms."""
-        return known(of(self.row(implementation, bucket=bucket), column))
+        return known(self.row(implementation, bucket=bucket), column)
 
     def calls(self) -> str:
         """How many all-reduces the naive implementation makes in a step."""
@@ -346,6 +337,7 @@ class NaiveDdpBenchmarking(Ddp):
 
     name = "naive_ddp_benchmarking"
     heading = "Problem (naive_ddp_benchmarking)"
+    details = ("cs336.ddp_benchmark", "cs336.ddp_phases", "cs336.ddp_steps")
     PUBLISHED = (
         "Published: 2 H100, TF32, same batch and context: naive 531.7 (42.8 communicating), flat 523.0, overlap 509.3, "
         "buckets 511.0, 509.0, 516.4, 512.9 ms."
@@ -370,7 +362,7 @@ class NaiveDdpBenchmarking(Ddp):
                     + [cell for world in WORLDS for cell in self.cells(one, world, bucket)]
                     for one, bucket in shown
                 ],
-                [self.PUBLISHED] if on_gpu(self.site) else [],
+                [self.PUBLISHED] if self.site.gpu else [],
             )
         ]
 
@@ -401,7 +393,7 @@ class NaiveDdpBenchmarking(Ddp):
     def where(self) -> str:
         """The set-up, with rows per device."""
         row, *others = self.naive()
-        batch, one = int(row["batch"]), "GPU" if on_gpu(self.site) else "process"
+        batch, one = int(row["batch"]), "GPU" if self.site.gpu else "process"
         parts = [f"{batch // int(row['world_size'])} rows per {one} on {row['world_size']} {devices(self.site)}"]
         parts += [f"{batch // int(other['world_size'])} on {other['world_size']}" for other in others]
         named = f"{spelt(row['size'])}, context {row['seq_len']}"
@@ -409,7 +401,7 @@ class NaiveDdpBenchmarking(Ddp):
 
     def times(self) -> list[tuple[Figure, Figure]]:
         """Step and communication of the naive implementation, by devices."""
-        return [(known(of(row, "step_ms")), known(of(row, "spent_ms"))) for row in self.naive()]
+        return [(known(row, "step_ms"), known(row, "spent_ms")) for row in self.naive()]
 
     def shares(self) -> str:
         """What of a step is communication."""
@@ -481,6 +473,7 @@ class OverlapIndividualBenchmarking(Ddp):
 
     name = "ddp_overlap_individual_parameters_benchmarking"
     heading = "Problem (ddp_overlap_individual_parameters_benchmarking)"
+    details = ("cs336.ddp_timeline", "cs336.ddp_timeline_spans")
     letters = "(a)-(b)"
     figure = "cs336.ddp_timeline"
     OVERLAP = "overlap_individual"
@@ -555,6 +548,7 @@ class BucketedBenchmarking(Ddp):
 
     name = "ddp_bucketed_benchmarking"
     heading = "Problem (ddp_bucketed_benchmarking)"
+    details = ("cs336.ddp_overhead",)
     letters = "(a)-(b)"
     figure = "cs336.ddp_buckets"
     EQUATIONS = "overhead = s/(n_b·w) + n_b·o; best n_b = √(s/(o·w)), best bucket √(s·w·o)."
@@ -636,13 +630,12 @@ class BucketedBenchmarking(Ddp):
     def model(self) -> list[Figure]:
         """Bandwidth, time of a call and best bucket where the model fits, else its largest residual and of what."""
         rows = self.fits()
-        residuals = [abs(known(of(row, "residual_ms")).value) for row in rows]
-        exposed = [known(of(row, "exposed_ms")) for row in rows]
-        worst, of_this = max(zip(residuals, exposed, strict=True), key=lambda one: one[0], default=(0.0, None))
-        of_this = known(of_this)
+        residuals = [abs(known(row, "residual_ms").value) for row in rows]
+        exposed = [known(row, "exposed_ms") for row in rows]
+        worst, of_this = max(some(list(zip(residuals, exposed, strict=True))), key=lambda one: one[0])
         if worst > (of_this.spread or 0.0):
             return [of_this.of(worst), of_this]
-        values = [known(of(rows[0], column)).value for column in ("bandwidth", "call_us", "best_bucket_mb")]
+        values = [known(rows[0], column).value for column in ("bandwidth", "call_us", "best_bucket_mb")]
         return [of_this.of(value, *exposed) for value in values]
 
     def modelled(self, place: int) -> Figure:
@@ -664,6 +657,13 @@ class CommunicationAccounting(Problem):
 
     name = "communication_accounting"
     heading = "Problem (communication_accounting)"
+    details = (
+        "cs336.communication_inputs",
+        "cs336.communication_memory",
+        "cs336.communication_sharded",
+        "cs336.communication_bound",
+        "cs336.communication_remedies",
+    )
     letters = "(a)-(d)"
     MEMORY, SHARDED, BOUND, REMEDIES, INPUTS = (
         f"cs336.communication_{one}" for one in ("memory", "sharded", "bound", "remedies", "inputs")
@@ -783,6 +783,13 @@ class ShardingAccounting(Problem):
 
     name = "optimizer_state_sharding_accounting"
     heading = "Problem (optimizer_state_sharding_accounting)"
+    details = (
+        "cs336.sharding_memory",
+        "cs336.sharding_kinds",
+        "cs336.sharding_saved",
+        "cs336.sharding_times",
+        "cs336.sharding_zero",
+    )
     letters = "(a)-(c)"
     figure = "cs336.sharding_memory_and_time"
     MEMORY, KINDS, TIMES, ZERO = (f"cs336.sharding_{one}" for one in ("memory", "kinds", "times", "zero"))
@@ -815,7 +822,7 @@ class ShardingAccounting(Problem):
                     for optimizer in self.OPTIMIZERS
                     for moment in self.MOMENTS
                 ],
-                [self.steps(), self.PUBLISHED if on_gpu(self.site) else ""],
+                [self.steps(), self.PUBLISHED if self.site.gpu else ""],
             )
         ]
 
@@ -840,7 +847,7 @@ class ShardingAccounting(Problem):
 
     def unit(self) -> str:
         """Of memory."""
-        return "GB" if on_gpu(self.site) else "MB"
+        return "GB" if self.site.gpu else "MB"
 
     def figure_of(self, table: str, column: str, optimizer: str, world: str = WORLDS[0], **levels: str) -> Figure:
         """A figure of an optimizer; memory in the table's unit."""
@@ -850,7 +857,7 @@ class ShardingAccounting(Problem):
 
     def sized(self, gib: Figure) -> Figure:
         """Memory in the table's unit."""
-        return replace(gib, value=gib.value * GIB_AS_GB * (1 if on_gpu(self.site) else 1000))
+        return replace(gib, value=gib.value * GIB_AS_GB * (1 if self.site.gpu else 1000))
 
     def peak(self, optimizer: str, moment: str) -> Figure:
         """Peak up to a moment."""

@@ -31,7 +31,7 @@ def made(figure: Figure | None, row: Row | None) -> Cell:
 
 def ours(site: Site) -> str:
     """The implementation that was written for the homework."""
-    return "triton" if site.device == "cuda" else "tiled"
+    return "triton" if site.gpu else "tiled"
 
 
 class NsysProfile(Problem):
@@ -39,6 +39,14 @@ class NsysProfile(Problem):
 
     name = "nsys_profile"
     heading = "Problem (nsys_profile)"
+    details = (
+        "cs336.nsys_forward",
+        "cs336.nsys_top_kernels",
+        "cs336.nsys_nvtx_kernels",
+        "cs336.nsys_families",
+        "cs336.nsys_matmul_share",
+        "cs336.nsys_attention",
+    )
     letters = "(a)-(e)"
     figure = "cs336.nsys_forward"
     FORWARD, SHARE, ATTENTION = "cs336.nsys_forward", "cs336.nsys_matmul_share", "cs336.nsys_attention"
@@ -69,7 +77,7 @@ class NsysProfile(Problem):
         """Where the GPU waits for launches."""
         idle = {cell: self.idle(*cell) for cell in self.traced()}
         (size, context), most = max(some(idle.items()), key=lambda one: one[1].value)
-        if self.site.device != "cuda":
+        if not self.site.gpu:
             return f"Between operators the host spends at most {most.quoted} % of forward ({size}, {context})"
         if most.value <= 50:
             return f"The GPU waits for launches at most {most.quoted} % of forward ({size}, {context})"
@@ -167,13 +175,13 @@ class NsysProfile(Problem):
     def detailed(self) -> tuple[str, str]:
         """Size and context whose kernels are listed: small at 128, else at what was traced; on a CPU the largest."""
         traced = self.traced()
-        if self.site.device != "cuda":
+        if not self.site.gpu:
             return traced[-1] if traced else ("-", "-")
         return next((cell for cell in traced if cell[0] == "small"), ("small", "128"))
 
     def mark(self) -> str:
         """Whether the kernels are of another context."""
-        return "‡" if self.site.device == "cuda" and self.detailed()[1] != "128" else ""
+        return "‡" if self.site.gpu and self.detailed()[1] != "128" else ""
 
     def traced(self) -> list[tuple[str, str]]:
         """Sizes and contexts with a trace in FP32, context by context."""
@@ -192,7 +200,7 @@ class NsysProfile(Problem):
 
     def big(self) -> tuple[str, str]:
         """The cell that answers speak of: the largest size, at 512."""
-        return ("2.7B", "512") if self.site.device == "cuda" else self.traced()[-1]
+        return ("2.7B", "512") if self.site.gpu else self.traced()[-1]
 
     def small(self) -> tuple[str, str]:
         """The smallest size at the least context."""
@@ -231,7 +239,7 @@ class NsysProfile(Problem):
     def where(self) -> str:
         """Of which model the kernels are."""
         size, context = self.detailed()
-        return size if self.site.device == "cuda" else f"{size}, {context}"
+        return size if self.site.gpu else f"{size}, {context}"
 
     def top(self) -> str:
         """The kernel with most time in forward."""
@@ -316,7 +324,7 @@ class FlashForward(Problem):
 
     def answers(self) -> list[Answer]:
         """The error, and where code and tests are."""
-        code = self.KERNEL if self.site.device == "cuda" else "tiled.py"
+        code = self.KERNEL if self.site.gpu else "tiled.py"
         links = (
             f"Code: [{code}](../../perfscribe/attention/{code}), "
             "tests: [test_flash_attention.py](../../tests/test_flash_attention.py)."
@@ -368,6 +376,7 @@ class FlashBenchmarking(Problem):
 
     name = "flash_benchmarking"
     heading = "Problem (flash_benchmarking)"
+    details = ("cs336.flash_cells", "cs336.flash_implementations", "cs336.flash_rates", "cs336.flash_leaderboard")
     letters = "(a)"
     figure = "cs336.flash_times"
     BOARD = "cs336.flash_leaderboard"
@@ -375,7 +384,7 @@ class FlashBenchmarking(Problem):
 
     def tables(self) -> list[Table]:
         """All lengths, widths and dtypes."""
-        gpu = self.site.device == "cuda"
+        gpu = self.site.gpu
         clock = "median of 5, as do_bench" if gpu else f"median of {self.timings()}, host clock"
         return [
             Table(
@@ -404,7 +413,7 @@ class FlashBenchmarking(Problem):
     def title(self) -> str:
         """From where on ours is faster."""
         said = [f"{first}{{}} in {dtype}" for dtype in reversed(DTYPES) if (first := self.first_faster(dtype))]
-        if said and self.site.device == "cuda":
+        if said and self.site.gpu:
             first, *rest = said
             starts = ", ".join([first.format(" tokens on"), *(one.format("") for one in rest)])
             return f"FlashAttention-2 is faster than PyTorch from {starts} (d 64)"
@@ -414,13 +423,13 @@ class FlashBenchmarking(Problem):
 
     def lengths(self) -> Sequence[str]:
         """Of the homework, or of the preset."""
-        if self.site.device == "cuda":
+        if self.site.gpu:
             return tuple(str(2**power) for power in range(7, 17))
         return self.site.levels(FLASH, "seq_len", implementation=ours(self.site))
 
     def problems(self) -> list[tuple[str, str, str]]:
         """Length, width and dtype of every row."""
-        cuda = self.site.device == "cuda"
+        cuda = self.site.gpu
         widths = ("16", "32", "64", "128") if cuda else self.site.levels(FLASH, "head_dim", implementation="tiled")
         return [(length, width, dtype) for length in self.lengths() for width in widths for dtype in DTYPES]
 
@@ -445,7 +454,7 @@ class FlashBenchmarking(Problem):
 
     def column(self, one: str) -> str:
         """The column of a pass; the host clock has the launches in any case."""
-        return f"{one}_launched_ms" if self.site.device == "cuda" else f"{one}_ms"
+        return f"{one}_launched_ms" if self.site.gpu else f"{one}_ms"
 
     def cell(self, who: str, one: str, *cell: str) -> Cell:
         """The same as a cell."""
@@ -516,7 +525,7 @@ class FlashBenchmarking(Problem):
         """Why it is not faster at short lengths, where launches take most of the time."""
         shortest = self.lengths()[0]
         kernels = of(self.row(ours(self.site), shortest, "64", "bf16"), "both_ms")
-        if self.site.device != "cuda" or kernels is None:
+        if not self.site.gpu or kernels is None:
             raise Missing(FLASH)
         if self.time(ours(self.site), "both", shortest).value < 2 * kernels.value:
             raise Missing(FLASH)

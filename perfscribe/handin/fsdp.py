@@ -8,7 +8,20 @@ from pathlib import Path
 
 from perfscribe.handin.figures import GIB_AS_GB, MIB_AS_MB, Figure
 from perfscribe.handin.problem import Answer, Problem, Table
-from perfscribe.handin.site import NO_SUCH_THING, NOT_MEASURED, Cell, Missing, Row, Site, as_cell, label, of, some, word
+from perfscribe.handin.site import (
+    NO_SUCH_THING,
+    NOT_MEASURED,
+    Cell,
+    Missing,
+    Row,
+    Site,
+    as_cell,
+    known,
+    label,
+    of,
+    some,
+    word,
+)
 
 TITLE = "FSDP workshop"
 DEFECTS = Path(__file__).resolve().parents[2] / "docs" / "defects.csv"
@@ -34,25 +47,20 @@ SINGLE = {
 Line = tuple[list[Cell], Row | None]
 
 
-def on_gpu(site: Site) -> bool:
-    """Whether the site's preset is that of a GPU."""
-    return site.device == "cuda"
-
-
 def noun(site: Site) -> str:
     """What a rank runs on."""
-    return "GPU" if on_gpu(site) else "process"
+    return "GPU" if site.gpu else "process"
 
 
 def ranks(site: Site, number: int | str) -> str:
     """So many GPUs, or processes of a CPU."""
-    plural = "s" if on_gpu(site) else "es"
+    plural = "s" if site.gpu else "es"
     return f"{number} {noun(site)}{'' if str(number) == '1' else plural}"
 
 
 def counts(site: Site) -> Sequence[int]:
     """Ranks of the preset, or nodes."""
-    return (1, 2, 4, 8) if on_gpu(site) else (1, 2, 4)
+    return (1, 2, 4, 8) if site.gpu else (1, 2, 4)
 
 
 def run(site: Site, table: str, world: int | str, **levels: str) -> Row | None:
@@ -83,15 +91,12 @@ def most(site: Site, table: str, **levels: str) -> int:
 
 def need(row: Row | None, column: str) -> Figure:
     """The figure of a row, memory in GB; Missing where there is none."""
-    found = of(row, column, GIB_AS_GB if column in IN_GIB else 1.0)
-    if found is None:
-        raise Missing(column)
-    return found
+    return known(row, column, GIB_AS_GB if column in IN_GIB else 1.0)
 
 
 def cell(site: Site, row: Row | None, column: str, mark: str = "") -> Cell:
     """The same as a cell."""
-    if column in OF_GPUS and not on_gpu(site):
+    if column in OF_GPUS and not site.gpu:
         return NO_SUCH_THING
     return as_cell(row, column, GIB_AS_GB if column in IN_GIB else 1.0, mark=mark)
 
@@ -127,7 +132,7 @@ def trained(site: Site, row: Row | None) -> str:
         return rounds(row)
     batch = f"{row['dtype'].upper()}, batch {row['batch_size']}, accumulation {row['grad_acc']}"
     clock = "Trainer's clock" if row["loop"] == "trainer" else "host clock"
-    rows = ", 512 tokens, 500 rows" if on_gpu(site) else ""
+    rows = ", 512 tokens, 500 rows" if site.gpu else ""
     return f"{batch}{rows}, {rounds(row)}, {clock}"
 
 
@@ -168,7 +173,7 @@ class NineRows(Problem):
         values = [as_cell(found, labels, MIB_AS_MB if memory else 1.0) for labels in ("answer", "source")]
         if metric == "Steps per Epoch" and ok(found):
             values = [Cell(str(Figure(need(found, labels).value, exact=True))) for labels in ("answer", "source")]
-        if metric == "GPU Utilization (%)" and not on_gpu(self.site):
+        if metric == "GPU Utilization (%)" and not self.site.gpu:
             values = [NO_SUCH_THING, NO_SUCH_THING]
         return [label(metric), label((found or {}).get("where", "-")), *values]
 
@@ -179,14 +184,14 @@ class NineRows(Problem):
 
     def mark(self) -> str:
         """‡ where the scripts' labels trained fewer rows."""
-        return "‡" if on_gpu(self.site) and len({one.value for one in self.rows_trained().values()}) > 1 else ""
+        return "‡" if self.site.gpu and len({one.value for one in self.rows_trained().values()}) > 1 else ""
 
     def setup(self) -> str:
         """What stands behind the title."""
         found, rows = self.metric(self.METRICS[0]), self.rows_trained()
         count = f"{rows['answer'].quoted} rows, " if rows else ""
         other = f"; ‡ {rows['source'].quoted} rows by the scripts' labels, no checkpoints" if self.mark() else ""
-        where = "one GPU" if on_gpu(self.site) else "CPU"
+        where = "one GPU" if self.site.gpu else "CPU"
         return (
             f"{self.model_name()}, {(found or {}).get('dtype', 'fp16').upper()}, {count}5 epochs, {where}, "
             f"{rounds(found)}; Your Value: labels that train the answer; train loss: mean over all steps; "
@@ -240,6 +245,7 @@ class Baseline(NineRows):
 
     name = "fsdp_baseline_bloom_fine_tuning_without_fsdp"
     heading = "Baseline: BLOOM Fine-tuning without FSDP"
+    details = ("fsdp.labels", "fsdp.baseline", "fsdp.baseline_losses", "fsdp.baseline_answers", "fsdp.single_runs")
     figure = "fsdp.baseline_losses"
     table, what, model = "fsdp.baseline", "BLOOM fine-tuning on one device", "bloom-560m"
 
@@ -297,6 +303,12 @@ class CustomSingleNode(NineRows):
 
     name = "fsdp_custom_model_fine_tuning_single_node"
     heading = "Custom Model Fine-Tuning (Single Node)"
+    details = (
+        "fsdp.custom_shapes",
+        "fsdp.custom_single_node",
+        "fsdp.custom_single_node_losses",
+        "fsdp.custom_single_node_answers",
+    )
     figure = "fsdp.custom_single_node_losses"
     table, what = "fsdp.custom_single_node", "Custom model on one device"
     model = "SimpleGPTModel"
@@ -312,7 +324,7 @@ class CustomSingleNode(NineRows):
 
     def model_name(self) -> str:
         """As the set-up names the model."""
-        if on_gpu(self.site):
+        if self.site.gpu:
             return "1 layer, d 1024, vocabulary 250,680, 534.6 M parameters"
         return super().model_name()
 
@@ -338,13 +350,14 @@ class WorldOfOne(Problem):
 
     name = "fsdp_single_gpu_fsdp"
     heading = "Single-GPU FSDP"
+    details = ("fsdp.world_of_one",)
     TABLE = "fsdp.world_of_one"
 
     def tables(self) -> list[Table]:
         """Its tables."""
-        model = "bloom-560m" if on_gpu(self.site) else "gpt-tiny"
+        model = "bloom-560m" if self.site.gpu else "gpt-tiny"
         other = f"; ‡ {self.dtype().upper()} in place of FP16" if self.mark() else ""
-        tokens = ", 512 tokens" if on_gpu(self.site) else ""
+        tokens = ", 512 tokens" if self.site.gpu else ""
         return [
             Table(
                 f"One rank by strategy{self.mark()}.",
@@ -361,7 +374,7 @@ class WorldOfOne(Problem):
 
     def dtype(self) -> str:
         """The homework's where every set-up has it, else that of the most."""
-        if not on_gpu(self.site):
+        if not self.site.gpu:
             return "fp32"
         asked = all(ok(self.found(setup, "fp16")) for setup in SINGLE)
         return "fp16" if asked or not self.site.table(self.TABLE) else "bf16"
@@ -372,7 +385,7 @@ class WorldOfOne(Problem):
 
     def found(self, setup: str, dtype: str = "") -> Row | None:
         """A row of the source."""
-        model = "bigscience/bloom-560m" if on_gpu(self.site) else "gpt-tiny"
+        model = "bigscience/bloom-560m" if self.site.gpu else "gpt-tiny"
         api, off_load = SINGLE[setup]
         strategy = {"none": "the model alone", "DDP": "DDP"}.get(api, "FULL_SHARD")
         return self.site.row(self.TABLE, model=model, api=api, strategy=strategy, offload=off_load,
@@ -413,6 +426,7 @@ class Strategies(Problem):
 
     name = "fsdp_sharding_strategies_off_loading"
     heading = "Sharding Strategies & Off-loading"
+    details = ("fsdp.strategies", "fsdp.wrapping", "fsdp.offload_accumulation")
     figure = "fsdp.strategies"
     TABLE = "fsdp.strategies"
     COLUMNS = ("samples_per_s", "step_ms", "peak_allocated_gib", "state_gib", "sent_mb")
@@ -431,7 +445,7 @@ class Strategies(Problem):
 
     def tables(self) -> list[Table]:
         """Its tables."""
-        tokens = ", 512 tokens" if on_gpu(self.site) else ""
+        tokens = ", 512 tokens" if self.site.gpu else ""
         other = f"; ‡ {self.dtype().upper()} in place of FP16" if self.mark() else ""
         nodes = (
             f"; † one machine's {ranks(self.site, self.world())} as two nodes" if ok(self.found(self.ROWS[3])) else ""
@@ -462,7 +476,7 @@ class Strategies(Problem):
 
     def model(self) -> str:
         """As the table names it."""
-        return "bigscience/bloom-560m" if on_gpu(self.site) else "gpt-tiny"
+        return "bigscience/bloom-560m" if self.site.gpu else "gpt-tiny"
 
     def world(self) -> int:
         """Most ranks that were measured."""
@@ -470,7 +484,7 @@ class Strategies(Problem):
 
     def dtype(self) -> str:
         """FP16 where it has the strategies, else BF16."""
-        if not on_gpu(self.site):
+        if not self.site.gpu:
             return "fp32"
         levels = {"world_size": self.world(), "strategy": "SHARD_GRAD_OP"}
         found = self.site.levels(self.TABLE, "dtype", **levels)
@@ -629,7 +643,7 @@ class OfBloom(Scaling):
         """‡ and † of a row."""
         if row is None or not ok(row):
             return ""
-        short = on_gpu(self.site) and row["num_epochs"] != "5"
+        short = self.site.gpu and row["num_epochs"] != "5"
         return several_nodes(self.site, row) + ("‡" if short else "")
 
 
@@ -638,11 +652,12 @@ class MultiGpu(OfBloom):
 
     name = "fsdp_multi_gpu_fine_tuning_with_fsdp"
     heading = "Multi-GPU Fine-Tuning with FSDP"
+    details = ("fsdp.multi_gpu",)
     figure = table = "fsdp.multi_gpu"
 
     def tables(self) -> list[Table]:
         """Its tables."""
-        self.what = f"BLOOM fine-tuning by number of {'GPUs' if on_gpu(self.site) else 'processes'}"
+        self.what = f"BLOOM fine-tuning by number of {'GPUs' if self.site.gpu else 'processes'}"
         return super().tables()
 
     def answers(self) -> list[Answer]:
@@ -660,7 +675,7 @@ class MultiGpu(OfBloom):
     def lines(self) -> list[Line]:
         """Labels and the source's rows."""
         site = self.site
-        if not on_gpu(site):
+        if not site.gpu:
             names = ["Single Node, Single process", *(ranks(site, n) for n in counts(site)[1:])]
             pairs = zip(names, counts(site), strict=True)
             return [([label(name), label(n)], run(site, self.table, n)) for name, n in pairs]
@@ -688,7 +703,7 @@ class MultiGpu(OfBloom):
 
     def ways(self) -> Sequence[str]:
         """How it was trained on most ranks."""
-        ways = ("as given", "wrapped per block", "tuned") if on_gpu(self.site) else ("",)
+        ways = ("as given", "wrapped per block", "tuned") if self.site.gpu else ("",)
         return [how for how in ways if ok(self.of(self.world(), how))]
 
     def gained(self) -> list[tuple[str, Figure]]:
@@ -731,6 +746,7 @@ class MultiNode(OfBloom):
 
     name = "fsdp_multi_node_fine_tuning_with_fsdp"
     heading = "Multi-Node Fine-Tuning with FSDP"
+    details = ("fsdp.multi_node",)
     table, what = "fsdp.multi_node", "BLOOM fine-tuning by number of nodes"
 
     def lines(self) -> list[Line]:
@@ -751,7 +767,7 @@ class OfCustom(Scaling):
     def setup(self) -> str:
         """What stands behind the title."""
         row = self.first()
-        if on_gpu(self.site):
+        if self.site.gpu:
             model, epochs = "3 layers, d 2048", ", 5 epochs"
         else:
             model = f"{(row or {}).get('parameters', '')} parameters"
@@ -777,7 +793,7 @@ class OfCustom(Scaling):
         if row is None or not ok(row):
             return ""
         as_built = row["parameters"] == row["source_parameters"] and row["grad_acc"] == self.accumulation
-        other = on_gpu(self.site) and (not as_built or row["wrapped_by"] == "FSDP2")
+        other = self.site.gpu and (not as_built or row["wrapped_by"] == "FSDP2")
         return several_nodes(self.site, row) + ("‡" if other else "")
 
 
@@ -786,13 +802,14 @@ class CustomMultiGpu(OfCustom):
 
     name = "fsdp_custom_model_fine_tuning_multi_gpu_with_fsdp"
     heading = "Custom Model Fine-Tuning (Multi-GPU with FSDP)"
+    details = ("fsdp.custom_multi_gpu", "fsdp.custom_loops")
     figure = "fsdp.custom_scaling"
     table, loops = "fsdp.custom_multi_gpu", "fsdp.custom_loops"
     accumulation = "1"
 
     def tables(self) -> list[Table]:
         """Its tables."""
-        self.what = f"Custom model by number of {'GPUs' if on_gpu(self.site) else 'processes'}"
+        self.what = f"Custom model by number of {'GPUs' if self.site.gpu else 'processes'}"
         return super().tables()
 
     def lines(self) -> list[Line]:
@@ -806,7 +823,7 @@ class CustomMultiGpu(OfCustom):
 
     def notes(self) -> list[str]:
         """The line of our loops."""
-        return [Answer("", [self.ours]).text()] if on_gpu(self.site) else []
+        return [Answer("", [self.ours]).text()] if self.site.gpu else []
 
     def answers(self) -> list[Answer]:
         """What is said."""
@@ -814,10 +831,10 @@ class CustomMultiGpu(OfCustom):
 
     def title(self) -> str:
         """What the figure shows."""
-        last, name = self.rows()[-1], "Tuned" if on_gpu(self.site) else "In a bare loop"
-        kept = need(self.loop("tuned" if on_gpu(self.site) else "bare loop"), "efficiency")
+        last, name = self.rows()[-1], "Tuned" if self.site.gpu else "In a bare loop"
+        kept = need(self.loop("tuned" if self.site.gpu else "bare loop"), "efficiency")
         given = ""
-        if on_gpu(self.site) and not self.mark(last):
+        if self.site.gpu and not self.mark(last):
             share = need(last, DEFAULT).of(100 * self.gain().value / int(last["world_size"]))
             given = f"; as given {share.quoted} %"
         return (
@@ -856,7 +873,7 @@ class CustomMultiGpu(OfCustom):
     def speeds(self) -> str:
         """What most ranks give."""
         said = f"{ranks(self.site, self.rows()[-1]['world_size'])} give {self.gain().quoted}x the samples/s of one"
-        if not on_gpu(self.site):
+        if not self.site.gpu:
             return f"{said}."
         last, one = (need(self.loop("tuned", world), "stepping_samples_per_second") for world in (0, 1))
         return f"As given {said}{self.odd()}, ours tuned {last.over(one).quoted}x."
@@ -886,11 +903,12 @@ class CustomMultiNode(OfCustom):
 
     name = "fsdp_multi_node_fine_tuning_with_fsdp_custom_model"
     heading = "Multi-Node Fine-Tuning with FSDP (Custom Model)"
+    details = ("fsdp.custom_multi_node",)
     table, what = "fsdp.custom_multi_node", "Custom model by number of nodes"
 
     def lines(self) -> list[Line]:
         """Labels and the source's rows."""
-        return self.node_lines("Single Node, Single GPU" if on_gpu(self.site) else "Single Node, Single process")
+        return self.node_lines("Single Node, Single GPU" if self.site.gpu else "Single Node, Single process")
 
     def answers(self) -> list[Answer]:
         """What is said."""
@@ -902,6 +920,7 @@ class LinkTest(Problem):
 
     name = "fsdp_nccl_bandwidth_test_before_training"
     heading = "NCCL Bandwidth Test (before training)"
+    details = ("fsdp.preflight",)
     figure = TABLE = "fsdp.preflight"
 
     def tables(self) -> list[Table]:
@@ -913,7 +932,7 @@ class LinkTest(Problem):
         return [
             Table(
                 "All-reduce before training, bus bandwidth.",
-                f"{'NCCL, its own algorithm (003 forces Tree)' if on_gpu(self.site) else 'Gloo'}, {size} MiB, {calls}"
+                f"{'NCCL, its own algorithm (003 forces Tree)' if self.site.gpu else 'Gloo'}, {size} MiB, {calls}"
                 f"host clock with synchronise{'; † nodes are name spaces of one host' if nodes else ''}.",
                 ["Processes", "Nodes", "Measured AllReduce BW (GB/s)", "Threshold (GB/s)", "Exit code"],
                 [self.row(world, nodes) for world, nodes in self.pairs()],
@@ -930,12 +949,12 @@ class LinkTest(Problem):
 
     def levels(self) -> dict[str, str]:
         """Backend, and on a CPU the size."""
-        return {"backend": "nccl"} if on_gpu(self.site) else {"backend": "gloo", "size_mib": "16"}
+        return {"backend": "nccl"} if self.site.gpu else {"backend": "gloo", "size_mib": "16"}
 
     def pairs(self) -> Sequence[tuple[int, int]]:
         """Processes and nodes."""
         several = ((2, 1), (4, 1), (8, 1), (2, 2), (4, 4), (8, 8))
-        return several if on_gpu(self.site) else ((2, 1), (3, 1), (4, 1), (2, 2))
+        return several if self.site.gpu else ((2, 1), (3, 1), (4, 1), (2, 2))
 
     def found(self, world: int, nodes: int) -> Row | None:
         """A row of the source."""
@@ -970,6 +989,7 @@ class WeakScaling(Problem):
 
     name = "fsdp_weak_scaling_experiment_with_fsdp_custom_model"
     heading = "Weak Scaling Experiment with FSDP (Custom Model)"
+    details = ("fsdp.weak_setup", "fsdp.weak_scaling")
     figure = TABLE = "fsdp.weak_scaling"
     SETUP = "fsdp.weak_setup"
     COLUMNS = (RATE, "avg_mem_alloc_gb", "gpu_util_percent", "train_loss", "train_runtime_s")
@@ -1007,7 +1027,7 @@ class WeakScaling(Problem):
 
     def levels(self) -> Sequence[tuple[str, str, str]]:
         """Ranks, layers, batch."""
-        if on_gpu(self.site):
+        if self.site.gpu:
             return self.LEVELS
         rows = self.site.rows(self.SETUP, variant="source")
         return [(row["world_size"], row["num_layers"], row["batch_size"]) for row in rows]
@@ -1061,7 +1081,7 @@ class WeakScaling(Problem):
 
     def mark(self) -> str:
         """‡ where the model is not the one that the scripts build."""
-        if not on_gpu(self.site):
+        if not self.site.gpu:
             return ""
         rows = [(row, self.planned(row["world_size"]) or {}) for row in self.trainings()]
         return "‡" if any(row["total_params"] != plan.get("ran_parameters") for row, plan in rows) else ""
@@ -1073,7 +1093,7 @@ class WeakScaling(Problem):
         if self.mark() and (plan := self.planned(row.get("world_size", ""))):
             number = int(plan["steps_per_epoch"]) * int(plan["total_batch"])
             other = f"; ‡ {number} rows and vocabulary 50,000 in place of 500 and 250,680"
-        sizes = "d 2048, FP16, 512 tokens" if on_gpu(self.site) else row.get("dtype", "fp32").upper()
+        sizes = "d 2048, FP16, 512 tokens" if self.site.gpu else row.get("dtype", "fp32").upper()
         epochs = "1 epoch" if row.get("num_epochs") == "1" else "5 epochs"
         clock = "Trainer's clock" if row.get("loop", "trainer") == "trainer" else "host clock"
         return (

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
-from perfscribe.handin import cs336, cs336_devices, cs336_kernels, first_page, fsdp, polaris
+from perfscribe.handin import cs336, cs336_devices, cs336_kernels, details, first_page, fsdp, polaris
 from perfscribe.handin.problem import Problem
 from perfscribe.handin.site import Site
 
-Chapter = tuple[str, str, Sequence[type[Problem]]]
+# Its key in the config, its short name, its title, its problems.
+Chapter = tuple[str, str, str, Sequence[type[Problem]]]
 
 LEGEND = (
     "±: std beside a mean, else half the interquartile range; `-`: not measured, or no such thing; `OOM`: out of "
@@ -25,17 +27,32 @@ ORDER = (
 )
 
 
+# Problems that are code alone, by that whose entry on the first page says whether it is right.
+MEASURED_WITH = {
+    "flash_backward": "flash_forward",
+    "naive_ddp": "naive_ddp_benchmarking",
+    "ddp_overlap_individual_parameters": "ddp_overlap_individual_parameters_benchmarking",
+    "ddp_overlap_bucketed": "ddp_bucketed_benchmarking",
+    "optimizer_state_sharding": "optimizer_state_sharding_accounting",
+}
+
+
+CHAPTERS = ("cs336", "polaris", "fsdp")
+# What the marks mean, as LEGEND has it.
+MARKS = {"†": "an emulated link", "‡": "settings other than the homework's"}
+
+
 def chapters(wanted: Collection[str]) -> list[Chapter]:
-    """Short name, title and problems of the chapters that the config asks for."""
+    """The chapters that the config asks for."""
     of_cs336 = [*cs336.PROBLEMS, *cs336_kernels.PROBLEMS, *cs336_devices.PROBLEMS]
     places = {name: place for place, name in enumerate(ORDER)}
     of_cs336.sort(key=lambda problem: places.get(problem.name, len(places)))
-    known: list[tuple[str, Chapter]] = [
-        ("cs336", ("CS336", cs336.TITLE, of_cs336)),
-        ("polaris", ("Polaris", polaris.TITLE, polaris.PROBLEMS)),
-        ("fsdp", ("FSDP", fsdp.TITLE, fsdp.PROBLEMS)),
+    known: list[Chapter] = [
+        ("cs336", "CS336", cs336.TITLE, of_cs336),
+        ("polaris", "Polaris", polaris.TITLE, polaris.PROBLEMS),
+        ("fsdp", "FSDP", fsdp.TITLE, fsdp.PROBLEMS),
     ]
-    return [chapter for name, chapter in known if name in wanted]
+    return [chapter for chapter in known if chapter[0] in wanted]
 
 
 def anchor(heading: str) -> str:
@@ -49,59 +66,126 @@ def link(problem: Problem) -> str:
     return f"[{shown}](#{anchor(problem.heading)})"
 
 
-def write(site: Site, summary: Mapping[str, Any], wanted: Collection[str], figures: Collection[str]) -> str:
-    """The whole text. summary: the site in short; figures: ids of those that it has."""
-    made = [(short, title, [problem(site) for problem in problems]) for short, title, problems in chapters(wanted)]
-    by_name = {problem.name: problem for _, _, problems in made for problem in problems}
-    found = first_page.findings(site, list(wanted))
-    numbered = [f"{place}. {text} {link(by_name[name])}" for place, (text, name) in enumerate(found, start=1)]
-    parts = [
-        f"# Perfscribe: {site.name}\n{machine(summary)}  \n{LEGEND}",
-        "## Findings\n" + "\n".join(numbered) if numbered else "",
-        "## Problems\n" + "\n".join(overview(short, problems) for short, _, problems in made),
+@dataclass(frozen=True)
+class Material:
+    """What a site's pages are made of. summary: the site in short; captions: of its figures, by id.
+
+    notes: what people wrote, by chapter and heading; the text before the first heading by "".
+    """
+
+    site: Site
+    summary: Mapping[str, Any]
+    captions: Mapping[str, str]
+    notes: Mapping[str, Mapping[str, str]]
+    chapters: Collection[str]
+
+
+def write(material: Material) -> dict[str, str]:
+    """All pages by their path in report/<site>: report.md and details/<problem>.md."""
+    made = [
+        (short, key, title, [problem(material.site) for problem in problems])
+        for key, short, title, problems in chapters(material.chapters)
     ]
-    for _, title, problems in made:
-        parts += [f"## {title}", *(problem.markdown(figures) for problem in problems)]
-    parts += ["## Not measured here", lacking([problem for _, _, problems in made for problem in problems])]
-    return "\n\n".join(part for part in parts if part) + "\n"
+    problems = [problem for *_, of in made for problem in of]
+    pages = details.pages(problems, material.chapters, material.site.folder, material.captions)
+    first = first_page.Page(material.site, {problem.name: problem for problem in problems})
+    parts = _opening(first, material, pages)
+    lists = [overview(short, of) for short, _, _, of in made]
+    lists += [f"- [Further tables](details/{details.MORE}.md)"] if details.MORE in pages else []
+    parts.append("## Problems\n" + "\n".join(lists))
+    if said := first_page.caveats(first, material.summary):
+        parts.append(f"## Caveats\n{' '.join(said)}")
+    for _, key, title, of in made:
+        notes = material.notes.get(key, {})
+        parts += [f"## {title}", notes.get("", "")]
+        parts += [
+            problem.markdown(material.captions, problem.name in pages, notes.get(problem.heading, "")) for problem in of
+        ]
+    parts += ["## Not measured here", lacking(problems)]
+    text = "\n\n".join(part for part in parts if part) + "\n"
+    return {"report.md": text} | {f"details/{name}.md": page for name, page in pages.items()}
 
 
-def of_site(results: Path, summary: Mapping[str, Any], wanted: Collection[str], name: str, root: Path) -> str:
-    """write() for results/<site>, of which these chapters are shown."""
-    device = "cpu" if all("no GPU" in machine for machine in summary["machines"]) else "cuda"
-    figures = {path.stem for path in (root / "report" / name / "figures").glob("*.svg")}
-    return write(Site(name, results / "tables", device), summary, wanted, figures)
+def _opening(page: first_page.Page, material: Material, pages: Collection[str]) -> list[str]:
+    """Title, findings, headlines, figures."""
+
+    def to(name: str) -> str:
+        return link(page.problems[name]) if name in page.problems else f"[details](details/{name}.md)"
+
+    found = [f"{place}. {text} {to(name)}" for place, (text, name) in enumerate(first_page.findings(page), start=1)]
+    rows = [
+        f"| {one.what} | {one.value} | {one.share} | {to(one.problem)} |"
+        for one in first_page.headlines(page)
+        if one.problem in page.problems or one.problem in pages
+    ]
+    head = "| what | value ± spread | share of bound | link |\n| --- | --- | --- | --- |\n"
+    figures = [f"![{title}](figures/{name}.svg)" for title, name in first_page.figures(page, material.captions)]
+    return [
+        f"# Perfscribe: {material.site.name}\n{machine(material.summary)}  \n{LEGEND}",
+        "## Findings\n" + "\n".join(found) if found else "",
+        "## Headlines\n\n" + head + "\n".join(rows) if rows else "",
+        "## Figures\n" + "\n".join(figures) if figures else "",
+    ]
+
+
+def by_heading(text: str) -> dict[str, str]:
+    """A person's notes by the heading that they stand under."""
+    found: dict[str, list[str]] = {"": []}
+    at = ""
+    for line in text.splitlines():
+        if heading := re.match(r"#+ +(.+?) *#*$", line):
+            at = heading[1]
+        else:
+            found.setdefault(at, []).append(line)
+    return {heading: "\n".join(lines).strip() for heading, lines in found.items() if "".join(lines).strip()}
 
 
 def machine(summary: Mapping[str, Any]) -> str:
-    """Machine, software and days in one line."""
-    software = "; ".join(f"{name} {', '.join(versions)}" for name, versions in summary["software"].items())
+    """Machine, software, days and commit in one line."""
+    software = ", ".join(
+        f"{name} {', '.join(dict.fromkeys(version.partition('+')[0] for version in summary['software'][name]))}"
+        for name in ("driver", "CUDA", "torch")
+        if name in summary["software"]
+    )
     days = " to ".join(dict.fromkeys([summary["first_day"], summary["last_day"]]))
-    return "; ".join(part for part in ("; ".join(summary["machines"]), software, days) if part) + "."
+    commits = summary["commits"]
+    commit = f"commit {commits[0]}" if len(commits) == 1 else f"{len(commits)} commits" if commits else ""
+    return "; ".join(part for part in ("; ".join(summary["machines"]), software, days, commit) if part) + "."
 
 
 def overview(short: str, problems: Sequence[Problem]) -> str:
-    """A chapter's problems with how much of each is there."""
-    return f"- {short}: " + " · ".join(f"{link(problem)} {problem.status()}" for problem in problems)
+    """A chapter's problems with how much of each is there; code that another problem measures is part of its entry."""
+    wrong = {MEASURED_WITH.get(one.name, one.name) for one in problems if one.status() == "check failed"}
+    entries = [
+        f"{link(one)} {'check failed' if one.name in wrong else one.status()}"
+        for one in problems
+        if one.name not in MEASURED_WITH
+    ]
+    return f"- {short}: " + " · ".join(entries)
 
 
 def lacking(problems: Sequence[Problem]) -> str:
     """A line for each reason, with the problems and how many of their cells it took."""
-    by_reason: dict[str, dict[str, int]] = {}
+    by_reason: dict[str, dict[str, str]] = {}
     for problem in problems:
-        for table in problem.made:
-            for cell in (cell for row in table.rows for cell in row if cell.able and not cell.filled):
-                counts = by_reason.setdefault(_reason(cell.why), {})
-                counts[link(problem)] = counts.get(link(problem), 0) + 1
-    lines = []
-    for reason, counts in sorted(by_reason.items(), key=lambda item: -sum(item[1].values())):
-        named = "; ".join(f"{name} ({count})" for name, count in counts.items())
-        lines.append(f"- {reason}: {named}.")
+        cells = [cell for table in problem.made for row in table.rows for cell in row if cell.able and not cell.filled]
+        counts = Counter(_reason(cell.why) for cell in cells)
+        for reason, count in counts.items():
+            if reason or problem.measured:
+                by_reason.setdefault(reason or NO_CELL, {})[link(problem)] = f" ({count})"
+        if not problem.measured and not any(counts):
+            by_reason.setdefault(LEFT_OUT, {})[link(problem)] = ""
+    lines = [
+        f"- {reason}: {'; '.join(name + count for name, count in found.items())}."
+        for reason, found in by_reason.items()
+    ]
     return "\n".join(lines) or "Nothing."
 
 
+NO_CELL = "No cell measures it (number of figures)"
+LEFT_OUT = "Not measured at this site"
+
+
 def _reason(why: str) -> str:
-    if not why:
-        return "No such cell was planned or kept"
     has = "This machine has " if re.fullmatch(r"\d+ (GPU|node|process)(s|es)?", why) else ""
-    return f"{has}{why}" if has else f"{why[0].upper()}{why[1:]}"
+    return f"{has}{why}" if has else why[:1].upper() + why[1:]

@@ -16,6 +16,7 @@ from perfscribe.handin.site import (
     Row,
     Site,
     as_cell,
+    known,
     label,
     of,
     word,
@@ -26,14 +27,9 @@ OF_000, OF_001 = "polaris-homework-000", "polaris-homework-001"
 RANKS, SAMPLES = 4, "2048"  # that the homework asks for
 
 
-def on_gpu(site: Site) -> bool:
-    """Whether the site's preset is gpu."""
-    return site.device == "cuda"
-
-
 def one_device(site: Site) -> str:
     """What a single rank has."""
-    return "one GPU" if on_gpu(site) else "CPU"
+    return "one GPU" if site.gpu else "CPU"
 
 
 def ranks(row: Row) -> int:
@@ -52,14 +48,6 @@ def need(row: Row | None) -> Row:
     if row is None or row["status"] != "ok":
         raise Missing("row")
     return row
-
-
-def known(row: Row | None, column: str, scale: float = 1.0) -> Figure:
-    """A figure of a row; Missing where there is none."""
-    found = of(row, column, scale)
-    if found is None:
-        raise Missing(column)
-    return found
 
 
 def printed(experiment: str, metric: str, source: str, **levels: str | int) -> str:
@@ -91,6 +79,7 @@ class SingleGpu(Problem):
 
     name = "polaris_1"
     heading = "1. Single GPU"
+    details = ("polaris.single_gpu", "polaris.single_gpu_epochs")
     TABLE = "polaris.single_gpu"
     BATCHES = (
         ("per sample, as the homework", "per_sample"),
@@ -100,7 +89,7 @@ class SingleGpu(Problem):
 
     def tables(self) -> list[Table]:
         """By way to draw batches."""
-        gpu, layers = on_gpu(self.site), self.layers()
+        gpu, layers = self.site.gpu, self.layers()
         rows = []
         for count in layers:
             for said, batches in self.BATCHES[: None if gpu else 2]:
@@ -132,7 +121,7 @@ class SingleGpu(Problem):
 
     def layers(self) -> list[str]:
         """Encoder layers of the preset."""
-        return ["6"] if on_gpu(self.site) else self.site.levels(self.TABLE, "layers")
+        return ["6"] if self.site.gpu else self.site.levels(self.TABLE, "layers")
 
     def row(self) -> Row | None:
         """The homework's loader, the most layers."""
@@ -141,7 +130,7 @@ class SingleGpu(Problem):
     def model(self) -> str:
         """What is trained."""
         row = self.row()
-        if row is None or row["status"] != "ok" or not on_gpu(self.site):
+        if row is None or row["status"] != "ok" or not self.site.gpu:
             return "nn.Transformer"
         return f"nn.Transformer of {Figure(float(row['parameters']) / 1e6)} M parameters"
 
@@ -149,13 +138,13 @@ class SingleGpu(Problem):
         """All epochs, the first and later ones."""
         row = need(self.row())
         count = {"5": "Five", "10": "Ten"}.get(row["epochs"], row["epochs"])
-        model = "" if on_gpu(self.site) else f" with {row['layers']} layers"
+        model = "" if self.site.gpu else f" with {row['layers']} layers"
         total, first, later = (known(row, column).quoted for column in ("homework_clock_s", "first_epoch_s", "epoch_s"))
         return f"{count} epochs{model} take {total} s, the first of them {first} and later ones {later}."
 
     def loader(self) -> str:
         """What the loader takes; on a CPU that was timed with another model."""
-        if not on_gpu(self.site):
+        if not self.site.gpu:
             raise Missing("loader")
         share = self.site.figure("polaris.io_parts", "loader_share_percent", format="memory", cache="warm")
         return f"The loader, timed apart, takes {share.quoted} % of an epoch."
@@ -166,6 +155,7 @@ class RankMethods(Problem):
 
     name = "polaris_2"
     heading = "2. Rank Counting Methods"
+    details = ("polaris.rank_methods", "polaris.rank_bindings")
     TABLE = "polaris.rank_methods"
     MODULO = "mpi4py, RANK % device_count"
     MPI = (("mpi4py, COMM_TYPE_SHARED", "mpi4py, COMM_TYPE_SHARED"), (MODULO, "mpi4py, rank mod devices"))
@@ -173,7 +163,7 @@ class RankMethods(Problem):
 
     def tables(self) -> list[Table]:
         """By method, and the binding below."""
-        gpu = on_gpu(self.site)
+        gpu = self.site.gpu
         size = "10 epochs of 2048 samples, batch 32 per rank" if gpu else "model, samples and epochs of preset cpu"
         clock = "five warm-up steps are outside our clock, none outside the sources'" if gpu else "after warm-up steps"
         return [
@@ -193,7 +183,7 @@ class RankMethods(Problem):
 
     def methods(self) -> list[tuple[str, str]]:
         """Row labels and the table's names."""
-        own = ("PALS", "Open MPI", "torchrun") if on_gpu(self.site) else ("Open MPI", "torchrun", "Slurm")
+        own = ("PALS", "Open MPI", "torchrun") if self.site.gpu else ("Open MPI", "torchrun", "Slurm")
         return [*self.MPI, *((name, name) for name in own)]
 
     def launch(self, method: str) -> list[Row]:
@@ -224,7 +214,7 @@ class RankMethods(Problem):
 
     def published(self, said: str) -> str:
         """Of the homework's own sizes."""
-        if not on_gpu(self.site):
+        if not self.site.gpu:
             return NOTHING
         methods = {self.MPI[0][0]: (OF_000, "mpi4py_split_type"), self.MODULO: (OF_001, "mpi4py_modulo")}
         if said not in methods:
@@ -234,13 +224,13 @@ class RankMethods(Problem):
 
     def binding(self) -> str:
         """A list of ranks with their cores, as 000 has it."""
-        asked = self.LIST_OF_000 if on_gpu(self.site) else "even"
+        asked = self.LIST_OF_000 if self.site.gpu else "even"
         lines = []
         for row in self.site.rows("polaris.rank_bindings", machine="this machine", cpu_bind=asked, status="ok"):
             cores = f"Core{'s' * ('-' in row['asked_cores'] or ',' in row['asked_cores'])} {row['asked_cores']}"
             near = "no GPU" if row["gpu"] == "no GPU" else f"GPU {row['gpu']}, {row['nearness']}"
             lines.append(f"* Rank {row['rank']}: mask {row['granted_mask']} ({cores}), {near}")
-        bound = "000's list" if on_gpu(self.site) else "even"
+        bound = "000's list" if self.site.gpu else "even"
         return "\n".join([f"Bound to cores ({bound}), as granted:", "", *lines]) if lines else ""
 
     def launches(self) -> dict[str, list[Row]]:
@@ -282,7 +272,7 @@ class RankMethods(Problem):
 
     def speedup(self) -> str:
         """Over one GPU; on a CPU that trains another model."""
-        if not on_gpu(self.site):
+        if not self.site.gpu:
             raise Missing("speedup")
         several = known(next(iter(self.launch(self.MPI[1][1])), None), "training_s")
         one = self.site.figure(SingleGpu.TABLE, "homework_clock_s", batches="per_sample")
@@ -302,6 +292,7 @@ class TensorDimensions(Problem):
 
     name = "polaris_3"
     heading = "3. Tensor Dimensions"
+    details = ("polaris.tensor_dims", "polaris.tensor_dims_scale")
     TABLE = "polaris.tensor_dims"
     EPOCHS = "5"
 
@@ -337,7 +328,7 @@ class TensorDimensions(Problem):
 
     def widths(self) -> list[tuple[str, str]]:
         """Features and d_model: the model's default twice, then both."""
-        if on_gpu(self.site):
+        if self.site.gpu:
             return [("512", "512"), ("1024", "512"), ("1024", "1024"), ("4096", "4096")]
         found = self.site.levels(self.TABLE, "d_model", dtype="fp32") or ["16", "32", "128"]
         return [(found[0], found[0]), (found[1], found[0]), *((width, width) for width in found[1:])]
@@ -354,13 +345,13 @@ class TensorDimensions(Problem):
     def epochs(self) -> str:
         """Of the preset's rows."""
         found = [row["epochs"] for row in self.rows()] or [self.EPOCHS]
-        if on_gpu(self.site) or found[0] == found[-1]:
-            return f"{self.EPOCHS if on_gpu(self.site) else found[0]} epochs"
+        if self.site.gpu or found[0] == found[-1]:
+            return f"{self.EPOCHS if self.site.gpu else found[0]} epochs"
         return f"{found[0]} epochs ({found[-1]} with d_model set)"
 
     def reasons(self) -> list[str]:
         """How the rows differ from the homework's; levels of preset cpu do not count."""
-        if not self.rows() or not on_gpu(self.site):
+        if not self.rows() or not self.site.gpu:
             return []
         fewer = [row for row in self.rows() if row["epochs"] != self.EPOCHS]
         widths = " and ".join(row["d_model"] for row in fewer)
@@ -373,7 +364,7 @@ class TensorDimensions(Problem):
 
     def published(self, place: int) -> str:
         """001's figures of the model's default width."""
-        if not on_gpu(self.site) or place > 1:
+        if not self.site.gpu or place > 1:
             return NOTHING
         if place == 1:
             return printed("tensor_dims", "training_s", OF_001, d_model=1024)
@@ -408,6 +399,13 @@ class CrossNode(Problem):
 
     name = "polaris_4"
     heading = "4. Cross-Node Communication Costs"
+    details = (
+        "polaris.communication",
+        "polaris.communication_nodes",
+        "polaris.communication_ranks",
+        "polaris.communication_trainings",
+        "polaris.communication_bandwidth",
+    )
     figure = "polaris.communication_wait"
     TABLE, OF_NODES = "polaris.communication", "polaris.communication_nodes"
     TOTAL, SHARE, MEAN = "Total communication time (ms)", "Share of all device time (%)", "Mean latency (ms)"
@@ -430,10 +428,8 @@ class CrossNode(Problem):
                 as_cell(row, "intra", unit=unit),
                 as_cell(row, "impact", unit="×", mark=at),
             ])  # fmt: skip
-        model = (
-            "DDP of 44.1 M parameters in FP32, batch 32 per rank" if on_gpu(self.site) else "DDP, model of preset cpu"
-        )
-        backend = "NCCL" if on_gpu(self.site) else "Gloo"
+        model = "DDP of 44.1 M parameters in FP32, batch 32 per rank" if self.site.gpu else "DDP, model of preset cpu"
+        backend = "NCCL" if self.site.gpu else "Gloo"
         turns = (self.row(self.TOTAL) or {}).get("turns", "6")
         return [
             Table(
@@ -465,7 +461,7 @@ class CrossNode(Problem):
 
     def backend(self) -> str:
         """Of the site's preset."""
-        return "nccl" if on_gpu(self.site) else "gloo"
+        return "nccl" if self.site.gpu else "gloo"
 
     def row(self, metric: str) -> Row | None:
         """A metric, of a cluster's nodes where they were measured."""
@@ -483,14 +479,14 @@ class CrossNode(Problem):
     def marks(self) -> tuple[str, str]:
         """What stands behind figures across nodes, and what behind a title or sentence whose figures all have it."""
         if self.cluster():
-            return "", "" if on_gpu(self.site) else "†"
+            return "", "" if self.site.gpu else "†"
         return ("", "†") if self.link("intra").startswith("TCP") else ("†", "")
 
     def links(self) -> str:
         """The set-up's end: what stands for the nodes."""
         if self.cluster():
             nodes = "two nodes of a Slurm cluster"
-            return f"; {nodes}" if on_gpu(self.site) else f"; † TCP for both, {nodes} that may be of one host"
+            return f"; {nodes}" if self.site.gpu else f"; † TCP for both, {nodes} that may be of one host"
         at, _ = self.marks()
         if not at:
             return "; † one machine, TCP over loopback for both, so that a ratio near 1 is expected"
@@ -525,7 +521,7 @@ class CrossNode(Problem):
         row = self.site.row(
             "polaris.communication_trainings", backend="nccl", profiled="yes, the process's first profile"
         )
-        own = of(row, "epoch_s") if on_gpu(self.site) else None
+        own = of(row, "epoch_s") if self.site.gpu else None
         here = f"; here {own.quoted} s per epoch" if own else ""
         return (
             "Published: 000: 677.21 and 6.97 ms (97×), 93.60 and 14.40 %, 30.78 and 0.44 ms, 22.0 and 15.8 calls. "
@@ -560,6 +556,14 @@ class Formats(Problem):
 
     name = "polaris_5"
     heading = "5. I/O Format Comparison"
+    details = (
+        "polaris.io_formats",
+        "polaris.io_parts",
+        "polaris.io_reads",
+        "polaris.io_chunks",
+        "polaris.io_workers",
+        "polaris.io_threads",
+    )
     figure = "polaris.io_times"
     TABLE, PARTS, READS = "polaris.io_formats", "polaris.io_parts", "polaris.io_reads"
     FORMATS = (
@@ -575,7 +579,7 @@ class Formats(Problem):
 
     def tables(self) -> list[Table]:
         """By format."""
-        gpu, mark = on_gpu(self.site), self.mark()
+        gpu, mark = self.site.gpu, self.mark()
         rows = []
         for said, name in self.FORMATS:
             row = self.row(name)
@@ -620,7 +624,7 @@ class Formats(Problem):
     def mark(self) -> str:
         """Whether fewer ranks trained than the homework's; levels of preset cpu do not count."""
         row = self.row("memory")
-        return "‡" if on_gpu(self.site) and row is not None and ranks(row) < RANKS else ""
+        return "‡" if self.site.gpu and row is not None and ranks(row) < RANKS else ""
 
     def workload(self) -> tuple[str, str]:
         """Samples, of how many, and epochs."""
@@ -668,6 +672,7 @@ class DataTypes(Problem):
 
     name = "polaris_6"
     heading = "6. Large Tensors and Data Types"
+    details = ("polaris.tensor_dims_scale", "polaris.dtypes", "polaris.dtypes_against_fp32")
     figure = "polaris.dtypes_by_length"
     SCALE, DTYPES, RATIOS = "polaris.tensor_dims_scale", "polaris.dtypes", "polaris.dtypes_against_fp32"
     FORMATS = ("fp32", "fp16", "bf16")
@@ -690,7 +695,7 @@ class DataTypes(Problem):
 
     def compared(self) -> tuple[tuple[str, str], tuple[str, str]]:
         """Widths and numbers of samples of both tasks."""
-        if on_gpu(self.site):
+        if self.site.gpu:
             return ("1024", "4096"), (SAMPLES, "10000")
         widths = self.site.levels(self.SCALE, "d_model", dtype="bf16") or ["32", "128"]
         samples = self.site.levels(self.SCALE, "samples", dtype="bf16") or ["64", "128"]
@@ -751,7 +756,7 @@ class DataTypes(Problem):
 
     def levels(self) -> tuple[str, list[str], list[str]]:
         """The first width, wider ones, and lengths of the target."""
-        if on_gpu(self.site):
+        if self.site.gpu:
             return "512", ["2048", "4096"], ["20", "50", "100"]
         widths = self.site.levels(self.DTYPES, "d_model") or ["32", "64"]
         return widths[0], widths[1:], self.site.levels(self.DTYPES, "target_length") or ["20", "50", "100"]
@@ -789,7 +794,7 @@ class DataTypes(Problem):
 
     def published(self, width: str, length: str, dtype: str) -> str:
         """001's time and memory, or its word for both."""
-        if not on_gpu(self.site):
+        if not self.site.gpu:
             return NOTHING
         if width != "512":
             return printed("dtypes", "training_s", OF_001, d_model=int(width))
@@ -800,7 +805,7 @@ class DataTypes(Problem):
         """How rows differ from the homework's; levels of preset cpu do not count."""
         base, wide, lengths = self.levels()
         found = [self.row(width, lengths[0]) for width in (base, wide[-1])]
-        if not on_gpu(self.site) or found[0] is None or found[1] is None:
+        if not self.site.gpu or found[0] is None or found[1] is None:
             return []
         few, fewer = (row["samples"] for row in found if row)
         wider = f" (wider models: {fewer})" if fewer != few else ""

@@ -64,10 +64,12 @@ class Answer:
     letter: str
     sentences: Sequence[Sentence]
 
-    def text(self) -> str:
-        """The sentences that can be said."""
+    def text(self, without_why: bool = False) -> str:
+        """The sentences that can be said. without_why: those that are computed alone; a person gives the reasons."""
         said = []
         for sentence in self.sentences:
+            if without_why and isinstance(sentence, str):
+                continue
             try:
                 said.append(sentence if isinstance(sentence, str) else sentence())
             except Missing:
@@ -79,7 +81,8 @@ class Problem:
     """A problem of a course; each one is a class that says what it holds.
 
     name: for links and files; heading: the course's own. letters: of a problem of which nothing was measured. by: where
-    it has no table, what its status says (checked, computed). figure: id of its figure.
+    it has no table, what its status says (checked, computed). figure: id of its figure. details: tables and further
+    figures of its page of details.
     """
 
     name = ""
@@ -87,6 +90,7 @@ class Problem:
     letters = ""
     by = ""
     figure = ""
+    details: Sequence[str] = ()
 
     def __init__(self, site: Site) -> None:
         self.site = site
@@ -118,20 +122,27 @@ class Problem:
         """Whether any figure is there."""
         return any(table.filled for table in self.made) or bool(self.by)
 
-    def markdown(self, figures: Collection[str]) -> str:
-        """Heading, tables, figure, answers. figures: ids of those that the site has."""
+    def shown_title(self) -> str:
+        """The title of its figure; empty where a figure in it is missing."""
+        return Answer("", [self.title]).text()
+
+    def markdown(self, figures: Collection[str], has_details: bool = False, notes: str = "") -> str:
+        """Heading, tables, figure, answers, what a person wrote. figures: ids of those that the site has."""
         head = f"### {self.heading}"
         if not self.measured:
             stands = f"{self.letters}: " if self.letters else ""
-            return f"{head}\n{stands}[not measured here](#not-measured-here)"
+            parts = [f"{head}\n{stands}[not measured here](#not-measured-here)", notes]
+            return "\n\n".join(part for part in parts if part)
         parts = [table.markdown() for table in self.made]
-        if self.figure in figures and (title := Answer("", [self.title]).text()):
+        if self.figure in figures and (title := self.shown_title()):
             parts.append(f"![{title}](figures/{self.figure}.svg)")
-        said = [(answer.letter, answer.text()) for answer in self.answers()]
-        parts.append("  \n".join(f"**({letter})** {text}" if letter else text for letter, text in said if text))
-        return "\n\n".join([f"{head}\n{parts[0]}", *(part for part in parts[1:] if part)])
-
-
-def words(text: str) -> int:
-    """How many words an answer has; addresses of links do not count."""
-    return len(re.sub(r"\]\([^)]*\)", "]", text).split())
+        said = [(one.letter, one.text(f"**({one.letter})**" in notes)) for one in self.answers()]
+        lines = [f"**({letter})** {text}" if letter else text for letter, text in said if text]
+        link = f"[Details](details/{self.name}.md)" if has_details else ""
+        parts += ["  \n".join(lines), notes]
+        parts = [part for part in parts if part]
+        if link and parts[-1].startswith(("|", "!")):
+            parts.append(link)
+        elif link:
+            parts[-1] += f" {link}"
+        return "\n\n".join([f"{head}\n{parts[0]}", *parts[1:]])

@@ -65,6 +65,11 @@ class Site:
     device: str
     _read: dict[str, list[Row]] = field(default_factory=dict)
 
+    @property
+    def gpu(self) -> bool:
+        """Whether its device is a GPU."""
+        return self.device == "cuda"
+
     def table(self, table: str) -> list[Row]:
         """All rows of a table; none where the site has no such table."""
         if table not in self._read:
@@ -121,6 +126,14 @@ def of(row: Row | None, column: str, scale: float = 1.0, unit: str = "") -> Figu
         if spread is None and (whole := _number(row.get(name))) is not None:
             spread = whole / 2
     return Figure(value * scale, None if spread is None else spread * scale, unit)
+
+
+def known(row: Row | None, column: str, scale: float = 1.0) -> Figure:
+    """The same; Missing where there is none."""
+    found = of(row, column, scale)
+    if found is None:
+        raise Missing(column)
+    return found
 
 
 def as_cell(row: Row | None, column: str, scale: float = 1.0, unit: str = "", mark: str = "") -> Cell:

@@ -1,2 +1,1 @@
-"""A report as one HTML file: `document` reads its Markdown, `embedded` takes in figures and tables, `write` fills a
-template with both."""
+"""A report as one HTML file: the hand-in open, details and appendix folded, figures within."""

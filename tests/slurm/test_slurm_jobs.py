@@ -391,7 +391,7 @@ def test_what_a_cluster_measured_is_drawn_anywhere(ran: Callable[..., Ran], tmp_
     for parent in ("results", "report"):
         assert scrub.find_private(measured.root / parent / "two", private) == []
     assert not [path for path in test_publish.published_files(measured.root, "two") if path.name == "cluster.json"]
-    for name in ("workflow", "perfscribe", "report/templates"):  # the checkout has the test's experiment, too
+    for name in ("workflow", "perfscribe"):  # the checkout has the test's experiment, too
         test_publish.copied(measured.root / name, elsewhere.root / name)
     test_publish.cloned(elsewhere, measured.root, "two")
     assert not test_publish.drawn(elsewhere.root, "two")

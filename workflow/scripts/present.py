@@ -1,4 +1,4 @@
-"""Make an experiment's tables, figures and findings from its records.
+"""Make an experiment's tables and figures from its records.
 
 present.py --plan results/SITE/plan/present-EXPERIMENT.json --records FILE [FILE ...]
 """

@@ -1,11 +1,10 @@
-"""Write a site's report from its tables, figures and findings, and its summary; take away what nothing makes any more.
+"""Write a site's report from its tables and figures, and its summary; take away what nothing makes any more.
 
 report.py --plan results/SITE/plan/report.json --records FILE [FILE ...] --out report/SITE/report.md
-          --handin report/SITE/handin.md --summary results/SITE/summary.json
+          --summary results/SITE/summary.json
 """
 
 import argparse
-import datetime
 import gc
 import sys
 from pathlib import Path
@@ -15,8 +14,6 @@ sys.path.insert(0, str(ROOT))
 gc.set_threshold(200_000, 20, 100)  # most of what is made stays to the end
 
 from perfscribe import checksums, files, records, report  # noqa: E402
-from perfscribe.comparing import sides  # noqa: E402
-from perfscribe.handin import page  # noqa: E402
 from perfscribe.one_line import in_one_line  # noqa: E402
 
 
@@ -26,28 +23,23 @@ def main() -> None:
     parser.add_argument("--plan", type=Path, required=True)
     parser.add_argument("--records", type=Path, nargs="*", default=[])
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--handin", type=Path, required=True)
     parser.add_argument("--summary", type=Path, required=True)
     args = parser.parse_args()
     plan = files.read_json(args.plan)
     sources = report.Sources(ROOT, plan["site"], plan, records.load_by_experiment(args.records))
-    if "others" in plan:
-        results = ROOT / "results"
-        sources.own = sides.of_records(results / plan["site"], plan["site"], args.records)
-        sources.others = [sides.of_folder(results / name, name, name) for name in plan["others"]]
     if lost := report.missing(sources):
         sys.exit("\n".join([*lost, "the next `./run report` copies them from the journal again"]))
-    try:
-        text = report.write(sources, datetime.datetime.now(datetime.UTC))
-    except ValueError as error:
-        sys.exit(str(error))
-    short = report.summary(sources)
-    files.write_json(args.summary, short)
-    files.write_text(args.handin, page.of_site(sources.results, short, plan["chapters"], plan["site"], ROOT))
-    files.write_text(args.out, text)
-    checksums.keep(sources.results, args.plan.stem, [args.summary])
     for name in checksums.clear(sources.results):
         print(f"no longer made, removed: {name}")
+    pages, short = report.write(sources)
+    folder = args.out.parent
+    kept = [folder / name for name in pages if name != args.out.name]
+    for path in set((folder / "details").glob("*.md")) - set(kept):
+        path.unlink()
+    for name, text in pages.items():
+        files.write_text(folder / name, text)
+    files.write_json(args.summary, short)
+    checksums.keep(sources.results, args.plan.stem, [args.summary, *kept])
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Write a site's report as one HTML file, from its Markdown, figures and tables.
+"""Write a site's report as one HTML file, from its Markdown and figures.
 
-write_html.py --report report/SITE/report.md --tables results/SITE/tables --out report/SITE/report.html
+write_html.py --report report/SITE/report.md --results results/SITE --out report/SITE/report.html
 """
 
 import argparse
@@ -19,15 +19,15 @@ def main() -> None:
     """Read the arguments and do the work."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--report", type=Path, required=True)
-    parser.add_argument("--tables", type=Path, required=True)
+    parser.add_argument("--results", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
     try:
-        text = write.write(args.report, args.tables)
+        text = write.write(args.report.parent)
     except ValueError as error:
         sys.exit(str(error))
     files.write_text(args.out, text)
-    checksums.keep(args.tables.parent, "page", [args.out])
+    checksums.keep(args.results, "page", [args.out])
 
 
 if __name__ == "__main__":

@@ -69,9 +69,12 @@ def lines(records: Iterable[Record]) -> dict[tuple[Any, ...], Line]:
     return {key: line for key, group in groups(records).items() if (line := _line(group)) is not None}
 
 
-def line_of(record: Record, known: Mapping[tuple[Any, ...], Line]) -> Line | None:
-    """The line that a record belongs to."""
-    return known.get(key_of(record))
+def swept(chosen: Sequence[Record]) -> list[Record]:
+    """The sweep, and the homework's cells of the same ways, by size."""
+    ways = {key_of(record) for record in chosen if record.factors["grid"] == "sweep"}
+    found = groups(record for record in chosen if key_of(record) in ways)
+    by_size = (sorted(group, key=lambda r: r.factors["size_mb"]) for group in found.values())
+    return lacking_last(one for group in by_size for one in group)
 
 
 def _line(group: Sequence[Record]) -> Line | None:
@@ -100,7 +103,7 @@ def _row(group: Sequence[Record]) -> Record:
         return replace(first, factors=factors, status=status, reason=reason, samples={}, values={}, series={})
     good = next(record for record in group if record.ok)
     flags = sorted({flag for record in group if record.ok for flag in record.flags})
-    kept = {name: good.values[name] for name in ("connections", "links") if name in good.values}
+    kept = {name: good.values[name] for name in ("connections",) if name in good.values}
     values = kept | _values(line, factors) | {"half_reached_bytes": _half_reached([r for r in group if r.ok])}
     return replace(good, factors=factors, samples={}, series={}, flags=flags, values=values)
 

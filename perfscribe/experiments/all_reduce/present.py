@@ -1,132 +1,184 @@
-"""Tables, figures and answers of all_reduce."""
+"""Tables and figure of all_reduce."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import partial
-
-import pandas as pd
+from typing import Any
 
 from perfscribe import ceilings, references
 from perfscribe import figures as f
 from perfscribe import tables as t
-from perfscribe.experiments.all_reduce import answers, claims, columns, drawings, fits
-from perfscribe.findings import Finding, find
-from perfscribe.measured_by import communication_variables
+from perfscribe.counters.traffic import MB_MEANINGS, busbw_gb_per_s, size_bytes
+from perfscribe.experiments.all_reduce import drawings, fits
+from perfscribe.parallel.transport import TRANSPORTS
 from perfscribe.records import Record
-from perfscribe.tables import Table
+from perfscribe.references import Reference
+from perfscribe.statistics import format_figure
+from perfscribe.tables import Column, Table
 
-TABLES = (
-    "cs336.all_reduce",
-    "cs336.all_reduce_ranks",
-    "cs336.collectives",
-    "cs336.collectives_fit",
-    "cs336.all_reduce_transports",
-    "cs336.all_reduce_published",
-)
-FIGURES = (
-    "cs336.all_reduce_by_size",
-    "cs336.all_reduce_by_backend",
-    "cs336.collectives_by_size",
-    "cs336.all_reduce_transports",
-)
+TABLES = ("cs336.all_reduce", "cs336.collectives", "cs336.collectives_fit")
+FIGURES = ("cs336.all_reduce_by_size",)
 READS = ("calibration",)  # for the links
 NAME = "all_reduce"
-SWEPT_TITLE = "Collectives from small to large messages"
-BESIDE = ("cs336-writeup-002", "brandon-snider", "yyin-dev", "damek")
+NO_NCCL = "none: gloo"
+TOO_FEW = "too few sizes"
+SAME_SIZE = 0.05  # relative: 1000 and 1024 MB are one size where bandwidths are compared
+SOURCES = {
+    "cs336-writeup-002": "write-up 002",
+    "brandon-snider": "brandon-snider",
+    "damek": "damek",
+    "kesavanramakrishnan": "kesavanramakrishnan",
+    "yyin-dev": "yyin-dev",
+}
+MIB_SOURCES = ("brandon-snider",)  # that say what their MB is
+WITH_TIMES = ("cs336-writeup-002", "brandon-snider", "yyin-dev", "damek")
+NCCL = {
+    "nccl_version": "NCCL",
+    "algorithm": "Algorithm",
+    "protocol": "Protocol",
+    "channels": "Channels",
+    "connections": "Connections",
+    "links": "GPU links",
+}
 RULES = (
-    "Time: of each call the longest that any rank took, then the median over calls. algbw = bytes / time, busbw = "
-    "algbw x 2(n - 1)/n for an all-reduce among n, (n - 1)/n for gathers, scatters and all-to-all, 1 for a broadcast; "
-    "bytes are those of the whole array (nccl-tests, doc/PERFORMANCE.md); a GB of a rate is 10^9 bytes. Processes of "
-    "gloo share the host's cores: where there are more processes than cores, they also wait for these. Host clock: "
-    "of NCCL other calls than those timed by CUDA events, so that of times that vary either may be the longer."
+    "Time: of each call the longest of any rank, then the median over calls; rates as in nccl-tests (PERFORMANCE.md). "
+    "NCCL's algorithm, protocol, channels and connections are those that its log names."
 )
-NCCL_RULE = (
-    "NCCL: its version; algorithm, protocol, channels and connections as its own log names them (P2P: between the "
-    "GPUs' memories; SHM: by way of the host's; NET/Socket: TCP). GPU links: what joins the GPUs by the driver (NV and "
-    "a number: so many NVLinks), whether the transport uses it or not."
-)
-FITTED_RULE = (
-    "Fitted: by the line of latency and bandwidth through all sizes of the row's operation, processes and transport; "
-    "residual: measured / fitted - 1."
-)
+FIT_NOTE = "time = latency + bytes / bandwidth, by least squares of relative errors; residual: measured / fitted - 1."
 
 
 def tables(records: Mapping[str, list[Record]]) -> list[Table]:
-    """The homework's grid; its ranks; every operation over sizes; the lines through them; transports; published."""
+    """The homework's grid; every operation over sizes; the lines through them."""
     every = fits.once(records[NAME])
-    known, lines = references.load(NAME), fits.lines(every)
-    nccl = columns.nccl(every)
-    notes = [*_megabyte(every), RULES, *([NCCL_RULE] if nccl else []), *_told(every)]
     grid = [r for r in every if r.factors["grid"] == "sizes"]
     chosen = [r for r in every if r.factors["transport"] == "default"]
-    swept = _swept(chosen)
-    ways = [r for r in every if r.factors["operation"] == NAME and (r.factors["grid"] != "sweep")]
-    same = [*columns.place(), *columns.times(), *columns.host_clock()]
-    fitted = columns.fitted(lines)
-    of_links = ceilings.of_links(records, swept, columns.busbw)
-    with_lines = [*notes, FITTED_RULE]
-    swept_notes = [*with_lines, ceilings.LINK_NOTE] if of_links else with_lines
-    link = ceilings.slowest_link(records)
-    sizes = [*same[1:], *nccl, *fitted, *columns.published_ms(known, BESIDE), link]
+    swept = fits.swept(chosen)
+    fitted = [*_nccl(every), *_fitted(fits.lines(every))]
+    same = [*_place(), *_times()]
+    of_links = ceilings.of_links(records, swept, busbw)
+    known = references.load(NAME)
+    published = [_published_ms(source, known) for source in WITH_TIMES]
+    published += [ceilings.slowest_link(records), *(_published_busbw(source, known) for source in SOURCES)]
+    forced = [r for r in every if r.factors["grid"] == "transports"]
     return [
-        t.make(TABLES[0], "All-reduce of fp32, by backend, processes and size", grid, sizes, with_lines),
-        _ranks(grid, known),
-        t.make(TABLES[2], SWEPT_TITLE, swept, [*same, *of_links, *nccl, *fitted], swept_notes),
-        _fits(chosen + [r for r in every if r.factors["grid"] == "transports"]),
-        t.make(TABLES[4], "All-reduce over each transport", _by_way(ways), [*same[1:], *nccl], notes),
-        _published([r for r in chosen if r.factors["operation"] == NAME], known),
+        t.make(
+            TABLES[0],
+            "All-reduce of fp32, by backend, processes and size",
+            grid,
+            [*same[1:], *fitted, *published],
+            [RULES],
+        ),
+        t.make(
+            TABLES[1],
+            "Collectives from small to large messages",
+            swept,
+            [*same, *of_links, *fitted],
+            [RULES, *([ceilings.LINK_NOTE] if of_links else [])],
+        ),
+        t.make(TABLES[2], "Latency and bandwidth", fits.rows(chosen + forced), [*_place()[:5], *_line()], [FIT_NOTE]),
     ]
 
 
-def _megabyte(records: Iterable[Record]) -> list[str]:
-    meanings = sorted({str(record.factors["megabyte"]) for record in records})
+def message(record: Record) -> str:
+    """A size as people write it: 1 KB, 64 KB, 10 MB, 1 GB."""
+    size_mb, step = record.factors["size_mb"], 1024 if record.factors["megabyte"] == "2^20" else 1000
+    if size_mb < 1 and size_mb * step == round(size_mb * step):
+        return f"{round(size_mb * step)} KB"
+    return f"{size_mb // step} GB" if size_mb >= step and size_mb % step == 0 else f"{size_mb:g} MB"
+
+
+def _way(record: Record) -> str:
+    """How messages go: gloo knows TCP alone, NCCL's own choice is named by what its log says."""
+    if record.factors["backend"] == "gloo":
+        return TRANSPORTS["tcp"][0]
+    asked = record.factors["transport"]
+    if asked != "default":
+        return TRANSPORTS[asked][0]
+    return f"NCCL's choice ({record.values.get('connections', t.NOT_RECORDED)})" if record.ok else "NCCL's choice"
+
+
+def _bytes_of(record: Record) -> int:
+    """Bytes asked for: what is sent is cut to what divides evenly among ranks."""
+    return size_bytes(record.factors["size_mb"], record.factors["megabyte"])
+
+
+def _place() -> list[Column]:
     return [
-        f"An MB is {' or '.join(meanings)} bytes here (config key experiments.{NAME}.megabyte); KB and GB follow it."
-    ]
-
-
-def _told(records: Iterable[Record]) -> list[str]:
-    """What the processes' variables told NCCL, beside its own choices; nothing where none was set."""
-    told = communication_variables(record for record in records if record.factors["backend"] == "nccl")
-    return (
-        [f"NCCL was told {'; or '.join(one or 'nothing' for one in told)}: it chose within that."] if any(told) else []
-    )
-
-
-def _swept(chosen: list[Record]) -> list[Record]:
-    """The sweep, and the homework's cells of the same ways, by size."""
-    swept = {fits.key_of(record) for record in chosen if record.factors["grid"] == "sweep"}
-    found = fits.groups(record for record in chosen if fits.key_of(record) in swept)
-    return fits.lacking_last(
-        one for group in found.values() for one in sorted(group, key=lambda r: r.factors["size_mb"])
-    )
-
-
-def _by_way(records: list[Record]) -> list[Record]:
-    found = fits.groups(records)
-    return fits.lacking_last(record for group in found.values() for record in group)
-
-
-def _ranks(grid: list[Record], known: list[references.Reference]) -> Table:
-    shown = [
+        t.factor("operation", "Operation"),
         t.factor("backend", "Backend"),
+        t.factor("device", "Device"),
+        Column("transport", "Transport", _way, kind="factor", exact=True),
         t.factor("world_size", "Processes"),
-        *columns.place()[5:],
-        t.factor("rank", "Rank"),
-        t.median("rank_ms", "Time (ms)"),
-        t.iqr("rank_ms", "IQR (ms)"),
-        t.count("rank_ms", "Calls"),
-        t.timer("rank_ms"),
-        columns.published_rank(known),
+        Column("message", "Message", message, kind="factor", exact=True),
+        Column("size_bytes", "Message (B)", _bytes_of, kind="factor", exact=True),
     ]
-    note = "Each rank's own time of the same calls. Published ones are means, in which MB is not defined."
-    return t.make(TABLES[1], "All-reduce on each rank", columns.by_rank(grid), shown, [*_megabyte(grid), note])
 
 
-def _fits(records: list[Record]) -> Table:
-    shown = [
-        *columns.place()[:5],
+def _times() -> list[Column]:
+    """The time of a call, its rates, and the host's clock, which alone compares backends."""
+
+    def on_host(record: Record) -> str:
+        return "host_ms" if "host_ms" in record.samples else "time_ms"
+
+    def spread(record: Record) -> float | str:
+        found = t.summary(record, on_host(record))
+        return t.ONE_SAMPLE if found.n == 1 else found.iqr
+
+    return [
+        t.median("time_ms", "Time (ms)"),
+        t.iqr("time_ms", "IQR (ms)"),
+        t.count("time_ms", "Calls"),
+        t.timer("time_ms"),
+        t.rate("algbw_gb_per_s", "algbw (GB/s)", _algbw, "time_ms"),
+        t.rate("busbw_gb_per_s", "busbw (GB/s)", busbw, "time_ms"),
+        Column(
+            "host_ms",
+            "Host clock (ms)",
+            lambda r: t.summary(r, on_host(r)).median,
+            spread="host_ms_iqr",
+            spread_get=spread,
+        ),
+    ]
+
+
+def _algbw(record: Record) -> float:
+    return int(record.values["message_bytes"]) / (t.summary(record, "time_ms").median * 1e-3) / 1e9
+
+
+def busbw(record: Record) -> float:
+    """What each link carries, in GB/s."""
+    sent, time_ms = int(record.values["message_bytes"]), t.summary(record, "time_ms").median
+    return busbw_gb_per_s(record.factors["operation"], record.factors["world_size"], sent, time_ms)
+
+
+def _nccl(records: Iterable[Record]) -> list[Column]:
+    """What NCCL said of itself; nothing where it was never asked."""
+    if not any(record.ok and record.factors["backend"] == "nccl" for record in records):
+        return []
+
+    def said(record: Record, name: str) -> Any:
+        return NO_NCCL if record.factors["backend"] == "gloo" else record.values.get(name, t.NOT_RECORDED)
+
+    return [t.derived(name, title, partial(said, name=name), exact=True) for name, title in NCCL.items()]
+
+
+def _fitted(lines: Mapping[tuple[Any, ...], fits.Line]) -> list[Column]:
+    """The time by the row's line, and how far the measured one is from it."""
+
+    def time_ms(record: Record) -> float | str:
+        sent, line = record.values["message_bytes"], lines.get(fits.key_of(record))
+        return TOO_FEW if line is None else line.time_ms(sent)
+
+    def residual(record: Record) -> float | str:
+        by_line = time_ms(record)
+        return by_line if isinstance(by_line, str) else 100 * (t.summary(record, "time_ms").median / by_line - 1)
+
+    return [t.derived("fitted_ms", "Fitted (ms)", time_ms), t.derived("residual_percent", "Residual (%)", residual)]
+
+
+def _line() -> list[Column]:
+    return [
         t.value("latency_us", "Latency (µs)"),
         t.value("bandwidth_gb_per_s", "Bandwidth (GB/s)"),
         t.value("bus_gb_per_s", "As busbw (GB/s)"),
@@ -135,78 +187,53 @@ def _fits(records: list[Record]) -> Table:
         t.value("points", "Sizes", exact=True),
         t.value("worst_residual_percent", "Largest residual (%)"),
     ]
-    note = (
-        "time = latency + bytes / bandwidth, by least squares of relative errors. At latency x bandwidth bytes half of "
-        "the bandwidth is reached, where the line describes all sizes. Half of the best: the least measured size from "
-        "which on all reach half of the highest measured bandwidth. Residual: measured / fitted - 1."
-    )
-    return t.make(TABLES[3], "Latency and bandwidth", fits.rows(records), shown, [note])
 
 
-def _published(records: list[Record], known: list[references.Reference]) -> Table:
-    rates = columns.published_busbw(known)
-    kept = [r for r in records if r.factors["grid"] == "sizes" or any(one.get(r) != "none" for one in rates)]
-    shown = [one for one in rates if any(one.get(record) != "none" for record in kept)]
-    note = (
-        f"Published times as bus bandwidths, of sizes that are the same to within {columns.SAME_SIZE:.0%}. "
-        f"{_of_sources([name for name in columns.SOURCES if f'busbw_{name}' in {one.name for one in shown}])}"
-    )
-    return t.make(TABLES[5], "Bus bandwidth beside published figures", kept, _bare() + shown, [note])
+def _published_ms(source: str, known: Iterable[Reference]) -> Column:
+    """Published times of the same processes and MB, the longest of its ranks where a source tells ranks apart."""
+    own = [ref for ref in known if ref.source == source and ref.metric == "time_ms" and ref.value is not None]
+
+    def get(record: Record) -> Any:
+        return max((ref.value for ref in own if _is_same_cell(ref, record, 1e-9) and ref.value), default="none")
+
+    return Column(f"published_{source}", f"{SOURCES[source]} (ms)", get, kind="published", exact=True)
 
 
-def _of_sources(shown: list[str]) -> str:
-    """What is to be known of the sources that have a column."""
-    if not shown:
-        return "None is of these cells."
-    mib = [columns.SOURCES[name] for name in shown if name in columns.MIB_SOURCES]
-    others = [columns.SOURCES[name] for name in shown if name not in columns.MIB_SOURCES]
-    meant = [f"MB is 2^20 bytes in {', '.join(mib)}."] if mib else []
-    meant += [f"Without a definition of MB, which is taken for what it is here: {', '.join(others)}."] if others else []
-    hardware = "; ".join(f"{columns.SOURCES[name]} {columns.HARDWARE[name]}" for name in shown)
-    return f"{' '.join(meant)} Hardware: {hardware}."
+def _published_busbw(source: str, known: Iterable[Reference]) -> Column:
+    """Bus bandwidths that published times give, for sizes that are the same to within SAME_SIZE."""
+    own = [ref for ref in known if ref.source == source]
+
+    def get(record: Record) -> Any:
+        same = [rate for ref in own if _is_same_cell(ref, record, SAME_SIZE) and (rate := _published_rate(ref, record))]
+        return float(format_figure(min(same))) if same else "none"
+
+    return Column(f"busbw_{source}", f"{SOURCES[source]} (busbw, GB/s)", get, kind="published", exact=True)
 
 
-def _bare() -> list[t.Column]:
-    chosen = {"backend", "world_size", "message", "size_bytes", "busbw_gb_per_s"}
-    return [one for one in (*columns.place(), *columns.times()) if one.name in chosen]
+def _published_rate(ref: Reference, record: Record) -> float | None:
+    if ref.metric == "busbw_gb_per_s":
+        return ref.value
+    if ref.metric != "time_ms" or ref.value is None:
+        return None
+    megabyte = 2**20 if ref.source in MIB_SOURCES else MB_MEANINGS[record.factors["megabyte"]]
+    sent = round(float(ref.factors["size_mb"]) * megabyte)
+    return busbw_gb_per_s("all_reduce", record.factors["world_size"], sent, ref.value)
 
 
-def findings(tables: Mapping[str, Table]) -> list[Finding]:
-    """The four claims of a published write-up, then what else was measured."""
-    grid, swept, fitted, ways, published = (tables[TABLES[n]].ok for n in (0, 2, 3, 4, 5))
-    known = claims.published(references.load(NAME))
-    smallest = pd.concat([grid, swept[swept["operation"] == NAME]]).drop_duplicates(
-        ["backend", "world_size", "message"]
-    )
-    return [
-        find("cs336.all_reduce_backends", TABLES[:1], lambda: claims.backends(grid, known)),
-        find("cs336.all_reduce_sizes", TABLES[:1], lambda: claims.sizes(grid, known)),
-        find("cs336.all_reduce_processes", TABLES[:1], lambda: claims.processes(grid, known)),
-        find("cs336.all_reduce_overhead", (TABLES[0], TABLES[2]), lambda: claims.overhead(smallest, known)),
-        find("cs336.collectives_fit", TABLES[3:4], lambda: answers.lines(fitted)),
-        find("cs336.collectives_bandwidth", TABLES[2:3], lambda: answers.operations(swept)),
-        find("cs336.all_reduce_transports", TABLES[4:5], lambda: answers.transports(ways)),
-        find("cs336.all_reduce_published", TABLES[5:], lambda: answers.published(published)),
-    ]
+def _is_same_cell(ref: Reference, record: Record, tolerance: float) -> bool:
+    """Whether a figure is of the record's backend, processes and size, and of no other collective or NVLS."""
+    size = ref.factors.get("size_mb")
+    if size is None or ref.factors.get("collective") or ref.factors.get("nvls") is True:
+        return False
+    same = all(ref.factors.get(name) == record.factors[name] for name in ("backend", "world_size"))
+    return same and abs(float(size) / record.factors["size_mb"] - 1) <= tolerance
 
 
 def figures(tables: Mapping[str, Table]) -> list[f.Figure]:
-    """The homework's three plots; bandwidth of the operations; residuals of the lines; transports."""
-    grid, swept, ways = (tables[TABLES[n]].frame for n in (0, 2, 4))
-    time = "Median of the longest time of any rank, bars as long as the interquartile range; gloo by the host clock, "
-    time += "NCCL by CUDA events."
-    bus = "Bus bandwidth of the median time; gloo by the host clock, NCCL by CUDA events."
-    over = f.stacked(partial(drawings.by_size, rows=grid), partial(drawings.by_processes, rows=grid), heights=(4, 3))
-    swept_over = f.stacked(partial(drawings.bandwidth, rows=swept), partial(drawings.residuals, rows=swept))
-    by = "All-reduce by backend, size and processes, all by the host clock: median of the longest time of any rank."
-    fitted = (
-        f"Each operation over size. Above: its bandwidth. {bus} Below: measured over fitted time, minus one, where the "
-        "fit is latency plus bytes over bandwidth."
+    """Time over size."""
+    caption = (
+        "All-reduce of fp32 over size, a panel per backend. Median of the longest time of any rank, bars as long as "
+        "the interquartile range; host clock with synchronise."
     )
-    low, high, n = (7.0, 4.6), (7.0, 8.0), "time_ms"
-    return [
-        f.Figure(FIGURES[0], f"All-reduce over size (above) and processes (below), by backend. {time}", over, high, n),
-        f.Figure(FIGURES[1], by, partial(drawings.by_backend, rows=grid), low, n),
-        f.Figure(FIGURES[2], fitted, swept_over, high, n),
-        f.Figure(FIGURES[3], f"All-reduce over each transport. {bus}", partial(drawings.transports, rows=ways), low, n),
-    ]
+    draw = partial(drawings.by_size, rows=tables[TABLES[0]].frame)
+    return [f.Figure(FIGURES[0], caption, draw, (7.0, 3.6), "host_ms")]

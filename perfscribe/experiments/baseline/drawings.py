@@ -7,47 +7,43 @@ from typing import Any
 import pandas as pd
 
 from perfscribe import figures as f
-from perfscribe.epoch_columns import main_device
-from perfscribe.tables import Table
+from perfscribe.experiments.multi_gpu.drawings import main_device, numbers
 
 CAPTION = (
-    "Training loss (mean since the evaluation before, dropout on) and evaluation loss over epochs, with labels that "
-    "train the answer and with the workshop's own; below, samples a second of the same steps and evaluations."
+    "Above: training loss (mean since the evaluation before, dropout on) and evaluation loss, with labels that train "
+    "the answer and with the workshop's. Below: samples a second of the same steps and evaluations."
 )
 TRAINING, EVALUATION = ("training", "--"), ("evaluation", "-")
 PANELS = {
     "Loss": {"train_loss": TRAINING, "eval_loss": EVALUATION},
     "Samples/s": {"trained_per_s": TRAINING, "evaluated_per_s": EVALUATION},
 }
-SIZE_IN = (7.0, 4.6)
 NAMES = {"answer": "answer", "source": "the workshop's labels"}
 
 
-def losses(canvas: Any, table: Table) -> None:
+def losses(canvas: Any, rows: pd.DataFrame) -> None:
     """A panel for losses and one for rates: one colour a way to label, dashed for training."""
     above, below = canvas.subplots(2, 1, sharex=True, height_ratios=(3, 2))
-    rows = table.ok
     below.set_xlabel("Epoch")
     if rows.empty:
-        f.no_data(above, "no cell was measured")
-        f.no_data(below, "no cell was measured")
+        f.no_data(above, "not measured")
+        f.no_data(below, "not measured")
         return
     rows = main_device(rows)
     for axes, (name, lines) in zip((above, below), PANELS.items(), strict=True):
         axes.set_ylabel(name)
         for number, (labels, group) in enumerate(rows.groupby("labels", sort=False)):
             for column, (kind, style) in lines.items():
-                _line(axes, group, column, style, number, f"{kind}, {NAMES[str(labels)]}")
+                _line(axes, numbers(group, column), column, style, number, f"{kind}, {NAMES[str(labels)]}")
     below.set_ylim(bottom=0)
     below.set_xticks(sorted(set(rows["epoch"].astype(float))))
     above.legend(fontsize=f.LABEL_POINTS)
 
 
-def _line(axes: Any, group: pd.DataFrame, column: str, style: str, number: int, label: str) -> None:
-    points = group[group[column].map(lambda value: isinstance(value, float))]
+def _line(axes: Any, points: pd.DataFrame, column: str, style: str, number: int, label: str) -> None:
     axes.plot(
         points["epoch"].astype(float),
-        points[column].astype(float),
+        points[column],
         style,
         marker=f.MARKERS[number],
         color=f.COLOURS[number],

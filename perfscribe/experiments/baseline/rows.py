@@ -11,6 +11,11 @@ from perfscribe import files
 from perfscribe.models.workshop_shapes import SimpleGptShape
 from perfscribe.records import Record
 
+WAYS = {  # to label, and who does
+    "answer": "ours",
+    "source": "the workshop's BLOOM scripts",
+    "source_prompt": "its custom model's scripts",
+}
 MB = 2**20  # as the workshop's callback counts it
 LABELS = ("answer", "source")
 # What tells two rows of one model apart, and not two settings.
@@ -124,7 +129,7 @@ def nine(records: Sequence[Record]) -> list[Record]:
             values = {name: _figure(get, by_labels.get(name)) for name in LABELS} if base.ok else {}
             row = named(base, metric=metric, where=where)
             flags = [*row.flags, *_rows_differ(metric, by_labels)]
-            rows.append(replace(row, values=values, samples={}, warmup={}, series={}, flags=flags))
+            rows.append(replace(_only(row, values), flags=flags))
     return rows
 
 
@@ -149,7 +154,7 @@ def evaluations(records: Sequence[Record]) -> list[Record]:
     rows = []
     for record in records:
         if not record.ok:
-            rows.append(replace(named(record, epoch="all"), samples={}, warmup={}, values={}))
+            rows.append(_only(named(record, epoch="all"), {}))
             continue
         held, before = record.series, 0
         logged = list(zip(held["train_loss_step"], held["train_loss"], strict=True))
@@ -164,7 +169,7 @@ def evaluations(records: Sequence[Record]) -> list[Record]:
                 "trained_per_s": _samples_per_s_between(record, before, step),
                 "evaluated_per_s": held["eval_samples_per_s"][place],
             }
-            rows.append(replace(named(record, epoch=round(epoch, 3)), values=values, samples={}, warmup={}))
+            rows.append(_only(named(record, epoch=round(epoch, 3)), values))
             before = step
     return rows
 
@@ -174,47 +179,46 @@ def answered(records: Sequence[Record]) -> list[Record]:
     rows = []
     for record in records:
         for when in ("before", "after"):
-            scores = {
-                name.removeprefix(f"{when}_"): value
-                for name, value in record.values.items()
-                if name.startswith(f"{when}_")
-            }
-            told = {name: value for name, value in record.values.items() if name.startswith("identical_")}
-            told |= {"weights": record.values.get("weights", ""), "questions": record.factors["eval_size"]}
-            values = scores | told if record.ok else {}
-            rows.append(replace(named(record, training=when), values=values, samples={}, warmup={}, series={}))
+            names = ("exact_match_percent", "f1_percent", "workshop_exact_match_percent", "workshop_f1_percent")
+            values: dict[str, Any] = {}
+            if record.ok:
+                values = {name: record.values[f"{when}_{name}"] for name in names}
+                values |= {name: held for name, held in record.values.items() if name.startswith("identical_")}
+                values |= {"weights": record.values["weights"], "questions": record.factors["eval_size"]}
+            rows.append(_only(named(record, training=when), values))
     return rows
-
-
-WAYS = ("answer", "source", "source_prompt")
-USED_BY = {"answer": "ours", "source": "the workshop's BLOOM scripts", "source_prompt": "its custom model's scripts"}
 
 
 def labelled(records: Sequence[Record]) -> list[Record]:
     """A row a way to label, counted on the rows that a setting trains on; all cells of it share these."""
-    rows = []
-    done = set()
-    for record in records:
-        sizes = {name: record.factors[name] for name in ("train_size", "max_length")}
-        key = (record.ok, *sizes.values())
-        if key in done or (not record.ok and any(other.ok and _same(other, sizes) for other in records)):
-            continue
-        done.add(key)
-        for way in WAYS:
-            values = _counts(record, way) if record.ok else {}
-            factors = {**sizes, "way": way, "used_by": USED_BY[way]}
-            rows.append(replace(record, factors=factors, values=values, samples={}, warmup={}, series={}))
-    return rows
+    measured = {_sizes(record): record for record in reversed(records) if record.ok}
+    shared = dict.fromkeys(_sizes(record) for record in records)
+    first = [measured.get(sizes) or next(one for one in records if _sizes(one) == sizes) for sizes in shared]
+    return [_labelled(record, way) for record in first for way in WAYS]
 
 
-def _same(record: Record, sizes: dict[str, Any]) -> bool:
-    return all(record.factors[name] == level for name, level in sizes.items())
+def _sizes(record: Record) -> tuple[int, int]:
+    return record.factors["train_size"], record.factors["max_length"]
+
+
+def _labelled(record: Record, way: str) -> Record:
+    factors = {"train_size": record.factors["train_size"], "max_length": record.factors["max_length"]}
+    return replace(
+        _only(record, _counts(record, way) if record.ok else {}), factors={**factors, "way": way, "used_by": WAYS[way]}
+    )
 
 
 def _counts(record: Record, way: str) -> dict[str, Any]:
-    names = ("longest", "targets", "targets_read", "rows_with_marker", "rows_asked")
-    positions = record.values[f"{way}_rows"] * record.factors["max_length"]
-    filled = {"filled_percent": 100 * record.values[f"{way}_tokens"] / positions}
-    counted = {name: record.values[f"{way}_{name}"] for name in names}
+    counted = ("longest", "targets", "targets_read", "rows_with_marker", "rows_asked")
     told = ("vocabulary_asked", "vocabulary_reached", "tokenizer", "data_origin", "data_names")
-    return counted | filled | {name: record.values[name] for name in told}
+    positions = record.values[f"{way}_rows"] * record.factors["max_length"]
+    return {
+        **{name: record.values[f"{way}_{name}"] for name in counted},
+        **{name: record.values[name] for name in told},
+        "filled_percent": 100 * record.values[f"{way}_tokens"] / positions,
+    }
+
+
+def _only(record: Record, values: dict[str, Any]) -> Record:
+    """The record with these values alone."""
+    return replace(record, values=values, samples={}, warmup={}, series={})

@@ -1,42 +1,28 @@
-"""Tables and answer of calibration: the ceilings, and the cells that they are taken from."""
+"""Tables of calibration: products by dtype and size, and bandwidths."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import pandas as pd
-
 from perfscribe import tables as t
 from perfscribe.ceilings import TIMES, quickest
 from perfscribe.experiments.calibration import rows as r
 from perfscribe.experiments.calibration.measure import PRODUCT
-from perfscribe.findings import Finding, find, need, shown, spread_of
 from perfscribe.records import Record
-from perfscribe.statistics import format_figure
 from perfscribe.tables import Table
 
-TABLES = ("cs336.ceilings", "cs336.ceilings_products", "cs336.ceilings_bandwidths")
+TABLES = ("cs336.ceilings_products", "cs336.ceilings_bandwidths")
 FIGURES = ()
 NAME = "calibration"
 ONE_TIMER = "one timer"
-ONES = 5.0  # a spread with which figures are shown to ones, no finer
-WITHIN_REACH = 75.0  # percent of the data sheet from which on this page calls it within reach
-CEILINGS_NOTE = (
-    "Products: the size with the highest rate; all else: the largest size, as smaller ones may lie in a cache. Data "
-    "sheet: dense peak at boost clock; memory's rate; of links and of the PCIe slot one direction."
-)
 PRODUCTS_NOTE = (
-    "Square products of random normal matrices, compared with float64 first; 2 n³ FLOP. On a CUDA device by replay of "
-    "CUDA graphs with L2 flushed, on a CPU by the host clock. Zeros would be faster: they draw less power."
+    "Square products of random normal matrices, compared with float64 before they are timed. By replay of CUDA graphs "
+    "with L2 flushed, on a CPU by the host clock."
 )
 BANDWIDTHS_NOTE = (
-    "GB: 10⁹ bytes, MiB: 2²⁰. Counted: a copy in memory twice (read and written), a triad a = b + s c three times, all "
-    "else once. Copies between GPUs: CUDA events on the source's stream; between host and device, pinned or pageable, "
-    "and disk: host clock. Disk: one file in the results, written with fsync, read after it was dropped from the "
-    "page cache; caches of the disk itself, of a hypervisor and of a file server stay. Rate: by the shorter of two "
-    "times, which is named, with its spread and n, as a copy in a CUDA graph may go to a slower engine than one that "
-    "is launched by itself."
+    "GB: 10⁹ bytes; a copy in memory counts as read and written, a triad as three accesses. Rate: by the "
+    "shorter of both times, as a copy in a CUDA graph may go to a slower engine than one launched by itself."
 )
 
 
@@ -60,7 +46,7 @@ def _share_iqr(record: Record) -> Any:
     return iqr if isinstance(iqr, str) else share if isinstance(share, str) else share * iqr / r.rate(record)
 
 
-def _against_sheet(unit: str = "") -> list[t.Column]:
+def _against_sheet(unit: str) -> list[t.Column]:
     share = t.Column(
         "share_percent",
         "Share of it (%)",
@@ -69,34 +55,20 @@ def _against_sheet(unit: str = "") -> list[t.Column]:
         spread_get=t.if_timed(_share_iqr),
     )
     return [
-        t.derived("printed", f"Data sheet{unit}", t.if_timed(_sheet)),
+        t.derived("printed", f"Data sheet ({unit})", t.if_timed(_sheet)),
         share,
         t.derived("source", "Source", t.if_timed(_source), exact=True),
     ]
 
 
 def tables(records: Mapping[str, list[Record]]) -> list[Table]:
-    """The ceilings; products by dtype and size; bandwidths."""
+    """Products by dtype and size; bandwidths."""
     cells = records[NAME]
     products = [one for one in cells if one.factors["workload"] == PRODUCT]
     others = [one for one in cells if one.factors["workload"] != PRODUCT]
     return [
-        t.make(TABLES[0], "Ceilings of this machine", r.summary(cells), _ceilings(), [CEILINGS_NOTE]),
-        t.make(TABLES[1], "Products by dtype and size", products, _products(), [PRODUCTS_NOTE]),
-        t.make(TABLES[2], "Bandwidths", others, _bandwidths(), [BANDWIDTHS_NOTE]),
-    ]
-
-
-def _ceilings() -> list[t.Column]:
-    return [
-        t.factor("ceiling", "Ceiling"),
-        t.factor("device", "Device"),
-        t.factor("unit", "Unit"),
-        t.derived("measured", "Measured", t.if_timed(r.rate), spread="measured_iqr"),
-        t.derived("measured_iqr", "IQR", t.if_timed(_rate_iqr)),
-        t.derived("size", "At", t.if_timed(r.size), exact=True),
-        *_against_sheet(),
-        t.derived("n", "n", t.if_timed(lambda record: t.summary(record, _sample(record)).n), exact=True),
+        t.make(TABLES[0], "Products by dtype and size", products, _products(), [PRODUCTS_NOTE]),
+        t.make(TABLES[1], "Bandwidths", others, _bandwidths(), [BANDWIDTHS_NOTE]),
     ]
 
 
@@ -118,7 +90,7 @@ def _products() -> list[t.Column]:
         t.iqr("product_ms", "IQR (ms)"),
         t.count("product_ms"),
         t.rate("rate", "Rate (TFLOP/s)", r.rate, "product_ms"),
-        *_against_sheet(" (TFLOP/s)"),
+        *_against_sheet("TFLOP/s"),
         t.value("relative_error", "Error against float64"),
         t.timer("product_ms"),
     ]
@@ -140,7 +112,7 @@ def _bandwidths() -> list[t.Column]:
         t.derived("rate", "Rate (GB/s)", t.if_timed(r.rate), spread="rate_iqr"),
         t.derived("rate_iqr", "IQR (GB/s)", t.if_timed(_rate_iqr)),
         t.derived("rate_by", "Rate by", t.if_timed(_rate_by), exact=True),
-        *_against_sheet(" (GB/s)"),
+        *_against_sheet("GB/s"),
         t.derived("by_way_of", "By way of", t.if_timed(_way), exact=True),
     ]
 
@@ -161,31 +133,3 @@ def _way(record: Record) -> str:
     """The link, or the file system."""
     found = record.values.get("link") or record.values.get("file_system")
     return str(found) if found else "its memory" if record.factors["workload"] == "memory" else "the PCIe slot"
-
-
-def findings(tables: Mapping[str, Table]) -> list[Finding]:
-    """Whether the measured ceilings are within reach of the data sheet."""
-    return [find("cs336.ceilings", TABLES[:1], lambda: _reach(tables[TABLES[0]].ok))]
-
-
-def _reach(rows: pd.DataFrame) -> str:
-    need(rows, 1, "ceilings")
-    shares = pd.to_numeric(rows["share_percent"], errors="coerce")
-    told = [
-        f"{row['ceiling']} {shown(row, 'measured')} {row['unit']}"
-        + (f" ({_percent(row)} % of the data sheet)" if share == share else "")
-        for (_, row), share in zip(rows.iterrows(), shares, strict=True)
-    ]
-    text = f"Measured here: {'; '.join(told)}."
-    known = rows.assign(share=shares).dropna(subset="share")
-    if known.empty:
-        return f"{text} There is no data sheet to compare with for this device, so these are the only ceilings known."
-    far = list(known[known["share"] < WITHIN_REACH]["ceiling"])
-    reached = len(known) - len(far)
-    text += f" {reached} of {len(known)} reach {WITHIN_REACH:g} % of their data sheet or more"
-    return f"{text}; further away: {', '.join(far)}." if far else f"{text}."
-
-
-def _percent(row: pd.Series) -> str:
-    """Share of the data sheet in whole percents, or coarser where its spread is."""
-    return format_figure(float(row["share_percent"]), max(ONES, spread_of(row, "share_percent") or 0.0))

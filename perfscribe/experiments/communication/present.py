@@ -1,16 +1,21 @@
-"""Tables, figures and answers of communication."""
+"""Tables and figure of communication."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any
 
+from perfscribe import epoch_columns, references
 from perfscribe import figures as f
 from perfscribe import tables as t
-from perfscribe.experiments.communication import agreement, answers, columns, drawings, rates, rows, single
-from perfscribe.findings import Finding, find
+from perfscribe.counters.parameters import seq2seq_parameters
+from perfscribe.experiments.communication import drawings
+from perfscribe.experiments.communication import rows as r
+from perfscribe.models.shapes import Seq2SeqShape
 from perfscribe.records import Record
-from perfscribe.tables import Table
+from perfscribe.statistics import format_figure
+from perfscribe.tables import Column, Table
 
 NAME = "communication"
 READS = ("all_reduce",)
@@ -18,120 +23,210 @@ TABLES = (
     "polaris.communication",
     "polaris.communication_ranks",
     "polaris.communication_bandwidth",
-    "polaris.communication_operators",
     "polaris.communication_trainings",
-    "polaris.communication_profiler",
 )
-FIGURES = ("polaris.communication_wait", "polaris.communication_profiler")
+FIGURES = ("polaris.communication_wait",)
 
-PLACE_NOTE = (
-    "inter: 2 nodes x 1 rank, intra: 1 node x 2 ranks. On one machine the two nodes are two processes joined by TCP "
-    "over "
-    "the loopback interface, forced by NCCL's switches; gloo has nothing but TCP, so that with it both placements are "
-    "the same."
-)
 METRIC_NOTE = (
-    "Of rank 0, over the active steps of one profile (wait, warm-up, active as configured): the homework's "
-    "definitions. "
-    "Communication: NCCL's kernels; on a CPU the collectives as gloo's threads work on them. Device time: kernels, "
-    "copies "
-    "and memsets; on a CPU the time in operators, and the collectives. Mean latency: total over calls. inter and intra "
-    "are medians over turns, in which the placements take turns; Impact is the ratio of medians and its interval "
-    "resamples turns (bootstrap). It is refused where the calls are not equally many. A figure has no more digits than "
-    "its spread over turns leaves it; what is computed of it is computed before it is rounded."
-)
-TOOL_NOTE = (
-    "torch_profiler: a part of each rank, which traces the active steps of every turn. nsys: Nsight Systems around all "
-    "ranks of both placements, which torchrun starts; it traces all they do, of which the active steps of every turn, "
-    "in an NVTX range, are read from its SQLite export. Runs of their own."
+    "inter: 2 nodes x 1 rank, on one machine two processes joined by TCP over the loopback interface; intra: 1 node x "
+    "2 ranks. Of rank 0, over the active steps of a profile, medians over interleaved turns; Impact is their ratio."
 )
 WAIT_NOTE = (
-    "A collective's time on a rank holds its wait for the other. Transfer: for each collective the least time of any "
-    "rank, as the last one to come waits for nobody; waiting: the rest of that rank's time. What disturbs the last "
-    "rank counts as transfer, so that it is an upper bound. Collectives are matched by size and order; of nsys, which "
-    "tells no sizes, by order alone. Where several are under way at once, their times add up to more than passes. "
-    "Total, transfer, waiting and all else (the rank's other kernels, copies and memsets; on a CPU its operators) are "
-    "sums over the active steps, step their mean by the host clock."
+    "Transfer: for each collective the least time of any rank, an upper bound; waiting: the rest of that rank's time. "
+    "All else: the rank's other kernels, copies and memsets, on a CPU its operators."
 )
 RATE_NOTE = (
-    "Rate: bytes of gradients over time, times 2(n - 1)/n, which is 1 for two ranks: what goes over the pair's link in "
-    "each direction. GB = 10^9 bytes. Waiting counted: over rank 0's total, as a reader of the homework's table would "
-    "divide. Rated: NVLinks of the pair, as the driver counts them, times the rate of one, by the driver or else by "
-    "NVIDIA's data sheets. Plain all-reduces are those of the experiment all_reduce. Homework 000: what its total of "
-    "two steps implies for the homework's own model."
-)
-OPERATORS_NOTE = (
-    "The head of torch's key_averages table of the first profile, of the third and fourth step; it is no sample of the "
-    "tables above, and on a GPU it records memory too. Whole tables, as CSV, and Chrome traces lie below traces/ of "
-    "the site's results on the machine that measured; they are not published."
+    "Bytes of gradients over time, in each direction of the pair's link. Waiting counted: over rank 0's total, as a "
+    "reader of the homework's table would divide."
 )
 TRAINING_NOTE = (
-    "One rank under DistributedDataParallel, which then sends nothing to anybody. A profiled training holds one "
-    "profile and the writing of its trace. Homework 001 ran ten epochs, without a warm-up, its one profile spread over "
-    "them; a mean epoch of it stands beside ours of the same model, samples and batch."
+    "One rank under DistributedDataParallel, which then sends nothing. A profiled training holds one profile and the "
+    "writing of its trace."
 )
-STATES_NOTE = (
-    "Host clock, the device waited for before and after each step; a turn's median of each state. Profiler attached: "
-    "waiting and warming up are states of its schedule; done: the schedule has ended and the profiler is still asked "
-    "after each step. A whole profile is compared with as many plain steps of the same turn. Longer by: difference of "
-    "both medians; against plain steps: their ratio, its interval over turns (bootstrap)."
+CAPTION = (
+    "Communication of each rank by each tool, of the active steps of a profile: transfer, and on top of it waiting for "
+    "the other rank. Medians over turns; the panels have scales of their own."
 )
+
+CELL = (t.factor("backend", "Backend"), t.factor("implementation", "Averaging"), t.factor("tool", "Tool"))
+SOURCE, OTHER, UPSTREAM = "polaris-homework-000", "polaris-homework-001", "alcf-training-series"
+PUBLISHED_METRICS = {
+    r.METRICS[r.TOTAL]: "total_communication_ms",
+    r.METRICS[r.SHARE]: "communication_share_percent",
+    r.METRICS[r.MEAN]: "mean_communication_ms",
+}
+NONE = "none"
+ANOTHER_WORKLOAD = "another workload"
+STEPS = 2  # active steps of the homework's profile
+EPOCHS, STEPS_OF_EPOCH = 10, 64  # of its training: 2,048 samples in batches of 32
+HOMEWORK = {
+    "features": epoch_columns.HOMEWORK_WIDTH,
+    **epoch_columns.homework("layers", "d_ff", "source_length", "target_length", "batch"),
+    "dtype": "fp32",
+}
 
 
 def tables(records: Mapping[str, list[Record]]) -> list[Table]:
-    """The homework's table; ranks; rates; key_averages; trainings; states of the profiler."""
+    """The homework's table; ranks; rates; trainings."""
     own = records[NAME]
-    notes = [PLACE_NOTE, METRIC_NOTE, TOOL_NOTE]
-    rated = rates.bandwidth(own, records.get("all_reduce", []))
-    made = (
-        ("Communication across nodes and within one", rows.metrics(own), columns.metrics(), notes),
-        ("Transfer and waiting on each rank", rows.ranks(own), columns.ranks(), [PLACE_NOTE, WAIT_NOTE]),
-        ("Effective bandwidth beside the links'", rated, columns.bandwidth(), [RATE_NOTE]),
-        ("What takes most time, by key_averages", rows.operators(own), columns.operators(), [OPERATORS_NOTE]),
-        ("One rank, profiled and not", single.trainings(own), columns.trainings(), [TRAINING_NOTE]),
-        ("A step in each state of the profiler", single.states(own), columns.states(), [STATES_NOTE]),
-    )
+    rated = r.bandwidth(own, records.get("all_reduce", []))
     return [
-        t.make(table_id, title, shown, of, notes)
-        for table_id, (title, shown, of, notes) in zip(TABLES, made, strict=True)
+        t.make(TABLES[0], "Communication across nodes and within one", r.metrics(own), metrics(), [METRIC_NOTE]),
+        t.make(TABLES[1], "Transfer and waiting on each rank", r.ranks(own), _ranks(), [WAIT_NOTE]),
+        t.make(TABLES[2], "Effective bandwidth beside the links'", rated, _bandwidth(), [RATE_NOTE]),
+        t.make(TABLES[3], "One rank, profiled and not", r.trainings(own), _trainings(), [TRAINING_NOTE]),
     ]
 
 
-def findings(tables: Mapping[str, Table]) -> list[Finding]:
-    """What the homework asks, and what its published answers leave open."""
-    metrics, ranks, rated, _, trainings, states = (tables[table_id].ok for table_id in TABLES)
+def _with_spread(name: str, title: str, without: str = "") -> Column:
+    """A figure that is printed as finely as its spread allows. without: what the CSV says where it has none."""
+
+    def spread(record: Record) -> Any:
+        return record.values.get(f"{name}_spread", without) if without else record.values[f"{name}_spread"]
+
+    return Column(name, title, lambda record: record.values[name], spread=f"{name}_spread", spread_get=spread)
+
+
+def _published(name: str, title: str, get: Callable[[Record], Any]) -> Column:
+    return Column(name, title, get, kind="published", exact=True)
+
+
+def metrics() -> list[Column]:
+    """The homework's table."""
     return [
-        find("polaris.communication_cost", TABLES[:2], lambda: answers.cost(metrics, ranks)),
-        find("polaris.communication_calls", TABLES[:1], lambda: answers.calls(metrics)),
-        find("polaris.communication_wait", TABLES[1:2], lambda: answers.waiting(ranks)),
-        find("polaris.communication_bandwidth", TABLES[2:3], lambda: answers.bandwidth(rated)),
-        find("polaris.communication_tools", TABLES[:1], lambda: agreement.tools(tables[TABLES[0]].frame)),
-        find("polaris.communication_links", TABLES[2:3], lambda: answers.links(rated)),
-        find("polaris.communication_profiler", TABLES[4:6], lambda: answers.profiler(trainings, states)),
+        *CELL,
+        t.factor("metric", "Metric"),
+        _with_spread(r.INTER, "inter"),
+        _with_spread(r.INTRA, "intra"),
+        _with_spread("impact", "Impact (×)", "no interval"),
+        t.value("impact_interval", "95 % interval", exact=True),
+        t.value("impact_verdict", "Across nodes it is", exact=True),
+        t.value("turns", "Turns", exact=True),
+        *(
+            _published(f"published_{one}", f"homework 000, {one}", partial(_homework, placement=one))
+            for one in (r.INTER, r.INTRA)
+        ),
+        _published("published_impact", "homework 000, Impact (×)", _homework_impact),
     ]
+
+
+def _ranks() -> list[Column]:
+    """Each rank's own times."""
+
+    def slowest(record: Record) -> Any:
+        within = record.factors["placement"] == r.INTRA
+        return figure("slowest_all_reduce_ms", source=UPSTREAM) if within else NONE
+
+    return [
+        *CELL,
+        t.factor("placement", "Placement"),
+        t.factor("nodes", "Nodes"),
+        t.factor("ranks_per_node", "Ranks a node"),
+        t.factor("link", "Joined by"),
+        t.factor("rank", "Rank"),
+        t.median("total_ms", "Total (ms)"),
+        t.iqr("total_ms", "IQR (ms)"),
+        t.median("transfer_ms", "Transfer (ms)"),
+        t.median("wait_ms", "Waiting (ms)"),
+        _with_spread("wait_percent", "Waiting, of the total, over all turns (%)", "one turn"),
+        t.value("wait_percent_spread", "IQR of its turns (points)"),
+        t.median("slowest_ms", "Slowest call (ms)"),
+        _published("published_slowest_ms", "ALCF, slowest (ms)", slowest),
+        t.median("compute_ms", "All else (ms)"),
+        t.median("step_ms", "Step (ms)"),
+        t.value("calls", "Calls", exact=True),
+        t.count("total_ms"),
+        t.timer("total_ms"),
+    ]
+
+
+def _bandwidth() -> list[Column]:
+    """Rates, of training and of plain collectives."""
+
+    def of(record: Record, get: Callable[[str], float]) -> Any:
+        placement = record.factors["placement"]
+        return float(format_figure(get(placement))) if placement in r.PLACEMENTS else NONE
+
+    quoted, implied = partial(of, get=partial(figure, "link_bandwidth_gb_per_s")), partial(of, get=_rate_gb_per_s)
+    return [
+        t.factor("backend", "Backend"),
+        t.factor("what", "What"),
+        t.factor("placement", "Placement"),
+        t.factor("link", "Joined by"),
+        t.value("message_mb", "Mean message (MB)"),
+        _with_spread("time_ms", "Mean transfer (ms)", "no time"),
+        _with_spread("gb_per_s", "Each way (GB/s)", "no rate"),
+        _with_spread("with_waiting_gb_per_s", "Waiting counted (GB/s)", "one figure"),
+        t.value("rated_gb_per_s", "Rated, each way (GB/s)"),
+        t.value("rated_by", "Rated by"),
+        _with_spread("rated_percent", "Of the rated (%)", "no share"),
+        _published("published_rated_gb_per_s", "homework 000, quotes (GB/s)", quoted),
+        _published("published_gb_per_s", "homework 000, its times imply (GB/s)", implied),
+    ]
+
+
+def _trainings() -> list[Column]:
+    """Whole trainings of one rank."""
+    return [
+        t.factor("backend", "Backend"),
+        t.factor("epochs", "Epochs"),
+        t.factor("training_steps", "Steps"),
+        t.factor("profiled", "Profiled"),
+        t.median("train_s", "Training (s)"),
+        t.iqr("train_s", "IQR (s)"),
+        _with_spread("longer_s", "Longer by (s)", "itself"),
+        t.value("epoch_s", "An epoch of it (s)"),
+        _published("published_epoch_s", "homework 001, of ten epochs one (s)", _homework_epoch),
+        t.count("train_s"),
+        t.timer("train_s"),
+    ]
+
+
+def figure(metric: str, placement: str = "", source: str = SOURCE) -> float:
+    """A published figure. KeyError: there is none."""
+    nodes, ranks_per_node = r.PLACEMENTS.get(placement, (0, 0))
+    levels: dict[str, Any] = {"nodes": nodes, "ranks_per_node": ranks_per_node} if placement else {}
+    for one in references.find(references.load(NAME), metric, **levels):
+        if one.source == source and one.value is not None:
+            return one.value
+    raise KeyError(f"{metric} {placement} of {source}")
+
+
+def _homework(record: Record, placement: str) -> Any:
+    """The homework's answer beside each figure; calls as its total and mean imply them."""
+    metric = record.factors["metric"]
+    if metric == r.METRICS[r.CALLS]:
+        implied = figure("total_communication_ms", placement) / figure("mean_communication_ms", placement)
+        return f"{format_figure(implied)} (total / mean)"
+    return figure(PUBLISHED_METRICS[metric], placement) if metric in PUBLISHED_METRICS else NONE
+
+
+def _homework_impact(record: Record) -> Any:
+    return figure("total_communication_ratio") if record.factors["metric"] == r.METRICS[r.TOTAL] else NONE
+
+
+def _rate_gb_per_s(placement: str) -> float:
+    """The fp32 gradients of the profiled steps over the published total, if the model was the homework's own."""
+    sent = STEPS * 4 * seq2seq_parameters(Seq2SeqShape())
+    return sent / (figure("total_communication_ms", placement) * 1e-3) / 1e9
+
+
+def _homework_epoch(record: Record) -> Any:
+    """An epoch of homework 001's ten, beside ours of the same model and samples alone."""
+    name = record.factors["profiled"]
+    if name not in (r.TRAININGS["plain"], r.TRAININGS["first_profiled"]):
+        return NONE
+    steps = record.factors["training_steps"] / record.factors["epochs"]
+    if steps != STEPS_OF_EPOCH or not record.has(**HOMEWORK):
+        return ANOTHER_WORKLOAD
+    if name == r.TRAININGS["first_profiled"]:
+        return float(format_figure(figure("profiled_training_s", source=OTHER) / EPOCHS))
+    known = references.find(references.load("single_gpu"), "training_s", world_size=1, epochs=EPOCHS)
+    (plain,) = (one.value for one in known if one.source == OTHER and one.value is not None)
+    return float(format_figure(plain / EPOCHS))
 
 
 def figures(tables: Mapping[str, Table]) -> list[f.Figure]:
-    """Transfer and waiting by rank, below them rates; states of the profiler."""
-    ranks, rated, states = (tables[TABLES[number]].ok for number in (1, 2, 5))
-    parts = (partial(drawings.waiting, rows=ranks), partial(drawings.bandwidth, rows=rated))
-    return [
-        f.Figure(
-            FIGURES[0],
-            "Above: communication of each rank by each tool, of the active steps of a profile: transfer, and on top of "
-            "it waiting for the other rank. Medians over turns; the panels have scales of their own. Below: rate in "
-            "each direction: of training's gradients by transfer alone and with waiting counted, of plain all-reduces "
-            "over message size, and what the links between the GPUs are rated at where that is known.",
-            f.stacked(*parts, heights=(3.4, 4.0)),
-            (7.0, 7.2),
-            sample="total_ms",
-        ),
-        f.Figure(
-            FIGURES[1],
-            "One rank's training step in each state of the profiler, median over turns by the host clock, bars as long "
-            "as the interquartile range.",
-            partial(drawings.states, rows=states),
-            (7.0, 2.8),
-            sample="time_ms",
-        ),
-    ]
+    """Transfer and waiting by rank."""
+    draw = partial(drawings.waiting, rows=tables["polaris.communication_ranks"].ok)
+    return [f.Figure(FIGURES[0], CAPTION, draw, (7.0, 3.4), sample="total_ms")]

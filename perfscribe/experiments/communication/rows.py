@@ -1,16 +1,16 @@
-"""Rows of the tables: a cell's record taken apart by figure, placement and rank, by message, by the profiler's "
-"state."""
+"""Rows of the tables: a cell's record taken apart by figure, placement and rank; rates; trainings of one rank."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 from typing import Any
 
 import numpy as np
 
-from perfscribe.parallel.transport import TRANSPORTS
+from perfscribe.counters.traffic import busbw_gb_per_s
+from perfscribe.parallel.transport import DEFAULT, TRANSPORTS
 from perfscribe.records import Record
 from perfscribe.statistics import format_figure, ratio
 
@@ -29,6 +29,10 @@ METRICS = {
     WAIT: "Of it waiting (ms)",
 }
 TCP = f"{TRANSPORTS['tcp'][0]}, of one machine"
+ALONE = "all-reduce alone"
+NEITHER = "neither"
+NOT_KNOWN, NO_LINK = "not known", "no link, the host's memory"
+TRAININGS = {"plain": "no", "first_profiled": "yes, the process's first profile", "profiled": "yes, a later profile"}
 TOO_FEW_TURNS, EXACT = "too few turns", "a count"
 
 
@@ -176,17 +180,125 @@ def _of_rank(record: Record, placement: str, rank: int) -> Record:
     return row
 
 
-def operators(records: Iterable[Record]) -> list[Record]:
-    """One record a line that is kept of each rank's key_averages; a line a placement where the cell is not ok."""
+def bandwidth(records: Iterable[Record], all_reduce: Iterable[Record]) -> list[Record]:
+    """One record a cell and placement, then the plain all-reduces between two processes of the same backends."""
+    own = of_placements(records)
+    backends = {record.factors["backend"] for record in own}
+    found = [_training_rate(record, placement) for record in own for placement in PLACEMENTS]
+    plain = [one for one in all_reduce if one.factors["operation"] == "all_reduce" and one.factors["world_size"] == 2]
+    known = [_rated(record, INTRA) for record in own if record.ok]
+    rated = next((one for one in known if not isinstance(one["rated_gb_per_s"], str)), _in_place(NOT_KNOWN))
+    shown = [one for one in plain if one.ok and one.factors["backend"] in backends]
+    return found + [_plain_rate(one, rated) for one in shown]
+
+
+def _what(record: Record) -> str:
+    return f"training, {record.factors['implementation']}, by {TOOLS[record.factors['tool']]}"
+
+
+def _training_rate(record: Record, placement: str) -> Record:
+    factors = place(record, placement) | {"what": _what(record)}
+    row = replace(record, factors=factors, samples={}, values={})
+    count = calls(record, placement) if record.ok else None
+    if not record.ok:
+        return row
+    sent = float(record.values["gradient_bytes"]) * record.factors["active"]
+    transfer, total = (median(turns(record, f"{placement}_{name}")) for name in ("transfer_ms", "rank0_total_ms"))
+    rated = _rated(record, placement)
+    rate, with_waiting = (busbw_gb_per_s("all_reduce", RANKS, round(sent), ms) for ms in (transfer, total))
+    time_ms: float | str = transfer / count if count else "calls differ"
+    row.values = {
+        "message_mb": sent / count / 1e6 if count else "calls differ",
+        "time_ms": time_ms,
+        "gb_per_s": rate,
+        "with_waiting_gb_per_s": with_waiting,
+        "with_waiting_gb_per_s_spread": _spread_of_rates(record, placement, sent),
+        **_of_rated(rate, rated),
+    }
+    row.values |= _spreads(row.values, turns(record, f"{placement}_transfer_ms"))
+    return row
+
+
+def _spreads(values: Mapping[str, Any], times: Sequence[float]) -> dict[str, float | str]:
+    """How far the time, its rate and the rate's share may be trusted: each as far, relatively, as these times are."""
+    width = iqr(times)
+    share = width if isinstance(width, str) else width / median(times)
+    return {
+        f"{name}_spread": share if isinstance(share, str) else values[name] * share
+        for name in ("time_ms", "gb_per_s", "rated_percent")
+        if not isinstance(values[name], str)
+    }
+
+
+def _spread_of_rates(record: Record, placement: str, sent: float) -> float | str:
+    """Interquartile range over turns of the rate with rank 0's waiting counted, which spreads as waiting does."""
+    totals = turns(record, f"{placement}_rank0_total_ms")
+    return iqr([busbw_gb_per_s("all_reduce", RANKS, round(sent), ms) for ms in totals])
+
+
+def _in_place(text: str) -> dict[str, float | str]:
+    """A text where a link's rate and its source would stand."""
+    return {"rated_gb_per_s": text, "rated_by": text}
+
+
+def _rated(record: Record, placement: str) -> dict[str, float | str]:
+    """What the link is rated at, each way, and who says so."""
+    if link(record, placement) == TCP:
+        return _in_place(NO_LINK)
+    found = record.values.get(f"{placement}_rated_gb_per_s")
+    if found is None:
+        return _in_place(NOT_KNOWN)
+    return {"rated_gb_per_s": float(found), "rated_by": record.values[f"{placement}_rated_by"]}
+
+
+def _of_rated(rate: float, rated: dict[str, float | str]) -> dict[str, float | str]:
+    most = rated["rated_gb_per_s"]
+    return rated | {"rated_percent": most if isinstance(most, str) else 100 * rate / most}
+
+
+def _way(record: Record) -> str:
+    """What joins the two processes of a plain all-reduce, in words."""
+    asked = str(record.factors["transport"])
+    if record.factors["backend"] == "gloo" or asked == "tcp":
+        return TCP
+    return (
+        TRANSPORTS[asked][0] if asked != DEFAULT else f"NCCL's choice ({record.values.get('connections', 'not told')})"
+    )
+
+
+def _plain_rate(record: Record, of_nvlink: dict[str, float | str]) -> Record:
+    way = _way(record)
+    factors = {**record.factors, "what": ALONE, "placement": NEITHER, "implementation": ALONE, "link": way}
+    row = replace(record, factors=factors, samples={}, values={})
+    times = turns(record, "time_ms")
+    time_ms = median(times)
+    sent = int(record.values["message_bytes"])
+    rated = _in_place(NO_LINK) if way in (TCP, TRANSPORTS["shm"][0]) else of_nvlink
+    rate = busbw_gb_per_s("all_reduce", RANKS, sent, time_ms)
+    row.values = {
+        "message_mb": sent / 1e6,
+        "time_ms": time_ms,
+        "gb_per_s": rate,
+        "with_waiting_gb_per_s": "ranks begin together",
+        **_of_rated(rate, rated),
+    }
+    row.values |= _spreads(row.values, times)
+    return row
+
+
+def trainings(records: Iterable[Record]) -> list[Record]:
+    """One record a single-rank cell and way to train."""
     found = []
-    for record in (one for one in of_placements(records) if one.factors["tool"] == TORCH_PROFILER):
-        for placement in PLACEMENTS:
-            lines = record.series.get(f"{placement}_operators", []) if record.ok else [["", ""]]
-            for rank, name, *figures in lines:
-                factors = place(record, placement) | {"rank": rank, "operator": name}
-                if not record.ok:
-                    factors |= {"rank": "each", "operator": "each"}
-                names = ("count", "self_cpu_ms", "cpu_ms", "self_device_ms", "device_ms")
-                values = dict(zip(names, figures, strict=False))
-                found.append(replace(record, factors=factors, samples={}, values=values))
+    for record in (one for one in records if one.factors["part"] == "profiler"):
+        for name, profiled in TRAININGS.items():
+            row = replace(record, factors={**record.factors, "profiled": profiled}, samples={}, values={})
+            if record.ok:
+                row.samples["train_s"] = record.samples[f"{name}_train_s"]
+                row.timers = {"train_s": record.timers.get(f"{name}_train_s", "host clock")}
+                plain, own = turns(record, "plain_train_s"), turns(row, "train_s")
+                trained = median(own)
+                row.values["longer_s"] = "itself" if name == "plain" else trained - median(plain)
+                row.values["longer_s_spread"] = "itself" if name == "plain" else iqr_of_difference(own, plain)
+                row.values["epoch_s"] = trained / record.factors["epochs"]
+            found.append(row)
     return found

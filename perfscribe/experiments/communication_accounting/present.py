@@ -1,4 +1,4 @@
-"""Tables and answers of communication_accounting: the problem's inputs, then the steps of each part."""
+"""Tables of communication_accounting: the problem's inputs, then the steps of each part."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from typing import Any
 
 from perfscribe import references
 from perfscribe import tables as t
-from perfscribe.experiments.communication_accounting import answers
-from perfscribe.findings import Finding, find
 from perfscribe.records import Record
 from perfscribe.tables import Column, Table
 
@@ -48,11 +46,8 @@ INPUTS = {
     "tensor_axes": ("M_Y", "Mesh axes of tensor parallelism", "axes"),
 }
 DIGITS = 6
-NOTE = (
-    "Arithmetic, nothing is measured. Symbols are those of the table of inputs and of the lines above; values that are "
-    f"not whole are rounded to {DIGITS} digits."
-)
-SOURCES = {"brandon-snider": "brandon-snider", "damek": "damek"}
+NOTE = "Arithmetic, nothing is measured. Symbols are those of the table of inputs and of the lines above."
+SOURCES = ("brandon-snider", "damek")
 KINDS = {"GiB": "gib", "B": "bytes"}  # last part of a published step's metric by unit; of any other unit it is count
 
 
@@ -72,17 +67,6 @@ def tables(records: Mapping[str, list[Record]]) -> list[Table]:
     return [t.make(TABLES[0], "What is given", inputs, columns, [note]), *parts]
 
 
-def findings(tables: Mapping[str, Table]) -> list[Finding]:
-    """An answer to each of the problem's questions."""
-    given, one, sharded, bound, remedy = (tables[table_id].ok for table_id in TABLES)
-    return [
-        find("cs336.communication_memory", TABLES[1:2], lambda: answers.memory(given, one)),
-        find("cs336.communication_sharded", TABLES[2:3], lambda: answers.sharded(given, sharded)),
-        find("cs336.communication_bound", TABLES[3:4], lambda: answers.bound(given, bound)),
-        find("cs336.communication_remedies", TABLES[3:5], lambda: answers.remedies(bound, remedy)),
-    ]
-
-
 def _input(name: str, title: str, get: Callable[[Record], Any]) -> Column:
     return Column(name, title, get, kind="factor", exact=True)
 
@@ -95,11 +79,8 @@ def _part(part: str, table_id: str, title: str, made: list[Record]) -> Table:
         *(t.value(name, name.capitalize(), exact=True) for name in LINE),
     ]
     known = references.load(NAME)
-    columns += [
-        column
-        for source, shown in SOURCES.items()
-        if (column := _published(known, source, shown)) and any(column.get(row) != "none" for row in rows)
-    ]
+    published = [_published(known, source) for source in SOURCES]
+    columns += [column for column in published if any(column.get(row) != "none" for row in rows)]
     return t.make(table_id, title, rows, columns, [NOTE])
 
 
@@ -124,7 +105,7 @@ def _rounded(value: float | str) -> float | str:
     return int(value) if value == int(value) else float(f"{value:.{DIGITS}g}")
 
 
-def _published(known: list[references.Reference], source: str, title: str) -> Column:
+def _published(known: list[references.Reference], source: str) -> Column:
     """What the source prints for a step, where its inputs are those of the record."""
 
     def get(record: Record) -> Any:
@@ -132,4 +113,4 @@ def _published(known: list[references.Reference], source: str, title: str) -> Co
         found = references.of_source(known, source, f"step_{kind}", record.factors)
         return "none" if found is None else found.shown
 
-    return Column(f"published_{source}", title, get, kind="published", exact=True)
+    return Column(f"published_{source}", source, get, kind="published", exact=True)

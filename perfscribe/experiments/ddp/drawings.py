@@ -6,24 +6,25 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib import ticker
+from matplotlib.patches import Patch
 
 from perfscribe import figures as f
 from perfscribe.experiments.ddp import variants as v
-from perfscribe.experiments.ddp.sentences import CELL, same_cell
-from perfscribe.parallel.bucket_model import overhead_s
 from perfscribe.statistics import format_figure
 
+CELL = ["size", "seq_len", "batch", "world_size", "backend", "dtype"]
 COMPUTE, COMMUNICATION = f.COLOURS[0], f.COLOURS[1]
+LANES = {"compute": COMPUTE, "communication": COMMUNICATION}
 PHASE_COLOURS = {"forward": "#D8D8D8", "backward": "#9A9A9A", "communication": "#F4C7A1", "optimizer": "#C9D9E8"}
-SHORT = {v.NAIVE: "naive", v.FLAT: "flat", v.OVERLAP: "overlap", v.BUCKETED: "buckets", v.TORCH: "torch DDP"}
-IN_CORNER: dict[str, Any] = {"fontsize": 6, "ha": "left", "va": "top"}
+SHORT = {v.NAIVE: "naive", v.FLAT: "flat", v.OVERLAP: "overlap", v.BUCKETED: "bucket", v.TORCH: "torch DDP"}
 MOST_PANELS = 4
 MOST_TIMELINES = 2
+FAINTEST = 0.08  # that is still seen
+BESIDE = 1.06  # how far cells of the same bucket size are drawn apart
 
 
 def _cells(rows: pd.DataFrame) -> list[tuple[Any, pd.DataFrame]]:
-    return [] if rows.empty else list(rows.groupby(list(CELL), sort=False))
+    return [] if rows.empty else list(rows.groupby(CELL, sort=False))
 
 
 def _title(key: Any) -> str:
@@ -40,8 +41,14 @@ def _floats(rows: pd.DataFrame, name: str) -> np.ndarray:
     return np.asarray(pd.to_numeric(rows[name], errors="coerce"), dtype=float)
 
 
-def steps(canvas: Any, rows: pd.DataFrame, without: pd.DataFrame) -> None:
-    """A panel a cell, a bar an implementation: the step without communication, and what communication adds."""
+def _interval(rows: pd.DataFrame) -> list[np.ndarray]:
+    """Lengths below and above exposed communication."""
+    low, exposed, high = (_floats(rows, f"exposed{end}_ms") for end in ("_low", "", "_high"))
+    return [np.nan_to_num(exposed - low).clip(0), np.nan_to_num(high - exposed).clip(0)]
+
+
+def steps(canvas: Any, rows: pd.DataFrame) -> None:
+    """A panel a cell, a bar an implementation: the step, and what communication adds to it."""
     cells = _cells(rows)[:MOST_PANELS]
     if not cells:
         f.no_data(canvas.subplots(), "no cell was measured")
@@ -49,14 +56,11 @@ def steps(canvas: Any, rows: pd.DataFrame, without: pd.DataFrame) -> None:
     height = 1 if len(cells) <= 2 else 2
     panels = canvas.subplots(height, -(-len(cells) // height), squeeze=False).flatten()
     for axes, (key, own) in zip(panels, cells, strict=False):
-        off = _floats(without.loc[own.index], "off_ms")
-        exposed = _floats(own, "exposed_ms")
-        places = np.arange(len(own))
+        step, exposed, places = _floats(own, "step_ms"), _floats(own, "exposed_ms"), np.arange(len(own))
+        off = step - exposed
         axes.barh(places, off, color=COMPUTE, height=0.7, label="without communication")
         axes.barh(places, exposed, left=off, color=COMMUNICATION, height=0.7, alpha=0.85, label="exposed communication")
-        low, high = _floats(own, "exposed_low_ms"), _floats(own, "exposed_high_ms")
-        bars = [np.nan_to_num(exposed - low).clip(0), np.nan_to_num(high - exposed).clip(0)]
-        axes.errorbar(off + exposed, places, xerr=bars, fmt="none", ecolor="#333333", capsize=2, linewidth=0.9)
+        axes.errorbar(step, places, xerr=_interval(own), fmt="none", ecolor="#333333", capsize=2, linewidth=0.9)
         axes.set_xlim(left=0)
         axes.set_yticks(places, [_label(row) for _, row in own.iterrows()], fontsize=7)
         axes.invert_yaxis()
@@ -72,99 +76,75 @@ def steps(canvas: Any, rows: pd.DataFrame, without: pd.DataFrame) -> None:
 def timelines(canvas: Any, rows: pd.DataFrame, traced: pd.DataFrame) -> None:
     """A column a cell, a panel an implementation: compute and communication, the phases below.
 
-    traced: the same steps in figures, as bars also cover the gaps between the spans that they join.
+    traced: the same steps in figures, which say how much of its spans a lane is busy.
     """
     cells = _cells(rows)
     if not cells:
         f.no_data(canvas.subplots(), "no step was traced")
         return
     shown = [cells[0], cells[-1]][: min(MOST_TIMELINES, len(cells))]
-    names = list(dict.fromkeys(_label(row) for _, own in shown for _, row in _heads(own).iterrows()))
+    names = list(dict.fromkeys(label for _, own in shown for label in own.apply(_label, axis=1)))
     panels = canvas.subplots(len(names), len(shown), squeeze=False, sharex="col")
     for column, (key, own) in enumerate(shown):
         panels[0][column].set_title(_title(key), fontsize=7.5)
-        labels = own.apply(_label, axis=1)
+        labels, figures = own.apply(_label, axis=1), traced[(traced[CELL] == list(key)).all(axis=1)]
         for place, name in enumerate(names):
-            panel = panels[place][column]
-            _one_timeline(panel, own[labels == name], name if column == 0 else "")
-            panel.text(0.01, 0.97, _computing(same_cell(traced, own), name), **IN_CORNER, transform=panel.transAxes)
+            step = figures[[_label(row) == name for _, row in figures.iterrows()]]
+            _one_timeline(panels[place][column], own[labels == name], step)
+            panels[place][column].set_ylabel(name if column == 0 else "", fontsize=7)
         panels[-1][column].set_xlabel("Time in the step (ms)", fontsize=8)
         panels[-1][column].set_xlim(0, 1.03 * float(_floats(own, "step_ms").max()))
-    _legend(canvas)
+    phases = {("wait for communication" if name == "communication" else name): c for name, c in PHASE_COLOURS.items()}
+    patches = [Patch(color=shade, label=name) for name, shade in (LANES | phases).items()]
+    canvas.legend(handles=patches, fontsize=7, handlelength=1, loc="outside upper center", ncols=len(patches))
 
 
-def _computing(traced: pd.DataFrame, name: str) -> str:
-    """How much of a traced step the rank computes; nothing for a step that is not there."""
-    found = [row for _, row in traced.iterrows() if _label(row) == name]
-    if not found:
-        return ""
-    part, whole = (format_figure(float(found[0][f"traced_{what}_ms"])) for what in ("compute", "step"))
-    return f"computing {part} of {whole} ms"
-
-
-def _heads(rows: pd.DataFrame) -> pd.DataFrame:
-    """One row an implementation."""
-    return rows.drop_duplicates(["implementation", "bucket_mb"])
-
-
-def _one_timeline(axes: Any, rows: pd.DataFrame, name: str) -> None:
-    lanes = {"compute": (2, COMPUTE), "communication": (1, COMMUNICATION)}
+def _one_timeline(axes: Any, rows: pd.DataFrame, step: pd.DataFrame) -> None:
+    """Spans of a traced step by lane. step: its row of figures, if it is there."""
+    lanes = {lane: (2 - place, shade) for place, (lane, shade) in enumerate(LANES.items())}
     lanes |= {f"phase {phase}": (0, shade) for phase, shade in PHASE_COLOURS.items()}
     for lane, (height, shade) in lanes.items():
         own = rows[rows["lane"] == lane]
         bars = list(zip(_floats(own, "start_ms"), _floats(own, "duration_ms"), strict=True))
-        axes.broken_barh(bars, (height - 0.4, 0.8), facecolors=shade, linewidth=0, rasterized=True)
+        alpha = _busy(own, step, lane) if lane in LANES else 1.0
+        axes.broken_barh(bars, (height - 0.4, 0.8), facecolors=shade, alpha=alpha, linewidth=0, rasterized=True)
     axes.set_yticks([0, 1, 2], ["phases", "comm.", "compute"], fontsize=6)
     axes.set_ylim(-0.6, 3.4)  # room for a line of text
-    if len(rows):
-        axes.axvline(float(rows["step_ms"].iloc[0]), color="#333333", linewidth=0.8)
-    axes.set_ylabel(name, fontsize=7)
     axes.grid(visible=False)
+    if len(step):
+        part, whole = (format_figure(float(step.iloc[0][f"traced_{what}_ms"])) for what in ("compute", "step"))
+        corner: dict[str, Any] = {"fontsize": 6, "ha": "left", "va": "top", "transform": axes.transAxes}
+        axes.text(0.01, 0.97, f"computing {part} of {whole} ms", **corner)
+        axes.axvline(float(step.iloc[0]["traced_step_ms"]), color="#333333", linewidth=0.8)
 
 
-def _legend(canvas: Any) -> None:
-    from matplotlib.patches import Patch
-
-    phases = {("wait for communication" if name == "communication" else name): c for name, c in PHASE_COLOURS.items()}
-    shades = {"compute": COMPUTE, "communication": COMMUNICATION, **phases}
-    patches = [Patch(color=shade, label=name) for name, shade in shades.items()]
-    canvas.legend(handles=patches, fontsize=7, handlelength=1, loc="outside upper center", ncols=len(patches))
+def _busy(spans: pd.DataFrame, step: pd.DataFrame, lane: str) -> float:
+    """What part of a lane's spans it is busy: spans were recorded with the gaps that are too short to be drawn."""
+    covered = float(_floats(spans, "duration_ms").sum())
+    if step.empty or not covered:
+        return 1.0
+    return min(1.0, max(FAINTEST, float(step.iloc[0][f"traced_{lane}_ms"]) / covered))
 
 
 def buckets(canvas: Any, rows: pd.DataFrame) -> None:
-    """Exposed communication over the number of buckets with the fitted model, a colour a cell."""
+    """Exposed communication over bucket size, a colour a cell, with the model where one was fitted."""
     axes = canvas.subplots()
-    cells = _cells(rows)
-    if not cells:
+    rows = rows[rows["implementation"] == v.BUCKETED]
+    if rows.empty:
         f.no_data(axes, "no cell was measured")
         return
+    cells = _cells(rows)
     for number, (key, own) in enumerate(cells):
-        own = own.sort_values("bucket_count", key=lambda counts: counts.astype(float), kind="stable")
+        own = own.sort_values("bucket_mb", key=lambda sizes: sizes.astype(float), kind="stable")
         colour, marker = f.COLOURS[number % len(f.COLOURS)], f.MARKERS[number % len(f.MARKERS)]
-        exposed, low, high = (_floats(own, name) for name in ("exposed_ms", "exposed_low_ms", "exposed_high_ms"))
-        bars = [np.nan_to_num(exposed - low).clip(0), np.nan_to_num(high - exposed).clip(0)]
-        counts = _floats(own, "bucket_count")
+        sizes, model = _floats(own, "bucket_mb"), _floats(own, "model_ms")
         style = {"color": colour, "marker": marker, "markersize": 4, "linestyle": "none", "capsize": 2}
-        axes.errorbar(counts, exposed, yerr=bars, label=_title(key), **style)
-        _curve(axes, own.iloc[0], counts, colour)
+        beside = sizes * BESIDE ** (number - (len(cells) - 1) / 2)
+        axes.errorbar(beside, _floats(own, "exposed_ms"), yerr=_interval(own), label=_title(key), **style)
+        axes.plot(sizes, model, color=colour, linewidth=1, linestyle="--")
     axes.set_xscale("log")
-    axes.xaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
-    axes.xaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.xaxis.set_minor_locator(ticker.NullLocator())
-    axes.set_xlabel("Buckets in a step")
+    f.power_of_two_ticks(axes, sorted(set(_floats(rows, "bucket_mb"))))
+    axes.set_xlabel("Bucket (MB)")
     axes.set_ylabel("Exposed communication (ms)")
     axes.axhline(0, color="#555555", linewidth=0.8)
     axes.legend(fontsize=7)
-
-
-def _curve(axes: Any, row: pd.Series, counts: np.ndarray, colour: str) -> None:
-    """The model between the fewest and the most buckets; none where nothing was fitted."""
-    rates = pd.to_numeric(row[["bandwidth", "call_us"]], errors="coerce")
-    if rates.isna().all():
-        return
-    bytes_per_s = float("inf") if pd.isna(rates["bandwidth"]) else float(rates["bandwidth"]) * 1e9
-    call_s = 0.0 if pd.isna(rates["call_us"]) else float(rates["call_us"]) / 1e6
-    at = np.geomspace(counts.min(), counts.max(), 100)
-    total_bytes = float(row["gradient_mb"]) * 1e6
-    model_ms = [1e3 * overhead_s(total_bytes, float(count), bytes_per_s, call_s) for count in at]
-    axes.plot(at, model_ms, color=colour, linewidth=1)

@@ -1,146 +1,294 @@
-"""Tables, figures and answers of ddp."""
+"""Tables and figures of ddp."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
+from typing import Any
 
 from perfscribe import figures as f
+from perfscribe import references
 from perfscribe import tables as t
-from perfscribe.experiments.ddp import alone, answers, columns, counts, drawings, overhead, rows
+from perfscribe.counters.traffic import busbw_gb_per_s
+from perfscribe.experiments.all_reduce import fits
+from perfscribe.experiments.ddp import drawings, rows
 from perfscribe.experiments.ddp import variants as v
-from perfscribe.findings import Finding, find
+from perfscribe.parallel.transport import DEFAULT
 from perfscribe.records import Record
-from perfscribe.tables import Table
+from perfscribe.tables import MIB, Column, Table
 
 TABLES = (
     "cs336.ddp_check",
     "cs336.ddp_benchmark",
     "cs336.ddp_phases",
-    "cs336.ddp_compared",
     "cs336.ddp_timeline",
-    "cs336.ddp_bucketed",
     "cs336.ddp_overhead",
-    "cs336.ddp_published",
     "cs336.ddp_timeline_spans",
 )
 READS = ("all_reduce",)  # for what the same bytes take by themselves
 FIGURES = ("cs336.ddp_steps", "cs336.ddp_timeline", "cs336.ddp_buckets")
+TORCH_OWN = "PyTorch's own"
+HOST_THREADS = "threads of the host"
+NO_LINE = "no line of all-reduces among as many"
+PUBLISHED = (
+    ("step_ms", "brandon-snider", "Step, brandon-snider (ms)"),
+    ("step_ms", "note-h100-pair", "Step, a note on 2 x H100 (ms)"),
+    ("communication_ms", "brandon-snider", "Communication, brandon-snider (ms)"),
+)
+CELL = (
+    t.factor("size", "Size"),
+    t.factor("seq_len", "Context"),
+    t.factor("batch", "Global batch"),
+    t.factor("world_size", "Processes"),
+    t.factor("backend", "Backend"),
+    t.factor("dtype", "Dtype"),
+)
+IMPLEMENTATION = t.factor("implementation", "Implementation")
+EVERY = [*CELL, IMPLEMENTATION, t.factor("bucket_mb", "Bucket (MB)")]
 
 CHECK_NOTE = (
-    "A small model in the cell's dtype on its devices, before anything is timed: its parameters after a few steps of "
-    "SGD with the batch shared among the ranks, against those of one process that saw the whole batch. The error is "
-    "that of the tensor with the largest, relative to its change. Afterwards the timed model's gradients are compared: "
-    "they must be the same to the last bit on all ranks."
+    "Parameters after a few steps of SGD with a small model, against one process that saw the whole batch. "
+    "The timed model's gradients are the same to the last bit on all ranks."
 )
 STEP_NOTE = (
-    "A step is forward, backward, averaging of gradients and AdamW, by the host clock, which waits for the device "
-    "before and after it; the slowest rank counts. All implementations of a cell take turns around the same parameters "
-    "in the same processes, in an order that is reversed from turn to turn; each turn has steps with communication and "
-    "without, and its first steps are not counted. Buckets: MB = 10⁶ bytes, in reverse order of registration. "
-    "torch_ddp: DistributedDataParallel with its own buckets (25 MiB, the first one smaller); it sends no buffers."
-)
-COMMUNICATION_NOTE = (
-    "Communicating: of naive and flat the time from the end of backward until all gradients are averages, in steps "
-    "that wait for the device after each phase, of which it is the share; of the others the exposed part. Exposed: a "
-    "step less one without communication, median over turns, which noise may make negative; its interval holds the "
-    "median of turns, whatever their distribution; naive's, of which it is a part in percent, is exposed in steps of "
-    "the same kind, which wait for nothing in between. torch_ddp without communication is no_sync(), which leaves out "
-    "its copies as well."
+    "Implementations were interleaved around the same parameters; a step is the slowest rank's by the host clock. "
+    "Exposed: a step less one without communication, median over turns, which noise may make negative."
 )
 PHASES_NOTE = (
-    "Medians of steps that wait for the device after each phase. Of overlap_individual, what is left to wait for when "
-    "backward is over. Copies: into the flat tensor and back. Rate: bytes sent times 2(n - 1)/n over the time without "
-    "copies, as all-reduces are compared. By themselves: as many all-reduces of as many bytes one after the other, by "
-    "the latency and bandwidth of all-reduces among as many ranks; what communication takes longer is waiting for "
-    "other ranks or for the host."
-)
-COMPARED_NOTE = (
-    "Ratio of medians over turns; the interval resamples turns (bootstrap). Faster or slower: the interval excludes 1. "
-    "Peak: of the allocator in one step, of the rank with most; the parameters, gradients and moments are in it."
+    "Medians of steps that wait for the device after each phase. By themselves: as many all-reduces of as many bytes, "
+    "by the latency and bandwidth that all_reduce measured."
 )
 TIMELINE_NOTE = (
-    "One step of rank 0 under the torch profiler, which slows it. On a GPU kernels: communication are those of NCCL, "
-    "which also run while they wait for another rank. On a CPU the operators, and the collectives as gloo's threads "
-    "work on them. Of several bucket sizes the middle one is traced."
-)
-COUNTS_NOTE = (
-    "Step over the least's: sizes that give as many buckets are one program, whose turns are taken together; against "
-    "the number of buckets whose step is least, turn by turn. Faster or slower: the interval excludes 1."
+    "One step of rank 0 under the torch profiler, which slows it. NCCL's kernels also run while they wait for another "
+    "rank."
 )
 OVERHEAD_NOTE = (
-    "Exposed = s / (n_b·w) + n_b·o, the handout's model: what shows of the communication is the last bucket's and a "
-    "fixed time o for each of n_b; s bytes of gradients, w bytes a second. Least squares over the bucket sizes and "
-    "over overlap_individual, whose gradients are a bucket each; neither term below 0. Best: n_b = √(s/(o·w)), buckets "
-    "of √(s·w·o). A tensor is never split, so that no more buckets than tensors are possible. Nothing is "
-    "fitted where the intervals of all exposed times hold 0, or where residuals are above half of them, both as root "
-    "mean square."
-)
-PUBLISHED_NOTE = (
-    "Published figures stand where a source has all the levels that it states in common with the row; what it does not "
-    "state may differ. brandon-snider: two H100s, global batch, TF32; communication timed. The note on 2 x H100 states "
-    "neither batch nor context."
+    "Exposed = s / (n_b·w) + n_b·o, the handout's model, by least squares over bucket sizes and overlap_individual. "
+    "Nothing is fitted where all exposed times are within noise."
 )
 STEPS_CAPTION = (
-    "Time of a step: in colour without communication, on top what communication adds (exposed), with its interval over "
-    "turns. Medians by the host clock, of the slowest rank."
+    "Time of a step, of which exposed communication is in orange, with its interval over turns. Medians by the host "
+    "clock, of the slowest rank."
 )
 TIMELINE_CAPTION = (
-    "One traced step of rank 0 by implementation: when it computes and when it communicates; below, the phases. Spans "
-    "closer than a five-hundredth of the step are drawn as one, so that bars cover gaps: how long the rank computes "
-    "stands in each panel. On a GPU the kernels of the two streams, on a CPU operators and the collectives of gloo's "
-    "threads."
+    "One traced step of rank 0 by implementation: compute, communication, and the phases below. Spans closer than a "
+    "five-hundredth of the step were recorded as one: the fainter a lane, the less of its spans it is busy."
 )
 BUCKETS_CAPTION = (
-    "Exposed communication over the number of buckets, with intervals over turns, and the fitted model; most buckets: "
-    "each gradient by itself."
+    "Exposed communication over bucket size, with intervals over turns; dashed: the fitted model at these sizes."
 )
 
 
 def tables(records: Mapping[str, list[Record]]) -> list[Table]:
-    """Check, benchmark, phases, comparison, timeline, buckets, model, published figures; the timeline's spans."""
+    """Check, benchmark, phases, traced steps, model of the overhead; the timeline's spans."""
     of = rows.by_variant(records["ddp"])
-    lines = alone.lines(records.get("all_reduce", []))
-    buckets, phased = rows.of_implementations(of, v.BUCKETED), rows.of_implementations(of, *v.PHASED)
+    lines = fits.lines(records.get("all_reduce", []))
+    phased = rows.of_implementations(of, *v.PHASED)
     return [
-        t.make(TABLES[0], "Ranks against a single process", of, columns.checked(), [CHECK_NOTE]),
-        t.make(TABLES[1], "Step and communication", of, columns.benchmark(), [STEP_NOTE, COMMUNICATION_NOTE]),
-        t.make(TABLES[2], "Phases of a step", phased, columns.phases(lines), [PHASES_NOTE]),
-        t.make(TABLES[3], "Against naive and against PyTorch's", of, columns.compared(), [COMPARED_NOTE]),
-        t.make(TABLES[4], "Traced steps", rows.traced(of), columns.timeline(), [TIMELINE_NOTE]),
-        t.make(
-            TABLES[5], "Step by bucket size", counts.compared(buckets), columns.bucketed(), [STEP_NOTE, COUNTS_NOTE]
-        ),
-        t.make(TABLES[6], "The model of the overhead", overhead.points(of), columns.overhead(), [OVERHEAD_NOTE]),
-        t.make(TABLES[7], "Beside published figures", of, columns.beside(), [PUBLISHED_NOTE]),
-        t.make(TABLES[8], "Spans of the traced steps", rows.spans(of), columns.spans()),
+        t.make(TABLES[0], "Ranks against a single process", of, _checked(), [CHECK_NOTE]),
+        t.make(TABLES[1], "Step and communication", of, _benchmark(), [STEP_NOTE]),
+        t.make(TABLES[2], "Phases of a step", phased, _phases(lines), [PHASES_NOTE]),
+        t.make(TABLES[3], "Traced steps", rows.traced(of), _timeline(), [TIMELINE_NOTE]),
+        t.make(TABLES[4], "The model of the overhead", rows.overhead(of), _overhead(), [OVERHEAD_NOTE]),
+        t.make(TABLES[5], "Spans of the traced steps", rows.spans(of), _spans()),
     ]
 
 
-def findings(tables: Mapping[str, Table]) -> list[Finding]:
-    """The homework's questions in its order, then PyTorch's and published figures."""
-    check, benchmark, phases, compared, timeline, buckets, model = (tables[name].ok for name in TABLES[:7])
+def _spread(name: str, title: str, spread: str) -> Column:
+    """A value rounded by another one."""
+    return Column(name, title, lambda r: r.values[name], spread=f"{name}_spread", spread_get=lambda r: r.values[spread])
+
+
+def _unshown(name: str) -> Column:
+    """A value for the CSV and the figures alone."""
+    return Column(name, name, lambda record: record.values[name], kind="unshown")
+
+
+def _checked() -> list[Column]:
     return [
-        find("cs336.ddp_check", TABLES[:1], lambda: answers.check(check)),
-        find("cs336.ddp_naive", (*TABLES[1:3], TABLES[4]), lambda: answers.naive(benchmark, phases, timeline)),
-        find("cs336.ddp_flat", TABLES[1:4], lambda: answers.flat(benchmark, phases, compared)),
-        find("cs336.ddp_overlap", TABLES[1:4:2], lambda: answers.overlap(benchmark, compared)),
-        find("cs336.ddp_timeline", TABLES[4:5], lambda: answers.timeline(timeline)),
-        find("cs336.ddp_bucketed", TABLES[5:6], lambda: answers.bucketed(buckets)),
-        find("cs336.ddp_overhead", TABLES[6:7], lambda: answers.model(model)),
-        find("cs336.ddp_torch", TABLES[3:4], lambda: answers.torch_ddp(compared)),
-        find("cs336.ddp_published", TABLES[1:4:2], lambda: answers.published(benchmark, compared)),
+        *EVERY,
+        t.value("error", "Largest relative error"),
+        t.derived("allowed", "Allowed", lambda r: v.TOLERANCE[r.factors["dtype"]] if r.ok else None, exact=True),
+        t.value("parameter_tensors", "Parameter tensors of the timed model", exact=True),
+    ]
+
+
+def _benchmark() -> list[Column]:
+    """A step and its communication, as the homework asks for them."""
+
+    def calls(record: Record) -> Any:
+        return record.values.get("all_reduces", TORCH_OWN) if record.ok else None
+
+    return [
+        *EVERY,
+        t.median("step_ms", "Step (ms)"),
+        t.iqr("step_ms", "IQR (ms)"),
+        _spread("spent_ms", "Communicating (ms)", "spent_spread"),
+        t.value("spent_how", "Communication is", exact=True),
+        t.value("spent_of_ms", "Of a step of (ms)"),
+        _spread("spent_percent", "Share of that (%)", "spent_percent_spread"),
+        _spread("exposed_ms", "Exposed (ms)", "exposed_spread"),
+        t.value("exposed_interval", "Interval (ms)", exact=True),
+        *(_unshown(f"exposed_{end}_ms") for end in ("low", "high")),
+        _spread("exposed_percent_of_naive", "Exposed, of naive's (%)", "exposed_percent_of_naive_spread"),
+        _spread("exposed_percent_of_naive_high", "Upper end (%)", "exposed_percent_of_naive_spread"),
+        t.derived("all_reduces", "All-reduces", calls, exact=True),
+        t.value("turns", "Turns", exact=True),
+        t.count("step_ms"),
+        t.timer("step_ms"),
+        *_published(),
+    ]
+
+
+def _published() -> list[Column]:
+    """What sources print for the levels that they state."""
+    known = references.load("ddp")
+
+    def get(record: Record, metric: str, source: str) -> Any:
+        found = references.of_source(known, source, metric, record.factors)
+        return "none" if found is None else found.shown
+
+    return [
+        Column(f"{metric}_{source}", title, partial(get, metric=metric, source=source), kind="published", exact=True)
+        for metric, source, title in PUBLISHED
+    ]
+
+
+def _phases(lines: Mapping[tuple[Any, ...], fits.Line]) -> list[Column]:
+    """Where a step goes, of implementations whose phases are timed. lines: of all-reduces by themselves."""
+    parts = ("forward", "backward", "communication", "optimizer")
+    titles = {"communication": "After backward, communication"}
+    return [
+        *CELL,
+        IMPLEMENTATION,
+        *(t.median(f"{part}_ms", f"{titles.get(part, part.capitalize())} (ms)") for part in parts),
+        t.iqr("communication_ms", "IQR (ms)"),
+        t.derived("copies_ms", "Copies of it (ms)", _copies),
+        Column("bus_gb_per_s", "Rate of it (bus GB/s)", _rate, spread="bus_gb_per_s_spread", spread_get=_rate_spread),
+        t.derived("alone_ms", "All-reduces by themselves (ms)", lambda record: _alone_ms(record, lines)),
+        t.median("marked_step_ms", "Step, waiting for each phase (ms)"),
+        t.value("sent_bytes", "Sent (MiB)", 1 / MIB, "sent_mib"),
+        *(_unshown(f"communication_{name}") for name in ("ratio", "ratio_spread", "interval", "verdict")),  # to naive's
+        t.count("communication_ms"),
+    ]
+
+
+def _copies(record: Record) -> float | str | None:
+    if not record.ok:
+        return None
+    return t.summary(record, "copies_ms").median if "copies_ms" in record.samples else "none"
+
+
+def _rate(record: Record) -> float | str | None:
+    """Of communication that happens apart from everything else."""
+    if not record.ok:
+        return None
+    if record.factors["implementation"] not in v.AFTER_BACKWARD:
+        return "overlaps backward"
+    spent_ms = _sending_ms(record)
+    if spent_ms <= 0:
+        return "below the timer's noise"
+    return busbw_gb_per_s("all_reduce", record.factors["world_size"], int(record.values["sent_bytes"]), spent_ms)
+
+
+def _sending_ms(record: Record) -> float:
+    """Communication without the copies into a flat tensor and back."""
+    copies_ms = t.summary(record, "copies_ms").median if "copies_ms" in record.samples else 0.0
+    return t.summary(record, "communication_ms").median - copies_ms
+
+
+def _rate_spread(record: Record) -> float | str | None:
+    """As far, relatively, as communication spreads."""
+    rate = _rate(record)
+    if not isinstance(rate, float):
+        return rate
+    times = t.summary(record, "communication_ms")
+    return rate * times.iqr / _sending_ms(record) if times.n > 1 else t.ONE_SAMPLE
+
+
+def _alone_ms(record: Record, lines: Mapping[tuple[Any, ...], fits.Line]) -> float | str | None:
+    """A step's calls one after the other, over the links that the backend chose; a text where there is no line."""
+    if not record.ok:
+        return None
+    wanted = ("all_reduce", DEFAULT, record.factors["backend"], record.factors["world_size"])
+    found: Iterable[fits.Line] = (
+        line
+        for (operation, backend, _, way, ranks, _), line in lines.items()
+        if (operation, way, backend, ranks) == wanted
+    )
+    line = next(iter(found), None)
+    if line is None:
+        return NO_LINE
+    calls = int(record.values["all_reduces"])
+    return calls * line.time_ms(float(record.values["sent_bytes"]) / calls)
+
+
+def _timeline() -> list[Column]:
+    """A traced step in figures."""
+
+    def hidden(record: Record) -> float:
+        return 100 * float(record.values["traced_both_ms"]) / float(record.values["traced_communication_ms"])
+
+    def streams(record: Record) -> str | None:
+        if not record.ok:
+            return None
+        if record.factors["device"] != "cuda":
+            return HOST_THREADS
+        return "one for each" if record.values["own_stream"] else "shared"
+
+    return [
+        *EVERY,
+        t.value("traced_step_ms", "Traced step (ms)"),
+        t.value("traced_compute_ms", "Computing (ms)"),
+        t.value("traced_communication_ms", "Communicating (ms)"),
+        t.value("traced_both_ms", "Both at once (ms)"),
+        t.derived("hidden_percent", "Communication beside compute (%)", hidden),
+        t.derived("streams", "Streams", streams, exact=True),
+        t.value("trace_tool", "Traced by", exact=True),
+    ]
+
+
+def _overhead() -> list[Column]:
+    """The model's points and what it says; compared with exposed communication, and rounded as that is."""
+
+    def like_exposed(name: str, title: str) -> Column:
+        return Column(name, title, lambda record: record.values[name], spread="exposed_ms_spread")
+
+    return [
+        *EVERY,
+        t.value("bucket_count", "n_b", exact=True),
+        _spread("exposed_ms", "Exposed (ms)", "exposed_spread"),
+        *(_unshown(f"exposed_{end}_ms") for end in ("low", "high")),
+        like_exposed("model_ms", "Model (ms)"),
+        like_exposed("residual_ms", "Measured less model (ms)"),
+        t.value("gradient_bytes", "s (MB)", 1e-6, "gradient_mb"),
+        t.value("bandwidth", "w (GB/s)"),
+        t.value("call_us", "o (µs)"),
+        t.value("best_buckets", "Best n_b, predicted"),
+        t.value("best_bucket_mb", "Best bucket, predicted (MB)"),
+        t.value("found_bucket", "Least exposed, found", exact=True),
+    ]
+
+
+def _spans() -> list[Column]:
+    """Every bar of the timeline."""
+    return [
+        *EVERY,
+        t.factor("lane", "Lane"),
+        t.factor("span", "Span"),
+        t.value("start_ms", "Start (ms)"),
+        t.value("duration_ms", "Duration (ms)"),
+        t.value("step_ms", "Step (ms)"),
     ]
 
 
 def figures(tables: Mapping[str, Table]) -> list[f.Figure]:
-    """Steps by implementation, timelines, exposed communication by number of buckets."""
-    benchmark, compared = tables[TABLES[1]].ok, tables[TABLES[3]].ok
-    steps = partial(drawings.steps, rows=benchmark, without=compared)
-    timelines = partial(drawings.timelines, rows=tables[TABLES[8]].ok, traced=tables[TABLES[4]].ok)
-    buckets = partial(drawings.buckets, rows=tables[TABLES[6]].ok)
+    """Steps by implementation, timelines, exposed communication by bucket size."""
+    steps = partial(drawings.steps, rows=tables["cs336.ddp_benchmark"].ok)
+    traced, spans = tables["cs336.ddp_timeline"].ok, tables["cs336.ddp_timeline_spans"].ok
+    buckets = partial(drawings.buckets, rows=tables["cs336.ddp_overhead"].ok)
     return [
         f.Figure(FIGURES[0], STEPS_CAPTION, steps, (7.0, 4.2), sample="step_ms"),
-        f.Figure(FIGURES[1], TIMELINE_CAPTION, timelines, (7.0, 5.2)),
+        f.Figure(FIGURES[1], TIMELINE_CAPTION, partial(drawings.timelines, rows=spans, traced=traced), (7.0, 5.2)),
         f.Figure(FIGURES[2], BUCKETS_CAPTION, buckets, (7.0, 3.6)),
     ]

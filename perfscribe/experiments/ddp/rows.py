@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from statistics import median
@@ -11,6 +12,14 @@ from perfscribe import tables as t
 from perfscribe.experiments.ddp import variants as v
 from perfscribe.files import canonical
 from perfscribe.in_turns import split
+from perfscribe.parallel.bucket_model import (
+    BYTES_PER_MB,
+    OverheadFit,
+    best_bucket_bytes,
+    best_bucket_count,
+    fit_overhead,
+    overhead_s,
+)
 from perfscribe.records import Record
 from perfscribe.statistics import Ratio, format_figure, median_interval, ratio
 
@@ -21,6 +30,12 @@ TOO_FEW_TURNS = "too few turns"
 NOT_MEASURED = "not measured"
 NONE_OF_NAIVE = "naive may expose none"
 OF_NAIVE = tuple(f"exposed_percent_of_naive{end}" for end in ("", "_high", "_spread"))
+NO_FIT = "too few numbers of buckets"
+NOT_TOLD = "no fit: no exposed time is told from 0"
+NO_MODEL = "no fit: residuals above half of the exposed times"
+NO_OPTIMUM = "no optimum in this range"
+MOST_RESIDUAL = 0.5  # of what is exposed, both root mean square
+GB_PER_S = 1e9
 TIMED, EXPOSED = "timed after backward", "with less without"
 
 
@@ -114,13 +129,9 @@ def _middle(row: Record, sample: str) -> float:
 
 
 def _against(cell: Record, row: Record, of: Sequence[v.Variant]) -> dict[str, Any]:
-    """The step against naive's and PyTorch's of the same turns, and exposed communication as a part of naive's."""
-    found: dict[str, Any] = {}
-    for name, implementation in (("naive", v.NAIVE), ("torch", v.TORCH)):
-        other = v.Variant(implementation)
-        found |= _words(name, _ratio(cell, other, row)) if other in of else _instead(name, NOT_MEASURED)
+    """Communication against naive's of the same turns, and exposed communication as a part of naive's."""
     naive = v.Variant(v.NAIVE)
-    found |= _words("communication", _communication_ratio(cell, row) if naive in of else None)
+    found = _words("communication", _communication_ratio(cell, row) if naive in of else None)
     if naive not in of:
         return found | dict.fromkeys(OF_NAIVE, NOT_MEASURED)
     wholes = _differences(turns(cell, f"{naive.key}_step_ms"), turns(cell, f"{naive.key}_off_ms"))
@@ -144,13 +155,6 @@ def _of_naives(row: Record, wholes: Sequence[float]) -> tuple[float | str, float
     return percent, 100 * end / whole, 100 * both / whole
 
 
-def _ratio(cell: Record, other: v.Variant, row: Record) -> Ratio | None:
-    """The row's step over the other's, turn by turn; None for itself."""
-    if row.factors["implementation"] == other.implementation:
-        return None
-    return ratio(turns(cell, f"{other.key}_step_ms"), turns(row, "step_ms"))
-
-
 def _communication_ratio(cell: Record, row: Record) -> Ratio | None:
     """Communication after backward over naive's, turn by turn; None for naive itself and for what overlaps."""
     if row.factors["implementation"] != v.FLAT:
@@ -158,23 +162,18 @@ def _communication_ratio(cell: Record, row: Record) -> Ratio | None:
     return ratio(turns(cell, f"{v.NAIVE}_communication_ms"), turns(row, "communication_ms"))
 
 
-def _instead(name: str, text: str) -> dict[str, Any]:
-    parts = ("ratio", "ratio_spread", "interval", "low", "high", "verdict")
-    return dict.fromkeys((f"{name}_{part}" for part in parts), text)
-
-
 def _words(name: str, found: Ratio | None) -> dict[str, Any]:
+    parts = [f"{name}_{part}" for part in ("ratio_spread", "interval")]
     if found is None:
-        return _instead(name, "itself")
+        return dict.fromkeys((f"{name}_ratio", f"{name}_verdict", *parts), "itself")
     named: dict[str, Any] = {f"{name}_ratio": found.ratio, f"{name}_verdict": found.verdict}
     if found.low is None or found.high is None:
-        return named | {f"{name}_{part}": TOO_FEW_TURNS for part in ("ratio_spread", "interval", "low", "high")}
+        return named | dict.fromkeys(parts, TOO_FEW_TURNS)
     interval = f"{format_figure(found.low)} to {format_figure(found.high)}"
-    named |= {f"{name}_interval": interval, f"{name}_ratio_spread": (found.high - found.low) / 2}
-    return named | {f"{name}_low": found.low, f"{name}_high": found.high}
+    return named | {f"{name}_interval": interval, f"{name}_ratio_spread": (found.high - found.low) / 2}
 
 
-def of_cells(rows: Iterable[Record]) -> list[list[Record]]:
+def _of_cells(rows: Iterable[Record]) -> list[list[Record]]:
     """The rows by cell, in their order."""
     found: dict[str, list[Record]] = {}
     for row in rows:
@@ -216,3 +215,77 @@ def spans(rows: Iterable[Record]) -> list[Record]:
 
 def _span(row: Record, lane: str, number: int, values: dict[str, Any]) -> Record:
     return replace(row, factors={**row.factors, "lane": lane, "span": number}, samples={}, series={}, values=values)
+
+
+def overhead(rows: Iterable[Record]) -> list[Record]:
+    """The rows of bucket sizes and of single gradients (a bucket each), with the model of their cell beside them."""
+    chosen = [row for row in rows if row.factors["implementation"] in (v.OVERLAP, v.BUCKETED)]
+    return [one for group in _of_cells(chosen) for one in _with_model(group)]
+
+
+def _with_model(group: list[Record]) -> list[Record]:
+    measured = [row for row in group if row.ok]
+    if not measured:
+        return group
+    total = float(measured[0].values["gradient_bytes"])
+    found = [(int(row.values["all_reduces"]), row.values["exposed_ms"] / 1e3) for row in measured]
+    if len({count for count, _ in found}) < 2:
+        return _without_fit(group, NO_FIT)
+    if all(_may_be_none(row) for row in measured):
+        return _without_fit(group, NOT_TOLD)
+    fit = fit_overhead(total, found)
+    if _rms(fit.residuals_s) > MOST_RESIDUAL * _rms([seconds for _, seconds in found]):
+        return _without_fit(group, NO_MODEL)
+    best = min(measured, key=lambda row: float(row.values["exposed_ms"]))
+    return [replace(row, values={**row.values, **_named(row, total, fit, best, measured)}) for row in group]
+
+
+def _rms(values: Sequence[float]) -> float:
+    return math.sqrt(sum(one * one for one in values) / len(values))
+
+
+def _may_be_none(row: Record) -> bool:
+    """Whether the interval of exposed communication holds 0."""
+    low, high = row.values["exposed_low_ms"], row.values["exposed_high_ms"]
+    return isinstance(low, float) and isinstance(high, float) and low <= 0 <= high
+
+
+def _without_fit(group: list[Record], why: str) -> list[Record]:
+    names = ("model_ms", "residual_ms", "bandwidth", "call_us", "best_buckets", "best_bucket_mb", "found_bucket")
+    return [
+        replace(row, values={**row.values, "bucket_count": row.values["all_reduces"], **dict.fromkeys(names, why)})
+        if row.ok
+        else row
+        for row in group
+    ]
+
+
+def _named(row: Record, total: float, fit: OverheadFit, best: Record, group: list[Record]) -> dict[str, Any]:
+    count = int(row.values["all_reduces"])
+    model_ms = 1e3 * overhead_s(total, count, fit.bytes_per_s, fit.call_s)
+    rates = (fit.bytes_per_s, fit.call_s)
+    return {
+        "bucket_count": count,
+        "model_ms": model_ms,
+        "residual_ms": row.values["exposed_ms"] - model_ms,
+        "bandwidth": fit.bytes_per_s / GB_PER_S if fit.bytes_per_s < float("inf") else "no such term",
+        "call_us": fit.call_s * 1e6 if fit.call_s > 0 else "no such term",
+        "best_buckets": best_bucket_count(total, *rates) if fit.has_optimum else NO_OPTIMUM,
+        "best_bucket_mb": best_bucket_bytes(total, *rates) / BYTES_PER_MB if fit.has_optimum else NO_OPTIMUM,
+        "found_bucket": _bucket_name(best) + _not_told_apart(best, group),
+    }
+
+
+def _not_told_apart(best: Record, group: list[Record]) -> str:
+    """How many others expose what lies within the interval of the least."""
+    high = best.values["exposed_high_ms"]
+    if not isinstance(high, float):
+        return ""
+    others = sum(row is not best and float(row.values["exposed_ms"]) <= high for row in group)
+    return f" (not told apart from {others} of {len(group) - 1} others)" if others else ""
+
+
+def _bucket_name(row: Record) -> str:
+    """10 MB, or what stands for no bucket."""
+    size = row.factors["bucket_mb"]
+    return f"{size:g} MB" if isinstance(size, (int, float)) else "one gradient each"

@@ -1,4 +1,4 @@
-"""How the figures of dtypes are drawn."""
+"""How the figure of dtypes is drawn."""
 
 from __future__ import annotations
 

@@ -1,56 +1,41 @@
-"""Tables, figures and answers of the Polaris homework's data types."""
+"""Tables and figure of the Polaris homework's data types."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from perfscribe import epoch_columns as columns
-from perfscribe import epoch_memory, references
 from perfscribe import figures as f
+from perfscribe import references
 from perfscribe import tables as t
-from perfscribe.experiments.dtypes import answers, drawings, ratios
-from perfscribe.findings import Finding, find
+from perfscribe.experiments.dtypes import drawings
 from perfscribe.records import Record
 from perfscribe.tables import Table
 
-TABLES = ("polaris.dtypes", "polaris.dtypes_against_fp32", "polaris.dtypes_memory")
+TABLES = ("polaris.dtypes", "polaris.dtypes_against_fp32")
 FIGURES = ("polaris.dtypes_by_length",)
 SEED = "polaris-homework-001"
 # Of write-up 001's script, which divides 2,048 samples among an unstated number of ranks.
 HOMEWORK = {"layers": 6, "d_ff": 2048, "source_length": 1, "batch": 16, "epochs": 3}
 SAMPLES = 2048
-NOTES = (
-    "Host clock, the device synchronised before and after each epoch; training time is the sum over all epochs, the "
-    "first included. fp16 and bf16 are autocast with fp32 weights, fp16 with a loss scaler; fp32 is without TF32. Peak "
-    "memory: of torch's allocator in one untimed step. Batches are drawn from the host's memory, a share of each epoch "
-    "that no data type changes. On a CPU one thread.",
-    "Write-up 001: Polaris, A100 40 GB, 3 epochs at batch 16, under DDP and torch's profiler; how many ranks shared "
-    "its 2,048 samples is not stated, so its seconds are not ours. Its `failed` is a model whose d_model was left at "
-    "512.",
+NO_BASE = "fp32 not measured"
+NOTE = (
+    "fp16 and bf16 are autocast with fp32 weights, fp16 with a loss scaler; fp32 is without TF32. Host clock; peak "
+    "memory is of torch's allocator in one untimed step."
 )
-AGAINST_NOTES = (
-    "Ratios to fp32 of the same width and target length; time of a later epoch, the first left out. Final loss: mean "
-    "over the last epoch, samples, their order and initial weights being the same. Skipped: steps in which fp16's "
-    "scaled gradients overflowed.",
-)
-MEMORY_NOTES = (
-    "Predicted: by counting what nn.Transformer, its loss and torch's Adam hold (perfscribe/counters), at the highest "
-    "moment of a step. Larger difference: of what is held before the step (parameters, Adam state, workspaces) and "
-    "what the step adds (batch, activations, gradients, temporaries).",
+AGAINST_NOTE = (
+    "Against fp32 of the same width and target length. Skipped: steps in which fp16's scaled gradients overflowed."
 )
 
 
 def tables(records: Mapping[str, list[Record]]) -> list[Table]:
-    """As asked; each dtype against fp32; memory beside its prediction."""
+    """As asked; each dtype against fp32."""
     cells = records["dtypes"]
     return [
-        t.make(TABLES[0], "Training by data type, target length and width", cells, _columns(), NOTES),
-        t.make(TABLES[1], "Each data type against fp32", cells, [*_factors(), *ratios.columns(cells)], AGAINST_NOTES),
-        t.make(
-            TABLES[2], "Peak memory, predicted and measured", cells, [*_factors(), *_memory_columns()], MEMORY_NOTES
-        ),
+        t.make(TABLES[0], "Training by data type, target length and width", cells, _columns(), [NOTE]),
+        t.make(TABLES[1], "Each data type against fp32", cells, [*_factors(), *_ratios(cells)], [AGAINST_NOTE]),
     ]
 
 
@@ -95,29 +80,65 @@ def _columns() -> list[t.Column]:
     ]
 
 
-def _memory_columns() -> list[t.Column]:
-    groups = epoch_memory.GROUPS
+def _setting(record: Record) -> tuple[tuple[str, Any], ...]:
+    return tuple((name, level) for name, level in record.factors.items() if name != "dtype")
+
+
+def _ratios(cells: Sequence[Record]) -> list[t.Column]:
+    """Each dtype's figures over fp32's of the same width and target length."""
+    bases = {_setting(record): record for record in cells if record.ok and record.has(dtype="fp32")}
+
+    def over(figure: Callable[[Record], float]) -> Callable[[Record], Any]:
+        def get(record: Record) -> Any:
+            own, base = figure(record), bases.get(_setting(record))
+            return NO_BASE if base is None else own / figure(base)
+
+        return get
+
+    def spread(record: Record) -> Any:
+        """How far a ratio of times may be off; fp32 against itself is not."""
+        base = bases.get(_setting(record))
+        if base is None or base is record:
+            return NO_BASE if base is None else 0.0
+        own, other = (t.summary(one, "epoch_s") for one in (record, base))
+        return t.ratio_spread(own.median / other.median, own, other)
+
+    def apart(record: Record) -> Any:
+        """Whether all of its later epochs lie on one side of all of fp32's: a fact, no inference."""
+        own, base = t.summary(record, "epoch_s"), bases.get(_setting(record))
+        if base is None or base is record:
+            return NO_BASE if base is None else "is fp32"
+        other = t.summary(base, "epoch_s")
+        if own.maximum < other.minimum:
+            return "all quicker"
+        return "all slower" if own.minimum > other.maximum else "overlap"
+
+    def loss_percent(record: Record) -> Any:
+        own, base = record.values["final_loss"], bases.get(_setting(record))
+        if base is None:
+            return NO_BASE
+        other = base.values["final_loss"]
+        return f"{own} against {other}" if isinstance(own, str) or isinstance(other, str) else 100 * (own / other - 1)
+
     return [
-        *epoch_memory.compared(),
-        *(epoch_memory.always(name, title, epoch_memory.group_gib(name)) for name, (title, _) in groups.items()),
+        t.median("epoch_s", "A later epoch (s)"),
+        t.iqr("epoch_s", "IQR (s)"),
+        t.count("epoch_s"),
+        t.Column(
+            "time_ratio",
+            "Time against fp32 (×)",
+            over(lambda r: t.summary(r, "epoch_s").median),
+            spread="time_ratio_spread",
+            spread_get=spread,
+        ),
+        t.derived("epochs_apart", "Its later epochs", apart, exact=True),
+        t.derived(
+            "memory_ratio", "Peak memory against fp32 (×)", over(lambda r: float(r.values["peak_allocated_bytes"]))
+        ),
+        t.value("final_loss", "Final loss"),
+        t.derived("loss_percent", "Against fp32's (%)", loss_percent),
+        t.value("skipped_steps", "Skipped steps", exact=True),
     ]
-
-
-def findings(tables: Mapping[str, Table]) -> list[Finding]:
-    """Which dtype is quicker, what memory it takes, what the loss says, the failed widths, the prediction."""
-    asked, against, memory = (tables[name].ok for name in TABLES)
-    return [
-        find("polaris.dtypes_time", TABLES[:2], lambda: answers.time(asked, against)),
-        find("polaris.dtypes_first", TABLES[:1], lambda: answers.first(asked)),
-        find("polaris.dtypes_memory", TABLES[1:], lambda: answers.memory(against, memory)),
-        find("polaris.dtypes_loss", TABLES[1:2], lambda: answers.loss(against)),
-        find("polaris.dtypes_widths", TABLES[:1], lambda: answers.widths(tables[TABLES[0]].frame)),
-        find("polaris.dtypes_prediction", TABLES[2:], lambda: epoch_memory.prediction(memory, _named)),
-    ]
-
-
-def _named(row: Any) -> str:
-    return f"target length {row['target_length']}"
 
 
 def figures(tables: Mapping[str, Table]) -> list[f.Figure]:

@@ -7,22 +7,15 @@ from typing import Any
 import pandas as pd
 
 from perfscribe import figures as f
-from perfscribe.experiments.io_formats.answers import one_device
-from perfscribe.findings import shown
+from perfscribe.epoch_columns import main_device
 from perfscribe.statistics import format_figure
 
 PARTS = {"constructor_s": "constructor", "loader_wait_s": "loader wait", "copy_s": "copy", "compute_s": "compute"}
 
 
-def counts(rows: pd.DataFrame, column: str) -> str:
-    """How many samples the rows drawn have, from the fewest to the most."""
-    found = sorted({int(n) for n in one_device(rows)[column]})
-    return " to ".join(str(n) for n in dict.fromkeys(found[:1] + found[-1:])) or "no"
-
-
 def parts(canvas: Any, table: pd.DataFrame) -> None:
-    """A bar a row, as shares of the sum of constructor and one epoch; the sum in seconds at its end."""
-    axes, rows = canvas.subplots(), one_device(table)
+    """A bar a row, as shares of the sum of constructor and one epoch; sum and loader wait in seconds at its end."""
+    axes, rows = canvas.subplots(), main_device(table)
     if rows.empty:
         f.no_data(axes, "no cell was measured")
         return
@@ -33,8 +26,9 @@ def parts(canvas: Any, table: pd.DataFrame) -> None:
     for colour, (column, label) in zip(f.COLOURS, PARTS.items(), strict=False):
         axes.barh(places, shares[column], left=start, color=colour, label=label, height=0.7)
         start = start + shares[column]
-    for place, total in zip(places, times.sum(axis=1), strict=True):
-        axes.annotate(f"{format_figure(total)} s", (100, place), xytext=(4, 0), textcoords="offset points", va="center")
+    for place, total, wait in zip(places, times.sum(axis=1), times["loader_wait_s"], strict=True):
+        seconds = f"{format_figure(total)} s (wait {format_figure(wait, digits=2)})"
+        axes.annotate(seconds, (100, place), xytext=(4, 0), textcoords="offset points", va="center", fontsize=6.5)
     axes.set_axisbelow(True)
     _name_rows(axes, [f"{row['format']}, {row['cache']}" for _, row in rows.iterrows()])
     axes.set_xlim(0, 100)
@@ -44,7 +38,7 @@ def parts(canvas: Any, table: pd.DataFrame) -> None:
 
 def reads(canvas: Any, table: pd.DataFrame) -> None:
     """A line a format with a dot for warm and one for cold, each labelled with its median."""
-    axes, rows = canvas.subplots(), one_device(table)
+    axes, rows = canvas.subplots(), main_device(table)
     if rows.empty:
         f.no_data(axes, "no cell was measured")
         return
@@ -72,7 +66,7 @@ def _dot(axes: Any, row: Any, place: int, colour: str, filled: bool) -> None:
         markerfacecolor=colour if filled else "white",
     )
     axes.annotate(
-        f"{row['cache']} {shown(row, 'read_ms')}",
+        f"{row['cache']} {format_figure(median_ms, high - low)}",
         (median_ms, place),
         xytext=(0, 6 if filled else -6),
         textcoords="offset points",
@@ -85,6 +79,6 @@ def _dot(axes: Any, row: Any, place: int, colour: str, filled: bool) -> None:
 
 def _name_rows(axes: Any, names: list[str]) -> None:
     """Rows from top to bottom, as in the table."""
-    axes.set_yticks(range(len(names)), names)
+    axes.set_yticks(range(len(names)), names, fontsize=f.LABEL_POINTS)
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)

@@ -1,18 +1,46 @@
-"""Rows that are not simply one cell: a phase, a group of blocks, or the three modes of a setting."""
+"""Predicted peaks of a cell, and rows that are not simply one cell: a group of blocks, the three modes of a setting."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
-from perfscribe.experiments.memory_profiling.predictions import PHASES
+from perfscribe.counters import memory
+from perfscribe.counters.ledger import Items
+from perfscribe.counters.workload import Workload
+from perfscribe.models.shapes import SIZES
 from perfscribe.records import Record
 
+PHASES = ("forward", "backward", "optimizer")
 MODES = {"inference": "Forward under no_grad", "forward": "Forward with graph", "full_step": "Full step"}
 SETTING = ("device", "size", "seq_len", "dtype", "batch")
 SHOWN_GROUPS = 3
 GROUP_FIELDS = ("size_bytes", "count", "phase", "kind", "frame", "below")
+
+
+def items(record: Record) -> dict[str, Items]:
+    """Predicted bytes by item at the peak of each phase; a pass without backward uses one cuBLAS handle, a step two."""
+    f = record.factors
+    handles = 2 if f["mode"] == "full_step" else 1
+    load = Workload(SIZES[f["size"]], f["batch"], f["seq_len"], f["dtype"], f["device"], cublas_handles=handles)
+    return _items(load, f["mode"])
+
+
+@cache
+def _items(load: Workload, mode: str) -> dict[str, Items]:
+    if mode == "inference":
+        return {"forward": memory.inference_peak(load)}
+    if mode == "forward":
+        return {"forward": memory.forward_peak(load)}
+    # torch.optim.AdamW takes foreach on CUDA and the loop over tensors on a CPU.
+    return memory.step_phase_peaks(load, "foreach" if load.device == "cuda" else "for-loop")
+
+
+def peak_bytes(record: Record) -> int:
+    """Predicted peak of the whole pass."""
+    return max(memory.total_bytes(phase) for phase in items(record).values())
 
 
 def of_mode(cells: Sequence[Record], mode: str) -> list[Record]:
@@ -22,15 +50,6 @@ def of_mode(cells: Sequence[Record], mode: str) -> list[Record]:
         for record in cells
         if record.factors["mode"] == mode
     ]
-
-
-def by_phase(cells: Sequence[Record]) -> list[Record]:
-    """One record a phase of each cell; a cell without figures stays one row."""
-    found = []
-    for record in cells:
-        phases = [phase for phase in PHASES if record.ok and f"{phase}_peak_bytes" in record.values]
-        found += [replace(record, factors={**record.factors, "phase": phase}) for phase in phases or ["all"]]
-    return found
 
 
 def by_context(cells: Sequence[Record]) -> list[Record]:

@@ -7,8 +7,7 @@ from typing import Any
 import pandas as pd
 
 from perfscribe import figures as f
-from perfscribe.experiments.mixed_precision import pairs
-from perfscribe.findings import is_number
+from perfscribe.experiments.mixed_precision.rows import OTHERS
 
 ABOVE = 1.08  # room above the highest point
 
@@ -30,8 +29,8 @@ def _draw_pass(axes: Any, rows: pd.DataFrame) -> list[float]:
     """Draw one pass; returns the speed-ups drawn."""
     sizes = list(dict.fromkeys(rows["model_size"]))
     drawn: list[float] = []
-    for number, dtype in enumerate(pairs.OTHERS):
-        known = rows[rows[f"{dtype}_speedup"].map(is_number)]
+    for number, dtype in enumerate(OTHERS):
+        known = rows[pd.to_numeric(rows[f"{dtype}_speedup"], errors="coerce").notna()]
         if known.empty:
             continue
         at, speedups = [sizes.index(size) for size in known["model_size"]], known[f"{dtype}_speedup"].astype(float)
@@ -51,7 +50,7 @@ def _draw_pass(axes: Any, rows: pd.DataFrame) -> list[float]:
 
 def _say_what_is_missing(axes: Any, rows: pd.DataFrame, sizes: list[str]) -> None:
     for _, row in rows.iterrows():
-        if not is_number(row["fp32_ms"]):
+        if isinstance(row["fp32_ms"], str):
             at = (sizes.index(row["model_size"]), 0.02)
             text = f"fp32: {row['fp32_ms']}"
             axes.annotate(text, at, xycoords=("data", "axes fraction"), ha="center", fontsize=7, color="#B00020")

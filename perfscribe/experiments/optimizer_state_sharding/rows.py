@@ -6,24 +6,25 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-import pandas as pd
-
+from perfscribe.counters import sharding
+from perfscribe.counters.memory import total_bytes
 from perfscribe.counters.parameters import transformer_tensors
-from perfscribe.counters.sharding import Scheme, schemes
+from perfscribe.counters.sharding import Scheme, Sharding, schemes
+from perfscribe.counters.workload import Workload
 from perfscribe.experiments.optimizer_state_sharding.names import (
+    AFTER_STEP,
     AGAIN,
     BEFORE_STEP,
     IMPLEMENTATIONS,
+    INIT,
     PASSES,
     PEER,
     SHARDED,
     STEP,
     UNSHARDED,
 )
-from perfscribe.in_turns import split
 from perfscribe.models.shapes import SIZES
 from perfscribe.records import Record
-from perfscribe.statistics import Ratio, format_figure, ratio
 
 NAMES = {UNSHARDED: "AdamW, unsharded", SHARDED: "sharded (ours)", PEER: "sharded (torch's ZeRO optimizer)"}
 MOMENT_NAMES = {
@@ -31,16 +32,13 @@ MOMENT_NAMES = {
     BEFORE_STEP: "directly before the step",
     STEP: "peak of the optimizer step",
 }
-TIMES = ("step", "optimizer")
-TIME_NAMES = {"step": "whole step", "optimizer": "optimizer step alone"}
-TOO_FEW_TURNS = "too few turns"
-
-
-def keyed(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows of a table with the words for optimizers, moments and times turned back into their names here."""
-    words = {"implementation": NAMES, "moment": MOMENT_NAMES, "timed": TIME_NAMES}
-    back = {column: {shown: name for name, shown in names.items()} for column, names in words.items()}
-    return rows.assign(**{column: rows[column].map(back[column]) for column in back if column in rows.columns})
+MODELS = {
+    INIT: sharding.after_init,
+    PASSES: sharding.passes_peak,
+    BEFORE_STEP: sharding.before_step,
+    STEP: sharding.step_peak,
+    AFTER_STEP: sharding.before_step,
+}
 
 
 def by_implementation(records: Iterable[Record]) -> list[Record]:
@@ -90,41 +88,6 @@ def savings(records: Iterable[Record]) -> list[Record]:
     return found
 
 
-def comparisons(records: Iterable[Record]) -> list[Record]:
-    """A row for each sharded optimizer of a cell and each time, with its ratio to the plain one's over turns."""
-    return [
-        replace(
-            record,
-            factors={**record.factors, "implementation": name, "timed": time},
-            values=_ratio(record, name, time) if record.ok else {},
-            samples={"time_ms": record.samples[f"{name}_{time}_ms"]} if record.ok else {},
-        )
-        for record in records
-        for name in (SHARDED, PEER)
-        for time in TIMES
-    ]
-
-
-def _ratio(record: Record, name: str, time: str) -> dict[str, Any]:
-    plain, other, again = (_turns(record, f"{variant}_{time}_ms") for variant in (UNSHARDED, name, AGAIN))
-    return _named(ratio(plain, other, again)) | {"turns": len(plain)}
-
-
-def _turns(record: Record, sample: str) -> list[list[float]]:
-    """The samples of each turn, of all rounds."""
-    turns = int(record.factors["turns"])
-    return [turn for samples in record.samples[sample] for turn in split(list(samples), turns)]
-
-
-def _named(found: Ratio) -> dict[str, Any]:
-    named: dict[str, Any] = {"ratio": found.ratio, "verdict": found.verdict}
-    if found.low is None or found.high is None:
-        return named | dict.fromkeys(("interval", "low", "high", "ratio_spread", "self_percent"), TOO_FEW_TURNS)
-    named |= {"interval": f"{format_figure(found.low)} to {format_figure(found.high)}"}
-    named |= {"low": found.low, "high": found.high, "ratio_spread": (found.high - found.low) / 2}
-    return named | {"self_percent": 100 * (found.aa_spread or 0.0)}
-
-
 def by_scheme(records: Sequence[Record]) -> list[Record]:
     """A row for each size, number of processes and way to divide the work, with what it costs by arithmetic."""
     seen: dict[tuple[Any, ...], list[Record]] = {}
@@ -150,3 +113,18 @@ def _scheme(scheme: Scheme, record: Record) -> dict[str, Any]:
         "averaged_bytes": record.values["gradient_bytes"],
         "weights_bytes": weights,
     }
+
+
+def held_bytes(record: Record, moment: str) -> int:
+    """Counted bytes on the rank that held most."""
+    return sum(record.series[f"{moment}_bytes"])
+
+
+def predicted_bytes(record: Record, moment: str, implementation: str = "") -> int:
+    """Predicted bytes on the rank that holds most; of the record's own implementation unless told."""
+    f = record.factors
+    name = implementation or str(f["implementation"])
+    load = Workload(SIZES[f["size"]], f["batch"] // f["world_size"], f["seq_len"], f["dtype"], f["device"])
+    exchange = f["backend"] if name == SHARDED else ""  # torch's broadcasts from where the parameters lie
+    keepers = 1 if name == UNSHARDED else f["world_size"]
+    return total_bytes(MODELS[moment](Sharding(load, keepers, f["wrapper"] == "flat", exchange)))

@@ -1,29 +1,23 @@
-"""Records of launches, recordings and bindings as the rows of the tables."""
+"""Records of launches and bindings as the rows of the tables."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from perfscribe import references
-from perfscribe.experiments.rank_methods import judging, polaris
-from perfscribe.experiments.rank_methods.words import BOUND, HERE, LAUNCHED, RECORDED
+from perfscribe.experiments.rank_methods import polaris
+from perfscribe.experiments.rank_methods.words import BOUND, LAUNCHED
+from perfscribe.experiments.rank_methods.words import METHODS as TITLES
 from perfscribe.parallel import binding
-from perfscribe.parallel.mpi_start import METHODS, MODULO, SPLIT
+from perfscribe.parallel.mpi_start import METHODS
 from perfscribe.records import Record
 from perfscribe.statistics import summarise
 
 ALL = "all"
-DETAILED = ("slurm_cyclic", "slurm_uneven")
 NOT_RUN_HERE = "of another machine"
 NO_GPU = "no GPU"
-SEED = "polaris-homework-000"
-
-
-def of(records: Sequence[Record], part: str) -> list[Record]:
-    """The records of a part of the experiment."""
-    return [record for record in records if record.factors["part"] == part]
 
 
 def _said(record: Record, rank: int) -> dict[str, Any]:
@@ -37,7 +31,7 @@ def _row(record: Record, values: dict[str, Any], **factors: Any) -> Record:
 def by_rank(records: Sequence[Record]) -> list[Record]:
     """A row for each rank of each launch."""
     result = []
-    for record in of(records, LAUNCHED):
+    for record in (one for one in records if one.factors["part"] == LAUNCHED):
         if not record.ok:
             result.append(_row(record, {}, rank=ALL))
             continue
@@ -59,7 +53,7 @@ def _ranks_values(record: Record, rank: int) -> dict[str, Any]:
         "mask": record.series["mask"][rank],
         "cores": binding.shown(cores),
         "cores_count": len(cores),
-        "agreement": judging.agreement(method, said),
+        "agreement": _agreement(method, said),
         "rank_training_s": record.series["training_s_by_rank"][rank],
         "training_s": total_s,
         "first_epoch_s": epochs_s[0],
@@ -68,64 +62,20 @@ def _ranks_values(record: Record, rank: int) -> dict[str, Any]:
     }
 
 
-def by_launch(records: Sequence[Record]) -> list[Record]:
-    """A row for each launch and recording, with every method's verdict; a launcher's cells of all methods as one."""
-    first: dict[Any, Record] = {}
-    for record in of(records, LAUNCHED):
-        key = (record.factors["launcher"], record.status == "skipped")
-        if key not in first or (record.ok and not first[key].ok):
-            first[key] = record
-    known = {key[0] for key, record in first.items() if not key[1]}
-    launches = [record for (launcher, skipped), record in first.items() if not (skipped and launcher in known)]
-    return [_judged(record) for record in (*launches, *of(records, RECORDED))]
-
-
-def _judged(record: Record) -> Record:
-    here = record.factors["part"] == LAUNCHED
-    factors = {"origin": "run here" if here else "recorded", "placement": record.factors.get("placement", "one node")}
-    if not record.ok:
-        return _row(record, {}, **factors)
-    nodes = record.series["node"]
-    values = {method: judging.judge(record.series[f"said_{method}"], nodes) for method in METHODS}
-    values["ranks"] = f"{len(nodes)} on {len(set(nodes))}"
-    values["source"] = HERE if here else record.values["source"]
-    return _row(record, values, **factors)
-
-
-def by_placement(records: Sequence[Record]) -> list[Record]:
-    """A row for each rank of two recordings: ranks dealt out in turns, and nodes of unequal numbers of ranks."""
-    result = []
-    for record in of(records, RECORDED):
-        if record.factors["recording"] not in DETAILED:
-            continue
-        if not record.ok:
-            result.append(_row(record, {}, rank=ALL))
-            continue
-        nodes = record.series["node"]
-        result += [_row(record, _placed(record, nodes, rank), rank=rank) for rank in range(len(nodes))]
-    return result
-
-
-def _placed(record: Record, nodes: Sequence[int], rank: int) -> dict[str, Any]:
-    modulo = [one[2] for one in record.series[f"said_{MODULO}"]]
-    shared = judging.sharers(modulo, nodes).get(rank, [])
-    right = judging.truth(nodes)[rank][2]
-    return {
-        "node": nodes[rank],
-        "gpus": record.values["gpus_per_node"],
-        "true_local_rank": right,
-        "modulo": modulo[rank],
-        "modulo_verdict": judging.RIGHT if modulo[rank] == right else "wrong",
-        "shared_with": f"rank {', '.join(map(str, shared))}" if shared else "nobody",
-        "split": record.series[f"said_{SPLIT}"][rank][2],
-        "own": record.series[f"said_{record.factors['launcher']}"][rank][2],
-    }
+def _agreement(method: str, said: Mapping[str, Any]) -> str:
+    """Which of the methods that say anything on this rank say the same as this one, and which do not."""
+    heard = {name: one for name, one in said.items() if isinstance(one, list) and name != method}
+    same = [TITLES[name] for name, one in heard.items() if one == said[method]]
+    others = [f"{TITLES[name]}: rank {one[0]} of {one[1]}" for name, one in heard.items() if one != said[method]]
+    parts = ["as " + ", ".join(same)] if same else []
+    parts += ["unlike " + "; ".join(others)] if others else []
+    return "; ".join(parts) or "no other says anything"
 
 
 def by_binding(records: Sequence[Record]) -> list[Record]:
     """A row for each rank of each binding: what was asked, what was granted, where its GPU's nearest cores are."""
     result = []
-    for record in of(records, BOUND):
+    for record in (one for one in records if one.factors["part"] == BOUND):
         if not record.ok:
             result.append(_row(record, {}, rank=ALL))
             continue

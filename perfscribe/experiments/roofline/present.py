@@ -1,4 +1,4 @@
-"""Table, figure and answer of the roofline."""
+"""Table and figure of the roofline."""
 
 from __future__ import annotations
 
@@ -6,14 +6,11 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-import pandas as pd
-
 from perfscribe import figures as f
 from perfscribe import tables as t
 from perfscribe.ceilings import TERA
 from perfscribe.counters.bandwidth_peaks import GB
-from perfscribe.experiments.roofline import answers, drawings, rows
-from perfscribe.findings import Finding, find
+from perfscribe.experiments.roofline import drawings, rows
 from perfscribe.records import Record
 from perfscribe.tables import Table
 
@@ -23,38 +20,20 @@ READS = ("attention",)
 READS_IF_MEASURED = ("calibration", "end_to_end", "flash_benchmarking")
 NOT_KNOWN = "not known"
 NOTE = (
-    "Bound: the lower of the peak rate and FLOP/byte times the memory's bandwidth. Both are measured, by calibration "
-    "and by the product of flash_benchmarking, or the data sheet's where nothing was measured; ridge: the FLOP/byte "
-    "from which on the peak is the lower one. Bytes by formula, the least that has to move; more than 100 %: operands "
-    "were found in a cache."
+    "Bound: the lower of peak rate and FLOP/byte times the memory's bandwidth, both measured where calibration ran, "
+    "else the data sheet's; bytes are the least that has to move. Triton's kernels multiply fp32 as three TF32 "
+    "products, so their peak is a third of TF32's."
 )
-STEP_NOTE = (
-    "Of a training step: bytes of fp32 weights, gradients and AdamW's state, and what is saved for backward written "
-    "and read once; FLOP by PaLM, appendix B."
-)
-ATTENTION_NOTE = (
-    "Of attention, at the smallest and the largest head dimension d of cells without heads: bytes of operands and "
-    "results once, and where N × N matrices are stored four passes over them forward and seven backward; FLOP forward "
-    "4 N² d, backward 2.5 times that, halved if causal; where N × N matrices are stored all of both is computed, and "
-    "backward is twice forward."
-)
-TRITON_NOTE = "Triton's kernels multiply fp32 as three TF32 products; their peak is a third of TF32's."
-DRAWN = {"peak": TERA, "memory": GB}
 CAPTION = (
-    "Rate over FLOP a byte, both by formula, one panel a dtype. Lines: what peak rate and memory allow, measured "
-    "(solid) and by the data sheet (dashed){triton}. Discs: {discs}; triangles: backward. Rates by median time."
+    "Rate over FLOP a byte, both by formula and median time; a point is one pass of one cell. Lines: what peak rate "
+    "and memory allow a dtype, measured, else by the data sheet."
 )
-TRITON_CAPTION = "; Triton's fp32 has a lower one of its own, a third of TF32's, which is not drawn"
+DRAWN = {"peak": TERA, "memory": GB}
 
 
 def tables(records: Mapping[str, list[Record]]) -> list[Table]:
     """A row a work and pass."""
-    found = rows.rows(records)
-    works = {one.factors["work"] for one in found}
-    of_work = {STEP_NOTE: rows.STEP in works, ATTENTION_NOTE: bool(works - {rows.STEP})}
-    of_work[TRITON_NOTE] = any(rows.is_triton_fp32(one.factors) for one in found)
-    notes = [NOTE, *(note for note, there in of_work.items() if there)]
-    return [t.make(TABLES[0], "Rates against the roofline", found, _columns(), notes)]
+    return [t.make(TABLES[0], "Rates against the roofline", rows.rows(records), _columns(), [NOTE])]
 
 
 def _tflop_per_s(record: Record) -> float:
@@ -120,24 +99,7 @@ def _drawn(name: str, unit: float) -> t.Column:
     return t.Column(f"{name}_{ending}", name.replace("_", " "), _ceiling(name, unit), kind="unshown")
 
 
-def _caption(ok: pd.DataFrame) -> str:
-    """Of what the figure draws alone."""
-    triton = any(rows.is_triton_fp32(row) for row in ok.to_dict("records"))
-    works = set(ok["work"])
-    discs = [
-        name for name, there in {"forward passes": works - {rows.STEP}, "steps": rows.STEP in works}.items() if there
-    ]
-    return CAPTION.format(triton=TRITON_CAPTION if triton else "", discs=" and ".join(discs) or "forward passes")
-
-
 def figures(tables: Mapping[str, Table]) -> list[f.Figure]:
     """The roofline."""
-    rows_ok = tables[TABLES[0]].ok
-    height = drawings.PANEL_IN * max(1, len(drawings.dtypes(rows_ok)))
-    draw = partial(drawings.draw, rows=rows_ok)
-    return [f.Figure(FIGURES[0], _caption(rows_ok), draw, (drawings.WIDTH_IN, height), sample="full_step_ms")]
-
-
-def findings(tables: Mapping[str, Table]) -> list[Finding]:
-    """Which ceiling bounds what, and how near it comes."""
-    return [find("cs336.roofline", TABLES, lambda: answers.bounds(tables[TABLES[0]].ok))]
+    draw = partial(drawings.draw, rows=tables[TABLES[0]].ok)
+    return [f.Figure(FIGURES[0], CAPTION, draw, (7.0, 4.2), sample="full_step_ms")]

@@ -9,7 +9,7 @@ from typing import Any
 from perfscribe.attention import backends
 from perfscribe.ceilings import Ceiling, Ceilings, sheet_memory, sheet_product
 from perfscribe.counters import flops, roofline
-from perfscribe.experiments.flash_benchmarking.rates import flop as attention_flop
+from perfscribe.experiments.flash_benchmarking.rows import flop as attention_flop
 from perfscribe.models.shapes import SIZES
 from perfscribe.records import STATUSES, Record
 
@@ -140,15 +140,10 @@ def _apart(row: Record, known: Ceilings) -> dict[str, Ceiling | None]:
     }
 
 
-def is_triton_fp32(levels: Mapping[Any, Any]) -> bool:
-    """Whether a row's products are those of Triton's kernels in fp32."""
-    return bool(levels["name"] == backends.named("triton").title and levels["dtype"] == "fp32")
-
-
 def _peak(row: Record, known: Ceilings) -> Ceiling | None:
     """That of the row's dtype; of Triton's fp32, which multiplies as three TF32 products, a third of TF32's."""
     device, dtype = row.factors["device"], row.factors["dtype"]
-    if is_triton_fp32(row.factors):
+    if row.factors["name"] == backends.named("triton").title and dtype == "fp32":
         tf32 = known.product(device, "tf32", row.gpu)
         if tf32 is not None:
             return Ceiling(tf32.per_s / TF32_PRODUCTS, tf32.by, f"a third of TF32's: {tf32.detail}")

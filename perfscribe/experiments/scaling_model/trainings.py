@@ -3,27 +3,93 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from perfscribe import tables as t
-from perfscribe.experiments.ddp import rows as ddp_rows
 from perfscribe.experiments.ddp import variants as v
-from perfscribe.experiments.scaling_model.links import ModelledLinks
+from perfscribe.experiments.scaling_model import formulas as of
 from perfscribe.files import canonical
-from perfscribe.findings import counted
+from perfscribe.node_network import ALL_REDUCE, Network
 from perfscribe.records import Record
-from perfscribe.scaling.reach import MOST_RANKS
-from perfscribe.scaling.steps import Computing, Terms, fit_computing
-from perfscribe.training_prediction import communication, predict
-from perfscribe.training_rows import SCALED, nodes_of, step_ms
+from perfscribe.training_rows import DEFAULT, SCALED, Links, Ring, communication_ms, nodes_of, predict, step_ms
 
 STRONG, WEAK = "strong", "weak"
 FSDP = ("custom_multi_gpu", "multi_gpu", "weak_scaling")
 DDP = "ddp"
-# What differs between the rows of one training.
-APART = (*SCALED, "variants")
-OF_DDP = ("size", "seq_len", "batch", "backend", "device", "dtype", "implementation", "bucket_mb")
+APART = (*SCALED, "variants")  # what differs between the rows of one training
+OF_DDP = ("size", "seq_len", "batch", "backend", "device", "dtype")
+# Whose links a time is of.
+OWN, ASSUMED, NETWORK = "this machine's", "assumed as here", "measured network"
+
+
+class ModelledLinks(Links):
+    """What a collective costs among any number of ranks, by all that all_reduce measured of it.
+
+    below: only what was measured among fewer ranks counts. latency_only: bytes cost nothing.
+    """
+
+    def __init__(
+        self,
+        records: Iterable[Record],
+        network: Network | None = None,
+        below: int | None = None,
+        latency_only: bool = False,
+    ) -> None:
+        self._records = [r for r in records if below is None or r.factors["world_size"] < below]
+        self._network, self._latency_only = network or Network({}), latency_only
+        self._fits: dict[tuple[str, str], of.CollectiveFit | None] = {}
+        self._alike: dict[tuple[int | None, bool], ModelledLinks] = {}
+
+    def alike(self, below: int | None = None, latency_only: bool = False) -> ModelledLinks:
+        """The same records, taken otherwise."""
+        key = below, latency_only
+        if key not in self._alike:
+            self._alike[key] = ModelledLinks(self._records, self._network, *key)
+        return self._alike[key]
+
+    def ring(self, operation: str, backend: str, ranks: int, transport: str = DEFAULT) -> Ring | None:
+        """Latency and time a byte of one collective; half an all-reduce's where there is no other."""
+        for taken, part in ((operation, 1.0), (ALL_REDUCE, 0.5)):
+            fit = self._fit(taken, backend)
+            if fit is not None:
+                per_byte = part * self._ms_per_message_byte(fit, backend, ranks)
+                return Ring(part * fit.latency_ms(ranks), 0.0 if self._latency_only else per_byte, ranks)
+        return None
+
+    def named(self, backend: str, ranks: int) -> str:
+        """Which links a row's time is of."""
+        if ranks <= self._most_ranks(backend):
+            return OWN
+        return NETWORK if backend in self._network.bus_gb_per_s else ASSUMED
+
+    def _fit(self, operation: str, backend: str) -> of.CollectiveFit | None:
+        """The collective's model, over the links that the backend chose; None where too few calls were measured."""
+        key = operation, backend
+        if key not in self._fits:
+            wanted = {"operation": operation, "backend": backend, "transport": DEFAULT}
+            own = [record for record in self._records if record.ok and record.has(**wanted)]
+            logged = dict.fromkeys(str(r.values["algorithm"]) for r in own if "algorithm" in r.values)
+            self._fits[key] = of.best_fit(operation, [_call(record) for record in own], ", ".join(logged))
+        return self._fits[key]
+
+    def _most_ranks(self, backend: str) -> int:
+        """The largest count among which collectives were measured: further ranks may be on other nodes."""
+        counts = [n for name in of.PHASES if (fit := self._fit(name, backend)) is not None for n in fit.counts]
+        return max(counts, default=1)
+
+    def _ms_per_message_byte(self, fit: of.CollectiveFit, backend: str, ranks: int) -> float:
+        """Time that a byte of the whole array adds; beyond this machine's ranks not less than the network's."""
+        own = fit.ms_per_message_byte(ranks)
+        network = self._network.bus_gb_per_s.get(backend)
+        if network is None or ranks <= self._most_ranks(backend) or fit.ms_per_byte <= 0:
+            return own
+        return own * max(1.0, (fit.bus_gb_per_s or 0.0) / network)
+
+
+def _call(record: Record) -> of.Call:
+    time_ms = t.summary(record, "time_ms").median
+    return of.Call(record.factors["world_size"], float(record.values["message_bytes"]), time_ms)
 
 
 @dataclass(frozen=True)
@@ -36,16 +102,13 @@ class Training:
     """
 
     name: str
-    experiment: str
     exchange: str
     scaling: str
     records: tuple[Record, ...]
     steps_ms: dict[int, float]
     rows: int
-    terms: Callable[[int, str, Sequence[int], ModelledLinks], Terms | None]
-    computing: Callable[[Sequence[int]], Computing | None] = lambda counts: None
+    terms: Callable[[int, str, Sequence[int], ModelledLinks], of.Terms | None]
     scaled: Mapping[int, int] = field(default_factory=dict)
-    is_quickest: bool = True
 
     @property
     def backend(self) -> str:
@@ -56,6 +119,11 @@ class Training:
     def counts(self) -> list[int]:
         """The measured numbers of ranks."""
         return sorted(self.steps_ms)
+
+    @property
+    def is_replicated(self) -> bool:
+        """Whether each rank holds all: its computing is measured apart on each count, not taken from the least."""
+        return self.scaling == STRONG
 
 
 def fsdp(records: Iterable[Record]) -> list[Training]:
@@ -69,31 +137,32 @@ def fsdp(records: Iterable[Record]) -> list[Training]:
 
 
 def _sharded(group: Sequence[Record]) -> Training:
-    factors = group[0].factors
+    experiment, factors = group[0].experiment, group[0].factors
     by_ranks = {r.factors["world_size"]: r for r in group if r.ok and step_ms(r) is not None}
-    base = by_ranks[min(by_ranks)] if by_ranks else group[0]
-    rows = _rows(base)
+    rows = _rows(by_ranks[min(by_ranks)] if by_ranks else group[0])
 
-    def terms(ranks: int, scaling: str, counts: Sequence[int], links: ModelledLinks) -> Terms | None:
+    def terms(ranks: int, scaling: str, counts: Sequence[int], links: ModelledLinks) -> of.Terms | None:
         first = by_ranks[min(counts)]
         wanted = {**first.factors, "world_size": ranks, "wrap": "FSDP2" if ranks > 1 else first.factors["wrap"]}
         if scaling == STRONG:  # fewer ranks accumulate more batches
-            wanted["grad_acc"] = first.factors["grad_acc"] * MOST_RANKS / ranks
+            wanted["grad_acc"] = first.factors["grad_acc"] * of.MOST_RANKS / ranks
         guess = predict(first.factors, step_ms(first) or 0.0, wanted, links)
-        latency = communication(wanted, links.alike(latency_only=True))
-        return None if guess is None or latency is None else Terms(guess.compute_ms, guess.communication_ms, latency[0])
+        latency_ms = communication_ms(wanted, links.alike(latency_only=True))
+        return None if guess is None or latency_ms is None else of.Terms(*guess, latency_ms)
 
-    parts = [group[0].experiment, factors["model_name"] if group[0].experiment == "multi_gpu" else "", factors["loop"]]
-    if "variants" in factors:
-        parts.append(counted(factors["num_layers"], "layer"))
+    layers = factors["num_layers"] if "variants" in factors else 0
+    parts = [
+        experiment,
+        factors["model_name"] if experiment == "multi_gpu" else "",
+        factors["loop"],
+        f"{layers} layer{'s' if layers > 1 else ''}" if layers else "",
+        factors["dtype"],
+        factors["device"],
+    ]
     steps = {ranks: (step_ms(record) or 0.0) * rows / _rows(record) for ranks, record in by_ranks.items()}
-    name = _name([*parts, factors["dtype"], factors["device"]])
     scaled = {ranks: _rows(record) for ranks, record in by_ranks.items() if _rows(record) != rows}
-    return Training(name, group[0].experiment, "FSDP", WEAK, tuple(group), steps, rows, terms, scaled=scaled)
-
-
-def _name(parts: Iterable[Any]) -> str:
-    return ", ".join(str(part) for part in parts if part)
+    name = ", ".join(str(part) for part in parts if part)
+    return Training(name, "FSDP", WEAK, tuple(group), steps, rows, terms, scaled)
 
 
 def _rows(record: Record) -> int:
@@ -102,55 +171,46 @@ def _rows(record: Record) -> int:
 
 
 def ddp(records: Iterable[Record]) -> list[Training]:
-    """Each implementation of data parallelism with several counts planned; the quickest of a setting is marked.
+    """Of data parallelism with several counts planned the quickest implementation of each setting.
 
     Without PyTorch's own, whose all-reduces are not counted.
     """
-    groups: dict[tuple[Any, ...], list[Record]] = {}
-    counted = [name for name in v.IMPLEMENTATIONS if name != v.TORCH]
-    for row in ddp_rows.of_implementations(ddp_rows.by_variant(records), *counted):
-        groups.setdefault(tuple(row.factors[name] for name in OF_DDP), []).append(row)
-    found = [_replicated(group) for group in groups.values() if len(group) > 1]
-    return [_marked(one, found) for one in found]
+    settings: dict[tuple[Any, ...], dict[v.Variant, list[Record]]] = {}
+    for record in records:
+        for variant in v.from_level(str(record.factors["variants"])):
+            if variant.implementation != v.TORCH:
+                setting = tuple(record.factors[name] for name in OF_DDP)
+                settings.setdefault(setting, {}).setdefault(variant, []).append(record)
+    found = []
+    for variants in settings.values():
+        trainings = [_replicated(variant, group) for variant, group in variants.items() if len(group) > 1]
+        most = max((max(one.counts) for one in trainings if one.counts), default=0)
+        timed = [one for one in trainings if most in one.steps_ms]
+        found += [min(timed, key=lambda one: one.steps_ms[most])] if timed else trainings[:1]
+    return found
 
 
-def _replicated(group: Sequence[Record]) -> Training:
-    factors = group[0].factors
-    by_ranks = {row.factors["world_size"]: row for row in group if row.ok}
-    off_ms = {ranks: t.summary(row, "off_ms").median for ranks, row in by_ranks.items()}
+def _replicated(variant: v.Variant, group: Sequence[Record]) -> Training:
+    factors, key = group[0].factors, variant.key
+    by_ranks = {record.factors["world_size"]: record for record in group if record.ok}
+    off_ms = {ranks: t.summary(record, f"{key}_off_ms").median for ranks, record in by_ranks.items()}
     batch = int(factors["batch"])
 
-    def computing(counts: Sequence[int]) -> Computing | None:
-        known = {ranks: off_ms[ranks] for ranks in counts}
-        return fit_computing(known) if known else None
-
-    def terms(ranks: int, scaling: str, counts: Sequence[int], links: ModelledLinks) -> Terms | None:
-        of, row = computing(counts), by_ranks[min(counts)]
-        if of is None or (scaling == STRONG and ranks > batch):
+    def terms(ranks: int, scaling: str, counts: Sequence[int], links: ModelledLinks) -> of.Terms | None:
+        if scaling == STRONG and ranks > batch:
             return None
-        compute_ms = of.time_ms(ranks if scaling == STRONG else min(counts))
+        computing, record = of.fit_computing({count: off_ms[count] for count in counts}), by_ranks[min(counts)]
+        compute_ms = computing.time_ms(ranks if scaling == STRONG else min(counts))
         if ranks == 1:
-            return Terms(compute_ms, 0.0)
-        ring = links.ring("all_reduce", str(factors["backend"]), ranks)
+            return of.Terms(compute_ms, 0.0)
+        ring = links.ring(ALL_REDUCE, str(factors["backend"]), ranks)
         if ring is None:
             return None
-        calls, sent = int(row.values["all_reduces"]), float(row.values["gradient_bytes"])
+        calls, sent = int(record.values[f"{key}_all_reduces"]), float(record.values["gradient_bytes"])
         latency_ms = calls * ring.latency_ms
-        return Terms(compute_ms, latency_ms + ring.ms_per_byte * sent, latency_ms)
+        return of.Terms(compute_ms, latency_ms + ring.ms_per_byte * sent, latency_ms)
 
-    how = factors["implementation"]
-    if how == v.BUCKETED:
-        how = f"{how} {factors['bucket_mb']:g} MB"
-    name = _name([DDP, factors["size"], f"{batch} x {factors['seq_len']}", how, factors["dtype"], factors["device"]])
-    steps = {ranks: t.summary(row, "step_ms").median for ranks, row in by_ranks.items()}
-    return Training(name, DDP, "all-reduce", STRONG, tuple(group), steps, batch, terms, computing)
-
-
-def _marked(one: Training, every: Sequence[Training]) -> Training:
-    """Whether it is the quickest at the largest count of its model and dtype."""
-    setting = [name for name in OF_DDP if name not in ("implementation", "bucket_mb")]
-    own = one.records[0].factors
-    same = [two for two in every if all(two.records[0].factors[name] == own[name] for name in setting)]
-    most = max((max(two.counts) for two in same if two.counts), default=0)
-    quickest = min((two for two in same if most in two.steps_ms), key=lambda two: two.steps_ms[most], default=same[0])
-    return replace(one, is_quickest=one is quickest)
+    how = variant.implementation if variant.bucket_mb is None else f"{variant.implementation} {variant.bucket_mb:g} MB"
+    name = f"{DDP}, {factors['size']}, {batch} x {factors['seq_len']}, {how}, {factors['dtype']}, {factors['device']}"
+    steps = {ranks: t.summary(record, f"{key}_step_ms").median for ranks, record in by_ranks.items()}
+    return Training(name, "all-reduce", STRONG, tuple(group), steps, batch, terms)

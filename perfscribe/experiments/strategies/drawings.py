@@ -10,11 +10,9 @@ from perfscribe import figures as f
 from perfscribe.tables import GIB, MIB
 
 CAPTION = (
-    "Bars of times and rates are medians of steps by the host clock, whiskers interquartile ranges. Above: samples a "
-    "second of all ranks, and memory of a rank, by strategy with the most ranks of this site, without CPU off-load and "
-    "activation checkpointing; right, bars are peaks of allocated memory and dashes the predicted parameters, "
-    "gradients and optimizer state. Below: time of a step and peak of allocated memory under FULL_SHARD by wrapping "
-    "and prefetching, all variants in turns, of whose medians those times are."
+    "Above: samples a second of all ranks and peak of allocated memory on most ranks, without off-load and "
+    "checkpointing; dashes: predicted parameters, gradients and optimizer state. Below: step and peak under FULL_SHARD "
+    "by wrapping and prefetching, all variants interleaved; whiskers: interquartile ranges."
 )
 
 
@@ -23,7 +21,7 @@ def strategies(canvas: Any, rows: pd.DataFrame) -> None:
     speed, memory = canvas.subplots(1, 2)
     if rows.empty:
         for axes in (speed, memory):
-            f.no_data(axes, "no cell was measured")
+            f.no_data(axes, "not measured")
         return
     chosen = rows[rows["world_size"] == rows["world_size"].max()]
     plain = chosen[(chosen["offload"] == "no") & (chosen["checkpointing"] == "no")]
@@ -67,7 +65,7 @@ def wrapping(canvas: Any, rows: pd.DataFrame) -> None:
     panels = canvas.subplots(1, 2, sharey=True)
     if rows.empty:
         for axes in panels:
-            f.no_data(axes, "no cell was measured")
+            f.no_data(axes, "not measured")
         return
     # On two lines, as the longest name would not fit beside both panels on one.
     names = list(rows["api"] + ", " + rows["wrapping"].str.removeprefix("none: ") + "\n" + rows["prefetch"])

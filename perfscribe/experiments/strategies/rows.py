@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from statistics import median
 from typing import Any
@@ -10,7 +10,6 @@ from typing import Any
 from perfscribe.counters.fsdp_memory import Load
 from perfscribe.experiments.strategies.words import (
     ACCUMULATION,
-    COUNT,
     GRID,
     WRAPPING,
     from_level,
@@ -25,14 +24,6 @@ from perfscribe.statistics import format_figure, ratio
 COMPARED_WITH = {"wrapping": PER_BLOCK, "prefetch": IMPLICIT, "api": "fsdp2"}
 TOO_FEW_TURNS = "too few turns"
 NO_UNITS = "nothing to compare"
-# Of the counted model: what is looked at, by name.
-PARTS = {
-    "the whole model": "parameters",
-    "all blocks": "blocks",
-    "one block": "block",
-    "embedding, tied to the head": "embedding",
-    "norms outside of the blocks": "norms",
-}
 
 
 def grid(records: Iterable[Record]) -> list[Record]:
@@ -111,29 +102,7 @@ def _of_units(record: Record, variant: dict[str, str]) -> dict[str, Any]:
     return {"units_verdict": ratio(*(_turns(record, sample) for sample in samples)).verdict}
 
 
-def counted(records: Sequence[Record]) -> list[Record]:
-    """A row for each part of the counted model."""
-    cells = [record for record in records if record.factors["part"] == COUNT]
-    return [
-        replace(cell, factors={**cell.factors, "of": name}, values=_of(cell, kind) if cell.ok else {})
-        for cell in cells
-        for name, kind in PARTS.items()
-    ]
-
-
-def _of(cell: Record, kind: str) -> dict[str, Any]:
-    whole, block, blocks, embedding = (
-        int(cell.values[name]) for name in ("parameters", "block_parameters", "blocks", "embedding_parameters")
-    )
-    held = {"parameters": whole, "blocks": blocks * block, "block": block, "embedding": embedding}
-    held["norms"] = whole - blocks * block - embedding
-    return {"parameters": held[kind], "share_percent": 100 * held[kind] / whole}
-
-
 def load(record: Record) -> Load:
     """The record's model and plan, for the counters. KeyError: the record has no figures."""
-    outside, block = (tuple((first, elements) for first, elements in record.series[name]) for name in _SERIES)
+    outside, block = (tuple(map(tuple, record.series[name])) for name in ("outside", "block"))
     return Load(outside, block, int(record.values["blocks"]), plan_of(record.factors), record.factors["world_size"])
-
-
-_SERIES = ("outside", "block")

@@ -1,67 +1,58 @@
-"""Tables, file, figures and answers of torch_compile."""
+"""Tables and figure of torch_compile."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
 from perfscribe import figures as f
+from perfscribe import references
 from perfscribe import tables as t
-from perfscribe.experiments.torch_compile import answers, drawings, published, ratios
-from perfscribe.findings import Finding, find
+from perfscribe.experiments.torch_compile import drawings, rows
 from perfscribe.records import Record
 from perfscribe.tables import GIB, Table
 
 TABLES = (
     "cs336.compiled_attention",
     "cs336.compiled_attention_speedup",
-    "cs336.compiled_attention_published",
     "cs336.compiled_models",
     "cs336.compiled_models_speedup",
-    "cs336.compiled_models_published",
     "cs336.compile_cost",
 )
 FIGURES = ("cs336.compiled_speedups",)
-FILES = ("compiled_attention_benchmark.csv",)
+SOURCES = {"cs336-writeup-002": "002", "brandon-snider": "brandon-snider", "yyin-dev": "yyin-dev"}
+VARIANTS = ("eager", "compiled")
+# The phases that write-ups give, by problem.
+PUBLISHED = {"attention": ("forward", "backward"), "model": ("forward", "backward", "full_step")}
 
-TIMER_NOTE = (
-    "Host clock, the device synchronised before and after each phase. Each cell is a shape: eager, compiled and eager "
-    "again take turns in one process, in an order that is reversed from turn to turn; the first pass of a turn is not "
-    "counted. cuda_graphs: inductor's mode reduce-overhead, which copies inputs into buffers of its own."
+ATTENTION_NOTE = (
+    "Host clock, with a synchronise before and after each phase; eager and compiled are interleaved in one process. "
+    "Published times are means over passes in a row."
+)
+MODEL_NOTE = (
+    "Forward keeps its graph and ends with the loss; the loss and the optimizer (AdamW) are not compiled. 002 states "
+    "neither context nor dtype, so its figures stand at every one of a size; yyin-dev states no batch."
 )
 SPEEDUP_NOTE = (
-    "Speed-up: eager over compiled, medians of the turns' medians; above 1 compiled takes less time. Interval: "
-    "bootstrap over turns within this process. Compiled is faster or slower where the interval excludes 1 and the "
-    "effect exceeds that of eager against eager in the same turns of the same pass, which stands before each verdict."
-)
-ATTENTION_PUBLISHED_NOTE = (
-    "002: hardware not stated. brandon-snider and yyin-dev: H100. Theirs are means over passes in a row, ours medians "
-    "over passes in turns."
-)
-MODEL_PUBLISHED_NOTE = (
-    "002: hardware, context and dtype are not stated, so that its figures stand at every context and dtype of a size. "
-    "brandon-snider: H100, true fp32. yyin-dev: H100, batch not stated."
-)
-STEP_NOTE = (
-    "Forward keeps its graph and ends with the loss; the loss and the optimizer (AdamW) are not compiled. A full step "
-    "is forward, backward and optimizer."
+    "Speed-up: eager over compiled, with the bootstrap interval over turns within this process. Compiled is faster or "
+    "slower where the interval excludes one and the effect exceeds that of eager against itself."
 )
 COST_NOTE = (
-    "Compile: the first three passes (the first compiles, with CUDA graphs the second records) less three steady ones, "
-    "from empty caches on disk and in memory, so a user whose caches are filled waits less. What a process pays once "
-    "for its first compilation, of one addition, is not in it but beside it; with isolation: job the cells of a "
-    "process share it. Pays after: passes until the time that was saved makes up for compiling. Recompiles: times that "
-    "the same function was compiled again. Memory is counted in one pass of its own."
+    "Compile: the first passes less as many steady ones, from empty caches. Pays after: passes until the time that was "
+    "saved makes up for compiling."
 )
-
+CAPTION = (
+    "Speed-up by compiling. Above: attention over sequence length, forward and backward. Below: whole models, forward "
+    "pass and full training step. Points are medians over turns, bars the bootstrap intervals over turns; the dashed "
+    "line is eager."
+)
 
 # Variants and phases in the order in which write-ups give them.
 SHOWN = {
     "attention": (("eager", "forward"), ("eager", "backward"), ("compiled", "forward"), ("compiled", "backward")),
     "model": tuple(
-        (variant, phase)
-        for phase in ("forward", "full_step", "backward", "optimizer")
-        for variant in published.VARIANTS
+        (variant, phase) for phase in ("forward", "full_step", "backward", "optimizer") for variant in VARIANTS
     ),
 }
 HOW = (t.factor("backend", "Backend"), t.factor("implementation", "Implementation"))
@@ -73,42 +64,86 @@ FACTORS = {
 
 
 def tables(records: Mapping[str, list[Record]]) -> list[Table]:
-    """Attention and models: times as write-ups give them, speed-ups, published times; and what compiling costs."""
-    attention, models = (ratios.cells_of(records["torch_compile"], problem) for problem in ("attention", "model"))
-    return [
-        *_of_problem("attention", "Attention", attention, TABLES[:3], [TIMER_NOTE], ATTENTION_PUBLISHED_NOTE),
-        *_of_problem("model", "Whole models", models, TABLES[3:6], [TIMER_NOTE, STEP_NOTE], MODEL_PUBLISHED_NOTE),
-        t.make(TABLES[6], "What compiling costs", [*attention, *models], _cost_columns(), [COST_NOTE]),
+    """Attention and models: times beside published ones, speed-ups; and what compiling costs."""
+    attention, models = (rows.cells_of(records["torch_compile"], problem) for problem in ("attention", "model"))
+    by_problem = [
+        ("attention", "Attention", attention, ATTENTION_NOTE, TABLES[:2]),
+        ("model", "Whole models", models, MODEL_NOTE, TABLES[2:4]),
     ]
-
-
-def _of_problem(
-    problem: str, name: str, cells: list[Record], ids: Sequence[str], notes: list[str], published_note: str
-) -> list[Table]:
-    """Times, speed-ups and published times of one problem."""
-    factors = FACTORS[problem]
-    without_graphs = [record for record in cells if record.factors["implementation"] == "compiled"]
-    beside = published.columns(problem)
-    speedups = ratios.speedup_columns(problem)
-    return [
-        t.make(ids[0], f"{name}, eager and compiled", cells, [*factors, *_time_columns(problem)], notes),
-        t.make(ids[1], f"{name}: speed-up by compiling", cells, [*factors, *speedups], [SPEEDUP_NOTE]),
-        t.make(ids[2], f"{name} beside published figures", without_graphs, [*factors, *beside], [published_note]),
-    ]
+    made = []
+    for problem, name, cells, note, (times, speedups) in by_problem:
+        factors = FACTORS[problem]
+        made += [
+            t.make(times, f"{name}, eager and compiled", cells, [*factors, *_time_columns(problem)], [note]),
+            t.make(speedups, f"{name}: speed-up by compiling", cells, [*factors, *_speedups(problem)], [SPEEDUP_NOTE]),
+        ]
+    return [*made, t.make(TABLES[4], "What compiling costs", [*attention, *models], _cost_columns(), [COST_NOTE])]
 
 
 def _time_columns(problem: str) -> list[t.Column]:
     columns: list[t.Column] = []
     for variant, phase in SHOWN[problem]:
         name = f"{variant}_{phase}_ms"
-        title = f"{variant.capitalize()}, {ratios.TITLES[phase].lower()} (ms)"
+        title = f"{variant.capitalize()}, {rows.TITLES[phase].lower()} (ms)"
         columns += [t.median(name, title), t.iqr(name, "IQR (ms)")]
-    return [*columns, t.count("compiled_forward_ms"), t.timer("compiled_forward_ms")]
+    return [*columns, t.count("compiled_forward_ms"), t.timer("compiled_forward_ms"), *_published(problem)]
+
+
+def _published(problem: str) -> list[t.Column]:
+    """What the sources print of each phase, eager and compiled; none of them has CUDA graphs."""
+    known = [one for one in references.load("torch_compile") if ("size" in one.factors) == (problem == "model")]
+
+    def column(phase: str, variant: str, source: str) -> t.Column:
+        metric = f"{phase}_ms"
+
+        def get(record: Record) -> Any:
+            if record.factors["implementation"] != "compiled":
+                return "none"
+            levels = {**record.factors, "implementation": variant}
+            found = references.of_source(known, source, metric, levels)
+            return "none" if found is None else found.shown
+
+        title = f"{rows.TITLES[phase]}, {variant}, {SOURCES[source]} (ms)"
+        return t.Column(f"{variant}_{metric}_{source}", title, get, kind="published", exact=True)
+
+    given = {(one.source, one.metric) for one in known}
+    return [
+        column(phase, variant, source)
+        for phase in PUBLISHED[problem]
+        for variant in VARIANTS
+        for source in SOURCES
+        if (source, f"{phase}_ms") in given
+    ]
+
+
+def _speedups(problem: str) -> list[t.Column]:
+    """Of each phase the speed-up, its interval, how far eager strays from itself, and the verdict that follows."""
+    columns: list[t.Column] = []
+    for phase in rows.PHASES[problem]:
+        columns += [
+            _spread_value(f"{phase}_speedup", f"{rows.TITLES[phase]}, speed-up (×)"),
+            t.value(f"{phase}_interval", "95 % interval", exact=True),
+            t.value(f"{phase}_self_percent", "Eager against itself, up to (%)"),
+            t.value(f"{phase}_verdict", "Compiled is", exact=True),
+            *(_unshown(f"{phase}_{end}") for end in ("low", "high")),
+        ]
+    return [*columns, t.value("turns", "Turns", exact=True), t.count("compiled_forward_ms")]
+
+
+def _spread_value(name: str, title: str) -> t.Column:
+    """A value rounded by its spread."""
+    spread = f"{name}_spread"
+    return t.Column(name, title, lambda r: r.values[name], spread=spread, spread_get=lambda r: r.values[spread])
+
+
+def _unshown(name: str) -> t.Column:
+    """A value for the CSV and the figures alone."""
+    return t.Column(name, name, lambda record: record.values[name], kind="unshown")
 
 
 def _cost_columns() -> list[t.Column]:
     return [
-        t.Column("compiled", "Compiled", ratios.what, kind="factor", exact=True),
+        t.Column("compiled", "Compiled", rows.what, kind="factor", exact=True),
         t.factor("seq_len", "Length"),
         *WHERE[1:],
         *HOW,
@@ -119,42 +154,14 @@ def _cost_columns() -> list[t.Column]:
         t.value("graph_breaks", "Graph breaks", exact=True),
         t.value("recompiles", "Recompiles", exact=True),
         t.value("peak_eager_bytes", "Peak, eager (GiB)", 1 / GIB, "peak_eager_gib"),
-        t.derived("peak_compiled_gib", "Peak, compiled (GiB)", ratios.compiled_peak_gib),
-        t.derived("reserved_eager_gib", "Reserved, eager (GiB)", ratios.reserved_gib("eager")),
-        t.derived("reserved_compiled_gib", "Reserved, compiled (GiB)", ratios.reserved_gib("compiled")),
-    ]
-
-
-def files(tables: Mapping[str, Table]) -> dict[str, str]:
-    """The attention grid in the shape of a write-up's own file."""
-    return {FILES[0]: published.benchmark_file(tables[TABLES[0]].frame)}
-
-
-def findings(tables: Mapping[str, Table]) -> list[Finding]:
-    """Whether compiling helps attention and whole models, what it costs, and whether write-ups agree."""
-    ok = {name: table.ok for name, table in tables.items()}
-    attention, models, cost = ok[TABLES[1]], ok[TABLES[4]], ok[TABLES[6]]
-    speedups = (TABLES[1], TABLES[4])
-    return [
-        find("cs336.compile_attention", TABLES[1:2], lambda: answers.attention(attention)),
-        find("cs336.compile_models", TABLES[3:5], lambda: answers.models(models, ok[TABLES[3]])),
-        find("cs336.compile_trend", TABLES[4:5], lambda: answers.trend(models)),
-        find("cs336.compile_cuda_graphs", speedups, lambda: answers.cuda_graphs(attention, models)),
-        find("cs336.compile_cost", TABLES[6:], lambda: answers.cost(cost)),
-        find(
-            "cs336.compile_published", (TABLES[2], TABLES[5]), lambda: answers.published(ok[TABLES[2]], ok[TABLES[5]])
-        ),
+        t.derived("peak_compiled_gib", "Peak, compiled (GiB)", rows.compiled_peak_gib),
+        t.derived("reserved_eager_gib", "Reserved, eager (GiB)", rows.reserved_gib("eager")),
+        t.derived("reserved_compiled_gib", "Reserved, compiled (GiB)", rows.reserved_gib("compiled")),
     ]
 
 
 def figures(tables: Mapping[str, Table]) -> list[f.Figure]:
     """Speed-ups of attention over sequence length, and of whole models by size."""
-    intervals = "Points are medians over turns, bars the bootstrap intervals over turns; the dashed line is eager."
-    caption = (
-        "Speed-up by compiling. Above: attention over sequence length, forward and backward. Below: whole models, "
-        f"forward pass and full training step. {intervals}"
-    )
-    draw = f.stacked(
-        partial(drawings.attention, table=tables[TABLES[1]].frame), partial(drawings.models, rows=tables[TABLES[4]].ok)
-    )
-    return [f.Figure(FIGURES[0], caption, draw, (7.0, 7.0), sample="compiled_forward_ms")]
+    attention = partial(drawings.attention, table=tables[TABLES[1]].frame)
+    models = partial(drawings.models, rows=tables[TABLES[3]].ok)
+    return [f.Figure(FIGURES[0], CAPTION, f.stacked(attention, models), (7.0, 7.0), sample="compiled_forward_ms")]

@@ -1,31 +1,23 @@
-"""Tables, figure and answer of benchmarking_script's question about warm-up."""
+"""Tables and figure of benchmarking_script's question about warm-up."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-import pandas as pd
-
 from perfscribe import figures as f
 from perfscribe import tables as t
-from perfscribe.findings import CannotTell, Finding, find, from_to, need
 from perfscribe.records import Record
-from perfscribe.statistics import format_figure, steady_from
+from perfscribe.statistics import steady_from
 from perfscribe.tables import Table
 
 TABLES = ("cs336.benchmarking_warmup", "cs336.benchmarking_steps")
 FIGURES = ("cs336.benchmarking_steps",)
-SETTING = ("size", "seq_len", "dtype", "device")
 PHASES = ("forward", "backward", "optimizer")
-NUMBERS = {1: "one step", 2: "two"}
-# A phase has most of what a first step takes longer where its share is above this in every size.
-MOST_PERCENT = 50
 NOTE = (
-    "Each row is a process of its own, in which nothing but making the model and the optimizer comes before the first "
-    "step. Steady from: the first step, warm-up counted, after which a rolling median stays within 1 % of the last "
-    "steps' median. No step is dropped from the samples."
+    "Each row is a fresh process, in which only model and optimizer are made before the first step. Steady from: "
+    "the first step after which a rolling median stays near the last steps' median."
 )
 
 
@@ -107,115 +99,11 @@ def _step_columns() -> list[t.Column]:
     ]
 
 
-def findings(tables: Mapping[str, Table]) -> list[Finding]:
-    """What the first steps cost without warm-up."""
-    rows = tables[TABLES[0]].ok
-    return [find("cs336.benchmarking_warmup", TABLES[:1], lambda: _without_warmup(rows))]
-
-
-def _without_warmup(rows: pd.DataFrame) -> str:
-    """What the first steps take, which part of the first one is longer, and what that does to means."""
-    cold = _beside_warm(rows, need(rows[rows["warmup_steps"] == 0], 1, "cells without warm-up"))
-    if not cold:
-        raise CannotTell("no size was measured both with and without warm-up")
-    told = "; ".join(_means(row, warm) for row, warm in cold)
-    before = max(int(warm["warmup_steps"]) for _, warm in cold)
-    return (
-        f"Without warm-up the first step takes {_times(cold)} as long as steps that {before} others came "
-        f"before.{_after_few(rows)}{_why(cold)} {told}."
-    )
-
-
-def _beside_warm(rows: pd.DataFrame, chosen: pd.DataFrame) -> list[tuple[pd.Series, pd.Series]]:
-    """Each of these rows, and that of the same setting with most steps before those that are timed."""
-    warmest = rows[rows["warmup_steps"] == rows["warmup_steps"].max()]
-    found = []
-    for _, row in chosen.iterrows():
-        same = warmest[(warmest[list(SETTING)] == row[list(SETTING)]).all(axis=1)]
-        if len(same) and same["warmup_steps"].iloc[0] > row["warmup_steps"]:
-            found.append((row, same.iloc[0]))
-    return found
-
-
-def _times(pairs: Sequence[tuple[pd.Series, pd.Series]]) -> str:
-    """First timed steps over warm ones, of each setting, and how many the spread of warm ones does not tell apart."""
-    ratios = [float(row["first_step_ms"]) / float(warm["full_step_ms"]) for row, warm in pairs]
-    near = sum(not _is_longer(row, warm) for row, warm in pairs)
-    of = "" if len(pairs) == 1 else f" in {near} of {len(pairs)} sizes"
-    within = f" (within the spread of these{of})" if near else ""
-    return f"{from_to(ratios)} times{within}"
-
-
-def _is_longer(row: pd.Series, warm: pd.Series) -> bool:
-    """Whether the first timed step is longer than warm ones by more than these differ among themselves."""
-    spread = pd.to_numeric(warm["full_step_ms_iqr"], errors="coerce")
-    longer = float(row["first_step_ms"]) - float(warm["full_step_ms"])
-    return longer > (0.0 if pd.isna(spread) else float(spread))
-
-
-def _after_few(rows: pd.DataFrame) -> str:
-    """The same of the step behind one and behind two."""
-    said = [
-        f"of {name} it takes {_times(pairs)}"
-        for number, name in NUMBERS.items()
-        if (pairs := _beside_warm(rows, rows[rows["warmup_steps"] == number]))
-    ]
-    return f" After a warm-up {', '.join(said)} as long." if said else ""
-
-
-def _why(cold: Sequence[tuple[pd.Series, pd.Series]]) -> str:
-    """In which part of a first step the time is spent that later ones do not take; "" where none is longer."""
-    longer = [(row, warm) for row, warm in cold if _is_longer(row, warm)]
-    found = [shares for row, warm in longer if (shares := _shares(row, warm))]
-    if not found:
-        return ""
-    by_phase = {phase: [shares[phase] for shares in found] for phase in PHASES}
-    said = ", ".join(f"{phase} {_percents(shares)}" for phase, shares in by_phase.items())
-    of = "" if len(cold) == 1 else f" in {len(found)} of {len(cold)} sizes"
-    most = [phase for phase, shares in by_phase.items() if min(shares) > MOST_PERCENT]
-    return f" Of what the first one takes longer{of}: {said}.{_paid_once(most[0]) if most else ''}"
-
-
-def _paid_once(phase: str) -> str:
-    """What may be in the phase that has most of it in every size."""
-    return (
-        f" {phase.capitalize()} has most of it: a process pays there what it pays once, such as loading code and "
-        "filling caches; the optimizer makes its state in its first step. These are not timed apart."
-    )
-
-
-def _percents(shares: Sequence[float]) -> str:
-    said = from_to(shares, lambda share: f"{share:.0f}" if share >= 0.5 else "none")
-    return said if said == "none" else f"{said} %"
-
-
-def _shares(row: pd.Series, warm: pd.Series) -> dict[str, float]:
-    """Percent of what a first step's phases take longer than those of warm ones; {} where together they do not."""
-    more = {name: float(row[f"first_{name}_ms"]) - float(warm[f"{name}_ms"]) for name in PHASES}
-    if sum(more.values()) <= 0:
-        return {}
-    longer = {name: max(0.0, ms) for name, ms in more.items()}  # a phase that is shorter has no part in it
-    return {name: 100 * ms / sum(longer.values()) for name, ms in longer.items()}
-
-
-def _means(row: pd.Series, warm: pd.Series) -> str:
-    """First step and mean forward of a size, cold and warm."""
-    before, after = (
-        f"{format_figure(float(r['forward_ms_mean']))} ms with a standard deviation of "
-        f"{format_figure(float(r['forward_ms_std']))} ms"
-        for r in (row, warm)
-    )
-    return (
-        f"{row['size']}: first step {format_figure(float(row['first_step_ms']))} ms against "
-        f"{format_figure(float(warm['full_step_ms']))} ms once warm; mean forward {before}, against {after}"
-    )
-
-
 def figures(tables: Mapping[str, Table]) -> list[f.Figure]:
     """Every single step, one panel a number of warm-up steps."""
     caption = (
-        "Every step of a fresh process from the first on, warm-up steps hollow: forward, backward and optimizer "
-        "together; one panel a number of warm-up steps, one line a size."
+        "Every step of a fresh process from the first on (forward, backward and optimizer together), warm-up steps "
+        "hollow; one panel a number of warm-up steps, one line a size. Host clock."
     )
     return [f.Figure(FIGURES[0], caption, lambda canvas: _draw(canvas, tables[TABLES[1]]), (7.0, 4.2), "full_step_ms")]
 

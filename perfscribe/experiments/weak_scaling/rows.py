@@ -9,27 +9,25 @@ from typing import Any
 from perfscribe.counters.weak_scaling import SOURCE, VARIANTS, Setup
 from perfscribe.models.workshop_shapes import BLOOM_TOKENIZER_VOCABULARY, SimpleGptShape
 from perfscribe.records import Record
-from perfscribe.training_prediction import Links
-from perfscribe.training_rows import nearest, predicted_row, with_figures
+from perfscribe.training_rows import Links, with_prediction
 
 SHAPE = ("vocab_size", "hidden_size", "num_layers", "num_heads", "ffn")
+GRID = ("backend", "loop", "hidden_size", "vocab_size", "dtype")  # cells of another preset are another grid
+NOT_THE_WORKSHOPS = "not the workshop's"
 
 
 def by_variant(records: Sequence[Record]) -> list[Record]:
-    """Rows by backend, then variant, in the order of ranks."""
+    """Rows by grid, then variant, in the order of ranks."""
     found = [
         replace(record, factors={**record.factors, "variant": variant})
         for record in records
         for variant in str(record.factors["variants"]).split("; ")
     ]
-    backends = list(dict.fromkeys(_grid(record) for record in records))
+    grids = list(dict.fromkeys(_grid(record) for record in records))
 
     def place(record: Record) -> tuple[int, int, int]:
-        return (
-            backends.index(_grid(record)),
-            VARIANTS.index(record.factors["variant"]),
-            record.factors["world_size"],
-        )
+        factors = record.factors
+        return grids.index(_grid(record)), VARIANTS.index(factors["variant"]), factors["world_size"]
 
     return sorted(found, key=place)
 
@@ -42,25 +40,21 @@ def set_ups(records: Sequence[Record]) -> list[Record]:
     ]
 
 
-def _grid(record: Record) -> tuple[Any, ...]:
-    """What the rows of one grid have in common: cells of another preset are another grid."""
-    names = ("backend", "loop", "hidden_size", "vocab_size", "dtype")
-    return tuple(record.factors[name] for name in names)
-
-
 def measured(records: Sequence[Record], links: Links) -> list[Record]:
     """Each row beside the first measured one of its variant, and predicted ones behind those that could not be."""
     every, found = by_variant(records), []
     for record in every:
-        same = [
-            r for r in every if r.ok and (_grid(r), r.factors["variant"]) == (_grid(record), record.factors["variant"])
-        ]
-        base = min(same, key=lambda r: r.factors["world_size"], default=None)
-        found.append(with_figures(record, base, links))
-        source = nearest(record, same, links)
-        if not record.ok and base is not None and source is not None:
-            found += predicted_row(record, base, source, links)
+        same = [one for one in every if one.ok and _grid(one) == _grid(record) and _variant(one) == _variant(record)]
+        found += with_prediction(record, same, links)
     return found
+
+
+def _grid(record: Record) -> tuple[Any, ...]:
+    return tuple(record.factors[name] for name in GRID)
+
+
+def _variant(record: Record) -> str:
+    return str(record.factors["variant"])
 
 
 def setup_of(record: Record) -> Setup:
@@ -70,12 +64,21 @@ def setup_of(record: Record) -> Setup:
     return Setup(factors["variant"], factors["world_size"], factors["batch_size"], shape, factors["max_length"])
 
 
-def as_it_ran(record: Record) -> Setup:
-    """The row as the workshop's scripts ran it: the tokenizer's vocabulary, and one row a GPU at once."""
+def steps_per_epoch(record: Record) -> int:
+    """As the text has it."""
+    return -(-int(record.factors["train_size"]) // setup_of(record).total_batch)
+
+
+def as_it_ran(record: Record, what: str) -> Any:
+    """parameters, tflop and steps with the tokenizer's vocabulary and one row a GPU, as the workshop's scripts run;
+    asked: TFLOP with that vocabulary and the batch that was asked for."""
+    if _variant(record) != SOURCE:
+        return NOT_THE_WORKSHOPS
     asked = setup_of(record)
-    return replace(asked, batch=1, shape=replace(asked.shape, vocab_size=BLOOM_TOKENIZER_VOCABULARY))
-
-
-def is_source(record: Record) -> bool:
-    """Whether the row is the workshop's own."""
-    return bool(record.factors["variant"] == SOURCE)
+    ran = replace(asked, batch=1, shape=replace(asked.shape, vocab_size=BLOOM_TOKENIZER_VOCABULARY))
+    return {
+        "parameters": ran.shape.parameters,
+        "tflop": ran.flop_per_gpu / 1e12,
+        "steps": -(-record.factors["train_size"] // ran.total_batch),
+        "asked": ran.flop_per_gpu * asked.batch / 1e12,
+    }[what]

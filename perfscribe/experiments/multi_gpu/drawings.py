@@ -1,0 +1,74 @@
+"""How the FSDP workshop's figures over ranks are drawn: what was measured filled, what is predicted hollow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pandas as pd
+from matplotlib import ticker
+
+from perfscribe import figures as f
+from perfscribe.training_rows import MEASURED, PREDICTED
+
+
+def main_device(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows of one device, the GPUs' where there are any."""
+    return rows[rows["device"] == ("cuda" if "cuda" in set(rows["device"]) else "cpu")]
+
+
+def numbers(rows: pd.DataFrame, column: str) -> pd.DataFrame:
+    """Rows whose column holds a number."""
+    found = pd.to_numeric(rows[column], errors="coerce")
+    return rows[found.notna()].assign(**{column: found.dropna().astype(float)})
+
+
+def over_ranks(axes: Any, lines: Iterable[tuple[str, pd.DataFrame, str]]) -> None:
+    """A line each of a name, rows and a column."""
+    for colour, (name, rows, y) in zip(f.COLOURS, lines, strict=False):
+        rows = numbers(rows, y).sort_values("world_size", kind="stable")
+        axes.plot(rows["world_size"], rows[y], color=colour, linewidth=1)
+        for origin, filled in ((MEASURED, colour), (PREDICTED, "none")):
+            own = rows[rows["origin"] == origin]
+            label = name if origin == MEASURED else f"{name}, predicted"
+            if len(own):
+                axes.scatter(own["world_size"], own[y], edgecolors=colour, facecolors=filled, label=label, zorder=3)
+
+
+def finish(axes: Any, rows: pd.DataFrame, title: str) -> None:
+    """Axes of ranks and of what is drawn, with the legend."""
+    if axes.get_yscale() == "linear":
+        axes.set_ylim(bottom=0)
+    axes.set_xscale("log", base=2)
+    axes.set_xlabel("Ranks")
+    axes.set_ylabel(title)
+    f.power_of_two_ticks(axes, sorted({float(ranks) for ranks in rows["world_size"]}))
+    axes.legend(fontsize="small")
+
+
+def plain_log(axes: Any) -> None:
+    """A logarithmic y axis with plain numbers, after all is drawn."""
+    axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    axes.set_ylim(low / f.LEAST_RANGE, high * f.LEAST_RANGE)
+    axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_locator(ticker.NullLocator())
+
+
+def samples_per_s(canvas: Any, rows: pd.DataFrame, y: str) -> None:
+    """A line for each device and loop; dashed: in proportion to ranks."""
+    axes = canvas.subplots()
+    rows = numbers(rows, y)
+    if rows.empty:
+        f.no_data(axes, "not measured")
+        return
+    groups = rows.groupby(["device", "loop"], sort=False)
+    over_ranks(axes, ((f"{loop}, {device}", own, y) for (device, loop), own in groups))
+    for colour, (_, own) in zip(f.COLOURS, groups, strict=False):
+        ranks = own["world_size"].sort_values()
+        first = own.loc[ranks.index[0]]
+        linear = [first[y] * count / first["world_size"] for count in ranks]
+        axes.plot(ranks, linear, color=colour, linestyle="--", linewidth=0.8)
+    plain_log(axes)
+    finish(axes, rows, "Samples/s")

@@ -1,1 +1,0 @@
-"""Scaling models of terms that were measured apart: computing, latency, bandwidth (docs/scaling.md); no torch."""
