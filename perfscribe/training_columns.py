@@ -87,19 +87,19 @@ def loss() -> t.Column:
     return t.value("train_loss", "Loss")
 
 
-def memory_default(title: str = "GPU Memory Allocated (GB)") -> t.Column:
+def memory_default(title: str = "GPU Memory Allocated (GiB)") -> t.Column:
     """What W&B shows of a GPU's memory by default: NVML's used memory."""
     return t.value("avg_mem_total_MB", title, 1 / MB_PER_GB, "avg_mem_total_gb")
 
 
 def memory_callback() -> t.Column:
     """The callback's mean at rest."""
-    return t.value("avg_mem_alloc_MB", "GPU Memory (GB, Callback)", 1 / MB_PER_GB, "avg_mem_alloc_gb")
+    return t.value("avg_mem_alloc_MB", "GPU Memory (GiB, Callback)", 1 / MB_PER_GB, "avg_mem_alloc_gb")
 
 
 def memory_peak() -> t.Column:
     """What has to fit."""
-    return t.value("peak_mem_alloc_MB", "Peak allocated (GB)", 1 / MB_PER_GB, "peak_mem_alloc_gb")
+    return t.value("peak_mem_alloc_MB", "Peak allocated (GiB)", 1 / MB_PER_GB, "peak_mem_alloc_gb")
 
 
 def utilisation() -> t.Column:

@@ -204,7 +204,7 @@ def test_blooms_eight_columns_and_a_predicted_row_for_eight_gpus() -> None:
         "Runtime (s)",
         "Runtime Scale Factor",
         "Loss",
-        "GPU Memory Allocated (GB)",
+        "GPU Memory Allocated (GiB)",
     ]
     frame = table.frame
     assert list(frame["setup"]) == ["Single Node with Single GPU", "2 GPUs", "4 GPUs", "8 GPUs", "8 GPUs"]
@@ -338,8 +338,8 @@ def test_custom_models_nine_columns_and_loops() -> None:
         "Total GPUs",
         "Samples/s (Default)",
         "Samples/s (Callback)",
-        "GPU Memory (GB, Default)",
-        "GPU Memory (GB, Callback)",
+        "GPU Memory (GiB, Default)",
+        "GPU Memory (GiB, Callback)",
         "GPU Utilization (%)",
         "Loss",
         "Runtime (s)",
@@ -381,7 +381,7 @@ def test_weak_scaling_divides_the_right_way() -> None:
         "Per-GPU Batch",
         "Total Params",
         "Samples/s (Callback)",
-        "GPU Memory (GB, Callback)",
+        "GPU Memory (GiB, Callback)",
         "GPU Utilization (%)",
         "Loss",
         "Runtime (s)",

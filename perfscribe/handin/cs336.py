@@ -555,7 +555,7 @@ class MemoryProfiling(Problem):
         found = some([self.gb("full_step", "optimizer", context=context).value for context in self.at()])
         if max(found) > 1.05 * min(found):
             raise Missing("plateau")
-        return "Its peak hardly depends on the context."
+        return "The optimizer's peak hardly depends on the context."
 
     def half(self) -> str:
         """What BF16 changes."""
@@ -643,11 +643,8 @@ class PytorchAttention(Problem):
         found = self.widest()[-3:]
         (start, first), (end, last) = found[0], found[-1]
         steps = log2(int(end) / int(start))
-        time, memory = (
-            Figure((float(last[column]) / float(first[column])) ** (1 / steps)).quoted
-            for column in ("forward_ms", self.MEMORY)
-        )
-        return f"From {start} on each doubling of the length takes {time} times the time and {memory} times the memory"
+        times = Figure((float(last["forward_ms"]) / float(first["forward_ms"])) ** (1 / steps)).quoted
+        return f"From {start} on each doubling of the length takes {times} times the time"
 
     def row(self, width: str, length: str) -> Row | None:
         """The measured row of a cell."""

@@ -228,12 +228,12 @@ class DistributedCommunication(Problem):
         if self.most() == few:
             raise Missing("more devices")
         one, other = self.time(self.fastest(), last, few), self.time(self.fastest(), last)
-        said = f"{self.most()} {devices(self.site)} take"
+        said = f"{spelt(self.fastest())} takes {self.short(last)} on {self.most()} {devices(self.site)}"
         if within_noise(one, other):
-            return f"{said} as long as {few} within noise."
+            return f"{said} and on {few} the same time within noise."
         change = other.of(100 * (other.value / one.value - 1), one)
         by = change.of(abs(change.value)).quoted
-        return f"{said} {by} % {'longer' if change.value > 0 else 'less'} than {few}."
+        return f"{said} {by} % {'longer' if change.value > 0 else 'less long'} than on {few}."
 
 
 class Checked(Problem):
@@ -405,12 +405,15 @@ class NaiveDdpBenchmarking(Ddp):
 
     def shares(self) -> str:
         """What of a step is communication."""
-        units = [f" ms on {WORLDS[0]} {devices(self.site)}", *(f" on {world}" for world in WORLDS[1:])]
-        if len(self.naive()) < len(units):
-            units = [f" ms on {self.naive()[0]['world_size']} {devices(self.site)}"]
-        steps = [f"{step.quoted}{unit}" for (step, _), unit in zip(self.times(), units, strict=True)]
-        parts = [f"{spent.quoted} ({spent.share(step).quoted} %)" for step, spent in self.times()]
-        return f"A step takes {', '.join(steps)}; {' and '.join(parts)} are {self.calls()} all-reduces."
+        said: list[str] = []
+        for row, (step, spent) in zip(self.naive(), self.times(), strict=True):
+            share = f"{spent.quoted} ({spent.share(step).quoted} %)"
+            if not said:
+                on = f"{row['world_size']} {devices(self.site)}"
+                said.append(f"On {on} a step takes {step.quoted} ms, its {self.calls()} all-reduces {share}.")
+            else:
+                said.append(f"On {row['world_size']} it is {step.quoted} and {share}.")
+        return " ".join(said)
 
     def apart(self) -> str:
         """Why communication may take longer than the step."""
@@ -534,7 +537,7 @@ class OverlapIndividualBenchmarking(Ddp):
     def lengths(self) -> str:
         """How long communication takes in both."""
         overlap, naive = (self.traced("traced_communication_ms", one) for one in (self.OVERLAP, "naive"))
-        return f"Overlapped it takes {overlap.quoted} ms, apart {naive.quoted}{overlap.mark}."
+        return f"Its kernels run {overlap.quoted} ms overlapped and {naive.quoted} ms after backward{overlap.mark}."
 
     def precision(self) -> str:
         """What the mark means."""
@@ -722,7 +725,7 @@ class CommunicationAccounting(Problem):
     def enough(self) -> str:
         """Where FSDP is enough."""
         tokens, state = (self.value(self.SHARDED, step) for step in ("most_tokens", "n_fsdp_state"))
-        return f"Below {tokens} tokens some N is, and N = {state} holds the state alone."
+        return f"Below {tokens} tokens some N is enough; N = {state} holds the state alone."
 
     def best(self) -> str:
         """The least batch of any mesh."""
@@ -746,7 +749,7 @@ class CommunicationAccounting(Problem):
     def more_remedies(self) -> str:
         """What makes it smaller, too."""
         both, bandwidth = (self.value(self.REMEDIES, step) for step in ("both", "bandwidth"))
-        return f"Both together need {both}, twice the bandwidth {bandwidth}."
+        return f"Both together need {both}; twice the bandwidth alone needs {bandwidth}."
 
     def published(self) -> str:
         """What a write-up has."""
@@ -923,8 +926,9 @@ class ShardingAccounting(Problem):
         noise = ", the same within noise" if within_noise(plain, sharded) else ""
         update, whole = self.time("update_ms", "sharded"), self.time("optimizer_ms", "unsharded")
         return (
-            f"A step takes {sharded.quoted} ms sharded, {plain.quoted} not{noise}; its update {update.quoted} and "
-            f"{whole.quoted}, its exchange {self.time('exchange_ms', 'sharded').quoted}."
+            f"A step takes {sharded.quoted} ms sharded, {plain.quoted} unsharded{noise}. Timed apart, the update takes "
+            f"{update.quoted} and {whole.quoted} ms, the exchange of the sharded one "
+            f"{self.time('exchange_ms', 'sharded').quoted}."
         )
 
     def messages(self) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from perfscribe.handin.cs336 import noisy
 from perfscribe.handin.figures import GIB_AS_GB, Figure
 from perfscribe.handin.problem import Problem
 from perfscribe.handin.site import NOTHING, Missing, Row, Site, known, of, some
@@ -95,7 +96,7 @@ def strategies(page: Page) -> str:
     (fast, speed, _), (small, memory) = found.fastest(), found.smallest()
     unit = "GPU" if page.gpu else "process"
     return (
-        f"On {page.ranks(found.world())} {fast} trains fastest, {speed.quoted} samples/s; "
+        f"On {page.ranks(found.world())} {fast} trains fastest in {found.dtype().upper()}, {speed.quoted} samples/s; "
         f"{small} needs least memory, {memory.quoted} GB per {unit}{found.mark()}."
     )
 
@@ -103,13 +104,11 @@ def strategies(page: Page) -> str:
 def half_precision(page: Page) -> str:
     """What BF16 and TF32 alone give."""
 
-    def gain(dtype: str, size: str) -> str:
-        levels = {"model_size": size, "pass_type": "forward+backward"}
-        return page.site.figure("cs336.mixed_precision_speedup", f"{dtype}_speedup", **levels).quoted
-
+    gain = page.problem("benchmarking_mixed_precision").gain
+    big, tf32, small = gain("bf16", "2.7B"), gain("tf32", "2.7B"), gain("bf16", "small")
     return (
-        f"BF16 makes forward and backward of 2.7B {gain('bf16', '2.7B')} times as fast as FP32, TF32 alone "
-        f"{gain('tf32', '2.7B')} times; at small BF16 gives {gain('bf16', 'small')}."
+        f"BF16 makes forward and backward of 2.7B {big.quoted} times as fast as FP32, TF32 alone {tf32.quoted} times; "
+        f"small {'gains nothing beyond noise' if noisy(small) else f'{small.quoted} times'}."
     )
 
 
@@ -209,15 +208,12 @@ def _saved(page: Page) -> Row:
 
 def compiled(page: Page) -> str:
     """What torch.compile gives whole steps."""
-
-    def gain(size: str) -> str:
-        levels = {"size": size, "implementation": "compiled"}
-        plain = page.site.figure("cs336.compiled_models", "eager_full_step_ms", **levels)
-        return plain.over(page.site.figure("cs336.compiled_models", "compiled_full_step_ms", **levels)).quoted
-
-    if not page.gpu:
-        return f"torch.compile makes a full step of nano {gain('nano')} times as fast."
-    return f"torch.compile makes a full step of small {gain('small')} times as fast, of 2.7B {gain('2.7B')} times."
+    problem = page.problem("torch_compile")
+    found = [(at["size"], problem.gain(problem.MODELS, "full_step", at)) for at in problem.models()]
+    (first, small), *_ = some(found)
+    last, big = found[-1]
+    said = f"torch.compile makes a full step of {first} {small.quoted} times as fast"
+    return f"{said}." if first == last else f"{said}, of {last} {big.quoted} times."
 
 
 def formats(page: Page) -> str:
@@ -240,7 +236,9 @@ def dtypes(page: Page) -> str:
     bf16, fp16 = (
         page.site.figure("polaris.dtypes_against_fp32", "time_ratio", dtype=one, **levels) for one in ("bf16", "fp16")
     )
-    return f"On the small Polaris model BF16 takes {bf16.quoted} times FP32's time, FP16 {fp16.quoted} times‡."
+    mark = page.problem("polaris_6").mark()
+    half = "within noise" if noisy(bf16) else f"{bf16.quoted} times"
+    return f"Polaris at length 100 takes FP32's time {half} in BF16, {fp16.quoted} times in FP16{mark}."
 
 
 def weak_scaling(page: Page) -> str:
@@ -282,7 +280,7 @@ FINDINGS: Sequence[tuple[Callable[[Page], str], str, str]] = (
     (strategies, "fsdp", "fsdp_sharding_strategies_off_loading"),
     (half_precision, "one device", "benchmarking_mixed_precision"),
     (scaling, "fsdp", "fsdp_multi_gpu_fine_tuning_with_fsdp"),
-    (overlap, "several devices", "ddp_bucketed_benchmarking"),
+    (overlap, "several devices", "naive_ddp_benchmarking"),
     (flash_against_cudnn, "one device", "flash_benchmarking"),
     (all_reduce, "several devices", "distributed_communication_single_node"),
     (peak_memory, "one device", "memory_profiling"),
@@ -320,7 +318,7 @@ def findings(page: Page) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True)
 class Headline:
-    """A row of the headlines. share: of what bounds it, in words. problem: its name, or that of a page of details."""
+    """A row of the headlines. share: of what bounds it, in words. problem: its name, or the page of details."""
 
     what: str
     value: str
@@ -334,7 +332,7 @@ def product(page: Page) -> Headline:
     rate, row = page.most("cs336.ceilings_products", "rate", dtype=dtype)
     share = of(row, "share_percent")
     what = f"matrix product, {dtype.upper()}, {row['matrix_size']}"
-    return Headline(what, f"{rate} TFLOP/s", f"{share.quoted} %" if share else NOTHING, "ceilings")
+    return Headline(what, f"{rate} TFLOP/s", f"{share.quoted} %" if share else NOTHING, "details/ceilings")
 
 
 def training_step(page: Page) -> Headline:
@@ -343,8 +341,8 @@ def training_step(page: Page) -> Headline:
     row = page.largest("cs336.benchmarking_rates", "full_step_ms", ("step_tflop",), **levels)
     share = of(row, "mfu_percent")
     what = f"training step, {row['size']}, {row['dtype'].upper()}, {row['seq_len']}"
-    problem = "benchmarking_mixed_precision" if page.gpu else "benchmarking_script"
-    return Headline(what, f"{of(row, 'full_step_ms')} ms", f"{share.quoted} %" if share else NOTHING, problem)
+    shown = f"{share.quoted} %" if share else NOTHING
+    return Headline(what, f"{of(row, 'full_step_ms')} ms", shown, "details/benchmarking_script")
 
 
 def flash(page: Page) -> Headline:
@@ -388,7 +386,7 @@ def ddp_step(page: Page) -> Headline:
     share = f"{step.of(100 * (1 - exposed.value / step.value), exposed).quoted} %" if exposed else NOTHING
     size = row["size"].replace("xl", "XL")
     what = f"DDP step, {size}, FP32, {page.ranks(2)}, buckets of {row['bucket_mb']} MB"
-    return Headline(what, f"{step} ms", share, "ddp_bucketed_benchmarking")
+    return Headline(what, f"{step} ms", share, "naive_ddp_benchmarking")
 
 
 def state_saved(page: Page) -> Headline:
@@ -397,8 +395,8 @@ def state_saved(page: Page) -> Headline:
     saved, predicted = of(row, "saved_gib", GIB_AS_GB), of(row, "predicted_gib", GIB_AS_GB)
     share = f"{saved.share(predicted).quoted} % of predicted" if saved and predicted else NOTHING
     size = row["size"].replace("xl", "XL")
-    what = f"optimizer state saved by sharding, {size}, {page.ranks(row['world_size'])}, {row['moment']}"
-    return Headline(what, f"{saved} GB", share, "optimizer_state_sharding_accounting")
+    what = f"memory saved by sharding optimizer state, {size}, {page.ranks(row['world_size'])}, {row['moment']}"
+    return Headline(what, f"{saved} GB", share, "details/optimizer_state_sharding_accounting")
 
 
 def custom_model(page: Page) -> Headline:
@@ -469,7 +467,7 @@ def caveats(page: Page, summary: Mapping[str, Any]) -> list[str]:
     said = []
     text = "".join(table.mark for problem in page.problems.values() for table in problem.made)
     if "†" in text:
-        said.append("Marked † is an emulated link: one machine's processes over TCP on its loopback interface.")
+        said.append("Marked † is one machine: processes over TCP on its loopback interface, or its GPUs as two nodes.")
     if odd := summary["disturbed"]:
         said.append(
             f"{odd} of {sum(summary['cells'].values())} cells were throttled or disturbed ([appendix](appendix.md))."
@@ -478,6 +476,6 @@ def caveats(page: Page, summary: Mapping[str, Any]) -> list[str]:
         asked = "2, 4, 6, 8 and 16" if summary["gpus"] == 1 else "6, 8 and 16"
         has = f"{summary['gpus']} GPU{'s' * (summary['gpus'] > 1)}"
         said.append(f"The homeworks ask for {asked} GPUs, this machine has {has}.")
-    if any(problem.name.startswith("fsdp") for problem in page.problems.values()):
+    if any(problem.name.startswith("fsdp") and problem.measured for problem in page.problems.values()):
         said.append("Weights are random, so losses and scores say nothing about language.")
     return said[:3]

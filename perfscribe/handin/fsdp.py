@@ -471,8 +471,8 @@ class Strategies(Problem):
 
     def title(self) -> str:
         """What the figure shows."""
-        (fast, speed, _), (small, memory) = self.fastest(), self.smallest()
-        return f"{fast} is fastest at {speed.quoted} samples/s, {small} smallest at {memory.quoted} GB{self.mark()}"
+        fast, speed, _ = self.fastest()
+        return f"{fast} is fastest at {speed.quoted} samples/s in {self.dtype().upper()}{self.mark()}"
 
     def model(self) -> str:
         """As the table names it."""
@@ -738,7 +738,7 @@ class MultiGpu(OfBloom):
         gain = dict(self.gained()).get("wrapped per block")
         if gain is None or gain.value > 0.75 * self.world():
             raise Missing(self.table)
-        return "With one row per GPU a step waits for the host, which launches the gathers of each unit."
+        return "Each unit's gather is a launch of its own, which one row per GPU cannot hide."
 
 
 class MultiNode(OfBloom):
@@ -860,9 +860,12 @@ class CustomMultiGpu(OfCustom):
         """The line of our loops."""
         rate = "stepping_samples_per_second"
         wrapped, tuned = self.loop("trainer"), self.loop("tuned")
+        if tuned is None:
+            raise Missing(self.loops)
+        how = f"{tuned['dtype'].upper()}, compiled, {tuned['batch']} rows per GPU"
         return (
             f"Ours (vocabulary 50,000, layers wrapped): {ranks(self.site, self.rows()[-1]['world_size'])} "
-            f"{need(wrapped, rate).quoted} samples/s; tuned {need(tuned, rate).quoted}, "
+            f"{need(wrapped, rate).quoted} samples/s; tuned ({how}) {need(tuned, rate).quoted}, "
             f"{need(tuned, 'efficiency').quoted} % of linear."
         )
 
@@ -876,7 +879,7 @@ class CustomMultiGpu(OfCustom):
         if not self.site.gpu:
             return f"{said}."
         last, one = (need(self.loop("tuned", world), "stepping_samples_per_second") for world in (0, 1))
-        return f"As given {said}{self.odd()}, ours tuned {last.over(one).quoted}x."
+        return f"{said}{self.odd()}; our tuned loop gives {last.over(one).quoted}x."
 
     def clocks(self) -> str:
         """Two ways to tell the rate."""
@@ -1126,8 +1129,8 @@ class WeakScaling(Problem):
         steps = [need(row, "step_ms").quoted for row in (self.last(), self.first())]
         return (
             f"Efficiency is {self.efficiency(self.last()).quoted} % on {self.on()}: a step takes {steps[0]} ms, "
-            f"{steps[1]} in the first row, with {self.work().quoted} % of its work per {noun(self.site)}"
-            f"{self.mark()}."
+            f"{steps[1]} in the first row. The work per {noun(self.site)} is {self.work().quoted} % of the first "
+            f"row's{self.mark()}."
         )
 
     def inverted(self) -> str:

@@ -17,7 +17,8 @@ Chapter = tuple[str, str, str, Sequence[type[Problem]]]
 
 LEGEND = (
     "±: std beside a mean, else half the interquartile range; `-`: not measured, or no such thing; `OOM`: out of "
-    "memory; †: emulated link; ‡: settings other than the homework's, named behind the title; GB: 10⁹ bytes."
+    "memory; †: emulated link; ‡: settings other than the homework's, named behind the title; GB: 10⁹ bytes; 000 to "
+    "004: published write-ups ([sources](../../references/sources.csv))."
 )
 # As the handout has them: what several devices answer stands behind, but for two that stand between.
 ORDER = (
@@ -110,13 +111,13 @@ def _opening(page: first_page.Page, material: Material, pages: Collection[str]) 
     """Title, findings, headlines, figures."""
 
     def to(name: str) -> str:
-        return link(page.problems[name]) if name in page.problems else f"[details](details/{name}.md)"
+        return link(page.problems[name]) if name in page.problems else f"[details]({name}.md)"
 
     found = [f"{place}. {text} {to(name)}" for place, (text, name) in enumerate(first_page.findings(page), start=1)]
     rows = [
         f"| {one.what} | {one.value} | {one.share} | {to(one.problem)} |"
         for one in first_page.headlines(page)
-        if one.problem in page.problems or one.problem in pages
+        if one.problem in page.problems or one.problem.removeprefix("details/") in pages
     ]
     head = "| what | value ± spread | share of bound | link |\n| --- | --- | --- | --- |\n"
     figures = [f"![{title}](figures/{name}.svg)" for title, name in first_page.figures(page, material.captions)]
@@ -147,7 +148,9 @@ def machine(summary: Mapping[str, Any]) -> str:
         for name in ("driver", "CUDA", "torch")
         if name in summary["software"]
     )
-    days = " to ".join(dict.fromkeys([summary["first_day"], summary["last_day"]]))
+    first, last = summary["first_day"], summary["last_day"]
+    same_month = first[:7] == last[:7]
+    days = first if first == last else f"{first} to {last[8:] if same_month else last}"
     commits = summary["commits"]
     commit = f"commit {commits[0]}" if len(commits) == 1 else f"{len(commits)} commits" if commits else ""
     return "; ".join(part for part in ("; ".join(summary["machines"]), software, days, commit) if part) + "."

@@ -542,7 +542,7 @@ class CrossNode(Problem):
         """All of communication."""
         at, end = self.marks()
         across, within = self.both(self.TOTAL)
-        return f"With waiting, {across}{at} and {within} ms{end}."
+        return f"With waiting, communication takes {across} ms across{at} and {within} within{end}."
 
     def why(self) -> str:
         """What waiting is, where there is any."""
@@ -687,9 +687,8 @@ class DataTypes(Problem):
 
     def title(self) -> str:
         """BF16 where it matters most."""
-        base, wide, lengths = self.levels()
-        long, widest = self.time(base, lengths[-1]), self.short(wide[-1], lengths[0])
-        return f"BF16 takes {long} at length {lengths[-1]} and {widest} at width {wide[-1]}{self.mark()}"
+        base, _, lengths = self.levels()
+        return f"At length {lengths[-1]} and width {base} BF16 takes {self.time(base, lengths[-1])}{self.mark()}"
 
     # The comparison table.
 

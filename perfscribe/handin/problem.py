@@ -8,6 +8,9 @@ from dataclasses import dataclass
 
 from perfscribe.handin.site import Cell, Missing, Site
 
+# Rows of a table that stand together; a longer one is printed in blocks.
+MOST_ROWS, BLOCK = 25, 24
+
 
 @dataclass
 class Table:
@@ -21,8 +24,11 @@ class Table:
 
     def markdown(self) -> str:
         """Title line, table, notes."""
-        lines = [f"**{self.title}** {self.setup}".rstrip(), "", _line(self.header), _line(["---"] * len(self.header))]
-        lines += [_line([cell.text for cell in row]) for row in self.rows]
+        lines = [f"**{self.title}** {self.setup}".rstrip()]
+        block = MOST_ROWS if len(self.rows) <= MOST_ROWS else BLOCK
+        for start in range(0, max(1, len(self.rows)), block):
+            lines += ["", _line(self.header), _line(["---"] * len(self.header))]
+            lines += [_line([cell.text for cell in row]) for row in self.rows[start : start + block]]
         notes = "  \n".join(note for note in self.notes if note)
         return "\n".join(lines) + (f"\n\n{notes}" if notes else "")
 
@@ -141,7 +147,7 @@ class Problem:
         link = f"[Details](details/{self.name}.md)" if has_details else ""
         parts += ["  \n".join(lines), notes]
         parts = [part for part in parts if part]
-        if link and parts[-1].startswith(("|", "!")):
+        if link and parts[-1].splitlines()[-1].startswith(("|", "!")):
             parts.append(link)
         elif link:
             parts[-1] += f" {link}"

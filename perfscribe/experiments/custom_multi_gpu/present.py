@@ -58,7 +58,7 @@ def columns() -> list[t.Column]:
         *c.setup(),
         c.samples_default("Samples/s (Default)"),
         c.samples_callback(),
-        c.memory_default("GPU Memory (GB, Default)"),
+        c.memory_default("GPU Memory (GiB, Default)"),
         c.memory_callback(),
         c.utilisation(),
         c.loss(),

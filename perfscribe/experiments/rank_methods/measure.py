@@ -1,8 +1,7 @@
-"""Each way to find rank, world size and local rank, under launchers that run here and in recorded environments.
+"""Each way to find rank, world size and local rank, under launchers that run here.
 
 A launch starts the ranks once for all methods that can serve it; each method then trains the Polaris homework's model
-on every rank. Recorded environments are looked at without any process. Bindings are asked of a launcher whose ranks
-tell the cores that they were granted.
+on every rank. Bindings are asked of a launcher whose ranks tell the cores that they were granted.
 """
 
 from __future__ import annotations
@@ -16,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from perfscribe.cells import Cell, Measurement, Unsupported
 from perfscribe.experiments.rank_methods import polaris
-from perfscribe.experiments.rank_methods.recordings import RECORDINGS, Recording
-from perfscribe.experiments.rank_methods.words import BOUND, HERE, LAUNCHED, RECORDED
+from perfscribe.experiments.rank_methods.words import BOUND, HERE, LAUNCHED
 from perfscribe.parallel import binding
 from perfscribe.parallel.mpi_start import METHODS, MODULO, SPLIT
 
@@ -37,12 +35,12 @@ _CREWS: dict[tuple[Any, ...], Crew] = {}
 
 
 def cells(config: Mapping[str, Any]) -> list[Cell]:
-    """Launches by launcher and method, then recorded environments, then bindings."""
+    """Launches by launcher and method, then bindings."""
     launched = [
         Cell(one.factors, requires=(*one.requires, "srun_mpi"), cost=one.cost) if one["launcher"] == "slurm" else one
         for one in _launched(config)
     ]
-    return [*launched, *_recorded(), *_bound(config)]
+    return [*launched, *_bound(config)]
 
 
 def _launched(config: Mapping[str, Any]) -> list[Cell]:
@@ -54,13 +52,6 @@ def _launched(config: Mapping[str, Any]) -> list[Cell]:
         Cell({"part": LAUNCHED, "launcher": launcher, "method": method, **fixed}, requires=needs, cost=10.0 + place)
         for place, launcher in enumerate(config["launcher"])
         for method in METHODS_OF[launcher]
-    ]
-
-
-def _recorded() -> list[Cell]:
-    return [
-        Cell({"part": RECORDED, "recording": name, "launcher": one.launcher, "placement": one.placement}, cost=0.0)
-        for name, one in RECORDINGS.items()
     ]
 
 
@@ -77,14 +68,14 @@ def _bound(config: Mapping[str, Any]) -> list[Cell]:
 
 
 def run(cell: Cell) -> Measurement:
-    """Measure one launch, look at one recording, or bind ranks once.
+    """Measure one launch, or bind ranks once.
 
-    Series of launches and recordings, a value for each rank: node, said_<method> (rank, world size, local rank; None:
-    nothing; a text: why it failed). Of launches also host, device, mask, training_s_by_rank; samples training_s and
+    Series of launches, a value for each rank: node, said_<method> (rank, world size, local rank; None:
+    nothing; a text: why it failed). Also host, device, mask, training_s_by_rank; samples training_s and
     epoch_s are those of the slowest rank. Series of bindings: asked, granted (masks), gpu_cores.
     Unsupported: the launcher or mpi4py is not here, or a binding names cores that are not granted here.
     """
-    return {LAUNCHED: _launch, RECORDED: _look_up, BOUND: _bind}[cell["part"]](cell)
+    return {LAUNCHED: _launch, BOUND: _bind}[cell["part"]](cell)
 
 
 def _launch(cell: Cell) -> Measurement:
@@ -147,14 +138,6 @@ def close() -> None:
 
 def _said(by_rank: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     return {f"said_{method}": [one[method] for one in by_rank] for method in METHODS}
-
-
-def _look_up(cell: Cell) -> Measurement:
-    recording: Recording = RECORDINGS[cell["recording"]]
-    return Measurement(
-        values={"source": recording.source, "gpus_per_node": recording.gpus},
-        series={"node": list(recording.nodes), **_said([recording.said(rank) for rank in range(len(recording.nodes))])},
-    )
 
 
 def _bind(cell: Cell) -> Measurement:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from perfscribe.parallel import mpi_start
 
-LAUNCHED, RECORDED, BOUND = "launched", "recorded", "bound"
+LAUNCHED, BOUND = "launched", "bound"
 HERE = "this machine"
 LAUNCHERS = {
     "perfscribe": "Perfscribe's own",

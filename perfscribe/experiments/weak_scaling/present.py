@@ -15,7 +15,7 @@ from perfscribe.experiments.multi_gpu import drawings
 from perfscribe.experiments.weak_scaling import rows as r
 from perfscribe.records import Record
 from perfscribe.tables import Table
-from perfscribe.training_rows import MEASURED, Links
+from perfscribe.training_rows import Links
 
 TABLES = ("fsdp.weak_setup", "fsdp.weak_scaling")
 FIGURES = ("fsdp.weak_scaling",)
@@ -29,7 +29,7 @@ NOTES = (
     "T_current / T_base of the runtimes per step.",
     c.PREDICTED_NOTE,
 )
-CAPTION = "Weak-scaling efficiency by work; hollow: predicted, dotted: what the workshop's formula gives."
+CAPTION = "Weak-scaling efficiency by median steps, first row over row; hollow: predicted."
 
 
 def tables(records: Mapping[str, list[Record]]) -> list[Table]:
@@ -107,16 +107,13 @@ def figures(tables: Mapping[str, Table]) -> list[f.Figure]:
 
 
 def _draw(canvas: Any, rows: pd.DataFrame) -> None:
-    """A line each variant; dotted: the workshop's formula."""
+    """A line each variant."""
     axes = canvas.subplots()
-    rows = drawings.numbers(rows, "work_efficiency")
+    rows = drawings.numbers(rows, "efficiency")
     rows = drawings.main_device(rows)
     if rows["world_size"].nunique() < 2:
         f.no_data(axes, "not measured on several numbers of ranks")
         return
     variants = rows.groupby("variant", sort=False)
-    drawings.over_ranks(axes, ((variant, own, "work_efficiency") for variant, own in variants))
-    for colour, (_, own) in zip(f.COLOURS, variants, strict=False):
-        inverted = drawings.numbers(own[own["origin"] == MEASURED], "inverted")
-        axes.plot(inverted["world_size"], inverted["inverted"], color=colour, linestyle=":")
-    drawings.finish(axes, rows, "Efficiency by work (%)")
+    drawings.over_ranks(axes, ((variant, own, "efficiency") for variant, own in variants))
+    drawings.finish(axes, rows, "Efficiency (%)")
