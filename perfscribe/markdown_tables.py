@@ -36,7 +36,7 @@ def as_shown(text: str, column: Mapping[str, Any], row: Mapping[str, str], scale
     """The text of a CSV's cell as a page shows it; a figure times `scale`, with its spread."""
     figure = as_number(text)
     if figure is None:
-        return text
+        return "-" if column["kind"] == "published" and text == NOTHING else text
     if column["exact"] and scale == 1 and figure == int(figure) and abs(figure) < 1e15:
         return f"{figure:.0f}"
     if column["kind"] == "published" and len(re.sub(r"e.*|\D", "", text).lstrip("0")) > LONGEST_PUBLISHED_DIGITS:
@@ -70,7 +70,7 @@ def to_markdown(folder: Path, table_id: str, most_rows: int = 0) -> str:
     columns: list[dict[str, Any]] = []
     constant: list[dict[str, Any]] = []
     for column in description["columns"]:
-        if column["kind"] == "unshown" or column["name"] in spreads:
+        if column["kind"] == "unshown" or column["name"] in spreads or _is_unpublished(column, read):
             continue
         told_once = bool(columns) and not column["spread"] and len(measured) > 1
         same = told_once and _is_constant(column["name"], read, measured)
@@ -90,6 +90,11 @@ def to_markdown(folder: Path, table_id: str, most_rows: int = 0) -> str:
         "\n".join(f"{note}  " for note in description["notes"]),
     ]
     return "\n\n".join(part.rstrip() for part in parts if part) + "\n"
+
+
+def _is_unpublished(column: Mapping[str, Any], rows: Sequence[Mapping[str, str]]) -> bool:
+    """Whether it is a source's column without any figure for these levels."""
+    return column["kind"] == "published" and all(row[column["name"]] == NOTHING for row in rows)
 
 
 def _is_constant(name: str, rows: Sequence[Mapping[str, str]], measured: Sequence[Mapping[str, str]]) -> bool:

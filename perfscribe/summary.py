@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from perfscribe import files
-from perfscribe.measured_by import commit_name, environment_ids
+from perfscribe.measured_by import commit_name, environment_ids, node_name
 from perfscribe.records import STATUSES, Record
 
 # What a flag begins with that says of a cell that something disturbed it.
@@ -25,11 +25,13 @@ def of_site(plan: Mapping[str, Any], records: Mapping[str, Sequence[Record]], re
     days = sorted(str(provenance["time"])[:10] for provenance in measured)
     statuses = Counter(record.status for record in cells)
     current = plan["current_fingerprints"]
+    nodes = {node_name(record.provenance) for record in cells if record.provenance.get("cluster")}
     return {
         "site": plan["site"],
         "preset": plan["preset"],
         "machines": sorted({machine(identity) for identity in identities}),
         "gpus": max((int(identity.get("gpu_count") or 0) for identity in identities), default=0),
+        "nodes": len(nodes),
         "software": _software(identities),
         "first_day": days[0] if days else "",
         "last_day": days[-1] if days else "",

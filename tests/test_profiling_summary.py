@@ -1,4 +1,4 @@
-"""What happened in a range: attribution, busy time and gaps, totals, timeline."""
+"""What happened in a range: attribution, busy time and gaps, totals."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nsys_fixture import FOLDER, GEMM, MUL, SOFTMAX
 
-from perfscribe.profiling import summary, timeline
+from perfscribe.profiling import summary
 from perfscribe.profiling.families import by_family
 from perfscribe.profiling.nsys_export import read_sqlite
 from perfscribe.profiling.nvtx_kernels import COLUMNS, nvtx_kernel_summary, write_csv
 from perfscribe.profiling.summary import Gap
-from perfscribe.profiling.timeline import TimelineRow
 from perfscribe.profiling.trace import COPY, START_END, UNKNOWN_THREAD, Kernel, Range, Trace, thread_key
 
 MAIN, AUTOGRAD, OTHER = thread_key(1, 1), thread_key(1, 2), thread_key(2, 1)
@@ -95,26 +94,6 @@ def test_library_domains_are_no_ranges_of_the_program() -> None:
     wide = Range("ncclGroup", 0, 100, AUTOGRAD, domain="NCCL")  # does not take autograd's kernels out of backward
     found = summary.occurrence(trace([kernel(10, 20, 5, AUTOGRAD)], ours, wide), ours)
     assert len(found.kernels) == 1
-
-
-def test_the_timeline_of_a_step() -> None:
-    step = Range("step", 1000, 9000, MAIN)
-    inner = [
-        Range("forward", 1000, 4000, MAIN),
-        Range("softmax", 2000, 3000, MAIN),
-        Range("backward", 4000, 8000, MAIN),
-    ]
-    elsewhere = [Range("step", 20000, 30000, MAIN), Range("other", 2000, 3000, OTHER)]
-    made = trace([kernel(1500, 3000, 1000), kernel(5000, 6000, 500, name=MUL)], step, *inner, *elsewhere)
-    rows = timeline.timeline(made, step)
-    assert rows[:4] == [
-        TimelineRow(0.0, 8.0, "NVTX 0", "step"),
-        TimelineRow(0.0, 3.0, "NVTX 1", "forward"),
-        TimelineRow(1.0, 2.0, "NVTX 2", "softmax"),
-        TimelineRow(3.0, 7.0, "NVTX 1", "backward"),
-    ]
-    assert rows[4:6] == [TimelineRow(2.0, 3.0, "gemm", GEMM), TimelineRow(5.0, 5.5, "elementwise", MUL)]
-    assert rows[6:] == [TimelineRow(3.0, 5.0, timeline.GAP, timeline.LAUNCH_BOUND)]
 
 
 # --- the summary of nsys (tests/test_profiling_nsys.py compares it with nsys itself) ------------------------------

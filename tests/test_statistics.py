@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfscribe import statistics
-from perfscribe.statistics import fit_latency_bandwidth, fit_power, format_figure, median_interval, ratio, summarise
+from perfscribe.statistics import fit_latency_bandwidth, format_figure, median_interval, ratio, summarise
 
 times = st.floats(0, 1e6, allow_nan=False)
 positive = st.floats(1e-6, 1e6)
@@ -211,36 +211,18 @@ def test_bad_pairs_give_one_line(a, b):
 # --- fits -----------------------------------------------------------------------------------------
 
 
-@given(st.floats(-3, 3), st.floats(1e-3, 1e3))
-def test_an_exact_power_is_found(exponent, coefficient):
-    x = [256.0, 1024.0, 4096.0, 8192.0, 16384.0]
-    fit = fit_power(x, [coefficient * value**exponent for value in x])
-    assert fit.exponent == pytest.approx(exponent, abs=1e-9)
-    assert fit.coefficient == pytest.approx(coefficient, rel=1e-9)
-    assert fit.standard_error < 1e-9 and max(map(abs, fit.residuals)) < 1e-9 and fit.points == 5
-
-
-def test_residuals_and_standard_error_of_a_power():
-    fit = fit_power([1.0, math.e, math.e**2], [1.0, math.e**3, math.e**2])  # logs: (0, 0), (1, 3), (2, 2)
-    assert fit.exponent == pytest.approx(1.0)
-    assert math.log(fit.coefficient) == pytest.approx(2 / 3)
-    assert [math.log1p(r) for r in fit.residuals] == pytest.approx([-2 / 3, 4 / 3, -2 / 3])
-    assert fit.standard_error == pytest.approx(math.sqrt((24 / 9) / 1 / 2))
-
-
-@pytest.mark.parametrize("fit", [fit_power, fit_latency_bandwidth])
-def test_two_sizes_are_no_fit(fit):
+def test_two_sizes_are_no_fit():
+    fit = fit_latency_bandwidth
     assert fit([1.0, 2.0], [1.0, 2.0]) is None
     assert fit([1.0, 2.0, 2.0], [1.0, 2.0, 2.1]) is None
 
 
-@pytest.mark.parametrize("fit", [fit_power, fit_latency_bandwidth])
 @pytest.mark.parametrize(
     "x, y", [([1.0, 2.0], [1.0]), ([0.0, 1.0, 2.0], [1.0, 1.0, 1.0]), ([1.0, 2.0, 3.0], [1.0, -1.0, 1.0])]
 )
-def test_bad_points_give_one_line(fit, x, y):
+def test_bad_points_give_one_line(x, y):
     with pytest.raises(ValueError, match=r"\S"):
-        fit(x, y)
+        fit_latency_bandwidth(x, y)
 
 
 @given(st.floats(1e-6, 1e-3), st.floats(1e9, 1e12))

@@ -132,7 +132,7 @@ def test_a_published_figure_stands_beside_every_status(tmp_path: Path) -> None:
     cells = [record("oom", factors=factors), record(factors=factors), record(factors=other)]
     got = rows(markdown(tmp_path, t.make("a.b", "Title", cells, [column])))[1:]
     figure = known.text if known.value is None else known.value
-    assert [row[0].split(" [")[0] for row in got] == [f"{figure:g}" if known.value else figure] * 2 + ["none"]
+    assert [row[0].split(" [")[0] for row in got] == [f"{figure:g}" if known.value else figure] * 2 + ["-"]
 
 
 # --- rounding ---------------------------------------------------------------------------------------------------
@@ -277,15 +277,15 @@ def test_neighbours_without_figures_are_folded(tmp_path: Path) -> None:
     ]
     published = [
         t.Column(name, name, get, kind="published", exact=True)
-        for name, get in (("same", lambda r: "none"), ("other", lambda r: r.factors["seq_len"] * 2))
+        for name, get in (("same", lambda r: "once"), ("other", lambda r: r.factors["seq_len"] * 2))
     ]
     text = markdown(tmp_path, t.make("a.b", "Title", cells, [*columns()[:3], *published]))
     assert rows(text)[1:] == [
-        ["128, 256", "fp32, bf16", "skipped [1]", "none", "see CSV"],
-        ["512", "fp32", "12.3 ± 0.2", "none", "1024"],
-        ["1024", "fp32", "skipped [2]", "none", "2048"],
-        ["2048", "fp32", "skipped [2]", "none", "4096"],
-        ["4096, 8192, 16384", "fp32", "oom [3]", "none", "see CSV"],
+        ["128, 256", "fp32, bf16", "skipped [1]", "once", "see CSV"],
+        ["512", "fp32", "12.3 ± 0.2", "once", "1024"],
+        ["1024", "fp32", "skipped [2]", "once", "2048"],
+        ["2048", "fp32", "skipped [2]", "once", "4096"],
+        ["4096, 8192, 16384", "fp32", "oom [3]", "once", "see CSV"],
     ]
     assert "[1] skipped: preset cpu (4 cells)" in text and "[3] oom: no memory (3 cells)" in text
     assert len(pd.read_csv(tmp_path / "a.b.csv")) == len(cells)

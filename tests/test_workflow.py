@@ -44,7 +44,7 @@ FIGURES = [figure for name in plan.known_experiments(ROOT) for figure in plan.re
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
     """The whole project after `./run report --config preset=tiny`."""
     space = Workspace(tmp_path_factory.mktemp("workflow"))
-    done = space.run("report", *TINY, timeout_s=1000)
+    done = space.run("report", *TINY, timeout_s=1800)
     assert done.returncode == 0, done.stdout
     assert done.stdout.splitlines()[-1] == "report: report/local/report.md"
     told = [line for line in done.stdout.splitlines() if re.search(r"\(\d+/\d+(, .* left)?\)$", line)]

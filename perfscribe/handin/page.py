@@ -153,7 +153,8 @@ def machine(summary: Mapping[str, Any]) -> str:
     days = first if first == last else f"{first} to {last[8:] if same_month else last}"
     commits = summary["commits"]
     commit = f"commit {commits[0]}" if len(commits) == 1 else f"{len(commits)} commits" if commits else ""
-    return "; ".join(part for part in ("; ".join(summary["machines"]), software, days, commit) if part) + "."
+    cluster = f"{summary['nodes']} nodes of a cluster" if summary["nodes"] else ""
+    return "; ".join(part for part in (*summary["machines"], cluster, software, days, commit) if part) + "."
 
 
 def overview(short: str, problems: Sequence[Problem]) -> str:
