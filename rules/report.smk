@@ -35,11 +35,8 @@ rule write_html:
     retries: 0
     conda:
         "../workflow/envs/perfscribe.yaml"
-    params:
-        results=RESULTS,
     shell:
-        "program {log:q} workflow/scripts/write_html.py --report {input.report:q} --results {params.results:q}"
-        " --out {output:q}"
+        "program {log:q} workflow/scripts/write_html.py --plan {input.plan:q} --report {input.report:q} --out {output:q}"
 
 
 rule verdict:

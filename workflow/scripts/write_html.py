@@ -1,6 +1,6 @@
 """Write a site's report as one HTML file, from its Markdown and figures.
 
-write_html.py --report report/SITE/report.md --results results/SITE --out report/SITE/report.html
+write_html.py --plan results/SITE/plan/page.json --report report/SITE/report.md --out report/SITE/report.html
 """
 
 import argparse
@@ -18,8 +18,8 @@ from perfscribe.page import write  # noqa: E402
 def main() -> None:
     """Read the arguments and do the work."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--plan", type=Path, required=True)
     parser.add_argument("--report", type=Path, required=True)
-    parser.add_argument("--results", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
     try:
@@ -27,7 +27,7 @@ def main() -> None:
     except ValueError as error:
         sys.exit(str(error))
     files.write_text(args.out, text)
-    checksums.keep(args.results, "page", [args.out])
+    checksums.keep(args.plan.parents[1], "page", [args.out])
 
 
 if __name__ == "__main__":
