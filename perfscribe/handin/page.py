@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from perfscribe.handin import cs336, cs336_devices, cs336_kernels, details, first_page, fsdp, polaris
-from perfscribe.handin.problem import Problem
-from perfscribe.handin.site import Site
+from perfscribe.handin.problem import Problem, Table
+from perfscribe.handin.site import NOTHING, Site
 
 # Its key in the config, its short name, its title, its problems.
 Chapter = tuple[str, str, str, Sequence[type[Problem]]]
@@ -169,24 +168,53 @@ def overview(short: str, problems: Sequence[Problem]) -> str:
 
 
 def lacking(problems: Sequence[Problem]) -> str:
-    """A line for each reason, with the problems and how many of their cells it took."""
+    """A line for each reason, with the problems and their rows, or the one column, that lack a figure for it."""
     by_reason: dict[str, dict[str, str]] = {}
     for problem in problems:
-        cells = [cell for table in problem.made for row in table.rows for cell in row if cell.able and not cell.filled]
-        counts = Counter(_reason(cell.why) for cell in cells)
-        for reason, count in counts.items():
+        names: dict[str, list[str]] = {}
+        for table in problem.made:
+            for reason, of in _lacking(table).items():
+                names.setdefault(reason, []).extend(of)
+        for reason, of in names.items():
             if reason or problem.measured:
-                by_reason.setdefault(reason or NO_CELL, {})[link(problem)] = f" ({count})"
-        if not problem.measured and not any(counts):
+                shown = " / ".join(of) if len(of) <= MOST_NAMES else f"{len(of)} rows"
+                by_reason.setdefault(reason or NO_CELL, {})[link(problem)] = f" ({shown})"
+        if not problem.measured and not any(names):
             by_reason.setdefault(LEFT_OUT, {})[link(problem)] = ""
     lines = [
-        f"- {reason}: {'; '.join(name + count for name, count in found.items())}."
-        for reason, found in by_reason.items()
+        f"- {reason}: {'; '.join(name + of for name, of in found.items())}." for reason, found in by_reason.items()
     ]
     return "\n".join(lines) or "Nothing."
 
 
-NO_CELL = "No cell measures it (number of figures)"
+def _lacking(table: Table) -> dict[str, list[str]]:
+    """Names of what lacks a figure, by reason: a column where it is one alone in several rows, else rows."""
+    found: dict[str, list[tuple[int, int]]] = {}
+    for row, cells in enumerate(table.rows):
+        for column, cell in enumerate(cells):
+            if cell.able and not cell.filled:
+                found.setdefault(_reason(cell.why), []).append((row, column))
+    names = {}
+    for reason, places in found.items():
+        rows, columns = ({place[axis] for place in places} for axis in (0, 1))
+        if len(columns) == 1 < len(rows):
+            names[reason] = [table.header[min(columns)]]
+        else:
+            names[reason] = [_name(table, row) for row in sorted(rows)]
+    return names
+
+
+def _name(table: Table, row: int) -> str:
+    """As many of its labels as tell it from the other rows."""
+    texts = [[cell.text for cell in cells if not cell.able] for cells in table.rows]
+    own = texts[row]
+    count = next((n for n in range(1, len(own)) if [other[:n] for other in texts].count(own[:n]) == 1), len(own))
+    return " ".join(text for text in own[:count] if text != NOTHING) or table.rows[row][0].text
+
+
+# What lacks figures in a problem is named up to so many rows, then counted.
+MOST_NAMES = 6
+NO_CELL = "Figures that no cell measures"
 LEFT_OUT = "Not measured at this site"
 
 
