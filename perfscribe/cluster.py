@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from perfscribe import environment, files
 from perfscribe.cells import Cell
-from perfscribe.config_errors import fault
+from perfscribe.config.errors import fault
 
 # Snakemake's executors that submit jobs, and the variable by which a job of each knows itself.
 SLURM = "slurm"

@@ -8,61 +8,25 @@ import re
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 from workspace import ROOT, Workspace
 
 PAGE = ROOT / "docs" / "add-an-experiment.md"
-BLOCK = re.compile(r"^```(?P<language>\w+)(?P<info>[^\n]*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+FILE = re.compile(r"^```python file=(\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+SHELL = re.compile(r"^```bash\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 EXAMPLE = "copy_bandwidth"
 TABLE = "polaris.copy_bandwidth"
 
 
-@dataclass(frozen=True)
-class Block:
-    """A code block that the page tells its reader to put somewhere.
-
-    how: file (a new one), append (at the end of a file), insert (before the only line that is `before`).
-    """
-
-    how: str
-    path: str
-    before: str
-    text: str
-
-    def apply(self, root: Path) -> None:
-        """Do what the page says."""
-        target = root / self.path
-        if self.how == "file":
-            target.parent.mkdir(parents=True, exist_ok=True)
-            assert not target.exists(), f"{self.path} exists already"
-            target.write_text(self.text)
-            return
-        content = target.read_text()
-        if self.how == "append":
-            target.write_text(content.rstrip("\n") + "\n" + self.text)
-            return
-        assert content.splitlines().count(self.before) == 1, f"{self.path}: one line {self.before!r} was expected"
-        target.write_text(content.replace(f"\n{self.before}\n", f"\n{self.text}{self.before}\n"))
-
-
-def blocks() -> list[Block]:
-    """The page's blocks that name a place; those without one are commands."""
-    found = []
-    for match in BLOCK.finditer(PAGE.read_text(encoding="utf-8")):
-        words = dict(word.split("=", 1) for word in match["info"].split())
-        for how in ("file", "append", "insert"):
-            if how in words:
-                found.append(Block(how, words[how], words.get("before", ""), match["text"]))
-    return found
+def blocks() -> dict[str, str]:
+    """Texts of the files that the page tells its reader to make, by path."""
+    return dict(FILE.findall(PAGE.read_text(encoding="utf-8")))
 
 
 def commands() -> list[str]:
     """Lines of the page's shell blocks."""
-    shell = [match["text"] for match in BLOCK.finditer(PAGE.read_text(encoding="utf-8")) if match["language"] == "bash"]
-    return [line for text in shell for line in text.splitlines() if line]
+    return [line for text in SHELL.findall(PAGE.read_text(encoding="utf-8")) for line in text.splitlines() if line]
 
 
 @pytest.fixture(scope="module")
@@ -76,24 +40,19 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
             shutil.copytree(source, workspace.root / name, dirs_exist_ok=True)
         else:
             shutil.copy2(source, workspace.root / name)
-    for block in blocks():
-        block.apply(workspace.root)
+    for path, text in blocks().items():
+        (workspace.root / path).parent.mkdir(parents=True, exist_ok=True)
+        (workspace.root / path).write_text(text)
     done = workspace.run("report", "--config", "preset=tiny")
     assert done.returncode == 0, done.stdout
     return workspace
 
 
-def test_page_says_where_each_block_belongs() -> None:
-    assert [(block.how, block.path) for block in blocks()] == [
-        ("file", f"perfscribe/experiments/{EXAMPLE}/__init__.py"),
-        ("file", f"perfscribe/experiments/{EXAMPLE}/measure.py"),
-        ("file", f"perfscribe/experiments/{EXAMPLE}/present.py"),
-        ("insert", "workflow/schemas/config.schema.yaml"),
-        ("append", "config.yaml"),
-    ]
+def test_page_names_each_file() -> None:
+    names = ("__init__", "measure", "present", "levels")
+    assert list(blocks()) == [f"perfscribe/experiments/{EXAMPLE}/{name}.py" for name in names]
     text = PAGE.read_text(encoding="utf-8")
-    for block in blocks():
-        assert f"`{block.path}`" in text, f"{block.path} is named in an info string only, which readers do not see"
+    assert all(f"`{path}`" in text for path in blocks())
 
 
 def test_cells_are_measured_and_skipped(project: Workspace) -> None:
@@ -148,23 +107,6 @@ def test_example_meets_the_checks_of_the_project(project: Workspace) -> None:
             text=True,
         )
         assert done.returncode == 0, done.stdout + done.stderr
-
-
-def test_config_of_the_example_is_complete(project: Workspace) -> None:
-    """What tests/test_config.py asks of the real config: the schema's defaults stand in config.yaml, with a comment."""
-    script = (
-        "from pathlib import Path\n"
-        "from perfscribe import config, config_reference\n"
-        "raw = config.load(Path('config.yaml'))\n"
-        f"name = {EXAMPLE!r}\n"
-        "for preset in config.PRESETS:\n"
-        "    stated = config.resolve({'experiments': {name: raw['experiments'][name]}}, preset)\n"
-        "    assert stated == config.resolve({}, preset), preset\n"
-        "assert set(raw['experiments'][name]) == set(config.resolve({}, 'cpu')['experiments'][name])\n"
-        "assert f'## experiments.{name}' in config_reference.reference()\n"
-    )
-    done = subprocess.run([sys.executable, "-c", script], cwd=project.root, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
 
 
 def test_commands_of_the_page_are_verbs(project: Workspace) -> None:

@@ -26,7 +26,7 @@ VERSIONS = ("3.11", "3.12", "3.13")
 
 # An edit of any of these must leave finished cells alone.
 NOT_MEASURING = {
-    *("config", "config_errors", "config_reference", "config_schema", "config_yaml", "plan", "plan_cells", "session"),
+    *("config", "registry", "plan", "plan_cells", "session"),
     *("records", "journal", "worker", "child", "environment", "watch", "retire", "scrub", "publish", "bootstrap"),
     *("cli", "doctor", "overview", "progress", "report", "tables", "figures", "references", "fingerprint"),
     *("remembered", "disturbances"),

@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 
 import dry_runs
-import yaml
 
 from perfscribe import session
 
@@ -46,6 +45,12 @@ def tables(records):
 
 '''
 
+LEVELS = '''"""Keys of a test's experiment."""
+from perfscribe.config.keys import experiment
+
+LEVELS = experiment("an experiment of a test", **{own!r})
+'''
+
 
 class Workspace:
     """A project tree of its own, without results."""
@@ -61,7 +66,9 @@ class Workspace:
                 shutil.copy2(source, root / name)
 
     def only(self, *experiments: str) -> None:
-        """Take away all experiments but these."""
+        """Take away all experiments but these, and what config.yaml says of any."""
+        config = self.root / "config.yaml"
+        config.write_text(config.read_text().partition("\nexperiments:")[0] + "\n")
         for folder in (self.root / "perfscribe" / "experiments").iterdir():
             if folder.is_dir() and folder.name not in experiments:
                 shutil.rmtree(folder)
@@ -73,23 +80,8 @@ class Workspace:
         (folder / "__init__.py").write_text(f'"""{name}."""\n')
         (folder / "measure.py").write_text(measure)
         (folder / "present.py").write_text(present or PRESENT.format(name=name))
-        self._add_to_schema(name, section)
-
-    def _add_to_schema(self, name: str, section: dict[str, object]) -> None:
-        path = self.root / "workflow" / "schemas" / "config.schema.yaml"
-        schema = yaml.safe_load(path.read_text())
-        experiments = schema["properties"]["experiments"]["properties"]
-        common = next(iter(experiments.values()))["properties"]
-        shared = {key: common[key] for key in ("enabled", "rounds", "shards", "isolation", "timeout_s")}
         own = {key: _property(value) for key, value in section.items()}
-        experiments[name] = {
-            "type": "object",
-            "description": "an experiment of a test",
-            "additionalProperties": False,
-            "default": {},
-            "properties": {**shared, **own},
-        }
-        path.write_text(yaml.safe_dump(schema, sort_keys=False))
+        (folder / "levels.py").write_text(LEVELS.format(own=own))
 
     def set_config(self, text: str) -> None:
         """Replace config.yaml."""

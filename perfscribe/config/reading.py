@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from perfscribe.config_errors import ConfigError, dotted, shown
+from perfscribe.config.errors import ConfigError, dotted, shown
 
 MAX_BYTES = 131_072
 MAX_DEPTH = 16

@@ -6,13 +6,11 @@ import copy
 import functools
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from perfscribe.config_errors import dotted, fault, nearest, shown
-
-SCHEMA_FILE = Path(__file__).parents[1] / "workflow" / "schemas" / "config.schema.yaml"
-PRESETS = ("tiny", "cpu", "gpu")
+from perfscribe.config import keys
+from perfscribe.config.errors import dotted, fault, nearest, shown
+from perfscribe.config.keys import PRESETS
 
 Schema = Mapping[str, Any]
 # What first_fault has said, by the config: a run checks the same one several times, tens of milliseconds each.
@@ -21,24 +19,11 @@ _SAID: dict[str, str | None] = {}
 
 @functools.cache
 def schema() -> Schema:
-    """The schema with every reference replaced by what it refers to; not to be changed."""
-    import yaml
+    """The config as one JSON schema; not to be changed."""
+    from perfscribe import registry
+    from perfscribe.config.top import TOP
 
-    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    whole = yaml.load(SCHEMA_FILE.read_text(encoding="utf-8"), Loader=loader)
-    definitions = whole.pop("$defs")
-
-    def expanded(node: Any) -> Any:
-        if isinstance(node, list):
-            return [expanded(item) for item in node]
-        if not isinstance(node, dict):
-            return node
-        if "$ref" in node:
-            node = {**definitions[node["$ref"].rpartition("/")[2]], **node}
-            del node["$ref"]
-        return {key: expanded(value) for key, value in node.items()}
-
-    return dict(expanded(whole))
+    return keys.section("Perfscribe's config", **TOP, experiments=keys.section("What is measured", **registry.levels()))
 
 
 def properties(node: Schema) -> Mapping[str, Schema]:
@@ -55,11 +40,11 @@ def default(node: Schema, preset: str) -> Any:
     return copy.deepcopy(by_preset[preset] if by_preset else node["default"])
 
 
-def keys(node: Schema, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+def paths(node: Schema, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
     """The path of every key in or below a section."""
     for key, inner in properties(node).items():
         yield (*path, key)
-        yield from keys(inner, (*path, key))
+        yield from paths(inner, (*path, key))
 
 
 def expectation(node: Schema) -> str:
@@ -140,7 +125,7 @@ def unknown_key(path: Sequence[str | int], section: Mapping[str, Any], node: Sch
     known = properties(node)
     if near := nearest(key, known):
         return f"{got}, expected a known one; nearest is {dotted([*path[:-1], near])}"
-    elsewhere = [dotted(other) for other in keys(schema()) if other[-1] == key]
+    elsewhere = [dotted(other) for other in paths(schema()) if other[-1] == key]
     if elsewhere:
         return f"{got}, expected a known one; {key} stands at {', '.join(elsewhere[:3])}"
     return f"{got}, expected one of {', '.join(known)}"

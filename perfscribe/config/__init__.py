@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from perfscribe import config_schema, config_yaml
-from perfscribe.config_errors import ConfigError, dotted, fault, nearest, shown
-from perfscribe.config_schema import PRESETS
+from perfscribe.config import reading, schema
+from perfscribe.config.errors import ConfigError, dotted, fault, nearest, shown
+from perfscribe.config.keys import PRESETS
 
 __all__ = ["PRESETS", "ConfigError", "check", "load", "resolve"]
 
@@ -22,31 +22,14 @@ LARGEST_NUMBER = 1e18
 # Folders of report/ that are the project's own.
 NO_SITES = ("notes",)
 
-# (key, the key whose value it must not exceed); null on either side sets no bound.
-AT_MOST = (
-    (("experiments", "dtypes", "batch"), ("experiments", "dtypes", "samples")),
-    (("experiments", "dtypes", "batch"), ("experiments", "dtypes", "wide_samples")),
-    (("experiments", "tensor_dims", "batch"), ("experiments", "tensor_dims", "samples")),
-    (("experiments", "single_gpu", "batch"), ("experiments", "single_gpu", "samples")),
-    (("experiments", "io_formats", "batch"), ("experiments", "io_formats", "samples")),
-    (("experiments", "io_formats", "training_samples"), ("experiments", "io_formats", "samples")),
-    (("experiments", "io_formats", "batch"), ("experiments", "io_formats", "training_samples")),
-    (("experiments", "io_formats", "read_samples"), ("experiments", "io_formats", "samples")),
-    (("experiments", "baseline", "source_rows"), ("experiments", "baseline", "train_size")),
-    (("experiments", "io_settings", "batch"), ("experiments", "io_settings", "epoch_samples")),
-    (("experiments", "io_settings", "epoch_samples"), ("experiments", "io_settings", "samples")),
-    (("experiments", "io_settings", "read_samples"), ("experiments", "io_settings", "samples")),
-    (("experiments", "io_settings", "whole_chunk_samples"), ("experiments", "io_settings", "samples")),
-)
-
 
 def load(path: Path, overrides: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The raw config of a YAML file, with overrides laid on top key by key; not checked against the schema.
 
     Text in overrides is read as unquoted YAML, since Snakemake's --config gives nested values as text.
-    ConfigError for a file that config_yaml.read refuses and for overrides that are no plain values.
+    ConfigError for a file that reading.read refuses and for overrides that are no plain values.
     """
-    base = config_yaml.read(path)
+    base = reading.read(path)
     return merged(base, _reread(_plain(overrides))) if overrides else base
 
 
@@ -77,8 +60,8 @@ def resolve(raw: Mapping[str, Any], preset: str) -> dict[str, Any]:
 
 
 def _resolved(tree: Mapping[str, Any], preset: str) -> dict[str, Any]:
-    config: dict[str, Any] = _chosen(tree, config_schema.schema(), preset, ())
-    text = config_schema.first_fault(config) or _relation_fault(config)
+    config: dict[str, Any] = _chosen(tree, schema.schema(), preset, ())
+    text = schema.first_fault(config) or _relation_fault(config)
     if not text and config["site"] in NO_SITES:
         text = fault("site", config["site"], "a name that no folder of the project has")
     if text:
@@ -86,20 +69,20 @@ def _resolved(tree: Mapping[str, Any], preset: str) -> dict[str, Any]:
     return {**config, "preset": preset}
 
 
-def _chosen(value: Any, node: config_schema.Schema, preset: str, path: tuple[str, ...]) -> Any:
+def _chosen(value: Any, node: schema.Schema, preset: str, path: tuple[str, ...]) -> Any:
     """The preset's value, defaults filled in; what the schema does not allow is left for it to find."""
-    known = config_schema.properties(node)
+    known = schema.properties(node)
     if path[:1] == ("experiments",) and len(path) > 1 and isinstance(value, Mapping) and value:
         if set(value) <= set(PRESETS):
             if preset not in value:
-                return config_schema.default(node, preset)
+                return schema.default(node, preset)
             value = value[preset]
         elif not known:
             raise ConfigError(_unknown_preset(value, path))
     if not isinstance(value, Mapping) or not known:
         return value
     filled = {
-        key: _chosen(value[key], inner, preset, (*path, key)) if key in value else config_schema.default(inner, preset)
+        key: _chosen(value[key], inner, preset, (*path, key)) if key in value else schema.default(inner, preset)
         for key, inner in known.items()
     }
     return filled | {key: inner for key, inner in value.items() if key not in known}
@@ -113,19 +96,15 @@ def _unknown_preset(value: Mapping[str, Any], path: tuple[str, ...]) -> str:
 
 
 def _relation_fault(config: Mapping[str, Any]) -> str | None:
-    """The first key of a valid config whose value does not go with that of another key."""
-    for path, limit_path in AT_MOST:
-        value, limit = _at(config, path), _at(config, limit_path)
-        if value is not None and limit is not None and value > limit:
-            return fault(dotted(path), value, f"at most {limit}, the value of {dotted(limit_path)}")
+    """The first key of a valid config whose value is above that of the key that bounds it; null is no bound."""
+    for name, section in schema.properties(schema.properties(schema.schema())["experiments"]).items():
+        given = config["experiments"][name]
+        for key, other in section["x-at-most"]:
+            value, limit = given[key], given[other]
+            if value is not None and limit is not None and value > limit:
+                path, bound = ("experiments", name, key), ("experiments", name, other)
+                return fault(dotted(path), value, f"at most {limit}, the value of {dotted(bound)}")
     return None
-
-
-def _at(config: Mapping[str, Any], path: tuple[str, ...]) -> Any:
-    value: Any = config
-    for key in path:
-        value = value[key]
-    return value
 
 
 def _plain(raw: Any) -> dict[str, Any]:
@@ -143,8 +122,8 @@ class _Copy:
 
     def value(self, value: Any, path: tuple[str | int, ...]) -> Any:
         self.values += 1
-        if self.values > config_yaml.MAX_VALUES or len(path) > config_yaml.MAX_DEPTH:
-            expected = f"at most {config_yaml.MAX_VALUES} values in {config_yaml.MAX_DEPTH} levels of nesting"
+        if self.values > reading.MAX_VALUES or len(path) > reading.MAX_DEPTH:
+            expected = f"at most {reading.MAX_VALUES} values in {reading.MAX_DEPTH} levels of nesting"
             raise ConfigError(fault(dotted(path), value, expected))
         if isinstance(value, Mapping):
             return {self.key(key, path): self.value(inner, (*path, key)) for key, inner in value.items()}
@@ -173,7 +152,7 @@ def _reread(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     try:
-        return config_yaml.scalar(value)
+        return reading.scalar(value)
     except ValueError:
         return value
 

@@ -1,0 +1,93 @@
+"""docs/config.md, made of the declared keys: `python -m perfscribe.config.reference > docs/config.md`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from perfscribe.config import keys
+from perfscribe.config.keys import PRESETS
+from perfscribe.config.schema import Schema, properties, schema
+
+INTRODUCTION = """\
+# Config reference
+
+<!-- Made by `python -m perfscribe.config.reference > docs/config.md`. -->
+
+Every key with its default; where presets differ, as tiny/cpu/gpu. Without a meaning it has that of the same key above.
+A value that is not allowed, or an unknown key, stops the run with one line that names it. A value below `experiments`
+holds for every preset, unless it is given by preset:
+
+```yaml
+experiments:
+  attention:
+    batch: 4
+    seq_len: {cpu: [64, 128], gpu: [1024, 65536]}
+```
+"""
+
+# Keys with their meanings that stand above.
+Said = set[tuple[str, str]]
+
+COMMON = "These keys stand in each section of `experiments`; a section below has another default.\n"
+
+
+def reference() -> str:
+    """The whole page in Markdown."""
+    said: Said = set()
+    root = properties(schema())
+    common = properties(keys.experiment(""))
+    parts = [
+        INTRODUCTION,
+        "## Top level\n",
+        _table({key: node for key, node in root.items() if not properties(node)}, said),
+    ]
+    for name, section in root.items():
+        if properties(section) and name != "experiments":
+            parts += _section(name, section, said)
+    parts += ["## Every experiment\n", COMMON, _table(common, said)]
+    for name, section in properties(root["experiments"]).items():
+        parts += _section(f"experiments.{name}", section, said, common)
+    return "\n".join(parts)
+
+
+def _section(name: str, section: Schema, said: Said, common: Mapping[str, Schema] | None = None) -> list[str]:
+    known = common or {}
+    own = {key: node for key, node in properties(section).items() if _default(node) != _default(known.get(key))}
+    return [f"## {name}\n", f"{section['description']}.\n", _table(own, said)]
+
+
+def _table(nodes: Mapping[str, Schema], said: Said) -> str:
+    """Without blanks beside the bars: the page is made by a program and read rendered."""
+    rows = [["key", "default", "meaning"], ["---"] * 3, *_rows(nodes, said)]
+    return "\n".join(f"|{'|'.join(cell.replace('|', '/') for cell in row)}|" for row in rows) + "\n"
+
+
+def _rows(nodes: Mapping[str, Schema], said: Said, above: str = "") -> Iterator[list[str]]:
+    """Of keys, and of those below them; the meaning where it was not said of a key of this name."""
+    for key, node in nodes.items():
+        meaning = (key, node["description"])
+        yield [f"`{above}{key}`", _default(node), "" if meaning in said else meaning[1]]
+        said.add(meaning)
+        yield from _rows(properties(node), said, f"{above}{key}.")
+
+
+def _default(node: Schema | None) -> str:
+    """The default, or those of the presets where they differ; nothing for a section."""
+    if node is None or properties(node):
+        return ""
+    by_preset = node.get("x-default-by-preset")
+    texts = [_flow(by_preset[preset]) for preset in PRESETS] if by_preset else [_flow(node["default"])]
+    return "/".join(f"`{text}`" for text in (texts if len(set(texts)) > 1 else texts[:1]))
+
+
+def _flow(value: Any) -> str:
+    """The value as YAML, on one line."""
+    if isinstance(value, list):
+        return f"[{','.join(_flow(item) for item in value)}]"
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+if __name__ == "__main__":
+    print(reference(), end="")

@@ -1,0 +1,102 @@
+"""Keys of the config beside its experiments."""
+
+from perfscribe.config.keys import Key, choice, choices, flag, mapping, number, section, text, texts, whole
+
+NAME, PATH = r"^[A-Za-z0-9][A-Za-z0-9_.@+-]*$", r"^\S(.*\S)?$"
+
+
+def name(meaning: str) -> Key:
+    """A name that the cluster knows, or null."""
+    return text(meaning, NAME, None, optional=True)
+
+
+def path(meaning: str) -> Key:
+    """A path, or null."""
+    return text(meaning, PATH, None, optional=True)
+
+
+TOP = dict(
+    site=text(
+        "name of this machine or cluster: results/<site>/, report/<site>/", "^[a-z0-9][a-z0-9_-]{0,39}$", "local"
+    ),
+    preset=choice(
+        "tiny | cpu | gpu; auto: gpu where a CUDA device is found, else cpu", ["auto", "tiny", "cpu", "gpu"], "auto"
+    ),
+    chapters=choices(
+        "chapters of the report; experiments that none of them shows are not measured",
+        ["cs336", "polaris", "fsdp"],
+        ["cs336", "polaris", "fsdp"],
+    ),
+    seed=whole("of all random weights and data", 0, 4_294_967_295, 0),
+    tracker=choice(
+        "none | wandb | mlflow | tensorboard: gets runs made of the records, offline",
+        ["none", "wandb", "mlflow", "tensorboard"],
+        "none",
+    ),
+    budget_minutes=number(
+        "minutes after which no further cell is started; null: no limit", 0, 10_080, None, above=True, optional=True
+    ),
+    share_machine=flag("jobs that need one GPU each run side by side, one on each; false: one job at a time", True),
+    on_identity_change=choice(
+        "finished cells after a change of GPU, driver or libraries: keep (marked) | remeasure",
+        ["keep", "remeasure"],
+        "keep",
+    ),
+    tools=section(
+        "Programs that measuring needs; relative paths begin at the checkout",
+        nsys=path("path of Nsight Systems' nsys; null: on PATH, below CUDA_HOME, in NVIDIA's usual folders"),
+        nsys_libraries=path("folder with shared libraries that nsys lacks on this machine; null: none"),
+    ),
+    workshop=section(
+        "What the FSDP workshop's experiments train on and begin with; relative paths begin at the checkout",
+        squad=path("folder with train*.json and dev*.json of SQuAD v1.1; null: generated questions"),
+        weights=path("folder with the model's weights | hub: fetch them; null: random ones"),
+        tokenizer=path("folder with tokenizer.json; null: that of the weights, else one trained on the rows"),
+    ),
+    cluster=section(
+        "Jobs under `snakemake --profile slurm report` and --profile pbs; on one machine nothing of it counts",
+        account=name("who pays for them; null: the cluster's default"),
+        partition=name("partition or queue; null: the cluster's default"),
+        time_minutes=whole(
+            "time limit of a job; one that it ends is started again, twice at most, and goes on", 1, 43_200, 60
+        ),
+        gpus_per_node=whole("GPUs of a node; 0: none, and preset auto is cpu", 0, 64, 0),
+        max_nodes=whole(
+            "most nodes of a job; null: as many as the partition has, if that is known, else 1",
+            1,
+            1024,
+            None,
+            optional=True,
+        ),
+        constraint=text(
+            "features that nodes must have, as for sbatch; null: none",
+            r"^[A-Za-z0-9_.:&|*()\[\],=@+-]+$",
+            None,
+            optional=True,
+        ),
+        qos=name("quality of service; null: the cluster's default"),
+        cores=whole(
+            "cores of a measuring job on each node; null: all where it is exclusive, else one",
+            1,
+            4096,
+            None,
+            optional=True,
+        ),
+        mem_mb=whole(
+            "memory of a job on each node, in MB; null: the partition's default", 1, 100_000_000, None, optional=True
+        ),
+        max_jobs=whole("jobs at the same time, and measuring jobs that all cells are dealt out to", 1, 10_000, 20),
+        exclusive=flag("measuring jobs share their nodes with no other job", True),
+        nodes=texts("names of the nodes to measure on, in turn; []: any", "^[A-Za-z0-9][A-Za-z0-9._-]*$", []),
+        environment=mapping(
+            "variables of all jobs, such as {NCCL_SOCKET_IFNAME: hsn0}",
+            "^[A-Za-z_][A-Za-z0-9_]*$",
+            r"^[^\x00-\x1f\x7f]*$",
+        ),
+        setup=texts(
+            'lines of shell that each job runs first, such as ["module load cuda"]',
+            r"^[^\x00-\x1f\x7f]*\S[^\x00-\x1f\x7f]*$",
+            [],
+        ),
+    ),
+)

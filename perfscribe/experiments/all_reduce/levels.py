@@ -1,0 +1,65 @@
+"""Keys of experiments.all_reduce and their defaults."""
+
+from perfscribe.config.keys import choice, choices, experiment, number, numbers, section, whole, wholes
+
+LEVELS = experiment(
+    "Collectives between the processes of one machine: all-reduce by backend, processes and size, and the others",
+    megabyte=choice("bytes of an MB, 10^6 or 2^20; KB and GB follow it", ["10^6", "2^20"], "2^20"),
+    backend=choices(
+        "gloo: processes on the CPU | nccl: a GPU for each", ["gloo", "nccl"], ["gloo"], gpu=["gloo", "nccl"]
+    ),
+    world_size=wholes("processes", 2, 1024, [2, 4], tiny=[2], gpu=[2, 4, 6]),
+    size_mb=numbers(
+        "sizes of the fp32 array that is reduced, in MB",
+        0.001,
+        1_048_576,
+        [1, 3, 10],
+        tiny=[0.015625, 0.0625, 1],
+        gpu=[1, 10, 100, 1024],
+    ),
+    sweep=section(
+        "smaller and larger messages, for latency and bandwidth",
+        operation=choices(
+            "all_reduce, all_gather, reduce_scatter, broadcast, all_to_all",
+            ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all"],
+            ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all"],
+            empty=True,
+        ),
+        world_size=wholes("processes", 2, 1024, [2], gpu=[2, 4], empty=True),
+        gloo_size_kb=numbers(
+            "sizes of the whole array, in KB, with gloo",
+            1,
+            1_073_741_824,
+            [1, 32, 1024],
+            tiny=[1, 8, 64],
+            gpu=[1, 8, 64, 512],
+            empty=True,
+        ),
+        nccl_size_kb=numbers(
+            "with nccl", 1, 1_073_741_824, [], gpu=[1, 8, 64, 512, 4096, 32768, 262144, 1048576, 4194304], empty=True
+        ),
+    ),
+    transports=section(
+        "all-reduces of NCCL over a transport that is forced",
+        transport=choices(
+            "nvlink: NVLink | shm: shared memory of the host | tcp: TCP over the loopback interface",
+            ["nvlink", "shm", "tcp"],
+            [],
+            gpu=["nvlink", "shm", "tcp"],
+            empty=True,
+        ),
+        world_size=wholes("processes", 2, 1024, [], gpu=[2, 4], empty=True),
+        size_mb=numbers("sizes, in MB", 0.001, 1_048_576, [], gpu=[1, 10, 100, 1024], empty=True),
+    ),
+    warmup_steps=whole("calls before the timed ones", 1, 1000, 5),
+    samples=whole("timed calls", 3, 100_000, 20, tiny=5),
+    limit_s=number(
+        "seconds that timed calls may last; fewer are timed then, but at least 5",
+        0,
+        300,
+        0.4,
+        tiny=0.1,
+        gpu=2,
+        above=True,
+    ),
+)

@@ -1,0 +1,24 @@
+"""Keys of experiments.end_to_end and their defaults."""
+
+from perfscribe.config.keys import devices, dtypes, experiment, lengths, section, sizes, whole
+
+LEVELS = experiment(
+    "Forward, backward and optimizer step of a whole language model",
+    device=devices(["cpu"], gpu=["cuda"]),
+    size=sizes(
+        "model sizes; nano, micro and mini are for machines without a GPU",
+        ["nano", "micro"],
+        tiny=["nano"],
+        gpu=["small", "medium", "large", "xl", "2.7B"],
+    ),
+    seq_len=lengths("sequence lengths, in tokens", [32, 64, 128], tiny=[16, 32, 64], gpu=[128, 256, 512, 1024]),
+    dtype=dtypes("tf32: fp32 with TF32 matrix products; bf16, fp16: autocast", ["fp32"], gpu=["fp32", "tf32", "bf16"]),
+    batch=whole("sequences in a batch", 1, 1_048_576, 4),
+    warmup_steps=whole("steps before the timed ones", 0, 10_000, 5),
+    timed_steps=whole("steps that are timed", 1, 100_000, 10),
+    single_length=section(
+        "further cells, at one sequence length only",
+        seq_len=whole("that length, in tokens", 1, 1_048_576, 128, tiny=32, gpu=512),
+        dtype=dtypes("further dtypes, for every size", ["bf16"], tiny=["bf16", "fp16"], gpu=["fp16"], empty=True),
+    ),
+)

@@ -1,0 +1,34 @@
+"""Keys of experiments.optimizer_state_sharding and their defaults."""
+
+from perfscribe.config.keys import choice, choices, experiment, lengths, section, sizes, whole, wholes
+
+LEVELS = experiment(
+    "Training steps with AdamW's state on every rank, and divided among the ranks by our optimizer and by PyTorch's",
+    backend=choices("gloo: processes on the CPU | nccl: a GPU for each", ["gloo", "nccl"], ["gloo"], gpu=["nccl"]),
+    world_size=wholes("ranks", 2, 1024, [2, 4], tiny=[2]),
+    size=sizes("model sizes, as in end_to_end", ["nano"], gpu=["xl"]),
+    seq_len=lengths("sequence lengths, in tokens", [16], gpu=[128]),
+    batch=wholes("sequences in a batch, divided among the ranks", 1, 1_048_576, [4], gpu=[16]),
+    dtype=choices(
+        "tf32: fp32 with TF32 matrix products, as published runs have it",
+        ["fp32", "tf32"],
+        ["fp32"],
+        gpu=["tf32", "fp32"],
+    ),
+    further=section(
+        "further cells: another batch that write-ups give",
+        batch=wholes("sequences in a batch", 1, 1_048_576, [], gpu=[32], empty=True),
+        world_size=wholes("ranks", 2, 1024, [], gpu=[2], empty=True),
+        dtype=choices("dtypes", ["fp32", "tf32"], [], gpu=["tf32"], empty=True),
+    ),
+    wrapper=choice(
+        "how gradients are averaged: naive, one by one; flat, in one copy; overlapped, bucketed: during backward",
+        ["naive", "flat", "overlapped", "bucketed"],
+        "flat",
+        gpu="naive",
+    ),
+    turns=whole("turns of the optimizers; an interval needs 6 or more", 1, 1000, 6, tiny=2, gpu=8),
+    warmup_steps=whole("steps before the timed ones in each turn", 0, 1000, 0),
+    timed_steps=whole("whole steps that are timed in each turn", 1, 1000, 1, gpu=2),
+    optimizer_steps=whole("steps of the optimizer alone that are timed in each turn", 1, 1000, 1, gpu=3),
+)

@@ -1,0 +1,46 @@
+"""Keys of experiments.rank_methods and their defaults."""
+
+from perfscribe.config.keys import choice, choices, experiment, section, texts, whole
+
+LEVELS = experiment(
+    "Ways to find rank, world size and local rank, under several launchers; binding of ranks to cores",
+    launcher=choices(
+        "open_mpi, mpich, pals: each one's mpiexec | slurm: srun within a job | perfscribe: our own launcher",
+        ["perfscribe", "torchrun", "open_mpi", "mpich", "pals", "slurm"],
+        ["torchrun", "open_mpi", "slurm"],
+        tiny=["perfscribe"],
+        gpu=["torchrun", "open_mpi", "mpich", "pals", "slurm"],
+    ),
+    backend=choice("gloo: training on the CPU | nccl: a GPU for each rank", ["gloo", "nccl"], "gloo", gpu="nccl"),
+    world_size=whole("ranks, all on one machine", 1, 64, 4),
+    samples=whole("samples of the training, which ranks share", 1, 1_048_576, 128, tiny=32, gpu=2048),
+    source_length=whole("positions of a source sequence", 1, 4096, 1),
+    target_length=whole("positions of a target sequence", 1, 4096, 20),
+    features=whole(
+        "features of each position and width of the model, a multiple of its 8 heads",
+        8,
+        16_384,
+        128,
+        tiny=32,
+        gpu=512,
+        multiple=8,
+    ),
+    layers=whole("encoder layers of the model, and as many decoder layers", 1, 96, 1, gpu=6),
+    d_ff=whole("width of its feed-forward layers", 1, 65_536, 512, tiny=64, gpu=2048),
+    batch=whole("samples of a rank in a step", 1, 65_536, 8, gpu=32),
+    epochs=whole("times that training goes through the samples", 1, 1000, 3, tiny=2, gpu=10),
+    warmup_steps=whole("steps before the timed epochs", 0, 1000, 3, tiny=1, gpu=5),
+    binding=section(
+        "ranks that are bound to cores and tell what they were granted",
+        launcher=choices(
+            "open_mpi | mpich | pals | slurm", ["open_mpi", "mpich", "pals", "slurm"], ["open_mpi"], empty=True
+        ),
+        cpu_bind=texts(
+            "even: cores dealt out | nearest: those nearest to each rank's GPU | PALS's or Slurm's lists",
+            "^(even|nearest|(list|map_cpu|mask_cpu):[0-9a-fA-Fx,:-]+)$",
+            ["even"],
+            tiny=[],
+            gpu=["list:0,1:8,9:16,17:24,25", "list:24,25:16,17:8,9:0,1", "even", "nearest"],
+        ),
+    ),
+)

@@ -1,0 +1,35 @@
+"""Keys of experiments.single_gpu and their defaults."""
+
+from perfscribe.config.keys import choice, choices, devices, experiment, isolation, whole, wholes
+
+LEVELS = experiment(
+    "The Polaris homework's training on one device: every epoch, throughput, memory",
+    at_most=(("batch", "samples"),),
+    isolation=isolation("job", gpu="cell"),
+    device=devices(["cpu"], gpu=["cuda"]),
+    layers=wholes("encoder layers of the model, and as many decoder layers", 1, 1000, [1, 2], gpu=[6]),
+    batches=choices(
+        "per_sample: collated one by one, as the homework | per_batch: drawn at once | on_device: of samples there",
+        ["per_sample", "per_batch", "on_device"],
+        ["per_sample", "per_batch"],
+        gpu=["per_sample", "per_batch", "on_device"],
+    ),
+    d_model=whole(
+        "width of the model, a multiple of its 8 heads, and features of each position",
+        8,
+        65_536,
+        64,
+        tiny=32,
+        gpu=512,
+        multiple=8,
+    ),
+    d_ff=whole("width of its feed-forward layers", 1, 1_048_576, 256, tiny=64, gpu=2048),
+    samples=whole("samples in an epoch", 1, 10_000_000, 64, tiny=16, gpu=2048),
+    source_length=whole("positions of a source sequence", 1, 65_536, 1),
+    target_length=whole("positions of a target sequence", 1, 65_536, 20),
+    batch=whole("samples in a batch", 1, 1_048_576, 32, tiny=8),
+    epochs=whole("times that training goes through its samples", 2, 1000, 5, tiny=2, gpu=10),
+    dtype=choice(
+        "fp32 | tf32 | bf16 | fp16, of the matrix products; weights are fp32", ["fp32", "tf32", "bf16", "fp16"], "fp32"
+    ),
+)

@@ -1,0 +1,42 @@
+"""Keys of experiments.tensor_dims and their defaults."""
+
+from perfscribe.config.keys import choices, devices, experiment, section, whole, wholes
+
+LEVELS = experiment(
+    "The same training on wider tensors, in fp32 and bf16, and with more samples",
+    at_most=(("batch", "samples"),),
+    device=devices(["cpu"], gpu=["cuda"]),
+    d_model=wholes(
+        "widths of the model, multiples of its 8 heads, with samples of as many features",
+        8,
+        65_536,
+        [32, 128],
+        tiny=[16, 32],
+        gpu=[1024, 4096],
+        multiple=8,
+    ),
+    dtype=choices("of the whole model", ["fp32", "bf16"], ["fp32", "bf16"]),
+    autocast=choices(
+        "further dtypes: of the products alone, by autocast; bf16 | fp16", ["bf16", "fp16"], ["bf16"], empty=True
+    ),
+    samples=whole("samples in an epoch", 1, 10_000_000, 64, tiny=16, gpu=2048),
+    epochs=whole("times that training goes through them", 2, 1000, 3, tiny=2, gpu=2),
+    as_given=section(
+        "one width of the model, and features of the samples; where they differ the model refuses them",
+        d_model=whole("that width", 8, 65_536, 16, tiny=8, gpu=512, multiple=8),
+        features=wholes("features", 1, 65_536, [16, 32], tiny=[8, 16], gpu=[512, 1024]),
+        epochs=whole("times that training goes through the samples", 2, 1000, 5, tiny=2),
+    ),
+    larger=section(
+        "further cells: more samples",
+        d_model=wholes("widths", 8, 65_536, [32, 128], tiny=[32], gpu=[4096], multiple=8),
+        dtype=choices("of the whole model", ["fp32", "bf16"], ["bf16"]),
+        samples=whole("samples in an epoch", 1, 10_000_000, 128, tiny=32, gpu=10000),
+        epochs=whole("times that training goes through them", 2, 1000, 3, tiny=2, gpu=2),
+    ),
+    layers=whole("encoder layers of the model, and as many decoder layers", 1, 1000, 1, gpu=6),
+    d_ff=whole("width of its feed-forward layers", 1, 1_048_576, 128, tiny=32, gpu=2048),
+    source_length=whole("positions of a source sequence", 1, 65_536, 1),
+    target_length=whole("positions of a target sequence", 1, 65_536, 20, tiny=4),
+    batch=whole("samples in a batch", 1, 1_048_576, 32, tiny=8),
+)
