@@ -1,9 +1,10 @@
 """Fingerprints of source code: what a unit's result depends on, comments and formatting left out.
 
 A fingerprint is the SHA-256 of the syntax tree, without docstrings, of a module and of every project module that it
-imports, directly or through others, at the top or inside a function. The tree is written down here, since the texts of
-ast.dump and ast.unparse differ between Python 3.11, 3.12 and 3.13 (ast.unparse: the quotes of f-strings). This file
-imports the standard library alone, so that any Python can compute a fingerprint.
+imports, directly or through others, at the top or inside a function. Where a module lies and what it is called do not
+count: an import of a project module is written as that module's digest and the names that it binds. The tree is
+written down here, since the texts of ast.dump and ast.unparse differ between Python 3.11, 3.12 and 3.13 (ast.unparse:
+the quotes of f-strings). This file imports the standard library alone, so that any Python can compute a fingerprint.
 """
 
 from __future__ import annotations
@@ -53,18 +54,21 @@ def _parts(node: ast.AST) -> Iterator[list[ast.stmt]]:
             yield part.body
 
 
-def _imports(tree: ast.Module, module: str, is_package: bool) -> Iterator[str]:
+# An imported module or object, and the name that it is bound to: base, object or nothing, name.
+Import = tuple[str, str, str]
+
+
+def _imports(tree: ast.Module, module: str, is_package: bool) -> Iterator[Import]:
     for node in _statements(tree.body):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            yield from ((alias.name, "", alias.asname or alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             base = node.module or ""
             if node.level:
                 anchor = module.split(".") if is_package else module.split(".")[:-1]
                 anchor = anchor[: len(anchor) - node.level + 1]
                 base = ".".join([*anchor, *([base] if base else [])])
-            yield base
-            yield from (f"{base}.{alias.name}" for alias in node.names)
+            yield from ((base, alias.name, alias.asname or alias.name) for alias in node.names)
 
 
 def method() -> str:
@@ -107,7 +111,7 @@ class Sources:
         self.root, self._recall = root, recall
         self._paths: dict[str, Path | None] = {}
         self._texts: dict[str, str] = {}
-        self._imported: dict[str, tuple[str, ...]] = {}
+        self._imported: dict[str, tuple[Import, ...]] = {}
         self._closures: dict[str, dict[str, Path]] = {}
         self._digests: dict[tuple[str, frozenset[str]], bytes] = {}
 
@@ -121,14 +125,25 @@ class Sources:
             self._texts[module] = path.read_text(encoding="utf-8")
         return self._texts[module]
 
-    def _imports(self, module: str, path: Path) -> tuple[str, ...]:
-        """Dotted names that the module's import statements may refer to, names of functions among them."""
+    def _imports(self, module: str, path: Path) -> tuple[Import, ...]:
+        """What the module's import statements ask for."""
         if module not in self._imported:
             source, is_package = self._text(module, path), path.name == "__init__.py"
             what = f"imports of {'package' if is_package else 'module'} {module}"
             found = self._recall(what, source, lambda: list(_imports(_parsed(source, path), module, is_package)))
-            self._imported[module] = tuple(found)
+            self._imported[module] = tuple((base, name, bound) for base, name, bound in found)
         return self._imported[module]
+
+    def _bindings(self, module: str, path: Path) -> bytes:
+        """The names that its imports of project modules bind, each with the digest of the module that it comes from."""
+        bound = set()
+        for base, name, alias in self._imports(module, path):
+            whole = f"{base}.{name}" if name and self._path(f"{base}.{name}") else base
+            source = self._path(whole) if whole.split(".")[0] == PACKAGE else None
+            if source is not None:
+                digest = self._digest(whole, source, frozenset()).hex()
+                bound.add(f"{digest} {'' if whole != base else name} {alias if name else ''}")
+        return "\n".join(sorted(bound)).encode()
 
     def _digest(self, module: str, path: Path, leave_out: frozenset[str]) -> bytes:
         if (module, leave_out) not in self._digests:
@@ -155,7 +170,9 @@ class Sources:
             if path is None:
                 continue
             found[name] = path
-            waiting.extend(imported for imported in self._imports(name, path) if imported.split(".")[0] == PACKAGE)
+            for base, part, _ in self._imports(name, path):
+                if base.split(".")[0] == PACKAGE:
+                    waiting.extend([base, f"{base}.{part}"] if part else [base])
             waiting.extend(_parents(name))  # importing a module runs the code of the packages that hold it
         self._closures[module] = found
         return found
@@ -164,7 +181,7 @@ class Sources:
         """Top-level names of the third-party packages that the module's import closure imports, sorted."""
         names: set[str] = set()
         for name, path in self.closure(module).items():
-            names.update(imported.split(".")[0] for imported in self._imports(name, path))
+            names.update(base.split(".")[0] for base, *_ in self._imports(name, path))
         return sorted(names - set(sys.stdlib_module_names) - {PACKAGE, ""})
 
     def fingerprint(self, module: str, leave_out: Collection[str] = PLANNED_FUNCTIONS) -> str:
@@ -173,11 +190,12 @@ class Sources:
         leave_out: names of top-level functions of the module itself that do not count.
         Not seen: data files, native libraries, imports by computed names.
         """
-        whole = hashlib.sha256()
-        for name, path in sorted(self.closure(module).items()):
+        parts = set()
+        for name, path in self.closure(module).items():
             own = frozenset(leave_out) if name == module else frozenset()
-            whole.update(name.encode() + b"\0" + self._digest(name, path, own))
-        return whole.hexdigest()[:16]
+            if (digest := self._digest(name, path, own)) != NOTHING:
+                parts.add(hashlib.sha256(digest + self._bindings(name, path)).digest())
+        return hashlib.sha256(b"".join(sorted(parts))).hexdigest()[:16]
 
 
 def import_closure(module: str, root: Path) -> dict[str, Path]:
@@ -196,7 +214,7 @@ def fingerprint(module: str, root: Path, leave_out: Collection[str] = PLANNED_FU
 
 
 def _is_idle(part: object, parent: ast.AST) -> bool:
-    """Whether a member of a node's list does nothing: pass, a docstring, an empty piece of an f-string.
+    """Whether a member of a node's list does not count: pass, a docstring, an import, an empty piece of an f-string.
 
     3.12 fills the empty format of f"{x:}" with such a piece, 3.11 leaves it out.
     """
@@ -204,7 +222,14 @@ def _is_idle(part: object, parent: ast.AST) -> bool:
         return isinstance(part.value, ast.Constant) and isinstance(part.value.value, str)
     if isinstance(part, ast.Constant):
         return isinstance(parent, ast.JoinedStr) and part.value == ""
-    return isinstance(part, ast.Pass)
+    return isinstance(part, ast.Pass) or _is_of_the_project(part)
+
+
+def _is_of_the_project(part: object) -> bool:
+    """Whether it imports from the project, which its bindings stand for."""
+    if isinstance(part, ast.ImportFrom):
+        return part.level > 0 or (part.module or "").split(".")[0] in (PACKAGE, "__future__")
+    return isinstance(part, ast.Import) and all(alias.name.split(".")[0] == PACKAGE for alias in part.names)
 
 
 def _fields(node: ast.AST) -> Iterator[tuple[str, object]]:
@@ -237,7 +262,7 @@ def _write(value: object, out: list[str]) -> None:
 
 
 def normalised(tree: ast.Module, leave_out: Collection[str] = ()) -> str:
-    """What source code says: no comments, docstrings, formatting, none of the top-level functions of leave_out."""
+    """What source code says: no comments, docstrings, formatting, imports of the project, functions of leave_out."""
     kept = [
         node
         for node in tree.body
@@ -251,6 +276,10 @@ def normalised(tree: ast.Module, leave_out: Collection[str] = ()) -> str:
 def digest_of(tree: ast.Module, leave_out: Collection[str] = ()) -> str:
     """64 hex digits of what source code says."""
     return hashlib.sha256(normalised(tree, leave_out).encode()).hexdigest()
+
+
+# Of a module that says nothing, such as a package's __init__.py: it does not count.
+NOTHING = bytes.fromhex(digest_of(ast.parse("")))
 
 
 def digest_files(paths: list[Path]) -> dict[str, str]:

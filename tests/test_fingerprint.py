@@ -21,7 +21,7 @@ from perfscribe.remembered import Memory
 ROOT = Path(__file__).resolve().parents[1]
 FIXTURE = ROOT / "tests" / "fixtures" / "fingerprint_module"
 # Of a module that nobody edits: a change here means that every cell of every site counts as older code.
-COMMITTED = "e4134faff88f3bb9"
+COMMITTED = "f8f45cc82b7e44f7"
 VERSIONS = ("3.11", "3.12", "3.13")
 
 # An edit of any of these must leave finished cells alone.
@@ -161,9 +161,24 @@ def test_modules_outside_the_closure_do_not_count(project):
     assert fingerprint("perfscribe.main", project(main="from . import kernel, unrelated")) != before
 
 
-def test_moving_code_to_another_module_counts(project):
-    before = fingerprint("perfscribe.main", project(main="from . import kernel", kernel=KERNEL, second=""))
-    assert fingerprint("perfscribe.main", project(main="from . import second", second=KERNEL)) != before
+def test_where_a_module_lies_does_not_count(project):
+    root = project(main="from . import kernel\nkernel.f()", kernel=KERNEL)
+    before = fingerprint("perfscribe.main", root)
+    project({"deep/__init__": '"""Words."""', "deep/second": KERNEL}, kernel="")
+    project(main="from perfscribe.deep import second as kernel\nkernel.f()")
+    assert fingerprint("perfscribe.main", root) == before
+    project(main="from perfscribe.deep import second as kernel\nkernel.f(1)")
+    assert fingerprint("perfscribe.main", root) != before
+
+
+def test_what_a_name_stands_for_counts(project):
+    root = project(first="def f(): return 1\ndef g(): return 2", second="def f(): return 3")
+    prints = set()
+    imports = ("from .first import f", "from .second import f", "from .first import g as f", "from . import first as f")
+    for text in imports:
+        project(main=f"from . import first, second\n{text}\nf()")
+        prints.add(fingerprint("perfscribe.main", root))
+    assert len(prints) == len(imports)
 
 
 MEASURE = """

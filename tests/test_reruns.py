@@ -172,10 +172,24 @@ def together(*edits: Callable[[Path], None]) -> Callable[[Path], None]:
     return lambda root: [edit(root) for edit in edits] and None
 
 
+def move_module(root: Path) -> None:
+    """The kernel's module in another package, and every import after it."""
+    (root / EAGER).rename(root / "perfscribe" / "plain_attention.py")
+    for path in (root / "perfscribe").rglob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        for old, new in (
+            ("from perfscribe.attention import eager", "from perfscribe import plain_attention as eager"),
+            ("perfscribe.attention.eager", "perfscribe.plain_attention"),
+        ):
+            text = text.replace(old, new)
+        path.write_text(text, encoding="utf-8")
+
+
 EDITS: dict[str, Callable[[Path], None]] = {
     "a comment in a kernel module": insert(EAGER, "scaled_dot_product_attention", "# a comment"),
     "a docstring": new_docstring(EAGER, "scaled_dot_product_attention"),
     "a reformatting": in_text(EAGER, reformat),
+    "a module moved and renamed": move_module,
     "new time stamps of all sources": touch_sources,
     "the kernel": insert(EAGER, "scaled_dot_product_attention", "assert True"),
     "how an experiment measures": insert(f"{ATTENTION}/measure.py", "run", "assert True"),
