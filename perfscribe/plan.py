@@ -353,7 +353,6 @@ def _report_unit(plan: Plan, code: Sources) -> None:
         "texts": digest_files([root / "report" / "method.md", root / "docs" / "defects.csv"]),
         "references": digest_files(sorted((root / "references").glob("*.csv"))),
         "notes": digest_files(notes),
-        "current_fingerprints": {name: code.fingerprint(measure_module(name)) for name in sorted(plan.shards)},
     }
     folder = root / "perfscribe" / "page"
     plan.units["page"] = {

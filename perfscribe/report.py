@@ -127,10 +127,8 @@ def _provenance(sources: Sources) -> str:
             continue
         commits = sorted({commit_name(p) for p in measured})
         times = sorted(re.sub(r"\.\d+", "", str(p.get("time", "not recorded"))) for p in measured)
-        current = sources.plan["current_fingerprints"].get(name)
-        older = sum(record.fingerprint != current for record in cells if record.ok)
-        rows.append([f"`{name}`", ", ".join(commits), times[0], times[-1], older])
-    heads = ["Experiment", "Commit (+: with uncommitted changes)", "First cell", "Last cell", "Cells of older code"]
+        rows.append([f"`{name}`", ", ".join(commits), times[0], times[-1]])
+    heads = ["Experiment", "Commit (+: with uncommitted changes)", "First cell", "Last cell"]
     undigested = sum("undigested" in record.provenance for cells in sources.records.values() for record in cells)
     note = f"\n\n{undigested} cells are of journal lines without a digest, of an older version." if undigested else ""
     return _table(rows, heads) + note if rows else "Nothing was measured."

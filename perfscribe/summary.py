@@ -24,7 +24,6 @@ def of_site(plan: Mapping[str, Any], records: Mapping[str, Sequence[Record]], re
     measured = [record.provenance for record in cells if record.provenance.get("time")]
     days = sorted(str(provenance["time"])[:10] for provenance in measured)
     statuses = Counter(record.status for record in cells)
-    current = plan["current_fingerprints"]
     nodes = {node_name(record.provenance) for record in cells if record.provenance.get("cluster")}
     return {
         "site": plan["site"],
@@ -38,7 +37,6 @@ def of_site(plan: Mapping[str, Any], records: Mapping[str, Sequence[Record]], re
         "commits": sorted({commit_name(provenance) for provenance in measured}),
         "cells": {status: statuses[status] for status in STATUSES if statuses[status]},
         "disturbed": sum(any(_DISTURBED.match(flag) for flag in record.flags) for record in cells),
-        "older_code": sum(r.fingerprint != current.get(name) for name, of in records.items() for r in of if r.ok),
         "experiments": {name: sum(record.ok for record in of) for name, of in records.items()},
     }
 

@@ -20,7 +20,7 @@ from perfscribe.remembered import Memory
 
 ROOT = Path(__file__).resolve().parents[1]
 FIXTURE = ROOT / "tests" / "fixtures" / "fingerprint_module"
-# Of a module that nobody edits: a change here means that every cell of every site counts as older code.
+# Of a module that nobody edits: a change here means that every site measures all its cells again.
 COMMITTED = "f8f45cc82b7e44f7"
 VERSIONS = ("3.11", "3.12", "3.13")
 

@@ -59,16 +59,6 @@ def test_completeness_counts_every_cell(sources: report.Sources) -> None:
     assert [cell.strip() for cell in row.split("|")[2:-1]] == ["9", "3", "1", "1", "0", "1", "3", "0"]
 
 
-def test_cells_of_older_code_are_counted(sources: report.Sources) -> None:
-    def older() -> dict[str, str]:
-        rows = [line.split("|") for line in section(sources, "Environment").splitlines() if line.startswith("| `")]
-        return {row[1].strip(" `"): row[-2].strip() for row in rows}
-
-    assert older() == {"dtypes": "0", "probe": "1"}
-    sources.plan["current_fingerprints"]["probe"] = "3" * 16
-    assert older() == {"dtypes": "0", "probe": "3"}
-
-
 def test_environments_name_who_measured_what(sources: report.Sources) -> None:
     text = section(sources, "Environment")
     for name, users in (("a", "`probe`"), ("b", "`dtypes`, `probe`")):
