@@ -35,9 +35,9 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from bench import distributed_ranks as on_rank  # noqa: E402
-from perfscribe import statistics  # noqa: E402
-from perfscribe.counters.traffic import busbw_gb_per_s  # noqa: E402
-from perfscribe.parallel.launch import launch  # noqa: E402
+from perfscribe.analytic.traffic import busbw_gb_per_s  # noqa: E402
+from perfscribe.distributed.launch import launch  # noqa: E402
+from perfscribe.instruments import statistics  # noqa: E402
 
 PROGRAMS = {"all_reduce": on_rank.all_reduce, "ddp": on_rank.data_parallel, "optimizer": on_rank.optimizers}
 SHARE_OF_BUDGET = {"all_reduce": 0.1, "optimizer": 0.2, "ddp": 1.0}  # of what is left; in the order in which they run

@@ -21,16 +21,16 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from perfscribe.models.shapes import SIZES
+from perfscribe.analytic.shapes import SIZES
+from perfscribe.distributed.collectives import Message
+from perfscribe.distributed.ddp import BucketedDDP, NaiveDDP, OverlappedDDP
+from perfscribe.distributed.exchange import Exchange
+from perfscribe.distributed.rank import Rank
+from perfscribe.distributed.replicas import DataParallel
+from perfscribe.distributed.sharded_optimizer import ShardedOptimizer
+from perfscribe.instruments.precision import set_matmul_precision
+from perfscribe.instruments.timing import synchronise, time_device, time_host
 from perfscribe.models.transformer import Model, next_token_loss
-from perfscribe.parallel.collectives import Message
-from perfscribe.parallel.ddp import BucketedDDP, NaiveDDP, OverlappedDDP
-from perfscribe.parallel.exchange import Exchange
-from perfscribe.parallel.rank import Rank
-from perfscribe.parallel.replicas import DataParallel
-from perfscribe.parallel.sharded_optimizer import ShardedOptimizer
-from perfscribe.precision import set_matmul_precision
-from perfscribe.timing import synchronise, time_device, time_host
 
 RUNNING, WAITED = "running", "waited"
 PLAIN, SHARDED = "plain", "sharded"

@@ -33,10 +33,10 @@ sys.path.insert(0, str(ROOT))
 from bench import flash_tune  # noqa: E402
 from perfscribe.attention import backends  # noqa: E402
 from perfscribe.attention.triton_kernels import FlashAttentionTriton  # noqa: E402
-from perfscribe.cells import Unsupported  # noqa: E402
+from perfscribe.base.cells import Unsupported  # noqa: E402
 from perfscribe.experiments.flash_benchmarking.correctness import TOLERANCE, Check  # noqa: E402
 from perfscribe.experiments.flash_benchmarking.passes import Problem  # noqa: E402
-from perfscribe.graph_timing import CudaGraphs, time_replays  # noqa: E402
+from perfscribe.instruments.graph_timing import CudaGraphs, time_replays  # noqa: E402
 
 TURNS = 3
 SAMPLES = 9  # replays a turn

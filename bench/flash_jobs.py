@@ -13,7 +13,7 @@ from perfscribe.attention import backends, triton_configs
 from perfscribe.attention.triton_backward import backward, gradients_of_keys, gradients_of_queries, padded, row_terms
 from perfscribe.attention.triton_forward import Problem, forward
 from perfscribe.attention.triton_launches import layout_of
-from perfscribe.graph_timing import CudaGraphs, time_replays
+from perfscribe.instruments.graph_timing import CudaGraphs, time_replays
 
 if TYPE_CHECKING:
     from bench.flash_tune import Job

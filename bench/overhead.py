@@ -25,7 +25,9 @@ from tabulate import tabulate
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from perfscribe import config, files, plan  # noqa: E402
+from perfscribe import config  # noqa: E402
+from perfscribe.base import files  # noqa: E402
+from perfscribe.plan import plan  # noqa: E402
 
 
 def prepare(folder: Path, experiment: str, preset: str, passes: int | None, isolation: str) -> Path:

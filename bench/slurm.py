@@ -31,7 +31,7 @@ import yaml  # noqa: E402
 from local_slurm import LocalSlurm, NotHere  # noqa: E402
 from workspace import Workspace  # noqa: E402
 
-from perfscribe import plan  # noqa: E402
+from perfscribe.plan import plan  # noqa: E402
 
 STAMP = "%Y-%m-%dT%H:%M:%S"
 

@@ -12,13 +12,11 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from perfscribe import (
-    called_from,  # noqa: F401 (takes its variable out of the environment)
-    session,
-    tools,
-)
 from perfscribe import config as configuration
-from perfscribe.stopping import Command
+from perfscribe.base import called_from  # noqa: F401 (takes its variable out of the environment)
+from perfscribe.instruments import tools
+from perfscribe.run import session
+from perfscribe.run.stopping import Command
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -151,10 +149,10 @@ def report(arguments: Sequence[str]) -> int:
     if (temporary := Path(os.environ.get("TMPDIR", ""))).is_dir():
         writable(temporary)
     writable(Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"))  # where Snakemake keeps sources
-    words = [sys.executable, "-m", "perfscribe.engine", "report", *cores, *safe, "--quiet", "all", *arguments]
+    words = [sys.executable, "-m", "perfscribe.run.engine", "report", *cores, *safe, "--quiet", "all", *arguments]
     code = Command(words, ROOT).wait()
     if code == 0 and not dry and session.is_committed(ROOT, site):
-        from perfscribe import sites
+        from perfscribe.report import sites
 
         sites.refresh(ROOT)
     if code == 0 and not dry and _last_start() == before and (ROOT / path).is_file():
@@ -182,12 +180,13 @@ def test(arguments: Sequence[str]) -> int:
         [python, "-m", "ruff", "format", "--check", "."],
         [python, "-m", "snakefmt", "--check", "Snakefile", "workflow/Snakefile", "rules"],
         [python, "-m", "mypy"],
+        [str(Path(python).with_name("lint-imports")), "--no-logo", "--no-cache"],
         [*snakemake("--lint")],
         # Begun in the order of tests/conftest.py; one more than the two cores of a small machine, as many tests wait.
         [python, "-m", "pytest", "-n", "3", "--dist", "loadfile", "--no-loadscope-reorder", *arguments],
     ]
     for step in steps:
-        print(f"run: {' '.join(step[2:])}", flush=True)
+        print("run:", Path(step[0]).name, *step[1:], flush=True)
         code = subprocess.run(step, cwd=ROOT).returncode
         if code:
             return code
@@ -196,7 +195,7 @@ def test(arguments: Sequence[str]) -> int:
 
 def plan(arguments: Sequence[str]) -> int:
     """Print the cells, their status in the journal and an estimate of time."""
-    from perfscribe import overview
+    from perfscribe.verbs import overview
 
     refuse_others("plan", arguments)
     raw = read_config(arguments)
@@ -206,8 +205,8 @@ def plan(arguments: Sequence[str]) -> int:
 
 def doctor(arguments: Sequence[str]) -> int:
     """Print the machine and what each experiment will find unsupported."""
-    from perfscribe import doctor as machine
-    from perfscribe.plan import measured_experiments, planned_cells
+    from perfscribe.plan.plan import measured_experiments, planned_cells
+    from perfscribe.verbs import doctor as machine
 
     refuse_others("doctor", arguments)
     raw = read_config(arguments)
@@ -219,16 +218,16 @@ def doctor(arguments: Sequence[str]) -> int:
 
 def remeasure(arguments: Sequence[str]) -> int:
     """Retire records, so that their cells are measured again."""
-    from perfscribe import retire
+    from perfscribe.verbs import remeasure
 
     with_config = read_config()
-    return retire.main(ROOT, str(with_config.get("site", session.LOCAL_SITE)), list(arguments))
+    return remeasure.main(ROOT, str(with_config.get("site", session.LOCAL_SITE)), list(arguments))
 
 
 def fill(arguments: Sequence[str]) -> int:
     """Fill the tables of a Markdown file."""
     try:
-        from perfscribe.filling import verb
+        from perfscribe.verbs.fill import verb
     except ModuleNotFoundError as error:
         sys.exit(f"run: fill: the Python package {(error.name or '').replace('_', '-')} is missing")
     return verb.main(ROOT, str(read_config().get("site", session.LOCAL_SITE)), list(arguments))
@@ -236,8 +235,8 @@ def fill(arguments: Sequence[str]) -> int:
 
 def publish(arguments: Sequence[str]) -> int:
     """Make a committed site of the local one, or draw committed ones again."""
-    from perfscribe import publish as publishing
-    from perfscribe import redrawing
+    from perfscribe.verbs import publish as publishing
+    from perfscribe.verbs import redrawing
 
     if arguments[:1] == ["--redraw"]:
         return redrawing.main(ROOT, read_config(), list(arguments[1:]))
@@ -246,34 +245,36 @@ def publish(arguments: Sequence[str]) -> int:
 
 def fetch_data(arguments: Sequence[str]) -> int:
     """Fetch a data set that cannot be generated."""
-    from perfscribe.data import fetch
+    from perfscribe.verbs import fetch_data
 
     if list(arguments) != ["squad"]:
         sys.exit(f"run: fetch-data: got {' '.join(arguments) or 'nothing'!r}, expected squad")
     try:
-        found = fetch.squad(ROOT / FETCHED)
+        found = fetch_data.squad(ROOT / FETCHED)
     except ValueError as error:
-        sys.exit(f"run: fetch-data: {error}; a folder with {' and '.join(fetch.NAMES)} does as well: workshop.squad")
+        sys.exit(
+            f"run: fetch-data: {error}; a folder with {' and '.join(fetch_data.NAMES)} does as well: workshop.squad"
+        )
     for name, questions in found.items():
-        print(f"{FETCHED}/{name}: {len(questions.rows)} questions, SHA-256 {questions.sha256}, {fetch.LICENCE}")
+        print(f"{FETCHED}/{name}: {len(questions.rows)} questions, SHA-256 {questions.sha256}, {fetch_data.LICENCE}")
     print(f"to use it, set in config.yaml: workshop: {{squad: {FETCHED}}}")
     return 0
 
 
 def launch(arguments: Sequence[str]) -> int:
     """Print a job script."""
-    from perfscribe import launch_script
-    from perfscribe.cells import Unsupported
+    from perfscribe.base.cells import Unsupported
+    from perfscribe.verbs import launch
 
     try:
-        return launch_script.main(ROOT, list(arguments))
+        return launch.main(ROOT, list(arguments))
     except Unsupported as error:
         sys.exit(f"run: launch: {error}")
 
 
 def compare(arguments: Sequence[str]) -> int:
     """Compare two sites or commits."""
-    from perfscribe.comparing import verb
+    from perfscribe.verbs.compare import verb
 
     return verb.main(ROOT, list(arguments))
 

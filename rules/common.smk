@@ -8,7 +8,9 @@ if not (ROOT / "perfscribe").is_dir():  # begun by workflow/Snakefile
     ROOT = ROOT.parent
 sys.path.insert(0, str(ROOT))
 
-from perfscribe import cluster, drawn, session
+from perfscribe.plan import cluster
+from perfscribe.show import drawn
+from perfscribe.run import session
 
 # A job on another machine takes the plan as it stands; only the process that the user started resolves it.
 SESSION = session.begin(

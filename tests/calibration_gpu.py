@@ -14,11 +14,13 @@ import pytest
 import torch
 import unmeasured
 
-from perfscribe import child, environment, plan
-from perfscribe.cells import Cell, Unsupported
+from perfscribe.base.cells import Cell, Unsupported
 from perfscribe.experiments.calibration import measure as calibration
 from perfscribe.experiments.calibration import present as ceilings
-from perfscribe.records import Record
+from perfscribe.plan import plan
+from perfscribe.records import environment
+from perfscribe.records.records import Record
+from perfscribe.run import child
 
 GPUS = torch.cuda.device_count()
 pytestmark = pytest.mark.skipif(GPUS < 1, reason="needs a GPU")

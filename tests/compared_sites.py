@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from perfscribe import files, journal, plan, records
-from perfscribe.plan_cells import cell_key
+from perfscribe.base import files
+from perfscribe.plan import plan
+from perfscribe.plan.plan_cells import cell_key
+from perfscribe.records import journal, records
 
 CODE, OTHER_CODE = "a" * 16, "b" * 16
 FIRST, SECOND = "1" * 40, "2" * 40

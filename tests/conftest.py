@@ -9,7 +9,7 @@ from collections.abc import Generator
 
 import pytest
 
-# Copies of the project would compile torch anew, each for itself (perfscribe/bytecode.py).
+# Copies of the project would compile torch anew, each for itself (perfscribe/run/bytecode.py).
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # A shell starts what runs in its background with Ctrl-C ignored, and every process of a test would take that over.

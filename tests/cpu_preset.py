@@ -16,11 +16,14 @@ from typing import Any
 
 import unmeasured
 
-from perfscribe import child, config, files, plan
-from perfscribe.cells import Cell, Unsupported
+from perfscribe import config
+from perfscribe.base import files
+from perfscribe.base.cells import Cell, Unsupported
 from perfscribe.data.generate import generate
-from perfscribe.plan_cells import measure_module
-from perfscribe.records import Record
+from perfscribe.plan import plan
+from perfscribe.plan.plan_cells import measure_module
+from perfscribe.records.records import Record
+from perfscribe.run import child
 
 PRESET = "cpu"
 BY_SIZE = {"baseline"}

@@ -21,13 +21,13 @@ import torch
 import torch.distributed as dist
 from sessions import wait_for
 
-from perfscribe.cells import Unsupported
-from perfscribe.child import failure
-from perfscribe.parallel import collectives, transport, watching
-from perfscribe.parallel.collectives import OPERATIONS, Message
-from perfscribe.parallel.failures import RankError, RankOutOfMemory, RankTimeout
-from perfscribe.parallel.launch import Launched, launch
-from perfscribe.parallel.nccl_log import parse_nccl_log
+from perfscribe.base.cells import Unsupported
+from perfscribe.distributed import collectives, transport, watching
+from perfscribe.distributed.collectives import OPERATIONS, Message
+from perfscribe.distributed.failures import RankError, RankOutOfMemory, RankTimeout
+from perfscribe.distributed.launch import Launched, launch
+from perfscribe.distributed.nccl_log import parse_nccl_log
+from perfscribe.run.child import failure
 
 GPUS = torch.cuda.device_count()  # by NVML: no context
 MOST = min(GPUS, 4)
@@ -308,8 +308,8 @@ def trains_with_both(arguments, rank):
 
     import test_ddp
 
-    from perfscribe.parallel.ddp import BucketedDDP
-    from perfscribe.parallel.sharded_optimizer import ShardedOptimizer
+    from perfscribe.distributed.ddp import BucketedDDP
+    from perfscribe.distributed.sharded_optimizer import ShardedOptimizer
 
     with everything_on(rank.device):
         torch.manual_seed(0)

@@ -9,7 +9,7 @@ from pathlib import Path
 NOTES = '''"""Cells of a test."""
 import os
 
-from perfscribe.cells import Cell, Measurement, Unsupported
+from perfscribe.base.cells import Cell, Measurement, Unsupported
 
 SIDE_FILE = {side_file!r}
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import unmeasured
 
-from perfscribe import plan
 from perfscribe.attention.backends import named
-from perfscribe.records import Record
+from perfscribe.plan import plan
+from perfscribe.records.records import Record
 
 EXPERIMENT = "flash_benchmarking"
 # TFLOP/s that each would reach at endless length, forward; backward at 0.8 of it, fp32 at a tenth.

@@ -12,16 +12,16 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import FullyShardedDataParallel
 
-from perfscribe.counters import fsdp_memory, fsdp_traffic
+from perfscribe.analytic import fsdp_memory, fsdp_traffic
+from perfscribe.analytic.fsdp_plan import Plan
+from perfscribe.analytic.workshop_shapes import SimpleGptShape
+from perfscribe.distributed import fsdp_applied, fsdp_state
+from perfscribe.distributed.collective_bytes import Collectives
+from perfscribe.distributed.fsdp import wrap
+from perfscribe.distributed.fsdp_training import Training, local, local_gradients
 from perfscribe.experiments.strategies import training as strategies
-from perfscribe.memory import PeakMemory
+from perfscribe.instruments.memory import PeakMemory
 from perfscribe.models.simple_gpt import SimpleGPTModel, build
-from perfscribe.models.workshop_shapes import SimpleGptShape
-from perfscribe.parallel import fsdp_applied, fsdp_state
-from perfscribe.parallel.collective_bytes import Collectives
-from perfscribe.parallel.fsdp import wrap
-from perfscribe.parallel.fsdp_plan import Plan
-from perfscribe.parallel.fsdp_training import Training, local, local_gradients
 
 # No dimension is a multiple of two or four ranks but the width, so that pieces differ and are padded.
 SHAPE = SimpleGptShape(vocab_size=37, hidden_size=12, num_layers=3, num_heads=2, ffn=21)

@@ -16,9 +16,9 @@ import test_strategies
 import torch
 import torch.distributed as dist
 
+from perfscribe.distributed.launch import launch
 from perfscribe.experiments.strategies import measure, rows, words
-from perfscribe.parallel.launch import launch
-from perfscribe.records import Record
+from perfscribe.records.records import Record
 
 GPUS = torch.cuda.device_count()  # by NVML: no context
 COUNTS = [count for count in (2, 4) if count <= GPUS]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from perfscribe.records import Record
+from perfscribe.records.records import Record
 
 
 def trained(

@@ -73,7 +73,7 @@ def _say_much(_):
 
 
 def _refuse(_):
-    from perfscribe.cells import Unsupported
+    from perfscribe.base.cells import Unsupported
 
     raise Unsupported("needs a quantum computer")
 
@@ -146,7 +146,7 @@ def over_a_slow_link(arguments, rank):
     """The self-test where every all-reduce that reaches over the link between two ranks takes longer."""
     import torch.distributed as dist
 
-    from perfscribe.parallel import self_test
+    from perfscribe.distributed import self_test
 
     quick = dist.all_reduce
 

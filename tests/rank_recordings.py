@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-from perfscribe.parallel import mpi_start, ranks
+from perfscribe.distributed import mpi_start, ranks
 
 Value = str | tuple[str | None, ...]
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from perfscribe.profiling import nsys
-from perfscribe.tools import NSYS_VARIABLE
+from perfscribe.instruments.profiling import nsys
+from perfscribe.instruments.tools import NSYS_VARIABLE
 
 ROOT = Path(__file__).resolve().parents[1]
 UNPACKER = ROOT.parent / "shared" / "tools" / "nsys-debian"

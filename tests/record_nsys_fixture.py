@@ -19,10 +19,10 @@ sys.path.insert(0, str(ROOT))
 
 from nsys_fixture import nsys_rows  # noqa: E402 (the package lies above this folder)
 
-from perfscribe.profiling import nsys, slim, summary  # noqa: E402
-from perfscribe.profiling.families import OTHER, family  # noqa: E402
-from perfscribe.profiling.nvtx_kernels import COLUMNS, nvtx_kernel_summary  # noqa: E402
-from perfscribe.profiling.ranges import BACKWARD, FORWARD, OPTIMIZER, STEP, WARMUP, annotate  # noqa: E402
+from perfscribe.instruments.profiling import nsys, slim, summary  # noqa: E402
+from perfscribe.instruments.profiling.families import OTHER, family  # noqa: E402
+from perfscribe.instruments.profiling.nvtx_kernels import COLUMNS, nvtx_kernel_summary  # noqa: E402
+from perfscribe.instruments.profiling.ranges import BACKWARD, FORWARD, OPTIMIZER, STEP, WARMUP, annotate  # noqa: E402
 
 SEQ_LEN, BATCH = 128, 4
 
@@ -31,9 +31,9 @@ def program(device: str) -> None:
     """What is traced: a warm-up and two steps, in fp32 and then in bf16."""
     import torch
 
-    from perfscribe.models.shapes import SIZES
+    from perfscribe.analytic.shapes import SIZES
+    from perfscribe.instruments.profiling.annotated_attention import annotated_scaled_dot_product_attention
     from perfscribe.models.transformer import Attention, Model, next_token_loss
-    from perfscribe.profiling.annotated_attention import annotated_scaled_dot_product_attention
 
     model = Model(SIZES["mini"], SEQ_LEN, device=device)
     for module in model.modules():

@@ -1,6 +1,6 @@
 """An independent reading of the seed texts: every table cell, log line and figure in prose, by its own parser.
 
-It shares no code with perfscribe.references and reads no CSV file, so that a slip in either shows.
+It shares no code with perfscribe.show.references and reads no CSV file, so that a slip in either shows.
 """
 
 from __future__ import annotations

@@ -13,9 +13,11 @@ from typing import Any
 
 import sessions
 
-from perfscribe import files, journal, worker
-from perfscribe.cells import Cell
-from perfscribe.plan_cells import cell_to_json
+from perfscribe.base import files
+from perfscribe.base.cells import Cell
+from perfscribe.plan.plan_cells import cell_to_json
+from perfscribe.records import journal
+from perfscribe.run import worker
 
 ROOT = Path(__file__).resolve().parents[1]
 

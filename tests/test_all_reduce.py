@@ -12,15 +12,17 @@ import pytest
 import rank_programs
 from workspace import ROOT
 
-from perfscribe import config, plan, references
-from perfscribe.cells import Cell, Measurement
-from perfscribe.counters.traffic import bus_factor, size_bytes
+from perfscribe import config
+from perfscribe.analytic.traffic import bus_factor, size_bytes
+from perfscribe.base.cells import Cell, Measurement
+from perfscribe.distributed import collectives
+from perfscribe.distributed.failures import RankError
+from perfscribe.distributed.nccl_log import parse_nccl_log
 from perfscribe.experiments.all_reduce import crews, fits, measure, present
-from perfscribe.parallel import collectives
-from perfscribe.parallel.failures import RankError
-from perfscribe.parallel.nccl_log import parse_nccl_log
-from perfscribe.records import Record
-from perfscribe.tables import Table
+from perfscribe.plan import plan
+from perfscribe.records.records import Record
+from perfscribe.show import references
+from perfscribe.show.tables import Table
 
 NAME = "all_reduce"
 RAW = config.load(ROOT / "config.yaml")
@@ -400,7 +402,7 @@ def test_every_table_has_rows_without_a_gpu(preset: str) -> None:
 
 
 def test_figures_are_drawn(made: dict[str, Table], tmp_path: Path) -> None:
-    from perfscribe import figures
+    from perfscribe.show import figures
 
     every = present.figures({f"cs336.{name}": table for name, table in made.items()})
     assert tuple(figure.id for figure in every) == present.FIGURES

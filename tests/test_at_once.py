@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from perfscribe import at_once
-from perfscribe.records import Record
+from perfscribe.records.records import Record
+from perfscribe.report import side_by_side
 
 
 def cell(experiment: str, ended: str, window_s: float | None = 10.0, **provenance: Any) -> Record:
@@ -22,22 +22,24 @@ def test_overlapping_cells_are_counted_with_what_they_ran_beside() -> None:
         "alone": [cell("alone", "10:00:31.5"), cell("alone", "10:00:12.5", node="b")],
         "unknown": [Record("unknown", {}, "skipped", "", "measured"), cell("unknown", "10:00:12.5", window_s=None)],
     }
-    assert at_once.beside(site) == {"one": (2, ["other"]), "other": (1, ["one"])}
-    said = at_once.sentence(site)
+    assert side_by_side.beside(site) == {"one": (2, ["other"]), "other": (1, ["one"])}
+    said = side_by_side.sentence(site)
     assert said.startswith(
         "Measured at the same time on one machine: `one` 2 of 2 cells beside `other`; `other` 1 of 1"
     )
-    assert at_once.sentence({"alone": site["alone"]}) == ""
+    assert side_by_side.sentence({"alone": site["alone"]}) == ""
 
 
 def test_shards_of_one_experiment_are_others_too() -> None:
     site = {"one": [cell("one", "10:00:10.5"), cell("one", "10:00:11.5")]}
-    assert "`one` 2 of 2 cells beside others of its own" in at_once.sentence(site)
+    assert "`one` 2 of 2 cells beside others of its own" in side_by_side.sentence(site)
 
 
 def test_times_to_the_second_tell_no_more_than_they_know() -> None:
     """Written down is the second that had begun, so that a cell's successor seems to begin before its end."""
     follows = {"one": [cell("one", "10:00:10"), cell("one", "10:00:12", 2.5)]}
-    assert at_once.beside(follows) == {}
-    assert at_once.beside({"one": [cell("one", "10:00:10"), cell("one", "10:00:12", 5.0)]}) == {"one": (2, ["one"])}
-    assert at_once.beside({"one": [cell("one", "10:00:10", 0.5), cell("one", "10:00:10", 0.5)]}) == {}
+    assert side_by_side.beside(follows) == {}
+    assert side_by_side.beside({"one": [cell("one", "10:00:10"), cell("one", "10:00:12", 5.0)]}) == {
+        "one": (2, ["one"])
+    }
+    assert side_by_side.beside({"one": [cell("one", "10:00:10", 0.5), cell("one", "10:00:10", 0.5)]}) == {}

@@ -11,7 +11,7 @@ import torch
 from workspace import ROOT
 
 from perfscribe.attention import backends
-from perfscribe.cells import Unsupported
+from perfscribe.base.cells import Unsupported
 
 ON_CPU = ("eager", "tiled", "sdpa_flash", "sdpa_math")
 CASES = [(name, causal) for name in (*ON_CPU, "compiled") for causal in (True, False)]

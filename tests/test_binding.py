@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfscribe import references
-from perfscribe.cells import Unsupported
+from perfscribe.base.cells import Unsupported
+from perfscribe.distributed import binding, launchers
 from perfscribe.experiments.rank_methods import polaris
-from perfscribe.parallel import binding, launchers
+from perfscribe.show import references
 
 HOMEWORK = [(0, 1), (8, 9), (16, 17), (24, 25)]
 CORES = st.sets(st.integers(0, 255), min_size=1).map(lambda cores: tuple(sorted(cores)))

@@ -9,13 +9,15 @@ import unmeasured
 from matplotlib import pyplot as plt
 from workspace import ROOT
 
-from perfscribe import ceilings, plan, records
-from perfscribe.counters import flops, roofline
-from perfscribe.counters.parameters import transformer_parameters
+from perfscribe.analytic import flops, roofline
+from perfscribe.analytic.parameters import transformer_parameters
+from perfscribe.analytic.shapes import SIZES
 from perfscribe.experiments.roofline import drawings, rows
 from perfscribe.experiments.roofline import present as rooflines
-from perfscribe.models.shapes import SIZES
-from perfscribe.records import Record
+from perfscribe.plan import plan
+from perfscribe.records import records
+from perfscribe.records.records import Record
+from perfscribe.show import ceilings
 
 H200 = "NVIDIA H200"
 

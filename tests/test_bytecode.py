@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from perfscribe import bytecode
+from perfscribe.run import bytecode
 
 
 @pytest.mark.parametrize(

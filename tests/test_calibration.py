@@ -13,13 +13,15 @@ import pytest
 import torch
 import unmeasured
 
-from perfscribe import ceilings, child, plan
-from perfscribe.cells import Cell, Unsupported
-from perfscribe.counters import bandwidth_peaks, peaks
-from perfscribe.counters.bandwidth_peaks import peak_bandwidth
+from perfscribe.analytic import bandwidth_peaks, peaks
+from perfscribe.analytic.bandwidth_peaks import peak_bandwidth
+from perfscribe.base.cells import Cell, Unsupported
 from perfscribe.experiments.calibration import copies, disk, measure, present
-from perfscribe.records import Record
-from perfscribe.timing import Timing
+from perfscribe.instruments.timing import Timing
+from perfscribe.plan import plan
+from perfscribe.records.records import Record
+from perfscribe.run import child
+from perfscribe.show import ceilings
 
 H200 = "NVIDIA H200"
 
@@ -168,7 +170,7 @@ def two_gpus(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(torch.cuda, "can_device_access_peer", lambda one, other: True)
     monkeypatch.setattr(copies, "time_device", timed)
     link = types.SimpleNamespace(first=0, second=1, kind="NV18", gb_per_s=478.1, by="driver")
-    rates = importlib.import_module("perfscribe.parallel.link_rates")
+    rates = importlib.import_module("perfscribe.distributed.link_rates")
     monkeypatch.setattr(rates, "visible_rates", lambda count: [link] if count == 2 else [])
     return asked
 

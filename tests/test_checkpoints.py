@@ -17,13 +17,14 @@ from accelerate import FullyShardedDataParallelPlugin
 from torch.distributed.checkpoint import FileSystemReader
 from trainer_programs import checkpoint_as_on_gpus, checkpoint_fused
 
-from perfscribe import config, plan
-from perfscribe.cells import Cell, Unsupported
+from perfscribe import config
+from perfscribe.base.cells import Cell, Unsupported
 from perfscribe.data import squad_sets
 from perfscribe.data.generate import generate
+from perfscribe.distributed.launch import launch
 from perfscribe.experiments.checkpoints import measure, present, program
-from perfscribe.parallel.launch import launch
-from perfscribe.records import Record
+from perfscribe.plan import plan
+from perfscribe.records.records import Record
 from perfscribe.training import checkpoints, hf_loop, knobs, trainer
 from perfscribe.training.checkpoint_size import PIECES_BYTES, needed_bytes, predicted_bytes
 

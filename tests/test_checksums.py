@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from perfscribe import checksums, files
+from perfscribe.base import files
+from perfscribe.records import checksums
 
 TABLE, OUTPUT, JOURNAL = "tables/a.csv", "tables/a.findings.json", "journal/a/0.jsonl"
 

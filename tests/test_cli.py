@@ -19,10 +19,11 @@ from typing import Any
 import pytest
 from workspace import ROOT, Workspace
 
-from perfscribe import cli, session
+from perfscribe import cli
+from perfscribe.run import session
 
 MEASURE = '''"""Cells that cost nothing."""
-from perfscribe.cells import Cell, Measurement
+from perfscribe.base.cells import Cell, Measurement
 
 
 def cells(config):
@@ -211,7 +212,7 @@ def test_a_report_takes_all_cores_unless_told(
     monkeypatch.setattr(cli.Command, "wait", lambda command: 7)
     monkeypatch.setattr(cli.Command, "__init__", lambda command, words, cwd: ran.append(words))
     assert cli.main(["report", *arguments]) == 7
-    assert ran[0][:4] == [sys.executable, "-m", "perfscribe.engine", "report"]
+    assert ran[0][:4] == [sys.executable, "-m", "perfscribe.run.engine", "report"]
     assert ran[0][4 : 4 + len(given)] == given and ran[0][-len(arguments) or len(ran[0]) :] == arguments
     assert ran[0].count("--cores") + ran[0].count("-c4") + ran[0].count("-j") <= 1 and "--nolock" in ran[0]
 

@@ -13,10 +13,13 @@ import pytest
 from sessions import wait_for
 from workspace import ROOT
 
-from perfscribe import cluster, config, environment, gate, plan, preemption, session
-from perfscribe.cells import Cell
-from perfscribe.cluster import Cluster, Need, Share
-from perfscribe.parallel import hosts
+from perfscribe import config
+from perfscribe.base.cells import Cell
+from perfscribe.distributed import hosts
+from perfscribe.plan import cluster, demands, plan
+from perfscribe.plan.cluster import Cluster, Need, Share
+from perfscribe.records import environment
+from perfscribe.run import preemption, session
 
 RAW = config.load(ROOT / "config.yaml")
 
@@ -178,7 +181,7 @@ def test_what_waits_for_a_self_test_waits_on_a_cluster_too() -> None:
     assert set(made.gated) == set(plan.build(raw, "gpu", ROOT).gated) != set()
     for name in made.gated:
         units = [made.units[f"measure-{name}-{shard}"] for shard in range(made.shards[name])]
-        assert gate.is_gated(Cell(cell["factors"], cell["requires"]) for unit in units for cell in unit["cells"])
+        assert demands.is_gated(Cell(cell["factors"], cell["requires"]) for unit in units for cell in unit["cells"])
     assert made.shards["preflight"] > 1  # gloo's tests need no GPU, NCCL's do
 
 

@@ -7,12 +7,12 @@ from types import SimpleNamespace
 import fake_nvml
 import pytest
 
-from perfscribe.cells import Unsupported
-from perfscribe.parallel import collectives, transport
-from perfscribe.parallel.collectives import CUDA_EVENTS, HOST_CLOCK, OPERATIONS, Message, combine, time_collectives
-from perfscribe.parallel.exchange import EXACT_UP_TO, Exchange
-from perfscribe.parallel.failures import RankError
-from perfscribe.parallel.nccl_log import parse_nccl_log
+from perfscribe.base.cells import Unsupported
+from perfscribe.distributed import collectives, transport
+from perfscribe.distributed.collectives import CUDA_EVENTS, HOST_CLOCK, OPERATIONS, Message, combine, time_collectives
+from perfscribe.distributed.exchange import EXACT_UP_TO, Exchange
+from perfscribe.distributed.failures import RankError
+from perfscribe.distributed.nccl_log import parse_nccl_log
 
 SIZES = ((4096, "fp32"), (3_000_001, "fp32"), (5_000_000, "fp32"), (1000, "bf16"), (1000, "fp16"))
 
@@ -96,7 +96,7 @@ def test_a_check_takes_no_result_of_an_earlier_exchange_for_its_own(operation):
 
 def test_a_wrong_result_names_the_collective_and_the_rank():
     with pytest.raises(RankError) as caught:
-        from perfscribe.parallel.launch import launch
+        from perfscribe.distributed.launch import launch
 
         launch("test_collectives:sums_badly", {}, world_size=2, timeout_s=60)
     assert str(caught.value) == "rank 1 of 2: ArithmeticError: all_reduce: 250 of 250 elements are wrong on rank 1"

@@ -15,13 +15,14 @@ import pytest
 from matplotlib import pyplot as plt
 from workspace import ROOT
 
-from perfscribe import config, plan
-from perfscribe.cells import Cell
+from perfscribe import config
+from perfscribe.base.cells import Cell
+from perfscribe.distributed import link_rates
 from perfscribe.experiments.communication import measure, present, reading, rows
 from perfscribe.experiments.communication.waiting import Call, Split, matched, split
-from perfscribe.parallel import link_rates
-from perfscribe.records import Record
-from perfscribe.tables import Table
+from perfscribe.plan import plan
+from perfscribe.records.records import Record
+from perfscribe.show.tables import Table
 
 RAW = config.load(ROOT / "config.yaml")
 NAME = "communication"
@@ -71,7 +72,7 @@ def test_a_training_shorter_than_a_profile_is_skipped() -> None:
 
 
 def test_measuring_imports_nothing_that_presents_or_plans() -> None:
-    from perfscribe.fingerprint import Sources
+    from perfscribe.plan.fingerprint import Sources
 
     sources = Sources(ROOT)
     assert sources.fingerprint("perfscribe.experiments.communication.measure")

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfscribe.counters import traffic
-from perfscribe.counters.communication import Inputs, account
+from perfscribe.analytic import traffic
+from perfscribe.analytic.communication import Inputs, account
 
 
 def values(**changed: float) -> dict[str, float | None]:

@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 from workspace import ROOT
 
-from perfscribe import config, plan
-from perfscribe.counters.communication import Inputs, account
+from perfscribe import config
+from perfscribe.analytic.communication import Inputs, account
 from perfscribe.experiments.communication_accounting import measure, present
 from perfscribe.experiments.communication_accounting.remedies import remedies
-from perfscribe.records import Record
-from perfscribe.tables import Table
+from perfscribe.plan import plan
+from perfscribe.records.records import Record
+from perfscribe.show.tables import Table
 
 NAME = "communication_accounting"
 RAW = config.load(ROOT / "config.yaml")
@@ -150,7 +151,7 @@ def test_inputs_that_the_config_refuses(key: str, value: Any) -> None:
 def test_the_child_needs_no_torch() -> None:
     (cell,) = plan.planned_cells(RAW, NAME, "tiny")
     code = (
-        "import json, sys, time; from perfscribe import child; from perfscribe.fingerprint import Sources\n"
+        "import json, sys, time; from perfscribe.run import child; from perfscribe.plan.fingerprint import Sources\n"
         "from pathlib import Path\n"
         f"from perfscribe.experiments.{NAME} import measure\n"
         "request = json.loads(sys.argv[1]); answer = child.run_cell(measure, request)\n"

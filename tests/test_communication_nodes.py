@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 from workspace import ROOT
 
-from perfscribe import config, plan
-from perfscribe.cells import Cell
+from perfscribe import config
+from perfscribe.base.cells import Cell
+from perfscribe.distributed import nodes
 from perfscribe.experiments.communication import rows
 from perfscribe.experiments.communication_nodes import measure, present
-from perfscribe.parallel import nodes
-from perfscribe.records import Record
+from perfscribe.plan import plan
+from perfscribe.records.records import Record
 
 RAW = config.load(ROOT / "config.yaml")
 
@@ -79,7 +80,7 @@ def test_nodes_of_the_job_begin_with_this_one(monkeypatch: pytest.MonkeyPatch) -
     words = nodes.command(["n2", "n1"], 4, "10.0.0.2", 1234)
     assert words[0] == "srun" and {"--nodes=2", "--ntasks=2", "--ntasks-per-node=1", "--overlap"} <= set(words)
     assert "--nproc-per-node=4" in words and "--rdzv-endpoint=10.0.0.2:1234" in words
-    assert words[-2:] == ["perfscribe.parallel.on_node", "10.0.0.2"]
+    assert words[-2:] == ["perfscribe.distributed.on_node", "10.0.0.2"]
 
 
 def test_srun_sees_the_job_and_not_the_step(monkeypatch: pytest.MonkeyPatch) -> None:

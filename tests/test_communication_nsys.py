@@ -15,12 +15,13 @@ import real_nsys
 from test_communication import NAME, RAW, made, record_of
 from workspace import ROOT
 
-from perfscribe import config, plan
-from perfscribe.cells import Cell, Measurement, Unsupported
+from perfscribe import config
+from perfscribe.base.cells import Cell, Measurement, Unsupported
 from perfscribe.experiments.communication import measure, rows, traced
-from perfscribe.fingerprint import Sources
-from perfscribe.profiling import marked_work, nsys, nsys_export
-from perfscribe.profiling.trace import PUSH_POP
+from perfscribe.instruments.profiling import marked_work, nsys, nsys_export
+from perfscribe.instruments.profiling.trace import PUSH_POP
+from perfscribe.plan import plan
+from perfscribe.plan.fingerprint import Sources
 
 FIXTURES = ROOT / "tests" / "fixtures" / "nsys"
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096>)"

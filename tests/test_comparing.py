@@ -18,10 +18,12 @@ import pytest
 from compared_sites import Measured, identity, steady, write_site
 from workspace import ROOT
 
-from perfscribe import cli, journal, plan
-from perfscribe.comparing import metrics, page, ratios, sides, verb
-from perfscribe.comparing.cells import is_number
-from perfscribe.comparing.compared import Comparison, Row, compare
+from perfscribe import cli
+from perfscribe.plan import plan
+from perfscribe.records import journal
+from perfscribe.verbs.compare import metrics, page, ratios, sides, verb
+from perfscribe.verbs.compare.cells import is_number
+from perfscribe.verbs.compare.compared import Comparison, Row, compare
 
 SLOW_FLAG = "host busy (others use 40 % of the cores)"
 

@@ -11,7 +11,7 @@ import pytest
 from workspace import ROOT, Workspace
 
 MEASURE = '''"""Times of a test that are made up."""
-from perfscribe.cells import Cell, Measurement
+from perfscribe.base.cells import Cell, Measurement
 
 FACTOR = 2.0
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from perfscribe import compiling, in_turns
-from perfscribe.in_turns import split, time_in_turns
-from perfscribe.timing import Mark
+from perfscribe.instruments import compiling, interleaving
+from perfscribe.instruments.interleaving import split, time_in_turns
+from perfscribe.instruments.timing import Mark
 
 
 @pytest.fixture(autouse=True)
@@ -139,11 +139,11 @@ def test_samples_keep_the_order_of_the_turns(monkeypatch: pytest.MonkeyPatch) ->
     clock = iter(range(100))
     fake = {"step": lambda: float(next(clock))}
 
-    def phases(step: object, **_: object) -> dict[str, in_turns.Timing]:
+    def phases(step: object, **_: object) -> dict[str, interleaving.Timing]:
         samples = [fake["step"](), fake["step"]()]
-        return {"step": in_turns.Timing(samples, [], "host clock", 0.0, 1.0)}
+        return {"step": interleaving.Timing(samples, [], "host clock", 0.0, 1.0)}
 
-    monkeypatch.setattr(in_turns, "time_phases", phases)
+    monkeypatch.setattr(interleaving, "time_phases", phases)
     found = time_in_turns({"a": print, "b": print}, turns=2, warmup=0, timed=2, device="cpu")
     assert found["a"]["step"].samples_ms == [0.0, 1.0, 6.0, 7.0] and found["b"]["step"].samples_ms == [
         2.0,

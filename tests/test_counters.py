@@ -6,16 +6,16 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from perfscribe.attention.eager import scaled_dot_product_attention
-from perfscribe.counters import flops, memory
-from perfscribe.counters.parameters import (
+from perfscribe.analytic import flops, memory
+from perfscribe.analytic.parameters import (
     seq2seq_parameters,
     transformer_matmul_parameters,
     transformer_parameters,
     transformer_tensors,
 )
-from perfscribe.counters.peaks import DTYPES, mfu, peak_flops
-from perfscribe.models.shapes import SIZES, Seq2SeqShape, Shape
+from perfscribe.analytic.peaks import DTYPES, mfu, peak_flops
+from perfscribe.analytic.shapes import SIZES, Seq2SeqShape, Shape
+from perfscribe.attention.eager import scaled_dot_product_attention
 from perfscribe.models.transformer import Model, next_token_loss
 
 MIB, GIB = 2**20, 2**30

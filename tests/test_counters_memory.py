@@ -10,15 +10,15 @@ import torch
 from allocations import CudaSoftmax, LiveBytes, Saved, autocast
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from perfscribe.analytic import attention_memory, memory
+from perfscribe.analytic.attention_memory import AttentionCall
+from perfscribe.analytic.ledger import Ledger
+from perfscribe.analytic.memory import total_bytes
+from perfscribe.analytic.parameters import transformer_parameters
+from perfscribe.analytic.shapes import SIZES, Shape
+from perfscribe.analytic.workload import Workload
 from perfscribe.attention.eager import scaled_dot_product_attention
-from perfscribe.counters import attention_memory, memory
-from perfscribe.counters.attention_memory import AttentionCall
-from perfscribe.counters.ledger import Ledger
-from perfscribe.counters.memory import total_bytes
-from perfscribe.counters.parameters import transformer_parameters
-from perfscribe.counters.workload import Workload
-from perfscribe.memory import PeakMemory
-from perfscribe.models.shapes import SIZES, Shape
+from perfscribe.instruments.memory import PeakMemory
 from perfscribe.models.transformer import Model, next_token_loss
 
 MIB, GIB = 2**20, 2**30

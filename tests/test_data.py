@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perfscribe.data import atomic, formats, npz_members, samples, synthetic, tokens
+from perfscribe.base import atomic
+from perfscribe.data import formats, npz_members, samples, synthetic, tokens
 from perfscribe.data.digest_file import load_digest, verify
 from perfscribe.data.generate import generate
 from perfscribe.data.layout import FILES, file_names, format_path, size_bytes

@@ -27,14 +27,15 @@ from ranks import RanksError, run_ranks
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from perfscribe.counters.parameters import transformer_parameters
-from perfscribe.models.shapes import SIZES, Shape
+from perfscribe.analytic import bucket_model
+from perfscribe.analytic.parameters import transformer_parameters
+from perfscribe.analytic.shapes import SIZES, Shape
+from perfscribe.distributed import averaging, launching, replicas, sending
+from perfscribe.distributed.averaging import Averager
+from perfscribe.distributed.ddp import AveragingAfterBackward, BucketedDDP, FlatDDP, NaiveDDP, OverlappedDDP
+from perfscribe.distributed.overlapping import OverlappingDataParallel
+from perfscribe.distributed.replicas import DataParallel
 from perfscribe.models.transformer import Model, next_token_loss
-from perfscribe.parallel import averaging, bucket_model, launching, replicas, sending
-from perfscribe.parallel.averaging import Averager
-from perfscribe.parallel.ddp import AveragingAfterBackward, BucketedDDP, FlatDDP, NaiveDDP, OverlappedDDP
-from perfscribe.parallel.overlapping import OverlappingDataParallel
-from perfscribe.parallel.replicas import DataParallel
 
 WRAPPERS: dict[str, Callable[..., DataParallel]] = {
     "naive": NaiveDDP,
@@ -734,8 +735,8 @@ def test_the_thread_does_not_hold_up_the_end(tmp_path: Path, last: str) -> None:
     is a fault of the program itself."""
     code = f"""
 import torch, torch.distributed as dist
-from perfscribe.parallel import launching
-from perfscribe.parallel.ddp import OverlappedDDP
+from perfscribe.distributed import launching
+from perfscribe.distributed.ddp import OverlappedDDP
 launching.END_S = 3600.0
 dist.init_process_group("gloo", init_method="file://{tmp_path}/store", rank=0, world_size=1)
 ddp = OverlappedDDP(torch.nn.Linear(2, 2), launch_thread=True)
@@ -1083,6 +1084,6 @@ def test_the_fit_finds_what_made_the_points() -> None:
 def test_the_model_of_buckets_needs_no_torch(tmp_path: Path) -> None:
     root = Path(__file__).parent.parent
     code = (
-        "import sys, perfscribe.parallel.bucket_model, perfscribe.parallel.partition; assert 'torch' not in sys.modules"
+        "import sys, perfscribe.analytic.bucket_model, perfscribe.analytic.partition; assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], cwd=root, check=True)

@@ -17,16 +17,17 @@ from matplotlib import pyplot as plt
 from ranks import RanksError, run_ranks
 from workspace import ROOT
 
-from perfscribe import config, plan
-from perfscribe import tables as t
-from perfscribe.cells import Cell, Measurement
+from perfscribe import config
+from perfscribe.analytic import bucket_model
+from perfscribe.base.cells import Cell, Measurement
 from perfscribe.data import tokens
 from perfscribe.experiments.ddp import measure, present, rows, tracing, variants
 from perfscribe.experiments.ddp.variants import Variant
-from perfscribe.parallel import bucket_model
-from perfscribe.profiling.trace import OPERATOR, Kernel, Range, Trace, thread_key
-from perfscribe.records import Record
-from perfscribe.tables import Table
+from perfscribe.instruments.profiling.trace import OPERATOR, Kernel, Range, Trace, thread_key
+from perfscribe.plan import plan
+from perfscribe.records.records import Record
+from perfscribe.show import tables as t
+from perfscribe.show.tables import Table
 
 RAW = config.load(ROOT / "config.yaml")
 ALL = list(variants.IMPLEMENTATIONS)
@@ -77,7 +78,7 @@ def test_variants_are_a_level_and_back() -> None:
 
 
 def test_measuring_imports_nothing_that_presents_or_plans() -> None:
-    from perfscribe.fingerprint import Sources
+    from perfscribe.plan.fingerprint import Sources
 
     sources = Sources(ROOT)
     assert sources.fingerprint("perfscribe.experiments.ddp.measure")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from perfscribe import device_start
+from perfscribe.run import device_start
 
 
 def a_cell(*requires: str, skip: str = "") -> dict[str, Any]:

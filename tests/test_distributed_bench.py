@@ -14,7 +14,7 @@ sys.path.insert(0, str(ROOT))
 
 from bench import distributed as bench  # noqa: E402
 from bench import distributed_ranks as on_rank  # noqa: E402
-from perfscribe.models.shapes import SIZES  # noqa: E402
+from perfscribe.analytic.shapes import SIZES  # noqa: E402
 from perfscribe.models.transformer import Model, next_token_loss  # noqa: E402
 
 NOISE = (0.0, 0.4, -0.3, 0.1, -0.2, 0.3, -0.1, 0.2)

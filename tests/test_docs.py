@@ -14,9 +14,10 @@ import pytest
 import yaml
 from workspace import ROOT
 
-from perfscribe import __version__, cli, launch_script
-from perfscribe.graph_timing import GRAPH_REPLAY
-from perfscribe.timing import CUDA_EVENTS, HOST_CLOCK
+from perfscribe import __version__, cli
+from perfscribe.instruments.graph_timing import GRAPH_REPLAY
+from perfscribe.instruments.timing import CUDA_EVENTS, HOST_CLOCK
+from perfscribe.verbs import launch
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 # Made by runs; what is linked there may be absent in a checkout.
@@ -174,7 +175,7 @@ def test_defects_name_pages_that_exist() -> None:
 
 def test_launch_explains_each_option() -> None:
     text = (ROOT / "docs" / "launch.md").read_text(encoding="utf-8")
-    options = [word for action in launch_script._parser()._actions for word in action.option_strings]
+    options = [word for action in launch._parser()._actions for word in action.option_strings]
     assert [one for one in options if one.startswith("--") and one != "--help" and one not in text] == []
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from fake_nvml import FakeNvml, process
 
-from perfscribe import doctor, environment
-from perfscribe.cells import Cell
+from perfscribe.base.cells import Cell
+from perfscribe.records import environment
+from perfscribe.verbs import doctor
 
 
 def rows(text, title):

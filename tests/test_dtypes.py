@@ -8,9 +8,11 @@ import pytest
 from homework_cells import trained
 from workspace import ROOT
 
-from perfscribe import child, config, plan
+from perfscribe import config
 from perfscribe.experiments.dtypes import measure, present
-from perfscribe.records import Record
+from perfscribe.plan import plan
+from perfscribe.records.records import Record
+from perfscribe.run import child
 
 GIB = 2**30
 RAW = config.load(ROOT / "config.yaml")

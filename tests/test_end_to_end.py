@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from perfscribe.experiments.end_to_end import present
-from perfscribe.records import Record
+from perfscribe.records.records import Record
 
 
 def test_rates_and_published_times() -> None:

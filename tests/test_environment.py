@@ -17,7 +17,8 @@ import psutil
 import pytest
 from fake_nvml import FakeNvml, Gpu, process
 
-from perfscribe import environment, tools
+from perfscribe.instruments import tools
+from perfscribe.records import environment
 
 
 @pytest.fixture
@@ -131,7 +132,8 @@ def test_local_version_part_comes_from_the_source(tmp_path, monkeypatch):
 
 def test_no_torch_import():
     code = (
-        "import sys; from pathlib import Path; from perfscribe import environment, watch, doctor, scrub\n"
+        "import sys; from pathlib import Path; from perfscribe.records import environment, scrub\n"
+        "from perfscribe.run import monitor; from perfscribe.verbs import doctor\n"
         "environment.identity(['torch']); environment.missing(environment.CAPABILITIES)\n"
         "environment.provenance(Path('.')); doctor.report([])\n"
         "assert not {'torch', 'numpy', 'pandas'} & set(sys.modules), sorted(sys.modules)"

@@ -14,7 +14,7 @@ import sessions
 from sessions import wait_for
 from workspace import Workspace
 
-from perfscribe.records import STATUSES
+from perfscribe.records.records import STATUSES
 
 # On a loaded machine processes take long to start and to end; a cell of faulty.WAITING that nobody stops takes longer.
 BEGIN_S, STOP_S = 180, 10
@@ -43,7 +43,7 @@ BROKEN = ["raises", "exits", "gives_nan"]
 # The report's process reads the cells from this module; the child cannot.
 CANNOT_BE_IMPORTED = """import sys
 
-from perfscribe.cells import Cell
+from perfscribe.base.cells import Cell
 
 if sys.argv[0].endswith("child.py"):
     import no_such_library

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from perfscribe import cli
-from perfscribe.data import fetch, squad, squad_generated
+from perfscribe.data import squad, squad_generated
+from perfscribe.verbs import fetch_data
 
 
 def _file(part: str) -> bytes:
@@ -22,7 +23,7 @@ def server(tmp_path, monkeypatch):
     """Serves a folder on this machine in place of the original address."""
     served = tmp_path / "served"
     served.mkdir()
-    for name, part in zip(fetch.NAMES, ("train", "dev"), strict=True):
+    for name, part in zip(fetch_data.NAMES, ("train", "dev"), strict=True):
         (served / name).write_bytes(_file(part))
 
     class Handler(http.server.SimpleHTTPRequestHandler):
@@ -34,30 +35,30 @@ def server(tmp_path, monkeypatch):
 
     running = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=running.serve_forever, daemon=True).start()
-    monkeypatch.setattr(fetch, "BASE", f"http://127.0.0.1:{running.server_address[1]}/")
+    monkeypatch.setattr(fetch_data, "BASE", f"http://127.0.0.1:{running.server_address[1]}/")
     yield served
     running.shutdown()
     running.server_close()
 
 
 def test_both_files_are_fetched_and_can_be_read(server, tmp_path) -> None:
-    found = fetch.squad(tmp_path / "squad")
+    found = fetch_data.squad(tmp_path / "squad")
     assert [len(questions.rows) for questions in found.values()] == [7, 7]
-    assert squad.files_in(tmp_path / "squad") == tuple(tmp_path / "squad" / name for name in fetch.NAMES)
+    assert squad.files_in(tmp_path / "squad") == tuple(tmp_path / "squad" / name for name in fetch_data.NAMES)
     assert len(squad.obtain(tmp_path / "squad", 5, 5, 0).training) == 5
 
 
 @pytest.mark.parametrize("damage", [lambda path: path.unlink(), lambda path: path.write_text('{"data": []}')])
 def test_neither_where_one_is_missing_or_no_squad(server, tmp_path, damage) -> None:
-    damage(server / fetch.NAMES[1])
-    with pytest.raises(ValueError, match=fetch.NAMES[1].replace(".", r"\.")) as failure:
-        fetch.squad(tmp_path / "squad")
+    damage(server / fetch_data.NAMES[1])
+    with pytest.raises(ValueError, match=fetch_data.NAMES[1].replace(".", r"\.")) as failure:
+        fetch_data.squad(tmp_path / "squad")
     assert "\n" not in str(failure.value)
     assert not (tmp_path / "squad").exists()
 
 
 def test_no_network_is_one_line(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(fetch, "BASE", "http://127.0.0.1:9/")  # nothing listens there
+    monkeypatch.setattr(fetch_data, "BASE", "http://127.0.0.1:9/")  # nothing listens there
     monkeypatch.setattr(cli, "ROOT", tmp_path)
     with pytest.raises(SystemExit, match=r"run: fetch-data: http://127.*cannot be fetched.*workshop\.squad$"):
         cli.fetch_data(["squad"])
@@ -68,6 +69,6 @@ def test_the_verb_says_what_to_set(server, tmp_path, monkeypatch, capsys) -> Non
     monkeypatch.setattr(cli, "ROOT", tmp_path)
     assert cli.main(["fetch-data", "squad"]) == 0
     assert "workshop: {squad: downloads/squad}" in capsys.readouterr().out
-    assert (Path(tmp_path) / cli.FETCHED / fetch.NAMES[0]).is_file()
+    assert (Path(tmp_path) / cli.FETCHED / fetch_data.NAMES[0]).is_file()
     with pytest.raises(SystemExit, match="got 'cifar', expected squad"):
         cli.fetch_data(["cifar"])

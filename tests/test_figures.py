@@ -21,8 +21,8 @@ from matplotlib import pyplot as plt
 from matplotlib.lines import Line2D
 from workspace import ROOT
 
-from perfscribe import figures as f
-from perfscribe import plan
+from perfscribe.plan import plan
+from perfscribe.show import figures as f
 
 FOOTER = "site demo: 8 × NVIDIA H200 · n = 5 a cell · environment 0123456789ab · commit 0123456789"
 ROWS = pd.DataFrame(

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from workspace import ROOT
 
-from perfscribe import files
-from perfscribe.filling import document, rewriting, verb
-from perfscribe.filling.matching import Known, NoMatch, choose
-from perfscribe.handin.problem import Table
-from perfscribe.handin.site import NOT_MEASURED, Cell, label
+from perfscribe.base import files
+from perfscribe.report.problem import Table
+from perfscribe.report.site import NOT_MEASURED, Cell, label
+from perfscribe.verbs.fill import document, rewriting, verb
+from perfscribe.verbs.fill.matching import Known, NoMatch, choose
 
 SEEDS = ROOT.parent / "shared" / "seeds"
 HEAD = "| Setup | Total GPUs | Time (ms) |\n|---|---|---|\n"

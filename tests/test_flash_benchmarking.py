@@ -15,16 +15,17 @@ import pytest
 import torch
 import unmeasured
 
-from perfscribe import figures as f
-from perfscribe import graph_timing, plan
-from perfscribe import tables as t
 from perfscribe.attention import backends
-from perfscribe.cells import Cell, Unsupported
+from perfscribe.base.cells import Cell, Unsupported
+from perfscribe.base.partial import of_error
 from perfscribe.experiments.flash_benchmarking import correctness, kernels, measure, passes, present, products, rows
-from perfscribe.partial import of_error
-from perfscribe.records import Record
-from perfscribe.tables import Table
-from perfscribe.timing import CUDA_EVENTS, Timing
+from perfscribe.instruments import graph_timing
+from perfscribe.instruments.timing import CUDA_EVENTS, Timing
+from perfscribe.plan import plan
+from perfscribe.records.records import Record
+from perfscribe.show import figures as f
+from perfscribe.show import tables as t
+from perfscribe.show.tables import Table
 
 PROBLEM = {
     "workload": "grid",

@@ -8,12 +8,12 @@ import fsdp_cases
 import pytest
 import torch
 
-from perfscribe.counters import fsdp_memory, fsdp_traffic
-from perfscribe.counters.fsdp_memory import Load
-from perfscribe.models.workshop_shapes import BLOOM
-from perfscribe.parallel.failures import RankError
-from perfscribe.parallel.fsdp_plan import Plan, hybrid_mesh, took_effect
-from perfscribe.parallel.launch import launch
+from perfscribe.analytic import fsdp_memory, fsdp_traffic
+from perfscribe.analytic.fsdp_memory import Load
+from perfscribe.analytic.fsdp_plan import Plan, hybrid_mesh, took_effect
+from perfscribe.analytic.workshop_shapes import BLOOM
+from perfscribe.distributed.failures import RankError
+from perfscribe.distributed.launch import launch
 
 FSDP1 = {"api": "fsdp1", "prefetch": "backward_pre"}
 SOURCE = {"api": "fsdp1", "prefetch": "backward_post_forward", "wrapping": "whole"}
@@ -255,7 +255,7 @@ def test_no_shard_is_known_of_fsdp1_alone() -> None:
 
 
 def test_unknown_collectives_are_said() -> None:
-    from perfscribe.parallel.collective_bytes import Collectives
+    from perfscribe.distributed.collective_bytes import Collectives
 
     with Collectives() as seen:
         torch.ones(2).add_(1)

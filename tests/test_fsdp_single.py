@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 from workspace import ROOT
 
-from perfscribe import child, config, plan
-from perfscribe.cells import Cell, Unsupported
+from perfscribe import config
+from perfscribe.base.cells import Cell, Unsupported
 from perfscribe.experiments.baseline import measure, present, rows
 from perfscribe.experiments.custom_single_node import present as custom
-from perfscribe.records import Record
+from perfscribe.plan import plan
+from perfscribe.records.records import Record
+from perfscribe.run import child
 
 RAW = config.load(ROOT / "config.yaml", {"chapters": ["fsdp"]})
 

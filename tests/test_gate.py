@@ -11,14 +11,16 @@ import pytest
 import unmeasured
 from workspace import ROOT, Workspace
 
-from perfscribe import environment, gate, journal, plan, worker
-from perfscribe.cells import Cell
-from perfscribe.plan_cells import cell_to_json
-from perfscribe.shard import Shard, Task
+from perfscribe.base.cells import Cell
+from perfscribe.plan import demands, plan
+from perfscribe.plan.plan_cells import cell_to_json
+from perfscribe.records import environment, journal
+from perfscribe.run import gate, worker
+from perfscribe.run.shard import Shard, Task
 
 MEASURE = '''"""Cells that stand for trainings on one to three processes."""
-from perfscribe.cells import Cell, Measurement
-from perfscribe.parallel.needs import self_tested
+from perfscribe.base.cells import Cell, Measurement
+from perfscribe.distributed.needs import self_tested
 
 
 def cells(config):
@@ -111,7 +113,7 @@ def test_below_the_threshold_trainings_are_skipped_and_the_verdict_fails(tmp_pat
 
 def test_a_test_that_breaks_is_44(tmp_path):
     space = made(tmp_path)
-    path = space.root / "perfscribe" / "parallel" / "self_test.py"
+    path = space.root / "perfscribe" / "distributed" / "self_test.py"
     path.write_text(path.read_text().replace("    hosts = _hosts(rank)\n", '    raise ArithmeticError("broken")\n'))
     done = space.run("report")
     assert done.returncode != 0
@@ -294,29 +296,29 @@ def test_the_plan_lets_the_chapters_trainings_wait():
             continue
         experiment = unit["experiment"]
         chapters = {table.split(".")[0] for table in made.presentations[experiment].tables}
-        waits = chapters == {"fsdp"} and experiment != gate.EXPERIMENT
+        waits = chapters == {"fsdp"} and experiment != demands.SELF_TEST
         for cell in unit["cells"]:
             backend, world_size = cell["factors"].get("backend"), cell["factors"].get("world_size", 1)
             nodes = cell["factors"].get("nodes", 1)
             wanted = [(backend, world_size, nodes)] if waits and backend and world_size > 1 else []
-            assert list(gate.demands(cell["requires"])) == wanted, cell
+            assert list(demands.demands(cell["requires"])) == wanted, cell
             seen.add((waits, world_size > 1, waits and world_size > nodes > 1))
     assert {(False, True, False), (True, True, True)} <= seen
 
 
 def test_what_a_cell_waits_for_follows_from_its_factors():
     two = Cell({"backend": "nccl", "world_size": 2}, ("cuda:2",))
-    assert gate.waiting(two, "trained", ["fsdp"]).requires == ("cuda:2", "preflight:nccl:2")
-    assert gate.waiting(gate.waiting(two, "trained", ["fsdp"]), "trained", ["fsdp"]).requires[2:] == ()
+    assert demands.waiting(two, "trained", ["fsdp"]).requires == ("cuda:2", "preflight:nccl:2")
+    assert demands.waiting(demands.waiting(two, "trained", ["fsdp"]), "trained", ["fsdp"]).requires[2:] == ()
     over_nodes = Cell({"backend": "nccl", "world_size": 8, "nodes": 2}, ("nodes:2", "cuda:4"))
-    assert gate.waiting(over_nodes, "trained", ["fsdp"]).requires[2:] == ("preflight:nccl:8:2",)
+    assert demands.waiting(over_nodes, "trained", ["fsdp"]).requires[2:] == ("preflight:nccl:8:2",)
     for cell, experiment, chapter in (
         (Cell({"backend": "nccl", "world_size": 1}), "trained", "fsdp"),
         (Cell({"model": "bloom"}), "trained", "fsdp"),
         (two, "preflight", "fsdp"),
         (two, "ddp", "cs336"),
     ):
-        assert not list(gate.demands(gate.waiting(cell, experiment, [chapter]).requires))
+        assert not list(demands.demands(demands.waiting(cell, experiment, [chapter]).requires))
 
 
 def test_the_verdict_names_each_refusal():

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from perfscribe import graph_timing as g
-from perfscribe.cells import Unsupported
-from perfscribe.timing import CUDA_EVENTS, Timing
+from perfscribe.base.cells import Unsupported
+from perfscribe.instruments import graph_timing as g
+from perfscribe.instruments.timing import CUDA_EVENTS, Timing
 
 
 class FakeRecorder:

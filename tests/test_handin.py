@@ -11,10 +11,10 @@ import pytest
 import yaml
 from workspace import ROOT
 
-from perfscribe.filling import verb
-from perfscribe.handin import page
-from perfscribe.handin.figures import Figure
-from perfscribe.handin.site import Site
+from perfscribe.report import handin
+from perfscribe.report.site import Site
+from perfscribe.show.rounding import Figure
+from perfscribe.verbs.fill import verb
 
 SITES = sorted(path.parent.name for path in ROOT.glob("results/*/published.json"))
 HEADERS = Path(__file__).with_name("handin_headers.yaml")
@@ -77,10 +77,10 @@ def test_what_is_computed_is_no_finer_than_its_parts() -> None:
 @pytest.mark.parametrize("site", SITES)
 def test_every_problem_is_there_in_the_courses_order(site: str) -> None:
     chapters = json.loads((ROOT / "results" / site / "plan" / "report.json").read_text())["chapters"]
-    wanted = [problem.heading for *_, of in page.chapters(chapters) for problem in of]
+    wanted = [problem.heading for *_, of in handin.chapters(chapters) for problem in of]
     assert list(problems(site)) == wanted
     linked = re.findall(r"\]\(#([^)]*)\)", text_of(site))
-    assert set(linked) <= {page.anchor(heading) for heading in [*wanted, "Not measured here"]}
+    assert set(linked) <= {handin.anchor(heading) for heading in [*wanted, "Not measured here"]}
     beside = re.findall(r"\]\(((?:details/|figures/|appendix)[^)]*)\)", text_of(site))
     assert beside and all((ROOT / "report" / site / name).is_file() for name in beside)
 
@@ -126,7 +126,7 @@ def test_answers_are_short(site: str) -> None:
     folder = ROOT / "results" / site
     gpus = json.loads((folder / "summary.json").read_text(encoding="utf-8"))["gpus"]
     tables = Site(site, folder / "tables", "cuda" if gpus else "cpu")
-    for kind in (kind for *_, kinds in page.chapters(page.CHAPTERS) for kind in kinds):
+    for kind in (kind for *_, kinds in handin.chapters(handin.CHAPTERS) for kind in kinds):
         problem = kind(tables)
         texts = [table.title + table.setup + " ".join(table.header) for table in problem.made]
         texts += [cell.text for table in problem.made for row in table.rows for cell in row if not cell.able]
@@ -160,9 +160,9 @@ def test_it_is_short(site: str) -> None:
 
 def test_it_takes_nothing_from_experiments() -> None:
     """An experiment can be deleted, and what it allows is said where it is asked for."""
-    texts = [path.read_text(encoding="utf-8") for path in (ROOT / "perfscribe" / "handin").glob("*.py")]
+    texts = [path.read_text(encoding="utf-8") for path in (ROOT / "perfscribe" / "report").glob("*.py")]
     assert texts and not [text for text in texts if "perfscribe.experiments" in text]
     from perfscribe.experiments.flash_benchmarking import correctness
-    from perfscribe.handin import cs336_kernels
+    from perfscribe.report import cs336_kernels
 
     assert {name: correctness.TOLERANCE[name] for name in cs336_kernels.TOLERANCE} == cs336_kernels.TOLERANCE

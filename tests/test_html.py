@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from workspace import ROOT
 
-from perfscribe.page import write
+from perfscribe.report import html
 
 COMMITTED = sorted(path.parent.name for path in ROOT.glob("results/*/published.json"))
 VOID = {"meta", "link", "img", "br", "hr"}
@@ -97,7 +97,7 @@ def made(folder: Path, text: str = REPORT) -> tuple[str, Element]:
     }.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content, encoding="utf-8")
-    page = write.write(report)
+    page = html.write(report)
     return page, Tree(page).top
 
 
@@ -129,7 +129,7 @@ def test_a_figure_is_in_the_page(tmp_path: Path) -> None:
 def test_a_report_that_is_no_text_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "report.md").write_bytes(b"\xff\xfe")
     with pytest.raises(ValueError, match=r"^.*report\.md: not UTF-8 text \(.*\)$"):
-        write.write(tmp_path)
+        html.write(tmp_path)
 
 
 # --- nothing in the text becomes HTML, and nothing is loaded ----------------------------------------------------------
@@ -193,7 +193,7 @@ def test_loads_are_found() -> None:
 @pytest.mark.parametrize("name", COMMITTED or [pytest.param("", marks=pytest.mark.skip(reason="no site is committed"))])
 def test_a_committed_site_s_page(name: str) -> None:
     folder = ROOT / "report" / name
-    page = write.write(folder)
+    page = html.write(folder)
     top = Tree(page).top
     pages = [folder / "report.md", *(folder / "details").glob("*.md")]
     pictures = sum(len(re.findall(r"(?m)^!\[", path.read_text(encoding="utf-8"))) for path in pages)
@@ -222,7 +222,7 @@ PROBE = """<script>addEventListener("load", () => {
 @pytest.mark.skipif(CHROMIUM is None or not COMMITTED, reason="no chromium is installed")
 @pytest.mark.parametrize("name", COMMITTED[:1])
 def test_nothing_of_the_hand_in_scrolls_sideways(tmp_path: Path, name: str) -> None:
-    page = re.sub(r"<meta http-equiv[^>]*>", "", write.write(ROOT / "report" / name))
+    page = re.sub(r"<meta http-equiv[^>]*>", "", html.write(ROOT / "report" / name))
     (tmp_path / "probe.html").write_text(page.replace("</body>", f"{PROBE}</body>"), encoding="utf-8")
     command = [str(CHROMIUM), *FLAGS, f"--user-data-dir={tmp_path}/profile", "--window-size=1366,900", "--dump-dom"]
     done = subprocess.run([*command, f"file://{tmp_path}/probe.html"], capture_output=True, text=True, timeout=120)

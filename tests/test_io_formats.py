@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perfscribe.cells import Cell, Unsupported
+from perfscribe.base.cells import Cell, Unsupported
 from perfscribe.data import formats, page_cache, samples, synthetic
 from perfscribe.data.generate import generate
 from perfscribe.data.layout import FILES

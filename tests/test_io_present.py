@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from perfscribe import figures, plan, records, references, tables
 from perfscribe.data.layout import FILES
 from perfscribe.experiments.io_formats import measure, present
-from perfscribe.markdown_tables import to_markdown
-from perfscribe.records import Record
+from perfscribe.plan import plan
+from perfscribe.records import records
+from perfscribe.records.records import Record
+from perfscribe.show import figures, references, tables
+from perfscribe.show.markdown_tables import to_markdown
 
 ROOT = Path(__file__).resolve().parents[1]
 MIB = 2**20

@@ -13,16 +13,19 @@ import numpy as np
 import pytest
 from workspace import ROOT
 
-from perfscribe import config, plan, records, tables
-from perfscribe.cells import Cell
+from perfscribe import config
+from perfscribe.base.cells import Cell
 from perfscribe.data import chunked_files, chunked_samples, synthetic
 from perfscribe.data.generate import generate
 from perfscribe.experiments.io_settings import measure, present
 from perfscribe.experiments.io_settings.loading import Loading
 from perfscribe.experiments.io_settings.reading import count_reads
 from perfscribe.experiments.io_settings.source import Source
-from perfscribe.markdown_tables import to_markdown
-from perfscribe.records import Record
+from perfscribe.plan import plan
+from perfscribe.records import records
+from perfscribe.records.records import Record
+from perfscribe.show import tables
+from perfscribe.show.markdown_tables import to_markdown
 
 KIB, MIB = 1024, 2**20
 RAW = config.load(ROOT / "config.yaml")

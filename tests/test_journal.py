@@ -15,7 +15,9 @@ import pytest
 import sessions
 from sessions import wait_for
 
-from perfscribe import files, journal, progress, records
+from perfscribe.base import files
+from perfscribe.records import journal, records
+from perfscribe.run import progress
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -229,7 +231,9 @@ def test_of_two_files_the_newest_record_counts_whatever_their_names(tmp_path: Pa
 HOLD = """
 import os, signal, sys, time
 from pathlib import Path
-from perfscribe import files, journal, progress, records
+from perfscribe.base import files
+from perfscribe.records import journal, records
+from perfscribe.run import progress
 with journal.Journal(Path(sys.argv[1])) as book:
     print("held", flush=True)
     while not Path(sys.argv[2]).exists():

@@ -24,7 +24,7 @@ import sessions
 from sessions import wait_for
 from workspace import Workspace
 
-from perfscribe import journal
+from perfscribe.records import journal
 
 KILLS = 20
 COPIES = 2
@@ -132,7 +132,7 @@ def test_kill_9_of_the_whole_tree_at_random_moments(projects: list[Kills]) -> No
     assert sum(hit) >= KILLS // 2, "too few runs were still alive when they were to be killed"
 
 
-@pytest.mark.parametrize("words", [(), ("snakemake",), ("perfscribe.engine",)], ids=["run", "snakemake", "engine"])
+@pytest.mark.parametrize("words", [(), ("snakemake",), ("perfscribe.run.engine",)], ids=["run", "snakemake", "engine"])
 def test_nothing_goes_on_measuring_when_its_run_is_killed(tmp_path: Path, words: tuple[str, ...]) -> None:
     """kill -9 of `./run` alone, of the bare `snakemake`, and of the Snakemake below `./run`."""
     project = Workspace(tmp_path / "root")

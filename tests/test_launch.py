@@ -18,16 +18,16 @@ import pytest
 from sessions import wait_for
 from shards import ShardJob
 
-from perfscribe.cells import Cell, Unsupported
-from perfscribe.child import failure
-from perfscribe.parallel import failures, fork_server, rank, ranks, starting, watching
-from perfscribe.parallel.channel import Event, Hub
-from perfscribe.parallel.failures import DIED, RAISED, Ending, Frame, RankError, RankOutOfMemory, RankTimeout, Stack
-from perfscribe.parallel.launch import Crew, Launched, launch, torchrun
+from perfscribe.base.cells import Cell, Unsupported
+from perfscribe.distributed import failures, fork_server, rank, ranks, starting, watching
+from perfscribe.distributed.channel import Event, Hub
+from perfscribe.distributed.failures import DIED, RAISED, Ending, Frame, RankError, RankOutOfMemory, RankTimeout, Stack
+from perfscribe.distributed.launch import Crew, Launched, launch, torchrun
+from perfscribe.run.child import failure
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="the kernel ends orphans on Linux alone")
 # Of this process: launches' own server, and those of other tests in the same session.
-SERVERS = ("perfscribe.parallel.fork_server", "multiprocessing.forkserver", "multiprocessing.resource_tracker")
+SERVERS = ("perfscribe.distributed.fork_server", "multiprocessing.forkserver", "multiprocessing.resource_tracker")
 
 
 def run(program: str, arguments: dict | None = None, world_size: int = 2, timeout_s: float = 60, **more) -> Launched:
@@ -232,7 +232,7 @@ def test_what_a_dead_rank_had_started_ends_with_it(tmp_path):
 def test_no_rank_outlives_its_launcher(tmp_path):
     """Not even one in which no thread can run that would notice."""
     code = (
-        "from perfscribe.parallel.launch import launch\n"
+        "from perfscribe.distributed.launch import launch\n"
         f"arguments = {{'folder': {str(tmp_path)!r}}}\n"
         "launch('rank_programs:writes_pids_and_hangs', arguments, world_size=2, timeout_s=60)\n"
     )
@@ -254,11 +254,11 @@ def test_no_rank_outlives_its_launcher(tmp_path):
 PROBE = '''"""Cells of a test: each launches two ranks."""
 import os, signal, time
 
-from perfscribe.cells import Cell, Measurement
+from perfscribe.base.cells import Cell, Measurement
 
 
 def run(cell):
-    from perfscribe.parallel.launch import launch
+    from perfscribe.distributed.launch import launch
 
     program = "perfscribe.experiments.probe.measure:" + cell["what"]
     launched = launch(program, {}, world_size=2, timeout_s=cell["timeout_s"])

@@ -15,18 +15,19 @@ from pathlib import Path
 import pytest
 from clusters import cluster
 
-from perfscribe import cli, launch_script
-from perfscribe.cells import Unsupported
-from perfscribe.parallel import launchers
+from perfscribe import cli
+from perfscribe.base.cells import Unsupported
+from perfscribe.distributed import launchers
+from perfscribe.verbs import launch
 
 ROOT = Path(__file__).resolve().parents[1]
 SHELLCHECK = shutil.which("shellcheck", path=os.pathsep.join([str(Path(sys.executable).parent), *os.get_exec_path()]))
-JOB = [sys.executable, "-m", launch_script.JOB, "--preset", "tiny"]
+JOB = [sys.executable, "-m", launch.JOB, "--preset", "tiny"]
 
 
 def script(scheduler: str, *arguments: str, nodes: int = 2, ranks: int = 2, command: list[str] | None = None) -> str:
     asked = ["--scheduler", scheduler, "--nodes", str(nodes), "--ranks-per-node", str(ranks), *arguments]
-    return launch_script.script(launch_script.read([*asked, *(["--", *command] if command else [])]), ROOT)
+    return launch.script(launch.read([*asked, *(["--", *command] if command else [])]), ROOT)
 
 
 def check(path: Path) -> None:
@@ -42,7 +43,7 @@ def an_open_mpi(monkeypatch):
     monkeypatch.setattr(launchers, "mpiexecs", lambda: {"open_mpi": "/opt/open mpi/bin/mpiexec"})
 
 
-KINDS = [(scheduler, name) for scheduler, names in launch_script.LAUNCHERS.items() for name in names]
+KINDS = [(scheduler, name) for scheduler, names in launch.LAUNCHERS.items() for name in names]
 
 
 @pytest.mark.parametrize(("scheduler", "launcher"), KINDS)
@@ -103,7 +104,7 @@ def test_two_nodes_of_one_rank_profiled_under_pbs(tmp_path):
     said = run_replaced(text, tmp_path, PBS_JOBID="12345[].polaris-pbs-01")
     assert said[:6] == ["x3001:22345", "-n", "2", "--ppn", "1", "--line-buffer"]
     assert said[said.index("--cpu-bind") + 1] == "depth" and int(said[said.index("--depth") + 1]) >= 1
-    assert said[-5:] == [sys.executable, "-m", launch_script.JOB, "--profile", "profiles/12345"]
+    assert said[-5:] == [sys.executable, "-m", launch.JOB, "--profile", "profiles/12345"]
 
 
 def test_a_list_of_cores_under_pbs(tmp_path):
@@ -228,7 +229,7 @@ def run_script(text: str) -> str:
 def test_torchrun_on_this_machine_profiled(tmp_path):
     text = script("local", "--profile", "torch", nodes=1)
     text = text.replace("OUT=profiles/local-$$", f"OUT={tmp_path}")
-    said = run_script(text.replace(launch_script.JOB, f"{launch_script.JOB} --preset tiny"))
+    said = run_script(text.replace(launch.JOB, f"{launch.JOB} --preset tiny"))
     assert ranks_of(said) == [(0, 2, 0), (1, 2, 1)]
     assert re.search(r"^trained 2 epochs in [\d.]+ s, .* samples/s, final loss [\d.]+$", said, re.MULTILINE)
     for rank in (0, 1):
@@ -270,13 +271,13 @@ def submit(tmp_path):
 def test_srun_on_two_nodes(submit):
     """The links are tried over both nodes, then the ranks train; with a threshold that nothing reaches, they do not."""
     text = script("slurm", "--gpus-per-node", "0", "--preflight", ranks=1, command=JOB)
-    try_links = f"{launch_script.SELF_TEST} --size-mib 1 --iterations 3"
-    code, said = submit(text.replace(launch_script.SELF_TEST, try_links))
+    try_links = f"{launch.SELF_TEST} --size-mib 1 --iterations 3"
+    code, said = submit(text.replace(launch.SELF_TEST, try_links))
     assert code == 0, said
     assert "preflight 0: all-reduce of 1 MiB among 2 ranks on node1, node2 by gloo: busbw " in said
     assert ranks_of(said) == [(0, 2, 0), (1, 2, 0)], said
     assert "host node1" in said and "host node2" in said and said.count("by Slurm") == 2
-    code, said = submit(text.replace(launch_script.SELF_TEST, f"{try_links} --threshold 1e6"))
+    code, said = submit(text.replace(launch.SELF_TEST, f"{try_links} --threshold 1e6"))
     assert code == 46, said
     assert said.count("preflight 46: all-reduce of 1 MiB among 2 ranks on node1, node2") == 1
     assert "trained" not in said
@@ -292,15 +293,15 @@ def test_the_links_are_tried_where_that_is_asked(scheduler, launcher, an_open_mp
     path = tmp_path / "job.sh"
     path.write_text(text)
     check(path)
-    assert text.index(launch_script.SELF_TEST) < text.index(launch_script.JOB)
-    assert launch_script.SELF_TEST not in script(scheduler, "--launcher", launcher, nodes=nodes)
+    assert text.index(launch.SELF_TEST) < text.index(launch.JOB)
+    assert launch.SELF_TEST not in script(scheduler, "--launcher", launcher, nodes=nodes)
     alone = script(scheduler, "--launcher", launcher, "--preflight", nodes=1, ranks=1)
-    assert launch_script.SELF_TEST not in alone  # a world of one is not tested
+    assert launch.SELF_TEST not in alone  # a world of one is not tested
 
 
 def test_a_job_ends_with_the_status_of_its_preflight(tmp_path):
     text = script("local", "--preflight", nodes=1).replace(
-        f"{launch_script.SELF_TEST} --ranks 2", f"{launch_script.SELF_TEST} --ranks 2 --size-mib 0.25 --threshold 1e6"
+        f"{launch.SELF_TEST} --ranks 2", f"{launch.SELF_TEST} --ranks 2 --size-mib 0.25 --threshold 1e6"
     )
     path = tmp_path / "job.sh"
     path.write_text(text)

@@ -22,15 +22,18 @@ from sessions import wait_for
 from shards import ShardJob
 from workspace import Workspace
 
-from perfscribe import cluster, environment, files, journal, leases, plan, session, shard, worker
-from perfscribe.cells import Cell
+from perfscribe.base import files
+from perfscribe.base.cells import Cell
+from perfscribe.plan import cluster, demands, plan
+from perfscribe.records import environment, journal
+from perfscribe.run import leases, session, shard, worker
 
 ROOT = Path(__file__).resolve().parents[1]
 
 # Takes GPUs, prints which, holds them until it is killed or told to go on by a file.
 HOLDER = """
 import os, sys, time
-from perfscribe import leases
+from perfscribe.run import leases
 
 lease = leases.Lease(int(sys.argv[1]), say=lambda text: print(text, flush=True))
 assert lease.take()
@@ -41,7 +44,7 @@ time.sleep(600)
 # Takes GPUs again and again; a file that is made anew for each and removed afterwards shows that nobody else has one.
 TAKER = """
 import os, random, sys, time
-from perfscribe import leases
+from perfscribe.run import leases
 
 random.seed(sys.argv[1])
 for _ in range(8):
@@ -63,7 +66,7 @@ import os
 import subprocess
 import time
 
-from perfscribe.cells import Cell, Measurement
+from perfscribe.base.cells import Cell, Measurement
 
 
 def cells(config):
@@ -262,7 +265,7 @@ def planned(*requires: str, skip: str = "") -> dict[str, Any]:
     ],
 )
 def test_which_shards_need_one_gpu(cells: list[dict[str, Any]], expected: bool) -> None:
-    assert leases.needs_one_gpu(cells) == expected
+    assert demands.needs_one_gpu(cells) == expected
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from perfscribe.memory import PeakMemory, is_oom, parse_oom
+from perfscribe.instruments.memory import PeakMemory, is_oom, parse_oom
 
 MIB = 2**20
 

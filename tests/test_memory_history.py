@@ -9,11 +9,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from perfscribe.memory import PeakMemory
-from perfscribe.profiling import memory_frames, memory_history
-from perfscribe.profiling.memory_history import Change, Held, History, Mark, Origin
-from perfscribe.profiling.memory_recorder import Recorder, from_cuda
-from perfscribe.profiling.memory_timeline import (
+from perfscribe.instruments.memory import PeakMemory
+from perfscribe.instruments.profiling import memory_frames, memory_history
+from perfscribe.instruments.profiling.memory_history import Change, Held, History, Mark, Origin
+from perfscribe.instruments.profiling.memory_recorder import Recorder, from_cuda
+from perfscribe.instruments.profiling.memory_timeline import (
     AFTER,
     COPIES,
     GRADIENTS,
@@ -372,7 +372,7 @@ def test_the_cuda_recorder_asks_torch_in_this_order(monkeypatch, tmp_path):
 
 def test_a_mark_lies_in_the_middle_of_the_wait_for_the_device(monkeypatch):
     clock = iter([START_NS, START_NS + 5_000_000, START_NS + 7_000_000])  # entry, and around the wait
-    monkeypatch.setattr("perfscribe.profiling.memory_recorder.time.time_ns", lambda: next(clock))
+    monkeypatch.setattr("perfscribe.instruments.profiling.memory_recorder.time.time_ns", lambda: next(clock))
     recorder = Recorder("cpu", dict)
     recorder._source = SimpleNamespace(start=lambda: None, counters=dict, stop=lambda start_ns: History("", 1))
     with recorder:

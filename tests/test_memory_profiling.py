@@ -11,17 +11,19 @@ import pytest
 import torch
 from unmeasured import raw_config
 
-from perfscribe import child, config, plan, plan_cells, processes
-from perfscribe.cells import Measurement
-from perfscribe.counters import memory
+from perfscribe import config
+from perfscribe.analytic import memory
+from perfscribe.base.cells import Measurement
+from perfscribe.base.partial import of_error
 from perfscribe.data import tokens
 from perfscribe.experiments.memory_profiling import measure, present, rows
+from perfscribe.instruments.profiling import memory_history
+from perfscribe.instruments.profiling.memory_timeline import KINDS
 from perfscribe.models.training_step import Step
-from perfscribe.partial import of_error
-from perfscribe.profiling import memory_history
-from perfscribe.profiling.memory_timeline import KINDS
-from perfscribe.records import Record
-from perfscribe.tables import GIB
+from perfscribe.plan import plan, plan_cells
+from perfscribe.records.records import Record
+from perfscribe.run import child, processes
+from perfscribe.show.tables import GIB
 
 ROOT = Path(__file__).resolve().parents[1]
 CONTEXT = 12

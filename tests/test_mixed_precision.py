@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from matplotlib import pyplot as plt
 
-from perfscribe import markdown_tables, presenting
-from perfscribe import tables as t
 from perfscribe.experiments.mixed_precision import drawings, present, rows
-from perfscribe.records import Record
-from perfscribe.tables import Table
+from perfscribe.records.records import Record
+from perfscribe.show import markdown_tables, presenting
+from perfscribe.show import tables as t
+from perfscribe.show.tables import Table
 
 SIZES = ("small", "medium", "large")
 # Forward in ms by size and dtype; backward takes twice as long, both together three times.

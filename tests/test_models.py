@@ -11,19 +11,16 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from perfscribe import environment, precision
+from perfscribe.analytic.parameters import seq2seq_parameters, transformer_parameters, transformer_tensors
+from perfscribe.analytic.shapes import SIZES, Seq2SeqShape, Shape
 from perfscribe.attention.eager import scaled_dot_product_attention
-from perfscribe.counters.parameters import (
-    seq2seq_parameters,
-    transformer_parameters,
-    transformer_tensors,
-)
+from perfscribe.instruments import precision
 from perfscribe.models.loss_check import TOLERANCE, check_loss, float64_loss
 from perfscribe.models.seq2seq import make_seq2seq
-from perfscribe.models.shapes import SIZES, Seq2SeqShape, Shape
 from perfscribe.models.toy import ToyModel
 from perfscribe.models.training_step import Step
 from perfscribe.models.transformer import Model, RMSNorm, RotaryEmbedding, SwiGLU, next_token_loss
+from perfscribe.records import environment
 
 SHAPE = Shape(d_model=32, d_ff=96, layers=2, heads=4, vocab_size=50)
 

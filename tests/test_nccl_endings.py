@@ -8,10 +8,10 @@ import sys
 import pytest
 import torch
 
-from perfscribe import child
-from perfscribe.parallel import failures, rank, watching
-from perfscribe.parallel.channel import Event
-from perfscribe.parallel.failures import RankError, RankTimeout
+from perfscribe.distributed import failures, rank, watching
+from perfscribe.distributed.channel import Event
+from perfscribe.distributed.failures import RankError, RankTimeout
+from perfscribe.run import child
 
 # Shapes of the texts; numbers, addresses and paths are examples.
 OUT_OF_MEMORY = """NCCL error in: /src/NCCLUtils.cpp:94, unhandled cuda error (run with NCCL_DEBUG=INFO for details), NCCL version 2.28.9
@@ -114,7 +114,7 @@ def test_torchs_watchdog_waits_for_no_trace_on_ranks():
     assert rank.NCCL_WATCHDOG["TORCH_NCCL_DUMP_ON_TIMEOUT"] == "0"
     code = (
         "import os\n"
-        "from perfscribe.parallel.launch import launch\n"
+        "from perfscribe.distributed.launch import launch\n"
         "os.environ['TORCH_NCCL_DUMP_ON_TIMEOUT'] = '1'\n"
         "print(launch('test_nccl_endings:watchdog', {}, world_size=1, timeout_s=60).results)\n"
     )

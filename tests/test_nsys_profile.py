@@ -18,17 +18,19 @@ import pytest
 import real_nsys
 from workspace import ROOT
 
-from perfscribe import config, figures, markdown_tables, plan, tables
-from perfscribe.cells import Cell, Measurement
+from perfscribe import config
+from perfscribe.base.cells import Cell, Measurement
+from perfscribe.base.partial import of_error
 from perfscribe.data import tokens
 from perfscribe.experiments.nsys_profile import measure, names, present, program, reading, rows, timeline, tracing
-from perfscribe.fingerprint import Sources
-from perfscribe.partial import of_error
-from perfscribe.plan_cells import measure_module, present_module
-from perfscribe.profiling import nsys, ranges
-from perfscribe.profiling.families import family
-from perfscribe.profiling.trace import Kernel, Range, Trace
-from perfscribe.records import Record
+from perfscribe.instruments.profiling import nsys, ranges
+from perfscribe.instruments.profiling.families import family
+from perfscribe.instruments.profiling.trace import Kernel, Range, Trace
+from perfscribe.plan import plan
+from perfscribe.plan.fingerprint import Sources
+from perfscribe.plan.plan_cells import measure_module, present_module
+from perfscribe.records.records import Record
+from perfscribe.show import figures, markdown_tables, tables
 
 GEMM = "void cutlass::Kernel2<cutlass_80_simt_sgemm_128x128_8x4_tn_align1>(T1::Params)"
 MUL = "void at::native::vectorized_elementwise_kernel<4, at::native::MulFunctor<float>>(int, T2, T3)"
@@ -67,8 +69,11 @@ def test_small_presets_fill_every_table(preset: str) -> None:
 
 def test_a_rule_for_families_needs_no_new_measurement() -> None:
     reached = Sources(ROOT).closure(measure_module("nsys_profile"))
-    assert "perfscribe.profiling.summary" in reached and "perfscribe.profiling.families" not in reached
-    assert "perfscribe.profiling.families" in Sources(ROOT).closure(present_module("nsys_profile"))
+    assert (
+        "perfscribe.instruments.profiling.summary" in reached
+        and "perfscribe.instruments.profiling.families" not in reached
+    )
+    assert "perfscribe.instruments.profiling.families" in Sources(ROOT).closure(present_module("nsys_profile"))
 
 
 # --- names ----------------------------------------------------------------------------------------------------------

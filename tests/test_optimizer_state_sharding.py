@@ -19,15 +19,17 @@ import torch.distributed as dist
 from ranks import RanksError, run_ranks
 from unmeasured import raw_config
 
-from perfscribe import config, plan, references
-from perfscribe.cells import Cell, Measurement
-from perfscribe.child import as_answer
-from perfscribe.counters import memory, sharding
-from perfscribe.counters.memory import total_bytes
-from perfscribe.counters.parameters import transformer_parameters, transformer_tensors
-from perfscribe.counters.sharding import Sharding
-from perfscribe.counters.workload import Workload
+from perfscribe import config
+from perfscribe.analytic import memory, sharding
+from perfscribe.analytic.memory import total_bytes
+from perfscribe.analytic.parameters import transformer_parameters, transformer_tensors
+from perfscribe.analytic.partition import PIECE_BYTES
+from perfscribe.analytic.shapes import SIZES, Shape
+from perfscribe.analytic.sharding import Sharding
+from perfscribe.analytic.workload import Workload
+from perfscribe.base.cells import Cell, Measurement
 from perfscribe.data import tokens
+from perfscribe.distributed import broadcasting, sharded_optimizer
 from perfscribe.experiments.optimizer_state_sharding import (
     combining,
     measure,
@@ -40,11 +42,11 @@ from perfscribe.experiments.optimizer_state_sharding import (
 )
 from perfscribe.experiments.optimizer_state_sharding.names import KINDS, PEER, SHARDED, UNSHARDED
 from perfscribe.experiments.optimizer_state_sharding.segments import Segments
-from perfscribe.models.shapes import SIZES, Shape
-from perfscribe.parallel import broadcasting, sharded_optimizer
-from perfscribe.parallel.partition import PIECE_BYTES
-from perfscribe.records import Record
-from perfscribe.tables import MIB, Table
+from perfscribe.plan import plan
+from perfscribe.records.records import Record
+from perfscribe.run.child import as_answer
+from perfscribe.show import references
+from perfscribe.show.tables import MIB, Table
 
 CONTEXT, BATCH = 12, 6
 LEVELS: dict[str, Any] = {

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
-from perfscribe import environment, journal, overview, plan, records
-from perfscribe.cells import Cell
-from perfscribe.plan_cells import cell_key, cell_to_json
+from perfscribe.base.cells import Cell
+from perfscribe.plan import plan
+from perfscribe.plan.plan_cells import cell_key, cell_to_json
+from perfscribe.records import environment, journal, records
+from perfscribe.verbs import overview
 
 CODE, OLD, SEED = "f" * 16, "0" * 16, 0
 

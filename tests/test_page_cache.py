@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perfscribe.cells import Unsupported
+from perfscribe.base.cells import Unsupported
 from perfscribe.data import page_cache
 
 FILE_BYTES = 4 * 2**20

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfscribe.parallel import ranks
-from perfscribe.parallel.ranks import Claim, Place
+from perfscribe.distributed import ranks
+from perfscribe.distributed.ranks import Claim, Place
 
 # As a process of each launcher finds them; world, placement and addresses are examples.
 TORCHRUN = {

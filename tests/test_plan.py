@@ -16,9 +16,12 @@ from typing import Any
 import pytest
 from workspace import ROOT
 
-from perfscribe import config, environment, plan, session
-from perfscribe.cells import Cell
-from perfscribe.plan_cells import cell_from_json, cell_key, cell_to_json
+from perfscribe import config
+from perfscribe.base.cells import Cell
+from perfscribe.plan import plan
+from perfscribe.plan.plan_cells import cell_from_json, cell_key, cell_to_json
+from perfscribe.records import environment
+from perfscribe.run import session
 
 RAW = config.load(ROOT / "config.yaml")
 EXPERIMENTS = plan.measured_experiments(ROOT)
@@ -378,7 +381,7 @@ def test_planning_imports_nothing_heavy(tmp_path: Path) -> None:
     """A plan is made each time that Snakemake starts."""
     script = tmp_path / "probe.py"
     script.write_text(
-        "import sys\nfrom pathlib import Path\nfrom perfscribe import config, plan\n"
+        "import sys\nfrom pathlib import Path\nfrom perfscribe import config; from perfscribe.plan import plan\n"
         "raw = config.load(Path('config.yaml'))\nplan.build(raw, 'tiny', Path.cwd())\n"
         "print(sorted({'torch', 'numpy', 'pandas', 'matplotlib', 'h5py', 'snakemake'} & set(sys.modules)))\n"
     )

@@ -12,13 +12,14 @@ import pytest
 import rank_programs
 import unmeasured
 
-from perfscribe import config, records
-from perfscribe.cells import Cell
+from perfscribe import config
+from perfscribe.base.cells import Cell
+from perfscribe.distributed import nccl_tests, needs, self_test
+from perfscribe.distributed.launch import launch
+from perfscribe.distributed.nccl_tests import NoFigure
+from perfscribe.distributed.self_test import MIB, NO_FIGURE, PASSED, TOO_SLOW, Outcome, Pair, Trial
 from perfscribe.experiments.preflight import measure, present
-from perfscribe.parallel import nccl_tests, needs, self_test
-from perfscribe.parallel.launch import launch
-from perfscribe.parallel.nccl_tests import NoFigure
-from perfscribe.parallel.self_test import MIB, NO_FIGURE, PASSED, TOO_SLOW, Outcome, Pair, Trial
+from perfscribe.records import records
 
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAM = ROOT / "workflow" / "scripts" / "preflight.py"

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from nsys_fixture import AUTOGRAD, FOLDER, GEMM, MAIN, MUL, Export, fill, write
 
-from perfscribe.profiling import slim
-from perfscribe.profiling.nsys_export import read_sqlite
-from perfscribe.profiling.nvtx_kernels import nvtx_kernel_summary
-from perfscribe.profiling.trace import COPY, KERNEL, MEMSET, UNKNOWN_THREAD, process_and_thread, thread_key
+from perfscribe.instruments.profiling import slim
+from perfscribe.instruments.profiling.nsys_export import read_sqlite
+from perfscribe.instruments.profiling.nvtx_kernels import nvtx_kernel_summary
+from perfscribe.instruments.profiling.trace import COPY, KERNEL, MEMSET, UNKNOWN_THREAD, process_and_thread, thread_key
 
 SYNTHETIC = FOLDER / "synthetic.sqlite"
 NEWER = (  # columns that 2025 has and 2023.4 has not

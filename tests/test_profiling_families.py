@@ -11,8 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from perfscribe.profiling.families import COMMUNICATION, FAMILIES, OTHER, RULES, family, require_communication
-from perfscribe.profiling.trace import Kernel, Trace, thread_key
+from perfscribe.instruments.profiling.families import (
+    COMMUNICATION,
+    FAMILIES,
+    OTHER,
+    RULES,
+    family,
+    require_communication,
+)
+from perfscribe.instruments.profiling.trace import Kernel, Trace, thread_key
 
 with open(Path(__file__).parent / "fixtures" / "kernel_names.csv", encoding="utf-8", newline="") as stream:
     NAMES = [(row["name"], row["family"]) for row in csv.DictReader(stream)]

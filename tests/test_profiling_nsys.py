@@ -19,15 +19,15 @@ import pytest
 import real_nsys
 from nsys_fixture import FOLDER, nsys_rows
 
-from perfscribe.profiling import nsys
-from perfscribe.profiling.nvtx_kernels import COLUMNS, nvtx_kernel_summary
-from perfscribe.profiling.trace import Kernel, Range, Trace, process_and_thread, thread_key
+from perfscribe.instruments.profiling import nsys
+from perfscribe.instruments.profiling.nvtx_kernels import COLUMNS, nvtx_kernel_summary
+from perfscribe.instruments.profiling.trace import Kernel, Range, Trace, process_and_thread, thread_key
 
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAM = """
 import os, sys, time
 sys.path.insert(0, sys.argv[1])
-from perfscribe.profiling.ranges import FORWARD, STEP, annotate
+from perfscribe.instruments.profiling.ranges import FORWARD, STEP, annotate
 for _ in range(2):
     with annotate(STEP):
         with annotate(FORWARD):
@@ -126,7 +126,7 @@ def test_the_program_ends_with_whoever_asked_for_it(
     caller = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "from pathlib import Path\n"
-        "from perfscribe.profiling import nsys\n"
+        "from perfscribe.instruments.profiling import nsys\n"
         "nsys.profile(nsys.find(), sys.argv[3:], Path(sys.argv[2]), 60)\n"
     )
     with nothing_left(scratch):

@@ -11,7 +11,7 @@ import pytest
 from nsys_fixture import FOLDER
 from workspace import Workspace
 
-from perfscribe.profiling.nvtx_kernels import COLUMNS
+from perfscribe.instruments.profiling.nvtx_kernels import COLUMNS
 
 EXPORTS = "results/elsewhere/nsys"
 

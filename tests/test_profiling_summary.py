@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nsys_fixture import FOLDER, GEMM, MUL, SOFTMAX
 
-from perfscribe.profiling import summary
-from perfscribe.profiling.families import by_family
-from perfscribe.profiling.nsys_export import read_sqlite
-from perfscribe.profiling.nvtx_kernels import COLUMNS, nvtx_kernel_summary, write_csv
-from perfscribe.profiling.summary import Gap
-from perfscribe.profiling.trace import COPY, START_END, UNKNOWN_THREAD, Kernel, Range, Trace, thread_key
+from perfscribe.instruments.profiling import summary
+from perfscribe.instruments.profiling.families import by_family
+from perfscribe.instruments.profiling.nsys_export import read_sqlite
+from perfscribe.instruments.profiling.nvtx_kernels import COLUMNS, nvtx_kernel_summary, write_csv
+from perfscribe.instruments.profiling.summary import Gap
+from perfscribe.instruments.profiling.trace import COPY, START_END, UNKNOWN_THREAD, Kernel, Range, Trace, thread_key
 
 MAIN, AUTOGRAD, OTHER = thread_key(1, 1), thread_key(1, 2), thread_key(2, 1)
 

@@ -9,15 +9,18 @@ from pathlib import Path
 import pytest
 from shards import ShardJob
 
-from perfscribe import config, environment, plan, tools
-from perfscribe.cells import Cell
+from perfscribe import config
+from perfscribe.base.cells import Cell
+from perfscribe.instruments import tools
+from perfscribe.plan import plan
+from perfscribe.records import environment
 
 PROBE = """
 import os
-from perfscribe.cells import Measurement
+from perfscribe.base.cells import Measurement
 def cells(config): return []
 def run(cell):
-    from perfscribe import tools
+    from perfscribe.instruments import tools
     values = {name: os.environ.get(name, "") for name in ("PERFSCRIBE_NSYS", "PERFSCRIBE_NSYS_LIBRARIES")}
     return Measurement(values={"found": str(tools.find_tool("nsys")), **values})
 """

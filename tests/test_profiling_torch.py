@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from perfscribe.attention.eager import scaled_dot_product_attention
-from perfscribe.profiling import ranges, summary
-from perfscribe.profiling.annotated_attention import annotated_scaled_dot_product_attention
-from perfscribe.profiling.families import family
-from perfscribe.profiling.torch_profiler import read_chrome_trace, recording
-from perfscribe.profiling.trace import COPY, KERNEL, MEMSET, OPERATOR, UNKNOWN_THREAD, Trace, thread_key
+from perfscribe.instruments.profiling import ranges, summary
+from perfscribe.instruments.profiling.annotated_attention import annotated_scaled_dot_product_attention
+from perfscribe.instruments.profiling.families import family
+from perfscribe.instruments.profiling.torch_profiler import read_chrome_trace, recording
+from perfscribe.instruments.profiling.trace import COPY, KERNEL, MEMSET, OPERATOR, UNKNOWN_THREAD, Trace, thread_key
 
 T = TypeVar("T")
 # As torch writes them for one CUDA step; times in µs, with a base far from zero.

@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 
-from perfscribe import journal, plan, progress, records
-from perfscribe.cells import Cell
-from perfscribe.plan_cells import cell_key, cell_to_json
+from perfscribe.base.cells import Cell
+from perfscribe.plan import plan
+from perfscribe.plan.plan_cells import cell_key, cell_to_json
+from perfscribe.records import journal, records
+from perfscribe.run import progress
 
 CODE = "f" * 16
 

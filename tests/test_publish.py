@@ -17,7 +17,10 @@ import numpy as np
 import pytest
 from workspace import ROOT, Workspace
 
-from perfscribe import files, journal, measured_by, publish, scrub
+from perfscribe.base import files
+from perfscribe.records import journal, scrub
+from perfscribe.show import provenance
+from perfscribe.verbs import publish
 
 USER, NODE = "zelda_quist", "qx-node-417"
 PRIVATE_ENVIRONMENT = {"USER": USER, "LOGNAME": USER, "HOSTNAME": NODE, "NCCL_DEBUG_FILE": f"/home/{USER}/nccl.log"}
@@ -27,7 +30,7 @@ MEASURE = '''"""Cells that tell what they should not."""
 import os
 import platform
 
-from perfscribe.cells import Cell, Measurement
+from perfscribe.base.cells import Cell, Measurement
 
 SIDE_FILE = {side_file!r}
 
@@ -48,8 +51,8 @@ def run(cell):
     )
 '''
 PRESENT = '''"""Its table and its figure."""
-from perfscribe import figures as f
-from perfscribe import tables as t
+from perfscribe.show import figures as f
+from perfscribe.show import tables as t
 
 TABLES = ("cs336.probe",)
 FIGURES = ("cs336.probe_time",)
@@ -253,7 +256,7 @@ def test_nodes_of_a_cluster_become_numbers(tmp_path: Path) -> None:
     found = [json.loads(line)["provenance"] for line in text.splitlines()]
     assert [one.get("node_number") for one in found] == [2, 1, None] and found[2] == {}
     assert NODE not in text and '"77"' not in text
-    assert [measured_by.node_name(one) for one in found[:2]] == ["node 2", "node 1"]
+    assert [provenance.node_name(one) for one in found[:2]] == ["node 2", "node 1"]
 
 
 # --- drawn again ------------------------------------------------------------------------------------------------

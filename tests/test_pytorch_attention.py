@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from perfscribe.experiments.attention import present, rows
-from perfscribe.records import Record
+from perfscribe.records.records import Record
 
 
 def cell(device: str) -> Record:

@@ -12,11 +12,14 @@ from pathlib import Path
 import pytest
 import rank_recordings
 
-from perfscribe import config, plan, scrub, tables
-from perfscribe.cells import Cell, Unsupported
+from perfscribe import config
+from perfscribe.base.cells import Cell, Unsupported
+from perfscribe.distributed import launchers, mpi_start, ranks
 from perfscribe.experiments.rank_methods import measure, polaris, present
-from perfscribe.parallel import launchers, mpi_start, ranks
-from perfscribe.records import Record
+from perfscribe.plan import plan
+from perfscribe.records import scrub
+from perfscribe.records.records import Record
+from perfscribe.show import tables
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORDED = rank_recordings.RECORDINGS

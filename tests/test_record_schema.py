@@ -9,7 +9,7 @@ import jsonschema
 import pytest
 import yaml
 
-from perfscribe import records
+from perfscribe.records import records
 
 SCHEMA = yaml.safe_load((Path(__file__).parents[1] / "workflow" / "schemas" / "record.schema.yaml").read_text())
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)

@@ -15,14 +15,15 @@ import pytest
 import yaml
 from workspace import ROOT, Workspace
 
-from perfscribe import files, records
+from perfscribe.base import files
+from perfscribe.records import records
 
 SCHEMA = yaml.safe_load((ROOT / "workflow" / "schemas" / "record.schema.yaml").read_text())
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 
 # A cell for every way to end that costs no time.
 MEASURE = '''"""Cells that end in every way."""
-from perfscribe.cells import Cell, Measurement, Unsupported
+from perfscribe.base.cells import Cell, Measurement, Unsupported
 
 ENDS = ("ok", "text", "oom", "raises", "unsupported")
 
@@ -46,7 +47,7 @@ def run(cell):
     )
 '''
 PRESENT = '''"""Its table."""
-from perfscribe import tables as t
+from perfscribe.show import tables as t
 
 TABLES = ("cs336.ends",)
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import seed_figures
 
-from perfscribe import references
-from perfscribe.references import Reference
+from perfscribe.show import references
+from perfscribe.show.references import Reference
 
 ROOT = Path(__file__).resolve().parent.parent
 SEEDS = ROOT.parent / "shared" / "seeds"
@@ -245,6 +245,6 @@ def test_light_import() -> None:
     import subprocess
     import sys
 
-    code = "import sys, perfscribe.references; print(sorted({'pandas', 'numpy', 'torch'} & set(sys.modules)))"
+    code = "import sys, perfscribe.show.references; print(sorted({'pandas', 'numpy', 'torch'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

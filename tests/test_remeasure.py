@@ -9,8 +9,10 @@ import pytest
 from shards import ShardJob
 from workspace import Workspace
 
-from perfscribe import journal, retire, session
-from perfscribe.cells import Cell
+from perfscribe.base.cells import Cell
+from perfscribe.records import journal
+from perfscribe.run import session
+from perfscribe.verbs import remeasure
 
 GRID = [{"n": 1, "dtype": "fp32"}, {"n": 1, "dtype": "bf16"}, {"n": 2, "dtype": "fp32"}, {"n": 2, "dtype": "bf16"}]
 FAILS_AT_TWO = """def run(cell):
@@ -53,7 +55,7 @@ def test_what_is_retired_is_measured_again_and_nothing_else(
     measured: ShardJob, words: list[str], left: set[tuple[int, str, int]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert standing(measured) == ALL
-    assert retire.main(measured.root, "local", ["probe", *words]) == 0
+    assert remeasure.main(measured.root, "local", ["probe", *words]) == 0
     assert f"records of probe retired: {len(ALL - left)};" in capsys.readouterr().out
     assert standing(measured) == left
     assert not list((measured.root / "results" / "local" / "checksums").iterdir()), "the job is due"
@@ -99,30 +101,30 @@ def test_what_is_retired_is_measured_again_and_nothing_else(
 def test_words_that_fit_nothing_change_nothing(measured: ShardJob, words: list[str], message: str) -> None:
     before = measured.journal_file.read_bytes(), measured.records_file.read_bytes()
     with pytest.raises(ValueError) as caught:
-        retire.main(measured.root, "local", words)
+        remeasure.main(measured.root, "local", words)
     assert str(caught.value) == message
     assert (measured.journal_file.read_bytes(), measured.records_file.read_bytes()) == before
 
 
 def test_before_anything_was_measured(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="nothing was measured of 'probe'; known: none"):
-        retire.main(tmp_path, "local", ["probe"])
+        remeasure.main(tmp_path, "local", ["probe"])
 
 
 def test_a_published_site_is_read_only(tmp_path: Path) -> None:
     (tmp_path / "results" / "h200").mkdir(parents=True)
     (tmp_path / "results" / "h200" / "published.json").write_text("{}")
     with pytest.raises(ValueError, match="site h200 was published and is read-only"):
-        retire.main(tmp_path, "h200", ["probe"])
+        remeasure.main(tmp_path, "h200", ["probe"])
 
 
 def test_not_while_a_run_is_under_way(measured: ShardJob) -> None:
     lock = session.RunLock(measured.root / ".perfscribe" / "run.lock")
     assert lock.try_acquire()
     with pytest.raises(session.AnotherRun, match=r"another run is under way in this checkout: process \d+"):
-        retire.main(measured.root, "local", ["probe"])
+        remeasure.main(measured.root, "local", ["probe"])
     lock.release()
-    assert retire.main(measured.root, "local", ["probe"]) == 0
+    assert remeasure.main(measured.root, "local", ["probe"]) == 0
 
 
 def test_a_cell_that_killed_its_job_gets_two_more_starts(tmp_path: Path) -> None:
@@ -133,7 +135,7 @@ def test_a_cell_that_killed_its_job_gets_two_more_starts(tmp_path: Path) -> None
             assert process.wait() == 0, process.log()
         assert [row["reason"] for row in job.rows()] == ["killed its job twice"]
         assert sum(faulty.notes(tmp_path / "side").values()) == starts
-        retire.main(job.root, "local", ["probe"])
+        remeasure.main(job.root, "local", ["probe"])
 
 
 def test_the_verb_and_the_report_after_it(tmp_path: Path) -> None:

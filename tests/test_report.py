@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 from workspace import Workspace
 
-from perfscribe import files, records, report, tables
-from perfscribe.handin import page
-from perfscribe.measured_by import figure_footer
-from perfscribe.records import Record
+from perfscribe.base import files
+from perfscribe.records import records
+from perfscribe.records.records import Record
+from perfscribe.report import handin, report
+from perfscribe.show import tables
+from perfscribe.show.provenance import figure_footer
 
 FIXTURE = Path(__file__).parent / "fixtures" / "report"
 CAPTION = "Median forward time over sequence length, host clock; bars: interquartile range."
@@ -125,7 +127,7 @@ def test_notes_stand_under_their_problem_as_they_are(sources: report.Sources) ->
 
 
 def test_a_persons_reasons_take_the_place_of_ours() -> None:
-    from perfscribe.handin.problem import Answer
+    from perfscribe.report.problem import Answer
 
     answer = Answer("c", [lambda: "It takes 3 ms.", "Launches take long."])
     assert answer.text() == "It takes 3 ms. Launches take long." and answer.text(True) == "It takes 3 ms."
@@ -144,12 +146,12 @@ def test_a_table_of_no_problem_is_shown_all_the_same(sources: report.Sources) ->
 
 def test_every_kept_table_and_figure_is_on_a_page() -> None:
     """Of all experiments; a page names nothing that none makes."""
-    from perfscribe import plan
-    from perfscribe.handin import details
+    from perfscribe.plan import plan
+    from perfscribe.report import details
 
     shown = [plan.read_presentation(name, report_root()) for name in plan.known_experiments(report_root())]
     made = {one for presentation in shown for one in (*presentation.tables, *presentation.figures)}
-    problems = [problem for *_, of in page.chapters(page.CHAPTERS) for problem in of]
+    problems = [problem for *_, of in handin.chapters(handin.CHAPTERS) for problem in of]
     named = {one for problem in problems for one in (*problem.details, problem.figure)} - {""}
     named |= {one for *_, ids in details.OTHERS for one in ids}
     assert made == named
@@ -162,7 +164,7 @@ def report_root() -> Path:
 # --- in the workflow --------------------------------------------------------------------------------------------
 
 MEASURE = '''"""Cells that cost nothing."""
-from perfscribe.cells import Cell, Measurement
+from perfscribe.base.cells import Cell, Measurement
 
 
 def cells(config):

@@ -18,7 +18,9 @@ import pytest
 import yaml
 from workspace import Workspace
 
-from perfscribe import config, files, plan
+from perfscribe import config
+from perfscribe.base import files
+from perfscribe.plan import plan
 
 ROOT = Path(__file__).resolve().parents[1]
 SITE = "local"
@@ -195,11 +197,11 @@ EDITS: dict[str, Callable[[Path], None]] = {
     "how an experiment measures": insert(f"{ATTENTION}/measure.py", "run", "assert True"),
     "how cells are listed, the cells being the same": insert(f"{ATTENTION}/measure.py", "cells", "assert True"),
     "a table function": insert(f"{ATTENTION}/present.py", "tables", "assert True"),
-    "statistics": append("perfscribe/statistics.py"),
-    "the report's own parts": append("perfscribe/report.py"),
-    "how the HTML is made": append("perfscribe/page/write.py"),
-    "the HTML's template or style": in_text("perfscribe/page/report.css", lambda text: f"{text}p {{ margin: 0 }}\n"),
-    "the line under every figure": append("perfscribe/measured_by.py"),
+    "statistics": append("perfscribe/instruments/statistics.py"),
+    "the report's own parts": append("perfscribe/report/report.py"),
+    "how the HTML is made": append("perfscribe/report/html.py"),
+    "the HTML's template or style": in_text("perfscribe/report/report.css", lambda text: f"{text}p {{ margin: 0 }}\n"),
+    "the line under every figure": append("perfscribe/show/provenance.py"),
     "the engine: worker, journal, command line": together(
         *(append(f"perfscribe/{name}.py") for name in ("worker", "journal", "cli", "child", "environment", "progress"))
     ),

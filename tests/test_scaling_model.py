@@ -12,11 +12,11 @@ import pytest
 import unmeasured
 from matplotlib import pyplot as plt
 
+from perfscribe.analytic.workshop_shapes import SimpleGptShape
 from perfscribe.experiments.ddp import variants as v
+from perfscribe.experiments.node_network import Network
 from perfscribe.experiments.scaling_model import present, rows, trainings
-from perfscribe.models.workshop_shapes import SimpleGptShape
-from perfscribe.node_network import Network
-from perfscribe.records import Record
+from perfscribe.records.records import Record
 
 HOP_MS, GB_PER_S = 0.01, 100.0
 MB = 2**20

@@ -9,15 +9,16 @@ import pytest
 from matplotlib import pyplot as plt
 from workspace import ROOT
 
-from perfscribe import config, plan
-from perfscribe import training_rows as r
+from perfscribe import config
+from perfscribe.experiments import training_rows as r
 from perfscribe.experiments.custom_multi_gpu import present as custom
 from perfscribe.experiments.multi_gpu import present as multi
+from perfscribe.experiments.node_network import Network
 from perfscribe.experiments.weak_scaling import present as weak
 from perfscribe.experiments.weak_scaling import rows as weak_rows
-from perfscribe.node_network import Network
-from perfscribe.records import Record
-from perfscribe.tables import Table
+from perfscribe.plan import plan
+from perfscribe.records.records import Record
+from perfscribe.show.tables import Table
 
 RAW = config.load(ROOT / "config.yaml")
 FOUR = "skipped", "4 GPUs"

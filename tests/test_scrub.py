@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfscribe import scrub
-from perfscribe.scrub import Private, find_private, gather, private_here, scrub_json, scrub_text
+from perfscribe.records import scrub
+from perfscribe.records.scrub import Private, find_private, gather, private_here, scrub_json, scrub_text
 
 ALICE = Private(
     hosts=("x3001c0s13b0n0", "vm"),
@@ -296,7 +296,7 @@ def test_this_machine(tmp_path, monkeypatch):
     assert str(tmp_path) in private.paths and "proc" not in private.roots
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "a.md").write_text("by wanda17")
-    monkeypatch.setattr(scrub, "__file__", str(tmp_path / "perfscribe" / "scrub.py"))
+    monkeypatch.setattr(scrub, "__file__", str(tmp_path / "perfscribe" / "records" / "scrub.py"))
     assert [one.text for one in find_private(tmp_path / "site")] == ["wanda17"]
 
 

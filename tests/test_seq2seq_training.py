@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from perfscribe.counters.parameters import seq2seq_parameters
+from perfscribe.analytic.parameters import seq2seq_parameters
+from perfscribe.analytic.shapes import Seq2SeqShape
 from perfscribe.models.seq2seq import make_seq2seq
 from perfscribe.models.seq2seq_training import Job, Training
-from perfscribe.models.shapes import Seq2SeqShape
 
 HOMEWORK = Seq2SeqShape()
 

@@ -8,12 +8,15 @@ import pytest
 from fake_nvml import FakeNvml
 from shards import ROOT, ShardJob
 
-from perfscribe import config, doctor, environment, overview, plan
-from perfscribe.cells import Cell
-from perfscribe.plan_cells import cell_to_json
+from perfscribe import config
+from perfscribe.base.cells import Cell
+from perfscribe.plan import plan
+from perfscribe.plan.plan_cells import cell_to_json
+from perfscribe.records import environment
+from perfscribe.verbs import doctor, overview
 
 SOURCE = """
-from perfscribe.cells import Measurement
+from perfscribe.base.cells import Measurement
 
 
 def run(cell):

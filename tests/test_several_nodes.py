@@ -14,12 +14,13 @@ import rank_programs
 import unmeasured
 from workspace import ROOT
 
-from perfscribe import config, environment
-from perfscribe.cells import Cell, Unsupported
+from perfscribe import config
+from perfscribe.base.cells import Cell, Unsupported
+from perfscribe.distributed import hosts
+from perfscribe.distributed.failures import RankError
+from perfscribe.distributed.placing import launch_on
 from perfscribe.experiments.preflight import measure as preflight
-from perfscribe.parallel import hosts
-from perfscribe.parallel.failures import RankError
-from perfscribe.parallel.placing import launch_on
+from perfscribe.records import environment
 
 # Starts the command once for each node that it is asked for, as srun does with a task a node; keeps its words.
 SRUN = """#!{python}

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from workspace import ROOT
 
-from perfscribe import doctor, environment, shadowing
-from perfscribe.cells import Cell
+from perfscribe.base.cells import Cell
+from perfscribe.records import environment, shadowing
+from perfscribe.verbs import doctor
 
 REASON = "'datasets' in the checkout is taken for the Python package datasets"
 not_installed = pytest.mark.skipif(find_spec("datasets") is not None, reason="the package datasets is installed")

@@ -21,13 +21,13 @@ from hypothesis import strategies as st
 from ranks import RanksError, run_ranks
 from torch import Tensor, nn
 
-from perfscribe.models.shapes import SIZES, Shape
+from perfscribe.analytic.partition import partition
+from perfscribe.analytic.shapes import SIZES, Shape
+from perfscribe.distributed import broadcasting, sharded_optimizer
+from perfscribe.distributed.ddp import BucketedDDP, NaiveDDP
+from perfscribe.distributed.gathering import Gathering
+from perfscribe.distributed.sharded_optimizer import ShardedOptimizer
 from perfscribe.models.transformer import Model, next_token_loss
-from perfscribe.parallel import broadcasting, sharded_optimizer
-from perfscribe.parallel.ddp import BucketedDDP, NaiveDDP
-from perfscribe.parallel.gathering import Gathering
-from perfscribe.parallel.partition import partition
-from perfscribe.parallel.sharded_optimizer import ShardedOptimizer
 
 STEPS = 10
 

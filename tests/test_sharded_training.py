@@ -12,11 +12,11 @@ pytest.importorskip("transformers", reason="the package transformers is not inst
 import trainer_ranks
 from trainer_programs import train_as_on_gpus
 
-from perfscribe.cells import Cell
+from perfscribe.base.cells import Cell
 from perfscribe.data import squad_sets
 from perfscribe.data.generate import generate
-from perfscribe.parallel.failures import RankError
-from perfscribe.parallel.launch import launch
+from perfscribe.distributed.failures import RankError
+from perfscribe.distributed.launch import launch
 from perfscribe.training import dividing, launching, on_ranks
 
 ROWS = {"train_size": 16, "eval_size": 5, "max_length": 64, "new_tokens": 8, "vocab_size": 400, "seed": 0}
@@ -171,7 +171,7 @@ def test_a_model_that_nothing_divides_is_refused() -> None:
 
 
 def test_measuring_imports_nothing_that_presents_or_plans() -> None:
-    from perfscribe.fingerprint import fingerprint
+    from perfscribe.plan.fingerprint import fingerprint
 
     root = Path(__file__).resolve().parents[1]
     for experiment in ("multi_gpu", "custom_multi_gpu", "weak_scaling"):

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from workspace import Workspace
 
-from perfscribe import presenting
-from perfscribe.records import Record
+from perfscribe.records.records import Record
+from perfscribe.show import presenting
 
 MEASURE = '''"""Three cells without libraries."""
-from perfscribe.cells import Cell, Measurement
+from perfscribe.base.cells import Cell, Measurement
 
 
 def cells(config):
@@ -23,8 +23,8 @@ def run(cell):
     return Measurement(samples={"time_ms": [float(cell["n"])] * 3}, timers={"time_ms": "host clock"})
 '''
 PRESENT = '''"""What probe measured, once more."""
-from perfscribe import figures as f
-from perfscribe import tables as t
+from perfscribe.show import figures as f
+from perfscribe.show import tables as t
 
 TABLES = ("cs336.reader",)
 FIGURES = ("cs336.reader",)

@@ -8,11 +8,12 @@ import pytest
 from homework_cells import trained
 from workspace import ROOT
 
-from perfscribe import config, plan
-from perfscribe.cells import Cell
+from perfscribe import config
+from perfscribe.base.cells import Cell
 from perfscribe.experiments.single_gpu import measure, present
 from perfscribe.models import seq2seq_run, seq2seq_training
-from perfscribe.records import Record
+from perfscribe.plan import plan
+from perfscribe.records.records import Record
 
 EPOCHS_S = [3.0, 1.0, 1.2, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0]
 

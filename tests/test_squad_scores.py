@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from perfscribe import squad_scores
 from perfscribe.data import squad
+from perfscribe.training import squad_scores
 
 ROOT = Path(__file__).resolve().parents[1]
 REAL = ROOT.parent / "shared" / "data" / "squad" / "dev-v1.1.json"

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfscribe import statistics
-from perfscribe.statistics import fit_latency_bandwidth, format_figure, median_interval, ratio, summarise
+from perfscribe.instruments import statistics
+from perfscribe.instruments.statistics import fit_latency_bandwidth, format_figure, median_interval, ratio, summarise
 
 times = st.floats(0, 1e6, allow_nan=False)
 positive = st.floats(1e-6, 1e6)

@@ -13,23 +13,17 @@ import pytest
 import torch
 from unmeasured import raw_config
 
-from perfscribe import config, plan
-from perfscribe.cells import Cell, Measurement
-from perfscribe.child import as_answer
-from perfscribe.counters import fsdp_memory, fsdp_traffic
-from perfscribe.experiments.strategies import (
-    measure,
-    model,
-    present,
-    rows,
-    training,
-    words,
-)
-from perfscribe.models.workshop_shapes import BLOOM
-from perfscribe.parallel.failures import RankError
-from perfscribe.parallel.launch import launch
-from perfscribe.records import Record
-from perfscribe.tables import Table
+from perfscribe import config
+from perfscribe.analytic import fsdp_memory, fsdp_traffic
+from perfscribe.analytic.workshop_shapes import BLOOM
+from perfscribe.base.cells import Cell, Measurement
+from perfscribe.distributed.failures import RankError
+from perfscribe.distributed.launch import launch
+from perfscribe.experiments.strategies import measure, model, present, rows, training, words
+from perfscribe.plan import plan
+from perfscribe.records.records import Record
+from perfscribe.run.child import as_answer
+from perfscribe.show.tables import Table
 
 NAME = "strategies"
 

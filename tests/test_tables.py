@@ -15,10 +15,10 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from perfscribe import references
-from perfscribe import tables as t
-from perfscribe.markdown_tables import markdown_text, to_markdown
-from perfscribe.records import STATUSES, Record
+from perfscribe.records.records import STATUSES, Record
+from perfscribe.show import references
+from perfscribe.show import tables as t
+from perfscribe.show.markdown_tables import markdown_text, to_markdown
 
 GIB = 2**30
 

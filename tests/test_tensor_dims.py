@@ -7,9 +7,11 @@ from dataclasses import replace
 from homework_cells import trained
 from workspace import ROOT
 
-from perfscribe import child, config, plan
+from perfscribe import config
 from perfscribe.experiments.tensor_dims import measure, present
-from perfscribe.records import Record
+from perfscribe.plan import plan
+from perfscribe.records.records import Record
+from perfscribe.run import child
 
 GB = 10**9
 PARAMETERS = {512: 44_140_544, 1024: 126_005_248, 4096: 1_409_916_928}

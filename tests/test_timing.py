@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from perfscribe import timing
-from perfscribe.cells import Measurement, Unsupported
+from perfscribe.base.cells import Measurement, Unsupported
+from perfscribe.instruments import timing
 
 
 class FakeCuda:

@@ -12,20 +12,16 @@ import torch
 from matplotlib import pyplot as plt
 from workspace import ROOT
 
-from perfscribe import child, config, environment, plan
-from perfscribe.cells import Cell
+from perfscribe import config
+from perfscribe.base.cells import Cell
 from perfscribe.data import tokens
-from perfscribe.experiments.torch_compile import (
-    attention_pair,
-    drawings,
-    measure,
-    model_pair,
-    present,
-    rows,
-)
+from perfscribe.experiments.torch_compile import attention_pair, drawings, measure, model_pair, present, rows
 from perfscribe.models import training_step
-from perfscribe.records import Record
-from perfscribe.tables import Table
+from perfscribe.plan import plan
+from perfscribe.records import environment
+from perfscribe.records.records import Record
+from perfscribe.run import child
+from perfscribe.show.tables import Table
 
 RAW = config.load(ROOT / "config.yaml")
 TURNS, PASSES = 6, 2
@@ -200,7 +196,7 @@ def test_a_wrong_model_is_refused(data_folder: str, wrong: str, what: str) -> No
 
 def test_parts_without_cuda_graphs_fail_the_cell(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention_pair, "as_implemented", lambda function, *_: function)
-    monkeypatch.setattr("perfscribe.compiling.counts", lambda: {"skipped_graphs": 2})
+    monkeypatch.setattr("perfscribe.instruments.compiling.counts", lambda: {"skipped_graphs": 2})
     with pytest.raises(RuntimeError, match="2 parts ran without CUDA graphs"):
         measure.run(cell("attention", implementation="cuda_graphs"))
     assert measure.run(cell("attention")).values["skipped_graphs"] == 2
@@ -323,7 +319,7 @@ def test_memory_of_cuda_graphs_is_what_is_reserved() -> None:
 
 
 def test_no_cell_ran_and_rows_are_folded(tmp_path: Path) -> None:
-    from perfscribe import markdown_tables, tables
+    from perfscribe.show import markdown_tables, tables
 
     lacking = [record("attention", 1, "unsupported", device="cuda", implementation=i, seq_len=n)
                for i in ("compiled", "cuda_graphs") for n in (256, 512, 1024)]  # fmt: skip

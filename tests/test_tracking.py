@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from workspace import Workspace
 
-from perfscribe import records, session
+from perfscribe.records import records
+from perfscribe.run import session
 from perfscribe.tracking import keys, runs, trackers, writing
 
 TRAINED = {"experiment": "baseline", "key": "k" * 16, "round": 1, "status": "ok", "fingerprint": "f" * 16}
@@ -224,7 +225,7 @@ def test_a_missing_package_is_told_in_one_line(monkeypatch, capsys):
 
 
 MEASURE = '''"""One cell."""
-from perfscribe.cells import Cell, Measurement
+from perfscribe.base.cells import Cell, Measurement
 
 
 def cells(config):

@@ -12,10 +12,10 @@ import pytest
 import torch
 
 pytest.importorskip("transformers", reason="the package transformers is not installed")
+from perfscribe.analytic.workshop_shapes import SimpleGptShape
 from perfscribe.data import own_tokenizer, squad_sets
 from perfscribe.data.generate import generate
 from perfscribe.models import bloom, simple_gpt
-from perfscribe.models.workshop_shapes import SimpleGptShape
 from perfscribe.training import answers, gpu_watch, histories, knobs, trainer
 from perfscribe.training.step_clock import StepClock
 
@@ -218,7 +218,7 @@ def test_nvml_is_sampled_where_there_is_a_gpu(monkeypatch) -> None:
         def nvmlDeviceGetMemoryInfo(self, handle):
             return type("Memory", (), {"used": 5})
 
-    from perfscribe.parallel import transport
+    from perfscribe.distributed import transport
 
     monkeypatch.setattr(transport, "of_visible", lambda count, question: question(Nvml(), ["gpu"] * count))
     monkeypatch.setattr(gpu_watch, "PERIOD_S", 0.01)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from perfscribe.experiments.warmup import present
-from perfscribe.records import Record
+from perfscribe.records.records import Record
 
 FIRST, WARM = (100.0, 30.0, 70.0), (10.0, 20.0, 4.0)
 

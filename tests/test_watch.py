@@ -14,9 +14,10 @@ import pynvml
 import pytest
 from fake_nvml import FakeNvml, Gpu, process
 
-from perfscribe import environment, watch
-from perfscribe.disturbances import flags, flags_of
-from perfscribe.watch import Watch
+from perfscribe.records import environment
+from perfscribe.records.disturbances import flags, flags_of
+from perfscribe.run import monitor
+from perfscribe.run.monitor import Watch
 
 BURN_S = 0.9
 
@@ -82,7 +83,7 @@ def test_flags_of_old_records_are_made_anew():
 
 def test_throttle_bits_are_nvml_s():
     names = ("SwPowerCap", "HwSlowdown", "SyncBoost", "SwThermalSlowdown", "HwThermalSlowdown", "HwPowerBrakeSlowdown")
-    assert set(watch.THROTTLE_BITS) == {getattr(pynvml, f"nvmlClocksEventReason{name}") for name in names}
+    assert set(monitor.THROTTLE_BITS) == {getattr(pynvml, f"nvmlClocksEventReason{name}") for name in names}
     assert (pynvml.NVML_CLOCK_SM, pynvml.NVML_CLOCK_MEM, pynvml.NVML_TEMPERATURE_GPU) == (1, 2, 0)
     used = {name for name in vars(FakeNvml) if name.startswith("nvml")}
     assert not [name for name in used if not hasattr(pynvml, name)]
@@ -98,7 +99,7 @@ def test_several_gpus_slowest_worst_and_sum():
 
 
 def test_energy_only_for_long_windows(monkeypatch):
-    monkeypatch.setattr(watch, "ENERGY_WINDOW_S", 0.1)
+    monkeypatch.setattr(monitor, "ENERGY_WINDOW_S", 0.1)
     assert watched(FakeNvml(2), 0.15, gpus=2)["energy_j"] == 1200.0  # 600 J each, between the first and last reading
     assert watched(FakeNvml(1, ["nvmlDeviceGetTotalEnergyConsumption"]), 0.15)["energy_j"] is None
 
@@ -106,7 +107,7 @@ def test_energy_only_for_long_windows(monkeypatch):
 def test_default_rate_is_at_least_10_hz():
     with Watch(nvml=FakeNvml()) as one:
         time.sleep(1.05)
-    assert watch.INTERVAL_S <= 0.1 and one.summary()["samples"] >= 8  # 13 on a calm machine
+    assert monitor.INTERVAL_S <= 0.1 and one.summary()["samples"] >= 8  # 13 on a calm machine
 
 
 def test_foreign_process_is_named_and_own_tree_is_not():
@@ -209,8 +210,8 @@ def test_only_leased_gpus_and_cores_are_watched():
 
 def test_load_is_that_of_the_jobs_cores(monkeypatch):
     busy = [SimpleNamespace(user=1.0), SimpleNamespace(user=2.0), SimpleNamespace(user=4.0)]
-    monkeypatch.setattr(watch.psutil, "cpu_times", lambda percpu: busy)
-    assert watch._busy_cores_s([1, 2]) == 6.0 and watch._busy_cores_s([0]) == 1.0
+    monkeypatch.setattr(monitor.psutil, "cpu_times", lambda percpu: busy)
+    assert monitor._busy_cores_s([1, 2]) == 6.0 and monitor._busy_cores_s([0]) == 1.0
 
 
 def test_host_load_tells_own_from_foreign():
@@ -230,9 +231,9 @@ def test_host_load_tells_own_from_foreign():
 
 
 def test_time_of_children_that_have_ended_is_our_own():
-    before_s = watch._tree_cpu_s(None)
+    before_s = monitor._tree_cpu_s(None)
     burn(0.3).wait()
-    assert watch._tree_cpu_s(None) - before_s >= 0.25
+    assert monitor._tree_cpu_s(None) - before_s >= 0.25
 
 
 def test_host_load_is_unknown_when_the_tree_has_ended():

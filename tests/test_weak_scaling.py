@@ -2,8 +2,8 @@
 
 import pytest
 
-from perfscribe.counters import weak_scaling as w
-from perfscribe.models.workshop_shapes import BLOOM, BLOOM_TOKENIZER_VOCABULARY, SimpleGptShape
+from perfscribe.analytic import weak_scaling as w
+from perfscribe.analytic.workshop_shapes import BLOOM, BLOOM_TOKENIZER_VOCABULARY, SimpleGptShape
 
 WORLDS, LAYERS, BATCHES = (2, 4, 8, 16), (3, 6, 12, 24), (8, 4, 2, 1)
 ASKED = SimpleGptShape()

@@ -17,9 +17,11 @@ import pytest
 from sessions import wait_for
 from shards import ShardJob
 
-from perfscribe import environment, files, journal, processes, worker
-from perfscribe.cells import Cell
-from perfscribe.shard import CLOCK, Shard
+from perfscribe.base import files
+from perfscribe.base.cells import Cell
+from perfscribe.records import environment, journal
+from perfscribe.run import processes, worker
+from perfscribe.run.shard import CLOCK, Shard
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="the kernel ends orphans on Linux alone")
 
@@ -108,7 +110,7 @@ GREEDY = """def run(cell):
 
 
 PARTIAL = """def run(cell):
-    from perfscribe.partial import kept_on_failure
+    from perfscribe.base.partial import kept_on_failure
 
     measurement = done(cell)
     measurement.samples["late_ms"] = [float("nan")] if cell["what"] == "spoilt" else [1.0]
@@ -181,7 +183,7 @@ def test_a_library_that_is_missing_is_the_cells_to_report(tmp_path: Path, side: 
 def test_what_takes_long_is_started_before_libraries_are_imported(tmp_path: Path) -> None:
     source = """
 import sys
-from perfscribe.cells import Measurement
+from perfscribe.base.cells import Measurement
 FOUND = []
 def start_early():
     FOUND.append("colorsys" in sys.modules)
@@ -251,7 +253,7 @@ def test_no_child_outlives_its_worker(tmp_path: Path, side: Path) -> None:
     probe.plan(numbered(2))
     with probe.running() as process:
         wait_for(lambda: faulty.notes(side)["probe 1"])
-        worker_process, child = process.member("--worker"), process.member("perfscribe.child")
+        worker_process, child = process.member("--worker"), process.member("perfscribe.run.child")
         assert worker_process and child
         worker_process.kill()
         wait_for(lambda: has_gone(child), 5)
@@ -415,9 +417,8 @@ def test_replay_writes_records_and_measures_nothing(
 
 def test_state_is_reset_without_importing_the_compiler() -> None:
     """It takes seconds, which cells without an optimizer need not pay."""
-    program = (
-        "import sys, torch; from perfscribe.child import reset_state as r; r(0); print('torch._dynamo' in sys.modules)"
-    )
+    program = "import sys, torch; from perfscribe.run import child; child.reset_state(0)"
+    program += "; print('torch._dynamo' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=Path(__file__).parents[1], capture_output=True, text=True, check=True
     )

@@ -22,13 +22,15 @@ from matplotlib.figure import Figure
 from PIL import Image
 from workspace import ROOT, Workspace
 
-from perfscribe import figures, plan, records
-from perfscribe.comparing import cells, metrics
 from perfscribe.experiments.all_reduce import crews
 from perfscribe.experiments.communication import measure as communication
 from perfscribe.experiments.rank_methods import measure as rank_methods
 from perfscribe.experiments.strategies import measure as strategies
-from perfscribe.records import Record
+from perfscribe.plan import plan
+from perfscribe.records import records
+from perfscribe.records.records import Record
+from perfscribe.show import figures
+from perfscribe.verbs.compare import cells, metrics
 
 pytestmark = pytest.mark.timeout(1200)  # the first test waits for a whole report, beside another file's tests
 TINY = ("--config", "preset=tiny")

@@ -8,8 +8,8 @@ import torch
 pytest.importorskip("transformers", reason="the package transformers is not installed")
 from safetensors.torch import load_file, save_file
 
+from perfscribe.analytic.workshop_shapes import BLOOM, BLOOM_TOKENIZER_VOCABULARY, BloomShape, SimpleGptShape
 from perfscribe.models import bloom, simple_gpt
-from perfscribe.models.workshop_shapes import BLOOM, BLOOM_TOKENIZER_VOCABULARY, BloomShape, SimpleGptShape
 
 TINY = SimpleGptShape(vocab_size=40, hidden_size=16, num_layers=2, num_heads=2, ffn=32)
 SOURCE = BLOOM_TOKENIZER_VOCABULARY

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from perfscribe.distributed.fork_server import PRELOADED, SERVER
 from perfscribe.experiments.checkpoints import measure as checkpoints
-from perfscribe.parallel.fork_server import PRELOADED, SERVER
 from perfscribe.training import launching
 
 # What start_early of the experiments that train so has imported.

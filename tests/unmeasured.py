@@ -8,10 +8,11 @@ from typing import Any
 
 from workspace import ROOT
 
-from perfscribe import config, plan
-from perfscribe.plan_cells import present_module
-from perfscribe.records import Record
-from perfscribe.tables import Table
+from perfscribe import config
+from perfscribe.plan import plan
+from perfscribe.plan.plan_cells import present_module
+from perfscribe.records.records import Record
+from perfscribe.show.tables import Table
 
 # Tables that are counted from the plan: what is said of them needs no figures of ours.
 COUNTED = {"fsdp.weak_setup"}

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import dry_runs
 
-from perfscribe import session
+from perfscribe.run import session
 
 ROOT = Path(__file__).resolve().parents[1]
 COPIED = (
@@ -32,7 +32,7 @@ COPIED = (
 )
 
 PRESENT = '''"""Table of a test's experiment."""
-from perfscribe import tables as t
+from perfscribe.show import tables as t
 
 TABLES = ("cs336.{name}",)
 FIGURES = ()

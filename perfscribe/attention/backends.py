@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from perfscribe.cells import Unsupported
+from perfscribe.base.cells import Unsupported
 
 if TYPE_CHECKING:
     import torch

@@ -20,7 +20,7 @@ _SAID: dict[str, str | None] = {}
 @functools.cache
 def schema() -> Schema:
     """The config as one JSON schema; not to be changed."""
-    from perfscribe import registry
+    from perfscribe.base import registry
     from perfscribe.config.top import TOP
 
     return keys.section("Perfscribe's config", **TOP, experiments=keys.section("What is measured", **registry.levels()))

@@ -14,8 +14,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from perfscribe.base.atomic import replacing
 from perfscribe.data import npz_members
-from perfscribe.data.atomic import replacing
 
 Arrays = Mapping[str, np.ndarray]
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from perfscribe.base.files import write_json
 from perfscribe.data import chunked_files, model_weights, sample_files, squad_tokenised, synthetic, tokens
 from perfscribe.data.digest_file import describe_file
-from perfscribe.files import write_json
 
 KINDS = {
     "samples": sample_files.generate,

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from perfscribe.cells import Unsupported
+from perfscribe.base.cells import Unsupported
 
 COLD_SHARE = 0.05  # what may be left of a file that counts as cold
 READ_BYTES = 8 * 2**20

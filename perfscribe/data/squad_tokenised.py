@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from perfscribe.base.atomic import replacing
 from perfscribe.data import label_facts, own_tokenizer, squad, tokenizer
-from perfscribe.data.atomic import replacing
 from perfscribe.data.prompts import LABELS, Batch, TokenIds, generation_batch, training_batch
 from perfscribe.data.squad_sets import ARRAYS, FACTS, FILES, HUB, TOKENIZER, from_checkout, key
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from perfscribe.data.atomic import replacing
+from perfscribe.base.atomic import replacing
 
 if TYPE_CHECKING:
     import tokenizers

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from perfscribe.data.atomic import replacing
+from perfscribe.base.atomic import replacing
 
 if TYPE_CHECKING:
     import numpy as np

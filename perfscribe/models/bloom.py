@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from perfscribe.analytic.workshop_shapes import BLOOM, BloomShape
 from perfscribe.models.seeded import seeded
-from perfscribe.models.workshop_shapes import BLOOM, BloomShape
 
 if TYPE_CHECKING:
     from transformers import BloomConfig, BloomForCausalLM

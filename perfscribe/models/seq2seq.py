@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from perfscribe.models.shapes import Seq2SeqShape
+from perfscribe.analytic.shapes import Seq2SeqShape
 
 
 def make_seq2seq(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
-from perfscribe.cells import Measurement
+from perfscribe.base.cells import Measurement
+from perfscribe.base.partial import kept_on_failure
+from perfscribe.instruments.timing import HOST_CLOCK
 from perfscribe.models.seq2seq_training import Job, Training
-from perfscribe.partial import kept_on_failure
-from perfscribe.timing import HOST_CLOCK
 
 
 def measure(job: Job, epochs: int, *, cold: bool = False) -> Measurement:

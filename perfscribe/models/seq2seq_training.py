@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, RandomSampler, TensorDataset
 
-from perfscribe import precision
-from perfscribe.memory import PeakMemory
+from perfscribe.analytic.shapes import Seq2SeqShape
+from perfscribe.instruments import precision
+from perfscribe.instruments.memory import PeakMemory
+from perfscribe.instruments.timing import synchronise
 from perfscribe.models.seq2seq import make_seq2seq
-from perfscribe.models.shapes import Seq2SeqShape
-from perfscribe.timing import synchronise
 
 LEARNING_RATE = 1e-3  # the homework's 1e-3 times the world size, which is 1 here
 CHECKED_SAMPLES = 2

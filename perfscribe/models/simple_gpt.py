@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from perfscribe.analytic.workshop_shapes import SimpleGptShape
 from perfscribe.models.seeded import seeded
-from perfscribe.models.workshop_shapes import SimpleGptShape
 
 IGNORED = -100
 DROPOUT = 0.1

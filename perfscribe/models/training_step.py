@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from perfscribe import precision
+from perfscribe.analytic.shapes import SIZES
 from perfscribe.data import tokens
-from perfscribe.models.shapes import SIZES
+from perfscribe.instruments import precision
 from perfscribe.models.transformer import Model, next_token_loss
 
 LEARNING_RATE = 1e-4
@@ -87,7 +87,7 @@ def build(factors: Mapping[str, Any], data_folder: str) -> Step:
 
 def peak(name: str, run_once: Callable[[], object], device: str) -> dict[str, Any]:
     """Peak of allocated and reserved bytes while run_once() runs, under this name."""
-    from perfscribe.memory import PeakMemory
+    from perfscribe.instruments.memory import PeakMemory
 
     if device == "cuda":
         torch.cuda.empty_cache()

@@ -2,7 +2,7 @@
 
 Shape suffixes in comments: B batch, S sequence, D d_model, H heads, C head_dim, F d_ff, V vocabulary.
 
-perfscribe.counters.forward_replay and backward_replay follow the allocations of these modules one by one, so that a
+perfscribe.analytic.forward_replay and backward_replay follow the allocations of these modules one by one, so that a
 line moved here is a line to move there; tests/test_counters_memory.py compares them.
 """
 
@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from perfscribe.analytic.shapes import Shape
 from perfscribe.attention.eager import scaled_dot_product_attention
-from perfscribe.models.shapes import Shape
 
 Device = torch.device | str | None
 AttentionFunction = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]  # q, k, v (B, H, S, C), mask (S, S)

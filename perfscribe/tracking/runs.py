@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from perfscribe import files
+from perfscribe.base import files
 from perfscribe.tracking import keys
 
 ID_DIGITS = 12

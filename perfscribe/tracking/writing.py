@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from perfscribe import files
+from perfscribe.base import files
 from perfscribe.tracking import runs, trackers
 
 WRITTEN = "written.json"

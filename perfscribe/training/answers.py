@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from perfscribe import precision
 from perfscribe.data.own_tokenizer import texts_of
-from perfscribe.squad_scores import Scores, score, workshop_score
+from perfscribe.instruments import precision
+from perfscribe.training.squad_scores import Scores, score, workshop_score
 
 if TYPE_CHECKING:
     from perfscribe.data.squad_sets import TokenisedSet

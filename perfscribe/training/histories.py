@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from perfscribe.cells import Measurement
-from perfscribe.timing import HOST_CLOCK
+from perfscribe.base.cells import Measurement
+from perfscribe.instruments.timing import HOST_CLOCK
 
 if TYPE_CHECKING:
     from transformers import Trainer

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from perfscribe import precision
-from perfscribe.cells import Cell, Measurement
-from perfscribe.models.workshop_shapes import BLOOM
-from perfscribe.parallel.needs import of_ranks
+from perfscribe.analytic.workshop_shapes import BLOOM
+from perfscribe.base.cells import Cell, Measurement
+from perfscribe.distributed.needs import of_ranks
+from perfscribe.instruments import precision
 
 DEVICES = {"gloo": "cpu", "nccl": "cuda"}
 KNOBS = ("batch_size", "grad_acc", "num_epochs", "learning_rate", "weight_decay", "dtype", "logging_steps")
@@ -58,7 +58,7 @@ def _weights(model_name: str, config: Mapping[str, Any]) -> str:
 
 def start_early(bloom: bool = False) -> None:
     """Start the process that ranks are forked from, so that it imports while the measuring process does."""
-    from perfscribe.parallel.fork_server import PRELOADED, SERVER
+    from perfscribe.distributed.fork_server import PRELOADED, SERVER
 
     SERVER.start((*PRELOADED, MODULE + "_bloom" if bloom else MODULE))
 
@@ -67,7 +67,7 @@ def run(of: Cell) -> Measurement:
     """Launch the ranks, and make one measurement of what they say."""
     import random
 
-    from perfscribe.parallel.placing import launch_on
+    from perfscribe.distributed.placing import launch_on
     from perfscribe.training.on_ranks import on_rank
 
     launched = launch_on(

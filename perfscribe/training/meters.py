@@ -54,7 +54,7 @@ def asker(nvml: Any, handle: Any) -> Callable[[str], Any]:
 
 def asker_of(device: torch.device) -> Callable[[str], Any]:
     """The same of a device of torch; one that knows nothing where NVML is not there."""
-    from perfscribe.parallel.transport import of_visible
+    from perfscribe.distributed.transport import of_visible
 
     if device.type != "cuda":
         return lambda function: None

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from perfscribe.analytic.workshop_shapes import SimpleGptShape
 from perfscribe.data import squad_sets
 from perfscribe.models import bloom, simple_gpt
-from perfscribe.models.workshop_shapes import SimpleGptShape
 from perfscribe.training import bare_loop, dividing, knobs, wrapping
 from perfscribe.training.bare_loop import Curve, Rows
 from perfscribe.training.meters import SpeedMeter, UtilisationMeter
 
 if TYPE_CHECKING:
-    from perfscribe.parallel.rank import Rank
+    from perfscribe.distributed.rank import Rank
 
 TRAINER, BARE, TUNED = "trainer", "bare loop", "tuned"
 SIMPLE_GPT = "simple_gpt"

@@ -13,7 +13,7 @@ from perfscribe.training import dividing, hf_loop, keeping, trainer, wrapping
 
 if TYPE_CHECKING:
     from perfscribe.data.squad_sets import TokenisedSet
-    from perfscribe.parallel.rank import Rank
+    from perfscribe.distributed.rank import Rank
     from perfscribe.training.knobs import Knobs
 
 

@@ -20,7 +20,7 @@ from perfscribe.training.bare_loop import IGNORED, Curve, Loop, Rows
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from perfscribe.parallel.rank import Rank
+    from perfscribe.distributed.rank import Rank
     from perfscribe.training.on_ranks import Job
 
 PROBES = (16, 32)  # batches whose peaks tell what a row takes

@@ -14,7 +14,7 @@ from local_slurm import LocalSlurm, NotHere
 from on_slurm import RUN_S, OnSlurm, jobs_of, tail
 from workspace import ROOT
 
-from perfscribe import plan
+from perfscribe.plan import plan
 
 ENDED_WELL = ("ok", "unsupported", "skipped")
 # Of every kind of job: with data sets and without, of one process and of ranks, on one node and on two, tested before,
@@ -156,7 +156,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from perfscribe.parallel.nodes import NodeCrew
+from perfscribe.distributed.nodes import NodeCrew
 
 
 def step(arguments, rank):
@@ -215,7 +215,7 @@ from pathlib import Path
 sys.path[:0] = {paths!r}
 from test_sharded_training import BLOOM, CONFIG
 
-from perfscribe.cells import Cell
+from perfscribe.base.cells import Cell
 from perfscribe.data import squad_sets
 from perfscribe.data.generate import generate
 from perfscribe.training import launching

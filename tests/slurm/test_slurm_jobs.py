@@ -26,7 +26,7 @@ from local_slurm import LocalSlurm, wait_for
 from on_slurm import RUN_S, OnSlurm, jobs_of, lost, tail
 from workspace import Workspace
 
-from perfscribe import scrub
+from perfscribe.records import scrub
 
 # Jobs of one partition take nodes from those of the other. Jobs are queued again only where they ask for it.
 CONF = """PreemptType=preempt/partition_prio

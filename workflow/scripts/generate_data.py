@@ -11,9 +11,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from perfscribe import checksums
+from perfscribe.base.files import read_json
 from perfscribe.data.generate import generate
-from perfscribe.files import read_json
+from perfscribe.records import checksums
 
 PLAN_KEYS = ("dataset", "parameters", "formats")
 

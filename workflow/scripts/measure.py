@@ -10,8 +10,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from perfscribe import bytecode, files, processes  # noqa: E402 (the package lies beside this folder)
-from perfscribe.one_line import in_one_line  # noqa: E402
+from perfscribe.base import files  # noqa: E402 (the package lies beside this folder)
+from perfscribe.base.one_line import in_one_line  # noqa: E402
+from perfscribe.run import bytecode, processes  # noqa: E402 (the package lies beside this folder)
 
 
 def main() -> int:
@@ -27,7 +28,7 @@ def main() -> int:
     args = parser.parse_args()
     site_folder = (args.site_folder or args.plan.parents[1]).resolve()
     if args.replay or args.worker:
-        from perfscribe import worker  # the supervisor does without all that it imports
+        from perfscribe.run import worker  # the supervisor does without all that it imports
     if args.replay:
         worker.replay(args.plan, ROOT, site_folder, args.out)
         return 0

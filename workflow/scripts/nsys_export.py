@@ -7,7 +7,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from perfscribe.profiling import nsys  # noqa: E402 (the package lies beside this folder)
+from perfscribe.instruments.profiling import nsys  # noqa: E402 (the package lies beside this folder)
 
 
 def main() -> int:

@@ -7,8 +7,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from perfscribe.profiling.nsys_export import read_sqlite  # noqa: E402 (the package lies beside this folder)
-from perfscribe.profiling.nvtx_kernels import nvtx_kernel_summary, write_csv  # noqa: E402
+from perfscribe.instruments.profiling.nsys_export import read_sqlite  # noqa: E402 (the package lies beside this folder)
+from perfscribe.instruments.profiling.nvtx_kernels import nvtx_kernel_summary, write_csv  # noqa: E402
 
 
 def main() -> int:

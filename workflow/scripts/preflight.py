@@ -5,7 +5,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from perfscribe import preflight
+from perfscribe.verbs import preflight
 
 if __name__ == "__main__":
     sys.exit(preflight.main(sys.argv[1:]))

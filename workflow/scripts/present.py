@@ -12,8 +12,8 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 gc.disable()  # most of what the libraries make stays, and the process soon ends
 
-from perfscribe import presenting  # noqa: E402
-from perfscribe.one_line import in_one_line  # noqa: E402
+from perfscribe.base.one_line import in_one_line  # noqa: E402
+from perfscribe.show import presenting  # noqa: E402
 
 
 def main() -> None:

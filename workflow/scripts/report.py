@@ -13,8 +13,10 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 gc.set_threshold(200_000, 20, 100)  # most of what is made stays to the end
 
-from perfscribe import checksums, files, records, report  # noqa: E402
-from perfscribe.one_line import in_one_line  # noqa: E402
+from perfscribe.base import files  # noqa: E402
+from perfscribe.base.one_line import in_one_line  # noqa: E402
+from perfscribe.records import checksums, records  # noqa: E402
+from perfscribe.report import report  # noqa: E402
 
 
 def main() -> None:

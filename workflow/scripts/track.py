@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from perfscribe import files  # noqa: E402 (the package lies beside this folder)
+from perfscribe.base import files  # noqa: E402 (the package lies beside this folder)
 from perfscribe.tracking import trackers, writing  # noqa: E402
 
 

@@ -11,8 +11,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from perfscribe import files, gate  # noqa: E402
-from perfscribe.one_line import in_one_line  # noqa: E402
+from perfscribe.base import files  # noqa: E402
+from perfscribe.base.one_line import in_one_line  # noqa: E402
+from perfscribe.run import gate  # noqa: E402
 
 BAD = ("failed", "timeout")
 

@@ -10,9 +10,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from perfscribe import checksums, files  # noqa: E402
-from perfscribe.one_line import in_one_line  # noqa: E402
-from perfscribe.page import write  # noqa: E402
+from perfscribe.base import files  # noqa: E402
+from perfscribe.base.one_line import in_one_line  # noqa: E402
+from perfscribe.records import checksums  # noqa: E402
+from perfscribe.report import html  # noqa: E402
 
 
 def main() -> None:
@@ -23,7 +24,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
     try:
-        text = write.write(args.report.parent)
+        text = html.write(args.report.parent)
     except ValueError as error:
         sys.exit(str(error))
     files.write_text(args.out, text)

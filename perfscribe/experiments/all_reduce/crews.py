@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from perfscribe.parallel.collectives import Message, run_once
-from perfscribe.parallel.launch import Crew
-from perfscribe.parallel.nccl_log import NcclLog, parse_nccl_log
-from perfscribe.parallel.transport import visible_links
+from perfscribe.distributed.collectives import Message, run_once
+from perfscribe.distributed.launch import Crew
+from perfscribe.distributed.nccl_log import NcclLog, parse_nccl_log
+from perfscribe.distributed.transport import visible_links
 
 if TYPE_CHECKING:
-    from perfscribe.parallel.rank import Rank
+    from perfscribe.distributed.rank import Rank
 
 NO_LINKS = "not told"
 COLLECTIVE_TIMEOUT_S = 600.0  # above any cell's own: ranks start with the time of their first cell, and stay for all
@@ -37,7 +37,7 @@ def ask(
 ) -> list[Any]:
     """The program's result of each rank of this way, which are started where they do not wait already.
 
-    Raises as perfscribe.parallel.launch.Crew does; the next time others are started then.
+    Raises as perfscribe.distributed.launch.Crew does; the next time others are started then.
     """
     return _crew(program, way, timeout_s, nccl_log).ask(arguments, timeout_s)
 

@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.axes import Axes
 
-from perfscribe import figures as f
+from perfscribe.show import figures as f
 
 MOST_TICKS = 5
 NAMES = {"gloo": "Gloo, CPUs", "nccl": "NCCL, GPUs"}

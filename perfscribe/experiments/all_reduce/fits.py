@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from perfscribe import tables as t
-from perfscribe.counters.traffic import GB, bus_factor
-from perfscribe.records import Record
-from perfscribe.statistics import LatencyBandwidthFit, fit_latency_bandwidth
+from perfscribe.analytic.traffic import GB, bus_factor
+from perfscribe.instruments.statistics import LatencyBandwidthFit, fit_latency_bandwidth
+from perfscribe.records.records import Record
+from perfscribe.show import tables as t
 
 WAY = ("operation", "backend", "device", "transport", "world_size", "megabyte")
 LEAST_SIZES = 3

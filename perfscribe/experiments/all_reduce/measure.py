@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from perfscribe.cells import Cell, Measurement, grid
-from perfscribe.counters.traffic import MB_MEANINGS, bus_factor, size_bytes
+from perfscribe.analytic.traffic import MB_MEANINGS, bus_factor, size_bytes
+from perfscribe.base.cells import Cell, Measurement, grid
 
 if TYPE_CHECKING:
-    from perfscribe.parallel.nccl_log import NcclLog
+    from perfscribe.distributed.nccl_log import NcclLog
 
 DEVICES = {"gloo": "cpu", "nccl": "cuda"}
 FIXED = ("megabyte", "warmup_steps", "samples", "limit_s")
@@ -72,7 +72,7 @@ def _cell(name: str, level: Mapping[str, Any], config: Mapping[str, Any]) -> Cel
 
 def start_early() -> None:
     """Start the process that ranks are forked from, so that it imports torch while the measuring process does."""
-    from perfscribe.parallel.fork_server import BASE, SERVER
+    from perfscribe.distributed.fork_server import BASE, SERVER
 
     SERVER.start(BASE)
 
@@ -86,8 +86,8 @@ def run(cell: Cell) -> Measurement:
     """
     from dataclasses import asdict
 
+    from perfscribe.distributed import collectives
     from perfscribe.experiments.all_reduce import crews
-    from perfscribe.parallel import collectives
 
     message = collectives.Message(
         cell["operation"],

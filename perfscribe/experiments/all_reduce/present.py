@@ -6,16 +6,16 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
-from perfscribe import ceilings, references
-from perfscribe import figures as f
-from perfscribe import tables as t
-from perfscribe.counters.traffic import MB_MEANINGS, busbw_gb_per_s, size_bytes
+from perfscribe.analytic.traffic import MB_MEANINGS, busbw_gb_per_s, size_bytes
+from perfscribe.distributed.transport import TRANSPORTS
 from perfscribe.experiments.all_reduce import drawings, fits
-from perfscribe.parallel.transport import TRANSPORTS
-from perfscribe.records import Record
-from perfscribe.references import Reference
-from perfscribe.statistics import format_figure
-from perfscribe.tables import Column, Table
+from perfscribe.instruments.statistics import format_figure
+from perfscribe.records.records import Record
+from perfscribe.show import ceilings, references
+from perfscribe.show import figures as f
+from perfscribe.show import tables as t
+from perfscribe.show.references import Reference
+from perfscribe.show.tables import Column, Table
 
 TABLES = ("cs336.all_reduce", "cs336.collectives", "cs336.collectives_fit")
 FIGURES = ("cs336.all_reduce_by_size",)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from perfscribe import precision
-from perfscribe.cells import Cell, Measurement, grid
+from perfscribe.base.cells import Cell, Measurement, grid
+from perfscribe.instruments import precision
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -44,7 +44,7 @@ def run(cell: Cell) -> Measurement:
     import torch
 
     from perfscribe.attention.eager import scaled_dot_product_attention
-    from perfscribe.timing import record, time_phases
+    from perfscribe.instruments.timing import record, time_phases
 
     device = cell["device"]
     precision.set_matmul_precision(cell["dtype"])
@@ -81,7 +81,7 @@ def run(cell: Cell) -> Measurement:
 def _time_on_device(measurement: Measurement, q: Tensor, k: Tensor, v: Tensor, d_out: Tensor, timed: int) -> None:
     """The same passes by CUDA events with L2 flushed: what the device itself needs."""
     from perfscribe.attention.eager import scaled_dot_product_attention
-    from perfscribe.timing import record, time_device
+    from perfscribe.instruments.timing import record, time_device
 
     held: list[Tensor] = []
 
@@ -104,7 +104,7 @@ def _memory(q: Tensor, k: Tensor, v: Tensor, d_out: Tensor, device: str) -> dict
     import torch
 
     from perfscribe.attention.eager import scaled_dot_product_attention
-    from perfscribe.memory import PeakMemory
+    from perfscribe.instruments.memory import PeakMemory
 
     q.grad = k.grad = v.grad = None
     if device == "cuda":

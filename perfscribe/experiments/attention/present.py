@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from perfscribe import figures as f
-from perfscribe import tables as t
 from perfscribe.experiments.attention import rows
-from perfscribe.records import Record
-from perfscribe.tables import GIB, MIB, Table
+from perfscribe.records.records import Record
+from perfscribe.show import figures as f
+from perfscribe.show import tables as t
+from perfscribe.show.tables import GIB, MIB, Table
 
 TABLES = ("cs336.pytorch_attention", "cs336.attention_accounting")
 FIGURES = ("cs336.attention_by_length",)

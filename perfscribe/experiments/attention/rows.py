@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from perfscribe.counters import attention_memory as model
-from perfscribe.counters.ledger import Items
-from perfscribe.records import Record
+from perfscribe.analytic import attention_memory as model
+from perfscribe.analytic.ledger import Items
+from perfscribe.records.records import Record
 
 MOMENTS = ("before_backward", "peak")
 

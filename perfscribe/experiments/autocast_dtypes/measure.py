@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from perfscribe import precision
-from perfscribe.cells import Cell, Measurement, grid
+from perfscribe.base.cells import Cell, Measurement, grid
+from perfscribe.instruments import precision
 
 DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 BATCH, IN_FEATURES, OUT_FEATURES = 8, 20, 5  # of the toy model: its dtypes do not depend on them

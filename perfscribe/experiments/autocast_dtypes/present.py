@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from perfscribe import references
-from perfscribe import tables as t
-from perfscribe.records import Record
-from perfscribe.tables import Table
+from perfscribe.records.records import Record
+from perfscribe.show import references
+from perfscribe.show import tables as t
+from perfscribe.show.tables import Table
 
 TABLES = ("cs336.autocast_dtypes", "cs336.layernorm_variance")
 FIGURES = ()

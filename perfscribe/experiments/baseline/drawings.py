@@ -6,8 +6,8 @@ from typing import Any
 
 import pandas as pd
 
-from perfscribe import figures as f
 from perfscribe.experiments.multi_gpu.drawings import main_device, numbers
+from perfscribe.show import figures as f
 
 CAPTION = (
     "Above: training loss (mean since the evaluation before, dropout on) and evaluation loss, with labels that train "

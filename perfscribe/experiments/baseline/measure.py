@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from perfscribe import precision
-from perfscribe.cells import Cell, Measurement, grid
+from perfscribe.analytic.workshop_shapes import BLOOM, SimpleGptShape
+from perfscribe.base.cells import Cell, Measurement, grid
 from perfscribe.data import model_weights, squad_sets
-from perfscribe.models.workshop_shapes import BLOOM, SimpleGptShape
+from perfscribe.instruments import precision
 from perfscribe.training import knobs
 
 DATA = ("max_length", "train_size", "eval_size", "new_tokens", "vocab_size")

@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from perfscribe import figures as f
-from perfscribe import tables as t
 from perfscribe.experiments.baseline import drawings, rows
-from perfscribe.records import Record
-from perfscribe.tables import Table
+from perfscribe.records.records import Record
+from perfscribe.show import figures as f
+from perfscribe.show import tables as t
+from perfscribe.show.tables import Table
 
 TABLES = ("fsdp.baseline", "fsdp.baseline_losses", "fsdp.baseline_answers", "fsdp.labels", "fsdp.single_runs")
 FIGURES = ("fsdp.baseline_losses",)

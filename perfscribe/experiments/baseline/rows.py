@@ -7,9 +7,9 @@ from dataclasses import replace
 from statistics import fmean, median
 from typing import Any
 
-from perfscribe import files
-from perfscribe.models.workshop_shapes import SimpleGptShape
-from perfscribe.records import Record
+from perfscribe.analytic.workshop_shapes import SimpleGptShape
+from perfscribe.base import files
+from perfscribe.records.records import Record
 
 WAYS = {  # to label, and who does
     "answer": "ours",

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from perfscribe.cells import Cell, Measurement, Unsupported
+from perfscribe.base.cells import Cell, Measurement, Unsupported
 from perfscribe.data import model_weights, squad_sets
 from perfscribe.experiments.baseline.measure import labels_of, shape_of
-from perfscribe.memory import CUDA_COUNTER, PeakMemory
+from perfscribe.instruments.memory import CUDA_COUNTER, PeakMemory
 from perfscribe.models import bloom, simple_gpt
 from perfscribe.training import answers, histories, knobs, trainer
 from perfscribe.training.gpu_watch import GpuWatch

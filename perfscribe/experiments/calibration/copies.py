@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from perfscribe.cells import Measurement
+from perfscribe.base.cells import Measurement
 from perfscribe.experiments.flash_benchmarking.clocks import clocks
-from perfscribe.timing import record, time_device, time_host
+from perfscribe.instruments.timing import record, time_device, time_host
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -107,7 +107,7 @@ def between(factors: Mapping[str, Any]) -> Measurement:
 
 def _rated(source: int, target: int) -> dict[str, Any]:
     """What joins the two, and its rate in one direction, by the driver or the data sheet, as far as that is told."""
-    from perfscribe.parallel.link_rates import visible_rates
+    from perfscribe.distributed.link_rates import visible_rates
 
     pair = {source, target}
     link = next((one for one in visible_rates(max(pair) + 1) if {one.first, one.second} == pair), None)

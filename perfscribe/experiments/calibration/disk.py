@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from perfscribe.cells import Measurement, Unsupported
+from perfscribe.base.cells import Measurement, Unsupported
 from perfscribe.data import page_cache
-from perfscribe.timing import record, time_host
+from perfscribe.instruments.timing import record, time_host
 
 MIB = 2**20
 BLOCK_BYTES = 8 * MIB

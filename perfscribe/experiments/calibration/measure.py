@@ -10,8 +10,8 @@ import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from perfscribe import precision
-from perfscribe.cells import Cell, Level, Measurement, grid
+from perfscribe.base.cells import Cell, Level, Measurement, grid
+from perfscribe.instruments import precision
 
 PRODUCT, MEMORY, LINK, TRANSFER, DISK = "product", "memory", "link", "transfer", "disk"
 MIB = 2**20

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from perfscribe import tables as t
-from perfscribe.ceilings import TIMES, quickest
 from perfscribe.experiments.calibration import rows as r
 from perfscribe.experiments.calibration.measure import PRODUCT
-from perfscribe.records import Record
-from perfscribe.tables import Table
+from perfscribe.records.records import Record
+from perfscribe.show import tables as t
+from perfscribe.show.ceilings import TIMES, quickest
+from perfscribe.show.tables import Table
 
 TABLES = ("cs336.ceilings_products", "cs336.ceilings_bandwidths")
 FIGURES = ()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from perfscribe.ceilings import TERA, bytes_per_s, product_flop_per_s, sheet_memory, sheet_product
-from perfscribe.counters.bandwidth_peaks import GB, PCIE, peak_bandwidth
+from perfscribe.analytic.bandwidth_peaks import GB, PCIE, peak_bandwidth
+from perfscribe.distributed.link_rates import DATA_SHEET
 from perfscribe.experiments.calibration.measure import DISK, LINK, MEMORY, PRODUCT, TRANSFER
-from perfscribe.parallel.link_rates import DATA_SHEET
-from perfscribe.records import Record
+from perfscribe.records.records import Record
+from perfscribe.show.ceilings import TERA, bytes_per_s, product_flop_per_s, sheet_memory, sheet_product
 
 NOT_KNOWN, NO_SHEET = "not known", "none held"
 HOST = "cpu"

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from perfscribe.cells import Cell, Measurement, Unsupported
-from perfscribe.counters.weak_scaling import step_flop
+from perfscribe.analytic.weak_scaling import step_flop
+from perfscribe.analytic.workshop_shapes import BLOOM
+from perfscribe.base.cells import Cell, Measurement, Unsupported
 from perfscribe.data import squad_sets
-from perfscribe.models.workshop_shapes import BLOOM
 from perfscribe.training import launching
 
 MODULE = "perfscribe.experiments.checkpoints.program"
@@ -53,7 +53,7 @@ def _cell(loop: str, pair: Sequence[int], backend: str, config: Mapping[str, Any
 
 def start_early() -> None:
     """Start the process that ranks are forked from, Trainer imported."""
-    from perfscribe.parallel.fork_server import PRELOADED, SERVER
+    from perfscribe.distributed.fork_server import PRELOADED, SERVER
 
     SERVER.start((*PRELOADED, MODULE))
 
@@ -72,7 +72,7 @@ def both(cell: Cell, on_rank: Callable[..., Any]) -> Measurement:
     import random
     import tempfile
 
-    from perfscribe.parallel.launch import launch
+    from perfscribe.distributed.launch import launch
 
     seed = random.getrandbits(31)  # of the cell's own seed
     with tempfile.TemporaryDirectory() as folder:

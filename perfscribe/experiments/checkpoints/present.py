@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from perfscribe import tables as t
-from perfscribe.records import Record
-from perfscribe.tables import GIB, Table
+from perfscribe.records.records import Record
+from perfscribe.show import tables as t
+from perfscribe.show.tables import GIB, Table
 from perfscribe.training.checkpoint_size import needed_bytes, predicted_bytes
 
 TABLES = ("fsdp.checkpoints",)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from perfscribe.data.squad_sets import TokenisedSet
-    from perfscribe.parallel.rank import Rank
+    from perfscribe.distributed.rank import Rank
 
 BLOCKS = "BloomBlock"
 

@@ -11,7 +11,7 @@ import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from perfscribe import files
+from perfscribe.base import files
 
 if TYPE_CHECKING:
     import torch

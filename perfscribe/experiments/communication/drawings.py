@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from perfscribe import figures as f
 from perfscribe.experiments.communication import rows as r
+from perfscribe.show import figures as f
 
 TRANSFER, WAIT = f.COLOURS[0], f.COLOURS[1]
 TITLE_CHARACTERS = 42  # of a line above a panel

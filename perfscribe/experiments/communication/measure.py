@@ -12,13 +12,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from perfscribe import precision
-from perfscribe.cells import Cell, Measurement
+from perfscribe.base.cells import Cell, Measurement
+from perfscribe.instruments import precision
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from perfscribe.parallel.launch import Crew
+    from perfscribe.distributed.launch import Crew
 
 TORCH_PROFILER = "torch_profiler"
 DEVICES = {"gloo": "cpu", "nccl": "cuda"}
@@ -67,7 +67,7 @@ def _cell(factors: dict[str, Any], skip: str = "") -> Cell:
 
 def start_early() -> None:
     """Start the process that ranks are forked from, so that it imports torch while the measuring process does."""
-    from perfscribe.parallel.fork_server import PRELOADED, SERVER
+    from perfscribe.distributed.fork_server import PRELOADED, SERVER
 
     SERVER.start((*PRELOADED, "torch.nn.parallel.distributed", "torch.profiler", PROGRAM))
 
@@ -122,7 +122,7 @@ def _crew(cell: Cell, placement: str, program: Callable[..., Any]) -> Crew:
     """The placement's ranks, which are started where they do not wait already."""
     import random
 
-    from perfscribe.parallel.launch import Crew
+    from perfscribe.distributed.launch import Crew
 
     key = (str(cell["backend"]), placement)
     crew = _CREWS.get(key)
@@ -210,8 +210,8 @@ def _links(pairs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def _run_alone(cell: Cell) -> Measurement:
     import random
 
+    from perfscribe.distributed.launch import launch
     from perfscribe.experiments.communication.overhead import on_rank
-    from perfscribe.parallel.launch import launch
 
     launched = launch(
         on_rank,

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from perfscribe.experiments.communication.program import Training, profiler_of, training_of
-from perfscribe.timing import synchronise
+from perfscribe.instruments.timing import synchronise
 
 if TYPE_CHECKING:
-    from perfscribe.parallel.rank import Rank
+    from perfscribe.distributed.rank import Rank
 
 PLAIN, FIRST, AGAIN = "plain", "first_profiled", "profiled"
 STATES = ("plain", "wait", "warmup", "active", "over")

@@ -6,16 +6,17 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from perfscribe import epoch_columns, references
-from perfscribe import figures as f
-from perfscribe import tables as t
-from perfscribe.counters.parameters import seq2seq_parameters
+from perfscribe.analytic.parameters import seq2seq_parameters
+from perfscribe.analytic.shapes import Seq2SeqShape
+from perfscribe.experiments import epoch_columns
 from perfscribe.experiments.communication import drawings
 from perfscribe.experiments.communication import rows as r
-from perfscribe.models.shapes import Seq2SeqShape
-from perfscribe.records import Record
-from perfscribe.statistics import format_figure
-from perfscribe.tables import Column, Table
+from perfscribe.instruments.statistics import format_figure
+from perfscribe.records.records import Record
+from perfscribe.show import figures as f
+from perfscribe.show import references
+from perfscribe.show import tables as t
+from perfscribe.show.tables import Column, Table
 
 NAME = "communication"
 READS = ("all_reduce",)

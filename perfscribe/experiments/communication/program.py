@@ -16,18 +16,18 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from perfscribe import precision
+from perfscribe.analytic.shapes import Seq2SeqShape
+from perfscribe.distributed.link_rates import visible_rates
 from perfscribe.experiments.communication import artefacts, reading
 from perfscribe.experiments.communication.wrapping import Wrapped
+from perfscribe.instruments import precision
+from perfscribe.instruments.timing import synchronise
 from perfscribe.models.seq2seq import make_seq2seq
-from perfscribe.models.shapes import Seq2SeqShape
-from perfscribe.parallel.link_rates import visible_rates
-from perfscribe.timing import synchronise
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from perfscribe.parallel.rank import Rank
+    from perfscribe.distributed.rank import Rank
 
 LEARNING_RATE = 1e-3  # the homework's, times the world size
 DATA_SEED = 0

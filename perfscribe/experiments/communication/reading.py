@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from perfscribe.experiments.communication.waiting import Call
-from perfscribe.profiling.families import COMMUNICATION, family
+from perfscribe.instruments.profiling.families import COMMUNICATION, family
 
 # Gloo's threads mark their collectives by ranges of this name's beginning; there are no kernels.
 GLOO = "gloo:"

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from perfscribe.counters.traffic import busbw_gb_per_s
-from perfscribe.parallel.transport import DEFAULT, TRANSPORTS
-from perfscribe.records import Record
-from perfscribe.statistics import format_figure, ratio
+from perfscribe.analytic.traffic import busbw_gb_per_s
+from perfscribe.distributed.transport import DEFAULT, TRANSPORTS
+from perfscribe.instruments.statistics import format_figure, ratio
+from perfscribe.records.records import Record
 
 TORCH_PROFILER, NSYS = "torch_profiler", "nsys"
 TOOLS = {TORCH_PROFILER: "the torch profiler", NSYS: "nsys"}

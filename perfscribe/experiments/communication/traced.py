@@ -16,9 +16,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from perfscribe.distributed.channel import LOOPBACK
+from perfscribe.distributed.launch import torchrun
 from perfscribe.experiments.communication.measure import LIMIT_S, PLACEMENTS, RANKS, order_of_turns
-from perfscribe.parallel.channel import LOOPBACK
-from perfscribe.parallel.launch import torchrun
 
 POLL_S = 0.02
 END_S = 30.0

@@ -18,14 +18,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from perfscribe.distributed import ranks, transport
+from perfscribe.distributed.channel import LOOPBACK
+from perfscribe.distributed.link_rates import visible_rates
+from perfscribe.distributed.rank import Rank
 from perfscribe.experiments.communication.measure import LIMIT_S, TRANSPORTS, order_of_turns, range_name
 from perfscribe.experiments.communication.program import Training, training_of
-from perfscribe.parallel import ranks, transport
-from perfscribe.parallel.channel import LOOPBACK
-from perfscribe.parallel.link_rates import visible_rates
-from perfscribe.parallel.rank import Rank
-from perfscribe.profiling.ranges import annotate
-from perfscribe.timing import synchronise
+from perfscribe.instruments.profiling.ranges import annotate
+from perfscribe.instruments.timing import synchronise
 
 
 def join(request: Mapping[str, Any], placement: str) -> Rank:

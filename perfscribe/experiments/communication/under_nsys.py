@@ -14,12 +14,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from perfscribe.cells import Cell, Measurement, Unsupported
+from perfscribe.base.cells import Cell, Measurement, Unsupported
 from perfscribe.experiments.communication import traced
 from perfscribe.experiments.communication.measure import RANKS, combine, order_of_turns, range_name
 from perfscribe.experiments.communication.waiting import Call
-from perfscribe.profiling import marked_work, nsys
-from perfscribe.profiling.families import COMMUNICATION, family
+from perfscribe.instruments.profiling import marked_work, nsys
+from perfscribe.instruments.profiling.families import COMMUNICATION, family
 
 TIMEOUT_S = 480.0  # below the time that a cell may take
 Turns = Mapping[str, list[list[dict[str, Any]]]]

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from perfscribe.parallel.ddp import FlatDDP, NaiveDDP, OverlappedDDP
-from perfscribe.parallel.replicas import DataParallel
+from perfscribe.distributed.ddp import FlatDDP, NaiveDDP, OverlappedDDP
+from perfscribe.distributed.replicas import DataParallel
 
 TORCH = "torch_ddp"
 OURS: dict[str, type[DataParallel]] = {"naive": NaiveDDP, "flat": FlatDDP, "overlap_individual": OverlappedDDP}

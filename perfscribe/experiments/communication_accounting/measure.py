@@ -1,6 +1,6 @@
 """CS336's problem communication_accounting: nothing is timed, a cell is the arithmetic of one set of inputs.
 
-The steps come from perfscribe.counters.communication; remedies.py adds those of the problem's last question.
+The steps come from perfscribe.analytic.communication; remedies.py adds those of the problem's last question.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from perfscribe.cells import Cell, Measurement
-from perfscribe.counters.communication import Inputs, account
+from perfscribe.analytic.communication import Inputs, account
+from perfscribe.base.cells import Cell, Measurement
 from perfscribe.experiments.communication_accounting.remedies import remedies
 
 DESCRIPTION = ("part", "name", "quantity", "formula", "unit")

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from perfscribe import references
-from perfscribe import tables as t
-from perfscribe.records import Record
-from perfscribe.tables import Column, Table
+from perfscribe.records.records import Record
+from perfscribe.show import references
+from perfscribe.show import tables as t
+from perfscribe.show.tables import Column, Table
 
 TABLES = (
     "cs336.communication_inputs",

@@ -3,12 +3,12 @@
 With y = Y alpha / (M_Y F), the share of compute's time that tensor parallelism communicates, the least number of
 tokens a device is alpha^2 / (M_X M_Y F) times 1 / (y (1 - y)) where FSDP's and tensor parallelism's communication
 take turns, least at y = 1/2, and times 1 / y where they go on at once, least at y = 1. Both follow from the times that
-perfscribe.counters.communication states. Weights that are gathered in one byte in place of two halve FSDP's time.
+perfscribe.analytic.communication states. Weights that are gathered in one byte in place of two halve FSDP's time.
 """
 
 from __future__ import annotations
 
-from perfscribe.counters.communication import Inputs, Line
+from perfscribe.analytic.communication import Inputs, Line
 
 TURNS = 4  # 1 / (y (1 - y)) at y = 1/2
 

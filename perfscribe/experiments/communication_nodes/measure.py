@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from perfscribe import precision
-from perfscribe.cells import Cell, Measurement, grid
+from perfscribe.base.cells import Cell, Measurement, grid
 from perfscribe.experiments.communication.measure import (
     COLLECTIVE_TIMEOUT_S,
     DEVICES,
@@ -21,9 +20,10 @@ from perfscribe.experiments.communication.measure import (
     SCHEDULE,
     combine,
 )
+from perfscribe.instruments import precision
 
 if TYPE_CHECKING:
-    from perfscribe.parallel.launch import Crew
+    from perfscribe.distributed.launch import Crew
 
 NODES = 2
 
@@ -68,8 +68,8 @@ def run(cell: Cell) -> Measurement:
 
 def _crew(cell: Cell, placement: str, program: Callable[..., Any], seed: int) -> Crew:
     """The placement's ranks: those of one node are started there, those of two by srun."""
-    from perfscribe.parallel.launch import Crew
-    from perfscribe.parallel.nodes import NodeCrew
+    from perfscribe.distributed.launch import Crew
+    from perfscribe.distributed.nodes import NodeCrew
 
     nodes, ranks_per_node = PLACEMENTS[placement]
     same = {"backend": cell["backend"], "timeout_s": LIMIT_S, "seed": seed}

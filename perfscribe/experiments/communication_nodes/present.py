@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from perfscribe import tables as t
 from perfscribe.experiments.communication import present as one_machine
 from perfscribe.experiments.communication import rows
-from perfscribe.records import Record
-from perfscribe.tables import Table
+from perfscribe.records.records import Record
+from perfscribe.show import tables as t
+from perfscribe.show.tables import Table
 
 NAME, ONE_MACHINE = "communication_nodes", "communication"
 READS = ("communication",)

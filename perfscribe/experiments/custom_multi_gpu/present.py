@@ -9,15 +9,15 @@ from typing import Any
 
 import pandas as pd
 
-from perfscribe import figures as f
-from perfscribe import tables as t
-from perfscribe import training_columns as c
+from perfscribe.analytic.workshop_shapes import BLOOM_TOKENIZER_VOCABULARY, SimpleGptShape
+from perfscribe.experiments import training_columns as c
 from perfscribe.experiments.custom_multi_gpu.measure import SHAPE
 from perfscribe.experiments.multi_gpu import drawings
-from perfscribe.models.workshop_shapes import BLOOM_TOKENIZER_VOCABULARY, SimpleGptShape
-from perfscribe.records import Record
-from perfscribe.tables import Table
-from perfscribe.training_rows import NOT_TRAINED, PREDICTED, Links, by_placement, rows
+from perfscribe.experiments.training_rows import NOT_TRAINED, PREDICTED, Links, by_placement, rows
+from perfscribe.records.records import Record
+from perfscribe.show import figures as f
+from perfscribe.show import tables as t
+from perfscribe.show.tables import Table
 
 TABLES = ("fsdp.custom_multi_gpu", "fsdp.custom_multi_node", "fsdp.custom_loops")
 FIGURES = ("fsdp.custom_scaling",)

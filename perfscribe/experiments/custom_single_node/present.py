@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from perfscribe import figures as f
-from perfscribe import tables as t
+from perfscribe.analytic.workshop_shapes import BLOOM_TOKENIZER_VOCABULARY as TOKENIZER
+from perfscribe.analytic.workshop_shapes import SimpleGptShape
 from perfscribe.experiments.baseline import present as shared
 from perfscribe.experiments.baseline import rows
-from perfscribe.models.workshop_shapes import BLOOM_TOKENIZER_VOCABULARY as TOKENIZER
-from perfscribe.models.workshop_shapes import SimpleGptShape
-from perfscribe.records import Record
-from perfscribe.tables import Table
+from perfscribe.records.records import Record
+from perfscribe.show import figures as f
+from perfscribe.show import tables as t
+from perfscribe.show.tables import Table
 
 TABLES = (
     "fsdp.custom_single_node",

@@ -11,14 +11,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from perfscribe import precision
+from perfscribe.analytic.shapes import SIZES
 from perfscribe.experiments.ddp.variants import CHECKED_STEPS, TOLERANCE, Variant
 from perfscribe.experiments.ddp.wrapped import Wrapped
-from perfscribe.models.shapes import SIZES
+from perfscribe.instruments import precision
 from perfscribe.models.transformer import Model, next_token_loss
 
 if TYPE_CHECKING:
-    from perfscribe.parallel.rank import Rank
+    from perfscribe.distributed.rank import Rank
 
 SIZE, LONGEST = "nano", 32
 # Plain steps without normalisation: a gradient that is off by a factor moves parameters by that factor.

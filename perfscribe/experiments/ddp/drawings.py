@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 from matplotlib.patches import Patch
 
-from perfscribe import figures as f
 from perfscribe.experiments.ddp import variants as v
-from perfscribe.statistics import format_figure
+from perfscribe.instruments.statistics import format_figure
+from perfscribe.show import figures as f
 
 CELL = ["size", "seq_len", "batch", "world_size", "backend", "dtype"]
 COMPUTE, COMMUNICATION = f.COLOURS[0], f.COLOURS[1]

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from perfscribe import precision
-from perfscribe.cells import Cell, Measurement, grid
+from perfscribe.analytic.shapes import SIZES
+from perfscribe.base.cells import Cell, Measurement, grid
 from perfscribe.data import tokens
 from perfscribe.experiments.ddp.variants import Variant, as_level, from_level, variants
-from perfscribe.models.shapes import SIZES
+from perfscribe.instruments import precision
 
 DEVICES = {"gloo": "cpu", "nccl": "cuda"}
 GRID = ("size", "seq_len", "batch", "world_size", "backend")
@@ -75,7 +75,7 @@ def _work(factors: Mapping[str, Any], count: int) -> float:
 
 def start_early() -> None:
     """Start the process that ranks are forked from, so that it imports torch while the measuring process does."""
-    from perfscribe.parallel.fork_server import SERVER
+    from perfscribe.distributed.fork_server import SERVER
 
     SERVER.start()
 
@@ -84,8 +84,8 @@ def run(cell: Cell) -> Measurement:
     """One launch: every implementation is checked, then all take turns, then a step of each is traced."""
     import random
 
+    from perfscribe.distributed.launch import launch
     from perfscribe.experiments.ddp.program import on_rank
-    from perfscribe.parallel.launch import launch
 
     arguments = {"factors": dict(cell.factors), "data_folder": cell.data_folder}
     launched = launch(

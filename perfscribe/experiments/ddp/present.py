@@ -6,16 +6,16 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
-from perfscribe import figures as f
-from perfscribe import references
-from perfscribe import tables as t
-from perfscribe.counters.traffic import busbw_gb_per_s
+from perfscribe.analytic.traffic import busbw_gb_per_s
+from perfscribe.distributed.transport import DEFAULT
 from perfscribe.experiments.all_reduce import fits
 from perfscribe.experiments.ddp import drawings, rows
 from perfscribe.experiments.ddp import variants as v
-from perfscribe.parallel.transport import DEFAULT
-from perfscribe.records import Record
-from perfscribe.tables import MIB, Column, Table
+from perfscribe.records.records import Record
+from perfscribe.show import figures as f
+from perfscribe.show import references
+from perfscribe.show import tables as t
+from perfscribe.show.tables import MIB, Column, Table
 
 TABLES = (
     "cs336.ddp_check",

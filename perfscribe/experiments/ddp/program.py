@@ -18,18 +18,18 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from perfscribe import precision
+from perfscribe.analytic.shapes import SIZES
 from perfscribe.data import tokens
 from perfscribe.experiments.ddp import check, tracing
 from perfscribe.experiments.ddp import variants as v
 from perfscribe.experiments.ddp.wrapped import Wrapped
-from perfscribe.models.shapes import SIZES
+from perfscribe.instruments import precision
+from perfscribe.instruments.timing import HOST_CLOCK, Mark, synchronise, time_host, time_phases
 from perfscribe.models.training_step import Step
 from perfscribe.models.transformer import Model, next_token_loss
-from perfscribe.timing import HOST_CLOCK, Mark, synchronise, time_host, time_phases
 
 if TYPE_CHECKING:
-    from perfscribe.parallel.rank import Rank
+    from perfscribe.distributed.rank import Rank
 
 COPIES = ("flatten", "unflatten")
 

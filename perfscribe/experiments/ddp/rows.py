@@ -8,11 +8,7 @@ from dataclasses import replace
 from statistics import median
 from typing import Any
 
-from perfscribe import tables as t
-from perfscribe.experiments.ddp import variants as v
-from perfscribe.files import canonical
-from perfscribe.in_turns import split
-from perfscribe.parallel.bucket_model import (
+from perfscribe.analytic.bucket_model import (
     BYTES_PER_MB,
     OverheadFit,
     best_bucket_bytes,
@@ -20,8 +16,12 @@ from perfscribe.parallel.bucket_model import (
     fit_overhead,
     overhead_s,
 )
-from perfscribe.records import Record
-from perfscribe.statistics import Ratio, format_figure, median_interval, ratio
+from perfscribe.base.files import canonical
+from perfscribe.experiments.ddp import variants as v
+from perfscribe.instruments.interleaving import split
+from perfscribe.instruments.statistics import Ratio, format_figure, median_interval, ratio
+from perfscribe.records.records import Record
+from perfscribe.show import tables as t
 
 # What tells cells apart.
 OF_CELL = ("variants", "size", "seq_len", "batch", "world_size", "backend", "dtype")

@@ -7,11 +7,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
-from perfscribe.profiling import ranges
-from perfscribe.profiling.families import COMMUNICATION, family, require_communication
-from perfscribe.profiling.summary import Launches
-from perfscribe.profiling.trace import Range, Trace
-from perfscribe.timing import Mark
+from perfscribe.instruments.profiling import ranges
+from perfscribe.instruments.profiling.families import COMMUNICATION, family, require_communication
+from perfscribe.instruments.profiling.summary import Launches
+from perfscribe.instruments.profiling.trace import Range, Trace
+from perfscribe.instruments.timing import Mark
 
 Span = tuple[int, int]  # begin and end, ns
 
@@ -61,8 +61,8 @@ class Lanes:
 
 def record(prepare: Callable[[], object], step: Callable[[Mark], object], device: str) -> Trace:
     """Trace one step with its phases in ranges. The device is waited for at its end, and nowhere else."""
-    from perfscribe.profiling.torch_profiler import recording
-    from perfscribe.timing import synchronise
+    from perfscribe.instruments.profiling.torch_profiler import recording
+    from perfscribe.instruments.timing import synchronise
 
     with recording(device) as recorded:
         prepare()

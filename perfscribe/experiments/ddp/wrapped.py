@@ -10,9 +10,9 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from perfscribe.distributed.ddp import BucketedDDP, FlatDDP, NaiveDDP, OverlappedDDP
+from perfscribe.distributed.replicas import DataParallel
 from perfscribe.experiments.ddp import variants as v
-from perfscribe.parallel.ddp import BucketedDDP, FlatDDP, NaiveDDP, OverlappedDDP
-from perfscribe.parallel.replicas import DataParallel
 
 
 class Wrapped:

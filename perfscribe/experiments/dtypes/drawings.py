@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from perfscribe import figures as f
-from perfscribe.epoch_columns import main_device
-from perfscribe.tables import Table
+from perfscribe.experiments.epoch_columns import main_device
+from perfscribe.show import figures as f
+from perfscribe.show.tables import Table
 
 SPREADS = {"samples_per_s": "samples_per_s_spread"}
 

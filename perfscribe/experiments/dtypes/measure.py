@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from perfscribe import precision
-from perfscribe.cells import Cell, Measurement, grid
+from perfscribe.base.cells import Cell, Measurement, grid
+from perfscribe.instruments import precision
 
 FIXED = ("layers", "d_ff", "source_length", "batch", "epochs")
 

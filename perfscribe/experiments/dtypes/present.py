@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from perfscribe import epoch_columns as columns
-from perfscribe import figures as f
-from perfscribe import references
-from perfscribe import tables as t
+from perfscribe.experiments import epoch_columns as columns
 from perfscribe.experiments.dtypes import drawings
-from perfscribe.records import Record
-from perfscribe.tables import Table
+from perfscribe.records.records import Record
+from perfscribe.show import figures as f
+from perfscribe.show import references
+from perfscribe.show import tables as t
+from perfscribe.show.tables import Table
 
 TABLES = ("polaris.dtypes", "polaris.dtypes_against_fp32")
 FIGURES = ("polaris.dtypes_by_length",)

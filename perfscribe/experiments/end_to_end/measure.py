@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from perfscribe import precision
-from perfscribe.cells import Cell, Level, Measurement, grid
+from perfscribe.analytic.shapes import SIZES
+from perfscribe.base.cells import Cell, Level, Measurement, grid
 from perfscribe.data import tokens
-from perfscribe.models.shapes import SIZES
+from perfscribe.instruments import precision
 
 if TYPE_CHECKING:
     from perfscribe.models.training_step import Step
@@ -51,9 +51,9 @@ def run(cell: Cell) -> Measurement:
     """Time a full step by phases, forward with and without a graph, and forward with backward as one; count memory."""
     import torch
 
+    from perfscribe.base.partial import kept_on_failure
     from perfscribe.models.loss_check import check_loss
     from perfscribe.models.training_step import build
-    from perfscribe.partial import kept_on_failure
 
     step = build(cell.factors, cell.data_folder)
     measurement = Measurement(values={"parameters": sum(p.numel() for p in step.model.parameters())})
@@ -69,8 +69,8 @@ def run(cell: Cell) -> Measurement:
 
 def _without_optimizer(cell: Cell, step: Step, measurement: Measurement) -> None:
     """Forward without a graph and its peak, and forward with backward as one."""
+    from perfscribe.instruments.timing import record, time_host
     from perfscribe.models.training_step import peak
-    from perfscribe.timing import record, time_host
 
     counts = {"warmup": cell["warmup_steps"], "timed": cell["timed_steps"], "device": step.device}
     record(measurement, "forward_no_grad_ms", time_host(step.inference, **counts))
@@ -80,8 +80,8 @@ def _without_optimizer(cell: Cell, step: Step, measurement: Measurement) -> None
 
 def _full_step(cell: Cell, step: Step, measurement: Measurement) -> None:
     """The training step by phases; peaks of it and of its forward pass, in an untimed pass each."""
+    from perfscribe.instruments.timing import record, time_phases
     from perfscribe.models.training_step import peak
-    from perfscribe.timing import record, time_phases
 
     step.make_optimizer()
     phases = time_phases(

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from perfscribe import tables as t
-from perfscribe.ceilings import TERA, share_of_product
-from perfscribe.counters import flops, peaks
-from perfscribe.models.shapes import SIZES
-from perfscribe.records import Record
-from perfscribe.tables import Table
+from perfscribe.analytic import flops, peaks
+from perfscribe.analytic.shapes import SIZES
+from perfscribe.records.records import Record
+from perfscribe.show import tables as t
+from perfscribe.show.ceilings import TERA, share_of_product
+from perfscribe.show.tables import Table
 
 TABLES = ("cs336.benchmarking_script", "cs336.benchmarking_rates")
 FIGURES = ()

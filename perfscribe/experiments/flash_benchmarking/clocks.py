@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from perfscribe.cells import Measurement
-from perfscribe.timing import Timing, record, time_host
+from perfscribe.base.cells import Measurement
+from perfscribe.instruments.timing import Timing, record, time_host
 
 if TYPE_CHECKING:
-    from perfscribe.graph_timing import Make, Recorder
+    from perfscribe.instruments.graph_timing import Make, Recorder
 
 # Digits of a sample that are kept: events resolve 0.5 us, and there are hundreds of cells.
 DIGITS = 5
@@ -35,7 +35,7 @@ class Clocks:
             timing = time_host(make(), warmup=HOST_WARMUP, timed=self._samples, device="cpu")
             keep(measurement, f"{name}_ms", timing)
             return
-        from perfscribe.graph_timing import time_launched, time_replays
+        from perfscribe.instruments.graph_timing import time_launched, time_replays
 
         replayed = time_replays(make, samples=self._samples, recorder=self._recorder)
         keep(measurement, f"{name}_ms", replayed.timing)
@@ -58,7 +58,7 @@ def clocks(device: str, samples: int) -> Clocks:
     """The timers of this device."""
     if device != "cuda":
         return Clocks(None, samples)
-    from perfscribe.graph_timing import CudaGraphs
+    from perfscribe.instruments.graph_timing import CudaGraphs
 
     return Clocks(CudaGraphs(), samples)
 

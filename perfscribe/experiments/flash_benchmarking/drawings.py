@@ -6,9 +6,9 @@ from typing import Any
 
 import pandas as pd
 
-from perfscribe import figures as f
 from perfscribe.attention import backends
 from perfscribe.experiments.flash_benchmarking.rows import ELSEWHERE
+from perfscribe.show import figures as f
 
 DTYPES = ("bf16", "fp32")
 WIDTH = 64  # head dimension; where it was not measured, the largest

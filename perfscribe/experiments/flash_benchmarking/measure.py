@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from perfscribe import precision
 from perfscribe.attention import backends
-from perfscribe.cells import Cell, Level, Measurement, grid
+from perfscribe.base.cells import Cell, Level, Measurement, grid
+from perfscribe.instruments import precision
 
 CAUSAL = True
 # A pass over the N x N matrix costs eager attention about as much as so many columns of a product.

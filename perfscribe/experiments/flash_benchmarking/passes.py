@@ -6,13 +6,13 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from perfscribe import precision
 from perfscribe.attention import backends
-from perfscribe.cells import Measurement
+from perfscribe.base.cells import Measurement
+from perfscribe.base.partial import kept_on_failure
 from perfscribe.experiments.flash_benchmarking import correctness, kernels
 from perfscribe.experiments.flash_benchmarking.clocks import clocks
-from perfscribe.partial import kept_on_failure
-from perfscribe.timing import synchronise
+from perfscribe.instruments import precision
+from perfscribe.instruments.timing import synchronise
 
 if TYPE_CHECKING:
     from torch import Tensor

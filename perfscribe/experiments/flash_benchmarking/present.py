@@ -6,15 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from perfscribe import figures as f
-from perfscribe import references
-from perfscribe import tables as t
 from perfscribe.attention import backends
-from perfscribe.ceilings import TERA
 from perfscribe.experiments.flash_benchmarking import drawings
 from perfscribe.experiments.flash_benchmarking import rows as r
-from perfscribe.records import Record
-from perfscribe.tables import Column, Table
+from perfscribe.records.records import Record
+from perfscribe.show import figures as f
+from perfscribe.show import references
+from perfscribe.show import tables as t
+from perfscribe.show.ceilings import TERA
+from perfscribe.show.tables import Column, Table
 
 TABLES = (
     "cs336.flash_implementations",

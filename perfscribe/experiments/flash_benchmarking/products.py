@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from perfscribe import precision
-from perfscribe.cells import Measurement
+from perfscribe.base.cells import Measurement
 from perfscribe.experiments.flash_benchmarking.clocks import clocks
+from perfscribe.instruments import precision
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from perfscribe import references
-from perfscribe import tables as t
+from perfscribe.analytic.flops import attention_backward_flop, attention_forward_flop
 from perfscribe.attention import backends
-from perfscribe.ceilings import TERA, product_flop_per_s
-from perfscribe.counters.flops import attention_backward_flop, attention_forward_flop
-from perfscribe.precision import DTYPES
-from perfscribe.records import STATUSES, Record
-from perfscribe.statistics import ROUNDS_FOR_INTERVAL, Rounds, ratio
-from perfscribe.tables import Column
+from perfscribe.instruments.precision import DTYPES
+from perfscribe.instruments.statistics import ROUNDS_FOR_INTERVAL, Rounds, ratio
+from perfscribe.records.records import STATUSES, Record
+from perfscribe.show import references
+from perfscribe.show import tables as t
+from perfscribe.show.ceilings import TERA, product_flop_per_s
+from perfscribe.show.tables import Column
 
 EXPERIMENT = "flash_benchmarking"
 PROBLEM = ("device", "seq_len", "head_dim", "dtype", "batch", "heads", "causal", "samples")

@@ -6,9 +6,9 @@ from typing import Any
 
 import pandas as pd
 
-from perfscribe import figures as f
-from perfscribe.epoch_columns import main_device
-from perfscribe.statistics import format_figure
+from perfscribe.experiments.epoch_columns import main_device
+from perfscribe.instruments.statistics import format_figure
+from perfscribe.show import figures as f
 
 PARTS = {"constructor_s": "constructor", "loader_wait_s": "loader wait", "copy_s": "copy", "compute_s": "compute"}
 

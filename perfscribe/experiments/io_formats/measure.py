@@ -14,7 +14,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from perfscribe.cells import Cell, Measurement, grid
+from perfscribe.base.cells import Cell, Measurement, grid
 from perfscribe.data.layout import file_names
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def run(cell: Cell) -> Measurement:
     """
     from perfscribe.experiments.io_formats.source import Source
     from perfscribe.experiments.io_formats.training import Sizes, Trainer
-    from perfscribe.timing import HOST_CLOCK
+    from perfscribe.instruments.timing import HOST_CLOCK
 
     folder = Path(cell.data_folder)
     source = Source(cell["format"], folder / cell.data[0], folder / f"{cell.data[0]}.digest")

@@ -7,13 +7,13 @@ from functools import partial
 from statistics import median
 from typing import Any
 
-from perfscribe import figures as f
-from perfscribe import tables as t
 from perfscribe.data.layout import FILES
 from perfscribe.experiments.io_formats import drawings
-from perfscribe.records import Record
-from perfscribe.statistics import format_figure
-from perfscribe.tables import MIB, Table
+from perfscribe.instruments.statistics import format_figure
+from perfscribe.records.records import Record
+from perfscribe.show import figures as f
+from perfscribe.show import tables as t
+from perfscribe.show.tables import MIB, Table
 
 TABLES = ("polaris.io_formats", "polaris.io_parts", "polaris.io_reads")
 FIGURES = ("polaris.io_times",)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from perfscribe.cells import Unsupported
+from perfscribe.base.cells import Unsupported
 from perfscribe.data import page_cache, samples, synthetic
 from perfscribe.data.digest_file import load_digest, verify
 from perfscribe.data.formats import FORMATS

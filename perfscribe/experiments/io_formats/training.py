@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
+from perfscribe.analytic.shapes import Seq2SeqShape
+from perfscribe.instruments.timing import synchronise
 from perfscribe.models.seq2seq import make_seq2seq
-from perfscribe.models.shapes import Seq2SeqShape
-from perfscribe.timing import synchronise
 
 LEARNING_RATE = 1e-3  # the homework's 1e-3 times the world size, which is 1 here
 SHUFFLE_SEED = 0

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from perfscribe.cells import Cell
+from perfscribe.base.cells import Cell
 from perfscribe.data.layout import ARRAY_NAMES
 from perfscribe.experiments.io_settings.source import Source
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from perfscribe.cells import Cell, Measurement
+from perfscribe.base.cells import Cell, Measurement
 from perfscribe.data.chunked_files import CONTIGUOUS, WHOLE, file_name, layout
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def run(cell: Cell) -> Measurement:
     import torch
 
     from perfscribe.experiments.io_settings.source import Source
-    from perfscribe.timing import HOST_CLOCK
+    from perfscribe.instruments.timing import HOST_CLOCK
 
     folder = Path(cell.data_folder)
     own_threads = torch.get_num_threads()

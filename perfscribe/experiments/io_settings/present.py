@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from perfscribe import tables as t
-from perfscribe.records import Record
-from perfscribe.statistics import Summary
-from perfscribe.tables import MIB, Table
+from perfscribe.instruments.statistics import Summary
+from perfscribe.records.records import Record
+from perfscribe.show import tables as t
+from perfscribe.show.tables import MIB, Table
 
 TABLES = ("polaris.io_chunks", "polaris.io_workers", "polaris.io_threads")
 # The file that workers and threads read compressed, beside the plain one.

@@ -8,11 +8,10 @@ from typing import Any
 import pandas as pd
 from matplotlib.patches import Patch
 
-from perfscribe import figures as f
-from perfscribe.counters.parameters import transformer_parameters
+from perfscribe.analytic.parameters import transformer_parameters
+from perfscribe.analytic.shapes import SIZES
 from perfscribe.experiments.memory_profiling.rows import MODES, PHASES
-from perfscribe.models.shapes import SIZES
-from perfscribe.profiling.memory_timeline import (
+from perfscribe.instruments.profiling.memory_timeline import (
     COPIES,
     GRADIENTS,
     OTHER,
@@ -23,7 +22,8 @@ from perfscribe.profiling.memory_timeline import (
     TABLES,
     TEMPORARY,
 )
-from perfscribe.tables import GIB, MIB, Table
+from perfscribe.show import figures as f
+from perfscribe.show.tables import GIB, MIB, Table
 
 # From the bottom: what stays first.
 COLOURS = {

@@ -10,17 +10,17 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from perfscribe import precision
-from perfscribe.cells import Cell, Measurement, grid
+from perfscribe.analytic.shapes import SIZES
+from perfscribe.base.cells import Cell, Measurement, grid
 from perfscribe.data import tokens
-from perfscribe.models.shapes import SIZES
+from perfscribe.instruments import precision
 
 if TYPE_CHECKING:
     import torch
 
+    from perfscribe.instruments.profiling.memory_history import History
+    from perfscribe.instruments.profiling.memory_timeline import Timeline
     from perfscribe.models.training_step import Step
-    from perfscribe.profiling.memory_history import History
-    from perfscribe.profiling.memory_timeline import Timeline
 
 Mark = Callable[[str], object]
 
@@ -55,8 +55,8 @@ def _cell(factors: dict[str, Any]) -> Cell:
 
 def run(cell: Cell) -> Measurement:
     """Warm up, take the peak of a pass without recording, then record one."""
+    from perfscribe.base.partial import kept_on_failure
     from perfscribe.models.training_step import build, peak
-    from perfscribe.partial import kept_on_failure
 
     step = build(cell.factors, cell.data_folder)
     if cell["mode"] == "full_step":
@@ -90,7 +90,7 @@ def _pass(step: Step, mode: str, mark: Mark) -> None:
 
 def _warm_up(step: Step, mode: str) -> bool:
     """Run passes as the recorded one will be; False where memory runs out: a history is to tell what filled it."""
-    from perfscribe.memory import is_oom
+    from perfscribe.instruments.memory import is_oom
 
     try:
         for _ in range(WARMUP_PASSES):
@@ -105,9 +105,9 @@ def _warm_up(step: Step, mode: str) -> bool:
 
 def _record(cell: Cell, step: Step, measurement: Measurement) -> None:
     """Record a pass; its history goes into files, its summary into the measurement, also where memory runs out."""
-    from perfscribe.profiling import memory_history
-    from perfscribe.profiling.memory_recorder import Recorder
-    from perfscribe.profiling.memory_timeline import Timeline
+    from perfscribe.instruments.profiling import memory_history
+    from perfscribe.instruments.profiling.memory_recorder import Recorder
+    from perfscribe.instruments.profiling.memory_timeline import Timeline
 
     path = Path(cell.data_folder).parent / "memory" / f"{_file_name(cell)}.json.gz"
     recorder = Recorder(step.device, lambda: _labels(step), path.with_name(f"{_file_name(cell)}.pickle"))
@@ -128,7 +128,7 @@ def _labels(step: Step) -> dict[str, list[torch.Tensor]]:
     """Tensors by kind: what is known of the model, its batch and its optimizer."""
     import torch
 
-    from perfscribe.profiling.memory_timeline import GRADIENTS, PARAMETERS, STATE, TABLES
+    from perfscribe.instruments.profiling.memory_timeline import GRADIENTS, PARAMETERS, STATE, TABLES
 
     state = step.optimizer.state.values() if step.optimizer else ()
     return {
@@ -151,7 +151,7 @@ def _copy_bytes(step: Step) -> set[int]:
 
 def _summarise(timeline: Timeline, history: History, measurement: Measurement) -> None:
     """Peaks by phase and by kind, the reduced course, the largest groups."""
-    from perfscribe.profiling.memory_timeline import KINDS
+    from perfscribe.instruments.profiling.memory_timeline import KINDS
 
     peaks = []
     marks = {mark.name: mark for mark in history.marks}
@@ -177,7 +177,7 @@ def _summarise(timeline: Timeline, history: History, measurement: Measurement) -
 
 def _keep_course(timeline: Timeline, measurement: Measurement) -> None:
     """Bytes by kind at a few hundred moments, in a unit that needs four digits at most."""
-    from perfscribe.profiling.memory_timeline import KINDS
+    from perfscribe.instruments.profiling.memory_timeline import KINDS
 
     indices = timeline.points(TIMELINE_POINTS)
     unit = 1

@@ -7,16 +7,16 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from perfscribe import figures as f
-from perfscribe import references
-from perfscribe import tables as t
-from perfscribe.counters import memory
+from perfscribe.analytic import memory
+from perfscribe.analytic.shapes import SIZES
 from perfscribe.experiments.memory_profiling import drawings, rows
 from perfscribe.experiments.memory_profiling.rows import MODES, PHASES
-from perfscribe.models.shapes import SIZES
-from perfscribe.profiling.memory_timeline import KINDS
-from perfscribe.records import Record
-from perfscribe.tables import GIB, MIB, Table
+from perfscribe.instruments.profiling.memory_timeline import KINDS
+from perfscribe.records.records import Record
+from perfscribe.show import figures as f
+from perfscribe.show import references
+from perfscribe.show import tables as t
+from perfscribe.show.tables import GIB, MIB, Table
 
 TABLES = (
     "cs336.memory_peaks",

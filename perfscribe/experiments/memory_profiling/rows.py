@@ -7,11 +7,11 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from perfscribe.counters import memory
-from perfscribe.counters.ledger import Items
-from perfscribe.counters.workload import Workload
-from perfscribe.models.shapes import SIZES
-from perfscribe.records import Record
+from perfscribe.analytic import memory
+from perfscribe.analytic.ledger import Items
+from perfscribe.analytic.shapes import SIZES
+from perfscribe.analytic.workload import Workload
+from perfscribe.records.records import Record
 
 PHASES = ("forward", "backward", "optimizer")
 MODES = {"inference": "Forward under no_grad", "forward": "Forward with graph", "full_step": "Full step"}

@@ -6,8 +6,8 @@ from typing import Any
 
 import pandas as pd
 
-from perfscribe import figures as f
 from perfscribe.experiments.mixed_precision.rows import OTHERS
+from perfscribe.show import figures as f
 
 ABOVE = 1.08  # room above the highest point
 

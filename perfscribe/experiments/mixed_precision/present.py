@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from perfscribe import figures as f
-from perfscribe import tables as t
 from perfscribe.experiments.mixed_precision import drawings, rows
-from perfscribe.precision import DTYPES
-from perfscribe.records import Record
-from perfscribe.tables import Table
+from perfscribe.instruments.precision import DTYPES
+from perfscribe.records.records import Record
+from perfscribe.show import figures as f
+from perfscribe.show import tables as t
+from perfscribe.show.tables import Table
 
 TABLES = ("cs336.mixed_precision_passes", "cs336.mixed_precision_speedup")
 FIGURES = ("cs336.mixed_precision_speedup",)

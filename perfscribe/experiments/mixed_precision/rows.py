@@ -8,10 +8,10 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from perfscribe import references
-from perfscribe import tables as t
-from perfscribe.precision import DTYPES
-from perfscribe.records import Record
+from perfscribe.instruments.precision import DTYPES
+from perfscribe.records.records import Record
+from perfscribe.show import references
+from perfscribe.show import tables as t
 
 REFERENCE = "fp32"
 OTHERS = tuple(dtype for dtype in DTYPES if dtype != REFERENCE)

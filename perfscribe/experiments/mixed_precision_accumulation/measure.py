@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from perfscribe.cells import Cell, Measurement, grid
+from perfscribe.base.cells import Cell, Measurement, grid
 
 if TYPE_CHECKING:
     import torch

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from perfscribe import tables as t
-from perfscribe.records import Record
-from perfscribe.tables import Table
+from perfscribe.records.records import Record
+from perfscribe.show import tables as t
+from perfscribe.show.tables import Table
 
 TABLES = ("cs336.mixed_precision_accumulation",)
 FIGURES = ()

@@ -8,8 +8,8 @@ from typing import Any
 import pandas as pd
 from matplotlib import ticker
 
-from perfscribe import figures as f
-from perfscribe.training_rows import MEASURED, PREDICTED
+from perfscribe.experiments.training_rows import MEASURED, PREDICTED
+from perfscribe.show import figures as f
 
 
 def main_device(rows: pd.DataFrame) -> pd.DataFrame:

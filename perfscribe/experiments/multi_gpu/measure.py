@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from perfscribe.cells import Cell, Measurement
-from perfscribe.counters.weak_scaling import step_flop
+from perfscribe.analytic.weak_scaling import step_flop
+from perfscribe.analytic.workshop_shapes import BLOOM
+from perfscribe.base.cells import Cell, Measurement
 from perfscribe.data import squad_sets
-from perfscribe.models.workshop_shapes import BLOOM
 from perfscribe.training import launching
 
 

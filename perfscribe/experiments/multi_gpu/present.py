@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from perfscribe import figures as f
-from perfscribe import tables as t
-from perfscribe import training_columns as c
+from perfscribe.experiments import training_columns as c
 from perfscribe.experiments.multi_gpu import drawings
-from perfscribe.records import Record
-from perfscribe.tables import Table
-from perfscribe.training_rows import Links, by_placement, rows
+from perfscribe.experiments.training_rows import Links, by_placement, rows
+from perfscribe.records.records import Record
+from perfscribe.show import figures as f
+from perfscribe.show import tables as t
+from perfscribe.show.tables import Table
 
 TABLES = ("fsdp.multi_gpu", "fsdp.multi_node")
 FIGURES = ("fsdp.multi_gpu",)

@@ -7,9 +7,9 @@ from typing import Any
 import pandas as pd
 from matplotlib.patches import Patch
 
-from perfscribe import figures as f
-from perfscribe.statistics import format_figure
-from perfscribe.tables import Table
+from perfscribe.instruments.statistics import format_figure
+from perfscribe.show import figures as f
+from perfscribe.show.tables import Table
 
 BUSY_COLOUR, WAITING_COLOUR, IDLE_COLOUR, END_COLOUR = "#0072B2", "#E69F00", "#56B4E9", "#D8D8D8"
 

@@ -11,10 +11,10 @@ import gc
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from perfscribe import precision
-from perfscribe.cells import Cell, Level, Measurement, grid
+from perfscribe.analytic.shapes import SIZES
+from perfscribe.base.cells import Cell, Level, Measurement, grid
 from perfscribe.data import tokens
-from perfscribe.models.shapes import SIZES
+from perfscribe.instruments import precision
 
 if TYPE_CHECKING:
     from perfscribe.experiments.nsys_profile.tracing import Traced
@@ -63,8 +63,8 @@ def _cell(factors: dict[str, Any]) -> Cell:
 
 def run(cell: Cell) -> Measurement:
     """Time the passes without a profiler, then trace them; of a training step that finds no memory, inference alone."""
+    from perfscribe.base.partial import kept_on_failure
     from perfscribe.experiments.nsys_profile.tracing import traced_by_any
-    from perfscribe.partial import kept_on_failure
 
     measurement = Measurement()
     with kept_on_failure(measurement):
@@ -79,10 +79,10 @@ def run(cell: Cell) -> Measurement:
 def _time_untraced(cell: Cell, measurement: Measurement) -> BaseException | None:
     """Check the loss and time the passes; the error of a full step that runs out of memory, whose frames are freed."""
     from perfscribe.experiments.nsys_profile import program
-    from perfscribe.memory import is_oom
+    from perfscribe.instruments.memory import is_oom
+    from perfscribe.instruments.timing import record
     from perfscribe.models.loss_check import check_loss
     from perfscribe.models.training_step import build
-    from perfscribe.timing import record
 
     counts = {"warmup": cell["warmup_steps"], "timed": cell["timed_steps"]}
     step = build(cell.factors, cell.data_folder)
@@ -113,7 +113,7 @@ def _keep(cell: Cell, traced: Traced, measurement: Measurement) -> None:
     """Put into the measurement what tables need of the traces."""
     from perfscribe.experiments.nsys_profile import reading, timeline
     from perfscribe.experiments.nsys_profile.names import short_names
-    from perfscribe.timing import HOST_CLOCK
+    from perfscribe.instruments.timing import HOST_CLOCK
 
     for name in HOST_CLOCK_KEPT:
         if name in traced.host_ms:

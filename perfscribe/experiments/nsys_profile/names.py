@@ -44,7 +44,7 @@ def shortened(name: str) -> str:
     """Base name and the template arguments that tell; no parameters, plain types and namespaces of PyTorch.
 
     Operators (aten::mm) and names without a template keep all but their parameters, up to LONGEST characters. What
-    perfscribe.profiling.families tells a kernel's family from stays in its name.
+    perfscribe.instruments.profiling.families tells a kernel's family from stays in its name.
     """
     bare = _LEFT_OUT.sub("", name.strip())
     base, opening, rest = bare.partition("<")

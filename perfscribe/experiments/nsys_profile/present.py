@@ -6,15 +6,15 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from perfscribe import figures as f
-from perfscribe import tables as t
-from perfscribe.counters import flops
+from perfscribe.analytic import flops
+from perfscribe.analytic.shapes import SIZES
 from perfscribe.experiments.nsys_profile import drawings, rows
 from perfscribe.experiments.nsys_profile.reading import NS_PER_MS, REST
-from perfscribe.models.shapes import SIZES
-from perfscribe.profiling.families import FAMILIES, GEMM
-from perfscribe.records import Record
-from perfscribe.tables import Table
+from perfscribe.instruments.profiling.families import FAMILIES, GEMM
+from perfscribe.records.records import Record
+from perfscribe.show import figures as f
+from perfscribe.show import tables as t
+from perfscribe.show.tables import Table
 
 TABLES = (
     "cs336.nsys_forward",

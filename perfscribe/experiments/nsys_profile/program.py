@@ -14,8 +14,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from perfscribe.profiling import ranges
-from perfscribe.timing import Mark, Timing, synchronise, time_host, time_phases
+from perfscribe.instruments.profiling import ranges
+from perfscribe.instruments.timing import Mark, Timing, synchronise, time_host, time_phases
 
 if TYPE_CHECKING:
     from perfscribe.models.training_step import Step
@@ -42,7 +42,7 @@ def traced_passes(step: Step, *, warmup: int, timed: int, full_step: bool) -> di
     The device is synchronised before a range closes, so that a range on the host holds all work launched in it.
     full_step: whether training steps follow the inference passes, or inference is all.
     """
-    from perfscribe.profiling.annotated_attention import annotated_scaled_dot_product_attention
+    from perfscribe.instruments.profiling.annotated_attention import annotated_scaled_dot_product_attention
 
     step.model.use_attention(annotated_scaled_dot_product_attention)
     with ranges.annotate(ranges.WARMUP):
@@ -110,7 +110,7 @@ def main(request_file: str, answer_file: str) -> None:
     try:
         answer = {"host_ms": run(request)}
     except Exception as error:
-        from perfscribe.memory import is_oom
+        from perfscribe.instruments.memory import is_oom
 
         # Running out of memory is told by its own text, from which the reader knows it again.
         answer = {"error": str(error) if is_oom(error) else f"{type(error).__name__}: {error}"}

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from perfscribe.profiling import ranges
-from perfscribe.profiling.summary import Launches
-from perfscribe.profiling.trace import Range, Trace
+from perfscribe.instruments.profiling import ranges
+from perfscribe.instruments.profiling.summary import Launches
+from perfscribe.instruments.profiling.trace import Range, Trace
 
 NS_PER_MS = 1e6
 PHASES = {

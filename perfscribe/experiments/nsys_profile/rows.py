@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from perfscribe.experiments.nsys_profile.reading import PARTS, PHASES, REST
-from perfscribe.profiling.families import OTHER, family
-from perfscribe.records import Record
+from perfscribe.instruments.profiling.families import OTHER, family
+from perfscribe.records.records import Record
 
 PASSES = {
     "inference": ("inference",),

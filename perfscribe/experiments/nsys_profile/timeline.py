@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from perfscribe.experiments.nsys_profile.reading import PARTS, PHASES, instances
-from perfscribe.profiling import ranges
-from perfscribe.profiling.summary import Launches
-from perfscribe.profiling.trace import Kernel, Range, Trace
+from perfscribe.instruments.profiling import ranges
+from perfscribe.instruments.profiling.summary import Launches
+from perfscribe.instruments.profiling.trace import Kernel, Range, Trace
 
 BINS = 120
 

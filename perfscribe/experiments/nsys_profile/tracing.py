@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from perfscribe.cells import Cell
+from perfscribe.base.cells import Cell
 
 if TYPE_CHECKING:
-    from perfscribe.profiling.trace import Trace
+    from perfscribe.instruments.profiling.trace import Trace
 
 PROGRAM = "perfscribe.experiments.nsys_profile.program"
 # Below the time that a cell may take by default, so that a program that hangs leaves time for torch's profiler.
@@ -35,7 +35,7 @@ class Traced:
 
 def traced_by_any(cell: Cell, full_step: bool) -> Traced:
     """Trace the passes by nsys; where that gives no kernels, by torch's profiler too, and nsys's ranges are kept."""
-    from perfscribe.profiling import nsys
+    from perfscribe.instruments.profiling import nsys
 
     first, why = None, ""
     try:
@@ -56,7 +56,7 @@ def by_nsys(cell: Cell, full_step: bool) -> tuple[Trace, dict[str, list[float]]]
 
     RuntimeError where the program itself failed. The report stays below nsys/, beside the folder of the data sets.
     """
-    from perfscribe.profiling import nsys
+    from perfscribe.instruments.profiling import nsys
 
     found = nsys.find()
     if found is None:
@@ -106,8 +106,8 @@ def artefact_name(cell: Cell) -> str:
 def by_torch(cell: Cell, full_step: bool) -> tuple[Trace, dict[str, list[float]]]:
     """The same passes under torch's profiler, in this process."""
     from perfscribe.experiments.nsys_profile import program
+    from perfscribe.instruments.profiling import torch_profiler
     from perfscribe.models.training_step import build
-    from perfscribe.profiling import torch_profiler
 
     step = build(cell.factors, cell.data_folder)
     with torch_profiler.recording(cell["device"]) as recorded:

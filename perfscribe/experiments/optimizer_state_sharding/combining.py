@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from perfscribe.cells import Measurement
+from perfscribe.base.cells import Measurement
 from perfscribe.experiments.optimizer_state_sharding.names import IMPLEMENTATIONS, MOMENTS
-from perfscribe.memory import CPU_COUNTER, CUDA_COUNTER
+from perfscribe.instruments.memory import CPU_COUNTER, CUDA_COUNTER
 
 
 def combine(ranks: Sequence[Mapping[str, Any]]) -> Measurement:

@@ -7,10 +7,10 @@ from typing import Any
 
 import pandas as pd
 
-from perfscribe import figures as f
 from perfscribe.experiments.optimizer_state_sharding.names import KINDS, PEER, SHARDED, UNSHARDED
 from perfscribe.experiments.optimizer_state_sharding.rows import MOMENT_NAMES, NAMES
-from perfscribe.tables import GIB, MIB
+from perfscribe.show import figures as f
+from perfscribe.show.tables import GIB, MIB
 
 SETTING = ["size", "seq_len", "batch", "dtype", "backend"]
 SHORT = {NAMES[UNSHARDED]: "unsharded", NAMES[SHARDED]: "ours", NAMES[PEER]: "torch's"}

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from perfscribe import precision
-from perfscribe.cells import Cell, Measurement, grid
+from perfscribe.analytic.shapes import SIZES
+from perfscribe.base.cells import Cell, Measurement, grid
 from perfscribe.data import tokens
-from perfscribe.models.shapes import SIZES
+from perfscribe.instruments import precision
 
 DEVICES = {"gloo": "cpu", "nccl": "cuda"}
 # Below the time that a cell may take, so that a rank that hangs is named.
@@ -58,7 +58,7 @@ def _cell(factors: dict[str, Any]) -> Cell:
 
 def start_early() -> None:
     """Start the process that ranks are forked from, so that it imports torch while the measuring process does."""
-    from perfscribe.parallel.fork_server import SERVER
+    from perfscribe.distributed.fork_server import SERVER
 
     SERVER.start()
 
@@ -67,9 +67,9 @@ def run(cell: Cell) -> Measurement:
     """Launch the ranks, and make one measurement of what they say."""
     import random
 
+    from perfscribe.distributed.launch import launch
     from perfscribe.experiments.optimizer_state_sharding.combining import combine
     from perfscribe.experiments.optimizer_state_sharding.program import on_rank
-    from perfscribe.parallel.launch import launch
 
     launched = launch(
         on_rank,

@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from perfscribe import figures as f
-from perfscribe import references
-from perfscribe import tables as t
 from perfscribe.experiments.optimizer_state_sharding import drawings, names, rows
 from perfscribe.experiments.optimizer_state_sharding.names import KINDS, MOMENTS, SHARDED
-from perfscribe.records import Record
-from perfscribe.statistics import Summary
-from perfscribe.tables import GIB, Column, Table
+from perfscribe.instruments.statistics import Summary
+from perfscribe.records.records import Record
+from perfscribe.show import figures as f
+from perfscribe.show import references
+from perfscribe.show import tables as t
+from perfscribe.show.tables import GIB, Column, Table
 
 TABLES = (
     "cs336.sharding_memory",

@@ -13,19 +13,13 @@ import torch.distributed as dist
 from torch import Tensor
 
 from perfscribe.experiments.optimizer_state_sharding.memory_pass import after_init, measure_memory, outside_bytes
-from perfscribe.experiments.optimizer_state_sharding.names import (
-    AGAIN,
-    IMPLEMENTATIONS,
-    INIT,
-    SHARDED,
-    UNSHARDED,
-)
+from perfscribe.experiments.optimizer_state_sharding.names import AGAIN, IMPLEMENTATIONS, INIT, SHARDED, UNSHARDED
 from perfscribe.experiments.optimizer_state_sharding.training import Training, build_model, make_optimizer
-from perfscribe.in_turns import time_in_turns
-from perfscribe.timing import STEP, Mark, Timing, synchronise
+from perfscribe.instruments.interleaving import time_in_turns
+from perfscribe.instruments.timing import STEP, Mark, Timing, synchronise
 
 if TYPE_CHECKING:
-    from perfscribe.parallel.rank import Rank
+    from perfscribe.distributed.rank import Rank
 
 CHECKED_STEPS = 10
 # Below the resolution of fp32: to the last bits.

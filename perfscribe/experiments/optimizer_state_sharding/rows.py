@@ -6,11 +6,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from perfscribe.counters import sharding
-from perfscribe.counters.memory import total_bytes
-from perfscribe.counters.parameters import transformer_tensors
-from perfscribe.counters.sharding import Scheme, Sharding, schemes
-from perfscribe.counters.workload import Workload
+from perfscribe.analytic import sharding
+from perfscribe.analytic.memory import total_bytes
+from perfscribe.analytic.parameters import transformer_tensors
+from perfscribe.analytic.shapes import SIZES
+from perfscribe.analytic.sharding import Scheme, Sharding, schemes
+from perfscribe.analytic.workload import Workload
 from perfscribe.experiments.optimizer_state_sharding.names import (
     AFTER_STEP,
     AGAIN,
@@ -23,8 +24,7 @@ from perfscribe.experiments.optimizer_state_sharding.names import (
     STEP,
     UNSHARDED,
 )
-from perfscribe.models.shapes import SIZES
-from perfscribe.records import Record
+from perfscribe.records.records import Record
 
 NAMES = {UNSHARDED: "AdamW, unsharded", SHARDED: "sharded (ours)", PEER: "sharded (torch's ZeRO optimizer)"}
 MOMENT_NAMES = {

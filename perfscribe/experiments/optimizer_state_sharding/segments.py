@@ -8,7 +8,7 @@ from types import TracebackType
 
 import torch
 
-from perfscribe.memory import CpuEvents
+from perfscribe.instruments.memory import CpuEvents
 
 SETTLE_S = 0.03  # gloo's threads let go of what they have sent a moment after the wait for it
 
@@ -17,7 +17,7 @@ class Segments:
     """Context that counts the bytes that tensors take while a pass runs, and their peak between marks.
 
     After it: before_bytes and after_bytes (at entry, garbage collected, and at exit), and peaks: (name, bytes) of each
-    segment, in order; mark(name) ends one. CUDA: the caching allocator's counters. CPU: perfscribe.memory.CpuEvents.
+    segment, in order; mark(name) ends one. CUDA: the allocator's counters. CPU: CpuEvents of instruments/memory.py.
     """
 
     def __init__(self, device: torch.device) -> None:

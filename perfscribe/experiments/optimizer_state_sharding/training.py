@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from perfscribe import precision
+from perfscribe.analytic.shapes import SIZES
 from perfscribe.data import tokens
+from perfscribe.distributed.ddp import BucketedDDP, FlatDDP, NaiveDDP, OverlappedDDP
+from perfscribe.distributed.replicas import DataParallel
+from perfscribe.distributed.sharded_optimizer import ShardedOptimizer
 from perfscribe.experiments.optimizer_state_sharding.names import PEER, SHARDED
-from perfscribe.models.shapes import SIZES
+from perfscribe.instruments import precision
 from perfscribe.models.transformer import Model, next_token_loss
-from perfscribe.parallel.ddp import BucketedDDP, FlatDDP, NaiveDDP, OverlappedDDP
-from perfscribe.parallel.replicas import DataParallel
-from perfscribe.parallel.sharded_optimizer import ShardedOptimizer
 
 if TYPE_CHECKING:
-    from perfscribe.parallel.rank import Rank
+    from perfscribe.distributed.rank import Rank
 
 LEARNING_RATE = 1e-4
 BUCKET_MB = 100.0  # of the bucketed wrapper

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from perfscribe.cells import Cell, Measurement
-from perfscribe.counters.traffic import bus_factor
-from perfscribe.parallel import needs, self_test
-from perfscribe.parallel.self_test import MIB, Outcome, Trial
+from perfscribe.analytic.traffic import bus_factor
+from perfscribe.base.cells import Cell, Measurement
+from perfscribe.distributed import needs, self_test
+from perfscribe.distributed.self_test import MIB, Outcome, Trial
 
 DEVICES = {"gloo": "cpu", "nccl": "cuda"}
 FIXED = ("program", "warmup", "iterations", "algorithm")
@@ -52,7 +52,7 @@ def requires(factors: Mapping[str, Any]) -> tuple[str, ...]:
 
 def start_early() -> None:
     """Start the process that ranks are forked from, so that it imports torch while the measuring process does."""
-    from perfscribe.parallel.fork_server import BASE, SERVER
+    from perfscribe.distributed.fork_server import BASE, SERVER
 
     SERVER.start(BASE)
 
@@ -64,7 +64,7 @@ def run(cell: Cell) -> Measurement:
     threshold), line (what is told of it), nodes, tested_by, slowest_pair, pairs. series: log.
     NoFigure, and what launch() raises: there is no bandwidth.
     """
-    from perfscribe.parallel import nccl_tests
+    from perfscribe.distributed import nccl_tests
 
     may_be_nvidias = cell["device"] == "cuda" and cell["nodes"] == 1 and cell["program"] == "auto"
     program = nccl_tests.find() if may_be_nvidias else None
@@ -106,7 +106,7 @@ def _by_nvidia(cell: Cell, program: str) -> tuple[Outcome, list[str]]:
     """NVIDIA's program tells no times of single calls; where it is too slow, the pairs are tried by our own loop."""
     import os
 
-    from perfscribe.parallel import nccl_tests
+    from perfscribe.distributed import nccl_tests
 
     trial, world_size = _trial(cell), cell["world_size"]
     words = nccl_tests.command(program, trial.size_bytes, world_size, trial.warmup, trial.timed)
@@ -124,7 +124,7 @@ def _by_nvidia(cell: Cell, program: str) -> tuple[Outcome, list[str]]:
 def _launch(program: Any, cell: Cell) -> list[Any]:
     import os
 
-    from perfscribe.parallel.placing import launch_on
+    from perfscribe.distributed.placing import launch_on
 
     options = {"world_size": cell["world_size"], "backend": cell["backend"], "timeout_s": TIMEOUT_S}
     with self_test.algorithm(os.environ, _algorithm(cell)):

@@ -8,10 +8,10 @@ from typing import Any
 
 import pandas as pd
 
-from perfscribe import figures as f
-from perfscribe import tables as t
-from perfscribe.records import Record
-from perfscribe.tables import Table
+from perfscribe.records.records import Record
+from perfscribe.show import figures as f
+from perfscribe.show import tables as t
+from perfscribe.show.tables import Table
 
 TABLES = ("fsdp.preflight",)
 FIGURES = ("fsdp.preflight",)

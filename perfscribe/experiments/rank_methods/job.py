@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from perfscribe import config
+from perfscribe.distributed import binding, ranks
 from perfscribe.experiments.rank_methods.training import Sizes, train
-from perfscribe.parallel import binding, ranks
 
 if TYPE_CHECKING:
-    from perfscribe.parallel.rank import Rank
+    from perfscribe.distributed.rank import Rank
 
 ROOT = Path(__file__).resolve().parents[3]
 PRESETS = ("tiny", "cpu", "gpu")
@@ -36,7 +36,7 @@ def join() -> Rank:
     import torch
     import torch.distributed as dist
 
-    from perfscribe.parallel.rank import Rank
+    from perfscribe.distributed.rank import Rank
 
     place = ranks.find(os.environ, host=platform.node())
     os.environ.setdefault("MASTER_ADDR", "127.0.0.1")

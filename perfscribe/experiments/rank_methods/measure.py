@@ -13,14 +13,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from perfscribe.cells import Cell, Measurement, Unsupported
+from perfscribe.base.cells import Cell, Measurement, Unsupported
+from perfscribe.distributed import binding
+from perfscribe.distributed.mpi_start import METHODS, MODULO, SPLIT
 from perfscribe.experiments.rank_methods import polaris
 from perfscribe.experiments.rank_methods.words import BOUND, HERE, LAUNCHED
-from perfscribe.parallel import binding
-from perfscribe.parallel.mpi_start import METHODS, MODULO, SPLIT
 
 if TYPE_CHECKING:
-    from perfscribe.parallel.launch import Crew
+    from perfscribe.distributed.launch import Crew
 
 LAUNCH_S = 180.0
 BOUND_S = 60.0
@@ -79,7 +79,7 @@ def run(cell: Cell) -> Measurement:
 
 
 def _launch(cell: Cell) -> Measurement:
-    from perfscribe.timing import HOST_CLOCK
+    from perfscribe.instruments.timing import HOST_CLOCK
 
     sizes = {name: cell[name] for name in SIZES}
     asks_mpi = cell["launcher"] != "perfscribe"  # its ranks are launched in a moment, and MPI takes longer
@@ -110,8 +110,8 @@ def _launch(cell: Cell) -> Measurement:
 
 def _crew(cell: Cell) -> Crew:
     """The launcher's ranks, which stay for its other methods; those of another launcher are ended first."""
-    from perfscribe.parallel import launchers
-    from perfscribe.parallel.fork_server import BASE, SERVER
+    from perfscribe.distributed import launchers
+    from perfscribe.distributed.fork_server import BASE, SERVER
 
     key = tuple(cell[name] for name in ("launcher", "world_size", "backend"))
     crew = _CREWS.get(key)
@@ -120,8 +120,8 @@ def _crew(cell: Cell) -> Crew:
         command = launchers.command(cell["launcher"], cell["world_size"])
         if not command:  # imports torch while this process does, but not the compiler, which no rank needs
             SERVER.start(BASE)
+        from perfscribe.distributed.launch import Crew
         from perfscribe.experiments.rank_methods.training import on_rank
-        from perfscribe.parallel.launch import Crew
 
         atexit.register(close)
         crew = _CREWS[key] = Crew(
@@ -144,7 +144,7 @@ def _bind(cell: Cell) -> Measurement:
     if cell["machine"] == polaris.NAME:
         asked, nearest = binding.parse_cpu_bind(cell["cpu_bind"]), list(polaris.GPU_CORES)
         return _binding(asked, [], nearest)
-    from perfscribe.parallel import launchers
+    from perfscribe.distributed import launchers
 
     nearest = binding.gpu_cores()
     asked = _asked(cell["cpu_bind"], cell["world_size"], nearest)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from perfscribe import epoch_columns, references
-from perfscribe import tables as t
+from perfscribe.experiments import epoch_columns
 from perfscribe.experiments.rank_methods import rows
 from perfscribe.experiments.rank_methods.words import LAUNCHERS, METHODS
-from perfscribe.records import Record
-from perfscribe.tables import Table
+from perfscribe.records.records import Record
+from perfscribe.show import references
+from perfscribe.show import tables as t
+from perfscribe.show.tables import Table
 
 TABLES = ("polaris.rank_methods", "polaris.rank_bindings")
 # What the write-ups trained: the homework's program.

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from perfscribe import references
+from perfscribe.distributed import binding
+from perfscribe.distributed.mpi_start import METHODS
 from perfscribe.experiments.rank_methods import polaris
 from perfscribe.experiments.rank_methods.words import BOUND, LAUNCHED
 from perfscribe.experiments.rank_methods.words import METHODS as TITLES
-from perfscribe.parallel import binding
-from perfscribe.parallel.mpi_start import METHODS
-from perfscribe.records import Record
-from perfscribe.statistics import summarise
+from perfscribe.instruments.statistics import summarise
+from perfscribe.records.records import Record
+from perfscribe.show import references
 
 ALL = "all"
 NOT_RUN_HERE = "of another machine"

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from perfscribe.parallel import binding, mpi_start
+from perfscribe.distributed import binding, mpi_start
 
 if TYPE_CHECKING:
     import torch
 
-    from perfscribe.parallel.rank import Rank
+    from perfscribe.distributed.rank import Rank
 
 LEARNING_RATE = 1e-3  # the homework's, times the number of ranks
 DATA_SEED = 0
@@ -70,7 +70,7 @@ def train(sizes: Sizes, rank: Rank, after_step: Callable[[], object] = lambda: N
     """
     import torch
 
-    from perfscribe.timing import synchronise
+    from perfscribe.instruments.timing import synchronise
 
     torch.manual_seed(DATA_SEED)
     step, count = _stepper(sizes, rank)
@@ -112,9 +112,9 @@ def _stepper(sizes: Sizes, rank: Rank) -> tuple[Any, int]:
     """A function that trains on a batch and gives the loss; the number of parameters."""
     import torch
 
+    from perfscribe.analytic.shapes import Seq2SeqShape
+    from perfscribe.distributed.ddp import BucketedDDP
     from perfscribe.models.seq2seq import make_seq2seq
-    from perfscribe.models.shapes import Seq2SeqShape
-    from perfscribe.parallel.ddp import BucketedDDP
 
     shape = Seq2SeqShape(
         d_model=sizes.features, encoder_layers=sizes.layers, decoder_layers=sizes.layers, d_ff=sizes.d_ff

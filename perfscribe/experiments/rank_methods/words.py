@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perfscribe.parallel import mpi_start
+from perfscribe.distributed import mpi_start
 
 LAUNCHED, BOUND = "launched", "bound"
 HERE = "this machine"

@@ -7,8 +7,8 @@ from typing import Any
 import pandas as pd
 from matplotlib.lines import Line2D
 
-from perfscribe import figures as f
 from perfscribe.experiments.roofline.rows import EAGER, FUSED, STEP
+from perfscribe.show import figures as f
 
 GB_PER_TB = 1000
 MARGIN = 3.0  # between the points and the limits of an axis, as a factor

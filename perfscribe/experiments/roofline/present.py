@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from perfscribe import figures as f
-from perfscribe import tables as t
-from perfscribe.ceilings import TERA
-from perfscribe.counters.bandwidth_peaks import GB
+from perfscribe.analytic.bandwidth_peaks import GB
 from perfscribe.experiments.roofline import drawings, rows
-from perfscribe.records import Record
-from perfscribe.tables import Table
+from perfscribe.records.records import Record
+from perfscribe.show import figures as f
+from perfscribe.show import tables as t
+from perfscribe.show.ceilings import TERA
+from perfscribe.show.tables import Table
 
 TABLES = ("cs336.roofline",)
 FIGURES = ("cs336.roofline",)

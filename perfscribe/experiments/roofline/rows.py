@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from perfscribe.analytic import flops, roofline
+from perfscribe.analytic.shapes import SIZES
 from perfscribe.attention import backends
-from perfscribe.ceilings import Ceiling, Ceilings, sheet_memory, sheet_product
-from perfscribe.counters import flops, roofline
 from perfscribe.experiments.flash_benchmarking.rows import flop as attention_flop
-from perfscribe.models.shapes import SIZES
-from perfscribe.records import STATUSES, Record
+from perfscribe.records.records import STATUSES, Record
+from perfscribe.show.ceilings import Ceiling, Ceilings, sheet_memory, sheet_product
 
 STEP, EAGER, FUSED = "training step", "attention, N × N stored", "attention, N × N not stored"
 PASSES = ("forward", "backward")

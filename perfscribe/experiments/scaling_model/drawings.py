@@ -7,10 +7,10 @@ from typing import Any
 import pandas as pd
 from matplotlib.axes import Axes
 
-from perfscribe import figures as f
 from perfscribe.experiments.multi_gpu.drawings import numbers, plain_log
 from perfscribe.experiments.scaling_model.formulas import MEASURED, MODEL_ONLY, MOST_RANKS
 from perfscribe.experiments.scaling_model.trainings import STRONG, WEAK
+from perfscribe.show import figures as f
 
 NOTHING = "not measured on several numbers of ranks"
 TITLES = {WEAK: "Weak, same rows a rank", STRONG: "Strong, same batch"}

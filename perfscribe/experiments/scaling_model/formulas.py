@@ -17,8 +17,8 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from perfscribe.counters.traffic import GB, bus_factor
-from perfscribe.statistics import fit_latency_bandwidth
+from perfscribe.analytic.traffic import GB, bus_factor
+from perfscribe.instruments.statistics import fit_latency_bandwidth
 
 RING, TREE = "ring", "tree"
 PHASES = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1}

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from perfscribe import figures as f
-from perfscribe import tables as t
+from perfscribe.experiments.node_network import ALL_REDUCE, Network
 from perfscribe.experiments.scaling_model import drawings, rows
 from perfscribe.experiments.scaling_model.trainings import ModelledLinks
-from perfscribe.node_network import ALL_REDUCE, Network
-from perfscribe.records import Record
-from perfscribe.tables import Table
+from perfscribe.records.records import Record
+from perfscribe.show import figures as f
+from perfscribe.show import tables as t
+from perfscribe.show.tables import Table
 
 TABLES = ("fsdp.scaling_predicted",)
 FIGURES = ("fsdp.scaling",)

@@ -8,8 +8,8 @@ from typing import Any
 
 from perfscribe.experiments.scaling_model import formulas as of
 from perfscribe.experiments.scaling_model import trainings as tr
-from perfscribe.records import Record
-from perfscribe.statistics import format_figure
+from perfscribe.instruments.statistics import format_figure
+from perfscribe.records.records import Record
 
 HOLDS = 0.10  # largest residual, and error of the largest count left out, with which a model is taken to hold
 EXACT = 1e-6  # a residual below it is none but for rounding

@@ -6,13 +6,22 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from perfscribe import tables as t
+from perfscribe.base.files import canonical
 from perfscribe.experiments.ddp import variants as v
+from perfscribe.experiments.node_network import ALL_REDUCE, Network
 from perfscribe.experiments.scaling_model import formulas as of
-from perfscribe.files import canonical
-from perfscribe.node_network import ALL_REDUCE, Network
-from perfscribe.records import Record
-from perfscribe.training_rows import DEFAULT, SCALED, Links, Ring, communication_ms, nodes_of, predict, step_ms
+from perfscribe.experiments.training_rows import (
+    DEFAULT,
+    SCALED,
+    Links,
+    Ring,
+    communication_ms,
+    nodes_of,
+    predict,
+    step_ms,
+)
+from perfscribe.records.records import Record
+from perfscribe.show import tables as t
 
 STRONG, WEAK = "strong", "weak"
 FSDP = ("custom_multi_gpu", "multi_gpu", "weak_scaling")

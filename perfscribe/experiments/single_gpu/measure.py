@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from perfscribe import precision
-from perfscribe.cells import Cell, Measurement, grid
+from perfscribe.base.cells import Cell, Measurement, grid
+from perfscribe.instruments import precision
 
 SIZES = ("d_model", "d_ff", "samples", "source_length", "target_length", "batch", "epochs")
 

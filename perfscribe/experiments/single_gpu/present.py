@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from perfscribe import epoch_columns as columns
-from perfscribe import tables as t
-from perfscribe.records import Record
-from perfscribe.tables import Table
+from perfscribe.experiments import epoch_columns as columns
+from perfscribe.records.records import Record
+from perfscribe.show import tables as t
+from perfscribe.show.tables import Table
 
 TABLES = ("polaris.single_gpu", "polaris.single_gpu_epochs")
 SEED = "polaris-homework-001"

@@ -6,8 +6,8 @@ from typing import Any
 
 import pandas as pd
 
-from perfscribe import figures as f
-from perfscribe.tables import GIB, MIB
+from perfscribe.show import figures as f
+from perfscribe.show.tables import GIB, MIB
 
 CAPTION = (
     "Above: samples a second of all ranks and peak of allocated memory on most ranks, without off-load and "

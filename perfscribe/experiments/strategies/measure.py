@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from perfscribe import precision
-from perfscribe.cells import Cell, Measurement
+from perfscribe.analytic.workshop_shapes import BLOOM
+from perfscribe.base.cells import Cell, Measurement
 from perfscribe.experiments.strategies.words import (
     ACCUMULATION,
     COUNT,
@@ -22,10 +22,10 @@ from perfscribe.experiments.strategies.words import (
     plans,
     why_skipped,
 )
-from perfscribe.models.workshop_shapes import BLOOM
+from perfscribe.instruments import precision
 
 if TYPE_CHECKING:
-    from perfscribe.parallel.launch import Crew
+    from perfscribe.distributed.launch import Crew
 
 DEVICES = {"gloo": "cpu", "nccl": "cuda"}
 PROGRAM = "perfscribe.experiments.strategies.program"  # imports all that ranks run but BLOOM's own code
@@ -76,7 +76,7 @@ def _cell(factors: dict[str, Any]) -> Cell:
 
 def start_early() -> None:
     """Start the process that ranks are forked from, so that it imports torch while the measuring process does."""
-    from perfscribe.parallel.fork_server import PRELOADED, SERVER
+    from perfscribe.distributed.fork_server import PRELOADED, SERVER
 
     SERVER.start((*PRELOADED, "torch.nn.parallel.distributed", "torch.profiler", PROGRAM))
 
@@ -101,7 +101,7 @@ def _crew(cell: Cell, program: Any) -> Crew:
     """The ranks of this cell, which are started where they do not wait already; others leave, and their memory."""
     import random
 
-    from perfscribe.parallel.launch import Crew
+    from perfscribe.distributed.launch import Crew
 
     key = (str(cell["backend"]), int(cell["world_size"]))
     crew = _CREWS.get(key)

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from perfscribe.analytic.workshop_shapes import BLOOM, SimpleGptShape
 from perfscribe.models import bloom, simple_gpt
-from perfscribe.models.workshop_shapes import BLOOM, SimpleGptShape
 
 # Ours, for machines without a GPU; BLOOM's own code takes seconds to import.
 SMALL = {"gpt-tiny": SimpleGptShape(vocab_size=512, hidden_size=64, num_layers=3, num_heads=2, ffn=128)}

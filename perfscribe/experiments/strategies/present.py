@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from perfscribe import figures as f
-from perfscribe import tables as t
-from perfscribe.counters import fsdp_memory, fsdp_traffic
+from perfscribe.analytic import fsdp_memory, fsdp_traffic
+from perfscribe.analytic.fsdp_plan import DDP, FSDP1, FSDP2, SINGLE, WHOLE
 from perfscribe.experiments.strategies import drawings, rows
-from perfscribe.parallel.fsdp_plan import DDP, FSDP1, FSDP2, SINGLE, WHOLE
-from perfscribe.records import Record
-from perfscribe.tables import GIB, MIB, Column, Table
+from perfscribe.records.records import Record
+from perfscribe.show import figures as f
+from perfscribe.show import tables as t
+from perfscribe.show.tables import GIB, MIB, Column, Table
 
 TABLES = ("fsdp.strategies", "fsdp.wrapping", "fsdp.world_of_one", "fsdp.offload_accumulation")
 FIGURES = ("fsdp.strategies",)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
+from perfscribe.distributed.fsdp import wrap
+from perfscribe.distributed.fsdp_training import Training, local_gradients
 from perfscribe.experiments.strategies import model as models
 from perfscribe.experiments.strategies.training import MODEL_SEED, Trained, discard, fresh, random_ids
 from perfscribe.experiments.strategies.words import (
@@ -20,13 +22,11 @@ from perfscribe.experiments.strategies.words import (
     key_of,
     plan_of,
 )
-from perfscribe.in_turns import time_in_turns
-from perfscribe.parallel.fsdp import wrap
-from perfscribe.parallel.fsdp_training import Training, local_gradients
-from perfscribe.timing import STEP, Mark, synchronise, time_host
+from perfscribe.instruments.interleaving import time_in_turns
+from perfscribe.instruments.timing import STEP, Mark, synchronise, time_host
 
 if TYPE_CHECKING:
-    from perfscribe.parallel.rank import Rank
+    from perfscribe.distributed.rank import Rank
 
 
 def on_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, Any]:

@@ -7,19 +7,12 @@ from dataclasses import replace
 from statistics import median
 from typing import Any
 
-from perfscribe.counters.fsdp_memory import Load
-from perfscribe.experiments.strategies.words import (
-    ACCUMULATION,
-    GRID,
-    WRAPPING,
-    from_level,
-    key_of,
-    plan_of,
-)
-from perfscribe.in_turns import split
-from perfscribe.parallel.fsdp_plan import IMPLICIT, PER_BLOCK
-from perfscribe.records import Record
-from perfscribe.statistics import format_figure, ratio
+from perfscribe.analytic.fsdp_memory import Load
+from perfscribe.analytic.fsdp_plan import IMPLICIT, PER_BLOCK
+from perfscribe.experiments.strategies.words import ACCUMULATION, GRID, WRAPPING, from_level, key_of, plan_of
+from perfscribe.instruments.interleaving import split
+from perfscribe.instruments.statistics import format_figure, ratio
+from perfscribe.records.records import Record
 
 COMPARED_WITH = {"wrapping": PER_BLOCK, "prefetch": IMPLICIT, "api": "fsdp2"}
 TOO_FEW_TURNS = "too few turns"

@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from perfscribe import precision
-from perfscribe.counters import fsdp_traffic
+from perfscribe.analytic import fsdp_traffic
+from perfscribe.analytic.fsdp_plan import DDP
+from perfscribe.distributed import fsdp_applied
+from perfscribe.distributed.collective_bytes import Collectives
+from perfscribe.distributed.fsdp import blocks_of, wrap
+from perfscribe.distributed.fsdp_state import Gathered, bytes_on, held_bytes, release, tensors_of
+from perfscribe.distributed.fsdp_training import Training, local
 from perfscribe.experiments.strategies import model as models
 from perfscribe.experiments.strategies.words import plan_of
-from perfscribe.memory import PeakMemory
-from perfscribe.parallel import fsdp_applied
-from perfscribe.parallel.collective_bytes import Collectives
-from perfscribe.parallel.fsdp import blocks_of, wrap
-from perfscribe.parallel.fsdp_plan import DDP
-from perfscribe.parallel.fsdp_state import Gathered, bytes_on, held_bytes, release, tensors_of
-from perfscribe.parallel.fsdp_training import Training, local
+from perfscribe.instruments import precision
+from perfscribe.instruments.memory import PeakMemory
 
 if TYPE_CHECKING:
-    from perfscribe.parallel.rank import Rank
+    from perfscribe.distributed.rank import Rank
 
 MODEL_SEED = 0
 _STARTED: list[bool] = []

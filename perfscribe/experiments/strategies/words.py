@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from perfscribe.parallel.fsdp_plan import DDP, FSDP1, FSDP2, HYBRID_SHARD, IMPLICIT, PER_BLOCK, SINGLE, Plan
+from perfscribe.analytic.fsdp_plan import DDP, FSDP1, FSDP2, HYBRID_SHARD, IMPLICIT, PER_BLOCK, SINGLE, Plan
 
 GRID, WRAPPING, ACCUMULATION, COUNT = "grid", "wrapping", "accumulation", "count"
 PLAN = ("api", "strategy", "dtype", "offload", "checkpointing")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from perfscribe import epoch_columns as columns
-from perfscribe import references
-from perfscribe import tables as t
-from perfscribe.records import Record
-from perfscribe.tables import GIB, Table
+from perfscribe.experiments import epoch_columns as columns
+from perfscribe.records.records import Record
+from perfscribe.show import references
+from perfscribe.show import tables as t
+from perfscribe.show.tables import GIB, Table
 
 TABLES = ("polaris.tensor_dims", "polaris.tensor_dims_scale")
 TABULATED, TRIED = "polaris-homework-000", "polaris-homework-001"

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from perfscribe import precision
 from perfscribe.attention.eager import scaled_dot_product_attention
-from perfscribe.cells import Cell
-from perfscribe.compiling import as_implemented
+from perfscribe.base.cells import Cell
 from perfscribe.experiments.torch_compile.pair import Pair
-from perfscribe.timing import Mark
+from perfscribe.instruments import precision
+from perfscribe.instruments.compiling import as_implemented
+from perfscribe.instruments.timing import Mark
 
 # Query rows whose float64 matrices are held at a time.
 ROWS_AT_ONCE = 1024

@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 from matplotlib import ticker
 
-from perfscribe import figures as f
+from perfscribe.show import figures as f
 
 STAGGER = 0.06  # of the distance between two sizes, so that bars do not hide each other
 

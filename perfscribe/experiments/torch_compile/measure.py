@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from perfscribe import precision
-from perfscribe.cells import Cell, Measurement, grid
+from perfscribe.analytic.shapes import SIZES
+from perfscribe.base.cells import Cell, Measurement, grid
 from perfscribe.data import tokens
-from perfscribe.models.shapes import SIZES
+from perfscribe.instruments import precision
 
 if TYPE_CHECKING:
     from perfscribe.experiments.torch_compile.pair import Pair
@@ -111,8 +111,8 @@ def _compiling(parts: int, factors: Mapping[str, Any]) -> float:
 
 def run(cell: Cell) -> Measurement:
     """Check both ways, count memory, time the first compiled passes, then all passes in turns."""
-    from perfscribe.compiling import cold_caches, counts, start_compiler
-    from perfscribe.partial import kept_on_failure
+    from perfscribe.base.partial import kept_on_failure
+    from perfscribe.instruments.compiling import cold_caches, counts, start_compiler
 
     measurement = Measurement(values={"compiler_start_s": start_compiler(cell["backend"], cell["device"])})
     with kept_on_failure(measurement), cold_caches():
@@ -151,7 +151,7 @@ def _compile(cell: Cell, pair: Pair, measurement: Measurement) -> None:
     import time
 
     from perfscribe.experiments.torch_compile.pair import unmarked
-    from perfscribe.timing import synchronise
+    from perfscribe.instruments.timing import synchronise
 
     first_ms = []
     for _ in range(FIRST_PASSES):
@@ -177,8 +177,8 @@ def _peak(name: str, cell: Cell, pair: Pair, one_pass: Any) -> dict[str, Any]:
 
 
 def _time(cell: Cell, pair: Pair, measurement: Measurement) -> None:
-    from perfscribe.in_turns import time_in_turns
-    from perfscribe.timing import STEP, record
+    from perfscribe.instruments.interleaving import time_in_turns
+    from perfscribe.instruments.timing import STEP, record
 
     variants = {"eager": pair.eager, "compiled": pair.compiled, "eager_again": pair.eager}
     passes = passes_within(measurement.series["first_passes_ms"][-1], cell["passes"])

@@ -7,9 +7,9 @@ from typing import cast
 
 import torch
 
-from perfscribe.cells import Cell
-from perfscribe.compiling import as_implemented
+from perfscribe.base.cells import Cell
 from perfscribe.experiments.torch_compile.pair import Pair
+from perfscribe.instruments.compiling import as_implemented
 from perfscribe.models.loss_check import TOLERANCE, check_loss
 from perfscribe.models.training_step import Step, build
 from perfscribe.models.transformer import Model

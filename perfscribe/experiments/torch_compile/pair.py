@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from perfscribe.timing import Mark
+from perfscribe.instruments.timing import Mark
 
 
 def unmarked(_: str) -> None:

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from perfscribe import figures as f
-from perfscribe import references
-from perfscribe import tables as t
 from perfscribe.experiments.torch_compile import drawings, rows
-from perfscribe.records import Record
-from perfscribe.tables import GIB, Table
+from perfscribe.records.records import Record
+from perfscribe.show import figures as f
+from perfscribe.show import references
+from perfscribe.show import tables as t
+from perfscribe.show.tables import GIB, Table
 
 TABLES = (
     "cs336.compiled_attention",

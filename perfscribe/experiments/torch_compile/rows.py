@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from perfscribe.in_turns import split
-from perfscribe.memory import CUDA_COUNTER
-from perfscribe.records import Record
-from perfscribe.statistics import Ratio, format_figure, ratio, summarise
-from perfscribe.tables import GIB
+from perfscribe.instruments.interleaving import split
+from perfscribe.instruments.memory import CUDA_COUNTER
+from perfscribe.instruments.statistics import Ratio, format_figure, ratio, summarise
+from perfscribe.records.records import Record
+from perfscribe.show.tables import GIB
 
 # The phases whose ratios are shown, and the one that is a whole pass, by problem.
 PHASES = {"attention": ("forward", "backward", "both"), "model": ("forward", "backward", "full_step")}

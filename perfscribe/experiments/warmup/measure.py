@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from perfscribe import precision
-from perfscribe.cells import Cell, Measurement, grid
+from perfscribe.analytic.shapes import SIZES
+from perfscribe.base.cells import Cell, Measurement, grid
 from perfscribe.data import tokens
-from perfscribe.models.shapes import SIZES
+from perfscribe.instruments import precision
 
 
 def datasets(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -42,9 +42,9 @@ def _cell(factors: dict[str, Any]) -> Cell:
 
 def run(cell: Cell) -> Measurement:
     """Time full steps by phase, the first ones included; the loss is checked afterwards, so as to warm nothing."""
+    from perfscribe.instruments.timing import record, time_phases
     from perfscribe.models.loss_check import check_loss
     from perfscribe.models.training_step import build
-    from perfscribe.timing import record, time_phases
 
     step = build(cell.factors, cell.data_folder)
     step.make_optimizer()

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from perfscribe import figures as f
-from perfscribe import tables as t
-from perfscribe.records import Record
-from perfscribe.statistics import steady_from
-from perfscribe.tables import Table
+from perfscribe.instruments.statistics import steady_from
+from perfscribe.records.records import Record
+from perfscribe.show import figures as f
+from perfscribe.show import tables as t
+from perfscribe.show.tables import Table
 
 TABLES = ("cs336.benchmarking_warmup", "cs336.benchmarking_steps")
 FIGURES = ("cs336.benchmarking_steps",)

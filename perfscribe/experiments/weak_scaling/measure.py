@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from perfscribe.cells import Cell, Measurement
-from perfscribe.counters.weak_scaling import Setup, setups
+from perfscribe.analytic.weak_scaling import Setup, setups
+from perfscribe.analytic.workshop_shapes import SimpleGptShape
+from perfscribe.base.cells import Cell, Measurement
 from perfscribe.data import squad_sets
-from perfscribe.models.workshop_shapes import SimpleGptShape
 from perfscribe.training import launching
 
 SHAPE = ("vocab_size", "hidden_size", "num_layers", "num_heads", "ffn")

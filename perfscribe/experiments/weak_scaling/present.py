@@ -8,14 +8,14 @@ from typing import Any
 
 import pandas as pd
 
-from perfscribe import figures as f
-from perfscribe import tables as t
-from perfscribe import training_columns as c
+from perfscribe.experiments import training_columns as c
 from perfscribe.experiments.multi_gpu import drawings
+from perfscribe.experiments.training_rows import Links
 from perfscribe.experiments.weak_scaling import rows as r
-from perfscribe.records import Record
-from perfscribe.tables import Table
-from perfscribe.training_rows import Links
+from perfscribe.records.records import Record
+from perfscribe.show import figures as f
+from perfscribe.show import tables as t
+from perfscribe.show.tables import Table
 
 TABLES = ("fsdp.weak_setup", "fsdp.weak_scaling")
 FIGURES = ("fsdp.weak_scaling",)

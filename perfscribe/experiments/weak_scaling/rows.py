@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from perfscribe.counters.weak_scaling import SOURCE, VARIANTS, Setup
-from perfscribe.models.workshop_shapes import BLOOM_TOKENIZER_VOCABULARY, SimpleGptShape
-from perfscribe.records import Record
-from perfscribe.training_rows import Links, with_prediction
+from perfscribe.analytic.weak_scaling import SOURCE, VARIANTS, Setup
+from perfscribe.analytic.workshop_shapes import BLOOM_TOKENIZER_VOCABULARY, SimpleGptShape
+from perfscribe.experiments.training_rows import Links, with_prediction
+from perfscribe.records.records import Record
 
 SHAPE = ("vocab_size", "hidden_size", "num_layers", "num_heads", "ffn")
 GRID = ("backend", "loop", "hidden_size", "vocab_size", "dtype")  # cells of another preset are another grid

@@ -1,0 +1,107 @@
+"""Memory model, in bytes, of one eager attention call on tensors (batch, [heads,] seq_len, head_dim).
+
+The tensors are contiguous, in the cell's dtype and without autocast; q, k and v require gradients, which are None
+before; the gradient of the output is a dense tensor made beforehand. CUDA's rounding (512 bytes) is left out: these
+tensors are multiples of it for the sizes in use.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from perfscribe.analytic.ledger import Held, Items, Ledger
+from perfscribe.analytic.memory import CUBLAS_WORKSPACE_BYTES, WORKSPACE
+
+INPUTS = "q, k, v"
+UPSTREAM = "gradient of the output"
+SCALED = "scaled q"
+SCORES = "attention scores"
+WEIGHTS = "attention weights (softmax)"
+OUTPUT = "output"
+GRADIENTS = "gradients of q, k, v"
+MATRIX_GRADIENTS = "gradients of N×N matrices"
+MASK = "mask"
+
+
+@dataclass(frozen=True)
+class AttentionCall:
+    """One call of attention.eager.scaled_dot_product_attention.
+
+    element_bytes: of the tensors, 4 for fp32 and tf32, 2 for bf16 and fp16.
+    masked: with a boolean (seq_len, seq_len) mask.
+    device: cpu or cuda.
+    cublas_handles: CUDA: 1 before the first backward pass of the process, 2 from then on; 0 on the CPU.
+    """
+
+    batch: int
+    seq_len: int
+    head_dim: int
+    heads: int = 1
+    element_bytes: int = 4
+    masked: bool = False
+    cublas_handles: int = 2
+    device: str = "cuda"
+
+    @property
+    def tensor_bytes(self) -> int:
+        """One of q, k, v and the output."""
+        return self.element_bytes * self.batch * self.heads * self.seq_len * self.head_dim
+
+    @property
+    def matrix_bytes(self) -> int:
+        """One N×N matrix."""
+        return self.element_bytes * self.batch * self.heads * self.seq_len * self.seq_len
+
+
+def before_backward(call: AttentionCall) -> Items:
+    """What is in use between the forward and the backward pass."""
+    return _forward(call)[0].live
+
+
+def backward_peak(call: AttentionCall) -> Items:
+    """Peak of the backward pass: three N×N matrices (softmax, its gradient, the scores' gradient), on CUDA four.
+
+    There softmax's backward first multiplies gradient and output into a matrix of its own
+    (aten/src/ATen/native/cuda/SoftMax.cu, softmax_backward_cuda_out).
+    """
+    ledger, saved = _forward(call)
+    scaled, weights = saved
+    new, free = ledger.new, ledger.free
+    ledger.forget_peak()
+    new(GRADIENTS, call.tensor_bytes)  # of v
+    of_weights = new(MATRIX_GRADIENTS, call.matrix_bytes)
+    of_scores = new(MATRIX_GRADIENTS, call.matrix_bytes)
+    free(new(MATRIX_GRADIENTS, call.matrix_bytes if call.device == "cuda" else 0))
+    free(of_weights, weights)
+    if call.masked:
+        of_masked = of_scores
+        of_scores = new(MATRIX_GRADIENTS, call.matrix_bytes)
+        free(of_masked)
+    of_k = new(GRADIENTS, call.tensor_bytes)
+    of_scaled = new(GRADIENTS, call.tensor_bytes)
+    free(of_scores, scaled)
+    new(GRADIENTS, call.tensor_bytes)  # of k, copied into k's own layout
+    free(of_k)
+    new(GRADIENTS, call.tensor_bytes)  # of q
+    free(of_scaled)
+    return ledger.peak
+
+
+def _forward(call: AttentionCall) -> tuple[Ledger, tuple[Held, Held]]:
+    ledger = Ledger()
+    new, free = ledger.new, ledger.free
+    new(WORKSPACE, call.cublas_handles * CUBLAS_WORKSPACE_BYTES)
+    new(INPUTS, 3 * call.tensor_bytes)
+    new(UPSTREAM, call.tensor_bytes)
+    if call.masked:
+        new(MASK, call.seq_len * call.seq_len)
+    scaled = new(SCALED, call.tensor_bytes)
+    scores = new(SCORES, call.matrix_bytes)
+    if call.masked:
+        unmasked = scores
+        scores = new(SCORES, call.matrix_bytes)
+        free(unmasked)
+    weights = new(WEIGHTS, call.matrix_bytes)
+    free(scores)
+    new(OUTPUT, call.tensor_bytes)
+    return ledger, (scaled, weights)

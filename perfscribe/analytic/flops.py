@@ -1,0 +1,61 @@
+"""FLOP and bytes moved. A multiply-add counts as two FLOP; batch and seq_len count sequences and tokens.
+
+Two conventions, never to be mixed in one table:
+
+- *exact*: every matrix product that models.transformer.Model runs, and nothing else (forward_matmul_flop). Causal
+  masking saves no work in eager attention, so it is discounted only on request.
+- *PaLM* (Chowdhery et al. 2022, appendix B): 6·N + 12·L·H·Q·T FLOP a token for forward and backward, the usual
+  numerator of MFU (palm_flop_per_token).
+"""
+
+from __future__ import annotations
+
+from perfscribe.analytic.parameters import transformer_matmul_parameters
+from perfscribe.analytic.shapes import Shape
+
+
+def forward_matmul_flop(shape: Shape, batch: int, seq_len: int, *, causal_discount: bool = False) -> dict[str, int]:
+    """Exact FLOP of each kind of matrix product in a forward pass, summed over layers."""
+    tokens, width = batch * seq_len, shape.d_model
+    one_product = 2 * tokens * seq_len * width // (2 if causal_discount else 1)
+    return {
+        "attention projections": shape.layers * 4 * 2 * tokens * width * width,
+        "attention scores": shape.layers * one_product,
+        "attention values": shape.layers * one_product,
+        "feed-forward": shape.layers * 3 * 2 * tokens * width * shape.d_ff,
+        "head": 2 * tokens * width * shape.vocab_size,
+    }
+
+
+def palm_flop_per_token(shape: Shape, seq_len: int, *, parameters: int | None = None) -> int:
+    """PaLM appendix B: 6·N + 12·L·H·Q·T for forward and backward, no causal discount, no recomputation.
+
+    parameters: N; without it the parameters in matrix products, so that the embedding look-up is not counted but
+    the head is. (With that N the convention equals step_flop / tokens exactly.)
+    """
+    count = transformer_matmul_parameters(shape) if parameters is None else parameters
+    return 6 * count + 12 * shape.layers * shape.d_model * seq_len
+
+
+def attention_forward_flop(batch: int, heads: int, seq_len: int, head_dim: int, *, causal: bool = False) -> int:
+    """4·B·S²·H·D, halved if causal (the convention of the FlashAttention papers); heads are query heads."""
+    return 4 * batch * heads * seq_len * seq_len * head_dim // (2 if causal else 1)
+
+
+def attention_backward_flop(batch: int, heads: int, seq_len: int, head_dim: int, *, causal: bool = False) -> int:
+    """2.5 times the forward pass: five products, the scores being computed again (FlashAttention convention).
+
+    Eager attention keeps its softmax and runs four; its rate is still given in this convention, to be comparable.
+    """
+    return 5 * attention_forward_flop(batch, heads, seq_len, head_dim, causal=causal) // 2
+
+
+def attention_forward_bytes(batch: int, heads: int, seq_len: int, head_dim: int, element_bytes: int) -> int:
+    """Least traffic of a forward pass: q, k, v read and the output written once."""
+    return 4 * batch * heads * seq_len * head_dim * element_bytes
+
+
+def attention_backward_bytes(batch: int, heads: int, seq_len: int, head_dim: int, element_bytes: int) -> int:
+    """Least traffic of a backward pass that computes the softmax again: q, k, v, the output and its gradient read,
+    three gradients written."""
+    return 8 * batch * heads * seq_len * head_dim * element_bytes

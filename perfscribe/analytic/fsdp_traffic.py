@@ -1,0 +1,63 @@
+"""Collectives of a data-parallel training step by torch's DDP, FSDP1 and FSDP2, and the bytes that a rank sends.
+
+A ring sends (n - 1)/n of a message's bytes from each rank for an all-gather or a reduce-scatter, twice that for an
+all-reduce: with P bytes of parameters 3P(n - 1)/n for FULL_SHARD (gathered for forward, again for backward, gradients
+reduced), 2P(n - 1)/n for SHARD_GRAD_OP and DDP. No torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from perfscribe.analytic.fsdp_memory import DTYPE_BYTES, FP32_BYTES, Load, shard_elements
+from perfscribe.analytic.fsdp_plan import DDP, FSDP1, SHARD_GRAD_OP, SINGLE, shards
+from perfscribe.analytic.traffic import bus_factor
+
+LEAST_BYTES = 64  # below it a message is a flag: that an overflow was found, which a loss scaler exchanges
+
+
+@dataclass(frozen=True)
+class Message:
+    """count collectives of one kind with message_bytes each (of the whole array), among so many ranks."""
+
+    operation: str
+    message_bytes: int
+    ranks: int
+    count: int = 1
+
+
+def messages(load: Load) -> list[Message]:
+    """The collectives of a step of one micro-batch; DDP's as one whatever its buckets. Groups of one are left out."""
+    plan = load.plan
+    replicas, parts = shards(plan, load.world_size)
+    if plan.api == SINGLE:
+        return []
+    if plan.api == DDP:
+        return _among_several([Message("all_reduce", FP32_BYTES * load.elements, load.world_size)])
+    reduced = FP32_BYTES if plan.dtype == "fp32" else DTYPE_BYTES[plan.reduce_dtype]
+    found = []
+    for number, unit in enumerate(load.units):
+        whole = parts * shard_elements(load, unit)
+        kept = plan.strategy == SHARD_GRAD_OP or (plan.api == FSDP1 and number == 0)
+        found.append(Message("all_gather", load.gathered_bytes * whole, parts, 1 if kept else 2))
+        found.append(Message("reduce_scatter", reduced * whole, parts))
+        found.append(Message("all_reduce", reduced * whole // parts, replicas))
+    return _among_several(found)
+
+
+def _among_several(found: Iterable[Message]) -> list[Message]:
+    return [message for message in found if message.ranks > 1]
+
+
+def sent_bytes(found: Iterable[Message]) -> float:
+    """Bytes that each rank sends over a ring."""
+    return sum(m.count * m.message_bytes * bus_factor(m.operation, m.ranks) for m in found)
+
+
+def by_operation(found: Iterable[Message]) -> dict[str, float]:
+    """Bytes sent by kind of collective."""
+    sent: dict[str, float] = {}
+    for message in found:
+        sent[message.operation] = sent.get(message.operation, 0.0) + sent_bytes([message])
+    return sent

@@ -1,0 +1,133 @@
+"""Memory models, in bytes. Every function gives back an itemised dict, item to bytes, so that a report can name a term.
+
+The figures are those of torch.cuda.memory_allocated and max_memory_allocated: live tensors, without the allocator's
+cache, the CUDA context or fragmentation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from perfscribe.analytic.backward_replay import Backward
+from perfscribe.analytic.forward_replay import Forward
+from perfscribe.analytic.ledger import Items, Ledger
+from perfscribe.analytic.parameters import transformer_tensors
+from perfscribe.analytic.shapes import Shape
+from perfscribe.analytic.workload import Workload
+
+Optimizer = Literal["foreach", "for-loop", "fused"]
+
+PARAMETERS = "parameters"
+BUFFERS = "mask and rotary tables"
+TOKENS = "tokens and targets"
+STATE = "AdamW state"
+OPTIMIZER_TEMPORARIES = "AdamW temporaries"
+WORKSPACE = "cuBLAS workspace"
+
+# PyTorch allocates a workspace for each cuBLAS handle (one a thread and stream: the program's and autograd's) from its
+# caching allocator and never frees it; this size is the default from compute capability 9.0 on
+# (aten/src/ATen/cuda/CublasHandlePool.cpp; CUBLAS_WORKSPACE_CONFIG changes it). Before 9.0 it is 8.125 MiB.
+CUBLAS_WORKSPACE_BYTES = 32 * 2**20
+
+
+def total_bytes(items: Items) -> int:
+    """Sum over the items."""
+    return sum(items.values())
+
+
+def residual_stream_bytes(shape: Shape, batch: int, seq_len: int) -> int:
+    """One tensor of the residual stream, (batch, seq_len, d_model) in fp32."""
+    return 4 * batch * seq_len * shape.d_model
+
+
+def attention_matrix_bytes(batch: int, heads: int, seq_len: int, element_bytes: int = 4) -> int:
+    """One N×N matrix of a layer, (batch, heads, seq_len, seq_len)."""
+    return element_bytes * batch * heads * seq_len * seq_len
+
+
+def saved_for_backward(load: Workload, *, loss: bool = True) -> Items:
+    """What the autograd graph keeps after a forward pass, beside parameters, buffers, tokens and targets."""
+    ledger = Ledger(load.granularity_bytes)
+    forward = Forward(load, ledger, keep=True)
+    logits = forward.model()
+    if loss:
+        forward.cross_entropy(logits)
+        ledger.free(forward.loss)
+    else:
+        ledger.free(logits)
+    return ledger.live
+
+
+def inference_peak(load: Workload) -> Items:
+    """Peak of a forward pass under torch.no_grad() that returns the logits."""
+    ledger = before_pass(load)
+    Forward(load, ledger, keep=False).model()
+    return ledger.peak
+
+
+def forward_peak(load: Workload, *, loss: bool = True) -> Items:
+    """Peak of a forward pass that keeps its graph; with loss through next_token_loss, else to the logits."""
+    ledger = before_pass(load)
+    forward = Forward(load, ledger, keep=True)
+    logits = forward.model()
+    if loss:
+        forward.cross_entropy(logits)
+    return ledger.peak
+
+
+def step_phase_peaks(load: Workload, optimizer: Optimizer = "foreach") -> dict[str, Items]:
+    """Peak of each phase of a training step (forward with the loss, backward, AdamW) from the second step on.
+
+    optimizer: which of torch.optim.AdamW's implementations. foreach (PyTorch's own choice on CUDA) holds a copy of all
+    second moments, their square roots, while it updates; for-loop (its choice on the CPU) up to three tensors at a
+    time; fused none. Gradients are set to None between steps.
+    """
+    ledger = before_pass(load)
+    sizes = transformer_tensors(load.shape)
+    for size in sizes:
+        ledger.new(STATE, 4 * size)
+        ledger.new(STATE, 4 * size)
+        if load.device == "cpu" or optimizer == "fused":
+            ledger.new(STATE, 4)  # the step counter, which lives on the CPU unless fused
+    ledger.forget_peak()
+    forward = Forward(load, ledger, keep=True)
+    forward.cross_entropy(forward.model())
+    peaks = {"forward": ledger.peak}
+    ledger.forget_peak()
+    Backward(forward).model()
+    peaks["backward"] = ledger.peak
+    ledger.forget_peak()
+    adamw_temporaries(ledger, sizes, optimizer)
+    return peaks | {"optimizer": ledger.peak}
+
+
+def adamw_temporaries(ledger: Ledger, sizes: Sequence[int], optimizer: Optimizer) -> None:
+    """What AdamW allocates while it updates tensors of these elements (see step_phase_peaks); some stays alive."""
+    if optimizer == "foreach":
+        for size in sizes:
+            ledger.new(OPTIMIZER_TEMPORARIES, 4 * size)
+    elif optimizer == "for-loop":
+        denominator = None
+        for size in sizes:
+            root = ledger.new(OPTIMIZER_TEMPORARIES, 4 * size)
+            quotient = ledger.new(OPTIMIZER_TEMPORARIES, 4 * size)
+            ledger.free(root)
+            if denominator:
+                ledger.free(denominator)
+            denominator = quotient
+
+
+def before_pass(load: Workload) -> Ledger:
+    """A ledger on which everything lives that was there before the pass, but for optimizer state."""
+    ledger = Ledger(load.granularity_bytes)
+    for size in transformer_tensors(load.shape):
+        ledger.new(PARAMETERS, 4 * size)
+    ledger.new(BUFFERS, load.context**2)
+    for _ in range(2):
+        ledger.new(BUFFERS, 4 * load.context * load.shape.head_dim // 2)
+        ledger.new(TOKENS, 8 * load.tokens)
+    if load.device == "cuda":
+        for _ in range(load.cublas_handles):
+            ledger.new(WORKSPACE, CUBLAS_WORKSPACE_BYTES)
+    return ledger

@@ -1,0 +1,228 @@
+"""Memory and traffic of data-parallel training whose AdamW state is divided among ranks; no torch.
+
+Ours hands whole parameters out, each to one rank, which updates it and broadcasts it; gradients are all-reduced before.
+ZeRO stage 1 (Rajbhandari et al., SC 2020, P_os) gives each rank an equal piece of the flattened model instead:
+gradients are reduce-scattered to the pieces' owners, updated pieces are all-gathered.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from perfscribe.analytic.backward_replay import GRADIENTS
+from perfscribe.analytic.bucket_model import fill_buckets
+from perfscribe.analytic.ledger import Items, Ledger
+from perfscribe.analytic.memory import (
+    BUFFERS,
+    PARAMETERS,
+    STATE,
+    Optimizer,
+    adamw_temporaries,
+    before_pass,
+    step_phase_peaks,
+    total_bytes,
+)
+from perfscribe.analytic.parameters import transformer_tensors
+from perfscribe.analytic.partition import PIECE_BYTES, partition
+from perfscribe.analytic.shapes import Shape
+from perfscribe.analytic.workload import Workload
+
+COMMUNICATION = "communication buffers"
+ELEMENT_BYTES = 4
+STATE_BYTES = 8  # of an element: AdamW's two moments in fp32
+STEP_COUNTER_BYTES = 4  # of a parameter tensor, on the CPU
+GLOO_CHUNK_BYTES = 32 * 2**20  # parallel.broadcasting.CHUNK_BYTES, which a test compares
+
+
+def owned(shape: Shape, world_size: int) -> list[list[int]]:
+    """Elements of the parameter tensors that each rank keeps the state of, in registration order."""
+    sizes = transformer_tensors(shape)
+    owners = partition(sizes, [0] * world_size)
+    return [[size for size, owner in zip(sizes, owners, strict=True) if owner == rank] for rank in range(world_size)]
+
+
+@dataclass(frozen=True)
+class Sharding:
+    """One rank of a training step.
+
+    load: the rank's own batch. world_size: ranks; 1 for state that is not divided, whatever the number of ranks.
+    flat: gradients are averaged through a flat copy. exchange: how updated parameters travel: "nccl" in pieces, each
+    through a flat tensor for all ranks, "gloo" in flat chunks, "" not at all or from where they lie after one update of
+    all.
+    """
+
+    load: Workload
+    world_size: int
+    flat: bool = False
+    exchange: str = ""
+
+    @property
+    def optimizer(self) -> Optimizer:
+        """torch.optim.AdamW's own choice of its implementation."""
+        return "foreach" if self.load.device == "cuda" else "for-loop"
+
+
+def fullest_rank(sharding: Sharding) -> list[int]:
+    """Elements of the tensors of the rank that keeps most state."""
+    return max(owned(sharding.load.shape, sharding.world_size), key=_state_bytes)
+
+
+def _state_bytes(tensors: Sequence[int]) -> int:
+    return STATE_BYTES * sum(tensors) + STEP_COUNTER_BYTES * len(tensors)
+
+
+def after_init(sharding: Sharding) -> Items:
+    """The model alone."""
+    items = before_pass(sharding.load).live
+    return {item: items[item] for item in (PARAMETERS, BUFFERS)}
+
+
+def before_step(sharding: Sharding) -> Items:
+    """Between the average of the gradients and the optimizer step, from the second step on; the same after the step."""
+    return _ledger(sharding).live
+
+
+def passes_peak(sharding: Sharding) -> Items:
+    """Peak of forward, backward and the average of the gradients, from the second step on."""
+    load = sharding.load
+    phases = step_phase_peaks(load, sharding.optimizer)
+    state = before_step(sharding)[STATE]
+    peaks = [{**phases[phase], STATE: state} for phase in ("forward", "backward")]
+    ledger = _ledger(sharding)
+    if sharding.flat:
+        ledger.new(COMMUNICATION, ELEMENT_BYTES * sum(transformer_tensors(load.shape)))
+    return max([*peaks, ledger.live], key=total_bytes)
+
+
+def step_peak(sharding: Sharding) -> Items:
+    """Peak of the optimizer step with its exchange, from the second step on.
+
+    NCCL: from the first piece's exchange on there is the flat tensor through which all pieces travel.
+    """
+    peaks = []
+    flat_bytes = 0
+    for piece in _pieces(sharding):
+        ledger = _ledger(sharding)
+        ledger.new(COMMUNICATION, flat_bytes)
+        adamw_temporaries(ledger, piece, sharding.optimizer)
+        peaks.append(ledger.peak)
+        flat_bytes = _flat_bytes(sharding)
+    ledger = _ledger(sharding)
+    ledger.new(COMMUNICATION, flat_bytes)
+    peaks.append(ledger.peak)
+    if sharding.exchange == "gloo":
+        ledger = _ledger(sharding)
+        ledger.new(COMMUNICATION, gloo_chunks_bytes(sharding.load.shape, sharding.world_size))
+        peaks.append(ledger.peak)
+    return max(peaks, key=total_bytes)
+
+
+def _pieces(sharding: Sharding) -> list[list[int]]:
+    """Tensors as they are updated, a part at a time.
+
+    NCCL: the largest part of any rank in each round, as what is measured is the rank that holds most.
+    """
+    if sharding.exchange != "nccl":
+        return [fullest_rank(sharding)]
+    rounds = itertools.zip_longest(*map(_parts, owned(sharding.load.shape, sharding.world_size)), fillvalue=[])
+    return [max(one_round, key=sum) for one_round in rounds]
+
+
+def _flat_bytes(sharding: Sharding) -> int:
+    """The flat tensor: for each rank as much as the largest part of any."""
+    if sharding.exchange != "nccl" or sharding.world_size == 1:
+        return 0
+    return sharding.world_size * ELEMENT_BYTES * max(sum(part) for part in _pieces(sharding))
+
+
+def _parts(elements: Sequence[int]) -> list[list[int]]:
+    """A rank's tensors in parts that are updated and sent at once."""
+    return [
+        [elements[i] for i in part] for part in fill_buckets([ELEMENT_BYTES * size for size in elements], PIECE_BYTES)
+    ]
+
+
+def gloo_chunks_bytes(shape: Shape, world_size: int) -> int:
+    """The largest flat copies that are held at once: a chunk of each rank; one tensor alone needs no copy."""
+    by_rank = []
+    for mine in owned(shape, world_size):
+        sizes = [ELEMENT_BYTES * size for size in mine]
+        chunks = [[sizes[i] for i in chunk] for chunk in fill_buckets(sizes, GLOO_CHUNK_BYTES)]
+        by_rank.append([sum(chunk) if len(chunk) > 1 else 0 for chunk in chunks])
+    return max(sum(one_round) for one_round in itertools.zip_longest(*by_rank, fillvalue=0))
+
+
+def _ledger(sharding: Sharding) -> Ledger:
+    """What lives before the optimizer step."""
+    load = sharding.load
+    ledger = before_pass(load)
+    for size in transformer_tensors(load.shape):
+        ledger.new(GRADIENTS, ELEMENT_BYTES * size)
+    for size in fullest_rank(sharding):
+        ledger.new(STATE, ELEMENT_BYTES * size)
+        ledger.new(STATE, ELEMENT_BYTES * size)
+        if load.device == "cpu":
+            ledger.new(STATE, STEP_COUNTER_BYTES)
+    ledger.forget_peak()
+    return ledger
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """What a way to divide the work costs each rank in a step.
+
+    state_bytes: AdamW's moments on the fullest rank; balance: those over the mean of the ranks.
+    gradient_bytes, parameter_bytes: what a rank sends (and receives) on average where collectives go round a ring.
+    messages: collectives, where each tensor has its own, or one each for gradients and parameters.
+    """
+
+    name: str
+    state_bytes: int
+    balance: float
+    gradient_bytes: float
+    parameter_bytes: float
+    gradient_messages: int
+    parameter_messages: int
+    collectives: str
+
+
+DATA_PARALLEL, OURS, ZERO_1 = "data parallel, nothing sharded", "ours: whole parameters", "ZeRO stage 1"
+
+
+def schemes(shape: Shape, world_size: int) -> list[Scheme]:
+    """Plain data parallelism, our sharding and ZeRO stage 1, in fp32; a tensor a message, pieces in one.
+
+    A ring sends (n - 1)/n of the bytes from each rank for a reduce-scatter, an all-gather, or broadcasts whose sources
+    hold equal shares, and twice that for an all-reduce.
+    """
+    sizes = transformer_tensors(shape)
+    elements, tensors = sum(sizes), len(sizes)
+    round_bytes = ELEMENT_BYTES * elements * (world_size - 1) / world_size
+    largest = max(sum(mine) for mine in owned(shape, world_size))
+    piece = -(-elements // world_size)
+    mean = elements / world_size
+    return [
+        Scheme(DATA_PARALLEL, STATE_BYTES * elements, 1.0, 2 * round_bytes, 0.0, tensors, 0, "all-reduce"),
+        Scheme(
+            OURS,
+            STATE_BYTES * largest,
+            largest / mean,
+            2 * round_bytes,
+            round_bytes,
+            tensors,
+            tensors,
+            "all-reduce, broadcast",
+        ),
+        Scheme(
+            ZERO_1,
+            STATE_BYTES * piece,
+            piece / mean,
+            round_bytes,
+            round_bytes,
+            1,
+            1,
+            "reduce-scatter, all-gather",
+        ),
+    ]

@@ -1,0 +1,107 @@
+"""What a memory model is asked about."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from perfscribe.analytic.shapes import Shape
+
+DTYPES = ("fp32", "tf32", "bf16", "fp16")
+DEVICES = ("cpu", "cuda")
+CUDA_GRANULARITY_BYTES = 512
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A pass of models.transformer.Model over (batch, seq_len) tokens.
+
+    dtype: fp32 and tf32 are the same in memory; bf16 and fp16 mean autocast with fp32 parameters, entered around
+        forward and loss and left before backward.
+    device: what the model runs on; autocast treats softmax differently on the two, and CUDA rounds every tensor up
+        to 512 bytes.
+    context_length: of the model's mask and rotary tables; seq_len if not given.
+    cublas_handles: CUDA only, see memory.CUBLAS_WORKSPACE_BYTES; 2 once a backward pass has run in the process.
+
+    Raises ValueError for an unknown dtype or device, or a seq_len beyond the context length.
+    """
+
+    shape: Shape
+    batch: int
+    seq_len: int
+    dtype: str = "fp32"
+    device: str = "cuda"
+    context_length: int | None = None
+    cublas_handles: int = 2
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPES:
+            raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, not {self.dtype!r}")
+        if self.device not in DEVICES:
+            raise ValueError(f"device must be one of {', '.join(DEVICES)}, not {self.device!r}")
+        if self.seq_len > self.context:
+            raise ValueError(f"seq_len {self.seq_len} exceeds the context length {self.context}")
+
+    @property
+    def context(self) -> int:
+        """Positions that mask and rotary tables are made for."""
+        return self.seq_len if self.context_length is None else self.context_length
+
+    @property
+    def low(self) -> bool:
+        """Whether autocast runs the matrix products in two bytes."""
+        return self.dtype in ("bf16", "fp16")
+
+    @property
+    def width_bytes(self) -> int:
+        """Bytes of an element of a matrix product's output."""
+        return 2 if self.low else 4
+
+    @property
+    def softmax_in_fp32(self) -> bool:
+        """CUDA autocast runs softmax in fp32; CPU autocast leaves it in the dtype of its input."""
+        return self.low and self.device == "cuda"
+
+    @property
+    def half_to_float_kernel(self) -> bool:
+        """CUDA has a softmax that reads fp16 and writes fp32; for bf16 the input is copied to fp32 first."""
+        return self.dtype == "fp16" and self.device == "cuda"
+
+    @property
+    def tokens(self) -> int:
+        """Tokens in the batch."""
+        return self.batch * self.seq_len
+
+    @property
+    def stream_bytes(self) -> int:
+        """One tensor of the residual stream, (batch, seq_len, d_model) in fp32."""
+        return 4 * self.tokens * self.shape.d_model
+
+    @property
+    def row_bytes(self) -> int:
+        """One fp32 number a token."""
+        return 4 * self.tokens
+
+    @property
+    def projection_bytes(self) -> int:
+        """Output of q, k, v or o: (batch, seq_len, d_model) in the compute dtype."""
+        return self.width_bytes * self.tokens * self.shape.d_model
+
+    @property
+    def inner_bytes(self) -> int:
+        """(batch, seq_len, d_ff) in the compute dtype."""
+        return self.width_bytes * self.tokens * self.shape.d_ff
+
+    @property
+    def score_elements(self) -> int:
+        """Elements of (batch, heads, seq_len, seq_len), the N×N matrices of one layer."""
+        return self.batch * self.shape.heads * self.seq_len * self.seq_len
+
+    @property
+    def logit_elements(self) -> int:
+        """Elements of (batch, seq_len, vocab_size)."""
+        return self.tokens * self.shape.vocab_size
+
+    @property
+    def granularity_bytes(self) -> int:
+        """What the device's allocator rounds up to."""
+        return CUDA_GRANULARITY_BYTES if self.device == "cuda" else 1

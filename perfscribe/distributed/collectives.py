@@ -1,0 +1,179 @@
+"""Timed collectives: each checked against the values that it must give, then timed on every rank.
+
+Ranks start each call together: on the host clock after a barrier, by CUDA events after a small all-reduce on the same
+stream, the call being queued while the device is still busy. The time of a call is the longest that any rank took.
+Input is written again before each call, so that sums stay small; that is not in the time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from perfscribe.analytic.traffic import BUS_FACTORS, algbw_gb_per_s, bus_factor, busbw_gb_per_s
+from perfscribe.base.cells import Measurement, Unsupported
+from perfscribe.distributed.exchange import EXACT_UP_TO, Exchange
+
+if TYPE_CHECKING:
+    from perfscribe.distributed.rank import Rank
+    from perfscribe.instruments.timing import Timing
+
+HOST_CLOCK, CUDA_EVENTS = "host clock", "CUDA events"
+OPERATIONS = tuple(BUS_FACTORS)
+LEAST_CALLS = 5
+
+
+@dataclass(frozen=True)
+class Message:
+    """One collective to time. size_bytes: of the whole array (see counters.traffic). timer: "" for the usual one.
+
+    The usual timer is CUDA events for NCCL, the host clock for gloo (which waits on the host).
+    limit_s: timed calls that would last longer, by the warm-up, are fewer, but at least LEAST_CALLS.
+    """
+
+    operation: str
+    size_bytes: int
+    dtype: str = "fp32"
+    warmup: int = 5
+    timed: int = 20
+    timer: str = ""
+    limit_s: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.operation not in OPERATIONS:
+            raise ValueError(f"operation {self.operation!r}: expected one of {', '.join(OPERATIONS)}")
+        if self.dtype not in EXACT_UP_TO:
+            raise ValueError(f"dtype {self.dtype!r}: expected one of {', '.join(EXACT_UP_TO)}")
+        if self.size_bytes < 1 or self.warmup < 0 or self.timed < 1:
+            raise ValueError(f"{self}: expected size_bytes and timed from 1, warmup from 0")
+        if self.timer not in ("", HOST_CLOCK, CUDA_EVENTS):
+            raise ValueError(f"timer {self.timer!r}: expected {HOST_CLOCK} or {CUDA_EVENTS}")
+
+
+def time_collectives(
+    messages: Sequence[Message], *, world_size: int, timeout_s: float, **launch_options: Any
+) -> list[Measurement]:
+    """Time the messages one after another within one launch (see launch.launch for options); a Measurement each.
+
+    samples: time_ms, for each call the longest time of any rank. series: rank_<r>_ms, the same calls on each rank.
+    values: message_bytes (as sent: size_bytes cut to what divides evenly), algbw_gb_per_s and busbw_gb_per_s of the
+    median, bus_factor, dtype, elements_checked, nccl_version with NCCL.
+    RankError: a rank's result was wrong, or what launch() raises.
+    """
+    from perfscribe.distributed.launch import launch
+
+    arguments = {"messages": [asdict(message) for message in messages]}
+    launched = launch(run_on_rank, arguments, world_size=world_size, timeout_s=timeout_s, **launch_options)
+    each = zip(*launched.results, strict=True)
+    return [combine(message, list(said)) for message, said in zip(messages, each, strict=True)]
+
+
+def combine(message: Message, ranks: Sequence[Mapping[str, Any]]) -> Measurement:
+    """A Measurement from what each rank says of a message, in the order of ranks."""
+    world_size, first = len(ranks), ranks[0]
+    times_ms = _longest([rank["samples_ms"] for rank in ranks])
+    middle_ms, sent = median(times_ms), first["message_bytes"]
+    values = {
+        "message_bytes": sent,
+        "algbw_gb_per_s": algbw_gb_per_s(sent, middle_ms),
+        "busbw_gb_per_s": busbw_gb_per_s(message.operation, world_size, sent, middle_ms),
+        "bus_factor": bus_factor(message.operation, world_size),
+        "elements_checked": sum(rank["elements_checked"] for rank in ranks),
+    }
+    if first["nccl_version"]:
+        values["nccl_version"] = first["nccl_version"]
+    return Measurement(
+        samples={"time_ms": times_ms},
+        warmup={"time_ms": _longest([rank["warmup_ms"] for rank in ranks])},
+        values=values,
+        series={f"rank_{number}_ms": rank["samples_ms"] for number, rank in enumerate(ranks)},
+        timers={"time_ms": first["timer"]},
+        warmup_s=max(rank["warmup_s"] for rank in ranks),
+        timed_s=max(rank["timed_s"] for rank in ranks),
+    )
+
+
+def _longest(by_rank: Sequence[Sequence[float]]) -> list[float]:
+    return [max(call) for call in zip(*by_rank, strict=True)]
+
+
+# --- on a rank --------------------------------------------------------------------------------------------------
+
+
+def run_on_rank(arguments: Mapping[str, Any], rank: Rank) -> list[dict[str, Any]]:
+    """The program of a rank: what it has to say of each message."""
+    said = [_time(Message(**fields), rank) for fields in arguments["messages"]]
+    _free(rank)
+    return said
+
+
+def run_once(arguments: Mapping[str, Any], rank: Rank) -> int:
+    """Exchange a message once, for what the backend says of it; returns how many elements were checked."""
+    checked = Exchange(Message(**arguments["message"]), rank).check()
+    _free(rank)
+    return checked
+
+
+def _free(rank: Rank) -> None:
+    """Give memory back, for other ranks on the same device: torch keeps what it has freed."""
+    import torch
+
+    if rank.device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
+def _time(message: Message, rank: Rank) -> dict[str, Any]:
+    from perfscribe.distributed.transport import nccl_version
+
+    timer = message.timer or (CUDA_EVENTS if rank.backend == "nccl" else HOST_CLOCK)
+    if timer == CUDA_EVENTS and rank.backend != "nccl":
+        raise ValueError(f"timer {timer!r}: gloo waits on the host, time it by the host clock")
+    exchange = Exchange(message, rank)
+    try:
+        checked = exchange.check()
+    except RuntimeError as error:
+        raise _as_unsupported(error, message, rank) from error
+    warmup = _calls(exchange, timer, message.warmup) if message.warmup else None
+    timing = _calls(exchange, timer, _affordable(message, warmup, rank))
+    return {
+        "samples_ms": timing.samples_ms,
+        "warmup_ms": warmup.samples_ms if warmup else [],
+        "timer": timing.timer,
+        "warmup_s": warmup.timed_s if warmup else 0.0,
+        "timed_s": timing.timed_s,
+        "message_bytes": exchange.message_bytes,
+        "elements_checked": checked,
+        "nccl_version": nccl_version() if rank.backend == "nccl" else None,
+    }
+
+
+def _calls(exchange: Exchange, timer: str, count: int) -> Timing:
+    from perfscribe.instruments.timing import time_device, time_host
+
+    if timer == CUDA_EVENTS:
+        return time_device(exchange.call, warmup=0, timed=count, flush_l2=False, prepare=exchange.prepare_on_device)
+    device = exchange.rank.device
+    return time_host(exchange.call, warmup=0, timed=count, device=device, prepare=exchange.prepare_on_host)
+
+
+def _affordable(message: Message, warmup: Timing | None, rank: Rank) -> int:
+    """How many calls to time: the same number on all ranks, by the slowest one's warm-up."""
+    if message.limit_s is None or warmup is None:
+        return message.timed
+    import torch
+    import torch.distributed as dist
+
+    call_s = torch.tensor([median(warmup.samples_ms) * 1e-3], device=rank.device)
+    dist.all_reduce(call_s, op=dist.ReduceOp.MAX)
+    within = int(message.limit_s / max(call_s.item(), 1e-9))
+    return min(message.timed, max(LEAST_CALLS, within))
+
+
+def _as_unsupported(error: RuntimeError, message: Message, rank: Rank) -> Exception:
+    """The error, as Unsupported where the backend says that it has no such collective or dtype."""
+    text = str(error).lower()
+    if any(words in text for words in ("does not support", "not supported", "invalid scalar type", "unsupported")):
+        return Unsupported(f"{rank.backend} has no {message.operation} of {message.dtype} on {rank.device.type}")
+    return error

@@ -1,0 +1,194 @@
+"""Which rank is to blame where a launch fails, and the exception that says so.
+
+When one rank ends, the others break on the lost connection a moment later; under a time-out of the collectives it is
+the innocent that complain. So errors that speak of a lost or silent peer are consequences: they are blamed only where
+nothing else went wrong.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from perfscribe.base.cells import Unsupported
+
+# Texts of gloo, of torch's store and of NCCL as torch passes them on.
+_LOST_PEER = re.compile(
+    r"connection (?:closed|reset|refused|was likely closed)|closed by (?:the )?(?:remote )?peer|broken pipe"
+    r"|failed to recv, got 0 bytes|socket closed|remote process exited|communicator was aborted"
+    r"|connectfullmesh failed|could not connect|unable to connect|not all .*joined|no route to host",
+    re.IGNORECASE,
+)
+_SILENT_PEER = re.compile(
+    r"timed out waiting|wait timeout after|timed out after|collective operation timeout|socket timeout"
+    r"|application timeout caused pair closure|connect timeout",
+    re.IGNORECASE,
+)
+# Types that libraries give to such errors; a program's own error may say "timed out" as well.
+_OF_LIBRARIES = re.compile(r"(?:RuntimeError|Dist\w*Error|ConnectionError|BrokenPipeError|ConnectionResetError): ")
+_LAST_WORDS = re.compile(r"watchdog caught collective operation timeout|remote process exited", re.IGNORECASE)
+RAISED, DIED = "raised", "died"
+SHOWN_LINES = 20  # of what a rank had printed
+
+
+class RankError(RuntimeError):
+    """A rank failed. rank: its number, None where no single one is to blame."""
+
+    rank: int | None = None
+
+
+class RankOutOfMemory(RankError, MemoryError):
+    """A rank ran out of memory."""
+
+
+class RankTimeout(RankError, TimeoutError):
+    """A rank, or all of them, took longer than allowed."""
+
+
+_Error = TypeVar("_Error", bound=RankError)
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One place in a rank's code."""
+
+    file: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        return f"{self.file.rpartition('/')[2]}:{self.line} in {self.function}"
+
+
+@dataclass(frozen=True)
+class Stack:
+    """What a rank does. frames: innermost first. collectives: how many it has begun; None where it cannot tell."""
+
+    frames: Sequence[Frame]
+    collectives: int | None = None
+
+    @property
+    def waits_for_others(self) -> bool:
+        """Whether the innermost frames are those of a collective or of waiting for the GPU."""
+        return any(
+            "/torch/distributed/" in frame.file or (frame.function == "synchronize" and "/torch/" in frame.file)
+            for frame in self.frames[:4]
+        )
+
+    @property
+    def place(self) -> str:
+        """The innermost frame outside of installed packages, else the innermost."""
+        own = [frame for frame in self.frames if not re.search(r"/site-packages/|/lib/python|^<", frame.file)]
+        return f"at {next(iter([*own, *self.frames]), 'an unknown place')}"
+
+    def __str__(self) -> str:
+        begun = "" if self.collectives is None else f"{self.collectives} collectives begun; "
+        return begun + " < ".join(map(str, self.frames))
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a rank ended without a result.
+
+    how: raised (it could still tell) or died. time_s: on the rank's clock
+    where it could still tell, else when it was seen. status: failed, oom or unsupported. details: its traceback.
+    last_words: the end of what it printed, of which an error shows less.
+    """
+
+    rank: int
+    how: str
+    text: str
+    time_s: float
+    status: str = "failed"
+    details: str = ""
+    last_words: Sequence[str] = field(default=())
+
+    @property
+    def is_consequence(self) -> bool:
+        """Whether it speaks of a lost or silent peer."""
+        if self.how == DIED:
+            return any(_LAST_WORDS.search(line) for line in self.last_words)
+        lost = _OF_LIBRARIES.match(self.text) and _LOST_PEER.search(self.text)
+        return bool(lost or self.speaks_of_silence)
+
+    @property
+    def speaks_of_silence(self) -> bool:
+        """Whether it is a time-out of waiting for others."""
+        if self.how == DIED:
+            return any(_LAST_WORDS.search(line) and _SILENT_PEER.search(line) for line in self.last_words)
+        return bool(_OF_LIBRARIES.match(self.text) and _SILENT_PEER.search(self.text))
+
+
+def guilty(endings: Sequence[Ending]) -> Ending:
+    """The ending that explains the others: the first that is no consequence, else the first."""
+    return min(endings, key=lambda ending: (ending.is_consequence, ending.time_s))
+
+
+def error_of(ending: Ending, world_size: int) -> Exception:
+    """The exception that a launch raises for an ending; its notes hold the rank's traceback and last words."""
+    who = f"rank {ending.rank}" if ending.rank >= 0 else "a rank"
+    text = f"{who} of {world_size}: {ending.text}"
+    if ending.status == "unsupported":
+        return Unsupported(ending.text)
+    kind: type[RankError] = RankOutOfMemory if ending.status == "oom" else RankError
+    if kind is RankError and ending.is_consequence and ending.speaks_of_silence:
+        kind = RankTimeout
+    return _with_notes(kind(text), ending.rank, ending.details, *ending.last_words[-SHOWN_LINES:])
+
+
+def error_of_launcher(text: str, said: Sequence[str]) -> RankError:
+    """The exception where another launcher ended before all ranks had given a result, and none of them said why."""
+    last = next((line.strip() for line in reversed(said) if line.strip()), "")
+    return _with_notes(RankError(f"{text}: {last}" if last else text), None, *said)
+
+
+def error_of_silence(
+    stacks: dict[int, Stack], silent: Sequence[int], world_size: int, limit: str, missing: Sequence[int] = ()
+) -> RankTimeout:
+    """The exception where ranks gave neither result nor error in time.
+
+    stacks: of the silent ranks that answered. To blame is a rank that does not answer at all (it is held up outside of
+    Python), else one that is behind the others in collectives, else one that does not wait for others; the lowest if
+    there are several. Where all wait, they are named with whom they wait for. missing: ranks that never reported to
+    the launcher.
+    """
+    if missing:
+        return _with_notes(RankTimeout(f"{_ranks(missing)} of {world_size} never started: {limit}"), missing[0])
+    notes = [f"rank {rank}: {stack}" for rank, stack in sorted(stacks.items())]
+    busy = _held_up(stacks, silent)
+    if not busy:
+        returned = [rank for rank in range(world_size) if rank not in silent]
+        others = f"{_ranks(returned)}, which returned without them" if returned else "each other"
+        who = f"{_ranks(silent)} of {world_size} {'waits' if len(silent) == 1 else 'wait'} for {others}"
+        text = f"{who}: {limit}; rank {silent[0]} {stacks[silent[0]].place}"
+        return _with_notes(RankTimeout(text), None, *notes)
+    rank = busy[0]
+    place = stacks[rank].place if rank in stacks else "in code that does not let Python answer"
+    others = f" (so does {_ranks(busy[1:])})" if len(busy) > 1 else ""
+    return _with_notes(RankTimeout(f"rank {rank} of {world_size} hangs{others}: {limit}; {place}"), rank, *notes)
+
+
+def _held_up(stacks: dict[int, Stack], silent: Sequence[int]) -> list[int]:
+    """The silent ranks that others wait for; none where all of them wait."""
+    mute = [rank for rank in silent if rank not in stacks]
+    if mute:
+        return mute
+    counts = {rank: stacks[rank].collectives for rank in silent}
+    known = [count for count in counts.values() if count is not None]
+    if len(known) == len(silent) and min(known) < max(known):
+        return [rank for rank in silent if counts[rank] == min(known)]
+    return [rank for rank in silent if not stacks[rank].waits_for_others]
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+
+
+def _with_notes(error: _Error, rank: int | None, *notes: str) -> _Error:
+    error.rank = rank
+    for note in notes:
+        if note:
+            error.add_note(note)
+    return error

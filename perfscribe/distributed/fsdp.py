@@ -1,0 +1,186 @@
+"""A model as torch wraps it for data-parallel training: DDP, FSDP2 (fully_shard) by three strategies, FSDP1 beside it.
+
+FULL_SHARD gathers a unit's parameters before its forward and again before its backward pass; SHARD_GRAD_OP keeps them
+gathered in between; HYBRID_SHARD is FULL_SHARD within each of two groups, which keep copies of each other. What the
+wrapped model turned out to be is read off it by fsdp_applied.py: libraries have taken such settings without a word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
+    CheckpointImpl,
+    CheckpointWrapper,
+    apply_activation_checkpointing,
+    checkpoint_wrapper,
+)
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import (
+    BackwardPrefetch,
+    CPUOffload,
+    CPUOffloadPolicy,
+    FSDPModule,
+    FullyShardedDataParallel,
+    MixedPrecision,
+    MixedPrecisionPolicy,
+    ShardingStrategy,
+    fully_shard,
+)
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+from torch.nn.parallel import DistributedDataParallel
+
+from perfscribe.analytic.fsdp_plan import (
+    BACKWARD,
+    BOTH,
+    DDP,
+    FORWARD,
+    FSDP2,
+    FULL_SHARD,
+    HYBRID_SHARD,
+    PER_BLOCK,
+    PREFETCHED_UNITS,
+    SHARD_GRAD_OP,
+    SINGLE,
+    Plan,
+    hybrid_mesh,
+)
+
+DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+FSDP1_STRATEGIES = {
+    FULL_SHARD: ShardingStrategy.FULL_SHARD,
+    SHARD_GRAD_OP: ShardingStrategy.SHARD_GRAD_OP,
+}
+FSDP1_PREFETCH = {
+    "backward_pre": (BackwardPrefetch.BACKWARD_PRE, False),
+    "backward_post": (BackwardPrefetch.BACKWARD_POST, False),
+    "backward_post_forward": (BackwardPrefetch.BACKWARD_POST, True),
+    "none": (None, False),
+}
+
+Blocks = type[nn.Module]
+_MESHES: dict[tuple[str, tuple[int, ...]], DeviceMesh] = {}
+
+
+@dataclass(frozen=True)
+class Wrapped:
+    """The module to call, its plan, and the device that it computes on."""
+
+    module: nn.Module
+    plan: Plan
+    device: torch.device
+
+
+def wrap(model: nn.Module, plan: Plan, device: torch.device, blocks: Blocks) -> Wrapped:
+    """The model, equal on all ranks and on the device, wrapped as planned; it must not be used by itself any more.
+
+    blocks: class of the repeated layers, which are the units of FSDP and of activation checkpointing. ValueError: a
+    plan that this number of ranks cannot follow.
+    """
+    of_plan: dict[str, Callable[[nn.Module, Plan, torch.device, Blocks], nn.Module]] = {
+        SINGLE: _single,
+        DDP: _ddp,
+        FSDP2: _fsdp2,
+    }
+    return Wrapped(of_plan.get(plan.api, _fsdp1)(model, plan, device, blocks), plan, device)
+
+
+def mesh_of(plan: Plan, device: torch.device) -> DeviceMesh:
+    """The ranks as this plan arranges them; the same object each time, as a mesh makes process groups of its own."""
+    world_size = dist.get_world_size()
+    shape = hybrid_mesh(world_size) if plan.strategy == HYBRID_SHARD else (world_size,)
+    found = _MESHES.get((device.type, shape))
+    if found is None:
+        names = ("replicate", "shard") if len(shape) == 2 else ("shard",)
+        found = _MESHES[device.type, shape] = init_device_mesh(device.type, shape, mesh_dim_names=names)
+    return found
+
+
+def _single(model: nn.Module, plan: Plan, device: torch.device, blocks: Blocks) -> nn.Module:
+    _checkpoint(model, plan, blocks)
+    return model
+
+
+def _ddp(model: nn.Module, plan: Plan, device: torch.device, blocks: Blocks) -> nn.Module:
+    """Gradients lie in the buckets, so that there is one copy of them."""
+    _checkpoint(model, plan, blocks)
+    devices = [device.index] if device.type == "cuda" else None
+    return DistributedDataParallel(model, devices, gradient_as_bucket_view=True)
+
+
+def _fsdp2(model: nn.Module, plan: Plan, device: torch.device, blocks: Blocks) -> nn.Module:
+    """Checkpointing lies within the units, so that recomputing a block gathers nothing once more."""
+    _checkpoint(model, plan, blocks)
+    options: dict[str, Any] = {
+        "mesh": mesh_of(plan, device),
+        "reshard_after_forward": plan.strategy != SHARD_GRAD_OP,  # said for the root too, whose default is False
+    }
+    if plan.offload:
+        options["offload_policy"] = CPUOffloadPolicy(pin_memory=device.type == "cuda")
+    if plan.dtype != "fp32":
+        options["mp_policy"] = MixedPrecisionPolicy(
+            param_dtype=DTYPES[plan.dtype], reduce_dtype=DTYPES[plan.reduce_dtype]
+        )
+    inner = blocks_of(model, CheckpointWrapper if plan.checkpointing else blocks) if plan.wrapping == PER_BLOCK else []
+    for block in inner:
+        fully_shard(block, **options)
+    fully_shard(model, **options)
+    _prefetch(model, inner, plan)
+    return model
+
+
+def _prefetch(model: nn.Module, blocks: list[Any], plan: Plan) -> None:
+    """Let each unit gather the next ones of its pass as soon as it has its own."""
+    units: list[Any] = [model, *blocks]  # in the order of forward
+    for at, unit in enumerate(units):
+        if plan.prefetch in (FORWARD, BOTH):
+            unit.set_modules_to_forward_prefetch(units[at + 1 : at + 1 + PREFETCHED_UNITS])
+        if plan.prefetch in (BACKWARD, BOTH):
+            unit.set_modules_to_backward_prefetch(list(reversed(units[max(1, at - PREFETCHED_UNITS) : at])))
+    if plan.prefetch in (BACKWARD, BOTH):  # backward begins with the root, after which the last block comes
+        units[0].set_modules_to_backward_prefetch(list(reversed(blocks))[:PREFETCHED_UNITS])
+
+
+def _fsdp1(model: nn.Module, plan: Plan, device: torch.device, blocks: Blocks) -> nn.Module:
+    backward, forward = FSDP1_PREFETCH[plan.prefetch]
+    reduced = DTYPES[plan.reduce_dtype]
+    wrapped = FullyShardedDataParallel(
+        model,
+        device_mesh=mesh_of(plan, device),
+        sharding_strategy=FSDP1_STRATEGIES[plan.strategy],
+        auto_wrap_policy=ModuleWrapPolicy({blocks}) if plan.wrapping == PER_BLOCK else None,
+        backward_prefetch=backward,
+        forward_prefetch=forward,
+        cpu_offload=CPUOffload(offload_params=True) if plan.offload else None,
+        mixed_precision=None if plan.dtype == "fp32" else MixedPrecision(DTYPES[plan.dtype], reduce_dtype=reduced),
+        device_id=device,
+        use_orig_params=True,
+    )
+    _checkpoint(wrapped, plan, blocks)  # within the units, as they are modules of their own here
+    return wrapped
+
+
+def _checkpoint(model: nn.Module, plan: Plan, blocks: Blocks) -> None:
+    """Keep each block's input alone for backward, which computes the rest once more."""
+    if plan.checkpointing:
+        apply_activation_checkpointing(
+            model,
+            checkpoint_wrapper_fn=partial(checkpoint_wrapper, checkpoint_impl=CheckpointImpl.NO_REENTRANT),
+            check_fn=lambda module: isinstance(module, blocks),
+        )
+
+
+def blocks_of(model: nn.Module, kind: Blocks) -> list[nn.Module]:
+    """The model's modules of a class, in the order in which it holds them."""
+    return [module for module in model.modules() if isinstance(module, kind)]
+
+
+def is_fsdp2(module: nn.Module) -> bool:
+    """Whether fully_shard was applied to the module itself."""
+    return isinstance(module, FSDPModule)

@@ -1,0 +1,151 @@
+"""A training step of a wrapped model: micro-batches, loss scaling for fp16, AdamW.
+
+The gradients of all but the last micro-batch stay where they are made; the last one's pass exchanges the sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from perfscribe.analytic.fsdp_plan import DDP, FSDP2, SINGLE
+from perfscribe.distributed.fsdp import Wrapped
+from perfscribe.instruments import precision
+
+# Small enough that none of a few steps overflows, as one would with torch's 2^16, and is left out.
+FIRST_SCALE = 2.0**10
+
+Loss = Callable[[torch.nn.Module, Any], Tensor]
+
+
+class LocalGradScaler(torch.amp.GradScaler):
+    """torch's scaler, which looks for infinities in this rank's shards, wherever they rest, and asks the other ranks.
+
+    overflowed: whether any rank had one when unscale_() last looked.
+    torch's own exchanges what it finds by the gradients' device: of shards on a CPU, which NCCL does not serve.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__(device.type, init_scale=FIRST_SCALE)
+        self._on = device
+        self.overflowed = False
+
+    def _unscale_grads_(
+        self, optimizer: torch.optim.Optimizer, inv_scale: Tensor, found_inf: Tensor, allow_fp16: bool
+    ) -> dict[torch.device, Tensor]:
+        with torch.no_grad():
+            for device, shards in _by_device(local_gradients(optimizer)).items():
+                found = found_inf.to(device, copy=True)
+                torch._amp_foreach_non_finite_check_and_unscale_(shards, found, inv_scale.to(device))
+                found_inf.copy_(torch.maximum(found_inf, found.to(found_inf.device)))
+        everyone = found_inf.to(self._on)
+        dist.all_reduce(everyone, dist.ReduceOp.MAX)
+        self.overflowed = bool(everyone.item())
+        return {found_inf.device: found_inf.copy_(everyone)}
+
+
+def local(tensor: Tensor) -> Tensor:
+    """This rank's shard of a tensor, or the tensor itself."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def local_gradients(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    """This rank's shards of the gradients, those without elements left out."""
+    parameters = (p for group in optimizer.param_groups for p in group["params"])
+    shards = [local(parameter.grad) for parameter in parameters if parameter.grad is not None]
+    return [shard for shard in shards if shard.numel()]
+
+
+def _by_device(tensors: Iterable[Tensor]) -> dict[torch.device, list[Tensor]]:
+    found: dict[torch.device, list[Tensor]] = {}
+    for tensor in tensors:
+        found.setdefault(tensor.device, []).append(tensor)
+    return found
+
+
+class Training:
+    """A wrapped model, AdamW for it, and its steps.
+
+    loss_of(module, batch): mean loss of a micro-batch, a scalar in fp32. optimizer_of: makes the optimizer of the
+    parameters; by default torch's fused AdamW. everywhere: exchange gradients with each micro-batch, not with the last.
+    """
+
+    def __init__(
+        self,
+        wrapped: Wrapped,
+        loss_of: Loss,
+        *,
+        learning_rate: float = 5e-5,
+        weight_decay: float = 0.01,
+        optimizer_of: Callable[[Iterable[Tensor]], torch.optim.Optimizer] | None = None,
+        everywhere: bool = False,
+    ) -> None:
+        self.wrapped, self.module, self._loss_of, self._everywhere = wrapped, wrapped.module, loss_of, everywhere
+        options: Any = {"lr": learning_rate, "weight_decay": weight_decay}
+        make = optimizer_of or (lambda parameters: torch.optim.AdamW(parameters, fused=True, **options))
+        self.optimizer = make(self.module.parameters())
+        self._scaler = LocalGradScaler(wrapped.device) if wrapped.plan.dtype == "fp16" else None
+
+    @property
+    def loss_scale(self) -> float:
+        """That the gradients of fp16 products are scaled by; it falls with each step that is left out."""
+        return self._scaler.get_scale() if self._scaler is not None else 1.0
+
+    def zero_grad(self) -> None:
+        """Give the gradients' memory back."""
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def loss(self, batch: Any) -> Tensor:
+        """Forward. FSDP casts what it gathers; without it the products are autocast."""
+        plan = self.wrapped.plan
+        cast = precision.autocast(self.wrapped.device.type, plan.dtype) if plan.api in (SINGLE, DDP) else nullcontext()
+        with cast:
+            return self._loss_of(self.module, batch)
+
+    def passes(self, batches: Sequence[Any], after_forward: Callable[[], object] = lambda: None) -> Tensor:
+        """Forward and backward of each micro-batch; their mean loss, detached. Gradients are of the mean."""
+        total: Tensor | None = None
+        for number, batch in enumerate(batches):
+            with self._exchange(self._everywhere or number == len(batches) - 1):
+                loss = self.loss(batch) / len(batches)
+                after_forward()
+                total = loss.detach() if total is None else total + loss.detach()
+                (self._scaler.scale(loss) if self._scaler is not None else loss).backward()  # type: ignore[no-untyped-call]
+                del loss
+        assert total is not None
+        return total
+
+    def update(self) -> None:
+        """AdamW's step; with a scaler none where a gradient has overflowed."""
+        if self._scaler is None:
+            self.optimizer.step()
+            return
+        # Not by the scaler's own step(), which hands fused optimizers a flag that may still be on its way to the CPU.
+        self._scaler.unscale_(self.optimizer)
+        if not self._scaler.overflowed:
+            self.optimizer.step()
+        self._scaler.update()
+
+    def step(self, batches: Sequence[Any]) -> Tensor:
+        """A whole step; its gradients are gone after it. The mean loss of this rank's batches."""
+        loss = self.passes(batches)
+        self.update()
+        self.zero_grad()
+        return loss
+
+    def _exchange(self, now: bool) -> AbstractContextManager[Any]:
+        """Context of a micro-batch's passes, which exchange gradients or keep them."""
+        module: Any = self.module
+        if self.wrapped.plan.api == FSDP2:
+            module.set_requires_gradient_sync(now)
+            return nullcontext()
+        if self.wrapped.plan.api == SINGLE or now:
+            return nullcontext()
+        context: AbstractContextManager[Any] = module.no_sync()
+        return context

@@ -1,0 +1,126 @@
+"""Parts of several ranks brought to all of them, through one flat tensor and one all-gather each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from perfscribe.distributed.replicas import families
+
+ALIGNMENT_BYTES = 512  # of the parts of the flat tensor, as CUDA's allocator aligns tensors
+Owned = tuple[Tensor, int]  # a tensor and the group rank that it comes from
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What one all-gather carries: tensors of one dtype and device. flat: (ranks, elements of the fullest one's)."""
+
+    flat: Tensor
+    own: list[Tensor]
+    own_views: list[Tensor]
+    others: list[Tensor]
+    other_views: list[Tensor]
+
+
+class Gathering:
+    """Overwrites tensors, in pieces that are sent one after the other, by those of the group ranks that own them.
+
+    Every rank passes the same pieces, on devices that NCCL serves. A rank's tensors of a piece are copied into its part
+    of a flat tensor, as large for all ranks as the fullest one's, and from there to the tensors of the others at the
+    end: so two copies and a collective serve many tensors, for each dtype and device. All pieces share the flat
+    tensor's memory, which is taken by the first begin() and given back by close(); its views are made once, as making
+    them costs the host more than the rest.
+    """
+
+    def __init__(self, pieces: Sequence[Sequence[Owned]], group: dist.ProcessGroup) -> None:
+        self._group = group
+        self._me, self._world_size = dist.get_rank(group), dist.get_world_size(group)
+        # The older name is the second one.
+        self._gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+        with torch.no_grad():
+            by_device = [self._families(piece) for piece in pieces] if self._world_size > 1 else []
+            self._memory = {device: self._reserve(device, by_device) for found in by_device for device, _ in found}
+            self._pieces = [self._parts(found) for found in by_device]
+        self.close()
+
+    def _families(self, piece: Sequence[Owned]) -> list[tuple[torch.device, list[Owned]]]:
+        """The piece's tensors that one all-gather can carry."""
+        found = [[piece[i] for i in family] for family in families([tensor for tensor, _ in piece])]
+        return [(family[0][0].device, family) for family in found if self._longest(family)]
+
+    def _longest(self, family: Sequence[Owned]) -> int:
+        """Elements of the rank that has most."""
+        return max(sum([t.numel() for t, owner in family if owner == rank]) for rank in range(self._world_size))
+
+    def _size_bytes(self, family: Sequence[Owned]) -> int:
+        size = self._world_size * self._longest(family) * family[0][0].itemsize
+        return -(-size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+
+    def _reserve(self, device: torch.device, pieces: Sequence[list[tuple[torch.device, list[Owned]]]]) -> Tensor:
+        sizes = [sum(self._size_bytes(family) for at, family in piece if at == device) for piece in pieces]
+        return torch.empty(max(sizes), dtype=torch.uint8, device=device)
+
+    def _parts(self, piece: Sequence[tuple[torch.device, list[Owned]]]) -> list[_Part]:
+        used = dict.fromkeys(self._memory, 0)
+        parts = []
+        for device, family in piece:
+            begin, size = used[device], self._world_size * self._longest(family) * family[0][0].itemsize
+            used[device] += self._size_bytes(family)
+            memory = self._memory[device][begin : begin + size]
+            parts.append(self._part(memory.view(family[0][0].dtype).view(self._world_size, -1), family))
+        return parts
+
+    def _part(self, flat: Tensor, family: Sequence[Owned]) -> _Part:
+        by_rank = [[tensor for tensor, owner in family if owner == rank] for rank in range(self._world_size)]
+        views = [_views(row, tensors) for row, tensors in zip(flat, by_rank, strict=True)]
+        elsewhere = [rank for rank in range(self._world_size) if rank != self._me]
+        return _Part(
+            flat,
+            by_rank[self._me],
+            views[self._me],
+            [tensor for rank in elsewhere for tensor in by_rank[rank]],
+            [view for rank in elsewhere for view in views[rank]],
+        )
+
+    @torch.no_grad()
+    def begin(self, number: int) -> Callable[[], None]:
+        """Begin to send a piece; what it gives back, called once, ends it, and is to be called before another begins.
+
+        Until the end none of the other ranks' tensors may be read. The current stream waits for NCCL at the end.
+        """
+        if not self._pieces:
+            return lambda: None
+        for memory in self._memory.values():
+            if not memory.untyped_storage().nbytes():  # else it would be taken anew, and its contents moved
+                memory.untyped_storage().resize_(memory.nbytes)
+        works = []
+        for part in self._pieces[number]:
+            if part.own:
+                torch._foreach_copy_(part.own_views, part.own)
+            target, mine = part.flat.view(-1).view(torch.uint8), part.flat[self._me].view(torch.uint8)
+            works.append(self._gather(target, mine, group=self._group, async_op=True))
+
+        @torch.no_grad()
+        def end() -> None:
+            for work, part in zip(works, self._pieces[number], strict=True):
+                work.wait()
+                if part.others:
+                    torch._foreach_copy_(part.others, part.other_views)
+
+        return end
+
+    def close(self) -> None:
+        """Give the memory of the flat tensor back until the next begin()."""
+        for memory in self._memory.values():
+            memory.untyped_storage().resize_(0)
+
+
+def _views(row: Tensor, tensors: Sequence[Tensor]) -> list[Tensor]:
+    """The beginning of a row, cut into the tensors' shapes."""
+    numels = [tensor.numel() for tensor in tensors]
+    pieces = row[: sum(numels)].split(numels)
+    return [piece.view(tensor.shape) for piece, tensor in zip(pieces, tensors, strict=True)]

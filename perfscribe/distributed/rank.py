@@ -1,0 +1,255 @@
+"""One rank of a launch: finds its place, joins the process group, runs the program, tells the launcher how it went.
+
+The program is a function named "package.module:function". It takes the launch's arguments and a Rank, runs within an
+initialised process group and returns what JSON can hold.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import importlib
+import json
+import os
+import platform
+import random
+import re
+import resource
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from perfscribe.base.cells import Unsupported
+from perfscribe.distributed import ranks, transport
+from perfscribe.distributed.channel import END_OF_LOG, Channel
+
+if TYPE_CHECKING:
+    import torch
+
+# The order, as JSON, of a rank that is a fresh interpreter; the process that it is to end with, where ours started it.
+ORDER_VARIABLE, PARENT_VARIABLE = "PERFSCRIBE_LAUNCH", "PERFSCRIBE_PARENT"
+STACK_FRAMES = 30
+# Before torch ends a rank whose collective has timed out, it writes a trace into a file and waits a minute for that.
+NCCL_WATCHDOG = {"TORCH_NCCL_DUMP_ON_TIMEOUT": "0", "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "250"}
+LINE_CHARACTERS = 300  # of an error's first line, all that stands before it included: what a record keeps of a reason
+WHO_CHARACTERS = 24  # "rank 123 of 128: ", which the launcher puts before it
+# How NCCL's errors end where its own buffers found no memory on the GPU: as CUDA says it, or what could not be had.
+_NCCL_OUT_OF_MEMORY = re.compile(r"Cuda failure (?:2 )?'out of memory'")
+_NCCL_NOT_ALLOCATED = re.compile(r"unhandled cuda error.*Failed to CUDA (?:calloc|malloc)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Rank:
+    """What a program is told beside its arguments. threads: of the CPU, for this rank."""
+
+    place: ranks.Place
+    device: torch.device
+    backend: str
+    transport: str
+    seed: int
+    threads: int
+
+
+def main(order: Mapping[str, Any], parent: int) -> None:
+    """Join the others and run the program until told to leave, in the environment that the launcher made for this rank.
+
+    parent: the process that it is to end with, 0 where its launcher is another program. Ends this process: exit status
+    0 where it gave a result, 1 where it told of an error.
+    """
+    die_with(parent)
+    _lead_a_group()
+    place, trouble = _find_place(order)
+    channel = Channel(order["address"], order["token"], place.rank if place else -1, {"stack": stack})
+    channel.redirect_output()
+    faulthandler.enable()
+    try:
+        if place is None:
+            raise trouble or ValueError("no place")
+        me = _join(order, place)
+        while (arguments := channel.next_work()) is not None:
+            channel.send({"result": _run(order, arguments, me)})
+    except BaseException as error:
+        channel.send({"error": _as_message(error)})
+        _leave(1)
+    _leave(0)
+
+
+def _leave(code: int) -> None:
+    """End at once: what a failed or finished rank's libraries would do at exit may wait for ranks that are gone."""
+    _flush()
+    os._exit(code)
+
+
+def _flush() -> None:
+    """Write out what was printed, by C libraries too: into a pipe or socket these print in blocks, NCCL its log."""
+    import ctypes
+
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    ctypes.CDLL(None).fflush(None)
+
+
+def die_with(parent: int) -> None:
+    """Let the kernel kill this process when the one that started it ends (on Linux).
+
+    parent: the latter; where it has ended already, so does this one. 0: not known.
+    """
+    if sys.platform.startswith("linux"):
+        import ctypes
+
+        pr_set_pdeathsig = 1
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+        if parent and os.getppid() != parent:
+            os._exit(1)
+
+
+def _lead_a_group() -> None:
+    """Lead a process group, so that what the program starts can be ended with it, also after its death."""
+    with contextlib.suppress(OSError):  # a session leader leads one already
+        os.setpgid(0, 0)
+
+
+def _find_place(order: Mapping[str, Any]) -> tuple[ranks.Place | None, Exception | None]:
+    try:
+        place = ranks.find(os.environ, host=platform.node())
+        if place.world_size != order["world_size"]:
+            text = f"asked for {order['world_size']} ranks, but {place.source} started {place.world_size}"
+            raise ValueError(text)
+    except ValueError as error:
+        return None, error
+    return place, None
+
+
+def _join(order: Mapping[str, Any], place: ranks.Place) -> Rank:
+    """Join the process group."""
+    _share_memory_limit(place)
+    transport.set_switches(os.environ, order["backend"], order["transport"], order["nccl_log"])
+    for name, value in NCCL_WATCHDOG.items():
+        os.environ.setdefault(name, value)
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(order["threads"])
+    torch.backends.cudnn.allow_tf32 = False
+    random.seed(order["seed"] + place.rank)
+    torch.manual_seed(order["seed"] + place.rank)
+    device = _device(order, place)
+    host, _, port = order["store"].rpartition(":")
+    limit = timedelta(seconds=order["collective_timeout_s"])
+    store = dist.TCPStore(host, int(port), is_master=False, timeout=limit)  # type: ignore[attr-defined]
+    dist.init_process_group(
+        order["backend"],
+        store=store,
+        rank=place.rank,
+        world_size=place.world_size,
+        timeout=limit,
+        device_id=device if order["backend"] == "nccl" else None,
+    )
+    return Rank(place, device, order["backend"], order["transport"], order["seed"], order["threads"])
+
+
+def _run(order: Mapping[str, Any], arguments: Mapping[str, Any], me: Rank) -> Any:
+    """The program's result."""
+    import torch
+
+    result = _program(order["program"])(arguments, me)
+    if me.device.type == "cuda":
+        torch.cuda.synchronize(me.device)
+    if order["nccl_log"]:
+        _flush()
+        print(END_OF_LOG, flush=True)
+    return result
+
+
+def _program(name: str) -> Any:
+    module, _, function = name.partition(":")
+    return getattr(importlib.import_module(module), function)
+
+
+def _device(order: Mapping[str, Any], place: ranks.Place) -> torch.device:
+    import torch
+
+    if order["device"] == "cpu":
+        return torch.device("cpu")
+    index = ranks.device_index(place, torch.cuda.device_count())
+    torch.cuda.set_device(index)
+    if order["transport"] == "nvlink":
+        transport.require_nvlink(place.local_world_size or torch.cuda.device_count())
+    return torch.device("cuda", index)
+
+
+def _share_memory_limit(place: ranks.Place) -> None:
+    """Divide the limit that this process inherited among the ranks of its node: it is the machine's memory."""
+    limit, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    if limit != resource.RLIM_INFINITY and place.local_world_size:
+        resource.setrlimit(resource.RLIMIT_DATA, (limit // place.local_world_size, hard))
+
+
+def _as_message(error: BaseException) -> dict[str, Any]:
+    from perfscribe.instruments.memory import is_oom
+
+    first_line = (str(error).strip().splitlines() or [""])[0]
+    out_of_memory = is_oom(error) or _is_nccl_out_of_memory(error)
+    status = "unsupported" if isinstance(error, Unsupported) else "oom" if out_of_memory else "failed"
+    text = first_line if status == "unsupported" else f"{type(error).__name__}: {first_line}".rstrip(": ")
+    text = text[: LINE_CHARACTERS - WHO_CHARACTERS].rstrip()
+    if isinstance(error, SystemExit):
+        text = f"left with exit code {error.code}"
+    details = "".join(traceback.format_exception(error))[-4000:]
+    return {"text": text, "status": status, "details": details, "time_s": time.time()}
+
+
+def _is_nccl_out_of_memory(error: BaseException) -> bool:
+    """Whether NCCL found no memory for its buffers.
+
+    Allocating fails as well after a kernel has broken the context; then the device answers nothing any more.
+    """
+    if not isinstance(error, RuntimeError):
+        return False
+    text = str(error)
+    return bool(_NCCL_OUT_OF_MEMORY.search(text) or (_NCCL_NOT_ALLOCATED.search(text) and _device_answers()))
+
+
+def _device_answers() -> bool:
+    import torch
+
+    try:
+        torch.cuda.mem_get_info()
+    except (AssertionError, RuntimeError):  # no device, or one whose context is broken
+        return False
+    return True
+
+
+def stack() -> dict[str, Any]:
+    """What the main thread does: its innermost frames (file, line, function), and how many collectives it has begun."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    frames: list[tuple[str, int, str]] = []
+    while frame is not None and len(frames) < STACK_FRAMES:
+        frames.append((frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
+        frame = frame.f_back
+    return {"frames": frames, "collectives": _collectives_begun()}
+
+
+def _collectives_begun() -> int | None:
+    """Of the process groups of all ranks, by torch's own count; None where there is none yet."""
+    torch = sys.modules.get("torch")
+    try:
+        world = torch.distributed.distributed_c10d if torch else None
+        if world is None:
+            return None
+        everyone = world._get_default_group().size()
+        groups = [group for group in list(world._world.pg_map) if group.size() == everyone]
+        return sum(int(group._get_sequence_number_for_group()) for group in groups)
+    except (AttributeError, RuntimeError, ValueError):
+        return None
+
+
+if __name__ == "__main__":
+    main(json.loads(os.environ.pop(ORDER_VARIABLE)), int(os.environ.pop(PARENT_VARIABLE, "0")))

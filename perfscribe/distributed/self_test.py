@@ -1,0 +1,233 @@
+"""The all-reduce that is tried before a training on several processes: its bandwidth, judged, and the slow pair.
+
+A launch that waits for a broken link looks like a slow training. So one large all-reduce is timed among all ranks
+first, and, where it is too slow, a smaller one between each two of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from itertools import combinations
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from perfscribe.analytic.traffic import busbw_gb_per_s
+from perfscribe.distributed import collectives
+
+if TYPE_CHECKING:
+    import torch
+
+    from perfscribe.distributed.rank import Rank
+
+OPERATION = "all_reduce"
+PASSED, NO_FIGURE, TOO_SLOW = 0, 44, 46  # exit statuses, those of the workshop's job script
+MIB = 2**20
+PAIR_BYTES = {"gloo": 8 * MIB, "nccl": 256 * MIB}
+PAIR_WARMUP, PAIR_CALLS = 1, 3
+NAME_BYTES = 64  # of a host's name, sent as a tensor
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two ranks and the bus bandwidth of an all-reduce between them."""
+
+    first: int
+    second: int
+    busbw_gb_per_s: float
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What is tried. threshold_gb_per_s: 0 accepts any figure."""
+
+    size_bytes: int
+    warmup: int
+    timed: int
+    threshold_gb_per_s: float
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of it: times of each call (the longest of any rank), or none where another program timed them.
+
+    hosts: of each rank. pairs: empty unless the bandwidth is below the threshold and there are more than two ranks.
+    """
+
+    trial: Trial
+    backend: str
+    world_size: int
+    hosts: tuple[str, ...]
+    busbw_gb_per_s: float
+    times_ms: tuple[float, ...] = ()
+    warmup_ms: tuple[float, ...] = ()
+    pairs: tuple[Pair, ...] = ()
+
+    @property
+    def code(self) -> int:
+        """PASSED or TOO_SLOW."""
+        return TOO_SLOW if self.busbw_gb_per_s < self.trial.threshold_gb_per_s else PASSED
+
+    @property
+    def slowest(self) -> Pair | None:
+        """The pair of the lowest bandwidth; where there are but two ranks, these."""
+        if self.code == PASSED:
+            return None
+        if self.world_size == 2:
+            return Pair(0, 1, self.busbw_gb_per_s)
+        return min(self.pairs, key=lambda pair: pair.busbw_gb_per_s, default=None)
+
+    def line(self) -> str:
+        """One line that names nodes and figure, and the slow pair where it failed."""
+        size = f"{self.trial.size_bytes / MIB:g} MiB"
+        nodes = ", ".join(dict.fromkeys(self.hosts)) or "unnamed nodes"
+        text = f"all-reduce of {size} among {self.world_size} ranks on {nodes} by {self.backend}: "
+        text += f"busbw {self.busbw_gb_per_s:.3g} GB/s"
+        if self.code == PASSED:
+            return f"{prefix(PASSED)}{text}, threshold {self.trial.threshold_gb_per_s:g} GB/s"
+        return f"{prefix(TOO_SLOW)}{text}, below {self.trial.threshold_gb_per_s:g} GB/s{self._blame()}"
+
+    def log(self) -> list[str]:
+        """Lines in the manner of NVIDIA's all_reduce_perf."""
+        ranks = [f"#  Rank {number:2} on {host}" for number, host in enumerate(self.hosts)]
+        calls = f"# {self.backend}, {self.trial.warmup} calls to warm up, {len(self.times_ms)} timed: "
+        times = f"median {median(self.times_ms):.4g} ms, {min(self.times_ms):.4g} to {max(self.times_ms):.4g} ms"
+        bandwidth = f"# Avg bus bandwidth    : {self.busbw_gb_per_s:g}"
+        size = f"# {self.trial.size_bytes} bytes, fp32, sum"
+        return [*ranks, size, f"{calls}{times}", bandwidth, *self.log_of_pairs()]
+
+    def log_of_pairs(self) -> list[str]:
+        """A line for each pair that was tried."""
+        return [f"#  Ranks {pair.first} and {pair.second}: {pair.busbw_gb_per_s:g} GB/s" for pair in self.pairs]
+
+    def _blame(self) -> str:
+        slow = self.slowest
+        if slow is None or self.world_size == 2:
+            return ""
+        others = [pair.busbw_gb_per_s for pair in self.pairs if pair is not slow]
+        rest = f", the other pairs at {min(others):.3g} or more" if others else ""
+        names = f"{self._name(slow.first)} and {self._name(slow.second)}"
+        return f"; slowest pair: {names} at {slow.busbw_gb_per_s:.3g}{rest}"
+
+    def _name(self, rank: int) -> str:
+        host = self.hosts[rank] if rank < len(self.hosts) else ""
+        return f"rank {rank}" + (f" ({host})" if host else "")
+
+
+def prefix(code: int) -> str:
+    """How every line of a self-test begins, and the reason of what it holds back."""
+    return f"preflight {code}: "
+
+
+@contextmanager
+def algorithm(environment: MutableMapping[str, str], name: str | None) -> Iterator[None]:
+    """Context in which NCCL's algorithm is set: for the test alone, so that training chooses its own."""
+    before = environment.get("NCCL_ALGO")
+    if name:
+        environment["NCCL_ALGO"] = name
+    try:
+        yield
+    finally:
+        if name:
+            environment.pop("NCCL_ALGO", None)
+            if before is not None:
+                environment["NCCL_ALGO"] = before
+
+
+# --- on a rank --------------------------------------------------------------------------------------------------
+
+
+def on_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
+    """The program of a rank: the outcome as JSON, the same on every rank."""
+    return asdict(try_out(Trial(**arguments["trial"]), rank))
+
+
+def pairs_on_rank(arguments: Mapping[str, Any], rank: Rank) -> list[dict[str, Any]]:
+    """The program of a rank: the bandwidth of each pair as JSON, the same on every rank."""
+    return [asdict(pair) for pair in try_pairs(rank, Trial(**arguments["trial"]))]
+
+
+def try_out(trial: Trial, rank: Rank) -> Outcome:
+    """Time the all-reduce, within an initialised process group; then, where it is too slow, one of each pair."""
+    message = collectives.Message(OPERATION, trial.size_bytes, warmup=trial.warmup, timed=trial.timed)
+    (said,) = collectives.run_on_rank({"messages": [asdict(message)]}, rank)
+    world_size = rank.place.world_size
+    times_ms, warmup_ms = (_longest(said[name], rank) for name in ("samples_ms", "warmup_ms"))
+    busbw = busbw_gb_per_s(OPERATION, world_size, said["message_bytes"], median(times_ms))
+    hosts = _hosts(rank)
+    too_slow = busbw < trial.threshold_gb_per_s
+    pairs = try_pairs(rank, trial) if too_slow and world_size > 2 else ()
+    return Outcome(trial, rank.backend, world_size, hosts, busbw, tuple(times_ms), tuple(warmup_ms), tuple(pairs))
+
+
+def from_json(value: Mapping[str, Any]) -> Outcome:
+    """The inverse of asdict()."""
+    pairs = tuple(Pair(**pair) for pair in value["pairs"])
+    parts = {name: tuple(value[name]) for name in ("hosts", "times_ms", "warmup_ms")}
+    return Outcome(**{**value, **parts, "pairs": pairs, "trial": Trial(**value["trial"])})
+
+
+def try_pairs(rank: Rank, trial: Trial) -> list[Pair]:
+    """The bandwidth between each two ranks, one pair after the other while the rest wait; the same on every rank."""
+    import torch
+    import torch.distributed as dist
+
+    size_bytes = min(trial.size_bytes, PAIR_BYTES[rank.backend])
+    buffer = torch.ones(max(1, size_bytes // 4), dtype=torch.float32, device=rank.device)
+    found = []
+    for first, second in combinations(range(rank.place.world_size), 2):
+        group = dist.new_group([first, second])
+        dist.barrier()
+        own_ms = _time_pair(buffer, group, rank) if rank.place.rank in (first, second) else 0.0
+        (pair_ms,) = _longest([own_ms], rank)
+        found.append(Pair(first, second, busbw_gb_per_s(OPERATION, 2, buffer.nbytes, pair_ms)))
+        if own_ms:
+            dist.destroy_process_group(group)
+    return found
+
+
+def _time_pair(buffer: torch.Tensor, group: Any, rank: Rank) -> float:
+    """Median time of a call in ms, on the host clock."""
+    import torch.distributed as dist
+
+    from perfscribe.instruments.timing import time_host
+
+    def call() -> None:
+        dist.all_reduce(buffer, group=group)
+
+    def prepare() -> None:
+        buffer.fill_(1.0)
+
+    timing = time_host(call, warmup=PAIR_WARMUP, timed=PAIR_CALLS, device=rank.device, prepare=prepare)
+    return median(timing.samples_ms)
+
+
+def _longest(own_ms: Sequence[float], rank: Rank) -> list[float]:
+    """Of each call the longest time of any rank."""
+    import torch
+    import torch.distributed as dist
+
+    if not own_ms:
+        return []
+    times = torch.tensor(list(own_ms), dtype=torch.float64, device=rank.device)
+    dist.all_reduce(times, op=dist.ReduceOp.MAX)
+    return [float(time) for time in times.tolist()]
+
+
+def _hosts(rank: Rank) -> tuple[str, ...]:
+    """Every rank's host, in the order of ranks."""
+    import torch
+    import torch.distributed as dist
+
+    name = rank.place.host.encode()[:NAME_BYTES]
+    own = torch.zeros(NAME_BYTES, dtype=torch.uint8)
+    own[: len(name)] = torch.tensor(list(name), dtype=torch.uint8)
+    own = own.to(rank.device)
+    all_names = [torch.empty_like(own) for _ in range(rank.place.world_size)]
+    dist.all_gather(all_names, own)
+    return tuple(_text(one.tolist()) for one in all_names)
+
+
+def _text(codes: Iterable[int]) -> str:
+    return bytes(codes).rstrip(b"\0").decode(errors="replace")

@@ -1,0 +1,113 @@
+"""What the epochs of a training run of the Polaris homework say, and the columns that its tasks share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+import pandas as pd
+
+from perfscribe.records.records import Record
+from perfscribe.show import tables as t
+from perfscribe.show.tables import GIB
+
+GB = 10**9
+# The homework's training, by the factors of the tasks that run it, and its width, which they name differently.
+HOMEWORK = {
+    "layers": 6,
+    "d_ff": 2048,
+    "samples": 2048,
+    "source_length": 1,
+    "target_length": 20,
+    "batch": 32,
+    "epochs": 10,
+}
+HOMEWORK_WIDTH = 512
+RANKS_NOT_STATED = "ranks not stated"  # of a write-up that shared its samples among them
+
+
+def homework(*names: str) -> dict[str, int]:
+    """The homework's levels of these factors."""
+    return {name: HOMEWORK[name] for name in names}
+
+
+def epochs_s(record: Record) -> list[list[float]]:
+    """Times of all epochs of each round, the first ones included."""
+    rounds = zip(record.warmup["epoch_s"], record.samples["epoch_s"], strict=True)
+    return [[*first, *later] for first, later in rounds]
+
+
+def total_s(record: Record) -> float:
+    """All epochs together; the median of that where there are several rounds."""
+    return float(median(sum(epochs) for epochs in epochs_s(record)))
+
+
+def first_s(record: Record) -> float:
+    """The first epoch; the median where there are several rounds."""
+    return float(median(first[0] for first in record.warmup["epoch_s"]))
+
+
+def samples_per_s(record: Record) -> float:
+    """Samples of an epoch over the median time of the later ones."""
+    return float(record.factors["samples"] / t.summary(record, "epoch_s").median)
+
+
+def lowest_per_s(record: Record) -> float:
+    """Of the slowest epoch, the first ones included."""
+    return float(record.factors["samples"] / max(max(epochs) for epochs in epochs_s(record)))
+
+
+def highest_per_s(record: Record) -> float:
+    """Of the quickest epoch."""
+    return float(record.factors["samples"] / min(min(epochs) for epochs in epochs_s(record)))
+
+
+def total() -> t.Column:
+    """Seconds of all epochs."""
+    return t.derived("training_s", "Training time (s)", total_s)
+
+
+def later_epochs() -> list[t.Column]:
+    """First epoch, median and spread of the later ones, throughput."""
+    return [
+        t.derived("first_epoch_s", "First epoch (s)", first_s),
+        t.median("epoch_s", "A later epoch (s)"),
+        t.iqr("epoch_s", "IQR (s)"),
+        t.count("epoch_s"),
+        t.rate("samples_per_s", "Samples/s", samples_per_s, "epoch_s"),
+    ]
+
+
+def peak_gib() -> t.Column:
+    """Peak of allocated memory in one step."""
+    return t.value("peak_allocated_bytes", "Peak memory (GiB)", 1 / GIB, "peak_gib")
+
+
+def peak_gb() -> t.Column:
+    """The same, in the other unit that write-ups may mean by GB."""
+    return t.value("peak_allocated_bytes", "Peak memory (GB, 10^9)", 1 / GB, "peak_gb")
+
+
+def main_device(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows of one device, the accelerator's where there are any: times of two do not mix."""
+    return rows[rows["device"] == ("cuda" if "cuda" in set(rows["device"]) else "cpu")]
+
+
+def unlike(column: t.Column, why: Callable[[Record], str]) -> t.Column:
+    """A published column whose figures are no measure for ours, with the reason beside each of them."""
+
+    def get(record: Record) -> Any:
+        shown = column.get(record)
+        return f"{shown} ({why(record)})" if isinstance(shown, (int, float)) else shown
+
+    return t.Column(column.name, column.title, get, kind=column.kind, exact=column.exact)
+
+
+def against(wanted: dict[str, Any], column: t.Column) -> t.Column:
+    """A published column that stands only beside rows of these levels: any other workload is another figure."""
+
+    def get(record: Record) -> Any:
+        return column.get(record) if record.has(**wanted) else "another workload"
+
+    return t.Column(column.name, column.title, get, kind=column.kind, exact=column.exact)

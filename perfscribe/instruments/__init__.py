@@ -1,0 +1,1 @@
+"""What measures: timers, interleaving, statistics, peak memory, precision, profilers."""

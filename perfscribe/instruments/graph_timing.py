@@ -1,0 +1,225 @@
+"""A third timer: device time by replaying CUDA graphs, without the time to launch kernels one by one.
+
+A call is captured once and replayed; CUDA events stand right before and after each replay, and 256 MiB are overwritten
+before each, outside the events, so that the call finds none of its inputs in L2.
+
+In a sample: the kernels, the gaps between them (about 1 us each), the start of the graph on the device (some us,
+shared by the calls in it). Not in it: Python, the dispatcher, autograd's bookkeeping, launches by the host, the flush.
+
+Short calls. Events resolve about 0.5 us and starting a graph takes longer than that, so a call below SHORT_MS is
+captured several times into one graph, and a sample is the replay's time over the number of calls. A flush between the
+calls would have to stand inside the events: it takes ten times as long as the shortest calls and would have to be
+subtracted, noise and all. Instead every call of the graph works on tensors of its own, which the one flush before the
+replay has pushed out of L2 together; each finds them cold, as a single call would. What all calls share (a mask) is
+cold for the first of them alone.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
+
+from perfscribe.base.cells import Unsupported
+from perfscribe.instruments.memory import is_oom
+from perfscribe.instruments.timing import CUDA_EVENTS, FLUSH_BYTES, Timing, time_device
+
+if TYPE_CHECKING:
+    import torch
+
+GRAPH_REPLAY = "CUDA graph replay"
+SHORT_MS = 0.1  # below this the start of a graph and the events' resolution would be seen
+BATCH_MS = 0.2  # what a graph of several calls lasts at least, as far as MOST_CALLS allows
+MOST_CALLS = 32
+PROBES = 2  # replays that tell how long a call takes, the first of which uploads the graph; they are the warm-up
+LONG_MS = 10.0  # of a call whose first replay tells enough
+FEWEST_SAMPLES = 3
+ENOUGH_MS = 100.0  # of timed calls, from which on fewer samples than asked for are taken
+
+Make = Callable[[], Callable[[], object]]
+
+
+class CaptureFailed(Exception):
+    """A call that cannot be captured into a graph; the text is the first line of the reason."""
+
+
+class Replayable(Protocol):
+    """A captured graph."""
+
+    def replay_ms(self, times: int) -> list[float]:
+        """Device time of each of so many replays in a row, L2 flushed before each."""
+
+
+class Recorder(Protocol):
+    """What captures graphs: CudaGraphs, or a stand-in where there is no GPU."""
+
+    def capture(self, make: Make, calls: int) -> AbstractContextManager[Replayable]:
+        """A graph of so many calls, each made by make(); freed with its memory at the end of the context."""
+
+
+@dataclass(frozen=True)
+class GraphTiming:
+    """Samples of one call by graph replay, or by plain events where it cannot be captured.
+
+    calls_per_sample: how many calls a replay held; samples are times of one call. fallback: why there was no graph.
+    """
+
+    timing: Timing
+    calls_per_sample: int
+    fallback: str = ""
+
+
+def samples_within(call_ms: float, samples: int) -> int:
+    """How many calls to time: as asked for, but no fewer than FEWEST_SAMPLES nor many more than ENOUGH_MS of them."""
+    affordable = int(ENOUGH_MS / call_ms) if call_ms > 0 else samples
+    return max(min(FEWEST_SAMPLES, samples), min(samples, affordable))
+
+
+def calls_in_a_graph(call_ms: float) -> int:
+    """How many calls one graph is to hold: 1 unless the call is short."""
+    if call_ms >= SHORT_MS:
+        return 1
+    return min(MOST_CALLS, math.ceil(BATCH_MS / call_ms)) if call_ms > 0 else MOST_CALLS
+
+
+def time_replays(make: Make, *, samples: int, recorder: Recorder) -> GraphTiming:
+    """Time a call by graph replay; by CUDA events around plain calls where it cannot be captured.
+
+    make() gives a call that works on tensors of its own; it and the call run on the recorder's stream, so that what
+    autograd remembers of streams fits. The timer's name says which of the two it was. Out-of-memory errors are raised.
+    ValueError: samples below 1.
+    """
+    if samples < 1:
+        raise ValueError(f"expected samples >= 1, not {samples}")
+    started, reason = time.perf_counter(), ""
+    try:
+        calls, warmup_ms, samples_ms, timed_s = _replayed(make, samples, recorder)
+    except CaptureFailed as error:
+        reason = str(error)
+    if reason:  # out here the error is gone, whose frames hold the tensors of the call
+        return _by_events(make, samples, reason)
+    spent_s = time.perf_counter() - started
+    timing = Timing(samples_ms, warmup_ms, GRAPH_REPLAY, spent_s - timed_s, timed_s)
+    return GraphTiming(timing, calls)
+
+
+def _replayed(make: Make, samples: int, recorder: Recorder) -> tuple[int, list[float], list[float], float]:
+    """Calls a graph, warm-up samples and samples in ms a call, wall seconds of the timed replays."""
+    with recorder.capture(make, 1) as graph:
+        probes_ms = graph.replay_ms(1)
+        if probes_ms[0] < LONG_MS:
+            probes_ms += graph.replay_ms(PROBES - 1)
+        calls = calls_in_a_graph(min(probes_ms))
+        if calls == 1:
+            samples_ms, timed_s = _timed(graph, 1, samples_within(min(probes_ms), samples))
+            return 1, probes_ms, samples_ms, timed_s
+    with recorder.capture(make, calls) as graph:
+        warmup_ms = [replay_ms / calls for replay_ms in graph.replay_ms(PROBES)]
+        samples_ms, timed_s = _timed(graph, calls, samples)
+    return calls, warmup_ms, samples_ms, timed_s
+
+
+def _timed(graph: Replayable, calls: int, samples: int) -> tuple[list[float], float]:
+    started = time.perf_counter()
+    samples_ms = [replay_ms / calls for replay_ms in graph.replay_ms(samples)]
+    return samples_ms, time.perf_counter() - started
+
+
+def _by_events(make: Make, samples: int, reason: str) -> GraphTiming:
+    call = make()
+    probe = time_device(call, warmup=1, timed=1)
+    timing = time_device(call, warmup=0, timed=samples_within(probe.samples_ms[0], samples))
+    warmup_s = probe.warmup_s + probe.timed_s
+    return GraphTiming(replace(timing, warmup_ms=probe.samples_ms, warmup_s=warmup_s), 1, reason)
+
+
+def time_launched(make: Make, *, samples: int, call_ms: float = 0.0) -> Timing:
+    """The same call by CUDA events around plain calls, as triton.testing.do_bench reads it, launches included.
+
+    The host runs ahead while the device overwrites 256 MiB before each call, so launches are hidden for as long as
+    that takes (about 0.1 ms) and show beyond it. call_ms: what a call takes, as far as that is known.
+    """
+    timing = time_device(make(), warmup=1, timed=samples_within(call_ms, samples))
+    assert timing.timer == CUDA_EVENTS
+    return timing
+
+
+class CudaGraphs:
+    """Captures and replays on a stream of its own; one for all timings of a cell, as it holds the flush buffer.
+
+    Unsupported: no CUDA device.
+    """
+
+    def __init__(self) -> None:
+        import torch
+
+        if not torch.cuda.is_available():
+            raise Unsupported("CUDA graphs need a CUDA device; time CPU work by the host clock")
+        self._stream = torch.cuda.Stream()
+        self._buffer = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")
+
+    @contextmanager
+    def capture(self, make: Make, calls: int) -> Iterator[Replayable]:
+        """A graph of `calls` calls, each run once before, so that libraries have loaded and allocated what they need.
+
+        CaptureFailed: capture is impossible. Out-of-memory errors and errors of the calls themselves are raised.
+        """
+        import torch
+
+        torch.cuda.synchronize()
+        with torch.cuda.stream(self._stream):
+            made = [make() for _ in range(calls)]
+            for call in made:
+                call()
+        graph = torch.cuda.CUDAGraph()
+        try:
+            self._record(graph, made)
+            yield _Captured(graph, self._stream, self._buffer)
+        finally:
+            torch.cuda.synchronize()
+            graph.reset()
+            made.clear()
+
+    def _record(self, graph: torch.cuda.CUDAGraph, made: list[Callable[[], object]]) -> None:
+        import torch
+
+        try:
+            with torch.cuda.graph(graph, stream=self._stream):
+                held = [call() for call in made]  # alive to the end, so that no two calls write to one place
+            del held
+        except RuntimeError as error:
+            # Ending a broken capture raises an error of its own. No name may stand for an error here that is not raised
+            # again: its frames would hold it, and with them their tensors would stay.
+            causes = (one for one in (error, error.__context__) if one is not None and is_oom(one))
+            out_of_memory = next(causes, None)
+            del causes
+            if out_of_memory is not None:
+                raise out_of_memory from None
+            raise CaptureFailed((str(error).splitlines() or [type(error).__name__])[0]) from error
+
+
+@dataclass(frozen=True)
+class _Captured:
+    """A CUDA graph, the stream it replays on and the buffer that flushes L2."""
+
+    graph: torch.cuda.CUDAGraph
+    stream: torch.cuda.Stream
+    buffer: torch.Tensor
+
+    def replay_ms(self, times: int) -> list[float]:
+        """Milliseconds of each replay; the host waits once, at the end, so that the queue stays full."""
+        import torch
+
+        starts = [torch.cuda.Event(enable_timing=True) for _ in range(times)]
+        ends = [torch.cuda.Event(enable_timing=True) for _ in range(times)]
+        with torch.cuda.stream(self.stream):
+            for start, end in zip(starts, ends, strict=True):
+                self.buffer.zero_()
+                start.record()
+                self.graph.replay()
+                end.record()
+        self.stream.synchronize()
+        return [float(start.elapsed_time(end)) for start, end in zip(starts, ends, strict=True)]

@@ -1,0 +1,187 @@
+"""What a memory history says: bytes by kind at every moment, the peak of each phase, where large blocks come from."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from perfscribe.instruments.profiling.memory_history import History, Origin
+
+PARAMETERS = "parameters"
+STATE = "optimizer state"
+GRADIENTS = "gradients"
+COPIES = "weight copies"
+SAVED = "saved for backward"
+TEMPORARY = "temporaries"
+TABLES = "inputs and tables"
+OTHER = "workspaces"
+REST = "unsplit block rests"
+KINDS = (PARAMETERS, STATE, GRADIENTS, COPIES, SAVED, TEMPORARY, TABLES, OTHER, REST)
+
+AFTER = "after"
+PROJECT_PREFIX = "perfscribe/"
+LINEAR_FILE = "torch/nn/modules/linear.py"
+NO_FRAME = "no Python frame (autograd's thread)"
+DIRECT = "called there directly"
+
+
+@dataclass(frozen=True)
+class Lifetime:
+    """A block from its change `begins` (-1: held before) to its change `ends` (number of changes: alive at the end).
+
+    size_bytes: rounded up as the allocator does. asked_bytes: as asked for. phase: in which it began.
+    """
+
+    begins: int
+    ends: int
+    size_bytes: int
+    asked_bytes: int
+    kind: str
+    phase: str = ""
+    origin: int = -1
+
+
+@dataclass(frozen=True)
+class Group:
+    """Blocks of one size and kind that one place in the source asked for in one phase.
+
+    frame: the project's innermost frame. below: the library's frame or operator under it.
+    """
+
+    size_bytes: int
+    count: int
+    phase: str
+    kind: str
+    frame: str
+    below: str
+
+
+class Timeline:
+    """A history replayed.
+
+    phases: names of the phases that the history's marks end, in order; one that an error cut short has no mark.
+    copy_bytes: sizes of the low-precision copies that autocast makes of linear layers' weights. What a linear layer
+    allocates in such a size counts as one: choose tokens so that no cast input has the size of a cast weight.
+
+    Kinds: what was held before, and what a label names at the end, is called by its label; without one, held blocks
+    are workspaces. A block of the first phase, the forward pass, is saved for backward if it is alive when that phase
+    ends. All else is temporary.
+    """
+
+    def __init__(self, history: History, phases: Sequence[str], copy_bytes: Collection[int] = ()) -> None:
+        self.history, self.phases, self.copy_bytes = history, phases, copy_bytes
+        times = [change.time_us for change in history.changes]
+        self.ends = [bisect_right(times, mark.time_us) for mark in history.marks]
+        self.lifetimes = self._lifetimes()
+        self.rest_bytes = sum(held.rest_bytes for held in history.held)
+        self.totals = self._totals()
+
+    def phase_of(self, index: int) -> str:
+        """The phase of a change."""
+        number = bisect_right(self.ends, index)
+        return self.phases[number] if number < len(self.phases) else AFTER
+
+    def phase_ranges(self) -> dict[str, tuple[int, int]]:
+        """First and last index into totals of each phase that began, its first moment being the last one's last."""
+        limits = [0, *self.ends]
+        if len(self.ends) < len(self.phases):
+            limits.append(len(self.history.changes))
+        return {
+            phase: (first, last)
+            for phase, first, last in zip(self.phases, limits[:-1], limits[1:], strict=False)
+            if last > first
+        }
+
+    def peak_index(self, phase: str) -> int:
+        """Index into totals of the phase's peak; KeyError where the phase did not begin."""
+        first, last = self.phase_ranges()[phase]
+        return max(range(first, last + 1), key=self.totals.__getitem__)
+
+    def by_kind(self, indices: Iterable[int]) -> list[dict[str, int]]:
+        """Bytes of every kind at ascending indices into totals."""
+        steps: list[list[tuple[str, int]]] = [[] for _ in range(len(self.totals) + 1)]
+        for life in self.lifetimes:
+            steps[life.begins + 1].append((life.kind, life.size_bytes))
+            steps[life.ends + 1].append((life.kind, -life.size_bytes))
+        now, found, done = dict.fromkeys(KINDS, 0) | {REST: self.rest_bytes}, [], 0
+        for index in indices:
+            for step in steps[done : index + 1]:
+                for kind, size in step:
+                    now[kind] += size
+            done = index + 1
+            found.append(dict(now))
+        return found
+
+    def points(self, at_most: int) -> list[int]:
+        """Indices into totals that show its course: ends, limits and peaks of phases, and every stretch's extremes.
+
+        The changes are cut into stretches of equal length, of each of which the highest and the lowest moment stay.
+        """
+        last = len(self.totals) - 1
+        kept = {0, last, *self.ends, *(self.peak_index(phase) for phase in self.phase_ranges())}
+        length = math.ceil((last + 1) / max(1, (at_most - len(kept)) // 2))
+        for first in range(0, last + 1, length):
+            stretch = range(first, min(first + length, last + 1))
+            kept |= {max(stretch, key=self.totals.__getitem__), min(stretch, key=self.totals.__getitem__)}
+        return sorted(kept)
+
+    def groups(self) -> list[Group]:
+        """What was allocated, largest blocks first; blocks alike in all but their moment are one group."""
+        counts: Counter[tuple[int, str, str, str, str]] = Counter()
+        for life in self.lifetimes:
+            if life.begins >= 0:
+                origin = self.history.origins[life.origin]
+                counts[(life.asked_bytes, life.phase, life.kind, *where(origin))] += 1
+        groups = [Group(size, count, *names) for (size, *names), count in counts.items()]
+        return sorted(groups, key=lambda group: (-group.size_bytes, -group.count, group.frame, group.below))
+
+    def _lifetimes(self) -> list[Lifetime]:
+        history, n = self.history, len(self.history.changes)
+        alive = {held.address: Lifetime(-1, n, 0, held.size_bytes, held.label or OTHER) for held in history.held}
+        ended = []
+        for index, change in enumerate(history.changes):
+            if change.address in alive:  # its end may have gone unseen, as that of a block freed on another thread
+                ended.append(self._finished(alive.pop(change.address), index, ""))
+            if change.size_bytes > 0:
+                phase = self.phase_of(index)
+                alive[change.address] = Lifetime(index, n, 0, change.size_bytes, "", phase, change.origin)
+        left = [self._finished(life, n, history.labels.get(address, "")) for address, life in alive.items()]
+        return ended + left
+
+    def _finished(self, life: Lifetime, ends: int, label: str) -> Lifetime:
+        unit = self.history.granularity_bytes
+        size = -(-life.asked_bytes // unit) * unit
+        kind = life.kind or label or self._kind(life, ends)
+        return Lifetime(life.begins, ends, size, life.asked_bytes, kind, life.phase, life.origin)
+
+    def _kind(self, life: Lifetime, ends: int) -> str:
+        if life.asked_bytes in self.copy_bytes and LINEAR_FILE in " ".join(
+            self.history.origins[life.origin].frames[:1]
+        ):
+            return COPIES
+        first_end = self.ends[0] if self.ends else len(self.history.changes)
+        return SAVED if life.phase == self.phases[0] and ends >= first_end else TEMPORARY
+
+    def _totals(self) -> list[int]:
+        """Bytes allocated before the first change and after each."""
+        steps = [0] * (len(self.history.changes) + 2)
+        for life in self.lifetimes:
+            steps[life.begins + 1] += life.size_bytes
+            steps[life.ends + 1] -= life.size_bytes
+        totals, now = [], self.rest_bytes
+        for step in steps[:-1]:
+            now += step
+            totals.append(now)
+        return totals
+
+
+def where(origin: Origin) -> tuple[str, str]:
+    """The project's innermost frame of a stack, and what lies below it."""
+    if not origin.frames:
+        return NO_FRAME, origin.operator or DIRECT
+    position = next((n for n, frame in enumerate(origin.frames) if frame.startswith(PROJECT_PREFIX)), 0)
+    below = origin.frames[0] if position > 0 else ""
+    return origin.frames[position], " ".join(filter(None, [below, origin.operator])) or DIRECT

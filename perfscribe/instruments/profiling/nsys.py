@@ -1,0 +1,173 @@
+"""Nsight Systems: find it, profile a command with it, export and check what it recorded."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from perfscribe.instruments.profiling import guard
+from perfscribe.instruments.profiling.nsys_export import read_sqlite
+from perfscribe.instruments.profiling.trace import Trace
+from perfscribe.instruments.tools import NSYS_LIBRARIES_VARIABLE, find_tool
+
+__all__ = ["Nsys", "NsysError", "check", "export_sqlite", "find", "profile", "read_sqlite", "stats"]
+
+EXPORT_TIMEOUT_S = 600.0
+VERSION_TIMEOUT_S = 60.0
+# No sampling of call stacks, no scheduler events: they are large (gigabytes for a few kernels) and nothing reads them.
+# Kernels in CUDA graphs one by one, since a graph traced as a whole names none.
+SETTINGS = ("-s", "none", "--cpuctxsw=none", "--cuda-graph-trace=node", "--force-overwrite=true")
+# Lines of nsys itself after a program's own: progress, names of files.
+NSYS_SAYS = re.compile(r"\s*(\[\d+/\d+\]|Generat(ing|ed)\b|.*\.(nsys-rep|qdstrm)'?$)")
+NO_RANGES = (
+    "holds no range that the program marked: the nvtx package is missing, or too new for this nsys"
+    " (2023.4 records no ranges of nvtx 0.2.12 and newer, 2025.3 does)"
+)
+
+
+class NsysError(RuntimeError):
+    """nsys failed, or its trace is of no use; one line. output: the end of what nsys and the program said."""
+
+    def __init__(self, text: str, output: str = "") -> None:
+        super().__init__(text)
+        self.output = output
+
+
+@dataclass(frozen=True)
+class Nsys:
+    """An installed nsys. version: "2025.3.1"."""
+
+    path: Path
+    version: str
+
+
+def find() -> Nsys | None:
+    """The nsys of this machine (tools.find_tool says where it is looked for), None where there is none that runs."""
+    path = find_tool("nsys")
+    version = _version(path) if path else None
+    return Nsys(path, version) if path and version else None
+
+
+@cache
+def _version(path: Path) -> str | None:
+    try:
+        text = _run([str(path), "--version"], VERSION_TIMEOUT_S)
+    except NsysError:
+        return None
+    found = re.search(r"version (\d+\.\d+(?:\.\d+)?)", text)
+    return found[1] if found else None
+
+
+@cache
+def _traces(path: Path) -> str:
+    """What to trace, as --trace takes it: cuBLAS calls only where this nsys knows them."""
+    help_text = _run([str(path), "profile", "--help"], VERSION_TIMEOUT_S)
+    return "cuda,nvtx,cublas" if "'cublas'" in help_text else "cuda,nvtx"
+
+
+def profile(
+    nsys: Nsys,
+    command: Sequence[str],
+    output: Path,
+    timeout_s: float,
+    variables: Mapping[str, str] | None = None,
+    fork_before_exec: bool = False,
+) -> Path:
+    """Run the command under nsys and give the path of the report, `output` with the suffix .nsys-rep.
+
+    variables: further environment variables of the command. fork_before_exec: follow processes that are forked without
+    a new program, as launchers of ranks do. No process is left behind, however this ends.
+    Its folder for temporary files is nsys's own, which is removed afterwards.
+    Raises NsysError where the command takes too long, fails (its exit status is in the text) or leaves no report.
+    The report holds all environment variables and the host's name: it is not for publishing.
+    """
+    report = output.with_name(output.name.removesuffix(".nsys-rep") + ".nsys-rep")
+    report.parent.mkdir(parents=True, exist_ok=True)
+    report.unlink(missing_ok=True)
+    name = str(report.with_name(report.name.removesuffix(".nsys-rep"))).replace("%", "%%")
+    follow = [f"--trace-fork-before-exec={str(fork_before_exec).lower()}"]
+    settings = [*SETTINGS, *follow, "-t", _traces(nsys.path), f"--output={name}"]
+    told = _run([str(nsys.path), "profile", *settings, *command], timeout_s, variables)
+    if not report.is_file():
+        raise NsysError(f"nsys {nsys.version} ended without a report", told)
+    return report
+
+
+def export_sqlite(nsys: Nsys, report: Path, output: Path) -> Path:
+    """Export a .nsys-rep to SQLite; the file is whole or not there. Raises NsysError."""
+    if not report.is_file():
+        raise NsysError(f"{report}: no such file")
+    output.parent.mkdir(parents=True, exist_ok=True)
+    partial = output.with_name(f".{output.name}.partial")
+    options = ["--type=sqlite", "--force-overwrite=true", "--quiet=true", f"--output={partial}"]
+    try:
+        told = _run([str(nsys.path), "export", *options, str(report)], EXPORT_TIMEOUT_S)
+        if not partial.is_file():
+            raise NsysError(f"{report}: nsys {nsys.version} made no SQLite file of it", told)
+        os.replace(partial, output)
+    finally:
+        partial.unlink(missing_ok=True)
+    return output
+
+
+def stats(nsys: Nsys, export: Path, report: str) -> str:
+    """The CSV that `nsys stats -r REPORT` prints for a SQLite export. Raises NsysError."""
+    text = _run([str(nsys.path), "stats", "-r", report, "-f", "csv", "--quiet", str(export)], EXPORT_TIMEOUT_S)
+    return text.strip() + "\n"
+
+
+def check(trace: Trace, uses_cuda: bool) -> None:
+    """NsysError where a trace cannot be what the program did: none of its ranges, or CUDA was used without a kernel."""
+    if not any(not one.domain for one in trace.ranges):
+        raise NsysError(f"the trace of {trace.tool} {NO_RANGES}")
+    if uses_cuda and not trace.kernels:
+        more = "".join(f"; {remark}" for remark in trace.remarks)
+        raise NsysError(f"{trace.tool} recorded no kernel of a program that used CUDA: too old for the driver{more}")
+
+
+def _environment(variables: Mapping[str, str] | None) -> dict[str, str]:
+    environment = {**os.environ, **(variables or {})}
+    libraries = os.environ.get(NSYS_LIBRARIES_VARIABLE)
+    if libraries:
+        paths = [libraries, environment.get("LD_LIBRARY_PATH", "")]
+        environment["LD_LIBRARY_PATH"] = os.pathsep.join(path for path in paths if path)
+    return environment
+
+
+def _run(command: list[str], timeout_s: float, variables: Mapping[str, str] | None = None) -> str:
+    """Everything that the command said. Raises NsysError where it fails or takes too long."""
+    guarded = [sys.executable, "-P", str(guard.__file__), str(timeout_s), *command]
+    process = subprocess.Popen(
+        guarded,
+        stdin=subprocess.PIPE,  # closed when this process ends, however it does: then the guard ends all
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=_environment(variables),
+        start_new_session=True,
+        text=True,
+        errors="replace",
+    )
+    assert process.stdin is not None and process.stdout is not None
+    try:
+        said = process.stdout.read()
+    finally:
+        process.stdin.close()
+        code = process.wait()
+        process.stdout.close()
+    if code:
+        raise NsysError(_failure(command, code, timeout_s, said), said[-4000:])
+    return said
+
+
+def _failure(command: Sequence[str], code: int, timeout_s: float, said: str) -> str:
+    verb = " ".join(["nsys", *command[1:2]])
+    if code == guard.TIMED_OUT:
+        return f"{verb}: longer than {timeout_s:g} s"
+    lines = [line.strip() for line in said.splitlines() if line.strip() and not NSYS_SAYS.match(line)]
+    return f"{verb}: exit status {code}" + (f": {lines[-1][:300]}" if lines else "")

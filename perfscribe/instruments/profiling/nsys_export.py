@@ -1,0 +1,138 @@
+"""Reads a SQLite export of Nsight Systems.
+
+Tables and columns as versions 2023.4 to 2025.3 write them (NVIDIA's user guide, "SQLite Schema Reference"). A table is
+there only where the report holds such events. Threads are 64-bit numbers whose low 24 bits are the thread, the next 24
+the process.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from perfscribe.instruments.profiling.trace import (
+    COPY,
+    KERNEL,
+    MEMSET,
+    PUSH_POP,
+    START_END,
+    UNKNOWN_THREAD,
+    Kernel,
+    Range,
+    Trace,
+)
+
+THREAD_MASK = (1 << 48) - 1  # what trace.thread_key holds; above lie the machine's and the hypervisor's numbers
+PROCESS_MASK = ~((1 << 24) - 1)
+STYLES = {59: PUSH_POP, 60: START_END, 70: PUSH_POP, 71: START_END}  # ENUM_NSYS_EVENT_TYPE; 70, 71: imported text files
+DOMAIN_CREATED = 75
+WARNING = 2  # ENUM_DIAGNOSTIC_SEVERITY_LEVEL
+
+
+def read_sqlite(path: Path) -> Trace:
+    """Kernels, copies and memsets with their launches, and all NVTX ranges, of every process in the report.
+
+    Kernels have their demangled names. Ranges that one thread began and another ended are left out, as nsys's own
+    summaries do; a range that never ended lasts until the last range event.
+    ValueError with one line for a file that cannot be read or is no export of nsys.
+    """
+    try:
+        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)) as connection:
+            connection.row_factory = sqlite3.Row
+            return _Export(connection).trace()
+    except (sqlite3.Error, LookupError) as error:
+        raise ValueError(f"{path}: no SQLite export of nsys ({error})") from error
+
+
+@dataclass
+class _Export:
+    connection: sqlite3.Connection
+    tables: set[str] = field(default_factory=set)
+    strings: dict[int, str] = field(default_factory=dict)
+
+    def trace(self) -> Trace:
+        self.tables = {row["name"] for row in self.connection.execute("SELECT name FROM sqlite_master")}
+        if not {"StringIds", "META_DATA_EXPORT"} <= self.tables:
+            raise LookupError("its tables are missing")
+        self.strings = {row["id"]: row["value"] for row in self._rows("StringIds")}
+        version = self._version()
+        launches = self._launches()
+        kernels = [*self._kernels(launches), *self._copies(launches), *self._memsets(launches)]
+        kernels.sort(key=lambda one: (one.start_ns, one.end_ns))
+        ranges = sorted(self._ranges(), key=lambda one: (one.start_ns, -one.end_ns))
+        absent = "" if kernels else "no CUDA"
+        if not kernels and launches:
+            absent = f"nsys {version} recorded CUDA calls but no kernel"
+        return Trace(f"nsys {version}", kernels, ranges, absent, self._remarks(kernels))
+
+    def _rows(self, table: str) -> Iterator[sqlite3.Row]:
+        """All rows of a table, in the order in which they were written; none where it is absent."""
+        if table in self.tables:
+            yield from self.connection.execute(f'SELECT * FROM "{table}" ORDER BY rowid')
+
+    def _version(self) -> str:
+        told = {row["name"]: row["value"] for row in self._rows("META_DATA_EXPORT")}
+        return ".".join(str(told.get("EXPORT_PRODUCT_VERSION", "of an unknown version")).split(".")[:3])
+
+    def _launches(self) -> dict[tuple[int, int], tuple[int, int, int]]:
+        """Start, end and thread of the CUDA calls that started something, by process and correlation."""
+        found: dict[tuple[int, int], tuple[int, int, int]] = {}
+        for row in self._rows("CUPTI_ACTIVITY_KIND_RUNTIME"):
+            thread, correlation = row["globalTid"], row["correlationId"]
+            if thread is not None and correlation is not None:
+                call = (row["start"], row["end"], thread & THREAD_MASK)
+                found.setdefault((thread & PROCESS_MASK, correlation), call)
+        return found
+
+    def _work(self, row: sqlite3.Row, name: str, kind: str, launches: dict[Any, tuple[int, int, int]]) -> Kernel:
+        unknown = (row["start"], row["end"], UNKNOWN_THREAD)
+        began, ended, thread = launches.get((row["globalPid"], row["correlationId"]), unknown)
+        return Kernel(name, row["start"], row["end"], began, ended, thread, row["streamId"], row["deviceId"], kind)
+
+    def _kernels(self, launches: dict[Any, tuple[int, int, int]]) -> Iterator[Kernel]:
+        for row in self._rows("CUPTI_ACTIVITY_KIND_KERNEL"):
+            yield self._work(row, self.strings[row["demangledName"]], KERNEL, launches)
+
+    def _copies(self, launches: dict[Any, tuple[int, int, int]]) -> Iterator[Kernel]:
+        labels = {row["id"]: row["label"] for row in self._rows("ENUM_CUDA_MEMCPY_OPER")}
+        for row in self._rows("CUPTI_ACTIVITY_KIND_MEMCPY"):
+            label = labels.get(row["copyKind"], f"kind {row['copyKind']}")
+            yield self._work(row, f"[CUDA memcpy {label}]", COPY, launches)
+
+    def _memsets(self, launches: dict[Any, tuple[int, int, int]]) -> Iterator[Kernel]:
+        for row in self._rows("CUPTI_ACTIVITY_KIND_MEMSET"):
+            yield self._work(row, "[CUDA memset]", MEMSET, launches)
+
+    def _text(self, row: sqlite3.Row) -> str:
+        return str(self.strings.get(row["textId"], row["text"] or ""))
+
+    def _ranges(self) -> Iterator[Range]:
+        events = list(self._rows("NVTX_EVENTS"))
+        domains: dict[tuple[int, int], str] = {}
+        for row in events:
+            if row["eventType"] == DOMAIN_CREATED:
+                domains.setdefault((row["globalTid"] & PROCESS_MASK, row["domainId"]), self._text(row))
+        ranges = [row for row in events if row["eventType"] in STYLES]
+        last = max((time for row in ranges for time in (row["start"], row["end"] or 0)), default=0)
+        for row in ranges:
+            if row["endGlobalTid"] is None:
+                end, thread = last if row["end"] is None else row["end"], row["globalTid"]
+                domain = domains.get((thread & PROCESS_MASK, row["domainId"]), "")
+                yield Range(self._text(row), row["start"], end, thread & THREAD_MASK, STYLES[row["eventType"]], domain)
+
+    def _remarks(self, kernels: list[Kernel]) -> list[str]:
+        unlaunched = sum(one.launch_thread == UNKNOWN_THREAD for one in kernels)
+        graphs = sum(1 for _ in self._rows("CUPTI_ACTIVITY_KIND_GRAPH_TRACE"))
+        crossing = sum(row["endGlobalTid"] is not None for row in self._rows("NVTX_EVENTS"))
+        counts = {
+            "kernels without a recorded launch": unlaunched,
+            "CUDA graphs traced as a whole, without their kernels": graphs,
+            "ranges ended by another thread left out": crossing,
+        }
+        complaints = {row["text"] for row in self._rows("DIAGNOSTIC_EVENT") if row["severity"] >= WARNING}
+        told = sorted(text for text in complaints if "CUDA" in text and "/" not in text)  # no paths of the machine
+        return [f"{count} {what}" for what, count in counts.items() if count] + told

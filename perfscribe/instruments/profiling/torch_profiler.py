@@ -1,0 +1,193 @@
+"""The torch profiler (Kineto) in place of nsys: the same trace from the file that it writes for trace viewers.
+
+That file is read, rather than the profiler's own objects, because its form is public and has stayed the same.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from perfscribe.instruments.profiling.trace import (
+    COPY,
+    KERNEL,
+    MEMSET,
+    OPERATOR,
+    UNKNOWN_THREAD,
+    Kernel,
+    Range,
+    Trace,
+    thread_key,
+)
+
+KINDS = {"kernel": KERNEL, "gpu_memcpy": COPY, "gpu_memset": MEMSET}
+LAUNCHES = ("cuda_runtime", "cuda_driver")
+ON_CPU = "operators on the CPU"
+# Operators that change shapes, strides and the like and touch no element: on a GPU no kernel stands for them.
+BOOKKEEPING = re.compile(
+    r"aten::_?((un)?squeeze|(un)?flatten|(un)?safe_view|unsafe_view|unsafe_split|view(_as|_as_real)?|reshape(_alias|_as)?|"
+    r"as_strided|transpose|t|numpy_T|permute|movedim|expand(_as)?|broadcast_(to|tensors)|alias|detach|select|slice|narrow|"
+    r"split(_with_sizes)?|chunk|unbind|unfold|diagonal|resolve_(conj|neg)|conj|real|imag|lift_fresh|result_type|resize|"
+    r"empty(_like|_strided)?|new_empty(_strided)?|set|set_data|requires_grad|output_nr|version|is_nonzero|item|"
+    r"local_scalar_dense|promote_types|scalar_tensor|has_compatible_shallow_copy_type|to_dense|sparse_mask|record_stream|retain_grad)_?$"
+)
+# An operator that calls others does work of its own where its longest stretch outside of them is this part of it.
+OWN_WORK = 0.25
+
+
+@dataclass
+class Recording:
+    """What recording() gives: the trace, once its block has ended."""
+
+    device: str
+    _trace: Trace | None = field(default=None, repr=False)
+
+    @property
+    def trace(self) -> Trace:
+        """The finished trace; RuntimeError inside of the block."""
+        if self._trace is None:
+            raise RuntimeError("the recording has not ended")
+        return self._trace
+
+
+@contextmanager
+def recording(device: str) -> Iterator[Recording]:
+    """Record what the block runs on this device, cpu or cuda; all queued work is waited for.
+
+    Ranges are those of ranges.annotate and every other record_function. Starting costs up to seconds the first time,
+    before the block begins.
+    RuntimeError where CUDA work was to be recorded and no kernel was.
+    """
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    recorded = Recording(device)
+    activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if device == "cuda" else [])
+    with profile(activities=activities) as profiler:
+        yield recorded
+        if device == "cuda":
+            torch.cuda.synchronize()
+    with tempfile.TemporaryDirectory(prefix="kineto-") as folder:
+        path = Path(folder) / "trace.json"
+        profiler.export_chrome_trace(str(path))
+        recorded._trace = read_chrome_trace(path, device, torch.__version__.split("+")[0])
+    if device == "cuda" and not recorded.trace.kernels:
+        raise RuntimeError(f"{recorded.trace.tool} recorded no kernel of a program that used CUDA")
+
+
+def read_chrome_trace(path: Path, device: str, version: str) -> Trace:
+    """The trace in a file that torch.profiler wrote. ValueError with one line where it is none.
+
+    On cuda kernels, copies and memsets with the calls that launched them. On cpu operators (torch's own and custom
+    ones) take their place, each the longest stretch of time in which it called no other operator, so that times add
+    up and nothing counts twice; operators that only call others, or touch no element, are left out. Their launch is
+    their start.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8", errors="replace"), parse_float=Decimal)
+        events = [event for event in content["traceEvents"] if event.get("ph") == "X"]
+        kernels = _device_work(events) if device == "cuda" else _operators(events)
+        ranges = [_range(event) for event in events if event.get("cat") == "user_annotation"]
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"{path}: no trace of the torch profiler ({type(error).__name__}: {error})") from error
+    kernels.sort(key=lambda one: (one.start_ns, one.end_ns))
+    ranges.sort(key=lambda one: (one.start_ns, -one.end_ns))
+    unlaunched = sum(one.launch_thread == UNKNOWN_THREAD for one in kernels)
+    remarks = [f"{unlaunched} kernels without a recorded launch"] if unlaunched else []
+    tool = f"torch profiler {version}" + ("" if device == "cuda" else f", {ON_CPU}")
+    return Trace(tool, kernels, ranges, "" if kernels else "the torch profiler recorded none", remarks)
+
+
+def _span_ns(event: Mapping[str, Any]) -> tuple[int, int]:
+    """Start and end; the file has µs with three decimals."""
+    start = int(Decimal(event["ts"]) * 1000)
+    return start, start + int(Decimal(event["dur"]) * 1000)
+
+
+def _thread(event: Mapping[str, Any]) -> int:
+    return thread_key(int(event["pid"]), int(event["tid"]))
+
+
+def _range(event: Mapping[str, Any]) -> Range:
+    return Range(event["name"], *_span_ns(event), _thread(event))
+
+
+def _device_work(events: list[Mapping[str, Any]]) -> list[Kernel]:
+    launches: dict[int, Mapping[str, Any]] = {}
+    for event in events:
+        if event.get("cat") in LAUNCHES and "correlation" in event.get("args", {}):
+            launches.setdefault(event["args"]["correlation"], event)
+    work = []
+    for event in events:
+        if event.get("cat") in KINDS:
+            told, (start, end) = event.get("args", {}), _span_ns(event)
+            launch = launches.get(told.get("correlation", -1))
+            began, ended = _span_ns(launch) if launch else (start, end)
+            thread = _thread(launch) if launch else UNKNOWN_THREAD
+            stream, device = int(told.get("stream", 0)), int(told.get("device", 0))
+            work.append(Kernel(event["name"], start, end, began, ended, thread, stream, device, KINDS[event["cat"]]))
+    return work
+
+
+def _is_operator(name: str) -> bool:
+    """Whether a CPU event is an operator, and no node of autograd or region of the compiler."""
+    return "::" in name and not name.startswith(("autograd::", "torch::autograd::"))
+
+
+def _operators(events: list[Mapping[str, Any]]) -> list[Kernel]:
+    by_thread: dict[int, list[tuple[int, int, str]]] = defaultdict(list)
+    for event in events:
+        if event.get("cat") == "cpu_op" and _is_operator(event["name"]):
+            by_thread[_thread(event)].append((*_span_ns(event), event["name"]))
+    return [kernel for thread, calls in by_thread.items() for kernel in _own_work(calls, thread)]
+
+
+@dataclass
+class _Call:
+    name: str
+    start: int
+    end: int
+    reached: int = 0  # end of the last operator that it called
+    longest: tuple[int, int] = (0, 0)
+    called_work: bool = False
+
+    def take(self, until: int) -> None:
+        """Its own time goes on from where it was reached to here."""
+        if until - self.reached > self.longest[1] - self.longest[0]:
+            self.longest = (self.reached, until)
+
+    def does_work(self) -> bool:
+        own = self.longest[1] - self.longest[0]
+        return not BOOKKEEPING.match(self.name) and (not self.called_work or own >= OWN_WORK * (self.end - self.start))
+
+
+def _own_work(calls: list[tuple[int, int, str]], thread: int) -> Iterator[Kernel]:
+    """The operators of one thread that do work."""
+    open_calls: list[_Call] = []
+
+    def close(until: int) -> Iterator[Kernel]:
+        while open_calls and open_calls[-1].end <= until:
+            call = open_calls.pop()
+            call.take(call.end)
+            works = call.does_work()
+            if open_calls:
+                open_calls[-1].reached = call.end
+                open_calls[-1].called_work |= works or call.called_work
+            if works:
+                start, end = call.longest
+                yield Kernel(call.name, start, end, start, start, thread, kind=OPERATOR)
+
+    for start, end, name in sorted(calls, key=lambda one: (one[0], -one[1])):
+        yield from close(start)
+        if open_calls:
+            open_calls[-1].take(start)
+        open_calls.append(_Call(name, start, end, reached=start, longest=(start, start)))
+    yield from close(2**63)

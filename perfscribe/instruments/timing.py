@@ -1,0 +1,218 @@
+"""The two timers, which no sample mixes: the host clock for whole steps and I/O, CUDA events for device work.
+
+Host clock: the device is synchronised before each reading, so a sample holds all work that the call queued and the
+time to launch it. CUDA events: the device's own time stamps before and after the queued work, without launch time
+where the queue is full; they resolve about 0.5 us, so calls below about 10 us are to be timed in batches.
+Every call is one sample, warm-up calls too; nothing is dropped here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from perfscribe.base.cells import Measurement, Unsupported
+
+if TYPE_CHECKING:
+    import torch
+
+HOST_CLOCK = "host clock"
+CUDA_EVENTS = "CUDA events"
+FLUSH_BYTES = 256 * 2**20  # five times the 50 MB that the H200's datasheet gives its L2
+STEP = "step"
+
+Mark = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Samples of one timed call, ms, in the order in which they were taken.
+
+    warmup_s, timed_s: wall seconds of the warm-up and of the timed calls, `prepare` and L2 flushes included.
+    """
+
+    samples_ms: list[float]
+    warmup_ms: list[float]
+    timer: str
+    warmup_s: float
+    timed_s: float
+
+
+def synchronise(device: str | torch.device) -> None:
+    """Wait for all work queued on the device. ValueError: neither a CPU nor a CUDA device."""
+    import torch
+
+    kind = torch.device(device).type
+    if kind == "cuda":
+        torch.cuda.synchronize(device)
+    elif kind != "cpu":
+        raise ValueError(f"device {device}: expected cpu or cuda")
+
+
+def time_host(
+    fn: Callable[[], object],
+    *,
+    warmup: int,
+    timed: int,
+    device: str | torch.device,
+    prepare: Callable[[], object] | None = None,
+) -> Timing:
+    """Time each call of fn() by the host clock, the device synchronised before and after it.
+
+    prepare() runs before each call, outside the timed span (gradients set to None, a fresh output to go backward
+    from); what it queues is waited for. What fn returns is freed after the span.
+    ValueError: warmup below 0 or timed below 1.
+    """
+
+    def one_call() -> float:
+        if prepare is not None:
+            prepare()
+        synchronise(device)
+        start = time.perf_counter()
+        result = fn()
+        synchronise(device)
+        elapsed_ms = (time.perf_counter() - start) * 1e3
+        del result  # held until here: freeing a graph takes time that is not the call's
+        return elapsed_ms
+
+    return _two_spans(lambda calls: [one_call() for _ in range(calls)], warmup, timed, HOST_CLOCK)
+
+
+def time_device(
+    fn: Callable[[], object],
+    *,
+    warmup: int,
+    timed: int,
+    flush_l2: bool = True,
+    prepare: Callable[[], object] | None = None,
+) -> Timing:
+    """Time each call of fn() by CUDA events on the current stream of the current device.
+
+    Before each call, outside the events, prepare() runs and, with flush_l2, a buffer of 256 MiB is overwritten so
+    that no input lies in L2. The host waits once at the end, not between calls, so that the queue stays full and
+    launch time is hidden as far as it can be. The buffer counts in the device's reserved memory: read peaks in a
+    pass of their own. What fn queues on other streams is timed only if fn makes the current stream wait for it.
+    Unsupported: no CUDA device. ValueError: warmup below 0 or timed below 1.
+    """
+    import torch
+
+    if not torch.cuda.is_available():
+        raise Unsupported("CUDA events need a CUDA device; time CPU work by the host clock")
+    buffer = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda") if flush_l2 else None
+
+    def calls_in_a_row(calls: int) -> list[float]:
+        starts = [torch.cuda.Event(enable_timing=True) for _ in range(calls)]
+        ends = [torch.cuda.Event(enable_timing=True) for _ in range(calls)]
+        for start, end in zip(starts, ends, strict=True):
+            if prepare is not None:
+                prepare()
+            if buffer is not None:
+                buffer.zero_()
+            start.record()
+            fn()
+            end.record()
+        torch.cuda.synchronize()
+        return [float(start.elapsed_time(end)) for start, end in zip(starts, ends, strict=True)]
+
+    return _two_spans(calls_in_a_row, warmup, timed, CUDA_EVENTS)
+
+
+def time_phases(
+    step: Callable[[Mark], object],
+    *,
+    warmup: int,
+    timed: int,
+    device: str | torch.device,
+    prepare: Callable[[], object] | None = None,
+) -> dict[str, Timing]:
+    """Time the phases of a step and the whole of it in one pass, by the host clock.
+
+    step(mark) calls mark(name) at the end of each phase; mark waits for the device, so phases do not overlap, and
+    a phase reaches from the mark before (or the start). A name marked several times in a step adds up.
+    The result maps each name, and "step" for the whole call, to its Timing. Work after the last mark counts in
+    "step" alone. Wall seconds stand at "step"; the phases' are 0, so that a sum over all counts the pass once.
+    ValueError: no phase marked, one called "step", or steps that mark different phases.
+    """
+
+    def one_step() -> dict[str, float]:
+        if prepare is not None:
+            prepare()
+        synchronise(device)
+        start = time.perf_counter()
+        marks: list[tuple[str, float]] = []
+
+        def mark(name: str) -> None:
+            synchronise(device)
+            marks.append((name, time.perf_counter()))
+
+        step(mark)
+        synchronise(device)
+        return _phases_ms(start, marks, time.perf_counter())
+
+    steps: list[dict[str, float]] = []
+
+    def whole_steps(calls: int) -> list[float]:
+        spans = [one_step() for _ in range(calls)]
+        steps.extend(spans)
+        return [span[STEP] for span in spans]
+
+    whole = _two_spans(whole_steps, warmup, timed, HOST_CLOCK)
+    return _timings_of_phases(steps, whole)
+
+
+def record(measurement: Measurement, name: str, timing: Timing) -> None:
+    """Add a timing to a measurement under a name that ends in _ms: samples, warm-up, timer and wall seconds.
+
+    ValueError: the name does not end in _ms, or the measurement has it already.
+    """
+    if not name.endswith("_ms"):
+        raise ValueError(f"sample name {name}: expected one that ends in _ms")
+    if name in measurement.samples:
+        raise ValueError(f"sample name {name}: the measurement has it already")
+    measurement.samples[name] = list(timing.samples_ms)
+    if timing.warmup_ms:
+        measurement.warmup[name] = list(timing.warmup_ms)
+    measurement.timers[name] = timing.timer
+    measurement.warmup_s += timing.warmup_s
+    measurement.timed_s += timing.timed_s
+
+
+def _two_spans(run: Callable[[int], list[float]], warmup: int, timed: int, timer: str) -> Timing:
+    """Timing of `warmup` and then `timed` calls made by run(calls), which returns their samples in ms."""
+    if warmup < 0 or timed < 1:
+        raise ValueError(f"expected warmup >= 0 and timed >= 1, not {warmup} and {timed}")
+    start = time.perf_counter()
+    warmup_ms = run(warmup)
+    between = time.perf_counter()
+    samples_ms = run(timed)
+    return Timing(samples_ms, warmup_ms, timer, between - start, time.perf_counter() - between)
+
+
+def _phases_ms(start: float, marks: list[tuple[str, float]], end: float) -> dict[str, float]:
+    """Milliseconds by phase and of the whole step, from clock readings in s."""
+    spans: dict[str, float] = {}
+    before = start
+    for name, at in marks:
+        if name == STEP:
+            raise ValueError('a phase cannot be called "step": that is the whole')
+        spans[name] = spans.get(name, 0.0) + (at - before) * 1e3
+        before = at
+    return spans | {STEP: (end - start) * 1e3}
+
+
+def _timings_of_phases(steps: list[dict[str, float]], whole: Timing) -> dict[str, Timing]:
+    """One Timing a phase from the spans of all steps, warm-up first."""
+    names = list(steps[0])
+    if len(names) == 1:
+        raise ValueError("the step marked no phase")
+    for spans in steps:
+        if set(spans) != set(names):
+            raise ValueError(f"steps marked different phases: {', '.join(names)} and {', '.join(spans)}")
+    warmup = len(whole.warmup_ms)
+    phases = {
+        name: Timing([s[name] for s in steps[warmup:]], [s[name] for s in steps[:warmup]], HOST_CLOCK, 0.0, 0.0)
+        for name in names
+    }
+    return phases | {STEP: whole}

@@ -1,0 +1,1 @@
+"""What a run will measure and show: fingerprints, keys, plan files, cluster jobs."""

@@ -1,0 +1,265 @@
+"""Jobs on a cluster: how cells are dealt out to jobs, what each job asks for, what its shell does first.
+
+The process that the user started decides it and writes plan/cluster.json; jobs on other machines read that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from perfscribe.base import files
+from perfscribe.base.cells import Cell
+from perfscribe.config.errors import fault
+from perfscribe.records import environment
+
+# Snakemake's executors that submit jobs, and the variable by which a job of each knows itself.
+SLURM = "slurm"
+JOB_VARIABLES = {SLURM: "SLURM_JOB_ID", "cluster-generic": "PBS_JOBID"}
+FILE = "cluster.json"
+# What libraries take their number of threads from.
+THREAD_VARIABLES = (
+    *("OMP_NUM_THREADS", "GOTO_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"),
+    "NUMEXPR_NUM_THREADS",
+)
+# Of the settings, what says who pays and which machines are the user's stays out of records.
+NOT_RECORDED = ("account", "nodes")
+# Resources by the names that Snakemake's Slurm executor has for them.
+SMALL_JOB = ("slurm_account", "slurm_partition", "runtime", "constraint", "qos", "mem_mb", "nodes")
+MEASURING_JOB = (*SMALL_JOB, "slurm_extra", "tasks", "gpu", "gres", "cpus_per_task")
+SINFO_S = 20.0
+
+
+class Need(NamedTuple):
+    """Nodes of a job, and GPUs on each of them."""
+
+    nodes: int
+    gpus: int
+
+
+ONE_NODE, NOTHING = Need(1, 0), Need(0, 0)
+
+
+def executor_asked_for(arguments: Sequence[str]) -> str | None:
+    """The executor that Snakemake's command line names, itself or by its profile; None for this machine."""
+    from snakemake.cli import parse_args
+
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):  # it tells of the profile once more
+            _, found = parse_args(list(arguments))
+    except (Exception, SystemExit):  # not Snakemake's own command line: its Python interface was used
+        return None
+    return found.executor if found.executor in JOB_VARIABLES else None
+
+
+def settings_for(config: Mapping[str, Any], executor: str | None) -> dict[str, Any] | None:
+    """The settings of a run on a cluster from a resolved config, max_nodes filled in; None for this machine.
+
+    ValueError with one line where jobs are to have several nodes and the executor's have no way to start ranks on them.
+    """
+    if executor is None:
+        return None
+    settings = {**config["cluster"], "executor": executor}
+    if settings["max_nodes"] is None:
+        settings["max_nodes"] = nodes_of_partition(settings["partition"]) if executor == SLURM else 1
+    elif settings["max_nodes"] > 1 and executor != SLURM:
+        others = f"null or 1, as ranks are started across nodes by Slurm alone, not in jobs of {executor}"
+        raise ValueError(fault("cluster.max_nodes", settings["max_nodes"], others))
+    if settings["nodes"]:
+        settings["max_nodes"] = min(settings["max_nodes"], len(settings["nodes"]))
+    return settings
+
+
+def nodes_of_partition(partition: str | None) -> int:
+    """How many nodes of Slurm's partition (None: the default one) can be had, now or later; 1 where it does not say.
+
+    For a job over nodes that are drained or down Slurm would wait, and the report with it.
+    """
+    if shutil.which("sinfo") is None:
+        return 1
+    try:
+        done = subprocess.run(
+            ["sinfo", "--noheader", "--format=%P %F"], capture_output=True, text=True, timeout=SINFO_S, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return 1
+    counts: dict[str, int] = {}
+    # nodes allocated/idle/other/total
+    for name, busy, idle in re.findall(r"^(\S+) (\d+)/(\d+)/\d+/\d+$", done.stdout, re.MULTILINE):
+        is_meant = name.endswith("*") if partition is None else name.rstrip("*") == partition
+        counts[name] = counts.get(name, 0) + (int(busy) + int(idle) if is_meant else 0)
+    return max([1, *counts.values()])
+
+
+# --- dealing cells out to jobs ----------------------------------------------------------------------------------
+
+
+def need_of(requires: Sequence[str], settings: Mapping[str, Any]) -> Need:
+    """What a cell of these capabilities asks for: one GPU, or all of a node where it needs several."""
+    gpus = min(environment.gpus_needed(requires), settings["gpus_per_node"])
+    nodes = min(environment.nodes_needed(requires), settings["max_nodes"])
+    return Need(nodes, settings["gpus_per_node"] if gpus > 1 or (gpus and nodes > 1) else gpus)
+
+
+Positioned = tuple[int, Cell]  # a cell and its place in its tables
+
+
+@dataclass
+class _Pile:
+    """Cells of one experiment that need the same, in the order in which they are measured."""
+
+    experiment: str
+    need: Need
+    cells: list[Positioned] = field(default_factory=list)
+    jobs: int = 1
+
+    @property
+    def measured(self) -> int:
+        return sum(not cell.skip for _, cell in self.cells)
+
+    @property
+    def cells_per_job(self) -> float:
+        return self.measured / self.jobs
+
+
+@dataclass(frozen=True)
+class Share:
+    """The cells of one shard, and what its job asks for."""
+
+    need: Need
+    cells: list[Positioned]
+
+
+def deal(
+    cells: Mapping[str, Sequence[Positioned]], shards: Mapping[str, int], settings: Mapping[str, Any] | None
+) -> dict[str, list[Share]]:
+    """The shards of each experiment, breadth first: each gets cells of every cost.
+
+    cells: by experiment, in the order in which they are measured. shards: how many jobs the config asks for; on a
+    cluster (settings) at least so many, one for each need, and further ones where a job would have most cells, until
+    there are max_jobs of them.
+    """
+    piles = [pile for experiment, of in cells.items() for pile in _piles(experiment, of, settings)]
+    for experiment, wanted in shards.items():
+        _add_jobs([pile for pile in piles if pile.experiment == experiment], wanted)
+    if settings is not None:
+        _add_jobs(piles, settings["max_jobs"])
+    dealt: dict[str, list[Share]] = {experiment: [] for experiment in cells}
+    for pile in piles:
+        dealt[pile.experiment] += [Share(pile.need, pile.cells[job :: pile.jobs]) for job in range(pile.jobs)]
+    return dealt
+
+
+def _piles(experiment: str, cells: Sequence[Positioned], settings: Mapping[str, Any] | None) -> list[_Pile]:
+    piles: dict[Need, _Pile] = {}
+    for position, cell in cells:
+        if settings is None:
+            need = ONE_NODE
+        elif cell.skip and piles:  # costs no time, so that it goes where there is a job anyway
+            need = next(iter(piles))
+        else:
+            need = need_of(cell.requires, settings)
+        piles.setdefault(need, _Pile(experiment, need)).cells.append((position, cell))
+    return list(piles.values()) or [_Pile(experiment, NOTHING)]  # records that come from elsewhere have a shard, too
+
+
+def _add_jobs(piles: Sequence[_Pile], wanted: int) -> None:
+    """Give the piles more jobs until there are so many, or each cell has its own."""
+    while sum(pile.jobs for pile in piles) < wanted:
+        largest = max(piles, key=lambda pile: pile.cells_per_job)
+        if largest.cells_per_job <= 1:
+            return
+        largest.jobs += 1
+
+
+# --- what a job asks for and does -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """The cluster of a run. needs: of each shard of each experiment."""
+
+    settings: Mapping[str, Any]
+    needs: Mapping[str, Sequence[Need]]
+
+    def small_job(self) -> dict[str, Any]:
+        """Resources of a job that measures nothing."""
+        settings = self.settings
+        return {
+            "slurm_account": settings["account"],
+            "slurm_partition": settings["partition"],
+            "runtime": settings["time_minutes"],
+            "constraint": settings["constraint"],
+            "qos": settings["qos"],
+            "mem_mb": settings["mem_mb"] or 0,
+            "nodes": 1,
+        }
+
+    def measuring_job(self, experiment: str, shard: int) -> dict[str, Any]:
+        """Resources of a shard's job: one GPU or whole nodes; one task a node, from which ranks are started."""
+        settings, need = self.settings, self.needs[experiment][shard]
+        if need == NOTHING:
+            return self.small_job() | {"cpus_per_task": 1}
+        # A GPU of one's own disturbs its neighbours little; cores, links and several GPUs are timed alone.
+        alone = settings["exclusive"] and need != Need(1, 1)
+        found = self.small_job() | {"nodes": need.nodes, "slurm_extra": self._extra(experiment, shard, alone) or None}
+        if need.gpus:
+            found |= {"gpu": need.gpus} if need.nodes == 1 else {"gres": f"gpu:{need.gpus}"}
+        elif need.nodes > 1:
+            found |= {"tasks": need.nodes}
+        # A negative number leaves the option out: with it the job's step would be held to so many cores.
+        cores = settings["cores"] or (-1 if alone or need.gpus else 1)
+        return found | {"cpus_per_task": cores}
+
+    def _extra(self, experiment: str, shard: int, alone: bool) -> str:
+        """Words of sbatch for which Snakemake has no resource."""
+        names = self.settings["nodes"]
+        words = ["--exclusive"] if alone else []
+        if names:
+            number = sum(len(needs) for name, needs in self.needs.items() if name < experiment) + shard
+            count = self.needs[experiment][shard].nodes
+            chosen = [names[(number * count + place) % len(names)] for place in range(count)]
+            words.append(f"--nodelist={','.join(chosen)}")
+        return " ".join(words)
+
+    def prologue(self) -> str:
+        """What a job's shell runs first: variables, then the lines of setup, which may use unset variables."""
+        # Snakemake sets these to a rule's threads, of which a rule here has one: the cores are the job's.
+        cores = 'CORES="$(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc)"'
+        threads = [cores, *(f'export {name}="$CORES"' for name in THREAD_VARIABLES)]
+        exports = [f"export {name}={shlex.quote(str(value))}" for name, value in self.settings["environment"].items()]
+        lines = self.settings["setup"]
+        return "".join(f"{line}\n" for line in [*threads, *exports, *(["set +u", *lines, "set -u"] if lines else [])])
+
+    def as_json(self) -> dict[str, Any]:
+        """What plan/cluster.json holds."""
+        return {
+            "settings": dict(self.settings),
+            "needs": {name: list(map(list, of)) for name, of in self.needs.items()},
+        }
+
+
+def read(plan_folder: Path) -> Cluster | None:
+    """The cluster of the run that planned; None where that measures on its own machine."""
+    path = plan_folder / FILE
+    if not path.is_file():
+        return None
+    content = files.read_json(path)
+    return Cluster(content["settings"], {name: [Need(*of) for of in needs] for name, needs in content["needs"].items()})
+
+
+def recorded(plan_folder: Path) -> dict[str, Any]:
+    """Settings of the cluster that this process is a job of, for its records; empty elsewhere."""
+    cluster = read(plan_folder)
+    if cluster is None or JOB_VARIABLES[cluster.settings["executor"]] not in os.environ:
+        return {}
+    return {name: value for name, value in cluster.settings.items() if name not in NOT_RECORDED}

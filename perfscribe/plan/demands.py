@@ -1,0 +1,60 @@
+"""What cells ask of a machine beyond a device: self-tests that they wait for, a GPU to themselves."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from perfscribe.base.cells import Cell
+from perfscribe.distributed.needs import self_tested
+
+SELF_TEST = "preflight"  # the experiment
+CHAPTERS = ("fsdp",)  # whose experiments train; in the others, links are what is measured
+BACKENDS = ("gloo", "nccl")
+REQUIREMENT = re.compile(r"preflight:(gloo|nccl):([1-9]\d*)(?::([1-9]\d*))?")
+
+
+class Demand(NamedTuple):
+    """A self-test that a cell waits for: so many processes in all, evenly on so many nodes."""
+
+    backend: str
+    world_size: int
+    nodes: int = 1
+
+
+def demands(requires: Iterable[str]) -> Iterator[Demand]:
+    """Each self-test that a cell waits for."""
+    for name in requires:
+        found = REQUIREMENT.fullmatch(name)
+        if found:
+            yield Demand(found[1], int(found[2]), int(found[3] or 1))
+
+
+def waiting(cell: Cell, experiment: str, chapters: Iterable[str]) -> Cell:
+    """The cell as it is planned: where it trains on several processes, with the self-test that it waits for."""
+    backend, world_size = cell.factors.get("backend"), cell.factors.get("world_size")
+    trains = experiment != SELF_TEST and bool(set(chapters) & set(CHAPTERS))
+    if not trains or backend not in BACKENDS or not isinstance(world_size, int) or any(demands(cell.requires)):
+        return cell
+    nodes = cell.factors.get("nodes", 1)
+    test = self_tested(str(backend), world_size, nodes if isinstance(nodes, int) else 1)
+    return replace(cell, requires=(*cell.requires, *test))
+
+
+def is_gated(cells: Iterable[Any]) -> bool:
+    """Whether any of the cells waits for a self-test."""
+    return any(True for cell in cells for _ in demands(cell.requires))
+
+
+def needs_one_gpu(cells: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether all cells of a shard's plan that are measured run on one GPU each."""
+    measured = [cell["requires"] for cell in cells if not cell["skip"]]
+    return bool(measured) and all(_on_one_gpu(requires) for requires in measured)
+
+
+def _on_one_gpu(requires: Sequence[str]) -> bool:
+    # Those with a number start processes of their own, which use links and cores.
+    counted = any(name.startswith(("cuda:", "nodes:", "preflight:")) for name in requires)
+    return "cuda" in requires and not counted

@@ -1,0 +1,453 @@
+"""The plan: what a run will measure and show, one JSON file a unit, rewritten only where its content changes.
+
+Plan files are inputs of the rules. So what is rerun follows from their content: comments and time stamps of source
+files do not count, and nothing depends on what Snakemake remembers of earlier runs.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import importlib
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from perfscribe.base import files
+from perfscribe.base.cells import Cell
+from perfscribe.config import resolve
+from perfscribe.plan import cluster, demands
+from perfscribe.plan.fingerprint import Sources, digest_files
+from perfscribe.plan.plan_cells import cell_to_json, measure_module, present_module
+from perfscribe.records import environment
+
+PRESETS = ("tiny", "cpu", "gpu")
+# The preset that holds the homework's own grid; every site's tables list its cells, measured or not.
+FULL_PRESET = "gpu"
+SHARED_KEYS = ("seed", "workshop")
+COMMON_KEYS = ("enabled", "rounds", "shards", "isolation", "timeout_s", "alone")
+# The module that decides what is in a data set, by its kind.
+GENERATORS = {
+    "samples": "perfscribe.data.sample_files",
+    "tokens": "perfscribe.data.tokens",
+    "chunked": "perfscribe.data.chunked_files",
+    "squad": "perfscribe.data.squad_tokenised",
+    "weights": "perfscribe.data.model_weights",
+}
+
+
+@dataclass(frozen=True)
+class Presentation:
+    """What an experiment's present.py declares in literals, read without importing it.
+
+    files: further files that it writes beside its tables, in a form of their own.
+    reads: experiments whose records it is made of, beside its own where it has any.
+    """
+
+    tables: tuple[str, ...]
+    figures: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+    reads: tuple[str, ...] = ()
+
+
+@dataclass
+class Plan:
+    """All units of a run. units: content of each plan file by its name without .json."""
+
+    site: str
+    preset: str
+    chapters: tuple[str, ...]
+    shards: dict[str, int] = field(default_factory=dict)  # experiment → number of shards
+    presentations: dict[str, Presentation] = field(default_factory=dict)
+    datasets: dict[str, list[str]] = field(default_factory=dict)  # data set → its files
+    experiment_datasets: dict[str, list[str]] = field(default_factory=dict)
+    gated: list[str] = field(default_factory=list)  # experiments with cells that wait for a self-test
+    units: dict[str, dict[str, Any]] = field(default_factory=dict)
+    cluster: cluster.Cluster | None = None
+    # Measuring jobs on this machine: how many run at a time, on a GPU each, of these (experiment, shard).
+    at_a_time: int = 1
+    beside_others: frozenset[tuple[str, int]] = frozenset()
+
+    @property
+    def index(self) -> dict[str, Any]:
+        """What the Snakefile needs to build the graph from plan files alone."""
+        return {
+            "site": self.site,
+            "preset": self.preset,
+            "chapters": list(self.chapters),
+            "shards": self.shards,
+            "presentations": {
+                name: {kind: list(names) for kind, names in vars(shown).items()}
+                for name, shown in self.presentations.items()
+            },
+            "datasets": self.datasets,
+            "experiment_datasets": self.experiment_datasets,
+            "gated": self.gated,
+        }
+
+    def sources(self, experiment: str) -> list[str]:
+        """The experiments whose records its tables are made of: itself where it measures, and those that it reads."""
+        own = [experiment] if experiment in self.shards else []
+        return [*own, *self.presentations[experiment].reads]
+
+    def write(self, folder: Path) -> list[str]:
+        """Write what changed, delete what is no longer planned; returns the names of the units written."""
+        wanted = {**self.units, "index": self.index}
+        if self.cluster is not None:
+            wanted[Path(cluster.FILE).stem] = self.cluster.as_json()
+        written = [name for name, unit in wanted.items() if files.write_json_if_changed(folder / f"{name}.json", unit)]
+        for path in folder.glob("*.json"):
+            if path.stem not in wanted and path.stem != "options":
+                path.unlink()
+        return written
+
+
+def read_index(folder: Path) -> Plan:
+    """The plan that another process wrote, without its units; ValueError where there is none."""
+    index = files.read_json(folder / "index.json")
+    return Plan(
+        site=index["site"],
+        preset=index["preset"],
+        chapters=tuple(index["chapters"]),
+        shards=index["shards"],
+        presentations={
+            name: Presentation(**{kind: tuple(names) for kind, names in shown.items()})
+            for name, shown in index["presentations"].items()
+        },
+        datasets=index["datasets"],
+        experiment_datasets=index["experiment_datasets"],
+        gated=index.get("gated", []),
+        cluster=cluster.read(folder),
+    )
+
+
+def known_experiments(root: Path) -> list[str]:
+    """Names of the folders below perfscribe/experiments that hold present.py."""
+    return sorted(path.parent.name for path in (root / "perfscribe" / "experiments").glob("*/present.py"))
+
+
+def measured_experiments(root: Path) -> list[str]:
+    """Those of the known experiments that hold measure.py too; the others show what these have measured."""
+    folder = root / "perfscribe" / "experiments"
+    return [name for name in known_experiments(root) if (folder / name / "measure.py").is_file()]
+
+
+def read_presentation(experiment: str, root: Path) -> Presentation:
+    """TABLES, FIGURES, FILES and READS of the experiment's present.py; ValueError where one is not a literal."""
+    path = root / "perfscribe" / "experiments" / experiment / "present.py"
+    found = _literals(path.read_text(encoding="utf-8"), path)
+    return Presentation(**{kind: names for kind, names in found.items() if kind != "reads_if_measured"})
+
+
+def read_where_measured(experiment: str, root: Path) -> tuple[str, ...]:
+    """READS_IF_MEASURED of an experiment without cells of its own: what it reads beside READS where that is there."""
+    path = root / "perfscribe" / "experiments" / experiment / "present.py"
+    return _literals(path.read_text(encoding="utf-8"), path).get("reads_if_measured", ())
+
+
+@cache
+def _literals(source: str, path: Path) -> dict[str, tuple[str, ...]]:
+    """What present.py declares, by name in small letters."""
+    found: dict[str, tuple[str, ...]] = {}
+    for node in ast.parse(source).body:
+        if not isinstance(node, ast.Assign) or not isinstance(node.targets[0], ast.Name):
+            continue
+        name = node.targets[0].id
+        if name in ("TABLES", "FIGURES", "FILES", "READS", "READS_IF_MEASURED", "FIGURES_SHOW"):
+            above = node.value.id.lower() if isinstance(node.value, ast.Name) else ""  # FIGURES_SHOW = READS
+            try:
+                found[name.lower()] = found[above] if above in found else tuple(ast.literal_eval(node.value))
+            except ValueError as error:
+                raise ValueError(f"{path}: {name} must be a tuple of literal strings") from error
+    if not found.get("tables"):
+        raise ValueError(f"{path}: TABLES is missing or empty")
+    read = {*found.get("reads", ()), *found.get("reads_if_measured", ())}
+    unread = sorted(set(found.pop("figures_show", ())) - read)
+    if unread:
+        raise ValueError(f"{path}: FIGURES_SHOW names {', '.join(unread)}, which READS and READS_IF_MEASURED lack")
+    return found
+
+
+def own_section(config: Mapping[str, Any], experiment: str) -> dict[str, Any]:
+    """The experiment's section of a resolved config without the keys that every experiment has, plus what all share."""
+    section = config["experiments"][experiment]
+    own = {key: copy.deepcopy(value) for key, value in section.items() if key not in COMMON_KEYS}
+    return own | {name: copy.deepcopy(config[name]) for name in SHARED_KEYS}
+
+
+def planned_cells(raw: Mapping[str, Any], experiment: str, preset: str) -> list[Cell]:
+    """The preset's cells in their tables' order, then those of the full grid that the preset leaves out, as skipped."""
+    return _grid(resolve(raw, preset), resolve(raw, FULL_PRESET), experiment)
+
+
+def _grid(config: Mapping[str, Any], full_config: Mapping[str, Any], experiment: str) -> list[Cell]:
+    """planned_cells of the config as resolved for the preset and for the full grid."""
+    preset = config["preset"]
+    module = importlib.import_module(measure_module(experiment))
+    own = list(module.cells(own_section(config, experiment)))
+    full = module.cells(own_section(full_config, experiment)) if preset != FULL_PRESET else []
+    seen = {files.canonical(dict(cell.factors)) for cell in own}
+    if len(seen) != len(own):
+        raise ValueError(f"{experiment}: two cells have the same factors")
+    left_out = [
+        Cell(cell.factors, cell.requires, cell.cost, cell.data, skip=f"preset {preset}")
+        for cell in full
+        if files.canonical(dict(cell.factors)) not in seen
+    ]
+    return own + left_out
+
+
+def _measure_units(
+    plan: Plan, config: Mapping[str, Any], experiment: str, dealt: list[cluster.Share], code: Sources
+) -> None:
+    """One unit a shard."""
+    section = config["experiments"][experiment]
+    cells = [cell for share in dealt for _, cell in share.cells]
+    module = measure_module(experiment)
+    plan.shards[experiment] = len(dealt)
+    if demands.is_gated(cell for cell in cells if not cell.skip):
+        plan.gated.append(experiment)
+    plan.experiment_datasets[experiment] = sorted({name for cell in cells if _reads_data(cell) for name in cell.data})
+    common = {
+        "unit": "measure",
+        "experiment": experiment,
+        "fingerprint": code.fingerprint(module),
+        "libraries": code.libraries(module),
+        "rounds": section["rounds"],
+        "on_identity_change": config["on_identity_change"],
+        "budget_minutes": config["budget_minutes"],
+        "seed": config["seed"],
+        "datasets": plan.experiment_datasets[experiment],
+    }
+    for shard, share in enumerate(dealt):
+        plan.units[f"measure-{experiment}-{shard}"] = {
+            **common,
+            **_gpus(cells, share.need if plan.cluster else None),
+            "shard": shard,
+            "cells": [{"position": position, **cell_to_json(cell)} for position, cell in share.cells],
+        }
+
+
+def _reads_data(cell: Cell) -> bool:
+    """Whether its data sets must be there: not for a cell that is left out, or without a package that makes them."""
+    return not cell.skip and environment.missing(set(cell.requires) & environment.PACKAGES) is None
+
+
+def _cells_by_cost(
+    config: Mapping[str, Any], full_config: Mapping[str, Any], experiment: str, root: Path
+) -> list[tuple[int, Cell]]:
+    """Planned cells and their places, in ascending cost: a run cut short has most of them; tables keep their order."""
+    chapters = _chapters_of(read_presentation(experiment, root))
+    cells = [demands.waiting(cell, experiment, chapters) for cell in _grid(config, full_config, experiment)]
+    return sorted(enumerate(cells), key=lambda pair: (bool(pair[1].skip), pair[1].cost))
+
+
+def _gpus(cells: Collection[Cell], need: cluster.Need | None) -> dict[str, int]:
+    """How many GPUs a shard has, where cells need several: with another count other cells can be measured.
+
+    need: of its job on a cluster; None on this machine.
+    """
+    if not any(environment.gpus_needed(cell.requires) > 1 for cell in cells):
+        return {}
+    return {"gpus": environment.identity(())["gpu_count"] if need is None else need.gpus}
+
+
+def _data_units(plan: Plan, config: Mapping[str, Any], experiment: str, code: Sources) -> None:
+    module = importlib.import_module(measure_module(experiment))
+    if not hasattr(module, "datasets"):
+        return
+    wanted = plan.experiment_datasets[experiment]
+    for name, dataset in module.datasets(own_section(config, experiment)).items():
+        if name not in wanted:
+            continue
+        kind = dataset.get("kind", "samples")
+        plan.datasets[name] = list(dataset["files"])
+        plan.units[f"data-{name}"] = {
+            "unit": f"data-{name}",
+            "dataset": name,
+            "kind": kind,
+            "parameters": dataset["parameters"],
+            "formats": list(dataset.get("formats", [])),
+            "fingerprint": code.fingerprint(GENERATORS[kind]),
+        }
+
+
+def _present_unit(plan: Plan, experiment: str, code: Sources, also: tuple[str, ...] = ()) -> None:
+    """also: experiments that it reads beside those of READS."""
+    presentation = read_presentation(experiment, code.root)
+    presentation = replace(presentation, reads=(*presentation.reads, *also))
+    plan.presentations[experiment] = presentation
+    folder = code.root / "references"
+    references = [folder / f"{name}.csv" for name in (experiment, *presentation.reads)]
+    # Figures may also be of a whole chapter.
+    references += [
+        path
+        for name in _chapters_of(presentation)
+        if (path := folder / f"{name}.csv").is_file() and path not in references
+    ]
+    plan.units[f"present-{experiment}"] = {
+        "unit": "present",
+        "experiment": experiment,
+        "site": plan.site,
+        "preset": plan.preset,
+        "fingerprint": code.fingerprint(present_module(experiment), leave_out=()),
+        # Whatever present.py imports, the report's code writes the line below every figure.
+        "footer": code.fingerprint("perfscribe.show.provenance", leave_out=()),
+        "references": digest_files(references),
+        "tables": list(presentation.tables),
+        "figures": list(presentation.figures),
+        "files": list(presentation.files),
+        "reads": list(presentation.reads),
+    }
+
+
+def _chapters_of(presentation: Presentation) -> list[str]:
+    """The chapters that its tables belong to."""
+    return list(dict.fromkeys(table.split(".")[0] for table in presentation.tables))
+
+
+def _is_shown(experiment: str, chapters: Collection[str], root: Path) -> bool:
+    """Whether any of the chapters holds a table of it."""
+    return any(table.split(".")[0] in chapters for table in read_presentation(experiment, root).tables)
+
+
+def _present_what_only_reads(plan: Plan, code: Sources) -> None:
+    """Plan the experiments without a measure.py, where all that they read is measured.
+
+    They have no section in the config: what they show goes with the experiments that they read.
+    """
+    root = code.root
+    for experiment in sorted(set(known_experiments(root)) - set(measured_experiments(root))):
+        reads = read_presentation(experiment, root).reads
+        if not reads:
+            raise ValueError(f"{experiment}: there is no measure.py, and present.py names no experiment in READS")
+        if set(reads) <= set(plan.shards) and _is_shown(experiment, plan.chapters, root):
+            also = tuple(name for name in read_where_measured(experiment, root) if name in plan.shards)
+            _present_unit(plan, experiment, code, also)
+
+
+def _leave_out_unread(plan: Plan) -> None:
+    """Let experiments that measure read only what is measured, too: present.py gets no records of the others.
+
+    A chapter by itself, or a config without some experiments, has the rest all the same.
+    """
+    for name in plan.shards:
+        shown = plan.presentations[name]
+        reads = tuple(other for other in shown.reads if other in plan.shards)
+        if reads != shown.reads:
+            plan.presentations[name] = replace(shown, reads=reads)
+            plan.units[f"present-{name}"]["reads"] = list(reads)
+
+
+def _report_unit(plan: Plan, code: Sources) -> None:
+    """The report, and how a page is made of it."""
+    root = code.root
+    notes = sorted((root / "report" / "notes" / plan.site).glob("*.md"))
+    plan.units["report"] = {
+        "unit": "report",
+        "site": plan.site,
+        "preset": plan.preset,
+        "chapters": list(plan.chapters),
+        "experiments": sorted(plan.presentations),
+        "fingerprint": code.fingerprint("perfscribe.report.report", leave_out=()),
+        "texts": digest_files([root / "report" / "method.md", root / "docs" / "defects.csv"]),
+        "references": digest_files(sorted((root / "references").glob("*.csv"))),
+        "notes": digest_files(notes),
+    }
+    folder = root / "perfscribe" / "report"
+    plan.units["page"] = {
+        "unit": "page",
+        "fingerprint": code.fingerprint("perfscribe.report.html", leave_out=()),
+        "parts": digest_files(sorted(path for path in folder.iterdir() if path.suffix in (".html", ".css"))),
+    }
+
+
+def build(
+    raw: Mapping[str, Any],
+    preset: str,
+    root: Path,
+    settings: Mapping[str, Any] | None = None,
+    code: Sources | None = None,
+) -> Plan:
+    """Every unit of a run from a checked config; preset is one of tiny, cpu, gpu.
+
+    settings: of the cluster that measures, as cluster.settings_for gives them; None for this machine.
+    code: the modules below root, where what is found in them is to be kept.
+    """
+    code = code or Sources(root)
+    config, full_config = resolve(raw, preset), resolve(raw, FULL_PRESET)
+    plan = Plan(site=config["site"], preset=preset, chapters=tuple(config["chapters"]))
+    measured = [name for name in measured_experiments(root) if _is_wanted(name, config, plan.chapters, root)]
+    cells = {name: _cells_by_cost(config, full_config, name, root) for name in measured}
+    dealt = cluster.deal(cells, {name: config["experiments"][name]["shards"] for name in measured}, settings)
+    if settings is not None:
+        needs = {name: [share.need for share in shares] for name, shares in dealt.items()}
+        plan.cluster = cluster.Cluster(settings, needs)
+    for experiment in measured:
+        _measure_units(plan, config, experiment, dealt[experiment], code)
+        _data_units(plan, config, experiment, code)
+        _present_unit(plan, experiment, code)
+    _present_what_only_reads(plan, code)
+    _leave_out_unread(plan)
+    _report_unit(plan, code)
+    if settings is None and config["share_machine"]:
+        _jobs_at_a_time(plan, config)
+    return plan
+
+
+def _jobs_at_a_time(plan: Plan, config: Mapping[str, Any]) -> None:
+    """Let jobs of one GPU each run at a time, as many as there are GPUs; one job of that kind has the machine alone."""
+    measuring = [unit for unit in plan.units.values() if unit["unit"] == "measure"]
+    found = {
+        (unit["experiment"], unit["shard"])
+        for unit in measuring
+        if not config["experiments"][unit["experiment"]].get("alone") and demands.needs_one_gpu(unit["cells"])
+    }
+    at_a_time = min(len(found), len(set(environment.gpus_by_uuid()[1]))) if len(found) > 1 else 1
+    if at_a_time > 1:
+        plan.at_a_time, plan.beside_others = at_a_time, frozenset(found)
+
+
+def _is_wanted(experiment: str, config: Mapping[str, Any], chapters: Collection[str], root: Path) -> bool:
+    """Whether it is enabled and one of the chapters shows it."""
+    section = config["experiments"].get(experiment)
+    return section is not None and section["enabled"] and _is_shown(experiment, chapters, root)
+
+
+def replan_presentation(committed: Plan, root: Path, code: Sources | None = None) -> Plan:
+    """The plan of a committed site: its measuring units stay as they are, how it is shown follows today's code.
+
+    Experiments that there are no longer are left out. Its data sets are not generated again; their digests were
+    published with it.
+    """
+    code = code or Sources(root)
+    known = measured_experiments(root)
+    committed.shards = {name: count for name, count in committed.shards.items() if name in known}
+    committed.gated = [name for name in committed.gated if name in known]
+    committed.datasets = {}
+    committed.experiment_datasets = {experiment: [] for experiment in committed.shards}
+    committed.presentations = {}
+    for experiment in committed.shards:
+        _present_unit(committed, experiment, code)
+    _present_what_only_reads(committed, code)
+    _leave_out_unread(committed)
+    _report_unit(committed, code)
+    return committed
+
+
+def options(config: Mapping[str, Any], at_a_time: int = 1) -> dict[str, Any]:
+    """How cells are run, by experiment: what no figure depends on, so that an edit reruns nothing.
+
+    at_a_time: jobs of one GPU each, by the plan.
+    """
+    return {
+        name: {
+            "isolation": section["isolation"],
+            "timeout_s": section["timeout_s"],
+            "tools": config["tools"],
+            "at_a_time": 1 if section.get("alone") else at_a_time,
+        }
+        for name, section in sorted(config["experiments"].items())
+    }

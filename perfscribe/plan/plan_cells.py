@@ -1,0 +1,49 @@
+"""Cells as plan files hold them, their keys, and the modules behind an experiment's name."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+from perfscribe.base import files
+from perfscribe.base.cells import Cell
+
+
+def measure_module(experiment: str) -> str:
+    """Dotted name of the experiment's measuring module."""
+    return f"perfscribe.experiments.{experiment}.measure"
+
+
+def present_module(experiment: str) -> str:
+    """Dotted name of the experiment's presenting module."""
+    return f"perfscribe.experiments.{experiment}.present"
+
+
+def cell_to_json(cell: Cell) -> dict[str, Any]:
+    """A cell as a plan file holds it."""
+    return {
+        "factors": dict(cell.factors),
+        "requires": list(cell.requires),
+        "cost": cell.cost,
+        "data": list(cell.data),
+        "skip": cell.skip,
+    }
+
+
+def cell_from_json(value: Mapping[str, Any], data_folder: str = "") -> Cell:
+    """The inverse of cell_to_json, with the folder of the data sets filled in."""
+    return Cell(
+        factors=dict(value["factors"]),
+        requires=tuple(value["requires"]),
+        cost=value["cost"],
+        data=tuple(value["data"]),
+        data_folder=data_folder,
+        skip=value["skip"],
+    )
+
+
+def cell_key(experiment: str, factors: Mapping[str, Any], code: str, data_digest: str, seed: int) -> str:
+    """16 hex digits for what a figure depends on, the machine left out."""
+    text = files.canonical([experiment, dict(factors), code, data_digest, seed])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

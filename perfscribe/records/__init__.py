@@ -1,0 +1,1 @@
+"""What was measured and where: journal, records, environment, checksums."""

@@ -1,0 +1,103 @@
+"""Checksums of the files that each unit of a plan has made, in results/<site>/checksums/<unit>.json.
+
+What a run derives is never trusted: before a run, a unit whose files are not as it left them is due again. The
+journal counts too, since a unit that measures reads it anew. The lists also tell which tables and figures no unit
+makes any more.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from perfscribe.base import files
+
+FOLDER = "checksums"
+# At each end of a file; the middle of larger ones, those of data sets, is their readers' to check. Not the time: what
+# reads a file cold, and Snakemake, change it.
+HASHED_BYTES = 1 << 21
+# Nothing else is ever deleted, whatever a list says; relative to results/<site>.
+SHOWN = re.compile(r"(tables|\.\./\.\./report/[a-z0-9_-]+/figures)/\w[\w.-]*")
+
+
+def keep(site_folder: Path, unit: str, made: Iterable[Path]) -> None:
+    """Note what the unit has just made; what it made before and no longer does is deleted.
+
+    site_folder: results/<site>. unit: name of the plan file.
+    """
+    before = _listed(site_folder, unit) or {}
+    now = {os.path.relpath(path, site_folder): _mark(path) for path in made}
+    _delete(site_folder, before.keys() - now.keys())
+    files.write_json(site_folder / FOLDER / f"{unit}.json", now)
+
+
+def renew(site_folder: Path, units: Mapping[str, str], published: bool = False) -> list[str]:
+    """Make units due again whose files are not as they left them; returns a line for each such file.
+
+    units: of each the file, relative to the site's folder, that is deleted to that end. A unit that has not said what
+    it made is due without a word; of a published site git has it.
+    """
+    told = []
+    for unit, output in units.items():
+        listed = _listed(site_folder, unit)
+        differing = [name for name, mark in (listed or {}).items() if _mark(site_folder / name) != mark]
+        for name in differing:
+            path = os.path.relpath(site_folder / name, site_folder.parents[1])
+            then = "what it lost is measured again" if name.startswith("journal/") else "made again"
+            told.append(f"{path} is {'damaged' if (site_folder / name).exists() else 'missing'}: {then}")
+        if differing or (listed is None and not published):
+            (site_folder / output).unlink(missing_ok=True)
+    return told
+
+
+def clear(site_folder: Path) -> list[str]:
+    """Delete tables and figures of units that are no longer planned; returns their names, relative to the site."""
+    gone = []
+    for path in sorted((site_folder / FOLDER).glob("*.json")):
+        if not (site_folder / "plan" / path.name).exists():
+            gone += _delete(site_folder, _listed(site_folder, path.stem) or {})
+            path.unlink()
+    return gone
+
+
+def forget(site_folder: Path, units: Iterable[str]) -> None:
+    """Make units due again, whatever their files are."""
+    for unit in units:
+        (site_folder / FOLDER / f"{unit}.json").unlink(missing_ok=True)
+
+
+def _listed(site_folder: Path, unit: str) -> dict[str, str] | None:
+    """What the unit says it made; None where there is no such list, or it is no such list."""
+    try:
+        listed = files.read_json(site_folder / FOLDER / f"{unit}.json")
+    except ValueError:
+        return None
+    sound = isinstance(listed, dict) and all(isinstance(mark, str) for mark in listed.values())
+    return listed if sound else None
+
+
+def _mark(path: Path) -> str:
+    try:
+        size = path.stat().st_size
+        with open(path, "rb") as stream:
+            content = stream.read(HASHED_BYTES)
+            stream.seek(max(len(content), size - HASHED_BYTES))
+            content += stream.read(HASHED_BYTES)
+    except OSError:
+        return ""
+    return f"{size} {hashlib.sha256(content).hexdigest()}"
+
+
+def _delete(site_folder: Path, names: Iterable[str]) -> list[str]:
+    return [name for name in sorted(names) if SHOWN.fullmatch(name) and _unlinked(site_folder / name)]
+
+
+def _unlinked(path: Path) -> bool:
+    try:
+        path.unlink()
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,678 @@
+"""Who measured: identity, provenance and capabilities of the machine at hand.
+
+Nothing here imports torch or starts a CUDA context, so that a login node, a parser or a parent process may ask.
+Every probe gives None (or an empty list) where the machine has no answer.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import hashlib
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path, PurePath
+from typing import Any
+
+import psutil
+
+from perfscribe.instruments.tools import find_tool
+from perfscribe.records import shadowing
+
+MIB = 2**20
+
+# Variables that change what is measured. PYTORCH_ and TORCHINDUCTOR_ settings count as TORCH_ ones do.
+VARIABLES = re.compile(r"(NCCL|CUDA|CUBLAS|CUDNN|NVIDIA_TF32|(PY)?TORCH[A-Z]*|TRITON|GLOO|OMP|MKL|KMP)_")
+
+
+# --- GPUs through NVML ------------------------------------------------------------------------------------------
+
+
+@cache
+def open_nvml() -> Any | None:
+    """The initialised module pynvml, or None without a package, a driver or a GPU. Open for the process's life."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+    except Exception:  # also a library of another version than the driver's, which is no NVMLError
+        return None
+    return pynvml
+
+
+def ask(nvml: Any, function: str, *arguments: Any) -> Any | None:
+    """What NVML answers; None where this driver, GPU or pynvml does not offer the function."""
+    call = getattr(nvml, function, None)
+    if call is None:
+        return None
+    try:
+        answer = call(*arguments)
+    except nvml.NVMLError:
+        return None
+    return answer.decode(errors="replace") if isinstance(answer, bytes) else answer
+
+
+def all_gpus(nvml: Any) -> list[Any]:
+    """NVML handles in PCI order. A device that the job may not open is counted by NVML but is none of ours."""
+    handles = (ask(nvml, "nvmlDeviceGetHandleByIndex", index) for index in range(ask(nvml, "nvmlDeviceGetCount") or 0))
+    return [handle for handle in handles if handle is not None]
+
+
+def visible_gpus(nvml: Any) -> list[Any]:
+    """NVML handles of the devices that CUDA_VISIBLE_DEVICES leaves, in its order.
+
+    As in CUDA, an entry that names no device hides itself and all that follow. Numbers count in PCI order; CUDA's
+    default order (fastest first) is the same wherever all GPUs of a machine are alike.
+    """
+    handles = all_gpus(nvml)
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if named is None:
+        return handles
+    chosen: list[Any] = []
+    for entry in named.split(","):
+        handle = _gpu_named(nvml, handles, entry.strip())
+        if handle is None:
+            break
+        chosen.append(handle)
+    return chosen
+
+
+def gpus_by_uuid() -> tuple[list[Any], list[str]]:
+    """Handles and UUIDs of the GPUs that are visible; none where NVML does not tell the UUID of each."""
+    nvml = open_nvml()
+    handles = visible_gpus(nvml) if nvml else []
+    uuids = [ask(nvml, "nvmlDeviceGetUUID", handle) for handle in handles]
+    return ([], []) if None in uuids else (handles, [str(uuid) for uuid in uuids])
+
+
+def _gpu_named(nvml: Any, handles: list[Any], entry: str) -> Any | None:
+    if entry.isdecimal():
+        return handles[int(entry)] if int(entry) < len(handles) else None
+    if entry.startswith("MIG-"):
+        return ask(nvml, "nvmlDeviceGetHandleByUUID", entry)
+    if entry.startswith("GPU-"):
+        alike = [handle for handle in handles if str(ask(nvml, "nvmlDeviceGetUUID", handle)).startswith(entry)]
+        return alike[0] if len(alike) == 1 else None
+    return None
+
+
+def _power_limit_w(nvml: Any, gpu: Any) -> int | None:
+    milliwatts = ask(nvml, "nvmlDeviceGetPowerManagementLimit", gpu)
+    return None if milliwatts is None else round(milliwatts / 1000)
+
+
+def _memory_bytes(nvml: Any, gpu: Any) -> int | None:
+    memory = ask(nvml, "nvmlDeviceGetMemoryInfo", gpu)
+    return None if memory is None else int(memory.total)
+
+
+def _cuda_driver_version(nvml: Any) -> str | None:
+    number = ask(nvml, "nvmlSystemGetCudaDriverVersion_v2")
+    return None if not number else f"{number // 1000}.{number % 1000 // 10}"
+
+
+# --- identity ---------------------------------------------------------------------------------------------------
+
+
+def identity(libraries: Iterable[str]) -> dict[str, Any]:
+    """What makes two machines the same for a figure.
+
+    libraries: import names of the top-level libraries that the measuring code imports; modules of Python itself
+    and of this package are left out, a library that is not installed has version None.
+    Of unlike GPUs all models are named, with the least memory and power limit among them. Without a visible GPU
+    the driver does not count.
+    """
+    names = sorted(set(libraries) - set(sys.stdlib_module_names) - {"perfscribe"})
+    return {
+        **_gpu_identity(),
+        "cpu_model": cpu_model(),
+        "cpu_cores": len(granted_cores()),
+        "python": f"{sys.version_info.major}.{sys.version_info.minor}",
+        "platform": f"{platform.system()} {platform.machine()}",
+        "libraries": {name: library_version(name) for name in names},
+    }
+
+
+def _gpu_identity() -> dict[str, Any]:
+    nvml = open_nvml()
+    gpus = visible_gpus(nvml) if nvml else []
+    models = sorted({str(ask(nvml, "nvmlDeviceGetName", gpu)) for gpu in gpus})
+    memories = [bytes_ for gpu in gpus if (bytes_ := _memory_bytes(nvml, gpu)) is not None]
+    limits = [watts for gpu in gpus if (watts := _power_limit_w(nvml, gpu)) is not None]
+    return {
+        "gpu_model": " + ".join(models) or None,
+        "gpu_count": len(gpus),
+        "gpu_memory_bytes": min(memories, default=None),
+        "gpu_power_limit_w": min(limits, default=None),
+        "driver_version": ask(nvml, "nvmlSystemGetDriverVersion") if gpus else None,
+        "cuda_driver_version": _cuda_driver_version(nvml) if gpus else None,
+    }
+
+
+def identity_id(identity: Mapping[str, Any]) -> str:
+    """12 hexadecimal digits of the SHA-256 of the identity as canonical JSON; the order of keys does not matter."""
+    text = json.dumps(identity, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def granted_cores() -> tuple[int, ...]:
+    """The numbers of the cores that this process may run on (a Slurm job sees fewer than the node has)."""
+    if hasattr(os, "sched_getaffinity"):
+        return tuple(sorted(os.sched_getaffinity(0)))
+    return tuple(range(os.cpu_count() or 1))
+
+
+@cache
+def cpu_model() -> str:
+    """The processor's name as the operating system gives it, else its architecture."""
+    cpuinfo = Path("/proc/cpuinfo")
+    text = cpuinfo.read_text(errors="replace") if cpuinfo.exists() else ""
+    if "model name" not in text:  # Arm: the kernel gives numbers only, lscpu knows the names
+        text = _output("lscpu") or f"Model name: {_output('sysctl', '-n', 'machdep.cpu.brand_string') or ''}"
+    found = re.search(r"^model name\s*:[ \t]*(\S.*)$", text, re.IGNORECASE | re.MULTILINE)
+    return " ".join(found[1].split()) if found else platform.processor() or platform.machine()
+
+
+@cache
+def _distributions() -> tuple[tuple[importlib.metadata.Distribution, frozenset[str], str], ...]:
+    """Every installed distribution, the import names that it declares, and its list of files as text."""
+    return tuple(
+        (found, frozenset((found.read_text("top_level.txt") or "").split()), found.read_text("RECORD") or "")
+        for found in importlib.metadata.distributions()
+    )
+
+
+def distributions_of(name: str) -> set[str]:
+    """Names of the distributions that hold what is imported as `name`.
+
+    As importlib.metadata.packages_distributions says, which for one name reads all files of all packages as CSV.
+    """
+    among_files = re.compile(rf'^"?{re.escape(name)}(/|\.py|\.[^/\n]*\.so)', re.MULTILINE)
+    return {
+        found.metadata["Name"]
+        for found, declared, files in _distributions()
+        if (name in declared if declared else among_files.search(files))
+    }
+
+
+@cache
+def library_version(name: str) -> str | None:
+    """Version of the library imported as `name`, without importing it; None when it is not installed.
+
+    torch's local part (2.11.0+cu130) is read from its source, because wheels of PyPI leave it out of their metadata.
+    """
+    found = {_metadata_version(distribution) for distribution in distributions_of(name)} - {None}
+    version = ", ".join(sorted(str(one) for one in found)) or None
+    written = _version_file(name).get("__version__") if version else None
+    return written if isinstance(written, str) and written.startswith(f"{version}+") else version
+
+
+def _metadata_version(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+@cache
+def _version_file(name: str) -> Mapping[str, Any]:
+    """The constants in <package>/version.py, read as text: torch states its CUDA version there."""
+    spec = importlib.util.find_spec(name)
+    source = Path(spec.origin).with_name("version.py") if spec and spec.origin else Path()
+    try:
+        statements = ast.parse(source.read_text(encoding="utf-8")).body
+    except (OSError, ValueError, SyntaxError):
+        return {}
+    constants = {}
+    for node in statements:
+        targets = (
+            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        )
+        value = getattr(node, "value", None)
+        if len(targets) == 1 and isinstance(targets[0], ast.Name) and isinstance(value, ast.Constant):
+            constants[targets[0].id] = value.value
+    return constants
+
+
+# --- provenance -------------------------------------------------------------------------------------------------
+
+
+def provenance(root: Path) -> dict[str, Any]:
+    """All else worth knowing about a measurement; never part of a key. `root` is the checkout.
+
+    Names the node; `scrub` takes that out before anything is published.
+    """
+    commit, dirty = _commit(root)
+    return {
+        "commit": commit,
+        "dirty": dirty,
+        "node": platform.node(),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "python": f"{platform.python_implementation()} {platform.python_version()}",
+        "load_average": _load_average(),
+        "cpu_mhz": _cpu_mhz(),
+        "gpu_clocks_mhz": _gpu_clocks_mhz(),
+        "variables": {name: os.environ[name] for name in sorted(os.environ) if VARIABLES.match(name)},
+        "slurm_job_id": os.environ.get("SLURM_JOB_ID"),
+    }
+
+
+# Where the code lies, relative to the checkout. What else may differ from the commit, as settings and notes do, is no
+# change of the code that measures.
+CODE = ("Snakefile", "perfscribe", "rules", "workflow")
+
+
+def _commit(root: Path) -> tuple[str | None, bool | None]:
+    """Commit and whether the code differs from it; a copy without .git says so by PERFSCRIBE_COMMIT or .commit."""
+    if (root / ".git").exists():  # asked first: git would else answer for a repository further up
+        head = _output("git", "-C", str(root), "rev-parse", "--verify", "HEAD")
+        if head:
+            # without optional locks, so that `status` never stands in the way of the user's own git
+            status = ("git", "--no-optional-locks", "-C", str(root), "status", "--porcelain", "--")
+            changes = _output(*status, *CODE)
+            return head, None if changes is None else bool(changes)
+    told = os.environ.get("PERFSCRIBE_COMMIT", "").strip()
+    if not told and (root / ".commit").is_file():
+        told = (root / ".commit").read_text().strip()
+    return told or None, None
+
+
+def _output(*command: str) -> str | None:
+    """Standard output of a command without surrounding blanks; None when it is missing, fails or hangs."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
+        return None
+    return done.stdout.strip()
+
+
+def _load_average() -> list[float] | None:
+    try:
+        return [round(load, 2) for load in os.getloadavg()]
+    except OSError:
+        return None
+
+
+def _cpu_mhz() -> int | None:
+    try:
+        frequency = psutil.cpu_freq()
+    except (OSError, NotImplementedError, RuntimeError):
+        return None
+    return round(frequency.current) if frequency else None
+
+
+def _gpu_clocks_mhz() -> list[dict[str, int | None]]:
+    nvml = open_nvml()
+    kinds = {"sm": ("nvmlDeviceGetClockInfo", 1), "memory": ("nvmlDeviceGetClockInfo", 2)}
+    kinds["sm_max"] = ("nvmlDeviceGetMaxClockInfo", 1)  # 1 and 2: NVML_CLOCK_SM, NVML_CLOCK_MEM
+    gpus = visible_gpus(nvml) if nvml else []
+    return [{name: ask(nvml, call, gpu, kind) for name, (call, kind) in kinds.items()} for gpu in gpus]
+
+
+# --- processes and memory ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class GpuProcess:
+    """A process that holds a context on a visible GPU.
+
+    gpu: position among the visible GPUs. name: base name of the program. memory_bytes: None where NVML hides it.
+    known: whether its number means anything here; in a container NVML may give numbers of the host.
+    """
+
+    gpu: int
+    pid: int
+    name: str
+    memory_bytes: int | None
+    known: bool
+
+
+def gpu_processes(nvml: Any, gpus: Iterable[Any]) -> list[GpuProcess]:
+    """All compute processes on the GPUs given, one's own included."""
+    found = []
+    for position, gpu in enumerate(gpus):
+        for process in ask(nvml, "nvmlDeviceGetComputeRunningProcesses", gpu) or []:
+            name = _process_name(nvml, process.pid)
+            known = name is not None or psutil.pid_exists(process.pid)
+            found.append(GpuProcess(position, process.pid, name or "unknown", process.usedGpuMemory, known))
+    return found
+
+
+def _process_name(nvml: Any, pid: int) -> str | None:
+    try:
+        # A number of the host's may be that of a thread here, which psutil.Process takes for a process.
+        name = psutil.Process(pid).name() if psutil.pid_exists(pid) else ""
+    except psutil.Error:
+        name = ""
+    if not name:
+        name = ask(nvml, "nvmlSystemGetProcessName", pid) or ""
+    return PurePath(name.split()[0]).name if name.split() else None
+
+
+def processes_on_gpu(own_pid: int | None = None) -> list[GpuProcess]:
+    """Processes on the visible GPUs outside the tree below `own_pid` (default: this process)."""
+    nvml = open_nvml()
+    return foreign(gpu_processes(nvml, visible_gpus(nvml)), process_tree(own_pid)) if nvml else []
+
+
+def foreign(processes: Iterable[GpuProcess], own: Iterable[int]) -> list[GpuProcess]:
+    """Those not among `own`, as far as their numbers can be compared with ours.
+
+    A number unknown here is of a process that has just ended when one of our own is listed under its right number,
+    and is else left in: it may be another container's, or ours under the host's number.
+    """
+    processes, own = list(processes), set(own)
+    comparable = any(process.pid in own for process in processes)
+    return [one for one in processes if one.pid not in own and (one.known or not comparable)]
+
+
+def process_tree(pid: int | None = None) -> set[int]:
+    """Numbers of a process (default: this one) and all its descendants; empty when it has ended."""
+    try:
+        parent = psutil.Process(pid)
+        return {parent.pid, *(child.pid for child in parent.children(recursive=True))}
+    except psutil.Error:
+        return set()
+
+
+def memory_limit_bytes(root: Path = Path("/")) -> int:
+    """Host memory that this process may still take: the least of what is free and what cgroups and Slurm allow.
+
+    root: where /proc and /sys lie (another folder in tests). A cgroup's limit binds all groups below it.
+    """
+    limits = [psutil.virtual_memory().available, *_cgroup_limits_bytes(root)]
+    slurm = os.environ.get("SLURM_MEM_PER_NODE", "")  # MiB; 0 stands for all of the node's memory
+    if slurm.isdecimal() and int(slurm):
+        limits.append(int(slurm) * MIB)
+    return min(limits)
+
+
+def _cgroup_limits_bytes(root: Path) -> Iterable[int]:
+    own = root / "proc/self/cgroup"
+    for line in own.read_text().splitlines() if own.exists() else []:
+        _, controllers, path = line.split(":", 2)
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        base = root / "sys/fs/cgroup" / ("memory" if controllers else "")
+        group = base / path.lstrip("/")
+        for folder in (group, *group.parents):
+            limit = folder / ("memory.limit_in_bytes" if controllers else "memory.max")
+            text = limit.read_text().strip() if limit.is_file() else "max"
+            if text.isdecimal():
+                yield int(text)
+            if folder == base:
+                break
+
+
+# --- capabilities -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One thing that a capability needs.
+
+    reason: printed after the status when it is not met. fix: in words. status: of a cell that lacks it.
+    """
+
+    met: Callable[[], bool]
+    reason: str
+    fix: str
+    status: str = "unsupported"
+
+
+def _installed(module: str) -> bool:
+    return importlib.util.find_spec(module) is not None
+
+
+def _is_not_hidden(package: str) -> bool:
+    return shadowing.hidden_by(package) is None
+
+
+def _gpus(list_gpus: Callable[[Any], list[Any]]) -> list[Any]:
+    nvml = open_nvml()
+    return list_gpus(nvml) if nvml else []
+
+
+def _torch_has_cuda() -> bool:
+    build = _version_file("torch")
+    if "cuda" in build:
+        return build["cuda"] is not None
+    return not (library_version("torch") or "+cpu").endswith("+cpu")
+
+
+def _driver_fits_torch() -> bool:
+    """CUDA runs programs of its own major version or an older one; what cannot be told passes."""
+    driver = _cuda_driver_version(open_nvml()) if open_nvml() else None
+    built_for = _version_file("torch").get("cuda")
+    return not (driver and built_for) or int(built_for.split(".")[0]) <= int(driver.split(".")[0])
+
+
+def _is_ampere_or_newer() -> bool:
+    """True where nothing tells otherwise, so that a machine without a GPU gives the reason of that alone."""
+    nvml = open_nvml()
+    versions = [ask(nvml, "nvmlDeviceGetCudaComputeCapability", gpu) for gpu in _gpus(visible_gpus)]
+    return all(version[0] >= 8 for version in versions if version)
+
+
+def _has_compiler(variable: str, *usual: str) -> bool:
+    """Whether the program that the variable names is there; where it names none, any of the usual ones."""
+    chosen = os.environ.get(variable)
+    return any(shutil.which(name) for name in ([chosen] if chosen else usual))
+
+
+def _has_python_headers() -> bool:
+    schemes = (sysconfig.get_default_scheme(), "posix_prefix")  # Debian's own scheme names a folder without them
+    return any(Path(sysconfig.get_path("include", scheme), "Python.h").is_file() for scheme in schemes)
+
+
+_PYTHON_HEADERS = Condition(_has_python_headers, "Python.h is missing", "install Python's headers (python3-dev)")
+
+
+def gpus_needed(requires: Iterable[str]) -> int:
+    """How many GPUs a cell of these capabilities uses: 4 with "cuda:4", 1 with "cuda"."""
+    return max((int(name.partition(":")[2] or 1) for name in requires if name.split(":")[0] == "cuda"), default=0)
+
+
+def nodes_needed(requires: Iterable[str]) -> int:
+    """How many nodes a cell of these capabilities uses: 2 with "nodes:2"."""
+    return max((int(name.partition(":")[2]) for name in requires if name.startswith("nodes:")), default=1)
+
+
+def nodes_granted() -> int:
+    """Nodes of the Slurm or PBS job that this process is part of; 1 outside of one."""
+    from perfscribe.distributed.hosts import of_job
+
+    return max(1, len(of_job(os.environ)))
+
+
+@dataclass(frozen=True)
+class _NodesGranted:
+    """For "nodes:<count>"."""
+
+    count: int
+
+    def __call__(self) -> bool:
+        return nodes_granted() >= self.count
+
+
+def _several_nodes(count: int) -> tuple[Condition, ...]:
+    have = nodes_granted()
+    reason = f"{have} node{'' if have == 1 else 's'}"
+    fix = f"run on a cluster, by `--profile slurm`, whose jobs may have {count} nodes (cluster.max_nodes)"
+    return (Condition(_NodesGranted(count), reason, fix, status="skipped"),)
+
+
+@dataclass(frozen=True)
+class _GpusVisible:
+    """True also without any GPU, which has a reason of its own."""
+
+    count: int
+
+    def __call__(self) -> bool:
+        return len(_gpus(visible_gpus)) not in range(1, self.count)
+
+
+def _several_gpus(count: int) -> tuple[Condition, ...]:
+    """For "cuda:<count>". The reason is what the machine has."""
+    have = len(_gpus(visible_gpus))
+    reason, fix = f"{have} GPU{'' if have == 1 else 's'}", f"run on a machine with {count} GPUs"
+    return (*_CUDA, Condition(_GpusVisible(count), reason, fix, status="skipped"))
+
+
+_CUDA = (
+    Condition(lambda: _installed("pynvml"), "nvidia-ml-py is missing", "install nvidia-ml-py"),
+    Condition(lambda: bool(_gpus(all_gpus)), "no CUDA device", "run on a machine with an NVIDIA GPU and its driver"),
+    Condition(
+        lambda: bool(_gpus(visible_gpus)) or not _gpus(all_gpus),
+        "CUDA_VISIBLE_DEVICES hides every GPU",
+        "unset CUDA_VISIBLE_DEVICES or name a GPU of this machine in it",
+    ),
+    Condition(lambda: _installed("torch"), "torch is missing", "install a CUDA build of torch"),
+    Condition(
+        lambda: not _installed("torch") or _torch_has_cuda(),
+        "torch is a build without CUDA",
+        "install a CUDA build of torch",
+    ),
+    Condition(
+        _driver_fits_torch,
+        "the NVIDIA driver is older than torch's CUDA version",
+        "update the driver or install torch for the driver's CUDA version",
+    ),
+)
+
+
+def _srun_starts_mpi() -> bool:
+    from perfscribe.distributed import srun_mpi
+
+    return srun_mpi.starts_mpi()
+
+
+CAPABILITIES: dict[str, tuple[Condition, ...]] = {
+    "cuda": _CUDA,
+    "bf16": (
+        *_CUDA,
+        Condition(
+            _is_ampere_or_newer, "the GPU has no bf16 (compute capability below 8.0)", "use an A100 or a newer GPU"
+        ),
+    ),
+    "tf32": (
+        *_CUDA,
+        Condition(
+            _is_ampere_or_newer, "the GPU has no TF32 (compute capability below 8.0)", "use an A100 or a newer GPU"
+        ),
+    ),
+    "triton": (
+        Condition(lambda: _installed("triton"), "triton is missing", "install triton (CUDA builds of torch bring it)"),
+    ),
+    # For inductor on a CPU.
+    "compiler": (
+        Condition(
+            lambda: _has_compiler("CXX", "clang++" if sys.platform == "darwin" else "g++"),
+            "no C++ compiler",
+            "install g++, or name a compiler in CXX",
+        ),
+        _PYTHON_HEADERS,
+    ),
+    # For what starts Triton's kernels.
+    "c_compiler": (
+        Condition(
+            lambda: _has_compiler("CC", "gcc", "clang"),
+            "no C compiler",
+            "install gcc, or name a compiler in CC",
+        ),
+        _PYTHON_HEADERS,
+    ),
+    "nsys": (
+        Condition(
+            lambda: find_tool("nsys") is not None,
+            "nsys (Nsight Systems) is missing",
+            "install Nsight Systems; put nsys on PATH or name it in the config, as tools.nsys",
+        ),
+    ),
+    "hdf5": (Condition(lambda: _installed("h5py"), "h5py is missing", "install h5py"),),
+    # The FSDP workshop's Trainer, what wraps models for it, and what makes its tokens.
+    "transformers": (
+        *(
+            Condition(
+                functools.partial(_is_not_hidden, package),
+                f"'{package}' in the checkout is taken for the Python package {package}",
+                f"rename the folder or file {package} in the checkout",
+            )
+            for package in shadowing.OF_TRAINER
+        ),
+        *(
+            Condition(functools.partial(_installed, package), f"{package} is missing", f"install {package}")
+            for package in ("transformers", "accelerate", "tokenizers")
+        ),
+    ),
+    "posix_fadvise": (
+        Condition(
+            lambda: hasattr(os, "posix_fadvise"),
+            "this system cannot drop the page cache (no posix_fadvise)",
+            "run on Linux",
+        ),
+    ),
+    "mpi": (Condition(lambda: _installed("mpi4py"), "mpi4py is missing", "install mpi4py and an MPI library"),),
+    "slurm": (
+        Condition(
+            lambda: shutil.which("srun") is not None,
+            "no Slurm (srun is missing)",
+            "run on a Slurm cluster's login node",
+        ),
+    ),
+    "srun_mpi": (
+        Condition(
+            _srun_starts_mpi,
+            "srun starts no MPI here: each task is a world of its own",
+            "where `srun --mpi=list` names pmix: cluster.environment: {SLURM_MPI_TYPE: pmix}",
+        ),
+    ),
+}
+
+
+# Capabilities without which the data sets of a cell cannot be made either.
+PACKAGES = frozenset({"transformers"})
+
+_SEVERAL = {"cuda": _several_gpus, "nodes": _several_nodes}
+
+
+def unmet(requires: Iterable[str]) -> list[Condition]:
+    """Every condition that this machine lacks for the capabilities named, each once, the decisive one first.
+
+    What begins with "preflight:" is for the engine to try out (gate.py), not for the machine to have.
+    Raises ValueError for a name that is neither in CAPABILITIES nor "cuda:<GPUs>" nor "nodes:<nodes>".
+    """
+    conditions: dict[Condition, None] = {}
+    for name in requires:
+        if name.startswith("preflight:"):
+            continue
+        several = re.fullmatch(r"(cuda|nodes):([1-9]\d*)", name)
+        if not several and name not in CAPABILITIES:
+            known = ", ".join(CAPABILITIES)
+            raise ValueError(f"unknown capability {name!r}, expected cuda:<GPUs>, nodes:<nodes> or one of: {known}")
+        conditions.update(dict.fromkeys(_SEVERAL[several[1]](int(several[2])) if several else CAPABILITIES[name]))
+    return [condition for condition in conditions if not condition.met()]
+
+
+def missing(requires: Iterable[str]) -> str | None:
+    """The reason printed after "unsupported", e.g. "no CUDA device"; None when the machine has all that is named."""
+    lacking = unmet(requires)
+    return lacking[0].reason if lacking else None
+
+
+def shortfall(requires: Iterable[str]) -> tuple[str, str] | None:
+    """Status and reason of a cell that this machine cannot run; None when it has all that is named."""
+    lacking = unmet(requires)
+    return (lacking[0].status, lacking[0].reason) if lacking else None

@@ -1,0 +1,284 @@
+"""The journal: the one truth about what was measured. One append-only file a shard, one writer at a time.
+
+Each line is one event: `started` before a cell, `record` after it, `retired` where records are given up on purpose,
+`interrupted` where a run was asked to stop in a cell, `waiting` where a job waits for a GPU. Every line is flushed and
+synced before the next step, so that kill -9 costs at most the cell in flight. A line ends in the digest of what stands
+before it: a line that was damaged is never read as a measurement.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import gzip
+import hashlib
+import heapq
+import json
+import math
+import os
+import re
+import sys
+import time
+import zlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from perfscribe.base import files
+
+Slot = tuple[str, int]  # key of the cell, round
+
+SCHEMA = Path(__file__).resolve().parents[2] / "workflow" / "schemas" / "record.schema.yaml"
+_DIGEST = re.compile(rb', "digest": "([0-9a-f]{16})"\}')
+_DIGEST_BYTES = len(', "digest": ""}') + 16
+# What the events that are no records must hold.
+_MEMBERS: dict[str, dict[str, type]] = {
+    "started": {"key": str, "round": int},
+    "interrupted": {"key": str, "round": int},
+    "retired": {"ids": list},
+    "waiting": {"experiment": str, "what": str},
+}
+
+
+class Damaged(ValueError):
+    """A line that does not say what was written; the text says why."""
+
+
+@dataclass
+class History:
+    """What a journal folder says: records that stand, by slot, and how often a slot was started without an end."""
+
+    records: dict[Slot, list[dict[str, Any]]] = field(default_factory=dict)
+    open_starts: dict[Slot, int] = field(default_factory=dict)
+    _by_cell: dict[tuple[str, int], dict[str, Any]] = field(default_factory=dict, repr=False)
+
+    def latest(self, slot: Slot, environment: str | None = None) -> dict[str, Any] | None:
+        """The slot's newest record, of one environment where that is given."""
+        found: dict[str, Any]
+        for found in reversed(self.records.get(slot, [])):
+            if environment is None or found["environment"] == environment:
+                return found
+        return None
+
+    def of_cell(self, factors: dict[str, Any], number: int) -> dict[str, Any] | None:
+        """The newest record of the cell with these factors in this round, whatever its key."""
+        if not self._by_cell:
+            for record in sorted(self.all_records(), key=lambda one: str(one["provenance"].get("time", ""))):
+                self._by_cell[files.canonical(record["factors"]), int(record["round"])] = record
+        return self._by_cell.get((files.canonical(factors), number))
+
+    def all_records(self) -> Iterable[dict[str, Any]]:
+        """Every record that stands, retired ones left out."""
+        for records in self.records.values():
+            yield from records
+
+
+def _warn(text: str) -> None:
+    print(f"perfscribe: {text}", file=sys.stderr)
+
+
+def as_line(event: dict[str, Any]) -> bytes:
+    """The event as a line with its digest; ValueError where a field holds NaN or infinity."""
+    text = json.dumps(event, allow_nan=False, ensure_ascii=False).encode()
+    return text[:-1] + f', "digest": "{hashlib.sha256(text).hexdigest()[:16]}"}}\n'.encode()
+
+
+def parse(line: bytes) -> dict[str, Any]:
+    """The event of a line, without its line break. Damaged where it is not as it was written.
+
+    A line of an older version has no digest: what it holds is checked instead, and a record is marked `undigested`.
+    """
+    digest = _DIGEST.fullmatch(line[-_DIGEST_BYTES:])
+    text = line[:-_DIGEST_BYTES] + b"}" if digest else line
+    if digest and hashlib.sha256(text).hexdigest()[:16] != digest[1].decode():
+        raise Damaged("its digest differs")
+    try:
+        event = json.loads(text, parse_constant=_no_number)
+    except (ValueError, RecursionError):
+        raise Damaged("no JSON") from None
+    if not digest:
+        _check(event)
+        if event["event"] == "record":
+            event["provenance"]["undigested"] = True
+    return dict(event)
+
+
+def _no_number(name: str) -> None:
+    raise ValueError(f"{name} is no number")
+
+
+def _check(event: Any) -> None:
+    """Damaged where a line without digest is none that a journal may hold."""
+    if not isinstance(event, dict) or not isinstance(event.get("event"), str):
+        raise Damaged("no event")
+    moment = event.get("time", 0)
+    if not isinstance(moment, (int, float)) or not math.isfinite(moment):
+        raise Damaged(f"time {moment!r:.40} is no time")
+    if event["event"] == "record":
+        _schema()({name: value for name, value in event.items() if name not in ("event", "time")})
+        return
+    for name, kind in _MEMBERS.get(event["event"], {}).items():
+        if not isinstance(event.get(name), kind):
+            raise Damaged(f"{name} is missing or no {kind.__name__}")
+
+
+@cache
+def _schema() -> Callable[[dict[str, Any]], None]:
+    """A check of a record by the schema."""
+    import fastjsonschema
+    import yaml
+
+    schema = yaml.load(SCHEMA.read_bytes(), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    fits = fastjsonschema.compile({name: part for name, part in schema.items() if name != "$schema"})
+
+    def check(record: dict[str, Any]) -> None:
+        try:
+            fits(record)
+        except fastjsonschema.JsonSchemaException as error:
+            raise Damaged(" ".join(str(error).split())[:200]) from None
+
+    return check
+
+
+def _sound(path: Path) -> tuple[list[dict[str, Any]], list[bytes], list[str]]:
+    """Events of the file's sound lines, those lines, and what is wrong with the others."""
+    content = path.read_bytes()
+    *lines, torn = (gzip.decompress(content) if path.suffix == ".gz" else content).split(b"\n")
+    events, sound, faults = [], [], []
+    for number, line in enumerate(lines, start=1):
+        try:
+            events.append(parse(line))
+            sound.append(line)
+        except Damaged as error:
+            faults.append(f"{path}:{number}: damaged line dropped ({error})")
+    if torn:
+        faults.append(f"{path}: dropped a torn last line ({len(torn)} bytes)")
+    return events, sound, faults
+
+
+def read_events(path: Path) -> list[dict[str, Any]]:
+    """The file's events in order; a damaged line is dropped with a warning.
+
+    A published journal, to which nothing is appended any more, is compressed (.gz). It must be whole: ValueError.
+    """
+    try:
+        events, _, faults = _sound(path)
+    except (OSError, EOFError, zlib.error) as error:
+        raise ValueError(f"{path}: cannot be read ({error})") from None
+    if faults and path.suffix == ".gz":
+        raise ValueError(f"{faults[0].replace(' dropped', '')}; a published journal must be as it was committed")
+    for fault in faults:
+        _warn(fault)
+    return events
+
+
+def read(folder: Path, names: str = "*.jsonl") -> History:
+    """The history of all journal files of one experiment, whose events are taken in the order of their times.
+
+    names: a pattern of files, where only some of them count.
+    """
+    history = History()
+    retired: set[str] = set()
+    paths = [*folder.glob(names), *folder.glob(f"{names}.gz")] if folder.is_dir() else []
+    journals = [read_events(path) for path in sorted(paths)]
+    for event in heapq.merge(*journals, key=lambda event: float(event.get("time", 0))):
+        _apply(history, retired, event)
+    for slot, records in history.records.items():
+        history.records[slot] = [record for record in records if record["id"] not in retired]
+    return history
+
+
+def _apply(history: History, retired: set[str], event: dict[str, Any]) -> None:
+    kind = event["event"]
+    if kind == "retired":
+        retired.update(event["ids"])
+        for key, number in event.get("slots", []):
+            history.open_starts.pop((key, number), None)
+        return
+    if kind == "waiting":  # told to who watches, and of no cell
+        return
+    slot = (str(event["key"]), int(event["round"]))
+    if kind == "started":
+        # A second attempt belongs to the start whose first one ended.
+        history.open_starts[slot] = history.open_starts.get(slot, 0) + (event.get("attempt", 1) == 1)
+    elif kind == "interrupted":
+        history.open_starts[slot] = max(0, history.open_starts.get(slot, 0) - 1)
+    elif kind == "record":
+        history.open_starts.pop(slot, None)
+        record = {name: value for name, value in event.items() if name not in ("event", "time")}
+        history.records.setdefault(slot, []).append(record)
+
+
+class Journal:
+    """The writing end of one journal file. Use as a context; a second writer waits until the first is done."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._stream: BinaryIO | None = None
+
+    def __enter__(self) -> Journal:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._stream = open(self.path, "ab")
+        self._lock(self._stream)
+        self._put_damaged_lines_aside()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+
+    def _lock(self, stream: BinaryIO) -> None:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            # An earlier job outlived its Snakemake: its cells count, so wait rather than measure beside it.
+            _warn(f"{self.path.name}: another job still measures this shard; waiting for it")
+            fcntl.flock(stream, fcntl.LOCK_EX)
+
+    def _put_damaged_lines_aside(self) -> None:
+        """Leave only sound lines in the file, so that each damaged one is told once; a copy of the others is kept."""
+        _, sound, faults = _sound(self.path)
+        if not faults:
+            return
+        content, whole = self.path.read_bytes(), b"".join(line + b"\n" for line in sound)
+        if not content.startswith(whole):  # more than a torn last line
+            self.path.with_suffix(".damaged").write_bytes(content)
+        with open(self.path, "rb+") as stream:  # no other file in its place: the lock is on this one
+            stream.write(whole)
+            stream.truncate()
+            os.fsync(stream.fileno())
+        for fault in faults:
+            _warn(fault)
+
+    def append(self, event: str, **fields: Any) -> None:
+        """Write one event durably; ValueError where a field holds NaN or infinity."""
+        if self._stream is None:
+            raise RuntimeError("the journal is not open")
+        self._stream.write(as_line({"event": event, "time": round(time.time(), 3), **fields}))
+        self._stream.flush()
+        os.fsync(self._stream.fileno())
+
+    def started(self, slot: Slot, environment: str, attempt: int = 1) -> None:
+        """Say that a cell is about to run; attempt 2 follows one that ended in a death or out of memory."""
+        self.append("started", key=slot[0], round=slot[1], environment=environment, attempt=attempt, pid=os.getpid())
+
+    def interrupted(self, slot: Slot) -> None:
+        """Say that the run was asked to stop while the cell ran: not the cell's fault."""
+        self.append("interrupted", key=slot[0], round=slot[1])
+
+    def record(self, record: dict[str, Any]) -> None:
+        """Keep a cell's record."""
+        self.append("record", **record)
+
+    def retire(self, records: Iterable[dict[str, Any]], why: str) -> int:
+        """Give records up on purpose, so that their cells are measured again; returns how many."""
+        given_up = list(records)
+        self.append(
+            "retired",
+            ids=[record["id"] for record in given_up],
+            slots=[[record["key"], record["round"]] for record in given_up],
+            why=why,
+        )
+        return len(given_up)

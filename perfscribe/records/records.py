@@ -1,0 +1,146 @@
+"""Records: what the cells of an experiment gave, one a cell and round in files, one a cell in memory."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from perfscribe.base import files
+from perfscribe.records.disturbances import flags_of
+
+SCHEMA = 1
+STATUSES = ("ok", "oom", "unsupported", "timeout", "failed", "skipped", "not_run")
+
+
+def now_utc() -> str:
+    """The time of day as a record keeps it, so fine that no two records of one cell have the same content, hence id."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="microseconds")
+
+
+def make(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """A complete record from its fields, with an id made of its content."""
+    record = {
+        "schema": SCHEMA,
+        "id": "",
+        "origin": "measured",
+        "reason": "",
+        "samples": {},
+        "warmup": {},
+        "values": {},
+        "series": {},
+        "timers": {},
+        "spent": {"warmup_s": 0.0, "timed_s": 0.0, "compile_s": 0.0, "wall_s": 0.0},
+        "environment": "",
+        "provenance": {},
+        "watch": {},
+        "flags": [],
+        "data_digest": "",
+        **fields,
+    }
+    return {**record, "id": hashlib.sha256(files.canonical(record).encode()).hexdigest()[:12]}
+
+
+@dataclass
+class Record:
+    """What one cell gave, all rounds together.
+
+    samples, warmup: for each name one list of raw samples a round.
+    reason: why the status is not ok; for oom, sizes asked and free stand in error.
+    watch: what happened beside each round, as watch.Watch.summary() has it.
+    gpu: what the driver calls the GPU of the machine that measured; empty where that is not known, or none, or several.
+    """
+
+    experiment: str
+    factors: dict[str, Any]
+    status: str
+    reason: str
+    origin: str
+    samples: dict[str, list[list[float]]] = field(default_factory=dict)
+    warmup: dict[str, list[list[float]]] = field(default_factory=dict)
+    values: dict[str, Any] = field(default_factory=dict)
+    series: dict[str, list[Any]] = field(default_factory=dict)
+    timers: dict[str, str] = field(default_factory=dict)
+    environments: list[str] = field(default_factory=list)
+    fingerprint: str = ""
+    flags: list[str] = field(default_factory=list)
+    provenance: dict[str, Any] = field(default_factory=dict)
+    error: dict[str, Any] = field(default_factory=dict)
+    spent: dict[str, float] = field(default_factory=dict)
+    watch: list[dict[str, Any]] = field(default_factory=list)
+    gpu: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Whether the cell has figures."""
+        return self.status == "ok"
+
+    def has(self, **factors: Any) -> bool:
+        """Whether the record's factors hold these levels."""
+        return all(self.factors.get(name) == level for name, level in factors.items())
+
+
+def _merge(rounds: Sequence[Mapping[str, Any]]) -> Record:
+    """One record of a cell's rounds; the worst status counts, so that no round that failed is hidden.
+
+    Rounds that are still to come hide none that were measured; a flag says how many there are.
+    """
+    planned, rounds = len(rounds), [r for r in rounds if r["status"] != "not_run"] or rounds
+    short = [f"{len(rounds)} of {planned} rounds"] if len(rounds) < planned else []
+    worst = max(rounds, key=lambda r: (r["status"] != "ok", STATUSES.index(r["status"])))
+    # Where no round is ok, what the cell had measured before it failed.
+    good = [r for r in rounds if r["status"] == "ok"] or [r for r in rounds if r["samples"] or r["values"]] or [worst]
+    first = good[0]
+    return Record(
+        experiment=worst["experiment"],
+        factors=dict(worst["factors"]),
+        status=worst["status"],
+        reason=worst["reason"],
+        origin=worst["origin"],
+        samples={name: [r["samples"][name] for r in good if name in r["samples"]] for name in first["samples"]},
+        warmup={name: [r["warmup"].get(name, []) for r in good] for name in first["warmup"]},
+        values=dict(first["values"]),
+        series=dict(first["series"]),
+        timers=dict(first["timers"]),
+        environments=sorted({r["environment"] for r in rounds if r["environment"]}),
+        fingerprint=first["fingerprint"],
+        flags=sorted({flag for r in rounds for flag in flags_of(r)} | set(short)),
+        provenance=dict(first["provenance"]),
+        error=dict(worst["provenance"].get("error", {})),
+        spent={name: sum(r["spent"][name] for r in rounds) for name in worst["spent"]},
+        watch=[dict(r["watch"]) for r in good if r.get("watch")],
+    )
+
+
+def merge_rounds(rows: Iterable[Mapping[str, Any]]) -> list[Record]:
+    """One Record a cell, in the order in which the cells first appear."""
+    by_cell: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        by_cell.setdefault(files.canonical(row["factors"]), []).append(row)
+    return [_merge(rounds) for rounds in by_cell.values()]
+
+
+def load(paths: Iterable[Path]) -> list[Record]:
+    """All cells of an experiment from its records files, in the order of their levels, whatever the shards."""
+    rows = [row for path in paths for row in files.read_json_lines(path)]
+    return merge_rounds(sorted(rows, key=lambda row: row.get("order", 0)))
+
+
+def load_by_experiment(paths: Iterable[Path], environments: Path | None = None) -> dict[str, list[Record]]:
+    """Cells by experiment; a records file lies in a folder of its experiment's name.
+
+    environments: the folder with what is known of the machines, which names their GPUs.
+    """
+    grouped: dict[str, list[Path]] = {}
+    for path in paths:
+        grouped.setdefault(path.parent.name, []).append(path)
+    found = {name: load(sorted(group)) for name, group in grouped.items()}
+    if environments is not None:
+        known = {path.stem: str(files.read_object(path).get("gpu_model") or "") for path in environments.glob("*.json")}
+        for record in (record for cells in found.values() for record in cells):
+            models = {known.get(one, "") for one in record.environments}
+            record.gpu = models.pop() if len(models) == 1 else ""
+    return found

@@ -1,0 +1,371 @@
+"""Takes host names, user names and absolute paths out of what is published, and finds those left in.
+
+A name is a private fact only where it means the machine or the person. So names are of two kinds: a distinctive one
+is replaced wherever it stands as a word; one that is also a word of this field or of this project ("root", "max", "vm")
+or is shorter than three letters only in places that say what it is, such as USER=max, max@vm, "node": "vm". Absolute
+paths shrink to their base name, so that a traceback stays readable.
+"""
+
+from __future__ import annotations
+
+import getpass
+import gzip
+import os
+import platform
+import re
+import site
+import sys
+import sysconfig
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from perfscribe.records import environment
+
+HOST, USER, PATH = "<host>", "<user>", "<path>"
+
+
+def _set(names: str) -> frozenset[str]:
+    return frozenset(names.split())
+
+
+# First folders of paths that belong to one machine or one person. Kernel interfaces (/proc, /sys, /dev) and /etc are
+# the same everywhere and stay.
+ROOTS = _set(
+    "home homes root Users tmp var private usr opt mnt media srv scratch lus lustre gpfs eagle grand beegfs pfs fsx "
+    "afs nfs net global export projects project work workspace workdir storage shared cluster sw soft Volumes Library "
+    "Applications content kaggle"
+)
+SAME_EVERYWHERE = _set("bin boot dev etc lib lib32 lib64 libx32 proc sbin sys")
+
+# The folder below is a person's: its name goes with it.
+HOME_PARENTS = _set("home homes Users")
+MAYBE_HOME_PARENTS = _set("user users u scratch")  # unless the name looks like a file's
+
+ORDINARY = _set(
+    "root user users admin ubuntu debian runner nobody test guest host hosts node path localhost gpu cpu ram nvidia "
+    "amd intel tesla epyc xeon h100 h200 a100 b200 gh200 v100 l40s mean median max min std sum total time step size "
+    "batch seq len head dim dtype fp16 fp32 fp64 bf16 tf32 eager compiled triton torch cuda nccl gloo flash cold "
+    "warm forward backward optimizer loss rate share token tokens sample samples second seconds byte bytes gib mib "
+    "flop flops tflop tflops measured predicted published imported unsupported timeout failed skipped read write "
+    "page mark data model local none true false null nan inf"
+)
+
+HOST_KEYS = _set("node nodes node_name nodename nodelist host hosts host_name hostname hostnames")
+USER_KEYS = _set("user users user_name username login logname")
+
+_ALNUM = r"[^\W_]"
+_PART = r"[^\s\"'`<>|,;:()\[\]{}\\/]"  # one component of a path
+_NEVER = r"(?!)"
+# Where an absolute path may begin: not within a ratio (a/b), a unit (GB/s), a closing tag or a relative path;
+# but behind a compiler's -I and behind an escaped line end.
+_LEFT = r"(?:(?<=file://)|(?<=\s-[A-Za-z])|(?<=\\[nrt])|(?<![\w/.)\]}+%*~\\-]))"
+
+
+@dataclass(frozen=True)
+class Private:
+    """What must not be published.
+
+    hosts, users: names; paths: absolute folders; roots: first folders of absolute paths that are replaced in general;
+    ordinary: lower-case words that a name may share without being meant.
+    """
+
+    hosts: tuple[str, ...] = ()
+    users: tuple[str, ...] = ()
+    paths: tuple[str, ...] = ()
+    roots: frozenset[str] = ROOTS
+    ordinary: frozenset[str] = frozenset()
+
+    def including(self, hosts: Iterable[str] = (), users: Iterable[str] = ()) -> Private:
+        """The same with more names, e.g. of the nodes of a cluster that the journals mention."""
+        return replace(
+            self,
+            hosts=tuple(sorted({*self.hosts, *_with_short(hosts)} - {"", HOST})),
+            users=tuple(sorted({*self.users, *users} - {"", USER})),
+        )
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A private fact left in a file. file: relative to the folder searched; line: from 1, 0 for the file's name."""
+
+    file: str
+    line: int
+    kind: str
+    text: str
+
+
+def private_here(root: Path) -> Private:
+    """What is private about this machine and this user; `root` is the checkout."""
+    variables = [os.environ.get(name, "") for name in ("HOSTNAME", "SLURMD_NODENAME")]
+    users = {os.environ.get(name, "") for name in ("USER", "LOGNAME", "SUDO_USER")} | {account()}
+    top = {entry.name for entry in os.scandir("/")} if os.name == "posix" else set()
+    machine = environment.identity(())
+    words = _words(f"{machine['gpu_model']} {machine['cpu_model']} {machine['platform']}")
+    private = Private(
+        paths=tuple(sorted(_own_folders(root), key=len, reverse=True)),
+        roots=(ROOTS | top) - SAME_EVERYWHERE,
+        ordinary=frozenset(_project_words(root) | words),
+    )
+    return private.including([platform.node(), *variables], users)
+
+
+def account() -> str:
+    """Name of this account; empty where its number has no entry, as in some containers."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return ""
+
+
+def _with_short(hosts: Iterable[str]) -> set[str]:
+    names = {name for host in hosts for name in (host, host.split(".")[0])}
+    return names - {"localhost"}
+
+
+def _own_folders(root: Path) -> set[str]:
+    folders = {root, root.resolve(), Path.home(), Path(sys.prefix), *map(Path, site.getsitepackages())}
+    folders |= {Path(sysconfig.get_path(kind)) for kind in ("purelib", "platlib")}
+    folders |= {Path(os.environ[name]) for name in ("TMPDIR", "SCRATCH", "VIRTUAL_ENV") if os.environ.get(name)}
+    # folders of one level (/usr, /tmp) tell nothing, unless someone lives there (/root)
+    return {
+        str(folder) for folder in folders if folder.is_absolute() and (len(folder.parts) > 2 or folder == Path.home())
+    } - {"/"}
+
+
+def _words(text: str) -> set[str]:
+    return set(re.findall(f"{_ALNUM}+", text.casefold()))
+
+
+def _project_words(root: Path) -> set[str]:
+    """Every word that the project itself may print: a name that is among them is no proof of a person."""
+    patterns = ("perfscribe/**/*.py", "references/*.csv", "config.yaml")
+    files = {file for pattern in patterns for file in root.glob(pattern) if file.is_file() and file.name != "scrub.py"}
+    return {word for file in files for word in _words(file.read_text(encoding="utf-8", errors="replace"))}
+
+
+# --- text -------------------------------------------------------------------------------------------------------
+
+
+def scrub_text(text: str, private: Private) -> str:
+    """The text with private facts replaced by <host>, <user> and <path>/base.name; scrubbing twice changes nothing."""
+    rules = _rules(private)
+    while (scrubbed := rules.scrub(text)) != text:  # a replacement can lay bare what stood beside it
+        text = scrubbed
+    return text
+
+
+class _Rules:
+    """One regular expression made of alternatives, each with the function that replaces what it matched."""
+
+    def __init__(self, private: Private):
+        self.private = private
+        self.word = re.compile(_word_pattern(private))
+        users, hosts = _any(private.users), _any(private.hosts)
+        key = r"[\"']?\s*[:=]\s*[\"']?"
+        alternatives: dict[str, tuple[str, Callable[[re.Match[str]], str]]] = {
+            "data": (_DATA_URI, lambda match: match[0]),
+            "url": (_URL, self._url),
+            "quoted": (r"(?<=File )(\\?\")(?P<quoted_path>/[^\"\\\n]+)(?=\\?\", line)", self._quoted),
+            "own": (_own_pattern(private), lambda match: self.collapse(match[0])),
+            "absolute": (_absolute_pattern(private), lambda match: self.collapse(match[0])),
+            "json_host": (_json_pattern(HOST_KEYS, HOST, "host"), lambda match: match["host_key"] + HOST),
+            "json_user": (_json_pattern(USER_KEYS, USER, "user"), lambda match: match["user_key"] + USER),
+            "user_of": (
+                rf"(?<![A-Za-z])(?P<said_user>(?i:user(?:_?name)?|logname|login|owner|account){key}|[ug]id=\d+\()"
+                rf"(?:{users})(?![\w-])",
+                lambda match: match["said_user"] + USER,
+            ),
+            "user_at": (rf"(?<![\w.@/+<-])(?:{users})(?=@[A-Za-z<\[])", lambda match: USER),
+            "host_of": (
+                rf"(?<![A-Za-z])(?P<said_host>(?i:host(?:_?name)?|node(?:_?name|list)?|master_addr){key})"
+                rf"(?:{hosts})(?![\w-])",
+                lambda match: match["said_host"] + HOST,
+            ),
+            "host_at": (rf"(?:(?<=@)(?:{hosts})(?![\w-])|(?<=\[)(?:{hosts})(?=\]:\d))", lambda match: HOST),
+            "host_ranks": (  # a self-test's log and its last line
+                rf"(?P<said_ranks>\bRank +\d+(?: Group +\d+)?(?: Pid +\d+)? on +|\branks on )(?:{hosts})(?![\w-])",
+                lambda match: match["said_ranks"] + HOST,
+            ),
+            "host_log": (rf"(?<![\w<.-])(?:{hosts})(?=:\d+:\d+ \[\d+\])", lambda match: HOST),  # NCCL's log lines
+            "word": (self.word.pattern, lambda match: self.scrub_word(match[0])),
+        }
+        self.replacements = {name: function for name, (_, function) in alternatives.items()}
+        self.pattern = re.compile("|".join(f"(?P<{name}>{pattern})" for name, (pattern, _) in alternatives.items()))
+
+    def changes(self, text: str) -> Iterator[tuple[int, str, str, str]]:
+        """(offset, kind, text found, its replacement) for everything private in the text."""
+        for match in self.pattern.finditer(text):
+            kind = next(name for name in self.replacements if match[name] is not None)
+            new = self.replacements[kind](match)
+            if new != match[0]:
+                yield match.start(), kind, match[0], new
+
+    def scrub(self, text: str) -> str:
+        parts, done = [], 0
+        for start, _, old, new in self.changes(text):
+            parts += [text[done:start], new]
+            done = start + len(old)
+        return "".join([*parts, text[done:]])
+
+    def scrub_word(self, text: str) -> str:
+        """`text` with distinctive names replaced; what follows a host name up to its domain goes with it."""
+        return self.word.sub(lambda match: USER if match[0] in self.private.users else HOST, text)
+
+    def collapse(self, path: str) -> str:
+        """An absolute path as <path>/base; without the base where that is a person's folder."""
+        stem = path.rstrip(".!?…")
+        if stem.rstrip("/") in self.private.paths:
+            return PATH + path[len(stem.rstrip("/")) :]
+        if stem.endswith("/"):
+            return f"{PATH}/{path[len(stem) :]}"
+        parent, base = PurePosixPath(stem).parts[-2:]
+        persons = parent in HOME_PARENTS or (parent in MAYBE_HOME_PARENTS and "." not in base)
+        if persons or base in self.private.users or stem == "/root":
+            return PATH + path[len(stem) :]
+        base = re.sub(r"^(pytest-of-|torchinductor_)(?!<).+", rf"\1{USER}", base)
+        return f"{PATH}/{self.scrub_word(base)}{path[len(stem) :]}"
+
+    def _quoted(self, match: re.Match[str]) -> str:
+        return match[0].replace(match["quoted_path"], self.collapse(match["quoted_path"]))
+
+    def _url(self, match: re.Match[str]) -> str:
+        """Only the authority can be private: github.com/<user>/... is how a work is cited."""
+        scheme, rest = match[0].split("://", 1)
+        authority, slash, path = rest.partition("/")
+        for host in self.private.hosts:
+            authority = re.sub(rf"(?<![\w.-]){re.escape(host)}(?:\.[\w.-]+)?(?=$|:\d)", HOST, authority)
+        for user in self.private.users:
+            authority = re.sub(rf"^{re.escape(user)}(?=[:@])", USER, authority)
+        return f"{scheme}://{authority}{slash}{path}"
+
+
+_rules = lru_cache(maxsize=16)(_Rules)
+
+# Base64 holds slashes that begin no path (a JPEG starts with "/9j/"); long data is broken into lines.
+_DATA_URI = (
+    r"data:[\w.+/-]+(?:;[\w.=-]+)*;base64,[A-Za-z0-9+/]*={0,2}"
+    r"(?:\r?\n[A-Za-z0-9+/]{60,}={0,2})*(?:\r?\n[A-Za-z0-9+/]+={0,2}(?=[\"')]))?"
+)
+# A URL ends where a list (comma), a search path (":/") or a query (path "=/home/...") may go on with a path.
+_URL = r"\b(?:https?|ftp|wss?)://(?:<host>|<user>|[^\s\"'<>`)\]}|\\,:=]|[:=](?!/))+"
+
+
+def _any(names: Iterable[str]) -> str:
+    return "|".join(map(re.escape, sorted(names, key=len, reverse=True))) or _NEVER
+
+
+def _distinctive(name: str, ordinary: frozenset[str]) -> bool:
+    parts = _words(name)
+    return len(name) >= 3 and not name.isdecimal() and not parts <= (ORDINARY | ordinary)
+
+
+def _word_pattern(private: Private) -> str:
+    users = _any(name for name in private.users if _distinctive(name, private.ordinary))
+    hosts = _any(name for name in private.hosts if _distinctive(name, private.ordinary))
+    domain = r"(?:(?:\.[\w-]+)*\.(?:edu|org|com|net|gov|local|internal|localdomain|lan)(?![\w-]))?"
+    return rf"(?<!{_ALNUM})(?:(?:{users})|(?:{hosts}){domain})(?!{_ALNUM})"
+
+
+def _own_pattern(private: Private) -> str:
+    """Folders of this machine taken literally, since they may hold blanks; a home with a name also within a word."""
+    rest = rf"(?![\w-])(?:/{_PART}*)*"
+    named = _any(path for path in private.paths if set(PurePosixPath(path).parts[1:-1]) & HOME_PARENTS)
+    return rf"(?:(?:{named})|{_LEFT}(?:{_any(private.paths)})){rest}"
+
+
+def _absolute_pattern(private: Private) -> str:
+    return rf"{_LEFT}(?:/(?:{_any(private.roots)})/+{_PART}+(?:/{_PART}*)*|/root(?![\w-]))"
+
+
+def _json_pattern(keys: frozenset[str], placeholder: str, name: str) -> str:
+    return rf"(?P<{name}_key>\"(?:{_any(keys)})\"\s*:\s*\")(?!{placeholder}\"|\")[^\"\\\n]+"
+
+
+# --- JSON -------------------------------------------------------------------------------------------------------
+
+
+def scrub_json(obj: Any, private: Private) -> Any:
+    """A copy with every text scrubbed, keys too; texts under keys such as "node" and "user" are replaced whole.
+
+    Numbers, truth values and the number of entries stay: keys that become equal are counted on ("<path>/a.py (2)").
+    """
+    if isinstance(obj, str):
+        return scrub_text(obj, private)
+    if isinstance(obj, Mapping):
+        result: dict[Any, Any] = {}
+        for key, value in obj.items():
+            result[_free_key(key, result, private)] = _scrub_under(key, value, private)
+        return result
+    if isinstance(obj, list | tuple):
+        return [scrub_json(value, private) for value in obj]
+    return obj
+
+
+def _free_key(key: Any, taken: Mapping[Any, Any], private: Private) -> Any:
+    if not isinstance(key, str):
+        return key
+    new = base = scrub_text(key, private)
+    count = 1
+    while new in taken:
+        count += 1
+        new = f"{base} ({count})"
+    return new
+
+
+def _scrub_under(key: Any, value: Any, private: Private) -> Any:
+    placeholder = HOST if key in HOST_KEYS else USER if key in USER_KEYS else None
+    if placeholder and isinstance(value, str) and value:
+        return placeholder
+    if placeholder and isinstance(value, list | tuple):
+        return [placeholder if isinstance(one, str) else scrub_json(one, private) for one in value]
+    return scrub_json(value, private)
+
+
+def gather(obj: Any, private: Private) -> Private:
+    """`private` with the host and user names found under such keys: journals come from many nodes."""
+    hosts, users = set(_texts_under(obj, HOST_KEYS)), set(_texts_under(obj, USER_KEYS))
+    return private.including(hosts, users)
+
+
+def _texts_under(obj: Any, keys: frozenset[str]) -> Iterator[str]:
+    if isinstance(obj, Mapping):
+        for key, value in obj.items():
+            if key in keys:
+                texts = [one for one in (value if isinstance(value, list | tuple) else [value]) if isinstance(one, str)]
+                yield from (name for one in texts for name in re.split(r",\s*", one) if name)
+            yield from _texts_under(value, keys)
+    elif isinstance(obj, list | tuple):
+        for value in obj:
+            yield from _texts_under(value, keys)
+
+
+# --- files ------------------------------------------------------------------------------------------------------
+
+
+def find_private(root: Path, private: Private | None = None) -> list[Finding]:
+    """Everything that scrubbing would still change in the text files below `root` and in their names.
+
+    private: by default what is private on this machine; paths under common roots and texts under keys such as "node"
+    are found wherever they came from. Binary files (with a zero byte) and .git are passed over, .gz is unpacked.
+    """
+    rules = _rules(private or private_here(Path(__file__).parents[2]))
+    findings = []
+    for file in sorted(root.rglob("*")):
+        if not file.is_file() or ".git" in file.relative_to(root).parts:
+            continue
+        name = file.relative_to(root).as_posix()
+        findings += [Finding(name, 0, kind, old) for _, kind, old, _ in rules.changes(name)]
+        content = file.read_bytes()
+        if file.suffix == ".gz":
+            content = gzip.decompress(content)
+        if b"\0" not in content:
+            findings += _findings(name, content.decode(errors="replace"), rules)
+    return findings
+
+
+def _findings(name: str, text: str, rules: _Rules) -> Iterator[Finding]:
+    for start, kind, old, _ in rules.changes(text):
+        yield Finding(name, text.count("\n", 0, start) + 1, kind, old)

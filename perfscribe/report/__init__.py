@@ -1,0 +1,1 @@
+"""The report: first page, hand-in, details, appendix, HTML, the page of all sites."""

@@ -1,0 +1,65 @@
+"""Details: a page for each problem with the whole tables behind it, and the figures that the hand-in leaves out."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+
+from perfscribe.base import files
+from perfscribe.report.problem import Problem
+from perfscribe.show import markdown_tables
+
+# Rows of a table that a page shows; the CSV has all.
+MOST_ROWS = 40
+MORE = "more"
+# Pages that belong to no problem: name, title, chapter, tables and figures.
+OTHERS: Sequence[tuple[str, str, str, Sequence[str]]] = (
+    (
+        "ceilings",
+        "Ceilings and roofline",
+        "cs336",
+        ("cs336.ceilings_products", "cs336.ceilings_bandwidths", "cs336.roofline"),
+    ),
+    ("collectives", "Collectives", "cs336", ("cs336.collectives", "cs336.collectives_fit")),
+    ("fsdp_checkpoints", "Checkpoints", "fsdp", ("fsdp.checkpoints",)),
+    ("fsdp_scaling", "Scaling beyond what was measured", "fsdp", ("fsdp.scaling_predicted", "fsdp.scaling")),
+)
+
+
+def pages(
+    problems: Sequence[Problem], chapters: Collection[str], tables: Path, figures: Mapping[str, str]
+) -> dict[str, str]:
+    """Markdown by the page's name. figures: captions by id; tables: the folder of the CSV files."""
+    wanted = [(problem.name, problem.heading, problem.details, problem.figure) for problem in problems]
+    wanted += [(name, title, ids, "") for name, title, chapter, ids in OTHERS if chapter in chapters]
+    named = {one for *_, ids, _ in wanted for one in ids}
+    there = sorted(path.stem for path in tables.glob("*.csv") if path.with_suffix(".json").is_file())
+    wanted.append((MORE, "Further tables", [one for one in there if _is_further(one, named, chapters)], ""))
+    made = {}
+    for name, title, ids, shown in wanted:
+        parts = [_table(tables, one) if (tables / f"{one}.csv").is_file() else _figure(one, figures) for one in ids]
+        if shown in figures:
+            parts.append(_figure(shown, figures))
+        if any(parts):
+            made[name] = "\n\n".join([f"# {title}", *filter(None, parts)]) + "\n"
+    return made
+
+
+def _is_further(table: str, named: Collection[str], chapters: Collection[str]) -> bool:
+    """Whether a chapter's table is on no page: so that an experiment of one's own is shown by itself."""
+    return table not in named and table.partition(".")[0] in chapters
+
+
+def _table(folder: Path, table: str) -> str:
+    """Title, table, notes."""
+    description = files.read_json(folder / f"{table}.json")
+    text = markdown_tables.to_markdown(folder, table, MOST_ROWS)
+    site = folder.parent.name
+    return f"## {description['title']}\n\n{text}\n[CSV](../../../results/{site}/tables/{table}.csv)"
+
+
+def _figure(figure: str, captions: Mapping[str, str]) -> str:
+    """A figure and how it was measured; nothing where the site has none."""
+    if figure not in captions:
+        return ""
+    return f"![{captions[figure]}](../figures/{figure}.svg)\n\n*{captions[figure]}*"

@@ -1,0 +1,223 @@
+"""The hand-in as one Markdown text: first page, the courses' problems, and what this machine could not measure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from perfscribe.report import cs336, cs336_devices, cs336_kernels, details, first_page, fsdp, polaris
+from perfscribe.report.problem import Problem, Table
+from perfscribe.report.site import NOTHING, Site
+
+# Its key in the config, its short name, its title, its problems.
+Chapter = tuple[str, str, str, Sequence[type[Problem]]]
+
+LEGEND = (
+    "±: std beside a mean, else half the interquartile range; `-`: not measured, or no such thing; `OOM`: out of "
+    "memory; †: emulated link; ‡: settings other than the homework's, named behind the title; GB: 10⁹ bytes; 000 to "
+    "004: published write-ups ([sources](../../references/sources.csv))."
+)
+# As the handout has them: what several devices answer stands behind, but for two that stand between.
+ORDER = (
+    *("benchmarking_script", "nsys_profile", "mixed_precision_accumulation", "benchmarking_mixed_precision"),
+    *("memory_profiling", "pytorch_attention", "torch_compile", "flash_forward", "flash_backward"),
+    *("flash_benchmarking", "distributed_communication_single_node"),
+)
+
+
+# Problems that are code alone, by that whose entry on the first page says whether it is right.
+MEASURED_WITH = {
+    "flash_backward": "flash_forward",
+    "naive_ddp": "naive_ddp_benchmarking",
+    "ddp_overlap_individual_parameters": "ddp_overlap_individual_parameters_benchmarking",
+    "ddp_overlap_bucketed": "ddp_bucketed_benchmarking",
+    "optimizer_state_sharding": "optimizer_state_sharding_accounting",
+}
+
+
+CHAPTERS = ("cs336", "polaris", "fsdp")
+# What the marks mean, as LEGEND has it.
+MARKS = {"†": "an emulated link", "‡": "settings other than the homework's"}
+
+
+def chapters(wanted: Collection[str]) -> list[Chapter]:
+    """The chapters that the config asks for."""
+    of_cs336 = [*cs336.PROBLEMS, *cs336_kernels.PROBLEMS, *cs336_devices.PROBLEMS]
+    places = {name: place for place, name in enumerate(ORDER)}
+    of_cs336.sort(key=lambda problem: places.get(problem.name, len(places)))
+    known: list[Chapter] = [
+        ("cs336", "CS336", cs336.TITLE, of_cs336),
+        ("polaris", "Polaris", polaris.TITLE, polaris.PROBLEMS),
+        ("fsdp", "FSDP", fsdp.TITLE, fsdp.PROBLEMS),
+    ]
+    return [chapter for chapter in known if chapter[0] in wanted]
+
+
+def anchor(heading: str) -> str:
+    """The address of a heading within its page, as Git hosts make it."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def link(problem: Problem) -> str:
+    """A problem's heading, as a link."""
+    shown = re.sub(r"Problem \((.*)\)", r"\1", problem.heading)
+    return f"[{shown}](#{anchor(problem.heading)})"
+
+
+@dataclass(frozen=True)
+class Material:
+    """What a site's pages are made of. summary: the site in short; captions: of its figures, by id.
+
+    notes: what people wrote, by chapter and heading; the text before the first heading by "".
+    """
+
+    site: Site
+    summary: Mapping[str, Any]
+    captions: Mapping[str, str]
+    notes: Mapping[str, Mapping[str, str]]
+    chapters: Collection[str]
+
+
+def write(material: Material) -> dict[str, str]:
+    """All pages by their path in report/<site>: report.md and details/<problem>.md."""
+    made = [
+        (short, key, title, [problem(material.site) for problem in problems])
+        for key, short, title, problems in chapters(material.chapters)
+    ]
+    problems = [problem for *_, of in made for problem in of]
+    pages = details.pages(problems, material.chapters, material.site.folder, material.captions)
+    first = first_page.Page(material.site, {problem.name: problem for problem in problems})
+    parts = _opening(first, material, pages)
+    lists = [overview(short, of) for short, _, _, of in made]
+    lists += [f"- [Further tables](details/{details.MORE}.md)"] if details.MORE in pages else []
+    parts.append("## Problems\n" + "\n".join(lists))
+    if said := first_page.caveats(first, material.summary):
+        parts.append(f"## Caveats\n{' '.join(said)}")
+    for _, key, title, of in made:
+        notes = material.notes.get(key, {})
+        parts += [f"## {title}", notes.get("", "")]
+        parts += [
+            problem.markdown(material.captions, problem.name in pages, notes.get(problem.heading, "")) for problem in of
+        ]
+    parts += ["## Not measured here", lacking(problems)]
+    text = "\n\n".join(part for part in parts if part) + "\n"
+    return {"report.md": text} | {f"details/{name}.md": page for name, page in pages.items()}
+
+
+def _opening(page: first_page.Page, material: Material, pages: Collection[str]) -> list[str]:
+    """Title, findings, headlines, figures."""
+
+    def to(name: str) -> str:
+        return link(page.problems[name]) if name in page.problems else f"[details]({name}.md)"
+
+    found = [f"{place}. {text} {to(name)}" for place, (text, name) in enumerate(first_page.findings(page), start=1)]
+    rows = [
+        f"| {one.what} | {one.value} | {one.share} | {to(one.problem)} |"
+        for one in first_page.headlines(page)
+        if one.problem in page.problems or one.problem.removeprefix("details/") in pages
+    ]
+    head = "| what | value ± spread | share of bound | link |\n| --- | --- | --- | --- |\n"
+    figures = [f"![{title}](figures/{name}.svg)" for title, name in first_page.figures(page, material.captions)]
+    return [
+        f"# Perfscribe: {material.site.name}\n{machine(material.summary)}  \n{LEGEND}",
+        "## Findings\n" + "\n".join(found) if found else "",
+        "## Headlines\n\n" + head + "\n".join(rows) if rows else "",
+        "## Figures\n" + "\n".join(figures) if figures else "",
+    ]
+
+
+def by_heading(text: str) -> dict[str, str]:
+    """A person's notes by the heading that they stand under."""
+    found: dict[str, list[str]] = {"": []}
+    at = ""
+    for line in text.splitlines():
+        if heading := re.match(r"#+ +(.+?) *#*$", line):
+            at = heading[1]
+        else:
+            found.setdefault(at, []).append(line)
+    return {heading: "\n".join(lines).strip() for heading, lines in found.items() if "".join(lines).strip()}
+
+
+def machine(summary: Mapping[str, Any]) -> str:
+    """Machine, software, days and commit in one line."""
+    software = ", ".join(
+        f"{name} {', '.join(dict.fromkeys(version.partition('+')[0] for version in summary['software'][name]))}"
+        for name in ("driver", "CUDA", "torch")
+        if name in summary["software"]
+    )
+    first, last = summary["first_day"], summary["last_day"]
+    same_month = first[:7] == last[:7]
+    days = first if first == last else f"{first} to {last[8:] if same_month else last}"
+    commits = summary["commits"]
+    commit = f"commit {commits[0]}" if len(commits) == 1 else f"{len(commits)} commits" if commits else ""
+    cluster = f"{summary['nodes']} nodes of a cluster" if summary["nodes"] else ""
+    return "; ".join(part for part in (*summary["machines"], cluster, software, days, commit) if part) + "."
+
+
+def overview(short: str, problems: Sequence[Problem]) -> str:
+    """A chapter's problems with how much of each is there; code that another problem measures is part of its entry."""
+    wrong = {MEASURED_WITH.get(one.name, one.name) for one in problems if one.status() == "check failed"}
+    entries = [
+        f"{link(one)} {'check failed' if one.name in wrong else one.status()}"
+        for one in problems
+        if one.name not in MEASURED_WITH
+    ]
+    return f"- {short}: " + " · ".join(entries)
+
+
+def lacking(problems: Sequence[Problem]) -> str:
+    """A line for each reason, with the problems and their rows, or the one column, that lack a figure for it."""
+    by_reason: dict[str, dict[str, str]] = {}
+    for problem in problems:
+        names: dict[str, list[str]] = {}
+        for table in problem.made:
+            for reason, of in _lacking(table).items():
+                names.setdefault(reason, []).extend(of)
+        for reason, of in names.items():
+            if reason or problem.measured:
+                shown = " / ".join(of) if len(of) <= MOST_NAMES else f"{len(of)} rows"
+                by_reason.setdefault(reason or NO_CELL, {})[link(problem)] = f" ({shown})"
+        if not problem.measured and not any(names):
+            by_reason.setdefault(LEFT_OUT, {})[link(problem)] = ""
+    lines = [
+        f"- {reason}: {'; '.join(name + of for name, of in found.items())}." for reason, found in by_reason.items()
+    ]
+    return "\n".join(lines) or "Nothing."
+
+
+def _lacking(table: Table) -> dict[str, list[str]]:
+    """Names of what lacks a figure, by reason: a column where it is one alone in several rows, else rows."""
+    found: dict[str, list[tuple[int, int]]] = {}
+    for row, cells in enumerate(table.rows):
+        for column, cell in enumerate(cells):
+            if cell.able and not cell.filled:
+                found.setdefault(_reason(cell.why), []).append((row, column))
+    names = {}
+    for reason, places in found.items():
+        rows, columns = ({place[axis] for place in places} for axis in (0, 1))
+        if len(columns) == 1 < len(rows):
+            names[reason] = [table.header[min(columns)]]
+        else:
+            names[reason] = [_name(table, row) for row in sorted(rows)]
+    return names
+
+
+def _name(table: Table, row: int) -> str:
+    """As many of its labels as tell it from the other rows."""
+    texts = [[cell.text for cell in cells if not cell.able] for cells in table.rows]
+    own = texts[row]
+    count = next((n for n in range(1, len(own)) if [other[:n] for other in texts].count(own[:n]) == 1), len(own))
+    return " ".join(text for text in own[:count] if text != NOTHING) or table.rows[row][0].text
+
+
+# What lacks figures in a problem is named up to so many rows, then counted.
+MOST_NAMES = 6
+NO_CELL = "Figures that no cell measures"
+LEFT_OUT = "Not measured at this site"
+
+
+def _reason(why: str) -> str:
+    has = "This machine has " if re.fullmatch(r"\d+ (GPU|node|process)(s|es)?", why) else ""
+    return f"{has}{why}" if has else why[:1].upper() + why[1:]

@@ -1,0 +1,154 @@
+"""The parts of the hand-in: problems with tables, figures and answers, and their Markdown."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+from perfscribe.report.site import Cell, Missing, Site
+
+# Rows of a table that stand together; a longer one is printed in blocks.
+MOST_ROWS, BLOCK = 25, 24
+
+
+@dataclass
+class Table:
+    """One hand-in table. title: what, and its unit; setup: the rest, in plain text; notes: lines below it."""
+
+    title: str
+    setup: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    notes: Sequence[str] = ()
+
+    def markdown(self) -> str:
+        """Title line, table, notes."""
+        lines = [f"**{self.title}** {self.setup}".rstrip()]
+        block = MOST_ROWS if len(self.rows) <= MOST_ROWS else BLOCK
+        for start in range(0, max(1, len(self.rows)), block):
+            lines += ["", _line(self.header), _line(["---"] * len(self.header))]
+            lines += [_line([cell.text for cell in row]) for row in self.rows[start : start + block]]
+        notes = "  \n".join(note for note in self.notes if note)
+        return "\n".join(lines) + (f"\n\n{notes}" if notes else "")
+
+    @property
+    def able(self) -> int:
+        """Cells that can hold a figure."""
+        return sum(cell.able for row in self.rows for cell in row)
+
+    @property
+    def filled(self) -> int:
+        """Those that do."""
+        return sum(cell.filled for row in self.rows for cell in row)
+
+    @property
+    def mark(self) -> str:
+        """† or ‡, in the title or in a cell."""
+        found = re.findall("[†‡]", "".join([self.title, *(cell.text for row in self.rows for cell in row)]))
+        return found[0] if found else ""
+
+    @property
+    def marked(self) -> int:
+        """Filled cells that are marked, themselves or in the title."""
+        all_of_them = bool(re.search("[†‡]", self.title))
+        cells = [cell for row in self.rows for cell in row if cell.filled]
+        return sum(all_of_them or cell.text[-1:] in ("†", "‡") for cell in cells)
+
+
+def _line(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+Sentence = str | Callable[[], str]
+
+
+@dataclass
+class Answer:
+    """What is said under a letter, or without one. A sentence whose figures are missing is left out."""
+
+    letter: str
+    sentences: Sequence[Sentence]
+
+    def text(self, without_why: bool = False) -> str:
+        """The sentences that can be said. without_why: those that are computed alone; a person gives the reasons."""
+        said = []
+        for sentence in self.sentences:
+            if without_why and isinstance(sentence, str):
+                continue
+            try:
+                said.append(sentence if isinstance(sentence, str) else sentence())
+            except Missing:
+                continue
+        return " ".join(said)
+
+
+class Problem:
+    """A problem of a course; each one is a class that says what it holds.
+
+    name: for links and files; heading: the course's own. letters: of a problem of which nothing was measured. by: where
+    it has no table, what its status says (checked, computed). figure: id of its figure. details: tables and further
+    figures of its page of details.
+    """
+
+    name = ""
+    heading = ""
+    letters = ""
+    by = ""
+    figure = ""
+    details: Sequence[str] = ()
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+        self.made = self.tables()
+
+    def tables(self) -> list[Table]:
+        """In the course's order."""
+        return []
+
+    def answers(self) -> list[Answer]:
+        """In the order of the letters."""
+        return []
+
+    def title(self) -> str:
+        """What the figure shows."""
+        raise Missing(self.figure)
+
+    def status(self) -> str:
+        """How much of it is there, as the first page says."""
+        able, filled = (sum(getattr(table, what) for table in self.made) for what in ("able", "filled"))
+        if not able or not filled:
+            return self.by or "not measured"
+        marked = sum(table.marked for table in self.made)
+        marks = "".join(sorted({table.mark for table in self.made} - {""}))
+        return f"{filled} of {able}" + (f", {marked}{marks}" if marked else "")
+
+    @property
+    def measured(self) -> bool:
+        """Whether any figure is there."""
+        return any(table.filled for table in self.made) or bool(self.by)
+
+    def shown_title(self) -> str:
+        """The title of its figure; empty where a figure in it is missing."""
+        return Answer("", [self.title]).text()
+
+    def markdown(self, figures: Collection[str], has_details: bool = False, notes: str = "") -> str:
+        """Heading, tables, figure, answers, what a person wrote. figures: ids of those that the site has."""
+        head = f"### {self.heading}"
+        if not self.measured:
+            stands = f"{self.letters}: " if self.letters else ""
+            parts = [f"{head}\n{stands}[not measured here](#not-measured-here)", notes]
+            return "\n\n".join(part for part in parts if part)
+        parts = [table.markdown() for table in self.made]
+        if self.figure in figures and (title := self.shown_title()):
+            parts.append(f"![{title}](figures/{self.figure}.svg)")
+        said = [(one.letter, one.text(f"**({one.letter})**" in notes)) for one in self.answers()]
+        lines = [f"**({letter})** {text}" if letter else text for letter, text in said if text]
+        link = f"[Details](details/{self.name}.md)" if has_details else ""
+        parts += ["  \n".join(lines), notes]
+        parts = [part for part in parts if part]
+        if link and parts[-1].splitlines()[-1].startswith(("|", "!")):
+            parts.append(link)
+        elif link:
+            parts[-1] += f" {link}"
+        return "\n\n".join([f"{head}\n{parts[0]}", *parts[1:]])

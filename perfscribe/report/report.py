@@ -1,0 +1,201 @@
+"""A site's report: the hand-in, its pages of details, and the appendix with environment, method and what is not ok."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tabulate import tabulate
+
+from perfscribe.base import called_from, files
+from perfscribe.records.records import STATUSES, Record
+from perfscribe.report import first_page, handin, side_by_side, summary
+from perfscribe.report.site import Site
+from perfscribe.show import tables
+from perfscribe.show.markdown_tables import markdown_text
+from perfscribe.show.provenance import commit_name, communication_variables, environment_ids, node_name, scheduler_name
+
+METHOD = Path("report") / "method.md"
+
+
+@dataclass
+class Sources:
+    """Where a report's parts lie, and what was measured."""
+
+    root: Path
+    site: str
+    plan: Mapping[str, Any]
+    records: Mapping[str, list[Record]]
+
+    @property
+    def results(self) -> Path:
+        """The site's results folder."""
+        return self.root / "results" / self.site
+
+    def environment(self, environment_id: str) -> dict[str, Any]:
+        """An identity by its id; empty where its file is lost."""
+        return files.read_object(self.results / "environments" / f"{environment_id}.json")
+
+
+def _completeness(sources: Sources) -> str:
+    rows = []
+    for name, cells in sources.records.items():
+        statuses = Counter(record.status for record in cells)
+        rows.append([f"`{name}`", len(cells), *(statuses.get(status, 0) for status in STATUSES)])
+    return tabulate(rows, ["Experiment", "Cells", *STATUSES], tablefmt="pipe")
+
+
+def _levels(records: Sequence[Record]) -> str:
+    """The factor levels that these cells cover, constants and lists alike; cells need not have the same factors."""
+    levels: dict[str, dict[str, None]] = {}
+    for record in records:
+        for name, level in record.factors.items():
+            levels.setdefault(name, {})[str(level)] = None
+    return "; ".join(f"{name} {', '.join(found)}" for name, found in levels.items())
+
+
+def _table(rows: Sequence[Sequence[object]], heads: Sequence[str]) -> str:
+    """A Markdown table of texts and whole numbers, whatever signs are in them."""
+    cells = [[markdown_text(str(cell)) for cell in row] for row in rows]
+    return tabulate(cells, heads, tablefmt="pipe", disable_numparse=True)
+
+
+def _not_ok(sources: Sources) -> str:
+    rows: list[list[object]] = []
+    for name, cells in sources.records.items():
+        groups: dict[tuple[str, str], list[Record]] = {}
+        for record in cells:
+            if not record.ok:
+                groups.setdefault((record.status, tables.reason(record)), []).append(record)
+        rows += [
+            [f"`{name}`", status, reason, len(group), _levels(group)] for (status, reason), group in groups.items()
+        ]
+    return _table(rows, ["Experiment", "Status", "Reason", "Cells", "Factors"]) if rows else "Every cell is ok."
+
+
+def _flagged(sources: Sources) -> str:
+    rows = [
+        [f"`{name}`", _levels([record]), "; ".join(record.flags)]
+        for name, cells in sources.records.items()
+        for record in cells
+        if record.flags
+    ]
+    return _table(rows, ["Experiment", "Cell", "What was unusual"]) if rows else "No cell is flagged."
+
+
+def _identity_rows(identity: Mapping[str, Any]) -> list[list[str]]:
+    """Name and value of each part; what a machine does not have or does not tell is said in words."""
+    unknown = "not told" if identity.get("gpu_count") else "no GPU"
+    rows = []
+    for name, level in identity.items():
+        if isinstance(level, dict):
+            text = ", ".join(f"{key} {value or 'not installed'}" for key, value in level.items()) or "none"
+        else:
+            text = unknown if level is None else str(level)
+        rows.append([name, text])
+    return rows
+
+
+def _environments(sources: Sources) -> str:
+    parts = []
+    for name in environment_ids(record for cells in sources.records.values() for record in cells):
+        users = [e for e, cells in sources.records.items() if any(name in record.environments for record in cells)]
+        measured_by = ", ".join(f"`{user}`" for user in users)
+        told = communication_variables(
+            record for cells in sources.records.values() for record in cells if name in record.environments
+        )
+        variables = [["variables", "; or ".join(one or "none" for one in told)]] if any(told) else []
+        rows = _table([*_identity_rows(sources.environment(name)), *variables], ["Identity", name])
+        parts.append(f"Environment `{name}`, of {measured_by}:\n\n{rows}\n")
+    return "\n".join(parts) or "Nothing was measured."
+
+
+def _provenance(sources: Sources) -> str:
+    rows = []
+    for name, cells in sources.records.items():
+        measured = [record.provenance for record in cells if record.provenance]
+        if not measured:
+            continue
+        commits = sorted({commit_name(p) for p in measured})
+        times = sorted(re.sub(r"\.\d+", "", str(p.get("time", "not recorded"))) for p in measured)
+        rows.append([f"`{name}`", ", ".join(commits), times[0], times[-1]])
+    heads = ["Experiment", "Commit (+: with uncommitted changes)", "First cell", "Last cell"]
+    undigested = sum("undigested" in record.provenance for cells in sources.records.values() for record in cells)
+    note = f"\n\n{undigested} cells are of journal lines without a digest, of an older version." if undigested else ""
+    return _table(rows, heads) + note if rows else "Nothing was measured."
+
+
+def _nodes(sources: Sources) -> str:
+    """Which nodes of a cluster measured how many cells of what; nothing on one machine."""
+    jobs = [record for cells in sources.records.values() for record in cells if record.provenance.get("cluster")]
+    if not jobs:
+        return ""
+    by_node: dict[str, list[Record]] = {}
+    for record in jobs:
+        by_node.setdefault(node_name(record.provenance), []).append(record)
+    rows = []
+    for node, cells in sorted(by_node.items(), key=lambda item: (len(item[0]), item[0])):
+        names = ", ".join(f"`{name}`" for name in dict.fromkeys(record.experiment for record in cells))
+        rows.append([node, len(cells), sum(record.ok for record in cells), names])
+    said = f"Measured by {scheduler_name(jobs[0].provenance)} jobs:"
+    return f"{said}\n\n{_table(rows, ['Node', 'Cells', 'Of these ok', 'Experiments'])}"
+
+
+def missing(sources: Sources) -> list[str]:
+    """A line for each experiment whose records are not one for each planned cell; ValueError without its plan."""
+    told = []
+    for name, cells in sources.records.items():
+        planned = {
+            files.canonical(cell["factors"])
+            for path in (sources.results / "plan").glob(f"measure-{name}-[0-9]*.json")
+            for cell in files.read_json(path)["cells"]
+        }
+        shown = [files.canonical(record.factors) for record in cells if record.origin == "measured"]
+        if set(shown) != planned or len(shown) != len(planned):
+            told.append(f"{name}: {len(planned)} cells planned, {len(set(shown) & planned)} of them in the records")
+    return told
+
+
+def notes(sources: Sources, chapter: str) -> dict[str, str]:
+    """What people wrote in report/notes/<site>/<chapter>.md, by heading."""
+    path = sources.root / "report" / "notes" / sources.site / f"{chapter}.md"
+    return handin.by_heading(called_from.text(path, sources.root)) if path.exists() else {}
+
+
+def appendix(sources: Sources) -> str:
+    """Environment, method, and every cell that is not ok or was disturbed."""
+    parts = [
+        f"# Appendix: {sources.site}",
+        "## Cells by status",
+        _completeness(sources),
+        "## Cells that are not ok",
+        _not_ok(sources),
+        "## Cells that were disturbed",
+        _flagged(sources),
+        "## Environment",
+        _environments(sources),
+        _provenance(sources),
+        side_by_side.sentence(sources.records),
+        _nodes(sources),
+        (sources.root / METHOD).read_text(encoding="utf-8"),
+    ]
+    return "\n\n".join(part.strip() for part in parts if part.strip()) + "\n"
+
+
+def write(sources: Sources) -> tuple[dict[str, str], dict[str, Any]]:
+    """All pages by their path in report/<site>, and the summary."""
+    short = summary.of_site(sources.plan, sources.records, sources.results)
+    folder = sources.results / "tables"
+    captions: dict[str, str] = {}
+    for name in sources.plan["experiments"]:
+        captions |= files.read_json(folder / f"{name}.figures.json")
+    chapters = sources.plan["chapters"]
+    people = {chapter: notes(sources, chapter) for chapter in chapters}
+    site = Site(sources.site, folder, "cuda" if short["gpus"] else "cpu")
+    short["headlines"] = [(one.what, one.value) for one in first_page.headlines(first_page.Page(site, {}))]
+    pages = handin.write(handin.Material(site, short, captions, people, chapters))
+    return pages | {"appendix.md": appendix(sources)}, short

@@ -1,0 +1,163 @@
+"""A site's tables as the hand-in reads them: figures by table, column and levels."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from perfscribe.show import references
+from perfscribe.show.rounding import Figure
+
+WORDS = {"oom": "OOM", "failed": "failed", "timeout": "timeout"}  # statuses that stand in a cell
+NOTHING = "-"
+
+Row = Mapping[str, str]
+T = TypeVar("T")
+
+
+class Missing(Exception):
+    """A sentence's figure is not there, so that the sentence is left out."""
+
+
+def some(found: Collection[T]) -> Collection[T]:
+    """The same, of which there must be one; Missing where there is none."""
+    if not found:
+        raise Missing
+    return found
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell of a hand-in table.
+
+    able: it can hold a figure. filled: it does, or a word that is a result. why: the reason where it does not.
+    """
+
+    text: str
+    able: bool = True
+    filled: bool = True
+    why: str = ""
+
+
+def label(text: Any) -> Cell:
+    """A level, a label or a published figure."""
+    return Cell(str(text), able=False, filled=False)
+
+
+NO_SUCH_THING = Cell(NOTHING, able=False, filled=False)
+NOT_MEASURED = Cell(NOTHING, filled=False)
+
+
+def word(text: str) -> Cell:
+    """A word that is a result, such as a dtype."""
+    return Cell(text) if text else NOT_MEASURED
+
+
+@dataclass
+class Site:
+    """results/<site>/tables, read when they are asked for. device: whose rows count, cuda or cpu."""
+
+    name: str
+    folder: Path
+    device: str
+    _read: dict[str, list[Row]] = field(default_factory=dict)
+
+    @property
+    def gpu(self) -> bool:
+        """Whether its device is a GPU."""
+        return self.device == "cuda"
+
+    def table(self, table: str) -> list[Row]:
+        """All rows of a table; none where the site has no such table."""
+        if table not in self._read:
+            path = self.folder / f"{table}.csv"
+            rows: list[Row] = []
+            if path.is_file():
+                with open(path, newline="", encoding="utf-8") as stream:
+                    rows = list(csv.DictReader(stream))
+            self._read[table] = rows
+        return self._read[table]
+
+    def rows(self, table: str, **levels: Any) -> Iterator[Row]:
+        """Rows of the site's device with these levels."""
+        wanted = {name: str(level) for name, level in levels.items()}
+        for row in self.table(table):
+            if row.get("device", self.device) in (self.device, levels.get("device", self.device)) and all(
+                row.get(name) == level for name, level in wanted.items()
+            ):
+                yield row
+
+    def row(self, table: str, **levels: Any) -> Row | None:
+        """The first such row, one that is ok before others."""
+        found = list(self.rows(table, **levels))
+        return next((row for row in found if row["status"] == "ok"), found[0] if found else None)
+
+    def levels(self, table: str, column: str, **levels: Any) -> list[str]:
+        """Different entries of a column in rows that are ok, in their order."""
+        return list(dict.fromkeys(row[column] for row in self.rows(table, **levels) if row["status"] == "ok"))
+
+    def figure(self, table: str, column: str, **levels: Any) -> Figure:
+        """The figure of a cell, in its table's unit; Missing where there is none.
+
+        column: X, whose spread is half of X_iqr or X_spread; or X_mean, whose spread is X_std.
+        """
+        found = of(self.row(table, **levels), column)
+        if found is None:
+            raise Missing(f"{table}.{column}")
+        return found
+
+    def cell(self, table: str, column: str, scale: float = 1.0, unit: str = "", **levels: Any) -> Cell:
+        """The same as a cell of a hand-in table."""
+        return as_cell(self.row(table, **levels), column, scale, unit)
+
+
+def of(row: Row | None, column: str, scale: float = 1.0, unit: str = "") -> Figure | None:
+    """The figure of a row, times `scale`; None where there is none."""
+    if row is None or row["status"] != "ok":
+        return None
+    value = _number(row.get(column))
+    if value is None:
+        return None
+    spread = _number(row.get(column.removesuffix("_mean") + "_std")) if column.endswith("_mean") else None
+    for name in (f"{column}_iqr", f"{column}_spread"):
+        if spread is None and (whole := _number(row.get(name))) is not None:
+            spread = whole / 2
+    return Figure(value * scale, None if spread is None else spread * scale, unit)
+
+
+def known(row: Row | None, column: str, scale: float = 1.0) -> Figure:
+    """The same; Missing where there is none."""
+    found = of(row, column, scale)
+    if found is None:
+        raise Missing(column)
+    return found
+
+
+def as_cell(row: Row | None, column: str, scale: float = 1.0, unit: str = "", mark: str = "") -> Cell:
+    """The figure of a row, or the word of its status."""
+    figure = of(row, column, scale, unit)
+    if figure is not None:
+        return Cell(f"{figure}{mark}")
+    if row is None or row["status"] == "ok":
+        return NOT_MEASURED
+    status = WORDS.get(row["status"], NOTHING)
+    return Cell(status, filled=status == "OOM", why=row["reason"])
+
+
+def published(experiment: str, metric: str, source: str, **levels: Any) -> str:
+    """A source's figure for these levels with the digits that it has there, cut to three where they are over six."""
+    found = [one for one in references.find(references.load(experiment), metric, **levels) if one.source == source]
+    if not found or found[0].value is None:
+        return NOTHING
+    text = f"{found[0].value:g}"
+    return text if len(text.replace(".", "").strip("0")) <= 6 else str(Figure(found[0].value))
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        return float(text or "")
+    except ValueError:
+        return None

@@ -1,0 +1,76 @@
+"""report/README.md: the committed sites and their headlines side by side.
+
+`python -m perfscribe.report.sites > report/README.md` makes it of the sites' summaries.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tabulate import tabulate
+
+from perfscribe.base import files
+from perfscribe.records.records import STATUSES
+from perfscribe.show.markdown_tables import markdown_text
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = Path("report") / "README.md"
+TOP = """\
+# Reports
+
+<!-- Made of results/*/summary.json by `python -m perfscribe.report.sites > report/README.md`. -->
+
+Committed sites, each measured on its own machine and drawn from its journals by today's code. `./run report --config
+site=NAME` makes `report/NAME/report.html`, the whole report as one file, and measures nothing. Your own runs are site
+`local`; `./run publish NAME` makes a site of them.
+"""
+
+
+def text(root: Path) -> str:
+    """The page."""
+    sites = {
+        path.parent.name: files.read_json(path.parent / "summary.json")
+        for path in sorted(root.glob("results/*/published.json"))
+        if (path.parent / "summary.json").is_file()
+    }
+    return "\n".join([TOP, _overview(sites), "## Headlines\n", _headlines(sites)])
+
+
+def refresh(root: Path) -> None:
+    """Write the page where it would be another."""
+    made, path = text(root), root / PAGE
+    if not path.is_file() or path.read_text(encoding="utf-8") != made:
+        files.write_text(path, made)
+
+
+def _table(rows: list[list[str]], heads: list[str]) -> str:
+    cells = [[markdown_text(cell) for cell in row] for row in rows]
+    return tabulate(cells, heads, tablefmt="pipe", disable_numparse=True) + "\n"
+
+
+def _overview(sites: Mapping[str, Mapping[str, Any]]) -> str:
+    statuses = [status for status in STATUSES if any(status in found["cells"] for found in sites.values())]
+    rows = []
+    for name, found in sites.items():
+        days = " to ".join(dict.fromkeys([found["first_day"], found["last_day"]]))
+        counts = [str(found["cells"].get(status, 0)) for status in statuses]
+        rows.append([f"[{name}]({name}/report.md)", "; ".join(found["machines"]), days, *counts])
+    return _table(rows, ["Report", "Machine", "Measured", *(f"Cells {status}" for status in statuses)])
+
+
+def _headlines(sites: Mapping[str, Mapping[str, Any]]) -> str:
+    """A row for each headline that some site has; a cell has the value and its levels."""
+    found: dict[str, dict[str, str]] = {}
+    for name, site in sites.items():
+        for what, value in site["headlines"]:
+            title, _, levels = what.partition(", ")
+            found.setdefault(title, {})[name] = f"{value} ({levels})" if levels else value
+    rows = [[title, *(cells.get(name, "-") for name in sites)] for title, cells in found.items()]
+    return _table(rows, ["What", *sites])
+
+
+if __name__ == "__main__":
+    sys.stdout.write(text(ROOT))

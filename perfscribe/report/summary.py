@@ -1,0 +1,66 @@
+"""A site in short: machines, software, days, how many cells of which status. Kept beside its tables."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from perfscribe.base import files
+from perfscribe.records.records import STATUSES, Record
+from perfscribe.show.provenance import commit_name, environment_ids, node_name
+
+# What a flag begins with that says of a cell that something disturbed it.
+_DISTURBED = re.compile(r"throttled |host busy |foreign process ")
+
+
+def of_site(plan: Mapping[str, Any], records: Mapping[str, Sequence[Record]], results: Path) -> dict[str, Any]:
+    """The summary. records: by experiment; results: the site's folder."""
+    cells = [record for of in records.values() for record in of]
+    identities = [files.read_object(results / "environments" / f"{name}.json") for name in environment_ids(cells)]
+    measured = [record.provenance for record in cells if record.provenance.get("time")]
+    days = sorted(str(provenance["time"])[:10] for provenance in measured)
+    statuses = Counter(record.status for record in cells)
+    nodes = {node_name(record.provenance) for record in cells if record.provenance.get("cluster")}
+    return {
+        "site": plan["site"],
+        "preset": plan["preset"],
+        "machines": sorted({machine(identity) for identity in identities}),
+        "gpus": max((int(identity.get("gpu_count") or 0) for identity in identities), default=0),
+        "nodes": len(nodes),
+        "software": _software(identities),
+        "first_day": days[0] if days else "",
+        "last_day": days[-1] if days else "",
+        "commits": sorted({commit_name(provenance) for provenance in measured}),
+        "cells": {status: statuses[status] for status in STATUSES if statuses[status]},
+        "disturbed": sum(any(_DISTURBED.match(flag) for flag in record.flags) for record in cells),
+        "experiments": {name: sum(record.ok for record in of) for name, of in records.items()},
+    }
+
+
+def machine(identity: Mapping[str, Any]) -> str:
+    """GPUs with the memory that their vendor names, and cores; or the processor."""
+    if "cpu_model" not in identity:
+        return "a machine whose description is lost"
+    cores = f"{identity['cpu_cores']} cores"
+    gpus = identity.get("gpu_count") or 0
+    if not gpus:
+        return f"{identity['cpu_model']}, {cores}, no GPU"
+    memory = identity.get("gpu_memory_bytes")
+    # Drivers tell a little less than 2³⁰ bytes for each GB that is sold: 140.4 GiB of 141 GB, 79.6 of 80.
+    size = f" ({math.ceil(memory / 2**30)} GB)" if memory else ""
+    return f"{gpus} × {identity['gpu_model']}{size}, {cores}"
+
+
+def _software(identities: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """Versions of driver, CUDA, torch and Python; several of each where cells were measured under several."""
+    found: dict[str, set[str]] = {"driver": set(), "CUDA": set(), "torch": set(), "Python": set()}
+    for identity in identities:
+        found["driver"].add(str(identity.get("driver_version") or ""))
+        found["CUDA"].add(str(identity.get("cuda_driver_version") or ""))
+        found["torch"].add(str(identity.get("libraries", {}).get("torch") or ""))
+        found["Python"].add(str(identity.get("python") or ""))
+    return {name: sorted(versions - {""}) for name, versions in found.items() if versions - {""}}

@@ -1,0 +1,207 @@
+"""The process that runs cells for the worker, so that imports and CUDA are paid once and a death costs one cell.
+
+It reads one JSON request a line from standard input and answers with one JSON line on the descriptor that standard
+output had; whatever run(cell) prints goes to standard error, hence to the job's log.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import json
+import math
+import os
+import random
+import resource
+import sys
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+from perfscribe.base.cells import Measurement, Unsupported
+from perfscribe.plan.plan_cells import cell_from_json, measure_module
+from perfscribe.run import device_start
+
+# Comes with torch._dynamo, hence with torch.compile and with any optimizer.
+COMPILER = "torch._dynamo.convert_frame"
+
+
+def keep_descriptors() -> None:
+    """Hand nothing that the worker left open here, such as the lease of a GPU, to the programs that cells start."""
+    folder = Path("/proc/self/fd")
+    for name in os.listdir(folder) if folder.is_dir() else []:
+        with contextlib.suppress(OSError):  # the descriptor that listed them
+            if int(name) > 2:
+                os.set_inheritable(int(name), False)
+
+
+def limit_memory(limit_bytes: int) -> None:
+    """Let allocations beyond the limit fail in this process, instead of the kernel killing whichever it likes."""
+    if limit_bytes > 0 and sys.platform.startswith("linux"):
+        _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, hard))
+
+
+def reset_state(seed: int) -> None:
+    """Undo what an earlier cell may have left: compiled code, precision flags, grad mode, memory, random states."""
+    random.seed(seed)
+    gc.collect()
+    gc.freeze()  # what is alive now is libraries: later collections, also those before memory is counted, pass it over
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return
+    torch.manual_seed(seed)
+    torch.set_grad_enabled(True)
+    torch.set_default_dtype(torch.float32)
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cudnn.benchmark = False
+    if torch.are_deterministic_algorithms_enabled():  # setting them imports torch._dynamo
+        torch.use_deterministic_algorithms(False)
+    if COMPILER in sys.modules:
+        torch._dynamo.reset()
+        torch._dynamo.utils.counters.clear()
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+
+
+def compiler_complaint(values: Mapping[str, Any]) -> str:
+    """What Dynamo did that a compiled cell's figure would hide: recompiles beyond its limit, graph breaks.
+
+    A cell that means to have them says so in its values: graph_breaks, recompiles.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None or COMPILER not in sys.modules:
+        return ""
+    counters = torch._dynamo.utils.counters
+    breaks = sum(counters["graph_break"].values())
+    if breaks > int(values.get("graph_breaks", 0)):
+        return f"{breaks} graph breaks: parts ran uncompiled"
+    skipped = [text for text in counters["unimplemented"] if "recompile_limit" in text or "cache_size_limit" in text]
+    return "recompile limit reached: later shapes ran uncompiled" if skipped else ""
+
+
+def check(measurement: Measurement) -> None:
+    """ValueError where a measurement cannot stand as a record: no figures, or figures that are no finite numbers."""
+    if not isinstance(measurement, Measurement):
+        raise ValueError(f"run(cell) gave {type(measurement).__name__}, not a Measurement")
+    for group in (measurement.samples, measurement.warmup):
+        for name, samples in group.items():
+            if not all(math.isfinite(sample) for sample in samples):
+                raise ValueError(f"{name} holds a sample that is not finite")
+    for name, value in measurement.values.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"{name} is not finite ({value})")
+    if not measurement.samples and not measurement.values:
+        raise ValueError("run(cell) gave neither samples nor values")
+
+
+def as_answer(measurement: Measurement) -> dict[str, Any]:
+    """The measurement as plain JSON values."""
+    return {
+        "samples": {name: [float(x) for x in samples] for name, samples in measurement.samples.items()},
+        "warmup": {name: [float(x) for x in samples] for name, samples in measurement.warmup.items()},
+        "values": measurement.values,
+        "series": measurement.series,
+        "timers": measurement.timers,
+        "warmup_s": measurement.warmup_s,
+        "timed_s": measurement.timed_s,
+        "compile_s": measurement.compile_s,
+    }
+
+
+def failure(error: BaseException) -> dict[str, Any]:
+    """Status, one-line reason and details of an exception that ended a cell."""
+    from perfscribe.instruments.memory import is_oom, parse_oom
+
+    details = {"traceback": "".join(traceback.format_exception(error))[-4000:]}
+    kind, first_line = type(error).__name__, (str(error).strip().splitlines() or [""])[0][:300]
+    if isinstance(error, Unsupported):
+        return {"status": "unsupported", "reason": first_line or kind, "error": {}}
+    if is_oom(error):
+        return {"status": "oom", "reason": first_line or kind, "error": details | parse_oom(error)}
+    if isinstance(error, TimeoutError):
+        return {"status": "timeout", "reason": first_line or kind, "error": details}
+    return {"status": "failed", "reason": f"{kind}: {first_line}" if first_line else kind, "error": details}
+
+
+def partial_measurement(error: BaseException) -> dict[str, Any]:
+    """What the cell had measured before the exception, as part of its answer; nothing where that cannot stand."""
+    from perfscribe.base import partial
+
+    found = partial.of_error(error)
+    try:
+        if found is None:
+            return {}
+        check(found)
+        answer = {"measurement": as_answer(found)}
+        json.dumps(answer, allow_nan=False)
+    except (ValueError, TypeError):
+        return {}
+    return answer
+
+
+def run_cell(module: Any, request: Mapping[str, Any]) -> dict[str, Any]:
+    """Run one cell and answer for it, whatever happens in Python."""
+    reset_state(request["seed"])
+    started = time.perf_counter()
+    try:
+        measurement = module.run(cell_from_json(request["cell"], request["data_folder"]))
+        check(measurement)
+        complaint = compiler_complaint(measurement.values)
+        if complaint:
+            raise RuntimeError(complaint)
+        answer: dict[str, Any] = {"status": "ok", "reason": "", "measurement": as_answer(measurement)}
+        json.dumps(answer, allow_nan=False)
+    except (Exception, SystemExit) as error:
+        answer = failure(error) | partial_measurement(error)
+    answer["run_s"] = time.perf_counter() - started
+    return answer
+
+
+def _send(stream: TextIO, answer: Mapping[str, Any]) -> None:
+    stream.write(json.dumps(answer, allow_nan=False, ensure_ascii=False) + "\n")
+    stream.flush()
+
+
+def import_early(libraries: list[str]) -> None:
+    """Import what the cells will, so that no cell pays for it; one that is missing is the cells' to report."""
+    for name in libraries:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+
+
+def main(experiment: str, memory_limit_bytes: int, on_device: bool, libraries: list[str]) -> None:
+    """Serve requests until standard input closes."""
+    keep_descriptors()
+    limit_memory(memory_limit_bytes)
+    context = device_start.begin() if on_device else None
+    # Texts of errors may hold what is no Unicode, as file names do.
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8", errors="replace")
+    os.dup2(2, 1)
+    try:
+        module = importlib.import_module(measure_module(experiment))
+        getattr(module, "start_early", lambda: None)()
+        import_early(libraries)
+        if context is not None:
+            context.join()
+    except Exception as error:
+        _send(answers, {"ready": False, **failure(error)})
+        return
+    _send(answers, {"ready": True, "pid": os.getpid()})
+    for line in sys.stdin:
+        _send(answers, run_cell(module, json.loads(line)))
+
+
+def begin(words: Sequence[str]) -> None:
+    """main() by the words of a command line: experiment, memory limit in bytes, where the device is, libraries."""
+    main(words[0], int(words[1]), words[2] == device_start.HERE, list(words[3:]))
+
+
+if __name__ == "__main__":
+    begin(sys.argv[1:])

@@ -1,0 +1,55 @@
+"""Snakemake that never ends without a word: python -m perfscribe.run.engine ARGUMENTS.
+
+With `--quiet all` it hides its own errors, too: what failed before or beside the jobs is told here in one line.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+
+from snakemake import cli
+
+LONGEST = 300  # characters of a line
+
+
+class Errors(logging.Filter):
+    """Keeps the exceptions that Snakemake logs, whatever its handlers pass over."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Let everything pass."""
+        kind, text = getattr(record, "exception", ""), record.getMessage()
+        # Of a job that failed its own shell has told (rules/common.smk).
+        if kind and kind != "RuleException" and "job did not complete" not in text:
+            self.found.append(one_line(text))
+        return True
+
+
+def one_line(message: str) -> str:
+    """The message without the lines of a traceback."""
+    lines = [line for line in message.splitlines() if not re.match(r'\s+File "|Traceback| {4}', line)]
+    text = " ".join(" ".join(lines).split())
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]} …"
+
+
+def main() -> None:
+    """Run Snakemake's command line in this process."""
+    errors = Errors()
+    logging.getLogger("snakemake.logging").addFilter(errors)
+    try:
+        cli.main()
+    except SystemExit as end:
+        if end.code and not isinstance(end.code, str) and errors.found:
+            print(f"run: {errors.found[0]}", file=sys.stderr, flush=True)
+        raise
+    except OSError as error:
+        sys.exit(f"run: {error.filename or 'a file'}: {error.strerror or error}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,159 @@
+"""What holds trainings on several processes back: the self-test of experiment `preflight`, made before they start.
+
+A cell that waits for a test requires `preflight:<backend>:<processes>`, over several nodes with `:<nodes>` behind it;
+the plan adds that to the cells of the chapters below, others may name it themselves (parallel/needs.py). Where a job is
+about to measure one, the test's newest record decides, if it passed on this node and hardware a short while ago, over
+several nodes in this very job; else the test is made now. So it is of the very nodes that the job was given, and one
+test serves a whole run. Its record goes into the journal of `preflight`, which shows it. Where `preflight` is not
+planned, nothing is held back.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from perfscribe.base import files
+from perfscribe.distributed import hosts
+from perfscribe.distributed.needs import of_ranks
+from perfscribe.distributed.self_test import NO_FIGURE, PASSED, prefix
+from perfscribe.plan.demands import SELF_TEST, Demand, demands
+from perfscribe.plan.plan_cells import cell_key
+from perfscribe.records import environment, journal
+from perfscribe.run.shard import Shard, Task
+
+HELD_BACK = "skipped"
+VALID_S = 1800.0  # how long a test that passed speaks for its node
+_REASON = re.compile(prefix(0).replace("0", r"[1-9]\d*"))
+
+Measure = Callable[[Shard, Task], None]
+
+
+def journal_file(experiment: str, shard: int) -> str:
+    """Name of the journal file for the self-tests that a job of this experiment makes."""
+    return f"before-{experiment}-{shard}.jsonl"
+
+
+def complaint(record: Mapping[str, Any]) -> str:
+    """What is wrong by a row of a records file: a self-test that failed, or a cell that one held back; else empty."""
+    if record["experiment"] == SELF_TEST:
+        return refusal(record) if record["status"] not in ("skipped", "unsupported", "not_run") else ""
+    held_back = record["status"] == HELD_BACK and _REASON.match(record["reason"])
+    return record["reason"] if held_back else ""
+
+
+def refusal(record: Mapping[str, Any]) -> str:
+    """Why cells are held back by a self-test's record; empty where it passed."""
+    if record["status"] != "ok":
+        reason = re.sub(r"^\w+: ", "", record["reason"])
+        return f"{prefix(NO_FIGURE)}no figure: {reason}"
+    return "" if record["values"]["exit_code"] == PASSED else str(record["values"]["line"])
+
+
+class Gate:
+    """Answers for one job whether cells may start; measure: makes a self-test and keeps its record."""
+
+    def __init__(self, root: Path, site_folder: Path, measure: Measure) -> None:
+        self.root, self.site_folder, self.measure = root, site_folder, measure
+        self._answers: dict[Demand, str] = {}
+
+    def shortfall(self, requires: Iterable[str]) -> tuple[str, str] | None:
+        """Status and reason of a cell that cannot run here, or is held back; None where nothing is in its way."""
+        requires = tuple(requires)
+        lacking = environment.shortfall(requires)
+        if lacking is not None:
+            return lacking
+        for demand in demands(requires):
+            if demand not in self._answers:
+                self._answers[demand] = self._ask(demand)
+            if self._answers[demand]:
+                return HELD_BACK, self._answers[demand]
+        return None
+
+    def _ask(self, demand: Demand) -> str:
+        """Why trainings that wait for this test are held back; empty where they are not."""
+        plan_files = sorted((self.site_folder / "plan").glob(f"measure-{SELF_TEST}-*.json"))
+        if not plan_files:
+            return ""
+        # Backends that need unlike things are in shards of their own on a cluster.
+        shards = [Shard(path, self.root, self.site_folder) for path in plan_files]
+        found = _task(shards, demand)
+        if found is None:
+            return f"{prefix(NO_FIGURE)}no self-test of {demand.backend} is planned (experiments.{SELF_TEST}.backend)"
+        shard, task = found
+        record = self._recent(shard, task)
+        if record is None:
+            self.measure(shard, task)
+            record = journal.read(shard.folder).latest(task.slot)
+        return refusal(record) if record else f"{prefix(NO_FIGURE)}the self-test left no record"
+
+    def _recent(self, shard: Shard, task: Task) -> dict[str, Any] | None:
+        """The newest record of the test, where it is of this run or passed not long ago, on this node and hardware."""
+        record = journal.read(shard.folder).latest(task.slot)
+        if record is None or record["provenance"].get("node") != platform.node():
+            return None
+        if task.cell["factors"].get("nodes", 1) > 1 and not _of_these_nodes(record):
+            return None
+        made = _seconds(record)
+        of_this_run = made >= float(shard.run_clock.get("started", float("inf")))
+        still_valid = not refusal(record) and _now() - made < VALID_S
+        if not (of_this_run or still_valid) or not self._same_hardware(record["environment"]):
+            return None
+        return record
+
+    def _same_hardware(self, environment_id: str) -> bool:
+        path = self.site_folder / "environments" / f"{environment_id}.json"
+        then, now = (files.read_json(path) if path.is_file() else {}), environment.identity(())
+        return bool(then) and {**then, "libraries": {}} == {**now, "libraries": {}}
+
+
+def _of_these_nodes(record: Mapping[str, Any]) -> bool:
+    """Whether this job made the test, among nodes that it still has: one that is queued again keeps its number."""
+    now = {name.split(".")[0] for name in hosts.of_job(os.environ)}
+    then = {name.split(".")[0] for name in str(record["values"].get("nodes", "")).split(", ") if name}
+    return record["provenance"].get("slurm_job_id") == _job() and then <= now
+
+
+def _task(shards: Iterable[Shard], demand: Demand) -> tuple[Shard, Task] | None:
+    """The planned test and its shard, or one of the same backend on other processes made to these."""
+    every = [(shard, task) for shard in shards for task in shard.tasks]
+    same = [one for one in every if one[1].cell["factors"]["backend"] == demand.backend]
+    if not same:
+        return None
+    asked = demand.world_size, demand.nodes
+    shard, task = min(same, key=lambda one: (_placed(one[1]) != asked, _is_left_out(one[1])))
+    factors = {**task.cell["factors"], "nodes": demand.nodes, "world_size": demand.world_size}
+    requires = list(of_ranks(factors["device"], *asked))
+    key = cell_key(SELF_TEST, factors, shard.plan["fingerprint"], task.data_digest, shard.plan["seed"])
+    return shard, replace(task, cell={**task.cell, "factors": factors, "requires": requires, "skip": ""}, key=key)
+
+
+def _placed(task: Task) -> tuple[int, int]:
+    """Processes in all, and nodes."""
+    factors = task.cell["factors"]
+    return factors["world_size"], factors.get("nodes", 1)
+
+
+def _job() -> str | None:
+    """Number of the Slurm job that this process is part of."""
+    return os.environ.get("SLURM_JOB_ID")
+
+
+def _is_left_out(task: Task) -> bool:
+    """Whether the preset leaves the cell out."""
+    return bool(task.cell["skip"])
+
+
+def _seconds(record: Mapping[str, Any]) -> float:
+    """When a record was made, in s since the epoch."""
+    return datetime.datetime.fromisoformat(record["provenance"]["time"]).timestamp()
+
+
+def _now() -> float:
+    return datetime.datetime.now(datetime.UTC).timestamp()

@@ -1,0 +1,211 @@
+"""What happened beside a measurement: clocks, throttling, power, energy, foreign processes, load of the host.
+
+A thread of the process that starts the measuring child, never of the child itself. Cost on a 2-core virtual machine
+(AMD EPYC, 94 processes): 4 ms of CPU time a window for the host's part; with one GPU 3 ms of CPU time a second more,
+NVML's own time not included (it was a stand-in there).
+"""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+import psutil
+
+from perfscribe.records import environment
+
+INTERVAL_S = 0.08  # 12.5 Hz; 10 Hz is the least that catches short throttling
+PROCESS_INTERVAL_S = 1.0
+ENERGY_WINDOW_S = 1.0  # NVML's energy counter advances in steps of 10 ms and more: below 1 s they show
+HOST_WINDOW_S = 0.5  # the kernel counts CPU time in ticks of up to 10 ms
+
+# Bits of nvmlDeviceGetCurrentClocksEventReasons (nvml.h, nvmlClocksEventReason*) under which the SM clock is held
+# below what was asked for. Idle, clocks set by the user and display clocks are no throttling.
+THROTTLE_BITS = {
+    0x004: "power cap",
+    0x008: "hardware slowdown",
+    0x010: "sync boost",
+    0x020: "software thermal limit",
+    0x040: "hardware thermal limit",
+    0x080: "power brake",
+}
+_ANY_THROTTLE = sum(THROTTLE_BITS)
+
+
+class Watch:
+    """Context that samples the first `gpus` of the job's GPUs at 12.5 Hz and counts the host's CPU time.
+
+    pid: root of the process tree that measures; its load and its GPU contexts are not foreign. The default, this
+        process, also stays right when a measuring child dies.
+    gpus: how many GPUs the cell uses; 0 watches the host alone, without a thread.
+    nvml: a module with pynvml's functions; by default the one at hand.
+    handles: NVML's handles of the GPUs that the job has leased; by default all visible ones.
+    cores: those that the job keeps to; by default all that are granted.
+
+    A query that the driver refuses leaves its figure None; the watch itself never fails a cell.
+    """
+
+    def __init__(
+        self,
+        pid: int | None = None,
+        gpus: int = 1,
+        nvml: Any = None,
+        interval_s: float = INTERVAL_S,
+        handles: Sequence[Any] = (),
+        cores: Sequence[int] = (),
+    ) -> None:
+        self._pid = pid
+        self._nvml = nvml if nvml is not None else environment.open_nvml() if gpus else None
+        self._gpus = list(handles or environment.visible_gpus(self._nvml))[:gpus] if self._nvml else []
+        self._cores = tuple(cores) or environment.granted_cores()
+        self._interval_s = interval_s
+        self._samples: list[dict[str, list[float]]] = [defaultdict(list) for _ in self._gpus]
+        self._foreign: dict[int, str] = {}
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
+        self._begin: dict[str, Any] = {}
+        self._end: dict[str, Any] | None = None
+
+    def __enter__(self) -> Watch:
+        self._begin = self._counters()
+        if self._gpus:
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        self._end = self._counters()
+
+    def _counters(self) -> dict[str, Any]:
+        return {
+            "time_s": time.monotonic(),
+            "busy_s": _busy_cores_s(self._cores),
+            "own_s": _tree_cpu_s(self._pid),
+            "energy_mj": [self._ask("nvmlDeviceGetTotalEnergyConsumption", gpu) for gpu in self._gpus],
+        }
+
+    def _ask(self, function: str, *arguments: Any) -> Any | None:
+        return environment.ask(self._nvml, function, *arguments)
+
+    def _run(self) -> None:
+        due = next_look = time.monotonic()
+        while True:
+            for gpu, samples in zip(self._gpus, self._samples, strict=True):
+                self._sample(gpu, samples)
+            if time.monotonic() >= next_look:
+                self._look_for_foreign()
+                next_look = time.monotonic() + PROCESS_INTERVAL_S
+            due = max(due + self._interval_s, time.monotonic())  # a late sample does not pull the next ones together
+            if self._stop.wait(due - time.monotonic()):
+                return
+
+    def _sample(self, gpu: Any, samples: dict[str, list[float]]) -> None:
+        reasons = self._ask("nvmlDeviceGetCurrentClocksEventReasons", gpu)
+        if reasons is None:  # drivers before 535 know the call by its old name
+            reasons = self._ask("nvmlDeviceGetCurrentClocksThrottleReasons", gpu)
+        celsius = self._ask("nvmlDeviceGetTemperature", gpu, 0)  # 0: NVML_TEMPERATURE_GPU
+        if celsius is None:  # the name that replaces it from CUDA 14 on
+            celsius = self._ask("nvmlDeviceGetTemperatureV", gpu, 0)
+        milliwatts = self._ask("nvmlDeviceGetPowerUsage", gpu)
+        read = {
+            "sm_clock_mhz": self._ask("nvmlDeviceGetClockInfo", gpu, 1),  # 1: NVML_CLOCK_SM
+            "power_w": None if milliwatts is None else milliwatts / 1000,
+            "temperature_c": celsius,
+            "reasons": reasons,
+        }
+        for name, value in read.items():
+            if value is not None:
+                samples[name].append(value)
+
+    def _look_for_foreign(self) -> None:
+        listed = environment.gpu_processes(self._nvml, self._gpus)
+        for process in environment.foreign(listed, environment.process_tree(self._pid)):
+            if process.known:  # a number from outside this container may be our own
+                self._foreign[process.pid] = process.name
+
+    def summary(self) -> dict[str, Any]:
+        """Figures of the window so far, or of all of it once the context is left.
+
+        median_sm_clock_mhz: of the slowest GPU, since it sets the pace. throttled_fraction: share of samples with a
+        bit of THROTTLE_BITS, of the GPU that has most; throttle_reasons: the share of each. mean_power_w: sum over
+        GPUs. energy_j: difference of NVML's counter, summed over GPUs, warm-up included; None for windows below 1 s.
+        foreign_gpu_processes: base names, one for each process. host_load_other: CPU time on the cores that the job
+        has, spent outside our process tree (also by other virtual machines, as far as it is told), as a share of
+        these cores; None for windows below 0.5 s or when the process of `pid` has ended. samples: of the GPU with
+        fewest.
+        """
+        end = self._end or self._counters()
+        window_s = end["time_s"] - self._begin["time_s"]
+        throttled = [_throttle_shares(samples["reasons"]) for samples in self._samples if samples["reasons"]]
+        worst = max(throttled, key=lambda shares: shares["any"], default=None)
+        powers = [statistics.fmean(samples["power_w"]) for samples in self._samples if samples["power_w"]]
+        clocks = [statistics.median(samples["sm_clock_mhz"]) for samples in self._samples if samples["sm_clock_mhz"]]
+        return {
+            "window_s": round(window_s, 3),
+            "samples": min((max(map(len, samples.values()), default=0) for samples in self._samples), default=0),
+            "median_sm_clock_mhz": min(clocks, default=None),
+            "throttled_fraction": worst["any"] if worst else None,
+            "throttle_reasons": {name: share for name, share in (worst or {}).items() if name != "any" and share},
+            "max_temperature_c": max(
+                (max(s["temperature_c"]) for s in self._samples if s["temperature_c"]), default=None
+            ),
+            "mean_power_w": round(sum(powers), 1) if powers else None,
+            "energy_j": self._energy_j(end, window_s),
+            "foreign_gpu_processes": sorted(self._foreign.values()),
+            "host_load_other": self._host_load_other(end, window_s),
+        }
+
+    def _energy_j(self, end: Mapping[str, Any], window_s: float) -> float | None:
+        readings = list(zip(self._begin["energy_mj"], end["energy_mj"], strict=True))
+        if window_s < ENERGY_WINDOW_S or not readings or any(None in pair for pair in readings):
+            return None
+        return float(sum(last - first for first, last in readings)) / 1000
+
+    def _host_load_other(self, end: Mapping[str, Any], window_s: float) -> float | None:
+        if window_s < HOST_WINDOW_S or self._begin["own_s"] is None or end["own_s"] is None:
+            return None
+        other_s = (end["busy_s"] - self._begin["busy_s"]) - (end["own_s"] - self._begin["own_s"])
+        share: float = other_s / (window_s * len(self._cores))
+        return round(min(max(share, 0.0), 1.0), 3)
+
+
+def _throttle_shares(reasons: list[float]) -> dict[str, float]:
+    counts: Counter[str] = Counter()
+    for bits in map(int, reasons):
+        counts["any"] += bool(bits & _ANY_THROTTLE)
+        counts.update(name for bit, name in THROTTLE_BITS.items() if bits & bit)
+    return {name: round(count / len(reasons), 4) for name, count in counts.items()}
+
+
+def _busy_cores_s(of: Sequence[int]) -> float:
+    """CPU seconds that these cores did not spend idle, since boot."""
+    cores = psutil.cpu_times(percpu=True)
+    granted = [core for core in of if core < len(cores)]
+    # guest time is counted in user time already, waiting for a disk leaves the core free
+    spent = ("user", "nice", "system", "irq", "softirq", "steal")
+    return sum(getattr(cores[core], kind, 0.0) for core in granted for kind in spent)
+
+
+def _tree_cpu_s(pid: int | None) -> float | None:
+    """CPU seconds of a process and its descendants, those that have ended and been waited for included.
+
+    None when the process itself has ended: what it used can no longer be told from what others used.
+    """
+    tree = environment.process_tree(pid)
+    total_s = 0.0 if tree else None
+    for one in tree:
+        try:
+            times = psutil.Process(one).cpu_times()
+        except psutil.Error:
+            continue
+        total_s = (total_s or 0.0) + times.user + times.system + times.children_user + times.children_system
+    return total_s

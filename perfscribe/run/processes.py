@@ -1,0 +1,200 @@
+"""The processes that measuring takes: a child that runs cells, a supervisor above the worker, and how each ends."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import select
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from perfscribe.run import bytecode, device_start
+from perfscribe.run.lifeline import die_with_parent
+
+if TYPE_CHECKING:
+    from perfscribe.run.leases import Lease
+
+IMPORT_TIMEOUT_S = 300.0
+# A process that the kernel cannot end (a driver or a file server that hangs) is left behind after this time.
+DEATH_TIMEOUT_S = 30.0
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+# Process id of the run that started a job on this machine: what measures ends with it.
+RUN = "PERFSCRIBE_RUN"
+
+
+def say(text: str) -> None:
+    """One line into the job's log."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def signal_name(number: int) -> str:
+    """Name of a signal, its number where it has none."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # real-time signals have no names
+        return f"signal {number}"
+
+
+def begin_child(parent: int, cores: Collection[int] = ()) -> None:
+    """For preexec_fn: what a child asks of the kernel before it is itself; no cores: all that its parent has."""
+    die_with_parent(parent)
+    if cores:
+        os.sched_setaffinity(0, cores)
+
+
+class Child:
+    """A running child process; run() gives its answer or says how it ended.
+
+    It leads a process group of its own: Ctrl-C is for the worker to answer, and whatever a cell started ends with it.
+    lease: what it may use of the machine, and holds with its worker.
+    """
+
+    def __init__(
+        self,
+        experiment: str,
+        root: Path,
+        memory_limit_bytes: int,
+        libraries: Sequence[str] = (),
+        on_device: bool = False,
+        lease: Lease | None = None,
+    ) -> None:
+        where = device_start.HERE if on_device else device_start.ELSEWHERE
+        words = [experiment, str(memory_limit_bytes), where, *libraries]
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")]).strip(":")}
+        env |= lease.variables() if lease else {}
+        bytecode.keep(env, root)
+        requests, ours = os.pipe()
+        self._requests = os.fdopen(ours, "wb")
+        ours, answers = os.pipe()
+        self._answers = os.fdopen(ours, "rb", buffering=0)
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "perfscribe.run.child", *words],
+            stdin=requests,
+            stdout=answers,
+            env=env,
+            cwd=root,
+            process_group=0,
+            pass_fds=lease.descriptors if lease else (),
+            preexec_fn=functools.partial(begin_child, os.getpid(), lease.cores if lease else ()),
+        )
+        os.close(requests)
+        os.close(answers)
+        self._buffer = b""
+        ready = self._answer(IMPORT_TIMEOUT_S)
+        self.import_failure = None if ready.get("ready") else ready
+
+    def run(self, request: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
+        """The child's answer to one cell; ends the child where it is late or dead."""
+        try:
+            self._requests.write(json.dumps(request).encode() + b"\n")
+            self._requests.flush()
+        except BrokenPipeError:
+            return self._death()
+        return self._answer(timeout_s)
+
+    def _answer(self, timeout_s: float) -> dict[str, Any]:
+        deadline = time.monotonic() + timeout_s
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._answers, selectors.EVENT_READ)
+            while b"\n" not in self._buffer:
+                left = deadline - time.monotonic()
+                if left <= 0 or not selector.select(left):
+                    self.stop()
+                    return {"status": "timeout", "reason": f"longer than {timeout_s:g} s"}
+                piece = os.read(self._answers.fileno(), 1 << 16)
+                if not piece:
+                    return self._death()
+                self._buffer += piece
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        try:
+            answer: dict[str, Any] = json.loads(line)
+        except ValueError:
+            self.stop()
+            return {"status": "failed", "reason": "wrote into the descriptor that answers go to", "died": True}
+        return answer
+
+    def _death(self) -> dict[str, Any]:
+        try:
+            code = self._process.wait(DEATH_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self.stop()
+            return {"status": "failed", "reason": "closed its pipe and went on", "died": True}
+        if code < 0:
+            return {"status": "failed", "reason": f"died by {signal_name(-code)}", "died": True}
+        return {"status": "failed", "reason": f"left with exit code {code}", "died": True}
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can take another cell."""
+        return self._process.poll() is None
+
+    def stop(self) -> None:
+        """End it at once, and the processes that it started."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(DEATH_TIMEOUT_S)
+
+
+def supervise(command: list[str], folder: Path) -> int:
+    """Run the worker, again as long as it dies by signal and the journal grew: a cell may take its worker along."""
+    asked: list[int] = []
+    run = _run_above()
+    while True:
+        before = _size(folder)
+        process = subprocess.Popen(command, preexec_fn=functools.partial(die_with_parent, os.getpid()))
+        _forward_signals(process, asked)
+        if run is not None and not _ends_before(process, run):
+            say("the run has ended; so does what it measures")
+            process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(DEATH_TIMEOUT_S)
+            return 128 + signal.SIGTERM  # a worker that still lives dies with this process
+        code = process.wait()
+        if code >= 0 or asked or _size(folder) == before:
+            return code if code >= 0 else 128 - code
+        say(f"the worker died by {signal_name(-code)}; starting it again")
+
+
+def _run_above() -> int | None:
+    """A descriptor of the process whose run this job is part of; None on a cluster, by hand, and without Linux."""
+    number = os.environ.get(RUN, "")
+    if not number.isdecimal() or not hasattr(os, "pidfd_open"):
+        return None
+    try:
+        return os.pidfd_open(int(number))
+    except OSError:
+        return None
+
+
+def _ends_before(process: subprocess.Popen[bytes], run: int) -> bool:
+    """Wait for the first of both to end; whether that is the process."""
+    own = os.pidfd_open(process.pid)
+    try:
+        ready, _, _ = select.select([own, run], [], [])
+        return own in ready
+    finally:
+        os.close(own)
+
+
+def _forward_signals(process: subprocess.Popen[bytes], asked: list[int]) -> None:
+    """Hand requests to stop to the worker, which ends in its own way; the caller goes on waiting for that."""
+
+    def forward(number: int, _: object) -> None:
+        asked.append(number)
+        process.send_signal(number)
+
+    for number in STOP_SIGNALS:
+        signal.signal(number, forward)
+
+
+def _size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.glob("*.jsonl")) if folder.is_dir() else 0

@@ -1,0 +1,192 @@
+"""Progress: one line a finished cell, read from the journals, so that jobs on other machines are told too."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any, TextIO
+
+from perfscribe.base import files
+from perfscribe.plan.demands import SELF_TEST
+from perfscribe.plan.plan import Plan
+from perfscribe.records import journal
+from perfscribe.run import gate, leases
+from perfscribe.run.shard import Shard
+
+POLL_S = 0.5
+
+
+def headline(record: Mapping[str, Any]) -> str:
+    """A record's figure in a few characters, or its status and reason."""
+    if record["status"] != "ok":
+        return f"{record['status']} {record['reason']}".strip()[:70]
+    for name, samples in record["samples"].items():
+        if samples:
+            return f"{name} {median(samples):.3g}"
+    for name, level in record["values"].items():
+        return f"{name} {level:.3g}" if isinstance(level, float) else f"{name} {level}"
+    return "ok"
+
+
+def duration(seconds: float) -> str:
+    """Seconds as text that a person reads at a glance."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+class Tail:
+    """New whole lines of a growing file."""
+
+    def __init__(self, path: Path) -> None:
+        # From behind the last whole line: a torn one is cut off before the next is written.
+        content = path.read_bytes() if path.is_file() else b""
+        self.path, self.position = path, content.rfind(b"\n") + 1
+
+    def lines(self) -> Iterator[str]:
+        """Lines that were completed since the last call."""
+        if not self.path.is_file():
+            return
+        with open(self.path, "rb") as stream:
+            stream.seek(self.position)
+            content = stream.read()
+        end = content.rfind(b"\n") + 1
+        self.position += end
+        yield from content[:end].decode("utf-8", "replace").split("\n")[:-1]
+
+
+@dataclass
+class Pace:
+    """How long an experiment's cells take: what the quickest took, and what came on top of that by cost."""
+
+    quickest_s: float = float("inf")
+    cells: int = 0
+    wall_s: float = 0.0
+    cost: float = 0.0
+
+    def add(self, wall_s: float, cost: float) -> None:
+        """Count a finished cell."""
+        self.quickest_s = min(self.quickest_s, wall_s)
+        self.cells, self.wall_s, self.cost = self.cells + 1, self.wall_s + wall_s, self.cost + cost
+
+    def expected_s(self, cost: float) -> float:
+        """Expected time of a cell of this cost."""
+        beyond_s = self.wall_s - self.cells * self.quickest_s
+        return self.quickest_s + (beyond_s * cost / self.cost if self.cost > 0 else 0.0)
+
+
+def _cell_of(experiment: str, factors: Mapping[str, Any], number: int) -> tuple[str, str, int]:
+    return experiment, files.canonical(dict(factors)), number
+
+
+class Watcher:
+    """A thread that tells progress until it is stopped."""
+
+    def __init__(self, root: Path, plan: Plan, out: TextIO | None = None) -> None:
+        self.out = out or sys.stderr
+        results = root / "results" / plan.site
+        self.tails = [
+            Tail(results / "journal" / experiment / f"{shard}.jsonl")
+            for experiment, shards in plan.shards.items()
+            for shard in range(shards)
+        ]
+        self.tails += [
+            Tail(results / "journal" / SELF_TEST / gate.journal_file(experiment, shard))
+            for experiment in plan.gated
+            for shard in range(plan.shards[experiment])
+        ]
+        self.cost_left: dict[tuple[str, str, int], float] = {}
+        self.plan = plan
+        self.shards: dict[tuple[str, str, int], int] = {}
+        self.pace: dict[str, Pace] = {}
+        done = [record for shard in self._shards(root, plan) for record in self._enter(shard)]
+        self.total, self.done = len(self.cost_left), 0
+        for record in done:
+            self._finish(record)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    @staticmethod
+    def _shards(root: Path, plan: Plan) -> Iterator[Shard]:
+        site_folder = root / "results" / plan.site
+        for experiment, shards in plan.shards.items():
+            for number in range(shards):
+                yield Shard(site_folder / "plan" / f"measure-{experiment}-{number}.json", root, site_folder)
+
+    def _enter(self, shard: Shard) -> Iterator[Mapping[str, Any]]:
+        """Count the shard's cells in; gives the records that stand for them already."""
+        history = journal.read(shard.folder)
+        for task in shard.tasks:
+            if task.cell["skip"]:
+                continue
+            cell = _cell_of(shard.plan["experiment"], task.cell["factors"], task.round)
+            self.cost_left[cell], self.shards[cell] = task.cell["cost"], shard.plan["shard"]
+            found = history.latest(task.slot)
+            if found is not None:
+                yield found
+
+    def _finish(self, record: Mapping[str, Any]) -> bool:
+        cost = self.cost_left.pop(_cell_of(record["experiment"], record["factors"], record["round"]), None)
+        if cost is None:
+            return False
+        self.done += 1
+        self.pace.setdefault(record["experiment"], Pace()).add(record["spent"]["wall_s"], cost)
+        return True
+
+    def seconds_left(self) -> float | None:
+        """Expected time of what is left, from cells of the same experiment; None where none is done yet."""
+        if any(experiment not in self.pace for experiment, _, _ in self.cost_left):
+            return None
+        alone_s, beside_s = 0.0, dict[tuple[str, int], float]()
+        for cell, cost in self.cost_left.items():
+            experiment, shard = cell[0], self.shards.get(cell, 0)
+            expected_s = self.pace[experiment].expected_s(cost)
+            if (experiment, shard) in self.plan.beside_others:
+                beside_s[experiment, shard] = beside_s.get((experiment, shard), 0.0) + expected_s
+            else:
+                alone_s += expected_s
+        return leases.span_s(alone_s, list(beside_s.values()), self.plan.at_a_time)
+
+    def start(self) -> None:
+        """Begin."""
+        if self.total:
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Tell what came last, then end."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout=5)
+        self._tell()
+
+    def _run(self) -> None:
+        while not self._stop.wait(POLL_S):
+            self._tell()
+
+    def _tell(self) -> None:
+        for tail in self.tails:
+            for line in tail.lines():
+                try:
+                    event = json.loads(line)
+                except ValueError:
+                    continue
+                if event.get("event") == "record" and self._finish(event):
+                    self._print(event)
+                elif event.get("event") == "waiting":
+                    self.out.write(f"{time.strftime('%H:%M:%S')} {event['experiment']} {event['what']}\n")
+                    self.out.flush()
+
+    def _print(self, record: Mapping[str, Any]) -> None:
+        factors = " ".join(f"{name}={level}" for name, level in record["factors"].items())
+        seconds = self.seconds_left()
+        left = f", {duration(seconds)} left" if seconds is not None and self.cost_left else ""
+        clock = time.strftime("%H:%M:%S")
+        shown = f"{record['experiment']} {factors}: {headline(record)}"
+        self.out.write(f"{clock} {shown} ({self.done}/{self.total}{left})\n")
+        self.out.flush()

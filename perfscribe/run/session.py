@@ -1,0 +1,335 @@
+"""One run of the workflow: the config checked, the plan written, the run lock held, progress told."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import fcntl
+import gc
+import os
+import shutil
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from perfscribe import config as configuration
+from perfscribe.base import files
+from perfscribe.base.one_line import in_one_line
+from perfscribe.instruments import tools
+from perfscribe.plan import cluster, fingerprint, plan
+from perfscribe.plan.cache import Memory
+from perfscribe.records import checksums
+from perfscribe.records.scrub import account
+from perfscribe.run import bytecode, processes, progress
+from perfscribe.run.preemption import Requeuer
+from perfscribe.run.shard import CLOCK
+from perfscribe.tracking import trackers, writing
+
+LOCAL_SITE = "local"
+# Touched when a run starts jobs.
+STARTED = Path(".perfscribe") / "started"
+# Imports and digests of the modules that the last plan was made of.
+FOUND_IN_CODE = Path(".perfscribe") / "code.json"
+MOST_TOLD = 5  # files
+
+
+class AnotherRun(Exception):
+    """The checkout is in use; the text says by whom."""
+
+
+@contextlib.contextmanager
+def told() -> Iterator[None]:
+    """End the process with what was wrong; Snakemake itself may be quiet."""
+    try:
+        with in_one_line("config", configuration.ConfigError), in_one_line("run", ValueError):
+            yield
+    except Exception:  # a fault of the code, an experiment's own for example
+        traceback.print_exc()
+        sys.exit(1)
+
+
+@dataclass
+class RunLock:
+    """One run at a time in a checkout, by a lock that the kernel frees with the process, however it ends."""
+
+    path: Path
+    stream: IO[str] | None = field(default=None, repr=False)
+
+    def try_acquire(self, wait_s: float = 0.0) -> bool:
+        """Take the lock, within this time; whether it was had."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        stream = open(self.path, "a+", encoding="utf-8")  # noqa: SIM115 (open as long as the lock is held)
+        deadline = time.monotonic() + wait_s
+        while True:
+            try:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    stream.close()
+                    return False
+                time.sleep(0.1)
+            except OSError as error:
+                sys.exit(f"run: {self.path}: this file system locks no files ({error.strerror}); mount it with flock")
+        stream.truncate(0)
+        since = time.strftime("%Y-%m-%d %H:%M:%S")
+        stream.write(f"process {os.getpid()} of {account() or os.getuid()} on {socket.gethostname()}, since {since}\n")
+        stream.flush()
+        self.stream = stream
+        return True
+
+    def release(self) -> None:
+        """Give the lock back before the process ends."""
+        if self.stream is not None:
+            self.stream.close()
+            self.stream = None
+
+    def owner(self) -> str:
+        """Who holds it."""
+        return self.path.read_text("utf-8", "replace").strip() or "a process that has not said who it is"
+
+
+def clear_leftovers(root: Path) -> None:
+    """Remove the locks and marks of a killed Snakemake. Only for the holder of the run lock: none other is alive.
+
+    Its marks of incomplete files are not needed either: rules here rename whole files into place.
+    """
+    for name in ("locks", "incomplete"):
+        folder = root / ".snakemake" / name
+        if folder.is_dir():
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(exist_ok=True)  # Snakemake takes a missing one for the sign of a format to be converted
+
+
+def is_committed(root: Path, site: str) -> bool:
+    """Whether a site was published: it is shown again, never measured again."""
+    return site != LOCAL_SITE and (root / "results" / site / "published.json").is_file()
+
+
+def resolve_preset(wanted: str, settings: Mapping[str, Any] | None = None) -> str:
+    """auto: gpu where CUDA can be used, cpu elsewhere; on a cluster (settings) gpu where its nodes have GPUs."""
+    if wanted != "auto":
+        return wanted
+    if settings is not None:
+        return "gpu" if settings["gpus_per_node"] else "cpu"
+    from perfscribe.records import environment
+
+    return "cpu" if environment.missing(("cuda",)) else "gpu"
+
+
+def make_plan(root: Path, raw: Mapping[str, Any], executor: str | None = None) -> plan.Plan:
+    """The plan of a checked config; a committed site's measuring units stay as they were published.
+
+    executor: Snakemake's, where it submits jobs to a cluster.
+    """
+    memory = memory_of_code(root)
+    made = plan_with(memory, root, raw, executor)
+    memory.save()
+    return made
+
+
+def memory_of_code(root: Path) -> Memory:
+    """What earlier plans found in the modules."""
+    return Memory(root / FOUND_IN_CODE, fingerprint.method())
+
+
+def plan_with(memory: Memory, root: Path, raw: Mapping[str, Any], executor: str | None = None) -> plan.Plan:
+    """make_plan with a memory that the caller keeps."""
+    code = fingerprint.Sources(root, memory.recall)
+    site = raw.get("site", LOCAL_SITE)
+    if is_committed(root, site):
+        return plan.replan_presentation(plan.read_index(root / "results" / site / "plan"), root, code)
+    settings = cluster.settings_for(configuration.resolve(raw, "cpu"), executor)  # no preset has its own
+    return plan.build(raw, resolve_preset(raw.get("preset", "auto"), settings), root, settings, code)
+
+
+def write_plan(root: Path, raw: Mapping[str, Any], made: plan.Plan) -> None:
+    """Write the plan's units and the options; of a committed site only what says how it is shown."""
+    folder = root / "results" / made.site / "plan"
+    if is_committed(root, made.site):
+        for name, unit in made.units.items():
+            files.write_json_if_changed(folder / f"{name}.json", unit)
+        return
+    made.write(folder)
+    files.write_json_if_changed(
+        folder / "options.json", plan.options(configuration.resolve(raw, made.preset), made.at_a_time)
+    )
+
+
+def renewed(results: Path, made: plan.Plan, published: bool) -> list[str]:
+    """Make what is not as it was left due again; what to tell of that, in a few lines.
+
+    results: the site's folder.
+    """
+    units = {
+        f"measure-{name}-{shard}": f"records/{name}/{shard}.jsonl"
+        for name, shards in made.shards.items()
+        for shard in range(shards)
+    }
+    units |= {f"data-{name}": f"data/{name}.digest" for name in made.datasets}
+    units |= {f"present-{name}": f"tables/{name}.figures.json" for name in made.presentations}
+    units |= {"report": "summary.json", "page": f"../../report/{made.site}/report.html"}
+    lines = checksums.renew(results, units, published)
+    return lines if len(lines) <= MOST_TOLD else [*lines[: MOST_TOLD - 1], f"{len(lines) - MOST_TOLD + 1} files more"]
+
+
+def snapshot(folder: Path) -> dict[Path, tuple[bytes, int]]:
+    """Content and modification time in ns of the folder's JSON files."""
+    return {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.glob("*.json")}
+
+
+def restore(folder: Path, before: Mapping[Path, tuple[bytes, int]]) -> None:
+    """Bring the folder's JSON files back to a snapshot."""
+    for path in folder.glob("*.json"):
+        if path not in before:
+            path.unlink()
+    for path, (content, modified_ns) in before.items():
+        if not path.is_file() or path.stat().st_mtime_ns != modified_ns:
+            files.write_bytes(path, content)
+            os.utime(path, ns=(modified_ns, modified_ns))
+
+
+@dataclass
+class Session:
+    """What the Snakefile knows of this run."""
+
+    root: Path
+    plan: plan.Plan
+    lock: RunLock
+    held: bool
+    read_only: bool
+    tracker: str = trackers.NONE
+    watcher: progress.Watcher | None = None
+    requeuer: Requeuer | None = None
+    started: bool = False
+    plan_before: dict[Path, tuple[bytes, int]] = field(default_factory=dict, repr=False)
+
+    def resources(self, name: str) -> Callable[..., int | str | None]:
+        """The function by which a rule asks for a resource of its job: None on this machine, and where it asks none."""
+
+        def asked(wildcards: Any) -> int | str | None:
+            jobs = self.plan.cluster
+            if jobs is None:
+                return 0 if name.endswith("_mb") else None  # a size must be a number
+            if hasattr(wildcards, "shard"):
+                return jobs.measuring_job(wildcards.experiment, int(wildcards.shard)).get(name)
+            return jobs.small_job().get(name)
+
+        return asked
+
+    def threads(self, experiment: str, shard: int, cores: int) -> int:
+        """How many of the cores that Snakemake was given a measuring job asks for: all, or its part of them."""
+        beside_others = (experiment, shard) in self.plan.beside_others
+        return max(1, cores // self.plan.at_a_time) if beside_others else cores
+
+    def undo_plan_unless_started(self) -> None:
+        """Put the plan files back as they were, times included, when a process ends that has started no job.
+
+        A dry run, --lint and --report plan for the machine that they are called on, which need not be the one that was
+        measured.
+        """
+        if not self.started:
+            restore(self.root / "results" / self.plan.site / "plan", self.plan_before)
+
+    def refuse_a_second_run(self) -> None:
+        """SystemExit with one line where another process runs in this checkout."""
+        if not self.held:
+            sys.exit(f"run: another run is under way in this checkout: {self.lock.owner()}")
+
+    def start(self) -> None:
+        """Begin to tell progress from the journals; leave a mark that there was something to do."""
+        if not self.held:
+            return
+        with told():
+            self.started = True
+            (self.root / STARTED).touch()
+            self._start_clock()
+            self.watcher = progress.Watcher(self.root, self.plan)
+            self.watcher.start()
+            if self.plan.cluster is None:
+                os.environ[processes.RUN] = str(os.getpid())  # jobs inherit it
+            elif self.plan.cluster.settings["executor"] == "slurm":
+                self.requeuer = Requeuer(self.root)
+                self.requeuer.start()
+
+    def _start_clock(self) -> None:
+        """Tell all measuring jobs of this run when it began and when its time budget ends."""
+        budgets = [unit["budget_minutes"] for unit in self.plan.units.values() if unit.get("budget_minutes")]
+        ends = {"budget_ends": time.time() + 60 * budgets[0]} if budgets else {}
+        files.write_json(self.root / CLOCK, {"started": time.time(), **ends})
+
+    def end(self, report: str, page: str = "", failed: bool = False) -> None:
+        """Stop telling progress; the last line names the report, the one before it its HTML twin."""
+        if self.requeuer is not None:
+            self.requeuer.stop()
+        if self.watcher is not None:
+            self.watcher.stop()
+        if (self.root / report).is_file():
+            if page and (self.root / page).is_file():
+                print(f"as HTML: {page}", file=sys.stderr)
+            print(
+                f"report: {report}{' (the run has failed, see above)' if failed else ''}", file=sys.stderr, flush=True
+            )
+        if self.tracker != trackers.NONE:
+            folder = writing.folder_of(self.root / "results" / self.plan.site, self.tracker)
+            told = trackers.how_to_open(self.tracker, str(folder.relative_to(self.root)))
+            print(f"tracker {self.tracker}: {len(writing.written(folder))} runs; {told}", file=sys.stderr, flush=True)
+
+
+def begin(root: Path, overrides: Mapping[str, Any], decides: bool, executor: str | None = None) -> Session:
+    """Read and check the config, resolve and write the plan (where this process decides it), take the run lock.
+
+    overrides: what Snakemake's --config and --configfile set on top of config.yaml.
+    decides: False in a job on another machine, which takes the plan as it stands.
+    executor: Snakemake's, where it submits jobs to a cluster.
+    """
+    gc.freeze()
+    gc.set_threshold(200_000, 20, 100)  # syntax trees, then the graph of jobs: they stay, and take long to go through
+    with told():
+        return _begin(root, overrides, decides, executor)
+
+
+def _begin(root: Path, overrides: Mapping[str, Any], decides: bool, executor: str | None) -> Session:
+    if set(str(root)) & set("{}"):
+        raise ValueError(f"{root}: Snakemake takes braces in a path for its own; give the folder another name")
+    raw = configuration.load(root / "config.yaml", overrides)
+    configuration.check(raw)
+    tools.use(raw.get("tools", {}), root)
+    bytecode.keep(os.environ, root)  # jobs inherit it
+    site = str(raw.get("site", LOCAL_SITE))
+    lock = RunLock(root / ".perfscribe" / "run.lock")
+    read_only = is_committed(root, site)
+    if decides and site != LOCAL_SITE and not read_only:
+        print(f"site {site} was not published here: it is measured anew on this machine", file=sys.stderr)
+    if not decides:
+        # A committed site's plan does not depend on the machine, and its index is older than what shows it today.
+        known = make_plan(root, raw) if read_only else plan.read_index(root / "results" / site / "plan")
+        return Session(root, known, lock, False, read_only, tracker=_tracker(raw))
+    held = lock.try_acquire(wait_s=float(os.environ.get("PERFSCRIBE_LOCK_WAIT_S", "0.5")))
+    made = make_plan(root, raw, executor)
+    before: dict[Path, tuple[bytes, int]] = {}
+    if held:
+        before = snapshot(root / "results" / made.site / "plan")
+        clear_leftovers(root)
+        write_plan(root, raw, made)
+        for line in renewed(root / "results" / made.site, made, read_only):
+            print(f"run: {line}", file=sys.stderr)
+    tracker = _tracker(raw, say=True)
+    session = Session(root, made, lock, held, read_only, tracker=tracker, plan_before=before)
+    if held:
+        atexit.register(session.undo_plan_unless_started)
+    return session
+
+
+def _tracker(raw: Mapping[str, Any], say: bool = False) -> str:
+    """The tracker that runs are written for; none, after one line, where its package is missing."""
+    wanted = str(raw.get("tracker", trackers.NONE))
+    lacking = trackers.missing(wanted)
+    if lacking and say:
+        print(lacking, file=sys.stderr)
+    return trackers.NONE if lacking else wanted

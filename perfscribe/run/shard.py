@@ -1,0 +1,140 @@
+"""One shard: its cells in every round, and what the journal says of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from perfscribe.base import files
+from perfscribe.plan.plan_cells import cell_key
+from perfscribe.records import checksums, environment, journal, records
+
+# When the run that started this job must end, below the project's root.
+CLOCK = Path(".perfscribe") / "clock.json"
+
+
+@dataclass
+class Task:
+    """One cell in one round, and what is known before it runs."""
+
+    cell: dict[str, Any]
+    key: str
+    round: int
+    data_digest: str
+
+    @property
+    def slot(self) -> journal.Slot:
+        """Where the journal keeps it."""
+        return self.key, self.round
+
+    def label(self) -> str:
+        """The cell's factors as text."""
+        return " ".join(f"{name}={level}" for name, level in self.cell["factors"].items())
+
+
+class Shard:
+    """One shard's work: its plan, its journal, its environment."""
+
+    def __init__(self, plan_file: Path, root: Path, site_folder: Path) -> None:
+        self.root, self.site_folder = root, site_folder
+        self.unit, self.plan = plan_file.stem, files.read_json(plan_file)
+        options_file = plan_file.with_name("options.json")
+        options = files.read_object(options_file)
+        self.run_clock = files.read_object(root / CLOCK)
+        defaults = {"isolation": "job", "timeout_s": 600.0, "tools": {}, "at_a_time": 1}
+        self.options = defaults | options.get(self.plan["experiment"], {})
+        self.folder = site_folder / "journal" / self.plan["experiment"]
+        # Status and reason of what cannot run here: the worker puts its gate in the place of this.
+        self.shortfall: Callable[[Iterable[str]], tuple[str, str] | None] = environment.shortfall
+        self.tasks = self._tasks()
+
+    def _tasks(self) -> list[Task]:
+        digests = {name: self._data_digest(name) for name in self.plan["datasets"]}
+        tasks = []
+        for number in range(1, self.plan["rounds"] + 1):
+            for cell in self.plan["cells"]:
+                digest = "+".join(digests.get(name, "") for name in cell["data"])
+                key = cell_key(
+                    self.plan["experiment"], cell["factors"], self.plan["fingerprint"], digest, self.plan["seed"]
+                )
+                tasks.append(Task(cell, key, number, digest))
+        return tasks
+
+    def deadline(self, now: float) -> float | None:
+        """When the time budget ends, in s since the epoch: the run's, or that of this job started by hand at `now`."""
+        budget = self.plan["budget_minutes"]
+        if not budget:
+            return None
+        return min(now + float(budget) * 60, float(self.run_clock.get("budget_ends", float("inf"))))
+
+    def _data_digest(self, dataset: str) -> str:
+        path = self.site_folder / "data" / f"{dataset}.digest"
+        return str(files.read_json(path)["arrays"]) if path.is_file() else "absent"
+
+    def standing(self, task: Task, history: journal.History, identity: str | None) -> dict[str, Any] | None:
+        """The journal's record that stands for the task on a machine of this identity, or None: to be measured.
+
+        identity None: any record stands (a site that is only shown).
+        """
+        if identity is None:
+            return history.of_cell(task.cell["factors"], task.round)
+        same = history.latest(task.slot, identity)
+        record = same or history.latest(task.slot)
+        if record is None:
+            return None
+        if record["values"].get("before_start"):
+            # The machine may have got since what it lacked then.
+            lacking = self.lacking(task)
+            return record if lacking == (record["status"], record["reason"]) else None
+        if same is not None:
+            return same
+        # Another machine's out-of-memory says nothing of this one's.
+        kept = self.plan["on_identity_change"] == "keep" and record["status"] == "ok"
+        return record if kept else None
+
+    def lacking(self, task: Task) -> tuple[str, str] | None:
+        """Status and reason of a cell that cannot run here, or is held back; None where nothing is in its way.
+
+        For a cell that the preset leaves out nothing is tried.
+        """
+        ask = environment.shortfall if task.cell["skip"] else self.shortfall
+        return ask(task.cell["requires"])
+
+    def fields(self, task: Task, **more: Any) -> dict[str, Any]:
+        """A record of the task with these fields."""
+        return records.make(
+            {
+                "experiment": self.plan["experiment"],
+                "key": task.key,
+                "round": task.round,
+                "factors": task.cell["factors"],
+                "fingerprint": self.plan["fingerprint"],
+                "data_digest": task.data_digest,
+                **more,
+            }
+        )
+
+    def row(self, task: Task, history: journal.History, identity: str | None) -> dict[str, Any]:
+        """What stands for the task in the records file."""
+        found = self.standing(task, history, identity)
+        if task.cell["skip"] and (found is None or found["status"] != "unsupported"):
+            record = self.fields(task, status="skipped", reason=task.cell["skip"])
+        else:
+            again = f"`./run remeasure {self.plan['experiment']} status=not_run` takes it up"
+            record = found or self.fields(task, status="not_run", reason=f"stopped before it was measured; {again}")
+        if identity is not None and record["environment"] not in ("", identity):
+            record = {**record, "flags": [*record["flags"], f"kept from environment {record['environment']}"]}
+        return {**record, "order": task.cell["position"]}
+
+    def write_records(self, out: Path, identity: str | None) -> list[dict[str, Any]]:
+        """Write the shard's records from the journal; returns them."""
+        history = journal.read(self.folder)
+        rows = [self.row(task, history, identity) for task in self.tasks]
+        files.write_json_lines(out, rows)
+        own = self.folder.glob(f"{self.plan['shard']}.jsonl*")
+        machines = {row["environment"] for row in rows if row["environment"]}
+        identities = [self.site_folder / "environments" / f"{name}.json" for name in sorted(machines)]
+        checksums.keep(self.site_folder, self.unit, [out, *own, *identities])
+        return rows

@@ -1,0 +1,86 @@
+"""A command that ends when it is told to, with all that it started."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+import psutil
+
+from perfscribe.run.lifeline import die_with_parent
+
+# After the first signal: what measures is asked to stop, then Snakemake, which cancels a cluster's jobs, then all end.
+SNAKEMAKE_AFTER_S, ALL_AFTER_S = 3.0, 6.0
+
+
+class Command:
+    """A running command in a process group of its own: a terminal's Ctrl-C comes here alone."""
+
+    def __init__(self, words: Sequence[str], cwd: Path) -> None:
+        begin = functools.partial(die_with_parent, os.getpid())
+        self._process = subprocess.Popen(words, cwd=cwd, process_group=0, preexec_fn=begin)
+        self._asked: list[int] = []
+        self._steps = [self._end_snakemake, self._end_all]
+        for number in (signal.SIGINT, signal.SIGTERM):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, self._stop)
+        signal.signal(signal.SIGALRM, self._go_on)
+
+    def wait(self) -> int:
+        """Its exit status; 128 and the signal's number where it was told to stop."""
+        code = self._process.wait()
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        if not self._asked:
+            return code if code >= 0 else 128 - code
+        self._end_all()
+        _say("stopped; finished cells are kept")
+        return 128 + self._asked[0]
+
+    def _stop(self, number: int, _: object) -> None:
+        self._asked.append(number)
+        if len(self._asked) > 1:
+            self._end_now()
+        below = self._below()
+        for process in below:
+            with contextlib.suppress(psutil.Error):
+                process.terminate()
+        signal.setitimer(signal.ITIMER_REAL, SNAKEMAKE_AFTER_S if below else 0.01)
+
+    def _go_on(self, *_: object) -> None:
+        if self._steps:
+            self._steps.pop(0)()
+            signal.setitimer(signal.ITIMER_REAL, ALL_AFTER_S)
+
+    def _end_snakemake(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(signal.SIGINT)
+
+    def _end_all(self) -> None:
+        for process in self._below():
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        self._process.kill()
+
+    def _end_now(self) -> NoReturn:
+        """At the second signal."""
+        self._end_all()
+        _say("stopped at once; finished cells are kept")
+        os._exit(128 + self._asked[0])
+
+    def _below(self) -> list[psutil.Process]:
+        """What Snakemake has started."""
+        with contextlib.suppress(psutil.Error):
+            return psutil.Process(self._process.pid).children(recursive=True)
+        return []
+
+
+def _say(text: str) -> None:
+    with contextlib.suppress(OSError):  # the terminal may be gone
+        print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,221 @@
+"""The worker: measures the cells of one shard that the journal lacks, and writes the shard's records.
+
+Three processes (processes.py): the supervisor starts the worker again where a cell killed it; the worker owns the
+journal, the time-outs and the deaths; the child runs cells (child.py).
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+from perfscribe.base import files
+from perfscribe.instruments import tools
+from perfscribe.plan import cluster
+from perfscribe.records import environment, journal, records
+from perfscribe.records.disturbances import flags_of
+from perfscribe.run import device_start, leases
+from perfscribe.run.gate import Gate, journal_file
+from perfscribe.run.monitor import Watch
+from perfscribe.run.processes import STOP_SIGNALS, Child, say, signal_name
+from perfscribe.run.shard import Shard, Task
+
+MAX_STARTS = 2
+
+
+class Interrupted(BaseException):
+    """A signal asked the worker to stop; args[0] is its number."""
+
+
+class Worker:
+    """Measures a shard's missing cells. lease: of the job that this is part of; by default the shard's own."""
+
+    def __init__(self, shard: Shard, book: journal.Journal, lease: leases.Lease | None = None) -> None:
+        self.shard, self.book = shard, book
+        together = shard.options["at_a_time"] > 1
+        self.lease = lease or leases.for_shard(shard.plan, shard.site_folder / "plan", together, self._say_waiting)
+        shard.shortfall = Gate(shard.root, shard.site_folder, self._try_out).shortfall
+        tools.use(shard.options["tools"], shard.root)
+        identity = environment.identity(shard.plan["libraries"])
+        self.identity = environment.identity_id(identity)
+        files.write_json_if_changed(shard.site_folder / "environments" / f"{self.identity}.json", identity)
+        self.provenance = environment.provenance(shard.root)
+        if of_cluster := cluster.recorded(shard.site_folder / "plan"):
+            self.provenance["cluster"] = of_cluster
+        self.child: Child | None = None
+        self.import_failure: dict[str, Any] | None = None
+        self.current: Task | None = None
+        self.deadline = shard.deadline(time.time())
+
+    def measure(self, history: journal.History, tasks: Iterable[Task] | None = None) -> int:
+        """Run every task that the journal lacks, round by round, or these; returns how many cells ran."""
+        try:
+            return sum(self._settle(task, history) for task in (self._due(history) if tasks is None else tasks))
+        except Interrupted:
+            if self.current is not None:  # not to blame
+                self.book.interrupted(self.current.slot)
+            raise
+        finally:
+            self._stop_child()
+
+    def _due(self, history: journal.History) -> Iterator[Task]:
+        """The tasks that the journal lacks, as far as the time budget goes; each round begins with a fresh child."""
+        last_round = 0
+        for task in self.shard.tasks:
+            if self.shard.standing(task, history, self.identity) is not None:
+                continue
+            if task.cell["skip"]:
+                self._say_lacking(task)
+                continue
+            if self.deadline is not None and time.time() > self.deadline:
+                say("time budget spent: the rest is not_run")
+                return
+            if task.round != last_round:
+                self._stop_child()
+                last_round = task.round
+            yield task
+
+    def _try_out(self, shard: Shard, task: Task) -> None:
+        """Measure a self-test that cells of this shard wait for, into a journal file that only this job writes."""
+        say(f"{self.shard.plan['experiment']} waits for {shard.plan['experiment']} {task.label()}")
+        name = journal_file(self.shard.plan["experiment"], self.shard.plan["shard"])
+        with journal.Journal(shard.folder / name) as book:
+            # Of this job's file alone: other jobs may be within the same test, on other nodes.
+            Worker(shard, book, self.lease).measure(journal.read(shard.folder, name), [task])
+
+    def _say_lacking(self, task: Task) -> bool:
+        """Keep an `unsupported` or `skipped` record where the machine lacks what the cell needs; whether it does."""
+        lacking = self.shard.lacking(task)
+        if lacking is not None:
+            self._keep(task, {"status": lacking[0], "reason": lacking[1]}, values={"before_start": True})
+        return lacking is not None
+
+    def _settle(self, task: Task, history: journal.History) -> int:
+        if self._say_lacking(task):
+            return 0
+        if history.open_starts.get(task.slot, 0) >= MAX_STARTS:
+            self._keep(task, {"status": "failed", "reason": "killed its job twice"})
+            return 0
+        if not self.lease.take(self.deadline):  # the time budget is spent, as the next task will find
+            return 0
+        answer, attempts = self._attempt(task, 1), 1
+        if answer["status"] == "oom" or answer.get("died"):
+            self._stop_child()
+            answer, attempts = self._attempt(task, 2), 2
+        self._keep(task, answer, attempts=attempts)
+        if self.shard.options["isolation"] == "cell" or answer["status"] == "oom":
+            self._stop_child()
+        return 1
+
+    def _attempt(self, task: Task, attempt: int) -> dict[str, Any]:
+        if self.import_failure is None and (self.child is None or not self.child.alive):
+            plan = self.shard.plan
+            limit_bytes = self._memory_limit_bytes()
+            on_device = device_start.is_wanted(plan["cells"])
+            self.child = Child(
+                plan["experiment"], self.shard.root, limit_bytes, plan["libraries"], on_device, self.lease
+            )
+            self.import_failure = self.child.import_failure
+        if self.import_failure is not None or self.child is None:
+            failure = self.import_failure or {}
+            reason = f"cannot be imported: {failure.get('reason', 'no answer')}"
+            return {"status": "failed", "reason": reason, "error": failure.get("error", {})}
+        self.current = task
+        self.book.started(task.slot, self.identity, attempt)
+        request = {
+            "cell": task.cell,
+            "seed": self.shard.plan["seed"],
+            "data_folder": str(self.shard.site_folder / "data"),
+        }
+        started = time.perf_counter()
+        handles = [gpu.handle for gpu in self.lease.gpus]
+        gpus = environment.gpus_needed(task.cell["requires"])
+        with Watch(gpus=gpus, handles=handles, cores=self.lease.cores) as watch:
+            answer = self.child.run(request, float(self.shard.options["timeout_s"]))
+        answer["wall_s"] = time.perf_counter() - started
+        answer["watch"] = watch.summary()
+        return answer
+
+    def _memory_limit_bytes(self) -> int:
+        # CUDA reserves address space far beyond what it uses, so the limit is for machines without it.
+        return environment.memory_limit_bytes() if environment.missing(("cuda",)) else 0
+
+    def _keep(self, task: Task, answer: Mapping[str, Any], attempts: int = 1, **more: Any) -> None:
+        measurement = dict(answer.get("measurement", {}))
+        summary = answer.get("watch", {})
+        spent = {name: measurement.pop(name, 0.0) for name in ("warmup_s", "timed_s", "compile_s")}
+        provenance = {**self.provenance, **self.lease.provenance(), "time": records.now_utc(), "attempts": attempts}
+        if answer.get("error"):
+            provenance["error"] = answer["error"]
+        record = self.shard.fields(
+            task,
+            status=answer["status"],
+            reason=answer["reason"],
+            environment=self.identity,
+            provenance=provenance,
+            watch=summary,
+            flags=flags_of({"watch": summary, "provenance": provenance, "flags": []}),
+            spent={**spent, "wall_s": answer.get("wall_s", 0.0)},
+            **measurement,
+            **more,
+        )
+        self.book.record(record)
+        self.current = None
+        say(f"{self.shard.plan['experiment']} {task.label()} round={task.round}: {answer['status']} {answer['reason']}")
+
+    def _say_waiting(self, what: str) -> None:
+        """One line for the log, and one for who watches the run."""
+        say(f"{self.shard.plan['experiment']} {what}")
+        self.book.append("waiting", what=what, experiment=self.shard.plan["experiment"])
+
+    def _stop_child(self) -> None:
+        if self.child is not None:
+            self.child.stop()
+            self.child = None
+
+
+def _interrupt(number: int, _: object) -> NoReturn:
+    for other in STOP_SIGNALS:  # a second one must not disturb what the first began
+        signal.signal(other, signal.SIG_IGN)
+    raise Interrupted(number)
+
+
+def measure(plan_file: Path, root: Path, site_folder: Path, out: Path) -> None:
+    """Measure what the shard's journal lacks and write its records."""
+    started = time.perf_counter()
+    shard = Shard(plan_file, root, site_folder)
+    with journal.Journal(shard.folder / f"{shard.plan['shard']}.jsonl") as book:
+        worker = Worker(shard, book)
+        try:
+            ran = worker.measure(journal.read(shard.folder))
+        finally:
+            worker.lease.release()
+        # Under the lock: a job that outlived its Snakemake must not write over its successor's records.
+        rows = shard.write_records(out, worker.identity)
+    planned = sum(not task.cell["skip"] for task in shard.tasks)
+    say(f"{ran} of {planned} cells measured in {time.perf_counter() - started:.1f} s, {len(rows)} records")
+    if planned and not ran:
+        say(f"replayed from the journal; `./run remeasure {shard.plan['experiment']}` measures again")
+
+
+def measure_until_stopped(plan_file: Path, root: Path, site_folder: Path, out: Path) -> int:
+    """measure() as a process of its own, which ends early where a signal asks for it; returns the exit status."""
+    for number in STOP_SIGNALS:
+        signal.signal(number, _interrupt)
+    try:
+        measure(plan_file, root, site_folder, out)
+    except Interrupted as stop:
+        say(f"stopped by {signal_name(stop.args[0])}")
+        return 128 + int(stop.args[0])
+    except leases.LeaseError as error:
+        say(f"lease of a GPU: {error}")
+        return 1
+    return 0
+
+
+def replay(plan_file: Path, root: Path, site_folder: Path, out: Path) -> None:
+    """Write the records of a committed site from its journal; nothing is measured."""
+    Shard(plan_file, root, site_folder).write_records(out, identity=None)

@@ -1,0 +1,194 @@
+"""The ceilings that rates are held against: measured by calibration where it ran, else from the data sheet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from perfscribe.analytic.bandwidth_peaks import GB, MEMORY, NVLINK, peak_bandwidth
+from perfscribe.analytic.peaks import peak_flops
+from perfscribe.records.records import Record
+from perfscribe.show import tables as t
+
+CALIBRATION, FLASH = "calibration", "flash_benchmarking"
+# The name of the kind of cell that is a square product, by the experiment that has some.
+PRODUCTS = {CALIBRATION: "product", FLASH: "matmul"}
+MEASURED, DATA_SHEET, NOT_KNOWN = "measured", "data sheet", "not known"
+TERA = 1e12
+# Times of a cell that moves bytes: by CUDA graph replay or the only timer, and launched by itself.
+TIMES = ("time_ms", "time_launched_ms")
+NO_LINK = "not over NVLink"
+LINK_NOTE = (
+    "Ceilings of busbw: the slowest copy from one GPU to another that calibration measured; the data sheet's NVLinks "
+    "of a GPU together, in one direction."
+)
+Rate = Callable[[Record], float]
+
+
+@dataclass(frozen=True)
+class Ceiling:
+    """per_s: FLOP or bytes a second. by: MEASURED or DATA_SHEET. detail: at which size, or which data sheet."""
+
+    per_s: float
+    by: str
+    detail: str
+
+
+def product_flop_per_s(record: Record) -> float:
+    """Rate of a square product by its median time."""
+    return 2 * float(record.factors["matrix_size"]) ** 3 / t.summary(record, "product_ms").median * 1e3
+
+
+def quickest(record: Record) -> str:
+    """The sample that tells what a cell that moves bytes can reach: of the ways in which it was started the quickest.
+
+    A large copy may be given to a slower engine as a node of a CUDA graph than when it is launched by itself.
+    """
+    timed = [name for name in TIMES if record.samples.get(name)]
+    return min(timed or TIMES, key=lambda name: t.summary(record, name).median)
+
+
+def bytes_per_s(record: Record) -> float:
+    """Rate of a cell of calibration that moves bytes, by its median time, started in the quickest way."""
+    return float(record.values["bytes"]) / t.summary(record, quickest(record)).median * 1e3
+
+
+def products(records: Mapping[str, Iterable[Record]]) -> list[Record]:
+    """The square products that were measured, of both experiments that have some."""
+    return [
+        one
+        for name, kind in PRODUCTS.items()
+        for one in records.get(name, [])
+        if one.ok and one.factors["workload"] == kind
+    ]
+
+
+def of_workload(records: Mapping[str, Iterable[Record]], workload: str) -> list[Record]:
+    """The cells of calibration of one kind."""
+    return [one for one in records.get(CALIBRATION, []) if one.factors["workload"] == workload]
+
+
+class Ceilings:
+    """What the site's device can do: highest rate of a product by dtype, bandwidth of memory.
+
+    Bandwidth: of the largest size, as smaller ones may lie in a cache; the higher of copy and triad.
+    """
+
+    def __init__(self, records: Mapping[str, Iterable[Record]]) -> None:
+        """records: by experiment; those of calibration and flash_benchmarking count."""
+        self._products: dict[tuple[str, str], Ceiling] = {}
+        for one in products(records):
+            found = Ceiling(product_flop_per_s(one), MEASURED, f"product of {one.factors['matrix_size']} rows")
+            self._keep(self._products, (str(one.factors["device"]), str(one.factors["dtype"])), found)
+        self._memory: dict[str, Ceiling] = {}
+        moved = [one for one in of_workload(records, MEMORY) if one.ok]
+        for one in largest(moved):
+            text = f"{one.factors['operation']} of {one.factors['size_mib']} MiB"
+            self._keep(self._memory, str(one.factors["device"]), Ceiling(bytes_per_s(one), MEASURED, text))
+
+    @staticmethod
+    def _keep(known: dict[Any, Ceiling], key: Any, found: Ceiling) -> None:
+        if key not in known or known[key].per_s < found.per_s:
+            known[key] = found
+
+    def measured_product(self, device: str, dtype: str) -> Ceiling | None:
+        """The highest rate of a product that was measured here."""
+        return self._products.get((device, dtype))
+
+    def measured_memory(self, device: str) -> Ceiling | None:
+        """The bandwidth of the device's memory that was measured here."""
+        return self._memory.get(device)
+
+    def product(self, device: str, dtype: str, gpu: str) -> Ceiling | None:
+        """The same, else the data sheet's of the GPU; None where neither is known."""
+        return self.measured_product(device, dtype) or (sheet_product(gpu, dtype) if device == "cuda" else None)
+
+    def memory(self, device: str, gpu: str) -> Ceiling | None:
+        """Bandwidth of the device's memory, else the data sheet's of the GPU; None where neither is known."""
+        return self.measured_memory(device) or (sheet_memory(gpu) if device == "cuda" else None)
+
+
+def largest(records: Iterable[Record]) -> list[Record]:
+    """Of cells with a size_mib those of the largest, by device."""
+    every = list(records)
+    most: dict[Any, int] = {}
+    for one in every:
+        device = one.factors["device"]
+        most[device] = max(most.get(device, 0), int(one.factors["size_mib"]))
+    return [one for one in every if one.factors["size_mib"] == most[one.factors["device"]]]
+
+
+def sheet_product(gpu: str, dtype: str) -> Ceiling | None:
+    """Of the data sheet."""
+    printed = peak_flops(gpu, dtype) if gpu else None
+    return None if printed is None else Ceiling(printed.flop_per_s, DATA_SHEET, printed.source)
+
+
+def sheet_memory(gpu: str) -> Ceiling | None:
+    """Of the data sheet."""
+    printed = peak_bandwidth(gpu, MEMORY) if gpu else None
+    return None if printed is None else Ceiling(printed.bytes_per_s, DATA_SHEET, printed.source)
+
+
+def share_of_product(records: Mapping[str, Iterable[Record]], flop_per_s: Rate, sample: str) -> t.Column:
+    """A column: the share of the highest rate of a product of the same device and dtype that was measured here.
+
+    flop_per_s: of a record, its rate in FLOP/s by the median of the sample.
+    """
+    known = Ceilings(records)
+
+    def share(record: Record) -> Any:
+        found = known.measured_product(str(record.factors["device"]), str(record.factors["dtype"]))
+        return "no product measured" if found is None else 100 * flop_per_s(record) / found.per_s
+
+    return t.rate("share_of_product_percent", "Of the measured product (%)", share, sample)
+
+
+def of_links(records: Mapping[str, Iterable[Record]], cells: Iterable[Record], gb_per_s: Rate) -> list[t.Column]:
+    """Columns: shares of the slowest link that calibration measured, and of the data sheet's NVLink, in one direction.
+
+    None where no cell ran over links of GPUs. cells: those of the table. gb_per_s: of a record, its rate over a link.
+    """
+    if not any(one.ok and _is_over_nvlink(one) for one in cells):
+        return []
+    slowest = _slowest_link(records)
+
+    def share(of: Callable[[Record], float | None], without: str) -> Callable[[Record], Any]:
+        def get(record: Record) -> Any:
+            if not _is_over_nvlink(record):
+                return NO_LINK
+            found = of(record)
+            return without if found is None else 100 * gb_per_s(record) * GB / found
+
+        return get
+
+    def printed(record: Record) -> float | None:
+        sheet = peak_bandwidth(record.gpu, NVLINK) if record.gpu else None
+        return None if sheet is None else sheet.bytes_per_s
+
+    measured = share(lambda record: slowest, "no link measured")
+    return [
+        t.derived("share_of_link_percent", "busbw, of the measured link (%)", measured),
+        t.derived("share_of_nvlink_percent", "busbw, of the data sheet's NVLink (%)", share(printed, NOT_KNOWN)),
+    ]
+
+
+def slowest_link(records: Mapping[str, Iterable[Record]]) -> t.Column:
+    """A column of the CSV alone: GB/s of the slowest link that calibration measured, where a cell ran over links."""
+    slowest = _slowest_link(records)
+
+    def get(record: Record) -> Any:
+        return NO_LINK if not _is_over_nvlink(record) else "no link measured" if slowest is None else slowest / GB
+
+    return t.Column("link_gb_per_s", "Slowest link (GB/s)", get, kind="unshown")
+
+
+def _slowest_link(records: Mapping[str, Iterable[Record]]) -> float | None:
+    return min((bytes_per_s(one) for one in of_workload(records, "link") if one.ok), default=None)
+
+
+def _is_over_nvlink(record: Record) -> bool:
+    """Whether NCCL was left to use NVLinks that are there: of other transports a link is no ceiling."""
+    by_choice = record.factors.get("transport") in ("default", "nvlink")
+    return by_choice and record.factors["backend"] == "nccl" and "NV" in str(record.values.get("links", ""))

@@ -1,0 +1,277 @@
+"""Figures: one style, colour-blind safe, medians with bars of the interquartile range, statuses marked where they fell.
+
+Written as SVG and PNG, byte for byte the same from the same tables and library versions; of a published site as SVG
+alone, which is what its report shows.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+import textwrap
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import pandas as pd
+
+from perfscribe.base import files
+
+matplotlib.use("agg")
+from matplotlib import pyplot as plt
+from matplotlib import ticker
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+
+# What files are made of a figure, and what of the library's own is left out of them.
+KINDS: dict[str, dict[str, Any]] = {"svg": {"Date": None, "Creator": None}, "png": {"Software": None}}
+POINTS_PER_INCH = 72
+LABEL_POINTS = 8
+LEAST_TICKS = 3
+MOST_DECADES = 5  # in which 2 and 5 are labelled too
+LEAST_RANGE = 1.2  # of what lies closer together a whole axis would make a trend
+# Okabe and Ito's palette, darkest first; readable in grey through the markers that go with it.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+# Of the footer's 6-point letters: matplotlib breaks no lines by itself.
+FOOTER_CHARACTERS_PER_INCH = 20
+STYLE: dict[Any, Any] = {
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans", "Verdana", "Arial", "Helvetica", "sans-serif"],
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.alpha": 0.25,
+    "legend.frameon": False,
+    "svg.hashsalt": "perfscribe",
+    "svg.fonttype": "none",  # text as text: drawn letters would be most of each file
+    "figure.dpi": 100,
+    "savefig.dpi": 150,
+}
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A picture made from tables.
+
+    id: `<chapter>.<name>`. caption: what it shows, with timer, statistic and units.
+    draw: fills an empty matplotlib figure.
+    size_in: width and height in inches. sample: the samples that it shows, counted in its foot.
+    """
+
+    id: str
+    caption: str
+    draw: Callable[[Any], None]
+    size_in: tuple[float, float] = (7.0, 3.6)
+    sample: str = ""
+
+
+def write(figure: Figure, folder: Path, footer: str, kinds: Sequence[str] = tuple(KINDS)) -> None:
+    """<id>.svg and <id>.png, or those of them that are asked for, with who measured it in the foot."""
+    with plt.rc_context(STYLE):
+        canvas = plt.figure(figsize=figure.size_in, layout="constrained")
+        try:
+            figure.draw(canvas)
+            shown = textwrap.fill(footer, int(figure.size_in[0] * FOOTER_CHARACTERS_PER_INCH))
+            _plain_powers(canvas)
+            canvas.supxlabel(shown, fontsize=6, color="#555555", x=0.01, ha="left")
+            _lay_out(canvas)
+            for kind in kinds:
+                drawn = io.BytesIO()
+                canvas.savefig(drawn, format=kind, metadata=KINDS[kind])
+                content = _rounded(drawn.getvalue()) if kind == "svg" else drawn.getvalue()
+                files.write_bytes(folder / f"{figure.id}.{kind}", content)
+        finally:
+            plt.close(canvas)
+
+
+def _lay_out(canvas: Any) -> None:
+    """Find the places of all parts once, in points as an SVG has them: they are those of every kind of file.
+
+    savefig would do it too, and draw everything once more for it.
+    """
+    FigureCanvasSVG(canvas)
+    canvas.set_dpi(POINTS_PER_INCH)
+    canvas.get_layout_engine().execute(canvas)
+    canvas.set_layout_engine(None)  # with "none" savefig would draw all in vain still
+
+
+class PlainPowers(ticker.LogFormatterSciNotation):
+    """Powers at a logarithmic axis as 10² in plain text: typesetting them as formulas takes much of a figure's time."""
+
+    def __call__(self, x: float, pos: int | None = None) -> str:
+        """The label of the tick at x; empty where it has none."""
+        formula = super().__call__(x, pos)
+        found = _POWER.fullmatch(formula)
+        return f"{found[1] + ' · ' if found[1] else ''}{found[2]}{found[3].translate(_RAISED)}" if found else formula
+
+
+_POWER = re.compile(r"\$\\mathdefault\{(?:(-?[\d.]+)\\times)?(-?\d+)\^\{(-?\d+)\}\}\$")
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def _plain_powers(canvas: Any) -> None:
+    for axes in canvas.get_axes():
+        for axis in (axes.xaxis, axes.yaxis):
+            for which in ("major", "minor"):
+                made = getattr(axis, f"get_{which}_formatter")()
+                if type(made) is ticker.LogFormatterSciNotation:
+                    base = axis.get_transform().base
+                    plain = PlainPowers(base, made.labelOnlyBase, made.minor_thresholds)
+                    getattr(axis, f"set_{which}_formatter")(plain)
+
+
+# Attributes that hold places and sizes, numbers finer than a hundredth in them, and names of parts, which the library
+# makes of digests of their places.
+_PLACES = re.compile(rb' (?:d|x|y|width|height|transform)="[^"]*"')
+_FINE = re.compile(rb"-?\d*\.\d{3,}")
+_NO_TURN = re.compile(rb' transform="rotate\(-0 [^"]*"')
+_DIGEST = re.compile(rb'(?<=[#"])[mp][0-9a-f]{10}(?=[")])')
+
+
+def _rounded(svg: bytes) -> bytes:
+    """The same SVG with places to a hundredth of a point, and parts that are referred to named in their order.
+
+    It is smaller, and the same from every kind of processor: last digits of places differ between them.
+    """
+    svg = _PLACES.sub(lambda places: _FINE.sub(_hundredths, places[0]).replace(b" \n", b" "), _NO_TURN.sub(b"", svg))
+    names: dict[bytes, bytes] = {}
+    return _DIGEST.sub(lambda found: names.setdefault(found[0], b"%b%d" % (found[0][:1], len(names) + 1)), svg)
+
+
+def _hundredths(number: re.Match[bytes]) -> bytes:
+    """A number to two decimals, without zeros at its end, as the library writes numbers, and no -0."""
+    return f"{round(float(number[0]), 2) + 0.0:.2f}".rstrip("0").rstrip(".").encode()
+
+
+def stacked(*draws: Callable[[Any], None], heights: Sequence[float] | None = None) -> Callable[[Any], None]:
+    """One drawing above the other in one figure: what the same cells gave, by several measures.
+
+    heights: of the parts, relative to each other; None: all the same.
+    """
+
+    def draw(canvas: Any) -> None:
+        parts = canvas.subfigures(len(draws), 1, squeeze=False, height_ratios=heights)
+        for part, each in zip(parts[:, 0], draws, strict=True):
+            each(part)
+
+    return draw
+
+
+def no_data(axes: Any, why: str) -> None:
+    """Say in the middle of empty axes why they are empty."""
+    axes.text(0.5, 0.5, why, ha="center", va="center", transform=axes.transAxes, wrap=True, color="#555555")
+    axes.set_xticks([])
+    axes.set_yticks([])
+
+
+def lines(
+    axes: Any,
+    rows: pd.DataFrame,
+    x: str,
+    y: str,
+    by: str | list[str],
+    label: Callable[[Any], str] = str,
+    spread: str = "",
+) -> None:
+    """One line a level of `by`, on logarithmic axes, labelled at its end; bars are as long as the interquartile range.
+
+    spread: the column of interquartile ranges; a row that has a text there (one sample) gets no bar.
+    """
+    ends: list[tuple[str, float, float, str]] = []
+    for number, (level, group) in enumerate(rows.groupby(by, sort=False)):
+        group = group.sort_values(x, kind="stable")
+        xs, ys = group[x].astype(float), group[y].astype(float)
+        colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
+        bars = pd.to_numeric(group[spread], errors="coerce") / 2 if spread else None
+        axes.errorbar(xs, ys, yerr=bars, color=colour, marker=marker, markersize=4, linewidth=1.2, capsize=2)
+        ends.append((label(level), float(xs.iloc[-1]), float(ys.iloc[-1]), colour))
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    if high / low < LEAST_RANGE:
+        low, high = axes.set_ylim(low / LEAST_RANGE, high * LEAST_RANGE)
+    # over many decades matplotlib drops all ticks between, and with them the decades' own
+    subs = (1, 2, 5) if math.log10(high / low) <= MOST_DECADES else (1,)
+    axes.yaxis.set_major_locator(ticker.LogLocator(subs=subs))
+    axes.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_locator(ticker.NullLocator())
+    axes.margins(x=0.15)
+    _widen_to_ticks(axes)
+    _label_ends(axes, ends)
+
+
+def _widen_to_ticks(axes: Any) -> None:
+    """Let the y axis run from tick to tick where fewer than three would be labelled: two tell a scale badly."""
+    low, high = axes.get_ylim()
+    ticks = axes.yaxis.get_major_locator().tick_values(low, high)
+    if sum(low <= tick <= high for tick in ticks) >= LEAST_TICKS:
+        return
+    below, above = [tick for tick in ticks if tick <= low], [tick for tick in ticks if tick >= high]
+    axes.set_ylim(max(below, default=low), min(above, default=high))
+
+
+def varying(rows: pd.DataFrame, names: Sequence[str]) -> list[str]:
+    """The first of these factors, and those of the others that have several levels: what tells lines apart."""
+    return [names[0], *(name for name in names[1:] if name in rows.columns and rows[name].nunique() > 1)]
+
+
+def _label_ends(axes: Any, ends: list[tuple[str, float, float, str]]) -> None:
+    """Label lines at their right ends, each label pushed up as far as it would cover the one below it.
+
+    A line that ends before the others is labelled above and left of its end, or the others would run through its label.
+    """
+    canvas = axes.get_figure()  # a figure, or a part of one
+    height = canvas.bbox.height / canvas.dpi * POINTS_PER_INCH * 0.7  # of the axes, in points, roughly
+    low, high = (math.log10(limit) for limit in axes.get_ylim())
+    taken = -math.inf
+    last = max((x for _, x, _, _ in ends), default=0.0)
+    for text, x, y, colour in sorted(ends, key=lambda end: end[2]):
+        if x < last:
+            place = {"xytext": (-4, 5), "ha": "right", "va": "bottom"}
+            axes.annotate(text, (x, y), textcoords="offset points", color=colour, fontsize=LABEL_POINTS, **place)
+            continue
+        at = (math.log10(y) - low) / (high - low) * height
+        shown_at = max(at, taken + LABEL_POINTS)
+        taken = shown_at
+        axes.annotate(
+            text,
+            (x, y),
+            xytext=(6, shown_at - at),
+            textcoords="offset points",
+            color=colour,
+            va="center",
+            fontsize=LABEL_POINTS,
+        )
+
+
+def mark_statuses(axes: Any, rows: pd.DataFrame, x: str) -> None:
+    """Mark at the upper edge the x where cells ended otherwise than ok, with their status; call it after lines().
+
+    Where no cell of an x has a figure, the axis is made longer, so that the mark stands where it happened.
+    """
+    ended = rows[rows["status"].isin(["oom", "timeout", "failed"])]
+    for position, group in ended.groupby(x):
+        at = float(position)
+        axes.update_datalim([(at, 1.0)], updatey=False)
+        axes.autoscale_view(scaley=False)
+        level = "" if at in axes.get_xticks() else f" at {at:g}"
+        axes.annotate(
+            ", ".join(sorted(status.upper() for status in set(group["status"]))) + level,
+            (at, 1.0),
+            xycoords=("data", "axes fraction"),
+            ha="center",
+            va="top",
+            fontsize=7,
+            color="#B00020",
+        )
+
+
+def power_of_two_ticks(axes: Any, levels: Sequence[float]) -> None:
+    """Label the x axis with the levels themselves; multiples of 1024 in k, so that labels stay apart."""
+    named = [f"{level / 1024:g}k" if level >= 1024 and level % 1024 == 0 else f"{level:g}" for level in levels]
+    axes.set_xticks(list(levels), named)
+    axes.minorticks_off()

@@ -1,0 +1,68 @@
+"""From an experiment's records to its tables, figures and captions, as files."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from perfscribe.base import files
+from perfscribe.plan.plan_cells import present_module
+from perfscribe.records import checksums, records
+from perfscribe.records.records import Record
+from perfscribe.show import figures, tables
+from perfscribe.show.drawn import figure_kinds
+from perfscribe.show.provenance import figure_footer
+
+
+class Undeclared(ValueError):
+    """A present.py makes other things than it declares; the text says which."""
+
+
+def _check_ids(kind: str, experiment: str, declared: list[str], made: list[str]) -> None:
+    if declared != made:
+        raise Undeclared(f"{experiment}: present.py declares the {kind} {declared} and makes {made}")
+
+
+def present(plan_file: Path, record_files: Sequence[Path], root: Path) -> None:
+    """Make all that the plan of a presentation, results/SITE/plan/present-EXPERIMENT.json, declares.
+
+    record_files: of the experiment and of those that it reads. Raises Undeclared.
+    """
+    plan = files.read_json(plan_file)
+    site_folder = plan_file.parents[1]
+    folder, experiment = site_folder / "tables", plan["experiment"]
+    module = importlib.import_module(present_module(experiment))
+    measured = records.load_by_experiment(record_files, site_folder / "environments")
+
+    made = {table.id: table for table in module.tables(measured)}
+    _check_ids("tables", experiment, plan["tables"], list(made))
+    drawn = module.figures(made) if hasattr(module, "figures") else []
+    _check_ids("figures", experiment, plan["figures"], [figure.id for figure in drawn])
+    texts: dict[str, str] = module.files(made) if hasattr(module, "files") else {}
+    _check_ids("files", experiment, plan["files"], list(texts))
+    for table in made.values():
+        tables.write(table, folder)
+    for name, text in texts.items():
+        files.write_text(folder / name, text)
+    pictures = root / "report" / plan["site"] / "figures"
+    cells = _shown(experiment, measured, getattr(module, "FIGURES_SHOW", ()))
+    kinds = figure_kinds(site_folder)
+    for figure in drawn:
+        footer = figure_footer(cells, plan["site"], site_folder / "environments", figure.sample)
+        figures.write(figure, pictures, footer, kinds)
+    files.write_json(folder / f"{experiment}.figures.json", {figure.id: figure.caption for figure in drawn})
+    names = [*texts, f"{experiment}.figures.json"]
+    written = [folder / name for name in names]
+    written += [folder / f"{table}.{kind}" for table in made for kind in ("csv", "json")]
+    written += [pictures / f"{figure.id}.{kind}" for figure in drawn for kind in kinds]
+    checksums.keep(site_folder, plan_file.stem, written)
+
+
+def _shown(experiment: str, measured: Mapping[str, Sequence[Record]], drawn: Sequence[str]) -> list[Record]:
+    """The measured cells that figures show: of an experiment that measures nothing, what it reads, or these of it.
+
+    What was imported was measured by others.
+    """
+    names: Iterable[str] = [experiment] if experiment in measured else drawn or measured
+    return [record for name in names for record in measured.get(name, ()) if record.origin == "measured"]

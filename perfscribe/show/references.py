@@ -1,0 +1,244 @@
+"""Published figures: the rows of references/<experiment>.csv, each with its source and hardware.
+
+A row keeps the figure as its source prints it (text, unit); `Reference.value` is the same figure in the unit
+that the metric's name ends in, so that it stands beside a measured figure of that name without conversion.
+references/sources.csv names every source. Formats and accepted units: SCALES and WORDS below.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+
+Level = str | int | float | bool
+
+FOLDER = Path(__file__).resolve().parents[2] / "references"
+COLUMNS = ("experiment", "factors", "metric", "value", "unit", "hardware", "source", "remark")
+SOURCE_COLUMNS = ("id", "description", "hardware", "url", "licence")
+MAY_BE_BLANK = ("factors", "remark", "url", "licence")
+WORDS = ("OOM", "N/A", "failed")  # what sources print in place of a figure
+TEXT_UNITS = ("dtype", "cores", "mask")  # units whose values are no numbers
+
+# Last part of a metric's name -> units that a source may use -> factor to the metric's own unit. GB and MB stand
+# for sources that leave 10^9 or 2^30 (10^6 or 2^20) open, so they convert into nothing; where it is known which,
+# the row says GiB, MiB or MB (10^6). "s/100" is seconds for 100 passes together.
+SCALES: dict[str, dict[str, str]] = {
+    "ms": {"ms": "1", "s": "1000", "us": "0.001", "ns": "0.000001", "s/100": "10"},
+    "us": {"us": "1", "ns": "0.001"},
+    "s": {"s": "1"},
+    "gib": {"GiB": "1", "MiB": "0.0009765625", "MB (10^6)": "0.000931322574615478515625"},
+    "mib": {"MiB": "1"},
+    "gb": {"GB": "1"},
+    "mb": {"MB": "1"},
+    "bytes": {"bytes": "1"},
+    "percent": {"%": "1"},
+    "tflop_per_s": {"TFLOP/s": "1"},
+    "gb_per_s": {"GB/s": "1"},
+    "samples_per_s": {"samples/s": "1"},
+    "steps_per_s": {"steps/s": "1"},
+    "tokens_per_s": {"tokens/s": "1"},
+    "ratio": {"x": "1"},
+    "speedup": {"x": "1"},
+    "count": {"count": "1"},
+    "sum": {"1": "1"},
+    "loss": {"1": "1"},
+    "addend": {"1": "1"},
+    "error": {"1": "1"},
+    "dtype": {"dtype": "1"},
+    "cores": {"cores": "1"},
+    "mask": {"mask": "1"},
+}
+
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+_INTEGER = re.compile(r"[+-]?\d+")
+_NUMBER = re.compile(r"[+-]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d*)?(?:[eE][+-]?\d+)?")
+
+
+@dataclass(frozen=True)
+class Reference:
+    """One published figure.
+
+    factors: level by factor name; whole numbers are int, other numbers float, true and false bool, the rest str.
+    value: the figure in the unit that `metric` ends in; None where the source prints a word (OOM, N/A, failed)
+        or where the figure is no number (a dtype).
+    text, unit: the figure as printed and the unit it is printed in, which may differ from the metric's (s for _ms).
+    remark: what a reader must know before comparing; "" where there is nothing.
+    """
+
+    experiment: str
+    factors: Mapping[str, Level]
+    metric: str
+    value: float | None
+    text: str
+    unit: str
+    hardware: str
+    source: str
+    remark: str
+
+    @property
+    def shown(self) -> float | str:
+        """The figure, or the word that the source prints in its place."""
+        return self.text if self.value is None else self.value
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where figures come from; url and licence are "" where they are not known."""
+
+    id: str
+    description: str
+    hardware: str
+    url: str
+    licence: str
+
+
+def load(experiment: str, folder: Path = FOLDER) -> list[Reference]:
+    """Published figures of an experiment in file order; [] where there are none.
+
+    ValueError naming file and line for the first bad or repeated row, or for an unknown source.
+    """
+    if not _NAME.fullmatch(experiment) or experiment == "sources":
+        raise ValueError(f"experiment: {experiment!r}: expected the name of an experiment")
+    path = folder / f"{experiment}.csv"
+    known = load_sources(folder)
+    if not path.exists():
+        return []
+    references: list[Reference] = []
+    first_line: dict[tuple[object, ...], int] = {}
+    for line, row in _rows(path, COLUMNS):
+        try:
+            reference = _reference(row, experiment, known)
+        except ValueError as error:
+            raise ValueError(f"{path}, line {line}: {error}") from None
+        key = (frozenset(reference.factors.items()), reference.metric, reference.source, reference.hardware)
+        if key in first_line:
+            raise ValueError(f"{path}, line {line}: the same figure as in line {first_line[key]}")
+        first_line[key] = line
+        references.append(reference)
+    return references
+
+
+def load_sources(folder: Path = FOLDER) -> dict[str, Source]:
+    """Sources by id, from sources.csv; ValueError naming file and line for a bad or repeated row."""
+    path = folder / "sources.csv"
+    sources: dict[str, Source] = {}
+    for line, row in _rows(path, SOURCE_COLUMNS):
+        if row["id"] in sources:
+            raise ValueError(f"{path}, line {line}: source {row['id']!r} is there already")
+        sources[row["id"]] = Source(**row)
+    return sources
+
+
+def find(references: Iterable[Reference], metric: str, **factors: Level) -> list[Reference]:
+    """References of the metric whose factors include all the given ones; 1 and 1.0 are the same level."""
+    return [
+        reference
+        for reference in references
+        if reference.metric == metric
+        and all(name in reference.factors and reference.factors[name] == level for name, level in factors.items())
+    ]
+
+
+def of_source(
+    references: Iterable[Reference], source: str, metric: str, levels: Mapping[str, object]
+) -> Reference | None:
+    """The source's first figure of the metric, all of whose stated levels are among these; None where it has none."""
+    for reference in references:
+        same = reference.source == source and reference.metric == metric
+        if same and all(name in levels and levels[name] == level for name, level in reference.factors.items()):
+            return reference
+    return None
+
+
+def _rows(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[int, dict[str, str]]]:
+    """(line number, row by column name) for every line below the header."""
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.reader(file, strict=True)
+            line = 1
+            try:
+                if tuple(next(reader, ())) != columns:
+                    raise ValueError(f"expected the columns {','.join(columns)}")
+                line = reader.line_num + 1
+                for cells in reader:
+                    yield line, _row(cells, columns)
+                    line = reader.line_num + 1
+            except (csv.Error, ValueError) as error:
+                raise ValueError(f"{path}, line {line}: {error}") from None
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror}") from None
+
+
+def _row(cells: list[str], columns: tuple[str, ...]) -> dict[str, str]:
+    if len(cells) != len(columns):
+        raise ValueError(f"{len(cells)} cells, expected {len(columns)}")
+    row = dict(zip(columns, cells, strict=True))
+    for name, text in row.items():
+        if text != text.strip():
+            raise ValueError(f"{name}: {text!r}: white space at an end")
+        if not text and name not in MAY_BE_BLANK:
+            raise ValueError(f"{name}: blank")
+    return row
+
+
+def _reference(row: dict[str, str], experiment: str, known: Mapping[str, Source]) -> Reference:
+    if row["experiment"] != experiment:
+        raise ValueError(f"experiment: {row['experiment']!r}: expected {experiment!r}, as the file is named")
+    if row["source"] not in known:
+        raise ValueError(f"source: {row['source']!r}: not in sources.csv")
+    return Reference(
+        experiment=experiment,
+        factors=_factors(row["factors"]),
+        metric=row["metric"],
+        value=_value(row["value"], row["unit"], row["metric"]),
+        text=row["value"],
+        unit=row["unit"],
+        hardware=row["hardware"],
+        source=row["source"],
+        remark=row["remark"],
+    )
+
+
+def _factors(text: str) -> dict[str, Level]:
+    """Levels of "name=value;name=value"."""
+    factors: dict[str, Level] = {}
+    for part in text.split(";") if text else ():
+        name, equals, level = part.partition("=")
+        if not equals or not _NAME.fullmatch(name) or not level or level != level.strip():
+            raise ValueError(f"factors: {part!r}: expected name=value, parts divided by ';'")
+        if name in factors:
+            raise ValueError(f"factors: {name!r} stands there twice")
+        factors[name] = _level(level)
+    return factors
+
+
+def _level(text: str) -> Level:
+    if text in ("true", "false"):
+        return text == "true"
+    if _INTEGER.fullmatch(text):
+        return int(text)
+    return float(text) if _NUMBER.fullmatch(text) and "," not in text else text
+
+
+def _value(text: str, unit: str, metric: str) -> float | None:
+    scale = Decimal(_scales(metric, unit)[unit])
+    if text in WORDS or unit in TEXT_UNITS:
+        return None
+    if not _NUMBER.fullmatch(text):
+        raise ValueError(f"value: {text!r}: expected a number or one of {', '.join(WORDS)}")
+    return float(Decimal(text.replace(",", "")) * scale)
+
+
+def _scales(metric: str, unit: str) -> dict[str, str]:
+    """Accepted units of the metric, by the longest ending of its name that SCALES knows."""
+    endings = [ending for ending in SCALES if metric == ending or metric.endswith(f"_{ending}")]
+    if not endings or not _NAME.fullmatch(metric):
+        raise ValueError(f"metric: {metric!r}: expected a name that ends in one of {', '.join(SCALES)}")
+    scales = SCALES[max(endings, key=len)]
+    if unit not in scales:
+        raise ValueError(f"unit: {unit!r}: expected one of {', '.join(scales)} for {metric}")
+    return scales

@@ -1,0 +1,331 @@
+"""Tables: columns declared once, filled from records, kept as CSV with a JSON description (markdown_tables shows them).
+
+A row whose cell is not ok shows its status in the place of each figure that it lacks, and the reason as a footnote: no
+cell of a table is ever blank, in the CSV neither.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import numbers
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from perfscribe.base import files
+from perfscribe.instruments.statistics import Summary, format_figure, summarise
+from perfscribe.records.records import Record
+from perfscribe.show import references
+
+GIB = 2**30
+MIB = 2**20
+ROW_COLUMNS = ("status", "reason", "flags", "environment")
+# What the CSV holds where a row has no reason, no flag or no environment.
+NOTHING = "none"
+ONE_SAMPLE = "one sample"
+NOT_RECORDED = "not recorded"
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column. get gives a record's figure, or a text that says why there is none.
+
+    name: in the CSV, with the unit (forward_ms). title: in the report, with the unit in brackets.
+    kind: factor (always shown), figure (shown where the cell is ok), published (shown for every cell), unshown
+    (a figure in the CSV alone).
+    spread: name of the column that says how far the figure may be trusted, for rounding.
+    exact: whether the figure is a count or a computed number that is shown unrounded.
+    spread_get: gives the spread, for a table without that column: it then stands in the CSV alone.
+    rounds_get: says how the figure differs from round to round; shown where a cell has several.
+    """
+
+    name: str
+    title: str
+    get: Callable[[Record], Any]
+    kind: str = "figure"
+    spread: str = ""
+    exact: bool = False
+    spread_get: Callable[[Record], Any] | None = None
+    rounds_get: Callable[[Record], Any] | None = None
+
+
+def factor(name: str, title: str) -> Column:
+    """A factor's level."""
+    return Column(name, title, lambda record: record.factors[name], kind="factor", exact=True)
+
+
+def summary(record: Record, sample: str) -> Summary:
+    """Statistics of a sample over all rounds; KeyError where the record has no such sample."""
+    return _summarised(tuple(map(tuple, record.samples[sample])))
+
+
+@lru_cache(maxsize=4096)
+def _summarised(rounds: tuple[tuple[float, ...], ...]) -> Summary:
+    """Once for all columns that ask for a part of it."""
+    return summarise(rounds)
+
+
+def _iqr(record: Record, sample: str, scale: float) -> float | str:
+    found = summary(record, sample)
+    return ONE_SAMPLE if found.n == 1 else found.iqr * scale
+
+
+def _std(record: Record, sample: str, scale: float) -> float | str:
+    found = summary(record, sample).std
+    return ONE_SAMPLE if found is None else found * scale
+
+
+def _over_rounds(record: Record, sample: str, scale: float) -> str:
+    """The interval of the median over rounds, or their range where there are too few for one, and which it is."""
+    found = summary(record, sample)
+    limits = found.interval or found.range
+    if limits is None:
+        return "one round"
+    low, high = (format_figure(limit * scale) for limit in limits)
+    return f"{low} to {high} ({found.spread_label})"
+
+
+def median(sample: str, title: str, scale: float = 1.0, name: str = "") -> Column:
+    """Median of a sample, rounded by its interquartile range."""
+    shown = name or sample
+    return Column(
+        shown,
+        title,
+        lambda r: summary(r, sample).median * scale,
+        spread=f"{shown}_iqr",
+        spread_get=lambda r: _iqr(r, sample, scale),
+        rounds_get=lambda r: _over_rounds(r, sample, scale),
+    )
+
+
+def iqr(sample: str, title: str = "IQR", scale: float = 1.0, name: str = "") -> Column:
+    """Interquartile range of a sample; one sample has none."""
+    return Column(f"{name or sample}_iqr", title, lambda r: _iqr(r, sample, scale))
+
+
+def mean(sample: str, title: str, scale: float = 1.0) -> Column:
+    """Arithmetic mean of a sample, rounded by its standard deviation."""
+    return Column(
+        f"{sample}_mean",
+        title,
+        lambda r: summary(r, sample).mean * scale,
+        spread=f"{sample}_std",
+        spread_get=lambda r: _std(r, sample, scale),
+    )
+
+
+def std(sample: str, title: str, scale: float = 1.0) -> Column:
+    """Sample standard deviation; one sample has none."""
+    return Column(f"{sample}_std", title, lambda r: _std(r, sample, scale))
+
+
+def count(sample: str, title: str = "n") -> Column:
+    """Number of samples."""
+    return Column(f"{sample}_n", title, lambda r: summary(r, sample).n, exact=True)
+
+
+def value(name: str, title: str, scale: float = 1.0, column: str = "", exact: bool = False) -> Column:
+    """A single figure or text of the record."""
+
+    def get(record: Record) -> Any:
+        found = record.values.get(name)
+        if found is None:
+            return NOT_RECORDED
+        return (
+            found * scale if isinstance(found, (int, float)) and not isinstance(found, bool) and scale != 1 else found
+        )
+
+    return Column(column or name, title, get, exact=exact)
+
+
+def timer(sample: str) -> Column:
+    """Name of the timer that read a sample."""
+    return Column("timer", "Timer", lambda r: r.timers.get(sample, NOT_RECORDED), exact=True)
+
+
+def derived(name: str, title: str, get: Callable[[Record], Any], spread: str = "", exact: bool = False) -> Column:
+    """A figure computed from the record; a text where there is none says why."""
+    return Column(name, title, get, spread=spread, exact=exact)
+
+
+def if_timed(get: Callable[[Record], Any]) -> Callable[[Record], Any]:
+    """get where the cell has samples; elsewhere its status says why there is no figure."""
+    return lambda record: get(record) if record.samples else None
+
+
+def rate(name: str, title: str, get: Callable[[Record], Any], sample: str) -> Column:
+    """A figure computed as something over a sample's median: as uncertain, relatively, as the median is."""
+
+    def spread(record: Record) -> Any:
+        found = get(record)
+        if not isinstance(found, float):
+            return ONE_SAMPLE if found is None else found
+        times = summary(record, sample)
+        return found * times.iqr / times.median if times.n > 1 else ONE_SAMPLE
+
+    return Column(name, title, get, spread=f"{name}_spread", spread_get=spread)
+
+
+def published(
+    experiment: str, metric: str, source: str, title: str, factors: Sequence[str], column: str = "", **fixed: Any
+) -> Column:
+    """The published figure of a source for the same levels of these factors; `none` where the source has none."""
+    known = references.load(experiment)
+
+    def get(record: Record) -> Any:
+        wanted = {name: record.factors[name] for name in factors if name in record.factors} | fixed
+        found = [ref for ref in references.find(known, metric, **wanted) if ref.source == source]
+        if not found:
+            return "none"
+        return found[0].shown
+
+    return Column(column or f"{metric}_{source}", title, get, kind="published", exact=True)
+
+
+@dataclass
+class Table:
+    """A table: its columns, one row a record, and notes printed under it."""
+
+    id: str
+    title: str
+    experiment: str
+    columns: list[Column]
+    frame: pd.DataFrame
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def ok(self) -> pd.DataFrame:
+        """The rows that have figures."""
+        return self.frame[self.frame["status"] == "ok"]
+
+
+def ratio_spread(ratio: float, *both: Summary) -> float | str:
+    """How far a ratio of two medians may be off: as far as both spread, as shares of them; one sample has no spread."""
+    return ONE_SAMPLE if min(one.n for one in both) == 1 else ratio * sum(one.iqr / one.median for one in both)
+
+
+def _size(size_bytes: float) -> str:
+    unit, name = (GIB, "GiB") if size_bytes >= GIB / 10 else (MIB, "MiB")
+    return f"{format_figure(size_bytes / unit)} {name}"
+
+
+def reason(record: Record) -> str:
+    """Why the record has no figures; for oom the bytes asked for and free, as far as they are known."""
+    asked, free = record.error.get("requested_bytes"), record.error.get("free_bytes")
+    if record.status == "oom" and asked is not None:
+        return f"asked for {_size(asked)}" + (f", {_size(free)} free" if free is not None else "")
+    return record.reason
+
+
+def _is_blank(found: Any) -> bool:
+    """Whether a reader would see nothing, or no number, in its place."""
+    if isinstance(found, numbers.Real) and not isinstance(found, numbers.Integral):
+        return not math.isfinite(found)
+    return found is None or not str(found).strip()
+
+
+def _figure_before_failure(record: Record, column: Column) -> Any:
+    """The column's figure where the cell had it before it failed, else None."""
+    if not record.samples and not record.values:
+        return None
+    try:
+        found = column.get(record)
+    except (KeyError, TypeError):
+        return None
+    return None if _is_blank(found) or found == NOT_RECORDED else found
+
+
+def _row(record: Record, columns: Sequence[Column]) -> dict[str, Any]:
+    row: dict[str, Any] = {}
+    for column in columns:
+        shown = record.ok or column.kind in ("factor", "published")
+        row[column.name] = column.get(record) if shown else _figure_before_failure(record, column)
+        if shown and _is_blank(row[column.name]):
+            raise ValueError(
+                f"{column.name} of {record.factors} is {row[column.name]!r}: a column gives a figure or says why not"
+            )
+    row |= {
+        "status": record.status,
+        "reason": reason(record),
+        "flags": "; ".join(record.flags),
+        "environment": "+".join(record.environments),
+    }
+    return {name: " ".join(cell.split()) if isinstance(cell, str) else cell for name, cell in row.items()}
+
+
+def make(
+    table_id: str, title: str, records: Iterable[Record], columns: Sequence[Column], notes: Iterable[str] = ()
+) -> Table:
+    """A table of these records, one row each in their order, texts on one line; ValueError where a cell would be blank.
+
+    A column whose spread the table does not show brings it along unshown, so that it is rounded all the same.
+    """
+    records = list(records)
+    columns = _with_rounds(columns, records)
+    columns = [*columns, *_unshown_spreads(columns)]
+    names = [*(column.name for column in columns), *ROW_COLUMNS]
+    if len(set(names)) != len(names):
+        raise ValueError(f"{table_id}: two columns have the same name")
+    frame = pd.DataFrame([_row(record, columns) for record in records], columns=names, dtype=object)
+    experiment = records[0].experiment if records else ""
+    return Table(table_id, title, experiment, list(columns), frame, list(notes))
+
+
+def _with_rounds(columns: Sequence[Column], records: Sequence[Record]) -> list[Column]:
+    """The columns, and behind each median what it did over the rounds, where any cell was measured in several."""
+    several = any(len(rounds) > 1 for record in records for rounds in record.samples.values())
+    result = []
+    for column in columns:
+        result.append(column)
+        if several and column.rounds_get is not None:
+            result.append(Column(f"{column.name}_rounds", f"{column.title}, over rounds", column.rounds_get))
+    return result
+
+
+def _unshown_spreads(columns: Sequence[Column]) -> list[Column]:
+    """A column for each spread that these columns name and that is not among them."""
+    shown = {column.name for column in columns}
+    spreads = {
+        column.spread: Column(column.spread, f"spread of {column.title}", column.spread_get, kind="unshown")
+        for column in columns
+        if column.spread_get is not None and column.spread not in shown
+    }
+    return list(spreads.values())
+
+
+def _filled(table: Table) -> pd.DataFrame:
+    """The frame as the CSV holds it: the status in place of figures that a row lacks, nothing blank."""
+    frame = table.frame.copy()
+    lacking = frame["status"] != "ok"
+    for column in table.columns:
+        if column.kind in ("figure", "unshown"):
+            absent = lacking & frame[column.name].isna()
+            frame.loc[absent, column.name] = frame.loc[absent, "status"]
+    for name in ROW_COLUMNS[1:]:
+        frame.loc[frame[name] == "", name] = NOTHING
+    return frame
+
+
+def write(table: Table, folder: Path) -> None:
+    """The table as <id>.csv (figures unrounded) and its description as <id>.json."""
+    text = io.StringIO()
+    _filled(table).to_csv(text, index=False, lineterminator="\n")
+    files.write_text(folder / f"{table.id}.csv", text.getvalue())
+    description = {
+        "id": table.id,
+        "title": table.title,
+        "experiment": table.experiment,
+        "columns": [
+            {"name": c.name, "title": c.title, "kind": c.kind, "spread": c.spread, "exact": c.exact}
+            for c in table.columns
+        ],
+        "rows": len(table.frame),
+        "ok": len(table.ok),
+        "notes": table.notes,
+    }
+    files.write_json(folder / f"{table.id}.json", description)

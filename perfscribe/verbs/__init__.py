@@ -1,0 +1,1 @@
+"""What `./run` does beside the report."""

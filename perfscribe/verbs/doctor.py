@@ -1,0 +1,125 @@
+"""What `./run doctor` prints: the machine, its software and tools, and what each experiment will find unsupported."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import psutil
+from tabulate import tabulate
+
+from perfscribe.base.cells import Cell
+from perfscribe.instruments import tools
+from perfscribe.records import environment
+from perfscribe.run import leases
+
+LIBRARIES = (
+    "torch",
+    "triton",
+    "snakemake",
+    "numpy",
+    "pandas",
+    "matplotlib",
+    "h5py",
+    "pynvml",
+    "psutil",
+    "mpi4py",
+    "transformers",
+)
+TOOLS = ("nsys", "ncu", "nvcc", "srun", "mpiexec", "git")
+GIB = 2**30
+FIX_WIDTH = 48
+
+
+def report(units: Sequence[tuple[str, list[Cell]]]) -> str:
+    """The whole text; `units` are the planned cells by experiment. Names paths of this machine: not for publishing."""
+    sections = {
+        "Machine": _pairs(_machine()),
+        "Python and libraries": _pairs(_software()),
+        "Tools": _pairs(_tools()),
+        "Other processes on the GPU": _processes(),
+        "What this machine leaves unsupported": _experiments(units),
+    }
+    return "\n\n".join(f"{title}\n{'-' * len(title)}\n{body}" for title, body in sections.items()) + "\n"
+
+
+def _pairs(rows: Iterable[tuple[str, Any]]) -> str:
+    return tabulate(list(rows), tablefmt="plain", disable_numparse=True)
+
+
+def _machine() -> list[tuple[str, str]]:
+    found = environment.identity(())
+    gpus, watts = found["gpu_count"], found["gpu_power_limit_w"]
+    memory = found["gpu_memory_bytes"]
+    rows = [
+        ("CPU", found["cpu_model"]),
+        ("cores", f"{found['cpu_cores']} granted of {psutil.cpu_count() or 'an unknown number'}"),
+        ("memory", f"{_gib(psutil.virtual_memory().total)}, {_gib(environment.memory_limit_bytes())} to use"),
+        ("GPU", f"{gpus} × {found['gpu_model']}" if gpus else environment.missing(["cuda"]) or "none"),
+    ]
+    if gpus:
+        rows += [
+            ("GPU memory", _gib(memory) if memory else "not told"),
+            ("power limit", f"{watts} W" if watts else "not told"),
+            ("leased", _leased()),
+            ("driver", f"{found['driver_version'] or 'not told'}, CUDA {found['cuda_driver_version'] or 'not told'}"),
+        ]
+    return [*rows, ("platform", f"{found['platform']}, {platform.release()}")]
+
+
+def _leased() -> str:
+    """Which GPUs jobs of perfscribe measure on at the moment, these or other users'."""
+    try:
+        taken = leases.leased(leases.visible())
+    except leases.LeaseError as error:
+        return str(error)
+    return ", ".join(f"GPU {gpu.position}" for gpu in taken) or "none"
+
+
+def _gib(amount_bytes: int) -> str:
+    return f"{amount_bytes / GIB:.1f} GiB"
+
+
+def _software() -> list[tuple[str, str]]:
+    versions = [(name, environment.library_version(name) or "not installed") for name in LIBRARIES]
+    return [("Python", platform.python_version()), *versions]
+
+
+def _tools() -> list[tuple[str, str]]:
+    rows = []
+    for name in TOOLS:
+        path = tools.find_tool(name)
+        off_path = "" if path is None or shutil.which(name) else "  (not on PATH)"
+        rows.append((name, f"{path}{off_path}" if path else "not found"))
+    return rows
+
+
+def _processes() -> str:
+    rows = [
+        (one.gpu, one.pid, one.name, _gib(one.memory_bytes) if one.memory_bytes else "not told")
+        for one in environment.processes_on_gpu()
+    ]
+    return tabulate(rows, headers=("GPU", "process", "name", "memory"), disable_numparse=True) if rows else "none"
+
+
+def _experiments(units: Sequence[tuple[str, list[Cell]]]) -> str:
+    rows = [row for name, cells in units for row in _experiment(name, cells)]
+    headers = ("experiment", "cells", "unsupported", "reason", "fix")
+    return (
+        tabulate(rows, headers=headers, maxcolwidths=[None, None, None, FIX_WIDTH, FIX_WIDTH]) if rows else "no cells"
+    )
+
+
+def _experiment(name: str, cells: Sequence[Cell]) -> list[tuple[str, int, int, str, str]]:
+    """One row for each set of lacking conditions, so that every count has its reason and fix beside it."""
+    lacking = {requires: tuple(environment.unmet(requires)) for requires in {cell.requires for cell in cells}}
+    counts = Counter(lacking[cell.requires] for cell in cells)
+    rows = [
+        (name, len(cells), count, "; ".join(one.reason for one in conditions), "; ".join(one.fix for one in conditions))
+        for conditions, count in counts.items()
+        if conditions
+    ]
+    return rows or [(name, len(cells), 0, "", "")]

@@ -1,0 +1,46 @@
+"""Fetches SQuAD v1.1 where there is a network: the two original files, checked before they are kept."""
+
+from __future__ import annotations
+
+import http.client
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+from perfscribe.base.atomic import replacing
+from perfscribe.data.squad import Questions, parse
+
+BASE = "https://rajpurkar.github.io/SQuAD-explorer/dataset/"
+NAMES = ("train-v1.1.json", "dev-v1.1.json")
+LICENCE = "CC BY-SA 4.0"
+TIMEOUT_S = 30
+LARGEST_BYTES = 100_000_000
+
+Read = Callable[[str], bytes]
+
+
+def _download(url: str) -> bytes:
+    """The content of an address; ValueError with one line where it cannot be had."""
+    try:
+        with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer:  # an address of this module
+            content: bytes = answer.read(LARGEST_BYTES + 1)
+    except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
+        raise ValueError(f"{url}: cannot be fetched ({getattr(error, 'reason', error)})") from None
+    if len(content) > LARGEST_BYTES:
+        raise ValueError(f"{url}: more than {LARGEST_BYTES} bytes")
+    return content
+
+
+def squad(folder: Path, read: Read = _download) -> dict[str, Questions]:
+    """Write the two files below the folder, both or neither; returns their questions by file name.
+
+    ValueError with one line where one cannot be fetched or is no SQuAD v1.1.
+    """
+    contents = {name: read(BASE + name) for name in NAMES}
+    questions = {name: parse(content, name, "file") for name, content in contents.items()}
+    with replacing(folder) as temporary:
+        temporary.mkdir()
+        for name, content in contents.items():
+            (temporary / name).write_bytes(content)
+    return questions

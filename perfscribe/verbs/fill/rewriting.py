@@ -1,0 +1,58 @@
+"""Cells put into the lines of a table, and the file written in one step: nothing else of it changes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from perfscribe.verbs.fill.document import Row
+
+
+def filled_line(line: str, row: Row, cells: Mapping[int, str], aligned: tuple[str, ...] = ()) -> str:
+    """The row's line with these texts in its columns; cells that it lacks, and the bar that ends it, are added."""
+    body = line.rstrip("\r\n")
+    core = body.rstrip() if row.closed else body
+    rest = line[len(core) :] if row.closed else line[len(body) :]
+    for column in sorted((one for one in cells if one < len(row.spans)), reverse=True):
+        left, right = row.spans[column]
+        side = aligned[column] if column < len(aligned) else ""
+        core = core[:left] + _padded(cells[column], core[left:right], side) + core[right:]
+    if not row.closed:
+        core += "|" if core[-1:].isspace() else " |"
+    for column in range(len(row.spans), max(cells, default=-1) + 1):
+        core += f" {cells[column]} |" if cells.get(column) else "  |"
+    return core + rest
+
+
+def _padded(text: str, room: str, side: str) -> str:
+    """The text with blanks around it, as wide as the room where it fits and no tab is in it."""
+    spare = len(room) - len(text) - 2
+    if "\t" in room or spare < 0:
+        return f" {text} "
+    before = {"right": spare, "center": spare // 2}.get(side, 0)
+    return " " * (1 + before) + text + " " * (1 + spare - before)
+
+
+def replace_content(path: Path, content: bytes) -> None:
+    """Replace a file's content in one step; its mode stays, and a link goes on leading to it.
+
+    files.write_bytes gives a file the mode of what runs write; this one is a person's.
+    """
+    target = path.resolve(strict=True)
+    old = target.stat()
+    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        with contextlib.suppress(PermissionError):
+            os.chown(temporary, old.st_uid, old.st_gid)
+        os.chmod(temporary, old.st_mode & 0o7777)
+        os.replace(temporary, target)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise

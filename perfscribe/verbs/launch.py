@@ -1,0 +1,209 @@
+"""The verb `launch`: a job script that starts ranks on one machine, under Slurm or under PBS, printed and not run."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import jinja2
+
+from perfscribe.distributed import binding, launchers
+
+TEMPLATES = Path(__file__).resolve().parent / "job_scripts"
+LAUNCHERS = {"slurm": ("srun", "torchrun"), "pbs": ("mpiexec", "torchrun"), "local": ("torchrun", "mpiexec")}
+PROFILES = ("torch", "nsys")
+SELF_TEST = "workflow/scripts/preflight.py"
+JOB = "perfscribe.experiments.rank_methods.job"
+MOST_NODES, MOST_RANKS = 100_000, 1024
+# What schedulers take as names; nothing else gets into a directive.
+_NAME = re.compile(r"[A-Za-z0-9][\w.@+-]*")
+_NAMES = re.compile(rf"{_NAME.pattern}(?::{_NAME.pattern})*")
+_TIME = re.compile(r"\d{1,3}:[0-5]\d:[0-5]\d")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the script is to do. command: in place of the homework's training; bindings: cores of each local rank.
+
+    preflight: try the links first, and stop with 44 or 46 where they fail.
+    """
+
+    scheduler: str
+    nodes: int
+    ranks_per_node: int
+    launcher: str
+    profile: str
+    bindings: tuple[binding.Cores, ...]
+    gpus_per_node: int
+    time: str
+    account: str
+    queue: str
+    filesystems: str
+    command: tuple[str, ...]
+    preflight: bool = False
+
+    @property
+    def ranks(self) -> int:
+        """Of all nodes."""
+        return self.nodes * self.ranks_per_node
+
+
+class _Parser(argparse.ArgumentParser):
+    """One that says what is wrong in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        sys.exit(f"run: launch: {message} (./run launch --help)")
+
+
+def _whole(most: int, least: int = 1) -> Any:
+    def whole(text: str) -> int:
+        if not re.fullmatch(r"\d{1,7}", text) or not least <= int(text) <= most:
+            raise argparse.ArgumentTypeError(f"got {text!r}, expected a whole number from {least} to {most}")
+        return int(text)
+
+    return whole
+
+
+def _like(pattern: re.Pattern[str], expected: str) -> Any:
+    def checked(text: str) -> str:
+        if not pattern.fullmatch(text):
+            raise argparse.ArgumentTypeError(f"got {text!r}, expected {expected}")
+        return text
+
+    return checked
+
+
+def _bindings(text: str) -> tuple[binding.Cores, ...]:
+    try:
+        return tuple(binding.parse_cpu_bind(text))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _parser() -> _Parser:
+    parser = _Parser(
+        prog="./run launch",
+        description="Print a job script that trains the Polaris homework's model by data parallelism, or runs COMMAND.",
+        allow_abbrev=False,
+    )
+    ranks, name = _whole(MOST_RANKS), _like(_NAME, "a name")
+    add = parser.add_argument
+    add("--scheduler", required=True, choices=LAUNCHERS, help="local: this machine, without one")
+    add("--nodes", required=True, type=_whole(MOST_NODES), help="number of nodes")
+    add("--ranks-per-node", required=True, type=ranks, metavar="RANKS", help="ranks of each node")
+    add("--launcher", default="", help="; ".join(f"{key}: {' or '.join(names)}" for key, names in LAUNCHERS.items()))
+    add(
+        "--profile", default="", choices=PROFILES, help="torch: traces of a few steps | nsys: Nsight Systems, each rank"
+    )
+    add("--cpu-bind", default=(), type=_bindings, metavar="LIST", help="cores of each rank of a node: list:0,1:8,9")
+    add("--gpus-per-node", type=_whole(MOST_RANKS, 0), metavar="GPUS", help="Slurm: by default one for each rank")
+    add("--preflight", action="store_true", help="try the links first; 44: no figure, 46: too slow, nothing is trained")
+    add("--time", default="00:30:00", type=_like(_TIME, "HH:MM:SS"), help="limit, HH:MM:SS")
+    add("--account", type=name, help="who pays for it")
+    add("--queue", type=name, help="queue or partition")
+    add("--filesystems", type=_like(_NAMES, "names with colons"), help="PBS at ALCF: home:eagle")
+    add("command", nargs="*", metavar="COMMAND", help="behind --: what each rank runs, a module by python -m MODULE")
+    return parser
+
+
+def read(arguments: Sequence[str]) -> Wanted:
+    """What the arguments ask for; SystemExit with one line where they cannot be."""
+    parser = _parser()
+    found = parser.parse_args(arguments)
+    possible = LAUNCHERS[found.scheduler]
+    launcher = found.launcher or possible[0]
+    if launcher not in possible:
+        parser.error(
+            f"--launcher: got {launcher!r}, expected {' or '.join(possible)} for --scheduler {found.scheduler}"
+        )
+    if found.scheduler == "local" and found.nodes != 1:
+        parser.error(f"--nodes: got {found.nodes}, expected 1 for --scheduler local")
+    if found.cpu_bind and launcher == "torchrun":
+        parser.error("--cpu-bind: torchrun binds no ranks; expected it with srun or mpiexec")
+    if found.cpu_bind and len(found.cpu_bind) < found.ranks_per_node:
+        parser.error(f"--cpu-bind: {len(found.cpu_bind)} bindings for {found.ranks_per_node} ranks of a node")
+    if found.profile == "torch" and found.command:
+        parser.error("--profile torch: COMMAND is not profiled by it; expected nsys, or no COMMAND")
+    gpus = found.ranks_per_node if found.gpus_per_node is None else found.gpus_per_node
+    fixed = {name: getattr(found, name) or "" for name in ("time", "account", "queue", "filesystems", "profile")}
+    return Wanted(
+        scheduler=found.scheduler,
+        nodes=found.nodes,
+        ranks_per_node=found.ranks_per_node,
+        launcher=launcher,
+        bindings=found.cpu_bind[: found.ranks_per_node],
+        gpus_per_node=gpus,
+        command=tuple(found.command),
+        preflight=found.preflight and found.nodes * found.ranks_per_node > 1,
+        **fixed,
+    )
+
+
+def script(wanted: Wanted, folder: Path) -> str:
+    """The job script, which runs in this folder with this Python.
+
+    Unsupported: it is to start mpiexec on this machine, and there is none.
+    """
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,  # a shell script: what goes in is quoted or checked
+    )
+    environment.filters["quote"] = lambda text: shlex.quote(str(text))
+    python = shlex.quote(sys.executable)
+    return environment.get_template(f"{wanted.scheduler}.sh.j2").render(
+        **vars(wanted),
+        ranks=wanted.ranks,
+        name=f"perfscribe-{wanted.nodes}x{wanted.ranks_per_node}",
+        made_by=f"Made by: ./run launch; {wanted.ranks} ranks on {wanted.nodes} node{'s' * (wanted.nodes > 1)}.",
+        folder=folder,
+        torchrun=f"{python} -m torch.distributed.run",
+        nsys=_nsys,
+        mpiexec=_mpiexec() if (wanted.scheduler, wanted.launcher) == ("local", "mpiexec") else "mpiexec",
+        program=_program(wanted, python),
+        try_links=f"{python} {SELF_TEST}",
+        program_of_torchrun=_program_of_torchrun(wanted),
+        slurm_binding=f"mask_cpu:{','.join(map(binding.mask, wanted.bindings))}" if wanted.bindings else "cores",
+        pals_binding=binding.as_list(wanted.bindings) if wanted.bindings else "",
+        rankfile=binding.rankfile(wanted.bindings).rstrip("\n") if wanted.bindings else "",
+    )
+
+
+def _mpiexec() -> str:
+    launchers.require("open_mpi")
+    return shlex.quote(launchers.mpiexecs()["open_mpi"])
+
+
+def _nsys(output: str) -> str:
+    """The words before a program that Nsight Systems is to trace, into OUT/<output>.nsys-rep."""
+    return f'nsys profile --trace=cuda,nvtx,osrt --force-overwrite=true --output="$OUT/{output}"'
+
+
+def _own(wanted: Wanted) -> str:
+    return f"-m {JOB}" + (' --profile "$OUT"' if wanted.profile == "torch" else "")
+
+
+def _program(wanted: Wanted, python: str) -> str:
+    return shlex.join(wanted.command) if wanted.command else f"{python} {_own(wanted)}"
+
+
+def _program_of_torchrun(wanted: Wanted) -> str:
+    """torchrun takes a script, or a module behind -m, or any program behind --no-python."""
+    if not wanted.command:
+        return _own(wanted)
+    return f"--no-python {shlex.join(wanted.command)}"
+
+
+def main(root: Path, arguments: Sequence[str]) -> int:
+    """Print the script."""
+    print(script(read(arguments), root), end="")
+    return 0

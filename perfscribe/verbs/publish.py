@@ -1,0 +1,165 @@
+"""`./run publish NAME`: make a site that can be committed of this checkout's own results, with nothing private in it.
+
+What is measured is copied and scrubbed: plan, journal (compressed), environments, digests of data sets. What is shown
+is drawn again from these by the workflow itself, so that a published site is what any machine will redraw. Its records
+repeat the journal, so they are made again where they are needed and not committed. What people wrote about the local
+site goes along, scrubbed too.
+"""
+
+from __future__ import annotations
+
+import gzip
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Collection, Iterable
+from pathlib import Path
+from typing import Any
+
+from perfscribe import __version__, config
+from perfscribe.base import called_from, files
+from perfscribe.plan import cluster, plan
+from perfscribe.records import environment, journal, scrub
+from perfscribe.run import session
+from perfscribe.show.provenance import NODE_NUMBER
+
+NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
+LARGEST_MIB = 5
+
+
+def main(root: Path, arguments: list[str]) -> int:
+    """Publish; ValueError with one line where that cannot be."""
+    if len(arguments) != 1 or not NAME.fullmatch(arguments[0]):
+        raise ValueError("publish: one name is needed, of lower-case letters, digits, - and _, as in `publish h200`")
+    name = arguments[0]
+    if name in config.NO_SITES:
+        raise ValueError(f"publish: {name} is a folder of the project; take another name")
+    source, target = root / "results" / session.LOCAL_SITE, root / "results" / name
+    if name == session.LOCAL_SITE or not (source / "plan" / "index.json").is_file():
+        raise ValueError(f"publish: there are no results of site {session.LOCAL_SITE} to publish as {name}")
+    taken = [f"{parent}/{name}" for parent in ("results", "report") if (root / parent / name).exists()]
+    if taken:
+        raise ValueError(f"publish: {' and '.join(taken)} exists; remove it first, or take another name")
+    _read_notes(root, session.LOCAL_SITE)  # asked first: they may be no text
+    origin = _origin(root, name)  # asked first: the new site would count as an uncommitted change
+    copy_measured(root, source, target, plan.read_index(source / "plan").shards)
+    files.write_json(target / "published.json", origin)
+    # A process of its own: it takes the run lock, as any run does.
+    draw = [sys.executable, "-m", "perfscribe.cli", "report", "--config", f"site={name}"]
+    if subprocess.run(draw, cwd=root).returncode:
+        raise ValueError(f"publish: results/{name} was copied, but its report could not be drawn; see above")
+    return _check(root, name)
+
+
+def copy_measured(root: Path, source: Path, target: Path, planned: Collection[str] | None = None) -> None:
+    """Scrubbed plan, journals, environments and data digests of a site, renamed to the new one.
+
+    planned: the experiments whose journals go along; of others nothing is shown. None: all.
+    """
+    lock = session.RunLock(root / ".perfscribe" / "run.lock")
+    if not lock.try_acquire():
+        raise session.AnotherRun(f"another run is under way in this checkout: {lock.owner()}")
+    try:
+        folders = sorted((source / "journal").iterdir())
+        journals = {
+            folder.name: list(journal.read(folder).all_records())
+            for folder in folders
+            if planned is None or folder.name in planned
+        }
+        # Names of all nodes first: any experiment's error may name any of them.
+        private = scrub.gather(journals, scrub.private_here(root))
+        number_nodes(record for of in journals.values() for record in of)
+        for experiment, records in journals.items():
+            lines = [{"event": "record", **scrub.scrub_json(record, private)} for record in records]
+            content = gzip.compress(b"".join(map(journal.as_line, lines)), mtime=0)
+            files.write_bytes(target / "journal" / experiment / "0.jsonl.gz", content)
+        for kind in ("plan", "environments"):
+            for path in sorted((source / kind).glob("*.json")):
+                if path.name == cluster.FILE:  # who pays, and for which jobs: nothing that the site is drawn from
+                    continue
+                content = _renamed(scrub.scrub_json(files.read_json(path), private), target.name)
+                files.write_json(target / kind / path.name, content)
+        for path in sorted((source / "data").glob("*.digest")):
+            (target / "data").mkdir(exist_ok=True)
+            shutil.copyfile(path, target / "data" / path.name)
+        copy_notes(root, source.name, target.name, private)
+    finally:
+        lock.release()
+
+
+def _notes(root: Path, site: str) -> Path:
+    return root / "report" / "notes" / site
+
+
+def _read_notes(root: Path, site: str) -> dict[str, str]:
+    """What people wrote about a site, by file name; ValueError with one line where it is no text."""
+    try:
+        return {path.name: called_from.text(path, root) for path in sorted(_notes(root, site).glob("*.md"))}
+    except ValueError as error:
+        raise ValueError(f"publish: {error}") from None
+
+
+def copy_notes(root: Path, source: str, target: str, private: scrub.Private) -> None:
+    """Notes of one site for another, scrubbed; one that the other site has stays as it is."""
+    for name, text in _read_notes(root, source).items():
+        path, own = _notes(root, target) / name, f"report/notes/{target}/{name}"
+        if path.exists():
+            print(f"publish: {own} was there and stays as it is")
+            continue
+        scrubbed = scrub.scrub_text(text, private)
+        files.write_bytes(path, scrubbed.encode())
+        replaced = ", names and paths of this machine replaced: read it" if scrubbed != text else ""
+        print(f"publish: {own} is that of site {source}{replaced}")
+
+
+def number_nodes(records: Iterable[dict[str, Any]]) -> None:
+    """Give the nodes of a cluster numbers, in the order of their names, by which a report tells them apart.
+
+    The numbers of jobs go: with them, whoever may ask the cluster's accounting finds the names.
+    """
+    jobs = [record["provenance"] for record in records if record["provenance"].get("cluster")]
+    numbers = {node: number for number, node in enumerate(sorted({job["node"] for job in jobs}), start=1)}
+    for job in jobs:
+        job[NODE_NUMBER] = numbers[job["node"]]
+        job["slurm_job_id"] = None
+
+
+def _renamed(content: Any, site: str) -> Any:
+    return content | {"site": site} if isinstance(content, dict) and "site" in content else content
+
+
+def _origin(root: Path, name: str) -> dict[str, Any]:
+    """Version and commit that the site is made by, and whether the tree differs from it in more than this very site."""
+    provenance = environment.provenance(root)
+    dirty = provenance.get("dirty")
+    if dirty is not None:  # of the code; what is shown is made of more
+        # A site that is published again was removed before.
+        others = [f":(exclude){parent}/{name}" for parent in ("results", "report")]
+        command = ["git", "--no-optional-locks", "-C", str(root), "status", "--porcelain", "--", ".", *others]
+        dirty = bool(subprocess.run(command, capture_output=True, check=True).stdout)
+    return {"version": __version__, "commit": provenance.get("commit"), "dirty": dirty}
+
+
+def committed_mib(folders: Iterable[Path]) -> float:
+    """Size of what is committed: no records, which repeat the journals, nor PNGs and HTML, which any machine makes."""
+    found = (path for folder in folders for path in folder.rglob("*") if path.is_file())
+    committed = (path for path in found if path.parents[1].name != "records" and path.suffix not in (".png", ".html"))
+    return sum(path.stat().st_size for path in committed) / 2**20
+
+
+def _check(root: Path, name: str) -> int:
+    """Say what is left to do; 1 where the site holds something private or is too large to be committed."""
+    notes = [_notes(root, name)] if _notes(root, name).is_dir() else []
+    folders = [root / "results" / name, root / "report" / name, *notes]
+    found = [finding for folder in folders for finding in scrub.find_private(folder, scrub.private_here(root))]
+    for finding in found[:20]:
+        print(f"publish: {finding.file}:{finding.line}: {finding.kind}: {finding.text}", file=sys.stderr)
+    size_mib = committed_mib(folders)
+    if size_mib > LARGEST_MIB:
+        print(f"publish: {size_mib:.1f} MiB, allowed are {LARGEST_MIB}", file=sys.stderr)
+    if found or size_mib > LARGEST_MIB:
+        return 1
+    named = " ".join(folder.relative_to(root).as_posix() for folder in folders)
+    print(f"published: {size_mib:.1f} MiB; commit it with `git add {named}`")
+    return 0

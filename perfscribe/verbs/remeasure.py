@@ -1,0 +1,85 @@
+"""`./run remeasure`: give up finished cells on purpose, so that the next report measures them again."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from perfscribe.records import checksums, journal
+from perfscribe.records.records import STATUSES
+from perfscribe.run import session
+
+# Of these there are no records to retire: cells that were not measured, and those that a self-test held back.
+DUE_AGAIN = ("not_run", "skipped")
+
+
+def parse(words: list[str]) -> dict[str, str]:
+    """factor=level words as a dict; ValueError for any other word, and for a factor given twice."""
+    chosen: dict[str, str] = {}
+    for word in words:
+        name, equals, level = word.partition("=")
+        if not equals or not name or not level:
+            raise ValueError(f"remeasure: {word!r} is not FACTOR=LEVEL")
+        if name in chosen:
+            raise ValueError(f"remeasure: {name} is given twice")
+        chosen[name] = level
+    return chosen
+
+
+def _levels(record: dict[str, Any]) -> dict[str, str]:
+    """A record's factor levels as a user writes them, and its status."""
+    return {name: str(level) for name, level in record["factors"].items()} | {"status": record["status"]}
+
+
+def _check(word: str, known: Iterable[str], complaint: str) -> None:
+    """ValueError with the complaint where the word is not known; it names what is, and the nearest of that."""
+    names = list(dict.fromkeys(known))
+    if word in names:
+        return
+    near = difflib.get_close_matches(word, names, 1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    raise ValueError(f"remeasure: {complaint}; known: {', '.join(names) or 'none'}{hint}")
+
+
+def select(records: list[dict[str, Any]], chosen: dict[str, str]) -> list[dict[str, Any]]:
+    """The records that have all the chosen levels; ValueError where a factor or a level is none of theirs."""
+    have = [_levels(record) for record in records]
+    for name, level in chosen.items():
+        _check(name, ["status", *(known for levels in have for known in levels)], f"no cell has the factor {name!r}")
+        known_levels = STATUSES if name == "status" else [levels[name] for levels in have if name in levels]
+        _check(level, known_levels, f"no cell has {name}={level}")
+    return [
+        record
+        for record, levels in zip(records, have, strict=True)
+        if all(levels.get(n) == v for n, v in chosen.items())
+    ]
+
+
+def main(root: Path, site: str, arguments: list[str]) -> int:
+    """Retire the matching records of one experiment; ValueError where the words fit nothing."""
+    if not arguments:
+        raise ValueError("remeasure: say which experiment, as in `./run remeasure attention seq_len=1024`")
+    if session.is_committed(root, site):
+        raise ValueError(f"remeasure: site {site} was published and is read-only")
+    experiment, chosen = arguments[0], parse(arguments[1:])
+    results = root / "results" / site
+    measured = sorted(path.name for path in (results / "journal").glob("*"))
+    _check(experiment, measured, f"nothing was measured of {experiment!r}")
+    lock = session.RunLock(root / ".perfscribe" / "run.lock")
+    if not lock.try_acquire():
+        raise session.AnotherRun(f"another run is under way in this checkout: {lock.owner()}")
+    folder = results / "journal" / experiment
+    with journal.Journal(folder / "0.jsonl") as book:
+        finished = [r for r in journal.read(folder).all_records() if not r["values"].get("before_start")]
+        given_up = select(finished, chosen)
+        if not given_up and chosen.get("status") not in DUE_AGAIN:
+            raise ValueError(f"remeasure: there is no record of {' '.join(arguments)}")
+        # All shards are due again, `not_run` cells too. First, so that a retired cell is never without a job.
+        units = [path.stem for path in (results / "checksums").glob(f"measure-{experiment}-*.json")]
+        checksums.forget(results, units)
+        number = book.retire(given_up, "remeasure " + " ".join(arguments))
+    lock.release()
+    print(f"records of {experiment} retired: {number}; the next `./run report` measures their cells again")
+    return 0
