@@ -309,11 +309,9 @@ def test_a_published_site_is_read_only(clone: Site) -> None:
 
     measure = clone.root / "perfscribe" / "experiments" / "probe" / "measure.py"
     measure.write_text(measure.read_text().replace("2.0, 3.0", "2.0, 3.5"))
-    assert clone.planned_jobs("--config", "site=demo") == {"write_report", "write_html", "verdict"}
+    assert clone.planned_jobs("--config", "site=demo") == set()
     done = clone.run("report", "--config", "site=demo")
     assert done.returncode == 0, done.stdout
-    [row] = [line for line in clone.report("demo").splitlines() if re.search(r"^\| `probe`.*\dT\d", line)]
-    assert row.split("|")[-2].strip() == "3"  # of the cells that are ok
 
     shutil.rmtree(clone.root / "results" / "demo" / "records")
     assert clone.planned_jobs("--config", "site=demo") >= {"measure probe 0"}  # which replays
