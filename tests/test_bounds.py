@@ -43,6 +43,11 @@ def test_bytes_of_attention() -> None:
     }
 
 
+def test_tf32_moves_as_many_bytes_as_fp32() -> None:
+    whole, tf32, half = (roofline.eager_attention_bytes(2, 3, 8, 4, dtype) for dtype in ("fp32", "tf32", "bf16"))
+    assert whole == tf32 == {name: 2 * size for name, size in half.items()}
+
+
 def test_bytes_of_a_step_hold_the_state_and_what_is_saved() -> None:
     shape = SIZES["nano"]
     of_state = 40 * transformer_parameters(shape)

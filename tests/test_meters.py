@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import fake_nvml
 import pytest
 import torch
+import torch.distributed as dist
 
 from perfscribe.training.meters import MIB, SpeedMeter, UtilisationMeter, asker, read_gpu
 
@@ -127,3 +128,15 @@ def test_callbacks_pass_trainers_events_on():
     assert speed.summary["stepping_samples_per_second"] == pytest.approx(2.0)
     assert [log["step"] for log in speed.logs] == [1, 2]
     assert busy.summary == {"avg_gpu_util_%": 50.0, "std_gpu_util_%": 10.0}
+
+
+def test_peaks_are_those_of_the_fullest_rank(monkeypatch):
+    def with_another_rank(there, operation):
+        other = {dist.ReduceOp.SUM: torch.add, dist.ReduceOp.MAX: torch.maximum}[operation]
+        there.copy_(other(there, torch.full_like(there, 6.0)))
+
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(dist, "all_reduce", with_another_rank)
+    meter = UtilisationMeter(CPU, lambda: {"mem_alloc_MB": 2.0})
+    meter.sample()
+    assert meter.summary()["peak_mem_alloc_MB"] == 6.0

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from perfscribe.experiments.attention import present, rows
+from perfscribe.base.cells import Cell
+from perfscribe.experiments.attention import measure, present, rows
 from perfscribe.records.records import Record
 
 
@@ -23,3 +24,9 @@ def test_published_figures_stand_beside_ours() -> None:
     assert on_gpu - on_cpu == pytest.approx(0.0625), "cuBLAS's workspaces"
     assert on_gpu == pytest.approx(frame["memory_before_backward_gib_brandon-snider"][1], rel=0.01)
     assert list(frame["forward_ms_yyin-dev"]) == [0.312, 0.312] and frame["backward_ms_brandon-snider"][0] == 0.45
+
+
+def test_the_peak_of_forward_is_below_that_of_both_passes() -> None:
+    levels = {"device": "cpu", "implementation": "eager", "dtype": "fp32", "seq_len": 256, "head_dim": 16, "batch": 4}
+    found = measure.run(Cell({**levels, "warmup_passes": 0, "passes": 1})).values
+    assert 0 < found["peak_forward_bytes"] < found["peak_allocated_bytes"]

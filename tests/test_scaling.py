@@ -15,6 +15,7 @@ from perfscribe.experiments.scaling_model.formulas import (
     TREE,
     Call,
     Computing,
+    OverlapFit,
     Point,
     Terms,
     best_fit,
@@ -122,6 +123,11 @@ def test_noise_moves_overlap_a_little_and_widens_the_band() -> None:
     assert 0 < low < terms.step_ms(noisy.overlap) < high and low < terms.step_ms(0.4) < high
     narrow = exact.band_ms(terms)
     assert narrow is not None and narrow[1] - narrow[0] < 1e-6
+
+
+def test_a_band_is_students() -> None:
+    four = OverlapFit(0.0, dict.fromkeys((2, 4, 8, 16), 0.0), deviation=0.01, information=1.0)
+    assert four.band_ms(Terms(100.0, 0.0)) == pytest.approx((100 - 3.182, 100 + 3.182))  # t of 3 degrees of freedom
 
 
 def test_fewer_than_four_points_have_no_band() -> None:

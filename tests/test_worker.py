@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import random
 import re
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import faulty
@@ -20,7 +22,7 @@ from shards import ShardJob
 from perfscribe.base import files
 from perfscribe.base.cells import Cell
 from perfscribe.records import environment, journal
-from perfscribe.run import processes, worker
+from perfscribe.run import child, processes, session, worker
 from perfscribe.run.shard import CLOCK, Shard
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="the kernel ends orphans on Linux alone")
@@ -423,3 +425,18 @@ def test_state_is_reset_without_importing_the_compiler() -> None:
         [sys.executable, "-c", program], cwd=Path(__file__).parents[1], capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "False", done.stderr
+
+
+def test_a_cell_draws_the_same_numbers_whatever_ran_before() -> None:
+    def drawn(seed: int) -> float:
+        child.reset_state(seed)
+        return random.random()
+
+    assert drawn(7) == drawn(7) != drawn(8)
+
+
+def test_a_budget_is_in_minutes(tmp_path: Path) -> None:
+    plan = SimpleNamespace(units={"measure-probe-0": {"budget_minutes": 30}})
+    session.Session._start_clock(SimpleNamespace(plan=plan, root=tmp_path))
+    clock = files.read_json(tmp_path / CLOCK)
+    assert clock["budget_ends"] - clock["started"] == pytest.approx(1800, abs=5)
