@@ -71,9 +71,13 @@ def poisoned_memory(monkeypatch):
 
 
 def part(cases):
-    """Every n-th case; of fewer than n cases one, so that some run in several parts and none is skipped."""
+    """Every n-th case; of fewer than n cases one, so that some run in several parts and none is skipped.
+
+    The slow interpreter takes one of five of long grids, which meets all levels of each factor, and all pairs of most.
+    """
     index, count = map(int, os.environ.get("FLASH_PART", "0/1").split("/"))
     cases = list(cases)
+    cases = cases[:: 5 if INTERPRETED and len(cases) > 20 else 1]
     return cases[index::count] or [cases[index % len(cases)]]
 
 
