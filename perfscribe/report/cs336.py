@@ -152,10 +152,14 @@ class BenchmarkingScript(Problem):
         ]
 
     def title(self) -> str:
-        """By how much a first forward is slower."""
-        size, first, later = self.slowest_first()
-        times = first.over(later).quoted
-        return f"Without warm-up the first forward takes {times} times a later one ({size}){self.mark()}"
+        """By how much a first step is slower."""
+        size, *_ = self.slowest_first()
+        first, later = (
+            self.site.figure(self.WARMUP, column, **self.warm(size, 0)) for column in ("first_step_ms", "full_step_ms")
+        )
+        return (
+            f"Without warm-up the first step takes {first.over(later).quoted} times a later one ({size}){self.mark()}"
+        )
 
     def warm_sizes(self) -> Sequence[str]:
         """Sizes of the second table."""
@@ -644,7 +648,7 @@ class PytorchAttention(Problem):
         (start, first), (end, last) = found[0], found[-1]
         steps = log2(int(end) / int(start))
         times = Figure((float(last["forward_ms"]) / float(first["forward_ms"])) ** (1 / steps)).quoted
-        return f"From {start} on each doubling of the length takes {times} times the time"
+        return f"From {start} on forward at d {last['head_dim']} takes {times} times per doubling, on average"
 
     def row(self, width: str, length: str) -> Row | None:
         """The measured row of a cell."""
@@ -833,7 +837,8 @@ class TorchCompile(Problem):
         forward, backward = (self.said(self.ATTENTION, what, last) for what in ("forward", "backward"))
         return (
             f"Compiled attention is {forward} as fast forward and {backward} backward at {last['seq_len']} × "
-            f"{last['head_dim']}, {self.said(self.ATTENTION, 'forward', short)} forward at {short['seq_len']}."
+            f"{last['head_dim']}, {self.said(self.ATTENTION, 'forward', short)} forward at {short['seq_len']} × "
+            f"{short['head_dim']}."
         )
 
     def short_lengths(self) -> str:

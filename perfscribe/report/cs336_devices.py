@@ -502,7 +502,7 @@ class OverlapIndividualBenchmarking(Ddp):
     def title(self) -> str:
         """What the figure shows."""
         hidden = self.traced("hidden_percent", self.OVERLAP)
-        during = f"{hidden.quoted} % of communication runs during it{hidden.mark}"
+        during = f"{hidden.quoted} % of communication coincides with computing{hidden.mark}"
         return f"Naive communicates after backward; overlapped, {during}"
 
     def of_naive(self) -> Figure:
@@ -532,7 +532,7 @@ class OverlapIndividualBenchmarking(Ddp):
     def hidden(self) -> str:
         """What runs during backward."""
         overlap, naive = (self.traced("hidden_percent", one) for one in (self.OVERLAP, "naive"))
-        return f"{overlap.quoted} % of communication overlaps, naive {naive.quoted} %{overlap.mark}."
+        return f"{overlap.quoted} % of communication coincides with computing, naive {naive.quoted} %{overlap.mark}."
 
     def lengths(self) -> str:
         """How long communication takes in both."""
@@ -816,7 +816,7 @@ class ShardingAccounting(Problem):
         return [
             Table(
                 f"(a) Peak of allocated memory and its parts, {self.unit()}.",
-                f"{setup(self.site, self.MEMORY, WORLDS[0])}, one run.",
+                f"{setup(self.site, self.MEMORY, WORLDS[0])}, one run; parts at the peak up to that moment.",
                 ["optimizer", "moment", "peak", "parameters", "gradients", "optimizer state", "other"],
                 [
                     [label(optimizer), label(moment), self.cell(self.peak, optimizer, moment)]
@@ -924,11 +924,11 @@ class ShardingAccounting(Problem):
         """A step, its update and its exchange."""
         plain, sharded = (self.time("step_ms", one) for one in ("unsharded", "sharded"))
         noise = ", the same within noise" if within_noise(plain, sharded) else ""
-        update, whole = self.time("update_ms", "sharded"), self.time("optimizer_ms", "unsharded")
+        own, whole = (self.time("optimizer_ms", one) for one in ("sharded", "unsharded"))
+        exchange = self.time("exchange_ms", "sharded").quoted
         return (
-            f"A step takes {sharded.quoted} ms sharded, {plain.quoted} unsharded{noise}. Timed apart, the update takes "
-            f"{update.quoted} and {whole.quoted} ms, the exchange of the sharded one "
-            f"{self.time('exchange_ms', 'sharded').quoted}."
+            f"A step takes {sharded.quoted} ms sharded, {plain.quoted} unsharded{noise}. Its optimizer takes "
+            f"{own.quoted} and {whole.quoted} ms; the exchange alone takes {exchange}."
         )
 
     def messages(self) -> str:

@@ -80,11 +80,11 @@ class NsysProfile(Problem):
         if not self.site.gpu:
             return f"Between operators the host spends at most {most.quoted} % of forward ({size}, {context})"
         if most.value <= 50:
-            return f"The GPU waits for launches at most {most.quoted} % of forward ({size}, {context})"
+            return f"The GPU idles at most {most.quoted} % of forward ({size}, {context})"
         for before, cell in pairwise(idle):
             if before[1] == cell[1] and idle[before].value > 50 >= idle[cell].value:
-                return f"Below {cell[0]} at {cell[1]} the GPU waits for launches most of the time"
-        return f"At {size} and {context} the GPU waits for launches {most.quoted} % of forward"
+                return f"Below {cell[0]} at {cell[1]} the GPU idles most of the time"
+        return f"At {size} and {context} the GPU idles {most.quoted} % of forward"
 
     def passes(self) -> Table:
         """Each size and context."""
@@ -412,11 +412,11 @@ class FlashBenchmarking(Problem):
 
     def title(self) -> str:
         """From where on ours is faster."""
-        said = [f"{first}{{}} in {dtype}" for dtype in reversed(DTYPES) if (first := self.first_faster(dtype))]
+        said = [f"{first}{{}} in {dtype}" for dtype in reversed(DTYPES) if (first := self.first_faster(dtype, False))]
         if said and self.site.gpu:
             first, *rest = said
             starts = ", ".join([first.format(" tokens on"), *(one.format("") for one in rest)])
-            return f"FlashAttention-2 is faster than PyTorch from {starts} (d 64)"
+            return f"On the device FlashAttention-2 is faster than PyTorch from {starts} (d 64)"
         last = max(some(self.compared()), key=int)
         plain, flash = (self.time(who, "both", last).quoted for who in self.both())
         return f"At {last} tokens FlashAttention-2 takes {flash} ms, PyTorch {plain} (bf16, d 64)"
@@ -445,9 +445,11 @@ class FlashBenchmarking(Problem):
         """What an implementation gave."""
         return self.site.row(FLASH, implementation=who, seq_len=length, head_dim=width, dtype=dtype)
 
-    def time(self, who: str, one: str, length: str, width: str = "64", dtype: str = "bf16") -> Figure:
-        """A pass, ms, with launches; printed without spread."""
-        found = of(self.row(who, length, width, dtype), self.column(one))
+    def time(
+        self, who: str, one: str, length: str, width: str = "64", dtype: str = "bf16", launched: bool = True
+    ) -> Figure:
+        """A pass, ms, with launches or on the device alone; printed without spread."""
+        found = of(self.row(who, length, width, dtype), self.column(one) if launched else f"{one}_ms")
         if found is None:
             raise Missing(FLASH)
         return replace(found, single=True)
@@ -456,12 +458,11 @@ class FlashBenchmarking(Problem):
         """The column of a pass; the host clock has the launches in any case."""
         return f"{one}_launched_ms" if self.site.gpu else f"{one}_ms"
 
-    def cell(self, who: str, one: str, *cell: str) -> Cell:
+    def cell(self, who: str, one: str, length: str, width: str, dtype: str) -> Cell:
         """The same as a cell."""
         try:
-            return Cell(self.time(who, one, *cell).quoted)
+            return Cell(self.time(who, one, length, width, dtype).quoted)
         except Missing:
-            length, width, dtype = cell
             return as_cell(self.row(who, length, width, dtype), self.column(one))
 
     def widest(self) -> str:
@@ -485,11 +486,11 @@ class FlashBenchmarking(Problem):
             if all(of(self.row(who, length, "64", dtype), column) for who in self.both())
         ]
 
-    def first_faster(self, dtype: str) -> str:
+    def first_faster(self, dtype: str, launched: bool = True) -> str:
         """The least length from which on ours is faster by more than it varies; nothing where there is none."""
         first = ""
         for length in reversed(self.compared(dtype)):
-            plain, flash = (self.time(who, "both", length, dtype=dtype) for who in self.both())
+            plain, flash = (self.time(who, "both", length, dtype=dtype, launched=launched) for who in self.both())
             if plain.value - flash.value <= (plain.spread or 0.0) + (flash.spread or 0.0):
                 break
             first = length

@@ -137,7 +137,8 @@ class Problem:
         head = f"### {self.heading}"
         if not self.measured:
             stands = f"{self.letters}: " if self.letters else ""
-            parts = [f"{head}\n{stands}[not measured here](#not-measured-here)", notes]
+            more = f" [Details](details/{self.name}.md)" if has_details else ""
+            parts = [f"{head}\n{stands}[not measured here](#not-measured-here){more}", notes]
             return "\n\n".join(part for part in parts if part)
         parts = [table.markdown() for table in self.made]
         if self.figure in figures and (title := self.shown_title()):

@@ -10,7 +10,7 @@ import pandas as pd
 from perfscribe.experiments.optimizer_state_sharding.names import KINDS, PEER, SHARDED, UNSHARDED
 from perfscribe.experiments.optimizer_state_sharding.rows import MOMENT_NAMES, NAMES
 from perfscribe.show import figures as f
-from perfscribe.show.tables import GIB, MIB
+from perfscribe.show.tables import GIB
 
 SETTING = ["size", "seq_len", "batch", "dtype", "backend"]
 SHORT = {NAMES[UNSHARDED]: "unsharded", NAMES[SHARDED]: "ours", NAMES[PEER]: "torch's"}
@@ -25,8 +25,8 @@ def kind_column(kind: str) -> str:
 
 
 def _of_one_setting(rows: pd.DataFrame) -> tuple[pd.DataFrame, str]:
-    """The rows of the setting that has most, by ranks and optimizer, and its name."""
-    _, chosen = max(rows.groupby(SETTING, sort=False), key=lambda group: len(group[1]))
+    """The rows of the homework's FP32 where there are any, and of the setting that has most, and its name."""
+    _, chosen = max(rows.groupby(SETTING, sort=False), key=lambda group: (group[0][3] == "fp32", len(group[1])))
     size, context, batch, dtype, backend = (chosen.iloc[0][name] for name in SETTING)
     named = f"size {size}, context {context}, global batch {batch}, {dtype}, {backend}"
     return chosen.sort_values("world_size", kind="stable"), named
@@ -51,7 +51,7 @@ def memory(canvas: Any, rows: pd.DataFrame) -> None:
         return
     panels = canvas.subplots(1, len(MOMENT_NAMES), sharey=True)
     rows, setting = _of_one_setting(rows)
-    unit, name = (GIB, "GiB") if rows["sum_gib"].astype(float).max() >= 1 else (MIB, "MiB")
+    unit, name = (1e9, "GB") if rows["sum_gib"].astype(float).max() >= 1 else (1e6, "MB")
     for axes, moment in zip(panels, MOMENT_NAMES.values(), strict=True):
         chosen = rows[rows["moment"] == moment]
         at, bottom = _places(chosen), pd.Series(0.0, chosen.index)
