@@ -325,3 +325,8 @@ def test_memory_limit(tmp_path, monkeypatch):
 
 def test_memory_limit_here():
     assert 0 < environment.memory_limit_bytes() <= psutil.virtual_memory().total
+
+
+def test_cores_are_those_that_the_job_was_given(monkeypatch):
+    monkeypatch.setattr(environment, "granted_cores", lambda: (0, 3))
+    assert environment.identity([])["cpu_cores"] == 2

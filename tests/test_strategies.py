@@ -314,3 +314,7 @@ def test_a_model_that_computes_something_else_once_wrapped_is_refused(monkeypatc
     monkeypatch.setattr(training.models, "loss_of", lambda module, ids: torch.tensor(next(losses), requires_grad=True))
     with pytest.raises(ArithmeticError, match="the first loss is 4, that of the model before it was wrapped 3"):
         training.Trained(a_cell().factors | SINGLE, ONE_RANK)
+
+
+def test_a_loss_is_that_of_all_ranks_rows() -> None:
+    assert measure._over([1.0, 2.0, 6.0], "last_loss") == 3.0
