@@ -8,7 +8,7 @@ rule track:
     log:
         f"logs/{SITE}/track_{{tracker}}.log",
     wildcard_constraints:
-        tracker="wandb|mlflow|tensorboard",
+        tracker="wandb|mlflow",
     retries: 0
     conda:
         "../workflow/envs/perfscribe.yaml"

@@ -29,8 +29,8 @@ TOP = dict(
     ),
     seed=whole("of all random weights and data", 0, 4_294_967_295, 0),
     tracker=choice(
-        "none | wandb | mlflow | tensorboard: gets runs made of the records, offline",
-        ["none", "wandb", "mlflow", "tensorboard"],
+        "none | wandb | mlflow: gets runs made of the records, offline",
+        ["none", "wandb", "mlflow"],
         "none",
     ),
     budget_minutes=number(

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
 from perfscribe.tracking.keys import is_number
 from perfscribe.tracking.runs import Run
 
 NONE = "none"
-PACKAGES = {"wandb": "wandb", "mlflow": "mlflow-skinny", "tensorboard": "tensorboard"}
+PACKAGES = {"wandb": "wandb", "mlflow": "mlflow-skinny"}
 LONGEST_TEXT = 500  # MLflow's limit for the value of a parameter is 6000; longer texts are no settings
 PROJECT = "perfscribe"
 _NOT_MLFLOWS = re.compile(r"[^\w\-. :/]")
@@ -35,7 +33,6 @@ def how_to_open(tracker: str, folder: str) -> str:
     return {
         "wandb": f"wandb sync {folder}/wandb/offline-run-*",
         "mlflow": f"MLFLOW_ALLOW_FILE_STORE=true mlflow ui --backend-store-uri {folder}",
-        "tensorboard": f"tensorboard --logdir {folder}",
     }[tracker]
 
 
@@ -120,29 +117,4 @@ def _mlflow_letters(key: str) -> str:
     return _NOT_MLFLOWS.sub("_", key.replace("%", "percent"))
 
 
-def write_tensorboard(run: Run, folder: Path, site: str) -> None:
-    """A folder of TensorBoard, named as the run; what was asked stands in the description of its figures."""
-    from tensorboard.summary import Writer as Events
-
-    place = folder / run.group / _folder_name(run)
-    described = _described({**run.config, **{k: v for k, v in run.summary.items() if not is_number(v)}})
-    with contextlib.closing(Events(str(place))) as events:
-        for point in run.points:
-            for key, value in point.figures.items():
-                events.add_scalar(key, value, point.step, wall_time=run.time, description=described)
-        last = max((point.step for point in run.points), default=0)
-        drawn = {key for point in run.points for key in point.figures}
-        for key, value in run.summary.items():
-            if is_number(value) and key not in drawn:
-                events.add_scalar(key, float(value), last, wall_time=run.time, description=described)
-
-
-def _folder_name(run: Run) -> str:
-    return f"{re.sub(r'[^A-Za-z0-9._=-]+', '_', run.name)[:120]}-{run.id}"
-
-
-def _described(config: Mapping[str, Any]) -> str:
-    return "\n".join(f"- {name}: {value}" for name, value in config.items() if not isinstance(value, Mapping))
-
-
-WRITERS: dict[str, Writer] = {"wandb": write_wandb, "mlflow": write_mlflow, "tensorboard": write_tensorboard}
+WRITERS: dict[str, Writer] = {"wandb": write_wandb, "mlflow": write_mlflow}

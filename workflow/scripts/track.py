@@ -1,6 +1,6 @@
 """Write runs for an experiment tracker from records: those that it has not got yet.
 
-track.py --tracker wandb|mlflow|tensorboard --site NAME --records FILE [FILE ...] --out FILE
+track.py --tracker wandb|mlflow --site NAME --records FILE [FILE ...] --out FILE
 """
 
 import argparse
