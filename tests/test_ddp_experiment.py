@@ -21,7 +21,7 @@ from perfscribe import config
 from perfscribe.analytic import bucket_model
 from perfscribe.base.cells import Cell, Measurement
 from perfscribe.data import tokens
-from perfscribe.experiments.ddp import measure, present, rows, tracing, variants
+from perfscribe.experiments.ddp import levels, measure, present, rows, tracing, variants
 from perfscribe.experiments.ddp.variants import Variant
 from perfscribe.instruments.profiling.trace import OPERATOR, Kernel, Range, Trace, thread_key
 from perfscribe.plan import plan
@@ -30,7 +30,7 @@ from perfscribe.show import tables as t
 from perfscribe.show.tables import Table
 
 RAW = config.load(ROOT / "config.yaml")
-ALL = list(variants.IMPLEMENTATIONS)
+ALL = levels.LEVELS["properties"]["implementation"]["items"]["enum"]
 
 
 # --- cells ------------------------------------------------------------------------------------------------------

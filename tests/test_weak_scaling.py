@@ -22,7 +22,6 @@ def test_parameters_are_exact_and_do_not_double():
     assert round(totals[-1] / totals[0], 2) == 2.59
     assert round(asked[-1] / asked[0], 2) == 5.17
     assert BLOOM["bigscience/bloom-560m"].parameters == 559_214_592
-    assert round(100 * w.block_share(BLOOM["bigscience/bloom-560m"]), 1) == 54.1
 
 
 @pytest.mark.parametrize(("shape", "billions"), [(RAN, (5.32, 3.26, 2.24, 1.72)), (ASKED, (2.03, 1.62, 1.41, 1.31))])
@@ -69,12 +68,3 @@ def test_scale_factors():
 def test_lists_of_different_lengths_are_refused():
     with pytest.raises(ValueError, match="2 world sizes, 1 layers, 2 batches"):
         w.setups(ASKED, 512, (2, 4), (3,), (8, 4))
-
-
-def test_traffic_of_a_step():
-    assert w.Traffic.of(1).sent_bytes(100, 100, 4) == pytest.approx(3 * 100 * 3 / 4)
-    assert w.Traffic.of(4).sent_bytes(100, 200, 2) == pytest.approx((8 * 100 + 200) / 2)
-    assert w.Traffic.of(4, reshard=False, reduce_last=False) == w.Traffic(4, 4)
-    assert w.Traffic.of(1).sent_bytes(100, 100, 1) == 0
-    with pytest.raises(ValueError, match="micro_steps: 0"):
-        w.Traffic.of(0)

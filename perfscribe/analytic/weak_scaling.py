@@ -39,11 +39,6 @@ def head_in_layers(shape: SimpleGptShape, seq_len: int) -> float:
     return head_products(shape) / layer_products(shape, seq_len)
 
 
-def block_share(shape: SimpleGptShape | BloomShape) -> float:
-    """The share of parameters that lie in blocks: what wrapping by blocks divides into units."""
-    return shape.num_layers * shape.block_parameters / shape.parameters
-
-
 @dataclass(frozen=True)
 class Setup:
     """One row of a weak scaling. world_size: GPUs; batch: sequences of each at once."""
@@ -122,26 +117,3 @@ def scale_factors(base_rate: float, rate: float, base_s: float, current_s: float
     if min(base_rate, rate, base_s, current_s) <= 0:
         raise ValueError(f"rates and seconds must be positive: {base_rate}, {rate}, {base_s}, {current_s}")
     return rate / base_rate, base_s / current_s
-
-
-@dataclass(frozen=True)
-class Traffic:
-    """Collectives of an optimizer step with everything divided among ranks. gathers, reductions: of all parameters."""
-
-    gathers: int
-    reductions: int
-
-    @classmethod
-    def of(cls, micro_steps: int, reshard: bool = True, reduce_last: bool = True) -> Traffic:
-        """micro_steps: batches that are accumulated. reshard: parameters are freed after forward and gathered again.
-
-        reduce_last: gradients are reduced with the last of them alone.
-        """
-        if micro_steps < 1:
-            raise ValueError(f"micro_steps: {micro_steps}: expected a whole number from 1")
-        return cls((2 if reshard else 1) * micro_steps, 1 if reduce_last else micro_steps)
-
-    def sent_bytes(self, gathered_bytes: float, reduced_bytes: float, world_size: int) -> float:
-        """What a rank sends: each collective (n - 1)/n of the bytes of all parameters or gradients."""
-        share = (world_size - 1) / world_size
-        return share * (self.gathers * gathered_bytes + self.reductions * reduced_bytes)

@@ -272,20 +272,6 @@ def from_mpi_split(mpi: Any) -> Claim:
     return Claim("mpi4py COMM_TYPE_SHARED", world.Get_rank(), world.Get_size(), local_rank, node.Get_size(), node_rank)
 
 
-def layout(hosts: Sequence[str]) -> list[tuple[int, int, int]]:
-    """(local rank, local size, node rank) of each rank from the hosts of all ranks, in the order of ranks.
-
-    Nodes are numbered as their first ranks are.
-    """
-    nodes = list(dict.fromkeys(hosts))
-    seen = dict.fromkeys(nodes, 0)
-    places = []
-    for host in hosts:
-        places.append((seen[host], hosts.count(host), nodes.index(host)))
-        seen[host] += 1
-    return places
-
-
 # --- devices ----------------------------------------------------------------------------------------------------
 
 

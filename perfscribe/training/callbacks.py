@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from transformers import TrainerCallback
 
 from perfscribe.training.meters import SpeedMeter, UtilisationMeter
@@ -63,15 +62,3 @@ class TrainSpeedCallback(TrainerCallback):  # type: ignore[misc]
         """What both clocks say."""
         self.meter.pause()
         self.summary = self.meter.summary()
-
-
-def settle(device: torch.device) -> None:
-    """Wait for what is queued on the device."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
-def workshop_callbacks(device: torch.device, rows_per_step: int) -> tuple[UtilisationCallback, TrainSpeedCallback]:
-    """Both, for Trainer(callbacks=…). rows_per_step: batch x accumulation x ranks."""
-    speed = SpeedMeter(rows_per_step, settle=lambda: settle(device))
-    return UtilisationCallback(UtilisationMeter(device)), TrainSpeedCallback(speed)

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from perfscribe.distributed.rank import Rank
 
 PLAIN, FIRST, AGAIN = "plain", "first_profiled", "profiled"
-STATES = ("plain", "wait", "warmup", "active", "over")
 
 
 def on_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, Any]:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 NAIVE, FLAT, OVERLAP, BUCKETED = "naive", "flat", "overlap_individual", "overlap_bucketed"
 TORCH = "torch_ddp"
-IMPLEMENTATIONS = (NAIVE, FLAT, OVERLAP, BUCKETED, TORCH)
 # Those that begin to communicate when backward is over, so that their communication can be timed by itself.
 AFTER_BACKWARD = (NAIVE, FLAT)
 # Those whose phases are timed as well, in steps of their own.

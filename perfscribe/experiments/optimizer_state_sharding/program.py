@@ -25,8 +25,6 @@ CHECKED_STEPS = 10
 # Below the resolution of fp32: to the last bits.
 TOLERANCE = 1e-7
 
-Timings = dict[str, dict[str, Timing]]
-
 
 def on_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
     """The program of a rank; see combining.combine for what it gives.
