@@ -328,5 +328,5 @@ def test_memory_limit_here():
 
 
 def test_cores_are_those_that_the_job_was_given(monkeypatch):
-    monkeypatch.setattr(environment, "granted_cores", lambda: (0, 3))
-    assert environment.identity([])["cpu_cores"] == 2
+    monkeypatch.setattr(environment, "granted_cores", lambda: (0, 3, 5, 7, 9))
+    assert environment.identity([])["cpu_cores"] == 5

@@ -203,7 +203,10 @@ EDITS: dict[str, Callable[[Path], None]] = {
     "the HTML's template or style": in_text("perfscribe/report/report.css", lambda text: f"{text}p {{ margin: 0 }}\n"),
     "the line under every figure": append("perfscribe/show/provenance.py"),
     "the engine: worker, journal, command line": together(
-        *(append(f"perfscribe/{name}.py") for name in ("worker", "journal", "cli", "child", "environment", "progress"))
+        *(
+            append(f"perfscribe/{name}.py")
+            for name in ("run/worker", "records/journal", "cli", "run/child", "records/environment", "run/progress")
+        )
     ),
     "the arrays of a data set": append("perfscribe/data/synthetic.py"),
     "the token batches": append("perfscribe/data/tokens.py"),
