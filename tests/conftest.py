@@ -12,8 +12,8 @@ import pytest
 # Copies of the project would compile torch anew, each for itself (perfscribe/run/bytecode.py).
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
-# Threads that wait spin by default, and take the cores from the other workers' tests: three processes of small products on
-# two cores take 22 s then, and 6 s where they sleep.
+# Threads that wait spin by default, and take the cores from the other workers' tests: three processes of small products
+# on two cores take 22 s then, and 6 s where they sleep.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 # A shell starts what runs in its background with Ctrl-C ignored, and every process of a test would take that over.
