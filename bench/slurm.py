@@ -31,6 +31,7 @@ import yaml  # noqa: E402
 from local_slurm import LocalSlurm, NotHere  # noqa: E402
 from workspace import Workspace  # noqa: E402
 
+from perfscribe.base import registry  # noqa: E402
 from perfscribe.plan import plan  # noqa: E402
 
 STAMP = "%Y-%m-%dT%H:%M:%S"
@@ -67,8 +68,8 @@ def tree(folder: Path, experiments: Sequence[str], chapters: Sequence[str]) -> W
     config = yaml.safe_load((folder / "config.yaml").read_text())
     config["preset"] = "tiny"
     config["chapters"] = list(chapters) or config["chapters"]
-    for name, section in config["experiments"].items():
-        section["enabled"] = not experiments or name in experiments
+    for name in registry.names("measure.py"):
+        config["experiments"].setdefault(name, {})["enabled"] = not experiments or name in experiments
     (folder / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
     return space
 

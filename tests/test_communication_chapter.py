@@ -24,7 +24,7 @@ RAW = config.load(ROOT / "config.yaml")
 
 
 def section(**keys: Any) -> dict[str, Any]:
-    return {**RAW, "experiments": {**RAW["experiments"], NAME: {**RAW["experiments"][NAME], **keys}}}
+    return {**RAW, "experiments": {**RAW["experiments"], NAME: {**RAW["experiments"].get(NAME, {}), **keys}}}
 
 
 def tables(preset: str = "cpu", **keys: Any) -> dict[str, Table]:
@@ -38,7 +38,7 @@ def tables(preset: str = "cpu", **keys: Any) -> dict[str, Table]:
 
 
 def steps(made: dict[str, Table]) -> dict[str, Any]:
-    return {row.step: row.value for table_id in present.TABLES[1:] for row in made[table_id].ok.itertuples()}
+    return {row.step: row.value for table_id in present.SHOWN.tables[1:] for row in made[table_id].ok.itertuples()}
 
 
 # --- arithmetic of the tables -----------------------------------------------------------------------------------
@@ -71,14 +71,14 @@ def test_inputs_are_the_problems_on_every_preset(preset: str) -> None:
     (cell,) = plan.planned_cells(RAW, NAME, preset)
     assert not cell.skip and not cell.requires
     assert Inputs(**{name: cell[name] for name in cell.factors}) == Inputs()
-    rows = tables(preset)[present.TABLES[0]].ok
+    rows = tables(preset)[present.SHOWN.tables[0]].ok
     assert dict(zip(rows["key"], rows["value"], strict=True)) == dict(cell.factors)
 
 
 def test_every_input_has_a_symbol_and_a_key() -> None:
     names = [field.name for field in fields(Inputs)]
     assert names == list(present.INPUTS)
-    assert set(names) <= set(RAW["experiments"][NAME])
+    assert set(names) <= set(config.resolve(RAW, "gpu")["experiments"][NAME])
 
 
 @pytest.mark.parametrize(("d_ff", "m_x", "m_y"), [(53248, 2, 1), (8192, 1, 2)])

@@ -394,7 +394,8 @@ def test_schema_defaults_are_allowed() -> None:
 LEAVES = [path for path in paths(schema()) if path[0] == "experiments" and len(path) > 2]
 
 
-@pytest.mark.parametrize("path", LEAVES, ids=".".join)
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(LEAVES))
 def test_any_key_may_be_given_for_one_preset_alone(path: tuple[str, ...]) -> None:
     value: Any = resolve({}, "gpu")
     for key in path:

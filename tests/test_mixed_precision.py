@@ -9,6 +9,7 @@ import pytest
 from matplotlib import pyplot as plt
 
 from perfscribe.experiments.mixed_precision import drawings, present, rows
+from perfscribe.experiments.mixed_precision.levels import SHOWN
 from perfscribe.records.records import Record
 from perfscribe.show import markdown_tables, presenting
 from perfscribe.show import tables as t
@@ -172,7 +173,7 @@ def test_how_busy_the_device_is_stands_in_the_csv() -> None:
 
 def test_the_line_below_the_figure_is_of_the_cells_that_it_shows() -> None:
     measured = {"end_to_end": grid(), "nsys_profile": [traced("small", "tf32", 5.0)]}
-    assert presenting._shown("mixed_precision", measured, present.FIGURES_SHOW) == measured["end_to_end"]
+    assert presenting._shown("mixed_precision", measured, SHOWN.drawn_of) == measured["end_to_end"]
     assert len(presenting._shown("another", measured, ())) == len(grid()) + 1, "else of all that is read"
 
 

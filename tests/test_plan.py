@@ -17,6 +17,7 @@ import pytest
 from workspace import ROOT
 
 from perfscribe import config
+from perfscribe.base import registry
 from perfscribe.base.cells import Cell
 from perfscribe.plan import plan
 from perfscribe.plan.plan_cells import cell_from_json, cell_key, cell_to_json
@@ -35,7 +36,7 @@ def raw(**top: Any) -> dict[str, Any]:
 def own_keys(experiment: str = "attention", **keys: Any) -> dict[str, Any]:
     """config.yaml with other values in one experiment's section."""
     changed = raw()
-    changed["experiments"][experiment].update(keys)
+    changed["experiments"].setdefault(experiment, {}).update(keys)
     return changed
 
 
@@ -154,37 +155,14 @@ def test_an_experiment_may_read_only_what_is_planned(monkeypatch: pytest.MonkeyP
     assert without.sources("io_formats") == ["io_formats"]
 
 
-# --- present.py, read without running it ------------------------------------------------------------------------
+# --- what experiments declare -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("source", "found"),
-    [
-        ('TABLES = ("a.b",)\n', plan.Presentation(("a.b",))),
-        (
-            'TABLES = ["a.b", "a.c"]\nFIGURES = ("a.d",)\nFILES = ("e.csv",)\nREADS = ("x",)',
-            plan.Presentation(("a.b", "a.c"), ("a.d",), ("e.csv",), ("x",)),
-        ),
-        ('import nothing_there\nTABLES = ("a.b",)\n', plan.Presentation(("a.b",))),
-        ('TABLES = ("a.b",)\nREADS = ("x",)\nFIGURES_SHOW = READS\n', plan.Presentation(("a.b",), reads=("x",))),
-        (
-            'TABLES = ("a.b",)\nREADS_IF_MEASURED = ("x", "y")\nFIGURES_SHOW = ("y", "v", "z")\n',
-            "FIGURES_SHOW names v, z, which READS and READS_IF_MEASURED lack",
-        ),
-        ("TABLES = tuple(NAMES)\n", "TABLES must be a tuple of literal strings"),
-        ("FIGURES = ()\n", "TABLES is missing or empty"),
-        ("TABLES = ()\n", "TABLES is missing or empty"),
-    ],
-)
-def test_declarations_are_literals(tmp_path: Path, source: str, found: Any) -> None:
-    path = tmp_path / "perfscribe" / "experiments" / "probe" / "present.py"
-    path.parent.mkdir(parents=True)
-    path.write_text(source)
-    if isinstance(found, plan.Presentation):
-        assert plan.read_presentation("probe", tmp_path) == found
-    else:
-        with pytest.raises(ValueError, match=rf"present\.py: {found}$"):
-            plan.read_presentation("probe", tmp_path)
+def test_figures_draw_what_is_read() -> None:
+    with pytest.raises(ValueError, match="drawn_of names v, z, which it does not read"):
+        registry.Shown(("a.b",), reads_if_measured=("x", "y"), drawn_of=("y", "v", "z"))
+    with pytest.raises(ValueError, match="no tables"):
+        registry.Shown(())
 
 
 def test_what_is_shown_and_what_is_measured(tmp_path: Path) -> None:
@@ -231,7 +209,11 @@ def test_what_is_read_where_it_is_measured_keeps_no_experiment_away(tiny: plan.P
 def test_an_experiment_that_neither_measures_nor_reads_is_refused(published: Path) -> None:
     folder = published / "perfscribe" / "experiments" / "idle"
     folder.mkdir()
-    (folder / "present.py").write_text('TABLES = ("cs336.idle",)\n')
+    (folder / "present.py").write_text("")
+    (folder / "levels.py").write_text(
+        "from perfscribe.base.registry import Shown\nfrom perfscribe.config.keys import experiment\n"
+        "LEVELS = experiment('idle')\nSHOWN = Shown(('cs336.idle',))\n"
+    )
     with pytest.raises(
         ValueError, match=r"^idle: there is no measure\.py, and present\.py names no experiment in READS$"
     ):

@@ -110,7 +110,7 @@ def shown(
 ) -> dict[str, Table]:
     read = {experiment: records, "all_reduce": links, "communication_nodes": list(nodes)}
     made = {table.id: table for table in module.tables(read)}
-    assert tuple(made) == module.TABLES
+    assert tuple(made) == module.SHOWN.tables
     for figure in module.figures(made):
         canvas = plt.figure()
         figure.draw(canvas)

@@ -6,7 +6,7 @@ import csv
 from pathlib import Path
 
 import pytest
-from workspace import Workspace
+from workspace import Workspace, shown_by
 
 from perfscribe.records.records import Record
 from perfscribe.show import presenting
@@ -44,6 +44,7 @@ def files(tables):
 def figures(tables):
     return [f.Figure(FIGURES[0], "Points.", lambda canvas: canvas.subplots().plot([1, 2, 3]), sample="time_ms")]
 '''
+SHOWN = '"""What reader shows."""\nfrom perfscribe.base.registry import Shown\n\nSHOWN = Shown(**{shown!r})\n'
 TINY = ("--config", "preset=tiny")
 
 
@@ -57,6 +58,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
     folder.mkdir()
     (folder / "__init__.py").write_text('"""Reader."""\n')
     (folder / "present.py").write_text(PRESENT)
+    (folder / "levels.py").write_text(SHOWN.format(shown=shown_by(PRESENT)))
     done = space.run("report", *TINY)
     assert done.returncode == 0, done.stdout
     return space
@@ -104,7 +106,7 @@ def test_edits_rerun_what_they_touch(project: Workspace) -> None:
 
 
 def test_figures_show_what_was_measured_of_what_they_name() -> None:
-    """A name of READS_IF_MEASURED has no records at every site."""
+    """What is read where it was measured has no records at every site."""
     probe = Record("probe", {"n": 1}, "ok", "", "measured")
     assert presenting._shown("reader", {"probe": [probe]}, ("probe", "not_measured")) == [probe]
 

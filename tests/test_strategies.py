@@ -20,6 +20,7 @@ from perfscribe.base.cells import Cell, Measurement
 from perfscribe.distributed.failures import RankError
 from perfscribe.distributed.launch import launch
 from perfscribe.experiments.strategies import measure, model, present, rows, training, words
+from perfscribe.experiments.strategies.levels import SHOWN
 from perfscribe.plan import plan
 from perfscribe.records.records import Record
 from perfscribe.run.child import as_answer
@@ -184,7 +185,7 @@ def test_the_counted_model_is_the_one_that_is_measured() -> None:
 
 def test_tables_of_measured_cells(measured: list[Record]) -> None:
     made = tables(measured)
-    assert tuple(made) == present.TABLES
+    assert tuple(made) == SHOWN.tables
     assert all(len(table.ok) >= 3 for table in made.values()), {name: len(one.ok) for name, one in made.items()}
     assert set(made["fsdp.strategies"].ok["others_mib"]) == {"not counted"}
     sums = made["fsdp.offload_accumulation"].ok

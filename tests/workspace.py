@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -45,11 +46,19 @@ def tables(records):
 
 '''
 
-LEVELS = '''"""Keys of a test's experiment."""
+LEVELS = '''"""Keys of a test's experiment, and what it shows."""
+from perfscribe.base.registry import Shown
 from perfscribe.config.keys import experiment
 
 LEVELS = experiment("an experiment of a test", **{own!r})
+SHOWN = Shown(**{shown!r})
 '''
+
+
+def shown_by(present: str) -> dict[str, tuple[str, ...]]:
+    """What a test's present.py says of tables and the like, for levels.py."""
+    found = re.findall(r"^(TABLES|FIGURES|FILES|READS) = (.*)$", present, re.MULTILINE)
+    return {name.lower(): ast.literal_eval(value) for name, value in found}
 
 
 class Workspace:
@@ -79,9 +88,10 @@ class Workspace:
         folder.mkdir(parents=True)
         (folder / "__init__.py").write_text(f'"""{name}."""\n')
         (folder / "measure.py").write_text(measure)
-        (folder / "present.py").write_text(present or PRESENT.format(name=name))
+        present = present or PRESENT.format(name=name)
+        (folder / "present.py").write_text(present)
         own = {key: _property(value) for key, value in section.items()}
-        (folder / "levels.py").write_text(LEVELS.format(own=own))
+        (folder / "levels.py").write_text(LEVELS.format(own=own, shown=shown_by(present)))
 
     def set_config(self, text: str) -> None:
         """Replace config.yaml."""

@@ -3,17 +3,40 @@
 from __future__ import annotations
 
 import importlib
+import runpy
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-FOLDER = Path(__file__).parents[1] / "experiments"
+ROOT = Path(__file__).resolve().parents[2]
 
 
-def names(file: str) -> list[str]:
+@dataclass(frozen=True)
+class Shown:
+    """Ids of the tables and figures that an experiment makes, and names of texts that it writes beside them.
+
+    reads: experiments whose records it is made of, beside its own where it measures. reads_if_measured: the same, of
+    those that a run has. drawn_of: those among both whose cells its figures draw; else its own.
+    """
+
+    tables: tuple[str, ...]
+    figures: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+    reads: tuple[str, ...] = ()
+    reads_if_measured: tuple[str, ...] = ()
+    drawn_of: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        unread = sorted(set(self.drawn_of) - {*self.reads, *self.reads_if_measured})
+        if unread or not self.tables:
+            raise ValueError(f"drawn_of names {', '.join(unread)}, which it does not read" if unread else "no tables")
+
+
+def names(file: str, root: Path = ROOT) -> list[str]:
     """Experiments that have this file, by name."""
-    return sorted(path.parent.name for path in FOLDER.glob(f"*/{file}"))
+    return sorted(path.parent.name for path in (root / "perfscribe" / "experiments").glob(f"*/{file}"))
 
 
 def module(experiment: str, part: str) -> ModuleType:
@@ -23,5 +46,14 @@ def module(experiment: str, part: str) -> ModuleType:
 
 @cache
 def levels() -> dict[str, Any]:
-    """The declared section of the config of each experiment that has one."""
-    return {name: module(name, "levels").LEVELS for name in names("levels.py")}
+    """The declared section of the config of each experiment that measures."""
+    return {name: module(name, "levels").LEVELS for name in names("measure.py")}
+
+
+def shown(experiment: str, root: Path = ROOT) -> Shown:
+    """What it declares to show, in another checkout where root is one."""
+    if root == ROOT:
+        found: Shown = module(experiment, "levels").SHOWN
+        return found
+    path = root / "perfscribe" / "experiments" / experiment / "levels.py"
+    return Shown(**vars(runpy.run_path(str(path))["SHOWN"]))

@@ -33,6 +33,11 @@ def module_path(module: str, root: Path) -> Path | None:
     return None
 
 
+def _is_planned(module: str) -> bool:
+    """Whether it is an experiment's levels.py, whose contents stand in the plan: levels, defaults, what is shown."""
+    return module.endswith(".levels")
+
+
 def _parents(module: str) -> Iterator[str]:
     parts = module.split(".")
     for end in range(1, len(parts) + 1):
@@ -139,7 +144,7 @@ class Sources:
         bound = set()
         for base, name, alias in self._imports(module, path):
             whole = f"{base}.{name}" if name and self._path(f"{base}.{name}") else base
-            source = self._path(whole) if whole.split(".")[0] == PACKAGE else None
+            source = self._path(whole) if whole.split(".")[0] == PACKAGE and not _is_planned(whole) else None
             if source is not None:
                 digest = self._digest(whole, source, frozenset()).hex()
                 bound.add(f"{digest} {'' if whole != base else name} {alias if name else ''}")
@@ -166,7 +171,7 @@ class Sources:
         waiting = [module]
         while waiting:
             name = waiting.pop()
-            path = None if name in found else self._path(name)
+            path = None if name in found or _is_planned(name) else self._path(name)
             if path is None:
                 continue
             found[name] = path

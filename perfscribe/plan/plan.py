@@ -6,16 +6,14 @@ files do not count, and nothing depends on what Snakemake remembers of earlier r
 
 from __future__ import annotations
 
-import ast
 import copy
 import importlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-from perfscribe.base import files
+from perfscribe.base import files, registry
 from perfscribe.base.cells import Cell
 from perfscribe.config import resolve
 from perfscribe.plan import cluster, demands
@@ -40,7 +38,7 @@ GENERATORS = {
 
 @dataclass(frozen=True)
 class Presentation:
-    """What an experiment's present.py declares in literals, read without importing it.
+    """What an experiment shows, as its levels.py declares it.
 
     files: further files that it writes beside its tables, in a form of their own.
     reads: experiments whose records it is made of, beside its own where it has any.
@@ -125,49 +123,23 @@ def read_index(folder: Path) -> Plan:
 
 def known_experiments(root: Path) -> list[str]:
     """Names of the folders below perfscribe/experiments that hold present.py."""
-    return sorted(path.parent.name for path in (root / "perfscribe" / "experiments").glob("*/present.py"))
+    return registry.names("present.py", root)
 
 
 def measured_experiments(root: Path) -> list[str]:
     """Those of the known experiments that hold measure.py too; the others show what these have measured."""
-    folder = root / "perfscribe" / "experiments"
-    return [name for name in known_experiments(root) if (folder / name / "measure.py").is_file()]
+    return [name for name in known_experiments(root) if name in registry.names("measure.py", root)]
 
 
 def read_presentation(experiment: str, root: Path) -> Presentation:
-    """TABLES, FIGURES, FILES and READS of the experiment's present.py; ValueError where one is not a literal."""
-    path = root / "perfscribe" / "experiments" / experiment / "present.py"
-    found = _literals(path.read_text(encoding="utf-8"), path)
-    return Presentation(**{kind: names for kind, names in found.items() if kind != "reads_if_measured"})
+    """What the experiment declares to show."""
+    found = registry.shown(experiment, root)
+    return Presentation(found.tables, found.figures, found.files, found.reads)
 
 
 def read_where_measured(experiment: str, root: Path) -> tuple[str, ...]:
-    """READS_IF_MEASURED of an experiment without cells of its own: what it reads beside READS where that is there."""
-    path = root / "perfscribe" / "experiments" / experiment / "present.py"
-    return _literals(path.read_text(encoding="utf-8"), path).get("reads_if_measured", ())
-
-
-@cache
-def _literals(source: str, path: Path) -> dict[str, tuple[str, ...]]:
-    """What present.py declares, by name in small letters."""
-    found: dict[str, tuple[str, ...]] = {}
-    for node in ast.parse(source).body:
-        if not isinstance(node, ast.Assign) or not isinstance(node.targets[0], ast.Name):
-            continue
-        name = node.targets[0].id
-        if name in ("TABLES", "FIGURES", "FILES", "READS", "READS_IF_MEASURED", "FIGURES_SHOW"):
-            above = node.value.id.lower() if isinstance(node.value, ast.Name) else ""  # FIGURES_SHOW = READS
-            try:
-                found[name.lower()] = found[above] if above in found else tuple(ast.literal_eval(node.value))
-            except ValueError as error:
-                raise ValueError(f"{path}: {name} must be a tuple of literal strings") from error
-    if not found.get("tables"):
-        raise ValueError(f"{path}: TABLES is missing or empty")
-    read = {*found.get("reads", ()), *found.get("reads_if_measured", ())}
-    unread = sorted(set(found.pop("figures_show", ())) - read)
-    if unread:
-        raise ValueError(f"{path}: FIGURES_SHOW names {', '.join(unread)}, which READS and READS_IF_MEASURED lack")
-    return found
+    """What an experiment without cells of its own reads besides, where that is there."""
+    return registry.shown(experiment, root).reads_if_measured
 
 
 def own_section(config: Mapping[str, Any], experiment: str) -> dict[str, Any]:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from perfscribe.base import files
-from perfscribe.plan.plan_cells import present_module
+from perfscribe.base import files, registry
 from perfscribe.records import checksums, records
 from perfscribe.records.records import Record
 from perfscribe.show import figures, tables
@@ -32,7 +30,7 @@ def present(plan_file: Path, record_files: Sequence[Path], root: Path) -> None:
     plan = files.read_json(plan_file)
     site_folder = plan_file.parents[1]
     folder, experiment = site_folder / "tables", plan["experiment"]
-    module = importlib.import_module(present_module(experiment))
+    module = registry.module(experiment, "present")
     measured = records.load_by_experiment(record_files, site_folder / "environments")
 
     made = {table.id: table for table in module.tables(measured)}
@@ -46,7 +44,7 @@ def present(plan_file: Path, record_files: Sequence[Path], root: Path) -> None:
     for name, text in texts.items():
         files.write_text(folder / name, text)
     pictures = root / "report" / plan["site"] / "figures"
-    cells = _shown(experiment, measured, getattr(module, "FIGURES_SHOW", ()))
+    cells = _shown(experiment, measured, registry.shown(experiment).drawn_of)
     kinds = figure_kinds(site_folder)
     for figure in drawn:
         footer = figure_footer(cells, plan["site"], site_folder / "environments", figure.sample)

@@ -15,6 +15,8 @@ from local_slurm import LocalSlurm, wait_for
 from sessions import Process
 from workspace import Workspace
 
+from perfscribe.base import registry
+
 COMMAND = ("snakemake", "--profile", "slurm", "report")
 RUN_S = 550.0
 
@@ -40,8 +42,8 @@ class OnSlurm(Workspace):
         """Disable every other experiment."""
         path = self.root / "config.yaml"
         config = yaml.safe_load(path.read_text())
-        for name in config["experiments"].keys() - set(names):
-            config["experiments"][name]["enabled"] = False
+        for name in set(registry.names("measure.py")) - set(names):
+            config["experiments"].setdefault(name, {})["enabled"] = False
         path.write_text(yaml.safe_dump(config, sort_keys=False))
 
     def login(self) -> dict[str, str]:
@@ -79,7 +81,7 @@ class OnSlurm(Workspace):
         self.add_experiment("slow", source, n=list(range(cells)))
         path = self.root / "config.yaml"
         config = yaml.safe_load(path.read_text())
-        config["experiments"]["slow"] = {"shards": shards}
+        config["experiments"] = {"slow": {"shards": shards}}
         path.write_text(yaml.safe_dump(config, sort_keys=False))
 
     def job_running(self) -> tuple[str, str]:

@@ -1,5 +1,6 @@
-"""Keys of experiments.all_reduce and their defaults."""
+"""Keys of experiments.all_reduce with their defaults, and what it shows."""
 
+from perfscribe.base.registry import Shown
 from perfscribe.config.keys import choice, choices, experiment, number, numbers, section, whole, wholes
 
 LEVELS = experiment(
@@ -62,4 +63,10 @@ LEVELS = experiment(
         gpu=2,
         above=True,
     ),
+)
+
+SHOWN = Shown(
+    tables=("cs336.all_reduce", "cs336.collectives", "cs336.collectives_fit"),
+    figures=("cs336.all_reduce_by_size",),
+    reads=("calibration",),
 )

@@ -9,6 +9,7 @@ from typing import Any
 from perfscribe.analytic.traffic import MB_MEANINGS, busbw_gb_per_s, size_bytes
 from perfscribe.distributed.transport import TRANSPORTS
 from perfscribe.experiments.all_reduce import drawings, fits
+from perfscribe.experiments.all_reduce.levels import SHOWN
 from perfscribe.instruments.statistics import format_figure
 from perfscribe.records.records import Record
 from perfscribe.show import ceilings, references
@@ -17,9 +18,7 @@ from perfscribe.show import tables as t
 from perfscribe.show.references import Reference
 from perfscribe.show.tables import Column, Table
 
-TABLES = ("cs336.all_reduce", "cs336.collectives", "cs336.collectives_fit")
-FIGURES = ("cs336.all_reduce_by_size",)
-READS = ("calibration",)  # for the links
+TABLES, FIGURES = SHOWN.tables, SHOWN.figures
 NAME = "all_reduce"
 NO_NCCL = "none: gloo"
 TOO_FEW = "too few sizes"

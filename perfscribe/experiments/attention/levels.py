@@ -1,5 +1,6 @@
-"""Keys of experiments.attention and their defaults."""
+"""Keys of experiments.attention with their defaults, and what it shows."""
 
+from perfscribe.base.registry import Shown
 from perfscribe.config.keys import choices, devices, dtypes, experiment, lengths, whole, wholes
 
 LEVELS = experiment(
@@ -15,3 +16,5 @@ LEVELS = experiment(
     warmup_passes=whole("passes before the timed ones, forward and backward each", 0, 10_000, 5, tiny=2, gpu=10),
     passes=whole("passes that are timed, forward and backward each", 1, 100_000, 20, tiny=5, gpu=100),
 )
+
+SHOWN = Shown(tables=("cs336.pytorch_attention", "cs336.attention_accounting"), figures=("cs336.attention_by_length",))

@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from perfscribe.experiments.attention import rows
+from perfscribe.experiments.attention.levels import SHOWN
 from perfscribe.records.records import Record
 from perfscribe.show import figures as f
 from perfscribe.show import tables as t
 from perfscribe.show.tables import GIB, MIB, Table
 
-TABLES = ("cs336.pytorch_attention", "cs336.attention_accounting")
-FIGURES = ("cs336.attention_by_length",)
+TABLES, FIGURES = SHOWN.tables, SHOWN.figures
 SOURCES = {"cs336-writeup-002": "002", "brandon-snider": "brandon-snider", "yyin-dev": "yyin-dev"}
 NOTE = (
     "Passes are timed by the host clock, with a synchronise before and after each; device columns by CUDA events, with "

@@ -1,5 +1,6 @@
-"""Keys of experiments.autocast_dtypes and their defaults."""
+"""Keys of experiments.autocast_dtypes with their defaults, and what it shows."""
 
+from perfscribe.base.registry import Shown
 from perfscribe.config.keys import choices, devices, experiment, number, numbers, whole
 
 LEVELS = experiment(
@@ -12,3 +13,5 @@ LEVELS = experiment(
     variance_std=number("their standard deviation", 0, 1000, 1.0, above=True),
     features=whole("features that each LayerNorm averages over", 2, 1_048_576, 1024),
 )
+
+SHOWN = Shown(tables=("cs336.autocast_dtypes", "cs336.layernorm_variance"))

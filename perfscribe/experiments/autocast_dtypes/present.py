@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from perfscribe.experiments.autocast_dtypes.levels import SHOWN
 from perfscribe.records.records import Record
 from perfscribe.show import references
 from perfscribe.show import tables as t
 from perfscribe.show.tables import Table
 
-TABLES = ("cs336.autocast_dtypes", "cs336.layernorm_variance")
-FIGURES = ()
+TABLES = SHOWN.tables
 PARTS = {
     "parameters_dtype": "Parameters",
     "fc1_output_dtype": "Output of fc1",

@@ -1,5 +1,6 @@
-"""Keys of experiments.baseline and their defaults."""
+"""Keys of experiments.baseline with their defaults, and what it shows."""
 
+from perfscribe.base.registry import Shown
 from perfscribe.config.keys import choice, choices, devices, experiment, flag, number, whole
 
 LEVELS = experiment(
@@ -56,4 +57,9 @@ LEVELS = experiment(
     logging_steps=whole("optimizer steps of one point of the training loss", 1, 10_000, 1, gpu=10),
     new_tokens=whole("most tokens of an answer", 1, 1024, 8, tiny=4, gpu=50),
     generation_batch=whole("questions answered at once", 1, 10_000, 50),
+)
+
+SHOWN = Shown(
+    tables=("fsdp.baseline", "fsdp.baseline_losses", "fsdp.baseline_answers", "fsdp.labels", "fsdp.single_runs"),
+    figures=("fsdp.baseline_losses",),
 )

@@ -10,13 +10,13 @@ from dataclasses import replace
 from functools import partial
 
 from perfscribe.experiments.baseline import drawings, rows
+from perfscribe.experiments.baseline.levels import SHOWN
 from perfscribe.records.records import Record
 from perfscribe.show import figures as f
 from perfscribe.show import tables as t
 from perfscribe.show.tables import Table
 
-TABLES = ("fsdp.baseline", "fsdp.baseline_losses", "fsdp.baseline_answers", "fsdp.labels", "fsdp.single_runs")
-FIGURES = ("fsdp.baseline_losses",)
+TABLES, FIGURES = SHOWN.tables, SHOWN.figures
 NINE_NOTES = (
     "MB: 2^20 bytes; peak: of the whole training, evaluation included.",
     "The workshop's labels: as its scripts train; where they trained fewer rows, the flag says so.",

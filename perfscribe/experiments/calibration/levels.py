@@ -1,5 +1,6 @@
-"""Keys of experiments.calibration and their defaults."""
+"""Keys of experiments.calibration with their defaults, and what it shows."""
 
+from perfscribe.base.registry import Shown
 from perfscribe.config.keys import alone, choices, devices, dtypes, experiment, section, timeout, whole, wholes
 
 LEVELS = experiment(
@@ -42,3 +43,5 @@ LEVELS = experiment(
         samples=whole("times that it is written, or read", 1, 1000, 3),
     ),
 )
+
+SHOWN = Shown(tables=("cs336.ceilings_products", "cs336.ceilings_bandwidths"))

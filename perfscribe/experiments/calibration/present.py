@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from perfscribe.experiments.calibration import rows as r
+from perfscribe.experiments.calibration.levels import SHOWN
 from perfscribe.experiments.calibration.measure import PRODUCT
 from perfscribe.records.records import Record
 from perfscribe.show import tables as t
 from perfscribe.show.ceilings import TIMES, quickest
 from perfscribe.show.tables import Table
 
-TABLES = ("cs336.ceilings_products", "cs336.ceilings_bandwidths")
-FIGURES = ()
+TABLES = SHOWN.tables
 NAME = "calibration"
 ONE_TIMER = "one timer"
 PRODUCTS_NOTE = (

@@ -1,5 +1,6 @@
-"""Keys of experiments.checkpoints and their defaults."""
+"""Keys of experiments.checkpoints with their defaults, and what it shows."""
 
+from perfscribe.base.registry import Shown
 from perfscribe.config.keys import choice, choices, experiment, number, pairs, whole
 
 LEVELS = experiment(
@@ -49,3 +50,5 @@ LEVELS = experiment(
     weight_decay=number("of AdamW", 0, 1, 0.01),
     dtype=choice("fp32 | fp16, bf16: mixed precision", ["fp32", "fp16", "bf16"], "fp32"),
 )
+
+SHOWN = Shown(tables=("fsdp.checkpoints",))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from perfscribe.experiments.checkpoints.levels import SHOWN
 from perfscribe.records.records import Record
 from perfscribe.show import tables as t
 from perfscribe.show.tables import GIB, Table
 from perfscribe.training.checkpoint_size import needed_bytes, predicted_bytes
 
-TABLES = ("fsdp.checkpoints",)
+TABLES = SHOWN.tables
 NOTES = (
     "Losses: of the steps after the checkpoint, relative difference between the training that went on at once and the "
     "resumed one.",

@@ -1,5 +1,6 @@
-"""Keys of experiments.communication and their defaults."""
+"""Keys of experiments.communication with their defaults, and what it shows."""
 
+from perfscribe.base.registry import Shown
 from perfscribe.config.keys import choice, choices, experiment, whole
 
 LEVELS = experiment(
@@ -37,4 +38,15 @@ LEVELS = experiment(
     samples=whole("samples of an epoch", 1, 1_073_741_824, 64, tiny=32, gpu=2048),
     epochs=whole("times that a training goes through them", 1, 100_000, 1, gpu=2),
     trainings=whole("trainings of each kind", 1, 1000, 3, tiny=1, gpu=1),
+)
+
+SHOWN = Shown(
+    reads=("all_reduce",),
+    tables=(
+        "polaris.communication",
+        "polaris.communication_ranks",
+        "polaris.communication_bandwidth",
+        "polaris.communication_trainings",
+    ),
+    figures=("polaris.communication_wait",),
 )

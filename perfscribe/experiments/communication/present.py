@@ -11,6 +11,7 @@ from perfscribe.analytic.shapes import Seq2SeqShape
 from perfscribe.experiments import epoch_columns
 from perfscribe.experiments.communication import drawings
 from perfscribe.experiments.communication import rows as r
+from perfscribe.experiments.communication.levels import SHOWN
 from perfscribe.instruments.statistics import format_figure
 from perfscribe.records.records import Record
 from perfscribe.show import figures as f
@@ -19,14 +20,7 @@ from perfscribe.show import tables as t
 from perfscribe.show.tables import Column, Table
 
 NAME = "communication"
-READS = ("all_reduce",)
-TABLES = (
-    "polaris.communication",
-    "polaris.communication_ranks",
-    "polaris.communication_bandwidth",
-    "polaris.communication_trainings",
-)
-FIGURES = ("polaris.communication_wait",)
+TABLES, FIGURES = SHOWN.tables, SHOWN.figures
 
 METRIC_NOTE = (
     "inter: 2 nodes x 1 rank, on one machine two processes joined by TCP over the loopback interface; intra: 1 node x "

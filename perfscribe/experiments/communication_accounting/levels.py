@@ -1,5 +1,6 @@
-"""Keys of experiments.communication_accounting and their defaults."""
+"""Keys of experiments.communication_accounting with their defaults, and what it shows."""
 
+from perfscribe.base.registry import Shown
 from perfscribe.config.keys import choice, experiment, number, whole
 
 LEVELS = experiment(
@@ -26,4 +27,14 @@ LEVELS = experiment(
     tensor_devices=whole("devices along the dimension of tensor parallelism", 1, 1_048_576, 4),
     fsdp_axes=whole("mesh axes given to FSDP", 1, 16, 2),
     tensor_axes=whole("mesh axes given to tensor parallelism", 1, 16, 1),
+)
+
+SHOWN = Shown(
+    tables=(
+        "cs336.communication_inputs",
+        "cs336.communication_memory",
+        "cs336.communication_sharded",
+        "cs336.communication_bound",
+        "cs336.communication_remedies",
+    )
 )

@@ -6,19 +6,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from perfscribe.experiments.communication_accounting.levels import SHOWN
 from perfscribe.records.records import Record
 from perfscribe.show import references
 from perfscribe.show import tables as t
 from perfscribe.show.tables import Column, Table
 
-TABLES = (
-    "cs336.communication_inputs",
-    "cs336.communication_memory",
-    "cs336.communication_sharded",
-    "cs336.communication_bound",
-    "cs336.communication_remedies",
-)
-FIGURES = ()
+TABLES = SHOWN.tables
 NAME = "communication_accounting"
 NO_FIGURE = "no record"  # in the place of a step of a cell that has none
 LINE = ("quantity", "formula", "value", "unit")

@@ -1,5 +1,6 @@
-"""Keys of experiments.communication_nodes and their defaults."""
+"""Keys of experiments.communication_nodes with their defaults, and what it shows."""
 
+from perfscribe.base.registry import Shown
 from perfscribe.config.keys import choice, choices, experiment, whole
 
 LEVELS = experiment(
@@ -30,3 +31,5 @@ LEVELS = experiment(
     active=whole("steps that it keeps", 1, 1000, 2),
     turns=whole("profiles of each placement; an interval needs 6 or more", 1, 1000, 6, tiny=2),
 )
+
+SHOWN = Shown(reads=("communication",), tables=("polaris.communication_nodes",))

@@ -7,20 +7,20 @@ from dataclasses import replace
 
 from perfscribe.experiments.communication import present as one_machine
 from perfscribe.experiments.communication import rows
+from perfscribe.experiments.communication_nodes.levels import SHOWN
 from perfscribe.records.records import Record
 from perfscribe.show import tables as t
 from perfscribe.show.tables import Table
 
 NAME, ONE_MACHINE = "communication_nodes", "communication"
-READS = ("communication",)
-TABLES = ("polaris.communication_nodes",)
+TABLES = SHOWN.tables
 LOOPBACK, NETWORK = "one machine, TCP over loopback", "two nodes of a cluster"
 NOTE = (
     "inter: 2 nodes x 1 rank, intra: 1 node x 2 ranks; medians over interleaved turns. Impact: the ratio of medians, "
     "with a bootstrap interval over turns."
 )
-SHOWN = ("backend", "implementation", "metric", "inter", "intra")
-SHOWN_ALSO = ("impact", "impact_interval", "impact_verdict", "turns")
+COLUMNS = ("backend", "implementation", "metric", "inter", "intra")
+COLUMNS_TOO = ("impact", "impact_interval", "impact_verdict", "turns")
 
 
 def tables(records: Mapping[str, list[Record]]) -> list[Table]:
@@ -31,6 +31,6 @@ def tables(records: Mapping[str, list[Record]]) -> list[Table]:
         for row in rows.metrics(records.get(name, []))
         if row.factors["tool"] == rows.TORCH_PROFILER
     ]
-    own = [column for column in one_machine.metrics() if column.name in (*SHOWN, *SHOWN_ALSO)]
+    own = [column for column in one_machine.metrics() if column.name in (*COLUMNS, *COLUMNS_TOO)]
     of = [own[0], own[1], t.factor("between", "The two nodes are"), *own[2:]]
     return [t.make(TABLES[0], "Communication between nodes, and what stands for them", shown, of, [NOTE])]

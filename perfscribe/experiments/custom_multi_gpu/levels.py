@@ -1,5 +1,6 @@
-"""Keys of experiments.custom_multi_gpu and their defaults."""
+"""Keys of experiments.custom_multi_gpu with their defaults, and what it shows."""
 
+from perfscribe.base.registry import Shown
 from perfscribe.config.keys import choice, choices, experiment, flag, number, section, whole, wholes
 
 LEVELS = experiment(
@@ -68,4 +69,10 @@ LEVELS = experiment(
         steps=whole("optimizer steps that are timed", 2, 10_000, 20),
         compiled=flag("whether blocks and loss are compiled", True),
     ),
+)
+
+SHOWN = Shown(
+    tables=("fsdp.custom_multi_gpu", "fsdp.custom_multi_node", "fsdp.custom_loops"),
+    figures=("fsdp.custom_scaling",),
+    reads=("all_reduce", "communication_nodes"),
 )

@@ -11,6 +11,7 @@ import pandas as pd
 
 from perfscribe.analytic.workshop_shapes import BLOOM_TOKENIZER_VOCABULARY, SimpleGptShape
 from perfscribe.experiments import training_columns as c
+from perfscribe.experiments.custom_multi_gpu.levels import SHOWN
 from perfscribe.experiments.custom_multi_gpu.measure import SHAPE
 from perfscribe.experiments.multi_gpu import drawings
 from perfscribe.experiments.training_rows import NOT_TRAINED, PREDICTED, Links, by_placement, rows
@@ -19,9 +20,7 @@ from perfscribe.show import figures as f
 from perfscribe.show import tables as t
 from perfscribe.show.tables import Table
 
-TABLES = ("fsdp.custom_multi_gpu", "fsdp.custom_multi_node", "fsdp.custom_loops")
-FIGURES = ("fsdp.custom_scaling",)
-READS = ("all_reduce", "communication_nodes")
+TABLES, FIGURES = SHOWN.tables, SHOWN.figures
 # What trains in the workshop's tables: on a CPU Trainer does not shard, and the bare loop stands in.
 WORKSHOPS_LOOP = {"cuda": "trainer", "cpu": "bare loop"}
 LOOPS_NOTES = (

@@ -9,19 +9,13 @@ from perfscribe.analytic.workshop_shapes import BLOOM_TOKENIZER_VOCABULARY as TO
 from perfscribe.analytic.workshop_shapes import SimpleGptShape
 from perfscribe.experiments.baseline import present as shared
 from perfscribe.experiments.baseline import rows
+from perfscribe.experiments.custom_single_node.levels import SHOWN
 from perfscribe.records.records import Record
 from perfscribe.show import figures as f
 from perfscribe.show import tables as t
 from perfscribe.show.tables import Table
 
-TABLES = (
-    "fsdp.custom_single_node",
-    "fsdp.custom_single_node_losses",
-    "fsdp.custom_single_node_answers",
-    "fsdp.custom_shapes",
-)
-FIGURES = ("fsdp.custom_single_node_losses",)
-READS = ("baseline",)
+TABLES, FIGURES = SHOWN.tables, SHOWN.figures
 SINGLE = "single node, as its script runs"
 WORKSHOP = {
     SINGLE: SimpleGptShape(TOKENIZER, 1024, 1, 8, 8192, tied=False),

@@ -1,5 +1,6 @@
-"""Keys of experiments.ddp and their defaults."""
+"""Keys of experiments.ddp with their defaults, and what it shows."""
 
+from perfscribe.base.registry import Shown
 from perfscribe.config.keys import choices, dtypes, experiment, lengths, numbers, section, sizes, whole, wholes
 
 LEVELS = experiment(
@@ -41,4 +42,17 @@ LEVELS = experiment(
     turns=whole("turns of each implementation; an interval needs 6 or more", 1, 1000, 6, tiny=2),
     steps=whole("steps with communication, and without, that are timed in each turn", 1, 1000, 1),
     warmup_steps=whole("steps before them in each turn; PyTorch's implementation takes one more", 1, 1000, 1),
+)
+
+SHOWN = Shown(
+    tables=(
+        "cs336.ddp_check",
+        "cs336.ddp_benchmark",
+        "cs336.ddp_phases",
+        "cs336.ddp_timeline",
+        "cs336.ddp_overhead",
+        "cs336.ddp_timeline_spans",
+    ),
+    reads=("all_reduce",),
+    figures=("cs336.ddp_steps", "cs336.ddp_timeline", "cs336.ddp_buckets"),
 )

@@ -11,22 +11,14 @@ from perfscribe.distributed.transport import DEFAULT
 from perfscribe.experiments.all_reduce import fits
 from perfscribe.experiments.ddp import drawings, rows
 from perfscribe.experiments.ddp import variants as v
+from perfscribe.experiments.ddp.levels import SHOWN
 from perfscribe.records.records import Record
 from perfscribe.show import figures as f
 from perfscribe.show import references
 from perfscribe.show import tables as t
 from perfscribe.show.tables import MIB, Column, Table
 
-TABLES = (
-    "cs336.ddp_check",
-    "cs336.ddp_benchmark",
-    "cs336.ddp_phases",
-    "cs336.ddp_timeline",
-    "cs336.ddp_overhead",
-    "cs336.ddp_timeline_spans",
-)
-READS = ("all_reduce",)  # for what the same bytes take by themselves
-FIGURES = ("cs336.ddp_steps", "cs336.ddp_timeline", "cs336.ddp_buckets")
+TABLES, FIGURES = SHOWN.tables, SHOWN.figures
 TORCH_OWN = "PyTorch's own"
 HOST_THREADS = "threads of the host"
 NO_LINE = "no line of all-reduces among as many"

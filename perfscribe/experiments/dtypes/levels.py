@@ -1,5 +1,6 @@
-"""Keys of experiments.dtypes and their defaults."""
+"""Keys of experiments.dtypes with their defaults, and what it shows."""
 
+from perfscribe.base.registry import Shown
 from perfscribe.config.keys import devices, dtypes, experiment, whole, wholes
 
 LEVELS = experiment(
@@ -27,3 +28,5 @@ LEVELS = experiment(
     d_ff=whole("width of its feed-forward layers", 1, 1_048_576, 128, tiny=32, gpu=2048),
     source_length=whole("positions of a source sequence", 1, 65_536, 1),
 )
+
+SHOWN = Shown(tables=("polaris.dtypes", "polaris.dtypes_against_fp32"), figures=("polaris.dtypes_by_length",))

@@ -8,14 +8,14 @@ from typing import Any
 
 from perfscribe.experiments import epoch_columns as columns
 from perfscribe.experiments.dtypes import drawings
+from perfscribe.experiments.dtypes.levels import SHOWN
 from perfscribe.records.records import Record
 from perfscribe.show import figures as f
 from perfscribe.show import references
 from perfscribe.show import tables as t
 from perfscribe.show.tables import Table
 
-TABLES = ("polaris.dtypes", "polaris.dtypes_against_fp32")
-FIGURES = ("polaris.dtypes_by_length",)
+TABLES, FIGURES = SHOWN.tables, SHOWN.figures
 SEED = "polaris-homework-001"
 # Of write-up 001's script, which divides 2,048 samples among an unstated number of ranks.
 HOMEWORK = {"layers": 6, "d_ff": 2048, "source_length": 1, "batch": 16, "epochs": 3}

@@ -1,5 +1,6 @@
-"""Keys of experiments.end_to_end and their defaults."""
+"""Keys of experiments.end_to_end with their defaults, and what it shows."""
 
+from perfscribe.base.registry import Shown
 from perfscribe.config.keys import devices, dtypes, experiment, lengths, section, sizes, whole
 
 LEVELS = experiment(
@@ -21,4 +22,8 @@ LEVELS = experiment(
         seq_len=whole("that length, in tokens", 1, 1_048_576, 128, tiny=32, gpu=512),
         dtype=dtypes("further dtypes, for every size", ["bf16"], tiny=["bf16", "fp16"], gpu=["fp16"], empty=True),
     ),
+)
+
+SHOWN = Shown(
+    tables=("cs336.benchmarking_script", "cs336.benchmarking_rates"), reads=("calibration", "flash_benchmarking")
 )

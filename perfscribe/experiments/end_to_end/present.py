@@ -7,14 +7,13 @@ from typing import Any
 
 from perfscribe.analytic import flops, peaks
 from perfscribe.analytic.shapes import SIZES
+from perfscribe.experiments.end_to_end.levels import SHOWN
 from perfscribe.records.records import Record
 from perfscribe.show import tables as t
 from perfscribe.show.ceilings import TERA, share_of_product
 from perfscribe.show.tables import Table
 
-TABLES = ("cs336.benchmarking_script", "cs336.benchmarking_rates")
-FIGURES = ()
-READS = ("calibration", "flash_benchmarking")  # for the ceilings
+TABLES = SHOWN.tables
 TIMER_NOTE = (
     "Host clock, the device synchronised before and after each phase; backward by difference is forward and backward "
     "timed as one, minus forward. damek's forward is without a graph."

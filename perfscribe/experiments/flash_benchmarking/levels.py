@@ -1,5 +1,6 @@
-"""Keys of experiments.flash_benchmarking and their defaults."""
+"""Keys of experiments.flash_benchmarking with their defaults, and what it shows."""
 
+from perfscribe.base.registry import Shown
 from perfscribe.config.keys import choice, choices, devices, dtypes, experiment, lengths, section, whole, wholes
 
 LEVELS = experiment(
@@ -78,4 +79,9 @@ LEVELS = experiment(
             "fp32 | tf32 | bf16 | fp16", ["fp32", "bf16"], tiny=["fp32"], gpu=["fp32", "tf32", "bf16", "fp16"]
         ),
     ),
+)
+
+SHOWN = Shown(
+    tables=("cs336.flash_implementations", "cs336.flash_rates", "cs336.flash_leaderboard", "cs336.flash_cells"),
+    figures=("cs336.flash_times",),
 )

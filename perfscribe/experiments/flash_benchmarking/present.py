@@ -9,6 +9,7 @@ from typing import Any
 from perfscribe.attention import backends
 from perfscribe.experiments.flash_benchmarking import drawings
 from perfscribe.experiments.flash_benchmarking import rows as r
+from perfscribe.experiments.flash_benchmarking.levels import SHOWN
 from perfscribe.records.records import Record
 from perfscribe.show import figures as f
 from perfscribe.show import references
@@ -16,13 +17,7 @@ from perfscribe.show import tables as t
 from perfscribe.show.ceilings import TERA
 from perfscribe.show.tables import Column, Table
 
-TABLES = (
-    "cs336.flash_implementations",
-    "cs336.flash_rates",
-    "cs336.flash_leaderboard",
-    "cs336.flash_cells",
-)
-FIGURES = ("cs336.flash_times",)
+TABLES, FIGURES = SHOWN.tables, SHOWN.figures
 PASSES = {"forward": "Forward", "backward": "Backward", "both": "End-to-end"}
 SOURCES = {"cs336-writeup-002": "002", "brandon-snider": "brandon-snider", "yyin-dev": "yyin-dev"}
 COMPARED = ("seq_len", "head_dim", "dtype", "batch", "implementation")  # with published figures

@@ -1,5 +1,6 @@
-"""Keys of experiments.io_formats and their defaults."""
+"""Keys of experiments.io_formats with their defaults, and what it shows."""
 
+from perfscribe.base.registry import Shown
 from perfscribe.config.keys import alone, choices, devices, experiment, whole
 
 LEVELS = experiment(
@@ -48,3 +49,5 @@ LEVELS = experiment(
         ["warm", "cold"],
     ),
 )
+
+SHOWN = Shown(tables=("polaris.io_formats", "polaris.io_parts", "polaris.io_reads"), figures=("polaris.io_times",))

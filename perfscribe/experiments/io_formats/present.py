@@ -9,14 +9,14 @@ from typing import Any
 
 from perfscribe.data.layout import FILES
 from perfscribe.experiments.io_formats import drawings
+from perfscribe.experiments.io_formats.levels import SHOWN
 from perfscribe.instruments.statistics import format_figure
 from perfscribe.records.records import Record
 from perfscribe.show import figures as f
 from perfscribe.show import tables as t
 from perfscribe.show.tables import MIB, Table
 
-TABLES = ("polaris.io_formats", "polaris.io_parts", "polaris.io_reads")
-FIGURES = ("polaris.io_times",)
+TABLES, FIGURES = SHOWN.tables, SHOWN.figures
 CACHES = ("warm", "cold")
 KIB = 1024
 SEED = "polaris-homework-001"

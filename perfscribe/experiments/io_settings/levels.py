@@ -1,5 +1,6 @@
-"""Keys of experiments.io_settings and their defaults."""
+"""Keys of experiments.io_settings with their defaults, and what it shows."""
 
+from perfscribe.base.registry import Shown
 from perfscribe.config.keys import choices, experiment, whole, wholes
 
 LEVELS = experiment(
@@ -35,3 +36,5 @@ LEVELS = experiment(
         gpu=1024,
     ),
 )
+
+SHOWN = Shown(tables=("polaris.io_chunks", "polaris.io_workers", "polaris.io_threads"))

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from perfscribe.experiments.io_settings.levels import SHOWN
 from perfscribe.instruments.statistics import Summary
 from perfscribe.records.records import Record
 from perfscribe.show import tables as t
 from perfscribe.show.tables import MIB, Table
 
-TABLES = ("polaris.io_chunks", "polaris.io_workers", "polaris.io_threads")
+TABLES = SHOWN.tables
 # The file that workers and threads read compressed, beside the plain one.
 SHARED = ((32, "gzip"), ("contiguous", "none"))
 CHUNKS_NOTE = (

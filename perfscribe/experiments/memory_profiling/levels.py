@@ -1,5 +1,6 @@
-"""Keys of experiments.memory_profiling and their defaults."""
+"""Keys of experiments.memory_profiling with their defaults, and what it shows."""
 
+from perfscribe.base.registry import Shown
 from perfscribe.config.keys import choices, devices, dtypes, experiment, isolation, lengths, sizes, whole
 
 LEVELS = experiment(
@@ -15,4 +16,15 @@ LEVELS = experiment(
     ),
     dtype=dtypes("bf16, fp16: autocast | tf32: fp32 with TF32 matrix products", ["fp32", "bf16"]),
     batch=whole("sequences in a batch", 1, 1_048_576, 4),
+)
+
+SHOWN = Shown(
+    tables=(
+        "cs336.memory_peaks",
+        "cs336.memory_by_context",
+        "cs336.memory_residual",
+        "cs336.memory_largest",
+        "cs336.memory_timelines",
+    ),
+    figures=("cs336.memory_timeline",),
 )

@@ -10,6 +10,7 @@ from typing import Any
 from perfscribe.analytic import memory
 from perfscribe.analytic.shapes import SIZES
 from perfscribe.experiments.memory_profiling import drawings, rows
+from perfscribe.experiments.memory_profiling.levels import SHOWN
 from perfscribe.experiments.memory_profiling.rows import MODES, PHASES
 from perfscribe.instruments.profiling.memory_timeline import KINDS
 from perfscribe.records.records import Record
@@ -18,14 +19,7 @@ from perfscribe.show import references
 from perfscribe.show import tables as t
 from perfscribe.show.tables import GIB, MIB, Table
 
-TABLES = (
-    "cs336.memory_peaks",
-    "cs336.memory_by_context",
-    "cs336.memory_residual",
-    "cs336.memory_largest",
-    "cs336.memory_timelines",  # what the figure draws
-)
-FIGURES = ("cs336.memory_timeline",)
+TABLES, FIGURES = SHOWN.tables, SHOWN.figures
 NO_PHASE = "no such phase"
 NO_CACHE = "no caching allocator"
 # Published peaks by mode: metrics in GiB, and in a GB that the source does not define.

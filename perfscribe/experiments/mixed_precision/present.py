@@ -6,17 +6,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from perfscribe.experiments.mixed_precision import drawings, rows
+from perfscribe.experiments.mixed_precision.levels import SHOWN
 from perfscribe.instruments.precision import DTYPES
 from perfscribe.records.records import Record
 from perfscribe.show import figures as f
 from perfscribe.show import tables as t
 from perfscribe.show.tables import Table
 
-TABLES = ("cs336.mixed_precision_passes", "cs336.mixed_precision_speedup")
-FIGURES = ("cs336.mixed_precision_speedup",)
-READS = ("end_to_end",)
-READS_IF_MEASURED = ("nsys_profile",)  # for the kernels' time of the same passes
-FIGURES_SHOW = READS
+TABLES, FIGURES = SHOWN.tables, SHOWN.figures
 
 SOURCES = {
     "cs336-writeup-002": "002",

@@ -1,5 +1,6 @@
-"""Keys of experiments.mixed_precision_accumulation and their defaults."""
+"""Keys of experiments.mixed_precision_accumulation with their defaults, and what it shows."""
 
+from perfscribe.base.registry import Shown
 from perfscribe.config.keys import devices, experiment, number, whole
 
 LEVELS = experiment(
@@ -8,3 +9,5 @@ LEVELS = experiment(
     addend=number("value of each term", 0, 65_504, 0.01, above=True),
     device=devices(["cpu"], gpu=["cpu", "cuda"]),
 )
+
+SHOWN = Shown(tables=("cs336.mixed_precision_accumulation",))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from perfscribe.experiments.mixed_precision_accumulation.levels import SHOWN
 from perfscribe.records.records import Record
 from perfscribe.show import tables as t
 from perfscribe.show.tables import Table
 
-TABLES = ("cs336.mixed_precision_accumulation",)
-FIGURES = ()
+TABLES = SHOWN.tables
 NAMES = {
     "fp32": "fp32 += fp32",
     "fp16": "fp16 += fp16",

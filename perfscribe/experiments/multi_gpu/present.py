@@ -7,15 +7,14 @@ from functools import partial
 
 from perfscribe.experiments import training_columns as c
 from perfscribe.experiments.multi_gpu import drawings
+from perfscribe.experiments.multi_gpu.levels import SHOWN
 from perfscribe.experiments.training_rows import Links, by_placement, rows
 from perfscribe.records.records import Record
 from perfscribe.show import figures as f
 from perfscribe.show import tables as t
 from perfscribe.show.tables import Table
 
-TABLES = ("fsdp.multi_gpu", "fsdp.multi_node")
-FIGURES = ("fsdp.multi_gpu",)
-READS = ("all_reduce", "communication_nodes")
+TABLES, FIGURES = SHOWN.tables, SHOWN.figures
 CAPTION = "Samples a second by Trainer's clock; hollow: predicted, dashed: in proportion to ranks."
 
 

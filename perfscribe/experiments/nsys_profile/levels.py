@@ -1,5 +1,6 @@
-"""Keys of experiments.nsys_profile and their defaults."""
+"""Keys of experiments.nsys_profile with their defaults, and what it shows."""
 
+from perfscribe.base.registry import Shown
 from perfscribe.config.keys import devices, dtypes, experiment, lengths, section, sizes, whole
 
 LEVELS = experiment(
@@ -32,4 +33,16 @@ LEVELS = experiment(
         seq_len=lengths("and of these sequence lengths, in tokens", [64, 128], tiny=[32], gpu=[128, 1024], empty=True),
         dtype=dtypes("and of these dtypes", ["fp32"], gpu=["tf32"], empty=True),
     ),
+)
+
+SHOWN = Shown(
+    tables=(
+        "cs336.nsys_forward",
+        "cs336.nsys_top_kernels",
+        "cs336.nsys_matmul_share",
+        "cs336.nsys_attention",
+        "cs336.nsys_families",
+        "cs336.nsys_nvtx_kernels",
+    ),
+    figures=("cs336.nsys_forward",),
 )

@@ -9,6 +9,7 @@ from typing import Any
 from perfscribe.analytic import flops
 from perfscribe.analytic.shapes import SIZES
 from perfscribe.experiments.nsys_profile import drawings, rows
+from perfscribe.experiments.nsys_profile.levels import SHOWN
 from perfscribe.experiments.nsys_profile.reading import NS_PER_MS, REST
 from perfscribe.instruments.profiling.families import FAMILIES, GEMM
 from perfscribe.records.records import Record
@@ -16,15 +17,7 @@ from perfscribe.show import figures as f
 from perfscribe.show import tables as t
 from perfscribe.show.tables import Table
 
-TABLES = (
-    "cs336.nsys_forward",
-    "cs336.nsys_top_kernels",
-    "cs336.nsys_matmul_share",
-    "cs336.nsys_attention",
-    "cs336.nsys_families",
-    "cs336.nsys_nvtx_kernels",
-)
-FIGURES = ("cs336.nsys_forward",)
+TABLES, FIGURES = SHOWN.tables, SHOWN.figures
 PASSES = ("forward", "backward", "full step")
 FORWARD_NOTE = (
     "Forward of a training step, to the loss; busy, idle and ends are those of the traced pass of median length. "

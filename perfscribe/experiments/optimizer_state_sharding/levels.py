@@ -1,5 +1,6 @@
-"""Keys of experiments.optimizer_state_sharding and their defaults."""
+"""Keys of experiments.optimizer_state_sharding with their defaults, and what it shows."""
 
+from perfscribe.base.registry import Shown
 from perfscribe.config.keys import choice, choices, experiment, lengths, section, sizes, whole, wholes
 
 LEVELS = experiment(
@@ -31,4 +32,15 @@ LEVELS = experiment(
     warmup_steps=whole("steps before the timed ones in each turn", 0, 1000, 0),
     timed_steps=whole("whole steps that are timed in each turn", 1, 1000, 1, gpu=2),
     optimizer_steps=whole("steps of the optimizer alone that are timed in each turn", 1, 1000, 1, gpu=3),
+)
+
+SHOWN = Shown(
+    tables=(
+        "cs336.sharding_memory",
+        "cs336.sharding_kinds",
+        "cs336.sharding_saved",
+        "cs336.sharding_times",
+        "cs336.sharding_zero",
+    ),
+    figures=("cs336.sharding_memory_and_time",),
 )

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from perfscribe.experiments.optimizer_state_sharding import drawings, names, rows
+from perfscribe.experiments.optimizer_state_sharding.levels import SHOWN
 from perfscribe.experiments.optimizer_state_sharding.names import KINDS, MOMENTS, SHARDED
 from perfscribe.instruments.statistics import Summary
 from perfscribe.records.records import Record
@@ -15,14 +16,7 @@ from perfscribe.show import references
 from perfscribe.show import tables as t
 from perfscribe.show.tables import GIB, Column, Table
 
-TABLES = (
-    "cs336.sharding_memory",
-    "cs336.sharding_kinds",
-    "cs336.sharding_saved",
-    "cs336.sharding_times",
-    "cs336.sharding_zero",
-)
-FIGURES = ("cs336.sharding_memory_and_time",)
+TABLES, FIGURES = SHOWN.tables, SHOWN.figures
 SOURCE = "brandon-snider"
 MOMENT_TITLES = {
     names.INIT: "After model initialisation (GiB)",

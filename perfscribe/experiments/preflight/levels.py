@@ -1,5 +1,6 @@
-"""Keys of experiments.preflight and their defaults."""
+"""Keys of experiments.preflight with their defaults, and what it shows."""
 
+from perfscribe.base.registry import Shown
 from perfscribe.config.keys import choice, choices, experiment, number, section, timeout, whole, wholes
 
 LEVELS = experiment(
@@ -41,3 +42,5 @@ LEVELS = experiment(
         None,
     ),
 )
+
+SHOWN = Shown(tables=("fsdp.preflight",), figures=("fsdp.preflight",))

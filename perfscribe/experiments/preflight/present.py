@@ -8,13 +8,13 @@ from typing import Any
 
 import pandas as pd
 
+from perfscribe.experiments.preflight.levels import SHOWN
 from perfscribe.records.records import Record
 from perfscribe.show import figures as f
 from perfscribe.show import tables as t
 from perfscribe.show.tables import Table
 
-TABLES = ("fsdp.preflight",)
-FIGURES = ("fsdp.preflight",)
+TABLES, FIGURES = SHOWN.tables, SHOWN.figures
 NOTES = (
     "Bus bandwidth of an all-reduce: bytes / time x 2(n - 1)/n, of the slowest rank in each call.",
     "Where a test fails, trainings on as many processes are skipped, and the slowest pair of ranks is named.",

@@ -1,5 +1,6 @@
-"""Keys of experiments.rank_methods and their defaults."""
+"""Keys of experiments.rank_methods with their defaults, and what it shows."""
 
+from perfscribe.base.registry import Shown
 from perfscribe.config.keys import choice, choices, experiment, section, texts, whole
 
 LEVELS = experiment(
@@ -44,3 +45,5 @@ LEVELS = experiment(
         ),
     ),
 )
+
+SHOWN = Shown(tables=("polaris.rank_methods", "polaris.rank_bindings"))

@@ -6,13 +6,14 @@ from collections.abc import Mapping
 
 from perfscribe.experiments import epoch_columns
 from perfscribe.experiments.rank_methods import rows
+from perfscribe.experiments.rank_methods.levels import SHOWN
 from perfscribe.experiments.rank_methods.words import LAUNCHERS, METHODS
 from perfscribe.records.records import Record
 from perfscribe.show import references
 from perfscribe.show import tables as t
 from perfscribe.show.tables import Table
 
-TABLES = ("polaris.rank_methods", "polaris.rank_bindings")
+TABLES = SHOWN.tables
 # What the write-ups trained: the homework's program.
 HOMEWORK = {"features": epoch_columns.HOMEWORK_WIDTH, **epoch_columns.HOMEWORK}
 ANOTHER_WORKLOAD = "another workload"

@@ -8,16 +8,14 @@ from typing import Any
 
 from perfscribe.analytic.bandwidth_peaks import GB
 from perfscribe.experiments.roofline import drawings, rows
+from perfscribe.experiments.roofline.levels import SHOWN
 from perfscribe.records.records import Record
 from perfscribe.show import figures as f
 from perfscribe.show import tables as t
 from perfscribe.show.ceilings import TERA
 from perfscribe.show.tables import Table
 
-TABLES = ("cs336.roofline",)
-FIGURES = ("cs336.roofline",)
-READS = ("attention",)
-READS_IF_MEASURED = ("calibration", "end_to_end", "flash_benchmarking")
+TABLES, FIGURES = SHOWN.tables, SHOWN.figures
 NOT_KNOWN = "not known"
 NOTE = (
     "Bound: the lower of peak rate and FLOP/byte times the memory's bandwidth, both measured where calibration ran, "

@@ -7,16 +7,14 @@ from functools import partial
 
 from perfscribe.experiments.node_network import ALL_REDUCE, Network
 from perfscribe.experiments.scaling_model import drawings, rows
+from perfscribe.experiments.scaling_model.levels import SHOWN
 from perfscribe.experiments.scaling_model.trainings import ModelledLinks
 from perfscribe.records.records import Record
 from perfscribe.show import figures as f
 from perfscribe.show import tables as t
 from perfscribe.show.tables import Table
 
-TABLES = ("fsdp.scaling_predicted",)
-FIGURES = ("fsdp.scaling",)
-READS = ("all_reduce",)
-READS_IF_MEASURED = ("custom_multi_gpu", "ddp", "multi_gpu", "weak_scaling", "communication_nodes")
+TABLES, FIGURES = SHOWN.tables, SHOWN.figures
 NOTES = (
     "Step: computing + communicating - overlap x the shorter of both, overlap fitted to the measured steps "
     "(docs/scaling.md); where that misses them, rows that were not measured have no figure.",

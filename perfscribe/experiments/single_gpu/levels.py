@@ -1,5 +1,6 @@
-"""Keys of experiments.single_gpu and their defaults."""
+"""Keys of experiments.single_gpu with their defaults, and what it shows."""
 
+from perfscribe.base.registry import Shown
 from perfscribe.config.keys import choice, choices, devices, experiment, isolation, whole, wholes
 
 LEVELS = experiment(
@@ -33,3 +34,5 @@ LEVELS = experiment(
         "fp32 | tf32 | bf16 | fp16, of the matrix products; weights are fp32", ["fp32", "tf32", "bf16", "fp16"], "fp32"
     ),
 )
+
+SHOWN = Shown(tables=("polaris.single_gpu", "polaris.single_gpu_epochs"))

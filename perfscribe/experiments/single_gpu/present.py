@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from perfscribe.experiments import epoch_columns as columns
+from perfscribe.experiments.single_gpu.levels import SHOWN
 from perfscribe.records.records import Record
 from perfscribe.show import tables as t
 from perfscribe.show.tables import Table
 
-TABLES = ("polaris.single_gpu", "polaris.single_gpu_epochs")
+TABLES = SHOWN.tables
 SEED = "polaris-homework-001"
 # The homework's program on one rank.
 HOMEWORK = {"d_model": columns.HOMEWORK_WIDTH, **columns.HOMEWORK, "dtype": "fp32"}

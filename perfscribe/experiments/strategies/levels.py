@@ -1,5 +1,6 @@
-"""Keys of experiments.strategies and their defaults."""
+"""Keys of experiments.strategies with their defaults, and what it shows."""
 
+from perfscribe.base.registry import Shown
 from perfscribe.config.keys import choice, choices, experiment, flag, flags, whole, wholes
 
 LEVELS = experiment(
@@ -75,4 +76,9 @@ LEVELS = experiment(
     ),
     turns=whole("turns of those variants; an interval needs 6 or more", 1, 20, 2, tiny=1, gpu=6),
     turn_steps=whole("steps that are timed in each turn, after one that is not", 1, 20, 2, tiny=1, gpu=3),
+)
+
+SHOWN = Shown(
+    tables=("fsdp.strategies", "fsdp.wrapping", "fsdp.world_of_one", "fsdp.offload_accumulation"),
+    figures=("fsdp.strategies",),
 )

@@ -9,13 +9,13 @@ from typing import Any
 from perfscribe.analytic import fsdp_memory, fsdp_traffic
 from perfscribe.analytic.fsdp_plan import DDP, FSDP1, FSDP2, SINGLE, WHOLE
 from perfscribe.experiments.strategies import drawings, rows
+from perfscribe.experiments.strategies.levels import SHOWN
 from perfscribe.records.records import Record
 from perfscribe.show import figures as f
 from perfscribe.show import tables as t
 from perfscribe.show.tables import GIB, MIB, Column, Table
 
-TABLES = ("fsdp.strategies", "fsdp.wrapping", "fsdp.world_of_one", "fsdp.offload_accumulation")
-FIGURES = ("fsdp.strategies",)
+TABLES, FIGURES = SHOWN.tables, SHOWN.figures
 MB = 10**6
 APIS = {SINGLE: "none", DDP: "DDP", FSDP1: "FSDP1", FSDP2: "FSDP2"}
 STRATEGIES = {

@@ -1,5 +1,6 @@
-"""Keys of experiments.tensor_dims and their defaults."""
+"""Keys of experiments.tensor_dims with their defaults, and what it shows."""
 
+from perfscribe.base.registry import Shown
 from perfscribe.config.keys import choices, devices, experiment, section, whole, wholes
 
 LEVELS = experiment(
@@ -40,3 +41,5 @@ LEVELS = experiment(
     target_length=whole("positions of a target sequence", 1, 65_536, 20, tiny=4),
     batch=whole("samples in a batch", 1, 1_048_576, 32, tiny=8),
 )
+
+SHOWN = Shown(tables=("polaris.tensor_dims", "polaris.tensor_dims_scale"))

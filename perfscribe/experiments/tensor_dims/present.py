@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from perfscribe.experiments import epoch_columns as columns
+from perfscribe.experiments.tensor_dims.levels import SHOWN
 from perfscribe.records.records import Record
 from perfscribe.show import references
 from perfscribe.show import tables as t
 from perfscribe.show.tables import GIB, Table
 
-TABLES = ("polaris.tensor_dims", "polaris.tensor_dims_scale")
+TABLES = SHOWN.tables
 TABULATED, TRIED = "polaris-homework-000", "polaris-homework-001"
 # nn.Transformer's own depth and inner width, which the write-ups leave as they are.
 HOMEWORK = columns.homework("layers", "d_ff", "source_length", "target_length")

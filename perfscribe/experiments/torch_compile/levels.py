@@ -1,5 +1,6 @@
-"""Keys of experiments.torch_compile and their defaults."""
+"""Keys of experiments.torch_compile with their defaults, and what it shows."""
 
+from perfscribe.base.registry import Shown
 from perfscribe.config.keys import (
     alone,
     choice,
@@ -76,4 +77,15 @@ LEVELS = experiment(
             backend=choice("inductor | aot_eager", ["inductor", "aot_eager"], "inductor"),
         ),
     ),
+)
+
+SHOWN = Shown(
+    tables=(
+        "cs336.compiled_attention",
+        "cs336.compiled_attention_speedup",
+        "cs336.compiled_models",
+        "cs336.compiled_models_speedup",
+        "cs336.compile_cost",
+    ),
+    figures=("cs336.compiled_speedups",),
 )

@@ -7,20 +7,14 @@ from functools import partial
 from typing import Any
 
 from perfscribe.experiments.torch_compile import drawings, rows
+from perfscribe.experiments.torch_compile.levels import SHOWN
 from perfscribe.records.records import Record
 from perfscribe.show import figures as f
 from perfscribe.show import references
 from perfscribe.show import tables as t
 from perfscribe.show.tables import GIB, Table
 
-TABLES = (
-    "cs336.compiled_attention",
-    "cs336.compiled_attention_speedup",
-    "cs336.compiled_models",
-    "cs336.compiled_models_speedup",
-    "cs336.compile_cost",
-)
-FIGURES = ("cs336.compiled_speedups",)
+TABLES, FIGURES = SHOWN.tables, SHOWN.figures
 SOURCES = {"cs336-writeup-002": "002", "brandon-snider": "brandon-snider", "yyin-dev": "yyin-dev"}
 VARIANTS = ("eager", "compiled")
 # The phases that write-ups give, by problem.
@@ -49,7 +43,7 @@ CAPTION = (
 )
 
 # Variants and phases in the order in which write-ups give them.
-SHOWN = {
+PHASES_OF = {
     "attention": (("eager", "forward"), ("eager", "backward"), ("compiled", "forward"), ("compiled", "backward")),
     "model": tuple(
         (variant, phase) for phase in ("forward", "full_step", "backward", "optimizer") for variant in VARIANTS
@@ -82,7 +76,7 @@ def tables(records: Mapping[str, list[Record]]) -> list[Table]:
 
 def _time_columns(problem: str) -> list[t.Column]:
     columns: list[t.Column] = []
-    for variant, phase in SHOWN[problem]:
+    for variant, phase in PHASES_OF[problem]:
         name = f"{variant}_{phase}_ms"
         title = f"{variant.capitalize()}, {rows.TITLES[phase].lower()} (ms)"
         columns += [t.median(name, title), t.iqr(name, "IQR (ms)")]

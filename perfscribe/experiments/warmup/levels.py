@@ -1,5 +1,6 @@
-"""Keys of experiments.warmup and their defaults."""
+"""Keys of experiments.warmup with their defaults, and what it shows."""
 
+from perfscribe.base.registry import Shown
 from perfscribe.config.keys import alone, devices, dtypes, experiment, isolation, lengths, sizes, whole, wholes
 
 LEVELS = experiment(
@@ -14,3 +15,5 @@ LEVELS = experiment(
     warmup_steps=wholes("numbers of steps before the timed ones", 0, 10_000, [0, 1, 2, 5]),
     timed_steps=whole("steps that are timed", 1, 100_000, 10),
 )
+
+SHOWN = Shown(tables=("cs336.benchmarking_warmup", "cs336.benchmarking_steps"), figures=("cs336.benchmarking_steps",))

@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from perfscribe.experiments.warmup.levels import SHOWN
 from perfscribe.instruments.statistics import steady_from
 from perfscribe.records.records import Record
 from perfscribe.show import figures as f
 from perfscribe.show import tables as t
 from perfscribe.show.tables import Table
 
-TABLES = ("cs336.benchmarking_warmup", "cs336.benchmarking_steps")
-FIGURES = ("cs336.benchmarking_steps",)
+TABLES, FIGURES = SHOWN.tables, SHOWN.figures
 PHASES = ("forward", "backward", "optimizer")
 NOTE = (
     "Each row is a fresh process, in which only model and optimizer are made before the first step. Steady from: "

@@ -1,5 +1,6 @@
-"""Keys of experiments.weak_scaling and their defaults."""
+"""Keys of experiments.weak_scaling with their defaults, and what it shows."""
 
+from perfscribe.base.registry import Shown
 from perfscribe.config.keys import choice, choices, experiment, number, whole, wholes
 
 LEVELS = experiment(
@@ -51,4 +52,10 @@ LEVELS = experiment(
     weight_decay=number("of AdamW", 0, 1, 0.01),
     dtype=choice("fp32 | fp16, bf16: mixed precision", ["fp32", "fp16", "bf16"], "fp32", gpu="fp16"),
     logging_steps=whole("optimizer steps between two logs", 1, 100_000, 2, tiny=1, gpu=10),
+)
+
+SHOWN = Shown(
+    tables=("fsdp.weak_setup", "fsdp.weak_scaling"),
+    figures=("fsdp.weak_scaling",),
+    reads=("all_reduce", "communication_nodes"),
 )

@@ -12,14 +12,13 @@ from perfscribe.experiments import training_columns as c
 from perfscribe.experiments.multi_gpu import drawings
 from perfscribe.experiments.training_rows import Links
 from perfscribe.experiments.weak_scaling import rows as r
+from perfscribe.experiments.weak_scaling.levels import SHOWN
 from perfscribe.records.records import Record
 from perfscribe.show import figures as f
 from perfscribe.show import tables as t
 from perfscribe.show.tables import Table
 
-TABLES = ("fsdp.weak_setup", "fsdp.weak_scaling")
-FIGURES = ("fsdp.weak_scaling",)
-READS = ("all_reduce", "communication_nodes")
+TABLES, FIGURES = SHOWN.tables, SHOWN.figures
 SETUP_NOTES = (
     "By arithmetic; FLOP: matrix products of forward and backward in an optimizer step.",
     "As it ran: the workshop's scripts take the tokenizer's vocabulary and one row per GPU.",
