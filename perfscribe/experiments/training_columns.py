@@ -18,7 +18,7 @@ from perfscribe.show import tables as t
 
 MB_PER_GB = 1024
 SCALE_NOTE = (
-    "Samples/s and runtime are Trainer's, evaluation and checkpoints included; scale factors compare with the first "
+    "Samples/s and runtime are Trainer's, with evaluation and any checkpoints; scale factors compare with the first "
     "row."
 )
 CLOCKS_NOTE = (

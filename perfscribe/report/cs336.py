@@ -446,9 +446,10 @@ class BenchmarkingMixedPrecision(Problem):
                 raise Missing(size)
             said.append((size, slow.quoted, fast.quoted, self.gain("bf16", size)))
         (big, *ends, gain), (small, *other, least) = said
+        times = f"{gain.quoted}x by medians{', within noise' * noisy(gain)}"
         return (
-            f"BF16 takes {big} from {ends[0]} to {ends[1]} ms ({gain.quoted}x{', within noise' * noisy(gain)}), "
-            f"{small} from {other[0]} to {other[1]}{' (within noise)' * noisy(least)}."
+            f"BF16 takes {big} from {ends[0]} to {ends[1]} ms ({times}), {small} from {other[0]} to {other[1]}"
+            f"{' (within noise)' * noisy(least)}."
         )
 
     def tf32(self) -> str:
@@ -604,7 +605,7 @@ class MemoryProfiling(Problem):
         """What has this size: scores of 32 heads, or logits over a vocabulary of 10000."""
         context = self.at()[-1]
         for what, shape, elements in (
-            ("the N × N scores", f"4 · 32 · {context}²", 4 * 32 * int(context) ** 2),
+            ("N × N scores and softmax", f"4 · 32 · {context}²", 4 * 32 * int(context) ** 2),
             ("the logits", f"4 · {context} · 10000", 4 * int(context) * 10000),
         ):
             if mib == elements * 4 / 2**20:

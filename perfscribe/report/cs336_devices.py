@@ -354,8 +354,8 @@ class NaiveDdpBenchmarking(Ddp):
             Table(
                 "DDP: step, communication and exposed communication, ms.",
                 f"{setup(self.site, self.STEPS)}, AdamW; "
-                f"median ± half IQR of {self.steps()}, {clock(self.site)}; exposed: step less the same step without "
-                "communication.",
+                f"median ± half IQR of {self.steps()}, {clock(self.site)}; comm: in steps that "
+                "wait after each phase; exposed: step less the same step without communication.",
                 ["implementation", "bucket_mb", *(f"{one} ({world} {devices(self.site)})" for one, world in columns)],
                 [
                     [label(one), label(NOTHING if bucket == "none" else bucket)]
@@ -537,7 +537,10 @@ class OverlapIndividualBenchmarking(Ddp):
     def lengths(self) -> str:
         """How long communication takes in both."""
         overlap, naive = (self.traced("traced_communication_ms", one) for one in (self.OVERLAP, "naive"))
-        return f"Its kernels run {overlap.quoted} ms overlapped and {naive.quoted} ms after backward{overlap.mark}."
+        return (
+            f"Communication kernels, waiting included, run {overlap.quoted} ms overlapped and {naive.quoted} ms after "
+            f"backward{overlap.mark}."
+        )
 
     def precision(self) -> str:
         """What the mark means."""
@@ -816,7 +819,7 @@ class ShardingAccounting(Problem):
         return [
             Table(
                 f"(a) Peak of allocated memory and its parts, {self.unit()}.",
-                f"{setup(self.site, self.MEMORY, WORLDS[0])}, one run; parts at the peak up to that moment.",
+                f"{setup(self.site, self.MEMORY, WORLDS[0])}, one run; peak of each phase and its parts.",
                 ["optimizer", "moment", "peak", "parameters", "gradients", "optimizer state", "other"],
                 [
                     [label(optimizer), label(moment), self.cell(self.peak, optimizer, moment)]

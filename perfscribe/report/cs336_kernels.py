@@ -80,7 +80,7 @@ class NsysProfile(Problem):
         if not self.site.gpu:
             return f"Between operators the host spends at most {most.quoted} % of forward ({size}, {context})"
         if most.value <= 50:
-            return f"The GPU idles at most {most.quoted} % of forward ({size}, {context})"
+            return f"In FP32 the GPU idles at most {most.quoted} % of forward ({size}, {context})"
         for before, cell in pairwise(idle):
             if before[1] == cell[1] and idle[before].value > 50 >= idle[cell].value:
                 return f"Below {cell[0]} at {cell[1]} the GPU idles most of the time"

@@ -96,7 +96,8 @@ def strategies(page: Page) -> str:
     (fast, speed, _), (small, memory) = found.fastest(), found.smallest()
     unit = "GPU" if page.gpu else "process"
     return (
-        f"On {page.ranks(found.world())} in {found.dtype().upper()} {fast} trains fastest, {speed.quoted} samples/s; "
+        f"Of {found.dtype().upper()} strategies on {page.ranks(found.world())} {fast} trains fastest, "
+        f"{speed.quoted} samples/s; "
         f"{small} needs least memory, {memory.quoted} GB per {unit}{found.mark()}."
     )
 
@@ -170,8 +171,8 @@ def all_reduce(page: Page) -> str:
     if rate is None or bound is None or nccl is None or other is None:
         raise Missing("cs336.all_reduce")
     return (
-        f"NCCL moves {rate.quoted} GB/s for 1GB on {row['world_size']} GPUs, {rate.share(bound).quoted} % of a copy "
-        f"between two, and is {other.over(nccl).quoted} times as fast as Gloo."
+        f"On {row['world_size']} GPUs NCCL reduces 1GB in {nccl.quoted} ms, {other.over(nccl).quoted} times as fast as "
+        f"Gloo; its bus reaches {rate.share(bound).quoted} % of a copy between two."
     )
 
 

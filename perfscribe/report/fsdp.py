@@ -458,7 +458,8 @@ class Strategies(Problem):
             Table(
                 f"Strategies on {ranks(self.site, self.world())}{self.mark()}.",
                 f"{self.model().split('/')[-1]}, {self.dtype().upper()}, batch 1 per rank{tokens}, median ± half IQR "
-                f"of steps, host clock with synchronise; peak of allocated memory{nodes}{other}.",
+                f"of steps, host clock with synchronise; peak of allocated memory; state per rank, "
+                f"with off-load on the CPU{nodes}{other}.",
                 ["Strategy", "CPU off-load", "Activation checkpointing", "Samples/s", "Step (ms)", "Peak memory (GB)",
                  "State per GPU (GB)", "Sent per step (MB)"],
                 [
@@ -476,7 +477,8 @@ class Strategies(Problem):
     def title(self) -> str:
         """What the figure shows."""
         fast, speed, _ = self.fastest()
-        return f"{fast} is fastest at {speed.quoted} samples/s in {self.dtype().upper()}{self.mark()}"
+        measured = f"Of the strategies measured in {self.dtype().upper()}"
+        return f"{measured} {fast} is fastest, {speed.quoted} samples/s{self.mark()}"
 
     def model(self) -> str:
         """As the table names it."""
@@ -1089,7 +1091,7 @@ class WeakScaling(Problem):
         other = ""
         if self.mark() and (plan := self.planned(row.get("world_size", ""))):
             number = int(plan["steps_per_epoch"]) * int(plan["total_batch"])
-            other = f"; ‡ {number} rows and vocabulary 50,000 in place of 500 and 250,680"
+            other = f"; ‡ {number} rows, vocabulary 50,000, layers wrapped in place of 500, 250,680, one unit"
         sizes = "d 2048, FP16, 512 tokens" if self.site.gpu else row.get("dtype", "fp32").upper()
         epochs = "1 epoch" if row.get("num_epochs") == "1" else "5 epochs"
         clock = "Trainer's clock" if row.get("loop", "trainer") == "trainer" else "host clock"
@@ -1251,7 +1253,7 @@ class Defects(Problem):
         """Defect 10."""
         one = WorldOfOne(self.site)
         full, alone = (need(one.found(setup), "peak_allocated_gib") for setup in ("FSDP1 FULL_SHARD", "without FSDP"))
-        return f"FSDP1 needs {full.share(alone).quoted} % of the memory without FSDP{one.mark()}."
+        return f"As NO_SHARD it needs {full.share(alone).quoted} % of the memory without FSDP{one.mark()}."
 
     def sharding_words(self) -> str:
         """Defect 11."""

@@ -101,7 +101,7 @@ def write(material: Material) -> dict[str, str]:
         parts += [
             problem.markdown(material.captions, problem.name in pages, notes.get(problem.heading, "")) for problem in of
         ]
-    parts += ["## Not measured here", lacking(problems)]
+    parts += ["## Not measured here", lacking(problems, pages)]
     text = "\n\n".join(part for part in parts if part) + "\n"
     return {"report.md": text} | {f"details/{name}.md": page for name, page in pages.items()}
 
@@ -167,8 +167,11 @@ def overview(short: str, problems: Sequence[Problem]) -> str:
     return f"- {short}: " + " · ".join(entries)
 
 
-def lacking(problems: Sequence[Problem]) -> str:
-    """A line for each reason, with the problems and their rows, or the one column, that lack a figure for it."""
+def lacking(problems: Sequence[Problem], pages: Collection[str] = ()) -> str:
+    """A line for each reason, with the problems and their rows, or the one column, that lack a figure for it.
+
+    pages: problems with a page of details, which has what was measured in other settings.
+    """
     by_reason: dict[str, dict[str, str]] = {}
     for problem in problems:
         names: dict[str, list[str]] = {}
@@ -180,7 +183,7 @@ def lacking(problems: Sequence[Problem]) -> str:
                 shown = " / ".join(of) if len(of) <= MOST_NAMES else f"{len(of)} rows"
                 by_reason.setdefault(reason or NO_CELL, {})[link(problem)] = f" ({shown})"
         if not problem.measured and not any(names):
-            by_reason.setdefault(LEFT_OUT, {})[link(problem)] = ""
+            by_reason.setdefault(ELSEWHERE if problem.name in pages else LEFT_OUT, {})[link(problem)] = ""
     lines = [
         f"- {reason}: {'; '.join(name + of for name, of in found.items())}." for reason, found in by_reason.items()
     ]
@@ -216,6 +219,7 @@ def _name(table: Table, row: int) -> str:
 MOST_NAMES = 6
 NO_CELL = "Figures that no cell measures"
 LEFT_OUT = "Not measured at this site"
+ELSEWHERE = "Measured in other settings alone, see their details"
 
 
 def _reason(why: str) -> str:

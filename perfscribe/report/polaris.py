@@ -765,7 +765,8 @@ class DataTypes(Problem):
         epochs = (self.row(base, lengths[0]) or {}).get("epochs", "3")
         return Table(
             f"Training by length, width and data type{self.mark()}.",
-            f"{epochs} epochs, batch 16, autocast, one run each, host clock; peak of allocated memory"
+            f"{epochs} epochs, the first with its start-up, batch 16, autocast, one run each, host clock; peak of "
+            "allocated memory"
             f"{because(self.reasons())}.",
             ["Configuration", "Data type", "Time (s)", "Memory (GB)", "001 (s, GiB)"],
             rows,
