@@ -7,18 +7,29 @@ ranks, with None where a rank lacks it. Recordings with one machine's processes 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-from perfscribe.distributed import mpi_start, ranks
+from perfscribe.distributed import mpi_start
 
 Value = str | tuple[str | None, ...]
 
 BLOCK, CYCLIC, UNEVEN = "block", "cyclic", "uneven nodes"
 EIGHT = tuple(map(str, range(8)))
 FOUR = EIGHT[:4]
+
+
+def layout(hosts: Sequence[Any]) -> list[tuple[int, int, int]]:
+    """(local rank, local size, node rank) of each rank from the hosts of all; nodes in the order of first ranks."""
+    nodes = list(dict.fromkeys(hosts))
+    seen = dict.fromkeys(nodes, 0)
+    places = []
+    for host in hosts:
+        places.append((seen[host], hosts.count(host), nodes.index(host)))
+        seen[host] += 1
+    return places
 
 
 @dataclass(frozen=True)
@@ -58,7 +69,7 @@ class Recording:
 
 def _world(nodes: tuple[int, ...], rank: int) -> Any:
     """mpi4py's module as this rank of a launch sees it, as far as it is asked for ranks."""
-    local_rank, local_size, node = ranks.layout([str(one) for one in nodes])[rank]
+    local_rank, local_size, node = layout(nodes)[rank]
     leaders = SimpleNamespace(Get_rank=lambda: node)
     shared = SimpleNamespace(
         Get_rank=lambda: local_rank,

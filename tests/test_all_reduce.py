@@ -18,7 +18,7 @@ from perfscribe.base.cells import Cell, Measurement
 from perfscribe.distributed import collectives
 from perfscribe.distributed.failures import RankError
 from perfscribe.distributed.nccl_log import parse_nccl_log
-from perfscribe.experiments.all_reduce import crews, fits, measure, present
+from perfscribe.experiments.all_reduce import fits, measure, present, worker_groups
 from perfscribe.plan import plan
 from perfscribe.records.records import Record
 from perfscribe.show import references
@@ -149,9 +149,9 @@ def test_sizes_in_words(size_mb: float, megabyte: str, text: str) -> None:
 
 
 @pytest.fixture
-def crew() -> Iterator[dict[Any, Any]]:
-    yield crews._CREWS
-    crews.close()
+def workers() -> Iterator[dict[Any, Any]]:
+    yield worker_groups._GROUPS
+    worker_groups.close()
 
 
 def small(size_mb: float = 0.0625, world_size: int = 2, operation: str = NAME, **more: Any) -> Cell:
@@ -160,13 +160,13 @@ def small(size_mb: float = 0.0625, world_size: int = 2, operation: str = NAME, *
     return replace(same, factors={**same.factors, **factors})
 
 
-def test_cells_share_their_ranks(crew: dict[Any, Any]) -> None:
+def test_cells_share_their_ranks(workers: dict[Any, Any]) -> None:
     first = measure.run(small())
-    (kept,) = crew.values()
+    (kept,) = workers.values()
     second = measure.run(small(0.125, operation="all_to_all"))
-    assert list(crew.values()) == [kept] and kept.is_open
+    assert list(workers.values()) == [kept] and kept.is_open
     measure.run(small(world_size=3))
-    assert len(crew) == 2
+    assert len(workers) == 2
     assert (first.values["message_bytes"], second.values["message_bytes"]) == (2**16, 2**17)
     for measurement in (first, second):
         assert len(measurement.samples["time_ms"]) == 4 and len(measurement.warmup["time_ms"]) == 5
@@ -176,29 +176,31 @@ def test_cells_share_their_ranks(crew: dict[Any, Any]) -> None:
         assert measurement.values["elements_checked"] > 0
 
 
-def test_a_failure_costs_its_cell_alone(crew: dict[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_costs_its_cell_alone(workers: dict[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     measure.run(small())
     with pytest.raises(RankError, match=r"^rank \d of 2: ValueError: size_bytes 4: expected at least 8"):
         measure.run(small(4 / 2**20))
-    assert not next(iter(crew.values())).is_open
+    assert not next(iter(workers.values())).is_open
     assert measure.run(small()).samples["time_ms"]
 
 
-def test_ranks_that_stay_wait_for_each_other_as_long_as_any_cell_may_take(crew: dict[Any, Any]) -> None:
-    limits = crews.ask(rank_programs.collective_limit, crews.Way("gloo", "default", 2), {}, measure.STARTING_S)
+def test_ranks_that_stay_wait_for_each_other_as_long_as_any_cell_may_take(workers: dict[Any, Any]) -> None:
+    limits = worker_groups.ask(
+        rank_programs.collective_limit, worker_groups.Way("gloo", "default", 2), {}, measure.STARTING_S
+    )
     assert min(limits) > measure.LONGEST_S
 
 
-def test_the_log_comes_from_ranks_of_its_own(crew: dict[Any, Any]) -> None:
+def test_the_log_comes_from_ranks_of_its_own(workers: dict[Any, Any]) -> None:
     measure.run(small())
-    way = crews.Way("gloo", "default", 2)
+    way = worker_groups.Way("gloo", "default", 2)
     for _ in range(2):
-        log, links = crews.log_of(collectives.Message(NAME, 1024), way, 60)
-        assert (log.version, log.choices, links) == (None, (), crews.NO_LINKS), "gloo logs nothing"
-    assert len(crew) == 2 and all(one.is_open for one in crew.values())
+        log, links = worker_groups.log_of(collectives.Message(NAME, 1024), way, 60)
+        assert (log.version, log.choices, links) == (None, (), worker_groups.NO_LINKS), "gloo logs nothing"
+    assert len(workers) == 2 and all(one.is_open for one in workers.values())
 
 
-def test_slow_calls_are_fewer(crew: dict[Any, Any]) -> None:
+def test_slow_calls_are_fewer(workers: dict[Any, Any]) -> None:
     assert len(measure.run(small(1, samples=50, limit_s=1e-9)).samples["time_ms"]) == collectives.LEAST_CALLS
     assert len(measure.run(small(samples=8, limit_s=100)).samples["time_ms"]) == 8
 
@@ -224,11 +226,11 @@ def nccl(monkeypatch: pytest.MonkeyPatch, transport: str, way: str, operation: s
         return [[_said(message, rank) for message in arguments["messages"]] for rank in range(2)]
 
     log = parse_nccl_log(LOG.format(way=way).splitlines())
-    monkeypatch.setattr(crews, "ask", ask)
-    monkeypatch.setattr(crews, "log_of", lambda *_: (log, "NV18"))
+    monkeypatch.setattr(worker_groups, "ask", ask)
+    monkeypatch.setattr(worker_groups, "log_of", lambda *_: (log, "NV18"))
     cell = small(1, operation=operation, backend="nccl", device="cuda", transport=transport)
     measurement = measure.run(cell)
-    assert asked == [crews.Way("nccl", transport, 2)]
+    assert asked == [worker_groups.Way("nccl", transport, 2)]
     return measurement
 
 

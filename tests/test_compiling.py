@@ -1,4 +1,4 @@
-"""Cold compilation and what it did; variants timed in turns."""
+"""Cold compilation and what it did; variants timed interleaved."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from perfscribe.instruments import compiling, interleaving
-from perfscribe.instruments.interleaving import split, time_in_turns
+from perfscribe.instruments.interleaving import split, time_interleaved
 from perfscribe.instruments.timing import Mark
 
 
@@ -106,7 +106,7 @@ def test_starting_the_compiler_is_paid_once_and_counted_nowhere() -> None:
     assert compiling.counts() == {"graphs": 0, "graph_breaks": 0, "recompiles": 0, "skipped_graphs": 0}
 
 
-# --- in turns ---------------------------------------------------------------------------------------------------
+# --- interleaved --------------------------------------------------------------------------------------------
 
 
 def test_turns_alternate_in_order() -> None:
@@ -120,7 +120,7 @@ def test_turns_alternate_in_order() -> None:
         return step
 
     prepared: list[int] = []
-    found = time_in_turns(
+    found = time_interleaved(
         {name: variant(name) for name in "abc"},
         turns=3,
         warmup=1,
@@ -144,7 +144,7 @@ def test_samples_keep_the_order_of_the_turns(monkeypatch: pytest.MonkeyPatch) ->
         return {"step": interleaving.Timing(samples, [], "host clock", 0.0, 1.0)}
 
     monkeypatch.setattr(interleaving, "time_phases", phases)
-    found = time_in_turns({"a": print, "b": print}, turns=2, warmup=0, timed=2, device="cpu")
+    found = time_interleaved({"a": print, "b": print}, turns=2, warmup=0, timed=2, device="cpu")
     assert found["a"]["step"].samples_ms == [0.0, 1.0, 6.0, 7.0] and found["b"]["step"].samples_ms == [
         2.0,
         3.0,
@@ -162,4 +162,4 @@ def test_a_turn_is_whole(samples: list[float], turns: int) -> None:
 
 def test_no_turns_are_refused() -> None:
     with pytest.raises(ValueError, match="at least one turn, not 0"):
-        time_in_turns({"a": print}, turns=0, warmup=0, timed=1, device="cpu")
+        time_interleaved({"a": print}, turns=0, warmup=0, timed=1, device="cpu")

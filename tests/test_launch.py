@@ -22,7 +22,7 @@ from perfscribe.base.cells import Cell, Unsupported
 from perfscribe.distributed import failures, fork_server, rank, ranks, starting, watching
 from perfscribe.distributed.channel import Event, Hub
 from perfscribe.distributed.failures import DIED, RAISED, Ending, Frame, RankError, RankOutOfMemory, RankTimeout, Stack
-from perfscribe.distributed.launch import Crew, Launched, launch, torchrun
+from perfscribe.distributed.launch import Launched, WorkerGroup, launch, torchrun
 from perfscribe.run.child import failure
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="the kernel ends orphans on Linux alone")
@@ -380,7 +380,7 @@ def test_a_server_that_gives_no_ranks(monkeypatch):
     import socket
 
     ours, theirs = socket.socketpair()
-    monkeypatch.setattr(starting.SERVER, "nursery", lambda: ours)
+    monkeypatch.setattr(starting.SERVER, "agent", lambda: ours)
     assert failing(RankTimeout, "works", timeout_s=0.2) == "the fork server gave no ranks: TimeoutError: timed out"
     ours, gone = socket.socketpair()
     gone.close()
@@ -477,13 +477,13 @@ def test_ranks_may_leave_once_all_results_are_there():
 # --- ranks that stay --------------------------------------------------------------------------------------------
 
 
-def crew(world_size: int = 2, timeout_s: float = 60, **more) -> Crew:
-    return Crew("rank_programs:stays", world_size=world_size, timeout_s=timeout_s, **more)
+def workers(world_size: int = 2, timeout_s: float = 60, **more) -> WorkerGroup:
+    return WorkerGroup("rank_programs:stays", world_size=world_size, timeout_s=timeout_s, **more)
 
 
 @pytest.mark.parametrize("start", ["fork", "spawn"])
-def test_a_crew_runs_its_program_again_in_the_same_processes(start):
-    with crew(start=start) as ranks_that_stay:
+def test_a_worker_group_runs_its_program_again_in_the_same_processes(start):
+    with workers(start=start) as ranks_that_stay:
         first, second = (ranks_that_stay.ask({"n": n}) for n in (1, 2))
         assert [[one[1:] for one in said] for said in (first, second)] == [[[1.0, {"n": 1}]] * 2, [[1.0, {"n": 2}]] * 2]
         assert [one[0] for one in first] == [one[0] for one in second]
@@ -492,9 +492,9 @@ def test_a_crew_runs_its_program_again_in_the_same_processes(start):
     ranks_that_stay.close()
 
 
-def test_a_crew_ends_with_the_first_failure():
+def test_a_worker_group_ends_with_the_first_failure():
     for _ in range(2):
-        with crew() as ranks_that_stay:
+        with workers() as ranks_that_stay:
             pids = [one[0] for one in ranks_that_stay.ask({})]
             with pytest.raises(RankError, match=r"^rank 1 of 2: ValueError: a bad value\n"):
                 ranks_that_stay.ask({"fault": "raises"})
@@ -502,7 +502,7 @@ def test_a_crew_ends_with_the_first_failure():
 
 
 def test_a_rank_that_died_since_its_last_result_is_named():
-    with crew() as ranks_that_stay:
+    with workers() as ranks_that_stay:
         pids = [one[0] for one in ranks_that_stay.ask({"then_die": True})]
         assert wait_for(lambda: has_ended(pids[1]))
         with pytest.raises(RankError, match=r"^rank 1 of 2: left with exit code 7$"):
@@ -510,7 +510,7 @@ def test_a_rank_that_died_since_its_last_result_is_named():
 
 
 def test_the_limit_is_for_each_piece_of_work():
-    with crew(timeout_s=2) as ranks_that_stay:
+    with workers(timeout_s=2) as ranks_that_stay:
         for _ in range(2):
             ranks_that_stay.ask({})
             time.sleep(1.2)
@@ -521,7 +521,7 @@ def test_the_limit_is_for_each_piece_of_work():
 
 
 def test_arguments_that_cannot_be_sent_cost_no_rank():
-    with crew() as ranks_that_stay:
+    with workers() as ranks_that_stay:
         before = ranks_that_stay.ask({})
         with pytest.raises(ValueError, match="not JSON compliant"):
             ranks_that_stay.ask({"n": float("nan")})
@@ -531,7 +531,7 @@ def test_arguments_that_cannot_be_sent_cost_no_rank():
 def test_what_a_library_logs_is_there_with_the_result(monkeypatch):
     """C's printf writes in blocks where standard output is no terminal, as NCCL does with its log."""
     monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
-    with crew(nccl_log=True, start="spawn") as ranks_that_stay:
+    with workers(nccl_log=True, start="spawn") as ranks_that_stay:
         for count in (1, 2, 3):
             ranks_that_stay.ask({"text": f"work {count}"})
             for number, lines in ranks_that_stay.output.items():

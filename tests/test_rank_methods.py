@@ -48,7 +48,7 @@ HOMEWORK = {
 
 def truth(nodes: Sequence[int]) -> list[list[int]]:
     """(rank, world size, local rank) of every rank from the node of each."""
-    return [[rank, len(nodes), local] for rank, (local, _, _) in enumerate(ranks.layout([str(n) for n in nodes]))]
+    return [[rank, len(nodes), local] for rank, (local, _, _) in enumerate(rank_recordings.layout(nodes))]
 
 
 def planned(preset: str) -> list[Cell]:
@@ -313,7 +313,7 @@ def cell(launcher: str, method: str) -> Cell:
 
 
 @pytest.fixture
-def crews(monkeypatch):
+def worker_groups(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     measure.close()
@@ -331,7 +331,7 @@ def need_open_mpi() -> None:
 
 
 @pytest.mark.slow
-def test_four_ranks_below_mpiexec(crews):
+def test_four_ranks_below_mpiexec(worker_groups):
     need_open_mpi()
     right = truth([0] * 4)
     losses = set()
@@ -344,11 +344,11 @@ def test_four_ranks_below_mpiexec(crews):
         assert found.values["variables_left"] == 0
         losses.add(found.values["final_loss"])
     assert len(losses) == 1  # whoever says so, the same ranks train the same model on the same samples
-    assert len(measure._CREWS) == 1
+    assert len(measure._GROUPS) == 1
 
 
 @pytest.mark.slow
-def test_four_ranks_below_torchrun(crews):
+def test_four_ranks_below_torchrun(worker_groups):
     found = measure.run(cell("torchrun", "torchrun"))
     assert found.series["said_torchrun"] == truth([0] * 4)
     assert found.series["said_open_mpi"] == [None] * 4
@@ -356,7 +356,7 @@ def test_four_ranks_below_torchrun(crews):
     assert found.series["said_mpi4py_split_type"] == [alone] * 4
 
 
-def test_four_ranks_of_our_own(crews):
+def test_four_ranks_of_our_own(worker_groups):
     found = measure.run(cell("perfscribe", "torchrun"))
     assert found.series["said_torchrun"] == truth([0] * 4)
     assert found.series["said_mpi4py_modulo"] == [mpi_start.NOT_ASKED] * 4
@@ -365,14 +365,14 @@ def test_four_ranks_of_our_own(crews):
 
 
 @pytest.mark.slow
-def test_open_mpi_grants_what_is_asked_for(crews):
+def test_open_mpi_grants_what_is_asked_for(worker_groups):
     need_open_mpi()
     found = measure.run(bound(cpu_bind="even", world_size=4))
     assert found.series["granted"] == found.series["asked"] and len(found.series["asked"]) == 4
 
 
 @pytest.mark.slow
-def test_a_launcher_that_fails_says_why(crews, monkeypatch):
+def test_a_launcher_that_fails_says_why(worker_groups, monkeypatch):
     need_open_mpi()
     monkeypatch.setattr(launchers, "AFFINITY", (sys.executable, "-c", "import sys; sys.exit('no cores today')"))
     with pytest.raises(RuntimeError, match=r"^open_mpi left with exit code 1: .*no cores today"):

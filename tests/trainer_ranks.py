@@ -14,7 +14,7 @@ from perfscribe.training import launching
 
 # What start_early of the experiments that train so has imported.
 MODULES = (*PRELOADED, checkpoints.MODULE, launching.MODULE, launching.MODULE + "_bloom")
-_before: list[Any] = []  # servers that import less: crews of ranks may live below them
+_before: list[Any] = []  # servers that import less: worker groups may live below them
 
 
 def preload() -> None:

@@ -31,7 +31,7 @@ MESSAGE_BYTES = 256 * 2**20
 OUTPUT_LINE_BYTES = 2**16
 # Printed by a rank behind what NCCL has logged of a piece of work, before it gives the result.
 END_OF_LOG = "perfscribe: end of log"
-MESSAGES, OUTPUT, NURSERY = "messages", "output", "nursery"
+MESSAGES, OUTPUT, AGENT = "messages", "output", "agent"
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Event:
     """Something that happened on the hub.
 
     kind: message (data: what a rank said), output (data: a line that it printed), closed (its messages ended) or exit
-    (data: the exit code that its nursery saw). rank: -1 where no rank is meant.
+    (data: the exit code that its agent saw). rank: -1 where no rank is meant.
     """
 
     kind: str
@@ -98,7 +98,7 @@ class Hub:
         self.close()
 
     def adopt(self, connection: socket.socket, stream: str) -> None:
-        """Read from a connection of the launcher's own: OUTPUT of its processes, or what a NURSERY says of ranks."""
+        """Read from a connection of the launcher's own: OUTPUT of its processes, or what a AGENT says of ranks."""
         peer = _Peer(connection)
         peer.rank, peer.stream = -1, stream
         self._selector.register(connection, selectors.EVENT_READ, peer)
@@ -153,7 +153,7 @@ class Hub:
                 events += self._greet(peer, json.loads(line))
             elif peer.stream == OUTPUT:
                 events.append(Event("output", peer.rank, line.decode(errors="replace")))
-            elif peer.stream == NURSERY:
+            elif peer.stream == AGENT:
                 said = json.loads(line)
                 events.append(Event("exit", said["rank"], said["exit"]))
             else:
@@ -173,7 +173,7 @@ class Hub:
     def _end(self, peer: _Peer) -> list[Event]:
         self._selector.unregister(peer.socket)
         peer.socket.close()
-        if peer.rank is None or peer.stream == NURSERY:
+        if peer.rank is None or peer.stream == AGENT:
             return []
         if peer.stream == OUTPUT:
             rest = peer.rest()

@@ -3,7 +3,7 @@
 (Fresh interpreters that import torch side by side there took 8 s. multiprocessing's own fork server would do, but it
 leaves a folder behind where its owner is killed, as cells are, and its processes hold each other's descriptors.)
 
-launcher -> server, one for the launcher's life -> nursery, one for a launch -> ranks. Each ends with the one before:
+launcher -> server, one for the launcher's life -> agent, one for a launch -> ranks. Each ends with the one before:
 the server when its socket closes, the others by the kernel on Linux, ranks also by themselves (channel.Channel).
 The server must never touch CUDA, which does not survive a fork: torch is told to count GPUs through NVML.
 """
@@ -43,8 +43,8 @@ class ForkServer:
         with self._lock:
             self._running(preloaded)
 
-    def nursery(self) -> socket.socket:
-        """A connection to a new nursery, which waits for an order as a JSON line (see raise_ranks)."""
+    def agent(self) -> socket.socket:
+        """A connection to a new agent, which waits for an order as a JSON line (see raise_ranks)."""
         ours, theirs = socket.socketpair()
         with self._lock, theirs:
             socket.send_fds(self._running(), [b"\n"], [theirs.fileno()])
@@ -70,13 +70,13 @@ SERVER = ForkServer()
 
 
 def serve(descriptor: int, preloaded: Sequence[str]) -> None:
-    """Fork a nursery for each connection that comes in; ends when the launcher closes its end."""
+    """Fork an agent for each connection that comes in; ends when the launcher closes its end."""
     for name in preloaded:
         importlib.import_module(name)
     control = socket.socket(fileno=descriptor)
     control.set_inheritable(False)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the launcher to answer
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel takes nurseries away
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel takes agents away
     here = os.getpid()
     while True:
         message, descriptors, _, _ = socket.recv_fds(control, 1, 1)
@@ -123,7 +123,7 @@ def _say(launcher: socket.socket, message: dict[str, Any]) -> None:
 
 
 def _forked(order: dict[str, Any], rank: int, launcher: socket.socket) -> int:
-    nursery = os.getpid()
+    agent = os.getpid()
     pid = os.fork()
     if pid == 0:
         with _to_the_end():
@@ -133,7 +133,7 @@ def _forked(order: dict[str, Any], rank: int, launcher: socket.socket) -> int:
             os.environ.update(order["environment"][rank])
             os.chdir(order["folder"])
             sys.path[:] = order["path"]
-            rank_module.main(order, nursery)
+            rank_module.main(order, agent)
     return pid
 
 

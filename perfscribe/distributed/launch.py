@@ -41,13 +41,13 @@ class Launched:
 
 
 def launch(program: str | Callable[..., Any], arguments: Mapping[str, Any], **options: Any) -> Launched:
-    """Run program on several ranks at once, and end them. options: those of a Crew, which says what it raises."""
-    with Crew(program, **options) as crew:
-        results = crew.ask(arguments)
-    return Launched(results, crew.output)
+    """Run program on several ranks at once, and end them. options: a WorkerGroup's, which says what it raises."""
+    with WorkerGroup(program, **options) as workers:
+        results = workers.ask(arguments)
+    return Launched(results, workers.output)
 
 
-class Crew:
+class WorkerGroup:
     """Ranks that stay: each ask() runs the program once more, in the same processes and the same process group.
 
     So starting and joining are paid once for many measurements. Use it as a context, or close() it.
@@ -113,7 +113,7 @@ class Crew:
             self._held = held.pop_all()
         self.is_open = True
 
-    def __enter__(self) -> Crew:
+    def __enter__(self) -> WorkerGroup:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -125,7 +125,7 @@ class Crew:
         return {rank: list(state.output) for rank, state in self._watch.states.items() if rank >= 0}
 
     def ask(self, arguments: Mapping[str, Any], timeout_s: float | None = None) -> list[Any]:
-        """The program's result of each rank, in their order. After an error the crew is closed.
+        """The program's result of each rank, in their order. After an error the group is closed.
 
         timeout_s: for this time and those after it; by default as before.
         """

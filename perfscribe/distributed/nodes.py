@@ -18,7 +18,7 @@ from typing import Any
 from perfscribe.base.cells import Unsupported
 from perfscribe.distributed import hosts, launchers, on_node
 from perfscribe.distributed.channel import Hub
-from perfscribe.distributed.launch import Crew, _check_machine, _name, _threads
+from perfscribe.distributed.launch import WorkerGroup, _check_machine, _name, _threads
 from perfscribe.distributed.starting import DEATH_S, OtherLauncher
 from perfscribe.distributed.watching import KEPT_LINES, Watch
 
@@ -37,10 +37,10 @@ def nodes_of_job(count: int) -> list[str]:
     return names[:count]
 
 
-class NodeCrew(Crew):
-    """A Crew with ranks_per_node ranks on each of the first `nodes` nodes of this Slurm job.
+class NodeWorkerGroup(WorkerGroup):
+    """A WorkerGroup with ranks_per_node ranks on each of the first `nodes` nodes of this Slurm job.
 
-    Ranks are numbered node by node. Arguments and errors are those of Crew, Unsupported outside of a job too.
+    Ranks are numbered node by node. Arguments and errors are those of WorkerGroup, Unsupported outside of a job too.
     """
 
     def __init__(

@@ -7,7 +7,7 @@ from typing import Any
 
 from perfscribe.distributed.launch import Launched, launch
 from perfscribe.distributed.needs import ranks_per_node
-from perfscribe.distributed.nodes import NodeCrew
+from perfscribe.distributed.nodes import NodeWorkerGroup
 
 
 def launch_on(
@@ -15,12 +15,12 @@ def launch_on(
 ) -> Launched:
     """Run program once, on world_size ranks in all: those of one node are forked, those of several started by srun.
 
-    options: those of a Crew, of several nodes those of a NodeCrew. ValueError: the ranks do not divide evenly among the
-    nodes. Unsupported: no Slurm job has so many nodes. Else what launch() raises.
+    options: those of a WorkerGroup, of several nodes those of a NodeWorkerGroup. ValueError: the ranks do not divide
+    evenly among the nodes. Unsupported: no Slurm job has so many nodes. Else what launch() raises.
     """
     if nodes == 1:
         return launch(program, arguments, world_size=world_size, **options)
     each = ranks_per_node(world_size, nodes)
-    with NodeCrew(program, nodes=nodes, ranks_per_node=each, **options) as crew:
-        results = crew.ask(arguments)
-    return Launched(results, crew.output)
+    with NodeWorkerGroup(program, nodes=nodes, ranks_per_node=each, **options) as workers:
+        results = workers.ask(arguments)
+    return Launched(results, workers.output)

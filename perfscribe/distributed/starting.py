@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from perfscribe.base.cells import Unsupported
 from perfscribe.distributed import rank as rank_module
-from perfscribe.distributed.channel import NURSERY, OUTPUT, Hub
+from perfscribe.distributed.channel import AGENT, OUTPUT, Hub
 from perfscribe.distributed.failures import RankError, RankTimeout
 from perfscribe.distributed.fork_server import SERVER
 
@@ -45,38 +45,38 @@ class OwnRanks:
     tells_exits = True
 
     def __init__(self, order: Mapping[str, Any], hub: Hub, timeout_s: float) -> None:
-        self._nursery = SERVER.nursery()
+        self._agent = SERVER.agent()
         try:
-            self._nursery.settimeout(timeout_s)
-            self._nursery.sendall(json.dumps(order, allow_nan=False).encode() + b"\n")
-            self._pids = [_pid(self._nursery) for _ in range(order["world_size"])]
+            self._agent.settimeout(timeout_s)
+            self._agent.sendall(json.dumps(order, allow_nan=False).encode() + b"\n")
+            self._pids = [_pid(self._agent) for _ in range(order["world_size"])]
         except OSError as error:
-            self._nursery.close()
+            self._agent.close()
             kind = RankTimeout if isinstance(error, TimeoutError) else RankError
             raise kind(f"the fork server gave no ranks: {type(error).__name__}: {error}") from error
-        hub.adopt(self._nursery, NURSERY)
+        hub.adopt(self._agent, AGENT)
 
     def ended(self) -> str:
         """Each rank's end is seen by itself."""
         return ""
 
     def end(self) -> None:
-        """Kill the ranks and what they started, and wait until the nursery has seen them go."""
+        """Kill the ranks and what they started, and wait until the agent has seen them go."""
         for pid in self._pids:
             for kill in (os.killpg, os.kill):  # the process alone where it does not lead its group yet
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     kill(pid, signal.SIGKILL)
         with contextlib.suppress(OSError):  # the hub has seen its end; or the kernel cannot end one: a driver hangs
-            self._nursery.settimeout(DEATH_S)
-            while self._nursery.recv(2**12):
+            self._agent.settimeout(DEATH_S)
+            while self._agent.recv(2**12):
                 pass
 
 
-def _pid(nursery: socket.socket) -> int:
-    """The next process number that the nursery tells, without reading further than its line."""
+def _pid(agent: socket.socket) -> int:
+    """The next process number that the agent tells, without reading further than its line."""
     line = b""
     while not line.endswith(b"\n"):
-        piece = nursery.recv(1)
+        piece = agent.recv(1)
         if not piece:
             raise ConnectionError("it has ended")
         line += piece

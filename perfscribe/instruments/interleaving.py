@@ -1,4 +1,4 @@
-"""Variants of one piece of work timed in turns, so that what slows the machine for a while hits all of them."""
+"""Variants of one piece of work timed interleaved, so that what slows the machine for a while hits all of them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import torch
 
 
-def time_in_turns(
+def time_interleaved(
     variants: Mapping[str, Callable[[Mark], object]],
     *,
     turns: int,

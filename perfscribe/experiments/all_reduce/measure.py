@@ -87,7 +87,7 @@ def run(cell: Cell) -> Measurement:
     from dataclasses import asdict
 
     from perfscribe.distributed import collectives
-    from perfscribe.experiments.all_reduce import crews
+    from perfscribe.experiments.all_reduce import worker_groups
 
     message = collectives.Message(
         cell["operation"],
@@ -96,16 +96,16 @@ def run(cell: Cell) -> Measurement:
         timed=cell["samples"],
         limit_s=cell["limit_s"],
     )
-    way = crews.Way(cell["backend"], cell["transport"], cell["world_size"])
+    way = worker_groups.Way(cell["backend"], cell["transport"], cell["world_size"])
     timers = ["", collectives.HOST_CLOCK] if cell["backend"] == "nccl" else [""]
     messages = [{**asdict(message), "timer": timer} for timer in timers]
     timeout_s = _timeout_s(cell, len(timers))
-    said = crews.ask(collectives.run_on_rank, way, {"messages": messages}, timeout_s)
+    said = worker_groups.ask(collectives.run_on_rank, way, {"messages": messages}, timeout_s)
     measurement, *by_host = [collectives.combine(message, ranks) for ranks in zip(*said, strict=True)]
     for other in by_host:
         _add_host_clock(measurement, other)
     if cell["backend"] == "nccl":
-        log, links = crews.log_of(message, way, timeout_s)
+        log, links = worker_groups.log_of(message, way, timeout_s)
         measurement.values |= _choices(cell, log, measurement.values["message_bytes"]) | {"links": links}
     measurement.values["megabyte_bytes"] = MB_MEANINGS[cell["megabyte"]]
     return measurement

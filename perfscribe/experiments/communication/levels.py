@@ -4,7 +4,7 @@ from perfscribe.base.registry import Shown
 from perfscribe.config.keys import choice, choices, experiment, whole
 
 LEVELS = experiment(
-    "The Polaris homework's training on two ranks of a node against one rank on each of two nodes, profiled, in turns",
+    "The Polaris homework's training on two ranks of a node against a rank on each of two nodes, profiled, interleaved",
     backend=choices("gloo: processes on the CPU | nccl: a GPU for each", ["gloo", "nccl"], ["gloo"], gpu=["nccl"]),
     implementation=choices(
         "torch_ddp: PyTorch's DistributedDataParallel | ours: naive, flat, overlap_individual",

@@ -18,7 +18,7 @@ from perfscribe.instruments import precision
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from perfscribe.distributed.launch import Crew
+    from perfscribe.distributed.launch import WorkerGroup
 
 TORCH_PROFILER = "torch_profiler"
 DEVICES = {"gloo": "cpu", "nccl": "cuda"}
@@ -32,7 +32,7 @@ PROGRAM = "perfscribe.experiments.communication.overhead"  # imports all that ra
 LIMIT_S, LONGEST_S = 150.0, 540.0  # of a turn, of a whole single-rank cell; below the worker's own limit
 COLLECTIVE_TIMEOUT_S = 600.0  # above any cell's own: ranks stay for all cells
 NO_LINKS = "not told"
-_CREWS: dict[tuple[str, str], Crew] = {}
+_GROUPS: dict[tuple[str, str], WorkerGroup] = {}
 
 
 def cells(config: Mapping[str, Any]) -> list[Cell]:
@@ -100,7 +100,7 @@ def _run_placements(cell: Cell) -> Measurement:
     for turn, name in order_of_turns(cell["turns"]):
         began = time.perf_counter()
         keep = _kept(cell, name) if turn < 0 else ""  # files of the first one
-        turns[name].append(_crew(cell, name, on_rank).ask({"factors": dict(cell.factors), "keep": keep}))
+        turns[name].append(_workers(cell, name, on_rank).ask({"factors": dict(cell.factors), "keep": keep}))
         spent["warmup_s" if turn < 0 else "timed_s"] += time.perf_counter() - began
     return combine(turns, str(cell["device"]), warmup_s=spent["warmup_s"], timed_s=spent["timed_s"])
 
@@ -118,16 +118,16 @@ def _kept(cell: Cell, placement: str) -> str:
     return str(Path(cell.data_folder).resolve().parent / "traces" / name) if cell.data_folder else ""
 
 
-def _crew(cell: Cell, placement: str, program: Callable[..., Any]) -> Crew:
+def _workers(cell: Cell, placement: str, program: Callable[..., Any]) -> WorkerGroup:
     """The placement's ranks, which are started where they do not wait already."""
     import random
 
-    from perfscribe.distributed.launch import Crew
+    from perfscribe.distributed.launch import WorkerGroup
 
     key = (str(cell["backend"]), placement)
-    crew = _CREWS.get(key)
-    if crew is None or not crew.is_open:
-        crew = _CREWS[key] = Crew(
+    workers = _GROUPS.get(key)
+    if workers is None or not workers.is_open:
+        workers = _GROUPS[key] = WorkerGroup(
             program,
             world_size=RANKS,
             backend=cell["backend"],
@@ -136,13 +136,13 @@ def _crew(cell: Cell, placement: str, program: Callable[..., Any]) -> Crew:
             collective_timeout_s=COLLECTIVE_TIMEOUT_S,
             seed=random.getrandbits(31),  # of the cell's own seed
         )
-    return crew
+    return workers
 
 
 def close() -> None:
     """End all ranks that wait."""
-    while _CREWS:
-        _CREWS.popitem()[1].close()
+    while _GROUPS:
+        _GROUPS.popitem()[1].close()
 
 
 def combine(

@@ -23,7 +23,7 @@ from perfscribe.experiments.communication.measure import (
 from perfscribe.instruments import precision
 
 if TYPE_CHECKING:
-    from perfscribe.distributed.launch import Crew
+    from perfscribe.distributed.launch import WorkerGroup
 
 NODES = 2
 
@@ -51,30 +51,30 @@ def run(cell: Cell) -> Measurement:
 
     spent = {"warmup_s": 0.0, "timed_s": 0.0}
     turns: dict[str, list[list[dict[str, Any]]]] = {name: [] for name in PLACEMENTS}
-    crews: dict[str, Crew] = {}
+    worker_groups: dict[str, WorkerGroup] = {}
     try:
         for name in PLACEMENTS:
-            crews[name] = _crew(cell, name, on_rank, random.getrandbits(31))
+            worker_groups[name] = _workers(cell, name, on_rank, random.getrandbits(31))
         for turn in range(-1, cell["turns"]):
             began = time.perf_counter()
             for name in PLACEMENTS if turn % 2 == 0 else reversed(PLACEMENTS):
-                turns[name].append(crews[name].ask({"factors": dict(cell.factors), "keep": ""}))
+                turns[name].append(worker_groups[name].ask({"factors": dict(cell.factors), "keep": ""}))
             spent["warmup_s" if turn < 0 else "timed_s"] += time.perf_counter() - began
     finally:
-        for crew in crews.values():
-            crew.close()
+        for workers in worker_groups.values():
+            workers.close()
     return combine(turns, str(cell["device"]), warmup_s=spent["warmup_s"], timed_s=spent["timed_s"])
 
 
-def _crew(cell: Cell, placement: str, program: Callable[..., Any], seed: int) -> Crew:
+def _workers(cell: Cell, placement: str, program: Callable[..., Any], seed: int) -> WorkerGroup:
     """The placement's ranks: those of one node are started there, those of two by srun."""
-    from perfscribe.distributed.launch import Crew
-    from perfscribe.distributed.nodes import NodeCrew
+    from perfscribe.distributed.launch import WorkerGroup
+    from perfscribe.distributed.nodes import NodeWorkerGroup
 
     nodes, ranks_per_node = PLACEMENTS[placement]
     same = {"backend": cell["backend"], "timeout_s": LIMIT_S, "seed": seed}
     if nodes == 1:
-        return Crew(program, world_size=ranks_per_node, collective_timeout_s=COLLECTIVE_TIMEOUT_S, **same)
-    return NodeCrew(
+        return WorkerGroup(program, world_size=ranks_per_node, collective_timeout_s=COLLECTIVE_TIMEOUT_S, **same)
+    return NodeWorkerGroup(
         program, nodes=nodes, ranks_per_node=ranks_per_node, collective_timeout_s=COLLECTIVE_TIMEOUT_S, **same
     )

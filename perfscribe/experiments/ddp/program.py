@@ -1,4 +1,4 @@
-"""What each rank of a ddp cell does: check, time all implementations in turns, trace a step of each.
+"""What each rank of a ddp cell does: check, time all implementations interleaved, trace a step of each.
 
 Of each turn of an implementation: it is put around the module anew, which makes all replicas equal again; steps to warm
 up; then steps with communication and without, in an order that is reversed from turn to turn; then, for some, one step

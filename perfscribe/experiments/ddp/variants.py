@@ -42,7 +42,7 @@ def variants(implementations: Sequence[str], buckets_mb: Sequence[float]) -> lis
 
 
 def as_level(of: Sequence[Variant]) -> str:
-    """The variants as one level of a factor: what is measured in turns belongs together."""
+    """The variants as one level of a factor: what is measured interleaved belongs together."""
     return " ".join(variant.key for variant in of)
 
 

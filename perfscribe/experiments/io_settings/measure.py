@@ -90,8 +90,8 @@ def run(cell: Cell) -> Measurement:
     samples: epoch_s (the sum of an epoch's waits for the loader), first_batch_ms (of the first epoch, from making the
     loader's iterator on: workers are started in it). With one process and thread also read_ms (a random sample) and,
     where the file is compressed, inflate_ms: the same samples' chunks, inflated by zlib alone. With several workers or
-    threads also alone_epoch_s: epochs of one process and thread, in turns with the others. Raises ValueError where the
-    data set is missing, damaged or read wrongly.
+    threads also alone_epoch_s: epochs of one process and thread, interleaved with the others. Raises ValueError
+    where the data set is missing, damaged or read wrongly.
     """
     import torch
 

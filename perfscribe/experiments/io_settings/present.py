@@ -95,7 +95,7 @@ def _against_plain(cells: Sequence[Record]) -> t.Column:
     return t.Column("ratio", "Against contiguous (×)", get, spread="ratio_spread", spread_get=spread)
 
 
-def _in_turns(get: Callable[[Record, Summary], Any]) -> Callable[[Record], Any]:
+def _interleaved(get: Callable[[Record, Summary], Any]) -> Callable[[Record], Any]:
     """Of cells that had epochs of one process and thread in turns with their own."""
     return lambda r: get(r, t.summary(r, "alone_epoch_s")) if "alone_epoch_s" in r.samples else BASE
 
@@ -168,9 +168,9 @@ def _epochs() -> list[t.Column]:
         t.iqr("epoch_s", "IQR (s)"),
         t.count("epoch_s"),
         t.rate("sample_ms", "A sample (ms)", _sample_ms, "epoch_s"),
-        t.derived("alone_epoch_s", "One process and thread, in turns (s)", _in_turns(lambda _, alone: alone.median)),
+        t.derived("alone_epoch_s", "One process and thread (s)", _interleaved(lambda _, alone: alone.median)),
         _against_alone(),
-        t.derived("apart", "Epochs", _in_turns(_apart), exact=True),
+        t.derived("apart", "Epochs", _interleaved(_apart), exact=True),
     ]
 
 
@@ -183,7 +183,7 @@ def _against_alone() -> t.Column:
     def spread(record: Record, alone: Summary) -> float | str:
         return t.ratio_spread(ratio(record, alone), t.summary(record, "epoch_s"), alone)
 
-    get, get_spread = _in_turns(ratio), _in_turns(spread)
+    get, get_spread = _interleaved(ratio), _interleaved(spread)
     return t.Column("ratio", "Against it (×)", get, spread="ratio_spread", spread_get=get_spread)
 
 

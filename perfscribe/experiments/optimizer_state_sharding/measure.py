@@ -1,7 +1,7 @@
 """optimizer_state_sharding of CS336 assignment 2: AdamW, its state divided among ranks by ours and by torch's class.
 
 A cell holds all three, in one launch of its ranks: memory is counted with one optimizer at a time, then ours and
-torch's are compared with the plain one over ten steps, then all are timed in turns on the same model. The plain one
+torch's are compared with the plain one over ten steps, then all are timed interleaved on the same model. The plain one
 comes twice in each turn, which shows how far equal things differ.
 """
 

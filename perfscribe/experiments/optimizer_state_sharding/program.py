@@ -1,4 +1,4 @@
-"""What each rank does for optimizer_state_sharding: count memory, compare with the plain optimizer, time in turns."""
+"""What each rank does for optimizer_state_sharding: count memory, compare with the plain optimizer, time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import Tensor
 from perfscribe.experiments.optimizer_state_sharding.memory_pass import after_init, measure_memory, outside_bytes
 from perfscribe.experiments.optimizer_state_sharding.names import AGAIN, IMPLEMENTATIONS, INIT, SHARDED, UNSHARDED
 from perfscribe.experiments.optimizer_state_sharding.training import Training, build_model, make_optimizer
-from perfscribe.instruments.interleaving import time_in_turns
+from perfscribe.instruments.interleaving import time_interleaved
 from perfscribe.instruments.timing import STEP, Mark, Timing, synchronise
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def _apart(parameter: Tensor, other: Tensor) -> float:
 
 
 def _time_steps(training: Training, factors: Mapping[str, Any]) -> dict[str, Timing]:
-    """Whole steps, then optimizer steps alone, all optimizers in turns; and the parts of our sharded step."""
+    """Whole steps, then optimizer steps alone, all optimizers interleaved; and the parts of our sharded step."""
     if training.device.type == "cuda":
         torch.cuda.empty_cache()
     optimizers = {name: make_optimizer(name, training.parameters) for name in IMPLEMENTATIONS}
@@ -110,7 +110,7 @@ def _time_steps(training: Training, factors: Mapping[str, Any]) -> dict[str, Tim
         together()
 
     counts = {"turns": factors["turns"], "warmup": factors["warmup_steps"], "device": training.device}
-    whole = time_in_turns(
+    whole = time_interleaved(
         {name: _whole_step(training, optimizer) for name, optimizer in variants.items()},
         timed=factors["timed_steps"],
         prepare=fresh,
@@ -118,13 +118,13 @@ def _time_steps(training: Training, factors: Mapping[str, Any]) -> dict[str, Tim
     )
     training.zero_grad()
     training.passes()
-    alone = time_in_turns(
+    alone = time_interleaved(
         {name: _step_alone(optimizer) for name, optimizer in variants.items()},
         timed=factors["optimizer_steps"],
         prepare=together,
         **counts,
     )
-    parts = time_in_turns(
+    parts = time_interleaved(
         {SHARDED: _in_parts(optimizers[SHARDED])}, timed=factors["optimizer_steps"], prepare=together, **counts
     )
     return {

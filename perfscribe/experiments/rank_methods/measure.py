@@ -20,7 +20,7 @@ from perfscribe.experiments.rank_methods import polaris
 from perfscribe.experiments.rank_methods.words import BOUND, HERE, LAUNCHED
 
 if TYPE_CHECKING:
-    from perfscribe.distributed.launch import Crew
+    from perfscribe.distributed.launch import WorkerGroup
 
 LAUNCH_S = 180.0
 BOUND_S = 60.0
@@ -31,7 +31,7 @@ METHODS_OF = {"perfscribe": ("torchrun",), "torchrun": ("torchrun",)} | {
     name: (MODULO, SPLIT, name) for name in ("open_mpi", "mpich", "pals", "slurm")
 }
 EVEN, NEAREST = "even", "nearest"
-_CREWS: dict[tuple[Any, ...], Crew] = {}
+_GROUPS: dict[tuple[Any, ...], WorkerGroup] = {}
 
 
 def cells(config: Mapping[str, Any]) -> list[Cell]:
@@ -83,7 +83,7 @@ def _launch(cell: Cell) -> Measurement:
 
     sizes = {name: cell[name] for name in SIZES}
     asks_mpi = cell["launcher"] != "perfscribe"  # its ranks are launched in a moment, and MPI takes longer
-    ranks = _crew(cell).ask({"method": cell["method"], "sizes": sizes, "asks_mpi": asks_mpi})
+    ranks = _workers(cell).ask({"method": cell["method"], "sizes": sizes, "asks_mpi": asks_mpi})
     total_s = [rank["training_s"] for rank in ranks]
     measurement = Measurement(
         samples={
@@ -108,32 +108,32 @@ def _launch(cell: Cell) -> Measurement:
     return measurement
 
 
-def _crew(cell: Cell) -> Crew:
+def _workers(cell: Cell) -> WorkerGroup:
     """The launcher's ranks, which stay for its other methods; those of another launcher are ended first."""
     from perfscribe.distributed import launchers
     from perfscribe.distributed.fork_server import BASE, SERVER
 
     key = tuple(cell[name] for name in ("launcher", "world_size", "backend"))
-    crew = _CREWS.get(key)
-    if crew is None or not crew.is_open:
+    workers = _GROUPS.get(key)
+    if workers is None or not workers.is_open:
         close()
         command = launchers.command(cell["launcher"], cell["world_size"])
         if not command:  # imports torch while this process does, but not the compiler, which no rank needs
             SERVER.start(BASE)
-        from perfscribe.distributed.launch import Crew
+        from perfscribe.distributed.launch import WorkerGroup
         from perfscribe.experiments.rank_methods.training import on_rank
 
         atexit.register(close)
-        crew = _CREWS[key] = Crew(
+        workers = _GROUPS[key] = WorkerGroup(
             on_rank, world_size=cell["world_size"], backend=cell["backend"], timeout_s=LAUNCH_S, launcher=command
         )
-    return crew
+    return workers
 
 
 def close() -> None:
     """End all ranks that wait."""
-    while _CREWS:
-        _CREWS.popitem()[1].close()
+    while _GROUPS:
+        _GROUPS.popitem()[1].close()
 
 
 def _said(by_rank: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:

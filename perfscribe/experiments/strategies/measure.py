@@ -25,14 +25,14 @@ from perfscribe.experiments.strategies.words import (
 from perfscribe.instruments import precision
 
 if TYPE_CHECKING:
-    from perfscribe.distributed.launch import Crew
+    from perfscribe.distributed.launch import WorkerGroup
 
 DEVICES = {"gloo": "cpu", "nccl": "cuda"}
 PROGRAM = "perfscribe.experiments.strategies.program"  # imports all that ranks run but BLOOM's own code
 LIMIT_S = 240.0  # of a cell; below the worker's own limit, so that the rank that hangs is named
 COLLECTIVE_TIMEOUT_S = 600.0  # above any cell's own: ranks stay for all cells
 COUNTED_MODEL = "bigscience/bloom-560m"
-_CREWS: dict[tuple[str, int], Crew] = {}
+_GROUPS: dict[tuple[str, int], WorkerGroup] = {}
 
 
 def cells(config: Mapping[str, Any]) -> list[Cell]:
@@ -87,7 +87,7 @@ def run(cell: Cell) -> Measurement:
         return count(cell["model"])
     from perfscribe.experiments.strategies.program import on_rank
 
-    return combine(_crew(cell, on_rank).ask(dict(cell.factors), LIMIT_S))
+    return combine(_workers(cell, on_rank).ask(dict(cell.factors), LIMIT_S))
 
 
 def count(model: str) -> Measurement:
@@ -97,17 +97,17 @@ def count(model: str) -> Measurement:
     return Measurement(values=parts | {"embedding_parameters": shape.vocab_size * shape.hidden_size})
 
 
-def _crew(cell: Cell, program: Any) -> Crew:
+def _workers(cell: Cell, program: Any) -> WorkerGroup:
     """The ranks of this cell, which are started where they do not wait already; others leave, and their memory."""
     import random
 
-    from perfscribe.distributed.launch import Crew
+    from perfscribe.distributed.launch import WorkerGroup
 
     key = (str(cell["backend"]), int(cell["world_size"]))
-    crew = _CREWS.get(key)
-    if crew is None or not crew.is_open:
+    workers = _GROUPS.get(key)
+    if workers is None or not workers.is_open:
         close()
-        crew = _CREWS[key] = Crew(
+        workers = _GROUPS[key] = WorkerGroup(
             program,
             world_size=cell["world_size"],
             backend=cell["backend"],
@@ -115,13 +115,13 @@ def _crew(cell: Cell, program: Any) -> Crew:
             collective_timeout_s=COLLECTIVE_TIMEOUT_S,
             seed=random.getrandbits(31),  # of the cell's own seed
         )
-    return crew
+    return workers
 
 
 def close() -> None:
     """End all ranks that wait."""
-    while _CREWS:
-        _CREWS.popitem()[1].close()
+    while _GROUPS:
+        _GROUPS.popitem()[1].close()
 
 
 def combine(ranks: Sequence[Mapping[str, Any]]) -> Measurement:

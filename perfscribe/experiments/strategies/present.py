@@ -93,7 +93,7 @@ def strategies() -> list[Column]:
 
 
 def wrapping() -> list[Column]:
-    """Variants in turns."""
+    """Interleaved variants."""
     return [
         t.factor("model", "Model"),
         t.factor("world_size", "Ranks"),

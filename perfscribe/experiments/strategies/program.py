@@ -22,7 +22,7 @@ from perfscribe.experiments.strategies.words import (
     key_of,
     plan_of,
 )
-from perfscribe.instruments.interleaving import time_in_turns
+from perfscribe.instruments.interleaving import time_interleaved
 from perfscribe.instruments.timing import STEP, Mark, synchronise, time_host
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def on_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
         torch.set_num_threads(1)
     fresh(rank.device)
     try:
-        of_part = {WRAPPING: _in_turns, ACCUMULATION: _accumulated}
+        of_part = {WRAPPING: _interleaved, ACCUMULATION: _accumulated}
         return of_part.get(arguments["part"], _alone)(arguments, rank)
     finally:
         fresh(rank.device)
@@ -76,23 +76,23 @@ def _together(rank: Rank) -> Callable[[], None]:
     return wait
 
 
-def _in_turns(factors: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
-    """Variants of wrapping and prefetching: each looked at, then all timed in turns."""
+def _interleaved(factors: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
+    """Variants of wrapping and prefetching: each looked at, then all timed interleaved."""
     with ExitStack() as stack:
         variants: dict[str, Trained] = {}
         for one in from_level(factors["variants"]):
             variants[key_of(one)] = stack.enter_context(closing(Trained({**factors, **one}, rank)))
-        return _timed_in_turns(factors, variants, rank)
+        return _time_all(factors, variants, rank)
 
 
-def _timed_in_turns(factors: Mapping[str, Any], variants: Mapping[str, Trained], rank: Rank) -> dict[str, Any]:
+def _time_all(factors: Mapping[str, Any], variants: Mapping[str, Trained], rank: Rank) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for name, trained in variants.items():
         found = _looked_at(trained, [other for other in variants.values() if other is not trained])
         found.pop("peak_reserved_bytes", None)  # of all variants together
         values |= {f"{name}_{key}": value for key, value in (found | trained.applied).items()}
     fresh(rank.device)
-    timed = time_in_turns(
+    timed = time_interleaved(
         {name: _marked(trained) for name, trained in variants.items()},
         turns=factors["turns"],
         warmup=factors["warmup_steps"],

@@ -1,1 +1,1 @@
-"""Attention and whole models, eager against compiled, in turns (CS336: torch_compile)."""
+"""Attention and whole models, eager against compiled, interleaved (CS336: torch_compile)."""

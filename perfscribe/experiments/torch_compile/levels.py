@@ -18,7 +18,7 @@ from perfscribe.config.keys import (
 )
 
 LEVELS = experiment(
-    "Attention and training steps, eager and compiled in turns",
+    "Attention and training steps, eager and compiled, interleaved",
     isolation=isolation("job", gpu="cell"),
     timeout_s=timeout(1200),
     alone=alone("which would share the cores that compile"),

@@ -1,8 +1,8 @@
 """torch_compile of CS336 assignment 2: attention and training steps, eager against compiled.
 
-A cell holds both, timed in turns, so that their ratio is one of the same minutes; eager comes twice in each turn, which
-shows how far equal things differ. The compiled passes come from cold caches, and how long the first ones take is kept
-apart from all others.
+A cell holds both, timed interleaved, so that their ratio is one of the same minutes; eager comes twice in each turn,
+which shows how far equal things differ. The compiled passes come from cold caches, and how long the first ones take is
+kept apart from all others.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def _compiling(parts: int, factors: Mapping[str, Any]) -> float:
 
 
 def run(cell: Cell) -> Measurement:
-    """Check both ways, count memory, time the first compiled passes, then all passes in turns."""
+    """Check both ways, count memory, time the first compiled passes, then all passes interleaved."""
     from perfscribe.base.partial import kept_on_failure
     from perfscribe.instruments.compiling import cold_caches, counts, start_compiler
 
@@ -177,13 +177,13 @@ def _peak(name: str, cell: Cell, pair: Pair, one_pass: Any) -> dict[str, Any]:
 
 
 def _time(cell: Cell, pair: Pair, measurement: Measurement) -> None:
-    from perfscribe.instruments.interleaving import time_in_turns
+    from perfscribe.instruments.interleaving import time_interleaved
     from perfscribe.instruments.timing import STEP, record
 
     variants = {"eager": pair.eager, "compiled": pair.compiled, "eager_again": pair.eager}
     passes = passes_within(measurement.series["first_passes_ms"][-1], cell["passes"])
     counted = {"turns": cell["turns"], "warmup": cell["warmup_passes"], "timed": passes}
-    timed = time_in_turns(variants, **counted, device=cell["device"], prepare=pair.prepare)
+    timed = time_interleaved(variants, **counted, device=cell["device"], prepare=pair.prepare)
     for variant, phases in timed.items():
         for phase, timing in phases.items():
             record(measurement, f"{variant}_{pair.whole if phase == STEP else phase}_ms", timing)

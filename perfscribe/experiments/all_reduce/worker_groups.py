@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from perfscribe.distributed.collectives import Message, run_once
-from perfscribe.distributed.launch import Crew
+from perfscribe.distributed.launch import WorkerGroup
 from perfscribe.distributed.nccl_log import NcclLog, parse_nccl_log
 from perfscribe.distributed.transport import visible_links
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 NO_LINKS = "not told"
 COLLECTIVE_TIMEOUT_S = 600.0  # above any cell's own: ranks start with the time of their first cell, and stay for all
-_CREWS: dict[tuple[Way, str], Crew] = {}
+_GROUPS: dict[tuple[Way, str], WorkerGroup] = {}
 
 
 @dataclass(frozen=True)
@@ -37,16 +37,16 @@ def ask(
 ) -> list[Any]:
     """The program's result of each rank of this way, which are started where they do not wait already.
 
-    Raises as perfscribe.distributed.launch.Crew does; the next time others are started then.
+    Raises as perfscribe.distributed.launch.WorkerGroup does; the next time others are started then.
     """
-    return _crew(program, way, timeout_s, nccl_log).ask(arguments, timeout_s)
+    return _workers(program, way, timeout_s, nccl_log).ask(arguments, timeout_s)
 
 
-def _crew(program: Callable[..., Any], way: Way, timeout_s: float, nccl_log: bool) -> Crew:
+def _workers(program: Callable[..., Any], way: Way, timeout_s: float, nccl_log: bool) -> WorkerGroup:
     key = (way, program.__qualname__)
-    crew = _CREWS.get(key)
-    if crew is None or not crew.is_open:
-        crew = _CREWS[key] = Crew(
+    workers = _GROUPS.get(key)
+    if workers is None or not workers.is_open:
+        workers = _GROUPS[key] = WorkerGroup(
             program,
             **asdict(way),
             timeout_s=timeout_s,
@@ -54,14 +54,14 @@ def _crew(program: Callable[..., Any], way: Way, timeout_s: float, nccl_log: boo
             nccl_log=nccl_log,
             seed=random.getrandbits(31),  # of the cell's own seed
         )
-    return crew
+    return workers
 
 
 def log_of(message: Message, way: Way, timeout_s: float) -> tuple[NcclLog, str]:
     """What NCCL says of all messages so far and of this one, which is sent once; how the GPUs are joined."""
     said = ask(send_once, way, {"message": asdict(message)}, timeout_s, nccl_log=True)
-    crew = _crew(send_once, way, timeout_s, nccl_log=True)
-    return parse_nccl_log(line for lines in crew.output.values() for line in lines), said[0]
+    workers = _workers(send_once, way, timeout_s, nccl_log=True)
+    return parse_nccl_log(line for lines in workers.output.values() for line in lines), said[0]
 
 
 def send_once(arguments: Mapping[str, Any], rank: Rank) -> str:
@@ -73,5 +73,5 @@ def send_once(arguments: Mapping[str, Any], rank: Rank) -> str:
 
 def close() -> None:
     """End all ranks that wait."""
-    while _CREWS:
-        _CREWS.popitem()[1].close()
+    while _GROUPS:
+        _GROUPS.popitem()[1].close()
