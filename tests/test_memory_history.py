@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from perfscribe.instruments.memory import PeakMemory
-from perfscribe.instruments.profiling import memory_frames
+from perfscribe.instruments.profiling import memory_frames, memory_history
 from perfscribe.instruments.profiling.memory_history import Change, Held, History, Mark, Origin
 from perfscribe.instruments.profiling.memory_recorder import Recorder, from_cuda
 from perfscribe.instruments.profiling.memory_timeline import (
@@ -276,6 +276,21 @@ def test_where_tells_the_project_s_frame_from_the_library_s():
 
 
 # --- files ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_history_is_the_same_after_its_file(tmp_path):
+    history = cuda_timeline().history
+    memory_history.write(history, tmp_path / "memory" / "cell.json.gz")
+    assert memory_history.read(tmp_path / "memory" / "cell.json.gz") == history
+    assert [path.name for path in (tmp_path / "memory").iterdir()] == ["cell.json.gz"]
+
+
+def test_a_file_of_another_format_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(memory_history, "FORMAT", 2)
+    memory_history.write(History("", 1), tmp_path / "cell.json.gz")
+    monkeypatch.undo()
+    with pytest.raises(ValueError, match="format 2, expected 1"):
+        memory_history.read(tmp_path / "cell.json.gz")
 
 
 # --- recording --------------------------------------------------------------------------------------------------------

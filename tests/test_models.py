@@ -44,10 +44,8 @@ def tokens():
 
 
 def test_shapes_and_counters_need_no_torch():
-    modules = ["models.shapes"] + [
-        f"counters.{name}" for name in ("parameters", "flops", "peaks", "memory", "attention_memory")
-    ]
-    code = "import sys\n" + "".join(f"import perfscribe.{m}\n" for m in modules)
+    names = ("shapes", "parameters", "flops", "peaks", "memory", "attention_memory")
+    code = "import sys\n" + "".join(f"import perfscribe.analytic.{name}\n" for name in names)
     code += "sys.exit(any(m in sys.modules for m in ('torch', 'numpy', 'pandas')))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 

@@ -242,6 +242,7 @@ def drained(folder: Path, slurm: LocalSlurm) -> Ran:
     """A job on the node goes on to its end, the next one starts elsewhere."""
     space = OnSlurm(folder, slurm, max_jobs=1)
     side_file = space.add_staged(cells=4, shards=2)
+    faulty.let_end(side_file, 2)  # the first cell of either shard: any of both begins
     run = space.begin()
     job, node = space.after(side_file, 1)
     slurm.ask("scontrol", "update", f"nodename={node}", "state=drain", "reason=test")
@@ -391,6 +392,7 @@ def test_what_a_cluster_measured_is_drawn_anywhere(ran: Callable[..., Ran], tmp_
     for parent in ("results", "report"):
         assert scrub.find_private(measured.root / parent / "two", private) == []
     assert not [path for path in test_publish.published_files(measured.root, "two") if path.name == "cluster.json"]
+    elsewhere.only()
     for name in ("workflow", "perfscribe"):  # the checkout has the test's experiment, too
         test_publish.copied(measured.root / name, elsewhere.root / name)
     test_publish.cloned(elsewhere, measured.root, "two")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -96,6 +96,23 @@ def write(history: History, path: Path) -> None:
         temporary.write_bytes(gzip.compress(text.encode(), mtime=0))
 
 
+def read(path: Path) -> History:
+    """The inverse of write; ValueError where the file is of another format."""
+    content = json.loads(gzip.decompress(path.read_bytes()))
+    if content.get("format") != FORMAT:
+        raise ValueError(f"{path.name}: format {content.get('format')}, expected {FORMAT}")
+    return History(
+        counter=content["counter"],
+        granularity_bytes=content["granularity_bytes"],
+        held=_rows(Held, content["held"]),
+        changes=_rows(Change, content["changes"]),
+        marks=_rows(Mark, content["marks"]),
+        origins=_origins_from_json(content["origins"]),
+        labels={address: label for address, label in content["labels"]},
+        out_of_memory=[(asked, free) for asked, free in content["out_of_memory"]],
+    )
+
+
 def _names(kind: type[Any]) -> list[str]:
     return [column.name for column in fields(kind)]
 
@@ -104,8 +121,19 @@ def _columns(kind: type[Any], rows: Sequence[Any]) -> dict[str, list[Any]]:
     return {name: [getattr(row, name) for row in rows] for name in _names(kind)}
 
 
+def _rows(kind: type[Any], columns: Mapping[str, list[Any]]) -> list[Any]:
+    return [kind(*values) for values in zip(*(columns[name] for name in _names(kind)), strict=True)]
+
+
 def _origins_to_json(origins: Sequence[Origin]) -> dict[str, list[Any]]:
     """Each frame once, stacks as indices into them."""
     index: dict[str, int] = {}
     stacks = [[index.setdefault(frame, len(index)) for frame in origin.frames] for origin in origins]
     return {"operators": [origin.operator for origin in origins], "stacks": stacks, "frames": list(index)}
+
+
+def _origins_from_json(content: Mapping[str, list[Any]]) -> list[Origin]:
+    return [
+        Origin(operator, tuple(content["frames"][number] for number in stack))
+        for operator, stack in zip(content["operators"], content["stacks"], strict=True)
+    ]
