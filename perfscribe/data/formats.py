@@ -7,10 +7,11 @@ unpickled: numpy.load with allow_pickle=False, torch.load with weights_only=True
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -32,47 +33,32 @@ class Opened:
     close: Callable[[], None] = _nothing
 
 
-class Format(Protocol):
+class Format(ABC):
     """What every format can do. `path` is a file, or a folder where the format has a file an array."""
 
+    @abstractmethod
     def save(self, path: Path, arrays: Arrays) -> None:
         """Write all arrays; the caller makes it atomic."""
 
+    @abstractmethod
     def load(self, path: Path) -> dict[str, np.ndarray]:
         """All arrays, copied into memory."""
-        ...
 
+    @abstractmethod
     def open(self, path: Path) -> Opened:
         """The arrays without reading them."""
-        ...
 
     def decoded_bytes_per_sample(self, path: Path) -> int:
-        """Bytes of array content that must be decoded to get one sample of every array."""
-        ...
-
-
-def _sample_bytes(opened: Opened) -> int:
-    """Bytes of one sample of every array, which are float32 in every data set here."""
-    return sum(math.prod(array.shape[1:]) * np.dtype(np.float32).itemsize for array in opened.arrays.values())
-
-
-class _ReadInPlace:
-    """Formats from which one sample can be read without touching another."""
-
-    def open(self, path: Path) -> Opened:
-        """See Format."""
-        raise NotImplementedError
-
-    def decoded_bytes_per_sample(self, path: Path) -> int:
-        """One sample's own bytes."""
+        """Bytes of array content decoded to get one sample of every array: its own, where no other is touched."""
         opened = self.open(path)
         try:
-            return _sample_bytes(opened)
+            # float32 in every data set here
+            return sum(math.prod(array.shape[1:]) * np.dtype(np.float32).itemsize for array in opened.arrays.values())
         finally:
             opened.close()
 
 
-class Hdf5(_ReadInPlace):
+class Hdf5(Format):
     """HDF5, contiguous, or gzip (level 4, h5py's default) in chunks of the shape that h5py guesses."""
 
     def __init__(self, compression: str | None) -> None:
@@ -115,7 +101,7 @@ def _touched_bytes(dataset: Any) -> int:
     return int(touched * math.prod(chunk) * dataset.dtype.itemsize)
 
 
-class TorchTensors(_ReadInPlace):
+class TorchTensors(Format):
     """torch.save of a dictionary of tensors (.pt)."""
 
     def save(self, path: Path, arrays: Arrays) -> None:
@@ -138,7 +124,7 @@ class TorchTensors(_ReadInPlace):
         return Opened({name: tensor.numpy() for name, tensor in tensors.items()})
 
 
-class Npz(_ReadInPlace):
+class Npz(Format):
     """numpy.savez: a ZIP archive whose members are stored plain."""
 
     def save(self, path: Path, arrays: Arrays) -> None:
@@ -178,7 +164,7 @@ class NpzCompressed(Npz):
             opened.close()
 
 
-class NpyFolder(_ReadInPlace):
+class NpyFolder(Format):
     """A folder with one .npy file an array."""
 
     def save(self, path: Path, arrays: Arrays) -> None:
