@@ -184,7 +184,7 @@ def alone(why: str) -> Key:
     return flag(f"beside no job on another GPU, {why}", True)
 
 
-def experiment(meaning: str, /, at_most: Sequence[tuple[str, str]] = (), **keys: Key) -> Key:
+def experiment(meaning: str, at_most: Sequence[tuple[str, str]] = (), /, **keys: Key) -> Key:
     """An experiment's section, with the keys that all have. at_most: pairs of keys, the first not above the second."""
     common = {
         "enabled": flag("false: neither measured nor shown", True),

@@ -5,7 +5,7 @@ from perfscribe.config.keys import choice, choices, devices, experiment, flag, n
 
 LEVELS = experiment(
     "Training on one device without FSDP: BLOOM, and the workshop's custom model, keys named as there",
-    at_most=(("source_rows", "train_size"),),
+    (("source_rows", "train_size"),),
     model=choices(
         "bloom: model_name | simple_gpt: of hidden_size, num_layers, …",
         ["bloom", "simple_gpt"],

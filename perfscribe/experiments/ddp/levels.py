@@ -1,11 +1,12 @@
 """Keys of experiments.ddp with their defaults, and what it shows."""
 
 from perfscribe.base.registry import Shown
+from perfscribe.config import shared
 from perfscribe.config.keys import choices, dtypes, experiment, lengths, numbers, section, sizes, whole, wholes
 
 LEVELS = experiment(
     "Training steps of the language model on several ranks, gradients averaged in several ways, interleaved",
-    backend=choices("gloo: processes on the CPU | nccl: a GPU for each", ["gloo", "nccl"], ["gloo"], gpu=["nccl"]),
+    backend=shared.BACKEND,
     world_size=wholes("ranks", 2, 1024, [2], gpu=[2, 4]),
     size=sizes("model sizes, as in end_to_end", ["nano"], gpu=["xl"]),
     seq_len=lengths("sequence lengths, in tokens", [16], gpu=[128]),

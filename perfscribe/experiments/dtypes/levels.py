@@ -5,7 +5,7 @@ from perfscribe.config.keys import devices, dtypes, experiment, whole, wholes
 
 LEVELS = experiment(
     "The same training in fp32, fp16 and bf16, over target length and width",
-    at_most=(("batch", "samples"), ("batch", "wide_samples")),
+    (("batch", "samples"), ("batch", "wide_samples")),
     device=devices(["cpu"], gpu=["cuda"]),
     d_model=wholes(
         "widths of the model, multiples of its 8 heads, and features of each position",

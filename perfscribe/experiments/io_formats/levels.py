@@ -5,7 +5,7 @@ from perfscribe.config.keys import alone, choices, devices, experiment, whole
 
 LEVELS = experiment(
     "Training from, and reading of, one data set in several file formats",
-    at_most=(
+    (
         ("batch", "samples"),
         ("training_samples", "samples"),
         ("batch", "training_samples"),

@@ -5,7 +5,7 @@ from perfscribe.config.keys import choices, experiment, whole, wholes
 
 LEVELS = experiment(
     "One data set in HDF5 files of several chunk shapes, with and without gzip, read by several workers and threads",
-    at_most=(
+    (
         ("batch", "epoch_samples"),
         ("epoch_samples", "samples"),
         ("read_samples", "samples"),

@@ -1,11 +1,12 @@
 """Keys of experiments.optimizer_state_sharding with their defaults, and what it shows."""
 
 from perfscribe.base.registry import Shown
+from perfscribe.config import shared
 from perfscribe.config.keys import choice, choices, experiment, lengths, section, sizes, whole, wholes
 
 LEVELS = experiment(
     "Training steps with AdamW's state on every rank, and divided among the ranks by our optimizer and by PyTorch's",
-    backend=choices("gloo: processes on the CPU | nccl: a GPU for each", ["gloo", "nccl"], ["gloo"], gpu=["nccl"]),
+    backend=shared.BACKEND,
     world_size=wholes("ranks", 2, 1024, [2, 4], tiny=[2]),
     size=sizes("model sizes, as in end_to_end", ["nano"], gpu=["xl"]),
     seq_len=lengths("sequence lengths, in tokens", [16], gpu=[128]),

@@ -5,7 +5,7 @@ from perfscribe.config.keys import choice, choices, devices, experiment, isolati
 
 LEVELS = experiment(
     "The Polaris homework's training on one device: every epoch, throughput, memory",
-    at_most=(("batch", "samples"),),
+    (("batch", "samples"),),
     isolation=isolation("job", gpu="cell"),
     device=devices(["cpu"], gpu=["cuda"]),
     layers=wholes("encoder layers of the model, and as many decoder layers", 1, 1000, [1, 2], gpu=[6]),

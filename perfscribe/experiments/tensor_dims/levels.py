@@ -5,7 +5,7 @@ from perfscribe.config.keys import choices, devices, experiment, section, whole,
 
 LEVELS = experiment(
     "The same training on wider tensors, in fp32 and bf16, and with more samples",
-    at_most=(("batch", "samples"),),
+    (("batch", "samples"),),
     device=devices(["cpu"], gpu=["cuda"]),
     d_model=wholes(
         "widths of the model, multiples of its 8 heads, with samples of as many features",

@@ -1,0 +1,126 @@
+"""Keys that several experiments share: of trainings on ranks, of the FSDP workshop, of a profile of two ranks."""
+
+from typing import Any
+
+from perfscribe.config.keys import Key, choice, choices, number, whole, wholes
+
+BACKEND = choices("gloo: processes on the CPU | nccl: a GPU for each", ["gloo", "nccl"], ["gloo"], gpu=["nccl"])
+
+RANKS = {
+    "backend": BACKEND,
+    "world_size": wholes(
+        "ranks on one node; with more than the machine's GPUs cells are skipped and predicted",
+        1,
+        1024,
+        [1, 2, 4],
+        tiny=[1, 2, 3],
+        gpu=[1, 2, 4, 8],
+    ),
+    "nodes": wholes(
+        "nodes of a cluster's job that train together; one machine skips and predicts them",
+        2,
+        1024,
+        [2, 4],
+        gpu=[2, 4, 8],
+        empty=True,
+    ),
+    "ranks_per_node": wholes(
+        "ranks on each of them: 1 as in the workshop, and a node's GPUs", 1, 1024, [1, 2], tiny=[1], gpu=[1, 4]
+    ),
+}
+
+BLOOM = choice(
+    "bloom-tiny and bloom-micro are for machines without a GPU",
+    ["bigscience/bloom-560m", "bloom-micro", "bloom-tiny"],
+    "bloom-micro",
+    tiny="bloom-tiny",
+    gpu="bigscience/bloom-560m",
+)
+
+SIMPLE_GPT = {
+    "hidden_size": whole("width of the model", 1, 65_536, 64, tiny=32, gpu=2048),
+    "num_heads": whole("attention heads", 1, 1024, 4, tiny=2, gpu=16),
+    "ffn": whole("width of its feed-forward layers", 1, 1_048_576, 128, tiny=64, gpu=8192),
+}
+
+LOOP = choice(
+    "trainer: transformers.Trainer, which shards on GPUs alone | bare loop: the same steps around fully_shard",
+    ["trainer", "bare loop"],
+    "bare loop",
+    gpu="trainer",
+)
+
+LABELS = choice(
+    "answer | source, source_prompt: the workshop's own, which train something else",
+    ["answer", "source", "source_prompt"],
+    "answer",
+)
+
+EVAL_SIZE = whole("rows to take the evaluation loss of, after each epoch", 1, 1_000_000, 8, tiny=4, gpu=100)
+
+LENGTHS = {
+    "max_length": whole("tokens of a row", 16, 65_536, 64, gpu=512),
+    "new_tokens": whole("tokens that the data set leaves room for in prompts to generate from", 1, 65_536, 8, gpu=50),
+}
+
+BLOOM_VOCABULARY = whole(
+    "entries that a tokenizer is trained to, where the model brings none", 258, 10_000_000, 2000, tiny=512, gpu=50000
+)
+SIMPLE_GPT_VOCABULARY = whole(
+    "entries of the model's embedding, and those that a tokenizer is trained to",
+    258,
+    10_000_000,
+    1000,
+    tiny=512,
+    gpu=50000,
+)
+
+BATCH_SIZE = whole("rows of each rank at once", 1, 65_536, 1)
+
+ADAMW = {
+    "learning_rate": number("of AdamW, at its first step; falls to 0 in a line", 0, 1, 5e-05, above=True),
+    "weight_decay": number("of AdamW", 0, 1, 0.01),
+}
+
+PRECISION_AND_LOGS = {
+    "dtype": choice("fp32 | fp16, bf16: mixed precision", ["fp32", "fp16", "bf16"], "fp32", gpu="fp16"),
+    "logging_steps": whole("optimizer steps between two logs", 1, 100_000, 2, tiny=1, gpu=10),
+}
+
+PROFILED = {
+    "backend": BACKEND,
+    "implementation": choices(
+        "torch_ddp: PyTorch's DistributedDataParallel | ours: naive, flat, overlap_individual",
+        ["naive", "flat", "overlap_individual", "torch_ddp"],
+        ["torch_ddp"],
+    ),
+    "features": whole(
+        "features of each position and width of the model, a multiple of its 8 heads",
+        8,
+        65_536,
+        64,
+        gpu=512,
+        multiple=8,
+    ),
+    "layers": whole("encoder layers of the model, and as many decoder layers", 1, 1000, 1, gpu=6),
+    "d_ff": whole("width of its feed-forward layers", 1, 1_048_576, 128, tiny=64, gpu=2048),
+    "batch": whole("samples in a batch of each rank", 1, 1_048_576, 8, tiny=4, gpu=32),
+    "source_length": whole("positions of a source sequence", 1, 65_536, 1),
+    "target_length": whole("positions of a target sequence", 1, 65_536, 20),
+    "dtype": choice("fp32 | tf32: fp32 with TF32 matrix products", ["fp32", "tf32"], "fp32"),
+    "wait": whole("steps before a profile, of which the profiler takes no notice", 1, 1000, 1),
+    "warmup_steps": whole("steps that it traces and forgets", 1, 1000, 1),
+    "active": whole("steps that it keeps", 1, 1000, 2),
+    "turns": whole("profiles of each placement; an interval needs 6 or more", 1, 1000, 6, tiny=2),
+}
+
+
+def train_size(default: int, **by: Any) -> Key:
+    """Rows of a training whose default is this one."""
+    meaning = "rows to train on; the workshop has 500, and 400 in its weak scaling"
+    return whole(meaning, 1, 1_000_000, default, **by)
+
+
+def num_epochs(default: int, **by: Any) -> Key:
+    """Epochs of a training whose default is this one."""
+    return whole("times that training goes through its rows; the workshop has 5", 1, 1000, default, **by)
