@@ -32,7 +32,6 @@ from local_slurm import LocalSlurm, NotHere  # noqa: E402
 from workspace import Workspace  # noqa: E402
 
 from perfscribe.base import registry  # noqa: E402
-from perfscribe.plan import plan  # noqa: E402
 
 STAMP = "%Y-%m-%dT%H:%M:%S"
 
@@ -68,7 +67,7 @@ def tree(folder: Path, experiments: Sequence[str], chapters: Sequence[str]) -> W
     config = yaml.safe_load((folder / "config.yaml").read_text())
     config["preset"] = "tiny"
     config["chapters"] = list(chapters) or config["chapters"]
-    for name in registry.names("measure.py"):
+    for name in registry.measured():
         config["experiments"].setdefault(name, {})["enabled"] = not experiments or name in experiments
     (folder / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
     return space
@@ -126,7 +125,7 @@ def levels(jobs: Sequence[Job]) -> list[list[Job]]:
 def main() -> None:
     """Run both and print what they took."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--experiments", nargs="*", default=[], choices=plan.measured_experiments(ROOT))
+    parser.add_argument("--experiments", nargs="*", default=[], choices=registry.measured(ROOT))
     parser.add_argument("--chapters", nargs="*", default=[])
     args = parser.parse_args()
     with some_slurm() as variables, tempfile.TemporaryDirectory(prefix="perfscribe-bench-") as folder:

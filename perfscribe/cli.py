@@ -205,13 +205,14 @@ def plan(arguments: Sequence[str]) -> int:
 
 def doctor(arguments: Sequence[str]) -> int:
     """Print the machine and what each experiment will find unsupported."""
-    from perfscribe.plan.plan import measured_experiments, planned_cells
+    from perfscribe.base import registry
+    from perfscribe.plan.plan import planned_cells
     from perfscribe.verbs import doctor as machine
 
     refuse_others("doctor", arguments)
     raw = read_config(arguments)
     preset = session.resolve_preset(raw.get("preset", "auto"))
-    units = [(name, planned_cells(raw, name, preset)) for name in measured_experiments(ROOT)]
+    units = [(name, planned_cells(raw, name, preset)) for name in registry.measured(ROOT)]
     print(machine.report(units))
     return 0
 

@@ -19,7 +19,7 @@ from compared_sites import Measured, identity, steady, write_site
 from workspace import ROOT
 
 from perfscribe import cli
-from perfscribe.plan import plan
+from perfscribe.base import registry
 from perfscribe.records import journal
 from perfscribe.verbs.compare import metrics, page, ratios, sides, verb
 from perfscribe.verbs.compare.cells import is_number
@@ -307,7 +307,7 @@ def test_every_figure_of_committed_sites_is_known() -> None:
 
 
 def test_every_experiment_has_a_figure_that_speaks_for_it_or_is_not_compared() -> None:
-    known = set(plan.measured_experiments(ROOT))
+    known = set(registry.measured(ROOT))
     assert set(metrics.HEADLINES) <= known and set(metrics.NOT_COMPARED) <= known
     for experiment, names in metrics.HEADLINES.items():
         assert all(metrics.metric(name).kind for name in names), experiment

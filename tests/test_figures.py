@@ -21,7 +21,7 @@ from matplotlib import pyplot as plt
 from matplotlib.lines import Line2D
 from workspace import ROOT
 
-from perfscribe.plan import plan
+from perfscribe.base import registry
 from perfscribe.show import figures as f
 
 FOOTER = "site demo: 8 × NVIDIA H200 · n = 5 a cell · environment 0123456789ab · commit 0123456789"
@@ -264,14 +264,12 @@ def test_empty_axes_say_why(axes: Any) -> None:
 # --- the experiments' own ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "experiment", [name for name in unmeasured.EXPERIMENTS if plan.read_presentation(name, ROOT).figures]
-)
+@pytest.mark.parametrize("experiment", [name for name in unmeasured.EXPERIMENTS if registry.shown(name, ROOT).figures])
 @pytest.mark.parametrize("status", ["skipped", "oom"])
 def test_every_experiment_draws_without_figures(tmp_path: Path, experiment: str, status: str) -> None:
     """Nothing measured: each figure is drawn all the same and says in words that there is nothing."""
     drawn = unmeasured.present(experiment).figures(unmeasured.tables(experiment, status))
-    assert tuple(figure.id for figure in drawn) == plan.read_presentation(experiment, ROOT).figures
+    assert tuple(figure.id for figure in drawn) == registry.shown(experiment, ROOT).figures
     for figure in drawn:
         assert figure.caption.strip()
         f.write(figure, tmp_path, FOOTER)

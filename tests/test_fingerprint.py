@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from perfscribe.base import registry
 from perfscribe.plan import fingerprint as fp
 from perfscribe.plan.cache import Memory
 from perfscribe.plan.fingerprint import fingerprint, import_closure, libraries, normalised
-from perfscribe.plan.plan import known_experiments, measured_experiments
 from perfscribe.plan.plan_cells import measure_module, present_module
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -24,7 +24,7 @@ FIXTURE = ROOT / "tests" / "fixtures" / "fingerprint_module"
 COMMITTED = "f8f45cc82b7e44f7"
 VERSIONS = ("3.11", "3.12", "3.13")
 
-EXPERIMENTS = measured_experiments(ROOT)
+EXPERIMENTS = registry.measured(ROOT)
 
 
 def said(source: str) -> str:
@@ -242,7 +242,7 @@ def interpreter(version: str) -> Path | None:
 def units() -> dict[str, tuple[str, ...]]:
     """Modules that plan files hold fingerprints of, with the functions that are left out."""
     found = {module: ("cells", "datasets") for module in map(measure_module, EXPERIMENTS)}
-    return {**found, **{present_module(name): () for name in known_experiments(ROOT)}, "perfscribe.report.report": ()}
+    return {**found, **{present_module(name): () for name in registry.known(ROOT)}, "perfscribe.report.report": ()}
 
 
 # Without site-packages: a fingerprint needs the standard library alone.

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from perfscribe.base import registry
 from perfscribe.data.layout import FILES
 from perfscribe.experiments.io_formats import measure, present
-from perfscribe.plan import plan
 from perfscribe.records import records
 from perfscribe.records.records import Record
 from perfscribe.show import figures, references, tables
@@ -106,7 +106,7 @@ def changed(name: str, cells: list[Record], cache: str = "warm", samples=None, *
 
 
 def test_it_makes_what_it_declares():
-    declared = plan.read_presentation("io_formats", ROOT)
+    declared = registry.shown("io_formats", ROOT)
     shown = made(all_cells())
     assert list(declared.tables) == list(shown)
     assert list(declared.figures) == [figure.id for figure in present.figures(shown)]

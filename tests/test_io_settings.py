@@ -14,6 +14,7 @@ import pytest
 from workspace import ROOT
 
 from perfscribe import config
+from perfscribe.base import registry
 from perfscribe.base.cells import Cell
 from perfscribe.data import chunked_files, chunked_samples, synthetic
 from perfscribe.data.generate import generate
@@ -252,7 +253,7 @@ def row(table: str, cells, **levels) -> dict:
 
 
 def test_it_makes_what_it_declares():
-    declared = plan.read_presentation("io_settings", ROOT)
+    declared = registry.shown("io_settings", ROOT)
     shown = made(all_cells())
     assert list(declared.tables) == list(shown)
 

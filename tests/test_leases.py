@@ -22,7 +22,7 @@ from sessions import wait_for
 from shards import ShardJob
 from workspace import Workspace
 
-from perfscribe.base import files
+from perfscribe.base import files, registry
 from perfscribe.base.cells import Cell
 from perfscribe.plan import cluster, demands, plan
 from perfscribe.records import environment, journal
@@ -285,7 +285,7 @@ def test_cores_that_a_job_asks_for(
     nvml = FakeNvml(gpus) if gpus else None
     monkeypatch.setattr(environment, "open_nvml", lambda: nvml)
     enabled = {"attention": {"shards": shards}, "warmup": {}}
-    others = {name: {"enabled": False} for name in plan.measured_experiments(ROOT) if name not in enabled}
+    others = {name: {"enabled": False} for name in registry.measured(ROOT) if name not in enabled}
     made = plan.build({**settings, "experiments": {**enabled, **others}}, "gpu", ROOT)
     assert made.at_a_time == at_a_time
     run = session.Session(ROOT, made, session.RunLock(ROOT), held=False, read_only=False)

@@ -25,7 +25,7 @@ from perfscribe.records import environment
 from perfscribe.run import session
 
 RAW = config.load(ROOT / "config.yaml")
-EXPERIMENTS = plan.measured_experiments(ROOT)
+EXPERIMENTS = registry.measured(ROOT)
 
 
 def raw(**top: Any) -> dict[str, Any]:
@@ -58,7 +58,7 @@ def test_every_experiment_has_its_units(tiny: plan.Plan) -> None:
     assert {unit["unit"] for unit in tiny.units.values()} == {"measure", "present", "report", "page"} | {
         f"data-{name}" for name in tiny.datasets
     }
-    shown = plan.known_experiments(ROOT)
+    shown = registry.known(ROOT)
     assert tiny.units["report"]["experiments"] == shown and {f"present-{name}" for name in shown} <= set(tiny.units)
 
 
@@ -142,13 +142,13 @@ def test_only_data_that_cells_read_is_generated(tiny: plan.Plan) -> None:
 
 
 def test_an_experiment_may_read_only_what_is_planned(monkeypatch: pytest.MonkeyPatch) -> None:
-    known = plan.read_presentation
+    known = registry.shown
 
-    def reading(experiment: str, root: Path) -> plan.Presentation:
+    def reading(experiment: str, root: Path) -> registry.Shown:
         made = known(experiment, root)
         return replace(made, reads=("attention",)) if experiment == "io_formats" else made
 
-    monkeypatch.setattr(plan, "read_presentation", reading)
+    monkeypatch.setattr(registry, "shown", reading)
     assert plan.build(RAW, "tiny", ROOT).units["present-io_formats"]["reads"] == ["attention"]
     without = plan.build(own_keys(enabled=False), "tiny", ROOT)
     assert without.presentations["io_formats"].reads == () == tuple(without.units["present-io_formats"]["reads"])
@@ -166,14 +166,13 @@ def test_figures_draw_what_is_read() -> None:
 
 
 def test_what_is_shown_and_what_is_measured(tmp_path: Path) -> None:
-    whole, unseen = ("measure.py", "present.py"), ("measure.py",)
-    for name, files in (("whole", whole), ("unseen", unseen), ("reading", ("present.py",)), ("empty", ())):
+    for name, files in (("whole", ("measure.py", "present.py")), ("reading", ("present.py",)), ("empty", ())):
         folder = tmp_path / "perfscribe" / "experiments" / name
         folder.mkdir(parents=True)
         for file in files:
             (folder / file).touch()
-    assert plan.known_experiments(tmp_path) == ["reading", "whole"]
-    assert plan.measured_experiments(tmp_path) == ["whole"]
+    assert registry.known(tmp_path) == ["reading", "whole"]
+    assert registry.measured(tmp_path) == ["whole"]
     assert len(EXPERIMENTS) >= 5
 
 
@@ -197,7 +196,7 @@ def test_an_experiment_that_only_reads_goes_with_those_that_it_reads(tiny: plan.
 
 
 def test_what_is_read_where_it_is_measured_keeps_no_experiment_away(tiny: plan.Plan) -> None:
-    reading, also = "scaling_model", plan.read_where_measured("scaling_model", ROOT)
+    reading, also = "scaling_model", registry.shown("scaling_model", ROOT).reads_if_measured
     assert tiny.presentations[reading].reads == ("all_reduce", *also) and "ddp" in also
     assert tiny.units[f"present-{reading}"]["reads"] == ["all_reduce", *also] == tiny.sources(reading)
     without = plan.build(own_keys("ddp", enabled=False), "tiny", ROOT)

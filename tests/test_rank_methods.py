@@ -13,6 +13,7 @@ import pytest
 import rank_recordings
 
 from perfscribe import config
+from perfscribe.base import registry
 from perfscribe.base.cells import Cell, Unsupported
 from perfscribe.distributed import launchers, mpi_start, ranks
 from perfscribe.experiments.rank_methods import measure, polaris, present
@@ -223,7 +224,7 @@ def by_id(records: list[Record]) -> dict[str, tables.Table]:
 
 def test_it_makes_what_it_declares():
     shown = by_id(all_records())
-    assert list(plan.read_presentation("rank_methods", ROOT).tables) == list(shown)
+    assert list(registry.shown("rank_methods", ROOT).tables) == list(shown)
     assert all(len(table.ok) >= 3 for table in shown.values())
 
 

@@ -146,10 +146,10 @@ def test_a_table_of_no_problem_is_shown_all_the_same(sources: report.Sources) ->
 
 def test_every_kept_table_and_figure_is_on_a_page() -> None:
     """Of all experiments; a page names nothing that none makes."""
-    from perfscribe.plan import plan
+    from perfscribe.base import registry
     from perfscribe.report import details
 
-    shown = [plan.read_presentation(name, report_root()) for name in plan.known_experiments(report_root())]
+    shown = [registry.shown(name, report_root()) for name in registry.known(report_root())]
     made = {one for presentation in shown for one in (*presentation.tables, *presentation.figures)}
     problems = [problem for *_, of in handin.chapters(handin.CHAPTERS) for problem in of]
     named = {one for problem in problems for one in (*problem.details, problem.figure)} - {""}

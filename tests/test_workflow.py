@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 from workspace import ROOT, Workspace
 
-from perfscribe.plan import plan
+from perfscribe.base import registry
 from perfscribe.show import figures
 from perfscribe.verbs.compare import cells, metrics
 
@@ -26,8 +26,8 @@ SECOND_RUN_S = 10.0
 AT_LEAST = 3
 LEAST_PIXELS = 200  # of a colour in a picture, that it is no edge between two
 COLOURS = "|".join(colour.lower() for colour in figures.COLOURS if colour != "#000000")
-TABLES = {table: name for name in plan.known_experiments(ROOT) for table in plan.read_presentation(name, ROOT).tables}
-FIGURES = [figure for name in plan.known_experiments(ROOT) for figure in plan.read_presentation(name, ROOT).figures]
+TABLES = {table: name for name in registry.known(ROOT) for table in registry.shown(name, ROOT).tables}
+FIGURES = [figure for name in registry.known(ROOT) for figure in registry.shown(name, ROOT).figures]
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ def meant_to_fail(row: dict[str, Any]) -> bool:
 
 
 def test_every_cell_ended_well(measured: Workspace) -> None:
-    for name in plan.measured_experiments(ROOT):
+    for name in registry.measured(ROOT):
         ended = measured.rows(name)
         well = ("ok", "unsupported", "skipped")
         assert ended and not [row for row in ended if row["status"] not in well and not meant_to_fail(row)]
@@ -74,7 +74,7 @@ def test_every_cell_ended_well(measured: Workspace) -> None:
 def test_comparisons_know_every_figure(measured: Workspace) -> None:
     """Which way is better, or why it is not compared."""
     unknown = set()
-    for name in set(plan.measured_experiments(ROOT)) - set(metrics.NOT_COMPARED):
+    for name in set(registry.measured(ROOT)) - set(metrics.NOT_COMPARED):
         for row in measured.rows(name):
             numbers = [figure for figure, value in row["values"].items() if cells.is_number(value)]
             found = {figure for figure in (*row["samples"], *numbers) if metrics.metric(figure).why == metrics.UNKNOWN}
@@ -151,7 +151,7 @@ def test_the_report_holds_everything_and_nothing_unsaid(measured: Workspace) -> 
 
 
 def test_the_report_says_what_the_machine_lacks(measured: Workspace) -> None:
-    ended = [row for name in plan.measured_experiments(ROOT) for row in measured.rows(name)]
+    ended = [row for name in registry.measured(ROOT) for row in measured.rows(name)]
     lacking = {row["reason"] for row in ended if row["status"] == "unsupported"}
     assert not [reason for reason in lacking if reason not in measured.report()]
 

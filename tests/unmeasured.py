@@ -9,6 +9,7 @@ from typing import Any
 from workspace import ROOT
 
 from perfscribe import config
+from perfscribe.base import registry
 from perfscribe.plan import plan
 from perfscribe.plan.plan_cells import present_module
 from perfscribe.records.records import Record
@@ -16,7 +17,7 @@ from perfscribe.show.tables import Table
 
 # Tables that are counted from the plan: what is said of them needs no figures of ours.
 COUNTED = {"fsdp.weak_setup"}
-EXPERIMENTS = plan.known_experiments(ROOT)
+EXPERIMENTS = registry.known(ROOT)
 
 
 @cache
@@ -42,8 +43,8 @@ def tables(experiment: str, status: str) -> dict[str, Table]:
 
 def sources(experiment: str) -> list[str]:
     """The experiments whose records its tables are made of."""
-    own = [experiment] if experiment in plan.measured_experiments(ROOT) else []
-    return [*own, *plan.read_presentation(experiment, ROOT).reads, *plan.read_where_measured(experiment, ROOT)]
+    own = [experiment] if experiment in registry.measured(ROOT) else []
+    return [*own, *registry.shown(experiment, ROOT).reads, *registry.shown(experiment, ROOT).reads_if_measured]
 
 
 def present(experiment: str) -> Any:

@@ -34,9 +34,18 @@ class Shown:
             raise ValueError(f"drawn_of names {', '.join(unread)}, which it does not read" if unread else "no tables")
 
 
-def names(file: str, root: Path = ROOT) -> list[str]:
-    """Experiments that have this file, by name."""
+def _holding(file: str, root: Path) -> list[str]:
     return sorted(path.parent.name for path in (root / "perfscribe" / "experiments").glob(f"*/{file}"))
+
+
+def known(root: Path = ROOT) -> list[str]:
+    """Names of the experiments that show something."""
+    return _holding("present.py", root)
+
+
+def measured(root: Path = ROOT) -> list[str]:
+    """Those that measure too; the others show what these have measured."""
+    return _holding("measure.py", root)
 
 
 def module(experiment: str, part: str) -> ModuleType:
@@ -47,7 +56,7 @@ def module(experiment: str, part: str) -> ModuleType:
 @cache
 def levels() -> dict[str, Any]:
     """The declared section of the config of each experiment that measures."""
-    return {name: module(name, "levels").LEVELS for name in names("measure.py")}
+    return {name: module(name, "levels").LEVELS for name in measured()}
 
 
 def shown(experiment: str, root: Path = ROOT) -> Shown:

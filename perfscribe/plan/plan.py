@@ -15,6 +15,7 @@ from typing import Any
 
 from perfscribe.base import files, registry
 from perfscribe.base.cells import Cell
+from perfscribe.base.registry import Shown
 from perfscribe.config import resolve
 from perfscribe.plan import cluster, demands
 from perfscribe.plan.fingerprint import Sources, digest_files
@@ -36,20 +37,6 @@ GENERATORS = {
 }
 
 
-@dataclass(frozen=True)
-class Presentation:
-    """What an experiment shows, as its levels.py declares it.
-
-    files: further files that it writes beside its tables, in a form of their own.
-    reads: experiments whose records it is made of, beside its own where it has any.
-    """
-
-    tables: tuple[str, ...]
-    figures: tuple[str, ...] = ()
-    files: tuple[str, ...] = ()
-    reads: tuple[str, ...] = ()
-
-
 @dataclass
 class Plan:
     """All units of a run. units: content of each plan file by its name without .json."""
@@ -58,7 +45,7 @@ class Plan:
     preset: str
     chapters: tuple[str, ...]
     shards: dict[str, int] = field(default_factory=dict)  # experiment → number of shards
-    presentations: dict[str, Presentation] = field(default_factory=dict)
+    presentations: dict[str, Shown] = field(default_factory=dict)
     datasets: dict[str, list[str]] = field(default_factory=dict)  # data set → its files
     experiment_datasets: dict[str, list[str]] = field(default_factory=dict)
     gated: list[str] = field(default_factory=list)  # experiments with cells that wait for a self-test
@@ -111,7 +98,7 @@ def read_index(folder: Path) -> Plan:
         chapters=tuple(index["chapters"]),
         shards=index["shards"],
         presentations={
-            name: Presentation(**{kind: tuple(names) for kind, names in shown.items()})
+            name: Shown(**{kind: tuple(names) for kind, names in shown.items()})
             for name, shown in index["presentations"].items()
         },
         datasets=index["datasets"],
@@ -119,27 +106,6 @@ def read_index(folder: Path) -> Plan:
         gated=index.get("gated", []),
         cluster=cluster.read(folder),
     )
-
-
-def known_experiments(root: Path) -> list[str]:
-    """Names of the folders below perfscribe/experiments that hold present.py."""
-    return registry.names("present.py", root)
-
-
-def measured_experiments(root: Path) -> list[str]:
-    """Those of the known experiments that hold measure.py too; the others show what these have measured."""
-    return [name for name in known_experiments(root) if name in registry.names("measure.py", root)]
-
-
-def read_presentation(experiment: str, root: Path) -> Presentation:
-    """What the experiment declares to show."""
-    found = registry.shown(experiment, root)
-    return Presentation(found.tables, found.figures, found.files, found.reads)
-
-
-def read_where_measured(experiment: str, root: Path) -> tuple[str, ...]:
-    """What an experiment without cells of its own reads besides, where that is there."""
-    return registry.shown(experiment, root).reads_if_measured
 
 
 def own_section(config: Mapping[str, Any], experiment: str) -> dict[str, Any]:
@@ -211,7 +177,7 @@ def _cells_by_cost(
     config: Mapping[str, Any], full_config: Mapping[str, Any], experiment: str, root: Path
 ) -> list[tuple[int, Cell]]:
     """Planned cells and their places, in ascending cost: a run cut short has most of them; tables keep their order."""
-    chapters = _chapters_of(read_presentation(experiment, root))
+    chapters = _chapters_of(registry.shown(experiment, root))
     cells = [demands.waiting(cell, experiment, chapters) for cell in _grid(config, full_config, experiment)]
     return sorted(enumerate(cells), key=lambda pair: (bool(pair[1].skip), pair[1].cost))
 
@@ -247,8 +213,8 @@ def _data_units(plan: Plan, config: Mapping[str, Any], experiment: str, code: So
 
 
 def _present_unit(plan: Plan, experiment: str, code: Sources, also: tuple[str, ...] = ()) -> None:
-    """also: experiments that it reads beside those of READS."""
-    presentation = read_presentation(experiment, code.root)
+    """also: experiments that it reads beside those that it declares."""
+    presentation = registry.shown(experiment, code.root)
     presentation = replace(presentation, reads=(*presentation.reads, *also))
     plan.presentations[experiment] = presentation
     folder = code.root / "references"
@@ -275,14 +241,14 @@ def _present_unit(plan: Plan, experiment: str, code: Sources, also: tuple[str, .
     }
 
 
-def _chapters_of(presentation: Presentation) -> list[str]:
+def _chapters_of(presentation: Shown) -> list[str]:
     """The chapters that its tables belong to."""
     return list(dict.fromkeys(table.split(".")[0] for table in presentation.tables))
 
 
 def _is_shown(experiment: str, chapters: Collection[str], root: Path) -> bool:
     """Whether any of the chapters holds a table of it."""
-    return any(table.split(".")[0] in chapters for table in read_presentation(experiment, root).tables)
+    return any(table.split(".")[0] in chapters for table in registry.shown(experiment, root).tables)
 
 
 def _present_what_only_reads(plan: Plan, code: Sources) -> None:
@@ -291,12 +257,12 @@ def _present_what_only_reads(plan: Plan, code: Sources) -> None:
     They have no section in the config: what they show goes with the experiments that they read.
     """
     root = code.root
-    for experiment in sorted(set(known_experiments(root)) - set(measured_experiments(root))):
-        reads = read_presentation(experiment, root).reads
-        if not reads:
-            raise ValueError(f"{experiment}: there is no measure.py, and present.py names no experiment in READS")
-        if set(reads) <= set(plan.shards) and _is_shown(experiment, plan.chapters, root):
-            also = tuple(name for name in read_where_measured(experiment, root) if name in plan.shards)
+    for experiment in sorted(set(registry.known(root)) - set(registry.measured(root))):
+        shown = registry.shown(experiment, root)
+        if not shown.reads:
+            raise ValueError(f"{experiment}: there is no measure.py, and levels.py names no experiment that it reads")
+        if set(shown.reads) <= set(plan.shards) and _is_shown(experiment, plan.chapters, root):
+            also = tuple(name for name in shown.reads_if_measured if name in plan.shards)
             _present_unit(plan, experiment, code, also)
 
 
@@ -351,7 +317,7 @@ def build(
     code = code or Sources(root)
     config, full_config = resolve(raw, preset), resolve(raw, FULL_PRESET)
     plan = Plan(site=config["site"], preset=preset, chapters=tuple(config["chapters"]))
-    measured = [name for name in measured_experiments(root) if _is_wanted(name, config, plan.chapters, root)]
+    measured = [name for name in registry.measured(root) if _is_wanted(name, config, plan.chapters, root)]
     cells = {name: _cells_by_cost(config, full_config, name, root) for name in measured}
     dealt = cluster.deal(cells, {name: config["experiments"][name]["shards"] for name in measured}, settings)
     if settings is not None:
@@ -395,7 +361,7 @@ def replan_presentation(committed: Plan, root: Path, code: Sources | None = None
     published with it.
     """
     code = code or Sources(root)
-    known = measured_experiments(root)
+    known = registry.measured(root)
     committed.shards = {name: count for name, count in committed.shards.items() if name in known}
     committed.gated = [name for name in committed.gated if name in known]
     committed.datasets = {}

@@ -42,7 +42,7 @@ class OnSlurm(Workspace):
         """Disable every other experiment."""
         path = self.root / "config.yaml"
         config = yaml.safe_load(path.read_text())
-        for name in set(registry.names("measure.py")) - set(names):
+        for name in set(registry.measured()) - set(names):
             config["experiments"].setdefault(name, {})["enabled"] = False
         path.write_text(yaml.safe_dump(config, sort_keys=False))
 
