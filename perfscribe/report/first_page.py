@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from perfscribe.report import fsdp
 from perfscribe.report.cs336 import noisy
 from perfscribe.report.problem import Problem
 from perfscribe.report.site import NOTHING, Missing, Row, Site, known, of, some
@@ -172,7 +173,7 @@ def all_reduce(page: Page) -> str:
         raise Missing("cs336.all_reduce")
     return (
         f"On {row['world_size']} GPUs NCCL reduces 1GB in {nccl.quoted} ms, {other.over(nccl).quoted} times as fast as "
-        f"Gloo; its bus reaches {rate.share(bound).quoted} % of a copy between two."
+        f"Gloo; its bus bandwidth is {rate.share(bound).quoted} % of a plain copy's between two."
     )
 
 
@@ -473,6 +474,7 @@ def caveats(page: Page, summary: Mapping[str, Any]) -> list[str]:
         said.append(
             f"{odd} of {sum(summary['cells'].values())} cells were throttled or disturbed ([appendix](appendix.md))."
         )
-    if any(problem.name.startswith("fsdp") and problem.measured for problem in page.problems.values()):
+    trained = [row for table in fsdp.TRAINED for row in page.site.table(table)]
+    if any(row["weights"] == fsdp.RANDOM for row in trained):
         said.append("Weights are random, so losses and scores say nothing about language.")
     return said[:3]

@@ -34,6 +34,8 @@ BLOOM_HEADER = ["Setup", "Total GPUs", "Samples/s", "Samples/s Scale Factor", "R
                 "Loss", "GPU Memory Allocated (GB)"]  # fmt: skip
 CUSTOM_HEADER = ["Setup", "Total GPUs", "Samples/s (Default)", "Samples/s (Callback)", "GPU Memory (GB, Default)",
                  "GPU Memory (GB, Callback)", "GPU Utilization (%)", "Loss", "Runtime (s)"]  # fmt: skip
+TRAINED = ("fsdp.single_runs", "fsdp.multi_gpu", "fsdp.custom_multi_gpu")
+RANDOM = "random"  # weights of a model that nobody trained before
 SCALES = "scale factors: samples/s(N) / samples/s(1), runtime(1) / runtime(N)"
 CLOCKS = "Default: Trainer's rate, all memory in use; Callback: its own rate, memory allocated at rest"
 SINGLE = {
@@ -132,8 +134,19 @@ def trained(site: Site, row: Row | None) -> str:
         return rounds(row)
     batch = f"{row['dtype'].upper()}, batch {row['batch_size']}, accumulation {row['grad_acc']}"
     clock = "Trainer's clock" if row["loop"] == "trainer" else "host clock"
-    rows = ", 512 tokens, 500 rows" if site.gpu else ""
+    rows = f", 512 tokens, {trained_rows(row)} rows" if site.gpu else ""
     return f"{batch}{rows}, {rounds(row)}, {clock}"
+
+
+def trained_rows(row: Row) -> int:
+    """Rows of an epoch."""
+    steps = int(row["optimizer_steps"]) // int(row["num_epochs"])
+    return steps * int(row["batch_size"]) * int(row["grad_acc"]) * int(row["world_size"])
+
+
+def weights(row: Row | None) -> str:
+    """That a model begins with random weights, where the run says so."""
+    return ", random weights" if row is not None and row["weights"] == RANDOM else ""
 
 
 def pace(rate: Figure, plain: Figure) -> str:
@@ -205,7 +218,7 @@ class NineRows(Problem):
         if not name.startswith("bloom"):
             return name
         row = self.site.row("fsdp.single_runs", model_name=(found or {}).get("model_name"))
-        return f"{name}, {(row or {}).get('weights', 'random')} weights"
+        return name + weights(row)
 
     def epochs(self, labels: str = "answer") -> list[Row]:
         """Losses after each epoch."""
@@ -639,7 +652,7 @@ class OfBloom(Scaling):
         """What stands behind the title."""
         row = self.first()
         model = (row or {}).get("model_name", "bloom-560m").split("/")[-1]
-        return f"{model}, {(row or {}).get('weights', 'random')} weights, {trained(self.site, row)}; {SCALES}"
+        return f"{model}{weights(row)}, {trained(self.site, row)}; {SCALES}"
 
     def other(self) -> str:
         """What ‡ means."""
@@ -767,7 +780,8 @@ class OfCustom(Scaling):
         """What stands behind the title."""
         row = self.first()
         if self.site.gpu:
-            model, epochs = "3 layers, d 2048", ", 5 epochs"
+            model = "3 layers, d 2048"
+            epochs = f", {row['num_epochs']} epochs" if row else ""
         else:
             model = f"{(row or {}).get('parameters', '')} parameters"
             epochs = ""
@@ -1091,7 +1105,11 @@ class WeakScaling(Problem):
         other = ""
         if self.mark() and (plan := self.planned(row.get("world_size", ""))):
             number = int(plan["steps_per_epoch"]) * int(plan["total_batch"])
-            other = f"; ‡ {number} rows, vocabulary 50,000, layers wrapped in place of 500, 250,680, one unit"
+            other = f"; ‡ {number} rows, {int(row['total_params']) / 1e6:.0f} M parameters"
+            instead = f"500, {int(plan['ran_parameters']) / 1e6:.0f} M"
+            if row["wrapped_by"] == "FSDP2":
+                other, instead = f"{other}, layers wrapped", f"{instead}, one unit"
+            other = f"{other} in place of {instead}"
         sizes = "d 2048, FP16, 512 tokens" if self.site.gpu else row.get("dtype", "fp32").upper()
         epochs = "1 epoch" if row.get("num_epochs") == "1" else "5 epochs"
         clock = "Trainer's clock" if row.get("loop", "trainer") == "trainer" else "host clock"
@@ -1112,8 +1130,8 @@ class WeakScaling(Problem):
         """The line below the table."""
         times = [need(row, "train_runtime_s") for row in (self.last(), self.first())]
         return (
-            f"By 003's formula, current over baseline: {self.by_formula()} % of steps, "
-            f"{times[0].share(times[1]).quoted} % of runtimes{self.mark()}."
+            f"By the workshop's formula, current over baseline: {self.by_formula()} % by steps, "
+            f"{times[0].share(times[1]).quoted} % by runtimes{self.mark()}."
         )
 
     def work(self) -> Figure:
@@ -1135,7 +1153,7 @@ class WeakScaling(Problem):
 
     def inverted(self) -> str:
         """What 003 would print."""
-        return f"003's formula gives {self.by_formula()} % of steps{self.mark()}."
+        return f"The workshop's formula gives {self.by_formula()} % by steps{self.mark()}."
 
     def why(self) -> str:
         """Why the work falls; said where it does."""
