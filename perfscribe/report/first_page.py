@@ -173,7 +173,7 @@ def all_reduce(page: Page) -> str:
         raise Missing("cs336.all_reduce")
     return (
         f"On {row['world_size']} GPUs NCCL reduces 1GB in {nccl.quoted} ms, {other.over(nccl).quoted} times as fast as "
-        f"Gloo; its bus bandwidth is {rate.share(bound).quoted} % of a plain copy's between two."
+        f"Gloo; its bus bandwidth is {rate.share(bound).quoted} % of a plain copy's."
     )
 
 
