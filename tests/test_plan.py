@@ -214,7 +214,7 @@ def test_an_experiment_that_neither_measures_nor_reads_is_refused(published: Pat
         "LEVELS = experiment('idle')\nSHOWN = Shown(('cs336.idle',))\n"
     )
     with pytest.raises(
-        ValueError, match=r"^idle: there is no measure\.py, and present\.py names no experiment in READS$"
+        ValueError, match=r"^idle: there is no measure\.py, and levels\.py names no experiment that it reads$"
     ):
         plan.build(RAW, "tiny", published)
 
