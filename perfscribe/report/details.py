@@ -55,11 +55,11 @@ def _table(folder: Path, table: str) -> str:
     description = files.read_json(folder / f"{table}.json")
     text = markdown_tables.to_markdown(folder, table, MOST_ROWS)
     site = folder.parent.name
-    return f"## {description['title']}\n\n{text}\n[CSV](../../../results/{site}/tables/{table}.csv)"
+    return f"## {description['title']}\n\n{text}\n[{table}.csv](../../../results/{site}/tables/{table}.csv)"
 
 
 def _figure(figure: str, captions: Mapping[str, str]) -> str:
     """A figure and how it was measured; nothing where the site has none."""
     if figure not in captions:
         return ""
-    return f"![{captions[figure]}](../figures/{figure}.svg)\n\n*{captions[figure]}*"
+    return f"![](../figures/{figure}.svg)\n\n*{captions[figure]}*"

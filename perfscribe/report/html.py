@@ -105,4 +105,5 @@ class _Renderer(RendererHTML):
             return f"[image: {alt}]"
         content = base64.b64encode(path.read_bytes()).decode("ascii")
         shown = f'<img alt="{alt}" src="data:image/svg+xml;base64,{content}">'
-        return f"<figure>{shown}<figcaption>{alt}</figcaption></figure>"
+        caption = f"<figcaption>{alt}</figcaption>" if alt else ""
+        return f"<figure>{shown}{caption}</figure>"
