@@ -240,9 +240,9 @@ def arguments_of(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--context", type=int, default=None, help="tokens of a sequence: 128, on gloo 16")
     parser.add_argument("--dtype", choices=["fp32", "tf32"], default=None, help="tf32, on gloo fp32")
     parser.add_argument("--ways", nargs="+", choices=list(on_rank.TIMERS), default=[on_rank.RUNNING])
-    variants = (*on_rank.VARIANTS, *on_rank.FURTHER)
-    help_text = "of ddp: by default " + "; ".join(on_rank.VARIANTS)
-    parser.add_argument("--variants", nargs="+", choices=variants, default=list(on_rank.VARIANTS), help=help_text)
+    parser.add_argument(
+        "--variants", nargs="+", choices=on_rank.VARIANTS, default=list(on_rank.VARIANTS), help="of ddp"
+    )
     parser.add_argument("--pin", action="store_true", help="give each process its own share of the processors")
     parser.add_argument("--compile-blocks", action="store_true", help="in ddp: blocks of the model by torch.compile")
     parser.add_argument("--parts", nargs="+", choices=list(PROGRAMS), default=list(PROGRAMS))

@@ -23,10 +23,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from perfscribe.analytic.shapes import SIZES
 from perfscribe.distributed.collectives import Message
-from perfscribe.distributed.ddp import BucketedDDP, NaiveDDP, OverlappedDDP
+from perfscribe.distributed.ddp import BucketedDDP, DataParallel, NaiveDDP, OverlappedDDP
 from perfscribe.distributed.exchange import Exchange
 from perfscribe.distributed.rank import Rank
-from perfscribe.distributed.replicas import DataParallel
 from perfscribe.distributed.sharded_optimizer import ShardedOptimizer
 from perfscribe.instruments.precision import set_matmul_precision
 from perfscribe.instruments.timing import synchronise, time_device, time_host
@@ -36,14 +35,10 @@ RUNNING, WAITED = "running", "waited"
 PLAIN, SHARDED = "plain", "sharded"
 NAIVE, OVERLAPPED, BUCKETED, TORCH = "naive", "overlapped", "bucketed", "torch DDP"
 BUCKETED_SHARDED = "bucketed, sharded optimizer"
-# Further forms of ours, to choose between: without the launching thread, and with a flat copy of each bucket.
-OVERLAPPED_INLINE, BUCKETED_INLINE = "overlapped, no thread", "bucketed, no thread"
-BUCKETED_FLAT, BUCKETED_FLAT_INLINE = "bucketed, flat copy", "bucketed, flat copy, no thread"
 VARIANTS = (NAIVE, OVERLAPPED, BUCKETED, TORCH, BUCKETED_SHARDED)
-FURTHER = (OVERLAPPED_INLINE, BUCKETED_INLINE, BUCKETED_FLAT, BUCKETED_FLAT_INLINE)
 WITHOUT_OFF = (TORCH, BUCKETED_SHARDED)  # timed with communication alone
 OFF = ", communication off"
-WARMUP_STEPS = 1  # after a wrapper is made: ours learns in it which parameters are used
+WARMUP_STEPS = 1  # after a wrapper is made
 TORCH_WARMUP_STEPS = 2  # torch's arranges its buckets anew in its second step
 LEARNING_RATE = 1e-6  # so that replicas that drift apart with the communication off stay finite
 
@@ -195,19 +190,15 @@ def compile_blocks(model: Model, backend: str = "inductor") -> None:
 def makers(bucket_mb: float) -> dict[str, Maker]:
     """What wraps the model, by variant."""
 
-    def bucketed(**options: Any) -> Maker:
-        return lambda module: BucketedDDP(module, bucket_mb, **options)
+    def bucketed(module: nn.Module) -> nn.Module:
+        return BucketedDDP(module, bucket_mb)
 
     return {
         NAIVE: NaiveDDP,
         OVERLAPPED: OverlappedDDP,
-        BUCKETED: bucketed(),
+        BUCKETED: bucketed,
         TORCH: torch_ddp,
-        BUCKETED_SHARDED: bucketed(),
-        OVERLAPPED_INLINE: lambda module: OverlappedDDP(module, launch_thread=False),
-        BUCKETED_INLINE: bucketed(launch_thread=False),
-        BUCKETED_FLAT: bucketed(flatten=True),
-        BUCKETED_FLAT_INLINE: bucketed(flatten=True, launch_thread=False),
+        BUCKETED_SHARDED: bucketed,
     }
 
 

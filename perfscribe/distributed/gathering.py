@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from perfscribe.distributed.replicas import families
+from perfscribe.distributed.process_group import families
 
 ALIGNMENT_BYTES = 512  # of the parts of the flat tensor, as CUDA's allocator aligns tensors
 Owned = tuple[Tensor, int]  # a tensor and the group rank that it comes from

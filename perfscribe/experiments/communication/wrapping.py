@@ -9,8 +9,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from perfscribe.distributed.ddp import FlatDDP, NaiveDDP, OverlappedDDP
-from perfscribe.distributed.replicas import DataParallel
+from perfscribe.distributed.ddp import DataParallel, FlatDDP, NaiveDDP, OverlappedDDP
 
 TORCH = "torch_ddp"
 OURS: dict[str, type[DataParallel]] = {"naive": NaiveDDP, "flat": FlatDDP, "overlap_individual": OverlappedDDP}

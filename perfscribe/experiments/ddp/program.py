@@ -154,7 +154,7 @@ class Bench:
     def _time_phases(self, wrapped: Wrapped) -> None:
         key, spent_ms = wrapped.variant.key, dict.fromkeys(COPIES, 0.0)
         if wrapped.variant.implementation == v.FLAT and wrapped.ours is not None:
-            wrapped.ours.averager.around = lambda part: _stopwatch(part, spent_ms, self.rank.device)
+            wrapped.ours.around = lambda part: _stopwatch(part, spent_ms, self.rank.device)
         phases = time_phases(
             lambda mark: self.step(wrapped, mark), warmup=0, timed=1, device=self.rank.device, prepare=self.prepare
         )

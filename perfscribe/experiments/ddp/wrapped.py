@@ -10,8 +10,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from perfscribe.distributed.ddp import BucketedDDP, FlatDDP, NaiveDDP, OverlappedDDP
-from perfscribe.distributed.replicas import DataParallel
+from perfscribe.distributed.ddp import BucketedDDP, DataParallel, FlatDDP, NaiveDDP, OverlappedDDP
 from perfscribe.experiments.ddp import variants as v
 
 
@@ -53,7 +52,7 @@ class Wrapped:
         """All-reduces since the last call and the bytes handed over to them; how many buckets there are."""
         found: dict[str, float] = {}
         if self.ours is not None:
-            traffic = self.ours.averager.traffic
+            traffic = self.ours.traffic
             found = {"all_reduces": traffic.calls, "sent_bytes": traffic.bytes}
             traffic.reset()
         if isinstance(self.ours, BucketedDDP):

@@ -54,7 +54,7 @@ def on_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
 
 def _traffic(training: Training) -> dict[str, int]:
     """Calls and bytes of one step's averages."""
-    traffic = training.replica.averager.traffic
+    traffic = training.replica.traffic
     traffic.reset()
     training.zero_grad()
     training.passes()

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from perfscribe.analytic.shapes import SIZES
 from perfscribe.data import tokens
-from perfscribe.distributed.ddp import BucketedDDP, FlatDDP, NaiveDDP, OverlappedDDP
-from perfscribe.distributed.replicas import DataParallel
+from perfscribe.distributed.ddp import BucketedDDP, DataParallel, FlatDDP, NaiveDDP, OverlappedDDP
 from perfscribe.distributed.sharded_optimizer import ShardedOptimizer
 from perfscribe.experiments.optimizer_state_sharding.names import PEER, SHARDED
 from perfscribe.instruments import precision
