@@ -1,39 +1,25 @@
 # From records to tables and figures: one rule an experiment, as each declares what it makes. They run where
 # Snakemake does: seconds each, and a job of a cluster would take longer to start and to be seen to end.
-for _experiment, _shown in PLAN.presentations.items():
+for _experiment in PLAN.presentations:
 
     rule:
         name:
             f"present_{_experiment}"
         input:
             plan=f"{RESULTS}/plan/present-{_experiment}.json",
-            records=[
-                path for name in PLAN.sources(_experiment) for path in records_of(name)
-            ],
+            records=FILES.records_for(_experiment),
         output:
-            tables=[
-                in_snakemake_report(
-                    f"{RESULTS}/tables/{table}.csv", "table", table, _experiment
-                )
-                for table in _shown.tables
+            [
+                in_snakemake_report(table, "table", _experiment)
+                for table in FILES.tables_of(_experiment, "csv")
             ],
-            descriptions=[f"{RESULTS}/tables/{table}.json" for table in _shown.tables],
-            files=[f"{RESULTS}/tables/{name}" for name in _shown.files],
-            captions=f"{RESULTS}/tables/{_experiment}.figures.json",
-            figures=[
-                in_snakemake_report(
-                    f"report/{SITE}/figures/{figure}.svg",
-                    "figure",
-                    figure,
-                    _experiment,
-                )
-                for figure in _shown.figures
+            [
+                in_snakemake_report(figure, "figure", _experiment)
+                for figure in FILES.figures_of(_experiment, ("svg",))
             ],
-            pictures=[
-                f"report/{SITE}/figures/{figure}.{kind}"
-                for figure in _shown.figures
-                for kind in FIGURE_KINDS[1:]
-            ],
+            FILES.tables_of(_experiment, "json"),
+            FILES.figures_of(_experiment, FILES.kinds[1:]),
+            FILES.files_of(_experiment),
         log:
             f"logs/{SITE}/present_{_experiment}.log",
         retries: 0

@@ -1,5 +1,5 @@
 # Data sets, generated or tokenised: built once, from their parameters and the code that makes them.
-for _dataset, _files in PLAN.datasets.items():
+for _dataset in PLAN.datasets:
 
     rule:
         name:
@@ -8,15 +8,16 @@ for _dataset, _files in PLAN.datasets.items():
             plan=f"{RESULTS}/plan/data-{_dataset}.json",
         output:
             digest=f"{RESULTS}/data/{_dataset}.digest",
-            files=[f"{RESULTS}/data/{_dataset}/{name}" for name in _files],
+            files=FILES.data(_dataset),
         log:
             f"logs/{SITE}/generate_{_dataset}.log",
         # Before the measuring jobs that do not wait for it: those may hold all nodes for long.
         priority: 2
         conda:
             "../workflow/envs/perfscribe.yaml"
-        threads: cores_of_data_job
+        # All where it would else run beside a measuring job.
+        threads: ALL_CORES if PLAN.at_a_time > 1 else 1
         resources:
-            **SMALL_JOB,
+            **SESSION.small_job,
         shell:
             "program {log:q} workflow/scripts/generate_data.py --plan {input.plan:q}"

@@ -2,9 +2,10 @@
 rule measure:
     input:
         plan=f"{RESULTS}/plan/measure-{{experiment}}-{{shard}}.json",
-        digests=data_digests,
-        data=data_files,
-        waited=records_behind_self_tests,
+        digests=lambda wildcards: FILES.digests_for(wildcards.experiment),
+        # whatever their time stamps
+        data=lambda wildcards: ancient(FILES.data_for(wildcards.experiment)),
+        waited=lambda wildcards: FILES.records_behind_self_tests(wildcards.experiment),
     output:
         f"{RESULTS}/records/{{experiment}}/{{shard}}.jsonl",
     log:
@@ -18,9 +19,9 @@ rule measure:
         "../workflow/envs/perfscribe.yaml"
     # Timed work shares the machine with nothing, so that a job asks for all cores; but where cells need one GPU each,
     # as many jobs run at a time as there are GPUs, each on a GPU and on cores of its own.
-    threads: cores_of_job
+    threads: lambda w: SESSION.threads(w.experiment, int(w.shard), ALL_CORES)
     resources:
-        **MEASURING_JOB,
+        **SESSION.measuring_job,
     params:
         replay="--replay" if SESSION.read_only else "",
     shell:

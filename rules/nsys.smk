@@ -12,7 +12,7 @@ rule nsys_export:
     conda:
         "../workflow/envs/perfscribe.yaml"
     resources:
-        **SMALL_JOB,
+        **SESSION.small_job,
     shell:
         "program {log:q} workflow/scripts/nsys_export.py --report {input:q} --out {output:q}"
 
@@ -30,6 +30,6 @@ rule nsys_kernels:
     conda:
         "../workflow/envs/perfscribe.yaml"
     resources:
-        **SMALL_JOB,
+        **SESSION.small_job,
     shell:
         "program {log:q} workflow/scripts/nsys_kernels.py --export {input:q} --out {output:q}"

@@ -3,8 +3,8 @@ rule write_report:
     input:
         refuse_a_second_run,
         plan=f"{RESULTS}/plan/report.json",
-        records=all_records(),
-        shown=all_shown(),
+        records=FILES.records(),
+        shown=FILES.shown(),
     output:
         report=REPORT,
         summary=SUMMARY,
@@ -42,7 +42,7 @@ rule write_html:
 rule verdict:
     input:
         report=REPORT,
-        records=all_records(),
+        records=FILES.records(),
     output:
         VERDICT,
     log:

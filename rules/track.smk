@@ -2,7 +2,7 @@
 rule track:
     input:
         report=REPORT,
-        records=all_records(),
+        records=FILES.records(),
     output:
         f"{RESULTS}/tracking/{{tracker}}.json",
     log:

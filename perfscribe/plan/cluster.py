@@ -231,6 +231,11 @@ class Cluster:
             words.append(f"--nodelist={','.join(chosen)}")
         return " ".join(words)
 
+    def jobs_at_a_time(self, allowed: int | None) -> int:
+        """Jobs that are queued or run at a time, no more than --jobs or the profile allows."""
+        most = int(self.settings["max_jobs"])
+        return min(most, allowed or most)
+
     def prologue(self) -> str:
         """What a job's shell runs first: variables, then the lines of setup, which may use unset variables."""
         # Snakemake sets these to a rule's threads, of which a rule here has one: the cores are the job's.

@@ -7,12 +7,13 @@ import contextlib
 import fcntl
 import gc
 import os
+import shlex
 import shutil
 import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -209,7 +210,29 @@ class Session:
     started: bool = False
     plan_before: dict[Path, tuple[bytes, int]] = field(default_factory=dict, repr=False)
 
-    def resources(self, name: str) -> Callable[..., int | str | None]:
+    def shell_prefix(self, main_process: bool) -> str:
+        """What Snakemake runs before each shell command.
+
+        `program LOG SCRIPT ARGUMENTS` runs a script with this interpreter; where it fails, the end of its log is shown.
+        """
+        prologue = "" if self.plan.cluster is None or main_process else self.plan.cluster.prologue()
+        program = (
+            f'program() {{ local log=$1; shift; {shlex.quote(sys.executable)} "$@" >"$log" 2>&1'
+            ' || { tail -n 20 "$log" >&2; echo "log: $log" >&2; return 1; }; }; '
+        )
+        return (prologue + program).replace("{", "{{").replace("}", "}}")
+
+    @property
+    def small_job(self) -> dict[str, Callable[..., int | str | None]]:
+        """What a small job asks a cluster for; on one machine none of it counts."""
+        return {name: self._resource(name) for name in cluster.SMALL_JOB}
+
+    @property
+    def measuring_job(self) -> dict[str, Callable[..., int | str | None]]:
+        """What a measuring job asks for."""
+        return {name: self._resource(name) for name in cluster.MEASURING_JOB}
+
+    def _resource(self, name: str) -> Callable[..., int | str | None]:
         """The function by which a rule asks for a resource of its job: None on this machine, and where it asks none."""
 
         def asked(wildcards: Any) -> int | str | None:
@@ -281,17 +304,17 @@ class Session:
             print(f"tracker {self.tracker}: {len(writing.written(folder))} runs; {told}", file=sys.stderr, flush=True)
 
 
-def begin(root: Path, overrides: Mapping[str, Any], decides: bool, executor: str | None = None) -> Session:
+def begin(root: Path, overrides: Mapping[str, Any], decides: bool, arguments: Sequence[str] = ()) -> Session:
     """Read and check the config, resolve and write the plan (where this process decides it), take the run lock.
 
     overrides: what Snakemake's --config and --configfile set on top of config.yaml.
     decides: False in a job on another machine, which takes the plan as it stands.
-    executor: Snakemake's, where it submits jobs to a cluster.
+    arguments: Snakemake's, which may name an executor that submits jobs to a cluster.
     """
     gc.freeze()
     gc.set_threshold(200_000, 20, 100)  # syntax trees, then the graph of jobs: they stay, and take long to go through
     with told():
-        return _begin(root, overrides, decides, executor)
+        return _begin(root, overrides, decides, cluster.executor_asked_for(arguments))
 
 
 def _begin(root: Path, overrides: Mapping[str, Any], decides: bool, executor: str | None) -> Session:
