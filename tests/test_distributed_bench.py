@@ -80,10 +80,10 @@ def test_rows_of_training_steps():
 
 
 def test_variants_that_took_no_part_have_no_rows():
-    times = steps(naive=40.0, **{on_rank.BUCKETED_FLAT: 3.0})
+    times = steps(naive=40.0, **{on_rank.BUCKETED: 3.0})
     rows = {row.what: row for row in bench.ddp_rows([{"blocks": {on_rank.RUNNING: times}}])}
     assert rows["communication added, naive: ms"].value == pytest.approx(40, abs=0.1)
-    assert [what for what, row in rows.items() if row.bound] == ["communication added, bucketed, flat copy / naive"]
+    assert [what for what, row in rows.items() if row.bound] == ["communication added, bucketed / naive"]
     assert bench.ddp_rows([{"blocks": {on_rank.RUNNING: {on_rank.TORCH: [1.0] * 6}}}])[0].value == 1
 
 
@@ -106,7 +106,7 @@ def test_a_run_on_gloo(tmp_path, capsys):
     out = tmp_path / "bench.json"
     argv = ["--backend", "gloo", "--rounds", "1", "--steps", "1", "--calls", "1", "--message-mib", "0.5", "--context",
             "4", "--global-batch", "4", "--pin", "--ways", "running", "waited", "--variants", *on_rank.VARIANTS,
-            *on_rank.FURTHER, "--out", str(out)]  # fmt: skip
+            "--out", str(out)]  # fmt: skip
     assert bench.main(argv) == 0
     written = json.loads(out.read_text())
     assert [one["part"] for one in written["results"]] == ["all_reduce", "optimizer", "ddp"]
@@ -114,7 +114,7 @@ def test_a_run_on_gloo(tmp_path, capsys):
     assert rows["state saved, deviation from the prediction", "bytes"]["verdict"] == "yes"
     assert rows["step, bucketed / torch DDP", on_rank.RUNNING]["verdict"] == "too few rounds: 1 of 6"
     assert rows["all-reduce of 0.5 MiB: GB/s of ours / bare loop", "calls"]["value"] > 0
-    for name in (*on_rank.VARIANTS, *on_rank.FURTHER):
+    for name in on_rank.VARIANTS:
         assert rows[f"step, {name}: ms", on_rank.WAITED]["value"] > 0
     printed = capsys.readouterr().out
     assert printed.count("| processes | what |") == 3 and "| ≤ 0.15 | too few rounds" in printed
