@@ -1,0 +1,145 @@
+"""Whether our measurements agree with the field's own tools, on one GPU.
+
+bench/agreement.py [--trials N] [--out FILE]
+
+timers: our CUDA events and graph replays against triton.testing.do_bench, on ten kernels from some µs to 50 ms;
+medians of interleaved turns. verdicts: of trials of one work against itself how many end as "cannot tell", and of
+trials against 3 % more of it how many find it slower. flop: our counts against torch's FlopCounterMode.
+Exit status 1 where a bound does not hold.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from tabulate import tabulate
+from torch.utils.flop_counter import FlopCounterMode
+from triton.testing import do_bench
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from perfscribe.analytic.flops import forward_matmul_flop  # noqa: E402
+from perfscribe.analytic.shapes import SIZES  # noqa: E402
+from perfscribe.instruments.graph_timing import CudaGraphs, time_replays  # noqa: E402
+from perfscribe.instruments.statistics import ratio  # noqa: E402
+from perfscribe.instruments.timing import time_device  # noqa: E402
+from perfscribe.models.transformer import Model  # noqa: E402
+
+Call = Callable[[], object]
+Make = Callable[[], Call]
+TURNS = 5
+# Square BF16 products and doublings of float32 vectors, by length.
+PRODUCTS = (256, 1024, 2048, 4096, 8192, 16384)
+VECTORS = (2**16, 2**22, 2**26, 2**30)
+WITHIN = 0.02  # of the median ratio
+ROUNDS, SAMPLES = 12, 3  # of a trial
+LONG_MS = 0.1  # from which on the time to launch a call, which a replay leaves out, is below WITHIN of it
+WORK, MORE = 100, 103  # products of a call: 3 % more
+
+
+def kernels() -> dict[str, Make]:
+    """What makes ten calls, each time on tensors of its own."""
+
+    def product(n: int) -> Call:
+        a, b = (torch.randn(n, n, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+        out = torch.empty_like(a)
+        return lambda: torch.mm(a, b, out=out)
+
+    def doubling(n: int) -> Call:
+        of, to = torch.randn(n, device="cuda"), torch.empty(n, device="cuda")
+        return lambda: torch.add(of, of, out=to)
+
+    made: dict[str, Make] = {f"product {n}": functools.partial(product, n) for n in PRODUCTS}
+    return made | {f"vector {4 * n / 2**20:g} MiB": functools.partial(doubling, n) for n in VECTORS}
+
+
+def timers() -> tuple[list[dict[str, Any]], dict[str, float]]:
+    """A row a kernel; the median ratios of both timers."""
+    rows, recorder = [], CudaGraphs()
+    for name, make in kernels().items():
+        call = make()
+        times: dict[str, list[float]] = {"do_bench": [], "events": [], "replay": []}
+        for _ in range(TURNS):
+            times["do_bench"].append(float(do_bench(call, warmup=20, rep=60, return_mode="median")))
+            samples = max(5, min(100, int(60 / times["do_bench"][0])))
+            times["events"].append(median(time_device(call, warmup=5, timed=samples).samples_ms))
+            replays = time_replays(make, samples=samples, recorder=recorder)
+            times["replay"].append(median(replays.timing.samples_ms))
+        found = {f"{timer} ms": median(ms) for timer, ms in times.items()}
+        row: dict[str, Any] = {"kernel": name, **found}
+        for timer in ("events", "replay"):
+            row[f"{timer} / do_bench"] = median(a / b for a, b in zip(times[timer], times["do_bench"], strict=True))
+        rows.append(row)
+    long = [row for row in rows if row["do_bench ms"] >= LONG_MS]
+    return rows, {
+        "events / do_bench": median(row["events / do_bench"] for row in rows),
+        f"replay / do_bench from {LONG_MS} ms on": median(row["replay / do_bench"] for row in long),
+    }
+
+
+def verdicts(trials: int) -> dict[str, int]:
+    """Of so many trials of each kind those that end as they should."""
+    a, b = (torch.randn(2048, 2048, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    out = torch.empty_like(a)
+
+    def times(products: int) -> Call:
+        def call() -> None:
+            for _ in range(products):
+                torch.mm(a, b, out=out)
+
+        return call
+
+    found = {"against itself: cannot tell": 0, "3 % more: slower": 0}
+    for _ in range(trials):
+        rounds: dict[str, list[list[float]]] = {"first": [], "second": [], "third": [], "more": []}
+        calls = dict.fromkeys(("first", "second", "third"), times(WORK)) | {"more": times(MORE)}
+        for turn in range(ROUNDS):
+            for name in list(calls) if turn % 2 == 0 else reversed(list(calls)):
+                rounds[name].append(time_device(calls[name], warmup=1, timed=SAMPLES).samples_ms)
+        same = ratio(rounds["first"], rounds["second"], rounds["third"])
+        more = ratio(rounds["first"], rounds["more"], rounds["third"])
+        found["against itself: cannot tell"] += same.verdict == "cannot tell"
+        found["3 % more: slower"] += more.verdict == "slower"
+    return found
+
+
+def flop(size: str = "small", batch: int = 4, context: int = 512) -> tuple[int, int]:
+    """Of a forward pass: by our count, by torch's."""
+    model = Model(SIZES[size], context, device="cuda")
+    tokens = torch.zeros(batch, context, dtype=torch.int64, device="cuda")
+    with FlopCounterMode(display=False) as counter:
+        model(tokens)
+    return sum(forward_matmul_flop(SIZES[size], batch, context).values()), int(counter.get_total_flops())
+
+
+def main() -> int:
+    """Print all three tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trials", type=int, default=100)
+    parser.add_argument("--out", type=Path, default=None, help="a JSON file for all figures")
+    args = parser.parse_args()
+    print(torch.cuda.get_device_name(), f"torch {torch.__version__}", flush=True)
+    rows, medians = timers()
+    print(tabulate(rows, headers="keys", tablefmt="github", floatfmt=".4g"), medians, sep="\n", flush=True)
+    ours, theirs = flop()
+    print(f"FLOP of a forward pass: {ours:,} counted, {theirs:,} by torch", flush=True)
+    found = verdicts(args.trials)
+    print(*(f"{name}: {count} of {args.trials}" for name, count in found.items()), sep="\n")
+    if args.out is not None:
+        args.out.write_text(json.dumps({"timers": rows, "medians": medians, "flop": [ours, theirs], **found}, indent=1))
+    holds = all(abs(one - 1) <= WITHIN for one in medians.values()) and ours == theirs
+    holds &= found["against itself: cannot tell"] >= 0.95 * args.trials
+    return 0 if holds and found["3 % more: slower"] >= 0.9 * args.trials else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
