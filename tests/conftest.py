@@ -13,8 +13,8 @@ import pytest
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # Threads that wait spin by default, and take the cores from the other workers' tests: three processes of small products
-# on two cores take 32 s, and 4 s with a thread each.
-os.environ.setdefault("OMP_THREAD_LIMIT", "1")
+# on two cores take 22 s then, and 6 s where they sleep.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 # A shell starts what runs in its background with Ctrl-C ignored, and every process of a test would take that over.
 signal.signal(signal.SIGINT, signal.default_int_handler)
