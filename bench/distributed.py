@@ -109,7 +109,7 @@ def exposed_row(what: str, way: str, times: Mapping[str, Sequence[float]], name:
     rounds = len(adds)
     if rounds < statistics.ROUNDS_FOR_INTERVAL:
         return Row(what, way, value, None, None, bound, rounds=rounds)
-    drawn = np.random.default_rng(0).integers(0, rounds, (statistics.RESAMPLES, rounds))
+    drawn = np.random.default_rng(0).integers(0, rounds, (10_000, rounds))
     under = np.median(naive_adds[drawn], axis=1)
     over = np.median(adds[drawn], axis=1)
     ratios = np.where(under > 0, over / np.where(under > 0, under, 1.0), np.inf)  # naive's added nothing: no bound

@@ -174,29 +174,23 @@ def test_what_hits_both_alike_cancels():
     assert ratio(*pairs(5, 1.03, drift=0.3, noise=0.002)).verdict == "slower"
 
 
-def test_the_bootstrap_is_seeded():
-    a, b = pairs(1, 1.1)
-    assert ratio(a, b) == ratio(a, b)
-    assert ratio(a, b, seed=1, resamples=200) != ratio(a, b, seed=2, resamples=200)
-
-
 @given(st.lists(st.tuples(positive, positive), min_size=6, max_size=12))
 def test_swapping_a_and_b_turns_the_verdict_round(values):
     a, b = one_each(x for x, _ in values), one_each(y for _, y in values)
     swapped = {"faster": "slower", "slower": "faster", "cannot tell": "cannot tell"}
-    forth, back = ratio(a, b, resamples=500), ratio(b, a, resamples=500)
+    forth, back = ratio(a, b), ratio(b, a)
     assert back.ratio == pytest.approx(1 / forth.ratio)
     near_one = any(math.isclose(x, 1, rel_tol=0.05) for x in (forth.low, forth.high))
     assert near_one or "cannot tell" in (forth.verdict, back.verdict) or back.verdict == swapped[forth.verdict]
 
 
-@pytest.mark.parametrize("rounds, least", [(6, 0.90), (10, 0.93)])
-def test_bootstrap_interval_covers(rounds, least):
+@pytest.mark.parametrize("rounds, least", [(6, 0.94), (10, 0.94)])
+def test_the_interval_covers(rounds, least):
     held = 0
     for seed in range(400):
-        result = ratio(*pairs(seed, 1.1, rounds=rounds, noise=0.02), resamples=500)
+        result = ratio(*pairs(seed, 1.1, rounds=rounds, noise=0.02))
         held += result.low <= 1.1 <= result.high
-    assert least <= held / 400 <= 0.995
+    assert least <= held / 400 <= 0.999
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ TABLES = SHOWN.tables
 LOOPBACK, NETWORK = "one machine, TCP over loopback", "two nodes of a cluster"
 NOTE = (
     "inter: 2 nodes x 1 rank, intra: 1 node x 2 ranks; medians over interleaved turns. Impact: the ratio of medians, "
-    "with a bootstrap interval over turns."
+    "with an interval over turns."
 )
 COLUMNS = ("backend", "implementation", "metric", "inter", "intra")
 COLUMNS_TOO = ("impact", "impact_interval", "impact_verdict", "turns")

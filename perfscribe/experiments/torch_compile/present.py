@@ -29,7 +29,7 @@ MODEL_NOTE = (
     "neither context nor dtype, so its figures stand at every one of a size; yyin-dev states no batch."
 )
 SPEEDUP_NOTE = (
-    "Speed-up: eager over compiled, with the bootstrap interval over turns within this process. Compiled is faster or "
+    "Speed-up: eager over compiled, with its interval over turns within this process. Compiled is faster or "
     "slower where the interval excludes one and the effect exceeds that of eager against itself."
 )
 COST_NOTE = (
@@ -38,7 +38,7 @@ COST_NOTE = (
 )
 CAPTION = (
     "Speed-up by compiling. Above: attention over sequence length, forward and backward. Below: whole models, forward "
-    "pass and full training step. Points are medians over turns, bars the bootstrap intervals over turns; the dashed "
+    "pass and full training step. Points are medians over turns, bars the intervals over turns; the dashed "
     "line is eager."
 )
 
