@@ -2,18 +2,16 @@
 
 from perfscribe.base.registry import Shown
 from perfscribe.config import shared
-from perfscribe.config.keys import choices, dtypes, experiment, lengths, numbers, section, sizes, whole, wholes
+from perfscribe.config.keys import choices, dtypes, experiment, lengths, numbers, sizes, whole, wholes
 
 LEVELS = experiment(
     "Training steps of the language model on several ranks, gradients averaged in several ways, interleaved",
     backend=shared.BACKEND,
-    world_size=wholes("ranks", 2, 1024, [2], gpu=[2, 4]),
+    world_size=wholes("ranks", 2, 1024, [2, 4], tiny=[2]),
     size=sizes("model sizes, as in end_to_end", ["nano"], gpu=["xl"]),
     seq_len=lengths("sequence lengths, in tokens", [16], gpu=[128]),
     batch=wholes("sequences in a batch, divided among the ranks", 1, 1_048_576, [4], gpu=[16]),
-    dtype=dtypes(
-        "tf32: fp32 with TF32 matrix products, as published runs have it; bf16, fp16: autocast", ["fp32"], gpu=["tf32"]
-    ),
+    dtype=dtypes("tf32: fp32 with TF32 matrix products, as published runs have it; bf16, fp16: autocast", ["fp32"]),
     implementation=choices(
         "naive, flat: after backward; overlap_…: during it; torch_ddp: PyTorch's DistributedDataParallel",
         ["naive", "flat", "overlap_individual", "overlap_bucketed", "torch_ddp"],
@@ -26,19 +24,6 @@ LEVELS = experiment(
         [0.1, 1, 10],
         gpu=[1, 10, 100, 1000],
         above=True,
-    ),
-    further=section(
-        "further dtypes and numbers of ranks, which are not traced",
-        dtype=dtypes("which dtypes", ["fp32"], tiny=[], empty=True),
-        world_size=wholes("which numbers of ranks", 2, 1024, [4], tiny=[], gpu=[2, 4], empty=True),
-        implementation=choices(
-            "how gradients are averaged there",
-            ["naive", "flat", "overlap_individual", "overlap_bucketed", "torch_ddp"],
-            ["naive", "overlap_bucketed"],
-            tiny=["naive"],
-            gpu=["naive", "overlap_bucketed", "torch_ddp"],
-        ),
-        bucket_mb=numbers("bucket sizes for them, in MB", 0, 1_000_000, [10], gpu=[100], above=True),
     ),
     turns=whole("turns of each implementation; an interval needs 6 or more", 1, 1000, 6, tiny=2),
     steps=whole("steps with communication, and without, that are timed in each turn", 1, 1000, 1),

@@ -32,18 +32,16 @@ def datasets(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def cells(config: Mapping[str, Any]) -> list[Cell]:
-    """All implementations and bucket sizes, which are traced too; then further dtypes and numbers of ranks."""
-    levels = {name: config[name] for name in ("dtype", *GRID)}
-    further = levels | {name: config["further"][name] for name in ("dtype", "world_size")}
+    """One for each dtype, shape and number of ranks, with all implementations and bucket sizes."""
+    chosen = variants(config["implementation"], config["bucket_mb"])
     counts = {name: config[name] for name in COUNTS}
-    wanted: dict[tuple[Any, ...], Cell] = {}
-    for of, own in ((config, levels), (config["further"], further)):
-        chosen = variants(of["implementation"], of["bucket_mb"])
-        for one in grid(own):
-            factors = {**one, "device": DEVICES[str(one["backend"])]}
-            factors |= {"variants": as_level(chosen), "traced": of is config, **counts}
-            wanted.setdefault(tuple(one.values()), _cell(factors, chosen))
-    return list(wanted.values())
+    return [
+        _cell(
+            {**one, "device": DEVICES[str(one["backend"])], "variants": as_level(chosen), "traced": True, **counts},
+            chosen,
+        )
+        for one in grid({name: config[name] for name in ("dtype", *GRID)})
+    ]
 
 
 def _cell(factors: dict[str, Any], chosen: Sequence[Variant]) -> Cell:
