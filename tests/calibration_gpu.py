@@ -16,7 +16,7 @@ import unmeasured
 
 from perfscribe.base.cells import Cell, Unsupported
 from perfscribe.experiments.calibration import measure as calibration
-from perfscribe.experiments.calibration import present as ceilings
+from perfscribe.experiments.calibration import show as ceilings
 from perfscribe.plan import plan
 from perfscribe.records import environment
 from perfscribe.records.records import Record

@@ -49,7 +49,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
 
 
 def test_page_names_each_file() -> None:
-    names = ("__init__", "measure", "present", "levels")
+    names = ("__init__", "measure", "show", "levels")
     assert list(blocks()) == [f"perfscribe/experiments/{EXAMPLE}/{name}.py" for name in names]
     text = PAGE.read_text(encoding="utf-8")
     assert all(f"`{path}`" in text for path in blocks())

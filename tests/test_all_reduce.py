@@ -18,7 +18,7 @@ from perfscribe.base.cells import Cell, Measurement
 from perfscribe.distributed import collectives
 from perfscribe.distributed.failures import RankError
 from perfscribe.distributed.nccl_log import parse_nccl_log
-from perfscribe.experiments.all_reduce import fits, measure, present, worker_groups
+from perfscribe.experiments.all_reduce import fits, measure, show, worker_groups
 from perfscribe.plan import plan
 from perfscribe.records.records import Record
 from perfscribe.show import references
@@ -84,7 +84,7 @@ def measured(cell: Cell, time_ms: Callable[[Cell], float] = model_ms) -> Record:
 
 
 def tables(records: list[Record]) -> dict[str, Table]:
-    return {table.id.removeprefix("cs336."): table for table in present.tables({NAME: records})}
+    return {table.id.removeprefix("cs336."): table for table in show.tables({NAME: records})}
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +142,7 @@ def test_sizes_follow_the_meaning_of_a_megabyte() -> None:
 )
 def test_sizes_in_words(size_mb: float, megabyte: str, text: str) -> None:
     factors = {"size_mb": size_mb, "megabyte": megabyte}
-    assert present.message(Record(NAME, factors, "ok", "", "measured")) == text
+    assert show.message(Record(NAME, factors, "ok", "", "measured")) == text
 
 
 # --- measuring --------------------------------------------------------------------------------------------------
@@ -286,7 +286,7 @@ def test_rates_and_what_nccl_said(made: dict[str, Table]) -> None:
     assert row["timer"] == "CUDA events"
     skipped = rows.loc[("nccl", 6, "1 GB")]
     assert (skipped["status"], skipped["reason"]) == ("skipped", "4 GPUs")
-    assert rows.loc[("gloo", 6, "1 MB")]["algorithm"] == present.NO_NCCL
+    assert rows.loc[("gloo", 6, "1 MB")]["algorithm"] == show.NO_NCCL
 
 
 def test_published_times_stand_beside_the_same_cell(made: dict[str, Table]) -> None:
@@ -406,8 +406,8 @@ def test_every_table_has_rows_without_a_gpu(preset: str) -> None:
 def test_figures_are_drawn(made: dict[str, Table], tmp_path: Path) -> None:
     from perfscribe.show import figures
 
-    every = present.figures({f"cs336.{name}": table for name, table in made.items()})
-    assert tuple(figure.id for figure in every) == present.FIGURES
+    every = show.figures({f"cs336.{name}": table for name, table in made.items()})
+    assert tuple(figure.id for figure in every) == show.FIGURES
     for figure in every:
         figures.write(figure, tmp_path, "made-up times")
         assert (tmp_path / f"{figure.id}.png").stat().st_size > 4000

@@ -13,7 +13,7 @@ from perfscribe.analytic import flops, roofline
 from perfscribe.analytic.parameters import transformer_parameters
 from perfscribe.analytic.shapes import SIZES
 from perfscribe.experiments.roofline import drawings, rows
-from perfscribe.experiments.roofline import present as rooflines
+from perfscribe.experiments.roofline import show as rooflines
 from perfscribe.plan import plan
 from perfscribe.records import records
 from perfscribe.records.records import Record

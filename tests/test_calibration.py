@@ -16,7 +16,7 @@ import unmeasured
 from perfscribe.analytic import bandwidth_peaks, peaks
 from perfscribe.analytic.bandwidth_peaks import peak_bandwidth
 from perfscribe.base.cells import Cell, Unsupported
-from perfscribe.experiments.calibration import copies, disk, measure, present
+from perfscribe.experiments.calibration import copies, disk, measure, show
 from perfscribe.instruments.timing import Timing
 from perfscribe.plan import plan
 from perfscribe.records.records import Record
@@ -59,7 +59,7 @@ def made(workload: str, ms: float, gpu: str = H200, **factors: Any) -> Record:
 
 
 def shown(*records: Record) -> dict[str, Any]:
-    return {table.id: table for table in present.tables({"calibration": list(records)})}
+    return {table.id: table for table in show.tables({"calibration": list(records)})}
 
 
 # --- data sheets ------------------------------------------------------------------------------------------------
@@ -313,7 +313,7 @@ def test_the_tiny_preset_fills_every_table() -> None:
             records.append(Record("calibration", dict(cell.factors), "unsupported", "no CUDA device", "measured"))
         else:
             records.append(as_record(cell, measure.run(cell)))
-    for table in present.tables({"calibration": records}):
+    for table in show.tables({"calibration": records}):
         assert len(table.ok) >= 3, table.id
 
 

@@ -22,7 +22,7 @@ from perfscribe.base.cells import Cell, Unsupported
 from perfscribe.data import squad_sets
 from perfscribe.data.generate import generate
 from perfscribe.distributed.launch import launch
-from perfscribe.experiments.checkpoints import measure, present, program
+from perfscribe.experiments.checkpoints import measure, program, show
 from perfscribe.plan import plan
 from perfscribe.records.records import Record
 from perfscribe.training import checkpoints, hf_loop, knobs, trainer
@@ -182,7 +182,7 @@ def test_table(cell: Cell, found: Any) -> None:
     sizes = {"checkpoint_bytes": 7 * gib, "parameters": gib // 2, "again_parameters": gib // 4, "save_s": 2.5}
     by_trainer = replace(record, factors=levels, values={**found.values, **sizes})
     none = Record("checkpoints", levels, "unsupported", measure.ON_A_CPU, "measured")
-    (table,) = present.tables({"checkpoints": [record, by_trainer, none]})
+    (table,) = show.tables({"checkpoints": [record, by_trainer, none]})
     assert list(table.frame["status"]) == ["ok", "ok", "unsupported"]
     assert list(table.ok["predicted_gib"]) == [pytest.approx(12 * bare / gib), pytest.approx(7.0)]
     assert list(table.ok["needed_gib"]) == [pytest.approx((12 * bare + PIECES_BYTES) * 2 / gib), 2 * (7 + 1 / 16)]

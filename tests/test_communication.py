@@ -18,7 +18,7 @@ from workspace import ROOT
 from perfscribe import config
 from perfscribe.base.cells import Cell
 from perfscribe.distributed import link_rates
-from perfscribe.experiments.communication import measure, present, reading, rows
+from perfscribe.experiments.communication import measure, reading, rows, show
 from perfscribe.experiments.communication.waiting import Call, Split, matched, split
 from perfscribe.plan import plan
 from perfscribe.records.records import Record
@@ -297,13 +297,13 @@ def all_reduce(transport: str, time_ms: float, size_bytes: int = 2**20) -> Recor
 
 def alone_record(**changed: Any) -> Record:
     factors = {"part": "profiler", "backend": "nccl", "device": "cuda", "world_size": 1, "epochs": 10}
-    factors |= {"training_steps": 640, "wait": 1, "warmup_steps": 1, "active": 2, **present.HOMEWORK, **changed}
+    factors |= {"training_steps": 640, "wait": 1, "warmup_steps": 1, "active": 2, **show.HOMEWORK, **changed}
     samples = {"plain_train_s": [[7.0]], "profiled_train_s": [[7.5]], "first_profiled_train_s": [[9.0]]}
     return Record(NAME, factors, "ok", "", "measured", samples, timers=dict.fromkeys(samples, "host clock"))
 
 
 def made(records: list[Record], plain: list[Record] | None = None) -> dict[str, Table]:
-    return {table.id: table for table in present.tables({NAME: records, "all_reduce": plain or []})}
+    return {table.id: table for table in show.tables({NAME: records, "all_reduce": plain or []})}
 
 
 def metric(table: Table, name: str) -> Any:
@@ -422,7 +422,7 @@ def test_plain_rates_are_no_finer_than_their_times_spread() -> None:
 
 
 def test_the_figure_has_a_bar_for_each_rank() -> None:
-    (figure,) = present.figures(made([record_of()]))
+    (figure,) = show.figures(made([record_of()]))
     canvas = plt.figure()
     figure.draw(canvas)
     assert [len(axes.patches) for axes in canvas.axes] == [4, 4]

@@ -13,7 +13,7 @@ from workspace import ROOT
 
 from perfscribe import config
 from perfscribe.analytic.communication import Inputs, account
-from perfscribe.experiments.communication_accounting import measure, present
+from perfscribe.experiments.communication_accounting import measure, show
 from perfscribe.experiments.communication_accounting.remedies import remedies
 from perfscribe.plan import plan
 from perfscribe.records.records import Record
@@ -34,11 +34,11 @@ def tables(preset: str = "cpu", **keys: Any) -> dict[str, Table]:
     for cell in cells:
         found = measure.run(cell)
         records.append(Record(NAME, dict(cell.factors), "ok", "", "measured", values=found.values, series=found.series))
-    return {table.id: table for table in present.tables({NAME: records})}
+    return {table.id: table for table in show.tables({NAME: records})}
 
 
 def steps(made: dict[str, Table]) -> dict[str, Any]:
-    return {row.step: row.value for table_id in present.SHOWN.tables[1:] for row in made[table_id].ok.itertuples()}
+    return {row.step: row.value for table_id in show.SHOWN.tables[1:] for row in made[table_id].ok.itertuples()}
 
 
 # --- arithmetic of the tables -----------------------------------------------------------------------------------
@@ -46,7 +46,7 @@ def steps(made: dict[str, Table]) -> dict[str, Any]:
 
 def test_every_line_is_a_row_of_its_part() -> None:
     made = tables()
-    for part, (table_id, _) in present.PARTS.items():
+    for part, (table_id, _) in show.PARTS.items():
         lines = [line for line in (*account(Inputs()), *remedies(Inputs())) if line.part == part]
         rows = made[table_id].ok
         assert list(rows["step"]) == [line.name for line in lines] and len(rows) >= 3
@@ -71,13 +71,13 @@ def test_inputs_are_the_problems_on_every_preset(preset: str) -> None:
     (cell,) = plan.planned_cells(RAW, NAME, preset)
     assert not cell.skip and not cell.requires
     assert Inputs(**{name: cell[name] for name in cell.factors}) == Inputs()
-    rows = tables(preset)[present.SHOWN.tables[0]].ok
+    rows = tables(preset)[show.SHOWN.tables[0]].ok
     assert dict(zip(rows["key"], rows["value"], strict=True)) == dict(cell.factors)
 
 
 def test_every_input_has_a_symbol_and_a_key() -> None:
     names = [field.name for field in fields(Inputs)]
-    assert names == list(present.INPUTS)
+    assert names == list(show.INPUTS)
     assert set(names) <= set(config.resolve(RAW, "gpu")["experiments"][NAME])
 
 

@@ -9,7 +9,7 @@ from perfscribe import config
 from perfscribe.base.cells import Cell
 from perfscribe.distributed import nodes
 from perfscribe.experiments.communication import rows
-from perfscribe.experiments.communication_nodes import measure, present
+from perfscribe.experiments.communication_nodes import measure, show
 from perfscribe.plan import plan
 from perfscribe.records.records import Record
 
@@ -48,9 +48,9 @@ def record(experiment: str, status: str, inter: float = 2.0) -> Record:
     )
 
 
-def shown(of_nodes: str) -> present.Table:
+def shown(of_nodes: str) -> show.Table:
     own, one = record("communication_nodes", of_nodes, inter=5.0), record("communication", "ok")
-    (table,) = present.tables({"communication_nodes": [own], "communication": [one]})
+    (table,) = show.tables({"communication_nodes": [own], "communication": [one]})
     return table
 
 
@@ -59,8 +59,8 @@ def test_real_nodes_stand_beside_the_loopback_interface() -> None:
     assert len(table.ok) == 2 * len(rows.METRICS)
     by = {(row["between"], row["metric"]): row for _, row in table.ok.iterrows()}
     transfer = rows.METRICS[rows.TRANSFER]
-    assert by[present.NETWORK, transfer]["inter"] == 5.0 and by[present.LOOPBACK, transfer]["inter"] == 2.0
-    assert by[present.NETWORK, transfer]["impact"] == 5.0
+    assert by[show.NETWORK, transfer]["inter"] == 5.0 and by[show.LOOPBACK, transfer]["inter"] == 2.0
+    assert by[show.NETWORK, transfer]["impact"] == 5.0
 
 
 def test_where_there_are_no_two_nodes_the_rows_say_so() -> None:

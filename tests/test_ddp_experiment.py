@@ -21,7 +21,7 @@ from perfscribe import config
 from perfscribe.analytic import bucket_model
 from perfscribe.base.cells import Cell, Measurement
 from perfscribe.data import tokens
-from perfscribe.experiments.ddp import levels, measure, present, rows, tracing, variants
+from perfscribe.experiments.ddp import levels, measure, rows, show, tracing, variants
 from perfscribe.experiments.ddp.variants import Variant
 from perfscribe.instruments.profiling.trace import OPERATOR, Kernel, Range, Trace, thread_key
 from perfscribe.plan import plan
@@ -149,7 +149,7 @@ def test_tables_and_figures_of_a_real_cell(real: Record) -> None:
     tables = made([real])
     for table in tables.values():
         assert len(table.ok) >= 2
-    for figure in present.figures(tables):
+    for figure in show.figures(tables):
         canvas = plt.figure(figsize=figure.size_in, layout="constrained")
         figure.draw(canvas)
         canvas.canvas.draw()
@@ -359,7 +359,7 @@ def fixture(turns: int = 6, **factors: Any) -> Record:
 
 
 def made(records: list[Record], all_reduces: Sequence[Record] = ()) -> dict[str, Table]:
-    return {table.id: table for table in present.tables({"ddp": records, "all_reduce": list(all_reduces)})}
+    return {table.id: table for table in show.tables({"ddp": records, "all_reduce": list(all_reduces)})}
 
 
 def plain(world_size: int = 2, latency_ms: float = 0.02, **factors: Any) -> list[Record]:
@@ -434,7 +434,7 @@ def test_communication_stands_beside_what_its_bytes_take_alone() -> None:
 @pytest.mark.parametrize("others", [[], plain(4), plain(transport="tcp"), plain(operation="broadcast")])
 def test_without_a_line_among_as_many_no_time_stands_there(others: list[Record]) -> None:
     tables = made([fixture()], others)
-    assert set(tables["cs336.ddp_phases"].frame["alone_ms"]) == {present.NO_LINE}
+    assert set(tables["cs336.ddp_phases"].frame["alone_ms"]) == {show.NO_LINE}
 
 
 def test_each_panel_of_the_timeline_says_how_much_of_the_step_is_computing() -> None:
@@ -443,7 +443,7 @@ def test_each_panel_of_the_timeline_says_how_much_of_the_step_is_computing() -> 
         lanes = {"lane": ["compute", "communication"], "start_ns": [0, 10], "ns": [10, 5]}
         record.series |= {f"{variant.key}_{name}": of for name, of in lanes.items()}
     record.values["flat_traced_compute_ms"] = 124.0
-    (figure,) = (one for one in present.figures(made([record])) if one.id == "cs336.ddp_timeline")
+    (figure,) = (one for one in show.figures(made([record])) if one.id == "cs336.ddp_timeline")
     canvas = plt.figure()
     figure.draw(canvas)
     shown = [text.get_text() for axes in canvas.axes for text in axes.texts]

@@ -9,7 +9,7 @@ from homework_cells import trained
 from workspace import ROOT
 
 from perfscribe import config
-from perfscribe.experiments.dtypes import measure, present
+from perfscribe.experiments.dtypes import measure, show
 from perfscribe.plan import plan
 from perfscribe.records.records import Record
 from perfscribe.run import child
@@ -26,7 +26,7 @@ def cell(width: int, length: int, dtype: str = "fp32", epochs_s: tuple = (2.0, 1
         "target_length": length,
         "dtype": dtype,
         "samples": 256 if width == 512 else 96,
-        **present.HOMEWORK,
+        **show.HOMEWORK,
     }
     known = {"peak_allocated_bytes": 2 * GIB, "allocated_before_bytes": GIB, **values}
     return trained("dtypes", factors, list(epochs_s), **known)
@@ -48,7 +48,7 @@ def homework() -> list[Record]:
 
 
 def made(cells: list[Record]):
-    return {table.id: table for table in present.tables({"dtypes": cells})}
+    return {table.id: table for table in show.tables({"dtypes": cells})}
 
 
 def row(table: str, cells: list[Record], width: int, length: int, dtype: str) -> dict:
@@ -71,7 +71,7 @@ def test_the_gpu_preset_is_the_homeworks_grid():
     assert [tuple(c[name] for name in names) for c in wanted] == [
         tuple(r.factors[name] for name in names) for r in homework()
     ]
-    assert all(c.factors.items() >= present.HOMEWORK.items() for c in wanted)
+    assert all(c.factors.items() >= show.HOMEWORK.items() for c in wanted)
 
 
 def test_write_up_001s_figures_stand_beside_the_homeworks_workload():

@@ -16,7 +16,7 @@ from perfscribe.base import registry
 from perfscribe.plan import fingerprint as fp
 from perfscribe.plan.cache import Memory
 from perfscribe.plan.fingerprint import fingerprint, import_closure, libraries, normalised
-from perfscribe.plan.plan_cells import measure_module, present_module
+from perfscribe.plan.plan_cells import measure_module, show_module
 
 ROOT = Path(__file__).resolve().parents[1]
 FIXTURE = ROOT / "tests" / "fixtures" / "fingerprint_module"
@@ -242,7 +242,7 @@ def interpreter(version: str) -> Path | None:
 def units() -> dict[str, tuple[str, ...]]:
     """Modules that plan files hold fingerprints of, with the functions that are left out."""
     found = {module: ("cells", "datasets") for module in map(measure_module, EXPERIMENTS)}
-    return {**found, **{present_module(name): () for name in registry.known(ROOT)}, "perfscribe.report.report": ()}
+    return {**found, **{show_module(name): () for name in registry.known(ROOT)}, "perfscribe.report.report": ()}
 
 
 # Without site-packages: a fingerprint needs the standard library alone.

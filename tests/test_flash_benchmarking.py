@@ -18,7 +18,7 @@ import unmeasured
 from perfscribe.attention import backends
 from perfscribe.base.cells import Cell, Unsupported
 from perfscribe.base.partial import of_error
-from perfscribe.experiments.flash_benchmarking import correctness, kernels, measure, passes, present, products, rows
+from perfscribe.experiments.flash_benchmarking import correctness, kernels, measure, passes, products, rows, show
 from perfscribe.instruments import graph_timing
 from perfscribe.instruments.timing import CUDA_EVENTS, Timing
 from perfscribe.plan import plan
@@ -264,7 +264,7 @@ def test_only_kernels_of_a_trace_count() -> None:
 
 @cache
 def gpu_tables() -> dict[str, Table]:
-    return {table.id: table for table in present.tables({"flash_benchmarking": flash_cells.gpu_site()})}
+    return {table.id: table for table in show.tables({"flash_benchmarking": flash_cells.gpu_site()})}
 
 
 def row(table: str, **levels: Any) -> Any:
@@ -369,7 +369,7 @@ def test_a_row_joins_what_belongs_together() -> None:
 
 
 def test_the_figure_marks_where_memory_ran_out(tmp_path: Path) -> None:
-    (figure,) = present.figures(gpu_tables())
+    (figure,) = show.figures(gpu_tables())
     f.write(figure, tmp_path, "foot")
     svg = (tmp_path / "cs336.flash_times.svg").read_text()
     assert svg.count(">OOM</text>") == 1 and ">d = 64, fp32 on cuda</text>" in svg

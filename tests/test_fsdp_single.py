@@ -12,8 +12,8 @@ from workspace import ROOT
 
 from perfscribe import config
 from perfscribe.base.cells import Cell, Unsupported
-from perfscribe.experiments.baseline import measure, present, rows
-from perfscribe.experiments.custom_single_node import present as custom
+from perfscribe.experiments.baseline import measure, rows, show
+from perfscribe.experiments.custom_single_node import show as custom
 from perfscribe.plan import plan
 from perfscribe.records.records import Record
 from perfscribe.run import child
@@ -162,7 +162,7 @@ def test_without_its_packages_the_data_set_is_not_asked_for(monkeypatch) -> None
 
 
 def test_the_workshops_rows_with_its_own_labels_beside_ours() -> None:
-    table = _tables(present, _all())["fsdp.baseline"]
+    table = _tables(show, _all())["fsdp.baseline"]
     shown = table.ok.set_index("metric")
     assert list(shown.index) == [metric for metric, _, _ in rows.METRICS]
     assert (shown.loc["Eval Loss (Epoch 2)", "answer"], shown.loc["Eval Loss (Epoch 2)", "source"]) == (2.5, 4.5)
@@ -177,7 +177,7 @@ def test_the_workshops_rows_with_its_own_labels_beside_ours() -> None:
 
 
 def test_what_was_trained_on_fewer_rows_is_no_effect_of_labels() -> None:
-    table = _tables(present, _all())["fsdp.baseline"].ok.set_index("metric")
+    table = _tables(show, _all())["fsdp.baseline"].ok.set_index("metric")
     assert table.index[0] == "Rows trained"
     trained = CELLS["bloom", "answer"]["rows"], CELLS["bloom", "source"]["rows"]
     assert (table.loc["Rows trained", "answer"], table.loc["Rows trained", "source"]) == trained == (500, 100)
@@ -193,18 +193,18 @@ def test_what_was_trained_on_fewer_rows_is_no_effect_of_labels() -> None:
 
 def test_a_way_to_label_that_failed_says_so_in_its_column() -> None:
     lost = replace(_record(labels="source"), status="oom", reason="asked for 1 GiB", samples={}, values={}, series={})
-    table = _tables(present, [_record(losses=(3.0, 2.0)), lost])["fsdp.baseline"]
+    table = _tables(show, [_record(losses=(3.0, 2.0)), lost])["fsdp.baseline"]
     assert set(table.ok["source"]) == {"oom (asked for 1 GiB)"}
     assert table.ok.set_index("metric").loc["Eval Loss (Epoch 3)", "answer"] == "no evaluation at epoch 3"
-    alone = _tables(present, [_record()])["fsdp.baseline"]
+    alone = _tables(show, [_record()])["fsdp.baseline"]
     assert set(alone.ok["source"]) == {"not among the labels measured"}
-    none = _tables(present, [lost])["fsdp.baseline"]
+    none = _tables(show, [lost])["fsdp.baseline"]
     assert none.ok.empty
     assert len(none.frame) == len(rows.METRICS)
 
 
 def test_each_evaluation_has_the_mean_training_loss_before_it() -> None:
-    table = _tables(present, [_record()])["fsdp.baseline_losses"].ok
+    table = _tables(show, [_record()])["fsdp.baseline_losses"].ok
     assert list(table["epoch"]) == [1, 2, 3]
     assert list(table["train_loss"]) == [3.5, 3.0, 3.25]
     assert list(table["eval_loss"]) == [3.0, 2.5, 2.75]
@@ -212,20 +212,20 @@ def test_each_evaluation_has_the_mean_training_loss_before_it() -> None:
 
 def test_samples_a_second_of_the_steps_since_the_evaluation_before() -> None:
     whole = replace(_record(), warmup={"step_s": [[1.0] * 25]}, samples={"step_s": [[0.5] * 225]})
-    table = _tables(present, [whole])["fsdp.baseline_losses"].ok
+    table = _tables(show, [whole])["fsdp.baseline_losses"].ok
     assert list(table["trained_per_s"]) == [4 * 125 / (25 * 1.0 + 100 * 0.5), 8.0, "not each step kept"]
     assert list(table["evaluated_per_s"]) == [50.0] * 3
 
 
 def test_answers_before_and_after_training() -> None:
-    table = _tables(present, _all())["fsdp.baseline_answers"].ok
+    table = _tables(show, _all())["fsdp.baseline_answers"].ok
     assert list(table["training"]) == ["before", "after"] * 2
     assert list(table["f1_percent"]) == [1.0, 12.5] * 2
     assert set(table["identical_workshop_f1_percent"]) == {98.5}
 
 
 def test_what_labels_train() -> None:
-    table = _tables(present, _all())["fsdp.labels"].ok.set_index("way")
+    table = _tables(show, _all())["fsdp.labels"].ok.set_index("way")
     assert list(table["targets"]) == [2_000, 1_900, 90_000] and list(table["targets_read"]) == [2_000, 3, 90_000]
     assert list(table["rows_asked"]) == [500, 0, 0]
     assert set(table["filled_percent"]) == {25.0}
@@ -278,7 +278,7 @@ def test_a_cell_runs_and_its_tables_stand(run, model: str, labels: str) -> None:
     record = Record("baseline", dict(cell.factors), "ok", "", "measured", values=answer["values"])
     record.series, record.samples = answer["series"], {"step_s": [answer["samples"]["step_s"]]}
     record.warmup, record.timers = {"step_s": [answer["warmup"]["step_s"]]}, answer["timers"]
-    module = present if model == "bloom" else custom
+    module = show if model == "bloom" else custom
     assert all(len(table.ok) for table in _tables(module, [record]).values())
 
 

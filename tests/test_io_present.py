@@ -9,7 +9,7 @@ import pytest
 
 from perfscribe.base import registry
 from perfscribe.data.layout import FILES
-from perfscribe.experiments.io_formats import measure, present
+from perfscribe.experiments.io_formats import measure, show
 from perfscribe.records import records
 from perfscribe.records.records import Record
 from perfscribe.show import figures, references, tables
@@ -87,7 +87,7 @@ def lost(device: str = "cuda", status: str = "unsupported", reason: str = "no CU
 
 
 def made(cells: list[Record]) -> dict[str, tables.Table]:
-    return {table.id: table for table in present.tables({"io_formats": cells})}
+    return {table.id: table for table in show.tables({"io_formats": cells})}
 
 
 def row(table: tables.Table, name: str, cache: str = "warm") -> dict:
@@ -109,7 +109,7 @@ def test_it_makes_what_it_declares():
     declared = registry.shown("io_formats", ROOT)
     shown = made(all_cells())
     assert list(declared.tables) == list(shown)
-    assert list(declared.figures) == [figure.id for figure in present.figures(shown)]
+    assert list(declared.figures) == [figure.id for figure in show.figures(shown)]
 
 
 def test_rows_stand_in_the_homeworks_order_and_other_devices_below():
@@ -218,7 +218,7 @@ def test_nothing_measured(cells, tmp_path):
     for table in shown.values():
         tables.write(table, tmp_path)
         assert "None" not in to_markdown(tmp_path, table.id)
-    for figure in present.figures(shown):
+    for figure in show.figures(shown):
         figures.write(figure, tmp_path, "nobody")
 
 
@@ -231,7 +231,7 @@ def drawn(figure: figures.Figure, part: int):
 
 
 def test_the_figure_of_reads_labels_every_dot():
-    axes = drawn(present.figures(made(all_cells()))[0], 1)
+    axes = drawn(show.figures(made(all_cells()))[0], 1)
     texts = [text.get_text() for text in axes.texts]
     assert len(texts) == 13
     assert {"warm 400", "cold 4000", "warm 1.00"} <= set(texts)
@@ -242,7 +242,7 @@ def test_the_figure_of_reads_labels_every_dot():
 
 def test_the_figure_of_parts_fills_every_bar():
     shown = made(all_cells())
-    axes = drawn(present.figures(shown)[0], 0)
+    axes = drawn(show.figures(shown)[0], 0)
     assert len(axes.containers) == 4
     for place in range(13):
         bars = [container[place] for container in axes.containers]
@@ -287,6 +287,6 @@ def test_cells_that_ran(measured, tmp_path):
     parts = row(shown["polaris.io_parts"], "hdf5_gzip")
     total = row(shown["polaris.io_formats"], "hdf5_gzip")["training_total_s"]
     assert 0 < parts["loader_wait_s"] < total
-    for figure in present.figures(shown):
+    for figure in show.figures(shown):
         figures.write(figure, tmp_path, "here")
         assert (tmp_path / f"{figure.id}.png").stat().st_size > 5000

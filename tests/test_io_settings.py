@@ -18,7 +18,7 @@ from perfscribe.base import registry
 from perfscribe.base.cells import Cell
 from perfscribe.data import chunked_files, chunked_samples, synthetic
 from perfscribe.data.generate import generate
-from perfscribe.experiments.io_settings import measure, present
+from perfscribe.experiments.io_settings import measure, show
 from perfscribe.experiments.io_settings.loading import Loading
 from perfscribe.experiments.io_settings.reading import count_reads
 from perfscribe.experiments.io_settings.source import Source
@@ -241,7 +241,7 @@ def all_cells(**times) -> list[Record]:
 
 
 def made(cells):
-    return {table.id: table for table in present.tables({"io_settings": cells})}
+    return {table.id: table for table in show.tables({"io_settings": cells})}
 
 
 def row(table: str, cells, **levels) -> dict:

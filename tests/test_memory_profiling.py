@@ -16,7 +16,7 @@ from perfscribe.analytic import memory
 from perfscribe.base.cells import Measurement
 from perfscribe.base.partial import of_error
 from perfscribe.data import tokens
-from perfscribe.experiments.memory_profiling import measure, present, rows
+from perfscribe.experiments.memory_profiling import measure, rows, show
 from perfscribe.instruments.profiling import memory_history
 from perfscribe.instruments.profiling.memory_timeline import KINDS
 from perfscribe.models.training_step import Step
@@ -148,7 +148,7 @@ def test_what_was_recorded_before_memory_ran_out_is_kept(data_folder, monkeypatc
     assert "optimizer_peak_bytes" not in kept.values
     assert ("peak_unrecorded_bytes" in kept.values) is warmed
     record = as_record(one.factors, kept, "oom")
-    made = {table.id: table for table in present.tables({"memory_profiling": [record]})}
+    made = {table.id: table for table in show.tables({"memory_profiling": [record]})}
     peaks = made["cs336.memory_peaks"].frame.iloc[0]
     assert peaks["forward_gib"] > 0
     assert peaks["backward_gib"] is None  # the CSV says oom
@@ -216,7 +216,7 @@ def grid(**more):
 
 
 def shown(records):
-    return {table.id: table for table in present.tables({"memory_profiling": records})}
+    return {table.id: table for table in show.tables({"memory_profiling": records})}
 
 
 def test_peaks_beside_the_prediction():

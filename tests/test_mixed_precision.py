@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from matplotlib import pyplot as plt
 
-from perfscribe.experiments.mixed_precision import drawings, present, rows
+from perfscribe.experiments.mixed_precision import drawings, rows, show
 from perfscribe.experiments.mixed_precision.levels import SHOWN
 from perfscribe.records.records import Record
 from perfscribe.show import markdown_tables, presenting
@@ -48,7 +48,7 @@ def traced(size: str, dtype: str, busy_ms: float, device: str = "cuda") -> Recor
 
 def shown(cells: list[Record], *traces: Record) -> dict[str, Table]:
     records = {"end_to_end": cells, "nsys_profile": list(traces)}
-    return {table.id.removeprefix("cs336.mixed_precision"): table for table in present.tables(records)}
+    return {table.id.removeprefix("cs336.mixed_precision"): table for table in show.tables(records)}
 
 
 def row(table: Table, **levels: Any) -> dict[str, Any]:

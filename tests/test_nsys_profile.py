@@ -22,13 +22,13 @@ from perfscribe import config
 from perfscribe.base.cells import Cell, Measurement
 from perfscribe.base.partial import of_error
 from perfscribe.data import tokens
-from perfscribe.experiments.nsys_profile import measure, names, present, program, reading, rows, timeline, tracing
+from perfscribe.experiments.nsys_profile import measure, names, program, reading, rows, show, timeline, tracing
 from perfscribe.instruments.profiling import nsys, ranges
 from perfscribe.instruments.profiling.families import family
 from perfscribe.instruments.profiling.trace import Kernel, Range, Trace
 from perfscribe.plan import plan
 from perfscribe.plan.fingerprint import Sources
-from perfscribe.plan.plan_cells import measure_module, present_module
+from perfscribe.plan.plan_cells import measure_module, show_module
 from perfscribe.records.records import Record
 from perfscribe.show import figures, markdown_tables, tables
 
@@ -73,7 +73,7 @@ def test_a_rule_for_families_needs_no_new_measurement() -> None:
         "perfscribe.instruments.profiling.summary" in reached
         and "perfscribe.instruments.profiling.families" not in reached
     )
-    assert "perfscribe.instruments.profiling.families" in Sources(ROOT).closure(present_module("nsys_profile"))
+    assert "perfscribe.instruments.profiling.families" in Sources(ROOT).closure(show_module("nsys_profile"))
 
 
 # --- names ----------------------------------------------------------------------------------------------------------
@@ -299,7 +299,7 @@ def test_a_cell_by_torchs_profiler(cell: Cell) -> None:
         measurement.samples["forward_range_ms"], measurement.samples["forward_traced_ms"], strict=True
     ):
         assert sample == pytest.approx(host, rel=0.5)
-    made = present.tables({"nsys_profile": [as_record(cell, measurement)]})
+    made = show.tables({"nsys_profile": [as_record(cell, measurement)]})
     assert all(len(table.ok) > 0 for table in made)
 
 
@@ -316,7 +316,7 @@ def test_a_step_without_memory_leaves_inference(cell: Cell, monkeypatch: pytest.
     kept = of_error(raised.value)
     assert kept is not None and kept.samples["inference_busy_ms"] and "forward_busy_ms" not in kept.samples
     record = as_record(cell, kept, "oom", "asked for 2 GiB")
-    matmul = next(t for t in present.tables({"nsys_profile": [record]}) if t.id == "cs336.nsys_matmul_share").frame
+    matmul = next(t for t in show.tables({"nsys_profile": [record]}) if t.id == "cs336.nsys_matmul_share").frame
     assert 0 < matmul["inference_percent"].iloc[0] < 100
     assert matmul["full_step_percent"].iloc[0] is None  # the table shows the status there
 
@@ -469,7 +469,7 @@ def record_of(cell: Cell, **changed: dict[str, tuple[int, int]]) -> Record:
 
 
 def made(records: Iterable[Record]) -> dict[str, tables.Table]:
-    return {table.id: table for table in present.tables({"nsys_profile": list(records)})}
+    return {table.id: table for table in show.tables({"nsys_profile": list(records)})}
 
 
 def row(table_id: str, *records: Record) -> dict[str, Any]:
@@ -598,6 +598,6 @@ def test_the_picture_of_a_trace(trace: Trace, tmp_path: Path) -> None:
     for table in by_id.values():
         tables.write(table, tmp_path)
         markdown_tables.to_markdown(tmp_path, table.id)
-    for figure in present.figures(by_id):
+    for figure in show.figures(by_id):
         figures.write(figure, tmp_path, "made up")
         assert (tmp_path / f"{figure.id}.png").stat().st_size > 5000

@@ -166,7 +166,7 @@ def test_figures_draw_what_is_read() -> None:
 
 
 def test_what_is_shown_and_what_is_measured(tmp_path: Path) -> None:
-    for name, files in (("whole", ("measure.py", "present.py")), ("reading", ("present.py",)), ("empty", ())):
+    for name, files in (("whole", ("measure.py", "show.py")), ("reading", ("show.py",)), ("empty", ())):
         folder = tmp_path / "perfscribe" / "experiments" / name
         folder.mkdir(parents=True)
         for file in files:
@@ -208,7 +208,7 @@ def test_what_is_read_where_it_is_measured_keeps_no_experiment_away(tiny: plan.P
 def test_an_experiment_that_neither_measures_nor_reads_is_refused(published: Path) -> None:
     folder = published / "perfscribe" / "experiments" / "idle"
     folder.mkdir()
-    (folder / "present.py").write_text("")
+    (folder / "show.py").write_text("")
     (folder / "levels.py").write_text(
         "from perfscribe.base.registry import Shown\nfrom perfscribe.config.keys import experiment\n"
         "LEVELS = experiment('idle')\nSHOWN = Shown(('cs336.idle',))\n"

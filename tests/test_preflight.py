@@ -18,7 +18,7 @@ from perfscribe.distributed import nccl_tests, needs, self_test
 from perfscribe.distributed.launch import launch
 from perfscribe.distributed.nccl_tests import NoFigure
 from perfscribe.distributed.self_test import MIB, NO_FIGURE, PASSED, TOO_SLOW, Outcome, Pair, Trial
-from perfscribe.experiments.preflight import measure, present
+from perfscribe.experiments.preflight import measure, show
 from perfscribe.records import records
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -306,6 +306,6 @@ def record(world_size: int, busbw: float, code: int) -> records.Record:
 def test_nodes_have_a_column_and_a_line_of_their_own():
     one, two = record(2, 1.0, 0), record(4, 0.02, 0)
     two.factors["nodes"] = 2
-    (table,) = present.tables({"preflight": [one, two]})
+    (table,) = show.tables({"preflight": [one, two]})
     assert list(table.frame["on_nodes"]) == [1, 2]
-    assert [present.way(row) for _, row in table.frame.iterrows()] == ["gloo", "gloo, nodes of 2"]
+    assert [show.way(row) for _, row in table.frame.iterrows()] == ["gloo", "gloo, nodes of 2"]

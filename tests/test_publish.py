@@ -285,7 +285,7 @@ def test_redraw_draws_what_the_workflow_draws(site: Site, clone: Site) -> None:
         refused = clone.run("publish", "--redraw", name)
         assert refused.returncode == 1
         assert refused.stdout == f"run: publish: {name!r} is no published site; there are: demo\n"
-    present = clone.root / "perfscribe" / "experiments" / "probe" / "present.py"
+    present = clone.root / "perfscribe" / "experiments" / "probe" / "show.py"
     present.write_text(present.read_text().replace('"Probe"', "1 / 0"))
     failed = clone.run("publish", "--redraw", "demo")
     assert failed.returncode != 0 and "ZeroDivisionError" in failed.stdout

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from perfscribe.base.cells import Cell
-from perfscribe.experiments.attention import measure, present, rows
+from perfscribe.experiments.attention import measure, rows, show
 from perfscribe.records.records import Record
 
 
@@ -19,7 +19,7 @@ def cell(device: str) -> Record:
 
 
 def test_published_figures_stand_beside_ours() -> None:
-    frame = present.tables({"attention": [cell("cpu"), cell("cuda")]})[0].frame
+    frame = show.tables({"attention": [cell("cpu"), cell("cuda")]})[0].frame
     on_cpu, on_gpu = frame["memory_before_backward_gib"]
     assert on_gpu - on_cpu == pytest.approx(0.0625), "cuBLAS's workspaces"
     assert on_gpu == pytest.approx(frame["memory_before_backward_gib_brandon-snider"][1], rel=0.01)

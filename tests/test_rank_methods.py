@@ -16,7 +16,7 @@ from perfscribe import config
 from perfscribe.base import registry
 from perfscribe.base.cells import Cell, Unsupported
 from perfscribe.distributed import launchers, mpi_start, ranks
-from perfscribe.experiments.rank_methods import measure, polaris, present
+from perfscribe.experiments.rank_methods import measure, polaris, show
 from perfscribe.plan import plan
 from perfscribe.records import scrub
 from perfscribe.records.records import Record
@@ -219,7 +219,7 @@ def lost(record: Record, status: str = "unsupported", reason: str = "not within 
 
 
 def by_id(records: list[Record]) -> dict[str, tables.Table]:
-    return {table.id: table for table in present.tables({"rank_methods": records})}
+    return {table.id: table for table in show.tables({"rank_methods": records})}
 
 
 def test_it_makes_what_it_declares():

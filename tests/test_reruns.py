@@ -196,7 +196,7 @@ EDITS: dict[str, Callable[[Path], None]] = {
     "the kernel": insert(EAGER, "scaled_dot_product_attention", "assert True"),
     "how an experiment measures": insert(f"{ATTENTION}/measure.py", "run", "assert True"),
     "how cells are listed, the cells being the same": insert(f"{ATTENTION}/measure.py", "cells", "assert True"),
-    "a table function": insert(f"{ATTENTION}/present.py", "tables", "assert True"),
+    "a table function": insert(f"{ATTENTION}/show.py", "tables", "assert True"),
     "statistics": append("perfscribe/instruments/statistics.py"),
     "the report's own parts": append("perfscribe/report/report.py"),
     "how the HTML is made": append("perfscribe/report/html.py"),

@@ -15,7 +15,7 @@ from matplotlib import pyplot as plt
 from perfscribe.analytic.workshop_shapes import SimpleGptShape
 from perfscribe.experiments.ddp import variants as v
 from perfscribe.experiments.node_network import Network
-from perfscribe.experiments.scaling_model import present, rows, trainings
+from perfscribe.experiments.scaling_model import rows, show, trainings
 from perfscribe.records.records import Record
 
 HOP_MS, GB_PER_S = 0.01, 100.0
@@ -100,8 +100,8 @@ def replicated(overlap: float, counts: Sequence[int] = (2, 4, 8, 16), batch: int
 
 def shown(links: list[Record], **records: list[Record]) -> pd.DataFrame:
     """The rows of the table; its figure is drawn."""
-    (table,) = present.tables({"all_reduce": links, **records})
-    for figure in present.figures({table.id: table}):
+    (table,) = show.tables({"all_reduce": links, **records})
+    for figure in show.figures({table.id: table}):
         canvas = plt.figure(figsize=figure.size_in)
         figure.draw(canvas)
         plt.close(canvas)

@@ -11,11 +11,11 @@ from workspace import ROOT
 
 from perfscribe import config
 from perfscribe.experiments import training_rows as r
-from perfscribe.experiments.custom_multi_gpu import present as custom
-from perfscribe.experiments.multi_gpu import present as multi
+from perfscribe.experiments.custom_multi_gpu import show as custom
+from perfscribe.experiments.multi_gpu import show as multi
 from perfscribe.experiments.node_network import Network
-from perfscribe.experiments.weak_scaling import present as weak
 from perfscribe.experiments.weak_scaling import rows as weak_rows
+from perfscribe.experiments.weak_scaling import show as weak
 from perfscribe.plan import plan
 from perfscribe.records.records import Record
 from perfscribe.show.tables import Table

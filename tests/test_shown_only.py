@@ -57,7 +57,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
     folder = space.root / "perfscribe" / "experiments" / "reader"
     folder.mkdir()
     (folder / "__init__.py").write_text('"""Reader."""\n')
-    (folder / "present.py").write_text(PRESENT)
+    (folder / "show.py").write_text(PRESENT)
     (folder / "levels.py").write_text(SHOWN.format(shown=shown_by(PRESENT)))
     done = space.run("report", *TINY)
     assert done.returncode == 0, done.stdout
@@ -94,7 +94,7 @@ def test_its_file_is_an_output_of_the_workflow(project: Workspace) -> None:
 
 
 def test_edits_rerun_what_they_touch(project: Workspace) -> None:
-    present = project.root / "perfscribe" / "experiments" / "reader" / "present.py"
+    present = project.root / "perfscribe" / "experiments" / "reader" / "show.py"
     before = present.read_text()
     present.write_text(before + "\nLATER = 1\n")
     assert project.planned_jobs(*TINY) == {"present_reader", "write_report", "write_html", "verdict"}
@@ -112,12 +112,12 @@ def test_figures_show_what_was_measured_of_what_they_name() -> None:
 
 
 def test_a_file_that_is_not_declared_is_refused(project: Workspace) -> None:
-    present = project.root / "perfscribe" / "experiments" / "reader" / "present.py"
+    present = project.root / "perfscribe" / "experiments" / "reader" / "show.py"
     before = present.read_text()
     present.write_text(before.replace("{FILES[0]: f", '{"other.txt": "", FILES[0]: f'))
     done = project.run("report", *TINY)
     present.write_text(before)
-    assert done.returncode != 0 and "reader: present.py declares the files ['reader.txt'] and makes" in done.stdout
+    assert done.returncode != 0 and "reader: show.py declares the files ['reader.txt'] and makes" in done.stdout
 
 
 def test_verbs_know_the_cells_of_what_measures(project: Workspace) -> None:

@@ -10,7 +10,7 @@ from workspace import ROOT
 
 from perfscribe import config
 from perfscribe.base.cells import Cell
-from perfscribe.experiments.single_gpu import measure, present
+from perfscribe.experiments.single_gpu import measure, show
 from perfscribe.models import seq2seq_run, seq2seq_training
 from perfscribe.plan import plan
 from perfscribe.records.records import Record
@@ -19,12 +19,12 @@ EPOCHS_S = [3.0, 1.0, 1.2, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0]
 
 
 def cell(batches: str = "per_sample", epochs_s: list[float] | None = None, **changed) -> Record:
-    factors = {"device": "cuda", "batches": batches, **present.HOMEWORK, **changed}
+    factors = {"device": "cuda", "batches": batches, **show.HOMEWORK, **changed}
     return trained("single_gpu", factors, epochs_s or EPOCHS_S)
 
 
 def made(cells: list[Record]):
-    return {table.id: table for table in present.tables({"single_gpu": cells})}
+    return {table.id: table for table in show.tables({"single_gpu": cells})}
 
 
 def test_the_first_epoch_stands_apart():
@@ -59,7 +59,7 @@ def test_the_gpu_preset_is_the_homeworks_program():
     found = plan.planned_cells(raw, "single_gpu", "gpu")
     wanted = [c for c in found if not c.skip]
     assert [c["batches"] for c in wanted] == ["per_sample", "per_batch", "on_device"]
-    assert all(c.factors.items() >= present.HOMEWORK.items() and c["device"] == "cuda" for c in wanted)
+    assert all(c.factors.items() >= show.HOMEWORK.items() and c["device"] == "cuda" for c in wanted)
 
 
 FACTORS = {

@@ -19,7 +19,7 @@ from perfscribe.analytic.workshop_shapes import BLOOM
 from perfscribe.base.cells import Cell, Measurement
 from perfscribe.distributed.failures import RankError
 from perfscribe.distributed.launch import launch
-from perfscribe.experiments.strategies import measure, model, present, rows, training, words
+from perfscribe.experiments.strategies import measure, model, rows, show, training, words
 from perfscribe.experiments.strategies.levels import SHOWN
 from perfscribe.plan import plan
 from perfscribe.records.records import Record
@@ -64,7 +64,7 @@ def measured() -> Iterator[list[Record]]:
 
 
 def tables(records: list[Record]) -> dict[str, Table]:
-    return {table.id: table for table in present.tables({NAME: records})}
+    return {table.id: table for table in show.tables({NAME: records})}
 
 
 # --- cells ------------------------------------------------------------------------------------------------------
@@ -199,7 +199,7 @@ def test_ratios_are_to_the_usual_variant(measured: list[Record]) -> None:
     for _, row in shown.iloc[1:].iterrows():  # both of the medians of turns
         assert row["ratio"] == pytest.approx(row["step_ms"] / usual["step_ms"])
     assert list(shown["applied_units"]) == [4, 4, 1]
-    source = shown.loc["FSDP1", present.WRAPPINGS["whole"], "backward_post, forward"]
+    source = shown.loc["FSDP1", show.WRAPPINGS["whole"], "backward_post, forward"]
     assert source["sent_mb"] == pytest.approx(source["sent_predicted_mb"], rel=0.01)
     assert source["gathered_between_gib"] > 0
 

@@ -8,7 +8,7 @@ from homework_cells import trained
 from workspace import ROOT
 
 from perfscribe import config
-from perfscribe.experiments.tensor_dims import measure, present
+from perfscribe.experiments.tensor_dims import measure, show
 from perfscribe.plan import plan
 from perfscribe.records.records import Record
 from perfscribe.run import child
@@ -29,7 +29,7 @@ def cell(width: int, dtype: str = "fp32", weights: str = "", samples: int = 2048
         "samples": samples,
         "epochs": 3,
         "batch": 32,
-        **present.HOMEWORK,
+        **show.HOMEWORK,
         **changed,
     }
     held = {"parameters": PARAMETERS.get(width, 1), "peak_allocated_bytes": round(gb * GB)}
@@ -57,7 +57,7 @@ def homework() -> list[Record]:
 
 
 def made(cells: list[Record]):
-    return {table.id: table for table in present.tables({"tensor_dims": cells})}
+    return {table.id: table for table in show.tables({"tensor_dims": cells})}
 
 
 def row(table: str, cells: list[Record], **levels) -> dict:
@@ -74,7 +74,7 @@ def test_the_gpu_preset_is_the_homeworks_and_its_missing_controls():
     assert [tuple(c[name] for name in names) for c in wanted] == [
         tuple(r.factors[name] for name in names) for r in homework()
     ]
-    assert all(c.factors.items() >= present.HOMEWORK.items() and c["batch"] == 32 for c in wanted)
+    assert all(c.factors.items() >= show.HOMEWORK.items() and c["batch"] == 32 for c in wanted)
 
 
 def test_the_refused_row_prints_its_status_and_the_write_ups_word():

@@ -15,7 +15,7 @@ from workspace import ROOT
 from perfscribe import config
 from perfscribe.base.cells import Cell
 from perfscribe.data import tokens
-from perfscribe.experiments.torch_compile import attention_pair, drawings, measure, model_pair, present, rows
+from perfscribe.experiments.torch_compile import attention_pair, drawings, measure, model_pair, rows, show
 from perfscribe.models import training_step
 from perfscribe.plan import plan
 from perfscribe.records import environment
@@ -247,7 +247,7 @@ def grid() -> list[Record]:
 
 
 def shown(cells: list[Record]) -> dict[str, Table]:
-    return {table.id.removeprefix("cs336."): table for table in present.tables({"torch_compile": cells})}
+    return {table.id.removeprefix("cs336."): table for table in show.tables({"torch_compile": cells})}
 
 
 # --- ratios -----------------------------------------------------------------------------------------------------
@@ -345,7 +345,7 @@ def test_columns_are_those_of_the_write_up() -> None:
 
 
 def present_tables(cells: list[Record]) -> dict[str, Table]:
-    return {table.id: table for table in present.tables({"torch_compile": cells})}
+    return {table.id: table for table in show.tables({"torch_compile": cells})}
 
 
 def test_published_times_stand_beside_the_same_levels() -> None:

@@ -1,4 +1,4 @@
-"""What the experiments' present.py make of cells that were planned and gave no figures."""
+"""What the experiments' show.py make of cells that were planned and gave no figures."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from workspace import ROOT
 from perfscribe import config
 from perfscribe.base import registry
 from perfscribe.plan import plan
-from perfscribe.plan.plan_cells import present_module
+from perfscribe.plan.plan_cells import show_module
 from perfscribe.records.records import Record
 from perfscribe.show.tables import Table
 
@@ -49,4 +49,4 @@ def sources(experiment: str) -> list[str]:
 
 def present(experiment: str) -> Any:
     """Its presenting module."""
-    return importlib.import_module(present_module(experiment))
+    return importlib.import_module(show_module(experiment))

@@ -56,7 +56,7 @@ SHOWN = Shown(**{shown!r})
 
 
 def shown_by(present: str) -> dict[str, tuple[str, ...]]:
-    """What a test's present.py says of tables and the like, for levels.py."""
+    """What a test's show.py says of tables and the like, for levels.py."""
     found = re.findall(r"^(TABLES|FIGURES|FILES|READS) = (.*)$", present, re.MULTILINE)
     return {name.lower(): ast.literal_eval(value) for name, value in found}
 
@@ -89,7 +89,7 @@ class Workspace:
         (folder / "__init__.py").write_text(f'"""{name}."""\n')
         (folder / "measure.py").write_text(measure)
         present = present or PRESENT.format(name=name)
-        (folder / "present.py").write_text(present)
+        (folder / "show.py").write_text(present)
         own = {key: _property(value) for key, value in section.items()}
         (folder / "levels.py").write_text(LEVELS.format(own=own, shown=shown_by(present)))
 

@@ -40,7 +40,7 @@ def _holding(file: str, root: Path) -> list[str]:
 
 def known(root: Path = ROOT) -> list[str]:
     """Names of the experiments that show something."""
-    return _holding("present.py", root)
+    return _holding("show.py", root)
 
 
 def measured(root: Path = ROOT) -> list[str]:

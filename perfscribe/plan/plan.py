@@ -19,7 +19,7 @@ from perfscribe.base.registry import Shown
 from perfscribe.config import resolve
 from perfscribe.plan import cluster, demands
 from perfscribe.plan.fingerprint import Sources, digest_files
-from perfscribe.plan.plan_cells import cell_to_json, measure_module, present_module
+from perfscribe.plan.plan_cells import cell_to_json, measure_module, show_module
 from perfscribe.records import environment
 
 PRESETS = ("tiny", "cpu", "gpu")
@@ -230,8 +230,8 @@ def _present_unit(plan: Plan, experiment: str, code: Sources, also: tuple[str, .
         "experiment": experiment,
         "site": plan.site,
         "preset": plan.preset,
-        "fingerprint": code.fingerprint(present_module(experiment), leave_out=()),
-        # Whatever present.py imports, the report's code writes the line below every figure.
+        "fingerprint": code.fingerprint(show_module(experiment), leave_out=()),
+        # Whatever show.py imports, the report's code writes the line below every figure.
         "footer": code.fingerprint("perfscribe.show.provenance", leave_out=()),
         "references": digest_files(references),
         "tables": list(presentation.tables),
@@ -267,7 +267,7 @@ def _present_what_only_reads(plan: Plan, code: Sources) -> None:
 
 
 def _leave_out_unread(plan: Plan) -> None:
-    """Let experiments that measure read only what is measured, too: present.py gets no records of the others.
+    """Let experiments that measure read only what is measured, too: show.py gets no records of the others.
 
     A chapter by itself, or a config without some experiments, has the rest all the same.
     """

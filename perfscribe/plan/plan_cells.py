@@ -15,9 +15,9 @@ def measure_module(experiment: str) -> str:
     return f"perfscribe.experiments.{experiment}.measure"
 
 
-def present_module(experiment: str) -> str:
+def show_module(experiment: str) -> str:
     """Dotted name of the experiment's presenting module."""
-    return f"perfscribe.experiments.{experiment}.present"
+    return f"perfscribe.experiments.{experiment}.show"
 
 
 def cell_to_json(cell: Cell) -> dict[str, Any]:

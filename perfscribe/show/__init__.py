@@ -1,1 +1,1 @@
-"""What a present.py uses: tables, figures, published figures, Markdown, rounding."""
+"""What a show.py uses: tables, figures, published figures, Markdown, rounding."""

@@ -14,12 +14,12 @@ from perfscribe.show.provenance import figure_footer
 
 
 class Undeclared(ValueError):
-    """A present.py makes other things than it declares; the text says which."""
+    """A show.py makes other things than it declares; the text says which."""
 
 
 def _check_ids(kind: str, experiment: str, declared: list[str], made: list[str]) -> None:
     if declared != made:
-        raise Undeclared(f"{experiment}: present.py declares the {kind} {declared} and makes {made}")
+        raise Undeclared(f"{experiment}: show.py declares the {kind} {declared} and makes {made}")
 
 
 def present(plan_file: Path, record_files: Sequence[Path], root: Path) -> None:
@@ -30,7 +30,7 @@ def present(plan_file: Path, record_files: Sequence[Path], root: Path) -> None:
     plan = files.read_json(plan_file)
     site_folder = plan_file.parents[1]
     folder, experiment = site_folder / "tables", plan["experiment"]
-    module = registry.module(experiment, "present")
+    module = registry.module(experiment, "show")
     measured = records.load_by_experiment(record_files, site_folder / "environments")
 
     made = {table.id: table for table in module.tables(measured)}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from perfscribe.experiments.communication import present as one_machine
 from perfscribe.experiments.communication import rows
+from perfscribe.experiments.communication import show as one_machine
 from perfscribe.experiments.communication_nodes.levels import SHOWN
 from perfscribe.records.records import Record
 from perfscribe.show import tables as t

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from perfscribe.analytic.workshop_shapes import BLOOM_TOKENIZER_VOCABULARY as TOKENIZER
 from perfscribe.analytic.workshop_shapes import SimpleGptShape
-from perfscribe.experiments.baseline import present as shared
 from perfscribe.experiments.baseline import rows
+from perfscribe.experiments.baseline import show as shared
 from perfscribe.experiments.custom_single_node.levels import SHOWN
 from perfscribe.records.records import Record
 from perfscribe.show import figures as f
