@@ -4,21 +4,27 @@ bench/agreement.py [--trials N] [--out FILE]
 
 timers: our CUDA events and graph replays against triton.testing.do_bench, on ten kernels from some µs to 50 ms;
 medians of interleaved turns. verdicts: of trials of one work against itself how many end as "cannot tell", and of
-trials against 3 % more of it how many find it slower. flop: our counts against torch's FlopCounterMode.
-Exit status 1 where a bound does not hold.
+trials against 3 % more of it how many find it slower. flop: our counts against torch's FlopCounterMode. memory: peaks
+of training steps as predicted against the allocator's. nsys: our summary of kernels by NVTX range against that of
+`nsys stats -r nvtx_kern_sum`, where nsys is. Exit status 1 where a bound does not hold.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import csv
 import functools
+import io
 import json
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+import nvtx
 import torch
 from tabulate import tabulate
 from torch.utils.flop_counter import FlopCounterMode
@@ -28,11 +34,16 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from perfscribe.analytic.flops import forward_matmul_flop  # noqa: E402
+from perfscribe.analytic.memory import step_phase_peaks, total_bytes  # noqa: E402
 from perfscribe.analytic.shapes import SIZES  # noqa: E402
+from perfscribe.analytic.workload import Workload  # noqa: E402
 from perfscribe.instruments.graph_timing import CudaGraphs, time_replays  # noqa: E402
+from perfscribe.instruments.profiling import nsys  # noqa: E402
+from perfscribe.instruments.profiling.nsys_export import read_sqlite  # noqa: E402
+from perfscribe.instruments.profiling.nvtx_kernels import nvtx_kernel_summary  # noqa: E402
 from perfscribe.instruments.statistics import ratio  # noqa: E402
 from perfscribe.instruments.timing import time_device  # noqa: E402
-from perfscribe.models.transformer import Model  # noqa: E402
+from perfscribe.models.transformer import Model, next_token_loss  # noqa: E402
 
 Call = Callable[[], object]
 Make = Callable[[], Call]
@@ -42,6 +53,7 @@ PRODUCTS = (256, 1024, 2048, 4096, 8192, 16384)
 VECTORS = (2**16, 2**22, 2**26, 2**30)
 WITHIN = 0.02  # of the median ratio
 ROUNDS, SAMPLES = 12, 3  # of a trial
+MEMORY_WITHIN = 0.03  # of the allocator's peak
 LONG_MS = 0.1  # from which on the time to launch a call, which a replay leaves out, is below WITHIN of it
 WORK, MORE = 100, 103  # products of a call: 3 % more
 
@@ -121,22 +133,97 @@ def flop(size: str = "small", batch: int = 4, context: int = 512) -> tuple[int, 
     return sum(forward_matmul_flop(SIZES[size], batch, context).values()), int(counter.get_total_flops())
 
 
+def training(load: Workload) -> Call:
+    """A training step of the language model, its forward pass within an NVTX range."""
+    model = Model(load.shape, load.context, device="cuda")
+    optimizer = torch.optim.AdamW(model.parameters())
+    tokens = torch.randint(load.shape.vocab_size, (load.batch, load.seq_len), device="cuda")
+    targets = tokens.clone()
+
+    def step() -> None:
+        optimizer.zero_grad()
+        with (
+            nvtx.annotate("forward"),
+            torch.autocast("cuda", dtype=torch.bfloat16) if load.low else contextlib.nullcontext(),
+        ):
+            loss = next_token_loss(model, tokens, targets)
+        loss.backward()
+        optimizer.step()
+
+    return step
+
+
+def peaks() -> list[dict[str, Any]]:
+    """A row a model and dtype: the peak of a step that is not the first, as predicted and as allocated."""
+    rows = []
+    for size, seq_len in (("small", 512), ("small", 128), ("medium", 256), ("large", 256)):
+        for dtype in ("fp32", "bf16"):
+            load = Workload(SIZES[size], 4, seq_len, dtype)
+            step = training(load)
+            for _ in range(2):
+                step()
+            torch.cuda.reset_peak_memory_stats()
+            step()
+            measured = torch.cuda.max_memory_allocated()
+            predicted = max(total_bytes(items) for items in step_phase_peaks(load).values())
+            rows.append(
+                {
+                    "model": f"{size} {seq_len} {dtype}",
+                    "predicted GiB": predicted / 2**30,
+                    "allocated GiB": measured / 2**30,
+                    "predicted / allocated": predicted / measured,
+                }
+            )
+            del step
+            torch.cuda.empty_cache()
+    return rows
+
+
+def traced_rows() -> tuple[int, int] | None:
+    """Rows of `nsys stats` of a traced program, and how many of them ours hold; None without nsys."""
+    found = nsys.find()
+    if found is None:
+        return None
+    with tempfile.TemporaryDirectory() as folder:
+        report = nsys.profile(found, [sys.executable, __file__, "--traced"], Path(folder) / "trace", 120)
+        export = nsys.export_sqlite(found, report, Path(folder) / "trace.sqlite")
+        told = nsys.stats(found, export, "nvtx_kern_sum")
+        ours = set(nvtx_kernel_summary(read_sqlite(export)))
+    rows = list(csv.reader(io.StringIO(told[told.index("NVTX Range") :])))[1:]
+    theirs = [(row[0].lstrip(":"), *row[1:]) for row in rows if row]
+    return len(theirs), sum(row in ours for row in theirs)
+
+
 def main() -> int:
-    """Print all three tables."""
+    """Print all tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trials", type=int, default=100)
     parser.add_argument("--out", type=Path, default=None, help="a JSON file for all figures")
+    parser.add_argument("--traced", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
+    if args.traced:
+        step = training(Workload(SIZES["small"], 4, 128))
+        for _ in range(3):
+            step()
+        torch.cuda.synchronize()
+        return 0
     print(torch.cuda.get_device_name(), f"torch {torch.__version__}", flush=True)
     rows, medians = timers()
     print(tabulate(rows, headers="keys", tablefmt="github", floatfmt=".4g"), medians, sep="\n", flush=True)
     ours, theirs = flop()
     print(f"FLOP of a forward pass: {ours:,} counted, {theirs:,} by torch", flush=True)
+    memory = peaks()
+    print(tabulate(memory, headers="keys", tablefmt="github", floatfmt=".4g"), flush=True)
+    compared = traced_rows()
+    print("nsys stats: not here" if compared is None else f"nsys stats: {compared[1]} of {compared[0]} rows equal")
     found = verdicts(args.trials)
     print(*(f"{name}: {count} of {args.trials}" for name, count in found.items()), sep="\n")
     if args.out is not None:
-        args.out.write_text(json.dumps({"timers": rows, "medians": medians, "flop": [ours, theirs], **found}, indent=1))
-    holds = all(abs(one - 1) <= WITHIN for one in medians.values()) and ours == theirs
+        kept = {"timers": rows, "medians": medians, "flop": [ours, theirs], "memory": memory, "nsys": compared, **found}
+        args.out.write_text(json.dumps(kept, indent=1))
+    holds = all(abs(row["predicted / allocated"] - 1) <= MEMORY_WITHIN for row in memory)
+    holds &= compared is None or compared[0] == compared[1] > 0
+    holds &= all(abs(one - 1) <= WITHIN for one in medians.values()) and ours == theirs
     holds &= found["against itself: cannot tell"] >= 0.95 * args.trials
     return 0 if holds and found["3 % more: slower"] >= 0.9 * args.trials else 1
 
