@@ -18,7 +18,6 @@ from workspace import ROOT, Workspace
 
 from perfscribe.base import registry
 from perfscribe.show import figures
-from perfscribe.verbs.compare import cells, metrics
 
 pytestmark = pytest.mark.timeout(1200)  # the first test waits for a whole report, beside another file's tests
 TINY = ("--config", "preset=tiny")
@@ -69,17 +68,6 @@ def test_every_cell_ended_well(measured: Workspace) -> None:
         well = ("ok", "unsupported", "skipped")
         assert ended and not [row for row in ended if row["status"] not in well and not meant_to_fail(row)]
         assert not [row for row in ended if row["status"] == "ok" and not row["provenance"]["commit"]]
-
-
-def test_comparisons_know_every_figure(measured: Workspace) -> None:
-    """Which way is better, or why it is not compared."""
-    unknown = set()
-    for name in set(registry.measured(ROOT)) - set(metrics.NOT_COMPARED):
-        for row in measured.rows(name):
-            numbers = [figure for figure, value in row["values"].items() if cells.is_number(value)]
-            found = {figure for figure in (*row["samples"], *numbers) if metrics.metric(figure).why == metrics.UNKNOWN}
-            unknown |= {(name, figure) for figure in found}
-    assert not unknown
 
 
 @pytest.mark.parametrize("table", TABLES)

@@ -1,1 +1,1 @@
-"""Sites and commits beside each other: which cells they share, what may be compared, and what cannot be told."""
+"""`./run compare`: the same cells of two sites, or of two commits, figure by figure."""

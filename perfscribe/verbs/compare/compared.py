@@ -2,206 +2,293 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from typing import Any
 
-from perfscribe.instruments.statistics import Rounds, summarise
-from perfscribe.verbs.compare import rules
-from perfscribe.verbs.compare.cells import Cell, Side, key_of
-from perfscribe.verbs.compare.metrics import NOT_COMPARED, headline, metric
-from perfscribe.verbs.compare.ratios import Judged, judge
+import numpy as np
 
+from perfscribe.instruments.statistics import ROUNDS_FOR_INTERVAL, Rounds, median_interval, summarise
+from perfscribe.verbs.compare.sides import Cell, Side, key_of
+
+# What a figure is, by patterns of its name; the first that matches counts. Others are not compared.
+KINDS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    # Read under a profiler, by a data sheet, by the homework's incomplete clock, before any step, or a check.
+    (
+        "",
+        (
+            *("*traced*", "*profiled_*", "profile_ms", "*_range_ms", "*_span_ms", "*_launch_bound_ms"),
+            *(
+                "wait_step_ms",
+                "warmup_step_ms",
+                "active_step_ms",
+                "over_step_ms",
+                "*rated_gb_per_s",
+                "homework_clock_s",
+            ),
+            *("compiler_start_s", "*first_loss", "resumed_*", "*replayed_bytes", "gpu_used_bytes"),
+        ),
+    ),
+    ("rate", ("*steps/s", "*_per_s", "*samples_per_second*", "*tokens_per_second*")),
+    ("time", ("*_ms", "*_s")),
+    ("score", ("after_*_percent",)),
+    ("loss", ("*loss",)),
+    # What a training holds, not what it sends or stores.
+    (
+        "memory",
+        (
+            *("memory_before_backward_bytes", "*peak*_bytes", "allocated_*_bytes", "at_rest_bytes", "*_outside_bytes"),
+            *("start_bytes", "*_end_bytes", "*reserved_bytes", "*gathered_*_bytes", "*parameters_bytes"),
+            *("*gradients_bytes", "*state_bytes"),
+        ),
+    ),
+)
+SPEED, HIGHER_IS_BETTER = ("time", "rate"), ("rate", "score")
 # Ended on a machine that could run them. Other cells count as not measured there.
 MEASURED = ("ok", "oom", "timeout", "failed")
-# Levels that name the hardware. Cells that differ in them alone are compared where neither side has the other's level.
-HARDWARE_LEVELS: dict[str, Collection[str]] = {"device": {"cpu", "cuda"}, "backend": {"gloo", "nccl"}}
 # Factors that say how often a thing was measured, not what was.
-REPETITIONS: dict[str, tuple[str, ...]] = {
-    "all_reduce": ("samples", "limit_s"),
-    "attention": ("warmup_passes", "passes"),
-    "calibration": ("samples",),
-    "ddp": ("turns",),
-    "end_to_end": ("timed_steps",),
-    "flash_benchmarking": ("samples",),
-    "nsys_profile": ("timed_steps", "traced_steps"),
-    "optimizer_state_sharding": ("turns",),
-    "strategies": ("turns", "timed_steps"),
-    "torch_compile": ("turns", "warmup_passes", "passes"),
-    "warmup": ("timed_steps",),
-}
+REPETITIONS = frozenset(
+    {"samples", "limit_s", "warmup_passes", "passes", "turns", "timed_steps", "traced_steps", "optimizer_steps"}
+)
+# What makes a machine another one. What else an identity holds is software: driver, CUDA, Python, libraries.
+HARDWARE = frozenset(
+    {"gpu_model", "gpu_count", "gpu_memory_bytes", "gpu_power_limit_w", "cpu_model", "cpu_cores", "platform"}
+)
+# Values that say what work was done, and those that say how.
+DECISIVE = ("parameters", "message_bytes", "gradient_bytes", "steps_per_epoch", "batch_found")
+TELLING = ("calls_per_sample", "sdpa_backend", "algorithm", "protocol", "links", "wrapped_by", "weights", "tokenizer")
+# Flags of cells that others disturbed. What throttles a device is part of the machine, and only marked.
+DISTURBED = ("foreign process", "host busy")
+# What two runs of the same code on one machine may differ by, so that a ratio of single runs within it tells nothing.
+# By the host clock: an H200 site timed the same passes in several processes, and in one the host launched 2.14 times
+# as fast as in another (docs/compare.md). By a timer that launches do not reach: a choice of ours.
+HOST_RUNS_DIFFER, DEVICE_RUNS_DIFFER, DEVICE_TIMER = 2.2, 1.1, "CUDA graph replay"
+# Counts and losses this close are the same; a choice of ours.
+SAME = 0.01
 DECIDED = ("faster", "slower", "better", "worse")
-NOT_MEASURED = "not measured"
 LOST, GAINED, ONE_SIDED, REFUSED, SAME_RECORD = "lost", "gained", "on one side", "refused", "same record"
 
 
 @dataclass(frozen=True)
-class Row:
+class Figure:
     """One figure of a pair of cells, or a pair without figures to compare (name and kind are then empty).
 
-    verdict: faster, slower, better, worse, same, cannot tell; refused; same record (measured once); lost or gained (ok
-    on one side, out of memory, time or failed on the other); on one side. reason: why. headline: whether the figure
-    speaks for its cell. factors: of A where they are not the same. iqr_a, iqr_b: interquartile ranges of all samples,
-    None of one.
+    verdict: on B: faster, slower (times, rates), better, worse (all else), same, cannot tell; refused; same record
+    (measured once); lost or gained (ok on one side alone); on one side. reason: of this verdict. a, b: medians; ratio:
+    b over a, None where a is 0; low, high: its interval. iqr_a, iqr_b: interquartile ranges of all samples.
     """
 
     experiment: str
     factors: dict[str, Any]
     status_a: str
     status_b: str
-    verdict: str
-    reason: str
+    verdict: str = ""
+    reason: str = ""
     name: str = ""
     kind: str = ""
     timer: str = ""
-    found: Judged | None = None
+    a: float | None = None
+    b: float | None = None
     iqr_a: float | None = None
     iqr_b: float | None = None
     n_a: int = 0
     n_b: int = 0
     rounds_a: int = 0
     rounds_b: int = 0
+    ratio: float | None = None
+    low: float | None = None
+    high: float | None = None
     marks: tuple[str, ...] = ()
-    headline: bool = False
 
 
 @dataclass
 class Comparison:
-    """B against A. left_out: experiments that both hold and that are not compared, with the reason.
-
-    names: figures that the cells share and that are not compared, by the reason.
-    """
+    """B against A."""
 
     a: Side
     b: Side
-    rows: list[Row] = field(default_factory=list)
-    left_out: dict[str, str] = field(default_factory=dict)
-    names: dict[str, set[str]] = field(default_factory=dict)
+    figures: list[Figure] = field(default_factory=list)
 
-    @property
-    def experiments(self) -> list[str]:
-        """Those with rows, in the order of their names."""
-        return sorted({row.experiment for row in self.rows})
 
-    def of(self, experiment: str) -> list[Row]:
-        """The rows of an experiment."""
-        return [row for row in self.rows if row.experiment == experiment]
+def kind_of(name: str) -> str:
+    """time, rate, memory, loss or score; empty for what says nothing of how well a machine or code does."""
+    return next((kind for kind, patterns in KINDS if any(fnmatchcase(name, one) for one in patterns)), "")
 
 
 def compare(a: Side, b: Side, only: Collection[str] = ()) -> Comparison:
     """Compare every experiment of either side, or those named."""
     made = Comparison(a, b)
     for name in sorted(set(a.cells) | set(b.cells)):
-        if only and name not in only:
-            continue
-        if name in NOT_COMPARED:
-            if name in a.cells and name in b.cells:
-                made.left_out[name] = NOT_COMPARED[name]
-            continue
-        for one, other in _pairs(name, a.cells.get(name, {}), b.cells.get(name, {})):
-            made.rows += _rows(made, one, other)
+        if not only or name in only:
+            for one, other in _pairs(a.cells.get(name, {}), b.cells.get(name, {})):
+                made.figures += _figures(a, b, one, other)
     return made
 
 
-def _pairs(experiment: str, a: dict[str, Cell], b: dict[str, Cell]) -> Iterator[tuple[Cell | None, Cell | None]]:
-    """Measured cells of the same factors; then of the same but for repetitions; then but for these and hardware."""
-    left = {key: cell for key, cell in a.items() if cell.record.status in MEASURED}
-    right = {key: cell for key, cell in b.items() if cell.record.status in MEASURED}
-    both = [key for key in left if key in right]
-    yield from ((left.pop(key), right.pop(key)) for key in both)
-    repetitions = REPETITIONS.get(experiment, ())
-    for hardware in ({}, HARDWARE_LEVELS):
-        ones, others = (_loosely(side, repetitions, hardware) for side in (left, right))
-        for key in [key for key in ones if key in others]:
-            if len(ones[key]) == len(others[key]) == 1:
-                yield left.pop(key_of(ones[key][0].factors)), right.pop(key_of(others[key][0].factors))
+def _pairs(a: dict[str, Cell], b: dict[str, Cell]) -> Iterator[tuple[Cell | None, Cell | None]]:
+    """Measured cells of the same factors; then of the same but for repetitions, where only one of each has them."""
+    left, right = ({key: cell for key, cell in side.items() if cell.record.status in MEASURED} for side in (a, b))
+    yield from [(left.pop(key), right.pop(key)) for key in [*left] if key in right]
+    ones, others = (_loosely(side) for side in (left, right))
+    for key in ones.keys() & others.keys():
+        if len(ones[key]) == len(others[key]) == 1:
+            yield left.pop(key_of(ones[key][0].factors)), right.pop(key_of(others[key][0].factors))
     yield from ((cell, None) for cell in left.values())
     yield from ((None, cell) for cell in right.values())
 
 
-def _loosely(
-    cells: Mapping[str, Cell], repetitions: Collection[str], hardware: Mapping[str, Collection[str]]
-) -> dict[str, list[Cell]]:
-    """Cells by what they measure, without the numbers of repetitions and these levels of hardware."""
+def _loosely(cells: dict[str, Cell]) -> dict[str, list[Cell]]:
     found: dict[str, list[Cell]] = {}
     for cell in cells.values():
-        kept = {
-            name: level
-            for name, level in cell.factors.items()
-            if name not in repetitions and level not in hardware.get(name, ())
-        }
+        kept = {name: level for name, level in cell.factors.items() if name not in REPETITIONS}
         found.setdefault(key_of(kept), []).append(cell)
     return found
 
 
-def _rows(made: Comparison, one: Cell | None, other: Cell | None) -> list[Row]:
-    """The rows of one pair."""
+def _figures(a: Side, b: Side, one: Cell | None, other: Cell | None) -> list[Figure]:
+    """The figures of one pair, or the one line that stands for it."""
     if one is None or other is None:
-        return _alone(one or other, "A" if other is None else "B")
-    row = _begun(one, other)
-    if not (one.record.ok and other.record.ok):
-        if not (one.record.ok or other.record.ok):
+        cell, side = (one, "A") if one is not None else (other, "B")
+        if cell is None or not cell.record.ok:
             return []
-        return [row(LOST, other.record.reason) if one.record.ok else row(GAINED, one.record.reason)]
-    if one.ids & other.ids:
-        return [row(SAME_RECORD, "measured once and held by both")]
-    reason = rules.refused(made.a, made.b, one, other)
-    return [row(REFUSED, reason)] if reason else _figures(made, one, other)
+        statuses = ("ok", "not measured") if side == "A" else ("not measured", "ok")
+        return [Figure(cell.experiment, cell.factors, *statuses, ONE_SIDED, f"measured in {side} alone")]
+    row = Figure(one.experiment, one.factors, one.record.status, other.record.status)
+    if not (one.record.ok and other.record.ok):
+        if one.record.ok:
+            return [replace(row, verdict=LOST, reason=other.record.reason)]
+        return [replace(row, verdict=GAINED, reason=one.record.reason)] if other.record.ok else []
+    if one.field("id") & other.field("id"):
+        return [replace(row, verdict=SAME_RECORD, reason="measured once and held by both")]
+    if reason := _refused(a, b, one, other):
+        return [replace(row, verdict=REFUSED, reason=reason)]
+    row = replace(row, marks=tuple(_marks(a, b, one, other)))
+    return [_figure(row, name, one, other) for name in one.names if name in other.names and kind_of(name)]
 
 
-def _alone(cell: Cell | None, side: str) -> list[Row]:
-    """Of a cell that only one side measured: a row where it is ok."""
-    if cell is None or not cell.record.ok:
-        return []
-    statuses = ("ok", NOT_MEASURED) if side == "A" else (NOT_MEASURED, "ok")
-    return [Row(cell.experiment, cell.factors, *statuses, ONE_SIDED, f"measured in {side} alone")]
-
-
-def _begun(one: Cell, other: Cell) -> partial[Row]:
-    """A row of this pair, but for what was found."""
-    return partial(Row, one.experiment, one.factors, one.record.status, other.record.status)
-
-
-def _figures(made: Comparison, one: Cell, other: Cell) -> list[Row]:
-    """A row for each figure that both cells have and that says how well they did."""
-    shared = [name for name in one.names if name in other.names]
-    for name in shared:
-        if metric(name).kind is None:
-            made.names.setdefault(metric(name).why, set()).add(name)
-    speaks = headline(one.experiment, shared)
-    common = rules.marks(made.a, made.b, one, other)
-    return [_row(name, one, other, common, name == speaks) for name in shared if metric(name).kind is not None]
-
-
-def _row(name: str, one: Cell, other: Cell, common: list[str], speaks: bool) -> Row:
-    """The row of one figure."""
-    known, timer = metric(name), rules.timer(name, one)
-    assert known.kind is not None
-    a_rounds, b_rounds = one.samples(name), other.samples(name)
-    row = partial(
-        _begun(one, other),
+def _figure(row: Figure, name: str, one: Cell, other: Cell) -> Figure:
+    """What is found of one figure of two cells."""
+    kind, a, b = kind_of(name), one.samples(name), other.samples(name)
+    timers, versions = ([_timers(cell, name, full) for cell in (one, other)] for full in (False, True))
+    counters = [cell.values("memory_counter") for cell in (one, other)]
+    row = replace(
+        row,
         name=name,
-        kind=known.kind,
-        timer=timer,
-        headline=speaks,
-        iqr_a=_iqr(a_rounds),
-        iqr_b=_iqr(b_rounds),
-        n_a=sum(map(len, a_rounds)),
-        n_b=sum(map(len, b_rounds)),
-        rounds_a=len(a_rounds),
-        rounds_b=len(b_rounds),
-        marks=tuple(common),
+        kind=kind,
+        timer=" + ".join(sorted(versions[0])),
+        iqr_a=_iqr(a),
+        iqr_b=_iqr(b),
+        n_a=sum(map(len, a)),
+        n_b=sum(map(len, b)),
+        rounds_a=len(a),
+        rounds_b=len(b),
     )
-    reason = rules.refused_figure(name, known, one, other)
-    if reason:
-        return row(REFUSED, reason)
-    row = partial(row, marks=(*common, *rules.timer_marks(name, one, other)))
-    found = judge(a_rounds, b_rounds, known.kind, timer.startswith(rules.DEVICE_TIMERS))
-    reason = rules.withheld(known, one, other)
-    if reason and found.verdict in DECIDED:
-        return row("cannot tell", reason, found=found)
-    return row(found.verdict, found.reason, found=found)
+    if timers[0] != timers[1]:
+        return replace(row, verdict=REFUSED, reason=f"another timer: {_against(*timers)}")
+    if kind == "memory" and counters[0] != counters[1]:
+        return replace(row, verdict=REFUSED, reason=f"counted in another way: {_against(*counters)}")
+    if kind in ("loss", "score") and (one.seed is None or one.seed != other.seed):
+        return replace(row, verdict=REFUSED, reason=f"another seed: {_against({one.seed}, {other.seed})}")
+    if versions[0] != versions[1]:
+        row = replace(row, marks=(*row.marks, f"timer {_against(*versions)}"))
+    row = judge(row, a, b)
+    disturbed = [mark for mark in row.marks if mark.startswith(tuple(f"{s}: {d}" for s in "AB" for d in DISTURBED))]
+    if kind in SPEED and disturbed and row.verdict in DECIDED:
+        row = replace(row, verdict="cannot tell", reason=f"disturbed: {'; '.join(disturbed)}")
+    return row
+
+
+def judge(row: Figure, a: Rounds, b: Rounds) -> Figure:
+    """Compare the samples, or single values, of two cells, a list a round.
+
+    The sides were measured apart. From 6 rounds a side on the intervals are those of the medians of rounds, which hold
+    what runs differ by. With fewer they are those of the samples within runs, and a verdict takes more than what runs
+    of the same code differ by. The ratio's interval goes from B's low end over A's high one to the reverse, so that it
+    excludes 1 where the sides' 95 % intervals do not overlap.
+    """
+    medians = [[float(np.median(samples)) for samples in side] for side in (a, b)]
+    over_rounds = min(map(len, medians)) >= ROUNDS_FOR_INTERVAL
+    pooled = medians if over_rounds else [[value for samples in side for value in samples] for side in (a, b)]
+    one, other = (float(np.median(side)) for side in pooled)
+    row = replace(row, a=one, b=other, ratio=other / one if one > 0 else None)
+    if row.kind not in SPEED and (one == other or abs((row.ratio or 0) - 1) <= SAME):
+        return replace(row, verdict="same", reason=f"within {SAME:.0%}")
+    if row.kind == "memory" and (min(pooled[0]) > max(pooled[1]) or min(pooled[1]) > max(pooled[0])):
+        return replace(row, verdict="better" if other < one else "worse", reason="counts, no interval")
+    if row.kind not in SPEED and not over_rounds:
+        return replace(row, verdict="cannot tell", reason=f"{ROUNDS_FOR_INTERVAL} rounds a side are needed")
+    found = [median_interval(side) for side in pooled]
+    if found[0] is None or found[1] is None:
+        sizes = " against ".join(str(len(side)) for side in pooled)
+        return replace(row, verdict="cannot tell", reason=f"{sizes} samples, {ROUNDS_FOR_INTERVAL} a side are needed")
+    if min(*pooled[0], *pooled[1]) <= 0:
+        return replace(row, verdict="cannot tell", reason="a figure is not above 0")
+    low, high = found[1][0] / found[0][1], found[1][1] / found[0][0]
+    row = replace(row, low=low, high=high)
+    if low <= 1 <= high:
+        return replace(row, verdict="cannot tell", reason="the interval holds 1")
+    allowed = 1.0 if over_rounds else DEVICE_RUNS_DIFFER if row.timer.startswith(DEVICE_TIMER) else HOST_RUNS_DIFFER
+    if max(low, 1 / high) <= allowed:
+        return replace(
+            row, verdict="cannot tell", reason=f"single runs of the same code may differ by a factor of {allowed:g}"
+        )
+    good, bad = ("faster", "slower") if row.kind in SPEED else ("better", "worse")
+    gained = (low > 1) == (row.kind in HIGHER_IS_BETTER)
+    return replace(row, verdict=good if gained else bad, reason="the interval excludes 1")
+
+
+def _refused(a: Side, b: Side, one: Cell, other: Cell) -> str:
+    """Why no figure of these cells is compared; empty where they are."""
+    if one.field("origin") != other.field("origin"):
+        return f"origin: {_against(one.field('origin'), other.field('origin'))}"
+    if one.field("data_digest") != other.field("data_digest"):
+        return "another data set: the digests differ"
+    hardware = [key for key in _differ(a, b, one, other) if key in HARDWARE]
+    if a.site == b.site and hardware and one.field("fingerprint") != other.field("fingerprint"):
+        return f"machine and code changed together: not attributable ({', '.join(hardware)})"
+    for name in DECISIVE:
+        if one.values(name) and other.values(name) and one.values(name) != other.values(name):
+            return f"other work: {name} {_against(one.values(name), other.values(name))}"
+    return ""
+
+
+def _marks(a: Side, b: Side, one: Cell, other: Cell) -> list[str]:
+    """What a reader must keep in mind with every figure of these cells."""
+    found = [
+        f"{name} {_against({level}, {other.factors.get(name)})}"
+        for name, level in one.factors.items()
+        if level != other.factors.get(name)
+    ]
+    if one.field("fingerprint") != other.field("fingerprint"):
+        found.append("code differs")
+    if a.site == b.site and (changed := _differ(a, b, one, other)):
+        found.append(f"another machine or software ({', '.join(changed)})")
+    if one.seed is None or one.seed != other.seed:
+        found.append("another seed" if None not in (one.seed, other.seed) else "seed not known")
+    if len(one.good) != len(other.good):
+        found.append(f"rounds {len(one.good)} against {len(other.good)}")
+    for name in TELLING:
+        if one.values(name) and other.values(name) and one.values(name) != other.values(name):
+            found.append(f"{name} {_against(one.values(name), other.values(name))}")
+    return [*found, *(f"{side}: {flag}" for side, cell in (("A", one), ("B", other)) for flag in cell.record.flags)]
+
+
+def _differ(a: Side, b: Side, one: Cell, other: Cell) -> list[str]:
+    """The keys of the identities in which the cells' machines differ."""
+    left, right = a.identity(one), b.identity(other)
+    return [key for key in dict.fromkeys((*left, *right)) if left.get(key) != right.get(key)]
+
+
+def _timers(cell: Cell, name: str, versions: bool) -> set[str]:
+    """The timers that read a sample, in all rounds; without their versions where these do not matter."""
+    found = {str(row["timers"][name]) for row in cell.good if name in row["timers"]}
+    return found if versions else {" ".join(word for word in one.split() if not word[0].isdigit()) for one in found}
+
+
+def _against(left: set[Any], right: set[Any]) -> str:
+    """What A has against what B has."""
+    return " against ".join(" or ".join(sorted(map(str, side))) or "none" for side in (left, right))
 
 
 def _iqr(rounds: Rounds) -> float | None:

@@ -1,4 +1,4 @@
-"""Where a side of a comparison is read from: a site's folder, a git revision of one, what a commit measured."""
+"""A side of a comparison, read from a site's folder, from a git revision of one, or from what a commit measured."""
 
 from __future__ import annotations
 
@@ -8,70 +8,154 @@ import re
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from perfscribe.base import files
 from perfscribe.plan.plan_cells import cell_key
 from perfscribe.records import journal
+from perfscribe.records.records import Record, merge_rounds
 from perfscribe.run import session
 from perfscribe.run.shard import Shard
 from perfscribe.show.drawn import PUBLISHED
-from perfscribe.show.provenance import commit_name
-from perfscribe.verbs.compare.cells import Cell, Side, key_of, of_rows
+from perfscribe.show.provenance import commit_name, device_name
 
 SITE = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 # What of a site is measured; the rest is drawn from it.
 PARTS = ("plan", "journal", "environments", "data", PUBLISHED)
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell of one side. rows: its records, one a round; record: these as one. seed: None where it is not known."""
+
+    experiment: str
+    rows: tuple[Row, ...]
+    record: Record
+    seed: int | None = None
+
+    @property
+    def factors(self) -> dict[str, Any]:
+        """Its levels."""
+        return self.record.factors
+
+    @cached_property
+    def good(self) -> list[Row]:
+        """Its rounds that are ok."""
+        return [row for row in self.rows if row["status"] == "ok"]
+
+    def samples(self, name: str) -> list[list[float]]:
+        """Samples of a name, a list a round; of a value one sample a round, as far as it is a number."""
+        found = [row["samples"][name] for row in self.good if row["samples"].get(name)]
+        return found or [[float(value)] for row in self.good if _is_number(value := row["values"].get(name))]
+
+    @cached_property
+    def names(self) -> list[str]:
+        """Names of its samples and of its values that are numbers."""
+        found: dict[str, None] = {}
+        for row in self.good:
+            found |= dict.fromkeys(name for name, samples in row["samples"].items() if samples)
+            found |= dict.fromkeys(name for name, value in row["values"].items() if _is_number(value))
+        return list(found)
+
+    def values(self, name: str) -> set[str]:
+        """What its rounds say of a value, as text."""
+        return {str(row["values"][name]) for row in self.good if name in row["values"]}
+
+    def field(self, name: str) -> set[Any]:
+        """What its rounds have in a field of the record."""
+        return {row[name] for row in self.good}
+
+
+@dataclass
+class Side:
+    """One side: its name as the user wrote it, the site, cells by experiment and factors, identities by id."""
+
+    name: str
+    site: str
+    cells: dict[str, dict[str, Cell]]
+    identities: dict[str, Row] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> list[Row]:
+        """The records of all cells that ran."""
+        cells = (cell for of in self.cells.values() for cell in of.values())
+        return [row for cell in cells for row in cell.rows if row["provenance"]]
+
+    @property
+    def machines(self) -> str:
+        """Short names of the machines that measured it."""
+        return (
+            "; ".join(sorted({device_name(self.identities[name]) for name in self._used()})) or "nothing was measured"
+        )
+
+    @property
+    def commits(self) -> str:
+        """The commits that measured it; + where with uncommitted changes."""
+        return ", ".join(sorted({commit_name(row["provenance"]) for row in self.rows})) or "none"
+
+    def identity(self, cell: Cell | None = None) -> dict[str, set[str]]:
+        """What the machines of a cell, or of all, say: texts by key."""
+        found: dict[str, set[str]] = {}
+        for name in self._used() if cell is None else cell.record.environments:
+            identity = self.identities.get(name, {})
+            told = {key: "none" if value is None else str(value) for key, value in identity.items()}
+            told |= {key: str(version or "not installed") for key, version in identity.get("libraries", {}).items()}
+            for key in told.keys() - {"libraries"}:
+                found.setdefault(key, set()).add(told[key])
+        return found
+
+    def _used(self) -> list[str]:
+        names = {name for of in self.cells.values() for cell in of.values() for name in cell.record.environments}
+        return sorted(names & self.identities.keys())
+
+
+def key_of(factors: Row) -> str:
+    """By what cells of one experiment are told apart."""
+    return files.canonical(dict(factors))
 
 
 def read(root: Path, name: str) -> Side:
-    """A side by the name that a user gives: SITE, SITE@REVISION, local@COMMIT or COMMIT; ValueError with one line."""
+    """A side by the name that a user gives: SITE, SITE@REVISION or local@COMMIT; ValueError with one line."""
     site, at, revision = name.partition("@")
-    known = sites(root)
+    known = sorted(path.parents[1].name for path in (root / "results").glob("*/plan/index.json"))
     if not at and name in known:
-        return of_folder(root / "results" / name, name, name)
-    if not at and session.LOCAL_SITE in known and (found := _commits(root, name)):
-        return _of_commit(root, name, found)
+        return _of_folder(root / "results" / name, name, name)
     if not at or not SITE.fullmatch(site) or not revision:
         near = difflib.get_close_matches(name, known, 1)
         hint = f"; did you mean {near[0]}?" if near else ""
-        raise ValueError(
-            f"compare: {name!r} is no site, SITE@REVISION or commit of site {session.LOCAL_SITE};"
-            f" sites here: {', '.join(known) or 'none'}{hint}"
-        )
-    if site == session.LOCAL_SITE:
-        commits = _commits(root, revision)
-        if not commits:
-            measured = sorted({commit_name(row["provenance"]) for row in _local_records(root)})
-            told = f"it has those of {', '.join(measured)}" if measured else "it has none"
-            raise ValueError(f"compare: {name}: site {site} holds no records of {revision!r}; {told}")
-        return _of_commit(root, name, commits)
-    return _of_revision(root, name, site, revision)
+        held = ", ".join(known) or "none"
+        raise ValueError(f"compare: {name!r} is no site, SITE@REVISION or local@COMMIT; sites here: {held}{hint}")
+    return (_of_commit if site == session.LOCAL_SITE else _of_revision)(root, name, site, revision)
 
 
-def sites(root: Path) -> list[str]:
-    """Names of the sites that hold results, sorted."""
-    return sorted(path.parents[1].name for path in (root / "results").glob("*/plan/index.json"))
-
-
-def of_folder(folder: Path, name: str, site: str) -> Side:
+def _of_folder(folder: Path, name: str, site: str) -> Side:
     """What stands in a site's journal for the cells of its plan."""
     cells: dict[str, dict[str, Cell]] = {}
     for experiment, plans in _plans(folder).items():
-        rows: list[Mapping[str, Any]] = []
+        rows: list[Row] = []
         history = journal.read(folder / "journal" / experiment)
         for path in plans:
             shard = Shard(path, folder, folder)
             rows += [shard.row(task, history, None) for task in shard.tasks]
         seed = files.read_json(plans[0])["seed"]
-        cells[experiment] = of_rows(experiment, sorted(rows, key=lambda row: int(row["order"])), seed)
-    return Side(name, site, cells, identities(folder))
+        cells[experiment] = _cells(experiment, sorted(rows, key=lambda row: int(row["order"])), seed)
+    return Side(name, site, cells, _identities(folder))
 
 
-def identities(folder: Path) -> dict[str, Mapping[str, Any]]:
-    """A site's identities by id."""
+def _cells(experiment: str, rows: Iterable[Row], seed: int | None) -> dict[str, Cell]:
+    """Cells by factors, of records of all rounds in the order of their places."""
+    grouped: dict[str, list[Row]] = {}
+    for row in rows:
+        grouped.setdefault(key_of(row["factors"]), []).append(row)
+    return {key: Cell(experiment, tuple(group), merge_rounds(group)[0], seed) for key, group in grouped.items()}
+
+
+def _identities(folder: Path) -> dict[str, Row]:
     return {path.stem: files.read_object(path) for path in sorted((folder / "environments").glob("*.json"))}
 
 
@@ -84,62 +168,44 @@ def _plans(folder: Path) -> dict[str, list[Path]]:
     return found
 
 
-# --- records of site local, by the commit that measured them ----------------------------------------------------
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _local_records(root: Path) -> list[dict[str, Any]]:
-    """Every record that stands in site local's journals."""
-    folder = root / "results" / session.LOCAL_SITE / "journal"
-    return [row for path in sorted(folder.glob("*")) for row in journal.read(path).all_records()]
-
-
-def _commits(root: Path, word: str) -> list[dict[str, Any]]:
-    """Records of site local that a commit measured, named as git does or by its first digits; + as in reports."""
+def _of_commit(root: Path, name: str, site: str, word: str) -> Side:
+    """The newest record of each cell and round that a commit measured; COMMIT+: with uncommitted changes."""
+    folder = root / "results" / site
+    every = [row for path in sorted((folder / "journal").glob("*")) for row in journal.read(path).all_records()]
     dirty, revision = word.endswith("+"), word.removesuffix("+")
     commit = _resolved(root, revision) or revision
-    if not re.fullmatch(r"[0-9a-f]{7,40}", commit):
-        return []
-    return [
+    rows = [
         row
-        for row in _local_records(root)
-        if str(row["provenance"].get("commit") or "").startswith(commit)
+        for row in every
+        if re.fullmatch(r"[0-9a-f]{7,40}", commit)
+        and str(row["provenance"].get("commit") or "").startswith(commit)
         and bool(row["provenance"].get("dirty")) == dirty
     ]
-
-
-def _of_commit(root: Path, name: str, rows: list[dict[str, Any]]) -> Side:
-    """The newest of these records for each cell and round."""
-    newest: dict[tuple[str, str, int], dict[str, Any]] = {}
-    for row in rows:
-        slot = (row["experiment"], key_of(row["factors"]), row["round"])
-        if slot not in newest or _time(row) >= _time(newest[slot]):
-            newest[slot] = row
-    grouped: dict[str, list[Mapping[str, Any]]] = {}
-    for row in newest.values():
-        grouped.setdefault(row["experiment"], []).append(row)
-    folder = root / "results" / session.LOCAL_SITE
+    if not rows:
+        measured = ", ".join(sorted({commit_name(row["provenance"]) for row in every})) or "none"
+        raise ValueError(f"compare: {name}: site {site} holds no records of {word!r}; it has those of {measured}")
+    newest: dict[tuple[str, str, int], Row] = {}
+    for row in sorted(rows, key=lambda row: str(row["provenance"].get("time", ""))):
+        newest[row["experiment"], key_of(row["factors"]), row["round"]] = row
     plans = _plans(folder)
-    cells = {
-        experiment: of_rows(experiment, of, _seed(plans.get(experiment, []), experiment, of))
-        for experiment, of in grouped.items()
-    }
-    return Side(name, session.LOCAL_SITE, cells, identities(folder))
+    cells = {}
+    for experiment in sorted({row["experiment"] for row in rows}):
+        of = [row for row in newest.values() if row["experiment"] == experiment]
+        cells[experiment] = _cells(experiment, of, _seed(plans.get(experiment, []), experiment, of))
+    return Side(name, site, cells, _identities(folder))
 
 
-def _seed(plans: Sequence[Path], experiment: str, rows: Sequence[Mapping[str, Any]]) -> int | None:
+def _seed(plans: Sequence[Path], experiment: str, rows: Sequence[Row]) -> int | None:
     """Today's plan's seed, where the keys of all these records were made with it; they hold it in a digest only."""
     if not plans:
         return None
     seed = int(files.read_json(plans[0])["seed"])
     made = (cell_key(experiment, r["factors"], r["fingerprint"], r["data_digest"], seed) == r["key"] for r in rows)
     return seed if all(made) else None
-
-
-def _time(row: Mapping[str, Any]) -> str:
-    return str(row["provenance"].get("time", ""))
-
-
-# --- a site at a git revision -----------------------------------------------------------------------------------
 
 
 def _git(root: Path, *words: str) -> bytes | None:
@@ -174,7 +240,7 @@ def _of_revision(root: Path, name: str, site: str, revision: str) -> Side:
         _unpack(archive, PurePosixPath("results") / site, folder)
         if not (folder / PUBLISHED).is_file():
             raise ValueError(f"compare: {name}: results/{site} was no published site at {revision}")
-        return of_folder(folder, name, site)
+        return _of_folder(folder, name, site)
 
 
 def _unpack(archive: bytes, below: PurePosixPath, folder: Path) -> None:

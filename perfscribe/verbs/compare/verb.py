@@ -3,17 +3,49 @@
 from __future__ import annotations
 
 import argparse
+import csv
 import difflib
+import math
 import sys
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import NoReturn
 
-from perfscribe.base import called_from, files
-from perfscribe.verbs.compare import page, sides
-from perfscribe.verbs.compare.compared import LOST, ONE_SIDED, REFUSED, SAME_RECORD, Comparison, Row, compare
+import numpy as np
+from tabulate import tabulate
+
+from perfscribe.base import called_from
+from perfscribe.instruments.statistics import ROUNDS_FOR_INTERVAL, format_figure
+from perfscribe.show.markdown_tables import markdown_text
+from perfscribe.show.tables import MIB
+from perfscribe.verbs.compare import sides
+from perfscribe.verbs.compare.compared import (
+    DECIDED,
+    DEVICE_RUNS_DIFFER,
+    GAINED,
+    HOST_RUNS_DIFFER,
+    LOST,
+    ONE_SIDED,
+    REFUSED,
+    SAME_RECORD,
+    Comparison,
+    Figure,
+    compare,
+)
+from perfscribe.verbs.compare.sides import Side
 
 FAIL_ON = {"slower": ("slower", LOST), "worse": ("slower", "worse", LOST)}
+COUNTED = (*DECIDED, "same", "cannot tell", REFUSED, SAME_RECORD, LOST, GAINED)
+MOST_CHANGES = 20
+COLUMNS = tuple(one.name for one in fields(Figure))
+NOTE = (
+    "The ratio is B's median over A's: below 1, B takes less time, or memory. A verdict takes 95 % intervals of both "
+    f"medians that do not overlap. Below {ROUNDS_FOR_INTERVAL} rounds a side they are of samples within one run, and "
+    "the ratio must lie beyond what two runs of the same code may differ by: "
+    f"{HOST_RUNS_DIFFER:g} by the host clock, {DEVICE_RUNS_DIFFER:g} by graph replay. `--csv` writes every figure."
+)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -36,11 +68,10 @@ def _percent(text: str) -> float:
 def _parser() -> _Parser:
     parser = _Parser(prog="./run compare", description=__doc__, allow_abbrev=False)
     add = parser.add_argument
-    add("a", metavar="A", help="SITE, SITE@REVISION (as committed then), local@COMMIT or COMMIT (who measured)")
+    add("a", metavar="A", help="SITE, SITE@REVISION (as committed then) or local@COMMIT (who measured)")
     add("b", metavar="B", help="the same; ratios are B over A, verdicts on B")
     add("--experiment", nargs="+", action="extend", default=[], metavar="NAME", help="these experiments alone")
     add("--csv", type=called_from.file, metavar="FILE", help="every figure with every column")
-    add("--markdown", type=called_from.file, metavar="FILE", help="the page; its last table is then not printed")
     add("--fail-on", choices=tuple(FAIL_ON), help="exit status 1 where B is so in any figure, or lost a cell")
     add("--threshold", type=_percent, default=0.0, metavar="PERCENT", help="by more than that much, for --fail-on")
     return parser
@@ -52,55 +83,170 @@ def main(root: Path, arguments: Sequence[str]) -> int:
     if asked.a == asked.b:
         raise ValueError(f"compare: A and B are both {asked.a}")
     a, b = (sides.read(root, name) for name in (asked.a, asked.b))
-    _check(asked.experiment, {*a.cells, *b.cells})
+    held = {*a.cells, *b.cells}
+    for name in set(asked.experiment) - held:
+        near = difflib.get_close_matches(name, held, 1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise ValueError(f"compare: neither side holds {name!r}; they hold {', '.join(sorted(held)) or 'none'}{hint}")
     made = compare(a, b, asked.experiment)
     if asked.csv:
-        _write(asked.csv, page.csv_text(made))
-    if asked.markdown:
-        _write(asked.markdown, page.markdown(made))
-    print(page.brief(made) if asked.markdown else page.markdown(made), end="")
+        write_csv(made, asked.csv)
+    print(page(made), end="")
     return _status(made, asked.fail_on, asked.threshold) if asked.fail_on else 0
 
 
-def _check(names: Sequence[str], known: set[str]) -> None:
-    for name in names:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, 1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            held = ", ".join(sorted(known)) or "none"
-            raise ValueError(f"compare: neither side holds the experiment {name!r}; they hold {held}{hint}")
-
-
-def _write(path: Path, text: str) -> None:
+def write_csv(made: Comparison, path: Path) -> None:
+    """Every figure with every column; what a figure has not is `none`. ValueError where it cannot be written."""
     try:
-        if path.is_symlink() or (path.exists() and not path.is_file()):  # a link, a device, a pipe: written through
-            path.write_text(text, encoding="utf-8")
-        else:
-            files.write_text(path, text)
+        with open(path, "w", encoding="utf-8", newline="") as stream:
+            writer = csv.writer(stream, lineterminator="\n")
+            writer.writerow(COLUMNS)
+            for one in made.figures:
+                told = vars(one) | {"factors": _cell(one), "marks": "; ".join(one.marks)}
+                writer.writerow("none" if told[name] in (None, "") else told[name] for name in COLUMNS)
     except OSError as error:
         raise ValueError(f"compare: {path} cannot be written ({error.strerror})") from error
 
 
 def _status(made: Comparison, fail_on: str, threshold: float) -> int:
     """1 where B fails, or where nothing could be compared: a gate that saw nothing must not open."""
-    if all(row.verdict in (ONE_SIDED, REFUSED, SAME_RECORD) for row in made.rows):
+    if all(one.verdict in (ONE_SIDED, REFUSED, SAME_RECORD) for one in made.figures):
         print("compare: nothing was compared, so that --fail-on cannot tell", file=sys.stderr)
         return 1
-    failed = [row for row in made.rows if row.verdict in FAIL_ON[fail_on] and _beyond(row, threshold)]
+    failed = [one for one in made.figures if one.verdict in FAIL_ON[fail_on] and _beyond(one, threshold)]
     if failed:
-        print(
-            f"compare: {len(failed)} of B's figures {fail_on} or lost, the first: {_name(failed[0])}", file=sys.stderr
-        )
+        first = f"{failed[0].experiment} {_cell(failed[0])} {failed[0].name or failed[0].reason}"
+        print(f"compare: {len(failed)} of B's figures {fail_on} or lost, the first: {first}", file=sys.stderr)
     return int(bool(failed))
 
 
-def _beyond(row: Row, threshold: float) -> bool:
+def _beyond(one: Figure, threshold: float) -> bool:
     """Whether the change is more than the threshold, the same for a ratio and its inverse; a lost cell always is."""
-    if row.found is None or row.found.ratio is None or row.found.ratio == 0:
-        return True
-    return 100 * (max(row.found.ratio, 1 / row.found.ratio) - 1) > threshold
+    return not one.ratio or 100 * (max(one.ratio, 1 / one.ratio) - 1) > threshold
 
 
-def _name(row: Row) -> str:
-    cell = " ".join(f"{name}={level}" for name, level in row.factors.items())
-    return f"{row.experiment} {cell} {row.name or row.reason}"
+def page(made: Comparison) -> str:
+    """The comparison as Markdown."""
+    a, b, rows = made.a, made.b, made.figures
+    machines = [[f"{letter}: {side.name}", side.machines, side.commits] for letter, side in (("A", a), ("B", b))]
+    changed = sorted((one for one in rows if one.verdict in DECIDED and one.ratio), key=_change)[:MOST_CHANGES]
+    ended = [one for one in rows if one.verdict in (LOST, GAINED)]
+    refused = Counter(
+        (one.experiment, one.name or "every figure", one.reason) for one in rows if one.verdict == REFUSED
+    )
+    parts = [
+        f"# {b.name} against {a.name}",
+        _says(rows),
+        _table(machines, ["Side", "Machine", "Measured by commit (+: with uncommitted changes)"]),
+        _section("What differs between the machines", _between(a, b), ["", f"A: {a.name}", f"B: {b.name}"]),
+        _section("By experiment", *_summary([one for one in rows if one.verdict != ONE_SIDED])),
+        _alone([one for one in rows if one.verdict == ONE_SIDED]),
+        _section("The largest changes", *_changes(changed, varying(rows), a.name, b.name)),
+        _section(
+            "Cells that ended otherwise",
+            [[one.experiment, _cell(one, varying(rows)), one.status_a, one.status_b, one.reason] for one in ended],
+            ["Experiment", "Cell", f"A: {a.name}", f"B: {b.name}", "Reason"],
+        ),
+        _section("Refused", [[*key, n] for key, n in refused.items()], ["Experiment", "Figure", "Why", "Cells"]),
+        NOTE,
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def varying(rows: Iterable[Figure]) -> dict[str, set[str]]:
+    """The factors whose levels differ among an experiment's cells."""
+    levels: dict[str, dict[str, set[str]]] = {}
+    for one in rows:
+        for name, level in one.factors.items():
+            levels.setdefault(one.experiment, {}).setdefault(name, set()).add(str(level))
+    return {name: {factor for factor, found in of.items() if len(found) > 1} for name, of in levels.items()}
+
+
+def _alone(rows: Sequence[Figure]) -> str:
+    """How many cells each side alone measured."""
+    found = Counter((one.experiment, "A" if one.status_a == "ok" else "B") for one in rows)
+    told = ", ".join(f"{name} ({count} at {side})" for (name, side), count in sorted(found.items()))
+    return f"Cells of one side alone: {told}." if told else ""
+
+
+def _table(rows: Iterable[Sequence[object]], heads: Sequence[str]) -> str:
+    """A Markdown table of texts, whatever signs are in them."""
+    cells = [[markdown_text(str(cell)) for cell in row] for row in rows]
+    return tabulate(cells, [markdown_text(head) for head in heads], tablefmt="pipe", disable_numparse=True)
+
+
+def _section(title: str, rows: Sequence[Sequence[object]], heads: Sequence[str]) -> str:
+    return f"## {title}\n\n{_table(rows, heads)}" if rows else ""
+
+
+def _says(rows: Sequence[Figure]) -> str:
+    """How much the sides have in common, and what became of it."""
+    both = {(one.experiment, _cell(one)) for one in rows if one.status_a == one.status_b == "ok"}
+    if not both:
+        return "**No cell that is compared was measured at both sides.**"
+    found = Counter(one.verdict for one in rows if one.verdict != ONE_SIDED)
+    told = ", ".join(f"{found[name]} {name}" for name in COUNTED if found[name])
+    cells, experiments = len(both), len({name for name, _ in both})
+    said = f"{cells} cell{'s' * (cells != 1)} of {experiments} experiment{'s' * (experiments != 1)}"
+    return f"**{said} measured at both sides.** Of their figures, by verdict on B: {told}."
+
+
+def _between(a: Side, b: Side) -> list[list[str]]:
+    """What both machines tell and have not in common: key, of A, of B."""
+    left, right = a.identity(), b.identity()
+    both = [name for name in left if name in right and left[name] != right[name]]
+    return [[name, *(", ".join(sorted(side[name])) for side in (left, right))] for name in both]
+
+
+def _summary(rows: Sequence[Figure]) -> tuple[list[list[object]], list[str]]:
+    """A row an experiment: figures by verdict, as far as there are any, and the median ratio of times."""
+    kinds = [name for name in COUNTED if any(one.verdict == name for one in rows)]
+    lines: list[list[object]] = []
+    for name in sorted({one.experiment for one in rows}):
+        of = [one for one in rows if one.experiment == name]
+        ratios = sorted(one.ratio for one in of if one.kind == "time" and one.ratio is not None)
+        middle = "no time"
+        if ratios:
+            middle = (
+                f"{format_figure(float(np.median(ratios)))} ({format_figure(ratios[0])} to {format_figure(ratios[-1])})"
+            )
+        lines.append([name, *(sum(one.verdict == kind for one in of) for kind in kinds), middle])
+    return lines, ["Experiment", *kinds, "Median ratio of times (range)"]
+
+
+def _change(one: Figure) -> float:
+    return -abs(math.log(one.ratio or 1))
+
+
+def _changes(
+    rows: Sequence[Figure], names: Mapping[str, set[str]], a: str, b: str
+) -> tuple[list[list[object]], list[str]]:
+    lines: list[list[object]] = [
+        [
+            one.experiment,
+            _cell(one, names),
+            one.name,
+            _figure(one.a, one.iqr_a, one.kind),
+            _figure(one.b, one.iqr_b, one.kind),
+            format_figure(one.ratio, None if one.low is None or one.high is None else one.high - one.low),
+            "none" if one.low is None else f"{format_figure(one.low)} to {format_figure(one.high)}",
+            one.verdict,
+            "; ".join(one.marks) or "none",
+        ]
+        for one in rows
+    ]
+    heads = ["Experiment", "Cell", "Figure", f"A: {a}", f"B: {b}", "Ratio B/A", "Interval", "B is", "Remark"]
+    return lines, heads
+
+
+def _cell(one: Figure, names: Mapping[str, set[str]] | None = None) -> str:
+    """A cell by these factors, or all."""
+    told = [name for name in one.factors if names is None or name in names[one.experiment]] or list(one.factors)
+    return " ".join(f"{name}={one.factors[name]}" for name in told)
+
+
+def _figure(value: float | None, iqr: float | None, kind: str) -> str:
+    """A median, rounded by its spread; of memory in MiB."""
+    if kind == "memory" and value is not None:
+        return f"{format_figure(value / MIB, None if iqr is None else iqr / MIB)} MiB"
+    return format_figure(value, iqr)
