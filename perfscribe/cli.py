@@ -27,7 +27,7 @@ HELP = """\
 ./run remeasure EXPERIMENT [FACTOR=LEVEL ...] [status=STATUS]
                               retire finished cells, so that the next report measures them again
 ./run fetch-data squad        fetch SQuAD v1.1 for the FSDP workshop's experiments, into downloads/squad
-./run compare A B [--experiment NAME ...] [--csv FILE] [--markdown FILE] [--fail-on slower] [--threshold PERCENT]
+./run compare A B [--experiment NAME ...] [--csv FILE] [--fail-on slower] [--threshold PERCENT]
                               two sites, revisions or commits, figure by figure: faster, slower, cannot tell
 ./run launch --scheduler slurm|pbs|local --nodes N --ranks-per-node R [--launcher srun|mpiexec|torchrun]
              [--profile torch|nsys] [-- COMMAND]

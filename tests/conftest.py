@@ -9,7 +9,7 @@ from collections.abc import Generator
 
 import pytest
 
-# Copies of the project would compile torch anew, each for itself (perfscribe/run/bytecode.py).
+# Copies of the project would compile torch anew, each for itself (session.keep_bytecode).
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # Threads that wait spin by default, and take the cores from the other workers' tests: three processes of small products

@@ -435,6 +435,19 @@ def test_a_cell_draws_the_same_numbers_whatever_ran_before() -> None:
     assert drawn(7) == drawn(7) != drawn(8)
 
 
+@pytest.mark.parametrize(
+    ("env", "expected"),
+    [
+        ({}, {}),
+        ({"PYTHONDONTWRITEBYTECODE": "1"}, {"PYTHONPYCACHEPREFIX": "/checkout/.perfscribe/bytecode"}),
+        ({"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPYCACHEPREFIX": "/mine"}, {"PYTHONPYCACHEPREFIX": "/mine"}),
+    ],
+)
+def test_compiled_files_are_kept(env: dict[str, str], expected: dict[str, str]) -> None:
+    session.keep_bytecode(env, Path("/checkout"), "/usr")
+    assert env == expected
+
+
 def test_a_budget_is_in_minutes(tmp_path: Path) -> None:
     plan = SimpleNamespace(units={"measure-probe-0": {"budget_minutes": 30}})
     session.Session._start_clock(SimpleNamespace(plan=plan, root=tmp_path))

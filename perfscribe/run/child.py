@@ -17,13 +17,12 @@ import resource
 import sys
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
 from perfscribe.base.cells import Measurement, Unsupported
 from perfscribe.plan.plan_cells import cell_from_json, measure_module
-from perfscribe.run import device_start
 
 # Comes with torch._dynamo, hence with torch.compile and with any optimizer.
 COMPILER = "torch._dynamo.convert_frame"
@@ -176,11 +175,10 @@ def import_early(libraries: list[str]) -> None:
             importlib.import_module(name)
 
 
-def main(experiment: str, memory_limit_bytes: int, on_device: bool, libraries: list[str]) -> None:
+def main(experiment: str, memory_limit_bytes: int, libraries: list[str]) -> None:
     """Serve requests until standard input closes."""
     keep_descriptors()
     limit_memory(memory_limit_bytes)
-    context = device_start.begin() if on_device else None
     # Texts of errors may hold what is no Unicode, as file names do.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8", errors="replace")
     os.dup2(2, 1)
@@ -188,8 +186,6 @@ def main(experiment: str, memory_limit_bytes: int, on_device: bool, libraries: l
         module = importlib.import_module(measure_module(experiment))
         getattr(module, "start_early", lambda: None)()
         import_early(libraries)
-        if context is not None:
-            context.join()
     except Exception as error:
         _send(answers, {"ready": False, **failure(error)})
         return
@@ -198,10 +194,5 @@ def main(experiment: str, memory_limit_bytes: int, on_device: bool, libraries: l
         _send(answers, run_cell(module, json.loads(line)))
 
 
-def begin(words: Sequence[str]) -> None:
-    """main() by the words of a command line: experiment, memory limit in bytes, where the device is, libraries."""
-    main(words[0], int(words[1]), words[2] == device_start.HERE, list(words[3:]))
-
-
 if __name__ == "__main__":
-    begin(sys.argv[1:])
+    main(sys.argv[1], int(sys.argv[2]), sys.argv[3:])

@@ -16,7 +16,6 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from perfscribe.run import bytecode, device_start
 from perfscribe.run.lifeline import die_with_parent
 
 if TYPE_CHECKING:
@@ -63,14 +62,11 @@ class Child:
         root: Path,
         memory_limit_bytes: int,
         libraries: Sequence[str] = (),
-        on_device: bool = False,
         lease: Lease | None = None,
     ) -> None:
-        where = device_start.HERE if on_device else device_start.ELSEWHERE
-        words = [experiment, str(memory_limit_bytes), where, *libraries]
+        words = [experiment, str(memory_limit_bytes), *libraries]
         env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")]).strip(":")}
         env |= lease.variables() if lease else {}
-        bytecode.keep(env, root)
         requests, ours = os.pipe()
         self._requests = os.fdopen(ours, "wb")
         ours, answers = os.pipe()

@@ -17,7 +17,7 @@ from perfscribe.instruments import tools
 from perfscribe.plan import cluster
 from perfscribe.records import environment, journal, records
 from perfscribe.records.disturbances import flags_of
-from perfscribe.run import device_start, leases
+from perfscribe.run import leases
 from perfscribe.run.gate import Gate, journal_file
 from perfscribe.run.monitor import Watch
 from perfscribe.run.processes import STOP_SIGNALS, Child, say, signal_name
@@ -114,10 +114,7 @@ class Worker:
         if self.import_failure is None and (self.child is None or not self.child.alive):
             plan = self.shard.plan
             limit_bytes = self._memory_limit_bytes()
-            on_device = device_start.is_wanted(plan["cells"])
-            self.child = Child(
-                plan["experiment"], self.shard.root, limit_bytes, plan["libraries"], on_device, self.lease
-            )
+            self.child = Child(plan["experiment"], self.shard.root, limit_bytes, plan["libraries"], self.lease)
             self.import_failure = self.child.import_failure
         if self.import_failure is not None or self.child is None:
             failure = self.import_failure or {}

@@ -12,7 +12,7 @@ sys.path.insert(0, str(ROOT))
 
 from perfscribe.base import files  # noqa: E402 (the package lies beside this folder)
 from perfscribe.base.one_line import in_one_line  # noqa: E402
-from perfscribe.run import bytecode, processes  # noqa: E402 (the package lies beside this folder)
+from perfscribe.run import processes  # noqa: E402 (the package lies beside this folder)
 
 
 def main() -> int:
@@ -35,8 +35,6 @@ def main() -> int:
     if args.worker:
         return worker.measure_until_stopped(args.plan, ROOT, site_folder, args.out)
     plan = files.read_json(args.plan)
-    if any(requirement.startswith("cuda") for cell in plan["cells"] for requirement in cell["requires"]):
-        bytecode.compile_ahead(ROOT)
     folder = site_folder / "journal" / plan["experiment"]
     return processes.supervise([sys.executable, *sys.argv, "--worker"], folder)
 
