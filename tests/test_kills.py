@@ -26,7 +26,7 @@ from workspace import Workspace
 
 from perfscribe.records import journal
 
-KILLS = 20
+KILLS = 9
 COPIES = 2
 EXPERIMENTS = {"quick": (0.1, 0.15, 0.1, 0.2), "slow": (0.3, 0.1, 0.2, 0.25)}
 CELLS = {f"{experiment} {n}" for experiment, seconds in EXPERIMENTS.items() for n in range(len(seconds))}
@@ -118,7 +118,7 @@ def test_kill_9_of_the_whole_tree_at_random_moments(projects: list[Kills]) -> No
         list(side_by_side.map(Kills.finish, projects))
     duration_s = time.monotonic() - began
     draw = random.Random(20)
-    # One moment in each twentieth, so that none of its phases is left out.
+    # One moment in each part of a run, so that none of its phases is left out.
     moments = [(number + draw.random()) / KILLS * duration_s for number in range(KILLS)]
 
     def kill_in_turn(copy: int) -> list[bool]:

