@@ -218,7 +218,7 @@ def _present_unit(plan: Plan, experiment: str, code: Sources, also: tuple[str, .
     presentation = replace(presentation, reads=(*presentation.reads, *also))
     plan.presentations[experiment] = presentation
     folder = code.root / "references"
-    references = [folder / f"{name}.csv" for name in (experiment, *presentation.reads)]
+    references = [folder / f"{name}.csv" for name in (experiment, *presentation.reads, *presentation.references)]
     # Figures may also be of a whole chapter.
     references += [
         path
