@@ -218,11 +218,11 @@ def _present_unit(plan: Plan, experiment: str, code: Sources, also: tuple[str, .
     presentation = replace(presentation, reads=(*presentation.reads, *also))
     plan.presentations[experiment] = presentation
     folder = code.root / "references"
-    references = [folder / f"{name}.csv" for name in (experiment, *presentation.reads, *presentation.references)]
+    references = [folder / f"{name}.csv" for name in (experiment, *presentation.reads)]
     # Figures may also be of a whole chapter.
     references += [
         path
-        for name in _chapters_of(presentation)
+        for name in (*presentation.references, *_chapters_of(presentation))
         if (path := folder / f"{name}.csv").is_file() and path not in references
     ]
     plan.units[f"present-{experiment}"] = {
