@@ -108,7 +108,6 @@ def test_a_cuda_snapshot_is_read():
     assert [change.size_bytes for change in history.changes] == SIZES
     assert history.changes[0].time_us == 10
     assert history.origins[history.changes[0].origin].frames[0] == "torch/nn/modules/linear.py:forward:134"
-    assert history.out_of_memory == [(10 * MIB, MIB)]
 
 
 def test_kinds_and_phases_of_a_replayed_snapshot():

@@ -207,10 +207,3 @@ def test_the_residual_stream_and_the_largest_groups(grid):
     row = shown([made_up("forward")])["residual"].iloc[0]
     assert row["derivation"] == "4 · 512 · 2560 · 4 B" and row["expected_mib"] == row["recorded_mib"] == 20
     assert len(grid["largest"]) == 6 * show.SHOWN_GROUPS and set(grid["largest"]["seq_len"]) == {512}
-
-
-def test_a_history_that_was_not_recorded_has_no_highest_moment():
-    factors, begun = made_up("forward").factors, {"before_start": True}
-    unsupported = Record("memory_profiling", factors, "unsupported", "no CUDA device", "measured", values=begun)
-    frame = shown([made_up("inference"), unsupported])["timelines"]
-    assert frame["replayed_gib"][0] > 0 and frame["replayed_gib"][1] is None  # the CSV says unsupported

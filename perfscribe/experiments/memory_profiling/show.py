@@ -295,22 +295,10 @@ def _timeline_columns() -> list[t.Column]:
         "optimizer_peak": "Peak in optimizer",
         "optimizer_end": "End of optimizer",
     }
-
-    def highest(record: Record) -> Any:
-        """Over the phases that were recorded."""
-        found = [record.values[name] for phase in PHASES if (name := f"{phase}_replayed_bytes") in record.values]
-        if not found:
-            raise KeyError("replayed_bytes")
-        return max(found)
-
     return [
         *_factors(),
         t.value("changes", "Allocations and frees", exact=True),
-        t.derived("kept", "Kept", lambda r: len(r.series["change"]), exact=True),
         *(_gib(f"{name}_gib", f"{title} (GiB)", _value(f"{name}_bytes", NO_PHASE)) for name, title in moments.items()),
-        _gib("replayed_gib", "Highest in the history (GiB)", highest),
-        _gib("peak_gib", "Peak counted (GiB)", _value("peak_bytes")),
-        _gib("unrecorded_gib", "Without recording (GiB)", _value("peak_unrecorded_bytes")),
         t.Column("timeline", "Course, as JSON", _course, kind="unshown", exact=True),
     ]
 

@@ -11,11 +11,12 @@ import ast
 import gc
 import gzip
 import json
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from pathlib import Path, PurePath
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
 CUDA_GRANULARITY_BYTES = 512
 BACKWARD_NODE = "autograd::engine::evaluate_function: "
 PROJECT = Path(__file__).resolve().parents[3]
-PACKAGE = "perfscribe"
-LIBRARY_FOLDERS = ("site-packages", "dist-packages")
 
 Labels = Callable[[], Mapping[str, Iterable["torch.Tensor"]]]
 
@@ -79,11 +78,7 @@ class Mark:
 
 @dataclass
 class History:
-    """One recorded pass.
-
-    labels: what the blocks are that were alive at its end, by address. out_of_memory: bytes asked for and free, for
-    each time that the allocator gave up.
-    """
+    """One recorded pass; labels: what the blocks are that were alive at its end, by address."""
 
     counter: str
     granularity_bytes: int
@@ -92,7 +87,6 @@ class History:
     origins: list[Origin] = field(default_factory=list)
     marks: list[Mark] = field(default_factory=list)
     labels: dict[int, str] = field(default_factory=dict)
-    out_of_memory: list[tuple[int, int]] = field(default_factory=list)
 
     def write(self, path: Path) -> None:
         """As compressed JSON, an object a dataclass; the file's folder is made where it is missing."""
@@ -213,8 +207,6 @@ def from_cuda(segments: Sequence[Mapping[str, Any]], trace: Sequence[Mapping[str
             history.changes.append(Change(time_us, int(entry["addr"]), size, number))
         elif action == "free_requested":
             history.changes.append(Change(time_us, int(entry["addr"]), -size))
-        elif action == "oom":
-            history.out_of_memory.append((size, int(entry["device_free"])))
     history.origins = list(index)
     return history
 
@@ -288,7 +280,7 @@ def place(file: str, function: str, line: int) -> str:
     A function of the project is named with its class, as perfscribe/models/transformer.py:Block.forward:120.
     """
     relative = _relative(file)
-    if relative.startswith(f"{PACKAGE}/"):
+    if relative.startswith("perfscribe/"):
         holding = [name for first, last, name in _functions(relative) if first <= line <= last]
         function = next((name for name in reversed(holding) if name.rpartition(".")[2] == function), function)
     return f"{relative}:{function}:{line}"
@@ -297,24 +289,15 @@ def place(file: str, function: str, line: int) -> str:
 @cache
 def _relative(file: str) -> str:
     """The file without what is private to a machine; the base name where nothing else is known to be public."""
-    path = PurePath(file)
-    if not path.is_absolute():
-        return path.as_posix()
-
-    def below(folder: str) -> int:
-        """Behind where the folder's name stands last."""
-        return len(path.parts) - path.parts[::-1].index(folder)
-
     # Libraries first: the environment may lie in the project's folder.
-    for folder in LIBRARY_FOLDERS:
-        if folder in path.parts:
-            return PurePath(*path.parts[below(folder) :]).as_posix()
-    if path.is_relative_to(PROJECT):
-        return path.relative_to(PROJECT).as_posix()
-    for folder in (PACKAGE, "torch"):
-        if folder in path.parts:
-            return PurePath(folder, *path.parts[below(folder) :]).as_posix()
-    return path.name
+    for private in (
+        r"/.*/(?:site|dist)-packages/",
+        re.escape(f"{PROJECT}/"),
+        r"/.*/(?=(?:perfscribe|torch)/)",
+        r"/.*/",
+    ):
+        file = re.sub(f"^{private}", "", file)
+    return file
 
 
 @cache
