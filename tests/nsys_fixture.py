@@ -1,6 +1,7 @@
 """Writes tests/fixtures/nsys/synthetic.sqlite: an export with the schema of nsys 2023.4 and every case that counts.
 
-python tests/nsys_fixture.py; then `nsys stats -r nvtx_kern_sum -f csv` of it makes synthetic.csv.
+python tests/nsys_fixture.py; then `nsys stats -r nvtx_kern_sum -f csv` of it makes synthetic.csv. Beside it lies an
+export from a GPU, with the tables alone that a trace is read from.
 """
 
 from __future__ import annotations

@@ -143,6 +143,12 @@ def test_blocks_whose_end_or_begin_went_unseen():
     assert Timeline(history, PHASES).totals == [0, 100, 40, 0, 0]
 
 
+def test_what_backward_frees_first_was_saved_for_it() -> None:
+    changes = [Change(1, 8, 100, 0), Change(3, 8, -100)]
+    history = History("", 1, changes=changes, origins=[Origin("", ())], marks=[Mark("forward", 2)])
+    assert [life.kind for life in Timeline(history, PHASES).lifetimes] == [SAVED]
+
+
 def test_reduction_keeps_what_stands_out():
     choose, changes, alive = random.Random(1), [], []
     for at in range(5000):

@@ -8,11 +8,14 @@ from __future__ import annotations
 import csv
 import dataclasses
 import os
+import sqlite3
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import nsys_fixture
 import numpy as np
 import pytest
 import real_nsys
@@ -31,7 +34,7 @@ from perfscribe.plan import plan
 from perfscribe.plan.fingerprint import Sources
 from perfscribe.plan.plan_cells import measure_module, show_module
 from perfscribe.records.records import Record
-from perfscribe.show import figures, tables
+from perfscribe.show import figures
 
 GEMM = "void cutlass::Kernel2<cutlass_80_simt_sgemm_128x128_8x4_tn_align1>(T1::Params)"
 MUL = "void at::native::vectorized_elementwise_kernel<4, at::native::MulFunctor<float>>(int, T2, T3)"
@@ -217,6 +220,8 @@ def as_record(found: Cell, measurement: Measurement, status: str = "ok", reason:
 
 
 def check_measured(found: Cell, measurement: Measurement) -> None:
+    """By torch's profiler, the ranges perhaps by nsys."""
+    assert measurement.values["kernel_tool"].startswith("torch profiler")
     samples = measurement.samples
     for phase in ("inference", "forward", "backward", "optimizer"):
         assert len(samples[f"{phase}_ms"]) == found["timed_steps"]
@@ -235,7 +240,6 @@ def check_measured(found: Cell, measurement: Measurement) -> None:
 def test_a_cell_by_torchs_profiler(cell: Cell) -> None:
     measurement = measure.run(cell)
     check_measured(cell, measurement)
-    assert measurement.values["kernel_tool"].startswith("torch profiler")
     assert measurement.values["tool_remark"] == "nsys was not found"
     for sample, host in zip(
         measurement.samples["forward_range_ms"], measurement.samples["forward_traced_ms"], strict=True
@@ -263,39 +267,28 @@ def test_a_step_without_memory_leaves_inference(cell: Cell, monkeypatch: pytest.
     assert matmul["full_step_percent"].iloc[0] is None  # the table shows the status there
 
 
-FAKE = """#!{python}
-import json, os, subprocess, sys
-verb = sys.argv[1]
-if verb == "--version":
-    print("NVIDIA Nsight Systems version 2024.1.1.59-241133802077v0")
-elif verb == "profile" and "--help" in sys.argv:
-    print("'cuda', 'nvtx'")
-elif verb == "profile":
-    {profile}
-elif verb == "export":
-    output = next(a for a in sys.argv if a.startswith("--output=")).removeprefix("--output=")
-    import sqlite3
-    connection = sqlite3.connect(output)
-    connection.executescript('''{schema}''')
-    connection.execute("INSERT INTO META_DATA_EXPORT VALUES ('EXPORT_PRODUCT_VERSION', '2024.1.1.59')")
-    connection.commit()
+FAKE = """#!/bin/sh
+for word in "$@"; do case $word in --output=*) output="${{word#--output=}}" ;; esac; done
+case "$1 $2" in
+--version*) echo "NVIDIA Nsight Systems version 2024.1.1.59-241133802077v0" ;;
+"profile --help") ;;
+profile*) {profile} ;;
+export*) cp {export} "$output" ;;
+esac
 """
-RUN_PROGRAM = """
-    done = subprocess.run(sys.argv[sys.argv.index("-m") - 1 :])
-    output = next(a for a in sys.argv if a.startswith("--output=")).removeprefix("--output=")
-    open(output + ".nsys-rep", "w").close()
-    sys.exit(done.returncode)
-"""
+RUN_PROGRAM = f'while [ "$1" != {sys.executable} ]; do shift; done; "$@"; : > "$output.nsys-rep"'
 
 
 @pytest.fixture
-def fake_nsys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Puts a script in place of nsys: what it does for `profile`, and the export that it makes."""
+def fake_nsys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Puts a script in place of nsys that does this for `profile`, and whose export is empty."""
+    with closing(sqlite3.connect(tmp_path / "empty.sqlite")) as connection:
+        nsys_fixture.Export(connection, "2024.1.1.59")
+        connection.commit()
 
-    def put(profile: str, schema: str = "") -> None:
-        path = tmp_path / "bin" / "nsys"
-        path.parent.mkdir()
-        path.write_text(FAKE.format(python=sys.executable, profile=profile.strip(), schema=schema))
+    def put(profile: str) -> None:
+        path = tmp_path / "fake_nsys"
+        path.write_text(FAKE.format(profile=profile, export=tmp_path / "empty.sqlite"))
         path.chmod(0o755)
         monkeypatch.setenv("PERFSCRIBE_NSYS", str(path))
 
@@ -303,31 +296,24 @@ def fake_nsys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
     return put
 
 
-EMPTY_EXPORT = "CREATE TABLE StringIds (id, value); CREATE TABLE META_DATA_EXPORT (name, value);"
-
-
-def test_an_nsys_that_fails_leaves_torchs_profiler(cell: Cell, fake_nsys: Callable[..., None]) -> None:
-    fake_nsys('print("The driver is too new."); sys.exit(3)')
+def test_an_nsys_that_fails_leaves_torchs_profiler(cell: Cell, fake_nsys: Callable[[str], None]) -> None:
+    fake_nsys('echo "The driver is too new."; exit 3')
     measurement = measure.run(cell)
     check_measured(cell, measurement)
-    assert measurement.values["kernel_tool"].startswith("torch profiler")
     assert measurement.values["tool_remark"] == "nsys profile: exit status 3: The driver is too new."
 
 
-def test_an_nsys_that_sees_nothing_leaves_torchs_profiler(cell: Cell, fake_nsys: Callable[..., None]) -> None:
-    fake_nsys(RUN_PROGRAM, EMPTY_EXPORT)
+def test_an_nsys_that_sees_nothing_leaves_torchs_profiler(cell: Cell, fake_nsys: Callable[[str], None]) -> None:
+    fake_nsys(RUN_PROGRAM)
     measurement = measure.run(cell)
     check_measured(cell, measurement)
     assert "nsys 2024.1.1 holds no range that the program marked" in measurement.values["tool_remark"]
     folder = Path(cell.data_folder).parent / "nsys"
-    assert sorted(path.name for path in folder.iterdir()) == ["cpu-nano-32-fp32.nsys-rep"]
+    assert [path.name for path in folder.iterdir()] == ["cpu-nano-32-fp32.nsys-rep"]
 
 
-@pytest.mark.parametrize("status", ["done.returncode", "0"])  # nsys may hide that its program failed
-def test_a_program_that_fails_under_nsys_fails_the_cell(
-    cell: Cell, fake_nsys: Callable[..., None], status: str
-) -> None:
-    fake_nsys(RUN_PROGRAM.replace("done.returncode", status), EMPTY_EXPORT)
+def test_a_program_that_fails_under_nsys_fails_the_cell(cell: Cell, fake_nsys: Callable[[str], None]) -> None:
+    fake_nsys(RUN_PROGRAM)  # nsys may end well although the program did not
     wrong = dataclasses.replace(cell, factors={**cell.factors, "size": "huge"})
     with pytest.raises(RuntimeError, match="KeyError: 'huge'"):
         measure._by_nsys(wrong, full_step=True)
@@ -340,7 +326,6 @@ def test_ranges_by_a_real_nsys(cell: Cell, monkeypatch: pytest.MonkeyPatch) -> N
     if "holds no range" in measurement.values["tool_remark"]:
         pytest.skip(measurement.values["tool_remark"])
     assert measurement.values["range_tool"].startswith("nsys")
-    assert measurement.values["kernel_tool"].startswith("torch profiler")
     assert "saw no kernels (no CUDA)" in measurement.values["tool_remark"]
 
 
@@ -404,12 +389,13 @@ def record_of(cell: Cell, **changed: dict[str, tuple[int, int]]) -> Record:
     return as_record(cell, measurement)
 
 
-def made(records: Iterable[Record]) -> dict[str, tables.Table]:
-    return {table.id: table for table in show.tables({"nsys_profile": list(records)})}
+def frame(table_id: str, *records: Record) -> Any:
+    made = show.tables({"nsys_profile": list(records)})
+    return next(table.frame for table in made if table.id == f"cs336.nsys_{table_id}")
 
 
 def row(table_id: str, *records: Record) -> dict[str, Any]:
-    return dict(made(records)[f"cs336.nsys_{table_id}"].frame.iloc[0])
+    return dict(frame(table_id, *records).iloc[0])
 
 
 def test_where_forward_goes() -> None:
@@ -480,8 +466,8 @@ def test_softmax_against_the_products() -> None:
 
 
 def test_families_and_what_no_rule_knows() -> None:
-    table = made([record_of(made_cell())])["cs336.nsys_families"]
-    step = table.frame[table.frame["pass"] == "full step"].iloc[0]
+    passes = frame("families", record_of(made_cell()))
+    step = passes[passes["pass"] == "full step"].iloc[0]
     assert step["gemm_percent"] == pytest.approx(50) and step["optimizer_percent"] == pytest.approx(100 * 5 / 30)
     assert step["kernels_ms"] == 15.0
     unknown = record_of(made_cell(), forward={CUTLASS: (1, 90), "mystery": (1, 7), reading.REST: (2, 3)})
@@ -490,11 +476,11 @@ def test_families_and_what_no_rule_knows() -> None:
 
 def test_ranges_and_their_kernels() -> None:
     short, full = record_of(made_cell()), record_of(made_cell(seq_len=256, detailed=True))
-    frame = made([short, full])["cs336.nsys_nvtx_kernels"].frame
-    of_short = frame[frame["seq_len"] == 128]
+    found = frame("nvtx_kernels", short, full)
+    of_short = found[found["seq_len"] == 128]
     assert set(of_short["range"]) == set(show.RANGES_SHOWN)
     assert list(of_short[of_short["range"] == "forward"]["kernel"]) == [CUTLASS, PLAIN_MUL, SOFT]
-    assert set(frame[frame["seq_len"] == 256]["range"]) == {*reading.PHASES, *reading.PARTS}
+    assert set(found[found["seq_len"] == 256]["range"]) == {*reading.PHASES, *reading.PARTS}
     first = of_short.iloc[0]
     assert first["launches"] == 110 and first["total_us"] == 3000.0 and first["percent"] == 60.0
     assert first["mean_us"] == pytest.approx(6000 / 220, abs=1e-3) and first["median_us"] == "not kept"
@@ -502,8 +488,8 @@ def test_ranges_and_their_kernels() -> None:
 
 def test_a_cell_of_no_figures_is_one_row() -> None:
     skipped = Record("nsys_profile", dict(made_cell().factors), "skipped", "preset cpu", "measured")
-    for table in made([skipped]).values():
-        assert len(table.frame) <= 1 and table.ok.empty
+    for table in show.tables({"nsys_profile": [skipped]}):
+        assert len(table.frame) == 1 and table.ok.empty
 
 
 def test_the_picture_of_a_trace(trace: Trace, tmp_path: Path) -> None:
@@ -511,6 +497,7 @@ def test_the_picture_of_a_trace(trace: Trace, tmp_path: Path) -> None:
     host_ms = {"forward": [0.4e-3], "full_step": [1e-3]}
     measure._keep(made_cell(detailed=True), measure.Traced(trace, trace, host_ms, ""), measurement)
     measurement.samples["forward_ms"] = [0.3e-3, 0.4e-3]
-    (figure,) = show.figures(made([as_record(made_cell(detailed=True), measurement)]))
+    made = show.tables({"nsys_profile": [as_record(made_cell(detailed=True), measurement)]})
+    (figure,) = show.figures({table.id: table for table in made})
     figures.write(figure, tmp_path, "made up")
     assert (tmp_path / f"{figure.id}.png").stat().st_size > 5000

@@ -1,4 +1,4 @@
-"""Reading SQLite exports of nsys: what is found, what may be absent, what is refused; and the small export."""
+"""Reading SQLite exports of nsys: what is found, what may be absent, what is refused."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from nsys_fixture import AUTOGRAD, FOLDER, GEMM, MAIN, MUL, Export, fill, write
 
-from perfscribe.instruments.profiling import slim
 from perfscribe.instruments.profiling.nsys_export import read_sqlite
 from perfscribe.instruments.profiling.trace import COPY, KERNEL, MEMSET, UNKNOWN_THREAD, process_and_thread, thread_key
 
@@ -105,24 +104,3 @@ def test_what_is_no_export_is_refused(tmp_path: Path, content: bytes | None) -> 
     missing = export(tmp_path / "columns.sqlite", "ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL DROP COLUMN streamId")
     with pytest.raises(ValueError, match=r"no SQLite export of nsys"):
         read_sqlite(missing)
-
-
-def test_the_small_export_holds_the_trace_and_nothing_private(tmp_path: Path) -> None:
-    private = (
-        "CREATE TABLE TARGET_INFO_SYSTEM_ENV (name TEXT, value TEXT)",
-        "INSERT INTO TARGET_INFO_SYSTEM_ENV VALUES ('Hostname', 'secret-host')",
-        "INSERT INTO META_DATA_EXPORT VALUES ('EXPORT_HOST', 'secret-host')",
-        "INSERT INTO StringIds VALUES (9000, '/home/secret-user/.bashrc')",
-        "INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (1, 2, 0, 3, 99999, 1, 0, NULL)",
-    )
-    full, small = export(tmp_path / "full.sqlite", *private), tmp_path / "small.sqlite"
-    assert b"secret" in full.read_bytes()
-    slim.slim(full, small)
-    assert b"secret" not in small.read_bytes()
-    assert read_sqlite(small) == read_sqlite(full)
-    with closing(sqlite3.connect(small)) as connection:
-        (calls,) = connection.execute("SELECT count(*) FROM CUPTI_ACTIVITY_KIND_RUNTIME").fetchone()
-    assert calls == 35  # one for each piece of work but the one whose launch is unknown
-    host = export(tmp_path / "host.sqlite", *[f"DROP TABLE {table}" for table in CUDA_TABLES])
-    slim.slim(host, small)
-    assert read_sqlite(small) == read_sqlite(host)
