@@ -337,56 +337,41 @@ def made_cell(size: str = "small", seq_len: int = 128, dtype: str = "tf32", devi
     return Cell({**factors, "batch": 4, "warmup_steps": 1, "timed_steps": 3, "traced_steps": 2, **more})
 
 
-def series_of(**by_range: dict[str, tuple[int, int]]) -> dict[str, list[Any]]:
-    """Series from (launches, total_ns) by range and kernel."""
-    names_ = list(dict.fromkeys(name for kernels in by_range.values() for name in kernels))
-    series: dict[str, list[Any]] = {"kernel_names": names_}
-    for label, kernels in by_range.items():
-        series[f"{label}_kernel"] = [names_.index(name) for name in kernels]
-        series[f"{label}_launches"] = [launches for launches, _ in kernels.values()]
-        series[f"{label}_total_ns"] = [ns for _, ns in kernels.values()]
-    return series
-
-
 CUTLASS, PLAIN_MUL, MEANS = "cutlass_80_simt_sgemm", "elementwise_kernel<MulFunctor>", "reduce_kernel<MeanOps>"
 SOFT, APPLY = "softmax_warp_forward", "multi_tensor_apply_kernel<FusedAdamMathFunctor>"
+# Launches and device time in ns by range and kernel, of two traced passes: forward is 60 % products, a step 50 %.
+BY_RANGE = {
+    "inference": {CUTLASS: (220, 6_000_000), PLAIN_MUL: (400, 2_000_000)},
+    "forward": {CUTLASS: (220, 6_000_000), PLAIN_MUL: (400, 2_500_000), SOFT: (24, 1_000_000), MEANS: (50, 500_000)},
+    "backward": {CUTLASS: (440, 9_000_000), PLAIN_MUL: (900, 6_000_000)},
+    "optimizer": {APPLY: (40, 5_000_000)},
+    "scores": {CUTLASS: (24, 240_000), PLAIN_MUL: (48, 120_000)},
+    "softmax": {SOFT: (24, 960_000)},
+    "final_matmul": {CUTLASS: (24, 360_000)},
+}
 
 
 def record_of(cell: Cell, **changed: dict[str, tuple[int, int]]) -> Record:
-    """A cell of two traced passes: forward is 60 % products, a full step 50 %; figures by hand in the tests below."""
-    by_range = {
-        "inference": {CUTLASS: (220, 6_000_000), PLAIN_MUL: (400, 2_000_000)},
-        "forward": {
-            CUTLASS: (220, 6_000_000),
-            PLAIN_MUL: (400, 2_500_000),
-            SOFT: (24, 1_000_000),
-            MEANS: (50, 500_000),
-        },
-        "backward": {CUTLASS: (440, 9_000_000), PLAIN_MUL: (900, 6_000_000)},
-        "optimizer": {APPLY: (40, 5_000_000)},
-        "scores": {CUTLASS: (24, 240_000), PLAIN_MUL: (48, 120_000)},
-        "softmax": {SOFT: (24, 960_000)},
-        "final_matmul": {CUTLASS: (24, 360_000)},
-        **changed,
+    """A cell; figures by hand in the tests below."""
+    by_range = {**BY_RANGE, **changed}
+    names = list(dict.fromkeys(name for kernels in by_range.values() for name in kernels))
+    series: dict[str, list[Any]] = {"kernel_names": names}
+    for label, kernels in by_range.items():
+        series[f"{label}_kernel"] = [names.index(name) for name in kernels]
+        series[f"{label}_launches"], series[f"{label}_total_ns"] = map(list, zip(*kernels.values(), strict=True))
+    samples = {
+        "forward_ms": [8.0, 9.0, 10.0],
+        "forward_traced_ms": [10.0, 11.0, 12.0],
+        "forward_range_ms": [14.0, 9.0, 10.0],
+        "forward_span_ms": [13.0, 8.0, 9.2],
+        "forward_busy_ms": [5.1, 5.0, 5.2],
+        "forward_launch_bound_ms": [7.0, 2.0, 3.1],
+        "inference_busy_ms": [4.0, 4.0],
+        "backward_busy_ms": [7.5, 7.5],
+        "optimizer_busy_ms": [2.5, 2.5],
     }
-    measurement = Measurement(
-        samples={
-            "forward_ms": [8.0, 9.0, 10.0],
-            "forward_traced_ms": [10.0, 11.0, 12.0],
-            "forward_range_ms": [14.0, 9.0, 10.0],
-            "forward_span_ms": [13.0, 8.0, 9.2],
-            "forward_busy_ms": [5.1, 5.0, 5.2],
-            "forward_launch_bound_ms": [7.0, 2.0, 3.1],
-            **{
-                f"{phase}_busy_ms": [ms, ms]
-                for phase, ms in (("inference", 4.0), ("backward", 7.5), ("optimizer", 2.5))
-            },
-            "full_step_traced_ms": [20.0, 21.0],
-        },
-        series=series_of(**by_range),
-        values={"range_tool": "nsys 2025.3.1", "kernel_tool": "nsys 2025.3.1", "tool_remark": "none"},
-    )
-    return as_record(cell, measurement)
+    tools = {"range_tool": "nsys 2025.3.1", "kernel_tool": "nsys 2025.3.1", "tool_remark": "none"}
+    return as_record(cell, Measurement(samples=samples, series=series, values=tools))
 
 
 def frame(table_id: str, *records: Record) -> Any:
@@ -409,19 +394,10 @@ def test_where_forward_goes() -> None:
     assert found["forward_launches"] == (220 + 400 + 24 + 50) / 2
     assert found["forward_nsys_ms_brandon-snider"] == 19.018
     assert row("forward", record_of(made_cell(device="cpu")))["launch_bound_percent"] == "no launches"
-
-
-def test_a_mean_of_launches_is_told_to_a_tenth() -> None:
-    three_passes = record_of(made_cell(traced_steps=3))
-    assert row("forward", three_passes)["forward_launches"] == 231.3  # 694 / 3
-    assert row("top_kernels", three_passes)["forward_launches"] == 73.3  # 220 / 3
-
-
-def test_passes_of_two_tools_are_not_subtracted() -> None:
-    record = record_of(made_cell())
-    record.values["kernel_tool"] = "torch profiler 2.11"
-    found = row("forward", record)
-    assert found["forward_edges_ms"] == "of two tools" and found["forward_busy_ms"] == 5.2
+    assert row("forward", record_of(made_cell(traced_steps=3)))["forward_launches"] == 231.3  # 694 / 3
+    of_two_tools = record_of(made_cell())
+    of_two_tools.values["kernel_tool"] = "torch profiler 2.11"
+    assert row("forward", of_two_tools)["forward_edges_ms"] == "of two tools"
 
 
 def test_the_top_kernels() -> None:
