@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from itertools import accumulate
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from matplotlib.patches import Patch
 
@@ -343,10 +343,11 @@ def _draw(canvas: Any, frame: pd.DataFrame) -> None:
     courses = [json.loads(cell["timeline"]) if cell is not None else None for cell in cells]
     known = [course for course in courses if course is not None]
 
-    def most_bytes(heights: Callable[[Mapping[str, list[int]]], Iterable[int]]) -> int:
-        return max((max(heights(one["kinds"])) * one["unit_bytes"] for one in known), default=0)
+    def bytes_of(course: Any, kind: str) -> int:
+        return int(max(course["kinds"].get(kind, [0])) * course["unit_bytes"])
 
-    highest = most_bytes(lambda kinds: map(sum, zip(*kinds.values(), strict=True)))
+    sums = (max(map(sum, zip(*one["kinds"].values(), strict=True))) * one["unit_bytes"] for one in known)
+    highest = max(sums, default=0)
     unit, name = (GIB, "GiB") if highest >= GIB / 10 else (MIB, "MiB")
     panels = canvas.subplots(1, 2, sharey=True, width_ratios=(1, 2))
     for axes, mode, cell, course in zip(panels, DRAWN, cells, courses, strict=True):
@@ -366,7 +367,7 @@ def _draw(canvas: Any, frame: pd.DataFrame) -> None:
     patches = [
         Patch(color=colour, label=kind)
         for kind, colour in reversed(COLOURS.items())
-        if most_bytes(lambda kinds, kind=kind: kinds.get(kind, [0])) >= LEAST_NAMED * highest > 0  # type: ignore[misc]
+        if any(bytes_of(one, kind) >= LEAST_NAMED * highest > 0 for one in known)
     ]
     if patches:
         canvas.legend(handles=patches, loc="outside right upper", fontsize=7)
@@ -390,8 +391,7 @@ def _stack(axes: Any, course: Mapping[str, Any], unit: int) -> None:
     """The kinds on top of each other; drawn from the highest sum down, each to the ground, which keeps files small."""
     moments = course["change"]
     stacked = [kind for kind in COLOURS if kind in course["kinds"]]
-    add = lambda below, size: [a + b for a, b in zip(below, size, strict=True)]  # noqa: E731
-    sums = list(accumulate((course["kinds"][kind] for kind in stacked), add))
+    sums = np.cumsum([course["kinds"][kind] for kind in stacked], axis=0).tolist()
     for kind, heights in reversed(list(zip(stacked, sums, strict=True))):
         # An outline of heights that last from their moment to the next, down to zero at both ends.
         xs, ys = [moments[0]], [0]

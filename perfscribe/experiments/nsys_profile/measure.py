@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from perfscribe.analytic.shapes import SIZES
-from perfscribe.base.cells import Cell, Level, Measurement, grid
+from perfscribe.base.cells import Cell, Measurement, grid
 from perfscribe.data import tokens
 from perfscribe.instruments import precision
 
@@ -43,9 +43,10 @@ def cells(config: Mapping[str, Any]) -> list[Cell]:
     The factor `detailed` says whether the record keeps every kernel.
     """
     single = config["single_length"]
-    wanted: list[dict[str, Level]] = list(grid({name: config[name] for name in ("device", "size", "seq_len", "dtype")}))
-    at_one = {"device": config["device"], "size": config["size"], "seq_len": [single["seq_len"]]}
-    wanted += [levels for levels in grid({**at_one, "dtype": single["dtype"]}) if levels not in wanted]
+    everywhere = {name: config[name] for name in ("device", "size", "seq_len", "dtype")}
+    at_one = {**everywhere, "seq_len": [single["seq_len"]], "dtype": single["dtype"]}
+    wanted = [*grid(everywhere)]
+    wanted += [levels for levels in grid(at_one) if levels not in wanted]
     fixed = {name: config[name] for name in ("batch", "warmup_steps", "timed_steps", "traced_steps")}
     detailed = [all(levels[name] in of for name, of in config["detailed"].items()) for levels in wanted]
     return [_cell({**levels, "detailed": every, **fixed}) for levels, every in zip(wanted, detailed, strict=True)]
