@@ -1,14 +1,19 @@
 """Writes tests/fixtures/nsys/synthetic.sqlite: an export with the schema of nsys 2023.4 and every case that counts.
 
-python tests/nsys_fixture.py; then `nsys stats -r nvtx_kern_sum -f csv` of it makes synthetic.csv.
+python tests/nsys_fixture.py; then `nsys stats -r nvtx_kern_sum -f csv` of it makes synthetic.csv. Beside it lies an
+export from a GPU, with the tables alone that a trace is read from.
 """
 
 from __future__ import annotations
 
+import csv
+import io
 import sqlite3
 import sys
 from contextlib import closing
 from pathlib import Path
+
+from perfscribe.instruments.profiling.nvtx_kernels import COLUMNS
 
 FOLDER = Path(__file__).parent / "fixtures" / "nsys"
 SCHEMA = """
@@ -176,13 +181,15 @@ def write(path: Path) -> Path:
     return path
 
 
-def nsys_rows(rows: list[list[str]]) -> list[tuple[str, ...]]:
-    """What nsys printed, without the colon of the default domain; ranges of other domains last.
+def nsys_rows(text: str) -> list[tuple[str, ...]]:
+    """The rows that nsys printed below its header, without the colon of the default domain; other domains' last.
 
     That is the order of versions that print the colon; 2023.4 sorts all names together.
     """
-    plain = [(row[0].removeprefix(":"), *row[1:]) for row in rows if row]
-    return [row for row in plain if ":" not in row[0]] + [row for row in plain if ":" in row[0]]
+    rows = [row for row in csv.reader(io.StringIO(text)) if row]
+    rows = rows[rows.index(list(COLUMNS)) + 1 :]  # nsys prints lines of its own above the header
+    plain = [(row[0].removeprefix(":"), *row[1:]) for row in rows]
+    return sorted(plain, key=lambda row: ":" in row[0])
 
 
 if __name__ == "__main__":

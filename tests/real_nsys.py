@@ -42,7 +42,10 @@ def _unpacked() -> bool:
 
 
 def provide(monkeypatch: pytest.MonkeyPatch) -> nsys.Nsys:
-    """An nsys, for this test also the one that the code under test finds; skips the test where there is none."""
+    """An nsys, for this test also the one that the code under test finds; skips the test where there is none.
+
+    Programs find the project, and an nvtx package that this nsys knows.
+    """
     found = nsys.find()
     if found is None and _unpacked():
         monkeypatch.setenv(NSYS_VARIABLE, str(FOLDER / "nsys" / "bin" / "nsys"))
@@ -50,9 +53,6 @@ def provide(monkeypatch: pytest.MonkeyPatch) -> nsys.Nsys:
         found = nsys.find()
     if found is None:
         pytest.skip(f"no nsys on this machine ({NSYS_VARIABLE} may name one)")
+    packages = [os.environ.get(NVTX_VARIABLE), str(ROOT), os.environ.get("PYTHONPATH")]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, packages)))
     return found
-
-
-def variables() -> dict[str, str]:
-    """Environment variables of a program that this nsys is to trace."""
-    return {"PYTHONPATH": os.environ.get(NVTX_VARIABLE, "")}

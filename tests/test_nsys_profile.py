@@ -8,11 +8,14 @@ from __future__ import annotations
 import csv
 import dataclasses
 import os
+import sqlite3
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import nsys_fixture
 import numpy as np
 import pytest
 import real_nsys
@@ -22,7 +25,8 @@ from perfscribe import config
 from perfscribe.base.cells import Cell, Measurement
 from perfscribe.base.partial import of_error
 from perfscribe.data import tokens
-from perfscribe.experiments.nsys_profile import measure, names, program, reading, rows, show, timeline, tracing
+from perfscribe.experiments.nsys_profile import measure, reading, show
+from perfscribe.instruments import timing
 from perfscribe.instruments.profiling import nsys, ranges
 from perfscribe.instruments.profiling.families import family
 from perfscribe.instruments.profiling.trace import Kernel, Range, Trace
@@ -30,7 +34,7 @@ from perfscribe.plan import plan
 from perfscribe.plan.fingerprint import Sources
 from perfscribe.plan.plan_cells import measure_module, show_module
 from perfscribe.records.records import Record
-from perfscribe.show import figures, markdown_tables, tables
+from perfscribe.show import figures
 
 GEMM = "void cutlass::Kernel2<cutlass_80_simt_sgemm_128x128_8x4_tn_align1>(T1::Params)"
 MUL = "void at::native::vectorized_elementwise_kernel<4, at::native::MulFunctor<float>>(int, T2, T3)"
@@ -44,35 +48,21 @@ def section(preset: str) -> dict[str, Any]:
     return plan.own_section(config.resolve({}, preset), "nsys_profile")
 
 
-# --- cells ----------------------------------------------------------------------------------------------------------
-
-
 def test_the_gpu_preset_is_the_homeworks_grid() -> None:
     cells = measure.cells(section("gpu"))
-    tf32 = [(cell["size"], cell["seq_len"]) for cell in cells if cell["dtype"] == "tf32"]
     sizes = ("small", "medium", "large", "xl", "2.7B")
-    assert tf32 == [(size, length) for size in sizes for length in (128, 256, 512, 1024)]
-    true_fp32 = [(cell["size"], cell["seq_len"]) for cell in cells if cell["dtype"] == "fp32"]
-    assert true_fp32 == [(size, 512) for size in sizes] and len(cells) == 25
-    assert {cell.requires for cell in cells if cell["dtype"] == "tf32"} == {("cuda", "tf32")}
-    detailed = [(cell["size"], cell["seq_len"], cell["dtype"]) for cell in cells if cell["detailed"]]
+    levels = [(cell["size"], cell["seq_len"], cell["dtype"]) for cell in cells]
+    tf32 = [(size, length, "tf32") for size in sizes for length in (128, 256, 512, 1024)]
+    assert levels == [*tf32, *((size, 512, "fp32") for size in sizes)]
+    detailed = [level for cell, level in zip(cells, levels, strict=True) if cell["detailed"]]
     assert detailed == [("small", 128, "tf32"), ("small", 1024, "tf32")]
     assert all(cell.data[0] in measure.datasets(section("gpu")) for cell in cells)
 
 
-@pytest.mark.parametrize("preset", ["tiny", "cpu"])
-def test_small_presets_fill_every_table(preset: str) -> None:
-    cells = measure.cells(section(preset))
-    assert len(cells) >= 3 and any(cell["detailed"] for cell in cells)
-    assert {cell.requires for cell in cells} == {()}
-
-
 def test_a_rule_for_families_needs_no_new_measurement() -> None:
     reached = Sources(ROOT).closure(measure_module("nsys_profile"))
-    assert (
-        "perfscribe.instruments.profiling.summary" in reached
-        and "perfscribe.instruments.profiling.families" not in reached
-    )
+    assert "perfscribe.instruments.profiling.summary" in reached
+    assert "perfscribe.instruments.profiling.families" not in reached
     assert "perfscribe.instruments.profiling.families" in Sources(ROOT).closure(show_module("nsys_profile"))
 
 
@@ -87,39 +77,33 @@ def test_a_rule_for_families_needs_no_new_measurement() -> None:
         (SOFTMAX, "softmax_warp_forward"),
         (MEAN, "reduce_kernel<MeanOps>"),
         ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgs)", "ncclDevKernel_AllReduce_Sum_f32_RING_LL"),
-        ("aten::mm", "aten::mm"),
         ("Memset (Device)", "Memset (Device)"),
-        ("[CUDA memcpy Device-to-Device]", "[CUDA memcpy Device-to-Device]"),
     ],
 )
 def test_short_names(full: str, short: str) -> None:
-    assert names.shortened(full) == short
+    assert reading.shortened(full) == short
 
 
-def test_names_that_would_become_the_same_are_told_apart() -> None:
+def test_names_stay_different_and_have_the_family_of_the_full_one() -> None:
     other = MUL.replace("<4,", "<8,")
-    short = names.short_names([MUL, other, MEAN])
+    short = reading.short_names([MUL, other, MEAN])
     assert short[MUL] != short[other] and short[MUL].startswith("vectorized_elementwise_kernel<MulFunctor>#")
     assert short[MEAN] == "reduce_kernel<MeanOps>"
-    assert names.short_names([other, MUL, MUL])[MUL] == short[MUL]
-
-
-def test_a_short_name_has_the_family_of_the_full_one() -> None:
     with open(ROOT / "tests" / "fixtures" / "kernel_names.csv", encoding="utf-8", newline="") as stream:
-        full = [row["name"] for row in csv.DictReader(stream)]
-    short = names.short_names(full)
-    assert len(full) > 100 and len(set(short.values())) == len(set(full))
+        full = {row["name"] for row in csv.DictReader(stream)}
+    short = reading.short_names(full)
+    assert len(set(short.values())) == len(full) > 100
     assert [name for name in full if family(short[name]) != family(name)] == []
 
 
 # --- reading a trace ------------------------------------------------------------------------------------------------
 
 
-def kernel(name: str, start: int, duration: int, launch: int, thread: int = MAIN, call: int = 5) -> Kernel:
-    return Kernel(name, start, start + duration, launch, launch + call, thread)
+def kernel(name: str, start: int, duration: int, launch: int, thread: int = MAIN) -> Kernel:
+    return Kernel(name, start, start + duration, launch, launch + 5, thread)
 
 
-def one_pass(begin: int, name: str, phase: str) -> tuple[list[Range], list[Kernel]]:
+def one_pass(begin: int, name: str) -> tuple[list[Range], list[Kernel]]:
     """A pass of 400 ns: kernels at 20 to 50, 60 to 90, 90 to 190 and 200 to 210 behind its begin.
 
     The second is launched after the device ran dry, the third queued before, the fourth launched long before it runs.
@@ -135,18 +119,17 @@ def one_pass(begin: int, name: str, phase: str) -> tuple[list[Range], list[Kerne
         Range(ranges.SOFTMAX, begin + 45, begin + 56, MAIN),
         Range(ranges.FINAL_MATMUL, begin + 58, begin + 66, MAIN),
     ]
-    return [Range(name, begin, begin + 400, MAIN), *(inner if phase == "model" else [])], kernels
+    return [Range(name, begin, begin + 400, MAIN), *inner], kernels
 
 
 @pytest.fixture
 def trace() -> Trace:
     """A warm-up, an inference pass, and a step at 2000: forward to 2400, backward to 2800, optimizer to 3000."""
-    found = [one_pass(1000, ranges.INFERENCE, "model"), one_pass(2000, ranges.FORWARD, "model")]
-    warmup, warmup_kernels = one_pass(100, ranges.INFERENCE, "model")
-    all_ranges = [Range(ranges.WARMUP, 90, 900, MAIN), *warmup, *found[0][0], *found[1][0]]
+    passes = [one_pass(100, ranges.INFERENCE), one_pass(1000, ranges.INFERENCE), one_pass(2000, ranges.FORWARD)]
+    all_ranges = [Range(ranges.WARMUP, 90, 900, MAIN), *(one for found, _ in passes for one in found)]
     all_ranges += [Range(ranges.BACKWARD, 2400, 2800, MAIN), Range(ranges.OPTIMIZER, 2800, 3000, MAIN)]
     all_ranges += [Range(ranges.STEP, 2000, 3000, MAIN), Range(ranges.FORWARD, 2410, 2420, MAIN, domain="library")]
-    kernels = [*warmup_kernels, *found[0][1], *found[1][1]]
+    kernels = [one for _, found in passes for one in found]
     # backward launches from a thread of its own; two kernels overlap
     kernels += [kernel(GEMM, 2500, 100, 2450, AUTOGRAD), kernel(MUL, 2550, 100, 2455, AUTOGRAD)]
     kernels += [kernel(ADAM, 2850, 60, 2820), kernel(ADAM, 2910, 40, 2830)]
@@ -167,75 +150,38 @@ def test_times_of_phases(trace: Trace) -> None:
     assert found["forward_launch_bound_ms"] == [10e-6]  # 50 to 60; 190 to 200 had its launch over at 75
     assert found["backward_busy_ms"] == [150e-6]  # 2500 to 2650, the overlap once
     assert found["optimizer_busy_ms"] == [100e-6]
-
-
-def test_a_phase_without_a_kernel_is_an_error(trace: Trace) -> None:
     lacking = dataclasses.replace(trace, kernels=[one for one in trace.kernels if one.name != ADAM])
     with pytest.raises(ValueError, match="no kernel in a range optimizer"):
         reading.device_times(lacking)
 
 
 def test_kernels_by_range(trace: Trace) -> None:
-    found = {(row.range, row.kernel): row.durations_ns for row in reading.rows(trace)}
-    assert found["forward", GEMM] == (30, 100) and found["inference", GEMM] == (30, 100)
-    assert found["backward", GEMM] == (100,) and found["optimizer", ADAM] == (60, 40)
-    assert {key: value for key, value in found.items() if key[0] in reading.PARTS} == {
-        ("scores", GEMM): (30,),
-        ("softmax", SOFTMAX): (30,),
-        ("final_matmul", GEMM): (100,),
+    series = reading.kernel_series(trace, detailed=True)
+    names = reading.short_names([GEMM, SOFTMAX, MUL, ADAM])
+
+    def of_range(label: str, figure: str) -> dict[str, int]:
+        shown = [series["kernel_names"][place] for place in series[f"{label}_kernel"]]
+        return dict(zip(shown, series[f"{label}_{figure}"], strict=True))
+
+    in_forward = {names[GEMM]: 130, names[SOFTMAX]: 30, names[MUL]: 10}
+    assert of_range("forward", "total_ns") == of_range("inference", "total_ns") == in_forward
+    assert series["forward_total_ns"] == [130, 30, 10] and series["forward_launches"] == [2, 1, 1]
+    assert of_range("backward", "total_ns") == {names[GEMM]: 100, names[MUL]: 100}
+    assert of_range("optimizer", "max_ns") == {names[ADAM]: 60} and of_range("optimizer", "median_ns") == {
+        names[ADAM]: 50
     }
-    totals = [row.total_ns for row in reading.rows(trace) if row.range == "forward"]
-    assert totals == sorted(totals, reverse=True)
+    parts = {label: of_range(label, "total_ns") for label in reading.PARTS}
+    assert parts == {"scores": {names[GEMM]: 30}, "softmax": {names[SOFTMAX]: 30}, "final_matmul": {names[GEMM]: 100}}
 
 
 def test_rare_kernels_stand_in_one_row() -> None:
-    rows = [reading.Row("forward", name, (ns,)) for name, ns in (("a", 900), ("b", 65), ("c", 20), ("d", 10), ("e", 5))]
-    kept = reading.without_rare(rows)  # 97 % of 1000 are a, b and c
-    assert [(row.kernel, row.total_ns, row.kernels) for row in kept] == [
-        ("a", 900, 1),
-        ("b", 65, 1),
-        ("c", 20, 1),
-        (reading.REST, 15, 2),
-    ]
-    series = reading.as_series(kept, {}, detailed=False)
+    durations = {"a": 900, "b": 65, "c": 20, "d": 10, "e": 5}  # 97 % of 1000 are a, b and c
+    kernels = [kernel(name, 1000 * n, ns, 10 * n) for n, (name, ns) in enumerate(durations.items())]
+    made = Trace("made up 1.0", kernels, [Range(ranges.FORWARD, 0, 99, MAIN)])
+    series = reading.kernel_series(made, detailed=False)
     assert series["kernel_names"] == ["a", "b", "c", reading.REST] and series["forward_rest_kernels"] == [2]
     assert series["forward_launches"] == [1, 1, 1, 2] and series["forward_total_ns"] == [900, 65, 20, 15]
     assert "forward_median_ns" not in series
-    assert reading.as_series(rows, {}, detailed=True)["forward_median_ns"] == [900, 65, 20, 10, 5]
-
-
-def test_the_timeline_of_a_step(trace: Trace) -> None:
-    short = names.short_names(one.name for one in trace.kernels)
-    known = sorted(short.values())
-    series = timeline.series(trace, known, short)
-    assert series["timeline_phase"] == ["step", "forward", "backward", "optimizer"]
-    assert series["timeline_start_ns"] == [0, 0, 400, 800] and series["timeline_ns"] == [1000, 400, 400, 200]
-    by_name: dict[str, int] = {}
-    for place, ns in zip(series["timeline_bin_kernel"], series["timeline_bin_ns"], strict=True):
-        by_name[known[place]] = by_name.get(known[place], 0) + ns
-    expected = {short[GEMM]: 230, short[SOFTMAX]: 30, short[MUL]: 110, short[ADAM]: 100}
-    assert by_name == pytest.approx(expected, abs=timeline.BINS / 2)  # each bin is rounded to 1 ns
-    assert max(series["timeline_bin"]) < timeline.BINS
-    # the only layer of forward, from its scores on; ranges where their kernels ran
-    assert series["layer_range"] == ["scores", "softmax", "final_matmul"]
-    assert series["layer_range_start_ns"] == [20, 60, 90] and series["layer_range_ns"] == [30, 30, 100]
-    assert series["layer_start_ns"] == [20, 60, 90, 200] and series["layer_ns"] == [30, 30, 100, 10]
-
-
-def test_one_layer_of_several_is_kept(trace: Trace) -> None:
-    second = [Range(ranges.ATTENTION_SCORES, 2065, 2072, MAIN)]  # launches the last kernel of forward
-    series = timeline.series(
-        dataclasses.replace(trace, ranges=[*trace.ranges, *second]),
-        [GEMM, SOFTMAX, MUL, ADAM],
-        {name: name for name in (GEMM, SOFTMAX, MUL, ADAM)},
-    )
-    assert series["layer_start_ns"] == [20, 60, 90]
-
-
-def test_a_trace_without_a_training_step_has_no_timeline(trace: Trace) -> None:
-    inference = [one for one in trace.ranges if one.name == ranges.INFERENCE]
-    assert timeline.series(dataclasses.replace(trace, ranges=inference), [], {}) == {}
-    assert "forward_range_ms" not in reading.host_ranges(dataclasses.replace(trace, ranges=inference))
 
 
 # --- measuring, for real --------------------------------------------------------------------------------------------
@@ -274,6 +220,8 @@ def as_record(found: Cell, measurement: Measurement, status: str = "ok", reason:
 
 
 def check_measured(found: Cell, measurement: Measurement) -> None:
+    """By torch's profiler, the ranges perhaps by nsys."""
+    assert measurement.values["kernel_tool"].startswith("torch profiler")
     samples = measurement.samples
     for phase in ("inference", "forward", "backward", "optimizer"):
         assert len(samples[f"{phase}_ms"]) == found["timed_steps"]
@@ -286,14 +234,12 @@ def check_measured(found: Cell, measurement: Measurement) -> None:
     assert sum(measurement.series["softmax_launches"]) == layers * found["traced_steps"]
     shown = measurement.series["kernel_names"]
     assert "aten::mm" in shown and "aten::_softmax" in shown
-    assert measurement.series["layer_range"] == ["scores", "softmax", "final_matmul"]
 
 
 @pytest.mark.usefixtures("no_nsys")
 def test_a_cell_by_torchs_profiler(cell: Cell) -> None:
     measurement = measure.run(cell)
     check_measured(cell, measurement)
-    assert measurement.values["kernel_tool"].startswith("torch profiler")
     assert measurement.values["tool_remark"] == "nsys was not found"
     for sample, host in zip(
         measurement.samples["forward_range_ms"], measurement.samples["forward_traced_ms"], strict=True
@@ -310,7 +256,7 @@ def test_a_step_without_memory_leaves_inference(cell: Cell, monkeypatch: pytest.
     def no_memory(*_: object, **__: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. of which 1.00 GiB is free.")
 
-    monkeypatch.setattr(program, "time_full_steps", no_memory)
+    monkeypatch.setattr(timing, "time_phases", no_memory)
     with pytest.raises(torch.OutOfMemoryError) as raised:
         measure.run(cell)
     kept = of_error(raised.value)
@@ -321,39 +267,28 @@ def test_a_step_without_memory_leaves_inference(cell: Cell, monkeypatch: pytest.
     assert matmul["full_step_percent"].iloc[0] is None  # the table shows the status there
 
 
-FAKE = """#!{python}
-import json, os, subprocess, sys
-verb = sys.argv[1]
-if verb == "--version":
-    print("NVIDIA Nsight Systems version 2024.1.1.59-241133802077v0")
-elif verb == "profile" and "--help" in sys.argv:
-    print("'cuda', 'nvtx'")
-elif verb == "profile":
-    {profile}
-elif verb == "export":
-    output = next(a for a in sys.argv if a.startswith("--output=")).removeprefix("--output=")
-    import sqlite3
-    connection = sqlite3.connect(output)
-    connection.executescript('''{schema}''')
-    connection.execute("INSERT INTO META_DATA_EXPORT VALUES ('EXPORT_PRODUCT_VERSION', '2024.1.1.59')")
-    connection.commit()
+FAKE = """#!/bin/sh
+for word in "$@"; do case $word in --output=*) output="${{word#--output=}}" ;; esac; done
+case "$1 $2" in
+--version*) echo "NVIDIA Nsight Systems version 2024.1.1.59-241133802077v0" ;;
+"profile --help") ;;
+profile*) {profile} ;;
+export*) cp {export} "$output" ;;
+esac
 """
-RUN_PROGRAM = """
-    done = subprocess.run(sys.argv[sys.argv.index("-m") - 1 :])
-    output = next(a for a in sys.argv if a.startswith("--output=")).removeprefix("--output=")
-    open(output + ".nsys-rep", "w").close()
-    sys.exit(done.returncode)
-"""
+RUN_PROGRAM = f'while [ "$1" != {sys.executable} ]; do shift; done; "$@"; : > "$output.nsys-rep"'
 
 
 @pytest.fixture
-def fake_nsys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Puts a script in place of nsys: what it does for `profile`, and the export that it makes."""
+def fake_nsys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Puts a script in place of nsys that does this for `profile`, and whose export is empty."""
+    with closing(sqlite3.connect(tmp_path / "empty.sqlite")) as connection:
+        nsys_fixture.Export(connection, "2024.1.1.59")
+        connection.commit()
 
-    def put(profile: str, schema: str = "") -> None:
-        path = tmp_path / "bin" / "nsys"
-        path.parent.mkdir()
-        path.write_text(FAKE.format(python=sys.executable, profile=profile.strip(), schema=schema))
+    def put(profile: str) -> None:
+        path = tmp_path / "fake_nsys"
+        path.write_text(FAKE.format(profile=profile, export=tmp_path / "empty.sqlite"))
         path.chmod(0o755)
         monkeypatch.setenv("PERFSCRIBE_NSYS", str(path))
 
@@ -361,50 +296,36 @@ def fake_nsys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
     return put
 
 
-EMPTY_EXPORT = "CREATE TABLE StringIds (id, value); CREATE TABLE META_DATA_EXPORT (name, value);"
-
-
-def test_an_nsys_that_fails_leaves_torchs_profiler(cell: Cell, fake_nsys: Callable[..., None]) -> None:
-    fake_nsys('print("The driver is too new."); sys.exit(3)')
+def test_an_nsys_that_fails_leaves_torchs_profiler(cell: Cell, fake_nsys: Callable[[str], None]) -> None:
+    fake_nsys('echo "The driver is too new."; exit 3')
     measurement = measure.run(cell)
     check_measured(cell, measurement)
-    assert measurement.values["kernel_tool"].startswith("torch profiler")
     assert measurement.values["tool_remark"] == "nsys profile: exit status 3: The driver is too new."
 
 
-def test_an_nsys_that_sees_nothing_leaves_torchs_profiler(cell: Cell, fake_nsys: Callable[..., None]) -> None:
-    fake_nsys(RUN_PROGRAM, EMPTY_EXPORT)
+def test_an_nsys_that_sees_nothing_leaves_torchs_profiler(cell: Cell, fake_nsys: Callable[[str], None]) -> None:
+    fake_nsys(RUN_PROGRAM)
     measurement = measure.run(cell)
     check_measured(cell, measurement)
     assert "nsys 2024.1.1 holds no range that the program marked" in measurement.values["tool_remark"]
     folder = Path(cell.data_folder).parent / "nsys"
-    assert sorted(path.name for path in folder.iterdir()) == ["cpu-nano-32-fp32.nsys-rep"]
+    assert [path.name for path in folder.iterdir()] == ["cpu-nano-32-fp32.nsys-rep"]
 
 
-def test_a_program_that_fails_under_nsys_fails_the_cell(cell: Cell, fake_nsys: Callable[..., None]) -> None:
-    fake_nsys(RUN_PROGRAM, EMPTY_EXPORT)
+def test_a_program_that_fails_under_nsys_fails_the_cell(cell: Cell, fake_nsys: Callable[[str], None]) -> None:
+    fake_nsys(RUN_PROGRAM)  # nsys may end well although the program did not
     wrong = dataclasses.replace(cell, factors={**cell.factors, "size": "huge"})
     with pytest.raises(RuntimeError, match="KeyError: 'huge'"):
-        tracing.by_nsys(wrong, full_step=True)
-
-
-def test_an_nsys_that_hides_its_programs_failure_fails_the_cell(cell: Cell, fake_nsys: Callable[..., None]) -> None:
-    fake_nsys(RUN_PROGRAM.replace("done.returncode", "0"), EMPTY_EXPORT)
-    wrong = dataclasses.replace(cell, factors={**cell.factors, "size": "huge"})
-    with pytest.raises(RuntimeError, match="KeyError: 'huge'"):
-        tracing.by_nsys(wrong, full_step=True)
+        measure._by_nsys(wrong, full_step=True)
 
 
 def test_ranges_by_a_real_nsys(cell: Cell, monkeypatch: pytest.MonkeyPatch) -> None:
     real_nsys.provide(monkeypatch)
-    packages = [real_nsys.variables()["PYTHONPATH"], str(ROOT), os.environ.get("PYTHONPATH", "")]
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, packages)))
     measurement = measure.run(cell)
     check_measured(cell, measurement)
     if "holds no range" in measurement.values["tool_remark"]:
         pytest.skip(measurement.values["tool_remark"])
     assert measurement.values["range_tool"].startswith("nsys")
-    assert measurement.values["kernel_tool"].startswith("torch profiler")
     assert "saw no kernels (no CUDA)" in measurement.values["tool_remark"]
 
 
@@ -416,64 +337,50 @@ def made_cell(size: str = "small", seq_len: int = 128, dtype: str = "tf32", devi
     return Cell({**factors, "batch": 4, "warmup_steps": 1, "timed_steps": 3, "traced_steps": 2, **more})
 
 
-def series_of(**by_range: dict[str, tuple[int, int]]) -> dict[str, list[Any]]:
-    """Series from (launches, total_ns) by range and kernel."""
-    names_ = list(dict.fromkeys(name for kernels in by_range.values() for name in kernels))
-    series: dict[str, list[Any]] = {"kernel_names": names_}
-    for label, kernels in by_range.items():
-        series[f"{label}_kernel"] = [names_.index(name) for name in kernels]
-        series[f"{label}_launches"] = [launches for launches, _ in kernels.values()]
-        series[f"{label}_total_ns"] = [ns for _, ns in kernels.values()]
-    return series
-
-
 CUTLASS, PLAIN_MUL, MEANS = "cutlass_80_simt_sgemm", "elementwise_kernel<MulFunctor>", "reduce_kernel<MeanOps>"
 SOFT, APPLY = "softmax_warp_forward", "multi_tensor_apply_kernel<FusedAdamMathFunctor>"
+# Launches and device time in ns by range and kernel, of two traced passes: forward is 60 % products, a step 50 %.
+BY_RANGE = {
+    "inference": {CUTLASS: (220, 6_000_000), PLAIN_MUL: (400, 2_000_000)},
+    "forward": {CUTLASS: (220, 6_000_000), PLAIN_MUL: (400, 2_500_000), SOFT: (24, 1_000_000), MEANS: (50, 500_000)},
+    "backward": {CUTLASS: (440, 9_000_000), PLAIN_MUL: (900, 6_000_000)},
+    "optimizer": {APPLY: (40, 5_000_000)},
+    "scores": {CUTLASS: (24, 240_000), PLAIN_MUL: (48, 120_000)},
+    "softmax": {SOFT: (24, 960_000)},
+    "final_matmul": {CUTLASS: (24, 360_000)},
+}
 
 
 def record_of(cell: Cell, **changed: dict[str, tuple[int, int]]) -> Record:
-    """A cell of two traced passes: forward is 60 % products, a full step 50 %; figures by hand in the tests below."""
-    by_range = {
-        "inference": {CUTLASS: (220, 6_000_000), PLAIN_MUL: (400, 2_000_000)},
-        "forward": {
-            CUTLASS: (220, 6_000_000),
-            PLAIN_MUL: (400, 2_500_000),
-            SOFT: (24, 1_000_000),
-            MEANS: (50, 500_000),
-        },
-        "backward": {CUTLASS: (440, 9_000_000), PLAIN_MUL: (900, 6_000_000)},
-        "optimizer": {APPLY: (40, 5_000_000)},
-        "scores": {CUTLASS: (24, 240_000), PLAIN_MUL: (48, 120_000)},
-        "softmax": {SOFT: (24, 960_000)},
-        "final_matmul": {CUTLASS: (24, 360_000)},
-        **changed,
+    """A cell; figures by hand in the tests below."""
+    by_range = {**BY_RANGE, **changed}
+    names = list(dict.fromkeys(name for kernels in by_range.values() for name in kernels))
+    series: dict[str, list[Any]] = {"kernel_names": names}
+    for label, kernels in by_range.items():
+        series[f"{label}_kernel"] = [names.index(name) for name in kernels]
+        series[f"{label}_launches"], series[f"{label}_total_ns"] = map(list, zip(*kernels.values(), strict=True))
+    samples = {
+        "forward_ms": [8.0, 9.0, 10.0],
+        "forward_traced_ms": [10.0, 11.0, 12.0],
+        "forward_range_ms": [14.0, 9.0, 10.0],
+        "forward_span_ms": [13.0, 8.0, 9.2],
+        "forward_busy_ms": [5.1, 5.0, 5.2],
+        "forward_launch_bound_ms": [7.0, 2.0, 3.1],
+        "inference_busy_ms": [4.0, 4.0],
+        "backward_busy_ms": [7.5, 7.5],
+        "optimizer_busy_ms": [2.5, 2.5],
     }
-    measurement = Measurement(
-        samples={
-            "forward_ms": [8.0, 9.0, 10.0],
-            "forward_traced_ms": [10.0, 11.0, 12.0],
-            "forward_range_ms": [14.0, 9.0, 10.0],
-            "forward_span_ms": [13.0, 8.0, 9.2],
-            "forward_busy_ms": [5.1, 5.0, 5.2],
-            "forward_launch_bound_ms": [7.0, 2.0, 3.1],
-            **{
-                f"{phase}_busy_ms": [ms, ms]
-                for phase, ms in (("inference", 4.0), ("backward", 7.5), ("optimizer", 2.5))
-            },
-            "full_step_traced_ms": [20.0, 21.0],
-        },
-        series=series_of(**by_range),
-        values={"range_tool": "nsys 2025.3.1", "kernel_tool": "nsys 2025.3.1", "tool_remark": "none"},
-    )
-    return as_record(cell, measurement)
+    tools = {"range_tool": "nsys 2025.3.1", "kernel_tool": "nsys 2025.3.1", "tool_remark": "none"}
+    return as_record(cell, Measurement(samples=samples, series=series, values=tools))
 
 
-def made(records: Iterable[Record]) -> dict[str, tables.Table]:
-    return {table.id: table for table in show.tables({"nsys_profile": list(records)})}
+def frame(table_id: str, *records: Record) -> Any:
+    made = show.tables({"nsys_profile": list(records)})
+    return next(table.frame for table in made if table.id == f"cs336.nsys_{table_id}")
 
 
 def row(table_id: str, *records: Record) -> dict[str, Any]:
-    return dict(made(records)[f"cs336.nsys_{table_id}"].frame.iloc[0])
+    return dict(frame(table_id, *records).iloc[0])
 
 
 def test_where_forward_goes() -> None:
@@ -487,29 +394,10 @@ def test_where_forward_goes() -> None:
     assert found["forward_launches"] == (220 + 400 + 24 + 50) / 2
     assert found["forward_nsys_ms_brandon-snider"] == 19.018
     assert row("forward", record_of(made_cell(device="cpu")))["launch_bound_percent"] == "no launches"
-
-
-def test_a_mean_of_launches_is_told_to_a_tenth() -> None:
-    three_passes = record_of(made_cell(traced_steps=3))
-    assert row("forward", three_passes)["forward_launches"] == 231.3  # 694 / 3
-    assert row("top_kernels", three_passes)["forward_launches"] == 73.3  # 220 / 3
-    told = set(made([three_passes])["cs336.nsys_nvtx_kernels"].ok["launches"])
-    assert 73.3 in told and told == {round(one, 1) for one in told}
-
-
-def test_the_range_is_not_rounded_apart_from_its_parts(tmp_path: Path) -> None:
-    tables.write(made([record_of(made_cell())])["cs336.nsys_forward"], tmp_path)
-    heads, _, cells = markdown_tables.to_markdown(tmp_path, "cs336.nsys_forward").splitlines()[:3]
-    shown = dict(zip(heads.split(" | "), cells.split(" | "), strict=True))
-    assert shown["Forward by its range (ms)"] == "10.0"  # by its spread it would be 10
-    assert shown["Range / host clock, traced"] == "0.909"
-
-
-def test_passes_of_two_tools_are_not_subtracted() -> None:
-    record = record_of(made_cell())
-    record.values["kernel_tool"] = "torch profiler 2.11"
-    found = row("forward", record)
-    assert found["forward_edges_ms"] == "of two tools" and found["forward_busy_ms"] == 5.2
+    assert row("forward", record_of(made_cell(traced_steps=3)))["forward_launches"] == 231.3  # 694 / 3
+    of_two_tools = record_of(made_cell())
+    of_two_tools.values["kernel_tool"] = "torch profiler 2.11"
+    assert row("forward", of_two_tools)["forward_edges_ms"] == "of two tools"
 
 
 def test_the_top_kernels() -> None:
@@ -521,11 +409,9 @@ def test_the_top_kernels() -> None:
     assert of_large["top_kernel_count_brandon-snider"] == 109 and found["top_kernel_count_brandon-snider"] == "none"
     other = row("top_kernels", record_of(made_cell(), backward={PLAIN_MUL: (1, 90), CUTLASS: (1, 10)}))
     assert (other["backward_kernel"], other["same_kernel"]) == (PLAIN_MUL, "no")
-
-
-def test_a_sum_of_rare_kernels_never_leads() -> None:
-    found = row("top_kernels", record_of(made_cell(), forward={reading.REST: (90, 800), CUTLASS: (10, 200)}))
-    assert found["forward_kernel"] == CUTLASS and found["forward_percent"] == 20.0
+    # a sum of rare kernels never leads
+    rare = row("top_kernels", record_of(made_cell(), forward={reading.REST: (90, 800), CUTLASS: (10, 200)}))
+    assert (rare["forward_kernel"], rare["forward_percent"]) == (CUTLASS, 20.0)
 
 
 def test_shares_of_matrix_products() -> None:
@@ -550,16 +436,14 @@ def test_softmax_against_the_products() -> None:
     assert found["flop_ratio"] == pytest.approx(5 * 12 / (2 * 2 * 768))
     assert found["scores_tflop_per_s"] == pytest.approx(product / 10e-6 / 1e12)
     assert found["softmax_gb_per_s"] == pytest.approx(2 * 4 * 4 * 12 * 128 * 128 / 40e-6 / 1e9)
-
-
-def test_a_cell_without_a_traced_product_says_so() -> None:
-    found = row("attention", record_of(made_cell(), scores={PLAIN_MUL: (1, 5)}, final_matmul={PLAIN_MUL: (1, 5)}))
+    without = {"scores": {PLAIN_MUL: (1, 5)}, "final_matmul": {PLAIN_MUL: (1, 5)}}
+    found = row("attention", record_of(made_cell(), **without))
     assert found["time_ratio"] == found["scores_tflop_per_s"] == "no product traced"
 
 
 def test_families_and_what_no_rule_knows() -> None:
-    table = made([record_of(made_cell())])["cs336.nsys_families"]
-    step = table.frame[table.frame["pass"] == "full step"].iloc[0]
+    passes = frame("families", record_of(made_cell()))
+    step = passes[passes["pass"] == "full step"].iloc[0]
     assert step["gemm_percent"] == pytest.approx(50) and step["optimizer_percent"] == pytest.approx(100 * 5 / 30)
     assert step["kernels_ms"] == 15.0
     unknown = record_of(made_cell(), forward={CUTLASS: (1, 90), "mystery": (1, 7), reading.REST: (2, 3)})
@@ -568,11 +452,11 @@ def test_families_and_what_no_rule_knows() -> None:
 
 def test_ranges_and_their_kernels() -> None:
     short, full = record_of(made_cell()), record_of(made_cell(seq_len=256, detailed=True))
-    frame = made([short, full])["cs336.nsys_nvtx_kernels"].frame
-    of_short = frame[frame["seq_len"] == 128]
-    assert set(of_short["range"]) == set(rows.RANGES_SHOWN)
+    found = frame("nvtx_kernels", short, full)
+    of_short = found[found["seq_len"] == 128]
+    assert set(of_short["range"]) == set(show.RANGES_SHOWN)
     assert list(of_short[of_short["range"] == "forward"]["kernel"]) == [CUTLASS, PLAIN_MUL, SOFT]
-    assert set(frame[frame["seq_len"] == 256]["range"]) == {*reading.PHASES, *reading.PARTS}
+    assert set(found[found["seq_len"] == 256]["range"]) == {*reading.PHASES, *reading.PARTS}
     first = of_short.iloc[0]
     assert first["launches"] == 110 and first["total_us"] == 3000.0 and first["percent"] == 60.0
     assert first["mean_us"] == pytest.approx(6000 / 220, abs=1e-3) and first["median_us"] == "not kept"
@@ -580,24 +464,16 @@ def test_ranges_and_their_kernels() -> None:
 
 def test_a_cell_of_no_figures_is_one_row() -> None:
     skipped = Record("nsys_profile", dict(made_cell().factors), "skipped", "preset cpu", "measured")
-    for table in made([skipped]).values():
-        assert len(table.frame) <= 1 and table.ok.empty
-
-
-# --- the picture ----------------------------------------------------------------------------------
+    for table in show.tables({"nsys_profile": [skipped]}):
+        assert len(table.frame) == 1 and table.ok.empty
 
 
 def test_the_picture_of_a_trace(trace: Trace, tmp_path: Path) -> None:
-    found = made_cell(detailed=True)
     measurement = Measurement()
     host_ms = {"forward": [0.4e-3], "full_step": [1e-3]}
-    measure._keep(found, tracing.Traced(trace, trace, host_ms, ""), measurement)
+    measure._keep(made_cell(detailed=True), measure.Traced(trace, trace, host_ms, ""), measurement)
     measurement.samples["forward_ms"] = [0.3e-3, 0.4e-3]
-    records = [as_record(found, measurement)]
-    by_id = made(records)
-    for table in by_id.values():
-        tables.write(table, tmp_path)
-        markdown_tables.to_markdown(tmp_path, table.id)
-    for figure in show.figures(by_id):
-        figures.write(figure, tmp_path, "made up")
-        assert (tmp_path / f"{figure.id}.png").stat().st_size > 5000
+    made = show.tables({"nsys_profile": [as_record(made_cell(detailed=True), measurement)]})
+    (figure,) = show.figures({table.id: table for table in made})
+    figures.write(figure, tmp_path, "made up")
+    assert (tmp_path / f"{figure.id}.png").stat().st_size > 5000

@@ -158,9 +158,7 @@ def test_an_experiment_may_read_only_what_is_planned(monkeypatch: pytest.MonkeyP
 # --- what experiments declare -----------------------------------------------------------------------------------
 
 
-def test_figures_draw_what_is_read() -> None:
-    with pytest.raises(ValueError, match="drawn_of names v, z, which it does not read"):
-        registry.Shown(("a.b",), reads_if_measured=("x", "y"), drawn_of=("y", "v", "z"))
+def test_an_experiment_shows_a_table() -> None:
     with pytest.raises(ValueError, match="no tables"):
         registry.Shown(())
 
@@ -177,18 +175,15 @@ def test_what_is_shown_and_what_is_measured(tmp_path: Path) -> None:
 
 
 def test_an_experiment_that_only_reads_goes_with_those_that_it_reads(tiny: plan.Plan) -> None:
-    reading = "mixed_precision"
+    reading, read = "custom_single_node", ["baseline"]
     assert reading not in EXPERIMENTS and reading not in RAW["experiments"] and reading not in tiny.shards
-    both = ["end_to_end", "nsys_profile"]
-    assert tiny.sources(reading) == both and tiny.sources("attention") == ["attention"]
-    assert tiny.presentations[reading].reads == tuple(both)
-    unit = tiny.units[f"present-{reading}"]
-    assert unit["reads"] == both and {"mixed_precision.csv", "end_to_end.csv"} <= set(unit["references"])
+    assert tiny.sources(reading) == read and tiny.sources("attention") == ["attention"]
+    assert tiny.presentations[reading].reads == tuple(read)
+    assert tiny.units[f"present-{reading}"]["reads"] == read
+    assert {"mixed_precision.csv", "end_to_end.csv"} <= set(tiny.units["present-end_to_end"]["references"])
     assert not [name for name in tiny.units if name.startswith(("measure-", "data-")) and reading in name.split("-")]
-    untraced = plan.build(own_keys("nsys_profile", enabled=False), "tiny", ROOT)
-    assert untraced.sources(reading) == ["end_to_end"] and untraced.sources("attention") == ["attention"]
-    without = plan.build(own_keys("end_to_end", enabled=False), "tiny", ROOT)
-    assert not [name for name in without.units if reading in name and "accumulation" not in name]
+    without = plan.build(own_keys("baseline", enabled=False), "tiny", ROOT)
+    assert not [name for name in without.units if reading in name]
     assert reading not in without.units["report"]["experiments"]
     elsewhere = plan.build(raw(chapters=["polaris"]), "tiny", ROOT)
     assert reading not in elsewhere.presentations
@@ -340,11 +335,11 @@ def test_a_published_site_shows_what_was_added_since(published: Path) -> None:
     """An experiment that only reads needs no new cells; a job on another machine must know it as well."""
     folder = published / "results" / "demo" / "plan"
     index = json.loads((folder / "index.json").read_text())
-    del index["presentations"]["mixed_precision"]
+    del index["presentations"]["roofline"]
     (folder / "index.json").write_text(json.dumps(index))
     made = session.make_plan(published, raw(site="demo"))
-    assert made.sources("mixed_precision") == ["end_to_end", "nsys_profile"]
-    assert "present-mixed_precision" in made.units
+    assert made.sources("roofline") == ["attention", "calibration", "end_to_end", "flash_benchmarking"]
+    assert "present-roofline" in made.units
     (published / "config.yaml").write_text("site: demo\n")
     other = session.begin(published, {}, decides=False)
     assert other.read_only and not other.held and other.plan.index == made.index

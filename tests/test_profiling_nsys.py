@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import csv
-import io
 import os
 import signal
 import subprocess
@@ -20,7 +18,7 @@ import real_nsys
 from nsys_fixture import FOLDER, nsys_rows
 
 from perfscribe.instruments.profiling import nsys
-from perfscribe.instruments.profiling.nvtx_kernels import COLUMNS, nvtx_kernel_summary
+from perfscribe.instruments.profiling.nvtx_kernels import nvtx_kernel_summary
 from perfscribe.instruments.profiling.trace import Kernel, Range, Trace, process_and_thread, thread_key
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -42,11 +40,6 @@ time.sleep(float(sys.argv[3]))
 @pytest.fixture
 def found(monkeypatch: pytest.MonkeyPatch) -> nsys.Nsys:
     return real_nsys.provide(monkeypatch)
-
-
-@pytest.fixture
-def variables(found: nsys.Nsys) -> dict[str, str]:
-    return real_nsys.variables()
 
 
 @pytest.fixture
@@ -87,18 +80,9 @@ def nothing_left(scratch: Path) -> Iterator[None]:
     assert not [path for path in told.read_text().split() if Path(path).exists()]
 
 
-def is_gone(pid_file: Path) -> bool:
-    with contextlib.suppress(psutil.NoSuchProcess):
-        process = psutil.Process(int(pid_file.read_text()))
-        return process.status() == psutil.STATUS_ZOMBIE or "time.sleep" not in " ".join(process.cmdline())
-    return True
-
-
-def test_ranges_are_recorded_and_exported(
-    found: nsys.Nsys, tmp_path: Path, scratch: Path, command: list[str], variables: dict[str, str]
-) -> None:
+def test_ranges_are_recorded_and_exported(found: nsys.Nsys, tmp_path: Path, scratch: Path, command: list[str]) -> None:
     with nothing_left(scratch):
-        report = nsys.profile(found, [*command, "0"], tmp_path / "out" / "a.50%", 60, variables)
+        report = nsys.profile(found, [*command, "0"], tmp_path / "out" / "a.50%", 60)
         assert report == tmp_path / "out" / "a.50%.nsys-rep"
         export = nsys.export_sqlite(found, report, tmp_path / "exported" / "a.sqlite")
     assert sorted(path.name for path in export.parent.iterdir()) == ["a.sqlite"]
@@ -113,11 +97,10 @@ def test_ranges_are_recorded_and_exported(
 
 
 def test_a_program_that_takes_too_long_is_ended(
-    found: nsys.Nsys, tmp_path: Path, scratch: Path, command: list[str], variables: dict[str, str]
+    found: nsys.Nsys, tmp_path: Path, scratch: Path, command: list[str]
 ) -> None:
     with nothing_left(scratch), pytest.raises(nsys.NsysError, match=r"nsys profile: longer than 3 s"):
-        nsys.profile(found, [*command, "60"], tmp_path / "late", 3, variables)
-    assert is_gone(tmp_path / "pid")
+        nsys.profile(found, [*command, "60"], tmp_path / "late", 3)
 
 
 def test_the_program_ends_with_whoever_asked_for_it(
@@ -135,17 +118,15 @@ def test_the_program_ends_with_whoever_asked_for_it(
         deadline = time.monotonic() + 30
         while not (tmp_path / "pid").exists() and time.monotonic() < deadline:
             time.sleep(0.05)
-        assert not is_gone(tmp_path / "pid")
+        assert (tmp_path / "pid").exists()
         process.send_signal(signal.SIGKILL)
         process.wait()
-    assert is_gone(tmp_path / "pid")
 
 
 def test_a_program_that_fails_says_why(found: nsys.Nsys, tmp_path: Path) -> None:
     failing = [sys.executable, "-c", "raise SystemExit('CUDA out of memory')"]
-    with pytest.raises(nsys.NsysError, match=r"^nsys profile: exit status 1: CUDA out of memory$") as caught:
+    with pytest.raises(nsys.NsysError, match=r"^nsys profile: exit status 1: CUDA out of memory$"):
         nsys.profile(found, failing, tmp_path / "out", 60)
-    assert "CUDA out of memory" in caught.value.output
 
 
 def test_what_is_no_report_is_refused(found: nsys.Nsys, tmp_path: Path) -> None:
@@ -158,18 +139,9 @@ def test_what_is_no_report_is_refused(found: nsys.Nsys, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("export", sorted(FOLDER.glob("*.sqlite")), ids=lambda path: path.stem)
-def test_the_summary_is_that_of_nsys(found: nsys.Nsys, export: Path) -> None:
-    rows = list(csv.reader(io.StringIO(nsys.stats(found, export, "nvtx_kern_sum"))))
-    header = rows.index(list(COLUMNS))
-    assert nsys_rows(rows[header + 1 :]) == nvtx_kernel_summary(nsys.read_sqlite(export))
-
-
-@pytest.mark.parametrize("export", sorted(FOLDER.glob("*.sqlite")), ids=lambda path: path.stem)
 def test_the_summary_is_that_which_nsys_printed(export: Path) -> None:
-    with open(export.with_suffix(".csv"), encoding="utf-8", newline="") as stream:
-        rows = list(csv.reader(stream))
-    header = rows.index(list(COLUMNS))
-    assert nsys_rows(rows[header + 1 :]) == nvtx_kernel_summary(nsys.read_sqlite(export))
+    printed = nsys_rows(export.with_suffix(".csv").read_text(encoding="utf-8"))
+    assert printed == list(nvtx_kernel_summary(nsys.read_sqlite(export)).itertuples(index=False, name=None))
 
 
 # --- without nsys -------------------------------------------------------------------------------------------------
@@ -188,17 +160,14 @@ def test_a_trace_that_cannot_be_is_an_error() -> None:
         nsys.check(Trace("nsys 2023.4.4", [], [ours], remarks=["CUPTI said no"]), uses_cuda=True)
 
 
-def test_an_nsys_that_does_not_run_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("script", ["exit 1", "echo something else", "exec /does/not/exist"])
+def test_an_nsys_that_does_not_run_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
     fake = tmp_path / "nsys"
     monkeypatch.setenv("PERFSCRIBE_NSYS", str(fake))
     assert nsys.find() is None
-    for number, script in enumerate(("exit 1", "echo something else", "exec /does/not/exist")):
-        fake = tmp_path / str(number) / "nsys"
-        fake.parent.mkdir()
-        fake.write_text(f"#!/bin/sh\n{script}\n")
-        fake.chmod(0o755)
-        monkeypatch.setenv("PERFSCRIBE_NSYS", str(fake))
-        assert nsys.find() is None
+    fake.write_text(f"#!/bin/sh\n{script}\n")
+    fake.chmod(0o755)
+    assert nsys.find() is None
 
 
 def test_what_nsys_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,7 +177,7 @@ def test_what_nsys_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         'case "$*" in\n'
         "--version) echo NVIDIA Nsight Systems version 2025.3.1.90-253135822126v0 ;;\n"
         "*--help) echo \"Possible values are 'cuda', 'nvtx', 'cudnn'\" ;;\n"
-        '*) echo "$LD_LIBRARY_PATH $TMPDIR $OWN" > "$HERE/env"; printf "%s\\n" "$@" > "$HERE/words"\n'
+        '*) echo "$LD_LIBRARY_PATH $TMPDIR" > "$HERE/env"; printf "%s\\n" "$@" > "$HERE/words"\n'
         '   for word in "$@"; do case $word in --output=*) : > "${word#--output=}.nsys-rep" ;; esac; done ;;\n'
         "esac\n"
     )
@@ -216,14 +185,16 @@ def test_what_nsys_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("PERFSCRIBE_NSYS", str(fake))
     monkeypatch.setenv("PERFSCRIBE_NSYS_LIBRARIES", "/missing/libraries")
     monkeypatch.setenv("LD_LIBRARY_PATH", "/usual")
+    monkeypatch.setenv("HERE", str(tmp_path))
     found = nsys.find()
     assert found is not None and found.version == "2025.3.1"
-    own = {"OWN": "a b;c", "HERE": str(tmp_path)}
-    report = nsys.profile(found, ["python", "-c", "print('a b'); x"], tmp_path / "r.nsys-rep", 20, own, True)
+    report = nsys.profile(
+        found, ["python", "-c", "print('a b'); x"], tmp_path / "r.nsys-rep", 20, fork_before_exec=True
+    )
     assert report == tmp_path / "r.nsys-rep"
     words = (tmp_path / "words").read_text().splitlines()
     assert words[0] == "profile" and words[-3:] == ["python", "-c", "print('a b'); x"]
     assert words[words.index("-t") + 1] == "cuda,nvtx"  # this one knows no cuBLAS
     assert {"none", "--cpuctxsw=none", "--force-overwrite=true", "--trace-fork-before-exec=true"} <= set(words)
-    libraries, scratch, told = (tmp_path / "env").read_text().strip().split(" ", 2)
-    assert libraries == "/missing/libraries:/usual" and told == "a b;c" and not Path(scratch).exists()
+    libraries, scratch = (tmp_path / "env").read_text().split()
+    assert libraries == "/missing/libraries:/usual" and not Path(scratch).exists()

@@ -108,7 +108,7 @@ def test_edits_rerun_what_they_touch(project: Workspace) -> None:
 def test_figures_show_what_was_measured_of_what_they_name() -> None:
     """What is read where it was measured has no records at every site."""
     probe = Record("probe", {"n": 1}, "ok", "", "measured")
-    assert presenting._shown("reader", {"probe": [probe]}, ("probe", "not_measured")) == [probe]
+    assert presenting._shown("reader", {"probe": [probe]}) == [probe]
 
 
 def test_a_file_that_is_not_declared_is_refused(project: Workspace) -> None:

@@ -222,7 +222,7 @@ def _present_unit(plan: Plan, experiment: str, code: Sources, also: tuple[str, .
     # Figures may also be of a whole chapter.
     references += [
         path
-        for name in _chapters_of(presentation)
+        for name in (*presentation.references, *_chapters_of(presentation))
         if (path := folder / f"{name}.csv").is_file() and path not in references
     ]
     plan.units[f"present-{experiment}"] = {

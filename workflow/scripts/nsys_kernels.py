@@ -7,8 +7,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from perfscribe.instruments.profiling.nsys_export import read_sqlite  # noqa: E402 (the package lies beside this folder)
-from perfscribe.instruments.profiling.nvtx_kernels import nvtx_kernel_summary, write_csv  # noqa: E402
+from perfscribe.base import files  # noqa: E402 (the package lies beside this folder)
+from perfscribe.instruments.profiling.nsys_export import read_sqlite  # noqa: E402
+from perfscribe.instruments.profiling.nvtx_kernels import nvtx_kernel_summary  # noqa: E402
 
 
 def main() -> int:
@@ -20,7 +21,7 @@ def main() -> int:
     try:
         trace = read_sqlite(args.export)
         rows = nvtx_kernel_summary(trace)
-        write_csv(rows, args.out)
+        files.write_text(args.out, rows.to_csv(index=False, lineterminator="\n"))
     except (ValueError, OSError) as error:
         print(f"nsys_kernels: {error}", file=sys.stderr)
         return 1

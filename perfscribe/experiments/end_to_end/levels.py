@@ -25,5 +25,13 @@ LEVELS = experiment(
 )
 
 SHOWN = Shown(
-    tables=("cs336.benchmarking_script", "cs336.benchmarking_rates"), reads=("calibration", "flash_benchmarking")
+    tables=(
+        "cs336.benchmarking_script",
+        "cs336.benchmarking_rates",
+        "cs336.mixed_precision_passes",
+        "cs336.mixed_precision_speedup",
+    ),
+    figures=("cs336.mixed_precision_speedup",),
+    reads=("calibration", "flash_benchmarking"),
+    references=("mixed_precision",),
 )

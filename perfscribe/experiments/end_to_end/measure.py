@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from perfscribe.analytic.shapes import SIZES
-from perfscribe.base.cells import Cell, Level, Measurement, grid
+from perfscribe.base.cells import Cell, Measurement, grid
 from perfscribe.data import tokens
 from perfscribe.instruments import precision
-
-if TYPE_CHECKING:
-    from perfscribe.models.training_step import Step
 
 
 def datasets(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -24,12 +21,10 @@ def cells(config: Mapping[str, Any]) -> list[Cell]:
     """Size x context x dtype, then at one context the dtypes asked for there alone."""
     single = config["single_length"]
     everywhere = {name: config[name] for name in ("device", "size", "seq_len", "dtype")}
-    wanted: list[dict[str, Level]] = [{**levels, "warmup_steps": config["warmup_steps"]} for levels in grid(everywhere)]
-    at_one = {"device": config["device"], "size": config["size"], "seq_len": [single["seq_len"]]}
-    for levels in grid({**at_one, "dtype": single["dtype"], "warmup_steps": [config["warmup_steps"]]}):
-        if levels not in wanted:
-            wanted.append(levels)
-    fixed = {"batch": config["batch"], "timed_steps": config["timed_steps"]}
+    at_one = {**everywhere, "seq_len": [single["seq_len"]], "dtype": single["dtype"]}
+    wanted = [*grid(everywhere)]
+    wanted += [levels for levels in grid(at_one) if levels not in wanted]
+    fixed = {name: config[name] for name in ("warmup_steps", "batch", "timed_steps")}
     return [_cell({**levels, **fixed}) for levels in wanted]
 
 
@@ -48,56 +43,34 @@ def _cell(factors: dict[str, Any]) -> Cell:
 
 
 def run(cell: Cell) -> Measurement:
-    """Time a full step by phases, forward with and without a graph, and forward with backward as one; count memory."""
+    """Time a full step by phases, forward with and without a graph, and forward with backward as one; count memory.
+
+    Peaks are those of untimed passes. The passes that need least memory come first; a later one that fails still takes
+    the cell's figures along.
+    """
     import torch
 
     from perfscribe.base.partial import kept_on_failure
+    from perfscribe.instruments.timing import record, time_host, time_phases
     from perfscribe.models.loss_check import check_loss
-    from perfscribe.models.training_step import build
+    from perfscribe.models.training_step import build, peak
 
     step = build(cell.factors, cell.data_folder)
+    counts = {"warmup": cell["warmup_steps"], "timed": cell["timed_steps"], "device": step.device}
     measurement = Measurement(values={"parameters": sum(p.numel() for p in step.model.parameters())})
-    # The passes that need least memory come first; a later one that fails still takes the cell's figures along.
     with kept_on_failure(measurement):
         if step.device == "cuda":
             measurement.values["gpu_name"] = torch.cuda.get_device_name()
         measurement.values |= check_loss(step)
-        _without_optimizer(cell, step, measurement)
-        _full_step(cell, step, measurement)
+        record(measurement, "forward_no_grad_ms", time_host(step.inference, **counts))
+        measurement.values |= peak("forward_no_grad", step.inference, step.device)
+        record(measurement, "forward_backward_ms", time_host(step.forward_backward, prepare=step.zero_grad, **counts))
+        step.make_optimizer()
+        phases = time_phases(step.full, prepare=step.zero_grad, **counts)
+        for name in ("forward", "backward", "optimizer"):
+            record(measurement, f"{name}_ms", phases[name])
+        record(measurement, "full_step_ms", phases["step"])
+        step.zero_grad()
+        measurement.values |= peak("forward_graph", step.loss, step.device)
+        measurement.values |= peak("full_step", step.full, step.device)
     return measurement
-
-
-def _without_optimizer(cell: Cell, step: Step, measurement: Measurement) -> None:
-    """Forward without a graph and its peak, and forward with backward as one."""
-    from perfscribe.instruments.timing import record, time_host
-    from perfscribe.models.training_step import peak
-
-    counts = {"warmup": cell["warmup_steps"], "timed": cell["timed_steps"], "device": step.device}
-    record(measurement, "forward_no_grad_ms", time_host(step.inference, **counts))
-    measurement.values |= peak("forward_no_grad", step.inference, step.device)
-    record(measurement, "forward_backward_ms", time_host(step.forward_backward, prepare=step.zero_grad, **counts))
-
-
-def _full_step(cell: Cell, step: Step, measurement: Measurement) -> None:
-    """The training step by phases; peaks of it and of its forward pass, in an untimed pass each."""
-    from perfscribe.instruments.timing import record, time_phases
-    from perfscribe.models.training_step import peak
-
-    step.make_optimizer()
-    phases = time_phases(
-        step.full,
-        prepare=step.zero_grad,
-        warmup=cell["warmup_steps"],
-        timed=cell["timed_steps"],
-        device=step.device,
-    )
-    for name in ("forward", "backward", "optimizer"):
-        record(measurement, f"{name}_ms", phases[name])
-    record(measurement, "full_step_ms", phases["step"])
-    step.zero_grad()
-    measurement.values |= peak("forward_graph", lambda: _let_go(step.loss()), step.device)
-    measurement.values |= peak("full_step", step.full, step.device)
-
-
-def _let_go(_: object) -> None:
-    """Drop a loss, and its graph with it."""

@@ -18,15 +18,11 @@ from perfscribe.instruments import precision
 if TYPE_CHECKING:
     import torch
 
-    from perfscribe.instruments.profiling.memory_history import History
     from perfscribe.instruments.profiling.memory_timeline import Timeline
     from perfscribe.models.training_step import Step
 
-Mark = Callable[[str], object]
-
 # The phases of each mode, in order; forward keeps its graph and ends with the loss.
 PHASES = {"inference": ("forward",), "forward": ("forward",), "full_step": ("forward", "backward", "optimizer")}
-WARMUP_PASSES = 1  # enough for AdamW to have its state and matrix products their workspaces
 TIMELINE_POINTS = 200
 LARGEST_GROUPS = 8
 
@@ -54,7 +50,10 @@ def _cell(factors: dict[str, Any]) -> Cell:
 
 
 def run(cell: Cell) -> Measurement:
-    """Warm up, take the peak of a pass without recording, then record one."""
+    """Warm up, take the peak of a pass without recording, then record one.
+
+    One pass is enough for AdamW to have its state and for matrix products to have their workspaces.
+    """
     from perfscribe.base.partial import kept_on_failure
     from perfscribe.models.training_step import build, peak
 
@@ -65,17 +64,13 @@ def run(cell: Cell) -> Measurement:
     with kept_on_failure(measurement):
         if _warm_up(step, cell["mode"]):
             step.zero_grad()
-            measurement.values |= peak("unrecorded", lambda: _pass(step, cell["mode"], _nothing), step.device)
+            measurement.values |= peak("unrecorded", lambda: _pass(step, cell["mode"]), step.device)
         step.zero_grad()
         _record(cell, step, measurement)
     return measurement
 
 
-def _nothing(_: str) -> None:
-    """Marks nothing."""
-
-
-def _pass(step: Step, mode: str, mark: Mark) -> None:
+def _pass(step: Step, mode: str, mark: Callable[[str], object] = lambda _: None) -> None:
     """One pass, each phase's end marked."""
     if mode == "inference":
         step.inference()
@@ -89,13 +84,12 @@ def _pass(step: Step, mode: str, mark: Mark) -> None:
 
 
 def _warm_up(step: Step, mode: str) -> bool:
-    """Run passes as the recorded one will be; False where memory runs out: a history is to tell what filled it."""
+    """Run a pass as the recorded one will be; False where memory runs out: a history is to tell what filled it."""
     from perfscribe.instruments.memory import is_oom
 
     try:
-        for _ in range(WARMUP_PASSES):
-            step.zero_grad()
-            _pass(step, mode, _nothing)
+        step.zero_grad()
+        _pass(step, mode)
     except RuntimeError as error:
         if not is_oom(error):
             raise
@@ -105,23 +99,20 @@ def _warm_up(step: Step, mode: str) -> bool:
 
 def _record(cell: Cell, step: Step, measurement: Measurement) -> None:
     """Record a pass; its history goes into files, its summary into the measurement, also where memory runs out."""
-    from perfscribe.instruments.profiling import memory_history
     from perfscribe.instruments.profiling.memory_recorder import Recorder
     from perfscribe.instruments.profiling.memory_timeline import Timeline
 
-    path = Path(cell.data_folder).parent / "memory" / f"{_file_name(cell)}.json.gz"
-    recorder = Recorder(step.device, lambda: _labels(step), path.with_name(f"{_file_name(cell)}.pickle"))
+    base = Path(cell.data_folder).parent / "memory" / "-".join(str(level) for level in cell.factors.values())
+    recorder = Recorder(step.device, lambda: _labels(step), base.with_name(f"{base.name}.pickle"))
     try:
         with recorder:
             _pass(step, cell["mode"], recorder.mark)
     finally:
-        memory_history.write(recorder.history, path)
+        recorder.history.write(base.with_name(f"{base.name}.json.gz"))
         timeline = Timeline(recorder.history, PHASES[cell["mode"]], _copy_bytes(step))
-        _summarise(timeline, recorder.history, measurement)
-
-
-def _file_name(cell: Cell) -> str:
-    return "-".join(str(level) for level in cell.factors.values())
+        _keep_peaks(timeline, measurement)
+        _keep_course(timeline, measurement)
+        _keep_groups(timeline, measurement)
 
 
 def _labels(step: Step) -> dict[str, list[torch.Tensor]]:
@@ -149,46 +140,39 @@ def _copy_bytes(step: Step) -> set[int]:
     return {2 * part.weight.numel() for part in linear}
 
 
-def _summarise(timeline: Timeline, history: History, measurement: Measurement) -> None:
-    """Peaks by phase and by kind, the reduced course, the largest groups."""
-    from perfscribe.instruments.profiling.memory_timeline import KINDS
-
+def _keep_peaks(timeline: Timeline, measurement: Measurement) -> None:
+    """Peaks by phase and by kind: the allocator's own where it counts, else those of the history."""
     peaks = []
+    history = timeline.history
     marks = {mark.name: mark for mark in history.marks}
     measurement.values["start_bytes"] = timeline.totals[0]
     for phase, (_, last) in timeline.phase_ranges().items():
-        measurement.values[f"{phase}_end_bytes"] = timeline.totals[last]
-        index = timeline.peak_index(phase)
+        index, mark = timeline.peak_index(phase), marks.get(phase)
         replayed = timeline.totals[index]
-        counted = marks[phase].peak_bytes if phase in marks else None
-        peaks.append(replayed if counted is None else counted)
-        measurement.values |= {f"{phase}_peak_bytes": peaks[-1], f"{phase}_replayed_bytes": replayed}
-        if phase in marks and marks[phase].reserved_bytes is not None:
-            measurement.values[f"{phase}_reserved_bytes"] = marks[phase].reserved_bytes
-        kinds = timeline.by_kind([index])[0]
-        measurement.series[f"{phase}_kinds_bytes"] = [kinds[kind] for kind in KINDS]
-    reserved = [mark.reserved_bytes for mark in history.marks if mark.reserved_bytes is not None]
+        peaks.append(replayed if mark is None or mark.peak_bytes is None else mark.peak_bytes)
+        measurement.values |= {
+            f"{phase}_end_bytes": timeline.totals[last],
+            f"{phase}_peak_bytes": peaks[-1],
+            f"{phase}_replayed_bytes": replayed,
+        }
+        if mark is not None and mark.reserved_bytes is not None:
+            measurement.values[f"{phase}_reserved_bytes"] = mark.reserved_bytes
+        measurement.series[f"{phase}_kinds_bytes"] = [sizes[index] for sizes in timeline.by_kind.values()]
     measurement.values |= {"peak_bytes": max(peaks, default=0), "memory_counter": history.counter}
-    if reserved:
+    if reserved := [mark.reserved_bytes for mark in history.marks if mark.reserved_bytes is not None]:
         measurement.values["reserved_bytes"] = max(reserved)
-    _keep_course(timeline, measurement)
-    _keep_groups(timeline, measurement)
 
 
 def _keep_course(timeline: Timeline, measurement: Measurement) -> None:
     """Bytes by kind at a few hundred moments, in a unit that needs four digits at most."""
-    from perfscribe.instruments.profiling.memory_timeline import KINDS
-
     indices = timeline.points(TIMELINE_POINTS)
     unit = 1
     while max(timeline.totals) >= 10_000 * unit:
         unit *= 2
-    rows = timeline.by_kind(indices)
     measurement.values |= {"changes": len(timeline.history.changes), "unit_bytes": unit}
-    measurement.series["change"] = list(indices)
-    measurement.series["phase_end"] = list(timeline.ends)
-    for number, kind in enumerate(KINDS):
-        course = [round(row[kind] / unit) for row in rows]
+    measurement.series |= {"change": indices, "phase_end": timeline.ends}
+    for number, sizes in enumerate(timeline.by_kind.values()):
+        course = [round(sizes[index] / unit) for index in indices]
         measurement.series[f"course_{number}"] = course[:1] if len(set(course)) == 1 else course
 
 

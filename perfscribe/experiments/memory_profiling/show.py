@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
 from typing import Any
 
+import numpy as np
+import pandas as pd
+from matplotlib.patches import Patch
+
 from perfscribe.analytic import memory
+from perfscribe.analytic.ledger import Items
+from perfscribe.analytic.parameters import transformer_parameters
 from perfscribe.analytic.shapes import SIZES
-from perfscribe.experiments.memory_profiling import drawings, rows
+from perfscribe.analytic.workload import Workload
 from perfscribe.experiments.memory_profiling.levels import SHOWN
-from perfscribe.experiments.memory_profiling.rows import MODES, PHASES
-from perfscribe.instruments.profiling.memory_timeline import KINDS
+from perfscribe.instruments.profiling import memory_timeline as kinds
 from perfscribe.records.records import Record
 from perfscribe.show import figures as f
 from perfscribe.show import references
@@ -20,8 +26,13 @@ from perfscribe.show import tables as t
 from perfscribe.show.tables import GIB, MIB, Table
 
 TABLES, FIGURES = SHOWN.tables, SHOWN.figures
+PHASES = ("forward", "backward", "optimizer")
+MODES = {"inference": "Forward under no_grad", "forward": "Forward with graph", "full_step": "Full step"}
+SETTING = ("device", "size", "seq_len", "dtype", "batch")
+DTYPE = SETTING.index("dtype")
+SHOWN_GROUPS = 3
+GROUP_FIELDS = ("size_bytes", "count", "phase", "kind", "frame", "below")
 NO_PHASE = "no such phase"
-NO_CACHE = "no caching allocator"
 # Published peaks by mode: metrics in GiB, and in a GB that the source does not define.
 METRICS = {
     "inference": ("peak_forward_no_grad_gib", "peak_forward_no_grad_gb"),
@@ -48,19 +59,26 @@ LARGEST_NOTE = (
     "The groups with the largest blocks at the longest context: blocks of one size and kind that one line asked for in "
     "one phase. On CUDA backward runs on autograd's own thread, which has no Python frame."
 )
+CAPTION = (
+    "Bytes allocated during one pass, stacked by kind, over allocations and frees in their order: forward alone and a "
+    "full training step at the longest context of the largest size. Dashed lines end the phases."
+)
 
 
 def tables(records: Mapping[str, list[Record]]) -> list[Table]:
     """Peaks by phase and by context, the residual stream, the largest blocks, timelines."""
     cells = records["memory_profiling"]
+    forward = [
+        replace(record, factors={name: level for name, level in record.factors.items() if name != "mode"})
+        for record in cells
+        if record.has(mode="forward")
+    ]
     return [
-        t.make(TABLES[0], "Peak memory by phase", cells, _peaks(), [PEAK_NOTE]),
-        t.make(TABLES[1], "Peak memory by context", rows.by_context(cells), _by_context(), [MODE_NOTE]),
-        t.make(
-            TABLES[2], "A tensor of the residual stream", rows.of_mode(cells, "forward"), _residual(), [RESIDUAL_NOTE]
-        ),
-        t.make(TABLES[3], "Largest allocations", rows.largest(cells), _largest(), [LARGEST_NOTE]),
-        t.make(TABLES[4], "Recorded histories", cells, _timelines()),
+        t.make(TABLES[0], "Peak memory by phase", cells, _peak_columns(), [PEAK_NOTE]),
+        t.make(TABLES[1], "Peak memory by context", _by_context(cells), _context_columns(), [MODE_NOTE]),
+        t.make(TABLES[2], "A tensor of the residual stream", forward, _residual_columns(), [RESIDUAL_NOTE]),
+        t.make(TABLES[3], "Largest allocations", _largest(cells), _largest_columns(), [LARGEST_NOTE]),
+        t.make(TABLES[4], "Recorded histories", cells, _timeline_columns()),
     ]
 
 
@@ -85,9 +103,9 @@ def _gib(name: str, title: str, get: Callable[[Record], Any]) -> t.Column:
     return t.derived(name, title, scaled)
 
 
-def _optional(name: str, otherwise: str) -> Callable[[Record], Any]:
-    """A value of a cell; a text in its place where the cell is well and has none."""
-    return lambda record: record.values.get(name, otherwise) if record.ok else record.values[name]
+def _value(name: str, otherwise: str = "") -> Callable[[Record], Any]:
+    """A value of a cell; `otherwise` in its place where the cell is well and has none."""
+    return lambda record: record.values.get(name, otherwise) if record.ok and otherwise else record.values[name]
 
 
 def _begun(get: Callable[[Record], Any]) -> Callable[[Record], Any]:
@@ -101,33 +119,41 @@ def _begun(get: Callable[[Record], Any]) -> Callable[[Record], Any]:
     return found
 
 
-def _peaks() -> list[t.Column]:
-    """Peak by phase; of the whole beside its prediction."""
-    by_phase = [
-        _gib(f"{phase}_gib", f"{phase.capitalize()} (GiB)", _optional(f"{phase}_peak_bytes", NO_PHASE))
-        for phase in PHASES
-    ]
-    return [
-        *_factors(),
-        *by_phase,
-        _gib("peak_gib", "Peak (GiB)", lambda r: r.values["peak_bytes"]),
-        _gib("unrecorded_gib", "Without recording (GiB)", lambda r: r.values["peak_unrecorded_bytes"]),
-        _gib("reserved_gib", "Reserved (GiB)", _optional("reserved_bytes", NO_CACHE)),
-        _gib("predicted_gib", "Predicted (GiB)", _begun(rows.peak_bytes)),
-        t.derived("error_percent", "Error (%)", _error_percent),
-        *_published(),
-    ]
+# --- peaks and their predictions ------------------------------------------------------------------------------------
 
 
-def _error_percent(record: Record) -> float:
-    """How far the prediction lies above (positive) or below what was measured."""
-    error = 100 * (rows.peak_bytes(record) / float(record.values["peak_bytes"]) - 1)
-    return round(error, 3) + 0.0  # never -0.0
+def predicted(record: Record) -> dict[str, Items]:
+    """Predicted bytes by item at the peak of each phase; a pass without backward uses one cuBLAS handle, a step two."""
+    level, mode = record.factors, record.factors["mode"]
+    handles = 2 if mode == "full_step" else 1
+    load = Workload(
+        SIZES[level["size"]], level["batch"], level["seq_len"], level["dtype"], level["device"], cublas_handles=handles
+    )
+    return _predicted(load, mode)
 
 
-def _published() -> list[t.Column]:
-    """What sources print for the peak of the cell's mode."""
+@cache
+def _predicted(load: Workload, mode: str) -> dict[str, Items]:
+    if mode == "inference":
+        return {"forward": memory.inference_peak(load)}
+    if mode == "forward":
+        return {"forward": memory.forward_peak(load)}
+    # torch.optim.AdamW takes foreach on CUDA and the loop over tensors on a CPU.
+    return memory.step_phase_peaks(load, "foreach" if load.device == "cuda" else "for-loop")
+
+
+def _predicted_bytes(record: Record) -> int:
+    """Of the whole pass."""
+    return max(memory.total_bytes(phase) for phase in predicted(record).values())
+
+
+def _peak_columns() -> list[t.Column]:
+    """Peak by phase; of the whole beside its prediction and published ones."""
     known = references.load("memory_profiling")
+
+    def error_percent(record: Record) -> float:
+        error = 100 * (_predicted_bytes(record) / float(record.values["peak_bytes"]) - 1)
+        return round(error, 3) + 0.0  # never -0.0
 
     def of_source(source: str) -> Callable[[Record], Any]:
         def get(record: Record) -> Any:
@@ -139,39 +165,78 @@ def _published() -> list[t.Column]:
         return get
 
     return [
-        t.Column(f"peak_{source}", title, of_source(source), kind="published", exact=True)
-        for source, title in SOURCES.items()
+        *_factors(),
+        *(_gib(f"{one}_gib", f"{one.capitalize()} (GiB)", _value(f"{one}_peak_bytes", NO_PHASE)) for one in PHASES),
+        _gib("peak_gib", "Peak (GiB)", _value("peak_bytes")),
+        _gib("unrecorded_gib", "Without recording (GiB)", _value("peak_unrecorded_bytes")),
+        _gib("reserved_gib", "Reserved (GiB)", _value("reserved_bytes", "no caching allocator")),
+        _gib("predicted_gib", "Predicted (GiB)", _begun(_predicted_bytes)),
+        t.derived("error_percent", "Error (%)", error_percent),
+        *(
+            t.Column(f"peak_{source}", title, of_source(source), kind="published", exact=True)
+            for source, title in SOURCES.items()
+        ),
     ]
 
 
-def _by_context() -> list[t.Column]:
+def _by_context(cells: Sequence[Record]) -> list[Record]:
+    """One record a size, context and dtype: the peak of each mode, or its status; and those of fp32 beside them."""
+    settings: dict[tuple[Any, ...], dict[str, Record]] = {}
+    for record in cells:
+        settings.setdefault(tuple(record.factors[name] for name in SETTING), {})[record.factors["mode"]] = record
+
+    def peak(record: Record | None) -> Any:
+        if record is None:
+            return "not planned"
+        return record.values["peak_bytes"] if record.ok else record.status
+
+    rows = []
+    for key, modes in settings.items():
+        in_fp32 = settings.get((*key[:DTYPE], "fp32", *key[DTYPE + 1 :]), {})
+        ok = [record for record in modes.values() if record.ok]
+        values = {mode: peak(modes.get(mode)) for mode in MODES}
+        values |= {f"{mode}_fp32": peak(in_fp32.get(mode)) for mode in MODES}
+        row = replace(
+            (ok or list(modes.values()))[0],
+            factors=dict(zip(SETTING, key, strict=True)),
+            values=values if ok else {},
+            environments=sorted({name for record in modes.values() for name in record.environments}),
+            flags=sorted({flag for record in modes.values() for flag in record.flags}),
+        )
+        rows.append(row)
+    return rows
+
+
+def _context_columns() -> list[t.Column]:
     """The three modes side by side, and each as a multiple of fp32."""
-    columns = _factors("mode")
-    columns += [_gib(f"{mode}_gib", f"{title} (GiB)", _optional(mode, "not planned")) for mode, title in MODES.items()]
-    return columns + [
-        t.derived(f"{mode}_of_fp32", f"{title}, of fp32's", _ratio(mode)) for mode, title in MODES.items()
+
+    def ratio(mode: str) -> Callable[[Record], Any]:
+        def get(record: Record) -> Any:
+            ours, fp32 = record.values[mode], record.values[f"{mode}_fp32"]
+            return ours / fp32 if isinstance(ours, int) and isinstance(fp32, int) else "not both measured"
+
+        return get
+
+    return [
+        *_factors("mode"),
+        *(_gib(f"{mode}_gib", f"{title} (GiB)", _value(mode)) for mode, title in MODES.items()),
+        *(t.derived(f"{mode}_of_fp32", f"{title}, of fp32's", ratio(mode)) for mode, title in MODES.items()),
     ]
 
 
-def _ratio(mode: str) -> Callable[[Record], Any]:
-    def get(record: Record) -> Any:
-        ours, fp32 = record.values[mode], record.values[f"{mode}_fp32"]
-        known = isinstance(ours, int) and isinstance(fp32, int)
-        return ours / fp32 if known else "not both measured"
-
-    return get
+# --- blocks ---------------------------------------------------------------------------------------------------------
 
 
-def _residual() -> list[t.Column]:
+def _residual_columns() -> list[t.Column]:
     """The size of one tensor of the residual stream, derived and recorded."""
 
     def derivation(record: Record) -> str:
-        f = record.factors
-        return f"{f['batch']} · {f['seq_len']} · {SIZES[f['size']].d_model} · 4 B"
+        factors = record.factors
+        return f"{factors['batch']} · {factors['seq_len']} · {SIZES[factors['size']].d_model} · 4 B"
 
     def expected(record: Record) -> float:
-        f = record.factors
-        return memory.residual_stream_bytes(SIZES[f["size"]], f["batch"], f["seq_len"]) / MIB
+        factors = record.factors
+        return memory.residual_stream_bytes(SIZES[factors["size"]], factors["batch"], factors["seq_len"]) / MIB
 
     def recorded(record: Record) -> Any:
         found = record.values.get("residual_bytes")
@@ -187,8 +252,25 @@ def _residual() -> list[t.Column]:
     ]
 
 
-def _largest() -> list[t.Column]:
-    """The groups of the largest blocks."""
+def _largest(cells: Sequence[Record]) -> list[Record]:
+    """The first groups of each cell at the longest context of its size; a cell without figures stays one row."""
+    found = []
+    for record in cells:
+        factors = record.factors
+        alike = [r.factors["seq_len"] for r in cells if r.has(device=factors["device"], size=factors["size"])]
+        if factors["seq_len"] < max(alike):
+            continue
+        if not record.ok:
+            found.append(replace(record, factors={**factors, "rank": "all"}, values={}))
+            continue
+        columns = [record.series[f"group_{name}"][:SHOWN_GROUPS] for name in GROUP_FIELDS]
+        for rank, group in enumerate(zip(*columns, strict=True), start=1):
+            values = dict(zip(GROUP_FIELDS, group, strict=True))
+            found.append(replace(record, factors={**factors, "rank": rank}, values=values))
+    return found
+
+
+def _largest_columns() -> list[t.Column]:
     return [
         *_factors(),
         t.factor("rank", "Rank"),
@@ -201,7 +283,10 @@ def _largest() -> list[t.Column]:
     ]
 
 
-def _timelines() -> list[t.Column]:
+# --- timelines ------------------------------------------------------------------------------------------------------
+
+
+def _timeline_columns() -> list[t.Column]:
     """How much was recorded, where the phases begin and end, and, unshown, the course itself."""
     moments = {
         "start": "Start",
@@ -213,41 +298,119 @@ def _timelines() -> list[t.Column]:
     return [
         *_factors(),
         t.value("changes", "Allocations and frees", exact=True),
-        t.derived("kept", "Kept", lambda r: len(r.series["change"]), exact=True),
-        *(
-            _gib(f"{name}_gib", f"{title} (GiB)", _optional(f"{name}_bytes", NO_PHASE))
-            for name, title in moments.items()
-        ),
-        _gib("replayed_gib", "Highest in the history (GiB)", _replayed),
-        _gib("peak_gib", "Peak counted (GiB)", lambda r: r.values["peak_bytes"]),
-        _gib("unrecorded_gib", "Without recording (GiB)", lambda r: r.values["peak_unrecorded_bytes"]),
+        *(_gib(f"{name}_gib", f"{title} (GiB)", _value(f"{name}_bytes", NO_PHASE)) for name, title in moments.items()),
         t.Column("timeline", "Course, as JSON", _course, kind="unshown", exact=True),
     ]
 
 
-def _replayed(record: Record) -> Any:
-    """The highest moment over the phases that were recorded; KeyError where none was."""
-    names = [name for phase in PHASES if (name := f"{phase}_replayed_bytes") in record.values]
-    if not names:
-        raise KeyError("replayed_bytes")
-    return max(record.values[name] for name in names)
-
-
 def _course(record: Record) -> str:
     moments = record.series["change"]
-    courses = [record.series[f"course_{number}"] for number in range(len(KINDS))]
+    courses = {kind: record.series[f"course_{number}"] for number, kind in enumerate(kinds.KINDS)}
     content = {
         "unit_bytes": record.values["unit_bytes"],
         "change": moments,
         "phase_end": record.series["phase_end"],
-        "kinds": {
-            kind: c * len(moments) if len(c) == 1 else c for kind, c in zip(KINDS, courses, strict=True) if any(c)
-        },
+        "kinds": {kind: one * len(moments) if len(one) == 1 else one for kind, one in courses.items() if any(one)},
     }
     return json.dumps(content, separators=(",", ":"))
 
 
+# From the bottom: what stays first.
+COLOURS = {
+    kinds.REST: "#555555",
+    kinds.OTHER: "#999999",
+    kinds.TABLES: "#CCCCCC",
+    kinds.PARAMETERS: "#0072B2",
+    kinds.STATE: "#56B4E9",
+    kinds.GRADIENTS: "#E69F00",
+    kinds.COPIES: "#CC79A7",
+    kinds.SAVED: "#009E73",
+    kinds.TEMPORARY: "#D55E00",
+}
+LEAST_NAMED = 0.003  # thinner layers, as shares of a panel's height, are left out of the legend
+DRAWN = ("inference", "full_step")
+
+
 def figures(tables: Mapping[str, Table]) -> list[f.Figure]:
     """The timelines that the handout asks for."""
-    draw = partial(drawings.draw, table=tables[TABLES[4]])
-    return [f.Figure(FIGURES[0], drawings.CAPTION, draw, (7.5, 3.6))]
+    frame = tables[TABLES[4]].frame
+    return [f.Figure(FIGURES[0], CAPTION, lambda canvas: _draw(canvas, frame), (7.5, 3.6))]
+
+
+def _draw(canvas: Any, frame: pd.DataFrame) -> None:
+    """Forward alone beside a full step, on one scale."""
+    cells = [_chosen(frame, mode) for mode in DRAWN]
+    courses = [json.loads(cell["timeline"]) if cell is not None else None for cell in cells]
+    known = [course for course in courses if course is not None]
+
+    def bytes_of(course: Any, kind: str) -> int:
+        return int(max(course["kinds"].get(kind, [0])) * course["unit_bytes"])
+
+    sums = (max(map(sum, zip(*one["kinds"].values(), strict=True))) * one["unit_bytes"] for one in known)
+    highest = max(sums, default=0)
+    unit, name = (GIB, "GiB") if highest >= GIB / 10 else (MIB, "MiB")
+    panels = canvas.subplots(1, 2, sharey=True, width_ratios=(1, 2))
+    for axes, mode, cell, course in zip(panels, DRAWN, cells, courses, strict=True):
+        setting = f": {cell['size']}, context {cell['seq_len']}, {cell['dtype']}" if cell is not None else ""
+        axes.set_title(f"{MODES[mode]}{setting if mode == DRAWN[-1] else ''}", fontsize=8)
+        if cell is None or course is None:
+            f.no_data(axes, "no such cell was measured")
+            continue
+        _stack(axes, course, unit)
+        axes.set_xlim(course["change"][0], course["change"][-1])
+        axes.set_ylim(0, 1.1 * highest / unit)
+        # Not time: the host asks for memory long before a GPU gets there, so that whole phases would be a hair wide.
+        axes.set_xlabel("Allocations and frees, in order")
+        axes.grid(False)
+        _mark_phases(axes, course, str(cell["status"]))
+    panels[0].set_ylabel(f"Allocated ({name})")
+    patches = [
+        Patch(color=colour, label=kind)
+        for kind, colour in reversed(COLOURS.items())
+        if any(bytes_of(one, kind) >= LEAST_NAMED * highest > 0 for one in known)
+    ]
+    if patches:
+        canvas.legend(handles=patches, loc="outside right upper", fontsize=7)
+
+
+def _chosen(frame: pd.DataFrame, mode: str) -> pd.Series | None:
+    """The row of a mode at the longest context of the size with most parameters, in the first dtype.
+
+    One whose pass was cut short counts too, if it has a course.
+    """
+    has_course = frame["timeline"].map(lambda text: isinstance(text, str) and text.startswith("{"))
+    rows = frame[has_course & (frame["mode"] == mode)]
+    if rows.empty:
+        return None
+    size = max(rows["size"].unique(), key=lambda name: transformer_parameters(SIZES[name]))
+    rows = rows[rows["size"] == size]
+    return rows[rows["seq_len"] == rows["seq_len"].max()].iloc[0]
+
+
+def _stack(axes: Any, course: Mapping[str, Any], unit: int) -> None:
+    """The kinds on top of each other; drawn from the highest sum down, each to the ground, which keeps files small."""
+    moments = course["change"]
+    stacked = [kind for kind in COLOURS if kind in course["kinds"]]
+    sums = np.cumsum([course["kinds"][kind] for kind in stacked], axis=0).tolist()
+    for kind, heights in reversed(list(zip(stacked, sums, strict=True))):
+        # An outline of heights that last from their moment to the next, down to zero at both ends.
+        xs, ys = [moments[0]], [0]
+        for moment, height in zip(moments, heights, strict=True):
+            if height != ys[-1]:
+                xs += [moment, moment]
+                ys += [ys[-1], height]
+        xs, ys = [*xs, moments[-1], moments[-1]], [*ys, ys[-1], 0]
+        # an edge of the same colour, or a peak of one moment would be too thin to see
+        axes.fill(xs, [y * course["unit_bytes"] / unit for y in ys], color=COLOURS[kind], linewidth=0.6)
+
+
+def _mark_phases(axes: Any, course: Mapping[str, Any], status: str) -> None:
+    """A line where a phase ends, its name above it, and how the pass ended if not well."""
+    limits = [0, *course["phase_end"]]
+    for phase, first, last in zip(PHASES, limits[:-1], limits[1:], strict=False):
+        axes.axvline(last, color="#000000", linewidth=0.8, linestyle="--", zorder=0)  # behind peaks at a phase's end
+        style = {"ha": "center", "va": "top", "fontsize": 7, "bbox": {"color": "#FFFFFF", "pad": 0.5}}
+        axes.annotate(phase, ((first + last) / 2, 0.99), xycoords=("data", "axes fraction"), **style)
+    if status != "ok":
+        style = {"ha": "right", "va": "top", "fontsize": 7, "color": "#B00020"}
+        axes.annotate(status.upper(), (0.99, 0.9), xycoords="axes fraction", **style)

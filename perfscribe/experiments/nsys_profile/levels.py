@@ -28,7 +28,7 @@ LEVELS = experiment(
         dtype=dtypes("further dtypes, for every size", [], gpu=["fp32"], empty=True),
     ),
     detailed=section(
-        "which cells keep every kernel and the timeline of one step",
+        "which cells keep every kernel",
         size=sizes("those of these sizes", ["micro"], tiny=["nano"], gpu=["small"], empty=True),
         seq_len=lengths("and of these sequence lengths, in tokens", [64, 128], tiny=[32], gpu=[128, 1024], empty=True),
         dtype=dtypes("and of these dtypes", ["fp32"], gpu=["tf32"], empty=True),

@@ -8,17 +8,24 @@ kernels, torch's profiler traces the passes in the cell's process.
 from __future__ import annotations
 
 import gc
+import json
+import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from perfscribe.analytic.shapes import SIZES
-from perfscribe.base.cells import Cell, Level, Measurement, grid
+from perfscribe.base.cells import Cell, Measurement, grid
 from perfscribe.data import tokens
 from perfscribe.instruments import precision
 
 if TYPE_CHECKING:
-    from perfscribe.experiments.nsys_profile.tracing import Traced
+    from perfscribe.instruments.profiling.trace import Trace
 
+PROGRAM = "perfscribe.experiments.nsys_profile.program"
+# Below the time that a cell may take by default, so that a program that hangs leaves time for torch's profiler.
+TIMEOUT_S = 300.0
 # What the host clock read under the profiler; of other phases it is what their ranges say.
 HOST_CLOCK_KEPT = ("forward", "full_step")
 MS_DIGITS = 6  # of a millisecond: nanoseconds, which is what both clocks resolve
@@ -33,18 +40,16 @@ def datasets(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 def cells(config: Mapping[str, Any]) -> list[Cell]:
     """Size x context x dtype, then at one context the dtypes asked for there alone.
 
-    The factor `detailed` says whether the record keeps every kernel and the timeline of one step.
+    The factor `detailed` says whether the record keeps every kernel.
     """
     single = config["single_length"]
-    wanted: list[dict[str, Level]] = list(grid({name: config[name] for name in ("device", "size", "seq_len", "dtype")}))
-    at_one = {"device": config["device"], "size": config["size"], "seq_len": [single["seq_len"]]}
-    wanted += [levels for levels in grid({**at_one, "dtype": single["dtype"]}) if levels not in wanted]
+    everywhere = {name: config[name] for name in ("device", "size", "seq_len", "dtype")}
+    at_one = {**everywhere, "seq_len": [single["seq_len"]], "dtype": single["dtype"]}
+    wanted = [*grid(everywhere)]
+    wanted += [levels for levels in grid(at_one) if levels not in wanted]
     fixed = {name: config[name] for name in ("batch", "warmup_steps", "timed_steps", "traced_steps")}
-    return [_cell({**levels, "detailed": _is_detailed(levels, config["detailed"]), **fixed}) for levels in wanted]
-
-
-def _is_detailed(levels: Mapping[str, Any], detailed: Mapping[str, Any]) -> bool:
-    return all(levels[name] in detailed[name] for name in ("size", "seq_len", "dtype"))
+    detailed = [all(levels[name] in of for name, of in config["detailed"].items()) for levels in wanted]
+    return [_cell({**levels, "detailed": every, **fixed}) for levels, every in zip(wanted, detailed, strict=True)]
 
 
 def _cell(factors: dict[str, Any]) -> Cell:
@@ -63,14 +68,17 @@ def _cell(factors: dict[str, Any]) -> Cell:
 
 def run(cell: Cell) -> Measurement:
     """Time the passes without a profiler, then trace them; of a training step that finds no memory, inference alone."""
+    import torch
+
     from perfscribe.base.partial import kept_on_failure
-    from perfscribe.experiments.nsys_profile.tracing import traced_by_any
 
     measurement = Measurement()
     with kept_on_failure(measurement):
         out_of_memory = _time_untraced(cell, measurement)
-        _let_go(cell)
-        _keep(cell, traced_by_any(cell, full_step=out_of_memory is None), measurement)
+        gc.collect()
+        if cell["device"] == "cuda":
+            torch.cuda.empty_cache()
+        _keep(cell, _trace(cell, full_step=out_of_memory is None), measurement)
         if out_of_memory is not None:
             raise out_of_memory
     return measurement
@@ -78,60 +86,131 @@ def run(cell: Cell) -> Measurement:
 
 def _time_untraced(cell: Cell, measurement: Measurement) -> BaseException | None:
     """Check the loss and time the passes; the error of a full step that runs out of memory, whose frames are freed."""
-    from perfscribe.experiments.nsys_profile import program
     from perfscribe.instruments.memory import is_oom
-    from perfscribe.instruments.timing import record
+    from perfscribe.instruments.timing import record, time_host, time_phases
     from perfscribe.models.loss_check import check_loss
     from perfscribe.models.training_step import build
 
-    counts = {"warmup": cell["warmup_steps"], "timed": cell["timed_steps"]}
     step = build(cell.factors, cell.data_folder)
+    counts = {"warmup": cell["warmup_steps"], "timed": cell["timed_steps"], "device": step.device}
     measurement.values |= check_loss(step)
-    record(measurement, "inference_ms", program.time_inference(step, **counts))
+    record(measurement, "inference_ms", time_host(step.inference, **counts))
     try:
-        phases = program.time_full_steps(step, **counts)
+        step.make_optimizer()
+        phases = time_phases(step.full, prepare=step.zero_grad, **counts)
     except Exception as error:
         if not is_oom(error):
             raise
         return error.with_traceback(None)
-    for name in program.PHASE_RANGES:
+    for name in ("forward", "backward", "optimizer"):
         record(measurement, f"{name}_ms", phases[name])
     record(measurement, "full_step_ms", phases["step"])
     return None
 
 
-def _let_go(cell: Cell) -> None:
-    """Give back the memory of passes that are over."""
-    import torch
+# --- tracing --------------------------------------------------------------------------------------------------------
 
-    gc.collect()
-    if cell["device"] == "cuda":
-        torch.cuda.empty_cache()
+
+@dataclass(frozen=True)
+class Traced:
+    """Who traced what. kernels and ranges are of one trace, or of one each where no tool gives both.
+
+    host_ms: what the program's host clock read, by phase, under the tool that gave the ranges. remark: why torch's
+    profiler took part, or what the tool said.
+    """
+
+    kernels: Trace
+    ranges: Trace
+    host_ms: Mapping[str, list[float]]
+    remark: str
+
+
+def _trace(cell: Cell, full_step: bool) -> Traced:
+    """Trace the passes by nsys; where that gives no kernels, by torch's profiler too, and nsys's ranges are kept."""
+    from perfscribe.instruments.profiling import nsys
+
+    first, why = None, ""
+    try:
+        first, host_ms = _by_nsys(cell, full_step)
+        nsys.check(first, uses_cuda=cell["device"] == "cuda")
+    except nsys.NsysError as error:
+        why = str(error)
+    if first is not None and first.kernels and not why:
+        return Traced(first, first, host_ms, "; ".join(first.remarks))
+    second, torch_host_ms = _by_torch(cell, full_step)
+    if first is None or not first.ranges:
+        return Traced(second, second, torch_host_ms, why)
+    return Traced(second, first, host_ms, why or f"{first.tool} saw no kernels ({first.no_kernels})")
+
+
+def _by_nsys(cell: Cell, full_step: bool) -> tuple[Trace, dict[str, list[float]]]:
+    """Run the program under nsys; its trace, and what its host clock read. NsysError where there is no trace.
+
+    RuntimeError where the program itself failed. The report stays below nsys/, beside the folder of the data sets.
+    """
+    from perfscribe.instruments.profiling import nsys
+
+    found = nsys.find()
+    if found is None:
+        raise nsys.NsysError("nsys was not found")
+    data_folder = Path(cell.data_folder).resolve()
+    name = "-".join(str(cell[name]) for name in ("device", "size", "seq_len", "dtype"))
+    report, request, answer, export = (
+        data_folder.parent / "nsys" / f"{name}.{end}" for end in ("nsys-rep", "request.json", "answer.json", "sqlite")
+    )
+    report.parent.mkdir(parents=True, exist_ok=True)
+    wanted = {"factors": dict(cell.factors), "data_folder": str(data_folder), "full_step": full_step}
+    request.write_text(json.dumps(wanted), encoding="utf-8")
+    answer.unlink(missing_ok=True)
+
+    def told() -> dict[str, Any]:
+        """What the program wrote before it ended; empty where it was ended before it could."""
+        content: dict[str, Any] = json.loads(answer.read_text(encoding="utf-8")) if answer.is_file() else {}
+        return content
+
+    try:
+        nsys.profile(found, [sys.executable, "-m", PROGRAM, str(request), str(answer)], report, TIMEOUT_S)
+        if "host_ms" not in told():  # nsys itself may end well although the program did not
+            raise nsys.NsysError("the traced program left no times")
+        return nsys.read_sqlite(nsys.export_sqlite(found, report, export)), told()["host_ms"]
+    except nsys.NsysError:
+        error = told().get("error")
+        if error:  # the program's own failure, which no other profiler would mend
+            raise RuntimeError(error) from None
+        raise
+    except ValueError as error:
+        raise nsys.NsysError(str(error)) from error
+    finally:
+        for path in (request, answer, export):
+            path.unlink(missing_ok=True)
+
+
+def _by_torch(cell: Cell, full_step: bool) -> tuple[Trace, dict[str, list[float]]]:
+    """The same passes under torch's profiler, in this process."""
+    from perfscribe.experiments.nsys_profile.program import traced_passes
+    from perfscribe.instruments.profiling import torch_profiler
+    from perfscribe.models.training_step import build
+
+    step = build(cell.factors, cell.data_folder)
+    with torch_profiler.recording(cell["device"]) as recorded:
+        host_ms = traced_passes(step, warmup=cell["warmup_steps"], timed=cell["traced_steps"], full_step=full_step)
+    return recorded.trace, host_ms
 
 
 def _keep(cell: Cell, traced: Traced, measurement: Measurement) -> None:
     """Put into the measurement what tables need of the traces."""
-    from perfscribe.experiments.nsys_profile import reading, timeline
-    from perfscribe.experiments.nsys_profile.names import short_names
+    from perfscribe.experiments.nsys_profile import reading
     from perfscribe.instruments.timing import HOST_CLOCK
 
-    for name in HOST_CLOCK_KEPT:
-        if name in traced.host_ms:
-            measurement.samples[f"{name}_traced_ms"] = list(traced.host_ms[name])
-            measurement.timers[f"{name}_traced_ms"] = HOST_CLOCK
-    for trace, figures in (
-        (traced.ranges, reading.host_ranges(traced.ranges)),
-        (traced.kernels, reading.device_times(traced.kernels)),
+    clock = {f"{name}_traced_ms": list(traced.host_ms[name]) for name in HOST_CLOCK_KEPT if name in traced.host_ms}
+    for tool, samples in (
+        (HOST_CLOCK, clock),
+        (traced.ranges.tool, reading.host_ranges(traced.ranges)),
+        (traced.kernels.tool, reading.device_times(traced.kernels)),
     ):
-        measurement.samples |= figures
-        measurement.timers |= dict.fromkeys(figures, trace.tool)
-    rows = reading.rows(traced.kernels)
-    short = short_names(row.kernel for row in rows)
-    if not cell["detailed"]:
-        rows = reading.without_rare(rows)
-    measurement.series |= reading.as_series(rows, short, cell["detailed"])
-    if cell["detailed"]:
-        measurement.series |= timeline.series(traced.kernels, measurement.series["kernel_names"], short)
+        measurement.samples |= samples
+        measurement.timers |= dict.fromkeys(samples, tool)
+    measurement.series |= reading.kernel_series(traced.kernels, cell["detailed"])
     for group in (measurement.samples, measurement.warmup):
         group.update({name: [round(ms, MS_DIGITS) for ms in found] for name, found in group.items()})
     measurement.values |= {"range_tool": traced.ranges.tool, "kernel_tool": traced.kernels.tool}

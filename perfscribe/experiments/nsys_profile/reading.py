@@ -6,14 +6,15 @@ import those rules.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import hashlib
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import Any
 
 from perfscribe.instruments.profiling import ranges
-from perfscribe.instruments.profiling.summary import Launches
+from perfscribe.instruments.profiling.summary import Launches, device_time
 from perfscribe.instruments.profiling.trace import Range, Trace
 
 NS_PER_MS = 1e6
@@ -30,7 +31,7 @@ KEPT_SHARE = 0.97
 REST = "further kernels"
 
 
-def instances(trace: Trace, name: str, inside: Sequence[Range] = ()) -> list[Range]:
+def _instances(trace: Trace, name: str, inside: Sequence[Range] = ()) -> list[Range]:
     """The program's ranges of this name outside all warm-up and, where `inside` is given, in one of these ranges."""
     own = [found for found in trace.ranges if not found.domain]  # libraries have domains of their own
     warmup = [found for found in own if found.name == ranges.WARMUP]
@@ -44,7 +45,7 @@ def _lies_in(inner: Range, outer: Iterable[Range]) -> bool:
 
 def host_ranges(trace: Trace) -> dict[str, list[float]]:
     """Milliseconds of each phase's range on the host, one sample a pass."""
-    found = {phase: instances(trace, name) for phase, name in PHASES.items()}
+    found = {phase: _instances(trace, name) for phase, name in PHASES.items()}
     return {
         f"{phase}_range_ms": [r.duration_ns / NS_PER_MS for r in passes] for phase, passes in found.items() if passes
     }
@@ -57,79 +58,121 @@ def device_times(trace: Trace) -> dict[str, list[float]]:
     """
     launches, samples = Launches(trace), defaultdict(list)
     for phase, name in PHASES.items():
-        for found in instances(trace, name):
-            one = launches.occurrence(found)
-            if not one.kernels:
+        for found in _instances(trace, name):
+            kernels = launches.within(found)
+            if not kernels:
                 raise ValueError(f"no kernel in a range {name}")
-            samples[f"{phase}_busy_ms"].append(one.busy_ns / NS_PER_MS)
+            time = device_time(kernels)
+            samples[f"{phase}_busy_ms"].append(time.busy_ns / NS_PER_MS)
             if phase == "forward":
-                samples["forward_span_ms"].append(one.span_ns / NS_PER_MS)
-                samples["forward_launch_bound_ms"].append(one.launch_bound_ns / NS_PER_MS)
+                samples["forward_span_ms"].append(time.span_ns / NS_PER_MS)
+                samples["forward_launch_bound_ms"].append(time.launch_bound_ns / NS_PER_MS)
     return dict(samples)
 
 
-@dataclass(frozen=True)
-class Row:
-    """All launches of one kernel in all passes through one range; kernels: how many of them it adds up."""
+def kernel_series(trace: Trace, detailed: bool) -> dict[str, list[Any]]:
+    """Device time by range and kernel, the largest of each range first; attention's ranges inside forward alone.
 
-    range: str
-    kernel: str
-    durations_ns: tuple[int, ...]
-    kernels: int = 1
-
-    @property
-    def total_ns(self) -> int:
-        """Device time of all launches."""
-        return sum(self.durations_ns)
-
-
-def rows(trace: Trace) -> list[Row]:
-    """Device time by range and kernel, the largest of each range first; attention's ranges inside forward alone."""
-    launches, forward = Launches(trace), instances(trace, ranges.FORWARD)
-    wanted = {phase: instances(trace, name) for phase, name in PHASES.items()}
-    wanted |= {part: instances(trace, name, forward) for part, name in PARTS.items() if forward}
-    result = []
+    kernel_names, and for each range parallel lists: kernel (place in kernel_names), launches and total_ns of all
+    passes; with detailed also median_ns, min_ns and max_ns. Otherwise rare kernels are added up under the name REST,
+    and RANGE_rest_kernels says how many they are.
+    """
+    launches, forward = Launches(trace), _instances(trace, ranges.FORWARD)
+    wanted = {phase: _instances(trace, name) for phase, name in PHASES.items()}
+    wanted |= {part: _instances(trace, name, forward) for part, name in PARTS.items() if forward}
+    by_range = {}
     for label, passes in wanted.items():
         by_name: dict[str, list[int]] = defaultdict(list)
-        for found in passes:
-            for kernel in launches.within(found):
-                by_name[kernel.name].append(kernel.duration_ns)
-        of_range = [Row(label, name, tuple(durations)) for name, durations in by_name.items()]
-        result += sorted(of_range, key=lambda row: (-row.total_ns, row.kernel))
-    return result
+        for kernel in (kernel for one in passes for kernel in launches.within(one)):
+            by_name[kernel.name].append(kernel.duration_ns)
+        by_range[label] = sorted(by_name.items(), key=lambda row: (-sum(row[1]), row[0]))
+    short = short_names(name for rows in by_range.values() for name, _ in rows)
+    places: dict[str, int] = {}
+    series: dict[str, list[Any]] = {}
+    for label, rows in by_range.items():
+        rare = [] if detailed else rows[_common(rows) :]
+        shown = rows[: len(rows) - len(rare)]
+        if rare:
+            shown.append((REST, [ns for _, durations_ns in rare for ns in durations_ns]))
+            series[f"{label}_rest_kernels"] = [len(rare)]
+        for name, durations_ns in shown:
+            place = places.setdefault(short.get(name, name), len(places))
+            figures = {"kernel": place, "launches": len(durations_ns), "total_ns": sum(durations_ns)}
+            if detailed:
+                figures["median_ns"] = round(median(durations_ns))
+                figures |= {"min_ns": min(durations_ns), "max_ns": max(durations_ns)}
+            for figure, value in figures.items():
+                series.setdefault(f"{label}_{figure}", []).append(value)
+    return {"kernel_names": list(places), **series}
 
 
-def without_rare(found: Sequence[Row]) -> list[Row]:
-    """The rows, in each range those that make up KEPT_SHARE of its device time, and one that adds up the others."""
-    result = []
-    for label in dict.fromkeys(row.range for row in found):
-        of_range = [row for row in found if row.range == label]
-        left, kept = KEPT_SHARE * sum(row.total_ns for row in of_range), 0
-        while left > 0:
-            left -= of_range[kept].total_ns
-            kept += 1
-        result += of_range[:kept]
-        if of_range[kept:]:
-            durations = tuple(ns for row in of_range[kept:] for ns in row.durations_ns)
-            result.append(Row(label, REST, durations, len(of_range) - kept))
-    return result
+def _common(rows: Sequence[tuple[str, Sequence[int]]]) -> int:
+    """How many of a range's kernels, the largest first, make up KEPT_SHARE of its device time."""
+    totals = [sum(durations_ns) for _, durations_ns in rows]
+    left, kept = KEPT_SHARE * sum(totals), 0
+    while left > 0:
+        left -= totals[kept]
+        kept += 1
+    return kept
 
 
-def as_series(found: Sequence[Row], short: Mapping[str, str], detailed: bool) -> dict[str, list[Any]]:
-    """The rows as a record's series: kernel_names, and for each range parallel lists of places in it and of figures.
+# --- kernel names short enough for a record and a table, and different where the kernels are ------------------------
 
-    The figures are launches and total time; with detailed also median, shortest and longest time, in ns.
+LONGEST = 60
+ELLIPSIS = "…"
+_IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
+# Prefixes and namespaces that most names have; compilers' words for a nameless namespace are several.
+_LEFT_OUT = re.compile(
+    r"^(?:void|static|__global__|std::enable_if<[^>]*>::type)\s+"
+    r"|\(anonymous namespace\)::|<unnamed>::|\b(?:at|c10|native)::"
+)
+# What tells one instance of a template kernel from another, where plain types of arguments do not.
+_TELLING = re.compile(
+    r"\bCopy<|\w*(?:[Ff]unctor|Ops?|Copy|Softmax|SoftMax|Epilogue|Norm|Loss|[Kk]ernel)\w*|(?:cutlass|sm\d+|cublas)\w+"
+)
+# What nearly all of PyTorch's instances have in common.
+_WRAPPERS = re.compile(r"gpu_kernel_impl\w*|(?:Unary|Binary|BUnary|AUnary)Functor|ReduceOp")
+# Inductor puts all that a kernel does into its name.
+_COMPILED = "triton_"
+
+
+def short_names(names: Iterable[str]) -> dict[str, str]:
+    """A short name for each of these kernel names; different names stay different.
+
+    Where two would become the same, each gets the first digits of its full name's SHA-256 behind it.
     """
-    names = list(dict.fromkeys(short.get(row.kernel, row.kernel) for row in found))
-    series: dict[str, list[Any]] = {"kernel_names": names}
-    for row in found:
-        figures = {"kernel": names.index(short.get(row.kernel, row.kernel)), "launches": len(row.durations_ns)}
-        figures["total_ns"] = row.total_ns
-        if row.kernel == REST:
-            series[f"{row.range}_rest_kernels"] = [row.kernels]
-        if detailed:
-            figures["median_ns"] = round(median(row.durations_ns))
-            figures |= {"min_ns": min(row.durations_ns), "max_ns": max(row.durations_ns)}
-        for name, figure in figures.items():
-            series.setdefault(f"{row.range}_{name}", []).append(figure)
-    return series
+    short = {name: shortened(name) for name in sorted(set(names))}
+    counts = Counter(short.values())
+    return {
+        name: f"{text}#{hashlib.sha256(name.encode()).hexdigest()[:6]}" if counts[text] > 1 else text
+        for name, text in short.items()
+    }
+
+
+def shortened(name: str) -> str:
+    """Base name and the template arguments that tell; no parameters, plain types and namespaces of PyTorch.
+
+    Operators (aten::mm) and names without a template keep all but their parameters, up to LONGEST characters. What
+    perfscribe.instruments.profiling.families tells a kernel's family from stays in its name.
+    """
+    bare = _LEFT_OUT.sub("", name.strip())
+    base, opening, rest = bare.partition("<")
+    if opening and _IDENTIFIER.search(base):
+        found = _TELLING.findall(rest[: _closing(rest)])
+        told = dict.fromkeys(f"{one}>" if one.endswith("<") else one for one in found if not _WRAPPERS.fullmatch(one))
+        text = f"{base}<{', '.join(told)}>" if told else base
+    else:
+        text = re.sub(r"(?<=\S)\([^()]*\)$", "", bare)
+    if len(text) <= LONGEST or text.startswith(_COMPILED):
+        return text
+    return text[: LONGEST - len(ELLIPSIS)] + ELLIPSIS
+
+
+def _closing(rest: str) -> int:
+    """Where the template that is open at the start of this text closes."""
+    depth = 1
+    for place, character in enumerate(rest):
+        depth += {"<": 1, ">": -1}.get(character, 0)
+        if depth == 0:
+            return place
+    return len(rest)

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
+
+import pandas as pd
+from matplotlib.patches import Patch
 
 from perfscribe.analytic import flops
 from perfscribe.analytic.shapes import SIZES
-from perfscribe.experiments.nsys_profile import drawings, rows
 from perfscribe.experiments.nsys_profile.levels import SHOWN
-from perfscribe.experiments.nsys_profile.reading import NS_PER_MS, REST
-from perfscribe.instruments.profiling.families import FAMILIES, GEMM
+from perfscribe.experiments.nsys_profile.reading import NS_PER_MS, PARTS, PHASES, REST
+from perfscribe.instruments.profiling.families import FAMILIES, GEMM, OTHER, family
+from perfscribe.instruments.statistics import format_figure
 from perfscribe.records.records import Record
 from perfscribe.show import figures as f
 from perfscribe.show import tables as t
 from perfscribe.show.tables import Table
 
 TABLES, FIGURES = SHOWN.tables, SHOWN.figures
-PASSES = ("forward", "backward", "full step")
 FORWARD_NOTE = (
     "Forward of a training step, to the loss; busy, idle and ends are those of the traced pass of median length. "
     "Waiting for a launch: idle time before kernels whose launch was not over when the device ran dry."
@@ -37,6 +40,17 @@ FORWARD_CAPTION = (
     "Where the range of the forward pass goes, in the traced pass of median length, its milliseconds above; marked the "
     "median time of the same pass by the host clock, without a profiler."
 )
+PASSES = {
+    "inference": ("inference",),
+    "forward": ("forward",),
+    "backward": ("backward",),
+    "forward and backward": ("forward", "backward"),
+    "optimizer": ("optimizer",),
+    "full step": ("forward", "backward", "optimizer"),
+}
+# Of a cell that does not keep every kernel, so many of each of these ranges stand in the CSV.
+KERNELS_SHOWN = 3
+RANGES_SHOWN = ("forward", "backward", "optimizer")
 NS_PER_US = 1e3
 FP32_BYTES = 4
 # A softmax takes, for each element: maximum, subtraction, exponential, sum, division.
@@ -47,37 +61,97 @@ NO_PRODUCT = "no product traced"
 def tables(records: Mapping[str, list[Record]]) -> list[Table]:
     """Forward, kernels with most time, shares of products and families, attention, every range with its kernels."""
     cells = records["nsys_profile"]
-    passes, kernels = rows.by_pass(cells, PASSES), rows.by_kernel(cells)
     return [
         t.make(TABLES[0], "Forward by its range and by the host clock", cells, _forward(), [FORWARD_NOTE]),
         t.make(TABLES[1], "Kernels with most time", cells, _top_kernels(), [KERNELS_NOTE]),
         t.make(TABLES[2], "Share of matrix products in kernel time", cells, _matmul_share()),
         t.make(TABLES[3], "Softmax and the attention products", cells, _attention(), [ATTENTION_NOTE]),
-        t.make(TABLES[4], "Kernel time by family", passes, _families(), [FAMILY_NOTE]),
-        t.make(TABLES[5], "Ranges and their kernels", kernels, _kernels(), [NVTX_NOTE]),
+        t.make(TABLES[4], "Kernel time by family", _by_pass(cells), _families(), [FAMILY_NOTE]),
+        t.make(TABLES[5], "Ranges and their kernels", _by_kernel(cells), _kernels(), [NVTX_NOTE]),
     ]
 
 
 def _factors(*more: t.Column) -> list[t.Column]:
-    return [
-        t.factor("size", "Size"),
-        t.factor("seq_len", "Context"),
-        t.factor("dtype", "Dtype"),
-        t.factor("device", "Device"),
-        *more,
-    ]
+    titles = {"size": "Size", "seq_len": "Context", "dtype": "Dtype", "device": "Device"}
+    return [*(t.factor(name, title) for name, title in titles.items()), *more]
+
+
+def _traced(record: Record) -> int:
+    """Passes that figures of a record are sums over."""
+    return int(record.factors["traced_steps"])
+
+
+def _a_pass(launches: int, record: Record) -> float:
+    """Launches of a pass, to a tenth: the mean of several need not be whole, and a count has no other rounding."""
+    return round(launches / _traced(record), 1)
+
+
+# --- what a record says of kernels ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class KernelTime:
+    """A kernel in one range, all traced passes together."""
+
+    name: str
+    launches: int
+    total_ns: int
+
+    @property
+    def family(self) -> str:
+        """Its family; rare kernels that were added up have none."""
+        return OTHER if self.name == REST else family(self.name)
+
+
+def _of_range(record: Record, label: str) -> list[KernelTime]:
+    """The kernels of one range, the largest first; KeyError where the record has none of the range."""
+    names = record.series["kernel_names"]
+    parallel = (record.series[f"{label}_{name}"] for name in ("kernel", "launches", "total_ns"))
+    return [KernelTime(names[place], launches, ns) for place, launches, ns in zip(*parallel, strict=True)]
+
+
+def _together(record: Record, labels: Sequence[str]) -> list[KernelTime]:
+    """The kernels of several ranges, each kernel once, the largest first."""
+    launches: Counter[str] = Counter()
+    total_ns: Counter[str] = Counter()
+    for kernel in (kernel for label in labels for kernel in _of_range(record, label)):
+        launches[kernel.name] += kernel.launches
+        total_ns[kernel.name] += kernel.total_ns
+    return [KernelTime(name, launches[name], ns) for name, ns in total_ns.most_common()]
+
+
+def _family_ns(record: Record, labels: Sequence[str]) -> Counter[str]:
+    """Device time by family in these ranges, all traced passes together."""
+    times: Counter[str] = Counter()
+    for kernel in _together(record, labels):
+        times[kernel.family] += kernel.total_ns
+    return times
+
+
+def _family_percent(record: Record, name: str, of_pass: str) -> float:
+    """Share of a family in the device time of a pass."""
+    times = _family_ns(record, PASSES[of_pass])
+    return 100 * times[name] / times.total()
 
 
 # --- forward by its range and by the host clock ---------------------------------------------------------------------
 
 
-def _busy_ms(record: Record) -> float:
-    return rows.of_median_pass(record, "forward_busy_ms")
+def _same_tool(record: Record) -> bool:
+    """Whether ranges and kernels are of one trace, so that their passes are the same ones."""
+    return bool(record.values["range_tool"] == record.values["kernel_tool"])
+
+
+def _of_median_pass(record: Record, name: str) -> float:
+    """Of the traced forward pass of median length, so that its parts add up; of an even number the shorter."""
+    lengths = record.samples["forward_range_ms" if _same_tool(record) else "forward_span_ms"][0]
+    middle = sorted(range(len(lengths)), key=lengths.__getitem__)[(len(lengths) - 1) // 2]
+    return float(record.samples[f"forward_{name}_ms"][0][middle])
 
 
 def _idle_ms(record: Record) -> float:
     """Between the first and the last kernel of forward."""
-    return rows.of_median_pass(record, "forward_span_ms") - _busy_ms(record)
+    return _of_median_pass(record, "span") - _of_median_pass(record, "busy")
 
 
 def _launch_bound_percent(record: Record) -> float | str:
@@ -85,25 +159,23 @@ def _launch_bound_percent(record: Record) -> float | str:
     if record.factors["device"] == "cpu":
         return "no launches"
     idle = _idle_ms(record)
-    return 100 * rows.of_median_pass(record, "forward_launch_bound_ms") / idle if idle > 0 else "no idle time"
+    return 100 * _of_median_pass(record, "launch_bound") / idle if idle > 0 else "no idle time"
 
 
 def _edges_ms(record: Record) -> float | str:
     """What the range of forward holds before its first and after its last kernel."""
-    if not rows.same_tool(record):
+    if not _same_tool(record):
         return "of two tools"
-    return rows.of_median_pass(record, "forward_range_ms") - rows.of_median_pass(record, "forward_span_ms")
-
-
-def _range_over(sample: str) -> Callable[[Record], float]:
-    return lambda record: t.summary(record, "forward_range_ms").median / t.summary(record, sample).median
-
-
-def _launches(record: Record) -> float:
-    return rows.a_pass(sum(kernel.launches for kernel in rows.kernels(record, "forward")), rows.traced(record))
+    return _of_median_pass(record, "range") - _of_median_pass(record, "span")
 
 
 def _forward() -> list[t.Column]:
+    def range_over(sample: str) -> Callable[[Record], float]:
+        return lambda r: t.summary(r, "forward_range_ms").median / t.summary(r, sample).median
+
+    def launches(record: Record) -> float:
+        return _a_pass(sum(kernel.launches for kernel in _of_range(record, "forward")), record)
+
     known = ("size", "seq_len", "batch", "dtype")
     return [
         *_factors(),
@@ -114,13 +186,13 @@ def _forward() -> list[t.Column]:
         t.median("forward_ms", "Host clock, not traced (ms)"),
         t.iqr("forward_ms", "IQR (ms)"),
         t.count("forward_ms"),
-        t.derived("range_over_traced", "Range / host clock, traced", _range_over("forward_traced_ms")),
-        t.derived("range_over_host", "Range / host clock, not traced", _range_over("forward_ms")),
-        t.derived("forward_busy_ms", "Device busy (ms)", _busy_ms),
+        t.derived("range_over_traced", "Range / host clock, traced", range_over("forward_traced_ms")),
+        t.derived("range_over_host", "Range / host clock, not traced", range_over("forward_ms")),
+        t.derived("forward_busy_ms", "Device busy (ms)", lambda r: _of_median_pass(r, "busy")),
         t.derived("forward_idle_ms", "Idle between kernels (ms)", _idle_ms),
         t.derived("launch_bound_percent", "of it waiting for a launch (%)", _launch_bound_percent),
         t.derived("forward_edges_ms", "Before the first and after the last kernel (ms)", _edges_ms),
-        t.derived("forward_launches", "Launches a pass", _launches, exact=True),
+        t.derived("forward_launches", "Launches a pass", launches, exact=True),
         t.count("forward_range_ms", "n traced"),
         t.value("range_tool", "Ranges by", exact=True),
         t.value("kernel_tool", "Kernels by", exact=True),
@@ -134,44 +206,41 @@ def _forward() -> list[t.Column]:
 def _top(name: str, column: str, title: str) -> list[t.Column]:
     """The kernel with most time in a pass."""
 
-    def first(get: Callable[[rows.KernelTime, float, int], Any]) -> Callable[[Record], Any]:
-        def figure(record: Record) -> Any:
-            found = [kernel for kernel in rows.together(record, rows.PASSES[name]) if kernel.name != REST]
-            return get(found[0], rows.family_ns(record, rows.PASSES[name]).total(), rows.traced(record))
+    def first(record: Record) -> KernelTime:
+        return next(kernel for kernel in _together(record, PASSES[name]) if kernel.name != REST)
 
-        return figure
+    def percent(record: Record) -> float:
+        return 100 * first(record).total_ns / _family_ns(record, PASSES[name]).total()
 
-    launches = first(lambda kernel, _, passes: rows.a_pass(kernel.launches, passes))
     return [
-        t.derived(f"{column}_kernel", f"{title}: kernel", first(lambda kernel, _, __: kernel.name), exact=True),
-        t.derived(f"{column}_percent", "Share (%)", first(lambda kernel, total, _: 100 * kernel.total_ns / total)),
-        t.derived(f"{column}_launches", "Launches a pass", launches, exact=True),
+        t.derived(f"{column}_kernel", f"{title}: kernel", lambda r: first(r).name, exact=True),
+        t.derived(f"{column}_percent", "Share (%)", percent),
+        t.derived(f"{column}_launches", "Launches a pass", lambda r: _a_pass(first(r).launches, r), exact=True),
     ]
 
 
-def _agree(record: Record) -> str:
-    forward, backward = (rows.together(record, [name])[0].name for name in ("forward", "backward"))
-    return "yes" if forward == backward else "no"
-
-
 def _top_kernels() -> list[t.Column]:
+    def agree(record: Record) -> str:
+        forward, backward = (_of_range(record, name)[0].name for name in ("forward", "backward"))
+        return "yes" if forward == backward else "no"
+
     known, fixed = ("size", "seq_len", "batch", "dtype"), {"pass": "forward"}
     return [
         *_factors(),
         *_top("forward", "forward", "Forward"),
         t.published("nsys_profile", "top_kernel_count", "brandon-snider", "brandon-snider, launches", known, **fixed),
         *_top("backward", "backward", "Backward"),
-        t.derived("same_kernel", "The same", _agree, exact=True),
+        t.derived("same_kernel", "The same", agree, exact=True),
         *_top("forward and backward", "both", "Both"),
     ]
 
 
 def _matmul_share() -> list[t.Column]:
     def share(name: str) -> Callable[[Record], float]:
-        return lambda r: rows.family_percent(r, rows.PASSES[name], GEMM)
+        return lambda r: _family_percent(r, GEMM, name)
 
     def step_busy_ms(record: Record) -> float:
-        return sum(t.summary(record, f"{phase}_busy_ms").median for phase in rows.PASSES["full step"])
+        return sum(t.summary(record, f"{phase}_busy_ms").median for phase in PASSES["full step"])
 
     def change(record: Record) -> float:
         return share("full step")(record) - share("inference")(record)
@@ -186,19 +255,70 @@ def _matmul_share() -> list[t.Column]:
     ]
 
 
+def _row(record: Record, levels: Mapping[str, Any], **changed: Any) -> Record:
+    return replace(record, factors={**record.factors, **levels}, **changed)
+
+
+def _without_figures(record: Record, *levels: str) -> Record:
+    """One row of a cell that has no figures."""
+    return _row(record, dict.fromkeys(levels, "all"), samples={}, series={}, values={})
+
+
+def _by_pass(cells: Sequence[Record]) -> list[Record]:
+    """One record a cell and pass."""
+    rows = []
+    for record in cells:
+        if record.ok:
+            rows += [_row(record, {"pass": name}) for name in ("forward", "backward", "full step")]
+        else:
+            rows.append(_without_figures(record, "pass"))
+    return rows
+
+
 def _families() -> list[t.Column]:
     def share(name: str) -> Callable[[Record], float]:
-        return lambda r: rows.family_percent(r, rows.PASSES[r.factors["pass"]], name)
+        return lambda r: _family_percent(r, name, r.factors["pass"])
 
     def kernels_ms(record: Record) -> float:
-        total = rows.family_ns(record, rows.PASSES[record.factors["pass"]]).total()
-        return total / rows.traced(record) / NS_PER_MS
+        return _family_ns(record, PASSES[record.factors["pass"]]).total() / _traced(record) / NS_PER_MS
 
     return [
         *_factors(t.factor("pass", "Pass")),
         t.derived("kernels_ms", "Kernels (ms)", kernels_ms),
         *(t.derived(f"{name}_percent", f"{name} (%)", share(name)) for name in FAMILIES),
     ]
+
+
+def _by_kernel(cells: Sequence[Record]) -> list[Record]:
+    """One record a cell, range and kernel."""
+    rows = []
+    for record in cells:
+        if not record.ok:
+            rows.append(_without_figures(record, "range", "kernel"))
+            continue
+        for label in (*PHASES, *PARTS) if record.factors["detailed"] else RANGES_SHOWN:
+            for name, values in _kernels_of(record, label):
+                levels = {"range": label, "kernel": name}
+                rows.append(_row(record, levels, samples={}, series={}, values=values))
+    return rows
+
+
+def _kernels_of(record: Record, label: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    found = _of_range(record, label)
+    total, passes = sum(kernel.total_ns for kernel in found), _traced(record)
+    for place, kernel in enumerate(found if record.factors["detailed"] else found[:KERNELS_SHOWN]):
+        rare = record.series.get(f"{label}_rest_kernels", [1])[0]
+        values = {
+            "family": kernel.family,
+            "launches": _a_pass(kernel.launches, record),
+            "percent": round(100 * kernel.total_ns / total, 3),
+            "total_us": round(kernel.total_ns / passes / NS_PER_US, 3),
+            "mean_us": round(kernel.total_ns / kernel.launches / NS_PER_US, 3),
+        }
+        for figure in ("median", "min", "max"):
+            kept = record.series.get(f"{label}_{figure}_ns")
+            values[f"{figure}_us"] = kept[place] / NS_PER_US if kept else "not kept"
+        yield f"{rare} {REST}" if kernel.name == REST else kernel.name, values
 
 
 def _kernels() -> list[t.Column]:
@@ -217,87 +337,108 @@ def _kernels() -> list[t.Column]:
 
 # --- one layer's attention ------------------------------------------------------------------------------------------
 
-
-def _calls(record: Record) -> int:
-    return SIZES[record.factors["size"]].layers * rows.traced(record)
-
-
-def _matmul_us(label: str) -> Callable[[Record], float]:
-    """Mean time of one call's matrix product in an attention range."""
-    return lambda r: rows.family_ns(r, [label])[GEMM] / _calls(r) / NS_PER_US
-
-
-def _scale_and_mask_us(record: Record) -> float:
-    times = rows.family_ns(record, ["scores"])
-    return (times.total() - times[GEMM]) / _calls(record) / NS_PER_US
-
-
-def _softmax_us(record: Record) -> float:
-    return rows.family_ns(record, ["softmax"]).total() / _calls(record) / NS_PER_US
+ATTENTION = {
+    "scores_matmul_us": "Scores, product (µs)",
+    "scale_and_mask_us": "Scale and mask (µs)",
+    "softmax_us": "Softmax (µs)",
+    "final_matmul_us": "Final product (µs)",
+    "time_ratio": "Softmax / both products, time",
+    "matmul_mflop": "One product (MFLOP)",
+    "softmax_mflop": "Softmax (MFLOP)",
+    "flop_ratio": "Softmax / both products, FLOP",
+    "scores_tflop_per_s": "Scores (TFLOP/s)",
+    "softmax_tflop_per_s": "Softmax (TFLOP/s)",
+    "softmax_gb_per_s": "Softmax, least traffic (GB/s)",
+}
 
 
-def _matmul_flop(record: Record) -> float:
-    """Of one of a layer's two attention products."""
-    f = record.factors
-    shape = SIZES[f["size"]]
-    return flops.forward_matmul_flop(shape, f["batch"], f["seq_len"])["attention scores"] / shape.layers
-
-
-def _score_elements(record: Record) -> int:
-    f = record.factors
-    return int(f["batch"] * SIZES[f["size"]].heads * f["seq_len"] ** 2)
-
-
-def _softmax_flop(record: Record) -> float:
-    return float(SOFTMAX_FLOP_PER_ELEMENT * _score_elements(record))
-
-
-def _time_ratio(record: Record) -> float | str:
-    products_us = _matmul_us("scores")(record) + _matmul_us("final_matmul")(record)
-    return _softmax_us(record) / products_us if products_us > 0 else NO_PRODUCT
-
-
-def _scores_rate(record: Record) -> float | str:
-    us = _matmul_us("scores")(record)
-    return _matmul_flop(record) / us / 1e6 if us > 0 else NO_PRODUCT
-
-
-def _softmax_gb_per_s(record: Record) -> float | str:
-    """Of fp32 elements alone."""
-    if record.factors["dtype"] not in ("fp32", "tf32"):
-        return "under autocast"
-    return 2 * FP32_BYTES * _score_elements(record) / _softmax_us(record) / 1e3
-
-
-def _if_traced(get: Callable[[Record], float]) -> Callable[[Record], float]:
-    """The figure, of cells that have a trace of the softmax; KeyError for others, so that they show their status."""
-
-    def figure(record: Record) -> float:
-        rows.kernels(record, "softmax")
-        return get(record)
-
-    return figure
+def _of_attention(record: Record) -> dict[str, float | str]:
+    """The figures of ATTENTION; KeyError where the record has no trace of attention's ranges."""
+    size, batch, seq_len, dtype = (record.factors[name] for name in ("size", "batch", "seq_len", "dtype"))
+    shape = SIZES[size]
+    ns = {label: _family_ns(record, [label]) for label in PARTS}
+    calls = shape.layers * _traced(record)
+    scores_us, final_us = (ns[label][GEMM] / calls / NS_PER_US for label in ("scores", "final_matmul"))
+    softmax_us = ns["softmax"].total() / calls / NS_PER_US
+    elements = batch * shape.heads * seq_len**2
+    matmul_flop = flops.forward_matmul_flop(shape, batch, seq_len)["attention scores"] / shape.layers
+    softmax_flop = float(SOFTMAX_FLOP_PER_ELEMENT * elements)
+    has_fp32 = dtype in ("fp32", "tf32")
+    return {
+        "scores_matmul_us": scores_us,
+        "scale_and_mask_us": (ns["scores"].total() - ns["scores"][GEMM]) / calls / NS_PER_US,
+        "softmax_us": softmax_us,
+        "final_matmul_us": final_us,
+        "time_ratio": softmax_us / (scores_us + final_us) if scores_us + final_us > 0 else NO_PRODUCT,
+        "matmul_mflop": matmul_flop / 1e6,
+        "softmax_mflop": softmax_flop / 1e6,
+        "flop_ratio": softmax_flop / (2 * matmul_flop),
+        "scores_tflop_per_s": matmul_flop / scores_us / 1e6 if scores_us > 0 else NO_PRODUCT,
+        "softmax_tflop_per_s": softmax_flop / softmax_us / 1e6,
+        "softmax_gb_per_s": 2 * FP32_BYTES * elements / softmax_us / 1e3 if has_fp32 else "under autocast",
+    }
 
 
 def _attention() -> list[t.Column]:
-    flop_ratio = _if_traced(lambda r: _softmax_flop(r) / (2 * _matmul_flop(r)))
-    return [
-        *_factors(),
-        t.derived("scores_matmul_us", "Scores, product (µs)", _matmul_us("scores")),
-        t.derived("scale_and_mask_us", "Scale and mask (µs)", _scale_and_mask_us),
-        t.derived("softmax_us", "Softmax (µs)", _softmax_us),
-        t.derived("final_matmul_us", "Final product (µs)", _matmul_us("final_matmul")),
-        t.derived("time_ratio", "Softmax / both products, time", _time_ratio),
-        t.derived("matmul_mflop", "One product (MFLOP)", _if_traced(lambda r: _matmul_flop(r) / 1e6)),
-        t.derived("softmax_mflop", "Softmax (MFLOP)", _if_traced(lambda r: _softmax_flop(r) / 1e6)),
-        t.derived("flop_ratio", "Softmax / both products, FLOP", flop_ratio),
-        t.derived("scores_tflop_per_s", "Scores (TFLOP/s)", _scores_rate),
-        t.derived("softmax_tflop_per_s", "Softmax (TFLOP/s)", lambda r: _softmax_flop(r) / _softmax_us(r) / 1e6),
-        t.derived("softmax_gb_per_s", "Softmax, least traffic (GB/s)", _softmax_gb_per_s),
-    ]
+    def figure(name: str) -> Callable[[Record], float | str]:
+        return lambda record: _of_attention(record)[name]
+
+    return [*_factors(), *(t.derived(name, title, figure(name)) for name, title in ATTENTION.items())]
+
+
+# --- where forward's time goes --------------------------------------------------------------------------------------
 
 
 def figures(tables: Mapping[str, Table]) -> list[f.Figure]:
     """Where forward's time goes."""
-    draw = partial(drawings.draw_forward, table=tables[TABLES[0]])
-    return [f.Figure(FIGURES[0], FORWARD_CAPTION, draw, sample="forward_range_ms")]
+    rows = tables[TABLES[0]].ok
+    return [
+        f.Figure(FIGURES[0], FORWARD_CAPTION, lambda canvas: _draw_forward(canvas, rows), sample="forward_range_ms")
+    ]
+
+
+def _draw_forward(canvas: Any, rows: pd.DataFrame) -> None:
+    """One bar a cell: busy, waiting for a launch, other idle time, the ends; the host clock's time as a mark."""
+    axes = canvas.subplots()
+    if "fp32" in set(rows["dtype"]):  # the homework's; cells of another precision are not to be mixed with these
+        rows = rows[rows["dtype"] == "fp32"]
+    if rows.empty:
+        f.no_data(axes, "no cell was measured")
+        return
+
+    def figure(column: str) -> pd.Series:
+        """0 where a text says why there is none."""
+        return pd.to_numeric(rows[column], errors="coerce").astype(float).fillna(0)
+
+    busy, idle, ends = (figure(f"forward_{name}_ms") for name in ("busy", "idle", "edges"))
+    percent = 100 / (busy + idle + ends)
+    waiting = idle * percent * figure("launch_bound_percent") / 100
+    parts = [
+        ("device busy", busy * percent, "#0072B2"),
+        ("idle, waiting for a launch", waiting, "#E69F00"),
+        ("idle between kernels otherwise", idle * percent - waiting, "#56B4E9"),
+        ("before the first and after the last kernel", ends * percent, "#D8D8D8"),
+    ]
+    parts = [part for part in parts if part[1].max() > 0]
+    places, bottom = range(len(rows)), pd.Series(0.0, index=rows.index)
+    for _, heights, colour in parts:
+        axes.bar(places, heights, bottom=bottom, color=colour, edgecolor="white", linewidth=0.4)
+        bottom = bottom + heights
+    host = figure("forward_ms") * percent
+    mark = {"markersize": 3.5, "color": "black", "markeredgecolor": "white", "markeredgewidth": 0.6}
+    (clock,) = axes.plot(places, host, "D", label="host clock, without a profiler", **mark)
+    top = 1.12 * max(100.0, host.max())
+    for place, milliseconds in enumerate(figure("forward_range_ms")):
+        axes.text(place, top * 0.985, format_figure(milliseconds), ha="center", va="top", fontsize=5.5)
+    usual = rows["dtype"].mode().iloc[0]
+    labels = [
+        f"{size} {seq_len}" + ("" if dtype == usual else f" {dtype}")
+        for size, seq_len, dtype in zip(rows["size"], rows["seq_len"], rows["dtype"], strict=True)
+    ]
+    axes.set_xticks(places, labels, rotation=90, fontsize=6)
+    axes.set_xlim(-0.6, len(rows) - 0.4)
+    axes.grid(axis="x", visible=False)
+    axes.set_ylim(0, top)
+    axes.set_ylabel("Share of forward's range (%)")
+    handles = [*(Patch(color=colour, label=name) for name, _, colour in parts), clock]
+    canvas.legend(handles=handles, fontsize=7, handlelength=1, loc="outside upper center", ncols=3)

@@ -30,18 +30,30 @@ def tables(records: Mapping[str, list[Record]]) -> list[Table]:
     ]
 
 
-def _factors(*more: t.Column) -> list[t.Column]:
-    return [
-        t.factor("size", "Size"),
-        t.factor("seq_len", "Context"),
-        t.factor("dtype", "Dtype"),
-        t.factor("device", "Device"),
-        t.factor("warmup_steps", "Warm-up steps"),
-        *more,
-    ]
+def _factors() -> list[t.Column]:
+    titles = {
+        "size": "Size",
+        "seq_len": "Context",
+        "dtype": "Dtype",
+        "device": "Device",
+        "warmup_steps": "Warm-up steps",
+    }
+    return [t.factor(name, title) for name, title in titles.items()]
 
 
 def _columns() -> list[t.Column]:
+    def first(name: str) -> Callable[[Record], float]:
+        """Of the first timed step."""
+        return lambda record: float(record.samples[f"{name}_ms"][0][0])
+
+    def warm(phase: str) -> Callable[[Record], float]:
+        """Of the timed steps."""
+        return lambda record: t.summary(record, f"{phase}_ms").median
+
+    def steady(record: Record) -> Any:
+        found = steady_from([*_warmup_ms(record), *record.samples["full_step_ms"][0]])
+        return "never within 1 %" if found is None else found + 1
+
     known = ("size", "seq_len", "batch", "dtype", "warmup_steps")
     return [
         *_factors(),
@@ -51,30 +63,18 @@ def _columns() -> list[t.Column]:
         t.published("end_to_end", "forward_std_ms", "brandon-snider", "Std, brandon-snider (ms)", known),
         t.mean("backward_ms", "Backward, mean (ms)"),
         t.std("backward_ms", "Std (ms)"),
-        t.derived("first_step_ms", "First timed step (ms)", _first("full_step")),
-        *(t.derived(f"first_{phase}_ms", f"Of it {phase} (ms)", _first(phase)) for phase in PHASES),
-        *(t.Column(f"{phase}_ms", f"{phase}, median (ms)", _warm(phase), kind="unshown") for phase in PHASES),
+        t.derived("first_step_ms", "First timed step (ms)", first("full_step")),
+        *(t.derived(f"first_{phase}_ms", f"Of it {phase} (ms)", first(phase)) for phase in PHASES),
+        *(t.Column(f"{phase}_ms", f"{phase}, median (ms)", warm(phase), kind="unshown") for phase in PHASES),
         t.median("full_step_ms", "Full step, median (ms)"),
         t.iqr("full_step_ms", "IQR (ms)"),
-        t.derived("steady_from", "Steady from step", _steady, exact=True),
+        t.derived("steady_from", "Steady from step", steady, exact=True),
         t.count("full_step_ms"),
     ]
 
 
-def _first(name: str) -> Callable[[Record], float]:
-    """Of the first timed step."""
-    return lambda record: float(record.samples[f"{name}_ms"][0][0])
-
-
-def _warm(phase: str) -> Callable[[Record], float]:
-    """Of the timed steps."""
-    return lambda record: t.summary(record, f"{phase}_ms").median
-
-
-def _steady(record: Record) -> Any:
-    steps = [*record.warmup.get("full_step_ms", [[]])[0], *record.samples["full_step_ms"][0]]
-    found = steady_from(steps)
-    return "never within 1 %" if found is None else found + 1
+def _warmup_ms(record: Record) -> list[float]:
+    return record.warmup.get("full_step_ms", [[]])[0]
 
 
 def _single_steps(cells: list[Record]) -> list[Record]:
@@ -84,7 +84,7 @@ def _single_steps(cells: list[Record]) -> list[Record]:
         if not record.ok:
             rows.append(replace(record, factors={**record.factors, "step": "all"}))
             continue
-        before = record.warmup.get("full_step_ms", [[]])[0]
+        before = _warmup_ms(record)
         for number, time_ms in enumerate([*before, *record.samples["full_step_ms"][0]], start=1):
             values = {"step_ms": time_ms, "kind": "warm-up" if number <= len(before) else "timed"}
             rows.append(replace(record, factors={**record.factors, "step": number}, samples={}, values=values))
@@ -93,7 +93,8 @@ def _single_steps(cells: list[Record]) -> list[Record]:
 
 def _step_columns() -> list[t.Column]:
     return [
-        *_factors(t.factor("step", "Step")),
+        *_factors(),
+        t.factor("step", "Step"),
         t.value("kind", "Kind", exact=True),
         t.value("step_ms", "Full step (ms)"),
     ]

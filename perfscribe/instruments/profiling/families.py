@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from functools import cache
 
-from perfscribe.instruments.profiling.summary import Total, totals
-from perfscribe.instruments.profiling.trace import Kernel, Trace, process_and_thread
+from perfscribe.instruments.profiling.trace import Trace, process_and_thread
 
 GEMM, ELEMENTWISE, REDUCTION, SOFTMAX = "gemm", "elementwise", "reduction", "softmax"
 COPY, OPTIMIZER, COMMUNICATION, OTHER = "copy", "optimizer", "communication", "other"
@@ -73,18 +71,12 @@ RULES: tuple[tuple[str, str], ...] = (
         ELEMENTWISE,
     ),
 )
-_COMPILED = tuple((re.compile(expression), family) for expression, family in RULES)
 
 
 @cache
 def family(name: str) -> str:
     """The family of a kernel, copy or operator; OTHER where no rule knows it."""
-    return next((found for expression, found in _COMPILED if expression.search(name)), OTHER)
-
-
-def by_family(kernels: Iterable[Kernel]) -> list[Total]:
-    """Totals of the kernels by family, the longest first."""
-    return totals(kernels, lambda kernel: family(kernel.name))
+    return next((found for expression, found in RULES if re.search(expression, name)), OTHER)
 
 
 def require_communication(trace: Trace, ranks: int) -> None:

@@ -42,9 +42,12 @@ def adopt_orphans() -> None:
 
 
 def starter_is_gone() -> bool:
-    """Whether the other end of standard input was closed."""
-    readable, _, _ = select.select([0], [], [], 0)
-    return bool(readable) and not os.read(0, 1)
+    """Whether standard input was closed, at its other end or here, by a signal."""
+    try:
+        readable, _, _ = select.select([0], [], [], 0)
+        return bool(readable) and not os.read(0, 1)
+    except OSError:
+        return True
 
 
 def close_standard_input(*_: object) -> None:
@@ -63,49 +66,32 @@ def end_all(grace_s: float) -> None:
         left = psutil.Process().children(recursive=True)
         if not left:
             return
-        if time.monotonic() >= kill_from:
-            for process in left:
-                kill(process)
+        for process in left if time.monotonic() >= kill_from else ():
+            with contextlib.suppress(psutil.Error):
+                variables = process.environ()
+                process.kill()
+                for name in FILES_OF_NSYS:
+                    if Path(variables.get(name, "")).name.startswith("injection_config_"):
+                        Path(variables[name]).unlink(missing_ok=True)
         time.sleep(POLL_S)
-
-
-def kill(process: psutil.Process) -> None:
-    """Kill a process, and remove what nsys wrote for it."""
-    with contextlib.suppress(psutil.Error):
-        variables = process.environ()
-        process.kill()
-        for name in FILES_OF_NSYS:
-            if Path(variables.get(name, "")).name.startswith("injection_config_"):
-                Path(variables[name]).unlink(missing_ok=True)
-
-
-def run(timeout_s: float, command: Sequence[str], scratch: str) -> int:
-    """Run it to its end, or end it; the exit status."""
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, env={**os.environ, "TMPDIR": scratch})
-    deadline = time.monotonic() + timeout_s
-    while process.poll() is None:
-        if time.monotonic() >= deadline:
-            end_all(0.0)
-            return TIMED_OUT
-        try:
-            gone = starter_is_gone()
-        except OSError:
-            gone = True
-        if gone:
-            end_all(0.0)
-            return 128 + signal.SIGTERM
-        time.sleep(POLL_S)
-    end_all(GRACE_S)
-    return process.returncode if process.returncode >= 0 else 128 - process.returncode
 
 
 def main(timeout_s: float, command: Sequence[str]) -> int:
-    """Run it in a scratch folder; the exit status."""
+    """Run it in a scratch folder to its end, or end it; the exit status."""
     adopt_orphans()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, close_standard_input)
     with tempfile.TemporaryDirectory(prefix="nsys-", ignore_cleanup_errors=True) as scratch:
-        return run(timeout_s, command, scratch)
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, env={**os.environ, "TMPDIR": scratch})
+        deadline = time.monotonic() + timeout_s
+        while process.poll() is None:
+            late = time.monotonic() >= deadline
+            if late or starter_is_gone():
+                end_all(0.0)
+                return TIMED_OUT if late else 128 + signal.SIGTERM
+            time.sleep(POLL_S)
+        end_all(GRACE_S)
+        return process.returncode if process.returncode >= 0 else 128 - process.returncode
 
 
 if __name__ == "__main__":

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Collection, Iterator
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 from perfscribe.instruments.profiling.nsys import NO_RANGES
-from perfscribe.instruments.profiling.nsys_export import PROCESS_MASK, STYLES
+from perfscribe.instruments.profiling.nsys_export import PROCESS_MASK, STYLES, opened, table_names, tool
 
 COPIES = {"CUPTI_ACTIVITY_KIND_MEMCPY": "[CUDA memcpy]", "CUPTI_ACTIVITY_KIND_MEMSET": "[CUDA memset]"}
 KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
@@ -52,32 +51,22 @@ def read(path: Path, names: Collection[str]) -> Marked:
 
     ValueError with one line: the file is no export of nsys, or a range is missing or there more than once.
     """
-    try:
-        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)) as export:
-            return _read(export, names)
-    except sqlite3.Error as error:
-        raise ValueError(f"{path}: no SQLite export of nsys ({error})") from error
-
-
-def _read(export: sqlite3.Connection, names: Collection[str]) -> Marked:
-    tables = {name for (name,) in export.execute("SELECT name FROM sqlite_master")}
-    told = dict(export.execute("SELECT name, value FROM META_DATA_EXPORT"))
-    version = ".".join(str(told.get("EXPORT_PRODUCT_VERSION", "of an unknown version")).split(".")[:3])
-    found: dict[str, tuple[int, int, int]] = {}
-    for name, start, end, process in _ranges(export) if "NVTX_EVENTS" in tables else ():
-        if name not in names:
-            continue
-        if name in found:
-            raise ValueError(f"nsys {version}: the range {name!r} was marked more than once")
-        found[name] = (start, end, process)
-    if not found:
-        raise ValueError(f"the trace of nsys {version} {NO_RANGES}")
-    for name in names:
-        if name not in found:
-            raise ValueError(f"nsys {version}: the range {name!r} is missing, of {len(names)}")
-    work = {name: sorted(_work(export, tables, *found[name]), key=lambda one: one.start_ns) for name in names}
-    has_kernels = KERNELS in tables and export.execute(f"SELECT EXISTS (SELECT 1 FROM {KERNELS})").fetchone() == (1,)
-    return Marked(f"nsys {version}", work, {name: end - start for name, (start, end, _) in found.items()}, has_kernels)
+    with opened(path) as export:
+        tables, by = table_names(export), tool(export)
+        found: dict[str, tuple[int, int, int]] = {}
+        for name, start, end, process in _ranges(export) if "NVTX_EVENTS" in tables else ():
+            if name in found:
+                raise ValueError(f"{by}: the range {name!r} was marked more than once")
+            if name in names:
+                found[name] = (start, end, process)
+        if not found:
+            raise ValueError(f"the trace of {by} {NO_RANGES}")
+        for name in names:
+            if name not in found:
+                raise ValueError(f"{by}: the range {name!r} is missing, of {len(names)}")
+        work = {name: sorted(_work(export, tables, *found[name]), key=lambda one: one.start_ns) for name in names}
+        has_kernels = KERNELS in tables and export.execute(f"SELECT 1 FROM {KERNELS} LIMIT 1").fetchone() is not None
+    return Marked(by, work, {name: end - start for name, (start, end, _) in found.items()}, has_kernels)
 
 
 def _ranges(export: sqlite3.Connection) -> Iterator[tuple[str, int, int, int]]:

@@ -1,21 +1,27 @@
-"""Records memory histories.
+"""A memory history: what the allocator did during a pass, every block handed out and taken back with who asked for it.
 
 CUDA: torch's own memory history (torch.cuda.memory._record_memory_history, entries of _snapshot()). CPU: the memory
-events of torch's profiler, as perfscribe.instruments.memory counts them.
+events of torch's profiler, as perfscribe.instruments.memory counts them. Times are of the host's clock, at which the
+allocator works; the device may run far behind.
 """
 
 from __future__ import annotations
 
+import ast
 import gc
+import gzip
+import json
+import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from perfscribe.base.atomic import replacing
 from perfscribe.instruments.memory import CPU_COUNTER, CUDA_COUNTER, CpuEvents
-from perfscribe.instruments.profiling import memory_frames
-from perfscribe.instruments.profiling.memory_history import Change, Held, History, Mark, Origin
 
 if TYPE_CHECKING:
     import torch
@@ -23,8 +29,70 @@ if TYPE_CHECKING:
 # The CUDA allocator's unit (c10/cuda/CUDACachingAllocator.cpp, kMinBlockSize): each block is a multiple of it.
 CUDA_GRANULARITY_BYTES = 512
 BACKWARD_NODE = "autograd::engine::evaluate_function: "
+PROJECT = Path(__file__).resolve().parents[3]
 
 Labels = Callable[[], Mapping[str, Iterable["torch.Tensor"]]]
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Who asked for a block: the operator ("" where it is not recorded) and Python's frames, innermost first."""
+
+    operator: str
+    frames: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Held:
+    """A block that was there before. rest_bytes: beyond size_bytes, since the allocator did not split the block."""
+
+    address: int
+    size_bytes: int
+    rest_bytes: int = 0
+    label: str = ""
+
+
+@dataclass(frozen=True)
+class Change:
+    """A block handed out, or taken back (size_bytes negative, origin -1).
+
+    time_us: since the history's start. size_bytes: as asked for, not rounded up. origin: index in History.origins.
+    """
+
+    time_us: int
+    address: int
+    size_bytes: int
+    origin: int = -1
+
+
+@dataclass(frozen=True)
+class Mark:
+    """The end of a phase; the allocator's own counters of it, in bytes, where it has some (CUDA)."""
+
+    name: str
+    time_us: int
+    allocated_bytes: int | None = None
+    peak_bytes: int | None = None
+    reserved_bytes: int | None = None
+
+
+@dataclass
+class History:
+    """One recorded pass; labels: what the blocks are that were alive at its end, by address."""
+
+    counter: str
+    granularity_bytes: int
+    held: list[Held] = field(default_factory=list)
+    changes: list[Change] = field(default_factory=list)
+    origins: list[Origin] = field(default_factory=list)
+    marks: list[Mark] = field(default_factory=list)
+    labels: dict[int, str] = field(default_factory=dict)
+
+    def write(self, path: Path) -> None:
+        """As compressed JSON, an object a dataclass; the file's folder is made where it is missing."""
+        text = json.dumps(self, default=vars, allow_nan=False, separators=(",", ":"))
+        with replacing(path) as temporary:
+            temporary.write_bytes(gzip.compress(text.encode(), mtime=0))
 
 
 class Recorder:
@@ -32,12 +100,10 @@ class Recorder:
 
     labels: gives tensors by what they are ("parameters"), asked at entry and at exit. viewer_file: where torch's own
     dump for PyTorch's memory viewer goes (CUDA alone); nothing here reads it. The caller warms up before, and records
-    nothing else meanwhile. ValueError: neither a CPU nor a CUDA device.
+    nothing else meanwhile.
     """
 
     def __init__(self, device: str, labels: Labels, viewer_file: Path | None = None) -> None:
-        if device not in ("cpu", "cuda"):
-            raise ValueError(f"device {device}: expected cpu or cuda")
         self._source = _Cuda(viewer_file) if device == "cuda" else _Cpu()
         self._labels = labels
         self._marks: list[tuple[str, int, dict[str, int]]] = []
@@ -45,7 +111,7 @@ class Recorder:
 
     def __enter__(self) -> Recorder:
         gc.collect()
-        self._held_labels = labels_by_address(self._labels())
+        self._held_labels = _by_address(self._labels())
         self._source.start()
         self._start_ns = time.time_ns()
         return self
@@ -60,18 +126,15 @@ class Recorder:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         history = self._source.stop(self._start_ns)
-        history.held = [
-            Held(held.address, held.size_bytes, held.rest_bytes, self._held_labels.get(held.address, ""))
-            for held in history.held
-        ]
+        history.held = [replace(held, label=self._held_labels.get(held.address, "")) for held in history.held]
         history.marks = [
             Mark(name, (time_ns - self._start_ns) // 1000, **counters) for name, time_ns, counters in self._marks
         ]
-        history.labels = labels_by_address(self._labels())
+        history.labels = _by_address(self._labels())
         self.history = history
 
 
-def labels_by_address(labelled: Mapping[str, Iterable[torch.Tensor]]) -> dict[int, str]:
+def _by_address(labelled: Mapping[str, Iterable[torch.Tensor]]) -> dict[int, str]:
     """What lies where: the label of each tensor's storage."""
     return {
         tensor.untyped_storage().data_ptr(): label
@@ -79,6 +142,9 @@ def labels_by_address(labelled: Mapping[str, Iterable[torch.Tensor]]) -> dict[in
         for tensor in tensors
         if tensor.untyped_storage().nbytes()
     }
+
+
+# --- sources --------------------------------------------------------------------------------------------------------
 
 
 class _Cuda:
@@ -131,39 +197,29 @@ def from_cuda(segments: Sequence[Mapping[str, Any]], trace: Sequence[Mapping[str
     those asked for, those of segments' blocks the allocator's own.
     """
     history = History(CUDA_COUNTER, CUDA_GRANULARITY_BYTES)
-    history.held = [_held(block) for segment in segments for block in _live_blocks(segment)]
+    history.held = [held for segment in segments for held in _live_blocks(segment)]
     index: dict[Origin, int] = {}
     for entry in trace:
         time_us, action, size = int(entry["time_us"]) - start_ns // 1000, entry["action"], int(entry["size"])
         if action == "alloc":
-            origin = Origin("", tuple(_cuda_frames(entry.get("frames", ()))))
-            number = index.setdefault(origin, len(index))
+            frames = (place(frame["filename"], frame["name"], frame["line"]) for frame in entry.get("frames", ()))
+            number = index.setdefault(Origin("", tuple(frames)), len(index))
             history.changes.append(Change(time_us, int(entry["addr"]), size, number))
         elif action == "free_requested":
             history.changes.append(Change(time_us, int(entry["addr"]), -size))
-        elif action == "oom":
-            history.out_of_memory.append((size, int(entry["device_free"])))
     history.origins = list(index)
     return history
 
 
-def _live_blocks(segment: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The segment's blocks that tensors hold, each with its address (which older versions leave out)."""
-    blocks, address = [], segment["address"]
+def _live_blocks(segment: Mapping[str, Any]) -> Iterator[Held]:
+    """The segment's blocks that tensors hold. Older versions leave out their addresses, which follow from the sizes."""
+    address = segment["address"]
     for block in segment["blocks"]:
         if block["state"] == "active_allocated":
-            blocks.append({"address": address, **block})
+            asked = block["requested_size"]
+            rounded = -(-asked // CUDA_GRANULARITY_BYTES) * CUDA_GRANULARITY_BYTES
+            yield Held(address, asked, block["size"] - rounded)
         address += block["size"]
-    return blocks
-
-
-def _held(block: Mapping[str, Any]) -> Held:
-    rounded = -(-block["requested_size"] // CUDA_GRANULARITY_BYTES) * CUDA_GRANULARITY_BYTES
-    return Held(block["address"], block["requested_size"], block["size"] - rounded)
-
-
-def _cuda_frames(frames: Iterable[Mapping[str, Any]]) -> list[str]:
-    return [memory_frames.place(frame["filename"], frame["name"], frame["line"]) for frame in frames]
 
 
 class _Cpu:
@@ -171,9 +227,7 @@ class _Cpu:
 
     def __init__(self) -> None:
         self._events = CpuEvents(describe=_cpu_origin)
-
-    def start(self) -> None:
-        self._events.start()
+        self.start = self._events.start
 
     def counters(self) -> dict[str, int]:
         """The CPU allocator keeps none."""
@@ -211,7 +265,53 @@ def _cpu_origin(event: Any) -> Origin:
             line = fields.caller.line_number
         elif event.tag == _EventType.PyCall:
             where = fields.callsite
-            frames.append(memory_frames.place(where.file_name, where.function_name, line or where.line_number))
+            frames.append(place(where.file_name, where.function_name, line or where.line_number))
             line = fields.caller.line_number
         event = event.parent
     return Origin(operator, tuple(frames))
+
+
+# --- places in source code: the same on every machine, without absolute paths ---------------------------------------
+
+
+def place(file: str, function: str, line: int) -> str:
+    """`file:function:line`, the file relative to the project or to the folder that libraries are installed in.
+
+    A function of the project is named with its class, as perfscribe/models/transformer.py:Block.forward:120.
+    """
+    relative = _relative(file)
+    if relative.startswith("perfscribe/"):
+        holding = [name for first, last, name in _functions(relative) if first <= line <= last]
+        function = next((name for name in reversed(holding) if name.rpartition(".")[2] == function), function)
+    return f"{relative}:{function}:{line}"
+
+
+@cache
+def _relative(file: str) -> str:
+    """The file without what is private to a machine; the base name where nothing else is known to be public."""
+    # Libraries first: the environment may lie in the project's folder.
+    for private in (
+        r"/.*/(?:site|dist)-packages/",
+        re.escape(f"{PROJECT}/"),
+        r"/.*/(?=(?:perfscribe|torch)/)",
+        r"/.*/",
+    ):
+        file = re.sub(f"^{private}", "", file)
+    return file
+
+
+@cache
+def _functions(relative: str) -> list[tuple[int, int, str]]:
+    """(first line, last line, qualified name) of every function of a file, outer ones first."""
+
+    def walk(node: ast.AST, prefix: str) -> Iterator[tuple[int, int, str]]:
+        for child in ast.iter_child_nodes(node):
+            inside = prefix
+            if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+                inside = f"{prefix}{child.name}."
+                if not isinstance(child, ast.ClassDef):
+                    yield child.lineno, child.end_lineno or child.lineno, inside[:-1]
+            yield from walk(child, inside)
+
+    path = PROJECT / relative
+    return list(walk(ast.parse(path.read_text(encoding="utf-8")), "")) if path.is_file() else []

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from perfscribe.instruments.profiling.memory_history import History, Origin
+import numpy as np
+
+from perfscribe.instruments.profiling.memory_recorder import History, Origin
 
 PARAMETERS = "parameters"
 STATE = "optimizer state"
@@ -40,8 +42,7 @@ class Lifetime:
     size_bytes: int
     asked_bytes: int
     kind: str
-    phase: str = ""
-    origin: int = -1
+    phase: str
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,8 @@ class Timeline:
     Kinds: what was held before, and what a label names at the end, is called by its label; without one, held blocks
     are workspaces. A block of the first phase, the forward pass, is saved for backward if it is alive when that phase
     ends. All else is temporary.
+
+    totals, by_kind[kind]: bytes before the first change and after each.
     """
 
     def __init__(self, history: History, phases: Sequence[str], copy_bytes: Collection[int] = ()) -> None:
@@ -76,8 +79,14 @@ class Timeline:
         times = [change.time_us for change in history.changes]
         self.ends = [bisect_right(times, mark.time_us) for mark in history.marks]
         self.lifetimes = self._lifetimes()
-        self.rest_bytes = sum(held.rest_bytes for held in history.held)
-        self.totals = self._totals()
+        steps = np.zeros((len(KINDS), len(history.changes) + 2), dtype=np.int64)
+        steps[KINDS.index(REST), 0] = sum(held.rest_bytes for held in history.held)
+        for life in self.lifetimes:
+            steps[KINDS.index(life.kind), life.begins + 1] += life.size_bytes
+            steps[KINDS.index(life.kind), life.ends + 1] -= life.size_bytes
+        bytes_by_kind = steps[:, :-1].cumsum(axis=1)
+        self.by_kind: dict[str, list[int]] = dict(zip(KINDS, bytes_by_kind.tolist(), strict=True))
+        self.totals: list[int] = bytes_by_kind.sum(axis=0).tolist()
 
     def phase_of(self, index: int) -> str:
         """The phase of a change."""
@@ -100,21 +109,6 @@ class Timeline:
         first, last = self.phase_ranges()[phase]
         return max(range(first, last + 1), key=self.totals.__getitem__)
 
-    def by_kind(self, indices: Iterable[int]) -> list[dict[str, int]]:
-        """Bytes of every kind at ascending indices into totals."""
-        steps: list[list[tuple[str, int]]] = [[] for _ in range(len(self.totals) + 1)]
-        for life in self.lifetimes:
-            steps[life.begins + 1].append((life.kind, life.size_bytes))
-            steps[life.ends + 1].append((life.kind, -life.size_bytes))
-        now, found, done = dict.fromkeys(KINDS, 0) | {REST: self.rest_bytes}, [], 0
-        for index in indices:
-            for step in steps[done : index + 1]:
-                for kind, size in step:
-                    now[kind] += size
-            done = index + 1
-            found.append(dict(now))
-        return found
-
     def points(self, at_most: int) -> list[int]:
         """Indices into totals that show its course: ends, limits and peaks of phases, and every stretch's extremes.
 
@@ -133,49 +127,40 @@ class Timeline:
         counts: Counter[tuple[int, str, str, str, str]] = Counter()
         for life in self.lifetimes:
             if life.begins >= 0:
-                origin = self.history.origins[life.origin]
-                counts[(life.asked_bytes, life.phase, life.kind, *where(origin))] += 1
+                counts[life.asked_bytes, life.phase, life.kind, *where(self._origin(life.begins))] += 1
         groups = [Group(size, count, *names) for (size, *names), count in counts.items()]
         return sorted(groups, key=lambda group: (-group.size_bytes, -group.count, group.frame, group.below))
 
+    def _origin(self, begins: int) -> Origin:
+        return self.history.origins[self.history.changes[begins].origin]
+
     def _lifetimes(self) -> list[Lifetime]:
-        history, n = self.history, len(self.history.changes)
-        alive = {held.address: Lifetime(-1, n, 0, held.size_bytes, held.label or OTHER) for held in history.held}
-        ended = []
+        history, unit = self.history, self.history.granularity_bytes
+        # Of each live block its first change, its size as asked for and its kind, as far as that is known.
+        alive = {held.address: (-1, held.size_bytes, held.label or OTHER) for held in history.held}
+        found = []
+
+        def end(address: int, ends: int, label: str = "") -> None:
+            begins, asked, kind = alive.pop(address)
+            size = -(-asked // unit) * unit
+            phase = self.phase_of(begins) if begins >= 0 else ""
+            found.append(Lifetime(begins, ends, size, asked, kind or label or self._kind(begins, ends, asked), phase))
+
         for index, change in enumerate(history.changes):
             if change.address in alive:  # its end may have gone unseen, as that of a block freed on another thread
-                ended.append(self._finished(alive.pop(change.address), index, ""))
+                end(change.address, index)
             if change.size_bytes > 0:
-                phase = self.phase_of(index)
-                alive[change.address] = Lifetime(index, n, 0, change.size_bytes, "", phase, change.origin)
-        left = [self._finished(life, n, history.labels.get(address, "")) for address, life in alive.items()]
-        return ended + left
+                alive[change.address] = (index, change.size_bytes, "")
+        for address in list(alive):
+            end(address, len(history.changes), history.labels.get(address, ""))
+        return found
 
-    def _finished(self, life: Lifetime, ends: int, label: str) -> Lifetime:
-        unit = self.history.granularity_bytes
-        size = -(-life.asked_bytes // unit) * unit
-        kind = life.kind or label or self._kind(life, ends)
-        return Lifetime(life.begins, ends, size, life.asked_bytes, kind, life.phase, life.origin)
-
-    def _kind(self, life: Lifetime, ends: int) -> str:
-        if life.asked_bytes in self.copy_bytes and LINEAR_FILE in " ".join(
-            self.history.origins[life.origin].frames[:1]
-        ):
+    def _kind(self, begins: int, ends: int, asked_bytes: int) -> str:
+        frame, *_ = (*self._origin(begins).frames, "")
+        if asked_bytes in self.copy_bytes and LINEAR_FILE in frame:
             return COPIES
         first_end = self.ends[0] if self.ends else len(self.history.changes)
-        return SAVED if life.phase == self.phases[0] and ends >= first_end else TEMPORARY
-
-    def _totals(self) -> list[int]:
-        """Bytes allocated before the first change and after each."""
-        steps = [0] * (len(self.history.changes) + 2)
-        for life in self.lifetimes:
-            steps[life.begins + 1] += life.size_bytes
-            steps[life.ends + 1] -= life.size_bytes
-        totals, now = [], self.rest_bytes
-        for step in steps[:-1]:
-            now += step
-            totals.append(now)
-        return totals
+        return SAVED if self.phase_of(begins) == self.phases[0] and ends >= first_end else TEMPORARY
 
 
 def where(origin: Origin) -> tuple[str, str]:

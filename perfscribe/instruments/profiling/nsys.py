@@ -6,17 +6,18 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from perfscribe.base.atomic import replacing
 from perfscribe.instruments.profiling import guard
 from perfscribe.instruments.profiling.nsys_export import read_sqlite
 from perfscribe.instruments.profiling.trace import Trace
 from perfscribe.instruments.tools import NSYS_LIBRARIES_VARIABLE, find_tool
 
-__all__ = ["Nsys", "NsysError", "check", "export_sqlite", "find", "profile", "read_sqlite", "stats"]
+__all__ = ["Nsys", "NsysError", "check", "export_sqlite", "find", "profile", "read_sqlite"]
 
 EXPORT_TIMEOUT_S = 600.0
 VERSION_TIMEOUT_S = 60.0
@@ -32,11 +33,7 @@ NO_RANGES = (
 
 
 class NsysError(RuntimeError):
-    """nsys failed, or its trace is of no use; one line. output: the end of what nsys and the program said."""
-
-    def __init__(self, text: str, output: str = "") -> None:
-        super().__init__(text)
-        self.output = output
+    """nsys failed, or its trace is of no use; one line."""
 
 
 @dataclass(frozen=True)
@@ -71,19 +68,11 @@ def _traces(path: Path) -> str:
     return "cuda,nvtx,cublas" if "'cublas'" in help_text else "cuda,nvtx"
 
 
-def profile(
-    nsys: Nsys,
-    command: Sequence[str],
-    output: Path,
-    timeout_s: float,
-    variables: Mapping[str, str] | None = None,
-    fork_before_exec: bool = False,
-) -> Path:
+def profile(nsys: Nsys, command: Sequence[str], output: Path, timeout_s: float, fork_before_exec: bool = False) -> Path:
     """Run the command under nsys and give the path of the report, `output` with the suffix .nsys-rep.
 
-    variables: further environment variables of the command. fork_before_exec: follow processes that are forked without
-    a new program, as launchers of ranks do. No process is left behind, however this ends.
-    Its folder for temporary files is nsys's own, which is removed afterwards.
+    fork_before_exec: follow processes that are forked without a new program, as launchers of ranks do. No process is
+    left behind, however this ends; nor are temporary files, whose folder is nsys's own.
     Raises NsysError where the command takes too long, fails (its exit status is in the text) or leaves no report.
     The report holds all environment variables and the host's name: it is not for publishing.
     """
@@ -93,9 +82,9 @@ def profile(
     name = str(report.with_name(report.name.removesuffix(".nsys-rep"))).replace("%", "%%")
     follow = [f"--trace-fork-before-exec={str(fork_before_exec).lower()}"]
     settings = [*SETTINGS, *follow, "-t", _traces(nsys.path), f"--output={name}"]
-    told = _run([str(nsys.path), "profile", *settings, *command], timeout_s, variables)
+    _run([str(nsys.path), "profile", *settings, *command], timeout_s)
     if not report.is_file():
-        raise NsysError(f"nsys {nsys.version} ended without a report", told)
+        raise NsysError(f"nsys {nsys.version} ended without a report")
     return report
 
 
@@ -103,23 +92,12 @@ def export_sqlite(nsys: Nsys, report: Path, output: Path) -> Path:
     """Export a .nsys-rep to SQLite; the file is whole or not there. Raises NsysError."""
     if not report.is_file():
         raise NsysError(f"{report}: no such file")
-    output.parent.mkdir(parents=True, exist_ok=True)
-    partial = output.with_name(f".{output.name}.partial")
-    options = ["--type=sqlite", "--force-overwrite=true", "--quiet=true", f"--output={partial}"]
-    try:
-        told = _run([str(nsys.path), "export", *options, str(report)], EXPORT_TIMEOUT_S)
-        if not partial.is_file():
-            raise NsysError(f"{report}: nsys {nsys.version} made no SQLite file of it", told)
-        os.replace(partial, output)
-    finally:
-        partial.unlink(missing_ok=True)
+    with replacing(output) as temporary:
+        options = ["--type=sqlite", "--force-overwrite=true", "--quiet=true", f"--output={temporary}"]
+        _run([str(nsys.path), "export", *options, str(report)], EXPORT_TIMEOUT_S)
+        if not temporary.is_file():
+            raise NsysError(f"{report}: nsys {nsys.version} made no SQLite file of it")
     return output
-
-
-def stats(nsys: Nsys, export: Path, report: str) -> str:
-    """The CSV that `nsys stats -r REPORT` prints for a SQLite export. Raises NsysError."""
-    text = _run([str(nsys.path), "stats", "-r", report, "-f", "csv", "--quiet", str(export)], EXPORT_TIMEOUT_S)
-    return text.strip() + "\n"
 
 
 def check(trace: Trace, uses_cuda: bool) -> None:
@@ -131,24 +109,15 @@ def check(trace: Trace, uses_cuda: bool) -> None:
         raise NsysError(f"{trace.tool} recorded no kernel of a program that used CUDA: too old for the driver{more}")
 
 
-def _environment(variables: Mapping[str, str] | None) -> dict[str, str]:
-    environment = {**os.environ, **(variables or {})}
-    libraries = os.environ.get(NSYS_LIBRARIES_VARIABLE)
-    if libraries:
-        paths = [libraries, environment.get("LD_LIBRARY_PATH", "")]
-        environment["LD_LIBRARY_PATH"] = os.pathsep.join(path for path in paths if path)
-    return environment
-
-
-def _run(command: list[str], timeout_s: float, variables: Mapping[str, str] | None = None) -> str:
+def _run(command: list[str], timeout_s: float) -> str:
     """Everything that the command said. Raises NsysError where it fails or takes too long."""
-    guarded = [sys.executable, "-P", str(guard.__file__), str(timeout_s), *command]
+    libraries = [os.environ.get(name, "") for name in (NSYS_LIBRARIES_VARIABLE, "LD_LIBRARY_PATH")]
     process = subprocess.Popen(
-        guarded,
+        [sys.executable, "-P", str(guard.__file__), str(timeout_s), *command],
         stdin=subprocess.PIPE,  # closed when this process ends, however it does: then the guard ends all
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        env=_environment(variables),
+        env={**os.environ, "LD_LIBRARY_PATH": os.pathsep.join(filter(None, libraries))} if libraries[0] else None,
         start_new_session=True,
         text=True,
         errors="replace",
@@ -160,14 +129,10 @@ def _run(command: list[str], timeout_s: float, variables: Mapping[str, str] | No
         process.stdin.close()
         code = process.wait()
         process.stdout.close()
-    if code:
-        raise NsysError(_failure(command, code, timeout_s, said), said[-4000:])
-    return said
-
-
-def _failure(command: Sequence[str], code: int, timeout_s: float, said: str) -> str:
     verb = " ".join(["nsys", *command[1:2]])
     if code == guard.TIMED_OUT:
-        return f"{verb}: longer than {timeout_s:g} s"
-    lines = [line.strip() for line in said.splitlines() if line.strip() and not NSYS_SAYS.match(line)]
-    return f"{verb}: exit status {code}" + (f": {lines[-1][:300]}" if lines else "")
+        raise NsysError(f"{verb}: longer than {timeout_s:g} s")
+    if code:
+        lines = [line.strip() for line in said.splitlines() if line.strip() and not NSYS_SAYS.match(line)]
+        raise NsysError(f"{verb}: exit status {code}" + (f": {lines[-1][:300]}" if lines else ""))
+    return said

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing
-from dataclasses import dataclass, field
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +32,29 @@ DOMAIN_CREATED = 75
 WARNING = 2  # ENUM_DIAGNOSTIC_SEVERITY_LEVEL
 
 
+@contextmanager
+def opened(path: Path) -> Iterator[sqlite3.Connection]:
+    """An export for reading; ValueError with one line for a file that cannot be read or is no export of nsys."""
+    try:
+        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)) as connection:
+            if not {"StringIds", "META_DATA_EXPORT"} <= table_names(connection):
+                raise LookupError("its tables are missing")
+            yield connection
+    except (sqlite3.Error, LookupError) as error:
+        raise ValueError(f"{path}: no SQLite export of nsys ({error})") from error
+
+
+def table_names(connection: sqlite3.Connection) -> set[str]:
+    """Of the tables that an export has."""
+    return {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+
+
+def tool(connection: sqlite3.Connection) -> str:
+    """Which nsys made the export ("nsys 2025.3.1")."""
+    told = dict(connection.execute("SELECT name, value FROM META_DATA_EXPORT").fetchall())
+    return "nsys " + ".".join(str(told.get("EXPORT_PRODUCT_VERSION", "of an unknown version")).split(".")[:3])
+
+
 def read_sqlite(path: Path) -> Trace:
     """Kernels, copies and memsets with their launches, and all NVTX ranges, of every process in the report.
 
@@ -40,43 +62,27 @@ def read_sqlite(path: Path) -> Trace:
     summaries do; a range that never ended lasts until the last range event.
     ValueError with one line for a file that cannot be read or is no export of nsys.
     """
-    try:
-        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)) as connection:
-            connection.row_factory = sqlite3.Row
-            return _Export(connection).trace()
-    except (sqlite3.Error, LookupError) as error:
-        raise ValueError(f"{path}: no SQLite export of nsys ({error})") from error
+    with opened(path) as connection:
+        return _Export(connection).trace()
 
 
-@dataclass
 class _Export:
-    connection: sqlite3.Connection
-    tables: set[str] = field(default_factory=set)
-    strings: dict[int, str] = field(default_factory=dict)
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self.connection, self.tool, self.tables = connection, tool(connection), table_names(connection)
+        connection.row_factory = sqlite3.Row
+        self.strings = {row["id"]: row["value"] for row in self._rows("StringIds")}
 
     def trace(self) -> Trace:
-        self.tables = {row["name"] for row in self.connection.execute("SELECT name FROM sqlite_master")}
-        if not {"StringIds", "META_DATA_EXPORT"} <= self.tables:
-            raise LookupError("its tables are missing")
-        self.strings = {row["id"]: row["value"] for row in self._rows("StringIds")}
-        version = self._version()
         launches = self._launches()
-        kernels = [*self._kernels(launches), *self._copies(launches), *self._memsets(launches)]
-        kernels.sort(key=lambda one: (one.start_ns, one.end_ns))
+        kernels = sorted(self._work(launches), key=lambda one: (one.start_ns, one.end_ns))
         ranges = sorted(self._ranges(), key=lambda one: (one.start_ns, -one.end_ns))
-        absent = "" if kernels else "no CUDA"
-        if not kernels and launches:
-            absent = f"nsys {version} recorded CUDA calls but no kernel"
-        return Trace(f"nsys {version}", kernels, ranges, absent, self._remarks(kernels))
+        absent = "" if kernels else f"{self.tool} recorded CUDA calls but no kernel" if launches else "no CUDA"
+        return Trace(self.tool, kernels, ranges, absent, self._remarks(kernels))
 
     def _rows(self, table: str) -> Iterator[sqlite3.Row]:
         """All rows of a table, in the order in which they were written; none where it is absent."""
         if table in self.tables:
             yield from self.connection.execute(f'SELECT * FROM "{table}" ORDER BY rowid')
-
-    def _version(self) -> str:
-        told = {row["name"]: row["value"] for row in self._rows("META_DATA_EXPORT")}
-        return ".".join(str(told.get("EXPORT_PRODUCT_VERSION", "of an unknown version")).split(".")[:3])
 
     def _launches(self) -> dict[tuple[int, int], tuple[int, int, int]]:
         """Start, end and thread of the CUDA calls that started something, by process and correlation."""
@@ -88,24 +94,21 @@ class _Export:
                 found.setdefault((thread & PROCESS_MASK, correlation), call)
         return found
 
-    def _work(self, row: sqlite3.Row, name: str, kind: str, launches: dict[Any, tuple[int, int, int]]) -> Kernel:
-        unknown = (row["start"], row["end"], UNKNOWN_THREAD)
-        began, ended, thread = launches.get((row["globalPid"], row["correlationId"]), unknown)
-        return Kernel(name, row["start"], row["end"], began, ended, thread, row["streamId"], row["deviceId"], kind)
+    def _work(self, launches: dict[Any, tuple[int, int, int]]) -> Iterator[Kernel]:
+        for row, name, kind in self._named_work():
+            unknown: tuple[int, int, int] = (row["start"], row["end"], UNKNOWN_THREAD)
+            launch = launches.get((row["globalPid"], row["correlationId"]), unknown)
+            yield Kernel(name, row["start"], row["end"], *launch, row["streamId"], row["deviceId"], kind)
 
-    def _kernels(self, launches: dict[Any, tuple[int, int, int]]) -> Iterator[Kernel]:
+    def _named_work(self) -> Iterator[tuple[sqlite3.Row, str, str]]:
         for row in self._rows("CUPTI_ACTIVITY_KIND_KERNEL"):
-            yield self._work(row, self.strings[row["demangledName"]], KERNEL, launches)
-
-    def _copies(self, launches: dict[Any, tuple[int, int, int]]) -> Iterator[Kernel]:
+            yield row, self.strings[row["demangledName"]], KERNEL
         labels = {row["id"]: row["label"] for row in self._rows("ENUM_CUDA_MEMCPY_OPER")}
         for row in self._rows("CUPTI_ACTIVITY_KIND_MEMCPY"):
             label = labels.get(row["copyKind"], f"kind {row['copyKind']}")
-            yield self._work(row, f"[CUDA memcpy {label}]", COPY, launches)
-
-    def _memsets(self, launches: dict[Any, tuple[int, int, int]]) -> Iterator[Kernel]:
+            yield row, f"[CUDA memcpy {label}]", COPY
         for row in self._rows("CUPTI_ACTIVITY_KIND_MEMSET"):
-            yield self._work(row, "[CUDA memset]", MEMSET, launches)
+            yield row, "[CUDA memset]", MEMSET
 
     def _text(self, row: sqlite3.Row) -> str:
         return str(self.strings.get(row["textId"], row["text"] or ""))
@@ -125,11 +128,10 @@ class _Export:
                 yield Range(self._text(row), row["start"], end, thread & THREAD_MASK, STYLES[row["eventType"]], domain)
 
     def _remarks(self, kernels: list[Kernel]) -> list[str]:
-        unlaunched = sum(one.launch_thread == UNKNOWN_THREAD for one in kernels)
-        graphs = sum(1 for _ in self._rows("CUPTI_ACTIVITY_KIND_GRAPH_TRACE"))
         crossing = sum(row["endGlobalTid"] is not None for row in self._rows("NVTX_EVENTS"))
+        graphs = sum(1 for _ in self._rows("CUPTI_ACTIVITY_KIND_GRAPH_TRACE"))
         counts = {
-            "kernels without a recorded launch": unlaunched,
+            "kernels without a recorded launch": sum(one.launch_thread == UNKNOWN_THREAD for one in kernels),
             "CUDA graphs traced as a whole, without their kernels": graphs,
             "ranges ended by another thread left out": crossing,
         }

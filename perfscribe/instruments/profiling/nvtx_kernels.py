@@ -9,16 +9,13 @@ keeps it there).
 
 from __future__ import annotations
 
-import csv
-import io
 import statistics
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from decimal import ROUND_HALF_UP, Decimal
-from pathlib import Path
 
-from perfscribe.base import files
+import pandas as pd
+
 from perfscribe.instruments.profiling.trace import KERNEL, UNKNOWN_THREAD, Kernel, Range, Trace, process_and_thread
 
 COLUMNS = (
@@ -36,34 +33,40 @@ COLUMNS = (
     "StdDev (ns)",
     "Kernel Name",
 )
-Row = tuple[str, ...]
-# Domain and name of the range, its style, the thread; the kernel's name.
-_Key = tuple[str, str, str, int, str]
 
 
-@dataclass
-class _Group:
-    ranges: set[int] = field(default_factory=set)
-    kernels: set[int] = field(default_factory=set)
-    durations_ns: list[int] = field(default_factory=list)
-
-
-def nvtx_kernel_summary(trace: Trace) -> list[Row]:
+def nvtx_kernel_summary(trace: Trace) -> pd.DataFrame:
     """One row, in COLUMNS, for each range, thread and kernel; in nsys's order: range, thread, total time descending.
 
     Times in ns as nsys prints them: averages with one decimal, the deviation that of a sample. The names of ranges have
     the domain before a colon, and none for the default domain (nsys 2023.4; later versions print the colon alone). The
     order is that of later versions.
     """
-    groups: dict[_Key, _Group] = defaultdict(_Group)
+    groups: dict[tuple[str, str, str, int, str], list[tuple[int, Kernel, int]]] = defaultdict(list)
     for number, kernel, position, one in _pairs(trace):
         place = (one.domain, one.name, one.style) if one else ("", "", "")
-        group = groups[(*place, kernel.launch_thread, kernel.name)]
-        group.kernels.add(number)
-        group.durations_ns.append(kernel.duration_ns)
-        if one is not None:
-            group.ranges.add(position)
-    return [_row(key, groups[key]) for key in sorted(groups, key=lambda key: _order(key, groups[key]))]
+        groups[(*place, kernel.launch_thread, kernel.name)].append((number, kernel, position))
+    rows = []
+    for (domain, name, style, thread, kernel_name), members in groups.items():
+        times = [kernel.duration_ns for _, kernel, _ in members]
+        process = process_and_thread(thread)
+        order = (style != "", f"{domain}:{name}", process, -sum(times), style, kernel_name)
+        row = (
+            f"{domain}:{name}" if domain else name,
+            style,
+            *(("", "") if thread == UNKNOWN_THREAD else process),
+            len({position for *_, position in members if position >= 0}),
+            len({number for number, *_ in members}),
+            sum(times),
+            _one_decimal(sum(times) / len(times)),
+            _one_decimal(statistics.median(times)),
+            min(times),
+            max(times),
+            _one_decimal(statistics.stdev(times) if len(times) > 1 else 0.0),
+            kernel_name,
+        )
+        rows.append((order, [str(cell) for cell in row]))
+    return pd.DataFrame([row for _, row in sorted(rows)], columns=COLUMNS)
 
 
 def _pairs(trace: Trace) -> Iterator[tuple[int, Kernel, int, Range | None]]:
@@ -88,40 +91,6 @@ def _pairs(trace: Trace) -> Iterator[tuple[int, Kernel, int, Range | None]]:
                 yield number, kernel, -1, None
 
 
-def _order(key: _Key, group: _Group) -> tuple[object, ...]:
-    domain, name, style, thread, kernel = key
-    return style != "", f"{domain}:{name}", process_and_thread(thread), -sum(group.durations_ns), style, kernel
-
-
-def _row(key: _Key, group: _Group) -> Row:
-    domain, name, style, thread, kernel = key
-    times = group.durations_ns
-    numbers = ("", "") if thread == UNKNOWN_THREAD else tuple(map(str, process_and_thread(thread)))
-    return (
-        f"{domain}:{name}" if domain else name,
-        style,
-        *numbers,
-        str(len(group.ranges)),
-        str(len(group.kernels)),
-        str(sum(times)),
-        _one_decimal(sum(times) / len(times)),
-        _one_decimal(statistics.median(times)),
-        str(min(times)),
-        str(max(times)),
-        _one_decimal(statistics.stdev(times) if len(times) > 1 else 0.0),
-        kernel,
-    )
-
-
 def _one_decimal(value: float) -> str:
     """Halves away from zero, as SQLite rounds."""
     return str(Decimal(value).quantize(Decimal("0.1"), ROUND_HALF_UP))
-
-
-def write_csv(rows: Sequence[Row], path: Path) -> None:
-    """Write the summary with its header; the file is whole or not there."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    writer.writerows(rows)
-    files.write_text(path, text.getvalue())

@@ -6,7 +6,10 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 WARMUP = "warm-up"
 STEP = "step"
@@ -50,3 +53,23 @@ def _nvtx() -> Any | None:
     except ImportError:
         return None
     return nvtx
+
+
+def annotated_scaled_dot_product_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
+    """What perfscribe.attention.eager.scaled_dot_product_attention computes, by the same operators, in three ranges.
+
+    q (..., n, d), k (..., m, d), v (..., m, e); mask (n, m) or broadcastable to (..., n, m). Returns (..., n, e).
+    Scaling of q and the mask count as attention scores. Backward runs outside of Python, so its kernels are in none
+    of the three ranges.
+    """
+    import torch
+
+    with annotate(ATTENTION_SCORES):
+        scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-2, -1)  # (..., n, m)
+        if mask is not None:
+            scores = torch.where(mask, scores, float("-inf"))
+    with annotate(SOFTMAX):
+        weights = torch.softmax(scores, dim=-1)
+    del scores
+    with annotate(FINAL_MATMUL):
+        return weights @ v

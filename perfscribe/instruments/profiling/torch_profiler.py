@@ -11,7 +11,7 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -43,19 +43,10 @@ BOOKKEEPING = re.compile(
 OWN_WORK = 0.25
 
 
-@dataclass
 class Recording:
-    """What recording() gives: the trace, once its block has ended."""
+    """What recording() gives: its trace, once the block has ended."""
 
-    device: str
-    _trace: Trace | None = field(default=None, repr=False)
-
-    @property
-    def trace(self) -> Trace:
-        """The finished trace; RuntimeError inside of the block."""
-        if self._trace is None:
-            raise RuntimeError("the recording has not ended")
-        return self._trace
+    trace: Trace
 
 
 @contextmanager
@@ -69,7 +60,7 @@ def recording(device: str) -> Iterator[Recording]:
     import torch
     from torch.profiler import ProfilerActivity, profile
 
-    recorded = Recording(device)
+    recorded = Recording()
     activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if device == "cuda" else [])
     with profile(activities=activities) as profiler:
         yield recorded
@@ -78,7 +69,7 @@ def recording(device: str) -> Iterator[Recording]:
     with tempfile.TemporaryDirectory(prefix="kineto-") as folder:
         path = Path(folder) / "trace.json"
         profiler.export_chrome_trace(str(path))
-        recorded._trace = read_chrome_trace(path, device, torch.__version__.split("+")[0])
+        recorded.trace = read_chrome_trace(path, device, torch.__version__.split("+")[0])
     if device == "cuda" and not recorded.trace.kernels:
         raise RuntimeError(f"{recorded.trace.tool} recorded no kernel of a program that used CUDA")
 
@@ -95,7 +86,11 @@ def read_chrome_trace(path: Path, device: str, version: str) -> Trace:
         content = json.loads(path.read_text(encoding="utf-8", errors="replace"), parse_float=Decimal)
         events = [event for event in content["traceEvents"] if event.get("ph") == "X"]
         kernels = _device_work(events) if device == "cuda" else _operators(events)
-        ranges = [_range(event) for event in events if event.get("cat") == "user_annotation"]
+        ranges = [
+            Range(event["name"], *_span_ns(event), _thread(event))
+            for event in events
+            if event.get("cat") == "user_annotation"
+        ]
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"{path}: no trace of the torch profiler ({type(error).__name__}: {error})") from error
     kernels.sort(key=lambda one: (one.start_ns, one.end_ns))
@@ -116,10 +111,6 @@ def _thread(event: Mapping[str, Any]) -> int:
     return thread_key(int(event["pid"]), int(event["tid"]))
 
 
-def _range(event: Mapping[str, Any]) -> Range:
-    return Range(event["name"], *_span_ns(event), _thread(event))
-
-
 def _device_work(events: list[Mapping[str, Any]]) -> list[Kernel]:
     launches: dict[int, Mapping[str, Any]] = {}
     for event in events:
@@ -137,16 +128,13 @@ def _device_work(events: list[Mapping[str, Any]]) -> list[Kernel]:
     return work
 
 
-def _is_operator(name: str) -> bool:
-    """Whether a CPU event is an operator, and no node of autograd or region of the compiler."""
-    return "::" in name and not name.startswith(("autograd::", "torch::autograd::"))
-
-
 def _operators(events: list[Mapping[str, Any]]) -> list[Kernel]:
     by_thread: dict[int, list[tuple[int, int, str]]] = defaultdict(list)
     for event in events:
-        if event.get("cat") == "cpu_op" and _is_operator(event["name"]):
-            by_thread[_thread(event)].append((*_span_ns(event), event["name"]))
+        name = event["name"]
+        # an operator, and no node of autograd or region of the compiler
+        if event.get("cat") == "cpu_op" and "::" in name and not name.startswith(("autograd::", "torch::autograd::")):
+            by_thread[_thread(event)].append((*_span_ns(event), name))
     return [kernel for thread, calls in by_thread.items() for kernel in _own_work(calls, thread)]
 
 
@@ -155,8 +143,8 @@ class _Call:
     name: str
     start: int
     end: int
-    reached: int = 0  # end of the last operator that it called
-    longest: tuple[int, int] = (0, 0)
+    reached: int  # end of the last operator that it called
+    longest: tuple[int, int]
     called_work: bool = False
 
     def take(self, until: int) -> None:
@@ -189,5 +177,5 @@ def _own_work(calls: list[tuple[int, int, str]], thread: int) -> Iterator[Kernel
         yield from close(start)
         if open_calls:
             open_calls[-1].take(start)
-        open_calls.append(_Call(name, start, end, reached=start, longest=(start, start)))
+        open_calls.append(_Call(name, start, end, start, (start, start)))
     yield from close(2**63)
