@@ -11,7 +11,6 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from perfscribe.analytic.backward_replay import GRADIENTS
 from perfscribe.analytic.bucket_model import fill_buckets
 from perfscribe.analytic.ledger import Items, Ledger
 from perfscribe.analytic.memory import (
@@ -26,6 +25,7 @@ from perfscribe.analytic.memory import (
 )
 from perfscribe.analytic.parameters import transformer_tensors
 from perfscribe.analytic.partition import PIECE_BYTES, partition
+from perfscribe.analytic.replay import GRADIENTS
 from perfscribe.analytic.shapes import Shape
 from perfscribe.analytic.workload import Workload
 
