@@ -237,9 +237,7 @@ class Replay:
 
         return out, back
 
-    def _scaled_dot_product_attention(
-        self, k: Held, v: Held
-    ) -> tuple[Held, Held, OfThree]:
+    def _scaled_dot_product_attention(self, k: Held, v: Held) -> tuple[Held, Held, OfThree]:
         """Scores, mask, softmax, product; gives back the output, contiguous v, and what gives gradients of q, k, v."""
         new, free, load = self.ledger.new, self.ledger.free, self.load
         several = load.shape.heads > 1
