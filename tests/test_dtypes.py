@@ -103,13 +103,6 @@ def test_each_dtype_against_fp32_of_its_setting():
     assert found["time_ratio_spread"] == pytest.approx(0.985 * (0.205 / 0.985 + 0.1))
 
 
-def test_a_row_without_figures_says_so_alone():
-    lost = {"status": "unsupported", "reason": "no CUDA device", "samples": {}, "warmup": {}}
-    lost = replace(cell(512, 20, "bf16"), **lost, values={"before_start": True})
-    found = made([cell(512, 50), lost])["polaris.dtypes_against_fp32"].frame.iloc[1]
-    assert found[["time_ratio", "epochs_apart", "memory_ratio", "loss_percent"]].isna().all()
-
-
 def test_cells_that_really_run():
     for planned in plan.planned_cells(RAW, "dtypes", "tiny"):
         if planned["device"] == "cpu" and planned["d_model"] == 16 and planned["dtype"] != "bf16":

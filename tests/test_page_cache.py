@@ -55,12 +55,6 @@ def test_mapped_files_cannot_be_dropped_and_it_is_said(droppable):
     assert page_cache.drop(droppable) <= page_cache.COLD_SHARE
 
 
-def test_without_posix_fadvise(files, monkeypatch):
-    monkeypatch.delattr(os, "posix_fadvise", raising=False)
-    with pytest.raises(Unsupported, match="no posix_fadvise"):
-        page_cache.drop(files)
-
-
 def test_a_refusing_file_system_is_unsupported(files, monkeypatch):
     def refuse(*arguments):
         raise OSError(22, "Invalid argument")

@@ -84,14 +84,6 @@ def test_a_cell_that_really_runs(monkeypatch):
     assert found.warmup_s == found.warmup["epoch_s"][0]
 
 
-def test_a_loss_that_is_no_number_is_a_word(monkeypatch):
-    lost = seq2seq_training.Epoch(1.0, 0.5, float("nan"))
-    monkeypatch.setattr(seq2seq_training.Training, "epoch", lambda self: lost)
-    found = measure.run(Cell(FACTORS))
-    assert found.values["final_loss"] == "not finite"
-    assert found.series["loss"] == ["not finite"] * 3
-
-
 def test_the_loss_is_checked_before_the_first_epoch_unless_that_is_to_be_cold(monkeypatch):
     monkeypatch.setattr(seq2seq_training.Training, "epoch", lambda self: pytest.fail("trained before the check"))
     monkeypatch.setattr(seq2seq_training.Training, "_loss", lambda self, *parts: self.criterion(*parts[:1] * 2) * 7)

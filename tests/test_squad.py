@@ -61,9 +61,7 @@ def test_gzip_is_told_by_its_content(tmp_path: Path) -> None:
     ("document", "complaint"),
     [
         ([], "top level: expected an object, found list"),
-        ({}, "data: missing"),
         ({"data": []}, "data: no question in it"),
-        (document(context=" "), "data[0].paragraphs[0].context: empty"),
         (document(FIRST, SECOND | {"question": None}), "{1}.question: expected str, found NoneType"),
         (document(FIRST, FIRST), "{1}.id: 'q1' is also that of another question"),
         (
@@ -98,11 +96,6 @@ def test_a_bad_file_is_one_line(tmp_path: Path, content: bytes, complaint: str) 
     (tmp_path / "bad").write_bytes(content)
     with pytest.raises(ValueError, match=rf"^{complaint}$"):
         squad.read(tmp_path / "bad")
-
-
-def test_a_missing_file_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"^none\.json: cannot be read: No such file or directory$"):
-        squad.obtain(tmp_path / "none.json", 1, 1, 0)
 
 
 def test_a_folder_has_one_file_of_each_part(tmp_path: Path) -> None:
