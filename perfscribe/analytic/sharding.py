@@ -203,26 +203,9 @@ def schemes(shape: Shape, world_size: int) -> list[Scheme]:
     largest = max(sum(mine) for mine in owned(shape, world_size))
     piece = -(-elements // world_size)
     mean = elements / world_size
+    parts, messages = "all-reduce, broadcast", (tensors, tensors)
     return [
         Scheme(DATA_PARALLEL, STATE_BYTES * elements, 1.0, 2 * round_bytes, 0.0, tensors, 0, "all-reduce"),
-        Scheme(
-            OURS,
-            STATE_BYTES * largest,
-            largest / mean,
-            2 * round_bytes,
-            round_bytes,
-            tensors,
-            tensors,
-            "all-reduce, broadcast",
-        ),
-        Scheme(
-            ZERO_1,
-            STATE_BYTES * piece,
-            piece / mean,
-            round_bytes,
-            round_bytes,
-            1,
-            1,
-            "reduce-scatter, all-gather",
-        ),
+        Scheme(OURS, STATE_BYTES * largest, largest / mean, 2 * round_bytes, round_bytes, *messages, parts),
+        Scheme(ZERO_1, STATE_BYTES * piece, piece / mean, round_bytes, round_bytes, 1, 1, "reduce-scatter, all-gather"),
     ]
