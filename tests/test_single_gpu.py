@@ -87,7 +87,5 @@ def test_a_cell_that_really_runs(monkeypatch):
 def test_the_loss_is_checked_before_the_first_epoch_unless_that_is_to_be_cold(monkeypatch):
     monkeypatch.setattr(seq2seq_training.Training, "epoch", lambda self: pytest.fail("trained before the check"))
     monkeypatch.setattr(seq2seq_training.Training, "_loss", lambda self, *parts: self.criterion(*parts[:1] * 2) * 7)
-    names = [name for name in seq2seq_training.Job.__dataclass_fields__ if name in FACTORS]
-    job = seq2seq_training.Job(**{name: FACTORS[name] for name in names}, features=16)
     with pytest.raises(ValueError, match="in float64"):
-        seq2seq_run.measure(job, 2)
+        seq2seq_run.measure(Cell(FACTORS))
