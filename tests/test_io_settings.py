@@ -9,18 +9,14 @@ from dataclasses import replace
 import h5py
 import numpy as np
 import pytest
-from workspace import ROOT
 
-from perfscribe import config
 from perfscribe.base.cells import Cell
 from perfscribe.data import synthetic
 from perfscribe.data.generate import generate
 from perfscribe.experiments.io_settings import measure, reading, show
-from perfscribe.plan import plan
 from perfscribe.records.records import Record
 
 KIB, MIB = 1024, 2**20
-RAW = config.load(ROOT / "config.yaml")
 NAME = "polaris_chunks_40x1x5x16"
 SAMPLE_BYTES = 4 * 16 * (1 + 5)
 CONFIG = {
@@ -228,12 +224,3 @@ def test_the_columns_of_workers_and_threads():
         ("h5py", "none", 1),
         ("h5py", "none", 4),
     ]
-
-
-@pytest.mark.parametrize("preset", plan.PRESETS)
-def test_the_presets(preset):
-    own = [c for c in plan.planned_cells(RAW, "io_settings", preset) if not c.skip]
-    assert {c["chunk"] for c in own} == {"contiguous", 1, 32, "whole", "guess"}
-    assert len({c["workers"] for c in own}) > 1 < len({c["threads"] for c in own})
-    batches = {math.ceil(c["epoch_samples"] / c["batch"]) for c in own if c["workers"]}
-    assert min(batches) >= max(c["workers"] for c in own)  # or some workers would have nothing to do
