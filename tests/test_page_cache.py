@@ -62,10 +62,3 @@ def test_a_refusing_file_system_is_unsupported(files, monkeypatch):
     monkeypatch.setattr(os, "posix_fadvise", refuse, raising=False)
     with pytest.raises(Unsupported, match=r"a: cannot be dropped from the page cache \(Invalid argument\)"):
         page_cache.drop(files)
-
-
-def test_files_of_others_are_unsupported(files, monkeypatch):
-    monkeypatch.setattr(os, "geteuid", lambda: files[0].stat().st_uid + 1)
-    monkeypatch.setattr(os, "access", lambda path, mode: False)
-    with pytest.raises(Unsupported, match="own or may write"):
-        page_cache.resident_share(files)
