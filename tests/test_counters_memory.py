@@ -12,7 +12,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from perfscribe.analytic import attention_memory, memory
 from perfscribe.analytic.attention_memory import AttentionCall
-from perfscribe.analytic.ledger import Ledger
 from perfscribe.analytic.memory import total_bytes
 from perfscribe.analytic.parameters import transformer_parameters
 from perfscribe.analytic.shapes import SIZES, Shape
@@ -21,17 +20,16 @@ from perfscribe.attention.eager import scaled_dot_product_attention
 from perfscribe.instruments.memory import PeakMemory
 from perfscribe.models.transformer import Model, next_token_loss
 
-MIB, GIB = 2**20, 2**30
+GIB = 2**30
 
 SMALL = [  # small shapes in which different terms dominate
     Workload(Shape(64, 192, 2, 2, 1000), 2, 32, device="cpu"),
     Workload(Shape(64, 192, 2, 2, 1000), 1, 64, device="cpu"),  # one sequence: v needs no copy
-    Workload(Shape(64, 192, 2, 1, 1000), 2, 64, device="cpu", context_length=100),  # one head: nothing to merge
+    Workload(Shape(64, 192, 2, 1, 1000), 2, 64, device="cpu"),  # one head: nothing to merge
     Workload(Shape(32, 64, 3, 4, 50), 4, 128, device="cpu"),  # N×N matrices
     Workload(Shape(128, 512, 2, 4, 300), 2, 16, device="cpu"),  # parameters
-    Workload(Shape(32, 320, 4, 2, 40), 4, 32, device="cpu"),  # feed-forward
 ]
-IDS = ["logits", "one sequence", "one head", "scores", "parameters", "feed-forward"]
+IDS = ["logits", "one sequence", "one head", "scores", "parameters"]
 # the order of two casts in backward is simplified, and where() allocates one number
 TOLERANCE = {"fp32": 8, "tf32": 8, "bf16": 8 * 2**10, "fp16": 8 * 2**10}
 
@@ -41,7 +39,7 @@ class Program:
 
     def __init__(self, load: Workload) -> None:
         self.load = load
-        self.model = Model(load.shape, load.context)
+        self.model = Model(load.shape, load.seq_len)
         self.tokens = torch.zeros(load.batch, load.seq_len, dtype=torch.int64)
         self.targets = torch.zeros_like(self.tokens)
 
@@ -56,10 +54,6 @@ class Program:
         with torch.no_grad(), autocast(self.load.dtype), self.rules():
             return self.model(self.tokens)
 
-    def logits(self):
-        with autocast(self.load.dtype), self.rules():
-            return self.model(self.tokens)
-
     def forward(self):
         with autocast(self.load.dtype), self.rules():
             return next_token_loss(self.model, self.tokens, self.targets)
@@ -71,9 +65,7 @@ class Program:
 
     def prepare_optimizer(self, kind):
         """AdamW after its first step, without gradients."""
-        self.optimizer = torch.optim.AdamW(
-            self.model.parameters(), foreach=kind == "foreach", fused=True if kind == "fused" else None
-        )
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), foreach=kind == "foreach")
         for parameter in self.model.parameters():
             parameter.grad = torch.zeros_like(parameter)
         self.optimizer.step()
@@ -95,7 +87,6 @@ def measured_peak(program, run, *more):
 def predictions(load):
     return {
         "inference": memory.inference_peak(load),
-        "logits": memory.forward_peak(load, loss=False),
         "forward": memory.forward_peak(load),
         "forward_backward": without_optimizer(load),
     }
@@ -115,17 +106,14 @@ def step_peak(load, optimizer="foreach"):
 # --- what autograd keeps ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", ["fp32", "tf32", "bf16", "fp16"])
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 @pytest.mark.parametrize("load", SMALL, ids=IDS)
 def test_saved_bytes_are_exact(load, dtype):
     load = replace(load, dtype=dtype)
-    for with_loss in (True, False):
-        program = Program(load)
-        with Saved(*program.given) as saved:
-            program.forward() if with_loss else program.logits()
-        predicted = memory.saved_for_backward(load, loss=with_loss)
-        assert total_bytes(predicted) == saved.n_bytes
-        assert all(predicted.values())
+    program = Program(load)
+    with Saved(*program.given) as saved:
+        program.forward()
+    assert total_bytes(memory.saved_for_backward(load)) == saved.n_bytes
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
@@ -137,18 +125,6 @@ def test_saved_bytes_under_cuda_s_autocast_are_exact(dtype):
             program.forward()
     # all sizes here are multiples of CUDA's 512 bytes but for one scalar
     assert total_bytes(memory.saved_for_backward(load)) - saved.n_bytes == 512 - 4
-
-
-def test_saved_bytes_grow_by_the_n_by_n_term():
-    """At twice the length all terms double but the scores' (fourfold) and the weight copies (unchanged)."""
-    load = replace(SMALL[0], dtype="bf16", device="cuda", seq_len=64)
-    one = memory.saved_for_backward(load)
-    two = memory.saved_for_backward(replace(load, seq_len=2 * load.seq_len))
-    factors = {item: two[item] / one[item] for item in one}
-    assert factors.pop("attention weights (softmax)") == 4
-    assert factors.pop("low-precision weight copies") == 1
-    assert factors.pop("loss and its scalars") == 1
-    assert set(factors.values()) == {2}
 
 
 # --- peaks ------------------------------------------------------------------------------------------------------------
@@ -164,21 +140,14 @@ def test_peaks_of_passes(load, dtype):
         assert total_bytes(items) == pytest.approx(measured, abs=TOLERANCE[dtype]), name
 
 
-@pytest.mark.parametrize("kind", ["foreach", "for-loop", "fused"])
-@pytest.mark.parametrize("load", [SMALL[0], SMALL[3], SMALL[4]], ids=["logits", "scores", "parameters"])
+@pytest.mark.parametrize("kind", ["foreach", "for-loop"])
+@pytest.mark.parametrize("load", [SMALL[0], SMALL[4]], ids=["logits", "parameters"])
 def test_peaks_of_a_training_step(load, kind):
     program = Program(load)
     state = program.prepare_optimizer(kind)
     predicted = step_peak(load, kind)
     assert total_bytes(predicted) == pytest.approx(measured_peak(program, program.step, *state), abs=8)
     assert predicted["AdamW state"] == 8 * transformer_parameters(load.shape) + 4 * (9 * load.shape.layers + 3)
-
-
-def test_foreach_holds_a_copy_of_all_parameters_and_fused_none():
-    load = replace(SMALL[4], device="cuda", cublas_handles=0)
-    foreach, fused = step_peak(load, "foreach"), step_peak(load, "fused")
-    assert foreach["AdamW temporaries"] == foreach["parameters"]
-    assert "AdamW temporaries" not in fused
 
 
 @pytest.mark.parametrize(("dtype", "seq_len"), [("fp32", 512), ("bf16", 512), ("fp16", 128)])
@@ -193,7 +162,7 @@ def test_peaks_of_a_wide_model_with_cuda_s_rules(dtype, seq_len):
 
 
 @pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor")  # those of tests before
-@pytest.mark.parametrize(("size", "dtype"), [("nano", "fp32"), ("micro", "bf16")])
+@pytest.mark.parametrize(("size", "dtype"), [("nano", "fp32"), ("nano", "bf16")])
 def test_peaks_that_reports_measure_on_the_cpu(size, dtype):
     """Against the allocator itself, kernels' scratch memory included: within 5 %."""
     load = Workload(SIZES[size], 4, 64, dtype, "cpu")
@@ -207,10 +176,10 @@ def test_peaks_that_reports_measure_on_the_cpu(size, dtype):
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-@pytest.mark.parametrize("dtype", ["fp32", "tf32", "bf16", "fp16"])
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 def test_peaks_on_cuda(dtype):
     load = Workload(SIZES["small"], 4, 512, dtype, "cuda")
-    model = Model(load.shape, load.context, device="cuda")
+    model = Model(load.shape, load.seq_len, device="cuda")
     optimizer = torch.optim.AdamW(model.parameters())
     tokens = torch.randint(load.shape.vocab_size, (load.batch, load.seq_len), device="cuda")
     targets = tokens.clone()
@@ -242,49 +211,18 @@ def test_peaks_on_cuda(dtype):
         assert expected == pytest.approx(measured, rel=0.03), run.__name__
 
 
-def test_cuda_adds_one_workspace_a_handle():
-    load = SMALL[0]
-    assert "cuBLAS workspace" not in memory.inference_peak(load)
-    for handles in (0, 1, 2):
-        items = memory.inference_peak(replace(load, device="cuda", cublas_handles=handles))
-        assert items.get("cuBLAS workspace", 0) == handles * 32 * MIB
-
-
-def test_a_longer_context_costs_its_mask_and_tables_alone():
-    load = SMALL[0]
-    longer = replace(load, context_length=2 * load.seq_len)
-    difference = total_bytes(memory.inference_peak(longer)) - total_bytes(memory.inference_peak(load))
-    assert difference == 3 * load.seq_len**2 + 2 * 4 * load.seq_len * load.shape.head_dim // 2
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"dtype": "fp8"}, "dtype must be one of fp32, tf32, bf16, fp16, not 'fp8'"),
-        ({"device": "tpu"}, "device must be one of cpu, cuda, not 'tpu'"),
-        ({"context_length": 8}, "seq_len 32 exceeds the context length 8"),
-    ],
-)
-def test_impossible_workloads_are_refused(change, message):
-    with pytest.raises(ValueError, match=message):
-        replace(SMALL[0], **change)
-
-
 # --- one attention call -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize(("heads", "seq_len", "head_dim"), [(1, 128, 16), (1, 32, 64), (3, 64, 16)])
-def test_memory_of_an_attention_call(heads, seq_len, head_dim, dtype, masked):
-    call = AttentionCall(8, seq_len, head_dim, heads, dtype.itemsize, masked, cublas_handles=0, device="cpu")
-    leading = (8,) if heads == 1 else (8, heads)
-    q, k, v, upstream = (torch.randn(*leading, seq_len, head_dim, dtype=dtype) for _ in range(4))
+@pytest.mark.parametrize(("seq_len", "head_dim"), [(128, 16), (32, 64)])
+def test_memory_of_an_attention_call(seq_len, head_dim, dtype):
+    call = AttentionCall(8, seq_len, head_dim, dtype.itemsize, cublas_handles=0, device="cpu")
+    q, k, v, upstream = (torch.randn(8, seq_len, head_dim, dtype=dtype) for _ in range(4))
     for tensor in (q, k, v):
         tensor.requires_grad_()
-    mask = torch.ones(seq_len, seq_len, dtype=torch.bool).tril() if masked else None
-    with LiveBytes(q, k, v, upstream, *([mask] if masked else [])) as live:
-        out = scaled_dot_product_attention(q, k, v, mask)
+    with LiveBytes(q, k, v, upstream) as live:
+        out = scaled_dot_product_attention(q, k, v)
         before_backward, live.peak = live.now, 0
         out.backward(upstream)
     assert total_bytes(attention_memory.before_backward(call)) == before_backward
@@ -301,27 +239,3 @@ def test_n_by_n_matrices_of_the_attention_experiment(device, in_backward):
 
     assert matrices(attention_memory.before_backward(call)) == 1
     assert matrices(attention_memory.backward_peak(call)) == in_backward
-
-
-# --- the ledger -------------------------------------------------------------------------------------------------------
-
-
-def test_ledger_remembers_what_was_live_at_the_peak():
-    ledger = Ledger()
-    a, b = ledger.new("a", 10), ledger.new("b", 20)
-    ledger.free(b)
-    c = ledger.new("a", 5)
-    assert (ledger.live, ledger.peak, ledger.peak_bytes) == ({"a": 15}, {"a": 10, "b": 20}, 30)
-    ledger.forget_peak()
-    ledger.free(a, c)
-    assert (ledger.live, ledger.peak) == ({}, {"a": 15})
-
-
-def test_ledger_rounds_every_tensor_up_and_frees_it_once():
-    ledger = Ledger(granularity_bytes=512)
-    a = ledger.new("a", 1)
-    ledger.new("a", 513)
-    assert ledger.live == {"a": 512 + 1024}
-    ledger.free(a)
-    ledger.free(a)
-    assert ledger.live == {"a": 1024}

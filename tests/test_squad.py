@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import gzip
 import hashlib
 import json
@@ -16,34 +15,21 @@ from perfscribe.data import squad, squad_generated
 ROOT = Path(__file__).resolve().parents[1]
 REAL = ROOT.parent / "shared" / "data" / "squad"
 
-DOCUMENT = {
-    "version": "1.1",
-    "data": [
-        {
-            "title": "Rivers",
-            "paragraphs": [
-                {
-                    "context": "The Rhône rises in Valais. The Rhine rises in Grisons.",
-                    "qas": [
-                        {
-                            "id": "q1",
-                            "question": "Where does the Rhône rise?",
-                            "answers": [
-                                {"text": "Valais", "answer_start": 19},
-                                {"text": "in Valais", "answer_start": 16},
-                            ],
-                        },
-                        {
-                            "id": "q2",
-                            "question": "Where does the Rhine rise?",
-                            "answers": [{"text": "Grisons", "answer_start": 3}],
-                        },
-                    ],
-                }
-            ],
-        }
-    ],
+CONTEXT = "The Rhône rises in Valais. The Rhine rises in Grisons."
+FIRST = {
+    "id": "q1",
+    "question": "Where does the Rhône rise?",
+    "answers": [{"text": "Valais", "answer_start": 19}, {"text": "in Valais", "answer_start": 16}],
 }
+SECOND = {"id": "q2", "question": "Where does the Rhine rise?", "answers": [{"text": "Grisons", "answer_start": 3}]}
+
+
+def document(*questions: object, **paragraph: object) -> dict:
+    paragraphs = [{"context": CONTEXT, "qas": list(questions), **paragraph}]
+    return {"version": "1.1", "data": [{"title": "Rivers", "paragraphs": paragraphs}]}
+
+
+DOCUMENT = document(FIRST, SECOND)
 
 
 def written(path: Path, document: object = DOCUMENT) -> Path:
@@ -54,21 +40,12 @@ def written(path: Path, document: object = DOCUMENT) -> Path:
 def test_a_question_comes_with_context_and_all_answers(tmp_path: Path) -> None:
     whole = squad.read(written(tmp_path / "own.json"))
     assert (whole.name, whole.origin, whole.misplaced) == ("own.json", "file", 1)
-    assert whole.rows[0] == squad.Question(
-        "q1",
-        "Rivers",
-        "The Rhône rises in Valais. The Rhine rises in Grisons.",
-        "Where does the Rhône rise?",
-        ("Valais", "in Valais"),
-    )
-    assert whole.rows[1].answers == ("Grisons",)
-
-
-def test_texts_hold_a_context_once(tmp_path: Path) -> None:
-    rows = squad.read(written(tmp_path / "own.json")).rows
-    first, second = rows
-    expected = [first.context, first.question, *first.answers, second.question, *second.answers]
-    assert list(squad.texts(rows)) == expected
+    first = squad.Question("q1", "Rivers", CONTEXT, "Where does the Rhône rise?", ("Valais", "in Valais"))
+    assert whole.rows[0] == first
+    second = whole.rows[1]
+    assert second.answers == ("Grisons",)
+    expected = [CONTEXT, first.question, *first.answers, second.question, *second.answers]
+    assert list(squad.texts(whole.rows)) == expected
 
 
 def test_gzip_is_told_by_its_content(tmp_path: Path) -> None:
@@ -80,87 +57,45 @@ def test_gzip_is_told_by_its_content(tmp_path: Path) -> None:
     assert packed.sha256 == hashlib.sha256(plain.read_bytes()).hexdigest()
 
 
-def test_a_byte_order_mark_is_no_fault(tmp_path: Path) -> None:
-    (tmp_path / "bom.json").write_bytes(b"\xef\xbb\xbf" + json.dumps(DOCUMENT).encode())
-    assert len(squad.read(tmp_path / "bom.json").rows) == 2
-
-
-def edited(*path: object, to: object) -> dict:
-    """The document with one place changed, or taken out where `to` is `...`."""
-    result = copy.deepcopy(DOCUMENT)
-    place: object = result
-    for key in path[:-1]:
-        place = place[key]  # type: ignore[index]
-    if to is ...:
-        del place[path[-1]]  # type: ignore[attr-defined]
-    else:
-        place[path[-1]] = to  # type: ignore[index]
-    return result
-
-
-QA = ("data", 0, "paragraphs", 0, "qas", 1)
-
-
 @pytest.mark.parametrize(
     ("document", "complaint"),
     [
         ([], "top level: expected an object, found list"),
-        ({}, "data: missing"),
-        ({"data": 3}, "data: expected list, found int"),
         ({"data": []}, "data: no question in it"),
-        ({"data": ["x"]}, "data[0]: expected an object, found str"),
-        (edited("data", 0, "title", to=...), "data[0].title: missing"),
-        (edited("data", 0, "paragraphs", 0, "context", to=" "), "data[0].paragraphs[0].context: empty"),
-        (edited(*QA, "question", to=None), "data[0].paragraphs[0].qas[1].question: expected str, found NoneType"),
+        (document(FIRST, SECOND | {"question": None}), "{1}.question: expected str, found NoneType"),
+        (document(FIRST, FIRST), "{1}.id: 'q1' is also that of another question"),
         (
-            edited(*QA, "id", to="q1"),
-            "data[0].paragraphs[0].qas[1].id: 'q1' is also that of data[0].paragraphs[0].qas[0]",
+            document(FIRST | {"answers": []}),
+            "{0}.answers: empty; every question of SQuAD v1.1 has one (v2.0 is not read)",
         ),
         (
-            edited(*QA, "answers", to=[]),
-            "data[0].paragraphs[0].qas[1].answers: empty; in SQuAD v1.1 "
-            "every question has an answer (v2.0 is not read)",
-        ),
-        (
-            edited(*QA, "answers", 0, "answer_start", to=True),
-            "data[0].paragraphs[0].qas[1].answers[0].answer_start: expected int, found bool",
-        ),
-        (
-            edited(*QA, "answers", 0, "text", to="half \ud83d"),
-            "data[0].paragraphs[0].qas[1].answers[0].text: half of a surrogate pair, which is no character",
+            document(FIRST | {"answers": [{"text": "Valais", "answer_start": True}]}),
+            "{0}.answers[0].answer_start: expected int, found bool",
         ),
     ],
 )
 def test_a_bad_document_is_one_line_with_its_place(tmp_path: Path, document: object, complaint: str) -> None:
-    (tmp_path / "bad.json").write_text(json.dumps(document))
     with pytest.raises(ValueError) as caught:
-        squad.read(tmp_path / "bad.json")
-    assert str(caught.value) == f"bad.json: no SQuAD v1.1: {complaint}"
+        squad.read(written(tmp_path / "bad.json", document))
+    places = [f"data[0].paragraphs[0].qas[{number}]" for number in (0, 1)]
+    assert str(caught.value) == f"bad.json: no SQuAD v1.1: {complaint.format(*places)}"
 
 
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
-        (b"", r"bad: no JSON: line 1, column 1: Expecting value"),
-        (b'{"data":\n [1,', r"bad: no JSON: line 2, column 5: Expecting value"),
-        (b'{"data": ' + b"9" * 5000 + b"}", r"bad: no JSON: Exceeds the limit .*"),
-        (b"[" * 200_000, r"bad: no SQuAD v1\.1: nested too deeply"),
-        (b'{"data": "\xff"}', r"bad: no UTF-8: byte 10"),
-        (b"\x80\x04K\x01.", r"bad: no UTF-8: byte 0"),  # a pickle
+        (b'{"data":\n [1,', r"bad: no JSON: Expecting value: line 2 column 5 .*"),
+        (b"[" * 200_000, r"bad: no JSON: .*"),
+        (b'{"data": "\xff"}', r"bad: no JSON: 'utf-8' codec can't decode byte 0xff .*"),
         (gzip.compress(b"{}" * 1000, mtime=0)[:-12], r"bad: damaged gzip: .*"),
         (b"\x1f\x8bxx", r"bad: damaged gzip: .*"),
     ],
-    ids=lambda value: str(value)[:40] if isinstance(value, str) else f"{len(value)} bytes",
+    ids=["JSON", "deep", "no UTF-8", "cut gzip", "no gzip"],
 )
 def test_a_bad_file_is_one_line(tmp_path: Path, content: bytes, complaint: str) -> None:
     (tmp_path / "bad").write_bytes(content)
     with pytest.raises(ValueError, match=rf"^{complaint}$"):
         squad.read(tmp_path / "bad")
-
-
-def test_a_missing_file_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"^none\.json: cannot be read: No such file or directory$"):
-        squad.obtain(tmp_path / "none.json", 1, 1, 0)
 
 
 def test_a_folder_has_one_file_of_each_part(tmp_path: Path) -> None:
@@ -188,25 +123,16 @@ def test_rows_depend_on_seed_and_ids_alone() -> None:
 
 
 def test_one_file_for_both_parts_shares_no_context(tmp_path: Path) -> None:
-    document = squad_generated.document(100, 0, "train", 1)
-    drawn = squad.obtain(written(tmp_path / "one.json", document), 20, 20, 1)
+    drawn = squad.obtain(written(tmp_path / "one.json", squad_generated.document(100, 0, "train", 1)), 20, 20, 1)
     assert len(drawn.evaluation) == 20
     assert not {row.context for row in drawn.training} & {row.context for row in drawn.evaluation}
     with pytest.raises(ValueError, match=r"^eval_size: 90: expected 0 to \d+, which one\.json has to give$"):
         squad.obtain(tmp_path / "one.json", 20, 90, 1)
 
 
-def test_too_few_rows_are_named() -> None:
-    whole = squad_generated.generated(5, 0, "train", 1)
-    with pytest.raises(ValueError, match=r"^train_size: 6: expected 0 to 5, which generated \(train, "):
-        squad.draw(whole, whole, 6, 0, 0)
-
-
 def test_generated_rows_are_the_same_everywhere() -> None:
-    content = json.dumps(squad_generated.document(60, 42, "dev", 3), ensure_ascii=False, sort_keys=True)
-    assert hashlib.sha256(content.encode()).hexdigest() == (
-        "761d160081c8ff935de3fde94d6cdef820b1e939f66eec80cb1111976f2aaf4e"
-    )
+    whole = squad_generated.generated(60, 42, "dev", 3)
+    assert whole.sha256 == "761d160081c8ff935de3fde94d6cdef820b1e939f66eec80cb1111976f2aaf4e"
 
 
 def test_a_generated_set_has_the_shape_of_squad(tmp_path: Path) -> None:
@@ -223,12 +149,6 @@ def test_a_generated_set_has_the_shape_of_squad(tmp_path: Path) -> None:
     words = [len(row.context.split()) for row in squad_generated.generated(4000, 1, "train", 1).rows]
     assert min(words) >= 25 and max(words) <= 499
     np.testing.assert_allclose(np.quantile(words, [0.25, 0.5, 0.75]), [75, 104, 148], rtol=0.08)
-
-
-def test_a_generated_set_survives_a_file(tmp_path: Path) -> None:
-    document = squad_generated.document(30, 5, "dev", 3)
-    read = squad.read(written(tmp_path / "dev.json", document))
-    assert read.rows == squad_generated.generated(30, 5, "dev", 3).rows and read.origin == "file"
 
 
 @pytest.mark.skipif(not REAL.is_dir(), reason="the real data is not beside this checkout")

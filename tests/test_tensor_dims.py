@@ -20,32 +20,17 @@ RAW = config.load(ROOT / "config.yaml")
 
 
 def cell(width: int, dtype: str = "fp32", weights: str = "", samples: int = 2048, gb: float = 1.0, **changed) -> Record:
-    factors = {
-        "device": "cuda",
-        "d_model": width,
-        "features": width,
-        "dtype": dtype,
-        "weights": weights or dtype,
-        "samples": samples,
-        "epochs": 3,
-        "batch": 32,
-        **show.HOMEWORK,
-        **changed,
-    }
+    factors = {"device": "cuda", "d_model": width, "features": width, "dtype": dtype, "weights": weights or dtype}
+    factors |= {"samples": samples, "epochs": 3, "batch": 32, **show.HOMEWORK, **changed}
     held = {"parameters": PARAMETERS.get(width, 1), "peak_allocated_bytes": round(gb * GB)}
     return trained("tensor_dims", factors, [4.0, 2.0, 1.0], allocated_before_bytes=round(gb * GB / 2), **held)
-
-
-def refused(status: str = "failed", reason: str = MESSAGE) -> Record:
-    plain = cell(512, features=1024)
-    return replace(plain, status=status, reason=reason, samples={}, warmup={}, values={})
 
 
 def homework() -> list[Record]:
     """The gpu preset's cells with peaks near the predicted ones."""
     return [
         cell(512, gb=0.95, epochs=5),
-        refused(),
+        replace(cell(512, features=1024), status="failed", reason=MESSAGE, samples={}, warmup={}, values={}),
         cell(1024, gb=2.5),
         cell(1024, "bf16", gb=1.3),
         cell(1024, "bf16", "fp32", gb=2.5),
@@ -56,12 +41,8 @@ def homework() -> list[Record]:
     ]
 
 
-def made(cells: list[Record]):
-    return {table.id: table for table in show.tables({"tensor_dims": cells})}
-
-
 def row(table: str, cells: list[Record], **levels) -> dict:
-    found = made(cells)[table].frame
+    found = {made.id: made for made in show.tables({"tensor_dims": cells})}[table].frame
     for name, level in levels.items():
         found = found[found[name] == level]
     (only,) = found.to_dict("records")

@@ -13,7 +13,7 @@ import torch
 
 pytest.importorskip("transformers", reason="the package transformers is not installed")
 from perfscribe.analytic.workshop_shapes import SimpleGptShape
-from perfscribe.data import own_tokenizer, squad_sets
+from perfscribe.data import squad_sets, tokenizer
 from perfscribe.data.generate import generate
 from perfscribe.models import bloom, simple_gpt
 from perfscribe.training import answers, gpu_watch, histories, knobs, trainer
@@ -161,7 +161,7 @@ class Parrot(torch.nn.Module):
 
 
 def test_answers_are_the_new_tokens_alone(data) -> None:
-    inner = own_tokenizer.from_text(data.tokenizer)
+    inner = tokenizer.from_text(data.tokenizer)
     ids = inner.encode(" the river", add_special_tokens=False).ids
     end = data.facts["tokenizer"]["end_id"]
     texts = answers.generate(Parrot([*ids, end, *ids]), data, len(ids) + 2, 3, "cpu", "fp32")

@@ -1,4 +1,4 @@
-"""Memory model, in bytes, of one eager attention call on tensors (batch, [heads,] seq_len, head_dim).
+"""Memory model, in bytes, of one eager attention call on tensors (batch, seq_len, head_dim).
 
 The tensors are contiguous, in the cell's dtype and without autocast; q, k and v require gradients, which are None
 before; the gradient of the output is a dense tensor made beforehand. CUDA's rounding (512 bytes) is left out: these
@@ -20,7 +20,6 @@ WEIGHTS = "attention weights (softmax)"
 OUTPUT = "output"
 GRADIENTS = "gradients of q, k, v"
 MATRIX_GRADIENTS = "gradients of N×N matrices"
-MASK = "mask"
 
 
 @dataclass(frozen=True)
@@ -28,7 +27,6 @@ class AttentionCall:
     """One call of attention.eager.scaled_dot_product_attention.
 
     element_bytes: of the tensors, 4 for fp32 and tf32, 2 for bf16 and fp16.
-    masked: with a boolean (seq_len, seq_len) mask.
     device: cpu or cuda.
     cublas_handles: CUDA: 1 before the first backward pass of the process, 2 from then on; 0 on the CPU.
     """
@@ -36,21 +34,19 @@ class AttentionCall:
     batch: int
     seq_len: int
     head_dim: int
-    heads: int = 1
     element_bytes: int = 4
-    masked: bool = False
     cublas_handles: int = 2
     device: str = "cuda"
 
     @property
     def tensor_bytes(self) -> int:
         """One of q, k, v and the output."""
-        return self.element_bytes * self.batch * self.heads * self.seq_len * self.head_dim
+        return self.element_bytes * self.batch * self.seq_len * self.head_dim
 
     @property
     def matrix_bytes(self) -> int:
         """One N×N matrix."""
-        return self.element_bytes * self.batch * self.heads * self.seq_len * self.seq_len
+        return self.element_bytes * self.batch * self.seq_len * self.seq_len
 
 
 def before_backward(call: AttentionCall) -> Items:
@@ -73,10 +69,6 @@ def backward_peak(call: AttentionCall) -> Items:
     of_scores = new(MATRIX_GRADIENTS, call.matrix_bytes)
     free(new(MATRIX_GRADIENTS, call.matrix_bytes if call.device == "cuda" else 0))
     free(of_weights, weights)
-    if call.masked:
-        of_masked = of_scores
-        of_scores = new(MATRIX_GRADIENTS, call.matrix_bytes)
-        free(of_masked)
     of_k = new(GRADIENTS, call.tensor_bytes)
     of_scaled = new(GRADIENTS, call.tensor_bytes)
     free(of_scores, scaled)
@@ -93,14 +85,8 @@ def _forward(call: AttentionCall) -> tuple[Ledger, tuple[Held, Held]]:
     new(WORKSPACE, call.cublas_handles * CUBLAS_WORKSPACE_BYTES)
     new(INPUTS, 3 * call.tensor_bytes)
     new(UPSTREAM, call.tensor_bytes)
-    if call.masked:
-        new(MASK, call.seq_len * call.seq_len)
     scaled = new(SCALED, call.tensor_bytes)
     scores = new(SCORES, call.matrix_bytes)
-    if call.masked:
-        unmasked = scores
-        scores = new(SCORES, call.matrix_bytes)
-        free(unmasked)
     weights = new(WEIGHTS, call.matrix_bytes)
     free(scores)
     new(OUTPUT, call.tensor_bytes)

@@ -148,26 +148,21 @@ def _compute_bound(inputs: Inputs) -> list[Line]:
     tensor_share = inputs.tensor_devices * alpha / (inputs.tensor_axes * inputs.d_ff)
     hidden = alpha / (inputs.fsdp_axes * inputs.tensor_devices) if tensor_share <= 1 else None
     summed = alpha / (inputs.fsdp_axes * inputs.tensor_devices) / (1 - tensor_share) if tensor_share < 1 else None
-    never = "none: TP takes longer than compute at any batch"
-    given, whole = "X and Y as given", "N x tokens a device"
-    return [
+    lines = [
         Line("c", "alpha", "Compute over bandwidth alpha", "C / W", alpha, "FLOP/B"),
         Line("c", "n", "Devices N", "X Y", devices, "devices"),
         Line("c", "best", "Tokens a device, X and Y chosen best", "4 alpha^2 / (M_X M_Y F)", best, "tokens"),
-        Line("c", "best_batch", "Batch, X and Y chosen best", whole, best * devices, "tokens"),
+        Line("c", "best_batch", "Batch, X and Y chosen best", "N x tokens a device", best * devices, "tokens"),
         Line("c", "best_x", "X that this needs", "sqrt(T N M_X / (F M_Y))", best_x, "devices"),
-        Line("c", "tensor_share", f"TP over compute, {given}", "Y alpha / (M_Y F)", tensor_share, "1"),
-        _bound("summed", f"{given}, compute = FSDP + TP", "alpha / (M_X Y) / (1 - TP over compute)", summed, never),
-        _batch("summed_batch", f"{given}, compute = FSDP + TP", whole, summed, devices, never),
-        _bound("hidden", f"{given}, compute = max(FSDP, TP)", "alpha / (M_X Y)", hidden, never),
-        _batch("hidden_batch", f"{given}, compute = max(FSDP, TP)", whole, hidden, devices, never),
+        Line("c", "tensor_share", "TP over compute, X and Y as given", "Y alpha / (M_Y F)", tensor_share, "1"),
     ]
-
-
-def _bound(name: str, case: str, formula: str, tokens: float | None, never: str) -> Line:
-    return Line("c", name, f"Tokens a device, {case}", never if tokens is None else formula, tokens, "tokens")
-
-
-def _batch(name: str, case: str, formula: str, tokens: float | None, devices: int, never: str) -> Line:
-    value = None if tokens is None else tokens * devices
-    return Line("c", name, f"Batch, {case}", never if value is None else formula, value, "tokens")
+    never = "none: TP takes longer than compute at any batch"
+    for name, case, formula, tokens in (
+        ("summed", "compute = FSDP + TP", "alpha / (M_X Y) / (1 - TP over compute)", summed),
+        ("hidden", "compute = max(FSDP, TP)", "alpha / (M_X Y)", hidden),
+    ):
+        batch = None if tokens is None else tokens * devices
+        shown = (never, never) if tokens is None else (formula, "N x tokens a device")
+        lines.append(Line("c", name, f"Tokens a device, X and Y as given, {case}", shown[0], tokens, "tokens"))
+        lines.append(Line("c", f"{name}_batch", f"Batch, X and Y as given, {case}", shown[1], batch, "tokens"))
+    return lines

@@ -3,7 +3,7 @@
 Two conventions, never to be mixed in one table:
 
 - *exact*: every matrix product that models.transformer.Model runs, and nothing else (forward_matmul_flop). Causal
-  masking saves no work in eager attention, so it is discounted only on request.
+  masking saves no work in eager attention.
 - *PaLM* (Chowdhery et al. 2022, appendix B): 6·N + 12·L·H·Q·T FLOP a token for forward and backward, the usual
   numerator of MFU (palm_flop_per_token).
 """
@@ -14,10 +14,10 @@ from perfscribe.analytic.parameters import transformer_matmul_parameters
 from perfscribe.analytic.shapes import Shape
 
 
-def forward_matmul_flop(shape: Shape, batch: int, seq_len: int, *, causal_discount: bool = False) -> dict[str, int]:
+def forward_matmul_flop(shape: Shape, batch: int, seq_len: int) -> dict[str, int]:
     """Exact FLOP of each kind of matrix product in a forward pass, summed over layers."""
     tokens, width = batch * seq_len, shape.d_model
-    one_product = 2 * tokens * seq_len * width // (2 if causal_discount else 1)
+    one_product = 2 * tokens * seq_len * width
     return {
         "attention projections": shape.layers * 4 * 2 * tokens * width * width,
         "attention scores": shape.layers * one_product,

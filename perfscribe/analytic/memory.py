@@ -6,17 +6,16 @@ cache, the CUDA context or fragmentation.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
-from perfscribe.analytic.backward_replay import Backward
-from perfscribe.analytic.forward_replay import Forward
 from perfscribe.analytic.ledger import Items, Ledger
 from perfscribe.analytic.parameters import transformer_tensors
+from perfscribe.analytic.replay import Replay
 from perfscribe.analytic.shapes import Shape
 from perfscribe.analytic.workload import Workload
 
-Optimizer = Literal["foreach", "for-loop", "fused"]
+Optimizer = Literal["foreach", "for-loop"]
 
 PARAMETERS = "parameters"
 BUFFERS = "mask and rotary tables"
@@ -46,33 +45,26 @@ def attention_matrix_bytes(batch: int, heads: int, seq_len: int, element_bytes: 
     return element_bytes * batch * heads * seq_len * seq_len
 
 
-def saved_for_backward(load: Workload, *, loss: bool = True) -> Items:
-    """What the autograd graph keeps after a forward pass, beside parameters, buffers, tokens and targets."""
+def saved_for_backward(load: Workload) -> Items:
+    """What the autograd graph keeps after a forward pass with loss, beside parameters, buffers, tokens and targets."""
     ledger = Ledger(load.granularity_bytes)
-    forward = Forward(load, ledger, keep=True)
-    logits = forward.model()
-    if loss:
-        forward.cross_entropy(logits)
-        ledger.free(forward.loss)
-    else:
-        ledger.free(logits)
+    replay = Replay(load, ledger, keep=True)
+    ledger.free(replay.cross_entropy(replay.model()))
     return ledger.live
 
 
 def inference_peak(load: Workload) -> Items:
     """Peak of a forward pass under torch.no_grad() that returns the logits."""
     ledger = before_pass(load)
-    Forward(load, ledger, keep=False).model()
+    Replay(load, ledger, keep=False).model()
     return ledger.peak
 
 
-def forward_peak(load: Workload, *, loss: bool = True) -> Items:
-    """Peak of a forward pass that keeps its graph; with loss through next_token_loss, else to the logits."""
+def forward_peak(load: Workload) -> Items:
+    """Peak of a forward pass through next_token_loss that keeps its graph."""
     ledger = before_pass(load)
-    forward = Forward(load, ledger, keep=True)
-    logits = forward.model()
-    if loss:
-        forward.cross_entropy(logits)
+    replay = Replay(load, ledger, keep=True)
+    replay.cross_entropy(replay.model())
     return ledger.peak
 
 
@@ -81,25 +73,27 @@ def step_phase_peaks(load: Workload, optimizer: Optimizer = "foreach") -> dict[s
 
     optimizer: which of torch.optim.AdamW's implementations. foreach (PyTorch's own choice on CUDA) holds a copy of all
     second moments, their square roots, while it updates; for-loop (its choice on the CPU) up to three tensors at a
-    time; fused none. Gradients are set to None between steps.
+    time. Gradients are set to None between steps.
     """
     ledger = before_pass(load)
     sizes = transformer_tensors(load.shape)
     for size in sizes:
         ledger.new(STATE, 4 * size)
         ledger.new(STATE, 4 * size)
-        if load.device == "cpu" or optimizer == "fused":
-            ledger.new(STATE, 4)  # the step counter, which lives on the CPU unless fused
-    ledger.forget_peak()
-    forward = Forward(load, ledger, keep=True)
-    forward.cross_entropy(forward.model())
-    peaks = {"forward": ledger.peak}
-    ledger.forget_peak()
-    Backward(forward).model()
-    peaks["backward"] = ledger.peak
-    ledger.forget_peak()
-    adamw_temporaries(ledger, sizes, optimizer)
-    return peaks | {"optimizer": ledger.peak}
+        if load.device == "cpu":
+            ledger.new(STATE, 4)  # the step counter, which lives on the CPU
+    replay = Replay(load, ledger, keep=True)
+    phases: dict[str, Callable[[], object]] = {
+        "forward": lambda: replay.cross_entropy(replay.model()),
+        "backward": replay.backward,
+        "optimizer": lambda: adamw_temporaries(ledger, sizes, optimizer),
+    }
+    peaks = {}
+    for name, run in phases.items():
+        ledger.forget_peak()
+        run()
+        peaks[name] = ledger.peak
+    return peaks
 
 
 def adamw_temporaries(ledger: Ledger, sizes: Sequence[int], optimizer: Optimizer) -> None:
@@ -107,15 +101,12 @@ def adamw_temporaries(ledger: Ledger, sizes: Sequence[int], optimizer: Optimizer
     if optimizer == "foreach":
         for size in sizes:
             ledger.new(OPTIMIZER_TEMPORARIES, 4 * size)
-    elif optimizer == "for-loop":
-        denominator = None
-        for size in sizes:
-            root = ledger.new(OPTIMIZER_TEMPORARIES, 4 * size)
-            quotient = ledger.new(OPTIMIZER_TEMPORARIES, 4 * size)
-            ledger.free(root)
-            if denominator:
-                ledger.free(denominator)
-            denominator = quotient
+        return
+    denominator = ledger.new(OPTIMIZER_TEMPORARIES, 0)
+    for size in sizes:
+        root, quotient = (ledger.new(OPTIMIZER_TEMPORARIES, 4 * size) for _ in range(2))
+        ledger.free(root, denominator)
+        denominator = quotient
 
 
 def before_pass(load: Workload) -> Ledger:
@@ -123,9 +114,9 @@ def before_pass(load: Workload) -> Ledger:
     ledger = Ledger(load.granularity_bytes)
     for size in transformer_tensors(load.shape):
         ledger.new(PARAMETERS, 4 * size)
-    ledger.new(BUFFERS, load.context**2)
+    ledger.new(BUFFERS, load.seq_len**2)
     for _ in range(2):
-        ledger.new(BUFFERS, 4 * load.context * load.shape.head_dim // 2)
+        ledger.new(BUFFERS, 4 * load.seq_len * load.shape.head_dim // 2)
         ledger.new(TOKENS, 8 * load.tokens)
     if load.device == "cuda":
         for _ in range(load.cublas_handles):

@@ -1,11 +1,16 @@
-"""Peak rates from data sheets, and the share of them that a measurement reached."""
+"""Peak rates and bandwidths from data sheets, and the share of them that a measurement reached. 1 GB = 10^9 bytes.
+
+Memory: reads and writes together. NVLink (all links of a GPU) and PCIe: one direction; data sheets print the sum of
+both, which is halved here.
+"""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 
-DTYPES = ("fp32", "tf32", "bf16", "fp16")
+MEMORY, NVLINK, PCIE = "memory", "nvlink", "pcie"
+GB = 10**9
 
 
 @dataclass(frozen=True)
@@ -17,71 +22,87 @@ class PeakRate:
 
 
 @dataclass(frozen=True)
-class _Device:
-    name: str  # regular expression for the whole name that the driver gives; a MIG slice or a variant must not match
+class PeakBandwidth:
+    """Bytes a second, and where that is printed."""
+
+    bytes_per_s: float
+    source: str
+
+
+@dataclass(frozen=True)
+class _Rates:
     tera: dict[str, float]  # TFLOP/s by dtype, dense; fp16 and bf16 accumulate in fp32
     source: str
 
 
-def _rates(fp32: float, tf32: float, half: float) -> dict[str, float]:
-    return {"fp32": fp32, "tf32": tf32, "bf16": half, "fp16": half}
+def _rates(fp32: float, tf32: float, half: float, source: str) -> _Rates:
+    return _Rates({"fp32": fp32, "tf32": tf32, "bf16": half, "fp16": half}, source)
 
 
 _HALVED = "printed with sparsity; dense is half"
+_SXM = f"NVIDIA H100 and H200 SXM data sheets ({_HALVED}); TF32 from the H100 architecture whitepaper"
+_HOPPER_SXM = _rates(67, 494.7, 989, _SXM)
+_HOPPER_NVL = _rates(60, 417.5, 835.5, f"NVIDIA H100 NVL and H200 NVL data sheets ({_HALVED})")
+_HOPPER_PCIE = _rates(51, 378, 756, f"NVIDIA H100 PCIe data sheet ({_HALVED})")
+_A100 = _rates(19.5, 156, 312, "NVIDIA A100 data sheet")
+_L40S = _rates(91.6, 183, 362.05, "NVIDIA L40S data sheet")
+_ADA, _BLACKWELL = "NVIDIA Ada GPU architecture whitepaper", "NVIDIA RTX Blackwell GPU architecture whitepaper"
+_4090 = _rates(82.6, 82.6, 165.2, f"{_ADA}, fp32 accumulation")
+_5090 = _rates(104.8, 104.8, 209.5, f"{_BLACKWELL}, fp32 accumulation")
+_V100_SXM2 = _Rates({"fp32": 15.7, "fp16": 125}, "NVIDIA V100 data sheet")
+_V100_PCIE = _Rates({"fp32": 14, "fp16": 112}, "NVIDIA V100 data sheet")
 
-_DEVICES = (
-    _Device(
-        r"NVIDIA H100 80GB HBM3|NVIDIA H100 SXM5 80GB|NVIDIA H200",
-        _rates(67, 494.7, 989),
-        f"NVIDIA H100 and H200 SXM data sheets ({_HALVED}); TF32 from the H100 architecture whitepaper",
+# By a regular expression for the whole name that the driver gives (a MIG slice or a variant must not match): matrix
+# products; GB/s of memory, NVLink and PCIe, both directions as printed, None: none, or none printed; source of these.
+_DEVICES: dict[str, tuple[_Rates, tuple[float, float | None, float | None], str]] = {
+    r"NVIDIA H100 80GB HBM3|NVIDIA H100 SXM5 80GB": (_HOPPER_SXM, (3350, 900, 128), "NVIDIA H100 data sheet (SXM)"),
+    r"NVIDIA H200": (_HOPPER_SXM, (4800, 900, 128), "NVIDIA H200 data sheet (SXM)"),
+    r"NVIDIA H100 NVL": (_HOPPER_NVL, (3900, 600, 128), "NVIDIA H100 data sheet (NVL)"),
+    r"NVIDIA H200 NVL": (_HOPPER_NVL, (4800, 900, 128), "NVIDIA H200 data sheet (NVL)"),
+    r"NVIDIA H100 PCIe": (_HOPPER_PCIE, (2000, 600, 128), "NVIDIA H100 PCIe data sheet"),
+    r"(NVIDIA )?A100-(SXM4|PCIE|PCIe)-40GB": (_A100, (1555, 600, 64), "NVIDIA A100 data sheet (40 GB)"),
+    r"(NVIDIA )?A100-SXM4-80GB": (_A100, (2039, 600, 64), "NVIDIA A100 data sheet (80 GB SXM)"),
+    r"NVIDIA A100 80GB PCIe|(NVIDIA )?A100-(PCIE|PCIe)-80GB": (
+        _A100,
+        (1935, 600, 64),
+        "NVIDIA A100 data sheet (80 GB)",
     ),
-    _Device(
-        r"NVIDIA H100 NVL|NVIDIA H200 NVL",
-        _rates(60, 417.5, 835.5),
-        f"NVIDIA H100 NVL and H200 NVL data sheets ({_HALVED})",
-    ),
-    _Device(r"NVIDIA H100 PCIe", _rates(51, 378, 756), f"NVIDIA H100 PCIe data sheet ({_HALVED})"),
-    _Device(
-        r"(NVIDIA )?A100-(SXM4|PCIE|PCIe)-(40|80)GB|NVIDIA A100 80GB PCIe",
-        _rates(19.5, 156, 312),
-        "NVIDIA A100 data sheet",
-    ),
-    _Device(r"NVIDIA L40S", _rates(91.6, 183, 362.05), "NVIDIA L40S data sheet"),
-    _Device(
-        r"NVIDIA GeForce RTX 4090",
-        _rates(82.6, 82.6, 165.2),
-        "NVIDIA Ada GPU architecture whitepaper, fp32 accumulation",
-    ),
-    _Device(
-        r"NVIDIA GeForce RTX 5090",
-        _rates(104.8, 104.8, 209.5),
-        "NVIDIA RTX Blackwell GPU architecture whitepaper, fp32 accumulation",
-    ),
-    _Device(r"Tesla V100-SXM2-(16|32)GB", {"fp32": 15.7, "fp16": 125}, "NVIDIA V100 data sheet"),
-    _Device(r"Tesla V100-PCIE-(16|32)GB", {"fp32": 14, "fp16": 112}, "NVIDIA V100 data sheet"),
-)
+    r"NVIDIA L40S": (_L40S, (864, None, 64), "NVIDIA L40S data sheet"),
+    r"NVIDIA GeForce RTX 4090": (_4090, (1008, None, None), _ADA),
+    r"NVIDIA GeForce RTX 5090": (_5090, (1792, None, None), _BLACKWELL),
+    r"Tesla V100-SXM2-(16|32)GB": (_V100_SXM2, (900, 300, 32), "NVIDIA V100 data sheet (SXM2)"),
+    r"Tesla V100-PCIE-(16|32)GB": (_V100_PCIE, (900, None, 32), "NVIDIA V100 data sheet (PCIe)"),
+}
 
 
 def peak_flops(gpu_name: str, dtype: str) -> PeakRate | None:
     """Dense peak of the GPU that the driver calls gpu_name, or None if we have no source for it.
 
-    dtype: fp32 (no tensor cores), tf32, bf16, fp16. Raises ValueError for another word.
+    dtype: fp32 (no tensor cores), tf32, bf16, fp16.
     """
-    if dtype not in DTYPES:
-        raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, not {dtype!r}")
-    for device in _DEVICES:
-        if re.fullmatch(device.name, gpu_name.strip()):
-            tera = device.tera.get(dtype)
-            return None if tera is None else PeakRate(tera * 1e12, device.source)
+    for name, (rates, *_) in _DEVICES.items():
+        if re.fullmatch(name, gpu_name.strip()) and dtype in rates.tera:
+            return PeakRate(rates.tera[dtype] * 1e12, rates.source)
+    return None
+
+
+def peak_bandwidth(gpu_name: str, kind: str) -> PeakBandwidth | None:
+    """What the data sheet of the GPU that the driver calls gpu_name prints, or None where we have no source for it.
+
+    kind: memory, nvlink (of all links together, one direction) or pcie (one direction).
+    """
+    for name, (_, printed_gb, source) in _DEVICES.items():
+        printed = printed_gb[(MEMORY, NVLINK, PCIE).index(kind)]
+        if re.fullmatch(name, gpu_name.strip()) and printed is not None:
+            if kind == MEMORY:
+                return PeakBandwidth(printed * GB, source)
+            return PeakBandwidth(printed * GB / 2, f"{source}; both directions are printed, one is half")
     return None
 
 
 def mfu(flop: float, seconds: float, peak: PeakRate | None, devices: int = 1) -> float | None:
     """Share of the peak: flop / (seconds · devices · peak); None where the peak is unknown.
 
-    It is the model FLOP utilisation if flop follows the PaLM convention (counters.flops.palm_flop_per_token · tokens).
-    Raises ValueError if seconds or devices is not positive.
+    It is the model FLOP utilisation if flop follows the PaLM convention (flops.palm_flop_per_token · tokens).
     """
-    if seconds <= 0 or devices < 1:
-        raise ValueError(f"seconds and devices must be positive: {seconds}, {devices}")
     return None if peak is None else flop / (seconds * devices * peak.flop_per_s)

@@ -11,7 +11,6 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from perfscribe.analytic.backward_replay import GRADIENTS
 from perfscribe.analytic.bucket_model import fill_buckets
 from perfscribe.analytic.ledger import Items, Ledger
 from perfscribe.analytic.memory import (
@@ -26,6 +25,7 @@ from perfscribe.analytic.memory import (
 )
 from perfscribe.analytic.parameters import transformer_tensors
 from perfscribe.analytic.partition import PIECE_BYTES, partition
+from perfscribe.analytic.replay import GRADIENTS
 from perfscribe.analytic.shapes import Shape
 from perfscribe.analytic.workload import Workload
 
@@ -203,26 +203,9 @@ def schemes(shape: Shape, world_size: int) -> list[Scheme]:
     largest = max(sum(mine) for mine in owned(shape, world_size))
     piece = -(-elements // world_size)
     mean = elements / world_size
+    parts, messages = "all-reduce, broadcast", (tensors, tensors)
     return [
         Scheme(DATA_PARALLEL, STATE_BYTES * elements, 1.0, 2 * round_bytes, 0.0, tensors, 0, "all-reduce"),
-        Scheme(
-            OURS,
-            STATE_BYTES * largest,
-            largest / mean,
-            2 * round_bytes,
-            round_bytes,
-            tensors,
-            tensors,
-            "all-reduce, broadcast",
-        ),
-        Scheme(
-            ZERO_1,
-            STATE_BYTES * piece,
-            piece / mean,
-            round_bytes,
-            round_bytes,
-            1,
-            1,
-            "reduce-scatter, all-gather",
-        ),
+        Scheme(OURS, STATE_BYTES * largest, largest / mean, 2 * round_bytes, round_bytes, *messages, parts),
+        Scheme(ZERO_1, STATE_BYTES * piece, piece / mean, round_bytes, round_bytes, 1, 1, "reduce-scatter, all-gather"),
     ]

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from perfscribe.analytic.shapes import Shape
 
-DTYPES = ("fp32", "tf32", "bf16", "fp16")
-DEVICES = ("cpu", "cuda")
 CUDA_GRANULARITY_BYTES = 512
 
 
@@ -19,10 +17,7 @@ class Workload:
         forward and loss and left before backward.
     device: what the model runs on; autocast treats softmax differently on the two, and CUDA rounds every tensor up
         to 512 bytes.
-    context_length: of the model's mask and rotary tables; seq_len if not given.
     cublas_handles: CUDA only, see memory.CUBLAS_WORKSPACE_BYTES; 2 once a backward pass has run in the process.
-
-    Raises ValueError for an unknown dtype or device, or a seq_len beyond the context length.
     """
 
     shape: Shape
@@ -30,21 +25,7 @@ class Workload:
     seq_len: int
     dtype: str = "fp32"
     device: str = "cuda"
-    context_length: int | None = None
     cublas_handles: int = 2
-
-    def __post_init__(self) -> None:
-        if self.dtype not in DTYPES:
-            raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, not {self.dtype!r}")
-        if self.device not in DEVICES:
-            raise ValueError(f"device must be one of {', '.join(DEVICES)}, not {self.device!r}")
-        if self.seq_len > self.context:
-            raise ValueError(f"seq_len {self.seq_len} exceeds the context length {self.context}")
-
-    @property
-    def context(self) -> int:
-        """Positions that mask and rotary tables are made for."""
-        return self.seq_len if self.context_length is None else self.context_length
 
     @property
     def low(self) -> bool:

@@ -1,199 +1,196 @@
-"""The file formats of the Polaris homework's I/O question: one small class each, by name in FORMATS.
+"""The file formats of the Polaris homework's I/O question, by name in FORMATS, and data sets of the kind "samples".
 
-A format saves arrays under a path, loads them whole, and opens them for reading one sample at a time. Nothing is
-unpickled: numpy.load with allow_pickle=False, torch.load with weights_only=True.
+Nothing is unpickled: numpy.load with allow_pickle=False, torch.load with weights_only=True.
 """
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+import struct
+import zipfile
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
 from perfscribe.base.atomic import replacing
-from perfscribe.data import npz_members
+from perfscribe.data import synthetic
+from perfscribe.data.layout import FILES, file_names
 
 Arrays = Mapping[str, np.ndarray]
+COMPRESSED = ("npz_compressed", "hdf5_gzip")
+# Local file header of ZIP (APPNOTE.TXT 4.3.7): 26 bytes, then the lengths of name and extra field.
+LOCAL_HEADER_BYTES = 30
+LOCAL_HEADER_LENGTHS_AT = 26
+
+
+@dataclass(frozen=True)
+class Format:
+    """A path here is a file, or a folder where the format has a file an array.
+
+    save: writes all arrays; the caller makes it atomic. load: all arrays, copied into memory. open: the arrays without
+    reading them, each with a shape and giving one sample an index, and what closes them.
+    """
+
+    save: Callable[[Path, Arrays], Any]
+    load: Callable[[Path], Arrays]
+    open: Callable[[Path], tuple[Mapping[str, Any], Callable[[], Any]]]
 
 
 def _nothing() -> None:
     """What closing means where dropping the last reference closes."""
 
 
-@dataclass
-class Opened:
-    """Arrays that give one sample an index, by name; each has a shape. close() once they are not read any more."""
-
-    arrays: Mapping[str, Any]
-    close: Callable[[], None] = _nothing
-
-
-class Format(ABC):
-    """What every format can do. `path` is a file, or a folder where the format has a file an array."""
-
-    @abstractmethod
-    def save(self, path: Path, arrays: Arrays) -> None:
-        """Write all arrays; the caller makes it atomic."""
-
-    @abstractmethod
-    def load(self, path: Path) -> dict[str, np.ndarray]:
-        """All arrays, copied into memory."""
-
-    @abstractmethod
-    def open(self, path: Path) -> Opened:
-        """The arrays without reading them."""
-
-    def decoded_bytes_per_sample(self, path: Path) -> int:
-        """Bytes of array content decoded to get one sample of every array: its own, where no other is touched."""
-        opened = self.open(path)
-        try:
-            # float32 in every data set here
-            return sum(math.prod(array.shape[1:]) * np.dtype(np.float32).itemsize for array in opened.arrays.values())
-        finally:
-            opened.close()
-
-
-class Hdf5(Format):
+def _hdf5(compression: str | None) -> Format:
     """HDF5, contiguous, or gzip (level 4, h5py's default) in chunks of the shape that h5py guesses."""
 
-    def __init__(self, compression: str | None) -> None:
-        self._compression = compression
-
-    def save(self, path: Path, arrays: Arrays) -> None:
-        """See Format."""
+    def save(path: Path, arrays: Arrays) -> None:
         import h5py
 
         with h5py.File(path, "w") as file:
             for name, array in arrays.items():
-                file.create_dataset(name, data=array, compression=self._compression)
+                file.create_dataset(name, data=array, compression=compression)
 
-    def load(self, path: Path) -> dict[str, np.ndarray]:
-        """See Format."""
+    def load(path: Path) -> Arrays:
         import h5py
 
         with h5py.File(path, "r") as file:
             return {name: file[name][...] for name in file}
 
-    def open(self, path: Path) -> Opened:
+    def open_(path: Path) -> tuple[Mapping[str, Any], Callable[[], Any]]:
         """Datasets of the open file, read by slicing, with h5py's default chunk cache."""
         import h5py
 
         file = h5py.File(path, "r")
-        return Opened({name: file[name] for name in file}, file.close)
+        return {name: file[name] for name in file}, file.close
 
-    def decoded_bytes_per_sample(self, path: Path) -> int:
-        """Every chunk that a sample touches, whole; a contiguous dataset has none."""
-        opened = self.open(path)
-        try:
-            return sum(_touched_bytes(dataset) for dataset in opened.arrays.values())
-        finally:
-            opened.close()
+    return Format(save, load, open_)
 
 
-def _touched_bytes(dataset: Any) -> int:
-    chunk = dataset.chunks or (1, *dataset.shape[1:])
-    touched = math.prod(math.ceil(length / side) for length, side in zip(dataset.shape[1:], chunk[1:], strict=True))
-    return int(touched * math.prod(chunk) * dataset.dtype.itemsize)
+def _save_pt(path: Path, arrays: Arrays) -> None:
+    import torch
+
+    torch.save({name: torch.from_numpy(array) for name, array in arrays.items()}, path)
 
 
-class TorchTensors(Format):
-    """torch.save of a dictionary of tensors (.pt)."""
+def _load_pt(path: Path, mmap: bool = False) -> Arrays:
+    import torch
 
-    def save(self, path: Path, arrays: Arrays) -> None:
-        """See Format."""
-        import torch
-
-        torch.save({name: torch.from_numpy(array) for name, array in arrays.items()}, path)
-
-    def load(self, path: Path) -> dict[str, np.ndarray]:
-        """See Format."""
-        import torch
-
-        return {name: tensor.numpy() for name, tensor in torch.load(path, weights_only=True).items()}
-
-    def open(self, path: Path) -> Opened:
-        """Arrays over the memory of tensors that are mapped from the file."""
-        import torch
-
-        tensors = torch.load(path, weights_only=True, mmap=True)
-        return Opened({name: tensor.numpy() for name, tensor in tensors.items()})
+    return {name: tensor.numpy() for name, tensor in torch.load(path, weights_only=True, mmap=mmap).items()}
 
 
-class Npz(Format):
-    """numpy.savez: a ZIP archive whose members are stored plain."""
-
-    def save(self, path: Path, arrays: Arrays) -> None:
-        """See Format."""
+def _save_npz(save: Callable[..., None]) -> Callable[[Path, Arrays], None]:
+    def saved(path: Path, arrays: Arrays) -> None:
         with path.open("wb") as stream:
-            np.savez(stream, allow_pickle=False, **arrays)
+            save(stream, allow_pickle=False, **arrays)
 
-    def load(self, path: Path) -> dict[str, np.ndarray]:
-        """See Format; ZIP's checksums are verified."""
-        with np.load(path, allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}
-
-    def open(self, path: Path) -> Opened:
-        """Memory maps at the members' offsets, which numpy.load itself does not offer."""
-        return Opened(npz_members.memory_maps(path))
+    return saved
 
 
-class NpzCompressed(Npz):
-    """numpy.savez_compressed: a ZIP archive whose members are deflated."""
-
-    def save(self, path: Path, arrays: Arrays) -> None:
-        """See Format."""
-        with path.open("wb") as stream:
-            np.savez_compressed(stream, allow_pickle=False, **arrays)
-
-    def open(self, path: Path) -> Opened:
-        """Members that are inflated whole for each sample: nothing else is possible."""
-        archive = np.load(path, allow_pickle=False)
-        return Opened({name: npz_members.InflatedMember(archive, name) for name in archive.files}, archive.close)
-
-    def decoded_bytes_per_sample(self, path: Path) -> int:
-        """All bytes of all arrays."""
-        opened = self.open(path)
-        try:
-            return sum(math.prod(array.shape) * array.dtype.itemsize for array in opened.arrays.values())
-        finally:
-            opened.close()
+def _load_npz(path: Path) -> Arrays:
+    """ZIP's checksums are verified."""
+    with np.load(path, allow_pickle=False) as archive:
+        return {name: archive[name] for name in archive.files}
 
 
-class NpyFolder(Format):
-    """A folder with one .npy file an array."""
+def _npy_header(stream: IO[bytes]) -> tuple[tuple[int, ...], np.dtype]:
+    """Shape and dtype of the C-ordered array that begins here; ValueError for objects."""
+    np.lib.format.read_magic(stream)  # version 1.0, as numpy writes arrays of numbers
+    shape, _, dtype = np.lib.format.read_array_header_1_0(stream)
+    if dtype.hasobject:
+        raise ValueError("holds Python objects, expected numbers")
+    return shape, dtype
 
-    def save(self, path: Path, arrays: Arrays) -> None:
-        """See Format."""
-        path.mkdir()
-        for name, array in arrays.items():
-            np.save(path / f"{name}.npy", array, allow_pickle=False)
 
-    def load(self, path: Path) -> dict[str, np.ndarray]:
-        """See Format."""
-        return {file.stem: np.load(file, allow_pickle=False) for file in sorted(path.glob("*.npy"))}
+def _map_npz(path: Path) -> Mapping[str, np.ndarray]:
+    """Memory maps of an uncompressed archive at its members' offsets, which numpy.load itself does not offer."""
+    maps: dict[str, np.ndarray] = {}
+    with zipfile.ZipFile(path) as archive, path.open("rb") as stream:
+        for member in archive.infolist():
+            # the local header's lengths count, the directory's may differ
+            stream.seek(member.header_offset + LOCAL_HEADER_LENGTHS_AT)
+            lengths = struct.unpack("<HH", stream.read(4))
+            stream.seek(member.header_offset + LOCAL_HEADER_BYTES + sum(lengths))
+            shape, dtype = _npy_header(stream)
+            name = member.filename.removesuffix(".npy")
+            maps[name] = np.memmap(path, dtype=dtype, mode="r", offset=stream.tell(), shape=shape)
+    return maps
 
-    def open(self, path: Path) -> Opened:
-        """Memory maps of the files."""
-        files = sorted(path.glob("*.npy"))
-        return Opened({file.stem: np.load(file, mmap_mode="r", allow_pickle=False) for file in files})
+
+class _InflatedMember:
+    """An array of a compressed archive: each index inflates the whole member, since deflate has no entry points."""
+
+    def __init__(self, archive: Any, name: str) -> None:
+        self._archive, self._name = archive, name
+        with archive.zip.open(f"{name}.npy") as stream:
+            self.shape, self.dtype = _npy_header(stream)
+        self.chunks = self.shape
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        return np.asarray(self._archive[self._name][index])
+
+
+def _open_compressed(path: Path) -> tuple[Mapping[str, Any], Callable[[], Any]]:
+    archive = np.load(path, allow_pickle=False)
+    return {name: _InflatedMember(archive, name) for name in archive.files}, archive.close
+
+
+def _save_npy(path: Path, arrays: Arrays) -> None:
+    path.mkdir()
+    for name, array in arrays.items():
+        np.save(path / f"{name}.npy", array, allow_pickle=False)
+
+
+def _load_npy(path: Path, mmap_mode: Any = None) -> Arrays:
+    return {file.stem: np.load(file, mmap_mode=mmap_mode, allow_pickle=False) for file in sorted(path.glob("*.npy"))}
 
 
 FORMATS: dict[str, Format] = {
-    "hdf5_gzip": Hdf5("gzip"),
-    "hdf5": Hdf5(None),
-    "pt": TorchTensors(),
-    "npz_compressed": NpzCompressed(),
-    "npz": Npz(),
-    "npy": NpyFolder(),
+    "hdf5_gzip": _hdf5("gzip"),
+    "hdf5": _hdf5(None),
+    "pt": Format(_save_pt, _load_pt, lambda path: (_load_pt(path, mmap=True), _nothing)),
+    "npz_compressed": Format(_save_npz(np.savez_compressed), _load_npz, _open_compressed),
+    "npz": Format(_save_npz(np.savez), _load_npz, lambda path: (_map_npz(path), _nothing)),
+    "npy": Format(_save_npy, _load_npy, lambda path: (_load_npy(path, mmap_mode="r"), _nothing)),
 }
+
+
+def decoded_bytes_per_sample(name: str, path: Path) -> int:
+    """Bytes of array content decoded to get one sample of every array: each chunk that it touches, whole.
+
+    A compressed archive's member is one chunk; where there are no chunks, only the sample's own bytes.
+    """
+    arrays, close = FORMATS[name].open(path)
+    decoded = 0
+    for array in arrays.values():
+        chunk = getattr(array, "chunks", None) or (1, *array.shape[1:])
+        sides = zip(array.shape[1:], chunk[1:], strict=True)
+        decoded += (
+            math.prod(math.ceil(length / side) for length, side in sides) * math.prod(chunk) * array.dtype.itemsize
+        )
+    close()
+    return int(decoded)
+
+
+def path_of(folder: Path, name: str) -> Path:
+    """The one file, or the folder where the format has a file an array, that holds the data set in the format."""
+    return folder / FILES[name][0].split("/")[0]
 
 
 def write(name: str, arrays: Arrays, path: Path) -> None:
     """Save the arrays in the format, whole or not at all."""
     with replacing(path) as temporary:
         FORMATS[name].save(temporary, arrays)
+
+
+def generate(plan: Mapping[str, Any], folder: Path) -> tuple[list[str], Arrays]:
+    """Write plan["formats"] of the arrays of plan["parameters"] below the folder; returns its files and the arrays."""
+    arrays = synthetic.arrays(**plan["parameters"])
+    # Two at a time: zlib and writes to disk leave the interpreter to the other.
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        slowest_first = sorted(plan["formats"], key=lambda name: name not in COMPRESSED)
+        list(pool.map(lambda name: write(name, arrays, path_of(folder, name)), slowest_first))
+    return file_names(plan["formats"]), arrays

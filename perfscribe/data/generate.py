@@ -7,21 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from perfscribe.base.files import write_json
-from perfscribe.data import chunked_files, model_weights, sample_files, squad_tokenised, synthetic, tokens
+from perfscribe.data import chunked_files, formats, model_weights, squad_tokenised, synthetic, tokens
 from perfscribe.data.digest_file import describe_file
 
 KINDS = {
-    "samples": sample_files.generate,
+    "samples": formats.generate,
     "tokens": tokens.generate,
     "chunked": chunked_files.generate,
     "squad": squad_tokenised.generate,
     "weights": model_weights.generate,
 }
-
-
-def digest_path(folder: Path, dataset: str) -> Path:
-    """The digest file lies beside the data set's folder."""
-    return folder.parent / f"{dataset}.digest"
 
 
 def _without_paths(parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -37,15 +32,11 @@ def generate(plan: Mapping[str, Any], folder: Path) -> Path:
     """Write the data set of plan["kind"] and plan["parameters"] below the folder; returns the digest file's path.
 
     The digest file is deleted first and written last: while it is there, the files are whole. Its content depends on
-    the plan and the arrays, and for the files' sums on the versions of the libraries that write them. ValueError for
-    a kind that is none of KINDS.
+    the plan and the arrays, and for the files' sums on the versions of the libraries that write them.
     """
-    kind = plan.get("kind", "samples")
-    if kind not in KINDS:
-        raise ValueError(f"kind: {kind!r}: expected one of {', '.join(KINDS)}")
-    result = digest_path(folder, plan["dataset"])
+    result = folder.parent / f"{plan['dataset']}.digest"
     result.unlink(missing_ok=True)
-    names, arrays = KINDS[kind](plan, folder)
+    names, arrays = KINDS[plan.get("kind", "samples")](plan, folder)
     content = {
         "dataset": plan["dataset"],
         "parameters": _without_paths(plan["parameters"]),

@@ -33,21 +33,18 @@ def _mincore(address: int, length_bytes: int) -> np.ndarray:
 
 def _resident_pages(path: Path) -> tuple[int, int]:
     """Pages of the file in the page cache, and all its pages."""
-    if path.stat().st_uid != os.geteuid() and not os.access(path, os.W_OK):
-        # Linux since 5.2 calls every page of other people's files resident.
-        raise Unsupported(f"{path.name}: the kernel tells of its pages only to those who own or may write the file")
-    with path.open("rb") as stream:
-        if os.fstat(stream.fileno()).st_size == 0:
-            return 0, 0
-        with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as mapping:
-            view = np.frombuffer(mapping, dtype=np.uint8)
-            pages = _mincore(view.ctypes.data, len(view))
-            del view  # a mapping cannot be closed while something points into it
-            return int(pages.sum()), len(pages)
+    with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as mapping:
+        view = np.frombuffer(mapping, dtype=np.uint8)
+        pages = _mincore(view.ctypes.data, len(view))
+        del view  # a mapping cannot be closed while something points into it
+        return int(pages.sum()), len(pages)
 
 
 def resident_share(paths: Sequence[Path]) -> float:
-    """Share (0 to 1) of the files' pages that lie in the page cache; Unsupported where the kernel does not tell."""
+    """Share (0 to 1) of the files' pages that lie in the page cache; Unsupported where the kernel does not tell.
+
+    Linux since 5.2 calls every page of other people's files resident.
+    """
     counts = [_resident_pages(path) for path in paths]
     pages = sum(count[1] for count in counts)
     return sum(count[0] for count in counts) / pages if pages else 0.0

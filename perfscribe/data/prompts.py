@@ -13,42 +13,17 @@ Labels stand at their token's own place: a causal model shifts them by one (the 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from perfscribe.data.squad import Question
+from perfscribe.data.tokenizer import Tokenizer
 
-Labels = Literal["answer", "source", "source_prompt"]
-LABELS: tuple[Labels, ...] = ("answer", "source", "source_prompt")
+LABELS = ("answer", "source", "source_prompt")
 IGNORED = -100  # what cross-entropy leaves out by default
 ASKED, GIVEN, ANSWER = "Question:", " Context:", " Answer:"
-
-
-class Encoder(Protocol):
-    """Any tokenizer: encode() gives ids, or an object that has them as `ids`."""
-
-    def encode(self, text: str) -> Any:
-        """The ids of a text."""
-        ...
-
-
-@dataclass(frozen=True)
-class TokenIds:
-    """A tokenizer and the two ids that it does not tell by a common name; end_id None writes no end after answers."""
-
-    tokenizer: Encoder
-    pad_id: int
-    end_id: int | None
-
-    def of(self, text: str) -> list[int]:
-        """Ids of a text; special tokens are left out where the tokenizer can leave them out."""
-        try:
-            encoded = self.tokenizer.encode(text, add_special_tokens=False)  # type: ignore[call-arg]
-        except TypeError:  # a tokenizer that knows no such argument
-            encoded = self.tokenizer.encode(text)
-        return [int(number) for number in getattr(encoded, "ids", encoded)]
 
 
 @dataclass(frozen=True)
@@ -65,112 +40,74 @@ class Batch:
     cut: dict[str, int]
 
 
-@dataclass
-class _Pieces:
-    """The ids of a row's parts; fit() shortens them, and `cut` names those that lost tokens."""
-
-    question: list[int]
-    context: list[int]
-    answer: list[int]
-    asked: list[int]
-    given: list[int]
-    marker: list[int]
-    cut: list[str] = field(default_factory=list)
-
-    def prompt(self) -> list[int]:
-        return [*self.asked, *self.question, *self.given, *self.context, *self.marker]
-
-    def _excess(self, length: int) -> int:
-        return max(0, len(self.prompt()) + len(self.answer) - length)
-
-    def fit(self, length: int) -> None:
-        """Cut the context on its left, then, with none left, the question on its left and the answer on its right."""
-        for name, from_left, least in (("context", True, 0), ("question", True, 1), ("answer", False, 1)):
-            ids: list[int] = getattr(self, name)
-            drop = min(self._excess(length), max(0, len(ids) - least))
-            if drop:
-                setattr(self, name, ids[drop:] if from_left else ids[:-drop])
-                self.cut.append(name)
-        if self._excess(length):
-            raise ValueError(f"length: {length}: expected at least {length + self._excess(length)} for these markers")
-
-
 def prompt_text(row: Question) -> str:
     """The whole prompt, ending in `Answer:`."""
     return f"{ASKED} {row.question}{GIVEN} {row.context}{ANSWER}"
 
 
-def _pieces(row: Question, ids: TokenIds, answer: str | None) -> _Pieces:
-    """Every part encoded for itself with the space before it, as byte-level tokenizers split a text anyway."""
-    answer_ids: list[int] = []
-    if answer is not None:
-        answer_ids = ids.of(f" {answer}") + ([] if ids.end_id is None else [ids.end_id])
-    question, context = ids.of(f" {row.question}"), ids.of(f" {row.context}")
-    return _Pieces(question, context, answer_ids, ids.of(ASKED), ids.of(GIVEN), ids.of(ANSWER))
+def _fitted(row: Question, ids: Tokenizer, answer: list[int], length: int) -> tuple[list[int], list[int], list[str]]:
+    """Prompt and answer cut to the length together, and the names of what lost tokens.
+
+    Every part is encoded for itself with the space before it, as byte-level tokenizers split a text anyway. The context
+    loses tokens on its left; then, with none left, the question on its left and the answer on its right.
+    """
+    parts = {"context": ids.of(f" {row.context}"), "question": ids.of(f" {row.question}"), "answer": answer}
+    asked, given, marker = map(ids.of, (ASKED, GIVEN, ANSWER))
+    excess = sum(map(len, (asked, given, marker, *parts.values()))) - length
+    cut = []
+    for name, least in (("context", 0), ("question", 1), ("answer", 1)):
+        drop = min(excess, len(parts[name]) - least)
+        if drop > 0:
+            parts[name] = parts[name][:-drop] if name == "answer" else parts[name][drop:]
+            cut.append(name)
+            excess -= drop
+    if excess > 0:
+        raise ValueError(f"length: {length}: expected at least {length + excess} for these markers")
+    return [*asked, *parts["question"], *given, *parts["context"], *marker], parts["answer"], cut
 
 
 def _filled(rows: Sequence[Sequence[int]], length: int, fill: int, left: bool) -> np.ndarray:
     """int32 (rows, length): each row with `fill` on its left or right."""
     result = np.full((len(rows), length), fill, dtype=np.int32)
     for line, row in zip(result, rows, strict=True):
-        if row:
-            line[length - len(row) if left else 0 : length if left else len(row)] = row
+        line[length - len(row) if left else 0 : length if left else len(row)] = row
     return result
 
 
-def _counted(names: Iterable[str], kinds: Sequence[str]) -> dict[str, int]:
-    held = list(names)
+def _batch(
+    rows: Sequence[Sequence[int]], ids: Tokenizer, length: int, left: bool, labels: Any, cut: dict[str, int]
+) -> Batch:
+    mask = _filled([[1] * len(row) for row in rows], length, 0, left)
+    return Batch(_filled(rows, length, ids.pad_id, left), mask, labels, cut)
+
+
+def _counted(cuts: Iterable[Sequence[str]], *kinds: str) -> dict[str, int]:
+    held = [name for cut in cuts for name in cut]
     return {kind: held.count(kind) for kind in kinds}
 
 
-def _mask(rows: Sequence[Sequence[int]], length: int, left: bool) -> np.ndarray:
-    return _filled([[1] * len(row) for row in rows], length, 0, left)
+def training_batch(rows: Sequence[Question], ids: Tokenizer, length: int, labels: str) -> Batch:
+    """Rows to train on or to take the evaluation loss of, by one of LABELS; the answer is the first reference.
 
-
-def _one_sequence(rows: Sequence[Question], ids: TokenIds, length: int) -> Batch:
-    """labels: answer. Padded on the right."""
-    inputs, labels, cut = [], [], []
-    for row in rows:
-        pieces = _pieces(row, ids, row.answers[0])
-        pieces.fit(length)
-        inputs.append(pieces.prompt() + pieces.answer)
-        labels.append([IGNORED] * len(pieces.prompt()) + pieces.answer)
-        cut += pieces.cut
-    return Batch(
-        _filled(inputs, length, ids.pad_id, left=False),
-        _mask(inputs, length, left=False),
-        _filled(labels, length, IGNORED, left=False),
-        _counted(cut, ("context", "question", "answer")),
-    )
-
-
-def _two_sequences(rows: Sequence[Question], ids: TokenIds, length: int, own_labels: bool) -> Batch:
-    """labels: source, or source_prompt without labels of their own. Padded on the left, cut on the right."""
-    prompts = [ids.of(prompt_text(row)) for row in rows]
-    answers = prompts if not own_labels else [ids.of(row.answers[0]) for row in rows]
-    cut = ["prompt"] * sum(len(prompt) > length for prompt in prompts)
-    kept, targets = [prompt[:length] for prompt in prompts], [answer[:length] for answer in answers]
-    labels = _filled(targets, length, ids.pad_id, left=True)
-    labels[labels == ids.pad_id] = IGNORED  # every pad id, as the source does, also one within a text
-    return Batch(
-        _filled(kept, length, ids.pad_id, left=True), _mask(kept, length, left=True), labels, _counted(cut, ("prompt",))
-    )
-
-
-def training_batch(rows: Sequence[Question], ids: TokenIds, length: int, labels: Labels) -> Batch:
-    """Rows to train on or to take the evaluation loss of; the answer is the first reference.
-
-    ValueError for labels that are none of LABELS, or a length below that of the three markers and a token each of
-    question and answer.
+    ValueError for a length below that of the three markers and a token each of question and answer.
     """
     if labels == "answer":
-        return _one_sequence(rows, ids, length)
-    if labels in LABELS:
-        return _two_sequences(rows, ids, length, own_labels=labels == "source")
-    raise ValueError(f"labels: {labels!r}: expected one of {', '.join(LABELS)}")
+        answers = [[*ids.of(f" {row.answers[0]}"), ids.end_id] for row in rows]
+        fitted = [_fitted(row, ids, answer, length) for row, answer in zip(rows, answers, strict=True)]
+        wanted = _filled(
+            [[IGNORED] * len(prompt) + answer for prompt, answer, _ in fitted], length, IGNORED, left=False
+        )
+        cut = _counted((cut for *_, cut in fitted), "context", "question", "answer")
+        return _batch([prompt + answer for prompt, answer, _ in fitted], ids, length, False, wanted, cut)
+    prompts = [ids.of(prompt_text(row)) for row in rows]
+    targets = [ids.of(row.answers[0]) for row in rows] if labels == "source" else prompts
+    wanted = _filled([target[:length] for target in targets], length, ids.pad_id, left=True)
+    wanted[wanted == ids.pad_id] = IGNORED  # every pad id, as the source does, also one within a text
+    cut = {"prompt": sum(len(prompt) > length for prompt in prompts)}
+    return _batch([prompt[:length] for prompt in prompts], ids, length, True, wanted, cut)
 
 
-def generation_batch(rows: Sequence[Question], ids: TokenIds, length: int, labels: Labels = "answer") -> Batch:
+def generation_batch(rows: Sequence[Question], ids: Tokenizer, length: int, labels: str) -> Batch:
     """Prompts to generate from, padded on the left, so that the last column is the last token of the prompt.
 
     With labels "answer" that is the end of `Answer:` in every row, contexts cut as in training; give it the length
@@ -179,11 +116,6 @@ def generation_batch(rows: Sequence[Question], ids: TokenIds, length: int, label
     if labels != "answer":
         source = training_batch(rows, ids, length, labels)
         return Batch(source.input_ids, source.attention_mask, None, source.cut)
-    prompts, cut = [], []
-    for row in rows:
-        pieces = _pieces(row, ids, None)
-        pieces.fit(length)
-        prompts.append(pieces.prompt())
-        cut += pieces.cut
-    counts = _counted(cut, ("context", "question"))
-    return Batch(_filled(prompts, length, ids.pad_id, left=True), _mask(prompts, length, left=True), None, counts)
+    fitted = [_fitted(row, ids, [], length) for row in rows]
+    cut = _counted((cut for *_, cut in fitted), "context", "question")
+    return _batch([prompt for prompt, *_ in fitted], ids, length, True, None, cut)

@@ -50,14 +50,16 @@ class Questions:
 
 @dataclass(frozen=True)
 class Drawn:
-    """Rows for training and evaluation, and what they were drawn from; `rule` says how."""
+    """Rows for training and evaluation by RULE, and what they were drawn from."""
 
     training: tuple[Question, ...]
     evaluation: tuple[Question, ...]
-    origin: Literal["file", "generated"]
     sources: tuple[Questions, Questions]
-    seed: int
-    rule: str = RULE
+
+    @property
+    def origin(self) -> str:
+        """file or generated."""
+        return self.sources[0].origin
 
 
 class _Bad(Exception):
@@ -65,82 +67,61 @@ class _Bad(Exception):
 
 
 def _get(value: Any, key: str, kind: type, place: str) -> Any:
-    """value[key] where that is of the kind; _Bad naming the place otherwise."""
+    """value[key] where that is of the kind, and not blank; _Bad naming the place otherwise."""
     where = f"{place}.{key}".lstrip(".")
     if not isinstance(value, dict):
         raise _Bad(f"{place or 'top level'}: expected an object, found {type(value).__name__}")
     if key not in value:
         raise _Bad(f"{where}: missing")
-    if not isinstance(value[key], kind) or isinstance(value[key], bool):
-        raise _Bad(f"{where}: expected {kind.__name__}, found {type(value[key]).__name__}")
-    return value[key]
+    found: Any = value[key]
+    if not isinstance(found, kind) or isinstance(found, bool):
+        raise _Bad(f"{where}: expected {kind.__name__}, found {type(found).__name__}")
+    if isinstance(found, str) and not found.strip():
+        raise _Bad(f"{where}: empty")
+    return found
 
 
-def _text(value: Any, key: str, place: str) -> str:
-    """A text that is not blank and can be encoded (JSON may hold half of a surrogate pair)."""
-    text: str = _get(value, key, str, place)
-    if not text.strip():
-        raise _Bad(f"{place}.{key}: empty")
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise _Bad(f"{place}.{key}: half of a surrogate pair, which is no character") from None
-    return text
-
-
-def _answers(qa: Any, context: str, place: str) -> tuple[tuple[str, ...], int]:
-    """Texts of a question's answers, and how many of them are not where answer_start says."""
-    texts, misplaced = [], 0
-    answers = _get(qa, "answers", list, place)
-    if not answers:
-        raise _Bad(f"{place}.answers: empty; in SQuAD v1.1 every question has an answer (v2.0 is not read)")
-    for number, answer in enumerate(answers):
-        text = _text(answer, "text", f"{place}.answers[{number}]")
-        start = _get(answer, "answer_start", int, f"{place}.answers[{number}]")
-        misplaced += start < 0 or not context.startswith(text, start)
-        texts.append(text)
-    return tuple(texts), misplaced
+def _each(value: Any, key: str, place: str) -> Iterator[tuple[Any, str]]:
+    """The elements of a list and their places."""
+    for number, element in enumerate(_get(value, key, list, place)):
+        yield element, f"{place}.{key}[{number}]".lstrip(".")
 
 
 def _questions(document: Any) -> Iterator[tuple[Question, int, str]]:
     """Every question with its count of misplaced answers and its place in the document; _Bad at the first fault."""
-    for a, article in enumerate(_get(document, "data", list, "")):
-        title = _text(article, "title", f"data[{a}]")
-        for p, paragraph in enumerate(_get(article, "paragraphs", list, f"data[{a}]")):
-            at = f"data[{a}].paragraphs[{p}]"
-            context = _text(paragraph, "context", at)
-            for q, qa in enumerate(_get(paragraph, "qas", list, at)):
-                place = f"{at}.qas[{q}]"
-                identity, question = _text(qa, "id", place), _text(qa, "question", place)
-                answers, misplaced = _answers(qa, context, place)
-                yield Question(identity, title, context, question, answers), misplaced, place
+    for article, at in _each(document, "data", ""):
+        title = _get(article, "title", str, at)
+        for paragraph, within in _each(article, "paragraphs", at):
+            context = _get(paragraph, "context", str, within)
+            for qa, place in _each(paragraph, "qas", within):
+                identity, question = _get(qa, "id", str, place), _get(qa, "question", str, place)
+                texts, misplaced = [], 0
+                for answer, where in _each(qa, "answers", place):
+                    texts.append(_get(answer, "text", str, where))
+                    start = _get(answer, "answer_start", int, where)
+                    misplaced += start < 0 or not context.startswith(texts[-1], start)
+                if not texts:
+                    raise _Bad(f"{place}.answers: empty; every question of SQuAD v1.1 has one (v2.0 is not read)")
+                yield Question(identity, title, context, question, tuple(texts)), misplaced, place
 
 
 def parse(text: bytes, name: str, origin: Literal["file", "generated"]) -> Questions:
     """Check a whole document and give its questions; ValueError with one line that names `name` and the place."""
-    rows: list[Question] = []
-    seen: dict[str, str] = {}
+    rows: dict[str, Question] = {}
     misplaced = 0
     try:
         for row, wrong, place in _questions(json.loads(text.decode("utf-8-sig"))):
-            if row.id in seen:
-                raise _Bad(f"{place}.id: {row.id!r} is also that of {seen[row.id]}")
-            seen[row.id] = place
+            if row.id in rows:
+                raise _Bad(f"{place}.id: {row.id!r} is also that of another question")
+            rows[row.id] = row
             misplaced += wrong
-            rows.append(row)
         if not rows:
             raise _Bad("data: no question in it")
     except _Bad as error:
         raise ValueError(f"{name}: no SQuAD v1.1: {error}") from None
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{name}: no JSON: line {error.lineno}, column {error.colno}: {error.msg}") from None
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{name}: no UTF-8: byte {error.start}") from None
-    except RecursionError:
-        raise ValueError(f"{name}: no SQuAD v1.1: nested too deeply") from None
-    except ValueError as error:  # a number of thousands of digits
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{name}: no JSON: {error}") from None
-    return Questions(name, origin, hashlib.sha256(text).hexdigest(), tuple(rows), misplaced)
+    return Questions(name, origin, hashlib.sha256(text).hexdigest(), tuple(rows.values()), misplaced)
 
 
 def read(path: Path) -> Questions:
@@ -173,7 +154,7 @@ def _in_drawing_order(rows: Iterable[Question], seed: int) -> list[Question]:
 
 
 def _first(rows: Sequence[Question], count: int, key: str, source: Questions) -> tuple[Question, ...]:
-    if count < 0 or len(rows) < count:
+    if len(rows) < count:
         raise ValueError(f"{key}: {count}: expected 0 to {len(rows)}, which {source.name} has to give")
     return tuple(rows[:count])
 
@@ -187,16 +168,13 @@ def draw(training: Questions, evaluation: Questions, train_size: int, eval_size:
     trained = _first(_in_drawing_order(training.rows, seed), train_size, "train_size", training)
     contexts = {row.context for row in trained}
     free = [row for row in _in_drawing_order(evaluation.rows, seed) if row.context not in contexts]
-    evaluated = _first(free, eval_size, "eval_size", evaluation)
-    both_read = training.origin == evaluation.origin == "file"
-    return Drawn(trained, evaluated, "file" if both_read else "generated", (training, evaluation), seed)
+    return Drawn(trained, _first(free, eval_size, "eval_size", evaluation), (training, evaluation))
 
 
-def texts(rows: Iterable[Question]) -> Iterator[str]:
+def texts(rows: Sequence[Question]) -> Iterator[str]:
     """What a tokenizer is trained on: each context once, then every question and answer, in the rows' order."""
-    held = list(rows)
-    yield from dict.fromkeys(row.context for row in held)
-    for row in held:
+    yield from dict.fromkeys(row.context for row in rows)
+    for row in rows:
         yield row.question
         yield from row.answers
 
@@ -214,6 +192,5 @@ def obtain(path: Path | None, train_size: int, eval_size: int, seed: int) -> Dra
         first, second = files_in(path)
         sources = read(first), read(second)
     else:
-        whole = read(path)
-        sources = whole, whole
+        sources = (read(path),) * 2
     return draw(*sources, train_size, eval_size, seed)

@@ -21,7 +21,6 @@ ARRAYS, FACTS, TOKENIZER = "tokens.npz", "facts.json", "tokenizer.json"
 FILES = (ARRAYS, FACTS, TOKENIZER)
 ROOT = Path(__file__).resolve().parents[2]
 SIZES = ("train_size", "eval_size", "max_length", "new_tokens", "vocab_size", "seed")
-PARTS = ("training", "evaluation", "prompts")
 HUB = "hub"
 
 
@@ -64,7 +63,7 @@ def _tokenizer(config: Mapping[str, Any]) -> dict[str, str] | None:
         named = weights
     if named is None:
         return None
-    from perfscribe.data.own_tokenizer import sha256_of
+    from perfscribe.data.tokenizer import sha256_of
 
     return {"path": named, "sha256": sha256_of(from_checkout(named))}
 
@@ -79,22 +78,16 @@ def parameters(config: Mapping[str, Any]) -> dict[str, Any]:
     return {name: config[name] for name in SIZES} | {"squad": source, "tokenizer": _tokenizer(config)}
 
 
-def _name(made_from: Mapping[str, Any]) -> str:
-    """Sizes, then a digest of all but seed and paths: what lies elsewhere is the same, another seed takes its place."""
-    sources = {
-        key: {name: value for name, value in part.items() if name != "path"}
-        for key, part in made_from.items()
-        if isinstance(part, dict)
-    }
-    named_by = {key: value for key, value in {**made_from, **sources}.items() if key != "seed"}
-    text = json.dumps(named_by, sort_keys=True)
-    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
-    return "{train_size}x{eval_size}x{max_length}".format(**made_from) + f"_{digest}"
-
-
 def dataset_name(config: Mapping[str, Any]) -> str:
-    """Name of the data set that parameters(config) describe."""
-    return f"{KIND}_{_name(parameters(config))}"
+    """Sizes, then a digest of all but seed and paths: what lies elsewhere is the same, another seed takes its place."""
+    made_from = parameters(config)
+    named_by = {
+        key: {name: value for name, value in part.items() if name != "path"} if isinstance(part, dict) else part
+        for key, part in made_from.items()
+        if key != "seed"
+    }
+    digest = hashlib.sha256(json.dumps(named_by, sort_keys=True).encode()).hexdigest()[:8]
+    return f"{KIND}_" + "{train_size}x{eval_size}x{max_length}".format(**made_from) + f"_{digest}"
 
 
 def datasets(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -108,23 +101,18 @@ def key(labels: str, part: str, name: str) -> str:
 
 
 def read(folder: Path, dataset: str, labels: str) -> TokenisedSet:
-    """What was written below `folder` under the data set's name, for one way to label.
-
-    ValueError with one line for labels that it does not hold.
-    """
+    """What was written below `folder` under the data set's name, for one way to label."""
     import numpy as np
 
     place = folder / dataset
     with np.load(place / ARRAYS, allow_pickle=False) as held:
-        if key(labels, "training", "input_ids") not in held:
-            raise ValueError(f"labels: {labels!r}: not in {dataset}")
         arrays = {
             part: {
                 name: held[key(labels, part, name)].astype(np.int64)
                 for name in ("input_ids", "attention_mask", "labels")
                 if key(labels, part, name) in held
             }
-            for part in PARTS
+            for part in ("training", "evaluation", "prompts")
         }
     facts = json.loads((place / FACTS).read_text(encoding="utf-8"))
     tokenizer = (place / TOKENIZER).read_text(encoding="utf-8")

@@ -3,31 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from perfscribe.base.atomic import replacing
-from perfscribe.data import label_facts, own_tokenizer, squad, tokenizer
-from perfscribe.data.prompts import LABELS, Batch, TokenIds, generation_batch, training_batch
+from perfscribe.data import squad, tokenizer
+from perfscribe.data.prompts import ANSWER, IGNORED, LABELS, Batch, generation_batch, training_batch
 from perfscribe.data.squad_sets import ARRAYS, FACTS, FILES, HUB, TOKENIZER, from_checkout, key
 
 
-def _tokenizer(
-    source: Mapping[str, str] | None, drawn: squad.Drawn, asked: int
-) -> tuple[TokenIds, dict[str, Any], str]:
-    """The tokenizer, what it is, and the text of its file."""
+def _tokenizer(source: Mapping[str, str] | None, drawn: squad.Drawn, asked: int) -> tokenizer.Tokenizer:
     if source is None:
-        trained = tokenizer.train(squad.texts(drawn.training), asked)
-        ids = TokenIds(trained, trained.pad_id, trained.end_id)
-        kind, reached, text = "trained", trained.vocab_size, str(trained.inner.to_str())
-    else:
-        own = own_tokenizer.load(_fetched(source[HUB]) if HUB in source else from_checkout(source["path"]))
-        ids, kind, reached, text = own.ids, "own", own.vocab_size, own.text
-    sizes = {"vocabulary_asked": asked, "vocabulary_reached": reached}
-    return ids, {"kind": kind, **sizes, "pad_id": ids.pad_id, "end_id": ids.end_id}, text
+        return tokenizer.train(squad.texts(drawn.training), asked)
+    return tokenizer.load(_fetched(source[HUB]) if HUB in source else from_checkout(source["path"]))
 
 
 def _fetched(model_name: str) -> Path:
@@ -41,17 +32,34 @@ def _fetched(model_name: str) -> Path:
         raise ValueError(f"workshop.weights: hub: the tokenizer of {model_name} cannot be fetched: {line}") from None
 
 
-def _arrays(labels: str, part: str, batch: Batch) -> dict[str, np.ndarray]:
-    named = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask, "labels": batch.labels}
-    return {key(labels, part, name): array for name, array in named.items() if array is not None}
+def _trains(batch: Batch, rows: Sequence[squad.Question], ids: tokenizer.Tokenizer) -> dict[str, Any]:
+    """What a way to label really trains: counts over rows and over the targets of a loss on the next token.
 
-
-def _source(questions: squad.Questions) -> dict[str, Any]:
+    targets: labels that count, the first position, which nothing predicts, left out. targets_read: those that are also
+    the input's token at their own place, so that the model reads what it was to say. rows_with_marker: rows whose
+    input holds `Answer:`. rows_asked: those of them where the label after it is the first token of the answer. tokens:
+    of all rows, without padding; longest: of the longest row, as cut.
+    """
+    assert batch.labels is not None
+    counted = batch.labels[:, 1:] != IGNORED
+    same = batch.labels[:, 1:] == batch.input_ids[:, 1:]
+    marker, with_marker, asked = ids.of(ANSWER), 0, 0
+    for line, labels, row in zip(batch.input_ids, batch.labels, rows, strict=True):
+        found = (np.lib.stride_tricks.sliding_window_view(line, len(marker)) == marker).all(axis=1).nonzero()[0]
+        if len(found):
+            with_marker += 1
+            firsts = [ids.of(form)[:1] for form in (f" {row.answers[0]}", row.answers[0])]
+            after = int(found[-1]) + len(marker)
+            asked += labels[after : after + 1].tolist() in firsts
     return {
-        "name": questions.name,
-        "sha256": questions.sha256,
-        "questions": len(questions.rows),
-        "misplaced_answers": questions.misplaced,
+        "rows": len(rows),
+        "tokens": int(batch.attention_mask.sum()),
+        "longest": int(batch.attention_mask.sum(axis=1).max()),
+        "targets": int(counted.sum()),
+        "targets_read": int((counted & same).sum()),
+        "rows_with_marker": with_marker,
+        "rows_asked": asked,
+        "cut": batch.cut,
     }
 
 
@@ -60,7 +68,7 @@ def tokenised(made_from: Mapping[str, Any]) -> tuple[dict[str, np.ndarray], dict
     source, length = made_from["squad"], made_from["max_length"]
     path = None if source is None else from_checkout(source["path"])
     drawn = squad.obtain(path, made_from["train_size"], made_from["eval_size"], made_from["seed"])
-    ids, told, text = _tokenizer(made_from["tokenizer"], drawn, made_from["vocab_size"])
+    ids = _tokenizer(made_from["tokenizer"], drawn, made_from["vocab_size"])
     arrays: dict[str, np.ndarray] = {}
     trains: dict[str, Any] = {}
     for labels in LABELS:
@@ -69,21 +77,28 @@ def tokenised(made_from: Mapping[str, Any]) -> tuple[dict[str, np.ndarray], dict
         room = length - made_from["new_tokens"] if labels == "answer" else length
         prompts = generation_batch(drawn.evaluation, ids, room, labels)
         for part, batch in (("training", training), ("evaluation", evaluation), ("prompts", prompts)):
-            arrays |= _arrays(labels, part, batch)
-        trains[labels] = label_facts.count(training, drawn.training, ids)
+            for name in ("input_ids", "attention_mask", "labels"):
+                if getattr(batch, name) is not None:
+                    arrays[key(labels, part, name)] = getattr(batch, name)
+        trains[labels] = _trains(training, drawn.training, ids)
     facts = {
         "origin": drawn.origin,
-        "sources": [_source(questions) for questions in drawn.sources],
-        "rule": drawn.rule,
-        "tokenizer": told,
+        "sources": [
+            {"name": s.name, "sha256": s.sha256, "questions": len(s.rows), "misplaced_answers": s.misplaced}
+            for s in drawn.sources
+        ],
+        "rule": squad.RULE,
+        "tokenizer": {
+            "kind": "trained" if made_from["tokenizer"] is None else "own",
+            "vocabulary_asked": made_from["vocab_size"],
+            "vocabulary_reached": ids.inner.get_vocab_size(),
+            "pad_id": ids.pad_id,
+            "end_id": ids.end_id,
+        },
         "trains": trains,
         "references": {row.id: list(row.answers) for row in drawn.evaluation},
     }
-    return arrays, facts, text
-
-
-def _as_bytes(text: str) -> np.ndarray:
-    return np.frombuffer(text.encode(), dtype=np.uint8)
+    return arrays, facts, ids.text
 
 
 def generate(plan: Mapping[str, Any], folder: Path) -> tuple[list[str], Mapping[str, np.ndarray]]:
@@ -92,11 +107,11 @@ def generate(plan: Mapping[str, Any], folder: Path) -> tuple[list[str], Mapping[
     Facts, references and tokenizer are in the digest too, as scores depend on them.
     """
     arrays, facts, text = tokenised(plan["parameters"])
-    named: dict[str, Any] = dict(arrays)
-    told = json.dumps(facts, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
     with replacing(folder / ARRAYS) as temporary, temporary.open("wb") as stream:
-        np.savez(stream, **named)
-    for name, content in ((FACTS, told), (TOKENIZER, text)):
+        np.savez(stream, allow_pickle=False, **arrays)
+    told = json.dumps(facts, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+    texts = {FACTS: told, TOKENIZER: text}
+    for name, content in texts.items():
         with replacing(folder / name) as temporary:
             temporary.write_text(content, encoding="utf-8")
-    return list(FILES), {**arrays, FACTS: _as_bytes(told), TOKENIZER: _as_bytes(text)}
+    return list(FILES), arrays | {name: np.frombuffer(c.encode(), dtype=np.uint8) for name, c in texts.items()}

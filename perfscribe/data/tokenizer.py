@@ -1,63 +1,54 @@
-"""A byte-level BPE trained on given texts alone, for models that bring no tokenizer of their own.
+"""Tokenizers: a byte-level BPE trained on given texts alone, or a model's own; and texts from ids.
 
-The training, the encoding and the file are those of the package `tokenizers`; transformers reads the same file
-(PreTrainedTokenizerFast(tokenizer_file=…)). Every text can be encoded, since all 256 bytes are in the vocabulary.
+Training, encoding and file are those of the package `tokenizers`; transformers reads the same file
+(PreTrainedTokenizerFast(tokenizer_file=…)). Of a model's folder only tokenizer.json is read, and the names of two
+special tokens from tokenizer_config.json: nothing that could run code.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from perfscribe.base.atomic import replacing
-
 if TYPE_CHECKING:
     import tokenizers
 
-PAD, END = "<pad>", "</s>"
-BYTES = 256
-LEAST_VOCABULARY = BYTES + len((PAD, END))
+FILE, NAMES_FILE = "tokenizer.json", "tokenizer_config.json"
+PAD, END = "<pad>", "</s>"  # ours, and BLOOM's
+LEAST_VOCABULARY = 256 + len((PAD, END))  # all bytes are in it, so that every text can be encoded
 LEAST_FREQUENCY = 2  # a pair that occurs once says nothing about other texts
 
 
 @dataclass(frozen=True)
-class BytePairTokenizer:
-    """Encodes texts; vocab_size is the size reached: smaller than the one asked where the texts gave no more pairs."""
+class Tokenizer:
+    """inner: encodes and decodes. pad_id, end_id: to pad with, and at the end of an answer. text: of tokenizer.json."""
 
     inner: tokenizers.Tokenizer
-    vocab_size: int
     pad_id: int
     end_id: int
+    text: str
 
-    def encode(self, text: str) -> list[int]:
-        """Ids of a text, each in [0, vocab_size), without special tokens of the tokenizer's own."""
-        return list(self.inner.encode(text, add_special_tokens=False).ids)
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """The text of ids without special tokens; bytes that are no whole character become U+FFFD."""
-        return str(self.inner.decode([int(number) for number in ids], skip_special_tokens=True))
+    def of(self, text: str) -> list[int]:
+        """Ids of a text, without special tokens of the tokenizer's own."""
+        return self.inner.encode(text, add_special_tokens=False).ids
 
 
-def _wrapped(inner: tokenizers.Tokenizer) -> BytePairTokenizer:
-    pad_id, end_id = inner.token_to_id(PAD), inner.token_to_id(END)
-    if pad_id is None or end_id is None:
-        raise ValueError(f"no tokenizer of this project: {PAD if pad_id is None else END} is not in its vocabulary")
-    return BytePairTokenizer(inner, inner.get_vocab_size(), pad_id, end_id)
-
-
-def train(texts: Iterable[str], vocab_size: int) -> BytePairTokenizer:
+def train(texts: Iterable[str], vocab_size: int) -> Tokenizer:
     """Train on texts; the same texts in the same order give the same tokenizer.
 
-    vocab_size: the size asked, special tokens and the 256 bytes included; ValueError where they do not fit in.
+    vocab_size: the size asked, special tokens and the 256 bytes included; fewer are reached where the texts give no
+    more pairs. ValueError where those do not fit in.
     """
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from tokenizers import Tokenizer as Inner
+    from tokenizers import decoders, models, pre_tokenizers, trainers
 
     if vocab_size < LEAST_VOCABULARY:
         raise ValueError(f"vocab_size: {vocab_size}: expected at least {LEAST_VOCABULARY} (bytes and special tokens)")
-    inner = Tokenizer(models.BPE())
+    inner = Inner(models.BPE())
     inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     inner.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
@@ -70,37 +61,50 @@ def train(texts: Iterable[str], vocab_size: int) -> BytePairTokenizer:
     inner.train_from_iterator(texts, trainer)
     # A special token's text within a question is text: without this it would be read as the token itself.
     inner.encode_special_tokens = True
-    return _wrapped(inner)
+    return Tokenizer(inner, pad_id=0, end_id=1, text=inner.to_str())  # special tokens come first
 
 
-def save(tokenizer: BytePairTokenizer, path: Path) -> None:
-    """Write the tokenizer as JSON, whole or not at all."""
-    with replacing(path) as temporary:
-        temporary.write_text(tokenizer.inner.to_str(pretty=True) + "\n", encoding="utf-8")
+def sha256_of(folder: Path) -> str:
+    """SHA-256 of the folder's tokenizer.json; ValueError with one line where there is none."""
+    return hashlib.sha256(_read(folder / FILE).encode()).hexdigest()
 
 
-def load(path: Path) -> BytePairTokenizer:
-    """Read what save() wrote; ValueError with one line where the file is missing or no byte-level BPE of this kind."""
-    from tokenizers import Tokenizer
-
+def _read(path: Path) -> str:
     try:
-        text = path.read_text(encoding="utf-8")
-        content = json.loads(text)
-        kinds = [content[part]["type"] for part in ("model", "pre_tokenizer", "decoder")]
+        return path.read_text(encoding="utf-8")
     except OSError as error:
-        raise ValueError(f"{path.name}: cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path.name}: no JSON: {error}") from None
-    except (KeyError, TypeError):
-        kinds = []
-    if kinds != ["BPE", "ByteLevel", "ByteLevel"]:
-        raise ValueError(f"{path.name}: no byte-level BPE tokenizer")
+        raise ValueError(f"tokenizer: {path.parent.name}/{path.name}: cannot be read: {error.strerror}") from None
+
+
+def load(folder: Path) -> Tokenizer:
+    """The tokenizer of a folder; ValueError with one line where it is missing or lacks an id to pad or to end with."""
+    text = _read(folder / FILE)
+    inner = from_text(text)
+    ids: list[int] = []
+    names = folder / NAMES_FILE
+    held = json.loads(_read(names)) if names.is_file() else {}
+    for kind, usual in (("pad_token", PAD), ("eos_token", END)):
+        named = held.get(kind)  # a text, or an object with the text as `content`
+        name = (named.get("content") if isinstance(named, dict) else named) or usual
+        number = inner.token_to_id(name)
+        if number is None:
+            raise ValueError(f"tokenizer: {folder.name}: its {kind} {name!r} is not in its vocabulary")
+        ids.append(number)
+    return Tokenizer(inner, ids[0], ids[1], text)
+
+
+def from_text(text: str) -> tokenizers.Tokenizer:
+    """The tokenizer that a JSON text describes; ValueError with one line where it describes none."""
+    from tokenizers import Tokenizer as Inner
+
     try:
-        inner = Tokenizer.from_str(text)
+        return Inner.from_str(text)
     except Exception as error:  # the package raises plain Exception
-        raise ValueError(f"{path.name}: no tokenizer: {error}") from None
-    try:
-        inner.encode_special_tokens = True
-        return _wrapped(inner)
-    except ValueError as error:
-        raise ValueError(f"{path.name}: {error}") from None
+        raise ValueError(f"tokenizer: {FILE}: no tokenizer: {error}") from None
+
+
+def texts_of(answers: Iterable[Sequence[int]], tokenizer_text: str, end_id: int) -> list[str]:
+    """The texts of generated ids, each up to its first end, without special tokens and outer white space."""
+    inner = from_text(tokenizer_text)
+    kept = [ids[: ids.index(end_id)] if end_id in ids else ids for ids in answers]
+    return [inner.decode(ids, skip_special_tokens=True).strip() for ids in kept]

@@ -4,29 +4,29 @@ from __future__ import annotations
 
 import math
 
-from perfscribe.base.cells import Measurement
+from perfscribe.base.cells import Cell, Measurement
 from perfscribe.base.partial import kept_on_failure
 from perfscribe.instruments.timing import HOST_CLOCK
 from perfscribe.models.seq2seq_training import Job, Training
 
 
-def measure(job: Job, epochs: int, *, cold: bool = False) -> Measurement:
-    """Train for these epochs, at least 2; then one more step for its peak of memory.
+def measure(cell: Cell, *, cold: bool = False) -> Measurement:
+    """Train for the cell's epochs, at least 2; then one more step for its peak of memory.
 
     The first epoch stands as warm-up: it pays what a process and a new shape pay once. The loss is checked before it,
     or, with cold, after the last, so that nothing is warm when the clock starts.
     homework_clock_s: all epochs as the homework times them, its clock being read when the last step is queued, not
-    when the device is done.
+    when the device is done. Samples have as many features as the model is wide where the cell does not say.
     """
-    if epochs < 2:
-        raise ValueError(f"expected at least 2 epochs, a first and a later one, not {epochs}")
+    factors = {"features": cell["d_model"], **cell.factors}
+    job = Job(**{name: factors[name] for name in Job.__dataclass_fields__ if name in factors})
     result = Measurement(timers={"epoch_s": HOST_CLOCK})
     with kept_on_failure(result):
         training = Training(job)
         result.values["parameters"] = training.parameters()
         if not cold:
             result.values |= training.check()
-        done = [training.epoch() for _ in range(epochs)]
+        done = [training.epoch() for _ in range(cell["epochs"])]
         result.warmup["epoch_s"], result.samples["epoch_s"] = [done[0].time_s], [epoch.time_s for epoch in done[1:]]
         result.warmup_s, result.timed_s = done[0].time_s, sum(result.samples["epoch_s"])
         result.series["loss"] = [_finite(epoch.loss) for epoch in done]

@@ -29,7 +29,7 @@ SHARED_KEYS = ("seed", "workshop")
 COMMON_KEYS = ("enabled", "rounds", "shards", "isolation", "timeout_s", "alone")
 # The module that decides what is in a data set, by its kind.
 GENERATORS = {
-    "samples": "perfscribe.data.sample_files",
+    "samples": "perfscribe.data.formats",
     "tokens": "perfscribe.data.tokens",
     "chunked": "perfscribe.data.chunked_files",
     "squad": "perfscribe.data.squad_tokenised",

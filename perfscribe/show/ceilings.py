@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from perfscribe.analytic.bandwidth_peaks import GB, MEMORY, NVLINK, peak_bandwidth
-from perfscribe.analytic.peaks import peak_flops
+from perfscribe.analytic.peaks import GB, MEMORY, NVLINK, peak_bandwidth, peak_flops
 from perfscribe.records.records import Record
 from perfscribe.show import tables as t
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from perfscribe.data.own_tokenizer import texts_of
+from perfscribe.data.tokenizer import texts_of
 from perfscribe.instruments import precision
 from perfscribe.training.squad_scores import Scores, score, workshop_score
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perfscribe.analytic.bandwidth_peaks import GB, PCIE, peak_bandwidth
+from perfscribe.analytic.peaks import GB, PCIE, peak_bandwidth
 from perfscribe.distributed.link_rates import DATA_SHEET
 from perfscribe.experiments.calibration.measure import DISK, LINK, MEMORY, PRODUCT, TRANSFER
 from perfscribe.records.records import Record

@@ -37,7 +37,5 @@ def _cell(factors: dict[str, Any]) -> Cell:
 def run(cell: Cell) -> Measurement:
     """Check the loss, then train."""
     from perfscribe.models.seq2seq_run import measure
-    from perfscribe.models.seq2seq_training import Job
 
-    names = [name for name in Job.__dataclass_fields__ if name in cell.factors]
-    return measure(Job(**{name: cell[name] for name in names}, features=cell["d_model"]), cell["epochs"])
+    return measure(cell)

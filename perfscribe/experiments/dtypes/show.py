@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from perfscribe.experiments import epoch_columns as columns
-from perfscribe.experiments.dtypes import drawings
 from perfscribe.experiments.dtypes.levels import SHOWN
 from perfscribe.records.records import Record
+from perfscribe.show import against, references
 from perfscribe.show import figures as f
-from perfscribe.show import references
 from perfscribe.show import tables as t
 from perfscribe.show.tables import Table
 
@@ -28,6 +28,16 @@ NOTE = (
 AGAINST_NOTE = (
     "Against fp32 of the same width and target length. Skipped: steps in which fp16's scaled gradients overflowed."
 )
+FACTORS = (
+    t.factor("device", "Device"),
+    t.factor("d_model", "Features (d_model)"),
+    t.factor("target_length", "Target length"),
+    t.factor("dtype", "Data type"),
+)
+CAPTION = (
+    "Over target length, one panel a width, one line a data type. Above: samples a second, from the median time of the "
+    "epochs after the first, host clock. Below: peak memory of a training step."
+)
 
 
 def tables(records: Mapping[str, list[Record]]) -> list[Table]:
@@ -35,16 +45,7 @@ def tables(records: Mapping[str, list[Record]]) -> list[Table]:
     cells = records["dtypes"]
     return [
         t.make(TABLES[0], "Training by data type, target length and width", cells, _columns(), [NOTE]),
-        t.make(TABLES[1], "Each data type against fp32", cells, [*_factors(), *_ratios(cells)], [AGAINST_NOTE]),
-    ]
-
-
-def _factors() -> list[t.Column]:
-    return [
-        t.factor("device", "Device"),
-        t.factor("d_model", "Features (d_model)"),
-        t.factor("target_length", "Target length"),
-        t.factor("dtype", "Data type"),
+        t.make(TABLES[1], "Each data type against fp32", cells, [*FACTORS, *_ratios(cells)], [AGAINST_NOTE]),
     ]
 
 
@@ -61,14 +62,12 @@ def _published(metric: str, title: str) -> t.Column:
 
 
 def _why_unlike(record: Record) -> str:
-    return (
-        columns.RANKS_NOT_STATED if record.has(samples=SAMPLES) else f"of {SAMPLES} samples, {columns.RANKS_NOT_STATED}"
-    )
+    return ("" if record.has(samples=SAMPLES) else f"of {SAMPLES} samples, ") + columns.RANKS_NOT_STATED
 
 
 def _columns() -> list[t.Column]:
     return [
-        *_factors(),
+        *FACTORS,
         t.factor("samples", "Samples"),
         t.factor("epochs", "Epochs"),
         columns.total(),
@@ -80,63 +79,44 @@ def _columns() -> list[t.Column]:
     ]
 
 
-def _setting(record: Record) -> tuple[tuple[str, Any], ...]:
-    return tuple((name, level) for name, level in record.factors.items() if name != "dtype")
-
-
 def _ratios(cells: Sequence[Record]) -> list[t.Column]:
     """Each dtype's figures over fp32's of the same width and target length."""
-    bases = {_setting(record): record for record in cells if record.ok and record.has(dtype="fp32")}
+    base_of = against.base_of(cells, ("dtype",), dtype="fp32")
 
-    def over(figure: Callable[[Record], float]) -> Callable[[Record], Any]:
-        def get(record: Record) -> Any:
-            own, base = figure(record), bases.get(_setting(record))
-            return NO_BASE if base is None else own / figure(base)
+    def with_base(get: Callable[[Record, Record], Any]) -> Callable[[Record], Any]:
+        def shown(record: Record) -> Any:
+            base = base_of(record)
+            return NO_BASE if base is None else get(record, base)
 
-        return get
+        return t.if_timed(shown)
 
-    def spread(record: Record) -> Any:
-        """How far a ratio of times may be off; fp32 against itself is not."""
-        base = bases.get(_setting(record))
-        if base is None or base is record:
-            return NO_BASE if base is None else 0.0
-        own, other = (t.summary(one, "epoch_s") for one in (record, base))
-        return t.ratio_spread(own.median / other.median, own, other)
+    def apart(record: Record, base: Record) -> str:
+        return "is fp32" if record is base else against.apart(*(t.summary(r, "epoch_s") for r in (record, base)))
 
-    def apart(record: Record) -> Any:
-        """Whether all of its later epochs lie on one side of all of fp32's: a fact, no inference."""
-        own, base = t.summary(record, "epoch_s"), bases.get(_setting(record))
-        if base is None or base is record:
-            return NO_BASE if base is None else "is fp32"
-        other = t.summary(base, "epoch_s")
-        if own.maximum < other.minimum:
-            return "all quicker"
-        return "all slower" if own.minimum > other.maximum else "overlap"
-
-    def loss_percent(record: Record) -> Any:
-        own, base = record.values["final_loss"], bases.get(_setting(record))
-        if base is None:
-            return NO_BASE
-        other = base.values["final_loss"]
+    def loss_percent(record: Record, base: Record) -> Any:
+        own, other = (r.values["final_loss"] for r in (record, base))
         return f"{own} against {other}" if isinstance(own, str) or isinstance(other, str) else 100 * (own / other - 1)
 
+    def time(record: Record) -> float:
+        return t.summary(record, "epoch_s").median
+
+    def peak(record: Record) -> float:
+        return float(record.values["peak_allocated_bytes"])
+
+    ratios = (
+        against.ratio("time_ratio", "Time against fp32 (×)", base_of, NO_BASE, time, "epoch_s"),
+        against.ratio("memory_ratio", "Peak memory against fp32 (×)", base_of, NO_BASE, peak),
+    )
+    time_ratio, memory_ratio = (replace(column, get=t.if_timed(column.get)) for column in ratios)
     return [
         t.median("epoch_s", "A later epoch (s)"),
         t.iqr("epoch_s", "IQR (s)"),
         t.count("epoch_s"),
-        t.Column(
-            "time_ratio",
-            "Time against fp32 (×)",
-            over(lambda r: t.summary(r, "epoch_s").median),
-            spread="time_ratio_spread",
-            spread_get=spread,
-        ),
-        t.derived("epochs_apart", "Its later epochs", apart, exact=True),
-        t.derived(
-            "memory_ratio", "Peak memory against fp32 (×)", over(lambda r: float(r.values["peak_allocated_bytes"]))
-        ),
+        time_ratio,
+        t.derived("epochs_apart", "Its later epochs", with_base(apart), exact=True),
+        memory_ratio,
         t.value("final_loss", "Final loss"),
-        t.derived("loss_percent", "Against fp32's (%)", loss_percent),
+        t.derived("loss_percent", "Against fp32's (%)", with_base(loss_percent)),
         t.value("skipped_steps", "Skipped steps", exact=True),
     ]
 
@@ -144,13 +124,27 @@ def _ratios(cells: Sequence[Record]) -> list[t.Column]:
 def figures(tables: Mapping[str, Table]) -> list[f.Figure]:
     """Throughput and peak memory over target length."""
     table = tables[TABLES[0]]
-    rate = (
-        "Over target length, one panel a width, one line a data type. Above: samples a second, from the median time of "
-        "the epochs after the first, host clock."
-    )
-    peak = "Below: peak memory of a training step."
     draw = f.stacked(
-        partial(drawings.panels, table=table, y="samples_per_s", label="Samples/s"),
-        partial(drawings.panels, table=table, y="peak_gib", label="Peak memory (GiB)"),
+        partial(_panels, table=table, y="samples_per_s", label="Samples/s", spread="samples_per_s_spread"),
+        partial(_panels, table=table, y="peak_gib", label="Peak memory (GiB)"),
     )
-    return [f.Figure(FIGURES[0], f"{rate} {peak}", draw, (7.0, 6.4), "epoch_s")]
+    return [f.Figure(FIGURES[0], CAPTION, draw, (7.0, 6.4), "epoch_s")]
+
+
+def _panels(canvas: Any, table: Table, y: str, label: str, spread: str = "") -> None:
+    """One panel a width, y over target length, one line a dtype."""
+    rows = columns.main_device(table.ok)
+    if rows.empty:
+        f.no_data(canvas.subplots(), "no cell was measured")
+        return
+    of_device = table.frame[table.frame["device"] == rows["device"].iloc[0]]
+    widths = sorted(set(rows["d_model"]))
+    for axes, width in zip(canvas.subplots(1, len(widths), squeeze=False)[0], widths, strict=True):
+        chosen = rows[rows["d_model"] == width]
+        f.lines(axes, chosen, "target_length", y, "dtype", spread=spread)
+        f.power_of_two_ticks(axes, sorted(set(chosen["target_length"].astype(float))))
+        f.mark_statuses(axes, of_device[of_device["d_model"] == width], "target_length")
+        axes.margins(x=0.25)
+        axes.set_title(f"d_model {width}")
+        axes.set_xlabel("Target length")
+    canvas.axes[0].set_ylabel(label)

@@ -18,22 +18,12 @@ from perfscribe.base.cells import Cell, Measurement, grid
 from perfscribe.data.layout import file_names
 
 if TYPE_CHECKING:
-    from perfscribe.experiments.io_formats.reading import Reads
-    from perfscribe.experiments.io_formats.source import Source
+    from perfscribe.experiments.io_formats.reading import Source
     from perfscribe.experiments.io_formats.training import Epoch, Trainer
 
 WARMUP_STEPS = 3
-SETTINGS = (
-    "batch",
-    "epochs",
-    "layers",
-    "d_ff",
-    "features",
-    "samples",
-    "source_length",
-    "target_length",
-    "read_samples",
-)
+SHAPE = ("samples", "source_length", "target_length", "features")
+SETTINGS = ("batch", "epochs", "layers", "d_ff", "features", *SHAPE[:3], "read_samples")
 
 
 def dataset_name(config: Mapping[str, Any]) -> str:
@@ -43,9 +33,8 @@ def dataset_name(config: Mapping[str, Any]) -> str:
 
 def datasets(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """What must be generated before: parameters, formats and files (relative to the data set's folder) by name."""
-    names = ("samples", "source_length", "target_length", "features", "seed")
     formats = [name for name in config["format"] if name != "memory"]
-    parameters = {name: config[name] for name in names}
+    parameters = {name: config[name] for name in (*SHAPE, "seed")}
     return {dataset_name(config): {"parameters": parameters, "formats": formats, "files": file_names(formats)}}
 
 
@@ -100,23 +89,29 @@ def run(cell: Cell) -> Measurement:
     Raises Unsupported where the files cannot be made cold, ValueError where the data set is missing, damaged or read
     wrongly.
     """
-    from perfscribe.experiments.io_formats.source import Source
-    from perfscribe.experiments.io_formats.training import Sizes, Trainer
+    from perfscribe.experiments.io_formats.reading import Source
+    from perfscribe.experiments.io_formats.training import Trainer
     from perfscribe.instruments.timing import HOST_CLOCK
 
     folder = Path(cell.data_folder)
     source = Source(cell["format"], folder / cell.data[0], folder / f"{cell.data[0]}.digest")
     source.check()
     source.set_cache(cell["cache"])  # where that is unsupported, it is said before any work
-    trainer = Trainer(Sizes(**{name: cell[name] for name in Sizes.__dataclass_fields__}), cell["device"])
-    result = Measurement(warmup_s=trainer.warm_up(cell["source_length"], cell["target_length"], WARMUP_STEPS))
+    trainer = Trainer(cell)
+    result = Measurement(warmup_s=trainer.warm_up(WARMUP_STEPS))
     gc.collect()  # a forgotten memory map would keep its file in the page cache
     start = perf_counter()
     _train(trainer, source, cell, result)
     _read(source, cell, result)
     result.timed_s = perf_counter() - start
     result.timers = dict.fromkeys(result.samples, HOST_CLOCK)
-    result.values |= _facts(trainer, source)
+    loss = float(trainer.last_loss)
+    result.values |= source.facts() | {
+        "parameters": sum(parameter.numel() for parameter in trainer.model.parameters()),
+        "steps_per_epoch": math.ceil(cell["training_samples"] / cell["batch"]),
+        "warmup_steps": WARMUP_STEPS,
+        "final_loss": loss if math.isfinite(loss) else str(loss),
+    }
     return result
 
 
@@ -154,21 +149,7 @@ def _read(source: Source, cell: Cell, result: Measurement) -> None:
     from perfscribe.experiments.io_formats.reading import read_cold, read_warm
 
     read = read_cold if cell["cache"] == "cold" else read_warm
-    reads: Reads = read(source, cell["read_samples"])
+    reads = read(source, cell["read_samples"])
     result.samples |= {"open_ms": reads.open_ms, "read_ms": reads.read_ms}
     result.series["resident_share_before_read"] = reads.cached_share_before
     result.series["resident_share_after_read"] = reads.cached_share_after
-
-
-def _facts(trainer: Trainer, source: Source) -> dict[str, Any]:
-    """Sizes and counts that explain the times."""
-    loss = float(trainer.last_loss)
-    return {
-        "size_bytes": source.size_bytes(),
-        "raw_bytes": source.digest["raw_bytes"],
-        "decoded_bytes_per_sample": source.decoded_bytes_per_sample(),
-        "parameters": trainer.parameters(),
-        "steps_per_epoch": math.ceil(trainer.sizes.training_samples / trainer.sizes.batch),
-        "warmup_steps": WARMUP_STEPS,
-        "final_loss": loss if math.isfinite(loss) else str(loss),
-    }

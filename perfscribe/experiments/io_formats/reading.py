@@ -1,17 +1,152 @@
-"""Reads of single samples, each timed."""
+"""One format of the data set as a cell reads it: checked against its digest, made cold or warm, whole or by samples."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 import numpy as np
+import torch
 
-from perfscribe.experiments.io_formats.source import Source
+from perfscribe.base.cells import Unsupported
+from perfscribe.data import page_cache, synthetic
+from perfscribe.data.digest_file import load_digest, verify
+from perfscribe.data.formats import FORMATS, decoded_bytes_per_sample, path_of
+from perfscribe.data.layout import ARRAY_NAMES, FILES
 
+CHECKED_SAMPLES = 4
 INDEX_SEED = 1
 # Each read of a compressed npz inflates a whole member: a few of them say all that many would.
 COMPRESSED_NPZ_READS = 8
+
+
+class Whole:
+    """Map-style data set over arrays that lie in memory: index → (source, target) tensors that share it."""
+
+    def __init__(self, arrays: Mapping[str, np.ndarray]) -> None:
+        self._tensors = [torch.from_numpy(arrays[name]) for name in ARRAY_NAMES]
+
+    def __len__(self) -> int:
+        return len(self._tensors[0])
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, ...]:
+        return tuple(tensor[index] for tensor in self._tensors)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class PerSample:
+    """Samples read from the files one at a time; each tensor is a copy, so that mapped bytes are truly read."""
+
+    def __init__(self, name: str, path: Path) -> None:
+        arrays, self._close = FORMATS[name].open(path)
+        self._arrays = [arrays[array] for array in ARRAY_NAMES]
+
+    def __len__(self) -> int:
+        return int(self._arrays[0].shape[0])
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, ...]:
+        return tuple(torch.from_numpy(np.array(array[index])) for array in self._arrays)
+
+    def close(self) -> None:
+        """Close the files and let go of their mappings, which would keep them in the page cache."""
+        self._arrays = []
+        self._close()
+
+
+@dataclass(frozen=True)
+class Source:
+    """A format below the data set's folder; the format memory has no files and is generated anew."""
+
+    name: str
+    folder: Path
+    digest_path: Path
+
+    @property
+    def digest(self) -> Mapping[str, Any]:
+        """The content of the data set's digest file."""
+        return load_digest(self.digest_path)
+
+    @property
+    def path(self) -> Path:
+        """The format's file or folder."""
+        return path_of(self.folder, self.name)
+
+    @property
+    def files(self) -> list[Path]:
+        """The format's files, none for memory."""
+        return [self.folder / name for name in FILES[self.name]]
+
+    def facts(self) -> dict[str, int]:
+        """Bytes of the files (of the arrays where there are none), of the arrays, and decoded for one sample."""
+        raw = int(self.digest["raw_bytes"])
+        if not self.files:
+            each = raw // int(self.digest["parameters"]["samples"])
+            return {"size_bytes": raw, "raw_bytes": raw, "decoded_bytes_per_sample": each}
+        size, decoded = sum(file.stat().st_size for file in self.files), decoded_bytes_per_sample(self.name, self.path)
+        return {"size_bytes": size, "raw_bytes": raw, "decoded_bytes_per_sample": decoded}
+
+    def as_in_homework(self) -> Whole | PerSample:
+        """As the homework's constructor makes it: HDF5 a sample at a time, everything else whole."""
+        if not self.files or self.name.startswith("hdf5"):
+            return self.per_sample()
+        return Whole(FORMATS[self.name].load(self.path))
+
+    def per_sample(self) -> Whole | PerSample:
+        """The data set that reads one sample at a time."""
+        if not self.files:
+            return Whole(synthetic.arrays(**self.digest["parameters"]))
+        return PerSample(self.name, self.path)
+
+    def set_cache(self, level: str) -> float | None:
+        """Make the files cold or warm; returns the share of them in the page cache, None where nobody can tell.
+
+        Raises Unsupported where they cannot be made cold.
+        """
+        if not self.files:
+            return None
+        if level == "cold":
+            return page_cache.drop(self.files)
+        page_cache.warm(self.files)
+        return self.cached_share()
+
+    def cached_share(self) -> float | None:
+        """Share of the files in the page cache, None where nobody can tell."""
+        try:
+            return page_cache.resident_share(self.files)
+        except Unsupported:
+            return None
+
+    def check(self) -> None:
+        """ValueError with one line unless the files are whole and every way of reading gives the generated arrays."""
+        _check_once(self, tuple(path.stat().st_mtime_ns for path in (self.digest_path, *self.files) if path.exists()))
+
+
+@cache
+def _check_once(source: Source, stamps: tuple[int, ...]) -> None:
+    """Source.check for these versions of the files: cells that differ in their cache alone share it."""
+    digest = source.digest
+    if source.files:
+        verify(source.folder, digest, FILES[source.name])
+        arrays = FORMATS[source.name].load(source.path)
+    else:
+        arrays = synthetic.arrays(**digest["parameters"])
+    if synthetic.digest(arrays) != digest["arrays"]:
+        raise ValueError(f"{source.name}: the arrays read are not those of {source.digest_path.name}")
+    # Bit by bit: a few samples through the loader's data set and through the reader of single samples.
+    count = len(arrays[ARRAY_NAMES[0]])
+    indices = np.random.default_rng(0).choice(count, min(CHECKED_SAMPLES, count), replace=False)
+    for dataset in (source.as_in_homework(), source.per_sample()):
+        for index in map(int, indices):
+            for name, tensor in zip(ARRAY_NAMES, dataset[index], strict=True):
+                if tensor.numpy().tobytes() != arrays[name][index].tobytes():
+                    raise ValueError(f"{source.name}: sample {index} of {name} is not the one generated")
+        dataset.close()
 
 
 @dataclass
@@ -26,9 +161,8 @@ class Reads:
 
 def _indices(source: Source, read_samples: int) -> list[int]:
     count = int(source.digest["parameters"]["samples"])
-    wanted = min(read_samples, count)
-    if source.name == "npz_compressed":
-        wanted = min(wanted, COMPRESSED_NPZ_READS)
+    most = COMPRESSED_NPZ_READS if source.name == "npz_compressed" else count
+    wanted = min(read_samples, count, most)
     return [int(index) for index in np.random.default_rng(INDEX_SEED).choice(count, wanted, replace=False)]
 
 

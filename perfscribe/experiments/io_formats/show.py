@@ -7,18 +7,21 @@ from functools import partial
 from statistics import median
 from typing import Any
 
+import pandas as pd
+
 from perfscribe.data.layout import FILES
-from perfscribe.experiments.io_formats import drawings
+from perfscribe.experiments.epoch_columns import main_device
 from perfscribe.experiments.io_formats.levels import SHOWN
 from perfscribe.instruments.statistics import format_figure
 from perfscribe.records.records import Record
+from perfscribe.show import against, references
 from perfscribe.show import figures as f
 from perfscribe.show import tables as t
 from perfscribe.show.tables import MIB, Table
 
 TABLES, FIGURES = SHOWN.tables, SHOWN.figures
-CACHES = ("warm", "cold")
 KIB = 1024
+OWN = ("format", "cache", "epochs")  # cold files are trained on for fewer epochs
 SEED = "polaris-homework-001"
 SERIES = "alcf-training-series"
 COMPRESSED = ("hdf5_gzip", "npz_compressed")
@@ -39,12 +42,25 @@ CAPTION = (
     "end their sum and the loader wait in seconds. Below: time to read one random sample by format, host clock: median "
     "and interquartile range, warm (filled), cold (hollow), logarithmic."
 )
+BARS = {"constructor_s": "constructor", "loader_wait_s": "loader wait", "copy_s": "copy", "compute_s": "compute"}
 
 
 def tables(records: Mapping[str, list[Record]]) -> list[Table]:
     """The homework's table; its training times taken apart; single samples read from every format."""
-    cells = _ordered(records["io_formats"])
-    homework = _as_in_homework(cells)
+    cells = records["io_formats"]
+    groups = list(dict.fromkeys(against.workload(record, OWN) for record in cells))
+    # in the homework's order of formats, cold after warm, device by device
+    cells = sorted(
+        cells,
+        key=lambda r: (
+            groups.index(against.workload(r, OWN)),
+            list(FILES).index(r.factors["format"]),
+            r.has(cache="cold"),
+        ),
+    )
+    # warm cells, as files are that were just written; cold ones where a configuration has no others
+    warm = {against.workload(r, OWN) for r in cells if r.has(cache="warm")}
+    homework = [r for r in cells if r.has(cache="warm") or against.workload(r, OWN) not in warm]
     return [
         t.make(TABLES[0], "Training from seven formats", homework, _formats(homework), [FORMATS_NOTE]),
         t.make(TABLES[1], "Constructor, loader wait, copy and compute apart", cells, _parts(), [PARTS_NOTE]),
@@ -52,38 +68,15 @@ def tables(records: Mapping[str, list[Record]]) -> list[Table]:
     ]
 
 
-def _ordered(cells: Sequence[Record]) -> list[Record]:
-    """In the homework's order of formats, cold after warm, device by device."""
-    groups = list(dict.fromkeys(_group(record) for record in cells))
-
-    def place(record: Record) -> tuple[int, int, int]:
-        f = record.factors
-        return groups.index(_group(record)), list(FILES).index(f["format"]), CACHES.index(f["cache"])
-
-    return sorted(cells, key=place)
-
-
-def _as_in_homework(cells: Sequence[Record]) -> list[Record]:
-    """Warm cells, as files are that were just written; cold ones where a configuration has no others."""
-    warm = {_group(record) for record in cells if record.has(cache="warm")}
-    return [record for record in cells if record.has(cache="warm") or _group(record) not in warm]
-
-
-def _group(record: Record) -> tuple[tuple[str, Any], ...]:
-    """What the rows that are to be compared have in common; cold files are trained on for fewer epochs."""
-    own = ("format", "cache", "epochs")
-    return tuple((name, level) for name, level in record.factors.items() if name not in own)
-
-
 def _factors(workload: str) -> list[t.Column]:
     """workload: the factor that says how many of the samples the table is about."""
+    epochs = workload == "training_samples"
 
     def samples(record: Record) -> str:
-        f = record.factors
-        epochs = f" × {f['epochs']}" if workload == "training_samples" else ""
-        return f"{f[workload]} of {f['samples']}{epochs}"
+        factors = record.factors
+        return f"{factors[workload]} of {factors['samples']}" + (f" × {factors['epochs']}" if epochs else "")
 
-    title = "Samples × epochs" if workload == "training_samples" else "Samples read"
+    title = "Samples × epochs" if epochs else "Samples read"
     return [
         t.factor("format", "Format"),
         t.factor("cache", "Page cache"),
@@ -103,101 +96,52 @@ def _total_s(record: Record) -> float:
     return float(median(sum(epochs) for epochs in record.samples["training_s"]))
 
 
-def _against(
-    name: str, title: str, cells: Sequence[Record], base: str, figure: Callable[[Record], float], sample: str
-) -> t.Column:
-    """A figure over that of the format `base`, no finer than the samples of both spread, as shares of them."""
-    bases = {(_group(r), r.factors["cache"]): r for r in cells if r.ok and r.has(format=base)}
+def _against(cells: Sequence[Record], base: str, get: Callable[[Record], float], sample: str) -> t.Column:
+    """A figure over that of the format `base`, as cold or warm."""
+    of_base = against.base_of(cells, ("format", "epochs"), format=base)
+    return against.ratio(f"against_{base}", f"Against {base} (×)", of_base, f"{base} not measured", get, sample)
 
-    def ratio(record: Record) -> float | str:
-        other = bases.get((_group(record), record.factors["cache"]))
-        return f"{base} not measured" if other is None else float(figure(record) / figure(other))
 
-    def spread(record: Record) -> float | str:
-        found, other = ratio(record), bases.get((_group(record), record.factors["cache"]))
-        if isinstance(found, str) or other is None:
-            return found
-        return 0.0 if record is other else t.ratio_spread(found, *(t.summary(one, sample) for one in (record, other)))
-
-    return t.Column(name, title, ratio, spread=f"{name}_spread", spread_get=spread)
+def _of_files(get: Callable[[Record], float]) -> Callable[[Record], float | str]:
+    return lambda record: "no file" if record.has(format="memory") else float(get(record))
 
 
 def _formats(cells: Sequence[Record]) -> list[t.Column]:
     """Of the homework's table: training time and storage size; cells: those that it shows."""
-    seconds = t.published("io_formats", "training_s", SEED, "Training time, write-up 001 (s)", ("format",))
+    known = references.load("io_formats")
+
+    def published_ratio(record: Record) -> Any:
+        """The write-up's training times against its own in-memory row."""
+        names = (record.factors["format"], "memory")
+        own, memory = (references.of_source(known, SEED, "training_s", {"format": name}) for name in names)
+        if own is None or memory is None or own.value is None or memory.value is None:
+            return "none" if own is None else own.shown
+        return float(format_figure(own.value / memory.value))
+
+    def published_size(record: Record) -> Any:
+        if record.has(format="memory"):
+            return "no file"
+        packed = {"compressed": record.factors["format"] in COMPRESSED}
+        found = references.of_source(known, SEED, "size_mib", packed)
+        return "none" if found is None else found.shown
+
     return [
         *_factors("training_samples"),
         t.derived("training_total_s", "Training time (s)", _total_s),
-        seconds,
-        _against("against_memory", "Against memory (×)", cells, "memory", _total_s, "training_s"),
-        _published_ratio(seconds),
+        t.published("io_formats", "training_s", SEED, "Training time, write-up 001 (s)", ("format",)),
+        _against(cells, "memory", _total_s, "training_s"),
+        t.Column("against_memory_published", "Against memory, write-up 001 (×)", published_ratio, kind="published"),
         *_with_spread("training_s", "An epoch"),
         t.count("training_s"),
-        t.derived("size_mib", "Storage size (MiB)", _size_mib),
-        _published_size(),
-        t.derived("saved_percent", "Storage saved (%)", _saved_percent),
+        t.derived("size_mib", "Storage size (MiB)", _of_files(lambda r: r.values["size_bytes"] / MIB)),
+        t.Column("size_mib_published", "Storage, write-up 001 (MiB)", published_size, kind="published", exact=True),
+        t.derived("saved_percent", "Storage saved (%)", _of_files(_saved_percent)),
         t.value("raw_bytes", "Arrays (MiB)", 1 / MIB, "raw_mib"),
     ]
 
 
-def _published_ratio(seconds: t.Column) -> t.Column:
-    """The write-up's training times against its own in-memory row."""
-
-    def get(record: Record) -> Any:
-        figure, memory = (
-            seconds.get(Record("io_formats", {"format": name}, "ok", "", "published"))
-            for name in (record.factors["format"], "memory")
-        )
-        return figure if isinstance(figure, str) else float(format_figure(figure / memory))
-
-    return t.Column("against_memory_published", "Against memory, write-up 001 (×)", get, kind="published")
-
-
-def _published_size() -> t.Column:
-    by_kind = {
-        compressed: t.published("io_formats", "size_mib", SEED, "", (), compressed=compressed)
-        for compressed in (True, False)
-    }
-
-    def get(record: Record) -> Any:
-        if record.has(format="memory"):
-            return "no file"
-        return by_kind[record.factors["format"] in COMPRESSED].get(record)
-
-    return t.Column("size_mib_published", "Storage, write-up 001 (MiB)", get, kind="published", exact=True)
-
-
-def _size_mib(record: Record) -> float | str:
-    return "no file" if record.has(format="memory") else float(record.values["size_bytes"] / MIB)
-
-
-def _saved_percent(record: Record) -> float | str:
-    if record.has(format="memory"):
-        return "no file"
+def _saved_percent(record: Record) -> float:
     return 100 * (1 - float(record.values["size_bytes"] / record.values["raw_bytes"]))
-
-
-def _parts() -> list[t.Column]:
-    """Of the table that takes the training time apart."""
-    return [
-        *_factors("training_samples"),
-        t.derived("resident_before_percent", "In page cache before (%)", _resident_before),
-        t.median("constructor_s", "Constructor (s)"),
-        *_with_spread("loader_wait_s", "Loader wait, an epoch"),
-        *_with_spread("copy_s", "Copy, an epoch"),
-        *_with_spread("compute_s", "Compute, an epoch"),
-        t.count("loader_wait_s"),
-        t.derived("loader_share_percent", "Loader wait of the epoch (%)", _loader_share_percent),
-        t.derived("first_reading_s", "Constructor and first epoch's loader wait (s)", _first_reading_s),
-        *_with_spread("loader_wait_ms", "Loader wait, a step"),
-        t.count("loader_wait_ms"),
-        t.derived("slowest_loader_wait_ms", "Slowest (ms)", lambda r: t.summary(r, "loader_wait_ms").maximum),
-        t.published("io_formats", "slowest_data_step_ms", SERIES, "Slowest, published (ms)", ("format",)),
-    ]
-
-
-def _resident_before(record: Record) -> float | str:
-    return _percent(record, [record.values.get("resident_share_before")], max)
 
 
 def _percent(record: Record, shares: Sequence[float | None], pick: Callable[[list[float]], float]) -> float | str:
@@ -208,34 +152,35 @@ def _percent(record: Record, shares: Sequence[float | None], pick: Callable[[lis
     return 100 * float(pick(known)) if known else "the kernel does not tell"
 
 
-def _loader_share_percent(record: Record) -> float | str:
-    parts = [sum(map(sum, record.samples[f"{part}_s"])) for part in ("loader_wait", "copy", "compute")]
-    return 100 * parts[0] / sum(parts) if sum(parts) else "too short to tell"
+def _parts() -> list[t.Column]:
+    """Of the table that takes the training time apart."""
 
+    def loader_share(record: Record) -> float | str:
+        parts = [sum(map(sum, record.samples[f"{part}_s"])) for part in ("loader_wait", "copy", "compute")]
+        return 100 * parts[0] / sum(parts) if sum(parts) else "too short to tell"
 
-def _first_reading_s(record: Record) -> float:
-    """All reading up to the end of the first epoch: what a format costs a job that starts with it."""
-    rounds = zip(record.samples["constructor_s"], record.samples["loader_wait_s"], strict=True)
-    return float(median(constructor[0] + loader_wait[0] for constructor, loader_wait in rounds))
+    def first_reading_s(record: Record) -> float:
+        """All reading up to the end of the first epoch: what a format costs a job that starts with it."""
+        rounds = zip(record.samples["constructor_s"], record.samples["loader_wait_s"], strict=True)
+        return float(median(constructor[0] + loader_wait[0] for constructor, loader_wait in rounds))
 
+    def resident(record: Record) -> float | str:
+        return _percent(record, [record.values.get("resident_share_before")], max)
 
-def _reads(cells: Sequence[Record]) -> list[t.Column]:
-    """Of the table of single samples; cells: those that it shows."""
     return [
-        *_factors("read_samples"),
-        t.derived("resident_before_percent", "In page cache before (%)", _resident_before_reads),
-        *_with_spread("open_ms", "Open"),
-        t.count("open_ms"),
-        *_with_spread("read_ms", "Read"),
-        t.derived("read_ms_q1", "Lower quartile (ms)", lambda r: t.summary(r, "read_ms").q1),
-        t.derived("read_ms_q3", "Upper quartile (ms)", lambda r: t.summary(r, "read_ms").q3),
-        t.count("read_ms"),
-        t.derived("slowest_read_ms", "Slowest (ms)", lambda r: t.summary(r, "read_ms").maximum),
-        _against("against_hdf5", "Against hdf5 (×)", cells, "hdf5", _read_ms, "read_ms"),
-        t.derived("sample_kib", "A sample (KiB)", lambda r: _sample_bytes(r) / KIB),
-        t.value("decoded_bytes_per_sample", "Decoded for it (KiB)", 1 / KIB, "decoded_kib"),
-        t.rate("decoded_mib_per_s", "Decoded (MiB/s)", _decoded_mib_per_s, "read_ms"),
-        t.derived("resident_after_percent", "In page cache after (%)", _resident_after_reads),
+        *_factors("training_samples"),
+        t.derived("resident_before_percent", "In page cache before (%)", resident),
+        t.median("constructor_s", "Constructor (s)"),
+        *_with_spread("loader_wait_s", "Loader wait, an epoch"),
+        *_with_spread("copy_s", "Copy, an epoch"),
+        *_with_spread("compute_s", "Compute, an epoch"),
+        t.count("loader_wait_s"),
+        t.derived("loader_share_percent", "Loader wait of the epoch (%)", loader_share),
+        t.derived("first_reading_s", "Constructor and first epoch's loader wait (s)", first_reading_s),
+        *_with_spread("loader_wait_ms", "Loader wait, a step"),
+        t.count("loader_wait_ms"),
+        t.derived("slowest_loader_wait_ms", "Slowest (ms)", lambda r: t.summary(r, "loader_wait_ms").maximum),
+        t.published("io_formats", "slowest_data_step_ms", SERIES, "Slowest, published (ms)", ("format",)),
     ]
 
 
@@ -243,27 +188,103 @@ def _read_ms(record: Record) -> float:
     return t.summary(record, "read_ms").median
 
 
-def _sample_bytes(record: Record) -> float:
-    return float(record.values["raw_bytes"] / record.factors["samples"])
+def _reads(cells: Sequence[Record]) -> list[t.Column]:
+    """Of the table of single samples; cells: those that it shows."""
 
+    def decoded_mib_per_s(record: Record) -> float | str:
+        decoded_mib = float(record.values["decoded_bytes_per_sample"] / MIB)
+        return 1e3 * decoded_mib / _read_ms(record) if _read_ms(record) else "too short to tell"
 
-def _decoded_mib_per_s(record: Record) -> float | str:
-    decoded_mib = float(record.values["decoded_bytes_per_sample"] / MIB)
-    return 1e3 * decoded_mib / _read_ms(record) if _read_ms(record) else "too short to tell"
+    def resident_after(record: Record) -> float | str:
+        if record.has(cache="warm") and not record.has(format="memory"):
+            return "as before"
+        return _percent(record, record.series["resident_share_after_read"], median)
 
-
-def _resident_before_reads(record: Record) -> float | str:
-    return _percent(record, record.series["resident_share_before_read"], max)
-
-
-def _resident_after_reads(record: Record) -> float | str:
-    if record.has(cache="warm") and not record.has(format="memory"):
-        return "as before"
-    return _percent(record, record.series["resident_share_after_read"], median)
+    return [
+        *_factors("read_samples"),
+        t.derived(
+            "resident_before_percent",
+            "In page cache before (%)",
+            lambda r: _percent(r, r.series["resident_share_before_read"], max),
+        ),
+        *_with_spread("open_ms", "Open"),
+        t.count("open_ms"),
+        *_with_spread("read_ms", "Read"),
+        t.derived("read_ms_q1", "Lower quartile (ms)", lambda r: t.summary(r, "read_ms").q1),
+        t.derived("read_ms_q3", "Upper quartile (ms)", lambda r: t.summary(r, "read_ms").q3),
+        t.count("read_ms"),
+        t.derived("slowest_read_ms", "Slowest (ms)", lambda r: t.summary(r, "read_ms").maximum),
+        _against(cells, "hdf5", _read_ms, "read_ms"),
+        t.derived("sample_kib", "A sample (KiB)", lambda r: float(r.values["raw_bytes"] / r.factors["samples"]) / KIB),
+        t.value("decoded_bytes_per_sample", "Decoded for it (KiB)", 1 / KIB, "decoded_kib"),
+        t.rate("decoded_mib_per_s", "Decoded (MiB/s)", decoded_mib_per_s, "read_ms"),
+        t.derived("resident_after_percent", "In page cache after (%)", resident_after),
+    ]
 
 
 def figures(tables: Mapping[str, Table]) -> list[f.Figure]:
     """Where the time of constructor and epoch goes, and what reading one sample takes."""
-    parts = partial(drawings.parts, table=tables["polaris.io_parts"].ok)
-    reads = partial(drawings.reads, table=tables["polaris.io_reads"].ok)
+    parts = partial(_draw, draw=_draw_parts, table=tables["polaris.io_parts"].ok)
+    reads = partial(_draw, draw=_draw_reads, table=tables["polaris.io_reads"].ok)
     return [f.Figure(FIGURES[0], CAPTION, f.stacked(parts, reads, heights=(4.4, 3.6)), (7.0, 7.8))]
+
+
+def _draw(canvas: Any, draw: Callable[[Any, pd.DataFrame], list[str]], table: pd.DataFrame) -> None:
+    """Rows from top to bottom, as in the table, named by what draw gives back."""
+    axes, rows = canvas.subplots(), main_device(table)
+    if rows.empty:
+        f.no_data(axes, "no cell was measured")
+        return
+    names = draw(axes, rows)
+    axes.set_yticks(range(len(names)), names, fontsize=f.LABEL_POINTS)
+    axes.invert_yaxis()
+    axes.grid(axis="y", visible=False)
+
+
+def _draw_parts(axes: Any, rows: pd.DataFrame) -> list[str]:
+    """A bar a row, as shares of the sum of constructor and one epoch; sum and loader wait in seconds at its end."""
+    times = rows[list(BARS)].astype(float)
+    shares = 100 * times.div(times.sum(axis=1), axis=0)
+    ends = shares.cumsum(axis=1)
+    places = range(len(rows))
+    for colour, (column, label) in zip(f.COLOURS, BARS.items(), strict=False):
+        start = ends[column] - shares[column]
+        axes.barh(places, shares[column], left=start, color=colour, label=label, height=0.7)
+    for place, total, wait in zip(places, times.sum(axis=1), times["loader_wait_s"], strict=True):
+        seconds = f"{format_figure(total)} s (wait {format_figure(wait, digits=2)})"
+        axes.annotate(seconds, (100, place), xytext=(4, 0), textcoords="offset points", va="center", fontsize=6.5)
+    axes.set_axisbelow(True)
+    axes.set_xlim(0, 100)
+    axes.set_xlabel("Share of constructor and one epoch (%)")
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=len(BARS))
+    return [f"{row['format']}, {row['cache']}" for _, row in rows.iterrows()]
+
+
+def _draw_reads(axes: Any, rows: pd.DataFrame) -> list[str]:
+    """A line a format with a dot for warm and one for cold, each labelled with its median.
+
+    Warm is labelled above its dot, cold below, so that close ones stay readable.
+    """
+    names = list(dict.fromkeys(rows["format"]))
+    for colour, cache in zip(f.COLOURS, ("warm", "cold"), strict=False):
+        warm = cache == "warm"
+        for _, row in rows[rows["cache"] == cache].iterrows():
+            place = names.index(row["format"])
+            read_ms, low, high = (float(row[name]) for name in ("read_ms", "read_ms_q1", "read_ms_q3"))
+            bars = {"xerr": [[read_ms - low], [high - read_ms]], "capsize": 2, "color": colour}
+            dot = {"fmt": "o" if warm else "s", "markersize": 6, "markerfacecolor": colour if warm else "white"}
+            axes.errorbar([read_ms], [place], **bars, **dot)
+            axes.annotate(
+                f"{cache} {format_figure(read_ms, high - low)}",
+                (read_ms, place),
+                xytext=(0, 6 if warm else -6),
+                textcoords="offset points",
+                ha="center",
+                va="bottom" if warm else "top",
+                fontsize=7,
+                color=colour,
+            )
+    axes.set_xscale("log")
+    axes.margins(x=0.1, y=0.12)
+    axes.set_xlabel("Time to read one sample (ms)")
+    return names

@@ -9,23 +9,12 @@ from typing import Any
 import torch
 
 from perfscribe.analytic.shapes import Seq2SeqShape
+from perfscribe.base.cells import Cell
 from perfscribe.instruments.timing import synchronise
 from perfscribe.models.seq2seq import make_seq2seq
 
 LEARNING_RATE = 1e-3  # the homework's 1e-3 times the world size, which is 1 here
 SHUFFLE_SEED = 0
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """The model's and the loop's sizes. training_samples are drawn anew, without repetition, in every epoch."""
-
-    features: int
-    layers: int
-    d_ff: int
-    batch: int
-    epochs: int
-    training_samples: int
 
 
 @dataclass
@@ -48,30 +37,24 @@ class Trainer:
     target's shape; the loss takes the positions of the target for classes: a load, not a task.
     """
 
-    def __init__(self, sizes: Sizes, device: str) -> None:
+    def __init__(self, cell: Cell) -> None:
         torch.manual_seed(0)
-        self.sizes, self.device = sizes, device
-        shape = Seq2SeqShape(
-            d_model=sizes.features, encoder_layers=sizes.layers, decoder_layers=sizes.layers, d_ff=sizes.d_ff
-        )
-        self.model = make_seq2seq(shape, device=device)
+        self.cell, self.device = cell, cell["device"]
+        depth = {"encoder_layers": cell["layers"], "decoder_layers": cell["layers"]}
+        shape = Seq2SeqShape(d_model=cell["features"], **depth, d_ff=cell["d_ff"])
+        self.model = make_seq2seq(shape, device=self.device)
         self.model.train()
         self.criterion = torch.nn.CrossEntropyLoss()
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=LEARNING_RATE)
         self.last_loss = torch.tensor(float("nan"))
 
-    def parameters(self) -> int:
-        """Number of the model's parameters."""
-        return sum(parameter.numel() for parameter in self.model.parameters())
-
-    def warm_up(self, source_length: int, target_length: int, steps: int) -> float:
+    def warm_up(self, steps: int) -> float:
         """Steps on random samples in memory, loader included; returns the wall seconds that they took."""
         start = perf_counter()
-        count = steps * self.sizes.batch
-        source = torch.rand(count, source_length, self.sizes.features)
-        target = torch.rand(count, target_length, self.sizes.features)
-        pairs = torch.utils.data.TensorDataset(source, target)
-        self._epoch(torch.utils.data.DataLoader(pairs, batch_size=self.sizes.batch), apart=True)
+        cell = self.cell
+        sizes = [(steps * cell["batch"], cell[name], cell["features"]) for name in ("source_length", "target_length")]
+        pairs = torch.utils.data.TensorDataset(*(torch.rand(*size) for size in sizes))
+        self._epoch(torch.utils.data.DataLoader(pairs, batch_size=cell["batch"]), apart=True)
         return perf_counter() - start
 
     def train(self, dataset: Any, epochs: int, apart: bool) -> list[Epoch]:
@@ -80,10 +63,11 @@ class Trainer:
         The homework's loop does not synchronise; its epochs are those with apart=False, synchronised at their ends.
         """
         generator = torch.Generator().manual_seed(SHUFFLE_SEED)
+        # training_samples are drawn anew, without repetition, in every epoch
         sampler = torch.utils.data.RandomSampler(
-            dataset, replacement=False, num_samples=self.sizes.training_samples, generator=generator
+            dataset, replacement=False, num_samples=self.cell["training_samples"], generator=generator
         )
-        loader = torch.utils.data.DataLoader(dataset, sampler=sampler, batch_size=self.sizes.batch)
+        loader = torch.utils.data.DataLoader(dataset, sampler=sampler, batch_size=self.cell["batch"])
         return [self._epoch(loader, apart) for _ in range(epochs)]
 
     def _epoch(self, loader: Any, apart: bool) -> Epoch:

@@ -12,10 +12,10 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from perfscribe.base.cells import Cell, Measurement
-from perfscribe.data.chunked_files import CONTIGUOUS, WHOLE, file_name, layout
+from perfscribe.data.chunked_files import CONTIGUOUS, WHOLE, file_name
 
 if TYPE_CHECKING:
-    from perfscribe.experiments.io_settings.source import Source
+    from perfscribe.experiments.io_settings.reading import Source
 
 # The grids of workers and threads read these two: as many samples in a chunk as the homework has in a batch, and plain.
 PACKED, PLAIN = (32, "gzip"), (CONTIGUOUS, "none")
@@ -42,7 +42,7 @@ def _layouts(config: Mapping[str, Any]) -> list[tuple[int | str, str]]:
 def datasets(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """What must be generated before: parameters, layouts and files (relative to the data set's folder) by name."""
     names = ("samples", "source_length", "target_length", "features", "seed")
-    layouts = [layout(*files) for files in _layouts(config)]
+    layouts = [f"{chunk}-{compression}" for chunk, compression in _layouts(config)]
     return {
         dataset_name(config): {
             "kind": "chunked",
@@ -68,8 +68,7 @@ def _grids(config: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
 def _sample_counts(levels: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, int]:
     """Samples of an epoch and of single reads: few where each inflates all there are."""
     few = levels["chunk"] == WHOLE
-    names = ("whole_chunk_samples", "whole_chunk_samples") if few else ("epoch_samples", "read_samples")
-    return dict(zip(("epoch_samples", "read_samples"), (config[name] for name in names), strict=True))
+    return {name: config["whole_chunk_samples" if few else name] for name in ("epoch_samples", "read_samples")}
 
 
 def cells(config: Mapping[str, Any]) -> list[Cell]:
@@ -95,7 +94,7 @@ def run(cell: Cell) -> Measurement:
     """
     import torch
 
-    from perfscribe.experiments.io_settings.source import Source
+    from perfscribe.experiments.io_settings.reading import Source
     from perfscribe.instruments.timing import HOST_CLOCK
 
     folder = Path(cell.data_folder)
@@ -103,7 +102,7 @@ def run(cell: Cell) -> Measurement:
     torch.set_num_threads(1)  # `threads` are those that read; torch's own would only copy
     try:
         source = Source(
-            folder / cell.data[0] / file_name(layout(cell["chunk"], cell["compression"])),
+            folder / cell.data[0] / file_name(f"{cell['chunk']}-{cell['compression']}"),
             folder / f"{cell.data[0]}.digest",
             cell["chunk_cache_kib"] * 1024,
         )
@@ -115,8 +114,7 @@ def run(cell: Cell) -> Measurement:
 
 
 def _measured(source: Source, cell: Cell) -> Measurement:
-    from perfscribe.experiments.io_settings.loading import Loading
-    from perfscribe.experiments.io_settings.reading import count_reads, read_singly
+    from perfscribe.experiments.io_settings.reading import Loading, count_reads, read_singly
 
     start = perf_counter()
     arrays = source.checked_arrays()

@@ -1,27 +1,203 @@
-"""Single random samples of one file: timed, inflated by zlib alone, and the chunks that are read for them counted."""
+"""One HDF5 file of the data set: checked, read by torch's loader and by single samples, its reads counted."""
 
 from __future__ import annotations
 
 import io
+import math
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import h5py
 import numpy as np
+import torch
 
-from perfscribe.data.chunked_samples import open_file, touched_chunks
+from perfscribe.base.cells import Cell
+from perfscribe.data import page_cache, synthetic
+from perfscribe.data.digest_file import load_digest, verify
 from perfscribe.data.layout import ARRAY_NAMES
-from perfscribe.experiments.io_settings.source import Source
 
+INDEX_SEED = 1
 COUNTED_READS = 64  # of the timed ones, at most
+
+
+def _touched_chunks(dataset: h5py.Dataset, index: int) -> Iterator[tuple[int, ...]]:
+    """Offsets of the chunks that hold parts of one sample."""
+    first, *others = dataset.chunks
+    sides = zip(dataset.shape[1:], others, strict=True)
+    return product([index // first * first], *(range(0, length, side) for length, side in sides))
+
+
+def _by_h5py(dataset: h5py.Dataset, index: int) -> np.ndarray:
+    return np.asarray(dataset[index])
+
+
+def _by_zlib(dataset: h5py.Dataset, index: int) -> np.ndarray:
+    """The chunk's bytes from the library, inflated outside it; each chunk holds whole samples."""
+    (offset,) = _touched_chunks(dataset, index)
+    _, packed = dataset.id.read_direct_chunk(offset)
+    chunk = np.frombuffer(zlib.decompress(packed), dtype=dataset.dtype).reshape(dataset.chunks)
+    return np.array(chunk[index - offset[0]])
+
+
+READERS = {"h5py": _by_h5py, "zlib": _by_zlib}
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file below the data set's folder, its digest beside the folder, and how it is opened."""
+
+    path: Path
+    digest_path: Path
+    chunk_cache_bytes: int
+
+    def open(self, stream: Any = None) -> h5py.File:
+        """The file (or a stream over it) for reading; the chunk cache is each array's own."""
+        return h5py.File(stream or self.path, "r", rdcc_nbytes=self.chunk_cache_bytes)
+
+    def checked_arrays(self) -> Mapping[str, np.ndarray]:
+        """The generated arrays, once the file, read whole, is found to hold them; it is in the page cache afterwards.
+
+        ValueError where the file is missing, damaged or holds others.
+        """
+        stamps = tuple(path.stat().st_mtime_ns for path in (self.path, self.digest_path) if path.exists())
+        _check_once(self.path, self.digest_path, stamps)
+        page_cache.warm([self.path])
+        return _generated(**load_digest(self.digest_path)["parameters"])
+
+    def indices(self, count: int) -> list[int]:
+        """Samples in random order, each at most once; the same for every file."""
+        available = int(load_digest(self.digest_path)["parameters"]["samples"])
+        return [int(i) for i in np.random.default_rng(INDEX_SEED).choice(available, min(count, available), False)]
+
+    def facts(self) -> dict[str, Any]:
+        """Sizes that explain the times; chunk_bytes_per_sample: of all chunks that hold parts of a sample, inflated."""
+        with self.open() as file:
+            sets = [file[name] for name in ARRAY_NAMES]
+            chunked = [dataset for dataset in sets if dataset.chunks]
+            touched = [len(list(_touched_chunks(dataset, 0))) for dataset in chunked]
+            sizes = [n * math.prod(d.chunks) * d.dtype.itemsize for n, d in zip(touched, chunked, strict=True)]
+            sample_bytes = sum(math.prod(d.shape[1:]) * d.dtype.itemsize for d in sets)
+            return {
+                "size_bytes": self.path.stat().st_size,
+                "raw_bytes": sum(dataset.nbytes for dataset in sets),
+                "sample_bytes": sample_bytes,
+                "chunk_shape": " × ".join(map(str, sets[-1].chunks)) if chunked else "none",
+                "chunks_per_sample": sum(touched),
+                "chunk_bytes_per_sample": sum(sizes) if chunked else sample_bytes,
+            }
+
+
+@lru_cache(maxsize=1)
+def _generated(**parameters: int) -> Mapping[str, np.ndarray]:
+    """The arrays that every file holds."""
+    return synthetic.arrays(**parameters)
+
+
+@lru_cache
+def _check_once(path: Path, digest_path: Path, stamps: tuple[int, ...]) -> None:
+    """ValueError unless these versions of the files agree: cells that read the same file share it."""
+    digest = load_digest(digest_path)
+    verify(path.parent, digest, [path.name])
+    with h5py.File(path, "r") as file:
+        arrays = {name: file[name][...] for name in file}
+    for held, whose in ((arrays, path), (_generated(**digest["parameters"]), digest_path)):
+        if synthetic.digest(held) != digest["arrays"]:
+            raise ValueError(f"{whose.name}: the arrays read are not those of {digest_path.name}")
+
+
+class Samples:
+    """Map-style data set, index → (source, target) tensors; a batch is read by `threads` threads at once.
+
+    The file is opened at the first read, so that a loader's worker opens its own.
+    """
+
+    def __init__(self, source: Source, reader: str = "h5py", threads: int = 1) -> None:
+        self._source, self._read, self._threads = source, READERS[reader], threads
+        self._file: h5py.File | None = None
+        self._pool: ThreadPoolExecutor | None = None
+        self._arrays: list[h5py.Dataset] = []
+
+    def _open(self) -> None:
+        self._file = self._source.open()
+        self._arrays = [self._file[name] for name in ARRAY_NAMES]
+        self._pool = ThreadPoolExecutor(self._threads) if self._threads > 1 else None
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, ...]:
+        if self._file is None:
+            self._open()
+        return tuple(torch.from_numpy(self._read(array, index)) for array in self._arrays)
+
+    def __getitems__(self, indices: Sequence[int]) -> list[tuple[torch.Tensor, ...]]:
+        """A batch's samples, in order; torch's loader asks for them so."""
+        if self._file is None:
+            self._open()
+        return list(map(self.__getitem__, indices) if self._pool is None else self._pool.map(self.__getitem__, indices))
+
+    def close(self) -> None:
+        """Close the file, end the threads."""
+        if self._pool is not None:
+            self._pool.shutdown()
+        if self._file is not None:
+            self._file.close()
+
+
+class Loading:
+    """Epochs of torch's loader without anything done between its batches.
+
+    Workers, if any, live as long as the loader does, each with the file opened by itself.
+    """
+
+    def __init__(self, source: Source, cell: Cell, workers: int, threads: int) -> None:
+        self._order = source.indices(cell["epoch_samples"])
+        self._samples = Samples(source, cell["reader"], threads)
+        dataset: Any = self._samples  # torch asks for its own base class, but only calls what a map-style data set has
+        self._name = f"{source.path.name} by {cell['reader']}"
+        self._loader: torch.utils.data.DataLoader[Any] = torch.utils.data.DataLoader(
+            dataset,
+            batch_size=cell["batch"],
+            sampler=self._order,
+            num_workers=workers,
+            persistent_workers=workers > 0,
+            multiprocessing_context="fork" if workers else None,
+        )
+
+    def check(self, arrays: Mapping[str, np.ndarray]) -> float:
+        """An epoch whose samples are compared bit by bit; ms until its first batch. ValueError names what differs."""
+        start, first_ms, seen = perf_counter(), 0.0, 0
+        for batch in self._loader:
+            first_ms = first_ms or (perf_counter() - start) * 1e3
+            wanted = self._order[seen : seen + len(batch[0])]
+            for name, values in zip(ARRAY_NAMES, batch, strict=True):
+                if not np.array_equal(values.numpy(), arrays[name][wanted]):
+                    raise ValueError(f"{self._name}: the loader gives other samples of {name} than were generated")
+            seen += len(wanted)
+        if seen != len(self._order):
+            raise ValueError(f"{self._name}: the loader gives {seen} samples, expected {len(self._order)}")
+        return first_ms
+
+    def epoch_s(self) -> float:
+        """Seconds of one epoch; there is nothing in it but the wait for batches."""
+        start = perf_counter()
+        for _ in self._loader:
+            pass
+        return perf_counter() - start
+
+    def close(self) -> None:
+        """End the workers, close the file."""
+        del self._loader
+        self._samples.close()
 
 
 def read_singly(source: Source, arrays: Mapping[str, np.ndarray], count: int) -> dict[str, list[float]]:
     """read_ms of random samples from an open reader, inflate_ms where they are compressed; ValueError if wrong."""
-    dataset = source.samples()
+    dataset = Samples(source)
     order, read_ms = source.indices(count), []
     for index in [*order[-1:], *order]:  # the last one first, untimed: it opens the file
         start = perf_counter()
@@ -38,12 +214,12 @@ def read_singly(source: Source, arrays: Mapping[str, np.ndarray], count: int) ->
 def _inflated_ms(source: Source, order: list[int]) -> list[float]:
     """What zlib takes for all chunks that hold parts of a sample; their bytes are fetched outside the timed span."""
     result = []
-    with open_file(source.path, source.chunk_cache_bytes) as file:
+    with source.open() as file:
         sets = [file[name] for name in ARRAY_NAMES]
         if not all(dataset.compression for dataset in sets):
             return []
         for index in order:
-            packed = [d.id.read_direct_chunk(offset)[1] for d in sets for offset in touched_chunks(d, index)]
+            packed = [d.id.read_direct_chunk(offset)[1] for d in sets for offset in _touched_chunks(d, index)]
             start = perf_counter()
             for chunk in packed:
                 zlib.decompress(chunk)
@@ -81,7 +257,7 @@ def count_reads(source: Source, count: int) -> dict[str, float]:
     """
     order = source.indices(count)[:COUNTED_READS]
     read_bytes = inflated_bytes = 0
-    with _Logged(source.path) as stream, open_file(stream, source.chunk_cache_bytes) as file:
+    with _Logged(source.path) as stream, source.open(stream) as file:
         sets = [file[name] for name in ARRAY_NAMES]
         places = [sorted(_places(dataset)) for dataset in sets]
         stream.reads.clear()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from perfscribe.analytic.bandwidth_peaks import GB
+from perfscribe.analytic.peaks import GB
 from perfscribe.experiments.roofline import drawings, rows
 from perfscribe.experiments.roofline.levels import SHOWN
 from perfscribe.records.records import Record

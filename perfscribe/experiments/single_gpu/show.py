@@ -19,6 +19,11 @@ NOTE = (
     "Host clock, the device synchronised before and after each epoch; training time is the sum over all epochs. "
     "Homework's clock: read when the last step is queued."
 )
+FACTORS = (
+    t.factor("device", "Device"),
+    t.factor("layers", "Layers, encoder and decoder each"),
+    t.factor("batches", "Batches"),
+)
 
 
 def tables(records: Mapping[str, list[Record]]) -> list[Table]:
@@ -30,18 +35,10 @@ def tables(records: Mapping[str, list[Record]]) -> list[Table]:
     ]
 
 
-def _factors() -> list[t.Column]:
-    return [
-        t.factor("device", "Device"),
-        t.factor("layers", "Layers, encoder and decoder each"),
-        t.factor("batches", "Batches"),
-    ]
-
-
 def _columns() -> list[t.Column]:
     published = t.published("single_gpu", "training_s", SEED, "Training time, write-up 001 (s)", ("epochs",))
     return [
-        *_factors(),
+        *FACTORS,
         t.factor("dtype", "Dtype"),
         t.factor("samples", "Samples"),
         t.factor("epochs", "Epochs"),
@@ -74,7 +71,7 @@ def _epochs(cells: Sequence[Record]) -> list[Record]:
 
 def _epoch_columns() -> list[t.Column]:
     return [
-        *_factors(),
+        *FACTORS,
         t.factor("epoch", "Epoch"),
         t.value("time_s", "Time (s)"),
         t.value("samples_per_s", "Samples/s"),

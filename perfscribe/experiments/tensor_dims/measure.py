@@ -22,27 +22,20 @@ def cells(config: Mapping[str, Any]) -> list[Cell]:
     few = {"samples": config["samples"], "epochs": config["epochs"]}
     many = {"samples": larger["samples"], "epochs": larger["epochs"]}
     fixed = {name: config[name] for name in FIXED}
+    by_autocast = {"d_model": config["d_model"], "dtype": config["autocast"]}
     wanted: list[dict[str, Any]] = []
     for device in config["device"]:
-        at = {"device": device}
-        for features in given["features"]:
-            levels = {"d_model": given["d_model"], "features": features, "dtype": "fp32", "weights": "fp32"}
-            wanted.append({**at, **levels, "samples": config["samples"], "epochs": given["epochs"]})
-        whole = grid({"d_model": config["d_model"], "dtype": config["dtype"]})
-        wanted += [{**at, **_matching(levels, str(levels["dtype"])), **few} for levels in whole]
-        cast = grid({"d_model": config["d_model"], "dtype": config["autocast"]})
-        wanted += [{**at, **_matching(levels, "fp32"), **few} for levels in cast]
-        more = grid({"d_model": larger["d_model"], "dtype": larger["dtype"]})
-        wanted += [{**at, **_matching(levels, str(levels["dtype"])), **many} for levels in more]
-    order = config["device"].index
-    wanted.sort(key=lambda levels: (order(levels["device"]), levels["d_model"]))
-    return [_cell({**levels, **fixed}) for levels in wanted]
-
-
-def _matching(levels: Mapping[str, Any], weights: str) -> dict[str, Any]:
-    """Features as wide as the model."""
-    own = {"d_model": levels["d_model"], "features": levels["d_model"]}
-    return {**own, "dtype": levels["dtype"], "weights": weights}
+        own: list[dict[str, Any]] = [
+            {"d_model": given["d_model"], "features": features, "dtype": "fp32", "weights": "fp32"}
+            | {"samples": config["samples"], "epochs": given["epochs"]}
+            for features in given["features"]
+        ]
+        for grid_of, weights, size in ((config, None, few), (by_autocast, "fp32", few), (larger, None, many)):
+            for levels in grid({"d_model": grid_of["d_model"], "dtype": grid_of["dtype"]}):
+                matching = {"d_model": levels["d_model"], "features": levels["d_model"], "dtype": levels["dtype"]}
+                own.append({**matching, "weights": weights or levels["dtype"], **size})
+        wanted += [{"device": device, **levels, **fixed} for levels in sorted(own, key=lambda one: one["d_model"])]
+    return [_cell(factors) for factors in wanted]
 
 
 def _cell(factors: dict[str, Any]) -> Cell:
@@ -56,8 +49,5 @@ def _cell(factors: dict[str, Any]) -> Cell:
 def run(cell: Cell) -> Measurement:
     """Check the loss, then train; RuntimeError of the model where its width is not the features'."""
     from perfscribe.models.seq2seq_run import measure
-    from perfscribe.models.seq2seq_training import Job
 
-    return measure(
-        Job(**{name: cell[name] for name in Job.__dataclass_fields__ if name in cell.factors}), cell["epochs"]
-    )
+    return measure(cell)

@@ -24,6 +24,13 @@ SCALE_NOTE = (
     "Throughput: samples of an epoch over its time, of the slowest epoch and the quickest. Write-up 000's two rows "
     "differ in width, dtype and number of samples at once; the others here differ in one of them."
 )
+FACTORS = (
+    t.factor("device", "Device"),
+    t.factor("d_model", "Embedding dim (d_model)"),
+    t.factor("dtype", "Data type"),
+    t.factor("weights", "Weights"),
+    t.factor("samples", "Dataset size (samples)"),
+)
 
 
 def tables(records: Mapping[str, list[Record]]) -> list[Table]:
@@ -33,16 +40,6 @@ def tables(records: Mapping[str, list[Record]]) -> list[Table]:
     return [
         t.make(TABLES[0], "Training on larger tensors", cells, _columns(), [NOTE]),
         t.make(TABLES[1], "Width, dtype and number of samples told apart", alike, _scale_columns(), [SCALE_NOTE]),
-    ]
-
-
-def _factors() -> list[t.Column]:
-    return [
-        t.factor("device", "Device"),
-        t.factor("d_model", "Embedding dim (d_model)"),
-        t.factor("dtype", "Data type"),
-        t.factor("weights", "Weights"),
-        t.factor("samples", "Dataset size (samples)"),
     ]
 
 
@@ -68,7 +65,7 @@ def _columns() -> list[t.Column]:
     time = tried("training_s", "Training time, write-up 001 (s)")
     return [
         t.factor("features", "Features of the samples"),
-        *_factors(),
+        *FACTORS,
         t.factor("epochs", "Epochs"),
         t.value("parameters", "Parameters", exact=True),
         columns.total(),
@@ -86,7 +83,7 @@ def _scale_columns() -> list[t.Column]:
         return _published(["tensor_dims", "dtypes"], metric, TABULATED, title, "d_model", dtype=True)
 
     return [
-        *_factors(),
+        *FACTORS,
         columns.peak_gb(),
         tabulated("peak_memory_gb", "Peak memory, write-up 000 (GB)"),
         t.derived("lowest_per_s", "Throughput, lowest epoch (samples/s)", columns.lowest_per_s),
