@@ -17,6 +17,7 @@ import csv
 import functools
 import io
 import json
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
@@ -135,7 +136,7 @@ def flop(size: str = "small", batch: int = 4, context: int = 512) -> tuple[int, 
 
 def training(load: Workload) -> Call:
     """A training step of the language model, its forward pass within an NVTX range."""
-    model = Model(load.shape, load.context, device="cuda")
+    model = Model(load.shape, load.seq_len, device="cuda")
     optimizer = torch.optim.AdamW(model.parameters())
     tokens = torch.randint(load.shape.vocab_size, (load.batch, load.seq_len), device="cuda")
     targets = tokens.clone()
@@ -187,7 +188,8 @@ def traced_rows() -> tuple[int, int] | None:
     with tempfile.TemporaryDirectory() as folder:
         report = nsys.profile(found, [sys.executable, __file__, "--traced"], Path(folder) / "trace", 120)
         export = nsys.export_sqlite(found, report, Path(folder) / "trace.sqlite")
-        told = nsys.stats(found, export, "nvtx_kern_sum")
+        command = [str(found.path), "stats", "-r", "nvtx_kern_sum", "-f", "csv", "--quiet", str(export)]
+        told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
         ours = set(nvtx_kernel_summary(read_sqlite(export)))
     rows = list(csv.reader(io.StringIO(told[told.index("NVTX Range") :])))[1:]
     theirs = [(row[0].lstrip(":"), *row[1:]) for row in rows if row]
