@@ -166,8 +166,8 @@ def _fake_rank(number: int, world_size: int) -> Any:
 def _checked(rank: int, fault: str) -> dict[str, float]:
     import torch
 
-    from perfscribe.experiments.ddp import check
-    from perfscribe.experiments.ddp.wrapped import Wrapped
+    from perfscribe.experiments.ddp import program
+    from perfscribe.experiments.ddp.program import Wrapped
 
     if fault == "nothing is averaged":
         Wrapped.finish = lambda self: None  # type: ignore[method-assign]
@@ -190,7 +190,7 @@ def _checked(rank: int, fault: str) -> dict[str, float]:
         Wrapped.finish = broken  # type: ignore[method-assign]
     ids = torch.randint(10_000, (4, 9), generator=torch.Generator().manual_seed(0))
     factors = {"device": "cpu", "dtype": "fp32"}
-    return check.errors([Variant("naive"), Variant("flat")], factors, ids, _fake_rank(rank, 2))
+    return program.errors([Variant("naive"), Variant("flat")], factors, ids, _fake_rank(rank, 2))
 
 
 def test_the_check_passes_what_averages() -> None:
@@ -210,7 +210,7 @@ def test_the_check_refuses_what_does_not_average(fault: str) -> None:
 def _gradients(rank: int, differ: bool) -> None:
     import torch
 
-    from perfscribe.experiments.ddp.check import require_equal_gradients
+    from perfscribe.experiments.ddp.program import require_equal_gradients
 
     model = torch.nn.Linear(3, 2)
     for tensor in model.parameters():
@@ -231,7 +231,7 @@ def _left_behind(rank: int) -> list[bool]:
     """Whether PyTorch's wrapper is still there once it was released, with and without steps taken."""
     import torch
 
-    from perfscribe.experiments.ddp.wrapped import Wrapped
+    from perfscribe.experiments.ddp.program import Wrapped
 
     gc.disable()
     left = []

@@ -35,9 +35,9 @@ from perfscribe.experiments.optimizer_state_sharding import (
     measure,
     memory_pass,
     names,
-    present,
     program,
     rows,
+    show,
     training,
 )
 from perfscribe.experiments.optimizer_state_sharding.names import KINDS, PEER, SHARDED, UNSHARDED
@@ -438,7 +438,7 @@ def fixture(ranks: int = 2) -> Record:
 
 
 def tables(records: list[Record]) -> dict[str, Table]:
-    return {table.id.removeprefix("cs336.sharding_"): table for table in present.tables({NAME: records})}
+    return {table.id.removeprefix("cs336.sharding_"): table for table in show.tables({NAME: records})}
 
 
 def ours(table: Table, **levels: Any) -> pd.Series:
