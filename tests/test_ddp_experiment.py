@@ -389,7 +389,6 @@ def test_exposed_is_turn_by_turn_so_that_drift_cancels(tables: dict[str, Table])
     assert found["exposed_ms"] == pytest.approx(5) and found["exposed_high_ms"] == pytest.approx(5)
     assert found["exposed_interval"] == "5.00 to 5.00 (96.9 %)" and found["turns"] == 6
     assert found["spent_how"] == rows.EXPOSED and found["spent_percent"] == pytest.approx(100 * 5 / 506.5, rel=1e-3)
-    assert found["exposed_percent_of_naive"] == pytest.approx(12.5)
 
 
 def test_communication_that_is_timed_has_a_spread_of_its_own() -> None:
@@ -418,10 +417,6 @@ def test_naive_and_flat_are_timed_after_backward(tables: dict[str, Table]) -> No
     assert naive["spent_of_ms"] == 540 and naive["spent_percent"] == pytest.approx(100 * 40 / 540)
     frame = tables["cs336.ddp_phases"].frame.set_index("implementation")
     assert flat["spent_ms"] == 36 and frame.loc["flat", "copies_ms"] == 4
-    # 8 GB, two ranks: the bus factor is 1; flat without its copies.
-    assert frame.loc["naive", "bus_gb_per_s"] == pytest.approx(200)
-    assert frame.loc["flat", "bus_gb_per_s"] == pytest.approx(250)
-    assert frame.loc["overlap_individual", "bus_gb_per_s"] == "overlaps backward"
 
 
 def test_communication_stands_beside_what_its_bytes_take_alone() -> None:
@@ -459,9 +454,7 @@ def test_the_model_finds_what_made_the_times(tables: dict[str, Table]) -> None:
     found = row(tables, "overhead", "overlap_bucketed", 100)
     assert found["bandwidth"] == pytest.approx(200, rel=1e-6) and found["call_us"] == pytest.approx(10, rel=1e-6)
     assert found["residual_ms"] == pytest.approx(0, abs=1e-6)
-    assert found["best_buckets"] == pytest.approx((8e9 / (10e-6 * 200e9)) ** 0.5)
     assert found["best_bucket_mb"] == pytest.approx(126.49, rel=1e-3)
-    assert found["found_bucket"] == "100 MB"
 
 
 def test_a_range_without_an_optimum_is_said() -> None:
@@ -492,7 +485,7 @@ def noisy() -> Record:
 def test_nothing_is_fitted_to_exposed_times_that_may_all_be_none() -> None:
     tables = made([noisy()])
     frame = tables["cs336.ddp_overhead"].frame
-    for name in ("model_ms", "residual_ms", "bandwidth", "call_us", "best_bucket_mb", "found_bucket"):
+    for name in ("model_ms", "residual_ms", "bandwidth", "call_us", "best_bucket_mb"):
         assert set(frame[name]) == {rows.NOT_TOLD}, name
 
 
@@ -527,16 +520,6 @@ def strays(by_ms: Sequence[float], key: str, name: str = "off") -> Record:
     (samples,) = record.samples[f"{key}_{name}_ms"]
     record.samples[f"{key}_{name}_ms"] = [[one + by for one, by in zip(samples, by_ms, strict=True)]]
     return record
-
-
-def test_no_part_of_naives_is_told_where_either_may_be_none() -> None:
-    tables = made([strays(SCATTER, "overlap_individual")])
-    found = row(tables, "benchmark", "overlap_individual")
-    assert found["exposed_percent_of_naive_spread"] == pytest.approx(100 * 20 / 40)
-    tables = made([strays([3 * one for one in SCATTER], "naive")])
-    assert row(tables, "benchmark", "torch_ddp")["exposed_percent_of_naive"] == rows.NONE_OF_NAIVE
-    tables = made([strays(SCATTER, "naive", "communication")])
-    assert row(tables, "benchmark", "naive")["spent_percent_spread"] > 0
 
 
 def test_cells_that_are_not_ok_have_a_row_for_each_implementation() -> None:

@@ -12,14 +12,13 @@ from perfscribe.analytic.bucket_model import (
     BYTES_PER_MB,
     OverheadFit,
     best_bucket_bytes,
-    best_bucket_count,
     fit_overhead,
     overhead_s,
 )
 from perfscribe.base.files import canonical
 from perfscribe.experiments.ddp import variants as v
 from perfscribe.instruments.interleaving import split
-from perfscribe.instruments.statistics import Ratio, format_figure, median_interval, ratio
+from perfscribe.instruments.statistics import format_figure, median_interval
 from perfscribe.records.records import Record
 from perfscribe.show import tables as t
 
@@ -27,9 +26,6 @@ from perfscribe.show import tables as t
 OF_CELL = ("variants", "size", "seq_len", "batch", "world_size", "backend", "dtype")
 NO_BUCKETS = "none"
 TOO_FEW_TURNS = "too few turns"
-NOT_MEASURED = "not measured"
-NONE_OF_NAIVE = "naive may expose none"
-OF_NAIVE = tuple(f"exposed_percent_of_naive{end}" for end in ("", "_high", "_spread"))
 NO_FIT = "too few numbers of buckets"
 NOT_TOLD = "no fit: exposed time within noise"
 NO_MODEL = "no fit: residuals above half of the exposed times"
@@ -41,16 +37,14 @@ TIMED, EXPOSED = "timed after backward", "with less without"
 
 def by_variant(cells: Iterable[Record]) -> list[Record]:
     """One record a cell and variant, its samples and values without the variant's key before their names."""
-    return [
-        _row(record, variant, of) for record in cells for of in [_variants(record)] for variant in _variants(record)
-    ]
+    return [_row(record, variant) for record in cells for variant in _variants(record)]
 
 
 def _variants(record: Record) -> list[v.Variant]:
     return v.from_level(str(record.factors["variants"]))
 
 
-def _row(record: Record, variant: v.Variant, of: Sequence[v.Variant]) -> Record:
+def _row(record: Record, variant: v.Variant) -> Record:
     bucket = NO_BUCKETS if variant.bucket_mb is None else _whole(variant.bucket_mb)
     row = replace(
         record,
@@ -63,7 +57,6 @@ def _row(record: Record, variant: v.Variant, of: Sequence[v.Variant]) -> Record:
     )
     if record.ok:
         row.values |= _communication(row)
-        row.values |= _against(record, row, of)
     return row
 
 
@@ -126,51 +119,6 @@ def _iqr(row: Record, sample: str) -> float | str:
 
 def _middle(row: Record, sample: str) -> float:
     return median(one for samples in row.samples[sample] for one in samples)
-
-
-def _against(cell: Record, row: Record, of: Sequence[v.Variant]) -> dict[str, Any]:
-    """Communication against naive's of the same turns, and exposed communication as a part of naive's."""
-    naive = v.Variant(v.NAIVE)
-    found = _words("communication", _communication_ratio(cell, row) if naive in of else None)
-    if naive not in of:
-        return found | dict.fromkeys(OF_NAIVE, NOT_MEASURED)
-    wholes = _differences(turns(cell, f"{naive.key}_step_ms"), turns(cell, f"{naive.key}_off_ms"))
-    return found | dict(zip(OF_NAIVE, _of_naives(row, wholes), strict=True))
-
-
-def _of_naives(row: Record, wholes: Sequence[float]) -> tuple[float | str, float | str, float | str]:
-    """Exposed communication as a part of what naive exposes in steps of the same kind, its upper end and its spread.
-
-    wholes: what naive exposes, by turn. Texts where it may be nothing. The part spreads as both do; naive's is all.
-    """
-    whole, interval = median(wholes), _interval(wholes)
-    low, high = interval or (whole, whole)
-    if low <= 0:
-        return NONE_OF_NAIVE, NONE_OF_NAIVE, NONE_OF_NAIVE
-    part, end, own = (row.values[f"exposed_{name}"] for name in ("ms", "high_ms", "spread"))
-    percent = 100 * part / whole
-    if isinstance(own, str):
-        return percent, end, own
-    both = 0.0 if row.factors["implementation"] == v.NAIVE else own + abs(part / whole) * (high - low) / 2
-    return percent, 100 * end / whole, 100 * both / whole
-
-
-def _communication_ratio(cell: Record, row: Record) -> Ratio | None:
-    """Communication after backward over naive's, turn by turn; None for naive itself and for what overlaps."""
-    if row.factors["implementation"] != v.FLAT:
-        return None
-    return ratio(turns(cell, f"{v.NAIVE}_communication_ms"), turns(row, "communication_ms"))
-
-
-def _words(name: str, found: Ratio | None) -> dict[str, Any]:
-    parts = [f"{name}_{part}" for part in ("ratio_spread", "interval")]
-    if found is None:
-        return dict.fromkeys((f"{name}_ratio", f"{name}_verdict", *parts), "itself")
-    named: dict[str, Any] = {f"{name}_ratio": found.ratio, f"{name}_verdict": found.verdict}
-    if found.low is None or found.high is None:
-        return named | dict.fromkeys(parts, TOO_FEW_TURNS)
-    interval = f"{format_figure(found.low)} to {format_figure(found.high)}"
-    return named | {f"{name}_interval": interval, f"{name}_ratio_spread": (found.high - found.low) / 2}
 
 
 def _of_cells(rows: Iterable[Record]) -> list[list[Record]]:
@@ -236,8 +184,7 @@ def _with_model(group: list[Record]) -> list[Record]:
     fit = fit_overhead(total, found)
     if _rms(fit.residuals_s) > MOST_RESIDUAL * _rms([seconds for _, seconds in found]):
         return _without_fit(group, NO_MODEL)
-    best = min(measured, key=lambda row: float(row.values["exposed_ms"]))
-    return [replace(row, values={**row.values, **_named(row, total, fit, best, measured)}) for row in group]
+    return [replace(row, values={**row.values, **_named(row, total, fit)}) for row in group]
 
 
 def _rms(values: Sequence[float]) -> float:
@@ -251,7 +198,7 @@ def _may_be_none(row: Record) -> bool:
 
 
 def _without_fit(group: list[Record], why: str) -> list[Record]:
-    names = ("model_ms", "residual_ms", "bandwidth", "call_us", "best_buckets", "best_bucket_mb", "found_bucket")
+    names = ("model_ms", "residual_ms", "bandwidth", "call_us", "best_bucket_mb")
     return [
         replace(row, values={**row.values, "bucket_count": row.values["all_reduces"], **dict.fromkeys(names, why)})
         if row.ok
@@ -260,7 +207,7 @@ def _without_fit(group: list[Record], why: str) -> list[Record]:
     ]
 
 
-def _named(row: Record, total: float, fit: OverheadFit, best: Record, group: list[Record]) -> dict[str, Any]:
+def _named(row: Record, total: float, fit: OverheadFit) -> dict[str, Any]:
     count = int(row.values["all_reduces"])
     model_ms = 1e3 * overhead_s(total, count, fit.bytes_per_s, fit.call_s)
     rates = (fit.bytes_per_s, fit.call_s)
@@ -270,22 +217,5 @@ def _named(row: Record, total: float, fit: OverheadFit, best: Record, group: lis
         "residual_ms": row.values["exposed_ms"] - model_ms,
         "bandwidth": fit.bytes_per_s / GB_PER_S if fit.bytes_per_s < float("inf") else "no such term",
         "call_us": fit.call_s * 1e6 if fit.call_s > 0 else "no such term",
-        "best_buckets": best_bucket_count(total, *rates) if fit.has_optimum else NO_OPTIMUM,
         "best_bucket_mb": best_bucket_bytes(total, *rates) / BYTES_PER_MB if fit.has_optimum else NO_OPTIMUM,
-        "found_bucket": _bucket_name(best) + _not_told_apart(best, group),
     }
-
-
-def _not_told_apart(best: Record, group: list[Record]) -> str:
-    """How many others expose what lies within the interval of the least."""
-    high = best.values["exposed_high_ms"]
-    if not isinstance(high, float):
-        return ""
-    others = sum(row is not best and float(row.values["exposed_ms"]) <= high for row in group)
-    return f" (not told apart from {others} of {len(group) - 1} others)" if others else ""
-
-
-def _bucket_name(row: Record) -> str:
-    """10 MB, or what stands for no bucket."""
-    size = row.factors["bucket_mb"]
-    return f"{size:g} MB" if isinstance(size, (int, float)) else "one gradient each"

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
-from perfscribe.analytic.traffic import busbw_gb_per_s
 from perfscribe.distributed.transport import DEFAULT
 from perfscribe.experiments.all_reduce import fits
 from perfscribe.experiments.ddp import drawings, rows
@@ -122,8 +121,6 @@ def _benchmark() -> list[Column]:
         _spread("exposed_ms", "Exposed (ms)", "exposed_spread"),
         t.value("exposed_interval", "Interval (ms)", exact=True),
         *(_unshown(f"exposed_{end}_ms") for end in ("low", "high")),
-        _spread("exposed_percent_of_naive", "Exposed, of naive's (%)", "exposed_percent_of_naive_spread"),
-        _spread("exposed_percent_of_naive_high", "Upper end (%)", "exposed_percent_of_naive_spread"),
         t.derived("all_reduces", "All-reduces", calls, exact=True),
         t.value("turns", "Turns", exact=True),
         t.count("step_ms"),
@@ -156,11 +153,9 @@ def _phases(lines: Mapping[tuple[Any, ...], fits.Line]) -> list[Column]:
         *(t.median(f"{part}_ms", f"{titles.get(part, part.capitalize())} (ms)") for part in parts),
         t.iqr("communication_ms", "IQR (ms)"),
         t.derived("copies_ms", "Copies of it (ms)", _copies),
-        Column("bus_gb_per_s", "Rate of it (bus GB/s)", _rate, spread="bus_gb_per_s_spread", spread_get=_rate_spread),
         t.derived("alone_ms", "All-reduces by themselves (ms)", lambda record: _alone_ms(record, lines)),
         t.median("marked_step_ms", "Step, waiting for each phase (ms)"),
         t.value("sent_bytes", "Sent (MiB)", 1 / MIB, "sent_mib"),
-        *(_unshown(f"communication_{name}") for name in ("ratio", "ratio_spread", "interval", "verdict")),  # to naive's
         t.count("communication_ms"),
     ]
 
@@ -169,33 +164,6 @@ def _copies(record: Record) -> float | str | None:
     if not record.ok:
         return None
     return t.summary(record, "copies_ms").median if "copies_ms" in record.samples else "none"
-
-
-def _rate(record: Record) -> float | str | None:
-    """Of communication that happens apart from everything else."""
-    if not record.ok:
-        return None
-    if record.factors["implementation"] not in v.AFTER_BACKWARD:
-        return "overlaps backward"
-    spent_ms = _sending_ms(record)
-    if spent_ms <= 0:
-        return "below the timer's noise"
-    return busbw_gb_per_s("all_reduce", record.factors["world_size"], int(record.values["sent_bytes"]), spent_ms)
-
-
-def _sending_ms(record: Record) -> float:
-    """Communication without the copies into a flat tensor and back."""
-    copies_ms = t.summary(record, "copies_ms").median if "copies_ms" in record.samples else 0.0
-    return t.summary(record, "communication_ms").median - copies_ms
-
-
-def _rate_spread(record: Record) -> float | str | None:
-    """As far, relatively, as communication spreads."""
-    rate = _rate(record)
-    if not isinstance(rate, float):
-        return rate
-    times = t.summary(record, "communication_ms")
-    return rate * times.iqr / _sending_ms(record) if times.n > 1 else t.ONE_SAMPLE
 
 
 def _alone_ms(record: Record, lines: Mapping[tuple[Any, ...], fits.Line]) -> float | str | None:
@@ -256,9 +224,7 @@ def _overhead() -> list[Column]:
         t.value("gradient_bytes", "s (MB)", 1e-6, "gradient_mb"),
         t.value("bandwidth", "w (GB/s)"),
         t.value("call_us", "o (µs)"),
-        t.value("best_buckets", "Best n_b, predicted"),
         t.value("best_bucket_mb", "Best bucket, predicted (MB)"),
-        t.value("found_bucket", "Least exposed, found", exact=True),
     ]
 
 
