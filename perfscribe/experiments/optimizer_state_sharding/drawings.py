@@ -7,11 +7,24 @@ from typing import Any
 
 import pandas as pd
 
-from perfscribe.experiments.optimizer_state_sharding.names import KINDS, PEER, SHARDED, UNSHARDED
-from perfscribe.experiments.optimizer_state_sharding.rows import MOMENT_NAMES, NAMES
+from perfscribe.experiments.optimizer_state_sharding.measure import (
+    BEFORE_STEP,
+    KINDS,
+    PASSES,
+    PEER,
+    SHARDED,
+    STEP,
+    UNSHARDED,
+)
 from perfscribe.show import figures as f
 from perfscribe.show.tables import GIB
 
+NAMES = {UNSHARDED: "AdamW, unsharded", SHARDED: "sharded (ours)", PEER: "sharded (torch's ZeRO optimizer)"}
+MOMENT_NAMES = {
+    PASSES: "peak of forward, backward, averaging",
+    BEFORE_STEP: "directly before the step",
+    STEP: "peak of the optimizer step",
+}
 SETTING = ["size", "seq_len", "batch", "dtype", "backend"]
 SHORT = {NAMES[UNSHARDED]: "unsharded", NAMES[SHARDED]: "ours", NAMES[PEER]: "torch's"}
 TITLE_CHARACTERS = 20  # of a panel's title in a line

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from perfscribe.experiments.optimizer_state_sharding.names import (
+from perfscribe.distributed.sharded_optimizer import ShardedOptimizer
+from perfscribe.experiments.optimizer_state_sharding.measure import (
     ACTIVATIONS,
     AFTER_STEP,
     BEFORE_STEP,
@@ -22,14 +26,68 @@ from perfscribe.experiments.optimizer_state_sharding.names import (
     STATE,
     STEP,
 )
-from perfscribe.experiments.optimizer_state_sharding.segments import Segments
-from perfscribe.experiments.optimizer_state_sharding.training import Training, make_optimizer, state_tensors
+from perfscribe.instruments.memory import CpuEvents
+
+if TYPE_CHECKING:
+    from perfscribe.experiments.optimizer_state_sharding.program import Training
 
 WARMUP_STEPS = 2  # the first makes the state, and the workspaces of matrix products
 CUDA_GRANULARITY_BYTES = 512
+SETTLE_S = 0.03  # gloo's threads let go of what they have sent a moment after the wait for it
 BEGIN = "begin"  # the stretch before a part of the step, at whose end only what lives on is held
 
 Kinds = dict[str, int]
+
+
+class Segments:
+    """Context that counts the bytes that tensors take while a pass runs, and their peak between marks.
+
+    After it: before_bytes and after_bytes (at entry, garbage collected, and at exit), and peaks: (name, bytes) of each
+    segment, in order; mark(name) ends one. CUDA: the allocator's counters. CPU: CpuEvents of instruments/memory.py.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self.before_bytes = self.after_bytes = 0
+        self.peaks: list[tuple[str, int]] = []
+
+    def __enter__(self) -> Segments:
+        if self._device.type == "cpu":
+            time.sleep(SETTLE_S)
+        gc.collect()
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+            torch.cuda.reset_peak_memory_stats(self._device)
+            self.before_bytes = torch.cuda.memory_allocated(self._device)
+        else:
+            self._ends: list[tuple[int, str]] = []
+            self._events = CpuEvents()
+            self._events.start()
+            self.before_bytes = sum(self._events.held.values())
+        return self
+
+    def mark(self, name: str) -> None:
+        """End a segment here."""
+        if self._device.type == "cuda":
+            self.peaks.append((name, torch.cuda.max_memory_allocated(self._device)))
+            torch.cuda.reset_peak_memory_stats(self._device)
+        else:
+            self._ends.append((time.time_ns(), name))
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._device.type == "cuda":
+            self.after_bytes = torch.cuda.memory_allocated(self._device)
+            return
+        changes = self._events.stop()
+        allocated, position = self.before_bytes, 0
+        for end_ns, name in self._ends:
+            peak = allocated
+            while position < len(changes) and changes[position].time_ns <= end_ns:
+                allocated += changes[position].size_bytes
+                peak = max(peak, allocated)
+                position += 1
+            self.peaks.append((name, peak))
+        self.after_bytes = allocated + sum(change.size_bytes for change in changes[position:])
 
 
 def size_bytes(tensors: Iterable[Tensor], device: torch.device) -> int:
@@ -57,9 +115,9 @@ def as_list(kinds: Kinds) -> list[int]:
     return [kinds.get(kind, 0) for kind in KINDS]
 
 
-def measure_memory(training: Training, name: str) -> dict[str, list[int]]:
+def measure_memory(training: Training, make: Callable[[], torch.optim.Optimizer]) -> dict[str, list[int]]:
     """Bytes by kind from the forward pass to the end of the step, in a step after the first ones; by moment."""
-    optimizer = make_optimizer(name, training.parameters)
+    optimizer = make()
     for _ in range(WARMUP_STEPS):
         training.zero_grad()
         training.passes()
@@ -76,8 +134,17 @@ def measure_memory(training: Training, name: str) -> dict[str, list[int]]:
 
 def _of_passes(training: Training, optimizer: torch.optim.Optimizer) -> Kinds:
     """At the peak of the passes; their gradients stay."""
-    with Segments(training.device) as segments, _mark_each_gradient(training, segments):
+
+    def handed(parameter: Tensor) -> None:
+        """End a segment, named by its bytes, whenever a gradient has been handed over."""
+        assert parameter.grad is not None
+        segments.mark(str(size_bytes([parameter.grad], training.device)))
+
+    with Segments(training.device) as segments:
+        hooks = [parameter.register_post_accumulate_grad_hook(handed) for parameter in training.parameters]
         training.passes(segments.mark)
+        for hook in hooks:
+            hook.remove()
     held = _held(training, optimizer)
     standing = held | {GRADIENTS: 0}
     standing[OTHER] = segments.before_bytes - sum(standing.values())
@@ -92,25 +159,18 @@ def _of_passes(training: Training, optimizer: torch.optim.Optimizer) -> Kinds:
     return standing | {GRADIENTS: gradients, rest: peak - segments.before_bytes - gradients}
 
 
-@contextmanager
-def _mark_each_gradient(training: Training, segments: Segments) -> Iterator[None]:
-    """End a segment, named by its bytes, whenever a gradient has been handed over."""
-
-    def mark(parameter: Tensor) -> None:
-        assert parameter.grad is not None
-        segments.mark(str(size_bytes([parameter.grad], training.device)))
-
-    handles = [parameter.register_post_accumulate_grad_hook(mark) for parameter in training.parameters]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
 def _of_step(training: Training, optimizer: torch.optim.Optimizer) -> dict[str, Kinds]:
     """Before the optimizer step, at its peak and after it."""
-    with Segments(training.device) as segments, _mark_parts(optimizer, segments):
+
+    @contextmanager
+    def part(name: str) -> Iterator[None]:
+        segments.mark(BEGIN)
+        yield
+        segments.mark(name)
+
+    with Segments(training.device) as segments:
+        if isinstance(optimizer, ShardedOptimizer):
+            optimizer.around = part
         optimizer.step()
         segments.mark("update")
     held = _held(training, optimizer)
@@ -134,34 +194,19 @@ def _above(segments: Segments) -> Kinds:
     return found
 
 
-@contextmanager
-def _mark_parts(optimizer: torch.optim.Optimizer, segments: Segments) -> Iterator[None]:
-    """End a segment with each part of our sharded step; other optimizers have none."""
-    before = getattr(optimizer, "around", None)
-    if before is None:
-        yield
-        return
-
-    @contextmanager
-    def around(name: str) -> Iterator[None]:
-        segments.mark(BEGIN)
-        yield
-        segments.mark(name)
-
-    optimizer.around = around  # type: ignore[attr-defined]
-    try:
-        yield
-    finally:
-        optimizer.around = before  # type: ignore[attr-defined]
-
-
 def _held(training: Training, optimizer: torch.optim.Optimizer) -> Kinds:
     gradients = [parameter.grad for parameter in training.parameters if parameter.grad is not None]
     return {
         PARAMETERS: size_bytes(training.parameters, training.device),
         GRADIENTS: size_bytes(gradients, training.device),
-        STATE: size_bytes(state_tensors(optimizer), training.device),
+        STATE: size_bytes(_state_tensors(optimizer), training.device),
     }
+
+
+def _state_tensors(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    """The tensors of this rank's optimizer state; torch's sharded optimizer keeps them in one of its own."""
+    inner = getattr(optimizer, "optim", optimizer)
+    return [value for state in inner.state.values() for value in state.values() if isinstance(value, Tensor)]
 
 
 def outside_bytes(device: torch.device) -> int | None:
