@@ -7,9 +7,8 @@ wrapped model turned out to be is read off it by fsdp_applied.py: libraries have
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -41,13 +40,13 @@ from perfscribe.analytic.fsdp_plan import (
     BOTH,
     DDP,
     FORWARD,
+    FSDP1,
     FSDP2,
     FULL_SHARD,
     HYBRID_SHARD,
     PER_BLOCK,
     PREFETCHED_UNITS,
     SHARD_GRAD_OP,
-    SINGLE,
     Plan,
     hybrid_mesh,
 )
@@ -65,7 +64,6 @@ FSDP1_PREFETCH = {
 }
 
 Blocks = type[nn.Module]
-_MESHES: dict[tuple[str, tuple[int, ...]], DeviceMesh] = {}
 
 
 @dataclass(frozen=True)
@@ -83,40 +81,31 @@ def wrap(model: nn.Module, plan: Plan, device: torch.device, blocks: Blocks) -> 
     blocks: class of the repeated layers, which are the units of FSDP and of activation checkpointing. ValueError: a
     plan that this number of ranks cannot follow.
     """
-    of_plan: dict[str, Callable[[nn.Module, Plan, torch.device, Blocks], nn.Module]] = {
-        SINGLE: _single,
-        DDP: _ddp,
-        FSDP2: _fsdp2,
-    }
-    return Wrapped(of_plan.get(plan.api, _fsdp1)(model, plan, device, blocks), plan, device)
+    if plan.api == FSDP1:
+        return Wrapped(_fsdp1(model, plan, device, blocks), plan, device)
+    _checkpoint(model, plan, blocks)  # within FSDP2's units, so that recomputing a block gathers nothing once more
+    if plan.api == DDP:
+        devices = [device.index] if device.type == "cuda" else None
+        # Gradients lie in the buckets, so that there is one copy of them.
+        model = DistributedDataParallel(model, devices, gradient_as_bucket_view=True)
+    if plan.api == FSDP2:
+        _fsdp2(model, plan, device, blocks)
+    return Wrapped(model, plan, device)
 
 
 def mesh_of(plan: Plan, device: torch.device) -> DeviceMesh:
     """The ranks as this plan arranges them; the same object each time, as a mesh makes process groups of its own."""
     world_size = dist.get_world_size()
     shape = hybrid_mesh(world_size) if plan.strategy == HYBRID_SHARD else (world_size,)
-    found = _MESHES.get((device.type, shape))
-    if found is None:
-        names = ("replicate", "shard") if len(shape) == 2 else ("shard",)
-        found = _MESHES[device.type, shape] = init_device_mesh(device.type, shape, mesh_dim_names=names)
-    return found
+    return _mesh(device.type, shape)
 
 
-def _single(model: nn.Module, plan: Plan, device: torch.device, blocks: Blocks) -> nn.Module:
-    _checkpoint(model, plan, blocks)
-    return model
+@cache
+def _mesh(device: str, shape: tuple[int, ...]) -> DeviceMesh:
+    return init_device_mesh(device, shape, mesh_dim_names=("replicate", "shard")[-len(shape) :])
 
 
-def _ddp(model: nn.Module, plan: Plan, device: torch.device, blocks: Blocks) -> nn.Module:
-    """Gradients lie in the buckets, so that there is one copy of them."""
-    _checkpoint(model, plan, blocks)
-    devices = [device.index] if device.type == "cuda" else None
-    return DistributedDataParallel(model, devices, gradient_as_bucket_view=True)
-
-
-def _fsdp2(model: nn.Module, plan: Plan, device: torch.device, blocks: Blocks) -> nn.Module:
-    """Checkpointing lies within the units, so that recomputing a block gathers nothing once more."""
-    _checkpoint(model, plan, blocks)
+def _fsdp2(model: nn.Module, plan: Plan, device: torch.device, blocks: Blocks) -> None:
     options: dict[str, Any] = {
         "mesh": mesh_of(plan, device),
         "reshard_after_forward": plan.strategy != SHARD_GRAD_OP,  # said for the root too, whose default is False
@@ -132,7 +121,6 @@ def _fsdp2(model: nn.Module, plan: Plan, device: torch.device, blocks: Blocks) -
         fully_shard(block, **options)
     fully_shard(model, **options)
     _prefetch(model, inner, plan)
-    return model
 
 
 def _prefetch(model: nn.Module, blocks: list[Any], plan: Plan) -> None:

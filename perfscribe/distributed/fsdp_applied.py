@@ -116,7 +116,7 @@ def _read_fsdp2(module: nn.Module, checkpointed: int) -> Applied:
     wrapped: list[Any] = [part for part in module.modules() if is_fsdp2(part)]
     states = [part._get_fsdp_state() for part in wrapped]
     groups = [group for state in states if (group := state._fsdp_param_group) is not None]
-    meshes = {(p.device_mesh.shape, _placed(p)) for p in module.parameters() if isinstance(p, DTensor)}
+    meshes = {(p.device_mesh.shape, str(p.placements)) for p in module.parameters() if isinstance(p, DTensor)}
     if not all(isinstance(parameter, DTensor) for parameter in module.parameters()):
         raise ValueError("the wrapped model holds parameters that no unit of it shards")
     shape, _ = _one(meshes, "the mesh")
@@ -135,10 +135,6 @@ def _read_fsdp2(module: nn.Module, checkpointed: int) -> Applied:
         checkpointed,
         _read_prefetch(states),
     )
-
-
-def _placed(parameter: DTensor) -> str:
-    return ", ".join(map(str, parameter.placements))
 
 
 def _read_prefetch(states: list[Any]) -> str:
