@@ -207,7 +207,6 @@ def sharded_cases(arguments, rank):
     ):
         cases.train(rank.place.rank, tuple(cases.OPTIMIZERS))
         cases.of_groups(rank.place.rank)
-        cases.changed_between_steps(rank.place.rank)
 
 
 def test_sharded_steps_equal_the_plain_optimizer():

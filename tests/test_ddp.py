@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable
 from typing import Any
 from unittest import mock
@@ -12,7 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from ranks import RanksError, run_ranks
+from ranks import run_ranks
 from torch import Tensor, nn
 
 from perfscribe.analytic import bucket_model
@@ -282,18 +281,6 @@ def test_without_a_process_group() -> None:
         FlatDDP(nn.Linear(2, 2))
 
 
-def only_rank_1_raises(rank: int) -> None:
-    if rank:
-        raise ValueError("a bad value")
-    dist.barrier()
-
-
-def test_the_harness_reports_the_rank_that_failed() -> None:
-    with pytest.raises(RanksError, match="ValueError: a bad value") as failed:
-        run_ranks(only_rank_1_raises, 2)
-    assert next(iter(failed.value.errors)) == 1
-
-
 # The model of buckets.
 
 
@@ -312,25 +299,3 @@ def test_buckets_of_the_xl_model() -> None:
     sizes = [4 * numel for numel in (vocabulary * d, d, *block * xl.layers, vocabulary * d)]
     counts = {mib: len(bucket_model.fill_buckets(sizes, mib * 2**20)) for mib in (10, 100, 1000)}
     assert counts == {10: 339, 100: 98, 1000: 8}
-
-
-def test_the_best_bucket_is_the_least_of_the_model() -> None:
-    total, rate, call = 8e9, 300e9, 50e-6
-    best = bucket_model.best_bucket_count(total, rate, call)
-    at = bucket_model.overhead_s(total, best, rate, call)
-    assert at == pytest.approx(2 * math.sqrt(total * call / rate))
-    assert at < min(bucket_model.overhead_s(total, best * f, rate, call) for f in (0.9, 1.1))
-    assert bucket_model.best_bucket_bytes(total, rate, call) == pytest.approx(total / best)
-
-
-def test_the_fit_finds_what_made_the_points() -> None:
-    total = 8e9
-    points = [(n, bucket_model.overhead_s(total, n, 300e9, 50e-6)) for n in (8, 98, 339)]
-    fit = bucket_model.fit_overhead(total, points)
-    assert fit.has_optimum
-    assert fit.bytes_per_s == pytest.approx(300e9) and fit.call_s == pytest.approx(50e-6)
-    assert max(map(abs, fit.residuals_s)) < 1e-12
-    falling = bucket_model.fit_overhead(total, [(1, 0.1), (10, 0.01), (100, -0.01)])
-    assert falling.call_s == 0 and not falling.has_optimum
-    with pytest.raises(ValueError, match="at least two numbers of buckets"):
-        bucket_model.fit_overhead(total, [(8, 0.1), (8, 0.2)])

@@ -18,10 +18,8 @@ from ranks import run_ranks
 from torch import Tensor, nn
 
 from perfscribe.analytic.partition import partition
-from perfscribe.analytic.shapes import SIZES, Shape
+from perfscribe.analytic.shapes import SIZES
 from perfscribe.distributed import broadcasting, sharded_optimizer
-from perfscribe.distributed.ddp import BucketedDDP
-from perfscribe.distributed.gathering import Gathering
 from perfscribe.distributed.sharded_optimizer import ShardedOptimizer
 from perfscribe.models.transformer import Model, next_token_loss
 
@@ -195,8 +193,6 @@ def test_partition_is_balanced_and_complete(numels: list[int], ranks: int) -> No
 
 # The way that NCCL goes.
 
-AS_NCCL = {"target": sharded_optimizer, "attribute": "backends", "new": lambda group: {"cpu": "nccl"}}
-
 
 def in_pieces(rank: int, piece_bytes: int) -> list[list[str]]:
     """What happens in the steps of each optimizer, which stay the plain one's."""
@@ -207,7 +203,7 @@ def in_pieces(rank: int, piece_bytes: int) -> list[list[str]]:
         observed: list[str] = []
         sharded.around = functools.partial(observe, observed)
         with (
-            mock.patch.object(**AS_NCCL),
+            mock.patch.object(sharded_optimizer, "backends", lambda group: {"cpu": "nccl"}),
             mock.patch.object(sharded_optimizer, "PIECE_BYTES", piece_bytes),
             mock.patch.object(sharded_optimizer, "broadcast_all", side_effect=AssertionError("a broadcast")),
         ):
@@ -231,100 +227,3 @@ def test_pieces_travel_while_the_next_ones_are_updated(ranks: int, piece_bytes: 
         # As many pieces as the rank with most of the six parameters needs; after the last one nothing is updated.
         expected = [*["update", "exchange"] * pieces, "exchange"] * 3
         assert seen == [expected] * len(OPTIMIZERS)
-
-
-def gathered(rank: int) -> list[int]:
-    """Tensors of several dtypes and layouts, rank 2 without any; gives the sizes of the flat tensors."""
-    world_size = dist.get_world_size()
-    dtypes = (torch.float32, torch.bfloat16, torch.float64, torch.int16, torch.bool, torch.complex64)
-
-    def made(owner: int) -> list[tuple[Tensor, int]]:
-        draw = torch.Generator().manual_seed(owner)
-        shapes = ((3, 4), (), (0, 2), (owner + 1,))
-        values = [(torch.randn(shape, generator=draw) * 9).to(dtype) for dtype in dtypes for shape in shapes]
-        values.append(torch.randn(4, 3, generator=draw).t())
-        return [(value, owner) for value in values]
-
-    expected = [one for owner in (0, 1) for one in made(owner)]
-    mine = [(value if owner == rank else torch.zeros_like(value), owner) for value, owner in expected]
-    order = torch.randperm(len(mine), generator=torch.Generator().manual_seed(0)).tolist()
-    sizes: list[int] = []
-    name = "all_gather_single" if hasattr(dist, "all_gather_single") else "all_gather_into_tensor"
-    real = getattr(dist, name)
-
-    def noting(target: Tensor, *args: Any, **kwargs: Any) -> Any:
-        sizes.append(target.nbytes)
-        return real(target, *args, **kwargs)
-
-    with mock.patch.object(dist, name, noting):
-        made_once = Gathering([[mine[i] for i in order], [mine[order[0]]]], dist.group.WORLD)
-        for _ in range(2):
-            for value, owner in mine:
-                value.copy_(expected[0][0].new_zeros(())) if owner != rank else None
-            assert all(memory.untyped_storage().nbytes() == 0 for memory in made_once._memory.values())
-            made_once.begin(0)()
-            made_once.begin(1)()
-            made_once.close()
-    for (value, _), (wanted, _) in zip(mine, expected, strict=True):
-        assert torch.equal(value, wanted) and value.stride() == wanted.stride()
-    assert all(size % world_size == 0 for size in sizes) and sizes[: len(sizes) // 2] == sizes[len(sizes) // 2 :]
-    return sizes[: len(dtypes)]
-
-
-def test_a_gather_of_all_kinds() -> None:
-    for sizes in run_ranks(gathered, 3):
-        elements = 12 + 1 + 2  # of the second rank, which has most
-        assert sorted(sizes) == sorted(
-            3 * size for size in (4 * (elements + 12), *(elements * n for n in (2, 8, 2, 1, 8)))
-        )
-
-
-def changed_between_steps(rank: int) -> None:
-    """Pieces follow what is to be sent: a parameter frozen for a while, a group more."""
-    net, plain_net = pair()
-    as_there = contextlib.nullcontext() if net.scale.is_cuda else mock.patch.object(**AS_NCCL)
-    with as_there:
-        sharded = ShardedOptimizer(net.first.parameters(), torch.optim.SGD, lr=0.1)
-        plain = torch.optim.SGD(plain_net.first.parameters(), lr=0.1)
-        for model, optimizer in ((net, sharded), (plain_net, plain)):
-            take_steps(model, optimizer, [0])
-            optimizer.add_param_group({"params": [model.scale, model.transposed]})
-            take_steps(model, optimizer, [1, 2])
-            model.first.bias.requires_grad_(False)
-            take_steps(model, optimizer, [3])
-            model.first.bias.requires_grad_(True)
-            take_steps(model, optimizer, [4])
-    assert_equal(net, plain_net)
-
-
-def test_changes_between_steps() -> None:
-    run_ranks(changed_between_steps, 2)
-
-
-# With a data-parallel wrapper.
-
-
-def whole_training(rank: int) -> None:
-    """The transformer in float64: sharded state on averaged gradients, against one process on the whole batch."""
-    shape = Shape(d_model=16, d_ff=48, layers=2, heads=2, vocab_size=40)
-    torch.manual_seed(rank)
-    model = Model(shape, 6).double()
-    ddp = BucketedDDP(model, 0.01)
-    single = copy.deepcopy(model)
-    sharded = ShardedOptimizer(ddp.parameters(), torch.optim.AdamW, lr=0.01)
-    plain = torch.optim.AdamW(single.parameters(), lr=0.01)
-    for ids in torch.randint(40, (STEPS, 6, 7), generator=torch.Generator().manual_seed(1)):
-        sharded.zero_grad()
-        plain.zero_grad()
-        mine = ids.chunk(dist.get_world_size())[rank]
-        next_token_loss(ddp, mine[:, :-1], mine[:, 1:]).backward()
-        ddp.finish_gradient_synchronization()
-        next_token_loss(single, ids[:, :-1], ids[:, 1:]).backward()
-        sharded.step()
-        plain.step()
-    for ours, theirs in zip(model.parameters(), single.parameters(), strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-8)
-
-
-def test_with_a_data_parallel_wrapper() -> None:
-    run_ranks(whole_training, 3)

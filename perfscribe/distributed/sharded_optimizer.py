@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -28,15 +27,6 @@ NOT_SETTINGS = ("params", "param_names")  # of a parameter group: the rest are h
 Observer = Callable[[str], AbstractContextManager[object]]
 
 
-@dataclass(frozen=True)
-class _Plan:
-    """What a step does in pieces. key: what it depends on. members: this rank's parameters, by piece and group."""
-
-    key: list[tuple[bool, torch.dtype, torch.device, torch.Size]]
-    members: list[list[list[Tensor]]]
-    gathering: Gathering
-
-
 class ShardedOptimizer(torch.optim.Optimizer):
     """optimizer_cls over the parameters that this rank keeps; after each step all ranks hold all updated parameters.
 
@@ -49,8 +39,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
     update. NCCL: in pieces of each rank's part, by a flat copy and one all-gather a piece, all through the same memory;
     each travels while the next one is updated, so that temporaries of the update are those of a piece. The copies cost
     the device little beside an update; a call a parameter would cost the host more than it has left in a training step.
-    A parameter that neither requires a gradient nor has one is not sent. param_groups holds all parameters and is what
-    schedulers change; state holds this rank's part.
+    A parameter that neither requires a gradient nor has one is not sent; with NCCL the first step settles that.
+    param_groups holds all parameters and is what schedulers change; state holds this rank's part.
 
     around(name) is entered around "update" and "exchange" of each piece: an experiment puts a timer or a mark there.
 
@@ -62,7 +52,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         self._loads = [0] * dist.get_world_size(self._group)
         self._owners: dict[Tensor, int] = {}
         self._inner: torch.optim.Optimizer | None = None
-        self._plan: _Plan | None = None
+        self._gathering: Gathering | None = None
         self.around: Observer = lambda _: nullcontext()
         super().__init__(params, dict(kwargs))
         self._hand_out([parameter for group in self.param_groups for parameter in group["params"]])
@@ -79,6 +69,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         group = self.param_groups[-1]
         self._hand_out(group["params"])
         self._inner.add_param_group(self._own_part(group))
+        self._gathering = None
         _copy_settings(self._inner.param_groups[-1:], [group])
 
     def step(self, closure: None = None) -> None:  # type: ignore[override]
@@ -118,29 +109,24 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
     def _step_and_gather(self) -> None:
         """Update a piece while the one before it travels."""
-        plan = self._plan_of_now()
+        assert self._inner is not None
+        if self._gathering is None:
+            pieces = self._pieces(PIECE_BYTES)
+            of_group = [group["params"] for group in self._inner.param_groups]
+            sent = [{parameter for parameter, _ in piece} for piece in pieces]
+            # This rank's parameters, by piece and group.
+            self._members = [[[p for p in parameters if p in one] for parameters in of_group] for one in sent]
+            self._gathering = Gathering(pieces, self._group)
         end: Callable[[], None] = lambda: None  # noqa: E731
-        for number, members in enumerate(plan.members):
+        for number, members in enumerate(self._members):
             with self.around("update"):
                 self._update(members)
             with self.around("exchange"):
                 end()
-                end = plan.gathering.begin(number)
+                end = self._gathering.begin(number)
         with self.around("exchange"):
             end()
-            plan.gathering.close()
-
-    def _plan_of_now(self) -> _Plan:
-        """The pieces, made anew where other parameters are to be sent than the last time."""
-        assert self._inner is not None
-        key = [(p.requires_grad or p.grad is not None, p.dtype, p.device, p.shape) for p in self._owners]
-        if self._plan is None or self._plan.key != key:
-            pieces = self._pieces(PIECE_BYTES)
-            sent = [{parameter for parameter, _ in piece} for piece in pieces]
-            of_group = [group["params"] for group in self._inner.param_groups]
-            members = [[[p for p in parameters if p in one] for parameters in of_group] for one in sent]
-            self._plan = _Plan(key, members, Gathering(pieces, self._group))
-        return self._plan
+            self._gathering.close()
 
     def _update(self, members: Sequence[list[Tensor]]) -> None:
         """The inner optimizer's step, with these parameters in its groups."""

@@ -13,19 +13,7 @@ import torch
 from torch import Tensor
 
 from perfscribe.distributed.sharded_optimizer import ShardedOptimizer
-from perfscribe.experiments.optimizer_state_sharding.measure import (
-    ACTIVATIONS,
-    AFTER_STEP,
-    BEFORE_STEP,
-    COMMUNICATION,
-    GRADIENTS,
-    KINDS,
-    OTHER,
-    PARAMETERS,
-    PASSES,
-    STATE,
-    STEP,
-)
+from perfscribe.experiments.optimizer_state_sharding import measure as m
 from perfscribe.instruments.memory import CpuEvents
 
 if TYPE_CHECKING:
@@ -100,7 +88,7 @@ def size_bytes(tensors: Iterable[Tensor], device: torch.device) -> int:
 def after_init(parameters: list[Tensor], device: torch.device) -> list[int]:
     """Bytes by kind of a model alone; to be called before anything else takes memory."""
     known = size_bytes(parameters, device)
-    return as_list({PARAMETERS: known, OTHER: _allocated_bytes(device) - known})
+    return as_list({m.PARAMETERS: known, m.OTHER: _allocated_bytes(device) - known})
 
 
 def _allocated_bytes(device: torch.device) -> int:
@@ -112,7 +100,7 @@ def _allocated_bytes(device: torch.device) -> int:
 
 def as_list(kinds: Kinds) -> list[int]:
     """Bytes in the order of KINDS."""
-    return [kinds.get(kind, 0) for kind in KINDS]
+    return [kinds.get(kind, 0) for kind in m.KINDS]
 
 
 def measure_memory(training: Training, make: Callable[[], torch.optim.Optimizer]) -> dict[str, list[int]]:
@@ -125,7 +113,7 @@ def measure_memory(training: Training, make: Callable[[], torch.optim.Optimizer]
     training.zero_grad()
     if training.device.type == "cuda":
         torch.cuda.empty_cache()
-    found = {PASSES: _of_passes(training, optimizer)} | _of_step(training, optimizer)
+    found = {m.PASSES: _of_passes(training, optimizer)} | _of_step(training, optimizer)
     training.zero_grad()
     del optimizer
     gc.collect()
@@ -146,17 +134,17 @@ def _of_passes(training: Training, optimizer: torch.optim.Optimizer) -> Kinds:
         for hook in hooks:
             hook.remove()
     held = _held(training, optimizer)
-    standing = held | {GRADIENTS: 0}
-    standing[OTHER] = segments.before_bytes - sum(standing.values())
+    standing = held | {m.GRADIENTS: 0}
+    standing[m.OTHER] = segments.before_bytes - sum(standing.values())
     handed_over, gradients, highest = 0, 0, (0, "", 0)
     for name, peak in segments.peaks:
-        gradients = held[GRADIENTS] if name == "averaging" else handed_over
+        gradients = held[m.GRADIENTS] if name == "averaging" else handed_over
         highest = max(highest, (peak, name, gradients))
         if name.isdecimal():
             handed_over += int(name)
     peak, name, gradients = highest
-    rest = COMMUNICATION if name == "averaging" else ACTIVATIONS
-    return standing | {GRADIENTS: gradients, rest: peak - segments.before_bytes - gradients}
+    rest = m.COMMUNICATION if name == "averaging" else m.ACTIVATIONS
+    return standing | {m.GRADIENTS: gradients, rest: peak - segments.before_bytes - gradients}
 
 
 def _of_step(training: Training, optimizer: torch.optim.Optimizer) -> dict[str, Kinds]:
@@ -174,10 +162,10 @@ def _of_step(training: Training, optimizer: torch.optim.Optimizer) -> dict[str, 
         optimizer.step()
         segments.mark("update")
     held = _held(training, optimizer)
-    held[OTHER] = segments.before_bytes - sum(held.values())
+    held[m.OTHER] = segments.before_bytes - sum(held.values())
     rest = _above(segments)
-    after_step = held | {OTHER: held[OTHER] + _allocated_bytes(training.device) - segments.before_bytes}
-    return {BEFORE_STEP: held, STEP: held | rest, AFTER_STEP: after_step}
+    after_step = held | {m.OTHER: held[m.OTHER] + _allocated_bytes(training.device) - segments.before_bytes}
+    return {m.BEFORE_STEP: held, m.STEP: held | rest, m.AFTER_STEP: after_step}
 
 
 def _above(segments: Segments) -> Kinds:
@@ -190,16 +178,16 @@ def _above(segments: Segments) -> Kinds:
         elif above > highest:
             highest = above
             sent = above if name == "exchange" else travelling
-            found = {COMMUNICATION: sent, ACTIVATIONS: above - sent}
+            found = {m.COMMUNICATION: sent, m.ACTIVATIONS: above - sent}
     return found
 
 
 def _held(training: Training, optimizer: torch.optim.Optimizer) -> Kinds:
     gradients = [parameter.grad for parameter in training.parameters if parameter.grad is not None]
     return {
-        PARAMETERS: size_bytes(training.parameters, training.device),
-        GRADIENTS: size_bytes(gradients, training.device),
-        STATE: size_bytes(_state_tensors(optimizer), training.device),
+        m.PARAMETERS: size_bytes(training.parameters, training.device),
+        m.GRADIENTS: size_bytes(gradients, training.device),
+        m.STATE: size_bytes(_state_tensors(optimizer), training.device),
     }
 
 

@@ -18,14 +18,7 @@ from perfscribe.analytic.shapes import SIZES
 from perfscribe.data import tokens
 from perfscribe.distributed.ddp import DataParallel, FlatDDP, NaiveDDP
 from perfscribe.distributed.sharded_optimizer import ShardedOptimizer
-from perfscribe.experiments.optimizer_state_sharding.measure import (
-    AGAIN,
-    IMPLEMENTATIONS,
-    INIT,
-    PEER,
-    SHARDED,
-    UNSHARDED,
-)
+from perfscribe.experiments.optimizer_state_sharding import measure as m
 from perfscribe.experiments.optimizer_state_sharding.memory import after_init, measure_memory, outside_bytes
 from perfscribe.instruments import precision
 from perfscribe.instruments.interleaving import time_interleaved
@@ -54,8 +47,8 @@ def on_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
     init = after_init(list(model.parameters()), rank.device)
     training = Training(model, arguments, rank)
     memory, outside = {}, {}
-    for name in IMPLEMENTATIONS:
-        memory[name] = {INIT: init} | measure_memory(training, partial(make_optimizer, name, training.parameters))
+    for name in m.IMPLEMENTATIONS:
+        memory[name] = {m.INIT: init} | measure_memory(training, partial(make_optimizer, name, training.parameters))
         outside[name] = outside_bytes(rank.device)
     traffic = _traffic(training)
     apart = difference(training)
@@ -101,9 +94,9 @@ class Training:
 
 def make_optimizer(name: str, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
     """AdamW with torch's own choice of its implementation: plain, in our shards, or in torch's."""
-    if name == SHARDED:
+    if name == m.SHARDED:
         return ShardedOptimizer(parameters, torch.optim.AdamW, lr=LEARNING_RATE)
-    if name == PEER:
+    if name == m.PEER:
         from torch.distributed.optim import ZeroRedundancyOptimizer
 
         return ZeroRedundancyOptimizer(parameters, optimizer_class=torch.optim.AdamW, lr=LEARNING_RATE)
@@ -126,7 +119,7 @@ def difference(training: Training) -> float:
     from run to run comes between. ArithmeticError: it is too large.
     """
     copies = [parameter.detach().clone() for parameter in training.parameters]
-    plain, sharded = make_optimizer(UNSHARDED, copies), make_optimizer(SHARDED, training.parameters)
+    plain, sharded = make_optimizer(m.UNSHARDED, copies), make_optimizer(m.SHARDED, training.parameters)
     for _ in range(CHECKED_STEPS):
         training.zero_grad()
         training.passes()
@@ -152,8 +145,8 @@ def _time_steps(training: Training, factors: Mapping[str, Any]) -> dict[str, Tim
     """Whole steps, then optimizer steps alone, all optimizers interleaved; and the parts of our sharded step."""
     if training.device.type == "cuda":
         torch.cuda.empty_cache()
-    optimizers = {name: make_optimizer(name, training.parameters) for name in IMPLEMENTATIONS}
-    variants = {**optimizers, AGAIN: optimizers[UNSHARDED]}
+    optimizers = {name: make_optimizer(name, training.parameters) for name in m.IMPLEMENTATIONS}
+    variants = {**optimizers, m.AGAIN: optimizers[m.UNSHARDED]}
     for optimizer in optimizers.values():  # each has its state now
         training.zero_grad()
         training.passes()
@@ -182,15 +175,15 @@ def _time_steps(training: Training, factors: Mapping[str, Any]) -> dict[str, Tim
         prepare=together,
         **counts,
     )
-    sharded = optimizers[SHARDED]
+    sharded = optimizers[m.SHARDED]
     assert isinstance(sharded, ShardedOptimizer)
     parts = time_interleaved(
-        {SHARDED: _in_parts(sharded)}, timed=factors["optimizer_steps"], prepare=together, **counts
+        {m.SHARDED: _in_parts(sharded)}, timed=factors["optimizer_steps"], prepare=together, **counts
     )
     return {
         **{f"{name}_step_ms": phases[STEP] for name, phases in whole.items()},
         **{f"{name}_optimizer_ms": phases[STEP] for name, phases in alone.items()},
-        **{f"{SHARDED}_{part}_ms": parts[SHARDED][part] for part in ("update", "exchange")},
+        **{f"{m.SHARDED}_{part}_ms": parts[m.SHARDED][part] for part in ("update", "exchange")},
     }
 
 

@@ -14,20 +14,9 @@ from perfscribe.analytic.shapes import SIZES
 from perfscribe.analytic.sharding import Scheme, Sharding, schemes
 from perfscribe.analytic.workload import Workload
 from perfscribe.experiments.optimizer_state_sharding import drawings
+from perfscribe.experiments.optimizer_state_sharding import measure as m
 from perfscribe.experiments.optimizer_state_sharding.drawings import MOMENT_NAMES, NAMES
 from perfscribe.experiments.optimizer_state_sharding.levels import SHOWN
-from perfscribe.experiments.optimizer_state_sharding.measure import (
-    AFTER_STEP,
-    BEFORE_STEP,
-    IMPLEMENTATIONS,
-    INIT,
-    KINDS,
-    MOMENTS,
-    PASSES,
-    SHARDED,
-    STEP,
-    UNSHARDED,
-)
 from perfscribe.instruments.statistics import Summary
 from perfscribe.records.records import Record
 from perfscribe.show import figures as f
@@ -38,11 +27,11 @@ from perfscribe.show.tables import GIB, Column, Table
 TABLES, FIGURES = SHOWN.tables, SHOWN.figures
 SOURCE = "brandon-snider"
 MOMENT_TITLES = {
-    INIT: "After model initialisation (GiB)",
-    PASSES: "Peak up to the step (GiB)",
-    BEFORE_STEP: "Directly before the step (GiB)",
-    STEP: "Peak of the step (GiB)",
-    AFTER_STEP: "Directly after the step (GiB)",
+    m.INIT: "After model initialisation (GiB)",
+    m.PASSES: "Peak up to the step (GiB)",
+    m.BEFORE_STEP: "Directly before the step (GiB)",
+    m.STEP: "Peak of the step (GiB)",
+    m.AFTER_STEP: "Directly after the step (GiB)",
 }
 # What the source prints is the peak of the stretch before each moment.
 PUBLISHED_MEMORY = {
@@ -73,11 +62,11 @@ CAPTION = (
     "number of processes: AdamW unsharded, sharded by our optimizer, sharded by torch's."
 )
 MODELS = {
-    INIT: sharding.after_init,
-    PASSES: sharding.passes_peak,
-    BEFORE_STEP: sharding.before_step,
-    STEP: sharding.step_peak,
-    AFTER_STEP: sharding.before_step,
+    m.INIT: sharding.after_init,
+    m.PASSES: sharding.passes_peak,
+    m.BEFORE_STEP: sharding.before_step,
+    m.STEP: sharding.step_peak,
+    m.AFTER_STEP: sharding.before_step,
 }
 
 
@@ -86,7 +75,7 @@ def tables(records: Mapping[str, list[Record]]) -> list[Table]:
     cells = records["optimizer_state_sharding"]
     each = [row for cell in cells for row in by_implementation(cell)]
     moments = [replace(row, factors={**row.factors, "moment": moment}) for row in each for moment in MOMENT_NAMES]
-    sharded = [row for row in moments if row.factors["implementation"] != UNSHARDED]
+    sharded = [row for row in moments if row.factors["implementation"] != m.UNSHARDED]
     return [
         t.make(TABLES[0], "Memory with and without sharding", each, _memory(), [MEMORY_NOTE]),
         t.make(TABLES[1], "What the memory consists of", moments, _kinds(), [KIND_NOTE]),
@@ -110,7 +99,7 @@ def by_implementation(record: Record) -> list[Record]:
         parts: dict[str, Any] = {part: own(getattr(record, part)) for part in ("samples", "series", "values", "timers")}
         return replace(record, factors={**record.factors, "implementation": name}, **parts)
 
-    return [row(name) for name in IMPLEMENTATIONS]
+    return [row(name) for name in m.IMPLEMENTATIONS]
 
 
 def by_scheme(records: Iterable[Record]) -> list[Record]:
@@ -152,8 +141,8 @@ def predicted_bytes(record: Record, moment: str, implementation: str) -> int:
     """Predicted bytes on the rank that holds most."""
     f = record.factors
     load = Workload(SIZES[f["size"]], f["batch"] // f["world_size"], f["seq_len"], f["dtype"], f["device"])
-    exchange = f["backend"] if implementation == SHARDED else ""  # torch's broadcasts from where the parameters lie
-    keepers = 1 if implementation == UNSHARDED else f["world_size"]
+    exchange = f["backend"] if implementation == m.SHARDED else ""  # torch's broadcasts from where the parameters lie
+    keepers = 1 if implementation == m.UNSHARDED else f["world_size"]
     return total_bytes(MODELS[moment](Sharding(load, keepers, f["wrapper"] == "flat", exchange)))
 
 
@@ -197,7 +186,7 @@ def _memory() -> list[Column]:
 
     return [
         *_factors(AVERAGING),
-        *map(held, MOMENTS),
+        *map(held, m.MOMENTS),
         t.derived("outside_gib", "Beyond the allocator (GiB)", t.if_timed(outside)),
         *(_published(metric, title) for metric, title in PUBLISHED_MEMORY.items()),
     ]
@@ -212,24 +201,29 @@ def _kinds() -> list[Column]:
 
     def of_kind(kind: str) -> Column:
         def get(record: Record) -> float:
-            return float(record.series[f"{record.factors['moment']}_bytes"][KINDS.index(kind)]) / GIB
+            return float(record.series[f"{record.factors['moment']}_bytes"][m.KINDS.index(kind)]) / GIB
 
         return t.derived(drawings.kind_column(kind), f"{kind[0].upper()}{kind[1:]} (GiB)", get)
 
-    return [*_factors(), MOMENT, *map(of_kind, KINDS), t.derived("sum_gib", "Sum (GiB)", lambda r: _now_bytes(r) / GIB)]
+    return [
+        *_factors(),
+        MOMENT,
+        *map(of_kind, m.KINDS),
+        t.derived("sum_gib", "Sum (GiB)", lambda r: _now_bytes(r) / GIB),
+    ]
 
 
 def _saved() -> list[Column]:
     """What sharding saves, and what it should."""
 
     def unsharded(record: Record) -> int:
-        return sum(record.series[f"{UNSHARDED}_{record.factors['moment']}_bytes"])
+        return sum(record.series[f"{m.UNSHARDED}_{record.factors['moment']}_bytes"])
 
     def saved(record: Record) -> int:
         return unsharded(record) - _now_bytes(record)
 
     def predicted(record: Record) -> int:
-        names = (UNSHARDED, record.factors["implementation"])
+        names = (m.UNSHARDED, record.factors["implementation"])
         plain, ours = (predicted_bytes(record, record.factors["moment"], name) for name in names)
         return plain - ours
 
@@ -284,7 +278,7 @@ def _times() -> list[Column]:
 
 
 def _is_ours(record: Record) -> bool:
-    return bool(record.factors["implementation"] == SHARDED)
+    return bool(record.factors["implementation"] == m.SHARDED)
 
 
 def _schemes() -> list[Column]:
