@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from dataclasses import asdict
 from types import SimpleNamespace
 
@@ -70,6 +71,21 @@ def test_a_check_sees_one_wrong_element_and_swapped_chunks(size_bytes, dtype):
     for operation, one, swapped in zip(OPERATIONS, wrong[::2], wrong[1::2], strict=True):
         assert re.fullmatch(rf"{operation}: 1 of \d+ elements are wrong on rank 1", one)
         assert re.fullmatch(rf"{operation}: \d+ of \d+ elements are wrong on rank 1", swapped)
+
+
+def comes_late(arguments, rank):
+    """Seconds until a call may begin, of which rank 1 sleeps through the first."""
+    exchange = Exchange(Message("broadcast", 1000), rank)
+    torch.distributed.barrier()
+    time.sleep(rank.place.rank)
+    began = time.perf_counter()
+    exchange.prepare_on_host()
+    return time.perf_counter() - began
+
+
+def test_a_call_begins_when_all_ranks_are_there():
+    first, second = launch("test_collectives:comes_late", {}, world_size=2, timeout_s=60).results
+    assert first > 0.7 > second
 
 
 def test_sums_are_exact_in_each_dtype_for_any_number_of_ranks():
