@@ -363,10 +363,6 @@ def test_a_model_that_cannot_be_fitted_says_why(added_ms: list[float], noise: li
     for key, extra in zip(COUNTS, added_ms, strict=True):
         record.samples[f"{key}_step_ms"] = [[500 + extra + d for d in noise]]
     assert row(record, "overhead", "overlap_individual")["best_bucket_mb"] == said
-
-
-def test_one_number_of_buckets_cannot_be_fitted() -> None:
-    record = fixture()
     record.values |= {f"{key}_all_reduces": 3 for key in COUNTS}
     assert row(record, "overhead", "overlap_individual")["bandwidth"] == show.NO_FIT
 
