@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import FullyShardedDataParallel
 
@@ -26,7 +26,7 @@ from perfscribe.models.simple_gpt import SimpleGPTModel, build
 # No dimension is a multiple of two or four ranks but the width, so that pieces differ and are padded.
 SHAPE = SimpleGptShape(vocab_size=37, hidden_size=12, num_layers=3, num_heads=2, ffn=21)
 BLOCK = nn.TransformerEncoderLayer
-ROWS, LENGTH = 4, 6
+ROWS, LENGTH, STEPS = 4, 6, 2
 
 
 def make_model(device: torch.device | str = "cpu", shape: SimpleGptShape = SHAPE) -> SimpleGPTModel:
@@ -57,13 +57,16 @@ def sgd(parameters: Any) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters, lr=0.2)
 
 
-def train(plan: Plan, device: torch.device, steps: int, accumulation: int, make: Any, **options: Any) -> Training:
-    """Steps on this rank's rows of each batch, in micro-batches."""
-    training = Training(wrap(make_model(device), plan, device, BLOCK), loss_of, optimizer_of=make, **options)
-    for step in range(steps):
-        mine = ids_of(step, device).chunk(dist.get_world_size())[dist.get_rank()]
-        training.step(mine.chunk(accumulation))
+def make_training(plan: Plan, device: torch.device, **options: Any) -> Training:
+    """The small model wrapped, with SGD."""
+    training = Training(wrap(make_model(device), plan, device, BLOCK), loss_of, **options)
+    training.optimizer = sgd(training.module.parameters())
     return training
+
+
+def own_rows(step: int, rank: Any, accumulation: int = 1) -> tuple[Tensor, ...]:
+    """This rank's rows of a step's batch, in micro-batches."""
+    return ids_of(step, rank.device).chunk(rank.place.world_size)[rank.place.rank].chunk(accumulation)
 
 
 def whole_parameters(training: Training) -> dict[str, Tensor]:
@@ -87,41 +90,26 @@ def _plain(name: str) -> str:
     return name
 
 
-def single_process(device: torch.device, steps: int, make: Any) -> dict[str, Tensor]:
-    """The parameters after the same steps of one process on whole batches."""
-    model = make_model(device)
-    optimizer = make(model.parameters())
-    for step in range(steps):
-        optimizer.zero_grad()
-        loss_of(model, ids_of(step, device)).backward()
-        optimizer.step()
-    return {name: value.detach().cpu() for name, value in model.named_parameters()}
-
-
-def adamw(parameters: Any) -> torch.optim.Optimizer:
-    """The training's own kind of optimizer, with steps that show.
-
-    Its epsilon is large: gradients that are 0 but for rounding, as those of keys' biases are, would make steps too.
-    """
-    return torch.optim.AdamW(parameters, lr=0.01, eps=1e-3, fused=True)
-
-
-OPTIMIZERS = {"sgd": sgd, "adamw": adamw}
-
-
 def difference(arguments: Mapping[str, Any], rank: Any) -> float:
-    """Largest difference of a parameter from the single process's, relative to the largest change of any.
+    """Largest difference of a parameter from a single process's on whole batches, over the largest change of any.
 
-    arguments: plan; optimizer; accumulation; steps; and options of Training.
+    arguments: plan; accumulation; everywhere.
     """
-    plan, make = Plan(**arguments["plan"]), OPTIMIZERS[arguments.get("optimizer", "adamw")]
-    steps, options = arguments.get("steps", 2), arguments.get("options", {})
-    training = train(plan, rank.device, steps, arguments.get("accumulation", 1), make, **options)
-    found, expected = whole_parameters(training), single_process(rank.device, steps, make)
-    start = dict(make_model(rank.device).named_parameters())
+    training = make_training(Plan(**arguments["plan"]), rank.device, everywhere=arguments.get("everywhere", False))
+    model = make_model(rank.device)
+    start, optimizer = copy.deepcopy(model), sgd(model.parameters())
+    for step in range(STEPS):
+        training.step(own_rows(step, rank, arguments.get("accumulation", 1)))
+        optimizer.zero_grad()
+        loss_of(model, ids_of(step, rank.device)).backward()
+        optimizer.step()
+    found, before = whole_parameters(training), dict(start.named_parameters())
+    expected = dict(model.named_parameters())
     assert found.keys() == expected.keys(), (sorted(found), sorted(expected))
-    change = max(float((expected[name] - start[name].detach().cpu()).abs().max()) for name in expected)
-    apart = max(float((found[name] - expected[name]).abs().max()) for name in expected)
+    apart, change = (
+        max(float((one[name].detach().cpu() - expected[name].detach().cpu()).abs().max()) for name in expected)
+        for one in (found, before)
+    )
     gc.collect()
     return apart / change
 
@@ -143,7 +131,7 @@ def counted(arguments: Mapping[str, Any], rank: Any) -> dict[str, Any]:
     wrapped = wrap(model, plan, rank.device, BLOCK)
     applied = fsdp_applied.check(wrapped, world_size, load.blocks)
     training = Training(wrapped, loss_of)
-    batch = [ids_of(0, rank.device).chunk(world_size)[rank.place.rank]]
+    batch = own_rows(0, rank)
     for _ in range(2):  # DDP puts its buckets in order with the second
         training.step(batch)
     gathered = fsdp_state.Gathered(wrapped.module)
@@ -185,7 +173,7 @@ def counted(arguments: Mapping[str, Any], rank: Any) -> dict[str, Any]:
 
 
 def several(arguments: Mapping[str, Any], rank: Any) -> list[Any]:
-    """Of several cases, in one launch: difference() where a case names steps or an optimizer, else counted()."""
+    """Of several cases, in one launch; run: the name of a function of this module."""
     gc.collect()
     gc.freeze()  # libraries, which each collection would go through
     return [globals()[case["run"]](case, rank) for case in arguments["cases"]]
@@ -193,9 +181,8 @@ def several(arguments: Mapping[str, Any], rank: Any) -> list[Any]:
 
 def exchanges(arguments: Mapping[str, Any], rank: Any) -> dict[str, int]:
     """Collectives of two micro-batches by kind, those that reduce under one name; arguments: plan, everywhere."""
-    wrapped = wrap(make_model(rank.device), Plan(**arguments["plan"]), rank.device, BLOCK)
-    training = Training(wrapped, loss_of, optimizer_of=sgd, everywhere=arguments["everywhere"])
-    batches = ids_of(0, rank.device).chunk(rank.place.world_size)[rank.place.rank].chunk(2)
+    training = make_training(Plan(**arguments["plan"]), rank.device, everywhere=arguments["everywhere"])
+    batches = own_rows(0, rank, 2)
     for _ in range(2):
         training.step(batches)
     with Collectives() as seen:
@@ -221,9 +208,8 @@ def mismatched(arguments: Mapping[str, Any], rank: Any) -> list[str]:
 
 def overflowing(arguments: Mapping[str, Any], rank: Any) -> list[Any]:
     """Whether a step with an infinite gradient on the last rank alone is left out everywhere, and the next is not."""
-    plan = Plan(**arguments["plan"])
-    training = Training(wrap(make_model(rank.device), plan, rank.device, BLOCK), loss_of, optimizer_of=sgd)
-    batch = [ids_of(0, rank.device).chunk(rank.place.world_size)[rank.place.rank]]
+    training = make_training(Plan(**arguments["plan"]), rank.device)
+    batch = own_rows(0, rank)
     moved = []
     for step in range(2):
         before = whole_parameters(training)

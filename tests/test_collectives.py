@@ -2,111 +2,90 @@
 
 from __future__ import annotations
 
+import re
+import time
+from dataclasses import asdict
 from types import SimpleNamespace
 
 import fake_nvml
 import pytest
+import torch
 
 from perfscribe.base.cells import Unsupported
 from perfscribe.distributed import collectives, transport
-from perfscribe.distributed.collectives import CUDA_EVENTS, HOST_CLOCK, OPERATIONS, Message, combine, time_collectives
+from perfscribe.distributed.collectives import CUDA_EVENTS, HOST_CLOCK, OPERATIONS, Message, combine
 from perfscribe.distributed.exchange import EXACT_UP_TO, Exchange
 from perfscribe.distributed.failures import RankError
+from perfscribe.distributed.launch import launch
 from perfscribe.distributed.nccl_log import parse_nccl_log
 
-SIZES = ((4096, "fp32"), (3_000_001, "fp32"), (5_000_000, "fp32"), (1000, "bf16"), (1000, "fp16"))
+SIZES = ((4096, "fp32"), (3_000_001, "fp32"), (1000, "bf16"), (1000, "fp16"))
+WORLD_SIZE = 3
 
 
-@pytest.mark.parametrize("world_size", [2, 4])
-def test_every_collective_is_right_and_timed(world_size):
+def test_every_collective_is_right_and_timed():
     messages = [Message(operation, size, dtype, 1, 3) for operation in OPERATIONS for size, dtype in SIZES]
-    found = time_collectives(messages, world_size=world_size, timeout_s=120)
-    for message, one in zip(messages, found, strict=True):
+    arguments = {"messages": [asdict(message) for message in messages]}
+    by_rank = launch(collectives.run_on_rank, arguments, world_size=WORLD_SIZE, timeout_s=120).results
+    for message, *said in zip(messages, *by_rank, strict=True):
+        one = combine(message, said)
         item = 4 if message.dtype == "fp32" else 2
-        sent = message.size_bytes // (item * world_size) * item * world_size
+        sent = message.size_bytes // (item * WORLD_SIZE) * item * WORLD_SIZE
         assert one.values["message_bytes"] == sent
-        received = world_size if message.operation != "reduce_scatter" else 1
+        received = WORLD_SIZE if message.operation != "reduce_scatter" else 1
         assert one.values["elements_checked"] == sent // item * received
         assert len(one.samples["time_ms"]) == 3 and len(one.warmup["time_ms"]) == 1
         assert one.timers == {"time_ms": HOST_CLOCK}
-        by_rank = [one.series[f"rank_{rank}_ms"] for rank in range(world_size)]
-        assert one.samples["time_ms"] == [max(call) for call in zip(*by_rank, strict=True)]
         assert one.values["busbw_gb_per_s"] > 0
 
 
-def rank(number: int, world_size: int, seed: int = 0):
-    import torch
-
+def rank(number: int, world_size: int):
     place = SimpleNamespace(rank=number, world_size=world_size)
-    return SimpleNamespace(place=place, device=torch.device("cpu"), backend="gloo", seed=seed)
+    return SimpleNamespace(place=place, device=torch.device("cpu"), backend="gloo", seed=0)
 
 
-def exchanged(operation: str, size_bytes: int, dtype: str, world_size: int) -> list[Exchange]:
-    """All ranks' buffers after the collective, done here without a process group."""
-    import torch
-
-    every = [Exchange(Message(operation, size_bytes, dtype), rank(r, world_size)) for r in range(world_size)]
-    for one in every:
-        one.fill()
-    sources = [one.source.clone() for one in every]
-    total = sum(sources[1:], start=sources[0])
-    for number, one in enumerate(every):
-        share = slice(number * one.share, (number + 1) * one.share)
-        results = {
-            "all_reduce": lambda: total,
-            "broadcast": lambda: sources[0],
-            "all_gather": lambda: torch.cat(sources),
-            "reduce_scatter": lambda share=share: total[share],
-            "all_to_all": lambda share=share: torch.cat([source[share] for source in sources]),
-        }
-        one.target.copy_(results[operation]())
-        one.call = lambda: None
-        one.fill = one.clear = lambda: None
-    return every
+def wrongly(arguments, rank):
+    """What the check says of each collective where rank 1 spoils its result after the exchange."""
+    spoils = {
+        "one element": lambda target: target[target.numel() * 2 // 3].add_(1),
+        "swapped chunks": lambda target: target.copy_(target.roll(target.numel() // 2)),
+    }
+    said = []
+    for operation in OPERATIONS:
+        for spoil in spoils.values():
+            exchange = Exchange(Message(operation, arguments["size_bytes"], arguments["dtype"]), rank)
+            right, spoil = exchange.call, spoil if rank.place.rank else (lambda target: None)
+            exchange.call = lambda call=right, target=exchange.target, spoil=spoil: (call(), spoil(target))
+            try:
+                said.append(exchange.check() and "right")
+            except ArithmeticError as error:
+                said.append(str(error))
+    return said
 
 
-@pytest.mark.parametrize("operation", OPERATIONS)
-@pytest.mark.parametrize(("size_bytes", "dtype"), [(600, "fp32"), (5_000_000, "fp32"), (6000, "bf16"), (6000, "fp16")])
-def test_a_check_sees_one_wrong_element_and_swapped_chunks(operation, size_bytes, dtype):
-    for one in exchanged(operation, size_bytes, dtype, 3):
-        assert one.check() == one.target.numel()
-        right = one.target.clone()
-        one.target[one.target.numel() * 2 // 3] += 1
-        with pytest.raises(
-            ArithmeticError, match=rf"^{operation}: 1 of {one.target.numel()} elements are wrong on rank"
-        ):
-            one.check()
-        one.target.copy_(right.roll(1))
-        with pytest.raises(ArithmeticError):
-            one.check()
-        half = right.numel() // 2
-        one.target[:half], one.target[half : 2 * half] = right[half : 2 * half], right[:half].clone()
-        with pytest.raises(ArithmeticError):
-            one.check()
+@pytest.mark.parametrize(("size_bytes", "dtype"), [(5_000_000, "fp32"), (6000, "bf16")])
+def test_a_check_sees_one_wrong_element_and_swapped_chunks(size_bytes, dtype):
+    arguments = {"size_bytes": size_bytes, "dtype": dtype}
+    right, wrong = launch("test_collectives:wrongly", arguments, world_size=2, timeout_s=60).results
+    assert set(right) == {"right"}
+    for operation, one, swapped in zip(OPERATIONS, wrong[::2], wrong[1::2], strict=True):
+        assert re.fullmatch(rf"{operation}: 1 of \d+ elements are wrong on rank 1", one)
+        assert re.fullmatch(rf"{operation}: \d+ of \d+ elements are wrong on rank 1", swapped)
 
 
-@pytest.mark.parametrize("operation", ["all_gather", "reduce_scatter", "all_to_all"])
-def test_a_check_takes_no_result_of_an_earlier_exchange_for_its_own(operation):
-    for one in exchanged(operation, 600, "fp32", 3):
-        assert one.check()
-        del one.clear
-        with pytest.raises(ArithmeticError, match=f"{one.target.numel()} of {one.target.numel()} elements are wrong"):
-            one.check()
+def comes_late(arguments, rank):
+    """Seconds until a call may begin, of which rank 1 sleeps through the first."""
+    exchange = Exchange(Message("broadcast", 1000), rank)
+    torch.distributed.barrier()
+    time.sleep(rank.place.rank)
+    began = time.perf_counter()
+    exchange.prepare_on_host()
+    return time.perf_counter() - began
 
 
-def test_a_wrong_result_names_the_collective_and_the_rank():
-    with pytest.raises(RankError) as caught:
-        from perfscribe.distributed.launch import launch
-
-        launch("test_collectives:sums_badly", {}, world_size=2, timeout_s=60)
-    assert str(caught.value) == "rank 1 of 2: ArithmeticError: all_reduce: 250 of 250 elements are wrong on rank 1"
-
-
-def sums_badly(arguments, rank):
-    exchange = Exchange(Message("all_reduce", 1000), rank)
-    right = exchange.call
-    exchange.call = lambda: (right(), exchange.target.add_(rank.place.rank))
-    return exchange.check()
+def test_a_call_begins_when_all_ranks_are_there():
+    first, second = launch("test_collectives:comes_late", {}, world_size=2, timeout_s=60).results
+    assert first > 0.7 > second
 
 
 def test_sums_are_exact_in_each_dtype_for_any_number_of_ranks():
@@ -132,29 +111,10 @@ def test_the_time_of_a_call_is_the_slowest_ranks_and_the_middle_call_counts():
     assert (found.warmup_s, found.timed_s, found.timers) == (1.0, 2.0, {"time_ms": CUDA_EVENTS})
 
 
-@pytest.mark.parametrize(
-    ("message", "text"),
-    [
-        ({"operation": "gossip"}, "operation 'gossip': expected one of all_reduce"),
-        ({"dtype": "tf32"}, "dtype 'tf32': expected one of fp32, bf16, fp16"),
-        ({"size_bytes": 0}, "expected size_bytes and timed from 1"),
-        ({"timed": 0}, "expected size_bytes and timed from 1"),
-        ({"timer": "sundial"}, "timer 'sundial': expected host clock or CUDA events"),
-    ],
-)
-def test_messages_that_cannot_be(message, text):
-    with pytest.raises(ValueError, match=text):
-        Message(**({"operation": "all_reduce", "size_bytes": 8} | message))
-
-
-def test_messages_that_the_ranks_refuse():
-    for message, text in (
-        (Message("all_reduce", 4), "ValueError: size_bytes 4: expected at least 8, an element a rank"),
-        (Message("all_reduce", 8, timer=CUDA_EVENTS), "ValueError: timer 'CUDA events': gloo waits on the host"),
-    ):
-        with pytest.raises(RankError) as caught:
-            time_collectives([message], world_size=2, timeout_s=60)
-        assert text in str(caught.value)
+def test_a_message_that_is_too_small():
+    message = asdict(Message("all_reduce", 4))
+    with pytest.raises(RankError, match="ValueError: size_bytes 4: expected at least 8, an element a rank"):
+        launch(collectives.run_on_rank, {"messages": [message]}, world_size=2, timeout_s=60)
 
 
 def test_a_collective_that_a_backend_lacks_is_unsupported():
@@ -220,17 +180,15 @@ def test_what_nccl_says_of_itself():
     assert log.choice("all_to_all", 2**20, 2) is None and log.choice("all_reduce", 77, 2) is None
 
 
-@pytest.mark.parametrize(
-    ("said", "way"),
-    [
-        ("Channel 00 : 0[0] -> 1[1] via SHM/direct/direct", "SHM"),
-        ("Channel 00/0 : 1[0] -> 0[0] [receive] via NET/Socket/0", "NET/Socket"),
-        ("Channel 01/0 : 0[0] -> 1[0] [send] via NET/IB/1/GDRDMA", "NET/IB"),
-        ("Channel 30/0 : 0[0] -> 1[6] via P2P/direct pointer", "P2P"),
-    ],
-)
-def test_connections_in_short(said, way):
-    assert parse_nccl_log([f"host:1:1 [0] NCCL INFO {said}"]).connections == (way,)
+def test_connections_in_short():
+    said = {
+        "Channel 00 : 0[0] -> 1[1] via SHM/direct/direct": "SHM",
+        "Channel 00/0 : 1[0] -> 0[0] [receive] via NET/Socket/0": "NET/Socket",
+        "Channel 01/0 : 0[0] -> 1[0] [send] via NET/IB/1/GDRDMA": "NET/IB",
+        "Channel 30/0 : 0[0] -> 1[6] via P2P/direct pointer": "P2P",
+    }
+    for line, way in said.items():
+        assert parse_nccl_log([f"host:1:1 [0] NCCL INFO {line}"]).connections == (way,)
 
 
 class LinkedNvml(fake_nvml.FakeNvml):
@@ -292,12 +250,3 @@ def test_nvlink_is_refused_where_it_is_known_to_be_missing(monkeypatch):
         transport, "visible_links", lambda count: [transport.Link(0, 1, None), transport.Link(0, 2, "NV4")]
     )
     transport.require_nvlink(3)
-
-
-def test_without_nccl_or_nvml_there_is_nothing_to_say():
-    import torch
-
-    if torch.cuda.is_available():
-        pytest.skip("a GPU is here")
-    assert transport.nccl_version() is None
-    assert transport.visible_links(2) == []

@@ -1,4 +1,4 @@
-"""The experiment ddp: its cells, small ones that really run, and what its tables and figures show."""
+"""The experiment ddp: its cells, a small one that really runs, and what its tables and figures show."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import gc
 import itertools
 import math
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from matplotlib import pyplot as plt
 from ranks import RanksError, run_ranks
 from workspace import ROOT
@@ -21,7 +22,8 @@ from perfscribe import config
 from perfscribe.analytic import bucket_model
 from perfscribe.base.cells import Cell, Measurement
 from perfscribe.data import tokens
-from perfscribe.experiments.ddp import levels, measure, rows, show, tracing, variants
+from perfscribe.experiments.ddp import levels, measure, program, show, tracing, variants
+from perfscribe.experiments.ddp.program import Wrapped
 from perfscribe.experiments.ddp.variants import Variant
 from perfscribe.instruments.profiling.trace import OPERATOR, Kernel, Range, Trace, thread_key
 from perfscribe.plan import plan
@@ -36,32 +38,15 @@ ALL = levels.LEVELS["properties"]["implementation"]["items"]["enum"]
 # --- cells ------------------------------------------------------------------------------------------------------
 
 
-def planned(preset: str) -> list[Cell]:
-    return [one for one in plan.planned_cells(RAW, "ddp", preset) if not one.skip]
-
-
 def test_the_gpu_preset_is_that_of_the_published_runs() -> None:
-    cells = planned("gpu")
+    cells = [one for one in plan.planned_cells(RAW, "ddp", "gpu") if not one.skip]
     shapes = {(c["size"], c["seq_len"], c["batch"], c["world_size"], c["backend"], c["dtype"]) for c in cells}
     assert shapes == {("xl", 128, 16, n, "nccl", "fp32") for n in (2, 4)}
     for cell in cells:
         assert {"cuda", f"cuda:{cell['world_size']}"} <= set(cell.requires)
-    (whole,) = {c["variants"] for c in cells}
-    assert whole.split() == [
-        "naive",
-        "flat",
-        "overlap_individual",
-        *(f"overlap_bucketed:{size}" for size in (1, 10, 100, 1000)),
-        "torch_ddp",
-    ]
-    assert all(c["turns"] >= 6 and c["traced"] for c in cells)
-
-
-def test_the_cpu_preset_has_processes_alone() -> None:
-    cells = planned("cpu")
-    assert {(c["world_size"], c["traced"]) for c in cells} == {(2, True), (4, True)}
-    assert {c["backend"] for c in cells} == {"gloo"}
-    assert all(c.requires == () and c["device"] == "cpu" for c in cells)
+        buckets = [f"overlap_bucketed:{size}" for size in (1, 10, 100, 1000)]
+        assert cell["variants"].split() == ["naive", "flat", "overlap_individual", *buckets, "torch_ddp"]
+        assert cell["turns"] >= 6
 
 
 def test_a_batch_that_the_ranks_cannot_share_is_skipped() -> None:
@@ -74,14 +59,6 @@ def test_variants_are_a_level_and_back() -> None:
     of = variants.variants(ALL, [0.0016, 1, 1000])
     assert variants.from_level(variants.as_level(of)) == of
     assert [one.key for one in variants.traced(of)] == ["naive", "flat", "overlap_individual", "overlap_bucketed:1"]
-
-
-def test_measuring_imports_nothing_that_presents_or_plans() -> None:
-    from perfscribe.plan.fingerprint import Sources
-
-    sources = Sources(ROOT)
-    assert sources.fingerprint("perfscribe.experiments.ddp.measure")
-    assert "torch" in sources.libraries("perfscribe.experiments.ddp.measure")
 
 
 # --- ranks ------------------------------------------------------------------------------------------------------
@@ -102,18 +79,10 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Record:
     return as_record(factors, measure.run(Cell(factors, data_folder=str(folder))))
 
 
-def as_record(factors: Mapping[str, Any], of: Measurement, turns: int = 0) -> Record:
-    return Record(
-        "ddp",
-        dict(factors),
-        "ok",
-        "",
-        "measured",
-        samples={name: [samples] for name, samples in of.samples.items()},
-        values=dict(of.values),
-        series=dict(of.series),
-        timers=dict(of.timers),
-    )
+def as_record(factors: dict[str, Any], of: Measurement) -> Record:
+    samples = {name: [samples] for name, samples in of.samples.items()}
+    parts = {"values": dict(of.values), "series": dict(of.series), "timers": dict(of.timers)}
+    return Record("ddp", factors, "ok", "", "measured", samples=samples, **parts)
 
 
 def test_every_variant_is_timed_with_and_without_communication(real: Record) -> None:
@@ -149,104 +118,66 @@ def test_tables_and_figures_of_a_real_cell(real: Record) -> None:
     tables = made([real])
     for table in tables.values():
         assert len(table.ok) >= 2
-    for figure in show.figures(tables):
+    for figure in show.figures({table.id: table for table in tables.values()}):
         canvas = plt.figure(figsize=figure.size_in, layout="constrained")
         figure.draw(canvas)
         canvas.canvas.draw()
         plt.close(canvas)
 
 
-def _fake_rank(number: int, world_size: int) -> Any:
-    import torch
+def _checked(number: int, fault: str) -> None:
+    """The check, where finish() leaves one tensor as it was, or no number in it after the last step."""
+    calls = itertools.count(1)
 
-    place = SimpleNamespace(rank=number, world_size=world_size)
-    return SimpleNamespace(place=place, device=torch.device("cpu"), seed=7, backend="gloo")
+    def finish(self: Any) -> None:
+        gradient = self.ours.module.norm.weight.grad
+        own = gradient.clone()
+        self.ours.finish_gradient_synchronization()
+        if fault == "not averaged":
+            gradient.copy_(own)
+        elif next(calls) == variants.CHECKED_STEPS:
+            gradient.fill_(math.nan)
 
-
-def _checked(rank: int, fault: str) -> dict[str, float]:
-    import torch
-
-    from perfscribe.experiments.ddp import check
-    from perfscribe.experiments.ddp.wrapped import Wrapped
-
-    if fault == "nothing is averaged":
-        Wrapped.finish = lambda self: None  # type: ignore[method-assign]
-    if fault == "one tensor is not averaged":
-
-        def finish(self: Any) -> None:
-            gradient = self.ours.module.norm.weight.grad.clone()
-            self.ours.finish_gradient_synchronization()
-            self.ours.module.norm.weight.grad.copy_(gradient)
-
-        Wrapped.finish = finish  # type: ignore[method-assign]
-    if fault == "a gradient of the last step is no number":
-        calls = itertools.count(1)
-
-        def broken(self: Any) -> None:
-            self.ours.finish_gradient_synchronization()
-            if next(calls) == variants.CHECKED_STEPS:
-                self.ours.module.norm.weight.grad.fill_(math.nan)
-
-        Wrapped.finish = broken  # type: ignore[method-assign]
+    Wrapped.finish = finish  # type: ignore[method-assign]
+    rank: Any = SimpleNamespace(place=SimpleNamespace(rank=number, world_size=2), device=torch.device("cpu"), seed=7)
     ids = torch.randint(10_000, (4, 9), generator=torch.Generator().manual_seed(0))
-    factors = {"device": "cpu", "dtype": "fp32"}
-    return check.errors([Variant("naive"), Variant("flat")], factors, ids, _fake_rank(rank, 2))
+    program.errors([Variant("naive")], {"device": "cpu", "dtype": "fp32"}, ids, rank)
 
 
-def test_the_check_passes_what_averages() -> None:
-    for errors in run_ranks(_checked, 2, ""):
-        assert set(errors) == {"naive", "flat"} and max(errors.values()) < 1e-4
-
-
-FAULTS = ("nothing is averaged", "one tensor is not averaged", "a gradient of the last step is no number")
-
-
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", ["not averaged", "no number"])
 def test_the_check_refuses_what_does_not_average(fault: str) -> None:
     with pytest.raises(RanksError, match="naive: parameters after 3 steps differ from a single process's"):
         run_ranks(_checked, 2, fault)
 
 
-def _gradients(rank: int, differ: bool) -> None:
-    import torch
-
-    from perfscribe.experiments.ddp.check import require_equal_gradients
-
+def _gradients(rank: int) -> None:
     model = torch.nn.Linear(3, 2)
     for tensor in model.parameters():
         tensor.grad = torch.ones_like(tensor)
-    if differ and rank == 1:
+    program.require_equal_gradients(model, "flat")
+    if rank == 1:
         assert model.bias.grad is not None
         model.bias.grad[0] = 1 + 2**-20
-    require_equal_gradients(model, "flat")
+    program.require_equal_gradients(model, "flat")
 
 
 def test_gradients_must_be_equal_to_the_last_bit() -> None:
-    run_ranks(_gradients, 2, False)
     with pytest.raises(RanksError, match="flat: 1 of 2 gradients differ between ranks"):
-        run_ranks(_gradients, 2, True)
+        run_ranks(_gradients, 2)
 
 
-def _left_behind(rank: int) -> list[bool]:
-    """Whether PyTorch's wrapper is still there once it was released, with and without steps taken."""
-    import torch
-
-    from perfscribe.experiments.ddp.wrapped import Wrapped
-
+def _left_behind(rank: int) -> bool:
+    """Whether PyTorch's wrapper is still there once it was released."""
     gc.disable()
-    left = []
-    for steps in range(2):
-        wrapped = Wrapped(Variant("torch_ddp"), torch.nn.Linear(3, 2))
-        for _ in range(steps):
-            wrapped.call(torch.ones(1, 3)).sum().backward()
-        there = weakref.ref(wrapped.call)
-        wrapped.release()
-        left.append(there() is not None)
-    return left
+    wrapped = Wrapped(Variant("torch_ddp"), torch.nn.Linear(3, 2))
+    wrapped.call(torch.ones(1, 3)).sum().backward()
+    there = weakref.ref(wrapped.call)
+    wrapped.release()
+    return there() is not None
 
 
 def test_nothing_of_pytorchs_wrapper_is_left_in_another_ones_turn() -> None:
-    assert run_ranks(_left_behind, 2) == [[False, False]] * 2
+    assert run_ranks(_left_behind, 2) == [False, False]
 
 
 def test_the_slowest_rank_counts() -> None:
@@ -255,9 +186,9 @@ def test_the_slowest_rank_counts() -> None:
         named = {"values": {"naive_error": error}, "traced_values": {"naive_own_stream": True}, "series": {}}
         return {**said, **named, "warmup_s": 1.0, "timed_s": 2.0}
 
-    both = measure.combine([Variant("naive")], [rank([1, 5], 0.1), rank([3, 4], 0.3)])
+    both = measure.combine([rank([1, 5], 0.1), rank([3, 4], 0.3)])
     assert both.samples == {"naive_step_ms": [3, 5]} and both.timers == {"naive_step_ms": "host clock"}
-    assert both.values == {"naive_error": 0.3, "naive_own_stream": True, "implementations": 1}
+    assert both.values == {"naive_error": 0.3, "naive_own_stream": True}
 
 
 # --- the timeline -----------------------------------------------------------------------------------------------
@@ -294,9 +225,6 @@ def test_a_gpus_lanes_are_its_kernels() -> None:
     values = found.values()
     assert values["traced_both_ms"] == pytest.approx(30e-6) and values["traced_communication_ms"] == 60e-6
     assert values["own_stream"] is True
-
-
-def test_one_stream_for_both_is_said() -> None:
     shared = [replace(one, stream=7) for one in OVERLAPPING]
     assert tracing.lanes(gpu_trace(*shared), 2, "cuda").values()["own_stream"] is False
 
@@ -311,21 +239,18 @@ def test_a_trace_of_ranks_without_communication_in_the_step_is_an_error() -> Non
 
 
 def test_close_spans_are_one_in_a_record() -> None:
-    found = tracing.Lanes(1000, [(0, 10), (11, 20), (30, 40)], [(5, 6)], {}, tracing.NO_STREAMS, "")
-    assert found.series() == {
-        "lane": ["compute", "compute", "communication"],
-        "start_ns": [0, 30, 5],
-        "ns": [20, 10, 1],
-    }
+    found = tracing.Lanes(1000, [(0, 10), (11, 20), (30, 40)], [(5, 6)], {}, False, "").series()
+    assert found == {"lane": ["compute", "compute", "communication"], "start_ns": [0, 30, 5], "ns": [20, 10, 1]}
 
 
-# --- figures of a fixture ---------------------------------------------------------------------------------------
+# --- tables of a fixture ----------------------------------------------------------------------------------------
 
 TOTAL_BYTES, BYTES_PER_S, CALL_S = 8_000_000_000, 200e9, 10e-6
 COUNTS = {
     "overlap_individual": 435,
     **{f"overlap_bucketed:{mb}": n for mb, n in ((1, 340), (10, 300), (100, 98), (1000, 9))},
 }
+DRIFT = [0.0, 3.0, 1.0, -2.0, 4.0, 2.0]
 
 
 def fixture(turns: int = 6, **factors: Any) -> Record:
@@ -333,21 +258,18 @@ def fixture(turns: int = 6, **factors: Any) -> Record:
     of = variants.variants(ALL, [1, 10, 100, 1000])
     added_ms = {"naive": 40.0, "flat": 36.0, "torch_ddp": 5.0}
     added_ms |= {key: 1e3 * bucket_model.overhead_s(TOTAL_BYTES, n, BYTES_PER_S, CALL_S) for key, n in COUNTS.items()}
-    drift = [0.0, 3.0, 1.0, -2.0, 4.0, 2.0, 0.5, -1.0][:turns]
-    samples: dict[str, list[float]] = {}
+    calls = {"naive": 435, "flat": 1, **COUNTS}
+    samples: dict[str, list[float]] = {"flat_copies_ms": [4.0] * turns}
     values: dict[str, Any] = {"gradient_bytes": TOTAL_BYTES, "parameter_tensors": 435}
     for variant in of:
         key, extra = variant.key, added_ms[variant.key]
-        samples[f"{key}_off_ms"] = [500 + d for d in drift]
-        samples[f"{key}_step_ms"] = [500 + extra + d for d in drift]
-        values |= {f"{key}_error": 1e-3, f"{key}_sent_bytes": TOTAL_BYTES, f"{key}_peak_bytes": 2**35}
-        calls = {"naive": 435, "flat": 1, **COUNTS}.get(key)
-        values |= {} if calls is None else {f"{key}_all_reduces": calls, f"{key}_buckets": calls}
+        samples[f"{key}_off_ms"] = [500 + d for d in DRIFT[:turns]]
+        samples[f"{key}_step_ms"] = [500 + extra + d for d in DRIFT[:turns]]
+        values |= {f"{key}_error": 1e-3, f"{key}_sent_bytes": TOTAL_BYTES}
+        values |= {f"{key}_all_reduces": calls[key]} if key in calls else {}
         if variant.implementation in variants.PHASED:
-            for phase, ms in {"forward": 150, "backward": 250, "communication": extra, "optimizer": 100}.items():
-                samples[f"{key}_{phase}_ms"] = [float(ms)] * turns
-            samples[f"{key}_marked_step_ms"] = [500 + extra] * turns
-    samples["flat_copies_ms"] = [4.0] * turns
+            phases = {"forward": 150, "backward": 250, "communication": extra, "optimizer": 100, "marked_step": 540}
+            samples |= {f"{key}_{phase}_ms": [float(ms)] * turns for phase, ms in phases.items()}
     for variant in variants.traced(of):
         times = {"step": 600.0, "compute": 500.0, "communication": 40.0, "both": 10.0}
         values |= {f"{variant.key}_traced_{name}_ms": ms for name, ms in times.items()}
@@ -359,198 +281,106 @@ def fixture(turns: int = 6, **factors: Any) -> Record:
 
 
 def made(records: list[Record], all_reduces: Sequence[Record] = ()) -> dict[str, Table]:
-    return {table.id: table for table in show.tables({"ddp": records, "all_reduce": list(all_reduces)})}
+    tables = show.tables({"ddp": records, "all_reduce": list(all_reduces)})
+    return {table.id.removeprefix("cs336.ddp_"): table for table in tables}
 
 
-def plain(world_size: int = 2, latency_ms: float = 0.02, **factors: Any) -> list[Record]:
-    """All-reduces of three sizes between GPUs: a latency, and 250 GB/s of a message's bytes."""
-    found = []
-    for size_mb in (1, 100, 1000):
-        sent = size_mb * 10**6
-        levels = {"operation": "all_reduce", "backend": "nccl", "device": "cuda", "transport": "default"}
-        levels |= {"world_size": world_size, "megabyte": "10^6", "size_mb": size_mb, "grid": "sizes", **factors}
-        samples = {"time_ms": [[latency_ms + 1e3 * sent / 250e9] * 3]}
-        found.append(Record("all_reduce", levels, "ok", "", "measured", samples, values={"message_bytes": sent}))
-    return found
-
-
-@pytest.fixture(scope="module")
-def tables() -> dict[str, Table]:
-    return made([fixture()])
-
-
-def row(tables: Mapping[str, Table], table: str, implementation: str, bucket: Any = rows.NO_BUCKETS) -> Any:
-    frame = tables[f"cs336.ddp_{table}"].frame
+def row(record: Record, table: str, implementation: str, bucket: Any = show.NO_BUCKETS) -> Any:
+    frame = made([record])[table].frame
     return frame[(frame["implementation"] == implementation) & (frame["bucket_mb"] == bucket)].iloc[0]
 
 
-def test_exposed_is_turn_by_turn_so_that_drift_cancels(tables: dict[str, Table]) -> None:
-    found = row(tables, "benchmark", "torch_ddp")
+def test_exposed_is_turn_by_turn_so_that_drift_cancels() -> None:
+    found = row(fixture(), "benchmark", "torch_ddp")
     assert found["exposed_ms"] == pytest.approx(5) and found["exposed_high_ms"] == pytest.approx(5)
     assert found["exposed_interval"] == "5.00 to 5.00 (96.9 %)" and found["turns"] == 6
-    assert found["spent_how"] == rows.EXPOSED and found["spent_percent"] == pytest.approx(100 * 5 / 506.5, rel=1e-3)
-    assert found["exposed_percent_of_naive"] == pytest.approx(12.5)
-
-
-def test_communication_that_is_timed_has_a_spread_of_its_own() -> None:
-    record = fixture()
-    record.samples["naive_communication_ms"] = [[38.0, 39.0, 40.0, 41.0, 42.0, 40.0]]
-    tables = made([record])
-    naive, other = (row(tables, "benchmark", name) for name in ("naive", "torch_ddp"))
-    assert naive["spent_ms_spread"] == t.summary(record, "naive_communication_ms").iqr > 0
-    assert naive["exposed_ms_spread"] == pytest.approx(0)
-    assert other["spent_ms_spread"] == other["exposed_ms_spread"]
-    once = row(made([fixture(1)]), "benchmark", "naive")
-    assert (once["spent_ms_spread"], once["exposed_ms_spread"]) == (t.ONE_SAMPLE, rows.TOO_FEW_TURNS)
+    assert found["spent_how"] == "with less without"
+    assert found["spent_percent"] == pytest.approx(100 * 5 / 506.5, rel=1e-3)
+    assert row(fixture(turns=3), "benchmark", "flat")["exposed_interval"] == show.TOO_FEW_TURNS
 
 
 def test_exposed_may_be_negative() -> None:
     record = fixture()
     record.samples["torch_ddp_step_ms"] = [[499.0, 502.0, 500.5, 496.0, 503.0, 501.0]]
-    found = row(made([record]), "benchmark", "torch_ddp")
+    found = row(record, "benchmark", "torch_ddp")
     assert found["exposed_ms"] == pytest.approx(-1)
     assert (found["exposed_low_ms"], found["exposed_high_ms"]) == (pytest.approx(-2), pytest.approx(-0.5))
 
 
-def test_naive_and_flat_are_timed_after_backward(tables: dict[str, Table]) -> None:
-    naive, flat = row(tables, "benchmark", "naive"), row(tables, "benchmark", "flat")
-    assert naive["spent_ms"] == 40 and naive["spent_how"] == rows.TIMED
+def test_naive_and_flat_are_timed_after_backward() -> None:
+    record = fixture()
+    record.samples["naive_communication_ms"] = [[38.0, 39.0, 40.0, 41.0, 42.0, 40.0]]
+    naive = row(record, "benchmark", "naive")
+    assert naive["spent_ms"] == 40 and naive["spent_how"] == "timed after backward"
     assert naive["spent_of_ms"] == 540 and naive["spent_percent"] == pytest.approx(100 * 40 / 540)
-    frame = tables["cs336.ddp_phases"].frame.set_index("implementation")
-    assert flat["spent_ms"] == 36 and frame.loc["flat", "copies_ms"] == 4
-    # 8 GB, two ranks: the bus factor is 1; flat without its copies.
-    assert frame.loc["naive", "bus_gb_per_s"] == pytest.approx(200)
-    assert frame.loc["flat", "bus_gb_per_s"] == pytest.approx(250)
-    assert frame.loc["overlap_individual", "bus_gb_per_s"] == "overlaps backward"
+    assert naive["spent_ms_spread"] == t.summary(record, "naive_communication_ms").iqr > 0
+    once = row(fixture(1), "benchmark", "naive")
+    assert (once["spent_ms_spread"], once["exposed_ms_spread"]) == (t.ONE_SAMPLE, show.TOO_FEW_TURNS)
+
+
+def plain(world_size: int = 2, **factors: Any) -> list[Record]:
+    """All-reduces of three sizes between GPUs: a latency of 0.02 ms, and 250 GB/s of a message's bytes."""
+    found = []
+    for size_mb in (1, 100, 1000):
+        sent = size_mb * 10**6
+        levels = {"operation": "all_reduce", "backend": "nccl", "device": "cuda", "transport": "default"}
+        levels |= {"world_size": world_size, "megabyte": "10^6", "size_mb": size_mb, "grid": "sizes", **factors}
+        samples = {"time_ms": [[0.02 + 1e3 * sent / 250e9] * 3]}
+        found.append(Record("all_reduce", levels, "ok", "", "measured", samples, values={"message_bytes": sent}))
+    return found
 
 
 def test_communication_stands_beside_what_its_bytes_take_alone() -> None:
-    phases = made([fixture()], plain())["cs336.ddp_phases"].frame.set_index("implementation")
+    phases = made([fixture()], plain())["phases"].frame.set_index("implementation")
     # 8 GB at 250 GB/s; 435 latencies of 0.02 ms, and one.
     assert phases.loc["naive", "alone_ms"] == pytest.approx(32 + 435 * 0.02)
     assert phases.loc["flat", "alone_ms"] == pytest.approx(32 + 0.02)
+    assert phases.loc["flat", "copies_ms"] == 4
+    others = [*plain(4), *plain(transport="tcp"), *plain(operation="broadcast")]
+    assert set(made([fixture()], others)["phases"].frame["alone_ms"]) == {show.NO_LINE}
 
 
-@pytest.mark.parametrize("others", [[], plain(4), plain(transport="tcp"), plain(operation="broadcast")])
-def test_without_a_line_among_as_many_no_time_stands_there(others: list[Record]) -> None:
-    tables = made([fixture()], others)
-    assert set(tables["cs336.ddp_phases"].frame["alone_ms"]) == {show.NO_LINE}
-
-
-def test_each_panel_of_the_timeline_says_how_much_of_the_step_is_computing() -> None:
-    record = fixture()
-    for variant in variants.traced(variants.from_level(record.factors["variants"])):
-        lanes = {"lane": ["compute", "communication"], "start_ns": [0, 10], "ns": [10, 5]}
-        record.series |= {f"{variant.key}_{name}": of for name, of in lanes.items()}
-    record.values["flat_traced_compute_ms"] = 124.0
-    (figure,) = (one for one in show.figures(made([record])) if one.id == "cs336.ddp_timeline")
-    canvas = plt.figure()
-    figure.draw(canvas)
-    shown = [text.get_text() for axes in canvas.axes for text in axes.texts]
-    plt.close(canvas)
-    assert shown == ["computing 500 of 600 ms", "computing 124 of 600 ms", *["computing 500 of 600 ms"] * 2]
-
-
-def test_few_turns_give_no_interval() -> None:
-    assert row(made([fixture(turns=3)]), "benchmark", "flat")["exposed_interval"] == rows.TOO_FEW_TURNS
-
-
-def test_the_model_finds_what_made_the_times(tables: dict[str, Table]) -> None:
-    found = row(tables, "overhead", "overlap_bucketed", 100)
+def test_the_model_finds_what_made_the_times() -> None:
+    found = row(fixture(), "overhead", "overlap_bucketed", 100)
     assert found["bandwidth"] == pytest.approx(200, rel=1e-6) and found["call_us"] == pytest.approx(10, rel=1e-6)
     assert found["residual_ms"] == pytest.approx(0, abs=1e-6)
-    assert found["best_buckets"] == pytest.approx((8e9 / (10e-6 * 200e9)) ** 0.5)
     assert found["best_bucket_mb"] == pytest.approx(126.49, rel=1e-3)
-    assert found["found_bucket"] == "100 MB"
 
 
-def test_a_range_without_an_optimum_is_said() -> None:
+NOISE = [30.0, -31.0, 20.0, -20.0, 5.0, -5.0]
+
+
+@pytest.mark.parametrize(
+    ("added_ms", "noise", "said"),
+    [
+        ([100 / n - n / 1000 for n in COUNTS.values()], DRIFT, show.NO_OPTIMUM),  # falls with every further bucket
+        ([1, 60, 1, 1, 1], DRIFT, show.NO_MODEL),
+        ([1, 2, 3, 4, 5], NOISE, show.NOT_TOLD),
+    ],
+)
+def test_a_model_that_cannot_be_fitted_says_why(added_ms: list[float], noise: list[float], said: str) -> None:
     record = fixture()
-    for key, count in COUNTS.items():  # falls with every further bucket
-        record.samples[f"{key}_step_ms"] = [
-            [500 + 100 / count - count / 1000 + d for d in (0.0, 3.0, 1.0, -2.0, 4.0, 2.0)]
-        ]
-    found = row(made([record]), "overhead", "overlap_individual")
-    assert found["best_bucket_mb"] == rows.NO_OPTIMUM and found["call_us"] == "no such term"
+    for key, extra in zip(COUNTS, added_ms, strict=True):
+        record.samples[f"{key}_step_ms"] = [[500 + extra + d for d in noise]]
+    assert row(record, "overhead", "overlap_individual")["best_bucket_mb"] == said
+    record.values |= {f"{key}_all_reduces": 3 for key in COUNTS}
+    assert row(record, "overhead", "overlap_individual")["bandwidth"] == show.NO_FIT
 
 
-NOISE = {1: (0, 30, -20), 10: (30, -5, 10), 100: (-20, 5, 0), 1000: (4, 40, -9)}
-
-
-def noisy() -> Record:
-    """Bucket sizes of which two give as many buckets; every turn strays by more than what is exposed."""
-    record = fixture()
-    record.values |= {f"overlap_bucketed:{size}_{name}": 435 for size in (1, 10) for name in ("buckets", "all_reduces")}
-    for size, noise in NOISE.items():
-        middle = 497.0 if size == 1000 else 500.0
-        steps = [middle + extra for extra in (*noise, *(-extra for extra in noise))]
-        record.samples[f"overlap_bucketed:{size}_step_ms"] = [steps]
-    record.samples["overlap_individual_step_ms"] = [[510.0, 480.0, 520.0, 490.0, 530.0, 495.0]]
-    return record
-
-
-def test_nothing_is_fitted_to_exposed_times_that_may_all_be_none() -> None:
-    tables = made([noisy()])
-    frame = tables["cs336.ddp_overhead"].frame
-    for name in ("model_ms", "residual_ms", "bandwidth", "call_us", "best_bucket_mb", "found_bucket"):
-        assert set(frame[name]) == {rows.NOT_TOLD}, name
-
-
-def test_a_model_whose_residuals_are_as_large_as_the_times_is_not_shown() -> None:
-    record = fixture()
-    for (key, _), extra in zip(COUNTS.items(), (1, 60, 1, 1, 1), strict=True):
-        record.samples[f"{key}_step_ms"] = [[500.0 + extra + d for d in (0.0, 3.0, 1.0, -2.0, 4.0, 2.0)]]
-    assert row(made([record]), "overhead", "overlap_individual")["model_ms"] == rows.NO_MODEL
-
-
-def test_one_number_of_buckets_cannot_be_fitted() -> None:
-    record = fixture()
-    record.values |= {f"{key}_{name}": 3 for key in COUNTS for name in ("all_reduces", "buckets")}
-    found = row(made([record]), "overhead", "overlap_individual")
-    assert found["bandwidth"] == rows.NO_FIT
-
-
-def test_published_figures_stand_beside_their_own_levels(tables: dict[str, Table]) -> None:
-    naive, tens = row(tables, "benchmark", "naive"), row(tables, "benchmark", "overlap_bucketed", 10)
+def test_published_figures_stand_beside_their_own_levels() -> None:
+    naive, tens = row(fixture(), "benchmark", "naive"), row(fixture(), "benchmark", "overlap_bucketed", 10)
     assert naive["step_ms_brandon-snider"] == 531.74 and naive["communication_ms_brandon-snider"] == 42.76
     assert tens["step_ms_brandon-snider"] == 509.02 and naive["step_ms_note-h100-pair"] == 808.7
-    other = made([fixture(world_size=4)])["cs336.ddp_benchmark"].frame
-    assert set(other["step_ms_brandon-snider"]) == {"none"}
-
-
-SCATTER = (20.0, -20.0, 15.0, -15.0, 5.0, -5.0)
-
-
-def strays(by_ms: Sequence[float], key: str, name: str = "off") -> Record:
-    """The fixture whose steps of one implementation stray by so much from turn to turn."""
-    record = fixture()
-    (samples,) = record.samples[f"{key}_{name}_ms"]
-    record.samples[f"{key}_{name}_ms"] = [[one + by for one, by in zip(samples, by_ms, strict=True)]]
-    return record
-
-
-def test_no_part_of_naives_is_told_where_either_may_be_none() -> None:
-    tables = made([strays(SCATTER, "overlap_individual")])
-    found = row(tables, "benchmark", "overlap_individual")
-    assert found["exposed_percent_of_naive_spread"] == pytest.approx(100 * 20 / 40)
-    tables = made([strays([3 * one for one in SCATTER], "naive")])
-    assert row(tables, "benchmark", "torch_ddp")["exposed_percent_of_naive"] == rows.NONE_OF_NAIVE
-    tables = made([strays(SCATTER, "naive", "communication")])
-    assert row(tables, "benchmark", "naive")["spent_percent_spread"] > 0
+    assert row(fixture(world_size=4), "benchmark", "naive")["step_ms_brandon-snider"] == "none"
 
 
 def test_cells_that_are_not_ok_have_a_row_for_each_implementation() -> None:
     record = replace(fixture(), status="skipped", reason="2 GPUs", samples={}, series={}, timers={})
     record.values = {"before_start": True}
     shown = made([record])
-    assert list(shown["cs336.ddp_benchmark"].frame["implementation"]) == [
-        *ALL[:3],
-        *["overlap_bucketed"] * 4,
-        "torch_ddp",
-    ]
+    assert list(shown["benchmark"].frame["implementation"]) == [*ALL[:3], *["overlap_bucketed"] * 4, "torch_ddp"]
     for table in shown.values():
         assert set(table.frame["status"]) == {"skipped"}
-    for table in shown.values():
         for column in table.columns:
             if column.kind == "figure":
                 assert table.frame[column.name].isna().all(), column.name

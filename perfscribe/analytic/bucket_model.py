@@ -43,12 +43,6 @@ def overhead_s(total_bytes: float, buckets: float, bytes_per_s: float, call_s: f
     return total_bytes / (buckets * bytes_per_s) + buckets * call_s
 
 
-def best_bucket_count(total_bytes: float, bytes_per_s: float, call_s: float) -> float:
-    """The number of buckets (real, not rounded) for which overhead_s is least."""
-    _require_positive(total_bytes=total_bytes, bytes_per_s=bytes_per_s, call_s=call_s)
-    return math.sqrt(total_bytes / (call_s * bytes_per_s))
-
-
 def best_bucket_bytes(total_bytes: float, bytes_per_s: float, call_s: float) -> float:
     """The size of the buckets for which overhead_s is least, in bytes."""
     _require_positive(total_bytes=total_bytes, bytes_per_s=bytes_per_s, call_s=call_s)
@@ -69,7 +63,7 @@ class OverheadFit:
 
     @property
     def has_optimum(self) -> bool:
-        """Whether both terms were found, so that best_bucket_count and best_bucket_bytes are defined."""
+        """Whether both terms were found, so that best_bucket_bytes is defined."""
         return math.isfinite(self.bytes_per_s) and self.call_s > 0
 
 

@@ -1,13 +1,13 @@
 """Counts the collectives that a piece of code really calls, and the bytes of each, whoever calls them.
 
 Every collective of torch.distributed goes through the dispatcher, those of DDP's C++ reducer and of backward's threads
-too; a dispatch mode sees their tensors and process group. Bytes follow nccl-tests' convention (counters.traffic): of
+too; a dispatch mode sees their tensors and process group. Bytes follow nccl-tests' convention (analytic.traffic): of
 the whole array, what all ranks together gather or scatter.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,8 +58,8 @@ class Collectives(TorchDispatchMode):
         if name not in _MESSAGES:
             self._unknown.add(name)
             return
-        operation, message = _MESSAGES[name]
-        tensors = message(args)
+        operation, whole_array = _MESSAGES[name]
+        tensors = _flat(args[whole_array])
         whole = sum(tensor.nbytes for tensor in tensors)
         ranks = _ranks(args)
         if name == "all_gather_into_tensor":  # this one is given the rank's own part alone
@@ -73,29 +73,21 @@ def _flat(part: Any) -> list[Tensor]:
     return [tensor for item in part for tensor in _flat(item)]
 
 
-def _first(args: Sequence[Any]) -> list[Tensor]:
-    return _flat(args[0])
-
-
-def _second(args: Sequence[Any]) -> list[Tensor]:
-    return _flat(args[1])
-
-
 # By the operator's name: the collective, and which of its arguments is the whole array.
-_MESSAGES: dict[str, tuple[str, Callable[[Sequence[Any]], list[Tensor]]]] = {
-    "_allgather_base_": ("all_gather", _first),
-    "allgather_": ("all_gather", _first),
-    "allgather_into_tensor_coalesced_": ("all_gather", _first),
-    "all_gather_into_tensor": ("all_gather", _first),
-    "_reduce_scatter_base_": ("reduce_scatter", _second),
-    "reduce_scatter_": ("reduce_scatter", _second),
-    "reduce_scatter_tensor_coalesced_": ("reduce_scatter", _second),
-    "reduce_scatter_tensor": ("reduce_scatter", _first),
-    "allreduce_": ("all_reduce", _first),
-    "allreduce_coalesced_": ("all_reduce", _first),
-    "all_reduce": ("all_reduce", _first),
-    "all_reduce_": ("all_reduce", _first),
-    "broadcast_": ("broadcast", _first),
+_MESSAGES: dict[str, tuple[str, int]] = {
+    "_allgather_base_": ("all_gather", 0),
+    "allgather_": ("all_gather", 0),
+    "allgather_into_tensor_coalesced_": ("all_gather", 0),
+    "all_gather_into_tensor": ("all_gather", 0),
+    "_reduce_scatter_base_": ("reduce_scatter", 1),
+    "reduce_scatter_": ("reduce_scatter", 1),
+    "reduce_scatter_tensor_coalesced_": ("reduce_scatter", 1),
+    "reduce_scatter_tensor": ("reduce_scatter", 0),
+    "allreduce_": ("all_reduce", 0),
+    "allreduce_coalesced_": ("all_reduce", 0),
+    "all_reduce": ("all_reduce", 0),
+    "all_reduce_": ("all_reduce", 0),
+    "broadcast_": ("broadcast", 0),
 }
 
 

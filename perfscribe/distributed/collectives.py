@@ -8,26 +8,27 @@ Input is written again before each call, so that sums stay small; that is not in
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from perfscribe.analytic.traffic import BUS_FACTORS, algbw_gb_per_s, bus_factor, busbw_gb_per_s
 from perfscribe.base.cells import Measurement, Unsupported
-from perfscribe.distributed.exchange import EXACT_UP_TO, Exchange
+from perfscribe.distributed.exchange import Exchange
+from perfscribe.instruments import timing
+from perfscribe.instruments.timing import Timing
 
 if TYPE_CHECKING:
     from perfscribe.distributed.rank import Rank
-    from perfscribe.instruments.timing import Timing
 
-HOST_CLOCK, CUDA_EVENTS = "host clock", "CUDA events"
 OPERATIONS = tuple(BUS_FACTORS)
+HOST_CLOCK, CUDA_EVENTS = timing.HOST_CLOCK, timing.CUDA_EVENTS
 LEAST_CALLS = 5
 
 
 @dataclass(frozen=True)
 class Message:
-    """One collective to time. size_bytes: of the whole array (see counters.traffic). timer: "" for the usual one.
+    """One collective to time. size_bytes: of the whole array (see analytic.traffic). timer: "" for the usual one.
 
     The usual timer is CUDA events for NCCL, the host clock for gloo (which waits on the host).
     limit_s: timed calls that would last longer, by the warm-up, are fewer, but at least LEAST_CALLS.
@@ -41,37 +42,14 @@ class Message:
     timer: str = ""
     limit_s: float | None = None
 
-    def __post_init__(self) -> None:
-        if self.operation not in OPERATIONS:
-            raise ValueError(f"operation {self.operation!r}: expected one of {', '.join(OPERATIONS)}")
-        if self.dtype not in EXACT_UP_TO:
-            raise ValueError(f"dtype {self.dtype!r}: expected one of {', '.join(EXACT_UP_TO)}")
-        if self.size_bytes < 1 or self.warmup < 0 or self.timed < 1:
-            raise ValueError(f"{self}: expected size_bytes and timed from 1, warmup from 0")
-        if self.timer not in ("", HOST_CLOCK, CUDA_EVENTS):
-            raise ValueError(f"timer {self.timer!r}: expected {HOST_CLOCK} or {CUDA_EVENTS}")
 
-
-def time_collectives(
-    messages: Sequence[Message], *, world_size: int, timeout_s: float, **launch_options: Any
-) -> list[Measurement]:
-    """Time the messages one after another within one launch (see launch.launch for options); a Measurement each.
+def combine(message: Message, ranks: Sequence[Mapping[str, Any]]) -> Measurement:
+    """A Measurement from what each rank says of a message, in the order of ranks.
 
     samples: time_ms, for each call the longest time of any rank. series: rank_<r>_ms, the same calls on each rank.
     values: message_bytes (as sent: size_bytes cut to what divides evenly), algbw_gb_per_s and busbw_gb_per_s of the
-    median, bus_factor, dtype, elements_checked, nccl_version with NCCL.
-    RankError: a rank's result was wrong, or what launch() raises.
+    median, bus_factor, elements_checked, nccl_version with NCCL.
     """
-    from perfscribe.distributed.launch import launch
-
-    arguments = {"messages": [asdict(message) for message in messages]}
-    launched = launch(run_on_rank, arguments, world_size=world_size, timeout_s=timeout_s, **launch_options)
-    each = zip(*launched.results, strict=True)
-    return [combine(message, list(said)) for message, said in zip(messages, each, strict=True)]
-
-
-def combine(message: Message, ranks: Sequence[Mapping[str, Any]]) -> Measurement:
-    """A Measurement from what each rank says of a message, in the order of ranks."""
     world_size, first = len(ranks), ranks[0]
     times_ms = _longest([rank["samples_ms"] for rank in ranks])
     middle_ms, sent = median(times_ms), first["message_bytes"]
@@ -128,21 +106,19 @@ def _time(message: Message, rank: Rank) -> dict[str, Any]:
     from perfscribe.distributed.transport import nccl_version
 
     timer = message.timer or (CUDA_EVENTS if rank.backend == "nccl" else HOST_CLOCK)
-    if timer == CUDA_EVENTS and rank.backend != "nccl":
-        raise ValueError(f"timer {timer!r}: gloo waits on the host, time it by the host clock")
     exchange = Exchange(message, rank)
     try:
         checked = exchange.check()
     except RuntimeError as error:
         raise _as_unsupported(error, message, rank) from error
     warmup = _calls(exchange, timer, message.warmup) if message.warmup else None
-    timing = _calls(exchange, timer, _affordable(message, warmup, rank))
+    timed = _calls(exchange, timer, _affordable(message, warmup, rank))
     return {
-        "samples_ms": timing.samples_ms,
+        "samples_ms": timed.samples_ms,
         "warmup_ms": warmup.samples_ms if warmup else [],
-        "timer": timing.timer,
+        "timer": timed.timer,
         "warmup_s": warmup.timed_s if warmup else 0.0,
-        "timed_s": timing.timed_s,
+        "timed_s": timed.timed_s,
         "message_bytes": exchange.message_bytes,
         "elements_checked": checked,
         "nccl_version": nccl_version() if rank.backend == "nccl" else None,
@@ -150,12 +126,12 @@ def _time(message: Message, rank: Rank) -> dict[str, Any]:
 
 
 def _calls(exchange: Exchange, timer: str, count: int) -> Timing:
-    from perfscribe.instruments.timing import time_device, time_host
-
     if timer == CUDA_EVENTS:
-        return time_device(exchange.call, warmup=0, timed=count, flush_l2=False, prepare=exchange.prepare_on_device)
+        return timing.time_device(
+            exchange.call, warmup=0, timed=count, flush_l2=False, prepare=exchange.prepare_on_device
+        )
     device = exchange.rank.device
-    return time_host(exchange.call, warmup=0, timed=count, device=device, prepare=exchange.prepare_on_host)
+    return timing.time_host(exchange.call, warmup=0, timed=count, device=device, prepare=exchange.prepare_on_host)
 
 
 def _affordable(message: Message, warmup: Timing | None, rank: Rank) -> int:

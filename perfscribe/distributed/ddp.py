@@ -8,15 +8,14 @@
 | BucketedDDP | each bucket of gradients | during backward, as it is full |
 
 Sources: handout of Stanford CS336, assignment 2 (systems), 1.0.4, problems naive_ddp to ddp_overlap_bucketed;
-Li et al., PyTorch Distributed, VLDB 2020 (buckets, reverse order, parameters that only some ranks use, section 3.2).
+Li et al., PyTorch Distributed, VLDB 2020 (buckets, reverse order, section 3.2).
 """
 
 from __future__ import annotations
 
 import abc
 import functools
-import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -24,17 +23,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
 from perfscribe.analytic.bucket_model import BYTES_PER_MB, fill_buckets
 from perfscribe.distributed.broadcasting import broadcast_all
-from perfscribe.distributed.process_group import (
-    backends,
-    families,
-    message_device,
-    ranks_that_differ,
-    require_group,
-)
+from perfscribe.distributed.process_group import backends, families, require_group
 
 Observer = Callable[[str], AbstractContextManager[object]]
 
@@ -52,41 +44,31 @@ class Traffic:
 
 
 class DataParallel(nn.Module, abc.ABC):
-    """A module with a replica on each rank of a process group.
+    """A module with a replica on each rank of the default process group.
 
-    On construction parameters and buffers, frozen ones too, are overwritten by those of the group's rank 0; buffers
-    stay each rank's own after that. The keys of state_dict begin with "module.".
+    On construction parameters and buffers, frozen ones too, are overwritten by rank 0's; buffers stay each rank's own
+    after that. A step is forward, backward, finish_gradient_synchronization(), optimizer step; every parameter that is
+    not frozen needs a gradient in it. NCCL divides while it reduces (its AVG); elsewhere gradients are divided first
+    and then summed.
 
-    A step is forward, backward, finish_gradient_synchronization(), optimizer step. After finish each gradient is its
-    mean over the ranks. NCCL divides while it reduces (its AVG); elsewhere gradients are divided first and then summed.
-
-    find_unused_parameters: ranks may leave parameters unused. One that only some ranks used then has its sum over these
-    divided by the number of all ranks, one that no rank used stays None; agreeing on it takes one more all-reduce.
     traffic counts what was sent. around(name) is entered around each part ("flatten", "launch", "wait", "unflatten").
-    RuntimeError: no process group, or the ranks hold different models. ValueError: nothing to train.
+    RuntimeError: no process group.
     """
 
-    def __init__(
-        self, module: nn.Module, *, find_unused_parameters: bool = False, group: dist.ProcessGroup | None = None
-    ) -> None:
+    def __init__(self, module: nn.Module) -> None:
         super().__init__()
-        self.module, self.group = module, require_group(type(self).__name__, group)
+        self.module, self.group = module, require_group(type(self).__name__)
         self.traffic = Traffic()
-        self.around: Observer = _nothing_around
-        self._find_unused = find_unused_parameters
-        self._enabled = self._synchronising = True
+        self.around: Observer = lambda _: _NOTHING
+        self._enabled = True
         # Reverse order of registration: about the order in which the backward pass gives gradients.
         self._trainable = [parameter for parameter in reversed(list(module.parameters())) if parameter.requires_grad]
-        if not self._trainable:
-            raise ValueError(f"{type(self).__name__}: the module has no parameter that requires a gradient")
-        device = self._trainable[0].device.type
-        nccl = backends(self.group).get(device) == "nccl"
+        nccl = backends(self.group).get(self._trainable[0].device.type) == "nccl"
         self._divisor = 1 if nccl else dist.get_world_size(self.group)
         self._options = dist.AllreduceOptions(), dist.AllreduceCoalescedOptions()
         for options in self._options:
             options.reduceOp = dist.ReduceOp.AVG if nccl else dist.ReduceOp.SUM  # type: ignore[assignment]
             options.asyncOp = True
-        self._require_same_model()
         broadcast_all([(tensor, 0) for tensor in (*module.parameters(), *module.buffers())], self.group)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -94,46 +76,21 @@ class DataParallel(nn.Module, abc.ABC):
         return self.module(*args, **kwargs)
 
     @contextmanager
-    def no_sync(self) -> Iterator[None]:
-        """Backwards in it add to the rank's own gradients and send nothing; finish does nothing in it.
-
-        The first backward after it, ended by finish, averages the sum.
-        """
-        before, self._synchronising = self._synchronising, False
-        try:
-            yield
-        finally:
-            self._synchronising = before
-
-    @contextmanager
     def communication_off(self) -> Iterator[None]:
         """All as ever but the collectives: to time a step without communication. The replicas drift apart in it."""
-        before, self._enabled = self._enabled, False
+        self._enabled = False
         try:
             yield
         finally:
-            self._enabled = before
+            self._enabled = True
 
     @torch.no_grad()
     def finish_gradient_synchronization(self) -> None:
         """End a backward: when the current stream gets past it (on gloo, when it returns), gradients are averages.
 
         All ranks must call it, as often as each other.
-        RuntimeError: a parameter without a gradient, unless unused ones are looked for.
         """
-        if not self._synchronising:
-            return
-        unused = [parameter for parameter in self._trainable if parameter.grad is None]
-        if unused and not self._find_unused:
-            names = [name for name, parameter in self.module.named_parameters() if parameter is unused[-1]]
-            raise RuntimeError(
-                f"{type(self).__name__}: {names[0]} has no gradient; find_unused_parameters=True averages those in use"
-            )
-        for parameter in unused:
-            parameter.grad = torch.zeros_like(parameter)
         self._finish()
-        if self._find_unused:
-            self._take_back(unused)
 
     def release(self) -> None:
         """Let go of the module: its gradients are no longer averaged by this wrapper."""
@@ -164,28 +121,6 @@ class DataParallel(nn.Module, abc.ABC):
         with self.around("wait"):
             if work is not None:
                 work.wait()
-
-    def _take_back(self, unused: Sequence[nn.Parameter]) -> None:
-        """Leave no gradient to parameters that no rank has used."""
-        missing = {id(parameter) for parameter in unused}
-        flags = torch.tensor(
-            [id(parameter) not in missing for parameter in self._trainable],
-            dtype=torch.uint8,
-            device=message_device(self.group),
-        )
-        if self._enabled:
-            dist.all_reduce(flags, dist.ReduceOp.MAX, group=self.group)
-        for parameter, used in zip(self._trainable, flags.tolist(), strict=True):
-            if not used:
-                parameter.grad = None
-
-    def _require_same_model(self) -> None:
-        named = (*self.module.named_parameters(), *self.module.named_buffers())
-        lines = [f"{name} {tuple(one.shape)} {one.dtype} {one.requires_grad}" for name, one in named]
-        if differing := ranks_that_differ("\n".join(lines), self.group):
-            which = f"rank {', '.join(map(str, differing))}"
-            what = "names, shapes, dtypes or frozen parameters"
-            raise RuntimeError(f"{type(self).__name__}: {what} of {which} differ from rank 0's")
 
 
 class NaiveDDP(DataParallel):
@@ -220,27 +155,23 @@ class OverlappingDataParallel(DataParallel):
     """Sends a group's gradients by an asynchronous all-reduce as soon as all of them, and all groups before, are ready.
 
     Collectives match by order, so all ranks send the groups in the same order, however autograd orders its work
-    (Li et al. 2020, section 3.2.3). Each backward outside of no_sync needs its own finish.
+    (Li et al. 2020, section 3.2.3). RuntimeError, from finish: a parameter had no gradient, or a second backward.
     """
 
-    def __init__(
-        self, module: nn.Module, *, find_unused_parameters: bool = False, group: dist.ProcessGroup | None = None
-    ) -> None:
-        super().__init__(module, find_unused_parameters=find_unused_parameters, group=group)
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__(module)
         self._groups = self._grouped()
-        at = {parameter: number for number, members in enumerate(self._groups) for parameter in members}
-        # Hooks hold the wrapper weakly: one that nobody holds any more leaves its module alone.
-        hooks = [
-            parameter.register_post_accumulate_grad_hook(functools.partial(_ready, weakref.ref(self), at[parameter]))
-            for parameter in self._trainable
+        self._hooks = [
+            parameter.register_post_accumulate_grad_hook(functools.partial(self._ready, number))
+            for number, members in enumerate(self._groups)
+            for parameter in members
         ]
-        self._remove_hooks = weakref.finalize(self, _remove, hooks)
-        self._remove_hooks.atexit = False
         self._begin()
 
     def release(self) -> None:
         """Take the hooks off the module's parameters."""
-        self._remove_hooks()
+        for hook in self._hooks:
+            hook.remove()
 
     @abc.abstractmethod
     def _grouped(self) -> list[list[nn.Parameter]]:
@@ -250,24 +181,16 @@ class OverlappingDataParallel(DataParallel):
         self._waiting = [len(members) for members in self._groups]  # gradients that are not ready, by group
         self._under_way: list[dist.Work | None] = []
 
-    def _count(self, group: int) -> None:
+    def _ready(self, group: int, _: Tensor) -> None:
         """The gradient of a parameter of the group is complete."""
-        if not self._synchronising:
-            return
         self._waiting[group] -= 1
-        if self._waiting[group] < 0:
-            raise RuntimeError(f"{type(self).__name__}: a second backward before finish_gradient_synchronization()")
         while len(self._under_way) < len(self._groups) and not self._waiting[len(self._under_way)]:
-            self._send_next()
-
-    def _send_next(self) -> None:
-        members = self._groups[len(self._under_way)]
-        with torch.no_grad():
-            self._under_way.append(self._start([_gradient(parameter) for parameter in members]))
+            with torch.no_grad():
+                self._under_way.append(self._start([_gradient(p) for p in self._groups[len(self._under_way)]]))
 
     def _finish(self) -> None:
-        while len(self._under_way) < len(self._groups):
-            self._send_next()
+        if any(self._waiting):
+            raise RuntimeError(f"{type(self).__name__}: not one gradient for each parameter since the last finish")
         for work in self._under_way:
             self._wait(work)
         self._begin()
@@ -287,25 +210,15 @@ class BucketedDDP(OverlappingDataParallel):
     """One asynchronous all-reduce a bucket, sent while backward goes on.
 
     Handout, problem ddp_overlap_bucketed.
-    Parameters fill buckets of at most bucket_size_mb (MB = 10⁶ bytes; None: one bucket) in reverse order of
-    registration; each dtype has its own, and a larger parameter one to itself. A bucket's gradients are sent from where
-    they lie by one group call (NCCL) or flattened by gloo itself: no step of ours copies a gradient, and
-    zero_grad(set_to_none=True) takes nothing apart.
-    ValueError: bucket_size_mb not above 0.
+    Parameters fill buckets of at most bucket_size_mb (MB = 10⁶ bytes) in reverse order of registration; each dtype has
+    its own, and a larger parameter one to itself. A bucket's gradients are sent from where they lie by one group call
+    (NCCL) or flattened by gloo itself: no step of ours copies a gradient, and zero_grad(set_to_none=True) takes nothing
+    apart. ValueError: bucket_size_mb not above 0.
     """
 
-    def __init__(
-        self,
-        module: nn.Module,
-        bucket_size_mb: float | None,
-        *,
-        find_unused_parameters: bool = False,
-        group: dist.ProcessGroup | None = None,
-    ) -> None:
-        if bucket_size_mb is not None and not bucket_size_mb > 0:
-            raise ValueError(f"bucket_size_mb: expected a number above 0 or None, not {bucket_size_mb}")
-        self._capacity_bytes = None if bucket_size_mb is None else bucket_size_mb * BYTES_PER_MB
-        super().__init__(module, find_unused_parameters=find_unused_parameters, group=group)
+    def __init__(self, module: nn.Module, bucket_size_mb: float) -> None:
+        self._capacity_bytes = bucket_size_mb * BYTES_PER_MB
+        super().__init__(module)
 
     @property
     def bucket_sizes_bytes(self) -> list[int]:
@@ -327,19 +240,4 @@ def _gradient(parameter: nn.Parameter) -> Tensor:
     return parameter.grad
 
 
-def _ready(wrapper: weakref.ref[OverlappingDataParallel], group: int, _: Tensor) -> None:
-    found = wrapper()
-    if found is not None:
-        found._count(group)
-
-
-def _remove(hooks: Sequence[RemovableHandle]) -> None:
-    for hook in hooks:
-        hook.remove()
-
-
 _NOTHING = nullcontext()
-
-
-def _nothing_around(_: str) -> AbstractContextManager[object]:
-    return _NOTHING

@@ -7,13 +7,13 @@ wrapped model turned out to be is read off it by fsdp_applied.py: libraries have
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed.fsdp as torch_fsdp
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
     CheckpointImpl,
@@ -22,50 +22,25 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
     checkpoint_wrapper,
 )
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import (
-    BackwardPrefetch,
-    CPUOffload,
-    CPUOffloadPolicy,
-    FSDPModule,
-    FullyShardedDataParallel,
-    MixedPrecision,
-    MixedPrecisionPolicy,
-    ShardingStrategy,
-    fully_shard,
-)
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.nn.parallel import DistributedDataParallel
 
-from perfscribe.analytic.fsdp_plan import (
-    BACKWARD,
-    BOTH,
-    DDP,
-    FORWARD,
-    FSDP2,
-    FULL_SHARD,
-    HYBRID_SHARD,
-    PER_BLOCK,
-    PREFETCHED_UNITS,
-    SHARD_GRAD_OP,
-    SINGLE,
-    Plan,
-    hybrid_mesh,
-)
+from perfscribe.analytic import fsdp_plan as p
+from perfscribe.analytic.fsdp_plan import Plan
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 FSDP1_STRATEGIES = {
-    FULL_SHARD: ShardingStrategy.FULL_SHARD,
-    SHARD_GRAD_OP: ShardingStrategy.SHARD_GRAD_OP,
+    p.FULL_SHARD: torch_fsdp.ShardingStrategy.FULL_SHARD,
+    p.SHARD_GRAD_OP: torch_fsdp.ShardingStrategy.SHARD_GRAD_OP,
 }
 FSDP1_PREFETCH = {
-    "backward_pre": (BackwardPrefetch.BACKWARD_PRE, False),
-    "backward_post": (BackwardPrefetch.BACKWARD_POST, False),
-    "backward_post_forward": (BackwardPrefetch.BACKWARD_POST, True),
+    "backward_pre": (torch_fsdp.BackwardPrefetch.BACKWARD_PRE, False),
+    "backward_post": (torch_fsdp.BackwardPrefetch.BACKWARD_POST, False),
+    "backward_post_forward": (torch_fsdp.BackwardPrefetch.BACKWARD_POST, True),
     "none": (None, False),
 }
 
 Blocks = type[nn.Module]
-_MESHES: dict[tuple[str, tuple[int, ...]], DeviceMesh] = {}
 
 
 @dataclass(frozen=True)
@@ -83,82 +58,76 @@ def wrap(model: nn.Module, plan: Plan, device: torch.device, blocks: Blocks) -> 
     blocks: class of the repeated layers, which are the units of FSDP and of activation checkpointing. ValueError: a
     plan that this number of ranks cannot follow.
     """
-    of_plan: dict[str, Callable[[nn.Module, Plan, torch.device, Blocks], nn.Module]] = {
-        SINGLE: _single,
-        DDP: _ddp,
-        FSDP2: _fsdp2,
-    }
-    return Wrapped(of_plan.get(plan.api, _fsdp1)(model, plan, device, blocks), plan, device)
+    if plan.api == p.FSDP1:
+        return Wrapped(_fsdp1(model, plan, device, blocks), plan, device)
+    _checkpoint(model, plan, blocks)  # within FSDP2's units, so that recomputing a block gathers nothing once more
+    if plan.api == p.DDP:
+        devices = [device.index] if device.type == "cuda" else None
+        # Gradients lie in the buckets, so that there is one copy of them.
+        model = DistributedDataParallel(model, devices, gradient_as_bucket_view=True)
+    if plan.api == p.FSDP2:
+        _fsdp2(model, plan, device, blocks)
+    return Wrapped(model, plan, device)
 
 
 def mesh_of(plan: Plan, device: torch.device) -> DeviceMesh:
     """The ranks as this plan arranges them; the same object each time, as a mesh makes process groups of its own."""
     world_size = dist.get_world_size()
-    shape = hybrid_mesh(world_size) if plan.strategy == HYBRID_SHARD else (world_size,)
-    found = _MESHES.get((device.type, shape))
-    if found is None:
-        names = ("replicate", "shard") if len(shape) == 2 else ("shard",)
-        found = _MESHES[device.type, shape] = init_device_mesh(device.type, shape, mesh_dim_names=names)
-    return found
+    shape = p.hybrid_mesh(world_size) if plan.strategy == p.HYBRID_SHARD else (world_size,)
+    return _mesh(device.type, shape)
 
 
-def _single(model: nn.Module, plan: Plan, device: torch.device, blocks: Blocks) -> nn.Module:
-    _checkpoint(model, plan, blocks)
-    return model
+@cache
+def _mesh(device: str, shape: tuple[int, ...]) -> DeviceMesh:
+    return init_device_mesh(device, shape, mesh_dim_names=("replicate", "shard")[-len(shape) :])
 
 
-def _ddp(model: nn.Module, plan: Plan, device: torch.device, blocks: Blocks) -> nn.Module:
-    """Gradients lie in the buckets, so that there is one copy of them."""
-    _checkpoint(model, plan, blocks)
-    devices = [device.index] if device.type == "cuda" else None
-    return DistributedDataParallel(model, devices, gradient_as_bucket_view=True)
-
-
-def _fsdp2(model: nn.Module, plan: Plan, device: torch.device, blocks: Blocks) -> nn.Module:
-    """Checkpointing lies within the units, so that recomputing a block gathers nothing once more."""
-    _checkpoint(model, plan, blocks)
+def _fsdp2(model: nn.Module, plan: Plan, device: torch.device, blocks: Blocks) -> None:
     options: dict[str, Any] = {
         "mesh": mesh_of(plan, device),
-        "reshard_after_forward": plan.strategy != SHARD_GRAD_OP,  # said for the root too, whose default is False
+        "reshard_after_forward": plan.strategy != p.SHARD_GRAD_OP,  # said for the root too, whose default is False
     }
     if plan.offload:
-        options["offload_policy"] = CPUOffloadPolicy(pin_memory=device.type == "cuda")
+        options["offload_policy"] = torch_fsdp.CPUOffloadPolicy(pin_memory=device.type == "cuda")
     if plan.dtype != "fp32":
-        options["mp_policy"] = MixedPrecisionPolicy(
+        options["mp_policy"] = torch_fsdp.MixedPrecisionPolicy(
             param_dtype=DTYPES[plan.dtype], reduce_dtype=DTYPES[plan.reduce_dtype]
         )
-    inner = blocks_of(model, CheckpointWrapper if plan.checkpointing else blocks) if plan.wrapping == PER_BLOCK else []
+    inner = (
+        blocks_of(model, CheckpointWrapper if plan.checkpointing else blocks) if plan.wrapping == p.PER_BLOCK else []
+    )
     for block in inner:
-        fully_shard(block, **options)
-    fully_shard(model, **options)
+        torch_fsdp.fully_shard(block, **options)
+    torch_fsdp.fully_shard(model, **options)
     _prefetch(model, inner, plan)
-    return model
 
 
 def _prefetch(model: nn.Module, blocks: list[Any], plan: Plan) -> None:
     """Let each unit gather the next ones of its pass as soon as it has its own."""
     units: list[Any] = [model, *blocks]  # in the order of forward
     for at, unit in enumerate(units):
-        if plan.prefetch in (FORWARD, BOTH):
-            unit.set_modules_to_forward_prefetch(units[at + 1 : at + 1 + PREFETCHED_UNITS])
-        if plan.prefetch in (BACKWARD, BOTH):
-            unit.set_modules_to_backward_prefetch(list(reversed(units[max(1, at - PREFETCHED_UNITS) : at])))
-    if plan.prefetch in (BACKWARD, BOTH):  # backward begins with the root, after which the last block comes
-        units[0].set_modules_to_backward_prefetch(list(reversed(blocks))[:PREFETCHED_UNITS])
+        if plan.prefetch in (p.FORWARD, p.BOTH):
+            unit.set_modules_to_forward_prefetch(units[at + 1 : at + 1 + p.PREFETCHED_UNITS])
+        if plan.prefetch in (p.BACKWARD, p.BOTH):
+            unit.set_modules_to_backward_prefetch(list(reversed(units[max(1, at - p.PREFETCHED_UNITS) : at])))
+    if plan.prefetch in (p.BACKWARD, p.BOTH):  # backward begins with the root, after which the last block comes
+        units[0].set_modules_to_backward_prefetch(list(reversed(blocks))[: p.PREFETCHED_UNITS])
 
 
 def _fsdp1(model: nn.Module, plan: Plan, device: torch.device, blocks: Blocks) -> nn.Module:
     backward, forward = FSDP1_PREFETCH[plan.prefetch]
     reduced = DTYPES[plan.reduce_dtype]
-    wrapped = FullyShardedDataParallel(
+    wrapped = torch_fsdp.FullyShardedDataParallel(
         model,
         device_mesh=mesh_of(plan, device),
         sharding_strategy=FSDP1_STRATEGIES[plan.strategy],
-        auto_wrap_policy=ModuleWrapPolicy({blocks}) if plan.wrapping == PER_BLOCK else None,
+        auto_wrap_policy=ModuleWrapPolicy({blocks}) if plan.wrapping == p.PER_BLOCK else None,
         backward_prefetch=backward,
         forward_prefetch=forward,
-        cpu_offload=CPUOffload(offload_params=True) if plan.offload else None,
-        mixed_precision=None if plan.dtype == "fp32" else MixedPrecision(DTYPES[plan.dtype], reduce_dtype=reduced),
+        cpu_offload=torch_fsdp.CPUOffload(offload_params=True) if plan.offload else None,
+        mixed_precision=None
+        if plan.dtype == "fp32"
+        else torch_fsdp.MixedPrecision(DTYPES[plan.dtype], reduce_dtype=reduced),
         device_id=device,
         use_orig_params=True,
     )
@@ -182,5 +151,5 @@ def blocks_of(model: nn.Module, kind: Blocks) -> list[nn.Module]:
 
 
 def is_fsdp2(module: nn.Module) -> bool:
-    """Whether fully_shard was applied to the module itself."""
-    return isinstance(module, FSDPModule)
+    """Whether torch_fsdp.fully_shard was applied to the module itself."""
+    return isinstance(module, torch_fsdp.FSDPModule)

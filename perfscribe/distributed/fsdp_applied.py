@@ -16,24 +16,8 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FullyShardedDataParallel
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from perfscribe.analytic.fsdp_plan import (
-    BACKWARD,
-    BOTH,
-    DDP,
-    FORWARD,
-    FSDP1,
-    FSDP2,
-    FULL_SHARD,
-    HYBRID_SHARD,
-    IMPLICIT,
-    NO_SHARD,
-    PER_BLOCK,
-    SHARD_GRAD_OP,
-    SINGLE,
-    Plan,
-    shards,
-    took_effect,
-)
+from perfscribe.analytic import fsdp_plan as p
+from perfscribe.analytic.fsdp_plan import Plan
 from perfscribe.distributed.fsdp import DTYPES, FSDP1_PREFETCH, Wrapped, blocks_of, is_fsdp2
 
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
@@ -70,25 +54,25 @@ def read(wrapped: Wrapped) -> Applied:
     if isinstance(module, DistributedDataParallel):
         size = module.process_group.size()
         return Applied(
-            "DistributedDataParallel", DDP, size, 1, 0, "autocast", "fp32", False, checkpointed, prefetch=IMPLICIT
+            "DistributedDataParallel", p.DDP, size, 1, 0, "autocast", "fp32", False, checkpointed, prefetch=p.IMPLICIT
         )
     if is_fsdp2(module):
         return _read_fsdp2(module, checkpointed)
-    return Applied("none", SINGLE, 1, 1, 0, "autocast", "fp32", False, checkpointed, prefetch=IMPLICIT)
+    return Applied("none", p.SINGLE, 1, 1, 0, "autocast", "fp32", False, checkpointed, prefetch=p.IMPLICIT)
 
 
 def expected(plan: Plan, world_size: int, blocks: int) -> Applied:
     """What the plan makes of a model with so many blocks."""
-    is_fsdp = plan.api in (FSDP1, FSDP2)
-    replicas, parts = shards(plan, world_size)
+    is_fsdp = plan.api in (p.FSDP1, p.FSDP2)
+    replicas, parts = p.shards(plan, world_size)
     return Applied(
-        wrapper={SINGLE: "none", DDP: "DistributedDataParallel", FSDP1: "FullyShardedDataParallel"}.get(
+        wrapper={p.SINGLE: "none", p.DDP: "DistributedDataParallel", p.FSDP1: "FullyShardedDataParallel"}.get(
             plan.api, "fully_shard"
         ),
-        strategy=took_effect(plan, world_size),
-        replicas=1 if plan.api == SINGLE else replicas,
+        strategy=p.took_effect(plan, world_size),
+        replicas=1 if plan.api == p.SINGLE else replicas,
         shards=parts,
-        units=(1 + blocks if plan.wrapping == PER_BLOCK else 1) if is_fsdp else 0,
+        units=(1 + blocks if plan.wrapping == p.PER_BLOCK else 1) if is_fsdp else 0,
         dtype=plan.dtype if is_fsdp else "autocast",
         reduce_dtype="fp32" if plan.dtype == "fp32" else plan.reduce_dtype,
         offload=plan.offload,
@@ -116,16 +100,16 @@ def _read_fsdp2(module: nn.Module, checkpointed: int) -> Applied:
     wrapped: list[Any] = [part for part in module.modules() if is_fsdp2(part)]
     states = [part._get_fsdp_state() for part in wrapped]
     groups = [group for state in states if (group := state._fsdp_param_group) is not None]
-    meshes = {(p.device_mesh.shape, _placed(p)) for p in module.parameters() if isinstance(p, DTensor)}
+    meshes = {(one.device_mesh.shape, str(one.placements)) for one in module.parameters() if isinstance(one, DTensor)}
     if not all(isinstance(parameter, DTensor) for parameter in module.parameters()):
         raise ValueError("the wrapped model holds parameters that no unit of it shards")
     shape, _ = _one(meshes, "the mesh")
     reshards = _one({group.post_forward_mesh_info is not None for group in groups}, "resharding after forward")
-    strategy = HYBRID_SHARD if len(shape) == 2 else FULL_SHARD
+    strategy = p.HYBRID_SHARD if len(shape) == 2 else p.FULL_SHARD
     policy = _one({(group.mp_policy.param_dtype, group.mp_policy.reduce_dtype) for group in groups}, "precision")
     return Applied(
         "fully_shard",
-        strategy if reshards else SHARD_GRAD_OP,
+        strategy if reshards else p.SHARD_GRAD_OP,
         shape[0] if len(shape) == 2 else 1,
         shape[-1],
         len(groups),
@@ -137,14 +121,12 @@ def _read_fsdp2(module: nn.Module, checkpointed: int) -> Applied:
     )
 
 
-def _placed(parameter: DTensor) -> str:
-    return ", ".join(map(str, parameter.placements))
-
-
 def _read_prefetch(states: list[Any]) -> str:
     forward = any(state._states_to_forward_prefetch for state in states)
     backward = any(state._states_to_backward_prefetch for state in states)
-    return {(True, True): BOTH, (True, False): FORWARD, (False, True): BACKWARD}.get((forward, backward), IMPLICIT)
+    return {(True, True): p.BOTH, (True, False): p.FORWARD, (False, True): p.BACKWARD}.get(
+        (forward, backward), p.IMPLICIT
+    )
 
 
 def _read_fsdp1(module: FullyShardedDataParallel, checkpointed: int) -> Applied:
@@ -158,7 +140,7 @@ def _read_fsdp1(module: FullyShardedDataParallel, checkpointed: int) -> Applied:
         "FullyShardedDataParallel",
         strategy,
         1,
-        1 if strategy == NO_SHARD else size,
+        1 if strategy == p.NO_SHARD else size,
         sum(unit._has_params for unit in units),
         NAMES[mixed[0] or torch.float32],
         NAMES[mixed[1] or torch.float32],

@@ -45,13 +45,11 @@ def tensors_of(training: Training) -> Iterator[Tensor]:
     the parameters themselves are gone. Not DDP's buckets, which are seen as gradients within a step alone.
     """
     parameters = [parameter for group in training.optimizer.param_groups for parameter in group["params"]]
-    flat = [vars(one).values() for one in _flat_parameters(training.module)]
-    yield from (*parameters, *training.module.parameters(), *training.module.buffers())
-    yield from (parameter.grad for parameter in parameters if parameter.grad is not None)
-    yield from (value for of in training.optimizer.state.values() for value in of.values() if isinstance(value, Tensor))
-    yield from (value for values in flat for value in values if isinstance(value, Tensor))
-    yield from _flat_parameters(training.module)
-    yield from (one.grad for one in _flat_parameters(training.module) if one.grad is not None)
+    flat = _flat_parameters(training.module)
+    yield from (*parameters, *training.module.parameters(), *training.module.buffers(), *flat)
+    yield from (one.grad for one in (*parameters, *flat) if one.grad is not None)
+    held = [*training.optimizer.state.values(), *map(vars, flat)]
+    yield from (value for of in held for value in of.values() if isinstance(value, Tensor))
 
 
 def bytes_on(device: torch.device, tensors: Iterable[Tensor]) -> int:
@@ -89,21 +87,18 @@ class Gathered:
 
     def now_bytes(self) -> int:
         """What is gathered at this moment; most_bytes keeps the largest of what was found."""
-        found = self._of_flat() if self._flat else self._moved()
+        if self._flat:
+            whole: list[Tensor | None] = [getattr(parameter, "_full_param_padded", None) for parameter in self._flat]
+            found = sum(tensor.untyped_storage().nbytes() for tensor in whole if tensor is not None)
+        else:
+            now = storages(self._module.parameters())
+            found = sum(size for place, size in now.items() if self._at_rest.get(place) != size)
         self.most_bytes = max(self.most_bytes, found)
         return found
 
     def note(self, *_: object) -> None:
         """Look, as a hook."""
         self.now_bytes()
-
-    def _moved(self) -> int:
-        now = storages(self._module.parameters())
-        return sum(size for place, size in now.items() if self._at_rest.get(place) != size)
-
-    def _of_flat(self) -> int:
-        whole = [getattr(parameter, "_full_param_padded", None) for parameter in self._flat]
-        return sum(tensor.untyped_storage().nbytes() for tensor in whole if tensor is not None)
 
 
 def _flat_parameters(module: torch.nn.Module) -> list[Tensor]:

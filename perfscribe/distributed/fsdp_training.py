@@ -5,7 +5,7 @@ The gradients of all but the last micro-batch stay where they are made; the last
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -20,6 +20,7 @@ from perfscribe.instruments import precision
 
 # Small enough that none of a few steps overflows, as one would with torch's 2^16, and is left out.
 FIRST_SCALE = 2.0**10
+LEARNING_RATE, WEIGHT_DECAY = 5e-5, 0.01
 
 Loss = Callable[[torch.nn.Module, Any], Tensor]
 
@@ -40,8 +41,12 @@ class LocalGradScaler(torch.amp.GradScaler):
         self, optimizer: torch.optim.Optimizer, inv_scale: Tensor, found_inf: Tensor, allow_fp16: bool
     ) -> dict[torch.device, Tensor]:
         with torch.no_grad():
-            for device, shards in _by_device(local_gradients(optimizer)).items():
-                found = found_inf.to(device, copy=True)
+            gradients = local_gradients(optimizer)
+            for device in {shard.device for shard in gradients}:
+                shards, found = (
+                    [shard for shard in gradients if shard.device == device],
+                    found_inf.to(device, copy=True),
+                )
                 torch._amp_foreach_non_finite_check_and_unscale_(shards, found, inv_scale.to(device))
                 found_inf.copy_(torch.maximum(found_inf, found.to(found_inf.device)))
         everyone = found_inf.to(self._on)
@@ -62,34 +67,18 @@ def local_gradients(optimizer: torch.optim.Optimizer) -> list[Tensor]:
     return [shard for shard in shards if shard.numel()]
 
 
-def _by_device(tensors: Iterable[Tensor]) -> dict[torch.device, list[Tensor]]:
-    found: dict[torch.device, list[Tensor]] = {}
-    for tensor in tensors:
-        found.setdefault(tensor.device, []).append(tensor)
-    return found
-
-
 class Training:
     """A wrapped model, AdamW for it, and its steps.
 
-    loss_of(module, batch): mean loss of a micro-batch, a scalar in fp32. optimizer_of: makes the optimizer of the
-    parameters; by default torch's fused AdamW. everywhere: exchange gradients with each micro-batch, not with the last.
+    loss_of(module, batch): mean loss of a micro-batch, a scalar in fp32. everywhere: exchange gradients with each
+    micro-batch, not with the last. optimizer: torch's fused AdamW.
     """
 
-    def __init__(
-        self,
-        wrapped: Wrapped,
-        loss_of: Loss,
-        *,
-        learning_rate: float = 5e-5,
-        weight_decay: float = 0.01,
-        optimizer_of: Callable[[Iterable[Tensor]], torch.optim.Optimizer] | None = None,
-        everywhere: bool = False,
-    ) -> None:
+    def __init__(self, wrapped: Wrapped, loss_of: Loss, *, everywhere: bool = False) -> None:
         self.wrapped, self.module, self._loss_of, self._everywhere = wrapped, wrapped.module, loss_of, everywhere
-        options: Any = {"lr": learning_rate, "weight_decay": weight_decay}
-        make = optimizer_of or (lambda parameters: torch.optim.AdamW(parameters, fused=True, **options))
-        self.optimizer = make(self.module.parameters())
+        self.optimizer: torch.optim.Optimizer = torch.optim.AdamW(
+            self.module.parameters(), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY, fused=True
+        )
         self._scaler = LocalGradScaler(wrapped.device) if wrapped.plan.dtype == "fp16" else None
 
     @property

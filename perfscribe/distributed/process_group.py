@@ -1,8 +1,7 @@
-"""What a process group can do: which backend serves which device; whether its ranks hold the same."""
+"""What a process group can do: which backend serves which device, which tensors one collective can carry."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 
 import torch
@@ -10,17 +9,12 @@ import torch.distributed as dist
 from torch import Tensor
 
 
-def require_group(who: str, group: dist.ProcessGroup | None = None) -> dist.ProcessGroup:
-    """The group, the default one for None.
-
-    RuntimeError: no process group was made. ValueError: this process is not in the group.
-    """
+def require_group(who: str) -> dist.ProcessGroup:
+    """The default process group. RuntimeError: none was made."""
     if not (dist.is_available() and dist.is_initialized()):
         raise RuntimeError(f"{who} needs a process group: call torch.distributed.init_process_group() first")
-    found = dist.group.WORLD if group is None else group
-    if found is None or dist.get_rank(found) < 0:
-        raise ValueError(f"{who}: this process is not in the process group")
-    return found
+    assert dist.group.WORLD is not None
+    return dist.group.WORLD
 
 
 def backends(group: dist.ProcessGroup) -> dict[str, str]:
@@ -33,15 +27,6 @@ def message_device(group: dist.ProcessGroup) -> torch.device:
     if "cpu" in backends(group):
         return torch.device("cpu")
     return torch.device("cuda", torch.cuda.current_device())
-
-
-def ranks_that_differ(text: str, group: dist.ProcessGroup) -> list[int]:
-    """The group ranks whose text is not rank 0's."""
-    digest = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big", signed=True)
-    mine = torch.tensor([digest], dtype=torch.int64, device=message_device(group))
-    digests = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
-    dist.all_gather(digests, mine, group=group)
-    return [rank for rank, other in enumerate(digests) if int(other) != int(digests[0])]
 
 
 def families(tensors: Sequence[Tensor]) -> list[list[int]]:

@@ -7,11 +7,9 @@ whole parameters are handed out, not equal pieces of the flattened model).
 
 from __future__ import annotations
 
-import copy
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,72 +21,45 @@ from perfscribe.analytic.partition import PIECE_BYTES, partition
 from perfscribe.distributed.broadcasting import broadcast_all
 from perfscribe.distributed.gathering import Gathering
 from perfscribe.distributed.process_group import backends, require_group
-from perfscribe.distributed.state_gathering import gather_states
 
 NOT_SETTINGS = ("params", "param_names")  # of a parameter group: the rest are hyperparameters
-# torch's optimizers whose step may be taken in pieces: it changes no setting, and each parameter's update looks at no
-# other parameter.
-IN_PIECES = frozenset(
-    getattr(torch.optim, name)
-    for name in ("Adam", "AdamW", "SGD", "NAdam", "RAdam", "Adamax", "Adagrad", "Adadelta", "RMSprop", "Adafactor")
-)
 
 Observer = Callable[[str], AbstractContextManager[object]]
-
-
-@dataclass(frozen=True)
-class _Plan:
-    """What a step does in pieces. key: what it depends on. members: this rank's parameters, by piece and group."""
-
-    key: list[tuple[bool, torch.dtype, torch.device, torch.Size]]
-    members: list[list[list[Tensor]]]
-    gathering: Gathering
 
 
 class ShardedOptimizer(torch.optim.Optimizer):
     """optimizer_cls over the parameters that this rank keeps; after each step all ranks hold all updated parameters.
 
     params: an iterable of parameters, of (name, parameter) or of parameter groups, read once; the same on all ranks.
-    Any optimizer that updates each parameter by itself: state shrinks to 1/W, and as each parameter is updated by one
-    rank with all of its gradient, parameters stay those of the plain optimizer to the last bit. Gradients must be
-    averages already, equal on all ranks, None included.
+    optimizer_cls: any that updates each parameter by itself, in a step that changes no setting. State shrinks to 1/W,
+    and as each parameter is updated by one rank with all of its gradient, parameters stay those of the plain optimizer
+    to the last bit. Gradients must be averages already, equal on all ranks, None included.
 
     step() is a collective, with no buffer that stays. gloo: the updated parameters go round in flat chunks, after the
     update. NCCL: in pieces of each rank's part, by a flat copy and one all-gather a piece, all through the same memory;
-    with torch's own optimizers each travels while the next one is updated, so that temporaries of the update are those
-    of a piece. The copies cost the device little beside an update; a call a parameter would cost the host more than it
-    has left in a training step. A parameter that neither requires a gradient nor has one is not sent. param_groups
-    holds all parameters and is what schedulers change; state holds this rank's part.
+    each travels while the next one is updated, so that temporaries of the update are those of a piece. The copies cost
+    the device little beside an update; a call a parameter would cost the host more than it has left in a training step.
+    A parameter that neither requires a gradient nor has one is not sent; with NCCL the first step settles that.
+    param_groups holds all parameters and is what schedulers change; state holds this rank's part.
 
     around(name) is entered around "update" and "exchange" of each piece: an experiment puts a timer or a mark there.
 
-    RuntimeError: no process group. ValueError: LBFGS, which couples all parameters, or what torch's optimizers refuse.
+    RuntimeError: no process group.
     """
 
     def __init__(self, params: Iterable[Any], optimizer_cls: type[torch.optim.Optimizer], **kwargs: Any) -> None:
         self._group = require_group(type(self).__name__)
-        if issubclass(optimizer_cls, torch.optim.LBFGS):
-            raise ValueError("LBFGS cannot be sharded: its step couples all parameters")
         self._loads = [0] * dist.get_world_size(self._group)
         self._owners: dict[Tensor, int] = {}
         self._inner: torch.optim.Optimizer | None = None
-        self._plan: _Plan | None = None
-        self.around: Observer = _nothing_around
+        self._gathering: Gathering | None = None
+        self.around: Observer = lambda _: nullcontext()
         super().__init__(params, dict(kwargs))
         self._hand_out([parameter for group in self.param_groups for parameter in group["params"]])
         self._inner = optimizer_cls([self._own_part(group) for group in self.param_groups], **kwargs)
         self.defaults = self._inner.defaults
         _copy_settings(self._inner.param_groups, self.param_groups)
         self.state = self._inner.state
-
-    @property
-    def elements_by_rank(self) -> list[int]:
-        """Elements of the parameters that each rank owns, frozen ones too (which have no state)."""
-        return list(self._loads)
-
-    def owner_of(self, parameter: Tensor) -> int:
-        """The rank that updates this parameter and keeps its state. KeyError: it is not in this optimizer."""
-        return self._owners[parameter]
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group, on all ranks; its parameters go to the ranks with the fewest elements, none moves."""
@@ -98,52 +69,24 @@ class ShardedOptimizer(torch.optim.Optimizer):
         group = self.param_groups[-1]
         self._hand_out(group["params"])
         self._inner.add_param_group(self._own_part(group))
+        self._gathering = None
         _copy_settings(self._inner.param_groups[-1:], [group])
 
-    def step(self, closure: Callable[[], Any] | None = None, **kwargs: Any) -> Any:  # type: ignore[override]
-        """Update this rank's parameters and exchange the updated ones; gives the closure's loss.
-
-        closure: computes loss and (averaged) gradients again; called once, on every rank. kwargs: for optimizer_cls.
-        """
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Update this rank's parameters and exchange the updated ones; every rank must call it."""
         assert self._inner is not None
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
         _copy_settings(self.param_groups, self._inner.param_groups)
         if self._travels_by_itself():
-            self._step_and_gather(kwargs)
-        else:
-            with self.around("update"):
-                self._inner.step(**kwargs)
-            with self.around("exchange"):
-                broadcast_all(self._pieces(None)[0], self._group)
-        _copy_settings(self._inner.param_groups, self.param_groups)  # some optimizers change their own settings
-        return loss
+            self._step_and_gather()
+            return
+        with self.around("update"):
+            self._inner.step()
+        with self.around("exchange"):
+            broadcast_all(self._pieces(None)[0], self._group)
 
     def state_dict(self) -> dict[str, Any]:
-        """The plain optimizer's state_dict: the state of all ranks, on each rank, as copies on the CPU.
-
-        A collective: every rank must call it, also where one alone saves it. It may be loaded into the plain optimizer
-        and on any number of ranks, and the plain optimizer's into this one. Each rank's host holds all of it.
-        TypeError: a state holds something else than tensors, numbers and texts.
-        """
-        own = super().state_dict()
-        return {**own, "state": gather_states(own["state"], self._group)}
-
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:  # type: ignore[override]
-        """Take over settings, and this rank's part of the state, from a state_dict of all parameters.
-
-        ValueError: other numbers of groups or of parameters in them.
-        """
-        assert self._inner is not None
-        saved = state_dict["param_groups"]
-        if [len(group["params"]) for group in saved] != [len(group["params"]) for group in self.param_groups]:
-            raise ValueError("loaded state dict has other parameter groups, or groups of another size")
-        self._inner.load_state_dict(self._own_part_of(state_dict))
-        for group, saved_group in zip(self.param_groups, saved, strict=True):
-            group.update(copy.deepcopy(_settings(saved_group)))
-        self.state = self._inner.state
+        """Refused: it would be this rank's part of the state alone."""
+        raise NotImplementedError(f"{type(self).__name__} does not save its state, of which each rank keeps a part")
 
     def _pieces(self, capacity_bytes: int | None) -> list[list[tuple[Tensor, int]]]:
         """What the step may change, with the owners, a part of each rank's at a time; the same on all ranks."""
@@ -164,52 +107,37 @@ class ShardedOptimizer(torch.optim.Optimizer):
         devices = {parameter.device.type for parameter in self._owners}
         return all(served.get(device) == "nccl" for device in devices)
 
-    def _step_and_gather(self, kwargs: Mapping[str, Any]) -> None:
-        """Update a piece while the one before it travels; or all at once, and then send piece by piece."""
+    def _step_and_gather(self) -> None:
+        """Update a piece while the one before it travels."""
         assert self._inner is not None
-        plan = self._plan_of_now()
-        in_pieces = type(self._inner) in IN_PIECES
-        if not in_pieces:
-            with self.around("update"):
-                self._inner.step(**kwargs)
-        end: Callable[[], None] | None = None
-        for number, members in enumerate(plan.members):
-            if in_pieces:
-                with self.around("update"):
-                    self._update(members, kwargs)
-            with self.around("exchange"):
-                if end is not None:
-                    end()
-                end = plan.gathering.begin(number)
-        with self.around("exchange"):
-            if end is not None:
-                end()
-            plan.gathering.close()
-
-    def _plan_of_now(self) -> _Plan:
-        """The pieces, made anew where other parameters are to be sent than the last time."""
-        assert self._inner is not None
-        key = [(p.requires_grad or p.grad is not None, p.dtype, p.device, p.shape) for p in self._owners]
-        if self._plan is None or self._plan.key != key:
+        if self._gathering is None:
             pieces = self._pieces(PIECE_BYTES)
-            sent = [{parameter for parameter, _ in piece} for piece in pieces]
             of_group = [group["params"] for group in self._inner.param_groups]
-            members = [[[p for p in parameters if p in one] for parameters in of_group] for one in sent]
-            self._plan = _Plan(key, members, Gathering(pieces, self._group))
-        return self._plan
+            sent = [{parameter for parameter, _ in piece} for piece in pieces]
+            # This rank's parameters, by piece and group.
+            self._members = [[[p for p in parameters if p in one] for parameters in of_group] for one in sent]
+            self._gathering = Gathering(pieces, self._group)
+        end: Callable[[], None] = lambda: None  # noqa: E731
+        for number, members in enumerate(self._members):
+            with self.around("update"):
+                self._update(members)
+            with self.around("exchange"):
+                end()
+                end = self._gathering.begin(number)
+        with self.around("exchange"):
+            end()
+            self._gathering.close()
 
-    def _update(self, members: Sequence[list[Tensor]], kwargs: Mapping[str, Any]) -> None:
+    def _update(self, members: Sequence[list[Tensor]]) -> None:
         """The inner optimizer's step, with these parameters in its groups."""
         assert self._inner is not None
         groups = self._inner.param_groups
         whole = [group["params"] for group in groups]
-        try:
-            for group, parameters in zip(groups, members, strict=True):
-                group["params"] = parameters
-            self._inner.step(**kwargs)
-        finally:
-            for group, parameters in zip(groups, whole, strict=True):
-                group["params"] = parameters
+        for group, parameters in zip(groups, members, strict=True):
+            group["params"] = parameters
+        self._inner.step()
+        for group, parameters in zip(groups, whole, strict=True):
+            group["params"] = parameters
 
     def _hand_out(self, parameters: Sequence[Tensor]) -> None:
         """Give each parameter an owner; the trainable ones first, so that frozen ones do not unbalance them."""
@@ -218,32 +146,14 @@ class ShardedOptimizer(torch.optim.Optimizer):
             owners = partition([parameter.numel() for parameter in chosen], self._loads)
             self._owners.update(zip(chosen, owners, strict=True))
 
-    def _is_mine(self, parameter: Tensor) -> bool:
-        return self._owners[parameter] == dist.get_rank(self._group)
-
     def _own_part(self, group: Mapping[str, Any]) -> dict[str, Any]:
         """The group with this rank's parameters alone, perhaps none."""
-        return {**_settings(group), "params": [p for p in group["params"] if self._is_mine(p)]}
-
-    def _own_part_of(self, state_dict: Mapping[str, Any]) -> dict[str, Any]:
-        """What the inner optimizer's state_dict would be: this rank's parameters, numbered from 0."""
-        saved_state: Mapping[Any, Any] = state_dict["state"]
-        state: dict[int, Any] = {}
-        groups: list[dict[str, Any]] = []
-        for group, saved in zip(self.param_groups, state_dict["param_groups"], strict=True):
-            mine = [key for p, key in zip(group["params"], saved["params"], strict=True) if self._is_mine(p)]
-            first = sum(len(earlier["params"]) for earlier in groups)
-            state |= {i: saved_state[key] for i, key in enumerate(mine, first) if key in saved_state}
-            groups.append({**_settings(saved), "params": list(range(first, first + len(mine)))})
-        return {"state": state, "param_groups": groups}
+        rank = dist.get_rank(self._group)
+        return {**_settings(group), "params": [p for p in group["params"] if self._owners[p] == rank]}
 
 
 def _settings(group: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in group.items() if name not in NOT_SETTINGS}
-
-
-def _nothing_around(_: str) -> AbstractContextManager[object]:
-    return nullcontext()
 
 
 def _copy_settings(of: Sequence[Mapping[str, Any]], to: Sequence[dict[str, Any]]) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+import pandas as pd
+
 from perfscribe.experiments.communication_accounting.levels import SHOWN
 from perfscribe.records.records import Record
 from perfscribe.show import references
@@ -51,45 +53,56 @@ def tables(records: Mapping[str, list[Record]]) -> list[Table]:
     inputs = [replace(record, factors=record.factors | {"key": key}) for record in made for key in INPUTS]
     columns = [
         t.factor("key", "Config key"),
-        _input("symbol", "Symbol", lambda r: INPUTS[r.factors["key"]][0]),
-        _input("quantity", "Quantity", lambda r: INPUTS[r.factors["key"]][1]),
+        _text("symbol", "Symbol", lambda r: INPUTS[r.factors["key"]][0]),
+        _text("quantity", "Quantity", lambda r: INPUTS[r.factors["key"]][1]),
         t.derived("value", "Value", lambda r: r.factors[r.factors["key"]], exact=True),
-        _input("unit", "Unit", lambda r: INPUTS[r.factors["key"]][2]),
+        _text("unit", "Unit", lambda r: INPUTS[r.factors["key"]][2]),
     ]
     note = f"Config keys stand below experiments.{NAME}."
     parts = [_part(part, table_id, title, made) for part, (table_id, title) in PARTS.items()]
     return [t.make(TABLES[0], "What is given", inputs, columns, [note]), *parts]
 
 
-def _input(name: str, title: str, get: Callable[[Record], Any]) -> Column:
-    return Column(name, title, get, kind="factor", exact=True)
+def _text(name: str, title: str, get: Callable[[Record], Any], kind: str = "factor") -> Column:
+    return Column(name, title, get, kind=kind, exact=True)
 
 
 def _part(part: str, table_id: str, title: str, made: list[Record]) -> Table:
     rows = [row for record in made for row in _rows(record, part)]
+    known = references.load(NAME)
+
+    def published(source: str) -> Column:
+        """What the source prints for a step, where its inputs are those of the record."""
+
+        def get(row: Record) -> Any:
+            metric = f"step_{KINDS.get(row.values.get('unit', ''), 'count')}"
+            found = references.of_source(known, source, metric, row.factors)
+            return "none" if found is None else found.shown
+
+        return _text(f"published_{source}", source, get, "published")
+
     columns = [
-        _input("part", "Part", lambda r: part),
+        _text("part", "Part", lambda _: part),
         t.factor("step", "Step"),
         *(t.value(name, name.capitalize(), exact=True) for name in LINE),
+        *(column for column in map(published, SOURCES) if any(column.get(row) != "none" for row in rows)),
     ]
-    known = references.load(NAME)
-    published = [_published(known, source) for source in SOURCES]
-    columns += [column for column in published if any(column.get(row) != "none" for row in rows)]
     return t.make(table_id, title, rows, columns, [NOTE])
 
 
 def _rows(record: Record, part: str) -> list[Record]:
     """The record as one row for each of the part's steps; one row in all where it has no steps."""
-    steps = record.series
-    if not steps:
+    if not record.series:
         return [replace(record, factors=record.factors | {"step": NO_FIGURE})]
-    rows = []
-    for index, name in enumerate(steps["name"]):
-        if steps["part"][index] == part:
-            values = {column: steps[column][index] for column in LINE if column in steps}
-            values["value"] = _rounded(record.values[name])
-            rows.append(replace(record, factors=record.factors | {"step": name}, values=values))
-    return rows
+    steps = pd.DataFrame(record.series)
+    return [
+        replace(
+            record,
+            factors=record.factors | {"step": step["name"]},
+            values={**step, "value": _rounded(record.values[step["name"]])},
+        )
+        for step in steps[steps["part"] == part].to_dict("records")
+    ]
 
 
 def _rounded(value: float | str) -> float | str:
@@ -97,14 +110,3 @@ def _rounded(value: float | str) -> float | str:
     if isinstance(value, str):
         return value
     return int(value) if value == int(value) else float(f"{value:.{DIGITS}g}")
-
-
-def _published(known: list[references.Reference], source: str) -> Column:
-    """What the source prints for a step, where its inputs are those of the record."""
-
-    def get(record: Record) -> Any:
-        kind = KINDS.get(record.values.get("unit", ""), "count")
-        found = references.of_source(known, source, f"step_{kind}", record.factors)
-        return "none" if found is None else found.shown
-
-    return Column(f"published_{source}", source, get, kind="published", exact=True)

@@ -12,7 +12,7 @@ from typing import Any
 from perfscribe.analytic.shapes import SIZES
 from perfscribe.base.cells import Cell, Measurement, grid
 from perfscribe.data import tokens
-from perfscribe.experiments.ddp.variants import Variant, as_level, from_level, variants
+from perfscribe.experiments.ddp.variants import as_level, variants
 from perfscribe.instruments import precision
 
 DEVICES = {"gloo": "cpu", "nccl": "cuda"}
@@ -33,42 +33,29 @@ def datasets(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 def cells(config: Mapping[str, Any]) -> list[Cell]:
     """One for each dtype, shape and number of ranks, with all implementations and bucket sizes."""
-    chosen = variants(config["implementation"], config["bucket_mb"])
+    chosen = as_level(variants(config["implementation"], config["bucket_mb"]))
     counts = {name: config[name] for name in COUNTS}
     return [
-        _cell(
-            {**one, "device": DEVICES[str(one["backend"])], "variants": as_level(chosen), "traced": True, **counts},
-            chosen,
-        )
+        _cell({**one, "device": DEVICES[str(one["backend"])], "variants": chosen, "traced": True, **counts})
         for one in grid({name: config[name] for name in ("dtype", *GRID)})
     ]
 
 
-def _cell(factors: dict[str, Any], chosen: Sequence[Variant]) -> Cell:
-    world_size, batch, needs = factors["world_size"], factors["batch"], precision.requires(**_of_device(factors))
-    if factors["device"] == "cuda":
-        needs = (*needs, f"cuda:{world_size}")
-    return Cell(
-        factors,
-        requires=needs,
-        cost=_work(factors, len(chosen)),
-        data=(tokens.dataset_name(batch, factors["seq_len"]),),
-        skip=f"{world_size} ranks cannot share a batch of {batch} evenly" if batch % world_size else "",
-    )
-
-
-def _of_device(factors: Mapping[str, Any]) -> dict[str, str]:
-    return {name: factors[name] for name in ("device", "dtype")}
-
-
-def _work(factors: Mapping[str, Any], count: int) -> float:
-    """FLOP of all steps, and the elements that are sent and updated, on the scale of FLOP."""
+def _cell(factors: dict[str, Any]) -> Cell:
+    world_size, batch, device = factors["world_size"], factors["batch"], factors["device"]
     shape = SIZES[factors["size"]]
     parameters = shape.layers * (4 * shape.d_model**2 + 3 * shape.d_model * shape.d_ff)
     parameters += 2 * shape.vocab_size * shape.d_model
-    steps = count * factors["turns"] * (factors["warmup_steps"] + 2 * factors["steps"])
-    sent = 100 * parameters * factors["world_size"]
-    return float(steps * (6 * parameters * factors["batch"] * factors["seq_len"] + sent))
+    steps = len(factors["variants"].split()) * factors["turns"] * (factors["warmup_steps"] + 2 * factors["steps"])
+    # FLOP of all steps, and the elements that are sent and updated, on the scale of FLOP.
+    work = steps * parameters * (6 * batch * factors["seq_len"] + 100 * world_size)
+    return Cell(
+        factors,
+        requires=(*precision.requires(device, factors["dtype"]), *([f"cuda:{world_size}"] if device == "cuda" else [])),
+        cost=float(work),
+        data=(tokens.dataset_name(batch, factors["seq_len"]),),
+        skip=f"{world_size} ranks cannot share a batch of {batch} evenly" if batch % world_size else "",
+    )
 
 
 def start_early() -> None:
@@ -94,10 +81,12 @@ def run(cell: Cell) -> Measurement:
         timeout_s=LAUNCH_TIMEOUT_S,
         seed=random.getrandbits(31),  # of the cell's own seed
     )
-    return combine(from_level(cell["variants"]), launched.results)
+    measurement = combine(launched.results)
+    measurement.values["implementations"] = len(cell["variants"].split())
+    return measurement
 
 
-def combine(of: Sequence[Variant], ranks: Sequence[Mapping[str, Any]]) -> Measurement:
+def combine(ranks: Sequence[Mapping[str, Any]]) -> Measurement:
     """A Measurement from what each rank says.
 
     Of each variant (names begin with its key): samples <key>_step_ms (all with communication), _off_ms (without), and
@@ -113,7 +102,7 @@ def combine(of: Sequence[Variant], ranks: Sequence[Mapping[str, Any]]) -> Measur
         warmup_s=max(rank["warmup_s"] for rank in ranks),
         timed_s=max(rank["timed_s"] for rank in ranks),
     )
-    measurement.values |= first["traced_values"] | {"implementations": len(of)}
+    measurement.values |= first["traced_values"]
     measurement.series |= first["series"]
     return measurement
 

@@ -7,22 +7,27 @@ whose phases are timed, for which the device is waited for after each of them.
 
 from __future__ import annotations
 
+import copy
+import math
 import time
+import warnings
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from perfscribe.analytic.shapes import SIZES
 from perfscribe.data import tokens
-from perfscribe.experiments.ddp import check, tracing
+from perfscribe.distributed.ddp import BucketedDDP, DataParallel, FlatDDP, NaiveDDP, OverlappedDDP
+from perfscribe.experiments.ddp import tracing
 from perfscribe.experiments.ddp import variants as v
-from perfscribe.experiments.ddp.wrapped import Wrapped
 from perfscribe.instruments import precision
 from perfscribe.instruments.timing import HOST_CLOCK, Mark, synchronise, time_host, time_phases
 from perfscribe.models.training_step import Step
@@ -32,6 +37,11 @@ if TYPE_CHECKING:
     from perfscribe.distributed.rank import Rank
 
 COPIES = ("flatten", "unflatten")
+OURS: dict[str, type[DataParallel]] = {v.NAIVE: NaiveDDP, v.FLAT: FlatDDP, v.OVERLAP: OverlappedDDP}
+# The model that is compared with a single process's.
+CHECKED_SIZE, CHECKED_LENGTH = "nano", 32
+# Plain steps without normalisation: a gradient that is off by a factor moves parameters by that factor.
+CHECKED_RATE = 0.1
 
 
 def on_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
@@ -41,15 +51,13 @@ def on_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
     whole = tokens.read(Path(arguments["data_folder"]), factors["batch"], factors["seq_len"])
     token_ids = torch.from_numpy(whole).to(rank.device)
     found = Found()
-    for key, error in check.errors(of, factors, token_ids, rank).items():
-        found.values[f"{key}_error"] = error
-    bench = Bench(factors, check.share(token_ids, rank), rank, found)
+    found.values |= {f"{key}_error": error for key, error in errors(of, factors, token_ids, rank).items()}
+    bench = Bench(factors, share(token_ids, rank), rank, found)
     for turn in range(factors["turns"]):
         for variant in of if turn % 2 == 0 else reversed(of):
             bench.take_turn(variant, turn)
-    if factors["traced"]:
-        for variant in v.traced(of):
-            bench.trace(variant)
+    for variant in v.traced(of):
+        bench.trace(variant)
     return vars(found) | {"timer": HOST_CLOCK}
 
 
@@ -64,6 +72,59 @@ class Found:
     series: dict[str, list[Any]] = field(default_factory=dict)
     warmup_s: float = 0.0
     timed_s: float = 0.0
+
+
+class Wrapped:
+    """A module that one implementation keeps equal on all ranks; its parameters are rank 0's from here on.
+
+    call(...) is the module's forward. ours: the wrapper, None for PyTorch's own.
+    """
+
+    def __init__(self, variant: v.Variant, module: nn.Module) -> None:
+        self.variant, self.ours = variant, _ours(variant, module)
+        self.call: Any = self.ours if self.ours is not None else _torch_ddp(module)
+
+    def finish(self) -> None:
+        """End a backward: gradients are averages. PyTorch's ends it by itself."""
+        if self.ours is not None:
+            self.ours.finish_gradient_synchronization()
+
+    def without_communication(self) -> AbstractContextManager[Any]:
+        """Steps in it, forward included, send nothing; PyTorch's no_sync() leaves out its copies as well."""
+        found: AbstractContextManager[Any] = self.call.no_sync() if self.ours is None else self.ours.communication_off()
+        return found
+
+    def release(self) -> None:
+        """Take its hooks off the module, and free what it holds."""
+        if self.ours is not None:
+            self.ours.release()
+        del self.call  # PyTorch's by its last reference: its reducer takes its hooks along
+
+    def facts(self) -> dict[str, float]:
+        """All-reduces since the last call and the bytes handed over to them; how many buckets there are."""
+        if self.ours is None:
+            return {}
+        traffic = self.ours.traffic
+        found: dict[str, float] = {"all_reduces": traffic.calls, "sent_bytes": traffic.bytes}
+        traffic.reset()
+        if isinstance(self.ours, BucketedDDP):
+            found["buckets"] = len(self.ours.bucket_sizes_bytes)
+        return found
+
+
+def _ours(variant: v.Variant, module: nn.Module) -> DataParallel | None:
+    if variant.bucket_mb is not None:
+        return BucketedDDP(module, variant.bucket_mb)
+    return OURS[variant.implementation](module) if variant.implementation in OURS else None
+
+
+def _torch_ddp(module: nn.Module) -> DistributedDataParallel:
+    """PyTorch's with its own defaults, but for buffers: here they are constants, and ours do not send them either."""
+    device = next(module.parameters()).device
+    with warnings.catch_warnings(), torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+        warnings.simplefilter("ignore", FutureWarning)  # newer torch has another name for buffers at construction
+        # One device a rank, on which the module lies already: no device_ids, which would only move the inputs.
+        return DistributedDataParallel(module, broadcast_buffers=False)
 
 
 class Bench:
@@ -83,12 +144,12 @@ class Bench:
         counted = self._warm_up(wrapped)
         if turn == 0:
             self.found.values |= {f"{variant.key}_{name}": one for name, one in counted.items()}
-            check.require_equal_gradients(self.training.model, variant.key)
+            require_equal_gradients(self.training.model, variant.key)
         began = time.perf_counter()
         order = ["step", "off"] * self.factors["steps"]
         for name in order if turn % 2 == 0 else reversed(order):
             with wrapped.without_communication() if name == "off" else nullcontext():
-                self._time(wrapped, f"{variant.key}_{name}_ms")
+                self.found.samples[f"{variant.key}_{name}_ms"] += self._timed_ms(wrapped)
         if variant.implementation in v.PHASED:
             self._time_phases(wrapped)
         self.found.timed_s += time.perf_counter() - began
@@ -111,7 +172,7 @@ class Bench:
         synchronise(self.rank.device)
         dist.barrier()
 
-    def step(self, wrapped: Wrapped, mark: Mark) -> None:
+    def step(self, wrapped: Wrapped, mark: Mark = lambda _: None) -> None:
         """A training step; mark(name) at the end of each phase, communication being what finish() has left to do."""
         training = self.training
         with training.autocast():
@@ -126,6 +187,11 @@ class Bench:
         training.scaler.update()
         mark("optimizer")
 
+    def _timed_ms(self, wrapped: Wrapped) -> list[float]:
+        """The milliseconds of one step."""
+        device = self.rank.device
+        return time_host(lambda: self.step(wrapped), warmup=0, timed=1, device=device, prepare=self.prepare).samples_ms
+
     def _warm_up(self, wrapped: Wrapped) -> dict[str, float]:
         """Steps before the timed ones; all-reduces, buckets and peak memory of the last, whose gradients are left."""
         # PyTorch's arranges its buckets anew in its second step.
@@ -135,21 +201,12 @@ class Bench:
         for _ in range(steps):
             if on_gpu:
                 torch.cuda.reset_peak_memory_stats(device)
-            timing = time_host(
-                lambda: self.step(wrapped, _unmarked), warmup=0, timed=1, device=device, prepare=self.prepare
-            )
-            self.found.warmup[f"{wrapped.variant.key}_step_ms"] += timing.samples_ms
+            self.found.warmup[f"{wrapped.variant.key}_step_ms"] += self._timed_ms(wrapped)
             counted = wrapped.facts()
             if on_gpu:
                 counted["peak_bytes"] = torch.cuda.max_memory_allocated(device)
         self.found.warmup_s += time.perf_counter() - began
         return counted
-
-    def _time(self, wrapped: Wrapped, name: str) -> None:
-        timing = time_host(
-            lambda: self.step(wrapped, _unmarked), warmup=0, timed=1, device=self.rank.device, prepare=self.prepare
-        )
-        self.found.samples[name] += timing.samples_ms
 
     def _time_phases(self, wrapped: Wrapped) -> None:
         key, spent_ms = wrapped.variant.key, dict.fromkeys(COPIES, 0.0)
@@ -178,5 +235,84 @@ def _stopwatch(part: str, spent_ms: dict[str, float], device: torch.device) -> I
     spent_ms[part] += (time.perf_counter() - began) * 1e3
 
 
-def _unmarked(_: str) -> None:
-    """A mark for steps whose phases nobody times."""
+# --- checks -----------------------------------------------------------------------------------------------------
+
+
+def share(token_ids: Tensor, rank: Rank) -> Tensor:
+    """This rank's part of the sequences (batch, length), in the order of ranks."""
+    count = token_ids.shape[0] // rank.place.world_size
+    return token_ids[rank.place.rank * count :][:count]
+
+
+def errors(of: Sequence[v.Variant], factors: Mapping[str, Any], token_ids: Tensor, rank: Rank) -> dict[str, float]:
+    """By variant the largest error of any parameter tensor's change over v.CHECKED_STEPS steps.
+
+    A small model on the cell's device, in its dtype. token_ids: the whole batch (batch, length + 1). Ranks other than 0
+    begin with parameters of their own, which the wrapper must overwrite.
+    ArithmeticError: an error beyond the tolerance.
+    """
+    token_ids = token_ids[:, : CHECKED_LENGTH + 1]
+    torch.manual_seed(rank.seed)
+    begin = Model(SIZES[CHECKED_SIZE], token_ids.shape[1] - 1, device=rank.device)
+    for tensor in begin.parameters():
+        dist.broadcast(tensor.detach(), 0)
+    alone = copy.deepcopy(begin)
+    _train(alone, alone, lambda: None, token_ids, factors)
+    found = {}
+    for variant in of:
+        found[variant.key] = _error(variant, begin, alone, token_ids, factors, rank)
+        allowed = v.TOLERANCE[factors["dtype"]]
+        if not found[variant.key] <= allowed:
+            what = f"{variant.key}: parameters after {v.CHECKED_STEPS} steps differ from a single process's"
+            raise ArithmeticError(f"{what} by {found[variant.key]:.2g} of their change, allowed {allowed:g}")
+    return found
+
+
+def _error(
+    variant: v.Variant, begin: Model, alone: Model, token_ids: Tensor, factors: Mapping[str, Any], rank: Rank
+) -> float:
+    model = copy.deepcopy(begin)
+    if rank.place.rank:
+        with torch.no_grad():
+            for tensor in model.parameters():
+                tensor.add_(1)
+    wrapped = Wrapped(variant, model)
+    _train(model, wrapped.call, wrapped.finish, share(token_ids, rank), factors)
+    wrapped.release()
+    triples = zip(begin.parameters(), alone.parameters(), model.parameters(), strict=True)
+    ratios = [_norm(got - expected) / _norm(expected - before) for before, expected, got in triples]
+    return max(ratios, key=lambda ratio: (math.isnan(ratio), ratio))
+
+
+def _norm(difference: Tensor) -> float:
+    return float(difference.detach().double().norm())
+
+
+def _train(
+    model: Model, call: nn.Module, finish: Callable[[], object], token_ids: Tensor, factors: Mapping[str, Any]
+) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), lr=CHECKED_RATE)
+    for _ in range(v.CHECKED_STEPS):
+        model.zero_grad(set_to_none=True)
+        with precision.autocast(factors["device"], factors["dtype"]):
+            loss = next_token_loss(call, token_ids[:, :-1], token_ids[:, 1:])
+        loss.backward()  # type: ignore[no-untyped-call]
+        finish()
+        optimizer.step()
+
+
+def require_equal_gradients(model: nn.Module, who: str) -> None:
+    """ArithmeticError where the gradients of one rank are not, to the last bit, those of the others.
+
+    Compared are sums in float64, which ranks with equal gradients compute alike. (Parameters would differ once steps
+    without communication were among those before: the optimizer's moments keep them.)
+    """
+    with torch.no_grad():
+        gradients = [tensor.grad for tensor in model.parameters() if tensor.grad is not None]
+        sums = torch.stack([gradient.sum(dtype=torch.float64) for gradient in gradients])
+    least, largest = sums.clone(), sums.clone()
+    dist.all_reduce(least, dist.ReduceOp.MIN)
+    dist.all_reduce(largest, dist.ReduceOp.MAX)
+    differing = int((least != largest).sum())
+    if differing or not bool(torch.isfinite(sums).all()):
+        raise ArithmeticError(f"{who}: {differing} of {len(sums)} gradients differ between ranks, or are not finite")

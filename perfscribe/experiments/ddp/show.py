@@ -1,17 +1,22 @@
-"""Tables and figures of ddp."""
+"""Tables and figures of ddp: rows by implementation, made of a cell's record with what turns say of it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
+from statistics import median
 from typing import Any
 
-from perfscribe.analytic.traffic import busbw_gb_per_s
+from perfscribe.analytic.bucket_model import BYTES_PER_MB, OverheadFit, best_bucket_bytes, fit_overhead, overhead_s
 from perfscribe.distributed.transport import DEFAULT
 from perfscribe.experiments.all_reduce import fits
-from perfscribe.experiments.ddp import drawings, rows
+from perfscribe.experiments.ddp import drawings
 from perfscribe.experiments.ddp import variants as v
 from perfscribe.experiments.ddp.levels import SHOWN
+from perfscribe.instruments.interleaving import split
+from perfscribe.instruments.statistics import format_figure, median_interval
 from perfscribe.records.records import Record
 from perfscribe.show import figures as f
 from perfscribe.show import references
@@ -19,9 +24,15 @@ from perfscribe.show import tables as t
 from perfscribe.show.tables import MIB, Column, Table
 
 TABLES, FIGURES = SHOWN.tables, SHOWN.figures
-TORCH_OWN = "PyTorch's own"
-HOST_THREADS = "threads of the host"
 NO_LINE = "no line of all-reduces among as many"
+NO_BUCKETS = "none"
+TOO_FEW_TURNS = "too few turns"
+NO_FIT = "too few numbers of buckets"
+NOT_TOLD = "no fit: exposed time within noise"
+NO_MODEL = "no fit: residuals above half of the exposed times"
+NO_OPTIMUM = "no optimum in this range"
+NO_TERM = "no such term"
+MOST_RESIDUAL = 0.5  # of what is exposed, both root mean square
 PUBLISHED = (
     ("step_ms", "brandon-snider", "Step, brandon-snider (ms)"),
     ("step_ms", "note-h100-pair", "Step, a note on 2 x H100 (ms)"),
@@ -73,17 +84,154 @@ BUCKETS_CAPTION = (
 
 def tables(records: Mapping[str, list[Record]]) -> list[Table]:
     """Check, benchmark, phases, traced steps, model of the overhead; the timeline's spans."""
-    of = rows.by_variant(records["ddp"])
+    cells = [by_variant(cell) for cell in records["ddp"]]
+    rows = [row for cell in cells for row in cell]
+    phased = [row for row in rows if row.factors["implementation"] in v.PHASED]
+    modelled = [row for cell in cells for row in overhead(cell)]
+    traced = [row for row in rows if row.factors["traced"] and _variant(row) in v.traced(_variants(row))]
     lines = fits.lines(records.get("all_reduce", []))
-    phased = rows.of_implementations(of, *v.PHASED)
     return [
-        t.make(TABLES[0], "Ranks against a single process", of, _checked(), [CHECK_NOTE]),
-        t.make(TABLES[1], "Step and communication", of, _benchmark(), [STEP_NOTE]),
+        t.make(TABLES[0], "Ranks against a single process", rows, _checked(), [CHECK_NOTE]),
+        t.make(TABLES[1], "Step and communication", rows, _benchmark(), [STEP_NOTE]),
         t.make(TABLES[2], "Phases of a step", phased, _phases(lines), [PHASES_NOTE]),
-        t.make(TABLES[3], "Traced steps", rows.traced(of), _timeline(), [TIMELINE_NOTE]),
-        t.make(TABLES[4], "The model of the overhead", rows.overhead(of), _overhead(), [OVERHEAD_NOTE]),
-        t.make(TABLES[5], "Spans of the traced steps", rows.spans(of), _spans()),
+        t.make(TABLES[3], "Traced steps", traced, _timeline(), [TIMELINE_NOTE]),
+        t.make(TABLES[4], "The model of the overhead", modelled, _overhead(), [OVERHEAD_NOTE]),
+        t.make(TABLES[5], "Spans of the traced steps", [one for row in traced for one in spans(row)], _spans()),
     ]
+
+
+# --- rows -------------------------------------------------------------------------------------------------------
+
+
+def _variants(record: Record) -> list[v.Variant]:
+    return v.from_level(str(record.factors["variants"]))
+
+
+def _variant(row: Record) -> v.Variant:
+    bucket = row.factors["bucket_mb"]
+    return v.Variant(row.factors["implementation"], None if bucket == NO_BUCKETS else bucket)
+
+
+def by_variant(cell: Record) -> list[Record]:
+    """One record a variant of the cell, its samples and values without the variant's key before their names."""
+    return [_row(cell, variant) for variant in _variants(cell)]
+
+
+def _row(cell: Record, variant: v.Variant) -> Record:
+    def own(named: Mapping[str, Any]) -> dict[str, Any]:
+        begin = f"{variant.key}_"
+        return {name.removeprefix(begin): one for name, one in named.items() if name.startswith(begin)}
+
+    size = variant.bucket_mb
+    bucket = NO_BUCKETS if size is None else int(size) if size == int(size) else size
+    row = replace(
+        cell,
+        factors={**cell.factors, "implementation": variant.implementation, "bucket_mb": bucket},
+        samples=own(cell.samples),
+        timers=own(cell.timers),
+        series=own(cell.series),
+        values={**cell.values, **own(cell.values)},
+    )
+    if cell.ok:
+        row.values |= _exposed(row)
+        row.values |= _spent(row)
+    return row
+
+
+def _by_turn(row: Record, sample: str) -> list[float]:
+    """The median of each turn, of all rounds."""
+    count = int(row.factors["turns"])
+    return [median(turn) for samples in row.samples[sample] for turn in split(list(samples), count)]
+
+
+def _exposed(row: Record) -> dict[str, Any]:
+    """Exposed communication: a turn's median with communication less that without, over turns; and its interval."""
+    pairs = zip(_by_turn(row, "step_ms"), _by_turn(row, "off_ms"), strict=True)
+    differences = [on - off for on, off in pairs]
+    found: dict[str, Any] = {"exposed_ms": median(differences), "turns": len(differences)}
+    least = min(differences)  # the interval is of positive values, and moves along with them
+    interval = median_interval([one - least for one in differences])
+    names = [f"exposed_{part}" for part in ("low_ms", "high_ms", "spread", "interval")]
+    if interval is None:
+        return found | dict.fromkeys(names, TOO_FEW_TURNS)
+    low, high = interval[0] + least, interval[1] + least
+    said = f"{format_figure(low)} to {format_figure(high)} ({100 * interval[2]:.1f} %)"
+    return found | dict(zip(names, (low, high, (high - low) / 2, said), strict=True))
+
+
+def _spent(row: Record) -> dict[str, Any]:
+    """Communication after backward where that is timed, else what is exposed; a share of the same steps."""
+    if row.factors["implementation"] in v.AFTER_BACKWARD:
+        times = t.summary(row, "communication_ms")
+        how, spent, spread = "timed after backward", times.median, times.iqr if times.n > 1 else t.ONE_SAMPLE
+        step = t.summary(row, "marked_step_ms").median
+    else:
+        how, spent, spread = "with less without", row.values["exposed_ms"], row.values["exposed_spread"]
+        step = t.summary(row, "step_ms").median
+    return {
+        "spent_ms": spent,
+        "spent_how": how,
+        "spent_of_ms": step,
+        "spent_percent": 100 * spent / step,
+        "spent_spread": spread,
+        "spent_percent_spread": spread if isinstance(spread, str) else 100 * spread / step,
+    }
+
+
+def spans(row: Record) -> list[Record]:
+    """One record a span of the row's traced step, of rank 0; one in all without a trace."""
+    found = []
+    lanes = zip(*(row.series.get(name, []) for name in ("lane", "start_ns", "ns")), strict=True)
+    for number, (lane, start, length) in enumerate(lanes):
+        times = {"start_ms": start / 1e6, "duration_ms": length / 1e6, "step_ms": row.values["traced_step_ms"]}
+        found.append(replace(row, factors={**row.factors, "lane": lane, "span": number}, samples={}, values=times))
+    return found or [replace(row, factors={**row.factors, "lane": "all", "span": 0}, samples={}, values={})]
+
+
+def overhead(cell: Sequence[Record]) -> list[Record]:
+    """A cell's rows of bucket sizes and of single gradients (a bucket each), with the model of their times."""
+    rows = [row for row in cell if row.factors["implementation"] in (v.OVERLAP, v.BUCKETED)]
+    if not all(row.ok for row in rows):
+        return rows
+    fit = _fit(rows)
+    return [
+        replace(row, values=row.values | {"bucket_count": row.values["all_reduces"]} | _modelled(row, fit))
+        for row in rows
+    ]
+
+
+def _fit(rows: Sequence[Record]) -> OverheadFit | str:
+    """The model of the rows' exposed times, or why there is none."""
+    found = [(int(row.values["all_reduces"]), row.values["exposed_ms"] / 1e3) for row in rows]
+    if len({count for count, _ in found}) < 2:
+        return NO_FIT
+    if all(_may_be_none(row) for row in rows):
+        return NOT_TOLD
+    fit = fit_overhead(float(rows[0].values["gradient_bytes"]), found)
+    return NO_MODEL if math.hypot(*fit.residuals_s) > MOST_RESIDUAL * math.hypot(*[s for _, s in found]) else fit
+
+
+def _may_be_none(row: Record) -> bool:
+    """Whether the interval of exposed communication holds 0."""
+    low, high = row.values["exposed_low_ms"], row.values["exposed_high_ms"]
+    return isinstance(low, float) and low <= 0 <= high
+
+
+def _modelled(row: Record, fit: OverheadFit | str) -> dict[str, Any]:
+    if isinstance(fit, str):
+        return dict.fromkeys(("model_ms", "residual_ms", "bandwidth", "call_us", "best_bucket_mb"), fit)
+    total, rates = float(row.values["gradient_bytes"]), (fit.bytes_per_s, fit.call_s)
+    model_ms = 1e3 * overhead_s(total, int(row.values["all_reduces"]), *rates)
+    return {
+        "model_ms": model_ms,
+        "residual_ms": row.values["exposed_ms"] - model_ms,
+        "bandwidth": fit.bytes_per_s / 1e9 if fit.bytes_per_s < math.inf else NO_TERM,
+        "call_us": fit.call_s * 1e6 if fit.call_s > 0 else NO_TERM,
+        "best_bucket_mb": best_bucket_bytes(total, *rates) / BYTES_PER_MB if fit.has_optimum else NO_OPTIMUM,
+    }
+
+
+# --- columns ----------------------------------------------------------------------------------------------------
 
 
 def _spread(name: str, title: str, spread: str) -> Column:
@@ -100,17 +248,14 @@ def _checked() -> list[Column]:
     return [
         *EVERY,
         t.value("error", "Largest relative error"),
-        t.derived("allowed", "Allowed", lambda r: v.TOLERANCE[r.factors["dtype"]] if r.ok else None, exact=True),
+        t.derived("allowed", "Allowed", t.if_timed(lambda r: v.TOLERANCE[r.factors["dtype"]]), exact=True),
         t.value("parameter_tensors", "Parameter tensors of the timed model", exact=True),
     ]
 
 
 def _benchmark() -> list[Column]:
     """A step and its communication, as the homework asks for them."""
-
-    def calls(record: Record) -> Any:
-        return record.values.get("all_reduces", TORCH_OWN) if record.ok else None
-
+    calls = t.if_timed(lambda row: row.values.get("all_reduces", "PyTorch's own"))
     return [
         *EVERY,
         t.median("step_ms", "Step (ms)"),
@@ -122,8 +267,6 @@ def _benchmark() -> list[Column]:
         _spread("exposed_ms", "Exposed (ms)", "exposed_spread"),
         t.value("exposed_interval", "Interval (ms)", exact=True),
         *(_unshown(f"exposed_{end}_ms") for end in ("low", "high")),
-        _spread("exposed_percent_of_naive", "Exposed, of naive's (%)", "exposed_percent_of_naive_spread"),
-        _spread("exposed_percent_of_naive_high", "Upper end (%)", "exposed_percent_of_naive_spread"),
         t.derived("all_reduces", "All-reduces", calls, exact=True),
         t.value("turns", "Turns", exact=True),
         t.count("step_ms"),
@@ -136,83 +279,45 @@ def _published() -> list[Column]:
     """What sources print for the levels that they state."""
     known = references.load("ddp")
 
-    def get(record: Record, metric: str, source: str) -> Any:
-        found = references.of_source(known, source, metric, record.factors)
-        return "none" if found is None else found.shown
+    def published(metric: str, source: str, title: str) -> Column:
+        def get(row: Record) -> Any:
+            found = references.of_source(known, source, metric, row.factors)
+            return "none" if found is None else found.shown
 
-    return [
-        Column(f"{metric}_{source}", title, partial(get, metric=metric, source=source), kind="published", exact=True)
-        for metric, source, title in PUBLISHED
-    ]
+        return Column(f"{metric}_{source}", title, get, kind="published", exact=True)
+
+    return [published(*one) for one in PUBLISHED]
 
 
 def _phases(lines: Mapping[tuple[Any, ...], fits.Line]) -> list[Column]:
     """Where a step goes, of implementations whose phases are timed. lines: of all-reduces by themselves."""
-    parts = ("forward", "backward", "communication", "optimizer")
-    titles = {"communication": "After backward, communication"}
+
+    def copies(row: Record) -> float | str:
+        return t.summary(row, "copies_ms").median if "copies_ms" in row.samples else "none"
+
+    def alone(row: Record) -> float | str:
+        """A step's calls one after the other, over the links that the backend chose."""
+        wanted = ("all_reduce", DEFAULT, row.factors["backend"], row.factors["world_size"])
+        for (operation, backend, _, way, ranks, _), line in lines.items():
+            if (operation, way, backend, ranks) == wanted:
+                calls = int(row.values["all_reduces"])
+                return calls * line.time_ms(float(row.values["sent_bytes"]) / calls)
+        return NO_LINE
+
     return [
         *CELL,
         IMPLEMENTATION,
-        *(t.median(f"{part}_ms", f"{titles.get(part, part.capitalize())} (ms)") for part in parts),
+        t.median("forward_ms", "Forward (ms)"),
+        t.median("backward_ms", "Backward (ms)"),
+        t.median("communication_ms", "After backward, communication (ms)"),
+        t.median("optimizer_ms", "Optimizer (ms)"),
         t.iqr("communication_ms", "IQR (ms)"),
-        t.derived("copies_ms", "Copies of it (ms)", _copies),
-        Column("bus_gb_per_s", "Rate of it (bus GB/s)", _rate, spread="bus_gb_per_s_spread", spread_get=_rate_spread),
-        t.derived("alone_ms", "All-reduces by themselves (ms)", lambda record: _alone_ms(record, lines)),
+        t.derived("copies_ms", "Copies of it (ms)", t.if_timed(copies)),
+        t.derived("alone_ms", "All-reduces by themselves (ms)", t.if_timed(alone)),
         t.median("marked_step_ms", "Step, waiting for each phase (ms)"),
         t.value("sent_bytes", "Sent (MiB)", 1 / MIB, "sent_mib"),
-        *(_unshown(f"communication_{name}") for name in ("ratio", "ratio_spread", "interval", "verdict")),  # to naive's
         t.count("communication_ms"),
     ]
-
-
-def _copies(record: Record) -> float | str | None:
-    if not record.ok:
-        return None
-    return t.summary(record, "copies_ms").median if "copies_ms" in record.samples else "none"
-
-
-def _rate(record: Record) -> float | str | None:
-    """Of communication that happens apart from everything else."""
-    if not record.ok:
-        return None
-    if record.factors["implementation"] not in v.AFTER_BACKWARD:
-        return "overlaps backward"
-    spent_ms = _sending_ms(record)
-    if spent_ms <= 0:
-        return "below the timer's noise"
-    return busbw_gb_per_s("all_reduce", record.factors["world_size"], int(record.values["sent_bytes"]), spent_ms)
-
-
-def _sending_ms(record: Record) -> float:
-    """Communication without the copies into a flat tensor and back."""
-    copies_ms = t.summary(record, "copies_ms").median if "copies_ms" in record.samples else 0.0
-    return t.summary(record, "communication_ms").median - copies_ms
-
-
-def _rate_spread(record: Record) -> float | str | None:
-    """As far, relatively, as communication spreads."""
-    rate = _rate(record)
-    if not isinstance(rate, float):
-        return rate
-    times = t.summary(record, "communication_ms")
-    return rate * times.iqr / _sending_ms(record) if times.n > 1 else t.ONE_SAMPLE
-
-
-def _alone_ms(record: Record, lines: Mapping[tuple[Any, ...], fits.Line]) -> float | str | None:
-    """A step's calls one after the other, over the links that the backend chose; a text where there is no line."""
-    if not record.ok:
-        return None
-    wanted = ("all_reduce", DEFAULT, record.factors["backend"], record.factors["world_size"])
-    found: Iterable[fits.Line] = (
-        line
-        for (operation, backend, _, way, ranks, _), line in lines.items()
-        if (operation, way, backend, ranks) == wanted
-    )
-    line = next(iter(found), None)
-    if line is None:
-        return NO_LINE
-    calls = int(record.values["all_reduces"])
-    return calls * line.time_ms(float(record.values["sent_bytes"]) / calls)
 
 
 def _timeline() -> list[Column]:
@@ -221,11 +326,9 @@ def _timeline() -> list[Column]:
     def hidden(record: Record) -> float:
         return 100 * float(record.values["traced_both_ms"]) / float(record.values["traced_communication_ms"])
 
-    def streams(record: Record) -> str | None:
-        if not record.ok:
-            return None
+    def streams(record: Record) -> str:
         if record.factors["device"] != "cuda":
-            return HOST_THREADS
+            return "threads of the host"
         return "one for each" if record.values["own_stream"] else "shared"
 
     return [
@@ -235,7 +338,7 @@ def _timeline() -> list[Column]:
         t.value("traced_communication_ms", "Communicating (ms)"),
         t.value("traced_both_ms", "Both at once (ms)"),
         t.derived("hidden_percent", "Communication beside compute (%)", hidden),
-        t.derived("streams", "Streams", streams, exact=True),
+        t.derived("streams", "Streams", t.if_timed(streams), exact=True),
         t.value("trace_tool", "Traced by", exact=True),
     ]
 
@@ -256,9 +359,7 @@ def _overhead() -> list[Column]:
         t.value("gradient_bytes", "s (MB)", 1e-6, "gradient_mb"),
         t.value("bandwidth", "w (GB/s)"),
         t.value("call_us", "o (µs)"),
-        t.value("best_buckets", "Best n_b, predicted"),
         t.value("best_bucket_mb", "Best bucket, predicted (MB)"),
-        t.value("found_bucket", "Least exposed, found", exact=True),
     ]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 from perfscribe.instruments.profiling import ranges
 from perfscribe.instruments.profiling.families import COMMUNICATION, family, require_communication
 from perfscribe.instruments.profiling.summary import Launches
-from perfscribe.instruments.profiling.trace import Range, Trace
+from perfscribe.instruments.profiling.trace import Kernel, Range, Trace
 from perfscribe.instruments.timing import Mark
 
 Span = tuple[int, int]  # begin and end, ns
@@ -20,31 +20,33 @@ PHASES = {"forward": ranges.FORWARD, "backward": ranges.BACKWARD, "communication
 SHORTEST = 1 / 500
 # Gloo's threads mark their collectives by ranges of this name's beginning; there are no kernels.
 GLOO = "gloo:"
-NO_STREAMS: dict[str, list[int]] = {"compute": [], "communication": []}
 
 
 @dataclass(frozen=True)
 class Lanes:
     """Spans within a step, ns from its begin, none touching another of its lane; phases by name.
 
-    streams: the CUDA streams of each lane.
+    own_stream: whether no CUDA stream carries both lanes.
     """
 
     step_ns: int
     compute: list[Span]
     communication: list[Span]
     phases: dict[str, Span]
-    streams: dict[str, list[int]]
+    own_stream: bool
     tool: str
 
     def values(self) -> dict[str, Any]:
-        """Milliseconds of the step, of each lane, and of both at once, and how many streams each lane has."""
-        both = _together(self.compute, self.communication)
-        spans = {"compute": self.compute, "communication": self.communication, "both": both}
-        found: dict[str, Any] = {f"traced_{name}_ms": _length(of) / 1e6 for name, of in spans.items()}
-        shared = set(self.streams["compute"]) & set(self.streams["communication"])
-        own = bool(self.streams["communication"]) and not shared
-        return found | {"traced_step_ms": self.step_ns / 1e6, "own_stream": own, "trace_tool": self.tool}
+        """Milliseconds of the step, of each lane, and of both at once."""
+        lengths_ns = {
+            "step": self.step_ns,
+            "compute": _length(self.compute),
+            "communication": _length(self.communication),
+        }
+        either = _length(_merged([*self.compute, *self.communication]))
+        lengths_ns["both"] = lengths_ns["compute"] + lengths_ns["communication"] - either
+        found = {f"traced_{name}_ms": ns / 1e6 for name, ns in lengths_ns.items()}
+        return found | {"own_stream": self.own_stream, "trace_tool": self.tool}
 
     def series(self) -> dict[str, list[Any]]:
         """The lanes and phases as parallel lists."""
@@ -88,19 +90,25 @@ def lanes(trace: Trace, world_size: int, device: str) -> Lanes:
     computed = [one for one in inside if family(one.name) != COMMUNICATION]
     if device == "cuda":
         require_communication(replace(trace, kernels=inside), world_size)
-        communication: list[Span] = [(one.start_ns, one.end_ns) for one in sent]
+        communication = _within(step, sent)
     else:
-        communication = _gloo(trace, step)
+        communication = _within(step, [one for one in trace.ranges if one.name.startswith(GLOO)])
         if world_size > 1 and not communication:
             raise ValueError(f"a trace of {world_size} ranks without a communication: {trace.tool} saw no {GLOO}")
     return Lanes(
         step_ns=step.duration_ns,
-        compute=_merged(_from(step, ((one.start_ns, one.end_ns) for one in computed))),
-        communication=_merged(_from(step, communication)),
+        compute=_merged(_within(step, computed)),
+        communication=_merged(communication),
         phases=_phases(trace, step, device),
-        streams={"compute": _streams(computed), "communication": _streams(sent)} if device == "cuda" else NO_STREAMS,
+        own_stream=device == "cuda" and not {one.stream for one in sent} & {one.stream for one in computed},
         tool=trace.tool,
     )
+
+
+def _within(step: Range, spans: Iterable[Range | Kernel]) -> list[Span]:
+    """Those that begin in the step, from its begin, cut at its end."""
+    begun = [one for one in spans if step.start_ns <= one.start_ns < step.end_ns]
+    return [(one.start_ns - step.start_ns, min(one.end_ns, step.end_ns) - step.start_ns) for one in begun]
 
 
 def _phases(trace: Trace, step: Range, device: str) -> dict[str, Span]:
@@ -108,35 +116,16 @@ def _phases(trace: Trace, step: Range, device: str) -> dict[str, Span]:
     found: dict[str, Span] = {}
     launches = Launches(trace)
     for name, called in PHASES.items():
-        for one in trace.ranges:
-            if one.name != called or not step.start_ns <= one.start_ns < step.end_ns:
+        for phase in trace.ranges:
+            if phase.name != called or not step.start_ns <= phase.start_ns < step.end_ns:
                 continue
-            span = (one.start_ns, one.end_ns)
+            own: list[Any] = [phase]
             if device == "cuda":
-                own = [kernel for kernel in launches.within(one) if family(kernel.name) != COMMUNICATION]
-                if not own:
-                    continue
-                span = (own[0].start_ns, max(kernel.end_ns for kernel in own))
-            found[name] = _from(step, [span])[0]
+                own = [kernel for kernel in launches.within(phase) if family(kernel.name) != COMMUNICATION]
+            if own:
+                end = min(max(one.end_ns for one in own), step.end_ns)
+                found[name] = (own[0].start_ns - step.start_ns, end - step.start_ns)
     return found
-
-
-def _streams(kernels: Iterable[Any]) -> list[int]:
-    return sorted({one.stream for one in kernels})
-
-
-def _gloo(trace: Trace, step: Range) -> list[Span]:
-    """Collectives that gloo's threads worked on within the step."""
-    return [
-        (one.start_ns, one.end_ns)
-        for one in trace.ranges
-        if one.name.startswith(GLOO) and step.start_ns <= one.start_ns < step.end_ns
-    ]
-
-
-def _from(step: Range, spans: Iterable[Span]) -> list[Span]:
-    """Spans from the step's begin, cut at its end."""
-    return [(start - step.start_ns, min(end, step.end_ns) - step.start_ns) for start, end in spans]
 
 
 def _merged(spans: Iterable[Span], nearest: int = 0) -> list[Span]:
@@ -147,20 +136,6 @@ def _merged(spans: Iterable[Span], nearest: int = 0) -> list[Span]:
             found[-1] = (found[-1][0], max(end, found[-1][1]))
         else:
             found.append((start, end))
-    return found
-
-
-def _together(some: Sequence[Span], others: Sequence[Span]) -> list[Span]:
-    """Where a span of each lane is; both lanes merged."""
-    found, i, j = [], 0, 0
-    while i < len(some) and j < len(others):
-        start, end = max(some[i][0], others[j][0]), min(some[i][1], others[j][1])
-        if start < end:
-            found.append((start, end))
-        if some[i][1] < others[j][1]:
-            i += 1
-        else:
-            j += 1
     return found
 
 

@@ -7,15 +7,20 @@ from typing import Any
 
 import pandas as pd
 
-from perfscribe.experiments.optimizer_state_sharding.names import KINDS, PEER, SHARDED, UNSHARDED
-from perfscribe.experiments.optimizer_state_sharding.rows import MOMENT_NAMES, NAMES
+from perfscribe.experiments.optimizer_state_sharding import measure as m
 from perfscribe.show import figures as f
 from perfscribe.show.tables import GIB
 
+NAMES = {m.UNSHARDED: "AdamW, unsharded", m.SHARDED: "sharded (ours)", m.PEER: "sharded (torch's ZeRO optimizer)"}
+MOMENT_NAMES = {
+    m.PASSES: "peak of forward, backward, averaging",
+    m.BEFORE_STEP: "directly before the step",
+    m.STEP: "peak of the optimizer step",
+}
 SETTING = ["size", "seq_len", "batch", "dtype", "backend"]
-SHORT = {NAMES[UNSHARDED]: "unsharded", NAMES[SHARDED]: "ours", NAMES[PEER]: "torch's"}
+SHORT = {NAMES[m.UNSHARDED]: "unsharded", NAMES[m.SHARDED]: "ours", NAMES[m.PEER]: "torch's"}
 TITLE_CHARACTERS = 20  # of a panel's title in a line
-COLOURS = dict(zip(KINDS, ("#0072B2", "#E69F00", "#56B4E9", "#009E73", "#CC79A7", "#999999"), strict=True))
+COLOURS = dict(zip(m.KINDS, ("#0072B2", "#E69F00", "#56B4E9", "#009E73", "#CC79A7", "#999999"), strict=True))
 TIMED = {"step_ms": "Whole step", "optimizer_ms": "Optimizer step alone"}
 
 

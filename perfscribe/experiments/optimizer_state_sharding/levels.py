@@ -24,8 +24,8 @@ LEVELS = experiment(
         dtype=choices("dtypes", ["fp32", "tf32"], [], gpu=["tf32"], empty=True),
     ),
     wrapper=choice(
-        "how gradients are averaged: naive, one by one; flat, in one copy; overlapped, bucketed: during backward",
-        ["naive", "flat", "overlapped", "bucketed"],
+        "how gradients are averaged: naive, one by one; flat, in one copy",
+        ["naive", "flat"],
         "flat",
         gpu="naive",
     ),

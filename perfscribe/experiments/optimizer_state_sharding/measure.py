@@ -7,17 +7,31 @@ comes twice in each turn, which shows how far equal things differ.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from perfscribe.analytic.shapes import SIZES
 from perfscribe.base.cells import Cell, Measurement, grid
 from perfscribe.data import tokens
 from perfscribe.instruments import precision
+from perfscribe.instruments.memory import CPU_COUNTER, CUDA_COUNTER
 
 DEVICES = {"gloo": "cpu", "nccl": "cuda"}
 # Below the time that a cell may take, so that a rank that hangs is named.
 LAUNCH_TIMEOUT_S = 300.0
+
+UNSHARDED, SHARDED, PEER = "unsharded", "sharded", "zero_redundancy"
+IMPLEMENTATIONS = (UNSHARDED, SHARDED, PEER)
+AGAIN = "unsharded_again"  # the plain optimizer once more in each turn: how far equal things differ
+
+# In the order of a step. Three are moments, at which what is allocated is counted; two are stretches between them, of
+# which the peak is.
+INIT, PASSES, BEFORE_STEP, STEP, AFTER_STEP = "init", "passes", "before_step", "step", "after_step"
+MOMENTS = (INIT, PASSES, BEFORE_STEP, STEP, AFTER_STEP)
+
+PARAMETERS, GRADIENTS, STATE = "parameters", "gradients", "optimizer state"
+ACTIVATIONS, COMMUNICATION, OTHER = "activations and temporaries", "communication buffers", "tables, batch, workspaces"
+KINDS = (PARAMETERS, GRADIENTS, STATE, ACTIVATIONS, COMMUNICATION, OTHER)
 
 
 def datasets(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -33,12 +47,8 @@ def cells(config: Mapping[str, Any]) -> list[Cell]:
     """Every combination of the config's levels, then the further batches."""
     of = {name: config[name] for name in ("backend", "world_size", "size", "seq_len", "batch", "dtype")}
     fixed = {name: config[name] for name in ("wrapper", "turns", "warmup_steps", "timed_steps", "optimizer_steps")}
-    wanted: list[dict[str, Any]] = []
-    for levels in (of, of | config["further"]):
-        for one in grid(levels):
-            if one not in wanted:
-                wanted.append(one)
-    return [_cell({**one, **fixed}) for one in wanted]
+    first = grid(of)
+    return [_cell({**one, **fixed}) for one in [*first, *(o for o in grid(of | config["further"]) if o not in first)]]
 
 
 def _cell(factors: dict[str, Any]) -> Cell:
@@ -68,7 +78,6 @@ def run(cell: Cell) -> Measurement:
     import random
 
     from perfscribe.distributed.launch import launch
-    from perfscribe.experiments.optimizer_state_sharding.combining import combine
     from perfscribe.experiments.optimizer_state_sharding.program import on_rank
 
     launched = launch(
@@ -81,3 +90,39 @@ def run(cell: Cell) -> Measurement:
         seed=random.getrandbits(31),  # of the cell's own seed
     )
     return combine(launched.results)
+
+
+def combine(ranks: Sequence[Mapping[str, Any]]) -> Measurement:
+    """A Measurement from the results of program.on_rank, in the order of ranks.
+
+    samples: <implementation>_step_ms, <implementation>_optimizer_ms and sharded_<part>_ms; of each call the longest
+    time of any rank. series: <implementation>_<moment>_bytes, bytes by kind (KINDS) on the rank that holds most at that
+    moment, and <implementation>_<moment>_rank_bytes, the total of each rank. values: difference,
+    <implementation>_outside_bytes where there is a GPU, gradient_calls and gradient_bytes of a rank's averages in a
+    step.
+    """
+    first = ranks[0]
+    found = Measurement(values=dict(first["traffic"]))
+    found.values["difference"] = max(rank["difference"] for rank in ranks)
+    on_gpu = first["outside"][UNSHARDED] is not None
+    found.values["memory_counter"] = CUDA_COUNTER if on_gpu else CPU_COUNTER
+    for name in IMPLEMENTATIONS:
+        for moment in MOMENTS:
+            held = [rank["memory"][name][moment] for rank in ranks]
+            found.series[f"{name}_{moment}_bytes"] = max(held, key=sum)
+            found.series[f"{name}_{moment}_rank_bytes"] = [sum(kinds) for kinds in held]
+        if on_gpu:
+            found.values[f"{name}_outside_bytes"] = max(rank["outside"][name] for rank in ranks)
+    for name, timing in first["timings"].items():
+        timings = [rank["timings"][name] for rank in ranks]
+        found.timers[name] = timing["timer"]
+        found.samples[name] = _longest([one["samples_ms"] for one in timings])
+        if timing["warmup_ms"]:
+            found.warmup[name] = _longest([one["warmup_ms"] for one in timings])
+        found.warmup_s += max(one["warmup_s"] for one in timings)
+        found.timed_s += max(one["timed_s"] for one in timings)
+    return found
+
+
+def _longest(by_rank: Sequence[Sequence[float]]) -> list[float]:
+    return [max(call) for call in zip(*by_rank, strict=True)]

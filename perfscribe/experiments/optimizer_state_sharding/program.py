@@ -4,41 +4,51 @@ from __future__ import annotations
 
 import gc
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from perfscribe.experiments.optimizer_state_sharding.memory_pass import after_init, measure_memory, outside_bytes
-from perfscribe.experiments.optimizer_state_sharding.names import AGAIN, IMPLEMENTATIONS, INIT, SHARDED, UNSHARDED
-from perfscribe.experiments.optimizer_state_sharding.training import Training, build_model, make_optimizer
+from perfscribe.analytic.shapes import SIZES
+from perfscribe.data import tokens
+from perfscribe.distributed.ddp import DataParallel, FlatDDP, NaiveDDP
+from perfscribe.distributed.sharded_optimizer import ShardedOptimizer
+from perfscribe.experiments.optimizer_state_sharding import measure as m
+from perfscribe.experiments.optimizer_state_sharding.memory import after_init, measure_memory, outside_bytes
+from perfscribe.instruments import precision
 from perfscribe.instruments.interleaving import time_interleaved
 from perfscribe.instruments.timing import STEP, Mark, Timing, synchronise
+from perfscribe.models.transformer import Model, next_token_loss
 
 if TYPE_CHECKING:
     from perfscribe.distributed.rank import Rank
 
+LEARNING_RATE = 1e-4
+WRAPPERS: dict[str, type[DataParallel]] = {"naive": NaiveDDP, "flat": FlatDDP}
 CHECKED_STEPS = 10
 # Below the resolution of fp32: to the last bits.
 TOLERANCE = 1e-7
 
 
 def on_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
-    """The program of a rank; see combining.combine for what it gives.
+    """The program of a rank; see measure.combine for what it gives.
 
     ArithmeticError: after ten steps a parameter differs from the plain optimizer's.
     """
     gc.collect()
     gc.freeze()  # libraries: counting memory on a CPU goes through all else that Python holds
-    model = build_model(arguments, rank)
+    precision.set_matmul_precision(arguments["dtype"])
+    model = Model(SIZES[arguments["size"]], arguments["seq_len"], device=rank.device)
     init = after_init(list(model.parameters()), rank.device)
     training = Training(model, arguments, rank)
     memory, outside = {}, {}
-    for name in IMPLEMENTATIONS:
-        memory[name] = {INIT: init} | measure_memory(training, name)
+    for name in m.IMPLEMENTATIONS:
+        memory[name] = {m.INIT: init} | measure_memory(training, partial(make_optimizer, name, training.parameters))
         outside[name] = outside_bytes(rank.device)
     traffic = _traffic(training)
     apart = difference(training)
@@ -50,6 +60,47 @@ def on_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
         "difference": apart,
         "timings": {name: vars(timing) for name, timing in timings.items()},
     }
+
+
+class Training:
+    """The model as a data-parallel replica, and this rank's part of the batch.
+
+    inputs, targets: token ids (B / world size, S), int64. ValueError: the token data are too few.
+    """
+
+    def __init__(self, model: Model, factors: Mapping[str, Any], rank: Rank) -> None:
+        self.device = rank.device
+        self.replica = WRAPPERS[factors["wrapper"]](model)
+        self.parameters = list(model.parameters())
+        held = tokens.read(Path(factors["data_folder"]), factors["batch"], factors["seq_len"])
+        mine = torch.from_numpy(held).chunk(factors["world_size"])[rank.place.rank].to(rank.device)
+        self.inputs, self.targets = mine[:, :-1].contiguous(), mine[:, 1:].contiguous()
+
+    def zero_grad(self) -> None:
+        """Give the gradients' memory back, as a step of the homework begins."""
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    def passes(self, mark: Callable[[str], object] = lambda _: None) -> None:
+        """Forward, backward and the average of the gradients over the ranks, marking the end of each."""
+        loss = next_token_loss(self.replica, self.inputs, self.targets)
+        mark("forward")
+        loss.backward()  # type: ignore[no-untyped-call]
+        del loss
+        mark("backward")
+        self.replica.finish_gradient_synchronization()
+        mark("averaging")
+
+
+def make_optimizer(name: str, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
+    """AdamW with torch's own choice of its implementation: plain, in our shards, or in torch's."""
+    if name == m.SHARDED:
+        return ShardedOptimizer(parameters, torch.optim.AdamW, lr=LEARNING_RATE)
+    if name == m.PEER:
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+
+        return ZeroRedundancyOptimizer(parameters, optimizer_class=torch.optim.AdamW, lr=LEARNING_RATE)
+    return torch.optim.AdamW(parameters, lr=LEARNING_RATE)
 
 
 def _traffic(training: Training) -> dict[str, int]:
@@ -68,7 +119,7 @@ def difference(training: Training) -> float:
     from run to run comes between. ArithmeticError: it is too large.
     """
     copies = [parameter.detach().clone() for parameter in training.parameters]
-    plain, sharded = make_optimizer(UNSHARDED, copies), make_optimizer(SHARDED, training.parameters)
+    plain, sharded = make_optimizer(m.UNSHARDED, copies), make_optimizer(m.SHARDED, training.parameters)
     for _ in range(CHECKED_STEPS):
         training.zero_grad()
         training.passes()
@@ -94,8 +145,8 @@ def _time_steps(training: Training, factors: Mapping[str, Any]) -> dict[str, Tim
     """Whole steps, then optimizer steps alone, all optimizers interleaved; and the parts of our sharded step."""
     if training.device.type == "cuda":
         torch.cuda.empty_cache()
-    optimizers = {name: make_optimizer(name, training.parameters) for name in IMPLEMENTATIONS}
-    variants = {**optimizers, AGAIN: optimizers[UNSHARDED]}
+    optimizers = {name: make_optimizer(name, training.parameters) for name in m.IMPLEMENTATIONS}
+    variants = {**optimizers, m.AGAIN: optimizers[m.UNSHARDED]}
     for optimizer in optimizers.values():  # each has its state now
         training.zero_grad()
         training.passes()
@@ -111,7 +162,7 @@ def _time_steps(training: Training, factors: Mapping[str, Any]) -> dict[str, Tim
 
     counts = {"turns": factors["turns"], "warmup": factors["warmup_steps"], "device": training.device}
     whole = time_interleaved(
-        {name: _whole_step(training, optimizer) for name, optimizer in variants.items()},
+        {name: _marked(training.passes, optimizer.step) for name, optimizer in variants.items()},
         timed=factors["timed_steps"],
         prepare=fresh,
         **counts,
@@ -119,41 +170,35 @@ def _time_steps(training: Training, factors: Mapping[str, Any]) -> dict[str, Tim
     training.zero_grad()
     training.passes()
     alone = time_interleaved(
-        {name: _step_alone(optimizer) for name, optimizer in variants.items()},
+        {name: _marked(optimizer.step) for name, optimizer in variants.items()},
         timed=factors["optimizer_steps"],
         prepare=together,
         **counts,
     )
+    sharded = optimizers[m.SHARDED]
+    assert isinstance(sharded, ShardedOptimizer)
     parts = time_interleaved(
-        {SHARDED: _in_parts(optimizers[SHARDED])}, timed=factors["optimizer_steps"], prepare=together, **counts
+        {m.SHARDED: _in_parts(sharded)}, timed=factors["optimizer_steps"], prepare=together, **counts
     )
     return {
         **{f"{name}_step_ms": phases[STEP] for name, phases in whole.items()},
         **{f"{name}_optimizer_ms": phases[STEP] for name, phases in alone.items()},
-        **{f"{SHARDED}_{part}_ms": parts[SHARDED][part] for part in ("update", "exchange")},
+        **{f"{m.SHARDED}_{part}_ms": parts[m.SHARDED][part] for part in ("update", "exchange")},
     }
 
 
-def _whole_step(training: Training, optimizer: torch.optim.Optimizer) -> Callable[[Mark], None]:
-    """Forward, backward, averages and update, with no wait between them."""
+def _marked(*calls: Callable[[], object]) -> Callable[[Mark], None]:
+    """These calls one after the other, with no wait between them."""
 
     def step(mark: Mark) -> None:
-        training.passes()
-        optimizer.step()
+        for call in calls:
+            call()
         mark("end")
 
     return step
 
 
-def _step_alone(optimizer: torch.optim.Optimizer) -> Callable[[Mark], None]:
-    def step(mark: Mark) -> None:
-        optimizer.step()
-        mark("end")
-
-    return step
-
-
-def _in_parts(optimizer: torch.optim.Optimizer) -> Callable[[Mark], None]:
+def _in_parts(optimizer: ShardedOptimizer) -> Callable[[Mark], None]:
     """Our sharded step with a wait after each update and each exchange, which so do not overlap."""
 
     def step(mark: Mark) -> None:
@@ -162,10 +207,7 @@ def _in_parts(optimizer: torch.optim.Optimizer) -> Callable[[Mark], None]:
             yield
             mark(name)
 
-        before, optimizer.around = optimizer.around, around  # type: ignore[attr-defined]
-        try:
-            optimizer.step()
-        finally:
-            optimizer.around = before  # type: ignore[attr-defined]
+        optimizer.around = around
+        optimizer.step()
 
     return step

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from perfscribe.experiments.optimizer_state_sharding import drawings, names, rows
+from perfscribe.analytic import sharding
+from perfscribe.analytic.memory import total_bytes
+from perfscribe.analytic.parameters import transformer_parameters
+from perfscribe.analytic.shapes import SIZES
+from perfscribe.analytic.sharding import Scheme, Sharding, schemes
+from perfscribe.analytic.workload import Workload
+from perfscribe.experiments.optimizer_state_sharding import drawings
+from perfscribe.experiments.optimizer_state_sharding import measure as m
+from perfscribe.experiments.optimizer_state_sharding.drawings import MOMENT_NAMES, NAMES
 from perfscribe.experiments.optimizer_state_sharding.levels import SHOWN
-from perfscribe.experiments.optimizer_state_sharding.names import KINDS, MOMENTS, SHARDED
 from perfscribe.instruments.statistics import Summary
 from perfscribe.records.records import Record
 from perfscribe.show import figures as f
@@ -19,11 +27,11 @@ from perfscribe.show.tables import GIB, Column, Table
 TABLES, FIGURES = SHOWN.tables, SHOWN.figures
 SOURCE = "brandon-snider"
 MOMENT_TITLES = {
-    names.INIT: "After model initialisation (GiB)",
-    names.PASSES: "Peak up to the step (GiB)",
-    names.BEFORE_STEP: "Directly before the step (GiB)",
-    names.STEP: "Peak of the step (GiB)",
-    names.AFTER_STEP: "Directly after the step (GiB)",
+    m.INIT: "After model initialisation (GiB)",
+    m.PASSES: "Peak up to the step (GiB)",
+    m.BEFORE_STEP: "Directly before the step (GiB)",
+    m.STEP: "Peak of the step (GiB)",
+    m.AFTER_STEP: "Directly after the step (GiB)",
 }
 # What the source prints is the peak of the stretch before each moment.
 PUBLISHED_MEMORY = {
@@ -53,32 +61,99 @@ CAPTION = (
     "the optimizer's step alone, medians by the host clock, bars as long as the interquartile range. In groups by "
     "number of processes: AdamW unsharded, sharded by our optimizer, sharded by torch's."
 )
+MODELS = {
+    m.INIT: sharding.after_init,
+    m.PASSES: sharding.passes_peak,
+    m.BEFORE_STEP: sharding.before_step,
+    m.STEP: sharding.step_peak,
+    m.AFTER_STEP: sharding.before_step,
+}
 
 
 def tables(records: Mapping[str, list[Record]]) -> list[Table]:
     """Memory by moment and kind, what is saved, times, ZeRO by arithmetic."""
     cells = records["optimizer_state_sharding"]
-    each, moments = rows.by_implementation(cells), rows.by_moment(cells)
+    each = [row for cell in cells for row in by_implementation(cell)]
+    moments = [replace(row, factors={**row.factors, "moment": moment}) for row in each for moment in MOMENT_NAMES]
+    sharded = [row for row in moments if row.factors["implementation"] != m.UNSHARDED]
     return [
         t.make(TABLES[0], "Memory with and without sharding", each, _memory(), [MEMORY_NOTE]),
         t.make(TABLES[1], "What the memory consists of", moments, _kinds(), [KIND_NOTE]),
-        t.make(TABLES[2], "Memory saved", rows.savings(cells), _saved(), [SAVED_NOTE]),
+        t.make(TABLES[2], "Memory saved", sharded, _saved(), [SAVED_NOTE]),
         t.make(TABLES[3], "Times with and without sharding", each, _times(), [TIME_NOTE]),
-        t.make(TABLES[4], "Beside ZeRO stage 1", rows.by_scheme(cells), _scheme(), [SCHEME_NOTE]),
+        t.make(TABLES[4], "Beside ZeRO stage 1", by_scheme(cells), _schemes(), [SCHEME_NOTE]),
     ]
 
 
-def _factors(*more: tuple[str, str]) -> list[Column]:
+# --- rows -------------------------------------------------------------------------------------------------------
+
+
+def by_implementation(record: Record) -> list[Record]:
+    """A row for each optimizer of a cell, its samples and series under their own names too."""
+
+    def row(name: str) -> Record:
+        def own(held: dict[str, Any]) -> dict[str, Any]:
+            begin = f"{name}_"
+            return held | {key.removeprefix(begin): value for key, value in held.items() if key.startswith(begin)}
+
+        parts: dict[str, Any] = {part: own(getattr(record, part)) for part in ("samples", "series", "values", "timers")}
+        return replace(record, factors={**record.factors, "implementation": name}, **parts)
+
+    return [row(name) for name in m.IMPLEMENTATIONS]
+
+
+def by_scheme(records: Iterable[Record]) -> list[Record]:
+    """A row for each size, number of processes and way to divide the work, with what it costs by arithmetic."""
+    chosen: dict[tuple[Any, ...], Record] = {}
+    for record in records:  # arithmetic needs no GPU, but a row stands for a cell that was measured, or says why not
+        key = (record.factors["size"], record.factors["world_size"])
+        if key not in chosen or (record.ok and not chosen[key].ok):
+            chosen[key] = record
+    return [
+        replace(
+            record,
+            factors={**record.factors, "scheme": scheme.name},
+            values=_costs(scheme, record) if record.ok else {},
+        )
+        for (size, ranks), record in chosen.items()
+        for scheme in schemes(SIZES[size], ranks)
+    ]
+
+
+def _costs(scheme: Scheme, record: Record) -> dict[str, Any]:
+    weights = 4 * transformer_parameters(SIZES[record.factors["size"]])
+    return {
+        **vars(scheme),
+        "held_bytes": 2 * weights + scheme.state_bytes,
+        "sent_bytes": scheme.gradient_bytes + scheme.parameter_bytes,
+        "messages": scheme.gradient_messages + scheme.parameter_messages,
+        "averaged_bytes": record.values["gradient_bytes"],
+        "weights_bytes": weights,
+    }
+
+
+def held_bytes(record: Record, moment: str) -> int:
+    """Counted bytes on the rank that held most."""
+    return sum(record.series[f"{moment}_bytes"])
+
+
+def predicted_bytes(record: Record, moment: str, implementation: str) -> int:
+    """Predicted bytes on the rank that holds most."""
+    f = record.factors
+    load = Workload(SIZES[f["size"]], f["batch"] // f["world_size"], f["seq_len"], f["dtype"], f["device"])
+    exchange = f["backend"] if implementation == m.SHARDED else ""  # torch's broadcasts from where the parameters lie
+    keepers = 1 if implementation == m.UNSHARDED else f["world_size"]
+    return total_bytes(MODELS[moment](Sharding(load, keepers, f["wrapper"] == "flat", exchange)))
+
+
+# --- columns ----------------------------------------------------------------------------------------------------
+
+
+def _factors(*more: Column) -> list[Column]:
     """Size to number of processes, then those named, then the optimizer."""
-    titles = (
-        ("size", "Size"),
-        ("seq_len", "Context"),
-        ("batch", "Global batch"),
-        ("dtype", "Dtype"),
-        ("backend", "Backend"),
-        ("world_size", "Processes"),
-    )
-    return [*(t.factor(*one) for one in (*titles, *more)), _named("implementation", "Optimizer", rows.NAMES)]
+    titles = {"size": "Size", "seq_len": "Context", "batch": "Global batch", "dtype": "Dtype", "backend": "Backend"}
+    shared = [t.factor(*one) for one in titles.items()]
+    return [*shared, t.factor("world_size", "Processes"), *more, _named("implementation", "Optimizer", NAMES)]
 
 
 def _named(name: str, title: str, words: dict[str, str]) -> Column:
@@ -86,8 +161,7 @@ def _named(name: str, title: str, words: dict[str, str]) -> Column:
     return Column(name, title, lambda record: words[record.factors[name]], kind="factor", exact=True)
 
 
-def _moment() -> Column:
-    return _named("moment", "When", rows.MOMENT_NAMES)
+AVERAGING, MOMENT = t.factor("wrapper", "Averaging"), _named("moment", "When", MOMENT_NAMES)
 
 
 def _published(metric: str, title: str) -> Column:
@@ -100,50 +174,58 @@ def _published(metric: str, title: str) -> Column:
     return Column(f"{metric}_{SOURCE}", title, get, kind="published", exact=True)
 
 
-def _held(record: Record, moment: str) -> float:
-    return rows.held_bytes(record, moment) / GIB
-
-
 def _memory() -> list[Column]:
     """Memory at each moment."""
 
-    # A text stands in rows of cells that were measured alone: the others raise KeyError.
+    def held(moment: str) -> Column:
+        return t.derived(f"{moment}_gib", MOMENT_TITLES[moment], lambda record: held_bytes(record, moment) / GIB)
+
     def outside(record: Record) -> Any:
-        _held(record, names.INIT)
         found = record.values.get("outside_bytes")
         return "no GPU" if found is None else found / GIB
 
     return [
-        *_factors(("wrapper", "Averaging")),
-        *(t.derived(f"{one}_gib", MOMENT_TITLES[one], partial(_held, moment=one)) for one in MOMENTS),
-        t.derived("outside_gib", "Beyond the allocator (GiB)", outside),
+        *_factors(AVERAGING),
+        *map(held, m.MOMENTS),
+        t.derived("outside_gib", "Beyond the allocator (GiB)", t.if_timed(outside)),
         *(_published(metric, title) for metric, title in PUBLISHED_MEMORY.items()),
     ]
+
+
+def _now_bytes(record: Record) -> int:
+    return held_bytes(record, record.factors["moment"])
 
 
 def _kinds() -> list[Column]:
     """Memory by kind."""
 
-    def of_kind(record: Record, kind: str) -> float:
-        return float(record.series[f"{record.factors['moment']}_bytes"][KINDS.index(kind)]) / GIB
+    def of_kind(kind: str) -> Column:
+        def get(record: Record) -> float:
+            return float(record.series[f"{record.factors['moment']}_bytes"][m.KINDS.index(kind)]) / GIB
 
-    each = [
-        t.derived(drawings.kind_column(kind), f"{kind[0].upper()}{kind[1:]} (GiB)", partial(of_kind, kind=kind))
-        for kind in KINDS
+        return t.derived(drawings.kind_column(kind), f"{kind[0].upper()}{kind[1:]} (GiB)", get)
+
+    return [
+        *_factors(),
+        MOMENT,
+        *map(of_kind, m.KINDS),
+        t.derived("sum_gib", "Sum (GiB)", lambda r: _now_bytes(r) / GIB),
     ]
-    return [*_factors(), _moment(), *each, t.derived("sum_gib", "Sum (GiB)", lambda r: _held(r, r.factors["moment"]))]
 
 
 def _saved() -> list[Column]:
     """What sharding saves, and what it should."""
 
+    def unsharded(record: Record) -> int:
+        return sum(record.series[f"{m.UNSHARDED}_{record.factors['moment']}_bytes"])
+
     def saved(record: Record) -> int:
-        return int(record.values["unsharded_bytes"]) - rows.held_bytes(record, record.factors["moment"])
+        return unsharded(record) - _now_bytes(record)
 
     def predicted(record: Record) -> int:
-        moment = record.factors["moment"]
-        _held(record, moment)
-        return rows.predicted_bytes(record, moment, names.UNSHARDED) - rows.predicted_bytes(record, moment)
+        names = (m.UNSHARDED, record.factors["implementation"])
+        plain, ours = (predicted_bytes(record, record.factors["moment"], name) for name in names)
+        return plain - ours
 
     def error(record: Record) -> float | str:
         found = saved(record)
@@ -151,60 +233,55 @@ def _saved() -> list[Column]:
 
     return [
         *_factors(),
-        _moment(),
-        t.derived("unsharded_gib", "Unsharded (GiB)", lambda r: r.values["unsharded_bytes"] / GIB),
-        t.derived("sharded_gib", "Sharded (GiB)", lambda r: _held(r, r.factors["moment"])),
+        MOMENT,
+        t.derived("unsharded_gib", "Unsharded (GiB)", lambda r: unsharded(r) / GIB),
+        t.derived("sharded_gib", "Sharded (GiB)", lambda r: _now_bytes(r) / GIB),
         t.derived("saved_gib", "Saved (GiB)", lambda r: saved(r) / GIB),
-        t.derived("predicted_gib", "Predicted (GiB)", lambda r: predicted(r) / GIB),
+        t.derived("predicted_gib", "Predicted (GiB)", t.if_timed(lambda r: predicted(r) / GIB)),
         t.derived("error_percent", "Error (%)", error),
     ]
 
 
 def _times() -> list[Column]:
-    """Step and optimizer times."""
+    """Step and optimizer times; the parts of ours."""
 
-    def difference(record: Record) -> Any:
-        if record.samples["step_ms"] and record.factors["implementation"] != SHARDED:
-            return "not compared"
-        return f"{record.values['difference']:.2g}"
+    def of_ours(sample: str, part: Callable[[Summary], Any]) -> Callable[[Record], Any]:
+        def get(record: Record) -> Any:
+            return part(t.summary(record, sample)) if _is_ours(record) else "not apart"
 
+        return t.if_timed(get)
+
+    def iqr(found: Summary) -> float | str:
+        return t.ONE_SAMPLE if found.n == 1 else found.iqr
+
+    def difference(record: Record) -> str:
+        return f"{record.values['difference']:.2g}" if _is_ours(record) else "not compared"
+
+    parts = {"update_ms": "Update (ms)", "exchange_ms": "Exchange (ms)"}
     return [
-        *_factors(("wrapper", "Averaging")),
+        *_factors(AVERAGING),
         t.median("step_ms", "Step (ms)"),
         t.iqr("step_ms", "IQR (ms)"),
         t.count("step_ms"),
         t.median("optimizer_ms", "Optimizer (ms)"),
         t.iqr("optimizer_ms", "IQR (ms)"),
         t.count("optimizer_ms"),
-        t.derived("update_ms", "Update (ms)", _of_ours("update_ms", lambda one: one.median), spread="update_ms_iqr"),
-        t.derived(
-            "exchange_ms", "Exchange (ms)", _of_ours("exchange_ms", lambda one: one.median), spread="exchange_ms_iqr"
-        ),
         *(
-            Column(f"{name}_iqr", f"spread of {name}", _of_ours(name, _iqr), kind="unshown")
-            for name in ("update_ms", "exchange_ms")
+            t.derived(name, title, of_ours(name, lambda one: one.median), spread=f"{name}_iqr")
+            for name, title in parts.items()
         ),
-        t.derived("off_by", "Off by", difference, exact=True),
+        *(Column(f"{name}_iqr", f"spread of {name}", of_ours(name, iqr), kind="unshown") for name in parts),
+        t.derived("off_by", "Off by", t.if_timed(difference), exact=True),
         t.timer("step_ms"),
         _published("step_ms", f"Step, {SOURCE} (ms)"),
     ]
 
 
-def _of_ours(sample: str, part: Callable[[Summary], Any]) -> Callable[[Record], Any]:
-    """A part of what is timed of our optimizer alone."""
-
-    def get(record: Record) -> Any:
-        is_timed = record.samples["step_ms"] and sample in record.samples
-        return part(t.summary(record, sample)) if is_timed else "not apart"
-
-    return get
+def _is_ours(record: Record) -> bool:
+    return bool(record.factors["implementation"] == m.SHARDED)
 
 
-def _iqr(found: Summary) -> float | str:
-    return t.ONE_SAMPLE if found.n == 1 else found.iqr
-
-
-def _scheme() -> list[Column]:
+def _schemes() -> list[Column]:
     """Memory and traffic by arithmetic."""
     return [
         t.factor("size", "Size"),
