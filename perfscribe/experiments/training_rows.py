@@ -14,11 +14,11 @@ from typing import Any
 
 from perfscribe.analytic.peaks import mfu, peak_flops
 from perfscribe.analytic.weak_scaling import efficiency_percent, inverted_percent, scale_factors, step_flop
-from perfscribe.analytic.workshop_shapes import BLOOM, BloomShape, SimpleGptShape
 from perfscribe.experiments.all_reduce import fits
 from perfscribe.experiments.node_network import ALL_REDUCE, EXPERIMENT, Network
 from perfscribe.records.records import Record
 from perfscribe.show import tables as t
+from perfscribe.training.launching import shape_of
 
 GATHER, REDUCE = "all_gather", "reduce_scatter"
 DTYPE_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
@@ -60,14 +60,6 @@ def steps_of(record: Record) -> int:
     factors = record.factors
     batches = -(-factors["train_size"] // (factors["batch_size"] * factors["world_size"]))
     return int(factors["num_epochs"] * -(-batches // factors["grad_acc"]))
-
-
-def shape_of(factors: Mapping[str, Any]) -> SimpleGptShape | BloomShape:
-    """The model of a cell."""
-    if factors["model_name"] in BLOOM:
-        return BLOOM[factors["model_name"]]
-    names = ("vocab_size", "hidden_size", "num_layers", "num_heads", "ffn")
-    return SimpleGptShape(**{name: factors[name] for name in names})
 
 
 def flop_per_rank(factors: Mapping[str, Any]) -> int:
