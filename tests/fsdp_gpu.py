@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from perfscribe.distributed.launch import launch
-from perfscribe.experiments.strategies import measure, rows, words
+from perfscribe.experiments.strategies import measure, show
 from perfscribe.records.records import Record
 
 GPUS = torch.cuda.device_count()  # by NVML: no context
@@ -83,7 +83,7 @@ def measured() -> list[Record]:
     for cell in sorted(cells, key=lambda one: one.cost):
         at = time.monotonic()
         found[id(cell)] = test_strategies.as_record(cell, None if cell.skip else measure.run(cell))
-        shown = {name: cell.factors.get(name) for name in ("part", "world_size", *words.PLAN, "exchange")}
+        shown = {name: cell.factors.get(name) for name in ("part", "world_size", *measure.PLAN, "exchange")}
         print(f"{time.monotonic() - at:6.2f} s", *shown.values(), flush=True)
     measure.close()
     print(f"{time.monotonic() - began:6.1f} s in all", flush=True)
@@ -97,24 +97,26 @@ def test_cells_of_bloom(measured: list[Record]) -> None:
 
 
 def test_losses_of_bloom_are_those_of_ddp(measured: list[Record]) -> None:
-    for ranks in {one.factors["world_size"] for one in rows.grid(measured)}:
-        same = [one for one in rows.grid(measured) if one.ok and one.has(world_size=ranks, dtype="fp32", offload=False)]
+    for ranks in {one.factors["world_size"] for one in test_strategies.grid(measured)}:
+        same = [one for one in test_strategies.grid(measured) if one.has(world_size=ranks, dtype="fp32", offload=False)]
         losses = [one.values["first_loss"] for one in same]
         assert max(losses) == pytest.approx(min(losses), rel=1e-3)
 
 
 def test_off_load_leaves_no_state_on_the_gpu(measured: list[Record]) -> None:
-    for one in rows.grid(measured):
-        if one.ok and one.factors["offload"]:
+    for one in test_strategies.grid(measured):
+        if one.factors["offload"]:
             assert one.values["state_device"] == "cpu"
             kept = next(
-                other for other in rows.grid(measured) if other.factors == one.factors | _without_offload(other)
+                other
+                for other in test_strategies.grid(measured)
+                if other.factors == one.factors | _without_offload(other)
             )
             assert one.values["peak_allocated_bytes"] < kept.values["peak_allocated_bytes"]
 
 
 def test_nothing_lies_beside_the_plans_when_peaks_are_looked_at(measured: list[Record]) -> None:
-    cells = [*rows.grid(measured), *rows.wrapping(measured)]
+    cells = [*test_strategies.grid(measured), *show.wrapped(measured)]
     held = {tuple(one.factors.values()): one.values["others_bytes"] for one in cells if one.ok}
     assert len(held) >= 3
     assert {plan: size for plan, size in held.items() if abs(size) > OTHERS_BYTES} == {}
