@@ -57,13 +57,13 @@ class ModelledLinks(Links):
             self._alike[key] = ModelledLinks(self._records, self._network, *key)
         return self._alike[key]
 
-    def ring(self, operation: str, backend: str, ranks: int, transport: str = DEFAULT) -> Ring | None:
+    def ring(self, operation: str, backend: str, ranks: int) -> Ring | None:
         """Latency and time a byte of one collective; half an all-reduce's where there is no other."""
         for taken, part in ((operation, 1.0), (ALL_REDUCE, 0.5)):
             fit = self._fit(taken, backend)
             if fit is not None:
                 per_byte = part * self._ms_per_message_byte(fit, backend, ranks)
-                return Ring(part * fit.latency_ms(ranks), 0.0 if self._latency_only else per_byte, ranks)
+                return Ring(part * fit.latency_ms(ranks), 0.0 if self._latency_only else per_byte)
         return None
 
     def named(self, backend: str, ranks: int) -> str:
