@@ -57,14 +57,3 @@ def test_efficiency_and_its_inverse():
     assert w.inverted_percent(10, 20) == 200
     with pytest.raises(ValueError, match="positive"):
         w.efficiency_percent(0, 1)
-
-
-def test_scale_factors():
-    assert w.scale_factors(4, 12, 100, 50) == (3, 2)
-    with pytest.raises(ValueError, match="positive"):
-        w.scale_factors(4, 0, 1, 1)
-
-
-def test_lists_of_different_lengths_are_refused():
-    with pytest.raises(ValueError, match="2 world sizes, 1 layers, 2 batches"):
-        w.setups(ASKED, 512, (2, 4), (3,), (8, 4))
