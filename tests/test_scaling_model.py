@@ -204,7 +204,7 @@ def test_a_model_that_misses_what_was_measured_predicts_nothing() -> None:
     got = shown(collectives(), custom_multi_gpu=slow)
     steps = got
     beyond, there = steps[steps["origin"] == "predicted"], steps[steps["origin"] == "measured"]
-    for name in ("step_ms", "model_ms", "samples_per_s", "weak_percent", "strong_percent", "limit"):
+    for name in ("step_ms", "model_ms", "samples_per_s", "weak_percent", "strong_percent"):
         assert set(beyond[name]) == {"none: terms miss the measured steps"}
     assert list(there["step_ms"]) == [one.samples["step_ms"][0][1] for one in slow], "what was measured stays"
     assert all(isinstance(one, float) for one in there["residual_percent"][1:])

@@ -100,11 +100,10 @@ def best_fit(operation: str, calls: Sequence[Call], logged: str = "") -> Collect
 
 @dataclass(frozen=True)
 class Terms:
-    """Milliseconds of a step. communication_ms: all collectives one after the other; latency_ms: their fixed part."""
+    """Milliseconds of a step. communication_ms: all collectives one after the other."""
 
     compute_ms: float
     communication_ms: float
-    latency_ms: float = 0.0
 
     @property
     def shorter_ms(self) -> float:

@@ -29,7 +29,7 @@ TOO_FEW_STEPS = "too few steps were timed"
 NO_LINKS = "no collective among several processes was measured with this backend"
 NOT_MEASURED = "not measured"
 MISSED = "none: terms miss the measured steps"
-TIMES = ("step_ms", "model_ms", "samples_per_s", "compute_ms", "exposed_ms", "limit")
+TIMES = ("step_ms", "model_ms", "samples_per_s", "compute_ms", "exposed_ms")
 # What a row that was not measured says by its model alone: nothing, where that misses what was measured.
 OF_THE_MODEL = (*TIMES, "weak_percent", "strong_percent")
 HELD = {None: "cannot tell", True: "yes", False: "no"}
@@ -44,7 +44,6 @@ CAPTION = (
 )
 COLUMNS = [
     t.factor("training", "Training"),
-    t.factor("exchange", "Exchange"),
     t.factor("scaling", "Measured scaling"),
     t.factor("ranks", "Ranks"),
     t.factor("origin", "Origin"),
@@ -55,7 +54,6 @@ COLUMNS = [
     t.value("samples_per_s", "Samples/s"),
     t.value("compute_ms", "Computing (ms)"),
     t.value("exposed_ms", "Exposed communication (ms)"),
-    t.value("limit", "Longest", exact=True),
     t.value("weak_percent", "Weak efficiency (%)"),
     t.value("strong_percent", "Strong efficiency (%)"),
     t.value("measured_percent", "Measured efficiency (%)"),
@@ -135,7 +133,7 @@ class Model:
         rest = [ranks for ranks in self.counts if ranks < most]
         if len(rest) < (2 if self.training.is_replicated else 1):
             return None
-        smaller = model_of(self.training, self.links.alike(below=most), rest)
+        smaller = model_of(self.training, self.links.below(most), rest)
         if smaller is None or smaller.fit is None:
             return None
         predicted = smaller.step_ms(most)
@@ -189,7 +187,7 @@ def predicted(records: Mapping[str, list[Record]], links: tr.ModelledLinks) -> l
 def _row(training: tr.Training, factors: Mapping[str, Any], values: Mapping[str, Any], origin: str) -> Record:
     """A record of the training's measured cells with these factors and values."""
     good = [record for record in training.records if record.ok]
-    named = {"training": training.name, "exchange": training.exchange, "scaling": training.scaling, **factors}
+    named = {"training": training.name, "scaling": training.scaling, **factors}
     return replace(
         (good or training.records)[0],
         factors=named,
@@ -254,15 +252,7 @@ def _times(model: Model, ranks: int) -> dict[str, Any]:
         "samples_per_s": rows / step_ms * 1e3,
         "compute_ms": terms.compute_ms,
         "exposed_ms": terms.exposed_ms(model.overlap),
-        "limit": _limit(terms, model.overlap),
     }
-
-
-def _limit(terms: of.Terms, overlap: float) -> str:
-    """What takes most of a step: computing, or of what is exposed the larger part, latency or bandwidth."""
-    if terms.exposed_ms(overlap) <= terms.compute_ms:
-        return "computing"
-    return "latency" if 2 * terms.latency_ms > terms.communication_ms else "bandwidth"
 
 
 # --- figure --------------------------------------------------------------------------------------------------------
