@@ -163,10 +163,12 @@ def rows(records: Sequence[Record], links: Links) -> list[Record]:
     for record in records:
         same = [one for one in records if one.ok and one.origin == MEASURED and _same_setting(record, one)]
         found += with_prediction(record, same, links)
+    measured = [one for one in found if one.ok and one.origin == MEASURED]
     for record in found:
         if record.ok:
-            same = [one for one in found if one.ok and one.origin == MEASURED and _same_setting(record, one)]
-            record.values |= _rates(record, _fewest_ranks(same), _bare_beside(record, found))
+            base = _fewest_ranks(one for one in measured if _same_setting(record, one))
+            bare = [r for r in measured if r.factors["loop"] == "bare loop" and _same_setting(record, r, ("loop",))]
+            record.values |= _rates(record, base, bare)
     return found
 
 
@@ -226,12 +228,6 @@ def _fewest_ranks(same: Iterable[Record]) -> Record | None:
     return min(same, key=lambda one: one.factors["world_size"], default=None)
 
 
-def _bare_beside(record: Record, records: Sequence[Record]) -> Record | None:
-    """The bare loop's training on as many ranks."""
-    beside = (one for one in records if one.ok and one.factors["loop"] == "bare loop" and one.origin == MEASURED)
-    return next((one for one in beside if _same_setting(record, one, ("loop",))), None)
-
-
 def _way(record: Record) -> tuple[str, str]:
     return record.factors["backend"], record.factors["loop"]
 
@@ -267,7 +263,7 @@ def _against(record: Record, base: Record | None) -> dict[str, Any]:
     return values
 
 
-def _rates(record: Record, base: Record | None, bare: Record | None) -> dict[str, Any]:
+def _rates(record: Record, base: Record | None, bare: Sequence[Record]) -> dict[str, Any]:
     """Samples/s of a rank, steps alone, over the base's; the step over that of the bare loop on as many ranks."""
     values: dict[str, Any] = {"rate_efficiency": NO_BASE, "over_bare": "no bare loop beside it"}
     if base is not None:
@@ -278,7 +274,7 @@ def _rates(record: Record, base: Record | None, bare: Record | None) -> dict[str
             values["rate_efficiency"] = 100 * own / of_base / ranks
     if record.factors["loop"] == "tuned":
         values["over_bare"] = "another batch"
-    elif record.origin == MEASURED and bare is not None and (own_ms := step_ms(record)) and (bare_ms := step_ms(bare)):
+    elif record.origin == MEASURED and bare and (own_ms := step_ms(record)) and (bare_ms := step_ms(bare[0])):
         values["over_bare"] = own_ms / bare_ms
     return values
 
@@ -293,9 +289,10 @@ def _mfu(record: Record) -> dict[str, Any]:
     if record.factors["device"] == "cpu":
         return {"mfu": "no peak known for a CPU"}
     ms, peak = step_ms(record), peak_flops(record.gpu, record.factors["dtype"]) if record.gpu else None
-    if ms is None or peak is None:
-        return {"mfu": TWO_STEPS if ms is None else "no peak known for this GPU"}
-    return {"mfu": 100 * (mfu(_flop(record), ms / 1e3, peak) or 0.0)}
+    if ms is None:
+        return {"mfu": TWO_STEPS}
+    share = mfu(_flop(record), ms / 1e3, peak)
+    return {"mfu": "no peak known for this GPU" if share is None else 100 * share}
 
 
 def _predicted_row(record: Record, base: Record, source: Record, links: Links) -> list[Record]:
