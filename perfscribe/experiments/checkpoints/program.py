@@ -7,7 +7,6 @@ pickle of torch's own: only read what this program has written.) Trainer writes 
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import time
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
     from perfscribe.distributed.rank import Rank
 
 GIB = 2**30
-TRAINERS_STATE = "trainer_state.json"
 
 
 def on_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
@@ -185,7 +183,7 @@ def _by_trainer(arguments: Mapping[str, Any], rank: Rank, model: nn.Module, data
     """RuntimeError where Trainer does not divide."""
     factors, folder, resume = arguments["factors"], Path(arguments["folder"]), arguments["resume"]
     knobs = on_ranks.knobs_of(factors, arguments["order_seed"])
-    behind, path = _last_whole(folder) if resume else (0, None)
+    behind, path = finished(folder, "checkpoint")[-1] if resume else (0, None)
     made: Any = trainer.make(
         model,
         data,
@@ -199,7 +197,7 @@ def _by_trainer(arguments: Mapping[str, Any], rank: Rank, model: nn.Module, data
         prediction_loss_only=True,
         **trainer.distributed(dividing.FSDP2, model, rank.backend),
     )
-    made.train(resume_from_checkpoint=path)
+    made.train(resume_from_checkpoint=str(path) if path else None)
     found = dividing.require(dividing.FSDP2, made.model_wrapped)
     values: dict[str, Any] = {"wrapped_by": found.wrapped_by, "local_share": found.local_share}
     if resume:
@@ -208,17 +206,3 @@ def _by_trainer(arguments: Mapping[str, Any], rank: Rank, model: nn.Module, data
         values |= {"save_s": made.save_s, "checkpoint_bytes": size_bytes(finished(folder, "checkpoint")[-1][1])}
     train_loss, eval_loss = trainer.losses([entry for entry in made.state.log_history if entry["step"] > behind])
     return {"values": values, "behind": behind, "train_loss": train_loss, "eval_loss": eval_loss}
-
-
-def _last_whole(folder: Path) -> tuple[int, str]:
-    """The optimizer steps of Trainer's last whole checkpoint, and its path.
-
-    Trainer writes its state last: a checkpoint without it, or with half of it, was being written when training died.
-    """
-    for step, path in reversed(finished(folder, "checkpoint")):
-        try:
-            json.loads((path / TRAINERS_STATE).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            continue
-        return step, str(path)
-    raise FileNotFoundError(f"{folder} holds no whole checkpoint")

@@ -68,7 +68,8 @@ class ModelledLinks(Links):
             wanted = {"operation": operation, "backend": backend, "transport": DEFAULT}
             own = [record for record in self._records if record.ok and record.has(**wanted)]
             logged = dict.fromkeys(str(r.values["algorithm"]) for r in own if "algorithm" in r.values)
-            self._fits[key] = of.best_fit(operation, [_call(record) for record in own], ", ".join(logged))
+            timed = [(r.factors["world_size"], r.values["message_bytes"], t.summary(r, "time_ms").median) for r in own]
+            self._fits[key] = of.best_fit(operation, [of.Call(*one) for one in timed], ", ".join(logged))
         return self._fits[key]
 
     def _most_ranks(self, backend: str) -> int:
@@ -83,11 +84,6 @@ class ModelledLinks(Links):
         if network is None or ranks <= self._most_ranks(backend) or fit.ms_per_byte <= 0:
             return own
         return own * max(1.0, (fit.bus_gb_per_s or 0.0) / network)
-
-
-def _call(record: Record) -> of.Call:
-    time_ms = t.summary(record, "time_ms").median
-    return of.Call(record.factors["world_size"], float(record.values["message_bytes"]), time_ms)
 
 
 @dataclass(frozen=True)
