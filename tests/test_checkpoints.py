@@ -1,4 +1,4 @@
-"""Checkpoints in parts: resumed by another number of ranks with the same losses; whole ones alone count; room."""
+"""Checkpoints in parts: resumed by another number of ranks with the same losses; what lies on disk; room."""
 
 from __future__ import annotations
 
@@ -10,48 +10,31 @@ from typing import Any
 
 import pytest
 import trainer_ranks
-from workspace import ROOT
 
 pytest.importorskip("transformers", reason="the package transformers is not installed")
-from accelerate import FullyShardedDataParallelPlugin
 from torch.distributed.checkpoint import FileSystemReader
 from trainer_programs import checkpoint_as_on_gpus, checkpoint_fused
 
-from perfscribe import config
 from perfscribe.base.cells import Cell, Unsupported
 from perfscribe.data import squad_sets
 from perfscribe.data.generate import generate
 from perfscribe.distributed.launch import launch
 from perfscribe.experiments.checkpoints import measure, program, show
-from perfscribe.plan import plan
+from perfscribe.experiments.checkpoints.measure import PIECES_BYTES, needed_bytes, predicted_bytes
 from perfscribe.records.records import Record
-from perfscribe.training import checkpoints, hf_loop, knobs, trainer
-from perfscribe.training.checkpoint_size import PIECES_BYTES, needed_bytes, predicted_bytes
 
-CONFIG = {"train_size": 24, "eval_size": 4, "max_length": 64, "new_tokens": 8, "vocab_size": 400, "seed": 0}
-CONFIG |= {"workshop": {"squad": None, "weights": None, "tokenizer": None}}
-SECTION = CONFIG | {
-    "backend": ["gloo"],
-    "ranks": [[2, 1]],
-    "trainer_ranks": [],
-    "rows_per_step": 4,
-    "save_steps": 2,
-    "keep_checkpoints": 1,
-    "model_name": "bloom-tiny",
-    "labels": "answer",
-    "num_epochs": 1,
-    "batch_size": 1,
-    "learning_rate": 0.02,
-    "weight_decay": 0.01,
-    "dtype": "fp32",
-}
+SECTION: dict[str, Any] = {"train_size": 24, "eval_size": 4, "max_length": 64, "new_tokens": 8, "vocab_size": 400}
+SECTION |= {"workshop": {"squad": None, "weights": None, "tokenizer": None}, "seed": 0}
+SECTION |= {"backend": ["gloo"], "ranks": [[2, 1]], "trainer_ranks": [], "keep_checkpoints": 1, "batch_size": 1}
+SECTION |= {"rows_per_step": 4, "save_steps": 2, "model_name": "bloom-tiny", "labels": "answer", "num_epochs": 1}
+SECTION |= {"learning_rate": 0.02, "weight_decay": 0.01, "dtype": "fp32"}
 
 
 @pytest.fixture(scope="module")
 def cell(tmp_path_factory: pytest.TempPathFactory) -> Cell:
     trainer_ranks.preload()
     folder = tmp_path_factory.mktemp("data")
-    [(name, dataset)] = squad_sets.datasets(CONFIG).items()
+    [(name, dataset)] = squad_sets.datasets(SECTION).items()
     generate(json.loads(json.dumps({"dataset": name, "formats": [], **dataset})), folder / name)
     (made,) = measure.cells(SECTION)
     return replace(made, data_folder=str(folder))
@@ -63,24 +46,41 @@ def found(cell: Cell) -> Any:
     return measure.run(cell)
 
 
-def test_another_number_of_ranks_goes_on_with_the_same_losses(found: Any) -> None:
-    values = found.values
+def trainers(cell: Cell, saved_by: int, resumed_by: int) -> Cell:
+    """A cell of Trainer's with the other one's data."""
+    (made,) = measure.cells(SECTION | {"ranks": [], "trainer_ranks": [[saved_by, resumed_by]]})
+    return replace(made, data_folder=cell.data_folder)
+
+
+def assert_same_losses(found: Any) -> None:
+    values, whole = found.values, found.series["train_loss"]
     assert (values["steps_behind"], values["steps_compared"]) == (4, 2)  # none at the end, the older one is gone
-    assert values["largest_difference"] < 1e-5 and values["eval_difference"] < 1e-5
-    assert predicted_bytes(values["parameters"]) < values["checkpoint_bytes"] < needed_bytes(values["parameters"], 0)
-    whole, rest = found.series["train_loss"], found.series["resumed_train_loss"]
-    assert len(whole) == 6 and len(rest) == 2
-    assert max(whole) - min(whole) > 1e-3 * min(whole)  # losses that stay the same would prove nothing
+    assert values["largest_difference"] < 1e-5
+    assert len(whole) == 6 and max(whole) - min(whole) > 1e-3 * min(whole)  # the same ones would prove nothing
+    assert values["save_s"] > 0 and values["load_s"] > 0
+
+
+def test_another_number_of_ranks_goes_on_with_the_same_losses(found: Any) -> None:
+    assert_same_losses(found)
+    assert found.values["eval_difference"] < 1e-5
 
 
 def test_a_checkpoint_of_a_fused_adamw_goes_on_with_the_same_losses(cell: Cell) -> None:
     """As on GPUs: the moments that reading makes room for are made by a step of the fused kernel."""
     random.seed(3)
-    values = measure.both(cell, checkpoint_fused).values
-    assert values["steps_compared"] == 2 and values["largest_difference"] < 1e-5
+    factors = {**cell.factors, "saved_by": 1, "resumed_by": 2}
+    assert_same_losses(measure.both(replace(cell, factors=factors), checkpoint_fused))
 
 
-# --- what lies on disk ---
+@pytest.mark.parametrize(("saved_by", "resumed_by"), [(2, 2), (1, 2)])
+def test_trainers_fsdp_goes_on_from_its_own_checkpoint(cell: Cell, saved_by: int, resumed_by: int) -> None:
+    random.seed(3)
+    found = measure.both(trainers(cell, saved_by, resumed_by), checkpoint_as_on_gpus)
+    assert_same_losses(found)
+    values = found.values
+    assert values["wrapped_by"] == "FSDP2" and values["local_share"] == pytest.approx(1 / resumed_by, abs=0.02)
+    # Trainer weighs rows that are evaluated at once by their tokens, on all ranks: as many ranks, the same figure.
+    assert values["eval_difference"] < (1e-5 if saved_by == resumed_by else 0.02)
 
 
 def saved(cell: Cell, folder: Path, on_rank: Any) -> dict[str, Any]:
@@ -101,12 +101,14 @@ def tensor_bytes(folder: Path) -> tuple[set[str], int]:
 
 def test_the_bare_loop_writes_a_tied_matrix_once(cell: Cell, tmp_path: Path) -> None:
     values = saved(cell, tmp_path, program.on_rank)
-    _, last = checkpoints.finished(tmp_path)[-1]
-    names, held = tensor_bytes(last)
+    (tmp_path / "step-12.part").mkdir()  # one that is not whole does not count
+    _, (last, path) = program.finished(tmp_path, "step")
+    names, held = tensor_bytes(path)
+    assert last == 4
     assert "model.transformer.word_embeddings.weight" in names and "model.lm_head.weight" not in names
     assert values["again_parameters"] == 0
     assert held == predicted_bytes(values["parameters"])
-    assert checkpoints.size_bytes(tmp_path) < needed_bytes(values["parameters"], 1)
+    assert program.size_bytes(tmp_path) < needed_bytes(values["parameters"], 1)
 
 
 def test_trainer_writes_parts_and_no_whole_model(cell: Cell, tmp_path: Path) -> None:
@@ -122,57 +124,7 @@ def test_trainer_writes_parts_and_no_whole_model(cell: Cell, tmp_path: Path) -> 
     assert {"model.transformer.word_embeddings.weight", "model.lm_head.weight"} <= names
     assert values["again_parameters"] == 512 * 16
     assert weights + moments == predicted_bytes(values["parameters"], values["again_parameters"])
-    assert checkpoints.size_bytes(tmp_path) < needed_bytes(values["parameters"], 1, values["again_parameters"])
-
-
-def test_accelerate_is_asked_for_sharded_checkpoints(tmp_path: Path) -> None:
-    """Which is what Trainer makes of the arguments for FSDP, its default a whole model in one file."""
-    given = hf_loop.distributed("FSDP2", "BloomBlock", "gloo")
-    del given["ddp_backend"]  # there is no process group here
-    made = trainer.arguments(knobs.Knobs(), tmp_path, **given)
-    plugin = FullyShardedDataParallelPlugin(**made.fsdp_plugin_args)
-    assert plugin.fsdp_version == 2 and plugin.state_dict_type.name == "SHARDED_STATE_DICT"
-    assert hf_loop.distributed("DDP", "BloomBlock", "gloo") == {"ddp_backend": "gloo"}
-
-
-# --- Trainer's own ---
-
-
-def trainers(cell: Cell, saved_by: int, resumed_by: int, **levels: Any) -> Cell:
-    """A cell of Trainer's with the other one's data."""
-    (made,) = measure.cells(SECTION | {"ranks": [], "trainer_ranks": [[saved_by, resumed_by]], **levels})
-    assert (made["loop"], made["wrap"]) == ("trainer", "FSDP2")
-    return replace(made, data_folder=cell.data_folder)
-
-
-@pytest.mark.parametrize(("saved_by", "resumed_by"), [(2, 2), (2, 1), (1, 2)])
-def test_trainers_fsdp_goes_on_from_its_own_checkpoint(cell: Cell, saved_by: int, resumed_by: int) -> None:
-    """Fully sharded, by as many ranks and by others: the same losses, behind a checkpoint before the end."""
-    random.seed(3)
-    found = measure.both(trainers(cell, saved_by, resumed_by), checkpoint_as_on_gpus)
-    values = found.values
-    assert values["wrapped_by"] == "FSDP2" and values["local_share"] == pytest.approx(1 / resumed_by, abs=0.02)
-    assert (values["steps_behind"], values["steps_compared"]) == (4, 2)  # none at the end, the older one is gone
-    whole = found.series["train_loss"]
-    assert len(whole) == 6 and max(whole) - min(whole) > 1e-3 * min(whole)
-    assert values["largest_difference"] < 1e-5
-    # Trainer weighs rows that are evaluated at once by their tokens, on all ranks: as many ranks, the same figure.
-    assert values["eval_difference"] < (1e-5 if saved_by == resumed_by else 0.02)
-    assert values["save_s"] > 0 and values["load_s"] > 0
-
-
-def test_trainer_is_refused_on_a_cpu_with_the_reason(cell: Cell) -> None:
-    with pytest.raises(Unsupported, match=r"^Trainer divides a model on GPUs alone: on a CPU it takes DDP$"):
-        measure.run(trainers(cell, 2, 2))
-
-
-def test_every_preset_has_a_row_of_trainers() -> None:
-    raw = config.load(ROOT / "config.yaml")
-    for preset, pairs in (("tiny", {(2, 2)}), ("gpu", {(2, 2), (2, 4), (4, 2)})):
-        own = [cell for cell in plan.planned_cells(raw, "checkpoints", preset) if not cell.skip]
-        found = {(cell["saved_by"], cell["resumed_by"]) for cell in own if cell["loop"] == "trainer"}
-        assert found == pairs and any(cell["loop"] == "bare loop" for cell in own)
-        assert all(("cuda:4" in cell.requires) == (cell["world_size"] == 4 and preset == "gpu") for cell in own)
+    assert program.size_bytes(tmp_path) < needed_bytes(values["parameters"], 1, values["again_parameters"])
 
 
 def test_table(cell: Cell, found: Any) -> None:
@@ -181,26 +133,22 @@ def test_table(cell: Cell, found: Any) -> None:
     bare, gib = found.values["parameters"], 2**30
     sizes = {"checkpoint_bytes": 7 * gib, "parameters": gib // 2, "again_parameters": gib // 4, "save_s": 2.5}
     by_trainer = replace(record, factors=levels, values={**found.values, **sizes})
-    none = Record("checkpoints", levels, "unsupported", measure.ON_A_CPU, "measured")
+    with pytest.raises(Unsupported) as refused:
+        measure.run(trainers(cell, 2, 2))
+    none = Record("checkpoints", levels, "unsupported", str(refused.value), "measured")
     (table,) = show.tables({"checkpoints": [record, by_trainer, none]})
     assert list(table.frame["status"]) == ["ok", "ok", "unsupported"]
+    assert table.frame["reason"][2] == "Trainer divides a model on GPUs alone: on a CPU it takes DDP"
     assert list(table.ok["predicted_gib"]) == [pytest.approx(12 * bare / gib), pytest.approx(7.0)]
     assert list(table.ok["needed_gib"]) == [pytest.approx((12 * bare + PIECES_BYTES) * 2 / gib), 2 * (7 + 1 / 16)]
 
 
-def test_a_checkpoint_that_is_not_whole_does_not_count(tmp_path: Path) -> None:
-    for name in ("step-2", "step-10", "step-12.part", "other"):
-        (tmp_path / name).mkdir()
-    assert [step for step, _ in checkpoints.finished(tmp_path)] == [2, 10]
-
-
 def test_room_is_asked_for_before_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     needed = 36_000 + 3 * PIECES_BYTES
-    assert needed_bytes(1000, 2) == needed and needed_bytes(1000, 2, written_again=10) == needed + 120
-    monkeypatch.setattr(checkpoints.shutil, "disk_usage", lambda path: type("Usage", (), {"free": needed}))
-    checkpoints.require_room(tmp_path, 1000, 2)
+    monkeypatch.setattr(program.shutil, "disk_usage", lambda path: type("Usage", (), {"free": needed}))
+    program.require_room(tmp_path, 1000, 2, 0)
     with pytest.raises(ValueError, match="keep_checkpoints: 2: they and the one being written take"):
-        checkpoints.require_room(tmp_path, 1000, 2, written_again=10)
+        program.require_room(tmp_path, 1000, 2, written_again=10)
 
 
 def test_rows_that_cannot_be_divided_are_skipped() -> None:

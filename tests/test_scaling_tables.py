@@ -14,25 +14,24 @@ from perfscribe.experiments import training_rows as r
 from perfscribe.experiments.custom_multi_gpu import show as custom
 from perfscribe.experiments.multi_gpu import show as multi
 from perfscribe.experiments.node_network import Network
-from perfscribe.experiments.weak_scaling import rows as weak_rows
 from perfscribe.experiments.weak_scaling import show as weak
 from perfscribe.plan import plan
 from perfscribe.records.records import Record
 from perfscribe.show.tables import Table
+from perfscribe.training.launching import shape_of
 
 RAW = config.load(ROOT / "config.yaml")
-FOUR = "skipped", "4 GPUs"
 
 
 def cells(experiment: str, preset: str = "gpu") -> list:
     return plan.planned_cells(RAW, experiment, preset)
 
 
-def line(operation: str, ranks: int, transport: str, latency_us: float, gb_per_s: float) -> list[Record]:
+def line(operation: str, ranks: int, latency_us: float, gb_per_s: float) -> list[Record]:
     """All_reduce's records of one way, exactly on a line."""
     found = []
     for size in (2**10, 2**20, 2**30):
-        factors = {"operation": operation, "backend": "nccl", "device": "cuda", "transport": transport}
+        factors = {"operation": operation, "backend": "nccl", "device": "cuda", "transport": "default"}
         factors |= {"world_size": ranks, "megabyte": "2^20", "size_mb": size / 2**20}
         ms = latency_us / 1e3 + size / gb_per_s / 1e6
         found.append(
@@ -42,11 +41,10 @@ def line(operation: str, ranks: int, transport: str, latency_us: float, gb_per_s
 
 
 LINKS = [
-    *line("all_gather", 2, "default", 10, 200),
-    *line("all_gather", 4, "default", 20, 250),
-    *line("reduce_scatter", 2, "default", 10, 200),
-    *line("reduce_scatter", 4, "default", 20, 250),
-    *line("all_reduce", 2, "tcp", 100, 5),
+    *line("all_gather", 2, 10, 200),
+    *line("all_gather", 4, 20, 250),
+    *line("reduce_scatter", 2, 10, 200),
+    *line("reduce_scatter", 4, 20, 250),
 ]
 
 
@@ -60,35 +58,18 @@ def gpu_record(experiment: str, cell: Any, step_ms: float, **values: Any) -> Rec
         "train_runtime_s": 10 * step_ms / 1e3 + 1,
         "train_samples_per_second": 40 / (step_ms / 1e3),
         "train/samples_per_second_mean": 30 / (step_ms / 1e3),
-        "steps/s": 900 / step_ms,
         "stepping_steps/s": 1000 / step_ms,
         "stepping_samples_per_second": 4 * factors["world_size"] / (step_ms / 1e3),
         "train_loss": 5.0,
-        "last_train_loss": 4.0,
-        "eval_loss": 4.5,
-        "parameters": r.shape_of(factors).parameters,
+        "parameters": shape_of(factors).parameters,
         "wrapped_by": factors["wrap"],
         "units": 4,
-        "local_share": 1 / factors["world_size"],
         "rows_from": "generated",
         "avg_gpu_util_%": 90.0,
-        "std_gpu_util_%": 5.0,
     }
-    for what, size in (("alloc", 4000.0), ("reserved", 9000.0), ("total", 10000.0)):
-        figures |= {f"avg_mem_{what}_MB": size, f"peak_mem_{what}_MB": 2 * size}
+    figures |= {"avg_mem_alloc_MB": 4000.0, "peak_mem_alloc_MB": 8000.0, "avg_mem_total_MB": 10000.0}
     samples = {"step_ms": [[step_ms - 1, step_ms, step_ms + 1]]}
-    timers = {"step_ms": "host clock + synchronise"}
-    return Record(
-        experiment,
-        factors,
-        "ok",
-        "",
-        "measured",
-        samples=samples,
-        values=figures | values,
-        timers=timers,
-        gpu="NVIDIA H200",
-    )
+    return Record(experiment, factors, "ok", "", "measured", samples, values=figures | values, gpu="NVIDIA H200")
 
 
 def by_ranks(cell: Any) -> float:
@@ -137,22 +118,12 @@ def test_the_gpu_preset_is_the_workshops() -> None:
         assert cell["wrap"] == ("none" if cell["world_size"] == 1 and cell["loop"] != "tuned" else "FSDP2")
     shapes = {tuple(c[n] for n in ("vocab_size", "hidden_size", "num_layers", "num_heads", "ffn")) for c in own}
     assert shapes == {(50000, 2048, 3, 16, 8192)}
+    (first,) = [c for c in cells("weak_scaling") if c["world_size"] == 2]
+    assert first["variants"] == "source; same model; deeper, equal work"  # one training, measured once
     asked = {
         (c["world_size"], c["num_layers"], c["batch_size"]) for c in cells("weak_scaling") if "source" in c["variants"]
     }
     assert asked == {(2, 3, 8), (4, 6, 4), (8, 12, 2), (16, 24, 1)}
-
-
-def test_rows_of_the_weak_scaling_that_are_one_training_are_measured_once() -> None:
-    (first,) = [c for c in cells("weak_scaling") if c["world_size"] == 2]
-    assert first["variants"] == "source; same model; deeper, equal work"
-
-
-@pytest.mark.parametrize("experiment", ["multi_gpu", "custom_multi_gpu", "weak_scaling"])
-def test_machines_without_a_gpu_have_processes(experiment: str) -> None:
-    for preset in ("tiny", "cpu"):
-        runs = [c for c in cells(experiment, preset) if not c.skip]
-        assert {c["backend"] for c in runs} == {"gloo"} and {c["loop"] for c in runs} == {"bare loop"}
 
 
 # --- prediction -------------------------------------------------------------------------------------------------
@@ -161,53 +132,31 @@ def test_machines_without_a_gpu_have_processes(experiment: str) -> None:
 def test_collectives_of_a_step_by_hand() -> None:
     factors = next(dict(c.factors) for c in cells("custom_multi_gpu") if c["world_size"] == 2 and not c.skip)
     block, outside = 50_358_272, 50_000 * 2048 + 50_000
-    assert r.units_of(factors) == [(block, 8, 1)] * 3 + [(outside, 4, 1)]
     calls = 3 * 9 + 5
     moved = 2 * (3 * 9 * block + 5 * outside)
     assert r.communication_ms(factors, r.Links(LINKS)) == pytest.approx(calls * 0.010 + moved / 200e6, rel=1e-6)
 
 
-def test_more_ranks_than_measured_are_a_longer_ring() -> None:
-    four = r.Links(LINKS).ring("all_gather", "nccl", 4)
-    eight = r.Links(LINKS).ring("all_gather", "nccl", 8)
+def test_links_among_other_ranks_and_of_other_collectives() -> None:
+    links = r.Links(LINKS)
+    four, eight = (links.ring("all_gather", "nccl", ranks) for ranks in (4, 8))
     assert four is not None and eight is not None
     assert four.latency_ms == pytest.approx(0.020, rel=1e-6)
     assert eight.latency_ms == pytest.approx(0.020 * 7 / 3, rel=1e-6)
     assert eight.ms_per_byte == pytest.approx(four.ms_per_byte * (7 / 8) / (3 / 4))
-
-
-def test_without_an_own_line_half_an_all_reduce() -> None:
-    ring = r.Links(LINKS).ring("all_gather", "nccl", 2, "tcp")
-    assert ring is not None and ring.time_ms(0) == pytest.approx(0.05, rel=1e-6)
-    assert r.Links(LINKS).ring("all_gather", "gloo", 2) is None
-
-
-def test_computing_follows_the_flop_of_a_rank() -> None:
-    one, two = ({**c.factors} for c in cells("custom_multi_gpu")[:2])
-    links = r.Links(LINKS)
-    assert r.predict(one, 100.0, two, links) == (100.0, r.communication_ms(two, links))
-    deeper = {**two, "num_layers": 30}
-    assert r.predict(one, 100.0, deeper, links)[0] > 500  # type: ignore[index]
-    assert r.predict(one, 100.0, two, r.Links([])) is None
+    half = r.Links(line("all_reduce", 2, 100, 5)).ring("all_gather", "nccl", 2)
+    assert half is not None and half.time_ms(0) == pytest.approx(0.05, rel=1e-6)
+    assert links.ring("all_gather", "gloo", 2) is None
 
 
 # --- tables -----------------------------------------------------------------------------------------------------
 
 
-def test_blooms_eight_columns_and_a_predicted_row_for_eight_gpus() -> None:
-    got = shown(multi, "multi_gpu", records_of("multi_gpu"))
-    table = got["fsdp.multi_gpu"]
-    assert [c.title for c in table.columns][:8] == [
-        "Setup",
-        "Total GPUs",
-        "Samples/s",
-        "Samples/s Scale Factor",
-        "Runtime (s)",
-        "Runtime Scale Factor",
-        "Loss",
-        "GPU Memory Allocated (GiB)",
-    ]
-    frame = table.frame
+def test_bloom_with_a_predicted_row_for_eight_gpus() -> None:
+    records = records_of("multi_gpu")
+    assert set(shown(multi, "multi_gpu", records, [])["fsdp.multi_gpu"].frame["origin"]) == {"measured"}
+    got = shown(multi, "multi_gpu", records)
+    frame = got["fsdp.multi_gpu"].frame
     assert list(frame["setup"]) == ["Single Node with Single GPU", "2 GPUs", "4 GPUs", "8 GPUs", "8 GPUs"]
     assert list(frame["origin"]) == ["measured"] * 4 + ["predicted"]
     assert list(frame["status"]) == ["ok", "ok", "ok", "skipped", "ok"]
@@ -241,7 +190,7 @@ def communicated_ms(nodes: int, world_size: int) -> float:
     """What a step among so many ranks communicates."""
     known = next(dict(c.factors) for c in cells("multi_gpu") if (c["nodes"], c["world_size"]) == (nodes, world_size))
     links = r.Links(LINKS, Network.of([network(10)]))
-    return r.communication_ms(known, links, apart=nodes > 1) or 0.0
+    return r.communication_ms(known, links) or 0.0
 
 
 def test_several_nodes_are_predicted_by_a_network_that_was_measured() -> None:
@@ -249,20 +198,6 @@ def test_several_nodes_are_predicted_by_a_network_that_was_measured() -> None:
     rows = shown(multi, "multi_gpu", records_of("multi_gpu"), nodes=[network(10)])["fsdp.multi_node"].frame
     (two,) = rows[(rows["setup"] == "2 Node") & (rows["origin"] == "predicted")].to_dict("records")
     assert two["step_ms"] == pytest.approx(110.0 - communicated_ms(1, 2) + communicated_ms(2, 2))
-
-
-def test_nodes_that_a_job_had_are_measured() -> None:
-    def there(cell: Any) -> Record:
-        if cell["nodes"] != 2:
-            return gpu_record("multi_gpu", cell, 100.0)
-        alone = next(c for c in cells("multi_gpu") if c["world_size"] == 1)
-        return replace(gpu_record("multi_gpu", alone, 125.0), factors=dict(cell.factors))
-
-    got = shown(multi, "multi_gpu", [there(cell) for cell in cells("multi_gpu")])
-    rows = got["fsdp.multi_node"].frame
-    two = rows[rows["nodes"] == 2]
-    assert list(two["origin"]) == ["measured"] * 2 and list(two["status"]) == ["ok"] * 2
-    assert set(rows[rows["nodes"] == 4]["origin"]) == {"measured", "predicted"}
 
 
 def on_nodes(step_of: Any) -> list[Record]:
@@ -297,54 +232,20 @@ def test_rows_are_predicted_from_those_with_as_many_ranks_on_a_node() -> None:
 
 
 def test_one_node_is_not_predicted_from_several() -> None:
-    """Neither where nothing else was measured: what a network costs says nothing of one node."""
+    """What a network costs says nothing of one node."""
     links = r.Links(LINKS, Network.of([network(10)]))
     every = on_nodes(lambda nodes, each: 200.0 * each + 300.0 * nodes)
     (one,) = (record for record in every if record.ok and r.nodes_of(record) == 1 and record.factors["world_size"] == 2)
     several = [record for record in every if record.ok and r.nodes_of(record) == 2]
     assert several and r.nearest(one, several, links) is None and r.nearest(several[0], [one], links) is one
 
-    def there(cell: Any) -> Record:
-        made = gpu_record("weak_scaling", cells("weak_scaling")[0], 100.0)
-        if cell["nodes"] == 1:
-            made = replace(made, status="skipped", reason="1 GPU", samples={}, values={})
-        return replace(made, factors=dict(cell.factors))
 
-    rows = weak_rows.measured([there(cell) for cell in cells("weak_scaling")], links)
-    assert any(row.ok for row in rows) and not [row for row in rows if row.ok and r.nodes_of(row) == 1]
-
-
-def test_without_links_nothing_is_predicted() -> None:
-    got = shown(multi, "multi_gpu", records_of("multi_gpu"), [])
-    assert set(got["fsdp.multi_gpu"].frame["origin"]) == {"measured"}
-
-
-def test_one_number_of_ranks_has_no_efficiency_to_draw() -> None:
-    records = [record for record in records_of("weak_scaling") if record.factors["world_size"] == 2]
-    made = {
-        table.id: table for table in weak.tables({"weak_scaling": records, "all_reduce": [], "communication_nodes": []})
-    }
-    canvas = plt.figure()
-    weak.figures(made)[0].draw(canvas)
-    assert [text.get_text() for text in canvas.axes[0].texts] == ["not measured on several numbers of ranks"]
-    assert not canvas.axes[0].lines
-    plt.close(canvas)
-
-
-def test_custom_models_nine_columns_and_loops() -> None:
+def test_custom_model_and_its_loops() -> None:
     got = shown(custom, "custom_multi_gpu", records_of("custom_multi_gpu"))
     table = got["fsdp.custom_multi_gpu"]
-    assert [c.title for c in table.columns][:9] == [
-        "Setup",
-        "Total GPUs",
-        "Samples/s (Default)",
-        "Samples/s (Callback)",
-        "GPU Memory (GiB, Default)",
-        "GPU Memory (GiB, Callback)",
-        "GPU Utilization (%)",
-        "Loss",
-        "Runtime (s)",
-    ]
+    rows = table.frame
+    assert set(rows["vocab_size"]) == {50_000} and set(rows["parameters"][rows["status"] == "ok"]) == {253_524_816}
+    assert list(rows["optimizer_steps"]) == [5 * steps for steps in (125, 63, 32, 16, 16)]
     assert set(table.frame["loop"]) == {"trainer"}
     assert table.frame["avg_mem_alloc_gb"][0] == pytest.approx(4000 / 1024)
     loops = got["fsdp.custom_loops"].frame
@@ -361,33 +262,12 @@ def test_custom_models_nine_columns_and_loops() -> None:
     assert more["stepping_samples_per_second"] == pytest.approx(rows / more["step_ms"] * 1e3)
 
 
-def test_the_custom_rows_say_which_model_they_are() -> None:
-    got = shown(custom, "custom_multi_gpu", records_of("custom_multi_gpu"))
-    table = got["fsdp.custom_multi_gpu"]
-    rows = table.frame
-    assert {"Vocabulary", "Parameters", "Steps"} <= {c.title for c in table.columns}
-    assert set(rows["vocab_size"]) == {50_000} and set(rows["parameters"][rows["status"] == "ok"]) == {253_524_816}
-    assert list(rows["optimizer_steps"]) == [5 * steps for steps in (125, 63, 32, 16, 16)]
-
-
 def test_weak_scaling_divides_the_right_way() -> None:
     def step_of(cell: Any) -> float:
         return 100.0 if cell["world_size"] == 2 else 125.0
 
     got = shown(weak, "weak_scaling", records_of("weak_scaling", step_of))
     frame = got["fsdp.weak_scaling"].frame
-    assert [c.title for c in got["fsdp.weak_scaling"].columns][1:11] == [
-        "GPUs",
-        "Num Layers",
-        "Per-GPU Batch",
-        "Total Params",
-        "Samples/s (Callback)",
-        "GPU Memory (GiB, Callback)",
-        "GPU Utilization (%)",
-        "Loss",
-        "Runtime (s)",
-        "Efficiency (%)",
-    ]
     source = frame[(frame["variant"] == "source") & (frame["world_size"] == 4)].iloc[0]
     assert source["efficiency"] == pytest.approx(80)
     assert source["inverted"] == pytest.approx(100 * 2.25 / 2.0)
@@ -419,18 +299,13 @@ def test_the_runtime_of_the_same_model_is_compared_by_its_steps() -> None:
     assert rows.loc[("same model", 8), "runtime_efficiency"] < 60, "predicted, by as many steps"
 
 
-def test_predicted_memory_takes_the_divided_state_away() -> None:
-    every = r.rows(records_of("multi_gpu"), r.Links(LINKS))
-    predicted = next(one for one in every if one.origin == "predicted" and one.factors["placement"] == "one node")
-    state_mib = 16 * 559_214_592 * (1 / 4 - 1 / 8) / 2**20  # of the four ranks that it is predicted from
-    assert predicted.values["peak_mem_alloc_MB"] == pytest.approx(8000 - state_mib)
-
-
 def test_the_host_s_part_of_a_sharded_step_stays_in_what_is_predicted_from_it() -> None:
     """A step on one GPU takes 100 ms, on 2 and 4 with FSDP 300: eight take no less, whatever one alone needs."""
     every = r.rows(records_of("multi_gpu", lambda cell: 100.0 if cell["world_size"] == 1 else 300.0), r.Links(LINKS))
     predicted = next(one for one in every if one.origin == "predicted" and one.factors["placement"] == "one node")
     assert 300 < predicted.values["apart_ms"] < 400
+    state_mib = 16 * 559_214_592 * (1 / 4 - 1 / 8) / 2**20  # of the four ranks that it is predicted from
+    assert predicted.values["peak_mem_alloc_MB"] == pytest.approx(8000 - state_mib)
     assert predicted.values["train/samples_per_second_mean"] == "none: predicted", "its clock holds the evaluation"
 
 
@@ -449,17 +324,3 @@ def test_predicted_rates_are_of_a_mean_step_as_measured_ones_are() -> None:
     trainer = rows[(rows["loop"] == "trainer") & (rows["status"] == "ok")].set_index("world_size")
     assert trainer.loc[8, "step_ms"] > trainer.loc[4, "step_ms"]
     assert trainer.loc[8, "efficiency"] < trainer.loc[4, "efficiency"]
-
-
-def test_a_row_without_timed_steps_says_so() -> None:
-    records = records_of("multi_gpu")
-    records[1] = replace(records[1], samples={"step_ms": [[]]})
-    frame = shown(multi, "multi_gpu", records)["fsdp.multi_gpu"].frame
-    assert frame["step_ms"][1] == "too few steps"
-
-
-def test_a_first_loss_or_why_there_is_none() -> None:
-    logged = Record("custom_multi_gpu", {}, "ok", "", "measured", series={"train_loss": [9.5, 8.0]})
-    unlogged, predicted = replace(logged, series={}), replace(logged, origin="predicted", series={})
-    first = [custom.first_loss(record) for record in (logged, unlogged, predicted)]
-    assert first == [9.5, "none logged", "none: predicted"]

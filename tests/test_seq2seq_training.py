@@ -1,4 +1,4 @@
-"""The Polaris homework's training loop, on the CPU."""
+"""The Polaris homework's model and its training loop, on the CPU."""
 
 from __future__ import annotations
 
@@ -10,71 +10,49 @@ from perfscribe.analytic.shapes import Seq2SeqShape
 from perfscribe.models.seq2seq import make_seq2seq
 from perfscribe.models.seq2seq_training import Job, Training
 
-HOMEWORK = Seq2SeqShape()
-
 
 def job(**changed) -> Job:
     levels = dict(device="cpu", d_model=16, layers=1, d_ff=32, features=16, source_length=1, target_length=5)
     return Job(**{**levels, "samples": 10, "batch": 4, **changed})
 
 
-# --- the loop -----------------------------------------------------------------------------------------------------
-
-
-def drawn(training: Training, monkeypatch) -> list[torch.Tensor]:
-    """The source batches of one epoch, which trains nothing."""
-    seen: list[torch.Tensor] = []
-
-    def step(source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        assert len(source) == len(target)
-        seen.append(source)
-        return torch.zeros(())
-
-    monkeypatch.setattr(training, "step", step)
-    training.epoch()
-    return seen
+def test_its_parameters_are_counted():
+    small = Seq2SeqShape(d_model=24, heads=4, encoder_layers=2, decoder_layers=1, d_ff=40)
+    for shape in (Seq2SeqShape(), small):
+        assert sum(p.numel() for p in make_seq2seq(shape, device="meta").parameters()) == seq2seq_parameters(shape)
+    assert seq2seq_parameters(Seq2SeqShape()) == 44_140_544
+    assert make_seq2seq(small)(torch.rand(5, 1, 24), torch.rand(5, 7, 24)).shape == (5, 7, 24)
 
 
 @pytest.mark.parametrize("batches", ["per_sample", "per_batch", "on_device"])
 def test_an_epoch_draws_every_sample_once_in_an_order_of_its_own(batches, monkeypatch):
     training = Training(job(batches=batches))
-    first, second = (drawn(training, monkeypatch) for _ in range(2))
-    assert [len(part) for part in first] == [4, 4, 2]
-    whole = training.samples[0]
-    for epoch in (first, second):
-        rows = {tuple(row.flatten().tolist()) for part in epoch for row in part}
-        assert rows == {tuple(row.flatten().tolist()) for row in whole}
-    assert not torch.equal(torch.cat(first), torch.cat(second))
-
-
-def test_an_epochs_time_ends_after_the_last_step_was_queued():
-    epoch = Training(job()).epoch()
-    assert 0 < epoch.queued_s <= epoch.time_s
-
-
-def test_training_lowers_the_loss():
-    training = Training(job(samples=32))
-    losses = [training.epoch().loss for _ in range(5)]
-    assert losses[-1] < losses[0]
+    epochs: list[list[torch.Tensor]] = []
+    monkeypatch.setattr(training, "step", lambda source, target: epochs[-1].append(source) or torch.zeros(()))
+    for _ in range(2):
+        epochs.append([])
+        training.epoch()
+    assert [len(part) for part in epochs[0]] == [4, 4, 2]
+    whole = {tuple(row.flatten().tolist()) for row in training.samples[0]}
+    for epoch in epochs:
+        assert {tuple(row.flatten().tolist()) for part in epoch for row in part} == whole
+    assert not torch.equal(torch.cat(epochs[0]), torch.cat(epochs[1]))
 
 
 @pytest.mark.parametrize(("dtype", "weights"), [("fp32", "fp32"), ("bf16", "fp32"), ("fp16", "fp32"), ("bf16", "bf16")])
-def test_the_loss_is_checked_and_weights_have_their_dtype(dtype, weights):
-    training = Training(job(dtype=dtype, weights=weights))
+def test_training_lowers_a_loss_that_is_checked_in_its_dtypes(dtype, weights):
+    training, seen = Training(job(samples=32, dtype=dtype, weights=weights)), []
     assert 0 <= training.check()["loss_relative_error"] < 0.01
     assert training.model.training
-    training.epoch()
-    expected = torch.bfloat16 if weights == "bf16" else torch.float32
-    assert {p.dtype for p in training.model.parameters()} == {expected}
-    assert {s["exp_avg"].dtype for s in training.optimizer.state.values()} == {expected}
-    assert training.scaler.is_enabled() == (dtype == "fp16")
-
-
-def test_autocast_computes_in_its_dtype(monkeypatch):
-    training, seen = Training(job(dtype="bf16")), []
     training.model.encoder.layers[0].linear1.register_forward_hook(lambda _m, _i, out: seen.append(out.dtype))
-    training.epoch()
-    assert set(seen) == {torch.bfloat16}
+    epochs = [training.epoch() for _ in range(5)]
+    assert epochs[-1].loss < epochs[0].loss
+    assert 0 < epochs[0].queued_s <= epochs[0].time_s
+    of = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+    assert set(seen) == {of[dtype]}
+    assert {p.dtype for p in training.model.parameters()} == {of[weights]}
+    assert {s["exp_avg"].dtype for s in training.optimizer.state.values()} == {of[weights]}
+    assert training.scaler.is_enabled() == (dtype == "fp16")
 
 
 def test_a_wrong_loss_is_refused():
@@ -93,13 +71,5 @@ def test_a_feature_number_that_is_not_d_model_is_the_models_own_error():
 def test_steps_that_the_scaler_skips_are_counted():
     training = Training(job(dtype="fp16"))
     assert training.skipped_steps() == 0
-    overflowing = torch.full((4, 5, 16), 1e38)
-    training.step(torch.rand(4, 1, 16), overflowing)
+    training.step(torch.rand(4, 1, 16), torch.full((4, 5, 16), 1e38))
     assert training.skipped_steps() == 1
-    assert Training(job()).skipped_steps() == 0
-
-
-def test_its_parameters_are_counted():
-    for shape in (HOMEWORK, Seq2SeqShape(d_model=16, encoder_layers=1, decoder_layers=2, d_ff=24)):
-        assert sum(p.numel() for p in make_seq2seq(shape, device="meta").parameters()) == seq2seq_parameters(shape)
-    assert seq2seq_parameters(HOMEWORK) == 44_140_544

@@ -15,11 +15,10 @@ from unmeasured import raw_config
 
 from perfscribe import config
 from perfscribe.analytic import fsdp_memory, fsdp_traffic
-from perfscribe.analytic.workshop_shapes import BLOOM
 from perfscribe.base.cells import Cell, Measurement
 from perfscribe.distributed.failures import RankError
 from perfscribe.distributed.launch import launch
-from perfscribe.experiments.strategies import measure, model, rows, show, training, words
+from perfscribe.experiments.strategies import measure, program, show
 from perfscribe.experiments.strategies.levels import SHOWN
 from perfscribe.plan import plan
 from perfscribe.records.records import Record
@@ -63,6 +62,11 @@ def measured() -> Iterator[list[Record]]:
     yield [found[id(cell)] for cell in cells]
 
 
+def grid(records: list[Record]) -> list[Record]:
+    """Of each plan that was measured."""
+    return [record for record in show.of_part(records, measure.GRID) if record.ok]
+
+
 def tables(records: list[Record]) -> dict[str, Table]:
     return {table.id: table for table in show.tables({NAME: records})}
 
@@ -72,9 +76,9 @@ def tables(records: list[Record]) -> dict[str, Table]:
 
 def test_cells_of_the_gpu_preset() -> None:
     cells = measure.cells(section("gpu"))
-    grid = [cell for cell in cells if cell["part"] == words.GRID]
+    grid = [cell for cell in cells if cell["part"] == measure.GRID]
     of_four = [cell for cell in grid if cell["world_size"] == 4]
-    levels = {tuple(cell[name] for name in words.PLAN) for cell in of_four}
+    levels = {tuple(cell[name] for name in measure.PLAN) for cell in of_four}
     assert len(levels) == len(of_four) == 3 * 3 * 2 * 2 + 3 * 2 + 1
     assert not any(cell.skip for cell in cells)
     for ranks, strategies in ((1, 5), (2, 5)):
@@ -83,42 +87,17 @@ def test_cells_of_the_gpu_preset() -> None:
         assert all(cell.requires[-1] == f"cuda:{ranks}" for cell in few)
     three = measure.cells(section("gpu") | {"world_size": [3], "full_grid": False})
     assert [cell.skip for cell in three if cell.skip] == ["HYBRID_SHARD halves the ranks, and 3 is odd"]
-    steps = [4 + cell["warmup_steps"] + cell["timed_steps"] + 1 for cell in grid]
-    assert max(steps) <= 30
     assert all(cell["model"] == "bigscience/bloom-560m" and cell["seq_len"] == 512 for cell in grid)
-
-
-def test_few_ranks_come_first_so_that_each_number_is_started_once() -> None:
-    for preset in ("cpu", "gpu"):
-        cells = sorted(measure.cells(section(preset)), key=lambda cell: cell.cost)
-        ranks = [cell["world_size"] for cell in cells if cell["part"] != words.COUNT]
-        assert ranks == sorted(ranks)
-
-
-def test_levels_name_what_they_are() -> None:
-    assert words.api_of("fsdp1_shard_grad_op") == ("fsdp1", "shard_grad_op")
-    assert words.api_of("ddp") == ("ddp", "ddp")
-    variants = section("gpu")["wrapping"]
-    assert [":".join(one.values()) for one in words.from_level(words.as_level(variants))] == variants
-    for one in words.from_level(words.as_level(variants)):
-        words.plan_of(
-            {
-                "strategy": "full_shard",
-                "dtype": "fp32",
-                "reduce_dtype": "fp32",
-                "offload": False,
-                "checkpointing": False,
-            }
-            | one
-        )
+    ranks = [cell["world_size"] for cell in sorted(cells, key=lambda cell: cell.cost)]
+    assert ranks == sorted(ranks)  # each number is started once
 
 
 # --- measured ---------------------------------------------------------------------------------------------------
 
 
 def test_state_and_traffic_are_as_predicted(measured: list[Record]) -> None:
-    for record in (one for one in rows.grid(measured) if one.ok):
-        load = rows.load(record)
+    for record in grid(measured):
+        load = show.load(record)
         exact = record.factors["api"] != "fsdp1"
         state = record.values["state_bytes"]
         assert state == pytest.approx(sum(fsdp_memory.state_bytes(load).values()), rel=0 if exact else 0.01)
@@ -131,7 +110,11 @@ def test_state_and_traffic_are_as_predicted(measured: list[Record]) -> None:
 def test_all_strategies_train_alike(measured: list[Record]) -> None:
     """Same weights, same batches: the losses after the steps are those of DDP."""
     for ranks in (1, 2):
-        same = [one for one in rows.grid(measured) if one.ok and one.has(world_size=ranks, dtype="fp32", offload=False)]
+        same = [
+            one
+            for one in show.of_part(measured, measure.GRID)
+            if one.ok and one.has(world_size=ranks, dtype="fp32", offload=False)
+        ]
         assert len(same) >= 5
         for key in ("first_loss", "last_loss"):
             losses = [one.values[key] for one in same]
@@ -140,7 +123,7 @@ def test_all_strategies_train_alike(measured: list[Record]) -> None:
 
 
 def test_every_cell_says_what_wrapped_its_model(measured: list[Record]) -> None:
-    two = [one for one in rows.grid(measured) if one.ok and one.factors["world_size"] == 2]
+    two = [one for one in grid(measured) if one.factors["world_size"] == 2]
     assert {
         (one.factors["api"], one.factors["strategy"]): (one.values["applied_replicas"], one.values["applied_shards"])
         for one in two
@@ -154,30 +137,6 @@ def test_every_cell_says_what_wrapped_its_model(measured: list[Record]) -> None:
     shown = tables(measured)["fsdp.world_of_one"].ok.set_index("api")
     applied = shown.loc["FSDP1", ["strategy", "applied_strategy", "mesh"]]
     assert list(applied) == ["FULL_SHARD", "NO_SHARD", "1 × 1"]
-
-
-def test_what_the_base_is() -> None:
-    """The first level of each, from which one differs at a time."""
-    cells = [cell for cell in measure.cells(section("cpu")) if cell["part"] == words.GRID and cell["world_size"] == 2]
-    base = dict(zip(words.PLAN, ("fsdp2", "full_shard", "fp32", False, False), strict=True))
-    differing = [[name for name in words.PLAN if cell[name] != base[name]] for cell in cells]
-    assert differing.count([]) == 1
-    assert all(names in ([], ["api"], ["api", "strategy"]) or len(names) == 1 for names in differing)
-
-
-def test_the_counted_model_is_the_one_that_is_measured() -> None:
-    pytest.importorskip("transformers", reason="the package transformers is not installed")
-    from transformers.models.bloom.modeling_bloom import BloomBlock
-
-    from perfscribe.models import bloom
-
-    shape = BLOOM[measure.COUNTED_MODEL]
-    found = model.layout(bloom.with_random_weights(shape, 0, "meta"), BloomBlock)
-    values = measure.count(measure.COUNTED_MODEL).values
-    block = sum(elements for _, elements in found["block"])
-    assert (block, found["blocks"]) == (values["block_parameters"], values["blocks"])
-    assert values["parameters"] == 559_214_592 == sum(n for _, n in found["outside"]) + found["blocks"] * block
-    assert max(n for _, n in found["outside"]) == values["embedding_parameters"]
 
 
 # --- shown ------------------------------------------------------------------------------------------------------
@@ -204,33 +163,24 @@ def test_ratios_are_to_the_usual_variant(measured: list[Record]) -> None:
     assert source["gathered_between_gib"] > 0
 
 
-def test_a_step_and_its_ratio_are_of_the_same_medians(measured: list[Record]) -> None:
+def test_ratios_and_verdicts_are_of_the_turns_medians(measured: list[Record]) -> None:
     """The median of all steps is 3 ms here, below the usual variant's 4 ms, where turns take longer than its own."""
-    cell = next(one for one in measured if one.ok and one.factors["part"] == words.WRAPPING)
-    usual, *others = cell.samples
-    steps = {usual: [[4.0, 4.0, 5.0] * 6]} | {one: [[2.0, 6.0, 6.0] * 3 + [1.0, 3.0, 3.0] * 3] for one in others}
-    shown = tables([replace(cell, samples=steps)])["fsdp.wrapping"].ok
-    assert list(shown["step_ms"]) == [4.0] + [4.5] * len(others)
-    assert list(shown["ratio"]) == ["itself"] + [1.125] * len(others)
-    assert set(shown["step_ms_n"]) == {6}
+    cell = next(one for one in measured if one.ok and one.factors["part"] == measure.WRAPPING)
 
+    def shown(whole_ms: float, turns: int) -> Any:
+        usual, *others = cell.samples
+        steps = {usual: [[4.0, 4.0, 5.0] * 6]} | {one: [[2.0, 6.0, 6.0] * 3 + [1.0, 3.0, 3.0] * 3] for one in others}
+        steps |= {one: [[whole_ms] * 18] for one in others if "whole" in one and whole_ms}
+        factors = {**cell.factors, "turns": turns}
+        return tables([replace(cell, samples=steps, factors=factors)])["fsdp.wrapping"].ok
 
-def test_further_units_are_judged_by_the_turns_of_their_own_api(measured: list[Record]) -> None:
-    cell = next(one for one in measured if one.ok and one.factors["part"] == words.WRAPPING)
-    steps = len(next(iter(cell.samples.values()))[0])
-
-    def verdicts(whole_ms: float, turns: int) -> dict[str, str]:
-        samples = {
-            name: [[whole_ms if "whole" in name else 4.0 + n % 2 for n in range(steps)]] for name in cell.samples
-        }
-        few = replace(cell, samples=samples, factors={**cell.factors, "turns": turns})
-        shown = tables([few])["fsdp.wrapping"].ok
-        return dict(zip(shown["api"] + " " + shown["wrapping"], shown["units_verdict"], strict=True))
-
-    assert verdicts(1.0, 2)["FSDP1 none: one unit"] == "cannot tell"
-    found = verdicts(1.0, 6)
-    assert found["FSDP1 none: one unit"] == "slower" and found["FSDP2 per block"] == rows.NO_UNITS
-    assert verdicts(40.0, 6)["FSDP1 none: one unit"] == "faster"
+    alike = shown(0.0, 6)
+    assert list(alike["step_ms"]) == [4.0, 4.5, 4.5] and list(alike["ratio"]) == ["itself", 1.125, 1.125]
+    assert set(alike["step_ms_n"]) == {6}
+    for whole_ms, turns, verdict in ((1.0, 2, "cannot tell"), (1.0, 6, "slower"), (40.0, 6, "faster")):
+        further = shown(whole_ms, turns).set_index(["api", "wrapping"])["units_verdict"]
+        assert further["FSDP1", "none: one unit"] == verdict
+        assert further["FSDP2", "per block"] == "nothing to compare"
 
 
 # --- memory -----------------------------------------------------------------------------------------------------
@@ -243,7 +193,7 @@ RISE = 1000  # bytes that a step takes on top of what is there before it
 class Allocator:
     """In the place of PeakMemory: a GPU on which the plans lie, and others."""
 
-    def __init__(self, plans: list[training.Trained], others: int) -> None:
+    def __init__(self, plans: list[program.Trained], others: int) -> None:
         self.allocated_before_bytes = sum(one.at_rest_bytes() for one in plans) + others
         self.peak_allocated_bytes = self.peak_reserved_bytes = self.allocated_before_bytes + RISE
 
@@ -254,12 +204,12 @@ class Allocator:
 
 
 def test_a_peak_is_the_plans_own_whatever_lies_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    one, two = (training.Trained(a_cell().factors | SINGLE, ONE_RANK) for _ in range(2))
+    one, two = (program.Trained(a_cell().factors | SINGLE, ONE_RANK) for _ in range(2))
     own = one.at_rest_bytes()
     weights = sum(parameter.nbytes for parameter in one.training.module.parameters())
     assert own == pytest.approx(3 * weights, rel=1e-2)
     for others in (0, 2**31):  # what a plan before this one has left
-        monkeypatch.setattr(training, "PeakMemory", lambda device, others=others: Allocator([one, two], others))
+        monkeypatch.setattr(program, "PeakMemory", lambda device, others=others: Allocator([one, two], others))
         found = one.memory([two])
         assert (found["peak_allocated_bytes"], found["others_bytes"]) == (own + RISE, others)
         assert one.memory()["others_bytes"] == others + own  # the other plan, where it is not known of
@@ -269,12 +219,10 @@ def test_a_peak_is_the_plans_own_whatever_lies_beside_it(monkeypatch: pytest.Mon
 
 
 LEFT = [
-    ("ddp", "ddp", "fp32", "per_block", "implicit"),
     ("ddp", "ddp", "bf16", "per_block", "implicit"),
     ("fsdp2", "full_shard", "bf16", "per_block", "both"),
     ("fsdp2", "shard_grad_op", "bf16", "whole", "implicit"),
     ("fsdp1", "full_shard", "fp32", "per_block", "backward_pre"),
-    ("fsdp1", "full_shard", "bf16", "per_block", "backward_post_forward"),
     ("fsdp1", "full_shard", "bf16", "whole", "backward_post_forward"),
 ]
 
@@ -296,7 +244,7 @@ def test_a_plan_knows_what_it_holds_and_leaves_nothing(world_size: int) -> None:
 
 
 def a_cell(**factors: Any) -> Cell:
-    grid = [cell for cell in measure.cells(section("tiny")) if cell["part"] == words.GRID and not cell.skip]
+    grid = [cell for cell in measure.cells(section("tiny")) if cell["part"] == measure.GRID and not cell.skip]
     chosen = next(cell for cell in grid if cell["world_size"] == 2 and cell["strategy"] == "full_shard")
     return replace(chosen, factors={**chosen.factors, **factors})
 
@@ -312,9 +260,9 @@ def test_a_rank_that_raises_fails_the_cell_with_its_first_line_and_the_next_cell
 
 def test_a_model_that_computes_something_else_once_wrapped_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     losses = iter((3.0, 4.0))
-    monkeypatch.setattr(training.models, "loss_of", lambda module, ids: torch.tensor(next(losses), requires_grad=True))
+    monkeypatch.setattr(program, "loss_of", lambda module, ids: torch.tensor(next(losses), requires_grad=True))
     with pytest.raises(ArithmeticError, match="the first loss is 4, that of the model before it was wrapped 3"):
-        training.Trained(a_cell().factors | SINGLE, ONE_RANK)
+        program.Trained(a_cell().factors | SINGLE, ONE_RANK)
 
 
 def test_a_loss_is_that_of_all_ranks_rows() -> None:

@@ -1,36 +1,29 @@
-"""Training through Trainer: knobs, histories, what wrapped the model, answers."""
+"""Training through Trainer, what it tells, what wrapped the model, answers; rows by rank as Trainer has them."""
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
 
 pytest.importorskip("transformers", reason="the package transformers is not installed")
+from trainer_programs import wrapped_models
+
 from perfscribe.analytic.workshop_shapes import SimpleGptShape
 from perfscribe.data import squad_sets, tokenizer
 from perfscribe.data.generate import generate
+from perfscribe.distributed import transport
+from perfscribe.distributed.launch import launch
+from perfscribe.experiments.baseline import training
 from perfscribe.models import bloom, simple_gpt
-from perfscribe.training import answers, gpu_watch, histories, knobs, trainer
-from perfscribe.training.step_clock import StepClock
+from perfscribe.training import bare_loop, knobs, trainer
+from perfscribe.training.knobs import Knobs
 
-ROOT = Path(__file__).resolve().parents[1]
-SHAPE = SimpleGptShape(vocab_size=400, hidden_size=16, num_layers=1, num_heads=2, ffn=32)
-KNOBS = knobs.Knobs(num_epochs=2, batch_size=2, grad_acc=2, learning_rate=1e-2, logging_steps=1)
-SECTION = {
-    "train_size": 12,
-    "eval_size": 4,
-    "max_length": 64,
-    "new_tokens": 4,
-    "vocab_size": 400,
-    "seed": 0,
-    "workshop": {"squad": None, "weights": None, "tokenizer": None},
-}
+SHAPE = SimpleGptShape(vocab_size=400, hidden_size=16, num_layers=1, num_heads=2, ffn=32, tied=False)
+KNOBS = Knobs(num_epochs=2, batch_size=2, grad_acc=2, learning_rate=1e-2, logging_steps=1)
+SECTION = {"train_size": 12, "eval_size": 4, "max_length": 64, "new_tokens": 4, "vocab_size": 400, "seed": 0}
+SECTION |= {"workshop": {"squad": None, "weights": None, "tokenizer": None}}
 
 
 @pytest.fixture(scope="module")
@@ -41,19 +34,14 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> squad_sets.TokenisedSet:
     return squad_sets.read(folder, name, "answer")
 
 
-def _train(model, data, folder, wanted=KNOBS, **more):
-    clock = StepClock("cpu")
-    made = trainer.make(model, data, wanted, folder, [clock], **more)
-    return made, histories.measurement(made, made.train().metrics, clock)
+def train(model, data, folder, wanted=KNOBS):
+    clock = training.StepClock("cpu")
+    made = trainer.make(model, data, wanted, folder, clock)
+    return made, training.measurement(made, made.train().metrics, clock)
 
 
-@pytest.fixture(scope="module")
-def trained(data, tmp_path_factory):
-    return _train(simple_gpt.build(SHAPE, 0), data, tmp_path_factory.mktemp("out"))
-
-
-def test_histories(trained) -> None:
-    _, found = trained
+def test_what_a_training_tells(data, tmp_path) -> None:
+    made, found = train(simple_gpt.build(SHAPE, 0), data, tmp_path, knobs.of(vars(KNOBS), save_strategy="epoch"))
     assert found.values["steps"] == 6  # 12 rows of 2 x 2 a step, two epochs
     assert found.values["steps_per_epoch"] == 3
     assert found.values["parameters"] == SHAPE.parameters
@@ -66,6 +54,13 @@ def test_histories(trained) -> None:
     assert found.values["train_samples_per_s"] == pytest.approx(rate, rel=0.05)
     assert sum(found.samples["step_s"]) < found.values["train_runtime_s"]
     json.dumps(vars(found), allow_nan=False)
+    assert [path.name for path in sorted(tmp_path.iterdir())] == ["checkpoint-3", "checkpoint-6"]
+    losses = []
+    with torch.no_grad():
+        for start in (0, 2):
+            batch = {name: torch.from_numpy(array[start : start + 2]) for name, array in data.evaluation.items()}
+            losses.append(made.model.eval()(**batch)["loss"].item())
+    assert found.series["eval_loss"][-1] == pytest.approx(sum(losses) / 2, rel=1e-4)
 
 
 def test_the_loss_is_the_mean_over_the_labels_of_all_accumulated_batches(data, tmp_path) -> None:
@@ -79,135 +74,57 @@ def test_the_loss_is_the_mean_over_the_labels_of_all_accumulated_batches(data, t
     with torch.no_grad():
         expected = model(**whole)["loss"].item()
     once = knobs.of(vars(KNOBS), num_epochs=1, batch_size=1, grad_acc=12, eval_strategy="no")
-    _, found = _train(model, data, tmp_path, once)
+    _, found = train(model, data, tmp_path, once)
     assert found.series["train_loss"] == [pytest.approx(expected, rel=1e-4)]
     assert found.series["eval_loss"] == []
 
 
-def test_evaluation_loss_is_the_model_s_own(trained, data) -> None:
-    made, found = trained
+def test_bloom_trains_and_answers_with_and_without_gradient_checkpointing(data, tmp_path) -> None:
+    """BLOOM has no dropout here, so that both trainings log the same losses."""
     losses = []
-    with torch.no_grad():
-        for start in (0, 2):
-            batch = {name: torch.from_numpy(array[start : start + 2]) for name, array in data.evaluation.items()}
-            losses.append(made.model.eval()(**batch)["loss"].item())
-    assert found.series["eval_loss"][-1] == pytest.approx(sum(losses) / 2, rel=1e-4)
-
-
-def test_bloom_trains_and_answers(data, tmp_path) -> None:
-    model = bloom.build("bloom-tiny", None, 0).model
-    _, found = _train(model, data, tmp_path)
-    assert found.series["eval_loss"][1] < found.series["eval_loss"][0]
-    texts = answers.generate(model, data, 4, 3, "cpu", "fp32")
+    for on in (False, True):
+        model = bloom.build("bloom-tiny", None, 0).model
+        made, found = train(model, data, tmp_path, knobs.of(vars(KNOBS), gradient_checkpointing=on))
+        losses.append(found.series["train_loss"])
+        assert made.model.is_gradient_checkpointing == on
+        assert found.series["eval_loss"][1] < found.series["eval_loss"][0]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    texts = training.generate(model, data, 4, 3, "cpu", "fp32")
     assert list(texts) == list(data.references)
-    one_by_one = answers.generate(model, data, 4, 1, "cpu", "fp32")
-    assert one_by_one == texts  # padding of others changes no answer
-
-
-def test_gradient_checkpointing_changes_no_loss(data, tmp_path) -> None:
-    """BLOOM has no dropout here; what both runs log is then the same."""
-    found = [
-        _train(
-            bloom.build("bloom-tiny", None, 0).model, data, tmp_path, knobs.of(vars(KNOBS), gradient_checkpointing=on)
-        )
-        for on in (False, True)
-    ]
-    kept, recomputed = (measured.series["train_loss"] for _, measured in found)
-    assert recomputed == pytest.approx(kept, rel=1e-5)
-    assert [made.model.is_gradient_checkpointing for made, _ in found] == [False, True]
-    small, _ = _train(simple_gpt.build(SHAPE, 0), data, tmp_path, knobs.of(vars(KNOBS), gradient_checkpointing=True))
-    assert small.model.gradient_checkpointing
+    assert training.generate(model, data, 4, 1, "cpu", "fp32") == texts  # padding of others changes no answer
 
 
 def test_a_single_process_keeps_to_one_gpu(tmp_path, monkeypatch) -> None:
-    from transformers import TrainingArguments
-
-    monkeypatch.setattr(TrainingArguments, "n_gpu", property(lambda self: getattr(self, "_n_gpu", 4) or 4))
-    made = trainer.arguments(KNOBS, tmp_path)
-    assert made._n_gpu == 1
-
-
-def test_checkpoints_are_written_where_they_are_asked_for(data, tmp_path) -> None:
-    wanted = knobs.of(vars(KNOBS), save_strategy="epoch")
-    for model in (bloom.build("bloom-tiny", None, 0).model, simple_gpt.build(replace(SHAPE, tied=False), 0)):
-        folder = tmp_path / type(model).__name__
-        _train(model, data, folder, wanted)
-        assert [path.name for path in sorted(folder.iterdir())] == ["checkpoint-3", "checkpoint-6"]
-    assert not list((tmp_path).rglob("events.out*"))
+    monkeypatch.setattr(trainer.TrainingArguments, "n_gpu", property(lambda self: getattr(self, "_n_gpu", 4) or 4))
+    assert trainer.arguments(KNOBS, tmp_path)._n_gpu == 1
 
 
 def test_a_step_is_from_the_end_of_the_one_before_or_the_beginning_of_its_epoch(monkeypatch) -> None:
-    from perfscribe.training import step_clock
-
     times = iter([10.0, 11.0, 13.0, 100.0, 104.0])
-    monkeypatch.setattr(step_clock, "perf_counter", lambda: next(times))
-    clock = StepClock("cpu")
+    monkeypatch.setattr(training, "perf_counter", lambda: next(times))
+    clock = training.StepClock("cpu")
     for event in ("epoch", "step", "step", "epoch", "step"):
         (clock.on_epoch_begin if event == "epoch" else clock.on_step_end)(None, None, None)
     assert clock.step_s == [1.0, 2.0, 4.0]  # the evaluation between the epochs is in none
-    assert clock.at_rest_bytes == []
 
 
-class Parrot(torch.nn.Module):
-    """Answers every prompt with the same ids."""
+def test_answers_are_the_new_tokens_up_to_the_first_end(data) -> None:
+    ids = tokenizer.from_text(data.tokenizer).encode(" the river", add_special_tokens=False).ids
 
-    def __init__(self, ids: list[int]) -> None:
-        super().__init__()
-        self.ids = ids
+    class Parrot(torch.nn.Module):
+        """Answers every prompt with the same ids."""
 
-    def generate(self, input_ids: torch.Tensor, max_new_tokens: int, **_: object) -> torch.Tensor:
-        new = torch.tensor([self.ids[:max_new_tokens]] * len(input_ids))
-        return torch.cat([input_ids, new], dim=1)
+        def generate(self, input_ids: torch.Tensor, max_new_tokens: int, **_: object) -> torch.Tensor:
+            said = [*ids, data.facts["tokenizer"]["end_id"], *ids][:max_new_tokens]
+            return torch.cat([input_ids, torch.tensor([said] * len(input_ids))], dim=1)
 
-
-def test_answers_are_the_new_tokens_alone(data) -> None:
-    inner = tokenizer.from_text(data.tokenizer)
-    ids = inner.encode(" the river", add_special_tokens=False).ids
-    end = data.facts["tokenizer"]["end_id"]
-    texts = answers.generate(Parrot([*ids, end, *ids]), data, len(ids) + 2, 3, "cpu", "fp32")
+    texts = training.generate(Parrot(), data, len(ids) + 2, 3, "cpu", "fp32")
     assert texts == dict.fromkeys(data.references, "the river")
 
 
-def test_scores_of_answers_that_are_right(data) -> None:
-    right = answers.identical(data)
-    assert right["identical_exact_match_percent"] == right["identical_f1_percent"] == 100
-    wrong = answers.scored(dict.fromkeys(data.references, "zzz"), data)
-    assert set(wrong.values()) == {0.0}
-
-
 def test_losses_that_are_no_numbers_are_refused() -> None:
-    with pytest.raises(ValueError, match="the loss is nan at step or epoch 3"):
-        histories.series([{"loss": 2.0, "step": 2}, {"loss": float("nan"), "step": 3}])
-
-
-@pytest.mark.parametrize(
-    ("wanted", "told"),
-    [
-        ({"fp16": True, "bf16": True, "device": "cuda"}, "both are true"),
-        ({"fp16": True}, "fp16: true on a CPU"),
-        ({"eval_strategy": "never"}, "eval_strategy: 'never': expected one of no, steps, epoch"),
-    ],
-)
-def test_knobs_that_contradict(wanted, told) -> None:
-    with pytest.raises(ValueError, match=told):
-        knobs.of(wanted)
-
-
-def test_knobs_of_a_section() -> None:
-    found = knobs.of({"batch_size": 3, "grad_acc": 2, "bf16": True, "vocab_size": 7})
-    assert (found.rows_a_step, found.dtype, found.num_epochs) == (6, "bf16", 5)
-
-
-def test_a_tokenizer_larger_than_the_model(data) -> None:
-    trainer.check_vocabulary(data, 400)
-    with pytest.raises(ValueError, match="the tokenizer has 400 entries, the model 399"):
-        trainer.check_vocabulary(data, 399)
-
-
-def test_no_gpu_is_said() -> None:
-    with gpu_watch.GpuWatch("cpu") as watch:
-        pass
-    assert set(watch.values().values()) == {gpu_watch.ON_CPU}
+    with pytest.raises(ValueError, match="the loss is nan at step 3"):
+        training.series([{"loss": 2.0, "step": 2}, {"loss": float("nan"), "step": 3}])
 
 
 def test_nvml_is_sampled_where_there_is_a_gpu(monkeypatch) -> None:
@@ -218,43 +135,46 @@ def test_nvml_is_sampled_where_there_is_a_gpu(monkeypatch) -> None:
         def nvmlDeviceGetMemoryInfo(self, handle):
             return type("Memory", (), {"used": 5})
 
-    from perfscribe.distributed import transport
-
     monkeypatch.setattr(transport, "of_visible", lambda count, question: question(Nvml(), ["gpu"] * count))
-    monkeypatch.setattr(gpu_watch, "PERIOD_S", 0.01)
-    with gpu_watch.GpuWatch("cuda") as watch:
+    monkeypatch.setattr(training, "PERIOD_S", 0.01)
+    with training.GpuWatch("cuda") as watch:
         while not watch.used_bytes:
             pass
-    assert watch.values()["gpu_utilisation_percent"] == 40
-    assert watch.values()["gpu_used_bytes"] == 5
+    assert (watch.values()["gpu_utilisation_percent"], watch.values()["gpu_used_bytes"]) == (40, 5)
     monkeypatch.setattr(transport, "of_visible", lambda count, question: [])
-    with gpu_watch.GpuWatch("cuda") as mute:
+    with training.GpuWatch("cuda") as mute:
         pass
-    assert mute.values()["gpu_utilisation_percent"] == gpu_watch.MUTE
-
-
-WRAPPED = """
-import tempfile, torch
-from torch import distributed
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
-from perfscribe.training.wrapping import of_model, units
-with tempfile.TemporaryDirectory() as folder:
-    distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=0, world_size=1)
-    made = lambda: torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
-    sharded = made()
-    mesh = init_device_mesh("cpu", (1,))
-    for block in sharded:
-        fully_shard(block, mesh=mesh)
-    fully_shard(sharded, mesh=mesh)
-    models = [made(), torch.nn.DataParallel(made()), torch.nn.parallel.DistributedDataParallel(made()),
-              FullyShardedDataParallel(made(), device_id=torch.device("cpu")), sharded]
-    print([(of_model(model), units(model)) for model in models])
-    distributed.destroy_process_group()
-"""
+    assert set(mute.values().values()) == {"NVML does not tell it"}
 
 
 def test_what_wraps_a_model_is_read_off_the_object() -> None:
-    done = subprocess.run([sys.executable, "-c", WRAPPED], cwd=ROOT, capture_output=True, text=True)
-    expected = "[('none', 0), ('DataParallel', 0), ('DDP', 0), ('FSDP1', 1), ('FSDP2', 3)]"
-    assert done.stdout.strip() == expected, done.stderr
+    (found,) = launch(wrapped_models, {}, world_size=1, timeout_s=120).results
+    assert found == [["none", 0], ["DataParallel", 0], ["DDP", 0], ["FSDP1", 1], ["FSDP2", 3]]
+
+
+# --- which rows each rank trains on, as Trainer has them --------------------------------------------------------
+
+
+def test_every_row_is_trained_on_once_an_epoch_and_the_first_ones_fill_up() -> None:
+    own = Knobs(batch_size=2, grad_acc=2, seed=3)
+    ranks = [bare_loop.epoch_steps(own, 14, 1, rank, 4) for rank in range(4)]
+    seen = sorted(row for steps in ranks for step in steps for batch in step for row in batch)
+    assert len(seen) == 16 and set(seen) == set(range(14))
+    assert ranks[0] != bare_loop.epoch_steps(own, 14, 2, 0, 4)  # another order in the next epoch
+    for world_size, steps in ((1, 125), (2, 63), (8, 16)):  # of the workshop's 500 rows
+        assert bare_loop.steps_per_epoch(Knobs(), 500, world_size) == steps
+        assert len(bare_loop.epoch_steps(Knobs(), 500, 0, world_size - 1, world_size)) == steps
+
+
+def test_a_step_holds_the_same_rows_however_many_ranks_share_it() -> None:
+    def rows_of(world_size, grad_acc):
+        own = Knobs(grad_acc=grad_acc, seed=5)
+        ranks = [bare_loop.epoch_steps(own, 24, 0, rank, world_size) for rank in range(world_size)]
+        return [{row for rank in ranks for batch in rank[step] for row in batch} for step in range(len(ranks[0]))]
+
+    assert rows_of(1, 4) == rows_of(2, 2) == rows_of(4, 1)
+
+
+def test_evaluation_takes_as_many_batches_on_each_rank() -> None:
+    ranks = [bare_loop.evaluation_batches(5, rank, 2, 2) for rank in range(2)]
+    assert ranks == [[[0, 1], [4, -1]], [[2, 3], [-1, -1]]]

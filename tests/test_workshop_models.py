@@ -24,22 +24,13 @@ def _count(model: torch.nn.Module) -> int:
     [
         (SimpleGptShape(SOURCE, 1024, 1, 8, 8192, tied=False), 534_632_248),
         (SimpleGptShape(SOURCE, 2048, 3), 664_718_136),
-        (SimpleGptShape(SOURCE, 2048, 6), 815_792_952),
-        (SimpleGptShape(SOURCE, 2048, 12), 1_117_942_584),
         (SimpleGptShape(SOURCE, 2048, 24), 1_722_241_848),
         (SimpleGptShape(50_000, 2048, 3), 253_524_816),
-        (SimpleGptShape(50_000, 2048, 6), 404_599_632),
-        (SimpleGptShape(50_000, 2048, 12), 706_749_264),
-        (SimpleGptShape(50_000, 2048, 24), 1_311_048_528),
     ],
 )
 def test_simple_gpt_has_the_parameters_that_were_counted_by_hand(shape: SimpleGptShape, parameters: int) -> None:
     assert shape.parameters == parameters
     assert _count(simple_gpt.build(shape, 0, "meta")) == parameters
-
-
-def test_one_encoder_layer_of_the_workshop() -> None:
-    assert SimpleGptShape().block_parameters == 50_358_272
 
 
 def test_bloom_560m_is_exact() -> None:
@@ -48,11 +39,6 @@ def test_bloom_560m_is_exact() -> None:
     model = bloom.build("bigscience/bloom-560m", None, 0, "meta").model
     assert _count(model) == 559_214_592
     assert model.lm_head.weight is model.transformer.word_embeddings.weight
-
-
-@pytest.mark.parametrize("name", ["bloom-tiny", "bloom-micro"])
-def test_small_blooms_follow_the_same_formula(name: str) -> None:
-    assert _count(bloom.build(name, None, 0).model) == BLOOM[name].parameters
 
 
 def test_shapes_refuse_what_no_model_has() -> None:

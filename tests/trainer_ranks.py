@@ -13,7 +13,7 @@ from perfscribe.experiments.checkpoints import measure as checkpoints
 from perfscribe.training import launching
 
 # What start_early of the experiments that train so has imported.
-MODULES = (*PRELOADED, checkpoints.MODULE, launching.MODULE, launching.MODULE + "_bloom")
+MODULES = (*PRELOADED, checkpoints.MODULE, launching.MODULE, launching.BLOOMS_CODE)
 _before: list[Any] = []  # servers that import less: worker groups may live below them
 
 

@@ -14,11 +14,11 @@ from typing import Any
 
 from perfscribe.analytic.peaks import mfu, peak_flops
 from perfscribe.analytic.weak_scaling import efficiency_percent, inverted_percent, scale_factors, step_flop
-from perfscribe.analytic.workshop_shapes import BLOOM, BloomShape, SimpleGptShape
 from perfscribe.experiments.all_reduce import fits
 from perfscribe.experiments.node_network import ALL_REDUCE, EXPERIMENT, Network
 from perfscribe.records.records import Record
 from perfscribe.show import tables as t
+from perfscribe.training.launching import shape_of
 
 GATHER, REDUCE = "all_gather", "reduce_scatter"
 DTYPE_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
@@ -62,14 +62,6 @@ def steps_of(record: Record) -> int:
     return int(factors["num_epochs"] * -(-batches // factors["grad_acc"]))
 
 
-def shape_of(factors: Mapping[str, Any]) -> SimpleGptShape | BloomShape:
-    """The model of a cell."""
-    if factors["model_name"] in BLOOM:
-        return BLOOM[factors["model_name"]]
-    names = ("vocab_size", "hidden_size", "num_layers", "num_heads", "ffn")
-    return SimpleGptShape(**{name: factors[name] for name in names})
-
-
 def flop_per_rank(factors: Mapping[str, Any]) -> int:
     """Of one rank in a full optimizer step."""
     tokens = factors["batch_size"] * factors["grad_acc"] * factors["max_length"]
@@ -78,16 +70,15 @@ def flop_per_rank(factors: Mapping[str, Any]) -> int:
 
 @dataclass(frozen=True)
 class Ring:
-    """Latency and time a byte of one collective among `ranks`, measured or carried over from fewer."""
+    """Latency and time a byte of one collective, measured or carried over from fewer ranks."""
 
     latency_ms: float
     ms_per_byte: float
-    ranks: int
 
-    def among(self, ranks: int) -> Ring:
-        """The same links among another number of ranks."""
-        steps, share = (ranks - 1) / (self.ranks - 1), ((ranks - 1) / ranks) / ((self.ranks - 1) / self.ranks)
-        return Ring(self.latency_ms * steps, self.ms_per_byte * share, ranks)
+    def carried(self, few: int, many: int) -> Ring:
+        """From the links of some ranks to those of others."""
+        steps, share = (many - 1) / (few - 1), ((many - 1) / many) / ((few - 1) / few)
+        return Ring(self.latency_ms * steps, self.ms_per_byte * share)
 
     def time_ms(self, whole_bytes: float) -> float:
         """Of one call with so many bytes in the whole array."""
@@ -112,68 +103,54 @@ class Links:
         own, rate = self.ring(operation, backend, ranks), self._network.bus_gb_per_s.get(backend)
         if own is None or rate is None:
             return None
-        return Ring(own.latency_ms, max(own.ms_per_byte, (ranks - 1) / ranks / rate * 1e-6), ranks)
+        return Ring(own.latency_ms, max(own.ms_per_byte, (ranks - 1) / ranks / rate * 1e-6))
 
-    def ring(self, operation: str, backend: str, ranks: int, transport: str = DEFAULT) -> Ring | None:
+    def ring(self, operation: str, backend: str, ranks: int) -> Ring | None:
         """By the line of the nearest number of ranks; by that of all-reduce, half of it, where there is no other."""
         for taken, part in ((operation, 1.0), (ALL_REDUCE, 0.5)):  # an all-reduce is both of the others
             found = {
                 key[4]: line
                 for key, line in self._lines.items()
-                if (key[0], key[1], key[3]) == (taken, backend, transport) and key[4] > 1
+                if (key[0], key[1], key[3]) == (taken, backend, DEFAULT) and key[4] > 1
             }
             if found:
                 nearest = min(found, key=lambda measured: (abs(measured - ranks), -measured))
                 fit = found[nearest].fit
-                own = Ring(part * 1e3 * max(0.0, fit.alpha_s), part * 1e3 * max(0.0, fit.beta_s_per_byte), nearest)
-                return own if nearest == ranks else own.among(ranks)
+                own = Ring(part * 1e3 * max(0.0, fit.alpha_s), part * 1e3 * max(0.0, fit.beta_s_per_byte))
+                return own if nearest == ranks else own.carried(nearest, ranks)
         return None
 
 
-def units_of(factors: Mapping[str, Any]) -> list[tuple[int, int, int]]:
-    """Of each unit of FSDP: parameters, all-gathers in an optimizer step, reduce-scatters; the root's are last.
+def communication_ms(factors: Mapping[str, Any], links: Links) -> float | None:
+    """All collectives of an optimizer step, one after the other; None where no links were measured.
 
     Blocks are freed after forward and gathered again for backward, the root is kept in between; gradients are reduced
     with the last accumulated batch.
     """
-    shape, batches = shape_of(factors), factors["grad_acc"]
-    outside = shape.parameters - shape.num_layers * shape.block_parameters
-    return [(shape.block_parameters, 2 * batches, 1)] * shape.num_layers + [(outside, batches, 1)]
-
-
-def communication_ms(factors: Mapping[str, Any], links: Links, apart: bool = False) -> float | None:
-    """All collectives of an optimizer step, one after the other; None where no links were measured.
-
-    apart: whether ranks are on several nodes.
-    """
     ranks = factors["world_size"]
     if factors["wrap"] != "FSDP2" or ranks == 1:
         return 0.0
-    ring = links.between_nodes if apart else links.ring
+    ring = links.between_nodes if factors["nodes"] > 1 else links.ring
     gather, reduce = (ring(operation, factors["backend"], ranks) for operation in (GATHER, REDUCE))
     if gather is None or reduce is None:
         return None
-    low = DTYPE_BYTES[factors["dtype"]]
+    shape, batches, low = shape_of(factors), factors["grad_acc"], DTYPE_BYTES[factors["dtype"]]
     reduced = 4 if factors["loop"] == "tuned" else low
+    outside = shape.parameters - shape.num_layers * shape.block_parameters
     spent_ms = 0.0
-    for parameters, gathers, reductions in units_of(factors):
-        spent_ms += gathers * gather.time_ms(low * parameters) + reductions * reduce.time_ms(reduced * parameters)
+    for parameters, gathers in [(shape.block_parameters, 2 * batches)] * shape.num_layers + [(outside, batches)]:
+        spent_ms += gathers * gather.time_ms(low * parameters) + reduce.time_ms(reduced * parameters)
     return spent_ms
 
 
 def predict(
-    base: Mapping[str, Any],
-    base_ms: float,
-    factors: Mapping[str, Any],
-    links: Links,
-    apart: bool = False,
-    base_apart: bool = False,
+    base: Mapping[str, Any], base_ms: float, factors: Mapping[str, Any], links: Links
 ) -> tuple[float, float] | None:
     """Milliseconds that a step of these factors computes and communicates, from one that took base_ms with others.
 
-    apart, base_apart: whether these ranks, and those of the base, are on several nodes. None: no links were measured.
+    None: no links were measured.
     """
-    own, of_base = communication_ms(factors, links, apart), communication_ms(base, links, base_apart)
+    own, of_base = communication_ms(factors, links), communication_ms(base, links)
     if own is None or of_base is None:
         return None
     return max(0.0, base_ms - of_base) * flop_per_rank(factors) / flop_per_rank(base), own
@@ -186,10 +163,12 @@ def rows(records: Sequence[Record], links: Links) -> list[Record]:
     for record in records:
         same = [one for one in records if one.ok and one.origin == MEASURED and _same_setting(record, one)]
         found += with_prediction(record, same, links)
+    measured = [one for one in found if one.ok and one.origin == MEASURED]
     for record in found:
         if record.ok:
-            same = [one for one in found if one.ok and one.origin == MEASURED and _same_setting(record, one)]
-            record.values |= _rates(record, _fewest_ranks(same), _bare_beside(record, found))
+            base = _fewest_ranks(one for one in measured if _same_setting(record, one))
+            bare = [r for r in measured if r.factors["loop"] == "bare loop" and _same_setting(record, r, ("loop",))]
+            record.values |= _rates(record, base, bare)
     return found
 
 
@@ -236,7 +215,7 @@ def _may_lead(record: Record, one: Record, links: Links) -> bool:
     """Whether it is of one node, or both are of several and what such a step communicates is known."""
     if nodes_of(one) == 1:
         return True
-    return nodes_of(record) > 1 and communication_ms(one.factors, links, apart=True) is not None
+    return nodes_of(record) > 1 and communication_ms(one.factors, links) is not None
 
 
 def _same_setting(record: Record, other: Record, apart: Sequence[str] = SCALED) -> bool:
@@ -247,12 +226,6 @@ def _same_setting(record: Record, other: Record, apart: Sequence[str] = SCALED) 
 
 def _fewest_ranks(same: Iterable[Record]) -> Record | None:
     return min(same, key=lambda one: one.factors["world_size"], default=None)
-
-
-def _bare_beside(record: Record, records: Sequence[Record]) -> Record | None:
-    """The bare loop's training on as many ranks."""
-    beside = (one for one in records if one.ok and one.factors["loop"] == "bare loop" and one.origin == MEASURED)
-    return next((one for one in beside if _same_setting(record, one, ("loop",))), None)
 
 
 def _way(record: Record) -> tuple[str, str]:
@@ -282,7 +255,7 @@ def _against(record: Record, base: Record | None) -> dict[str, Any]:
     own_s, of_base_s = runtime / steps_of(record), base_s / steps_of(base)
     values["runtime_efficiency"] = efficiency_percent(of_base_s, own_s)
     values["inverted"] = inverted_percent(of_base_s, own_s)
-    own_ms, base_ms = _any_step(record), _any_step(base)
+    own_ms, base_ms = record.values.get("apart_ms") or step_ms(record), step_ms(base)
     if own_ms is None or base_ms is None:
         return values | {"efficiency": TWO_STEPS, "work_efficiency": TWO_STEPS}
     values["efficiency"] = efficiency_percent(base_ms, own_ms)
@@ -290,7 +263,7 @@ def _against(record: Record, base: Record | None) -> dict[str, Any]:
     return values
 
 
-def _rates(record: Record, base: Record | None, bare: Record | None) -> dict[str, Any]:
+def _rates(record: Record, base: Record | None, bare: Sequence[Record]) -> dict[str, Any]:
     """Samples/s of a rank, steps alone, over the base's; the step over that of the bare loop on as many ranks."""
     values: dict[str, Any] = {"rate_efficiency": NO_BASE, "over_bare": "no bare loop beside it"}
     if base is not None:
@@ -301,14 +274,9 @@ def _rates(record: Record, base: Record | None, bare: Record | None) -> dict[str
             values["rate_efficiency"] = 100 * own / of_base / ranks
     if record.factors["loop"] == "tuned":
         values["over_bare"] = "another batch"
-    elif record.origin == MEASURED and bare is not None and (own_ms := step_ms(record)) and (bare_ms := step_ms(bare)):
+    elif record.origin == MEASURED and bare and (own_ms := step_ms(record)) and (bare_ms := step_ms(bare[0])):
         values["over_bare"] = own_ms / bare_ms
     return values
-
-
-def _any_step(record: Record) -> float | None:
-    """The step of a record, measured or predicted."""
-    return record.values["apart_ms"] if record.origin == PREDICTED else step_ms(record)
 
 
 def _flop(record: Record) -> float:
@@ -321,9 +289,10 @@ def _mfu(record: Record) -> dict[str, Any]:
     if record.factors["device"] == "cpu":
         return {"mfu": "no peak known for a CPU"}
     ms, peak = step_ms(record), peak_flops(record.gpu, record.factors["dtype"]) if record.gpu else None
-    if ms is None or peak is None:
-        return {"mfu": TWO_STEPS if ms is None else "no peak known for this GPU"}
-    return {"mfu": 100 * (mfu(_flop(record), ms / 1e3, peak) or 0.0)}
+    if ms is None:
+        return {"mfu": TWO_STEPS}
+    share = mfu(_flop(record), ms / 1e3, peak)
+    return {"mfu": "no peak known for this GPU" if share is None else 100 * share}
 
 
 def _predicted_row(record: Record, base: Record, source: Record, links: Links) -> list[Record]:
@@ -332,9 +301,9 @@ def _predicted_row(record: Record, base: Record, source: Record, links: Links) -
     base: what it is compared with. source: what its step is made of. On several nodes without a network measured
     between any, it has memory alone.
     """
-    source_ms, (apart, source_apart) = step_ms(source) or 0.0, (nodes_of(one) > 1 for one in (record, source))
-    guess = predict(source.factors, source_ms, record.factors, links, apart, source_apart)
-    if guess is None and (not apart or communication_ms(source.factors, links, source_apart) is None):
+    source_ms = step_ms(source) or 0.0
+    guess = predict(source.factors, source_ms, record.factors, links)
+    if guess is None and (nodes_of(record) == 1 or communication_ms(source.factors, links) is None):
         return []
     untrained = (*GPU_FIGURES, CALLBACK, STEPPING, "train_loss", "wrapped_by", "units", "mfu")
     values: dict[str, Any] = dict.fromkeys(untrained, NOT_TRAINED)
@@ -357,25 +326,22 @@ def _times(record: Record, source: Record, predicted_ms: float, source_ms: float
     runtime = steps_of(record) * predicted_ms / 1e3 + rest_s
     batch = source.values.get("batch_found", record.factors["batch_size"])  # the step predicted has as many rows
     per_step = batch * record.factors["grad_acc"] * record.factors["world_size"]
+    # By how much a mean step is longer than the median one: a measured rate is of all steps, the slow ones too.
+    rate = source.values.get("stepping_steps/s")
+    longer = 1e3 / rate / source_ms if isinstance(rate, float) else 1.0
     return {
         "apart_ms": predicted_ms,
         "train_runtime_s": runtime,
         "train_samples_per_second": record.factors["train_size"] * record.factors["num_epochs"] / runtime,
-        STEPPING: per_step / predicted_ms * 1e3 / _mean_over_median(source, source_ms),
+        STEPPING: per_step / predicted_ms * 1e3 / longer,
     }
-
-
-def _mean_over_median(record: Record, median_ms: float) -> float:
-    """By how much a mean step is longer than the median one: a measured rate is of all steps, the slow ones too."""
-    rate = record.values.get("stepping_steps/s")
-    return 1e3 / rate / median_ms if isinstance(rate, float) else 1.0
 
 
 def _predicted_memory(record: Record, base: Record) -> dict[str, float]:
     """The base's peak and memory at rest, with each rank's part of weights, gradients and AdamW's moments in place of
     the base's; what is gathered meanwhile is not in it."""
     own, of_base = shape_of(record.factors).parameters, shape_of(base.factors).parameters
-    ranks = {"FSDP2": base.factors["world_size"]}.get(base.factors["wrap"], 1)
+    ranks = base.factors["world_size"] if base.factors["wrap"] == "FSDP2" else 1
     less_mib = STATE_BYTES * (of_base / ranks - own / record.factors["world_size"]) / MIB
     found = {}
     for name, share in (("avg_mem_alloc_MB", 0.75), ("peak_mem_alloc_MB", 1.0)):  # at rest gradients are gone

@@ -1,1 +1,1 @@
-"""Training through Hugging Face's Trainer: knobs, what wrapped the model, histories, answers."""
+"""Trainings of the FSDP workshop: by Hugging Face's Trainer, by a bare loop, and tuned; alone and on several ranks."""

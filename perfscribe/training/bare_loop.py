@@ -8,6 +8,7 @@ with its last batch, evaluation after each epoch.
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -20,13 +21,14 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
-from perfscribe.training import dividing, schedule
+from perfscribe.training import dividing
 from perfscribe.training.knobs import Knobs
 from perfscribe.training.meters import SpeedMeter, UtilisationMeter
 
 IGNORED = -100
 MAX_GRAD_NORM = 1.0  # Trainer's default
 FUSED_ON = ("cuda",)  # devices on which AdamW is one kernel, as Trainer's by default; elsewhere PyTorch's own choice
+Step = list[list[int]]  # of each accumulated batch the rows of one rank
 Rows = dict[str, torch.Tensor]  # input_ids, attention_mask, labels: (rows, length), int64
 LossFunction = Callable[[nn.Module, Rows, Any], torch.Tensor]
 
@@ -98,7 +100,7 @@ class Loop:
         self.model.eval()
         labels = labels_of(rows)
         sums = torch.zeros(2, dtype=torch.float64, device=self.device)
-        for chosen in schedule.evaluation_batches(len(labels), rank, self.ranks, self.knobs.batch_size):
+        for chosen in evaluation_batches(len(labels), rank, self.ranks, self.knobs.batch_size):
             held = [max(row, 0) for row in chosen]
             batch = take(rows, held, self.device)
             batch["labels"][[row < 0 for row in chosen]] = IGNORED
@@ -140,7 +142,7 @@ def train(
     """
     curve, knobs = Curve(), loop.knobs
     counts = labels_of(rows)
-    epoch_length = schedule.steps_per_epoch(knobs, len(counts), loop.ranks)
+    epoch_length = steps_per_epoch(knobs, len(counts), loop.ranks)
     last = epoch_length * knobs.num_epochs
     waiting: list[torch.Tensor] = []
     began, done = time.perf_counter(), 0
@@ -152,7 +154,7 @@ def train(
                 continue
             batches = [take(rows, batch, loop.device) for batch in chosen]
             speed.begin_step()
-            waiting.append(loop.step(batches, items, schedule.linear_rate(done - 1, last)))
+            waiting.append(loop.step(batches, items, linear_rate(done - 1, last)))
             speed.end_step()
             utilisation.sample()
             if done % knobs.logging_steps == 0:
@@ -167,11 +169,43 @@ def train(
     return curve
 
 
-def _steps(knobs: Knobs, counts: list[int], epoch: int, rank: int, ranks: int) -> Iterator[tuple[schedule.Step, int]]:
+def steps_per_epoch(knobs: Knobs, rows: int, world_size: int) -> int:
+    """Optimizer steps of an epoch, the last one perhaps of fewer batches; as Trainer counts them."""
+    batches = -(-rows // (knobs.batch_size * world_size))
+    return -(-batches // knobs.grad_acc)
+
+
+def epoch_steps(knobs: Knobs, rows: int, epoch: int, rank: int, world_size: int) -> list[Step]:
+    """The rows of one rank in every optimizer step of an epoch: shuffled by seed and epoch, alike on all ranks.
+
+    Rows go round the ranks batch by batch; the first ones fill up the last batches, as Trainer's loader does.
+    """
+    order = list(range(rows))
+    random.Random(f"{knobs.seed} {epoch}").shuffle(order)
+    wide = knobs.batch_size * world_size
+    order += [order[i % rows] for i in range(-rows % wide)]
+    mine = range(rank * knobs.batch_size, len(order), wide)
+    own = [order[at : at + knobs.batch_size] for at in mine]
+    return [own[at : at + knobs.grad_acc] for at in range(0, len(own), knobs.grad_acc)]
+
+
+def evaluation_batches(rows: int, rank: int, world_size: int, batch_size: int) -> list[list[int]]:
+    """The rows of one rank to evaluate on, equally many batches on each; a row that fills up is -1."""
+    wide = batch_size * world_size
+    order = [*range(rows), *[-1] * (-rows % wide)]
+    return [order[at : at + batch_size] for at in range(rank * batch_size, len(order), wide)]
+
+
+def linear_rate(step: int, steps: int) -> float:
+    """The share of the learning rate in optimizer step `step` (from 0) of `steps`: linear to 0, without warm-up."""
+    return max(0.0, (steps - step) / steps)
+
+
+def _steps(knobs: Knobs, counts: list[int], epoch: int, rank: int, ranks: int) -> Iterator[tuple[Step, int]]:
     """This rank's batches of each step, and the labels of all ranks' batches."""
-    by_rank = [schedule.epoch_steps(knobs, len(counts), epoch, one, ranks) for one in range(ranks)]
-    for step, chosen in enumerate(by_rank[rank]):
-        yield chosen, max(1, sum(schedule.label_counts(counts, steps[step]) for steps in by_rank))
+    by_rank = [epoch_steps(knobs, len(counts), epoch, one, ranks) for one in range(ranks)]
+    for own, *every in zip(by_rank[rank], *by_rank, strict=True):
+        yield own, max(1, sum(counts[row] for batches in every for batch in batches for row in batch))
 
 
 def summed(losses: list[torch.Tensor]) -> list[float]:

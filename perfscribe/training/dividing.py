@@ -1,4 +1,8 @@
-"""Divides a model among ranks by fully_shard, and checks that a model is divided as it was asked for."""
+"""Divides a model among ranks by fully_shard, and reads off a model what wraps and divides it.
+
+What was asked for may have been ignored without a word: Trainer on a CPU trains with plain DDP where FSDP was asked,
+and without anything where there is one process.
+"""
 
 from __future__ import annotations
 
@@ -7,23 +11,28 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
-from perfscribe.training import wrapping
-
+NONE, FSDP2 = "none", "FSDP2"
+WRAPPERS: dict[type, str] = {
+    nn.DataParallel: "DataParallel",
+    nn.parallel.DistributedDataParallel: "DDP",
+    FullyShardedDataParallel: "FSDP1",
+    FSDPModule: FSDP2,
+}
 BLOCK_NAMES = ("BloomBlock", "TransformerEncoderLayer")
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass(frozen=True)
 class Divided:
-    """wrapper: as training.wrapping names it. units: groups of parameters that are gathered at once.
+    """wrapped_by: of WRAPPERS, or none. units: groups of parameters that FSDP gathers at once; 0 without FSDP.
 
     local_share: the part of all parameters' elements that lies on this rank.
     """
 
-    wrapper: str
+    wrapped_by: str
     units: int
     local_share: float
 
@@ -33,7 +42,7 @@ def blocks(model: nn.Module) -> Iterator[nn.Module]:
     return (module for module in model.modules() if type(module).__name__ in BLOCK_NAMES)
 
 
-def shard(model: nn.Module, dtype: str, reshard: bool = True) -> None:
+def shard(model: nn.Module, dtype: str) -> None:
     """Divide each block and the rest of the model among all ranks, in place (fully_shard).
 
     dtype: of gathered parameters and of reduced gradients, as accelerate has it; what each rank keeps stays fp32.
@@ -41,30 +50,33 @@ def shard(model: nn.Module, dtype: str, reshard: bool = True) -> None:
     low = DTYPES[dtype]
     policy = MixedPrecisionPolicy() if dtype == "fp32" else MixedPrecisionPolicy(param_dtype=low, reduce_dtype=low)
     for block in list(blocks(model)):
-        fully_shard(block, mp_policy=policy, reshard_after_forward=reshard)
+        fully_shard(block, mp_policy=policy, reshard_after_forward=True)
     fully_shard(model, mp_policy=policy)
 
 
 def read_off(model: nn.Module) -> Divided:
-    """What has divided this model, from the model itself; `model` as the training loop calls it.
+    """What has divided this model, from the model itself; `model` as the training loop calls it, compiled or not.
 
     Units are divided again first: without a backward pass, as in evaluation, the root stays gathered.
     """
-    for module in model.modules():
-        if isinstance(module, FSDPModule):
-            module.reshard()
+    inner = getattr(model, "_orig_mod", model)
+    wrapped_by = next((name for kind, name in WRAPPERS.items() if isinstance(inner, kind)), NONE)
+    units = [module for module in model.modules() if isinstance(module, (FSDPModule, FullyShardedDataParallel))]
+    for unit in units:
+        if isinstance(unit, FSDPModule):
+            unit.reshard()
     parameters = list(model.parameters())
     whole = sum(parameter.numel() for parameter in parameters)
     here = sum(p.to_local().numel() if isinstance(p, DTensor) else p.numel() for p in parameters)
-    return Divided(wrapping.of_model(model), wrapping.units(model), here / whole if whole else 1.0)
+    return Divided(wrapped_by, len(units), here / whole)
 
 
 def require(asked: str, model: nn.Module) -> Divided:
     """The wrapping, or RuntimeError where it is not the one asked for, or divides nothing among several ranks."""
     found = read_off(model)
-    if found.wrapper != asked:
-        raise RuntimeError(f"{asked} was asked for, the model is wrapped by {found.wrapper}")
+    if found.wrapped_by != asked:
+        raise RuntimeError(f"{asked} was asked for, the model is wrapped by {found.wrapped_by}")
     ranks = torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
-    if asked == wrapping.FSDP2 and found.local_share > 1.5 / ranks:
+    if asked == FSDP2 and found.local_share > 1.5 / ranks:
         raise RuntimeError(f"{asked} keeps {found.local_share:.0%} of the parameters on a rank of {ranks}")
     return found

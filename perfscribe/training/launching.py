@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from perfscribe.analytic.workshop_shapes import BLOOM
+from perfscribe.analytic.weak_scaling import step_flop
+from perfscribe.analytic.workshop_shapes import BLOOM, BloomShape, SimpleGptShape
 from perfscribe.base.cells import Cell, Measurement
 from perfscribe.distributed.needs import of_ranks
 from perfscribe.instruments import precision
@@ -13,13 +14,18 @@ from perfscribe.instruments import precision
 DEVICES = {"gloo": "cpu", "nccl": "cuda"}
 KNOBS = ("batch_size", "grad_acc", "num_epochs", "learning_rate", "weight_decay", "dtype", "logging_steps")
 DATA = ("train_size", "eval_size", "max_length", "labels")
+SHAPE = ("vocab_size", "hidden_size", "num_layers", "num_heads", "ffn")
 # Below the worker's own limit (timeout_s), so that the rank that hangs is named.
 LAUNCH_TIMEOUT_S = 540.0
 HOST_CLOCK = "host clock + synchronise"
 MODULE = "perfscribe.training.preload"
+BLOOMS_CODE = "transformers.models.bloom.modeling_bloom"
 RANDOM = "random"
-ONE_NODE, ONE_EACH = "one node", "one rank a node"
-LARGEST = ("local_share", "units")
+
+
+def shape_of(factors: Mapping[str, Any]) -> SimpleGptShape | BloomShape:
+    """The model of a cell."""
+    return BLOOM.get(factors["model_name"]) or SimpleGptShape(**{name: factors[name] for name in SHAPE})
 
 
 def wrap_of(loop: str, world_size: int) -> str:
@@ -30,9 +36,9 @@ def wrap_of(loop: str, world_size: int) -> str:
 def placements(world_sizes: Sequence[int], nodes: Sequence[int], each: Sequence[int]) -> Iterator[dict[str, Any]]:
     """Levels of where ranks are: so many on one node; then, by ranks on each, on so many nodes."""
     for ranks in world_sizes:
-        yield {"placement": ONE_NODE, "nodes": 1, "world_size": ranks}
+        yield {"placement": "one node", "nodes": 1, "world_size": ranks}
     for ranks_per_node in each:
-        name = ONE_EACH if ranks_per_node == 1 else f"{ranks_per_node} ranks a node"
+        name = "one rank a node" if ranks_per_node == 1 else f"{ranks_per_node} ranks a node"
         for count in nodes:
             yield {"placement": name, "nodes": count, "world_size": count * ranks_per_node}
 
@@ -45,22 +51,24 @@ def cell(levels: Mapping[str, Any], config: Mapping[str, Any], dataset: str, wor
     own = {name: config[name] for name in (*DATA, *KNOBS) if name not in levels}
     device, ranks = DEVICES[levels["backend"]], levels["world_size"]
     factors = {**levels, "device": device, "wrap": wrap_of(levels["loop"], ranks), **own}
-    factors["weights"] = _weights(levels["model_name"], config)
+    # The custom model has no weights but random ones.
+    factors["weights"] = (levels["model_name"] in BLOOM and config["workshop"]["weights"]) or RANDOM
     needs = [*precision.requires(device, factors["dtype"]), "transformers"]
     needs += of_ranks(device, ranks, levels.get("nodes", 1))
     return Cell(factors, requires=tuple(dict.fromkeys(needs)), cost=work, data=(dataset,), skip=skip)
 
 
-def _weights(model_name: str, config: Mapping[str, Any]) -> str:
-    """Where the weights are from; the custom model has none but random ones."""
-    return (config["workshop"]["weights"] or RANDOM) if model_name in BLOOM else RANDOM
+def work(factors: Mapping[str, Any], config: Mapping[str, Any]) -> float:
+    """FLOP of a training of this model on all rows."""
+    tokens = config["train_size"] * config["num_epochs"] * config["max_length"]
+    return float(step_flop(shape_of(factors), tokens, config["max_length"]))
 
 
-def start_early(bloom: bool = False) -> None:
+def start_early(*more: str) -> None:
     """Start the process that ranks are forked from, so that it imports while the measuring process does."""
     from perfscribe.distributed.fork_server import PRELOADED, SERVER
 
-    SERVER.start((*PRELOADED, MODULE + "_bloom" if bloom else MODULE))
+    SERVER.start((*PRELOADED, *more, MODULE))
 
 
 def run(of: Cell) -> Measurement:
@@ -89,19 +97,21 @@ def combine(ranks: Sequence[Mapping[str, Any]]) -> Measurement:
     The share of the parameters that a rank keeps is the largest of any; hosts: how many the ranks have been on.
     """
     first = ranks[0]
-    figures = {name: max(rank["values"][name] for rank in ranks) for name in LARGEST}
-    figures["hosts"] = len({rank["host"] for rank in ranks})
-    measurement = Measurement(
-        samples={name: _longest([rank["samples"][name] for rank in ranks]) for name in first["samples"]},
-        warmup={name: _longest([rank["warmup"][name] for rank in ranks]) for name in first["warmup"]},
-        values=dict(first["values"]) | figures,
+    values = dict(first["values"]) | {
+        name: max(rank["values"][name] for rank in ranks) for name in ("local_share", "units")
+    }
+    samples, warmup = (longest([rank[part]["step_ms"] for rank in ranks]) for part in ("samples", "warmup"))
+    return Measurement(
+        samples={"step_ms": samples},
+        warmup={"step_ms": warmup},
+        values=values | {"hosts": len({rank["host"] for rank in ranks})},
         series={name: list(held) for name, held in first["series"].items()},
-        timers=dict.fromkeys(first["samples"], HOST_CLOCK),
+        timers={"step_ms": HOST_CLOCK},
+        timed_s=sum(samples) / 1e3,
+        warmup_s=sum(warmup) / 1e3,
     )
-    measurement.timed_s = sum(measurement.samples["step_ms"]) / 1e3
-    measurement.warmup_s = sum(measurement.warmup["step_ms"]) / 1e3
-    return measurement
 
 
-def _longest(by_rank: Sequence[Sequence[float]]) -> list[float]:
+def longest(by_rank: Sequence[Sequence[float]]) -> list[float]:
+    """Of each step the longest time of any rank."""
     return [max(step) for step in zip(*by_rank, strict=True)]

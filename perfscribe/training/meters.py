@@ -9,6 +9,7 @@ checkpoints. Beside them: peaks, of the fullest rank; a clock of training steps 
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Callable
@@ -20,52 +21,29 @@ import torch.distributed as dist
 MIB = 2**20
 UTILISATION, ALLOCATED, RESERVED, USED = "gpu_util_%", "mem_alloc_MB", "mem_reserved_MB", "mem_total_MB"
 QUANTITIES = (UTILISATION, ALLOCATED, RESERVED, USED)
-Reading = dict[str, float]
 
 
-def read_gpu(device: torch.device, ask: Callable[[str], Any]) -> Reading:
-    """The four figures of a device now; those that nothing here tells are left out.
-
-    ask: NVML's answer of a function about this device, None where there is none.
-    """
-    found: Reading = {}
-    if device.type == "cuda":
-        found[ALLOCATED] = torch.cuda.memory_allocated(device) / MIB
-        found[RESERVED] = torch.cuda.memory_reserved(device) / MIB
-    rates, memory = ask("nvmlDeviceGetUtilizationRates"), ask("nvmlDeviceGetMemoryInfo")
-    if rates is not None:
-        found[UTILISATION] = float(rates.gpu)
-    if memory is not None:
-        found[USED] = memory.used / MIB
-    return found
-
-
-def asker(nvml: Any, handle: Any) -> Callable[[str], Any]:
-    """Asks NVML about one GPU; None where the driver does not offer the function."""
-
-    def ask(function: str) -> Any:
-        try:
-            return getattr(nvml, function)(handle)
-        except (nvml.NVMLError, AttributeError):
-            return None
-
-    return ask
-
-
-def asker_of(device: torch.device) -> Callable[[str], Any]:
-    """The same of a device of torch; one that knows nothing where NVML is not there."""
+def _asker_of(device: torch.device) -> Callable[[str], Any]:
+    """Asks NVML a function about a device of torch; None where the driver does not offer it, or nothing is there."""
     from perfscribe.distributed.transport import of_visible
 
     if device.type != "cuda":
         return lambda function: None
     index = device.index or 0
-    found = of_visible(index + 1, lambda nvml, handles: [asker(nvml, handles[index])])
-    return found[0] if found else lambda function: None
+    found = of_visible(index + 1, lambda nvml, handles: [(nvml, handles[index])])
+
+    def ask(function: str) -> Any:
+        for nvml, handle in found:
+            with contextlib.suppress(nvml.NVMLError, AttributeError):
+                return getattr(nvml, function)(handle)
+        return None
+
+    return ask
 
 
 def _everyone(values: torch.Tensor, device: torch.device, operation: Any) -> torch.Tensor:
     """The tensor combined over ranks; alone, as it is."""
-    if not dist.is_available() or not dist.is_initialized():
+    if not dist.is_initialized():
         return values
     there = values.to(device)
     dist.all_reduce(there, operation)
@@ -73,17 +51,25 @@ def _everyone(values: torch.Tensor, device: torch.device, operation: Any) -> tor
 
 
 class UtilisationMeter:
-    """Reads a GPU after each optimizer step. read: of the device, QUANTITIES by name, what is unknown left out."""
+    """Reads a GPU after each optimizer step; what nothing tells is left out."""
 
-    def __init__(self, device: torch.device, read: Callable[[], Reading] | None = None) -> None:
-        self.device = device
-        if read is None:
-            ask = asker_of(device)
-            self.read = lambda: read_gpu(device, ask)
-        else:
-            self.read = read
+    def __init__(self, device: torch.device) -> None:
+        self.device, self._ask = device, _asker_of(device)
         self.sums = torch.zeros(len(QUANTITIES), 3, dtype=torch.float64)  # readings, their sum, sum of squares
         self.most = torch.zeros(len(QUANTITIES), dtype=torch.float64)
+
+    def read(self) -> dict[str, float]:
+        """The QUANTITIES now, as far as they are known."""
+        found: dict[str, float] = {}
+        if self.device.type == "cuda":
+            found[ALLOCATED] = torch.cuda.memory_allocated(self.device) / MIB
+            found[RESERVED] = torch.cuda.memory_reserved(self.device) / MIB
+        rates, memory = (self._ask(f"nvmlDeviceGet{what}") for what in ("UtilizationRates", "MemoryInfo"))
+        if rates is not None:
+            found[UTILISATION] = float(rates.gpu)
+        if memory is not None:
+            found[USED] = memory.used / MIB
+        return found
 
     def sample(self) -> None:
         """Take one reading."""
@@ -125,43 +111,32 @@ class UtilisationMeter:
 class SpeedMeter:
     """The workshop's clock, and one of training steps alone.
 
-    rows_per_step: batch x accumulation x ranks, what the workshop takes for the rows of every step. uncounted: first
-    steps that the second clock keeps apart, as they load libraries and choose kernels. settle: waits for queued work,
-    called before the second clock is read. clock: seconds.
+    rows_per_step: batch x accumulation x ranks, what the workshop takes for the rows of every step. settle: waits for
+    queued work, called before the second clock is read. The first step is kept apart, as it loads libraries and
+    chooses kernels.
     """
 
-    def __init__(
-        self,
-        rows_per_step: int,
-        *,
-        uncounted: int = 1,
-        settle: Callable[[], None] = lambda: None,
-        clock: Callable[[], float] = time.perf_counter,
-    ) -> None:
-        self.rows_per_step, self._uncounted, self._settle, self._clock = rows_per_step, uncounted, settle, clock
-        self._logged_at, self._logged_step = clock(), 0
+    def __init__(self, rows_per_step: int, settle: Callable[[], None] = lambda: None) -> None:
+        self.rows_per_step, self._settle = rows_per_step, settle
+        self._logged_at, self._logged_step = time.perf_counter(), 0
         self.logged_s, self.logged_steps = 0.0, 0
         self._running_since: float | None = None
         self.first_s: list[float] = []
         self.step_s: list[float] = []
 
-    def log(self, step: int) -> dict[str, float]:
-        """At a log of the optimizer step with this number: the workshop's rates since the log before."""
-        now = self._clock()
-        spent_s, steps = now - self._logged_at, step - self._logged_step
+    def log(self, step: int) -> None:
+        """The optimizer step with this number is logged, from which the workshop takes its rates."""
+        now = time.perf_counter()
+        if step > self._logged_step:
+            self.logged_s += now - self._logged_at
+            self.logged_steps += step - self._logged_step
         self._logged_at, self._logged_step = now, step
-        if steps <= 0 or spent_s <= 0:
-            return {}
-        self.logged_s += spent_s
-        self.logged_steps += steps
-        rate = steps / spent_s
-        return {"steps/s": rate, "train/samples_per_second": rate * self.rows_per_step}
 
     def begin_step(self) -> None:
         """An optimizer step begins; the second clock starts, if it does not run from the step before."""
         if self._running_since is None:
             self._settle()
-            self._running_since = self._clock()
+            self._running_since = time.perf_counter()
 
     def end_step(self) -> None:
         """An optimizer step has been started in full; it has lasted since the step before, or since the clock started.
@@ -171,8 +146,8 @@ class SpeedMeter:
         if self._running_since is None:
             return
         self._settle()
-        now = self._clock()
-        spent = self.step_s if len(self.first_s) >= self._uncounted else self.first_s
+        now = time.perf_counter()
+        spent = self.step_s if self.first_s else self.first_s
         spent.append(now - self._running_since)
         self._running_since = now
 

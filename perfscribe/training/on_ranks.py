@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,18 +13,28 @@ from torch import nn
 
 from perfscribe.analytic.workshop_shapes import SimpleGptShape
 from perfscribe.data import squad_sets
+from perfscribe.instruments.timing import synchronise
 from perfscribe.models import bloom, simple_gpt
-from perfscribe.training import bare_loop, dividing, knobs, wrapping
+from perfscribe.training import bare_loop, dividing, knobs
 from perfscribe.training.bare_loop import Curve, Rows
+from perfscribe.training.launching import RANDOM, shape_of
 from perfscribe.training.meters import SpeedMeter, UtilisationMeter
 
 if TYPE_CHECKING:
     from perfscribe.distributed.rank import Rank
 
-TRAINER, BARE, TUNED = "trainer", "bare loop", "tuned"
-SIMPLE_GPT = "simple_gpt"
-BLOCKS = {SIMPLE_GPT: "TransformerEncoderLayer"}
-SHAPE_NAMES = ("vocab_size", "hidden_size", "num_layers", "num_heads", "ffn")
+
+@dataclass
+class Job:
+    """One training on one rank, and what counts it."""
+
+    model: nn.Module
+    knobs: knobs.Knobs
+    factors: Mapping[str, Any]
+    rank: Rank
+    data: squad_sets.TokenisedSet
+    speed: SpeedMeter
+    utilisation: UtilisationMeter
 
 
 def on_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
@@ -36,12 +48,16 @@ def on_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
     own, ranks = knobs_of(factors, rank.seed), rank.place.world_size
     held = squad_sets.read(Path(arguments["data_folder"]), arguments["dataset"], factors["labels"])
     model = build(factors, rank.seed, device)
-    values = {"parameters": sum(p.numel() for p in model.parameters()), "vocabulary_reached": _vocabulary(held.facts)}
-    values["rows_from"] = held.facts["origin"]
-    _reset_peaks(device)
-    speed = SpeedMeter(own.rows_a_step * ranks, settle=lambda: _settle(device))
-    job = Job(model, own, factors, rank, held, speed)
-    curve, figures = {TRAINER: _by_trainer, BARE: _by_loop, TUNED: _tuned}[factors["loop"]](job)
+    values = {
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "vocabulary_reached": int(held.facts["tokenizer"]["vocabulary_reached"]),
+        "rows_from": held.facts["origin"],
+    }
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    speed = SpeedMeter(own.rows_a_step * ranks, settle=partial(synchronise, device))
+    job = Job(model, own, factors, rank, held, speed, UtilisationMeter(device))
+    curve, figures = {"trainer": _by_trainer, "bare loop": _by_loop, "tuned": _tuned}[factors["loop"]](job)
     return {
         "host": rank.place.host,
         "samples": {"step_ms": [1e3 * s for s in speed.step_s]},
@@ -51,51 +67,30 @@ def on_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
     }
 
 
-class Job:
-    """One training on one rank, and what counts it."""
-
-    def __init__(
-        self,
-        model: nn.Module,
-        own: knobs.Knobs,
-        factors: Mapping[str, Any],
-        rank: Rank,
-        data: squad_sets.TokenisedSet,
-        speed: SpeedMeter,
-    ) -> None:
-        self.model, self.knobs, self.factors, self.rank, self.data = model, own, factors, rank, data
-        self.rows, self.evaluation = tensors(data.training), tensors(data.evaluation)
-        self.speed, self.utilisation = speed, UtilisationMeter(rank.device)
-
-
 Outcome = tuple[Curve, dict[str, Any]]
 
 
 def _by_trainer(job: Job) -> Outcome:
-    from perfscribe.training import hf_loop
+    from perfscribe.training import trainer
 
-    curve, found, own = hf_loop.train(job, BLOCKS.get(job.factors["model_name"], "BloomBlock"))
-    return curve, _figures(curve, job, own) | seen(found)
+    curve, found, own = trainer.train(job)
+    return curve, _figures(curve, job, own) | asdict(found)
 
 
 def _by_loop(job: Job) -> Outcome:
-    if job.factors["wrap"] == wrapping.FSDP2:
+    if job.factors["wrap"] == dividing.FSDP2:
         dividing.shard(job.model, job.knobs.dtype)
     found = dividing.require(job.factors["wrap"], job.model)
-    loop = bare_loop.Loop(job.model, job.knobs, job.rank.device)
-    curve = bare_loop.train(loop, job.rows, job.evaluation, job.rank.place.rank, job.speed, job.utilisation)
-    return curve, _figures(curve, job, {}) | seen(found)
+    loop, rows = bare_loop.Loop(job.model, job.knobs, job.rank.device), tensors(job.data.training)
+    evaluation = tensors(job.data.evaluation)
+    curve = bare_loop.train(loop, rows, evaluation, job.rank.place.rank, job.speed, job.utilisation)
+    return curve, _figures(curve, job, {}) | asdict(found)
 
 
 def _tuned(job: Job) -> Outcome:
     from perfscribe.training import tuned
 
-    return tuned.train(job)
-
-
-def seen(found: dividing.Divided) -> dict[str, Any]:
-    """What divided the model, as a record has it."""
-    return {"wrapped_by": found.wrapper, "units": found.units, "local_share": found.local_share}
+    return tuned.train(job, tensors(job.data.training))
 
 
 def same_threads(device: torch.device) -> None:
@@ -112,16 +107,12 @@ def knobs_of(factors: Mapping[str, Any], seed: int) -> knobs.Knobs:
 
 def build(factors: Mapping[str, Any], seed: int, device: torch.device) -> nn.Module:
     """The model of a cell, the same weights on every rank."""
-    if factors["model_name"] == SIMPLE_GPT:
-        return simple_gpt.build(shape_of(factors), seed, str(device))
-    named = factors["weights"]
-    weights = None if named == "random" else named if named == bloom.HUB else str(squad_sets.from_checkout(named))
-    return bloom.build(factors["model_name"], weights, seed, str(device)).model
-
-
-def shape_of(factors: Mapping[str, Any]) -> SimpleGptShape:
-    """The custom model's sizes among the factors."""
-    return SimpleGptShape(**{name: factors[name] for name in SHAPE_NAMES})
+    shape, weights = shape_of(factors), factors["weights"]
+    if isinstance(shape, SimpleGptShape):
+        return simple_gpt.build(shape, seed, str(device))
+    if weights not in (RANDOM, bloom.HUB):
+        weights = str(squad_sets.from_checkout(weights))
+    return bloom.build(factors["model_name"], None if weights == RANDOM else weights, seed, str(device)).model
 
 
 def _figures(curve: Curve, job: Job, own: Mapping[str, float]) -> dict[str, Any]:
@@ -129,7 +120,7 @@ def _figures(curve: Curve, job: Job, own: Mapping[str, float]) -> dict[str, Any]
 
     samples_per_second: rows x epochs over the runtime, which evaluation is in. train_loss: the mean over all steps.
     """
-    trained = len(job.rows["labels"]) * job.knobs.num_epochs
+    trained = len(job.data.training["labels"]) * job.knobs.num_epochs
     mean = sum(curve.train_loss) / len(curve.train_loss)
     return {
         "train_runtime_s": curve.runtime_s,
@@ -143,17 +134,3 @@ def _figures(curve: Curve, job: Job, own: Mapping[str, float]) -> dict[str, Any]
 def tensors(arrays: Mapping[str, Any]) -> Rows:
     """Arrays of shape (rows, length) as tensors on the CPU."""
     return {name: torch.from_numpy(array) for name, array in arrays.items()}
-
-
-def _vocabulary(facts: Mapping[str, Any]) -> int:
-    return int(facts["tokenizer"]["vocabulary_reached"])
-
-
-def _settle(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
-def _reset_peaks(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)

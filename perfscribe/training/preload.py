@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import torch
 
-from perfscribe.training import on_ranks
+from perfscribe.training import on_ranks as on_ranks
 
 if torch.cuda.device_count():  # by NVML there: CUDA itself does not survive a fork
-    from perfscribe.training import hf_loop as hf_loop
+    from perfscribe.training import trainer as trainer
 
     if torch.cuda.is_initialized():
         raise RuntimeError("importing transformers.Trainer has started CUDA, which does not survive a fork")
-
-__all__ = ["on_ranks"]

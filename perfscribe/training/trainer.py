@@ -1,22 +1,34 @@
-"""A Hugging Face Trainer made of the workshop's knobs and a tokenised data set."""
+"""transformers.Trainer with the workshop's knobs and callbacks, alone or on ranks that have joined a process group.
+
+On ranks Trainer takes its place from the variables that every launch of ours sets, and accelerate joins the group that
+is there.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 from torch.utils.data import Dataset
+from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
+from perfscribe.training import dividing
+from perfscribe.training.bare_loop import Curve
 from perfscribe.training.knobs import Knobs
 
 if TYPE_CHECKING:
     import numpy as np
-    from transformers import Trainer, TrainerCallback, TrainingArguments
 
     from perfscribe.data.squad_sets import TokenisedSet
+    from perfscribe.training.meters import SpeedMeter, UtilisationMeter
+    from perfscribe.training.on_ranks import Job
+
+PLACE = ("RANK", "LOCAL_RANK", "WORLD_SIZE")
 
 
 class Rows(Dataset[dict[str, torch.Tensor]]):
@@ -32,25 +44,14 @@ class Rows(Dataset[dict[str, torch.Tensor]]):
         return {name: tensor[index] for name, tensor in self.tensors.items()}
 
 
-def check_vocabulary(data: TokenisedSet, vocab_size: int) -> None:
-    """ValueError where the tokenizer has ids that the model does not know."""
-    reached = data.facts["tokenizer"]["vocabulary_reached"]
-    if reached > vocab_size:
-        raise ValueError(f"vocab_size: the tokenizer has {reached} entries, the model {vocab_size}")
-
-
 def arguments(knobs: Knobs, output_dir: Path, **more: Any) -> TrainingArguments:
-    """Trainer's arguments; `more` are further ones of its own (fsdp, fsdp_config, torch_compile, run_name, …).
+    """Trainer's arguments; `more` are further ones of its own (fsdp, fsdp_config, …).
 
-    Reports to no tracker unless report_to is among them. A single process keeps to one GPU: Trainer would take
-    DataParallel where it sees several.
+    A single process keeps to one GPU: Trainer would take DataParallel where it sees several.
     """
-    from transformers import TrainingArguments
-
     given: dict[str, Any] = {
         "output_dir": str(output_dir),
         "num_train_epochs": knobs.num_epochs,
-        "max_steps": knobs.max_steps,
         "per_device_train_batch_size": knobs.batch_size,
         "per_device_eval_batch_size": knobs.batch_size,
         "gradient_accumulation_steps": knobs.grad_acc,
@@ -82,18 +83,91 @@ def make(
     data: TokenisedSet,
     knobs: Knobs,
     output_dir: Path,
-    callbacks: Sequence[TrainerCallback] = (),
+    callback: TrainerCallback,
+    kind: type[Trainer] = Trainer,
     **more: Any,
 ) -> Trainer:
     """A Trainer that is ready to train; it moves the model to its device. `more`: see arguments()."""
-    from transformers import PrinterCallback, Trainer
-
-    made = Trainer(
+    made = kind(
         model=model,
         args=arguments(knobs, output_dir, **more),
         train_dataset=Rows(data.training),
         eval_dataset=Rows(data.evaluation),
-        callbacks=list(callbacks),
+        callbacks=[callback],
     )
     made.remove_callback(PrinterCallback)
     return made
+
+
+def distributed(wrap: str, model: nn.Module, backend: str) -> dict[str, Any]:
+    """Trainer's arguments for several ranks; none for one that nothing divides.
+
+    FSDP in the form that takes effect: version 2, and blocks by the bare name of their class. Checkpoints in parts: by
+    default the first rank gathers the whole model and writes it twice, for resuming and as model.safetensors.
+    """
+    if wrap == dividing.NONE:
+        return {}
+    block = type(next(dividing.blocks(model))).__name__
+    settings = {"version": 2, "reshard_after_forward": True, "transformer_layer_cls_to_wrap": [block]}
+    settings["state_dict_type"] = "SHARDED_STATE_DICT"
+    own = {"fsdp": True, "fsdp_config": settings} if wrap == dividing.FSDP2 else {}
+    return {"ddp_backend": backend, **own}
+
+
+class Meters(TrainerCallback):  # type: ignore[misc]
+    """The FSDP workshop's two callbacks: tells both meters of Trainer's steps and logs."""
+
+    def __init__(self, speed: SpeedMeter, utilisation: UtilisationMeter) -> None:
+        self.speed, self.utilisation = speed, utilisation
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """The first of a step's batches is about to be trained on."""
+        self.speed.begin_step()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """An optimizer step is over, memory at rest; Trainer's own callback, the first, has decided what follows."""
+        self.utilisation.sample()
+        self.speed.end_step()
+        if control.should_evaluate or control.should_save:
+            self.speed.pause()
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Evaluation and checkpoint of an epoch follow, and the next epoch's loader starts."""
+        self.speed.pause()
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
+        """Training steps are logged; the logs of an evaluation hold no loss of training."""
+        if logs and "loss" in logs:
+            self.speed.log(state.global_step)
+
+
+def train(job: Job) -> tuple[Curve, dividing.Divided, dict[str, float]]:
+    """What Trainer gave; what divided the model, read off it; its own metrics by its own names.
+
+    RuntimeError where something else divides the model than was asked for.
+    """
+    wrap = job.factors["wrap"]
+    if wrap == dividing.NONE:
+        for name in PLACE:  # with them Trainer wraps a model by DDP on one rank, too
+            os.environ.pop(name, None)
+    with tempfile.TemporaryDirectory() as folder:
+        made = make(
+            job.model,
+            job.data,
+            job.knobs,
+            Path(folder),
+            Meters(job.speed, job.utilisation),
+            prediction_loss_only=True,  # the logits of a row are as large as the embedding
+            **distributed(wrap, job.model, job.rank.backend),
+        )
+        metrics = dict(made.train().metrics)
+    found = dividing.require(wrap, made.model_wrapped)
+    log = made.state.log_history
+    curve = Curve(*losses(log), runtime_s=float(metrics["train_runtime"]))
+    return curve, found, {name: float(value) for name, value in metrics.items()}
+
+
+def losses(log: list[dict[str, Any]]) -> tuple[list[float], list[float]]:
+    """Of Trainer's log the losses of training and of evaluations."""
+    train, evaluation = ([float(entry[name]) for entry in log if name in entry] for name in ("loss", "eval_loss"))
+    return train, evaluation

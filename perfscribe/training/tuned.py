@@ -6,6 +6,7 @@ What remains the workshop's: the model, AdamW with clipped gradients, the rows a
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,7 +15,7 @@ from torch import nn
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from perfscribe.models import simple_gpt
-from perfscribe.training import bare_loop, dividing, wrapping
+from perfscribe.training import bare_loop, dividing
 from perfscribe.training.bare_loop import IGNORED, Curve, Loop, Rows
 
 if TYPE_CHECKING:
@@ -44,11 +45,11 @@ def prepare(model: Any, dtype: str, compiled: bool) -> Callable[..., torch.Tenso
     return torch.compile(simple_gpt.next_token_loss, dynamic=False) if compiled else simple_gpt.next_token_loss
 
 
-def train(job: Job) -> tuple[Curve, dict[str, Any]]:
+def train(job: Job, rows: Rows) -> tuple[Curve, dict[str, Any]]:
     """Timed steps of one batch, after those that find its size and compile; the job's meters hold their times."""
     factors, rank = job.factors, job.rank
     loss_of = prepare(job.model, factors["dtype"], factors["compiled"])
-    found = dividing.require(wrapping.FSDP2, job.model)
+    found = dividing.require(dividing.FSDP2, job.model)
 
     def loss(module: nn.Module, batch: Rows, items: Any) -> torch.Tensor:
         return loss_of(module(batch["input_ids"])["logits"], batch["labels"], items, True)
@@ -56,8 +57,8 @@ def train(job: Job) -> tuple[Curve, dict[str, Any]]:
     began = time.perf_counter()
     loop = Loop(job.model, job.knobs, rank.device, loss)
     job.model.train()
-    size = _fitting(loop, job.rows, rank, factors["memory_percent"])
-    batch, items = _batch(job.rows, size, rank)
+    size = _fitting(loop, rows, rank, factors["memory_percent"])
+    batch, items = _batch(rows, size, rank)
     for _ in range(WARMUP_STEPS):
         loop.step([batch], items, 1.0)
     preparing_s = time.perf_counter() - began
@@ -71,9 +72,7 @@ def train(job: Job) -> tuple[Curve, dict[str, Any]]:
         "train_samples_per_second": job.speed.rows_per_step * len(losses) / runtime_s,
         "train_loss": sum(losses) / len(losses),
         "last_train_loss": losses[-1],
-        "wrapped_by": found.wrapper,
-        "units": found.units,
-        "local_share": found.local_share,
+        **asdict(found),
     }
 
 

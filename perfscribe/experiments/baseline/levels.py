@@ -60,6 +60,16 @@ LEVELS = experiment(
 )
 
 SHOWN = Shown(
-    tables=("fsdp.baseline", "fsdp.baseline_losses", "fsdp.baseline_answers", "fsdp.labels", "fsdp.single_runs"),
-    figures=("fsdp.baseline_losses",),
+    tables=(
+        "fsdp.baseline",
+        "fsdp.baseline_losses",
+        "fsdp.baseline_answers",
+        "fsdp.custom_single_node",
+        "fsdp.custom_single_node_losses",
+        "fsdp.custom_single_node_answers",
+        "fsdp.labels",
+        "fsdp.single_runs",
+        "fsdp.custom_shapes",
+    ),
+    figures=("fsdp.baseline_losses", "fsdp.custom_single_node_losses"),
 )

@@ -1,159 +1,398 @@
-"""Tables and figure of BLOOM on one device without FSDP, and of what each way to label trains.
-
-nine, evaluations, answered and losses are those of the small model, too (custom_single_node).
-"""
+"""Tables and figures of trainings on one device without FSDP: BLOOM, the workshop's small model, ways to label."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from statistics import fmean, median
+from typing import Any
 
-from perfscribe.experiments.baseline import drawings, rows
+import pandas as pd
+
+from perfscribe.analytic.workshop_shapes import BLOOM_TOKENIZER_VOCABULARY as TOKENIZER
+from perfscribe.analytic.workshop_shapes import SimpleGptShape
+from perfscribe.base.files import canonical
 from perfscribe.experiments.baseline.levels import SHOWN
+from perfscribe.experiments.baseline.measure import shape_of
+from perfscribe.experiments.multi_gpu.drawings import main_device, numbers
 from perfscribe.records.records import Record
 from perfscribe.show import figures as f
 from perfscribe.show import tables as t
 from perfscribe.show.tables import Table
 
-TABLES, FIGURES = SHOWN.tables, SHOWN.figures
+MODELS = {"bloom": ("fsdp.baseline", "BLOOM"), "simple_gpt": ("fsdp.custom_single_node", "Custom model")}
+MB = 2**20  # as the workshop's callback counts it
+LABELS = ("answer", "source")
+WAYS = {  # to label, and who does
+    "answer": "ours",
+    "source": "the workshop's BLOOM scripts",
+    "source_prompt": "its custom model's scripts",
+}
+SCRIPT = "single node, as its script runs"
+WORKSHOP = {
+    SCRIPT: SimpleGptShape(TOKENIZER, 1024, 1, 8, 8192, tied=False),
+    "several GPUs and nodes, as their scripts run": SimpleGptShape(TOKENIZER),
+    "several GPUs and nodes, with the VOCAB_SIZE that is exported": SimpleGptShape(),
+}
+
+Get = Callable[[Record], Any]
+
+
+def tables(records: Mapping[str, list[Record]]) -> list[Table]:
+    """Of each model the workshop's table, evaluations and answers; then ways to label, trainings and shapes."""
+    cells, found = records["baseline"], []
+    for model, (table, name) in MODELS.items():
+        own = [record for record in cells if record.factors["model"] == model]
+        found += [
+            t.make(table, f"{name} on one device, no FSDP", nine(own), NINE, NINE_NOTES),
+            t.make(f"{table}_losses", f"{name}: losses at every evaluation", evaluations(own), LOSSES, LOSS_NOTES),
+            t.make(f"{table}_answers", f"{name}: answers before and after training", answered(own), ANSWERS, SCORED),
+        ]
+    return [
+        *found,
+        t.make("fsdp.labels", "What each way to label trains", labelled(cells), LABELLED, LABEL_NOTES),
+        t.make("fsdp.single_runs", "Trainings on one device", cells, RUNS, RUN_NOTES),
+        t.make("fsdp.custom_shapes", "The model of each of the workshop's custom tables", shapes(own), SHAPES),
+    ]
+
+
+def figures(tables: Mapping[str, Table]) -> list[f.Figure]:
+    """Losses and rates over epochs."""
+    return [f.Figure(name, CAPTION, partial(_draw, rows=tables[name].ok), (7.0, 4.6)) for name in SHOWN.figures]
+
+
+def _named(record: Record, values: dict[str, Any], **more: Any) -> Record:
+    """A row with these values alone, under the factors that the tables of a model show."""
+    own = {"model_name": _model_name(record), "device": record.factors["device"], "dtype": _dtype(record)}
+    factors = {**own, "labels": record.factors["labels"], **more}
+    return replace(record, factors=factors, values=values, samples={}, warmup={}, series={})
+
+
+def _model_name(record: Record) -> str:
+    if record.factors["model"] == "bloom":
+        return str(record.factors["model_name"])
+    return "SimpleGPTModel {num_layers} x {hidden_size}, vocabulary {model_vocab_size}".format(**record.factors)
+
+
+def _dtype(record: Record) -> str:
+    return "fp16" if record.factors["fp16"] else "bf16" if record.factors["bf16"] else "fp32"
+
+
+def _rows_of_a_step(record: Record) -> int:
+    return int(record.factors["batch_size"] * record.factors["grad_acc"])
+
+
+MODEL = [t.factor("model_name", "Model"), t.factor("device", "Device"), t.factor("dtype", "Dtype")]
+
+# --- the workshop's nine rows -----------------------------------------------------------------------------------
+
+
+def _eval_loss(record: Record, epoch: int) -> Any:
+    by_epoch = dict(zip(record.series["eval_epoch"], record.series["eval_loss"], strict=True))
+    return by_epoch.get(float(epoch), f"no evaluation at epoch {epoch}")
+
+
+def _number(name: str, scale: float = 1.0) -> Get:
+    return t.value(name, "", scale).get
+
+
+# Its first and eighth are here two: the mean over all steps is not the last step's loss, and a peak is not what is
+# left after a step. Above them how many rows were trained, on which losses and speed depend.
+METRICS: tuple[tuple[str, str, Get], ...] = (
+    ("Rows trained", "rows given to Trainer", lambda record: record.factors["rows"]),
+    ("Train Loss (Final)", "train_loss of the summary, the mean over all steps", _number("mean_train_loss")),
+    ("Train Loss (last logged)", "train/loss", _number("final_train_loss")),
+    *((f"Eval Loss (Epoch {epoch})", "eval/loss", partial(_eval_loss, epoch=epoch)) for epoch in (1, 2, 3)),
+    ("Training Speed (samples/sec)", "train_samples_per_second", _number("train_samples_per_s")),
+    (
+        "Evaluation Speed (samples/sec)",
+        "eval/samples_per_second, median",
+        lambda record: median(record.series["eval_samples_per_s"] or [float("nan")]),
+    ),
+    ("Steps per Epoch", "steps over epochs", _number("steps_per_epoch")),
+    ("Memory Allocated (MB), peak", "torch's allocator", _number("peak_allocated_bytes", 1 / MB)),
+    ("Memory Allocated (MB), at rest", "torch's allocator, after steps", _number("at_rest_bytes", 1 / MB)),
+    ("GPU Utilization (%)", "NVML, mean over the training", _number("gpu_utilisation_percent")),
+)
+BY_ROWS = ("Train", "Eval Loss", "Steps")  # how metrics begin that depend on how many rows were trained
+NINE = [
+    *MODEL,
+    t.factor("metric", "Metric"),
+    t.factor("where", "Where found"),
+    t.value("answer", "Value"),
+    t.value("source", "Value, the workshop's labels"),
+]
 NINE_NOTES = (
     "MB: 2^20 bytes; peak: of the whole training, evaluation included.",
     "The workshop's labels: as its scripts train; where they trained fewer rows, the flag says so.",
 )
-EVALUATION_NOTES = ("Training loss: mean since the row before, dropout on; evaluation loss: mean over batches.",)
-ANSWER_NOTES = (
+
+
+def nine(records: Iterable[Record]) -> list[Record]:
+    """A row a metric and setting, with the figure of each way to label as a value of its own."""
+    settings: dict[str, dict[str, Record]] = {}
+    for record in records:
+        same = {name: level for name, level in record.factors.items() if name not in ("labels", "rows")}
+        settings.setdefault(canonical(same), {})[record.factors["labels"]] = record
+    rows = []
+    for by_labels in settings.values():
+        base = next((record for record in by_labels.values() if record.ok), next(iter(by_labels.values())))
+        for metric, where, get in METRICS:
+            values = {name: _figure(get, by_labels.get(name)) for name in LABELS} if base.ok else {}
+            row = _named(base, values, metric=metric, where=where)
+            rows.append(replace(row, flags=[*row.flags, *_rows_differ(metric, by_labels)]))
+    return rows
+
+
+def _figure(get: Get, record: Record | None) -> Any:
+    """A metric of a cell; where there is none, why."""
+    if record is None:
+        return "not among the labels measured"
+    if not record.ok:
+        return f"{record.status} ({record.reason})" if record.reason else record.status
+    found = get(record)
+    return "not finite" if isinstance(found, float) and found != found else found
+
+
+def _rows_differ(metric: str, by_labels: dict[str, Record]) -> list[str]:
+    """What a reader has to know who would take the difference of two columns for one of labels."""
+    trained = {name: record.factors["rows"] for name, record in by_labels.items() if record.ok}
+    if not metric.startswith(BY_ROWS) or len(set(trained.values())) < 2:
+        return []
+    return [f"of {trained['answer']} rows, and of {trained['source']} with the workshop's labels: not of labels alone"]
+
+
+# --- losses -----------------------------------------------------------------------------------------------------
+
+LOSSES = [
+    *MODEL,
+    t.factor("labels", "Labels"),
+    t.factor("epoch", "Epoch"),
+    t.value("step", "Step", exact=True),
+    t.value("train_loss", "Training loss"),
+    t.value("eval_loss", "Evaluation loss"),
+    t.value("eval_runtime_s", "Evaluation (s)"),
+    t.value("trained_per_s", "Training samples/s"),
+    t.value("evaluated_per_s", "Evaluation samples/s"),
+]
+LOSS_NOTES = ("Training loss: mean since the row before, dropout on; evaluation loss: mean over batches.",)
+CAPTION = (
+    "Above: training loss (mean since the evaluation before, dropout on) and evaluation loss, with labels that train "
+    "the answer and with the workshop's. Below: samples a second of the same steps and evaluations."
+)
+TRAINING, EVALUATION = ("training", "--"), ("evaluation", "-")
+PANELS = {
+    "Loss": {"train_loss": TRAINING, "eval_loss": EVALUATION},
+    "Samples/s": {"trained_per_s": TRAINING, "evaluated_per_s": EVALUATION},
+}
+NAMES = {"answer": "answer", "source": "the workshop's labels"}
+
+
+def evaluations(records: Iterable[Record]) -> list[Record]:
+    """A row an evaluation, with what was trained since the one before; a cell without figures stays one row."""
+    rows = []
+    for record in records:
+        if not record.ok:
+            rows.append(_named(record, {}, epoch="all"))
+            continue
+        held, before = record.series, 0
+        for place, epoch in enumerate(held["eval_epoch"]):
+            step = held["eval_step"][place]
+            logged = zip(held["train_loss_step"], held["train_loss"], strict=True)
+            losses = [loss for at, loss in logged if before < at <= step]
+            values = {
+                "step": step,
+                "train_loss": fmean(losses) if losses else "none logged since the row before",
+                "eval_loss": held["eval_loss"][place],
+                "eval_runtime_s": held["eval_runtime_s"][place],
+                "trained_per_s": _samples_per_s_between(record, before, step),
+                "evaluated_per_s": held["eval_samples_per_s"][place],
+            }
+            rows.append(_named(record, values, epoch=round(epoch, 3)))
+            before = step
+    return rows
+
+
+def _samples_per_s_between(record: Record, first: int, last: int) -> float | str:
+    """Rows of the steps first to last (from 0, last left out) over their time; why not where they were not kept."""
+    times = [time for kept in (record.warmup, record.samples) for part in kept["step_s"] for time in part][first:last]
+    return _rows_of_a_step(record) * len(times) / sum(times) if len(times) == last - first else "not each step kept"
+
+
+def _draw(canvas: Any, rows: pd.DataFrame) -> None:
+    """A panel for losses and one for rates: one colour a way to label, dashed for training."""
+    above, below = canvas.subplots(2, 1, sharex=True, height_ratios=(3, 2))
+    below.set_xlabel("Epoch")
+    if rows.empty:
+        f.no_data(above, "not measured")
+        f.no_data(below, "not measured")
+        return
+    rows = main_device(rows)
+    for axes, (name, lines) in zip((above, below), PANELS.items(), strict=True):
+        axes.set_ylabel(name)
+        for number, (labels, group) in enumerate(rows.groupby("labels", sort=False)):
+            style = {"marker": f.MARKERS[number], "color": f.COLOURS[number], "markersize": 4, "linewidth": 1.2}
+            for column, (kind, dashes) in lines.items():
+                points, label = numbers(group, column), f"{kind}, {NAMES[str(labels)]}"
+                axes.plot(points["epoch"].astype(float), points[column], dashes, label=label, **style)
+    below.set_ylim(bottom=0)
+    below.set_xticks(sorted(set(rows["epoch"].astype(float))))
+    above.legend(fontsize=f.LABEL_POINTS)
+
+
+# --- answers ----------------------------------------------------------------------------------------------------
+
+SCORES = {
+    "exact_match_percent": "EM (%)",
+    "f1_percent": "F1 (%)",
+    "workshop_exact_match_percent": "EM, the workshop's way (%)",
+    "workshop_f1_percent": "F1, the workshop's way (%)",
+}
+# Of each question's first reference as its own answer: in the CSV alone.
+IDENTICAL = ("identical_exact_match_percent", "identical_f1_percent", "identical_workshop_f1_percent")
+ANSWERS = [
+    *MODEL,
+    t.factor("labels", "Labels"),
+    t.factor("training", "Training"),
+    t.value("questions", "Questions", exact=True),
+    *(t.value(name, title) for name, title in SCORES.items()),
+    t.value("weights", "Weights before", exact=True),
+    *(replace(t.value(name, name), kind="unshown") for name in IDENTICAL),
+]
+SCORED = (
     "Greedy answers against all references, by SQuAD's official definition; the workshop's way takes the first alone.",
     "With random weights scores say nothing about the trained model.",
 )
-RUN_NOTES = (
-    "Steps: host clock with synchronise, first ones left out; Trainer's samples/s include the evaluations.",
-    "Allocated at rest: after each optimizer step, without gradients and activations.",
-)
+
+
+def answered(records: Iterable[Record]) -> list[Record]:
+    """Two rows a cell: what it answered before and after training."""
+    rows = []
+    for record in records:
+        for when in ("before", "after"):
+            values: dict[str, Any] = {}
+            if record.ok:
+                values = {name: record.values[f"{when}_{name}"] for name in SCORES}
+                values |= {name: record.values[name] for name in (*IDENTICAL, "weights")}
+                values["questions"] = record.factors["eval_size"]
+            rows.append(_named(record, values, training=when))
+    return rows
+
+
+# --- ways to label, trainings, shapes ---------------------------------------------------------------------------
+
+LABELLED = [
+    t.factor("way", "Labels"),
+    t.factor("used_by", "Used by"),
+    t.factor("train_size", "Rows"),
+    t.factor("max_length", "Tokens of a row"),
+    t.value("longest", "Longest row", exact=True),
+    t.value("filled_percent", "Tokens among positions (%)"),
+    t.value("targets", "Targets", exact=True),
+    t.value("targets_read", "Of them read besides", exact=True),
+    t.value("rows_with_marker", "Rows with “Answer:”", exact=True),
+    t.value("rows_asked", "Asked after the marker", exact=True),
+    t.value("vocabulary_asked", "Vocabulary asked", exact=True),
+    t.value("vocabulary_reached", "reached", exact=True),
+    t.value("tokenizer", "Tokenizer", exact=True),
+    t.value("data_origin", "Data", exact=True),
+    t.value("data_names", "of", exact=True),
+]
 LABEL_NOTES = (
     "Targets: labels that a loss of the next token counts; read besides: those that stand in the input at their own "
     "place.",
     "Asked after the marker: rows where the label after “Answer:” begins the answer.",
 )
-# Scores of each question's first reference as its own answer: in the CSV alone.
-IDENTICAL = ("identical_exact_match_percent", "identical_f1_percent", "identical_workshop_f1_percent")
 
 
-def tables(records: Mapping[str, list[Record]]) -> list[Table]:
-    """The workshop's table, evaluations and answers of BLOOM; ways to label and trainings of both models."""
-    cells = records["baseline"]
-    own = rows.of_model(cells, "bloom")
-    return [
-        nine(TABLES[0], "BLOOM on one device, no FSDP", own),
-        evaluations(TABLES[1], "BLOOM: losses at every evaluation", own),
-        answered(TABLES[2], "BLOOM: answers before and after training", own),
-        t.make(TABLES[3], "What each way to label trains", rows.labelled(cells), labels(), LABEL_NOTES),
-        t.make(TABLES[4], "Trainings on one device", cells, runs(), RUN_NOTES),
-    ]
+def labelled(records: Sequence[Record]) -> list[Record]:
+    """A row a way to label, counted on the rows that a setting trains on; all cells of it share these."""
+    first: dict[tuple[int, int], Record] = {}
+    for record in records:
+        sizes = record.factors["train_size"], record.factors["max_length"]
+        if sizes not in first or (record.ok and not first[sizes].ok):
+            first[sizes] = record
+    rows = []
+    for (train_size, max_length), record in first.items():
+        for way, who in WAYS.items():
+            factors = {"train_size": train_size, "max_length": max_length, "way": way, "used_by": who}
+            values: dict[str, Any] = {}
+            if record.ok:
+                own = {
+                    name.removeprefix(f"{way}_"): held
+                    for name, held in record.values.items()
+                    if name.startswith(f"{way}_")
+                }
+                values = {**record.values, **own}
+                values["filled_percent"] = 100 * own["tokens"] / (own["rows"] * max_length)
+            rows.append(replace(_named(record, values), factors=factors))
+    return rows
 
 
-def figures(tables: Mapping[str, Table]) -> list[f.Figure]:
-    """BLOOM's losses over epochs."""
-    return [losses(FIGURES[0], tables[TABLES[1]])]
+RUNS = [
+    t.Column("model_name", "Model", _model_name, kind="factor", exact=True),
+    t.factor("device", "Device"),
+    t.Column("dtype", "Dtype", _dtype, kind="factor", exact=True),
+    t.factor("labels", "Labels"),
+    t.factor("rows", "Rows"),
+    t.value("parameters", "Parameters", exact=True),
+    t.value("weights", "Weights", exact=True),
+    t.value("wrapped_by", "Wrapped by", exact=True),
+    t.value("steps", "Steps", exact=True),
+    t.value("train_runtime_s", "Run time, Trainer's (s)"),
+    t.median("step_s", "Step (s)"),
+    t.iqr("step_s", "IQR (s)"),
+    t.count("step_s"),
+    t.value("train_samples_per_s", "Samples/s, Trainer's"),
+    t.rate(
+        "samples_per_s",
+        "Samples/s of the steps",
+        lambda record: _rows_of_a_step(record) / t.summary(record, "step_s").median,
+        "step_s",
+    ),
+    t.value("peak_allocated_bytes", "Peak allocated (GiB)", 1 / t.GIB, "peak_gib"),
+    t.value("at_rest_bytes", "Allocated at rest (GiB)", 1 / t.GIB, "at_rest_gib"),
+    t.value("gpu_used_bytes", "In use on the GPU, NVML (GiB)", 1 / t.GIB, "gpu_used_gib"),
+    t.value("gpu_utilisation_percent", "GPU utilisation (%)"),
+    t.value("mean_train_loss", "Training loss, mean"),
+    t.timer("step_s"),
+]
+RUN_NOTES = (
+    "Steps: host clock with synchronise, first ones left out; Trainer's samples/s include the evaluations.",
+    "Allocated at rest: after each optimizer step, without gradients and activations.",
+)
+SHAPES = [
+    t.factor("which", "Table of the workshop"),
+    t.value("num_layers", "Layers", exact=True),
+    t.value("hidden_size", "Width", exact=True),
+    t.value("num_heads", "Heads", exact=True),
+    t.value("ffn", "Feed-forward", exact=True),
+    t.value("vocab_size", "Vocabulary", exact=True),
+    t.value("tied", "Head", exact=True),
+    t.value("parameters", "Parameters", exact=True),
+    t.value("counted", "Counted", exact=True),
+]
 
 
-def losses(figure: str, table: Table) -> f.Figure:
-    """Losses and rates over epochs."""
-    return f.Figure(figure, drawings.CAPTION, partial(drawings.losses, rows=table.ok), (7.0, 4.6))
+def shapes(records: Sequence[Record]) -> list[Record]:
+    """A row a shape: the workshop's three by formula, then what was trained here; ValueError where a count differs."""
+    found = []
+    for record in records[:1]:
+        arithmetic = replace(record, status="ok", reason="", flags=[], environments=[], origin="predicted")
+        found += [_shape_row(arithmetic, name, shape, "by formula alone") for name, shape in WORKSHOP.items()]
+    trained: dict[SimpleGptShape, Record] = {}
+    for record in records:
+        if record.ok:
+            trained.setdefault(shape_of(record.factors), record)
+    for shape, record in trained.items():
+        counted = record.values["parameters"]
+        if shape.parameters != counted:
+            raise ValueError(f"{shape}: {counted} parameters, by formula {shape.parameters}")
+        found.append(_shape_row(record, "trained here", shape, counted))
+    return found
 
 
-def _shared() -> list[t.Column]:
-    return [t.factor("model_name", "Model"), t.factor("device", "Device"), t.factor("dtype", "Dtype")]
-
-
-def nine(table: str, title: str, records: Sequence[Record]) -> Table:
-    """The workshop's table of one training."""
-    columns = [
-        *_shared(),
-        t.factor("metric", "Metric"),
-        t.factor("where", "Where found"),
-        t.value("answer", "Value"),
-        t.value("source", "Value, the workshop's labels"),
-    ]
-    return t.make(table, title, rows.nine(records), columns, NINE_NOTES)
-
-
-def evaluations(table: str, title: str, records: Sequence[Record]) -> Table:
-    """Losses at every evaluation."""
-    columns = [
-        *_shared(),
-        t.factor("labels", "Labels"),
-        t.factor("epoch", "Epoch"),
-        t.value("step", "Step", exact=True),
-        t.value("train_loss", "Training loss"),
-        t.value("eval_loss", "Evaluation loss"),
-        t.value("eval_runtime_s", "Evaluation (s)"),
-        t.value("trained_per_s", "Training samples/s"),
-        t.value("evaluated_per_s", "Evaluation samples/s"),
-    ]
-    return t.make(table, title, rows.evaluations(records), columns, EVALUATION_NOTES)
-
-
-def answered(table: str, title: str, records: Sequence[Record]) -> Table:
-    """Exact match and F1 before and after training."""
-    columns = [
-        *_shared(),
-        t.factor("labels", "Labels"),
-        t.factor("training", "Training"),
-        t.value("questions", "Questions", exact=True),
-        t.value("exact_match_percent", "EM (%)"),
-        t.value("f1_percent", "F1 (%)"),
-        t.value("workshop_exact_match_percent", "EM, the workshop's way (%)"),
-        t.value("workshop_f1_percent", "F1, the workshop's way (%)"),
-        t.value("weights", "Weights before", exact=True),
-        *(replace(t.value(name, name), kind="unshown") for name in IDENTICAL),
-    ]
-    return t.make(table, title, rows.answered(records), columns, ANSWER_NOTES)
-
-
-def runs() -> list[t.Column]:
-    """What a training was, its rates and memory."""
-    return [
-        t.Column("model_name", "Model", rows.model_name, kind="factor", exact=True),
-        t.factor("device", "Device"),
-        t.Column("dtype", "Dtype", rows.dtype, kind="factor", exact=True),
-        t.factor("labels", "Labels"),
-        t.factor("rows", "Rows"),
-        t.value("parameters", "Parameters", exact=True),
-        t.value("weights", "Weights", exact=True),
-        t.value("wrapped_by", "Wrapped by", exact=True),
-        t.value("steps", "Steps", exact=True),
-        t.value("train_runtime_s", "Run time, Trainer's (s)"),
-        t.median("step_s", "Step (s)"),
-        t.iqr("step_s", "IQR (s)"),
-        t.count("step_s"),
-        t.value("train_samples_per_s", "Samples/s, Trainer's"),
-        t.rate("samples_per_s", "Samples/s of the steps", rows.steps_samples_per_s, "step_s"),
-        t.value("peak_allocated_bytes", "Peak allocated (GiB)", 1 / t.GIB, "peak_gib"),
-        t.value("at_rest_bytes", "Allocated at rest (GiB)", 1 / t.GIB, "at_rest_gib"),
-        t.value("gpu_used_bytes", "In use on the GPU, NVML (GiB)", 1 / t.GIB, "gpu_used_gib"),
-        t.value("gpu_utilisation_percent", "GPU utilisation (%)"),
-        t.value("mean_train_loss", "Training loss, mean"),
-        t.timer("step_s"),
-    ]
-
-
-def labels() -> list[t.Column]:
-    """What each way to label trains."""
-    return [
-        t.factor("way", "Labels"),
-        t.factor("used_by", "Used by"),
-        t.factor("train_size", "Rows"),
-        t.factor("max_length", "Tokens of a row"),
-        t.value("longest", "Longest row", exact=True),
-        t.value("filled_percent", "Tokens among positions (%)"),
-        t.value("targets", "Targets", exact=True),
-        t.value("targets_read", "Of them read besides", exact=True),
-        t.value("rows_with_marker", "Rows with “Answer:”", exact=True),
-        t.value("rows_asked", "Asked after the marker", exact=True),
-        t.value("vocabulary_asked", "Vocabulary asked", exact=True),
-        t.value("vocabulary_reached", "reached", exact=True),
-        t.value("tokenizer", "Tokenizer", exact=True),
-        t.value("data_origin", "Data", exact=True),
-        t.value("data_names", "of", exact=True),
-    ]
+def _shape_row(record: Record, name: str, shape: SimpleGptShape, counted: object) -> Record:
+    values = {**vars(shape), "tied": "tied" if shape.tied else "untied", "parameters": shape.parameters}
+    return replace(_named(record, values | {"counted": counted}), factors={"which": name})

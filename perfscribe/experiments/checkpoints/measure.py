@@ -7,11 +7,11 @@ bare loop, and by Trainer, which divides a model on GPUs alone.
 
 from __future__ import annotations
 
+import random
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from perfscribe.analytic.weak_scaling import step_flop
-from perfscribe.analytic.workshop_shapes import BLOOM
 from perfscribe.base.cells import Cell, Measurement, Unsupported
 from perfscribe.data import squad_sets
 from perfscribe.training import launching
@@ -19,11 +19,23 @@ from perfscribe.training import launching
 MODULE = "perfscribe.experiments.checkpoints.program"
 TRAINER, BARE = "trainer", "bare loop"
 ON_A_CPU = "Trainer divides a model on GPUs alone: on a CPU it takes DDP"
+WEIGHT_BYTES = 4  # of a parameter, which is kept in fp32
+STATE_BYTES = 3 * WEIGHT_BYTES  # of a parameter: its weight and AdamW's two moments
+# Room for the rest of a checkpoint, a guess from above: the head of each tensor's part on each rank, the index of all
+# parts, random states, scheduler.
+PIECES_BYTES = 64 * 2**20
+
+datasets = squad_sets.datasets
 
 
-def datasets(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The rows."""
-    return squad_sets.datasets(config)
+def predicted_bytes(parameters: int, written_again: int = 0) -> int:
+    """A checkpoint's tensors in bytes. written_again: elements of tied matrices that lie there under another name."""
+    return STATE_BYTES * parameters + WEIGHT_BYTES * written_again
+
+
+def needed_bytes(parameters: int, keep: int, written_again: int = 0) -> int:
+    """What `keep` checkpoints and the one that is being written take on disk at most, in bytes."""
+    return (predicted_bytes(parameters, written_again) + PIECES_BYTES) * (keep + 1)
 
 
 def cells(config: Mapping[str, Any]) -> list[Cell]:
@@ -43,12 +55,10 @@ def _cell(loop: str, pair: Sequence[int], backend: str, config: Mapping[str, Any
     levels |= {"backend": backend, "loop": loop, "model_name": config["model_name"]}
     levels |= {name: config[name] for name in ("rows_per_step", "save_steps", "keep_checkpoints")}
     levels |= {"grad_acc": 1, "logging_steps": 1}
-    tokens = 2 * config["train_size"] * config["max_length"]
-    work = float(step_flop(BLOOM[config["model_name"]], tokens, config["max_length"]))
     rows, batch = config["rows_per_step"], config["batch_size"]
     uneven = [ranks for ranks in (saved_by, resumed_by) if rows % (ranks * batch)]
     skip = f"{rows} rows a step cannot be divided among {uneven[0]} ranks with {batch} at once" if uneven else ""
-    return launching.cell(levels, config, dataset, work, skip)
+    return launching.cell(levels, config, dataset, launching.work(levels, config), skip)
 
 
 def start_early() -> None:
@@ -69,9 +79,6 @@ def run(cell: Cell) -> Measurement:
 
 def both(cell: Cell, on_rank: Callable[..., Any]) -> Measurement:
     """The training that saves and the one that goes on, by this program of a rank."""
-    import random
-    import tempfile
-
     from perfscribe.distributed.launch import launch
 
     seed = random.getrandbits(31)  # of the cell's own seed
@@ -97,15 +104,23 @@ def both(cell: Cell, on_rank: Callable[..., Any]) -> Measurement:
 def combine(saved: Sequence[Mapping[str, Any]], resumed: Sequence[Mapping[str, Any]]) -> Measurement:
     """Seconds of the slowest rank; the losses of both from the checkpoint on, and how far they are apart."""
     first, second = saved[0], resumed[0]
-    behind = second["behind"]
-    whole, rest = first["train_loss"], second["train_loss"]
+    behind, whole, rest = second["behind"], first["train_loss"], second["train_loss"]
     compared = list(zip(whole[behind:], rest, strict=True))
-    values = first["values"] | second["values"]
-    values["save_s"] = max(rank["values"]["save_s"] for rank in saved)
-    values["load_s"] = max(rank["values"]["load_s"] for rank in resumed)
-    values |= {"steps_behind": behind, "steps_compared": len(compared)}
-    values["largest_difference"] = max(abs(a - b) / abs(a) for a, b in compared)
-    ends = zip(first["eval_loss"][-1:], second["eval_loss"][-1:], strict=True)
-    values |= {"eval_loss": first["eval_loss"][-1], "resumed_eval_loss": second["eval_loss"][-1]}
-    values["eval_difference"] = max(abs(a - b) / abs(a) for a, b in ends)
+    end, resumed_end = first["eval_loss"][-1], second["eval_loss"][-1]
+    values = {
+        **first["values"],
+        **second["values"],
+        "save_s": max(rank["values"]["save_s"] for rank in saved),
+        "load_s": max(rank["values"]["load_s"] for rank in resumed),
+        "steps_behind": behind,
+        "steps_compared": len(compared),
+        "largest_difference": max(_apart(*pair) for pair in compared),
+        "eval_loss": end,
+        "resumed_eval_loss": resumed_end,
+        "eval_difference": _apart(end, resumed_end),
+    }
     return Measurement(values=values, series={"train_loss": list(whole), "resumed_train_loss": list(rest)})
+
+
+def _apart(loss: float, other: float) -> float:
+    return abs(loss - other) / abs(loss)

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from perfscribe.experiments.checkpoints.levels import SHOWN
+from perfscribe.experiments.checkpoints.measure import needed_bytes, predicted_bytes
 from perfscribe.records.records import Record
 from perfscribe.show import tables as t
 from perfscribe.show.tables import GIB, Table
-from perfscribe.training.checkpoint_size import needed_bytes, predicted_bytes
 
-TABLES = SHOWN.tables
 NOTES = (
     "Losses: of the steps after the checkpoint, relative difference between the training that went on at once and the "
     "resumed one.",
@@ -21,30 +20,7 @@ NOTES = (
 
 def tables(records: Mapping[str, list[Record]]) -> list[Table]:
     """What was saved and how it went on."""
-    return [t.make(TABLES[0], "Saved by some ranks, resumed by others", records["checkpoints"], columns(), NOTES)]
-
-
-def columns() -> list[t.Column]:
-    """Sizes, seconds, differences."""
-    return [
-        t.factor("model_name", "Model"),
-        t.factor("loop", "Loop"),
-        t.factor("device", "Device"),
-        t.factor("dtype", "Dtype"),
-        t.factor("saved_by", "Saved by (ranks)"),
-        t.factor("resumed_by", "Resumed by (ranks)"),
-        t.value("steps_behind", "Steps before it", exact=True),
-        t.value("steps_compared", "Steps after it, compared", exact=True),
-        t.value("largest_difference", "Largest difference of losses (relative)"),
-        t.value("eval_loss", "Evaluation loss"),
-        t.value("resumed_eval_loss", "Evaluation loss, resumed"),
-        t.value("save_s", "Saving (s)"),
-        t.value("load_s", "Loading (s)"),
-        t.value("checkpoint_bytes", "On disk (GiB)", 1 / GIB, "checkpoint_gib"),
-        t.derived("predicted_gib", "by arithmetic (GiB)", _predicted),
-        t.derived("needed_gib", "Free before training (GiB)", _needed),
-        t.value("wrapped_by", "Divided by", exact=True),
-    ]
+    return [t.make(SHOWN.tables[0], "Saved by some ranks, resumed by others", records["checkpoints"], COLUMNS, NOTES)]
 
 
 def _predicted(record: Record) -> float:
@@ -59,3 +35,24 @@ def _needed(record: Record) -> float:
 def _again(record: Record) -> int:
     """Elements that lie there under another name too; the bare loop has none."""
     return int(record.values.get("again_parameters", 0))
+
+
+COLUMNS = [
+    t.factor("model_name", "Model"),
+    t.factor("loop", "Loop"),
+    t.factor("device", "Device"),
+    t.factor("dtype", "Dtype"),
+    t.factor("saved_by", "Saved by (ranks)"),
+    t.factor("resumed_by", "Resumed by (ranks)"),
+    t.value("steps_behind", "Steps before it", exact=True),
+    t.value("steps_compared", "Steps after it, compared", exact=True),
+    t.value("largest_difference", "Largest difference of losses (relative)"),
+    t.value("eval_loss", "Evaluation loss"),
+    t.value("resumed_eval_loss", "Evaluation loss, resumed"),
+    t.value("save_s", "Saving (s)"),
+    t.value("load_s", "Loading (s)"),
+    t.value("checkpoint_bytes", "On disk (GiB)", 1 / GIB, "checkpoint_gib"),
+    t.derived("predicted_gib", "by arithmetic (GiB)", _predicted),
+    t.derived("needed_gib", "Free before training (GiB)", _needed),
+    t.value("wrapped_by", "Divided by", exact=True),
+]

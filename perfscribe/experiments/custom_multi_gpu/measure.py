@@ -9,25 +9,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from perfscribe.analytic.weak_scaling import step_flop
-from perfscribe.analytic.workshop_shapes import SimpleGptShape
-from perfscribe.base.cells import Cell, Measurement
+from perfscribe.base.cells import Cell
 from perfscribe.data import squad_sets
 from perfscribe.training import launching
 
 TUNED = "tuned"
-SHAPE = ("vocab_size", "hidden_size", "num_layers", "num_heads", "ffn")
 
-
-def datasets(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The workshop's rows."""
-    return squad_sets.datasets(config)
+datasets, start_early, run = squad_sets.datasets, launching.start_early, launching.run
 
 
 def cells(config: Mapping[str, Any]) -> list[Cell]:
     """Each loop with each number of ranks on one node; the workshop's own on several nodes."""
     dataset = squad_sets.dataset_name(config)
-    shape = {name: config[name] for name in SHAPE}
+    shape = {name: config[name] for name in launching.SHAPE}
+    tuned = {name: level for name, level in config["tuned"].items() if name != "world_size"}
     found = []
     for backend in config["backend"]:
         for loop in config["loop"]:
@@ -35,28 +30,9 @@ def cells(config: Mapping[str, Any]) -> list[Cell]:
             several = config["nodes"] if loop == config["loop"][0] else []
             for placed in launching.placements(own, several, config["ranks_per_node"]):
                 levels = {**placed, "backend": backend, "loop": loop, "model_name": "simple_gpt", **shape}
-                levels |= _tuned(config) if loop == TUNED else {}
-                found.append(launching.cell(levels, config, dataset, _work(config, loop)))
+                work = launching.work(levels, config)
+                if loop == TUNED:
+                    levels |= {**tuned, "grad_acc": 1, "num_epochs": 1}
+                    work *= 2
+                found.append(launching.cell(levels, config, dataset, work))
     return found
-
-
-def _tuned(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Levels of the tuned loop in place of the workshop's."""
-    own = {name: level for name, level in config["tuned"].items() if name != "world_size"}
-    return {**own, "grad_acc": 1, "num_epochs": 1}
-
-
-def _work(config: Mapping[str, Any], loop: str) -> float:
-    tokens = config["train_size"] * config["num_epochs"] * config["max_length"]
-    shape = SimpleGptShape(**{name: config[name] for name in SHAPE})
-    return float(step_flop(shape, tokens, config["max_length"])) * (2 if loop == TUNED else 1)
-
-
-def start_early() -> None:
-    """Start the process that ranks are forked from."""
-    launching.start_early()
-
-
-def run(cell: Cell) -> Measurement:
-    """Train on the cell's ranks."""
-    return launching.run(cell)

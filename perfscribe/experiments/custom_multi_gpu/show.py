@@ -12,15 +12,14 @@ import pandas as pd
 from perfscribe.analytic.workshop_shapes import BLOOM_TOKENIZER_VOCABULARY, SimpleGptShape
 from perfscribe.experiments import training_columns as c
 from perfscribe.experiments.custom_multi_gpu.levels import SHOWN
-from perfscribe.experiments.custom_multi_gpu.measure import SHAPE
 from perfscribe.experiments.multi_gpu import drawings
 from perfscribe.experiments.training_rows import NOT_TRAINED, PREDICTED, Links, by_placement, rows
 from perfscribe.records.records import Record
 from perfscribe.show import figures as f
 from perfscribe.show import tables as t
 from perfscribe.show.tables import Table
+from perfscribe.training.launching import SHAPE
 
-TABLES, FIGURES = SHOWN.tables, SHOWN.figures
 # What trains in the workshop's tables: on a CPU Trainer does not shard, and the bare loop stands in.
 WORKSHOPS_LOOP = {"cuda": "trainer", "cpu": "bare loop"}
 LOOPS_NOTES = (
@@ -38,71 +37,13 @@ CAPTION = (
 )
 
 
-def tables(records: Mapping[str, list[Record]]) -> list[Table]:
-    """The workshop's two, and all loops."""
-    every = rows(records["custom_multi_gpu"], Links.of(records))
-    one, several = by_placement([r for r in every if r.factors["loop"] == WORKSHOPS_LOOP[r.factors["device"]]])
-    loops, _ = by_placement(every)
-    notes = [c.CLOCKS_NOTE, c.PREDICTED_NOTE]
-    return [
-        t.make(TABLES[0], "Custom model on several GPUs of one node", one, columns(), notes),
-        t.make(TABLES[1], "Custom model on several nodes", several, columns(), notes),
-        t.make(TABLES[2], "Trainer, a bare loop, and a tuned one", loops, loop_columns(), LOOPS_NOTES),
-    ]
-
-
-def columns() -> list[t.Column]:
-    """The workshop's nine columns, then ours."""
-    return [
-        *c.setup(),
-        c.samples_default("Samples/s (Default)"),
-        c.samples_callback(),
-        c.memory_default("GPU Memory (GiB, Default)"),
-        c.memory_callback(),
-        c.utilisation(),
-        c.loss(),
-        c.runtime(),
-        c.origin(),
-        t.factor("vocab_size", "Vocabulary"),
-        t.value("parameters", "Parameters", exact=True),
-        t.Column("source_parameters", "Parameters, as its scripts run", _as_scripts_run, kind="unshown"),
-        t.Column("first_loss", "First loss logged", first_loss, kind="unshown"),
-        *c.workload(),
-        c.samples_stepping(),
-        c.memory_peak(),
-        c.mfu(),
-        *c.steps(),
-        *c.wrapped(),
-        c.rows_from(),
-    ]
-
-
-def loop_columns() -> list[t.Column]:
-    """What each loop makes of the ranks."""
-    return [
-        *c.setup(),
-        c.origin(),
-        t.factor("loop", "Loop"),
-        t.factor("device", "Device"),
-        t.factor("dtype", "Dtype"),
-        t.derived("batch", "Rows a rank and step", _rows_per_step, exact=True),
-        c.samples_stepping(),
-        t.derived("efficiency", "Efficiency (%)", lambda r: r.values["rate_efficiency"] if r.ok else None),
-        c.mfu(),
-        c.memory_peak(),
-        t.derived("over_bare", "Step over the bare loop's (×)", lambda r: r.values["over_bare"] if r.ok else None),
-        *c.steps(),
-        *c.wrapped(),
-    ]
-
-
 def _as_scripts_run(record: Record) -> int:
     """Parameters with the vocabulary that the workshop's scripts take, the tokenizer's, whatever is exported."""
     shape = SimpleGptShape(**{name: record.factors[name] for name in SHAPE})
     return replace(shape, vocab_size=BLOOM_TOKENIZER_VOCABULARY).parameters
 
 
-def first_loss(record: Record) -> Any:
+def _first_loss(record: Record) -> Any:
     """The first that was logged: of a step, or the mean of the first few; why not where none was."""
     without = NOT_TRAINED if record.origin == PREDICTED else "none logged"
     return next(iter(record.series.get("train_loss", [])), without)
@@ -114,11 +55,64 @@ def _rows_per_step(record: Record) -> Any:
     return record.values.get("batch_found", record.factors["batch_size"] * record.factors["grad_acc"])
 
 
+# The workshop's nine columns, then ours.
+COLUMNS = [
+    *c.SETUP,
+    c.samples_default("Samples/s (Default)"),
+    c.SAMPLES_CALLBACK,
+    c.memory_default("GPU Memory (GiB, Default)"),
+    c.MEMORY_CALLBACK,
+    c.UTILISATION,
+    c.LOSS,
+    c.RUNTIME,
+    c.ORIGIN,
+    t.factor("vocab_size", "Vocabulary"),
+    t.value("parameters", "Parameters", exact=True),
+    t.Column("source_parameters", "Parameters, as its scripts run", _as_scripts_run, kind="unshown"),
+    t.Column("first_loss", "First loss logged", _first_loss, kind="unshown"),
+    *c.WORKLOAD,
+    c.SAMPLES_STEPPING,
+    c.MEMORY_PEAK,
+    c.MFU,
+    *c.STEPS,
+    *c.WRAPPED,
+    c.ROWS_FROM,
+]
+LOOPS = [
+    *c.SETUP,
+    c.ORIGIN,
+    t.factor("loop", "Loop"),
+    t.factor("device", "Device"),
+    t.factor("dtype", "Dtype"),
+    t.derived("batch", "Rows a rank and step", _rows_per_step, exact=True),
+    c.SAMPLES_STEPPING,
+    t.value("rate_efficiency", "Efficiency (%)", column="efficiency"),
+    c.MFU,
+    c.MEMORY_PEAK,
+    t.value("over_bare", "Step over the bare loop's (×)"),
+    *c.STEPS,
+    *c.WRAPPED,
+]
+
+
+def tables(records: Mapping[str, list[Record]]) -> list[Table]:
+    """The workshop's two, and all loops."""
+    every = rows(records["custom_multi_gpu"], Links.of(records))
+    one, several = by_placement([r for r in every if r.factors["loop"] == WORKSHOPS_LOOP[r.factors["device"]]])
+    loops, _ = by_placement(every)
+    notes = [c.CLOCKS_NOTE, c.PREDICTED_NOTE]
+    return [
+        t.make("fsdp.custom_multi_gpu", "Custom model on several GPUs of one node", one, COLUMNS, notes),
+        t.make("fsdp.custom_multi_node", "Custom model on several nodes", several, COLUMNS, notes),
+        t.make("fsdp.custom_loops", "Trainer, a bare loop, and a tuned one", loops, LOOPS, LOOPS_NOTES),
+    ]
+
+
 def figures(tables: Mapping[str, Table]) -> list[f.Figure]:
     """Three clocks over ranks; the loops over ranks."""
-    clocks = partial(_draw_clocks, rows=tables[TABLES[0]].ok)
-    loops = partial(drawings.samples_per_s, rows=tables[TABLES[2]].ok, y="stepping_samples_per_second")
-    return [f.Figure(FIGURES[0], CAPTION, f.stacked(clocks, loops), (7.0, 6.6), sample="step_ms")]
+    clocks = partial(_draw_clocks, rows=tables["fsdp.custom_multi_gpu"].ok)
+    loops = partial(drawings.samples_per_s, rows=tables["fsdp.custom_loops"].ok, y="stepping_samples_per_second")
+    return [f.Figure(SHOWN.figures[0], CAPTION, f.stacked(clocks, loops), (7.0, 6.6), sample="step_ms")]
 
 
 def _draw_clocks(canvas: Any, rows: pd.DataFrame) -> None:

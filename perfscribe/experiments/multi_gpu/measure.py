@@ -5,16 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from perfscribe.analytic.weak_scaling import step_flop
-from perfscribe.analytic.workshop_shapes import BLOOM
-from perfscribe.base.cells import Cell, Measurement
+from perfscribe.base.cells import Cell
 from perfscribe.data import squad_sets
 from perfscribe.training import launching
 
-
-def datasets(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The workshop's rows."""
-    return squad_sets.datasets(config)
+datasets, run = squad_sets.datasets, launching.run
 
 
 def cells(config: Mapping[str, Any]) -> list[Cell]:
@@ -24,20 +19,10 @@ def cells(config: Mapping[str, Any]) -> list[Cell]:
     for backend in config["backend"]:
         for placed in launching.placements(config["world_size"], config["nodes"], config["ranks_per_node"]):
             levels = {**placed, "backend": backend, "loop": config["loop"], "model_name": config["model_name"]}
-            found.append(launching.cell(levels, config, dataset, _work(config)))
+            found.append(launching.cell(levels, config, dataset, launching.work(levels, config)))
     return found
-
-
-def _work(config: Mapping[str, Any]) -> float:
-    tokens = config["train_size"] * config["num_epochs"] * config["max_length"]
-    return float(step_flop(BLOOM[config["model_name"]], tokens, config["max_length"]))
 
 
 def start_early() -> None:
     """Start the process that ranks are forked from."""
-    launching.start_early(bloom=True)
-
-
-def run(cell: Cell) -> Measurement:
-    """Train on the cell's ranks."""
-    return launching.run(cell)
+    launching.start_early(launching.BLOOMS_CODE)

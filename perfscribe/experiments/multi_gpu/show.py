@@ -14,7 +14,24 @@ from perfscribe.show import figures as f
 from perfscribe.show import tables as t
 from perfscribe.show.tables import Table
 
-TABLES, FIGURES = SHOWN.tables, SHOWN.figures
+# The workshop's eight columns, then ours.
+COLUMNS = [
+    *c.SETUP,
+    c.samples_default("Samples/s"),
+    t.value("samples_scale", "Samples/s Scale Factor"),
+    c.RUNTIME,
+    t.value("runtime_scale", "Runtime Scale Factor"),
+    c.LOSS,
+    c.memory_default("GPU Memory Allocated (GiB)"),
+    c.ORIGIN,
+    t.factor("model_name", "Model"),
+    *c.WORKLOAD,
+    c.SAMPLES_STEPPING,
+    c.MEMORY_PEAK,
+    *c.STEPS,
+    *c.WRAPPED,
+    c.ROWS_FROM,
+]
 CAPTION = "Samples a second by Trainer's clock; hollow: predicted, dashed: in proportion to ranks."
 
 
@@ -23,33 +40,12 @@ def tables(records: Mapping[str, list[Record]]) -> list[Table]:
     one, several = by_placement(rows(records["multi_gpu"], Links.of(records)))
     notes = [c.SCALE_NOTE, c.PREDICTED_NOTE]
     return [
-        t.make(TABLES[0], "BLOOM on several GPUs of one node", one, columns(), notes),
-        t.make(TABLES[1], "BLOOM on several nodes", several, columns(), notes),
-    ]
-
-
-def columns() -> list[t.Column]:
-    """The workshop's eight columns, then ours."""
-    return [
-        *c.setup(),
-        c.samples_default(),
-        t.value("samples_scale", "Samples/s Scale Factor"),
-        c.runtime(),
-        t.value("runtime_scale", "Runtime Scale Factor"),
-        c.loss(),
-        c.memory_default(),
-        c.origin(),
-        t.factor("model_name", "Model"),
-        *c.workload(),
-        c.samples_stepping(),
-        c.memory_peak(),
-        *c.steps(),
-        *c.wrapped(),
-        c.rows_from(),
+        t.make("fsdp.multi_gpu", "BLOOM on several GPUs of one node", one, COLUMNS, notes),
+        t.make("fsdp.multi_node", "BLOOM on several nodes", several, COLUMNS, notes),
     ]
 
 
 def figures(tables: Mapping[str, Table]) -> list[f.Figure]:
     """Samples/s over GPUs."""
-    draw = partial(drawings.samples_per_s, rows=tables[TABLES[0]].ok, y="train_samples_per_second")
-    return [f.Figure(FIGURES[0], CAPTION, draw, sample="step_ms")]
+    draw = partial(drawings.samples_per_s, rows=tables["fsdp.multi_gpu"].ok, y="train_samples_per_second")
+    return [f.Figure(SHOWN.figures[0], CAPTION, draw, sample="step_ms")]

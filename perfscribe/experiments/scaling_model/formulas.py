@@ -6,9 +6,6 @@ each. Both send (n - 1)/n of the array's bytes from each rank, an all-reduce twi
 and bandwidth), Patarasuk and Yuan 2009 (ring), Thakur, Rabenseifner and Gropp 2005 (recursive halving and doubling).
 
 A step: computing + communicating - overlap x the shorter of both. Overlap, from 0 to 1, is the one free parameter.
-
-The textbook's laws: strong scaling (Amdahl 1967) T(n) = T(1) (f + (1 - f)/n), f from two counts by Karp and Flatt 1990;
-weak scaling (Gustafson 1988) E(n) = 1 - s (n - 1)/n.
 """
 
 from __future__ import annotations
@@ -24,9 +21,6 @@ RING, TREE = "ring", "tree"
 PHASES = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1}
 LEAST_POINTS = 3
 JUDGED_FROM = 3  # different numbers of ranks
-BAND_FROM = 4  # points; below it a prediction has no band
-# Student's t, two-sided 95 %, by degrees of freedom (any table of statistics, e.g. NIST/SEMATECH e-Handbook 1.3.6.7.2).
-STUDENT_T = {3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262, 10: 2.228}
 MOST_RANKS = 1024
 FACTOR = 8  # beyond as many times the largest measured count nothing but the model speaks
 MEASURED, PREDICTED, MODEL_ONLY = "measured", "predicted", "model only"
@@ -106,11 +100,10 @@ def best_fit(operation: str, calls: Sequence[Call], logged: str = "") -> Collect
 
 @dataclass(frozen=True)
 class Terms:
-    """Milliseconds of a step. communication_ms: all collectives one after the other; latency_ms: their fixed part."""
+    """Milliseconds of a step. communication_ms: all collectives one after the other."""
 
     compute_ms: float
     communication_ms: float
-    latency_ms: float = 0.0
 
     @property
     def shorter_ms(self) -> float:
@@ -141,30 +134,6 @@ class OverlapFit:
 
     overlap: float
     residuals: dict[int, float]
-    deviation: float | None
-    information: float
-
-    @property
-    def points(self) -> int:
-        """How many steps it was fitted to."""
-        return len(self.residuals)
-
-    def band_ms(self, terms: Terms) -> tuple[float, float] | None:
-        """95 % prediction band of a step; None below BAND_FROM points.
-
-        It holds the scatter of measured steps and the uncertainty of overlap, as far as the model's form is right.
-        """
-        if self.points < BAND_FROM or self.deviation is None:
-            return None
-        middle = terms.step_ms(self.overlap)
-        of_overlap = terms.shorter_ms / math.sqrt(self.information)
-        half = student_t(self.points - 1) * self.deviation * math.hypot(middle, of_overlap)
-        return max(0.0, middle - half), middle + half
-
-
-def student_t(freedom: int) -> float:
-    """Two-sided 95 % quantile; beyond the table its last, which is larger than the true one."""
-    return STUDENT_T[min(freedom, max(STUDENT_T))]
 
 
 def fit_overlap(points: Sequence[Point]) -> OverlapFit | None:
@@ -174,15 +143,9 @@ def fit_overlap(points: Sequence[Point]) -> OverlapFit | None:
         return None
     hidden = [point.terms.shorter_ms / point.step_ms for point in several]
     missing = [point.terms.step_ms(0.0) / point.step_ms - 1 for point in several]
-    information = sum(one * one for one in hidden)
-    asked = sum(x * y for x, y in zip(hidden, missing, strict=True)) / information
+    asked = sum(x * y for x, y in zip(hidden, missing, strict=True)) / sum(one * one for one in hidden)
     overlap = min(1.0, max(0.0, asked))
-    residuals = {point.ranks: point.step_ms / point.terms.step_ms(overlap) - 1 for point in several}
-    deviation = None
-    if len(several) > 1:
-        squares = sum((y - overlap * x) ** 2 for x, y in zip(hidden, missing, strict=True))
-        deviation = math.sqrt(squares / (len(several) - 1))
-    return OverlapFit(overlap, residuals, deviation, information)
+    return OverlapFit(overlap, {point.ranks: point.step_ms / point.terms.step_ms(overlap) - 1 for point in several})
 
 
 @dataclass(frozen=True)
@@ -191,7 +154,6 @@ class Computing:
 
     fixed_ms: float
     divided_ms: float
-    points: int
 
     def time_ms(self, ranks: int) -> float:
         """Of one rank."""
@@ -205,7 +167,7 @@ def fit_computing(steps: dict[int, float]) -> Computing:
     """
     if len(steps) == 1:
         ((ranks, time_ms),) = steps.items()
-        return Computing(0.0, time_ms * ranks, 1)
+        return Computing(0.0, time_ms * ranks)
     rows = [(1 / time_ms, 1 / ranks / time_ms) for ranks, time_ms in steps.items()]
     aa, ab, bb = (sum(row[i] * row[j] for row in rows) for i, j in ((0, 0), (0, 1), (1, 1)))
     a, b = sum(row[0] for row in rows), sum(row[1] for row in rows)
@@ -215,34 +177,7 @@ def fit_computing(steps: dict[int, float]) -> Computing:
         fixed, divided = a / aa, 0.0
     elif fixed < 0:
         fixed, divided = 0.0, b / bb
-    return Computing(fixed, divided, len(steps))
-
-
-def serial_fraction_strong(base_ranks: int, base_ms: float, ranks: int, step_ms: float) -> float | None:
-    """Karp and Flatt's metric of two steps of the same work, for one base rank (1/S - 1/n)/(1 - 1/n).
-
-    Below 0: more than linear; above 1: slower than the base. None where no fraction gives such a ratio.
-    """
-    ratio = step_ms / base_ms
-    below = ratio * (1 - 1 / base_ranks) - (1 - 1 / ranks)
-    return None if below >= 0 else (1 / ranks - ratio / base_ranks) / below
-
-
-def serial_fraction_weak(base_ranks: int, base_ms: float, ranks: int, step_ms: float) -> float | None:
-    """Gustafson's fraction of two steps of the same work a rank; None where no fraction gives such a ratio."""
-    kept = 1 / (step_ms / base_ms)
-    below = (1 - 1 / ranks) - kept * (1 - 1 / base_ranks)
-    return None if below <= 0 else (1 - kept) / below
-
-
-def amdahl_efficiency(fraction: float, ranks: int) -> float:
-    """Speed-up over ranks, of the same work."""
-    return 1 / (fraction * ranks + 1 - fraction)
-
-
-def gustafson_efficiency(fraction: float, ranks: int) -> float:
-    """Scaled speed-up over ranks."""
-    return 1 - fraction * (ranks - 1) / ranks
+    return Computing(fixed, divided)
 
 
 def counts(measured: Collection[int] = ()) -> list[int]:

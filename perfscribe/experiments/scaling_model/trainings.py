@@ -15,7 +15,6 @@ from perfscribe.experiments.training_rows import (
     SCALED,
     Links,
     Ring,
-    communication_ms,
     nodes_of,
     predict,
     step_ms,
@@ -33,37 +32,27 @@ OWN, ASSUMED, NETWORK = "this machine's", "assumed as here", "measured network"
 
 
 class ModelledLinks(Links):
-    """What a collective costs among any number of ranks, by all that all_reduce measured of it.
+    """What a collective costs among any number of ranks, by all that all_reduce measured of it."""
 
-    below: only what was measured among fewer ranks counts. latency_only: bytes cost nothing.
-    """
-
-    def __init__(
-        self,
-        records: Iterable[Record],
-        network: Network | None = None,
-        below: int | None = None,
-        latency_only: bool = False,
-    ) -> None:
-        self._records = [r for r in records if below is None or r.factors["world_size"] < below]
-        self._network, self._latency_only = network or Network({}), latency_only
+    def __init__(self, records: Iterable[Record], network: Network | None = None) -> None:
+        self._records, self._network = list(records), network or Network({})
         self._fits: dict[tuple[str, str], of.CollectiveFit | None] = {}
-        self._alike: dict[tuple[int | None, bool], ModelledLinks] = {}
+        self._below: dict[int, ModelledLinks] = {}
 
-    def alike(self, below: int | None = None, latency_only: bool = False) -> ModelledLinks:
-        """The same records, taken otherwise."""
-        key = below, latency_only
-        if key not in self._alike:
-            self._alike[key] = ModelledLinks(self._records, self._network, *key)
-        return self._alike[key]
+    def below(self, ranks: int) -> ModelledLinks:
+        """By what was measured among fewer ranks alone."""
+        if ranks not in self._below:
+            fewer = [record for record in self._records if record.factors["world_size"] < ranks]
+            self._below[ranks] = ModelledLinks(fewer, self._network)
+        return self._below[ranks]
 
-    def ring(self, operation: str, backend: str, ranks: int, transport: str = DEFAULT) -> Ring | None:
+    def ring(self, operation: str, backend: str, ranks: int) -> Ring | None:
         """Latency and time a byte of one collective; half an all-reduce's where there is no other."""
         for taken, part in ((operation, 1.0), (ALL_REDUCE, 0.5)):
             fit = self._fit(taken, backend)
             if fit is not None:
                 per_byte = part * self._ms_per_message_byte(fit, backend, ranks)
-                return Ring(part * fit.latency_ms(ranks), 0.0 if self._latency_only else per_byte, ranks)
+                return Ring(part * fit.latency_ms(ranks), per_byte)
         return None
 
     def named(self, backend: str, ranks: int) -> str:
@@ -79,7 +68,8 @@ class ModelledLinks(Links):
             wanted = {"operation": operation, "backend": backend, "transport": DEFAULT}
             own = [record for record in self._records if record.ok and record.has(**wanted)]
             logged = dict.fromkeys(str(r.values["algorithm"]) for r in own if "algorithm" in r.values)
-            self._fits[key] = of.best_fit(operation, [_call(record) for record in own], ", ".join(logged))
+            timed = [(r.factors["world_size"], r.values["message_bytes"], t.summary(r, "time_ms").median) for r in own]
+            self._fits[key] = of.best_fit(operation, [of.Call(*one) for one in timed], ", ".join(logged))
         return self._fits[key]
 
     def _most_ranks(self, backend: str) -> int:
@@ -96,11 +86,6 @@ class ModelledLinks(Links):
         return own * max(1.0, (fit.bus_gb_per_s or 0.0) / network)
 
 
-def _call(record: Record) -> of.Call:
-    time_ms = t.summary(record, "time_ms").median
-    return of.Call(record.factors["world_size"], float(record.values["message_bytes"]), time_ms)
-
-
 @dataclass(frozen=True)
 class Training:
     """One training over ranks. scaling: what its measured steps are, strong (same batch) or weak (same rows a rank).
@@ -111,7 +96,6 @@ class Training:
     """
 
     name: str
-    exchange: str
     scaling: str
     records: tuple[Record, ...]
     steps_ms: dict[int, float]
@@ -156,8 +140,7 @@ def _sharded(group: Sequence[Record]) -> Training:
         if scaling == STRONG:  # fewer ranks accumulate more batches
             wanted["grad_acc"] = first.factors["grad_acc"] * of.MOST_RANKS / ranks
         guess = predict(first.factors, step_ms(first) or 0.0, wanted, links)
-        latency_ms = communication_ms(wanted, links.alike(latency_only=True))
-        return None if guess is None or latency_ms is None else of.Terms(*guess, latency_ms)
+        return None if guess is None else of.Terms(*guess)
 
     layers = factors["num_layers"] if "variants" in factors else 0
     parts = [
@@ -171,7 +154,7 @@ def _sharded(group: Sequence[Record]) -> Training:
     steps = {ranks: (step_ms(record) or 0.0) * rows / _rows(record) for ranks, record in by_ranks.items()}
     scaled = {ranks: _rows(record) for ranks, record in by_ranks.items() if _rows(record) != rows}
     name = ", ".join(str(part) for part in parts if part)
-    return Training(name, "FSDP", WEAK, tuple(group), steps, rows, terms, scaled)
+    return Training(name, WEAK, tuple(group), steps, rows, terms, scaled)
 
 
 def _rows(record: Record) -> int:
@@ -216,10 +199,9 @@ def _replicated(variant: v.Variant, group: Sequence[Record]) -> Training:
         if ring is None:
             return None
         calls, sent = int(record.values[f"{key}_all_reduces"]), float(record.values["gradient_bytes"])
-        latency_ms = calls * ring.latency_ms
-        return of.Terms(compute_ms, latency_ms + ring.ms_per_byte * sent, latency_ms)
+        return of.Terms(compute_ms, calls * ring.latency_ms + ring.ms_per_byte * sent)
 
     how = variant.implementation if variant.bucket_mb is None else f"{variant.implementation} {variant.bucket_mb:g} MB"
     name = f"{DDP}, {factors['size']}, {batch} x {factors['seq_len']}, {how}, {factors['dtype']}, {factors['device']}"
     steps = {ranks: t.summary(record, f"{key}_step_ms").median for ranks, record in by_ranks.items()}
-    return Training(name, "all-reduce", STRONG, tuple(group), steps, batch, terms)
+    return Training(name, STRONG, tuple(group), steps, batch, terms)

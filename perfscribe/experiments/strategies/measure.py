@@ -6,37 +6,34 @@ turns; a further one adds up two micro-batches' gradients. Ranks are started onc
 
 from __future__ import annotations
 
+import itertools
+import random
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from perfscribe.analytic.fsdp_plan import DDP, FSDP1, FSDP2, HYBRID_SHARD, IMPLICIT, PER_BLOCK, SINGLE, Plan
 from perfscribe.analytic.workshop_shapes import BLOOM
 from perfscribe.base.cells import Cell, Measurement
-from perfscribe.experiments.strategies.words import (
-    ACCUMULATION,
-    COUNT,
-    EACH,
-    GRID,
-    LAST,
-    WRAPPING,
-    as_level,
-    plans,
-    why_skipped,
-)
 from perfscribe.instruments import precision
+from perfscribe.training.launching import DEVICES, longest
 
 if TYPE_CHECKING:
     from perfscribe.distributed.launch import WorkerGroup
 
-DEVICES = {"gloo": "cpu", "nccl": "cuda"}
+GRID, WRAPPING, ACCUMULATION = "grid", "wrapping", "accumulation"
+PLAN = ("api", "strategy", "dtype", "offload", "checkpointing")
+EACH, LAST = "each", "last"  # micro-batches whose backward exchanges gradients
+MICRO_BATCHES = 2
+# FSDP1's prefetching where that is no factor: FSDP2's, which is always of the next unit of the pass.
+FSDP1_PREFETCH = "backward_pre"
 PROGRAM = "perfscribe.experiments.strategies.program"  # imports all that ranks run but BLOOM's own code
 LIMIT_S = 240.0  # of a cell; below the worker's own limit, so that the rank that hangs is named
 COLLECTIVE_TIMEOUT_S = 600.0  # above any cell's own: ranks stay for all cells
-COUNTED_MODEL = "bigscience/bloom-560m"
 _GROUPS: dict[tuple[str, int], WorkerGroup] = {}
 
 
 def cells(config: Mapping[str, Any]) -> list[Cell]:
-    """The grid by number of ranks, wrapping and prefetching, accumulation with off-load; the model's parameters."""
+    """The grid by number of ranks, wrapping and prefetching, accumulation with off-load."""
     same = {"backend": config["backend"], "device": DEVICES[config["backend"]]}
     same |= {name: config[name] for name in ("model", "batch", "seq_len", "reduce_dtype")}
     found = []
@@ -50,14 +47,72 @@ def cells(config: Mapping[str, Any]) -> list[Cell]:
     most = max(config["world_size"])
     base = {"strategy": "full_shard", "dtype": config["dtype"][0], "offload": False, "checkpointing": False}
     counts = {"turns": config["turns"], "warmup_steps": 1, "timed_steps": config["turn_steps"]}
-    variants = {"variants": as_level(config["wrapping"])}
+    variants = {"variants": ", ".join(config["wrapping"])}
     found.append({"part": WRAPPING, "world_size": most, **base, **same, **counts, **variants})
     for api in ("fsdp2", "fsdp1"):
         for offload in (False, True):
             for exchange in (EACH, LAST):
                 plan = {"api": api, **base, "dtype": "fp32", "offload": offload, "exchange": exchange}
                 found.append({"part": ACCUMULATION, "world_size": most, **plan, **same})
-    return [_cell(one) for one in found] + [Cell({"part": COUNT, "model": COUNTED_MODEL}, cost=0.0)]
+    return [_cell(one) for one in found]
+
+
+def plans(config: Mapping[str, Any], world_size: int) -> list[dict[str, Any]]:
+    """Factors of the grid's plans with so many ranks: one factor at a time, all of them at the largest count.
+
+    Those that do not exist are left out: off-load of DDP, a hybrid of a single rank. The base is the first level of
+    each; FSDP1 differs from it in that alone. A single rank has the model alone too.
+    """
+    beside = [level for level in config["strategy"] if level.startswith(FSDP1)]
+    strategies = [level for level in config["strategy"] if level not in beside]
+    levels = {"strategy": strategies, **{name: config[name] for name in ("dtype", "offload", "checkpointing")}}
+    base = {name: of[0] for name, of in levels.items()}
+    found = [base | {name: level} for name, of in levels.items() for level in of]
+    if config["full_grid"] and world_size == max(config["world_size"]):
+        found = [dict(zip(levels, chosen, strict=True)) for chosen in itertools.product(*levels.values())]
+    found += [base | {"strategy": level} for level in beside]
+    if world_size == 1:
+        found.insert(0, base | {"strategy": SINGLE})
+    named = [one | dict(zip(PLAN[:2], api_of(one["strategy"]), strict=True)) for one in found]
+    return [{name: one[name] for name in PLAN} for one in named if _exists(one, world_size)]
+
+
+def _exists(plan: Mapping[str, Any], world_size: int) -> bool:
+    without = plan["offload"] and plan["api"] in (SINGLE, DDP)
+    return not without and not (plan["strategy"] == HYBRID_SHARD and world_size == 1)
+
+
+def api_of(level: str) -> tuple[str, str]:
+    """Api and strategy of a config's level: ddp, full_shard (FSDP2's), fsdp1_full_shard."""
+    if level in (SINGLE, DDP):
+        return level, level
+    return (FSDP1, level.removeprefix(f"{FSDP1}_")) if level.startswith(FSDP1) else (FSDP2, level)
+
+
+def plan_of(factors: Mapping[str, Any]) -> Plan:
+    """The plan of a cell's factors."""
+    api = factors["api"]
+    return Plan(
+        api=api,
+        strategy=factors["strategy"],
+        dtype=factors["dtype"],
+        reduce_dtype=factors["reduce_dtype"],
+        offload=factors["offload"],
+        checkpointing=factors["checkpointing"],
+        wrapping=factors.get("wrapping", PER_BLOCK),
+        prefetch=factors.get("prefetch", FSDP1_PREFETCH if api == FSDP1 else IMPLICIT),
+    )
+
+
+def from_level(level: str) -> list[dict[str, str]]:
+    """The factors of each variant, api:wrapping:prefetch."""
+    names = ("api", "wrapping", "prefetch")
+    return [dict(zip(names, one.split(":"), strict=True)) for one in level.split(", ")]
+
+
+def key_of(variant: Mapping[str, str]) -> str:
+    """What the names of a variant's samples and values begin with."""
+    return "_".join((variant["api"], variant["wrapping"], variant["prefetch"]))
 
 
 def _cell(factors: dict[str, Any]) -> Cell:
@@ -71,7 +126,9 @@ def _cell(factors: dict[str, Any]) -> Cell:
     elif factors.get("api") == "fsdp1" and factors["offload"]:
         needs = (*needs, "cuda")  # it looks for an accelerator even where all computes on the CPU
     cost = 100 * world_size + 10 * factors["offload"] + (20 if factors["part"] == WRAPPING else 1)
-    return Cell(factors, requires=needs, cost=float(cost), skip=why_skipped(factors))
+    halved = factors["strategy"] == HYBRID_SHARD and world_size % 2
+    skip = f"HYBRID_SHARD halves the ranks, and {world_size} is odd" if halved else ""
+    return Cell(factors, requires=needs, cost=float(cost), skip=skip)
 
 
 def start_early() -> None:
@@ -83,24 +140,13 @@ def start_early() -> None:
 
 def run(cell: Cell) -> Measurement:
     """Ask the ranks, and make one measurement of what they say."""
-    if cell["part"] == COUNT:
-        return count(cell["model"])
     from perfscribe.experiments.strategies.program import on_rank
 
     return combine(_workers(cell, on_rank).ask(dict(cell.factors), LIMIT_S))
 
 
-def count(model: str) -> Measurement:
-    """Parameters by formula, of which a test counts the model's own."""
-    shape = BLOOM[model]
-    parts = {"parameters": shape.parameters, "block_parameters": shape.block_parameters, "blocks": shape.num_layers}
-    return Measurement(values=parts | {"embedding_parameters": shape.vocab_size * shape.hidden_size})
-
-
 def _workers(cell: Cell, program: Any) -> WorkerGroup:
     """The ranks of this cell, which are started where they do not wait already; others leave, and their memory."""
-    import random
-
     from perfscribe.distributed.launch import WorkerGroup
 
     key = (str(cell["backend"]), int(cell["world_size"]))
@@ -134,8 +180,8 @@ def combine(ranks: Sequence[Mapping[str, Any]]) -> Measurement:
     first, found = ranks[0], Measurement()
     for name in first["timings"]:
         of = [rank["timings"][name] for rank in ranks]
-        found.samples[name] = _longest([one["samples_ms"] for one in of])
-        found.warmup[name] = _longest([one["warmup_ms"] for one in of])
+        found.samples[name] = longest([one["samples_ms"] for one in of])
+        found.warmup[name] = longest([one["warmup_ms"] for one in of])
         found.timers[name] = of[0]["timer"]
         found.warmup_s += max(one["warmup_s"] for one in of)
         found.timed_s += max(one["timed_s"] for one in of)
@@ -151,7 +197,3 @@ def _over(values: Sequence[Any], name: str) -> Any:
     if name.endswith("_loss"):
         return sum(values) / len(values)
     return values[0] if isinstance(values[0], (str, bool)) else max(values)
-
-
-def _longest(by_rank: Sequence[Sequence[float]]) -> list[float]:
-    return [max(step) for step in zip(*by_rank, strict=True)]

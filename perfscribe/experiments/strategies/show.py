@@ -1,21 +1,28 @@
-"""Tables and figure of strategies."""
+"""Tables and figure of strategies, and what the analytic models predict for each plan."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
+from statistics import median
 from typing import Any
 
+import pandas as pd
+
 from perfscribe.analytic import fsdp_memory, fsdp_traffic
-from perfscribe.analytic.fsdp_plan import DDP, FSDP1, FSDP2, SINGLE, WHOLE
-from perfscribe.experiments.strategies import drawings, rows
+from perfscribe.analytic.fsdp_memory import Load
+from perfscribe.analytic.fsdp_plan import DDP, FSDP1, FSDP2, IMPLICIT, PER_BLOCK, SINGLE, WHOLE
 from perfscribe.experiments.strategies.levels import SHOWN
+from perfscribe.experiments.strategies.measure import ACCUMULATION, GRID, WRAPPING, from_level, key_of, plan_of
+from perfscribe.instruments.interleaving import split
+from perfscribe.instruments.statistics import format_figure, ratio
 from perfscribe.records.records import Record
 from perfscribe.show import figures as f
 from perfscribe.show import tables as t
 from perfscribe.show.tables import GIB, MIB, Column, Table
 
-TABLES, FIGURES = SHOWN.tables, SHOWN.figures
+TABLES = SHOWN.tables
 MB = 10**6
 APIS = {SINGLE: "none", DDP: "DDP", FSDP1: "FSDP1", FSDP2: "FSDP2"}
 STRATEGIES = {
@@ -38,6 +45,7 @@ PREFETCHES = {
     "none": "none",
 }
 EXCHANGES = {"each": "with each micro-batch", "last": "with the last"}
+COMPARED_WITH = key_of({"wrapping": PER_BLOCK, "prefetch": IMPLICIT, "api": FSDP2})
 NOTES = (
     "State: parameters, gradients and AdamW's moments in fp32 on the fullest rank, between backward and update.",
     "Sent: bytes per rank and step over a ring, predicted from the plan and seen by the dispatcher; peaks: of torch's "
@@ -58,100 +66,91 @@ ACCUMULATION_NOTES = (
 def tables(records: Mapping[str, list[Record]]) -> list[Table]:
     """Speed, state and traffic by plan; wrapping; a world of one; summed gradients."""
     cells = records["strategies"]
-    grid, turns, one, sums = rows.grid(cells), rows.wrapping(cells), rows.world_of_one(cells), rows.accumulation(cells)
+    grid, sums = of_part(cells, GRID), of_part(cells, ACCUMULATION)
+    one = [record for record in grid if record.factors["world_size"] == 1]
     return [
-        t.make(TABLES[0], "Sharding strategies", grid, strategies(), NOTES),
-        t.make(TABLES[1], "Wrapping and prefetching", turns, wrapping(), WRAPPING_NOTES),
-        t.make(TABLES[2], "A world of one", one, world_of_one(), ONE_NOTES),
-        t.make(TABLES[3], "Gradients of micro-batches", sums, accumulation(), ACCUMULATION_NOTES),
+        t.make(TABLES[0], "Sharding strategies", grid, PLANS, NOTES),
+        t.make(TABLES[1], "Wrapping and prefetching", wrapped(cells), VARIANTS, WRAPPING_NOTES),
+        t.make(TABLES[2], "A world of one", one, WORLD_OF_ONE, ONE_NOTES),
+        t.make(TABLES[3], "Gradients of micro-batches", sums, SUMS, ACCUMULATION_NOTES),
     ]
 
 
-def figures(tables: Mapping[str, Table]) -> list[f.Figure]:
-    """Speed and memory by strategy, and of wrapping and prefetching."""
-    above = partial(drawings.strategies, rows=tables[TABLES[0]].ok)
-    below = partial(drawings.wrapping, rows=tables[TABLES[1]].ok)
-    draw = f.stacked(above, below, heights=(3.8, 3.2))
-    return [f.Figure(FIGURES[0], drawings.CAPTION, draw, (7.4, 6.8), sample="step_ms")]
+def of_part(records: Iterable[Record], part: str) -> list[Record]:
+    """The records of one part of the cells."""
+    return [record for record in records if record.factors["part"] == part]
 
 
-def strategies() -> list[Column]:
-    """Speed, peaks, state and traffic."""
-    return [
-        *_plan(),
-        *_times(),
-        _gib("peak_allocated", "Peak allocated (GiB)"),
-        _gib("peak_reserved", "Peak reserved (GiB)", "no GPU"),
-        _others(),
-        _predicted("state_predicted_gib", "State a rank, predicted (GiB)", _state),
-        _gib("state", "State a rank, measured (GiB)"),
-        *_sent(),
-        t.timer("step_ms"),
-        Column("batch", "Rows a rank", lambda record: record.factors["batch"], kind="unshown", exact=True),
-        Column("seq_len", "Tokens a row", lambda record: record.factors["seq_len"], kind="unshown", exact=True),
-    ]
+# --- variants of wrapping and prefetching, which take turns -----------------------------------------------------
 
 
-def wrapping() -> list[Column]:
-    """Interleaved variants."""
-    return [
-        t.factor("model", "Model"),
-        t.factor("world_size", "Ranks"),
-        t.factor("dtype", "Dtype"),
-        _named("api", "By", APIS),
-        _named("wrapping", "Wrapping", WRAPPINGS),
-        _named("prefetch", "Prefetch", PREFETCHES),
-        t.value("applied_units", "Units", exact=True),
-        *_times("Turns"),
-        Column(
-            "ratio",
-            "Time over per block, implicit (×)",
-            lambda record: record.values["ratio"],
-            spread="ratio_spread",
-            spread_get=lambda record: record.values["ratio_spread"],
-        ),
-        t.value("interval", "95 % interval", exact=True),
-        t.value("verdict", "It is", exact=True),
-        Column("units_verdict", "units_verdict", lambda record: record.values["units_verdict"], kind="unshown"),
-        _gib("peak_allocated", "Peak allocated (GiB)"),
-        _others(),
-        _predicted("largest_unit_gib", "Largest unit, predicted (GiB)", fsdp_memory.largest_unit_bytes),
-        _gib("gathered_most", "Gathered in the last block (GiB)"),
-        _gib("gathered_between", "Gathered between forward and backward (GiB)"),
-        *_sent(),
-        t.value("collectives", "Collectives a step", exact=True),
-        t.timer("step_ms"),
-    ]
+def wrapped(records: Iterable[Record]) -> list[Record]:
+    """A row for each variant of wrapping and prefetching, with its own samples and its ratio to the usual one."""
+    cells = of_part(records, WRAPPING)
+    return [_variant(record, one) for record in cells for one in from_level(record.factors["variants"])]
 
 
-def world_of_one() -> list[Column]:
-    """What sharding among one rank is."""
-    return [
-        *_plan(),
-        t.derived("applied_strategy", "It is", lambda r: STRATEGIES[r.values["applied_strategy"]], exact=True),
-        t.derived("mesh", "Copies × shards", _mesh, exact=True),
-        t.value("collectives", "Collectives a step", exact=True),
-        _gib("gathered_most", "Copied for the last block (GiB)"),
-        _gib("state", "State (GiB)"),
-        t.value("state_device", "It lies on", exact=True),
-        _gib("peak_allocated", "Peak allocated (GiB)"),
-        _rate(),
-        t.count("step_ms"),
-    ]
+def _variant(record: Record, variant: dict[str, str]) -> Record:
+    prefix, own = f"{key_of(variant)}_", f"{key_of(variant)}_step_ms"
+    values = {name.removeprefix(prefix): value for name, value in record.values.items() if name.startswith(prefix)}
+    values |= {f"applied_{name}": values[name] for name in ("units",) if name in values}
+    values |= {"blocks": record.values["blocks"]} if "blocks" in record.values else {}
+    return replace(
+        record,
+        factors={**record.factors, **variant},
+        values=values | (_ratio(record, own) | _of_units(record, variant) if record.ok else {}),
+        samples={"step_ms": _by_turns(record, own)} if own in record.samples else {},
+        timers={"step_ms": record.timers[own]} if own in record.timers else {},
+    )
 
 
-def accumulation() -> list[Column]:
-    """Gradients of several micro-batches."""
-    return [
-        t.factor("model", "Model"),
-        t.factor("world_size", "Ranks"),
-        _named("api", "By", APIS),
-        _switch("offload", "CPU off-load"),
-        _named("exchange", "Gradients exchanged", EXCHANGES),
-        t.value("gradient_norm", "Gradient norm"),
-        t.value("expected_norm", "of one process"),
-        t.derived("norm_ratio", "Ratio", lambda r: r.values["gradient_norm"] / r.values["expected_norm"]),
-    ]
+def _by_turns(record: Record, sample: str) -> list[list[float]]:
+    """The median of each turn, which the ratio is made of too: a step that is longer then has no ratio below 1."""
+    if not record.ok:  # it may have ended within a turn
+        return [list(samples) for samples in record.samples[sample]]
+    turns = int(record.factors["turns"])
+    return [[median(turn) for turn in split(list(samples), turns)] for samples in record.samples[sample]]
+
+
+def _ratio(record: Record, sample: str) -> dict[str, Any]:
+    """Time of the variant over that of the usual one, over turns."""
+    names, usual = ("ratio", "interval", "verdict", "ratio_spread"), f"{COMPARED_WITH}_step_ms"
+    if usual not in record.samples:
+        return dict.fromkeys(names, f"no {COMPARED_WITH}")
+    if sample == usual:
+        return dict.fromkeys(names, "itself")
+    found = ratio(_turns(record, usual), _turns(record, sample))
+    named: dict[str, Any] = {"ratio": found.ratio, "verdict": found.verdict}
+    if found.low is None or found.high is None:
+        return named | dict.fromkeys(("interval", "ratio_spread"), "too few turns")
+    interval = f"{format_figure(found.low)} to {format_figure(found.high)}"
+    return named | {"interval": interval, "ratio_spread": (found.high - found.low) / 2}
+
+
+def _turns(record: Record, sample: str) -> list[list[float]]:
+    turns = int(record.factors["turns"])
+    return [turn for samples in record.samples[sample] for turn in split(list(samples), turns)]
+
+
+def _of_units(record: Record, variant: dict[str, str]) -> dict[str, Any]:
+    """Of a whole model its api's wrapping per block against it, over turns: what its further units do to a step."""
+    others = [one for one in from_level(record.factors["variants"]) if one["api"] == variant["api"]]
+    blocks = sorted(
+        (one for one in others if one["wrapping"] == PER_BLOCK), key=lambda one: one["prefetch"] != variant["prefetch"]
+    )
+    samples = [f"{key_of(one)}_step_ms" for one in (variant, *blocks[:1])]
+    if variant["wrapping"] == PER_BLOCK or len(samples) < 2 or not set(samples) <= set(record.samples):
+        return {"units_verdict": "nothing to compare"}
+    return {"units_verdict": ratio(*(_turns(record, sample) for sample in samples)).verdict}
+
+
+# --- columns ----------------------------------------------------------------------------------------------------
+
+
+def load(record: Record) -> Load:
+    """The record's model and plan, for the analytic models. KeyError: the record has no figures."""
+    outside, block = (tuple(map(tuple, record.series[name])) for name in ("outside", "block"))
+    return Load(outside, block, int(record.values["blocks"]), plan_of(record.factors), record.factors["world_size"])
 
 
 def _named(name: str, title: str, words: dict[Any, str]) -> Column:
@@ -163,74 +162,197 @@ def _switch(name: str, title: str) -> Column:
     return _named(name, title, {False: "no", True: "yes"})
 
 
-def _plan() -> list[Column]:
-    """What was asked for."""
-    return [
-        t.factor("model", "Model"),
-        t.factor("world_size", "Ranks"),
-        _named("strategy", "Strategy", STRATEGIES),
-        _named("api", "By", APIS),
-        t.factor("dtype", "Dtype"),
-        _switch("offload", "CPU off-load"),
-        _switch("checkpointing", "Activation checkpointing"),
-    ]
-
-
-def _times(count: str = "n") -> list[Column]:
-    """Samples a second and the step that they come from; count: what the number of samples is called."""
-    return [_rate(), t.median("step_ms", "Step (ms)"), t.iqr("step_ms", "IQR (ms)"), t.count("step_ms", count)]
-
-
-def _rate() -> Column:
-    return t.rate("samples_per_s", "Samples/s", _samples_per_s, "step_ms")
-
-
 def _samples_per_s(record: Record) -> float:
     """Samples of all ranks over the median step."""
     factors = record.factors
     return float(1e3 * factors["world_size"] * factors["batch"] / t.summary(record, "step_ms").median)
 
 
-def _gib(name: str, title: str, missing: str = "") -> Column:
-    """Measured bytes in GiB; missing: said in place of a figure that the machine does not have."""
+def _times(count: str) -> list[Column]:
+    """Samples a second and the step that they come from; count: what the number of samples is called."""
+    return [RATE, t.median("step_ms", "Step (ms)"), t.iqr("step_ms", "IQR (ms)"), t.count("step_ms", count)]
+
+
+def _measured(name: str, title: str, unit: str = "gib", missing: str = "") -> Column:
+    """Measured bytes; missing: said in place of a figure that the machine does not have."""
 
     def get(record: Record) -> Any:
         lacks = missing and record.ok and f"{name}_bytes" not in record.values
-        return missing if lacks else record.values[f"{name}_bytes"] / GIB
+        return missing if lacks else record.values[f"{name}_bytes"] / {"gib": GIB, "mib": MIB, "mb": MB}[unit]
 
-    return t.derived(f"{name}_gib", title, get)
-
-
-def _others() -> Column:
-    """What lay on the GPU beside the plans that were known to, right before the peak was looked at."""
-
-    def get(record: Record) -> Any:
-        lacks = record.ok and "others_bytes" not in record.values
-        return "not counted" if lacks else record.values["others_bytes"] / MIB
-
-    return t.derived("others_mib", "Held by others (MiB)", get)
+    return t.derived(f"{name}_{unit}", title, get)
 
 
-def _predicted(name: str, title: str, of: Callable[[fsdp_memory.Load], float], scale: float = GIB) -> Column:
-    """What the counters say, from the unwrapped model's parameters and the plan."""
-    return t.derived(name, title, lambda record: of(rows.load(record)) / scale)
-
-
-def _state(load: fsdp_memory.Load) -> float:
-    return sum(fsdp_memory.state_bytes(load).values())
-
-
-def _sent() -> list[Column]:
-    """Bytes a rank sends in a step."""
-
-    def predicted_bytes(load: fsdp_memory.Load) -> float:
-        return fsdp_traffic.sent_bytes(fsdp_traffic.messages(load))
-
-    return [
-        _predicted("sent_predicted_mb", "Sent, predicted (MB)", predicted_bytes, MB),
-        t.derived("sent_mb", "Sent, seen (MB)", lambda record: record.values["sent_bytes"] / MB),
-    ]
+def _predicted(name: str, title: str, of: Callable[[Load], float], scale: float = GIB) -> Column:
+    """From the unwrapped model's parameters and the plan."""
+    return t.derived(name, title, lambda record: of(load(record)) / scale)
 
 
 def _mesh(record: Record) -> str:
     return f"{record.values['applied_replicas']} × {record.values['applied_shards']}"
+
+
+RATE = t.rate("samples_per_s", "Samples/s", _samples_per_s, "step_ms")
+OTHERS = _measured("others", "Held by others (MiB)", "mib", "not counted")  # beside the plans that were known to
+SENT = [
+    _predicted(
+        "sent_predicted_mb",
+        "Sent, predicted (MB)",
+        lambda load: fsdp_traffic.sent_bytes(fsdp_traffic.messages(load)),
+        MB,
+    ),
+    _measured("sent", "Sent, seen (MB)", "mb"),
+]
+ASKED = [
+    t.factor("model", "Model"),
+    t.factor("world_size", "Ranks"),
+    _named("strategy", "Strategy", STRATEGIES),
+    _named("api", "By", APIS),
+    t.factor("dtype", "Dtype"),
+    _switch("offload", "CPU off-load"),
+    _switch("checkpointing", "Activation checkpointing"),
+]
+PLANS = [
+    *ASKED,
+    *_times("n"),
+    _measured("peak_allocated", "Peak allocated (GiB)"),
+    _measured("peak_reserved", "Peak reserved (GiB)", missing="no GPU"),
+    OTHERS,
+    _predicted(
+        "state_predicted_gib", "State a rank, predicted (GiB)", lambda load: sum(fsdp_memory.state_bytes(load).values())
+    ),
+    _measured("state", "State a rank, measured (GiB)"),
+    *SENT,
+    t.timer("step_ms"),
+    Column("batch", "Rows a rank", lambda record: record.factors["batch"], kind="unshown", exact=True),
+    Column("seq_len", "Tokens a row", lambda record: record.factors["seq_len"], kind="unshown", exact=True),
+]
+VARIANTS = [
+    t.factor("model", "Model"),
+    t.factor("world_size", "Ranks"),
+    t.factor("dtype", "Dtype"),
+    _named("api", "By", APIS),
+    _named("wrapping", "Wrapping", WRAPPINGS),
+    _named("prefetch", "Prefetch", PREFETCHES),
+    t.value("applied_units", "Units", exact=True),
+    *_times("Turns"),
+    Column(
+        "ratio",
+        "Time over per block, implicit (×)",
+        lambda record: record.values["ratio"],
+        spread="ratio_spread",
+        spread_get=lambda record: record.values["ratio_spread"],
+    ),
+    t.value("interval", "95 % interval", exact=True),
+    t.value("verdict", "It is", exact=True),
+    Column("units_verdict", "units_verdict", lambda record: record.values["units_verdict"], kind="unshown"),
+    _measured("peak_allocated", "Peak allocated (GiB)"),
+    OTHERS,
+    _predicted("largest_unit_gib", "Largest unit, predicted (GiB)", fsdp_memory.largest_unit_bytes),
+    _measured("gathered_most", "Gathered in the last block (GiB)"),
+    _measured("gathered_between", "Gathered between forward and backward (GiB)"),
+    *SENT,
+    t.value("collectives", "Collectives a step", exact=True),
+    t.timer("step_ms"),
+]
+WORLD_OF_ONE = [
+    *ASKED,
+    t.derived("applied_strategy", "It is", lambda r: STRATEGIES[r.values["applied_strategy"]], exact=True),
+    t.derived("mesh", "Copies × shards", _mesh, exact=True),
+    t.value("collectives", "Collectives a step", exact=True),
+    _measured("gathered_most", "Copied for the last block (GiB)"),
+    _measured("state", "State (GiB)"),
+    t.value("state_device", "It lies on", exact=True),
+    _measured("peak_allocated", "Peak allocated (GiB)"),
+    RATE,
+    t.count("step_ms"),
+]
+SUMS = [
+    t.factor("model", "Model"),
+    t.factor("world_size", "Ranks"),
+    _named("api", "By", APIS),
+    _switch("offload", "CPU off-load"),
+    _named("exchange", "Gradients exchanged", EXCHANGES),
+    t.value("gradient_norm", "Gradient norm"),
+    t.value("expected_norm", "of one process"),
+    t.derived("norm_ratio", "Ratio", lambda r: r.values["gradient_norm"] / r.values["expected_norm"]),
+]
+
+
+# --- figure -----------------------------------------------------------------------------------------------------
+
+CAPTION = (
+    "Above: samples a second of all ranks and peak of allocated memory on most ranks, without off-load and "
+    "checkpointing; dashes: predicted parameters, gradients and optimizer state. Below: step and peak under FULL_SHARD "
+    "by wrapping and prefetching, all variants interleaved; whiskers: interquartile ranges."
+)
+
+
+def figures(tables: Mapping[str, Table]) -> list[f.Figure]:
+    """Speed and memory by strategy, and of wrapping and prefetching."""
+    above = partial(_draw_strategies, rows=tables[TABLES[0]].ok)
+    below = partial(_draw_variants, rows=tables[TABLES[1]].ok)
+    draw = f.stacked(above, below, heights=(3.8, 3.2))
+    return [f.Figure(SHOWN.figures[0], CAPTION, draw, (7.4, 6.8), sample="step_ms")]
+
+
+def _draw_strategies(canvas: Any, rows: pd.DataFrame) -> None:
+    """Samples/s and peak by strategy, a colour for each dtype."""
+    speed, memory = canvas.subplots(1, 2)
+    if rows.empty:
+        for axes in (speed, memory):
+            f.no_data(axes, "not measured")
+        return
+    chosen = rows[rows["world_size"] == rows["world_size"].max()]
+    plain = chosen[(chosen["offload"] == "no") & (chosen["checkpointing"] == "no")]
+    chosen = plain if len(plain) else chosen
+    chosen = chosen.assign(label=chosen["strategy"].where(chosen["api"] != "FSDP1", chosen["strategy"] + " (FSDP1)"))
+    names, dtypes = (list(dict.fromkeys(chosen[column])) for column in ("label", "dtype"))
+    unit, name = _unit(chosen["peak_allocated_gib"])
+    width = 0.8 / len(dtypes)
+    for number, dtype in enumerate(dtypes):
+        group = chosen[chosen["dtype"] == dtype]
+        at = [names.index(label) + width * (number - (len(dtypes) - 1) / 2) for label in group["label"]]
+        rate = group["samples_per_s"].astype(float)
+        spread = pd.to_numeric(group["samples_per_s_spread"], errors="coerce").fillna(0) / 2
+        colour = f.COLOURS[number]
+        speed.bar(at, rate, width, yerr=spread, color=colour, label=dtype, capsize=2)
+        memory.bar(at, group["peak_allocated_gib"].astype(float) * unit, width, color=colour, label=dtype)
+        for place, height in zip(at, group["state_predicted_gib"].astype(float) * unit, strict=True):
+            memory.plot(
+                [place - width / 2, place + width / 2], [height] * 2, color="black", linewidth=1.2, linestyle="--"
+            )
+    speed.set_ylabel("Samples/s")
+    memory.set_ylabel(f"Memory of a rank ({name})")
+    for axes in (speed, memory):
+        axes.set_xticks(range(len(names)), names, rotation=40, ha="right", rotation_mode="anchor", fontsize=7)
+        axes.grid(axis="x", visible=False)
+    speed.set_title(f"{chosen['model'].iloc[0]}, {chosen['world_size'].iloc[0]} ranks", fontsize=8)
+    speed.legend(fontsize=7)
+
+
+def _unit(gib: pd.Series) -> tuple[float, str]:
+    """Factor from GiB, and the unit's name."""
+    return (1.0, "GiB") if gib.astype(float).max() >= 1 else (GIB / MIB, "MiB")
+
+
+def _draw_variants(canvas: Any, rows: pd.DataFrame) -> None:
+    """Step time and peak, a bar a variant."""
+    panels = canvas.subplots(1, 2, sharey=True)
+    if rows.empty:
+        for axes in panels:
+            f.no_data(axes, "not measured")
+        return
+    # On two lines, as the longest name would not fit beside both panels on one.
+    names = list(rows["api"] + ", " + rows["wrapping"].str.removeprefix("none: ") + "\n" + rows["prefetch"])
+    unit, unit_name = _unit(rows["peak_allocated_gib"])
+    places = range(len(rows))
+    spread = pd.to_numeric(rows["step_ms_iqr"], errors="coerce").fillna(0) / 2
+    panels[0].barh(places, rows["step_ms"].astype(float), xerr=spread, color=f.COLOURS[0], capsize=2)
+    panels[1].barh(places, rows["peak_allocated_gib"].astype(float) * unit, color=f.COLOURS[1])
+    panels[0].set_yticks(places, names, fontsize=7)
+    panels[0].invert_yaxis()
+    panels[0].set_xlabel("Step (ms)")
+    panels[1].set_xlabel(f"Peak allocated ({unit_name})")
+    for axes in panels:
+        axes.grid(axis="y", visible=False)

@@ -1,48 +1,36 @@
 """The FSDP workshop's weak scaling: twice the GPUs, twice the layers, half the batch of each GPU.
 
-Its own rows, and two variants of equal work a GPU (counters.weak_scaling says which). Rows that are the same training
+Its own rows, and two variants of equal work a GPU (analytic.weak_scaling says which). Rows that are the same training
 are measured once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any
 
 from perfscribe.analytic.weak_scaling import Setup, setups
 from perfscribe.analytic.workshop_shapes import SimpleGptShape
-from perfscribe.base.cells import Cell, Measurement
+from perfscribe.base.cells import Cell
 from perfscribe.data import squad_sets
 from perfscribe.training import launching
 
-SHAPE = ("vocab_size", "hidden_size", "num_layers", "num_heads", "ffn")
-
-
-def datasets(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The workshop's rows."""
-    return squad_sets.datasets(config)
-
-
-def asked(config: Mapping[str, Any]) -> list[Setup]:
-    """Every row of every variant."""
-    shape = SimpleGptShape(config["vocab_size"], config["hidden_size"], 1, config["num_heads"], config["ffn"])
-    lists = (config[name] for name in ("world_size", "layers", "batch"))
-    return setups(shape, config["max_length"], *lists)
+datasets, start_early, run = squad_sets.datasets, launching.start_early, launching.run
 
 
 def cells(config: Mapping[str, Any]) -> list[Cell]:
     """A cell for each training that differs; `variants` names the rows that it stands for."""
     dataset = squad_sets.dataset_name(config)
+    shape = SimpleGptShape(config["vocab_size"], config["hidden_size"], 1, config["num_heads"], config["ffn"])
+    lists = (config[name] for name in ("world_size", "layers", "batch"))
     found: dict[tuple[int, int, int], list[Setup]] = {}
-    for setup in asked(config):
+    for setup in setups(shape, config["max_length"], *lists):
         found.setdefault((setup.world_size, setup.shape.num_layers, setup.batch), []).append(setup)
     return [_cell(same, backend, config, dataset) for backend in config["backend"] for same in found.values()]
 
 
 def _cell(same: list[Setup], backend: str, config: Mapping[str, Any], dataset: str) -> Cell:
     setup = same[0]
-    shape = {name: level for name, level in asdict(setup.shape).items() if name in SHAPE}
     levels = {
         "variants": "; ".join(one.variant for one in same),
         "nodes": nodes_for(setup.world_size, config["ranks_per_node"]),
@@ -50,7 +38,7 @@ def _cell(same: list[Setup], backend: str, config: Mapping[str, Any], dataset: s
         "backend": backend,
         "loop": config["loop"],
         "model_name": "simple_gpt",
-        **shape,
+        **{name: getattr(setup.shape, name) for name in launching.SHAPE},
         "batch_size": setup.batch,
     }
     steps = config["train_size"] * config["num_epochs"] / setup.total_batch
@@ -60,13 +48,3 @@ def _cell(same: list[Setup], backend: str, config: Mapping[str, Any], dataset: s
 def nodes_for(world_size: int, most: int) -> int:
     """The fewest nodes that the ranks divide evenly among, with `most` on each at most."""
     return next(nodes for nodes in range(1, world_size + 1) if world_size % nodes == 0 and world_size // nodes <= most)
-
-
-def start_early() -> None:
-    """Start the process that ranks are forked from."""
-    launching.start_early()
-
-
-def run(cell: Cell) -> Measurement:
-    """Train on the cell's ranks."""
-    return launching.run(cell)

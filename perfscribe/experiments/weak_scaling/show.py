@@ -1,24 +1,27 @@
-"""Tables and figure of weak_scaling."""
+"""Tables and figure of weak_scaling: a row for each variant that a cell stands for, and what it asks of a GPU."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pandas as pd
 
+from perfscribe.analytic.weak_scaling import SOURCE, VARIANTS, Setup
+from perfscribe.analytic.workshop_shapes import BLOOM_TOKENIZER_VOCABULARY, SimpleGptShape
 from perfscribe.experiments import training_columns as c
 from perfscribe.experiments.multi_gpu import drawings
-from perfscribe.experiments.training_rows import Links
-from perfscribe.experiments.weak_scaling import rows as r
+from perfscribe.experiments.training_rows import Links, with_prediction
 from perfscribe.experiments.weak_scaling.levels import SHOWN
 from perfscribe.records.records import Record
 from perfscribe.show import figures as f
 from perfscribe.show import tables as t
 from perfscribe.show.tables import Table
+from perfscribe.training.launching import SHAPE
 
-TABLES, FIGURES = SHOWN.tables, SHOWN.figures
+GRID = ("backend", "loop", "hidden_size", "vocab_size", "dtype")  # cells of another preset are another grid
 SETUP_NOTES = (
     "By arithmetic; FLOP: matrix products of forward and backward in an optimizer step.",
     "As it ran: the workshop's scripts take the tokenizer's vocabulary and one row per GPU.",
@@ -33,83 +36,131 @@ CAPTION = "Weak-scaling efficiency by median steps, first row over row; hollow: 
 
 def tables(records: Mapping[str, list[Record]]) -> list[Table]:
     """The set-up with what it asks of a GPU, and what was measured."""
-    cells = records["weak_scaling"]
+    every = by_variant(records["weak_scaling"])
+    cleared: dict[str, Any] = {"reason": "", "flags": [], "samples": {}, "warmup": {}, "values": {}, "series": {}}
+    set_ups = [replace(record, status="ok", **cleared) for record in every]  # by arithmetic, whatever was measured
+    trained = measured(every, Links.of(records))
     return [
-        t.make(TABLES[0], "Set-up of weak scaling", r.set_ups(cells), setup(), SETUP_NOTES),
-        t.make(TABLES[1], "Weak scaling", r.measured(cells, Links.of(records)), measured(), NOTES),
+        t.make("fsdp.weak_setup", "Set-up of weak scaling", set_ups, SETUP, SETUP_NOTES),
+        t.make("fsdp.weak_scaling", "Weak scaling", trained, MEASURED, NOTES),
     ]
 
 
-def _computed(name: str, title: str, get: Callable[[Record], Any], exact: bool = False) -> t.Column:
-    """Known for every row, measured or not."""
-    return t.Column(name, title, get, kind="factor", exact=exact)
+def _grid(record: Record) -> tuple[Any, ...]:
+    return tuple(record.factors[name] for name in GRID)
 
 
-def _as_asked() -> list[t.Column]:
-    return [
-        t.factor("variant", "Variant"),
-        t.factor("world_size", "GPUs"),
-        t.factor("num_layers", "Num Layers"),
-        t.factor("batch_size", "Per-GPU Batch"),
+def by_variant(records: Sequence[Record]) -> list[Record]:
+    """Rows by grid, then variant, in the order of ranks."""
+    found = [
+        replace(record, factors={**record.factors, "variant": variant})
+        for record in records
+        for variant in str(record.factors["variants"]).split("; ")
     ]
+    grids = list(dict.fromkeys(map(_grid, records)))
+    return sorted(
+        found,
+        key=lambda r: (grids.index(_grid(r)), VARIANTS.index(r.factors["variant"]), r.factors["world_size"]),
+    )
 
 
-def setup() -> list[t.Column]:
-    """What each row asks of a GPU."""
-    return [
-        *_as_asked(),
-        _computed("total_batch", "Total batch", lambda row: r.setup_of(row).total_batch, exact=True),
-        _computed("parameters", "Total Params", lambda row: r.setup_of(row).shape.parameters, exact=True),
-        _computed("parameters_per_gpu", "Params a GPU (M)", lambda row: r.setup_of(row).parameters_per_gpu / 1e6),
-        _computed("tokens_per_gpu", "Tokens a GPU", lambda row: r.setup_of(row).tokens_per_gpu, exact=True),
-        _computed("tflop_per_gpu", "TFLOP a GPU", lambda row: r.setup_of(row).flop_per_gpu / 1e12),
-        _computed("steps_per_epoch", "Steps an epoch", r.steps_per_epoch, exact=True),
-        _computed("ran_parameters", "Params as it ran", lambda row: r.as_it_ran(row, "parameters"), exact=True),
-        _computed("ran_tflop", "TFLOP a GPU as it ran", lambda row: r.as_it_ran(row, "tflop")),
-        _computed("ran_steps", "Steps an epoch as it ran", lambda row: r.as_it_ran(row, "steps"), exact=True),
-        _computed("asked_tflop", "TFLOP a GPU, its batch, that vocabulary", lambda row: r.as_it_ran(row, "asked")),
-        t.factor("device", "Device"),
-    ]
+def measured(every: Sequence[Record], links: Links) -> list[Record]:
+    """Each row beside the first measured one of its variant, and predicted ones behind those that could not be."""
+    found = []
+    for record in every:
+        same = [r for r in every if r.ok and _grid(r) == _grid(record) and r.has(variant=record.factors["variant"])]
+        found += with_prediction(record, same, links)
+    return found
 
 
-def measured() -> list[t.Column]:
-    """The workshop's ten columns, then ours."""
-    return [
-        *_as_asked(),
-        _computed("total_params", "Total Params", lambda row: r.setup_of(row).shape.parameters, exact=True),
-        c.samples_callback(),
-        c.memory_callback(),
-        c.utilisation(),
-        c.loss(),
-        c.runtime(),
-        t.value("efficiency", "Efficiency (%)"),
-        t.value("inverted", "Inverted, the workshop's (%)"),
-        t.value("runtime_efficiency", "Efficiency of the runtime (%)"),
-        t.value("work_efficiency", "Efficiency by work (%)"),
-        c.origin(),
-        c.nodes(),
-        c.samples_stepping(),
-        c.memory_peak(),
-        c.mfu(),
-        *c.steps(),
-        *c.wrapped(),
-        t.factor("device", "Device"),
-        t.factor("loop", "Loop"),
-        t.factor("dtype", "Dtype"),
-        t.factor("num_epochs", "Epochs"),
-    ]
+def _setup_of(record: Record) -> Setup:
+    factors = record.factors
+    shape = SimpleGptShape(**{name: factors[name] for name in SHAPE})
+    return Setup(factors["variant"], factors["world_size"], factors["batch_size"], shape, factors["max_length"])
+
+
+def _asked(name: str, title: str, get: Callable[[Setup], Any], exact: bool = True) -> t.Column:
+    """Of the set-up as asked for, measured or not."""
+    return t.Column(name, title, lambda record: get(_setup_of(record)), kind="factor", exact=exact)
+
+
+def _ran(name: str, title: str, get: Callable[[Record, Setup], Any], exact: bool = True, batch: int = 1) -> t.Column:
+    """Of the workshop's rows as its scripts run them: the tokenizer's vocabulary, one row a GPU."""
+
+    def of(record: Record) -> Any:
+        asked = _setup_of(record)
+        ran = replace(asked, shape=replace(asked.shape, vocab_size=BLOOM_TOKENIZER_VOCABULARY))
+        return get(record, replace(ran, batch=batch or ran.batch)) if asked.variant == SOURCE else "not the workshop's"
+
+    return t.Column(name, title, of, kind="factor", exact=exact)
+
+
+def _steps(record: Record, setup: Setup) -> int:
+    return -(-int(record.factors["train_size"]) // setup.total_batch)
+
+
+AS_ASKED = [
+    t.factor("variant", "Variant"),
+    t.factor("world_size", "GPUs"),
+    t.factor("num_layers", "Num Layers"),
+    t.factor("batch_size", "Per-GPU Batch"),
+]
+SETUP = [
+    *AS_ASKED,
+    _asked("total_batch", "Total batch", lambda setup: setup.total_batch),
+    _asked("parameters", "Total Params", lambda setup: setup.shape.parameters),
+    _asked("parameters_per_gpu", "Params a GPU (M)", lambda setup: setup.parameters_per_gpu / 1e6, exact=False),
+    _asked("tokens_per_gpu", "Tokens a GPU", lambda setup: setup.tokens_per_gpu),
+    _asked("tflop_per_gpu", "TFLOP a GPU", lambda setup: setup.flop_per_gpu / 1e12, exact=False),
+    t.Column("steps_per_epoch", "Steps an epoch", lambda r: _steps(r, _setup_of(r)), kind="factor", exact=True),
+    _ran("ran_parameters", "Params as it ran", lambda _, ran: ran.shape.parameters),
+    _ran("ran_tflop", "TFLOP a GPU as it ran", lambda _, ran: ran.flop_per_gpu / 1e12, exact=False),
+    _ran("ran_steps", "Steps an epoch as it ran", _steps),
+    _ran(
+        "asked_tflop",
+        "TFLOP a GPU, its batch, that vocabulary",
+        lambda _, ran: ran.flop_per_gpu / 1e12,
+        exact=False,
+        batch=0,
+    ),
+    t.factor("device", "Device"),
+]
+# The workshop's ten columns, then ours.
+MEASURED = [
+    *AS_ASKED,
+    _asked("total_params", "Total Params", lambda setup: setup.shape.parameters),
+    c.SAMPLES_CALLBACK,
+    c.MEMORY_CALLBACK,
+    c.UTILISATION,
+    c.LOSS,
+    c.RUNTIME,
+    t.value("efficiency", "Efficiency (%)"),
+    t.value("inverted", "Inverted, the workshop's (%)"),
+    t.value("runtime_efficiency", "Efficiency of the runtime (%)"),
+    t.value("work_efficiency", "Efficiency by work (%)"),
+    c.ORIGIN,
+    c.NODES,
+    c.SAMPLES_STEPPING,
+    c.MEMORY_PEAK,
+    c.MFU,
+    *c.STEPS,
+    *c.WRAPPED,
+    t.factor("device", "Device"),
+    t.factor("loop", "Loop"),
+    t.factor("dtype", "Dtype"),
+    t.factor("num_epochs", "Epochs"),
+]
 
 
 def figures(tables: Mapping[str, Table]) -> list[f.Figure]:
     """Efficiency over ranks."""
-    return [f.Figure(FIGURES[0], CAPTION, partial(_draw, rows=tables[TABLES[1]].ok), sample="step_ms")]
+    return [f.Figure(SHOWN.figures[0], CAPTION, partial(_draw, rows=tables["fsdp.weak_scaling"].ok), sample="step_ms")]
 
 
 def _draw(canvas: Any, rows: pd.DataFrame) -> None:
     """A line each variant."""
     axes = canvas.subplots()
-    rows = drawings.numbers(rows, "efficiency")
-    rows = drawings.main_device(rows)
+    rows = drawings.main_device(drawings.numbers(rows, "efficiency"))
     if rows["world_size"].nunique() < 2:
         f.no_data(axes, "not measured on several numbers of ranks")
         return

@@ -1,1 +1,0 @@
-"""The FSDP workshop's small model on one device: shows what baseline measures."""
