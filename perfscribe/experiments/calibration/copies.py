@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from perfscribe.base.cells import Measurement
-from perfscribe.experiments.flash_benchmarking.clocks import clocks
+from perfscribe.experiments.flash_benchmarking.measure import Clocks
 from perfscribe.instruments.timing import record, time_device, time_host
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def within(factors: Mapping[str, Any]) -> Measurement:
 
     check(operation, *(_random(size_mib, device) for _ in range(2)))
     measurement = Measurement(values={"bytes": ACCESSES[operation] * size_mib * MIB})
-    timers = clocks(device, factors["samples"])
+    timers = Clocks(device, factors["samples"])
     timers.time(measurement, "time", make)
     measurement.values |= timers.values()
     return measurement

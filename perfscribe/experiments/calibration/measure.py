@@ -87,12 +87,12 @@ def run(cell: Cell) -> Measurement:
     a product; of a link what the machine says of it; of the disk its file system.
     """
     from perfscribe.experiments.calibration import copies, disk
-    from perfscribe.experiments.flash_benchmarking import products
+    from perfscribe.experiments.flash_benchmarking.measure import product
 
     workload = cell["workload"]
     if workload == PRODUCT:
         precision.set_matmul_precision(cell["dtype"])
-        return products.measure(cell.factors)
+        return product(cell.factors)
     if workload == DISK:
         return disk.measure(cell.factors, cell.data_folder)
     return {MEMORY: copies.within, LINK: copies.between, TRANSFER: copies.from_host}[workload](cell.factors)

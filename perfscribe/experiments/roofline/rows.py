@@ -9,7 +9,7 @@ from typing import Any
 from perfscribe.analytic import flops, roofline
 from perfscribe.analytic.shapes import SIZES
 from perfscribe.attention import backends
-from perfscribe.experiments.flash_benchmarking.rows import flop as attention_flop
+from perfscribe.experiments.flash_benchmarking.show import flop as attention_flop
 from perfscribe.records.records import STATUSES, Record
 from perfscribe.show.ceilings import Ceiling, Ceilings, sheet_memory, sheet_product
 
