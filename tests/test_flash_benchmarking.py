@@ -123,8 +123,8 @@ class FakeGraphs:
 
 def test_a_gpu_cell_keeps_replays_and_launches(monkeypatch: pytest.MonkeyPatch) -> None:
     """The order and names of what a CUDA cell measures, its device replaced."""
-    clocks = measure.Clocks
-    monkeypatch.setattr(measure, "CudaGraphs", FakeGraphs)
+    clocks = graph_timing.Clocks
+    monkeypatch.setattr(graph_timing, "CudaGraphs", FakeGraphs)
     monkeypatch.setattr(measure, "Clocks", lambda device, samples: clocks("cuda", samples))
     timing = Timing([0.5] * 5, [0.6], CUDA_EVENTS, 0.0, 0.0)
     monkeypatch.setattr(graph_timing, "time_device", lambda call, warmup, timed: replace(timing))

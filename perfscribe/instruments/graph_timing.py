@@ -23,9 +23,9 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
-from perfscribe.base.cells import Unsupported
+from perfscribe.base.cells import Measurement, Unsupported
 from perfscribe.instruments.memory import is_oom
-from perfscribe.instruments.timing import CUDA_EVENTS, FLUSH_BYTES, Timing, time_device
+from perfscribe.instruments.timing import CUDA_EVENTS, FLUSH_BYTES, Timing, record, time_device, time_host
 
 if TYPE_CHECKING:
     import torch
@@ -38,6 +38,9 @@ PROBES = 2  # replays that tell how long a call takes, the first of which upload
 LONG_MS = 10.0  # of a call whose first replay tells enough
 FEWEST_SAMPLES = 3
 ENOUGH_MS = 100.0  # of timed calls, from which on fewer samples than asked for are taken
+DIGITS = 5  # of a sample that Clocks keeps: events resolve 0.5 us, and there are hundreds of cells
+HOST_WARMUP = 1
+LAUNCHED_SAMPLES = 5
 
 Make = Callable[[], Callable[[], object]]
 
@@ -223,3 +226,40 @@ class _Captured:
                 end.record()
         self.stream.synchronize()
         return [float(start.elapsed_time(end)) for start, end in zip(starts, ends, strict=True)]
+
+
+class Clocks:
+    """The timers of a device: graph replay and plain events on CUDA, the host clock on the CPU."""
+
+    def __init__(self, device: str, samples: int) -> None:
+        self._recorder = CudaGraphs() if device == "cuda" else None
+        self._samples = samples
+        self._calls: dict[str, int] = {}
+        self._fallbacks: dict[str, str] = {}
+
+    def time(self, measurement: Measurement, name: str, make: Make) -> None:
+        """Keep <name>_ms of the calls that make() gives, and on CUDA <name>_launched_ms, with the launches."""
+        if self._recorder is None:
+            timing = time_host(make(), warmup=HOST_WARMUP, timed=self._samples, device="cpu")
+            _keep(measurement, f"{name}_ms", timing)
+            return
+        replayed = time_replays(make, samples=self._samples, recorder=self._recorder)
+        _keep(measurement, f"{name}_ms", replayed.timing)
+        self._calls[name] = replayed.calls_per_sample
+        if replayed.fallback:
+            self._fallbacks[name] = replayed.fallback
+        call_ms = min(replayed.timing.samples_ms)
+        launched = time_launched(make, samples=min(LAUNCHED_SAMPLES, self._samples), call_ms=call_ms)
+        # Its warm-up call is that of a call which has run many times by now.
+        _keep(measurement, f"{name}_launched_ms", replace(launched, warmup_ms=[]))
+
+    def values(self) -> dict[str, str]:
+        """What a record says of the timing: calls a replay in the order timed, and why anything was not replayed."""
+        found = {"calls_per_sample": " ".join(map(str, self._calls.values()))} if self._calls else {}
+        told = "; ".join(f"{name}: {reason}" for name, reason in self._fallbacks.items())
+        return found | ({"no_graph": told} if told else {})
+
+
+def _keep(measurement: Measurement, name: str, timing: Timing) -> None:
+    samples, warmup = ([float(f"{ms:.{DIGITS}g}") for ms in each] for each in (timing.samples_ms, timing.warmup_ms))
+    record(measurement, name, replace(timing, samples_ms=samples, warmup_ms=warmup))

@@ -11,17 +11,16 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from perfscribe.attention import backends
 from perfscribe.base.cells import Cell, Level, Measurement, grid
 from perfscribe.base.partial import kept_on_failure
-from perfscribe.experiments.flash_benchmarking import correctness
+from perfscribe.experiments.flash_benchmarking import correctness, products
 from perfscribe.instruments import precision
-from perfscribe.instruments.graph_timing import CudaGraphs, Make, time_launched, time_replays
-from perfscribe.instruments.timing import Timing, record, synchronise, time_host
+from perfscribe.instruments.graph_timing import Clocks
+from perfscribe.instruments.timing import synchronise
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,10 +32,6 @@ FACTORS = (*PROBLEM, "implementation", "samples")
 COLUMNS_OF_A_PASS = 64
 # Those of which it is known what they run; the others leave it to PyTorch.
 OPEN = ("eager", "tiled", "triton", "triton_ieee")
-CHECKED_ROWS = 16  # of a product
-DIGITS = 5  # of a sample that are kept: events resolve 0.5 us, and there are hundreds of cells
-HOST_WARMUP = 1
-LAUNCHED_SAMPLES = 5
 SHOWN_KERNELS = 2
 NAME_LENGTH = 64
 NOT_SEEN = "not seen by the profiler"
@@ -95,7 +90,7 @@ def run(cell: Cell) -> Measurement:
     """Time one cell, the result compared with float64 first."""
     keep_compiled_code(cell.data_folder)
     precision.set_matmul_precision(cell["dtype"])
-    return product(cell.factors) if cell["workload"] == "matmul" else attention(cell.factors)
+    return products.measure(cell.factors) if cell["workload"] == "matmul" else attention(cell.factors)
 
 
 def keep_compiled_code(data_folder: str) -> None:
@@ -108,29 +103,6 @@ def keep_compiled_code(data_folder: str) -> None:
     cache = Path(data_folder).resolve().parent / "cache"
     for variable, name in (("TRITON_CACHE_DIR", "triton"), ("TORCHINDUCTOR_CACHE_DIR", "inductor")):
         os.environ.setdefault(variable, str(cache / name))
-
-
-def product(factors: Mapping[str, Any]) -> Measurement:
-    """Time an n x n product of random matrices, in the cell's dtype; some rows are compared with float64 first."""
-    import torch
-
-    device, size, tolerance = factors["device"], factors["matrix_size"], correctness.TOLERANCE[factors["dtype"]]
-    dtype = precision.tensor_dtype(factors["dtype"])
-    a, b = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
-    expected = a[:CHECKED_ROWS].double() @ b.double()
-    error = float(((a @ b)[:CHECKED_ROWS].double() - expected).norm() / expected.norm())
-    if not error <= tolerance:
-        raise ValueError(f"product is off by {error:.2g} against float64, allowed {tolerance:g}")
-    measurement = Measurement(values={"relative_error": float(f"{error:.3g}")})
-
-    def make() -> Callable[[], Tensor]:
-        left, right = a.clone(), b.clone()
-        return lambda: left @ right
-
-    timers = Clocks(device, factors["samples"])
-    timers.time(measurement, "product", make)
-    measurement.values |= timers.values()
-    return measurement
 
 
 def attention(factors: Mapping[str, Any]) -> Measurement:
@@ -211,43 +183,6 @@ def _wall_s(call: Callable[[], object], device: str) -> float:
     call()
     synchronise(device)
     return time.perf_counter() - start
-
-
-class Clocks:
-    """The timers of a device: graph replay and plain events on CUDA, the host clock on the CPU."""
-
-    def __init__(self, device: str, samples: int) -> None:
-        self._recorder = CudaGraphs() if device == "cuda" else None
-        self._samples = samples
-        self._calls: dict[str, int] = {}
-        self._fallbacks: dict[str, str] = {}
-
-    def time(self, measurement: Measurement, name: str, make: Make) -> None:
-        """Keep <name>_ms of the calls that make() gives, and on CUDA <name>_launched_ms, with the launches."""
-        if self._recorder is None:
-            timing = time_host(make(), warmup=HOST_WARMUP, timed=self._samples, device="cpu")
-            _keep(measurement, f"{name}_ms", timing)
-            return
-        replayed = time_replays(make, samples=self._samples, recorder=self._recorder)
-        _keep(measurement, f"{name}_ms", replayed.timing)
-        self._calls[name] = replayed.calls_per_sample
-        if replayed.fallback:
-            self._fallbacks[name] = replayed.fallback
-        call_ms = min(replayed.timing.samples_ms)
-        launched = time_launched(make, samples=min(LAUNCHED_SAMPLES, self._samples), call_ms=call_ms)
-        # Its warm-up call is that of a call which has run many times by now.
-        _keep(measurement, f"{name}_launched_ms", replace(launched, warmup_ms=[]))
-
-    def values(self) -> dict[str, str]:
-        """What a record says of the timing: calls a replay in the order timed, and why anything was not replayed."""
-        found = {"calls_per_sample": " ".join(map(str, self._calls.values()))} if self._calls else {}
-        told = "; ".join(f"{name}: {reason}" for name, reason in self._fallbacks.items())
-        return found | ({"no_graph": told} if told else {})
-
-
-def _keep(measurement: Measurement, name: str, timing: Timing) -> None:
-    samples, warmup = ([float(f"{ms:.{DIGITS}g}") for ms in each] for each in (timing.samples_ms, timing.warmup_ms))
-    record(measurement, name, replace(timing, samples_ms=samples, warmup_ms=warmup))
 
 
 def kernels_of(call: Callable[[], object], device: str, implementation: str) -> dict[str, str]:
