@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
 from shards import ShardJob
 
-from perfscribe import config
 from perfscribe.base.cells import Cell
 from perfscribe.instruments import tools
 from perfscribe.plan import plan
@@ -68,27 +66,11 @@ def test_no_other_program_stands_in_for_a_configured_one(tmp_path: Path, monkeyp
         assert environment.missing(["nsys"]) == "nsys (Nsight Systems) is missing"
 
 
-def test_an_open_section_leaves_the_variables_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(tools.NSYS_VARIABLE, "/users/own")
-    tools.use({"nsys": None, "nsys_libraries": None}, Path("/x"))
-    tools.use({}, Path("/x"))
-    assert os.environ[tools.NSYS_VARIABLE] == "/users/own" and tools.NSYS_LIBRARIES_VARIABLE not in os.environ
-
-
-def test_the_section_is_an_option_and_no_part_of_a_key() -> None:
-    root = Path(__file__).resolve().parents[1]
+def test_the_section_is_no_part_of_a_key() -> None:
     raw = {"preset": "tiny", "experiments": {"attention": {"enabled": True}}}
     moved = raw | {"tools": {"nsys": "/opt/nsys", "nsys_libraries": ".libraries"}}
+    root = Path(__file__).resolve().parents[1]
     assert plan.build(raw, "tiny", root).units == plan.build(moved, "tiny", root).units
-    options = plan.options(config.resolve(moved, "tiny"))
-    assert options["attention"]["tools"] == {"nsys": "/opt/nsys", "nsys_libraries": ".libraries"}
-    assert plan.options(config.resolve(raw, "tiny"))["attention"]["tools"] == {"nsys": None, "nsys_libraries": None}
-
-
-def test_a_path_in_the_config_is_text() -> None:
-    for wrong in (3, "", " /opt/nsys", ["nsys"]):
-        with pytest.raises(config.ConfigError, match=r"tools\.nsys"):
-            config.check({"tools": {"nsys": wrong}})
 
 
 def test_the_section_reaches_cells(tmp_path: Path) -> None:
