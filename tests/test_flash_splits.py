@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 
 pytest.importorskip("torch")
@@ -25,9 +23,7 @@ def walks(length: int, sequences: int = 1, causal: bool = True, upwards: bool = 
     return Walks(length, length, own, max(own, 128), sequences, causal, upwards)
 
 
-@pytest.mark.parametrize("length", [1, 511, 4096, 4097, 65536])
-@pytest.mark.parametrize("sequences", [1, 16])
-@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize(("length", "sequences", "causal"), [(1, 1, True), (4097, 1, True), (4096, 16, False)])
 def test_a_split_is_whole_tiles_and_all_splits_hold_all_rows(length, sequences, causal):
     asked = walks(length, sequences, causal)
     rows = split_length(asked, 132, 4)
@@ -37,25 +33,17 @@ def test_a_split_is_whole_tiles_and_all_splits_hold_all_rows(length, sequences, 
     assert -(-length // split_length(asked, 132, 4, 4)) <= 4
 
 
-@pytest.mark.parametrize("length", [1, 65, 128, 1000, 3000, 4096, 16384])
+@pytest.mark.parametrize("length", [1, 1000, 4096])
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("upwards", [True, False])
 def test_no_number_of_splits_is_out_of_bounds_or_worse_than_none(length, upwards, causal):
     """On other GPUs and lengths than the rule was fitted to; more programs do not always want fewer splits there."""
-    for sequences, slots in itertools.product((1, 3, 16), (66, 132, 264, 528)):
+    for sequences, slots in ((1, 66), (3, 132), (1, 528)):
         asked = walks(length, sequences, causal, upwards)
         splits = best_splits(asked, slots)
         assert 1 <= splits <= min(MOST_SPLITS, max(1, length // SHORTEST_SPLIT))
         work = sum(last - first for first, last in asked.spans()) * sequences
         assert work / slots < end_of(asked, splits, slots) <= end_of(asked, 1, slots)
-
-
-@pytest.mark.parametrize("slots", [16, 132, 528])
-def test_a_single_tile_is_split_as_long_as_a_split_pays(slots):
-    tiles = {length: Walks(64, length, 64, 64, 1, False, True) for length in (64, 128, 4096)}
-    assert {length: best_splits(tile, slots) for length, tile in tiles.items()} == {64: 1, 128: 1, 4096: MOST_SPLITS}
-    start, merge = START_ROWS, START_OF_MERGE_ROWS + 2 * MERGE_ROWS
-    assert [end_of(tiles[128], splits, slots) for splits in (1, 2)] == [128 + start, 64 + start + merge]
 
 
 def test_enough_programs_are_not_split():
@@ -74,10 +62,6 @@ def test_spans_hold_each_pair_that_a_causal_mask_leaves_once_and_the_longest_com
         for row in range(300):
             seen = row < tile + 64 if upwards else row >= tile
             assert (first <= row < end) == (seen and row < 300)
-
-
-def test_keys_that_no_query_sees_have_no_walk():
-    assert Walks(300, 100, 64, 128, 1, True, False).spans() == [(0, 100), (64, 100)]
 
 
 def test_the_end_is_that_of_a_schedule_done_by_hand():
