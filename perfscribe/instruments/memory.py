@@ -255,11 +255,9 @@ def _oom_in_chain(error: BaseException | None) -> BaseException | None:
     """The out-of-memory error among an exception and those that it was raised from."""
     while error is not None:
         # by name, so that torch need not be imported to ask
-        is_torchs = any(
-            c.__name__ == "OutOfMemoryError" and c.__module__.startswith("torch") for c in type(error).__mro__
-        )
+        kinds = {f"{kind.__module__.split('.')[0]}.{kind.__name__}" for kind in type(error).__mro__}
         says_so = isinstance(error, RuntimeError) and _OOM_TEXT.match(str(error))
-        if isinstance(error, MemoryError) or is_torchs or says_so:
+        if isinstance(error, MemoryError) or "torch.OutOfMemoryError" in kinds or says_so:
             return error
         error = error.__cause__
     return None
