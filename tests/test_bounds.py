@@ -14,7 +14,6 @@ from perfscribe.analytic.parameters import transformer_parameters
 from perfscribe.analytic.shapes import SIZES
 from perfscribe.experiments.calibration import roofline as shown
 from perfscribe.plan import plan
-from perfscribe.records import records
 from perfscribe.records.records import Record
 from perfscribe.show import ceilings
 
@@ -108,11 +107,6 @@ def flash(name: str, seq_len: int, ms: float, dtype: str = "bf16") -> Record:
     return measured("flash_benchmarking", {"forward_ms": ms, "backward_ms": 2.5 * ms}, **factors)
 
 
-def without_heads(head_dim: int) -> Record:
-    factors = {"implementation": "eager", "dtype": "fp32", "seq_len": 4096, "head_dim": head_dim, "batch": 8}
-    return measured("attention", {"forward_ms": 2.0, "backward_ms": 4.0}, **factors)
-
-
 def out_of_memory(record: Record) -> Record:
     record.status, record.samples = "oom", {}
     return record
@@ -158,11 +152,6 @@ def test_tritons_fp32_is_held_against_a_third_of_tf32() -> None:
     assert by_name["Triton (ours)"] == pytest.approx(by_name["PyTorch, eager"] / 3)
 
 
-def test_attention_stands_there_at_its_narrowest_and_its_widest() -> None:
-    table = shown.table("cs336.roofline", {"attention": [without_heads(d) for d in (16, 32, 128)]})
-    assert {row["head_dim"]: row["bound_by"] for _, row in table.ok.iterrows()} == {16: "memory", 128: "compute"}
-
-
 @pytest.mark.parametrize(("site", "peak"), [(SITE, 785.3), ({"end_to_end": SITE["end_to_end"]}, 989)])
 def test_the_figure_draws_points_and_a_ceiling_a_dtype(site: Any, peak: float) -> None:
     canvas = plt.figure()
@@ -170,12 +159,6 @@ def test_the_figure_draws_points_and_a_ceiling_a_dtype(site: Any, peak: float) -
     (ceiling,) = (line for line in canvas.axes[0].lines if line.get_linestyle() == "-")
     assert len(ceiling.get_xdata()) == 3 and max(ceiling.get_ydata()) == pytest.approx(peak, rel=1e-3)
     plt.close(canvas)
-
-
-def test_records_keep_what_was_watched() -> None:
-    row = {"experiment": "e", "factors": {}, "status": "ok", "watch": {"energy_j": 5.0}, "fingerprint": ""}
-    (merged,) = records.merge_rounds([records.make(row)])
-    assert merged.watch == [{"energy_j": 5.0}]
 
 
 def test_collectives_stand_beside_the_slowest_link_and_the_data_sheet() -> None:

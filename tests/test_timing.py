@@ -112,19 +112,6 @@ def test_phases_of_one_pass(clock):
     assert phases["forward"].timed_s == phases["forward"].warmup_s == 0
 
 
-def test_phases_synchronise_at_each_mark(monkeypatch):
-    cuda = FakeCuda(monkeypatch)
-
-    def step(mark):
-        for phase in ("forward", "backward"):
-            cuda.work(phase)
-            mark(phase)
-
-    timing.time_phases(step, warmup=0, timed=1, device="cuda", prepare=lambda: cuda.work("prepare"))
-    waits = "synchronise"
-    assert cuda.log == ["prepare", waits, "forward", waits, "backward", waits, waits]
-
-
 def test_phases_are_checked():
     turns = iter(["forward", "backward"])
     for step, said in (
@@ -144,3 +131,16 @@ def test_recorded_timings_name_their_timer_and_sum_the_wall_time():
     assert measurement.warmup == {"forward_ms": [9.0]}
     assert measurement.timers == {"forward_ms": "host clock", "kernel_ms": "CUDA events"}
     assert (measurement.warmup_s, measurement.timed_s) == (1.0, 0.5)
+
+
+def test_phases_synchronise_at_each_mark(monkeypatch):
+    cuda = FakeCuda(monkeypatch)
+
+    def step(mark):
+        for phase in ("forward", "backward"):
+            cuda.work(phase)
+            mark(phase)
+
+    timing.time_phases(step, warmup=0, timed=1, device="cuda", prepare=lambda: cuda.work("prepare"))
+    waits = "synchronise"
+    assert cuda.log == ["prepare", waits, "forward", waits, "backward", waits, waits]
