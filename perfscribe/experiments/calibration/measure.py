@@ -17,6 +17,7 @@ import shutil
 import tempfile
 import zlib
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -216,11 +217,10 @@ def on_disk(factors: Mapping[str, Any], data_folder: str) -> Measurement:
     # One name a cell: what a killed run has left is overwritten by the next.
     path = folder / f"calibration-{factors['operation'].replace(' ', '-')}-{factors['size_mib']}.tmp"
     blocks = [os.urandom(min(BLOCK_BYTES, size_bytes - at)) for at in range(0, size_bytes, BLOCK_BYTES)]
-    buffer = bytearray(BLOCK_BYTES)
-    call: Callable[[], object] = lambda: _read(path, buffer)  # noqa: E731
-    prepare: Callable[[], object] = lambda: page_cache.drop([path])  # noqa: E731
+    call: Callable[[], object] = partial(_read, path, bytearray(BLOCK_BYTES))
+    prepare: Callable[[], object] = partial(page_cache.drop, [path])
     if factors["operation"] == "write":
-        call, prepare = lambda: _write(path, blocks), path.unlink
+        call, prepare = partial(_write, path, blocks), path.unlink
     measurement = Measurement(values={"bytes": size_bytes, "file_system": file_system(folder)})
     try:
         _write(path, blocks)
