@@ -35,7 +35,7 @@ from perfscribe.attention import backends  # noqa: E402
 from perfscribe.attention.triton_kernels import FlashAttentionTriton  # noqa: E402
 from perfscribe.base.cells import Unsupported  # noqa: E402
 from perfscribe.experiments.flash_benchmarking.correctness import TOLERANCE, Check  # noqa: E402
-from perfscribe.experiments.flash_benchmarking.passes import Problem  # noqa: E402
+from perfscribe.experiments.flash_benchmarking.measure import Problem  # noqa: E402
 from perfscribe.instruments.graph_timing import CudaGraphs, time_replays  # noqa: E402
 
 TURNS = 3

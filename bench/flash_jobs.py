@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from bench.flash_tune import TOLERANCE, median
+from bench.flash_tune import TOLERANCE
 from perfscribe.attention import backends, triton_configs
-from perfscribe.attention.triton_backward import backward, gradients_of_keys, gradients_of_queries, padded, row_terms
+from perfscribe.attention.triton_backward import backward, gradients, padded, row_terms
 from perfscribe.attention.triton_forward import Problem, forward
 from perfscribe.attention.triton_launches import layout_of
 from perfscribe.instruments.graph_timing import CudaGraphs, time_replays
@@ -90,11 +91,9 @@ def _calls(
             return lambda: both(q, k, v, output, logsumexp, d_out)
         n_padded = padded(problem, 128)
         terms = row_terms(problem, n_padded, d_out.stride(), False, False)(output, logsumexp, d_out)
-        if job.kernel == "dkdv":
-            keys = gradients_of_keys(problem, "dkdv", layouts, n_padded)  # type: ignore[arg-type]
-            return lambda: keys(q, k, v, d_out, terms[0], terms[0])
-        queries = gradients_of_queries(problem, layouts, n_padded)  # type: ignore[arg-type]
-        return lambda: (queries(q, k, v, d_out, terms[0]),)
+        call = gradients(problem, job.kernel, layouts, n_padded)  # type: ignore[arg-type]
+        rest = (terms[0], terms[0]) if job.kernel == "dkdv" else (terms[0],)
+        return lambda: call(q, k, v, d_out, *rest)
 
     wanted = {"forward": (out,), "one_pass": (d_q, d_k, d_v), "dkdv": (d_k, d_v), "dq": (d_q,)}
     return make, wanted[job.kernel]

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import multiprocessing
 import os
-import queue
-import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -39,65 +39,56 @@ TOLERANCE = {"bf16": 2e-2, "ieee": 1e-4, "tf32": 1e-2, "tf32x3": 1e-4}
 
 # own rows, streamed rows, warps, stages; "p": through pointers, "a": scores made ahead, "h" or "h,h": so many left
 # factors held in registers, "r": at most so many registers
-CANDIDATES: dict[tuple[str, str], str] = {
-    (
-        "narrow",
-        "forward",
-    ): """64,128,4,2,a 64,64,4,3,a 64,64,4,2,a 128,64,4,2,a 128,64,4,3 64,64,4,3 64,128,4,2 64,128,4,3
-        64,128,4,2,p 64,64,4,3,p 64,64,4,4,p 128,64,4,3,p 128,64,8,3,p 128,64,8,4,p 128,128,8,3,p
-        128,64,4,3,h 128,64,4,4,h 64,128,4,3,h 64,64,4,3,a,h 64,128,4,2,r168""",
-    (
-        "narrow",
-        "one_pass",
-    ): "64,64,4,3,h,h 64,64,4,4,h,h 64,64,4,3 64,64,4,2 64,64,4,3,p 128,64,8,3 64,32,4,3",
-    (
-        "narrow",
-        "dkdv",
-    ): "64,64,4,3,h,h 64,64,4,3,h 64,64,4,3 64,64,4,2 64,64,4,3,p 128,64,8,3 64,128,4,2 64,32,4,4",
-    (
-        "narrow",
-        "dq",
-    ): """128,64,4,3 64,64,4,3 64,128,4,2 64,64,4,3,p 128,64,4,3,p 128,64,8,3,p 64,64,4,2,p 128,64,4,2
-        64,128,4,2,p 128,64,4,4,p 128,64,4,3,h""",
-    (
-        "wide",
-        "forward",
-    ): """64,64,4,2,a 64,64,4,2 64,64,4,2,p 64,64,4,3,p 64,128,4,2,a 128,64,8,3,p 128,64,8,2,p 128,128,8,3
-        128,128,8,2,a 128,128,8,2,p 128,64,8,3,a 128,64,8,3,a,h 64,64,4,3,h""",
-    ("wide", "one_pass"): "128,64,8,2,p 128,64,8,3 64,32,4,3 64,32,4,3,p",
-    ("wide", "dkdv"): "64,64,4,2 64,64,4,2,p 128,64,8,3 128,64,8,2,p 128,64,8,3,p 64,64,4,1 64,32,4,3 64,64,8,2,p",
-    (
-        "wide",
-        "dq",
-    ): """64,64,4,2 64,64,4,3 64,64,4,2,p 64,64,4,3,p 128,64,8,3 128,64,8,3,p 128,64,8,2,p 128,128,8,2
-        64,128,4,2 64,64,4,3,h""",
-    (
-        "ieee",
-        "forward",
-    ): """64,16,8,1,p 32,32,8,1,p 64,32,8,1,p 32,32,4,1,p 32,16,4,1,p 64,32,16,1,p 64,16,4,1,p 32,64,8,1,p
-        16,32,4,1,p""",
-    ("ieee", "dkdv"): "64,16,8,1,p 32,32,8,1,p 32,32,4,1,p 32,16,4,1,p",
-    ("ieee", "dq"): "64,16,8,1,p 32,32,8,1,p 32,32,4,1,p 32,16,4,1,p",
-    ("ieee", "one_pass"): "32,32,8,1,p 64,16,8,1,p 32,16,4,1,p 64,32,16,1,p 16,32,4,1,p",
-    (
-        "tf32",
-        "forward",
-    ): """128,64,8,2 64,64,4,2 128,32,4,2 64,32,4,3 128,32,8,3 64,64,4,2,p 64,32,4,2,p 64,64,4,3 64,64,4,2,a
-        128,64,8,3 64,32,4,4 64,32,4,3,p 128,64,8,2,p""",
-    ("tf32", "one_pass"): """128,32,8,2 64,32,4,2 64,32,8,1,p 64,64,8,1,p 32,32,4,2 32,32,4,2,p 64,16,4,2,p 64,64,4,2
-        64,32,4,2,p""",
-    ("tf32", "dkdv"): """128,32,8,2 64,32,4,2 64,32,8,1,p 64,16,8,2 64,64,4,2 64,32,4,3 64,32,4,2,p 64,64,4,1,p
-        64,64,8,2 32,64,4,2,p""",
-    ("tf32", "dq"): """128,32,8,2 64,32,4,2 64,32,8,1,p 128,64,8,1 64,64,4,2 64,32,4,3 64,32,4,2,p 64,64,4,1,p
-        32,64,4,2,p""",
-    (
-        "tf32x3",
-        "forward",
-    ): """64,32,4,2,p 64,64,4,1,p 64,32,8,1,p 64,16,4,2,p 32,32,4,2,p 64,32,4,3,p 64,64,8,1,p 128,32,8,1,p
-        32,64,4,1,p 64,32,4,2""",
-    ("tf32x3", "one_pass"): "64,32,8,1,p 32,32,4,1,p 64,16,8,1,p 64,32,4,1,p 32,64,4,1,p 64,64,8,1,p",
-    ("tf32x3", "dkdv"): "64,16,8,1,p 32,32,4,1,p 64,32,4,1,p 64,32,8,1,p 32,64,4,1,p 64,64,8,1,p 32,32,4,2,p",
-    ("tf32x3", "dq"): "64,16,8,1,p 32,32,4,1,p 64,32,4,1,p 64,32,8,1,p 32,64,4,1,p 64,64,8,1,p 32,32,4,2,p",
+CANDIDATES: dict[str, dict[str, str]] = {
+    "narrow": {
+        "forward": """
+            64,128,4,2,a 64,64,4,3,a 64,64,4,2,a 128,64,4,2,a 128,64,4,3 64,64,4,3 64,128,4,2 64,128,4,3
+            64,128,4,2,p 64,64,4,3,p 64,64,4,4,p 128,64,4,3,p 128,64,8,3,p 128,64,8,4,p 128,128,8,3,p
+            128,64,4,3,h 128,64,4,4,h 64,128,4,3,h 64,64,4,3,a,h 64,128,4,2,r168""",
+        "one_pass": "64,64,4,3,h,h 64,64,4,4,h,h 64,64,4,3 64,64,4,2 64,64,4,3,p 128,64,8,3 64,32,4,3",
+        "dkdv": "64,64,4,3,h,h 64,64,4,3,h 64,64,4,3 64,64,4,2 64,64,4,3,p 128,64,8,3 64,128,4,2 64,32,4,4",
+        "dq": """
+            128,64,4,3 64,64,4,3 64,128,4,2 64,64,4,3,p 128,64,4,3,p 128,64,8,3,p 64,64,4,2,p 128,64,4,2
+            64,128,4,2,p 128,64,4,4,p 128,64,4,3,h""",
+    },
+    "wide": {
+        "forward": """
+            64,64,4,2,a 64,64,4,2 64,64,4,2,p 64,64,4,3,p 64,128,4,2,a 128,64,8,3,p 128,64,8,2,p 128,128,8,3
+            128,128,8,2,a 128,128,8,2,p 128,64,8,3,a 128,64,8,3,a,h 64,64,4,3,h""",
+        "one_pass": "128,64,8,2,p 128,64,8,3 64,32,4,3 64,32,4,3,p",
+        "dkdv": "64,64,4,2 64,64,4,2,p 128,64,8,3 128,64,8,2,p 128,64,8,3,p 64,64,4,1 64,32,4,3 64,64,8,2,p",
+        "dq": """
+            64,64,4,2 64,64,4,3 64,64,4,2,p 64,64,4,3,p 128,64,8,3 128,64,8,3,p 128,64,8,2,p 128,128,8,2
+            64,128,4,2 64,64,4,3,h""",
+    },
+    "ieee": {
+        "forward": """
+            64,16,8,1,p 32,32,8,1,p 64,32,8,1,p 32,32,4,1,p 32,16,4,1,p 64,32,16,1,p 64,16,4,1,p 32,64,8,1,p
+            16,32,4,1,p""",
+        "dkdv": "64,16,8,1,p 32,32,8,1,p 32,32,4,1,p 32,16,4,1,p",
+        "dq": "64,16,8,1,p 32,32,8,1,p 32,32,4,1,p 32,16,4,1,p",
+        "one_pass": "32,32,8,1,p 64,16,8,1,p 32,16,4,1,p 64,32,16,1,p 16,32,4,1,p",
+    },
+    "tf32": {
+        "forward": """
+            128,64,8,2 64,64,4,2 128,32,4,2 64,32,4,3 128,32,8,3 64,64,4,2,p 64,32,4,2,p 64,64,4,3 64,64,4,2,a
+            128,64,8,3 64,32,4,4 64,32,4,3,p 128,64,8,2,p""",
+        "one_pass": """
+            128,32,8,2 64,32,4,2 64,32,8,1,p 64,64,8,1,p 32,32,4,2 32,32,4,2,p 64,16,4,2,p 64,64,4,2
+            64,32,4,2,p""",
+        "dkdv": """
+            128,32,8,2 64,32,4,2 64,32,8,1,p 64,16,8,2 64,64,4,2 64,32,4,3 64,32,4,2,p 64,64,4,1,p 64,64,8,2
+            32,64,4,2,p""",
+        "dq": "128,32,8,2 64,32,4,2 64,32,8,1,p 128,64,8,1 64,64,4,2 64,32,4,3 64,32,4,2,p 64,64,4,1,p 32,64,4,2,p",
+    },
+    "tf32x3": {
+        "forward": """
+            64,32,4,2,p 64,64,4,1,p 64,32,8,1,p 64,16,4,2,p 32,32,4,2,p 64,32,4,3,p 64,64,8,1,p 128,32,8,1,p
+            32,64,4,1,p 64,32,4,2""",
+        "one_pass": "64,32,8,1,p 32,32,4,1,p 64,16,8,1,p 64,32,4,1,p 32,64,4,1,p 64,64,8,1,p",
+        "dkdv": "64,16,8,1,p 32,32,4,1,p 64,32,4,1,p 64,32,8,1,p 32,64,4,1,p 64,64,8,1,p 32,32,4,2,p",
+        "dq": "64,16,8,1,p 32,32,4,1,p 64,32,4,1,p 64,32,8,1,p 32,64,4,1,p 64,64,8,1,p 32,32,4,2,p",
+    },
 }
 
 
@@ -166,12 +157,11 @@ def searches(quick: bool) -> Iterator[list[Job]]:
     wanted = [(problem, kernel) for problem in problems for kernel in KERNELS]
     for (heads, n, d, products), kernel in wanted:
         width = "narrow" if d <= 64 else "wide"
-        texts = CANDIDATES.get((width if products == "bf16" else products, kernel), "").split()
+        texts = CANDIDATES[width if products == "bf16" else products][kernel].split()
         jobs = [Job(kernel, heads, n, d, products, tile_of(text)) for text in texts]
         if kernel == "one_pass" and products == "bf16":
             jobs += [dataclasses.replace(job, dq_sum="atomics") for job in jobs[:1]]
-        if jobs:
-            yield jobs
+        yield jobs
 
 
 def with_splits(results: list[dict]) -> list[Job]:
@@ -228,64 +218,39 @@ def precompile(cases: list[dict], capability: int, seconds: float) -> None:
 
 
 class Bench:
-    """The measuring process, started again whenever it hangs or dies."""
+    """The measuring process, started again whenever it hangs or dies. serve: what it runs."""
 
-    def __init__(self) -> None:
-        self._process: subprocess.Popen[str] | None = None
-        self._lines: queue.Queue[str | None] = queue.Queue()
-        self._answered = False
+    def __init__(self, serve: Callable[[Connection], None]) -> None:
+        self._serve = serve
+        self._process: BaseProcess | None = None
 
     def run(self, job: Job) -> dict:
         """The result of one job: {"job", "ms", "error", …} or {"job", "failed"}."""
-        fields = dataclasses.asdict(job)
-        if self._process is None or self._process.poll() is not None:
-            self._start()
-        assert self._process is not None and self._process.stdin is not None
-        patience_s = PATIENCE_S if self._answered else START_PATIENCE_S
+        fields, patience_s = dataclasses.asdict(job), PATIENCE_S
+        if self._process is None:
+            context, patience_s = multiprocessing.get_context("spawn"), START_PATIENCE_S
+            self._pipe, other = context.Pipe()
+            self._process = context.Process(target=self._serve, args=(other,), daemon=True)
+            self._process.start()
+            other.close()
         try:
-            self._process.stdin.write(json.dumps(fields) + "\n")
-            self._process.stdin.flush()
-            line = self._lines.get(timeout=patience_s)
-        except (queue.Empty, BrokenPipeError):
-            self.stop()
-            return {"job": fields, "stuck": True, "failed": f"no answer in {patience_s:.0f} s: it hangs"}
-        if line is None:
-            self.stop()
-            return {"job": fields, "stuck": True, "failed": f"the measuring process died {self._last_words()}"}
-        self._answered = True
-        result: dict = json.loads(line)
+            self._pipe.send(job)
+            if self._pipe.poll(patience_s):
+                result: dict = self._pipe.recv()
+            else:
+                result = {"stuck": True, "failed": f"no answer in {patience_s:.0f} s: it hangs"}
+        except (EOFError, OSError):
+            result = {"stuck": True, "failed": "the measuring process died"}
         if result.get("stuck"):
             self.stop()
         return {"job": fields} | result
-
-    def _start(self) -> None:
-        command = [sys.executable, str(Path(__file__).resolve()), "--serve"]
-        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - it lives as long as the process
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True
-        )
-        self._lines = queue.Queue()
-        self._answered = False
-        threading.Thread(target=self._read, args=(self._process, self._lines), daemon=True).start()
-
-    def _last_words(self) -> str:
-        """The last line of what the process wrote to standard error."""
-        self._errors.seek(0)
-        return (self._errors.read().strip().splitlines() or [""])[-1]
-
-    @staticmethod
-    def _read(process: subprocess.Popen[str], lines: queue.Queue[str | None]) -> None:
-        assert process.stdout is not None
-        for line in process.stdout:
-            if line.startswith("{"):
-                lines.put(line)
-        lines.put(None)
 
     def stop(self) -> None:
         """End the process."""
         if self._process is not None:
             self._process.kill()
-            self._process.wait()
+            self._process.join()
+            self._pipe.close()
             self._process = None
 
 
@@ -300,7 +265,7 @@ def tune(quick: bool, seconds: float, capability: int, keep: Callable[[list[dict
     cases = cases_to_compile(planned)
     precompile(cases, capability, seconds / 3)
     print(f"{len(cases)} cases compiled in {time.monotonic() - started:.0f} s", flush=True)
-    bench = Bench()
+    bench = Bench(serve)
     found: list[dict] = []
     try:
         for jobs in planned:
@@ -344,25 +309,16 @@ def _print(results: list[dict]) -> None:
     print(tabulate(rows, headers, floatfmt=".4g"), flush=True)
 
 
-def serve() -> None:
-    """Measure jobs that come as lines of standard input; one line of JSON for each."""
+def serve(pipe: Connection) -> None:
+    """Measure the jobs that come through the pipe, and send the result of each."""
     from bench.flash_jobs import measure
 
-    for line in sys.stdin:
+    while True:
+        job = pipe.recv()
         try:
-            result = measure(job_from(json.loads(line)), SAMPLES)
+            result = measure(job, SAMPLES)
         except Exception as error:
             message = (str(error).splitlines() or [""])[0]
-            stuck = "CUDA" in str(error)  # the device may be unusable for this process from now on
-            print(json.dumps({"failed": f"{type(error).__name__}: {message}", "stuck": stuck}), flush=True)
-            continue
-        print(json.dumps(result), flush=True)
-
-
-def median(values: list[float]) -> float:
-    """The median."""
-    return statistics.median(values)
-
-
-if __name__ == "__main__":
-    serve()
+            # the device may be unusable for this process from now on
+            result = {"failed": f"{type(error).__name__}: {message}", "stuck": "CUDA" in str(error)}
+        pipe.send(result)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-from contextlib import nullcontext
 
 import pytest
 import torch
@@ -14,17 +12,13 @@ from perfscribe.experiments.autocast_dtypes import measure, variance
 CONFIG = {
     "device": ["cpu"],
     "dtype": ["fp16", "bf16"],
-    "variance_mean": [0, 10, 100, 1000, 10000],
+    "variance_mean": [0, 10, 100, 10000],
     "variance_std": 1.0,
     "features": 512,
 }
 SIX = [
-    "parameters_dtype",
-    "fc1_output_dtype",
-    "layernorm_output_dtype",
-    "logits_dtype",
-    "loss_dtype",
-    "gradients_dtype",
+    *("parameters_dtype", "fc1_output_dtype", "layernorm_output_dtype"),
+    *("logits_dtype", "loss_dtype", "gradients_dtype"),
 ]
 
 
@@ -40,15 +34,6 @@ def variances():
         for cell in measure.cells(CONFIG)
         if cell["part"] == "variance"
     }
-
-
-def test_cells_of_both_parts():
-    cells = measure.cells(CONFIG | {"device": ["cpu", "cuda"]})
-    assert len(cells) == 2 * (3 + 3 * 5)
-    assert all(("cuda" in cell.requires) == (cell["device"] == "cuda") for cell in cells)
-    assert {cell["dtype"] for cell in cells if "bf16" in cell.requires} == {"bf16"}, "not every GPU has it"
-    assert {cell["dtype"] for cell in cells if cell["part"] == "dtypes"} == {"fp16", "bf16", "fp32"}
-    assert {cell["dtype"] for cell in cells if cell["part"] == "variance"} == {"fp16", "bf16", "fp32"}
 
 
 @pytest.mark.parametrize("dtype, half", [("fp16", "float16"), ("bf16", "bfloat16")])
@@ -68,29 +53,6 @@ def test_six_dtypes_on_cuda(dtype, half):
     assert [values[name] for name in SIX] == ["float32", half, "float32", half, "float32", "float32"]
 
 
-def test_without_autocast_everything_is_float32(monkeypatch):
-    monkeypatch.setattr(torch, "autocast", lambda **_: nullcontext())
-    values = measure.autocast_values("cpu", "float16")
-    assert [values[name] for name in SIX] == ["float32"] * 6
-
-
-def test_each_dtype_is_read_off_its_own_tensor(monkeypatch):
-    forward = torch.nn.LayerNorm.forward
-    monkeypatch.setattr(torch.nn.LayerNorm, "forward", lambda self, x: forward(self, x.float()))  # as on CUDA
-    values = measure.autocast_values("cpu", "float16")
-    assert [values[name] for name in SIX] == ["float32", "float16", "float32", "float16", "float32", "float32"]
-    model = torch.nn.ParameterList([torch.zeros(1, dtype=torch.float64), torch.zeros(1)])
-    assert measure.dtype_names(*model.parameters()) == "float32, float64"
-
-
-def test_fp32_is_accurate_where_the_mean_is_small(variances):
-    figures = variances["fp32", 0]
-    assert figures["variance_two_pass_relative_error"] < 1e-5
-    assert figures["variance_moments_relative_error"] < 1e-5
-    assert (figures["not_finite_rows"], figures["overflow"]) == (0, False)
-    assert figures["inputs_variance"] == pytest.approx(1, rel=0.05)
-
-
 def test_fp16_overflows_where_fp32_does_not(variances):
     figures = variances["fp16", 100]  # 512 squares of 100 exceed 65504, and so do deviations from a wrong mean
     assert figures["variance_moments_relative_error"] == "overflow"
@@ -98,10 +60,16 @@ def test_fp16_overflows_where_fp32_does_not(variances):
     large = variances["fp16", 10000]
     assert large["mean_relative_error"] == "overflow"
     assert large["not_finite_rows"] == large["rows"] and large["overflow"] is True
+    assert variance.middle(torch.tensor([1.0, math.nan, math.inf])) == "overflow"
+    assert variance.middle(torch.tensor([1.0, 2.0, math.nan])) == 2.0
     assert variances["fp32", 10000]["overflow"] is False
 
 
 def test_bf16_loses_the_variance_to_rounding_not_to_range(variances):
+    accurate = variances["fp32", 0]
+    assert accurate["variance_two_pass_relative_error"] < 1e-5 and accurate["overflow"] is False
+    assert accurate["inputs_variance"] == pytest.approx(1, rel=0.05)
+    assert variances["bf16", 100]["layer_norm_relative_error"] < 1e-2, "torch's own stays accurate"
     figures = variances["bf16", 10]
     assert figures["overflow"] is False
     assert figures["variance_two_pass_relative_error"] > 0.5
@@ -114,36 +82,13 @@ def test_difference_of_moments_cancels_in_fp32_too(variances):
     assert figures["moments_negative_rows"] > 0
 
 
-def test_torchs_layer_norm_stays_accurate(variances):
-    for dtype, bound in (("fp32", 1e-5), ("fp16", 1e-3), ("bf16", 1e-2)):
-        assert variances[dtype, 100]["layer_norm_relative_error"] < bound
+def test_sums_keep_their_accumulator_in_the_dtype() -> None:
+    ones = torch.ones(1, 4095, dtype=torch.float16)
+    assert variance.left_to_right_sum(ones).item() == 2048  # where 1 is half an ulp and is rounded away
+    assert variance.pairwise_sum(ones).item() == 4096
 
 
 def test_inputs_that_rounding_makes_equal_are_named(variances):
     figures = variances["bf16", 10000]  # neighbours are 64 apart there
     assert figures["inputs_variance"] == 0
     assert figures["variance_two_pass_relative_error"] == "constant inputs"
-
-
-def test_infinity_minus_infinity_reads_overflow(variances):
-    assert variances["fp16", 1000]["variance_moments_relative_error"] == "overflow"
-    assert variance.middle(torch.tensor([1.0, math.nan, math.inf])) == "overflow"
-    assert variance.middle(torch.tensor([1.0, 2.0, math.nan])) == 2.0
-
-
-def test_figures_are_plain_json_without_nan(variances):
-    json.dumps(list(variances.values()), allow_nan=False)
-
-
-def test_sums_keep_their_accumulator_in_the_dtype():
-    ones = torch.ones(1, 4096, dtype=torch.float16)
-    assert variance.left_to_right_sum(ones).item() == 2048  # where 1 is half an ulp and is rounded away
-    assert variance.pairwise_sum(ones).item() == 4096
-    assert variance.left_to_right_sum(ones).dtype == variance.pairwise_sum(ones).dtype == torch.float16
-
-
-@pytest.mark.parametrize("features", [1, 2, 3, 7, 8, 13])
-def test_both_sums_add_everything(features):
-    x = torch.arange(1.0, features + 1).repeat(2, 1)
-    total = features * (features + 1) / 2
-    assert variance.left_to_right_sum(x).tolist() == variance.pairwise_sum(x).tolist() == [total, total]

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-HERE = Path(__file__).resolve().parent
+BENCH = Path(__file__).resolve().parents[1] / "bench"
 SHARED_LIMIT_BYTES = 227 * 1024
 SPILL_LIMIT_BYTES = 256  # one pass at d = 128 needs all 255 registers, and addresses that do not change go to memory
-NAMES = {"forward": "forward_kernel", "one_pass": "dkdv_kernel", "dkdv": "dkdv_kernel", "dq": "dq_kernel"}
+KERNELS = {"forward_kernel", "dkdv_kernel", "dq_kernel"}
 
 pytestmark = [
     pytest.mark.slow,
@@ -22,136 +22,64 @@ pytestmark = [
 ]
 
 
-# bench/flash_compile.py in a process for each order, forked from one that has imported torch and Triton, and has read
-# Triton's own files for the keys of its cache: that takes as long as compiling.
-SERVER = """
-import json, os, sys
-sys.path.insert(0, sys.argv[1])
-import flash_compile
-from triton.runtime.cache import triton_key
-
-triton_key()
-for line in sys.stdin:
-    order = json.loads(line)
-    pid = os.fork()
-    if not pid:
-        break
-    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
-else:
-    sys.exit()
-for number, name in ((1, "said"), (2, "error")):
-    os.dup2(os.open(order[name], os.O_WRONLY | os.O_CREAT), number)
-os.environ["TRITON_CACHE_DIR"] = order["cache"]
-sys.argv[1:] = order["arguments"]
-flash_compile.main()
-"""
-
-
-@pytest.fixture(scope="module")
-def compiler():
-    """The server that orders go to; TRITON_INTERPRET must not be set there."""
+def compiled(cases, tmp_path, capability=90):
+    """Each case with the attention kernels that bench/flash_compile.py made for it, in a process of its own."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    with subprocess.Popen(
-        [sys.executable, "-c", SERVER, str(HERE.parent / "bench")],
-        env=environment | {"OMP_NUM_THREADS": "1"},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
+    done = subprocess.run(
+        [sys.executable, str(BENCH / "flash_compile.py"), str(capability), json.dumps(cases)],
+        env=environment | {"OMP_NUM_THREADS": "1", "TRITON_CACHE_DIR": str(tmp_path)},
+        capture_output=True,
         text=True,
-    ) as server:
-        yield server
-        server.stdin.close()
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert not [row for row in rows if "failed" in row] and {row["case"] for row in rows} == set(range(len(cases)))
+    return [(cases[row["case"]], row) for row in rows if row["kernel"] in KERNELS]
 
 
-@pytest.fixture
-def compiled(compiler, tmp_path):
-    """Compiles cases: kernels that bench/flash_compile.py made, a list for each case."""
-
-    def compile_cases(cases, capability=90):
-        said, error = tmp_path / "said", tmp_path / "error"
-        order = {"said": str(said), "error": str(error), "cache": str(tmp_path / "cache")}
-        order["arguments"] = [str(capability), json.dumps(cases)]
-        compiler.stdin.write(json.dumps(order) + "\n")
-        compiler.stdin.flush()
-        assert compiler.stdout.readline() == "0\n", error.read_text()[-3000:]
-        rows = [json.loads(line) for line in said.read_text().splitlines()]
-        assert not [row for row in rows if "failed" in row]
-        return [[row for row in rows if row["case"] == index] for index in range(len(cases))]
-
-    return compile_cases
+def backward(variant, d, n):
+    return {"pass": "backward", "backward": variant, "d": d, "n": [n, n]}
 
 
-def attention_kernels(kernels):
-    return [kernel for kernel in kernels if kernel["kernel"] in NAMES.values()]
+def test_the_default_tiles_of_bf16(tmp_path):
+    from perfscribe.attention.triton_configs import HALF
+
+    cases = [{"pass": "forward", "d": 64}, backward("one_pass", 64, 4096), backward("two_pass", 128, 16384)]
+    cases.append(backward("one_pass", 128, 16384))
+    for case, kernel in compiled(cases, tmp_path):
+        assert kernel["shared_bytes"] <= SHARED_LIMIT_BYTES and kernel["spilled_bytes"] <= SPILL_LIMIT_BYTES, kernel
+        one_pass = case.get("backward") == "one_pass"
+        name = "one_pass" if one_pass else kernel["kernel"].removesuffix("_kernel")
+        length = "long" if 16384 in case.get("n", ()) else "short"
+        tma = HALF["narrow" if case["d"] == 64 else "wide", length][name].tma
+        assert kernel["wgmma"] and bool(kernel["tma_loads"]) == tma, kernel
+        assert bool(kernel["tma_sums"]) == (one_pass and tma), kernel
 
 
-def check_fits(kernel):
-    assert kernel["shared_bytes"] <= SHARED_LIMIT_BYTES, kernel
-    assert kernel["spilled_bytes"] <= SPILL_LIMIT_BYTES, kernel
+def test_scores_made_ahead_fit_the_registers(tmp_path):
+    tile = {"own": 128, "streamed": 128, "warps": 8, "stages": 2, "ahead": True}
+    cases = [{"pass": "forward", "d": 128, "tiles": {"forward": tile}, "splits": splits} for splits in (1, 2)]
+    for _, kernel in compiled(cases, tmp_path):
+        assert kernel["shared_bytes"] <= SHARED_LIMIT_BYTES and kernel["spilled_bytes"] <= 32, kernel
+        assert kernel["wgmma"], kernel
 
 
-@pytest.mark.parametrize("d", [64, 128])
-def test_the_default_tiles_of_bf16(compiled, d):
-    cases = [{"pass": "forward", "d": d, "n": [n, n]} for n in (4096, 16384)]
-    cases += [
-        {"pass": "backward", "backward": variant, "d": d, "n": [n, n]}
-        for variant in ("one_pass", "two_pass")
-        for n in (4096, 16384)
-    ]
-    for case, kernels in zip(cases, compiled(cases), strict=True):
-        for kernel in attention_kernels(kernels):
-            check_fits(kernel)
-            one_pass = case.get("backward") == "one_pass"
-            tma = default_tile(kernel["kernel"], one_pass, d, case["n"][0]).tma
-            assert kernel["wgmma"] and bool(kernel["tma_loads"]) == tma, kernel
-            assert bool(kernel["tma_sums"]) == (one_pass and tma), kernel
-
-
-def default_tile(name, one_pass, d, n):
-    """The tile of HALF that a kernel function is compiled with."""
-    from perfscribe.attention.triton_configs import HALF, LONG
-
-    kernel = "one_pass" if one_pass else next(kernel for kernel, known in NAMES.items() if known == name)
-    tiles = HALF["narrow" if d <= 64 else "wide", "long" if n >= LONG else "short"]
-    return tiles["dkdv" if name == "dkdv_kernel" and not one_pass else kernel]
-
-
-@pytest.mark.parametrize("splits", [1, 2])
-def test_scores_made_ahead_fit_the_registers(compiled, splits):
-    tiles = ({"own": 128, "streamed": 128, "warps": 8}, {"own": 64, "streamed": 64, "warps": 4})
-    cases = [
-        {"pass": "forward", "d": d, "tiles": {"forward": tile | {"stages": 2, "ahead": True}}, "splits": splits}
-        for tile in tiles
-        for d in (64, 128)
-    ]
-    for kernels in compiled(cases):
-        for kernel in attention_kernels(kernels):
-            check_fits(kernel)
-            assert kernel["spilled_bytes"] <= 32 and kernel["wgmma"], kernel
-
-
-def test_odd_sizes_and_head_dimensions(compiled):
+def test_odd_sizes_and_head_dimensions(tmp_path):
     """One row, where Triton makes a constant of the length; tails; columns to be masked; no causal mask."""
-    cases = [
-        {"pass": side, "d": d, "n": n, "causal": causal}
-        for side in ("forward", "backward")
-        for d, n, causal in ((80, [1, 1], True), (24, [1000, 777], False), (16, [1, 300], True))
-    ]
-    for kernels in compiled(cases):
-        assert kernels and all(kernel["shared_bytes"] <= SHARED_LIMIT_BYTES for kernel in kernels)
+    cases = [{"pass": side, "d": 80, "n": [1, 1], "causal": True} for side in ("forward", "backward")]
+    cases += [{"pass": side, "d": 24, "n": [1000, 777], "causal": False} for side in ("forward", "backward")]
+    assert all(kernel["shared_bytes"] <= SHARED_LIMIT_BYTES for _, kernel in compiled(cases, tmp_path))
 
 
-@pytest.mark.parametrize("products", ["tf32", "tf32x3", "ieee"])
-def test_fp32(compiled, products):
-    cases = [{"pass": side, "dtype": "fp32", "d": 64, "products": products} for side in ("forward", "backward")]
-    for kernels in compiled(cases):
-        for kernel in attention_kernels(kernels):
-            check_fits(kernel)
-            # tiles of 32 rows have too few for a warp group's instruction, but not for a warp's
-            assert bool(kernel["wgmma"] or kernel["mma"]) == (products != "ieee"), kernel
+def test_fp32(tmp_path):
+    cases = [{"pass": "forward", "dtype": "fp32", "products": products} for products in ("tf32", "ieee")]
+    cases.append({"pass": "backward", "dtype": "fp32", "products": "tf32x3"})
+    for case, kernel in compiled(cases, tmp_path):
+        assert kernel["shared_bytes"] <= SHARED_LIMIT_BYTES and kernel["spilled_bytes"] <= SPILL_LIMIT_BYTES, kernel
+        # tiles of 32 rows have too few for a warp group's instruction, but not for a warp's
+        assert bool(kernel["wgmma"] or kernel["mma"]) == (case["products"] != "ieee"), kernel
 
 
-def test_older_gpus_get_tiles_that_fit_them(compiled):
-    cases = [{"pass": side, "d": d} for side in ("forward", "backward") for d in (64, 128)]
-    for kernels in compiled(cases, capability=86):
-        for kernel in attention_kernels(kernels):
-            assert kernel["shared_bytes"] <= 99 * 1024 and not kernel["tma_loads"], kernel
+def test_older_gpus_get_tiles_that_fit_them(tmp_path):
+    for _, kernel in compiled([{"pass": side, "d": 128} for side in ("forward", "backward")], tmp_path, capability=86):
+        assert kernel["shared_bytes"] <= 99 * 1024 and not kernel["tma_loads"], kernel

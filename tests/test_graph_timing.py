@@ -11,8 +11,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
-from perfscribe.base.cells import Unsupported
 from perfscribe.instruments import graph_timing as g
 from perfscribe.instruments.timing import CUDA_EVENTS, Timing
 
@@ -20,16 +20,14 @@ from perfscribe.instruments.timing import CUDA_EVENTS, Timing
 class FakeRecorder:
     """Graphs whose replays last `start_ms` and `call_ms` for each call in them."""
 
-    def __init__(self, call_ms: float, start_ms: float = 0.0, error: Exception | None = None) -> None:
-        self.call_ms, self.start_ms, self.error = call_ms, start_ms, error
+    def __init__(self, call_ms: float, start_ms: float = 0.0) -> None:
+        self.call_ms, self.start_ms = call_ms, start_ms
         self.captured: list[int] = []
         self.replays: list[int] = []
         self.open = 0
 
     @contextmanager
     def capture(self, make: g.Make, calls: int) -> Iterator[Any]:
-        if self.error is not None:
-            raise self.error
         assert self.open == 0, "two graphs at once would hold twice the memory"
         self.captured.append(calls)
         made = [make() for _ in range(calls)]
@@ -48,31 +46,23 @@ def make() -> Callable[[], object]:
 
 
 def test_a_long_call_is_captured_alone() -> None:
-    recorder = FakeRecorder(call_ms=3.0)
+    recorder: Any = FakeRecorder(call_ms=3.0)
     found = g.time_replays(make, samples=10, recorder=recorder)
     assert recorder.captured == [1] and recorder.replays == [1, 1, 10]
-    assert found.calls_per_sample == 1 and found.fallback == ""
-    assert found.timing.timer == g.GRAPH_REPLAY
+    assert (found.calls_per_sample, found.fallback, found.timing.timer) == (1, "", g.GRAPH_REPLAY)
     assert found.timing.samples_ms == pytest.approx([3.0] * 10, abs=1e-4)
-    assert len(found.timing.warmup_ms) == g.PROBES
+    slow: Any = FakeRecorder(call_ms=300.0)
+    assert len(g.time_replays(make, samples=10, recorder=slow).timing.samples_ms) == g.FEWEST_SAMPLES
+    assert slow.replays == [1, g.FEWEST_SAMPLES]  # and one replay is enough to tell
 
 
 def test_a_short_call_is_captured_several_times_and_samples_are_of_one() -> None:
-    recorder = FakeRecorder(call_ms=0.010, start_ms=0.005)
+    recorder: Any = FakeRecorder(call_ms=0.010, start_ms=0.005)
     found = g.time_replays(make, samples=10, recorder=recorder)
-    calls = g.calls_in_a_graph(0.015)
-    assert calls == 14 and recorder.captured == [1, calls]
-    assert found.calls_per_sample == calls
+    assert recorder.captured == [1, 14] and found.calls_per_sample == 14
     # The start of the graph is shared by its calls.
-    assert found.timing.samples_ms == pytest.approx([0.010 + 0.005 / calls] * 10, abs=1e-5)
-    assert found.timing.warmup_ms == pytest.approx([0.010 + 0.005 / calls] * g.PROBES, abs=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("call_ms", "calls"), [(5.0, 1), (0.1, 1), (0.0999, 3), (0.05, 4), (0.002, g.MOST_CALLS), (0.0, g.MOST_CALLS)]
-)
-def test_how_many_calls_a_graph_holds(call_ms: float, calls: int) -> None:
-    assert g.calls_in_a_graph(call_ms) == calls
+    assert found.timing.samples_ms == pytest.approx([0.010 + 0.005 / 14] * 10, abs=1e-5)
+    assert found.timing.warmup_ms == pytest.approx([0.010 + 0.005 / 14] * g.PROBES, abs=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -82,79 +72,7 @@ def test_how_many_samples_are_taken(call_ms: float, asked: int, taken: int) -> N
     assert g.samples_within(call_ms, asked) == taken
 
 
-def test_slow_calls_are_sampled_less() -> None:
-    recorder = FakeRecorder(call_ms=300.0)
-    assert len(g.time_replays(make, samples=10, recorder=recorder).timing.samples_ms) == g.FEWEST_SAMPLES
-    assert recorder.replays == [1, g.FEWEST_SAMPLES]  # and one replay is enough to tell
-
-
-def test_what_cannot_be_captured_is_timed_by_events_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[dict[str, int]] = []
-
-    def time_device(call: Callable[[], object], **counts: int) -> Timing:
-        asked.append(counts)
-        return Timing([2.0] * counts["timed"], [2.5] * counts["warmup"], CUDA_EVENTS, 0.1, 0.2)
-
-    monkeypatch.setattr(g, "time_device", time_device)
-    recorder = FakeRecorder(1.0, error=g.CaptureFailed("operation not permitted when stream is capturing"))
-    found = g.time_replays(make, samples=10, recorder=recorder)
-    assert found.timing.timer == CUDA_EVENTS and found.calls_per_sample == 1
-    assert found.fallback == "operation not permitted when stream is capturing"
-    assert len(found.timing.samples_ms) == 10 and len(found.timing.warmup_ms) == 1
-    assert asked == [{"warmup": 1, "timed": 1}, {"warmup": 0, "timed": 10}]
-
-
-def test_the_tensors_of_a_failed_capture_are_gone_before_its_fallback(
-    monkeypatch: pytest.MonkeyPatch, cuda: FakeCuda
-) -> None:
-    class Held:
-        """What a call holds."""
-
-    alive: list[weakref.ref[Held]] = []
-    left: list[int] = []
-
-    def make() -> Callable[[], object]:
-        held = Held()
-        alive.append(weakref.ref(held))
-        return lambda: held
-
-    def time_device(call: Callable[[], object], **counts: int) -> Timing:
-        left.append(sum(one() is not None for one in alive))
-        return Timing([2.0] * counts["timed"], [], CUDA_EVENTS, 0.1, 0.2)
-
-    class Refused(RuntimeError):
-        def __init__(self) -> None:
-            super().__init__("CUDA error: operation not permitted when stream is capturing")
-
-    monkeypatch.setattr(g, "time_device", time_device)
-    cuda.failure = cuda.failure_at_end = Refused  # the class: an object would keep the frames that it went through
-    recorder = g.CudaGraphs()
-    gc.disable()
-    try:
-        assert g.time_replays(make, samples=3, recorder=recorder).fallback.startswith("CUDA error")
-    finally:
-        gc.enable()
-    assert left[0] == 1  # the fallback's own call
-
-
-def test_other_errors_of_a_capture_are_raised() -> None:
-    with pytest.raises(MemoryError):
-        g.time_replays(make, samples=10, recorder=FakeRecorder(1.0, error=MemoryError()))
-    with pytest.raises(ValueError, match="samples >= 1, not 0"):
-        g.time_replays(make, samples=0, recorder=FakeRecorder(1.0))
-
-
-# --- CudaGraphs over a stand-in of torch.cuda -----------------------------------------------------------------------
-
-
-class FakeStream:
-    def __init__(self, log: list[str]) -> None:
-        self.synchronize = lambda: log.append("wait")
-
-
-class FakeGraph:
-    def __init__(self, log: list[str]) -> None:
-        self.replay, self.reset = (partial(log.append, word) for word in ("replay", "reset"))
+# --- CudaGraphs over a stand-in of torch.cuda -------------------------------------------------------------------
 
 
 class FakeEvent:
@@ -169,27 +87,29 @@ class FakeEvent:
 class FakeCuda:
     """torch.cuda as far as CudaGraphs uses it; log is what was asked of the device, in order."""
 
-    def __init__(self) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.log: list[str] = []
         self.failure: Exception | type[Exception] | None = None
         self.failure_at_end: Exception | type[Exception] | None = None
-        self.Stream, self.CUDAGraph, self.Event = (partial(c, self.log) for c in (FakeStream, FakeGraph, FakeEvent))
-
-    def is_available(self) -> bool:
-        return True
-
-    def synchronize(self) -> None:
-        self.log.append("synchronize")
+        say = self.log.append
+        replayed = SimpleNamespace(replay=partial(say, "replay"), reset=partial(say, "reset"))
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "synchronize", lambda: say("synchronize"))
+        monkeypatch.setattr(torch.cuda, "Stream", lambda: SimpleNamespace(synchronize=lambda: say("wait")))
+        monkeypatch.setattr(torch.cuda, "Event", partial(FakeEvent, self.log))
+        monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: replayed)
+        monkeypatch.setattr(torch.cuda, "stream", lambda _: self._within("stream", "end of stream"))
+        monkeypatch.setattr(torch.cuda, "graph", lambda _, stream: self._capture())
+        monkeypatch.setattr(torch, "empty", lambda *_, **__: SimpleNamespace(zero_=lambda: say("flush")))
 
     @contextmanager
-    def stream(self, _: FakeStream) -> Iterator[None]:
-        self.log.append("stream")
+    def _within(self, begin: str, end: str) -> Iterator[None]:
+        self.log.append(begin)
         yield
-        self.log.append("end of stream")
+        self.log.append(end)
 
     @contextmanager
-    def graph(self, _: FakeGraph, stream: Any = None) -> Iterator[None]:
-        assert isinstance(stream, FakeStream)
+    def _capture(self) -> Iterator[None]:
         self.log.append("begin capture")
         try:
             if self.failure is not None:
@@ -201,23 +121,9 @@ class FakeCuda:
                 raise self.failure_at_end
 
 
-class FakeBuffer:
-    def __init__(self, log: list[str]) -> None:
-        self.log = log
-
-    def zero_(self) -> None:
-        self.log.append("flush")
-
-
 @pytest.fixture
 def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
-    import torch
-
-    fake = FakeCuda()
-    for name in ("CUDAGraph", "Event", "Stream", "stream", "graph", "is_available", "synchronize"):
-        monkeypatch.setattr(torch.cuda, name, getattr(fake, name))
-    monkeypatch.setattr(torch, "empty", lambda size, dtype, device: FakeBuffer(fake.log))
-    return fake
+    return FakeCuda(monkeypatch)
 
 
 def making(log: list[str]) -> g.Make:
@@ -242,29 +148,45 @@ def test_calls_are_made_and_run_on_the_stream_before_they_are_captured(cuda: Fak
     assert cuda.log[-2:] == ["synchronize", "reset"]
 
 
-def test_a_capture_that_fails_is_said_and_freed(cuda: FakeCuda) -> None:
-    cuda.failure = RuntimeError("CUDA error: operation not permitted when stream is capturing\nmore lines")
-    capture = g.CudaGraphs().capture(making(cuda.log), 1)
-    with (
-        pytest.raises(g.CaptureFailed, match=r"^CUDA error: operation not permitted when stream is capturing$"),
-        capture,
-    ):
-        pytest.fail("no graph")
-    assert cuda.log[-1] == "reset"
+def test_what_cannot_be_captured_is_timed_by_events_once_its_tensors_are_gone(
+    monkeypatch: pytest.MonkeyPatch, cuda: FakeCuda
+) -> None:
+    class Held:
+        """What a call holds."""
+
+    alive: list[weakref.ref[Held]] = []
+    asked: list[dict[str, int]] = []
+
+    def make() -> Callable[[], object]:
+        held = Held()
+        alive.append(weakref.ref(held))
+        return lambda: held
+
+    def time_device(call: Callable[[], object], **counts: int) -> Timing:
+        assert sum(one() is not None for one in alive) == 1, "the fallback's own call"
+        asked.append(counts)
+        return Timing([2.0] * counts["timed"], [], CUDA_EVENTS, 0.1, 0.2)
+
+    class Refused(RuntimeError):
+        def __init__(self) -> None:
+            super().__init__("CUDA error: operation not permitted when stream is capturing\nmore lines")
+
+    monkeypatch.setattr(g, "time_device", time_device)
+    cuda.failure = cuda.failure_at_end = Refused  # the class: an object would keep the frames that it went through
+    recorder = g.CudaGraphs()
+    gc.disable()
+    try:
+        found = g.time_replays(make, samples=10, recorder=recorder)
+    finally:
+        gc.enable()
+    assert found.fallback == "CUDA error: operation not permitted when stream is capturing"
+    assert (found.timing.timer, found.calls_per_sample) == (CUDA_EVENTS, 1)
+    assert asked == [{"warmup": 1, "timed": 1}, {"warmup": 0, "timed": 10}]
 
 
 def test_out_of_memory_while_capturing_stays_what_it_is(cuda: FakeCuda) -> None:
     cuda.failure = RuntimeError("CUDA out of memory. Tried to allocate 16.00 GiB")
     cuda.failure_at_end = RuntimeError("CUDA error: capture was invalidated")
-    with pytest.raises(RuntimeError, match=r"^CUDA out of memory"), g.CudaGraphs().capture(making(cuda.log), 1):
-        pytest.fail("no graph")
+    with pytest.raises(RuntimeError, match=r"^CUDA out of memory"):
+        g.time_replays(making(cuda.log), samples=3, recorder=g.CudaGraphs())
     assert cuda.log[-1] == "reset"
-
-
-def test_without_a_gpu_there_is_no_recorder() -> None:
-    import torch
-
-    if torch.cuda.is_available():
-        pytest.skip("there is a CUDA device")
-    with pytest.raises(Unsupported, match="CUDA device"):
-        g.CudaGraphs()

@@ -39,32 +39,17 @@ def test_peak_is_the_most_at_once_not_the_sum():
 
 def test_what_was_there_before_counts_once_and_its_end_is_seen():
     gc.collect()
-    with PeakMemory("cpu") as empty:
-        pass
-    held = block(5)
-    view = held[: 2 * MIB].view(-1, 2)
-    with PeakMemory("cpu") as peak:
-        del held, view
-        block(3)
-    assert peak.allocated_before_bytes - empty.allocated_before_bytes == 5 * MIB
-    assert above_before(peak) == (0.0, -5.0)
-
-
-def test_the_end_of_a_block_that_an_earlier_pass_saw_begin_counts_once():
     with PeakMemory("cpu") as first:
         held = block(5)
+        weight = torch.nn.Parameter(torch.ones(MIB))
+        (weight * 2).sum().backward()
+    view = held[: 2 * MIB].view(-1, 2)
     with PeakMemory("cpu") as second:
-        del held
-    assert above_before(first) == (5.0, 5.0)
-    assert above_before(second) == (0.0, -5.0)
-
-
-def test_gradients_held_by_parameters_alone_are_seen():
-    weight = torch.nn.Parameter(torch.ones(MIB))
-    (weight * 2).sum().backward()
-    with PeakMemory("cpu") as peak:
-        weight.grad = None
-    assert above_before(peak)[1] == -4.0
+        del held, view
+        weight.grad = None  # 4 MiB, which the parameter alone held
+        block(3)
+    assert second.allocated_before_bytes == first.allocated_after_bytes
+    assert above_before(second) == (0.0, -9.0)
 
 
 def test_marks_read_the_moment():
@@ -80,36 +65,6 @@ def test_marks_read_the_moment():
     assert peak.values()["two_bytes"] == before + 2 * MIB
     assert "peak_reserved_bytes" not in peak.values()
     assert more.numel() == 2 * MIB
-
-
-def test_activations_that_only_the_graph_holds_are_counted():
-    x = torch.ones(MIB, requires_grad=True)  # 4 MiB
-    with PeakMemory("cpu") as peak:
-        y = x.exp().exp().sum()
-        peak.mark("graph")
-        y.backward()
-    assert (peak.marks["graph"] - peak.allocated_before_bytes) // MIB == 8  # both results are saved
-    assert above_before(peak)[1] == pytest.approx(4.0, abs=0.01)  # the gradient and the scalar stay
-
-
-def test_scratch_space_inside_an_operator_is_counted():
-    convolution = torch.nn.Conv2d(8, 16, 3, bias=False)
-    image = torch.randn(4, 8, 64, 64, requires_grad=True)
-    with PeakMemory("cpu") as peak:
-        out = convolution(image)
-        out.backward(torch.ones_like(out))
-        del out
-    tensors_mib = (4 * 16 * 62 * 62 * 2 + 4 * 8 * 64 * 64 + 16 * 8 * 9) * 4 / MIB  # out, its gradient, both gradients
-    assert above_before(peak)[0] > tensors_mib * 0.9
-    assert above_before(peak)[1] == pytest.approx((4 * 8 * 64 * 64 + 16 * 8 * 9) * 4 / MIB)
-
-
-def test_figures_are_there_after_an_error():
-    with pytest.raises(RuntimeError, match="DefaultCPUAllocator"), PeakMemory("cpu") as peak:
-        held = block(2)
-        block(2**40)
-    assert peak.peak_allocated_bytes >= peak.allocated_before_bytes + 2 * MIB
-    assert held.numel() == 2 * MIB
 
 
 def test_cuda_counters_are_reset_and_read(monkeypatch):
@@ -137,11 +92,6 @@ def test_cuda_counters_are_reset_and_read(monkeypatch):
     }
 
 
-def test_other_devices_are_refused():
-    with pytest.raises(ValueError, match="meta"):
-        PeakMemory("meta")
-
-
 # --- out of memory --------------------------------------------------------------------------------
 
 CUDA_TEXT = (
@@ -158,18 +108,16 @@ CPU_TEXT = (
 
 
 def test_cuda_text_gives_all_three_sizes():
-    error = torch.OutOfMemoryError(CUDA_TEXT)
+    try:
+        raise ValueError("the compiled graph failed") from torch.OutOfMemoryError(CUDA_TEXT)
+    except ValueError as caught:  # raised from it counts, too
+        error = caught
     assert is_oom(error)
     assert parse_oom(error) == {
         "requested_bytes": int(20.5 * 2**30),
         "free_bytes": 512 * MIB,
         "total_bytes": round(139.72 * 2**30),
     }
-
-
-def test_cuda_text_of_a_full_device():
-    text = CUDA_TEXT.replace("512.00 MiB is", "0 bytes is")
-    assert parse_oom(torch.OutOfMemoryError(text))["free_bytes"] == 0
 
 
 def test_real_errors_of_the_cpu_allocators():
@@ -188,7 +136,6 @@ def test_real_errors_of_the_cpu_allocators():
     [
         MemoryError(),
         RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be reported later"),
-        RuntimeError("CUDA driver error: out of memory"),
         RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
         RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
         RuntimeError("std::bad_alloc"),
@@ -199,41 +146,15 @@ def test_other_ways_of_running_out(error):
     assert parse_oom(error) == {"requested_bytes": None, "free_bytes": None, "total_bytes": None}
 
 
-def test_an_error_raised_from_running_out_counts():
-    try:
-        try:
-            raise torch.OutOfMemoryError(CUDA_TEXT)
-        except torch.OutOfMemoryError as cause:
-            raise ValueError("the compiled graph failed") from cause
-    except ValueError as error:
-        assert is_oom(error)
-        assert parse_oom(error)["requested_bytes"] == int(20.5 * 2**30)
-
-
 @pytest.mark.parametrize(
     "error",
     [
-        RuntimeError("d_model 1600 is not divisible by 24 heads"),
         RuntimeError("out of memory for d_model=2560? see the memory table"),
         RuntimeError("last cell said: CUDA out of memory. Tried to allocate 20.00 GiB."),
-        RuntimeError("mat1 and mat2 shapes cannot be multiplied (4x768 and 1024x768); d_model mismatch"),
-        RuntimeError("Storage size calculation overflowed with sizes=[4611686018427387904]"),
         RuntimeError("DefaultCPUAllocator is not the allocator of d_model"),
         ValueError("CUDA out of memory."),
-        KeyError("oom"),
-        TimeoutError(),
     ],
 )
 def test_errors_that_merely_speak_of_memory_do_not_count(error):
     assert not is_oom(error)
     assert parse_oom(error) == {"requested_bytes": None, "free_bytes": None, "total_bytes": None}
-
-
-def test_an_error_met_while_handling_another_is_not_raised_from_it():
-    try:
-        try:
-            raise MemoryError
-        except MemoryError:
-            raise RuntimeError("d_model must be positive")  # noqa: B904
-    except RuntimeError as error:
-        assert not is_oom(error)

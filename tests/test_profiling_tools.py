@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from shards import ShardJob
 
-from perfscribe import config
 from perfscribe.base.cells import Cell
 from perfscribe.instruments import tools
 from perfscribe.plan import plan
@@ -67,13 +66,11 @@ def test_no_other_program_stands_in_for_a_configured_one(tmp_path: Path, monkeyp
         assert environment.missing(["nsys"]) == "nsys (Nsight Systems) is missing"
 
 
-def test_the_section_is_an_option_and_no_part_of_a_key() -> None:
-    root = Path(__file__).resolve().parents[1]
+def test_the_section_is_no_part_of_a_key() -> None:
     raw = {"preset": "tiny", "experiments": {"attention": {"enabled": True}}}
     moved = raw | {"tools": {"nsys": "/opt/nsys", "nsys_libraries": ".libraries"}}
+    root = Path(__file__).resolve().parents[1]
     assert plan.build(raw, "tiny", root).units == plan.build(moved, "tiny", root).units
-    options = plan.options(config.resolve(moved, "tiny"))
-    assert options["attention"]["tools"] == {"nsys": "/opt/nsys", "nsys_libraries": ".libraries"}
 
 
 def test_the_section_reaches_cells(tmp_path: Path) -> None:

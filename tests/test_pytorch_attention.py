@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from perfscribe.base.cells import Cell
-from perfscribe.experiments.attention import measure, rows, show
+from perfscribe.experiments.attention import measure, show
 from perfscribe.records.records import Record
 
 
 def cell(device: str) -> Record:
     """A cell as a write-up has it, whose memory is as predicted."""
     factors = {"seq_len": 256, "head_dim": 16, "batch": 8, "dtype": "fp32", "device": device}
-    held = {moment: sum(items.values()) for moment, items in rows.predicted_items(factors).items()}
+    held = {moment: sum(items.values()) for moment, items in show.predicted_items(factors).items()}
     values = {"memory_before_backward_bytes": held["before_backward"], "peak_allocated_bytes": held["peak"]}
     samples = {"forward_ms": [[0.2, 0.3, 0.4]], "backward_ms": [[0.5, 0.6, 0.7]]}
     return Record("attention", factors, "ok", "", "measured", samples=samples, values=values)

@@ -61,6 +61,28 @@ class Implementation:
         return (*needs_gpu, *self.capabilities)
 
 
+def _last_mask(make: Callable[[int, int, torch.device], Any]) -> Callable[[Tensor, Tensor], Any]:
+    """The causal mask (n, m) of q and k, made once a shape and kept for the last one."""
+    kept: dict[tuple[Any, ...], Any] = {}
+
+    def mask(q: Tensor, k: Tensor) -> Any:
+        shape = (q.shape[-2], k.shape[-2], q.device)
+        if shape not in kept:
+            kept.clear()
+            kept[shape] = make(*shape)
+        return kept[shape]
+
+    return mask
+
+
+def _with_mask(attention: Callable[..., Tensor]) -> Call:
+    """A call that hands `attention` a boolean mask (n, m)."""
+    import torch
+
+    mask = _last_mask(lambda n, m, device: torch.ones((n, m), dtype=torch.bool, device=device).tril_())
+    return lambda q, k, v, is_causal: attention(q, k, v, mask(q, k) if is_causal else None)
+
+
 def _eager() -> Call:
     from perfscribe.attention.eager import scaled_dot_product_attention
 
@@ -74,26 +96,6 @@ def _compiled() -> Call:
 
     _keep_buffers()
     return _with_mask(torch.compile(scaled_dot_product_attention, fullgraph=True, dynamic=False))
-
-
-def _with_mask(attention: Callable[..., Tensor]) -> Call:
-    """A call that hands `attention` a boolean mask (n, m), made once a shape."""
-    masks: dict[tuple[Any, ...], Tensor] = {}
-
-    def call(q: Tensor, k: Tensor, v: Tensor, is_causal: bool) -> Tensor:
-        return attention(q, k, v, _causal_mask(q, k, masks) if is_causal else None)
-
-    return call
-
-
-def _causal_mask(q: Tensor, k: Tensor, kept: dict[tuple[Any, ...], Tensor]) -> Tensor:
-    import torch
-
-    shape = (q.shape[-2], k.shape[-2], q.device)
-    if shape not in kept:
-        kept.clear()
-        kept[shape] = torch.ones(shape[:2], dtype=torch.bool, device=q.device).tril_()
-    return kept[shape]
 
 
 def _keep_buffers() -> None:
@@ -154,23 +156,13 @@ def _flex() -> Call:
 
     _keep_buffers()
     compiled = torch.compile(flex_attention, dynamic=False)
-    masks: dict[tuple[Any, ...], Any] = {}
 
-    def call(q: Tensor, k: Tensor, v: Tensor, is_causal: bool) -> Tensor:
-        shape = (q.shape[-2], k.shape[-2], q.device)
-        if is_causal and shape not in masks:
-            masks.clear()
-            # B and H are names of create_block_mask's own: none, one mask for all of them
-            masks[shape] = create_block_mask(_sees, None, None, shape[0], shape[1], device=str(q.device))
-        out: Tensor = compiled(q, k, v, block_mask=masks[shape] if is_causal else None)
-        return out
+    def sees(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return query >= key
 
-    return call
-
-
-def _sees(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-    """FlexAttention's rule of a causal mask."""
-    return query >= key
+    # B and H are names of create_block_mask's own: none, one mask for all of them
+    mask = _last_mask(lambda n, m, device: create_block_mask(sees, None, None, n, m, device=str(device)))
+    return lambda q, k, v, is_causal: compiled(q, k, v, block_mask=mask(q, k) if is_causal else None)
 
 
 _OURS = range(16, 129, 8)
@@ -178,23 +170,14 @@ _ALL = (
     Implementation("eager", "PyTorch, eager", _eager),
     Implementation("compiled", "PyTorch, compiled", _compiled),
     Implementation("tiled", "tiles in PyTorch (ours)", _tiled, head_dims=_OURS),
-    Implementation("triton", "Triton (ours)", _triton, ("cuda",), capabilities=("triton",), head_dims=_OURS),
+    Implementation("triton", "Triton (ours)", _triton, ("cuda",), ("triton",), head_dims=_OURS),
     Implementation(
-        "triton_ieee",
-        "Triton (ours), IEEE products",
-        _triton_ieee,
-        ("cuda",),
-        capabilities=("triton",),
-        head_dims=_OURS,
+        "triton_ieee", "Triton (ours), IEEE products", _triton_ieee, ("cuda",), ("triton",), head_dims=_OURS
     ),
     Implementation("sdpa_flash", "SDPA, flash", _sdpa("FLASH_ATTENTION"), sdpa="FLASH_ATTENTION"),
     Implementation("sdpa_cudnn", "SDPA, cuDNN", _sdpa("CUDNN_ATTENTION"), ("cuda",), sdpa="CUDNN_ATTENTION"),
     Implementation(
-        "sdpa_efficient",
-        "SDPA, memory-efficient",
-        _sdpa("EFFICIENT_ATTENTION"),
-        ("cuda",),
-        sdpa="EFFICIENT_ATTENTION",
+        "sdpa_efficient", "SDPA, memory-efficient", _sdpa("EFFICIENT_ATTENTION"), ("cuda",), sdpa="EFFICIENT_ATTENTION"
     ),
     Implementation("sdpa_math", "SDPA, math", _sdpa("MATH"), sdpa="MATH"),
     Implementation("flex", "FlexAttention, compiled", _flex, ("cuda",), capabilities=("triton",)),
@@ -222,14 +205,12 @@ def make_call(name: str, device: str, dtype: torch.dtype, head_dim: int, is_caus
         raise Unsupported(lacking)
     call = chosen.make()
     if chosen.sdpa:
-        refusal = sdpa_refusal(call, device, dtype, head_dim, is_causal, chosen.sdpa)
-        if refusal:
-            raise Unsupported(refusal)
+        _ask(call, device, dtype, head_dim, is_causal, chosen.sdpa)
     return call
 
 
-def sdpa_refusal(call: Call, device: str, dtype: torch.dtype, head_dim: int, is_causal: bool, backend: str = "") -> str:
-    """Why a forced backend of scaled_dot_product_attention refuses such tensors, in torch's words; else empty.
+def _ask(call: Call, device: str, dtype: torch.dtype, head_dim: int, is_causal: bool, backend: str) -> None:
+    """Unsupported, in torch's words, where a forced backend of scaled_dot_product_attention refuses such tensors.
 
     Asked by a small forward and backward pass. Errors of any other kind are raised.
     """
@@ -245,8 +226,8 @@ def sdpa_refusal(call: Call, device: str, dtype: torch.dtype, head_dim: int, is_
         except RuntimeError as error:
             if not str(error).startswith(REFUSALS):
                 raise
-            return reason_from(str(error), [str(one.message) for one in told], backend)
-    return ""
+            reason = reason_from(str(error), [str(one.message) for one in told], backend)
+            raise Unsupported(reason) from None
 
 
 def reason_from(error: str, warned: Iterable[str], backend: str) -> str:
@@ -255,19 +236,14 @@ def reason_from(error: str, warned: Iterable[str], backend: str) -> str:
     torch warns `<Backend> kernel not used because:` for each backend in turn and, after that, of each reason; of the
     backends that were not asked for it says that they are disabled.
     """
+    spoken = {"flash": "FLASH_ATTENTION", "memory efficient": "EFFICIENT_ATTENTION", "cudnn": "CUDNN_ATTENTION"}
     reasons: dict[str, None] = {}
-    wanted = False
+    of = ""
     for text in warned:
         line = " ".join(re.sub(r"\(Triggered internally.*", "", text, flags=re.DOTALL).split())
         header = _HEADER.match(line)
         if header:
-            wanted = _backend_of(header[1]) == backend
-        elif wanted and line:
+            of = next((name for words, name in spoken.items() if words in header[1].lower()), "")
+        elif of == backend and line:
             reasons[line.rstrip(".")] = None
     return "; ".join(reasons) or (error.splitlines() or ["no reason given"])[0].rstrip(".")
-
-
-def _backend_of(words: str) -> str:
-    """The SDPBackend that torch's warning speaks of."""
-    known = {"flash": "FLASH_ATTENTION", "memory efficient": "EFFICIENT_ATTENTION", "cudnn": "CUDNN_ATTENTION"}
-    return next((name for word, name in known.items() if word in words.lower()), "")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable
 
 import torch
 from torch import Tensor
@@ -22,41 +22,31 @@ def check_arguments(
     """
     named = {"Q": q, "K": k, "V": v}
     for name, tensor in named.items():
-        if not isinstance(tensor, Tensor):
-            raise ValueError(f"{name} must be a tensor, not {type(tensor).__name__}")
-    if not isinstance(is_causal, bool):
-        raise ValueError(f"is_causal must be True or False, not {is_causal!r}")
-    _check_shapes(named)
-    _check_kind("dtype", {name: t.dtype for name, t in named.items()}, dtypes)
-    _check_kind("device", {name: t.device.type for name, t in named.items()}, devices)
-    if len({t.device for t in named.values()}) > 1:
-        raise ValueError("Q, K and V must be on one device, not " + _listed({n: t.device for n, t in named.items()}))
+        _must(isinstance(tensor, Tensor), f"{name} must be a tensor, not {type(tensor).__name__}")
+    _must(isinstance(is_causal, bool), f"is_causal must be True or False, not {is_causal!r}")
+    shapes = [tuple(tensor.shape) for tensor in named.values()]
+    given = _listed(named, shapes)
+    sizes = {len(shape) for shape in shapes}
+    _must(sizes in ({3}, {4}), f"Q, K and V must all be (batch, n, d) or all (batch, heads, n, d), not {given}")
+    _must(all(map(all, shapes)), f"no dimension of Q, K and V may be empty: {given}")
+    _must(shapes[1] == shapes[2], f"K and V must have the same shape: {given}")
+    _must(shapes[0][:-2] == shapes[1][:-2], f"Q, K and V must agree in batch and heads: {given}")
+    _must(shapes[0][-1] == shapes[1][-1], f"Q, K and V must have the same head dimension: {given}")
+    _must(q.shape[-1] in HEAD_DIMS, f"the head dimension must be a multiple of 8 from 16 to 128, not {q.shape[-1]}")
+    for what, kinds, allowed in (
+        ("dtype", [tensor.dtype for tensor in named.values()], dtypes),
+        ("device", [tensor.device.type for tensor in named.values()], devices),
+    ):
+        _must(len(set(kinds)) == 1, f"Q, K and V must have one {what}, not {_listed(named, kinds)}")
+        _must(kinds[0] in allowed, f"{what} must be {' or '.join(map(str, allowed))}, not {kinds[0]}")
+    places = [tensor.device for tensor in named.values()]
+    _must(len(set(places)) == 1, f"Q, K and V must be on one device, not {_listed(named, places)}")
 
 
-def _check_shapes(named: dict[str, Tensor]) -> None:
-    shapes = {name: tuple(tensor.shape) for name, tensor in named.items()}
-    given = _listed(shapes)
-    if {len(shape) for shape in shapes.values()} not in ({3}, {4}):
-        raise ValueError(f"Q, K and V must all be (batch, n, d) or all (batch, heads, n, d), not {given}")
-    if any(size < 1 for shape in shapes.values() for size in shape):
-        raise ValueError(f"no dimension of Q, K and V may be empty: {given}")
-    q, k, v = shapes["Q"], shapes["K"], shapes["V"]
-    if k != v:
-        raise ValueError(f"K and V must have the same shape: {given}")
-    if q[:-2] != k[:-2]:
-        raise ValueError(f"Q, K and V must agree in batch and heads: {given}")
-    if q[-1] != k[-1]:
-        raise ValueError(f"Q, K and V must have the same head dimension: {given}")
-    if q[-1] not in HEAD_DIMS:
-        raise ValueError(f"the head dimension must be a multiple of 8 from 16 to 128, not {q[-1]}")
+def _must(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise ValueError(otherwise)
 
 
-def _check_kind(what: str, kinds: Mapping[str, object], allowed: Collection[object]) -> None:
-    if len(set(kinds.values())) > 1:
-        raise ValueError(f"Q, K and V must have one {what}, not {_listed(kinds)}")
-    if kinds["Q"] not in allowed:
-        raise ValueError(f"{what} must be {' or '.join(map(str, allowed))}, not {kinds['Q']}")
-
-
-def _listed(values: Mapping[str, object]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in values.items())
+def _listed(names: Iterable[str], values: Iterable[object]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in zip(names, values, strict=True))

@@ -34,25 +34,19 @@ def backward(
     units = [problem.tile("one_pass").streamed] if one_pass else [problem.tile("dkdv").streamed, problem.tile("dq").own]
     n_padded = padded(problem, max(units))
     prepare = row_terms(problem, n_padded, d_out_strides, layouts[3].copied, one_pass)
-    key_gradients = gradients_of_keys(problem, "one_pass" if one_pass else "dkdv", layouts, n_padded)
+    of_keys = gradients(problem, "one_pass" if one_pass else "dkdv", layouts, n_padded)
     if one_pass:
         scaled = _summed(problem, problem.n_queries, n_padded, "all", 1, 1, 1, problem.scale)
+    else:
+        of_queries = gradients(problem, "dq", layouts, n_padded)
 
-    def in_one(q: Tensor, k: Tensor, v: Tensor, out: Tensor, logsumexp: Tensor, d_out: Tensor) -> Gradients:
+    def call(q: Tensor, k: Tensor, v: Tensor, out: Tensor, logsumexp: Tensor, d_out: Tensor) -> Gradients:
         terms, d_out, dq_sum = prepare(out, logsumexp, d_out)
-        d_k, d_v = key_gradients(q, k, v, d_out, terms, dq_sum)
-        return scaled(dq_sum)[0], d_k, d_v
+        d_k, d_v = of_keys(q, k, v, d_out, terms, dq_sum)
+        (d_q,) = scaled(dq_sum) if one_pass else of_queries(q, k, v, d_out, terms)
+        return d_q, d_k, d_v
 
-    if one_pass:
-        return in_one
-    query_gradients = gradients_of_queries(problem, layouts, n_padded)
-
-    def in_two(q: Tensor, k: Tensor, v: Tensor, out: Tensor, logsumexp: Tensor, d_out: Tensor) -> Gradients:
-        terms, d_out, unused = prepare(out, logsumexp, d_out)
-        d_k, d_v = key_gradients(q, k, v, d_out, terms, unused)
-        return query_gradients(q, k, v, d_out, terms), d_k, d_v
-
-    return in_two
+    return call
 
 
 def padded(problem: Problem, unit: int) -> int:
@@ -88,56 +82,63 @@ def row_terms(
     return call
 
 
-def gradients_of_keys(
-    problem: Problem, kernel: Literal["one_pass", "dkdv"], layouts: Layouts, n_padded: int
-) -> Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """A call (Q, K, V, dO, and terms and zeros of row_terms) that returns dK and dV.
+def gradients(
+    problem: Problem, kernel: Literal["one_pass", "dkdv", "dq"], layouts: Layouts, n_padded: int
+) -> Callable[..., tuple[Tensor, ...]]:
+    """A call on Q, K, V, dO and what row_terms gives: "dkdv" returns dK and dV, "dq", without the zeros, dQ.
 
-    "one_pass": it adds dQ / scale to the zeros.
+    "one_pass": dK and dV as well, and it adds dQ / scale to the zeros.
     """
-    q, k, v, d_out = layouts
+    of_keys = kernel != "dq"
     tile, cols = problem.tile(kernel), problem.cols
+    block_m, block_n = (tile.streamed, tile.own) if of_keys else (tile.own, tile.streamed)
+    n_rows, n_streamed = problem.n_queries, problem.n_keys
+    if of_keys:
+        n_rows, n_streamed = n_streamed, n_rows
     per_split = problem.split(kernel, SUMMED_ROWS)
-    n_splits = triton.cdiv(problem.n_queries, per_split)
-    whole = n_splits == 1
-    manner, dq_box = _dq_target(problem, kernel, tile, n_padded)
-    terms: Box | None = ((2 * problem.sequences, n_padded), (n_padded, 1), [1, tile.streamed]) if tile.tma else None
+    n_splits = triton.cdiv(n_streamed, per_split)
+    inputs = zip(layouts, (block_m, block_n, block_n, block_m), strict=True)
+    boxes = [layout.box(rows, cols, tile.tma) for layout, rows in inputs]
+    constants = {
+        "BLOCK_M": block_m, "BLOCK_N": block_n, "BLOCK_D": cols, "CAUSAL": problem.causal, "SPLIT": n_splits > 1,
+        "WHOLE_M": problem.n_queries % block_m == 0, "WHOLE_N": problem.n_keys % block_n == 0,
+        "WHOLE_D": problem.head_dim == cols, "TMA": tile.tma, "HELD": tile.held, "PRECISION": problem.precision,
+        "WIDEN": problem.interpreted,
+    }  # fmt: skip
+    if of_keys:
+        terms: Box | None = ((2 * problem.sequences, n_padded), (n_padded, 1), [1, block_m]) if tile.tma else None
+        constants["DQ"], dq_box = _dq_target(problem, kernel, tile, n_padded)
+        boxes += [terms, dq_box, None, None]
+    else:
+        boxes += [None, None]
     launch = Launch(
-        dkdv_kernel,
-        (triton.cdiv(problem.n_keys, tile.own) * problem.sequences, n_splits),
+        dkdv_kernel if of_keys else dq_kernel,
+        (triton.cdiv(n_rows, tile.own) * problem.sequences, n_splits),
+        boxes,
         (
-            q.box(tile.streamed, cols, tile.tma), k.box(tile.own, cols, tile.tma), v.box(tile.own, cols, tile.tma),
-            d_out.box(tile.streamed, cols, tile.tma), terms, dq_box, None, None,
+            *(stride for layout in layouts for stride in layout.strides), problem.heads, problem.sequences,
+            problem.together, problem.n_queries, n_padded, problem.n_keys, problem.head_dim, per_split,
+            problem.scale, problem.factor, 1.0,
         ),
-        (
-            *q.strides, *k.strides, *v.strides, *d_out.strides, problem.heads, problem.sequences, problem.together,
-            problem.n_queries, n_padded, problem.n_keys, problem.head_dim, per_split, problem.scale, problem.factor,
-            1.0,
-        ),
-        {
-            "BLOCK_M": tile.streamed, "BLOCK_N": tile.own, "BLOCK_D": cols, "CAUSAL": problem.causal,
-            "SPLIT": not whole, "WHOLE_M": problem.n_queries % tile.streamed == 0,
-            "WHOLE_N": problem.n_keys % tile.own == 0, "WHOLE_D": problem.head_dim == cols, "TMA": tile.tma,
-            "HELD": tile.held, "DQ": manner, "PRECISION": problem.precision, "WIDEN": problem.widen,
-        },
+        constants,
         tile,
     )  # fmt: skip
-    seen: Seen = "from" if problem.causal else "all"
-    summed = _summed(problem, problem.n_keys, problem.n_keys, seen, problem.n_queries, per_split, n_splits)
-    shape = (*problem.leading, problem.n_keys, problem.head_dim)
+    seen: Seen = "all" if not problem.causal else "from" if of_keys else "up_to"
+    summed = _summed(problem, n_rows, n_rows, seen, n_streamed, per_split, n_splits)
+    shape = (*problem.leading, n_rows, problem.head_dim)
+    results = range(2 if of_keys else 1)
 
-    def at_once(*tensors: Tensor) -> tuple[Tensor, Tensor]:
-        d_k, d_v = problem.empty(*shape, dtype=problem.dtype), problem.empty(*shape, dtype=problem.dtype)
-        launch(*tensors, d_k, d_v)
-        return d_k, d_v
+    def at_once(*tensors: Tensor) -> tuple[Tensor, ...]:
+        made = tuple([problem.empty(*shape, dtype=problem.dtype) for _ in results])
+        launch(*tensors, *made)
+        return made
 
-    def in_splits(*tensors: Tensor) -> tuple[Tensor, Tensor]:
-        parts_k, parts_v = problem.empty(n_splits, *shape), problem.empty(n_splits, *shape)
-        launch(*tensors, parts_k, parts_v)
-        d_k, d_v = summed(parts_k, parts_v)
-        return d_k, d_v
+    def in_splits(*tensors: Tensor) -> tuple[Tensor, ...]:
+        parts = [problem.empty(n_splits, *shape) for _ in results]
+        launch(*tensors, *parts)
+        return summed(*parts)
 
-    return at_once if whole else in_splits
+    return at_once if n_splits == 1 else in_splits
 
 
 def _dq_target(problem: Problem, kernel: str, tile: triton_configs.Tile, n_padded: int) -> tuple[str, Box | None]:
@@ -148,52 +149,6 @@ def _dq_target(problem: Problem, kernel: str, tile: triton_configs.Tile, n_padde
         shape = (problem.sequences * n_padded, problem.head_dim)
         return "tma", (shape, (problem.head_dim, 1), [tile.streamed, problem.cols])
     return "atomics", None
-
-
-def gradients_of_queries(
-    problem: Problem, layouts: Layouts, n_padded: int
-) -> Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]:
-    """A call (Q, K, V, dO, and the terms of row_terms) that returns dQ, in a pass of its own."""
-    q, k, v, d_out = layouts
-    tile, cols = problem.tile("dq"), problem.cols
-    per_split = problem.split("dq", SUMMED_ROWS)
-    n_splits = triton.cdiv(problem.n_keys, per_split)
-    whole = n_splits == 1
-    launch = Launch(
-        dq_kernel,
-        (triton.cdiv(problem.n_queries, tile.own) * problem.sequences, n_splits),
-        (
-            q.box(tile.own, cols, tile.tma), k.box(tile.streamed, cols, tile.tma), v.box(tile.streamed, cols, tile.tma),
-            d_out.box(tile.own, cols, tile.tma), None, None,
-        ),
-        (
-            *q.strides, *k.strides, *v.strides, *d_out.strides, problem.heads, problem.sequences, problem.together,
-            problem.n_queries, n_padded, problem.n_keys, problem.head_dim, per_split, problem.scale, problem.factor,
-            1.0,
-        ),
-        {
-            "BLOCK_M": tile.own, "BLOCK_N": tile.streamed, "BLOCK_D": cols, "CAUSAL": problem.causal,
-            "SPLIT": not whole, "WHOLE_M": problem.n_queries % tile.own == 0,
-            "WHOLE_N": problem.n_keys % tile.streamed == 0, "WHOLE_D": problem.head_dim == cols, "TMA": tile.tma,
-            "HELD": tile.held, "PRECISION": problem.precision, "WIDEN": problem.widen,
-        },
-        tile,
-    )  # fmt: skip
-    seen: Seen = "up_to" if problem.causal else "all"
-    summed = _summed(problem, problem.n_queries, problem.n_queries, seen, problem.n_keys, per_split, n_splits)
-    shape = (*problem.leading, problem.n_queries, problem.head_dim)
-
-    def at_once(*tensors: Tensor) -> Tensor:
-        d_q = problem.empty(*shape, dtype=problem.dtype)
-        launch(*tensors, d_q)
-        return d_q
-
-    def in_splits(*tensors: Tensor) -> Tensor:
-        parts = problem.empty(n_splits, *shape)
-        launch(*tensors, parts)
-        return summed(parts)[0]
-
-    return at_once if whole else in_splits
 
 
 def _summed(

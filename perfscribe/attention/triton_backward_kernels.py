@@ -33,26 +33,11 @@ LOG2_E = tl.constexpr(1.4426950408889634)
 
 @triton.jit
 def prepare_kernel(
-    out,
-    d_out,
-    logsumexp,
-    terms,
-    dq_sum,
-    copy,
-    stride_gb,
-    stride_gh,
-    stride_gn,
-    stride_gd,
-    n_heads,
-    n_sequences,
-    n_queries,
-    n_padded,
-    width,
-    ROWS: tl.constexpr,
-    COLS: tl.constexpr,
-    CLEAR_DQ: tl.constexpr,
-    COPY: tl.constexpr,
-):
+    out, d_out, logsumexp, terms, dq_sum, copy,
+    stride_gb, stride_gh, stride_gn, stride_gd,
+    n_heads, n_sequences, n_queries, n_padded, width,
+    ROWS: tl.constexpr, COLS: tl.constexpr, CLEAR_DQ: tl.constexpr, COPY: tl.constexpr,
+):  # fmt: skip
     """To terms (2, sequences, n_padded): the log-sum-exp in base 2, and D = rowsum(dO ∘ O).
 
     Grid: (n_padded / ROWS × sequences,). out is contiguous, d_out has any strides, also 0. CLEAR_DQ: also set the rows
@@ -84,40 +69,14 @@ def prepare_kernel(
 
 @triton.jit
 def _walk_queries(
-    dk,
-    dv,
-    k,
-    k_left,
-    v_left,
-    q_rows,
-    do_rows,
-    dq_rows,
-    terms,
-    sequence,
-    n_sequences,
-    n_padded,
-    batch,
-    head,
-    low,
-    high,
-    key,
-    n_queries,
-    n_keys,
-    width,
-    stride_q,
-    stride_g,
+    dk, dv, k, k_left, v_left, q_rows, do_rows, dq_rows, terms, sequence, n_sequences, n_padded, batch, head, low,
+    high, key, n_queries, n_keys, width,
+    stride_q, stride_g,
     factor,
-    BLOCK_M: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    TMA: tl.constexpr,
-    CAUSAL_MASK: tl.constexpr,
-    TAIL_MASK: tl.constexpr,
-    WHOLE_ROWS: tl.constexpr,
-    WHOLE_COLS: tl.constexpr,
-    DQ: tl.constexpr,
-    PRECISION: tl.constexpr,
-    WIDEN: tl.constexpr,
-):
+    BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr, TMA: tl.constexpr, CAUSAL_MASK: tl.constexpr,
+    TAIL_MASK: tl.constexpr, WHOLE_ROWS: tl.constexpr, WHOLE_COLS: tl.constexpr, DQ: tl.constexpr,
+    PRECISION: tl.constexpr, WIDEN: tl.constexpr,
+):  # fmt: skip
     """Add what the queries low … high contribute to dk and dv of one tile of keys, and to dQ if asked for."""
     row = tl.arange(0, BLOCK_M)
     for start in tl.range(low, high, BLOCK_M):
@@ -163,51 +122,14 @@ def _walk_queries(
 
 @triton.jit
 def dkdv_kernel(
-    q,
-    k,
-    v,
-    d_out,
-    terms,
-    dq_sum,
-    dk,
-    dv,
-    stride_qb,
-    stride_qh,
-    stride_qn,
-    stride_kb,
-    stride_kh,
-    stride_kn,
-    stride_vb,
-    stride_vh,
-    stride_vn,
-    stride_gb,
-    stride_gh,
-    stride_gn,
-    n_heads,
-    n_sequences,
-    together,
-    n_queries,
-    n_padded,
-    n_keys,
-    width,
-    queries_per_split,
-    scale,
-    factor,
-    one,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    CAUSAL: tl.constexpr,
-    SPLIT: tl.constexpr,
-    WHOLE_M: tl.constexpr,
-    WHOLE_N: tl.constexpr,
-    WHOLE_D: tl.constexpr,
-    TMA: tl.constexpr,
-    HELD: tl.constexpr,
-    DQ: tl.constexpr,
-    PRECISION: tl.constexpr,
-    WIDEN: tl.constexpr,
-):
+    q, k, v, d_out, terms, dq_sum, dk, dv,
+    stride_qb, stride_qh, stride_qn, stride_kb, stride_kh, stride_kn, stride_vb, stride_vh, stride_vn, stride_gb,
+    stride_gh, stride_gn,
+    n_heads, n_sequences, together, n_queries, n_padded, n_keys, width, queries_per_split, scale, factor, one,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, CAUSAL: tl.constexpr, SPLIT: tl.constexpr,
+    WHOLE_M: tl.constexpr, WHOLE_N: tl.constexpr, WHOLE_D: tl.constexpr, TMA: tl.constexpr, HELD: tl.constexpr,
+    DQ: tl.constexpr, PRECISION: tl.constexpr, WIDEN: tl.constexpr,
+):  # fmt: skip
     """One tile of keys of one sequence against the queries of one split.
 
     Grid: (tiles of keys × sequences, splits); the first keys, which most queries see when causal, come first, of
@@ -271,32 +193,12 @@ def dkdv_kernel(
 
 @triton.jit
 def _walk_keys(
-    dq,
-    q,
-    do,
-    peak,
-    delta,
-    k_rows,
-    v_rows,
-    batch,
-    head,
-    low,
-    high,
-    query,
-    n_keys,
-    width,
-    stride_k,
-    stride_v,
+    dq, q, do, peak, delta, k_rows, v_rows, batch, head, low, high, query, n_keys, width,
+    stride_k, stride_v,
     factor,
-    BLOCK_N: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    TMA: tl.constexpr,
-    CAUSAL_MASK: tl.constexpr,
-    TAIL_MASK: tl.constexpr,
-    WHOLE_COLS: tl.constexpr,
-    PRECISION: tl.constexpr,
-    WIDEN: tl.constexpr,
-):
+    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, TMA: tl.constexpr, CAUSAL_MASK: tl.constexpr,
+    TAIL_MASK: tl.constexpr, WHOLE_COLS: tl.constexpr, PRECISION: tl.constexpr, WIDEN: tl.constexpr,
+):  # fmt: skip
     """Add what the keys low … high contribute to dq of one tile of queries."""
     key = tl.arange(0, BLOCK_N)
     for start in tl.range(low, high, BLOCK_N):
@@ -321,48 +223,14 @@ def _walk_keys(
 
 @triton.jit
 def dq_kernel(
-    q,
-    k,
-    v,
-    d_out,
-    terms,
-    dq,
-    stride_qb,
-    stride_qh,
-    stride_qn,
-    stride_kb,
-    stride_kh,
-    stride_kn,
-    stride_vb,
-    stride_vh,
-    stride_vn,
-    stride_gb,
-    stride_gh,
-    stride_gn,
-    n_heads,
-    n_sequences,
-    together,
-    n_queries,
-    n_padded,
-    n_keys,
-    width,
-    keys_per_split,
-    scale,
-    factor,
-    one,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    CAUSAL: tl.constexpr,
-    SPLIT: tl.constexpr,
-    WHOLE_M: tl.constexpr,
-    WHOLE_N: tl.constexpr,
-    WHOLE_D: tl.constexpr,
-    TMA: tl.constexpr,
-    HELD: tl.constexpr,
-    PRECISION: tl.constexpr,
-    WIDEN: tl.constexpr,
-):
+    q, k, v, d_out, terms, dq,
+    stride_qb, stride_qh, stride_qn, stride_kb, stride_kh, stride_kn, stride_vb, stride_vh, stride_vn, stride_gb,
+    stride_gh, stride_gn,
+    n_heads, n_sequences, together, n_queries, n_padded, n_keys, width, keys_per_split, scale, factor, one,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, CAUSAL: tl.constexpr, SPLIT: tl.constexpr,
+    WHOLE_M: tl.constexpr, WHOLE_N: tl.constexpr, WHOLE_D: tl.constexpr, TMA: tl.constexpr, HELD: tl.constexpr,
+    PRECISION: tl.constexpr, WIDEN: tl.constexpr,
+):  # fmt: skip
     """One tile of queries of one sequence against the keys of one split: dq (splits, sequences, n_queries, width).
 
     Grid and order as forward_kernel. n_padded is a multiple of BLOCK_M.
@@ -418,22 +286,10 @@ def dq_kernel(
 
 @triton.jit
 def sum_kernel(
-    parts,
-    other_parts,
-    out,
-    other_out,
-    n_sequences,
-    n_rows,
-    n_part_rows,
-    width,
-    n_streamed,
-    rows_per_split,
-    n_splits,
-    scale,
-    ROWS: tl.constexpr,
-    COLS: tl.constexpr,
-    SEEN: tl.constexpr,
-):
+    parts, other_parts, out, other_out, n_sequences, n_rows, n_part_rows, width, n_streamed, rows_per_split,
+    n_splits, scale,
+    ROWS: tl.constexpr, COLS: tl.constexpr, SEEN: tl.constexpr,
+):  # fmt: skip
     """out = scale · the sum of the splits in which a tile of rows has a part, in their order, cast to out's dtype.
 
     Grid: (tiles of rows × sequences, 1), or 2 for the other tensors too, which are like the first. parts (splits,

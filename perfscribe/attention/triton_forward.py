@@ -24,7 +24,8 @@ GROUP_BYTES = 32 * 2**20  # well within the L2 of a data-centre GPU
 class Problem:
     """The sizes and choices that all kernels of one call share.
 
-    leading: (batch,) or (batch, heads). precision: Triton's input_precision of the products.
+    leading: (batch,) or (batch, heads). precision: Triton's input_precision of the products. interpreted: by Triton's
+    interpreter, which knows no bf16, so that products are made of fp32 copies.
     """
 
     leading: tuple[int, ...]
@@ -69,11 +70,6 @@ class Problem:
     def factor(self) -> float:
         """The scale for softmax in base 2."""
         return self.scale * math.log2(math.e)
-
-    @property
-    def widen(self) -> bool:
-        """Whether products must be made of fp32 copies, as in the interpreter, which knows no bf16."""
-        return self.interpreted
 
     def empty(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """Memory for a result."""
@@ -147,7 +143,7 @@ def _attend(problem: Problem, q: Layout, k: Layout, v: Layout, keys_per_split: i
             "BLOCK_M": tile.own, "BLOCK_N": tile.streamed, "BLOCK_D": cols, "CAUSAL": problem.causal,
             "SPLIT": n_splits > 1, "WHOLE_M": problem.n_queries % tile.own == 0,
             "WHOLE_N": problem.n_keys % tile.streamed == 0, "WHOLE_D": problem.head_dim == cols, "TMA": tile.tma,
-            "AHEAD": tile.ahead, "HELD": tile.held, "PRECISION": problem.precision, "WIDEN": problem.widen,
+            "AHEAD": tile.ahead, "HELD": tile.held, "PRECISION": problem.precision, "WIDEN": problem.interpreted,
         },
         tile,
     )  # fmt: skip

@@ -25,33 +25,13 @@ LN_2 = tl.constexpr(0.6931471805599453)
 
 @triton.jit
 def _attend(
-    out,
-    total,
-    peak,
-    ready,
-    q,
-    k_rows,
-    v_rows,
-    batch,
-    head,
-    low,
-    high,
-    query,
-    n_keys,
-    width,
-    stride_k,
-    stride_v,
+    out, total, peak, ready, q, k_rows, v_rows, batch, head, low, high, query, n_keys, width,
+    stride_k, stride_v,
     factor,
-    BLOCK_N: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    TMA: tl.constexpr,
-    CAUSAL_MASK: tl.constexpr,
-    TAIL_MASK: tl.constexpr,
-    WHOLE_COLS: tl.constexpr,
-    AHEAD: tl.constexpr,
-    PRECISION: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, TMA: tl.constexpr, CAUSAL_MASK: tl.constexpr,
+    TAIL_MASK: tl.constexpr, WHOLE_COLS: tl.constexpr, AHEAD: tl.constexpr, PRECISION: tl.constexpr,
     WIDEN: tl.constexpr,
-):
+):  # fmt: skip
     """Online softmax over the keys low … high; peak is the row's greatest score so far, times factor.
 
     AHEAD: ready holds the scores of the tile at low, and returns with those of the tile after the last. The product of
@@ -92,43 +72,13 @@ def _attend(
 
 @triton.jit
 def forward_kernel(
-    q,
-    k,
-    v,
-    out,
-    logsumexp,
-    stride_qb,
-    stride_qh,
-    stride_qn,
-    stride_kb,
-    stride_kh,
-    stride_kn,
-    stride_vb,
-    stride_vh,
-    stride_vn,
-    n_heads,
-    n_sequences,
-    together,
-    n_queries,
-    n_keys,
-    width,
-    keys_per_split,
-    factor,
-    one,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    CAUSAL: tl.constexpr,
-    SPLIT: tl.constexpr,
-    WHOLE_M: tl.constexpr,
-    WHOLE_N: tl.constexpr,
-    WHOLE_D: tl.constexpr,
-    TMA: tl.constexpr,
-    AHEAD: tl.constexpr,
-    HELD: tl.constexpr,
-    PRECISION: tl.constexpr,
-    WIDEN: tl.constexpr,
-):
+    q, k, v, out, logsumexp,
+    stride_qb, stride_qh, stride_qn, stride_kb, stride_kh, stride_kn, stride_vb, stride_vh, stride_vn,
+    n_heads, n_sequences, together, n_queries, n_keys, width, keys_per_split, factor, one,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, CAUSAL: tl.constexpr, SPLIT: tl.constexpr,
+    WHOLE_M: tl.constexpr, WHOLE_N: tl.constexpr, WHOLE_D: tl.constexpr, TMA: tl.constexpr, AHEAD: tl.constexpr,
+    HELD: tl.constexpr, PRECISION: tl.constexpr, WIDEN: tl.constexpr,
+):  # fmt: skip
     """One tile of queries of one sequence (batch, head) against the keys of one split.
 
     Grid: (tiles of queries × sequences, splits). The last rows, which see most keys when causal, come first, of
@@ -189,20 +139,9 @@ def forward_kernel(
 
 @triton.jit
 def combine_kernel(
-    parts,
-    logsumexps,
-    out,
-    logsumexp,
-    n_sequences,
-    n_queries,
-    n_keys,
-    width,
-    keys_per_split,
-    n_splits,
-    ROWS: tl.constexpr,
-    COLS: tl.constexpr,
-    CAUSAL: tl.constexpr,
-):
+    parts, logsumexps, out, logsumexp, n_sequences, n_queries, n_keys, width, keys_per_split, n_splits,
+    ROWS: tl.constexpr, COLS: tl.constexpr, CAUSAL: tl.constexpr,
+):  # fmt: skip
     """Put the splits of one tile of rows together: softmaxes over disjoint keys, weighted by exp(their log-sum-exp).
 
     Grid: (tiles of rows × sequences,). keys_per_split is a multiple of ROWS, so all rows of a tile see as many splits.

@@ -36,19 +36,9 @@ def row_of_head(source, batch, head, stride_batch, stride_head, TMA: tl.constexp
 
 @triton.jit
 def read_tile(
-    source,
-    batch,
-    head,
-    start,
-    length,
-    width,
-    stride,
-    ROWS: tl.constexpr,
-    COLS: tl.constexpr,
-    TMA: tl.constexpr,
-    WHOLE_ROWS: tl.constexpr,
-    WHOLE_COLS: tl.constexpr,
-):
+    source, batch, head, start, length, width, stride,
+    ROWS: tl.constexpr, COLS: tl.constexpr, TMA: tl.constexpr, WHOLE_ROWS: tl.constexpr, WHOLE_COLS: tl.constexpr,
+):  # fmt: skip
     """Rows start … start + ROWS of one head; WHOLE_*: nothing of the tile lies outside, so that no mask is needed."""
     if TMA:
         return tl.reshape(source.load([batch, head, start, 0]), [ROWS, COLS])
@@ -80,16 +70,9 @@ def read_row_terms(source, line, length, start, ROWS: tl.constexpr, TMA: tl.cons
 
 @triton.jit
 def write_tile(
-    target,
-    tile,
-    start,
-    length,
-    width,
-    ROWS: tl.constexpr,
-    COLS: tl.constexpr,
-    WHOLE_ROWS: tl.constexpr,
-    WHOLE_COLS: tl.constexpr,
-):
+    target, tile, start, length, width,
+    ROWS: tl.constexpr, COLS: tl.constexpr, WHOLE_ROWS: tl.constexpr, WHOLE_COLS: tl.constexpr,
+):  # fmt: skip
     """Write what of a tile lies inside (length, width), row-major from target, in the target's dtype."""
     rows = start + tl.arange(0, ROWS)
     cols = tl.arange(0, COLS)

@@ -18,7 +18,8 @@ class Shown:
     """Ids of the tables and figures that an experiment makes, and names of texts that it writes beside them.
 
     reads: experiments whose records it is made of, beside its own where it measures. reads_if_measured: the same, of
-    those that a run has. references: published figures that it shows, by file, beside its own and theirs.
+    those that a run has. drawn_of: those among both whose cells its figures draw beside its own.
+    references: published figures that it shows, by file, beside its own and theirs.
     """
 
     tables: tuple[str, ...]
@@ -26,11 +27,13 @@ class Shown:
     files: tuple[str, ...] = ()
     reads: tuple[str, ...] = ()
     reads_if_measured: tuple[str, ...] = ()
+    drawn_of: tuple[str, ...] = ()
     references: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if not self.tables:
-            raise ValueError("no tables")
+        unread = sorted(set(self.drawn_of) - {*self.reads, *self.reads_if_measured})
+        if unread or not self.tables:
+            raise ValueError(f"drawn_of names {', '.join(unread)}, which it does not read" if unread else "no tables")
 
 
 def _holding(file: str, root: Path) -> list[str]:

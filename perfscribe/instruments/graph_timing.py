@@ -19,13 +19,13 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from perfscribe.base.cells import Unsupported
+from perfscribe.base.cells import Measurement, Unsupported
 from perfscribe.instruments.memory import is_oom
-from perfscribe.instruments.timing import CUDA_EVENTS, FLUSH_BYTES, Timing, time_device
+from perfscribe.instruments.timing import FLUSH_BYTES, Timing, record, time_device, time_host
 
 if TYPE_CHECKING:
     import torch
@@ -38,26 +38,15 @@ PROBES = 2  # replays that tell how long a call takes, the first of which upload
 LONG_MS = 10.0  # of a call whose first replay tells enough
 FEWEST_SAMPLES = 3
 ENOUGH_MS = 100.0  # of timed calls, from which on fewer samples than asked for are taken
+DIGITS = 5  # of a sample that Clocks keeps: events resolve 0.5 us, and there are hundreds of cells
+HOST_WARMUP = 1
+LAUNCHED_SAMPLES = 5
 
 Make = Callable[[], Callable[[], object]]
 
 
 class CaptureFailed(Exception):
     """A call that cannot be captured into a graph; the text is the first line of the reason."""
-
-
-class Replayable(Protocol):
-    """A captured graph."""
-
-    def replay_ms(self, times: int) -> list[float]:
-        """Device time of each of so many replays in a row, L2 flushed before each."""
-
-
-class Recorder(Protocol):
-    """What captures graphs: CudaGraphs, or a stand-in where there is no GPU."""
-
-    def capture(self, make: Make, calls: int) -> AbstractContextManager[Replayable]:
-        """A graph of so many calls, each made by make(); freed with its memory at the end of the context."""
 
 
 @dataclass(frozen=True)
@@ -78,22 +67,12 @@ def samples_within(call_ms: float, samples: int) -> int:
     return max(min(FEWEST_SAMPLES, samples), min(samples, affordable))
 
 
-def calls_in_a_graph(call_ms: float) -> int:
-    """How many calls one graph is to hold: 1 unless the call is short."""
-    if call_ms >= SHORT_MS:
-        return 1
-    return min(MOST_CALLS, math.ceil(BATCH_MS / call_ms)) if call_ms > 0 else MOST_CALLS
-
-
-def time_replays(make: Make, *, samples: int, recorder: Recorder) -> GraphTiming:
+def time_replays(make: Make, *, samples: int, recorder: CudaGraphs) -> GraphTiming:
     """Time a call by graph replay; by CUDA events around plain calls where it cannot be captured.
 
     make() gives a call that works on tensors of its own; it and the call run on the recorder's stream, so that what
     autograd remembers of streams fits. The timer's name says which of the two it was. Out-of-memory errors are raised.
-    ValueError: samples below 1.
     """
-    if samples < 1:
-        raise ValueError(f"expected samples >= 1, not {samples}")
     started, reason = time.perf_counter(), ""
     try:
         calls, warmup_ms, samples_ms, timed_s = _replayed(make, samples, recorder)
@@ -102,27 +81,25 @@ def time_replays(make: Make, *, samples: int, recorder: Recorder) -> GraphTiming
     if reason:  # out here the error is gone, whose frames hold the tensors of the call
         return _by_events(make, samples, reason)
     spent_s = time.perf_counter() - started
-    timing = Timing(samples_ms, warmup_ms, GRAPH_REPLAY, spent_s - timed_s, timed_s)
-    return GraphTiming(timing, calls)
+    return GraphTiming(Timing(samples_ms, warmup_ms, GRAPH_REPLAY, spent_s - timed_s, timed_s), calls)
 
 
-def _replayed(make: Make, samples: int, recorder: Recorder) -> tuple[int, list[float], list[float], float]:
+def _replayed(make: Make, samples: int, recorder: CudaGraphs) -> tuple[int, list[float], list[float], float]:
     """Calls a graph, warm-up samples and samples in ms a call, wall seconds of the timed replays."""
     with recorder.capture(make, 1) as graph:
         probes_ms = graph.replay_ms(1)
         if probes_ms[0] < LONG_MS:
             probes_ms += graph.replay_ms(PROBES - 1)
-        calls = calls_in_a_graph(min(probes_ms))
-        if calls == 1:
-            samples_ms, timed_s = _timed(graph, 1, samples_within(min(probes_ms), samples))
-            return 1, probes_ms, samples_ms, timed_s
+        call_ms = min(probes_ms)
+        if call_ms >= SHORT_MS:
+            return 1, probes_ms, *_timed(graph, 1, samples_within(call_ms, samples))
+    calls = min(MOST_CALLS, math.ceil(BATCH_MS / call_ms)) if call_ms > 0 else MOST_CALLS
     with recorder.capture(make, calls) as graph:
         warmup_ms = [replay_ms / calls for replay_ms in graph.replay_ms(PROBES)]
-        samples_ms, timed_s = _timed(graph, calls, samples)
-    return calls, warmup_ms, samples_ms, timed_s
+        return calls, warmup_ms, *_timed(graph, calls, samples)
 
 
-def _timed(graph: Replayable, calls: int, samples: int) -> tuple[list[float], float]:
+def _timed(graph: Graph, calls: int, samples: int) -> tuple[list[float], float]:
     started = time.perf_counter()
     samples_ms = [replay_ms / calls for replay_ms in graph.replay_ms(samples)]
     return samples_ms, time.perf_counter() - started
@@ -136,15 +113,13 @@ def _by_events(make: Make, samples: int, reason: str) -> GraphTiming:
     return GraphTiming(replace(timing, warmup_ms=probe.samples_ms, warmup_s=warmup_s), 1, reason)
 
 
-def time_launched(make: Make, *, samples: int, call_ms: float = 0.0) -> Timing:
+def time_launched(make: Make, *, samples: int, call_ms: float) -> Timing:
     """The same call by CUDA events around plain calls, as triton.testing.do_bench reads it, launches included.
 
     The host runs ahead while the device overwrites 256 MiB before each call, so launches are hidden for as long as
-    that takes (about 0.1 ms) and show beyond it. call_ms: what a call takes, as far as that is known.
+    that takes (about 0.1 ms) and show beyond it. call_ms: what a call takes.
     """
-    timing = time_device(make(), warmup=1, timed=samples_within(call_ms, samples))
-    assert timing.timer == CUDA_EVENTS
-    return timing
+    return time_device(make(), warmup=1, timed=samples_within(call_ms, samples))
 
 
 class CudaGraphs:
@@ -162,7 +137,7 @@ class CudaGraphs:
         self._buffer = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")
 
     @contextmanager
-    def capture(self, make: Make, calls: int) -> Iterator[Replayable]:
+    def capture(self, make: Make, calls: int) -> Iterator[Graph]:
         """A graph of `calls` calls, each run once before, so that libraries have loaded and allocated what they need.
 
         CaptureFailed: capture is impossible. Out-of-memory errors and errors of the calls themselves are raised.
@@ -177,7 +152,7 @@ class CudaGraphs:
         graph = torch.cuda.CUDAGraph()
         try:
             self._record(graph, made)
-            yield _Captured(graph, self._stream, self._buffer)
+            yield Graph(graph, self._stream, self._buffer)
         finally:
             torch.cuda.synchronize()
             graph.reset()
@@ -202,7 +177,7 @@ class CudaGraphs:
 
 
 @dataclass(frozen=True)
-class _Captured:
+class Graph:
     """A CUDA graph, the stream it replays on and the buffer that flushes L2."""
 
     graph: torch.cuda.CUDAGraph
@@ -223,3 +198,40 @@ class _Captured:
                 end.record()
         self.stream.synchronize()
         return [float(start.elapsed_time(end)) for start, end in zip(starts, ends, strict=True)]
+
+
+class Clocks:
+    """The timers of a device: graph replay and plain events on CUDA, the host clock on the CPU."""
+
+    def __init__(self, device: str, samples: int) -> None:
+        self._recorder = CudaGraphs() if device == "cuda" else None
+        self._samples = samples
+        self._calls: dict[str, int] = {}
+        self._fallbacks: dict[str, str] = {}
+
+    def time(self, measurement: Measurement, name: str, make: Make) -> None:
+        """Keep <name>_ms of the calls that make() gives, and on CUDA <name>_launched_ms, with the launches."""
+        if self._recorder is None:
+            timing = time_host(make(), warmup=HOST_WARMUP, timed=self._samples, device="cpu")
+            _keep(measurement, f"{name}_ms", timing)
+            return
+        replayed = time_replays(make, samples=self._samples, recorder=self._recorder)
+        _keep(measurement, f"{name}_ms", replayed.timing)
+        self._calls[name] = replayed.calls_per_sample
+        if replayed.fallback:
+            self._fallbacks[name] = replayed.fallback
+        call_ms = min(replayed.timing.samples_ms)
+        launched = time_launched(make, samples=min(LAUNCHED_SAMPLES, self._samples), call_ms=call_ms)
+        # Its warm-up call is that of a call which has run many times by now.
+        _keep(measurement, f"{name}_launched_ms", replace(launched, warmup_ms=[]))
+
+    def values(self) -> dict[str, str]:
+        """What a record says of the timing: calls a replay in the order timed, and why anything was not replayed."""
+        found = {"calls_per_sample": " ".join(map(str, self._calls.values()))} if self._calls else {}
+        told = "; ".join(f"{name}: {reason}" for name, reason in self._fallbacks.items())
+        return found | ({"no_graph": told} if told else {})
+
+
+def _keep(measurement: Measurement, name: str, timing: Timing) -> None:
+    samples, warmup = ([float(f"{ms:.{DIGITS}g}") for ms in each] for each in (timing.samples_ms, timing.warmup_ms))
+    record(measurement, name, replace(timing, samples_ms=samples, warmup_ms=warmup))

@@ -28,13 +28,9 @@ _MARK = "perfscribe.mark:"
 _SIZES = {"bytes": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "PiB": 2**50}
 _SIZE = r"(?P<number>\d+(?:\.\d+)?) (?P<unit>bytes|B|KiB|MiB|GiB|TiB|PiB)\b"
 _PATTERNS = {
-    "requested_bytes": (
-        rf"Tried to allocate {_SIZE}",
-        rf"you tried to allocate {_SIZE}",
-        rf"Unable to allocate {_SIZE}",
-    ),
-    "free_bytes": (rf"of which {_SIZE} is free", rf"; {_SIZE} free"),
-    "total_bytes": (rf"total capaci?ty of {_SIZE}", rf"; {_SIZE} total capacity"),
+    "requested_bytes": rf"(?:[Tt]ried|Unable) to allocate {_SIZE}",
+    "free_bytes": rf"of which {_SIZE} is free",
+    "total_bytes": rf"total capacity of {_SIZE}",
 }
 _OOM_TEXT = re.compile(  # matched from the start: an error that quotes another one does not count
     r"CUDA out of memory\."
@@ -54,15 +50,16 @@ class PeakMemory:
     allocator held; None on the CPU, which has none), and marks: allocated bytes at each mark(name). counter names
     what counted. All are set also when the context is left by an exception, which is not caught.
 
-    On the CPU what was there before is the storage of all tensors that Python reaches, gradients included; a
-    tensor that only C++ holds (saved by a graph built before the context) is not in it. The profiler slows the pass,
-    and no other profiler may run meanwhile. ValueError: neither a CPU nor a CUDA device.
+    CUDA's counters are host-side, so they hold what is queued as well as what has run. On the CPU what was there before
+    is the storage of all tensors that Python reaches, gradients included; a tensor that only C++ holds (saved by a
+    graph built before the context) is not in it. The profiler slows the pass, and no other profiler may run meanwhile.
+    ValueError: neither a CPU nor a CUDA device.
     """
 
     allocated_before_bytes: int
     peak_allocated_bytes: int
     allocated_after_bytes: int
-    peak_reserved_bytes: int | None
+    peak_reserved_bytes: int | None = None
 
     def __init__(self, device: str | torch.device) -> None:
         import torch
@@ -70,26 +67,48 @@ class PeakMemory:
         kind = torch.device(device).type
         if kind not in ("cpu", "cuda"):
             raise ValueError(f"device {device}: expected cpu or cuda")
-        self._source = _CudaAllocations(device) if kind == "cuda" else _CpuAllocations()
+        self._device, self._events = device, CpuEvents() if kind == "cpu" else None
         self.counter = CUDA_COUNTER if kind == "cuda" else CPU_COUNTER
         self.marks: dict[str, int] = {}
 
     def __enter__(self) -> PeakMemory:
-        gc.collect()
-        self._source.start()
-        return self
+        import torch
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._source.stop()
-        self.allocated_before_bytes = self._source.before
-        self.peak_allocated_bytes = self._source.peak
-        self.allocated_after_bytes = self._source.after
-        self.peak_reserved_bytes = self._source.reserved
-        self.marks.update(self._source.marks)
+        gc.collect()
+        if self._events is not None:
+            self._events.start()
+            self.allocated_before_bytes = sum(self._events.held.values())
+        else:
+            torch.cuda.synchronize(self._device)
+            torch.cuda.reset_peak_memory_stats(self._device)
+            self.allocated_before_bytes = torch.cuda.memory_allocated(self._device)
+        return self
 
     def mark(self, name: str) -> None:
         """Note the bytes allocated at this moment; marks[name] holds them after the context."""
-        self._source.mark(name)
+        import torch
+
+        if self._events is None:
+            self.marks[name] = torch.cuda.memory_allocated(self._device)
+        else:
+            with torch.profiler.record_function(_MARK + name):
+                pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        import torch
+
+        if self._events is None:
+            self.peak_allocated_bytes = torch.cuda.max_memory_allocated(self._device)
+            self.peak_reserved_bytes = torch.cuda.max_memory_reserved(self._device)
+            self.allocated_after_bytes = torch.cuda.memory_allocated(self._device)
+            return
+        allocated = peak = self.allocated_before_bytes
+        for change in self._events.stop():
+            allocated += change.size_bytes
+            peak = max(peak, allocated)
+            if change.mark:
+                self.marks[change.mark] = allocated
+        self.peak_allocated_bytes, self.allocated_after_bytes = peak, allocated
 
     def values(self) -> dict[str, int | str]:
         """The figures for Measurement.values, marks as <name>_bytes; figures that do not exist are left out."""
@@ -102,64 +121,6 @@ class PeakMemory:
         if self.peak_reserved_bytes is not None:
             figures["peak_reserved_bytes"] = self.peak_reserved_bytes
         return figures | {f"{name}_bytes": allocated for name, allocated in self.marks.items()}
-
-
-class _CudaAllocations:
-    """Counters of torch's caching allocator; host-side, so they hold what is queued as well as what has run."""
-
-    def __init__(self, device: str | torch.device) -> None:
-        self.device = device
-        self.before = self.peak = self.after = 0
-        self.reserved: int | None = None
-        self.marks: dict[str, int] = {}
-
-    def start(self) -> None:
-        import torch
-
-        torch.cuda.synchronize(self.device)
-        torch.cuda.reset_peak_memory_stats(self.device)
-        self.before = torch.cuda.memory_allocated(self.device)
-
-    def mark(self, name: str) -> None:
-        import torch
-
-        self.marks[name] = torch.cuda.memory_allocated(self.device)
-
-    def stop(self) -> None:
-        import torch
-
-        self.peak = torch.cuda.max_memory_allocated(self.device)
-        self.reserved = torch.cuda.max_memory_reserved(self.device)
-        self.after = torch.cuda.memory_allocated(self.device)
-
-
-class _CpuAllocations:
-    """Blocks reported by torch's profiler, on top of the storages that were there before."""
-
-    def __init__(self) -> None:
-        self.before = self.peak = self.after = 0
-        self.reserved = None
-        self.marks: dict[str, int] = {}
-        self._events = CpuEvents()
-
-    def start(self) -> None:
-        self._events.start()
-        self.before = sum(self._events.held.values())
-
-    def mark(self, name: str) -> None:
-        import torch
-
-        with torch.profiler.record_function(_MARK + name):
-            pass
-
-    def stop(self) -> None:
-        allocated = self.peak = self.before
-        for change in self._events.stop():
-            allocated += change.size_bytes
-            self.peak = max(self.peak, allocated)
-            if change.mark:
-                self.marks[change.mark] = allocated
-        self.after = allocated
 
 
 @dataclass(frozen=True)
@@ -286,31 +247,17 @@ def parse_oom(error: BaseException) -> dict[str, int | None]:
     what was asked for.
     """
     text = str(_oom_in_chain(error) or "")
-    return {name: _first_size(patterns, text) for name, patterns in _PATTERNS.items()}
+    found = {name: re.search(pattern, text) for name, pattern in _PATTERNS.items()}
+    return {name: round(float(m["number"]) * _SIZES[m["unit"]]) if m else None for name, m in found.items()}
 
 
 def _oom_in_chain(error: BaseException | None) -> BaseException | None:
     """The out-of-memory error among an exception and those that it was raised from."""
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        if isinstance(error, MemoryError) or _is_torch_oom(error):
-            return error
-        if isinstance(error, RuntimeError) and _OOM_TEXT.match(str(error)):
+    while error is not None:
+        # by name, so that torch need not be imported to ask
+        kinds = {f"{kind.__module__.split('.')[0]}.{kind.__name__}" for kind in type(error).__mro__}
+        says_so = isinstance(error, RuntimeError) and _OOM_TEXT.match(str(error))
+        if isinstance(error, MemoryError) or "torch.OutOfMemoryError" in kinds or says_so:
             return error
         error = error.__cause__
-    return None
-
-
-def _is_torch_oom(error: BaseException) -> bool:
-    """Whether it is a torch.OutOfMemoryError, told by name so that torch need not be imported to ask."""
-    return any(c.__name__ == "OutOfMemoryError" and c.__module__.startswith("torch") for c in type(error).__mro__)
-
-
-def _first_size(patterns: tuple[str, ...], text: str) -> int | None:
-    """Bytes of the first pattern that the text holds."""
-    for pattern in patterns:
-        found = re.search(pattern, text)
-        if found:
-            return round(float(found["number"]) * _SIZES[found["unit"]])
     return None

@@ -275,7 +275,8 @@ def _leave_out_unread(plan: Plan) -> None:
         shown = plan.presentations[name]
         reads = tuple(other for other in shown.reads if other in plan.shards)
         if reads != shown.reads:
-            plan.presentations[name] = replace(shown, reads=reads)
+            drawn = tuple(other for other in shown.drawn_of if other in reads)
+            plan.presentations[name] = replace(shown, reads=reads, drawn_of=drawn)
             plan.units[f"present-{name}"]["reads"] = list(reads)
 
 

@@ -44,7 +44,7 @@ def present(plan_file: Path, record_files: Sequence[Path], root: Path) -> None:
     for name, text in texts.items():
         files.write_text(folder / name, text)
     pictures = root / "report" / plan["site"] / "figures"
-    cells = _shown(experiment, measured)
+    cells = _shown(experiment, measured, registry.shown(experiment).drawn_of)
     kinds = figure_kinds(site_folder)
     for figure in drawn:
         footer = figure_footer(cells, plan["site"], site_folder / "environments", figure.sample)
@@ -57,10 +57,11 @@ def present(plan_file: Path, record_files: Sequence[Path], root: Path) -> None:
     checksums.keep(site_folder, plan_file.stem, written)
 
 
-def _shown(experiment: str, measured: Mapping[str, Sequence[Record]]) -> list[Record]:
-    """The measured cells that figures show: of an experiment that measures nothing, what it reads.
+def _shown(experiment: str, measured: Mapping[str, Sequence[Record]], drawn: Sequence[str]) -> list[Record]:
+    """The measured cells that figures show: its own and what is drawn of others, or else all that it reads.
 
     What was imported was measured by others.
     """
-    names: Iterable[str] = [experiment] if experiment in measured else measured
+    own = [experiment] if experiment in measured else []
+    names: Iterable[str] = [*own, *drawn] or measured
     return [record for name in names for record in measured.get(name, ()) if record.origin == "measured"]

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from perfscribe.base.cells import Cell, Measurement, grid
 from perfscribe.instruments import precision
+from perfscribe.instruments.memory import PeakMemory
+from perfscribe.instruments.timing import STEP, Mark, record, time_device, time_phases
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -44,7 +46,6 @@ def run(cell: Cell) -> Measurement:
     import torch
 
     from perfscribe.attention.eager import scaled_dot_product_attention
-    from perfscribe.instruments.timing import record, time_phases
 
     device = cell["device"]
     precision.set_matmul_precision(cell["dtype"])
@@ -57,7 +58,7 @@ def run(cell: Cell) -> Measurement:
     measurement = Measurement()
     measurement.values |= compare_with_float64(q, k, v, d_out, TOLERANCE[cell["dtype"]])
 
-    def one_pass(mark: Any) -> None:
+    def one_pass(mark: Mark) -> None:
         out = scaled_dot_product_attention(q, k, v)
         mark("forward")
         out.backward(d_out)
@@ -69,9 +70,8 @@ def run(cell: Cell) -> Measurement:
     timings = time_phases(
         one_pass, warmup=cell["warmup_passes"], timed=cell["passes"], device=device, prepare=without_gradients
     )
-    record(measurement, "forward_ms", timings["forward"])
-    record(measurement, "backward_ms", timings["backward"])
-    record(measurement, "both_ms", timings["step"])
+    for phase, name in (("forward", "forward_ms"), ("backward", "backward_ms"), (STEP, "both_ms")):
+        record(measurement, name, timings[phase])
     if device == "cuda":
         _time_on_device(measurement, q, k, v, d_out, max(5, cell["passes"] // DEVICE_SHARE))
     measurement.values |= _memory(q, k, v, d_out, device)
@@ -81,18 +81,16 @@ def run(cell: Cell) -> Measurement:
 def _time_on_device(measurement: Measurement, q: Tensor, k: Tensor, v: Tensor, d_out: Tensor, timed: int) -> None:
     """The same passes by CUDA events with L2 flushed: what the device itself needs."""
     from perfscribe.attention.eager import scaled_dot_product_attention
-    from perfscribe.instruments.timing import record, time_device
 
     held: list[Tensor] = []
-
-    def fresh_output() -> None:
-        held.clear()
-        q.grad = k.grad = v.grad = None
-        held.append(scaled_dot_product_attention(q, k, v))
 
     def forward() -> None:
         held.clear()
         held.append(scaled_dot_product_attention(q, k, v))
+
+    def fresh_output() -> None:
+        q.grad = k.grad = v.grad = None
+        forward()
 
     record(measurement, "forward_device_ms", time_device(forward, warmup=2, timed=timed, prepare=held.clear))
     backward = time_device(lambda: held[0].backward(d_out), warmup=2, timed=timed, prepare=fresh_output)
@@ -104,7 +102,6 @@ def _memory(q: Tensor, k: Tensor, v: Tensor, d_out: Tensor, device: str) -> dict
     import torch
 
     from perfscribe.attention.eager import scaled_dot_product_attention
-    from perfscribe.instruments.memory import PeakMemory
 
     q.grad = k.grad = v.grad = None
     if device == "cuda":
@@ -128,7 +125,7 @@ def _memory(q: Tensor, k: Tensor, v: Tensor, d_out: Tensor, device: str) -> dict
 
 
 def compare_with_float64(q: Tensor, k: Tensor, v: Tensor, d_out: Tensor, tolerance: float) -> dict[str, float]:
-    """Relative errors of some output rows and of their gradients of q against float64; ValueError beyond tolerance.
+    """Relative errors of some output rows and of the gradients against float64; ValueError beyond tolerance.
 
     The gradients of k and v gather over all queries; they are compared on the first batch element with a sequence
     that is cut short, so that the float64 matrices stay small.
@@ -137,32 +134,24 @@ def compare_with_float64(q: Tensor, k: Tensor, v: Tensor, d_out: Tensor, toleran
 
     from perfscribe.attention.eager import scaled_dot_product_attention
 
+    def definition(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return torch.softmax(q @ k.mT / q.shape[-1] ** 0.5, dim=-1) @ v
+
+    def error(got: Tensor, expected: Tensor) -> float:
+        return float((got.double() - expected).norm() / expected.norm())
+
     rows = torch.randperm(q.shape[1], device=q.device)[:CHECKED_ROWS]
-    with torch.no_grad():
-        got = scaled_dot_product_attention(q[:1, rows], k[:1], v[:1])
-        expected = _float64_attention(q[:1, rows], k[:1], v[:1])
-    errors = {"output_relative_error": _relative_error(got, expected)}
+    some = (q[:1, rows].detach(), k[:1].detach(), v[:1].detach())
+    expected = definition(*(tensor.double() for tensor in some))
+    errors = {"output_relative_error": error(scaled_dot_product_attention(*some), expected)}
     cut = min(q.shape[1], 4 * CHECKED_ROWS)
     leaves = [tensor[:1, :cut].detach().clone().requires_grad_() for tensor in (q, k, v)]
     doubles = [tensor.detach().double().requires_grad_() for tensor in leaves]
-    scaled_dot_product_attention(*leaves).backward(d_out[:1, :cut])
-    _float64_attention(*doubles).backward(d_out[:1, :cut].double())
-    for name, leaf, double in zip("qkv", leaves, doubles, strict=True):
-        assert leaf.grad is not None and double.grad is not None
-        errors[f"d{name}_relative_error"] = _relative_error(leaf.grad, double.grad)
+    upstream = d_out[:1, :cut]
+    got = torch.autograd.grad(scaled_dot_product_attention(*leaves), leaves, upstream)
+    exact = torch.autograd.grad(definition(*doubles), doubles, upstream.double())
+    errors |= {f"d{name}_relative_error": error(*pair) for name, *pair in zip("qkv", got, exact, strict=True)}
     worst = max(errors, key=lambda name: errors[name])
     if not errors[worst] <= tolerance:
         raise ValueError(f"{worst} {errors[worst]:.2g} against float64, allowed {tolerance:g}")
     return errors
-
-
-def _float64_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """The definition, in float64; q (..., n, d), k and v (..., m, d) → (..., n, d)."""
-    import torch
-
-    q, k, v = q.double(), k.double(), v.double()
-    return torch.softmax(q @ k.mT / q.shape[-1] ** 0.5, dim=-1) @ v
-
-
-def _relative_error(got: Tensor, expected: Tensor) -> float:
-    return float((got.double() - expected).norm() / expected.norm())

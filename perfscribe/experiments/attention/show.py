@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from perfscribe.experiments.attention import rows
+from perfscribe.analytic import attention_memory as model
+from perfscribe.analytic.ledger import Items
 from perfscribe.experiments.attention.levels import SHOWN
 from perfscribe.records.records import Record
 from perfscribe.show import figures as f
@@ -21,6 +22,7 @@ NOTE = (
 )
 PASSES = {"forward_ms": "Forward", "backward_ms": "Backward"}
 MEMORY = "memory_before_backward_gib"
+PUBLISHED = {"forward_ms": "Forward, {} (ms)", "backward_ms": "Backward, {} (ms)", MEMORY: "Before backward, {} (GiB)"}
 
 
 def tables(records: Mapping[str, list[Record]]) -> list[Table]:
@@ -50,15 +52,12 @@ def _columns() -> list[t.Column]:
         t.derived("predicted_before_backward_gib", "Before backward, predicted (GiB)", _predicted("before_backward")),
         t.derived("predicted_peak_gib", "Peak, predicted (GiB)", _predicted("peak")),
         t.timer("forward_ms"),
-        *_published("forward_ms", "Forward, {} (ms)"),
-        *_published("backward_ms", "Backward, {} (ms)"),
-        *_published(MEMORY, "Before backward, {} (GiB)"),
+        *(
+            t.published("attention", metric, source, title.format(name), ("seq_len", "head_dim", "dtype", "batch"))
+            for metric, title in PUBLISHED.items()
+            for source, name in SOURCES.items()
+        ),
     ]
-
-
-def _published(metric: str, title: str) -> list[t.Column]:
-    known = ("seq_len", "head_dim", "dtype", "batch")
-    return [t.published("attention", metric, source, title.format(name), known) for source, name in SOURCES.items()]
 
 
 def _on_device(sample: str, statistic: str) -> Callable[[Record], Any]:
@@ -75,12 +74,31 @@ def _reserved_gib(record: Record) -> Any:
     return "no caching allocator" if reserved is None else reserved / GIB
 
 
+def predicted_items(factors: Mapping[str, Any]) -> dict[str, Items]:
+    """Bytes by item that the memory model expects of a cell before backward, and at the peak of backward."""
+    call = model.AttentionCall(
+        batch=factors["batch"],
+        seq_len=factors["seq_len"],
+        head_dim=factors["head_dim"],
+        element_bytes=2 if factors["dtype"] in ("bf16", "fp16") else 4,
+        cublas_handles=2 if factors["device"] == "cuda" else 0,
+        device=factors["device"],
+    )
+    return {"before_backward": model.before_backward(call), "peak": model.backward_peak(call)}
+
+
 def _predicted(moment: str) -> Callable[[Record], float]:
-    return lambda record: sum(rows.predicted_items(record.factors)[moment].values()) / GIB
+    return lambda record: sum(predicted_items(record.factors)[moment].values()) / GIB
 
 
 def _accounting(cells: list[Record]) -> Table:
-    cell = rows.cell_to_account(cells)
+    """Of the smallest cell that ran out of memory, else of the largest that ran: a row an item, and their total."""
+
+    def work(record: Record) -> int:
+        return int(record.factors["seq_len"]) ** 2 * int(record.factors["head_dim"])
+
+    out = [record for record in cells if record.status == "oom"]
+    cell = min(out, key=work) if out else max((record for record in cells if record.ok), key=work, default=None)
     title = "Predicted memory of the smallest out-of-memory cell, else the largest"
     columns = [
         t.factor("item", "Item"),
@@ -89,9 +107,14 @@ def _accounting(cells: list[Record]) -> Table:
     ]
     if cell is None:
         return t.make(TABLES[1], title, [], columns, ["No cell ran and none ran out of memory."])
+    moments = predicted_items(cell.factors)
+    names = dict.fromkeys(name for parts in moments.values() for name in parts)
+    by_item = {item: {moment: parts.get(item, 0) for moment, parts in moments.items()} for item in names}
+    by_item["total"] = {moment: sum(parts.values()) for moment, parts in moments.items()}
+    rows = [Record("attention", {"item": item}, "ok", "", "predicted", values=held) for item, held in by_item.items()]
     at = cell.factors
     note = f"Cell: sequence length {at['seq_len']}, d_model {at['head_dim']}, {at['dtype']} on {at['device']}."
-    return t.make(TABLES[1], title, rows.accounting(cell), columns, [note])
+    return t.make(TABLES[1], title, rows, columns, [note])
 
 
 def figures(tables: Mapping[str, Table]) -> list[f.Figure]:

@@ -22,21 +22,12 @@ def cells(config: Mapping[str, Any]) -> list[Cell]:
 
     Autocast to fp32 leaves every operation alone: torch warns that it switches it off.
     """
-    halves = [dtype for dtype in config["dtype"] if dtype != "fp32"]
-    dtype_cells = grid({"part": ["dtypes"], "device": config["device"], "dtype": [*halves, "fp32"]})
-    variance_cells = grid(
-        {
-            "part": ["variance"],
-            "device": config["device"],
-            "dtype": [*halves, "fp32"],
-            "variance_mean": config["variance_mean"],
-            "variance_std": [config["variance_std"]],
-            "features": [config["features"]],
-        }
-    )
+    levels = {"device": config["device"], "dtype": [*(name for name in config["dtype"] if name != "fp32"), "fp32"]}
+    drawn = {"variance_mean": config["variance_mean"], "variance_std": [config["variance_std"]]}
+    variances = grid({"part": ["variance"], **levels, **drawn, "features": [config["features"]]})
     return [
         Cell(factors, requires=precision.requires(str(factors["device"]), str(factors["dtype"])), cost=cost)
-        for cost, group in ((1.0, dtype_cells), (float(config["features"]), variance_cells))
+        for cost, group in ((1.0, grid({"part": ["dtypes"], **levels})), (float(config["features"]), variances))
         for factors in group
     ]
 

@@ -44,4 +44,11 @@ LEVELS = experiment(
     ),
 )
 
-SHOWN = Shown(tables=("cs336.ceilings_products", "cs336.ceilings_bandwidths"))
+# The roofline shows what these have measured.
+POINTS = ("attention", "end_to_end", "flash_benchmarking")
+SHOWN = Shown(
+    tables=("cs336.ceilings_products", "cs336.ceilings_bandwidths", "cs336.roofline"),
+    figures=("cs336.roofline",),
+    reads=POINTS,
+    drawn_of=POINTS,
+)

@@ -1,21 +1,25 @@
-"""Tables of calibration: products by dtype and size, and bandwidths."""
+"""Tables of calibration: products by dtype and size, bandwidths, and the roofline with its figure."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
-from perfscribe.experiments.calibration import rows as r
+from perfscribe.analytic.peaks import GB, PCIE, peak_bandwidth
+from perfscribe.distributed.link_rates import DATA_SHEET
+from perfscribe.experiments.calibration import roofline
 from perfscribe.experiments.calibration.levels import SHOWN
-from perfscribe.experiments.calibration.measure import PRODUCT
+from perfscribe.experiments.calibration.measure import DISK, LINK, MEMORY, PRODUCT, TRANSFER
 from perfscribe.records.records import Record
+from perfscribe.show import figures as f
 from perfscribe.show import tables as t
-from perfscribe.show.ceilings import TIMES, quickest
+from perfscribe.show.ceilings import TERA, TIMES, bytes_per_s, product_flop_per_s, quickest, sheet_memory, sheet_product
 from perfscribe.show.tables import Table
 
-TABLES = SHOWN.tables
-NAME = "calibration"
+TABLES, FIGURES = SHOWN.tables, SHOWN.figures
 ONE_TIMER = "one timer"
+HOST = "cpu"
 PRODUCTS_NOTE = (
     "Square products of random normal matrices, compared with float64 before they are timed. By replay of CUDA graphs "
     "with L2 flushed, on a CPU by the host clock."
@@ -26,59 +30,20 @@ BANDWIDTHS_NOTE = (
 )
 
 
-def _sheet(record: Record) -> Any:
-    found = r.printed(record)
-    return r.NOT_KNOWN if found is None else found[0]
-
-
-def _share(record: Record) -> Any:
-    found = r.printed(record)
-    return r.NOT_KNOWN if found is None else 100 * r.rate(record) / found[0]
-
-
-def _source(record: Record) -> Any:
-    found = r.printed(record)
-    return r.NO_SHEET if found is None else found[1]
-
-
-def _share_iqr(record: Record) -> Any:
-    share, iqr = _share(record), _rate_iqr(record)
-    return iqr if isinstance(iqr, str) else share if isinstance(share, str) else share * iqr / r.rate(record)
-
-
-def _against_sheet(unit: str) -> list[t.Column]:
-    share = t.Column(
-        "share_percent",
-        "Share of it (%)",
-        t.if_timed(_share),
-        spread="share_percent_spread",
-        spread_get=t.if_timed(_share_iqr),
-    )
-    return [
-        t.derived("printed", f"Data sheet ({unit})", t.if_timed(_sheet)),
-        share,
-        t.derived("source", "Source", t.if_timed(_source), exact=True),
-    ]
-
-
 def tables(records: Mapping[str, list[Record]]) -> list[Table]:
-    """Products by dtype and size; bandwidths."""
-    cells = records[NAME]
-    products = [one for one in cells if one.factors["workload"] == PRODUCT]
-    others = [one for one in cells if one.factors["workload"] != PRODUCT]
+    """Products by dtype and size; bandwidths; what other experiments measured against the roofline."""
+    products = [one for one in records["calibration"] if one.factors["workload"] == PRODUCT]
+    others = [one for one in records["calibration"] if one.factors["workload"] != PRODUCT]
     return [
         t.make(TABLES[0], "Products by dtype and size", products, _products(), [PRODUCTS_NOTE]),
         t.make(TABLES[1], "Bandwidths", others, _bandwidths(), [BANDWIDTHS_NOTE]),
+        roofline.table(TABLES[2], records),
     ]
 
 
-def _sample(record: Record) -> str:
-    return "product_ms" if record.factors["workload"] == PRODUCT else quickest(record)
-
-
-def _rate_iqr(record: Record) -> Any:
-    found = t.summary(record, _sample(record))
-    return t.ONE_SAMPLE if found.n == 1 else r.rate(record) * found.iqr / found.median
+def figures(tables: Mapping[str, Table]) -> list[f.Figure]:
+    """The roofline."""
+    return [roofline.figure(FIGURES[0], tables[TABLES[2]])]
 
 
 def _products() -> list[t.Column]:
@@ -89,7 +54,7 @@ def _products() -> list[t.Column]:
         t.median("product_ms", "Time (ms)"),
         t.iqr("product_ms", "IQR (ms)"),
         t.count("product_ms"),
-        t.rate("rate", "Rate (TFLOP/s)", r.rate, "product_ms"),
+        t.rate("rate", "Rate (TFLOP/s)", _rate, "product_ms"),
         *_against_sheet("TFLOP/s"),
         t.value("relative_error", "Error against float64"),
         t.timer("product_ms"),
@@ -98,18 +63,18 @@ def _products() -> list[t.Column]:
 
 def _bandwidths() -> list[t.Column]:
     return [
-        t.Column("work", "Work", r.what, kind="factor", exact=True),
-        t.Column("device", "Device", r.device, kind="factor", exact=True),
+        t.Column("work", "Work", _work, kind="factor", exact=True),
+        t.Column("device", "Device", _device, kind="factor", exact=True),
         t.factor("size_mib", "Size (MiB)"),
         t.value("bytes", "Counted (MB)", 1e-6, "counted_mb"),
         t.median("time_ms", "Time (ms)"),
         t.iqr("time_ms", "IQR (ms)"),
         t.count("time_ms"),
         t.timer("time_ms"),
-        t.derived("launched_ms", "Launched by itself (ms)", t.if_timed(_launched("median")), spread="launched_ms_iqr"),
-        t.derived("launched_ms_iqr", "IQR (ms)", t.if_timed(_launched("iqr"))),
-        t.derived("launched_ms_n", "n", t.if_timed(_launched("n")), exact=True),
-        t.derived("rate", "Rate (GB/s)", t.if_timed(r.rate), spread="rate_iqr"),
+        t.derived("launched_ms", "Launched by itself (ms)", _launched("median"), spread="launched_ms_iqr"),
+        t.derived("launched_ms_iqr", "IQR (ms)", _launched("iqr")),
+        t.derived("launched_ms_n", "n", _launched("n"), exact=True),
+        t.derived("rate", "Rate (GB/s)", t.if_timed(_rate), spread="rate_iqr"),
         t.derived("rate_iqr", "IQR (GB/s)", t.if_timed(_rate_iqr)),
         t.derived("rate_by", "Rate by", t.if_timed(_rate_by), exact=True),
         *_against_sheet("GB/s"),
@@ -117,9 +82,35 @@ def _bandwidths() -> list[t.Column]:
     ]
 
 
+def _work(record: Record) -> str:
+    of = record.factors
+    return {
+        MEMORY: "{operation} in memory",
+        LINK: "GPU {source_gpu} to GPU {target_gpu}",
+        TRANSFER: "{operation}, {host_memory}",
+        DISK: "disk, {operation}",
+    }[of["workload"]].format(**of)
+
+
+def _device(record: Record) -> str:
+    return str(record.factors.get("device", "cuda" if record.factors["workload"] == LINK else HOST))
+
+
 def _launched(figure: str) -> Callable[[Record], Any]:
     """A figure of the time of a copy that is launched by itself."""
-    return lambda record: getattr(t.summary(record, TIMES[1]), figure) if record.samples.get(TIMES[1]) else ONE_TIMER
+    return t.if_timed(
+        lambda record: getattr(t.summary(record, TIMES[1]), figure) if record.samples.get(TIMES[1]) else ONE_TIMER
+    )
+
+
+def _rate(record: Record) -> float:
+    """TFLOP/s of a product, GB/s of all else."""
+    return product_flop_per_s(record) / TERA if record.factors["workload"] == PRODUCT else bytes_per_s(record) / GB
+
+
+def _rate_iqr(record: Record) -> Any:
+    found = t.summary(record, "product_ms" if record.factors["workload"] == PRODUCT else quickest(record))
+    return t.ONE_SAMPLE if found.n == 1 else _rate(record) * found.iqr / found.median
 
 
 def _rate_by(record: Record) -> str:
@@ -132,4 +123,43 @@ def _rate_by(record: Record) -> str:
 def _way(record: Record) -> str:
     """The link, or the file system."""
     found = record.values.get("link") or record.values.get("file_system")
-    return str(found) if found else "its memory" if record.factors["workload"] == "memory" else "the PCIe slot"
+    return str(found) if found else "its memory" if record.factors["workload"] == MEMORY else "the PCIe slot"
+
+
+def _against_sheet(unit: str) -> list[t.Column]:
+    """What the data sheet says of the same, and the share of it that was reached."""
+
+    def of_sheet(get: Callable[[Record, float, str], Any], without: str = "not known") -> Callable[[Record], Any]:
+        def figure(record: Record) -> Any:
+            found = _printed(record)
+            return without if found is None else get(record, *found)
+
+        return t.if_timed(figure)
+
+    def share_iqr(record: Record, printed: float, _: str) -> Any:
+        iqr = _rate_iqr(record)
+        return iqr if isinstance(iqr, str) else (100 * _rate(record) / printed) * iqr / _rate(record)
+
+    share = t.derived("share_percent", "Share of it (%)", of_sheet(lambda r, printed, _: 100 * _rate(r) / printed))
+    return [
+        t.derived("printed", f"Data sheet ({unit})", of_sheet(lambda _, printed, __: printed)),
+        replace(share, spread="share_percent_spread", spread_get=of_sheet(share_iqr)),
+        t.derived("source", "Source", of_sheet(lambda _, __, source: source, "none held"), exact=True),
+    ]
+
+
+def _printed(record: Record) -> tuple[float, str] | None:
+    """What the data sheet, or the driver, says of the same; the source. None where there is none."""
+    kind, of = record.factors["workload"], record.factors
+    if kind == LINK and "rated_gb_per_s" in record.values:
+        by = record.values["rated_by"]
+        source = f"links times the rate of one, by the {by}" if by != DATA_SHEET else "NVLink, data sheet"
+        return float(record.values["rated_gb_per_s"]), source
+    over_nvlink = kind == LINK and str(record.values.get("link", "")).startswith("NV")
+    if over_nvlink or kind == DISK or of.get("device") == HOST or not record.gpu:
+        return None
+    if kind in (LINK, TRANSFER):
+        slot = peak_bandwidth(record.gpu, PCIE)
+        return None if slot is None else (slot.bytes_per_s / GB, slot.source)
+    found = sheet_product(record.gpu, str(of["dtype"])) if kind == PRODUCT else sheet_memory(record.gpu)
+    return None if found is None else (found.per_s / (TERA if kind == PRODUCT else GB), found.detail)

@@ -3,12 +3,15 @@
 from perfscribe.base.registry import Shown
 from perfscribe.config.keys import choice, choices, devices, dtypes, experiment, lengths, section, whole, wholes
 
+SDPA = ["sdpa_flash", "sdpa_cudnn", "sdpa_efficient", "sdpa_math"]
+IMPLEMENTATIONS = ["eager", "compiled", "tiled", "triton", *SDPA, "flex"]
+
 LEVELS = experiment(
     "Causal attention by every implementation at hand, forward, backward and both, over length and head dimension",
     device=devices(["cpu"], gpu=["cuda"]),
     implementation=choices(
         "eager, compiled; tiled, triton: ours; sdpa_…: backends of scaled_dot_product_attention; flex: FlexAttention",
-        ["eager", "compiled", "tiled", "triton", "sdpa_flash", "sdpa_cudnn", "sdpa_efficient", "sdpa_math", "flex"],
+        IMPLEMENTATIONS,
         ["eager", "tiled", "sdpa_flash", "sdpa_math", "triton"],
         tiny=["eager", "tiled", "sdpa_flash", "triton"],
         gpu=["eager", "triton", "sdpa_flash", "sdpa_cudnn", "sdpa_efficient"],
@@ -35,7 +38,7 @@ LEVELS = experiment(
         "further implementations that are too costly, or too slow to compile, for every problem",
         implementation=choices(
             "which; as above",
-            ["eager", "compiled", "tiled", "triton", "sdpa_flash", "sdpa_cudnn", "sdpa_efficient", "sdpa_math", "flex"],
+            IMPLEMENTATIONS,
             [],
             gpu=["compiled", "flex"],
             empty=True,
@@ -62,7 +65,7 @@ LEVELS = experiment(
         "the problem of the course's leaderboard",
         implementation=choices(
             "who is to solve it",
-            ["eager", "compiled", "tiled", "triton", "sdpa_flash", "sdpa_cudnn", "sdpa_efficient", "sdpa_math", "flex"],
+            IMPLEMENTATIONS,
             ["eager", "tiled", "sdpa_flash", "sdpa_math"],
             tiny=["eager", "tiled", "sdpa_flash"],
             gpu=["eager", "triton", "sdpa_flash", "sdpa_cudnn", "sdpa_efficient", "flex"],

@@ -7,22 +7,24 @@ kept apart from all others.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from perfscribe.analytic.shapes import SIZES
 from perfscribe.base.cells import Cell, Measurement, grid
+from perfscribe.base.partial import kept_on_failure
 from perfscribe.data import tokens
 from perfscribe.instruments import precision
+from perfscribe.instruments.graph_timing import samples_within
+from perfscribe.instruments.interleaving import time_interleaved
+from perfscribe.instruments.timing import STEP, Mark, record, synchronise
 
 if TYPE_CHECKING:
-    from perfscribe.experiments.torch_compile.pair import Pair
+    from perfscribe.experiments.torch_compile.pairs import Pair
 
 # Passes until CUDA graphs are recorded: the first compiles, the second records, the third is the first replay.
 FIRST_PASSES = 3
-# A turn of long passes needs few: fewer are timed than asked for where they would last longer than this.
-ENOUGH_MS = 100.0
-FEWEST_PASSES = 3
 
 
 def datasets(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -34,131 +36,100 @@ def datasets(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 def cells(config: Mapping[str, Any]) -> list[Cell]:
     """The attention grid, then the models; each with CUDA graphs too where the config asks for it, on a GPU."""
-    first, sizes = config["model"]["dtype"][0], config["model"]["several_ways_size"]
+    attention, model = config["attention"], config["model"]
+    further = {**model, "dtype": ["fp32"], "size": model["further"]["size"]}
+    further |= {"backend": [model["further"]["backend"]], "seq_len": [model["further"]["seq_len"]]}
+    first, sizes = model["dtype"][0], model["several_ways_size"]
+    wanted = [
+        *_levels(config, "attention", "compiled", attention),
+        *_levels(config, "attention", "cuda_graphs", {**attention, "head_dim": attention["graphs_head_dim"]}),
+    ]
     models = [
-        cell
-        for cell in _model_cells(config)
-        if cell["size"] in sizes or (cell["dtype"], cell["implementation"]) == (first, "compiled")
+        *_levels(config, "model", "compiled", model),
+        *_levels(config, "model", "compiled", further),
+        *_levels(config, "model", "cuda_graphs", {**model, "dtype": model["graphs_dtype"]}),
     ]
-    return [*_attention_cells(config), *models]
+    for one in models:
+        is_main = (one["dtype"], one["implementation"]) == (first, "compiled")
+        if one not in wanted and (one["size"] in sizes or is_main):
+            wanted.append(one)
+    return [_cell(factors) for factors in wanted]
 
 
-def _attention_cells(config: Mapping[str, Any]) -> list[Cell]:
-    of = config["attention"]
-    plain = {"device": config["device"], **{n: of[n] for n in ("backend", "dtype", "head_dim", "seq_len")}}
-    graphed = {**plain, "device": _with_graphs(config), "backend": ["inductor"], "head_dim": of["graphs_head_dim"]}
+def _levels(
+    config: Mapping[str, Any], problem: str, implementation: str, of: Mapping[str, Any]
+) -> Iterator[dict[str, Any]]:
+    """The factors of every cell of a problem; those with CUDA graphs are inductor's, on a GPU."""
+    graphed = implementation == "cuda_graphs"
+    names = ("head_dim", "seq_len") if problem == "attention" else ("size", "seq_len")
+    levels = {
+        "device": [device for device in config["device"] if device == "cuda" or not graphed],
+        "backend": ["inductor"] if graphed else of["backend"],
+        **{name: of[name] for name in ("dtype", *names)},
+    }
     fixed = {"batch": of["batch"], "turns": config["turns"], "warmup_passes": 1, "passes": of["passes"]}
-    return [
-        _cell({"problem": "attention", "implementation": implementation, **levels, **fixed}, _attention_work)
-        for implementation, factors in (("compiled", plain), ("cuda_graphs", graphed))
-        for levels in grid(factors)
-    ]
+    return ({"problem": problem, "implementation": implementation, **one, **fixed} for one in grid(levels))
 
 
-def _model_cells(config: Mapping[str, Any]) -> list[Cell]:
-    of, further = config["model"], config["model"]["further"]
-    plain = {"device": config["device"], **{n: of[n] for n in ("backend", "dtype", "size", "seq_len")}}
-    graphed = {**plain, "device": _with_graphs(config), "backend": ["inductor"], "dtype": of["graphs_dtype"]}
-    more = {**plain, "backend": [further["backend"]], "dtype": ["fp32"], "size": further["size"]}
-    more["seq_len"] = [further["seq_len"]]
-    fixed = {"batch": of["batch"], "turns": config["turns"], "warmup_passes": 1, "passes": of["passes"]}
-    wanted: list[dict[str, Any]] = []
-    for implementation, factors in (("compiled", plain), ("compiled", more), ("cuda_graphs", graphed)):
-        for levels in grid(factors):
-            one = {"problem": "model", "implementation": implementation, **levels, **fixed}
-            if one not in wanted:
-                wanted.append(one)
-    return [_cell(factors, _model_work, data=True) for factors in wanted]
+def _cell(factors: dict[str, Any]) -> Cell:
+    """What it needs of the machine: inductor writes C++ for a CPU, and Triton for a GPU."""
+    device, is_model = factors["device"], factors["problem"] == "model"
+    requires = precision.requires(device, factors["dtype"])
+    if factors["backend"] == "inductor":
+        requires += ("triton", "c_compiler") if device == "cuda" else ("compiler",)
+    data = (tokens.dataset_name(factors["batch"], factors["seq_len"]),) if is_model else ()
+    return Cell(factors, requires=requires, cost=_cost(factors), data=data)
 
 
-def _with_graphs(config: Mapping[str, Any]) -> list[str]:
-    return [device for device in config["device"] if device == "cuda"]
+def _cost(factors: Mapping[str, Any]) -> float:
+    """FLOP and element-wise work of all passes, and what compiling costs on that scale.
 
-
-def _requires(factors: Mapping[str, Any]) -> tuple[str, ...]:
-    """What the cell needs of the machine: inductor writes C++ for a CPU, and Triton for a GPU."""
-    needed = precision.requires(factors["device"], factors["dtype"])
-    if factors["backend"] != "inductor":
-        return needed
-    return (*needed, *(("triton", "c_compiler") if factors["device"] == "cuda" else ("compiler",)))
-
-
-def _cell(factors: dict[str, Any], work: Any, data: bool = False) -> Cell:
-    # Eager, eager again and compiled in each turn.
-    passes = 3 * factors["turns"] * (factors["warmup_passes"] + factors["passes"])
-    names = (tokens.dataset_name(factors["batch"], factors["seq_len"]),) if data else ()
-    return Cell(factors, requires=_requires(factors), cost=float(work(factors, passes)), data=names)
-
-
-def _attention_work(factors: Mapping[str, Any], passes: int) -> float:
-    """FLOP and element-wise work over the N x N matrix of all passes, and what compiling costs on that scale."""
-    matrix = factors["batch"] * factors["seq_len"] ** 2
-    return float(passes * matrix * (12 * factors["head_dim"] + 300) + _compiling(1, factors))
-
-
-def _model_work(factors: Mapping[str, Any], passes: int) -> float:
-    shape = SIZES[factors["size"]]
-    flop_per_token = 6.0 * shape.layers * (4 * shape.d_model**2 + 3 * shape.d_model * shape.d_ff)
-    work = passes * factors["batch"] * factors["seq_len"] * flop_per_token
-    return float(work + _compiling(3 * shape.layers, factors))
-
-
-def _compiling(parts: int, factors: Mapping[str, Any]) -> float:
-    """Seconds are worth more work on a GPU than on a CPU; aot_eager writes no kernels."""
-    work_per_s = 2e13 if factors["device"] == "cuda" else 2e10
-    return work_per_s * (10 + parts if factors["backend"] == "inductor" else 1 + 0.1 * parts)
+    Seconds are worth more work on a GPU than on a CPU; aot_eager writes no kernels.
+    """
+    passes = 3 * factors["turns"] * (factors["warmup_passes"] + factors["passes"])  # eager comes twice in each turn
+    if factors["problem"] == "attention":
+        parts, work = 1, factors["seq_len"] ** 2 * (12 * factors["head_dim"] + 300)
+    else:
+        shape = SIZES[factors["size"]]
+        flop_per_token = 6.0 * shape.layers * (4 * shape.d_model**2 + 3 * shape.d_model * shape.d_ff)
+        parts, work = 3 * shape.layers, factors["seq_len"] * flop_per_token
+    compiling_s = 10 + parts if factors["backend"] == "inductor" else 1 + 0.1 * parts
+    return float(passes * factors["batch"] * work + compiling_s * (2e13 if factors["device"] == "cuda" else 2e10))
 
 
 def run(cell: Cell) -> Measurement:
     """Check both ways, count memory, time the first compiled passes, then all passes interleaved."""
-    from perfscribe.base.partial import kept_on_failure
-    from perfscribe.instruments.compiling import cold_caches, counts, start_compiler
+    from perfscribe.experiments.torch_compile import pairs
+    from perfscribe.instruments import compiling
 
-    measurement = Measurement(values={"compiler_start_s": start_compiler(cell["backend"], cell["device"])})
-    with kept_on_failure(measurement), cold_caches():
-        pair = _pair(cell)
+    measurement = Measurement(values={"compiler_start_s": compiling.start_compiler(cell["backend"], cell["device"])})
+    with kept_on_failure(measurement), compiling.cold_caches():
+        pair = (pairs.attention_pair if cell["problem"] == "attention" else pairs.model_pair)(cell)
         _eager_alone(cell, pair, measurement)
         _compile(cell, pair, measurement)
         _time(cell, pair, measurement)
-        measurement.values |= counts()
+        measurement.values |= compiling.counts()
         if cell["implementation"] == "cuda_graphs" and measurement.values["skipped_graphs"]:
             raise RuntimeError(f"{measurement.values['skipped_graphs']} parts ran without CUDA graphs")
     return measurement
 
 
-def _pair(cell: Cell) -> Pair:
-    if cell["problem"] == "attention":
-        from perfscribe.experiments.torch_compile.attention_pair import attention_pair
-
-        return attention_pair(cell)
-    from perfscribe.experiments.torch_compile.model_pair import model_pair
-
-    return model_pair(cell)
-
-
 def _eager_alone(cell: Cell, pair: Pair, measurement: Measurement) -> None:
     """Correctness and peak of eager, before anything else holds memory but the optimizer's state."""
-    from perfscribe.experiments.torch_compile.pair import unmarked
-
     measurement.values |= pair.check_eager()
     pair.prepare()
-    pair.eager(unmarked)
+    pair.eager(_unmarked)
     measurement.values |= _peak("eager", cell, pair, pair.eager)
 
 
 def _compile(cell: Cell, pair: Pair, measurement: Measurement) -> None:
     """Time the first passes, which compile; then correctness and peak."""
-    import time
-
-    from perfscribe.experiments.torch_compile.pair import unmarked
-    from perfscribe.instruments.timing import synchronise
-
     first_ms = []
     for _ in range(FIRST_PASSES):
         pair.prepare()
         synchronise(cell["device"])
         start = time.perf_counter()
-        pair.compiled(unmarked)
+        pair.compiled(_unmarked)
         synchronise(cell["device"])
         first_ms.append((time.perf_counter() - start) * 1e3)
     measurement.series["first_passes_ms"] = first_ms
@@ -167,28 +138,23 @@ def _compile(cell: Cell, pair: Pair, measurement: Measurement) -> None:
     measurement.values |= _peak("compiled", cell, pair, pair.compiled)
 
 
-def _peak(name: str, cell: Cell, pair: Pair, one_pass: Any) -> dict[str, Any]:
+def _peak(name: str, cell: Cell, pair: Pair, one_pass: Callable[[Mark], object]) -> dict[str, Any]:
     """Peak of one untimed pass."""
-    from perfscribe.experiments.torch_compile.pair import unmarked
     from perfscribe.models.training_step import peak
 
     pair.prepare()
-    return peak(name, lambda: one_pass(unmarked), cell["device"])
+    return peak(name, lambda: one_pass(_unmarked), cell["device"])
+
+
+def _unmarked(_: str) -> None:
+    """A mark for passes whose phases nobody times."""
 
 
 def _time(cell: Cell, pair: Pair, measurement: Measurement) -> None:
-    from perfscribe.instruments.interleaving import time_interleaved
-    from perfscribe.instruments.timing import STEP, record
-
     variants = {"eager": pair.eager, "compiled": pair.compiled, "eager_again": pair.eager}
-    passes = passes_within(measurement.series["first_passes_ms"][-1], cell["passes"])
+    passes = samples_within(measurement.series["first_passes_ms"][-1], cell["passes"])
     counted = {"turns": cell["turns"], "warmup": cell["warmup_passes"], "timed": passes}
     timed = time_interleaved(variants, **counted, device=cell["device"], prepare=pair.prepare)
     for variant, phases in timed.items():
         for phase, timing in phases.items():
             record(measurement, f"{variant}_{pair.whole if phase == STEP else phase}_ms", timing)
-
-
-def passes_within(pass_ms: float, asked: int) -> int:
-    """Passes of a turn: as asked for, but no fewer than FEWEST_PASSES nor many more than ENOUGH_MS of them."""
-    return max(min(FEWEST_PASSES, asked), min(asked, int(ENOUGH_MS / pass_ms)))

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from perfscribe.experiments.torch_compile import drawings, rows
+import pandas as pd
+from matplotlib import ticker
+
 from perfscribe.experiments.torch_compile.levels import SHOWN
+from perfscribe.instruments.interleaving import split
+from perfscribe.instruments.memory import CUDA_COUNTER
+from perfscribe.instruments.statistics import Ratio, format_figure, ratio
 from perfscribe.records.records import Record
 from perfscribe.show import figures as f
 from perfscribe.show import references
@@ -17,8 +23,15 @@ from perfscribe.show.tables import GIB, Table
 TABLES, FIGURES = SHOWN.tables, SHOWN.figures
 SOURCES = {"cs336-writeup-002": "002", "brandon-snider": "brandon-snider", "yyin-dev": "yyin-dev"}
 VARIANTS = ("eager", "compiled")
-# The phases that write-ups give, by problem.
-PUBLISHED = {"attention": ("forward", "backward"), "model": ("forward", "backward", "full_step")}
+# The phases whose ratios are shown, the last of them a whole pass, by problem.
+PHASES = {"attention": ("forward", "backward", "both"), "model": ("forward", "backward", "full_step")}
+# Variants and phases in the order in which write-ups give them.
+TIMES = {
+    "attention": [(variant, phase) for variant in VARIANTS for phase in ("forward", "backward")],
+    "model": [(v, phase) for phase in ("forward", "full_step", "backward", "optimizer") for v in VARIANTS],
+}
+PUBLISHED = {"attention": PHASES["attention"][:2], "model": PHASES["model"]}
+TOO_FEW_TURNS = "too few turns"
 
 ATTENTION_NOTE = (
     "Host clock, with a synchronise before and after each phase; eager and compiled are interleaved in one process. "
@@ -42,13 +55,6 @@ CAPTION = (
     "line is eager."
 )
 
-# Variants and phases in the order in which write-ups give them.
-PHASES_OF = {
-    "attention": (("eager", "forward"), ("eager", "backward"), ("compiled", "forward"), ("compiled", "backward")),
-    "model": tuple(
-        (variant, phase) for phase in ("forward", "full_step", "backward", "optimizer") for variant in VARIANTS
-    ),
-}
 HOW = (t.factor("backend", "Backend"), t.factor("implementation", "Implementation"))
 WHERE = (t.factor("batch", "Batch"), t.factor("dtype", "Dtype"), t.factor("device", "Device"))
 FACTORS = {
@@ -59,27 +65,79 @@ FACTORS = {
 
 def tables(records: Mapping[str, list[Record]]) -> list[Table]:
     """Attention and models: times beside published ones, speed-ups; and what compiling costs."""
-    attention, models = (rows.cells_of(records["torch_compile"], problem) for problem in ("attention", "model"))
-    by_problem = [
-        ("attention", "Attention", attention, ATTENTION_NOTE, TABLES[:2]),
-        ("model", "Whole models", models, MODEL_NOTE, TABLES[2:4]),
-    ]
-    made = []
-    for problem, name, cells, note, (times, speedups) in by_problem:
-        factors = FACTORS[problem]
-        made += [
-            t.make(times, f"{name}, eager and compiled", cells, [*factors, *_time_columns(problem)], [note]),
-            t.make(speedups, f"{name}: speed-up by compiling", cells, [*factors, *_speedups(problem)], [SPEEDUP_NOTE]),
-        ]
-    return [*made, t.make(TABLES[4], "What compiling costs", [*attention, *models], _cost_columns(), [COST_NOTE])]
+    made: list[Table] = []
+    cells: list[Record] = []
+    for problem, name, note in (("attention", "Attention", ATTENTION_NOTE), ("model", "Whole models", MODEL_NOTE)):
+        of_problem = with_ratios(one for one in records["torch_compile"] if one.factors["problem"] == problem)
+        factors, speedup = FACTORS[problem], f"{name}: speed-up by compiling"
+        times = [*factors, *_time_columns(problem)]
+        made.append(t.make(TABLES[len(made)], f"{name}, eager and compiled", of_problem, times, [note]))
+        made.append(t.make(TABLES[len(made)], speedup, of_problem, [*factors, *_speedups(problem)], [SPEEDUP_NOTE]))
+        cells += of_problem
+    return [*made, t.make(TABLES[4], "What compiling costs", cells, _cost_columns(), [COST_NOTE])]
+
+
+# Ratios
+
+
+def with_ratios(cells: Iterable[Record]) -> list[Record]:
+    """The cells, with the ratios of compiled over eager, and what compiling cost, among the values of those ok."""
+    return [replace(one, values={**one.values, **_ratios(one)}) if one.ok else one for one in cells]
+
+
+def _ratios(record: Record) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for phase in PHASES[record.factors["problem"]]:
+        values |= _speedup(phase, of_phase(record, phase))
+    values["turns"] = int(record.factors["turns"]) * len(record.samples["compiled_forward_ms"])
+    return values | _cost(record)
+
+
+def of_phase(record: Record, phase: str) -> Ratio:
+    """Compiled over eager, turn by turn of all rounds; eager against itself says what an effect must exceed."""
+    eager, compiled, again = (
+        [turn for samples in record.samples[f"{v}_{phase}_ms"] for turn in split(samples, int(record.factors["turns"]))]
+        for v in (*VARIANTS, "eager_again")
+    )
+    return ratio(eager, compiled, again)
+
+
+def _speedup(phase: str, found: Ratio) -> dict[str, Any]:
+    """The ratio as write-ups print it: eager over compiled, above 1 where compiling pays."""
+    named: dict[str, Any] = {"speedup": 1 / found.ratio, "verdict": found.verdict}
+    named |= dict.fromkeys(("interval", "low", "high", "speedup_spread", "self_percent"), TOO_FEW_TURNS)
+    if found.low is not None and found.high is not None:
+        low, high = 1 / found.high, 1 / found.low
+        named |= {"interval": f"{format_figure(low)} to {format_figure(high)}", "low": low, "high": high}
+        named |= {"speedup_spread": (high - low) / 2, "self_percent": 100 * (found.aa_spread or 0.0)}
+    return {f"{phase}_{name}": value for name, value in named.items()}
+
+
+def _cost(record: Record) -> dict[str, Any]:
+    """Seconds of compilation, and after how many passes eager would have taken as long."""
+    whole = PHASES[record.factors["problem"]][-1]
+    eager_ms, compiled_ms = (t.summary(record, f"{variant}_{whole}_ms").median for variant in VARIANTS)
+    first_ms = [float(one) for one in record.series["first_passes_ms"]]
+    compile_s = max(0.0, sum(first_ms) - len(first_ms) * compiled_ms) / 1e3
+    pays = of_phase(record, whole).verdict == "faster" and eager_ms > compiled_ms
+    return {
+        "compile_s": compile_s,
+        "pays_after": compile_s * 1e3 / (eager_ms - compiled_ms) if pays else "never here",
+    }
+
+
+# Columns
+
+
+def _title(phase: str) -> str:
+    return phase.replace("_", " ")
 
 
 def _time_columns(problem: str) -> list[t.Column]:
     columns: list[t.Column] = []
-    for variant, phase in PHASES_OF[problem]:
+    for variant, phase in TIMES[problem]:
         name = f"{variant}_{phase}_ms"
-        title = f"{variant.capitalize()}, {rows.TITLES[phase].lower()} (ms)"
-        columns += [t.median(name, title), t.iqr(name, "IQR (ms)")]
+        columns += [t.median(name, f"{variant.capitalize()}, {_title(phase)} (ms)"), t.iqr(name, "IQR (ms)")]
     return [*columns, t.count("compiled_forward_ms"), t.timer("compiled_forward_ms"), *_published(problem)]
 
 
@@ -87,25 +145,25 @@ def _published(problem: str) -> list[t.Column]:
     """What the sources print of each phase, eager and compiled; none of them has CUDA graphs."""
     known = [one for one in references.load("torch_compile") if ("size" in one.factors) == (problem == "model")]
 
-    def column(phase: str, variant: str, source: str) -> t.Column:
-        metric = f"{phase}_ms"
-
-        def get(record: Record) -> Any:
-            if record.factors["implementation"] != "compiled":
-                return "none"
-            levels = {**record.factors, "implementation": variant}
-            found = references.of_source(known, source, metric, levels)
-            return "none" if found is None else found.shown
-
-        title = f"{rows.TITLES[phase]}, {variant}, {SOURCES[source]} (ms)"
-        return t.Column(f"{variant}_{metric}_{source}", title, get, kind="published", exact=True)
+    def shown(record: Record, phase: str, variant: str, source: str) -> Any:
+        if record.factors["implementation"] != "compiled":
+            return "none"
+        levels = {**record.factors, "implementation": variant}
+        found = references.of_source(known, source, f"{phase}_ms", levels)
+        return "none" if found is None else found.shown
 
     given = {(one.source, one.metric) for one in known}
     return [
-        column(phase, variant, source)
+        t.Column(
+            f"{variant}_{phase}_ms_{source}",
+            f"{_title(phase).capitalize()}, {variant}, {name} (ms)",
+            partial(shown, phase=phase, variant=variant, source=source),
+            kind="published",
+            exact=True,
+        )
         for phase in PUBLISHED[problem]
         for variant in VARIANTS
-        for source in SOURCES
+        for source, name in SOURCES.items()
         if (source, f"{phase}_ms") in given
     ]
 
@@ -113,31 +171,23 @@ def _published(problem: str) -> list[t.Column]:
 def _speedups(problem: str) -> list[t.Column]:
     """Of each phase the speed-up, its interval, how far eager strays from itself, and the verdict that follows."""
     columns: list[t.Column] = []
-    for phase in rows.PHASES[problem]:
+    for phase in PHASES[problem]:
+        spread = t.value(f"{phase}_speedup_spread", "")
+        speedup = t.value(f"{phase}_speedup", f"{_title(phase).capitalize()}, speed-up (×)")
         columns += [
-            _spread_value(f"{phase}_speedup", f"{rows.TITLES[phase]}, speed-up (×)"),
+            replace(speedup, spread=spread.name, spread_get=spread.get),
             t.value(f"{phase}_interval", "95 % interval", exact=True),
             t.value(f"{phase}_self_percent", "Eager against itself, up to (%)"),
             t.value(f"{phase}_verdict", "Compiled is", exact=True),
-            *(_unshown(f"{phase}_{end}") for end in ("low", "high")),
+            # for the CSV and the figures alone
+            *(replace(t.value(f"{phase}_{end}", f"{phase}_{end}"), kind="unshown") for end in ("low", "high")),
         ]
     return [*columns, t.value("turns", "Turns", exact=True), t.count("compiled_forward_ms")]
 
 
-def _spread_value(name: str, title: str) -> t.Column:
-    """A value rounded by its spread."""
-    spread = f"{name}_spread"
-    return t.Column(name, title, lambda r: r.values[name], spread=spread, spread_get=lambda r: r.values[spread])
-
-
-def _unshown(name: str) -> t.Column:
-    """A value for the CSV and the figures alone."""
-    return t.Column(name, name, lambda record: record.values[name], kind="unshown")
-
-
 def _cost_columns() -> list[t.Column]:
     return [
-        t.Column("compiled", "Compiled", rows.what, kind="factor", exact=True),
+        t.Column("compiled", "Compiled", _what, kind="factor", exact=True),
         t.factor("seq_len", "Length"),
         *WHERE[1:],
         *HOW,
@@ -148,14 +198,103 @@ def _cost_columns() -> list[t.Column]:
         t.value("graph_breaks", "Graph breaks", exact=True),
         t.value("recompiles", "Recompiles", exact=True),
         t.value("peak_eager_bytes", "Peak, eager (GiB)", 1 / GIB, "peak_eager_gib"),
-        t.derived("peak_compiled_gib", "Peak, compiled (GiB)", rows.compiled_peak_gib),
-        t.derived("reserved_eager_gib", "Reserved, eager (GiB)", rows.reserved_gib("eager")),
-        t.derived("reserved_compiled_gib", "Reserved, compiled (GiB)", rows.reserved_gib("compiled")),
+        t.derived("peak_compiled_gib", "Peak, compiled (GiB)", _compiled_peak_gib),
+        *(
+            t.derived(f"reserved_{variant}_gib", f"Reserved, {variant} (GiB)", _reserved_gib(variant))
+            for variant in VARIANTS
+        ),
     ]
+
+
+def _what(record: Record) -> str:
+    of = record.factors
+    return f"attention, d_model {of['head_dim']}" if of["problem"] == "attention" else f"model {of['size']}"
+
+
+def _compiled_peak_gib(record: Record) -> float | str:
+    """Peak of the allocator in a compiled pass; CUDA graphs hold theirs in a pool that a replay does not touch."""
+    counted = float(record.values["peak_compiled_bytes"]) / GIB
+    return "in the graphs' pool" if record.factors["implementation"] == "cuda_graphs" else counted
+
+
+def _reserved_gib(variant: str) -> Callable[[Record], float | str]:
+    """What the caching allocator held of the device."""
+
+    def get(record: Record) -> float | str:
+        if record.values["memory_counter"] != CUDA_COUNTER:
+            return "no caching allocator"
+        return float(record.values[f"peak_{variant}_reserved_bytes"]) / GIB
+
+    return get
+
+
+# The figure
+
+STAGGER = 0.06  # of the distance between two sizes, so that bars do not hide each other
 
 
 def figures(tables: Mapping[str, Table]) -> list[f.Figure]:
     """Speed-ups of attention over sequence length, and of whole models by size."""
-    attention = partial(drawings.attention, table=tables[TABLES[1]].frame)
-    models = partial(drawings.models, rows=tables[TABLES[3]].ok)
+    attention = partial(draw_attention, table=tables[TABLES[1]].frame)
+    models = partial(draw_models, rows=tables[TABLES[3]].ok)
     return [f.Figure(FIGURES[0], CAPTION, f.stacked(attention, models), (7.0, 7.0), sample="compiled_forward_ms")]
+
+
+def draw_attention(canvas: Any, table: pd.DataFrame) -> None:
+    """Forward and backward over sequence length, a line a width."""
+    rows = table[table["status"] == "ok"]
+    by = f.varying(rows, ("head_dim", "backend", "implementation", "dtype", "device"))
+    for axes, phase in _panels(canvas, rows, "Sequence length", ("forward", "backward")):
+        for number, (level, group) in enumerate(rows.groupby(by, sort=False)):
+            group = group.sort_values("seq_len", kind="stable")
+            _points(axes, number, group["seq_len"].astype(float), group, phase, f"d {' '.join(map(str, level))}")
+        axes.set_xscale("log", base=2)
+        f.power_of_two_ticks(axes, sorted(set(rows["seq_len"].astype(float))))
+        _finish(axes)
+        f.mark_statuses(axes, table, "seq_len")
+
+
+def draw_models(canvas: Any, rows: pd.DataFrame) -> None:
+    """Forward and full step by model size, a line a context, dtype and implementation."""
+    sizes = list(dict.fromkeys(rows["size"]))
+    by = f.varying(rows, ("seq_len", "backend", "implementation", "dtype", "device"))
+    for axes, phase in _panels(canvas, rows, "Model size", ("forward", "full_step")):
+        groups = list(rows.groupby(by, sort=False))
+        for number, (level, group) in enumerate(groups):
+            shift = STAGGER * (number - (len(groups) - 1) / 2)
+            at = pd.Series([sizes.index(size) + shift for size in group["size"]], dtype=float)
+            _points(axes, number, at, group, phase, f"context {' '.join(map(str, level))}")
+        axes.set_xticks(range(len(sizes)), sizes)
+        axes.set_xlim(-0.5, len(sizes) - 0.5)
+        _finish(axes)
+
+
+def _panels(canvas: Any, rows: pd.DataFrame, x: str, phases: tuple[str, str]) -> list[tuple[Any, str]]:
+    """Two axes and their phases; none where there is nothing to draw."""
+    panels = list(zip(canvas.subplots(1, 2, sharey=True), phases, strict=True))
+    for axes, phase in panels:
+        axes.set_title(_title(phase).capitalize())
+        axes.set_xlabel(x)
+        if rows.empty:
+            f.no_data(axes, "no cell was measured")
+    panels[0][0].set_ylabel("Eager over compiled (×)")
+    return [] if rows.empty else panels
+
+
+def _points(axes: Any, number: int, at: pd.Series, group: pd.DataFrame, phase: str, label: str) -> None:
+    """Speed-ups of a phase with their intervals; without bars where there were too few turns."""
+    speedups, low, high = (pd.to_numeric(group[f"{phase}_{n}"], errors="coerce") for n in ("speedup", "low", "high"))
+    bars = [(speedups - low).clip(lower=0).to_numpy(float), (high - speedups).clip(lower=0).to_numpy(float)]
+    style: dict[str, Any] = {"color": f.COLOURS[number % len(f.COLOURS)], "marker": f.MARKERS[number % len(f.MARKERS)]}
+    style |= {"markersize": 4, "linewidth": 1, "capsize": 2, "label": label}
+    axes.errorbar(at.to_numpy(), speedups.to_numpy(float), yerr=bars, **style)
+
+
+def _finish(axes: Any) -> None:
+    """Eager's own line, a logarithmic axis on which half and double lie equally far from it, and the legend."""
+    axes.axhline(1, color="#555555", linewidth=0.8, linestyle="--")
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 1.5, 2, 3, 5, 7)))
+    axes.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_locator(ticker.NullLocator())
+    axes.legend(fontsize=7)

@@ -1,0 +1,264 @@
+"""The roofline: training steps, attention that stores N × N matrices, and attention that does not, against its bound.
+
+It measures nothing: its points are cells of other experiments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pandas as pd
+from matplotlib.lines import Line2D
+
+from perfscribe.analytic import flops, roofline
+from perfscribe.analytic.peaks import GB
+from perfscribe.analytic.shapes import SIZES
+from perfscribe.attention import backends
+from perfscribe.experiments.flash_benchmarking.show import flop as attention_flop
+from perfscribe.records.records import STATUSES, Record
+from perfscribe.show import figures as f
+from perfscribe.show import tables as t
+from perfscribe.show.ceilings import TERA, Ceiling, Ceilings, sheet_memory, sheet_product
+from perfscribe.show.tables import Table
+
+STEP, EAGER, FUSED = "training step", "attention, N × N stored", "attention, N × N not stored"
+PASSES = ("forward", "backward")
+TF32_PRODUCTS = 3  # that Triton's kernels make of one in fp32
+NOT_KNOWN = "not known"
+NOTE = (
+    "Bound: the lower of peak rate and FLOP/byte times the memory's bandwidth, both measured where calibration ran, "
+    "else the data sheet's; bytes are the least that has to move. Triton's kernels multiply fp32 as three TF32 "
+    "products, so their peak is a third of TF32's."
+)
+CAPTION = (
+    "Rate over FLOP a byte, both by formula and median time; a point is one pass of one cell. Lines: what peak rate "
+    "and memory allow a dtype, measured, else by the data sheet."
+)
+FACTORS = {"work": "Work", "name": "Model or implementation", "pass": "Pass", "seq_len": "Length", "batch": "Batch"}
+FACTORS |= {"head_dim": "d", "dtype": "Dtype", "device": "Device"}
+
+
+def table(table_id: str, records: Mapping[str, list[Record]]) -> Table:
+    """A row a work and pass."""
+    known = Ceilings(records)
+    found = _steps(records.get("end_to_end", []))
+    found += _eager(records.get("attention", []))
+    found += _flash([one for one in records.get("flash_benchmarking", []) if one.factors["workload"] == "grid"])
+    rows = [_with_ceilings(one, known) for one in found]
+    return t.make(table_id, "Rates against the roofline", rows, _columns(), [NOTE])
+
+
+# What stands there; values: flop, bytes
+
+
+def _groups(cells: Iterable[Record], *names: str) -> list[list[Record]]:
+    found: dict[tuple[Any, ...], list[Record]] = {}
+    for one in cells:
+        found.setdefault(tuple(one.factors[name] for name in names), []).append(one)
+    return list(found.values())
+
+
+def _steps(cells: Sequence[Record]) -> list[Record]:
+    """Each size and dtype at its longest context that ran; where none did, the cell with the first status."""
+    found = []
+    for group in _groups(cells, "device", "size", "dtype"):
+        cell = min(group, key=lambda one: (STATUSES.index(one.status), -one.factors["seq_len"] if one.ok else 0))
+        of = cell.factors
+        shape = SIZES[of["size"]]
+        flop = flops.palm_flop_per_token(shape, of["seq_len"]) * of["batch"] * of["seq_len"]
+        moved = roofline.step_bytes(shape, of["batch"], of["seq_len"], of["dtype"], of["device"])
+        found.append(_row(cell, STEP, of["size"], "step", "full_step_ms", flop, moved))
+    return found
+
+
+def _eager(cells: Sequence[Record]) -> list[Record]:
+    """Every length of pytorch_attention at the smallest and the largest head dimension that ran: FLOP a byte grow with
+    it, so that the memory may bound the one and the products the other."""
+    dims = {one.factors["head_dim"] for one in cells if one.ok} or {one.factors["head_dim"] for one in cells}
+    chosen = [one for one in cells if one.factors["head_dim"] in (min(dims), max(dims))]
+    return [_attention(one, EAGER, "eager, no heads", name) for one in chosen for name in PASSES]
+
+
+def _flash(cells: Sequence[Record]) -> list[Record]:
+    """Eager, ours and SDPA's flash backend, at the shortest and the longest length that ours ran, by dtype."""
+    found = []
+    for group in _groups(cells, "device", "dtype"):
+        ours = backends.ours(group[0].factors["device"])
+        of_ours = [one for one in group if one.factors["implementation"] == ours]
+        ran = [one for one in of_ours if one.ok] or of_ours
+        if not ran:
+            continue
+        widest = max(one.factors["head_dim"] for one in ran)
+        lengths = [one.factors["seq_len"] for one in ran if one.factors["head_dim"] == widest]
+        for name in ("eager", ours, "sdpa_flash"):
+            work = EAGER if name == "eager" else FUSED
+            for length in sorted({min(lengths), max(lengths)}):
+                same = [one for one in group if one.has(implementation=name, head_dim=widest, seq_len=length)]
+                found += [_attention(one, work, backends.named(name).title, p) for one in same[:1] for p in PASSES]
+    return found
+
+
+def _attention(cell: Record, work: str, title: str, one: str) -> Record:
+    """A pass. Where N × N matrices are stored all of them are computed, whatever a mask hides, and backward makes four
+    products: it finds the softmax that forward kept, which a fused one computes again."""
+    of = {"heads": 1, "causal": False, **cell.factors}
+    if work == EAGER:
+        flop = attention_flop({**of, "causal": False}, one) * (4 / 5 if one == "backward" else 1)
+        count = roofline.eager_attention_bytes
+    else:
+        flop, count = attention_flop(of, one), roofline.fused_attention_bytes
+    moved = count(of["batch"], of["heads"], of["seq_len"], of["head_dim"], of["dtype"])[one]
+    device_time = f"{one}_device_ms"
+    return _row(cell, work, title, one, device_time if device_time in cell.samples else f"{one}_ms", flop, moved)
+
+
+def _row(cell: Record, work: str, name: str, one: str, sample: str, flop: float, moved: float) -> Record:
+    """The cell's time of one pass under a name that all rows share."""
+    factors = {"head_dim": "model's", **cell.factors, "work": work, "name": name, "pass": one}
+    timed = {"time_ms": cell.samples[sample]} if sample in cell.samples else {}
+    timers = {"time_ms": cell.timers[sample]} if sample in cell.timers else {}
+    values = {"flop": float(flop), "bytes": float(moved)} if timed else {}
+    factors = {name: factors[name] for name in FACTORS}
+    return replace(cell, factors=factors, samples=timed, timers=timers, values=values, warmup={}, series={})
+
+
+def _with_ceilings(row: Record, known: Ceilings) -> Record:
+    """Ceilings of its device and dtype, as far as they are known; measured_* and sheet_* as the figure draws them."""
+    if not row.samples:
+        return row
+    device, dtype = row.factors["device"], row.factors["dtype"]
+    peak, memory = known.product(device, dtype, row.gpu), known.memory(device, row.gpu)
+    if row.factors["name"] == backends.named("triton").title and dtype == "fp32":
+        tf32 = known.product(device, "tf32", row.gpu)
+        if tf32 is not None:
+            peak = Ceiling(tf32.per_s / TF32_PRODUCTS, tf32.by, f"a third of TF32's: {tf32.detail}")
+    values: dict[str, Any] = {
+        **row.values,
+        "peak": peak,
+        "memory": memory,
+        "measured_peak": known.measured_product(device, dtype),
+        "measured_memory": known.measured_memory(device),
+        "sheet_peak": sheet_product(row.gpu, dtype) if device == "cuda" else None,
+        "sheet_memory": sheet_memory(row.gpu) if device == "cuda" else None,
+        "bound": None,
+    }
+    if peak is not None and memory is not None:
+        values["bound"] = roofline.bound(row.values["flop"] / row.values["bytes"], peak.per_s, memory.per_s)
+    return replace(row, values=values)
+
+
+# Columns
+
+
+def _columns() -> list[t.Column]:
+    drawn = {"peak": ("tflop_per_s", TERA), "memory": ("gb_per_s", GB)}  # by the figure; in the CSV alone
+    return [
+        *(t.factor(name, title) for name, title in FACTORS.items()),
+        replace(t.median("time_ms", "Time (ms)"), rounds_get=None),
+        t.iqr("time_ms", "IQR (ms)"),
+        t.count("time_ms"),
+        t.derived("tflop", "FLOP (TFLOP)", t.if_timed(lambda r: r.values["flop"] / TERA)),
+        t.derived("gb", "Bytes, least (GB)", t.if_timed(lambda r: r.values["bytes"] / GB)),
+        t.derived("intensity", "FLOP/byte", t.if_timed(lambda r: r.values["flop"] / r.values["bytes"])),
+        t.rate("tflop_per_s", "Rate (TFLOP/s)", _tflop_per_s, "time_ms"),
+        t.derived("peak_tflop_per_s", "Peak (TFLOP/s)", _of("peak", lambda _, found: found.per_s / TERA)),
+        t.derived("memory_gb_per_s", "Memory (GB/s)", _of("memory", lambda _, found: found.per_s / GB)),
+        t.derived("ridge", "Ridge (FLOP/byte)", _of("bound", lambda _, found: found.ridge)),
+        t.derived("bound_tflop_per_s", "Bound (TFLOP/s)", _of("bound", lambda _, found: found.flop_per_s / TERA)),
+        t.derived("bound_by", "Bound by", _of("bound", lambda _, found: found.by), exact=True),
+        t.rate("share_percent", "Share of the bound (%)", _of("bound", _share), "time_ms"),
+        t.derived("peak_by", "Peak taken from", _of("peak", _source), exact=True),
+        t.derived("memory_by", "Bandwidth taken from", _of("memory", _source), exact=True),
+        t.timer("time_ms"),
+        *(
+            t.Column(f"{who}_{what}_{ending}", f"{who} {what}", _of(f"{who}_{what}", per), kind="unshown")
+            for who in ("measured", "sheet")
+            for what, (ending, unit) in drawn.items()
+            for per in [partial(_per_s, unit=unit)]
+        ),
+    ]
+
+
+def _of(name: str, get: Callable[[Record, Any], Any]) -> Callable[[Record], Any]:
+    """A figure of a ceiling or of the bound, where it is known."""
+
+    def figure(record: Record) -> Any:
+        found = record.values[name]
+        return NOT_KNOWN if found is None else get(record, found)
+
+    return t.if_timed(figure)
+
+
+def _per_s(_: Record, found: Ceiling, unit: float) -> float:
+    return found.per_s / unit
+
+
+def _source(_: Record, found: Ceiling) -> str:
+    return f"{found.by}: {found.detail}"
+
+
+def _tflop_per_s(record: Record) -> float:
+    return float(record.values["flop"]) / t.summary(record, "time_ms").median * 1e3 / TERA
+
+
+def _share(record: Record, bound: Any) -> float:
+    return 100 * _tflop_per_s(record) * TERA / float(bound.flop_per_s)
+
+
+# The figure: a colour and one ceiling a dtype, a marker a kind of work
+
+MARGIN = 3.0  # between the points and the limits of an axis, as a factor
+MARKERS = {STEP: "*", EAGER: "s", FUSED: "o"}
+
+
+def figure(figure_id: str, table: Table) -> f.Figure:
+    """Points of one device, CUDA before others, under the ceilings of their dtypes."""
+    return f.Figure(figure_id, CAPTION, partial(draw, rows=table.ok), (7.0, 4.2), sample="full_step_ms")
+
+
+def draw(canvas: Any, rows: pd.DataFrame) -> None:
+    """The rows that are ok."""
+    axes = canvas.subplots()
+    if rows.empty:
+        f.no_data(axes, "no cell was measured")
+        return
+    device = "cuda" if "cuda" in set(rows["device"]) else rows["device"].iloc[0]
+    shown = rows[rows["device"] == device].astype({"intensity": float, "tflop_per_s": float})
+    colours = dict(zip(dict.fromkeys(shown["dtype"]), f.COLOURS, strict=False))
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    left, right = shown["intensity"].min() / MARGIN, shown["intensity"].max() * MARGIN
+    handles = []
+    for dtype, group in shown.groupby("dtype", sort=False):
+        for work, marker in MARKERS.items():
+            points = group[group["work"] == work]
+            axes.plot(points["intensity"], points["tflop_per_s"], marker, color=colours[dtype], markersize=5, alpha=0.8)
+        _draw_ceiling(axes, group, left, right, colours[dtype])
+        handles.append(Line2D([], [], color=colours[dtype], label=dtype))
+    works = [work for work in MARKERS if work in set(shown["work"])]
+    handles += [Line2D([], [], linestyle="", marker=MARKERS[work], color="#555555", label=work) for work in works]
+    axes.set_xlim(left, right)
+    axes.set_ylim(bottom=shown["tflop_per_s"].min() / MARGIN)
+    axes.set_xlabel("FLOP/byte")
+    axes.set_ylabel("TFLOP/s")
+    axes.legend(handles=handles, fontsize=8, loc="lower right")
+
+
+def _draw_ceiling(axes: Any, rows: pd.DataFrame, left: float, right: float, colour: str) -> None:
+    """The memory's slope up to the peak of a dtype, as far as either is known."""
+    peak, slope = _ceiling(rows, "peak_tflop_per_s"), _ceiling(rows, "memory_gb_per_s") * GB / TERA
+    xs = [left, min(max(peak / slope, left), right) if slope < float("inf") else left, right]
+    if min(peak, slope) < float("inf"):
+        axes.plot(xs, [min(peak, x * slope) for x in xs], color=colour, linewidth=1)
+
+
+def _ceiling(rows: pd.DataFrame, column: str) -> float:
+    """As measured, else of the data sheet; infinite where neither is known."""
+    for source in ("measured", "sheet"):
+        numbers = pd.to_numeric(rows[f"{source}_{column}"], errors="coerce").dropna()
+        if len(numbers):
+            return float(numbers.iloc[0])
+    return float("inf")
