@@ -123,14 +123,6 @@ def gives(arguments, rank):
     return {"nan": float("nan"), "object": object()}[arguments["what"]]
 
 
-def collective_limit(arguments, rank):
-    """Seconds after which a collective gives up by itself."""
-    import torch
-    import torch.distributed as dist
-
-    return dist.group.WORLD._get_backend(torch.device("cpu")).options._timeout.total_seconds()
-
-
 def memory_limit(arguments, rank):
     return resource.getrlimit(resource.RLIMIT_DATA)[0]
 
