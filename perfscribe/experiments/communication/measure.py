@@ -78,7 +78,7 @@ def start_early() -> None:
 
 
 def run(cell: Cell) -> Measurement:
-    """Turns of both placements, by the torch profiler or by nsys, or a single rank's trainings and steps."""
+    """Turns of both placements, by the torch profiler or by nsys, or a single rank's trainings."""
     if cell["part"] == "profiler":
         return _run_alone(cell)
     if cell["tool"] == TORCH_PROFILER:
@@ -219,7 +219,6 @@ def _run_alone(cell: Cell) -> Measurement:
         timeout_s=LONGEST_S,
         seed=random.getrandbits(31),  # of the cell's own seed
     )
-    (said,) = launched.results
-    timed_s = sum(sum(of) / (1 if name.endswith("_s") else 1e3) for name, of in said["samples"].items())
-    timers = dict.fromkeys(said["samples"], "host clock")
-    return Measurement(samples=said["samples"], warmup=said["warmup"], timers=timers, timed_s=timed_s)
+    (samples,) = launched.results
+    timers = dict.fromkeys(samples, "host clock")
+    return Measurement(samples=samples, timers=timers, timed_s=sum(map(sum, samples.values())))

@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from math import prod
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -246,13 +245,8 @@ def _in_operators(events: Iterable[Mapping[str, Any]]) -> float:
 # --- a single rank, profiled and not ----------------------------------------------------------------------------
 
 
-def on_single_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
-    """samples, in ms unless their names say otherwise, and what comes before them.
-
-    <training>_train_s: a whole training, for PLAIN, AGAIN, and FIRST, the process's first profile. <state>_step_ms: the
-    median step of a turn in this state of the profiler. profile_ms: a profile from begin to end, its trace written, in
-    each turn; same_plain_ms: as many steps without. warmup: the first turn.
-    """
+def on_single_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, list[float]]:
+    """<training>_train_s: seconds of a whole training, for PLAIN, AGAIN, and FIRST, the process's first profile."""
     factors = arguments["factors"]
     if rank.device.type == "cpu":
         torch.set_num_threads(1)  # as many as each of two ranks has on two cores; more wait for each other
@@ -264,55 +258,22 @@ def on_single_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
     for turn in range(factors["trainings"]):
         for name in (PLAIN, AGAIN) if turn % 2 == 0 else (AGAIN, PLAIN):
             samples[f"{name}_train_s"].append(_train(training, factors, rank, profiled=name == AGAIN))
-    warmup = _turn(training, factors, rank)
-    for _ in range(factors["turns"]):
-        for name, sample in _turn(training, factors, rank).items():
-            samples[name].append(sample)
-    return {"samples": dict(samples), "warmup": {name: [sample] for name, sample in warmup.items()}}
+    return dict(samples)
 
 
 def _train(training: Training, factors: Mapping[str, Any], rank: Rank, profiled: bool) -> float:
     """Wall seconds of the loop; the profile's trace is written within it, as the homework does."""
     with tempfile.TemporaryDirectory(prefix="kineto-") as folder:
+
+        def ready(profiler: torch.profiler.profile) -> None:
+            profiler.export_chrome_trace(f"{folder}/trace.json")
+
         synchronise(rank.device)
         began = time.perf_counter()
-        with profiler_of(factors, rank.device, _writer(folder), True) if profiled else nullcontext() as profiler:
+        with profiler_of(factors, rank.device, ready, detailed=True) if profiled else nullcontext() as profiler:
             for _ in range(factors["training_steps"]):
                 training.step()
                 if profiler is not None:
                     profiler.step()
         synchronise(rank.device)
         return time.perf_counter() - began
-
-
-def _writer(folder: str) -> Ready:
-    return lambda profiler: profiler.export_chrome_trace(str(Path(folder) / "trace.json"))
-
-
-def _turn(training: Training, factors: Mapping[str, Any], rank: Rank) -> dict[str, float]:
-    """Plain steps, then as many as one profile takes in each state, and as many with the profiler at an end."""
-    counts = {"wait": factors["wait"], "warmup": factors["warmup_steps"], "active": factors["active"]}
-    states = [name for name, count in counts.items() for _ in range(count)]
-    steps: dict[str, list[float]] = defaultdict(list)
-    steps["plain"] = [_timed(training, rank) for _ in states]
-    with tempfile.TemporaryDirectory(prefix="kineto-") as folder:
-        began = time.perf_counter()
-        with profiler_of(factors, rank.device, _writer(folder), True) as profiler:
-            for state in states:
-                steps[state].append(_timed(training, rank))
-                profiler.step()
-            profile_ms = (time.perf_counter() - began) * 1e3
-            for _ in range(counts["active"]):
-                steps["over"].append(_timed(training, rank))
-                profiler.step()
-    found = {f"{state}_step_ms": median(ms) for state, ms in steps.items()}
-    return found | {"profile_ms": profile_ms, "same_plain_ms": sum(steps["plain"])}
-
-
-def _timed(training: Training, rank: Rank) -> float:
-    """Milliseconds of a step, the device waited for before and after it."""
-    synchronise(rank.device)
-    began = time.perf_counter()
-    training.step()
-    synchronise(rank.device)
-    return (time.perf_counter() - began) * 1e3

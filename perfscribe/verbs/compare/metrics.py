@@ -145,7 +145,7 @@ HEADLINES: dict[str, tuple[str, ...]] = {
     "baseline": ("step_s",),
     "calibration": ("time_ms", "product_ms"),
     "checkpoints": ("save_s",),
-    "communication": ("plain_step_ms", "intra_rank0_step_ms"),
+    "communication": ("plain_train_s", "intra_rank0_step_ms"),
     "communication_nodes": ("inter_rank0_step_ms", "intra_rank0_step_ms"),
     "custom_multi_gpu": ("step_ms",),
     "ddp": ("naive_step_ms",),
