@@ -87,9 +87,6 @@ def test_a_gpus_own_export_gives_the_work_that_its_ranges_launched() -> None:
 
 
 def test_copies_and_sets_are_work(tmp_path: Path) -> None:
-    """The committed export that has a copy and a set in its second step."""
-    with pytest.raises(ValueError, match=r"^nsys 2023\.4\.4: the range 'step' was marked more than once$"):
-        marked_work.read(FIXTURES / "synthetic.sqlite", ["step"])
     with closing(sqlite3.connect(tmp_path / "x.sqlite")) as connection:
         export = nsys_fixture.Export(connection)
         export.mark("one", 0, 1000)
@@ -103,13 +100,15 @@ def test_copies_and_sets_are_work(tmp_path: Path) -> None:
 
 def test_what_lacks_a_range_or_is_no_export_is_refused(tmp_path: Path) -> None:
     path = by_hand(tmp_path / "by_hand.sqlite")
-    with pytest.raises(ValueError, match=r"^nsys 2025\.3\.1: the range 'intra turn 7 rank 0' is missing, of 2$"):
-        marked_work.read(path, ["intra turn 0 rank 0", "intra turn 7 rank 0"])
-    with pytest.raises(ValueError, match=r"^the trace of nsys 2025\.3\.1 holds no range .* nvtx package is missing"):
-        marked_work.read(path, ["intra turn 7 rank 0"])
     (tmp_path / "text").write_text("no database")
-    with pytest.raises(ValueError, match="no SQLite export of nsys"):
-        marked_work.read(tmp_path / "text", ["one"])
+    for export, names, text in (
+        (FIXTURES / "synthetic.sqlite", ["step"], r"^nsys 2023\.4\.4: the range 'step' was marked more than once$"),
+        (path, ["intra turn 0 rank 0", "other"], r"^nsys 2025\.3\.1: the range 'other' is missing, of 2$"),
+        (path, ["other"], r"^the trace of nsys 2025\.3\.1 holds no range .* nvtx package is missing"),
+        (tmp_path / "text", ["one"], "no SQLite export of nsys"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            marked_work.read(export, names)
 
 
 def test_an_edit_of_what_runs_under_nsys_measures_again() -> None:
@@ -121,15 +120,12 @@ def test_an_edit_of_what_runs_under_nsys_measures_again() -> None:
 # --- a cell, with an nsys that gives such an export --------------------------------------------------------------
 
 
-def told() -> dict[str, Any]:
-    said = {"step_ms": [4.0, 6.0], "gradient_bytes": 400, "links": []}
-    return {"turns": {name: [[said, said] for _ in range(TURNS + 1)] for name in measure.PLACEMENTS}}
-
-
 @pytest.fixture
 def pretended(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """An nsys whose report holds kernels or not, around a program that answers this."""
-    acts: dict[str, Any] = {"kernels": True, "answer": told(), "profile": None}
+    said = {"step_ms": [4.0, 6.0], "gradient_bytes": 400, "links": []}
+    turns = {name: [[said, said] for _ in range(TURNS + 1)] for name in measure.PLACEMENTS}
+    acts: dict[str, Any] = {"kernels": True, "answer": {"turns": turns}, "profile": None}
 
     def profile(_: Any, command: list[str], output: Path, *__: Any, **options: Any) -> Path:
         assert options == {"fork_before_exec": True}
@@ -173,8 +169,8 @@ def test_what_nsys_cannot_see_is_unsupported(tmp_path: Path, pretended: dict[str
         run(tmp_path, "gloo")
 
 
-def test_an_nsys_that_fails_is_unsupported_and_a_rank_that_fails_is_not(
-    tmp_path: Path, pretended: dict[str, Any]
+def test_an_nsys_that_fails_or_is_not_there_is_unsupported_and_a_rank_that_fails_is_not(
+    tmp_path: Path, pretended: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pretended |= {"profile": nsys.NsysError("nsys profile: longer than 480 s"), "answer": {}}
     with pytest.raises(Unsupported, match=r"^nsys profile: longer than 480 s$"):
@@ -183,9 +179,6 @@ def test_an_nsys_that_fails_is_unsupported_and_a_rank_that_fails_is_not(
     with pytest.raises(RuntimeError, match=r"^RuntimeError: intra, rank 1: ValueError: no$"):
         run(tmp_path)
     assert os.listdir(tmp_path / "nsys") == []
-
-
-def test_without_nsys_the_cell_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nsys, "find", lambda: None)
     with pytest.raises(Unsupported, match=r"^nsys was not found$"):
         run(tmp_path)

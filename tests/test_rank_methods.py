@@ -61,21 +61,15 @@ def test_what_each_method_says_in_recorded_environments(name):
 # --- cells --------------------------------------------------------------------------------------------------------
 
 
-def test_cells():
-    tiny, cpu, gpu = ([c for c in planned(name) if c["part"] == "launched"] for name in ("tiny", "cpu", "gpu"))
-    assert [c["launcher"] for c in tiny] == ["perfscribe"]
-    assert [(c["launcher"], c["method"]) for c in cpu][:4] == [
-        ("torchrun", "torchrun"),
-        ("open_mpi", "mpi4py_modulo"),
-        ("open_mpi", "mpi4py_split_type"),
-        ("open_mpi", "open_mpi"),
-    ]
-    assert {c["launcher"]: c.requires for c in gpu} == {
+def test_the_gpu_preset_trains_the_homework_under_every_launcher():
+    cells = [c for c in planned("gpu") if c["part"] == "launched"]
+    assert [c["method"] for c in cells if c["launcher"] == "slurm"] == ["mpi4py_modulo", "mpi4py_split_type", "slurm"]
+    assert {c["launcher"]: c.requires for c in cells} == {
         "slurm": ("cuda:4", "srun_mpi"),
         **dict.fromkeys(("torchrun", "open_mpi", "mpich", "pals"), ("cuda:4",)),
     }
-    assert all(show.HOMEWORK.items() <= c.factors.items() for c in gpu)
-    assert len({c.cost for c in gpu if c["launcher"] == "open_mpi"}) == 1  # a launch's methods share its ranks
+    assert all(show.HOMEWORK.items() <= c.factors.items() for c in cells)
+    assert len({c.cost for c in cells if c["launcher"] == "open_mpi"}) == 1  # a launch's methods share its ranks
 
 
 def bound(**factors) -> Cell:
@@ -102,7 +96,7 @@ def test_gpus_of_one_numa_node_share_its_cores(monkeypatch):
 
 def test_published_times_stand_beside_the_homeworks_workload_alone():
     def published(**others: int) -> list[object]:
-        record = launched("open_mpi", "mpi4py_modulo")
+        record = launched("open_mpi", "mpi4py_modulo", {})
         table = by_id([replace(record, factors={**record.factors, **show.HOMEWORK, **others})])["polaris.rank_methods"]
         return list(table.ok["published_s"])
 
@@ -114,11 +108,12 @@ def test_published_times_stand_beside_the_homeworks_workload_alone():
 # --- tables -------------------------------------------------------------------------------------------------------
 
 
-def launched(launcher: str, method: str, training_s: float = 2.0, said: dict | None = None) -> Record:
-    of = dict.fromkeys(mpi_start.METHODS, [None] * 4) | {method: truth([0] * 4)} | (said or {})
+def launched(launcher: str, method: str, said: dict[str, list]) -> Record:
+    """Four ranks; said: what methods say on each of them."""
+    of = dict.fromkeys(mpi_start.METHODS, [None] * 4) | {method: truth([0] * 4)} | said
     factors = {"part": "launched", "launcher": launcher, "method": method, "world_size": 4, "backend": "gloo", **SIZES}
-    samples = {"training_s": [[training_s]], "epoch_s": [[1.5, 0.5]]}
-    series = {"node": [0] * 4, "host": ["somewhere"] * 4, "device": ["cpu"] * 4, "training_s_by_rank": [training_s] * 4}
+    samples = {"training_s": [[2.0]], "epoch_s": [[1.5, 0.5]]}
+    series = {"node": [0] * 4, "host": ["somewhere"] * 4, "device": ["cpu"] * 4, "training_s_by_rank": [2.0] * 4}
     series |= {"mask": ["0x3", "0x300", "0x30000", "0x3000000"], **{f"said_{name}": one for name, one in of.items()}}
     return Record("rank_methods", factors, "ok", "", "measured", samples, series=series)
 
@@ -128,57 +123,34 @@ def here(granted: list[str], gpu_cores: list[str]) -> Record:
     return Record("rank_methods", bound(cpu_bind="list:0:1").factors, "ok", "", "measured", series=series)
 
 
-def all_records() -> list[Record]:
-    alone = dict.fromkeys((mpi_start.MODULO, mpi_start.SPLIT), [[0, 1, 0]] * 4)
-    both = dict.fromkeys((mpi_start.MODULO, mpi_start.SPLIT, "open_mpi"), truth([0] * 4))
-    lost = launched("slurm", "slurm")
-    lost.status, lost.reason, lost.series = "unsupported", "not within a Slurm job", {}
-    computed = [
-        Record("rank_methods", dict(cell.factors), "ok", "", "measured", series=measure.run(cell).series)
-        for cell in planned("tiny")
-        if cell.cost == 0.0
-    ]
-    return [
-        launched("torchrun", "torchrun", 2.5, alone),
-        launched("open_mpi", "mpi4py_modulo", 2.0, both),
-        launched("open_mpi", "mpi4py_split_type", 3.0, both),
-        lost,
-        *computed,
-        here(["0x1", "0x3"], ["0,2-3", "0"]),
-    ]
-
-
 def by_id(records: list[Record]) -> dict[str, tables.Table]:
     return {table.id: table for table in show.tables({"rank_methods": records})}
 
 
 def test_each_rank_has_a_row_with_its_cores_and_its_launchs_time():
-    rows = by_id(all_records())["polaris.rank_methods"].frame
-    assert list(rows["rank"]) == [0, 1, 2, 3] * 3 + ["all"]
-    modulo = rows[rows["method"] == "mpi4py, rank mod devices"].iloc[1]
-    assert (modulo["local_rank"], modulo["mask"], modulo["cores"], modulo["cores_count"]) == (1, "0x300", "8-9", 2)
-    assert modulo["agreement"] == "as mpi4py, COMM_TYPE_SHARED, Open MPI"
-    assert (modulo["training_s"], modulo["samples_per_s"]) == (2.0, 32.0)
-    assert (modulo["first_epoch_s"], modulo["later_epoch_s"]) == (1.5, 0.5)
-    assert rows.iloc[0]["agreement"].startswith("unlike mpi4py, rank mod devices: rank 0 of 1; ")
-
-
-def test_hosts_are_not_published():
-    (found, *_) = all_records()
-    series = scrub.scrub_json({"series": found.series}, scrub.Private())["series"]
-    shown = by_id([replace(found, series=series)])["polaris.rank_methods"].frame
-    assert set(shown["host"]) == {scrub.HOST} and list(shown["rank"]) == [0, 1, 2, 3]
+    by_torchrun = launched("torchrun", "torchrun", {mpi_start.MODULO: [[0, 1, 0]] * 4})
+    by_mpi = launched("open_mpi", mpi_start.MODULO, dict.fromkeys((mpi_start.SPLIT, "open_mpi"), truth([0] * 4)))
+    lost = replace(launched("slurm", "slurm", {}), status="unsupported", reason="not within a Slurm job")
+    series = scrub.scrub_json({"series": by_mpi.series}, scrub.Private())["series"]
+    rows = by_id([by_torchrun, replace(by_mpi, series=series), lost])["polaris.rank_methods"].frame
+    assert list(rows["rank"]) == [0, 1, 2, 3] * 2 + ["all"]
+    assert rows.iloc[0]["agreement"].startswith("unlike mpi4py, rank mod devices: rank 0 of 1")
+    own = rows.iloc[5]
+    assert (own["local_rank"], own["mask"], own["cores"], own["cores_count"]) == (1, "0x300", "8-9", 2)
+    assert (own["host"], own["agreement"]) == (scrub.HOST, "as mpi4py, COMM_TYPE_SHARED, Open MPI")
+    assert (own["training_s"], own["samples_per_s"]) == (2.0, 32.0)
+    assert (own["first_epoch_s"], own["later_epoch_s"]) == (1.5, 0.5)
 
 
 def test_bindings_granted_and_near():
-    rows = by_id(all_records())["polaris.rank_bindings"].frame
-    seed = rows[rows["cpu_bind"] == measure.HOMEWORK_BINDING]
+    (asked, *_) = [c for c in planned("tiny") if c.factors.get("cpu_bind") == measure.HOMEWORK_BINDING]
+    computed = Record("rank_methods", dict(asked.factors), "ok", "", "measured", series=measure.run(asked).series)
+    rows = by_id([computed, here(["0x1", "0x3"], ["0,2-3", "0"]), here(["0x1", "0x2"], [])])
+    seed, own = rows["polaris.rank_bindings"].frame.iloc[:4], rows["polaris.rank_bindings"].frame.iloc[4:]
     assert list(seed["asked_mask"]) == list(seed["published_mask"]) == ["0x3", "0x300", "0x30000", "0x3000000"]
     assert set(seed["nearness"]) == {"anti-affine"} and set(seed["as_asked"]) == {"yes"}
-    own = rows[rows["machine"] == "this machine"]
-    assert list(own["as_asked"]) == ["yes", "no"] and list(own["nearness"]) == ["near", "partly near"]
-    rows = by_id([here(["0x1", "0x2"], [])])["polaris.rank_bindings"].frame
-    assert set(rows["gpu"]) == set(rows["nearness"]) == {"no GPU"}
+    assert list(own["as_asked"]) == ["yes", "no", "yes", "yes"]
+    assert list(own["nearness"]) == ["near", "partly near", "no GPU", "no GPU"]
 
 
 # --- processes ----------------------------------------------------------------------------------------------------
@@ -268,15 +240,10 @@ def test_four_ranks_of_our_own(worker_groups):
 
 
 @pytest.mark.slow
-def test_open_mpi_grants_what_is_asked_for(worker_groups):
+def test_open_mpi_grants_what_is_asked_for_and_says_why_it_fails(worker_groups, monkeypatch):
     need_open_mpi()
     found = measure.run(bound(cpu_bind="even", world_size=4))
     assert found.series["granted"] == found.series["asked"] and len(found.series["asked"]) == 4
-
-
-@pytest.mark.slow
-def test_a_launcher_that_fails_says_why(worker_groups, monkeypatch):
-    need_open_mpi()
     monkeypatch.setattr(launchers, "AFFINITY", (sys.executable, "-c", "import sys; sys.exit('no cores today')"))
     with pytest.raises(RuntimeError, match=r"^open_mpi left with exit code 1: .*no cores today"):
         measure.run(bound(cpu_bind="even"))
