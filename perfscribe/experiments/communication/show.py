@@ -60,6 +60,7 @@ TCP = f"{TRANSPORTS['tcp'][0]}, of one machine"
 ALONE, NEITHER, NONE = "all-reduce alone", "neither", "none"
 NOT_KNOWN, NO_LINK = "not known", "no link, the host's memory"
 CALLS_DIFFER = "calls differ"
+_gb_per_s = partial(busbw_gb_per_s, "all_reduce", RANKS)  # of so many bytes in a time in ms
 TRAININGS = {"plain": "no", "first_profiled": "yes, the process's first profile", "profiled": "yes, a later profile"}
 
 CELL = (t.factor("backend", "Backend"), t.factor("implementation", "Averaging"), t.factor("tool", "Tool"))
@@ -212,10 +213,6 @@ def _homework(record: Record, placement: str) -> Any:
     return _published(PUBLISHED_METRICS[metric], SOURCE, placement) if metric in PUBLISHED_METRICS else NONE
 
 
-def _homework_impact(record: Record) -> Any:
-    return _published("total_communication_ratio", SOURCE) if record.factors["metric"] == TOTAL else NONE
-
-
 METRIC_COLUMNS = [
     *CELL,
     t.factor("metric", "Metric"),
@@ -227,7 +224,11 @@ METRIC_COLUMNS = [
     t.value("turns", "Turns", exact=True),
     _printed("published_inter", "homework 000, inter", partial(_homework, placement=INTER)),
     _printed("published_intra", "homework 000, intra", partial(_homework, placement=INTRA)),
-    _printed("published_impact", "homework 000, Impact (×)", _homework_impact),
+    _printed(
+        "published_impact",
+        "homework 000, Impact (×)",
+        lambda r: _published("total_communication_ratio", SOURCE) if r.has(metric=TOTAL) else NONE,
+    ),
 ]
 
 
@@ -270,10 +271,6 @@ def _rank(record: Record, placement: str, rank: int) -> Record:
     return row
 
 
-def _slowest(record: Record) -> Any:
-    return _published("slowest_all_reduce_ms", UPSTREAM) if record.factors["placement"] == INTRA else NONE
-
-
 RANK_COLUMNS = [
     *CELL,
     t.factor("placement", "Placement"),
@@ -288,7 +285,11 @@ RANK_COLUMNS = [
     _with_spread("wait_percent", "Waiting, of the total, over all turns (%)", "one turn"),
     t.value("wait_percent_spread", "IQR of its turns (points)"),
     t.median("slowest_ms", "Slowest call (ms)"),
-    _printed("published_slowest_ms", "ALCF, slowest (ms)", _slowest),
+    _printed(
+        "published_slowest_ms",
+        "ALCF, slowest (ms)",
+        lambda r: _published("slowest_all_reduce_ms", UPSTREAM) if r.has(placement=INTRA) else NONE,
+    ),
     t.median("compute_ms", "All else (ms)"),
     t.median("step_ms", "Step (ms)"),
     t.value("calls", "Calls", exact=True),
@@ -353,10 +354,6 @@ def _rate(sent: int, times: Sequence[float], calls: int | None, rated: tuple[flo
         if not isinstance(values[name], str):
             values[f"{name}_spread"] = width if isinstance(width, str) else values[name] * (width / median(times))
     return values
-
-
-def _gb_per_s(sent: int, time_ms: float) -> float:
-    return busbw_gb_per_s("all_reduce", RANKS, sent, time_ms)
 
 
 def _rated(record: Record, placement: str) -> tuple[float | str, str]:
