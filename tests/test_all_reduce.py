@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import rank_programs
 from workspace import ROOT
 
 from perfscribe import config
@@ -132,6 +133,10 @@ def test_cells_share_their_ranks_and_a_failure_costs_its_cell_alone(workers: dic
     with pytest.raises(RankError, match=r"^rank \d of 2: ValueError: size_bytes 4: expected at least 8"):
         measure.run(small(4 / 2**20))
     assert not kept.is_open and measure.run(small()).samples["time_ms"]
+
+
+def test_the_time_of_a_call_holds_no_wait_for_a_rank_that_fills_its_buffers() -> None:
+    assert max(launch.launch(rank_programs.late_to_fill, {}, world_size=2, timeout_s=60).results) < 50
 
 
 def test_a_cells_time_is_below_the_limits_of_worker_and_collectives() -> None:
