@@ -123,14 +123,6 @@ def gives(arguments, rank):
     return {"nan": float("nan"), "object": object()}[arguments["what"]]
 
 
-def collective_limit(arguments, rank):
-    """Seconds after which a collective gives up by itself."""
-    import torch
-    import torch.distributed as dist
-
-    return dist.group.WORLD._get_backend(torch.device("cpu")).options._timeout.total_seconds()
-
-
 def memory_limit(arguments, rank):
     return resource.getrlimit(resource.RLIMIT_DATA)[0]
 
@@ -158,3 +150,14 @@ def over_a_slow_link(arguments, rank):
 
     dist.all_reduce = slow
     return self_test.on_rank(arguments, rank)
+
+
+def late_to_fill(arguments, rank):
+    """Least time of an all-reduce, in ms, whose buffers rank 1 takes 100 ms longer to fill."""
+    from perfscribe.distributed import collectives
+    from perfscribe.distributed.exchange import Exchange
+
+    exchange = Exchange(collectives.Message("all_reduce", 1024), rank)
+    fill = exchange.fill
+    exchange.fill = lambda: (time.sleep(0.1 * rank.place.rank), fill())
+    return min(collectives._calls(exchange, collectives.HOST_CLOCK, 3).samples_ms)

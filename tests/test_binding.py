@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from perfscribe.base.cells import Unsupported
 from perfscribe.distributed import binding, launchers
-from perfscribe.experiments.rank_methods import polaris
+from perfscribe.experiments.rank_methods import measure
 from perfscribe.show import references
 
 HOMEWORK = [(0, 1), (8, 9), (16, 17), (24, 25)]
@@ -92,13 +92,13 @@ def test_the_homeworks_list_is_anti_affine_on_polaris_and_the_guides_is_not():
     def words(text):
         return [
             binding.nearness(cores, near)
-            for cores, near in zip(binding.parse_cpu_bind(text), polaris.GPU_CORES, strict=True)
+            for cores, near in zip(binding.parse_cpu_bind(text), measure.POLARIS_CORES, strict=True)
         ]
 
-    assert words(polaris.HOMEWORK) == [binding.FAR] * 4
-    assert words(polaris.GUIDE) == [binding.NEAR] * 4
+    assert words(measure.HOMEWORK_BINDING) == [binding.FAR] * 4
+    assert words(measure.GUIDE_BINDING) == [binding.NEAR] * 4
     assert binding.nearness((7, 8), range(8)) == binding.PARTLY
-    assert sorted(sum(polaris.GPU_CORES, ())) == list(range(64))
+    assert sorted(sum(measure.POLARIS_CORES, ())) == list(range(64))
 
 
 def test_cores_nearest_to_gpus_as_nvml_says(monkeypatch):

@@ -12,12 +12,12 @@ from typing import Any
 import nsys_fixture
 import pytest
 import real_nsys
-from test_communication import NAME, RAW, made, record_of
+from test_communication import NAME, RAW
 from workspace import ROOT
 
 from perfscribe import config
 from perfscribe.base.cells import Cell, Measurement, Unsupported
-from perfscribe.experiments.communication import measure, rows, traced
+from perfscribe.experiments.communication import measure, under_nsys
 from perfscribe.instruments.profiling import marked_work, nsys, nsys_export
 from perfscribe.instruments.profiling.trace import PUSH_POP
 from perfscribe.plan import plan
@@ -51,7 +51,7 @@ def by_hand(path: Path, kernels: bool = True) -> Path:
             for rank in range(2):
                 process = PROCESSES[placement, rank]
                 main, autograd = nsys_fixture.thread(process, process), nsys_fixture.thread(process, process + 1)
-                export.mark(measure.range_name(placement, turn, rank), begin, begin + 500_000, main)
+                export.mark(under_nsys.range_name(placement, turn, rank), begin, begin + 500_000, main)
                 if not kernels:
                     continue
                 early = 300 if rank == 0 else 0
@@ -66,15 +66,9 @@ def by_hand(path: Path, kernels: bool = True) -> Path:
 
 
 def names() -> list[str]:
-    return [measure.range_name(name, turn, rank) for turn, name in measure.order_of_turns(TURNS) for rank in range(2)]
-
-
-def test_work_is_that_of_the_ranges_own_process(tmp_path: Path) -> None:
-    found = marked_work.read(by_hand(tmp_path / "by_hand.sqlite"), names())
-    assert found.tool == "nsys 2025.3.1" and found.has_kernels
-    assert all([one.name for one in work] == [nsys_fixture.GEMM, NCCL, NCCL] for work in found.work.values())
-    assert [one.duration_ns for one in found.work["inter turn 1 rank 0"]] == [7_000, 30_300, 30_300]
-    assert set(found.ranges_ns.values()) == {500_000}
+    return [
+        under_nsys.range_name(name, turn, rank) for turn, name in measure.order_of_turns(TURNS) for rank in range(2)
+    ]
 
 
 def test_a_gpus_own_export_gives_the_work_that_its_ranges_launched() -> None:
@@ -93,9 +87,6 @@ def test_a_gpus_own_export_gives_the_work_that_its_ranges_launched() -> None:
 
 
 def test_copies_and_sets_are_work(tmp_path: Path) -> None:
-    """The committed export that has a copy and a set in its second step."""
-    with pytest.raises(ValueError, match=r"^nsys 2023\.4\.4: the range 'step' was marked more than once$"):
-        marked_work.read(FIXTURES / "synthetic.sqlite", ["step"])
     with closing(sqlite3.connect(tmp_path / "x.sqlite")) as connection:
         export = nsys_fixture.Export(connection)
         export.mark("one", 0, 1000)
@@ -109,35 +100,32 @@ def test_copies_and_sets_are_work(tmp_path: Path) -> None:
 
 def test_what_lacks_a_range_or_is_no_export_is_refused(tmp_path: Path) -> None:
     path = by_hand(tmp_path / "by_hand.sqlite")
-    with pytest.raises(ValueError, match=r"^nsys 2025\.3\.1: the range 'intra turn 7 rank 0' is missing, of 2$"):
-        marked_work.read(path, ["intra turn 0 rank 0", "intra turn 7 rank 0"])
-    with pytest.raises(ValueError, match=r"^the trace of nsys 2025\.3\.1 holds no range .* nvtx package is missing"):
-        marked_work.read(path, ["intra turn 7 rank 0"])
     (tmp_path / "text").write_text("no database")
-    with pytest.raises(ValueError, match="no SQLite export of nsys"):
-        marked_work.read(tmp_path / "text", ["one"])
+    for export, names, text in (
+        (FIXTURES / "synthetic.sqlite", ["step"], r"^nsys 2023\.4\.4: the range 'step' was marked more than once$"),
+        (path, ["intra turn 0 rank 0", "other"], r"^nsys 2025\.3\.1: the range 'other' is missing, of 2$"),
+        (path, ["other"], r"^the trace of nsys 2025\.3\.1 holds no range .* nvtx package is missing"),
+        (tmp_path / "text", ["one"], "no SQLite export of nsys"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            marked_work.read(export, names)
 
 
 def test_an_edit_of_what_runs_under_nsys_measures_again() -> None:
     sources = Sources(ROOT)
-    assert {f"{measure.__package__}.{name}" for name in ("under_nsys", "traced", "traced_rank")} <= set(
-        sources.closure(measure.__name__)
-    )
+    assert under_nsys.__name__ == under_nsys.MODULE and under_nsys.MODULE in sources.closure(measure.__name__)
     assert "nvtx" in sources.libraries(measure.__name__)
 
 
 # --- a cell, with an nsys that gives such an export --------------------------------------------------------------
 
 
-def told() -> dict[str, Any]:
-    said = {"step_ms": [4.0, 6.0], "gradient_bytes": 400, "links": []}
-    return {"turns": {name: [[said, said] for _ in range(TURNS + 1)] for name in measure.PLACEMENTS}}
-
-
 @pytest.fixture
 def pretended(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """An nsys whose report holds kernels or not, around a program that answers this."""
-    acts: dict[str, Any] = {"kernels": True, "answer": told(), "profile": None}
+    said = {"step_ms": [4.0, 6.0], "gradient_bytes": 400, "links": []}
+    turns = {name: [[said, said] for _ in range(TURNS + 1)] for name in measure.PLACEMENTS}
+    acts: dict[str, Any] = {"kernels": True, "answer": {"turns": turns}, "profile": None}
 
     def profile(_: Any, command: list[str], output: Path, *__: Any, **options: Any) -> Path:
         assert options == {"fork_before_exec": True}
@@ -181,8 +169,8 @@ def test_what_nsys_cannot_see_is_unsupported(tmp_path: Path, pretended: dict[str
         run(tmp_path, "gloo")
 
 
-def test_an_nsys_that_fails_is_unsupported_and_a_rank_that_fails_is_not(
-    tmp_path: Path, pretended: dict[str, Any]
+def test_an_nsys_that_fails_or_is_not_there_is_unsupported_and_a_rank_that_fails_is_not(
+    tmp_path: Path, pretended: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pretended |= {"profile": nsys.NsysError("nsys profile: longer than 480 s"), "answer": {}}
     with pytest.raises(Unsupported, match=r"^nsys profile: longer than 480 s$"):
@@ -191,13 +179,9 @@ def test_an_nsys_that_fails_is_unsupported_and_a_rank_that_fails_is_not(
     with pytest.raises(RuntimeError, match=r"^RuntimeError: intra, rank 1: ValueError: no$"):
         run(tmp_path)
     assert os.listdir(tmp_path / "nsys") == []
-
-
-def test_without_nsys_the_cell_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nsys, "find", lambda: None)
-    for backend in ("gloo", "nccl"):
-        with pytest.raises(Unsupported, match=r"^nsys was not found$"):
-            run(tmp_path, backend)
+    with pytest.raises(Unsupported, match=r"^nsys was not found$"):
+        run(tmp_path)
 
 
 # --- ranks that run ---------------------------------------------------------------------------------------------
@@ -214,7 +198,7 @@ def importable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("importable")
 def test_both_placements_take_turns_below_torchrun() -> None:
-    found = traced.run(request(turns=TURNS))["turns"]
+    found = under_nsys.run_below_torchrun(request(turns=TURNS))
     assert {name: [len(turn) for turn in of] for name, of in found.items()} == dict.fromkeys(
         measure.PLACEMENTS, [2] * (TURNS + 1)
     )
@@ -228,7 +212,7 @@ def test_a_rank_that_fails_is_named(tmp_path: Path) -> None:
     asked, answer = tmp_path / "request.json", tmp_path / "answer.json"
     asked.write_text(json.dumps(request(features=12)))
     with pytest.raises(RuntimeError, match=r"^(intra|inter), rank [01]: ValueError: heads must divide d_model: 8 does"):
-        traced.main(str(asked), str(answer))
+        under_nsys.answer_request(str(asked), str(answer))
     assert "ValueError: heads must divide d_model" in json.loads(answer.read_text())["error"]
 
 
@@ -237,16 +221,3 @@ def test_real_nsys_sees_the_ranks_ranges_and_nothing_of_gloo(tmp_path: Path, mon
     with pytest.raises(Unsupported, match=r"^nsys [\d.]+ sees the ranges .* \(12, .*\), but nothing of gloo"):
         run(tmp_path, "gloo")
     assert os.listdir(tmp_path / "nsys") == ["communication-gloo.nsys-rep"]
-
-
-# --- tables -----------------------------------------------------------------------------------------------------
-
-
-def test_every_table_tells_the_tools_apart() -> None:
-    by_nsys = record_of()
-    by_nsys.factors["tool"] = rows.NSYS
-    shown = made([record_of(), by_nsys])
-    assert set(shown["polaris.communication_ranks"].ok["tool"]) == set(rows.TOOLS)
-    assert {"training, torch_ddp, by nsys", "training, torch_ddp, by the torch profiler"} == set(
-        shown["polaris.communication_bandwidth"].ok["what"]
-    )

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from statistics import median
 
 from perfscribe.analytic.traffic import busbw_gb_per_s
-from perfscribe.experiments.communication import rows as placements
+from perfscribe.experiments.communication import show as placements
+from perfscribe.experiments.communication.measure import RANKS, TORCH_PROFILER
 from perfscribe.records.records import Record
 
 EXPERIMENT, ALL_REDUCE = "communication_nodes", "all_reduce"
@@ -24,11 +25,11 @@ class Network:
         """From the gradients that communication_nodes sent; of several implementations the fastest counts."""
         found: dict[str, float] = {}
         for record in placements.of_placements(records):
-            if not record.ok or record.factors["tool"] != placements.TORCH_PROFILER:
+            if not record.ok or record.factors["tool"] != TORCH_PROFILER:
                 continue
             sent = float(record.values["gradient_bytes"]) * record.factors["active"]
             transfer_ms = median(placements.turns(record, f"{placements.INTER}_transfer_ms"))
-            rate = busbw_gb_per_s(ALL_REDUCE, placements.RANKS, round(sent), transfer_ms)
+            rate = busbw_gb_per_s(ALL_REDUCE, RANKS, round(sent), transfer_ms)
             backend = str(record.factors["backend"])
             found[backend] = max(rate, found.get(backend, 0.0))
         return cls(found)

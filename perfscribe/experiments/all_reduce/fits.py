@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,10 +12,10 @@ from perfscribe.records.records import Record
 from perfscribe.show import tables as t
 
 WAY = ("operation", "backend", "device", "transport", "world_size", "megabyte")
-LEAST_SIZES = 3
+LEAST_SIZES = 3  # of a fit
 DESCRIBES = 0.2  # relative: with larger residuals one latency and one bandwidth do not describe all sizes
 NOT_DESCRIBED = f"none: residuals above {100 * DESCRIBES:.0f} %"
-NOT_REACHED = "none: the largest is below it"
+NOT_REACHED, NO_GROWTH = "none: the largest is below it", "none: no growth with size"
 NEVER_STARTED = ("skipped", "unsupported", "not_run")
 
 
@@ -51,17 +51,12 @@ def once(records: Iterable[Record]) -> list[Record]:
     every = list(records)
     planned = {(*key_of(record), record.factors["size_mb"]) for record in every if record.status != "skipped"}
     kept = [r for r in every if r.status != "skipped" or (*key_of(r), r.factors["size_mb"]) not in planned]
-    return lacking_last(kept)
+    return _lacking_last(kept)
 
 
-def lacking_last(records: Iterable[Record]) -> list[Record]:
+def _lacking_last(records: Iterable[Record]) -> list[Record]:
     """In their order, but for those without figures from the start, which follow by status and reason."""
-
-    def place(record: Record) -> tuple[bool, str, str]:
-        lacks = record.status in NEVER_STARTED
-        return (True, record.status, record.reason) if lacks else (False, "", "")
-
-    return sorted(records, key=place)
+    return sorted(records, key=lambda r: (r.status, r.reason) if r.status in NEVER_STARTED else ("", ""))
 
 
 def lines(records: Iterable[Record]) -> dict[tuple[Any, ...], Line]:
@@ -73,42 +68,40 @@ def swept(chosen: Sequence[Record]) -> list[Record]:
     """The sweep, and the homework's cells of the same ways, by size."""
     ways = {key_of(record) for record in chosen if record.factors["grid"] == "sweep"}
     found = groups(record for record in chosen if key_of(record) in ways)
-    by_size = (sorted(group, key=lambda r: r.factors["size_mb"]) for group in found.values())
-    return lacking_last(one for group in by_size for one in group)
+    return _lacking_last(one for group in found.values() for one in sorted(group, key=lambda r: r.factors["size_mb"]))
 
 
-def _line(group: Sequence[Record]) -> Line | None:
+def _line(group: Iterable[Record]) -> Line | None:
     ok = [record for record in group if record.ok]
-    sizes = [float(record.values["message_bytes"]) for record in ok]
-    if len(set(sizes)) < LEAST_SIZES:
+    if not ok:
         return None
-    fit = fit_latency_bandwidth(sizes, [t.summary(record, "time_ms").median * 1e-3 for record in ok])
+    times_s = [t.summary(record, "time_ms").median * 1e-3 for record in ok]
+    fit = fit_latency_bandwidth([float(record.values["message_bytes"]) for record in ok], times_s)
     return None if fit is None else Line(fit)
 
 
 def rows(records: Iterable[Record]) -> list[Record]:
     """A record a way: its fit as values; where there is none, the status that keeps it from one."""
-    return lacking_last(_row(group) for group in groups(records).values())
+    return _lacking_last(_row(group) for group in groups(records).values())
 
 
 def _row(group: Sequence[Record]) -> Record:
-    first = group[0]
-    factors = {name: first.factors[name] for name in WAY}
     line = _line(group)
-    ended = [record for record in group if not record.ok]
+    ok = [record for record in group if record.ok]
+    factors = {name: group[0].factors[name] for name in WAY}
     if line is None:
-        worst = ended[0] if ended else None
-        status = worst.status if worst else "not_run"
-        reason = worst.reason if worst else f"fewer than {LEAST_SIZES} sizes were measured"
-        return replace(first, factors=factors, status=status, reason=reason, samples={}, values={}, series={})
-    good = next(record for record in group if record.ok)
-    flags = sorted({flag for record in group if record.ok for flag in record.flags})
-    kept = {name: good.values[name] for name in ("connections",) if name in good.values}
-    values = kept | _values(line, factors) | {"half_reached_bytes": _half_reached([r for r in group if r.ok])}
-    return replace(good, factors=factors, samples={}, series={}, flags=flags, values=values)
+        lost = next((record for record in group if not record.ok), None)
+        status, reason = "not_run", f"fewer than {LEAST_SIZES} sizes were measured"
+        if lost is not None:
+            status, reason = lost.status, lost.reason
+        return replace(group[0], factors=factors, status=status, reason=reason, samples={}, values={}, series={})
+    values = {name: ok[0].values[name] for name in ("connections",) if name in ok[0].values}
+    values |= _values(line.fit, factors) | {"half_reached_bytes": _half_reached(ok)}
+    flags = sorted({flag for record in ok for flag in record.flags})
+    return replace(ok[0], factors=factors, samples={}, series={}, flags=flags, values=values)
 
 
-def _half_reached(measured: Sequence[Record]) -> float | str:
+def _half_reached(measured: Iterable[Record]) -> float | str:
     """The least measured message from which on all reach half of the best bandwidth of any; a text where none does."""
     sent = {float(record.values["message_bytes"]): t.summary(record, "time_ms").median for record in measured}
     rates = {size: size / time_ms for size, time_ms in sent.items()}
@@ -116,16 +109,13 @@ def _half_reached(measured: Sequence[Record]) -> float | str:
     return min((size for size in rates if size > max(below, default=0.0)), default=NOT_REACHED)
 
 
-def _values(line: Line, factors: Mapping[str, Any]) -> dict[str, Any]:
-    fit = line.fit
+def _values(fit: LatencyBandwidthFit, factors: dict[str, Any]) -> dict[str, Any]:
     worst = max(fit.residuals, key=abs)
     values: dict[str, Any] = {
         "latency_us": 1e6 * fit.alpha_s,
         "points": fit.points,
         "worst_residual_percent": 100 * worst,
-        "bandwidth_gb_per_s": "none: no growth with size",
-        "bus_gb_per_s": "none: no growth with size",
-        "half_bandwidth_bytes": "none: no growth with size",
+        **dict.fromkeys(("bandwidth_gb_per_s", "bus_gb_per_s", "half_bandwidth_bytes"), NO_GROWTH),
     }
     if fit.beta_s_per_byte > 0:
         bandwidth = 1 / fit.beta_s_per_byte / GB

@@ -1,71 +1,58 @@
 """CS336's problem distributed_communication_single_node: times of collectives between the processes of one machine.
 
-Every result is checked before anything is timed. The time of a call is the longest that any rank took.
+Every result is checked before anything is timed. The time of a call is the longest that any rank took. Ranks stay
+between cells: one launch for each backend, transport and number of processes, and with NCCL a second one, in which NCCL
+logs what it chooses, as the log costs time with each call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import itertools
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from perfscribe.analytic.traffic import MB_MEANINGS, bus_factor, size_bytes
-from perfscribe.base.cells import Cell, Measurement, grid
+from perfscribe.base.cells import Cell, Measurement
 
 if TYPE_CHECKING:
-    from perfscribe.distributed.nccl_log import NcclLog
+    from perfscribe.distributed.launch import WorkerGroup
+    from perfscribe.distributed.rank import Rank
 
 DEVICES = {"gloo": "cpu", "nccl": "cuda"}
+FACTORS = ("operation", "backend", "transport", "world_size", "size_mb")
 FIXED = ("megabyte", "warmup_steps", "samples", "limit_s")
 # Rates that any machine reaches, for the time that a cell is given; and the longest, below the worker's own limit.
 LEAST_BYTES_PER_S = {"gloo": 1e8, "nccl": 1e9}
 STARTING_S, LONGEST_S = 90.0, 540.0
+COLLECTIVE_TIMEOUT_S = 600.0  # above any cell's own: ranks start with the time of their first cell, and stay for all
 # What NCCL's log says of channels under a transport that was forced.
 CONNECTIONS = {"nvlink": "P2P", "shm": "SHM", "tcp": "NET/Socket"}
-NOT_LOGGED = "not in NCCL's log"
+NOT_LOGGED, NO_LINKS = "not in NCCL's log", "not told"
+_GROUPS: dict[tuple[Any, ...], WorkerGroup] = {}
 
 
 def cells(config: Mapping[str, Any]) -> list[Cell]:
     """The homework's grid, the sweep over sizes for each operation, the forced transports; none of them twice."""
-    wanted: dict[tuple[Any, ...], Cell] = {}
-    for name, levels in _grids(config):
-        for level in grid(levels):
-            same = tuple(level.values())
-            wanted.setdefault(same, _cell(name, level, config))
-    return list(wanted.values())
-
-
-def _grids(config: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Name and levels of each grid, the factors in one order."""
     sweep, forced = config["sweep"], config["transports"]
-    unit = {"10^6": 1000, "2^20": 1024}[config["megabyte"]]
-    swept = {backend: [size_kb / unit for size_kb in sweep[f"{backend}_size_kb"]] for backend in DEVICES}
-    for name, operations, backends, transports, worlds, sizes in (
+    kb_per_mb = {"10^6": 1000, "2^20": 1024}[config["megabyte"]]
+    swept = {backend: [size_kb / kb_per_mb for size_kb in sweep[f"{backend}_size_kb"]] for backend in DEVICES}
+    found: dict[tuple[Any, ...], Cell] = {}
+    for name, *levels in (
         ("sizes", ["all_reduce"], config["backend"], ["default"], config["world_size"], config["size_mb"]),
         *(("sweep", sweep["operation"], [one], ["default"], sweep["world_size"], swept[one]) for one in DEVICES),
         ("transports", ["all_reduce"], ["nccl"], forced["transport"], forced["world_size"], forced["size_mb"]),
     ):
-        yield (
-            name,
-            {
-                "operation": operations,
-                "backend": backends,
-                "transport": transports,
-                "world_size": worlds,
-                "size_mb": [_whole(size) for size in sizes],
-            },
-        )
+        for level in itertools.product(*levels):
+            found.setdefault(level, _cell(name, dict(zip(FACTORS, level, strict=True)), config))
+    return list(found.values())
 
 
-def _whole(size: float) -> float:
-    """1.0 as 1: a size is the same level however it was written."""
-    return int(size) if size == int(size) else size
-
-
-def _cell(name: str, level: Mapping[str, Any], config: Mapping[str, Any]) -> Cell:
-    device = DEVICES[level["backend"]]
+def _cell(name: str, level: dict[str, Any], config: Mapping[str, Any]) -> Cell:
+    device, size_mb = DEVICES[level["backend"]], level["size_mb"]
+    level["size_mb"] = int(size_mb) if size_mb == int(size_mb) else size_mb  # one level however it was written
     factors = {"grid": name, **level, "device": device, **{key: config[key] for key in FIXED}}
-    bytes_ = size_bytes(level["size_mb"], config["megabyte"])
-    traffic = bytes_ * bus_factor(level["operation"], level["world_size"]) * level["world_size"]
+    moved = size_bytes(size_mb, config["megabyte"]) * level["world_size"]
+    traffic = moved * bus_factor(level["operation"], level["world_size"])
     needs = (f"cuda:{level['world_size']}",) if device == "cuda" else ()
     return Cell(factors, needs, cost=1e6 + traffic * (0.05 if device == "cuda" else 1.0))
 
@@ -87,26 +74,22 @@ def run(cell: Cell) -> Measurement:
     from dataclasses import asdict
 
     from perfscribe.distributed import collectives
-    from perfscribe.experiments.all_reduce import worker_groups
 
-    message = collectives.Message(
-        cell["operation"],
-        size_bytes(cell["size_mb"], cell["megabyte"]),
-        warmup=cell["warmup_steps"],
-        timed=cell["samples"],
-        limit_s=cell["limit_s"],
-    )
-    way = worker_groups.Way(cell["backend"], cell["transport"], cell["world_size"])
+    size = size_bytes(cell["size_mb"], cell["megabyte"])
+    times = {"warmup": cell["warmup_steps"], "timed": cell["samples"], "limit_s": cell["limit_s"]}
+    message = collectives.Message(cell["operation"], size, **times)
     timers = ["", collectives.HOST_CLOCK] if cell["backend"] == "nccl" else [""]
     messages = [{**asdict(message), "timer": timer} for timer in timers]
     timeout_s = _timeout_s(cell, len(timers))
-    said = worker_groups.ask(collectives.run_on_rank, way, {"messages": messages}, timeout_s)
+    said = _workers(cell, collectives.run_on_rank, timeout_s).ask({"messages": messages}, timeout_s)
     measurement, *by_host = [collectives.combine(message, ranks) for ranks in zip(*said, strict=True)]
     for other in by_host:
-        _add_host_clock(measurement, other)
+        for name in ("samples", "warmup", "timers"):
+            getattr(measurement, name)["host_ms"] = getattr(other, name)["time_ms"]
+        measurement.warmup_s += other.warmup_s
+        measurement.timed_s += other.timed_s
     if cell["backend"] == "nccl":
-        log, links = worker_groups.log_of(message, way, timeout_s)
-        measurement.values |= _choices(cell, log, measurement.values["message_bytes"]) | {"links": links}
+        measurement.values |= _choices(cell, asdict(message), timeout_s, measurement.values["message_bytes"])
     measurement.values["megabyte_bytes"] = MB_MEANINGS[cell["megabyte"]]
     return measurement
 
@@ -117,24 +100,54 @@ def _timeout_s(cell: Cell, timers: int) -> float:
     return min(LONGEST_S, STARTING_S + moved / LEAST_BYTES_PER_S[cell["backend"]])
 
 
-def _add_host_clock(measurement: Measurement, other: Measurement) -> None:
-    measurement.samples["host_ms"] = other.samples["time_ms"]
-    measurement.warmup["host_ms"] = other.warmup["time_ms"]
-    measurement.timers["host_ms"] = other.timers["time_ms"]
-    measurement.warmup_s += other.warmup_s
-    measurement.timed_s += other.timed_s
+def _workers(cell: Cell, program: Callable[..., Any], timeout_s: float, nccl_log: bool = False) -> WorkerGroup:
+    """The ranks that run the program for such cells, which are started where they do not wait already."""
+    import random
+
+    from perfscribe.distributed.launch import WorkerGroup
+
+    way = {name: cell[name] for name in ("backend", "transport", "world_size")}
+    key = (program.__qualname__, *way.values())
+    workers = _GROUPS.get(key)
+    if workers is None or not workers.is_open:
+        workers = _GROUPS[key] = WorkerGroup(
+            program,
+            **way,
+            timeout_s=timeout_s,
+            collective_timeout_s=COLLECTIVE_TIMEOUT_S,
+            nccl_log=nccl_log,
+            seed=random.getrandbits(31),  # of the cell's own seed
+        )
+    return workers
 
 
-def _choices(cell: Cell, log: NcclLog, message_bytes: int) -> dict[str, Any]:
-    """What NCCL took for the cell's calls."""
+def close() -> None:
+    """End all ranks that wait."""
+    while _GROUPS:
+        _GROUPS.popitem()[1].close()
+
+
+def _choices(cell: Cell, message: Mapping[str, Any], timeout_s: float, message_bytes: int) -> dict[str, Any]:
+    """What NCCL says that it took for the message, which is sent once more; how the GPUs are joined."""
+    from perfscribe.distributed.nccl_log import parse_nccl_log
+
+    workers = _workers(cell, send_once, timeout_s, nccl_log=True)
+    links = workers.ask({"message": message}, timeout_s)[0]
+    log = parse_nccl_log(line for lines in workers.output.values() for line in lines)
     forced = CONNECTIONS.get(cell["transport"])
     others = sorted(set(log.connections) - {forced}) if forced else []
     if others:
         raise RuntimeError(f"transport {cell['transport']} was asked for, NCCL joined channels by {', '.join(others)}")
     chosen = log.choice(cell["operation"], message_bytes, cell["world_size"])
-    return {
-        "algorithm": chosen.algorithm if chosen else NOT_LOGGED,
-        "protocol": chosen.protocol if chosen else NOT_LOGGED,
-        "channels": chosen.channels if chosen else NOT_LOGGED,
-        "connections": ", ".join(log.connections) or NOT_LOGGED,
-    }
+    told = {name: getattr(chosen, name, NOT_LOGGED) for name in ("algorithm", "protocol", "channels")}
+    return {**told, "connections": ", ".join(log.connections) or NOT_LOGGED, "links": links}
+
+
+def send_once(arguments: Mapping[str, Any], rank: Rank) -> str:
+    """On a rank: exchange the message once; the kinds of links between the GPUs, of rank 0 alone."""
+    from perfscribe.distributed.collectives import run_once
+    from perfscribe.distributed.transport import visible_links
+
+    run_once(arguments, rank)
+    kinds = {link.kind for link in visible_links(rank.place.world_size)} if rank.place.rank == 0 else set()
+    return ", ".join(sorted(kind for kind in kinds if kind)) or NO_LINKS

@@ -6,11 +6,13 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
-from perfscribe.analytic.traffic import MB_MEANINGS, busbw_gb_per_s, size_bytes
+import pandas as pd
+
+from perfscribe.analytic.traffic import MB_MEANINGS, algbw_gb_per_s, busbw_gb_per_s, size_bytes
 from perfscribe.distributed.transport import TRANSPORTS
-from perfscribe.experiments.all_reduce import drawings, fits
+from perfscribe.experiments.all_reduce import fits
 from perfscribe.experiments.all_reduce.levels import SHOWN
-from perfscribe.instruments.statistics import format_figure
+from perfscribe.instruments.statistics import Summary, format_figure
 from perfscribe.records.records import Record
 from perfscribe.show import ceilings, references
 from perfscribe.show import figures as f
@@ -21,8 +23,8 @@ from perfscribe.show.tables import Column, Table
 TABLES, FIGURES = SHOWN.tables, SHOWN.figures
 NAME = "all_reduce"
 NO_NCCL = "none: gloo"
-TOO_FEW = "too few sizes"
 SAME_SIZE = 0.05  # relative: 1000 and 1024 MB are one size where bandwidths are compared
+MOST_TICKS = 5
 SOURCES = {
     "cs336-writeup-002": "write-up 002",
     "brandon-snider": "brandon-snider",
@@ -52,30 +54,21 @@ def tables(records: Mapping[str, list[Record]]) -> list[Table]:
     every = fits.once(records[NAME])
     grid = [r for r in every if r.factors["grid"] == "sizes"]
     chosen = [r for r in every if r.factors["transport"] == "default"]
+    forced = [r for r in every if r.factors["grid"] == "transports"]
     swept = fits.swept(chosen)
     fitted = [*_nccl(every), *_fitted(fits.lines(every))]
-    same = [*_place(), *_times()]
     of_links = ceilings.of_links(records, swept, busbw)
     known = references.load(NAME)
     published = [_published_ms(source, known) for source in WITH_TIMES]
     published += [ceilings.slowest_link(records), *(_published_busbw(source, known) for source in SOURCES)]
-    forced = [r for r in every if r.factors["grid"] == "transports"]
+    timed = [*_place()[1:], *_times(), *fitted, *published]
+    timed_over_sizes = [*_place(), *_times(), *of_links, *fitted]
+    notes = [RULES, *([ceilings.LINK_NOTE] if of_links else [])]
+    lines = [*_place()[:5], *_line()]
     return [
-        t.make(
-            TABLES[0],
-            "All-reduce of fp32, by backend, processes and size",
-            grid,
-            [*same[1:], *fitted, *published],
-            [RULES],
-        ),
-        t.make(
-            TABLES[1],
-            "Collectives from small to large messages",
-            swept,
-            [*same, *of_links, *fitted],
-            [RULES, *([ceilings.LINK_NOTE] if of_links else [])],
-        ),
-        t.make(TABLES[2], "Latency and bandwidth", fits.rows(chosen + forced), [*_place()[:5], *_line()], [FIT_NOTE]),
+        t.make(TABLES[0], "All-reduce of fp32, by backend, processes and size", grid, timed, [RULES]),
+        t.make(TABLES[1], "Collectives from small to large messages", swept, timed_over_sizes, notes),
+        t.make(TABLES[2], "Latency and bandwidth", fits.rows(chosen + forced), lines, [FIT_NOTE]),
     ]
 
 
@@ -89,20 +82,17 @@ def message(record: Record) -> str:
 
 def _way(record: Record) -> str:
     """How messages go: gloo knows TCP alone, NCCL's own choice is named by what its log says."""
-    if record.factors["backend"] == "gloo":
-        return TRANSPORTS["tcp"][0]
-    asked = record.factors["transport"]
+    asked = "tcp" if record.factors["backend"] == "gloo" else record.factors["transport"]
     if asked != "default":
         return TRANSPORTS[asked][0]
     return f"NCCL's choice ({record.values.get('connections', t.NOT_RECORDED)})" if record.ok else "NCCL's choice"
 
 
-def _bytes_of(record: Record) -> int:
-    """Bytes asked for: what is sent is cut to what divides evenly among ranks."""
-    return size_bytes(record.factors["size_mb"], record.factors["megabyte"])
-
-
 def _place() -> list[Column]:
+    def asked_bytes(record: Record) -> int:
+        """What is sent is cut to what divides evenly among ranks."""
+        return size_bytes(record.factors["size_mb"], record.factors["megabyte"])
+
     return [
         t.factor("operation", "Operation"),
         t.factor("backend", "Backend"),
@@ -110,45 +100,38 @@ def _place() -> list[Column]:
         Column("transport", "Transport", _way, kind="factor", exact=True),
         t.factor("world_size", "Processes"),
         Column("message", "Message", message, kind="factor", exact=True),
-        Column("size_bytes", "Message (B)", _bytes_of, kind="factor", exact=True),
+        Column("size_bytes", "Message (B)", asked_bytes, kind="factor", exact=True),
     ]
 
 
 def _times() -> list[Column]:
     """The time of a call, its rates, and the host's clock, which alone compares backends."""
 
-    def on_host(record: Record) -> str:
-        return "host_ms" if "host_ms" in record.samples else "time_ms"
+    def on_host(record: Record) -> Summary:
+        return t.summary(record, "host_ms" if "host_ms" in record.samples else "time_ms")
 
     def spread(record: Record) -> float | str:
-        found = t.summary(record, on_host(record))
-        return t.ONE_SAMPLE if found.n == 1 else found.iqr
+        return t.ONE_SAMPLE if on_host(record).n == 1 else on_host(record).iqr
 
     return [
         t.median("time_ms", "Time (ms)"),
         t.iqr("time_ms", "IQR (ms)"),
         t.count("time_ms", "Calls"),
         t.timer("time_ms"),
-        t.rate("algbw_gb_per_s", "algbw (GB/s)", _algbw, "time_ms"),
+        t.rate("algbw_gb_per_s", "algbw (GB/s)", lambda r: algbw_gb_per_s(*_sent(r)), "time_ms"),
         t.rate("busbw_gb_per_s", "busbw (GB/s)", busbw, "time_ms"),
-        Column(
-            "host_ms",
-            "Host clock (ms)",
-            lambda r: t.summary(r, on_host(r)).median,
-            spread="host_ms_iqr",
-            spread_get=spread,
-        ),
+        Column("host_ms", "Host clock (ms)", lambda r: on_host(r).median, spread="host_ms_iqr", spread_get=spread),
     ]
 
 
-def _algbw(record: Record) -> float:
-    return int(record.values["message_bytes"]) / (t.summary(record, "time_ms").median * 1e-3) / 1e9
+def _sent(record: Record) -> tuple[int, float]:
+    """Bytes of the message, and its time in ms."""
+    return int(record.values["message_bytes"]), t.summary(record, "time_ms").median
 
 
 def busbw(record: Record) -> float:
     """What each link carries, in GB/s."""
-    sent, time_ms = int(record.values["message_bytes"]), t.summary(record, "time_ms").median
-    return busbw_gb_per_s(record.factors["operation"], record.factors["world_size"], sent, time_ms)
+    return busbw_gb_per_s(record.factors["operation"], record.factors["world_size"], *_sent(record))
 
 
 def _nccl(records: Iterable[Record]) -> list[Column]:
@@ -167,7 +150,7 @@ def _fitted(lines: Mapping[tuple[Any, ...], fits.Line]) -> list[Column]:
 
     def time_ms(record: Record) -> float | str:
         sent, line = record.values["message_bytes"], lines.get(fits.key_of(record))
-        return TOO_FEW if line is None else line.time_ms(sent)
+        return "too few sizes" if line is None else line.time_ms(sent)
 
     def residual(record: Record) -> float | str:
         by_line = time_ms(record)
@@ -234,5 +217,35 @@ def figures(tables: Mapping[str, Table]) -> list[f.Figure]:
         "All-reduce of fp32 over size, a panel per backend. Median of the longest time of any rank, bars as long as "
         "the interquartile range; host clock with synchronise."
     )
-    draw = partial(drawings.by_size, rows=tables[TABLES[0]].frame)
+    draw = partial(_by_size, rows=tables[TABLES[0]].frame)
     return [f.Figure(FIGURES[0], caption, draw, (7.0, 3.6), "host_ms")]
+
+
+def _by_size(canvas: Any, rows: pd.DataFrame) -> None:
+    """A line a number of processes, a panel a backend that was measured."""
+    ok = rows[rows["status"] == "ok"].astype({"host_ms": float})
+    backends = list(dict.fromkeys(ok["backend"]))
+    if not backends:
+        f.no_data(canvas.subplots(), "no cell was measured")
+        return
+    panels = canvas.subplots(1, len(backends), squeeze=False, sharey=True)[0]
+    for axes, backend in zip(panels, backends, strict=True):
+        of_backend = ok[ok["backend"] == backend]
+        f.lines(axes, of_backend, "size_bytes", "host_ms", "world_size", "{} processes".format, "host_ms_iqr")
+        _name_sizes(axes, of_backend)
+        f.mark_statuses(axes, rows[rows["backend"] == backend], "size_bytes")
+        axes.set_title({"gloo": "Gloo, CPUs", "nccl": "NCCL, GPUs"}[backend])
+    panels[0].set_ylabel("All-reduce (ms)")
+
+
+def _name_sizes(axes: Any, rows: pd.DataFrame) -> None:
+    """Name messages on the x axis, the largest first, as far as names stay apart."""
+    named = dict(sorted(zip(rows["size_bytes"].astype(float), rows["message"], strict=True)))
+    apart = (max(named) / min(named)) ** (1 / MOST_TICKS)
+    chosen: list[float] = []
+    for size in sorted(named, reverse=True):
+        if not chosen or chosen[-1] / size >= apart:
+            chosen.append(size)
+    axes.set_xticks(chosen, [named[size] for size in chosen], fontsize=f.LABEL_POINTS)
+    axes.minorticks_off()
+    axes.set_xlabel("Message")

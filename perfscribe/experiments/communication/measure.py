@@ -8,7 +8,10 @@ single rank, profiled and not.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +19,6 @@ from perfscribe.base.cells import Cell, Measurement
 from perfscribe.instruments import precision
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from perfscribe.distributed.launch import WorkerGroup
 
 TORCH_PROFILER = "torch_profiler"
@@ -27,42 +28,46 @@ PLACEMENTS = {"intra": (1, 2), "inter": (2, 1)}
 TRANSPORTS = {"intra": "default", "inter": "tcp"}
 RANKS = 2
 MODEL = ("features", "layers", "d_ff", "batch", "source_length", "target_length", "dtype")
-SCHEDULE = ("wait", "warmup_steps", "active", "turns")
-PROGRAM = "perfscribe.experiments.communication.overhead"  # imports all that ranks run
+SAME = (*MODEL, "wait", "warmup_steps", "active", "turns")
+PROGRAM = "perfscribe.experiments.communication.program"  # imports all that ranks run
 LIMIT_S, LONGEST_S = 150.0, 540.0  # of a turn, of a whole single-rank cell; below the worker's own limit
 COLLECTIVE_TIMEOUT_S = 600.0  # above any cell's own: ranks stay for all cells
 NO_LINKS = "not told"
 _GROUPS: dict[tuple[str, str], WorkerGroup] = {}
 
+# What each rank says of a turn: calls (of each collective the elements of its message, 0 where the profiler does not
+# tell, its start and duration in ns), compute_ms, step_ms of the active steps, gradient_bytes, links.
+Said = Mapping[str, Any]
+Turns = Mapping[str, Sequence[Sequence[Said]]]  # by placement: turns, of each all ranks
+
 
 def cells(config: Mapping[str, Any]) -> list[Cell]:
     """Both placements by backend, implementation and tool; then a single rank by backend."""
-    same = {name: config[name] for name in (*MODEL, *SCHEDULE)}
     found = []
+    steps = config["epochs"] * (config["samples"] // config["batch"])
+    needed = sum(config[name] for name in ("wait", "warmup_steps", "active"))
+    skip = "" if steps >= needed else f"{steps} steps of a training are fewer than the {needed} of a profile"
     for backend in config["backend"]:
-        of_backend = {"backend": backend, "device": DEVICES[backend]}
         for implementation in config["implementation"]:
-            for tool in config["tool"]:
-                part = {"part": "placements", **of_backend, "world_size": RANKS, "implementation": implementation}
-                found.append(_cell({**part, "tool": tool, **same, "batches": config["active"]}))
-        steps = config["epochs"] * (config["samples"] // config["batch"])
-        alone = {"part": "profiler", **of_backend, "world_size": 1, "implementation": "torch_ddp"}
-        alone |= {"tool": TORCH_PROFILER, **same, "batches": max(1, steps // config["epochs"])}
-        alone |= {"epochs": config["epochs"], "training_steps": steps, "trainings": config["trainings"]}
-        found.append(_cell(alone, _too_few(config, steps)))
+            found += [placements(config, backend, implementation, tool) for tool in config["tool"]]
+        factors = {"part": "profiler", "backend": backend, "world_size": 1, "implementation": "torch_ddp"}
+        factors |= {"tool": TORCH_PROFILER, "batches": max(1, steps // config["epochs"]), "training_steps": steps}
+        factors |= {name: config[name] for name in ("epochs", "trainings")}
+        found.append(replace(_cell(config, factors), skip=skip))
     return found
 
 
-def _too_few(config: Mapping[str, Any], steps: int) -> str:
-    needed = sum(config[name] for name in ("wait", "warmup_steps", "active"))
-    return "" if steps >= needed else f"{steps} steps of a training are fewer than the {needed} of a profile"
+def placements(config: Mapping[str, Any], backend: str, implementation: str, tool: str) -> Cell:
+    """The cell of both placements."""
+    factors = {"part": "placements", "backend": backend, "world_size": RANKS, "implementation": implementation}
+    return _cell(config, {**factors, "tool": tool, "batches": config["active"]})
 
 
-def _cell(factors: dict[str, Any], skip: str = "") -> Cell:
-    needs = precision.requires(factors["device"], factors["dtype"])
-    if factors["device"] == "cuda":
-        needs = (*needs, f"cuda:{factors['world_size']}")
-    return Cell(factors, requires=needs, cost=float(factors["world_size"]), skip=skip)
+def _cell(config: Mapping[str, Any], factors: dict[str, Any]) -> Cell:
+    device, ranks = DEVICES[factors["backend"]], factors["world_size"]
+    needs = (*precision.requires(device, config["dtype"]), *((f"cuda:{ranks}",) if device == "cuda" else ()))
+    same = {"device": device, **{name: config[name] for name in SAME}}
+    return Cell({**factors, **same}, requires=needs, cost=float(ranks))
 
 
 def start_early() -> None:
@@ -73,10 +78,15 @@ def start_early() -> None:
 
 
 def run(cell: Cell) -> Measurement:
-    """Turns of both placements, by the torch profiler or by nsys, or a single rank's trainings and steps."""
+    """Turns of both placements, by the torch profiler or by nsys, or a single rank's trainings."""
     if cell["part"] == "profiler":
         return _run_alone(cell)
-    return _run_placements(cell) if cell["tool"] == TORCH_PROFILER else _run_under_nsys(cell)
+    if cell["tool"] == TORCH_PROFILER:
+        return take_turns(cell, lambda placement: _workers(cell, placement))
+    from perfscribe.experiments.communication import under_nsys
+
+    close()  # ranks that wait hold their GPUs' memory
+    return under_nsys.run(cell)
 
 
 def order_of_turns(turns: int) -> list[tuple[int, str]]:
@@ -85,50 +95,31 @@ def order_of_turns(turns: int) -> list[tuple[int, str]]:
     return [(turn, name) for turn in range(-1, turns) for name in (names if turn % 2 == 0 else names[::-1])]
 
 
-def range_name(placement: str, turn: int, rank: int) -> str:
-    """Name of the range around a rank's active steps in a turn, by which nsys's report is read."""
-    return f"{placement} turn {turn} rank {rank}"
-
-
-def _run_placements(cell: Cell) -> Measurement:
-    import time
-
-    from perfscribe.experiments.communication.program import on_rank
-
-    spent = {"warmup_s": 0.0, "timed_s": 0.0}
-    turns: dict[str, list[list[dict[str, Any]]]] = {name: [] for name in PLACEMENTS}
+def take_turns(cell: Cell, workers: Callable[[str], WorkerGroup]) -> Measurement:
+    """Let the ranks of both placements take turns. Where the cell has a data folder, the first turn's files stay."""
+    spent = [0.0, 0.0]  # seconds of warm-up, and of what is timed
+    turns: dict[str, list[list[Said]]] = {name: [] for name in PLACEMENTS}
     for turn, name in order_of_turns(cell["turns"]):
         began = time.perf_counter()
-        keep = _kept(cell, name) if turn < 0 else ""  # files of the first one
-        turns[name].append(_workers(cell, name, on_rank).ask({"factors": dict(cell.factors), "keep": keep}))
-        spent["warmup_s" if turn < 0 else "timed_s"] += time.perf_counter() - began
-    return combine(turns, str(cell["device"]), warmup_s=spent["warmup_s"], timed_s=spent["timed_s"])
+        keep = ""
+        if turn < 0 and cell.data_folder:
+            folder = Path(cell.data_folder).resolve().parent / "traces"
+            keep = str(folder / f"{cell['backend']}-{cell['implementation']}-{name}")
+        turns[name].append(workers(name).ask({"factors": dict(cell.factors), "keep": keep}))
+        spent[turn >= 0] += time.perf_counter() - began
+    return combine(turns, str(cell["device"]), *spent)
 
 
-def _run_under_nsys(cell: Cell) -> Measurement:
-    from perfscribe.experiments.communication import under_nsys
-
-    close()  # ranks that wait hold their GPUs' memory
-    return under_nsys.run(cell)
-
-
-def _kept(cell: Cell, placement: str) -> str:
-    """Where files of the placement's first turn go, beside the folder of the data sets."""
-    name = f"{cell['backend']}-{cell['implementation']}-{placement}"
-    return str(Path(cell.data_folder).resolve().parent / "traces" / name) if cell.data_folder else ""
-
-
-def _workers(cell: Cell, placement: str, program: Callable[..., Any]) -> WorkerGroup:
+def _workers(cell: Cell, placement: str) -> WorkerGroup:
     """The placement's ranks, which are started where they do not wait already."""
-    import random
-
     from perfscribe.distributed.launch import WorkerGroup
+    from perfscribe.experiments.communication.program import on_rank
 
     key = (str(cell["backend"]), placement)
     workers = _GROUPS.get(key)
     if workers is None or not workers.is_open:
         workers = _GROUPS[key] = WorkerGroup(
-            program,
+            on_rank,
             world_size=RANKS,
             backend=cell["backend"],
             transport=TRANSPORTS[placement],
@@ -146,11 +137,7 @@ def close() -> None:
 
 
 def combine(
-    turns: Mapping[str, Sequence[Sequence[Mapping[str, Any]]]],
-    device: str,
-    warmup_s: float = 0.0,
-    timed_s: float = 0.0,
-    tool: str = "torch profiler",
+    turns: Turns, device: str, warmup_s: float = 0.0, timed_s: float = 0.0, *, tool: str = "torch profiler"
 ) -> Measurement:
     """A Measurement from what each rank says in each turn of each placement; the first turn warms up.
 
@@ -162,40 +149,53 @@ def combine(
     found = Measurement(warmup_s=warmup_s, timed_s=timed_s)
     for name, of in turns.items():
         for number, ranks in enumerate(of):
-            figures, calls = _figures(ranks)
-            for figure, value in figures.items():
-                samples = found.warmup if number == 0 else found.samples
+            samples = found.warmup if number == 0 else found.samples
+            for figure, value in _figures(ranks).items():
                 samples.setdefault(f"{name}_{figure}", []).append(value)
                 found.timers[f"{name}_{figure}"] = "host clock" if "step" in figure else f"{tool}, {clock}"
-            if number:
-                found.series.setdefault(f"{name}_calls", []).append(calls)
-        found.values["gradient_bytes"] = of[0][0]["gradient_bytes"]
-        found.values |= {f"{name}_{key}": value for key, value in _links(of[0][0]["links"]).items()}
-        found.series[f"{name}_operators"] = [
-            [rank, *row] for rank, said in enumerate(of[0]) for row in said.get("operators", [])
-        ]
+        found.series[f"{name}_calls"] = [len(ranks[0]["calls"]) for ranks in of[1:]]
+        first = of[0][0]
+        found.values["gradient_bytes"] = first["gradient_bytes"]
+        found.values |= {f"{name}_{key}": value for key, value in _links(first["links"]).items()}
     return found
 
 
-def _figures(ranks: Sequence[Mapping[str, Any]]) -> tuple[dict[str, float], int]:
-    """Milliseconds of a turn, and its number of collectives."""
-    from perfscribe.experiments.communication.waiting import Call, split
-
-    by_rank = [[Call(**call) for call in rank["calls"]] for rank in ranks]
-    parts = split(by_rank)
-    if not parts.calls:
-        raise ValueError(f"the traces of {len(ranks)} ranks hold no collective")
-    found = {"transfer_ms": parts.transfer_ns / 1e6}
+def _figures(ranks: Sequence[Said]) -> dict[str, float]:
+    """Milliseconds of a turn."""
+    transfer_ns, total_ns = transfer_and_totals([rank["calls"] for rank in ranks])
+    found = {"transfer_ms": transfer_ns / 1e6}
     for number, rank in enumerate(ranks):
         named = {
-            "total_ms": parts.total_ns[number] / 1e6,
-            "wait_ms": parts.wait_ns[number] / 1e6,
+            "total_ms": total_ns[number] / 1e6,
+            "wait_ms": (total_ns[number] - transfer_ns) / 1e6,
             "compute_ms": rank["compute_ms"],
-            "slowest_ms": max(call.duration_ns for call in by_rank[number]) / 1e6,
+            "slowest_ms": max(duration for _, _, duration in rank["calls"]) / 1e6,
             "step_ms": sum(rank["step_ms"]) / len(rank["step_ms"]),
         }
         found |= {f"rank{number}_{name}": value for name, value in named.items()}
-    return found, parts.calls
+    return found
+
+
+def transfer_and_totals(by_rank: Sequence[Sequence[tuple[int, int, int]]]) -> tuple[int, list[int]]:
+    """Nanoseconds of transfer, the same for every rank, and of all collectives on each rank, waiting included.
+
+    A collective's kernel (gloo: its thread's work) begins on a rank when that rank is ready, and ends when the data has
+    gone through, so that on a rank that came early it holds the wait for the others. The rank that came last waited for
+    nobody: of each collective the least time of any rank is taken for the transfer, and what a rank spent beyond that
+    for its wait. It is an upper bound: that of a rank which is late to end, or is disturbed, is in it.
+    Calls are matched by size, then by start: two messages that gloo's threads begin at once could be taken for each
+    other by start alone. ValueError: ranks have no collective, or not of the same numbers and sizes.
+    """
+    ordered = [sorted(calls) for calls in by_rank]
+    if not ordered[0]:
+        raise ValueError(f"the traces of {len(by_rank)} ranks hold no collective")
+    sizes = [[elements for elements, _, _ in calls] for calls in ordered]
+    for rank, own in enumerate(sizes):
+        if own != sizes[0]:
+            text = f"collectives cannot be matched: rank 0 has {len(sizes[0])}, rank {rank} {len(own)}"
+            raise ValueError(text + (" of other sizes" if len(own) == len(sizes[0]) else ""))
+    durations = [[duration for _, _, duration in calls] for calls in ordered]
+    return sum(map(min, zip(*durations, strict=True))), [sum(own) for own in durations]
 
 
 def _links(pairs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -208,20 +208,17 @@ def _links(pairs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _run_alone(cell: Cell) -> Measurement:
-    import random
-
     from perfscribe.distributed.launch import launch
-    from perfscribe.experiments.communication.overhead import on_rank
+    from perfscribe.experiments.communication.program import on_single_rank
 
     launched = launch(
-        on_rank,
+        on_single_rank,
         {"factors": dict(cell.factors)},
         world_size=1,
         backend=cell["backend"],
         timeout_s=LONGEST_S,
         seed=random.getrandbits(31),  # of the cell's own seed
     )
-    (said,) = launched.results
-    timed_s = sum(sum(of) / (1 if name.endswith("_s") else 1e3) for name, of in said["samples"].items())
-    timers = dict.fromkeys(said["samples"], "host clock")
-    return Measurement(samples=said["samples"], warmup=said["warmup"], timers=timers, timed_s=timed_s)
+    (samples,) = launched.results
+    timers = dict.fromkeys(samples, "host clock")
+    return Measurement(samples=samples, timers=timers, timed_s=sum(map(sum, samples.values())))

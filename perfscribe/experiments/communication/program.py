@@ -1,36 +1,51 @@
-"""What the ranks of a placement do: one turn of training steps of nn.Transformer under the torch profiler.
+"""What ranks do: turns of training steps of nn.Transformer under the torch profiler; one rank profiled against not.
 
-The ranks stay between turns, and with them model and optimizer, so that turns of the two placements can alternate.
+The ranks of a placement stay between turns, and with them model and optimizer, so that turns of the two can alternate.
 """
 
 from __future__ import annotations
 
+import csv
 import gc
+import gzip
+import io
+import json
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
 from perfscribe.analytic.shapes import Seq2SeqShape
+from perfscribe.base import files
+from perfscribe.distributed.ddp import DataParallel, FlatDDP, NaiveDDP, OverlappedDDP
 from perfscribe.distributed.link_rates import visible_rates
-from perfscribe.experiments.communication import artefacts, reading
-from perfscribe.experiments.communication.wrapping import Wrapped
 from perfscribe.instruments import precision
+from perfscribe.instruments.profiling.families import COMMUNICATION, family
 from perfscribe.instruments.timing import synchronise
 from perfscribe.models.seq2seq import make_seq2seq
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from perfscribe.distributed.rank import Rank
+
+    Ready = Callable[[torch.profiler.profile], None]
 
 LEARNING_RATE = 1e-3  # the homework's, times the world size
 DATA_SEED = 0
+OURS: dict[str, type[DataParallel]] = {"naive": NaiveDDP, "flat": FlatDDP, "overlap_individual": OverlappedDDP}
+PLAIN, FIRST, AGAIN = "plain", "first_profiled", "profiled"
+OPERATOR_COLUMNS = ("name", "calls", "host_us", "own_host_us", "device_us", "own_device_us")
+COMPRESSION = 5  # compressing hard takes longer than profiling
+# Gloo's threads mark their collectives by ranges of this name's beginning; there are no kernels.
+GLOO = "gloo:"
+DEVICE_WORK = ("kernel", "gpu_memcpy", "gpu_memset")
 _TRAININGS: dict[str, Training] = {}
 
 
@@ -43,7 +58,7 @@ class Training:
 
     def __init__(self, factors: Mapping[str, Any], rank: Rank) -> None:
         torch.manual_seed(DATA_SEED + rank.place.rank)
-        self.device, world_size = rank.device, rank.place.world_size
+        self.device = rank.device
         features, layers, batch = (factors[name] for name in ("features", "layers", "batch"))
         self._batches = [
             [torch.rand(batch, factors[f"{name}_length"], features) for name in ("source", "target")]
@@ -52,9 +67,11 @@ class Training:
         shape = Seq2SeqShape(features, encoder_layers=layers, decoder_layers=layers, d_ff=factors["d_ff"])
         model = make_seq2seq(shape, device=rank.device)
         self.gradient_bytes = sum(tensor.nbytes for tensor in model.parameters())
-        self.wrapped = Wrapped(factors["implementation"], model)
+        with torch.cuda.device(rank.device) if rank.device.type == "cuda" else nullcontext():
+            # PyTorch's with its own defaults, as the homework has it; the module lies on its device already.
+            self.model = OURS.get(factors["implementation"], DistributedDataParallel)(model)
         self.criterion = torch.nn.CrossEntropyLoss()
-        self.optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE * world_size)
+        self.optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE * rank.place.world_size)
         self._next = 0
 
     def step(self) -> None:
@@ -62,33 +79,62 @@ class Training:
         source, target = (part.to(self.device) for part in self._batches[self._next % len(self._batches)])
         self._next += 1
         self.optimizer.zero_grad()
-        loss = self.criterion(self.wrapped.call(source, target), target)
+        loss = self.criterion(self.model(source, target), target)
         loss.backward()
-        self.wrapped.finish()
+        if isinstance(self.model, DataParallel):  # PyTorch's ends a backward by itself
+            self.model.finish_gradient_synchronization()
         self.optimizer.step()
+
+    def release(self) -> None:
+        """Take the hooks off the module, and free what its wrapper holds."""
+        if isinstance(self.model, DataParallel):
+            self.model.release()
+        del self.model
 
 
 def training_of(factors: Mapping[str, Any], rank: Rank) -> Training:
     """The training of these factors, which stays until others are asked for."""
     key = repr(sorted(factors.items()))
     if key not in _TRAININGS:
-        for old in _TRAININGS.values():
-            old.wrapped.release()
-        _TRAININGS.clear()
+        while _TRAININGS:
+            _TRAININGS.popitem()[1].release()
         gc.collect()
         precision.set_matmul_precision(factors["dtype"])
         _TRAININGS[key] = Training(factors, rank)
     return _TRAININGS[key]
 
 
+def profiler_of(
+    factors: Mapping[str, Any], device: torch.device, ready: Ready, detailed: bool
+) -> torch.profiler.profile:
+    """The homework's profiler: wait, warm-up, active, once, with shapes.
+
+    detailed: with memory too, as the homework has it; on a GPU alone, as on a CPU that would be most of a trace.
+    """
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    if device.type == "cuda":
+        activities.append(torch.profiler.ProfilerActivity.CUDA)
+    wait, warmup, active = (factors[name] for name in ("wait", "warmup_steps", "active"))
+    return torch.profiler.profile(
+        activities=activities,
+        schedule=torch.profiler.schedule(wait=wait, warmup=warmup, active=active, repeat=1),
+        on_trace_ready=ready,
+        record_shapes=True,
+        profile_memory=detailed and device.type == "cuda",
+    )
+
+
+# --- a turn of a placement's ranks ------------------------------------------------------------------------------
+
+
 def on_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
     """One turn: the schedule's steps, of which the active ones are read from the trace.
 
-    arguments: factors; keep: folder and beginning of the names of files to keep.
+    arguments: factors; keep: folder and beginning of the names of files that stay on this machine, or "". They are not
+    published: a trace names the host.
     """
     factors, keep = arguments["factors"], arguments["keep"]
     training = training_of(factors, rank)
-    found: dict[str, Any] = {"gradient_bytes": training.gradient_bytes}
     with tempfile.TemporaryDirectory(prefix="kineto-") as folder:
         path = Path(folder) / "trace.json"
 
@@ -97,15 +143,17 @@ def on_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
             if keep:
                 with _no_collection():
                     base = f"{keep}-rank{rank.place.rank}"
-                    found["operators"] = artefacts.keep(profiler, path, base, rank.device.type)
+                    Path(base).parent.mkdir(parents=True, exist_ok=True)
+                    files.write_bytes(Path(f"{base}.json.gz"), gzip.compress(path.read_bytes(), COMPRESSION, mtime=0))
+                    write_operators(profiler, Path(f"{base}.csv"))
 
         dist.barrier()
         synchronise(rank.device)
-        found["step_ms"] = _steps(training, factors, rank, ready, bool(keep))[-factors["active"] :]
+        step_ms = _steps(training, factors, rank, ready, bool(keep))[-factors["active"] :]
         with _no_collection():
-            found |= reading.read(path, rank.device.type)
-    found["links"] = [vars(link) for link in visible_rates(2)] if keep and rank.device.type == "cuda" else []
-    return found
+            traced = read_trace(path, rank.device.type)
+    links = [vars(link) for link in visible_rates(2)] if keep and rank.device.type == "cuda" else []
+    return {"gradient_bytes": training.gradient_bytes, "step_ms": step_ms, "links": links, **traced}
 
 
 @contextmanager
@@ -118,39 +166,8 @@ def _no_collection() -> Iterator[None]:
         gc.enable()
 
 
-def profiler_of(
-    factors: Mapping[str, Any],
-    device: torch.device,
-    ready: Callable[[torch.profiler.profile], None] | None,
-    detailed: bool,
-) -> torch.profiler.profile:
-    """The homework's profiler: wait, warm-up, active, once, with shapes.
-
-    detailed: with memory too, as the homework has it; on a GPU alone, as on a CPU that would be most of a trace.
-    """
-    activities = [torch.profiler.ProfilerActivity.CPU]
-    if device.type == "cuda":
-        activities.append(torch.profiler.ProfilerActivity.CUDA)
-    return torch.profiler.profile(
-        activities=activities,
-        schedule=torch.profiler.schedule(
-            wait=factors["wait"], warmup=factors["warmup_steps"], active=factors["active"], repeat=1
-        ),
-        on_trace_ready=ready,
-        record_shapes=True,
-        profile_memory=detailed and device.type == "cuda",
-    )
-
-
-def _steps(
-    training: Training,
-    factors: Mapping[str, Any],
-    rank: Rank,
-    ready: Callable[[torch.profiler.profile], None],
-    detailed: bool,
-) -> list[float]:
-    """Milliseconds of each step by the host clock; the device is waited for at its end, so that traces hold it "
-    "whole."""
+def _steps(training: Training, factors: Mapping[str, Any], rank: Rank, ready: Ready, detailed: bool) -> list[float]:
+    """Milliseconds of each step by the host clock; the device is waited for at its end: traces hold it whole."""
     spent = []
     with profiler_of(factors, rank.device, ready, detailed) as profiler:
         for _ in range(factors["wait"] + factors["warmup_steps"] + factors["active"]):
@@ -160,3 +177,103 @@ def _steps(
             spent.append((time.perf_counter() - began) * 1e3)
             profiler.step()
     return spent
+
+
+def write_operators(profiler: Any, path: Path) -> None:
+    """The profiler's averages as CSV, the longest on the device first, then on the host; times in µs."""
+    times = ("cpu_time_total", "self_cpu_time_total", "device_time_total", "self_device_time_total")
+    rows = [(one.key, one.count, *(getattr(one, name) for name in times)) for one in profiler.key_averages()]
+    rows.sort(key=lambda row: (-row[5], -row[3]))
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([OPERATOR_COLUMNS, *rows])
+    files.write_text(path, text.getvalue())
+
+
+# --- a rank's trace ---------------------------------------------------------------------------------------------
+
+
+def read_trace(path: Path, device: str) -> dict[str, Any]:
+    """A Chrome trace's collectives (calls, as in measure.Said) and compute_ms, all work beside them.
+
+    Collectives: NCCL's kernels; on a CPU what gloo's threads worked on. Other work: kernels, copies and memsets; on a
+    CPU the time that threads were in operators but c10d's, those that others called being within them.
+    ValueError: no trace.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8", errors="replace"))
+        events = [event for event in content["traceEvents"] if event.get("ph") == "X"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"no trace of the torch profiler ({type(error).__name__}: {error})") from error
+    if device == "cuda":
+        work = [event for event in events if event.get("cat") in DEVICE_WORK]
+        sent = [event for event in work if event["cat"] == "kernel" and family(event["name"]) == COMMUNICATION]
+        compute_us = sum(float(event["dur"]) for event in work if family(event["name"]) != COMMUNICATION)
+    else:
+        sent = [event for event in events if event.get("cat") == "user_annotation" and event["name"].startswith(GLOO)]
+        compute_us = _in_operators(events)
+    calls = [
+        (_elements(event.get("args", {}), device), round(float(event["ts"]) * 1000), round(float(event["dur"]) * 1000))
+        for event in sent
+    ]
+    return {"calls": calls, "compute_ms": compute_us / 1000}
+
+
+def _elements(told: Mapping[str, Any], device: str) -> int:
+    """Elements of a collective's message: as NCCL's kernel tells, or of all tensors that gloo was given."""
+    if device == "cuda":
+        return int(told.get("In msg nelems") or 0)
+    dims = [one for one in told.get("Input Dims", []) if isinstance(one, list)]
+    return sum(prod(one) for one in dims if all(isinstance(size, int) for size in one))
+
+
+def _in_operators(events: Iterable[Mapping[str, Any]]) -> float:
+    """Time that threads were in operators but c10d's, in µs; a thread's time counts once."""
+    threads: dict[Any, list[tuple[float, float]]] = defaultdict(list)
+    for one in events:
+        name = one["name"]
+        if one.get("cat") == "cpu_op" and "::" in name and not name.startswith(("c10d::", "autograd::", "torch::")):
+            threads[one["tid"]].append((float(one["ts"]), float(one["ts"]) + float(one["dur"])))
+    covered = 0.0
+    for spans in threads.values():
+        reached = 0.0
+        for start, end in sorted(spans):
+            covered += max(0.0, end - max(start, reached))
+            reached = max(reached, end)
+    return covered
+
+
+# --- a single rank, profiled and not ----------------------------------------------------------------------------
+
+
+def on_single_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, list[float]]:
+    """<training>_train_s: seconds of a whole training, for PLAIN, AGAIN, and FIRST, the process's first profile."""
+    factors = arguments["factors"]
+    if rank.device.type == "cpu":
+        torch.set_num_threads(1)  # as many as each of two ranks has on two cores; more wait for each other
+    training = training_of(factors, rank)
+    for _ in range(factors["warmup_steps"] + 1):
+        training.step()
+    samples: dict[str, list[float]] = defaultdict(list)
+    samples[f"{FIRST}_train_s"].append(_train(training, factors, rank, profiled=True))
+    for turn in range(factors["trainings"]):
+        for name in (PLAIN, AGAIN) if turn % 2 == 0 else (AGAIN, PLAIN):
+            samples[f"{name}_train_s"].append(_train(training, factors, rank, profiled=name == AGAIN))
+    return dict(samples)
+
+
+def _train(training: Training, factors: Mapping[str, Any], rank: Rank, profiled: bool) -> float:
+    """Wall seconds of the loop; the profile's trace is written within it, as the homework does."""
+    with tempfile.TemporaryDirectory(prefix="kineto-") as folder:
+
+        def ready(profiler: torch.profiler.profile) -> None:
+            profiler.export_chrome_trace(f"{folder}/trace.json")
+
+        synchronise(rank.device)
+        began = time.perf_counter()
+        with profiler_of(factors, rank.device, ready, detailed=True) if profiled else nullcontext() as profiler:
+            for _ in range(factors["training_steps"]):
+                training.step()
+                if profiler is not None:
+                    profiler.step()
+        synchronise(rank.device)
+        return time.perf_counter() - began

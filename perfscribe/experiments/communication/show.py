@@ -1,18 +1,25 @@
-"""Tables and figure of communication."""
+"""Tables and figure of communication: a cell's record taken apart by figure, placement and rank; rates; trainings."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import textwrap
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
+from statistics import median
 from typing import Any
+
+import numpy as np
+import pandas as pd
 
 from perfscribe.analytic.parameters import seq2seq_parameters
 from perfscribe.analytic.shapes import Seq2SeqShape
+from perfscribe.analytic.traffic import busbw_gb_per_s
+from perfscribe.distributed.transport import DEFAULT, TRANSPORTS
 from perfscribe.experiments import epoch_columns
-from perfscribe.experiments.communication import drawings
-from perfscribe.experiments.communication import rows as r
 from perfscribe.experiments.communication.levels import SHOWN
-from perfscribe.instruments.statistics import format_figure
+from perfscribe.experiments.communication.measure import PLACEMENTS, RANKS, TORCH_PROFILER
+from perfscribe.instruments.statistics import format_figure, ratio
 from perfscribe.records.records import Record
 from perfscribe.show import figures as f
 from perfscribe.show import references
@@ -21,7 +28,6 @@ from perfscribe.show.tables import Column, Table
 
 NAME = "communication"
 TABLES, FIGURES = SHOWN.tables, SHOWN.figures
-
 METRIC_NOTE = (
     "inter: 2 nodes x 1 rank, on one machine two processes joined by TCP over the loopback interface; intra: 1 node x "
     "2 ranks. Of rank 0, over the active steps of a profile, medians over interleaved turns; Impact is their ratio."
@@ -42,16 +48,28 @@ CAPTION = (
     "Communication of each rank by each tool, of the active steps of a profile: transfer, and on top of it waiting for "
     "the other rank. Medians over turns; the panels have scales of their own."
 )
+TOOLS = {TORCH_PROFILER: "the torch profiler", "nsys": "nsys"}
+INTRA, INTER = "intra", "inter"
+BOTH = (INTER, INTRA)
+TITLES = {INTRA: "within a node (1 x 2)", INTER: "across nodes (2 x 1)"}
+TITLE_CHARACTERS = 42  # of a line above a panel
+TOTAL, SHARE, MEAN = "Total communication time (ms)", "Share of all device time (%)", "Mean latency (ms)"
+CALLS, TRANSFER, WAIT = "Calls", "Of it transfer (ms)", "Of it waiting (ms)"
+METRICS = (TOTAL, SHARE, MEAN, CALLS, TRANSFER, WAIT)
+TCP = f"{TRANSPORTS['tcp'][0]}, of one machine"
+ALONE, NEITHER, NONE = "all-reduce alone", "neither", "none"
+NOT_KNOWN, NO_LINK = "not known", "no link, the host's memory"
+CALLS_DIFFER = "calls differ"
+_gb_per_s = partial(busbw_gb_per_s, "all_reduce", RANKS)  # of so many bytes in a time in ms
+TRAININGS = {"plain": "no", "first_profiled": "yes, the process's first profile", "profiled": "yes, a later profile"}
 
 CELL = (t.factor("backend", "Backend"), t.factor("implementation", "Averaging"), t.factor("tool", "Tool"))
 SOURCE, OTHER, UPSTREAM = "polaris-homework-000", "polaris-homework-001", "alcf-training-series"
 PUBLISHED_METRICS = {
-    r.METRICS[r.TOTAL]: "total_communication_ms",
-    r.METRICS[r.SHARE]: "communication_share_percent",
-    r.METRICS[r.MEAN]: "mean_communication_ms",
+    TOTAL: "total_communication_ms",
+    SHARE: "communication_share_percent",
+    MEAN: "mean_communication_ms",
 }
-NONE = "none"
-ANOTHER_WORKLOAD = "another workload"
 STEPS = 2  # active steps of the homework's profile
 EPOCHS, STEPS_OF_EPOCH = 10, 64  # of its training: 2,048 samples in batches of 32
 HOMEWORK = {
@@ -64,164 +82,403 @@ HOMEWORK = {
 def tables(records: Mapping[str, list[Record]]) -> list[Table]:
     """The homework's table; ranks; rates; trainings."""
     own = records[NAME]
-    rated = r.bandwidth(own, records.get("all_reduce", []))
+    rates, trainings = _rates(own, records.get("all_reduce", [])), _trainings(own)
     return [
-        t.make(TABLES[0], "Communication across nodes and within one", r.metrics(own), metrics(), [METRIC_NOTE]),
-        t.make(TABLES[1], "Transfer and waiting on each rank", r.ranks(own), _ranks(), [WAIT_NOTE]),
-        t.make(TABLES[2], "Effective bandwidth beside the links'", rated, _bandwidth(), [RATE_NOTE]),
-        t.make(TABLES[3], "One rank, profiled and not", r.trainings(own), _trainings(), [TRAINING_NOTE]),
+        t.make(TABLES[0], "Communication across nodes and within one", metrics(own), METRIC_COLUMNS, [METRIC_NOTE]),
+        t.make(TABLES[1], "Transfer and waiting on each rank", _ranks(own), RANK_COLUMNS, [WAIT_NOTE]),
+        t.make(TABLES[2], "Effective bandwidth beside the links'", rates, RATE_COLUMNS, [RATE_NOTE]),
+        t.make(TABLES[3], "One rank, profiled and not", trainings, TRAINING_COLUMNS, [TRAINING_NOTE]),
     ]
 
 
-def _with_spread(name: str, title: str, without: str = "") -> Column:
+def of_placements(records: Iterable[Record]) -> list[Record]:
+    """The cells of two ranks."""
+    return [record for record in records if record.factors["part"] == "placements"]
+
+
+def turns(record: Record, name: str) -> list[float]:
+    """One figure a turn, of all rounds."""
+    return [sample for samples in record.samples[name] for sample in samples]
+
+
+def _calls(record: Record, placement: str) -> int | None:
+    """Collectives of a turn; None where turns differ."""
+    found = {int(count) for count in record.series[f"{placement}_calls"]}
+    return found.pop() if len(found) == 1 else None
+
+
+def _iqr(values: Sequence[float]) -> float | str:
+    low, high = np.quantile(values, [0.25, 0.75])
+    return float(high - low) if len(values) > 1 else t.ONE_SAMPLE
+
+
+def _with_spread(name: str, title: str, without: str) -> Column:
     """A figure that is printed as finely as its spread allows. without: what the CSV says where it has none."""
+    spread = f"{name}_spread"
 
-    def spread(record: Record) -> Any:
-        return record.values.get(f"{name}_spread", without) if without else record.values[f"{name}_spread"]
+    def spread_get(record: Record) -> Any:
+        return record.values.get(spread, without)
 
-    return Column(name, title, lambda record: record.values[name], spread=f"{name}_spread", spread_get=spread)
+    return Column(name, title, lambda record: record.values[name], spread=spread, spread_get=spread_get)
 
 
-def _published(name: str, title: str, get: Callable[[Record], Any]) -> Column:
+def _printed(name: str, title: str, get: Callable[[Record], Any]) -> Column:
     return Column(name, title, get, kind="published", exact=True)
 
 
-def metrics() -> list[Column]:
-    """The homework's table."""
-    return [
-        *CELL,
-        t.factor("metric", "Metric"),
-        _with_spread(r.INTER, "inter"),
-        _with_spread(r.INTRA, "intra"),
-        _with_spread("impact", "Impact (×)", "no interval"),
-        t.value("impact_interval", "95 % interval", exact=True),
-        t.value("impact_verdict", "Across nodes it is", exact=True),
-        t.value("turns", "Turns", exact=True),
-        *(
-            _published(f"published_{one}", f"homework 000, {one}", partial(_homework, placement=one))
-            for one in (r.INTER, r.INTRA)
-        ),
-        _published("published_impact", "homework 000, Impact (×)", _homework_impact),
-    ]
-
-
-def _ranks() -> list[Column]:
-    """Each rank's own times."""
-
-    def slowest(record: Record) -> Any:
-        within = record.factors["placement"] == r.INTRA
-        return figure("slowest_all_reduce_ms", source=UPSTREAM) if within else NONE
-
-    return [
-        *CELL,
-        t.factor("placement", "Placement"),
-        t.factor("nodes", "Nodes"),
-        t.factor("ranks_per_node", "Ranks a node"),
-        t.factor("link", "Joined by"),
-        t.factor("rank", "Rank"),
-        t.median("total_ms", "Total (ms)"),
-        t.iqr("total_ms", "IQR (ms)"),
-        t.median("transfer_ms", "Transfer (ms)"),
-        t.median("wait_ms", "Waiting (ms)"),
-        _with_spread("wait_percent", "Waiting, of the total, over all turns (%)", "one turn"),
-        t.value("wait_percent_spread", "IQR of its turns (points)"),
-        t.median("slowest_ms", "Slowest call (ms)"),
-        _published("published_slowest_ms", "ALCF, slowest (ms)", slowest),
-        t.median("compute_ms", "All else (ms)"),
-        t.median("step_ms", "Step (ms)"),
-        t.value("calls", "Calls", exact=True),
-        t.count("total_ms"),
-        t.timer("total_ms"),
-    ]
-
-
-def _bandwidth() -> list[Column]:
-    """Rates, of training and of plain collectives."""
-
-    def of(record: Record, get: Callable[[str], float]) -> Any:
-        placement = record.factors["placement"]
-        return float(format_figure(get(placement))) if placement in r.PLACEMENTS else NONE
-
-    quoted, implied = partial(of, get=partial(figure, "link_bandwidth_gb_per_s")), partial(of, get=_rate_gb_per_s)
-    return [
-        t.factor("backend", "Backend"),
-        t.factor("what", "What"),
-        t.factor("placement", "Placement"),
-        t.factor("link", "Joined by"),
-        t.value("message_mb", "Mean message (MB)"),
-        _with_spread("time_ms", "Mean transfer (ms)", "no time"),
-        _with_spread("gb_per_s", "Each way (GB/s)", "no rate"),
-        _with_spread("with_waiting_gb_per_s", "Waiting counted (GB/s)", "one figure"),
-        t.value("rated_gb_per_s", "Rated, each way (GB/s)"),
-        t.value("rated_by", "Rated by"),
-        _with_spread("rated_percent", "Of the rated (%)", "no share"),
-        _published("published_rated_gb_per_s", "homework 000, quotes (GB/s)", quoted),
-        _published("published_gb_per_s", "homework 000, its times imply (GB/s)", implied),
-    ]
-
-
-def _trainings() -> list[Column]:
-    """Whole trainings of one rank."""
-    return [
-        t.factor("backend", "Backend"),
-        t.factor("epochs", "Epochs"),
-        t.factor("training_steps", "Steps"),
-        t.factor("profiled", "Profiled"),
-        t.median("train_s", "Training (s)"),
-        t.iqr("train_s", "IQR (s)"),
-        _with_spread("longer_s", "Longer by (s)", "itself"),
-        t.value("epoch_s", "An epoch of it (s)"),
-        _published("published_epoch_s", "homework 001, of ten epochs one (s)", _homework_epoch),
-        t.count("train_s"),
-        t.timer("train_s"),
-    ]
-
-
-def figure(metric: str, placement: str = "", source: str = SOURCE) -> float:
+def _published(metric: str, source: str, placement: str = "") -> float:
     """A published figure. KeyError: there is none."""
-    nodes, ranks_per_node = r.PLACEMENTS.get(placement, (0, 0))
-    levels: dict[str, Any] = {"nodes": nodes, "ranks_per_node": ranks_per_node} if placement else {}
+    levels = dict(zip(("nodes", "ranks_per_node"), PLACEMENTS.get(placement, ()), strict=False))
     for one in references.find(references.load(NAME), metric, **levels):
         if one.source == source and one.value is not None:
             return one.value
     raise KeyError(f"{metric} {placement} of {source}")
 
 
+# --- the homework's table ---------------------------------------------------------------------------------------
+
+
+def metrics(records: Iterable[Record]) -> list[Record]:
+    """One record a cell and figure: across nodes, within one, and the ratio. All are of rank 0, as the homework's."""
+    return [_metric(record, metric) for record in of_placements(records) for metric in METRICS]
+
+
+def _metric(record: Record, metric: str) -> Record:
+    row = replace(record, factors={**record.factors, "metric": metric}, samples={}, values={})
+    if record.ok:
+        across, within = (_series(record, placement)[metric] for placement in BOTH)
+        for name, of in ((INTER, across), (INTRA, within)):
+            row.values[name] = _counted(of) if metric == CALLS else median(of)
+            row.values[f"{name}_spread"] = "a count" if metric == CALLS else _iqr(of)
+        row.values |= {"turns": len(across), **_impact(record, metric, across, within)}
+    return row
+
+
+def _series(record: Record, placement: str) -> dict[str, list[float]]:
+    """Each figure in each turn, of rank 0."""
+    total, wait, computed = (turns(record, f"{placement}_rank0_{name}_ms") for name in ("total", "wait", "compute"))
+    # of several rounds only the first one's counts are kept; all of a cell must be alike to be compared anyhow
+    counts = record.series[f"{placement}_calls"]
+    return {
+        TOTAL: total,
+        SHARE: [100 * one / (one + other) for one, other in zip(total, computed, strict=True)],
+        MEAN: [one / counts[index % len(counts)] for index, one in enumerate(total)],
+        CALLS: [float(count) for count in counts],
+        TRANSFER: turns(record, f"{placement}_transfer_ms"),
+        WAIT: wait,
+    }
+
+
+def _counted(counts: Sequence[float]) -> str:
+    """A count as a text, so that it is not rounded as its column is; its range where turns differ."""
+    low, high = int(min(counts)), int(max(counts))
+    return f"{low}" if low == high else f"{low} to {high}"
+
+
+def _impact(record: Record, metric: str, across: Sequence[float], within: Sequence[float]) -> dict[str, Any]:
+    """Across nodes over within one, over turns; refused where the collectives are not equally many.
+
+    What is not alike has no ratio: a different number of launches is different work, or other steps.
+    """
+    calls_across, calls_within = (_calls(record, placement) for placement in BOTH)
+    instead = ""
+    if calls_across is None or calls_within is None:
+        instead = "refused: calls differ from turn to turn"
+    elif calls_across != calls_within:
+        instead = f"refused: {calls_across} calls against {calls_within}"
+    elif metric == CALLS:
+        instead = "equally many"
+    elif min(*across, *within) <= 0:
+        instead = "a turn without any"
+    if instead:
+        return dict.fromkeys(("impact", "impact_interval", "impact_verdict"), instead)
+    found = ratio([[one] for one in within], [[one] for one in across])
+    if found.low is None or found.high is None:
+        return {"impact": found.ratio, **dict.fromkeys(("impact_interval", "impact_verdict"), "too few turns")}
+    return {
+        "impact": found.ratio,
+        "impact_interval": f"{format_figure(found.low)} to {format_figure(found.high)}",
+        "impact_verdict": {"faster": "less", "slower": "more"}.get(found.verdict, found.verdict),
+        # an interval of a ratio reaches further up than down; the shorter side is how fine the ratio can be read
+        "impact_spread": min(found.high - found.ratio, found.ratio - found.low),
+    }
+
+
 def _homework(record: Record, placement: str) -> Any:
     """The homework's answer beside each figure; calls as its total and mean imply them."""
     metric = record.factors["metric"]
-    if metric == r.METRICS[r.CALLS]:
-        implied = figure("total_communication_ms", placement) / figure("mean_communication_ms", placement)
-        return f"{format_figure(implied)} (total / mean)"
-    return figure(PUBLISHED_METRICS[metric], placement) if metric in PUBLISHED_METRICS else NONE
+    if metric == CALLS:
+        total, mean = (_published(PUBLISHED_METRICS[name], SOURCE, placement) for name in (TOTAL, MEAN))
+        return f"{format_figure(total / mean)} (total / mean)"
+    return _published(PUBLISHED_METRICS[metric], SOURCE, placement) if metric in PUBLISHED_METRICS else NONE
 
 
-def _homework_impact(record: Record) -> Any:
-    return figure("total_communication_ratio") if record.factors["metric"] == r.METRICS[r.TOTAL] else NONE
+METRIC_COLUMNS = [
+    *CELL,
+    t.factor("metric", "Metric"),
+    _with_spread(INTER, "inter", t.ONE_SAMPLE),
+    _with_spread(INTRA, "intra", t.ONE_SAMPLE),
+    _with_spread("impact", "Impact (×)", "no interval"),
+    t.value("impact_interval", "95 % interval", exact=True),
+    t.value("impact_verdict", "Across nodes it is", exact=True),
+    t.value("turns", "Turns", exact=True),
+    _printed("published_inter", "homework 000, inter", partial(_homework, placement=INTER)),
+    _printed("published_intra", "homework 000, intra", partial(_homework, placement=INTRA)),
+    _printed(
+        "published_impact",
+        "homework 000, Impact (×)",
+        lambda r: _published("total_communication_ratio", SOURCE) if r.has(metric=TOTAL) else NONE,
+    ),
+]
 
 
-def _rate_gb_per_s(placement: str) -> float:
+# --- ranks ------------------------------------------------------------------------------------------------------
+
+
+def _place(record: Record, placement: str) -> dict[str, Any]:
+    """The cell's factors and those of the placement."""
+    nodes, ranks_per_node = PLACEMENTS[placement]
+    own = {"placement": placement, "nodes": nodes, "ranks_per_node": ranks_per_node}
+    return {**record.factors, **own, "link": _link(record, placement)}
+
+
+def _link(record: Record, placement: str) -> str:
+    """What joins the two ranks, in words; gloo has TCP alone."""
+    if record.factors["backend"] == "gloo" or placement == INTER:
+        return TCP
+    return f"NCCL's choice ({record.values.get('intra_link', 'not told')})" if record.ok else "NCCL's choice"
+
+
+def _ranks(records: Iterable[Record]) -> list[Record]:
+    """One record a cell, placement and rank."""
+    places = [(placement, rank) for placement in BOTH for rank in range(RANKS)]
+    return [_rank(record, *place) for record in of_placements(records) for place in places]
+
+
+def _rank(record: Record, placement: str, rank: int) -> Record:
+    begin = f"{placement}_rank{rank}_"
+    samples = {name.removeprefix(begin): of for name, of in record.samples.items() if name.startswith(begin)}
+    timers = {name.removeprefix(begin): of for name, of in record.timers.items() if name.startswith(begin)}
+    row = replace(record, factors=_place(record, placement) | {"rank": rank}, samples=samples, timers=timers, values={})
+    if record.ok:
+        samples["transfer_ms"] = record.samples[f"{placement}_transfer_ms"]
+        totals, waits = (turns(row, name) for name in ("total_ms", "wait_ms"))
+        row.values = {
+            "wait_percent": 100 * sum(waits) / sum(totals),
+            "wait_percent_spread": _iqr([100 * wait / total for wait, total in zip(waits, totals, strict=True)]),
+            "calls": _calls(record, placement) or "not the same each turn",
+        }
+    return row
+
+
+RANK_COLUMNS = [
+    *CELL,
+    t.factor("placement", "Placement"),
+    t.factor("nodes", "Nodes"),
+    t.factor("ranks_per_node", "Ranks a node"),
+    t.factor("link", "Joined by"),
+    t.factor("rank", "Rank"),
+    t.median("total_ms", "Total (ms)"),
+    t.iqr("total_ms", "IQR (ms)"),
+    t.median("transfer_ms", "Transfer (ms)"),
+    t.median("wait_ms", "Waiting (ms)"),
+    _with_spread("wait_percent", "Waiting, of the total, over all turns (%)", "one turn"),
+    t.value("wait_percent_spread", "IQR of its turns (points)"),
+    t.median("slowest_ms", "Slowest call (ms)"),
+    _printed(
+        "published_slowest_ms",
+        "ALCF, slowest (ms)",
+        lambda r: _published("slowest_all_reduce_ms", UPSTREAM) if r.has(placement=INTRA) else NONE,
+    ),
+    t.median("compute_ms", "All else (ms)"),
+    t.median("step_ms", "Step (ms)"),
+    t.value("calls", "Calls", exact=True),
+    t.count("total_ms"),
+    t.timer("total_ms"),
+]
+
+
+# --- rates ------------------------------------------------------------------------------------------------------
+
+
+def _rates(records: Iterable[Record], all_reduce: Iterable[Record]) -> list[Record]:
+    """One record a cell and placement, then the plain all-reduces between two processes of the same backends."""
+    own = of_placements(records)
+    found = [_training_rate(record, placement) for record in own for placement in BOTH]
+    known = [_rated(record, INTRA) for record in own if record.ok]
+    rated = next((one for one in known if not isinstance(one[0], str)), (NOT_KNOWN, NOT_KNOWN))
+    backends = {record.factors["backend"] for record in own}
+    plain = [one for one in all_reduce if one.ok and one.has(operation="all_reduce", world_size=2)]
+    return found + [_plain_rate(one, rated) for one in plain if one.factors["backend"] in backends]
+
+
+def _training_rate(record: Record, placement: str) -> Record:
+    what = f"training, {record.factors['implementation']}, by {TOOLS[record.factors['tool']]}"
+    row = replace(record, factors=_place(record, placement) | {"what": what}, samples={}, values={})
+    if record.ok:
+        sent = round(float(record.values["gradient_bytes"]) * record.factors["active"])
+        times, totals = (turns(record, f"{placement}_{name}_ms") for name in ("transfer", "rank0_total"))
+        row.values = _rate(sent, times, _calls(record, placement), _rated(record, placement))
+        row.values["with_waiting_gb_per_s"] = _gb_per_s(sent, median(totals))
+        row.values["with_waiting_gb_per_s_spread"] = _iqr([_gb_per_s(sent, ms) for ms in totals])
+    return row
+
+
+def _plain_rate(record: Record, of_nvlink: tuple[float | str, str]) -> Record:
+    asked, way = str(record.factors["transport"]), f"NCCL's choice ({record.values.get('connections', 'not told')})"
+    if record.factors["backend"] == "gloo" or asked == "tcp":
+        way = TCP
+    elif asked != DEFAULT:
+        way = TRANSPORTS[asked][0]
+    factors = {**record.factors, "what": ALONE, "placement": NEITHER, "implementation": ALONE, "link": way}
+    rated = (NO_LINK, NO_LINK) if way in (TCP, TRANSPORTS["shm"][0]) else of_nvlink
+    values = _rate(int(record.values["message_bytes"]), turns(record, "time_ms"), 1, rated)
+    return replace(record, factors=factors, samples={}, values=values)
+
+
+def _rate(sent: int, times: Sequence[float], calls: int | None, rated: tuple[float | str, str]) -> dict[str, Any]:
+    """What so many bytes in these times (ms), by so many calls, come to; all spread as the times do, relatively."""
+    most, by = rated
+    rate = _gb_per_s(sent, median(times))
+    values: dict[str, Any] = {
+        "message_mb": sent / calls / 1e6 if calls else CALLS_DIFFER,
+        "time_ms": median(times) / calls if calls else CALLS_DIFFER,
+        "gb_per_s": rate,
+        "with_waiting_gb_per_s": "ranks begin together",
+        "rated_gb_per_s": most,
+        "rated_by": by,
+        "rated_percent": most if isinstance(most, str) else 100 * rate / most,
+    }
+    width = _iqr(times)
+    for name in ("time_ms", "gb_per_s", "rated_percent"):
+        if not isinstance(values[name], str):
+            values[f"{name}_spread"] = width if isinstance(width, str) else values[name] * (width / median(times))
+    return values
+
+
+def _rated(record: Record, placement: str) -> tuple[float | str, str]:
+    """What the link is rated at, each way, and who says so."""
+    if _link(record, placement) == TCP:
+        return NO_LINK, NO_LINK
+    found = record.values.get(f"{placement}_rated_gb_per_s")
+    return (NOT_KNOWN, NOT_KNOWN) if found is None else (float(found), record.values[f"{placement}_rated_by"])
+
+
+def _quoted(record: Record) -> Any:
+    placement = record.factors["placement"]
+    return _published("link_bandwidth_gb_per_s", SOURCE, placement) if placement in PLACEMENTS else NONE
+
+
+def _implied(record: Record) -> Any:
     """The fp32 gradients of the profiled steps over the published total, if the model was the homework's own."""
+    placement = record.factors["placement"]
+    if placement not in PLACEMENTS:
+        return NONE
     sent = STEPS * 4 * seq2seq_parameters(Seq2SeqShape())
-    return sent / (figure("total_communication_ms", placement) * 1e-3) / 1e9
+    return float(format_figure(sent / (_published("total_communication_ms", SOURCE, placement) * 1e-3) / 1e9))
+
+
+RATE_COLUMNS = [
+    t.factor("backend", "Backend"),
+    t.factor("what", "What"),
+    t.factor("placement", "Placement"),
+    t.factor("link", "Joined by"),
+    t.value("message_mb", "Mean message (MB)"),
+    _with_spread("time_ms", "Mean transfer (ms)", "no time"),
+    _with_spread("gb_per_s", "Each way (GB/s)", "no rate"),
+    _with_spread("with_waiting_gb_per_s", "Waiting counted (GB/s)", "one figure"),
+    t.value("rated_gb_per_s", "Rated, each way (GB/s)"),
+    t.value("rated_by", "Rated by"),
+    _with_spread("rated_percent", "Of the rated (%)", "no share"),
+    _printed("published_rated_gb_per_s", "homework 000, quotes (GB/s)", _quoted),
+    _printed("published_gb_per_s", "homework 000, its times imply (GB/s)", _implied),
+]
+
+
+# --- trainings of one rank --------------------------------------------------------------------------------------
+
+
+def _trainings(records: Iterable[Record]) -> list[Record]:
+    """One record a single-rank cell and way to train."""
+    alone = [record for record in records if record.factors["part"] == "profiler"]
+    return [_training(record, name) for record in alone for name in TRAININGS]
+
+
+def _training(record: Record, name: str) -> Record:
+    row = replace(record, factors={**record.factors, "profiled": TRAININGS[name]}, samples={}, values={})
+    if record.ok:
+        row.samples = {"train_s": record.samples[f"{name}_train_s"]}
+        row.timers = {"train_s": record.timers.get(f"{name}_train_s", "host clock")}
+        plain, own = turns(record, "plain_train_s"), turns(row, "train_s")
+        row.values = {"longer_s": "itself", "epoch_s": median(own) / record.factors["epochs"]}
+        if name != "plain":
+            widths = [_iqr(own), _iqr(plain)]
+            row.values["longer_s"] = median(own) - median(plain)
+            row.values["longer_s_spread"] = t.ONE_SAMPLE if t.ONE_SAMPLE in widths else sum(map(float, widths))
+    return row
 
 
 def _homework_epoch(record: Record) -> Any:
     """An epoch of homework 001's ten, beside ours of the same model and samples alone."""
     name = record.factors["profiled"]
-    if name not in (r.TRAININGS["plain"], r.TRAININGS["first_profiled"]):
+    if name == TRAININGS["profiled"]:
         return NONE
     steps = record.factors["training_steps"] / record.factors["epochs"]
     if steps != STEPS_OF_EPOCH or not record.has(**HOMEWORK):
-        return ANOTHER_WORKLOAD
-    if name == r.TRAININGS["first_profiled"]:
-        return float(format_figure(figure("profiled_training_s", source=OTHER) / EPOCHS))
+        return "another workload"
+    if name == TRAININGS["first_profiled"]:
+        return float(format_figure(_published("profiled_training_s", OTHER) / EPOCHS))
     known = references.find(references.load("single_gpu"), "training_s", world_size=1, epochs=EPOCHS)
     (plain,) = (one.value for one in known if one.source == OTHER and one.value is not None)
     return float(format_figure(plain / EPOCHS))
 
 
+TRAINING_COLUMNS = [
+    t.factor("backend", "Backend"),
+    t.factor("epochs", "Epochs"),
+    t.factor("training_steps", "Steps"),
+    t.factor("profiled", "Profiled"),
+    t.median("train_s", "Training (s)"),
+    t.iqr("train_s", "IQR (s)"),
+    _with_spread("longer_s", "Longer by (s)", "itself"),
+    t.value("epoch_s", "An epoch of it (s)"),
+    _printed("published_epoch_s", "homework 001, of ten epochs one (s)", _homework_epoch),
+    t.count("train_s"),
+    t.timer("train_s"),
+]
+
+
+# --- the figure -------------------------------------------------------------------------------------------------
+
+
 def figures(tables: Mapping[str, Table]) -> list[f.Figure]:
     """Transfer and waiting by rank."""
-    draw = partial(drawings.waiting, rows=tables["polaris.communication_ranks"].ok)
+    draw = partial(_draw_waiting, rows=tables["polaris.communication_ranks"].ok)
     return [f.Figure(FIGURES[0], CAPTION, draw, (7.0, 3.4), sample="total_ms")]
+
+
+def _draw_waiting(canvas: Any, rows: pd.DataFrame) -> None:
+    """A panel a placement, a bar a rank."""
+    if rows.empty:
+        f.no_data(canvas.subplots(), "no placement was measured")
+        return
+    several = [name for name in ("backend", "implementation") if rows[name].nunique() > 1]
+    panels = canvas.subplots(1, len(TITLES), squeeze=False)[0]
+    for axes, (placement, title) in zip(panels, TITLES.items(), strict=True):
+        own = rows[rows["placement"] == placement]
+        transfer, wait = (pd.to_numeric(own[name]).astype(float) for name in ("transfer_ms", "wait_ms"))
+        places = range(len(own))
+        axes.barh(places, transfer, color=f.COLOURS[0], height=0.6, label="transfer")
+        axes.barh(places, wait, left=transfer, color=f.COLOURS[1], height=0.6, label="waiting for the other rank")
+        told = own.assign(tool=[TOOLS[tool].removeprefix("the ") for tool in own["tool"]])
+        told["rank"] = [f"rank {rank}" for rank in own["rank"]]
+        labels = [", ".join(row) for row in told[[*several, "tool", "rank"]].itertuples(index=False)]
+        axes.set_yticks(places, labels if axes is panels[0] else [""] * len(places), fontsize=7)
+        axes.invert_yaxis()
+        axes.set_xlim(left=0)
+        links = textwrap.fill(", ".join(dict.fromkeys(own["link"])), TITLE_CHARACTERS)
+        axes.set_title(f"{title}\n{links}", fontsize=7.5)
+        axes.set_xlabel("Communication (ms)", fontsize=8)
+        axes.grid(axis="y", visible=False)
+    handles, labels = panels[0].get_legend_handles_labels()
+    canvas.legend(handles, labels, fontsize=7, loc="outside upper center", ncols=2)

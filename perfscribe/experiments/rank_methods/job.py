@@ -9,23 +9,25 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import csv
 import os
 import platform
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from perfscribe import config
 from perfscribe.distributed import binding, ranks
-from perfscribe.experiments.rank_methods.training import Sizes, train
+from perfscribe.experiments.rank_methods.measure import SIZES
+from perfscribe.experiments.rank_methods.program import train
 
 if TYPE_CHECKING:
+    import torch
+
     from perfscribe.distributed.rank import Rank
 
 ROOT = Path(__file__).resolve().parents[3]
 PRESETS = ("tiny", "cpu", "gpu")
-OPERATOR_COLUMNS = ("name", "calls", "host_us", "own_host_us", "device_us", "own_device_us")
+PROFILED_STEPS = {"wait": 1, "warmup_steps": 1, "active": 2}
 
 
 def join() -> Rank:
@@ -52,10 +54,10 @@ def join() -> Rank:
     return Rank(place, device, backend, "default", 0, threads)
 
 
-def sizes(preset: str) -> Sizes:
+def sizes(preset: str) -> dict[str, int]:
     """As config.yaml has them for the experiment."""
     section = config.resolve(config.load(ROOT / "config.yaml"), preset)["experiments"]["rank_methods"]
-    return Sizes(**{name: section[name] for name in Sizes.__dataclass_fields__})
+    return {name: section[name] for name in SIZES}
 
 
 @contextlib.contextmanager
@@ -64,37 +66,17 @@ def profiled(folder: Path | None, rank: Rank) -> Iterator[Callable[[], object]]:
     if folder is None:
         yield lambda: None
         return
-    from torch.profiler import ProfilerActivity, profile, schedule
+    from perfscribe.experiments.communication.program import profiler_of, write_operators
 
     folder.mkdir(parents=True, exist_ok=True)
-    kinds = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (rank.device.type == "cuda")
+    base = folder / f"rank-{rank.place.rank}"
 
-    def write(found: Any) -> None:
-        found.export_chrome_trace(str(folder / f"rank-{rank.place.rank}.json.gz"))
-        write_operators(found.key_averages(), folder / f"rank-{rank.place.rank}.csv")
+    def write(found: torch.profiler.profile) -> None:
+        found.export_chrome_trace(f"{base}.json.gz")
+        write_operators(found, base.with_suffix(".csv"))
 
-    with profile(
-        activities=kinds, schedule=schedule(wait=1, warmup=1, active=2, repeat=1), on_trace_ready=write
-    ) as recording:
+    with profiler_of(PROFILED_STEPS, rank.device, write, detailed=False) as recording:
         yield recording.step
-
-
-def write_operators(averages: Any, path: Path) -> None:
-    """The profiler's averages as CSV, the longest on the device first, then on the host; times in µs."""
-    rows = [
-        (
-            one.key,
-            one.count,
-            one.cpu_time_total,
-            one.self_cpu_time_total,
-            one.device_time_total,
-            one.self_device_time_total,
-        )
-        for one in averages
-    ]
-    rows.sort(key=lambda row: (-row[5], -row[3]))
-    with path.open("w", newline="") as out:
-        csv.writer(out).writerows([OPERATOR_COLUMNS, *rows])
 
 
 def main() -> None:
@@ -117,9 +99,9 @@ def main() -> None:
     with profiled(asked.profile, rank) as after_step:
         found = train(wanted, rank, after_step)
     if place.rank == 0:
-        trained = wanted.samples * wanted.epochs
+        trained = wanted["samples"] * wanted["epochs"]
         print(
-            f"trained {wanted.epochs} epochs in {found['training_s']:.3f} s, {trained / found['training_s']:.4g} "
+            f"trained {wanted['epochs']} epochs in {found['training_s']:.3f} s, {trained / found['training_s']:.4g} "
             f"samples/s, final loss {found['final_loss']:.6g}",
             flush=True,
         )

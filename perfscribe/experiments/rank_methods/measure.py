@@ -16,14 +16,12 @@ from typing import TYPE_CHECKING, Any
 from perfscribe.base.cells import Cell, Measurement, Unsupported
 from perfscribe.distributed import binding
 from perfscribe.distributed.mpi_start import METHODS, MODULO, SPLIT
-from perfscribe.experiments.rank_methods import polaris
-from perfscribe.experiments.rank_methods.words import BOUND, HERE, LAUNCHED
 
 if TYPE_CHECKING:
     from perfscribe.distributed.launch import WorkerGroup
 
-LAUNCH_S = 180.0
-BOUND_S = 60.0
+LAUNCHED, BOUND = "launched", "bound"  # parts of the experiment
+LAUNCH_S, BOUND_S = 180.0, 60.0
 DEVICES = {"gloo": "cpu", "nccl": "cuda"}
 SIZES = ("samples", "source_length", "target_length", "features", "layers", "d_ff", "batch", "epochs", "warmup_steps")
 # The launcher's own variables last: the homework asks MPI.
@@ -31,40 +29,31 @@ METHODS_OF = {"perfscribe": ("torchrun",), "torchrun": ("torchrun",)} | {
     name: (MODULO, SPLIT, name) for name in ("open_mpi", "mpich", "pals", "slurm")
 }
 EVEN, NEAREST = "even", "nearest"
+HERE, POLARIS = "this machine", "Polaris"
+# A node of Polaris: the cores nearest to each of its GPUs, and the binding lists that are used there. Source: ALCF's
+# guide (one 32-core EPYC 7543P with two threads a core, four A100); the homework's job script.
+POLARIS_CORES = tuple(tuple(range(first, first + 8)) + tuple(range(first + 32, first + 40)) for first in (24, 16, 8, 0))
+HOMEWORK_BINDING, GUIDE_BINDING = "list:0,1:8,9:16,17:24,25", "list:24:16:8:0"
 _GROUPS: dict[tuple[Any, ...], WorkerGroup] = {}
 
 
 def cells(config: Mapping[str, Any]) -> list[Cell]:
     """Launches by launcher and method, then bindings."""
-    launched = [
-        Cell(one.factors, requires=(*one.requires, "srun_mpi"), cost=one.cost) if one["launcher"] == "slurm" else one
-        for one in _launched(config)
-    ]
-    return [*launched, *_bound(config)]
-
-
-def _launched(config: Mapping[str, Any]) -> list[Cell]:
-    device = DEVICES[config["backend"]]
-    fixed = {"backend": config["backend"], "device": device, "world_size": config["world_size"]}
+    device, ranks = DEVICES[config["backend"]], config["world_size"]
+    fixed = {"backend": config["backend"], "device": device, "world_size": ranks}
     fixed |= {name: config[name] for name in SIZES}
-    needs = (f"cuda:{config['world_size']}",) if device == "cuda" else ()
-    return [
-        Cell({"part": LAUNCHED, "launcher": launcher, "method": method, **fixed}, requires=needs, cost=10.0 + place)
-        for place, launcher in enumerate(config["launcher"])
-        for method in METHODS_OF[launcher]
-    ]
-
-
-def _bound(config: Mapping[str, Any]) -> list[Cell]:
-    here = [
-        Cell({"part": BOUND, "machine": HERE, "launcher": launcher, "cpu_bind": asked, "world_size": ranks}, cost=1.0)
-        for ranks in [config["world_size"]]
-        for launcher in config["binding"]["launcher"]
-        for asked in config["binding"]["cpu_bind"]
-    ]
-    there = {"part": BOUND, "machine": polaris.NAME, "launcher": "pals"}
-    known = [Cell({**there, "cpu_bind": asked, "world_size": 4}, cost=0.0) for asked in polaris.BINDINGS]
-    return [*here, *known]
+    found = []
+    for place, launcher in enumerate(config["launcher"]):
+        needs = [f"cuda:{ranks}"] * (device == "cuda") + ["srun_mpi"] * (launcher == "slurm")
+        for method in METHODS_OF[launcher]:
+            factors = {"part": LAUNCHED, "launcher": launcher, "method": method, **fixed}
+            found.append(Cell(factors, requires=tuple(needs), cost=10.0 + place))
+    asked = config["binding"]
+    bound = [(HERE, launcher, text, ranks, 1.0) for launcher in asked["launcher"] for text in asked["cpu_bind"]]
+    bound += [(POLARIS, "pals", text, 4, 0.0) for text in (HOMEWORK_BINDING, GUIDE_BINDING)]
+    names = ("machine", "launcher", "cpu_bind", "world_size")
+    found += [Cell({"part": BOUND, **dict(zip(names, one, strict=True))}, cost=cost) for *one, cost in bound]
+    return found
 
 
 def run(cell: Cell) -> Measurement:
@@ -75,7 +64,7 @@ def run(cell: Cell) -> Measurement:
     epoch_s are those of the slowest rank. Series of bindings: asked, granted (masks), gpu_cores.
     Unsupported: the launcher or mpi4py is not here, or a binding names cores that are not granted here.
     """
-    return {LAUNCHED: _launch, BOUND: _bind}[cell["part"]](cell)
+    return _launch(cell) if cell["part"] == LAUNCHED else _bind(cell)
 
 
 def _launch(cell: Cell) -> Measurement:
@@ -84,28 +73,24 @@ def _launch(cell: Cell) -> Measurement:
     sizes = {name: cell[name] for name in SIZES}
     asks_mpi = cell["launcher"] != "perfscribe"  # its ranks are launched in a moment, and MPI takes longer
     ranks = _workers(cell).ask({"method": cell["method"], "sizes": sizes, "asks_mpi": asks_mpi})
-    total_s = [rank["training_s"] for rank in ranks]
-    measurement = Measurement(
-        samples={
-            "training_s": [max(total_s)],
-            "epoch_s": [max(epoch) for epoch in zip(*(rank["epochs_s"] for rank in ranks), strict=True)],
-        },
+    hosts, total_s = ([rank[name] for rank in ranks] for name in ("host", "training_s"))
+    epochs_s = [max(epoch) for epoch in zip(*(rank["epochs_s"] for rank in ranks), strict=True)]
+    values = {name: ranks[0][name] for name in ("parameters", "final_loss", "variables_left")}
+    return Measurement(
+        samples={"training_s": [max(total_s)], "epoch_s": epochs_s},
         timers=dict.fromkeys(("training_s", "epoch_s"), HOST_CLOCK),
         warmup_s=max(rank["warmup_s"] for rank in ranks),
         timed_s=max(total_s),
-        values={name: ranks[0][name] for name in ("parameters", "final_loss", "variables_left")},
-        series=_said([rank["places"] for rank in ranks]),
+        values={**values, "gpus_per_node": ranks[0]["devices"]},
+        series={
+            **{f"said_{method}": [rank["places"][method] for rank in ranks] for method in METHODS},
+            "host": hosts,
+            "node": [list(dict.fromkeys(hosts)).index(host) for host in hosts],
+            "device": [rank["device"] for rank in ranks],
+            "mask": [binding.mask(rank["cores"]) for rank in ranks],
+            "training_s_by_rank": total_s,
+        },
     )
-    hosts = [rank["host"] for rank in ranks]
-    measurement.values["gpus_per_node"] = ranks[0]["devices"]
-    measurement.series |= {
-        "host": hosts,
-        "node": [list(dict.fromkeys(hosts)).index(host) for host in hosts],
-        "device": [rank["device"] for rank in ranks],
-        "mask": [binding.mask(rank["cores"]) for rank in ranks],
-        "training_s_by_rank": total_s,
-    }
-    return measurement
 
 
 def _workers(cell: Cell) -> WorkerGroup:
@@ -121,7 +106,7 @@ def _workers(cell: Cell) -> WorkerGroup:
         if not command:  # imports torch while this process does, but not the compiler, which no rank needs
             SERVER.start(BASE)
         from perfscribe.distributed.launch import WorkerGroup
-        from perfscribe.experiments.rank_methods.training import on_rank
+        from perfscribe.experiments.rank_methods.program import on_rank
 
         atexit.register(close)
         workers = _GROUPS[key] = WorkerGroup(
@@ -136,32 +121,34 @@ def close() -> None:
         _GROUPS.popitem()[1].close()
 
 
-def _said(by_rank: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    return {f"said_{method}": [one[method] for one in by_rank] for method in METHODS}
-
-
 def _bind(cell: Cell) -> Measurement:
-    if cell["machine"] == polaris.NAME:
-        asked, nearest = binding.parse_cpu_bind(cell["cpu_bind"]), list(polaris.GPU_CORES)
-        return _binding(asked, [], nearest)
+    here = cell["machine"] == HERE
+    nearest = binding.gpu_cores() if here else POLARIS_CORES
+    asked = _asked(cell["cpu_bind"], cell["world_size"], nearest)
+    masks = _granted(cell["launcher"], asked) if here else []
+    series = {"asked": [binding.mask(cores) for cores in asked], "granted": masks}
+    series["gpu_cores"] = [binding.shown(cores) for cores in nearest]
+    return Measurement(values={"cpu_bind": binding.as_list(asked)}, series=series)
+
+
+def _granted(launcher: str, asked: Sequence[binding.Cores]) -> list[str]:
+    """The mask that each rank tells of itself, started by this launcher with these cores."""
     from perfscribe.distributed import launchers
 
-    nearest = binding.gpu_cores()
-    asked = _asked(cell["cpu_bind"], cell["world_size"], nearest)
-    launchers.require(cell["launcher"])
+    launchers.require(launcher)
     lacking = set().union(*asked) - set(binding.granted())
     if lacking:
         raise Unsupported(
             f"cores {binding.shown(lacking)} are not granted here: {binding.shown(binding.granted())} are"
         )
     with tempfile.TemporaryDirectory() as folder:
-        command = launchers.bound(cell["launcher"], asked, folder)
+        command = launchers.bound(launcher, asked, folder)
         done = subprocess.run(command, capture_output=True, text=True, timeout=BOUND_S, stdin=subprocess.DEVNULL)
         files = [Path(folder, str(rank)) for rank in range(len(asked))]
         if done.returncode or not all(file.is_file() for file in files):
             said = " ".join((done.stderr or done.stdout).replace("-" * 20, "").split())
-            raise RuntimeError(f"{cell['launcher']} left with exit code {done.returncode}: {said[:200]}")
-        return _binding(asked, [file.read_text() for file in files], nearest)
+            raise RuntimeError(f"{launcher} left with exit code {done.returncode}: {said[:200]}")
+        return [file.read_text() for file in files]
 
 
 def _asked(text: str, ranks: int, nearest: Sequence[binding.Cores]) -> list[binding.Cores]:
@@ -187,14 +174,3 @@ def _nearest(nearest: Sequence[binding.Cores], ranks: int) -> list[binding.Cores
         alike = [other for other in range(ranks) if own[other] == own[rank]]
         result.append(binding.even(own[rank], len(alike))[alike.index(rank)])
     return result
-
-
-def _binding(asked: Sequence[binding.Cores], masks: list[str], nearest: Sequence[binding.Cores]) -> Measurement:
-    return Measurement(
-        values={"cpu_bind": binding.as_list(asked)},
-        series={
-            "asked": [binding.mask(cores) for cores in asked],
-            "granted": masks,
-            "gpu_cores": [binding.shown(cores) for cores in nearest],
-        },
-    )

@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
+from perfscribe.distributed import binding, mpi_start
 from perfscribe.experiments import epoch_columns
-from perfscribe.experiments.rank_methods import rows
 from perfscribe.experiments.rank_methods.levels import SHOWN
-from perfscribe.experiments.rank_methods.words import LAUNCHERS, METHODS
+from perfscribe.experiments.rank_methods.measure import BOUND, HOMEWORK_BINDING, LAUNCHED, POLARIS
 from perfscribe.records.records import Record
 from perfscribe.show import references
 from perfscribe.show import tables as t
-from perfscribe.show.tables import Table
 
 TABLES = SHOWN.tables
+NAME = "rank_methods"
 # What the write-ups trained: the homework's program.
 HOMEWORK = {"features": epoch_columns.HOMEWORK_WIDTH, **epoch_columns.HOMEWORK}
-ANOTHER_WORKLOAD = "another workload"
+NO_GPU = "no GPU"
+LAUNCHERS = {
+    "perfscribe": "Perfscribe's own",
+    "torchrun": "torchrun",
+    "open_mpi": "mpiexec (Open MPI)",
+    "mpich": "mpiexec (MPICH)",
+    "pals": "mpiexec (PALS)",
+    "slurm": "srun (Slurm)",
+}
+ASKING_MPI = {mpi_start.MODULO: "mpi4py, rank mod devices", mpi_start.SPLIT: "mpi4py, COMM_TYPE_SHARED"}
+METHODS = {**ASKING_MPI, **mpi_start.BY_VARIABLES}
 METHODS_NOTE = (
     "Each row is what the method says on that rank; without GPUs rank mod devices takes as many devices as there are "
     "ranks. Training: the homework's model by data parallelism, one run per method, host clock."
@@ -27,69 +39,135 @@ BINDINGS_NOTE = (
 )
 
 
-def tables(records: Mapping[str, list[Record]]) -> list[Table]:
+def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     """Every rank by every method; bindings."""
-    of = records["rank_methods"]
+    launched, bound = _by_rank(records[NAME], LAUNCHED, _launched), _by_rank(records[NAME], BOUND, _bound)
     return [
-        t.make(TABLES[0], "Ranks as each method finds them", rows.by_rank(of), _by_rank(), [METHODS_NOTE]),
-        t.make(TABLES[1], "Binding of ranks to cores", rows.by_binding(of), _by_binding(), [BINDINGS_NOTE]),
+        t.make(TABLES[0], "Ranks as each method finds them", launched, LAUNCHED_COLUMNS, [METHODS_NOTE]),
+        t.make(TABLES[1], "Binding of ranks to cores", bound, BOUND_COLUMNS, [BINDINGS_NOTE]),
     ]
 
 
-def _launcher() -> t.Column:
-    return t.Column("launcher", "Launcher", lambda r: LAUNCHERS[r.factors["launcher"]], kind="factor", exact=True)
+def _by_rank(records: Sequence[Record], part: str, values: Callable[[Record, int], dict[str, Any]]) -> list[Record]:
+    """A row for each rank of each cell of the part; one for all ranks where there is no figure."""
+    rows = []
+    for record in (one for one in records if one.factors["part"] == part):
+        count = len(record.series["node" if part == LAUNCHED else "asked"]) if record.ok else 0
+        for rank in range(count) or ["all"]:
+            own = values(record, rank) if isinstance(rank, int) else {}
+            rows.append(replace(record, factors={**record.factors, "rank": rank}, samples={}, values=own))
+    return rows
 
 
-def _published(record: Record) -> float | str:
+# --- launches ---------------------------------------------------------------------------------------------------
+
+
+def _launched(record: Record, rank: int) -> dict[str, Any]:
+    """What the method says of a rank, where the rank runs, and its training."""
+    method, said = record.factors["method"], {name: record.series[f"said_{name}"][rank] for name in mpi_start.METHODS}
+    mask = record.series["mask"][rank]
+    cores = binding.cores_of_mask(mask)
+    epochs_s = record.samples["epoch_s"][0]
+    later_s = sorted(epochs_s[1:])
+    total_s = t.summary(record, "training_s").median
+    return {
+        "world_size_said": said[method][1],
+        "local_rank": said[method][2],
+        "host": record.series["host"][rank],
+        "used_device": record.series["device"][rank],
+        "mask": mask,
+        "cores": binding.shown(cores),
+        "cores_count": len(cores),
+        "agreement": _agreement(method, said),
+        "rank_training_s": record.series["training_s_by_rank"][rank],
+        "training_s": total_s,
+        "first_epoch_s": epochs_s[0],
+        "later_epoch_s": later_s[len(later_s) // 2] if later_s else "one epoch",
+        "samples_per_s": record.factors["samples"] * record.factors["epochs"] / total_s,
+    }
+
+
+def _agreement(method: str, said: Mapping[str, Any]) -> str:
+    """Which of the methods that say anything on this rank say the same as this one, and which do not."""
+    heard = {name: one for name, one in said.items() if isinstance(one, list) and name != method}
+    same = [METHODS[name] for name, one in heard.items() if one == said[method]]
+    others = [f"{METHODS[name]}: rank {one[0]} of {one[1]}" for name, one in heard.items() if one != said[method]]
+    parts = ["as " + ", ".join(same)] if same else []
+    parts += ["unlike " + "; ".join(others)] if others else []
+    return "; ".join(parts) or "no other says anything"
+
+
+def _published_s(record: Record) -> float | str:
     """A write-up's time of the same method with as many ranks; beside the homework's own sizes alone."""
-    f = record.factors
-    found = references.find(
-        references.load("rank_methods"), "training_s", method=f["method"], world_size=f["world_size"]
-    )
+    levels = {name: record.factors[name] for name in ("method", "world_size")}
+    found = references.find(references.load(NAME), "training_s", **levels)
     if not found:
         return "none"
-    return found[0].shown if record.has(**HOMEWORK) else ANOTHER_WORKLOAD
+    return found[0].shown if record.has(**HOMEWORK) else "another workload"
 
 
-def _by_rank() -> list[t.Column]:
-    """What the method says of a rank, where the rank runs, and its training."""
-    return [
-        _launcher(),
-        t.Column("method", "Method", lambda r: METHODS[r.factors["method"]], kind="factor", exact=True),
-        t.factor("rank", "Global rank"),
-        t.value("world_size_said", "World size", exact=True),
-        t.value("local_rank", "Local rank", exact=True),
-        t.value("host", "Host", exact=True),
-        t.value("used_device", "Device", exact=True),
-        t.value("mask", "CPU mask", exact=True),
-        t.value("cores", "Cores granted", exact=True),
-        t.value("cores_count", "Number", exact=True),
-        t.value("agreement", "Agreement", exact=True),
-        t.value("rank_training_s", "Training, this rank (s)"),
-        t.value("training_s", "Training, slowest rank (s)"),
-        t.Column("published_s", "Training, published (s)", _published, kind="published", exact=True),
-        t.value("first_epoch_s", "First epoch (s)"),
-        t.value("later_epoch_s", "Later epochs (s)"),
-        t.value("samples_per_s", "Samples/s"),
-    ]
+LAUNCHER = t.Column("launcher", "Launcher", lambda r: LAUNCHERS[r.factors["launcher"]], kind="factor", exact=True)
+LAUNCHED_COLUMNS = [
+    LAUNCHER,
+    t.Column("method", "Method", lambda r: METHODS[r.factors["method"]], kind="factor", exact=True),
+    t.factor("rank", "Global rank"),
+    t.value("world_size_said", "World size", exact=True),
+    t.value("local_rank", "Local rank", exact=True),
+    t.value("host", "Host", exact=True),
+    t.value("used_device", "Device", exact=True),
+    t.value("mask", "CPU mask", exact=True),
+    t.value("cores", "Cores granted", exact=True),
+    t.value("cores_count", "Number", exact=True),
+    t.value("agreement", "Agreement", exact=True),
+    t.value("rank_training_s", "Training, this rank (s)"),
+    t.value("training_s", "Training, slowest rank (s)"),
+    t.Column("published_s", "Training, published (s)", _published_s, kind="published", exact=True),
+    t.value("first_epoch_s", "First epoch (s)"),
+    t.value("later_epoch_s", "Later epochs (s)"),
+    t.value("samples_per_s", "Samples/s"),
+]
 
 
-def _by_binding() -> list[t.Column]:
-    """What was asked, granted, published and near."""
-    mask = t.Column(
-        "published_mask", "Mask, published", lambda r: rows.published_mask(r, r.factors["rank"]), kind="published"
-    )
-    return [
-        t.factor("machine", "Machine"),
-        _launcher(),
-        t.factor("cpu_bind", "Binding"),
-        t.factor("rank", "Local rank"),
-        t.value("asked_cores", "Cores asked", exact=True),
-        t.value("asked_mask", "Expected mask", exact=True),
-        t.value("granted_mask", "Granted mask", exact=True),
-        mask,
-        t.value("as_asked", "As asked", exact=True),
-        t.value("gpu", "GPU", exact=True),
-        t.value("gpu_cores", "Its nearest cores", exact=True),
-        t.value("nearness", "Binding is", exact=True),
-    ]
+# --- bindings ---------------------------------------------------------------------------------------------------
+
+
+def _bound(record: Record, rank: int) -> dict[str, Any]:
+    """What was asked, what was granted, where its GPU's nearest cores are."""
+    asked = record.series["asked"][rank]
+    granted, nearest = record.series["granted"], record.series["gpu_cores"]
+    known = granted[rank] if granted else _published_mask(record, rank)
+    known = known if known.startswith("0x") else ""
+    near = binding.parse_cpu_bind(f"list:{nearest[rank]}")[0] if rank < len(nearest) else None
+    return {
+        "asked_cores": binding.shown(binding.cores_of_mask(asked)),
+        "asked_mask": asked,
+        "granted_mask": granted[rank] if granted else "of another machine",
+        "as_asked": ("yes" if int(known, 16) == int(asked, 16) else "no") if known else "not told",
+        "gpu": rank if near else NO_GPU,
+        "gpu_cores": nearest[rank] if near else NO_GPU,
+        "nearness": binding.nearness(binding.cores_of_mask(known or asked), near) if near else NO_GPU,
+    }
+
+
+def _published_mask(record: Record, rank: Any) -> str:
+    """The mask that a write-up's launcher reported; none for other bindings."""
+    if not record.has(machine=POLARIS, cpu_bind=HOMEWORK_BINDING):
+        return "none"
+    found = references.find(references.load(NAME), "cpu_mask", rank=rank)
+    return found[0].text if found else "none"
+
+
+BOUND_COLUMNS = [
+    t.factor("machine", "Machine"),
+    LAUNCHER,
+    t.factor("cpu_bind", "Binding"),
+    t.factor("rank", "Local rank"),
+    t.value("asked_cores", "Cores asked", exact=True),
+    t.value("asked_mask", "Expected mask", exact=True),
+    t.value("granted_mask", "Granted mask", exact=True),
+    t.Column("published_mask", "Mask, published", lambda r: _published_mask(r, r.factors["rank"]), kind="published"),
+    t.value("as_asked", "As asked", exact=True),
+    t.value("gpu", "GPU", exact=True),
+    t.value("gpu_cores", "Its nearest cores", exact=True),
+    t.value("nearness", "Binding is", exact=True),
+]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import platform
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -20,21 +20,6 @@ LEARNING_RATE = 1e-3  # the homework's, times the number of ranks
 DATA_SEED = 0
 BUCKET_MB = 25.0
 _PLACES: dict[str, Any] = {}  # of this process, which stays for several methods
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """Of model, data and loop, as the homework names them; batch: samples of a rank in a step."""
-
-    samples: int
-    source_length: int
-    target_length: int
-    features: int
-    layers: int
-    d_ff: int
-    batch: int
-    epochs: int
-    warmup_steps: int
 
 
 def on_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
@@ -57,13 +42,14 @@ def on_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
         "devices": devices,
         "variables_left": sum(bool(mpi_start.REMOVED.match(name)) for name in os.environ),
         "cores": list(binding.granted()),
-        **train(Sizes(**arguments["sizes"]), rank),
+        **train(arguments["sizes"], rank),
     }
 
 
-def train(sizes: Sizes, rank: Rank, after_step: Callable[[], object] = lambda: None) -> dict[str, Any]:
+def train(sizes: Mapping[str, int], rank: Rank, after_step: Callable[[], object] = lambda: None) -> dict[str, Any]:
     """Warm-up steps, then epochs, each timed by the host clock between waits for the device.
 
+    sizes: of model, data and loop, as the homework names them (measure.SIZES); batch: samples of a rank in a step.
     The same model and samples on every rank; each trains on its share of the samples, anew in every epoch, and
     gradients are averaged in buckets during backward. Cross-entropy takes the positions of the target for classes, as
     the homework does: a load, not a task.
@@ -74,23 +60,23 @@ def train(sizes: Sizes, rank: Rank, after_step: Callable[[], object] = lambda: N
 
     torch.manual_seed(DATA_SEED)
     step, count = _stepper(sizes, rank)
-    pairs = torch.utils.data.TensorDataset(
-        torch.rand(sizes.samples, sizes.source_length, sizes.features),
-        torch.rand(sizes.samples, sizes.target_length, sizes.features),
+    source, target = (
+        torch.rand(sizes["samples"], sizes[f"{name}_length"], sizes["features"]) for name in ("source", "target")
     )
+    pairs = torch.utils.data.TensorDataset(source, target)
     sampler: Any = torch.utils.data.distributed.DistributedSampler(
         pairs, rank.place.world_size, rank.place.rank, seed=DATA_SEED
     )
-    loader = torch.utils.data.DataLoader(pairs, sampler=sampler, batch_size=sizes.batch)
+    loader = torch.utils.data.DataLoader(pairs, sampler=sampler, batch_size=sizes["batch"])
     warm = perf_counter()
-    for batch in _first(loader, sizes.warmup_steps):
+    for batch in itertools.islice(itertools.chain.from_iterable(itertools.repeat(loader)), sizes["warmup_steps"]):
         step(batch)
     synchronise(rank.device)
     torch.distributed.barrier()
     epochs_s, start = [], perf_counter()
     warmup_s = start - warm
     loss = torch.tensor(float("nan"))
-    for epoch in range(sizes.epochs):
+    for epoch in range(sizes["epochs"]):
         sampler.set_epoch(epoch)
         began = perf_counter()
         for batch in loader:
@@ -108,7 +94,7 @@ def train(sizes: Sizes, rank: Rank, after_step: Callable[[], object] = lambda: N
     }
 
 
-def _stepper(sizes: Sizes, rank: Rank) -> tuple[Any, int]:
+def _stepper(sizes: Mapping[str, int], rank: Rank) -> tuple[Any, int]:
     """A function that trains on a batch and gives the loss; the number of parameters."""
     import torch
 
@@ -116,9 +102,8 @@ def _stepper(sizes: Sizes, rank: Rank) -> tuple[Any, int]:
     from perfscribe.distributed.ddp import BucketedDDP
     from perfscribe.models.seq2seq import make_seq2seq
 
-    shape = Seq2SeqShape(
-        d_model=sizes.features, encoder_layers=sizes.layers, decoder_layers=sizes.layers, d_ff=sizes.d_ff
-    )
+    layers = sizes["layers"]
+    shape = Seq2SeqShape(sizes["features"], encoder_layers=layers, decoder_layers=layers, d_ff=sizes["d_ff"])
     model = BucketedDDP(make_seq2seq(shape, device=rank.device), BUCKET_MB)
     model.train()
     optimizer = Adam(list(model.parameters()), LEARNING_RATE * rank.place.world_size)
@@ -173,13 +158,3 @@ class Adam:
                 amsgrad=False,
                 maximize=False,
             )
-
-
-def _first(loader: Any, count: int) -> Iterator[Any]:
-    """So many batches, the loader begun again where it ends."""
-    while count > 0:
-        for batch in loader:
-            if count <= 0:
-                return
-            count -= 1
-            yield batch
