@@ -18,7 +18,7 @@ from perfscribe import config
 from perfscribe.base.cells import Cell, Unsupported
 from perfscribe.distributed import hosts
 from perfscribe.distributed.failures import RankError
-from perfscribe.distributed.placing import launch_on
+from perfscribe.distributed.launch import launch
 from perfscribe.experiments.preflight import measure as preflight
 from perfscribe.records import environment
 
@@ -57,7 +57,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("each", [1, 2])
 def test_ranks_are_numbered_node_by_node(job: Path, each: int) -> None:
-    launched = launch_on(2, rank_programs.works, {}, world_size=2 * each, timeout_s=120, backend="gloo", seed=3)
+    launched = launch(rank_programs.works, {}, nodes=2, world_size=2 * each, timeout_s=120, backend="gloo", seed=3)
     places = [said["place"] for said in launched.results]
     assert [place["rank"] for place in places] == list(range(2 * each))
     assert [place["local_rank"] for place in places] == [*range(each)] * 2
@@ -67,27 +67,27 @@ def test_ranks_are_numbered_node_by_node(job: Path, each: int) -> None:
 
 
 def test_on_one_node_srun_is_not_asked(job: Path) -> None:
-    launched = launch_on(1, rank_programs.works, {}, world_size=2, timeout_s=120, seed=3)
+    launched = launch(rank_programs.works, {}, nodes=1, world_size=2, timeout_s=120, seed=3)
     assert len(launched.results) == 2 and not job.exists()
 
 
 def test_a_rank_of_another_node_that_fails_is_named(job: Path) -> None:
     with pytest.raises(RankError, match="rank 1 of 2: ValueError: a bad value"):
-        launch_on(2, rank_programs.faulty, {"fault": "raises"}, world_size=2, timeout_s=120)
+        launch(rank_programs.faulty, {"fault": "raises"}, nodes=2, world_size=2, timeout_s=120)
 
 
 def test_without_a_job_or_nodes_enough_there_is_a_reason(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert environment.shortfall(("transformers", "nodes:2")) is None
     assert environment.shortfall(("nodes:4",)) == ("skipped", "2 nodes")
     with pytest.raises(Unsupported, match=r"^2 nodes$"):
-        launch_on(4, rank_programs.works, {}, world_size=4, timeout_s=60)
+        launch(rank_programs.works, {}, nodes=4, world_size=4, timeout_s=60)
     with pytest.raises(ValueError, match="world_size: 3 ranks do not divide evenly among 2 nodes"):
-        launch_on(2, rank_programs.works, {}, world_size=3, timeout_s=60)
+        launch(rank_programs.works, {}, nodes=2, world_size=3, timeout_s=60)
     for name in ("SLURM_JOB_ID", "SLURM_JOB_NODELIST"):
         monkeypatch.delenv(name)
     assert environment.shortfall(("nodes:2",)) == ("skipped", "1 node")
     with pytest.raises(Unsupported, match="not within a Slurm job"):
-        launch_on(2, rank_programs.works, {}, world_size=2, timeout_s=60)
+        launch(rank_programs.works, {}, nodes=2, world_size=2, timeout_s=60)
 
 
 def test_the_self_test_goes_over_the_nodes(job: Path) -> None:

@@ -26,14 +26,13 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from perfscribe.base.cells import Unsupported
-from perfscribe.distributed import ranks, transport
+from perfscribe.distributed import hosts, ranks, transport
 from perfscribe.distributed.channel import END_OF_LOG, Channel
 
 if TYPE_CHECKING:
     import torch
 
-# The order, as JSON, of a rank that is a fresh interpreter; the process that it is to end with, where ours started it.
-ORDER_VARIABLE, PARENT_VARIABLE = "PERFSCRIBE_LAUNCH", "PERFSCRIBE_PARENT"
+ORDER_VARIABLE = "PERFSCRIBE_LAUNCH"  # the order, as JSON, of a rank that another launcher starts
 STACK_FRAMES = 30
 # Before torch ends a rank whose collective has timed out, it writes a trace into a file and waits a minute for that.
 NCCL_WATCHDOG = {"TORCH_NCCL_DUMP_ON_TIMEOUT": "0", "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "250"}
@@ -130,6 +129,9 @@ def _find_place(order: Mapping[str, Any]) -> tuple[ranks.Place | None, Exception
 def _join(order: Mapping[str, Any], place: ranks.Place) -> Rank:
     """Join the process group."""
     _share_memory_limit(place)
+    host, _, port = order["store"].rpartition(":")
+    if host != transport.LOOPBACK:
+        _talk_through_interface_towards(host)
     transport.set_switches(os.environ, order["backend"], order["transport"], order["nccl_log"])
     for name, value in NCCL_WATCHDOG.items():
         os.environ.setdefault(name, value)
@@ -141,7 +143,6 @@ def _join(order: Mapping[str, Any], place: ranks.Place) -> Rank:
     random.seed(order["seed"] + place.rank)
     torch.manual_seed(order["seed"] + place.rank)
     device = _device(order, place)
-    host, _, port = order["store"].rpartition(":")
     limit = timedelta(seconds=order["collective_timeout_s"])
     store = dist.TCPStore(host, int(port), is_master=False, timeout=limit)  # type: ignore[attr-defined]
     dist.init_process_group(
@@ -153,6 +154,14 @@ def _join(order: Mapping[str, Any], place: ranks.Place) -> Rank:
         device_id=device if order["backend"] == "nccl" else None,
     )
     return Rank(place, device, order["backend"], order["transport"], order["seed"], order["threads"])
+
+
+def _talk_through_interface_towards(host: str) -> None:
+    """gloo's, as interfaces have different names on different machines; a GLOO_SOCKET_IFNAME that is set stays."""
+    with contextlib.suppress(OSError):  # then the rank says what it cannot reach
+        name = hosts.interface_towards(host)
+        if name is not None:
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
 
 
 def _run(order: Mapping[str, Any], arguments: Mapping[str, Any], me: Rank) -> Any:
@@ -252,4 +261,4 @@ def _collectives_begun() -> int | None:
 
 
 if __name__ == "__main__":
-    main(json.loads(os.environ.pop(ORDER_VARIABLE)), int(os.environ.pop(PARENT_VARIABLE, "0")))
+    main(json.loads(os.environ.pop(ORDER_VARIABLE)), parent=0)

@@ -16,6 +16,7 @@ from perfscribe.base.cells import Unsupported
 Answer = TypeVar("Answer")
 
 DEFAULT = "default"
+LOOPBACK = "127.0.0.1"
 LOOPBACK_INTERFACE = "lo0" if sys.platform == "darwin" else "lo"
 
 # By name: what is forced, in words, and NCCL's variables that force it on one machine. NVLink multicast (NVLS) is a

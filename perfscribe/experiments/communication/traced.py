@@ -16,8 +16,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from perfscribe.distributed.channel import LOOPBACK
-from perfscribe.distributed.launch import torchrun
+from perfscribe.distributed.launchers import torchrun
+from perfscribe.distributed.transport import LOOPBACK
 from perfscribe.experiments.communication.measure import LIMIT_S, PLACEMENTS, RANKS, order_of_turns
 
 POLL_S = 0.02

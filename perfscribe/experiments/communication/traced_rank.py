@@ -19,9 +19,9 @@ import torch
 import torch.distributed as dist
 
 from perfscribe.distributed import ranks, transport
-from perfscribe.distributed.channel import LOOPBACK
 from perfscribe.distributed.link_rates import visible_rates
 from perfscribe.distributed.rank import Rank
+from perfscribe.distributed.transport import LOOPBACK
 from perfscribe.experiments.communication.measure import LIMIT_S, TRANSPORTS, order_of_turns, range_name
 from perfscribe.experiments.communication.program import Training, training_of
 from perfscribe.instruments.profiling.ranges import annotate

@@ -69,12 +69,14 @@ def run(cell: Cell) -> Measurement:
 def _workers(cell: Cell, placement: str, program: Callable[..., Any], seed: int) -> WorkerGroup:
     """The placement's ranks: those of one node are started there, those of two by srun."""
     from perfscribe.distributed.launch import WorkerGroup
-    from perfscribe.distributed.nodes import NodeWorkerGroup
 
     nodes, ranks_per_node = PLACEMENTS[placement]
-    same = {"backend": cell["backend"], "timeout_s": LIMIT_S, "seed": seed}
-    if nodes == 1:
-        return WorkerGroup(program, world_size=ranks_per_node, collective_timeout_s=COLLECTIVE_TIMEOUT_S, **same)
-    return NodeWorkerGroup(
-        program, nodes=nodes, ranks_per_node=ranks_per_node, collective_timeout_s=COLLECTIVE_TIMEOUT_S, **same
+    return WorkerGroup(
+        program,
+        world_size=nodes * ranks_per_node,
+        nodes=nodes,
+        backend=cell["backend"],
+        timeout_s=LIMIT_S,
+        collective_timeout_s=COLLECTIVE_TIMEOUT_S,
+        seed=seed,
     )
