@@ -69,19 +69,9 @@ class Recording:
 
 def _world(nodes: tuple[int, ...], rank: int) -> Any:
     """mpi4py's module as this rank of a launch sees it, as far as it is asked for ranks."""
-    local_rank, local_size, node = layout(nodes)[rank]
-    leaders = SimpleNamespace(Get_rank=lambda: node)
-    shared = SimpleNamespace(
-        Get_rank=lambda: local_rank,
-        Get_size=lambda: local_size,
-        bcast=lambda value, root: node if value is None else value,
-    )
-    world = SimpleNamespace(
-        Get_rank=lambda: rank,
-        Get_size=lambda: len(nodes),
-        Split_type=lambda kind: shared,
-        Split=lambda colour, key: leaders,
-    )
+    local_rank, local_size, _ = layout(nodes)[rank]
+    shared = SimpleNamespace(Get_rank=lambda: local_rank, Get_size=lambda: local_size)
+    world = SimpleNamespace(Get_rank=lambda: rank, Get_size=lambda: len(nodes), Split_type=lambda kind: shared)
     return SimpleNamespace(COMM_WORLD=world, COMM_TYPE_SHARED=None)
 
 

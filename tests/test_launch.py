@@ -102,7 +102,7 @@ def test_one_result_a_rank_in_their_order(world_size, monkeypatch):
         assert one["arguments"] == {"a": [1, "é"]}
         place = one["place"]
         assert (place["rank"], place["world_size"], place["source"]) == (number, world_size, "torchrun")
-        assert (place["local_rank"], place["local_world_size"], place["node_rank"]) == (number, world_size, 0)
+        assert (place["local_rank"], place["local_world_size"]) == (number, world_size)
         assert one["threads"] == max(1, len(os.sched_getaffinity(0)) // world_size)
         variables = one["variables"]
         assert (variables["RANK"], variables["LOCAL_RANK"]) == (str(number), str(number))
@@ -416,5 +416,5 @@ def test_ranks_divide_the_memory_that_a_process_was_given(monkeypatch):
     given: list[tuple[int, int]] = []
     monkeypatch.setattr(resource, "getrlimit", lambda _: (1000, 5000))
     monkeypatch.setattr(resource, "setrlimit", lambda _, limits: given.append(limits))
-    rank._share_memory_limit(ranks.Place(0, 4, 0, 4, 0, "", ""))
+    rank._share_memory_limit(ranks.Place(0, 4, 0, 4, "", ""))
     assert given == [(250, 5000)]

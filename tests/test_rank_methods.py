@@ -273,7 +273,7 @@ def test_nothing_measured(status):
 def test_what_is_taken_out_of_a_ranks_environment():
     names = ["PALS_RANKID", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID"]
     environment = dict.fromkeys([*names, "PMIX_RANK", "HOME", "RANK"], "9")
-    claim = ranks.Claim("", 2, 4, 0, 2, 1)
+    claim = ranks.Claim("", 2, 4, 0, 2)
     assert mpi_start.clean(environment, claim) == sorted(names)
     assert environment == {
         "PMIX_RANK": "9",
@@ -282,7 +282,6 @@ def test_what_is_taken_out_of_a_ranks_environment():
         "WORLD_SIZE": "4",
         "LOCAL_RANK": "0",
         "LOCAL_WORLD_SIZE": "2",
-        "GROUP_RANK": "1",
     }
 
 
