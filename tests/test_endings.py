@@ -71,9 +71,7 @@ def test_a_long_line_is_one_text_in_the_launchers_error_and_in_the_record():
 
 
 class Heard:
-    """A hub that has heard these events, and a job that tells exits; rank 1 answers where it is."""
-
-    tells_exits = True
+    """A hub that has heard these events; rank 1 answers where it is."""
 
     def __init__(self, *events: Event) -> None:
         self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
@@ -85,9 +83,6 @@ class Heard:
             frames = [["/own/program.py", 7, "computes"]]
             self.events.put(Event("message", 1, {"stack": {"frames": frames, "collectives": 1}}))
 
-    def ended(self) -> str:
-        return ""
-
 
 @pytest.fixture
 def hear(monkeypatch):
@@ -97,7 +92,7 @@ def hear(monkeypatch):
     def error(*events: Event) -> RankError:
         heard = Heard(*(Event("message", number, {"hello": True}) for number in (0, 1)), *events)
         with pytest.raises(RankError) as caught:
-            watching.Watch(2, 60, heard, heard).results()
+            watching.Watch(2, 60, heard).results()
         return caught.value
 
     return error

@@ -119,7 +119,7 @@ class WorkerGroup:
                 job = _OtherLauncher(launcher, order, hub, launchers.environment_of_job() if names else os.environ)
             else:
                 job = _ForkedRanks(order, store, hub, timeout_s)
-            self._watch = Watch(world_size, timeout_s, hub, job, LOG_LINES if nccl_log else KEPT_LINES)
+            self._watch = Watch(world_size, timeout_s, hub, job.ended, LOG_LINES if nccl_log else KEPT_LINES)
             held.callback(self._watch.read_the_rest)
             held.callback(job.end)
             self._held = held.pop_all()
@@ -215,7 +215,7 @@ class _ForkedRanks:
     RankTimeout, RankError: the server gives none.
     """
 
-    tells_exits = True
+    ended = None  # each rank's end is heard by itself
 
     def __init__(self, order: Mapping[str, Any], store: int, hub: Hub, timeout_s: float) -> None:
         world_size = order["world_size"]
@@ -235,10 +235,6 @@ class _ForkedRanks:
             raise kind(f"the fork server gave no ranks: {type(error).__name__}: {error}") from error
         agent.settimeout(None)
         self._hearing = hub.hear(_hear_exits, agent, said, hub)
-
-    def ended(self) -> str:
-        """Each rank's end is seen by itself."""
-        return ""
 
     def end(self) -> None:
         """Kill the ranks and what they started, and wait until the agent has seen them go."""
@@ -268,8 +264,6 @@ def _variables(rank: int, world_size: int, store_port: int) -> dict[str, str]:
 
 class _OtherLauncher:
     """Another launcher's process, which starts the ranks. It is told to run this package's rank module."""
-
-    tells_exits = False
 
     def __init__(
         self, command: Sequence[str], order: Mapping[str, Any], hub: Hub, environment: Mapping[str, str]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import importlib
+import itertools
 import json
 import os
 import platform
@@ -62,8 +63,16 @@ def main(order: Mapping[str, Any], parent: int) -> None:
     0 where it gave a result, 1 where it told of an error.
     """
     die_with(parent)
-    _lead_a_group()
-    place, trouble = _find_place(order)
+    with contextlib.suppress(OSError):  # a session leader leads a group already
+        os.setpgid(0, 0)  # what the program starts is ended with it, also after its death
+    place, trouble = None, None
+    try:
+        place = ranks.find(os.environ, host=platform.node())
+        if place.world_size != order["world_size"]:
+            text = f"asked for {order['world_size']} ranks, but {place.source} started {place.world_size}"
+            place, trouble = None, ValueError(text)
+    except ValueError as error:
+        trouble = error
     channel = Channel(order["address"], order["token"], place.rank if place else -1, {"stack": stack})
     channel.redirect_output()
     faulthandler.enable()
@@ -107,23 +116,6 @@ def die_with(parent: int) -> None:
         ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
         if parent and os.getppid() != parent:
             os._exit(1)
-
-
-def _lead_a_group() -> None:
-    """Lead a process group, so that what the program starts can be ended with it, also after its death."""
-    with contextlib.suppress(OSError):  # a session leader leads one already
-        os.setpgid(0, 0)
-
-
-def _find_place(order: Mapping[str, Any]) -> tuple[ranks.Place | None, Exception | None]:
-    try:
-        place = ranks.find(os.environ, host=platform.node())
-        if place.world_size != order["world_size"]:
-            text = f"asked for {order['world_size']} ranks, but {place.source} started {place.world_size}"
-            raise ValueError(text)
-    except ValueError as error:
-        return None, error
-    return place, None
 
 
 def _join(order: Mapping[str, Any], place: ranks.Place) -> Rank:
@@ -238,11 +230,9 @@ def _device_answers() -> bool:
 
 def stack() -> dict[str, Any]:
     """What the main thread does: its innermost frames (file, line, function), and how many collectives it has begun."""
-    frame = sys._current_frames().get(threading.main_thread().ident or 0)
-    frames: list[tuple[str, int, str]] = []
-    while frame is not None and len(frames) < STACK_FRAMES:
-        frames.append((frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
-        frame = frame.f_back
+    main_thread = sys._current_frames().get(threading.main_thread().ident or 0)
+    walked = itertools.islice(traceback.walk_stack(main_thread), STACK_FRAMES)
+    frames = [(frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line in walked]
     return {"frames": frames, "collectives": _collectives_begun()}
 
 

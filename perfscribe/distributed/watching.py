@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from perfscribe.distributed import failures
 from perfscribe.distributed.channel import END_OF_LOG, MESSAGES, OUTPUT, Event, Hub
@@ -25,15 +25,6 @@ LOOK_S = 0.5
 KEPT_LINES = 500  # of what each rank prints: a crash of CUDA prints stacks behind the line that explains it
 LAST_WORDS = 20
 NCCL_LINE = " NCCL INFO "  # read by the program, not by people
-
-
-class Job(Protocol):
-    """The processes of a launch. tells_exits: whether the hub hears the exit code of each rank."""
-
-    tells_exits: bool
-
-    def ended(self) -> str:
-        """Why no further rank can report; empty while one can."""
 
 
 @dataclass
@@ -54,22 +45,24 @@ class _State:
 
 @dataclass
 class Watch:
-    """One launch as its launcher sees it. timeout_s: for each result. kept_lines: of each rank's output."""
+    """One launch as its launcher sees it.
+
+    timeout_s: for each result. kept_lines: of each rank's output. launcher_ended: why no further rank can report, empty
+    while one can; None where the hub hears the exit code of each rank.
+    """
 
     world_size: int
     timeout_s: float
     hub: Hub
-    job: Job
+    launcher_ended: Callable[[], str] | None = None
     kept_lines: int = KEPT_LINES
     began: float = field(default_factory=time.monotonic)
     first_ending: float = 0.0
     work: dict[str, Any] | None = None  # what ranks are to do once they have come
 
     def __post_init__(self) -> None:
-        self.states = {rank: self._state() for rank in range(self.world_size)}
-
-    def _state(self) -> _State:
-        return _State(deque(maxlen=self.kept_lines))
+        # -1: what a launcher says of itself, and a process that has not found its rank
+        self.states = {rank: _State(deque(maxlen=self.kept_lines)) for rank in range(-1, self.world_size)}
 
     def give(self, arguments: Mapping[str, Any]) -> None:
         """Let all ranks run the program with these arguments; those that are not there yet, as they come."""
@@ -120,7 +113,7 @@ class Watch:
             self._read(min(LOOK_S, until - time.monotonic()))
 
     def _note(self, event: Event) -> None:
-        state = self.states.setdefault(event.rank, self._state())
+        state = self.states[event.rank]
         if event.kind == "message":
             self._note_message(event.rank, state, event.data)
         elif event.kind == "closed":
@@ -163,9 +156,9 @@ class Watch:
             return Ending(rank, **state.error, last_words=last_words)
         waited_s = time.time() - state.gone_s
         all_heard = state.closed >= {MESSAGES, OUTPUT} or waited_s > LAST_EVENTS_S
-        if not all_heard or (self.job.tells_exits and state.exit_code is None and waited_s < EXIT_S):
+        if not all_heard or (self.launcher_ended is None and state.exit_code is None and waited_s < EXIT_S):
             return None
-        text = exit_text(state.exit_code) if self.job.tells_exits else "died"
+        text = exit_text(state.exit_code) if self.launcher_ended is None else "died"
         return Ending(rank, text, state.gone_s, died=True, last_words=last_words)
 
     def _endings(self) -> list[Ending]:
@@ -173,35 +166,24 @@ class Watch:
 
     def _raise_failure(self) -> None:
         """Raise as soon as it is clear who is to blame, or when time is up."""
+        if not self._endings() and self.launcher_ended and (how := self.launcher_ended()):
+            self._read_until(LAST_EVENTS_S, lambda: False)  # what is still on its way
+            if not self._endings() and not all(self.states[rank].has_result for rank in range(self.world_size)):
+                raise failures.error_of_launcher(how, list(self.states[-1].output)[-LAST_WORDS:])
         endings, now = self._endings(), time.monotonic()
         ended = {ending.rank for ending in endings}
         silent = [rank for rank in range(self.world_size) if not self.states[rank].has_result and rank not in ended]
         if endings:
             first = failures.guilty(endings)
             self.first_ending = self.first_ending or now
-            if not first.is_consequence or not silent:
+            explained = not first.is_consequence or not silent
+            waited = now >= self.first_ending + EXPLANATION_S and not any(self.states[rank].gone_s for rank in silent)
+            if waited and not explained and first.speaks_of_silence:
+                raise self._silence(silent, f"rank {first.rank} gave up: {first.text}")
+            if explained or waited:
                 raise failures.error_of(first, self.world_size)
-            if now >= self.first_ending + EXPLANATION_S and not any(self.states[rank].gone_s for rank in silent):
-                raise self._unexplained(first, silent)
-        elif self.job.ended():
-            self._raise_end_of_launcher()
         if now >= self.began + self.timeout_s:
             raise self._silence(silent, f"no result after {self.timeout_s:g} s")
-
-    def _raise_end_of_launcher(self) -> None:
-        """The launcher is gone: take in what is still on its way, then blame a rank, else the launcher."""
-        self._read_until(LAST_EVENTS_S, lambda: False)
-        if endings := self._endings():
-            raise failures.error_of(failures.guilty(endings), self.world_size)
-        if not all(self.states[rank].has_result for rank in range(self.world_size)):
-            said = list(self.states[-1].output)[-LAST_WORDS:] if -1 in self.states else []
-            raise failures.error_of_launcher(self.job.ended(), said)
-
-    def _unexplained(self, first: Ending, silent: list[int]) -> Exception:
-        """A rank complains of its peers and nothing explains it: blame a silent peer for a time-out."""
-        if first.speaks_of_silence:
-            return self._silence(silent, f"rank {first.rank} gave up: {first.text}")
-        return failures.error_of(first, self.world_size)
 
     def _silence(self, silent: list[int], limit: str) -> Exception:
         missing = [rank for rank in silent if not self.states[rank].started]
