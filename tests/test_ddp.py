@@ -6,7 +6,6 @@ import contextlib
 import functools
 import gc
 import math
-import time
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -589,26 +588,6 @@ def misused(rank: int, wrapper: str) -> None:
 
 def test_wrong_use() -> None:
     run_wrappers(misused, 2, wrappers=ONE_OF_EACH)
-
-
-def only_rank_1_raises(rank: int) -> None:
-    if rank:
-        raise ValueError("a bad value")
-    dist.barrier()
-
-
-def only_rank_1_is_late(rank: int) -> None:
-    if rank:
-        time.sleep(60)
-    dist.barrier()
-
-
-def test_the_harness_reports_the_rank_that_failed() -> None:
-    with pytest.raises(RanksError, match="ValueError: a bad value") as failed:
-        run_ranks(only_rank_1_raises, 2)
-    assert next(iter(failed.value.errors)) == 1
-    with pytest.raises(RanksError, match="rank 1: took longer than 1 s"):
-        run_ranks(only_rank_1_is_late, 2, timeout_s=1)
 
 
 def tensor_bytes(shape: Shape) -> list[int]:

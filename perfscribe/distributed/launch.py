@@ -253,12 +253,11 @@ def _hear_exits(agent: socket.socket, said: BinaryIO, hub: Hub) -> None:
 
 
 def _variables(rank: int, world_size: int, store_port: int) -> dict[str, str]:
-    """A rank's environment: ours without an outer launcher's variables, with those that torchrun would set."""
+    """A rank's environment: ours without an outer launcher's variables, with those of torchrun that are read."""
     numbers = {"RANK": rank, "WORLD_SIZE": world_size, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": world_size}
-    group = {"GROUP_RANK": 0, "GROUP_WORLD_SIZE": 1, "ROLE_RANK": rank, "ROLE_WORLD_SIZE": world_size}
     elastic = {"TORCHELASTIC_RUN_ID": f"perfscribe-{os.getpid()}", "TORCHELASTIC_USE_AGENT_STORE": True}
     rest = {"MASTER_ADDR": LOOPBACK, "MASTER_PORT": store_port, "OMP_NUM_THREADS": _threads(world_size)}
-    ours = {name: str(value) for name, value in {**numbers, **group, **elastic, **rest}.items()}
+    ours = {name: str(value) for name, value in {**numbers, **elastic, **rest}.items()}
     return ranks.without_launchers(os.environ) | ours
 
 
