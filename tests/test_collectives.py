@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import asdict
 from types import SimpleNamespace
 
 import fake_nvml
@@ -12,8 +14,10 @@ from perfscribe.distributed import collectives, transport
 from perfscribe.distributed.collectives import CUDA_EVENTS, HOST_CLOCK, OPERATIONS, Message, combine, time_collectives
 from perfscribe.distributed.exchange import EXACT_UP_TO, Exchange
 from perfscribe.distributed.failures import RankError
+from perfscribe.distributed.launch import launch
 from perfscribe.distributed.nccl_log import parse_nccl_log
 
+LATE_S = 0.2
 SIZES = ((4096, "fp32"), (3_000_001, "fp32"), (5_000_000, "fp32"), (1000, "bf16"), (1000, "fp16"))
 
 
@@ -96,8 +100,6 @@ def test_a_check_takes_no_result_of_an_earlier_exchange_for_its_own(operation):
 
 def test_a_wrong_result_names_the_collective_and_the_rank():
     with pytest.raises(RankError) as caught:
-        from perfscribe.distributed.launch import launch
-
         launch("test_collectives:sums_badly", {}, world_size=2, timeout_s=60)
     assert str(caught.value) == "rank 1 of 2: ArithmeticError: all_reduce: 250 of 250 elements are wrong on rank 1"
 
@@ -107,6 +109,19 @@ def sums_badly(arguments, rank):
     right = exchange.call
     exchange.call = lambda: (right(), exchange.target.add_(rank.place.rank))
     return exchange.check()
+
+
+def test_waiting_for_a_rank_that_still_fills_is_not_in_the_time():
+    (first, _) = launch("test_collectives:fills_late", {}, world_size=2, timeout_s=60).results
+    assert min(first) < 1e3 * LATE_S / 2
+
+
+def fills_late(arguments, rank):
+    """The times in ms of calls for which rank 1 fills its buffers late."""
+    fill = Exchange.fill
+    Exchange.fill = lambda exchange: (fill(exchange), time.sleep(LATE_S * rank.place.rank))
+    (said,) = collectives.run_on_rank({"messages": [asdict(Message("all_reduce", 4096, warmup=1, timed=3))]}, rank)
+    return said["samples_ms"]
 
 
 def test_sums_are_exact_in_each_dtype_for_any_number_of_ranks():
