@@ -49,7 +49,7 @@ HOMEWORK = {
 
 def truth(nodes: Sequence[int]) -> list[list[int]]:
     """(rank, world size, local rank) of every rank from the node of each."""
-    return [[rank, len(nodes), local] for rank, (local, _, _) in enumerate(rank_recordings.layout(nodes))]
+    return [[rank, len(nodes), local] for rank, (local, _) in enumerate(rank_recordings.layout(nodes))]
 
 
 def planned(preset: str) -> list[Cell]:

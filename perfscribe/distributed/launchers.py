@@ -149,11 +149,9 @@ def environment_of_job() -> dict[str, str]:
 def bound(launcher: str, bindings: Sequence[binding.Cores], folder: str) -> list[str]:
     """The command whose ranks, one for each binding, are bound to these cores and write their masks into the folder.
 
-    folder: also for a file that tells the launcher. Unsupported, ValueError: it is not here, or knows no binding.
+    launcher: mpiexec or srun. folder: also for a file that tells the launcher. Unsupported: it is not here.
     """
     require(launcher)
-    if launcher not in _BINDINGS:
-        raise ValueError(f"launcher {launcher!r}: binds no ranks")
     return [*_start(launcher, len(bindings)), *_BINDINGS[launcher](bindings, folder), *AFFINITY, folder]
 
 
