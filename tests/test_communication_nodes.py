@@ -7,7 +7,7 @@ from workspace import ROOT
 
 from perfscribe import config
 from perfscribe.base.cells import Cell
-from perfscribe.distributed import nodes
+from perfscribe.distributed import launchers
 from perfscribe.experiments.communication.show import METRICS, TRANSFER
 from perfscribe.experiments.communication_nodes import measure, show
 from perfscribe.plan import plan
@@ -57,23 +57,16 @@ def test_real_nodes_stand_beside_the_loopback_interface() -> None:
 
 
 def test_nodes_of_the_job_begin_with_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nodes.launchers, "require", lambda launcher: None)
-    monkeypatch.setattr(nodes.socket, "gethostname", lambda: "n2.cluster")
+    monkeypatch.setattr(launchers, "require", lambda launcher: None)
+    monkeypatch.setattr(launchers.socket, "gethostname", lambda: "n2.cluster")
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     monkeypatch.setenv("SLURM_JOB_NODELIST", "n[1-3]")
-    assert nodes.nodes_of_job(2) == ["n2", "n1"]
-    with pytest.raises(nodes.Unsupported, match=r"^3 nodes$"):
-        nodes.nodes_of_job(4)
-    monkeypatch.setenv("SLURM_JOB_ID", "7")
-    words = nodes.command(["n2", "n1"], 4, "10.0.0.2", 1234)
-    assert words[0] == "srun" and {"--nodes=2", "--ntasks=2", "--ntasks-per-node=1", "--overlap"} <= set(words)
-    assert "--nproc-per-node=4" in words and "--rdzv-endpoint=10.0.0.2:1234" in words
-    assert words[-2:] == ["perfscribe.distributed.on_node", "10.0.0.2"]
+    assert launchers.nodes_of_job(2) == ["n2", "n1"]
+    with pytest.raises(launchers.Unsupported, match=r"^3 nodes$"):
+        launchers.nodes_of_job(4)
 
 
 def test_srun_sees_the_job_and_not_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setenv("SLURM_NNODES", "1")
-    with nodes._outside_of_steps():
-        assert nodes.os.environ["SLURM_JOB_ID"] == "7" and "SLURM_NNODES" not in nodes.os.environ
-    assert nodes.os.environ["SLURM_NNODES"] == "1"
+    assert {name for name in launchers.environment_of_job() if name.startswith("SLURM_")} == {"SLURM_JOB_ID"}

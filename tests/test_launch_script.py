@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import itertools
 import json
 import os
 import re
@@ -48,25 +47,16 @@ KINDS = [(scheduler, name) for scheduler, names in launch.LAUNCHERS.items() for 
 
 @pytest.mark.parametrize(("scheduler", "launcher"), KINDS)
 def test_every_script_is_sound_shell(scheduler, launcher, an_open_mpi, tmp_path):
-    nodes = (1,) if scheduler == "local" else (1, 2)
-    binds = ((), ("--cpu-bind", "list:0,1:8,9")) if launcher != "torchrun" else ((),)
-    profiles = ((), ("--profile", "torch"), ("--profile", "nsys"))
-    more = ((), ("--account", "a", "--queue", "q", "--filesystems", "home:eagle", "--gpus-per-node", "0"))
-    for number, (count, bind, profile, head) in enumerate(itertools.product(nodes, binds, profiles, more)):
-        path = tmp_path / f"{number}.sh"
-        path.write_text(script(scheduler, "--launcher", launcher, *bind, *profile, *head, nodes=count))
+    nodes = 1 if scheduler == "local" else 2
+    binding = ["--cpu-bind", "list:0,1:8,9"] if launcher != "torchrun" else []
+    head = ["--account", "a", "--queue", "q", "--filesystems", "home:eagle", "--gpus-per-node", "0"]
+    path = tmp_path / "job.sh"
+    for more in ([], ["--profile", "torch", *binding], ["--profile", "nsys", "--preflight", *head]):
+        path.write_text(script(scheduler, "--launcher", launcher, *more, nodes=nodes))
         check(path)
     odd = ["my program", "it's", "$HOME", "a\nb", "`x`", ";"]
-    path = tmp_path / "command.sh"
     path.write_text(script(scheduler, "--launcher", launcher, nodes=1, command=odd))
     assert subprocess.run(["bash", "-n", str(path)]).returncode == 0
-
-
-def test_shellcheck_finds_what_is_wrong(tmp_path):
-    bad = tmp_path / "bad.sh"
-    bad.write_text("#!/bin/bash\nif true; then echo $1\n")
-    with pytest.raises(AssertionError):
-        check(bad)
 
 
 # --- with the schedulers' commands replaced ------------------------------------------------------------------------
@@ -91,7 +81,9 @@ def run_replaced(text: str, tmp_path: Path, **variables: str) -> list[str]:
 
 def test_two_nodes_of_one_rank_profiled_under_pbs(tmp_path):
     """The homework's profile of communication between nodes."""
-    text = script("pbs", "--profile", "torch", "--queue", "debug", "--filesystems", "home:eagle", ranks=1)
+    text = script(
+        "pbs", "--profile", "torch", "--queue", "debug", "--filesystems", "home:eagle", "--cpu-bind", "list:24", ranks=1
+    )
     head = [line for line in text.splitlines() if line.startswith("#PBS")]
     assert head == [
         "#PBS -N perfscribe-2x1",
@@ -103,15 +95,8 @@ def test_two_nodes_of_one_rank_profiled_under_pbs(tmp_path):
     ]
     said = run_replaced(text, tmp_path, PBS_JOBID="12345[].polaris-pbs-01")
     assert said[:6] == ["x3001:22345", "-n", "2", "--ppn", "1", "--line-buffer"]
-    assert said[said.index("--cpu-bind") + 1] == "depth" and int(said[said.index("--depth") + 1]) >= 1
+    assert said[said.index("--cpu-bind") + 1] == "list:24"
     assert said[-5:] == [sys.executable, "-m", launch.JOB, "--profile", "profiles/12345"]
-
-
-def test_a_list_of_cores_under_pbs(tmp_path):
-    text = script("pbs", "--cpu-bind", "verbose,list:24:16:8:0", ranks=4)
-    assert "#PBS -l select=2\n" in text
-    said = run_replaced(text, tmp_path, PBS_JOBID="7.x")
-    assert said[said.index("--cpu-bind") + 1] == "list:24:16:8:0" and said[1:5] == ["-n", "8", "--ppn", "4"]
 
 
 def test_srun_and_its_head(tmp_path):
@@ -159,10 +144,9 @@ def test_one_torchrun_a_node(scheduler, tmp_path):
 
 ASKED = {"--scheduler": "slurm", "--nodes": "2", "--ranks-per-node": "4"}
 BAD = [
-    ({"--nodes": "0"}, "argument --nodes: got '0', expected a whole number from 1 to 100000"),
     ({"--nodes": "two"}, "argument --nodes: got 'two', expected a whole number from 1 to 100000"),
     ({"--nodes": None}, "the following arguments are required: --nodes"),
-    ({"--ranks-per-node": "-1"}, "argument --ranks-per-node: got '-1', expected a whole number from 1 to 1024"),
+    ({"--scheduler": "lsf"}, "argument --scheduler: invalid choice: 'lsf' (choose from"),
     ({"--scheduler": "local"}, "--nodes: got 2, expected 1 for --scheduler local"),
     ({"--launcher": "mpiexec"}, "--launcher: got 'mpiexec', expected srun or torchrun for --scheduler slurm"),
     ({"--cpu-bind": "0,1"}, "cpu-bind '0,1': expected list:…, map_cpu:… or mask_cpu:…"),
@@ -170,8 +154,7 @@ BAD = [
     ({"--cpu-bind": "list:0:1:2:3", "--launcher": "torchrun"}, "torchrun binds no ranks; expected it with srun"),
     ({"--time": "1h"}, "argument --time: got '1h', expected HH:MM:SS"),
     ({"--account": "a\nrm -rf x"}, "expected a name"),
-    ({"--queue": "$(x)"}, "argument --queue: got '$(x)', expected a name"),
-    ({"--prof": "torch"}, "unrecognized arguments: --prof"),
+    ({"--profile": "torch", "--": "x"}, "COMMAND is not profiled by it"),
 ]
 
 
@@ -184,16 +167,6 @@ def test_bad_arguments_give_one_line(changes, why):
     text = str(ended.value.code)
     assert text.startswith("run: launch: ") and text.endswith(" (./run launch --help)")
     assert why in text and "\n" not in text
-
-
-def test_a_scheduler_that_is_none():
-    with pytest.raises(SystemExit, match=r"^run: launch: argument --scheduler: invalid choice: 'lsf' \(choose from"):
-        cli.main(["launch", "--scheduler", "lsf", "--nodes", "1", "--ranks-per-node", "1"])
-
-
-def test_a_command_that_torchs_profiler_cannot_see():
-    with pytest.raises(SystemExit, match="COMMAND is not profiled by it"):
-        script("slurm", "--profile", "torch", command=["x"])
 
 
 def test_no_mpiexec_here(monkeypatch):
@@ -286,17 +259,11 @@ def test_srun_on_two_nodes(submit):
 # --- the links first -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("scheduler", "launcher"), KINDS)
-def test_the_links_are_tried_where_that_is_asked(scheduler, launcher, an_open_mpi, tmp_path):
-    nodes = 1 if scheduler == "local" else 2
-    text = script(scheduler, "--launcher", launcher, "--preflight", nodes=nodes)
-    path = tmp_path / "job.sh"
-    path.write_text(text)
-    check(path)
+def test_the_links_are_tried_where_that_is_asked():
+    text = script("slurm", "--preflight")
     assert text.index(launch.SELF_TEST) < text.index(launch.JOB)
-    assert launch.SELF_TEST not in script(scheduler, "--launcher", launcher, nodes=nodes)
-    alone = script(scheduler, "--launcher", launcher, "--preflight", nodes=1, ranks=1)
-    assert launch.SELF_TEST not in alone  # a world of one is not tested
+    assert launch.SELF_TEST not in script("slurm")
+    assert launch.SELF_TEST not in script("slurm", "--preflight", nodes=1, ranks=1)  # a world of one is not tested
 
 
 def test_a_job_ends_with_the_status_of_its_preflight(tmp_path):

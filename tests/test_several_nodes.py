@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import stat
 import sys
 from pathlib import Path
@@ -15,10 +14,10 @@ import unmeasured
 from workspace import ROOT
 
 from perfscribe import config
-from perfscribe.base.cells import Cell, Unsupported
+from perfscribe.base.cells import Unsupported
 from perfscribe.distributed import hosts
 from perfscribe.distributed.failures import RankError
-from perfscribe.distributed.placing import launch_on
+from perfscribe.distributed.launch import launch
 from perfscribe.experiments.preflight import measure as preflight
 from perfscribe.records import environment
 
@@ -55,39 +54,33 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return kept
 
 
-@pytest.mark.parametrize("each", [1, 2])
-def test_ranks_are_numbered_node_by_node(job: Path, each: int) -> None:
-    launched = launch_on(2, rank_programs.works, {}, world_size=2 * each, timeout_s=120, backend="gloo", seed=3)
+def test_ranks_are_numbered_node_by_node(job: Path) -> None:
+    launched = launch(rank_programs.works, {}, nodes=2, world_size=4, timeout_s=120)
     places = [said["place"] for said in launched.results]
-    assert [place["rank"] for place in places] == list(range(2 * each))
-    assert [place["local_rank"] for place in places] == [*range(each)] * 2
-    assert {said["sum"] for said in launched.results} == {sum(range(2 * each))}
+    assert [place["rank"] for place in places] == [0, 1, 2, 3]
+    assert [place["local_rank"] for place in places] == [0, 1, 0, 1]
+    assert {said["sum"] for said in launched.results} == {6.0}
     words = json.loads(job.read_text())
-    assert {"--nodes=2", "--ntasks-per-node=1", f"--nproc-per-node={each}"} <= set(words)
-
-
-def test_on_one_node_srun_is_not_asked(job: Path) -> None:
-    launched = launch_on(1, rank_programs.works, {}, world_size=2, timeout_s=120, seed=3)
-    assert len(launched.results) == 2 and not job.exists()
+    assert {"--nodes=2", "--ntasks-per-node=1", "--nproc-per-node=2"} <= set(words)
 
 
 def test_a_rank_of_another_node_that_fails_is_named(job: Path) -> None:
     with pytest.raises(RankError, match="rank 1 of 2: ValueError: a bad value"):
-        launch_on(2, rank_programs.faulty, {"fault": "raises"}, world_size=2, timeout_s=120)
+        launch(rank_programs.faulty, {"fault": "raises"}, nodes=2, world_size=2, timeout_s=120)
 
 
 def test_without_a_job_or_nodes_enough_there_is_a_reason(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert environment.shortfall(("transformers", "nodes:2")) is None
     assert environment.shortfall(("nodes:4",)) == ("skipped", "2 nodes")
     with pytest.raises(Unsupported, match=r"^2 nodes$"):
-        launch_on(4, rank_programs.works, {}, world_size=4, timeout_s=60)
+        launch(rank_programs.works, {}, nodes=4, world_size=4, timeout_s=60)
     with pytest.raises(ValueError, match="world_size: 3 ranks do not divide evenly among 2 nodes"):
-        launch_on(2, rank_programs.works, {}, world_size=3, timeout_s=60)
+        launch(rank_programs.works, {}, nodes=2, world_size=3, timeout_s=60)
     for name in ("SLURM_JOB_ID", "SLURM_JOB_NODELIST"):
         monkeypatch.delenv(name)
     assert environment.shortfall(("nodes:2",)) == ("skipped", "1 node")
     with pytest.raises(Unsupported, match="not within a Slurm job"):
-        launch_on(2, rank_programs.works, {}, world_size=2, timeout_s=60)
+        launch(rank_programs.works, {}, nodes=2, world_size=2, timeout_s=60)
 
 
 def test_the_self_test_goes_over_the_nodes(job: Path) -> None:
@@ -97,26 +90,3 @@ def test_the_self_test_goes_over_the_nodes(job: Path) -> None:
     found = preflight.run(planned)
     assert found.values["exit_code"] == 0 and found.values["busbw_gb_per_s"] > 0
     assert "--nodes=2" in json.loads(job.read_text())
-
-
-def test_a_training_goes_over_the_nodes(job: Path, tmp_path: Path) -> None:
-    """The same losses as on two ranks of one node, whose collectives are the same."""
-    pytest.importorskip("transformers", reason="the package transformers is not installed")
-    from test_sharded_training import BLOOM, CONFIG
-
-    from perfscribe.data import squad_sets
-    from perfscribe.data.generate import generate
-    from perfscribe.training import launching
-
-    [(name, dataset)] = squad_sets.datasets(CONFIG).items()
-    generate(json.loads(json.dumps({"dataset": name, "formats": [], **dataset})), tmp_path / name)
-    factors = BLOOM | {"loop": "bare loop", "wrap": "FSDP2", "grad_acc": 2, "world_size": 2, "backend": "gloo"}
-    found = {}
-    for nodes in (2, 1):
-        random.seed(5)  # as the engine does with the cell's own
-        found[nodes] = launching.run(Cell(factors | {"nodes": nodes}, data=(name,), data_folder=str(tmp_path)))
-    over, on_one = found[2], found[1]
-    assert "--nodes=2" in json.loads(job.read_text())
-    assert over.values["wrapped_by"] == "FSDP2" and over.values["local_share"] == pytest.approx(0.5, abs=0.01)
-    assert over.values["hosts"] == 1  # of the stand-in
-    assert over.series["train_loss"] == pytest.approx(on_one.series["train_loss"], rel=1e-5)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import os
 import re
+import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -151,3 +152,9 @@ def rankfile(bindings: Sequence[Iterable[int]], host: str = "localhost") -> str:
     logical = logical_numbers()
     slots = (",".join(str(logical.get(core, core)) for core in cores) for cores in bindings)
     return "".join(f"rank {rank}={host} slot={slot}\n" for rank, slot in enumerate(slots))
+
+
+if __name__ == "__main__":  # a rank that a launcher has bound: writes its mask into the folder
+    from perfscribe.distributed import ranks
+
+    Path(sys.argv[1], str(ranks.find(os.environ).rank)).write_text(mask(granted()))

@@ -15,81 +15,50 @@ import json
 import os
 import queue
 import secrets
-import selectors
 import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, BinaryIO
 
-LOOPBACK = "127.0.0.1"
+from perfscribe.distributed.transport import LOOPBACK
+
 CONNECT_TIMEOUT_S = 60.0
 GREETING_BYTES = 4096
-MESSAGE_BYTES = 256 * 2**20
 OUTPUT_LINE_BYTES = 2**16
 # Printed by a rank behind what NCCL has logged of a piece of work, before it gives the result.
 END_OF_LOG = "perfscribe: end of log"
-MESSAGES, OUTPUT, AGENT = "messages", "output", "agent"
+MESSAGES, OUTPUT = "messages", "output"
 
 
 @dataclass(frozen=True)
 class Event:
-    """Something that happened on the hub.
+    """Something that the hub heard of a rank; of rank -1 where none is meant.
 
-    kind: message (data: what a rank said), output (data: a line that it printed), closed (its messages ended) or exit
-    (data: the exit code that its agent saw). rank: -1 where no rank is meant.
+    kind: message (data: what it said), output (data: a line that it printed), closed (data: which of its streams
+    ended) or exit (data: its exit code).
     """
 
     kind: str
-    rank: int = -1
-    data: Any = None
-
-
-class _Peer:
-    """One accepted connection; anonymous until its greeting has been read."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        self.socket = connection
-        self.rank: int | None = None
-        self.stream = ""
-        self._pieces: list[bytes] = []
-        self._held_bytes = 0
-
-    def lines(self, piece: bytes) -> list[bytes]:
-        """The lines that this piece completes; ValueError where one is longer than its stream allows."""
-        self._pieces.append(piece)
-        self._held_bytes += len(piece)
-        whole: list[bytes] = []
-        if b"\n" in piece:
-            *whole, rest = b"".join(self._pieces).split(b"\n")
-            self._pieces, self._held_bytes = [rest], len(rest)
-        limit = GREETING_BYTES if self.rank is None else MESSAGE_BYTES
-        if self.stream == OUTPUT and self._held_bytes > OUTPUT_LINE_BYTES:
-            whole.append(self.rest())
-        elif self._held_bytes > limit:
-            raise ValueError("line too long")
-        return whole
-
-    def rest(self) -> bytes:
-        """What came in since the last whole line."""
-        held = b"".join(self._pieces)
-        self._pieces, self._held_bytes = [], 0
-        return held
+    rank: int
+    data: Any
 
 
 class Hub:
-    """The launcher's end. Listens on a port that the kernel chooses; nothing is left after close()."""
+    """The launcher's end: a thread for each connection puts what it hears into events, until close()."""
 
     def __init__(self, host: str = LOOPBACK) -> None:
         self._listener = socket.create_server((host, 0), backlog=256)
-        self._listener.setblocking(False)
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(self._listener, selectors.EVENT_READ, None)
-        self._ranks: dict[int, _Peer] = {}
+        self._connections: list[socket.socket] = []
+        self._ranks: dict[int, socket.socket] = {}
+        self._threads: list[threading.Thread] = []
+        self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self.token = secrets.token_hex(16)
         self.address = f"{host}:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._accept, name="hub", daemon=True).start()
 
     def __enter__(self) -> Hub:
         return self
@@ -97,89 +66,66 @@ class Hub:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def adopt(self, connection: socket.socket, stream: str) -> None:
-        """Read from a connection of the launcher's own: OUTPUT of its processes, or what a AGENT says of ranks."""
-        peer = _Peer(connection)
-        peer.rank, peer.stream = -1, stream
-        self._selector.register(connection, selectors.EVENT_READ, peer)
-
-    @property
-    def connected(self) -> bool:
-        """Whether anything that a rank may still say or print has not been read."""
-        return any(isinstance(key.data, _Peer) for key in self._selector.get_map().values())
-
-    def poll(self, timeout_s: float) -> list[Event]:
-        """What happened, waiting at most timeout_s for the first of it."""
-        events: list[Event] = []
-        for key, _ in self._selector.select(max(0.0, timeout_s)):
-            if key.fileobj is self._listener:
-                self._accept()
-            elif isinstance(key.data, _Peer):
-                events += self._read(key.data)
-        return events
+    def hear(self, function: Callable[..., None], *arguments: Any) -> threading.Thread:
+        """Call a function that reads to some end, in a thread of its own."""
+        thread = threading.Thread(target=function, args=arguments, name="hub", daemon=True)
+        thread.start()
+        self._threads.append(thread)  # started: another thread may join it
+        return thread
 
     def send(self, rank: int, message: dict[str, Any]) -> None:
         """Say something to a rank; one that is gone does not hear it."""
-        peer = self._ranks.get(rank)
-        if peer is not None:
+        if rank in self._ranks:
             with contextlib.suppress(OSError):
-                peer.socket.sendall(json.dumps(message).encode() + b"\n")
+                self._ranks[rank].sendall(json.dumps(message).encode() + b"\n")
+
+    def wait_for_ends(self, timeout_s: float) -> None:
+        """Wait until all that was said and printed has been heard, once the ranks are gone."""
+        until = time.monotonic() + timeout_s
+        for thread in self._threads:
+            thread.join(max(0.0, until - time.monotonic()))
 
     def close(self) -> None:
         """Close every connection, which ends ranks that are still there."""
-        for key in list(self._selector.get_map().values()):
-            if isinstance(key.data, _Peer):
-                key.data.socket.close()
-        self._selector.close()
+        for one in (self._listener, *self._connections):
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)  # wakes the thread that reads
         self._listener.close()
 
     def _accept(self) -> None:
+        with contextlib.suppress(OSError):  # it is closed
+            while True:
+                connection, _ = self._listener.accept()
+                connection.settimeout(CONNECT_TIMEOUT_S)
+                self._connections.append(connection)
+                self.hear(self._greet, connection)
+
+    def _greet(self, connection: socket.socket) -> None:
+        """Read a connection to its end as what its first line says; a stranger's is closed."""
+        with connection, contextlib.suppress(OSError, ValueError), connection.makefile("rb") as lines:
+            greeting = json.loads(lines.readline(GREETING_BYTES))
+            if isinstance(greeting, dict) and hmac.compare_digest(str(greeting.get("token")), self.token):
+                connection.settimeout(None)
+                rank = int(greeting["rank"])
+                if greeting["stream"] == OUTPUT:
+                    self.read_output(lines, rank)
+                else:
+                    self._ranks[rank] = connection
+                    self._read_messages(lines, rank)
+
+    def _read_messages(self, lines: BinaryIO, rank: int) -> None:
+        self.events.put(Event("message", rank, {"hello": True}))
+        with contextlib.suppress(OSError, ValueError):
+            for line in lines:
+                self.events.put(Event("message", rank, json.loads(line)))
+        self.events.put(Event("closed", rank, MESSAGES))
+
+    def read_output(self, lines: BinaryIO, rank: int) -> None:
+        """Hear what is printed into a stream to its end; lines that are too long are cut."""
         with contextlib.suppress(OSError):
-            connection, _ = self._listener.accept()
-            connection.settimeout(CONNECT_TIMEOUT_S)
-            self._selector.register(connection, selectors.EVENT_READ, _Peer(connection))
-
-    def _read(self, peer: _Peer) -> list[Event]:
-        try:
-            piece = peer.socket.recv(2**16)
-            return self._end(peer) if not piece else self._events(peer, peer.lines(piece))
-        except (OSError, ValueError):
-            return self._end(peer)
-
-    def _events(self, peer: _Peer, lines: list[bytes]) -> list[Event]:
-        events = []
-        for line in lines:
-            if peer.rank is None:
-                events += self._greet(peer, json.loads(line))
-            elif peer.stream == OUTPUT:
-                events.append(Event("output", peer.rank, line.decode(errors="replace")))
-            elif peer.stream == AGENT:
-                said = json.loads(line)
-                events.append(Event("exit", said["rank"], said["exit"]))
-            else:
-                events.append(Event("message", peer.rank, json.loads(line)))
-        return events
-
-    def _greet(self, peer: _Peer, greeting: Any) -> list[Event]:
-        """Take a connection for what its first line says; ValueError for a stranger's."""
-        if not isinstance(greeting, dict) or not hmac.compare_digest(str(greeting.get("token")), self.token):
-            raise ValueError("stranger")
-        peer.rank, peer.stream = int(greeting["rank"]), str(greeting["stream"])
-        if peer.stream == OUTPUT:
-            return []
-        self._ranks[peer.rank] = peer
-        return [Event("message", peer.rank, {"hello": greeting})]
-
-    def _end(self, peer: _Peer) -> list[Event]:
-        self._selector.unregister(peer.socket)
-        peer.socket.close()
-        if peer.rank is None or peer.stream == AGENT:
-            return []
-        if peer.stream == OUTPUT:
-            rest = peer.rest()
-            return [Event("output", peer.rank, rest.decode(errors="replace"))] if rest else []
-        self._ranks.pop(peer.rank, None)
-        return [Event("closed", peer.rank)]
+            while line := lines.readline(OUTPUT_LINE_BYTES):
+                self.events.put(Event("output", rank, line.decode(errors="replace").removesuffix("\n")))
+        self.events.put(Event("closed", rank, OUTPUT))
 
 
 class Channel:
@@ -190,8 +136,8 @@ class Channel:
     """
 
     def __init__(self, address: str, token: str, rank: int, answer: dict[str, Callable[[], Any]]) -> None:
-        self._socket = _connect(address, {"token": token, "rank": rank, "stream": MESSAGES, "pid": os.getpid()})
-        self._address, self._token, self._rank = address, token, rank
+        self._connect = lambda stream: _connect(address, {"token": token, "rank": rank, "stream": stream})
+        self._socket = self._connect(MESSAGES)
         self._answer = answer
         self._lock = threading.Lock()
         self._work: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
@@ -205,12 +151,11 @@ class Channel:
 
     def redirect_output(self) -> None:
         """Let the launcher read what this process, its libraries and children write to standard output and error."""
-        output = _connect(self._address, {"token": self._token, "rank": self._rank, "stream": OUTPUT})
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
-        os.dup2(output.fileno(), 1)
-        os.dup2(output.fileno(), 2)
-        output.close()
+        with self._connect(OUTPUT) as output:
+            os.dup2(output.fileno(), 1)
+            os.dup2(output.fileno(), 2)
         sys.stdout, sys.stderr = _text_stream(1), _text_stream(2)  # the old ones may remember positions in a file
 
     def next_work(self) -> dict[str, Any] | None:

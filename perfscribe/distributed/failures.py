@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeVar
 
 from perfscribe.base.cells import Unsupported
@@ -29,7 +29,6 @@ _SILENT_PEER = re.compile(
 # Types that libraries give to such errors; a program's own error may say "timed out" as well.
 _OF_LIBRARIES = re.compile(r"(?:RuntimeError|Dist\w*Error|ConnectionError|BrokenPipeError|ConnectionResetError): ")
 _LAST_WORDS = re.compile(r"watchdog caught collective operation timeout|remote process exited", re.IGNORECASE)
-RAISED, DIED = "raised", "died"
 SHOWN_LINES = 20  # of what a rank had printed
 
 
@@ -51,74 +50,65 @@ _Error = TypeVar("_Error", bound=RankError)
 
 
 @dataclass(frozen=True)
-class Frame:
-    """One place in a rank's code."""
-
-    file: str
-    line: int
-    function: str
-
-    def __str__(self) -> str:
-        return f"{self.file.rpartition('/')[2]}:{self.line} in {self.function}"
-
-
-@dataclass(frozen=True)
 class Stack:
-    """What a rank does. frames: innermost first. collectives: how many it has begun; None where it cannot tell."""
+    """What a rank does. frames: (file, line, function), innermost first. collectives: begun; None: it cannot tell."""
 
-    frames: Sequence[Frame]
+    frames: Sequence[tuple[str, int, str]]
     collectives: int | None = None
 
     @property
     def waits_for_others(self) -> bool:
         """Whether the innermost frames are those of a collective or of waiting for the GPU."""
         return any(
-            "/torch/distributed/" in frame.file or (frame.function == "synchronize" and "/torch/" in frame.file)
-            for frame in self.frames[:4]
+            "/torch/distributed/" in file or (function == "synchronize" and "/torch/" in file)
+            for file, _, function in self.frames[:4]
         )
 
     @property
     def place(self) -> str:
         """The innermost frame outside of installed packages, else the innermost."""
-        own = [frame for frame in self.frames if not re.search(r"/site-packages/|/lib/python|^<", frame.file)]
-        return f"at {next(iter([*own, *self.frames]), 'an unknown place')}"
+        own = [frame for frame in self.frames if not re.search(r"/site-packages/|/lib/python|^<", frame[0])]
+        return f"at {_frame(*(own or self.frames)[0])}" if self.frames else "at an unknown place"
 
     def __str__(self) -> str:
         begun = "" if self.collectives is None else f"{self.collectives} collectives begun; "
-        return begun + " < ".join(map(str, self.frames))
+        return begun + " < ".join(_frame(*frame) for frame in self.frames)
+
+
+def _frame(file: str, line: int, function: str) -> str:
+    return f"{file.rpartition('/')[2]}:{line} in {function}"
 
 
 @dataclass(frozen=True)
 class Ending:
     """How a rank ended without a result.
 
-    how: raised (it could still tell) or died. time_s: on the rank's clock
-    where it could still tell, else when it was seen. status: failed, oom or unsupported. details: its traceback.
-    last_words: the end of what it printed, of which an error shows less.
+    text: its error or how it died. time_s: on the rank's clock where it could still tell, else when it was seen.
+    status: failed, oom or unsupported. details: its traceback. last_words: the end of what it printed.
     """
 
     rank: int
-    how: str
     text: str
     time_s: float
     status: str = "failed"
     details: str = ""
-    last_words: Sequence[str] = field(default=())
+    died: bool = False
+    last_words: Sequence[str] = ()
 
     @property
     def is_consequence(self) -> bool:
         """Whether it speaks of a lost or silent peer."""
-        if self.how == DIED:
-            return any(_LAST_WORDS.search(line) for line in self.last_words)
-        lost = _OF_LIBRARIES.match(self.text) and _LOST_PEER.search(self.text)
-        return bool(lost or self.speaks_of_silence)
+        return self._speaks_of(_LOST_PEER) or self.speaks_of_silence
 
     @property
     def speaks_of_silence(self) -> bool:
         """Whether it is a time-out of waiting for others."""
-        if self.how == DIED:
-            return any(_LAST_WORDS.search(line) and _SILENT_PEER.search(line) for line in self.last_words)
-        return bool(_OF_LIBRARIES.match(self.text) and _SILENT_PEER.search(self.text))
+        return self._speaks_of(_SILENT_PEER)
+
+    def _speaks_of(self, peer: re.Pattern[str]) -> bool:
+        if self.died:
+            return any(_LAST_WORDS.search(line) and peer.search(line) for line in self.last_words)
+        return bool(_OF_LIBRARIES.match(self.text) and peer.search(self.text))
 
 
 def guilty(endings: Sequence[Ending]) -> Ending:
@@ -133,7 +123,7 @@ def error_of(ending: Ending, world_size: int) -> Exception:
     if ending.status == "unsupported":
         return Unsupported(ending.text)
     kind: type[RankError] = RankOutOfMemory if ending.status == "oom" else RankError
-    if kind is RankError and ending.is_consequence and ending.speaks_of_silence:
+    if kind is RankError and ending.speaks_of_silence:
         kind = RankTimeout
     return _with_notes(kind(text), ending.rank, ending.details, *ending.last_words[-SHOWN_LINES:])
 

@@ -1,6 +1,6 @@
-"""Starts ranks quickly: a process that has imported torch once and forks them, 0.1 s for four on two cores.
+"""Starts ranks quickly: a process that has imported torch once and forks them, 0.2 s for two on two cores.
 
-(Fresh interpreters that import torch side by side there took 8 s. multiprocessing's own fork server would do, but it
+(Fresh interpreters that import torch side by side take 5 s there. multiprocessing's own fork server would do, but it
 leaves a folder behind where its owner is killed, as cells are, and its processes hold each other's descriptors.)
 
 launcher -> server, one for the launcher's life -> agent, one for a launch -> ranks. Each ends with the one before:
@@ -20,7 +20,7 @@ import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from perfscribe.distributed import rank as rank_module
@@ -47,10 +47,10 @@ class ForkServer:
         """A connection to a new agent, which waits for an order as a JSON line (see raise_ranks)."""
         ours, theirs = socket.socketpair()
         with self._lock, theirs:
-            socket.send_fds(self._running(), [b"\n"], [theirs.fileno()])
+            socket.send_fds(self._running(PRELOADED), [b"\n"], [theirs.fileno()])
         return ours
 
-    def _running(self, preloaded: Sequence[str] = PRELOADED) -> socket.socket:
+    def _running(self, preloaded: Sequence[str]) -> socket.socket:
         if self._process is None or self._control is None or self._process.poll() is not None:
             if self._control is not None:
                 self._control.close()
@@ -74,78 +74,61 @@ def serve(descriptor: int, preloaded: Sequence[str]) -> None:
     for name in preloaded:
         importlib.import_module(name)
     control = socket.socket(fileno=descriptor)
-    control.set_inheritable(False)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the launcher to answer
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel takes agents away
     here = os.getpid()
+
+    def act_as_agent() -> None:
+        control.close()
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        rank_module.die_with(here)
+        raise_ranks(socket.socket(fileno=descriptors[0]))
+
     while True:
         message, descriptors, _, _ = socket.recv_fds(control, 1, 1)
         if not message:
             return
-        if os.fork() == 0:
-            control.close()
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            with _to_the_end():
-                rank_module.die_with(here)
-                raise_ranks(socket.socket(fileno=descriptors[0]))
+        _fork(act_as_agent)
         os.close(descriptors[0])
 
 
 def raise_ranks(launcher: socket.socket) -> None:
-    """Start the ranks of an order, say {"rank", "pid"} of each, then {"rank", "exit"} as they end."""
+    """Start the ranks of an order, say the list of their process numbers, then [rank, exit code] of each that ends."""
     order = json.loads(launcher.makefile("rb").readline())
-    ranks: dict[int, int] = {}
-    for rank in range(order["world_size"]):
-        pid = _fresh(order, rank) if order["fresh"] else _forked(order, rank, launcher)
-        ranks[pid] = rank
-        _say(launcher, {"rank": rank, "pid": pid})
-    while ranks:
-        pid, status = os.wait()
-        if pid in ranks:  # else a process that a rank left behind
-            with contextlib.suppress(BrokenPipeError):  # the launcher has left, and ranks end with it
-                _say(launcher, {"rank": ranks.pop(pid), "exit": os.waitstatus_to_exitcode(status)})
-
-
-@contextlib.contextmanager
-def _to_the_end() -> Iterator[None]:
-    """End a forked process when left, whatever happens, so that it never goes on with what its parent does."""
-    try:
-        yield
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stderr.flush()
-        os._exit(1)
-
-
-def _say(launcher: socket.socket, message: dict[str, Any]) -> None:
-    launcher.sendall(json.dumps(message).encode() + b"\n")
-
-
-def _forked(order: dict[str, Any], rank: int, launcher: socket.socket) -> int:
     agent = os.getpid()
+
+    def act_as_rank(variables: dict[str, str]) -> None:
+        launcher.close()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        os.environ.clear()
+        os.environ.update(variables)
+        os.chdir(order["folder"])
+        sys.path[:] = order["path"]
+        rank_module.main(order, agent)
+
+    def say(what: list[int]) -> None:
+        launcher.sendall(json.dumps(what).encode() + b"\n")
+
+    pids = [_fork(act_as_rank, variables) for variables in order["environment"]]
+    say(pids)
+    for _ in pids:
+        pid, status = os.wait()
+        with contextlib.suppress(BrokenPipeError):  # the launcher has left, and ranks end with it
+            say([pids.index(pid), os.waitstatus_to_exitcode(status)])
+
+
+def _fork(act: Callable[..., Any], *arguments: Any) -> int:
+    """Number of a child that does this and ends, whatever happens: it never goes on with what its parent does."""
     pid = os.fork()
     if pid == 0:
-        with _to_the_end():
-            launcher.close()
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-            os.environ.clear()
-            os.environ.update(order["environment"][rank])
-            os.chdir(order["folder"])
-            sys.path[:] = order["path"]
-            rank_module.main(order, agent)
+        try:
+            act(*arguments)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stderr.flush()
+            os._exit(1)
     return pid
-
-
-def _fresh(order: dict[str, Any], rank: int) -> int:
-    """A rank as a fresh interpreter, which takes the order from its environment."""
-    environment = order["environment"][rank] | {
-        rank_module.ORDER_VARIABLE: json.dumps(order | {"environment": []}),
-        rank_module.PARENT_VARIABLE: str(os.getpid()),
-        "PYTHONPATH": os.pathsep.join(filter(None, order["path"])),
-    }
-    os.chdir(order["folder"])
-    return os.posix_spawn(sys.executable, [sys.executable, "-m", rank_module.__name__], environment)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import socket
 import subprocess
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -65,3 +66,19 @@ def _expand_one(part: str) -> Iterator[str]:
         for number in range(int(first), int(last or first) + 1):
             for end in _expand_one(after):
                 yield f"{before}{number:0{len(first)}d}{end}"
+
+
+def address_towards(host: str) -> str:
+    """This machine's own address on the way to the host; nothing is sent. OSError: there is no way."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((host, 9))
+        return str(probe.getsockname()[0])
+
+
+def interface_towards(host: str) -> str | None:
+    """Name of the interface that has that address; None where none has it."""
+    import psutil
+
+    own = address_towards(host)
+    names = (name for name, addresses in psutil.net_if_addrs().items() if any(one.address == own for one in addresses))
+    return next(names, None)

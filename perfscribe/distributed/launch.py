@@ -1,9 +1,9 @@
 """Starts the ranks of a program, collects results from each, and says which rank failed first where one did.
 
-On one machine a fork server starts the ranks (fork_server.py), or another launcher does: torchrun, mpiexec, srun.
-Everything else is the same: this process holds the store that the ranks meet at, on a port that the kernel chooses, so
-that launches beside each other cannot collide, and which outlives every rank; and the hub that they report to
-(channel.py).
+On one machine a fork server starts the ranks (fork_server.py), or another launcher does: torchrun, mpiexec, srun; on
+several nodes srun starts a torchrun on each. Everything else is the same: this process holds the store that the ranks
+meet at, on a port that the kernel chooses, so that launches beside each other cannot collide, and which outlives every
+rank; and the hub that they report to (channel.py).
 """
 
 from __future__ import annotations
@@ -11,21 +11,27 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
+import signal
 import socket
+import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import IO, Any, BinaryIO, cast
 
 from perfscribe.base.cells import Unsupported
-from perfscribe.distributed import ranks
+from perfscribe.distributed import hosts, launchers, ranks
+from perfscribe.distributed import rank as rank_module
 from perfscribe.distributed import transport as transports
-from perfscribe.distributed.channel import LOOPBACK, Hub
-from perfscribe.distributed.starting import DEATH_S, FORK, SPAWN, Job, OtherLauncher, OwnRanks
-from perfscribe.distributed.watching import KEPT_LINES, Watch
+from perfscribe.distributed.channel import Event, Hub
+from perfscribe.distributed.failures import RankError, RankTimeout
+from perfscribe.distributed.fork_server import SERVER
+from perfscribe.distributed.needs import ranks_per_node
+from perfscribe.distributed.transport import LOOPBACK
+from perfscribe.distributed.watching import EXIT_S, KEPT_LINES, Watch, exit_text
 
-BACKENDS = ("gloo", "nccl")
+DEATH_S = 30.0
 LOG_LINES = 20_000
 
 
@@ -54,16 +60,18 @@ class WorkerGroup:
 
     program: a function of arguments and a Rank (see rank.py), or its "module:name". A function is better than a name:
     what measures it then imports it, so that an edit of it measures again.
+    nodes: of this Slurm job, this one first; ranks are numbered node by node.
     device: cuda (the default of nccl) or cpu (of gloo). transport: see transport.py. timeout_s: for each ask(), of
     which the first takes in starting. collective_timeout_s: after which a collective gives up by itself; by default
     later than timeout_s, so that only that ends it, and what the ranks' stacks say then tells who hangs; to be given
-    where an ask() may last longer than the first. start: fork, or spawn for fresh interpreters, as profilers want
-    them. launcher: the command that starts the ranks in place of this process, such as torchrun(4); the ranks' module
-    is put behind it. nccl_log: let NCCL report its choices (see nccl_log.parse_nccl_log); slows collectives.
+    where an ask() may last longer than the first. launcher: the command that starts the ranks in place of this
+    process, such as torchrun(4); the ranks' module is put behind it. nccl_log: let NCCL report its choices (see
+    nccl_log.parse_nccl_log); slows collectives.
 
-    ValueError: arguments that cannot be. Unsupported: fewer GPUs than ranks, a backend that torch lacks, or a rank
-    raised it. Else the first failure counts and names its rank: RankOutOfMemory (a MemoryError), RankTimeout (a
-    TimeoutError), RankError (it raised, died by a signal or left). When this has raised, no rank is left.
+    ValueError: arguments that cannot be. Unsupported: fewer GPUs than ranks, or nodes than asked for, a backend that
+    torch lacks, or a rank raised it. Else the first failure counts and names its rank: RankOutOfMemory (a MemoryError),
+    RankTimeout (a TimeoutError), RankError (it raised, died by a signal or left). When this has raised, no rank is
+    left.
     """
 
     def __init__(
@@ -72,21 +80,25 @@ class WorkerGroup:
         *,
         world_size: int,
         timeout_s: float,
+        nodes: int = 1,
         backend: str = "gloo",
         device: str = "",
         transport: str = "default",
         collective_timeout_s: float | None = None,
         seed: int = 0,
-        start: str = FORK,
         launcher: Sequence[str] = (),
         nccl_log: bool = False,
     ) -> None:
         device = device or ("cuda" if backend == "nccl" else "cpu")
-        check(world_size, backend, device, transport, timeout_s, start)
+        each = ranks_per_node(world_size, nodes)
+        transports.check(backend, transport)
+        names = launchers.nodes_of_job(nodes) if nodes > 1 else []
+        _check_machine(each, backend, device)  # this node stands for all: a job's nodes are alike
+        address = hosts.address_towards(names[-1]) if names else LOOPBACK
         self._logs, self._asked = nccl_log, 0
         self.is_open = False
         with contextlib.ExitStack() as held:
-            hub, store = held.enter_context(Hub()), held.enter_context(_store())
+            hub, store = held.enter_context(Hub(address)), held.enter_context(_store(address))
             order = {
                 "program": program if isinstance(program, str) else _name(program),
                 "world_size": world_size,
@@ -95,19 +107,19 @@ class WorkerGroup:
                 "transport": transport,
                 "collective_timeout_s": collective_timeout_s or timeout_s + DEATH_S,
                 "seed": seed,
-                "threads": _threads(world_size),
+                "threads": _threads(each),
                 "nccl_log": nccl_log,
                 "address": hub.address,
                 "token": hub.token,
-                "store": f"{LOOPBACK}:{store}",
-                "fresh": start == SPAWN,
-                "path": sys.path,
-                "folder": os.getcwd(),
-                "environment": [] if launcher else [_variables(rank, world_size, store) for rank in range(world_size)],
+                "store": f"{address}:{store}",
             }
-            began = time.monotonic()
-            job: Job = OtherLauncher(launcher, order, hub) if launcher else OwnRanks(order, hub, timeout_s)
-            self._watch = Watch(world_size, timeout_s, hub, job, LOG_LINES if nccl_log else KEPT_LINES, began)
+            job: _ForkedRanks | _OtherLauncher
+            if names or launcher:
+                launcher = launcher or launchers.over_nodes(names, each, address, store)
+                job = _OtherLauncher(launcher, order, hub, launchers.environment_of_job() if names else os.environ)
+            else:
+                job = _ForkedRanks(order, store, hub, timeout_s)
+            self._watch = Watch(world_size, timeout_s, hub, job.ended, LOG_LINES if nccl_log else KEPT_LINES)
             held.callback(self._watch.read_the_rest)
             held.callback(job.end)
             self._held = held.pop_all()
@@ -161,28 +173,6 @@ def _name(program: Callable[..., Any]) -> str:
     return f"{module}:{name}"
 
 
-def torchrun(world_size: int) -> list[str]:
-    """torchrun's command line for ranks on this machine, for launch(launcher=...)."""
-    module = "torch.distributed.run"
-    return [sys.executable, "-m", module, "--standalone", f"--nproc-per-node={world_size}", "-m"]
-
-
-def check(world_size: int, backend: str, device: str, transport_name: str, timeout_s: float, start: str) -> None:
-    """Refuse what cannot run, in one line, before anything starts: ValueError or Unsupported."""
-    if backend not in BACKENDS:
-        raise ValueError(f"backend {backend!r}: expected {' or '.join(BACKENDS)}")
-    if isinstance(world_size, bool) or not isinstance(world_size, int) or world_size < 1:
-        raise ValueError(f"world_size {world_size!r}: expected a whole number from 1")
-    if device not in ("cpu", "cuda") or (backend, device) == ("nccl", "cpu"):
-        raise ValueError(f"device {device!r}: {backend} expects {'cuda' if backend == 'nccl' else 'cpu or cuda'}")
-    if start not in (FORK, SPAWN):
-        raise ValueError(f"start {start!r}: expected {FORK} or {SPAWN}")
-    if not timeout_s > 0:
-        raise ValueError(f"timeout_s {timeout_s!r}: expected seconds above 0")
-    transports.check(backend, transport_name)
-    _check_machine(world_size, backend, device)
-
-
 def _check_machine(world_size: int, backend: str, device: str) -> None:
     import torch
 
@@ -201,14 +191,14 @@ def _threads(world_size: int) -> int:
 
 
 @contextlib.contextmanager
-def _store() -> Iterator[int]:
-    """The port of a store that ranks of this machine meet at, closed when left."""
+def _store(address: str) -> Iterator[int]:
+    """The port of a store that ranks meet at, closed when left."""
     import torch.distributed as dist
 
-    listener = socket.create_server((LOOPBACK, 0), backlog=256)
+    listener = socket.create_server((address, 0), backlog=256)
     port = listener.getsockname()[1]
     store = dist.TCPStore(  # type: ignore[attr-defined]
-        LOOPBACK, port, None, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
+        address, port, None, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
     )
     try:
         yield port
@@ -216,11 +206,93 @@ def _store() -> Iterator[int]:
         del store
 
 
+# --- the processes ------------------------------------------------------------------------------------------------
+
+
+class _ForkedRanks:
+    """Ranks on this machine, forked by the fork server. Each leads a process group, so that what it starts ends too.
+
+    RankTimeout, RankError: the server gives none.
+    """
+
+    ended = None  # each rank's end is heard by itself
+
+    def __init__(self, order: Mapping[str, Any], store: int, hub: Hub, timeout_s: float) -> None:
+        world_size = order["world_size"]
+        environment = [_variables(rank, world_size, store) for rank in range(world_size)]
+        order = {**order, "environment": environment, "path": sys.path, "folder": os.getcwd()}
+        agent = SERVER.agent()
+        try:
+            agent.settimeout(timeout_s)
+            agent.sendall(json.dumps(order, allow_nan=False).encode() + b"\n")
+            said = agent.makefile("rb")
+            if not (line := said.readline()):
+                raise ConnectionError("it has ended")
+            self._pids = json.loads(line)
+        except OSError as error:
+            agent.close()
+            kind = RankTimeout if isinstance(error, TimeoutError) else RankError
+            raise kind(f"the fork server gave no ranks: {type(error).__name__}: {error}") from error
+        agent.settimeout(None)
+        self._hearing = hub.hear(_hear_exits, agent, said, hub)
+
+    def end(self) -> None:
+        """Kill the ranks and what they started, and wait until the agent has seen them go."""
+        for pid in self._pids:
+            for kill in (os.killpg, os.kill):  # the process alone where it does not lead its group yet
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    kill(pid, signal.SIGKILL)
+        self._hearing.join(DEATH_S)  # longer: the kernel cannot end one, as a driver hangs
+
+
+def _hear_exits(agent: socket.socket, said: BinaryIO, hub: Hub) -> None:
+    with agent, said, contextlib.suppress(OSError):
+        for line in said:
+            rank, code = json.loads(line)
+            hub.events.put(Event("exit", rank, code))
+
+
 def _variables(rank: int, world_size: int, store_port: int) -> dict[str, str]:
-    """A rank's environment: ours without an outer launcher's variables, with those that torchrun would set."""
+    """A rank's environment: ours without an outer launcher's variables, with those of torchrun that are read."""
     numbers = {"RANK": rank, "WORLD_SIZE": world_size, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": world_size}
-    group = {"GROUP_RANK": 0, "GROUP_WORLD_SIZE": 1, "ROLE_RANK": rank, "ROLE_WORLD_SIZE": world_size}
     elastic = {"TORCHELASTIC_RUN_ID": f"perfscribe-{os.getpid()}", "TORCHELASTIC_USE_AGENT_STORE": True}
     rest = {"MASTER_ADDR": LOOPBACK, "MASTER_PORT": store_port, "OMP_NUM_THREADS": _threads(world_size)}
-    ours = {name: str(value) for name, value in {**numbers, **group, **elastic, **rest}.items()}
+    ours = {name: str(value) for name, value in {**numbers, **elastic, **rest}.items()}
     return ranks.without_launchers(os.environ) | ours
+
+
+class _OtherLauncher:
+    """Another launcher's process, which starts the ranks. It is told to run this package's rank module."""
+
+    def __init__(
+        self, command: Sequence[str], order: Mapping[str, Any], hub: Hub, environment: Mapping[str, str]
+    ) -> None:
+        self._name = command[2] if command[0] == sys.executable else os.path.basename(command[0])
+        self._ranks, self._hub = range(order["world_size"]), hub
+        if shutil.which(command[0]) is None:
+            raise Unsupported(f"no {self._name} here")
+        self._process = subprocess.Popen(
+            [*command, rank_module.__name__],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={**environment, rank_module.ORDER_VARIABLE: json.dumps(order)},
+            process_group=0,
+        )
+        hub.hear(hub.read_output, cast(IO[bytes], self._process.stdout), -1)
+
+    def ended(self) -> str:
+        """How the launcher ended."""
+        code = self._process.poll()
+        return "" if code is None else f"{self._name} {exit_text(code)}"
+
+    def end(self) -> None:
+        """Let the ranks end themselves, then the launcher."""
+        for rank in self._ranks:
+            self._hub.send(rank, {"ask": "die"})
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(EXIT_S)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(DEATH_S)

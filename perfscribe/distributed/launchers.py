@@ -1,10 +1,13 @@
-"""Launchers other than our own: which of them are here, and their command lines for ranks on this machine."""
+"""Launchers other than our own: which of them are here, and their command lines."""
 
 from __future__ import annotations
 
+import json
 import os
 import platform
+import secrets
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -13,16 +16,19 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from perfscribe.base.cells import Unsupported
-from perfscribe.distributed import binding
-from perfscribe.distributed.launch import torchrun
+from perfscribe.distributed import binding, hosts, mpi_start
 
 # What `mpiexec --version` says, by launcher; PALS is told apart first, as it may name the MPI that it starts.
 _SIGNS = {"pals": ("pals",), "open_mpi": ("open mpi", "openrte", "prrte"), "mpich": ("hydra",)}
 _OWNERS = {"open_mpi": "Open MPI", "mpich": "MPICH", "pals": "PALS"}
 KNOWN = ("perfscribe", "torchrun", "slurm", *_OWNERS)
-MPI_START = (sys.executable, "-m", "perfscribe.distributed.mpi_start")
-AFFINITY = (sys.executable, "-m", "perfscribe.distributed.affinity")
+MPI_START = (sys.executable, "-m", mpi_start.__name__)
+AFFINITY = (sys.executable, "-m", binding.__name__)
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
+# Of Slurm's variables, those that say which job and which cluster.
+OF_JOB = ("SLURM_JOB_ID", "SLURM_CONF", "SLURM_CLUSTER_NAME")
 VERSION_S = 20.0
+MPI_S = 60.0
 
 
 @cache
@@ -63,10 +69,9 @@ def require(launcher: str) -> None:
         raise ValueError(f"launcher {launcher!r}: expected one of {', '.join(KNOWN)}")
 
 
-def require_mpi4py() -> None:
-    """Unsupported where Python cannot ask MPI."""
-    if find_spec("mpi4py") is None:
-        raise Unsupported("mpi4py is not installed")
+def torchrun(world_size: int) -> list[str]:
+    """torchrun's command line for ranks on this machine; their module is put behind it."""
+    return [*TORCHRUN, "--standalone", f"--nproc-per-node={world_size}", "-m"]
 
 
 def command(launcher: str, world_size: int) -> list[str]:
@@ -80,18 +85,73 @@ def command(launcher: str, world_size: int) -> list[str]:
         return []
     if launcher == "torchrun":
         return torchrun(world_size)
-    require_mpi4py()
+    if find_spec("mpi4py") is None:
+        raise Unsupported("mpi4py is not installed")
     return [*_start(launcher, world_size), *_BINDINGS[launcher](None, ""), *MPI_START]
+
+
+@cache
+def srun_starts_mpi() -> bool:
+    """Whether srun's tasks are one MPI world: where Slurm and MPI have no common plug-in, each is a world of its own.
+
+    Asks two tasks; True outside of a Slurm job and without mpi4py, which are told by others.
+    """
+    if "SLURM_JOB_ID" not in os.environ or shutil.which("srun") is None or find_spec("mpi4py") is None:
+        return True
+    root = Path(__file__).resolve().parents[2]
+    words = [*command("slurm", 2), mpi_start.SAY, "1"]
+    try:
+        done = subprocess.run(
+            words, cwd=root, capture_output=True, text=True, timeout=MPI_S, check=True, stdin=subprocess.DEVNULL
+        )
+        said = [json.loads(line)[mpi_start.SPLIT] for line in done.stdout.splitlines() if line.startswith("{")]
+    except (OSError, subprocess.SubprocessError, ValueError, LookupError):
+        return False
+    return len(said) == 2 and all(one[1] == 2 for one in said)
+
+
+# --- several nodes ------------------------------------------------------------------------------------------------
+
+
+def nodes_of_job(count: int) -> list[str]:
+    """So many nodes of this job, the one that this process runs on first. Unsupported: it has fewer, or is none."""
+    require("slurm")
+    names = hosts.of_job(os.environ)
+    here = socket.gethostname().split(".")[0]
+    names.sort(key=lambda name: name.split(".")[0] != here)
+    if len(names) < count:
+        raise Unsupported(f"{len(names)} node{'' if len(names) == 1 else 's'}")
+    return names[:count]
+
+
+def over_nodes(names: Sequence[str], ranks_per_node: int, address: str, port: int) -> list[str]:
+    """The command by which srun starts a torchrun on each of these nodes; the ranks' module is put behind it.
+
+    The step shares what the job's other steps have. The store is this process's, so that no torchrun is to be its host.
+    """
+    count = str(len(names))
+    # torchrun needs no MPI, whose plug-in may want more of a cluster than there is.
+    srun = ["srun", "--overlap", "--mem=0", "--cpu-bind=none", "--mpi=none", f"--nodelist={','.join(names)}"]
+    srun += [f"--jobid={os.environ['SLURM_JOB_ID']}", f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1"]
+    of_all = [f"--nnodes={count}", f"--nproc-per-node={ranks_per_node}", f"--rdzv-id={secrets.token_hex(8)}"]
+    store = ["--rdzv-backend=c10d", f"--rdzv-endpoint={address}:{port}", "--rdzv-conf=is_host=false"]
+    return [*srun, *TORCHRUN, *of_all, *store, "-m"]
+
+
+def environment_of_job() -> dict[str, str]:
+    """Without the variables of the step that this process is in: srun would take its one node for all of the job."""
+    return {name: text for name, text in os.environ.items() if not name.startswith("SLURM_") or name in OF_JOB}
+
+
+# --- binding ------------------------------------------------------------------------------------------------------
 
 
 def bound(launcher: str, bindings: Sequence[binding.Cores], folder: str) -> list[str]:
     """The command whose ranks, one for each binding, are bound to these cores and write their masks into the folder.
 
-    folder: also for a file that tells the launcher. Unsupported, ValueError: it is not here, or knows no binding.
+    launcher: mpiexec or srun. folder: also for a file that tells the launcher. Unsupported: it is not here.
     """
     require(launcher)
-    if launcher not in _BINDINGS:
-        raise ValueError(f"launcher {launcher!r}: binds no ranks")
     return [*_start(launcher, len(bindings)), *_BINDINGS[launcher](bindings, folder), *AFFINITY, folder]
 
 
@@ -104,20 +164,8 @@ def _start(launcher: str, world_size: int) -> list[str]:
     if launcher == "open_mpi":
         root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
         # shared memory alone: networks take long to look for, and MPI exchanges a few bytes here
-        return [
-            path,
-            *root,
-            "-n",
-            count,
-            "--host",
-            f"localhost:{count}",
-            "--mca",
-            "pml",
-            "ob1",
-            "--mca",
-            "btl",
-            "self,sm",
-        ]
+        network = ["--mca", "pml", "ob1", "--mca", "btl", "self,sm"]
+        return [path, *root, "-n", count, "--host", f"localhost:{count}", *network]
     return [path, "-n", count, *(["-ppn", count] if launcher == "pals" else ["-launcher", "fork"])]
 
 

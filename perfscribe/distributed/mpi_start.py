@@ -30,7 +30,13 @@ NOT_ASKED = "not asked"
 
 MODULO, SPLIT = "mpi4py_modulo", "mpi4py_split_type"
 # A method is a way to find rank, world size and local rank: two ask MPI, the others read a launcher's variables.
-BY_VARIABLES = {"pals": "PALS", "slurm": "Slurm", "open_mpi": "Open MPI", "mpich": "MPICH", "torchrun": "torchrun"}
+BY_VARIABLES = {
+    "pals": ranks.PALS,
+    "slurm": ranks.SLURM,
+    "open_mpi": ranks.OPEN_MPI,
+    "mpich": ranks.MPICH,
+    "torchrun": ranks.TORCHRUN,
+}
 METHODS = (MODULO, SPLIT, *BY_VARIABLES)
 
 # (rank, world size, local rank), the last None where it is not said; None: nothing at all; a text: why it failed.
@@ -47,15 +53,25 @@ def by_variables(environment: Mapping[str, str]) -> dict[str, Said]:
     found: dict[str, Said] = {}
     for method, source in BY_VARIABLES.items():
         try:
-            found[method] = said(ranks.SOURCES[source](environment))
+            found[method] = said(ranks.claim(source, environment))
         except ValueError as error:
             found[method] = str(error)
     return found
 
 
 def by_mpi(mpi: Any, devices: int) -> dict[str, Claim]:
-    """What the two methods say that ask MPI; devices: of a node, for the modulus."""
-    return {MODULO: ranks.from_mpi_modulo(mpi, devices), SPLIT: ranks.from_mpi_split(mpi)}
+    """What mpi4py's module says by both methods; devices: of a node.
+
+    The local rank is the rank modulo the devices, right only where each node is full and ranks are placed in blocks;
+    or that among the processes that share memory, right under every placement.
+    """
+    world = mpi.COMM_WORLD
+    node = world.Split_type(mpi.COMM_TYPE_SHARED)
+    rank, size = world.Get_rank(), world.Get_size()
+    return {
+        MODULO: Claim("mpi4py COMM_WORLD", rank, size, rank % devices),
+        SPLIT: Claim("mpi4py COMM_TYPE_SHARED", rank, size, node.Get_rank(), node.Get_size()),
+    }
 
 
 def alone(devices: int) -> dict[str, Said]:
@@ -91,7 +107,6 @@ def clean(environment: dict[str, str] | os._Environ[str], claim: Claim) -> list[
         "WORLD_SIZE": str(claim.world_size),
         "LOCAL_RANK": str(claim.local_rank),
         "LOCAL_WORLD_SIZE": str(claim.local_world_size),
-        "GROUP_RANK": str(claim.node_rank),
     }
     return removed
 

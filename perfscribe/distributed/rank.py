@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import importlib
+import itertools
 import json
 import os
 import platform
@@ -26,14 +27,13 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from perfscribe.base.cells import Unsupported
-from perfscribe.distributed import ranks, transport
+from perfscribe.distributed import hosts, ranks, transport
 from perfscribe.distributed.channel import END_OF_LOG, Channel
 
 if TYPE_CHECKING:
     import torch
 
-# The order, as JSON, of a rank that is a fresh interpreter; the process that it is to end with, where ours started it.
-ORDER_VARIABLE, PARENT_VARIABLE = "PERFSCRIBE_LAUNCH", "PERFSCRIBE_PARENT"
+ORDER_VARIABLE = "PERFSCRIBE_LAUNCH"  # the order, as JSON, of a rank that another launcher starts
 STACK_FRAMES = 30
 # Before torch ends a rank whose collective has timed out, it writes a trace into a file and waits a minute for that.
 NCCL_WATCHDOG = {"TORCH_NCCL_DUMP_ON_TIMEOUT": "0", "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "250"}
@@ -63,8 +63,16 @@ def main(order: Mapping[str, Any], parent: int) -> None:
     0 where it gave a result, 1 where it told of an error.
     """
     die_with(parent)
-    _lead_a_group()
-    place, trouble = _find_place(order)
+    with contextlib.suppress(OSError):  # a session leader leads a group already
+        os.setpgid(0, 0)  # what the program starts is ended with it, also after its death
+    place, trouble = None, None
+    try:
+        place = ranks.find(os.environ, host=platform.node())
+        if place.world_size != order["world_size"]:
+            text = f"asked for {order['world_size']} ranks, but {place.source} started {place.world_size}"
+            place, trouble = None, ValueError(text)
+    except ValueError as error:
+        trouble = error
     channel = Channel(order["address"], order["token"], place.rank if place else -1, {"stack": stack})
     channel.redirect_output()
     faulthandler.enable()
@@ -110,26 +118,12 @@ def die_with(parent: int) -> None:
             os._exit(1)
 
 
-def _lead_a_group() -> None:
-    """Lead a process group, so that what the program starts can be ended with it, also after its death."""
-    with contextlib.suppress(OSError):  # a session leader leads one already
-        os.setpgid(0, 0)
-
-
-def _find_place(order: Mapping[str, Any]) -> tuple[ranks.Place | None, Exception | None]:
-    try:
-        place = ranks.find(os.environ, host=platform.node())
-        if place.world_size != order["world_size"]:
-            text = f"asked for {order['world_size']} ranks, but {place.source} started {place.world_size}"
-            raise ValueError(text)
-    except ValueError as error:
-        return None, error
-    return place, None
-
-
 def _join(order: Mapping[str, Any], place: ranks.Place) -> Rank:
     """Join the process group."""
     _share_memory_limit(place)
+    host, _, port = order["store"].rpartition(":")
+    if host != transport.LOOPBACK:
+        _talk_through_interface_towards(host)
     transport.set_switches(os.environ, order["backend"], order["transport"], order["nccl_log"])
     for name, value in NCCL_WATCHDOG.items():
         os.environ.setdefault(name, value)
@@ -141,7 +135,6 @@ def _join(order: Mapping[str, Any], place: ranks.Place) -> Rank:
     random.seed(order["seed"] + place.rank)
     torch.manual_seed(order["seed"] + place.rank)
     device = _device(order, place)
-    host, _, port = order["store"].rpartition(":")
     limit = timedelta(seconds=order["collective_timeout_s"])
     store = dist.TCPStore(host, int(port), is_master=False, timeout=limit)  # type: ignore[attr-defined]
     dist.init_process_group(
@@ -153,6 +146,14 @@ def _join(order: Mapping[str, Any], place: ranks.Place) -> Rank:
         device_id=device if order["backend"] == "nccl" else None,
     )
     return Rank(place, device, order["backend"], order["transport"], order["seed"], order["threads"])
+
+
+def _talk_through_interface_towards(host: str) -> None:
+    """gloo's, as interfaces have different names on different machines; a GLOO_SOCKET_IFNAME that is set stays."""
+    with contextlib.suppress(OSError):  # then the rank says what it cannot reach
+        name = hosts.interface_towards(host)
+        if name is not None:
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
 
 
 def _run(order: Mapping[str, Any], arguments: Mapping[str, Any], me: Rank) -> Any:
@@ -229,11 +230,9 @@ def _device_answers() -> bool:
 
 def stack() -> dict[str, Any]:
     """What the main thread does: its innermost frames (file, line, function), and how many collectives it has begun."""
-    frame = sys._current_frames().get(threading.main_thread().ident or 0)
-    frames: list[tuple[str, int, str]] = []
-    while frame is not None and len(frames) < STACK_FRAMES:
-        frames.append((frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
-        frame = frame.f_back
+    main_thread = sys._current_frames().get(threading.main_thread().ident or 0)
+    walked = itertools.islice(traceback.walk_stack(main_thread), STACK_FRAMES)
+    frames = [(frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line in walked]
     return {"frames": frames, "collectives": _collectives_begun()}
 
 
@@ -252,4 +251,4 @@ def _collectives_begun() -> int | None:
 
 
 if __name__ == "__main__":
-    main(json.loads(os.environ.pop(ORDER_VARIABLE)), int(os.environ.pop(PARENT_VARIABLE, "0")))
+    main(json.loads(os.environ.pop(ORDER_VARIABLE)), parent=0)

@@ -6,7 +6,7 @@ first, and, where it is too slow, a smaller one between each two of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import combinations
@@ -26,7 +26,6 @@ PASSED, NO_FIGURE, TOO_SLOW = 0, 44, 46  # exit statuses, those of the workshop'
 MIB = 2**20
 PAIR_BYTES = {"gloo": 8 * MIB, "nccl": 256 * MIB}
 PAIR_WARMUP, PAIR_CALLS = 1, 3
-NAME_BYTES = 64  # of a host's name, sent as a tensor
 
 
 @dataclass(frozen=True)
@@ -217,17 +216,8 @@ def _longest(own_ms: Sequence[float], rank: Rank) -> list[float]:
 
 def _hosts(rank: Rank) -> tuple[str, ...]:
     """Every rank's host, in the order of ranks."""
-    import torch
     import torch.distributed as dist
 
-    name = rank.place.host.encode()[:NAME_BYTES]
-    own = torch.zeros(NAME_BYTES, dtype=torch.uint8)
-    own[: len(name)] = torch.tensor(list(name), dtype=torch.uint8)
-    own = own.to(rank.device)
-    all_names = [torch.empty_like(own) for _ in range(rank.place.world_size)]
-    dist.all_gather(all_names, own)
-    return tuple(_text(one.tolist()) for one in all_names)
-
-
-def _text(codes: Iterable[int]) -> str:
-    return bytes(codes).rstrip(b"\0").decode(errors="replace")
+    names = [""] * rank.place.world_size
+    dist.all_gather_object(names, rank.place.host)
+    return tuple(names)

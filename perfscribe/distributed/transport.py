@@ -16,6 +16,7 @@ from perfscribe.base.cells import Unsupported
 Answer = TypeVar("Answer")
 
 DEFAULT = "default"
+LOOPBACK = "127.0.0.1"
 LOOPBACK_INTERFACE = "lo0" if sys.platform == "darwin" else "lo"
 
 # By name: what is forced, in words, and NCCL's variables that force it on one machine. NVLink multicast (NVLS) is a
@@ -93,7 +94,8 @@ def links(nvml: Any, gpus: Sequence[Any]) -> list[Link]:
     return [Link(one, other, _kind(nvml, gpus[one], gpus[other])) for one, other in sorted(pairs)]
 
 
-def _ask(nvml: Any, function: str, *arguments: Any) -> Any | None:
+def ask(nvml: Any, function: str, *arguments: Any) -> Any | None:
+    """What NVML answers; None where it cannot."""
     try:
         return getattr(nvml, function)(*arguments)
     except (nvml.NVMLError, AttributeError):
@@ -101,22 +103,22 @@ def _ask(nvml: Any, function: str, *arguments: Any) -> Any | None:
 
 
 def _kind(nvml: Any, one: Any, other: Any) -> str | None:
-    joined = _ask(nvml, "nvmlDeviceGetP2PStatus", one, other, _P2P_CAPS_INDEX_NVLINK)
+    joined = ask(nvml, "nvmlDeviceGetP2PStatus", one, other, _P2P_CAPS_INDEX_NVLINK)
     if joined == _P2P_STATUS_OK:
         return f"NV{min(_nvlinks(nvml, one, other), _nvlinks(nvml, other, one))}"
-    level = _ask(nvml, "nvmlDeviceGetTopologyCommonAncestor", one, other)
+    level = ask(nvml, "nvmlDeviceGetTopologyCommonAncestor", one, other)
     return None if level is None else _LEVELS.get(level)
 
 
 def _nvlinks(nvml: Any, gpu: Any, peer: Any) -> int:
     """Active NVLinks of a GPU to its peer; those to switches lead to every peer."""
-    peer_bus = getattr(_ask(nvml, "nvmlDeviceGetPciInfo", peer), "busId", None)
+    peer_bus = getattr(ask(nvml, "nvmlDeviceGetPciInfo", peer), "busId", None)
     most = getattr(nvml, "NVML_NVLINK_MAX_LINKS", 18)
-    active = [link for link in range(most) if _ask(nvml, "nvmlDeviceGetNvLinkState", gpu, link) == 1]
-    direct = [link for link in active if _ask(nvml, "nvmlDeviceGetNvLinkRemoteDeviceType", gpu, link) == _REMOTE_IS_GPU]
+    active = [link for link in range(most) if ask(nvml, "nvmlDeviceGetNvLinkState", gpu, link) == 1]
+    direct = [link for link in active if ask(nvml, "nvmlDeviceGetNvLinkRemoteDeviceType", gpu, link) == _REMOTE_IS_GPU]
     if not direct:
         return len(active)
-    remote = [getattr(_ask(nvml, "nvmlDeviceGetNvLinkRemotePciInfo", gpu, link), "busId", None) for link in direct]
+    remote = [getattr(ask(nvml, "nvmlDeviceGetNvLinkRemotePciInfo", gpu, link), "busId", None) for link in direct]
     return remote.count(peer_bus)
 
 

@@ -1,7 +1,10 @@
-"""Reads what the ranks of a launch say until all have given a result or one is to blame."""
+"""Hears what the ranks of a launch say until all have given a result or one is to blame (failures.py)."""
 
 from __future__ import annotations
 
+import contextlib
+import queue
+import signal
 import sys
 import time
 from collections import deque
@@ -10,13 +13,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from perfscribe.distributed import failures
-from perfscribe.distributed.channel import END_OF_LOG, Event, Hub
-from perfscribe.distributed.failures import DIED, RAISED, Ending, Frame, Stack
-from perfscribe.distributed.starting import EXIT_S, Job, exit_text
+from perfscribe.distributed.channel import END_OF_LOG, MESSAGES, OUTPUT, Event, Hub
+from perfscribe.distributed.failures import Ending, Stack
 
 # Errors of a lost peer wait this long for the one that explains them.
 EXPLANATION_S = 5.0
 ANSWER_S = 3.0
+EXIT_S = 10.0
 LAST_EVENTS_S = 1.0
 LOOK_S = 0.5
 KEPT_LINES = 500  # of what each rank prints: a crash of CUDA prints stacks behind the line that explains it
@@ -26,40 +29,40 @@ NCCL_LINE = " NCCL INFO "  # read by the program, not by people
 
 @dataclass
 class _State:
-    """What is known of a rank."""
+    """What is known of a rank. has_result, result: of the work that it was given last."""
 
     output: deque[str]
     started: bool = False
     logs: int = 0  # ends of logs seen in its output
-    closed: bool = False
+    closed: set[str] = field(default_factory=set)  # streams
     has_result: bool = False
     result: Any = None
-    ending: Ending | None = None
+    error: dict[str, Any] | None = None
     exit_code: int | None = None
     gone_s: float = 0.0  # by the clock, when its end was first heard of
     stack: Stack | None = None
 
-    @property
-    def is_silent(self) -> bool:
-        return not self.has_result and self.ending is None
-
 
 @dataclass
 class Watch:
-    """One launch as its launcher sees it. timeout_s: for each result. kept_lines: of each rank's output."""
+    """One launch as its launcher sees it.
+
+    timeout_s: for each result. kept_lines: of each rank's output. launcher_ended: why no further rank can report, empty
+    while one can; None where the hub hears the exit code of each rank.
+    """
 
     world_size: int
     timeout_s: float
     hub: Hub
-    job: Job
+    launcher_ended: Callable[[], str] | None = None
     kept_lines: int = KEPT_LINES
     began: float = field(default_factory=time.monotonic)
     first_ending: float = 0.0
-    events: deque[Event] = field(default_factory=deque)
     work: dict[str, Any] | None = None  # what ranks are to do once they have come
 
     def __post_init__(self) -> None:
-        self.states = {rank: _State(deque(maxlen=self.kept_lines)) for rank in range(self.world_size)}
+        # -1: what a launcher says of itself, and a process that has not found its rank
+        self.states = {rank: _State(deque(maxlen=self.kept_lines)) for rank in range(-1, self.world_size)}
 
     def give(self, arguments: Mapping[str, Any]) -> None:
         """Let all ranks run the program with these arguments; those that are not there yet, as they come."""
@@ -70,51 +73,39 @@ class Watch:
         for rank in range(self.world_size):
             state = self.states[rank]
             state.has_result, state.result, state.stack = False, None, None
-            if state.closed:  # it has ended since its last result
-                self._note_death(rank)
-            elif state.started:
+            if state.started:
                 self.hub.send(rank, self.work)
 
     def results(self) -> list[Any]:
         """The result of each rank; raises what failures.py makes of the first failure."""
         while not all(self.states[rank].has_result for rank in range(self.world_size)):
             self._raise_failure()
-            self._read(self._patience_s())
+            self._read(min(LOOK_S, self.began + self.timeout_s - time.monotonic()))
         return [self.states[rank].result for rank in range(self.world_size)]
 
     def read_log(self, count: int) -> None:
         """Take in what ranks had logged before they gave their count-th result."""
-        states = [self.states[rank] for rank in range(self.world_size)]
-        self._read_until(LAST_EVENTS_S, lambda: all(state.logs >= count for state in states))
+        self._read_until(LAST_EVENTS_S, lambda: all(self.states[rank].logs >= count for rank in range(self.world_size)))
 
     def dismiss(self) -> None:
         """Let all ranks leave, and wait a while for it."""
         for rank in range(self.world_size):
             self.hub.send(rank, {"ask": "leave"})
-        self._read_until(EXIT_S, lambda: all(self.states[rank].closed for rank in range(self.world_size)))
+        self._read_until(EXIT_S, lambda: all(MESSAGES in self.states[rank].closed for rank in range(self.world_size)))
 
     def read_the_rest(self) -> None:
-        """Take in what the ranks had still printed, once they are gone; what else they say does not count any more."""
-        until = time.monotonic() + LAST_EVENTS_S
-        while self.hub.connected and time.monotonic() < until:
-            for event in self.hub.poll(LOOK_S):
-                if event.kind == "output":
-                    self._note(event)
+        """Take in what the ranks had still printed, once they are gone."""
+        self.hub.wait_for_ends(LAST_EVENTS_S)
+        self._read(0.0)
 
     # --- reading
 
-    def _patience_s(self) -> float:
-        now = time.monotonic()
-        left_s = self.began + self.timeout_s - now
-        if self.first_ending:
-            left_s = min(left_s, self.first_ending + EXPLANATION_S - now)
-        return max(0.0, min(left_s, LOOK_S))
-
     def _read(self, timeout_s: float) -> None:
-        """Note what happened. May be called while something is noted: then what came after that is noted first."""
-        self.events.extend(self.hub.poll(0.0 if self.events else timeout_s))
-        while self.events:
-            self._note(self.events.popleft())
+        """Note what happened, waiting at most timeout_s for the first of it."""
+        with contextlib.suppress(queue.Empty):
+            self._note(self.hub.events.get(timeout=max(0.0, timeout_s)))
+            while True:
+                self._note(self.hub.events.get_nowait())
 
     def _read_until(self, timeout_s: float, done: Callable[[], bool]) -> None:
         until = time.monotonic() + timeout_s
@@ -122,24 +113,23 @@ class Watch:
             self._read(min(LOOK_S, until - time.monotonic()))
 
     def _note(self, event: Event) -> None:
-        state = self.states.setdefault(event.rank, _State(deque(maxlen=self.kept_lines)))
-        if event.kind == "output" and event.data == END_OF_LOG:
+        state = self.states[event.rank]
+        if event.kind == "message":
+            self._note_message(event.rank, state, event.data)
+        elif event.kind == "closed":
+            state.closed.add(event.data)
+        elif event.kind == "exit":
+            state.exit_code = event.data
+        elif event.data == END_OF_LOG:
             state.logs += 1
-        elif event.kind == "output":
+        else:
             state.output.append(event.data)
             if NCCL_LINE not in event.data:
                 print(f"[rank {event.rank}] {event.data}" if event.rank >= 0 else event.data, file=sys.stderr)
-        elif event.kind == "message":
-            self._note_message(event.rank, state, event.data)
-        else:
-            state.gone_s = state.gone_s or time.time()
-            if event.kind == "exit":
-                state.exit_code = event.data
-            else:
-                state.closed = True
-            self._note_death(event.rank)
+        if not state.gone_s and (MESSAGES in state.closed or state.exit_code is not None):
+            state.gone_s = time.time()
 
-    def _note_message(self, rank: int, state: _State, said: Any) -> None:
+    def _note_message(self, rank: int, state: _State, said: Mapping[str, Any]) -> None:
         if "hello" in said:
             state.started = True
             if self.work is not None:
@@ -147,57 +137,53 @@ class Watch:
         elif "result" in said:
             state.has_result, state.result = True, said["result"]
         elif "error" in said:
-            state.ending = Ending(rank, RAISED, **said["error"], last_words=tuple(state.output))
+            state.error = said["error"]
         elif "stack" in said:
-            frames = [Frame(*place) for place in said["stack"]["frames"]]
-            state.stack = Stack(frames, said["stack"]["collectives"])
-
-    def _note_death(self, rank: int) -> None:
-        """Take in what a rank said before it ended; where it told neither result nor error, its end is one."""
-        state = self.states[rank]
-        if not state.is_silent:
-            return
-        self._read(0.0)
-        if self.job.tells_exits:
-            self._read_until(EXIT_S, lambda: state.exit_code is not None)
-        if state.is_silent:  # nothing was noted meanwhile
-            text = exit_text(state.exit_code) if self.job.tells_exits else "died"
-            state.ending = Ending(rank, DIED, text, state.gone_s, last_words=tuple(state.output))
+            state.stack = Stack(**said["stack"])
 
     # --- judging
 
+    def _ending(self, rank: int) -> Ending | None:
+        """How a rank ended without a result; None while it may still say something.
+
+        What it had said and printed before it died is waited for, and its exit code.
+        """
+        state = self.states[rank]
+        last_words = tuple(state.output)
+        if state.has_result or not (state.error or state.gone_s):
+            return None
+        if state.error:
+            return Ending(rank, **state.error, last_words=last_words)
+        waited_s = time.time() - state.gone_s
+        all_heard = state.closed >= {MESSAGES, OUTPUT} or waited_s > LAST_EVENTS_S
+        if not all_heard or (self.launcher_ended is None and state.exit_code is None and waited_s < EXIT_S):
+            return None
+        text = exit_text(state.exit_code) if self.launcher_ended is None else "died"
+        return Ending(rank, text, state.gone_s, died=True, last_words=last_words)
+
+    def _endings(self) -> list[Ending]:
+        return [ending for rank in self.states if (ending := self._ending(rank)) is not None]
+
     def _raise_failure(self) -> None:
         """Raise as soon as it is clear who is to blame, or when time is up."""
-        endings = [state.ending for state in self.states.values() if state.ending is not None]
-        silent = [rank for rank in range(self.world_size) if self.states[rank].is_silent]
-        now = time.monotonic()
+        if not self._endings() and self.launcher_ended and (how := self.launcher_ended()):
+            self._read_until(LAST_EVENTS_S, lambda: False)  # what is still on its way
+            if not self._endings() and not all(self.states[rank].has_result for rank in range(self.world_size)):
+                raise failures.error_of_launcher(how, list(self.states[-1].output)[-LAST_WORDS:])
+        endings, now = self._endings(), time.monotonic()
+        ended = {ending.rank for ending in endings}
+        silent = [rank for rank in range(self.world_size) if not self.states[rank].has_result and rank not in ended]
         if endings:
             first = failures.guilty(endings)
             self.first_ending = self.first_ending or now
-            if not first.is_consequence or not silent:
+            explained = not first.is_consequence or not silent
+            waited = now >= self.first_ending + EXPLANATION_S and not any(self.states[rank].gone_s for rank in silent)
+            if waited and not explained and first.speaks_of_silence:
+                raise self._silence(silent, f"rank {first.rank} gave up: {first.text}")
+            if explained or waited:
                 raise failures.error_of(first, self.world_size)
-            if now >= self.first_ending + EXPLANATION_S:
-                raise self._unexplained(first, silent)
-        elif self.job.ended():
-            self._raise_end_of_launcher()
         if now >= self.began + self.timeout_s:
             raise self._silence(silent, f"no result after {self.timeout_s:g} s")
-
-    def _raise_end_of_launcher(self) -> None:
-        """The launcher is gone: take in what is still on its way, then blame a rank, else the launcher."""
-        self._read_until(LAST_EVENTS_S, lambda: False)
-        endings = [state.ending for state in self.states.values() if state.ending is not None]
-        if endings:
-            raise failures.error_of(failures.guilty(endings), self.world_size)
-        if any(state.is_silent for rank, state in self.states.items() if rank >= 0):
-            said = list(self.states[-1].output)[-LAST_WORDS:] if -1 in self.states else []
-            raise failures.error_of_launcher(self.job.ended(), said)
-
-    def _unexplained(self, first: Ending, silent: list[int]) -> Exception:
-        """A rank complains of its peers and nothing explains it: blame a silent peer for a time-out."""
-        if first.speaks_of_silence:
-            return self._silence(silent, f"rank {first.rank} gave up: {first.text}")
-        return failures.error_of(first, self.world_size)
 
     def _silence(self, silent: list[int], limit: str) -> Exception:
         missing = [rank for rank in silent if not self.states[rank].started]
@@ -207,3 +193,15 @@ class Watch:
         self._read_until(ANSWER_S, lambda: all(self.states[rank].stack is not None for rank in answering))
         stacks = {rank: stack for rank in silent if (stack := self.states[rank].stack) is not None}
         return failures.error_of_silence(stacks, silent, self.world_size, limit, missing)
+
+
+def exit_text(code: int | None) -> str:
+    """An exit status in words."""
+    if code is None:
+        return "closed its connection"
+    if code >= 0:
+        return f"left with exit code {code}"
+    try:
+        return f"died by {signal.Signals(-code).name}"
+    except ValueError:  # real-time signals have no names
+        return f"died by signal {-code}"

@@ -554,9 +554,9 @@ _CUDA = (
 
 
 def _srun_starts_mpi() -> bool:
-    from perfscribe.distributed import srun_mpi
+    from perfscribe.distributed import launchers
 
-    return srun_mpi.starts_mpi()
+    return launchers.srun_starts_mpi()
 
 
 CAPABILITIES: dict[str, tuple[Condition, ...]] = {

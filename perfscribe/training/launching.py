@@ -75,14 +75,14 @@ def run(of: Cell) -> Measurement:
     """Launch the ranks, and make one measurement of what they say."""
     import random
 
-    from perfscribe.distributed.placing import launch_on
+    from perfscribe.distributed.launch import launch
     from perfscribe.training.on_ranks import on_rank
 
-    launched = launch_on(
-        int(of.factors.get("nodes") or 1),
+    launched = launch(
         on_rank,
         {"factors": dict(of.factors), "data_folder": of.data_folder, "dataset": of.data[0]},
         world_size=of["world_size"],
+        nodes=int(of.factors.get("nodes") or 1),
         timeout_s=LAUNCH_TIMEOUT_S,
         backend=of["backend"],
         device=of["device"],

@@ -7,7 +7,6 @@ import re
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -25,33 +24,6 @@ MOST_NODES, MOST_RANKS = 100_000, 1024
 _NAME = re.compile(r"[A-Za-z0-9][\w.@+-]*")
 _NAMES = re.compile(rf"{_NAME.pattern}(?::{_NAME.pattern})*")
 _TIME = re.compile(r"\d{1,3}:[0-5]\d:[0-5]\d")
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """What the script is to do. command: in place of the homework's training; bindings: cores of each local rank.
-
-    preflight: try the links first, and stop with 44 or 46 where they fail.
-    """
-
-    scheduler: str
-    nodes: int
-    ranks_per_node: int
-    launcher: str
-    profile: str
-    bindings: tuple[binding.Cores, ...]
-    gpus_per_node: int
-    time: str
-    account: str
-    queue: str
-    filesystems: str
-    command: tuple[str, ...]
-    preflight: bool = False
-
-    @property
-    def ranks(self) -> int:
-        """Of all nodes."""
-        return self.nodes * self.ranks_per_node
 
 
 class _Parser(argparse.ArgumentParser):
@@ -112,40 +84,29 @@ def _parser() -> _Parser:
     return parser
 
 
-def read(arguments: Sequence[str]) -> Wanted:
-    """What the arguments ask for; SystemExit with one line where they cannot be."""
+def read(arguments: Sequence[str]) -> argparse.Namespace:
+    """What the arguments ask for, by their names; SystemExit with one line where they cannot be."""
     parser = _parser()
     found = parser.parse_args(arguments)
     possible = LAUNCHERS[found.scheduler]
-    launcher = found.launcher or possible[0]
-    if launcher not in possible:
-        parser.error(
-            f"--launcher: got {launcher!r}, expected {' or '.join(possible)} for --scheduler {found.scheduler}"
-        )
+    found.launcher = found.launcher or possible[0]
+    if found.launcher not in possible:
+        wanted = f"expected {' or '.join(possible)} for --scheduler {found.scheduler}"
+        parser.error(f"--launcher: got {found.launcher!r}, {wanted}")
     if found.scheduler == "local" and found.nodes != 1:
         parser.error(f"--nodes: got {found.nodes}, expected 1 for --scheduler local")
-    if found.cpu_bind and launcher == "torchrun":
+    if found.cpu_bind and found.launcher == "torchrun":
         parser.error("--cpu-bind: torchrun binds no ranks; expected it with srun or mpiexec")
     if found.cpu_bind and len(found.cpu_bind) < found.ranks_per_node:
         parser.error(f"--cpu-bind: {len(found.cpu_bind)} bindings for {found.ranks_per_node} ranks of a node")
     if found.profile == "torch" and found.command:
         parser.error("--profile torch: COMMAND is not profiled by it; expected nsys, or no COMMAND")
-    gpus = found.ranks_per_node if found.gpus_per_node is None else found.gpus_per_node
-    fixed = {name: getattr(found, name) or "" for name in ("time", "account", "queue", "filesystems", "profile")}
-    return Wanted(
-        scheduler=found.scheduler,
-        nodes=found.nodes,
-        ranks_per_node=found.ranks_per_node,
-        launcher=launcher,
-        bindings=found.cpu_bind[: found.ranks_per_node],
-        gpus_per_node=gpus,
-        command=tuple(found.command),
-        preflight=found.preflight and found.nodes * found.ranks_per_node > 1,
-        **fixed,
-    )
+    if found.gpus_per_node is None:
+        found.gpus_per_node = found.ranks_per_node
+    return found
 
 
-def script(wanted: Wanted, folder: Path) -> str:
+def script(wanted: argparse.Namespace, folder: Path) -> str:
     """The job script, which runs in this folder with this Python.
 
     Unsupported: it is to start mpiexec on this machine, and there is none.
@@ -159,23 +120,27 @@ def script(wanted: Wanted, folder: Path) -> str:
         autoescape=False,  # a shell script: what goes in is quoted or checked
     )
     environment.filters["quote"] = lambda text: shlex.quote(str(text))
-    python = shlex.quote(sys.executable)
-    return environment.get_template(f"{wanted.scheduler}.sh.j2").render(
-        **vars(wanted),
-        ranks=wanted.ranks,
-        name=f"perfscribe-{wanted.nodes}x{wanted.ranks_per_node}",
-        made_by=f"Made by: ./run launch; {wanted.ranks} ranks on {wanted.nodes} node{'s' * (wanted.nodes > 1)}.",
-        folder=folder,
-        torchrun=f"{python} -m torch.distributed.run",
-        nsys=_nsys,
-        mpiexec=_mpiexec() if (wanted.scheduler, wanted.launcher) == ("local", "mpiexec") else "mpiexec",
-        program=_program(wanted, python),
-        try_links=f"{python} {SELF_TEST}",
-        program_of_torchrun=_program_of_torchrun(wanted),
-        slurm_binding=f"mask_cpu:{','.join(map(binding.mask, wanted.bindings))}" if wanted.bindings else "cores",
-        pals_binding=binding.as_list(wanted.bindings) if wanted.bindings else "",
-        rankfile=binding.rankfile(wanted.bindings).rstrip("\n") if wanted.bindings else "",
-    )
+    python, command = shlex.quote(sys.executable), shlex.join(wanted.command)
+    ours = f"-m {JOB}" + (' --profile "$OUT"' if wanted.profile == "torch" else "")
+    ranks, bindings = wanted.nodes * wanted.ranks_per_node, wanted.cpu_bind[: wanted.ranks_per_node]
+    given = vars(wanted) | {
+        "preflight": wanted.preflight and ranks > 1,  # a world of one is not tested
+        "ranks": ranks,
+        "name": f"perfscribe-{wanted.nodes}x{wanted.ranks_per_node}",
+        "made_by": f"Made by: ./run launch; {ranks} ranks on {wanted.nodes} node{'s' * (wanted.nodes > 1)}.",
+        "folder": folder,
+        "torchrun": f"{python} -m torch.distributed.run",
+        "nsys": _nsys,
+        "mpiexec": _mpiexec() if (wanted.scheduler, wanted.launcher) == ("local", "mpiexec") else "mpiexec",
+        "program": command or f"{python} {ours}",
+        "try_links": f"{python} {SELF_TEST}",
+        # torchrun takes a script, or a module behind -m, or any program behind --no-python
+        "program_of_torchrun": f"--no-python {command}" if command else ours,
+        "slurm_binding": f"mask_cpu:{','.join(map(binding.mask, bindings))}" if bindings else "cores",
+        "pals_binding": binding.as_list(bindings) if bindings else "",
+        "rankfile": binding.rankfile(bindings).rstrip("\n") if bindings else "",
+    }
+    return environment.get_template(f"{wanted.scheduler}.sh.j2").render(given)
 
 
 def _mpiexec() -> str:
@@ -186,21 +151,6 @@ def _mpiexec() -> str:
 def _nsys(output: str) -> str:
     """The words before a program that Nsight Systems is to trace, into OUT/<output>.nsys-rep."""
     return f'nsys profile --trace=cuda,nvtx,osrt --force-overwrite=true --output="$OUT/{output}"'
-
-
-def _own(wanted: Wanted) -> str:
-    return f"-m {JOB}" + (' --profile "$OUT"' if wanted.profile == "torch" else "")
-
-
-def _program(wanted: Wanted, python: str) -> str:
-    return shlex.join(wanted.command) if wanted.command else f"{python} {_own(wanted)}"
-
-
-def _program_of_torchrun(wanted: Wanted) -> str:
-    """torchrun takes a script, or a module behind -m, or any program behind --no-python."""
-    if not wanted.command:
-        return _own(wanted)
-    return f"--no-python {shlex.join(wanted.command)}"
 
 
 def main(root: Path, arguments: Sequence[str]) -> int:

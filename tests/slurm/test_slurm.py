@@ -151,7 +151,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from perfscribe.distributed.nodes import NodeWorkerGroup
+from perfscribe.distributed.launch import WorkerGroup
 
 
 def step(arguments, rank):
@@ -177,7 +177,7 @@ if __name__ == "__main__":
     import two_nodes
 
     for ranks_per_node in (1, 2):
-        with NodeWorkerGroup(two_nodes.step, nodes=2, ranks_per_node=ranks_per_node, timeout_s=120) as workers:
+        with WorkerGroup(two_nodes.step, nodes=2, world_size=2 * ranks_per_node, timeout_s=120) as workers:
             for kind in ("all_reduce", "ddp", "fsdp"):
                 print("RESULT", json.dumps([ranks_per_node, kind, workers.ask({"kind": kind})]), flush=True)
 """

@@ -139,7 +139,7 @@ def run_below_torchrun(request: Mapping[str, Any]) -> Turns:
     """What each rank says, by placement and turn. RuntimeError: a rank failed; TimeoutError: one took too long."""
     import torch.distributed as dist
 
-    from perfscribe.distributed.channel import LOOPBACK
+    from perfscribe.distributed.transport import LOOPBACK
 
     store = dist.TCPStore(LOOPBACK, 0, None, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
     store.set("request", json.dumps(dict(request)))
@@ -159,7 +159,7 @@ def run_below_torchrun(request: Mapping[str, Any]) -> Turns:
 @contextlib.contextmanager
 def _torchrun(placement: str, port: int) -> Iterator[subprocess.Popen[bytes]]:
     """torchrun of a placement, which is ended when left."""
-    from perfscribe.distributed.launch import torchrun
+    from perfscribe.distributed.launchers import torchrun
 
     command = [*torchrun(RANKS), MODULE, "rank", placement, str(port)]
     with subprocess.Popen(command, stdin=subprocess.DEVNULL) as process:
@@ -190,8 +190,8 @@ def take_turns(placement: str, port: str) -> None:
     """Take all turns of the placement; what each gave goes to the store, and a failure too, before it ends the rank."""
     import torch.distributed as dist
 
-    from perfscribe.distributed.channel import LOOPBACK
     from perfscribe.distributed.link_rates import visible_rates
+    from perfscribe.distributed.transport import LOOPBACK
     from perfscribe.experiments.communication.program import training_of
 
     limit = timedelta(seconds=LIMIT_S)

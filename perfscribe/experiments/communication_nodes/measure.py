@@ -45,12 +45,15 @@ def run(cell: Cell) -> Measurement:
 def _workers(cell: Cell, placement: str) -> WorkerGroup:
     """The placement's ranks: those of one node are started there, those of two by srun."""
     from perfscribe.distributed.launch import WorkerGroup
-    from perfscribe.distributed.nodes import NodeWorkerGroup
     from perfscribe.experiments.communication.program import on_rank
 
     nodes, ranks_per_node = PLACEMENTS[placement]
-    same = {"backend": cell["backend"], "timeout_s": LIMIT_S, "collective_timeout_s": COLLECTIVE_TIMEOUT_S}
-    same["seed"] = random.getrandbits(31)
-    if nodes == 1:
-        return WorkerGroup(on_rank, world_size=ranks_per_node, **same)
-    return NodeWorkerGroup(on_rank, nodes=nodes, ranks_per_node=ranks_per_node, **same)
+    return WorkerGroup(
+        on_rank,
+        world_size=nodes * ranks_per_node,
+        nodes=nodes,
+        backend=cell["backend"],
+        timeout_s=LIMIT_S,
+        collective_timeout_s=COLLECTIVE_TIMEOUT_S,
+        seed=random.getrandbits(31),
+    )

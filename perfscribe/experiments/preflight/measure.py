@@ -124,11 +124,11 @@ def _by_nvidia(cell: Cell, program: str) -> tuple[Outcome, list[str]]:
 def _launch(program: Any, cell: Cell) -> list[Any]:
     import os
 
-    from perfscribe.distributed.placing import launch_on
+    from perfscribe.distributed.launch import launch
 
-    options = {"world_size": cell["world_size"], "backend": cell["backend"], "timeout_s": TIMEOUT_S}
+    ranks = {name: cell[name] for name in ("world_size", "nodes", "backend")}
     with self_test.algorithm(os.environ, _algorithm(cell)):
-        return launch_on(cell["nodes"], program, {"trial": asdict(_trial(cell))}, **options).results
+        return launch(program, {"trial": asdict(_trial(cell))}, timeout_s=TIMEOUT_S, **ranks).results
 
 
 def _algorithm(cell: Cell) -> str | None:

@@ -1,0 +1,199 @@
+"""Which rank is to blame, by what the launcher hears and by the texts that torch, gloo and NCCL leave behind."""
+
+from __future__ import annotations
+
+import queue
+import time
+
+import pytest
+import torch
+
+from perfscribe.distributed import failures, rank, watching
+from perfscribe.distributed.channel import MESSAGES, OUTPUT, Event
+from perfscribe.distributed.failures import Ending, RankError, RankTimeout, Stack
+from perfscribe.distributed.launch import launch
+from perfscribe.run import child
+
+# Shapes of the texts; numbers, addresses and paths are examples.
+OUT_OF_MEMORY = """NCCL error in: /src/NCCLUtils.cpp:94, unhandled cuda error (run with NCCL_DEBUG=INFO for details), NCCL version 2.28.9
+ncclUnhandledCudaError: Call to CUDA function failed.
+Last error:
+Cuda failure 2 'out of memory'"""  # noqa: E501
+NOT_ALLOCATED = OUT_OF_MEMORY.replace("Cuda failure 2 'out of memory'", "Failed to CUDA calloc async 1216 bytes")
+WATCHDOG = (
+    "[rank0]:[E1120 15:00:00 ProcessGroupNCCL.cpp:685] [Rank 0] Watchdog caught collective operation timeout: "
+    "WorkNCCL(SeqNum=2, OpType=ALLREDUCE, Timeout(ms)=5000) ran for 5001 milliseconds"
+)
+ABORTED = [
+    WATCHDOG,
+    "terminate called after throwing an instance of 'c10::DistBackendError'",
+    *(f"frame #{n}: c10d::ProcessGroupNCCL::Watchdog::runLoop() + 0x99" for n in range(20)),
+    "Fatal Python error: Aborted",
+    *(f'  File "/lib/threading.py", line {n} in run' for n in range(60)),
+]
+
+
+# --- out of memory ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (RuntimeError(OUT_OF_MEMORY), "oom"),
+        (RuntimeError(OUT_OF_MEMORY.replace("2 'out of memory'", "700 'an illegal memory access'")), "failed"),
+    ],
+)
+def test_nccl_without_memory_for_its_buffers_is_out_of_memory(error, status):
+    assert rank._as_message(error)["status"] == status
+
+
+@pytest.mark.parametrize(("answers", "status"), [(True, "oom"), (False, "failed")])
+def test_an_allocation_that_fails_is_out_of_memory_unless_the_device_is_broken(answers, status, monkeypatch):
+    """As NCCL 2.28.9 says it; the first line says nothing of memory."""
+
+    def mem_get_info():
+        if not answers:
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+        return 2**20, 2**37
+
+    monkeypatch.setattr(torch.cuda, "mem_get_info", mem_get_info)
+    assert rank._as_message(RuntimeError(NOT_ALLOCATED))["status"] == status
+
+
+def test_a_long_line_is_one_text_in_the_launchers_error_and_in_the_record():
+    said = rank._as_message(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB. " + "GPU 1 has " * 99))
+    error = failures.error_of(Ending(123, **said), 128)
+    answer = child.failure(error)
+    assert answer["status"] == "oom" and answer["reason"] == str(error) and len(str(error)) > 280
+
+
+# --- what the launcher makes of what it hears ---------------------------------------------------------------------
+
+
+class Heard:
+    """A hub that has heard these events; rank 1 answers where it is."""
+
+    def __init__(self, *events: Event) -> None:
+        self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        for event in events:
+            self.events.put(event)
+
+    def send(self, number: int, message: dict) -> None:
+        if message["ask"] == "stack" and number == 1:
+            frames = [["/own/program.py", 7, "computes"]]
+            self.events.put(Event("message", 1, {"stack": {"frames": frames, "collectives": 1}}))
+
+
+@pytest.fixture
+def hear(monkeypatch):
+    """A function that gives the error of two ranks of which these events are heard."""
+    monkeypatch.setattr(watching, "EXPLANATION_S", 0.1)
+
+    def error(*events: Event) -> RankError:
+        heard = Heard(*(Event("message", number, {"hello": True}) for number in (0, 1)), *events)
+        with pytest.raises(RankError) as caught:
+            watching.Watch(2, 60, heard).results()
+        return caught.value
+
+    return error
+
+
+def died(number: int, code: int) -> list[Event]:
+    return [Event("closed", number, OUTPUT), Event("closed", number, MESSAGES), Event("exit", number, code)]
+
+
+SAID = {"text": "ValueError: a", "status": "failed", "details": "", "time_s": 1.0}
+LOST_PEER = {**SAID, "text": "RuntimeError: Connection closed by peer [127.0.0.1]:1234"}
+
+
+@pytest.mark.parametrize(
+    ("events", "text"),
+    [
+        ([Event("exit", 1, 1), Event("closed", 1, OUTPUT), Event("message", 1, {"error": SAID})], "ValueError: a"),
+        ([Event("message", 0, {"error": LOST_PEER}), *died(1, -9)], "died by SIGKILL"),
+        ([*died(1, 3), *died(0, 4)], "left with exit code 3"),
+        ([Event("closed", 1, MESSAGES), Event("exit", 1, -9)], "died by SIGKILL"),  # what it started prints on
+    ],
+)
+def test_ends_are_told_right_in_whatever_order_they_are_heard(events, text, hear):
+    began = time.monotonic()
+    error = hear(*events)
+    assert (str(error), error.rank) == (f"rank 1 of 2: {text}", 1)
+    assert time.monotonic() - began < 5
+
+
+def test_the_watchdogs_words_are_found_behind_the_stacks_that_a_crash_prints(hear):
+    """Else the rank that waited would be blamed for its abort."""
+    error = hear(*(Event("output", 0, line) for line in ABORTED), *died(0, -6))
+    assert isinstance(error, RankTimeout)
+    assert (error.rank, str(error)) == (
+        1,
+        "rank 1 of 2 hangs: rank 0 gave up: died by SIGABRT; at program.py:7 in computes",
+    )
+
+
+def test_an_error_shows_the_end_of_what_was_printed(hear):
+    error = hear(*(Event("output", 0, line) for line in ABORTED[1:]), *died(0, -6))
+    assert str(error) == "rank 0 of 2: died by SIGABRT"
+    assert error.__notes__ == ABORTED[-failures.SHOWN_LINES :]
+
+
+def test_torchs_watchdog_waits_for_no_trace_on_ranks():
+    """Else a rank writes a trace and waits a minute before it ends."""
+    assert launch("test_endings:watchdog", {}, world_size=1, timeout_s=60).results == [["0", "250"]]
+
+
+def watchdog(arguments, me):
+    import os
+
+    return [os.environ.get(name) for name in rank.NCCL_WATCHDOG]
+
+
+# --- who is to blame ----------------------------------------------------------------------------------------------
+
+LOST = "RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:1234"
+LATE = "RuntimeError: [unbound_buffer.cc:78] Timed out waiting 1000ms for recv operation to complete"
+REMOTE = "DistBackendError: NCCL error: remote process exited or there was a network error, NCCL version 2.28.9"
+
+
+@pytest.mark.parametrize(
+    ("endings", "blamed"),
+    [
+        ([Ending(0, LOST, 1.0), Ending(1, LOST, 0.9), Ending(2, "died by SIGKILL", 1.5, died=True)], 2),
+        ([Ending(0, REMOTE, 1.0), Ending(3, "OutOfMemoryError: CUDA out of memory. Tried", 2.0)], 3),
+        ([Ending(0, LATE, 1.0), Ending(1, "TimeoutExpired: Command 'nsys' timed out after 5 seconds", 2.0)], 1),
+        (
+            [Ending(0, "died by SIGABRT", 1.0, died=True, last_words=(WATCHDOG,)), Ending(2, "ValueError: c", 5.0)],
+            2,
+        ),
+    ],
+)
+def test_consequences_are_blamed_last(endings, blamed):
+    assert failures.guilty(endings).rank == blamed
+
+
+IN_TORCH = ("/v/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", 2, "all_reduce")
+STEP = ("/a/b.py", 3, "step")
+WAITS, WORKS = Stack([IN_TORCH, STEP]), Stack([("/a/work.py", 7, "compute"), STEP])
+
+
+def test_silence_in_words():
+    def text(stacks, silent, **more):
+        return str(failures.error_of_silence(stacks, silent, 4, "limit", **more))
+
+    assert text({0: WAITS, 2: WORKS}, [0, 2]) == "rank 2 of 4 hangs: limit; at work.py:7 in compute"
+    assert text({0: WORKS, 2: WORKS}, [0, 2]).startswith("rank 0 of 4 hangs (so does rank 2): limit")
+    everyone = dict.fromkeys(range(4), WAITS)
+    assert text(everyone, [0, 1, 2, 3]) == "ranks 0, 1, 2, 3 of 4 wait for each other: limit; rank 0 at b.py:3 in step"
+    assert text({}, [0, 1], missing=[1]) == "rank 1 of 4 never started: limit"
+
+
+def test_who_is_behind_in_collectives_hangs_whatever_the_stacks_say():
+    """Waiting for a GPU may look like work, and work like waiting."""
+    ahead, behind = Stack([STEP], 7), Stack([IN_TORCH, STEP], 6)
+    error = failures.error_of_silence({0: ahead, 1: ahead, 2: behind}, [0, 1, 2], 3, "limit")
+    assert (str(error), error.rank) == ("rank 2 of 3 hangs: limit; at b.py:3 in step", 2)
+    even = {rank: Stack(stack.frames, 7) for rank, stack in enumerate((WAITS, WORKS, WAITS))}
+    error = failures.error_of_silence(even, [0, 1, 2], 3, "limit")
+    assert error.rank == 1
+    assert "rank 1: 7 collectives begun; work.py:7 in compute < b.py:3 in step" in error.__notes__
