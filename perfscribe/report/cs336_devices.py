@@ -897,7 +897,7 @@ class ShardingAccounting(Problem):
                 plain, sharded = (self.time("step_ms", one, world) for one in self.OPTIMIZERS)
             except Missing:
                 continue
-            said = f"{plain}, {sharded}" if parts else f"unsharded {plain}, sharded {sharded} ms"
+            said = f"{plain!s}, {sharded!s}" if parts else f"unsharded {plain!s}, sharded {sharded!s} ms"
             parts.append(f"{said} on {world}")
         return f"Step: {'; '.join(parts)}." if parts else ""
 

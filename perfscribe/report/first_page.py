@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from perfscribe.report import fsdp
-from perfscribe.report.cs336 import noisy
-from perfscribe.report.problem import Problem
-from perfscribe.report.site import NOTHING, Missing, Row, Site, known, of, some
+from perfscribe.report.cs336_kernels import leaderboard
+from perfscribe.report.problem import Problem, said
+from perfscribe.report.site import NOTHING, Missing, Row, Site, known, noisy, of, some
 from perfscribe.show.rounding import GIB_AS_GB, Figure
 
 FEWEST_FINDINGS, MOST_FINDINGS, MOST_HEADLINES = 5, 7, 8
@@ -71,7 +71,7 @@ def host_bound(page: Page) -> str:
     nsys = page.problem("nsys_profile")
     idle = {cell: nsys.idle(*cell) for cell in nsys.traced()}
     size, context = list(some([cell for cell, share in idle.items() if share.value > 50]))[-1]
-    big = nsys.big()
+    big = nsys.big
     return (
         f"Up to {size} at {context} tokens the GPU idles most of forward ({idle[size, context].quoted} % "
         f"there, {nsys.idle(*big).quoted} % at {big[0]}, {big[1]})."
@@ -81,10 +81,9 @@ def host_bound(page: Page) -> str:
 def flash_against_pytorch(page: Page) -> str:
     """From which length ours is faster, launches counted."""
     flash = page.problem("flash_benchmarking")
-    first, last = flash.first_faster("bf16"), max(some(flash.compared()), key=int)
+    first, last, plain, ours = flash.compare()
     if not first or not page.gpu:
         raise Missing("first_faster")
-    plain, ours = (flash.time(who, "both", last) for who in flash.both())
     return (
         f"In bf16, launches included, our FlashAttention-2 is faster than PyTorch from {first} × 64 on; at {last} × 64 "
         f"it takes {ours.quoted} ms, PyTorch {plain.quoted}."
@@ -141,9 +140,9 @@ def overlap(page: Page) -> str:
 
 def flash_against_cudnn(page: Page) -> str:
     """The leaderboard's problem by the handout's closure."""
-    ours, cudnn = (page.site.figure(LEADERBOARD, "both_launched_ms", entry=entry) for entry in (OURS, CUDNN))
-    verified = [row for row in page.site.rows(LEADERBOARD) if row["standing"].startswith("verified")]
-    row = min(some(verified), key=lambda row: float(row["both_ms"]))
+    ours, cudnn, row = leaderboard(page.site)
+    if row is None or not ours or not cudnn:
+        raise Missing(LEADERBOARD)
     return (
         f"On the leaderboard problem our FlashAttention-2 takes {ours.quoted} ms, cuDNN {cudnn.quoted}, the best "
         f"verified entry {row['both_ms']} (on {row['hardware']})."
@@ -238,7 +237,7 @@ def dtypes(page: Page) -> str:
     bf16, fp16 = (
         page.site.figure("polaris.dtypes_against_fp32", "time_ratio", dtype=one, **levels) for one in ("bf16", "fp16")
     )
-    mark = page.problem("polaris_6").mark()
+    mark = page.problem("polaris_6").made[1].mark
     half = "within noise" if noisy(bf16) else f"{bf16.quoted} times"
     return f"Polaris at length 100: later epochs take FP32's time {half} in BF16, {fp16.quoted} times in FP16{mark}."
 
@@ -302,7 +301,8 @@ def findings(page: Page) -> list[tuple[str, str]]:
     for finding, part, problem in FINDINGS:
         if problem in page.problems:
             try:
-                found.append((finding(page), part, problem))
+                if text := said(finding(page)):
+                    found.append((text, part, problem))
             except Missing:
                 continue
     counts: Counter[str] = Counter()
@@ -334,7 +334,7 @@ def product(page: Page) -> Headline:
     rate, row = page.most("cs336.ceilings_products", "rate", dtype=dtype)
     share = of(row, "share_percent")
     what = f"matrix product, {dtype.upper()}, {row['matrix_size']}"
-    return Headline(what, f"{rate} TFLOP/s", f"{share.quoted} %" if share else NOTHING, "details/ceilings")
+    return Headline(what, f"{rate!s} TFLOP/s", f"{share.quoted} %" if share else NOTHING, "details/ceilings")
 
 
 def training_step(page: Page) -> Headline:
@@ -344,7 +344,7 @@ def training_step(page: Page) -> Headline:
     share = of(row, "mfu_percent")
     what = f"training step, {row['size']}, {row['dtype'].upper()}, {row['seq_len']}"
     shown = f"{share.quoted} %" if share else NOTHING
-    return Headline(what, f"{of(row, 'full_step_ms')} ms", shown, "details/benchmarking_script")
+    return Headline(what, f"{of(row, 'full_step_ms')!s} ms", shown, "details/benchmarking_script")
 
 
 def flash(page: Page) -> Headline:
@@ -356,7 +356,7 @@ def flash(page: Page) -> Headline:
         raise Missing(LEADERBOARD)
     share = launched.of(100 * rate.value * device.value / launched.value / best.value, device)
     return Headline(
-        "flash forward+backward, leaderboard problem", f"{launched} ms", f"{share.quoted} %", "flash_benchmarking"
+        "flash forward+backward, leaderboard problem", f"{launched!s} ms", f"{share.quoted} %", "flash_benchmarking"
     )
 
 
@@ -367,7 +367,7 @@ def full_step_peak(page: Page) -> Headline:
     peak, predicted = of(row, "peak_gib", GIB_AS_GB), of(row, "predicted_gib", GIB_AS_GB)
     share = f"{peak.share(predicted).quoted} % of predicted" if peak and predicted else NOTHING
     what = f"peak of a full step, {row['size']}, FP32, {row['seq_len']}"
-    return Headline(what, f"{peak} GB", share, "memory_profiling")
+    return Headline(what, f"{peak!s} GB", share, "memory_profiling")
 
 
 def bus_bandwidth(page: Page) -> Headline:
@@ -377,7 +377,7 @@ def bus_bandwidth(page: Page) -> Headline:
     message = row["message"].replace(" ", "")
     what = f"all-reduce, {message}, {page.ranks(row['world_size'])}"
     share = f"{rate.share(link).quoted} %" if rate and link else NOTHING
-    return Headline(what, f"{rate} GB/s", share, "distributed_communication_single_node")
+    return Headline(what, f"{rate!s} GB/s", share, "distributed_communication_single_node")
 
 
 def ddp_step(page: Page) -> Headline:
@@ -388,7 +388,7 @@ def ddp_step(page: Page) -> Headline:
     share = f"{step.of(100 * (1 - exposed.value / step.value), exposed).quoted} %" if exposed else NOTHING
     size = row["size"].replace("xl", "XL")
     what = f"DDP step, {size}, FP32, {page.ranks(2)}, buckets of {row['bucket_mb']} MB"
-    return Headline(what, f"{step} ms", share, "naive_ddp_benchmarking")
+    return Headline(what, f"{step!s} ms", share, "naive_ddp_benchmarking")
 
 
 def state_saved(page: Page) -> Headline:
@@ -398,7 +398,7 @@ def state_saved(page: Page) -> Headline:
     share = f"{saved.share(predicted).quoted} % of predicted" if saved and predicted else NOTHING
     size = row["size"].replace("xl", "XL")
     what = f"memory saved by sharding optimizer state, {size}, {page.ranks(row['world_size'])}, {row['moment']}"
-    return Headline(what, f"{saved} GB", share, "details/optimizer_state_sharding_accounting")
+    return Headline(what, f"{saved!s} GB", share, "details/optimizer_state_sharding_accounting")
 
 
 def custom_model(page: Page) -> Headline:
@@ -410,19 +410,19 @@ def custom_model(page: Page) -> Headline:
     rate, share = of(row, "stepping_samples_per_second"), of(row, "mfu")
     what = f"custom model, {loop}, {page.ranks(row['world_size'])}"
     shown = f"{share.quoted} %" if share else NOTHING
-    return Headline(what, f"{rate} samples/s", shown, "fsdp_custom_model_fine_tuning_multi_gpu_with_fsdp")
+    return Headline(what, f"{rate!s} samples/s", shown, "fsdp_custom_model_fine_tuning_multi_gpu_with_fsdp")
 
 
 def one_device(page: Page) -> Headline:
     """The Polaris training."""
     row = page.largest("polaris.single_gpu", "homework_clock_s", ("layers",), batches="per_sample")
-    return Headline("Polaris on one device", f"{of(row, 'homework_clock_s')} s", NOTHING, "polaris_1")
+    return Headline("Polaris on one device", f"{of(row, 'homework_clock_s')!s} s", NOTHING, "polaris_1")
 
 
 def packed(page: Page) -> Headline:
     """Training from compressed HDF5."""
     row = page.site.row("polaris.io_formats", format="hdf5_gzip", cache="warm")
-    return Headline("HDF5 compressed, training", f"{known(row, 'training_total_s')} s", NOTHING, "polaris_5")
+    return Headline("HDF5 compressed, training", f"{known(row, 'training_total_s')!s} s", NOTHING, "polaris_5")
 
 
 def attention_forward(page: Page) -> Headline:
@@ -431,7 +431,9 @@ def attention_forward(page: Page) -> Headline:
     levels = {"seq_len": row["seq_len"], "head_dim": row["head_dim"], "pass": "forward", "name": "eager, no heads"}
     share = of(page.site.row("cs336.roofline", **levels), "share_percent")
     what = f"attention {row['seq_len']} × {row['head_dim']}, forward"
-    return Headline(what, f"{of(row, 'forward_ms')} ms", f"{share.quoted} %" if share else NOTHING, "pytorch_attention")
+    return Headline(
+        what, f"{of(row, 'forward_ms')!s} ms", f"{share.quoted} %" if share else NOTHING, "pytorch_attention"
+    )
 
 
 HEADLINES: Sequence[Callable[[Page], Headline]] = (
@@ -457,7 +459,7 @@ def figures(page: Page, there: Collection[str]) -> list[tuple[str, str]]:
     chosen = []
     for wanted in FIGURES:
         for name in wanted:
-            title = shown[name].shown_title() if name in shown else ""
+            title = shown[name].shown_title if name in shown else ""
             if title:
                 chosen.append((title, name))
                 break

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 from perfscribe.report.site import Cell, Missing, Site
+from perfscribe.show.rounding import LACKING
 
 # Rows of a table that stand together; a longer one is printed in blocks.
 MOST_ROWS, BLOCK = 25, 24
@@ -29,7 +32,7 @@ class Table:
         for start in range(0, max(1, len(self.rows)), block):
             lines += ["", _line(self.header), _line(["---"] * len(self.header))]
             lines += [_line([cell.text for cell in row]) for row in self.rows[start : start + block]]
-        notes = "  \n".join(note for note in self.notes if note)
+        notes = "  \n".join(note for note in self.notes if said(note))
         return "\n".join(lines) + (f"\n\n{notes}" if notes else "")
 
     @property
@@ -60,35 +63,50 @@ def _line(cells: Sequence[str]) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-Sentence = str | Callable[[], str]
+class Why(str):
+    """A sentence without figures that a person wrote once: a person's own note takes its place."""
 
 
-@dataclass
+def said(*sentences: str) -> str:
+    """Those of the sentences that lack no figure."""
+    return " ".join(one for one in sentences if one and LACKING not in one)
+
+
 class Answer:
-    """What is said under a letter, or without one. A sentence whose figures are missing is left out."""
+    """What is said under a letter, or without one."""
 
-    letter: str
-    sentences: Sequence[Sentence]
+    def __init__(self, letter: str, *sentences: Any) -> None:
+        self.letter = letter
+        self.sentences = list(sentences)
+        if sentences and isinstance(sentences[0], list):
+            self.sentences = []
+            for one in sentences[0]:
+                try:
+                    self.sentences.append(Why(one) if isinstance(one, str) else one())
+                except Missing:
+                    continue
 
     def text(self, without_why: bool = False) -> str:
         """The sentences that can be said. without_why: those that are computed alone; a person gives the reasons."""
-        said = []
-        for sentence in self.sentences:
-            if without_why and isinstance(sentence, str):
-                continue
-            try:
-                said.append(sentence if isinstance(sentence, str) else sentence())
-            except Missing:
-                continue
-        return " ".join(said)
+        return said(*(one for one in self.sentences if not (without_why and isinstance(one, Why))))
+
+
+class Title(str):
+    """What the figure of a problem shows."""
+
+
+class Status(str):
+    """Of a problem without a table: checked, computed."""
+
+
+Part = Table | Answer | Title | Status
 
 
 class Problem:
     """A problem of a course; each one is a class that says what it holds.
 
-    name: for links and files; heading: the course's own. letters: of a problem of which nothing was measured. by: where
-    it has no table, what its status says (checked, computed). figure: id of its figure. details: tables and further
-    figures of its page of details.
+    name: for links and files; heading: the course's own. letters: of a problem of which nothing was measured.
+    figure: id of its figure. details: tables and further figures of its page of details.
     """
 
     name = ""
@@ -98,9 +116,35 @@ class Problem:
     figure = ""
     details: Sequence[str] = ()
 
+    def __init_subclass__(cls) -> None:
+        """The handout's heading, where a class says no other."""
+        cls.heading = vars(cls).get("heading", f"Problem ({cls.name})")
+
     def __init__(self, site: Site) -> None:
         self.site = site
-        self.made = self.tables()
+        self.made: list[Table] = []
+        self.answered: list[Answer] = []
+        self.shown_title = ""
+        with suppress(Missing):
+            for part in self.parts():
+                if isinstance(part, Table):
+                    self.made.append(part)
+                elif isinstance(part, Answer):
+                    self.answered.append(part)
+                elif isinstance(part, Title):
+                    self.shown_title = said(part)
+                else:
+                    self.by = part
+
+    def parts(self) -> Iterator[Part]:
+        """Tables and answers in the course's order, title of the figure, status where there is no table.
+
+        Missing ends it: what would follow has nothing to tell.
+        """
+        yield from self.tables()
+        yield from self.answers()
+        with suppress(Missing):
+            yield Title(self.title())
 
     def tables(self) -> list[Table]:
         """In the course's order."""
@@ -128,10 +172,6 @@ class Problem:
         """Whether any figure is there."""
         return any(table.filled for table in self.made) or bool(self.by)
 
-    def shown_title(self) -> str:
-        """The title of its figure; empty where a figure in it is missing."""
-        return Answer("", [self.title]).text()
-
     def markdown(self, figures: Collection[str], has_details: bool = False, notes: str = "") -> str:
         """Heading, tables, figure, answers, what a person wrote. figures: ids of those that the site has."""
         head = f"### {self.heading}"
@@ -141,9 +181,9 @@ class Problem:
             parts = [f"{head}\n{stands}[not measured here](#not-measured-here){more}", notes]
             return "\n\n".join(part for part in parts if part)
         parts = [table.markdown() for table in self.made]
-        if self.figure in figures and (title := self.shown_title()):
+        if self.figure in figures and (title := self.shown_title):
             parts.append(f"![{title}](figures/{self.figure}.svg)")
-        said = [(one.letter, one.text(f"**({one.letter})**" in notes)) for one in self.answers()]
+        said = [(one.letter, one.text(f"**({one.letter})**" in notes)) for one in self.answered]
         lines = [f"**({letter})** {text}" if letter else text for letter, text in said if text]
         link = f"[Details](details/{self.name}.md)" if has_details else ""
         parts += ["  \n".join(lines), notes]
