@@ -13,8 +13,10 @@ from perfscribe.base import files
 from perfscribe.records import records
 from perfscribe.records.records import Record
 from perfscribe.report import handin, report
+from perfscribe.report.problem import Answer, Why
 from perfscribe.show import tables
 from perfscribe.show.provenance import figure_footer
+from perfscribe.show.rounding import NO_FIGURE
 
 FIXTURE = Path(__file__).parent / "fixtures" / "report"
 CAPTION = "Median forward time over sequence length, host clock; bars: interquartile range."
@@ -127,9 +129,7 @@ def test_notes_stand_under_their_problem_as_they_are(sources: report.Sources) ->
 
 
 def test_a_persons_reasons_take_the_place_of_ours() -> None:
-    from perfscribe.report.problem import Answer
-
-    answer = Answer("c", [lambda: "It takes 3 ms.", "Launches take long."])
+    answer = Answer("c", "It takes 3 ms.", f"With less it takes {NO_FIGURE} ms.", Why("Launches take long."))
     assert answer.text() == "It takes 3 ms. Launches take long." and answer.text(True) == "It takes 3 ms."
 
 

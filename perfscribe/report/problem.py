@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
-from perfscribe.report.site import Cell, Missing, Site
+from perfscribe.report.site import Cell, Site
 from perfscribe.show.rounding import LACKING
 
 # Rows of a table that stand together; a longer one is printed in blocks.
@@ -73,21 +71,13 @@ def said(*sentences: str) -> str:
 
 
 class Answer:
-    """What is said under a letter, or without one."""
+    """What is said under a letter, or without one: the sentences that can be said."""
 
-    def __init__(self, letter: str, *sentences: Any) -> None:
-        self.letter = letter
-        self.sentences = list(sentences)
-        if sentences and isinstance(sentences[0], list):
-            self.sentences = []
-            for one in sentences[0]:
-                try:
-                    self.sentences.append(Why(one) if isinstance(one, str) else one())
-                except Missing:
-                    continue
+    def __init__(self, letter: str, *sentences: str) -> None:
+        self.letter, self.sentences = letter, sentences
 
     def text(self, without_why: bool = False) -> str:
-        """The sentences that can be said. without_why: those that are computed alone; a person gives the reasons."""
+        """Those sentences. without_why: those that are computed alone; a person gives the reasons."""
         return said(*(one for one in self.sentences if not (without_why and isinstance(one, Why))))
 
 
@@ -112,7 +102,6 @@ class Problem:
     name = ""
     heading = ""
     letters = ""
-    by = ""
     figure = ""
     details: Sequence[str] = ()
 
@@ -122,41 +111,17 @@ class Problem:
 
     def __init__(self, site: Site) -> None:
         self.site = site
-        self.made: list[Table] = []
-        self.answered: list[Answer] = []
-        self.shown_title = ""
-        with suppress(Missing):
-            for part in self.parts():
-                if isinstance(part, Table):
-                    self.made.append(part)
-                elif isinstance(part, Answer):
-                    self.answered.append(part)
-                elif isinstance(part, Title):
-                    self.shown_title = said(part)
-                else:
-                    self.by = part
+        parts = list(self.parts())
+        self.made = [part for part in parts if isinstance(part, Table)]
+        self.answered = [part for part in parts if isinstance(part, Answer)]
+        # Of its figure; empty where a figure in it is missing.
+        self.shown_title = said(*(part for part in parts if isinstance(part, Title)))
+        # What its status says where it has no table.
+        self.by = next((part for part in parts if isinstance(part, Status)), "")
 
     def parts(self) -> Iterator[Part]:
-        """Tables and answers in the course's order, title of the figure, status where there is no table.
-
-        Missing ends it: what would follow has nothing to tell.
-        """
-        yield from self.tables()
-        yield from self.answers()
-        with suppress(Missing):
-            yield Title(self.title())
-
-    def tables(self) -> list[Table]:
-        """In the course's order."""
-        return []
-
-    def answers(self) -> list[Answer]:
-        """In the order of the letters."""
-        return []
-
-    def title(self) -> str:
-        """What the figure shows."""
-        raise Missing(self.figure)
+        """Tables and answers in the course's order; title of the figure; status where there is no table."""
+        yield from ()
 
     def status(self) -> str:
         """How much of it is there, as the first page says."""
@@ -188,8 +153,8 @@ class Problem:
         link = f"[Details](details/{self.name}.md)" if has_details else ""
         parts += ["  \n".join(lines), notes]
         parts = [part for part in parts if part]
-        if link and parts[-1].splitlines()[-1].startswith(("|", "!")):
+        if not parts or parts[-1].splitlines()[-1].startswith(("|", "!")):
             parts.append(link)
         elif link:
             parts[-1] += f" {link}"
-        return "\n\n".join([f"{head}\n{parts[0]}", *parts[1:]])
+        return "\n\n".join([f"{head}\n{parts[0]}", *filter(None, parts[1:])])

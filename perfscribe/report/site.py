@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from perfscribe.show import references
 from perfscribe.show.rounding import NO_FIGURE, Figure
@@ -15,18 +15,6 @@ WORDS = {"oom": "OOM", "failed": "failed", "timeout": "timeout"}  # statuses tha
 NOTHING = "-"
 
 Row = Mapping[str, str]
-T = TypeVar("T")
-
-
-class Missing(Exception):
-    """A sentence's figure is not there, so that the sentence is left out."""
-
-
-def some(found: Collection[T]) -> Collection[T]:
-    """The same, of which there must be one; Missing where there is none."""
-    if not found:
-        raise Missing
-    return found
 
 
 @dataclass(frozen=True)
@@ -114,16 +102,6 @@ class Site:
         """Different entries of a column in rows that are ok, in their order."""
         return list(dict.fromkeys(row[column] for row in self.rows(table, **levels) if row["status"] == "ok"))
 
-    def figure(self, table: str, column: str, **levels: Any) -> Figure:
-        """The figure of a cell, in its table's unit; Missing where there is none.
-
-        column: X, whose spread is half of X_iqr or X_spread; or X_mean, whose spread is X_std.
-        """
-        found = of(self.row(table, **levels), column)
-        if found is None:
-            raise Missing(f"{table}.{column}")
-        return found
-
     def value(self, table: str, column: str, **levels: Any) -> Figure:
         """The figure of a cell, in its table's unit."""
         return figure(self.row(table, **levels), column)
@@ -133,34 +111,19 @@ class Site:
         return as_cell(self.row(table, **levels), column, scale, unit)
 
 
-def of(row: Row | None, column: str, scale: float = 1.0, unit: str = "") -> Figure | None:
-    """The figure of a row, times `scale`; None where there is none."""
-    if row is None or row["status"] != "ok":
-        return None
-    value = _number(row.get(column))
-    if value is None:
-        return None
-    spread = _number(row.get(column.removesuffix("_mean") + "_std")) if column.endswith("_mean") else None
-    for name in (f"{column}_iqr", f"{column}_spread"):
-        if spread is None and (whole := _number(row.get(name))) is not None:
-            spread = whole / 2
-    return Figure(value * scale, None if spread is None else spread * scale, unit)
-
-
-def known(row: Row | None, column: str, scale: float = 1.0) -> Figure:
-    """The same; Missing where there is none."""
-    found = of(row, column, scale)
-    if found is None:
-        raise Missing(column)
-    return found
-
-
 def figure(row: Row | None, column: str, scale: float = 1.0, unit: str = "") -> Figure:
     """The figure of a row, times `scale`, false where there is none.
 
     column: X, whose spread is half of X_iqr or X_spread; or X_mean, whose spread is X_std.
     """
-    return of(row, column, scale, unit) or NO_FIGURE
+    value = _number(row.get(column)) if row is not None and row["status"] == "ok" else None
+    if row is None or value is None:
+        return NO_FIGURE
+    spread = _number(row.get(column.removesuffix("_mean") + "_std")) if column.endswith("_mean") else None
+    for name in (f"{column}_iqr", f"{column}_spread"):
+        if spread is None and (whole := _number(row.get(name))) is not None:
+            spread = whole / 2
+    return Figure(value * scale, None if spread is None else spread * scale, unit)
 
 
 def ok(row: Row | None) -> bool:
@@ -198,9 +161,8 @@ def ends(figures: Iterable[Figure]) -> tuple[Figure, Figure]:
 
 def as_cell(row: Row | None, column: str, scale: float = 1.0, unit: str = "", mark: str = "") -> Cell:
     """The figure of a row, or the word of its status."""
-    figure = of(row, column, scale, unit)
-    if figure is not None:
-        return Cell(f"{figure!s}{mark}")
+    if found := figure(row, column, scale, unit):
+        return Cell(f"{found!s}{mark}")
     if row is None or row["status"] == "ok":
         return NOT_MEASURED
     status = WORDS.get(row["status"], NOTHING)
