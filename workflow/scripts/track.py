@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from perfscribe.base import files  # noqa: E402 (the package lies beside this folder)
-from perfscribe.tracking import trackers, writing  # noqa: E402
+from perfscribe.tracking import trackers  # noqa: E402
 
 
 def main() -> int:
@@ -26,10 +26,10 @@ def main() -> int:
     if lacking:
         print(lacking, file=sys.stderr)
         return 1
-    folder = writing.folder_of(args.out.parents[1], args.tracker)
+    folder = trackers.folder_of(args.out.parents[1], args.tracker)
     try:
         rows = [row for path in args.records for row in files.read_json_lines(path)]
-        have = writing.write(rows, folder, args.tracker, args.site)
+        have = trackers.write(rows, folder, args.tracker, args.site)
     except Exception as error:  # of the tracker's own many kinds
         text = " ".join(str(error).split())[:300]
         print(f"track: {args.tracker}: {type(error).__name__}: {text}", file=sys.stderr)
