@@ -91,6 +91,13 @@ def test_every_kind_of_column(tmp_path: Path) -> None:
     assert (table.experiment, len(table.ok)) == ("probe", 1)
 
 
+def test_scale_and_name_of_a_column(tmp_path: Path) -> None:
+    named = [t.median("forward_ms", "s", 1e-3, "forward_s"), t.iqr("forward_ms", "IQR", 1e-3, "forward_s")]
+    table = t.make("a.b", "Title", [record()], named)
+    assert list(table.frame.columns[:2]) == ["forward_s", "forward_s_iqr"]
+    assert rows(markdown(tmp_path, table))[1] == ["0.0123 ± 0.0002"]
+
+
 def test_what_is_missing_says_so(tmp_path: Path) -> None:
     assert shown(tmp_path, t.value("nothing", "Value"), t.timer("other")) == ["not recorded", "not recorded"]
     with pytest.raises(KeyError):
