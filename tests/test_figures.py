@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import itertools
 import os
 import re
 import struct
@@ -117,15 +116,6 @@ def test_labels_ticks_marks_and_reasons_are_written(tmp_path: Path) -> None:
     assert not any("SKIPPED" in text or "OK" in text for text in written)
 
 
-def test_marks_lie_within_the_axes(axes: Any) -> None:
-    f.lines(axes, ROWS, "seq_len", "time_ms", "head_dim", spread="time_ms_iqr")
-    before = axes.get_ylim()
-    f.mark_statuses(axes, ENDED, "seq_len")
-    low, high = axes.get_xlim()
-    assert low < 256 and high > 1024 and axes.get_ylim() == before
-    assert [text.get_text() for text in axes.texts if "OOM" in text.get_text()] == ["OOM, TIMEOUT"]
-
-
 def test_bars_are_as_long_as_the_spread(axes: Any) -> None:
     f.lines(axes, ROWS, "seq_len", "time_ms", "head_dim", spread="time_ms_iqr")
     bars = [container[2][0].get_segments() for container in axes.containers]
@@ -140,20 +130,6 @@ def test_lines_are_sorted_and_told_apart(axes: Any) -> None:
     assert len({line.get_color() for line in drawn}) == len({line.get_marker() for line in drawn}) == 2
     assert sorted(text.get_text() for text in axes.texts) == ["d 16", "d 64"]
     assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
-
-
-def test_labels_of_lines_that_end_together_stay_apart(axes: Any) -> None:
-    rows = pd.DataFrame({"x": [1, 2] * 4, "y": [1.0, 3.0] * 4, "by": [n for n in "abcd" for _ in range(2)]})
-    f.lines(axes, rows, "x", "y", "by")
-    axes.get_figure().draw_without_rendering()
-    heights = sorted(text.get_window_extent().y0 for text in axes.texts)
-    assert all(above - below >= 7 for below, above in itertools.pairwise(heights)) and len(heights) == 4
-
-
-def test_a_line_that_ends_early_is_labelled_at_its_left(axes: Any) -> None:
-    rows = pd.DataFrame({"n": [1, 2, 1, 2, 4], "ms": [5.0, 9.0, 1.0, 2.0, 3.0], "by": ["a", "a", "b", "b", "b"]})
-    f.lines(axes, rows, "n", "ms", "by")
-    assert {label.get_text(): label.get_ha() for label in axes.texts} == {"a": "right", "b": "left"}
 
 
 @pytest.mark.parametrize(("times", "least"), [([12.9, 64.1], 3), ([3e-7, 3e5], 3), ([4.0, 4.1], 2), ([0.02, 60.0], 9)])

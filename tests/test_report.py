@@ -57,16 +57,6 @@ def test_cells_that_are_not_ok_are_grouped_by_reason(sources: report.Sources) ->
     ]
 
 
-def test_what_was_told_by_variables_stands_with_the_environment(sources: report.Sources) -> None:
-    assert "| variables" not in section(sources, "Environment")
-    told = {"NCCL_NVLS_ENABLE": "0", "NCCL_VERSION": "2.28", "OMP_NUM_THREADS": "2", "TORCH_SYMM_MEM_DISABLE": "1"}
-    for record in sources.records["dtypes"]:
-        record.provenance["variables"] = told
-    text = section(sources, "Environment")
-    assert text.count("| variables ") == 1
-    assert "| NCCL_NVLS_ENABLE=0, TORCH_SYMM_MEM_DISABLE=1 " in text
-
-
 def test_nodes_of_a_cluster_are_named_with_what_they_measured(sources: report.Sources) -> None:
     assert "jobs:" not in report.appendix(sources)
     for place, record in enumerate(sources.records["probe"]):

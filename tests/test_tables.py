@@ -82,26 +82,11 @@ def shown(tmp_path: Path, *columns: t.Column, **fields: Any) -> list[str]:
 # --- columns ----------------------------------------------------------------------------------------------------
 
 
-def test_every_kind_of_column(tmp_path: Path) -> None:
-    table = t.make("a.b", "Title", [record()], columns(), ["A note."])
-    assert rows(markdown(tmp_path, table)) == [
-        ["Length", "Dtype", "Forward (ms)", "n", "Peak (GiB)", "Timer"],
-        ["64", "fp32", "12.3 ± 0.2", "5", "3.00", "host clock"],
-    ]
-    assert (table.experiment, len(table.ok)) == ("probe", 1)
-
-
 def test_scale_and_name_of_a_column(tmp_path: Path) -> None:
     named = [t.median("forward_ms", "s", 1e-3, "forward_s"), t.iqr("forward_ms", "IQR", 1e-3, "forward_s")]
     table = t.make("a.b", "Title", [record()], named)
     assert list(table.frame.columns[:2]) == ["forward_s", "forward_s_iqr"]
     assert rows(markdown(tmp_path, table))[1] == ["0.0123 ± 0.0002"]
-
-
-def test_what_is_missing_says_so(tmp_path: Path) -> None:
-    assert shown(tmp_path, t.value("nothing", "Value"), t.timer("other")) == ["not recorded", "not recorded"]
-    with pytest.raises(KeyError):
-        t.make("a.b", "Title", [record()], [t.median("other_ms", "Other (ms)")])
 
 
 def test_a_published_figure_stands_beside_every_status(tmp_path: Path) -> None:
@@ -230,13 +215,6 @@ def test_the_csv_has_no_blank_cell(tmp_path: Path) -> None:
     assert kept[2][2:] == [*["oom"] * 5, "oom", "why", "none", "none"]
 
 
-@pytest.mark.parametrize("second", ["forward_ms", "status", "environment"])
-def test_two_columns_of_one_name_are_refused(second: str) -> None:
-    column = t.derived(second, "Other", lambda r: 1)
-    with pytest.raises(ValueError, match=r"^a\.b: two columns have the same name$"):
-        t.make("a.b", "Title", [record()], [*columns(), column])
-
-
 def test_an_empty_table_says_so(tmp_path: Path) -> None:
     table = t.make("a.b", "Title", [], columns(), ["A note."])
     text = markdown(tmp_path, table)
@@ -264,13 +242,6 @@ def test_files_hold_unrounded_figures_and_their_description(tmp_path: Path) -> N
         ["A note."],
     ]
     assert [(c["name"], c["title"]) for c in description["columns"]] == [(c.name, c.title) for c in columns()]
-
-
-def test_signs_in_titles_cells_and_reasons(tmp_path: Path) -> None:
-    cells = [record(values={"word": "a|b\nc"}), record("failed", "got\nint | <None>")]
-    text = markdown(tmp_path, t.make("a.b", "Title", cells, [t.value("word", "x|y")]))
-    assert rows(text) == [["x|y"], ["a|b c"], ["failed [1]"]]
-    assert text.splitlines()[-1] == r"[1] failed: got int \| &lt;None>"
 
 
 TEXT = st.text(st.characters(codec="utf-8"), min_size=1).filter(str.strip)
@@ -330,16 +301,6 @@ def test_a_failed_cell_shows_what_it_measured_before(tmp_path: Path) -> None:
     assert rows[2][2:] == ["oom [2]"] * 4
     table = t.make("a.b", "T", [partly], columns())
     assert table.ok.empty, "findings leave it out"
-
-
-def test_a_row_that_no_machine_measured_is_no_second_environment(tmp_path: Path) -> None:
-    """A published row beside measured ones carries no flag, and puts none on them."""
-    published = record(factors={"seq_len": 128, "dtype": "fp32"}, environments=[])
-    text = markdown(tmp_path, t.make("a.b", "T", [record(), published], columns()))
-    assert "environment" not in text
-    other = record(factors={"seq_len": 256, "dtype": "fp32"}, environments=["ba9876543210"])
-    text = markdown(tmp_path, t.make("a.b", "T", [record(), published, other], columns()))
-    assert text.count("environment ") == 2
 
 
 def test_what_is_the_same_in_every_row_stands_once_above(tmp_path: Path) -> None:

@@ -72,11 +72,6 @@ def test_a_training_is_a_run_with_the_workshops_keys():
     assert run.config["origin"] == "measured" and run.config["model"] == "bloom"
 
 
-def test_runs_are_named_by_what_tells_them_apart():
-    names = [run.name for run in runs.of_records([training(), training("simple_gpt"), training(round=2)])]
-    assert names == ["baseline model=bloom", "baseline model=simple_gpt", "baseline model=bloom round=2"]
-
-
 def test_another_experiment_is_one_run_a_step_a_cell():
     (run,) = runs.of_records(ROWS[2:])
     assert (run.name, run.summary) == ("attention", {"cells": 2})  # the one out of memory has no figures
