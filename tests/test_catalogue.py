@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import yaml
@@ -45,19 +43,3 @@ def test_snakemake_s_own_report_shows_figures_tables_and_the_page(tmp_path: Path
     shown = dict(re.findall(r'"labels": \{"what": "(\w+)", "name": "([^"]+)"\}', page)[::-1])
     assert shown == {"table": "cs336.autocast_dtypes", "page": "the report"}
     assert not re.search(r'(?:src|href)="https?:', page)
-
-
-def test_the_catalogue_s_snakefile_starts_the_same_workflow(tmp_path: Path) -> None:
-    space = Workspace(tmp_path / "project")
-    space.only("autocast_dtypes")
-    plain, other = ((), ("-s", "workflow/Snakefile"))
-    listings = []
-    for snakefile in (plain, other):
-        command = [sys.executable, "-m", "snakemake", *snakefile, SETTINGS["usage"]["mandatory-flags"]["flags"]]
-        more = ["--cores", "1", "--dry-run", "--quiet", "rules", "--config", "preset=tiny"]
-        done = subprocess.run(
-            [*command, *more], cwd=space.root, env=space.environment(), capture_output=True, text=True
-        )
-        assert done.returncode == 0, done.stderr
-        listings.append(re.findall(r"(?m)^(\w+) +(\d+)$", done.stdout + done.stderr))
-    assert listings[0] == listings[1] and ("write_html", "1") in listings[0]

@@ -131,7 +131,7 @@ def test_answers_are_short(site: str) -> None:
         texts = [table.title + table.setup + " ".join(table.header) for table in problem.made]
         texts += [cell.text for table in problem.made for row in table.rows for cell in row if not cell.able]
         levels = set(re.findall(r"\d(?:[\d,]*\d)?", " ".join(texts)))
-        for answer in problem.answers() if problem.measured else []:
+        for answer in problem.answered if problem.measured else []:
             text = answer.text()
             words = re.sub(r"\]\([^)]*\)", "]", text).split()
             assert len(words) <= MOST_WORDS and len(figures_of(text, levels)) <= MOST_FIGURES, (problem.name, text)

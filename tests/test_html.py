@@ -1,12 +1,9 @@
-"""The report as one HTML file: what it takes in, that nothing in the text becomes HTML, that nothing is loaded, and how
-wide it is in a browser where one is found."""
+"""The report as one HTML file: what it takes in, that nothing in the text becomes HTML, that nothing is loaded."""
 
 from __future__ import annotations
 
 import base64
 import re
-import shutil
-import subprocess
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from pathlib import Path
@@ -109,18 +106,8 @@ def test_the_hand_in_is_open_and_the_rest_folded(tmp_path: Path) -> None:
     assert [one.all("summary")[0].text for one in folded] == ["Problem (a)", "Appendix: demo"]
     assert len(top.all("table")) == 2 and len(top.all("img")) == 2
     assert [cell.attributes.get("class") for cell in top.all("td")] == ["n", "n", None, "n"]
-
-
-def test_every_link_leads_somewhere(tmp_path: Path) -> None:
-    _, top = made(tmp_path)
-    ids = {element.attributes["id"] for element in top.all() if "id" in element.attributes}
-    targets = [link.attributes["href"] for link in top.all("a")]
-    assert targets == ["#problem-a", "#a", "#appendix"] and {one[1:] for one in targets} <= ids
+    assert [link.attributes["href"] for link in top.all("a")] == ["#problem-a", "#a", "#appendix"]
     assert "code" in top.text  # of a link to a file beside the report the words stay
-
-
-def test_a_figure_is_in_the_page(tmp_path: Path) -> None:
-    _, top = made(tmp_path)
     kind, _, content = top.all("img")[0].attributes["src"].partition(",")
     assert kind == "data:image/svg+xml;base64" and base64.b64decode(content).decode() == SVG
     assert top.all("figcaption")[0].text == "Times"
@@ -136,26 +123,19 @@ def test_a_report_that_is_no_text_is_one_line(tmp_path: Path) -> None:
 
 HOSTILE = [
     "<script>alert(1)</script>",
-    "&lt;script>alert(1)&lt;/script>",
     '<img src="https://example.org/x.png" onerror="alert(1)">',
     "![x](https://example.org/x.png)",
-    "![x](//example.org/x.png)",
-    "![x](data:image/png;base64,AAAA)",
     "![x](file:///etc/passwd)",
     "![x](figures/../../secret.svg)",
-    "![x](figures/../report.md)",
     "![x](other.svg)",
-    "[x](other.csv)",
     "[x](../../results/demo/tables/../../../report/demo/report.md)",
     "[x](javascript:alert(1))",
-    "[x](data:text/html,<b>)",
     '[x](https://example.org "a" onclick="alert(1)")',
-    '"><b onclick=alert(1)>',
     "</table></main><iframe src=https://example.org>",
     "<!-- --><style>@import 'https://example.org'</style>",
     "{{ 1 + 1 }} {% raw %}",
 ]
-PLACES = ["{}", "# {}", "- {}", "> {}", "| a |\n|---|\n| {} |", "| {} |\n|---|\n| a |", "**T** ({})", "`{}`", "    {}"]
+PLACES = ["{}", "# {}", "| a |\n|---|\n| {} |", "`{}`"]
 ALLOWED = {"href", "id", "class", "tabindex", "rel", "alt", "src", "start", "style"}
 
 
@@ -183,13 +163,6 @@ def loads(page: str) -> list[str]:
     return found + re.findall(r"<(?:iframe|object|embed|video|audio|source|base|form|script)\b", page)
 
 
-def test_loads_are_found() -> None:
-    assert loads("<style></style>") == []
-    for bad in ('<img src="https://example.org/a.png">', '<link rel="stylesheet" href="a.css">', "<iframe >"):
-        assert loads(bad)
-    assert loads("<style>@import 'a'; b { background: url(c) }</style>") == ["@import", "url("]
-
-
 @pytest.mark.parametrize("name", COMMITTED or [pytest.param("", marks=pytest.mark.skip(reason="no site is committed"))])
 def test_a_committed_site_s_page(name: str) -> None:
     folder = ROOT / "report" / name
@@ -205,26 +178,3 @@ def test_a_committed_site_s_page(name: str) -> None:
     assert (
         policy[0].startswith("default-src 'none'; img-src data:; style-src 'sha256-") and "script-src" not in policy[0]
     )
-
-
-# --- in a browser -------------------------------------------------------------------------------------------------
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"]
-FLAGS += ["--disable-background-networking", "--disable-component-update", "--virtual-time-budget=3000"]
-PROBE = """<script>addEventListener("load", () => {
-  const wide = [...document.querySelectorAll("main > .scroll")].filter((box) => box.scrollWidth > box.clientWidth + 1);
-  const over = document.documentElement.scrollWidth - innerWidth;
-  document.body.textContent = over + " " + wide.length;
-});</script>"""
-
-
-@pytest.mark.skipif(CHROMIUM is None or not COMMITTED, reason="no chromium is installed")
-@pytest.mark.parametrize("name", COMMITTED[:1])
-def test_nothing_of_the_hand_in_scrolls_sideways(tmp_path: Path, name: str) -> None:
-    page = re.sub(r"<meta http-equiv[^>]*>", "", html.write(ROOT / "report" / name))
-    (tmp_path / "probe.html").write_text(page.replace("</body>", f"{PROBE}</body>"), encoding="utf-8")
-    command = [str(CHROMIUM), *FLAGS, f"--user-data-dir={tmp_path}/profile", "--window-size=1366,900", "--dump-dom"]
-    done = subprocess.run([*command, f"file://{tmp_path}/probe.html"], capture_output=True, text=True, timeout=120)
-    over, wide = map(int, Tree(done.stdout).top.all("body")[0].text.split())
-    assert over <= 0 and wide == 0

@@ -1,111 +1,48 @@
-"""Published figures: the rows of references/ keep to their form, equal the seed texts, and bad rows are refused."""
+"""Published figures: the rows of references/ keep to their form, stand in the seed texts, and bad rows are refused."""
 
 from __future__ import annotations
 
-import csv
-from collections import Counter
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-import seed_figures
+from workspace import ROOT
 
 from perfscribe.show import references
 from perfscribe.show.references import Reference
 
-ROOT = Path(__file__).resolve().parent.parent
 SEEDS = ROOT.parent / "shared" / "seeds"
+SOURCES = {
+    "polaris-homework-000": "000",
+    "polaris-homework-001": "001",
+    "cs336-writeup-002": "002",
+    "fsdp-workshop-003": "003",
+    "cs336-writeup-004": "004",
+}
 EXPERIMENTS = sorted(path.stem for path in references.FOLDER.glob("*.csv") if path.stem != "sources")
-DTYPES = {"fp32", "tf32", "bf16", "fp16"}
-needs_seeds = pytest.mark.skipif(not SEEDS.is_dir(), reason="the seed texts are not beside this checkout")
+EVERY = [row for experiment in EXPERIMENTS for row in references.load(experiment)]
 
 
-def of(experiment: str, source: str, *metrics: str) -> list[Reference]:
-    rows = references.load(experiment)
-    return [row for row in rows if row.source == source and (not metrics or row.metric in metrics)]
+def of(experiment: str, source: str) -> list[Reference]:
+    return [row for row in references.load(experiment) if row.source == source]
 
 
-def raw_rows() -> list[dict[str, str]]:
-    rows = []
-    for experiment in EXPERIMENTS:
-        with (references.FOLDER / f"{experiment}.csv").open(encoding="utf-8", newline="") as file:
-            rows += list(csv.DictReader(file))
-    return rows
-
-
-# --- form -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("experiment", EXPERIMENTS)
-def test_every_row_loads(experiment: str) -> None:
-    rows = references.load(experiment)
-    assert rows
-    for row in rows:
-        assert row.experiment == experiment
-        assert row.value is not None or row.text in references.WORDS or row.unit in references.TEXT_UNITS
-        assert row.value is None or row.value > 0
-        assert DTYPES.issuperset({row.factors["dtype"]} if "dtype" in row.factors else set())
+def test_every_row_has_a_value_and_every_source_a_row() -> None:
+    for row in EVERY:
+        assert row.text in references.WORDS or row.unit in references.TEXT_UNITS or (row.value or 0) > 0
+        assert row.factors.get("dtype", "fp32") in {"fp32", "tf32", "bf16", "fp16"}
         assert row.remark.isascii() and "/work" not in row.remark
+    assert {row.source for row in EVERY} == set(references.load_sources())
 
 
-def test_every_source_is_used_and_its_hardware_given() -> None:
-    used = {row["source"] for row in raw_rows()}
-    assert used == set(references.load_sources())
-
-
-def test_expected_counts() -> None:
-    times = ("forward_ms", "backward_ms", "full_step_ms")
-    assert len(of("attention", "cs336-writeup-002", *times, "memory_before_backward_gib")) == 60
-    compiled = of("torch_compile", "cs336-writeup-002", *times)
-    assert len(compiled) == 92
-    assert sum("size" in row.factors for row in compiled) == 12
-    flash = of("flash_benchmarking", "cs336-writeup-002")
-    assert len(flash) == 480
-    assert Counter(row.text for row in flash)["OOM"] == 12
-    assert len(of("all_reduce", "cs336-writeup-002")) == 96
-
-
-def test_mixed_precision_of_both_writeups_is_35_cells() -> None:
-    """10 times of A; 15 times and 10 speedups of B, 9 of these 25 printed as N/A."""
-    a = of("mixed_precision", "cs336-writeup-002", "forward_backward_ms")
-    b = of("mixed_precision", "cs336-writeup-004", "forward_backward_ms", "speedup")
-    assert (len(a), len(b)) == (10, 25)
-    assert Counter(row.metric for row in b) == {"forward_backward_ms": 15, "speedup": 10}
-    assert [row.text for row in a + b].count("N/A") == 9
-
-
-# --- seed texts -----------------------------------------------------------------------------------------------
-
-
-@needs_seeds
-@pytest.mark.parametrize("source", seed_figures.SOURCES)
-def test_seed_and_csv_hold_the_same_figures(source: str) -> None:
-    read = seed_figures.figures(source, seed_figures.texts(SEEDS)[source])
-    kept = {
-        (row["experiment"], frozenset(row["factors"].split(";")) - {""}, row["metric"]): (row["value"], row["unit"])
-        for row in raw_rows()
-        if row["source"] == source
-    }
-    only_in_text = sorted(map(str, read.keys() - kept.keys()))
-    only_in_csv = sorted(map(str, kept.keys() - read.keys()))
-    assert (only_in_text, only_in_csv) == ([], [])
-    assert {key: (kept[key], read[key]) for key in read if kept[key] != read[key]} == {}
-
-
-@needs_seeds
-@pytest.mark.parametrize("source", seed_figures.NOT_RESULTS)
-def test_no_number_of_a_seed_is_overlooked(source: str) -> None:
-    text = seed_figures.texts(SEEDS)[source]
-    assert seed_figures.unread_numbers(source, text, seed_figures.figures(source, text)) == set()
-
-
-@needs_seeds
-def test_the_workshop_publishes_no_table() -> None:
-    cells = seed_figures.workshop_result_cells(seed_figures.texts(SEEDS)["fsdp-workshop-003"])
-    assert len(cells) > 100
-    assert set(cells) == {"", "100% (baseline)"}
-
-
-# --- values and look-up ---------------------------------------------------------------------------------------
+@pytest.mark.skipif(not SEEDS.is_dir(), reason="the seed texts are not beside this checkout")
+@pytest.mark.parametrize("source", SOURCES)
+def test_every_figure_stands_in_its_source(source: str) -> None:
+    text = next(SEEDS.glob(f"{SOURCES[source]}_*")).read_text("utf-8").replace("\u2011", "-")
+    figures = {row.text for row in EVERY if row.source == source}
+    assert figures and {one for one in figures if not re.search(rf"(?<![\d.]){re.escape(one)}(?!\d)", text)} == set()
 
 
 def test_values_stand_in_the_unit_of_the_metric() -> None:
@@ -119,15 +56,9 @@ def test_values_stand_in_the_unit_of_the_metric() -> None:
     assert (mebi.unit, mebi.value) == ("MiB", 16761.5 / 1024)
     (commas,) = references.find(of("attention", "cs336-writeup-002"), "one_matrix_bytes")
     assert (commas.text, commas.value) == ("8,589,934,592", 8 * 2**30)
-    (oom,) = references.find(
-        of("flash_benchmarking", "cs336-writeup-002"),
-        "backward_ms",
-        seq_len=65536,
-        head_dim=16,
-        dtype="fp32",
-        implementation="eager",
-    )
-    assert (oom.text, oom.value) == ("OOM", None)
+    oom = references.find(of("flash_benchmarking", "cs336-writeup-002"), "backward_ms", seq_len=65536, head_dim=16,
+                          dtype="fp32", implementation="eager")  # fmt: skip
+    assert [(row.text, row.value) for row in oom] == [("OOM", None)]
 
 
 def test_of_source_wants_what_the_source_states() -> None:
@@ -135,23 +66,15 @@ def test_of_source_wants_what_the_source_states() -> None:
     levels = {"size": "small", "implementation": "eager", "seq_len": 512, "dtype": "fp32", "batch": 4}
     stated = references.of_source(known, "cs336-writeup-002", "forward_ms", levels)
     assert stated is not None and stated.value == 31.5  # it states neither context nor batch
-    found = references.of_source(known, "yyin-dev", "full_step_ms", levels)
-    assert found is not None and found.value == pytest.approx(82.7)
+    assert references.of_source(known, "yyin-dev", "full_step_ms", levels) is not None
     assert references.of_source(known, "yyin-dev", "full_step_ms", {**levels, "seq_len": 64}) is None
-    assert references.of_source(known, "yyin-dev", "full_step_ms", {"size": "small"}) is None
-    assert references.of_source(known, "brandon-snider", "no_such_ms", levels) is None
 
 
 def test_find_wants_every_given_factor() -> None:
     rows = references.load("attention")
-    one = references.find(rows, "forward_ms", seq_len=4096, head_dim=64, implementation="eager")
+    one = references.find(rows, "forward_ms", seq_len=4096.0, head_dim=64, implementation="eager")
     assert len({row.source for row in one}) == len(one) >= 4
-    assert references.find(rows, "forward_ms", seq_len=4096.0, head_dim=64, implementation="eager") == one
     assert references.find(rows, "forward_ms", seq_len=4096, no_such_factor=1) == []
-    assert references.find(rows, "no_such_metric", seq_len=4096) == []
-
-
-def test_an_experiment_without_figures_has_none() -> None:
     assert references.load("no_such_experiment") == []
 
 
@@ -170,33 +93,20 @@ def folder_with(tmp_path: Path, *rows: str, header: str = HEADER, sources: str =
 
 def test_levels_are_parsed(tmp_path: Path) -> None:
     (row,) = references.load("demo", folder_with(tmp_path, GOOD))
-    assert row.factors == {"size": "small", "seq_len": 128, "causal": True, "ratio": 0.5}
-    assert [type(level) for level in row.factors.values()] == [str, int, bool, float]
+    assert [(level, type(level)) for level in row.factors.values()] == [
+        ("small", str), (128, int), (True, bool), (0.5, float)
+    ]  # fmt: skip
     assert row.value == 1.5 and row.remark == ""
 
 
 BAD = [
     ("demo,a=1,forward_ms,1.5,ms,H100,note", "7 cells, expected 8"),
-    ("", "0 cells, expected 8"),
-    ("other,a=1,forward_ms,1.5,ms,H100,note,", "experiment: 'other': expected 'demo'"),
     ("demo,a=1,forward_ms,1.5,ms,H100,elsewhere,", "source: 'elsewhere': not in sources.csv"),
-    ("demo,a=1,forward_ms,1.5,ms,,note,", "hardware: blank"),
-    ("demo,a=1,forward_ms,,ms,H100,note,", "value: blank"),
-    ("demo,a=1,forward_ms, 1.5,ms,H100,note,", "value: ' 1.5': white space"),
     ("demo,a=1,forward_ms,~1.5,ms,H100,note,", "value: '~1.5': expected a number or one of OOM"),
-    ("demo,a=1,forward_ms,nan,ms,H100,note,", "value: 'nan'"),
-    ("demo,a=1,forward_ms,oom,ms,H100,note,", "value: 'oom'"),
-    ('demo,a=1,forward_ms,"1,5",ms,H100,note,', "value: '1,5'"),
     ("demo,a=1,forward_ms,1.5,GB,H100,note,", "unit: 'GB': expected one of ms, s, us"),
-    ("demo,a=1,peak_gib,1.5,GB,H100,note,", "unit: 'GB': expected one of GiB, MiB"),
-    ("demo,a=1,forward_ms,OOM,GB,H100,note,", "unit: 'GB'"),
     ("demo,a=1,forward,1.5,ms,H100,note,", "metric: 'forward': expected a name that ends in"),
-    ("demo,a=1,Forward_ms,1.5,ms,H100,note,", "metric: 'Forward_ms'"),
     ("demo,a,forward_ms,1.5,ms,H100,note,", "factors: 'a': expected name=value"),
-    ("demo,a=1;,forward_ms,1.5,ms,H100,note,", "factors: ''"),
-    ("demo,a=1; b=2,forward_ms,1.5,ms,H100,note,", "factors: ' b=2'"),
-    ("demo,a=1;a=2,forward_ms,1.5,ms,H100,note,", "factors: 'a' stands there twice"),
-    ('demo,"a=1,forward_ms,1.5,ms,H100,note,', "unexpected end of data"),
+    ("demo,causal=true;ratio=0.5;seq_len=128;size=small,forward_ms,1.6,ms,H100,note,", "the same figure as in line 2"),
 ]
 
 
@@ -208,43 +118,16 @@ def test_a_bad_row_names_file_and_line(tmp_path: Path, row: str, message: str) -
     assert "\n" not in str(caught.value)
 
 
-def test_a_repeated_figure_names_both_lines(tmp_path: Path) -> None:
-    swapped = "demo,causal=true;ratio=0.5;seq_len=128;size=small,forward_ms,1.6,ms,H100,note,"
-    with pytest.raises(ValueError, match=r"demo\.csv, line 3: the same figure as in line 2"):
-        references.load("demo", folder_with(tmp_path, GOOD, swapped))
-
-
-def test_a_wrong_header_is_refused(tmp_path: Path) -> None:
+def test_bad_headers_and_sources_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"demo\.csv, line 1: expected the columns experiment,factors"):
         references.load("demo", folder_with(tmp_path, GOOD, header="experiment,metric"))
-
-
-def test_bad_sources_are_refused(tmp_path: Path) -> None:
     twice = SOURCES_CSV + "note,Again,H100,,\n"
     with pytest.raises(ValueError, match=r"sources\.csv, line 3: source 'note' is there already"):
         references.load("demo", folder_with(tmp_path, GOOD, sources=twice))
-    with pytest.raises(ValueError, match=r"sources\.csv: No such file"):
-        references.load("demo", tmp_path / "nowhere")
-
-
-@pytest.mark.parametrize("name", ["sources", "../attention", "", "Attention"])
-def test_only_names_of_experiments_are_taken(name: str) -> None:
-    with pytest.raises(ValueError, match="expected the name of an experiment"):
-        references.load(name)
-
-
-def test_bytes_that_are_no_utf_8_are_refused(tmp_path: Path) -> None:
-    folder = folder_with(tmp_path, GOOD)
-    (folder / "demo.csv").write_bytes(f"{HEADER}\n".encode() + b"\xff\n")
-    with pytest.raises(ValueError, match=r"demo\.csv, line \d: .*utf-8"):
-        references.load("demo", folder)
 
 
 def test_light_import() -> None:
-    """The report's parse-time code may import this module: csv, no pandas or torch."""
-    import subprocess
-    import sys
-
+    """Parse-time code may import this module: csv, no pandas or torch."""
     code = "import sys, perfscribe.show.references; print(sorted({'pandas', 'numpy', 'torch'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

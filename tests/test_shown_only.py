@@ -8,9 +8,6 @@ from pathlib import Path
 import pytest
 from workspace import Workspace, shown_by
 
-from perfscribe.records.records import Record
-from perfscribe.show import presenting
-
 MEASURE = '''"""Three cells without libraries."""
 from perfscribe.base.cells import Cell, Measurement
 
@@ -103,27 +100,6 @@ def test_edits_rerun_what_they_touch(project: Workspace) -> None:
     expected = {"measure probe 0", "present_probe", "present_reader", "write_report", "write_html", "verdict"}
     assert project.planned_jobs(*TINY) == expected
     assert project.run("report", *TINY).returncode == 0
-
-
-def test_figures_show_what_was_measured_of_what_they_name() -> None:
-    """What is read where it was measured has no records at every site."""
-    probe = Record("probe", {"n": 1}, "ok", "", "measured")
-    assert presenting._shown("reader", {"probe": [probe]}) == [probe]
-
-
-def test_a_file_that_is_not_declared_is_refused(project: Workspace) -> None:
-    present = project.root / "perfscribe" / "experiments" / "reader" / "show.py"
-    before = present.read_text()
-    present.write_text(before.replace("{FILES[0]: f", '{"other.txt": "", FILES[0]: f'))
-    done = project.run("report", *TINY)
-    present.write_text(before)
-    assert done.returncode != 0 and "reader: show.py declares the files ['reader.txt'] and makes" in done.stdout
-
-
-def test_verbs_know_the_cells_of_what_measures(project: Workspace) -> None:
-    for verb in ("plan", "doctor"):
-        done = project.run(verb, *TINY)
-        assert done.returncode == 0 and "probe" in done.stdout and "reader" not in done.stdout
 
 
 def test_it_is_left_out_with_what_it_reads(project: Workspace) -> None:

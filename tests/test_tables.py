@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from perfscribe.records.records import STATUSES, Record
 from perfscribe.show import references
 from perfscribe.show import tables as t
-from perfscribe.show.markdown_tables import markdown_text, to_markdown
+from perfscribe.show.markdown_tables import to_markdown
 
 GIB = 2**30
 
@@ -82,45 +82,11 @@ def shown(tmp_path: Path, *columns: t.Column, **fields: Any) -> list[str]:
 # --- columns ----------------------------------------------------------------------------------------------------
 
 
-def test_every_kind_of_column(tmp_path: Path) -> None:
-    table = t.make("a.b", "Title", [record()], columns(), ["A note."])
-    assert rows(markdown(tmp_path, table)) == [
-        ["Length", "Dtype", "Forward (ms)", "n", "Peak (GiB)", "Timer"],
-        ["64", "fp32", "12.3 ± 0.2", "5", "3.00", "host clock"],
-    ]
-    assert (table.experiment, len(table.ok)) == ("probe", 1)
-
-
-def test_mean_and_standard_deviation(tmp_path: Path) -> None:
-    got = shown(tmp_path, t.mean("forward_ms", "Mean (ms)"), t.std("forward_ms", "Std (ms)"))
-    assert got == ["12.3 ± 0.3"]
-
-
 def test_scale_and_name_of_a_column(tmp_path: Path) -> None:
     named = [t.median("forward_ms", "s", 1e-3, "forward_s"), t.iqr("forward_ms", "IQR", 1e-3, "forward_s")]
     table = t.make("a.b", "Title", [record()], named)
     assert list(table.frame.columns[:2]) == ["forward_s", "forward_s_iqr"]
     assert rows(markdown(tmp_path, table))[1] == ["0.0123 ± 0.0002"]
-
-
-def test_samples_of_all_rounds_count(tmp_path: Path) -> None:
-    over = "1.50 to 3.00 (range of medians over 2 rounds)"
-    assert shown(tmp_path, t.count("x"), t.median("x", "x"), samples={"x": [[1.0, 2.0], [3.0]]}) == [
-        "3",
-        "2.0 ± 0.5",
-        over,
-    ]
-
-
-def test_one_sample_has_no_spread(tmp_path: Path) -> None:
-    spreads = [t.iqr("x", "IQR"), t.std("x", "Std")]
-    assert shown(tmp_path, t.median("x", "x"), *spreads, samples={"x": [[1.5]]}) == ["1.50", "one sample"]
-
-
-def test_what_is_missing_says_so(tmp_path: Path) -> None:
-    assert shown(tmp_path, t.value("nothing", "Value"), t.timer("other")) == ["not recorded", "not recorded"]
-    with pytest.raises(KeyError):
-        t.make("a.b", "Title", [record()], [t.median("other_ms", "Other (ms)")])
 
 
 def test_a_published_figure_stands_beside_every_status(tmp_path: Path) -> None:
@@ -136,24 +102,6 @@ def test_a_published_figure_stands_beside_every_status(tmp_path: Path) -> None:
 
 
 # --- rounding ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("figure", "text"),
-    [
-        (10.0021, "10.0021"),
-        (9.953125, "9.953125"),
-        (672928.0, "672928"),
-        (423183360.0, "423183360"),
-        (0.09778887033462524, "0.097789"),
-        (171.45274579524994, "171.45"),
-        (-0.00012345678912, "-0.00012346"),
-        (1.2345e-7, "1.2345e-07"),
-        ("torch.bfloat16", "torch.bfloat16"),
-    ],
-)
-def test_published_figures_stand_as_their_source_prints_them(tmp_path: Path, figure: Any, text: str) -> None:
-    assert shown(tmp_path, t.Column("x", "X", lambda r: figure, kind="published", exact=True)) == [text]
 
 
 @pytest.mark.parametrize(
@@ -174,34 +122,10 @@ def test_a_figure_is_never_finer_than_its_spread(tmp_path: Path, samples: list[f
     assert shown(tmp_path, t.median("x", "x"), samples={"x": [samples]})[0] == median
 
 
-def test_an_unshown_spread_stands_in_the_csv(tmp_path: Path) -> None:
-    table = t.make("a.b", "Title", [record(), record("oom")], [t.median("forward_ms", "F"), t.mean("forward_ms", "M")])
-    assert rows(markdown(tmp_path, table))[0] == ["F", "M"]
-    kept = pd.read_csv(tmp_path / "a.b.csv")
-    assert float(kept["forward_ms_iqr"][0]) == pytest.approx(0.4)
-    assert list(kept["forward_ms_std"])[1] == "oom"
-
-
-def test_exact_figures_are_not_rounded(tmp_path: Path) -> None:
-    exact = [t.value(name, name, exact=True) for name in ("count", "text", "sum", "whole", "large")]
-    values = {"count": 672928, "text": "bfloat16", "sum": 10.000133514404297, "whole": 2.0, "large": 10**20}
-    assert shown(tmp_path, *exact, values=values) == [
-        "672928",
-        "bfloat16",
-        "10.000133514404297",
-        "2",
-        "100000000000000000000",
-    ]
-
-
 @pytest.mark.parametrize("text", ["nan", "inf", "-inf", "Infinity", "1_000", "1e999", "12345e678901", "0x10", "٣"])
 @pytest.mark.parametrize("exact", [True, False])
 def test_words_that_python_reads_as_numbers_stay_words(tmp_path: Path, text: str, exact: bool) -> None:
     assert shown(tmp_path, t.value("word", "Word", exact=exact), values={"word": text}) == [text]
-
-
-def test_truth_is_a_word(tmp_path: Path) -> None:
-    assert shown(tmp_path, t.value("causal", "Causal", 2.0), values={"causal": True}) == ["True"]
 
 
 # --- statuses, footnotes, folding -------------------------------------------------------------------------------
@@ -213,12 +137,6 @@ def test_a_status_stands_in_every_figure_with_its_reason_below(tmp_path: Path) -
     assert rows(text)[2] == ["64", "fp32", *["timeout [1]"] * 4]
     assert rows(text)[3] == ["64", "fp32", *["failed [2]"] * 4]
     assert text.endswith("\n\n[1] timeout: longer than 600 s  \n[2] failed: RuntimeError: x\n\nA note.\n")
-
-
-@pytest.mark.parametrize("status", [status for status in STATUSES if status != "ok"])
-def test_no_status_leaves_a_cell_blank(tmp_path: Path, status: str) -> None:
-    got = rows(markdown(tmp_path, t.make("a.b", "Title", [record(status)], columns())))[1]
-    assert got == ["64", "fp32", *[f"{status} [1]"] * 4]
 
 
 @pytest.mark.parametrize(
@@ -238,31 +156,11 @@ def test_out_of_memory_tells_sizes(tmp_path: Path, sizes: dict[str, Any], text: 
     assert t.reason(record("failed", "no memory", error={"requested_bytes": GIB})) == "no memory"
 
 
-@pytest.mark.parametrize("count", [1, 4])
-def test_a_machine_that_is_too_small_is_a_reason_in_words(tmp_path: Path, count: int) -> None:
-    lost = [record("skipped", "2 GPUs")] * count
-    text = markdown(tmp_path, t.make("a.b", "Title", lost, columns()))
-    assert "[1] skipped: 2 GPUs here, fewer than asked for" in text
-    assert "[1] failed: 2 GPUs\n" in markdown(tmp_path, t.make("a.b", "Title", [record("failed", "2 GPUs")], columns()))
-
-
 def test_flags_mark_the_first_figure_and_share_a_footnote(tmp_path: Path) -> None:
     flagged = record(flags=["host busy", "throttled"])
     text = markdown(tmp_path, t.make("a.b", "Title", [flagged, record(), flagged], columns()))
     assert [row[1] for row in rows(text)[1:]] == ["12.3 ± 0.2 [1]", "12.3 ± 0.2", "12.3 ± 0.2 [1]"]
     assert text.endswith("\n\n[1] host busy; throttled\n")
-
-
-def test_a_table_without_figures_keeps_its_footnotes(tmp_path: Path) -> None:
-    table = t.make("a.b", "Title", [record("oom", "no memory")], [t.factor("seq_len", "Length")])
-    assert markdown(tmp_path, table).splitlines()[-3:] == ["| 64 [1] |", "", "[1] oom: no memory"]
-
-
-def test_figures_of_several_environments_are_told_apart(tmp_path: Path) -> None:
-    first, second = record(environments=["a" * 12]), record(environments=["b" * 12], flags=["throttled"])
-    text = markdown(tmp_path, t.make("a.b", "Title", [first, second], columns()))
-    assert text.endswith(f"[1] environment {'a' * 12}  \n[2] throttled; environment {'b' * 12}\n")
-    assert "environment" not in markdown(tmp_path, t.make("a.b", "Title", [first, first], columns()))
 
 
 def test_neighbours_without_figures_are_folded(tmp_path: Path) -> None:
@@ -307,11 +205,6 @@ def test_a_blank_is_refused(blank: Any) -> None:
     t.make("a.b", "Title", [record("oom")], [column])
 
 
-@pytest.mark.parametrize("figure", [0, 0.0, False, 10**400, np.int64(0), "0"], ids=repr)
-def test_zero_and_false_are_no_blanks(figure: Any) -> None:
-    t.make("a.b", "Title", [record()], [t.derived("x", "X", lambda r: figure)])
-
-
 def test_the_csv_has_no_blank_cell(tmp_path: Path) -> None:
     cells = [record(status) for status in STATUSES] + [record(flags=["busy"])]
     t.write(t.make("a.b", "Title", cells, columns()), tmp_path)
@@ -320,18 +213,6 @@ def test_the_csv_has_no_blank_cell(tmp_path: Path) -> None:
     assert kept[0][-4:] == ["status", "reason", "flags", "environment"]
     assert kept[1][-4:] == ["ok", "none", "none", "0123456789ab"]
     assert kept[2][2:] == [*["oom"] * 5, "oom", "why", "none", "none"]
-
-
-@pytest.mark.parametrize("second", ["forward_ms", "status", "environment"])
-def test_two_columns_of_one_name_are_refused(second: str) -> None:
-    column = t.derived(second, "Other", lambda r: 1)
-    with pytest.raises(ValueError, match=r"^a\.b: two columns have the same name$"):
-        t.make("a.b", "Title", [record()], [*columns(), column])
-
-
-def test_titles_may_be_the_same(tmp_path: Path) -> None:
-    twice = [t.derived("a", "IQR (ms)", lambda r: 1), t.derived("b", "IQR (ms)", lambda r: 2)]
-    assert rows(markdown(tmp_path, t.make("a.b", "Title", [record()], twice))) == [["IQR (ms)"] * 2, ["1.00", "2.00"]]
 
 
 def test_an_empty_table_says_so(tmp_path: Path) -> None:
@@ -361,27 +242,6 @@ def test_files_hold_unrounded_figures_and_their_description(tmp_path: Path) -> N
         ["A note."],
     ]
     assert [(c["name"], c["title"]) for c in description["columns"]] == [(c.name, c.title) for c in columns()]
-
-
-@pytest.mark.parametrize(
-    ("text", "cell"),
-    [
-        ("int | None", r"int \| None"),
-        ("a\\|b", r"a\\\|b"),
-        ("two\nlines\r\n of   text", "two lines of text"),
-        ("<path>/x in <lambda>", "&lt;path>/x in &lt;lambda>"),
-        ("plain", "plain"),
-    ],
-)
-def test_signs_that_markdown_would_take(text: str, cell: str) -> None:
-    assert markdown_text(text) == cell
-
-
-def test_signs_in_titles_cells_and_reasons(tmp_path: Path) -> None:
-    cells = [record(values={"word": "a|b\nc"}), record("failed", "got\nint | <None>")]
-    text = markdown(tmp_path, t.make("a.b", "Title", cells, [t.value("word", "x|y")]))
-    assert rows(text) == [["x|y"], ["a|b c"], ["failed [1]"]]
-    assert text.splitlines()[-1] == r"[1] failed: got int \| &lt;None>"
 
 
 TEXT = st.text(st.characters(codec="utf-8"), min_size=1).filter(str.strip)
@@ -441,16 +301,6 @@ def test_a_failed_cell_shows_what_it_measured_before(tmp_path: Path) -> None:
     assert rows[2][2:] == ["oom [2]"] * 4
     table = t.make("a.b", "T", [partly], columns())
     assert table.ok.empty, "findings leave it out"
-
-
-def test_a_row_that_no_machine_measured_is_no_second_environment(tmp_path: Path) -> None:
-    """A published row beside measured ones carries no flag, and puts none on them."""
-    published = record(factors={"seq_len": 128, "dtype": "fp32"}, environments=[])
-    text = markdown(tmp_path, t.make("a.b", "T", [record(), published], columns()))
-    assert "environment" not in text
-    other = record(factors={"seq_len": 256, "dtype": "fp32"}, environments=["ba9876543210"])
-    text = markdown(tmp_path, t.make("a.b", "T", [record(), published, other], columns()))
-    assert text.count("environment ") == 2
 
 
 def test_what_is_the_same_in_every_row_stands_once_above(tmp_path: Path) -> None:

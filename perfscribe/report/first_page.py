@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from perfscribe.report import fsdp
-from perfscribe.report.cs336 import noisy
-from perfscribe.report.problem import Problem
-from perfscribe.report.site import NOTHING, Missing, Row, Site, known, of, some
-from perfscribe.show.rounding import GIB_AS_GB, Figure
+from perfscribe.report.cs336_kernels import BOARD, leaderboard
+from perfscribe.report.problem import Problem, said
+from perfscribe.report.site import NOTHING, Row, Site, ends, entry, figure, noisy
+from perfscribe.show.rounding import GIB_AS_GB, LACKING, Figure
 
 FEWEST_FINDINGS, MOST_FINDINGS, MOST_HEADLINES = 5, 7, 8
 # At most so many findings of a part of a chapter.
 MOST_OF = {"one device": 3, "several devices": 2, "polaris": MOST_FINDINGS, "fsdp": 2}
-LEADERBOARD = "cs336.flash_leaderboard"
-OURS, CUDNN = "here: Triton (ours)", "here: SDPA, cuDNN"  # entries of the leaderboard
 # Ids of figures, of which the first that the site has is shown.
 FIGURES = (
     ("cs336.nsys_forward", "cs336.flash_times", "cs336.attention_by_length"),
@@ -30,129 +28,108 @@ class Page:
     """What sentences are made of: the site's tables and its problems by name."""
 
     site: Site
-    problems: Mapping[str, Problem]
-
-    def problem(self, name: str) -> Any:
-        """A problem; Missing where its chapter is left out."""
-        if name not in self.problems:
-            raise Missing(name)
-        return self.problems[name]
+    problems: Mapping[str, Any]
 
     @property
     def gpu(self) -> bool:
         """Whether the site has GPUs."""
         return self.site.gpu
 
-    def ranks(self, count: int | str) -> str:
-        """So many GPUs or processes."""
-        one, several = ("GPU", "GPUs") if self.gpu else ("process", "processes")
-        return f"{count} {one if str(count) == '1' else several}"
+    def extreme(self, pick: Callable[..., Any], table: str, column: str, **levels: Any) -> Row | None:
+        """The row of the least or greatest figure of a column. pick: min or max."""
+        rows = [row for row in self.site.rows(table, **levels) if figure(row, column)]
+        found: Row | None = pick(rows, key=lambda row: float(row[column]), default=None)
+        return found
 
-    def least(self, table: str, column: str, **levels: Any) -> tuple[Figure, Row]:
-        """The least figure of a column, and its row."""
-        rows = self.site.rows(table, **levels)
-        found = [(figure, row) for row in rows if (figure := of(row, column)) is not None]
-        return min(some(found), key=lambda one: one[0].value)
-
-    def most(self, table: str, column: str, **levels: Any) -> tuple[Figure, Row]:
-        """The greatest."""
-        rows = self.site.rows(table, **levels)
-        found = [(figure, row) for row in rows if (figure := of(row, column)) is not None]
-        return max(some(found), key=lambda one: one[0].value)
-
-    def largest(self, table: str, column: str, by: Sequence[str], **levels: Any) -> Row:
+    def largest(self, table: str, column: str, by: Sequence[str], **levels: Any) -> Row | None:
         """The row of the greatest levels that has a figure in this column."""
-        rows = [row for row in self.site.rows(table, **levels) if of(row, column) is not None]
-        return max(some(rows), key=lambda row: [float(row[name]) for name in by])
+        rows = [row for row in self.site.rows(table, **levels) if figure(row, column)]
+        return max(rows, key=lambda row: [float(row[name]) for name in by], default=None)
+
+
+# --- findings: a sentence each, dropped where it lacks a figure -------------------------------------------------------
 
 
 def host_bound(page: Page) -> str:
     """Up to which size the GPU idles most of the time."""
-    nsys = page.problem("nsys_profile")
+    nsys = page.problems["nsys_profile"]
     idle = {cell: nsys.idle(*cell) for cell in nsys.traced()}
-    size, context = list(some([cell for cell, share in idle.items() if share.value > 50]))[-1]
-    big = nsys.big()
+    waiting = [cell for cell, share in idle.items() if share.value > 50]
+    if not waiting:
+        return ""
+    (size, context), big = waiting[-1], nsys.big
     return (
-        f"Up to {size} at {context} tokens the GPU idles most of forward ({idle[size, context].quoted} % "
-        f"there, {nsys.idle(*big).quoted} % at {big[0]}, {big[1]})."
+        f"Up to {size} at {context} tokens the GPU idles most of forward ({idle[size, context]} % there, "
+        f"{nsys.idle(*big)} % at {big[0]}, {big[1]})."
     )
 
 
 def flash_against_pytorch(page: Page) -> str:
     """From which length ours is faster, launches counted."""
-    flash = page.problem("flash_benchmarking")
-    first, last = flash.first_faster("bf16"), max(some(flash.compared()), key=int)
+    first, last, plain, ours = page.problems["flash_benchmarking"].compare()
     if not first or not page.gpu:
-        raise Missing("first_faster")
-    plain, ours = (flash.time(who, "both", last) for who in flash.both())
+        return ""
     return (
         f"In bf16, launches included, our FlashAttention-2 is faster than PyTorch from {first} × 64 on; at {last} × 64 "
-        f"it takes {ours.quoted} ms, PyTorch {plain.quoted}."
+        f"it takes {ours} ms, PyTorch {plain}."
     )
 
 
 def strategies(page: Page) -> str:
     """The fastest and the smallest."""
-    found = page.problem("fsdp_sharding_strategies_off_loading")
+    found = page.problems["fsdp_sharding_strategies_off_loading"]
     (fast, speed, _), (small, memory) = found.fastest(), found.smallest()
-    unit = "GPU" if page.gpu else "process"
     return (
-        f"Of {found.dtype().upper()} strategies on {page.ranks(found.world())} {fast} trains fastest, "
-        f"{speed.quoted} samples/s; "
-        f"{small} needs least memory, {memory.quoted} GB per {unit}{found.mark()}."
+        f"Of {found.dtype.upper()} strategies on {page.site.ranks(found.world)} {fast} trains fastest, {speed} "
+        f"samples/s; {small} needs least memory, {memory} GB per {fsdp.noun(page.site)}{found.mark}."
     )
 
 
 def half_precision(page: Page) -> str:
     """What BF16 and TF32 alone give."""
-
-    gain = page.problem("benchmarking_mixed_precision").gain
+    gain = page.problems["benchmarking_mixed_precision"].gain
     big, tf32, small = gain("bf16", "2.7B"), gain("tf32", "2.7B"), gain("bf16", "small")
     return (
-        f"BF16 makes forward and backward of 2.7B {big.quoted} times as fast as FP32, TF32 alone {tf32.quoted} times; "
-        f"small {'gains nothing beyond noise' if noisy(small) else f'{small.quoted} times'}."
+        f"BF16 makes forward and backward of 2.7B {big} times as fast as FP32, TF32 alone {tf32} times; small "
+        f"{'gains nothing beyond noise' if noisy(small) else f'{small} times'}."
     )
 
 
 def scaling(page: Page) -> str:
     """BLOOM as given, and the custom model tuned."""
-    bloom, custom = (
-        page.problem("fsdp_multi_gpu_fine_tuning_with_fsdp"),
-        page.problem("fsdp_custom_model_fine_tuning_multi_gpu_with_fsdp"),
-    )
-    (how, gain), *_ = bloom.gained()
-    tuned = of(custom.loop("tuned"), "efficiency")
-    if tuned is None:
-        raise Missing("tuned")
+    bloom = page.problems["fsdp_multi_gpu_fine_tuning_with_fsdp"]
+    custom = page.problems["fsdp_custom_model_fine_tuning_multi_gpu_with_fsdp"]
+    if bloom.world == 1 or custom.world == 1 or not bloom.ways:
+        return ""
+    how, gain = bloom.gained()[0]
     return (
-        f"{bloom.world()} GPUs train BLOOM {gain.quoted} times as fast as one{f', {how}' if how else ''}{bloom.odd()}; "
-        f"the tuned custom model keeps {tuned.quoted} % of linear."
+        f"{bloom.world} GPUs train BLOOM {gain} times as fast as one{f', {how}' if how else ''}{bloom.odd}; the tuned "
+        f"custom model keeps {figure(custom.loop('tuned'), 'efficiency')} % of linear."
     )
 
 
 def overlap(page: Page) -> str:
     """What naive DDP exposes, and what the best does."""
-    levels = {"world_size": "2", "dtype": "fp32"}
-    naive = page.site.figure("cs336.ddp_benchmark", "exposed_ms", implementation="naive", **levels)
-    best, row = page.least("cs336.ddp_benchmark", "exposed_ms", **levels)
-    name = row["implementation"] if row["bucket_mb"] == "none" else f"buckets of {row['bucket_mb']} MB"
-    return f"On {page.ranks(2)} naive DDP exposes {naive.quoted} ms of communication per step, {name} {best.quoted}."
+    table, levels = "cs336.ddp_benchmark", {"world_size": "2", "dtype": "fp32"}
+    naive = page.site.value(table, "exposed_ms", implementation="naive", **levels)
+    row = page.extreme(min, table, "exposed_ms", **levels)
+    bucket = entry(row, "bucket_mb")
+    name = entry(row, "implementation") if bucket == "none" else f"buckets of {bucket} MB"
+    exposed = figure(row, "exposed_ms")
+    return f"On {page.site.ranks(2)} naive DDP exposes {naive} ms of communication per step, {name} {exposed}."
 
 
 def flash_against_cudnn(page: Page) -> str:
     """The leaderboard's problem by the handout's closure."""
-    ours, cudnn = (page.site.figure(LEADERBOARD, "both_launched_ms", entry=entry) for entry in (OURS, CUDNN))
-    verified = [row for row in page.site.rows(LEADERBOARD) if row["standing"].startswith("verified")]
-    row = min(some(verified), key=lambda row: float(row["both_ms"]))
+    ours, cudnn, row = leaderboard(page.site)
     return (
-        f"On the leaderboard problem our FlashAttention-2 takes {ours.quoted} ms, cuDNN {cudnn.quoted}, the best "
-        f"verified entry {row['both_ms']} (on {row['hardware']})."
+        f"On the leaderboard problem our FlashAttention-2 takes {ours} ms, cuDNN {cudnn}, the best verified entry "
+        f"{entry(row, 'both_ms', LACKING)} (on {entry(row, 'hardware')})."
     )
 
 
-def _all_reduce(page: Page, backend: str = "") -> Row:
+def _all_reduce(page: Page, backend: str) -> Row | None:
     """1GB, or the largest message, on most processes."""
-    backend = backend or ("nccl" if page.gpu else "gloo")
     levels = {"device": "cpu"} if backend == "gloo" else {}
     return page.largest("cs336.all_reduce", "busbw_gb_per_s", ("world_size", "size_bytes"), backend=backend, **levels)
 
@@ -160,75 +137,60 @@ def _all_reduce(page: Page, backend: str = "") -> Row:
 def all_reduce(page: Page) -> str:
     """Bus bandwidth at 1GB, and Gloo beside it."""
     row = _all_reduce(page, "nccl")
-    gloo = page.site.row(
-        "cs336.all_reduce", backend="gloo", device="cpu", world_size=row["world_size"], message=row["message"]
-    )
-    rate, bound, nccl, other = (
-        of(row, "busbw_gb_per_s"),
-        of(row, "link_gb_per_s"),
-        of(row, "host_ms"),
-        of(gloo, "host_ms"),
-    )
-    if rate is None or bound is None or nccl is None or other is None:
-        raise Missing("cs336.all_reduce")
+    world, message = (entry(row, name) for name in ("world_size", "message"))
+    gloo = page.site.row("cs336.all_reduce", backend="gloo", device="cpu", world_size=world, message=message)
+    host = figure(gloo, "host_ms")
+    rate, bound, nccl = (figure(row, name) for name in ("busbw_gb_per_s", "link_gb_per_s", "host_ms"))
     return (
-        f"On {row['world_size']} GPUs NCCL reduces 1GB in {nccl.quoted} ms, {other.over(nccl).quoted} times as fast as "
-        f"Gloo; its bus bandwidth is {rate.share(bound).quoted} % of a plain copy's."
+        f"On {world} GPUs NCCL reduces 1GB in {nccl} ms, {host.over(nccl)} times as fast as Gloo; its "
+        f"bus bandwidth is {rate.share(bound)} % of a plain copy's."
     )
 
 
 def peak_memory(page: Page) -> str:
     """Peaks of the largest model."""
-
-    def peak(column: str, n: str) -> str:
-        figure = page.site.figure("cs336.memory_by_context", column, size="2.7B", seq_len=n, dtype="fp32")
-        return replace(figure, value=figure.value * GIB_AS_GB).quoted
-
-    step, alone = [peak("full_step_gib", n) for n in ("128", "512")], peak("inference_gib", "512")
-    return f"A full step of 2.7B peaks at {step[0]} GB at 128 tokens and {step[1]} at 512, forward alone at {alone}."
+    least, most = (
+        page.site.row("cs336.memory_by_context", size="2.7B", seq_len=n, dtype="fp32") for n in ("128", "512")
+    )
+    step, full = (figure(row, "full_step_gib", GIB_AS_GB) for row in (least, most))
+    alone = figure(most, "inference_gib", GIB_AS_GB)
+    return f"A full step of 2.7B peaks at {step} GB at 128 tokens and {full} at 512, forward alone at {alone}."
 
 
 def sharded_optimizer(page: Page) -> str:
     """What it saves, and what it does to the step."""
-    sharding = page.problem("optimizer_state_sharding_accounting")
+    sharding = page.problems["optimizer_state_sharding_accounting"]
     row = _saved(page)
-    saved = of(row, "saved_gib", GIB_AS_GB)
-    plain, sharded = (sharding.time("step_ms", one, row["world_size"]) for one in sharding.OPTIMIZERS)
-    change = sharded.share(plain)
-    if saved is None or saved.value < 0.1:
-        raise Missing("saved_gib")
-    return (
-        f"Sharding the optimizer state on {row['world_size']} GPUs saves {saved.quoted} GB per GPU; a step takes "
-        f"{change.quoted} % of the unsharded one's time."
+    saved, world = figure(row, "saved_gib", GIB_AS_GB), entry(row, "world_size")
+    plain, sharded = (sharding.time("step_ms", one, world) for one in sharding.OPTIMIZERS)
+    sentence = (
+        f"Sharding the optimizer state on {world} GPUs saves {saved} GB per GPU; a step takes {sharded.share(plain)} % "
+        "of the unsharded one's time."
     )
+    return sentence if saved.value >= 0.1 else ""
 
 
-def _saved(page: Page) -> Row:
+def _saved(page: Page) -> Row | None:
     levels = {"implementation": "sharded (ours)", "moment": "directly before the step"}
     return page.largest("cs336.sharding_saved", "saved_gib", ("world_size",), **levels)
 
 
 def compiled(page: Page) -> str:
     """What torch.compile gives whole steps."""
-    problem = page.problem("torch_compile")
-    found = [(at["size"], problem.gain(problem.MODELS, "full_step", at)) for at in problem.models()]
-    (first, small), *_ = some(found)
-    last, big = found[-1]
-    said = f"torch.compile makes a full step of {first} {small.quoted} times as fast"
-    return f"{said}." if first == last else f"{said}, of {last} {big.quoted} times."
+    problem = page.problems["torch_compile"]
+    first, last = problem.models()[0], problem.models()[-1]
+    small, big = (problem.gain(problem.MODELS, "full_step", at) for at in (first, last))
+    text = f"torch.compile makes a full step of {first['size']} {small} times as fast"
+    return f"{text}." if first["size"] == last["size"] else f"{text}, of {last['size']} {big} times."
 
 
 def formats(page: Page) -> str:
     """Compressed HDF5 against memory, and the other formats."""
-    rows = {row["format"]: of(row, "against_memory") for row in page.site.rows("polaris.io_formats", cache="warm")}
-    packed = rows.get("hdf5_gzip")
-    others = [one for name, one in rows.items() if one is not None and name not in ("memory", "hdf5_gzip")]
-    if packed is None:
-        raise Missing("polaris.io_formats")
-    least, most = (pick(some(others), key=lambda one: one.value).quoted for pick in (min, max))
+    rows = {row["format"]: figure(row, "against_memory") for row in page.site.rows("polaris.io_formats", cache="warm")}
+    least, most = ends(one for name, one in rows.items() if name not in ("memory", "hdf5_gzip"))
     return (
-        f"Training from compressed HDF5 takes {packed.quoted} times as long as from memory, from the other formats "
-        f"{least} to {most} times{page.problem('polaris_5').made[0].mark}."
+        f"Training from compressed HDF5 takes {rows.get('hdf5_gzip', LACKING)} times as long as from memory, from the "
+        f"other formats {least} to {most} times{page.problems['polaris_5'].made[0].mark}."
     )
 
 
@@ -236,43 +198,39 @@ def dtypes(page: Page) -> str:
     """Autocast on the small model."""
     levels = {"target_length": "100", "d_model": "512"}
     bf16, fp16 = (
-        page.site.figure("polaris.dtypes_against_fp32", "time_ratio", dtype=one, **levels) for one in ("bf16", "fp16")
+        page.site.value("polaris.dtypes_against_fp32", "time_ratio", dtype=one, **levels) for one in ("bf16", "fp16")
     )
-    mark = page.problem("polaris_6").mark()
-    half = "within noise" if noisy(bf16) else f"{bf16.quoted} times"
-    return f"Polaris at length 100: later epochs take FP32's time {half} in BF16, {fp16.quoted} times in FP16{mark}."
+    mark = page.problems["polaris_6"].made[1].mark
+    half = "within noise" if noisy(bf16) else f"{bf16} times"
+    return f"Polaris at length 100: later epochs take FP32's time {half} in BF16, {fp16} times in FP16{mark}."
 
 
 def weak_scaling(page: Page) -> str:
     """Efficiency, and what the text's formula gives."""
-    weak = page.problem("fsdp_weak_scaling_experiment_with_fsdp_custom_model")
-    efficiency = weak.efficiency(weak.last()).quoted
+    weak = page.problems["fsdp_weak_scaling_experiment_with_fsdp_custom_model"]
     return (
-        f"Weak scaling keeps {efficiency} % on {weak.on()}; by the text's formula the same steps give "
-        f"{weak.by_formula()} %{weak.mark()}."
+        f"Weak scaling keeps {weak.efficiency} % on {weak.on}; by the text's formula the same steps give "
+        f"{weak.by_formula} %{weak.mark}."
     )
 
 
 def warm_up(page: Page) -> str:
     """What the first forward costs."""
-    size = page.site.levels("cs336.benchmarking_warmup", "size")[-1:]
-    first, later = (
-        page.site.figure("cs336.benchmarking_warmup", column, size=next(iter(some(size))), warmup_steps=0)
-        for column in ("first_forward_ms", "forward_ms")
-    )
-    return f"Without warm-up the first forward of {size[0]} takes {first.over(later).quoted} times a later one."
+    size = (page.site.levels("cs336.benchmarking_warmup", "size") or [""])[-1]
+    row = page.site.row("cs336.benchmarking_warmup", size=size, warmup_steps=0)
+    times = figure(row, "first_forward_ms").over(figure(row, "forward_ms"))
+    return f"Without warm-up the first forward of {size} takes {times} times a later one."
 
 
 def one_to_four(page: Page) -> str:
     """The Polaris training on one GPU and on four."""
-    one, several = page.problem("polaris_1").row(), next(iter(page.problem("polaris_2").launches().values()), [None])[0]
-    alone, together = of(one, "homework_clock_s"), of(several, "training_s")
-    if alone is None or together is None or not page.gpu:
-        raise Missing("training_s")
-    return (
-        f"The Polaris training takes {alone.quoted} s on one GPU and {together.quoted} on four, which is "
-        f"{alone.over(together).quoted} times as fast."
+    several = next(iter(page.problems["polaris_2"].launches().values()), [None])[0]
+    alone, together = figure(page.problems["polaris_1"].row(), "homework_clock_s"), figure(several, "training_s")
+    sentence = (
+        f"The Polaris training takes {alone} s on one GPU and {together} on four, which is {alone.over(together)} "
+        "times as fast."
     )
+    return sentence if page.gpu else ""
 
 
 # By rank, each with the part of its chapter and the problem that it links to.
@@ -298,13 +256,11 @@ FINDINGS: Sequence[tuple[Callable[[Page], str], str, str]] = (
 
 def findings(page: Page) -> list[tuple[str, str]]:
     """Sentences with the names of their problems, by rank; at least one of each measured chapter."""
-    found: list[tuple[str, str, str]] = []
-    for finding, part, problem in FINDINGS:
-        if problem in page.problems:
-            try:
-                found.append((finding(page), part, problem))
-            except Missing:
-                continue
+    found = [
+        (text, part, problem)
+        for finding, part, problem in FINDINGS
+        if problem in page.problems and (text := said(finding(page)))
+    ]
     counts: Counter[str] = Counter()
     chosen: list[tuple[str, str, str]] = []
     more: list[tuple[str, str, str]] = []
@@ -328,110 +284,105 @@ class Headline:
     problem: str
 
 
+def headline(what: str, value: Figure, unit: str, share: Figure | None, problem: str, of: str = "") -> Headline:
+    """A row of a figure, and a share in percent where there is one. of: of what."""
+    return Headline(what, f"{value!s} {unit}", f"{share} %{of}" if share else NOTHING, problem)
+
+
 def product(page: Page) -> Headline:
     """The best matrix product."""
     dtype = "bf16" if page.gpu else "fp32"
-    rate, row = page.most("cs336.ceilings_products", "rate", dtype=dtype)
-    share = of(row, "share_percent")
-    what = f"matrix product, {dtype.upper()}, {row['matrix_size']}"
-    return Headline(what, f"{rate} TFLOP/s", f"{share.quoted} %" if share else NOTHING, "details/ceilings")
+    row = page.extreme(max, "cs336.ceilings_products", "rate", dtype=dtype)
+    what = f"matrix product, {dtype.upper()}, {entry(row, 'matrix_size')}"
+    return headline(what, figure(row, "rate"), "TFLOP/s", figure(row, "share_percent"), "details/ceilings")
 
 
 def training_step(page: Page) -> Headline:
     """A step of the largest model."""
     levels = {"size": "2.7B", "seq_len": "512", "dtype": "bf16"} if page.gpu else {"dtype": "fp32"}
     row = page.largest("cs336.benchmarking_rates", "full_step_ms", ("step_tflop",), **levels)
-    share = of(row, "mfu_percent")
-    what = f"training step, {row['size']}, {row['dtype'].upper()}, {row['seq_len']}"
-    shown = f"{share.quoted} %" if share else NOTHING
-    return Headline(what, f"{of(row, 'full_step_ms')} ms", shown, "details/benchmarking_script")
+    what = f"training step, {entry(row, 'size')}, {entry(row, 'dtype').upper()}, {entry(row, 'seq_len')}"
+    mfu = figure(row, "mfu_percent")
+    return headline(what, figure(row, "full_step_ms"), "ms", mfu, "details/benchmarking_script")
 
 
 def flash(page: Page) -> Headline:
     """The leaderboard's problem."""
-    row = page.site.row(LEADERBOARD, entry=OURS)
-    launched, device, rate = (of(row, name) for name in ("both_launched_ms", "both_ms", "tflop_per_s"))
-    best, _ = page.most("cs336.ceilings_products", "rate", dtype="bf16")
-    if launched is None or device is None or rate is None:
-        raise Missing(LEADERBOARD)
+    row = page.site.row(BOARD, entry="here: Triton (ours)")
+    launched, device, rate = (figure(row, name) for name in ("both_launched_ms", "both_ms", "tflop_per_s"))
+    best = figure(page.extreme(max, "cs336.ceilings_products", "rate", dtype="bf16"), "rate")
     share = launched.of(100 * rate.value * device.value / launched.value / best.value, device)
-    return Headline(
-        "flash forward+backward, leaderboard problem", f"{launched} ms", f"{share.quoted} %", "flash_benchmarking"
-    )
+    what = "flash forward+backward, leaderboard problem"
+    return headline(what, launched if share else share, "ms", share, "flash_benchmarking")
 
 
 def full_step_peak(page: Page) -> Headline:
     """Peak memory of the largest step."""
     levels = {"size": "2.7B", "seq_len": "512"} if page.gpu else {}
     row = page.largest("cs336.memory_peaks", "peak_gib", ("predicted_gib",), mode="full_step", dtype="fp32", **levels)
-    peak, predicted = of(row, "peak_gib", GIB_AS_GB), of(row, "predicted_gib", GIB_AS_GB)
-    share = f"{peak.share(predicted).quoted} % of predicted" if peak and predicted else NOTHING
-    what = f"peak of a full step, {row['size']}, FP32, {row['seq_len']}"
-    return Headline(what, f"{peak} GB", share, "memory_profiling")
+    peak, predicted = (figure(row, name, GIB_AS_GB) for name in ("peak_gib", "predicted_gib"))
+    what = f"peak of a full step, {entry(row, 'size')}, FP32, {entry(row, 'seq_len')}"
+    return headline(what, peak, "GB", peak.share(predicted), "memory_profiling", " of predicted")
 
 
 def bus_bandwidth(page: Page) -> Headline:
     """All-reduce of the largest message."""
-    row = _all_reduce(page)
-    rate, link = of(row, "busbw_gb_per_s"), of(row, "link_gb_per_s")
-    message = row["message"].replace(" ", "")
-    what = f"all-reduce, {message}, {page.ranks(row['world_size'])}"
-    share = f"{rate.share(link).quoted} %" if rate and link else NOTHING
-    return Headline(what, f"{rate} GB/s", share, "distributed_communication_single_node")
+    row = _all_reduce(page, "nccl" if page.gpu else "gloo")
+    rate, link = figure(row, "busbw_gb_per_s"), figure(row, "link_gb_per_s")
+    what = f"all-reduce, {entry(row, 'message').replace(' ', '')}, {page.site.ranks(entry(row, 'world_size'))}"
+    return headline(what, rate, "GB/s", rate.share(link), "distributed_communication_single_node")
 
 
 def ddp_step(page: Page) -> Headline:
     """The quickest bucketed step."""
     levels = {"implementation": "overlap_bucketed", "world_size": "2", "dtype": "fp32"}
-    step, row = page.least("cs336.ddp_benchmark", "step_ms", **levels)
-    exposed = of(row, "exposed_ms")
-    share = f"{step.of(100 * (1 - exposed.value / step.value), exposed).quoted} %" if exposed else NOTHING
-    size = row["size"].replace("xl", "XL")
-    what = f"DDP step, {size}, FP32, {page.ranks(2)}, buckets of {row['bucket_mb']} MB"
-    return Headline(what, f"{step} ms", share, "naive_ddp_benchmarking")
+    row = page.extreme(min, "cs336.ddp_benchmark", "step_ms", **levels)
+    step, exposed = figure(row, "step_ms"), figure(row, "exposed_ms")
+    size = entry(row, "size").replace("xl", "XL")
+    what = f"DDP step, {size}, FP32, {page.site.ranks(2)}, buckets of {entry(row, 'bucket_mb')} MB"
+    share = step.of(100 * (1 - exposed.value / step.value), exposed)
+    return headline(what, step, "ms", share, "naive_ddp_benchmarking")
 
 
 def state_saved(page: Page) -> Headline:
     """Optimizer state that sharding saves."""
     row = _saved(page)
-    saved, predicted = of(row, "saved_gib", GIB_AS_GB), of(row, "predicted_gib", GIB_AS_GB)
-    share = f"{saved.share(predicted).quoted} % of predicted" if saved and predicted else NOTHING
-    size = row["size"].replace("xl", "XL")
-    what = f"memory saved by sharding optimizer state, {size}, {page.ranks(row['world_size'])}, {row['moment']}"
-    return Headline(what, f"{saved} GB", share, "details/optimizer_state_sharding_accounting")
+    saved, predicted = (figure(row, name, GIB_AS_GB) for name in ("saved_gib", "predicted_gib"))
+    size, on = entry(row, "size").replace("xl", "XL"), page.site.ranks(entry(row, "world_size"))
+    what = f"memory saved by sharding optimizer state, {size}, {on}, {entry(row, 'moment')}"
+    share = saved.share(predicted)
+    return headline(what, saved, "GB", share, "details/optimizer_state_sharding_accounting", " of predicted")
 
 
 def custom_model(page: Page) -> Headline:
     """Training rate of the workshop's own model."""
-    loop = "tuned" if page.gpu else "bare loop"
-    row = page.largest(
-        "fsdp.custom_loops", "stepping_samples_per_second", ("world_size",), loop=loop, origin="measured"
-    )
-    rate, share = of(row, "stepping_samples_per_second"), of(row, "mfu")
-    what = f"custom model, {loop}, {page.ranks(row['world_size'])}"
-    shown = f"{share.quoted} %" if share else NOTHING
-    return Headline(what, f"{rate} samples/s", shown, "fsdp_custom_model_fine_tuning_multi_gpu_with_fsdp")
+    rate, loop = "stepping_samples_per_second", "tuned" if page.gpu else "bare loop"
+    row = page.largest("fsdp.custom_loops", rate, ("world_size",), loop=loop, origin="measured")
+    what = f"custom model, {loop}, {page.site.ranks(entry(row, 'world_size'))}"
+    problem = "fsdp_custom_model_fine_tuning_multi_gpu_with_fsdp"
+    return headline(what, figure(row, rate), "samples/s", figure(row, "mfu"), problem)
 
 
 def one_device(page: Page) -> Headline:
     """The Polaris training."""
     row = page.largest("polaris.single_gpu", "homework_clock_s", ("layers",), batches="per_sample")
-    return Headline("Polaris on one device", f"{of(row, 'homework_clock_s')} s", NOTHING, "polaris_1")
+    return headline("Polaris on one device", figure(row, "homework_clock_s"), "s", None, "polaris_1")
 
 
 def packed(page: Page) -> Headline:
     """Training from compressed HDF5."""
-    row = page.site.row("polaris.io_formats", format="hdf5_gzip", cache="warm")
-    return Headline("HDF5 compressed, training", f"{known(row, 'training_total_s')} s", NOTHING, "polaris_5")
+    time = page.site.value("polaris.io_formats", "training_total_s", format="hdf5_gzip", cache="warm")
+    return headline("HDF5 compressed, training", time, "s", None, "polaris_5")
 
 
 def attention_forward(page: Page) -> Headline:
     """Attention at the largest cell."""
     row = page.largest("cs336.pytorch_attention", "forward_ms", ("seq_len", "head_dim"))
-    levels = {"seq_len": row["seq_len"], "head_dim": row["head_dim"], "pass": "forward", "name": "eager, no heads"}
-    share = of(page.site.row("cs336.roofline", **levels), "share_percent")
-    what = f"attention {row['seq_len']} × {row['head_dim']}, forward"
-    return Headline(what, f"{of(row, 'forward_ms')} ms", f"{share.quoted} %" if share else NOTHING, "pytorch_attention")
+    cell = {name: entry(row, name) for name in ("seq_len", "head_dim")}
+    levels = {**cell, "pass": "forward", "name": "eager, no heads"}
+    share = page.site.value("cs336.roofline", "share_percent", **levels)
+    what = f"attention {' × '.join(cell.values())}, forward"
+    return headline(what, figure(row, "forward_ms"), "ms", share, "pytorch_attention")
 
 
 HEADLINES: Sequence[Callable[[Page], Headline]] = (
@@ -442,39 +393,27 @@ HEADLINES: Sequence[Callable[[Page], Headline]] = (
 
 def headlines(page: Page) -> list[Headline]:
     """The first eight that the site has."""
-    found = []
-    for headline in HEADLINES:
-        try:
-            found.append(headline(page))
-        except Missing:
-            continue
-    return found[:MOST_HEADLINES]
+    found = [made(page) for made in HEADLINES]
+    return [one for one in found if said(one.value)][:MOST_HEADLINES]
 
 
 def figures(page: Page, there: Collection[str]) -> list[tuple[str, str]]:
     """Titles and ids of at most two figures, as in their problems."""
-    shown = {problem.figure: problem for problem in page.problems.values() if problem.figure in there}
-    chosen = []
-    for wanted in FIGURES:
-        for name in wanted:
-            title = shown[name].shown_title() if name in shown else ""
-            if title:
-                chosen.append((title, name))
-                break
-    return chosen
+    titles = {one.figure: one.shown_title for one in page.problems.values() if one.figure in there}
+    chosen = [[(titles[name], name) for name in wanted if titles.get(name)][:1] for wanted in FIGURES]
+    return [one for found in chosen for one in found]
 
 
 def caveats(page: Page, summary: Mapping[str, Any]) -> list[str]:
     """At most three sentences."""
-    said = []
-    text = "".join(table.mark for problem in page.problems.values() for table in problem.made)
-    if "†" in text:
-        said.append("Marked † is one machine: processes over TCP on its loopback interface, or its GPUs as two nodes.")
+    problems: Collection[Problem] = page.problems.values()
+    texts = []
+    if any(table.mark == "†" for problem in problems for table in problem.made):
+        texts.append("Marked † is one machine: processes over TCP on its loopback interface, or its GPUs as two nodes.")
     if odd := summary["disturbed"]:
-        said.append(
+        texts.append(
             f"{odd} of {sum(summary['cells'].values())} cells were throttled or disturbed ([appendix](appendix.md))."
         )
-    trained = [row for table in fsdp.TRAINED for row in page.site.table(table)]
-    if any(row["weights"] == fsdp.RANDOM for row in trained):
-        said.append("Weights are random, so losses and scores say nothing about language.")
-    return said[:3]
+    if any(row["weights"] == fsdp.RANDOM for table in fsdp.TRAINED for row in page.site.table(table)):
+        texts.append("Weights are random, so losses and scores say nothing about language.")
+    return texts

@@ -2,51 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from perfscribe.report.problem import Answer, Problem, Table
-from perfscribe.report.site import NO_SUCH_THING, NOTHING, Cell, Missing, Row, Site, as_cell, known, label, of, word
-from perfscribe.show import references
-from perfscribe.show.rounding import GIB_AS_GB, MIB_AS_MB, Figure
+from perfscribe.report.problem import Answer, Part, Problem, Table, Title, Why
+from perfscribe.report.site import (
+    NO_SUCH_THING,
+    NOTHING,
+    Cell,
+    Row,
+    Site,
+    as_cell,
+    ends,
+    entry,
+    figure,
+    label,
+    ok,
+    printed,
+    word,
+)
+from perfscribe.show.rounding import GIB_AS_GB, MIB_AS_MB, NO_FIGURE, Figure
 
 TITLE = "Polaris homework"
 OF_000, OF_001 = "polaris-homework-000", "polaris-homework-001"
 RANKS, SAMPLES = 4, "2048"  # that the homework asks for
+MPI4PY, MODULO = "mpi4py, COMM_TYPE_SHARED", "mpi4py, RANK % device_count"
 
 
-def one_device(site: Site) -> str:
-    """What a single rank has."""
-    return "one GPU" if site.gpu else "CPU"
-
-
-def ranks(row: Row) -> int:
+def ranks(row: Row | None) -> int:
     """Ranks of a training; tables without that column are of one rank."""
-    return int(row.get("world_size") or 1)
+    return int(entry(row, "world_size") or 1)
 
 
 def best(site: Site, table: str, **levels: str) -> Row | None:
     """The row with these levels that is nearest to the homework: ok, and of most ranks."""
-    found = list(site.rows(table, **levels))
-    return max(found, key=lambda row: (row["status"] == "ok", ranks(row)), default=None)
+    return max(site.rows(table, **levels), key=lambda row: (ok(row), ranks(row)), default=None)
 
 
-def need(row: Row | None) -> Row:
-    """A row that is ok; Missing where there is none."""
-    if row is None or row["status"] != "ok":
-        raise Missing("row")
-    return row
-
-
-def printed(experiment: str, metric: str, source: str, **levels: str | int) -> str:
-    """A published figure as its source prints it; a word in its place as code."""
-    found = [one for one in references.find(references.load(experiment), metric, **levels) if one.source == source]
-    if not found:
-        return NOTHING
-    return found[0].text if found[0].value is not None else f"`{found[0].text}`"
-
-
-def said_ranks(row: Row) -> str:
+def said_ranks(row: Row | None) -> str:
     """Ranks in words."""
     return "one rank" if ranks(row) == 1 else f"{ranks(row)} ranks"
 
@@ -56,17 +49,16 @@ def few_ranks(row: Row) -> str:
     return "" if ranks(row) >= RANKS else f"{said_ranks(row)} in place of {RANKS}"
 
 
-def because(reasons: Sequence[str]) -> str:
-    """The end of a set-up that says what its mark stands for."""
-    said = ", ".join(reason for reason in reasons if reason)
-    return f"; ‡ {said}" if said else ""
+def differing(reasons: Sequence[str]) -> tuple[str, str]:
+    """‡ where a table has reasons for it, and the end of its set-up that says them."""
+    said = ", ".join(filter(None, reasons))
+    return ("‡", f"; ‡ {said}") if said else ("", "")
 
 
 class SingleGpu(Problem):
     """The homework's training on one device."""
 
-    name = "polaris_1"
-    heading = "1. Single GPU"
+    name, heading = "polaris_1", "1. Single GPU"
     details = ("polaris.single_gpu", "polaris.single_gpu_epochs")
     TABLE = "polaris.single_gpu"
     BATCHES = (
@@ -75,37 +67,38 @@ class SingleGpu(Problem):
         ("on the device", "on_device"),
     )
 
-    def tables(self) -> list[Table]:
-        """By way to draw batches."""
-        gpu, layers = self.site.gpu, self.layers()
-        rows = []
-        for count in layers:
-            for said, batches in self.BATCHES[: None if gpu else 2]:
-                row = self.site.row(self.TABLE, layers=count, batches=batches)
-                first = gpu and batches == "per_sample"
-                rows.append([
-                    label(said if gpu else f"{said}, {count} layer{'s' * (count != '1')}"),
-                    as_cell(row, "homework_clock_s"),
-                    as_cell(row, "first_epoch_s"),
-                    as_cell(row, "epoch_s"),
-                    as_cell(row, "peak_gib", GIB_AS_GB),
-                    label(printed("single_gpu", "training_s", OF_001) if first else NOTHING),
-                ])  # fmt: skip
-        row = self.row() or {}
-        return [
-            Table(
-                "Training on one device.",
-                f"{self.model()} in FP32, {row.get('samples', SAMPLES)} samples, {row.get('epochs', '10')} epochs, "
-                f"batch 32, {one_device(self.site)}, one run each; time by the homework's clock, which stops when the "
-                "last step is queued; later epochs: median ± half IQR; peak of allocated memory.",
-                ["Batches", "Time (s)", "First epoch (s)", "Later epochs (s)", "Peak memory (GB)", "001 (s)"],
-                rows,
-            )
-        ]
+    def parts(self) -> Iterator[Part]:
+        """By way to draw batches; epochs and loader, which a CPU times with another model."""
+        site, gpu, row = self.site, self.site.gpu, self.row()
+        size = f" of {figure(row, 'parameters', 1e-6)} M parameters" if gpu and ok(row) else ""
+        yield Table(
+            "Training on one device.",
+            f"nn.Transformer{size} in FP32, {entry(row, 'samples', SAMPLES)} samples, {entry(row, 'epochs', '10')} "
+            f"epochs, batch 32, {site.one_device}, one run each; time by the homework's clock, which stops when the "
+            "last step is queued; later epochs: median ± half IQR; peak of allocated memory.",
+            ["Batches", "Time (s)", "First epoch (s)", "Later epochs (s)", "Peak memory (GB)", "001 (s)"],
+            [self.line(n, *way) for n in self.layers() for way in self.BATCHES[: None if gpu else 2]],
+        )
+        count = {"5": "Five", "10": "Ten"}.get(entry(row, "epochs"), entry(row, "epochs"))
+        model = "" if gpu else f" with {entry(row, 'layers')} layers"
+        total, first, later = (figure(row, column) for column in ("homework_clock_s", "first_epoch_s", "epoch_s"))
+        share = site.value("polaris.io_parts", "loader_share_percent", format="memory", cache="warm")
+        yield Answer(
+            "",
+            f"{count} epochs{model} take {total} s, the first of them {first} and later ones {later}.",
+            f"The loader, timed apart, takes {share} % of an epoch." if gpu else "",
+        )
 
-    def answers(self) -> list[Answer]:
-        """Without letters."""
-        return [Answer("", [self.epochs, self.loader])]
+    def line(self, layers: str, said: str, batches: str) -> list[Cell]:
+        """A row of the table."""
+        row = self.site.row(self.TABLE, layers=layers, batches=batches)
+        first = self.site.gpu and batches == "per_sample"
+        return [
+            label(said if self.site.gpu else f"{said}, {layers} layer{'s' * (layers != '1')}"),
+            *(as_cell(row, column) for column in ("homework_clock_s", "first_epoch_s", "epoch_s")),
+            as_cell(row, "peak_gib", GIB_AS_GB),
+            label(printed("single_gpu", "training_s", OF_001) if first else NOTHING),
+        ]
 
     def layers(self) -> list[str]:
         """Encoder layers of the preset."""
@@ -115,156 +108,95 @@ class SingleGpu(Problem):
         """The homework's loader, the most layers."""
         return self.site.row(self.TABLE, layers=self.layers()[-1], batches="per_sample") if self.layers() else None
 
-    def model(self) -> str:
-        """What is trained."""
-        row = self.row()
-        if row is None or row["status"] != "ok" or not self.site.gpu:
-            return "nn.Transformer"
-        return f"nn.Transformer of {Figure(float(row['parameters']) / 1e6)} M parameters"
-
-    def epochs(self) -> str:
-        """All epochs, the first and later ones."""
-        row = need(self.row())
-        count = {"5": "Five", "10": "Ten"}.get(row["epochs"], row["epochs"])
-        model = "" if self.site.gpu else f" with {row['layers']} layers"
-        total, first, later = (known(row, column).quoted for column in ("homework_clock_s", "first_epoch_s", "epoch_s"))
-        return f"{count} epochs{model} take {total} s, the first of them {first} and later ones {later}."
-
-    def loader(self) -> str:
-        """What the loader takes; on a CPU that was timed with another model."""
-        if not self.site.gpu:
-            raise Missing("loader")
-        share = self.site.figure("polaris.io_parts", "loader_share_percent", format="memory", cache="warm")
-        return f"The loader, timed apart, takes {share.quoted} % of an epoch."
-
 
 class RankMethods(Problem):
     """Ways to find rank and local rank, and binding."""
 
-    name = "polaris_2"
-    heading = "2. Rank Counting Methods"
+    name, heading = "polaris_2", "2. Rank Counting Methods"
     details = ("polaris.rank_methods", "polaris.rank_bindings")
     TABLE = "polaris.rank_methods"
-    MODULO = "mpi4py, RANK % device_count"
-    MPI = (("mpi4py, COMM_TYPE_SHARED", "mpi4py, COMM_TYPE_SHARED"), (MODULO, "mpi4py, rank mod devices"))
-    LIST_OF_000 = "list:0,1:8,9:16,17:24,25"
+    PUBLISHED = {MPI4PY: (OF_000, "mpi4py_split_type"), MODULO: (OF_001, "mpi4py_modulo")}  # noqa: RUF012
 
-    def tables(self) -> list[Table]:
-        """By method, and the binding below."""
+    def parts(self) -> Iterator[Part]:
+        """By method, the binding below; who agrees, and how long each takes."""
         gpu = self.site.gpu
         size = "10 epochs of 2048 samples, batch 32 per rank" if gpu else "model, samples and epochs of preset cpu"
         clock = "five warm-up steps are outside our clock, none outside the sources'" if gpu else "after warm-up steps"
-        return [
-            Table(
-                "Training by way to find the ranks.",
-                f"DDP in FP32, {RANKS} ranks, {size}; one run each, slowest rank, host clock with synchronise; "
-                f"{clock}.",
-                ["Method", "Launcher", "Ranks", "Local ranks", "Time (s)", "Time, bound (s)", "published (s)"],
-                [self.line(said, method) for said, method in self.methods()],
-                [self.binding()],
-            )
-        ]
+        yield Table(
+            "Training by way to find the ranks.",
+            f"DDP in FP32, {RANKS} ranks, {size}; one run each, slowest rank, host clock with synchronise; {clock}.",
+            ["Method", "Launcher", "Ranks", "Local ranks", "Time (s)", "Time, bound (s)", "published (s)"],
+            [self.line(method) for method in self.methods()],
+            [self.binding()],
+        )
+        several = figure(next(iter(self.launch(MODULO)), None), "training_s")
+        faster = self.site.value(SingleGpu.TABLE, "homework_clock_s", batches="per_sample").over(several)
+        yield Answer(
+            "",
+            self.agree(),
+            f"Training takes {self.span_of('training_s')} s.",
+            f"By {MODULO} it is {faster} times as fast as on one GPU (001: 3.64)." if gpu else "",
+            f"Bound it takes {self.span_of('bound_training_s')} s.",
+        )
 
-    def answers(self) -> list[Answer]:
-        """Without letters."""
-        return [Answer("", [self.agree, self.times, self.speedup, self.bound])]
-
-    def methods(self) -> list[tuple[str, str]]:
-        """Row labels and the table's names."""
+    def methods(self) -> list[str]:
+        """As the rows are labelled."""
         own = ("PALS", "Open MPI", "torchrun") if self.site.gpu else ("Open MPI", "torchrun", "Slurm")
-        return [*self.MPI, *((name, name) for name in own)]
+        return [MPI4PY, MODULO, *own]
 
     def launch(self, method: str) -> list[Row]:
         """The ranks of the first launch by this method that is ok."""
-        found = [
-            row
-            for row in self.site.rows(self.TABLE, method=method, status="ok")
-            if row["used_device"].startswith(self.site.device)
-        ]
+        found = [row for row in self.site.rows(self.TABLE, method=self.source(method), status="ok")
+                 if row["used_device"].startswith(self.site.device)]  # fmt: skip
         return [row for row in found if row["launcher"] == found[0]["launcher"]]
 
-    def line(self, said: str, method: str) -> list[Cell]:
+    def source(self, method: str) -> str:
+        """As the table of measurements names it."""
+        return "mpi4py, rank mod devices" if method == MODULO else method
+
+    def line(self, method: str) -> list[Cell]:
         """A row of the table."""
-        launched, row = self.launch(method), self.site.row(self.TABLE, method=method)
-        row = launched[0] if launched else row
+        launched = self.launch(method)
+        row = launched[0] if launched else self.site.row(self.TABLE, method=self.source(method))
         time = as_cell(row, "training_s")
-        found = [
-            word(span([one[column] for one in launched])) if launched else time for column in ("rank", "local_rank")
-        ]
+        source, name = self.PUBLISHED.get(method, ("", "")) if self.site.gpu else ("", "")
         return [
-            label(said),
-            label(row["launcher"] if row else NOTHING),
-            *found,
+            label(method),
+            label(entry(row, "launcher", NOTHING)),
+            *(word(span([one[of] for one in launched])) if launched else time for of in ("rank", "local_rank")),
             time,
             as_cell(row, "bound_training_s"),
-            label(self.published(said)),
+            label(printed("rank_methods", "training_s", source, method=name)),
         ]
-
-    def published(self, said: str) -> str:
-        """Of the homework's own sizes."""
-        if not self.site.gpu:
-            return NOTHING
-        methods = {self.MPI[0][0]: (OF_000, "mpi4py_split_type"), self.MODULO: (OF_001, "mpi4py_modulo")}
-        if said not in methods:
-            return NOTHING
-        source, method = methods[said]
-        return printed("rank_methods", "training_s", source, method=method)
 
     def binding(self) -> str:
         """A list of ranks with their cores, as 000 has it."""
-        asked = self.LIST_OF_000 if self.site.gpu else "even"
+        asked, bound = ("list:0,1:8,9:16,17:24,25", "000's list") if self.site.gpu else ("even", "even")
         lines = []
         for row in self.site.rows("polaris.rank_bindings", machine="this machine", cpu_bind=asked, status="ok"):
             cores = f"Core{'s' * ('-' in row['asked_cores'] or ',' in row['asked_cores'])} {row['asked_cores']}"
             near = "no GPU" if row["gpu"] == "no GPU" else f"GPU {row['gpu']}, {row['nearness']}"
             lines.append(f"* Rank {row['rank']}: mask {row['granted_mask']} ({cores}), {near}")
-        bound = "000's list" if self.site.gpu else "even"
         return "\n".join([f"Bound to cores ({bound}), as granted:", "", *lines]) if lines else ""
 
     def launches(self) -> dict[str, list[Row]]:
         """Ranks of every method that ran."""
-        found = {said: self.launch(method) for said, method in self.methods()}
-        return {said: launched for said, launched in found.items() if launched}
+        found = {method: self.launch(method) for method in self.methods()}
+        return {method: launched for method, launched in found.items() if launched}
 
     def agree(self) -> str:
         """How many methods give each rank a place of its own, in order."""
         places = [str(place) for place in range(RANKS)]
-        wanted = [places, places]
         found = self.launches()
-        right = [
-            said
-            for said, launched in found.items()
-            if [[one[column] for one in launched] for column in ("rank", "local_rank")] == wanted
-        ]
-        if not found:
-            raise Missing(self.TABLE)
-        text = f"{len(right)} methods give ranks {span(places)} and local ranks {span(places)}."
-        wrong = [said for said in found if said not in right]
-        return f"{text} Not so: {'; '.join(wrong)}." if wrong else text
+        wrong = [method for method, rows in found.items()
+                 if [[row[of] for row in rows] for of in ("rank", "local_rank")] != [places, places]]  # fmt: skip
+        text = f"{len(found) - len(wrong)} methods give ranks {span(places)} and local ranks {span(places)}."
+        return f"{text} Not so: {'; '.join(wrong)}." if wrong else text * bool(found)
 
-    def times(self) -> str:
-        """From the quickest to the slowest."""
-        return f"Training takes {self.ends('training_s')} s."
-
-    def bound(self) -> str:
-        """The same where ranks are bound."""
-        return f"Bound it takes {self.ends('bound_training_s')} s."
-
-    def ends(self, column: str) -> str:
+    def span_of(self, column: str) -> str:
         """Least and most of a column."""
-        found = [one for launched in self.launches().values() if (one := of(launched[0], column)) is not None]
-        if not found:
-            raise Missing(column)
-        least, most = (pick(found, key=lambda one: one.value).quoted for pick in (min, max))
+        least, most = map(format, ends(figure(launched[0], column) for launched in self.launches().values()))
         return least if least == most else f"{least} to {most}"
-
-    def speedup(self) -> str:
-        """Over one GPU; on a CPU that trains another model."""
-        if not self.site.gpu:
-            raise Missing("speedup")
-        several = known(next(iter(self.launch(self.MPI[1][1])), None), "training_s")
-        one = self.site.figure(SingleGpu.TABLE, "homework_clock_s", batches="per_sample")
-        return f"By {self.MODULO} it is {one.over(several).quoted} times as fast as on one GPU (001: 3.64)."
 
 
 def span(numbers: Sequence[str]) -> str:
@@ -278,47 +210,59 @@ def span(numbers: Sequence[str]) -> str:
 class TensorDimensions(Problem):
     """Wider samples, without and with a wider model."""
 
-    name = "polaris_3"
-    heading = "3. Tensor Dimensions"
+    name, heading = "polaris_3", "3. Tensor Dimensions"
     details = ("polaris.tensor_dims", "polaris.tensor_dims_scale")
     TABLE = "polaris.tensor_dims"
     EPOCHS = "5"
+    COLUMNS = (("training_s", 1.0), ("allocated_gib", GIB_AS_GB), ("peak_gib", GIB_AS_GB))
 
-    def tables(self) -> list[Table]:
-        """By features and d_model."""
-        default = self.widths()[0][1]
-        rows = []
-        for place, (features, width) in enumerate(self.widths()):
-            row = self.row(features, width)
-            rows.append([
-                label(f"({row['samples'] if row else SAMPLES},1,{features})"),
-                label("default" if place < 2 else width),
-                *(
-                    expected(as_cell(row, column, scale), place == 1)
-                    for column, scale in (("training_s", 1.0), ("allocated_gib", GIB_AS_GB), ("peak_gib", GIB_AS_GB))
-                ),
-                label(self.published(place)),
-            ])  # fmt: skip
-        return [
-            Table(
-                f"Training by width{self.mark()}.",
-                f"FP32, {self.epochs()}, default d_model {default}, "
-                f"one run each, host clock with synchronise; allocated: after training, peak: of allocated memory"
-                f"{because(self.reasons())}.",
-                ["src", "d_model", "Time (s)", "Allocated memory (GB)", "Peak memory (GB)", "001"],
-                rows,
+    def parts(self) -> Iterator[Part]:
+        """By features and d_model; what raises an error, what wider models need."""
+        widths = self.widths()
+        mark, because = differing(self.reasons())
+        yield Table(
+            f"Training by width{mark}.",
+            f"FP32, {self.epochs()}, default d_model {widths[0][1]}, one run each, host clock with synchronise; "
+            f"allocated: after training, peak: of allocated memory{because}.",
+            ["src", "d_model", "Time (s)", "Allocated memory (GB)", "Peak memory (GB)", "001"],
+            [self.line(place) for place in range(len(widths))],
+        )
+        features, width = widths[1]
+        error = f"With the default d_model {width}, {features} features raise an error, whatever the memory."
+        needs: list[str] = []
+        for wide, _ in widths[2:]:
+            row = self.row(wide, wide)
+            time = figure(row, "training_s")
+            each = time.of(time.value / figure(row, "epochs").value)
+            needs.append(
+                f"{wide} {'needs ' * (not needs)}{figure(row, 'peak_gib', GIB_AS_GB)} GB and {each} s per epoch"
             )
-        ]
+        yield Answer(
+            "",
+            error if entry(self.row(features, width), "status") == "failed" else "",
+            f"With it set, {', '.join(needs)}{mark}.",
+        )
 
-    def answers(self) -> list[Answer]:
-        """Without letters."""
-        return [Answer("", [self.error, self.wider])]
+    def line(self, place: int) -> list[Cell]:
+        """A row of the table; that the second one fails is its result."""
+        features, width = self.widths()[place]
+        row = self.row(features, width)
+        cells = [as_cell(row, *column) for column in self.COLUMNS]
+        if place == 1:
+            cells = [Cell(one.text) if one.text == "failed" else one for one in cells]
+        return [
+            label(f"({entry(row, 'samples', SAMPLES)},1,{features})"),
+            label("default" if place < 2 else width),
+            *cells,
+            label(self.published(place)),
+        ]
 
     def widths(self) -> list[tuple[str, str]]:
         """Features and d_model: the model's default twice, then both."""
         if self.site.gpu:
             return [("512", "512"), ("1024", "512"), ("1024", "1024"), ("4096", "4096")]
-        found = self.site.levels(self.TABLE, "d_model", dtype="fp32") or ["16", "32", "128"]
+        found = self.site.levels(self.TABLE, "d_model", dtype="fp32")
+        found = found if len(found) > 1 else ["16", "32", "128"]
         return [(found[0], found[0]), (found[1], found[0]), *((width, width) for width in found[1:])]
 
     def row(self, features: str, width: str) -> Row | None:
@@ -327,15 +271,12 @@ class TensorDimensions(Problem):
 
     def rows(self) -> list[Row]:
         """Those that are ok."""
-        found = [self.row(*one) for one in self.widths()]
-        return [row for row in found if row is not None and row["status"] == "ok"]
+        return [row for one in self.widths() if (row := self.row(*one)) is not None and ok(row)]
 
     def epochs(self) -> str:
         """Of the preset's rows."""
-        found = [row["epochs"] for row in self.rows()] or [self.EPOCHS]
-        if self.site.gpu or found[0] == found[-1]:
-            return f"{self.EPOCHS if self.site.gpu else found[0]} epochs"
-        return f"{found[0]} epochs ({found[-1]} with d_model set)"
+        found = [self.EPOCHS] if self.site.gpu else [row["epochs"] for row in self.rows()] or [self.EPOCHS]
+        return f"{found[0]} epochs" + (f" ({found[-1]} with d_model set)" if found[0] != found[-1] else "")
 
     def reasons(self) -> list[str]:
         """How the rows differ from the homework's; levels of preset cpu do not count."""
@@ -346,49 +287,18 @@ class TensorDimensions(Problem):
         epochs = f"{fewer[0]['epochs']} epochs in place of {self.EPOCHS} at d_model {widths}" if fewer else ""
         return [few_ranks(self.rows()[0]), epochs]
 
-    def mark(self) -> str:
-        """Whether any row differs."""
-        return "‡" if any(self.reasons()) else ""
-
     def published(self, place: int) -> str:
         """001's figures of the model's default width."""
         if not self.site.gpu or place > 1:
             return NOTHING
-        if place == 1:
-            return printed("tensor_dims", "training_s", OF_001, d_model=1024)
-        memory = printed("tensor_dims", "memory_allocated_gib", OF_001, d_model=512)
-        return f"{printed('tensor_dims', 'training_s', OF_001, d_model=512)}, {memory} GiB"
-
-    def error(self) -> str:
-        """What a model of another width than its samples does."""
-        features, width = self.widths()[1]
-        row = self.row(features, width)
-        if row is None or row["status"] != "failed":
-            raise Missing("failed")
-        return f"With the default d_model {width}, {features} features raise an error, whatever the memory."
-
-    def wider(self) -> str:
-        """Memory and time where d_model is set."""
-        said: list[str] = []
-        for width in [width for _, width in self.widths()[2:]]:
-            row = self.row(width, width)
-            peak, time = known(row, "peak_gib", GIB_AS_GB), known(row, "training_s")
-            epochs = known(row, "epochs").value
-            each = time.of(time.value / epochs)
-            said.append(f"{width} {'needs ' * (not said)}{peak.quoted} GB and {each.quoted} s per epoch")
-        return f"With it set, {', '.join(said)}{self.mark()}."
-
-
-def expected(cell: Cell, fails: bool) -> Cell:
-    """A failure that is the result counts as a figure."""
-    return Cell(cell.text) if fails and cell.text == "failed" else cell
+        time = printed("tensor_dims", "training_s", OF_001, d_model=1024 if place else 512)
+        return time if place else f"{time}, {printed('tensor_dims', 'memory_allocated_gib', OF_001, d_model=512)} GiB"
 
 
 class CrossNode(Problem):
     """DDP's communication across nodes and within one."""
 
-    name = "polaris_4"
-    heading = "4. Cross-Node Communication Costs"
+    name, heading = "polaris_4", "4. Cross-Node Communication Costs"
     details = (
         "polaris.communication",
         "polaris.communication_nodes",
@@ -397,155 +307,107 @@ class CrossNode(Problem):
         "polaris.communication_bandwidth",
     )
     figure = "polaris.communication_wait"
-    TABLE, OF_NODES = "polaris.communication", "polaris.communication_nodes"
-    TOTAL, SHARE, MEAN = "Total communication time (ms)", "Share of all device time (%)", "Mean latency (ms)"
-    TRANSFER, WAITING = "Of it transfer (ms)", "Of it waiting (ms)"
+    TOTAL, TRANSFER, WAITING = "Total communication time (ms)", "Of it transfer (ms)", "Of it waiting (ms)"
     METRICS = (
         ("Total Comm. Time", TOTAL, " ms"),
-        ("Comm. Overhead", SHARE, " %"),
-        ("Avg Latency", MEAN, " ms"),
+        ("Comm. Overhead", "Share of all device time (%)", " %"),
+        ("Avg Latency", "Mean latency (ms)", " ms"),
     )
 
-    def tables(self) -> list[Table]:
-        """000's metrics."""
+    def __init__(self, site: Site) -> None:
+        self.backend, self.library = ("nccl", "NCCL") if site.gpu else ("gloo", "Gloo")
+        nodes = {"backend": self.backend, "between": "two nodes of a cluster"}
+        self.cluster = any(site.rows("polaris.communication_nodes", status="ok", **nodes))
+        super().__init__(site)
+
+    def parts(self) -> Iterator[Part]:
+        """000's metrics; transfer and waiting apart. The figure shows one machine."""
         at, end = self.marks()
-        rows = []
-        for said, metric, unit in self.METRICS:
-            row = self.row(metric)
-            rows.append([
+        rows = [
+            [
                 label(said),
                 as_cell(row, "inter", unit=unit, mark=at),
                 as_cell(row, "intra", unit=unit),
                 as_cell(row, "impact", unit="×", mark=at),
-            ])  # fmt: skip
-        model = "DDP of 44.1 M parameters in FP32, batch 32 per rank" if self.site.gpu else "DDP, model of preset cpu"
-        backend = "NCCL" if self.site.gpu else "Gloo"
-        turns = (self.row(self.TOTAL) or {}).get("turns", "6")
-        return [
-            Table(
-                f"Communication of DDP across nodes and within{end}.",
-                f"{model}, 2 ranks, {backend}: rank 0 over 2 active profiled steps, median ± half IQR of {turns} "
-                f"turns, torch profiler{self.links()}.",
-                ["Metric", "Task 4 (Inter-Node)", "Task 5 (Intra-Node)", "Impact"],
-                rows,
-                [self.parts(), self.published()],
-            )
+            ]
+            for said, row, unit in ((said, self.row(metric), unit) for said, metric, unit in self.METRICS)
         ]
-
-    def answers(self) -> list[Answer]:
-        """Without letters."""
-        return [Answer("", [self.transfers, self.totals, self.why])]
-
-    def title(self) -> str:
-        """What of communication is no transfer."""
-        if self.cluster():
-            raise Missing("the figure shows one machine")
-        at, end = self.marks()
-        across, within = self.both(self.TRANSFER)
-        return f"Transfer takes {across} ms across{at} and {within} within; the rest of communication is waiting{end}"
-
-    def cluster(self) -> bool:
-        """Whether two nodes of a cluster were measured."""
-        levels = {"backend": self.backend(), "between": "two nodes of a cluster", "status": "ok"}
-        return next(self.site.rows(self.OF_NODES, **levels), None) is not None
-
-    def backend(self) -> str:
-        """Of the site's preset."""
-        return "nccl" if self.site.gpu else "gloo"
+        model = "DDP of 44.1 M parameters in FP32, batch 32 per rank" if self.site.gpu else "DDP, model of preset cpu"
+        transfer, waiting, total, calls = map(self.both, (self.TRANSFER, self.WAITING, self.TOTAL, "Calls"))
+        count = replace(calls[0], exact=True) if calls[0].value == calls[1].value else NO_FIGURE
+        yield Table(
+            f"Communication of DDP across nodes and within{end}.",
+            f"{model}, 2 ranks, {self.library}: rank 0 over 2 active profiled steps, median ± half IQR of "
+            f"{entry(self.row(self.TOTAL), 'turns', '6')} turns, torch profiler{self.links()}.",
+            ["Metric", "Task 4 (Inter-Node)", "Task 5 (Intra-Node)", "Impact"],
+            rows,
+            [
+                f"Of it transfer / waiting for the other rank: {transfer[0]} / {waiting[0]} ms across{at}, "
+                f"{transfer[1]} / {waiting[1]} ms within{end}; {count} calls each.",
+                self.published(),
+            ],
+        )
+        row = self.row(self.TRANSFER)
+        same = entry(row, "impact_verdict") == "cannot tell"
+        ratio = "equal within noise" if same else f"{figure(row, 'impact')} times{at}"
+        across = f"Transfer takes {transfer[0]} ms across{at} and {transfer[1]} within"
+        why = Why("A rank waits for the other to arrive; that time says nothing about the link.")
+        yield Answer(
+            "",
+            f"{across}, {ratio}, for the same {count} calls{end}.",
+            f"With waiting, communication takes {total[0]} ms across{at} and {total[1]} within{end}.",
+            why if all(waiting) and any(float(one.quoted) for one in waiting) else "",
+        )
+        if not self.cluster:
+            yield Title(f"{across}; the rest of communication is waiting{end}")
 
     def row(self, metric: str) -> Row | None:
         """A metric, of a cluster's nodes where they were measured."""
-        levels = {"backend": self.backend(), "implementation": "torch_ddp", "metric": metric}
-        if self.cluster():
-            return self.site.row(self.OF_NODES, between="two nodes of a cluster", **levels)
-        return self.site.row(self.TABLE, tool="torch_profiler", **levels)
+        levels = {"backend": self.backend, "implementation": "torch_ddp", "metric": metric}
+        if self.cluster:
+            return self.site.row("polaris.communication_nodes", between="two nodes of a cluster", **levels)
+        return self.site.row("polaris.communication", tool="torch_profiler", **levels)
 
-    def link(self, placement: str) -> str:
-        """What the bytes go through on one machine."""
-        levels = {"backend": self.backend(), "placement": placement, "tool": "torch_profiler"}
-        row = self.site.row("polaris.communication_ranks", implementation="torch_ddp", **levels)
-        return row["link"] if row else ""
+    def link(self) -> str:
+        """What the bytes go through within one machine."""
+        levels = {"backend": self.backend, "placement": "intra", "tool": "torch_profiler"}
+        return entry(self.site.row("polaris.communication_ranks", implementation="torch_ddp", **levels), "link")
 
     def marks(self) -> tuple[str, str]:
         """What stands behind figures across nodes, and what behind a title or sentence whose figures all have it."""
-        if self.cluster():
+        if self.cluster:
             return "", "" if self.site.gpu else "†"
-        return ("", "†") if self.link("intra").startswith("TCP") else ("†", "")
+        return ("", "†") if self.link().startswith("TCP") else ("†", "")
 
     def links(self) -> str:
         """The set-up's end: what stands for the nodes."""
-        if self.cluster():
+        if self.cluster:
             nodes = "two nodes of a Slurm cluster"
             return f"; {nodes}" if self.site.gpu else f"; † TCP for both, {nodes} that may be of one host"
-        at, _ = self.marks()
-        if not at:
+        if self.link().startswith("TCP"):
             return "; † one machine, TCP over loopback for both, so that a ratio near 1 is expected"
-        within = "NVLink" if "(NV" in self.link("intra") else self.link("intra")
+        within = "NVLink" if "(NV" in self.link() else self.link()
         return f"; † two nodes are one machine with TCP over loopback, within is {within}"
 
-    def both(self, metric: str) -> list[str]:
-        """A metric across nodes and within, as quoted."""
-        return [known(self.row(metric), column).quoted for column in ("inter", "intra")]
-
-    def calls(self) -> str:
-        """How many there are, where they are as many."""
-        across, within = self.both("Calls")
-        if across != within:
-            raise Missing("calls")
-        return Figure(float(across), exact=True).quoted
-
-    def parts(self) -> str:
-        """The line below the table."""
-        try:
-            transfer, waiting, calls = self.both(self.TRANSFER), self.both(self.WAITING), self.calls()
-        except Missing:
-            return ""
-        at, end = self.marks()
-        return (
-            f"Of it transfer / waiting for the other rank: {transfer[0]} / {waiting[0]} ms across{at}, "
-            f"{transfer[1]} / {waiting[1]} ms within{end}; {calls} calls each."
-        )
+    def both(self, metric: str) -> list[Figure]:
+        """A metric across nodes and within."""
+        return [figure(self.row(metric), column) for column in ("inter", "intra")]
 
     def published(self) -> str:
         """000's figures, and 001's training of one rank beside ours."""
-        row = self.site.row(
-            "polaris.communication_trainings", backend="nccl", profiled="yes, the process's first profile"
-        )
-        own = of(row, "epoch_s") if self.site.gpu else None
-        here = f"; here {own.quoted}" if own else ""
+        first = {"backend": "nccl", "profiled": "yes, the process's first profile"}
+        own = self.site.value("polaris.communication_trainings", "epoch_s", **first)
+        here = f"; here {own}" if own and self.site.gpu else ""
         return (
             "Published: 000: 677.21 and 6.97 ms (97×), 93.60 and 14.40 %, 30.78 and 0.44 ms, 22.0 and 15.8 calls. "
             f"001: one rank, profiled, 10 epochs in 20.68 s, 2.07 per epoch{here}."
         )
 
-    def transfers(self) -> str:
-        """Transfer alone, for the same calls."""
-        at, end = self.marks()
-        across, within = self.both(self.TRANSFER)
-        row = need(self.row(self.TRANSFER))
-        same = row["impact_verdict"] == "cannot tell"
-        ratio = "equal within noise" if same else f"{known(row, 'impact').quoted} times{at}"
-        calls = self.calls()
-        return f"Transfer takes {across} ms across{at} and {within} within, {ratio}, for the same {calls} calls{end}."
-
-    def totals(self) -> str:
-        """All of communication."""
-        at, end = self.marks()
-        across, within = self.both(self.TOTAL)
-        return f"With waiting, communication takes {across} ms across{at} and {within} within{end}."
-
-    def why(self) -> str:
-        """What waiting is, where there is any."""
-        if not any(float(waiting) for waiting in self.both(self.WAITING)):
-            raise Missing(self.WAITING)
-        return "A rank waits for the other to arrive; that time says nothing about the link."
-
 
 class Formats(Problem):
     """Training from memory and from files."""
 
-    name = "polaris_5"
-    heading = "5. I/O Format Comparison"
+    name, heading = "polaris_5", "5. I/O Format Comparison"
     details = (
         "polaris.io_formats",
         "polaris.io_parts",
@@ -555,233 +417,186 @@ class Formats(Problem):
         "polaris.io_threads",
     )
     figure = "polaris.io_times"
-    TABLE, PARTS, READS = "polaris.io_formats", "polaris.io_parts", "polaris.io_reads"
-    FORMATS = (
-        ("In-Memory", "memory"),
-        ("HDF5 compressed", "hdf5_gzip"),
-        ("HDF5 uncompressed", "hdf5"),
-        ("PyTorch .pt", "pt"),
-        ("NumPy .npz compressed", "npz_compressed"),
-        ("NumPy .npz uncompressed", "npz"),
-        ("NumPy .npy files", "npy"),
-    )
-    WHOLE = ("pt", "npz_compressed", "npz", "npy")
+    FORMATS = {  # noqa: RUF012
+        "memory": "In-Memory",
+        "hdf5_gzip": "HDF5 compressed",
+        "hdf5": "HDF5 uncompressed",
+        "pt": "PyTorch .pt",
+        "npz_compressed": "NumPy .npz compressed",
+        "npz": "NumPy .npz uncompressed",
+        "npy": "NumPy .npy files",
+    }
+    READ_WHOLE = ("pt", "npz_compressed", "npz", "npy")
 
-    def tables(self) -> list[Table]:
-        """By format."""
-        gpu, mark = self.site.gpu, self.mark()
-        rows = []
-        for said, name in self.FORMATS:
-            row = self.row(name)
-            size = NO_SUCH_THING if name == "memory" else as_cell(row, "size_mib", MIB_AS_MB)
-            published = printed("io_formats", "training_s", OF_001, format=name) if gpu else NOTHING
-            ratio = as_cell(row, "against_memory", unit="x", mark=mark)
-            rows.append([label(said), as_cell(row, "training_total_s", mark=mark), size, ratio, label(published)])
-        samples, epochs = self.workload()
-        memory = self.row("memory") or {}
-        where = one_device(self.site) if ranks(memory) == 1 else said_ranks(memory)
+    def parts(self) -> Iterator[Part]:
+        """By format; ratios to memory, what a sample inflates, what gzip saves."""
+        memory, packed = self.row("memory"), self.row("hdf5_gzip")
+        mark = "‡" if self.site.gpu and memory is not None and ranks(memory) < RANKS else ""
+        samples, _, epochs = entry(memory, "training_samples", "512 of 2048 × 5").rpartition(" × ")
+        where = self.site.one_device if ranks(memory) == 1 else said_ranks(memory)
         marked = (
             f"; ‡ one rank with a quarter of the samples, without DDP and profiler; 001 ran {RANKS} ranks under both"
         )
-        return [
-            Table(
-                "Training from memory and from files.",
-                f"{epochs} epoch{'s' * (epochs != '1')} of {samples} samples, batch 32, {where}, files "
-                "warm in the page cache, one run each, host clock around the epochs; ratio ± half of its interquartile "
-                f"range{marked if mark else ''}.",
-                ["Format", "Time (s)", "Size (MB)", "vs in-memory", "001 (s)"],
-                rows,
-            )
-        ]
-
-    def answers(self) -> list[Answer]:
-        """Without letters."""
-        return [Answer("", [self.ratios, self.chunks, self.saved, self.whole])]
-
-    def title(self) -> str:
-        """HDF5 with gzip beside the others."""
-        packed, others = self.waits("hdf5_gzip"), [self.waits(name) for _, name in self.FORMATS if name != "hdf5_gzip"]
-        most = max(others, key=lambda one: one.value)
-        return (
-            f"In training, files warm, HDF5 with gzip takes the loader {packed.quoted} ms per sample, every other "
-            f"format at most {most.quoted} ms"
+        yield Table(
+            "Training from memory and from files.",
+            f"{epochs} epoch{'s' * (epochs != '1')} of {samples} samples, batch 32, {where}, files warm in the page "
+            f"cache, one run each, host clock around the epochs; ratio ± half of its interquartile "
+            f"range{marked if mark else ''}.",
+            ["Format", "Time (s)", "Size (MB)", "vs in-memory", "001 (s)"],
+            [self.line(name, mark) for name in self.FORMATS],
+        )
+        least, most = ends(figure(self.row(name), "against_memory") for name in list(self.FORMATS)[2:])
+        chunks = figure(self.row("hdf5_gzip", "polaris.io_reads"), "decoded_kib").over(
+            figure(self.row("hdf5_gzip", "polaris.io_reads"), "sample_kib")
+        )
+        count = int(samples.split(" ")[0] or 1)
+        waits = {name: self.waits(name, count) for name in self.FORMATS}
+        before = all(waits[name].value < waits["hdf5"].value for name in self.READ_WHOLE)
+        yield Answer(
+            "",
+            f"HDF5 compressed takes {figure(packed, 'against_memory')} times as long as memory, the others {least} to "
+            f"{most} times{mark}.",
+            f"Each sample inflates whole chunks, {chunks} times its own bytes." if chunks.value >= 2 else "",
+            f"gzip saves {figure(packed, 'saved_percent')} % of storage.",
+            Why(".pt, both .npz and .npy are read whole before the clock starts, so that they train from memory.")
+            if before
+            else "",
+        )
+        others = [wait for name, wait in waits.items() if name != "hdf5_gzip"]
+        yield Title(
+            f"In training, files warm, HDF5 with gzip takes the loader {waits['hdf5_gzip']} ms per sample, every other "
+            f"format at most {ends(others)[1] if all(others) else NO_FIGURE} ms"
         )
 
-    def row(self, name: str, table: str = TABLE) -> Row | None:
+    def line(self, name: str, mark: str) -> list[Cell]:
+        """A row of the table."""
+        row, gpu = self.row(name), self.site.gpu
+        return [
+            label(self.FORMATS[name]),
+            as_cell(row, "training_total_s", mark=mark),
+            NO_SUCH_THING if name == "memory" else as_cell(row, "size_mib", MIB_AS_MB),
+            as_cell(row, "against_memory", unit="x", mark=mark),
+            label(printed("io_formats", "training_s", OF_001, format=name) if gpu else NOTHING),
+        ]
+
+    def row(self, name: str, table: str = "polaris.io_formats") -> Row | None:
         """A format's row, files warm."""
         return best(self.site, table, format=name, cache="warm")
 
-    def mark(self) -> str:
-        """Whether fewer ranks trained than the homework's; levels of preset cpu do not count."""
-        row = self.row("memory")
-        return "‡" if self.site.gpu and row is not None and ranks(row) < RANKS else ""
-
-    def workload(self) -> tuple[str, str]:
-        """Samples, of how many, and epochs."""
-        samples, _, epochs = (self.row("memory") or {}).get("training_samples", "512 of 2048 × 5").rpartition(" × ")
-        return samples, epochs
-
-    def waits(self, name: str) -> Figure:
+    def waits(self, name: str, samples: int) -> Figure:
         """What the loader takes for a sample, ms."""
-        wait = known(self.row(name, self.PARTS), "loader_wait_s", 1000)
-        return wait.of(wait.value / int(self.workload()[0].split(" ")[0]))
-
-    def ratios(self) -> str:
-        """Against memory."""
-        packed = known(self.row("hdf5_gzip"), "against_memory")
-        names = [name for _, name in self.FORMATS if name not in ("memory", "hdf5_gzip")]
-        others = [one for name in names if (one := of(self.row(name), "against_memory")) is not None]
-        least, most = (pick(others, key=lambda one: one.value).quoted for pick in (min, max))
-        return (
-            f"HDF5 compressed takes {packed.quoted} times as long as memory, the others {least} to {most} "
-            f"times{self.mark()}."
-        )
-
-    def chunks(self) -> str:
-        """What one sample inflates, where that is more than itself."""
-        row = self.row("hdf5_gzip", self.READS)
-        times = known(row, "decoded_kib").over(known(row, "sample_kib"))
-        if times.value < 2:
-            raise Missing("chunks")
-        return f"Each sample inflates whole chunks, {times.quoted} times its own bytes."
-
-    def saved(self) -> str:
-        """What gzip saves."""
-        return f"gzip saves {known(self.row('hdf5_gzip'), 'saved_percent').quoted} % of storage."
-
-    def whole(self) -> str:
-        """Which formats are not read while training is timed: their loaders wait less than HDF5's."""
-        waits = [self.waits(name).value for name in self.WHOLE]
-        if max(waits) >= self.waits("hdf5").value:
-            raise Missing("whole")
-        return ".pt, both .npz and .npy are read whole before the clock starts, so that they train from memory."
+        wait = figure(self.row(name, "polaris.io_parts"), "loader_wait_s", 1000)
+        return wait.of(wait.value / samples)
 
 
 class DataTypes(Problem):
     """Wide models in BF16, and autocast by length and width."""
 
-    name = "polaris_6"
-    heading = "6. Large Tensors and Data Types"
+    name, heading = "polaris_6", "6. Large Tensors and Data Types"
     details = ("polaris.tensor_dims_scale", "polaris.dtypes", "polaris.dtypes_against_fp32")
     figure = "polaris.dtypes_by_length"
-    SCALE, DTYPES, RATIOS = "polaris.tensor_dims_scale", "polaris.dtypes", "polaris.dtypes_against_fp32"
-    FORMATS = ("fp32", "fp16", "bf16")
+    SCALE, DTYPES, RATIOS = details
 
-    def tables(self) -> list[Table]:
-        """000's, then 001's."""
-        return [self.scale_up(), self.by_type()]
+    def parts(self) -> Iterator[Part]:
+        """000's table, then 001's."""
+        yield from self.scale_up()
+        yield from self.autocast()
 
-    def answers(self) -> list[Answer]:
-        """Without letters."""
-        return [Answer("", [self.peaks]), Answer("", [self.autocast, self.why])]
+    def scale_up(self) -> Iterator[Part]:
+        """000's comparison of both tasks, in weights of their own dtype."""
+        site = self.site
+        (narrow, wide), (few, many) = ("1024", "4096"), (SAMPLES, "10000")
+        if not site.gpu:
+            widths = site.levels(self.SCALE, "d_model", dtype="bf16") or ["32", "128"]
+            samples = site.levels(self.SCALE, "samples", dtype="bf16") or ["64", "128"]
+            (narrow, wide), (few, many) = (widths[0], widths[-1]), (samples[0], samples[-1])
 
-    def title(self) -> str:
-        """BF16 where it matters most."""
-        base, _, lengths = self.levels()
-        at = f"At length {lengths[-1]} and width {base}"
-        return f"{at} BF16's later epochs take {self.time(base, lengths[-1])}{self.mark()}"
+        def row(width: str, dtype: str, samples: str) -> Row | None:
+            return best(site, self.SCALE, d_model=width, dtype=dtype, weights=dtype, samples=samples)
 
-    # The comparison table.
-
-    def compared(self) -> tuple[tuple[str, str], tuple[str, str]]:
-        """Widths and numbers of samples of both tasks."""
-        if self.site.gpu:
-            return ("1024", "4096"), (SAMPLES, "10000")
-        widths = self.site.levels(self.SCALE, "d_model", dtype="bf16") or ["32", "128"]
-        samples = self.site.levels(self.SCALE, "samples", dtype="bf16") or ["64", "128"]
-        return (widths[0], widths[-1]), (samples[0], samples[-1])
-
-    def scale(self, width: str, dtype: str, samples: str) -> Row | None:
-        """A row whose weights have the dtype."""
-        return best(self.site, self.SCALE, d_model=width, dtype=dtype, weights=dtype, samples=samples)
-
-    def scale_up(self) -> Table:
-        """000's table."""
-        widths, samples = self.compared()
-        tasks = list(zip(widths, ("fp32", "bf16"), samples, strict=True))
-        rows = [self.scale(*task) for task in tasks]
-        epochs = (rows[0] or {}).get("epochs_n", "2")
-        return Table(
+        tasks = ((narrow, "fp32", few), (wide, "bf16", many))
+        rows = [row(*task) for task in tasks]
+        labels = zip(*((width, dtype, f"{count} samples") for width, dtype, count in tasks), strict=True)
+        settings = (row(*task) for task in (tasks[0], (wide, "fp32", few), (narrow, "bf16", few), (wide, "bf16", few)))
+        base, wider, narrow_half, half = (figure(one, "peak_gb") for one in settings)
+        yield Table(
             "Comparison Table.",
-            f"{said_ranks(rows[0] or {}).capitalize()}, weights of the same dtype; peak of allocated memory, "
-            f"throughput of the slowest and the fastest of {epochs} epochs, one run each.",
+            f"{said_ranks(rows[0]).capitalize()}, weights of the same dtype; peak of allocated memory, "
+            f"throughput of the slowest and the fastest of {entry(rows[0], 'epochs_n', '2')} epochs, one run each.",
             ["Metric", "Task 3 (Baseline)", "Task 6 (Scale-Up)"],
             [
-                [label("Embedding Dim"), *(label(width) for width, _, _ in tasks)],
-                [label("Data Type"), *(label(dtype) for _, dtype, _ in tasks)],
-                [label("Dataset Size"), *(label(f"{count} samples") for _, _, count in tasks)],
-                [label("Peak Memory"), *(as_cell(row, "peak_gb", unit=" GB") for row in rows)],
-                [label("Throughput"), *(throughput(row) for row in rows)],
+                *(
+                    [label(what), *map(label, levels)]
+                    for what, levels in zip(("Embedding Dim", "Data Type", "Dataset Size"), labels, strict=True)
+                ),
+                [label("Peak Memory"), *(as_cell(one, "peak_gb", unit=" GB") for one in rows)],
+                [label("Throughput"), *(throughput(one) for one in rows)],
             ],
             [
-                self.one_change(),
+                f"One change at a time: {wide} in fp32 {wider} GB, {narrow} in bf16 {narrow_half}, {wide} in bf16 with "
+                f"{few} samples {half}.",
                 "Published (000): 4.05 GB (unexplained), 200 - 384 samp/s; 15.78 GB, 340 - 370 samp/s.",
             ],
         )
+        larger = figure(rows[1], "peak_gb")
+        same = half.quoted == larger.quoted
+        end = "samples do not change it" if same else f"{larger} with {many} samples in place of {few}"
+        yield Answer(
+            "", f"The peak is {base} GB at width {narrow} in fp32, {wider} at {wide}, {half} there in bf16; {end}."
+        )
 
-    def peak(self, width: str, dtype: str, samples: str) -> str:
-        """GB, as quoted."""
-        return known(self.scale(width, dtype, samples), "peak_gb").quoted
-
-    def one_change(self) -> str:
-        """Width, dtype and samples changed one at a time."""
-        (narrow, wide), (few, _) = self.compared()
-        try:
-            return (
-                f"One change at a time: {wide} in fp32 {self.peak(wide, 'fp32', few)} GB, {narrow} in bf16 "
-                f"{self.peak(narrow, 'bf16', few)}, {wide} in bf16 with {few} samples {self.peak(wide, 'bf16', few)}."
+    def autocast(self) -> Iterator[Part]:
+        """001's table: three dtypes by length and by width."""
+        site = self.site
+        base, wide, lengths = "512", ["2048", "4096"], ["20", "50", "100"]
+        if not site.gpu:
+            base, *wide = site.levels(self.DTYPES, "d_model") or ["32", "64"]
+            lengths = site.levels(self.DTYPES, "target_length") or lengths
+        short, long, widest = lengths[0], lengths[-1], (wide or [base])[-1]
+        kinds = [(f"Large_Seq_{length}", base, length) for length in lengths[1:]]
+        kinds += [(f"Large_Feature_{width}", width, short) for width in wide]
+        rows = [self.line("Baseline", base, short, "fp32")]
+        rows += [self.line(*kind, dtype) for kind in kinds for dtype in ("fp32", "fp16", "bf16")]
+        mark, because = differing(self.reasons(base, widest, short))
+        yield Table(
+            f"Training by length, width and data type{mark}.",
+            f"{entry(self.row(base, short), 'epochs', '3')} epochs, the first with its start-up, batch 16, autocast, "
+            f"one run each, host clock; peak of allocated memory{because}.",
+            ["Configuration", "Data type", "Time (s)", "Memory (GB)", "001 (s, GiB)"],
+            rows,
+        )
+        longer, wider = (self.row(*at, table=self.RATIOS) for at in ((base, long), (widest, short)))
+        ratio, second, peak, wide_peak = (
+            replace(figure(row, column), single=True)
+            for column in ("time_ratio", "memory_ratio")
+            for row in (longer, wider)
+        )
+        close, wide_close = (entry(row, "epochs_apart") == "overlap" for row in (longer, wider))
+        takes = "FP32's time within noise" if close else f"{ratio} times FP32's time"
+        then = "the same within noise" if wide_close else f"{second} times"
+        yield Answer(
+            "",
+            f"With BF16 autocast later epochs of Large_Seq_{long} take {takes}, of Large_Feature_{widest} {then}; the "
+            f"peak is {peak} and {wide_peak} of FP32's{mark}.",
+            Why(
+                "Autocast leaves weights, gradients and the optimizer's state in FP32, which is most of a wide model's "
+                "memory."
             )
-        except Missing:
-            return ""
-
-    def peaks(self) -> str:
-        """What changes the peak."""
-        (narrow, wide), (few, many) = self.compared()
-        base, wider = self.peak(narrow, "fp32", few), self.peak(wide, "fp32", few)
-        half, larger = self.peak(wide, "bf16", few), self.peak(wide, "bf16", many)
-        end = "samples do not change it" if half == larger else f"{larger} with {many} samples in place of {few}"
-        return f"The peak is {base} GB at width {narrow} in fp32, {wider} at {wide}, {half} there in bf16; {end}."
-
-    # Autocast.
-
-    def levels(self) -> tuple[str, list[str], list[str]]:
-        """The first width, wider ones, and lengths of the target."""
-        if self.site.gpu:
-            return "512", ["2048", "4096"], ["20", "50", "100"]
-        widths = self.site.levels(self.DTYPES, "d_model") or ["32", "64"]
-        return widths[0], widths[1:], self.site.levels(self.DTYPES, "target_length") or ["20", "50", "100"]
+            if wide_peak.value >= 0.95
+            else "",
+        )
+        if ratio:
+            yield Title(f"At length {long} and width {base} BF16's later epochs take {takes}{mark}")
 
     def row(self, width: str, length: str, dtype: str = "bf16", table: str = DTYPES) -> Row | None:
         """A training."""
         return best(self.site, table, d_model=width, target_length=length, dtype=dtype)
 
-    def by_type(self) -> Table:
-        """001's table."""
-        base, wide, lengths = self.levels()
-        configurations = [(f"Large_Seq_{length}", base, length) for length in lengths[1:]]
-        configurations += [(f"Large_Feature_{width}", width, lengths[0]) for width in wide]
-        rows = [self.line("Baseline", base, lengths[0], "fp32")]
-        rows += [self.line(*one, dtype) for one in configurations for dtype in self.FORMATS]
-        epochs = (self.row(base, lengths[0]) or {}).get("epochs", "3")
-        return Table(
-            f"Training by length, width and data type{self.mark()}.",
-            f"{epochs} epochs, the first with its start-up, batch 16, autocast, one run each, host clock; peak of "
-            "allocated memory"
-            f"{because(self.reasons())}.",
-            ["Configuration", "Data type", "Time (s)", "Memory (GB)", "001 (s, GiB)"],
-            rows,
-        )
-
     def line(self, said: str, width: str, length: str, dtype: str) -> list[Cell]:
-        """A row of that table."""
+        """A row of 001's table."""
         row = self.row(width, length, dtype)
-        return [
-            label(said),
-            label(dtype.upper()),
-            as_cell(row, "training_s"),
-            as_cell(row, "peak_gib", GIB_AS_GB),
-            label(self.published(width, length, dtype)),
-        ]
+        time, memory = as_cell(row, "training_s"), as_cell(row, "peak_gib", GIB_AS_GB)
+        return [label(said), label(dtype.upper()), time, memory, label(self.published(width, length, dtype))]
 
     def published(self, width: str, length: str, dtype: str) -> str:
         """001's time and memory, or its word for both."""
@@ -792,67 +607,21 @@ class DataTypes(Problem):
         levels: dict[str, str | int] = {"d_model": int(width), "seq_len": int(length), "dtype": dtype}
         return ", ".join(printed("dtypes", metric, OF_001, **levels) for metric in ("training_s", "peak_memory_gib"))
 
-    def reasons(self) -> list[str]:
+    def reasons(self, base: str, widest: str, length: str) -> list[str]:
         """How rows differ from the homework's; levels of preset cpu do not count."""
-        base, wide, lengths = self.levels()
-        found = [self.row(width, lengths[0]) for width in (base, wide[-1])]
-        if not self.site.gpu or found[0] is None or found[1] is None:
+        found = [row for width in (base, widest) if (row := self.row(width, length)) is not None]
+        if not self.site.gpu or len(found) < 2:
             return []
-        few, fewer = (row["samples"] for row in found if row)
+        few, fewer = (row["samples"] for row in found)
         wider = f" (wider models: {fewer})" if fewer != few else ""
         samples = f"{few} samples{wider} in place of {SAMPLES}" if {few, fewer} != {SAMPLES} else ""
         return [few_ranks(found[0]), samples]
 
-    def mark(self) -> str:
-        """Whether they differ."""
-        return "‡" if any(self.reasons()) else ""
-
-    def ratio(self, width: str, length: str) -> str | None:
-        """BF16's time over FP32's, as quoted; None where that is within noise."""
-        row = need(self.row(width, length, table=self.RATIOS))
-        return None if row["epochs_apart"] == "overlap" else replace(known(row, "time_ratio"), single=True).quoted
-
-    def time(self, width: str, length: str) -> str:
-        """The same in words."""
-        ratio = self.ratio(width, length)
-        return f"{ratio} times FP32's time" if ratio else "FP32's time within noise"
-
-    def short(self, width: str, length: str) -> str:
-        """The same as the second of two."""
-        ratio = self.ratio(width, length)
-        return f"{ratio} times" if ratio else "the same within noise"
-
-    def memory(self, width: str, length: str) -> Figure:
-        """BF16's peak over FP32's."""
-        return known(self.row(width, length, table=self.RATIOS), "memory_ratio")
-
-    def autocast(self) -> str:
-        """Time and peak of the longest and the widest."""
-        base, wide, lengths = self.levels()
-        long, widest = (base, lengths[-1]), (wide[-1], lengths[0])
-        peaks = [self.memory(*one).quoted for one in (long, widest)]
-        return (
-            f"With BF16 autocast later epochs of Large_Seq_{lengths[-1]} take {self.time(*long)}, of Large_Feature_"
-            f"{wide[-1]} {self.short(*widest)}; the peak is {peaks[0]} and {peaks[1]} of FP32's{self.mark()}."
-        )
-
-    def why(self) -> str:
-        """Why a wide model's peak stays, where it does."""
-        _, wide, lengths = self.levels()
-        if self.memory(wide[-1], lengths[0]).value < 0.95:
-            raise Missing("memory_ratio")
-        return (
-            "Autocast leaves weights, gradients and the optimizer's state in FP32, which is most of a wide model's "
-            "memory."
-        )
-
 
 def throughput(row: Row | None) -> Cell:
     """From the slowest epoch to the fastest."""
-    lowest, highest = (of(row, column) for column in ("lowest_per_s", "highest_per_s"))
-    if lowest is None or highest is None:
-        return as_cell(row, "lowest_per_s")
-    return Cell(f"{lowest.quoted} - {highest.quoted} samp/s")
+    lowest, highest = (figure(row, column) for column in ("lowest_per_s", "highest_per_s"))
+    return Cell(f"{lowest} - {highest} samp/s") if lowest and highest else as_cell(row, "lowest_per_s")
 
 
 PROBLEMS = (SingleGpu, RankMethods, TensorDimensions, CrossNode, Formats, DataTypes)

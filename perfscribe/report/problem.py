@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from perfscribe.report.site import Cell, Missing, Site
+from perfscribe.report.site import Cell, Site
+from perfscribe.show.rounding import LACKING
 
 # Rows of a table that stand together; a longer one is printed in blocks.
 MOST_ROWS, BLOCK = 25, 24
@@ -29,7 +30,7 @@ class Table:
         for start in range(0, max(1, len(self.rows)), block):
             lines += ["", _line(self.header), _line(["---"] * len(self.header))]
             lines += [_line([cell.text for cell in row]) for row in self.rows[start : start + block]]
-        notes = "  \n".join(note for note in self.notes if note)
+        notes = "  \n".join(note for note in self.notes if said(note))
         return "\n".join(lines) + (f"\n\n{notes}" if notes else "")
 
     @property
@@ -60,59 +61,67 @@ def _line(cells: Sequence[str]) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-Sentence = str | Callable[[], str]
+class Why(str):
+    """A sentence without figures that a person wrote once: a person's own note takes its place."""
 
 
-@dataclass
+def said(*sentences: str) -> str:
+    """Those of the sentences that lack no figure."""
+    return " ".join(one for one in sentences if one and LACKING not in one)
+
+
 class Answer:
-    """What is said under a letter, or without one. A sentence whose figures are missing is left out."""
+    """What is said under a letter, or without one: the sentences that can be said."""
 
-    letter: str
-    sentences: Sequence[Sentence]
+    def __init__(self, letter: str, *sentences: str) -> None:
+        self.letter, self.sentences = letter, sentences
 
     def text(self, without_why: bool = False) -> str:
-        """The sentences that can be said. without_why: those that are computed alone; a person gives the reasons."""
-        said = []
-        for sentence in self.sentences:
-            if without_why and isinstance(sentence, str):
-                continue
-            try:
-                said.append(sentence if isinstance(sentence, str) else sentence())
-            except Missing:
-                continue
-        return " ".join(said)
+        """Those sentences. without_why: those that are computed alone; a person gives the reasons."""
+        return said(*(one for one in self.sentences if not (without_why and isinstance(one, Why))))
+
+
+class Title(str):
+    """What the figure of a problem shows."""
+
+
+class Status(str):
+    """Of a problem without a table: checked, computed."""
+
+
+Part = Table | Answer | Title | Status
 
 
 class Problem:
     """A problem of a course; each one is a class that says what it holds.
 
-    name: for links and files; heading: the course's own. letters: of a problem of which nothing was measured. by: where
-    it has no table, what its status says (checked, computed). figure: id of its figure. details: tables and further
-    figures of its page of details.
+    name: for links and files; heading: the course's own. letters: of a problem of which nothing was measured.
+    figure: id of its figure. details: tables and further figures of its page of details.
     """
 
     name = ""
     heading = ""
     letters = ""
-    by = ""
     figure = ""
     details: Sequence[str] = ()
 
+    def __init_subclass__(cls) -> None:
+        """The handout's heading, where a class says no other."""
+        cls.heading = vars(cls).get("heading", f"Problem ({cls.name})")
+
     def __init__(self, site: Site) -> None:
         self.site = site
-        self.made = self.tables()
+        parts = list(self.parts())
+        self.made = [part for part in parts if isinstance(part, Table)]
+        self.answered = [part for part in parts if isinstance(part, Answer)]
+        # Of its figure; empty where a figure in it is missing.
+        self.shown_title = said(*(part for part in parts if isinstance(part, Title)))
+        # What its status says where it has no table.
+        self.by = next((part for part in parts if isinstance(part, Status)), "")
 
-    def tables(self) -> list[Table]:
-        """In the course's order."""
-        return []
-
-    def answers(self) -> list[Answer]:
-        """In the order of the letters."""
-        return []
-
-    def title(self) -> str:
-        """What the figure shows."""
-        raise Missing(self.figure)
+    def parts(self) -> Iterator[Part]:
+        """Tables and answers in the course's order; title of the figure; status where there is no table."""
+        yield from ()
 
     def status(self) -> str:
         """How much of it is there, as the first page says."""
@@ -128,10 +137,6 @@ class Problem:
         """Whether any figure is there."""
         return any(table.filled for table in self.made) or bool(self.by)
 
-    def shown_title(self) -> str:
-        """The title of its figure; empty where a figure in it is missing."""
-        return Answer("", [self.title]).text()
-
     def markdown(self, figures: Collection[str], has_details: bool = False, notes: str = "") -> str:
         """Heading, tables, figure, answers, what a person wrote. figures: ids of those that the site has."""
         head = f"### {self.heading}"
@@ -141,15 +146,15 @@ class Problem:
             parts = [f"{head}\n{stands}[not measured here](#not-measured-here){more}", notes]
             return "\n\n".join(part for part in parts if part)
         parts = [table.markdown() for table in self.made]
-        if self.figure in figures and (title := self.shown_title()):
+        if self.figure in figures and (title := self.shown_title):
             parts.append(f"![{title}](figures/{self.figure}.svg)")
-        said = [(one.letter, one.text(f"**({one.letter})**" in notes)) for one in self.answers()]
+        said = [(one.letter, one.text(f"**({one.letter})**" in notes)) for one in self.answered]
         lines = [f"**({letter})** {text}" if letter else text for letter, text in said if text]
         link = f"[Details](details/{self.name}.md)" if has_details else ""
         parts += ["  \n".join(lines), notes]
         parts = [part for part in parts if part]
-        if link and parts[-1].splitlines()[-1].startswith(("|", "!")):
+        if not parts or parts[-1].splitlines()[-1].startswith(("|", "!")):
             parts.append(link)
         elif link:
             parts[-1] += f" {link}"
-        return "\n\n".join([f"{head}\n{parts[0]}", *parts[1:]])
+        return "\n\n".join([f"{head}\n{parts[0]}", *filter(None, parts[1:])])

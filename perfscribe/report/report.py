@@ -16,7 +16,7 @@ from perfscribe.records.records import STATUSES, Record
 from perfscribe.report import first_page, handin, side_by_side, summary
 from perfscribe.report.site import Site
 from perfscribe.show import tables
-from perfscribe.show.markdown_tables import markdown_text
+from perfscribe.show.markdown_tables import of_texts
 from perfscribe.show.provenance import commit_name, communication_variables, environment_ids, node_name, scheduler_name
 
 METHOD = Path("report") / "method.md"
@@ -58,12 +58,6 @@ def _levels(records: Sequence[Record]) -> str:
     return "; ".join(f"{name} {', '.join(found)}" for name, found in levels.items())
 
 
-def _table(rows: Sequence[Sequence[object]], heads: Sequence[str]) -> str:
-    """A Markdown table of texts and whole numbers, whatever signs are in them."""
-    cells = [[markdown_text(str(cell)) for cell in row] for row in rows]
-    return tabulate(cells, heads, tablefmt="pipe", disable_numparse=True)
-
-
 def _not_ok(sources: Sources) -> str:
     rows: list[list[object]] = []
     for name, cells in sources.records.items():
@@ -74,7 +68,7 @@ def _not_ok(sources: Sources) -> str:
         rows += [
             [f"`{name}`", status, reason, len(group), _levels(group)] for (status, reason), group in groups.items()
         ]
-    return _table(rows, ["Experiment", "Status", "Reason", "Cells", "Factors"]) if rows else "Every cell is ok."
+    return of_texts(rows, ["Experiment", "Status", "Reason", "Cells", "Factors"]) if rows else "Every cell is ok."
 
 
 def _flagged(sources: Sources) -> str:
@@ -84,7 +78,7 @@ def _flagged(sources: Sources) -> str:
         for record in cells
         if record.flags
     ]
-    return _table(rows, ["Experiment", "Cell", "What was unusual"]) if rows else "No cell is flagged."
+    return of_texts(rows, ["Experiment", "Cell", "What was unusual"]) if rows else "No cell is flagged."
 
 
 def _identity_rows(identity: Mapping[str, Any]) -> list[list[str]]:
@@ -109,7 +103,7 @@ def _environments(sources: Sources) -> str:
             record for cells in sources.records.values() for record in cells if name in record.environments
         )
         variables = [["variables", "; or ".join(one or "none" for one in told)]] if any(told) else []
-        rows = _table([*_identity_rows(sources.environment(name)), *variables], ["Identity", name])
+        rows = of_texts([*_identity_rows(sources.environment(name)), *variables], ["Identity", name])
         parts.append(f"Environment `{name}`, of {measured_by}:\n\n{rows}\n")
     return "\n".join(parts) or "Nothing was measured."
 
@@ -126,7 +120,7 @@ def _provenance(sources: Sources) -> str:
     heads = ["Experiment", "Commit (+: with uncommitted changes)", "First cell", "Last cell"]
     undigested = sum("undigested" in record.provenance for cells in sources.records.values() for record in cells)
     note = f"\n\n{undigested} cells are of journal lines without a digest, of an older version." if undigested else ""
-    return _table(rows, heads) + note if rows else "Nothing was measured."
+    return of_texts(rows, heads) + note if rows else "Nothing was measured."
 
 
 def _nodes(sources: Sources) -> str:
@@ -142,7 +136,7 @@ def _nodes(sources: Sources) -> str:
         names = ", ".join(f"`{name}`" for name in dict.fromkeys(record.experiment for record in cells))
         rows.append([node, len(cells), sum(record.ok for record in cells), names])
     said = f"Measured by {scheduler_name(jobs[0].provenance)} jobs:"
-    return f"{said}\n\n{_table(rows, ['Node', 'Cells', 'Of these ok', 'Experiments'])}"
+    return f"{said}\n\n{of_texts(rows, ['Node', 'Cells', 'Of these ok', 'Experiments'])}"
 
 
 def missing(sources: Sources) -> list[str]:

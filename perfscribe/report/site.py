@@ -3,30 +3,18 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from perfscribe.show import references
-from perfscribe.show.rounding import Figure
+from perfscribe.show.rounding import NO_FIGURE, Figure
 
 WORDS = {"oom": "OOM", "failed": "failed", "timeout": "timeout"}  # statuses that stand in a cell
 NOTHING = "-"
 
 Row = Mapping[str, str]
-T = TypeVar("T")
-
-
-class Missing(Exception):
-    """A sentence's figure is not there, so that the sentence is left out."""
-
-
-def some(found: Collection[T]) -> Collection[T]:
-    """The same, of which there must be one; Missing where there is none."""
-    if not found:
-        raise Missing
-    return found
 
 
 @dataclass(frozen=True)
@@ -70,6 +58,21 @@ class Site:
         """Whether its device is a GPU."""
         return self.device == "cuda"
 
+    @property
+    def one_device(self) -> str:
+        """What a single process has."""
+        return "one GPU" if self.gpu else "CPU"
+
+    @property
+    def ranks_are(self) -> str:
+        """What ranks run on."""
+        return "GPUs" if self.gpu else "processes"
+
+    def ranks(self, count: int | str) -> str:
+        """So many GPUs, or processes of a CPU."""
+        one = "GPU" if self.gpu else "process"
+        return f"{count} {one if str(count) == '1' else self.ranks_are}"
+
     def table(self, table: str) -> list[Row]:
         """All rows of a table; none where the site has no such table."""
         if table not in self._read:
@@ -99,28 +102,23 @@ class Site:
         """Different entries of a column in rows that are ok, in their order."""
         return list(dict.fromkeys(row[column] for row in self.rows(table, **levels) if row["status"] == "ok"))
 
-    def figure(self, table: str, column: str, **levels: Any) -> Figure:
-        """The figure of a cell, in its table's unit; Missing where there is none.
-
-        column: X, whose spread is half of X_iqr or X_spread; or X_mean, whose spread is X_std.
-        """
-        found = of(self.row(table, **levels), column)
-        if found is None:
-            raise Missing(f"{table}.{column}")
-        return found
+    def value(self, table: str, column: str, **levels: Any) -> Figure:
+        """The figure of a cell, in its table's unit."""
+        return figure(self.row(table, **levels), column)
 
     def cell(self, table: str, column: str, scale: float = 1.0, unit: str = "", **levels: Any) -> Cell:
         """The same as a cell of a hand-in table."""
         return as_cell(self.row(table, **levels), column, scale, unit)
 
 
-def of(row: Row | None, column: str, scale: float = 1.0, unit: str = "") -> Figure | None:
-    """The figure of a row, times `scale`; None where there is none."""
-    if row is None or row["status"] != "ok":
-        return None
-    value = _number(row.get(column))
-    if value is None:
-        return None
+def figure(row: Row | None, column: str, scale: float = 1.0, unit: str = "") -> Figure:
+    """The figure of a row, times `scale`, false where there is none.
+
+    column: X, whose spread is half of X_iqr or X_spread; or X_mean, whose spread is X_std.
+    """
+    value = _number(row.get(column)) if row is not None and row["status"] == "ok" else None
+    if row is None or value is None:
+        return NO_FIGURE
     spread = _number(row.get(column.removesuffix("_mean") + "_std")) if column.endswith("_mean") else None
     for name in (f"{column}_iqr", f"{column}_spread"):
         if spread is None and (whole := _number(row.get(name))) is not None:
@@ -128,19 +126,43 @@ def of(row: Row | None, column: str, scale: float = 1.0, unit: str = "") -> Figu
     return Figure(value * scale, None if spread is None else spread * scale, unit)
 
 
-def known(row: Row | None, column: str, scale: float = 1.0) -> Figure:
-    """The same; Missing where there is none."""
-    found = of(row, column, scale)
-    if found is None:
-        raise Missing(column)
-    return found
+def ok(row: Row | None) -> bool:
+    """Whether it was measured."""
+    return row is not None and row["status"] == "ok"
+
+
+def entry(row: Row | None, column: str, other: str = "") -> str:
+    """What stands in a row, or other where there is no row or no such column."""
+    return (row or {}).get(column, other)
+
+
+def median_of(site: Site, table: str, column: str, **levels: str) -> str:
+    """What ± is beside a median of so many, where cells differ in it of so many to so many."""
+    found = sorted(map(int, site.levels(table, column, **levels)))
+    count = f" of {found[0]}{f' to {found[-1]}' if found[-1] > found[0] else ''}" if found else ""
+    return f"Median ± half IQR{count}"
+
+
+def noisy(gain: Figure) -> bool:
+    """Whether runs vary more than a speed-up differs from none."""
+    return abs(gain.value - 1) <= (gain.spread or 0.0)
+
+
+def shown(found: Figure, row: Row | None = None) -> Cell:
+    """A cell of a figure that was computed; without one the word of its row's status."""
+    return Cell(str(found)) if found else as_cell(row, "")
+
+
+def ends(figures: Iterable[Figure]) -> tuple[Figure, Figure]:
+    """The least and the greatest of those that are there."""
+    found = sorted(filter(None, figures), key=lambda one: one.value) or [NO_FIGURE]
+    return found[0], found[-1]
 
 
 def as_cell(row: Row | None, column: str, scale: float = 1.0, unit: str = "", mark: str = "") -> Cell:
     """The figure of a row, or the word of its status."""
-    figure = of(row, column, scale, unit)
-    if figure is not None:
-        return Cell(f"{figure}{mark}")
+    if found := figure(row, column, scale, unit):
+        return Cell(f"{found!s}{mark}")
     if row is None or row["status"] == "ok":
         return NOT_MEASURED
     status = WORDS.get(row["status"], NOTHING)
@@ -154,6 +176,14 @@ def published(experiment: str, metric: str, source: str, **levels: Any) -> str:
         return NOTHING
     text = f"{found[0].value:g}"
     return text if len(text.replace(".", "").strip("0")) <= 6 else str(Figure(found[0].value))
+
+
+def printed(experiment: str, metric: str, source: str, **levels: str | int) -> str:
+    """A published figure as its source prints it; a word in its place as code."""
+    found = [one for one in references.find(references.load(experiment), metric, **levels) if one.source == source]
+    if not found:
+        return NOTHING
+    return found[0].text if found[0].value is not None else f"`{found[0].text}`"
 
 
 def _number(text: str | None) -> float | None:

@@ -10,11 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tabulate import tabulate
-
 from perfscribe.base import files
 from perfscribe.records.records import STATUSES
-from perfscribe.show.markdown_tables import markdown_text
+from perfscribe.show.markdown_tables import of_texts
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = Path("report") / "README.md"
@@ -46,11 +44,6 @@ def refresh(root: Path) -> None:
         files.write_text(path, made)
 
 
-def _table(rows: list[list[str]], heads: list[str]) -> str:
-    cells = [[markdown_text(cell) for cell in row] for row in rows]
-    return tabulate(cells, heads, tablefmt="pipe", disable_numparse=True) + "\n"
-
-
 def _overview(sites: Mapping[str, Mapping[str, Any]]) -> str:
     statuses = [status for status in STATUSES if any(status in found["cells"] for found in sites.values())]
     rows = []
@@ -58,7 +51,7 @@ def _overview(sites: Mapping[str, Mapping[str, Any]]) -> str:
         days = " to ".join(dict.fromkeys([found["first_day"], found["last_day"]]))
         counts = [str(found["cells"].get(status, 0)) for status in statuses]
         rows.append([f"[{name}]({name}/report.md)", "; ".join(found["machines"]), days, *counts])
-    return _table(rows, ["Report", "Machine", "Measured", *(f"Cells {status}" for status in statuses)])
+    return of_texts(rows, ["Report", "Machine", "Measured", *(f"Cells {status}" for status in statuses)]) + "\n"
 
 
 def _headlines(sites: Mapping[str, Mapping[str, Any]]) -> str:
@@ -69,7 +62,7 @@ def _headlines(sites: Mapping[str, Mapping[str, Any]]) -> str:
             title, _, levels = what.partition(", ")
             found.setdefault(title, {})[name] = f"{value} ({levels})" if levels else value
     rows = [[title, *(cells.get(name, "-") for name in sites)] for title, cells in found.items()]
-    return _table(rows, ["What", *sites])
+    return of_texts(rows, ["What", *sites]) + "\n"
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ from perfscribe.records.scrub import account
 from perfscribe.run import processes, progress
 from perfscribe.run.preemption import Requeuer
 from perfscribe.run.shard import CLOCK
-from perfscribe.tracking import trackers, writing
+from perfscribe.tracking import trackers
 
 LOCAL_SITE = "local"
 # Touched when a run starts jobs.
@@ -299,9 +299,9 @@ class Session:
                 f"report: {report}{' (the run has failed, see above)' if failed else ''}", file=sys.stderr, flush=True
             )
         if self.tracker != trackers.NONE:
-            folder = writing.folder_of(self.root / "results" / self.plan.site, self.tracker)
+            folder = trackers.folder_of(self.root / "results" / self.plan.site, self.tracker)
             told = trackers.how_to_open(self.tracker, str(folder.relative_to(self.root)))
-            print(f"tracker {self.tracker}: {len(writing.written(folder))} runs; {told}", file=sys.stderr, flush=True)
+            print(f"tracker {self.tracker}: {len(trackers.written(folder))} runs; {told}", file=sys.stderr, flush=True)
 
 
 def begin(root: Path, overrides: Mapping[str, Any], decides: bool, arguments: Sequence[str] = ()) -> Session:

@@ -55,6 +55,12 @@ def markdown_text(text: str) -> str:
     return re.sub(r"(\\*)\|", r"\1\1\\|", line)  # a backslash before a pipe would undo the pipe's own
 
 
+def of_texts(rows: Sequence[Sequence[object]], heads: Sequence[str]) -> str:
+    """A Markdown table of texts and whole numbers, whatever signs are in them."""
+    cells = [[markdown_text(str(cell)) for cell in row] for row in rows]
+    return tabulate(cells, heads, tablefmt="pipe", disable_numparse=True)
+
+
 def to_markdown(folder: Path, table_id: str, most_rows: int = 0) -> str:
     """The table as Markdown from its files: figures with half their interquartile range, remarks and notes below.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -19,7 +19,6 @@ Level = str | int | float | bool
 FOLDER = Path(__file__).resolve().parents[2] / "references"
 COLUMNS = ("experiment", "factors", "metric", "value", "unit", "hardware", "source", "remark")
 SOURCE_COLUMNS = ("id", "description", "hardware", "url", "licence")
-MAY_BE_BLANK = ("factors", "remark", "url", "licence")
 WORDS = ("OOM", "N/A", "failed")  # what sources print in place of a figure
 TEXT_UNITS = ("dtype", "cores", "mask")  # units whose values are no numbers
 
@@ -29,28 +28,29 @@ TEXT_UNITS = ("dtype", "cores", "mask")  # units whose values are no numbers
 SCALES: dict[str, dict[str, str]] = {
     "ms": {"ms": "1", "s": "1000", "us": "0.001", "ns": "0.000001", "s/100": "10"},
     "us": {"us": "1", "ns": "0.001"},
-    "s": {"s": "1"},
     "gib": {"GiB": "1", "MiB": "0.0009765625", "MB (10^6)": "0.000931322574615478515625"},
-    "mib": {"MiB": "1"},
-    "gb": {"GB": "1"},
-    "mb": {"MB": "1"},
-    "bytes": {"bytes": "1"},
-    "percent": {"%": "1"},
-    "tflop_per_s": {"TFLOP/s": "1"},
-    "gb_per_s": {"GB/s": "1"},
-    "samples_per_s": {"samples/s": "1"},
-    "steps_per_s": {"steps/s": "1"},
-    "tokens_per_s": {"tokens/s": "1"},
-    "ratio": {"x": "1"},
-    "speedup": {"x": "1"},
-    "count": {"count": "1"},
-    "sum": {"1": "1"},
-    "loss": {"1": "1"},
-    "addend": {"1": "1"},
-    "error": {"1": "1"},
-    "dtype": {"dtype": "1"},
-    "cores": {"cores": "1"},
-    "mask": {"mask": "1"},
+} | {
+    name: {unit: "1"}
+    for unit, names in {
+        "s": "s",
+        "MiB": "mib",
+        "GB": "gb",
+        "MB": "mb",
+        "bytes": "bytes",
+        "%": "percent",
+        "TFLOP/s": "tflop_per_s",
+        "GB/s": "gb_per_s",
+        "samples/s": "samples_per_s",
+        "steps/s": "steps_per_s",
+        "tokens/s": "tokens_per_s",
+        "x": "ratio speedup",
+        "count": "count",
+        "1": "sum loss addend error",
+        "dtype": "dtype",
+        "cores": "cores",
+        "mask": "mask",
+    }.items()
+    for name in names.split()
 }
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
@@ -85,24 +85,11 @@ class Reference:
         return self.text if self.value is None else self.value
 
 
-@dataclass(frozen=True)
-class Source:
-    """Where figures come from; url and licence are "" where they are not known."""
-
-    id: str
-    description: str
-    hardware: str
-    url: str
-    licence: str
-
-
 def load(experiment: str, folder: Path = FOLDER) -> list[Reference]:
     """Published figures of an experiment in file order; [] where there are none.
 
     ValueError naming file and line for the first bad or repeated row, or for an unknown source.
     """
-    if not _NAME.fullmatch(experiment) or experiment == "sources":
-        raise ValueError(f"experiment: {experiment!r}: expected the name of an experiment")
     path = folder / f"{experiment}.csv"
     known = load_sources(folder)
     if not path.exists():
@@ -111,25 +98,25 @@ def load(experiment: str, folder: Path = FOLDER) -> list[Reference]:
     first_line: dict[tuple[object, ...], int] = {}
     for line, row in _rows(path, COLUMNS):
         try:
-            reference = _reference(row, experiment, known)
+            reference = _reference(row, known)
+            key = (frozenset(reference.factors.items()), reference.metric, reference.source, reference.hardware)
+            if key in first_line:
+                raise ValueError(f"the same figure as in line {first_line[key]}")
         except ValueError as error:
             raise ValueError(f"{path}, line {line}: {error}") from None
-        key = (frozenset(reference.factors.items()), reference.metric, reference.source, reference.hardware)
-        if key in first_line:
-            raise ValueError(f"{path}, line {line}: the same figure as in line {first_line[key]}")
         first_line[key] = line
         references.append(reference)
     return references
 
 
-def load_sources(folder: Path = FOLDER) -> dict[str, Source]:
-    """Sources by id, from sources.csv; ValueError naming file and line for a bad or repeated row."""
+def load_sources(folder: Path = FOLDER) -> set[str]:
+    """Ids of the sources in sources.csv; ValueError naming file and line for a repeated row."""
     path = folder / "sources.csv"
-    sources: dict[str, Source] = {}
+    sources: set[str] = set()
     for line, row in _rows(path, SOURCE_COLUMNS):
         if row["id"] in sources:
             raise ValueError(f"{path}, line {line}: source {row['id']!r} is there already")
-        sources[row["id"]] = Source(**row)
+        sources.add(row["id"])
     return sources
 
 
@@ -156,50 +143,26 @@ def of_source(
 
 def _rows(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[int, dict[str, str]]]:
     """(line number, row by column name) for every line below the header."""
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.reader(file, strict=True)
-            line = 1
-            try:
-                if tuple(next(reader, ())) != columns:
-                    raise ValueError(f"expected the columns {','.join(columns)}")
-                line = reader.line_num + 1
-                for cells in reader:
-                    yield line, _row(cells, columns)
-                    line = reader.line_num + 1
-            except (csv.Error, ValueError) as error:
-                raise ValueError(f"{path}, line {line}: {error}") from None
-    except OSError as error:
-        raise ValueError(f"{path}: {error.strerror}") from None
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        reader = csv.reader(file)
+        if tuple(next(reader, ())) != columns:
+            raise ValueError(f"{path}, line 1: expected the columns {','.join(columns)}")
+        for cells in reader:
+            if len(cells) != len(columns):
+                raise ValueError(f"{path}, line {reader.line_num}: {len(cells)} cells, expected {len(columns)}")
+            yield reader.line_num, dict(zip(columns, cells, strict=True))
 
 
-def _row(cells: list[str], columns: tuple[str, ...]) -> dict[str, str]:
-    if len(cells) != len(columns):
-        raise ValueError(f"{len(cells)} cells, expected {len(columns)}")
-    row = dict(zip(columns, cells, strict=True))
-    for name, text in row.items():
-        if text != text.strip():
-            raise ValueError(f"{name}: {text!r}: white space at an end")
-        if not text and name not in MAY_BE_BLANK:
-            raise ValueError(f"{name}: blank")
-    return row
-
-
-def _reference(row: dict[str, str], experiment: str, known: Mapping[str, Source]) -> Reference:
-    if row["experiment"] != experiment:
-        raise ValueError(f"experiment: {row['experiment']!r}: expected {experiment!r}, as the file is named")
+def _reference(row: dict[str, str], known: Collection[str]) -> Reference:
     if row["source"] not in known:
         raise ValueError(f"source: {row['source']!r}: not in sources.csv")
     return Reference(
-        experiment=experiment,
+        experiment=row["experiment"],
         factors=_factors(row["factors"]),
         metric=row["metric"],
         value=_value(row["value"], row["unit"], row["metric"]),
         text=row["value"],
-        unit=row["unit"],
-        hardware=row["hardware"],
-        source=row["source"],
-        remark=row["remark"],
+        **{name: row[name] for name in ("unit", "hardware", "source", "remark")},
     )
 
 

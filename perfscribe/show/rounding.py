@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 GIB_AS_GB = 2**30 / 1e9
 MIB_AS_MB = 2**20 / 1e6
+LACKING = "\0"  # in a text: a figure that is not there
 
 
 def decimals(value: float, digits: int) -> int:
@@ -23,6 +24,9 @@ class Figure:
 
     unit: printed behind it, with its blank. exact: a size or a count, printed whole. single: printed without spread.
     most: digits at most, where it was computed from figures of fewer. mark: † or ‡.
+
+    str() is a cell of a table; in a sentence, f"{figure}", it stands as answers quote it. What a table lacks is a
+    figure too, false, of value nan: all that is computed from it lacks as well, and its sentence is left out.
     """
 
     value: float
@@ -33,6 +37,9 @@ class Figure:
     most: int = 3
     mark: str = ""
 
+    def __bool__(self) -> bool:
+        return not math.isnan(self.value)
+
     @property
     def digits(self) -> int:
         """Two where it spreads by more than a tenth of itself."""
@@ -41,6 +48,8 @@ class Figure:
 
     def _parts(self) -> tuple[str, str]:
         """The number, and its spread or nothing."""
+        if not self:
+            return LACKING, ""
         if self.exact:
             return f"{self.value:.0f}", ""
         places = decimals(self.value, self.digits)
@@ -59,6 +68,9 @@ class Figure:
         """As answers and titles quote it: as the table prints it, without spread and unit."""
         return self._parts()[0]
 
+    def __format__(self, spec: str) -> str:
+        return self.quoted
+
     def __str__(self) -> str:
         number, spread = self._parts()
         return f"{number}{f' ± {spread}' if spread else ''}{self.unit}{self.mark}"
@@ -76,3 +88,18 @@ class Figure:
     def share(self, other: Figure) -> Figure:
         """This one in percent of the other."""
         return self.of(100 * self.value / other.value, other)
+
+    def percent(self) -> Figure:
+        """A share in percent."""
+        return self.of(100 * self.value)
+
+    def plain(self, scale: float = 1.0) -> Figure:
+        """The same times `scale`, without spread."""
+        return Figure(self.value * scale, mark=self.mark)
+
+    def within_noise(self, other: Figure) -> bool:
+        """Whether they differ by less than their spreads."""
+        return abs(self.value - other.value) < (self.spread or 0.0) + (other.spread or 0.0)
+
+
+NO_FIGURE = Figure(math.nan)

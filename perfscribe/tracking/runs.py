@@ -10,9 +10,46 @@ from statistics import median
 from typing import Any
 
 from perfscribe.base import files
-from perfscribe.tracking import keys
 
 ID_DIGITS = 12
+# The keys under which the FSDP workshop's runs are found in a tracker, and the names that records have for them.
+MIB = 2**20
+
+# A record's value → the key of Trainer's or the callbacks' figure in W&B, and what it is divided by.
+SUMMARY: dict[str, tuple[str, float]] = {
+    "mean_train_loss": ("train/train_loss", 1),
+    "train_runtime_s": ("train/train_runtime", 1),
+    "train_samples_per_s": ("train/train_samples_per_second", 1),
+    "train_steps_per_s": ("train/train_steps_per_second", 1),
+    "train_loss": ("train/train_loss", 1),
+    "train_samples_per_second": ("train/train_samples_per_second", 1),
+    "steps": ("train/global_step", 1),
+    "gpu_utilisation_percent": ("avg_gpu_util_%", 1),
+    "gpu_utilisation_std_percent": ("std_gpu_util_%", 1),
+    "at_rest_bytes": ("avg_mem_alloc_MB", MIB),
+    "reserved_bytes": ("avg_mem_reserved_MB", MIB),
+    "gpu_used_bytes": ("avg_mem_total_MB", MIB),
+}
+# A record's series → the key of its curve, and the series that holds its steps.
+CURVES: dict[str, tuple[str, str]] = {
+    "train_loss": ("train/loss", "train_loss_step"),
+    "train_samples_per_s": ("train/samples_per_second", "train_samples_per_s_step"),
+    "eval_loss": ("eval/loss", "eval_step"),
+    "eval_runtime_s": ("eval/runtime", "eval_step"),
+    "eval_samples_per_s": ("eval/samples_per_second", "eval_step"),
+}
+TRAINED_BY = ("train_loss", "eval_loss")  # what has one of these series is a training
+
+
+def is_number(value: Any) -> bool:
+    """Whether a tracker can draw it."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def summary_of(values: Mapping[str, Any]) -> dict[str, Any]:
+    """A record's single values, under the workshop's keys where it has some, else under their own names."""
+    known = {name: SUMMARY.get(name, (name, 1)) for name, value in values.items() if value is not None}
+    return {key: values[name] if unit == 1 else values[name] / unit for name, (key, unit) in known.items()}
 
 
 @dataclass(frozen=True)
@@ -50,7 +87,7 @@ def of_records(rows: Iterable[Mapping[str, Any]]) -> list[Run]:
 
 
 def _of_experiment(experiment: str, rows: Sequence[Mapping[str, Any]]) -> Iterator[Run]:
-    trainings = [row for row in rows if any(row["series"].get(name) for name in keys.TRAINED_BY)]
+    trainings = [row for row in rows if any(row["series"].get(name) for name in TRAINED_BY)]
     names = _varying(trainings)
     for row in trainings:
         yield _training(experiment, row, names)
@@ -73,7 +110,7 @@ def _training(experiment: str, row: Mapping[str, Any], varying: Sequence[str]) -
         name=" ".join([experiment, *levels, *rounds]),
         group=experiment,
         config={**row["factors"], **_told(row)},
-        summary=_last(row) | keys.summary(row["values"]),
+        summary=_last(row) | summary_of(row["values"]),
         points=_points(row),
         time=_seconds(row),
     )
@@ -87,7 +124,7 @@ def _told(row: Mapping[str, Any]) -> dict[str, Any]:
 def _curves(row: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[int], Sequence[float]]]:
     """Key, steps and figures of each curve."""
     series = row["series"]
-    for name, (key, steps) in keys.CURVES.items():
+    for name, (key, steps) in CURVES.items():
         figures = series.get(name, [])
         if figures:
             at = series.get(steps, [])
@@ -116,14 +153,14 @@ def _points(row: Mapping[str, Any]) -> tuple[Point, ...]:
     by_step: dict[int, dict[str, float]] = {}
     for key, steps, figures in _curves(row):
         for step, figure in zip(steps, figures, strict=False):
-            if keys.is_number(figure):
+            if is_number(figure):
                 by_step.setdefault(int(step), {})[key] = float(figure)
     return tuple(Point(step, by_step[step]) for step in sorted(by_step))
 
 
 def _last(row: Mapping[str, Any]) -> dict[str, float]:
     """The last figure of each curve, as trackers have it in a summary."""
-    return {key: float(figures[-1]) for key, _, figures in _curves(row) if figures and keys.is_number(figures[-1])}
+    return {key: float(figures[-1]) for key, _, figures in _curves(row) if figures and is_number(figures[-1])}
 
 
 def _cells(experiment: str, rows: Sequence[Mapping[str, Any]]) -> Run:
@@ -139,8 +176,8 @@ def _cells(experiment: str, rows: Sequence[Mapping[str, Any]]) -> Run:
 
 def _figures(row: Mapping[str, Any]) -> dict[str, float]:
     medians = {f"{name}_median": median(samples) for name, samples in row["samples"].items() if samples}
-    levels = {f"factor/{name}": level for name, level in row["factors"].items() if keys.is_number(level)}
-    values = {name: value for name, value in row["values"].items() if keys.is_number(value)}
+    levels = {f"factor/{name}": level for name, level in row["factors"].items() if is_number(level)}
+    values = {name: value for name, value in row["values"].items() if is_number(value)}
     return {name: float(figure) for name, figure in {**levels, **values, **medians}.items()}
 
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
-from perfscribe.tracking.keys import is_number
-from perfscribe.tracking.runs import Run
+from perfscribe.base import files
+from perfscribe.tracking.runs import Run, is_number, of_records
 
 NONE = "none"
 PACKAGES = {"wandb": "wandb", "mlflow": "mlflow-skinny"}
 LONGEST_TEXT = 500  # MLflow's limit for the value of a parameter is 6000; longer texts are no settings
 PROJECT = "perfscribe"
+WRITTEN = "written.json"  # name by id of the runs that a tracker has
 _NOT_MLFLOWS = re.compile(r"[^\w\-. :/]")
 
 Writer = Callable[[Run, Path, str], None]
@@ -118,3 +120,25 @@ def _mlflow_letters(key: str) -> str:
 
 
 WRITERS: dict[str, Writer] = {"wandb": write_wandb, "mlflow": write_mlflow}
+
+
+def folder_of(site_folder: Path, tracker: str) -> Path:
+    """Where a site's runs lie."""
+    return site_folder / "tracking" / tracker
+
+
+def written(folder: Path) -> dict[str, str]:
+    """Name by id of the runs that the tracker has."""
+    path = folder / WRITTEN
+    return dict(files.read_json(path)) if path.is_file() else {}
+
+
+def write(rows: Iterable[Mapping[str, Any]], folder: Path, tracker: str, site: str) -> dict[str, str]:
+    """Write the runs of these records that the tracker has not got yet. Returns name by id of all it has."""
+    have = written(folder)
+    for run in of_records(rows):
+        if run.id not in have:
+            WRITERS[tracker](run, folder, site)
+            have[run.id] = run.name
+            files.write_json(folder / WRITTEN, have)
+    return have

@@ -8,27 +8,24 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from perfscribe.base import files  # noqa: E402 (the package lies beside this folder)
+from perfscribe.base.one_line import in_one_line  # noqa: E402
 from perfscribe.instruments.profiling.nsys_export import read_sqlite  # noqa: E402
 from perfscribe.instruments.profiling.nvtx_kernels import nvtx_kernel_summary  # noqa: E402
 
 
-def main() -> int:
-    """Exit status 0, or 1 after one line that says what was wrong."""
+def main() -> None:
+    """Read the arguments and do the work."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--export", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
-    try:
-        trace = read_sqlite(args.export)
-        rows = nvtx_kernel_summary(trace)
-        files.write_text(args.out, rows.to_csv(index=False, lineterminator="\n"))
-    except (ValueError, OSError) as error:
-        print(f"nsys_kernels: {error}", file=sys.stderr)
-        return 1
+    trace = read_sqlite(args.export)
+    rows = nvtx_kernel_summary(trace)
+    files.write_text(args.out, rows.to_csv(index=False, lineterminator="\n"))
     print(f"{trace.tool}: {len(trace.kernels)} kernels, {len(trace.ranges)} ranges, {len(rows)} rows")
     print("\n".join([trace.no_kernels, *trace.remarks]).strip())
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with in_one_line("nsys_kernels", ValueError):
+        main()

@@ -29,7 +29,7 @@ def broken(rows: list[dict]) -> str:
     return f"{first['experiment']}: all {len(cells)} cells failed; first: {error}"
 
 
-def main() -> int:
+def main() -> None:
     """Read the arguments and do the work."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--report", type=Path, required=True, help="the report, written before this is judged")
@@ -43,12 +43,10 @@ def main() -> int:
     refused = (gate.complaint(row) for rows in by_experiment.values() for row in rows)
     errors += [text for text in dict.fromkeys(refused) if text]
     if errors:
-        print("\n".join(errors), file=sys.stderr)
-        return 1
+        sys.exit("\n".join(errors))
     files.write_text(args.out, "no experiment is broken\n")
-    return 0
 
 
 if __name__ == "__main__":
     with in_one_line("verdict"):
-        sys.exit(main())
+        main()
