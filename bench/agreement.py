@@ -190,7 +190,7 @@ def traced_rows() -> tuple[int, int] | None:
         export = nsys.export_sqlite(found, report, Path(folder) / "trace.sqlite")
         command = [str(found.path), "stats", "-r", "nvtx_kern_sum", "-f", "csv", "--quiet", str(export)]
         told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
-        ours = set(nvtx_kernel_summary(read_sqlite(export)))
+        ours = set(nvtx_kernel_summary(read_sqlite(export)).itertuples(index=False, name=None))
     rows = list(csv.reader(io.StringIO(told[told.index("NVTX Range") :])))[1:]
     theirs = [(row[0].lstrip(":"), *row[1:]) for row in rows if row]
     return len(theirs), sum(row in ours for row in theirs)

@@ -54,11 +54,14 @@ def renew(site_folder: Path, units: Mapping[str, str], published: bool = False) 
 
 
 def clear(site_folder: Path) -> list[str]:
-    """Delete tables and figures of units that are no longer planned; returns their names, relative to the site."""
+    """Delete tables and figures that no planned unit makes any more; returns their names, relative to the site."""
+    lists = sorted((site_folder / FOLDER).glob("*.json"))
+    planned = [path for path in lists if (site_folder / "plan" / path.name).exists()]
+    made = {name for path in planned for name in _listed(site_folder, path.stem) or {}}
     gone = []
-    for path in sorted((site_folder / FOLDER).glob("*.json")):
-        if not (site_folder / "plan" / path.name).exists():
-            gone += _delete(site_folder, _listed(site_folder, path.stem) or {})
+    for path in lists:
+        if path not in planned:
+            gone += _delete(site_folder, (_listed(site_folder, path.stem) or {}).keys() - made)
             path.unlink()
     return gone
 
