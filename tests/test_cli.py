@@ -154,11 +154,6 @@ def test_a_setting_without_a_value_is_one_line(project: Path, verb: str) -> None
     assert message([verb, "--config", "seed=1", "x"]) == "config: --config: got 'x', expected KEY=VALUE"
 
 
-@pytest.mark.parametrize("verb", ["plan", "doctor", "report"])
-def test_a_setting_given_twice_is_one_line(project: Path, verb: str) -> None:
-    assert message([verb, "--config", "seed=1", "--config", "seed=2"]) == "config: --config: seed is given twice"
-
-
 @pytest.mark.parametrize("words", [["--configfile", "FIFO"], ["--configfile=FIFO"], ["--configfiles", "ok", "FIFO"]])
 def test_a_pipe_is_no_config(project: Path, words: list[str]) -> None:
     os.mkfifo(project / "pipe")
@@ -302,13 +297,6 @@ def test_an_output_that_takes_nothing_is_one_line() -> None:
     assert (closed.returncode, closed.stderr) == (0, "")
 
 
-def test_run_is_called_by_a_link(space: Workspace, tmp_path: Path) -> None:
-    (tmp_path / "link").symlink_to(space.root / "run")
-    env = {**space.environment(), "PYTHON": sys.executable}
-    done = subprocess.run([tmp_path / "link", "--system", "help"], cwd="/", env=env, capture_output=True, text=True)
-    assert done.returncode == 0 and done.stdout.startswith("./run report"), done.stderr
-
-
 @pytest.mark.parametrize(
     ("name", "line"),
     [
@@ -363,20 +351,6 @@ def test_plan_tells_cells_and_refuses_what_it_does_not_know(space: Workspace) ->
     assert told.stdout.splitlines()[-1].startswith("site other, preset ")
     wrong = space.run("plan", "--confg", "site=other")
     assert wrong.returncode == 1 and len(wrong.stdout.splitlines()) == 1 and "--confg" in wrong.stdout
-
-
-@pytest.mark.parametrize(
-    ("arguments", "line"),
-    [
-        (["remeasure"], r"run: remeasure: say which experiment.*"),
-        (["remeasure", "nothing_of_that_name"], r"run: remeasure: .*nothing_of_that_name.*"),
-        (["publish"], r"run: publish: one name is needed.*"),
-        (["plan", "--config", "preset=nope"], r"config: preset: got \"nope\".*"),
-    ],
-)
-def test_bad_words_end_in_one_line_and_exit_code_1(space: Workspace, arguments: list[str], line: str) -> None:
-    done = space.run(*arguments)
-    assert done.returncode == 1 and re.fullmatch(line + "\n", done.stdout), done.stdout
 
 
 # --- the environment --------------------------------------------------------------------------------------------
@@ -553,10 +527,3 @@ def test_only_what_the_lock_pins_is_installed(
     assert (folder / "installed").read_bytes() == lock.read_bytes()
     python = folder / "bin" / "python"
     assert subprocess.run([python, "-c", "import demo; print(demo.x)"], capture_output=True, text=True).stdout == "1\n"
-
-
-def test_bootstrap_tells_its_use(bootstrap: types.ModuleType) -> None:
-    command = [sys.executable, str(bootstrap.__file__)]
-    for arguments in ([], ["install"], ["remove", "x"], ["check", "x"]):
-        done = subprocess.run([*command, *arguments], capture_output=True, text=True)
-        assert done.returncode == 1 and "bootstrap.py install FOLDER" in done.stderr

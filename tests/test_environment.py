@@ -7,7 +7,6 @@ import importlib.util
 import json
 import os
 import re
-import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -29,11 +28,6 @@ def h200(monkeypatch):
     monkeypatch.setattr(environment, "_version_file", lambda name: {"__version__": "2.11.0+cu130", "cuda": "13.0"})
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     return nvml
-
-
-@pytest.fixture
-def no_gpu(monkeypatch):
-    monkeypatch.setattr(environment, "open_nvml", lambda: None)
 
 
 # --- identity ---
@@ -79,12 +73,6 @@ def test_identity_survives_refusals(monkeypatch):
     assert found["gpu_count"] == 1 and found["gpu_power_limit_w"] is None and found["driver_version"] is None
 
 
-def test_identity_without_gpu(no_gpu):
-    found = environment.identity([])
-    assert found["gpu_count"] == 0
-    assert all(value is None for name, value in found.items() if re.match("gpu_(?!count)|driver|cuda", name))
-
-
 def test_identity_id_ignores_order_and_sees_every_value(h200):
     found = environment.identity(["torch"])
     key = environment.identity_id(found)
@@ -94,13 +82,6 @@ def test_identity_id_ignores_order_and_sees_every_value(h200):
     h200.gpus[1].power_limit_mw = 500_000
     assert environment.identity_id(environment.identity(["torch"])) != key
     assert environment.identity_id({"a": 1}) == "015abd7f5cc5"  # fixed: journals of other machines rely on it
-
-
-def test_versions_on_this_machine():
-    assert environment.library_version("yaml") == environment._metadata_version("PyYAML")
-    assert environment.library_version("pynvml") == environment._metadata_version("nvidia-ml-py")
-    version_file = Path(importlib.util.find_spec("torch").origin).with_name("version.py")
-    assert environment.library_version("torch") == runpy.run_path(str(version_file))["__version__"]  # local part too
 
 
 def test_distributions_are_those_of_the_standard_library():
@@ -262,11 +243,6 @@ def test_unknown_capability_is_refused():
         environment.missing(["cudaa"])
 
 
-def test_every_condition_has_words():
-    for conditions in environment.CAPABILITIES.values():
-        assert conditions and all(one.reason and one.fix and not one.reason.endswith(".") for one in conditions)
-
-
 # --- processes and memory ---
 
 
@@ -321,10 +297,6 @@ def test_memory_limit(tmp_path, monkeypatch):
     for nothing in ("0", "", "32G"):
         monkeypatch.setenv("SLURM_MEM_PER_NODE", nothing)
         assert environment.memory_limit_bytes(tmp_path) == 40 * 2**30
-
-
-def test_memory_limit_here():
-    assert 0 < environment.memory_limit_bytes() <= psutil.virtual_memory().total
 
 
 def test_cores_are_those_that_the_job_was_given(monkeypatch):

@@ -405,20 +405,3 @@ def test_one_more_length_measures_its_own_cells_alone(places, tmp_path):
     assert {**after, "attention": before["attention"]} == before
     ok = [row["factors"]["seq_len"] for row in workspace.rows("attention") if row["status"] == "ok"]
     assert sorted(ok) == [16, 24, 32]
-
-
-def test_large_data_set_touched_but_equal(tmp_path):
-    """The homework's own size: 84 MB, beyond what Snakemake compares by content."""
-    workspace = Workspace(tmp_path / "project")
-    workspace.only("io_formats")
-    levels = {"format": ["npy"], "cache": ["warm"], "samples": 2048, "features": 512, "training_samples": 32}
-    workspace.set_config(yaml.safe_dump({"preset": "tiny", "experiments": {"io_formats": levels}}))
-    done = workspace.run("report")
-    assert done.returncode == 0, done.stdout
-    (data_file,) = (workspace.root / RESULTS / "data").glob("*/npy/target.npy")
-    assert data_file.stat().st_size > 80 * 2**20
-    touch_data(workspace.root)
-    assert jobs_of(workspace) == set()
-    shutil.rmtree(workspace.root / ".snakemake")
-    touch_data(workspace.root)
-    assert jobs_of(workspace) == set()
