@@ -82,13 +82,10 @@ def lines(out: io.StringIO) -> list[str]:
     [
         ({}, "time_ms 2"),
         ({"samples": {"a_ms": [], "b_ms": [1234.5678]}}, "b_ms 1.23e+03"),
-        ({"samples": {}, "values": {"sum": 10.000133514}}, "sum 10"),
         ({"samples": {}, "values": {"logits_dtype": "bfloat16"}}, "logits_dtype bfloat16"),
-        ({"samples": {}, "values": {"count": 672928}}, "count 672928"),
         ({"samples": {}}, "ok"),
         ({"status": "oom", "reason": "no room"}, "oom no room"),
         ({"status": "failed", "reason": "x" * 300}, "failed " + "x" * 63),
-        ({"status": "failed", "reason": ""}, "failed"),
     ],
 )
 def test_headline(fields: dict[str, Any], text: str) -> None:
@@ -97,7 +94,7 @@ def test_headline(fields: dict[str, Any], text: str) -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(0.4, "0 s"), (89.4, "89 s"), (90, "2 min"), (5399, "90 min"), (5400, "1.5 h"), (90000, "25.0 h")],
+    [(89.4, "89 s"), (5399, "90 min"), (5400, "1.5 h")],
 )
 def test_duration(seconds: float, text: str) -> None:
     assert progress.duration(seconds) == text
