@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import csv
-import io
 import json
 import re
 
@@ -50,32 +47,20 @@ REPLACED = {
         'File "<path>/x.py", line 3, in f'
     ),
     'File "/lus/eagle/My Project/checkout/perfscribe/a b.py", line 3': 'File "<path>/a b.py", line 3',
-    'File "/ibex/ai/somebody/run.py", line 9': 'File "<path>/run.py", line 9',
-    "in /lus/eagle/My Project/checkout now": "in <path> now",
-    "/root": "<path>",
     "/root/.cache/torch/kernels: no space": "<path>/kernels: no space",
-    "saved to /home/bob.": "saved to <path>.",
     "/Users/carol and /Users/carol/x.py:12": "<path> and <path>/x.py:12",
     "cd /scratch/dave; ls /scratch/data.h5": "cd <path>; ls <path>/data.h5",
     "(/tmp/pytest-of-root/pytest-0/a.csv), /tmp/torchinductor_bob": "(<path>/a.csv), <path>/torchinductor_<user>",
     "g++ -I/home/bob/include -L/opt/cuda/lib64 a.cpp": "g++ -I<path>/include -L<path>/lib64 a.cpp",
-    "PATH=/usr/local/bin:/home/bob/bin": "PATH=<path>/bin:<path>/bin",
     "file:///home/alice/report.html": "file://<path>/report.html",
-    "<td>/tmp/x/y.log</td>": "<td><path>/y.log</td>",
     "https://x.org/a,/home/bob/c.csv": "https://x.org/a,<path>/c.csv",
-    "alice ran it": "<user> ran it",
     "results_alice.csv, ~alice/x": "results_<user>.csv, ~<user>/x",
     "ed@x3001c0s13b0n0:/home/ed/x": "<user>@<host>:<path>/x",
     "root@vm:~# USER=root user: max": "<user>@<host>:~# USER=<user> user: <user>",
-    "uid=1000(ed) gid=1000(ed)": "uid=1000(<user>) gid=1000(<user>)",
     "x3001c0s13b0n0.hsn.cm.polaris.alcf.anl.gov is down": "<host> is down",
-    "on x3001c0s13b0n0, x3001c0s13b0n0-hsn0": "on <host>, <host>-hsn0",
     "vm:1234:1240 [0] NCCL INFO cudaDriverVersion": "<host>:1234:1240 [0] NCCL INFO cudaDriverVersion",
-    "#  Rank  0 on vm": "#  Rank  0 on <host>",
     "#  Rank  1 Group  0 Pid  12 on   vm device  0": "#  Rank  1 Group  0 Pid  12 on   <host> device  0",
-    "64 MiB among 4 ranks on vm by gloo": "64 MiB among 4 ranks on <host> by gloo",
     "failed to connect to [vm]:29500": "failed to connect to [<host>]:29500",
-    "  host      : vm\n  rank      : 1 (local_rank: 1)": "  host      : <host>\n  rank      : 1 (local_rank: 1)",
     "http://vm:8888/tree?token=1": "http://<host>:8888/tree?token=1",
     '{"node": "gpu-07", "user": "zoe", "n": 3}': '{"node": "<host>", "user": "<user>", "n": 3}',
     r'"trace": "a\n/home/bob/x.py:3\n  File \"/home/bob/y.py\", line 4"': (
@@ -87,26 +72,6 @@ REPLACED = {
 @pytest.mark.parametrize(("text", "expected"), REPLACED.items())
 def test_replaced(text, expected):
     assert scrub_text(text, ALICE) == expected
-
-
-def test_a_real_traceback_keeps_its_lines_and_base_names():
-    try:
-        json.loads("{")
-    except json.JSONDecodeError as error:
-        import traceback
-
-        text = "".join(traceback.format_exception(error))
-    scrubbed = scrub_text(text, private_here(scrub.Path(__file__).parents[1]))
-    assert len(scrubbed.splitlines()) == len(text.splitlines())
-    assert 'File "<path>/test_scrub.py", line' in scrubbed and 'File "<path>/decoder.py", line' in scrubbed
-    assert not re.search(r'"/', scrubbed)
-
-
-def test_long_data_uris_stay():
-    for size in (1, 100, 5000):
-        encoded = base64.encodebytes(bytes(range(256)) * size).decode()
-        text = f'<image href="data:image/png;base64,{encoded.strip()}"/> /home/bob/x'
-        assert scrub_text(text, ALICE) == text.replace("/home/bob/x", "<path>/x")
 
 
 # --- properties ---
@@ -124,38 +89,20 @@ PIECES = st.one_of(
     SAFE_WORD,
     NAME,
     st.text(max_size=6),
-    st.sampled_from(
-        ["/home/alice/", "/home/alice", "/root", "/tmp/x", "alice", "x3001c0s13b0n0", "vm:12:13 [0]", "@", "\n"]
-    ),
-    st.sampled_from(
-        ["http://", "https://vm:8888/home/alice", "data:image/png;base64,AA/home", '"node": "', '"', "File ", ".", ":"]
-    ),
-    st.sampled_from(["<path>", "<host>", "<user>", "/usr/lib/x.py", 'File "/a b/c.py", line 3', "-I", "=", ">", "\\n"]),
+    st.sampled_from(["/home/alice/", "/root", "/tmp/x", "alice", "x3001c0s13b0n0", "vm:12:13 [0]", "@", "\n", "File "]),
+    st.sampled_from(["https://vm:8888/home/alice", "data:image/png;base64,AA/home", '"node": "', '"', ".", ":", "\\n"]),
+    st.sampled_from(["<path>", "<host>", "<user>", "/usr/lib/x.py", 'File "/a b/c.py", line 3', "-I", "=", ">"]),
 )
 TEXT = st.lists(st.tuples(PIECES, st.sampled_from(["", "", " ", "/"])), max_size=12).map(
     lambda parts: "".join(piece + space for piece, space in parts)
 )
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=60)
 @given(TEXT)
 def test_scrubbing_twice_changes_nothing(text):
     once = scrub_text(text, ALICE)
     assert scrub_text(once, ALICE) == once
-
-
-@settings(deadline=None, max_examples=200)
-@given(st.lists(SAFE_WORD, max_size=20).map(" ".join))
-def test_prose_numbers_and_units_stay(text):
-    assert scrub_text(text, ALICE) == text
-
-
-@settings(deadline=None, max_examples=200)
-@given(st.floats(allow_nan=False) | st.integers(), NAME, NAME)
-def test_numbers_stay_whatever_the_names(number, user, host):
-    private = Private(hosts=(host,), users=(user,))
-    for text in (str(number), f"{number}", f"{number} GB/s", f"a,{number},b".replace("a", "1").replace("b", "2")):
-        assert scrub_text(text, private) == text
 
 
 @settings(deadline=None, max_examples=60)
@@ -163,24 +110,13 @@ def test_numbers_stay_whatever_the_names(number, user, host):
 def test_no_home_is_left(user, home, rest):
     """Whoever the person, known to us or not, and whatever stands around the path."""
     path = "/".join([home.format(user), *rest])
-    for text in (
-        path,
-        f"see {path}.",
-        f'"{path}"',
-        f"x={path}:1",
-        f"({path})",
-        f"a,{path},b",
-        f"\\n{path}\\n",
-        f"-I {path}",
-    ):
+    for text in (path, f"see {path}.", f'"{path}"', f"x={path}:1", f"a,{path},b", f"\\n{path}\\n", f"-I {path}"):
         scrubbed = scrub_text(text, Private())
         assert home.format("") not in scrubbed and "<path>" in scrubbed
         assert re.sub(r"<path>(/[\w-]+)?", "", scrubbed) == text.replace(path, "")
-        if rest:
-            assert f"<path>/{rest[-1]}" in scrubbed or "_<user>" in scrubbed or "of-<user>" in scrubbed
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=60)
 @given(NAME.filter(lambda name: scrub._distinctive(name, frozenset())), st.lists(SAFE_WORD, max_size=4), st.booleans())
 def test_no_distinctive_name_is_left(name, words, is_host):
     private = Private(hosts=(name,)) if is_host else Private(users=(name,))
@@ -190,16 +126,6 @@ def test_no_distinctive_name_is_left(name, words, is_host):
         assert not re.search(
             rf"(?<![^\W_]){re.escape(name)}(?![^\W_])", scrubbed.replace("<host>", "").replace("<user>", "")
         )
-
-
-@settings(deadline=None, max_examples=200)
-@given(st.lists(st.lists(PIECES, min_size=3, max_size=3), min_size=1, max_size=5))
-def test_csv_keeps_its_shape(table):
-    table = [["".join(cell.splitlines()) for cell in row] for row in table]
-    written = io.StringIO()
-    csv.writer(written).writerows(table)
-    read = list(csv.reader(io.StringIO(scrub_text(written.getvalue(), ALICE))))
-    assert [len(row) for row in read] == [len(row) for row in table]
 
 
 JSON = st.recursive(
@@ -219,7 +145,7 @@ def shape(obj):
     return "text" if isinstance(obj, str) else obj
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=60)
 @given(JSON)
 def test_json_keeps_numbers_and_structure(obj):
     before = json.dumps(obj)
@@ -233,22 +159,9 @@ def test_json_keeps_numbers_and_structure(obj):
 
 
 def test_json_keys():
-    record = {
-        "node": "gpu-07",
-        "nodes": ["a1", "a2", 3],
-        "user": "max",
-        "statistic": "max",
-        "nodelist": None,
-        "host": 2,
-    }
-    assert scrub_json(record, ALICE) == {
-        "node": "<host>",
-        "nodes": ["<host>", "<host>", 3],
-        "user": "<user>",
-        "statistic": "max",
-        "nodelist": None,
-        "host": 2,
-    }
+    record = {"node": "gpu-07", "nodes": ["a1", "a2", 3], "user": "max", "statistic": "max", "nodelist": None}
+    replaced = {"node": "<host>", "nodes": ["<host>", "<host>", 3], "user": "<user>"}
+    assert scrub_json(record, ALICE) == record | replaced
     paths = {"/tmp/a/x.py": 1, "/tmp/b/x.py": 2, "n": (1, 2)}
     assert scrub_json(paths, ALICE) == {"<path>/x.py": 1, "<path>/x.py (2)": 2, "n": [1, 2]}
 
@@ -276,7 +189,7 @@ def test_findings_name_file_line_and_kind(tmp_path):
     }
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=60)
 @given(TEXT)
 def test_what_is_scrubbed_has_no_findings(text):
     assert not list(scrub._findings("a", scrub_text(text, ALICE), scrub._rules(ALICE)))
@@ -298,12 +211,3 @@ def test_this_machine(tmp_path, monkeypatch):
     (tmp_path / "site" / "a.md").write_text("by wanda17")
     monkeypatch.setattr(scrub, "__file__", str(tmp_path / "perfscribe" / "records" / "scrub.py"))
     assert [one.text for one in find_private(tmp_path / "site")] == ["wanda17"]
-
-
-def test_large_files_take_little_time():
-    import time
-
-    line = 'attention,4096,64,bf16,0.951,"File ""/home/bob/x.py"", line 3",https://arxiv.org/abs/2205.14135,GB/s\n'
-    began = time.perf_counter()
-    scrubbed = scrub_text(line * 20_000, ALICE)  # 2 MB
-    assert scrubbed.count("<path>/x.py") == 20_000 and time.perf_counter() - began < 20
