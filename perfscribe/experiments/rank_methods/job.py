@@ -11,6 +11,7 @@ import argparse
 import contextlib
 import os
 import platform
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -107,6 +108,8 @@ def main() -> None:
         )
     dist.barrier()
     dist.destroy_process_group()
+    sys.stdout.flush()
+    os._exit(0)  # a thread of gloo's that is still ending would abort the process at its exit, after all is done
 
 
 if __name__ == "__main__":
