@@ -217,7 +217,7 @@ def test_what_was_found_in_a_text_is_kept_from_run_to_run(project, tmp_path, mon
     project(kernel=KERNEL)
     assert ask() == first
     kept.write_text(kept.read_text().replace('"numpy"', '"scipy"'))
-    assert ask()[1] == ["scipy"]  # it is truly read
+    assert ask() == first  # what was damaged is not believed
     assert ask("another method") == first
 
 
