@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import os
 import re
@@ -10,6 +11,7 @@ import signal
 import subprocess
 import sys
 import types
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -44,8 +46,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="module")
 def space(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
-    """A project with one light experiment and the files of its environment, in a folder with an odd name."""
-    made = Workspace(tmp_path_factory.mktemp("cli") / "it's 'odd' $HOME;")
+    """A project with one light experiment and the files of its environment."""
+    made = Workspace(tmp_path_factory.mktemp("cli"))
     made.only()
     made.add_experiment("probe", MEASURE, n=[1, 2, 3])
     for name in ENVIRONMENT_FILES:
@@ -65,7 +67,7 @@ def message(arguments: Sequence[str]) -> str:
 # --- verbs ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("arguments", [[], ["help"], ["--help"]])
+@pytest.mark.parametrize("arguments", [[], ["help"], ["-h"], ["--help"], ["help", "me"]])
 def test_help_names_every_verb(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(arguments) == 0
     told = capsys.readouterr().out
@@ -73,7 +75,9 @@ def test_help_names_every_verb(arguments: list[str], capsys: pytest.CaptureFixtu
     assert {line.split()[1] for line in told.splitlines() if line.startswith("./run ")} == {*cli.VERBS, "ANYTHING"}
 
 
-@pytest.mark.parametrize("arguments", [["--profile", "slurm", "report"], ["some_rule", "-n"]])
+@pytest.mark.parametrize(
+    "arguments", [["--profile", "slurm", "report"], ["--lint"], ["--report", "a.zip"], ["some_rule", "-n"]]
+)
 def test_anything_else_goes_to_snakemake(project: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]) -> None:
     monkeypatch.chdir(project.parent)
     called: list[Any] = []
@@ -101,7 +105,8 @@ def test_a_file_is_made_on_all_cores(
         (["--config", "site=h200", "preset=tiny"], {"site": "h200", "preset": "tiny"}),
         (["-C", "seed=3", "--cores", "2", "a=b"], {"seed": 3}),
         (["--config=seed=3", "--config", "budget_minutes=null"], {"seed": 3, "budget_minutes": None}),
-        (["-n", "--config", "chapters=[cs336]", "x=a=b", "-q"], {"chapters": ["cs336"], "x": "a=b"}),
+        (["-n", "--config", "chapters=[cs336]", "-q"], {"chapters": ["cs336"]}),
+        (["--config", "site={", "x=a=b"], {"site": "{", "x": "a=b"}),
         (["report", "site=h200"], {}),
     ],
 )
@@ -109,47 +114,65 @@ def test_config_of_the_command_line(arguments: list[str], config: dict[str, Any]
     assert cli.command_line_config(arguments) == config
 
 
+@pytest.mark.parametrize("verb", ["report", "plan", "doctor", "--lint"])
 @pytest.mark.parametrize(
     ("setting", "line"),
     [
         ("site={", r'config: site: got "{", expected text that matches .*'),
+        ("site=Über", r'config: site: got "Über", expected .*'),
         ("preset=nope", r'config: preset: got "nope", expected one of auto, tiny, cpu, gpu'),
+        ("seed=-1", r"config: seed: got -1, expected a whole number .*"),
         ("sites=x", r"config: sites: .*site.*"),
         ("site=notes", r'config: site: got "notes", expected a name that no folder of the project has'),
         ("seed=" + "9" * 6000, r"config: seed: got '9+' …, expected a shorter or flatter value"),
-        ("x", r"config: --config: got 'x', expected KEY=VALUE"),
-        ("seed=1 --config seed=2", r"config: --config: seed is given twice"),
+        ("experiments=" + "[" * 2000, r"config: experiments: got '\[+' …, expected a shorter or flatter value"),
     ],
 )
-def test_a_bad_setting_is_one_line(project: Path, setting: str, line: str) -> None:
-    for verb in ("report", "plan", "doctor"):
-        assert re.fullmatch(line, message([verb, "--config", *setting.split()]))
+def test_a_bad_setting_is_one_line(project: Path, verb: str, setting: str, line: str) -> None:
+    assert re.fullmatch(line, message([verb, "--config", setting]))
 
 
 @pytest.mark.parametrize("verb", ["report", "plan", "doctor", "remeasure", "--lint"])
-def test_a_bad_config_is_one_line(project: Path, verb: str) -> None:
-    for text in ("seed: [", "sead: 1\n", "- 1\n"):
-        (project / "config.yaml").write_text(text)
+@pytest.mark.parametrize("text", ["seed: [", "sead: 1\n", "- 1\n", "experiments: {attention: {passes: 0}}\n", ""])
+def test_a_bad_config_is_one_line(project: Path, verb: str, text: str) -> None:
+    (project / "config.yaml").write_text(text)
+    if text:
         assert message([verb]).startswith("config: ")
     (project / "config.yaml").unlink()
     assert re.match(r"config: .*config\.yaml", message([verb]))
 
 
+@pytest.mark.parametrize("verb", ["plan", "doctor"])
 @pytest.mark.parametrize("words", [["--cores", "2"], ["preset=tiny"], ["x", "--config", "seed=1"]])
-def test_words_that_a_verb_does_not_know_are_refused(project: Path, words: list[str]) -> None:
-    for verb in ("plan", "doctor"):
-        expected = rf"run: {verb}: got '\S+', expected --config KEY=VALUE \.\.\. or nothing"
-        assert re.fullmatch(expected, message([verb, *words]))
+def test_words_that_a_verb_does_not_know_are_refused(project: Path, verb: str, words: list[str]) -> None:
+    expected = rf"run: {verb}: got '\S+', expected --config KEY=VALUE \.\.\. or nothing"
+    assert re.fullmatch(expected, message([verb, *words]))
 
 
-def test_a_pipe_is_no_config(project: Path) -> None:
+@pytest.mark.parametrize("verb", ["plan", "doctor", "report"])
+def test_a_setting_without_a_value_is_one_line(project: Path, verb: str) -> None:
+    assert message([verb, "--config", "seed=1", "x"]) == "config: --config: got 'x', expected KEY=VALUE"
+
+
+@pytest.mark.parametrize("verb", ["plan", "doctor", "report"])
+def test_a_setting_given_twice_is_one_line(project: Path, verb: str) -> None:
+    assert message([verb, "--config", "seed=1", "--config", "seed=2"]) == "config: --config: seed is given twice"
+
+
+@pytest.mark.parametrize("words", [["--configfile", "FIFO"], ["--configfile=FIFO"], ["--configfiles", "ok", "FIFO"]])
+def test_a_pipe_is_no_config(project: Path, words: list[str]) -> None:
     os.mkfifo(project / "pipe")
+    (project / "ok").write_text("seed: 1\n")
+    named = [word.replace("FIFO", str(project / "pipe")).replace("ok", str(project / "ok")) for word in words]
+    assert "pipe: got a file that cannot be read (a pipe)" in message(["report", *named])
     (project / "ok").write_text("seed: 1\nseed: 2\n")
-    assert "pipe: got a file that cannot be read (a pipe)" in message(["report", f"--configfile={project / 'pipe'}"])
     assert "got 2 for a key of line 1" in message(["report", "--configfile", str(project / "ok")])
+    (project / "config.yaml").unlink()
+    os.mkfifo(project / "config.yaml")
+    assert "(a pipe)" in message(["report"])
 
 
-@pytest.mark.parametrize(("word", "verb"), [("plann", "plan"), ("reprot", "report")])
+@pytest.mark.parametrize(("word", "verb"), [("plann", "plan"), ("reprot", "report"), ("tests", "test")])
 def test_a_mistyped_verb_is_one_line(project: Path, word: str, verb: str) -> None:
     assert message([word]) == f"run: '{word}' is no verb; did you mean {verb}? (./run help lists them)"
 
@@ -175,8 +198,11 @@ def test_the_tests_end_with_the_first_that_fails(monkeypatch: pytest.MonkeyPatch
     [
         ([], ["--cores", "all"]),
         (["--config", "preset=tiny"], ["--cores", "all"]),
+        (["-c4"], []),
+        (["--cores", "2"], []),
         (["-j", "2"], []),
         (["--profile", "slurm"], []),
+        (["--profile=slurm"], []),
     ],
 )
 def test_a_report_takes_all_cores_unless_told(
@@ -198,6 +224,7 @@ def test_a_report_takes_all_cores_unless_told(
         ([], True, True, ""),
         ([], False, False, ""),
         (["-n"], False, True, ""),
+        (["--dry-run"], False, True, ""),
     ],
 )
 def test_nothing_to_do_is_said(
@@ -275,11 +302,21 @@ def test_an_output_that_takes_nothing_is_one_line() -> None:
     assert (closed.returncode, closed.stderr) == (0, "")
 
 
+def test_run_is_called_by_a_link(space: Workspace, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(space.root / "run")
+    env = {**space.environment(), "PYTHON": sys.executable}
+    done = subprocess.run([tmp_path / "link", "--system", "help"], cwd="/", env=env, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.startswith("./run report"), done.stderr
+
+
 @pytest.mark.parametrize(
     ("name", "line"),
     [
+        ("results/local", r"run: .*/results/local: File exists"),
+        ("report/local", r"run: .*/report/local: File exists"),
         ("logs", r"run: .*/logs: File exists"),
         (".snakemake", r"run: .*/\.snakemake: File exists"),
+        (".perfscribe", r"run: .*/\.perfscribe: File exists"),
         ("results/local/plan", r"run: \S*results/local/plan\S*: (Not a directory|File exists)"),
         ("results/local/checksums", r"report: \S*results/local/checksums: File exists\nlog: logs/local/report.log"),
     ],
@@ -295,24 +332,51 @@ def test_a_place_that_cannot_be_written_is_one_line(tmp_path: Path, name: str, l
     assert done.returncode == 1 and re.fullmatch(line + "\n", done.stdout), done.stdout
 
 
+@pytest.mark.parametrize("raised", ["OSError(28, 'No space left on device', 'x')", "RuntimeError('odd')"])
 @pytest.mark.parametrize("where", ["rules/common.smk", "onstart"])
-def test_what_snakemake_keeps_to_itself_is_told(tmp_path: Path, where: str) -> None:
+def test_what_snakemake_keeps_to_itself_is_told(tmp_path: Path, raised: str, where: str) -> None:
     space = Workspace(tmp_path / "root")
     space.only()
     rules = space.root / "rules" / "common.smk"
-    raised = "raise OSError(28, 'No space left on device', 'x')"
     if where == "onstart":
-        rules.write_text(rules.read_text().replace("    SESSION.start()", f"    {raised}"))
+        rules.write_text(rules.read_text().replace("    SESSION.start()", f"    raise {raised}"))
     else:
-        rules.write_text(f"{rules.read_text()}\n{raised}\n")
+        rules.write_text(f"{rules.read_text()}\nraise {raised}\n")
     done = space.run("report")
-    assert done.returncode == 1 and re.fullmatch(r"run: .*No space left on device.*\n", done.stdout), done.stdout
+    assert done.returncode == 1 and re.fullmatch(r"run: .*(No space left on device|odd).*\n", done.stdout), done.stdout
 
 
-def test_a_folder_with_braces_is_one_line(tmp_path: Path) -> None:
-    space = Workspace(tmp_path / "{odd}")
+def test_a_folder_with_an_odd_name(tmp_path: Path) -> None:
+    space = Workspace(tmp_path / "it's 'odd' $HOME;")
+    space.only()
+    space.add_experiment("probe", MEASURE, n=[1])
     done = space.run("report")
-    assert done.returncode == 1 and done.stdout.startswith(f"run: {space.root}: Snakemake takes braces"), done.stdout
+    assert done.returncode == 0 and done.stdout.endswith("report: report/local/report.md\n"), done.stdout
+    braces = space.root.rename(tmp_path / "{odd}")
+    done = subprocess.run(space.command("report"), cwd=braces, env=space.environment(), capture_output=True, text=True)
+    assert done.returncode == 1 and done.stderr.startswith(f"run: {braces}: Snakemake takes braces"), done.stderr
+
+
+def test_plan_tells_cells_and_refuses_what_it_does_not_know(space: Workspace) -> None:
+    told = space.run("plan", "--config", "site=other")
+    assert told.returncode == 0 and told.stdout.count("to measure\n") == 3
+    assert told.stdout.splitlines()[-1].startswith("site other, preset ")
+    wrong = space.run("plan", "--confg", "site=other")
+    assert wrong.returncode == 1 and len(wrong.stdout.splitlines()) == 1 and "--confg" in wrong.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["remeasure"], r"run: remeasure: say which experiment.*"),
+        (["remeasure", "nothing_of_that_name"], r"run: remeasure: .*nothing_of_that_name.*"),
+        (["publish"], r"run: publish: one name is needed.*"),
+        (["plan", "--config", "preset=nope"], r"config: preset: got \"nope\".*"),
+    ],
+)
+def test_bad_words_end_in_one_line_and_exit_code_1(space: Workspace, arguments: list[str], line: str) -> None:
+    done = space.run(*arguments)
+    assert done.returncode == 1 and re.fullmatch(line + "\n", done.stdout), done.stdout
 
 
 # --- the environment --------------------------------------------------------------------------------------------
@@ -324,16 +388,26 @@ def test_system_takes_the_python_at_hand(space: Workspace, tmp_path: Path) -> No
     assert not (space.root / ".venv").exists()
 
 
-def test_system_says_what_is_missing_or_too_old(space: Workspace, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("requirement", "complaint"),
+    [
+        ("pyyaml>=999", r"pyyaml is \S+, needed >=999"),
+        ("no-such-package-here>=1", "no-such-package-here is missing"),
+        ("pyyaml<1\nno-such-package-here", r"pyyaml is \S+, needed <1; no-such-package-here is missing"),
+    ],
+)
+def test_system_says_what_is_missing_or_too_old(
+    space: Workspace, tmp_path: Path, requirement: str, complaint: str
+) -> None:
     wanted = space.root / "requirements.in"
     kept = wanted.read_text()
-    wanted.write_text("# A comment.\n\npackaging\npyyaml<1\nno-such-package-here\n")
+    wanted.write_text(f"# A comment.\n\npackaging\n{requirement}\n")
     try:
         done = run(space, "--system", "help", cwd=tmp_path)
     finally:
         wanted.write_text(kept)
-    complaint = r"run --system: pyyaml is \S+, needed <1; no-such-package-here is missing\n"
-    assert done.returncode == 1 and not done.stdout and re.fullmatch(complaint, done.stderr), done.stderr
+    assert done.returncode == 1 and not done.stdout
+    assert re.fullmatch(rf"run --system: {complaint}\n", done.stderr), done.stderr
 
 
 def test_no_python_is_one_line(space: Workspace, tmp_path: Path) -> None:
@@ -448,3 +522,41 @@ def test_one_of_several_processes_makes_the_environment(bootstrap: types.ModuleT
         f"--quiet -r {tmp_path / 'requirements-torch.txt'}",
     ]
     assert (tmp_path / ".venv" / "installed").read_text() == "pinned==1\n"
+
+
+def wheel(folder: Path) -> Path:
+    """A package of one module, to be had without a network."""
+    path = folder / "demo-1.0-py3-none-any.whl"
+    info = "demo-1.0.dist-info"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("demo.py", "x = 1\n")
+        archive.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: demo\nVersion: 1.0\n")
+        tags = "Generator: x\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        archive.writestr(f"{info}/WHEEL", f"Wheel-Version: 1.0\n{tags}")
+        archive.writestr(f"{info}/RECORD", f"demo.py,,\n{info}/METADATA,,\n{info}/WHEEL,,\n{info}/RECORD,,\n")
+    return path
+
+
+def test_only_what_the_lock_pins_is_installed(
+    bootstrap: types.ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The real pip, which refuses another file under a pinned name."""
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    path, folder, lock = wheel(tmp_path), tmp_path / ".venv", tmp_path / "requirements.lock"
+    lock.write_text(f"{path} --hash=sha256:{'0' * 64}\n")
+    with pytest.raises(SystemExit, match=r"^run: pip could not install -r \S+requirements\.lock; see above$"):
+        bootstrap.install(folder)
+    assert "HASHES" in capsys.readouterr().err and not (folder / "installed").exists()
+
+    lock.write_text(f"{path} --hash=sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}\n")
+    bootstrap.install(folder)
+    assert (folder / "installed").read_bytes() == lock.read_bytes()
+    python = folder / "bin" / "python"
+    assert subprocess.run([python, "-c", "import demo; print(demo.x)"], capture_output=True, text=True).stdout == "1\n"
+
+
+def test_bootstrap_tells_its_use(bootstrap: types.ModuleType) -> None:
+    command = [sys.executable, str(bootstrap.__file__)]
+    for arguments in ([], ["install"], ["remove", "x"], ["check", "x"]):
+        done = subprocess.run([*command, *arguments], capture_output=True, text=True)
+        assert done.returncode == 1 and "bootstrap.py install FOLDER" in done.stderr
