@@ -86,7 +86,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """Refused: it would be this rank's part of the state alone."""
-        raise NotImplementedError(f"{type(self).__name__} does not save its state, of which each rank keeps a part")
+        raise RuntimeError(f"{type(self).__name__} does not save its state, of which each rank keeps a part")
 
     def _pieces(self, capacity_bytes: int | None) -> list[list[tuple[Tensor, int]]]:
         """What the step may change, with the owners, a part of each rank's at a time; the same on all ranks."""
