@@ -321,6 +321,13 @@ def test_a_bad_name_is_one_line(site: Site, arguments: list[str]) -> None:
         publish.main(site.root, arguments)
 
 
+def test_folders_of_the_project_are_no_sites(site: Site) -> None:
+    (site.root / "report" / "notes").mkdir(exist_ok=True)
+    with pytest.raises(ValueError, match="^publish: notes is a folder of the project; "):
+        publish.main(site.root, ["notes"])
+    assert not (site.root / "results" / "notes").exists()
+
+
 def test_there_must_be_results(site: Site, tmp_path: Path) -> None:
     for root, name in ((tmp_path, "demo"), (site.root, "local")):
         with pytest.raises(ValueError, match=rf"^publish: there are no results of site local to publish as {name}$"):
