@@ -323,7 +323,7 @@ def test_a_bad_name_is_one_line(site: Site, arguments: list[str]) -> None:
 
 def test_folders_of_the_project_are_no_sites(site: Site) -> None:
     (site.root / "report" / "notes").mkdir(exist_ok=True)
-    with pytest.raises(ValueError, match="^publish: notes is a folder of the project; "):
+    with pytest.raises(ValueError, match=r"^publish: notes is a folder of the project; "):
         publish.main(site.root, ["notes"])
     assert not (site.root / "results" / "notes").exists()
 

@@ -187,8 +187,8 @@ class Checked(Problem):
         """The largest difference on most ranks."""
         error, allowed = (100 * float(row[name]) for name in ("error", "allowed"))
         return (
-            f"Weights after training on {most} ranks are {Figure(error)} % of their change away from those of one "
-            f"process (allowed {allowed:g} %)."
+            f"After training, weights on {most} ranks differ from one process's by {Figure(error)} % of their change "
+            f"(allowed {allowed:g} %)."
         )
 
 
@@ -288,7 +288,7 @@ class NaiveDdpBenchmarking(Ddp):
         yield Table(
             "DDP: step, communication and exposed communication, ms.",
             f"{setup(rows[0])}, AdamW; median ± half IQR of {steps} in {rows[0]['turns']} turns, {clock}; comm: in "
-            "steps that wait after each phase; exposed: step less the same step without communication.",
+            "further steps, which wait after each phase; exposed: step less the same step without communication.",
             [
                 *("implementation", "bucket_mb"),
                 *(f"{one} ({world} {on})" for world in WORLDS for one in ("step_ms", "comm_ms", "exposed_ms")),
@@ -380,8 +380,8 @@ class OverlapIndividualBenchmarking(Ddp):
         yield Answer(
             "b",
             f"{during}, naive {naive_hidden} %{hidden.mark}.",
-            f"Communication kernels, waiting included, run {spent} ms overlapped and {naive_spent} ms after "
-            f"backward{spent.mark}.",
+            f"Communication kernels, waiting included, run {spent} ms in the overlapped step, {naive_spent} in "
+            f"naive's{spent.mark}.",
             "‡ Traced in TF32, not FP32." if hidden.mark else "",
         )
         yield Title(f"Naive communicates after backward; overlapped, {during}{hidden.mark}")

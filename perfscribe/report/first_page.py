@@ -14,6 +14,7 @@ from perfscribe.report.site import NOTHING, Row, Site, ends, entry, figure, nois
 from perfscribe.show.rounding import GIB_AS_GB, LACKING, Figure
 
 FEWEST_FINDINGS, MOST_FINDINGS, MOST_HEADLINES = 5, 7, 8
+UNMEASURED = ("skipped", "unsupported", "not_run")
 # At most so many findings of a part of a chapter.
 MOST_OF = {"one device": 3, "several devices": 2, "polaris": MOST_FINDINGS, "fsdp": 2}
 # Ids of figures, of which the first that the site has is shown.
@@ -142,8 +143,8 @@ def all_reduce(page: Page) -> str:
     host = figure(gloo, "host_ms")
     rate, bound, nccl = (figure(row, name) for name in ("busbw_gb_per_s", "link_gb_per_s", "host_ms"))
     return (
-        f"On {world} GPUs NCCL reduces 1GB in {nccl} ms, {host.over(nccl)} times as fast as Gloo; its "
-        f"bus bandwidth is {rate.share(bound)} % of a plain copy's."
+        f"{world} GPUs reduce 1GB by NCCL in {nccl} ms, {host.over(nccl)} times as fast as Gloo, at "
+        f"{rate.share(bound)} % of a plain copy's bandwidth (CUDA events)."
     )
 
 
@@ -201,8 +202,8 @@ def dtypes(page: Page) -> str:
         page.site.value("polaris.dtypes_against_fp32", "time_ratio", dtype=one, **levels) for one in ("bf16", "fp16")
     )
     mark = page.problems["polaris_6"].made[1].mark
-    half = "within noise" if noisy(bf16) else f"{bf16} times"
-    return f"Polaris at length 100: later epochs take FP32's time {half} in BF16, {fp16} times in FP16{mark}."
+    half = "FP32's time within noise" if noisy(bf16) else f"{bf16} times FP32's time"
+    return f"In later epochs of Polaris at length 100 BF16 takes {half}, FP16 {fp16} times{mark}."
 
 
 def weak_scaling(page: Page) -> str:
@@ -294,7 +295,7 @@ def product(page: Page) -> Headline:
     dtype = "bf16" if page.gpu else "fp32"
     row = page.extreme(max, "cs336.ceilings_products", "rate", dtype=dtype)
     what = f"matrix product, {dtype.upper()}, {entry(row, 'matrix_size')}"
-    return headline(what, figure(row, "rate"), "TFLOP/s", figure(row, "share_percent"), "details/ceilings")
+    return headline(what, figure(row, "rate"), "TFLOP/s", figure(row, "share_percent"), "details/ceilings", " of peak")
 
 
 def training_step(page: Page) -> Headline:
@@ -303,7 +304,7 @@ def training_step(page: Page) -> Headline:
     row = page.largest("cs336.benchmarking_rates", "full_step_ms", ("step_tflop",), **levels)
     what = f"training step, {entry(row, 'size')}, {entry(row, 'dtype').upper()}, {entry(row, 'seq_len')}"
     mfu = figure(row, "mfu_percent")
-    return headline(what, figure(row, "full_step_ms"), "ms", mfu, "details/benchmarking_script")
+    return headline(what, figure(row, "full_step_ms"), "ms", mfu, "details/benchmarking_script", " MFU")
 
 
 def flash(page: Page) -> Headline:
@@ -313,7 +314,7 @@ def flash(page: Page) -> Headline:
     best = figure(page.extreme(max, "cs336.ceilings_products", "rate", dtype="bf16"), "rate")
     share = launched.of(100 * rate.value * device.value / launched.value / best.value, device)
     what = "flash forward+backward, leaderboard problem"
-    return headline(what, launched if share else share, "ms", share, "flash_benchmarking")
+    return headline(what, launched if share else share, "ms", share, "flash_benchmarking", " of the best product")
 
 
 def full_step_peak(page: Page) -> Headline:
@@ -330,7 +331,7 @@ def bus_bandwidth(page: Page) -> Headline:
     row = _all_reduce(page, "nccl" if page.gpu else "gloo")
     rate, link = figure(row, "busbw_gb_per_s"), figure(row, "link_gb_per_s")
     what = f"all-reduce, {entry(row, 'message').replace(' ', '')}, {page.site.ranks(entry(row, 'world_size'))}"
-    return headline(what, rate, "GB/s", rate.share(link), "distributed_communication_single_node")
+    return headline(what, rate, "GB/s", rate.share(link), "distributed_communication_single_node", " of a plain copy")
 
 
 def ddp_step(page: Page) -> Headline:
@@ -341,7 +342,7 @@ def ddp_step(page: Page) -> Headline:
     size = entry(row, "size").replace("xl", "XL")
     what = f"DDP step, {size}, FP32, {page.site.ranks(2)}, buckets of {entry(row, 'bucket_mb')} MB"
     share = step.of(100 * (1 - exposed.value / step.value), exposed)
-    return headline(what, step, "ms", share, "naive_ddp_benchmarking")
+    return headline(what, step, "ms", share, "naive_ddp_benchmarking", " computing")
 
 
 def state_saved(page: Page) -> Headline:
@@ -360,7 +361,7 @@ def custom_model(page: Page) -> Headline:
     row = page.largest("fsdp.custom_loops", rate, ("world_size",), loop=loop, origin="measured")
     what = f"custom model, {loop}, {page.site.ranks(entry(row, 'world_size'))}"
     problem = "fsdp_custom_model_fine_tuning_multi_gpu_with_fsdp"
-    return headline(what, figure(row, rate), "samples/s", figure(row, "mfu"), problem)
+    return headline(what, figure(row, rate), "samples/s", figure(row, "mfu"), problem, " MFU")
 
 
 def one_device(page: Page) -> Headline:
@@ -382,7 +383,7 @@ def attention_forward(page: Page) -> Headline:
     levels = {**cell, "pass": "forward", "name": "eager, no heads"}
     share = page.site.value("cs336.roofline", "share_percent", **levels)
     what = f"attention {' × '.join(cell.values())}, forward"
-    return headline(what, figure(row, "forward_ms"), "ms", share, "pytorch_attention")
+    return headline(what, figure(row, "forward_ms"), "ms", share, "pytorch_attention", " of the roofline")
 
 
 HEADLINES: Sequence[Callable[[Page], Headline]] = (
@@ -411,9 +412,8 @@ def caveats(page: Page, summary: Mapping[str, Any]) -> list[str]:
     if any(table.mark == "†" for problem in problems for table in problem.made):
         texts.append("Marked † is one machine: processes over TCP on its loopback interface, or its GPUs as two nodes.")
     if odd := summary["disturbed"]:
-        texts.append(
-            f"{odd} of {sum(summary['cells'].values())} cells were throttled or disturbed ([appendix](appendix.md))."
-        )
+        measured = sum(number for status, number in summary["cells"].items() if status not in UNMEASURED)
+        texts.append(f"{odd} of {measured} measured cells were throttled or disturbed ([appendix](appendix.md)).")
     if any(row["weights"] == fsdp.RANDOM for table in fsdp.TRAINED for row in page.site.table(table)):
         texts.append("Weights are random, so losses and scores say nothing about language.")
     return texts

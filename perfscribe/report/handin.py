@@ -92,7 +92,7 @@ def write(material: Material) -> dict[str, str]:
     parts = _opening(first, material, pages)
     lists = [overview(short, of) for short, _, _, of in made]
     lists += [f"- [Further tables](details/{details.MORE}.md)"] if details.MORE in pages else []
-    parts.append("## Problems\n" + "\n".join(lists))
+    parts.append("## Problems\nCells of their tables that hold a figure:\n\n" + "\n".join(lists))
     if said := first_page.caveats(first, material.summary):
         parts.append(f"## Caveats\n{' '.join(said)}")
     for _, key, title, of in made:
@@ -217,7 +217,7 @@ def _name(table: Table, row: int) -> str:
 
 # What lacks figures in a problem is named up to so many rows, then counted.
 MOST_NAMES = 6
-NO_CELL = "Figures that no cell measures"
+NO_CELL = "Settings that this site did not measure"
 LEFT_OUT = "Not measured at this site"
 ELSEWHERE = "Measured in other settings alone, see their details"
 

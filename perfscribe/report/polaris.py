@@ -121,7 +121,9 @@ class RankMethods(Problem):
         """By method, the binding below; who agrees, and how long each takes."""
         gpu = self.site.gpu
         size = "10 epochs of 2048 samples, batch 32 per rank" if gpu else "model, samples and epochs of preset cpu"
-        clock = "five warm-up steps are outside our clock, none outside the sources'" if gpu else "after warm-up steps"
+        clock = (
+            "our clock starts after five warm-up steps, the sources' before the first" if gpu else "after warm-up steps"
+        )
         yield Table(
             "Training by way to find the ranks.",
             f"DDP in FP32, {RANKS} ranks, {size}; one run each, slowest rank, host clock with synchronise; {clock}.",
