@@ -3,7 +3,7 @@
 Shape suffixes in comments: B batch, S sequence, D d_model, H heads, C head_dim, F d_ff, V vocabulary.
 
 perfscribe.analytic.replay follows the allocations of these modules one by one, so that a line moved here is a line to
-move there; tests/test_counters_memory.py compares them.
+move there; tests/analytic/test_counters_memory.py compares them.
 """
 
 from __future__ import annotations

@@ -288,7 +288,7 @@ class FlashForward(Problem):
             f"Largest relative error of output and gradients against float64: {largest}." if largest else "",
             f"Cells further off: {wrong}." if wrong else "",
             f"Code: [{code}](../../perfscribe/attention/{code}), "
-            "tests: [test_flash_attention.py](../../tests/test_flash_attention.py).",
+            "tests: [test_flash_attention.py](../../tests/attention/test_flash_attention.py).",
         )
 
 

@@ -11,9 +11,9 @@ import pytest
 from perfscribe.data import squad
 from perfscribe.training import squad_scores
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 REAL = ROOT.parent / "shared" / "data" / "squad" / "dev-v1.1.json"
-FIXTURE = Path(__file__).parent / "fixtures" / "squad_scores.json"
+FIXTURE = Path(__file__).parents[1] / "fixtures" / "squad_scores.json"
 CASES = json.loads(FIXTURE.read_text(encoding="utf-8"))["cases"]
 WAYS = {"official": squad_scores.score, "workshop": squad_scores.workshop_score}
 

@@ -28,7 +28,7 @@ from perfscribe.plan import cluster, demands, plan
 from perfscribe.records import environment, journal
 from perfscribe.run import leases, session, shard, worker
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 # Takes GPUs, prints which, holds them until it is killed or told to go on by a file.
 HOLDER = """

@@ -19,7 +19,7 @@ from perfscribe.base.cells import Unsupported
 from perfscribe.distributed import launchers
 from perfscribe.verbs import launch
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 SHELLCHECK = shutil.which("shellcheck", path=os.pathsep.join([str(Path(sys.executable).parent), *os.get_exec_path()]))
 JOB = [sys.executable, "-m", launch.JOB, "--preset", "tiny"]
 

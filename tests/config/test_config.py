@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from perfscribe.config import PRESETS, ConfigError, check, load, reading, reference, resolve
 from perfscribe.config.schema import paths, properties, schema
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 CONFIG = ROOT / "config.yaml"
 
 

@@ -422,7 +422,7 @@ def test_state_is_reset_without_importing_the_compiler() -> None:
     program = "import sys, torch; from perfscribe.run import child; child.reset_state(0)"
     program += "; print('torch._dynamo' in sys.modules)"
     done = subprocess.run(
-        [sys.executable, "-c", program], cwd=Path(__file__).parents[1], capture_output=True, text=True, check=True
+        [sys.executable, "-c", program], cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "False", done.stderr
 

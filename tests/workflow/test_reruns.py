@@ -22,7 +22,7 @@ from perfscribe import config
 from perfscribe.base import files
 from perfscribe.plan import plan
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 SITE = "local"
 RESULTS, SHOWN = f"results/{SITE}", f"report/{SITE}"
 EAGER = "perfscribe/attention/eager.py"
@@ -241,6 +241,20 @@ EDITS: dict[str, Callable[[Path], None]] = {
 }
 
 
+# Tried in a fresh clone as well: an edit of each kind that content or time stamps decide.
+CLONED = {
+    *(
+        "a docstring",
+        "a module moved and renamed",
+        "the kernel",
+        "a table function",
+        "the engine: worker, journal, command line",
+    ),
+    *("the arrays of a data set", "a published figure", "a key of one experiment", "the seed", "a chapter taken out"),
+    *("a table deleted", "records deleted", "a data file touched, its content the same", "a data file deleted"),
+}
+
+
 # The workflow
 
 
@@ -284,7 +298,7 @@ def places(measured, tmp_path_factory):
 
 
 def test_every_row_is_tried_and_every_edit_is_in_the_table():
-    assert list(TABLE) == list(EDITS)
+    assert list(TABLE) == list(EDITS) and CLONED <= EDITS.keys()
 
 
 def test_without_an_edit_nothing_runs(places, tmp_path):
@@ -306,11 +320,12 @@ def test_edit_reruns_what_the_table_says(measured, places, tmp_path, edit):
         EDITS[edit](workspace.root)
         return jobs_of(workspace)
 
+    tried = {name: place for name, place in places.items() if name == "here" or edit in CLONED}
     with ThreadPoolExecutor() as pool:
-        found = dict(zip(places, pool.map(planned, enumerate(places.values())), strict=True))
+        found = dict(zip(tried, pool.map(planned, enumerate(tried.values())), strict=True))
     own = [pattern for pattern in TABLE[edit] if pattern not in ("write_report", "write_html", "verdict")]
     of_others = own and not expand(own, every_job)  # what this copy does not measure
-    assert found == dict.fromkeys(places, set() if of_others else expand(TABLE[edit], every_job))
+    assert found == dict.fromkeys(tried, set() if of_others else expand(TABLE[edit], every_job))
 
 
 # The table for the whole project, of which the copies hold a part: by the plan files that an edit changes

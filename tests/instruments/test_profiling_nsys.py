@@ -21,7 +21,7 @@ from perfscribe.instruments.profiling import nsys
 from perfscribe.instruments.profiling.nvtx_kernels import nvtx_kernel_summary
 from perfscribe.instruments.profiling.trace import Kernel, Range, Trace, process_and_thread, thread_key
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = """
 import os, sys, time
 sys.path.insert(0, sys.argv[1])

@@ -18,7 +18,7 @@ from perfscribe.show import tables
 from perfscribe.show.provenance import figure_footer
 from perfscribe.show.rounding import NO_FIGURE
 
-FIXTURE = Path(__file__).parent / "fixtures" / "report"
+FIXTURE = Path(__file__).parents[1] / "fixtures" / "report"
 CAPTION = "Median forward time over sequence length, host clock; bars: interquartile range."
 
 
@@ -133,7 +133,7 @@ def test_every_kept_table_and_figure_is_on_a_page() -> None:
 
 
 def report_root() -> Path:
-    return Path(__file__).resolve().parents[1]
+    return Path(__file__).resolve().parents[2]
 
 
 # --- in the workflow --------------------------------------------------------------------------------------------

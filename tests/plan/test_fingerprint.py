@@ -17,7 +17,7 @@ from perfscribe.plan.cache import Memory
 from perfscribe.plan.fingerprint import fingerprint, import_closure, libraries, normalised
 from perfscribe.plan.plan_cells import measure_module, show_module
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 FIXTURE = ROOT / "tests" / "fixtures" / "fingerprint_module"
 # Of a module that nobody edits: a change here means that every site measures all its cells again.
 COMMITTED = "f8f45cc82b7e44f7"

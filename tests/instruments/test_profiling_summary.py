@@ -74,7 +74,7 @@ def test_busy_time_is_the_union_of_the_kernels(times: list[tuple[int, int, int]]
     assert found.busy_ns == len(busy) and found.span_ns == (max(busy) - min(busy) + 1 if busy else 0)
 
 
-# --- the summary of nsys (tests/test_profiling_nsys.py compares it with nsys itself) ------------------------------
+# --- the summary of nsys (tests/instruments/test_profiling_nsys.py compares it with nsys itself) ---
 
 
 def test_halves_are_rounded_as_nsys_does() -> None:

@@ -18,7 +18,7 @@ from perfscribe.attention.eager import scaled_dot_product_attention
 from perfscribe.attention.tiled import FlashAttentionTorch
 from perfscribe.attention.triton_kernels import FlashAttentionTriton
 
-HERE = Path(__file__).resolve().parent
+HERE = Path(__file__).resolve().parents[1]
 NATIVE_PARTS = 8
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 6e-6, torch.bfloat16: 4e-3, torch.float16: 1e-3}
 

@@ -19,7 +19,7 @@ from perfscribe.base import files
 from perfscribe.records import journal, records
 from perfscribe.run import progress
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def record(key: str = "a", number: int = 1, **fields: Any) -> dict[str, Any]:

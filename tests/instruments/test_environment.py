@@ -116,7 +116,7 @@ def test_no_torch_import():
         "environment.provenance(Path('.')); doctor.report([])\n"
         "assert not {'torch', 'numpy', 'pandas'} & set(sys.modules), sorted(sys.modules)"
     )
-    root = Path(__file__).parents[1]
+    root = Path(__file__).parents[2]
     subprocess.run([sys.executable, "-c", code], check=True, cwd=root, env=dict(os.environ, PYTHONPATH=str(root)))
 
 

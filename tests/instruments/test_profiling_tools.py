@@ -69,7 +69,7 @@ def test_no_other_program_stands_in_for_a_configured_one(tmp_path: Path, monkeyp
 def test_the_section_is_no_part_of_a_key() -> None:
     raw = {"preset": "tiny", "experiments": {"attention": {"enabled": True}}}
     moved = raw | {"tools": {"nsys": "/opt/nsys", "nsys_libraries": ".libraries"}}
-    root = Path(__file__).resolve().parents[1]
+    root = Path(__file__).resolve().parents[2]
     assert plan.build(raw, "tiny", root).units == plan.build(moved, "tiny", root).units
 
 

@@ -15,7 +15,7 @@ import pytest
 from perfscribe.instruments.profiling.families import FAMILIES, OTHER, RULES, family, require_communication
 from perfscribe.instruments.profiling.trace import Kernel, Trace, thread_key
 
-with open(Path(__file__).parent / "fixtures" / "kernel_names.csv", encoding="utf-8", newline="") as stream:
+with open(Path(__file__).parents[1] / "fixtures" / "kernel_names.csv", encoding="utf-8", newline="") as stream:
     NAMES = [(row["name"], row["family"]) for row in csv.DictReader(stream)]
 
 

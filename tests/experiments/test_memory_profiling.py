@@ -24,7 +24,7 @@ from perfscribe.records.records import Record
 from perfscribe.run import child, processes
 from perfscribe.show.tables import GIB
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 CONTEXT = 12
 MODES = tuple(measure.PHASES)
 

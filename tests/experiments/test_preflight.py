@@ -22,7 +22,7 @@ from perfscribe.distributed.self_test import MIB, NO_FIGURE, PASSED, TOO_SLOW
 from perfscribe.experiments.preflight import measure, show
 from perfscribe.records import records
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = ROOT / "workflow" / "scripts" / "preflight.py"
 
 HEAD = """\

@@ -34,11 +34,12 @@ ROWS = pd.DataFrame(
 ENDED = pd.DataFrame({"seq_len": [256, 1024, 1024, 2048], "status": ["ok", "oom", "timeout", "skipped"]}, dtype=object)
 
 # Draws the figure of draw() below in a process of its own.
+PLACES = [str(ROOT / place) for place in (".", "tests", "tests/show")]
 PROGRAM = """import sys
 from pathlib import Path
-sys.path[:0] = sys.argv[1:3]
+sys.path[:0] = sys.argv[2:]
 import test_figures
-test_figures.write(Path(sys.argv[3]))
+test_figures.write(Path(sys.argv[1]))
 """
 
 
@@ -76,7 +77,7 @@ def axes() -> Any:
 
 def test_two_processes_draw_the_same_bytes(tmp_path: Path) -> None:
     for number in ("1", "2"):
-        command = [sys.executable, "-c", PROGRAM, str(ROOT), str(ROOT / "tests"), str(tmp_path / number)]
+        command = [sys.executable, "-c", PROGRAM, str(tmp_path / number), *PLACES]
         env = {**os.environ, "PYTHONHASHSEED": number, "TZ": f"UTC{number}", "SOURCE_DATE_EPOCH": number}
         subprocess.run(command, cwd=tmp_path, env=env, check=True)
     for name in ("cs336.time.svg", "cs336.time.png"):
