@@ -1,4 +1,4 @@
-"""Whether our measurements agree with the field's own tools, on one GPU.
+"""Whether our measurements agree with the field's own tools.
 
 bench/agreement.py [--trials N] [--out FILE]
 
@@ -6,7 +6,8 @@ timers: our CUDA events and graph replays against triton.testing.do_bench, on te
 medians of interleaved turns. verdicts: of trials of one work against itself how many end as "cannot tell", and of
 trials against 3 % more of it how many find it slower. flop: our counts against torch's FlopCounterMode. memory: peaks
 of training steps as predicted against the allocator's. nsys: our summary of kernels by NVTX range against that of
-`nsys stats -r nvtx_kern_sum`, where nsys is. Exit status 1 where a bound does not hold.
+`nsys stats -r nvtx_kern_sum`, where nsys is. all-reduce: ours against a bare loop of as many calls between two CUDA
+events, medians of interleaved turns, on all GPUs where there are several. Exit status 1 where a bound does not hold.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ from perfscribe.analytic.flops import forward_matmul_flop  # noqa: E402
 from perfscribe.analytic.memory import step_phase_peaks, total_bytes  # noqa: E402
 from perfscribe.analytic.shapes import SIZES  # noqa: E402
 from perfscribe.analytic.workload import Workload  # noqa: E402
+from perfscribe.distributed import collectives  # noqa: E402
+from perfscribe.distributed.launch import launch  # noqa: E402
 from perfscribe.instruments.graph_timing import CudaGraphs, time_replays  # noqa: E402
 from perfscribe.instruments.profiling import nsys  # noqa: E402
 from perfscribe.instruments.profiling.nsys_export import read_sqlite  # noqa: E402
@@ -56,6 +59,7 @@ WITHIN = 0.02  # of the median ratio
 ROUNDS, SAMPLES = 12, 3  # of a trial
 MEMORY_WITHIN = 0.03  # of the allocator's peak
 LONG_MS = 0.1  # from which on the time to launch a call, which a replay leaves out, is below WITHIN of it
+MESSAGES_MB = (100, 300, 1000)  # of 10⁶ bytes; the bare loop's shorter calls wait for the host to queue them
 WORK, MORE = 100, 103  # products of a call: 3 % more
 
 
@@ -196,6 +200,43 @@ def traced_rows() -> tuple[int, int] | None:
     return len(theirs), sum(row in ours for row in theirs)
 
 
+def all_reduces(arguments: dict[str, Any], rank: Any) -> list[list[float]]:
+    """On a rank: ms of an all-reduce of each turn, ours and the bare loop's."""
+    message = {"operation": "all_reduce", "size_bytes": arguments["size_bytes"]}
+    buffer = torch.ones(arguments["size_bytes"] // 4, device=rank.device)
+    found: list[list[float]] = []
+    for _ in range(TURNS):
+        (ours,) = collectives.run_on_rank({"messages": [message]}, rank)
+        calls = len(ours["samples_ms"])
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.distributed.all_reduce(buffer)
+        torch.cuda.synchronize()
+        torch.distributed.barrier()
+        begin.record()
+        for _ in range(calls):
+            torch.distributed.all_reduce(buffer)
+        end.record()
+        torch.cuda.synchronize()
+        found.append([median(ours["samples_ms"]), begin.elapsed_time(end) / calls])
+    return found
+
+
+def all_reduce() -> list[dict[str, Any]]:
+    """A row a message, of the slowest rank; none with fewer than two GPUs."""
+    rows: list[dict[str, Any]] = []
+    gpus = torch.cuda.device_count()
+    for size_mb in MESSAGES_MB if gpus > 1 else ():
+        arguments = {"size_bytes": size_mb * 10**6}
+        said = launch("agreement:all_reduces", arguments, world_size=gpus, backend="nccl", timeout_s=120).results
+        turns = [[max(times) for times in zip(*ranks, strict=True)] for ranks in zip(*said, strict=True)]
+        ours, bare = (median(times) for times in zip(*turns, strict=True))
+        ratios = median(one / other for one, other in turns)
+        rows.append(
+            {"all-reduce": f"{size_mb} MB, {gpus} GPUs", "ours ms": ours, "bare ms": bare, "ours / bare": ratios}
+        )
+    return rows
+
+
 def main() -> int:
     """Print all tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -218,12 +259,16 @@ def main() -> int:
     print(tabulate(memory, headers="keys", tablefmt="github", floatfmt=".4g"), flush=True)
     compared = traced_rows()
     print("nsys stats: not here" if compared is None else f"nsys stats: {compared[1]} of {compared[0]} rows equal")
+    reduced = all_reduce()
+    print(tabulate(reduced, headers="keys", tablefmt="github", floatfmt=".4g") or "all-reduce: one GPU", flush=True)
     found = verdicts(args.trials)
     print(*(f"{name}: {count} of {args.trials}" for name, count in found.items()), sep="\n")
     if args.out is not None:
-        kept = {"timers": rows, "medians": medians, "flop": [ours, theirs], "memory": memory, "nsys": compared, **found}
+        kept = {"timers": rows, "medians": medians, "flop": [ours, theirs], "memory": memory, "nsys": compared}
+        kept |= {"all_reduce": reduced, **found}
         args.out.write_text(json.dumps(kept, indent=1))
     holds = all(abs(row["predicted / allocated"] - 1) <= MEMORY_WITHIN for row in memory)
+    holds &= all(abs(row["ours / bare"] - 1) <= WITHIN for row in reduced)
     holds &= compared is None or compared[0] == compared[1] > 0
     holds &= all(abs(one - 1) <= WITHIN for one in medians.values()) and ours == theirs
     holds &= found["against itself: cannot tell"] >= 0.95 * args.trials
