@@ -93,6 +93,9 @@ def _pretend(arguments: Mapping[str, Any]) -> None:
 
     def arguments_of(knobs: Any, folder: Any, **more: Any) -> Any:
         on_gpu = dataclasses.replace(knobs, device="cuda", fp16=arguments["factors"].get("low", False))
-        return made(on_gpu, folder, **more | {"use_cpu": False, "dataloader_pin_memory": False, "ddp_backend": "gloo"})
+        more |= {"use_cpu": False, "dataloader_pin_memory": False, "ddp_backend": "gloo"}
+        if more.get("fsdp_config", {}).get("version") == 1:
+            more["fsdp_config"] |= {"sync_module_states": False}  # which asks for a real device
+        return made(on_gpu, folder, **more)
 
     trainer.arguments = arguments_of

@@ -50,6 +50,16 @@ LOOP = choice(
     gpu="trainer",
 )
 
+WRAP = choices(
+    "FSDP1: the whole model is one unit, as the workshop's settings took effect | FSDP2: each block is one",
+    ["FSDP1", "FSDP2"],
+    ["FSDP2"],
+    gpu=["FSDP1", "FSDP2"],
+)
+SAVE = choice("epoch: Trainer saves after each, and keeps the last | no", ["no", "epoch"], "no", gpu="epoch")
+# A single training of the workshop's moved by a third from launch to launch.
+ROUNDS = whole("times that the whole grid is measured, each in fresh processes", 1, 100, 1, gpu=3)
+
 LABELS = choice(
     "answer | source, source_prompt: the workshop's own, which train something else",
     ["answer", "source", "source_prompt"],
@@ -72,7 +82,7 @@ SIMPLE_GPT_VOCABULARY = whole(
     10_000_000,
     1000,
     tiny=512,
-    gpu=50000,
+    gpu=250_680,
 )
 
 BATCH_SIZE = whole("rows of each rank at once", 1, 65_536, 1)

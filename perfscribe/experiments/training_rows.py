@@ -124,11 +124,11 @@ class Links:
 def communication_ms(factors: Mapping[str, Any], links: Links) -> float | None:
     """All collectives of an optimizer step, one after the other; None where no links were measured.
 
-    Blocks are freed after forward and gathered again for backward, the root is kept in between; gradients are reduced
-    with the last accumulated batch.
+    FSDP2's blocks are freed after forward and gathered again for backward; the root, with FSDP1 all of the model, is
+    kept in between. Gradients are reduced with the last accumulated batch.
     """
     ranks = factors["world_size"]
-    if factors["wrap"] != "FSDP2" or ranks == 1:
+    if factors["wrap"] == "none" or ranks == 1:
         return 0.0
     ring = links.between_nodes if factors["nodes"] > 1 else links.ring
     gather, reduce = (ring(operation, factors["backend"], ranks) for operation in (GATHER, REDUCE))
@@ -136,9 +136,10 @@ def communication_ms(factors: Mapping[str, Any], links: Links) -> float | None:
         return None
     shape, batches, low = shape_of(factors), factors["grad_acc"], DTYPE_BYTES[factors["dtype"]]
     reduced = 4 if factors["loop"] == "tuned" else low
-    outside = shape.parameters - shape.num_layers * shape.block_parameters
+    layers = shape.num_layers if factors["wrap"] == "FSDP2" else 0
+    outside = shape.parameters - layers * shape.block_parameters
     spent_ms = 0.0
-    for parameters, gathers in [(shape.block_parameters, 2 * batches)] * shape.num_layers + [(outside, batches)]:
+    for parameters, gathers in [(shape.block_parameters, 2 * batches)] * layers + [(outside, batches)]:
         spent_ms += gathers * gather.time_ms(low * parameters) + reduce.time_ms(reduced * parameters)
     return spent_ms
 
@@ -161,13 +162,17 @@ def rows(records: Sequence[Record], links: Links) -> list[Record]:
     a base and links were measured."""
     found = []
     for record in records:
-        same = [one for one in records if one.ok and one.origin == MEASURED and _same_setting(record, one)]
+        same = [one for one in records if one.ok and one.origin == MEASURED and _same_way(record, one)]
         found += with_prediction(record, same, links)
     measured = [one for one in found if one.ok and one.origin == MEASURED]
     for record in found:
         if record.ok:
-            base = _fewest_ranks(one for one in measured if _same_setting(record, one))
-            bare = [r for r in measured if r.factors["loop"] == "bare loop" and _same_setting(record, r, ("loop",))]
+            base = _fewest_ranks(one for one in measured if _same_way(record, one))
+            bare = [
+                r
+                for r in measured
+                if r.factors["loop"] == "bare loop" and _same_setting(record, r, ("loop", "save_strategy"))
+            ]
             record.values |= _rates(record, base, bare)
     return found
 
@@ -190,7 +195,9 @@ def by_placement(every: Sequence[Record]) -> tuple[list[Record], list[Record]]:
     several = [record for record in every if nodes_of(record) > 1]
     ways = list(dict.fromkeys(_way(record) for record in several))
     filled = {(_way(record), ranks) for record in several for ranks in (1, ranks_per_node(record))}
-    first = [record for record in one if (_way(record), ranks_per_node(record)) in filled]
+    wraps = {record.factors["wrap"] for record in several} | {"none"}
+    of_these = [record for record in one if record.factors["wrap"] in wraps]
+    first = [record for record in of_these if (_way(record), ranks_per_node(record)) in filled]
     return one, sorted([*first, *several], key=lambda r: (ways.index(_way(r)), ranks_per_node(r), nodes_of(r)))
 
 
@@ -222,6 +229,12 @@ def _same_setting(record: Record, other: Record, apart: Sequence[str] = SCALED) 
     """Whether the two differ in nothing but these factors."""
     names = set(record.factors) | set(other.factors)
     return all(record.factors.get(name) == other.factors.get(name) for name in names - set(apart))
+
+
+def _same_way(record: Record, other: Record) -> bool:
+    """Whether the two are also divided alike, or one of them by nothing."""
+    ways = {one.factors["wrap"] for one in (record, other)} - {"none"}
+    return _same_setting(record, other) and len(ways) < 2
 
 
 def _fewest_ranks(same: Iterable[Record]) -> Record | None:
@@ -341,7 +354,7 @@ def _predicted_memory(record: Record, base: Record) -> dict[str, float]:
     """The base's peak and memory at rest, with each rank's part of weights, gradients and AdamW's moments in place of
     the base's; what is gathered meanwhile is not in it."""
     own, of_base = shape_of(record.factors).parameters, shape_of(base.factors).parameters
-    ranks = base.factors["world_size"] if base.factors["wrap"] == "FSDP2" else 1
+    ranks = base.factors["world_size"] if base.factors["wrap"] != "none" else 1
     less_mib = STATE_BYTES * (of_base / ranks - own / record.factors["world_size"]) / MIB
     found = {}
     for name, share in (("avg_mem_alloc_MB", 0.75), ("peak_mem_alloc_MB", 1.0)):  # at rest gradients are gone

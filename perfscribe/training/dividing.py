@@ -14,11 +14,11 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
-NONE, FSDP2 = "none", "FSDP2"
+NONE, FSDP1, FSDP2 = "none", "FSDP1", "FSDP2"
 WRAPPERS: dict[type, str] = {
     nn.DataParallel: "DataParallel",
     nn.parallel.DistributedDataParallel: "DDP",
-    FullyShardedDataParallel: "FSDP1",
+    FullyShardedDataParallel: FSDP1,
     FSDPModule: FSDP2,
 }
 BLOCK_NAMES = ("BloomBlock", "TransformerEncoderLayer")
@@ -65,6 +65,10 @@ def read_off(model: nn.Module) -> Divided:
     for unit in units:
         if isinstance(unit, FSDPModule):
             unit.reshard()
+    flat = [unit._handle.flat_param for unit in units if isinstance(unit, FullyShardedDataParallel) and unit._handle]
+    if flat:
+        whole = sum(one._unpadded_unsharded_size.numel() for one in flat)
+        return Divided(wrapped_by, len(units), sum(one.numel() for one in flat) / whole)
     parameters = list(model.parameters())
     whole = sum(parameter.numel() for parameter in parameters)
     here = sum(p.to_local().numel() if isinstance(p, DTensor) else p.numel() for p in parameters)
@@ -77,6 +81,6 @@ def require(asked: str, model: nn.Module) -> Divided:
     if found.wrapped_by != asked:
         raise RuntimeError(f"{asked} was asked for, the model is wrapped by {found.wrapped_by}")
     ranks = torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
-    if asked == FSDP2 and found.local_share > 1.5 / ranks:
+    if asked in (FSDP1, FSDP2) and found.local_share > 1.5 / ranks:
         raise RuntimeError(f"{asked} keeps {found.local_share:.0%} of the parameters on a rank of {ranks}")
     return found

@@ -12,7 +12,10 @@ from perfscribe.distributed.needs import of_ranks
 from perfscribe.instruments import precision
 
 DEVICES = {"gloo": "cpu", "nccl": "cuda"}
-KNOBS = ("batch_size", "grad_acc", "num_epochs", "learning_rate", "weight_decay", "dtype", "logging_steps")
+KNOBS = (
+    *("batch_size", "grad_acc", "num_epochs", "learning_rate", "weight_decay", "dtype", "logging_steps"),
+    "save_strategy",
+)
 DATA = ("train_size", "eval_size", "max_length", "labels")
 SHAPE = ("vocab_size", "hidden_size", "num_layers", "num_heads", "ffn")
 # Below the worker's own limit (timeout_s), so that the rank that hangs is named.
@@ -28,9 +31,19 @@ def shape_of(factors: Mapping[str, Any]) -> SimpleGptShape | BloomShape:
     return BLOOM.get(factors["model_name"]) or SimpleGptShape(**{name: factors[name] for name in SHAPE})
 
 
-def wrap_of(loop: str, world_size: int) -> str:
+def wrap_of(levels: Mapping[str, Any]) -> str:
     """What is to divide the model: nothing on one rank, as the workshop trains there, but for the tuned loop."""
-    return "none" if world_size == 1 and loop != "tuned" else "FSDP2"
+    if levels["world_size"] == 1 and levels["loop"] != "tuned":
+        return "none"
+    return str(levels["wrap"]) if levels["loop"] == "trainer" else "FSDP2"
+
+
+def ways(loop: str, wraps: Sequence[str]) -> list[tuple[str, bool]]:
+    """What divides a loop's model, each with whether it is the first, which has the rows of one rank and of nodes.
+
+    FSDP1 is Trainer's alone.
+    """
+    return [(wrap, place == 0) for place, wrap in enumerate(wraps if loop == "trainer" else ["FSDP2"])]
 
 
 def placements(world_sizes: Sequence[int], nodes: Sequence[int], each: Sequence[int]) -> Iterator[dict[str, Any]]:
@@ -48,9 +61,11 @@ def cell(levels: Mapping[str, Any], config: Mapping[str, Any], dataset: str, wor
 
     work: FLOP of the whole training, for the order and the time left.
     """
-    own = {name: config[name] for name in (*DATA, *KNOBS) if name not in levels}
+    own = {name: config[name] for name in (*DATA, *KNOBS) if name in config and name not in levels}
     device, ranks = DEVICES[levels["backend"]], levels["world_size"]
-    factors = {**levels, "device": device, "wrap": wrap_of(levels["loop"], ranks), **own}
+    factors = {**levels, "device": device, "wrap": wrap_of(levels), **own}
+    if levels["loop"] != "trainer" and "save_strategy" in own:
+        factors |= {"save_strategy": "no"}
     # The custom model has no weights but random ones.
     factors["weights"] = (levels["model_name"] in BLOOM and config["workshop"]["weights"]) or RANDOM
     needs = [*precision.requires(device, factors["dtype"]), "transformers"]

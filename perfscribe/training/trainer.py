@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 from torch.utils.data import Dataset
-from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
+from transformers import PreTrainedModel, PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
 from perfscribe.training import dividing
 from perfscribe.training.bare_loop import Curve
@@ -44,6 +44,15 @@ class Rows(Dataset[dict[str, torch.Tensor]]):
         return {name: tensor[index] for name, tensor in self.tensors.items()}
 
 
+class SavingTrainer(Trainer):  # type: ignore[misc]
+    """Trainer that saves the workshop's own model, too: safetensors refuses weights that are one tensor."""
+
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, torch.Tensor] | None = None) -> None:
+        if self.model is not None and not isinstance(self.model, PreTrainedModel):
+            state_dict = {name: one.clone() for name, one in (state_dict or self.model.state_dict()).items()}
+        super()._save(output_dir, state_dict)
+
+
 def arguments(knobs: Knobs, output_dir: Path, **more: Any) -> TrainingArguments:
     """Trainer's arguments; `more` are further ones of its own (fsdp, fsdp_config, …).
 
@@ -61,6 +70,7 @@ def arguments(knobs: Knobs, output_dir: Path, **more: Any) -> TrainingArguments:
         "bf16": knobs.bf16,
         "eval_strategy": knobs.eval_strategy,
         "save_strategy": knobs.save_strategy,
+        "save_total_limit": 1,
         "logging_steps": knobs.logging_steps,
         "logging_nan_inf_filter": False,  # a loss that is no number is to be seen
         "seed": knobs.seed,
@@ -84,7 +94,7 @@ def make(
     knobs: Knobs,
     output_dir: Path,
     callback: TrainerCallback,
-    kind: type[Trainer] = Trainer,
+    kind: type[Trainer] = SavingTrainer,
     **more: Any,
 ) -> Trainer:
     """A Trainer that is ready to train; it moves the model to its device. `more`: see arguments()."""
@@ -102,11 +112,17 @@ def make(
 def distributed(wrap: str, model: nn.Module, backend: str) -> dict[str, Any]:
     """Trainer's arguments for several ranks; none for one that nothing divides.
 
-    FSDP in the form that takes effect: version 2, and blocks by the bare name of their class. Checkpoints in parts: by
-    default the first rank gathers the whole model and writes it twice, for resuming and as model.safetensors.
+    FSDP1 as the workshop's settings took effect: the whole model is one unit, and the first rank writes checkpoints,
+    the whole model twice, for resuming and as model.safetensors. FSDP2: blocks by the bare name of their class,
+    checkpoints in parts.
     """
     if wrap == dividing.NONE:
         return {}
+    if wrap == dividing.FSDP1:
+        prefetch = {"forward_prefetch": True, "backward_prefetch": "backward_post"}
+        given = {"version": 1, "reshard_after_forward": "full_shard", "auto_wrap_policy": "NO_WRAP", **prefetch}
+        # Newer versions take a fused AdamW, which the scaler that FSDP1 needs for fp16 breaks (torch 2.13).
+        return {"ddp_backend": backend, "fsdp": True, "fsdp_config": given, "optim": "adamw_torch"}
     block = type(next(dividing.blocks(model))).__name__
     settings = {"version": 2, "reshard_after_forward": True, "transformer_layer_cls_to_wrap": [block]}
     settings["state_dict_type"] = "SHARDED_STATE_DICT"

@@ -78,7 +78,8 @@ def test_the_gpu_preset_is_the_workshops() -> None:
     assert measure.labels_of(cells["simple_gpt", "source"].factors) == "source_prompt"
     assert measure.shape_of(cells["simple_gpt", "answer"].factors) == show.WORKSHOP[show.SCRIPT]
     assert cells["bloom", "answer"]["rows"] == cells["simple_gpt", "source"]["rows"] == 500
-    assert cells["bloom", "source"]["rows"] == 100
+    assert cells["bloom", "source"]["rows"] == 500
+    assert {cell["save_strategy"] for cell in cells.values()} == {"epoch"}
 
 
 def test_knobs_that_contradict_are_refused_before_anything_runs() -> None:

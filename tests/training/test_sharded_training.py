@@ -70,15 +70,24 @@ def test_trainer_that_takes_ddp_for_fsdp_without_a_word_fails(data) -> None:
         train(data, 2, BLOOM | {"loop": "trainer", "wrap": "FSDP2", "grad_acc": 2})
 
 
-@pytest.mark.parametrize(("model", "low"), [(BLOOM, False), (CUSTOM, True)], ids=["bloom", "custom, fp16"])
-def test_trainers_fsdp_divides_the_model_and_trains_as_ddp_does(data, model: dict, low: bool) -> None:
-    """By Trainer's own way for GPUs, with its blocks by their bare name; fp16 as the workshop has it."""
+@pytest.mark.parametrize(
+    ("model", "low", "wrap", "units"),
+    [(BLOOM, False, "FSDP2", 5), (CUSTOM, True, "FSDP2", 3), (CUSTOM, True, "FSDP1", 1)],
+)
+def test_trainers_fsdp_divides_the_model_and_trains_as_ddp_does(data, model, low: bool, wrap: str, units: int) -> None:
+    """By Trainer's own way for GPUs: blocks by their bare name, or one unit; fp16 as the workshop has it."""
     asked = model | {"loop": "trainer", "grad_acc": 2, "learning_rate": 1e-4}
     (ddp, _) = train(data, 2, asked | {"wrap": "DDP"})
-    ranks = train(data, 2, asked | {"wrap": "FSDP2", "low": low}, train_as_on_gpus)
-    assert [rank["values"]["wrapped_by"] for rank in ranks] == ["FSDP2", "FSDP2"]
+    ranks = train(data, 2, asked | {"wrap": wrap, "low": low}, train_as_on_gpus)
+    assert [(rank["values"]["wrapped_by"], rank["values"]["units"]) for rank in ranks] == [(wrap, units)] * 2
     assert ranks[0]["values"]["local_share"] == pytest.approx(0.5, abs=0.02)
     assert ranks[0]["series"]["eval_loss"] == pytest.approx(ddp["series"]["eval_loss"], rel=3e-3 if low else 1e-4)
+
+
+def test_trainer_saves_a_model_whose_head_is_its_embedding(data) -> None:
+    tied = CUSTOM | {"loop": "trainer", "wrap": "none", "tied": True, "save_strategy": "epoch"}
+    (alone,) = train(data, 1, tied)
+    assert alone["values"]["wrapped_by"] == "none"
 
 
 def test_trainer_and_the_bare_loop_evaluate_alike(data) -> None:

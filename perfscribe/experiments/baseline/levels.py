@@ -1,11 +1,13 @@
 """Keys of experiments.baseline with their defaults, and what it shows."""
 
 from perfscribe.base.registry import Shown
+from perfscribe.config import shared
 from perfscribe.config.keys import choice, choices, devices, experiment, flag, number, whole
 
 LEVELS = experiment(
     "Training on one device without FSDP: BLOOM, and the workshop's custom model, keys named as there",
     (("source_rows", "train_size"),),
+    rounds=shared.ROUNDS,
     model=choices(
         "bloom: model_name | simple_gpt: of hidden_size, num_layers, …",
         ["bloom", "simple_gpt"],
@@ -26,7 +28,7 @@ LEVELS = experiment(
     ),
     max_length=whole("tokens of a row", 16, 8192, 256, tiny=96, gpu=512),
     train_size=whole("rows to train on", 1, 100_000, 16, tiny=8, gpu=500),
-    source_rows=whole("of them, those that bloom trains on with labels: source", 1, 100_000, 16, tiny=8, gpu=100),
+    source_rows=whole("of them, those that bloom trains on with labels: source", 1, 100_000, 16, tiny=8, gpu=500),
     eval_size=whole("questions to evaluate", 1, 100_000, 8, tiny=4, gpu=100),
     num_epochs=whole("passes over the rows", 1, 1000, 5, tiny=3),
     batch_size=whole("rows of a batch", 1, 1024, 1),
@@ -53,7 +55,7 @@ LEVELS = experiment(
     ffn=whole("inner width of the feed-forward block", 1, 262_144, 256, tiny=32, gpu=8192),
     tied=flag("true: the head's matrix is the embedding's", False),
     eval_strategy=choice("no | steps | epoch", ["no", "steps", "epoch"], "epoch"),
-    save_strategy=choice("no | steps | epoch; checkpoints are deleted after the cell", ["no", "steps", "epoch"], "no"),
+    save_strategy=shared.SAVE,
     logging_steps=whole("optimizer steps of one point of the training loss", 1, 10_000, 1, gpu=10),
     new_tokens=whole("most tokens of an answer", 1, 1024, 8, tiny=4, gpu=50),
     generation_batch=whole("questions answered at once", 1, 10_000, 50),

@@ -54,7 +54,7 @@ def _cell(loop: str, pair: Sequence[int], backend: str, config: Mapping[str, Any
     levels: dict[str, Any] = {"world_size": max(saved_by, resumed_by), "saved_by": saved_by, "resumed_by": resumed_by}
     levels |= {"backend": backend, "loop": loop, "model_name": config["model_name"]}
     levels |= {name: config[name] for name in ("rows_per_step", "save_steps", "keep_checkpoints")}
-    levels |= {"grad_acc": 1, "logging_steps": 1}
+    levels |= {"grad_acc": 1, "logging_steps": 1, "wrap": "FSDP2"}
     rows, batch = config["rows_per_step"], config["batch_size"]
     uneven = [ranks for ranks in (saved_by, resumed_by) if rows % (ranks * batch)]
     skip = f"{rows} rows a step cannot be divided among {uneven[0]} ranks with {batch} at once" if uneven else ""

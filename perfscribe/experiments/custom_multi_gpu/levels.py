@@ -6,6 +6,7 @@ from perfscribe.config.keys import choice, choices, experiment, flag, section, w
 
 LEVELS = experiment(
     "The workshop's SimpleGPTModel on several GPUs, by Trainer, by a bare loop, and tuned",
+    rounds=shared.ROUNDS,
     **shared.RANKS,
     **shared.SIMPLE_GPT,
     num_layers=whole("layers", 1, 1000, 3, tiny=1),
@@ -15,14 +16,16 @@ LEVELS = experiment(
         ["bare loop"],
         gpu=["trainer", "bare loop", "tuned"],
     ),
+    wrap=shared.WRAP,
     labels=shared.LABELS,
     train_size=shared.train_size(32, tiny=12, gpu=500),
     eval_size=shared.EVAL_SIZE,
     **shared.LENGTHS,
     vocab_size=shared.SIMPLE_GPT_VOCABULARY,
     num_epochs=shared.num_epochs(1, gpu=5),
+    save_strategy=shared.SAVE,
     batch_size=shared.BATCH_SIZE,
-    grad_acc=whole("batches that are accumulated to an optimizer step", 1, 65_536, 2, tiny=1, gpu=4),
+    grad_acc=whole("batches that are accumulated to an optimizer step", 1, 65_536, 2, tiny=1, gpu=1),
     **shared.ADAMW,
     **shared.PRECISION_AND_LOGS,
     tuned=section(

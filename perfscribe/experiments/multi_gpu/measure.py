@@ -17,9 +17,13 @@ def cells(config: Mapping[str, Any]) -> list[Cell]:
     dataset = squad_sets.dataset_name(config)
     found = []
     for backend in config["backend"]:
-        for placed in launching.placements(config["world_size"], config["nodes"], config["ranks_per_node"]):
-            levels = {**placed, "backend": backend, "loop": config["loop"], "model_name": config["model_name"]}
-            found.append(launching.cell(levels, config, dataset, launching.work(levels, config)))
+        own = {"backend": backend, "loop": config["loop"], "model_name": config["model_name"]}
+        for wrap, first in launching.ways(config["loop"], config["wrap"]):
+            ranks = [n for n in config["world_size"] if first or n > 1]
+            nodes = config["nodes"] if first else []
+            for placed in launching.placements(ranks, nodes, config["ranks_per_node"]):
+                levels = {**placed, **own, "wrap": wrap}
+                found.append(launching.cell(levels, config, dataset, launching.work(levels, config)))
     return found
 
 

@@ -2,10 +2,11 @@
 
 from perfscribe.base.registry import Shown
 from perfscribe.config import shared
-from perfscribe.config.keys import experiment, whole, wholes
+from perfscribe.config.keys import choice, experiment, whole, wholes
 
 LEVELS = experiment(
     "The workshop's weak scaling, and two variants of it whose work a GPU stays the same",
+    rounds=shared.ROUNDS,
     backend=shared.BACKEND,
     world_size=wholes("ranks, in the order of layers and batch", 1, 1024, [1, 2], gpu=[2, 4, 8, 16]),
     ranks_per_node=whole("ranks on a node at most; more are on several nodes of a cluster's job", 1, 1024, 8),
@@ -21,12 +22,16 @@ LEVELS = experiment(
     ),
     **shared.SIMPLE_GPT,
     loop=shared.LOOP,
+    wrap=choice(
+        "FSDP1: the whole model is one unit | FSDP2: each block is one", ["FSDP1", "FSDP2"], "FSDP2", gpu="FSDP1"
+    ),
     labels=shared.LABELS,
-    train_size=shared.train_size(32, tiny=8, gpu=400),
+    train_size=shared.train_size(32, tiny=8, gpu=500),
     eval_size=shared.EVAL_SIZE,
     **shared.LENGTHS,
     vocab_size=shared.SIMPLE_GPT_VOCABULARY,
     num_epochs=shared.num_epochs(1, gpu=5),
+    save_strategy=shared.SAVE,
     grad_acc=whole("batches that are accumulated to an optimizer step", 1, 65_536, 1),
     **shared.ADAMW,
     **shared.PRECISION_AND_LOGS,

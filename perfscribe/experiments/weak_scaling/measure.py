@@ -37,6 +37,7 @@ def _cell(same: list[Setup], backend: str, config: Mapping[str, Any], dataset: s
         "world_size": setup.world_size,
         "backend": backend,
         "loop": config["loop"],
+        "wrap": config["wrap"],
         "model_name": "simple_gpt",
         **{name: getattr(setup.shape, name) for name in launching.SHAPE},
         "batch_size": setup.batch,
