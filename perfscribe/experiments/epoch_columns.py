@@ -24,7 +24,7 @@ HOMEWORK = {
     "epochs": 10,
 }
 HOMEWORK_WIDTH = 512
-RANKS_NOT_STATED = "ranks not stated"  # of a write-up that shared its samples among them
+RANKS_OF_001 = "4 ranks"  # by the scripts of write-up 001, which share its samples among them
 
 
 def homework(*names: str) -> dict[str, int]:

@@ -42,8 +42,8 @@ def test_the_gpu_preset_is_the_homeworks_grid():
 @pytest.mark.parametrize(
     ("width", "length", "dtype", "other", "expected"),
     [
-        (512, 20, "fp32", {}, ["3.58 (of 2048 samples, ranks not stated)", 1.02]),
-        (512, 20, "fp32", {"samples": 2048}, ["3.58 (ranks not stated)", 1.02]),
+        (512, 20, "fp32", {}, ["3.58 (of 2048 samples, 4 ranks)", 1.02]),
+        (512, 20, "fp32", {"samples": 2048}, ["3.58 (4 ranks)", 1.02]),
         (512, 20, "fp32", {"batch": 32}, ["none", "none"]),
         (512, 20, "bf16", {}, ["none", "none"]),
         (2048, 20, "fp32", {}, ["failed", "none"]),

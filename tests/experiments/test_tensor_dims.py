@@ -63,7 +63,7 @@ def test_the_refused_row_prints_its_status_and_the_write_ups_word():
     assert (found["status"], found["reason"]) == ("failed", MESSAGE)
     assert found["training_s_published"] == "failed"
     as_it_is = row("polaris.tensor_dims", homework(), features=512)
-    assert as_it_is["training_s_published"] == "2.37 (ranks not stated)"
+    assert as_it_is["training_s_published"] == "2.37 (4 ranks)"
     assert as_it_is["memory_allocated_gib_published"] == 0.86
     assert (as_it_is["training_s"], as_it_is["first_epoch_s"], as_it_is["allocated_gib"]) == (7, 4, 0.5)
 

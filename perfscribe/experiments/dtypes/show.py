@@ -62,7 +62,7 @@ def _published(metric: str, title: str) -> t.Column:
 
 
 def _why_unlike(record: Record) -> str:
-    return ("" if record.has(samples=SAMPLES) else f"of {SAMPLES} samples, ") + columns.RANKS_NOT_STATED
+    return ("" if record.has(samples=SAMPLES) else f"of {SAMPLES} samples, ") + columns.RANKS_OF_001
 
 
 def _columns() -> list[t.Column]:

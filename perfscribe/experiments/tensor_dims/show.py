@@ -69,7 +69,7 @@ def _columns() -> list[t.Column]:
         t.factor("epochs", "Epochs"),
         t.value("parameters", "Parameters", exact=True),
         columns.total(),
-        columns.unlike(time, lambda record: columns.RANKS_NOT_STATED),
+        columns.unlike(time, lambda record: columns.RANKS_OF_001),
         *columns.later_epochs(),
         columns.peak_gib(),
         t.value("allocated_after_bytes", "Allocated (GiB)", 1 / GIB, "allocated_gib"),
