@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
+CHAPTERS = ("cs336", "polaris", "fsdp")
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,9 @@ class Shown:
         unread = sorted(set(self.drawn_of) - {*self.reads, *self.reads_if_measured})
         if unread or not self.tables:
             raise ValueError(f"drawn_of names {', '.join(unread)}, which it does not read" if unread else "no tables")
+        for name in (*self.tables, *self.figures):
+            if name.partition(".")[0] not in CHAPTERS:
+                raise ValueError(f"{name}: expected an id that begins with one of {', '.join(CHAPTERS)}, and a dot")
 
 
 def _holding(file: str, root: Path) -> list[str]:

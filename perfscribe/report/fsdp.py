@@ -164,7 +164,7 @@ class NineRows(Problem):
     def row(self, metric: str) -> list[Cell]:
         """A row of the hand-in's."""
         memory = metric == "Memory Allocated (MB)"
-        found = self.metric(f"{metric}, peak" if memory else metric)
+        found = self.metric("Memory Allocated (MiB), peak" if memory else metric)
         values = [as_cell(found, labels, MIB_AS_MB if memory else 1.0) for labels in ("answer", "source")]
         if metric == "Steps per Epoch" and ok(found):
             values = [Cell(f"{figure(found, labels).value:.0f}") for labels in ("answer", "source")]
@@ -189,7 +189,7 @@ class NineRows(Problem):
 
     def memory(self, moment: str) -> Figure:
         """In MB."""
-        return figure(self.metric(f"Memory Allocated (MB), {moment}"), "answer", MIB_AS_MB)
+        return figure(self.metric(f"Memory Allocated (MiB), {moment}"), "answer", MIB_AS_MB)
 
     def gigabytes(self, moment: str) -> Figure:
         """The same in GB."""

@@ -35,9 +35,6 @@ MEASURED_WITH = {
     "ddp_overlap_bucketed": "ddp_bucketed_benchmarking",
     "optimizer_state_sharding": "optimizer_state_sharding_accounting",
 }
-
-
-CHAPTERS = ("cs336", "polaris", "fsdp")
 # What the marks mean, as LEGEND has it.
 MARKS = {"†": "an emulated link", "‡": "settings other than the homework's"}
 

@@ -137,7 +137,7 @@ def test_the_workshops_rows_with_its_own_labels_beside_ours(run: Run) -> None:
     losses = ours.series["eval_loss"][1], theirs.series["eval_loss"][1]
     assert tuple(shown.loc["Eval Loss (Epoch 2)", ["answer", "source"]]) == losses
     assert shown.loc["Steps per Epoch", "answer"] == 2
-    assert shown.loc["Memory Allocated (MB), peak", "answer"] == ours.values["peak_allocated_bytes"] / 2**20
+    assert shown.loc["Memory Allocated (MiB), peak", "answer"] == ours.values["peak_allocated_bytes"] / 2**20
     # The summary's mean, as the workshop says where to look; and the last.
     logged = ours.series["train_loss"]
     assert shown.loc["Train Loss (Final)", "answer"] == pytest.approx(sum(logged) / len(logged), rel=1e-3)
@@ -146,7 +146,7 @@ def test_the_workshops_rows_with_its_own_labels_beside_ours(run: Run) -> None:
     told = "of 8 rows, and of 4 with the workshop's labels: not of labels alone"
     for metric in ("Train Loss (Final)", "Eval Loss (Epoch 2)", "Training Speed (samples/sec)", "Steps per Epoch"):
         assert shown.loc[metric, "flags"] == told
-    assert shown.loc["Memory Allocated (MB), peak", "flags"] == ""
+    assert shown.loc["Memory Allocated (MiB), peak", "flags"] == ""
 
 
 def test_a_way_to_label_that_failed_says_so_in_its_column(run: Run) -> None:

@@ -11,6 +11,7 @@ import pytest
 import yaml
 from workspace import ROOT
 
+from perfscribe.base import registry
 from perfscribe.report import handin
 from perfscribe.report.site import Site
 from perfscribe.show.rounding import Figure
@@ -126,7 +127,7 @@ def test_answers_are_short(site: str) -> None:
     folder = ROOT / "results" / site
     gpus = json.loads((folder / "summary.json").read_text(encoding="utf-8"))["gpus"]
     tables = Site(site, folder / "tables", "cuda" if gpus else "cpu")
-    for kind in (kind for *_, kinds in handin.chapters(handin.CHAPTERS) for kind in kinds):
+    for kind in (kind for *_, kinds in handin.chapters(registry.CHAPTERS) for kind in kinds):
         problem = kind(tables)
         texts = [table.title + table.setup + " ".join(table.header) for table in problem.made]
         texts += [cell.text for table in problem.made for row in table.rows for cell in row if not cell.able]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from workspace import Workspace
 
-from perfscribe.base import files
+from perfscribe.base import files, registry
 from perfscribe.records import records
 from perfscribe.records.records import Record
 from perfscribe.report import handin, report
@@ -121,12 +121,11 @@ def test_a_table_of_no_problem_is_shown_all_the_same(sources: report.Sources) ->
 
 def test_every_kept_table_and_figure_is_on_a_page() -> None:
     """Of all experiments; a page names nothing that none makes."""
-    from perfscribe.base import registry
     from perfscribe.report import details
 
     shown = [registry.shown(name, report_root()) for name in registry.known(report_root())]
     made = {one for presentation in shown for one in (*presentation.tables, *presentation.figures)}
-    problems = [problem for *_, of in handin.chapters(handin.CHAPTERS) for problem in of]
+    problems = [problem for *_, of in handin.chapters(registry.CHAPTERS) for problem in of]
     named = {one for problem in problems for one in (*problem.details, problem.figure)} - {""}
     named |= {one for *_, ids in details.OTHERS for one in ids}
     assert made == named

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from workspace import Workspace, shown_by
 
+from perfscribe.base import registry
+
 MEASURE = '''"""Three cells without libraries."""
 from perfscribe.base.cells import Cell, Measurement
 
@@ -114,3 +116,10 @@ def test_it_is_left_out_with_what_it_reads(project: Workspace) -> None:
     assert project.planned_jobs(*TINY, off) == set()
     assert project.run("report", *TINY).returncode == 0
     assert all(path.is_file() for path in made) and mine.is_file()
+
+
+def test_an_id_begins_with_its_chapter() -> None:
+    with pytest.raises(
+        ValueError, match=r"^memory\.copies: expected an id that begins with one of cs336, polaris, fsdp"
+    ):
+        registry.Shown(("memory.copies",))

@@ -22,7 +22,7 @@ from perfscribe.show import tables as t
 from perfscribe.show.tables import Table
 
 MODELS = {"bloom": ("fsdp.baseline", "BLOOM"), "simple_gpt": ("fsdp.custom_single_node", "Custom model")}
-MB = 2**20  # as the workshop's callback counts it
+MIB = 2**20  # which the workshop's callback calls MB
 LABELS = ("answer", "source")
 WAYS = {  # to label, and who does
     "answer": "ours",
@@ -111,8 +111,8 @@ METRICS: tuple[tuple[str, str, Get], ...] = (
         lambda record: median(record.series["eval_samples_per_s"] or [float("nan")]),
     ),
     ("Steps per Epoch", "steps over epochs", _number("steps_per_epoch")),
-    ("Memory Allocated (MB), peak", "torch's allocator", _number("peak_allocated_bytes", 1 / MB)),
-    ("Memory Allocated (MB), at rest", "torch's allocator, after steps", _number("at_rest_bytes", 1 / MB)),
+    ("Memory Allocated (MiB), peak", "torch's allocator", _number("peak_allocated_bytes", 1 / MIB)),
+    ("Memory Allocated (MiB), at rest", "torch's allocator, after steps", _number("at_rest_bytes", 1 / MIB)),
     ("GPU Utilization (%)", "NVML, mean over the training", _number("gpu_utilisation_percent")),
 )
 BY_ROWS = ("Train", "Eval Loss", "Steps")  # how metrics begin that depend on how many rows were trained
@@ -124,7 +124,7 @@ NINE = [
     t.value("source", "Value, the workshop's labels"),
 ]
 NINE_NOTES = (
-    "MB: 2^20 bytes; peak: of the whole training, evaluation included.",
+    "Peak: of the whole training, evaluation included.",
     "The workshop's labels: as its scripts train; where they trained fewer rows, the flag says so.",
 )
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from perfscribe.base import called_from, files
+from perfscribe.base import called_from, files, registry
 from perfscribe.report import handin
 from perfscribe.report.site import Site
 from perfscribe.verbs.fill import document, rewriting
@@ -39,7 +39,7 @@ def known(root: Path, name: str) -> list[Known]:
         )
     device = "cuda" if files.read_json(summary)["gpus"] else "cpu"
     site = Site(name, summary.parent / "tables", device)
-    made = [problem(site) for *_, problems in handin.chapters(handin.CHAPTERS) for problem in problems]
+    made = [problem(site) for *_, problems in handin.chapters(registry.CHAPTERS) for problem in problems]
     return [Known(problem.heading, table) for problem in made for table in problem.made]
 
 
