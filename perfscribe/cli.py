@@ -182,8 +182,8 @@ def test(arguments: Sequence[str]) -> int:
         [python, "-m", "mypy"],
         [str(Path(python).with_name("lint-imports")), "--no-logo", "--no-cache"],
         [*snakemake("--lint")],
-        # Begun in the order of tests/conftest.py; two more than the cores of a small machine, as many tests wait.
-        [python, "-m", "pytest", "-n", "4", "--dist", "loadfile", "--no-loadscope-reorder", *arguments],
+        # Begun in the order of tests/conftest.py; one more than the two cores of a small machine, as many tests wait.
+        [python, "-m", "pytest", "-n", "3", "--dist", "loadfile", "--no-loadscope-reorder", *arguments],
     ]
     for step in steps:
         print("run:", Path(step[0]).name, *step[1:], flush=True)

@@ -18,7 +18,7 @@ from workspace import Workspace
 from perfscribe.base import registry
 
 COMMAND = ("snakemake", "--profile", "slurm", "report")
-RUN_S = 550.0
+RUN_S = 1500.0
 
 
 class OnSlurm(Workspace):

@@ -232,7 +232,7 @@ def test_a_training_over_two_nodes_has_the_losses_of_one(slurm: LocalSlurm, tmp_
     """One rank on each node, and two on each: the ranks are on both, and train what two ranks of one node train."""
     pytest.importorskip("transformers", reason="the package transformers is not installed")
     (tmp_path / "train.py").write_text(
-        TRAINING.format(paths=[str(ROOT), str(ROOT / "tests" / "training")], folder=str(tmp_path))
+        TRAINING.format(paths=[str(ROOT / place) for place in (".", "tests", "tests/training")], folder=str(tmp_path))
     )
     batch = ["-N2", "--ntasks=2", f"--output={tmp_path}/said", f"--chdir={ROOT}", "--wrap"]
     slurm.batch(*batch, f"{sys.executable} {tmp_path}/train.py", timeout_s=RUN_S, OMP_NUM_THREADS="1")
