@@ -137,6 +137,8 @@ def writable(folder: Path) -> None:
 
 def report(arguments: Sequence[str]) -> int:
     """Measure what is missing and write the report."""
+    if arguments and not arguments[0].startswith("-"):
+        sys.exit(f"run: report: got {arguments[0]!r}, expected --config KEY=VALUE ... or options of Snakemake")
     raw = read_config(arguments)
     cores = _all_cores(arguments)
     safe = ["--nolock", "--rerun-incomplete", "--rerun-triggers", *TRIGGERS]

@@ -142,11 +142,18 @@ def test_a_bad_config_is_one_line(project: Path, verb: str, text: str) -> None:
     assert re.match(r"config: .*config\.yaml", message([verb]))
 
 
-@pytest.mark.parametrize("verb", ["plan", "doctor"])
-@pytest.mark.parametrize("words", [["--cores", "2"], ["preset=tiny"], ["x", "--config", "seed=1"]])
-def test_words_that_a_verb_does_not_know_are_refused(project: Path, verb: str, words: list[str]) -> None:
-    expected = rf"run: {verb}: got '\S+', expected --config KEY=VALUE \.\.\. or nothing"
-    assert re.fullmatch(expected, message([verb, *words]))
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["plan", "--cores", "2"],
+        ["doctor", "x", "--config", "seed=1"],
+        ["plan", "preset=tiny"],
+        ["report", "preset=tiny"],
+    ],
+)
+def test_words_that_a_verb_does_not_know_are_refused(project: Path, words: list[str]) -> None:
+    expected = rf"run: {words[0]}: got '\S+', expected --config KEY=VALUE \.\.\. or (nothing|options of Snakemake)"
+    assert re.fullmatch(expected, message(words))
 
 
 @pytest.mark.parametrize("verb", ["plan", "doctor", "report"])
