@@ -1,6 +1,6 @@
 """kill -9 at any moment costs at most the cell in flight, and needs no unlocking.
 
-A run of a small report is killed at 20 moments drawn over its duration; the run after it must finish the report without
+A run of a small report is killed at moments drawn over its duration; the run after it must finish the report without
 measuring any cell again whose record stood in the journal. Two copies of the project are killed side by side.
 """
 
@@ -26,7 +26,7 @@ from workspace import Workspace
 
 from perfscribe.records import journal
 
-KILLS = 9
+KILLS = 5
 COPIES = 2
 EXPERIMENTS = {"quick": (0.1, 0.15, 0.1, 0.2), "slow": (0.3, 0.1, 0.2, 0.25)}
 CELLS = {f"{experiment} {n}" for experiment, seconds in EXPERIMENTS.items() for n in range(len(seconds))}
