@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 HELP = """\
 ./run report [OPTIONS]        measure what is missing and write report/<site>/report.md
-./run plan                    the cells, their status in the journal, an estimate of time
+./run plan [EXPERIMENT ...]    what is to be measured, with an estimate of time; the cells of those experiments
 ./run doctor                  this machine, and what each experiment will find unsupported here
 ./run remeasure EXPERIMENT [FACTOR=LEVEL ...] [status=STATUS]
                               retire finished cells, so that the next report measures them again
@@ -196,12 +196,14 @@ def test(arguments: Sequence[str]) -> int:
 
 
 def plan(arguments: Sequence[str]) -> int:
-    """Print the cells, their status in the journal and an estimate of time."""
+    """Print what each experiment has to measure with an estimate of time, and the cells of those named."""
+    from perfscribe.base import registry
     from perfscribe.verbs import overview
 
-    refuse_others("plan", arguments)
+    named = [argument for argument in arguments if argument in registry.measured(ROOT)]
+    refuse_others("plan", [argument for argument in arguments if argument not in named])
     raw = read_config(arguments)
-    print(overview.describe(ROOT, session.make_plan(ROOT, raw)))
+    print(overview.describe(ROOT, session.make_plan(ROOT, raw), named))
     return 0
 
 

@@ -1,8 +1,13 @@
-"""What `./run plan` prints: every cell, what the journal says of it, and how long the rest may take."""
+"""What `./run plan` prints: how many cells each experiment has to measure, and how long they may take."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
+from typing import Any
 
 from tabulate import tabulate
 
@@ -13,8 +18,6 @@ from perfscribe.records import environment, journal
 from perfscribe.run import leases
 from perfscribe.run.progress import Pace, duration
 
-UNKNOWN = "no estimate: no cell of it was measured yet with this preset"
-
 
 def _status(unit: dict, cell: dict, number: int, records: dict[str, list[dict]]) -> tuple[str, dict | None]:
     """A cell's status in the journal, and the newest record of the same factors, whatever its code."""
@@ -22,7 +25,7 @@ def _status(unit: dict, cell: dict, number: int, records: dict[str, list[dict]])
     cannot = f"{lacking[0]} ({lacking[1]})" if lacking else ""
     if cell["skip"]:
         return cannot or f"skipped ({cell['skip']})", None
-    same = records.get(repr(sorted(cell["factors"].items())), [])
+    same = records.get(_levels(cell), [])
     current = [r for r in same if r["fingerprint"] == unit["fingerprint"] and r["round"] == number]
     if current and current[-1]["values"].get("before_start"):
         current = []  # what was lacking then is asked anew
@@ -41,32 +44,70 @@ def _key(unit: dict, cell: dict) -> str:
     return cell_key(unit["experiment"], cell["factors"], unit["fingerprint"], "", unit["seed"])
 
 
-Waiting = list[tuple[int, dict, dict | None]]  # a cell's shard, the cell, and its record of last time
+# A job's processes, imports, tables and figures: 150 s for 30 experiments on two cores.
+START_S = 5.0
 
 
-def _estimate(waiting: Waiting, done: list[tuple[dict, dict]]) -> dict[int, float] | None:
-    """Seconds for the waiting cells of each shard: as long as last time, else in proportion to their cost."""
-    pace = Pace()
-    known = [*done, *((cell, record) for _, cell, record in waiting if record is not None)]
-    for cell, record in known:
-        pace.add(record["spent"]["wall_s"], cell["cost"])
-    if waiting and not known:
-        return None
-    seconds: dict[int, float] = {}
-    for shard, cell, last in waiting:
-        expected_s = last["spent"]["wall_s"] if last else pace.expected_s(cell["cost"])
-        seconds[shard] = seconds.get(shard, 0.0) + expected_s
-    return seconds
+def _levels(cell: Mapping[str, Any]) -> str:
+    return repr(sorted(cell["factors"].items()))
 
 
-def _experiment(root: Path, plan: Plan, experiment: str) -> tuple[list[list[object]], dict[int, float] | None]:
+class Elsewhere:
+    """Seconds that cells took on the committed sites of a preset."""
+
+    def __init__(self, root: Path, plan: Plan) -> None:
+        self.folders = [
+            path.parent
+            for path in sorted((root / "results").glob("*/published.json"))
+            if files.read_json(path.with_name("plan") / "index.json")["preset"] == plan.preset
+        ]
+
+    def seconds(self, experiment: str) -> tuple[str, dict[str, float]]:
+        """Of the site that has most of an experiment's cells: its name, and by levels what each took, in s."""
+        found: dict[str, dict[str, float]] = {"": {}}
+        for folder in self.folders:
+            rows = journal.read(folder / "journal" / experiment).all_records()
+            found[folder.name] = {_levels(row): row["spent"]["wall_s"] for row in rows if row["spent"]["wall_s"]}
+        return max(found.items(), key=lambda item: len(item[1]))
+
+
+@dataclass
+class Counted:
+    """Cells of an experiment by what becomes of them, each list by shard; times in s."""
+
+    rows: list[list[object]] = field(default_factory=list)
+    waiting: list[tuple[int, dict, float | None]] = field(default_factory=list)  # shard, cell, s of last time
+    pace: Pace = field(default_factory=Pace)
+
+    @property
+    def measured_here(self) -> bool:
+        """Whether any cell was, be it with older code."""
+        return bool(self.pace.cells) or any(last is not None for _, _, last in self.waiting)
+
+    def seconds(self, elsewhere: Mapping[str, float]) -> dict[int, float] | None:
+        """For the waiting cells of each shard, its start included; None where nothing is known.
+
+        As long as last time, or in proportion to cost. Where none was measured here: as elsewhere, or its median there.
+        """
+        for _, cell, last in self.waiting:
+            if last is not None:
+                self.pace.add(last, cell["cost"])
+        if not self.measured_here and not elsewhere:
+            return None
+        usual = median(elsewhere.values()) if elsewhere else 0.0
+        found: dict[int, float] = {}
+        for shard, cell, last in self.waiting:
+            guess = self.pace.expected_s(cell["cost"]) if self.pace.cells else elsewhere.get(_levels(cell), usual)
+            found[shard] = found.get(shard, START_S) + (guess if last is None else last)
+        return found
+
+
+def _count(root: Path, plan: Plan, experiment: str) -> Counted:
     history = journal.read(root / "results" / plan.site / "journal" / experiment)
     records: dict[str, list[dict]] = {}
     for record in history.all_records():
-        records.setdefault(repr(sorted(record["factors"].items())), []).append(record)
-    rows: list[list[object]] = []
-    waiting: Waiting = []
-    done: list[tuple[dict, dict]] = []
+        records.setdefault(_levels(record), []).append(record)
+    counted = Counted()
     for shard in range(plan.shards[experiment]):
         name = f"measure-{experiment}-{shard}"
         # Of a committed site only what says how it is shown is planned anew.
@@ -74,37 +115,53 @@ def _experiment(root: Path, plan: Plan, experiment: str) -> tuple[list[list[obje
         for number in range(1, unit["rounds"] + 1):
             for cell in unit["cells"]:
                 status, known = _status(unit, cell, number, records)
+                last = known["spent"]["wall_s"] if known else None
                 if status.startswith("to measure"):
-                    waiting.append((shard, cell, known))
-                elif known is not None:
-                    done.append((cell, known))
+                    counted.waiting.append((shard, cell, last))
+                elif last is not None:
+                    counted.pace.add(last, cell["cost"])
                 factors = " ".join(f"{name}={level}" for name, level in cell["factors"].items())
-                rows.append([experiment, factors, number, status])
-    return rows, _estimate(waiting, done)
+                counted.rows.append([experiment, factors, number, status])
+    return counted
 
 
-def describe(root: Path, plan: Plan) -> str:
-    """The whole plan as text."""
-    parts, alone_s, beside_s, unknown = [], 0.0, list[float](), []
-    summary = []
+def describe(root: Path, plan: Plan, experiments: Collection[str] = ()) -> str:
+    """A row an experiment with the time that its cells may take, and every cell of the experiments named.
+
+    Raises ValueError where one of them is not planned.
+    """
+    for name in experiments:
+        if name not in plan.shards:
+            raise ValueError(f"plan: {name} is not planned; planned: {', '.join(plan.shards)}")
+    cells: list[list[object]] = []
+    summary, unknown, alone_s, beside_s = [], [], 0.0, list[float]()
+    elsewhere = Elsewhere(root, plan)
     for experiment in plan.shards:
-        rows, seconds = _experiment(root, plan, experiment)
-        waiting = sum(str(row[3]).startswith("to measure") for row in rows)
-        parts.append(tabulate(rows, ["experiment", "cell", "round", "status"], tablefmt="plain"))
-        one_by_one = None if seconds is None else f"about {duration(sum(seconds.values()))}"
-        time = "nothing to do" if not waiting else one_by_one or UNKNOWN
-        summary.append([experiment, len(rows), waiting, time])
-        if waiting and seconds is None:
+        counted = _count(root, plan, experiment)
+        site, spent = elsewhere.seconds(experiment) if counted.waiting and not counted.measured_here else ("", {})
+        seconds = counted.seconds(spent)
+        cells += counted.rows if experiment in experiments else []
+        states = Counter(str(row[3]).split(" ")[0] for row in counted.rows)
+        about = "nothing to do" if not counted.waiting else "no estimate: no site of this preset has it"
+        if counted.waiting and seconds is None:
             unknown.append(experiment)
+        elif counted.waiting and seconds:
+            about = f"about {duration(sum(seconds.values()))}" + (f", as on {site}" if site else "")
+        here = len(counted.rows) - len(counted.waiting) - states["unsupported"] - states["skipped"]
+        summary.append([experiment, here, len(counted.waiting), states["unsupported"] + states["skipped"], about])
         for shard, shard_s in (seconds or {}).items():
             if (experiment, shard) in plan.beside_others:
                 beside_s.append(shard_s)
             else:
                 alone_s += shard_s
     total = leases.span_s(alone_s, beside_s, plan.at_a_time)
-    parts.append(tabulate(summary, ["experiment", "cells", "to measure", "time"], tablefmt="plain"))
-    parts_known = [f"about {duration(total)}"] if total or not unknown else []
-    known = " and, ".join([*parts_known, *([f"without an estimate, {', '.join(unknown)}"] if unknown else [])])
+    known = [f"about {duration(total)}"] if total else [] if unknown else ["nothing"]
+    rest = [f"without an estimate, {', '.join(unknown)}"] if unknown else []
     together = f", {plan.at_a_time} jobs of one GPU each at a time" if beside_s else ""
-    parts.append(f"site {plan.site}, preset {plan.preset}; to measure: {known}{together}")
+    parts = [tabulate(cells, ["experiment", "cell", "round", "status"], tablefmt="plain")] if experiments else []
+    parts.append(tabulate(summary, ["experiment", "measured", "to measure", "not here", "time"], tablefmt="plain"))
+    parts.append(
+        f"site {plan.site}, preset {plan.preset}; to measure: {' and, '.join([*known, *rest])}{together}; "
+        "cell by cell: ./run plan EXPERIMENT"
+    )
     return "\n\n".join(parts)

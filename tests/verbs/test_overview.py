@@ -1,4 +1,4 @@
-"""`./run plan`: every cell, what the journal says of it, and how long the rest may take."""
+"""`./run plan`: what the journal says of each cell, and how long the rest may take."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ def site(root: Path, cells: list[Cell], rounds: int = 1, shards: int = 1) -> pla
     return made
 
 
-def keep(root: Path, n: int, status: str = "ok", code: str = CODE, wall_s: float = 10.0, **fields: Any) -> None:
+def keep(
+    root: Path, n: int, status: str = "ok", code: str = CODE, wall_s: float = 10.0, place: str = "local", **fields: Any
+) -> None:
     """A record of the cell n in the journal."""
     record = records.make(
         {
@@ -42,7 +44,7 @@ def keep(root: Path, n: int, status: str = "ok", code: str = CODE, wall_s: float
             **fields,
         }
     )
-    with journal.Journal(root / "results" / "local" / "journal" / "probe" / "0.jsonl") as book:
+    with journal.Journal(root / "results" / place / "journal" / "probe" / "0.jsonl") as book:
         book.record(record)
 
 
@@ -52,18 +54,18 @@ def cell(n: int, **fields: Any) -> Cell:
 
 def told(root: Path, made: plan.Plan) -> tuple[dict[tuple[int, int], str], str, str]:
     """Status by cell and round; time of the experiment; the last line."""
-    text = overview.describe(root, made)
+    text = overview.describe(root, made, ["probe"])
     cells = {
         (int(n), int(number)): status for n, number, status in re.findall(r"^probe +n=(\d+) +(\d) +(.*)$", text, re.M)
     }
-    summary = re.findall(r"^probe +\d+ +\d+ +(.*)$", text, re.M)
-    return cells, summary[0], text.splitlines()[-1]
+    summary = re.findall(r"^probe +\d+ +\d+ +\d+ +(.*)$", text, re.M)
+    return cells, summary[0], text.splitlines()[-1].removesuffix("; cell by cell: ./run plan EXPERIMENT")
 
 
 def test_nothing_measured_yet(tmp_path: Path) -> None:
     cells, time, last = told(tmp_path, site(tmp_path, [cell(1), cell(2, skip="preset tiny")]))
     assert cells == {(1, 1): "to measure", (2, 1): "skipped (preset tiny)"}
-    assert time == "no estimate: no cell of it was measured yet with this preset"
+    assert time == "no estimate: no site of this preset has it"
     assert last == "site local, preset tiny; to measure: without an estimate, probe"
 
 
@@ -82,10 +84,23 @@ def test_time_left_goes_by_last_time_or_by_cost(tmp_path: Path) -> None:
     made = site(tmp_path, [cell(n) for n in (1, 2, 3)])
     keep(tmp_path, 1, wall_s=10.0)
     keep(tmp_path, 3, code=OLD, wall_s=7.0)
-    # Cell 3 takes 7 s as last time. That was the quickest, and the two took 3 s more for 4 units of cost: 8.5 s for
-    # cell 2.
+    # 5 s to start. Cell 3 takes 7 s as last time. That was the quickest, and the two took 3 s more for 4 units of cost:
+    # 8.5 s for cell 2.
     _, time, last = told(tmp_path, made)
-    assert time == "about 16 s" and last.endswith("to measure: about 16 s")
+    assert time == "about 20 s" and last.endswith("to measure: about 20 s")
+
+
+def test_what_was_never_measured_here_takes_as_long_as_on_a_committed_site(tmp_path: Path) -> None:
+    made = site(tmp_path, [cell(n) for n in (1, 2)])
+    for name, preset, seconds in (("like", "tiny", (30.0, 40.0)), ("other", "gpu", (1.0, 1.0))):
+        for n, wall_s in enumerate(seconds, 2):
+            keep(tmp_path, n, code=OLD, wall_s=wall_s, place=name)
+        folder = tmp_path / "results" / name
+        (folder / "plan").mkdir()
+        (folder / "published.json").write_text("{}")
+        (folder / "plan" / "index.json").write_text(f'{{"preset": "{preset}"}}')
+    # Cell 2 as there, cell 1 as the median of 30 and 40 s.
+    assert told(tmp_path, made)[1] == "about 70 s, as on like"
 
 
 def test_jobs_at_a_time_take_as_long_as_the_longest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,8 +110,8 @@ def test_jobs_at_a_time_take_as_long_as_the_longest(tmp_path: Path, monkeypatch:
     for n, wall_s in ((1, 8.0), (2, 9.0), (3, 7.0)):  # 1 and 3 are one shard's
         keep(tmp_path, n, code=OLD, wall_s=wall_s)
     _, time, last = told(tmp_path, made)
-    assert time == "about 24 s"
-    assert last == "site local, preset tiny; to measure: about 15 s, 2 jobs of one GPU each at a time"
+    assert time == "about 34 s"
+    assert last == "site local, preset tiny; to measure: about 20 s, 2 jobs of one GPU each at a time"
 
 
 def test_rounds_are_cells_of_their_own(tmp_path: Path) -> None:
@@ -117,7 +132,7 @@ def test_nothing_to_do(tmp_path: Path) -> None:
     keep(tmp_path, 2, data_digest="d" * 16)
     cells, time, last = told(tmp_path, made)
     assert set(cells.values()) == {"ok"} and time == "nothing to do"
-    assert last == "site local, preset tiny; to measure: about 0 s"
+    assert last == "site local, preset tiny; to measure: nothing"
 
 
 @pytest.mark.parametrize(("change", "status"), [("retired", "to measure"), ("seed", "to measure (seed changed)")])

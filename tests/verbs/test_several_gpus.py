@@ -83,7 +83,7 @@ def test_plan_and_doctor_say_so_beforehand(tmp_path: Path, monkeypatch: pytest.M
     made = plan.Plan("local", "gpu", ("cs336",), shards={"probe": 1})
     unit = {"experiment": "probe", "fingerprint": "f" * 16, "seed": 0, "rounds": 1}
     made.units["measure-probe-0"] = {**unit, "cells": [cell_to_json(cell) for cell in CELLS]}
-    text = overview.describe(tmp_path, made)
+    text = overview.describe(tmp_path, made, ["probe"])
     assert text.count("to measure\n") == 2 and "world_size=6        1  skipped (4 GPUs)" in text
     line = next(line for line in doctor.report([("probe", CELLS)]).splitlines() if line.startswith("probe"))
     assert line.split() == ["probe", "3", "1", "4", "GPUs", "run", "on", "a", "machine", "with", "6", "GPUs"]

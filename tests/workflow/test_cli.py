@@ -365,9 +365,10 @@ def test_a_folder_with_an_odd_name(tmp_path: Path) -> None:
 
 
 def test_plan_tells_cells_and_refuses_what_it_does_not_know(space: Workspace) -> None:
-    told = space.run("plan", "--config", "site=other")
+    told = space.run("plan", "probe", "--config", "site=other")
     assert told.returncode == 0 and told.stdout.count("to measure\n") == 3
     assert told.stdout.splitlines()[-1].startswith("site other, preset ")
+    assert "n=1" not in space.run("plan", "--config", "site=other").stdout
     wrong = space.run("plan", "--confg", "site=other")
     assert wrong.returncode == 1 and len(wrong.stdout.splitlines()) == 1 and "--confg" in wrong.stdout
 
