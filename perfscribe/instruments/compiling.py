@@ -20,23 +20,9 @@ from perfscribe.instruments.timing import synchronise
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def as_implemented(function: Function, backend: str, implementation: str) -> Function:
-    """The function, or module, compiled for the shapes that it is called with; its first call compiles.
-
-    implementation: compiled; or cuda_graphs (mode reduce-overhead), where each call overwrites what earlier ones and
-    their backward passes gave back. ValueError for another.
-    """
-    if implementation not in ("compiled", "cuda_graphs"):
-        raise ValueError(f"implementation: {implementation!r}: expected compiled or cuda_graphs")
-    if implementation == "compiled":
-        return cast(Function, torch.compile(function, backend=backend, dynamic=False))
-    graphed = torch.compile(function, backend=backend, mode="reduce-overhead", dynamic=False)
-
-    def call(*arguments: Any) -> Any:
-        torch.compiler.cudagraph_mark_step_begin()
-        return graphed(*arguments)
-
-    return cast(Function, call)
+def compiled(function: Function, backend: str) -> Function:
+    """The function, or module, compiled for the shapes that it is called with; its first call compiles."""
+    return cast(Function, torch.compile(function, backend=backend, dynamic=False))
 
 
 @contextmanager
@@ -57,7 +43,7 @@ def start_compiler(backend: str, device: str) -> float:
     """
     start = time.perf_counter()
     with cold_caches():
-        as_implemented(_plus_one, backend, "compiled")(torch.ones(8, device=device))
+        compiled(_plus_one, backend)(torch.ones(8, device=device))
         synchronise(device)
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
@@ -71,8 +57,7 @@ def _plus_one(x: torch.Tensor) -> torch.Tensor:
 def counts() -> dict[str, int]:
     """What Dynamo and inductor did since they were last reset.
 
-    graphs, graph_breaks; recompiles: times that a function was compiled again, for other shapes, dtypes or modes;
-    skipped_graphs: parts that inductor left out of CUDA graphs.
+    graphs, graph_breaks; recompiles: times that a function was compiled again, for other shapes, dtypes or modes.
     """
     from torch._dynamo.convert_frame import FRAME_COMPILE_COUNTER
     from torch._dynamo.utils import counters
@@ -81,5 +66,4 @@ def counts() -> dict[str, int]:
         "graphs": counters["stats"]["unique_graphs"],
         "graph_breaks": sum(counters["graph_break"].values()),
         "recompiles": sum(times - 1 for times in FRAME_COMPILE_COUNTER.values()),
-        "skipped_graphs": counters["inductor"]["cudagraph_skips"],
     }

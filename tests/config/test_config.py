@@ -346,7 +346,7 @@ def test_homework_grid_of_the_gpu_preset() -> None:
     assert experiments["attention"]["seq_len"] == [256, 1024, 4096, 8192, 16384]
     assert (experiments["attention"]["batch"], experiments["attention"]["passes"]) == (8, 100)
     assert experiments["end_to_end"]["size"] == ["small", "medium", "large", "xl", "2.7B"]
-    assert experiments["end_to_end"]["single_length"]["dtype"] == ["fp16"]
+    assert experiments["end_to_end"]["single_length"]["dtype"] == ["tf32", "bf16", "fp16"]
     assert experiments["io_formats"]["training_samples"] == 512
 
 

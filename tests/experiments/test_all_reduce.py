@@ -242,7 +242,7 @@ def test_lines_give_back_what_made_the_times(made: dict[str, Table]) -> None:
         )
         assert abs(row["worst_residual_percent"]) < 1e-6
     assert (made["collectives"].ok["residual_percent"].astype(float).abs() < 1e-6).all()
-    assert len(rows[rows["backend"] == "nccl"]) == 5 * 2 + 3 * 2
+    assert len(rows[rows["backend"] == "nccl"]) == 4 * 2 + 3 * 2
 
 
 def test_where_no_line_fits_residuals_show_it_and_no_half_bandwidth_is_taken_from_it() -> None:

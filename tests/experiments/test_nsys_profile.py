@@ -52,10 +52,9 @@ def test_the_gpu_preset_is_the_homeworks_grid() -> None:
     cells = measure.cells(section("gpu"))
     sizes = ("small", "medium", "large", "xl", "2.7B")
     levels = [(cell["size"], cell["seq_len"], cell["dtype"]) for cell in cells]
-    tf32 = [(size, length, "tf32") for size in sizes for length in (128, 256, 512, 1024)]
-    assert levels == [*tf32, *((size, 512, "fp32") for size in sizes)]
+    assert levels == [(size, length, "fp32") for size in sizes for length in (128, 256, 512, 1024)]
     detailed = [level for cell, level in zip(cells, levels, strict=True) if cell["detailed"]]
-    assert detailed == [("small", 128, "tf32"), ("small", 1024, "tf32")]
+    assert detailed == [("small", 128, "fp32")]
     assert all(cell.data[0] in measure.datasets(section("gpu")) for cell in cells)
 
 

@@ -23,7 +23,7 @@ LEVELS = experiment(
         operation=choices(
             "all_reduce, all_gather, reduce_scatter, broadcast, all_to_all",
             ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all"],
-            ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all"],
+            ["all_reduce", "all_gather", "reduce_scatter", "broadcast"],
             empty=True,
         ),
         world_size=wholes("processes", 2, 1024, [2], gpu=[2, 4], empty=True),

@@ -13,14 +13,16 @@ LEVELS = experiment(
         gpu=["small", "medium", "large", "xl", "2.7B"],
     ),
     seq_len=lengths("sequence lengths, in tokens", [32, 64, 128], tiny=[16, 32, 64], gpu=[128, 256, 512, 1024]),
-    dtype=dtypes("tf32: fp32 with TF32 matrix products; bf16, fp16: autocast", ["fp32"], gpu=["fp32", "tf32", "bf16"]),
+    dtype=dtypes("tf32: fp32 with TF32 matrix products; bf16, fp16: autocast", ["fp32"]),
     batch=whole("sequences in a batch", 1, 1_048_576, 4),
     warmup_steps=whole("steps before the timed ones", 0, 10_000, 5),
     timed_steps=whole("steps that are timed", 1, 100_000, 10),
     single_length=section(
         "further cells, at one sequence length only",
         seq_len=whole("that length, in tokens", 1, 1_048_576, 128, tiny=32, gpu=512),
-        dtype=dtypes("further dtypes, for every size", ["bf16"], tiny=["bf16", "fp16"], gpu=["fp16"], empty=True),
+        dtype=dtypes(
+            "further dtypes, for every size", ["bf16"], tiny=["bf16", "fp16"], gpu=["tf32", "bf16", "fp16"], empty=True
+        ),
     ),
 )
 

@@ -14,7 +14,7 @@ LEVELS = experiment(
         IMPLEMENTATIONS,
         ["eager", "tiled", "sdpa_flash", "sdpa_math", "triton"],
         tiny=["eager", "tiled", "sdpa_flash", "triton"],
-        gpu=["eager", "triton", "sdpa_flash", "sdpa_cudnn", "sdpa_efficient"],
+        gpu=["eager", "triton"],
     ),
     seq_len=lengths(
         "sequence lengths, in tokens",
@@ -40,11 +40,11 @@ LEVELS = experiment(
             "which; as above",
             IMPLEMENTATIONS,
             [],
-            gpu=["compiled", "flex"],
+            gpu=["compiled", "flex", "sdpa_flash", "sdpa_cudnn"],
             empty=True,
         ),
-        seq_len=lengths("sequence lengths, in tokens", [1024, 4096, 16384]),
-        head_dim=wholes("widths of a query, key or value vector", 1, 1024, [64]),
+        seq_len=lengths("sequence lengths, in tokens", [1024, 4096, 16384, 65536]),
+        head_dim=wholes("widths of a query, key or value vector", 1, 1024, [64, 128]),
         dtype=choices("fp32 | bf16 | fp16", ["fp32", "bf16", "fp16"], ["bf16"]),
     ),
     tf32=section(

@@ -13,25 +13,15 @@ LEVELS = experiment(
         gpu=["small", "medium", "large", "xl", "2.7B"],
     ),
     seq_len=lengths("sequence lengths, in tokens", [32, 64, 128], tiny=[16, 32, 64], gpu=[128, 256, 512, 1024]),
-    dtype=dtypes(
-        "tf32: fp32 with TF32 matrix products, as published traces have it; bf16, fp16: autocast",
-        ["fp32"],
-        gpu=["tf32"],
-    ),
+    dtype=dtypes("tf32: fp32 with TF32 matrix products; bf16, fp16: autocast", ["fp32"]),
     batch=whole("sequences in a batch", 1, 1_048_576, 4),
     warmup_steps=whole("passes before the timed and before the traced ones", 1, 10_000, 2, gpu=3),
     timed_steps=whole("passes that are timed without a profiler", 1, 100_000, 5, gpu=10),
     traced_steps=whole("passes that are traced", 1, 1000, 3),
-    single_length=section(
-        "further cells, at one sequence length only",
-        seq_len=whole("that length, in tokens", 1, 1_048_576, 128, tiny=32, gpu=512),
-        dtype=dtypes("further dtypes, for every size", [], gpu=["fp32"], empty=True),
-    ),
     detailed=section(
         "which cells keep every kernel",
         size=sizes("those of these sizes", ["micro"], tiny=["nano"], gpu=["small"], empty=True),
-        seq_len=lengths("and of these sequence lengths, in tokens", [64, 128], tiny=[32], gpu=[128, 1024], empty=True),
-        dtype=dtypes("and of these dtypes", ["fp32"], gpu=["tf32"], empty=True),
+        seq_len=lengths("and of these sequence lengths, in tokens", [64, 128], tiny=[32], gpu=[128], empty=True),
     ),
 )
 

@@ -33,20 +33,12 @@ MS_DIGITS = 6  # of a millisecond: nanoseconds, which is what both clocks resolv
 
 def datasets(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Token batches for every context length."""
-    contexts = [*config["seq_len"], config["single_length"]["seq_len"]]
-    return tokens.datasets(config["batch"], contexts, next(iter(SIZES.values())).vocab_size, config["seed"])
+    return tokens.datasets(config["batch"], config["seq_len"], next(iter(SIZES.values())).vocab_size, config["seed"])
 
 
 def cells(config: Mapping[str, Any]) -> list[Cell]:
-    """Size x context x dtype, then at one context the dtypes asked for there alone.
-
-    The factor `detailed` says whether the record keeps every kernel.
-    """
-    single = config["single_length"]
-    everywhere = {name: config[name] for name in ("device", "size", "seq_len", "dtype")}
-    at_one = {**everywhere, "seq_len": [single["seq_len"]], "dtype": single["dtype"]}
-    wanted = [*grid(everywhere)]
-    wanted += [levels for levels in grid(at_one) if levels not in wanted]
+    """Size x context x dtype. The factor `detailed` says whether the record keeps every kernel."""
+    wanted = [*grid({name: config[name] for name in ("device", "size", "seq_len", "dtype")})]
     fixed = {name: config[name] for name in ("batch", "warmup_steps", "timed_steps", "traced_steps")}
     detailed = [all(levels[name] in of for name, of in config["detailed"].items()) for levels in wanted]
     return [_cell({**levels, "detailed": every, **fixed}) for levels, every in zip(wanted, detailed, strict=True)]

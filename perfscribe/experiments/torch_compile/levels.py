@@ -2,8 +2,6 @@
 
 from perfscribe.base.registry import Shown
 from perfscribe.config.keys import (
-    alone,
-    choice,
     choices,
     devices,
     dtypes,
@@ -21,7 +19,6 @@ LEVELS = experiment(
     "Attention and training steps, eager and compiled, interleaved",
     isolation=isolation("job", gpu="cell"),
     timeout_s=timeout(1200),
-    alone=alone("which would share the cores that compile"),
     device=devices(["cpu"], gpu=["cuda"]),
     turns=whole("turns of eager and compiled; an interval needs 6 or more", 1, 1000, 6, gpu=8),
     attention=section(
@@ -35,9 +32,6 @@ LEVELS = experiment(
         ),
         dtype=dtypes("fp32 | tf32 | bf16 | fp16", ["fp32"]),
         head_dim=wholes("widths of a query, key or value vector", 1, 1024, [64], tiny=[8], gpu=[16, 32, 64, 128]),
-        graphs_head_dim=wholes(
-            "widths that are measured with CUDA graphs too, on a GPU", 1, 1024, [], gpu=[64], empty=True
-        ),
         seq_len=lengths(
             "sequence lengths, in tokens", [64, 128, 256], tiny=[16, 32, 64], gpu=[256, 1024, 4096, 8192, 16384]
         ),
@@ -54,28 +48,15 @@ LEVELS = experiment(
     model=section(
         "full training steps of the models of end_to_end",
         backend=choices("inductor | aot_eager, as above", ["inductor", "aot_eager"], ["aot_eager"], gpu=["inductor"]),
-        dtype=dtypes("fp32 | tf32 | bf16 | fp16", ["fp32"], gpu=["fp32", "tf32"]),
-        graphs_dtype=dtypes("dtypes that are measured with CUDA graphs too, on a GPU", [], gpu=["tf32"], empty=True),
+        dtype=dtypes("fp32 | tf32 | bf16 | fp16", ["fp32"]),
         size=sizes(
             "model sizes; nano, micro and mini are for machines without a GPU",
             ["nano"],
             gpu=["small", "medium", "large", "xl", "2.7B"],
         ),
-        several_ways_size=sizes(
-            "those of which further dtypes and CUDA graphs are measured; larger ones compile for minutes",
-            ["nano"],
-            gpu=["small", "medium"],
-            empty=True,
-        ),
         seq_len=lengths("sequence lengths, in tokens", [32, 64, 128], tiny=[16, 32, 64], gpu=[512]),
         batch=whole("sequences in a batch", 1, 1_048_576, 4),
         passes=whole("steps that are timed in each turn", 1, 10_000, 2, tiny=1),
-        further=section(
-            "further models in fp32, at one sequence length",
-            size=sizes("their sizes", [], gpu=["medium"], empty=True),
-            seq_len=whole("that length, in tokens", 1, 1_048_576, 64, gpu=1024),
-            backend=choice("inductor | aot_eager", ["inductor", "aot_eager"], "inductor"),
-        ),
     ),
 )
 

@@ -23,52 +23,28 @@ from perfscribe.instruments.timing import STEP, Mark, record, synchronise
 if TYPE_CHECKING:
     from perfscribe.experiments.torch_compile.pairs import Pair
 
-# Passes until CUDA graphs are recorded: the first compiles, the second records, the third is the first replay.
+# The first compiles; the others show that nothing is compiled behind it.
 FIRST_PASSES = 3
 
 
 def datasets(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Token batches for every context length of the models."""
     model = config["model"]
-    contexts = [*model["seq_len"], model["further"]["seq_len"]]
-    return tokens.datasets(model["batch"], contexts, next(iter(SIZES.values())).vocab_size, config["seed"])
+    return tokens.datasets(model["batch"], model["seq_len"], next(iter(SIZES.values())).vocab_size, config["seed"])
 
 
 def cells(config: Mapping[str, Any]) -> list[Cell]:
-    """The attention grid, then the models; each with CUDA graphs too where the config asks for it, on a GPU."""
-    attention, model = config["attention"], config["model"]
-    further = {**model, "dtype": ["fp32"], "size": model["further"]["size"]}
-    further |= {"backend": [model["further"]["backend"]], "seq_len": [model["further"]["seq_len"]]}
-    first, sizes = model["dtype"][0], model["several_ways_size"]
-    wanted = [
-        *_levels(config, "attention", "compiled", attention),
-        *_levels(config, "attention", "cuda_graphs", {**attention, "head_dim": attention["graphs_head_dim"]}),
-    ]
-    models = [
-        *_levels(config, "model", "compiled", model),
-        *_levels(config, "model", "compiled", further),
-        *_levels(config, "model", "cuda_graphs", {**model, "dtype": model["graphs_dtype"]}),
-    ]
-    for one in models:
-        is_main = (one["dtype"], one["implementation"]) == (first, "compiled")
-        if one not in wanted and (one["size"] in sizes or is_main):
-            wanted.append(one)
-    return [_cell(factors) for factors in wanted]
+    """The attention grid, then the models."""
+    return [_cell(factors) for problem in ("attention", "model") for factors in _levels(config, problem)]
 
 
-def _levels(
-    config: Mapping[str, Any], problem: str, implementation: str, of: Mapping[str, Any]
-) -> Iterator[dict[str, Any]]:
-    """The factors of every cell of a problem; those with CUDA graphs are inductor's, on a GPU."""
-    graphed = implementation == "cuda_graphs"
-    names = ("head_dim", "seq_len") if problem == "attention" else ("size", "seq_len")
-    levels = {
-        "device": [device for device in config["device"] if device == "cuda" or not graphed],
-        "backend": ["inductor"] if graphed else of["backend"],
-        **{name: of[name] for name in ("dtype", *names)},
-    }
+def _levels(config: Mapping[str, Any], problem: str) -> Iterator[dict[str, Any]]:
+    """The factors of every cell of a problem."""
+    of = config[problem]
+    names = ("backend", "dtype", *(("head_dim", "seq_len") if problem == "attention" else ("size", "seq_len")))
+    levels = {"device": config["device"], **{name: of[name] for name in names}}
     fixed = {"batch": of["batch"], "turns": config["turns"], "warmup_passes": 1, "passes": of["passes"]}
-    return ({"problem": problem, "implementation": implementation, **one, **fixed} for one in grid(levels))
+    return ({"problem": problem, "implementation": "compiled", **one, **fixed} for one in grid(levels))
 
 
 def _cell(factors: dict[str, Any]) -> Cell:
@@ -109,8 +85,6 @@ def run(cell: Cell) -> Measurement:
         _compile(cell, pair, measurement)
         _time(cell, pair, measurement)
         measurement.values |= compiling.counts()
-        if cell["implementation"] == "cuda_graphs" and measurement.values["skipped_graphs"]:
-            raise RuntimeError(f"{measurement.values['skipped_graphs']} parts ran without CUDA graphs")
     return measurement
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from perfscribe.attention.eager import scaled_dot_product_attention
 from perfscribe.base.cells import Cell
 from perfscribe.instruments import precision
-from perfscribe.instruments.compiling import as_implemented
+from perfscribe.instruments.compiling import compiled
 from perfscribe.instruments.timing import Mark
 from perfscribe.models import loss_check
 from perfscribe.models.training_step import Step, build
@@ -56,7 +56,7 @@ def attention_pair(cell: Cell) -> Pair:
     q, k, v = (torch.randn(shape, requires_grad=True, **kind) for _ in range(3))
     d_out = torch.randn(shape, **kind)
     expected = float64_first_sequence((q, k, v, d_out))
-    attend = as_implemented(scaled_dot_product_attention, cell["backend"], cell["implementation"])
+    attend = compiled(scaled_dot_product_attention, cell["backend"])
 
     def forget_gradients() -> None:
         q.grad = k.grad = v.grad = None
@@ -111,7 +111,7 @@ def model_pair(cell: Cell) -> Pair:
     step = build(cell.factors, cell.data_folder)
     step.make_optimizer()
     other = copy.copy(step)  # the same parameters and optimizer, another way through the model
-    other.model = as_implemented(step.model, cell["backend"], cell["implementation"])
+    other.model = compiled(step.model, cell["backend"])
     return Pair(
         eager=step.full,
         compiled=other.full,

@@ -10,7 +10,7 @@ LEVELS = experiment(
     device=devices(["cpu"], gpu=["cuda"]),
     size=sizes("model sizes, as in end_to_end", ["nano"], gpu=["small", "medium", "large", "xl", "2.7B"]),
     seq_len=lengths("sequence lengths, in tokens", [128], tiny=[32], gpu=[512]),
-    dtype=dtypes("tf32: fp32 with TF32 matrix products; bf16, fp16: autocast", ["fp32"], gpu=["tf32"]),
+    dtype=dtypes("tf32: fp32 with TF32 matrix products; bf16, fp16: autocast", ["fp32"]),
     batch=whole("sequences in a batch", 1, 1_048_576, 4),
     warmup_steps=wholes("numbers of steps before the timed ones", 0, 10_000, [0, 1, 2, 5]),
     timed_steps=whole("steps that are timed", 1, 100_000, 10),
