@@ -124,8 +124,11 @@ def _grid(config: Mapping[str, Any], full_config: Mapping[str, Any], experiment:
     """planned_cells of the config as resolved for the preset and for the full grid."""
     preset = config["preset"]
     module = importlib.import_module(measure_module(experiment))
-    own = list(module.cells(own_section(config, experiment)))
-    full = module.cells(own_section(full_config, experiment)) if preset != FULL_PRESET else []
+    try:
+        own = list(module.cells(own_section(config, experiment)))
+        full = list(module.cells(own_section(full_config, experiment))) if preset != FULL_PRESET else []
+    except KeyError as error:
+        raise ValueError(f"{experiment}: cells() asks for {error}, which levels.py does not declare") from error
     seen = {files.canonical(dict(cell.factors)) for cell in own}
     if len(seen) != len(own):
         raise ValueError(f"{experiment}: two cells have the same factors")

@@ -5,10 +5,12 @@ from __future__ import annotations
 import copy
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import types
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -88,11 +90,20 @@ def test_cells_are_dealt_to_shards(wanted: int) -> None:
     assert min(measured) >= 1 and max(measured) - min(measured) <= 1
 
 
-def test_two_cells_with_the_same_factors_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    twice = types.ModuleType("perfscribe.experiments.attention.measure")
-    twice.cells = lambda section: [Cell({"a": 1, "b": 2}), Cell({"b": 2, "a": 1})]  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, twice.__name__, twice)
-    with pytest.raises(ValueError, match=r"^attention: two cells have the same factors$"):
+@pytest.mark.parametrize(
+    ("cells", "message"),
+    [
+        (lambda section: [Cell({"a": 1, "b": 2}), Cell({"b": 2, "a": 1})], "two cells have the same factors"),
+        (lambda section: [Cell({"a": section["width"]})], "cells() asks for 'width', which levels.py does not declare"),
+    ],
+)
+def test_cells_that_cannot_be_planned_are_one_line(
+    monkeypatch: pytest.MonkeyPatch, cells: Callable[[dict], list[Cell]], message: str
+) -> None:
+    module = types.ModuleType("perfscribe.experiments.attention.measure")
+    module.cells = cells  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    with pytest.raises(ValueError, match=f"^attention: {re.escape(message)}$"):
         plan.planned_cells(RAW, "attention", "tiny")
 
 
