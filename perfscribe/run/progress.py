@@ -104,6 +104,7 @@ class Watcher:
         self.cost_left: dict[tuple[str, str, int], float] = {}
         self.plan = plan
         self.shards: dict[tuple[str, str, int], int] = {}
+        self.levels: dict[str, dict[str, set[str]]] = {}  # of an experiment's cells, by factor
         self.pace: dict[str, Pace] = {}
         done = [record for shard in self._shards(root, plan) for record in self._enter(shard)]
         self.total, self.done = len(self.cost_left), 0
@@ -127,6 +128,9 @@ class Watcher:
                 continue
             cell = _cell_of(shard.plan["experiment"], task.cell["factors"], task.round)
             self.cost_left[cell], self.shards[cell] = task.cell["cost"], shard.plan["shard"]
+            levels = self.levels.setdefault(shard.plan["experiment"], {})
+            for name, level in {**task.cell["factors"], "round": task.round}.items():
+                levels.setdefault(name, set()).add(str(level))
             found = history.latest(task.slot)
             if found is not None:
                 yield found
@@ -183,10 +187,12 @@ class Watcher:
                     self.out.flush()
 
     def _print(self, record: Mapping[str, Any]) -> None:
-        factors = " ".join(f"{name}={level}" for name, level in record["factors"].items())
+        levels = self.levels.get(record["experiment"], {})
+        named = {**record["factors"], "round": record["round"]}
+        varying = [f"{name}={level}" for name, level in named.items() if len(levels.get(name, ())) > 1]
         seconds = self.seconds_left()
         left = f", {duration(seconds)} left" if seconds is not None and self.cost_left else ""
         clock = time.strftime("%H:%M:%S")
-        shown = f"{record['experiment']} {factors}: {headline(record)}"
+        shown = f"{' '.join([record['experiment'], *varying])}: {headline(record)}"
         self.out.write(f"{clock} {shown} ({self.done}/{self.total}{left})\n")
         self.out.flush()

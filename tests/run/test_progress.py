@@ -135,10 +135,10 @@ def test_every_finished_cell_is_told_with_what_is_left(tmp_path: Path) -> None:
     # The quickest took 10 s, which each of the others may take too; what came on top of that goes by cost:
     # nothing, then 10 s for a cost of 3, then 30 s for a cost of 6.
     assert lines(out) == [
-        "probe n=1 dtype=fp32: time_ms 2 (1/4, 30 s left)",
-        "probe n=2 dtype=fp32: oom why (2/4, 43 s left)",
-        "probe n=3 dtype=fp32: time_ms 2 (3/4, 30 s left)",
-        "probe n=4 dtype=fp32: time_ms 2 (4/4)",
+        "probe n=1: time_ms 2 (1/4, 30 s left)",
+        "probe n=2: oom why (2/4, 43 s left)",
+        "probe n=3: time_ms 2 (3/4, 30 s left)",
+        "probe n=4: time_ms 2 (4/4)",
     ]
 
 
@@ -185,7 +185,7 @@ def test_torn_and_foreign_lines_are_passed_over(tmp_path: Path) -> None:
     with site.journal().open("a") as stream:
         stream.write(whole[40:] + "\n")
     watcher.stop()
-    assert lines(out) == ["probe n=2 dtype=fp32: time_ms 2 (1/4, 6 s left)"]
+    assert lines(out) == ["probe n=2: time_ms 2 (1/4, 6 s left)"]
 
 
 def test_a_thread_tells_while_the_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
