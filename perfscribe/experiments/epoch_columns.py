@@ -72,9 +72,7 @@ def later_epochs() -> list[t.Column]:
     """First epoch, median and spread of the later ones, throughput."""
     return [
         t.derived("first_epoch_s", "First epoch (s)", first_s),
-        t.median("epoch_s", "A later epoch (s)"),
-        t.iqr("epoch_s", "IQR (s)"),
-        t.count("epoch_s"),
+        *t.timed("epoch_s", "A later epoch (s)", "n"),
         t.rate("samples_per_s", "Samples/s", samples_per_s, "epoch_s"),
     ]
 

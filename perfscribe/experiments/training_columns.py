@@ -62,19 +62,14 @@ def _gib(figure: str, title: str, name: str) -> t.Column:
     return t.value(figure, title, 1 / 1024, name)
 
 
-SETUP = [t.Column("setup", "Setup", _setup, kind="factor", exact=True), t.factor("world_size", "Total GPUs")]
-ORIGIN = t.Column("origin", "Origin", lambda record: record.origin, kind="factor", exact=True)
-NODES = t.Column("nodes", "Nodes", nodes_of, kind="factor", exact=True)
+SETUP = [t.factor("setup", "Setup", _setup), t.factor("world_size", "Total GPUs")]
+ORIGIN = t.factor("origin", "Origin", lambda record: record.origin)
+NODES = t.factor("nodes", "Nodes", nodes_of)
 WORKLOAD = [
-    t.Column("optimizer_steps", "Steps", steps_of, kind="factor", exact=True),
+    t.factor("optimizer_steps", "Steps", steps_of),
     NODES,
-    t.factor("device", "Device"),
-    t.factor("loop", "Loop"),
-    t.factor("dtype", "Dtype"),
-    t.factor("num_epochs", "Epochs"),
-    t.factor("batch_size", "Batch a rank"),
-    t.factor("grad_acc", "Accumulation"),
-    t.factor("weights", "Weights before"),
+    *t.factors(device="Device", loop="Loop", dtype="Dtype", num_epochs="Epochs", batch_size="Batch a rank"),
+    *t.factors(grad_acc="Accumulation", weights="Weights before"),
 ]
 SAMPLES_CALLBACK = t.value(CALLBACK, "Samples/s (Callback)", column="samples_per_s_callback")
 SAMPLES_STEPPING = t.value(STEPPING, "Samples/s of steps alone")

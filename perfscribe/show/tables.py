@@ -9,8 +9,8 @@ from __future__ import annotations
 import io
 import math
 import numbers
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -54,9 +54,19 @@ class Column:
     rounds_get: Callable[[Record], Any] | None = None
 
 
-def factor(name: str, title: str) -> Column:
-    """A factor's level."""
-    return Column(name, title, lambda record: record.factors[name], kind="factor", exact=True)
+def factor(name: str, title: str, get: Callable[[Record], Any] | None = None) -> Column:
+    """A factor's level, or what `get` makes of factors."""
+    return Column(name, title, get or (lambda record: record.factors[name]), kind="factor", exact=True)
+
+
+def factors(**titles: str) -> list[Column]:
+    """Factors' levels, each with its title."""
+    return [factor(name, title) for name, title in titles.items()]
+
+
+def named(name: str, title: str, words: Mapping[Any, str]) -> Column:
+    """A factor's level in words."""
+    return factor(name, title, lambda record: words[record.factors[name]])
 
 
 def summary(record: Record, sample: str) -> Summary:
@@ -108,6 +118,12 @@ def iqr(sample: str, title: str = "IQR", scale: float = 1.0, name: str = "") -> 
     return Column(f"{name or sample}_iqr", title, lambda r: _iqr(r, sample, scale))
 
 
+def timed(sample: str, title: str, counted: str = "") -> list[Column]:
+    """Median and interquartile range of a sample whose name ends in its unit. counted: title of how many, if told."""
+    columns = [median(sample, title), iqr(sample, f"IQR ({sample.rpartition('_')[2]})")]
+    return [*columns, count(sample, counted)] if counted else columns
+
+
 def mean(sample: str, title: str, scale: float = 1.0) -> Column:
     """Arithmetic mean of a sample, rounded by its standard deviation."""
     return Column(
@@ -141,6 +157,31 @@ def value(name: str, title: str, scale: float = 1.0, column: str = "", exact: bo
         )
 
     return Column(column or name, title, get, exact=exact)
+
+
+def values(**titles: str) -> list[Column]:
+    """Figures of the record, each with its title."""
+    return [value(name, title) for name, title in titles.items()]
+
+
+def exact(**titles: str) -> list[Column]:
+    """Counts and texts of the record, each with its title."""
+    return [value(name, title, exact=True) for name, title in titles.items()]
+
+
+def rounded(name: str, title: str, spread: str = "", without: str = "") -> Column:
+    """A figure of the record that is rounded by another. without: what the CSV says where it has no spread."""
+
+    def get_spread(record: Record) -> Any:
+        by = spread or f"{name}_spread"
+        return record.values.get(by, without) if without else record.values[by]
+
+    return Column(name, title, lambda record: record.values[name], spread=f"{name}_spread", spread_get=get_spread)
+
+
+def unshown(*names: str) -> list[Column]:
+    """Values of the record that stand in the CSV alone."""
+    return [replace(value(name, name), kind="unshown") for name in names]
 
 
 def timer(sample: str) -> Column:
@@ -185,6 +226,29 @@ def published(
         return found[0].shown
 
     return Column(column or f"{metric}_{source}", title, get, kind="published", exact=True)
+
+
+def quoted(name: str, title: str, get: Callable[[Record], Any]) -> Column:
+    """A published figure, or a text that says why there is none."""
+    return Column(name, title, get, kind="published", exact=True)
+
+
+def of_source(
+    experiment: str,
+    source: str,
+    metric: str,
+    title: str,
+    column: str = "",
+    levels: Callable[[Record], Mapping[str, Any]] = lambda record: record.factors,
+) -> Column:
+    """The source's first published figure all of whose stated levels are the record's; `none` where it has none."""
+    known = references.load(experiment)
+
+    def get(record: Record) -> Any:
+        found = references.of_source(known, source, metric, levels(record))
+        return "none" if found is None else found.shown
+
+    return quoted(column or f"{metric}_{source}", title, get)
 
 
 @dataclass

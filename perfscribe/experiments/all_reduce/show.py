@@ -94,13 +94,11 @@ def _place() -> list[Column]:
         return size_bytes(record.factors["size_mb"], record.factors["megabyte"])
 
     return [
-        t.factor("operation", "Operation"),
-        t.factor("backend", "Backend"),
-        t.factor("device", "Device"),
-        Column("transport", "Transport", _way, kind="factor", exact=True),
+        *t.factors(operation="Operation", backend="Backend", device="Device"),
+        t.factor("transport", "Transport", _way),
         t.factor("world_size", "Processes"),
-        Column("message", "Message", message, kind="factor", exact=True),
-        Column("size_bytes", "Message (B)", asked_bytes, kind="factor", exact=True),
+        t.factor("message", "Message", message),
+        t.factor("size_bytes", "Message (B)", asked_bytes),
     ]
 
 
@@ -114,9 +112,7 @@ def _times() -> list[Column]:
         return t.ONE_SAMPLE if on_host(record).n == 1 else on_host(record).iqr
 
     return [
-        t.median("time_ms", "Time (ms)"),
-        t.iqr("time_ms", "IQR (ms)"),
-        t.count("time_ms", "Calls"),
+        *t.timed("time_ms", "Time (ms)", "Calls"),
         t.timer("time_ms"),
         t.rate("algbw_gb_per_s", "algbw (GB/s)", lambda r: algbw_gb_per_s(*_sent(r)), "time_ms"),
         t.rate("busbw_gb_per_s", "busbw (GB/s)", busbw, "time_ms"),
@@ -161,9 +157,7 @@ def _fitted(lines: Mapping[tuple[Any, ...], fits.Line]) -> list[Column]:
 
 def _line() -> list[Column]:
     return [
-        t.value("latency_us", "Latency (µs)"),
-        t.value("bandwidth_gb_per_s", "Bandwidth (GB/s)"),
-        t.value("bus_gb_per_s", "As busbw (GB/s)"),
+        *t.values(latency_us="Latency (µs)", bandwidth_gb_per_s="Bandwidth (GB/s)", bus_gb_per_s="As busbw (GB/s)"),
         t.value("half_bandwidth_bytes", "Size of half the bandwidth (MiB)", scale=2**-20, column="half_bandwidth_mib"),
         t.value("half_reached_bytes", "Half of the best reached from (MiB)", scale=2**-20, column="half_reached_mib"),
         t.value("points", "Sizes", exact=True),
@@ -178,7 +172,7 @@ def _published_ms(source: str, known: Iterable[Reference]) -> Column:
     def get(record: Record) -> Any:
         return max((ref.value for ref in own if _is_same_cell(ref, record, 1e-9) and ref.value), default="none")
 
-    return Column(f"published_{source}", f"{SOURCES[source]} (ms)", get, kind="published", exact=True)
+    return t.quoted(f"published_{source}", f"{SOURCES[source]} (ms)", get)
 
 
 def _published_busbw(source: str, known: Iterable[Reference]) -> Column:
@@ -189,7 +183,7 @@ def _published_busbw(source: str, known: Iterable[Reference]) -> Column:
         same = [rate for ref in own if _is_same_cell(ref, record, SAME_SIZE) and (rate := _published_rate(ref, record))]
         return float(format_figure(min(same))) if same else "none"
 
-    return Column(f"busbw_{source}", f"{SOURCES[source]} (busbw, GB/s)", get, kind="published", exact=True)
+    return t.quoted(f"busbw_{source}", f"{SOURCES[source]} (busbw, GB/s)", get)
 
 
 def _published_rate(ref: Reference, record: Record) -> float | None:

@@ -33,15 +33,9 @@ def tables(records: Mapping[str, list[Record]]) -> list[Table]:
 
 def _columns() -> list[t.Column]:
     return [
-        t.factor("seq_len", "Sequence length"),
-        t.factor("head_dim", "d_model"),
-        t.factor("batch", "Batch"),
-        t.factor("dtype", "Dtype"),
-        t.factor("device", "Device"),
-        t.median("forward_ms", "Forward (ms)"),
-        t.iqr("forward_ms", "IQR (ms)"),
-        t.median("backward_ms", "Backward (ms)"),
-        t.iqr("backward_ms", "IQR (ms)"),
+        *t.factors(seq_len="Sequence length", head_dim="d_model", batch="Batch", dtype="Dtype", device="Device"),
+        *t.timed("forward_ms", "Forward (ms)"),
+        *t.timed("backward_ms", "Backward (ms)"),
         t.count("forward_ms"),
         t.derived("forward_device_ms", "Forward, device (ms)", _on_device("forward_device_ms", "median")),
         t.derived("backward_device_ms", "Backward, device (ms)", _on_device("backward_device_ms", "median")),

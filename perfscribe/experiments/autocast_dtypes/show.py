@@ -58,11 +58,8 @@ def tables(records: Mapping[str, list[Record]]) -> list[Table]:
         dtype_columns.append(t.value(name, title, exact=True))
         dtype_columns.append(t.Column(f"published_{name}", f"{title}, published", _published(name), kind="published"))
     variance_columns = [
-        t.factor("dtype", "Dtype"),
-        t.factor("device", "Device"),
-        t.factor("variance_mean", "Mean of the input"),
-        t.factor("variance_std", "Standard deviation"),
-        t.factor("features", "Features"),
+        *t.factors(dtype="Dtype", device="Device", variance_mean="Mean of the input"),
+        *t.factors(variance_std="Standard deviation", features="Features"),
         *(t.value(name, title) for name, title in VARIANCE_VALUES.items()),
     ]
     dtypes = [record for record in cells if record.factors["part"] == "dtypes"]

@@ -118,10 +118,8 @@ METRICS: tuple[tuple[str, str, Get], ...] = (
 BY_ROWS = ("Train", "Eval Loss", "Steps")  # how metrics begin that depend on how many rows were trained
 NINE = [
     *MODEL,
-    t.factor("metric", "Metric"),
-    t.factor("where", "Where found"),
-    t.value("answer", "Value"),
-    t.value("source", "Value, the workshop's labels"),
+    *t.factors(metric="Metric", where="Where found"),
+    *t.values(answer="Value", source="Value, the workshop's labels"),
 ]
 NINE_NOTES = (
     "Peak: of the whole training, evaluation included.",
@@ -167,14 +165,10 @@ def _rows_differ(metric: str, by_labels: dict[str, Record]) -> list[str]:
 
 LOSSES = [
     *MODEL,
-    t.factor("labels", "Labels"),
-    t.factor("epoch", "Epoch"),
+    *t.factors(labels="Labels", epoch="Epoch"),
     t.value("step", "Step", exact=True),
-    t.value("train_loss", "Training loss"),
-    t.value("eval_loss", "Evaluation loss"),
-    t.value("eval_runtime_s", "Evaluation (s)"),
-    t.value("trained_per_s", "Training samples/s"),
-    t.value("evaluated_per_s", "Evaluation samples/s"),
+    *t.values(train_loss="Training loss", eval_loss="Evaluation loss", eval_runtime_s="Evaluation (s)"),
+    *t.values(trained_per_s="Training samples/s", evaluated_per_s="Evaluation samples/s"),
 ]
 LOSS_NOTES = ("Training loss: mean since the row before, dropout on; evaluation loss: mean over batches.",)
 CAPTION = (
@@ -253,8 +247,7 @@ SCORES = {
 IDENTICAL = ("identical_exact_match_percent", "identical_f1_percent", "identical_workshop_f1_percent")
 ANSWERS = [
     *MODEL,
-    t.factor("labels", "Labels"),
-    t.factor("training", "Training"),
+    *t.factors(labels="Labels", training="Training"),
     t.value("questions", "Questions", exact=True),
     *(t.value(name, title) for name, title in SCORES.items()),
     t.value("weights", "Weights before", exact=True),
@@ -283,21 +276,12 @@ def answered(records: Iterable[Record]) -> list[Record]:
 # --- ways to label, trainings, shapes ---------------------------------------------------------------------------
 
 LABELLED = [
-    t.factor("way", "Labels"),
-    t.factor("used_by", "Used by"),
-    t.factor("train_size", "Rows"),
-    t.factor("max_length", "Tokens of a row"),
+    *t.factors(way="Labels", used_by="Used by", train_size="Rows", max_length="Tokens of a row"),
     t.value("longest", "Longest row", exact=True),
     t.value("filled_percent", "Tokens among positions (%)"),
-    t.value("targets", "Targets", exact=True),
-    t.value("targets_read", "Of them read besides", exact=True),
-    t.value("rows_with_marker", "Rows with “Answer:”", exact=True),
-    t.value("rows_asked", "Asked after the marker", exact=True),
-    t.value("vocabulary_asked", "Vocabulary asked", exact=True),
-    t.value("vocabulary_reached", "reached", exact=True),
-    t.value("tokenizer", "Tokenizer", exact=True),
-    t.value("data_origin", "Data", exact=True),
-    t.value("data_names", "of", exact=True),
+    *t.exact(targets="Targets", targets_read="Of them read besides", rows_with_marker="Rows with “Answer:”"),
+    *t.exact(rows_asked="Asked after the marker", vocabulary_asked="Vocabulary asked", vocabulary_reached="reached"),
+    *t.exact(tokenizer="Tokenizer", data_origin="Data", data_names="of"),
 ]
 LABEL_NOTES = (
     "Targets: labels that a loss of the next token counts; read besides: those that stand in the input at their own "
@@ -331,19 +315,13 @@ def labelled(records: Sequence[Record]) -> list[Record]:
 
 
 RUNS = [
-    t.Column("model_name", "Model", _model_name, kind="factor", exact=True),
+    t.factor("model_name", "Model", _model_name),
     t.factor("device", "Device"),
-    t.Column("dtype", "Dtype", _dtype, kind="factor", exact=True),
-    t.factor("labels", "Labels"),
-    t.factor("rows", "Rows"),
-    t.value("parameters", "Parameters", exact=True),
-    t.value("weights", "Weights", exact=True),
-    t.value("wrapped_by", "Wrapped by", exact=True),
-    t.value("steps", "Steps", exact=True),
+    t.factor("dtype", "Dtype", _dtype),
+    *t.factors(labels="Labels", rows="Rows"),
+    *t.exact(parameters="Parameters", weights="Weights", wrapped_by="Wrapped by", steps="Steps"),
     t.value("train_runtime_s", "Run time, Trainer's (s)"),
-    t.median("step_s", "Step (s)"),
-    t.iqr("step_s", "IQR (s)"),
-    t.count("step_s"),
+    *t.timed("step_s", "Step (s)", "n"),
     t.value("train_samples_per_s", "Samples/s, Trainer's"),
     t.rate(
         "samples_per_s",
@@ -354,8 +332,7 @@ RUNS = [
     t.value("peak_allocated_bytes", "Peak allocated (GiB)", 1 / t.GIB, "peak_gib"),
     t.value("at_rest_bytes", "Allocated at rest (GiB)", 1 / t.GIB, "at_rest_gib"),
     t.value("gpu_used_bytes", "In use on the GPU, NVML (GiB)", 1 / t.GIB, "gpu_used_gib"),
-    t.value("gpu_utilisation_percent", "GPU utilisation (%)"),
-    t.value("mean_train_loss", "Training loss, mean"),
+    *t.values(gpu_utilisation_percent="GPU utilisation (%)", mean_train_loss="Training loss, mean"),
     t.timer("step_s"),
 ]
 RUN_NOTES = (
@@ -364,14 +341,8 @@ RUN_NOTES = (
 )
 SHAPES = [
     t.factor("which", "Table of the workshop"),
-    t.value("num_layers", "Layers", exact=True),
-    t.value("hidden_size", "Width", exact=True),
-    t.value("num_heads", "Heads", exact=True),
-    t.value("ffn", "Feed-forward", exact=True),
-    t.value("vocab_size", "Vocabulary", exact=True),
-    t.value("tied", "Head", exact=True),
-    t.value("parameters", "Parameters", exact=True),
-    t.value("counted", "Counted", exact=True),
+    *t.exact(num_layers="Layers", hidden_size="Width", num_heads="Heads", ffn="Feed-forward"),
+    *t.exact(vocab_size="Vocabulary", tied="Head", parameters="Parameters", counted="Counted"),
 ]
 
 

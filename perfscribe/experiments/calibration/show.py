@@ -48,12 +48,8 @@ def figures(tables: Mapping[str, Table]) -> list[f.Figure]:
 
 def _products() -> list[t.Column]:
     return [
-        t.factor("matrix_size", "Rows and columns"),
-        t.factor("dtype", "Dtype"),
-        t.factor("device", "Device"),
-        t.median("product_ms", "Time (ms)"),
-        t.iqr("product_ms", "IQR (ms)"),
-        t.count("product_ms"),
+        *t.factors(matrix_size="Rows and columns", dtype="Dtype", device="Device"),
+        *t.timed("product_ms", "Time (ms)", "n"),
         t.rate("rate", "Rate (TFLOP/s)", _rate, "product_ms"),
         *_against_sheet("TFLOP/s"),
         t.value("relative_error", "Error against float64"),
@@ -63,13 +59,11 @@ def _products() -> list[t.Column]:
 
 def _bandwidths() -> list[t.Column]:
     return [
-        t.Column("work", "Work", _work, kind="factor", exact=True),
-        t.Column("device", "Device", _device, kind="factor", exact=True),
+        t.factor("work", "Work", _work),
+        t.factor("device", "Device", _device),
         t.factor("size_mib", "Size (MiB)"),
         t.value("bytes", "Counted (MB)", 1e-6, "counted_mb"),
-        t.median("time_ms", "Time (ms)"),
-        t.iqr("time_ms", "IQR (ms)"),
-        t.count("time_ms"),
+        *t.timed("time_ms", "Time (ms)", "n"),
         t.timer("time_ms"),
         t.derived("launched_ms", "Launched by itself (ms)", _launched("median"), spread="launched_ms_iqr"),
         t.derived("launched_ms_iqr", "IQR (ms)", _launched("iqr")),

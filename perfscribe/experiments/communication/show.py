@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from statistics import median
@@ -24,7 +24,7 @@ from perfscribe.records.records import Record
 from perfscribe.show import figures as f
 from perfscribe.show import references
 from perfscribe.show import tables as t
-from perfscribe.show.tables import Column, Table
+from perfscribe.show.tables import Table
 
 NAME = "communication"
 TABLES, FIGURES = SHOWN.tables, SHOWN.figures
@@ -110,20 +110,6 @@ def _calls(record: Record, placement: str) -> int | None:
 def _iqr(values: Sequence[float]) -> float | str:
     low, high = np.quantile(values, [0.25, 0.75])
     return float(high - low) if len(values) > 1 else t.ONE_SAMPLE
-
-
-def _with_spread(name: str, title: str, without: str) -> Column:
-    """A figure that is printed as finely as its spread allows. without: what the CSV says where it has none."""
-    spread = f"{name}_spread"
-
-    def spread_get(record: Record) -> Any:
-        return record.values.get(spread, without)
-
-    return Column(name, title, lambda record: record.values[name], spread=spread, spread_get=spread_get)
-
-
-def _printed(name: str, title: str, get: Callable[[Record], Any]) -> Column:
-    return Column(name, title, get, kind="published", exact=True)
 
 
 def _published(metric: str, source: str, placement: str = "") -> float:
@@ -216,15 +202,13 @@ def _homework(record: Record, placement: str) -> Any:
 METRIC_COLUMNS = [
     *CELL,
     t.factor("metric", "Metric"),
-    _with_spread(INTER, "inter", t.ONE_SAMPLE),
-    _with_spread(INTRA, "intra", t.ONE_SAMPLE),
-    _with_spread("impact", "Impact (×)", "no interval"),
-    t.value("impact_interval", "95 % interval", exact=True),
-    t.value("impact_verdict", "Across nodes it is", exact=True),
-    t.value("turns", "Turns", exact=True),
-    _printed("published_inter", "homework 000, inter", partial(_homework, placement=INTER)),
-    _printed("published_intra", "homework 000, intra", partial(_homework, placement=INTRA)),
-    _printed(
+    t.rounded(INTER, "inter", without=t.ONE_SAMPLE),
+    t.rounded(INTRA, "intra", without=t.ONE_SAMPLE),
+    t.rounded("impact", "Impact (×)", without="no interval"),
+    *t.exact(impact_interval="95 % interval", impact_verdict="Across nodes it is", turns="Turns"),
+    t.quoted("published_inter", "homework 000, inter", partial(_homework, placement=INTER)),
+    t.quoted("published_intra", "homework 000, intra", partial(_homework, placement=INTRA)),
+    t.quoted(
         "published_impact",
         "homework 000, Impact (×)",
         lambda r: _published("total_communication_ratio", SOURCE) if r.has(metric=TOTAL) else NONE,
@@ -273,19 +257,14 @@ def _rank(record: Record, placement: str, rank: int) -> Record:
 
 RANK_COLUMNS = [
     *CELL,
-    t.factor("placement", "Placement"),
-    t.factor("nodes", "Nodes"),
-    t.factor("ranks_per_node", "Ranks a node"),
-    t.factor("link", "Joined by"),
-    t.factor("rank", "Rank"),
-    t.median("total_ms", "Total (ms)"),
-    t.iqr("total_ms", "IQR (ms)"),
+    *t.factors(placement="Placement", nodes="Nodes", ranks_per_node="Ranks a node", link="Joined by", rank="Rank"),
+    *t.timed("total_ms", "Total (ms)"),
     t.median("transfer_ms", "Transfer (ms)"),
     t.median("wait_ms", "Waiting (ms)"),
-    _with_spread("wait_percent", "Waiting, of the total, over all turns (%)", "one turn"),
+    t.rounded("wait_percent", "Waiting, of the total, over all turns (%)", without="one turn"),
     t.value("wait_percent_spread", "IQR of its turns (points)"),
     t.median("slowest_ms", "Slowest call (ms)"),
-    _printed(
+    t.quoted(
         "published_slowest_ms",
         "ALCF, slowest (ms)",
         lambda r: _published("slowest_all_reduce_ms", UPSTREAM) if r.has(placement=INTRA) else NONE,
@@ -379,19 +358,15 @@ def _implied(record: Record) -> Any:
 
 
 RATE_COLUMNS = [
-    t.factor("backend", "Backend"),
-    t.factor("what", "What"),
-    t.factor("placement", "Placement"),
-    t.factor("link", "Joined by"),
+    *t.factors(backend="Backend", what="What", placement="Placement", link="Joined by"),
     t.value("message_mb", "Mean message (MB)"),
-    _with_spread("time_ms", "Mean transfer (ms)", "no time"),
-    _with_spread("gb_per_s", "Each way (GB/s)", "no rate"),
-    _with_spread("with_waiting_gb_per_s", "Waiting counted (GB/s)", "one figure"),
-    t.value("rated_gb_per_s", "Rated, each way (GB/s)"),
-    t.value("rated_by", "Rated by"),
-    _with_spread("rated_percent", "Of the rated (%)", "no share"),
-    _printed("published_rated_gb_per_s", "homework 000, quotes (GB/s)", _quoted),
-    _printed("published_gb_per_s", "homework 000, its times imply (GB/s)", _implied),
+    t.rounded("time_ms", "Mean transfer (ms)", without="no time"),
+    t.rounded("gb_per_s", "Each way (GB/s)", without="no rate"),
+    t.rounded("with_waiting_gb_per_s", "Waiting counted (GB/s)", without="one figure"),
+    *t.values(rated_gb_per_s="Rated, each way (GB/s)", rated_by="Rated by"),
+    t.rounded("rated_percent", "Of the rated (%)", without="no share"),
+    t.quoted("published_rated_gb_per_s", "homework 000, quotes (GB/s)", _quoted),
+    t.quoted("published_gb_per_s", "homework 000, its times imply (GB/s)", _implied),
 ]
 
 
@@ -434,15 +409,11 @@ def _homework_epoch(record: Record) -> Any:
 
 
 TRAINING_COLUMNS = [
-    t.factor("backend", "Backend"),
-    t.factor("epochs", "Epochs"),
-    t.factor("training_steps", "Steps"),
-    t.factor("profiled", "Profiled"),
-    t.median("train_s", "Training (s)"),
-    t.iqr("train_s", "IQR (s)"),
-    _with_spread("longer_s", "Longer by (s)", "itself"),
+    *t.factors(backend="Backend", epochs="Epochs", training_steps="Steps", profiled="Profiled"),
+    *t.timed("train_s", "Training (s)"),
+    t.rounded("longer_s", "Longer by (s)", without="itself"),
     t.value("epoch_s", "An epoch of it (s)"),
-    _printed("published_epoch_s", "homework 001, of ten epochs one (s)", _homework_epoch),
+    t.quoted("published_epoch_s", "homework 001, of ten epochs one (s)", _homework_epoch),
     t.count("train_s"),
     t.timer("train_s"),
 ]

@@ -81,9 +81,7 @@ COLUMNS = [
 LOOPS = [
     *c.SETUP,
     c.ORIGIN,
-    t.factor("loop", "Loop"),
-    t.factor("device", "Device"),
-    t.factor("dtype", "Dtype"),
+    *t.factors(loop="Loop", device="Device", dtype="Dtype"),
     t.derived("batch", "Rows a rank and step", _rows_per_step, exact=True),
     c.SAMPLES_STEPPING,
     t.value("rate_efficiency", "Efficiency (%)", column="efficiency"),

@@ -19,7 +19,6 @@ from perfscribe.instruments.interleaving import split
 from perfscribe.instruments.statistics import format_figure, median_interval
 from perfscribe.records.records import Record
 from perfscribe.show import figures as f
-from perfscribe.show import references
 from perfscribe.show import tables as t
 from perfscribe.show.tables import MIB, Column, Table
 
@@ -34,17 +33,13 @@ NO_OPTIMUM = "no optimum in this range"
 NO_TERM = "no such term"
 MOST_RESIDUAL = 0.5  # of what is exposed, both root mean square
 PUBLISHED = (
-    ("step_ms", "brandon-snider", "Step, brandon-snider (ms)"),
-    ("step_ms", "note-h100-pair", "Step, a note on 2 x H100 (ms)"),
-    ("communication_ms", "brandon-snider", "Communication, brandon-snider (ms)"),
+    ("brandon-snider", "step_ms", "Step, brandon-snider (ms)"),
+    ("note-h100-pair", "step_ms", "Step, a note on 2 x H100 (ms)"),
+    ("brandon-snider", "communication_ms", "Communication, brandon-snider (ms)"),
 )
 CELL = (
-    t.factor("size", "Size"),
-    t.factor("seq_len", "Context"),
-    t.factor("batch", "Global batch"),
-    t.factor("world_size", "Processes"),
-    t.factor("backend", "Backend"),
-    t.factor("dtype", "Dtype"),
+    *t.factors(size="Size", seq_len="Context", batch="Global batch", world_size="Processes", backend="Backend"),
+    *t.factors(dtype="Dtype"),
 )
 IMPLEMENTATION = t.factor("implementation", "Implementation")
 EVERY = [*CELL, IMPLEMENTATION, t.factor("bucket_mb", "Bucket (MB)")]
@@ -234,16 +229,6 @@ def _modelled(row: Record, fit: OverheadFit | str) -> dict[str, Any]:
 # --- columns ----------------------------------------------------------------------------------------------------
 
 
-def _spread(name: str, title: str, spread: str) -> Column:
-    """A value rounded by another one."""
-    return Column(name, title, lambda r: r.values[name], spread=f"{name}_spread", spread_get=lambda r: r.values[spread])
-
-
-def _unshown(name: str) -> Column:
-    """A value for the CSV and the figures alone."""
-    return Column(name, name, lambda record: record.values[name], kind="unshown")
-
-
 def _checked() -> list[Column]:
     return [
         *EVERY,
@@ -258,35 +243,20 @@ def _benchmark() -> list[Column]:
     calls = t.if_timed(lambda row: row.values.get("all_reduces", "PyTorch's own"))
     return [
         *EVERY,
-        t.median("step_ms", "Step (ms)"),
-        t.iqr("step_ms", "IQR (ms)"),
-        _spread("spent_ms", "Communicating (ms)", "spent_spread"),
+        *t.timed("step_ms", "Step (ms)"),
+        t.rounded("spent_ms", "Communicating (ms)", "spent_spread"),
         t.value("spent_how", "Communication is", exact=True),
         t.value("spent_of_ms", "Of a step that waits (ms)"),
-        _spread("spent_percent", "Share of the step that waits (%)", "spent_percent_spread"),
-        _spread("exposed_ms", "Exposed (ms)", "exposed_spread"),
+        t.rounded("spent_percent", "Share of the step that waits (%)", "spent_percent_spread"),
+        t.rounded("exposed_ms", "Exposed (ms)", "exposed_spread"),
         t.value("exposed_interval", "Interval (ms)", exact=True),
-        *(_unshown(f"exposed_{end}_ms") for end in ("low", "high")),
+        *t.unshown("exposed_low_ms", "exposed_high_ms"),
         t.derived("all_reduces", "All-reduces", calls, exact=True),
         t.value("turns", "Turns", exact=True),
         t.count("step_ms"),
         t.timer("step_ms"),
-        *_published(),
+        *(t.of_source("ddp", *one) for one in PUBLISHED),
     ]
-
-
-def _published() -> list[Column]:
-    """What sources print for the levels that they state."""
-    known = references.load("ddp")
-
-    def published(metric: str, source: str, title: str) -> Column:
-        def get(row: Record) -> Any:
-            found = references.of_source(known, source, metric, row.factors)
-            return "none" if found is None else found.shown
-
-        return Column(f"{metric}_{source}", title, get, kind="published", exact=True)
-
-    return [published(*one) for one in PUBLISHED]
 
 
 def _phases(lines: Mapping[tuple[Any, ...], fits.Line]) -> list[Column]:
@@ -333,10 +303,8 @@ def _timeline() -> list[Column]:
 
     return [
         *EVERY,
-        t.value("traced_step_ms", "Traced step (ms)"),
-        t.value("traced_compute_ms", "Computing (ms)"),
-        t.value("traced_communication_ms", "Communicating (ms)"),
-        t.value("traced_both_ms", "Both at once (ms)"),
+        *t.values(traced_step_ms="Traced step (ms)", traced_compute_ms="Computing (ms)"),
+        *t.values(traced_communication_ms="Communicating (ms)", traced_both_ms="Both at once (ms)"),
         t.derived("hidden_percent", "Communication beside compute (%)", hidden),
         t.derived("streams", "Streams", t.if_timed(streams), exact=True),
         t.value("trace_tool", "Traced by", exact=True),
@@ -352,14 +320,12 @@ def _overhead() -> list[Column]:
     return [
         *EVERY,
         t.value("bucket_count", "n_b", exact=True),
-        _spread("exposed_ms", "Exposed (ms)", "exposed_spread"),
-        *(_unshown(f"exposed_{end}_ms") for end in ("low", "high")),
+        t.rounded("exposed_ms", "Exposed (ms)", "exposed_spread"),
+        *t.unshown("exposed_low_ms", "exposed_high_ms"),
         like_exposed("model_ms", "Model (ms)"),
         like_exposed("residual_ms", "Measured less model (ms)"),
         t.value("gradient_bytes", "s (MB)", 1e-6, "gradient_mb"),
-        t.value("bandwidth", "w (GB/s)"),
-        t.value("call_us", "o (µs)"),
-        t.value("best_bucket_mb", "Best bucket, predicted (MB)"),
+        *t.values(bandwidth="w (GB/s)", call_us="o (µs)", best_bucket_mb="Best bucket, predicted (MB)"),
     ]
 
 
@@ -367,11 +333,8 @@ def _spans() -> list[Column]:
     """Every bar of the timeline."""
     return [
         *EVERY,
-        t.factor("lane", "Lane"),
-        t.factor("span", "Span"),
-        t.value("start_ms", "Start (ms)"),
-        t.value("duration_ms", "Duration (ms)"),
-        t.value("step_ms", "Step (ms)"),
+        *t.factors(lane="Lane", span="Span"),
+        *t.values(start_ms="Start (ms)", duration_ms="Duration (ms)", step_ms="Step (ms)"),
     ]
 
 

@@ -28,12 +28,7 @@ NOTE = (
 AGAINST_NOTE = (
     "Against fp32 of the same width and target length. Skipped: steps in which fp16's scaled gradients overflowed."
 )
-FACTORS = (
-    t.factor("device", "Device"),
-    t.factor("d_model", "Features (d_model)"),
-    t.factor("target_length", "Target length"),
-    t.factor("dtype", "Data type"),
-)
+FACTORS = (*t.factors(device="Device", d_model="Features (d_model)", target_length="Target length", dtype="Data type"),)
 CAPTION = (
     "Over target length, one panel a width, one line a data type. Above: samples a second, from the median time of the "
     "epochs after the first, host clock. Below: peak memory of a training step."
@@ -58,7 +53,7 @@ def _published(metric: str, title: str) -> t.Column:
         found = references.of_source(known, SEED, metric, levels) if record.has(**HOMEWORK) else None
         return "none" if found is None else found.shown
 
-    return t.Column(f"{metric}_published", title, get, kind="published", exact=True)
+    return t.quoted(f"{metric}_published", title, get)
 
 
 def _why_unlike(record: Record) -> str:
@@ -68,8 +63,7 @@ def _why_unlike(record: Record) -> str:
 def _columns() -> list[t.Column]:
     return [
         *FACTORS,
-        t.factor("samples", "Samples"),
-        t.factor("epochs", "Epochs"),
+        *t.factors(samples="Samples", epochs="Epochs"),
         columns.total(),
         columns.unlike(_published("training_s", "Training time, write-up 001 (s)"), _why_unlike),
         *columns.later_epochs(),
@@ -109,9 +103,7 @@ def _ratios(cells: Sequence[Record]) -> list[t.Column]:
     )
     time_ratio, memory_ratio = (replace(column, get=t.if_timed(column.get)) for column in ratios)
     return [
-        t.median("epoch_s", "A later epoch (s)"),
-        t.iqr("epoch_s", "IQR (s)"),
-        t.count("epoch_s"),
+        *t.timed("epoch_s", "A later epoch (s)", "n"),
         time_ratio,
         t.derived("epochs_apart", "Its later epochs", with_base(apart), exact=True),
         memory_ratio,

@@ -109,8 +109,7 @@ def _time_columns() -> list[t.Column]:
         ),
         *_spread_columns("optimizer_ms", "Optimizer"),
         t.median("forward_no_grad_ms", "Forward under no_grad (ms)"),
-        t.median("full_step_ms", "Full step (ms)"),
-        t.iqr("full_step_ms", "IQR (ms)"),
+        *t.timed("full_step_ms", "Full step (ms)"),
         t.count("forward_ms"),
         _published("forward_ms", "brandon-snider", "Forward, brandon-snider (ms)", "warmup_steps"),
         _published("backward_ms", "brandon-snider", "Backward, brandon-snider (ms)", "warmup_steps"),
@@ -129,8 +128,7 @@ def _published(metric: str, source: str, title: str, *more: str) -> t.Column:
 def _rate_columns() -> list[t.Column]:
     return [
         *_factors(),
-        t.median("full_step_ms", "Full step (ms)"),
-        t.iqr("full_step_ms", "IQR (ms)"),
+        *t.timed("full_step_ms", "Full step (ms)"),
         t.rate("tokens_per_s", "Tokens/s", lambda r: _tokens(r) / _step_s(r), "full_step_ms"),
         t.derived("step_tflop", "FLOP of a step (TFLOP)", lambda r: _step_flop(r) / TERA),
         t.rate("tflop_per_s", "TFLOP/s", _tflop_per_s, "full_step_ms"),
@@ -229,7 +227,7 @@ def _side_by_side(cells: Iterable[Record]) -> list[Record]:
 
 def _level(name: str, factor: str) -> t.Column:
     """A factor under the name that write-ups give it."""
-    return t.Column(name, name, lambda record: record.factors[factor], kind="factor", exact=True)
+    return t.factor(name, name, lambda record: record.factors[factor])
 
 
 def _sample(record: Record) -> str:
@@ -254,10 +252,7 @@ def _pass_columns() -> list[t.Column]:
         t.count(ONE_PASS),
         *_setting(),
         t.factor("device", "Device"),
-        *(
-            t.Column(f"ms_{source}", f"{name} (ms)", published(source), kind="published", exact=True)
-            for source, name in SOURCES.items()
-        ),
+        *(t.quoted(f"ms_{source}", f"{name} (ms)", published(source)) for source, name in SOURCES.items()),
     ]
 
 

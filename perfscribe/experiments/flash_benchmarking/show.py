@@ -54,11 +54,7 @@ CAPTION = (
     "as long as the interquartile range. Graph replay with L2 flushed on a CUDA device, host clock on a CPU."
 )
 PROBLEM = [
-    t.factor("seq_len", "Sequence length"),
-    t.factor("head_dim", "d"),
-    t.factor("dtype", "Dtype"),
-    t.factor("batch", "Batch"),
-    t.factor("device", "Device"),
+    *t.factors(seq_len="Sequence length", head_dim="d", dtype="Dtype", batch="Batch", device="Device"),
 ]
 
 
@@ -321,7 +317,7 @@ def _published() -> list[Column]:
         return known.get((metric, source, *(record.factors[name] for name in COMPARED)), "none")
 
     return [
-        Column(f"{metric}_{source}", f"{word}, {name} (ms)", get, kind="published", exact=True)
+        t.quoted(f"{metric}_{source}", f"{word}, {name} (ms)", get)
         for metric, word in zip(("forward_ms", "backward_ms", ENTRY_METRIC), PASSES.values(), strict=True)
         for source, name in SOURCES.items()
         for get in [partial(lookup, metric=metric, source=source)]

@@ -78,10 +78,8 @@ def _factors(workload: str) -> list[t.Column]:
 
     title = "Samples × epochs" if epochs else "Samples read"
     return [
-        t.factor("format", "Format"),
-        t.factor("cache", "Page cache"),
-        t.factor("device", "Device"),
-        t.Column(workload, title, samples, kind="factor", exact=True),
+        *t.factors(format="Format", cache="Page cache", device="Device"),
+        t.factor(workload, title, samples),
     ]
 
 
@@ -130,11 +128,11 @@ def _formats(cells: Sequence[Record]) -> list[t.Column]:
         t.derived("training_total_s", "Training time (s)", _total_s),
         t.published("io_formats", "training_s", SEED, "Training time, write-up 001 (s)", ("format",)),
         _against(cells, "memory", _total_s, "training_s"),
-        t.Column("against_memory_published", "Against memory, write-up 001 (×)", published_ratio, kind="published"),
+        t.quoted("against_memory_published", "Against memory, write-up 001 (×)", published_ratio),
         *_with_spread("training_s", "An epoch"),
         t.count("training_s"),
         t.derived("size_mib", "Storage size (MiB)", _of_files(lambda r: r.values["size_bytes"] / MIB)),
-        t.Column("size_mib_published", "Storage, write-up 001 (MiB)", published_size, kind="published", exact=True),
+        t.quoted("size_mib_published", "Storage, write-up 001 (MiB)", published_size),
         t.derived("saved_percent", "Storage saved (%)", _of_files(_saved_percent)),
         t.value("raw_bytes", "Arrays (MiB)", 1 / MIB, "raw_mib"),
     ]

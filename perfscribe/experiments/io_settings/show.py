@@ -103,9 +103,7 @@ def _chunks(cells: Sequence[Record]) -> list[t.Column]:
         t.derived("inflated_kib", "Inflated: counted (KiB)", _compressed(_kib("inflated_bytes_per_sample"))),
         t.derived("read_kib", "Read from the file: counted (KiB)", _kib("read_bytes_per_sample")),
         t.value("counted_reads", "Reads counted", exact=True),
-        t.median("read_ms", "A random sample (ms)"),
-        t.iqr("read_ms", "IQR (ms)"),
-        t.count("read_ms"),
+        *t.timed("read_ms", "A random sample (ms)", "n"),
         t.derived("read_ms_q1", "Lower quartile (ms)", lambda r: t.summary(r, "read_ms").q1),
         t.derived("read_ms_q3", "Upper quartile (ms)", lambda r: t.summary(r, "read_ms").q3),
         against.ratio("ratio", "Against contiguous (×)", plain, "contiguous not measured", read_ms, "read_ms"),
@@ -137,11 +135,8 @@ def _epochs() -> list[t.Column]:
 
     get, get_spread = interleaved(ratio), interleaved(spread)
     return [
-        t.factor("epoch_samples", "Samples"),
-        t.factor("batch", "Batch"),
-        t.median("epoch_s", "Loader wait, an epoch (s)"),
-        t.iqr("epoch_s", "IQR (s)"),
-        t.count("epoch_s"),
+        *t.factors(epoch_samples="Samples", batch="Batch"),
+        *t.timed("epoch_s", "Loader wait, an epoch (s)", "n"),
         t.rate("sample_ms", "A sample (ms)", _sample_ms, "epoch_s"),
         t.derived("alone_epoch_s", "One process and thread (s)", interleaved(lambda _, alone: alone.median)),
         t.Column("ratio", "Against it (×)", get, spread="ratio_spread", spread_get=get_spread),

@@ -172,10 +172,7 @@ def _peak_columns() -> list[t.Column]:
         _gib("reserved_gib", "Reserved (GiB)", _value("reserved_bytes", "no caching allocator")),
         _gib("predicted_gib", "Predicted (GiB)", _begun(_predicted_bytes)),
         t.derived("error_percent", "Error (%)", error_percent),
-        *(
-            t.Column(f"peak_{source}", title, of_source(source), kind="published", exact=True)
-            for source, title in SOURCES.items()
-        ),
+        *(t.quoted(f"peak_{source}", title, of_source(source)) for source, title in SOURCES.items()),
     ]
 
 
@@ -276,10 +273,7 @@ def _largest_columns() -> list[t.Column]:
         t.factor("rank", "Rank"),
         t.value("size_bytes", "Size (MiB)", 1 / MIB, "size_mib"),
         t.value("count", "Blocks", exact=True),
-        t.value("phase", "Phase"),
-        t.value("kind", "Kind"),
-        t.value("frame", "Frame"),
-        t.value("below", "Below it"),
+        *t.values(phase="Phase", kind="Kind", frame="Frame", below="Below it"),
     ]
 
 

@@ -24,13 +24,10 @@ def tables(records: Mapping[str, list[Record]]) -> list[Table]:
     known = ("accumulation", "terms", "addend")
     columns = [
         t.Column("accumulation", "Accumulation", lambda r: NAMES[r.factors["accumulation"]], kind="factor"),
-        t.factor("device", "Device"),
-        t.factor("terms", "Terms"),
-        t.factor("addend", "Addend"),
+        *t.factors(device="Device", terms="Terms", addend="Addend"),
         t.value("sum", "Sum", exact=True),
         t.value("relative_error", "Relative error"),
-        t.value("rounded_addend", "Addend as stored", exact=True),
-        t.value("last_increment", "Added by the last addition", exact=True),
+        *t.exact(rounded_addend="Addend as stored", last_increment="Added by the last addition"),
         t.value("ulp_at_sum", "ulp at the sum"),
         t.published(name, "sum", "cs336-writeup-004", "Write-up 004", known),
         t.published(name, "sum", "cs336-writeup-002", "Write-up 002", known),

@@ -183,9 +183,7 @@ def _forward() -> list[t.Column]:
         t.derived("forward_range_ms", "Forward by its range (ms)", lambda r: t.summary(r, "forward_range_ms").median),
         t.iqr("forward_range_ms", "IQR (ms)"),
         t.published("nsys_profile", "forward_nsys_ms", "brandon-snider", "brandon-snider (ms)", known),
-        t.median("forward_ms", "Host clock, not traced (ms)"),
-        t.iqr("forward_ms", "IQR (ms)"),
-        t.count("forward_ms"),
+        *t.timed("forward_ms", "Host clock, not traced (ms)", "n"),
         t.derived("range_over_traced", "Range / host clock, traced", range_over("forward_traced_ms")),
         t.derived("range_over_host", "Range / host clock, not traced", range_over("forward_ms")),
         t.derived("forward_busy_ms", "Device busy (ms)", lambda r: _of_median_pass(r, "busy")),
@@ -194,8 +192,7 @@ def _forward() -> list[t.Column]:
         t.derived("forward_edges_ms", "Before the first and after the last kernel (ms)", _edges_ms),
         t.derived("forward_launches", "Launches a pass", launches, exact=True),
         t.count("forward_range_ms", "n traced"),
-        t.value("range_tool", "Ranges by", exact=True),
-        t.value("kernel_tool", "Kernels by", exact=True),
+        *t.exact(range_tool="Ranges by", kernel_tool="Kernels by"),
         t.Column("tool_remark", "Remark", lambda r: r.values.get("tool_remark", t.NOT_RECORDED), kind="unshown"),
     ]
 
@@ -324,14 +321,9 @@ def _kernels_of(record: Record, label: str) -> Iterator[tuple[str, dict[str, Any
 def _kernels() -> list[t.Column]:
     return [
         *_factors(t.factor("range", "Range"), t.factor("kernel", "Kernel")),
-        t.value("family", "Family", exact=True),
-        t.value("launches", "Launches a pass", exact=True),
-        t.value("percent", "Share of the range (%)"),
-        t.value("total_us", "Total a pass (µs)"),
-        t.value("mean_us", "Mean (µs)"),
-        t.value("median_us", "Median (µs)"),
-        t.value("min_us", "Shortest (µs)"),
-        t.value("max_us", "Longest (µs)"),
+        *t.exact(family="Family", launches="Launches a pass"),
+        *t.values(percent="Share of the range (%)", total_us="Total a pass (µs)", mean_us="Mean (µs)"),
+        *t.values(median_us="Median (µs)", min_us="Shortest (µs)", max_us="Longest (µs)"),
     ]
 
 

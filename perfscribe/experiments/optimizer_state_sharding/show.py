@@ -20,7 +20,6 @@ from perfscribe.experiments.optimizer_state_sharding.levels import SHOWN
 from perfscribe.instruments.statistics import Summary
 from perfscribe.records.records import Record
 from perfscribe.show import figures as f
-from perfscribe.show import references
 from perfscribe.show import tables as t
 from perfscribe.show.tables import GIB, Column, Table
 
@@ -151,27 +150,14 @@ def predicted_bytes(record: Record, moment: str, implementation: str) -> int:
 
 def _factors(*more: Column) -> list[Column]:
     """Size to number of processes, then those named, then the optimizer."""
-    titles = {"size": "Size", "seq_len": "Context", "batch": "Global batch", "dtype": "Dtype", "backend": "Backend"}
-    shared = [t.factor(*one) for one in titles.items()]
-    return [*shared, t.factor("world_size", "Processes"), *more, _named("implementation", "Optimizer", NAMES)]
+    shared = t.factors(size="Size", seq_len="Context", batch="Global batch", dtype="Dtype", backend="Backend")
+    return [*shared, t.factor("world_size", "Processes"), *more, t.named("implementation", "Optimizer", NAMES)]
 
 
-def _named(name: str, title: str, words: dict[str, str]) -> Column:
-    """A factor shown in words."""
-    return Column(name, title, lambda record: words[record.factors[name]], kind="factor", exact=True)
+AVERAGING, MOMENT = t.factor("wrapper", "Averaging"), t.named("moment", "When", MOMENT_NAMES)
 
 
-AVERAGING, MOMENT = t.factor("wrapper", "Averaging"), _named("moment", "When", MOMENT_NAMES)
-
-
-def _published(metric: str, title: str) -> Column:
-    known = references.load("optimizer_state_sharding")
-
-    def get(record: Record) -> Any:
-        found = references.of_source(known, SOURCE, metric, record.factors)
-        return "none" if found is None else found.shown
-
-    return Column(f"{metric}_{SOURCE}", title, get, kind="published", exact=True)
+_published = partial(t.of_source, "optimizer_state_sharding", SOURCE)
 
 
 def _memory() -> list[Column]:
@@ -260,12 +246,8 @@ def _times() -> list[Column]:
     parts = {"update_ms": "Update (ms)", "exchange_ms": "Exchange (ms)"}
     return [
         *_factors(AVERAGING),
-        t.median("step_ms", "Step (ms)"),
-        t.iqr("step_ms", "IQR (ms)"),
-        t.count("step_ms"),
-        t.median("optimizer_ms", "Optimizer (ms)"),
-        t.iqr("optimizer_ms", "IQR (ms)"),
-        t.count("optimizer_ms"),
+        *t.timed("step_ms", "Step (ms)", "n"),
+        *t.timed("optimizer_ms", "Optimizer (ms)", "n"),
         *(
             t.derived(name, title, of_ours(name, lambda one: one.median), spread=f"{name}_iqr")
             for name, title in parts.items()
@@ -284,9 +266,7 @@ def _is_ours(record: Record) -> bool:
 def _schemes() -> list[Column]:
     """Memory and traffic by arithmetic."""
     return [
-        t.factor("size", "Size"),
-        t.factor("world_size", "Processes"),
-        t.factor("scheme", "Scheme"),
+        *t.factors(size="Size", world_size="Processes", scheme="Scheme"),
         t.value("state_bytes", "Optimizer state, fullest rank (GiB)", 1 / GIB, "state_gib"),
         t.value("balance", "of the mean (×)"),
         t.value("held_bytes", "with weights and gradients (GiB)", 1 / GIB, "held_gib"),

@@ -25,18 +25,14 @@ CAPTION = "Bus bandwidth of the self-test's all-reduce; dashed: its threshold."
 def tables(records: Mapping[str, list[Record]]) -> list[Table]:
     """Each test and its verdict."""
     shown = [
-        t.factor("backend", "Backend"),
-        t.factor("world_size", "Processes"),
-        t.Column("on_nodes", "Nodes", lambda record: record.factors.get("nodes", 1), kind="factor", exact=True),
-        t.factor("size_mib", "Message (MiB)"),
-        t.factor("algorithm", "NCCL algorithm"),
-        t.value("tested_by", "Tested by"),
-        t.value("busbw_gb_per_s", "busbw (GB/s)"),
+        *t.factors(backend="Backend", world_size="Processes"),
+        t.factor("on_nodes", "Nodes", lambda record: record.factors.get("nodes", 1)),
+        *t.factors(size_mib="Message (MiB)", algorithm="NCCL algorithm"),
+        *t.values(tested_by="Tested by", busbw_gb_per_s="busbw (GB/s)"),
         t.factor("threshold_gb_per_s", "Threshold (GB/s)"),
         t.value("exit_code", "Exit status", exact=True),
-        t.value("slowest_pair", "Slowest pair (ranks)"),
-        t.value("slowest_pair_gb_per_s", "Its busbw (GB/s)"),
-        t.value("nodes", "Names of the nodes"),
+        *t.values(slowest_pair="Slowest pair (ranks)", slowest_pair_gb_per_s="Its busbw (GB/s)"),
+        *t.values(nodes="Names of the nodes"),
         t.Column("calls", "Timed calls", _calls, exact=True),
     ]
     return [t.make(TABLES[0], "All-reduce self-test before trainings", records["preflight"], shown, NOTES)]

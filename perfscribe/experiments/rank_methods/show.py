@@ -106,25 +106,16 @@ def _published_s(record: Record) -> float | str:
     return found[0].shown if record.has(**HOMEWORK) else "another workload"
 
 
-LAUNCHER = t.Column("launcher", "Launcher", lambda r: LAUNCHERS[r.factors["launcher"]], kind="factor", exact=True)
+LAUNCHER = t.named("launcher", "Launcher", LAUNCHERS)
 LAUNCHED_COLUMNS = [
     LAUNCHER,
-    t.Column("method", "Method", lambda r: METHODS[r.factors["method"]], kind="factor", exact=True),
+    t.named("method", "Method", METHODS),
     t.factor("rank", "Global rank"),
-    t.value("world_size_said", "World size", exact=True),
-    t.value("local_rank", "Local rank", exact=True),
-    t.value("host", "Host", exact=True),
-    t.value("used_device", "Device", exact=True),
-    t.value("mask", "CPU mask", exact=True),
-    t.value("cores", "Cores granted", exact=True),
-    t.value("cores_count", "Number", exact=True),
-    t.value("agreement", "Agreement", exact=True),
-    t.value("rank_training_s", "Training, this rank (s)"),
-    t.value("training_s", "Training, slowest rank (s)"),
-    t.Column("published_s", "Training, published (s)", _published_s, kind="published", exact=True),
-    t.value("first_epoch_s", "First epoch (s)"),
-    t.value("later_epoch_s", "Later epochs (s)"),
-    t.value("samples_per_s", "Samples/s"),
+    *t.exact(world_size_said="World size", local_rank="Local rank", host="Host", used_device="Device"),
+    *t.exact(mask="CPU mask", cores="Cores granted", cores_count="Number", agreement="Agreement"),
+    *t.values(rank_training_s="Training, this rank (s)", training_s="Training, slowest rank (s)"),
+    t.quoted("published_s", "Training, published (s)", _published_s),
+    *t.values(first_epoch_s="First epoch (s)", later_epoch_s="Later epochs (s)", samples_per_s="Samples/s"),
 ]
 
 
@@ -160,14 +151,8 @@ def _published_mask(record: Record, rank: Any) -> str:
 BOUND_COLUMNS = [
     t.factor("machine", "Machine"),
     LAUNCHER,
-    t.factor("cpu_bind", "Binding"),
-    t.factor("rank", "Local rank"),
-    t.value("asked_cores", "Cores asked", exact=True),
-    t.value("asked_mask", "Expected mask", exact=True),
-    t.value("granted_mask", "Granted mask", exact=True),
+    *t.factors(cpu_bind="Binding", rank="Local rank"),
+    *t.exact(asked_cores="Cores asked", asked_mask="Expected mask", granted_mask="Granted mask"),
     t.Column("published_mask", "Mask, published", lambda r: _published_mask(r, r.factors["rank"]), kind="published"),
-    t.value("as_asked", "As asked", exact=True),
-    t.value("gpu", "GPU", exact=True),
-    t.value("gpu_cores", "Its nearest cores", exact=True),
-    t.value("nearness", "Binding is", exact=True),
+    *t.exact(as_asked="As asked", gpu="GPU", gpu_cores="Its nearest cores", nearness="Binding is"),
 ]

@@ -43,22 +43,12 @@ CAPTION = (
     "model's; grey: beyond the reach of any measured count."
 )
 COLUMNS = [
-    t.factor("training", "Training"),
-    t.factor("scaling", "Measured scaling"),
-    t.factor("ranks", "Ranks"),
-    t.factor("origin", "Origin"),
-    t.factor("reach", "Reach"),
-    t.value("step_ms", "Step (ms)"),
-    t.value("model_ms", "By the model (ms)"),
-    t.value("residual_percent", "Residual (%)"),
-    t.value("samples_per_s", "Samples/s"),
-    t.value("compute_ms", "Computing (ms)"),
-    t.value("exposed_ms", "Exposed communication (ms)"),
-    t.value("weak_percent", "Weak efficiency (%)"),
-    t.value("strong_percent", "Strong efficiency (%)"),
-    t.value("measured_percent", "Measured efficiency (%)"),
-    t.value("links", "Links", exact=True),
-    t.value("holds", "Model holds", exact=True),
+    *t.factors(training="Training", scaling="Measured scaling", ranks="Ranks", origin="Origin", reach="Reach"),
+    *t.values(step_ms="Step (ms)", model_ms="By the model (ms)", residual_percent="Residual (%)"),
+    *t.values(samples_per_s="Samples/s", compute_ms="Computing (ms)", exposed_ms="Exposed communication (ms)"),
+    *t.values(weak_percent="Weak efficiency (%)", strong_percent="Strong efficiency (%)"),
+    *t.values(measured_percent="Measured efficiency (%)"),
+    *t.exact(links="Links", holds="Model holds"),
 ]
 
 

@@ -19,11 +19,7 @@ NOTE = (
     "Host clock, the device synchronised before and after each epoch; training time is the sum over all epochs. "
     "Homework's clock: read when the last step is queued."
 )
-FACTORS = (
-    t.factor("device", "Device"),
-    t.factor("layers", "Layers, encoder and decoder each"),
-    t.factor("batches", "Batches"),
-)
+FACTORS = (*t.factors(device="Device", layers="Layers, encoder and decoder each", batches="Batches"),)
 
 
 def tables(records: Mapping[str, list[Record]]) -> list[Table]:
@@ -39,11 +35,8 @@ def _columns() -> list[t.Column]:
     published = t.published("single_gpu", "training_s", SEED, "Training time, write-up 001 (s)", ("epochs",))
     return [
         *FACTORS,
-        t.factor("dtype", "Dtype"),
-        t.factor("samples", "Samples"),
-        t.factor("epochs", "Epochs"),
-        t.value("parameters", "Parameters", exact=True),
-        t.value("steps_per_epoch", "Steps an epoch", exact=True),
+        *t.factors(dtype="Dtype", samples="Samples", epochs="Epochs"),
+        *t.exact(parameters="Parameters", steps_per_epoch="Steps an epoch"),
         columns.total(),
         columns.against(HOMEWORK, published),
         t.value("homework_clock_s", "Homework's clock (s)"),
@@ -73,7 +66,5 @@ def _epoch_columns() -> list[t.Column]:
     return [
         *FACTORS,
         t.factor("epoch", "Epoch"),
-        t.value("time_s", "Time (s)"),
-        t.value("samples_per_s", "Samples/s"),
-        t.value("loss", "Mean loss"),
+        *t.values(time_s="Time (s)", samples_per_s="Samples/s", loss="Mean loss"),
     ]

@@ -153,13 +153,8 @@ def load(record: Record) -> Load:
     return Load(outside, block, int(record.values["blocks"]), plan_of(record.factors), record.factors["world_size"])
 
 
-def _named(name: str, title: str, words: dict[Any, str]) -> Column:
-    """A factor shown in words."""
-    return Column(name, title, lambda record: words[record.factors[name]], kind="factor", exact=True)
-
-
 def _switch(name: str, title: str) -> Column:
-    return _named(name, title, {False: "no", True: "yes"})
+    return t.named(name, title, {False: "no", True: "yes"})
 
 
 def _samples_per_s(record: Record) -> float:
@@ -204,10 +199,9 @@ SENT = [
     _measured("sent", "Sent, seen (MB)", "mb"),
 ]
 ASKED = [
-    t.factor("model", "Model"),
-    t.factor("world_size", "Ranks"),
-    _named("strategy", "Strategy", STRATEGIES),
-    _named("api", "By", APIS),
+    *t.factors(model="Model", world_size="Ranks"),
+    t.named("strategy", "Strategy", STRATEGIES),
+    t.named("api", "By", APIS),
     t.factor("dtype", "Dtype"),
     _switch("offload", "CPU off-load"),
     _switch("checkpointing", "Activation checkpointing"),
@@ -228,24 +222,15 @@ PLANS = [
     Column("seq_len", "Tokens a row", lambda record: record.factors["seq_len"], kind="unshown", exact=True),
 ]
 VARIANTS = [
-    t.factor("model", "Model"),
-    t.factor("world_size", "Ranks"),
-    t.factor("dtype", "Dtype"),
-    _named("api", "By", APIS),
-    _named("wrapping", "Wrapping", WRAPPINGS),
-    _named("prefetch", "Prefetch", PREFETCHES),
+    *t.factors(model="Model", world_size="Ranks", dtype="Dtype"),
+    t.named("api", "By", APIS),
+    t.named("wrapping", "Wrapping", WRAPPINGS),
+    t.named("prefetch", "Prefetch", PREFETCHES),
     t.value("applied_units", "Units", exact=True),
     *_times("Turns"),
-    Column(
-        "ratio",
-        "Time over per block, implicit (×)",
-        lambda record: record.values["ratio"],
-        spread="ratio_spread",
-        spread_get=lambda record: record.values["ratio_spread"],
-    ),
-    t.value("interval", "95 % interval", exact=True),
-    t.value("verdict", "It is", exact=True),
-    Column("units_verdict", "units_verdict", lambda record: record.values["units_verdict"], kind="unshown"),
+    t.rounded("ratio", "Time over per block, implicit (×)"),
+    *t.exact(interval="95 % interval", verdict="It is"),
+    *t.unshown("units_verdict"),
     _measured("peak_allocated", "Peak allocated (GiB)"),
     OTHERS,
     _predicted("largest_unit_gib", "Largest unit, predicted (GiB)", fsdp_memory.largest_unit_bytes),
@@ -268,13 +253,11 @@ WORLD_OF_ONE = [
     t.count("step_ms"),
 ]
 SUMS = [
-    t.factor("model", "Model"),
-    t.factor("world_size", "Ranks"),
-    _named("api", "By", APIS),
+    *t.factors(model="Model", world_size="Ranks"),
+    t.named("api", "By", APIS),
     _switch("offload", "CPU off-load"),
-    _named("exchange", "Gradients exchanged", EXCHANGES),
-    t.value("gradient_norm", "Gradient norm"),
-    t.value("expected_norm", "of one process"),
+    t.named("exchange", "Gradients exchanged", EXCHANGES),
+    *t.values(gradient_norm="Gradient norm", expected_norm="of one process"),
     t.derived("norm_ratio", "Ratio", lambda r: r.values["gradient_norm"] / r.values["expected_norm"]),
 ]
 

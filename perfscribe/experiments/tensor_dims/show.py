@@ -25,11 +25,8 @@ SCALE_NOTE = (
     "differ in width, dtype and number of samples at once; the others here differ in one of them."
 )
 FACTORS = (
-    t.factor("device", "Device"),
-    t.factor("d_model", "Embedding dim (d_model)"),
-    t.factor("dtype", "Data type"),
-    t.factor("weights", "Weights"),
-    t.factor("samples", "Dataset size (samples)"),
+    *t.factors(device="Device", d_model="Embedding dim (d_model)", dtype="Data type", weights="Weights"),
+    *t.factors(samples="Dataset size (samples)"),
 )
 
 
@@ -55,7 +52,7 @@ def _published(experiments: Sequence[str], metric: str, source: str, title: str,
         found = [ref for ref in references.find(known, metric, **levels) if ref.source == source]
         return found[0].shown if found else "none"
 
-    return t.Column(f"{metric}_published", title, get, kind="published", exact=True)
+    return t.quoted(f"{metric}_published", title, get)
 
 
 def _columns() -> list[t.Column]:

@@ -137,7 +137,7 @@ def _time_columns(problem: str) -> list[t.Column]:
     columns: list[t.Column] = []
     for variant, phase in TIMES[problem]:
         name = f"{variant}_{phase}_ms"
-        columns += [t.median(name, f"{variant.capitalize()}, {_title(phase)} (ms)"), t.iqr(name, "IQR (ms)")]
+        columns += t.timed(name, f"{variant.capitalize()}, {_title(phase)} (ms)")
     return [*columns, t.count("compiled_forward_ms"), t.timer("compiled_forward_ms"), *_published(problem)]
 
 
@@ -154,12 +154,10 @@ def _published(problem: str) -> list[t.Column]:
 
     given = {(one.source, one.metric) for one in known}
     return [
-        t.Column(
+        t.quoted(
             f"{variant}_{phase}_ms_{source}",
             f"{_title(phase).capitalize()}, {variant}, {name} (ms)",
             partial(shown, phase=phase, variant=variant, source=source),
-            kind="published",
-            exact=True,
         )
         for phase in PUBLISHED[problem]
         for variant in VARIANTS
@@ -172,31 +170,24 @@ def _speedups(problem: str) -> list[t.Column]:
     """Of each phase the speed-up, its interval, how far eager strays from itself, and the verdict that follows."""
     columns: list[t.Column] = []
     for phase in PHASES[problem]:
-        spread = t.value(f"{phase}_speedup_spread", "")
-        speedup = t.value(f"{phase}_speedup", f"{_title(phase).capitalize()}, speed-up (×)")
         columns += [
-            replace(speedup, spread=spread.name, spread_get=spread.get),
+            t.rounded(f"{phase}_speedup", f"{_title(phase).capitalize()}, speed-up (×)"),
             t.value(f"{phase}_interval", "95 % interval", exact=True),
             t.value(f"{phase}_self_percent", "Eager against itself, up to (%)"),
             t.value(f"{phase}_verdict", "Compiled is", exact=True),
-            # for the CSV and the figures alone
-            *(replace(t.value(f"{phase}_{end}", f"{phase}_{end}"), kind="unshown") for end in ("low", "high")),
+            *t.unshown(f"{phase}_low", f"{phase}_high"),
         ]
     return [*columns, t.value("turns", "Turns", exact=True), t.count("compiled_forward_ms")]
 
 
 def _cost_columns() -> list[t.Column]:
     return [
-        t.Column("compiled", "Compiled", _what, kind="factor", exact=True),
+        t.factor("compiled", "Compiled", _what),
         t.factor("seq_len", "Length"),
         *WHERE[1:],
         *HOW,
-        t.value("compile_s", "Compile (s)"),
-        t.value("compiler_start_s", "Once a process (s)"),
-        t.value("pays_after", "Pays after (passes)"),
-        t.value("graphs", "Graphs", exact=True),
-        t.value("graph_breaks", "Graph breaks", exact=True),
-        t.value("recompiles", "Recompiles", exact=True),
+        *t.values(compile_s="Compile (s)", compiler_start_s="Once a process (s)", pays_after="Pays after (passes)"),
+        *t.exact(graphs="Graphs", graph_breaks="Graph breaks", recompiles="Recompiles"),
         t.value("peak_eager_bytes", "Peak, eager (GiB)", 1 / GIB, "peak_eager_gib"),
         t.derived("peak_compiled_gib", "Peak, compiled (GiB)", _compiled_peak_gib),
         *(

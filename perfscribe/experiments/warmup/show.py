@@ -66,8 +66,7 @@ def _columns() -> list[t.Column]:
         t.derived("first_step_ms", "First timed step (ms)", first("full_step")),
         *(t.derived(f"first_{phase}_ms", f"Of it {phase} (ms)", first(phase)) for phase in PHASES),
         *(t.Column(f"{phase}_ms", f"{phase}, median (ms)", warm(phase), kind="unshown") for phase in PHASES),
-        t.median("full_step_ms", "Full step, median (ms)"),
-        t.iqr("full_step_ms", "IQR (ms)"),
+        *t.timed("full_step_ms", "Full step, median (ms)"),
         t.derived("steady_from", "Steady from step", steady, exact=True),
         t.count("full_step_ms"),
     ]

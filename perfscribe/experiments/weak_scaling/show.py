@@ -100,10 +100,7 @@ def _steps(record: Record, setup: Setup) -> int:
 
 
 AS_ASKED = [
-    t.factor("variant", "Variant"),
-    t.factor("world_size", "GPUs"),
-    t.factor("num_layers", "Num Layers"),
-    t.factor("batch_size", "Per-GPU Batch"),
+    *t.factors(variant="Variant", world_size="GPUs", num_layers="Num Layers", batch_size="Per-GPU Batch"),
 ]
 SETUP = [
     *AS_ASKED,
@@ -112,7 +109,7 @@ SETUP = [
     _asked("parameters_per_gpu", "Params a GPU (M)", lambda setup: setup.parameters_per_gpu / 1e6, exact=False),
     _asked("tokens_per_gpu", "Tokens a GPU", lambda setup: setup.tokens_per_gpu),
     _asked("tflop_per_gpu", "TFLOP a GPU", lambda setup: setup.flop_per_gpu / 1e12, exact=False),
-    t.Column("steps_per_epoch", "Steps an epoch", lambda r: _steps(r, _setup_of(r)), kind="factor", exact=True),
+    t.factor("steps_per_epoch", "Steps an epoch", lambda r: _steps(r, _setup_of(r))),
     _ran("ran_parameters", "Params as it ran", lambda _, ran: ran.shape.parameters),
     _ran("ran_tflop", "TFLOP a GPU as it ran", lambda _, ran: ran.flop_per_gpu / 1e12, exact=False),
     _ran("ran_steps", "Steps an epoch as it ran", _steps),
@@ -134,10 +131,8 @@ MEASURED = [
     c.UTILISATION,
     c.LOSS,
     c.RUNTIME,
-    t.value("efficiency", "Efficiency (%)"),
-    t.value("inverted", "Inverted, the workshop's (%)"),
-    t.value("runtime_efficiency", "Efficiency of the runtime (%)"),
-    t.value("work_efficiency", "Efficiency by work (%)"),
+    *t.values(efficiency="Efficiency (%)", inverted="Inverted, the workshop's (%)"),
+    *t.values(runtime_efficiency="Efficiency of the runtime (%)", work_efficiency="Efficiency by work (%)"),
     c.ORIGIN,
     c.NODES,
     c.SAMPLES_STEPPING,
@@ -145,10 +140,7 @@ MEASURED = [
     c.MFU,
     *c.STEPS,
     *c.WRAPPED,
-    t.factor("device", "Device"),
-    t.factor("loop", "Loop"),
-    t.factor("dtype", "Dtype"),
-    t.factor("num_epochs", "Epochs"),
+    *t.factors(device="Device", loop="Loop", dtype="Dtype", num_epochs="Epochs"),
 ]
 
 
