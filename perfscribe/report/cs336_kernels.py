@@ -303,7 +303,7 @@ class FlashBenchmarking(Problem):
     """Our FlashAttention-2 against plain PyTorch."""
 
     name = "flash_benchmarking"
-    details = ("cs336.flash_cells", "cs336.flash_implementations", "cs336.flash_rates", "cs336.flash_leaderboard")
+    details = ("cs336.flash_cells", "cs336.flash_leaderboard")
     letters = "(a)"
     figure = "cs336.flash_times"
     PASSES = ("forward", "backward", "both")

@@ -85,6 +85,6 @@ LEVELS = experiment(
 )
 
 SHOWN = Shown(
-    tables=("cs336.flash_implementations", "cs336.flash_rates", "cs336.flash_leaderboard", "cs336.flash_cells"),
+    tables=("cs336.flash_leaderboard", "cs336.flash_cells"),
     figures=("cs336.flash_times",),
 )
