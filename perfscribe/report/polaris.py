@@ -306,7 +306,6 @@ class CrossNode(Problem):
         "polaris.communication_nodes",
         "polaris.communication_ranks",
         "polaris.communication_trainings",
-        "polaris.communication_bandwidth",
     )
     figure = "polaris.communication_wait"
     TOTAL, TRANSFER, WAITING = "Total communication time (ms)", "Of it transfer (ms)", "Of it waiting (ms)"

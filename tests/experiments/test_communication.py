@@ -181,7 +181,7 @@ def test_each_rank_leaves_a_trace_and_a_table(real: tuple[list[Record], Path]) -
 
 def test_real_records_fill_every_table(real: tuple[list[Record], Path]) -> None:
     tables = made(real[0])
-    assert {len(table.ok) for table in tables.values()} == {2, 3, 4, len(show.METRICS)}
+    assert {len(table.ok) for table in tables.values()} == {3, 4, len(show.METRICS)}
     (figure,) = show.figures(tables)
     canvas = plt.figure()
     figure.draw(canvas)
@@ -213,14 +213,8 @@ def record_of(inter: int = 16, waits: float = 1.0) -> Record:
     return Record(NAME, factors, "ok", "", "measured", samples, values=values, series=series)
 
 
-def all_reduce(transport: str, time_ms: float, size_bytes: int = 2**20) -> Record:
-    factors = {"operation": "all_reduce", "backend": "nccl", "transport": transport, "world_size": 2}
-    values = {"message_bytes": size_bytes, "connections": "P2P"}
-    return Record("all_reduce", factors, "ok", "", "measured", {"time_ms": [[time_ms]]}, values=values)
-
-
-def made(records: list[Record], plain: list[Record] | None = None) -> dict[str, Table]:
-    return {table.id: table for table in show.tables({NAME: records, "all_reduce": plain or []})}
+def made(records: list[Record]) -> dict[str, Table]:
+    return {table.id: table for table in show.tables({NAME: records})}
 
 
 def metric(table: Table, name: str) -> Any:
@@ -272,22 +266,6 @@ def test_ranks_tell_waiting_from_transfer() -> None:
     assert set(own["published_slowest_ms"]) == {1.5}
 
 
-def test_rates_by_transfer_and_with_waiting() -> None:
-    plain = [all_reduce("nvlink", 0.01), all_reduce("default", 0.011), all_reduce("shm", 0.06), all_reduce("tcp", 0.3)]
-    table = made([record_of()], plain)["polaris.communication_bandwidth"].frame
-    own = table[table["what"] != show.ALONE].set_index("placement")
-    # 2 steps of 176.562176 MB in 4 ms of transfer, 5 ms in all
-    assert own.loc["intra", "gb_per_s"] == pytest.approx(88.281088)
-    assert own.loc["intra", "with_waiting_gb_per_s"] == pytest.approx(70.6248704)
-    assert own.loc["intra", "rated_percent"] == pytest.approx(100 * 88.281088 / 478)
-    assert own.loc["inter", "rated_gb_per_s"] == show.NO_LINK
-    assert own.loc["intra", "message_mb"] == pytest.approx(2 * 176.562176 / 16)
-    assert (own.loc["inter", "published_gb_per_s"], own.loc["intra", "published_gb_per_s"]) == (0.521, 50.7)
-    alone = table[table["what"] == show.ALONE].set_index("link")
-    assert own.loc["intra", "rated_by"] == alone.loc["NVLink", "rated_by"] == "driver"
-    assert alone.loc["NVLink", "rated_gb_per_s"] == 478 and alone.loc[show.TCP, "rated_gb_per_s"] == show.NO_LINK
-
-
 def test_an_epoch_stands_beside_the_homeworks_where_it_is_the_same() -> None:
     def shown(name: str, **changed: Any) -> list[Any]:
         factors = {"part": "profiler", "backend": "nccl", "epochs": 10, "training_steps": 640, **show.HOMEWORK}
@@ -304,22 +282,17 @@ def test_an_epoch_stands_beside_the_homeworks_where_it_is_the_same() -> None:
 
 
 def test_no_figure_is_finer_than_its_turns_spread() -> None:
-    wide, slow = record_of(waits=12.0), all_reduce("tcp", 0.9)
+    wide = record_of(waits=12.0)
     wide.samples["intra_rank0_total_ms"] = [[12.0, 60.0, 12.3, 12.6, 71.0, 13.0]]
     wide.samples["intra_rank0_wait_ms"] = [[0.0, 6.0, 12.0, 12.0, 14.2, 12.5]]
-    slow.samples["time_ms"] = [[0.8, 0.85, 0.9, 0.95, 1.0]]
-    tables = made([wide], [all_reduce("nvlink", 0.01), slow])
     total = metric(made([record_of()])["polaris.communication"], show.TOTAL)
     low, high = (float(end) for end in total["impact_interval"].split(" to "))
     assert total["impact_spread"] == pytest.approx(min(high - total["impact"], total["impact"] - low), rel=0.1)
-    ranks = tables["polaris.communication_ranks"].frame.set_index(["placement", "rank"])
+    ranks = made([wide])["polaris.communication_ranks"].frame.set_index(["placement", "rank"])
     shares = [0, 10, 1200 / 12.3, 1200 / 12.6, 20, 1250 / 13]
     low, high = np.quantile(shares, [0.25, 0.75])
     assert ranks.loc[("intra", 0), "wait_percent"] == pytest.approx(100 * 56.7 / 180.9)
     assert ranks.loc[("intra", 0), "wait_percent_spread"] == pytest.approx(high - low)
-    rated = tables["polaris.communication_bandwidth"].frame
-    assert rated.set_index("placement").loc["intra", "with_waiting_gb_per_s_spread"] > 5
-    assert rated.set_index("link").loc[show.TCP, "gb_per_s_spread"].iloc[-1] == pytest.approx(2**20 / 0.9e6 * 0.1 / 0.9)
 
 
 # --- rated links ------------------------------------------------------------------------------------------------

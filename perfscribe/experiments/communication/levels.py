@@ -19,11 +19,9 @@ LEVELS = experiment(
 )
 
 SHOWN = Shown(
-    reads=("all_reduce",),
     tables=(
         "polaris.communication",
         "polaris.communication_ranks",
-        "polaris.communication_bandwidth",
         "polaris.communication_trainings",
     ),
     figures=("polaris.communication_wait",),

@@ -1,4 +1,4 @@
-"""Tables and figure of communication: a cell's record taken apart by figure, placement and rank; rates; trainings."""
+"""Tables and figure of communication: a cell's record taken apart by figure, placement and rank; trainings."""
 
 from __future__ import annotations
 
@@ -12,10 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from perfscribe.analytic.parameters import seq2seq_parameters
-from perfscribe.analytic.shapes import Seq2SeqShape
-from perfscribe.analytic.traffic import busbw_gb_per_s
-from perfscribe.distributed.transport import DEFAULT, TRANSPORTS
+from perfscribe.distributed.transport import TRANSPORTS
 from perfscribe.experiments import epoch_columns
 from perfscribe.experiments.communication.levels import SHOWN
 from perfscribe.experiments.communication.measure import PLACEMENTS, RANKS, TORCH_PROFILER
@@ -36,10 +33,6 @@ WAIT_NOTE = (
     "Transfer: for each collective the least time of any rank, an upper bound; waiting: the rest of that rank's time. "
     "All else: the rank's other kernels, copies and memsets, on a CPU its operators."
 )
-RATE_NOTE = (
-    "Bytes of gradients over time, in each direction of the pair's link. Waiting counted: over rank 0's total, as a "
-    "reader of the homework's table would divide."
-)
 TRAINING_NOTE = (
     "One rank under DistributedDataParallel, which then sends nothing. A profiled training holds one profile and the "
     "writing of its trace."
@@ -57,10 +50,7 @@ TOTAL, SHARE, MEAN = "Total communication time (ms)", "Share of all device time 
 CALLS, TRANSFER, WAIT = "Calls", "Of it transfer (ms)", "Of it waiting (ms)"
 METRICS = (TOTAL, SHARE, MEAN, CALLS, TRANSFER, WAIT)
 TCP = f"{TRANSPORTS['tcp'][0]}, of one machine"
-ALONE, NEITHER, NONE = "all-reduce alone", "neither", "none"
-NOT_KNOWN, NO_LINK = "not known", "no link, the host's memory"
-CALLS_DIFFER = "calls differ"
-_gb_per_s = partial(busbw_gb_per_s, "all_reduce", RANKS)  # of so many bytes in a time in ms
+NONE = "none"
 TRAININGS = {"plain": "no", "first_profiled": "yes, the process's first profile", "profiled": "yes, a later profile"}
 
 CELL = (t.factor("backend", "Backend"), t.factor("implementation", "Averaging"), t.factor("tool", "Tool"))
@@ -70,7 +60,6 @@ PUBLISHED_METRICS = {
     SHARE: "communication_share_percent",
     MEAN: "mean_communication_ms",
 }
-STEPS = 2  # active steps of the homework's profile
 EPOCHS, STEPS_OF_EPOCH = 10, 64  # of its training: 2,048 samples in batches of 32
 HOMEWORK = {
     "features": epoch_columns.HOMEWORK_WIDTH,
@@ -80,14 +69,12 @@ HOMEWORK = {
 
 
 def tables(records: Mapping[str, list[Record]]) -> list[Table]:
-    """The homework's table; ranks; rates; trainings."""
+    """The homework's table; ranks; trainings."""
     own = records[NAME]
-    rates, trainings = _rates(own, records.get("all_reduce", [])), _trainings(own)
     return [
         t.make(TABLES[0], "Communication across nodes and within one", metrics(own), METRIC_COLUMNS, [METRIC_NOTE]),
         t.make(TABLES[1], "Transfer and waiting on each rank", _ranks(own), RANK_COLUMNS, [WAIT_NOTE]),
-        t.make(TABLES[2], "Effective bandwidth beside the links'", rates, RATE_COLUMNS, [RATE_NOTE]),
-        t.make(TABLES[3], "One rank, profiled and not", trainings, TRAINING_COLUMNS, [TRAINING_NOTE]),
+        t.make(TABLES[2], "One rank, profiled and not", _trainings(own), TRAINING_COLUMNS, [TRAINING_NOTE]),
     ]
 
 
@@ -274,99 +261,6 @@ RANK_COLUMNS = [
     t.value("calls", "Calls", exact=True),
     t.count("total_ms"),
     t.timer("total_ms"),
-]
-
-
-# --- rates ------------------------------------------------------------------------------------------------------
-
-
-def _rates(records: Iterable[Record], all_reduce: Iterable[Record]) -> list[Record]:
-    """One record a cell and placement, then the plain all-reduces between two processes of the same backends."""
-    own = of_placements(records)
-    found = [_training_rate(record, placement) for record in own for placement in BOTH]
-    known = [_rated(record, INTRA) for record in own if record.ok]
-    rated = next((one for one in known if not isinstance(one[0], str)), (NOT_KNOWN, NOT_KNOWN))
-    backends = {record.factors["backend"] for record in own}
-    plain = [one for one in all_reduce if one.ok and one.has(operation="all_reduce", world_size=2)]
-    return found + [_plain_rate(one, rated) for one in plain if one.factors["backend"] in backends]
-
-
-def _training_rate(record: Record, placement: str) -> Record:
-    what = f"training, {record.factors['implementation']}, by {TOOLS[record.factors['tool']]}"
-    row = replace(record, factors=_place(record, placement) | {"what": what}, samples={}, values={})
-    if record.ok:
-        sent = round(float(record.values["gradient_bytes"]) * record.factors["active"])
-        times, totals = (turns(record, f"{placement}_{name}_ms") for name in ("transfer", "rank0_total"))
-        row.values = _rate(sent, times, _calls(record, placement), _rated(record, placement))
-        row.values["with_waiting_gb_per_s"] = _gb_per_s(sent, median(totals))
-        row.values["with_waiting_gb_per_s_spread"] = _iqr([_gb_per_s(sent, ms) for ms in totals])
-    return row
-
-
-def _plain_rate(record: Record, of_nvlink: tuple[float | str, str]) -> Record:
-    asked, way = str(record.factors["transport"]), f"NCCL's choice ({record.values.get('connections', 'not told')})"
-    if record.factors["backend"] == "gloo" or asked == "tcp":
-        way = TCP
-    elif asked != DEFAULT:
-        way = TRANSPORTS[asked][0]
-    factors = {**record.factors, "what": ALONE, "placement": NEITHER, "implementation": ALONE, "link": way}
-    rated = (NO_LINK, NO_LINK) if way in (TCP, TRANSPORTS["shm"][0]) else of_nvlink
-    values = _rate(int(record.values["message_bytes"]), turns(record, "time_ms"), 1, rated)
-    return replace(record, factors=factors, samples={}, values=values)
-
-
-def _rate(sent: int, times: Sequence[float], calls: int | None, rated: tuple[float | str, str]) -> dict[str, Any]:
-    """What so many bytes in these times (ms), by so many calls, come to; all spread as the times do, relatively."""
-    most, by = rated
-    rate = _gb_per_s(sent, median(times))
-    values: dict[str, Any] = {
-        "message_mb": sent / calls / 1e6 if calls else CALLS_DIFFER,
-        "time_ms": median(times) / calls if calls else CALLS_DIFFER,
-        "gb_per_s": rate,
-        "with_waiting_gb_per_s": "ranks begin together",
-        "rated_gb_per_s": most,
-        "rated_by": by,
-        "rated_percent": most if isinstance(most, str) else 100 * rate / most,
-    }
-    width = _iqr(times)
-    for name in ("time_ms", "gb_per_s", "rated_percent"):
-        if not isinstance(values[name], str):
-            values[f"{name}_spread"] = width if isinstance(width, str) else values[name] * (width / median(times))
-    return values
-
-
-def _rated(record: Record, placement: str) -> tuple[float | str, str]:
-    """What the link is rated at, each way, and who says so."""
-    if _link(record, placement) == TCP:
-        return NO_LINK, NO_LINK
-    found = record.values.get(f"{placement}_rated_gb_per_s")
-    return (NOT_KNOWN, NOT_KNOWN) if found is None else (float(found), record.values[f"{placement}_rated_by"])
-
-
-def _quoted(record: Record) -> Any:
-    placement = record.factors["placement"]
-    return _published("link_bandwidth_gb_per_s", SOURCE, placement) if placement in PLACEMENTS else NONE
-
-
-def _implied(record: Record) -> Any:
-    """The fp32 gradients of the profiled steps over the published total, if the model was the homework's own."""
-    placement = record.factors["placement"]
-    if placement not in PLACEMENTS:
-        return NONE
-    sent = STEPS * 4 * seq2seq_parameters(Seq2SeqShape())
-    return float(format_figure(sent / (_published("total_communication_ms", SOURCE, placement) * 1e-3) / 1e9))
-
-
-RATE_COLUMNS = [
-    *t.factors(backend="Backend", what="What", placement="Placement", link="Joined by"),
-    t.value("message_mb", "Mean message (MB)"),
-    t.rounded("time_ms", "Mean transfer (ms)", without="no time"),
-    t.rounded("gb_per_s", "Each way (GB/s)", without="no rate"),
-    t.rounded("with_waiting_gb_per_s", "Waiting counted (GB/s)", without="one figure"),
-    *t.values(rated_gb_per_s="Rated, each way (GB/s)", rated_by="Rated by"),
-    t.rounded("rated_percent", "Of the rated (%)", without="no share"),
-    t.quoted("published_rated_gb_per_s", "homework 000, quotes (GB/s)", _quoted),
-    t.quoted("published_gb_per_s", "homework 000, its times imply (GB/s)", _implied),
 ]
 
 
