@@ -59,7 +59,7 @@ class SingleGpu(Problem):
     """The homework's training on one device."""
 
     name, heading = "polaris_1", "1. Single GPU"
-    details = ("polaris.single_gpu", "polaris.single_gpu_epochs")
+    details = ("polaris.single_gpu",)
     TABLE = "polaris.single_gpu"
     BATCHES = (
         ("per sample, as the homework", "per_sample"),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from homework_cells import trained
 from workspace import ROOT
@@ -43,15 +41,6 @@ def test_the_first_epoch_stands_apart():
 def test_the_published_time_stands_beside_the_homeworks_workload_alone(changed):
     table = made([cell(**changed)])["polaris.single_gpu"]
     assert list(table.ok["training_s_polaris-homework-001"]) == ["another workload"]
-
-
-def test_every_epoch_has_a_row_and_a_cell_without_figures_one():
-    lost = replace(cell(device="cpu"), status="unsupported", reason="no CUDA device", samples={}, warmup={}, values={})
-    table = made([cell(), lost])["polaris.single_gpu_epochs"]
-    assert list(table.frame["epoch"]) == [*range(1, 11), "all"]
-    assert list(table.ok["time_s"]) == EPOCHS_S
-    assert table.ok["samples_per_s"].iloc[0] == pytest.approx(2048 / 3)
-    assert list(table.ok["loss"])[:2] == [30, 29]
 
 
 def test_the_gpu_preset_is_the_homeworks_program():

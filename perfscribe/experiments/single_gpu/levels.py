@@ -35,4 +35,4 @@ LEVELS = experiment(
     ),
 )
 
-SHOWN = Shown(tables=("polaris.single_gpu", "polaris.single_gpu_epochs"))
+SHOWN = Shown(tables=("polaris.single_gpu",))
