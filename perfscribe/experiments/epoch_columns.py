@@ -6,8 +6,6 @@ from collections.abc import Callable
 from statistics import median
 from typing import Any
 
-import pandas as pd
-
 from perfscribe.records.records import Record
 from perfscribe.show import tables as t
 from perfscribe.show.tables import GIB
@@ -85,11 +83,6 @@ def peak_gib() -> t.Column:
 def peak_gb() -> t.Column:
     """The same, in the other unit that write-ups may mean by GB."""
     return t.value("peak_allocated_bytes", "Peak memory (GB, 10^9)", 1 / GB, "peak_gb")
-
-
-def main_device(rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows of one device, the accelerator's where there are any: times of two do not mix."""
-    return rows[rows["device"] == ("cuda" if "cuda" in set(rows["device"]) else "cpu")]
 
 
 def unlike(column: t.Column, why: Callable[[Record], str]) -> t.Column:

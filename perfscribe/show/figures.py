@@ -161,6 +161,11 @@ def stacked(*draws: Callable[[Any], None], heights: Sequence[float] | None = Non
     return draw
 
 
+def main_device(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows of one device, the accelerator's where there are any: times of two do not mix."""
+    return rows[rows["device"] == ("cuda" if "cuda" in set(rows["device"]) else "cpu")]
+
+
 def no_data(axes: Any, why: str) -> None:
     """Say in the middle of empty axes why they are empty."""
     axes.text(0.5, 0.5, why, ha="center", va="center", transform=axes.transAxes, wrap=True, color="#555555")
@@ -196,12 +201,17 @@ def lines(
         low, high = axes.set_ylim(low / LEAST_RANGE, high * LEAST_RANGE)
     # over many decades matplotlib drops all ticks between, and with them the decades' own
     subs = (1, 2, 5) if math.log10(high / low) <= MOST_DECADES else (1,)
-    axes.yaxis.set_major_locator(ticker.LogLocator(subs=subs))
-    axes.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.yaxis.set_minor_locator(ticker.NullLocator())
+    plain_ticks(axes, subs)
     axes.margins(x=0.15)
     _widen_to_ticks(axes)
     _label_ends(axes, ends)
+
+
+def plain_ticks(axes: Any, subs: Sequence[float]) -> None:
+    """Label a logarithmic y axis with plain numbers, at these multiples of each decade."""
+    axes.yaxis.set_major_locator(ticker.LogLocator(subs=subs))
+    axes.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_locator(ticker.NullLocator())
 
 
 def _widen_to_ticks(axes: Any) -> None:

@@ -273,6 +273,17 @@ def ratio_spread(ratio: float, *both: Summary) -> float | str:
     return ONE_SAMPLE if min(one.n for one in both) == 1 else ratio * sum(one.iqr / one.median for one in both)
 
 
+def of_variant(record: Record, key: str, **factors: Any) -> Record:
+    """The row of one of a cell's interleaved variants: what it holds as <key>_<name> also under the name alone."""
+
+    def own(held: dict[str, Any]) -> dict[str, Any]:
+        begin = f"{key}_"
+        return held | {name.removeprefix(begin): one for name, one in held.items() if name.startswith(begin)}
+
+    parts: dict[str, Any] = {part: own(getattr(record, part)) for part in ("samples", "series", "values", "timers")}
+    return replace(record, factors={**record.factors, **factors}, **parts)
+
+
 def _size(size_bytes: float) -> str:
     unit, name = (GIB, "GiB") if size_bytes >= GIB / 10 else (MIB, "MiB")
     return f"{format_figure(size_bytes / unit)} {name}"

@@ -15,7 +15,7 @@ from perfscribe.analytic.workshop_shapes import SimpleGptShape
 from perfscribe.base.files import canonical
 from perfscribe.experiments.baseline.levels import SHOWN
 from perfscribe.experiments.baseline.measure import shape_of
-from perfscribe.experiments.multi_gpu.drawings import main_device, numbers
+from perfscribe.experiments.multi_gpu.drawings import numbers
 from perfscribe.records.records import Record
 from perfscribe.show import figures as f
 from perfscribe.show import tables as t
@@ -222,7 +222,7 @@ def _draw(canvas: Any, rows: pd.DataFrame) -> None:
         f.no_data(above, "not measured")
         f.no_data(below, "not measured")
         return
-    rows = main_device(rows)
+    rows = f.main_device(rows)
     for axes, (name, lines) in zip((above, below), PANELS.items(), strict=True):
         axes.set_ylabel(name)
         for number, (labels, group) in enumerate(rows.groupby("labels", sort=False)):

@@ -118,6 +118,6 @@ def _draw_clocks(canvas: Any, rows: pd.DataFrame) -> None:
     if rows.empty:
         f.no_data(axes, "not measured")
         return
-    rows = drawings.main_device(rows)
+    rows = f.main_device(rows)
     drawings.over_ranks(axes, ((name, rows, column) for column, name in CLOCKS.items()))
     drawings.finish(axes, rows, "Samples/s")

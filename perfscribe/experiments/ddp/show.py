@@ -108,25 +108,14 @@ def _variant(row: Record) -> v.Variant:
 
 
 def by_variant(cell: Record) -> list[Record]:
-    """One record a variant of the cell, its samples and values without the variant's key before their names."""
+    """One record a variant of the cell."""
     return [_row(cell, variant) for variant in _variants(cell)]
 
 
 def _row(cell: Record, variant: v.Variant) -> Record:
-    def own(named: Mapping[str, Any]) -> dict[str, Any]:
-        begin = f"{variant.key}_"
-        return {name.removeprefix(begin): one for name, one in named.items() if name.startswith(begin)}
-
     size = variant.bucket_mb
     bucket = NO_BUCKETS if size is None else int(size) if size == int(size) else size
-    row = replace(
-        cell,
-        factors={**cell.factors, "implementation": variant.implementation, "bucket_mb": bucket},
-        samples=own(cell.samples),
-        timers=own(cell.timers),
-        series=own(cell.series),
-        values={**cell.values, **own(cell.values)},
-    )
+    row = t.of_variant(cell, variant.key, implementation=variant.implementation, bucket_mb=bucket)
     if cell.ok:
         row.values |= _exposed(row)
         row.values |= _spent(row)

@@ -10,7 +10,7 @@ from typing import Any
 from perfscribe.experiments import epoch_columns as columns
 from perfscribe.experiments.dtypes.levels import SHOWN
 from perfscribe.records.records import Record
-from perfscribe.show import against, references
+from perfscribe.show import against
 from perfscribe.show import figures as f
 from perfscribe.show import tables as t
 from perfscribe.show.tables import Table
@@ -46,14 +46,11 @@ def tables(records: Mapping[str, list[Record]]) -> list[Table]:
 
 def _published(metric: str, title: str) -> t.Column:
     """Write-up 001's figure for this width, target length and dtype."""
-    known = references.load("dtypes")
 
-    def get(record: Record) -> Any:
-        levels = {**record.factors, "seq_len": record.factors["target_length"]}
-        found = references.of_source(known, SEED, metric, levels) if record.has(**HOMEWORK) else None
-        return "none" if found is None else found.shown
+    def levels(record: Record) -> Mapping[str, Any]:
+        return {**record.factors, "seq_len": record.factors["target_length"]} if record.has(**HOMEWORK) else {}
 
-    return t.quoted(f"{metric}_published", title, get)
+    return t.of_source("dtypes", SEED, metric, title, f"{metric}_published", levels)
 
 
 def _why_unlike(record: Record) -> str:
@@ -125,7 +122,7 @@ def figures(tables: Mapping[str, Table]) -> list[f.Figure]:
 
 def _panels(canvas: Any, table: Table, y: str, label: str, spread: str = "") -> None:
     """One panel a width, y over target length, one line a dtype."""
-    rows = columns.main_device(table.ok)
+    rows = f.main_device(table.ok)
     if rows.empty:
         f.no_data(canvas.subplots(), "no cell was measured")
         return

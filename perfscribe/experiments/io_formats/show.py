@@ -10,7 +10,6 @@ from typing import Any
 import pandas as pd
 
 from perfscribe.data.layout import FILES
-from perfscribe.experiments.epoch_columns import main_device
 from perfscribe.experiments.io_formats.levels import SHOWN
 from perfscribe.instruments.statistics import format_figure
 from perfscribe.records.records import Record
@@ -128,7 +127,7 @@ def _formats(cells: Sequence[Record]) -> list[t.Column]:
         t.derived("training_total_s", "Training time (s)", _total_s),
         t.published("io_formats", "training_s", SEED, "Training time, write-up 001 (s)", ("format",)),
         _against(cells, "memory", _total_s, "training_s"),
-        t.quoted("against_memory_published", "Against memory, write-up 001 (×)", published_ratio),
+        t.Column("against_memory_published", "Against memory, write-up 001 (×)", published_ratio, kind="published"),
         *_with_spread("training_s", "An epoch"),
         t.count("training_s"),
         t.derived("size_mib", "Storage size (MiB)", _of_files(lambda r: r.values["size_bytes"] / MIB)),
@@ -229,7 +228,7 @@ def figures(tables: Mapping[str, Table]) -> list[f.Figure]:
 
 def _draw(canvas: Any, draw: Callable[[Any, pd.DataFrame], list[str]], table: pd.DataFrame) -> None:
     """Rows from top to bottom, as in the table, named by what draw gives back."""
-    axes, rows = canvas.subplots(), main_device(table)
+    axes, rows = canvas.subplots(), f.main_device(table)
     if rows.empty:
         f.no_data(axes, "no cell was measured")
         return

@@ -26,6 +26,8 @@ from perfscribe.show import tables as t
 from perfscribe.show.tables import GIB, MIB, Table
 
 TABLES, FIGURES = SHOWN.tables, SHOWN.figures
+FACTORS = t.factors(size="Size", seq_len="Context", mode="Mode", dtype="Dtype", batch="Batch", device="Device")
+WITHOUT_MODE = [one for one in FACTORS if one.name != "mode"]
 PHASES = ("forward", "backward", "optimizer")
 MODES = {"inference": "Forward under no_grad", "forward": "Forward with graph", "full_step": "Full step"}
 SETTING = ("device", "size", "seq_len", "dtype", "batch")
@@ -80,19 +82,6 @@ def tables(records: Mapping[str, list[Record]]) -> list[Table]:
         t.make(TABLES[3], "Largest allocations", _largest(cells), _largest_columns(), [LARGEST_NOTE]),
         t.make(TABLES[4], "Recorded histories", cells, _timeline_columns()),
     ]
-
-
-def _factors(*names: str) -> list[t.Column]:
-    """The factors, without those named."""
-    titles = {
-        "size": "Size",
-        "seq_len": "Context",
-        "mode": "Mode",
-        "dtype": "Dtype",
-        "batch": "Batch",
-        "device": "Device",
-    }
-    return [t.factor(name, title) for name, title in titles.items() if name not in names]
 
 
 def _gib(name: str, title: str, get: Callable[[Record], Any]) -> t.Column:
@@ -165,7 +154,7 @@ def _peak_columns() -> list[t.Column]:
         return get
 
     return [
-        *_factors(),
+        *FACTORS,
         *(_gib(f"{one}_gib", f"{one.capitalize()} (GiB)", _value(f"{one}_peak_bytes", NO_PHASE)) for one in PHASES),
         _gib("peak_gib", "Peak (GiB)", _value("peak_bytes")),
         _gib("unrecorded_gib", "Without recording (GiB)", _value("peak_unrecorded_bytes")),
@@ -215,7 +204,7 @@ def _context_columns() -> list[t.Column]:
         return get
 
     return [
-        *_factors("mode"),
+        *WITHOUT_MODE,
         *(_gib(f"{mode}_gib", f"{title} (GiB)", _value(mode)) for mode, title in MODES.items()),
         *(t.derived(f"{mode}_of_fp32", f"{title}, of fp32's", ratio(mode)) for mode, title in MODES.items()),
     ]
@@ -241,7 +230,7 @@ def _residual_columns() -> list[t.Column]:
 
     known = ("size", "seq_len", "dtype")
     return [
-        *_factors("mode"),
+        *WITHOUT_MODE,
         t.derived("derivation", "Derivation", _begun(derivation)),
         t.derived("expected_mib", "Derived (MiB)", _begun(expected)),
         t.derived("recorded_mib", "Recorded (MiB)", _begun(recorded)),
@@ -269,7 +258,7 @@ def _largest(cells: Sequence[Record]) -> list[Record]:
 
 def _largest_columns() -> list[t.Column]:
     return [
-        *_factors(),
+        *FACTORS,
         t.factor("rank", "Rank"),
         t.value("size_bytes", "Size (MiB)", 1 / MIB, "size_mib"),
         t.value("count", "Blocks", exact=True),
@@ -290,7 +279,7 @@ def _timeline_columns() -> list[t.Column]:
         "optimizer_end": "End of optimizer",
     }
     return [
-        *_factors(),
+        *FACTORS,
         t.value("changes", "Allocations and frees", exact=True),
         *(_gib(f"{name}_gib", f"{title} (GiB)", _value(f"{name}_bytes", NO_PHASE)) for name, title in moments.items()),
         t.Column("timeline", "Course, as JSON", _course, kind="unshown", exact=True),

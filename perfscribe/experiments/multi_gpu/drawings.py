@@ -6,15 +6,9 @@ from collections.abc import Iterable
 from typing import Any
 
 import pandas as pd
-from matplotlib import ticker
 
 from perfscribe.experiments.training_rows import MEASURED, PREDICTED
 from perfscribe.show import figures as f
-
-
-def main_device(rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows of one device, the GPUs' where there are any."""
-    return rows[rows["device"] == ("cuda" if "cuda" in set(rows["device"]) else "cpu")]
 
 
 def numbers(rows: pd.DataFrame, column: str) -> pd.DataFrame:
@@ -51,9 +45,7 @@ def plain_log(axes: Any) -> None:
     axes.set_yscale("log")
     low, high = axes.get_ylim()
     axes.set_ylim(low / f.LEAST_RANGE, high * f.LEAST_RANGE)
-    axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
-    axes.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.yaxis.set_minor_locator(ticker.NullLocator())
+    f.plain_ticks(axes, (1, 2, 5))
 
 
 def samples_per_s(canvas: Any, rows: pd.DataFrame, y: str) -> None:

@@ -21,6 +21,7 @@ from perfscribe.show import figures as f
 from perfscribe.show import tables as t
 from perfscribe.show.tables import Table
 
+FACTORS = t.factors(size="Size", seq_len="Context", dtype="Dtype", device="Device")
 TABLES, FIGURES = SHOWN.tables, SHOWN.figures
 FORWARD_NOTE = (
     "Forward of a training step, to the loss; busy, idle and ends are those of the traced pass of median length. "
@@ -69,11 +70,6 @@ def tables(records: Mapping[str, list[Record]]) -> list[Table]:
         t.make(TABLES[4], "Kernel time by family", _by_pass(cells), _families(), [FAMILY_NOTE]),
         t.make(TABLES[5], "Ranges and their kernels", _by_kernel(cells), _kernels(), [NVTX_NOTE]),
     ]
-
-
-def _factors(*more: t.Column) -> list[t.Column]:
-    titles = {"size": "Size", "seq_len": "Context", "dtype": "Dtype", "device": "Device"}
-    return [*(t.factor(name, title) for name, title in titles.items()), *more]
 
 
 def _traced(record: Record) -> int:
@@ -178,7 +174,7 @@ def _forward() -> list[t.Column]:
 
     known = ("size", "seq_len", "batch", "dtype")
     return [
-        *_factors(),
+        *FACTORS,
         # not rounded by its spread, as the parts of the same pass are not, or they might exceed the whole
         t.derived("forward_range_ms", "Forward by its range (ms)", lambda r: t.summary(r, "forward_range_ms").median),
         t.iqr("forward_range_ms", "IQR (ms)"),
@@ -223,7 +219,7 @@ def _top_kernels() -> list[t.Column]:
 
     known, fixed = ("size", "seq_len", "batch", "dtype"), {"pass": "forward"}
     return [
-        *_factors(),
+        *FACTORS,
         *_top("forward", "forward", "Forward"),
         t.published("nsys_profile", "top_kernel_count", "brandon-snider", "brandon-snider, launches", known, **fixed),
         *_top("backward", "backward", "Backward"),
@@ -244,7 +240,7 @@ def _matmul_share() -> list[t.Column]:
 
     wanted = ("inference", "forward", "backward", "optimizer", "full step")
     return [
-        *_factors(),
+        *FACTORS,
         *(t.derived(f"{name.replace(' ', '_')}_percent", f"{name.capitalize()} (%)", share(name)) for name in wanted),
         t.derived("change_points", "Full step − inference (points)", change),
         t.median("inference_busy_ms", "Inference, device busy (ms)"),
@@ -280,7 +276,8 @@ def _families() -> list[t.Column]:
         return _family_ns(record, PASSES[record.factors["pass"]]).total() / _traced(record) / NS_PER_MS
 
     return [
-        *_factors(t.factor("pass", "Pass")),
+        *FACTORS,
+        t.factor("pass", "Pass"),
         t.derived("kernels_ms", "Kernels (ms)", kernels_ms),
         *(t.derived(f"{name}_percent", f"{name} (%)", share(name)) for name in FAMILIES),
     ]
@@ -320,7 +317,8 @@ def _kernels_of(record: Record, label: str) -> Iterator[tuple[str, dict[str, Any
 
 def _kernels() -> list[t.Column]:
     return [
-        *_factors(t.factor("range", "Range"), t.factor("kernel", "Kernel")),
+        *FACTORS,
+        *t.factors(range="Range", kernel="Kernel"),
         *t.exact(family="Family", launches="Launches a pass"),
         *t.values(percent="Share of the range (%)", total_us="Total a pass (µs)", mean_us="Mean (µs)"),
         *t.values(median_us="Median (µs)", min_us="Shortest (µs)", max_us="Longest (µs)"),
@@ -375,7 +373,7 @@ def _attention() -> list[t.Column]:
     def figure(name: str) -> Callable[[Record], float | str]:
         return lambda record: _of_attention(record)[name]
 
-    return [*_factors(), *(t.derived(name, title, figure(name)) for name, title in ATTENTION.items())]
+    return [*FACTORS, *(t.derived(name, title, figure(name)) for name, title in ATTENTION.items())]
 
 
 # --- where forward's time goes --------------------------------------------------------------------------------------

@@ -88,17 +88,8 @@ def tables(records: Mapping[str, list[Record]]) -> list[Table]:
 
 
 def by_implementation(record: Record) -> list[Record]:
-    """A row for each optimizer of a cell, its samples and series under their own names too."""
-
-    def row(name: str) -> Record:
-        def own(held: dict[str, Any]) -> dict[str, Any]:
-            begin = f"{name}_"
-            return held | {key.removeprefix(begin): value for key, value in held.items() if key.startswith(begin)}
-
-        parts: dict[str, Any] = {part: own(getattr(record, part)) for part in ("samples", "series", "values", "timers")}
-        return replace(record, factors={**record.factors, "implementation": name}, **parts)
-
-    return [row(name) for name in m.IMPLEMENTATIONS]
+    """A row for each optimizer of a cell."""
+    return [t.of_variant(record, name, implementation=name) for name in m.IMPLEMENTATIONS]
 
 
 def by_scheme(records: Iterable[Record]) -> list[Record]:

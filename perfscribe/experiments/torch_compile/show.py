@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 import pandas as pd
-from matplotlib import ticker
 
 from perfscribe.experiments.torch_compile.levels import SHOWN
 from perfscribe.instruments.interleaving import split
@@ -285,7 +284,5 @@ def _finish(axes: Any) -> None:
     """Eager's own line, a logarithmic axis on which half and double lie equally far from it, and the legend."""
     axes.axhline(1, color="#555555", linewidth=0.8, linestyle="--")
     axes.set_yscale("log")
-    axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 1.5, 2, 3, 5, 7)))
-    axes.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.yaxis.set_minor_locator(ticker.NullLocator())
+    f.plain_ticks(axes, (1, 1.5, 2, 3, 5, 7))
     axes.legend(fontsize=7)

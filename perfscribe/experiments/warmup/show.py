@@ -14,6 +14,7 @@ from perfscribe.show import tables as t
 from perfscribe.show.tables import Table
 
 TABLES, FIGURES = SHOWN.tables, SHOWN.figures
+FACTORS = t.factors(size="Size", seq_len="Context", dtype="Dtype", device="Device", warmup_steps="Warm-up steps")
 PHASES = ("forward", "backward", "optimizer")
 NOTE = (
     "Each row is a fresh process, in which only model and optimizer are made before the first step. Steady from: "
@@ -28,17 +29,6 @@ def tables(records: Mapping[str, list[Record]]) -> list[Table]:
         t.make(TABLES[0], "Training steps after few warm-up steps", cells, _columns(), [NOTE]),
         t.make(TABLES[1], "Every single step", _single_steps(cells), _step_columns()),
     ]
-
-
-def _factors() -> list[t.Column]:
-    titles = {
-        "size": "Size",
-        "seq_len": "Context",
-        "dtype": "Dtype",
-        "device": "Device",
-        "warmup_steps": "Warm-up steps",
-    }
-    return [t.factor(name, title) for name, title in titles.items()]
 
 
 def _columns() -> list[t.Column]:
@@ -56,7 +46,7 @@ def _columns() -> list[t.Column]:
 
     known = ("size", "seq_len", "batch", "dtype", "warmup_steps")
     return [
-        *_factors(),
+        *FACTORS,
         t.mean("forward_ms", "Forward, mean (ms)"),
         t.std("forward_ms", "Std (ms)"),
         t.published("end_to_end", "forward_ms", "brandon-snider", "Forward, brandon-snider (ms)", known),
@@ -92,7 +82,7 @@ def _single_steps(cells: list[Record]) -> list[Record]:
 
 def _step_columns() -> list[t.Column]:
     return [
-        *_factors(),
+        *FACTORS,
         t.factor("step", "Step"),
         t.value("kind", "Kind", exact=True),
         t.value("step_ms", "Full step (ms)"),

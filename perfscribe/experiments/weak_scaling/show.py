@@ -152,7 +152,7 @@ def figures(tables: Mapping[str, Table]) -> list[f.Figure]:
 def _draw(canvas: Any, rows: pd.DataFrame) -> None:
     """A line each variant."""
     axes = canvas.subplots()
-    rows = drawings.main_device(drawings.numbers(rows, "efficiency"))
+    rows = f.main_device(drawings.numbers(rows, "efficiency"))
     if rows["world_size"].nunique() < 2:
         f.no_data(axes, "not measured on several numbers of ranks")
         return
