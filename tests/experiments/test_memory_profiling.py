@@ -179,20 +179,17 @@ def test_peaks_beside_the_prediction():
     assert shown([made_up("forward")])["peaks"]["backward_gib"][0] == "no such phase"
 
 
-def test_contexts_have_the_modes_side_by_side_and_fp32_beside(grid):
+def test_contexts_have_the_modes_side_by_side(grid):
     table = grid["by_context"]
     assert len(table) == 6
     bf16, fp32 = (table[table["dtype"] == dtype].iloc[-1] for dtype in ("bf16", "fp32"))
-    assert bf16["inference_of_fp32"] == pytest.approx(bf16["inference_gib"] / fp32["inference_gib"])
-    assert bf16["inference_of_fp32"] > 1.4  # weight copies beside the weights
-    assert fp32["full_step_of_fp32"] == 1
+    assert bf16["inference_gib"] > 1.4 * fp32["inference_gib"]  # weight copies beside the weights
 
 
 def test_a_mode_that_ran_out_of_memory_leaves_the_others_their_figures():
     records = [made_up("inference"), Record("memory_profiling", made_up("full_step").factors, "oom", "why", "measured")]
     row = shown(records)["by_context"].iloc[0]
     assert (row["status"], row["full_step_gib"], row["forward_gib"]) == ("ok", "oom", "not planned")
-    assert row["full_step_of_fp32"] == "not both measured"
 
 
 def test_the_published_peaks_are_found_by_mode_and_setting(grid):

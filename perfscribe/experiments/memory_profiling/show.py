@@ -31,7 +31,6 @@ WITHOUT_MODE = [one for one in FACTORS if one.name != "mode"]
 PHASES = ("forward", "backward", "optimizer")
 MODES = {"inference": "Forward under no_grad", "forward": "Forward with graph", "full_step": "Full step"}
 SETTING = ("device", "size", "seq_len", "dtype", "batch")
-DTYPE = SETTING.index("dtype")
 SHOWN_GROUPS = 3
 GROUP_FIELDS = ("size_bytes", "count", "phase", "kind", "frame", "below")
 NO_PHASE = "no such phase"
@@ -166,7 +165,7 @@ def _peak_columns() -> list[t.Column]:
 
 
 def _by_context(cells: Sequence[Record]) -> list[Record]:
-    """One record a size, context and dtype: the peak of each mode, or its status; and those of fp32 beside them."""
+    """One record a size, context and dtype: the peak of each mode, or its status."""
     settings: dict[tuple[Any, ...], dict[str, Record]] = {}
     for record in cells:
         settings.setdefault(tuple(record.factors[name] for name in SETTING), {})[record.factors["mode"]] = record
@@ -178,10 +177,8 @@ def _by_context(cells: Sequence[Record]) -> list[Record]:
 
     rows = []
     for key, modes in settings.items():
-        in_fp32 = settings.get((*key[:DTYPE], "fp32", *key[DTYPE + 1 :]), {})
         ok = [record for record in modes.values() if record.ok]
         values = {mode: peak(modes.get(mode)) for mode in MODES}
-        values |= {f"{mode}_fp32": peak(in_fp32.get(mode)) for mode in MODES}
         row = replace(
             (ok or list(modes.values()))[0],
             factors=dict(zip(SETTING, key, strict=True)),
@@ -194,19 +191,10 @@ def _by_context(cells: Sequence[Record]) -> list[Record]:
 
 
 def _context_columns() -> list[t.Column]:
-    """The three modes side by side, and each as a multiple of fp32."""
-
-    def ratio(mode: str) -> Callable[[Record], Any]:
-        def get(record: Record) -> Any:
-            ours, fp32 = record.values[mode], record.values[f"{mode}_fp32"]
-            return ours / fp32 if isinstance(ours, int) and isinstance(fp32, int) else "not both measured"
-
-        return get
-
+    """The three modes side by side."""
     return [
         *WITHOUT_MODE,
         *(_gib(f"{mode}_gib", f"{title} (GiB)", _value(mode)) for mode, title in MODES.items()),
-        *(t.derived(f"{mode}_of_fp32", f"{title}, of fp32's", ratio(mode)) for mode, title in MODES.items()),
     ]
 
 
