@@ -190,7 +190,7 @@ class BenchmarkingScript(Problem):
             *few, five = (figure(self.warm(size, steps), "forward_ms_mean") for steps in (1, 2, 5))
             if not all((*few, five)):
                 return ""
-            if any(abs(one.value - five.value) > (one.spread or 0.0) + (five.spread or 0.0) for one in few):
+            if not all(one.within_noise(five) for one in few):
                 differ.append(size)
         if not differ:
             return "After one or two steps no mean differs from that after five beyond noise."

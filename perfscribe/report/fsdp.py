@@ -120,8 +120,7 @@ def fewer(site: Site, first: Row | None, rows: Mapping[int, Row | None]) -> str:
 
 def pace(rate: Figure, plain: Figure) -> str:
     """A rate in percent of another, or that noise hides the difference."""
-    close = abs(rate.value - plain.value) <= (rate.spread or 0.0) + (plain.spread or 0.0)
-    return "the same speed within noise" if close else f"{rate.share(plain)} % of the speed without"
+    return "the same speed within noise" if rate.within_noise(plain) else f"{rate.share(plain)} % of the speed without"
 
 
 class NineRows(Problem):
@@ -447,8 +446,7 @@ class Strategies(Problem):
     def fastest(self) -> tuple[str, Figure, str]:
         """The fastest, its rate, and the next where noise could have it first."""
         (name, rate), (next_name, next_rate) = sorted(self.all("samples_per_s"), key=lambda one: -one[1].value)[:2]
-        apart = rate.value - next_rate.value > (rate.spread or 0.0) + (next_rate.spread or 0.0)
-        return name, rate, "" if apart else next_name
+        return name, rate, next_name if rate.within_noise(next_rate) else ""
 
     def smallest(self) -> tuple[str, Figure]:
         """The one that needs least memory."""
@@ -623,7 +621,7 @@ class MultiNode(OfBloom):
 
     def parts(self) -> Iterator[Part]:
         """By nodes."""
-        yield from self.by_nodes("BLOOM fine-tuning by number of nodes", "Single Node")
+        return self.by_nodes("BLOOM fine-tuning by number of nodes", "Single Node")
 
 
 class OfCustom(Scaling):
@@ -731,7 +729,7 @@ class CustomMultiNode(OfCustom):
 
     def parts(self) -> Iterator[Part]:
         """By nodes."""
-        yield from self.by_nodes("Custom model by number of nodes", f"Single Node, Single {noun(self.site)}")
+        return self.by_nodes("Custom model by number of nodes", f"Single Node, Single {noun(self.site)}")
 
 
 class LinkTest(Problem):

@@ -98,8 +98,8 @@ class Figure:
         return Figure(self.value * scale, mark=self.mark)
 
     def within_noise(self, other: Figure) -> bool:
-        """Whether they differ by less than their spreads."""
-        return abs(self.value - other.value) < (self.spread or 0.0) + (other.spread or 0.0)
+        """Whether they differ by no more than their spreads."""
+        return abs(self.value - other.value) <= (self.spread or 0.0) + (other.spread or 0.0)
 
 
 NO_FIGURE = Figure(math.nan)

@@ -18,6 +18,7 @@ from typing import Any
 import pandas as pd
 
 from perfscribe.base import files
+from perfscribe.instruments.interleaving import split
 from perfscribe.instruments.statistics import Summary, format_figure, summarise
 from perfscribe.records.records import Record
 from perfscribe.show import references
@@ -271,6 +272,11 @@ class Table:
 def ratio_spread(ratio: float, *both: Summary) -> float | str:
     """How far a ratio of two medians may be off: as far as both spread, as shares of them; one sample has no spread."""
     return ONE_SAMPLE if min(one.n for one in both) == 1 else ratio * sum(one.iqr / one.median for one in both)
+
+
+def turns(record: Record, sample: str) -> list[list[float]]:
+    """The samples of each turn of a cell whose variants were interleaved, of all rounds."""
+    return [turn for samples in record.samples[sample] for turn in split(list(samples), int(record.factors["turns"]))]
 
 
 def of_variant(record: Record, key: str, **factors: Any) -> Record:

@@ -156,7 +156,7 @@ def _with_ceilings(row: Record, known: Ceilings) -> Record:
 def _columns() -> list[t.Column]:
     drawn = {"peak": ("tflop_per_s", TERA), "memory": ("gb_per_s", GB)}  # by the figure; in the CSV alone
     return [
-        *(t.factor(name, title) for name, title in FACTORS.items()),
+        *t.factors(**FACTORS),
         replace(t.median("time_ms", "Time (ms)"), rounds_get=None),
         t.iqr("time_ms", "IQR (ms)"),
         t.count("time_ms"),

@@ -15,7 +15,6 @@ from perfscribe.experiments.all_reduce import fits
 from perfscribe.experiments.ddp import drawings
 from perfscribe.experiments.ddp import variants as v
 from perfscribe.experiments.ddp.levels import SHOWN
-from perfscribe.instruments.interleaving import split
 from perfscribe.instruments.statistics import format_figure, median_interval
 from perfscribe.records.records import Record
 from perfscribe.show import figures as f
@@ -124,8 +123,7 @@ def _row(cell: Record, variant: v.Variant) -> Record:
 
 def _by_turn(row: Record, sample: str) -> list[float]:
     """The median of each turn, of all rounds."""
-    count = int(row.factors["turns"])
-    return [median(turn) for samples in row.samples[sample] for turn in split(list(samples), count)]
+    return [median(turn) for turn in t.turns(row, sample)]
 
 
 def _exposed(row: Record) -> dict[str, Any]:

@@ -119,17 +119,12 @@ def _ratio(record: Record, sample: str) -> dict[str, Any]:
         return dict.fromkeys(names, f"no {COMPARED_WITH}")
     if sample == usual:
         return dict.fromkeys(names, "itself")
-    found = ratio(_turns(record, usual), _turns(record, sample))
+    found = ratio(t.turns(record, usual), t.turns(record, sample))
     named: dict[str, Any] = {"ratio": found.ratio, "verdict": found.verdict}
     if found.low is None or found.high is None:
         return named | dict.fromkeys(("interval", "ratio_spread"), "too few turns")
     interval = f"{format_figure(found.low)} to {format_figure(found.high)}"
     return named | {"interval": interval, "ratio_spread": (found.high - found.low) / 2}
-
-
-def _turns(record: Record, sample: str) -> list[list[float]]:
-    turns = int(record.factors["turns"])
-    return [turn for samples in record.samples[sample] for turn in split(list(samples), turns)]
 
 
 def _of_units(record: Record, variant: dict[str, str]) -> dict[str, Any]:
@@ -141,7 +136,7 @@ def _of_units(record: Record, variant: dict[str, str]) -> dict[str, Any]:
     samples = [f"{key_of(one)}_step_ms" for one in (variant, *blocks[:1])]
     if variant["wrapping"] == PER_BLOCK or len(samples) < 2 or not set(samples) <= set(record.samples):
         return {"units_verdict": "nothing to compare"}
-    return {"units_verdict": ratio(*(_turns(record, sample) for sample in samples)).verdict}
+    return {"units_verdict": ratio(*(t.turns(record, sample) for sample in samples)).verdict}
 
 
 # --- columns ----------------------------------------------------------------------------------------------------

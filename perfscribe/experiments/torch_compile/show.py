@@ -10,7 +10,6 @@ from typing import Any
 import pandas as pd
 
 from perfscribe.experiments.torch_compile.levels import SHOWN
-from perfscribe.instruments.interleaving import split
 from perfscribe.instruments.memory import CUDA_COUNTER
 from perfscribe.instruments.statistics import Ratio, format_figure, ratio
 from perfscribe.records.records import Record
@@ -94,10 +93,7 @@ def _ratios(record: Record) -> dict[str, Any]:
 
 def of_phase(record: Record, phase: str) -> Ratio:
     """Compiled over eager, turn by turn of all rounds; eager against itself says what an effect must exceed."""
-    eager, compiled, again = (
-        [turn for samples in record.samples[f"{v}_{phase}_ms"] for turn in split(samples, int(record.factors["turns"]))]
-        for v in (*VARIANTS, "eager_again")
-    )
+    eager, compiled, again = (t.turns(record, f"{one}_{phase}_ms") for one in (*VARIANTS, "eager_again"))
     return ratio(eager, compiled, again)
 
 
