@@ -48,8 +48,7 @@ def test_flop_of_the_attention_leaderboard():
     assert (round(forward / 1e12, 4), round(backward / 1e12, 4)) == (0.5498, 1.3744)
 
 
-@pytest.mark.parametrize("shape", [Shape(32, 96, 2, 4, 50), SIZES["small"]])
-@pytest.mark.parametrize(("batch", "seq_len"), [(1, 16), (3, 24)])
+@pytest.mark.parametrize(("shape", "batch", "seq_len"), [(Shape(32, 96, 2, 4, 50), 3, 24), (SIZES["small"], 1, 16)])
 def test_exact_flop_are_those_that_torch_counts(shape, batch, seq_len):
     model = Model(shape, seq_len, device="meta")
     tokens = torch.zeros(batch, seq_len, dtype=torch.int64, device="meta")
@@ -63,21 +62,6 @@ def test_exact_flop_are_those_that_torch_counts(shape, batch, seq_len):
     assert batch * seq_len * flops.palm_flop_per_token(shape, seq_len) == 3 * exact
     linear = [p.numel() for name, p in model.named_parameters() if "norm" not in name and "embedding" not in name]
     assert transformer_matmul_parameters(shape) == sum(linear)
-
-
-def test_exact_flop_by_kind_of_product():
-    assert flops.forward_matmul_flop(Shape(8, 20, 3, 2, 50), batch=2, seq_len=5) == {
-        "attention projections": 3 * 4 * 2 * 10 * 8 * 8,
-        "attention scores": 3 * 2 * (2 * 5 * 5 * 8),
-        "attention values": 3 * 2 * (2 * 5 * 5 * 8),
-        "feed-forward": 3 * 3 * 2 * 10 * 8 * 20,
-        "head": 2 * 10 * 8 * 50,
-    }
-
-
-def test_palm_of_given_parameters():
-    # 6·N + 12·L·H·Q·T by hand
-    assert flops.palm_flop_per_token(Shape(8, 20, 3, 2), 100, parameters=1000) == 6 * 1000 + 12 * 3 * 2 * 4 * 100
 
 
 def test_attention_flop_are_those_that_torch_counts():
@@ -95,12 +79,8 @@ def test_attention_flop_are_those_that_torch_counts():
     ("name", "tera"),
     [
         ("NVIDIA H200", [67, 494.7, 989, 989]),
-        ("NVIDIA H100 PCIe", [51, 378, 756, 756]),
-        ("NVIDIA A100-SXM4-40GB", [19.5, 156, 312, 312]),
         ("Tesla V100-SXM2-32GB", [15.7, None, None, 125]),
-        ("AMD EPYC 9654", [None] * 4),
         ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", [None] * 4),  # a slice has not the whole card's peak
-        ("NVIDIA GeForce RTX 4090 Laptop GPU", [None] * 4),
         ("not an NVIDIA H200", [None] * 4),
     ],
 )

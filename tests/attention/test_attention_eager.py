@@ -13,7 +13,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from perfscribe.attention.eager import scaled_dot_product_attention
 
 BATCH, N, D = 3, 48, 16
-MATRIX = BATCH * N * N
 
 
 def inputs(*leading, n=N, m=N, d=D, e=D, dtype=torch.float32):

@@ -53,22 +53,6 @@ def test_output_and_gradients_are_those_of_float64(name: str, causal: bool, with
                 torch.testing.assert_close(gradient.double(), want, rtol=1e-4, atol=1e-5, msg=f"{name}, pass {once}")
 
 
-def test_the_mask_is_made_once_a_shape() -> None:
-    seen: list[torch.Tensor | None] = []
-
-    def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
-        seen.append(mask)
-        return v
-
-    call = backends._with_mask(attention)
-    for length, causal in ((4, True), (4, True), (4, False), (5, True), (4, True)):
-        tensor = torch.zeros(1, 1, length, 16)
-        call(tensor, tensor, tensor, causal)
-    assert seen[0] is seen[1] and seen[2] is None
-    assert seen[3] is not None and seen[3].shape == (5, 5) and seen[4] is not seen[0]
-    assert torch.equal(seen[0], torch.ones(4, 4).tril().bool())
-
-
 def test_what_cannot_run_says_so() -> None:
     with pytest.raises(Unsupported, match="runs on cuda, not on cpu"):
         backends.make_call("triton", "cpu", torch.float32, 64, True)

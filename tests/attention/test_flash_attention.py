@@ -34,7 +34,7 @@ def causal_mask(n, m):
 
 @pytest.mark.parametrize("dtype", list(TOLERANCE))
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize(("shape", "leading", "d"), [((1, 1), (2,), 16), ((33, 50), (2, 3), 24), ((50, 33), (1,), 80)])
+@pytest.mark.parametrize(("shape", "leading", "d"), [((1, 1), (2,), 16), ((33, 50), (2, 3), 24)])
 def test_torch_against_float64(monkeypatch, leading, d, shape, causal, dtype):
     monkeypatch.setattr(tiled, "TILE", 16)
     q, k, v = operands(*shape, d, dtype, leading)
@@ -53,15 +53,6 @@ def test_torch_against_float64(monkeypatch, leading, d, shape, causal, dtype):
     torch.testing.assert_close(kept.double(), scores.logsumexp(-1), rtol=1e-5, atol=1e-5)
 
 
-def test_torch_takes_strides_and_the_gradient_of_a_sum(monkeypatch):
-    monkeypatch.setattr(tiled, "TILE", 16)
-    q, k, v = (x.detach().transpose(1, 2).requires_grad_() for x in operands(3, 3, 16, leading=(2, 40)))
-    got = torch.autograd.grad(FlashAttentionTorch.apply(q, k, v).sum(), (q, k, v))
-    expected = torch.autograd.grad(scaled_dot_product_attention(q, k, v).sum(), (q, k, v))
-    for one, other in zip(got, expected, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
-
-
 def test_torch_allocates_no_matrix_of_scores():
     n, d = 2048, 16
     q, k, v = operands(n, n, d, leading=(1,))
@@ -72,16 +63,9 @@ def test_torch_allocates_no_matrix_of_scores():
 
 BAD = {
     "head dimension 12": (lambda: operands(4, 4, 12), "head dimension must be a multiple of 8 from 16 to 128, not 12"),
-    "head dimension 136": (lambda: operands(4, 4, 136), "not 136"),
     "two dimensions": (lambda: operands(4, 4, 16, leading=()), r"Q \(4, 16\)"),
-    "ranks that differ": (
-        lambda: [*operands(4, 4, 16)[:2], operands(4, 4, 16, leading=(2, 1))[2]],
-        r"V \(2, 1, 4, 16\)",
-    ),
     "no rows": (lambda: operands(0, 4, 16), r"may be empty: Q \(2, 0, 16\)"),
-    "keys and values that differ": (lambda: [*operands(4, 4, 16)[:2], operands(4, 5, 16)[2]], "same shape"),
     "batches that differ": (lambda: [operands(4, 4, 16)[0], *operands(4, 4, 16, leading=(3,))[1:]], "batch and heads"),
-    "head dimensions that differ": (lambda: [operands(4, 4, 24)[0], *operands(4, 4, 16)[1:]], "same head dimension"),
     "dtypes that differ": (
         lambda: [operands(4, 4, 16)[0], *operands(4, 4, 16, torch.float16)[1:]],
         r"one dtype, not Q torch\.float32, K torch\.float16",
@@ -141,14 +125,6 @@ def test_triton_natively():
         for printed in pool.map(lambda part: run_kernels(False, part, NATIVE_PARTS), range(NATIVE_PARTS)):
             last = printed.strip().splitlines()[-1]
             assert " passed" in last and "skipped" not in last
-
-
-def test_using_restores_the_settings():
-    before = configs.settings()
-    with pytest.raises(RuntimeError), configs.using(backward="two_pass") as changed:
-        assert configs.settings() is changed and changed.backward == "two_pass"
-        raise RuntimeError
-    assert configs.settings() is before
 
 
 def test_choices_follow_torch_unless_chosen():

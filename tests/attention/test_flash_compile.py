@@ -37,49 +37,52 @@ def compiled(cases, tmp_path, capability=90):
     return [(cases[row["case"]], row) for row in rows if row["kernel"] in KERNELS]
 
 
-def backward(variant, d, n):
-    return {"pass": "backward", "backward": variant, "d": d, "n": [n, n]}
+DEFAULT = [
+    {"pass": "forward", "d": 64},
+    {"pass": "backward", "backward": "two_pass", "d": 128, "n": [16384, 16384]},
+    {"pass": "backward", "backward": "one_pass", "d": 128, "n": [16384, 16384]},
+]
+AHEAD_TILE = {"own": 128, "streamed": 128, "warps": 8, "stages": 2, "ahead": True}
+AHEAD = [{"pass": "forward", "d": 128, "tiles": {"forward": AHEAD_TILE}, "splits": 2}]
+# One row, where Triton makes a constant of the length; tails and columns to be masked without a causal mask.
+ODD = [
+    {"pass": "backward", "d": 80, "n": [1, 1], "causal": True},
+    {"pass": "forward", "d": 24, "n": [1000, 777], "causal": False},
+]
+FP32 = [
+    {"pass": "forward", "dtype": "fp32", "products": "ieee"},
+    {"pass": "backward", "dtype": "fp32", "products": "tf32x3"},
+]
 
 
-def test_the_default_tiles_of_bf16(tmp_path):
+@pytest.fixture(scope="module")
+def on_hopper(tmp_path_factory):
+    return compiled([*DEFAULT, *AHEAD, *ODD, *FP32], tmp_path_factory.mktemp("cache"))
+
+
+def test_the_default_tiles_of_bf16(on_hopper):
     from perfscribe.attention.triton_configs import HALF
 
-    cases = [{"pass": "forward", "d": 64}, backward("one_pass", 64, 4096), backward("two_pass", 128, 16384)]
-    cases.append(backward("one_pass", 128, 16384))
-    for case, kernel in compiled(cases, tmp_path):
+    for case, kernel in (one for one in on_hopper if one[0] in DEFAULT):
         assert kernel["shared_bytes"] <= SHARED_LIMIT_BYTES and kernel["spilled_bytes"] <= SPILL_LIMIT_BYTES, kernel
         one_pass = case.get("backward") == "one_pass"
         name = "one_pass" if one_pass else kernel["kernel"].removesuffix("_kernel")
-        length = "long" if 16384 in case.get("n", ()) else "short"
-        tma = HALF["narrow" if case["d"] == 64 else "wide", length][name].tma
+        tma = HALF["narrow" if case["d"] == 64 else "wide", "long" if "n" in case else "short"][name].tma
         assert kernel["wgmma"] and bool(kernel["tma_loads"]) == tma, kernel
         assert bool(kernel["tma_sums"]) == (one_pass and tma), kernel
 
 
-def test_scores_made_ahead_fit_the_registers(tmp_path):
-    tile = {"own": 128, "streamed": 128, "warps": 8, "stages": 2, "ahead": True}
-    cases = [{"pass": "forward", "d": 128, "tiles": {"forward": tile}, "splits": splits} for splits in (1, 2)]
-    for _, kernel in compiled(cases, tmp_path):
-        assert kernel["shared_bytes"] <= SHARED_LIMIT_BYTES and kernel["spilled_bytes"] <= 32, kernel
-        assert kernel["wgmma"], kernel
-
-
-def test_odd_sizes_and_head_dimensions(tmp_path):
-    """One row, where Triton makes a constant of the length; tails; columns to be masked; no causal mask."""
-    cases = [{"pass": side, "d": 80, "n": [1, 1], "causal": True} for side in ("forward", "backward")]
-    cases += [{"pass": side, "d": 24, "n": [1000, 777], "causal": False} for side in ("forward", "backward")]
-    assert all(kernel["shared_bytes"] <= SHARED_LIMIT_BYTES for _, kernel in compiled(cases, tmp_path))
-
-
-def test_fp32(tmp_path):
-    cases = [{"pass": "forward", "dtype": "fp32", "products": products} for products in ("tf32", "ieee")]
-    cases.append({"pass": "backward", "dtype": "fp32", "products": "tf32x3"})
-    for case, kernel in compiled(cases, tmp_path):
-        assert kernel["shared_bytes"] <= SHARED_LIMIT_BYTES and kernel["spilled_bytes"] <= SPILL_LIMIT_BYTES, kernel
-        # tiles of 32 rows have too few for a warp group's instruction, but not for a warp's
-        assert bool(kernel["wgmma"] or kernel["mma"]) == (case["products"] != "ieee"), kernel
+def test_scores_made_ahead_odd_sizes_and_fp32_fit(on_hopper):
+    for case, kernel in (one for one in on_hopper if one[0] not in DEFAULT):
+        assert kernel["shared_bytes"] <= SHARED_LIMIT_BYTES, kernel
+        if case in AHEAD:
+            assert kernel["spilled_bytes"] <= 32 and kernel["wgmma"], kernel
+        if case in FP32:
+            assert kernel["spilled_bytes"] <= SPILL_LIMIT_BYTES, kernel
+            # tiles of 32 rows have too few for a warp group's instruction, but not for a warp's
+            assert bool(kernel["wgmma"] or kernel["mma"]) == (case["products"] != "ieee"), kernel
 
 
 def test_older_gpus_get_tiles_that_fit_them(tmp_path):
-    for _, kernel in compiled([{"pass": side, "d": 128} for side in ("forward", "backward")], tmp_path, capability=86):
+    for _, kernel in compiled([{"pass": "forward", "d": 128}], tmp_path, capability=86):
         assert kernel["shared_bytes"] <= 99 * 1024 and not kernel["tma_loads"], kernel

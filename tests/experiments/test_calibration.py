@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 import types
-from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -73,32 +70,6 @@ def test_a_wrong_triad_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
         measure.run(Cell(factors))
 
 
-def test_a_link_is_timed_on_the_sources_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    """GPUs are pretended: tensors stay on the CPU, and what would be asked of CUDA is noted."""
-    asked: list[str] = []
-    zeros, random = torch.zeros_like, torch.randn
-
-    def timed(fn: Any, **more: Any) -> Timing:
-        fn()
-        asked.append(f"flushed {more['flush_l2']}")
-        return Timing([2.0] * more["timed"], [2.0], "CUDA events", 0.0, 0.0)
-
-    monkeypatch.setattr(torch, "randn", lambda *size, device: asked.append(device) or random(*size))
-    monkeypatch.setattr(torch, "zeros_like", lambda like, device: asked.append(device) or zeros(like))
-    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext(asked.append(f"current {device}")))
-    monkeypatch.setattr(torch.cuda, "can_device_access_peer", lambda one, other: True)
-    monkeypatch.setattr(measure, "time_device", timed)
-    link = types.SimpleNamespace(first=0, second=1, kind="NV18", gb_per_s=478.1, by="driver")
-    rates = importlib.import_module("perfscribe.distributed.link_rates")
-    monkeypatch.setattr(rates, "visible_rates", lambda count: [link] if count == 2 else [])
-    factors = {"workload": "link", "source_gpu": 1, "target_gpu": 0, "size_mib": 1, "samples": 4}
-    found = measure.run(Cell(factors))
-    assert asked == ["cuda:1", "cuda:0", "current 1", "flushed False"]
-    rated = {"link": "NV18", "rated_gb_per_s": 478.1, "rated_by": "driver"}
-    assert found.values == {"bytes": 2**20, "peer_access": True, **rated}
-    assert found.samples["time_ms"] == [2.0] * 4
-
-
 @pytest.mark.parametrize(("operation", "host_memory"), [("host to device", "pinned"), ("device to host", "pageable")])
 def test_a_transfer_is_checked(operation: str, host_memory: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Host and device are the CPU; the second time nothing but the first copy is made."""
@@ -161,58 +132,3 @@ def test_the_innermost_mount_names_the_file_system(tmp_path: Path) -> None:
     mounts.write_text(f"/dev/a / ext4 rw 0 0\nserver:/b {tmp_path} nfs4 rw 0 0\n/dev/c {tmp_path}x xfs rw 0 0\n")
     assert measure.file_system(tmp_path, mounts) == "nfs4" and measure.file_system(Path("/"), mounts) == "ext4"
     assert measure.file_system(tmp_path, tmp_path / "none") == "not told"
-
-
-# --- what is shown ----------------------------------------------------------------------------------------------
-
-
-def made(workload: str, ms: float, **factors: Any) -> Record:
-    """A cell by hand: a product, or 10^9 bytes moved."""
-    sample = "product_ms" if workload == "product" else "time_ms"
-    values = {"relative_error": 1e-4} if workload == "product" else {"bytes": 10**9}
-    values |= {name: factors.pop(name) for name in ("link", "rated_gb_per_s", "rated_by") if name in factors}
-    samples = {sample: [[0.9 * ms, ms, 1.1 * ms]]}
-    found = Record(
-        "calibration", {"workload": workload, **factors}, "ok", "", "measured", samples, {}, values, gpu=H200
-    )
-    found.timers[sample] = "CUDA events"
-    return found
-
-
-def bandwidths(*records: Record) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = show.tables({"calibration": list(records)})[1].frame.to_dict("records")
-    return found
-
-
-def test_rates_stand_beside_the_data_sheet() -> None:
-    product = made("product", 1.4, device="cuda", dtype="bf16", matrix_size=8192)
-    (row,) = show.tables({"calibration": [product]})[0].frame.to_dict("records")
-    assert row["rate"] == pytest.approx(2 * 8192**3 / 1.4e-3 / 1e12)
-    assert row["share_percent"] == pytest.approx(100 * row["rate"] / 989)
-    memory, to_1, to_0, transfer, disk = bandwidths(
-        made("memory", 0.25, device="cuda", operation="copy", size_mib=4096),
-        made(
-            "link", 2.5, source_gpu=0, target_gpu=1, size_mib=1024, link="NV18", rated_gb_per_s=450.0, rated_by="driver"
-        ),
-        made("link", 20.0, source_gpu=1, target_gpu=0, size_mib=1024, link="SYS"),
-        made("transfer", 20.0, device="cuda", operation="host to device", host_memory="pinned", size_mib=256),
-        made("disk", 500.0, operation="write", size_mib=512),
-    )
-    assert memory["rate"] == pytest.approx(4000) and memory["printed"] == 4800
-    assert memory["share_percent_spread"] == pytest.approx(memory["share_percent"] * memory["rate_iqr"] / 4000)
-    assert (to_1["work"], to_1["rate"], to_1["printed"]) == ("GPU 0 to GPU 1", pytest.approx(400), 450.0)
-    assert (to_0["rate"], to_0["printed"]) == (pytest.approx(50), 64), "by the PCIe slot"
-    assert transfer["share_percent"] == pytest.approx(100 * 50 / 64)
-    assert (disk["work"], disk["printed"]) == ("disk, write", "not known")
-
-
-def test_a_copy_counts_by_the_quickest_way_to_start_it() -> None:
-    replayed = made("memory", 2.0, device="cuda", operation="copy", size_mib=1024)
-    quick, slow = (
-        replace(replayed, samples=replayed.samples | {"time_launched_ms": [times]}) for times in ([1.0, 1.1], [3.0])
-    )
-    by_replay, by_launch, by_slow_launch = bandwidths(replayed, quick, slow)
-    assert (by_replay["rate"], by_replay["rate_by"], by_replay["launched_ms_n"]) == (500, "one timer", "one timer")
-    assert (by_launch["time_ms"], by_launch["launched_ms_n"], by_launch["rate_by"]) == (2.0, 2, "launched by itself")
-    assert by_launch["rate"] == pytest.approx(1000 / 1.05) and by_launch["launched_ms_iqr"] == pytest.approx(0.05)
-    assert (by_slow_launch["rate"], by_slow_launch["rate_by"]) == (500, "CUDA events")

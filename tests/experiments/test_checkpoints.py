@@ -72,15 +72,14 @@ def test_a_checkpoint_of_a_fused_adamw_goes_on_with_the_same_losses(cell: Cell) 
     assert_same_losses(measure.both(replace(cell, factors=factors), checkpoint_fused))
 
 
-@pytest.mark.parametrize(("saved_by", "resumed_by"), [(2, 2), (1, 2)])
-def test_trainers_fsdp_goes_on_from_its_own_checkpoint(cell: Cell, saved_by: int, resumed_by: int) -> None:
+def test_trainers_fsdp_goes_on_by_another_number_of_ranks(cell: Cell) -> None:
     random.seed(3)
-    found = measure.both(trainers(cell, saved_by, resumed_by), checkpoint_as_on_gpus)
+    found = measure.both(trainers(cell, 1, 2), checkpoint_as_on_gpus)
     assert_same_losses(found)
     values = found.values
-    assert values["wrapped_by"] == "FSDP2" and values["local_share"] == pytest.approx(1 / resumed_by, abs=0.02)
-    # Trainer weighs rows that are evaluated at once by their tokens, on all ranks: as many ranks, the same figure.
-    assert values["eval_difference"] < (1e-5 if saved_by == resumed_by else 0.02)
+    assert values["wrapped_by"] == "FSDP2" and values["local_share"] == pytest.approx(1 / 2, abs=0.02)
+    # Trainer weighs rows that are evaluated at once by their tokens, on all ranks.
+    assert values["eval_difference"] < 0.02
 
 
 def saved(cell: Cell, folder: Path, on_rank: Any) -> dict[str, Any]:

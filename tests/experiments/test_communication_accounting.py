@@ -70,15 +70,6 @@ def test_by_hand() -> None:
     assert known["summed"] == pytest.approx(319.4444 / (1 - 10222.22 / 53248), rel=1e-5)
 
 
-def test_other_inputs() -> None:
-    small, decimal, divided = steps(tokens=4096), steps(gb_bytes=10**9), steps(sharded_activations=1)
-    assert small["n_fsdp"] == math.floor((3276 + 33.46875) / (95 - 33.46875)) + 1 == 54 and small["saved"] == 66.9375
-    assert (decimal["devices_state"], decimal["devices"]) == (44, 73)
-    assert divided["n_fsdp"] == divided["n_fsdp_divided"] == 58 and divided["most_tokens"] == "none"
-    rows = tables(tokens=4096)[show.TABLES[0]].ok
-    assert list(rows["key"]) == list(vars(Inputs())) and rows.set_index("key").loc["tokens", "value"] == 4096
-
-
 def test_what_has_no_answer_says_why() -> None:
     lines = {line.name: line for line in account(Inputs(tensor_devices=64))}
     for name in ("summed", "summed_batch", "hidden", "hidden_batch"):
@@ -140,8 +131,3 @@ def test_rates_as_nccl_tests_has_them() -> None:
     assert traffic.algbw_gb_per_s(10**9, 1000.0) == 1.0
     factors = [traffic.bus_factor(name, 4) for name in ("all_reduce", "all_gather", "reduce_scatter", "broadcast")]
     assert factors == [1.5, 0.75, 0.75, 1]
-
-
-def test_what_mb_means() -> None:
-    assert traffic.size_bytes(1000, "2^20") == 1_048_576_000
-    assert traffic.size_bytes(0.0016, "10^6") == 1600

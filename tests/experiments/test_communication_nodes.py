@@ -8,11 +8,8 @@ from workspace import ROOT
 from perfscribe import config
 from perfscribe.base.cells import Cell
 from perfscribe.distributed import launchers
-from perfscribe.experiments.communication.show import METRICS, TRANSFER
-from perfscribe.experiments.communication_nodes import measure, show
+from perfscribe.experiments.communication_nodes import measure
 from perfscribe.plan import plan
-from perfscribe.records.records import Record
-from perfscribe.show.tables import Table
 
 RAW = config.load(ROOT / "config.yaml")
 
@@ -30,30 +27,6 @@ def test_the_model_is_that_of_one_machine() -> None:
         }
         assert [cell.requires[0] for cell in cells(preset)] == ["nodes:2"] * len(cells(preset))
     assert all("cuda:2" in cell.requires for cell in cells("gpu"))
-
-
-def shown(status: str) -> Table:
-    """Both experiments' cells: collectives take 1 ms within a node, and across 5 ms between real ones, else 2 ms."""
-    records = {}
-    for experiment, ms, ends in (("communication_nodes", 5.0, status), ("communication", 2.0, "ok")):
-        record = Record(experiment, dict(cells("tiny")[0].factors), ends, "" if ends == "ok" else "1 node", "measured")
-        if ends == "ok":
-            record.series = {f"{of}_calls": [4] * 6 for of in ("intra", "inter")}
-            for name in ("transfer_ms", "rank0_total_ms", "rank0_wait_ms", "rank0_compute_ms"):
-                record.samples |= {f"intra_{name}": [[1.0] * 6], f"inter_{name}": [[ms] * 6]}
-        records[experiment] = [record]
-    (table,) = show.tables(records)
-    return table
-
-
-def test_real_nodes_stand_beside_the_loopback_interface() -> None:
-    table = shown("ok")
-    assert len(table.ok) == 2 * len(METRICS)
-    by = {(row["between"], row["metric"]): row for _, row in table.ok.iterrows()}
-    assert by[show.NETWORK, TRANSFER]["inter"] == 5.0 and by[show.LOOPBACK, TRANSFER]["inter"] == 2.0
-    assert by[show.NETWORK, TRANSFER]["impact"] == 5.0
-    table = shown("skipped")
-    assert len(table.ok) == len(METRICS) and len(table.frame) == 2 * len(METRICS)
 
 
 def test_nodes_of_the_job_begin_with_this_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,12 +65,6 @@ def by_hand(path: Path, kernels: bool = True) -> Path:
     return path
 
 
-def names() -> list[str]:
-    return [
-        under_nsys.range_name(name, turn, rank) for turn, name in measure.order_of_turns(TURNS) for rank in range(2)
-    ]
-
-
 def test_a_gpus_own_export_gives_the_work_that_its_ranges_launched() -> None:
     """nsys_export gives work to ranges by its launch: the same, where the device was waited for before a range ends."""
     path = FIXTURES / "gpu-2025.3.1.sqlite"
@@ -84,18 +78,6 @@ def test_a_gpus_own_export_gives_the_work_that_its_ranges_launched() -> None:
         within = [one for one in trace.kernels if span.start_ns <= one.start_ns < span.end_ns]
         assert [one.duration_ns for one in found.work[name]] == [one.duration_ns for one in within]
     assert any(found.work.values())
-
-
-def test_copies_and_sets_are_work(tmp_path: Path) -> None:
-    with closing(sqlite3.connect(tmp_path / "x.sqlite")) as connection:
-        export = nsys_fixture.Export(connection)
-        export.mark("one", 0, 1000)
-        export.copy(10, 20, 5)
-        export.memset(30, 40, 6)
-        connection.commit()
-    found = marked_work.read(tmp_path / "x.sqlite", ["one"])
-    assert [(one.name, one.duration_ns) for one in found.work["one"]] == [("[CUDA memcpy]", 5), ("[CUDA memset]", 6)]
-    assert not found.has_kernels
 
 
 def test_what_lacks_a_range_or_is_no_export_is_refused(tmp_path: Path) -> None:
@@ -194,17 +176,6 @@ def request(**changed: Any) -> dict[str, Any]:
 @pytest.fixture
 def importable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
-
-
-@pytest.mark.usefixtures("importable")
-def test_both_placements_take_turns_below_torchrun() -> None:
-    found = under_nsys.run_below_torchrun(request(turns=TURNS))
-    assert {name: [len(turn) for turn in of] for name, of in found.items()} == dict.fromkeys(
-        measure.PLACEMENTS, [2] * (TURNS + 1)
-    )
-    ranks = [said for of in found.values() for turn in of for said in turn]
-    assert all(len(said["step_ms"]) == 2 and min(said["step_ms"]) > 0 for said in ranks)
-    assert len({said["gradient_bytes"] for said in ranks}) == 1
 
 
 @pytest.mark.usefixtures("importable")

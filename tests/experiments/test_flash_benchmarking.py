@@ -6,12 +6,10 @@ import os
 from collections import Counter
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import flash_cells
 import pytest
 import torch
 import unmeasured
@@ -19,12 +17,10 @@ import unmeasured
 from perfscribe.attention.eager import scaled_dot_product_attention
 from perfscribe.base.cells import Cell, Unsupported
 from perfscribe.base.partial import of_error
-from perfscribe.experiments.flash_benchmarking import correctness, measure, show
+from perfscribe.experiments.flash_benchmarking import correctness, measure
 from perfscribe.instruments import graph_timing
 from perfscribe.instruments.timing import CUDA_EVENTS, Timing
 from perfscribe.plan import plan
-from perfscribe.show import figures as f
-from perfscribe.show.tables import Table
 
 PROBLEM = {"workload": "grid", "device": "cpu", "seq_len": 96, "head_dim": 16, "dtype": "fp32", "batch": 1, "heads": 2}
 PROBLEM |= {"causal": True, "implementation": "eager", "samples": 3}
@@ -75,17 +71,15 @@ def test_ours_on_a_cpu_is_unsupported() -> None:
         measure.run(Cell({**PROBLEM, "implementation": "triton"}))
 
 
-@pytest.mark.parametrize("mistake", ["none", "not causal", "last keys left out", "dq", "dk of the first key", "nan"])
+@pytest.mark.parametrize("mistake", ["none", "last keys left out", "dk of the first key", "nan"])
 def test_the_check_finds_mistakes(mistake: str) -> None:
     def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         mask = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool).tril()
         if mistake == "last keys left out":
             mask[:, 80:] = False
-        if mistake == "dq":  # right value, wrong gradient
-            q = q.detach() + 2 * (q - q.detach())
         if mistake == "dk of the first key":
             k = torch.cat([k[..., :1, :].detach(), k[..., 1:, :]], dim=-2)
-        out = scaled_dot_product_attention(q, k, v, None if mistake == "not causal" else mask)
+        out = scaled_dot_product_attention(q, k, v, mask)
         return out * float("nan") if mistake == "nan" else out
 
     torch.manual_seed(0)
@@ -154,48 +148,3 @@ def test_backends_are_recognised_by_the_kernels_of_a_trace(name: str, backend: s
     trace = [event("cudaLaunchKernel", "CPU"), event("Memset (Device)", "CUDA"), event(name, "CUDA")]
     times = measure.times_by_name([*trace, trace[-1]], on_gpu=True)
     assert times == {name: 4} and measure.backend_of(times) == backend
-
-
-# --- tables -----------------------------------------------------------------------------------------------------
-
-
-@cache
-def gpu_tables() -> dict[str, Table]:
-    return {table.id: table for table in show.tables({"flash_benchmarking": flash_cells.gpu_site()})}
-
-
-def row(table: str, **levels: Any) -> Any:
-    frame = gpu_tables()[f"cs336.{table}"].frame
-    for name, level in levels.items():
-        frame = frame[frame[name] == level]
-    assert len(frame) == 1
-    return frame.iloc[0]
-
-
-def test_rates_are_those_of_causal_attention() -> None:
-    levels = {"seq_len": 16384, "head_dim": 128, "dtype": "bf16", "implementation": "triton"}
-    expected, found = flash_cells.times_ms({**levels, "heads": 1}), row("flash_cells", **levels)
-    forward = 4 * 16384**2 * 128 / 2
-    assert found["backward_ms"] == pytest.approx(expected["backward"])
-    assert found["forward_tflop_per_s"] == pytest.approx(forward / expected["forward"] / 1e9)
-    assert found["backward_tflop_per_s"] == pytest.approx(2.5 * forward / expected["backward"] / 1e9)
-
-
-def test_published_figures_stand_beside_their_problem() -> None:
-    found = row("flash_cells", seq_len=16384, head_dim=64, dtype="bf16", implementation="triton")
-    assert found["forward_ms_brandon-snider"] == 0.308 and found["forward_backward_ms_yyin-dev"] == 2.289
-    eager = row("flash_cells", seq_len=65536, head_dim=64, dtype="fp32", implementation="eager")
-    assert eager["forward_ms_cs336-writeup-002"] == "OOM" and eager["status"] == "oom"
-    frame = gpu_tables()["cs336.flash_leaderboard"].frame
-    entries = frame[frame["hardware"] == "H100"]
-    assert len(entries) == 8 and list(frame["entry"])[:2] == ["here: PyTorch, eager", "here: Triton (ours)"]
-    assert (entries.iloc[0]["entry"], entries.iloc[0]["both_ms"]) == ("Herman Brunborg", 5.364)
-    assert entries.iloc[0]["tflop_per_s"] == pytest.approx(358.7, rel=1e-3)
-
-
-def test_the_figure_marks_where_memory_ran_out(tmp_path: Path) -> None:
-    (figure,) = show.figures(gpu_tables())
-    f.write(figure, tmp_path, "foot")
-    svg = (tmp_path / "cs336.flash_times.svg").read_text()
-    assert svg.count(">OOM</text>") == 1 and ">d = 64, fp32 on cuda</text>" in svg
-    assert "FlexAttention" not in svg and ">64k</text>" in svg

@@ -130,49 +130,6 @@ def test_weights_of_a_folder_are_a_data_set_and_their_path_no_factor(tmp_path: P
 # --- tables -----------------------------------------------------------------------------------------------------
 
 
-def test_the_workshops_rows_with_its_own_labels_beside_ours(run: Run) -> None:
-    ours, theirs = run("bloom", "answer"), run("bloom", "source", rows=4)
-    shown = _tables(ours, theirs)["fsdp.baseline"].ok.set_index("metric")
-    assert list(shown.index) == [metric for metric, _, _ in show.METRICS]
-    losses = ours.series["eval_loss"][1], theirs.series["eval_loss"][1]
-    assert tuple(shown.loc["Eval Loss (Epoch 2)", ["answer", "source"]]) == losses
-    assert shown.loc["Steps per Epoch", "answer"] == 2
-    assert shown.loc["Memory Allocated (MiB), peak", "answer"] == ours.values["peak_allocated_bytes"] / 2**20
-    # The summary's mean, as the workshop says where to look; and the last.
-    logged = ours.series["train_loss"]
-    assert shown.loc["Train Loss (Final)", "answer"] == pytest.approx(sum(logged) / len(logged), rel=1e-3)
-    assert shown.loc["Train Loss (last logged)", "answer"] == logged[-1]
-    assert list(shown.loc["Rows trained", ["answer", "source"]]) == [8, 4]
-    told = "of 8 rows, and of 4 with the workshop's labels: not of labels alone"
-    for metric in ("Train Loss (Final)", "Eval Loss (Epoch 2)", "Training Speed (samples/sec)", "Steps per Epoch"):
-        assert shown.loc[metric, "flags"] == told
-    assert shown.loc["Memory Allocated (MiB), peak", "flags"] == ""
-
-
-def test_a_way_to_label_that_failed_says_so_in_its_column(run: Run) -> None:
-    ours = run("bloom", "answer")
-    factors = {**ours.factors, "labels": "source"}
-    lost = Record("baseline", factors, "oom", "asked for 1 GiB", "measured")
-    short = replace(ours, series={name: held[:2] for name, held in ours.series.items()})
-    table = _tables(short, lost)["fsdp.baseline"].ok.set_index("metric")
-    assert set(table["source"]) == {"oom (asked for 1 GiB)"}
-    assert table.loc["Eval Loss (Epoch 3)", "answer"] == "no evaluation at epoch 3"
-    assert set(_tables(ours)["fsdp.baseline"].ok["source"]) == {"not among the labels measured"}
-    none = _tables(lost)["fsdp.baseline"]
-    assert none.ok.empty and len(none.frame) == len(show.METRICS)
-
-
-def test_each_evaluation_has_loss_and_rate_of_the_steps_before_it(run: Run) -> None:
-    record = run("simple_gpt", "answer")
-    by_hand = replace(record, warmup={"step_s": [[1.0] * 2]}, samples={"step_s": [[0.5] * 3]})
-    table = _tables(by_hand)["fsdp.custom_single_node_losses"].ok
-    losses = record.series["train_loss"]
-    assert list(table["epoch"]) == [1, 2, 3]
-    assert list(table["train_loss"]) == pytest.approx([sum(losses[at : at + 2]) / 2 for at in (0, 2, 4)])
-    assert list(table["eval_loss"]) == record.series["eval_loss"]
-    assert list(table["trained_per_s"]) == [4 * 2 / 2.0, 4 * 2 / 1.0, "not each step kept"]
-
-
 def test_answers_labels_and_shapes(run: Run) -> None:
     record = run("simple_gpt", "answer")
     made = _tables(record)

@@ -13,8 +13,7 @@ import pytest
 from perfscribe.base.cells import Cell
 from perfscribe.data import synthetic
 from perfscribe.data.generate import generate
-from perfscribe.experiments.io_settings import measure, reading, show
-from perfscribe.records.records import Record
+from perfscribe.experiments.io_settings import measure, reading
 
 KIB, MIB = 1024, 2**20
 NAME = "polaris_chunks_40x1x5x16"
@@ -138,89 +137,3 @@ def test_a_damaged_file_is_named(tmp_path):
         measure.run(cell_of(folder, 1, "gzip"))
     with pytest.raises(ValueError, match=rf"^{NAME}\.digest: cannot be read"):
         measure.run(cell_of(tmp_path / "nowhere", 1, "gzip"))
-
-
-# --- tables -----------------------------------------------------------------------------------------------------------
-
-# One read, in ms, and what is inflated for it, in samples
-READ_MS = {1: 0.2, 32: 6.0, "whole": 400.0, "guess": 25.0}
-IN_CHUNK = {1: 1, 32: 32, "whole": 2048, "guess": 128}
-
-
-def record(chunk=32, compression="gzip", reader="h5py", workers=0, threads=1, sample_ms=None) -> Record:
-    packed = compression == "gzip"
-    read_ms = READ_MS[chunk] if packed else 0.02
-    each_s = (sample_ms or read_ms) * 128 / 1e3
-    alone = (reader, workers, threads) == ("h5py", 0, 1)
-    samples = {"epoch_s": [[each_s * f for f in (0.99, 1.0, 1.01)]], "first_batch_ms": [[30.0 + 50 * workers]]}
-    values = {"size_bytes": 76 * MIB, "raw_bytes": 84 * MIB, "sample_bytes": 42 * KIB, "chunk_shape": "a × b × c"}
-    values |= {"chunks_per_sample": 2, "chunk_bytes_per_sample": 42 * KIB * (IN_CHUNK[chunk] if packed else 1)}
-    if not alone and (workers or threads > 1):
-        samples["alone_epoch_s"] = [[(7.0 if reader == "zlib" else read_ms) * 128 / 1e3 * f for f in (0.99, 1.0, 1.01)]]
-    if alone:
-        samples["read_ms"] = [[read_ms * f for f in (0.9, 1.0, 1.1)]]
-        values |= {"read_bytes_per_sample": 42.0 * KIB, "counted_reads": 64}
-        values["inflated_bytes_per_sample"] = 42.0 * KIB * IN_CHUNK[chunk] if packed else 0.0
-        if packed:
-            samples["inflate_ms"] = [[read_ms * 0.8]]
-    factors = {"chunk": chunk, "compression": compression, "reader": reader, "workers": workers, "threads": threads}
-    factors |= {"epoch_samples": 128, "read_samples": 3, "samples": 2048, "batch": 32, "chunk_cache_kib": 1024}
-    return Record("io_settings", factors, "ok", "", "measured", samples=samples, values=values, environments=["e"])
-
-
-def all_cells() -> list[Record]:
-    return [
-        record("contiguous", "none"),
-        *(record(chunk, "gzip") for chunk in (1, 32, "whole", "guess")),
-        record(workers=4, sample_ms=2.0),
-        record("contiguous", "none", workers=4, sample_ms=0.5),
-        record(threads=4, sample_ms=6.0),
-        record(reader="zlib", sample_ms=7.0),
-        record(reader="zlib", threads=4, sample_ms=2.0),
-        record("contiguous", "none", threads=4, sample_ms=0.02),
-    ]
-
-
-def made(cells):
-    return {table.id: table for table in show.tables({"io_settings": cells})}
-
-
-def row(table: str, cells, **levels) -> dict:
-    frame = made(cells)[f"polaris.io_{table}"].frame
-    for name, level in levels.items():
-        frame = frame[frame[name] == level]
-    (only,) = frame.to_dict("records")
-    return only
-
-
-def test_the_columns_of_chunks():
-    guess = row("chunks", all_cells(), chunk="guess")
-    assert (guess["read_ms"], guess["ratio"]) == (25, pytest.approx(1250))
-    assert (guess["chunk_kib"], guess["inflated_kib"], guess["sample_kib"]) == (42 * 128, 42 * 128, 42)
-    assert guess["inflate_percent"] == pytest.approx(80)
-    assert guess["inflate_gb_per_s"] == pytest.approx(42 * KIB * 128 / 0.020 / 1e9)
-    plain = row("chunks", all_cells(), chunk="contiguous")
-    assert {plain[name] for name in ("inflated_kib", "inflate_ms", "inflate_gb_per_s")} == {"nothing is compressed"}
-    assert len(made(all_cells())["polaris.io_chunks"].frame) == 5
-    alone = row("chunks", [record(1)], chunk=1)
-    assert {alone[name] for name in ("ratio", "ratio_spread")} == {"contiguous not measured"}
-    assert (plain["ratio"], plain["ratio_spread"]) == (1, 0), "against itself it is exact"
-
-
-def test_the_columns_of_workers_and_threads():
-    cells = all_cells()
-    assert row("workers", cells, compression="gzip", workers=4)["ratio"] == pytest.approx(2 / 6)
-    assert row("workers", cells, compression="none", workers=4)["sample_ms"] == pytest.approx(0.5)
-    assert row("threads", cells, reader="zlib", threads=4)["ratio"] == pytest.approx(2 / 7)
-    assert row("threads", cells, reader="zlib", threads=4)["apart"] == "all quicker"
-    assert row("threads", cells, reader="h5py", compression="gzip", threads=4)["apart"] == "overlap"
-    assert {row("threads", cells, reader="zlib", threads=1)[name] for name in ("ratio", "alone_epoch_s")} == {"is that"}
-    frame = made(cells[::-1])["polaris.io_threads"].frame
-    assert list(zip(frame["reader"], frame["compression"], frame["threads"], strict=True)) == [
-        ("h5py", "gzip", 1),
-        ("h5py", "gzip", 4),
-        ("zlib", "gzip", 1),
-        ("zlib", "gzip", 4),
-        ("h5py", "none", 1),
-        ("h5py", "none", 4),
-    ]

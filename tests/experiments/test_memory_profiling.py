@@ -22,7 +22,6 @@ from perfscribe.models.training_step import Step
 from perfscribe.plan import plan, plan_cells
 from perfscribe.records.records import Record
 from perfscribe.run import child, processes
-from perfscribe.show.tables import GIB
 
 ROOT = Path(__file__).resolve().parents[2]
 CONTEXT = 12
@@ -137,70 +136,5 @@ def test_the_gpu_preset_is_the_handout_s_grid():
 # --- tables on records made up from the prediction ------------------------------------------------------
 
 
-def made_up(mode, dtype="fp32", seq_len=512):
-    """A CUDA cell of 2.7B whose history is as predicted."""
-    factors = {"device": "cuda", "size": "2.7B", "seq_len": seq_len, "mode": mode, "dtype": dtype, "batch": 4}
-    record = Record("memory_profiling", factors, "ok", "", "measured")
-    totals = {phase: memory.total_bytes(items) for phase, items in show.predicted(record).items()}
-    values = {"parameters": 1, "changes": 3, "unit_bytes": 2**24, "start_bytes": GIB, "residual_bytes": 20 * 2**20}
-    for phase, total in totals.items():
-        values |= {f"{phase}_{name}_bytes": total for name in ("peak", "replayed", "end")}
-    peak = max(totals.values())
-    record.values = values | {"peak_bytes": peak, "peak_unrecorded_bytes": peak, "reserved_bytes": peak + GIB}
-    group = {
-        "size_bytes": 128 * 2**20,
-        "count": 32,
-        "phase": "forward",
-        "kind": "temporaries",
-        "frame": "f",
-        "below": "b",
-    }
-    record.series = {f"group_{name}": [value] * 4 for name, value in group.items()}
-    record.series |= {f"course_{number}": [0] for number in range(len(KINDS))}
-    record.series |= {"change": [0, 1, 2, 3], "phase_end": [3], "course_0": [1, 3, 2, 1]}
-    return record
-
-
-@pytest.fixture(scope="module")
-def grid():
-    dtypes, lengths = ("fp32", "bf16"), (128, 256, 512)
-    return shown([made_up(mode, dtype, length) for length in lengths for mode in MODES for dtype in dtypes])
-
-
 def shown(records):
     return {table.id.removeprefix("cs336.memory_"): table.frame for table in show.tables({"memory_profiling": records})}
-
-
-def test_peaks_beside_the_prediction():
-    row = shown([made_up("full_step")])["peaks"].iloc[0]
-    assert row["peak_gib"] == pytest.approx(row["predicted_gib"])
-    assert row["optimizer_gib"] == pytest.approx(63.52, abs=0.01)  # 5 tensors a parameter, of four bytes each
-    assert row["error_percent"] == 0
-    assert shown([made_up("forward")])["peaks"]["backward_gib"][0] == "no such phase"
-
-
-def test_contexts_have_the_modes_side_by_side(grid):
-    table = grid["by_context"]
-    assert len(table) == 6
-    bf16, fp32 = (table[table["dtype"] == dtype].iloc[-1] for dtype in ("bf16", "fp32"))
-    assert bf16["inference_gib"] > 1.4 * fp32["inference_gib"]  # weight copies beside the weights
-
-
-def test_a_mode_that_ran_out_of_memory_leaves_the_others_their_figures():
-    records = [made_up("inference"), Record("memory_profiling", made_up("full_step").factors, "oom", "why", "measured")]
-    row = shown(records)["by_context"].iloc[0]
-    assert (row["status"], row["full_step_gib"], row["forward_gib"]) == ("ok", "oom", "not planned")
-
-
-def test_the_published_peaks_are_found_by_mode_and_setting(grid):
-    frame = grid["peaks"].set_index(["mode", "dtype", "seq_len"])
-    assert frame.at[("full_step", "fp32", 128), "peak_brandon-snider"] == 51.1
-    assert frame.at[("inference", "bf16", 512), "peak_damek"] == 19.38
-    assert frame.at[("forward", "fp32", 512), "peak_cs336-writeup-002"] == 70
-    assert frame.at[("inference", "fp32", 512), "peak_brandon-snider"] == "none"
-
-
-def test_the_residual_stream_and_the_largest_groups(grid):
-    row = shown([made_up("forward")])["residual"].iloc[0]
-    assert row["derivation"] == "4 · 512 · 2560 · 4 B" and row["expected_mib"] == row["recorded_mib"] == 20
-    assert len(grid["largest"]) == 6 * show.SHOWN_GROUPS and set(grid["largest"]["seq_len"]) == {512}

@@ -7,15 +7,9 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import os
-import sqlite3
-import sys
-from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import nsys_fixture
 import numpy as np
 import pytest
 import real_nsys
@@ -34,7 +28,6 @@ from perfscribe.plan import plan
 from perfscribe.plan.fingerprint import Sources
 from perfscribe.plan.plan_cells import measure_module, show_module
 from perfscribe.records.records import Record
-from perfscribe.show import figures
 
 GEMM = "void cutlass::Kernel2<cutlass_80_simt_sgemm_128x128_8x4_tn_align1>(T1::Params)"
 MUL = "void at::native::vectorized_elementwise_kernel<4, at::native::MulFunctor<float>>(int, T2, T3)"
@@ -66,21 +59,6 @@ def test_a_rule_for_families_needs_no_new_measurement() -> None:
 
 
 # --- names ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("full", "short"),
-    [
-        (GEMM, "cutlass::Kernel2<cutlass_80_simt_sgemm_128x128_8x4_tn_align1>"[:59] + "…"),
-        (MUL, "vectorized_elementwise_kernel<MulFunctor>"),
-        (SOFTMAX, "softmax_warp_forward"),
-        (MEAN, "reduce_kernel<MeanOps>"),
-        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgs)", "ncclDevKernel_AllReduce_Sum_f32_RING_LL"),
-        ("Memset (Device)", "Memset (Device)"),
-    ],
-)
-def test_short_names(full: str, short: str) -> None:
-    assert reading.shortened(full) == short
 
 
 def test_names_stay_different_and_have_the_family_of_the_full_one() -> None:
@@ -266,56 +244,17 @@ def test_a_step_without_memory_leaves_inference(cell: Cell, monkeypatch: pytest.
     assert matmul["full_step_percent"].iloc[0] is None  # the table shows the status there
 
 
-FAKE = """#!/bin/sh
-for word in "$@"; do case $word in --output=*) output="${{word#--output=}}" ;; esac; done
-case "$1 $2" in
---version*) echo "NVIDIA Nsight Systems version 2024.1.1.59-241133802077v0" ;;
-"profile --help") ;;
-profile*) {profile} ;;
-export*) cp {export} "$output" ;;
-esac
-"""
-RUN_PROGRAM = f'while [ "$1" != {sys.executable} ]; do shift; done; "$@"; : > "$output.nsys-rep"'
-
-
-@pytest.fixture
-def fake_nsys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Puts a script in place of nsys that does this for `profile`, and whose export is empty."""
-    with closing(sqlite3.connect(tmp_path / "empty.sqlite")) as connection:
-        nsys_fixture.Export(connection, "2024.1.1.59")
-        connection.commit()
-
-    def put(profile: str) -> None:
-        path = tmp_path / "fake_nsys"
-        path.write_text(FAKE.format(profile=profile, export=tmp_path / "empty.sqlite"))
-        path.chmod(0o755)
-        monkeypatch.setenv("PERFSCRIBE_NSYS", str(path))
-
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
-    return put
-
-
-def test_an_nsys_that_fails_leaves_torchs_profiler(cell: Cell, fake_nsys: Callable[[str], None]) -> None:
-    fake_nsys('echo "The driver is too new."; exit 3')
+def test_an_nsys_that_fails_leaves_torchs_profiler(cell: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = tmp_path / "fake_nsys"
+    fake.write_text(
+        '#!/bin/sh\ncase "$1 $2" in\n--version*) echo "NVIDIA Nsight Systems version 2024.1.1.59-241133802077v0" ;;\n'
+        '"profile --help") ;;\n*) echo "The driver is too new."; exit 3 ;;\nesac\n'
+    )
+    fake.chmod(0o755)
+    monkeypatch.setenv("PERFSCRIBE_NSYS", str(fake))
     measurement = measure.run(cell)
     check_measured(cell, measurement)
     assert measurement.values["tool_remark"] == "nsys profile: exit status 3: The driver is too new."
-
-
-def test_an_nsys_that_sees_nothing_leaves_torchs_profiler(cell: Cell, fake_nsys: Callable[[str], None]) -> None:
-    fake_nsys(RUN_PROGRAM)
-    measurement = measure.run(cell)
-    check_measured(cell, measurement)
-    assert "nsys 2024.1.1 holds no range that the program marked" in measurement.values["tool_remark"]
-    folder = Path(cell.data_folder).parent / "nsys"
-    assert [path.name for path in folder.iterdir()] == ["cpu-nano-32-fp32.nsys-rep"]
-
-
-def test_a_program_that_fails_under_nsys_fails_the_cell(cell: Cell, fake_nsys: Callable[[str], None]) -> None:
-    fake_nsys(RUN_PROGRAM)  # nsys may end well although the program did not
-    wrong = dataclasses.replace(cell, factors={**cell.factors, "size": "huge"})
-    with pytest.raises(RuntimeError, match="KeyError: 'huge'"):
-        measure._by_nsys(wrong, full_step=True)
 
 
 def test_ranges_by_a_real_nsys(cell: Cell, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -326,153 +265,3 @@ def test_ranges_by_a_real_nsys(cell: Cell, monkeypatch: pytest.MonkeyPatch) -> N
         pytest.skip(measurement.values["tool_remark"])
     assert measurement.values["range_tool"].startswith("nsys")
     assert "saw no kernels (no CUDA)" in measurement.values["tool_remark"]
-
-
-# --- tables --------------------------------------------------------------------------------------------
-
-
-def made_cell(size: str = "small", seq_len: int = 128, dtype: str = "tf32", device: str = "cuda", **more: Any) -> Cell:
-    factors = {"device": device, "size": size, "seq_len": seq_len, "dtype": dtype, "detailed": False}
-    return Cell({**factors, "batch": 4, "warmup_steps": 1, "timed_steps": 3, "traced_steps": 2, **more})
-
-
-CUTLASS, PLAIN_MUL, MEANS = "cutlass_80_simt_sgemm", "elementwise_kernel<MulFunctor>", "reduce_kernel<MeanOps>"
-SOFT, APPLY = "softmax_warp_forward", "multi_tensor_apply_kernel<FusedAdamMathFunctor>"
-# Launches and device time in ns by range and kernel, of two traced passes: forward is 60 % products, a step 50 %.
-BY_RANGE = {
-    "inference": {CUTLASS: (220, 6_000_000), PLAIN_MUL: (400, 2_000_000)},
-    "forward": {CUTLASS: (220, 6_000_000), PLAIN_MUL: (400, 2_500_000), SOFT: (24, 1_000_000), MEANS: (50, 500_000)},
-    "backward": {CUTLASS: (440, 9_000_000), PLAIN_MUL: (900, 6_000_000)},
-    "optimizer": {APPLY: (40, 5_000_000)},
-    "scores": {CUTLASS: (24, 240_000), PLAIN_MUL: (48, 120_000)},
-    "softmax": {SOFT: (24, 960_000)},
-    "final_matmul": {CUTLASS: (24, 360_000)},
-}
-
-
-def record_of(cell: Cell, **changed: dict[str, tuple[int, int]]) -> Record:
-    """A cell; figures by hand in the tests below."""
-    by_range = {**BY_RANGE, **changed}
-    names = list(dict.fromkeys(name for kernels in by_range.values() for name in kernels))
-    series: dict[str, list[Any]] = {"kernel_names": names}
-    for label, kernels in by_range.items():
-        series[f"{label}_kernel"] = [names.index(name) for name in kernels]
-        series[f"{label}_launches"], series[f"{label}_total_ns"] = map(list, zip(*kernels.values(), strict=True))
-    samples = {
-        "forward_ms": [8.0, 9.0, 10.0],
-        "forward_traced_ms": [10.0, 11.0, 12.0],
-        "forward_range_ms": [14.0, 9.0, 10.0],
-        "forward_span_ms": [13.0, 8.0, 9.2],
-        "forward_busy_ms": [5.1, 5.0, 5.2],
-        "forward_launch_bound_ms": [7.0, 2.0, 3.1],
-        "inference_busy_ms": [4.0, 4.0],
-        "backward_busy_ms": [7.5, 7.5],
-        "optimizer_busy_ms": [2.5, 2.5],
-    }
-    tools = {"range_tool": "nsys 2025.3.1", "kernel_tool": "nsys 2025.3.1", "tool_remark": "none"}
-    return as_record(cell, Measurement(samples=samples, series=series, values=tools))
-
-
-def frame(table_id: str, *records: Record) -> Any:
-    made = show.tables({"nsys_profile": list(records)})
-    return next(table.frame for table in made if table.id == f"cs336.nsys_{table_id}")
-
-
-def row(table_id: str, *records: Record) -> dict[str, Any]:
-    return dict(frame(table_id, *records).iloc[0])
-
-
-def test_where_forward_goes() -> None:
-    found = row("forward", record_of(made_cell()))
-    assert found["forward_range_ms"] == 10.0 and found["forward_ms"] == 9.0
-    assert found["range_over_host"] == pytest.approx(10 / 9)
-    # of three passes the one of 10 ms: 5.2 ms busy in a span of 9.2 ms, 3.1 ms of the rest waiting for launches
-    assert found["forward_busy_ms"] == 5.2 and found["forward_idle_ms"] == pytest.approx(4.0)
-    assert found["launch_bound_percent"] == pytest.approx(77.5)
-    assert found["forward_edges_ms"] == pytest.approx(0.8)
-    assert found["forward_launches"] == (220 + 400 + 24 + 50) / 2
-    assert found["forward_nsys_ms_brandon-snider"] == 19.018
-    assert row("forward", record_of(made_cell(device="cpu")))["launch_bound_percent"] == "no launches"
-    assert row("forward", record_of(made_cell(traced_steps=3)))["forward_launches"] == 231.3  # 694 / 3
-    of_two_tools = record_of(made_cell())
-    of_two_tools.values["kernel_tool"] = "torch profiler 2.11"
-    assert row("forward", of_two_tools)["forward_edges_ms"] == "of two tools"
-
-
-def test_the_top_kernels() -> None:
-    found = row("top_kernels", record_of(made_cell()))
-    assert (found["forward_kernel"], found["forward_percent"], found["forward_launches"]) == (CUTLASS, 60.0, 110.0)
-    assert (found["backward_kernel"], found["backward_percent"]) == (CUTLASS, 60.0) and found["same_kernel"] == "yes"
-    assert found["both_percent"] == 60.0 and found["both_launches"] == 330.0
-    of_large = row("top_kernels", record_of(made_cell(size="large", seq_len=512)))
-    assert of_large["top_kernel_count_brandon-snider"] == 109 and found["top_kernel_count_brandon-snider"] == "none"
-    other = row("top_kernels", record_of(made_cell(), backward={PLAIN_MUL: (1, 90), CUTLASS: (1, 10)}))
-    assert (other["backward_kernel"], other["same_kernel"]) == (PLAIN_MUL, "no")
-    # a sum of rare kernels never leads
-    rare = row("top_kernels", record_of(made_cell(), forward={reading.REST: (90, 800), CUTLASS: (10, 200)}))
-    assert (rare["forward_kernel"], rare["forward_percent"]) == (CUTLASS, 20.0)
-
-
-def test_shares_of_matrix_products() -> None:
-    found = row("matmul_share", record_of(made_cell()))
-    assert found["inference_percent"] == 75.0 and found["forward_percent"] == 60.0 and found["optimizer_percent"] == 0
-    assert found["full_step_percent"] == pytest.approx(100 * 15 / 30)
-    assert found["change_points"] == pytest.approx(-25.0)
-    assert found["step_busy_ms"] == pytest.approx(5.1 + 7.5 + 2.5)
-
-
-def test_softmax_against_the_products() -> None:
-    found = row("attention", record_of(made_cell()))
-    calls = 12 * 2  # layers of small, traced passes
-    assert found["scores_matmul_us"] == pytest.approx(240 / calls)  # 10
-    assert found["scale_and_mask_us"] == pytest.approx(120 / calls)
-    assert found["softmax_us"] == pytest.approx(960 / calls)  # 40
-    assert found["final_matmul_us"] == pytest.approx(360 / calls)  # 15
-    assert found["time_ratio"] == pytest.approx(40 / 25)
-    product = 2 * 4 * 128 * 128 * 768
-    assert found["matmul_mflop"] == pytest.approx(product / 1e6)
-    assert found["softmax_mflop"] == pytest.approx(5 * 4 * 12 * 128 * 128 / 1e6)
-    assert found["flop_ratio"] == pytest.approx(5 * 12 / (2 * 2 * 768))
-    assert found["scores_tflop_per_s"] == pytest.approx(product / 10e-6 / 1e12)
-    assert found["softmax_gb_per_s"] == pytest.approx(2 * 4 * 4 * 12 * 128 * 128 / 40e-6 / 1e9)
-    without = {"scores": {PLAIN_MUL: (1, 5)}, "final_matmul": {PLAIN_MUL: (1, 5)}}
-    found = row("attention", record_of(made_cell(), **without))
-    assert found["time_ratio"] == found["scores_tflop_per_s"] == "no product traced"
-
-
-def test_families_and_what_no_rule_knows() -> None:
-    passes = frame("families", record_of(made_cell()))
-    step = passes[passes["pass"] == "full step"].iloc[0]
-    assert step["gemm_percent"] == pytest.approx(50) and step["optimizer_percent"] == pytest.approx(100 * 5 / 30)
-    assert step["kernels_ms"] == 15.0
-    unknown = record_of(made_cell(), forward={CUTLASS: (1, 90), "mystery": (1, 7), reading.REST: (2, 3)})
-    assert row("families", unknown)["other_percent"] == pytest.approx(10)
-
-
-def test_ranges_and_their_kernels() -> None:
-    short, full = record_of(made_cell()), record_of(made_cell(seq_len=256, detailed=True))
-    found = frame("nvtx_kernels", short, full)
-    of_short = found[found["seq_len"] == 128]
-    assert set(of_short["range"]) == set(show.RANGES_SHOWN)
-    assert list(of_short[of_short["range"] == "forward"]["kernel"]) == [CUTLASS, PLAIN_MUL, SOFT]
-    assert set(found[found["seq_len"] == 256]["range"]) == {*reading.PHASES, *reading.PARTS}
-    first = of_short.iloc[0]
-    assert first["launches"] == 110 and first["total_us"] == 3000.0 and first["percent"] == 60.0
-    assert first["mean_us"] == pytest.approx(6000 / 220, abs=1e-3) and first["median_us"] == "not kept"
-
-
-def test_a_cell_of_no_figures_is_one_row() -> None:
-    skipped = Record("nsys_profile", dict(made_cell().factors), "skipped", "preset cpu", "measured")
-    for table in show.tables({"nsys_profile": [skipped]}):
-        assert len(table.frame) == 1 and table.ok.empty
-
-
-def test_the_picture_of_a_trace(trace: Trace, tmp_path: Path) -> None:
-    measurement = Measurement()
-    host_ms = {"forward": [0.4e-3], "full_step": [1e-3]}
-    measure._keep(made_cell(detailed=True), measure.Traced(trace, trace, host_ms, ""), measurement)
-    measurement.samples["forward_ms"] = [0.3e-3, 0.4e-3]
-    made = show.tables({"nsys_profile": [as_record(made_cell(detailed=True), measurement)]})
-    (figure,) = show.figures({table.id: table for table in made})
-    figures.write(figure, tmp_path, "made up")
-    assert (tmp_path / f"{figure.id}.png").stat().st_size > 5000

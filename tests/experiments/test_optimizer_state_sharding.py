@@ -12,10 +12,8 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
-import torch.distributed as dist
 from ranks import RanksError, run_ranks
 from unmeasured import raw_config
 
@@ -28,15 +26,14 @@ from perfscribe.analytic.sharding import Sharding
 from perfscribe.analytic.workload import Workload
 from perfscribe.base.cells import Cell, Measurement
 from perfscribe.data import tokens
-from perfscribe.distributed import broadcasting, sharded_optimizer
-from perfscribe.experiments.optimizer_state_sharding import drawings, measure, memory, program, show
-from perfscribe.experiments.optimizer_state_sharding.measure import IMPLEMENTATIONS, KINDS, PEER, SHARDED, UNSHARDED
+from perfscribe.experiments.optimizer_state_sharding import measure, memory, program, show
+from perfscribe.experiments.optimizer_state_sharding.measure import IMPLEMENTATIONS, KINDS, SHARDED, UNSHARDED
 from perfscribe.models.transformer import Model
 from perfscribe.plan import plan
 from perfscribe.records.records import Record
 from perfscribe.run.child import as_answer
 from perfscribe.show import references
-from perfscribe.show.tables import MIB, Table
+from perfscribe.show.tables import Table
 
 CONTEXT, BATCH, TURNS = 12, 6, 2
 LEVELS: dict[str, Any] = {"backend": "gloo", "size": "nano", "seq_len": CONTEXT, "batch": BATCH, "dtype": "fp32"}
@@ -202,43 +199,6 @@ def xl(ranks: int = 1, flat: bool = False, exchange: str = "") -> Sharding:
     return Sharding(Workload(SIZES["xl"], 8, 128, "tf32", "cuda"), ranks, flat, exchange)
 
 
-def step_as_on_nccl(rank: int, folder: Path, piece_bytes: int) -> tuple[list[int], dict[str, int]]:
-    """Counted bytes by kind and predicted ones by item at the peak of our step as on NCCL; rows are sent in place."""
-
-    def gather(target: torch.Tensor, _: torch.Tensor, group: Any, async_op: bool) -> Any:
-        for source, row in enumerate(target.chunk(2)):
-            dist.broadcast(row, source, group=group)
-        return SimpleNamespace(wait=lambda: None)
-
-    name = "all_gather_single" if hasattr(dist, "all_gather_single") else "all_gather_into_tensor"
-    with (
-        mock.patch.object(dist, name, gather),
-        mock.patch.object(sharded_optimizer, "backends", lambda group: {"cpu": "nccl"}),
-        mock.patch.object(sharded_optimizer, "PIECE_BYTES", piece_bytes),
-        mock.patch.object(sharding, "PIECE_BYTES", piece_bytes),
-    ):
-        trained = a_training(rank, folder, "naive")
-        found = memory.measure_memory(trained, lambda: program.make_optimizer(SHARDED, trained.parameters))
-        load = Workload(SIZES["nano"], BATCH // 2, CONTEXT, "fp32", "cpu")
-        return found[measure.STEP], dict(sharding.step_peak(Sharding(load, 2, exchange="nccl")))
-
-
-def test_memory_of_the_step_as_on_nccl(data_folder: Path) -> None:
-    found = run_ranks(step_as_on_nccl, 2, data_folder, 2**18)
-    counted, predicted = max(found, key=lambda one: sum(one[0]))
-    assert predicted[sharding.COMMUNICATION] > 0
-    assert sum(counted) == pytest.approx(total_bytes(predicted), rel=2e-3)
-    buffers = counted[KINDS.index(measure.COMMUNICATION)]
-    assert buffers == pytest.approx(predicted[sharding.COMMUNICATION], abs=2e-3 * sum(counted))
-
-
-def test_chunks_of_gloo() -> None:
-    assert sharding.GLOO_CHUNK_BYTES == broadcasting.CHUNK_BYTES
-    sizes = [4 * size for size in transformer_tensors(SIZES["small"])]
-    assert 32 * MIB < sharding.gloo_chunks_bytes(SIZES["small"], 2) <= 2 * max(32 * MIB, *sizes)
-    assert sharding.gloo_chunks_bytes(SIZES["small"], 10**4) == 0  # a tensor each travels from where it lies
-
-
 def test_traffic_beside_zero() -> None:
     for ranks in (2, 4):
         plain, ours, zero = sharding.schemes(SIZES["xl"], ranks)
@@ -263,53 +223,6 @@ def test_published_savings_are_near_the_prediction() -> None:
 
 # --- tables -----------------------------------------------------------------------------------------------------
 
-FACTORS: dict[str, Any] = {**LEVELS, "device": "cuda", "backend": "nccl", "world_size": 2, "size": "xl"}
-FACTORS |= {"seq_len": 128, "batch": 16, "dtype": "tf32", "wrapper": "naive"}
-
-
-def fixture(ranks: int = 2) -> Record:
-    """Memory as predicted; our step takes 0.9 of the time."""
-    factors = {**FACTORS, "world_size": ranks}
-    record = Record(NAME, factors, "ok", "", "measured", values={"difference": 0.0, "gradient_bytes": XL_BYTES})
-    for name in IMPLEMENTATIONS:
-        for moment in measure.MOMENTS:
-            record.series[f"{name}_{moment}_bytes"] = [show.predicted_bytes(record, moment, name), 0, 0, 0, 0, 0]
-    for name, factor in {UNSHARDED: 1.0, measure.AGAIN: 1.001, SHARDED: 0.9, PEER: 1.1}.items():
-        for time, ms in (("step", 400.0), ("optimizer", 40.0)):
-            record.samples[f"{name}_{time}_ms"] = [[ms * factor * (1 + 1e-3 * turn) for turn in range(6)]]
-            record.timers[f"{name}_{time}_ms"] = "host clock"
-    record.samples |= {"sharded_update_ms": [[20.0] * 6], "sharded_exchange_ms": [[15.0] * 6]}
-    return record
-
 
 def tables(records: list[Record]) -> dict[str, Table]:
     return {table.id.removeprefix("cs336.sharding_"): table for table in show.tables({NAME: records})}
-
-
-def ours(table: Table, **levels: Any) -> pd.Series:
-    """The one row of our optimizer at these levels."""
-    chosen = table.ok[table.ok["implementation"] == drawings.NAMES[SHARDED]]
-    for name, level in levels.items():
-        chosen = chosen[chosen[name] == level]
-    assert len(chosen) == 1
-    return chosen.iloc[0]
-
-
-def test_figures_of_a_record() -> None:
-    made = tables([fixture(), fixture(4)])
-    row = ours(made["saved"], world_size=2, moment=drawings.MOMENT_NAMES[measure.BEFORE_STEP])
-    assert row["saved_gib"] == row["predicted_gib"] == pytest.approx(7.44, abs=0.01) and row["error_percent"] == 0
-    memory, times = (ours(made[name], world_size=2) for name in ("memory", "times"))
-    assert (times["optimizer_ms"], times["exchange_ms"]) == (pytest.approx(36, rel=0.01), 15)
-    assert memory["memory_before_step_gib_brandon-snider"] == pytest.approx(26312.84 / 1024)
-    assert times["step_ms_brandon-snider"] == 510.53
-    assert ours(made["times"], world_size=4)["step_ms_brandon-snider"] == "none"
-
-
-def test_cells_without_figures() -> None:
-    skipped = Record(NAME, dict(FACTORS), "skipped", "4 GPUs", "measured", values={"before_start": True})
-    for table in tables([skipped]).values():
-        shown = table.frame.iloc[0]
-        for column in table.columns:
-            if column.kind in ("figure", "unshown"):
-                assert shown[column.name] is None, column.name

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from importlib.util import find_spec
 
 import pytest
@@ -17,9 +16,6 @@ from perfscribe.base.cells import Cell, Unsupported
 from perfscribe.distributed import launchers, mpi_start, ranks
 from perfscribe.experiments.rank_methods import measure, show
 from perfscribe.plan import plan
-from perfscribe.records import scrub
-from perfscribe.records.records import Record
-from perfscribe.show import tables
 
 RAW = config.load(ROOT / "config.yaml")
 RECORDED = rank_recordings.RECORDINGS
@@ -92,65 +88,6 @@ def test_gpus_of_one_numa_node_share_its_cores(monkeypatch):
     monkeypatch.setattr(measure.binding, "granted", lambda: tuple(range(6)))
     near = [(0, 1, 2, 3), (4, 5, 6, 7), (0, 1, 2, 3)]
     assert measure._asked("nearest", 3, near) == [(0, 1), (4, 5), (2, 3)]
-
-
-def test_published_times_stand_beside_the_homeworks_workload_alone():
-    def published(**others: int) -> list[object]:
-        record = launched("open_mpi", "mpi4py_modulo", {})
-        table = by_id([replace(record, factors={**record.factors, **show.HOMEWORK, **others})])["polaris.rank_methods"]
-        return list(table.ok["published_s"])
-
-    assert published() == [4.5] * 4
-    for name, level in show.HOMEWORK.items():
-        assert published(**{name: level - 1}) == ["another workload"] * 4, name
-
-
-# --- tables -------------------------------------------------------------------------------------------------------
-
-
-def launched(launcher: str, method: str, said: dict[str, list]) -> Record:
-    """Four ranks; said: what methods say on each of them."""
-    of = dict.fromkeys(mpi_start.METHODS, [None] * 4) | {method: truth([0] * 4)} | said
-    factors = {"part": "launched", "launcher": launcher, "method": method, "world_size": 4, "backend": "gloo", **SIZES}
-    samples = {"training_s": [[2.0]], "epoch_s": [[1.5, 0.5]]}
-    series = {"node": [0] * 4, "host": ["somewhere"] * 4, "device": ["cpu"] * 4, "training_s_by_rank": [2.0] * 4}
-    series |= {"mask": ["0x3", "0x300", "0x30000", "0x3000000"], **{f"said_{name}": one for name, one in of.items()}}
-    return Record("rank_methods", factors, "ok", "", "measured", samples, series=series)
-
-
-def here(granted: list[str], gpu_cores: list[str]) -> Record:
-    series = {"asked": ["0x1", "0x2"], "granted": granted, "gpu_cores": gpu_cores}
-    return Record("rank_methods", bound(cpu_bind="list:0:1").factors, "ok", "", "measured", series=series)
-
-
-def by_id(records: list[Record]) -> dict[str, tables.Table]:
-    return {table.id: table for table in show.tables({"rank_methods": records})}
-
-
-def test_each_rank_has_a_row_with_its_cores_and_its_launchs_time():
-    by_torchrun = launched("torchrun", "torchrun", {mpi_start.MODULO: [[0, 1, 0]] * 4})
-    by_mpi = launched("open_mpi", mpi_start.MODULO, dict.fromkeys((mpi_start.SPLIT, "open_mpi"), truth([0] * 4)))
-    lost = replace(launched("slurm", "slurm", {}), status="unsupported", reason="not within a Slurm job")
-    series = scrub.scrub_json({"series": by_mpi.series}, scrub.Private())["series"]
-    rows = by_id([by_torchrun, replace(by_mpi, series=series), lost])["polaris.rank_methods"].frame
-    assert list(rows["rank"]) == [0, 1, 2, 3] * 2 + ["all"]
-    assert rows.iloc[0]["agreement"].startswith("unlike mpi4py, rank mod devices: rank 0 of 1")
-    own = rows.iloc[5]
-    assert (own["local_rank"], own["mask"], own["cores"], own["cores_count"]) == (1, "0x300", "8-9", 2)
-    assert (own["host"], own["agreement"]) == (scrub.HOST, "as mpi4py, COMM_TYPE_SHARED, Open MPI")
-    assert (own["training_s"], own["samples_per_s"]) == (2.0, 32.0)
-    assert (own["first_epoch_s"], own["later_epoch_s"]) == (1.5, 0.5)
-
-
-def test_bindings_granted_and_near():
-    (asked, *_) = [c for c in planned("tiny") if c.factors.get("cpu_bind") == measure.HOMEWORK_BINDING]
-    computed = Record("rank_methods", dict(asked.factors), "ok", "", "measured", series=measure.run(asked).series)
-    rows = by_id([computed, here(["0x1", "0x3"], ["0,2-3", "0"]), here(["0x1", "0x2"], [])])
-    seed, own = rows["polaris.rank_bindings"].frame.iloc[:4], rows["polaris.rank_bindings"].frame.iloc[4:]
-    assert list(seed["asked_mask"]) == list(seed["published_mask"]) == ["0x3", "0x300", "0x30000", "0x3000000"]
-    assert set(seed["nearness"]) == {"anti-affine"} and set(seed["as_asked"]) == {"yes"}
-    assert list(own["as_asked"]) == ["yes", "no", "yes", "yes"]
-    assert list(own["nearness"]) == ["near", "partly near", "no GPU", "no GPU"]
 
 
 # --- processes ----------------------------------------------------------------------------------------------------

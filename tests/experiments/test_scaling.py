@@ -58,11 +58,6 @@ def test_two_counts_judge_nothing_as_a_launch_makes_a_ring_look_like_a_tree() ->
         assert best_fit("all_reduce", launched, logged) == (by_ring if first == RING else by_tree)
 
 
-def test_two_points_are_too_few() -> None:
-    assert fit("all_reduce", RING, calls(RING, (2,))[:2]) is None and best_fit("all_reduce", []) is None
-    assert fit("all_reduce", RING, [Call(1, 2**20, 0.1)] * 5) is None, "one rank sends nothing"
-
-
 @pytest.mark.parametrize(("overlap", "factor"), [(0.0, 1.0), (0.4, 1.0), (1.0, 1.0), (0.0, 2.0), (1.0, 0.5)])
 def test_overlap_is_recovered_and_stays_within_its_limits(overlap: float, factor: float) -> None:
     """factor: of steps that no overlap explains."""

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import pandas as pd
 import pytest
-import unmeasured
 from matplotlib import pyplot as plt
 
 from perfscribe.analytic.workshop_shapes import SimpleGptShape
@@ -147,42 +145,6 @@ def test_terms_and_overlap_of_data_parallelism_are_recovered() -> None:
     )
 
 
-def test_what_cannot_be_told_of_data_parallelism() -> None:
-    """More ranks than rows; and of two counts the larger from the smaller, which does not tell computing's parts."""
-    steps = shown(collectives(), ddp=replicated(0.6, (2, 4), batch=16)).set_index("ranks")
-    assert isinstance(steps.loc[16, "step_ms"], float) and steps.loc[32, "step_ms"] == "none: 16 rows"
-    assert steps.loc[1024, "strong_percent"] == "none: 16 rows" and steps.loc[1024, "weak_percent"] < 100
-    assert set(steps["holds"]) == {"cannot tell"}
-
-
-def test_only_the_quickest_implementation_is_predicted() -> None:
-    slow, quick = v.Variant(v.FLAT), v.Variant(v.BUCKETED, 40)
-    both = []
-    for cell in replicated(0.6, (2, 4)):
-        samples = dict(cell.samples)
-        for name in ("step_ms", "off_ms"):
-            samples[f"{slow.key}_{name}"] = [[1.5 * one for one in samples[f"{quick.key}_{name}"][0]]]
-        for name in ("communication_ms", "marked_step_ms"):
-            samples[f"{slow.key}_{name}"] = [[5.0] * 6]
-        values = {**cell.values, f"{slow.key}_all_reduces": 1}
-        factors = {**cell.factors, "variants": v.as_level([slow, quick])}
-        both.append(replace(cell, samples=samples, values=values, factors=factors))
-    (name,) = set(shown(collectives(), ddp=both)["training"])
-    assert name == "ddp, xl, 64 x 128, overlap_bucketed 40 MB, fp32, cuda"
-
-
-def test_steps_of_unequal_rows_are_brought_to_the_firsts() -> None:
-    one, four = sharded(0.0, (1, 4))
-    one.values["batch_found"], four.values["batch_found"] = 100, 200
-    four.samples["step_ms"] = [[2 * fsdp_ms(4, 0.0)]]
-    got = shown(collectives(), custom_multi_gpu=[one, four])
-    steps = got.set_index("ranks")
-    assert steps.loc[4, "step_ms"] == pytest.approx(fsdp_ms(4, 0.0))
-    assert steps.loc[4, "samples_per_s"] == pytest.approx(400 / fsdp_ms(4, 0.0) * 1e3)
-    assert steps.loc[4, "flags"] == "step of 200 rows a rank, scaled to 100", "what was not measured so is marked"
-    assert steps.loc[1, "flags"] == ""
-
-
 # --- how far, and how sure --------------------------------------------------------------------------------------
 
 
@@ -209,49 +171,3 @@ def test_a_model_that_misses_what_was_measured_predicts_nothing() -> None:
     assert list(there["step_ms"]) == [one.samples["step_ms"][0][1] for one in slow], "what was measured stays"
     assert all(isinstance(one, float) for one in there["residual_percent"][1:])
     assert set(steps["holds"]) == {"no"}
-
-
-def test_a_base_that_communicates_is_missed_by_an_overlap_that_others_ask_for() -> None:
-    """Computing is then what two ranks take beside communicating as if nothing were hidden; overlap hides it there."""
-    steps = {2: 10.0, 4: 7.0}
-    got = shown(collectives(), custom_multi_gpu=[training(ranks, ms) for ranks, ms in steps.items()])
-    shown_by = got.set_index("ranks")
-    off = 100 * (shown_by.loc[2, "step_ms"] / shown_by.loc[2, "model_ms"] - 1)
-    assert off > 10 and shown_by.loc[2, "residual_percent"] == pytest.approx(off)
-    assert set(shown_by["holds"]) == {"no"}
-    assert shown_by.loc[8, "step_ms"] == "none: terms miss the measured steps"
-    alone = shown(collectives(), custom_multi_gpu=sharded(1.0, (1, 2, 4)))
-    assert alone["residual_percent"].iloc[0] == "0: computing is taken from it"
-    apart = shown(collectives(), custom_multi_gpu=sharded(0.0, (2, 4)))
-    assert apart.set_index("ranks").loc[2, "residual_percent"] == "0: computing is taken from it"
-
-
-def test_the_largest_count_left_out_uses_no_collective_of_it() -> None:
-    """Collectives among 8 that take ten times as long are no part of what is predicted for 8 from 2 and 4."""
-    odd = [r for r in collectives() if r.factors["world_size"] < 8]
-    for record in (r for r in collectives() if r.factors["world_size"] == 8):
-        odd.append(replace(record, samples={"time_ms": [[10 * record.samples["time_ms"][0][0]]]}))
-    (one,) = trainings.fsdp(sharded(0.5))
-    made = model_of(one, odd)
-    assert made.left_out() == pytest.approx(0, abs=1e-9) and abs(made.residual(8) or 0) > 0.01
-
-
-# --- what is missing --------------------------------------------------------------------------------------------
-
-
-def test_ranks_on_nodes_of_their_own_are_no_part_of_one_machines_training() -> None:
-    (one,), more = sharded(0.5, (1,)), sharded(0.5, (2, 4))
-    assert trainings.fsdp([one, *sharded(0.5, (2, 4), placement="2 ranks a node", nodes=2)]) == []
-    assert [found.counts for found in trainings.fsdp([one, *more])] == [[1, 2, 4]]
-
-
-@pytest.mark.parametrize("status", ["skipped", "oom"])
-def test_cells_without_figures_and_links_say_why(status: str) -> None:
-    records = {name: unmeasured.records(name, status) for name in unmeasured.sources("scaling_model")}
-    frame = shown(records.pop("all_reduce"), **records)
-    assert len(frame) and set(frame["status"]) == {status}
-    row = shown(collectives(backend="gloo"), custom_multi_gpu=sharded(0.5)).iloc[0]
-    assert row["status"] == "not_run" and row["reason"].startswith("no collective among several processes")
-    two = [training(1, COMPUTE_MS), Record("custom_multi_gpu", training(2, 1.0).factors, status, "why", "measured")]
-    steps = shown(collectives(), custom_multi_gpu=two).set_index("ranks")
-    assert steps.loc[2, "step_ms"] == pytest.approx(fsdp_ms(2, 0.0)), "one count alone: nothing overlaps"

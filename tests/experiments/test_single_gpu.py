@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from homework_cells import trained
 from workspace import ROOT
 
 from perfscribe import config
@@ -11,36 +10,6 @@ from perfscribe.base.cells import Cell
 from perfscribe.experiments.single_gpu import measure, show
 from perfscribe.models import seq2seq_run, seq2seq_training
 from perfscribe.plan import plan
-from perfscribe.records.records import Record
-
-EPOCHS_S = [3.0, 1.0, 1.2, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0]
-
-
-def cell(batches: str = "per_sample", epochs_s: list[float] | None = None, **changed) -> Record:
-    factors = {"device": "cuda", "batches": batches, **show.HOMEWORK, **changed}
-    return trained("single_gpu", factors, epochs_s or EPOCHS_S)
-
-
-def made(cells: list[Record]):
-    return {table.id: table for table in show.tables({"single_gpu": cells})}
-
-
-def test_the_first_epoch_stands_apart():
-    (row,) = made([cell()])["polaris.single_gpu"].ok.to_dict("records")
-    assert row["training_s"] == pytest.approx(12.2)
-    assert row["first_epoch_s"] == 3
-    assert (row["epoch_s"], row["epoch_s_n"], row["epoch_s_iqr"]) == (1, 9, 0)
-    assert row["samples_per_s"] == 2048
-    assert row["training_s_polaris-homework-001"] == 16.38
-    assert row["homework_clock_s"] == pytest.approx(11.95)
-    assert row["steps_per_epoch"] == 64
-    assert row["peak_gib"] == 1
-
-
-@pytest.mark.parametrize("changed", [{"samples": 64}, {"dtype": "bf16"}])
-def test_the_published_time_stands_beside_the_homeworks_workload_alone(changed):
-    table = made([cell(**changed)])["polaris.single_gpu"]
-    assert list(table.ok["training_s_polaris-homework-001"]) == ["another workload"]
 
 
 def test_the_gpu_preset_is_the_homeworks_program():

@@ -45,7 +45,7 @@ def test_identity_of_recorded_machine(h200):
 
 @pytest.mark.parametrize(
     ("named", "count"),
-    [("", 0), ("1,0", 2), ("0,-1,1", 1), ("7", 0), ("GPU-1", 1), ("NoDevFiles", 0)],
+    [("", 0), ("0,-1,1", 1), ("GPU-1", 1)],
 )
 def test_cuda_visible_devices(h200, monkeypatch, named, count):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
@@ -60,17 +60,6 @@ def test_devices_keep_the_order_named_and_skip_those_not_granted(h200, monkeypat
     h200.gpus[0].may_open = False  # as under Slurm's device cgroup: number 0 is the first that may be opened
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     assert environment.visible_gpus(h200) == [h200.gpus[1]]
-
-
-def test_identity_survives_refusals(monkeypatch):
-    lacking = {name for name in dir(FakeNvml) if name.startswith("nvmlDeviceGet")} - {
-        "nvmlDeviceGetCount",
-        "nvmlDeviceGetHandleByIndex",
-    }
-    monkeypatch.setattr(environment, "open_nvml", lambda: FakeNvml(1, lacking | {"nvmlSystemGetDriverVersion"}))
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    found = environment.identity([])
-    assert found["gpu_count"] == 1 and found["gpu_power_limit_w"] is None and found["driver_version"] is None
 
 
 def test_identity_id_ignores_order_and_sees_every_value(h200):
@@ -149,17 +138,6 @@ def test_provenance_of_a_checkout(tmp_path, monkeypatch):
     assert environment.provenance(tmp_path)["dirty"] is True
 
 
-def test_provenance_of_a_copy(tmp_path, monkeypatch):
-    monkeypatch.delenv("PERFSCRIBE_COMMIT", raising=False)
-    monkeypatch.setenv("PATH", str(tmp_path))  # no git
-    assert environment.provenance(tmp_path)["commit"] is None
-    (tmp_path / ".commit").write_text("abc123\n")
-    assert environment.provenance(tmp_path)["commit"] == "abc123"
-    monkeypatch.setenv("PERFSCRIBE_COMMIT", "def456")
-    found = environment.provenance(tmp_path)
-    assert (found["commit"], found["dirty"]) == ("def456", None)
-
-
 def test_provenance_variables_and_json(h200, tmp_path, monkeypatch):
     for name in ("NCCL_NVLS_ENABLE", "PYTORCH_CUDA_ALLOC_CONF", "OMP_NUM_THREADS", "TORCHINDUCTOR_CACHE_DIR"):
         monkeypatch.setenv(name, "x")
@@ -189,19 +167,14 @@ def test_cuda_names_what_is_missing(h200, monkeypatch):
     assert environment.missing(["cuda"]) == "nvidia-ml-py is missing"
 
 
-def test_cuda_hidden_or_driver_too_old(h200, monkeypatch):
+def test_cuda_hidden_driver_too_old_or_gpu_without_bf16(h200, monkeypatch):
     monkeypatch.setattr(environment, "_installed", lambda module: True)
+    h200.gpus = [Gpu("GPU-old", name="Tesla V100", capability=(7, 0))]
+    assert environment.missing(["cuda"]) is None and "bf16" in environment.missing(["bf16"])
     h200.cuda = 12080
     assert "driver is older" in environment.missing(["cuda"])
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert environment.missing(["cuda"]) == "CUDA_VISIBLE_DEVICES hides every GPU"
-
-
-def test_bf16_needs_compute_capability_8(monkeypatch, h200):
-    monkeypatch.setattr(environment, "_installed", lambda module: True)
-    h200.gpus = [Gpu("GPU-old", name="Tesla V100", capability=(7, 0))]
-    assert environment.missing(["cuda"]) is None
-    assert "bf16" in environment.missing(["bf16"])
 
 
 def test_other_capabilities(tmp_path, monkeypatch):

@@ -65,13 +65,6 @@ def test_a_short_call_is_captured_several_times_and_samples_are_of_one() -> None
     assert found.timing.warmup_ms == pytest.approx([0.010 + 0.005 / 14] * g.PROBES, abs=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("call_ms", "asked", "taken"), [(0.01, 10, 10), (10, 10, 10), (20, 10, 5), (400, 10, 3), (400, 2, 2), (0, 7, 7)]
-)
-def test_how_many_samples_are_taken(call_ms: float, asked: int, taken: int) -> None:
-    assert g.samples_within(call_ms, asked) == taken
-
-
 # --- CudaGraphs over a stand-in of torch.cuda -------------------------------------------------------------------
 
 

@@ -134,10 +134,8 @@ def test_real_errors_of_the_cpu_allocators():
 @pytest.mark.parametrize(
     "error",
     [
-        MemoryError(),
         RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be reported later"),
         RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
-        RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
         RuntimeError("std::bad_alloc"),
     ],
 )
@@ -151,7 +149,6 @@ def test_other_ways_of_running_out(error):
     [
         RuntimeError("out of memory for d_model=2560? see the memory table"),
         RuntimeError("last cell said: CUDA out of memory. Tried to allocate 20.00 GiB."),
-        RuntimeError("DefaultCPUAllocator is not the allocator of d_model"),
         ValueError("CUDA out of memory."),
     ],
 )

@@ -48,24 +48,17 @@ def test_a_report_becomes_a_summary(workspace: Workspace) -> None:
     assert "nsys 2023.4.4: 36 kernels, 21 ranges, 19 rows" in log
 
 
-def test_an_export_of_ones_own_needs_no_nsys(workspace: Workspace) -> None:
-    shutil.copyfile(FOLDER / "synthetic.sqlite", workspace.root / EXPORTS / "own.sqlite")
-    config = workspace.root / "config.yaml"
-    text = config.read_text()
-    config.write_text(text.replace("nsys: tools/nsys ", "nsys: tools/absent "))
-    try:
-        done = workspace.run("--cores", "1", f"{EXPORTS}/own.kernels.csv")
-        assert done.returncode == 0, done.stdout
-        (workspace.root / EXPORTS / "b.nsys-rep").write_bytes(b"report")
-        failed = workspace.run("--cores", "1", f"{EXPORTS}/b.sqlite")
-        assert failed.returncode != 0 and "nsys_export: no nsys found" in failed.stdout
-    finally:
-        config.write_text(text)
-
-
-def test_what_is_no_export_fails_with_one_line(workspace: Workspace) -> None:
-    (workspace.root / EXPORTS / "broken.sqlite").write_text("text")
-    done = workspace.run("--cores", "1", f"{EXPORTS}/broken.kernels.csv")
-    assert done.returncode != 0 and "broken.sqlite: no SQLite export of nsys" in done.stdout
+def test_an_export_of_ones_own_needs_no_nsys_and_what_fails_is_one_line(workspace: Workspace) -> None:
+    folder = workspace.root / EXPORTS
+    shutil.copyfile(FOLDER / "synthetic.sqlite", folder / "own.sqlite")
+    (folder / "b.nsys-rep").write_bytes(b"report")
+    (folder / "broken.sqlite").write_text("text")
+    workspace.set_config(
+        (workspace.root / "config.yaml").read_text().replace("nsys: tools/nsys ", "nsys: tools/absent ")
+    )
+    asked = [f"{EXPORTS}/{name}" for name in ("own.kernels.csv", "broken.kernels.csv", "b.sqlite")]
+    done = workspace.run("--cores", "1", "--keep-going", *asked)
+    assert done.returncode != 0 and "nsys_export: no nsys found" in done.stdout
+    assert "broken.sqlite: no SQLite export of nsys" in done.stdout
     assert "Traceback" not in (workspace.root / "logs/elsewhere/nsys_kernels_broken.log").read_text()
-    assert not (workspace.root / EXPORTS / "broken.kernels.csv").exists()
+    assert (folder / "own.kernels.csv").exists() and not (folder / "broken.kernels.csv").exists()

@@ -31,14 +31,7 @@ def test_summary_of_known_samples():
     assert summarise([[1.0, 2.0, 3.0, 4.0, 10.0]]).outliers == 0
 
 
-def test_one_sample_has_no_deviation():
-    summary = summarise([[2.5]])
-    assert (summary.std, summary.iqr, summary.outliers) == (None, 0.0, 0)
-
-
-@pytest.mark.parametrize(
-    "rounds, kind", [(1, "neither"), (2, "range"), (5, "range"), (6, "interval"), (30, "interval")]
-)
+@pytest.mark.parametrize("rounds, kind", [(1, "neither"), (2, "range"), (5, "range"), (6, "interval")])
 def test_what_rounds_allow_is_labelled_as_what_it_is(rounds, kind):
     summary = summarise([[float(i), float(i)] for i in range(1, rounds + 1)])
     assert (summary.range is not None) == (kind == "range")
@@ -55,25 +48,12 @@ def test_interval_is_over_round_medians_not_samples():
 
 @pytest.mark.parametrize(
     "n, rank, coverage",  # from the binomial distribution: 1 - 2 P(B(n, 1/2) < rank)
-    [(6, 1, 0.96875), (8, 1, 0.9921875), (9, 2, 0.9609375), (15, 4, 0.96484375), (40, 14, 0.9615226917)],
+    [(6, 1, 0.96875), (9, 2, 0.9609375), (40, 14, 0.9615226917)],
 )
 def test_order_statistics_of_the_median_interval(n, rank, coverage):
     low, high, covered = median_interval([float(i) for i in range(1, n + 1)])
     assert (low, high) == (rank, n + 1 - rank)
     assert covered == pytest.approx(coverage)
-
-
-def test_below_six_values_there_is_no_interval():
-    assert median_interval([1.0, 2.0, 3.0, 4.0, 5.0]) is None
-
-
-def test_median_interval_covers_as_often_as_it_says():
-    rng = np.random.default_rng(7)
-    for n in (6, 9):
-        draws = rng.exponential(size=(3000, n))
-        found = [median_interval(draw) for draw in draws]
-        held = np.mean([low <= math.log(2) <= high for low, high, _ in found])
-        assert held == pytest.approx(found[0][2], abs=0.012)  # 3 standard errors of 3000 trials
 
 
 @given(st.lists(st.lists(times, min_size=1, max_size=6), min_size=1, max_size=9))
@@ -88,7 +68,7 @@ def test_summary_is_ordered_and_ignores_the_order_within_rounds(rounds):
         assert spread is None or summary.minimum <= spread[0] <= spread[1] <= summary.maximum
 
 
-@pytest.mark.parametrize("bad", [[], [[]], [[1.0], []], [[math.nan]], [[math.inf]], [[1.0, -1e-9]]])
+@pytest.mark.parametrize("bad", [[], [[1.0], []], [[math.nan]], [[1.0, -1e-9]]])
 def test_bad_samples_give_one_line(bad):
     with pytest.raises(ValueError, match=r"\S") as error:
         summarise(bad)
@@ -99,38 +79,19 @@ def test_bad_samples_give_one_line(bad):
 
 
 @pytest.mark.parametrize(
-    "warmup, k",
+    "samples, k",
     [
-        ([], 0),
-        ([100.0], 1),
-        ([300.0, 100.0], 2),
-        ([100.0] * 7, 7),
-        ([10.05], 0),
-        ([10.0, 40.0], 0),
-        ([20.0, 15.0, 12.0], 3),
+        ([10.0] * 20, 0),
+        ([300.0, 100.0, *[10.0] * 20], 2),
+        ([20.0, 15.0, 12.0, *[10.0] * 20], 3),
+        ([50.0, *[10.0] * 8, 40.0, *[10.0] * 11], 1),  # a later outlier does not move the start
+        ([10.0 * 1.02**i for i in range(30)], None),  # drift
+        ([10.0] * 25 + [20.0] * 5, None),
+        ([10.0, 10.0], None),
     ],
 )
-def test_steady_state_begins_after_the_slow_calls(warmup, k):
-    assert statistics.steady_from([*warmup, *[10.0] * 20]) == k
-
-
-def test_a_later_outlier_does_not_move_the_start():
-    samples = [50.0] + [10.0] * 20
-    samples[9] = 40.0
-    assert statistics.steady_from(samples) == 1
-
-
-@pytest.mark.parametrize("samples", [[10.0 * 1.02**i for i in range(30)], [10.0, 10.0], [10.0] * 25 + [20.0] * 5])
-def test_drift_a_late_step_or_too_few_samples_are_no_steady_state(samples):
-    assert statistics.steady_from(samples) is None
-
-
-@given(st.lists(positive, min_size=1, max_size=40), st.floats(1e-3, 1e3))
-def test_steady_state_does_not_depend_on_the_unit(samples, scale):
-    once = statistics.steady_from(samples, tolerance=0.3)
-    power_of_two = 2.0 ** round(math.log2(scale))  # exact, so that no sample crosses the tolerance by rounding
-    assert statistics.steady_from([s * power_of_two for s in samples], tolerance=0.3) == once
-    assert once is None or 0 <= once <= len(samples) - 5
+def test_steady_state_begins_after_the_slow_calls(samples, k):
+    assert statistics.steady_from(samples) == k
 
 
 # --- A against B ----------------------------------------------------------------------------------
@@ -170,10 +131,6 @@ def test_an_effect_within_the_spread_of_a_against_itself_does_not_count():
     assert ratio(a, one_each([10.8] * 8), one_each([9.0] * 8)).aa_spread == pytest.approx(1 / 9)
 
 
-def test_what_hits_both_alike_cancels():
-    assert ratio(*pairs(5, 1.03, drift=0.3, noise=0.002)).verdict == "slower"
-
-
 @given(st.lists(st.tuples(positive, positive), min_size=6, max_size=12))
 def test_swapping_a_and_b_turns_the_verdict_round(values):
     a, b = one_each(x for x, _ in values), one_each(y for _, y in values)
@@ -184,13 +141,12 @@ def test_swapping_a_and_b_turns_the_verdict_round(values):
     assert near_one or "cannot tell" in (forth.verdict, back.verdict) or back.verdict == swapped[forth.verdict]
 
 
-@pytest.mark.parametrize("rounds, least", [(6, 0.94), (10, 0.94)])
-def test_the_interval_covers(rounds, least):
+def test_the_interval_covers():
     held = 0
     for seed in range(400):
-        result = ratio(*pairs(seed, 1.1, rounds=rounds, noise=0.02))
+        result = ratio(*pairs(seed, 1.1, rounds=6, noise=0.02))
         held += result.low <= 1.1 <= result.high
-    assert least <= held / 400 <= 0.999
+    assert 0.94 <= held / 400 <= 0.999
 
 
 @pytest.mark.parametrize(
@@ -203,20 +159,6 @@ def test_bad_pairs_give_one_line(a, b):
 
 
 # --- fits -----------------------------------------------------------------------------------------
-
-
-def test_two_sizes_are_no_fit():
-    fit = fit_latency_bandwidth
-    assert fit([1.0, 2.0], [1.0, 2.0]) is None
-    assert fit([1.0, 2.0, 2.0], [1.0, 2.0, 2.1]) is None
-
-
-@pytest.mark.parametrize(
-    "x, y", [([1.0, 2.0], [1.0]), ([0.0, 1.0, 2.0], [1.0, 1.0, 1.0]), ([1.0, 2.0, 3.0], [1.0, -1.0, 1.0])]
-)
-def test_bad_points_give_one_line(x, y):
-    with pytest.raises(ValueError, match=r"\S"):
-        fit_latency_bandwidth(x, y)
 
 
 @given(st.floats(1e-6, 1e-3), st.floats(1e9, 1e12))
@@ -254,30 +196,17 @@ def test_no_coefficient_is_negative():
     [
         (123.456, None, "123"),
         (1234.5, None, "1230"),
-        (0.00123456, None, "0.00123"),
         (9.996, None, "10.0"),
-        (10.0, None, "10.0"),
-        (5.678, 0.04, "5.68"),
         (5.678, 0.4, "5.7"),
-        (123.456, 23.0, "123"),
         (123.456, 36.0, "120"),
-        (99.96, 20.0, "100"),
-        (12.3456, 3, "12.3"),
         (54.84, 12.5, "55"),
-        (54.84, 35.5, "50"),
-        (1.39, 1.2, "1.4"),
         (0.3, 5.0, "0.3"),
         (5.678, 0.0, "5.68"),
-        (5.678, math.inf, "5.68"),
-        (0.0, None, "0.00"),
         (-0.0, None, "0.00"),
-        (-3.14159, None, "-3.14"),
         (123456789.0, None, "123000000"),
-        (1.5e12, None, "1.50e+12"),
         (2e-7, None, "2.00e-7"),
         (None, None, "n/a"),
         (math.inf, 1.0, "inf"),
-        (-math.inf, None, "-inf"),
     ],
 )
 def test_printed_figures(value, spread, text):
@@ -297,11 +226,6 @@ def test_a_printed_figure_is_near_the_value_and_never_finer_than_its_spread(valu
         step = min(max(step, leading_of_spread - small), leading)
     assert abs(shown - Decimal(value)) <= Decimal(10) ** (step + 1) / 2
     assert shown % (Decimal(10) ** step) == 0
-
-
-@given(st.floats(1e-4, 1e8))
-def test_digits_are_counted(value):
-    assert len(format_figure(value, digits=5).replace(".", "").lstrip("0")) >= 5
 
 
 @pytest.mark.parametrize("arguments", [(math.nan,), (1.0, -1.0), (1.0, math.nan), (1.0, None, 0)])

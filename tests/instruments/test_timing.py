@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from perfscribe.base.cells import Measurement
 from perfscribe.instruments import timing
 
 
@@ -121,16 +120,6 @@ def test_phases_are_checked():
     ):
         with pytest.raises(ValueError, match=said):
             timing.time_phases(step, warmup=1, timed=1, device="cpu")
-
-
-def test_recorded_timings_name_their_timer_and_sum_the_wall_time():
-    measurement = Measurement()
-    timing.record(measurement, "forward_ms", timing.Timing([1.0, 2.0], [9.0], "host clock", 0.5, 0.25))
-    timing.record(measurement, "kernel_ms", timing.Timing([3.0], [], "CUDA events", 0.5, 0.25))
-    assert measurement.samples == {"forward_ms": [1.0, 2.0], "kernel_ms": [3.0]}
-    assert measurement.warmup == {"forward_ms": [9.0]}
-    assert measurement.timers == {"forward_ms": "host clock", "kernel_ms": "CUDA events"}
-    assert (measurement.warmup_s, measurement.timed_s) == (1.0, 0.5)
 
 
 def test_phases_synchronise_at_each_mark(monkeypatch):
