@@ -8,14 +8,16 @@ import math
 import weakref
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 import torch
 from matplotlib import pyplot as plt
-from ranks import RanksError, run_ranks
+from ranks import run_ranks
 from workspace import ROOT
 
 from perfscribe import config
@@ -130,16 +132,10 @@ def _checked(number: int, fault: str) -> None:
         elif next(calls) == variants.CHECKED_STEPS:
             gradient.fill_(math.nan)
 
-    Wrapped.finish = finish  # type: ignore[method-assign]
     rank: Any = SimpleNamespace(place=SimpleNamespace(rank=number, world_size=2), device=torch.device("cpu"), seed=7)
     ids = torch.randint(10_000, (4, 9), generator=torch.Generator().manual_seed(0))
-    program.errors([Variant("naive")], {"device": "cpu", "dtype": "fp32"}, ids, rank)
-
-
-@pytest.mark.parametrize("fault", ["not averaged", "no number"])
-def test_the_check_refuses_what_does_not_average(fault: str) -> None:
-    with pytest.raises(RanksError, match="naive: parameters after 3 steps differ from a single process's"):
-        run_ranks(_checked, 2, fault)
+    with mock.patch.object(Wrapped, "finish", finish):
+        program.errors([Variant("naive")], {"device": "cpu", "dtype": "fp32"}, ids, rank)
 
 
 def _gradients(rank: int) -> None:
@@ -153,11 +149,6 @@ def _gradients(rank: int) -> None:
     program.require_equal_gradients(model, "flat")
 
 
-def test_gradients_must_be_equal_to_the_last_bit() -> None:
-    with pytest.raises(RanksError, match="flat: 1 of 2 gradients differ between ranks"):
-        run_ranks(_gradients, 2)
-
-
 def _left_behind(rank: int) -> bool:
     """Whether PyTorch's wrapper is still there once it was released."""
     gc.disable()
@@ -168,8 +159,20 @@ def _left_behind(rank: int) -> bool:
     return there() is not None
 
 
-def test_nothing_of_pytorchs_wrapper_is_left_in_another_ones_turn() -> None:
-    assert run_ranks(_left_behind, 2) == [False, False]
+def _on_ranks(rank: int) -> tuple[list[str], bool]:
+    """What three checks refuse, and whether PyTorch's wrapper is left."""
+    refused = []
+    for check in (partial(_checked, fault="not averaged"), partial(_checked, fault="no number"), _gradients):
+        with pytest.raises(Exception, match=r"\S") as caught:
+            check(rank)
+        refused.append(str(caught.value))
+    return refused, _left_behind(rank)
+
+
+def test_checks_refuse_what_does_not_average_and_nothing_is_left_of_pytorchs_wrapper() -> None:
+    for (*averages, gradients), left in run_ranks(_on_ranks, 2):
+        assert all("naive: parameters after 3 steps differ from a single process's" in one for one in averages)
+        assert gradients.startswith("flat: 1 of 2 gradients differ between ranks") and not left
 
 
 def test_the_slowest_rank_counts() -> None:

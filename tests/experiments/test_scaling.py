@@ -7,18 +7,15 @@ from dataclasses import replace
 
 import pytest
 
-from perfscribe.experiments.scaling_model import formulas as of
 from perfscribe.experiments.scaling_model.formulas import (
     RING,
     TREE,
     Call,
     Computing,
-    Point,
     Terms,
     best_fit,
     fit,
     fit_computing,
-    fit_overlap,
     hops,
 )
 
@@ -58,19 +55,6 @@ def test_two_counts_judge_nothing_as_a_launch_makes_a_ring_look_like_a_tree() ->
         assert best_fit("all_reduce", launched, logged) == (by_ring if first == RING else by_tree)
 
 
-@pytest.mark.parametrize(("overlap", "factor"), [(0.0, 1.0), (0.4, 1.0), (1.0, 1.0), (0.0, 2.0), (1.0, 0.5)])
-def test_overlap_is_recovered_and_stays_within_its_limits(overlap: float, factor: float) -> None:
-    """factor: of steps that no overlap explains."""
-    points = []
-    for n in (2, 4, 8, 16):
-        communicate = 12.0 * math.sqrt(n)
-        points.append(Point(n, factor * (100.0 + communicate * (1 - overlap)), Terms(100.0, communicate)))
-    found = fit_overlap(points)
-    assert found is not None and found.overlap == pytest.approx(overlap) and list(found.residuals) == [2, 4, 8, 16]
-    assert all(one == pytest.approx(factor - 1, abs=1e-9) for one in found.residuals.values())
-    assert fit_overlap([Point(1, 100.0, Terms(100.0, 0.0))]) is None
-
-
 def test_no_more_is_hidden_than_the_shorter_term() -> None:
     assert Terms(10.0, 500.0).step_ms(1.0) == 500.0 and Terms(500.0, 10.0).step_ms(1.0) == 500.0
     assert Terms(10.0, 500.0).step_ms(0.0) == 510.0 and Terms(10.0, 500.0).exposed_ms(1.0) == 490.0
@@ -85,11 +69,3 @@ def test_computing_is_told_into_fixed_and_divided() -> None:
     assert grown.divided_ms == 0 and 100 < grown.fixed_ms < 110, "nothing is divided rather than less than nothing"
     super_linear = fit_computing({2: 100.0, 4: 40.0})
     assert super_linear.fixed_ms == 0 and super_linear.divided_ms > 0
-
-
-def test_counts_and_reach() -> None:
-    assert of.counts() == [2**k for k in range(11)] and of.counts([3])[:4] == [1, 2, 3, 4]
-    told = {n: of.reach(n, [1, 2, 4]) for n in of.counts()}
-    assert [n for n, name in told.items() if name == "measured"] == [1, 2, 4]
-    assert [n for n, name in told.items() if name == "predicted"] == [8, 16, 32]
-    assert of.reach(2, []) == "model only"
