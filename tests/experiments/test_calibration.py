@@ -14,7 +14,6 @@ from perfscribe.analytic import peaks
 from perfscribe.analytic.peaks import peak_bandwidth
 from perfscribe.base.cells import Cell, Unsupported
 from perfscribe.experiments.calibration import measure, show
-from perfscribe.instruments.timing import Timing
 from perfscribe.plan import plan
 from perfscribe.records.records import Record
 from perfscribe.run import child
@@ -70,29 +69,6 @@ def test_a_wrong_triad_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
         measure.run(Cell(factors))
 
 
-@pytest.mark.parametrize(("operation", "host_memory"), [("host to device", "pinned"), ("device to host", "pageable")])
-def test_a_transfer_is_checked(operation: str, host_memory: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Host and device are the CPU; the second time nothing but the first copy is made."""
-    random, empty, copy = torch.randn, torch.empty, torch.Tensor.copy_
-    pinned: list[bool] = []
-    monkeypatch.setattr(torch, "randn", lambda *size, device: random(*size))
-    monkeypatch.setattr(torch, "empty", lambda shape, pin_memory: pinned.append(pin_memory) or empty(shape))
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    monkeypatch.setattr(measure, "time_host", lambda fn, **more: Timing([1.0], [], more["device"], 0.0, 0.0))
-    factors = {"workload": "transfer", "operation": operation, "host_memory": host_memory, "size_mib": 1, "samples": 1}
-    found = measure.run(Cell(factors))
-    assert pinned == [host_memory == "pinned"] and found.values["bytes"] == 2**20
-    calls: list[Any] = []
-
-    def first_alone(self: Any, other: Any, **more: Any) -> Any:
-        calls.append(self)
-        return copy(self, other) if len(calls) == 1 else self
-
-    monkeypatch.setattr(torch.Tensor, "copy_", first_alone)
-    with pytest.raises(ValueError, match="the copy differs from its source"):
-        measure.run(Cell(factors))
-
-
 # --- disk -------------------------------------------------------------------------------------------------------
 
 
@@ -125,10 +101,3 @@ def test_a_file_that_holds_something_else_fails_and_is_removed(tmp_path: Path, m
     with pytest.raises(ValueError, match="the file does not hold what was written"):
         run_disk(tmp_path, "write")
     assert [path.name for path in tmp_path.iterdir()] == ["data"]
-
-
-def test_the_innermost_mount_names_the_file_system(tmp_path: Path) -> None:
-    mounts = tmp_path / "mounts"
-    mounts.write_text(f"/dev/a / ext4 rw 0 0\nserver:/b {tmp_path} nfs4 rw 0 0\n/dev/c {tmp_path}x xfs rw 0 0\n")
-    assert measure.file_system(tmp_path, mounts) == "nfs4" and measure.file_system(Path("/"), mounts) == "ext4"
-    assert measure.file_system(tmp_path, tmp_path / "none") == "not told"

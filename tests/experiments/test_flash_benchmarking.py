@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,8 +16,6 @@ from perfscribe.attention.eager import scaled_dot_product_attention
 from perfscribe.base.cells import Cell, Unsupported
 from perfscribe.base.partial import of_error
 from perfscribe.experiments.flash_benchmarking import correctness, measure
-from perfscribe.instruments import graph_timing
-from perfscribe.instruments.timing import CUDA_EVENTS, Timing
 from perfscribe.plan import plan
 
 PROBLEM = {"workload": "grid", "device": "cpu", "seq_len": 96, "head_dim": 16, "dtype": "fp32", "batch": 1, "heads": 2}
@@ -102,33 +98,6 @@ def test_what_was_measured_before_memory_ran_out_is_kept(monkeypatch: pytest.Mon
         measure.run(Cell(PROBLEM))
     found = of_error(raised.value)
     assert found is not None and set(found.samples) == {"forward_ms"}
-
-
-class FakeGraphs:
-    """Graph replay without a GPU: 0.02 ms a call."""
-
-    def capture(self, make: Any, calls: int) -> Any:
-        made = [make() for _ in range(calls)]
-        assert len({id(call) for call in made}) == calls
-        made[0]()
-        return nullcontext(SimpleNamespace(replay_ms=lambda times: [0.0212345678 * calls] * times))
-
-
-def test_a_gpu_cell_keeps_replays_and_launches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The order and names of what a CUDA cell measures, its device replaced."""
-    clocks = graph_timing.Clocks
-    monkeypatch.setattr(graph_timing, "CudaGraphs", FakeGraphs)
-    monkeypatch.setattr(measure, "Clocks", lambda device, samples: clocks("cuda", samples))
-    timing = Timing([0.5] * 5, [0.6], CUDA_EVENTS, 0.0, 0.0)
-    monkeypatch.setattr(graph_timing, "time_device", lambda call, warmup, timed: replace(timing))
-    found = measure.run(Cell({**PROBLEM, "samples": 10}))
-    assert list(found.samples) == [
-        *("forward_ms", "forward_launched_ms", "backward_ms", "backward_launched_ms", "both_ms", "both_launched_ms")
-    ]
-    assert found.timers["forward_ms"] == "CUDA graph replay" and found.timers["both_launched_ms"] == "CUDA events"
-    assert found.samples["forward_ms"] == [0.021235] * 10  # five digits
-    assert list(found.warmup) == ["forward_ms", "backward_ms", "both_ms"]
-    assert found.values["calls_per_sample"] == "10 10 10" and "no_graph" not in found.values
 
 
 @pytest.mark.parametrize(

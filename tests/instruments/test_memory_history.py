@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import site
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -78,7 +77,6 @@ TRACE = [
     entry("oom", 0, 10 * MIB, 80, device_free=MIB),
     entry("snapshot", 0, 0, 90),
 ]
-SIZES = [1000, 3000, 5000, -5000, 700, 9000, -9000, -3000, -1000]
 
 
 def cuda_timeline(marks=2):
@@ -197,35 +195,6 @@ def test_the_cpu_recorder_agrees_with_the_peak_counter():
     assert timeline.by_kind[SAVED][timeline.ends[0]] == 64 * 256 * 4 + 4  # exp's result, and the loss
     assert any("test_memory_history.py:passes" in group.frame for group in timeline.groups())
     assert any("ExpBackward0" in group.below for group in timeline.groups())
-
-
-def test_the_cuda_recorder_asks_torch_in_this_order(monkeypatch, tmp_path):
-    log, snapshots = [], iter([{"segments": SEGMENTS}, {"segments": [], "device_traces": [TRACE]}])
-    numbers = {"memory_allocated": 10, "max_memory_allocated": 20, "max_memory_reserved": 30, "current_device": 0}
-    for name, answer in numbers.items():
-        monkeypatch.setattr(torch.cuda, name, lambda answer=answer: answer)
-    for name in ("synchronize", "empty_cache", "reset_peak_memory_stats"):
-        monkeypatch.setattr(torch.cuda, name, lambda name=name: log.append(name))
-    memory = SimpleNamespace(
-        _snapshot=lambda: log.append("snapshot") or next(snapshots),
-        _dump_snapshot=log.append,
-        _record_memory_history=lambda enabled, **options: log.append((enabled, options)),
-    )
-    monkeypatch.setattr(torch.cuda, "memory", memory)
-    viewer = tmp_path / "memory" / "cell.pickle"
-    recorder = Recorder("cuda", dict, viewer)
-    with recorder:
-        log.append("body")
-        recorder.mark("forward")
-    begins = ("all", {"context": "alloc", "stacks": "python"})
-    assert log == [
-        *("synchronize", "empty_cache", "snapshot", begins, "reset_peak_memory_stats"),
-        *("body", "synchronize", "reset_peak_memory_stats"),
-        *("snapshot", str(viewer), (None, {})),
-    ]
-    mark = recorder.history.marks[0]
-    assert (mark.allocated_bytes, mark.peak_bytes, mark.reserved_bytes) == (10, 20, 30)
-    assert viewer.parent.is_dir() and [change.size_bytes for change in recorder.history.changes] == SIZES
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
