@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -188,56 +189,17 @@ def test_real_records_fill_every_table(real: tuple[list[Record], Path]) -> None:
     plt.close(canvas)
 
 
-# --- tables -----------------------------------------------------------------------------------------------------
-
-
-def record_of(inter: int = 16, waits: float = 1.0) -> Record:
-    """Six turns of two ranks; inter's times ten times intra's, whose transfer is 4 ms and rank 0's wait `waits`."""
-    factors = {"part": "placements", "backend": "nccl", "device": "cuda", "world_size": 2, "active": 2}
-    factors |= {"implementation": "torch_ddp", "tool": "torch_profiler"}
-    ms: dict[str, float] = {}
-    for placement, scale in (("intra", 1), ("inter", 10)):
-        ms[f"{placement}_transfer_ms"] = 4 * scale
-        for rank, wait in ((0, waits), (1, 0.5)):
-            own = {"total": scale * (4 + wait), "wait": scale * wait, "slowest": 2, "compute": 15, "step": 20}
-            ms |= {f"{placement}_rank{rank}_{name}_ms": value for name, value in own.items()}
-    fixed = ("compute_ms", "step_ms")
-    samples = {
-        name: [[value * (1 if name.endswith(fixed) else one) for one in (0.98, 0.99, 1, 1, 1.01, 1.02)]]
-        for name, value in ms.items()
-    }
-    series = {"intra_calls": [16] * 6, "inter_calls": [inter] * 6}
-    values = {"gradient_bytes": 176_562_176, "intra_link": "NV18", "inter_link": "NV18"}
-    values |= {"intra_rated_gb_per_s": 478.0, "intra_rated_by": "driver"}
-    return Record(NAME, factors, "ok", "", "measured", samples, values=values, series=series)
-
-
 def made(records: list[Record]) -> dict[str, Table]:
-    return {table.id: table for table in show.tables({NAME: records})}
+    return {table.id: table for table in show.tables({NAME: records, "all_reduce": []})}
 
 
-def metric(table: Table, name: str) -> Any:
-    (row,) = [row for _, row in table.frame.iterrows() if row["metric"] == name]
-    return row
-
-
-def test_impact_is_refused_where_calls_differ_and_needs_turns() -> None:
-    table = made([record_of(inter=22)])["polaris.communication"]
-    for name in show.METRICS:
-        row = metric(table, name)
-        assert row["impact"] == row["impact_interval"] == row["impact_verdict"] == "refused: 22 calls against 16"
-    assert metric(table, show.TOTAL)["inter"] == pytest.approx(50)
-    other = record_of()
-    other.series["intra_calls"] = [16, 16, 15, 16, 16, 16]
-    table = made([other])["polaris.communication"]
-    assert metric(table, show.TOTAL)["impact"] == "refused: calls differ from turn to turn"
-    assert metric(table, show.CALLS)["intra"] == "15 to 16"
-    few = record_of(waits=0.0)
-    few.samples = {name: [of[0][2:4]] for name, of in few.samples.items()}
-    table = made([few])["polaris.communication"]
-    total, wait = metric(table, show.TOTAL), metric(table, show.WAIT)
-    assert (total["impact"], total["impact_interval"]) == (10, "too few turns")
-    assert wait["impact"] == "a turn without any"
+def test_impact_is_refused_where_calls_differ(real: tuple[list[Record], Path]) -> None:
+    (record,) = show.of_placements(real[0])
+    turns = len(record.series["intra_calls"])
+    for last, said in ((16, "22 calls against 16"), (15, "calls differ from turn to turn")):
+        series = record.series | {"intra_calls": [*[16] * (turns - 1), last], "inter_calls": [22] * turns}
+        table = made([replace(record, series=series)])["polaris.communication"].frame.set_index("metric")
+        assert table.loc[show.TOTAL, "impact"] == f"refused: {said}"
 
 
 # --- rated links ------------------------------------------------------------------------------------------------
