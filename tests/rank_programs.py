@@ -6,7 +6,6 @@ import ctypes
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from dataclasses import asdict
@@ -88,7 +87,6 @@ def hold_the_interpreter(_=None):
 FAULTS = {
     "raises": _raise,
     "killed": lambda _: os.kill(os.getpid(), signal.SIGKILL),
-    "exits_politely": lambda _: sys.exit(4),
     "hangs": lambda _: time.sleep(123456),
     "holds_the_interpreter": hold_the_interpreter,
     "out_of_memory": _allocate,
@@ -102,14 +100,6 @@ def prints_garbage(arguments, rank):
     os.write(2, b"x" * 200_000)
     print("\ud800 no newline", end="")
     return reduce(rank)
-
-
-def returns_early(arguments, rank):
-    return None if rank.place.rank == 1 else reduce(rank)
-
-
-def gives_nan(arguments, rank):
-    return float("nan")
 
 
 def writes_pids_and_hangs(arguments, rank):

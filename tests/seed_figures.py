@@ -177,14 +177,6 @@ def unread_numbers(source: str, text: str, read: Figures) -> set[str]:
     return {number for number in numbers if number not in known and number.rstrip(".") not in known}
 
 
-def workshop_result_cells(text: str) -> list[str]:
-    """Every cell of the workshop's tables that a reader is to fill with a result, as published."""
-    result = re.compile(r"Samples/s|Runtime|Loss|GPU Memory|GPU Utilization|Efficiency|Total Params|Your Value")
-    return [
-        cell for header, cells in _tables(text) for name, cell in zip(header, cells, strict=True) if result.search(name)
-    ]
-
-
 def _prose(source: str, text: str) -> Iterator[Row]:
     for experiment, factors, metric, unit, pattern in PROSE[source]:
         matches = re.findall(pattern, text)

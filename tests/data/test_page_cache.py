@@ -40,25 +40,9 @@ def test_share_counts_pages_over_all_files(droppable):
     assert page_cache.resident_share(droppable[:1]) == 1.0
 
 
-def test_dirty_files_are_written_first(droppable):
-    content = os.urandom(FILE_BYTES)
-    droppable[0].write_bytes(content)
-    page_cache.drop(droppable)
-    assert droppable[0].read_bytes() == content
-
-
 def test_mapped_files_cannot_be_dropped_and_it_is_said(droppable):
     with droppable[0].open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as mapping:
         assert len(bytes(mapping)) == FILE_BYTES
         with pytest.raises(Unsupported, match="the kernel kept 50% of the files"):
             page_cache.drop(droppable)
     assert page_cache.drop(droppable) <= page_cache.COLD_SHARE
-
-
-def test_a_refusing_file_system_is_unsupported(files, monkeypatch):
-    def refuse(*arguments):
-        raise OSError(22, "Invalid argument")
-
-    monkeypatch.setattr(os, "posix_fadvise", refuse, raising=False)
-    with pytest.raises(Unsupported, match=r"a: cannot be dropped from the page cache \(Invalid argument\)"):
-        page_cache.drop(files)

@@ -69,14 +69,6 @@ def test_the_context_is_cut_first_and_on_its_left(words: Words, length: int, exp
     assert (batch.labels[0] != IGNORED).sum() == expected.split("Answer: ")[1].count(" ") + 1
 
 
-def test_prompts_to_generate_from_end_with_the_marker(words: Words) -> None:
-    batch = generation_batch([row(), row("x", "y")], words, 8, "answer")
-    assert words.text(batch.input_ids[0]) == "Question: who ? Context: c2 c3 c4 Answer:"
-    assert words.text(batch.input_ids[1]) == "<pad> <pad> <pad> Question: x Context: y Answer:"
-    assert batch.attention_mask.tolist() == [[1] * 8, [0] * 3 + [1] * 5]
-    assert batch.labels is None and batch.cut == {"context": 1, "question": 0}
-
-
 def test_source_labels_never_show_the_answer_to_the_model(words: Words) -> None:
     batch = training_batch([row()], words, 11, "source")
     assert words.text(batch.input_ids[0]) == "<pad> <pad> Question: who ? Context: c1 c2 c3 c4 Answer:"
@@ -87,13 +79,6 @@ def test_source_labels_never_show_the_answer_to_the_model(words: Words) -> None:
     assert batch.attention_mask.tolist() == [[0] * 2 + [1] * 9] and batch.cut == {"prompt": 0}
     prompt = training_batch([row()], words, 11, "source_prompt")
     assert words.text(prompt.labels[0]) == "- - Question: who ? Context: c1 c2 c3 c4 Answer:"
-
-
-@pytest.mark.parametrize("labels", ["source", "source_prompt"])
-def test_source_cuts_the_marker_off_long_prompts(words: Words, labels: str) -> None:
-    for batch in (training_batch([row()], words, 7, labels), generation_batch([row()], words, 7, labels)):
-        assert words.text(batch.input_ids[0]) == "Question: who ? Context: c1 c2 c3"
-        assert batch.cut == {"prompt": 1}
 
 
 def test_parts_encoded_apart_are_what_the_whole_text_gives() -> None:

@@ -48,29 +48,15 @@ def test_a_question_comes_with_context_and_all_answers(tmp_path: Path) -> None:
     assert list(squad.texts(whole.rows)) == expected
 
 
-def test_gzip_is_told_by_its_content(tmp_path: Path) -> None:
-    plain = written(tmp_path / "plain.json")
-    for name in ("packed.json.gz", "packed.json"):
-        (tmp_path / name).write_bytes(gzip.compress(plain.read_bytes()))
-        packed = squad.read(tmp_path / name)
-        assert packed.rows == squad.read(plain).rows and packed.sha256 == squad.read(plain).sha256
-    assert packed.sha256 == hashlib.sha256(plain.read_bytes()).hexdigest()
-
-
 @pytest.mark.parametrize(
     ("document", "complaint"),
     [
         ([], "top level: expected an object, found list"),
-        ({"data": []}, "data: no question in it"),
         (document(FIRST, SECOND | {"question": None}), "{1}.question: expected str, found NoneType"),
         (document(FIRST, FIRST), "{1}.id: 'q1' is also that of another question"),
         (
             document(FIRST | {"answers": []}),
             "{0}.answers: empty; every question of SQuAD v1.1 has one (v2.0 is not read)",
-        ),
-        (
-            document(FIRST | {"answers": [{"text": "Valais", "answer_start": True}]}),
-            "{0}.answers[0].answer_start: expected int, found bool",
         ),
     ],
 )
@@ -85,28 +71,15 @@ def test_a_bad_document_is_one_line_with_its_place(tmp_path: Path, document: obj
     ("content", "complaint"),
     [
         (b'{"data":\n [1,', r"bad: no JSON: Expecting value: line 2 column 5 .*"),
-        (b"[" * 200_000, r"bad: no JSON: .*"),
         (b'{"data": "\xff"}', r"bad: no JSON: 'utf-8' codec can't decode byte 0xff .*"),
         (gzip.compress(b"{}" * 1000, mtime=0)[:-12], r"bad: damaged gzip: .*"),
-        (b"\x1f\x8bxx", r"bad: damaged gzip: .*"),
     ],
-    ids=["JSON", "deep", "no UTF-8", "cut gzip", "no gzip"],
+    ids=["JSON", "no UTF-8", "cut gzip"],
 )
 def test_a_bad_file_is_one_line(tmp_path: Path, content: bytes, complaint: str) -> None:
     (tmp_path / "bad").write_bytes(content)
     with pytest.raises(ValueError, match=rf"^{complaint}$"):
         squad.read(tmp_path / "bad")
-
-
-def test_a_folder_has_one_file_of_each_part(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"expected one file train\*\.json or train\*\.json\.gz, found none$"):
-        squad.files_in(tmp_path)
-    for name in ("train-v1.1.json", "dev-v1.1.json.gz"):
-        (tmp_path / name).touch()
-    assert [path.name for path in squad.files_in(tmp_path)] == ["train-v1.1.json", "dev-v1.1.json.gz"]
-    (tmp_path / "dev-v1.1.json").touch()
-    with pytest.raises(ValueError, match=r"dev.*, found dev-v1\.1\.json, dev-v1\.1\.json\.gz$"):
-        squad.files_in(tmp_path)
 
 
 def test_rows_depend_on_seed_and_ids_alone() -> None:

@@ -32,9 +32,3 @@ def test_every_text_comes_back(trained: tokenizer.Tokenizer, text: str) -> None:
     assert all(0 <= number < 600 for number in ids)
     assert trained.pad_id not in ids and trained.end_id not in ids
     assert trained.inner.decode([*ids, trained.end_id, trained.pad_id], skip_special_tokens=True) == text
-
-
-def test_the_same_texts_give_the_same_file(trained: tokenizer.Tokenizer) -> None:
-    again = tokenizer.train(squad.texts(squad.obtain(None, 60, 10, 3).training), 600)
-    assert again.text == trained.text
-    assert [trained.inner.token_to_id(name) for name in ("<pad>", "</s>")] == [trained.pad_id, trained.end_id]

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from types import SimpleNamespace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -31,21 +28,6 @@ def test_expected_masks_are_those_that_the_write_up_prints():
     masks, cores = (references.find(published, name) for name in ("cpu_mask", "cpu_cores"))
     assert [binding.mask(cores) for cores in HOMEWORK] == [one.text for one in masks]
     assert [binding.shown(cores) for cores in HOMEWORK] == [one.text for one in cores]
-
-
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        ("depth", "expected list:…, map_cpu:… or mask_cpu:…"),
-        ("list:0::1", "'' is no core and no range of cores"),
-        ("list:3-1", "'3-1' is no core and no range of cores"),
-        ("mask_cpu:0x0", "a rank without cores"),
-        ("mask_cpu:3", "expected a number such as 0x300"),
-    ],
-)
-def test_what_is_no_binding(text, why):
-    with pytest.raises(ValueError, match=r"^(cpu-bind|mask) '.*" + re.escape(why)):
-        binding.parse_cpu_bind(text)
 
 
 @given(st.lists(CORES, min_size=1, max_size=8))
@@ -77,26 +59,6 @@ def test_the_homeworks_list_is_anti_affine_on_polaris_and_the_guides_is_not():
     assert words(measure.GUIDE_BINDING) == [binding.NEAR] * 4
     assert binding.nearness((7, 8), range(8)) == binding.PARTLY
     assert sorted(sum(measure.POLARIS_CORES, ())) == list(range(64))
-
-
-def test_cores_nearest_to_gpus_as_nvml_says(monkeypatch):
-    affinity = {0: [0b11, 1 << 63], "GPU-ab": [0, 1]}
-    nvml = SimpleNamespace(
-        nvmlInit=lambda: None,
-        nvmlDeviceGetCount=lambda: 1,
-        nvmlDeviceGetHandleByIndex=lambda index: index,
-        nvmlDeviceGetHandleByUUID=lambda uuid: uuid,
-        nvmlDeviceGetCpuAffinity=lambda handle, words: affinity[handle] + [0] * (words - 2),
-    )
-    monkeypatch.setattr(binding.importlib, "import_module", lambda name: nvml)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert binding.gpu_cores() == [(0, 1, 127)]
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-ab, 0")
-    assert binding.gpu_cores() == [(64,), (0, 1, 127)]
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
-    assert binding.gpu_cores() == []
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert binding.gpu_cores() == []
 
 
 def topology(folder, packages, siblings):
@@ -146,16 +108,6 @@ def no_launchers(monkeypatch, tmp_path):
 def install(folder, name, text):
     (folder / name).write_text(f"#!/bin/sh\nwhile read -r line; do echo \"$line\"; done <<'END'\n{text}\nEND\n")
     (folder / name).chmod(0o755)
-
-
-@pytest.mark.parametrize("kind", VERSIONS)
-def test_whose_mpiexec_it_is(no_launchers, kind):
-    install(no_launchers, "mpiexec", VERSIONS[kind])
-    install(no_launchers, "mpirun", "something else")
-    assert launchers.mpiexecs() == {kind: str(no_launchers / "mpiexec")}
-    for other in VERSIONS.keys() - {kind}:
-        with pytest.raises(Unsupported, match=r"^no mpiexec of "):
-            launchers.require(other)
 
 
 def test_reasons_where_there_is_none(no_launchers, monkeypatch):

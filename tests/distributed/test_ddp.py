@@ -247,48 +247,10 @@ def test_communication_off() -> None:
     run_wrappers(switched_off, 2)
 
 
-def one_after_another(rank: int, wrapper: str) -> None:
-    """A released wrapper leaves the module to the next one, and sends nothing."""
-    older, single = wrap(wrapper, "transformer", rank)
-    older.release()
-    newer = NaiveDDP(older.module)
-    loss_of(newer, make_batches(single)[0]).backward()
-    newer.finish_gradient_synchronization()
-    assert older.traffic.calls == 0 < newer.traffic.calls
-
-
-def test_a_released_wrapper_leaves_its_module_to_another() -> None:
-    run_wrappers(one_after_another, 2, wrappers=HOOKED)
-
-
 # Wrong use: an error, on all ranks.
 
 
-def unfinished(rank: int, wrapper: str) -> None:
-    ddp, single = wrap(wrapper, "transformer", rank)
-    for _ in range(2):
-        loss_of(ddp, make_batches(single)[0]).backward()
-    with pytest.raises(RuntimeError, match="DDP: not one gradient for each parameter since the last finish"):
-        ddp.finish_gradient_synchronization()
-
-
-def test_a_second_backward_without_a_finish_is_refused() -> None:
-    run_wrappers(unfinished, 1, wrappers=HOOKED)
-
-
-def test_without_a_process_group() -> None:
-    with pytest.raises(RuntimeError, match=r"^FlatDDP needs a process group: call torch.distributed"):
-        FlatDDP(nn.Linear(2, 2))
-
-
 # The model of buckets.
-
-
-def test_buckets_hold_at_most_their_capacity() -> None:
-    assert bucket_model.fill_buckets([1, 100, 1, 1, 7], 8) == [[0], [1], [2, 3], [4]]
-    assert bucket_model.fill_buckets([1, 2, 3], None) == [[0, 1, 2]]
-    with pytest.raises(ValueError, match="more than 0 bytes or None"):
-        bucket_model.fill_buckets([1], 0)
 
 
 def test_buckets_of_the_xl_model() -> None:

@@ -11,8 +11,6 @@ import torch
 from perfscribe.distributed import failures, rank, watching
 from perfscribe.distributed.channel import MESSAGES, OUTPUT, Event
 from perfscribe.distributed.failures import Ending, RankError, RankTimeout, Stack
-from perfscribe.distributed.launch import launch
-from perfscribe.run import child
 
 # Shapes of the texts; numbers, addresses and paths are examples.
 OUT_OF_MEMORY = """NCCL error in: /src/NCCLUtils.cpp:94, unhandled cuda error (run with NCCL_DEBUG=INFO for details), NCCL version 2.28.9
@@ -36,17 +34,6 @@ ABORTED = [
 # --- out of memory ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("error", "status"),
-    [
-        (RuntimeError(OUT_OF_MEMORY), "oom"),
-        (RuntimeError(OUT_OF_MEMORY.replace("2 'out of memory'", "700 'an illegal memory access'")), "failed"),
-    ],
-)
-def test_nccl_without_memory_for_its_buffers_is_out_of_memory(error, status):
-    assert rank._as_message(error)["status"] == status
-
-
 @pytest.mark.parametrize(("answers", "status"), [(True, "oom"), (False, "failed")])
 def test_an_allocation_that_fails_is_out_of_memory_unless_the_device_is_broken(answers, status, monkeypatch):
     """As NCCL 2.28.9 says it; the first line says nothing of memory."""
@@ -58,13 +45,6 @@ def test_an_allocation_that_fails_is_out_of_memory_unless_the_device_is_broken(a
 
     monkeypatch.setattr(torch.cuda, "mem_get_info", mem_get_info)
     assert rank._as_message(RuntimeError(NOT_ALLOCATED))["status"] == status
-
-
-def test_a_long_line_is_one_text_in_the_launchers_error_and_in_the_record():
-    said = rank._as_message(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB. " + "GPU 1 has " * 99))
-    error = failures.error_of(Ending(123, **said), 128)
-    answer = child.failure(error)
-    assert answer["status"] == "oom" and answer["reason"] == str(error) and len(str(error)) > 280
 
 
 # --- what the launcher makes of what it hears ---------------------------------------------------------------------
@@ -132,23 +112,6 @@ def test_the_watchdogs_words_are_found_behind_the_stacks_that_a_crash_prints(hea
     )
 
 
-def test_an_error_shows_the_end_of_what_was_printed(hear):
-    error = hear(*(Event("output", 0, line) for line in ABORTED[1:]), *died(0, -6))
-    assert str(error) == "rank 0 of 2: died by SIGABRT"
-    assert error.__notes__ == ABORTED[-failures.SHOWN_LINES :]
-
-
-def test_torchs_watchdog_waits_for_no_trace_on_ranks():
-    """Else a rank writes a trace and waits a minute before it ends."""
-    assert launch("test_endings:watchdog", {}, world_size=1, timeout_s=60).results == [["0", "250"]]
-
-
-def watchdog(arguments, me):
-    import os
-
-    return [os.environ.get(name) for name in rank.NCCL_WATCHDOG]
-
-
 # --- who is to blame ----------------------------------------------------------------------------------------------
 
 LOST = "RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:1234"
@@ -175,17 +138,6 @@ def test_consequences_are_blamed_last(endings, blamed):
 IN_TORCH = ("/v/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", 2, "all_reduce")
 STEP = ("/a/b.py", 3, "step")
 WAITS, WORKS = Stack([IN_TORCH, STEP]), Stack([("/a/work.py", 7, "compute"), STEP])
-
-
-def test_silence_in_words():
-    def text(stacks, silent, **more):
-        return str(failures.error_of_silence(stacks, silent, 4, "limit", **more))
-
-    assert text({0: WAITS, 2: WORKS}, [0, 2]) == "rank 2 of 4 hangs: limit; at work.py:7 in compute"
-    assert text({0: WORKS, 2: WORKS}, [0, 2]).startswith("rank 0 of 4 hangs (so does rank 2): limit")
-    everyone = dict.fromkeys(range(4), WAITS)
-    assert text(everyone, [0, 1, 2, 3]) == "ranks 0, 1, 2, 3 of 4 wait for each other: limit; rank 0 at b.py:3 in step"
-    assert text({}, [0, 1], missing=[1]) == "rank 1 of 4 never started: limit"
 
 
 def test_who_is_behind_in_collectives_hangs_whatever_the_stacks_say():

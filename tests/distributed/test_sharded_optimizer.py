@@ -95,24 +95,6 @@ def test_ten_steps_equal_the_plain_optimizer(ranks: int) -> None:
     run_ranks(train, ranks, tuple(OPTIMIZERS))
 
 
-def two_parameters(rank: int) -> int:
-    """Four ranks, of which two own nothing; gives how many parameters have state on this one."""
-    torch.manual_seed(0)
-    linear = nn.Linear(3, 2)
-    plain_linear = copy.deepcopy(linear)
-    sharded = ShardedOptimizer(linear.parameters(), torch.optim.AdamW)
-    plain = torch.optim.AdamW(plain_linear.parameters())
-    for optimizer, layer in ((sharded, linear), (plain, plain_linear)):
-        layer(torch.ones(1, 3)).sum().backward()
-        optimizer.step()
-    assert_equal(linear, plain_linear)
-    return len(sharded.state)
-
-
-def test_a_rank_that_owns_nothing() -> None:
-    assert run_ranks(two_parameters, 4) == [1, 1, 0, 0]
-
-
 # Groups and schedulers.
 
 

@@ -3,14 +3,7 @@
 from __future__ import annotations
 
 import copy
-import json
-import os
-import re
 import shutil
-import subprocess
-import sys
-import types
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +12,8 @@ from workspace import ROOT
 
 from perfscribe import config
 from perfscribe.base import registry
-from perfscribe.base.cells import Cell
 from perfscribe.plan import plan
-from perfscribe.plan.plan_cells import cell_from_json, cell_key, cell_to_json
+from perfscribe.plan.plan_cells import cell_key
 from perfscribe.records import environment
 from perfscribe.run import session
 
@@ -76,37 +68,6 @@ def test_cells_run_by_ascending_cost_and_know_their_place(tiny: plan.Plan) -> No
         assert [c["factors"] for c in in_place] == [dict(cell.factors) for cell in planned]
 
 
-@pytest.mark.parametrize("wanted", [4, 64])
-def test_cells_are_dealt_to_shards(wanted: int) -> None:
-    made = plan.build(own_keys(shards=wanted), "cpu", ROOT)
-    whole = plan.build(RAW, "cpu", ROOT).units["measure-attention-0"]
-    number = min(wanted, len(factors(whole)))
-    assert made.shards["attention"] == number
-    dealt = [made.units[f"measure-attention-{shard}"] for shard in range(number)]
-    assert [unit["shard"] for unit in dealt] == list(range(number))
-    places = [cell["position"] for unit in dealt for cell in unit["cells"]]
-    assert sorted(places) == list(range(len(whole["cells"])))
-    measured = [len(factors(unit)) for unit in dealt]
-    assert min(measured) >= 1 and max(measured) - min(measured) <= 1
-
-
-@pytest.mark.parametrize(
-    ("cells", "message"),
-    [
-        (lambda section: [Cell({"a": 1, "b": 2}), Cell({"b": 2, "a": 1})], "two cells have the same factors"),
-        (lambda section: [Cell({"a": section["width"]})], "cells() asks for 'width', which levels.py does not declare"),
-    ],
-)
-def test_cells_that_cannot_be_planned_are_one_line(
-    monkeypatch: pytest.MonkeyPatch, cells: Callable[[dict], list[Cell]], message: str
-) -> None:
-    module = types.ModuleType("perfscribe.experiments.attention.measure")
-    module.cells = cells  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    with pytest.raises(ValueError, match=f"^attention: {re.escape(message)}$"):
-        plan.planned_cells(RAW, "attention", "tiny")
-
-
 def test_what_is_left_out_is_not_planned() -> None:
     without = plan.build(own_keys(enabled=False), "tiny", ROOT)
     assert not [name for name in without.units if "attention" in name]
@@ -131,20 +92,6 @@ def test_what_is_read_where_it_is_measured_keeps_no_experiment_away(tiny: plan.P
     assert {"mixed_precision.csv", "end_to_end.csv"} <= set(tiny.units["present-end_to_end"]["references"])
 
 
-def test_an_experiment_that_neither_measures_nor_reads_is_refused(published: Path) -> None:
-    folder = published / "perfscribe" / "experiments" / "idle"
-    folder.mkdir()
-    (folder / "show.py").write_text("")
-    (folder / "levels.py").write_text(
-        "from perfscribe.base.registry import Shown\nfrom perfscribe.config.keys import experiment\n"
-        "LEVELS = experiment('idle')\nSHOWN = Shown(('cs336.idle',))\n"
-    )
-    with pytest.raises(
-        ValueError, match=r"^idle: there is no measure\.py, and levels\.py names no experiment that it reads$"
-    ):
-        plan.build(RAW, "tiny", published)
-
-
 # --- files ------------------------------------------------------------------------------------------------------
 
 
@@ -156,30 +103,6 @@ def test_units_are_written_only_where_they_change(tmp_path: Path, tiny: plan.Pla
     changed = plan.build(own_keys(passes={"tiny": 6}), "tiny", ROOT)
     assert changed.write(tmp_path) == ["measure-attention-0"]
     assert len(times) == len(list(tmp_path.iterdir()))
-
-
-def test_units_that_are_no_longer_planned_are_removed(tmp_path: Path) -> None:
-    plan.build(own_keys(shards=3), "tiny", ROOT).write(tmp_path)
-    (tmp_path / "options.json").write_text("{}")  # written beside the plan, by write_plan
-    (tmp_path / "of_a_person.txt").write_text("mine")
-    written = plan.build(own_keys(shards=2), "tiny", ROOT).write(tmp_path)
-    assert set(written) == {"measure-attention-0", "measure-attention-1", "index"}
-    names = {path.name for path in tmp_path.iterdir()}
-    assert "measure-attention-2.json" not in names and {"options.json", "of_a_person.txt"} <= names
-
-
-def test_the_index_is_the_plan_without_its_units(tmp_path: Path, tiny: plan.Plan) -> None:
-    tiny.write(tmp_path)
-    read = plan.read_index(tmp_path)
-    assert read.index == tiny.index and read.presentations == tiny.presentations and not read.units
-    index = json.loads((tmp_path / "index.json").read_text())
-    for shown in index["presentations"].values():
-        del shown["files"]  # indices of sites published earlier have none
-    (tmp_path / "index.json").write_text(json.dumps(index))
-    assert all(shown.files == () for shown in plan.read_index(tmp_path).presentations.values())
-    (tmp_path / "index.json").unlink()
-    with pytest.raises(ValueError, match=r"index\.json: cannot be read as JSON"):
-        plan.read_index(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -198,13 +121,6 @@ def test_how_cells_are_run_is_no_part_of_the_plan(
     options = plan.options(config.resolve(changed, "tiny"))
     assert set(options) == set(EXPERIMENTS)
     assert options["attention"].get(key, level) == level
-
-
-@pytest.mark.parametrize("cell", [Cell({"a": 1, "b": None}, ("cuda",), 2.5, ("set",), skip="preset cpu"), Cell({})])
-def test_a_cell_comes_back_from_its_file(cell: Cell) -> None:
-    kept = json.loads(json.dumps(cell_to_json(cell)))
-    assert cell_from_json(kept) == cell
-    assert cell_from_json(kept, "results/x/data").data_folder == "results/x/data"
 
 
 def test_a_key_depends_on_all_that_a_figure_depends_on() -> None:
@@ -252,24 +168,3 @@ def test_a_published_site_keeps_its_measuring_units(published: Path) -> None:
     session.write_plan(published, wanted, made)
     assert {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.glob("measure-*.json")} == before
     assert not (folder / "options.json").exists()
-
-
-def test_local_results_are_never_read_only(tmp_path: Path) -> None:
-    for site in ("local", "other"):
-        (tmp_path / "results" / site).mkdir(parents=True)
-        assert not session.is_committed(tmp_path, site)
-        (tmp_path / "results" / site / "published.json").touch()
-    assert not session.is_committed(tmp_path, "local") and session.is_committed(tmp_path, "other")
-
-
-def test_planning_imports_nothing_heavy(tmp_path: Path) -> None:
-    """A plan is made each time that Snakemake starts."""
-    script = tmp_path / "probe.py"
-    script.write_text(
-        "import sys\nfrom pathlib import Path\nfrom perfscribe import config; from perfscribe.plan import plan\n"
-        "raw = config.load(Path('config.yaml'))\nplan.build(raw, 'tiny', Path.cwd())\n"
-        "print(sorted({'torch', 'numpy', 'pandas', 'matplotlib', 'h5py', 'snakemake'} & set(sys.modules)))\n"
-    )
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, str(script)], cwd=ROOT, env=env, capture_output=True, text=True)
-    assert done.stdout.strip() == "[]", done.stderr

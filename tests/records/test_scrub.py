@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfscribe.records import scrub
-from perfscribe.records.scrub import Private, find_private, gather, private_here, scrub_json, scrub_text
+from perfscribe.records.scrub import Private, find_private, private_here, scrub_json, scrub_text
 
 ALICE = Private(
     hosts=("x3001c0s13b0n0", "vm"),
@@ -24,16 +24,11 @@ KEPT = [
     "NVIDIA H200, NVIDIA A100-SXM4-80GB, AMD EPYC 9654 96-Core, driver 580.159.04, CUDA 13.0, 2.11.0+cu130",
     "cuDNN 9.10.2.21 at 2026-11-20T09:07:46+00:00 or 11/20/2026; 1e-3, 0x1f, -0.5, 10^9, 95 %, 2**30",
     "https://github.com/alice/attention, https://arxiv.org/abs/2205.14135, doi:10.1145/2807591.2807644",
-    "[a figure](figures/attention.svg), ![b](../h200/figures/x.png), [c](#method), [d](notes/root/x.md)",
-    "experiment,seq_len,mean,max,min\nattention,4096,0.95,1.2,0.9\n",
     "| max | min |\n| --- | --- |\n| 1.5 | 0.2 |",
-    "<td>1</td><td>2</td></tr></table> <br/> <svg xmlns='http://www.w3.org/2000/svg'><path d='M 0 0/1'/></svg>",
     "/proc/stat, /dev/shm, /sys/fs/cgroup/memory.max and /etc/os-release are the same everywhere; /tmp too",
     "max(a, b) / max(c, d); max=3; --max; max@10, recall@10; a vm is a virtual machine; vm: virtual; vm:100",
-    "RuntimeError: CUDA out of memory. Tried to allocate 512.00 MiB (GPU 0; 139.80 GiB total capacity)",
     "at /pytorch/aten/src/ATen/native/Linear.cpp:12 <frozen importlib._bootstrap>",
     "data:image/jpeg;base64,/9j/4AAQSkZJRgABAQAAAQ/home/alice/abcd== and so on",
-    "<host> <user>@<host>:<path>/file.py <path>",
 ]
 
 
@@ -156,23 +151,6 @@ def test_json_keeps_numbers_and_structure(obj):
 
 
 # --- JSON and files ---
-
-
-def test_json_keys():
-    record = {"node": "gpu-07", "nodes": ["a1", "a2", 3], "user": "max", "statistic": "max", "nodelist": None}
-    replaced = {"node": "<host>", "nodes": ["<host>", "<host>", 3], "user": "<user>"}
-    assert scrub_json(record, ALICE) == record | replaced
-    paths = {"/tmp/a/x.py": 1, "/tmp/b/x.py": 2, "n": (1, 2)}
-    assert scrub_json(paths, ALICE) == {"<path>/x.py": 1, "<path>/x.py (2)": 2, "n": [1, 2]}
-
-
-def test_names_of_other_nodes_are_gathered():
-    records = [{"provenance": {"node": "gpu-07.ibex.kaust.edu.sa"}}, {"hosts": ["lyra1"], "user": "zoe"}]
-    private = gather(records, Private())
-    assert private.users == ("zoe",) and set(private.hosts) == {"gpu-07", "gpu-07.ibex.kaust.edu.sa", "lyra1"}
-    text = "zoe: gpu-07 and gpu-07.ibex.kaust.edu.sa cannot reach lyra1"
-    assert scrub_text(text, private) == "<user>: <host> and <host> cannot reach <host>"
-    assert gather({"node": "<host>", "user": "<user>"}, private) == private
 
 
 def test_findings_name_file_line_and_kind(tmp_path):

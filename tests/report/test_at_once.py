@@ -30,11 +30,6 @@ def test_overlapping_cells_are_counted_with_what_they_ran_beside() -> None:
     assert side_by_side.sentence({"alone": site["alone"]}) == ""
 
 
-def test_shards_of_one_experiment_are_others_too() -> None:
-    site = {"one": [cell("one", "10:00:10.5"), cell("one", "10:00:11.5")]}
-    assert "`one` 2 of 2 cells beside others of its own" in side_by_side.sentence(site)
-
-
 def test_times_to_the_second_tell_no_more_than_they_know() -> None:
     """Written down is the second that had begun, so that a cell's successor seems to begin before its end."""
     follows = {"one": [cell("one", "10:00:10"), cell("one", "10:00:12", 2.5)]}

@@ -113,12 +113,6 @@ def test_the_hand_in_is_open_and_the_rest_folded(tmp_path: Path) -> None:
     assert top.all("figcaption")[0].text == "Times"
 
 
-def test_a_report_that_is_no_text_is_one_line(tmp_path: Path) -> None:
-    (tmp_path / "report.md").write_bytes(b"\xff\xfe")
-    with pytest.raises(ValueError, match=r"^.*report\.md: not UTF-8 text \(.*\)$"):
-        html.write(tmp_path)
-
-
 # --- nothing in the text becomes HTML, and nothing is loaded ----------------------------------------------------------
 
 HOSTILE = [
@@ -139,10 +133,10 @@ PLACES = ["{}", "# {}", "| a |\n|---|\n| {} |", "`{}`"]
 ALLOWED = {"href", "id", "class", "tabindex", "rel", "alt", "src", "start", "style"}
 
 
-@pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("text", HOSTILE)
-def test_text_stays_text(tmp_path: Path, place: str, text: str) -> None:
-    page, top = made(tmp_path, f"# Perfscribe: demo\n\n{place.format(text)}\n")
+def test_text_stays_text(tmp_path: Path, text: str) -> None:
+    places = "\n\n".join(place.format(text) for place in PLACES)
+    page, top = made(tmp_path, f"# Perfscribe: demo\n\n{places}\n")
     main = top.all("main")[0]
     assert len(top.all("style")) == 1 and not top.all("script")
     assert not {element.tag for element in main.all()} & {"script", "style", "iframe", "b", "object", "link"}

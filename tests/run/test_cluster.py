@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import copy
-import json
 import os
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sessions import wait_for
 from workspace import ROOT
 
 from perfscribe import config
 from perfscribe.base.cells import Cell
 from perfscribe.distributed import hosts
-from perfscribe.plan import cluster, demands, plan
+from perfscribe.plan import cluster, plan
 from perfscribe.plan.cluster import Cluster, Need
-from perfscribe.records import environment
-from perfscribe.run import preemption, session
 
 RAW = config.load(ROOT / "config.yaml")
 
@@ -40,7 +35,6 @@ def numbered(*cells: Cell) -> list[tuple[int, Cell]]:
     ("arguments", "executor"),
     [
         (["--profile", "slurm", "report"], "slurm"),
-        (["-n", "--executor", "slurm", "--jobs", "2"], "slurm"),
         (["--cores", "all", "report"], None),
     ],
 )
@@ -52,19 +46,11 @@ def test_the_executor_is_the_one_that_snakemake_was_given(
     assert capsys.readouterr() == ("", "")
 
 
-def test_auto_is_what_the_nodes_have(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(environment, "missing", lambda requires: pytest.fail("a login node says nothing of its nodes"))
-    assert session.resolve_preset("auto", settings()) == "cpu"
-    assert session.resolve_preset("auto", settings(gpus_per_node=4)) == "gpu"
-    assert session.resolve_preset("tiny", settings(gpus_per_node=4)) == "tiny"
-
-
 @pytest.mark.parametrize(
     ("partition", "said", "nodes"),
     [
         (None, "main* 1/1/0/2\ngpu 0/9/0/9\n", 2),
         ("gpu", "main* 0/2/0/2\ngpu 4/5/1/10\n", 9),  # one is down or drained
-        (None, "", 1),
     ],
 )
 def test_slurm_says_how_many_nodes_there_are(
@@ -82,39 +68,7 @@ def test_slurm_says_how_many_nodes_there_are(
     assert cluster.nodes_of_partition(partition) == 1
 
 
-def test_jobs_that_are_preempted_for_good_are_queued_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Those of this run and this folder."""
-    log, now = tmp_path / "requeued", tmp_path / "now"
-    now.write_text(f"1|{tmp_path}\n2|/elsewhere\n")
-    for name, lines in (("squeue", f"cat {now}"), ("scontrol", f"echo $* >> {log}")):
-        (tmp_path / name).write_text(f"#!/bin/sh\n{lines}\n")
-        (tmp_path / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    looking = preemption.Requeuer(tmp_path, every_s=0.05)
-    looking.start()
-    wait_for(lambda: looking.others == {"1"}, 10)
-    now.write_text(f"1|{tmp_path}\n2|/elsewhere\n3|{tmp_path}\n4|{tmp_path}x\n")
-    wait_for(log.exists, 10)
-    looking.stop()
-    assert set(log.read_text().splitlines()) == {"requeue 3"}
-    (tmp_path / "squeue").write_text("#!/bin/sh\nexit 1\n")
-    assert preemption.preempted_jobs(tmp_path) == []
-
-
 # --- dealing ----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("requires", "need"),
-    [
-        ((), Need(1, 0)),
-        (("cuda", "cuda:2"), Need(1, 4)),
-        (("cuda:6",), Need(1, 4)),
-        (("nodes:2", "cuda"), Need(2, 4)),
-    ],
-)
-def test_needs(requires: tuple[str, ...], need: Need) -> None:
-    assert cluster.need_of(requires, settings(gpus_per_node=4)) == need
 
 
 def test_cells_of_unlike_needs_go_to_unlike_jobs() -> None:
@@ -157,24 +111,12 @@ def test_a_plan_for_a_cluster_has_every_cell_once_and_says_so_to_its_jobs(tmp_pa
     assert plan.read_index(tmp_path).cluster is None
 
 
-def test_what_waits_for_a_self_test_waits_on_a_cluster_too() -> None:
-    raw = {**RAW, "chapters": ["fsdp"]}
-    made = plan.build(raw, "gpu", ROOT, settings(gpus_per_node=4, max_jobs=60))
-    assert set(made.gated) == set(plan.build(raw, "gpu", ROOT).gated) != set()
-    for name in made.gated:
-        units = [made.units[f"measure-{name}-{shard}"] for shard in range(made.shards[name])]
-        assert demands.is_gated(Cell(cell["factors"], cell["requires"]) for unit in units for cell in unit["cells"])
-    assert made.shards["preflight"] > 1  # gloo's tests need no GPU, NCCL's do
-
-
-@pytest.mark.parametrize("experiment", ["multi_gpu", "weak_scaling"])
-def test_trainings_over_several_nodes_have_jobs_of_their_own(experiment: str) -> None:
+def test_trainings_over_several_nodes_have_jobs_of_their_own() -> None:
     made = plan.build(RAW, "gpu", ROOT, settings(gpus_per_node=4, max_nodes=4))
     assert made.cluster is not None
-    needs = made.cluster.needs[experiment]
-    shards = [made.units[f"measure-{experiment}-{shard}"]["cells"] for shard in range(len(needs))]
-    over_nodes = {2} if experiment == "weak_scaling" else {2, 4}  # eight nodes are more than the partition has
-    assert {need.nodes for need in needs} == {1} | over_nodes
+    needs = made.cluster.needs["multi_gpu"]
+    shards = [made.units[f"measure-multi_gpu-{shard}"]["cells"] for shard in range(len(needs))]
+    assert {need.nodes for need in needs} == {1, 2, 4}  # eight nodes are more than the partition has
     assert {need.gpus for need in needs if need.nodes > 1} == {4}  # whole nodes, though a rank takes one GPU
     for need, cells in zip(needs, shards, strict=True):
         assert {min(4, cell["factors"]["nodes"]) for cell in cells if not cell["skip"]} == {need.nodes}
@@ -190,13 +132,6 @@ def test_an_edit_of_the_cluster_measures_nothing_again() -> None:
 
 def jobs(*needs: Need, **own: Any) -> Cluster:
     return Cluster(settings(**own), {"a": needs})
-
-
-def test_a_plain_cluster_is_asked_for_whole_nodes_and_a_time() -> None:
-    asked = {name: value for name, value in jobs(Need(1, 0)).measuring_job("a", 0).items() if value is not None}
-    assert asked == {"runtime": 60, "mem_mb": 0, "nodes": 1, "slurm_extra": "--exclusive", "cpus_per_task": -1}
-    assert set(jobs(Need(2, 4)).measuring_job("a", 0)) <= set(cluster.MEASURING_JOB)
-    assert set(jobs().small_job()) == set(cluster.SMALL_JOB)
 
 
 def test_one_gpu_where_one_is_needed_and_whole_nodes_for_several() -> None:
@@ -217,14 +152,6 @@ def test_what_the_user_says_of_the_cluster_reaches_every_job() -> None:
     for job in (made.small_job(), made.measuring_job("a", 0)):
         assert (job["slurm_account"], job["slurm_partition"], job["runtime"]) == ("me", "fast", 5)
         assert (job["constraint"], job["qos"], job["mem_mb"]) == ("a100", "high", 10)
-
-
-def test_nodes_are_taken_in_turn() -> None:
-    made = Cluster(settings(nodes=["x1", "x2", "x3"]), {"a": [Need(1, 0), Need(2, 0)], "b": [Need(1, 0)]})
-    lists = [made.measuring_job(*job)["slurm_extra"].split()[1] for job in (("a", 0), ("a", 1), ("b", 0))]
-    assert lists == ["--nodelist=x1", "--nodelist=x3,x1", "--nodelist=x3"]
-    found = cluster.settings_for({"cluster": settings(nodes=["x1"])}, "slurm")
-    assert found is not None and found["max_nodes"] == 1
 
 
 def test_only_slurms_jobs_have_several_nodes() -> None:
@@ -249,18 +176,6 @@ def test_a_jobs_shell_begins_with_variables_and_setup() -> None:
     assert done.stdout.splitlines()[4] == f"{len(os.sched_getaffinity(0))} 3"  # all cores of the job, unless it is told
 
 
-def test_records_say_which_cluster_but_not_who_pays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = jobs(Need(1, 0), account="me", nodes=["x1"], partition="fast", environment={"NCCL_DEBUG": "INFO"})
-    (tmp_path / cluster.FILE).write_text(json.dumps(made.as_json()))
-    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    assert cluster.recorded(tmp_path) == {}
-    monkeypatch.setenv("SLURM_JOB_ID", "7")
-    said = cluster.recorded(tmp_path)
-    assert (said["partition"], said["environment"], said["executor"]) == ("fast", {"NCCL_DEBUG": "INFO"}, "slurm")
-    assert not {"account", "nodes"} & said.keys()
-    assert cluster.recorded(tmp_path / "none") == {}
-
-
 # --- the nodes of a job -------------------------------------------------------------------------------------------
 
 
@@ -275,39 +190,3 @@ def test_records_say_which_cluster_but_not_who_pays(tmp_path: Path, monkeypatch:
 def test_short_forms_of_hosts(text: str, names: list[str]) -> None:
     assert list(hosts.expand(text)) == names
     assert hosts.of_job({"SLURM_JOB_NODELIST": text}) == names
-
-
-def test_slurm_is_asked_as_a_step_knows_its_own_nodes_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "squeue").write_text('#!/bin/sh\n[ "$2" = --jobs=4711 ] && echo "node[1-2]"\n')
-    (tmp_path / "squeue").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    step = {"SLURM_JOB_NODELIST": "node1"}
-    assert hosts.of_job(step | {"SLURM_JOB_ID": "4711"}) == ["node1", "node2"]
-    assert hosts.of_job(step | {"SLURM_JOB_ID": "4712"}) == hosts.of_job(step) == ["node1"]
-
-
-def test_cells_across_nodes_are_skipped_on_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("SLURM_JOB_ID", "SLURM_JOB_NODELIST", "PBS_NODEFILE"):
-        monkeypatch.delenv(name, raising=False)
-    assert environment.shortfall(["nodes:2"]) == ("skipped", "1 node")
-    monkeypatch.setenv("SLURM_JOB_NODELIST", "node[1-2]")
-    assert environment.shortfall(["nodes:2"]) is None
-    assert environment.shortfall(["nodes:3"]) == ("skipped", "2 nodes")
-    assert environment.nodes_needed(["cuda", "nodes:3"]) == 3 and environment.nodes_needed([]) == 1
-    with pytest.raises(ValueError, match="unknown capability 'nodes:0'"):
-        environment.unmet(["nodes:0"])
-
-
-def test_one_line_for_a_bad_cluster() -> None:
-    for bad, said in (
-        ({"acount": "x"}, "cluster.acount"),
-        ({"environment": {"A B": 1}}, 'cluster.environment: got "A B", expected text that matches'),
-        ({"environment": {"A": [1]}}, "cluster.environment.A: got [1]"),
-        ({"environment": 7}, "cluster.environment: got 7, expected values by name"),
-        ({"setup": ["a\nb"]}, "cluster.setup[0]"),
-        ({"partition": "a b"}, "cluster.partition"),
-        ({"time_minutes": 0}, "cluster.time_minutes: got 0, expected a whole number from 1"),
-    ):
-        with pytest.raises(config.ConfigError) as caught:
-            config.check({**copy.deepcopy(RAW), "cluster": bad})
-        assert said in str(caught.value), str(caught.value)

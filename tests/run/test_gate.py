@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import json
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import unmeasured
@@ -15,7 +14,7 @@ from perfscribe.base.cells import Cell
 from perfscribe.plan import demands, plan
 from perfscribe.plan.plan_cells import cell_to_json
 from perfscribe.records import environment, journal
-from perfscribe.run import gate, worker
+from perfscribe.run import gate
 from perfscribe.run.shard import Shard, Task
 
 MEASURE = '''"""Cells that stand for trainings on one to three processes."""
@@ -42,20 +41,7 @@ experiments:
     size_mib: {{gloo: 0.25}}
     iterations: 3
     threshold_gb_per_s: {{gloo: {threshold}}}
-    enabled: {enabled}
 """
-
-
-def made(tmp_path: Path, threshold: float = 0, enabled: bool = True) -> Workspace:
-    return set_up(Workspace(tmp_path), threshold, enabled)
-
-
-def set_up(space: Workspace, threshold: float = 0, enabled: bool = True) -> Workspace:
-    """The project with experiment `trained` and its self-tests alone."""
-    space.only("preflight")
-    space.add_experiment("trained", MEASURE, worlds=[1, 2, 3])
-    space.set_config(CONFIG.format(threshold=threshold, enabled=str(enabled).lower()))
-    return space
 
 
 def ends(space: Workspace, experiment: str) -> dict[int, str]:
@@ -69,30 +55,11 @@ def events(space: Workspace, name: str) -> list[dict]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
 
 
-def test_the_pipeline_tests_first_and_trains_then(tmp_path):
-    space = made(tmp_path)
-    done = space.run("report")
-    assert done.returncode == 0, done.stdout
-    assert ends(space, "trained") == {1: "ok", 2: "ok", 3: "ok"}
-    before = events(space, "before-trained-0.jsonl")
-    tested = [event["factors"]["world_size"] for event in before if event["event"] == "record"]
-    assert tested == [2, 3]  # three is on no list, and a world of one is not tested
-    rows = space.rows("trained")
-    assert before[1]["time"] <= min(_ended(row) for row in rows if row["factors"]["world_size"] == 2)
-    # The table shows the test that was made before the trainings; its own job found it in the journal.
-    assert ends(space, "preflight")[2] == "ok"
-    own = [event["factors"] for event in events(space, "0.jsonl") if event["event"] == "record"]
-    assert not [factors for factors in own if (factors["backend"], factors["world_size"]) == ("gloo", 2)]
-    assert "preflight" in space.report()
-    assert space.planned_jobs() == set()
-
-
-def _ended(row: dict) -> float:
-    return datetime.datetime.fromisoformat(row["provenance"]["time"]).timestamp()
-
-
 def test_below_the_threshold_trainings_are_skipped_and_the_verdict_fails(tmp_path):
-    space = made(tmp_path, threshold=50_000)
+    space = Workspace(tmp_path)
+    space.only("preflight")
+    space.add_experiment("trained", MEASURE, worlds=[1, 2, 3])
+    space.set_config(CONFIG.format(threshold=50_000))
     done = space.run("report")
     assert done.returncode != 0
     found = ends(space, "trained")
@@ -104,28 +71,20 @@ def test_below_the_threshold_trainings_are_skipped_and_the_verdict_fails(tmp_pat
     assert "preflight 46: " in done.stdout and "(the run has failed" in done.stdout
     assert "preflight 46: " in space.report()
     # The link repaired: what was held back is due again, and measured after a new test.
-    space.set_config(CONFIG.format(threshold=0, enabled="true"))
+    space.set_config(CONFIG.format(threshold=0))
     assert space.run("remeasure", "trained", "status=skipped").returncode == 0
     done = space.run("report")
     assert done.returncode == 0, done.stdout
     assert ends(space, "trained") == {1: "ok", 2: "ok", 3: "ok"}
-
-
-def test_a_test_that_breaks_is_44(tmp_path):
-    space = made(tmp_path)
-    path = space.root / "perfscribe" / "distributed" / "self_test.py"
-    path.write_text(path.read_text().replace("    hosts = _hosts(rank)\n", '    raise ArithmeticError("broken")\n'))
-    done = space.run("report")
-    assert done.returncode != 0
-    assert "skipped preflight 44: no figure: " in ends(space, "trained")[2] and "broken" in ends(space, "trained")[2]
-    assert ends(space, "trained")[1] == "ok"
-
-
-def test_not_enabled_nothing_is_held_back(tmp_path):
-    space = made(tmp_path, threshold=50_000, enabled=False)
-    done = space.run("report")
-    assert done.returncode == 0, done.stdout
-    assert ends(space, "trained") == {1: "ok", 2: "ok", 3: "ok"}
+    before = events(space, "before-trained-0.jsonl")
+    tested = [event["factors"]["world_size"] for event in before if event["event"] == "record"]
+    assert tested == [2, 3] * 2  # three is on no list, and a world of one is not tested
+    row = next(row for row in space.rows("trained") if row["factors"]["world_size"] == 2)
+    assert before[-3]["time"] <= datetime.datetime.fromisoformat(row["provenance"]["time"]).timestamp()
+    # The table shows the test that was made before the trainings; its own job found it in the journal.
+    assert ends(space, "preflight")[2] == "ok"
+    own = [event["factors"] for event in events(space, "0.jsonl") if event["event"] == "record"]
+    assert not [factors for factors in own if (factors["backend"], factors["world_size"]) == ("gloo", 2)]
 
 
 # --- which test still speaks -----------------------------------------------------------------------------------------
@@ -181,21 +140,16 @@ def bench(tmp_path):
     return Bench(tmp_path)
 
 
-def test_one_that_passed_lately_is_taken(bench):
-    bench.kept(seconds_ago=gate.VALID_S / 2)
-    assert bench.ask("preflight:gloo:2") is None and bench.tried == []
-
-
-@pytest.mark.parametrize(("seconds_ago", "node"), [(gate.VALID_S * 2, ""), (1, "elsewhere")])
-def test_an_old_one_and_another_nodes_are_not(bench, seconds_ago, node):
+@pytest.mark.parametrize(
+    ("seconds_ago", "node", "cores", "tried"),
+    [(gate.VALID_S / 2, "", 0, []), (gate.VALID_S * 2, "", 0, [2]), (1, "elsewhere", 0, [2]), (1, "", 999, [2])],
+)
+def test_one_that_passed_lately_on_this_machine_is_taken(bench, seconds_ago, node, cores, tried):
     bench.kept(seconds_ago, node)
-    assert bench.ask("preflight:gloo:2") is None and bench.tried == [2]
-
-
-def test_other_hardware_is_tested_anew(bench):
-    bench.kept(seconds_ago=1)
-    (bench.site / "environments" / "0123456789ab.json").write_text(json.dumps({**bench.identity, "cpu_cores": 999}))
-    assert bench.ask("preflight:gloo:2") is None and bench.tried == [2]
+    if cores:
+        identity = {**bench.identity, "cpu_cores": cores}
+        (bench.site / "environments" / "0123456789ab.json").write_text(json.dumps(identity))
+    assert bench.ask("preflight:gloo:2") is None and bench.tried == tried
 
 
 def test_one_that_failed_speaks_for_its_own_run_alone(bench):
@@ -208,36 +162,6 @@ def test_one_that_failed_speaks_for_its_own_run_alone(bench):
     (bench.root / ".perfscribe").mkdir()
     (bench.root / ".perfscribe" / "clock.json").write_text(json.dumps({"started": 0}))
     assert bench.ask("preflight:gloo:2") == ("skipped", "preflight 46: a line") and bench.tried == [2]
-
-
-def test_a_job_asks_once(bench):
-    held = gate.Gate(bench.root, bench.site, bench.measure)
-    bench.code = 46
-    assert held.shortfall(("preflight:gloo:3",)) == held.shortfall(("preflight:gloo:3",))
-    assert bench.tried == [3]  # another number of processes than is planned
-
-
-def test_a_self_test_that_took_its_job_along_twice_is_not_begun_again(bench, monkeypatch):
-    """Two starts without an end in the file of this job: a resubmitted one says so and goes on."""
-    shard = Shard(bench.site / "plan" / "measure-preflight-0.json", bench.root, bench.site)
-    task = shard.tasks[0]
-    name = worker.journal_file("trained", 0)
-    with journal.Journal(shard.folder / name) as book:
-        for _ in range(worker.MAX_STARTS):
-            book.started(task.slot, "e")
-    asked = []
-    monkeypatch.setattr(worker.Worker, "measure", lambda self, history, tasks: asked.append((history, tasks)))
-    own = worker.Worker.__new__(worker.Worker)
-    own.shard = SimpleNamespace(plan={"experiment": "trained", "shard": 0})
-    own.lease = None
-    monkeypatch.setattr(worker.Worker, "__init__", lambda self, *given: None)
-    own._try_out(shard, task)
-    ((history, tasks),) = asked
-    assert history.open_starts[task.slot] == worker.MAX_STARTS and tasks == [task]
-
-
-def test_what_the_preset_leaves_out_is_tested_where_it_is_trained(bench):
-    assert bench.ask("preflight:gloo:8") is None and bench.tried == [8]
 
 
 def test_over_several_nodes_a_test_speaks_for_its_own_job_alone(bench, monkeypatch):
@@ -254,18 +178,6 @@ def test_over_several_nodes_a_test_speaks_for_its_own_job_alone(bench, monkeypat
     assert bench.ask("preflight:gloo:4:2") is None and bench.tried == [4, 4, 4]
 
 
-def test_a_job_that_is_queued_again_tests_its_new_nodes(bench, monkeypatch):
-    """It keeps its number."""
-    monkeypatch.setenv("SLURM_JOB_ID", "1")
-    monkeypatch.setenv("SLURM_JOB_NODELIST", "node[1-2]")
-    monkeypatch.setattr(environment, "nodes_granted", lambda: 2)
-    bench.nodes = "node1.site, node2.site"
-    for tried in ([4], [4]):
-        assert bench.ask("nodes:2", "preflight:gloo:4:2") is None and bench.tried == tried
-    monkeypatch.setenv("SLURM_JOB_NODELIST", "node[1,3]")
-    assert bench.ask("nodes:2", "preflight:gloo:4:2") is None and bench.tried == [4, 4]
-
-
 def test_tests_of_other_shards_are_found(bench):
     """Backends that need unlike things are dealt to different jobs of a cluster."""
     folder = bench.site / "plan"
@@ -277,14 +189,11 @@ def test_tests_of_other_shards_are_found(bench):
     assert bench.ask("preflight:gloo:3") is None and bench.tried == [3]
 
 
-def test_a_backend_without_a_test_holds_back(bench, monkeypatch):
+def test_a_backend_without_a_test_holds_back_unless_no_test_is_planned(bench):
     status, reason = bench.ask("preflight:nccl:2") or ("", "")
     assert status == "skipped" and reason.startswith("preflight 44: no self-test of nccl is planned")
-
-
-def test_what_the_machine_lacks_comes_first(bench):
-    if environment.missing(("cuda",)):
-        assert bench.ask("cuda:2", "preflight:gloo:2") == environment.shortfall(("cuda:2",)) and bench.tried == []
+    (bench.site / "plan" / "measure-preflight-0.json").unlink()  # as where preflight is not enabled
+    assert bench.ask("preflight:nccl:2") is None and bench.tried == []
 
 
 def test_the_plan_lets_the_chapters_trainings_wait():
@@ -304,27 +213,3 @@ def test_the_plan_lets_the_chapters_trainings_wait():
             assert list(demands.demands(cell["requires"])) == wanted, cell
             seen.add((waits, world_size > 1, waits and world_size > nodes > 1))
     assert {(False, True, False), (True, True, True)} <= seen
-
-
-def test_what_a_cell_waits_for_follows_from_its_factors():
-    two = Cell({"backend": "nccl", "world_size": 2}, ("cuda:2",))
-    assert demands.waiting(two, "trained", ["fsdp"]).requires == ("cuda:2", "preflight:nccl:2")
-    assert demands.waiting(demands.waiting(two, "trained", ["fsdp"]), "trained", ["fsdp"]).requires[2:] == ()
-    over_nodes = Cell({"backend": "nccl", "world_size": 8, "nodes": 2}, ("nodes:2", "cuda:4"))
-    assert demands.waiting(over_nodes, "trained", ["fsdp"]).requires[2:] == ("preflight:nccl:8:2",)
-    for cell, experiment, chapter in (
-        (Cell({"backend": "nccl", "world_size": 1}), "trained", "fsdp"),
-        (Cell({"model": "bloom"}), "trained", "fsdp"),
-        (two, "preflight", "fsdp"),
-        (two, "ddp", "cs336"),
-    ):
-        assert not list(demands.demands(demands.waiting(cell, experiment, [chapter]).requires))
-
-
-def test_the_verdict_names_each_refusal():
-    held = {"experiment": "a", "status": "skipped", "reason": "preflight 46: why", "values": {}}
-    assert gate.complaint(held) == "preflight 46: why"
-    assert gate.complaint({**held, "reason": "preset tiny"}) == ""
-    failed = {"experiment": "preflight", "status": "failed", "reason": "NoFigure: no line", "values": {}}
-    assert gate.complaint(failed) == "preflight 44: no figure: no line"
-    assert gate.complaint({**failed, "status": "unsupported"}) == ""

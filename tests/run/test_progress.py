@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import re
-import time
 from pathlib import Path
 from typing import Any
 
@@ -77,50 +76,7 @@ def lines(out: io.StringIO) -> list[str]:
 # --- a line -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("fields", "text"),
-    [
-        ({}, "time_ms 2"),
-        ({"samples": {"a_ms": [], "b_ms": [1234.5678]}}, "b_ms 1.23e+03"),
-        ({"samples": {}, "values": {"logits_dtype": "bfloat16"}}, "logits_dtype bfloat16"),
-        ({"samples": {}}, "ok"),
-        ({"status": "oom", "reason": "no room"}, "oom no room"),
-        ({"status": "failed", "reason": "x" * 300}, "failed " + "x" * 63),
-    ],
-)
-def test_headline(fields: dict[str, Any], text: str) -> None:
-    assert progress.headline({**record(1), **fields}) == text
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(89.4, "89 s"), (5399, "90 min"), (5400, "1.5 h")],
-)
-def test_duration(seconds: float, text: str) -> None:
-    assert progress.duration(seconds) == text
-
-
 # --- a growing file ---------------------------------------------------------------------------------------------
-
-
-def test_tail_gives_whole_lines_once(tmp_path: Path) -> None:
-    path = tmp_path / "0.jsonl"
-    tail = progress.Tail(path)
-    assert list(tail.lines()) == []
-    path.write_text("one\ntwo\nthr")
-    assert list(tail.lines()) == ["one", "two"]
-    assert list(tail.lines()) == []
-    with path.open("a") as stream:
-        stream.write("ee\nfour\n")
-    assert list(tail.lines()) == ["three", "four"]
-
-
-def test_a_torn_line_that_the_next_writer_cuts_off_hides_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "0.jsonl"
-    path.write_text('old\n{"torn by kill -9')
-    tail = progress.Tail(path)
-    path.write_text("old\nthe first after it\n")
-    assert list(tail.lines()) == ["the first after it"]
 
 
 # --- a run ------------------------------------------------------------------------------------------------------
@@ -140,26 +96,6 @@ def test_every_finished_cell_is_told_with_what_is_left(tmp_path: Path) -> None:
         "probe n=3: time_ms 2 (3/4, 30 s left)",
         "probe n=4: time_ms 2 (4/4)",
     ]
-
-
-def test_a_job_that_waits_is_told(tmp_path: Path) -> None:
-    site = Site(tmp_path)
-    watcher, out = site.watch()
-    with journal.Journal(site.journal()) as book:
-        book.append("waiting", what="waits for GPU 0", experiment="probe")
-    watcher.stop()
-    assert lines(out) == ["probe waits for GPU 0"]
-    assert journal.read(site.journal().parent).records == {}
-
-
-def test_cells_of_all_shards_and_rounds_count(tmp_path: Path) -> None:
-    site = Site(tmp_path, shards=2, rounds=2)
-    watcher, out = site.watch()
-    assert watcher.total == 8
-    site.keep(record(1), record(1, number=2), shard=0)
-    site.keep(record(2), shard=1)
-    watcher.stop()
-    assert [re.search(r"\((\d/\d)", line)[1] for line in lines(out)] == ["1/8", "2/8", "3/8"]  # type: ignore[index]
 
 
 def test_what_was_done_before_counts_and_is_not_told(tmp_path: Path) -> None:
@@ -185,19 +121,4 @@ def test_torn_and_foreign_lines_are_passed_over(tmp_path: Path) -> None:
     with site.journal().open("a") as stream:
         stream.write(whole[40:] + "\n")
     watcher.stop()
-    assert lines(out) == ["probe n=2: time_ms 2 (1/4, 6 s left)"]
-
-
-def test_a_thread_tells_while_the_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "POLL_S", 0.01)
-    site = Site(tmp_path)
-    watcher, out = site.watch()
-    watcher.start()
-    site.keep(record(1))
-    deadline = time.monotonic() + 10
-    while not out.getvalue() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert len(lines(out)) == 1
-    site.keep(record(2))
-    watcher.stop()
-    assert len(lines(out)) == 2
+    assert lines(out) == ["probe n=2 dtype=fp32: time_ms 2 (1/4, 6 s left)"]

@@ -6,15 +6,13 @@ import json
 import os
 import subprocess
 import sys
-import threading
 import time
 
 import pynvml
 import pytest
 from fake_nvml import FakeNvml, Gpu, process
 
-from perfscribe.records import environment
-from perfscribe.records.disturbances import flags, flags_of
+from perfscribe.records.disturbances import flags
 from perfscribe.run import monitor
 from perfscribe.run.monitor import Watch
 
@@ -56,19 +54,6 @@ def test_a_clock_below_the_highest_is_said_and_an_idle_one_is_not():
     for calm in (1980, 1905, 345, None):  # 345: the device waited for its host
         assert flags({**seen, "median_sm_clock_mhz": calm}, 1980) == []
     assert flags({**seen, "median_sm_clock_mhz": 1680}) == [], "the highest clock is not known"
-
-
-def test_flags_of_old_records_are_made_anew():
-    row = {
-        "watch": {"samples": 1, "throttled_fraction": 1.0, "throttle_reasons": {"power cap": 1.0}},
-        "provenance": {"gpu_clocks_mhz": [{"sm": 345, "sm_max": 1980}], "attempts": 1},
-        "flags": ["throttled 100 % of the time (power cap)", "kept from environment 0123456789ab"],
-    }
-    anew = ["throttled in 1 of 1 readings (power cap)", "kept from environment 0123456789ab"]
-    assert flags_of(row) == anew and flags_of({**row, "flags": anew}) == anew
-    row["watch"]["median_sm_clock_mhz"] = 1680
-    assert flags_of(row)[1] == "SM clock 1680 MHz of at most 1980"
-    assert flags_of({**row, "watch": {}}) == row["flags"], "nothing to make them of"
 
 
 def test_throttle_bits_are_nvml_s():
@@ -119,15 +104,6 @@ def test_foreign_process_is_named_and_own_tree_is_not():
             one.communicate()
 
 
-def test_processes_of_one_name_are_counted_and_perhaps_of_the_first_attempt():
-    assert flags({"foreign_gpu_processes": ["b", "a", "b"]}) == ["foreign process on the GPU (a, 2 × b)"]
-    perhaps = "; perhaps of this cell's first attempt"
-    assert flags({"foreign_gpu_processes": ["python3"] * 27}, attempts=2) == [
-        f"foreign process on the GPU (27 × python3{perhaps})"
-    ]
-    assert perhaps not in flags({"foreign_gpu_processes": ["python3", "game"]}, attempts=2)[0]
-
-
 def test_refusals_leave_none_and_old_or_new_names_work():
     every = {name for name in dir(FakeNvml) if name.startswith("nvmlDeviceGet")} - {
         "nvmlDeviceGetCount",
@@ -146,26 +122,6 @@ def test_refusals_leave_none_and_old_or_new_names_work():
     assert summary["throttle_reasons"] == {"power brake": 1.0} and summary["max_temperature_c"] == 77
 
 
-def test_without_gpu_there_is_no_thread(monkeypatch):
-    monkeypatch.setattr(environment, "open_nvml", lambda: None)
-    before = threading.active_count()
-    with Watch() as one:
-        assert threading.active_count() == before
-    summary = one.summary()
-    assert summary["samples"] == 0 and summary["median_sm_clock_mhz"] is None
-    assert summary["host_load_other"] is None  # too short a window to tell
-    assert flags(summary) == []
-
-
-def test_only_leased_gpus_and_cores_are_watched():
-    busy, free = Gpu("GPU-0", clocks_mhz=[300]), Gpu("GPU-1")
-    busy.processes = [process(os.getpid()), process(os.getppid())]
-    nvml = FakeNvml([busy, free])
-    assert watched(nvml, gpus=1)["foreign_gpu_processes"]
-    summary = watched(nvml, gpus=1, handles=[free])
-    assert summary["foreign_gpu_processes"] == [] and summary["median_sm_clock_mhz"] == 1980
-
-
 def test_host_load_tells_own_from_foreign():
     """One process burns CPU time; only the pid tree given decides whose it is, also after it has ended."""
     burn = "import time; end = time.process_time() + 0.9\nwhile time.process_time() < end: pass"
@@ -181,11 +137,3 @@ def test_host_load_tells_own_from_foreign():
     finally:
         idle.kill()
         idle.wait()
-
-
-def test_flags_of_a_busy_host_and_of_few_readings():
-    assert flags({"host_load_other": 0.5}) == ["host busy (50 % of the cores with what is not counted as the cell's)"]
-    assert flags({"host_load_other": 0.1}) == flags({}) == []
-    seen = {"throttled_fraction": 0.6667, "throttle_reasons": {"power cap": 1.0}}
-    assert flags({**seen, "samples": 3}) == ["throttled in 2 of 3 readings (power cap)"]
-    assert flags({**seen, "samples": 5}) == ["throttled 67 % of the time (power cap)"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import math
 import re
 from pathlib import Path
@@ -82,13 +81,6 @@ def shown(tmp_path: Path, *columns: t.Column, **fields: Any) -> list[str]:
 # --- columns ----------------------------------------------------------------------------------------------------
 
 
-def test_scale_and_name_of_a_column(tmp_path: Path) -> None:
-    named = [t.median("forward_ms", "s", 1e-3, "forward_s"), t.iqr("forward_ms", "IQR", 1e-3, "forward_s")]
-    table = t.make("a.b", "Title", [record()], named)
-    assert list(table.frame.columns[:2]) == ["forward_s", "forward_s_iqr"]
-    assert rows(markdown(tmp_path, table))[1] == ["0.0123 ± 0.0002"]
-
-
 def test_a_published_figure_stands_beside_every_status(tmp_path: Path) -> None:
     known = references.load("attention")[0]
     same = [name for name in known.factors if name != "implementation"]
@@ -107,10 +99,8 @@ def test_a_published_figure_stands_beside_every_status(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("samples", "median"),
     [
-        ([123.456] * 3, "123"),
         ([1.23456] * 3, "1.23"),
         ([123.0, 123.4, 123.9], "123.4 ± 0.2"),
-        ([100.0, 123.4, 140.0], "123 ± 10"),
         ([80.0, 123.4, 170.0], "123 ± 22"),
         ([10.0, 12.3, 500.0], "12 ± 122"),
         ([0.000012, 0.000012, 0.000012], "0.0000120"),
@@ -120,12 +110,6 @@ def test_a_figure_is_never_finer_than_its_spread(tmp_path: Path, samples: list[f
     assert shown(tmp_path, t.median("x", "x"), t.iqr("x", "IQR"), samples={"x": [samples]})[0] == median
     # The spread counts whether or not the table shows it.
     assert shown(tmp_path, t.median("x", "x"), samples={"x": [samples]})[0] == median
-
-
-@pytest.mark.parametrize("text", ["nan", "inf", "-inf", "Infinity", "1_000", "1e999", "12345e678901", "0x10", "٣"])
-@pytest.mark.parametrize("exact", [True, False])
-def test_words_that_python_reads_as_numbers_stay_words(tmp_path: Path, text: str, exact: bool) -> None:
-    assert shown(tmp_path, t.value("word", "Word", exact=exact), values={"word": text}) == [text]
 
 
 # --- statuses, footnotes, folding -------------------------------------------------------------------------------
@@ -144,8 +128,6 @@ def test_a_status_stands_in_every_figure_with_its_reason_below(tmp_path: Path) -
     [
         ({"requested_bytes": 8 * GIB, "free_bytes": GIB, "total_bytes": 80 * GIB}, "asked for 8.00 GiB, 1.00 GiB free"),
         ({"requested_bytes": 8 * GIB, "free_bytes": None}, "asked for 8.00 GiB"),
-        ({"requested_bytes": 3 * 2**20, "free_bytes": 0}, "asked for 3.00 MiB, 0.00 MiB free"),
-        ({"requested_bytes": None, "free_bytes": 5}, "CUDA out of memory"),
         ({}, "CUDA out of memory"),
     ],
 )
@@ -154,13 +136,6 @@ def test_out_of_memory_tells_sizes(tmp_path: Path, sizes: dict[str, Any], text: 
     got = markdown(tmp_path, t.make("a.b", "Title", [cell], columns()))
     assert got.splitlines()[-1] == f"[1] oom: {text}"
     assert t.reason(record("failed", "no memory", error={"requested_bytes": GIB})) == "no memory"
-
-
-def test_flags_mark_the_first_figure_and_share_a_footnote(tmp_path: Path) -> None:
-    flagged = record(flags=["host busy", "throttled"])
-    text = markdown(tmp_path, t.make("a.b", "Title", [flagged, record(), flagged], columns()))
-    assert [row[1] for row in rows(text)[1:]] == ["12.3 ± 0.2 [1]", "12.3 ± 0.2", "12.3 ± 0.2 [1]"]
-    assert text.endswith("\n\n[1] host busy; throttled\n")
 
 
 def test_neighbours_without_figures_are_folded(tmp_path: Path) -> None:
@@ -192,9 +167,7 @@ def test_neighbours_without_figures_are_folded(tmp_path: Path) -> None:
 # --- blanks -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "blank", [None, "", " ", "\n\t", math.nan, math.inf, -math.inf, np.float64("nan"), np.float32("inf")], ids=repr
-)
+@pytest.mark.parametrize("blank", [None, "\n\t", math.nan, -math.inf, np.float32("inf")], ids=repr)
 def test_a_blank_is_refused(blank: Any) -> None:
     column = t.derived("x", "X", lambda r: blank)
     with pytest.raises(ValueError, match=r"^x of .*seq_len.* is .*: a column gives a figure or says why not$"):
@@ -215,33 +188,7 @@ def test_the_csv_has_no_blank_cell(tmp_path: Path) -> None:
     assert kept[2][2:] == [*["oom"] * 5, "oom", "why", "none", "none"]
 
 
-def test_an_empty_table_says_so(tmp_path: Path) -> None:
-    table = t.make("a.b", "Title", [], columns(), ["A note."])
-    text = markdown(tmp_path, table)
-    assert text == "No cell of the plan belongs in this table.\n"
-    assert (len(table.ok), table.experiment) == (0, "")
-
-
 # --- files ------------------------------------------------------------------------------------------------------
-
-
-def test_files_hold_unrounded_figures_and_their_description(tmp_path: Path) -> None:
-    odd = [record(samples={"forward_ms": [[1 / 3, 2 / 3, 1.1e-17]]}), record("oom", 'a "quoted", reason')]
-    table = t.make("a.b", "Title", odd, columns(), ["A note."])
-    t.write(table, tmp_path)
-    kept = pd.read_csv(tmp_path / "a.b.csv", keep_default_na=False)
-    assert float(kept["forward_ms"][0]) == 1 / 3
-    assert list(kept["reason"]) == ["none", 'a "quoted", reason']
-    description = json.loads((tmp_path / "a.b.json").read_text())
-    assert [description[key] for key in ("id", "title", "experiment", "rows", "ok", "notes")] == [
-        "a.b",
-        "Title",
-        "probe",
-        2,
-        1,
-        ["A note."],
-    ]
-    assert [(c["name"], c["title"]) for c in description["columns"]] == [(c.name, c.title) for c in columns()]
 
 
 TEXT = st.text(st.characters(codec="utf-8"), min_size=1).filter(str.strip)
@@ -301,19 +248,3 @@ def test_a_failed_cell_shows_what_it_measured_before(tmp_path: Path) -> None:
     assert rows[2][2:] == ["oom [2]"] * 4
     table = t.make("a.b", "T", [partly], columns())
     assert table.ok.empty, "findings leave it out"
-
-
-def test_what_is_the_same_in_every_row_stands_once_above(tmp_path: Path) -> None:
-    cells_of = [record(factors={"seq_len": n, "dtype": "fp32"}) for n in (128, 256)]
-    lacking = record("skipped", "preset cpu", factors={"seq_len": 512, "dtype": "fp32"})
-    text = markdown(tmp_path, t.make("probe.same", "Same", [*cells_of, lacking], columns()))
-    assert text.splitlines()[0] == ("In every measured row: Dtype fp32; n 5; Peak (GiB) 3.00; Timer host clock.")
-    assert rows(text)[1:] == [["128", "12.3 ± 0.2"], ["256", "12.3 ± 0.2"], ["512", "skipped [1]"]]
-    assert "In every" not in markdown(tmp_path, t.make("probe.one", "One", cells_of[:1], columns()))
-
-
-def test_a_long_table_is_an_excerpt(tmp_path: Path) -> None:
-    many = [record(factors={"seq_len": n, "dtype": "fp32"}) for n in range(50)]
-    t.write(t.make("probe.many", "Many", many, columns()), tmp_path)
-    text = to_markdown(tmp_path, "probe.many", 40)
-    assert len(rows(text)) == 41 and "The first 40 of 50 rows; the CSV has all." in text

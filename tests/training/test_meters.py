@@ -30,14 +30,6 @@ def test_readings_by_nvml_and_their_means(monkeypatch):
     assert UtilisationMeter(CPU).summary() == {}
 
 
-def test_what_nvml_does_not_offer_is_left_out(monkeypatch):
-    nvml = fake_nvml.FakeNvml(1, lacking={"nvmlDeviceGetUtilizationRates"})
-    monkeypatch.setattr(transport, "of_visible", lambda count, question: question(nvml, nvml.gpus))
-    meter = UtilisationMeter(GPU)
-    meter.sample()
-    assert "avg_mem_total_MB" in meter.summary() and "avg_gpu_util_%" not in meter.summary()
-
-
 def test_peaks_are_those_of_the_fullest_rank(monkeypatch):
     def with_another_rank(there, operation):
         other = {dist.ReduceOp.SUM: torch.add, dist.ReduceOp.MAX: torch.maximum}[operation]
@@ -78,38 +70,3 @@ def test_the_workshops_clock_counts_what_is_no_training(clock):
     assert found["stepping_steps"] == 3  # the first is left out
     assert found["stepping_steps/s"] == pytest.approx(1.0)
     assert found["stepping_samples_per_second"] == pytest.approx(8.0)
-
-
-def test_the_second_clock_waits_for_queued_work(clock):
-    def settle():
-        clock.now += 0.5
-
-    meter = SpeedMeter(1, settle)
-    for _ in range(3):
-        meter.begin_step()
-        clock.now += 0.25
-        meter.end_step()
-    assert meter.step_s == [0.75, 0.75]
-
-
-def test_callbacks_pass_trainers_events_on(clock):
-    pytest.importorskip("transformers", reason="the package transformers is not installed")
-    from perfscribe.training.trainer import Meters
-
-    busy, speed = UtilisationMeter(CPU), SpeedMeter(4)
-    readings = iter([{"gpu_util_%": 40.0}, {"gpu_util_%": 60.0}, {"gpu_util_%": 50.0}])
-    busy.read = lambda: next(readings)
-    callback, control = Meters(speed, busy), SimpleNamespace(should_evaluate=False, should_save=False)
-    for step in (1, 2, 3):
-        state = SimpleNamespace(global_step=step)
-        callback.on_step_begin(None, state, control)
-        clock.now += 2.0
-        control.should_evaluate = step == 3
-        callback.on_step_end(None, state, control)
-        callback.on_log(None, state, control, logs={"loss": 1.0})
-    clock.now += 100.0
-    callback.on_log(None, state, control, logs={"eval_loss": 1.0})
-    callback.on_epoch_end(None, state, control)
-    assert speed.summary()["steps/s"] == pytest.approx(0.5)
-    assert speed.summary()["stepping_samples_per_second"] == pytest.approx(2.0)
-    assert busy.summary()["avg_gpu_util_%"] == 50.0

@@ -56,15 +56,6 @@ def test_two_ranks_with_fsdp_train_what_one_does(data) -> None:
     assert other["series"]["eval_loss"] != pytest.approx(alone["series"]["eval_loss"], rel=1e-4)
 
 
-def test_trainer_trains_on_ranks_of_ours_and_says_what_wrapped_the_model(data) -> None:
-    ranks = train(data, 2, BLOOM | {"loop": "trainer", "wrap": "DDP", "grad_acc": 2})
-    assert [rank["values"]["wrapped_by"] for rank in ranks] == ["DDP", "DDP"]
-    values = ranks[0]["values"]
-    assert values["train_samples_per_second"] == pytest.approx(16 / values["train_runtime_s"], rel=0.01)
-    assert values["steps/s"] > 0 and values["stepping_steps"] == 3
-    assert len(ranks[0]["series"]["eval_loss"]) == 1
-
-
 def test_trainer_that_takes_ddp_for_fsdp_without_a_word_fails(data) -> None:
     with pytest.raises(RankError, match="FSDP2 was asked for, the model is wrapped by DDP"):
         train(data, 2, BLOOM | {"loop": "trainer", "wrap": "FSDP2", "grad_acc": 2})
@@ -84,20 +75,6 @@ def test_trainers_fsdp_divides_the_model_and_trains_as_ddp_does(data, model, low
     assert ranks[0]["series"]["eval_loss"] == pytest.approx(ddp["series"]["eval_loss"], rel=3e-3 if low else 1e-4)
 
 
-def test_trainer_saves_a_model_whose_head_is_its_embedding(data) -> None:
-    tied = CUSTOM | {"loop": "trainer", "wrap": "none", "tied": True, "save_strategy": "epoch"}
-    (alone,) = train(data, 1, tied)
-    assert alone["values"]["wrapped_by"] == "none"
-
-
-def test_trainer_and_the_bare_loop_evaluate_alike(data) -> None:
-    """With next to no learning rate both have the model as it began."""
-    still = BLOOM | {"wrap": "none", "grad_acc": 4, "learning_rate": 1e-12, "weight_decay": 0.0}
-    (trainer,), (bare,) = (train(data, 1, still | {"loop": loop}) for loop in ("trainer", "bare loop"))
-    assert bare["series"]["eval_loss"] == pytest.approx(trainer["series"]["eval_loss"], rel=1e-4)
-    assert bare["values"]["train_loss"] == pytest.approx(trainer["values"]["train_loss"], rel=1e-2)
-
-
 def test_a_step_that_overflows_on_one_rank_is_left_out_on_all_by_a_fused_adamw() -> None:
     """fp16's scaler with fully_shard: another rank's overflow reaches the kernel that updates the parts of this one."""
     for rank in launch(overflow_on_one_rank, {}, world_size=2, timeout_s=120, seed=7).results:
@@ -105,14 +82,6 @@ def test_a_step_that_overflows_on_one_rank_is_left_out_on_all_by_a_fused_adamw()
         assert rank["scales"] == [2.0**16, 2.0**15, 2.0**15]  # before, behind the overflow, behind a step without
         assert rank["moved"] == [False, True]
         assert rank["counted"] == [0.0, 1.0]  # AdamW's own count of steps
-
-
-def test_the_tuned_loop_without_a_gpu(data) -> None:
-    tuned = {"loop": "tuned", "wrap": "FSDP2", "memory_percent": 80, "steps": 3, "compiled": False, "grad_acc": 1}
-    ranks = train(data, 2, CUSTOM | tuned | {"dtype": "bf16"})
-    values = ranks[0]["values"]
-    assert values["wrapped_by"] == "FSDP2" and values["units"] == 3
-    assert values["batch_found"] == 2 and len(ranks[0]["samples"]["step_ms"]) == 2
 
 
 def test_the_slowest_rank_counts() -> None:

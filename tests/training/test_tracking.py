@@ -72,16 +72,6 @@ def test_a_training_is_a_run_with_the_workshops_keys():
     assert run.config["origin"] == "measured" and run.config["model"] == "bloom"
 
 
-def test_another_experiment_is_one_run_a_step_a_cell():
-    (run,) = runs.of_records(ROWS[2:])
-    assert (run.name, run.summary) == ("attention", {"cells": 2})  # the one out of memory has no figures
-    assert [dict(point.figures) for point in run.points] == [
-        {"factor/seq_len": 128.0, "forward_ms_median": 2.0},
-        {"factor/seq_len": 256.0, "forward_ms_median": 2.0},
-    ]
-    assert run.config["dtype"] == "fp32" and run.config["cells"]["2"] == "seq_len=256 dtype=fp32"
-
-
 # --- read back -------------------------------------------------------------------------------------------------------
 
 
@@ -91,16 +81,6 @@ def written(tmp_path: Path, tracker: str) -> Path:
     have = trackers.write(ROWS, folder, tracker, "local")
     assert sorted(have.values()) == ["attention", "baseline model=bloom", "baseline model=simple_gpt"]
     return folder
-
-
-@pytest.mark.parametrize("tracker", sorted(trackers.WRITERS))
-def test_what_a_tracker_has_is_not_written_again(tmp_path, tracker, monkeypatch):
-    calls = []
-    monkeypatch.setitem(trackers.WRITERS, tracker, lambda run, folder, site: calls.append(run.name))
-    folder = trackers.folder_of(tmp_path, tracker)
-    trackers.write(ROWS[:1], folder, tracker, "local")
-    trackers.write(ROWS, folder, tracker, "local")
-    assert len(calls) == 3 and calls[0] == "baseline"
 
 
 def test_wandb_offline(tmp_path, monkeypatch):

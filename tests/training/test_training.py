@@ -11,9 +11,8 @@ pytest.importorskip("transformers", reason="the package transformers is not inst
 from trainer_programs import wrapped_models
 
 from perfscribe.analytic.workshop_shapes import SimpleGptShape
-from perfscribe.data import squad_sets, tokenizer
+from perfscribe.data import squad_sets
 from perfscribe.data.generate import generate
-from perfscribe.distributed import transport
 from perfscribe.distributed.launch import launch
 from perfscribe.experiments.baseline import training
 from perfscribe.models import bloom, simple_gpt
@@ -94,11 +93,6 @@ def test_bloom_trains_and_answers_with_and_without_gradient_checkpointing(data, 
     assert training.generate(model, data, 4, 1, "cpu", "fp32") == texts  # padding of others changes no answer
 
 
-def test_a_single_process_keeps_to_one_gpu(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(trainer.TrainingArguments, "n_gpu", property(lambda self: getattr(self, "_n_gpu", 4) or 4))
-    assert trainer.arguments(KNOBS, tmp_path)._n_gpu == 1
-
-
 def test_a_step_is_from_the_end_of_the_one_before_or_the_beginning_of_its_epoch(monkeypatch) -> None:
     times = iter([10.0, 11.0, 13.0, 100.0, 104.0])
     monkeypatch.setattr(training, "perf_counter", lambda: next(times))
@@ -106,45 +100,6 @@ def test_a_step_is_from_the_end_of_the_one_before_or_the_beginning_of_its_epoch(
     for event in ("epoch", "step", "step", "epoch", "step"):
         (clock.on_epoch_begin if event == "epoch" else clock.on_step_end)(None, None, None)
     assert clock.step_s == [1.0, 2.0, 4.0]  # the evaluation between the epochs is in none
-
-
-def test_answers_are_the_new_tokens_up_to_the_first_end(data) -> None:
-    ids = tokenizer.from_text(data.tokenizer).encode(" the river", add_special_tokens=False).ids
-
-    class Parrot(torch.nn.Module):
-        """Answers every prompt with the same ids."""
-
-        def generate(self, input_ids: torch.Tensor, max_new_tokens: int, **_: object) -> torch.Tensor:
-            said = [*ids, data.facts["tokenizer"]["end_id"], *ids][:max_new_tokens]
-            return torch.cat([input_ids, torch.tensor([said] * len(input_ids))], dim=1)
-
-    texts = training.generate(Parrot(), data, len(ids) + 2, 3, "cpu", "fp32")
-    assert texts == dict.fromkeys(data.references, "the river")
-
-
-def test_losses_that_are_no_numbers_are_refused() -> None:
-    with pytest.raises(ValueError, match="the loss is nan at step 3"):
-        training.series([{"loss": 2.0, "step": 2}, {"loss": float("nan"), "step": 3}])
-
-
-def test_nvml_is_sampled_where_there_is_a_gpu(monkeypatch) -> None:
-    class Nvml:
-        def nvmlDeviceGetUtilizationRates(self, handle):
-            return type("Rates", (), {"gpu": 40})
-
-        def nvmlDeviceGetMemoryInfo(self, handle):
-            return type("Memory", (), {"used": 5})
-
-    monkeypatch.setattr(transport, "of_visible", lambda count, question: question(Nvml(), ["gpu"] * count))
-    monkeypatch.setattr(training, "PERIOD_S", 0.01)
-    with training.GpuWatch("cuda") as watch:
-        while not watch.used_bytes:
-            pass
-    assert (watch.values()["gpu_utilisation_percent"], watch.values()["gpu_used_bytes"]) == (40, 5)
-    monkeypatch.setattr(transport, "of_visible", lambda count, question: [])
-    with training.GpuWatch("cuda") as mute:
-        pass
-    assert set(mute.values().values()) == {"NVML does not tell it"}
 
 
 def test_what_wraps_a_model_is_read_off_the_object() -> None:
@@ -173,8 +128,3 @@ def test_a_step_holds_the_same_rows_however_many_ranks_share_it() -> None:
         return [{row for rank in ranks for batch in rank[step] for row in batch} for step in range(len(ranks[0]))]
 
     assert rows_of(1, 4) == rows_of(2, 2) == rows_of(4, 1)
-
-
-def test_evaluation_takes_as_many_batches_on_each_rank() -> None:
-    ranks = [bare_loop.evaluation_batches(5, rank, 2, 2) for rank in range(2)]
-    assert ranks == [[[0, 1], [4, -1]], [[2, 3], [-1, -1]]]

@@ -17,7 +17,6 @@ import pytest
 from compared_sites import Measured, identity, steady, write_site
 from workspace import ROOT
 
-from perfscribe import cli
 from perfscribe.verbs.compare import compared, sides, verb
 from perfscribe.verbs.compare.compared import Comparison, Figure, compare
 
@@ -75,21 +74,11 @@ def test_a_wide_interval_of_single_runs_tells_nothing(tmp_path: Path) -> None:
     assert row.ratio == pytest.approx(2.65, abs=0.02) and row.verdict == "cannot tell" and "factor of 2.2" in row.reason
 
 
-def test_few_rounds_and_few_samples(tmp_path: Path) -> None:
-    row = only(pair(tmp_path / "1", timed(1.0, 6), timed(1.5, 5)))
-    assert row.verdict == "cannot tell" and "rounds 6 against 5" in row.marks
-    row = only(pair(tmp_path / "2", Measured({"n": 1}, [[1.0]]), Measured({"n": 1}, [[30.0]])))
-    assert (row.ratio, row.low, row.verdict) == (30, None, "cannot tell")
-
-
 @pytest.mark.parametrize(
     ("name", "a", "b", "verdict"),
     [
-        ("peak_allocated_bytes", 1000, 900, "better"),
         ("peak_allocated_bytes", 1000, 1100, "worse"),
-        ("peak_allocated_bytes", 0, 0, "same"),
         ("final_loss", 2.0, 2.001, "same"),
-        ("after_f1_percent", 40.0, 60.0, "cannot tell"),
         ("train_runtime_s", 10.0, 30.0, "cannot tell"),
     ],
 )
@@ -100,16 +89,11 @@ def test_single_figures(tmp_path: Path, name: str, a: float, b: float, verdict: 
 
 @pytest.mark.parametrize(
     ("sample", "verdict"),
-    [("train_samples_per_s", "faster"), ("after_f1_percent", "better"), ("eval_loss", "worse"), ("x_ms", "slower")],
+    [("train_samples_per_s", "faster"), ("after_f1_percent", "better"), ("eval_loss", "worse")],
 )
 def test_which_way_is_better(tmp_path: Path, sample: str, verdict: str) -> None:
     cells = [Measured({"n": 1}, steady(level), sample=sample) for level in (100.0, 110.0)]
     assert only(pair(tmp_path, *cells)).verdict == verdict
-
-
-@pytest.mark.parametrize("name", ["active_step_ms", "forward_range_ms", "gradient_bytes", "error_over_std", "vim"])
-def test_what_says_nothing_of_a_machine_is_not_compared(name: str) -> None:
-    assert not compared.kind_of(name)
 
 
 @pytest.mark.skipif(not (ROOT / "results" / "h200").is_dir(), reason="site h200 is not there")
@@ -154,11 +138,6 @@ def test_what_is_not_alike_is_refused(tmp_path: Path) -> None:
     ]
 
 
-def test_versions_of_a_timer_are_marked(tmp_path: Path) -> None:
-    row = only(pair(tmp_path, timed(1, timer="nsys 2025.3.2"), timed(1, timer="nsys 2026.1.0")))
-    assert row.ratio and "timer nsys 2025.3.2 against nsys 2026.1.0" in row.marks
-
-
 def test_losses_of_another_seed_are_refused_and_times_marked(tmp_path: Path) -> None:
     cells = [timed(1, values={"final_loss": 2.0})] * 2
     found = {row.name: row for row in pair(tmp_path, *cells, seed=1).figures}
@@ -173,20 +152,6 @@ def test_disturbed_cells_have_a_ratio_and_no_verdict_throttled_ones_are_marked(t
     flag = "throttled 90 % of the time (power cap)"
     row = only(pair(tmp_path / "2", timed(1, flags=[flag]), timed(3)))
     assert row.verdict == "slower" and f"A: {flag}" in row.marks
-
-
-def test_sites_of_unlike_machines_are_compared_as_machines(tmp_path: Path) -> None:
-    other = identity(gpu_model="GPU Two", libraries={"torch": "2.8.0"})
-    found = pair(tmp_path, timed(1), timed(3, code=made.OTHER_CODE), machine=other)
-    assert only(found).verdict == "slower" and "code differs" in only(found).marks
-    text = " ".join(verb.page(found).split())
-    assert "| gpu_model | GPU One" in text and "| torch | 2.9.0 | 2.8.0 |" in text
-
-
-def test_numbers_of_repetitions_do_not_part_cells(tmp_path: Path) -> None:
-    cells = [Measured({"device": "cuda", "passes": passes}, steady(1)) for passes in (100, 50)]
-    row = only(pair(tmp_path, *cells))
-    assert "passes 100 against 50" in row.marks and row.ratio
 
 
 def test_cells_that_ended_otherwise_or_stand_alone(tmp_path: Path) -> None:
@@ -234,7 +199,6 @@ def test_revisions_of_a_site(history: Path) -> None:
     [
         (made.OTHER_CODE, {"gpu_model": "GPU Two"}, "refused", "machine and code changed together"),
         (made.OTHER_CODE, {"driver_version": "2.0"}, "faster", "another machine or software (driver_version)"),
-        (made.CODE, {"gpu_model": "GPU Two"}, "faster", "another machine or software (gpu_model)"),
     ],
 )
 def test_a_revision_on_another_machine(
@@ -264,9 +228,7 @@ def test_commits_of_site_local(tmp_path: Path) -> None:
     [
         ("dmo", "did you mean demo?"),
         ("demo@--output=x", "git knows no revision"),
-        ("other@v1", "there is no results/other at v1"),
         ("../demo@v1", "is no site"),
-        ("local@v1", "site local holds no records of 'v1'"),
     ],
 )
 def test_wrong_names_are_one_line(history: Path, name: str, said: str) -> None:
@@ -310,19 +272,10 @@ def test_the_gate(two: Path, capsys: pytest.CaptureFixture) -> None:
     assert "nothing was compared" in capsys.readouterr().err
 
 
-def test_worse_memory_is_not_slower(tmp_path: Path) -> None:
-    for site, peak in (("a", 100), ("b", 200)):
-        write_site(tmp_path, site, [Measured({"n": 1}, values={"peak_allocated_bytes": peak})])
-    assert verb.main(tmp_path, ["a", "b", "--fail-on", "slower"]) == 0
-    assert verb.main(tmp_path, ["a", "b", "--fail-on", "worse"]) == 1
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["a"], "the following arguments are required: B"),
         (["a", "b", "--threshold", "-1"], "argument --threshold: got '-1'"),
-        (["a", "b", "--fail-on", "red"], "invalid choice: 'red'"),
         (["a", "a"], "A and B are both a"),
         (["a", "b", "--experiment", "prob"], "did you mean probe?"),
         (["a", "b", "--csv", "/proc/x.csv"], "/proc/x.csv cannot be written"),
@@ -332,10 +285,3 @@ def test_bad_words_are_one_line(two: Path, words: list[str], said: str) -> None:
     with pytest.raises((SystemExit, ValueError)) as error:
         verb.main(two, words)
     assert said in str(error.value) and "\n" not in str(error.value)
-
-
-@pytest.mark.skipif(not (ROOT / "results" / "h200x4").is_dir(), reason="the committed sites are not there")
-def test_the_committed_sites(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["compare", "h200", "h200x4"]) == 0
-    told = capsys.readouterr().out
-    assert told.startswith("# h200x4 against h200\n") and "| gpu_count" in told

