@@ -89,7 +89,9 @@ def test_what_is_read_where_it_is_measured_keeps_no_experiment_away(tiny: plan.P
     assert without.sources(reading) == ["all_reduce", *(name for name in also if name != "ddp")]
     assert reading not in plan.build(own_keys("all_reduce", enabled=False), "tiny", ROOT).presentations
     assert reading not in EXPERIMENTS and not [name for name in tiny.units if name.startswith(f"measure-{reading}")]
-    assert {"mixed_precision.csv", "end_to_end.csv"} <= set(tiny.units["present-end_to_end"]["references"])
+    assert {"mixed_precision.csv", "end_to_end.csv", "flash_benchmarking.csv"} <= set(
+        tiny.units["present-end_to_end"]["references"]
+    )
 
 
 # --- files ------------------------------------------------------------------------------------------------------

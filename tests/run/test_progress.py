@@ -19,7 +19,7 @@ from perfscribe.run import progress
 CODE = "f" * 16
 
 
-def record(n: int, status: str = "ok", wall_s: float = 2.0, number: int = 1, **fields: Any) -> dict[str, Any]:
+def record(n: int, status: str = "ok", wall_s: float = 2.0, **fields: Any) -> dict[str, Any]:
     """The record of the cell n of the experiment `probe`."""
     factors = {"n": n, "dtype": "fp32"}
     fields.setdefault("samples", {"time_ms": [1.0, 2.0, 4.0]} if status == "ok" else {})
@@ -28,7 +28,7 @@ def record(n: int, status: str = "ok", wall_s: float = 2.0, number: int = 1, **f
         {
             "experiment": "probe",
             "key": cell_key("probe", factors, fields["fingerprint"], "", 0),
-            "round": number,
+            "round": 1,
             "factors": factors,
             "status": status,
             "reason": "" if status == "ok" else "why",
@@ -39,25 +39,23 @@ def record(n: int, status: str = "ok", wall_s: float = 2.0, number: int = 1, **f
 
 
 class Site:
-    """A planned site without results: cells 1, 2, ... of one experiment, their cost being n, dealt to shards."""
+    """A planned site without results: cells 1, 2, ... of one experiment, their cost being n."""
 
-    def __init__(self, root: Path, cells: int = 4, shards: int = 1, rounds: int = 1) -> None:
+    def __init__(self, root: Path) -> None:
         self.root = root
-        self.plan = plan.Plan("local", "tiny", ("cs336",), shards={"probe": shards})
-        planned = [Cell({"n": n, "dtype": "fp32"}, cost=float(n)) for n in range(1, cells + 1)]
+        self.plan = plan.Plan("local", "tiny", ("cs336",), shards={"probe": 1})
+        planned = [Cell({"n": n, "dtype": "fp32"}, cost=float(n)) for n in (1, 2, 3, 4)]
         planned.append(Cell({"n": 0, "dtype": "fp32"}, skip="preset tiny"))
-        for shard in range(shards):
-            unit = {"experiment": "probe", "fingerprint": CODE, "seed": 0, "rounds": rounds, "datasets": []}
-            dealt = [cell_to_json(cell) for cell in planned[shard::shards]]
-            self.plan.units[f"measure-probe-{shard}"] = {**unit, "shard": shard, "cells": dealt}
+        unit = {"experiment": "probe", "fingerprint": CODE, "seed": 0, "rounds": 1, "datasets": [], "shard": 0}
+        self.plan.units["measure-probe-0"] = {**unit, "cells": [cell_to_json(cell) for cell in planned]}
         self.plan.write(root / "results" / "local" / "plan")
 
-    def journal(self, shard: int = 0) -> Path:
-        return self.root / "results" / "local" / "journal" / "probe" / f"{shard}.jsonl"
+    def journal(self) -> Path:
+        return self.root / "results" / "local" / "journal" / "probe" / "0.jsonl"
 
-    def keep(self, *kept: dict[str, Any], shard: int = 0) -> None:
-        """Append records to a shard's journal, as its worker does."""
-        with journal.Journal(self.journal(shard)) as book:
+    def keep(self, *kept: dict[str, Any]) -> None:
+        """Append records to the journal, as a worker does."""
+        with journal.Journal(self.journal()) as book:
             for one in kept:
                 book.record(one)
 

@@ -63,7 +63,7 @@ def test_trainer_that_takes_ddp_for_fsdp_without_a_word_fails(data) -> None:
 
 @pytest.mark.parametrize(
     ("model", "low", "wrap", "units"),
-    [(BLOOM, False, "FSDP2", 5), (CUSTOM, True, "FSDP2", 3), (CUSTOM, True, "FSDP1", 1)],
+    [(BLOOM, False, "FSDP2", 5), (CUSTOM, True, "FSDP1", 1)],
 )
 def test_trainers_fsdp_divides_the_model_and_trains_as_ddp_does(data, model, low: bool, wrap: str, units: int) -> None:
     """By Trainer's own way for GPUs: blocks by their bare name, or one unit; fp16 as the workshop has it."""

@@ -17,11 +17,11 @@ from perfscribe.verbs import overview
 CODE, OLD, SEED = "f" * 16, "0" * 16, 0
 
 
-def site(root: Path, cells: list[Cell], rounds: int = 1, shards: int = 1) -> plan.Plan:
+def site(root: Path, cells: list[Cell], shards: int = 1) -> plan.Plan:
     """A plan of one experiment, written as a run writes it."""
     made = plan.Plan("local", "tiny", ("cs336",), shards={"probe": shards})
     for shard in range(shards):
-        unit = {"experiment": "probe", "fingerprint": CODE, "seed": SEED, "rounds": rounds}
+        unit = {"experiment": "probe", "fingerprint": CODE, "seed": SEED, "rounds": 1}
         made.units[f"measure-probe-{shard}"] = {**unit, "cells": [cell_to_json(cell) for cell in cells[shard::shards]]}
     made.write(root / "results" / "local" / "plan")
     return made
