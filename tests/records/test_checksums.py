@@ -94,3 +94,8 @@ def test_nothing_else_is_ever_deleted(site: Path, name: str, tmp_path: Path) -> 
     (site / "checksums" / "present-b.json").write_text(json.dumps({name: "0", "tables/b.csv": "0"}))
     assert checksums.clear(site) == []
     assert name.startswith("/") or victim.is_file()
+
+
+def test_others_may_read_what_is_written(tmp_path: Path) -> None:
+    files.write_text(tmp_path / "a.csv", "made\n")
+    assert (tmp_path / "a.csv").stat().st_mode & 0o777 == 0o644

@@ -8,7 +8,6 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -161,21 +160,6 @@ def test_visible_devices_are_respected(
     named = lease.variables()[leases.VISIBLE]
     lease.release()
     assert named == ",".join(f"GPU-{number}aaa-bbb" for number in expected)
-
-
-def test_several_wait_for_single_ones_and_take_free_ones_first(four: Path, tmp_path: Path) -> None:
-    with ExitStack() as stack:
-        one = stack.enter_context(holding(four, tmp_path, 1, "0"))
-        assert held(one) == ["GPU-0aaa-bbb"]
-        two = stack.enter_context(holding(four, tmp_path, 2))
-        assert held(two) == ["GPU-1aaa-bbb", "GPU-2aaa-bbb"]
-        every = stack.enter_context(holding(four, tmp_path, 4))
-        assert waits(every) == "waits for GPU 0, leased by other jobs on this machine"
-        one.kill_all()
-        time.sleep(0.3)
-        assert "has " not in every.log()
-        two.kill_all()
-        assert held(every) == pretended_gpus.uuids(4)
 
 
 def test_no_two_hold_one_and_none_waits_for_ever(four: Path, tmp_path: Path, lease_folder: Path) -> None:
