@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfscribe.records import scrub
-from perfscribe.records.scrub import Private, find_private, private_here, scrub_json, scrub_text
+from perfscribe.records.scrub import Private, find_private, gather, private_here, scrub_json, scrub_text
 
 ALICE = Private(
     hosts=("x3001c0s13b0n0", "vm"),
@@ -151,6 +151,15 @@ def test_json_keeps_numbers_and_structure(obj):
 
 
 # --- JSON and files ---
+
+
+def test_names_of_other_nodes_are_gathered():
+    records = [{"provenance": {"node": "gpu-07.ibex.kaust.edu.sa"}}, {"hosts": ["lyra1"], "user": "zoe"}]
+    private = gather(records, Private())
+    assert private.users == ("zoe",) and set(private.hosts) == {"gpu-07", "gpu-07.ibex.kaust.edu.sa", "lyra1"}
+    text = "zoe: gpu-07 and gpu-07.ibex.kaust.edu.sa cannot reach lyra1"
+    assert scrub_text(text, private) == "<user>: <host> and <host> cannot reach <host>"
+    assert gather({"node": "<host>", "user": "<user>"}, private) == private
 
 
 def test_findings_name_file_line_and_kind(tmp_path):
