@@ -81,6 +81,13 @@ def shown(tmp_path: Path, *columns: t.Column, **fields: Any) -> list[str]:
 # --- columns ----------------------------------------------------------------------------------------------------
 
 
+def test_scale_and_name_of_a_column(tmp_path: Path) -> None:
+    named = [t.median("forward_ms", "s", 1e-3, "forward_s"), t.iqr("forward_ms", "IQR", 1e-3, "forward_s")]
+    table = t.make("a.b", "Title", [record()], named)
+    assert list(table.frame.columns[:2]) == ["forward_s", "forward_s_iqr"]
+    assert rows(markdown(tmp_path, table))[1] == ["0.0123 ± 0.0002"]
+
+
 def test_a_published_figure_stands_beside_every_status(tmp_path: Path) -> None:
     known = references.load("attention")[0]
     same = [name for name in known.factors if name != "implementation"]
