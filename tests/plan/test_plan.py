@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import copy
+import os
+import re
 import shutil
+import subprocess
+import sys
+import types
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +18,7 @@ from workspace import ROOT
 
 from perfscribe import config
 from perfscribe.base import registry
+from perfscribe.base.cells import Cell
 from perfscribe.plan import plan
 from perfscribe.plan.plan_cells import cell_key
 from perfscribe.records import environment
@@ -170,3 +177,33 @@ def test_a_published_site_keeps_its_measuring_units(published: Path) -> None:
     session.write_plan(published, wanted, made)
     assert {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.glob("measure-*.json")} == before
     assert not (folder / "options.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("cells", "message"),
+    [
+        (lambda section: [Cell({"a": 1, "b": 2}), Cell({"b": 2, "a": 1})], "two cells have the same factors"),
+        (lambda section: [Cell({"a": section["width"]})], "cells() asks for 'width', which levels.py does not declare"),
+    ],
+)
+def test_cells_that_cannot_be_planned_are_one_line(
+    monkeypatch: pytest.MonkeyPatch, cells: Callable[[dict], list[Cell]], message: str
+) -> None:
+    module = types.ModuleType("perfscribe.experiments.attention.measure")
+    module.cells = cells  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    with pytest.raises(ValueError, match=f"^attention: {re.escape(message)}$"):
+        plan.planned_cells(RAW, "attention", "tiny")
+
+
+def test_planning_imports_nothing_heavy(tmp_path: Path) -> None:
+    """A plan is made each time that Snakemake starts."""
+    script = tmp_path / "probe.py"
+    script.write_text(
+        "import sys\nfrom pathlib import Path\nfrom perfscribe import config; from perfscribe.plan import plan\n"
+        "raw = config.load(Path('config.yaml'))\nplan.build(raw, 'tiny', Path.cwd())\n"
+        "print(sorted({'torch', 'numpy', 'pandas', 'matplotlib', 'h5py', 'snakemake'} & set(sys.modules)))\n"
+    )
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, str(script)], cwd=ROOT, env=env, capture_output=True, text=True)
+    assert done.stdout.strip() == "[]", done.stderr

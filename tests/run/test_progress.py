@@ -119,4 +119,4 @@ def test_torn_and_foreign_lines_are_passed_over(tmp_path: Path) -> None:
     with site.journal().open("a") as stream:
         stream.write(whole[40:] + "\n")
     watcher.stop()
-    assert lines(out) == ["probe n=2 dtype=fp32: time_ms 2 (1/4, 6 s left)"]
+    assert lines(out) == ["probe n=2: time_ms 2 (1/4, 6 s left)"]

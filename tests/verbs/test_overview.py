@@ -110,5 +110,5 @@ def test_jobs_at_a_time_take_as_long_as_the_longest(tmp_path: Path, monkeypatch:
     for n, wall_s in ((1, 8.0), (2, 9.0), (3, 7.0)):  # 1 and 3 are one shard's
         keep(tmp_path, n, code=OLD, wall_s=wall_s)
     _, time, last = told(tmp_path, made)
-    assert time == "about 24 s"
-    assert last == "site local, preset tiny; to measure: about 15 s, 2 jobs of one GPU each at a time"
+    assert time == "about 34 s"
+    assert last == "site local, preset tiny; to measure: about 20 s, 2 jobs of one GPU each at a time"
