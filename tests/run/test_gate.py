@@ -44,6 +44,13 @@ experiments:
 """
 
 
+def set_up(space: Workspace, threshold: float) -> None:
+    """The project with experiment `trained` and its self-tests alone."""
+    space.only("preflight")
+    space.add_experiment("trained", MEASURE, worlds=[1, 2, 3])
+    space.set_config(CONFIG.format(threshold=threshold))
+
+
 def ends(space: Workspace, experiment: str) -> dict[int, str]:
     rows = [row for row in space.rows(experiment) if row["factors"]["backend"] == "gloo"]
     rows = [row for row in rows if not row["reason"].startswith("preset")]
@@ -57,9 +64,7 @@ def events(space: Workspace, name: str) -> list[dict]:
 
 def test_below_the_threshold_trainings_are_skipped_and_the_verdict_fails(tmp_path):
     space = Workspace(tmp_path)
-    space.only("preflight")
-    space.add_experiment("trained", MEASURE, worlds=[1, 2, 3])
-    space.set_config(CONFIG.format(threshold=50_000))
+    set_up(space, threshold=50_000)
     done = space.run("report")
     assert done.returncode != 0
     found = ends(space, "trained")
