@@ -23,7 +23,9 @@ def schema() -> Schema:
     from perfscribe.base import registry
     from perfscribe.config.top import TOP
 
-    return keys.section("Perfscribe's config", **TOP, experiments=keys.section("What is measured", **registry.levels()))
+    levels = registry.levels()
+    only = keys.choices("experiments to measure and show; []: all that are enabled", list(levels), [], empty=True)
+    return keys.section("Perfscribe's config", **TOP, only=only, experiments=keys.section("What is measured", **levels))
 
 
 def properties(node: Schema) -> Mapping[str, Schema]:

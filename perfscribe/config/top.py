@@ -27,6 +27,10 @@ TOP = dict(
         ["cs336", "polaris", "fsdp"],
         ["cs336", "polaris", "fsdp"],
     ),
+    subject=path("tests/adapters.py of your checkout of CS336's assignment 2: your code is measured and handed in"),
+    subjects=mapping(
+        "several such files by name, each compared with ours, for teaching staff", "^[a-z][a-z0-9_-]{0,39}$", PATH
+    ),
     seed=whole("of all random weights and data", 0, 4_294_967_295, 0),
     tracker=choice(
         "none | wandb | mlflow: gets runs made of the records, offline",

@@ -63,7 +63,8 @@ def _parts(node: ast.AST) -> Iterator[list[ast.stmt]]:
 Import = tuple[str, str, str]
 
 
-def _imports(tree: ast.Module, module: str, is_package: bool) -> Iterator[Import]:
+def imports_of(tree: ast.Module, module: str, is_package: bool) -> Iterator[Import]:
+    """What the import statements of a module ask for, relative ones by their whole names."""
     for node in _statements(tree.body):
         if isinstance(node, ast.Import):
             yield from ((alias.name, "", alias.asname or alias.name) for alias in node.names)
@@ -135,7 +136,7 @@ class Sources:
         if module not in self._imported:
             source, is_package = self._text(module, path), path.name == "__init__.py"
             what = f"imports of {'package' if is_package else 'module'} {module}"
-            found = self._recall(what, source, lambda: list(_imports(_parsed(source, path), module, is_package)))
+            found = self._recall(what, source, lambda: list(imports_of(_parsed(source, path), module, is_package)))
             self._imported[module] = tuple((base, name, bound) for base, name, bound in found)
         return self._imported[module]
 

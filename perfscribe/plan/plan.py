@@ -17,7 +17,7 @@ from perfscribe.base import files, registry
 from perfscribe.base.cells import Cell
 from perfscribe.base.registry import Shown
 from perfscribe.config import resolve
-from perfscribe.plan import cluster, demands
+from perfscribe.plan import cluster, demands, subjects
 from perfscribe.plan.fingerprint import Sources, digest_files
 from perfscribe.plan.plan_cells import cell_to_json, measure_module, show_module
 from perfscribe.records import environment
@@ -177,12 +177,24 @@ def _reads_data(cell: Cell) -> bool:
 
 
 def _cells_by_cost(
-    config: Mapping[str, Any], full_config: Mapping[str, Any], experiment: str, root: Path
+    config: Mapping[str, Any],
+    full_config: Mapping[str, Any],
+    experiment: str,
+    of: list[subjects.Subject],
+    code: Sources,
 ) -> list[tuple[int, Cell]]:
-    """Planned cells and their places, in ascending cost: a run cut short has most of them; tables keep their order."""
-    chapters = _chapters_of(registry.shown(experiment, root))
-    cells = [demands.waiting(cell, experiment, chapters) for cell in _grid(config, full_config, experiment)]
-    return sorted(enumerate(cells), key=lambda pair: (bool(pair[1].skip), pair[1].cost))
+    """Planned cells and their places, in ascending cost: a run cut short has most of them; tables keep their order.
+
+    Those of subjects are behind ours, one subject after the other: each has a process of its own.
+    """
+    chapters = _chapters_of(registry.shown(experiment, code.root))
+    grid = _grid(config, full_config, experiment)
+    grid += subjects.cells(experiment, grid, of, code)
+    cells = [demands.waiting(cell, experiment, chapters) for cell in grid]
+    return sorted(
+        enumerate(cells),
+        key=lambda pair: (bool(pair[1].skip), str(pair[1].factors.get("subject", "")), pair[1].cost),
+    )
 
 
 def _gpus(cells: Collection[Cell], need: cluster.Need | None) -> dict[str, int]:
@@ -322,7 +334,8 @@ def build(
     config, full_config = resolve(raw, preset), resolve(raw, FULL_PRESET)
     plan = Plan(site=config["site"], preset=preset, chapters=tuple(config["chapters"]))
     measured = [name for name in registry.measured(root) if _is_wanted(name, config, plan.chapters, root)]
-    cells = {name: _cells_by_cost(config, full_config, name, root) for name in measured}
+    of = [subjects.read(name, path) for name, path in subjects.paths(config, root).items()]
+    cells = {name: _cells_by_cost(config, full_config, name, of, code) for name in measured}
     dealt = cluster.deal(cells, {name: config["experiments"][name]["shards"] for name in measured}, settings)
     if settings is not None:
         needs = {name: [share.need for share in shares] for name, shares in dealt.items()}
@@ -355,7 +368,8 @@ def _jobs_at_a_time(plan: Plan, config: Mapping[str, Any]) -> None:
 def _is_wanted(experiment: str, config: Mapping[str, Any], chapters: Collection[str], root: Path) -> bool:
     """Whether it is enabled and one of the chapters shows it."""
     section = config["experiments"].get(experiment)
-    return section is not None and section["enabled"] and _is_shown(experiment, chapters, root)
+    wanted = section is not None and section["enabled"] and (not config["only"] or experiment in config["only"])
+    return wanted and _is_shown(experiment, chapters, root)
 
 
 def replan_presentation(committed: Plan, root: Path, code: Sources | None = None) -> Plan:
@@ -379,17 +393,19 @@ def replan_presentation(committed: Plan, root: Path, code: Sources | None = None
     return committed
 
 
-def options(config: Mapping[str, Any], at_a_time: int = 1) -> dict[str, Any]:
+def options(config: Mapping[str, Any], at_a_time: int = 1, root: Path = registry.ROOT) -> dict[str, Any]:
     """How cells are run, by experiment: what no figure depends on, so that an edit reruns nothing.
 
     at_a_time: jobs of one GPU each, by the plan.
     """
+    of = {name: str(path) for name, path in subjects.paths(config, root).items()}
     return {
         name: {
             "isolation": section["isolation"],
             "timeout_s": section["timeout_s"],
             "tools": config["tools"],
             "at_a_time": 1 if section.get("alone") else at_a_time,
+            **({"subjects": of} if of else {}),
         }
         for name, section in sorted(config["experiments"].items())
     }

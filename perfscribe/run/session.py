@@ -158,7 +158,7 @@ def write_plan(root: Path, raw: Mapping[str, Any], made: plan.Plan) -> None:
         return
     made.write(folder)
     files.write_json_if_changed(
-        folder / "options.json", plan.options(configuration.resolve(raw, made.preset), made.at_a_time)
+        folder / "options.json", plan.options(configuration.resolve(raw, made.preset), made.at_a_time, root)
     )
 
 

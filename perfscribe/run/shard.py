@@ -43,7 +43,7 @@ class Shard:
         options_file = plan_file.with_name("options.json")
         options = files.read_object(options_file)
         self.run_clock = files.read_object(root / CLOCK)
-        defaults = {"isolation": "job", "timeout_s": 600.0, "tools": {}, "at_a_time": 1}
+        defaults = {"isolation": "job", "timeout_s": 600.0, "tools": {}, "at_a_time": 1, "subjects": {}}
         self.options = defaults | options.get(self.plan["experiment"], {})
         self.folder = site_folder / "journal" / self.plan["experiment"]
         # Status and reason of what cannot run here: the worker puts its gate in the place of this.

@@ -6,6 +6,8 @@ journal, the time-outs and the deaths; the child runs cells (child.py).
 
 from __future__ import annotations
 
+import json
+import os
 import signal
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -22,6 +24,7 @@ from perfscribe.run.gate import Gate, journal_file
 from perfscribe.run.monitor import Watch
 from perfscribe.run.processes import STOP_SIGNALS, Child, say, signal_name
 from perfscribe.run.shard import Shard, Task
+from perfscribe.subjects import VARIABLE as SUBJECTS
 
 MAX_STARTS = 2
 
@@ -39,6 +42,7 @@ class Worker:
         self.lease = lease or leases.for_shard(shard.plan, shard.site_folder / "plan", together, self._say_waiting)
         shard.shortfall = Gate(shard.root, shard.site_folder, self._try_out).shortfall
         tools.use(shard.options["tools"], shard.root)
+        os.environ[SUBJECTS] = json.dumps(shard.options["subjects"])
         identity = environment.identity(shard.plan["libraries"])
         self.identity = environment.identity_id(identity)
         files.write_json_if_changed(shard.site_folder / "environments" / f"{self.identity}.json", identity)
@@ -62,8 +66,11 @@ class Worker:
             self._stop_child()
 
     def _due(self, history: journal.History) -> Iterator[Task]:
-        """The tasks that the journal lacks, as far as the time budget goes; each round begins with a fresh child."""
-        last_round = 0
+        """The tasks that the journal lacks, as far as the time budget goes.
+
+        Each round begins with a fresh child, and so does each subject: its code may leave anything behind.
+        """
+        last = (0, "")
         for task in self.shard.tasks:
             if self.shard.standing(task, history, self.identity) is not None:
                 continue
@@ -73,9 +80,9 @@ class Worker:
             if self.deadline is not None and time.time() > self.deadline:
                 say("time budget spent: the rest is not_run")
                 return
-            if task.round != last_round:
+            if (now := (task.round, str(task.cell["factors"].get("subject", "")))) != last:
                 self._stop_child()
-                last_round = task.round
+                last = now
             yield task
 
     def _try_out(self, shard: Shard, task: Task) -> None:

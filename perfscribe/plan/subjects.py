@@ -1,0 +1,160 @@
+"""The subjects of a config: which kernels each has, and a digest of the code behind each of them.
+
+The code is read, never run. A digest covers the adapters of one kernel, what they name in their file, and every module
+of the checkout that these import, directly or through others: an edit of another kernel's module does not change it.
+Not seen: libraries, files that are no Python, imports by computed names.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from perfscribe.base.cells import Cell
+from perfscribe.plan.fingerprint import Import, Sources, digest_of, imports_of, module_path
+from perfscribe.subjects import KERNELS, REQUIRED, YOURS, module_name, roots
+
+DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+IMPORTS = (ast.Import, ast.ImportFrom)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """kernels: digest of the code of each kernel that it has. lacking: adapters that it has not written, by kernel."""
+
+    name: str
+    kernels: Mapping[str, str]
+    lacking: Mapping[str, str]
+
+
+def paths(config: Mapping[str, Any], root: Path) -> dict[str, Path]:
+    """Adapter files by name; ValueError with one line where there is none."""
+    named = dict(config.get("subjects") or {}) | ({YOURS: config["subject"]} if config.get("subject") else {})
+    found = {name: (root / Path(path).expanduser()).resolve() for name, path in named.items()}
+    for name, path in found.items():
+        if not path.is_file():
+            key = "subject" if name == YOURS else f"subjects.{name}"
+            raise ValueError(f"config: {key}: got {str(named[name])!r}, expected the course's tests/adapters.py")
+    return found
+
+
+def read(name: str, adapters: Path) -> Subject:
+    """The kernels of an adapter file; ValueError with one line where a file is no Python."""
+    code = Code(adapters)
+    digests, lacking = {}, {}
+    for kernel, functions in KERNELS.items():
+        written = [next((one for one in names if code.is_written(one)), "") for names in functions]
+        if all(written[:REQUIRED]):
+            digests[kernel] = code.digest(filter(None, written))
+        else:
+            lacking[kernel] = next(names[0] for names, one in zip(functions, written, strict=True) if not one)
+    return Subject(name, digests, lacking)
+
+
+def cells(experiment: str, of: Sequence[Cell], subjects: Iterable[Subject], sources: Sources) -> list[Cell]:
+    """The cells of the subjects beside these of ours, by the experiment's subject.py; none where it has none.
+
+    The factor `code` is a digest of their code and of what measures it.
+    """
+    module = f"perfscribe.experiments.{experiment}.subject"
+    subjects = list(subjects)
+    if not subjects or module_path(module, sources.root) is None:
+        return []
+    ours = sources.fingerprint(module)
+    found = []
+    for subject in subjects:
+        chosen = [one for one in of if not one.skip]
+        for cell in importlib.import_module(module).cells(chosen, subject.name, subject.kernels):
+            text = f"{ours} {subject.kernels[cell.factors['kernel']]}"
+            code = hashlib.sha256(text.encode()).hexdigest()[:16]
+            found.append(replace(cell, factors={**cell.factors, "subject": subject.name, "code": code}))
+    return found
+
+
+class Code:
+    """The modules of a checkout, each parsed once."""
+
+    def __init__(self, adapters: Path) -> None:
+        self.roots, self.module = roots(adapters), module_name(adapters)
+        self._trees: dict[Path, ast.Module] = {}
+        self.tree = self._parse(adapters)
+        self.defined: dict[str, ast.stmt] = {}
+        self.always: list[ast.stmt] = []  # statements that bind no name, such as sys.path.append(...)
+        for node in self.tree.body:
+            names = list(_names(node))
+            self.defined |= dict.fromkeys(names, node)
+            self.always += [] if names else [node]
+
+    def is_written(self, function: str) -> bool:
+        """Whether it is there and more than `raise NotImplementedError`."""
+        node = self.defined.get(function)
+        if not isinstance(node, ast.FunctionDef):
+            return node is not None
+        body = [one for one in node.body if not (isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant))]
+        first = body[0] if body else None
+        return first is not None and not (
+            isinstance(first, ast.Raise) and first.exc and "NotImplementedError" in ast.unparse(first.exc)
+        )
+
+    def digest(self, functions: Iterable[str]) -> str:
+        """16 hex digits of what these functions of the adapter file run."""
+        nodes: dict[str, ast.stmt] = {}
+        waiting = list(functions)
+        while waiting:
+            name = waiting.pop()
+            if name in self.defined and name not in nodes:
+                nodes[name] = self.defined[name]
+                waiting += [one.id for one in ast.walk(nodes[name]) if isinstance(one, ast.Name)]
+        own = ast.Module(body=[*self.always, *dict.fromkeys(nodes[name] for name in sorted(nodes))], type_ignores=[])
+        text = "\n".join(sorted(self._closure(own)))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def _closure(self, own: ast.Module) -> set[str]:
+        """What these statements of the adapter file say, and each module that they import: digest and imports."""
+        found: dict[Path | None, str] = {}
+        waiting: list[tuple[str, Path | None]] = [(self.module, None)]
+        while waiting:
+            module, path = waiting.pop()
+            if path in found or (path is not None and module == self.module):
+                continue
+            tree = own if path is None else self._parse(path)
+            imports = sorted(imports_of(tree, module, path is not None and path.name == "__init__.py"))
+            found[path] = f"{digest_of(tree)} {imports}"
+            waiting += self._files(imports)
+        return set(found.values())
+
+    def _files(self, imports: Iterable[Import]) -> Iterator[tuple[str, Path]]:
+        for base, name, _ in imports:
+            parts = (f"{base}.{name}" if name else base).split(".")
+            for end in range(1, len(parts) + 1):  # importing a module runs the packages that hold it
+                dotted = ".".join(parts[:end])
+                paths = (module_path(dotted, root) for root in self.roots)
+                if path := next(filter(None, paths), None):
+                    yield dotted, path
+
+    def _parse(self, path: Path) -> ast.Module:
+        if path not in self._trees:
+            try:
+                self._trees[path] = ast.parse(path.read_text(encoding="utf-8"), filename=path.name)
+            except (SyntaxError, ValueError, OSError) as error:
+                raise ValueError(f"subject: {path.name}: {error}") from None
+        return self._trees[path]
+
+
+def _names(node: ast.stmt) -> Iterator[str]:
+    """What a statement of the file's top level binds; where it is none of the known kinds, what it stores."""
+    if isinstance(node, DEFINITIONS):
+        yield node.name
+    elif isinstance(node, IMPORTS):
+        yield from ((alias.asname or alias.name).split(".")[0] for alias in node.names)
+    else:
+        for one in ast.walk(node):
+            if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store):
+                yield one.id
+            elif isinstance(one, (*DEFINITIONS, *IMPORTS)):
+                yield from _names(one)

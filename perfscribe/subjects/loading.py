@@ -1,0 +1,76 @@
+"""A subject's code in the process that measures it: imported as the course imports it, its prints bounded."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import importlib
+import json
+import os
+import resource
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from perfscribe.base.cells import Unsupported
+from perfscribe.subjects import KERNELS, VARIABLE, module_name, roots
+
+MOST_PRINTED_MIB = 64  # also the largest file that the code may write, such as a compiled library
+SHOWN_BYTES = 2000  # of what it printed last, for the job's log
+
+
+class WrongResult(Exception):
+    """A subject's result is not that of the reference; the text says where, by how much, and both values."""
+
+
+def adapters(subject: str, kernel: str) -> list[Callable[..., Any] | None]:
+    """The kernel's adapters, in the order of KERNELS; None for one that the file leaves out."""
+    path = Path(json.loads(os.environ[VARIABLE])[subject])
+    sys.path[:0] = [str(folder) for folder in roots(path) if str(folder) not in sys.path]
+    module = importlib.import_module(module_name(path))
+    return [_written(module, names) for names in KERNELS[kernel]]
+
+
+def _written(module: ModuleType, names: tuple[str, ...]) -> Callable[..., Any] | None:
+    return next((getattr(module, name) for name in names if hasattr(module, name)), None)
+
+
+@contextlib.contextmanager
+def subjects_code() -> Iterator[None]:
+    """Around all that runs a subject's code: what it prints goes to a bounded file, whose end the log gets.
+
+    Unsupported: it raised NotImplementedError. WrongResult: it printed without end.
+    """
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with tempfile.TemporaryFile() as printed:
+        _flush()
+        kept = [os.dup(1), os.dup(2)]
+        for descriptor in (1, 2):
+            os.dup2(printed.fileno(), descriptor)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (MOST_PRINTED_MIB << 20, limits[1]))
+        try:
+            yield
+        except NotImplementedError as error:
+            raise Unsupported(f"raises NotImplementedError {error}".strip()) from error
+        except OSError as error:
+            if error.errno == errno.EFBIG:
+                raise WrongResult(f"printed more than {MOST_PRINTED_MIB} MiB") from None
+            raise
+        finally:
+            _flush()
+            for descriptor, before in zip((1, 2), kept, strict=True):
+                os.dup2(before, descriptor)
+                os.close(before)
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+            printed.seek(max(0, printed.seek(0, os.SEEK_END) - SHOWN_BYTES))
+            with contextlib.suppress(OSError):
+                os.write(2, printed.read())
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()

@@ -1,0 +1,98 @@
+"""A subject's checkout, right or with one fault, and its cells as a job's child runs them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from perfscribe.base.cells import Cell
+from perfscribe.data import tokens
+from perfscribe.plan import plan, subjects
+from perfscribe.plan.fingerprint import Sources
+from perfscribe.plan.plan_cells import cell_to_json
+from perfscribe.run.processes import Child
+from perfscribe.subjects import VARIABLE
+
+ROOT = Path(__file__).resolve().parents[2]
+NAIVE = Path(__file__).parent / "naive"
+# One fault each: file, what stands there, what is put there.
+FAULTS = {
+    "wrong_dk": ("flash", "d_scores.transpose(-2, -1) @ q.float()", "d_scores.transpose(-2, -1) @ q.float() * 1.05"),
+    "averages_nothing": ("ddp", "self.handles.append(dist.all_reduce(parameter.grad, async_op=True))", "pass"),
+    "hangs": ("flash", "        p, sums = weights(q, k, is_causal)\n", "        while True: pass\n"),
+    "hangs_on_ranks": (
+        "ddp",
+        "        for handle in self.handles:",
+        "        while True: pass\n        for handle in []:",
+    ),
+    "leaves": ("flash", '"""Attention', 'import os\nos._exit(3)\n"""'),
+    "leaks": ("flash", "        ctx.is_causal = is_causal", "        ctx.is_causal = is_causal; KEPT.append(p)"),
+    "prints": (
+        "flash",
+        "        p, sums = weights",
+        '        while True: print("x" * 10_000)\n        p, sums = weights',
+    ),
+    "never_overlaps": ("buckets", "            self.send(self.buckets[self.place[parameter]])", "            pass"),
+    "not_written": ("flash", "class FlashAttention", "raise NotImplementedError\n\n\nclass FlashAttention"),
+    "updates_its_own": ("sharding", "            dist.broadcast(parameter.data, src=owner)", "            pass"),
+}
+ALSO = {
+    "leaks": ("flash", "import torch\n", "import torch\n\nKEPT = []\n"),
+    "never_overlaps": (
+        "buckets",
+        "    def finish_gradient_synchronization(self):\n",
+        "    def finish_gradient_synchronization(self):\n        for bucket in self.buckets:\n"
+        "            self.send(bucket)\n",
+    ),
+}
+
+
+@pytest.fixture
+def subject(tmp_path: Path) -> Callable[..., Path]:
+    """The adapter file of a checkout with these faults."""
+
+    def make(*faults: str) -> Path:
+        folder = tmp_path / "assignment2-systems"
+        shutil.copytree(NAIVE, folder, dirs_exist_ok=True)
+        for module, old, new in [table[fault] for fault in faults for table in (FAULTS, ALSO) if fault in table]:
+            path = folder / "cs336_systems" / f"{module}.py"
+            text = path.read_text()
+            assert text.count(old) == 1
+            path.write_text(text.replace(old, new))
+        return folder / "tests" / "adapters.py"
+
+    return make
+
+
+def subject_cells(experiment: str, adapters: Path, name: str = "yours") -> list[Cell]:
+    """The subject's cells of preset tiny."""
+    of = plan.planned_cells({}, experiment, "tiny")
+    return subjects.cells(experiment, of, [subjects.read(name, adapters)], Sources(ROOT))
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[..., dict[str, Any]]]:
+    """The child's answer to the first of a subject's cells with these levels."""
+    children = []
+
+    def run(experiment: str, adapters: Path, timeout_s: float = 60, **levels: Any) -> dict[str, Any]:
+        monkeypatch.setenv(VARIABLE, json.dumps({"yours": str(adapters)}))
+        found = subject_cells(experiment, adapters)
+        cell = next(one for one in found if all(one[name] == level for name, level in levels.items()))
+        if cell.data:
+            file = tmp_path / "data" / tokens.dataset_name(cell["batch"], cell["seq_len"]) / tokens.FILE
+            file.parent.mkdir(parents=True, exist_ok=True)
+            np.save(file, tokens.arrays(16, cell["seq_len"] + 1, 10_000, 0)["tokens"])
+        children.append(Child(experiment, ROOT, 0))
+        request = {"cell": cell_to_json(cell), "seed": 0, "data_folder": str(tmp_path / "data")}
+        return children[-1].run(request, timeout_s)
+
+    yield run
+    for child in children:
+        child.stop()

@@ -1,0 +1,4 @@
+def bucketed_class():
+    from cs336_systems.buckets import DDPBucketed
+
+    return DDPBucketed

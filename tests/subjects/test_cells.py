@@ -1,0 +1,114 @@
+"""What a subject's code ends as: right, wrong, hanging, leaking, printing; measured beside ours in the cell's child."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import subject_cells  # type: ignore[import-not-found]
+
+FLASH, DDP, SHARDING = "flash_benchmarking", "ddp", "optimizer_state_sharding"
+# By fault: experiment, levels of the cell, seconds, status and reason.
+ENDS = {
+    "wrong_dk": (
+        FLASH,
+        {},
+        60,
+        "failed",
+        r"WrongResult: dK off by 0\.05 at not causal, d 16, 64 tokens; allowed 0\.01; worst element \S+ in place of \S+",
+    ),
+    "hangs": (FLASH, {}, 3, "timeout", r"longer than 3 s"),
+    "leaves": (FLASH, {}, 60, "failed", r"left with exit code 3"),
+    "prints": (FLASH, {}, 60, "failed", r"WrongResult: printed more than 64 MiB"),
+    "not_written": (FLASH, {}, 60, "unsupported", r"raises NotImplementedError"),
+    "averages_nothing": (
+        DDP,
+        {"kernel": "ddp_individual"},
+        60,
+        "failed",
+        r".*WrongResult: gradient of 0\.weight off by \S+ at rank \d, overlap_individual, after on_after_backward; "
+        r"allowed 0\.001; worst element \S+ in place of \S+",
+    ),
+    "hangs_on_ranks": (DDP, {"kernel": "ddp_individual"}, 8, "timeout", r"longer than 8 s"),
+    "updates_its_own": (
+        SHARDING,
+        {},
+        60,
+        "failed",
+        r".*WrongResult: change of \S+ off by 1 at rank \d, after 10 steps",
+    ),
+}
+
+Subject, Measured = Callable[..., Path], Callable[..., dict[str, Any]]
+
+
+@pytest.mark.parametrize("fault", ENDS)
+def test_faulty_code_ends_as_its_cells_status(fault: str, subject: Subject, measured: Measured) -> None:
+    experiment, levels, limit_s, status, reason = ENDS[fault]
+    answer = measured(experiment, subject(fault), limit_s, **levels)
+    assert (answer["status"], bool(re.match(reason, answer["reason"]))) == (status, True), answer
+
+
+def test_right_attention_is_timed_in_turns_with_ours(subject: Subject, measured: Measured) -> None:
+    found = measured(FLASH, subject())["measurement"]
+    assert set(found["samples"]) == {
+        f"{who}{one}_ms" for who in ("", "ours_") for one in ("forward", "backward", "both")
+    }
+    assert found["values"]["largest_relative_error"] < 1e-4
+    assert found["values"]["kept_bytes"] == 0
+
+
+def test_memory_that_a_call_keeps_is_told(subject: Subject, measured: Measured) -> None:
+    found = measured(FLASH, subject("leaks"), seq_len=128)["measurement"]
+    assert found["values"]["kept_bytes"] == 128 * 128 * 4  # the matrix of one call
+
+
+@pytest.mark.parametrize(("fault", "before_end"), [((), True), (("never_overlaps",), False)])
+def test_buckets_that_never_overlap_are_seen_in_the_trace(
+    fault: tuple[str, ...], before_end: bool, subject: Subject, measured: Measured
+) -> None:
+    found = measured(DDP, subject(*fault), kernel="ddp_bucketed")["measurement"]
+    key = "yours.overlap_bucketed.1"
+    lanes = dict(zip(found["series"][f"{key}_lane"], found["series"][f"{key}_start_ns"], strict=True))
+    first = next(
+        start
+        for lane, start in zip(found["series"][f"{key}_lane"], found["series"][f"{key}_start_ns"], strict=True)
+        if lane == "communication"
+    )
+    assert (first < lanes["phase communication"]) == before_end
+    assert found["values"][f"{key}_all_reduces"] > 0
+    assert len(found["samples"][f"{key}_step_ms"]) == len(found["samples"]["overlap_bucketed:1_step_ms"])
+
+
+def test_sharded_state_is_counted_where_the_wrapper_holds_it(subject: Subject, measured: Measured) -> None:
+    found = measured(SHARDING, subject())["measurement"]
+    state = {name: found["series"][f"{name}_before_step_bytes"][2] for name in ("unsharded", "subject")}
+    assert 0.4 < state["subject"] / state["unsharded"] < 0.7
+    assert {"subject_step_ms", "subject_optimizer_ms", "sharded_step_ms"} <= set(found["samples"])
+
+
+def test_an_edit_changes_the_cells_of_its_kernel_alone(subject: Subject) -> None:
+    adapters = subject()
+
+    def codes() -> dict[str, set[Any]]:
+        found: dict[str, set[Any]] = {}
+        for experiment in (FLASH, DDP, SHARDING):
+            for cell in subject_cells(experiment, adapters):
+                found.setdefault(str(cell["kernel"]), set()).add(cell["code"])
+        return found
+
+    before = codes()
+    assert {kernel: len(of) for kernel, of in before.items()} == dict.fromkeys(
+        ("flash_pytorch", "ddp_individual", "ddp_bucketed", "sharded_optimizer"), 1
+    )
+    for name, kernel in (("flash", "flash_pytorch"), ("buckets", "ddp_bucketed"), ("ddp", "ddp_individual")):
+        path = adapters.parents[1] / "cs336_systems" / f"{name}.py"
+        path.write_text(path.read_text() + "# a comment\n")
+        assert codes() == before
+        path.write_text(path.read_text() + "EDITED = True\n")
+        after = codes()
+        assert {one for one in before if after[one] != before[one]} == {kernel}
+        before = after
