@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
+SUBJECTS = "subjects"  # shows the cells of a user's own code, where the config names any
 CHAPTERS = ("cs336", "polaris", "fsdp")
 
 

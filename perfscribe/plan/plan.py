@@ -266,7 +266,7 @@ def _is_shown(experiment: str, chapters: Collection[str], root: Path) -> bool:
     return any(table.split(".")[0] in chapters for table in registry.shown(experiment, root).tables)
 
 
-def _present_what_only_reads(plan: Plan, code: Sources) -> None:
+def _present_what_only_reads(plan: Plan, code: Sources, with_subjects: bool) -> None:
     """Plan the experiments without a measure.py, where all that they read is measured.
 
     They have no section in the config: what they show goes with the experiments that they read.
@@ -274,7 +274,10 @@ def _present_what_only_reads(plan: Plan, code: Sources) -> None:
     root = code.root
     for experiment in sorted(set(registry.known(root)) - set(registry.measured(root))):
         shown = registry.shown(experiment, root)
-        if not shown.reads:
+        if experiment == registry.SUBJECTS:
+            if not with_subjects:
+                continue
+        elif not shown.reads:
             raise ValueError(f"{experiment}: there is no measure.py, and levels.py names no experiment that it reads")
         if set(shown.reads) <= set(plan.shards) and _is_shown(experiment, plan.chapters, root):
             also = tuple(name for name in shown.reads_if_measured if name in plan.shards)
@@ -344,7 +347,7 @@ def build(
         _measure_units(plan, config, experiment, dealt[experiment], code)
         _data_units(plan, config, experiment, code)
         _present_unit(plan, experiment, code)
-    _present_what_only_reads(plan, code)
+    _present_what_only_reads(plan, code, bool(of))
     _leave_out_unread(plan)
     _report_unit(plan, code)
     if settings is None and config["share_machine"]:
@@ -384,10 +387,11 @@ def replan_presentation(committed: Plan, root: Path, code: Sources | None = None
     committed.gated = [name for name in committed.gated if name in known]
     committed.datasets = {}
     committed.experiment_datasets = {experiment: [] for experiment in committed.shards}
+    with_subjects = registry.SUBJECTS in committed.presentations
     committed.presentations = {}
     for experiment in committed.shards:
         _present_unit(committed, experiment, code)
-    _present_what_only_reads(committed, code)
+    _present_what_only_reads(committed, code, with_subjects)
     _leave_out_unread(committed)
     _report_unit(committed, code)
     return committed

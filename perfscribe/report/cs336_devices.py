@@ -24,6 +24,7 @@ from perfscribe.report.site import (
 )
 from perfscribe.show import references
 from perfscribe.show.rounding import GIB_AS_GB, NO_FIGURE, Figure
+from perfscribe.subjects import YOURS
 
 WORLDS = ("2", "4")
 LINK = "[Table](#problem-naive_ddp_benchmarking)"
@@ -46,6 +47,17 @@ def setup(row: Row, on: str = "") -> str:
     """Model, precision, context, devices, global batch and backend of a table's rows."""
     model = f"{spelt(row['size'])}, {row['dtype'].upper()}, context {row['seq_len']}"
     return f"{model}{on and f', {on}'}, global batch {row['batch']}, {spelt(row['backend'])}"
+
+
+def handed_in(site: Site, table: str, ours: str) -> str:
+    """The implementation whose rows are handed in: the user's own, where there is one, has that in brackets."""
+    return site.handed_in(table, ours, f"{ours.removesuffix(' (ours)')} ({YOURS})")
+
+
+def named(site: Site, implementation: str) -> str:
+    """An implementation; where the user's own code was measured, with whose it is."""
+    of_library = implementation.startswith("torch") or "(" in implementation
+    return implementation if of_library or not site.has_subject else f"{implementation} (ours)"
 
 
 def spelt(name: str) -> str:
@@ -171,7 +183,7 @@ class Checked(Problem):
 
     def parts(self) -> Iterator[Part]:
         """Whether all checks are right; the largest difference on most ranks."""
-        levels = {**training(self.site), "implementation": self.IMPLEMENTATION}
+        levels = {**training(self.site), "implementation": handed_in(self.site, self.CHECK, self.IMPLEMENTATION)}
         rows = [row for row in self.site.rows(self.CHECK, **levels) if row["status"] in ("ok", "failed")]
         if rows:
             yield Status("checked" if all(map(self.right, rows)) else "check failed")
@@ -243,8 +255,13 @@ class Ddp(Problem):
 
     def row(self, implementation: str, world: str = WORLDS[0], bucket: str = "none") -> Row | None:
         """The row of an implementation."""
+        implementation = handed_in(self.site, self.STEPS, implementation)
         levels = {**training(self.site), "implementation": implementation, "world_size": world, "bucket_mb": bucket}
         return self.site.row(self.STEPS, **levels)
+
+    def named(self, implementation: str) -> str:
+        """Its name in the table."""
+        return named(self.site, handed_in(self.site, self.STEPS, implementation))
 
     def step(self, implementation: str, column: str = "step_ms", bucket: str = "none") -> Figure:
         """A figure of the table in which DDP on two devices is, ms."""
@@ -252,6 +269,7 @@ class Ddp(Problem):
 
     def of_two(self, table: str, column: str, implementation: str, **levels: str) -> Figure:
         """A figure of another table, on two devices."""
+        implementation = handed_in(self.site, table, implementation)
         known = {**training(self.site), "implementation": implementation, "world_size": WORLDS[0], **levels}
         return self.site.value(table, column, **known)
 
@@ -294,7 +312,7 @@ class NaiveDdpBenchmarking(Ddp):
                 *(f"{one} ({world} {on})" for world in WORLDS for one in ("step_ms", "comm_ms", "exposed_ms")),
             ],
             [
-                [label(one), label(NOTHING if bucket == "none" else bucket)]
+                [label(self.named(one)), label(NOTHING if bucket == "none" else bucket)]
                 + [cell for world in WORLDS for cell in self.cells(one, world, bucket)]
                 for one, bucket in kinds
             ],
@@ -544,7 +562,6 @@ class ShardingAccounting(Problem):
     letters = "(a)-(c)"
     figure = "cs336.sharding_memory_and_time"
     MEMORY, KINDS, _, TIMES, ZERO = details
-    OPTIMIZERS = {"unsharded": "AdamW, unsharded", "sharded": "sharded (ours)"}  # noqa: RUF012
     # Moment: the peak up to it, and whose parts.
     MOMENTS = {  # noqa: RUF012
         "after model init": ("init_gib", "after model init"),
@@ -559,6 +576,8 @@ class ShardingAccounting(Problem):
     )
 
     def __init__(self, site: Site) -> None:
+        sharded = handed_in(site, self.TIMES, "sharded (ours)")
+        self.optimizers = {"unsharded": "AdamW, unsharded", "sharded": sharded}
         self.unit, self.scale = ("GB", GIB_AS_GB) if site.gpu else ("MB", 1000 * GIB_AS_GB)
         super().__init__(site)
 
@@ -566,17 +585,17 @@ class ShardingAccounting(Problem):
         """(a) peaks and their parts; (b) times; (c) messages."""
         rows, unit = ran(self.site, self.MEMORY), self.unit
         on = self.site.ranks(WORLDS[0])
-        found = {(one, moment): self.parts_of(one, moment) for one in self.OPTIMIZERS for moment in self.MOMENTS}
+        found = {(one, moment): self.parts_of(one, moment) for one in self.optimizers for moment in self.MOMENTS}
         if rows:
             yield Table(
                 f"(a) Peak of allocated memory and its parts, {unit}.",
                 f"{setup(rows[0], on)}, one run; peak of each phase and its parts.",
                 ["optimizer", "moment", "peak", "parameters", "gradients", "optimizer state", "other"],
-                [[*map(label, names), *map(shown, of)] for names, of in found.items()],
+                [[*self.labels(*names), *map(shown, of)] for names, of in found.items()],
                 [self.steps(), self.PUBLISHED if self.site.gpu else ""],
             )
         (init, before, after), (init_less, before_less, after_less) = (
-            [found[one, moment] for moment in self.MOMENTS] for one in self.OPTIMIZERS
+            [found[one, moment] for moment in self.MOMENTS] for one in self.optimizers
         )
         temporaries = "The unsharded step also holds temporaries of all parameters; the published one does not."
         yield Answer(
@@ -586,8 +605,8 @@ class ShardingAccounting(Problem):
             f"{after_less[0]}.",
             temporaries if after[4].value >= after[1].value else "",
         )
-        plain, sharded = (self.time("step_ms", one) for one in self.OPTIMIZERS)
-        whole, own = (self.time("optimizer_ms", one) for one in self.OPTIMIZERS)
+        plain, sharded = (self.time("step_ms", one) for one in self.optimizers)
+        whole, own = (self.time("optimizer_ms", one) for one in self.optimizers)
         yield Answer(
             "b",
             f"A step takes {sharded} ms sharded, {plain} unsharded{noise(plain, sharded)}. Its optimizer takes {own} "
@@ -602,9 +621,14 @@ class ShardingAccounting(Problem):
             by = "within noise" if plain.within_noise(sharded) else f"by {change} %"
             yield Title(f"Sharding on {on} takes {less} {unit} off the peak and changes the step {by}")
 
+    def labels(self, optimizer: str, moment: str) -> list[Cell]:
+        """Of a row of the table; whose the sharded optimizer is, where the user's own code was measured."""
+        whose = self.site.has_subject and optimizer == "sharded"
+        return [label(self.optimizers[optimizer] if whose else optimizer), label(moment)]
+
     def of(self, table: str, column: str, optimizer: str, world: str = WORLDS[0], **levels: str) -> Figure:
         """A figure of an optimizer; memory in the table's unit."""
-        known = {"implementation": self.OPTIMIZERS[optimizer], "world_size": world}
+        known = {"implementation": self.optimizers[optimizer], "world_size": world}
         found = self.site.value(table, column, **training(self.site), **known, **levels)
         return self.sized(found) if column.endswith("_gib") else found
 
@@ -627,7 +651,7 @@ class ShardingAccounting(Problem):
         """Steps with both optimizers, by devices."""
         said: list[str] = []
         for world in WORLDS:
-            plain, sharded = (self.time("step_ms", one, world) for one in self.OPTIMIZERS)
+            plain, sharded = (self.time("step_ms", one, world) for one in self.optimizers)
             both = f"{plain!s}, {sharded!s}" if said else f"unsharded {plain!s}, sharded {sharded!s} ms"
             said += [f"{both} on {world}"] if plain and sharded else []
         return f"Step: {'; '.join(said)}." if said else ""

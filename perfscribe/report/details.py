@@ -20,6 +20,15 @@ OTHERS: Sequence[tuple[str, str, str, Sequence[str]]] = (
         "cs336",
         ("cs336.ceilings_products", "cs336.ceilings_bandwidths", "cs336.roofline"),
     ),
+    (
+        "subjects",
+        "Your code beside ours",
+        "cs336",
+        (
+            *("cs336.subjects", "cs336.subject_flash", "cs336.subject_leaderboard", "cs336.subject_ddp"),
+            *("cs336.subject_sharding", "cs336.subject_sharding_kinds"),
+        ),
+    ),
     ("collectives", "Collectives", "cs336", ("cs336.collectives", "cs336.collectives_fit")),
     ("fsdp_checkpoints", "Checkpoints", "fsdp", ("fsdp.checkpoints",)),
     ("fsdp_scaling", "Scaling beyond what was measured", "fsdp", ("fsdp.scaling_predicted", "fsdp.scaling")),

@@ -10,11 +10,24 @@ from typing import Any
 
 from perfscribe.show import references
 from perfscribe.show.rounding import NO_FIGURE, Figure
+from perfscribe.subjects import YOURS
 
 WORDS = {"oom": "OOM", "failed": "failed", "timeout": "timeout"}  # statuses that stand in a cell
 NOTHING = "-"
 
 Row = Mapping[str, str]
+
+# Where the rows of the user's own code are that a table of ours has for ours, with the same columns.
+SUBJECT_TABLES = {
+    "cs336.flash_cells": "cs336.subject_flash",
+    "cs336.flash_leaderboard": "cs336.subject_leaderboard",
+    "cs336.ddp_check": "cs336.subject_ddp",
+    "cs336.ddp_benchmark": "cs336.subject_ddp",
+    "cs336.ddp_timeline": "cs336.subject_ddp",
+    "cs336.sharding_memory": "cs336.subject_sharding",
+    "cs336.sharding_times": "cs336.subject_sharding",
+    "cs336.sharding_kinds": "cs336.subject_sharding_kinds",
+}
 
 
 @dataclass(frozen=True)
@@ -81,7 +94,8 @@ class Site:
             if path.is_file():
                 with open(path, newline="", encoding="utf-8") as stream:
                     rows = list(csv.DictReader(stream))
-            self._read[table] = rows
+            theirs = self.table(SUBJECT_TABLES[table]) if table in SUBJECT_TABLES else ()
+            self._read[table] = [*rows, *(row for row in theirs if row["subject"] == YOURS)]
         return self._read[table]
 
     def rows(self, table: str, **levels: Any) -> Iterator[Row]:
@@ -97,6 +111,16 @@ class Site:
         """The first such row, one that is ok before others."""
         found = list(self.rows(table, **levels))
         return next((row for row in found if row["status"] == "ok"), found[0] if found else None)
+
+    @property
+    def has_subject(self) -> bool:
+        """Whether the user's own code was measured: each row then says whose it is."""
+        return any(row["subject"] == YOURS for row in self.table("cs336.subjects"))
+
+    def handed_in(self, table: str, ours: str, yours: str) -> str:
+        """The implementation whose rows are handed in: the user's where it is written, else ours."""
+        written = any(row["status"] != "unsupported" for row in self.rows(table, implementation=yours))
+        return yours if self.has_subject and written else ours
 
     def levels(self, table: str, column: str, **levels: Any) -> list[str]:
         """Different entries of a column in rows that are ok, in their order."""

@@ -32,6 +32,8 @@ def present(plan_file: Path, record_files: Sequence[Path], root: Path) -> None:
     folder, experiment = site_folder / "tables", plan["experiment"]
     module = registry.module(experiment, "show")
     measured = records.load_by_experiment(record_files, site_folder / "environments")
+    if experiment != registry.SUBJECTS:  # whose own tables are as ours, and hold what ours do not
+        measured = {name: [one for one in of if "subject" not in one.factors] for name, of in measured.items()}
 
     made = {table.id: table for table in module.tables(measured)}
     _check_ids("tables", experiment, plan["tables"], list(made))

@@ -49,11 +49,10 @@ class Theirs(nn.Module):
         assert get is not None and self._after is not None
         self._module, self._enabled, self.traffic = [module], True, Traffic()  # a list: no submodule of this one
         self._optimizer = torch.optim.SGD(module.parameters(), lr=0.0)  # which the course's interface hands over
-        self._kept = {
-            name: getattr(dist.ProcessGroup, name) for name in COLLECTIVES if hasattr(dist.ProcessGroup, name)
-        }
-        for name, method in self._kept.items():
-            setattr(dist.ProcessGroup, name, _bound(self._counted, method))
+        own = vars(dist.ProcessGroup)  # as they are there: what getattr gives would not bind its group again
+        self._kept = {name: own[name] for name in COLLECTIVES if name in own}
+        for name in self._kept:
+            setattr(dist.ProcessGroup, name, _bound(self._counted, getattr(dist.ProcessGroup, name)))
         try:
             self._wrapped = [get(module, *arguments)]
         except BaseException:

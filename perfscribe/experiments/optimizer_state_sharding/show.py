@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -87,9 +87,9 @@ def tables(records: Mapping[str, list[Record]]) -> list[Table]:
 # --- rows -------------------------------------------------------------------------------------------------------
 
 
-def by_implementation(record: Record) -> list[Record]:
+def by_implementation(record: Record, names: Sequence[str] = m.IMPLEMENTATIONS) -> list[Record]:
     """A row for each optimizer of a cell."""
-    return [t.of_variant(record, name, implementation=name) for name in m.IMPLEMENTATIONS]
+    return [t.of_variant(record, name, implementation=name) for name in names]
 
 
 def by_scheme(records: Iterable[Record]) -> list[Record]:

@@ -1,0 +1,1 @@
+"""Tables of the subjects: a user's own code beside ours."""

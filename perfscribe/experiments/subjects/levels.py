@@ -1,0 +1,15 @@
+"""What is shown of subjects, where the config names any."""
+
+from perfscribe.base.registry import Shown
+
+SHOWN = Shown(
+    tables=(
+        "cs336.subjects",
+        "cs336.subject_flash",
+        "cs336.subject_leaderboard",
+        "cs336.subject_ddp",
+        "cs336.subject_sharding",
+        "cs336.subject_sharding_kinds",
+    ),
+    reads_if_measured=("flash_benchmarking", "ddp", "optimizer_state_sharding"),
+)

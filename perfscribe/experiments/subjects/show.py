@@ -1,0 +1,179 @@
+"""Tables of the subjects: columns as our own tables have them, with our times from the same cells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from statistics import median
+from typing import Any
+
+from perfscribe.experiments.ddp import show as ddp
+from perfscribe.experiments.ddp import subject as ddp_subject
+from perfscribe.experiments.ddp import variants as v
+from perfscribe.experiments.flash_benchmarking import show as flash
+from perfscribe.experiments.optimizer_state_sharding import measure as sharding_names
+from perfscribe.experiments.optimizer_state_sharding import show as sharding
+from perfscribe.experiments.optimizer_state_sharding.drawings import MOMENT_NAMES
+from perfscribe.experiments.optimizer_state_sharding.subject import THEIRS
+from perfscribe.experiments.subjects.levels import SHOWN
+from perfscribe.records.records import STATUSES, Record
+from perfscribe.show import tables as t
+from perfscribe.show.tables import Column, Table
+
+NOTE = (
+    "Correct: every check passed that the handout asks for. Over ours: median over cells of the time over that of our "
+    "implementation, timed in turns with it in the same process."
+)
+BESIDE_NOTE = "Ours: our implementation, timed in turns with the subject's in the same process."
+LATE = "all-reduces start after backward ends"
+NO_REMARK = "none"
+SUBJECT = t.factor("subject", "Subject")
+
+
+def tables(records: Mapping[str, list[Record]]) -> list[Table]:
+    """Who is correct and how fast; every cell of attention, DDP and the sharded optimizer."""
+    attention, wrappers, optimizers = (
+        [one for one in records.get(name, []) if "subject" in one.factors] for name in SHOWN.reads_if_measured
+    )
+    grid, board = (
+        [_beside(one, one, "ours_", "both_ms") for one in attention if one.factors["workload"] == workload]
+        for workload in ("grid", "leaderboard")
+    )
+    board = [replace(one, factors={**one.factors, "entry": f"here: {one.factors['subject']}"}) for one in board]
+    steps = [row for cell in wrappers for row in _wrapped(cell)]
+    sharded = [_optimizer(cell) for cell in optimizers]
+    kinds = [replace(one, factors={**one.factors, "moment": moment}) for one in sharded for moment in MOMENT_NAMES]
+    made = (
+        ("Subjects", _summary([*grid, *board, *steps, *sharded]), _summarised(), NOTE),
+        ("Attention of the subjects", grid, _attention(flash._cells(), "both_ms"), BESIDE_NOTE),
+        ("The leaderboard's problem by the subjects", board, _attention(flash._leaderboard(), "both_ms"), BESIDE_NOTE),
+        ("DDP of the subjects", steps, _ddp(), BESIDE_NOTE),
+        ("Sharded optimizers of the subjects", sharded, _sharding(), BESIDE_NOTE),
+        ("Memory of sharded optimizers by kind", kinds, _swapped(sharding._kinds(), _optimizer_name()), BESIDE_NOTE),
+    )
+    return [
+        t.make(table, title, rows, columns, [note])
+        for table, (title, rows, columns, note) in zip(SHOWN.tables, made, strict=True)
+    ]
+
+
+# --- rows -------------------------------------------------------------------------------------------------------
+
+
+def _beside(row: Record, ours: Record, prefix: str, sample: str) -> Record:
+    """The row with what a sample of ours says of it: ours, over ours, verdict, and remarks."""
+    theirs, own = (one.samples.get(name, []) for one, name in ((row, sample), (ours, f"{prefix}{sample}")))
+    if not theirs or not own:
+        return row
+    times = [median(value for samples in rounds for value in samples) for rounds in (theirs, own)]
+    said = {"ours_ms": times[1], "over_ours": times[0] / times[1], "verdict": flash.judged(own, theirs)}
+    remarks = []
+    if kept := row.values.get("kept_bytes"):
+        remarks.append(f"each call keeps {kept / t.MIB:.3g} MiB")
+    starts = list(zip(row.series.get("lane", []), row.series.get("start_ns", []), strict=True))
+    sent = [start for lane, start in starts if lane == "communication"]
+    if sent and min(sent) >= dict(starts).get("phase communication", 0):
+        remarks.append(LATE)
+    return replace(row, values={**row.values, **said, "remark": "; ".join(remarks) or NO_REMARK})
+
+
+def _wrapped(cell: Record) -> list[Record]:
+    """A row a variant of the subject's, named as ours are with the subject behind it."""
+    found = []
+    for variant in v.from_level(str(cell.factors["variants"])):
+        if known := ddp_subject.parsed(variant):
+            theirs, ours = ddp._row(cell, variant), ddp._row(cell, known)
+            bucket = ours.factors["bucket_mb"]
+            name = f"{known.implementation} ({cell.factors['subject']})"
+            row = replace(theirs, factors={**theirs.factors, "implementation": name, "bucket_mb": bucket})
+            found.append(_beside(row, ours, "", "step_ms"))
+    return found
+
+
+def _optimizer(cell: Record) -> Record:
+    ours, theirs = sharding.by_implementation(cell, (sharding_names.SHARDED, THEIRS))
+    return _beside(theirs, ours, "", "step_ms")
+
+
+def _summary(rows: Iterable[Record]) -> list[Record]:
+    """One row a subject and kernel, by rank."""
+    grouped: dict[tuple[str, str], list[Record]] = {}
+    for row in rows:
+        grouped.setdefault((row.factors["kernel"], row.factors["subject"]), []).append(row)
+    made = [_of_kernel(kernel, subject, of) for (kernel, subject), of in grouped.items()]
+    made.sort(key=lambda one: (one.factors["kernel"], one.factors["correct"] != "yes", one.values.get("over_ours", 0)))
+    for row in made:
+        same = [one for one in made if one.factors["kernel"] == row.factors["kernel"]]
+        right = row.factors["correct"] == "yes"
+        row.values["rank"] = f"{same.index(row) + 1} of {len(same)}" if right else "not correct"
+    return made
+
+
+def _of_kernel(kernel: str, subject: str, of: Sequence[Record]) -> Record:
+    worst = max(of, key=lambda row: STATUSES.index(row.status))
+    best = min(of, key=lambda row: STATUSES.index(row.status))
+    wrong = next((row for row in of if "WrongResult" in row.reason), None)
+    correct = "no" if wrong else "yes" if worst.ok else "not told"
+    ratios = [row.values["over_ours"] for row in of if "over_ours" in row.values]
+    remarks = dict.fromkeys(row.values["remark"] for row in of if row.values.get("remark", NO_REMARK) != NO_REMARK)
+    said = "; ".join(remarks) or NO_REMARK
+    values = {"over_ours": median(ratios)} if ratios else {}
+    cells = f"{sum(row.ok for row in of)} of {len(of)}"
+    factors = {"subject": subject, "kernel": kernel, "correct": correct, "cells": cells}
+    factors["said"] = (wrong or worst).reason or said
+    return replace(best, factors=factors, values={**values, "remark": said}, samples={}, series={})
+
+
+# --- columns ----------------------------------------------------------------------------------------------------
+
+
+def _summarised() -> list[Column]:
+    titles = {"kernel": "Kernel", "subject": "Subject", "correct": "Correct", "cells": "Rows ok"}
+    return [
+        *(t.factor(name, title) for name, title in titles.items()),
+        t.value("over_ours", "Time over ours (×)"),
+        t.value("rank", "Rank", exact=True),
+        t.factor("said", "Remark"),
+    ]
+
+
+def _compared(sample: str) -> list[Column]:
+    ours = t.derived(f"ours_{sample}", "Ours, the same (ms)", lambda row: row.values.get("ours_ms", t.NOT_RECORDED))
+    return [
+        ours,
+        t.value("over_ours", "Over ours (×)"),
+        t.value("verdict", "Against ours", exact=True),
+        t.value("remark", "Remark", exact=True),
+    ]
+
+
+def _swapped(columns: Iterable[Column], *others: Column) -> list[Column]:
+    """The subject, then the columns, of which these take the place of those with the same name."""
+    kept = {one.name: one for one in columns} | {one.name: one for one in others}
+    return [SUBJECT, *kept.values()]
+
+
+def _attention(columns: Iterable[Column], sample: str) -> list[Column]:
+    """Without what is of libraries or of published figures alone."""
+    wanted = [one for one in columns if one.kind != "published" and one.name != "sdpa_backend"]
+    return _swapped(wanted, *_compared(sample))
+
+
+def _ddp() -> list[Column]:
+    columns = [*ddp._benchmark(), *ddp._checked(), *ddp._timeline()]
+    return _swapped([one for one in columns if one.kind != "published"], *_compared("step_ms"))
+
+
+def _optimizer_name() -> Column:
+    def name(record: Record) -> str:
+        return f"sharded ({record.factors['subject']})"
+
+    return Column("implementation", "Optimizer", name, kind="factor", exact=True)
+
+
+def _sharding() -> list[Column]:
+    off_by: Callable[[Record], Any] = t.if_timed(lambda record: f"{record.values['difference']:.2g}")
+    columns = [one for one in (*sharding._memory(), *sharding._times()) if one.kind != "published"]
+    columns = [one for one in columns if not one.name.startswith(("update_ms", "exchange_ms"))]
+    of_theirs = t.derived("off_by", "Off by", off_by, exact=True)
+    return _swapped(columns, _optimizer_name(), of_theirs, *_compared("step_ms"))
