@@ -163,7 +163,7 @@ def sharded_optimizer(page: Page) -> str:
     sharding = page.problems["optimizer_state_sharding_accounting"]
     row = _saved(page)
     saved, world = figure(row, "saved_gib", GIB_AS_GB), entry(row, "world_size")
-    plain, sharded = (sharding.time("step_ms", one, world) for one in sharding.OPTIMIZERS)
+    plain, sharded = (sharding.time("step_ms", one, world) for one in sharding.optimizers)
     sentence = (
         f"Sharding the optimizer state on {world} GPUs saves {saved} GB per GPU; a step takes {sharded.share(plain)} % "
         "of the unsharded one's time."
