@@ -28,7 +28,8 @@ HELP = """\
                               retire finished cells, so that the next report measures them again
 ./run fetch-data squad        fetch SQuAD v1.1 for the FSDP workshop's experiments, into downloads/squad
 ./run compare A B [--experiment NAME ...] [--csv FILE] [--fail-on slower] [--threshold PERCENT]
-                              two sites, revisions or commits, figure by figure: faster, slower, cannot tell
+                              two sites, revisions or commits, figure by figure: faster, slower, cannot tell;
+                              or two subjects, by name
 ./run launch --scheduler slurm|pbs|local --nodes N --ranks-per-node R [--launcher srun|mpiexec|torchrun]
              [--profile torch|nsys] [-- COMMAND]
                               print a job script that starts ranks there
@@ -210,6 +211,7 @@ def plan(arguments: Sequence[str]) -> int:
 def doctor(arguments: Sequence[str]) -> int:
     """Print the machine and what each experiment will find unsupported."""
     from perfscribe.base import registry
+    from perfscribe.plan import subjects
     from perfscribe.plan.plan import planned_cells
     from perfscribe.verbs import doctor as machine
 
@@ -217,7 +219,8 @@ def doctor(arguments: Sequence[str]) -> int:
     raw = read_config(arguments)
     preset = session.resolve_preset(raw.get("preset", "auto"))
     units = [(name, planned_cells(raw, name, preset)) for name in registry.measured(ROOT)]
-    print(machine.report(units))
+    named = subjects.paths(configuration.resolve(raw, preset), ROOT)
+    print(machine.report(units, [subjects.read(*one) for one in named.items()]))
     return 0
 
 
@@ -278,9 +281,13 @@ def launch(arguments: Sequence[str]) -> int:
 
 
 def compare(arguments: Sequence[str]) -> int:
-    """Compare two sites or commits."""
-    from perfscribe.verbs.compare import verb
+    """Compare two sites or commits, or two subjects."""
+    from perfscribe.verbs.compare import subjects, verb
 
+    site = str(read_config().get("site", session.LOCAL_SITE))
+    if text := subjects.compare(ROOT / "results" / site / "tables", arguments):
+        print(text)
+        return 0
     return verb.main(ROOT, list(arguments))
 
 

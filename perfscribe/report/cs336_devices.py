@@ -187,9 +187,13 @@ class Checked(Problem):
         rows = [row for row in self.site.rows(self.CHECK, **levels) if row["status"] in ("ok", "failed")]
         if rows:
             yield Status("checked" if all(map(self.right, rows)) else "check failed")
+        whose = f"({YOURS})" in str(levels["implementation"])
+        wrong = next((row["reason"] for row in rows if row["status"] == "failed" and whose), "")
         if rows := list(filter(ok, rows)):
             row = max(rows, key=lambda row: (int(row["world_size"]), float(row[self.ERROR])))
-            yield Answer("", self.apart(row["world_size"], row))
+            yield Answer("", self.apart(row["world_size"], row), "The code is yours." if whose else "")
+        elif wrong:
+            yield Answer("", f"Your code fails its check: {wrong}.")
 
     def right(self, row: Row) -> bool:
         """Whether a check is within its limit."""

@@ -301,12 +301,17 @@ class FlashForward(Problem):
         yield Answer(
             "",
             f"Largest relative error of output and gradients against float64: {largest}." if largest else "",
-            f"Cells further off: {wrong}." if wrong else "",
+            f"Cells further off: {wrong}{self.first(rows)}." if wrong else "",
             WHOSE_CHECK
             if ours(self.site) == YOURS
             else f"Code: [{code}](../../perfscribe/attention/{code}), "
             "tests: [test_flash_attention.py](../../tests/attention/test_flash_attention.py).",
         )
+
+    def first(self, rows: Mapping[str, Sequence[Row]]) -> str:
+        """What the first wrong cell of the user's own code says."""
+        reasons = [row["reason"] for found in rows.values() for row in found if "WrongResult" in row["reason"]]
+        return f", the first: {reasons[0]}" if reasons else ""
 
 
 class FlashBackward(FlashForward):
@@ -466,12 +471,18 @@ class FlashBenchmarking(Problem):
         return f"Leaderboard closure: {self.whose} {triton}, cuDNN {cudnn}, best verified {verified}." if row else ""
 
 
+def board_entry(site: Site) -> str:
+    """The entry that is handed in."""
+    return f"here: {YOURS if ours(site) == YOURS else 'Triton (ours)'}"
+
+
 def leaderboard(site: Site) -> tuple[Figure, Figure, Row | None]:
     """Ours and cuDNN by the leaderboard's closure, ms, and its best entry that was verified."""
-    triton, cudnn = (site.value(BOARD, "both_launched_ms", entry=f"here: {entry}") for entry in
-                     (YOURS if ours(site) == YOURS else "Triton (ours)", "SDPA, cuDNN"))  # fmt: skip
+    mine, cudnn = (
+        site.value(BOARD, "both_launched_ms", entry=entry) for entry in (board_entry(site), "here: SDPA, cuDNN")
+    )
     entries = [row for row in site.rows(BOARD) if row["standing"].startswith("verified") and figure(row, "both_ms")]
-    return triton, cudnn, min(entries, key=lambda row: float(row["both_ms"]), default=None)
+    return mine, cudnn, min(entries, key=lambda row: float(row["both_ms"]), default=None)
 
 
 PROBLEMS = (NsysProfile, FlashForward, FlashBackward, FlashBenchmarking)

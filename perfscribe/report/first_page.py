@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from perfscribe.report import fsdp
-from perfscribe.report.cs336_kernels import BOARD, leaderboard
+from perfscribe.report.cs336_kernels import BOARD, board_entry, leaderboard
 from perfscribe.report.problem import Problem, said
 from perfscribe.report.site import NOTHING, Row, Site, ends, entry, figure, noisy
 from perfscribe.show.rounding import GIB_AS_GB, LACKING, Figure
+from perfscribe.subjects import YOURS
 
 FEWEST_FINDINGS, MOST_FINDINGS, MOST_HEADLINES = 5, 7, 8
 UNMEASURED = ("skipped", "unsupported", "not_run")
@@ -65,14 +66,19 @@ def host_bound(page: Page) -> str:
     )
 
 
+def whose(page: Page) -> str:
+    """Whose attention is handed in."""
+    return "your" if page.problems["flash_benchmarking"].whose == YOURS else "our"
+
+
 def flash_against_pytorch(page: Page) -> str:
     """From which length ours is faster, launches counted."""
     first, last, plain, ours = page.problems["flash_benchmarking"].compare()
     if not first or not page.gpu:
         return ""
     return (
-        f"In bf16, launches included, our FlashAttention-2 is faster than PyTorch from {first} × 64 on; at {last} × 64 "
-        f"it takes {ours} ms, PyTorch {plain}."
+        f"In bf16, launches included, {whose(page)} FlashAttention-2 is faster than PyTorch from {first} × 64 on; at "
+        f"{last} × 64 it takes {ours} ms, PyTorch {plain}."
     )
 
 
@@ -124,8 +130,8 @@ def flash_against_cudnn(page: Page) -> str:
     """The leaderboard's problem by the handout's closure."""
     ours, cudnn, row = leaderboard(page.site)
     return (
-        f"On the leaderboard problem our FlashAttention-2 takes {ours} ms, cuDNN {cudnn}, the best verified entry "
-        f"{entry(row, 'both_ms', LACKING)} (on {entry(row, 'hardware')})."
+        f"On the leaderboard problem {whose(page)} FlashAttention-2 takes {ours} ms, cuDNN {cudnn}, the best "
+        f"verified entry {entry(row, 'both_ms', LACKING)} (on {entry(row, 'hardware')})."
     )
 
 
@@ -309,7 +315,7 @@ def training_step(page: Page) -> Headline:
 
 def flash(page: Page) -> Headline:
     """The leaderboard's problem."""
-    row = page.site.row(BOARD, entry="here: Triton (ours)")
+    row = page.site.row(BOARD, entry=board_entry(page.site))
     launched, device, rate = (figure(row, name) for name in ("both_launched_ms", "both_ms", "tflop_per_s"))
     best = figure(page.extreme(max, "cs336.ceilings_products", "rate", dtype="bf16"), "rate")
     share = launched.of(100 * rate.value * device.value / launched.value / best.value, device)

@@ -13,6 +13,7 @@ from tabulate import tabulate
 
 from perfscribe.base.cells import Cell
 from perfscribe.instruments import tools
+from perfscribe.plan import subjects
 from perfscribe.records import environment
 from perfscribe.run import leases
 
@@ -34,8 +35,11 @@ GIB = 2**30
 FIX_WIDTH = 48
 
 
-def report(units: Sequence[tuple[str, list[Cell]]]) -> str:
-    """The whole text; `units` are the planned cells by experiment. Names paths of this machine: not for publishing."""
+def report(units: Sequence[tuple[str, list[Cell]]], of: Sequence[subjects.Subject] = ()) -> str:
+    """The whole text; `units` are the planned cells by experiment. Names paths of this machine: not for publishing.
+
+    of: users' own code, whose adapters that are not written yet are named.
+    """
     sections = {
         "Machine": _pairs(_machine()),
         "Python and libraries": _pairs(_software()),
@@ -43,7 +47,15 @@ def report(units: Sequence[tuple[str, list[Cell]]]) -> str:
         "Other processes on the GPU": _processes(),
         "What this machine leaves unsupported": _experiments(units),
     }
+    if of:
+        sections["Your code"] = _pairs((one.name, _written(one)) for one in of)
     return "\n\n".join(f"{title}\n{'-' * len(title)}\n{body}" for title, body in sections.items()) + "\n"
+
+
+def _written(subject: subjects.Subject) -> str:
+    lacking = ", ".join(subject.lacking.values())
+    has = ", ".join(subject.kernels) or "nothing"
+    return f"measured: {has}" + (f"; not written, so ours: {lacking}" if lacking else "")
 
 
 def _pairs(rows: Iterable[tuple[str, Any]]) -> str:

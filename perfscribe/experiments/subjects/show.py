@@ -72,7 +72,8 @@ def _beside(row: Record, ours: Record, prefix: str, sample: str) -> Record:
         remarks.append(f"each call keeps {kept / t.MIB:.3g} MiB")
     starts = list(zip(row.series.get("lane", []), row.series.get("start_ns", []), strict=True))
     sent = [start for lane, start in starts if lane == "communication"]
-    if sent and min(sent) >= dict(starts).get("phase communication", 0):
+    several = row.values.get("all_reduces", 0) > 1  # a single bucket is full when backward ends
+    if sent and several and min(sent) >= dict(starts).get("phase communication", 0):
         remarks.append(LATE)
     return replace(row, values={**row.values, **said, "remark": "; ".join(remarks) or NO_REMARK})
 

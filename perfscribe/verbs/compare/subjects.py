@@ -1,0 +1,72 @@
+"""`./run compare alice bob`: two subjects of the config, row by row of their tables."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tabulate import tabulate
+
+from perfscribe.instruments.statistics import format_figure
+
+# The time that each table is about, and what tells its rows apart.
+TABLES = {
+    "flash": ("both_ms", ("seq_len", "head_dim", "dtype")),
+    "leaderboard": ("both_ms", ("seq_len", "head_dim", "dtype")),
+    "ddp": ("step_ms", ("size", "world_size", "implementation", "bucket_mb", "dtype")),
+    "sharding": ("step_ms", ("size", "world_size", "dtype")),
+}
+NOTE = (
+    "Ratio: the second's median over the first's. A verdict takes medians further apart than both half IQRs together."
+)
+
+Row = Mapping[str, str]
+
+
+def compare(folder: Path, arguments: Sequence[str]) -> str:
+    """A table of both subjects in the CSV files of a site; empty where the words are not two of its subjects."""
+    if len(arguments) != 2 or not set(arguments) <= {row["subject"] for row in _rows(folder / "cs336.subjects.csv")}:
+        return ""
+    made = []
+    for name, (column, levels) in TABLES.items():
+        rows = _rows(folder / f"cs336.subject_{name}.csv")
+        first, second = ({_levels(row, levels, one): row for row in rows if row["subject"] == one} for one in arguments)
+        for key in dict.fromkeys([*first, *second]):
+            pair = [of.get(key) for of in (first, second)]
+            made.append([name, " ".join(key), *(_shown(row, column) for row in pair), *_judged(pair, column)])
+    return f"{tabulate(made, ['', 'Row', *arguments, 'Ratio', 'Verdict'], disable_numparse=True)}\n\n{NOTE}"
+
+
+def _rows(path: Path) -> list[Row]:
+    if not path.is_file():
+        return []
+    with open(path, newline="", encoding="utf-8") as stream:
+        return list(csv.DictReader(stream))
+
+
+def _levels(row: Row, names: Sequence[str], subject: str) -> tuple[str, ...]:
+    return tuple(row[name].removesuffix(f" ({subject})") for name in names if row[name] != "none")
+
+
+def _shown(row: Row | None, column: str) -> str:
+    if row is None:
+        return "not there"
+    return f"{format_figure(float(row[column]))} ms" if row["status"] == "ok" else f"{row['status']}: {row['reason']}"
+
+
+def _judged(pair: Sequence[Row | None], column: str) -> tuple[str, str]:
+    rows = [row for row in pair if row is not None and row["status"] == "ok"]
+    if len(rows) < 2:
+        return "-", "-"
+    (first, half), (second, other) = ((float(row[column]), _number(row[f"{column}_iqr"]) / 2) for row in rows)
+    if abs(second - first) <= half + other:
+        return format_figure(second / first), "cannot tell"
+    return format_figure(second / first), "faster" if second < first else "slower"
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:  # one sample has no spread
+        return 0.0
