@@ -11,7 +11,7 @@ from perfscribe.show import markdown_tables
 
 # Rows of a table that a page shows; the CSV has all.
 MOST_ROWS = 40
-MORE = "more"
+MORE, SUBJECTS = "more", "subjects"
 # Pages that belong to no problem: name, title, chapter, tables and figures.
 OTHERS: Sequence[tuple[str, str, str, Sequence[str]]] = (
     (
@@ -21,7 +21,7 @@ OTHERS: Sequence[tuple[str, str, str, Sequence[str]]] = (
         ("cs336.ceilings_products", "cs336.ceilings_bandwidths", "cs336.roofline"),
     ),
     (
-        "subjects",
+        SUBJECTS,
         "Your code beside ours",
         "cs336",
         (
@@ -47,11 +47,18 @@ def pages(
     made = {}
     for name, title, ids, shown in wanted:
         parts = [_table(tables, one) if (tables / f"{one}.csv").is_file() else _figure(one, figures) for one in ids]
+        if name == SUBJECTS:  # one may have a single kernel
+            parts = [_table(tables, one) for one in ids if _has_rows(tables / f"{one}.csv")]
         if shown in figures:
             parts.append(_figure(shown, figures))
         if any(parts):
             made[name] = "\n\n".join([f"# {title}", *filter(None, parts)]) + "\n"
     return made
+
+
+def _has_rows(path: Path) -> bool:
+    """Whether a CSV file is there, and holds more than its header."""
+    return path.is_file() and path.read_bytes().count(b"\n") > 1
 
 
 def _is_further(table: str, named: Collection[str], chapters: Collection[str]) -> bool:
