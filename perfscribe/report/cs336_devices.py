@@ -21,6 +21,7 @@ from perfscribe.report.site import (
     ok,
     published,
     shown,
+    wrong_result,
 )
 from perfscribe.show import references
 from perfscribe.show.rounding import GIB_AS_GB, NO_FIGURE, Figure
@@ -188,7 +189,7 @@ class Checked(Problem):
         if rows:
             yield Status("checked" if all(map(self.right, rows)) else "check failed")
         whose = f"({YOURS})" in str(levels["implementation"])
-        wrong = next((row["reason"] for row in rows if row["status"] == "failed" and whose), "")
+        wrong = next(filter(None, map(wrong_result, rows)), "")
         if rows := list(filter(ok, rows)):
             row = max(rows, key=lambda row: (int(row["world_size"]), float(row[self.ERROR])))
             yield Answer("", self.apart(row["world_size"], row), "The code is yours." if whose else "")

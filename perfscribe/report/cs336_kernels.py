@@ -21,6 +21,7 @@ from perfscribe.report.site import (
     label,
     ok,
     shown,
+    wrong_result,
 )
 from perfscribe.show.rounding import Figure
 from perfscribe.subjects import YOURS
@@ -310,7 +311,7 @@ class FlashForward(Problem):
 
     def first(self, rows: Mapping[str, Sequence[Row]]) -> str:
         """What the first wrong cell of the user's own code says."""
-        reasons = [row["reason"] for found in rows.values() for row in found if "WrongResult" in row["reason"]]
+        reasons = [wrong_result(row) for found in rows.values() for row in found if wrong_result(row)]
         return f", the first: {reasons[0]}" if reasons else ""
 
 
@@ -334,9 +335,9 @@ class FlashBenchmarking(Problem):
         self.site = site
         self.both = ("eager", ours(site))
         self.whose = "yours" if ours(site) == YOURS else "ours"
-        of_preset = site.levels(FLASH, "seq_len", implementation=ours(site))
+        of_preset = site.levels(FLASH, "seq_len", implementation="tiled")
         self.lengths: Sequence[str] = [str(2**power) for power in range(7, 17)] if site.gpu else of_preset
-        widths = ("16", "32", "64", "128") if site.gpu else site.levels(FLASH, "head_dim", implementation=ours(site))
+        widths = ("16", "32", "64", "128") if site.gpu else site.levels(FLASH, "head_dim", implementation="tiled")
         self.problems = [(length, width, dtype) for length in self.lengths for width in widths for dtype in TOLERANCE]
         super().__init__(site)
 

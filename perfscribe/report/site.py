@@ -160,6 +160,11 @@ def entry(row: Row | None, column: str, other: str = "") -> str:
     return (row or {}).get(column, other)
 
 
+def wrong_result(row: Row) -> str:
+    """What a check of a user's own code says where it failed."""
+    return row["reason"].partition("WrongResult: ")[2]
+
+
 def median_of(site: Site, table: str, column: str, **levels: str) -> str:
     """What ± is beside a median of so many, where cells differ in it of so many to so many."""
     found = sorted(map(int, site.levels(table, column, **levels)))

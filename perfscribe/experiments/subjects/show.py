@@ -121,7 +121,8 @@ def _of_kernel(kernel: str, subject: str, of: Sequence[Record]) -> Record:
     values = {"over_ours": median(ratios)} if ratios else {}
     cells = f"{sum(row.ok for row in of)} of {len(of)}"
     factors = {"subject": subject, "kernel": kernel, "correct": correct, "cells": cells}
-    factors["said"] = (wrong or worst).reason or said
+    reason = (wrong or worst).reason
+    factors["said"] = reason.rpartition("WrongResult: ")[2] or said
     return replace(best, factors=factors, values={**values, "remark": said}, samples={}, series={})
 
 

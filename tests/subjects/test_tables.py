@@ -1,0 +1,110 @@
+"""What a subject's records become: the plan, the page of subjects, the hand-in, a comparison of two."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfscribe.experiments.subjects import show
+from perfscribe.plan import plan
+from perfscribe.records import scrub
+from perfscribe.records.records import Record
+from perfscribe.report.cs336_kernels import FlashBenchmarking, FlashForward
+from perfscribe.report.site import Site
+from perfscribe.show import tables
+from perfscribe.verbs.compare import subjects as compare
+
+ROOT = Path(__file__).resolve().parents[2]
+FLASH = "flash_benchmarking"
+WRONG = "WrongResult: dK off by 0.05 at causal, d 16, 64 tokens; allowed 0.01; worst element 2 in place of 1"
+
+
+def test_a_subject_adds_its_cells_and_its_page_and_changes_nothing_else(subject: Callable[..., Path]) -> None:
+    raw = {"only": [FLASH, "ddp"]}
+    without = plan.build(raw, "tiny", ROOT)
+    adapters = subject()
+    beside = plan.build(raw | {"subject": str(adapters)}, "tiny", ROOT)
+    assert set(without.shards) == {FLASH, "ddp"}
+    assert set(beside.units) - set(without.units) == {"present-subjects"}
+    for name, unit in without.units.items():
+        if unit["unit"] == "measure":
+            of = beside.units[name]
+            ours = [cell for cell in of["cells"] if "subject" not in cell["factors"]]
+            theirs = [cell for cell in of["cells"] if "subject" in cell["factors"]]
+            assert {**of, "cells": ours} == unit
+            assert {cell["factors"]["subject"] for cell in theirs} == {"yours"}
+        elif unit["unit"] != "report":
+            assert beside.units[name] == unit
+    written = str([unit for unit in beside.units.values()])
+    assert str(adapters) not in written and adapters.parents[1].name not in written
+
+
+def test_no_such_file_is_one_line() -> None:
+    with pytest.raises(
+        ValueError, match=r"config: subjects\.bob: got 'nowhere\.py', expected the course's tests/adapters"
+    ):
+        plan.build({"subjects": {"bob": "nowhere.py"}}, "tiny", ROOT)
+
+
+def test_publishing_takes_the_path_out_of_the_options(tmp_path: Path) -> None:
+    options = {FLASH: {"subjects": {"alice": "/home/alice/assignment2-systems/tests/adapters.py"}}}
+    found = scrub.scrub_json(options, scrub.Private())
+    assert found[FLASH]["subjects"] == {"alice": "<path>/adapters.py"}
+
+
+def _record(subject: str, seq_len: int, ms: float, **more: Any) -> Record:
+    factors = {"workload": "grid", "device": "cpu", "seq_len": seq_len, "head_dim": 16, "dtype": "fp32", "batch": 1}
+    factors |= {"heads": 1, "causal": True, "implementation": subject, "samples": 2, "kernel": "flash_pytorch"}
+    timed = {f"{who}{one}_ms": [[time, 1.1 * time]] for who, time in (("", ms), ("ours_", 1.0))
+             for one in ("forward", "backward", "both")}  # fmt: skip
+    fields = {"status": "ok", "reason": "", "samples": timed, "spent": {"compile_s": 0.0}} | more
+    return Record(FLASH, {**factors, "subject": subject, "code": "0" * 16}, origin="measured", **fields)
+
+
+def _failed(subject: str, seq_len: int) -> Record:
+    return _record(subject, seq_len, 1.0, status="failed", reason=WRONG, samples={})
+
+
+def _site(folder: Path, records: list[Record]) -> Site:
+    for table in show.tables({FLASH: records}):
+        tables.write(table, folder)
+    return Site("local", folder, "cpu")
+
+
+def test_subjects_are_ranked_where_they_are_correct(tmp_path: Path) -> None:
+    records = [_record("slow", 64, 4.0), _record("fast", 64, 0.5), _record("odd", 64, 0.1), _failed("odd", 128)]
+    rows = _site(tmp_path, records).table("cs336.subjects")
+    assert [(row["subject"], row["correct"], row["cells"], row["rank"]) for row in rows] == [
+        ("fast", "yes", "1 of 1", "1 of 3"),
+        ("slow", "yes", "1 of 1", "2 of 3"),
+        ("odd", "no", "1 of 2", "not correct"),
+    ]
+    assert rows[1]["over_ours"] == "4.0"
+    assert rows[2]["said"] == WRONG.removeprefix("WrongResult: ")
+    text = compare.compare(tmp_path, ["fast", "slow"])
+    assert text.splitlines()[2].split() == ["flash", "64", "16", "fp32", "0.525", "ms", "4.20", "ms", "8.00", "slower"]
+    assert compare.compare(tmp_path, ["fast", "h200"]) == ""
+
+
+def test_the_hand_in_has_the_subjects_rows_and_says_where_it_is_wrong(tmp_path: Path) -> None:
+    site = _site(tmp_path, [_record("yours", 64, 4.0), _failed("yours", 128)])
+    ours = {"status": "ok", "reason": "none", "device": "cpu", "implementation": "tiled", "head_dim": "16"}
+    site._read["cs336.flash_cells"] = [
+        *({**ours, "dtype": "fp32", "seq_len": length, "both_ms_n": "5"} for length in ("64", "128")),
+        *site.table("cs336.subject_flash"),
+    ]
+    page = FlashBenchmarking(site).markdown({})
+    assert "flash yours in PyTorch." in page
+    assert "| 64 | 16 | fp32 | - | 4.20 | - | 4.20 | - | 4.20 |" in page
+    assert "| 128 | 16 | fp32 | - | failed | - | failed | - | failed |" in page
+    problem = FlashForward(site)
+    assert problem.status() == "check failed"
+    assert "Cells further off: 1, the first: dK off by 0.05 at causal" in problem.markdown({})
+
+
+def test_a_site_without_subjects_hands_in_ours(tmp_path: Path) -> None:
+    site = Site("local", tmp_path, "cpu")
+    assert (site.has_subject, site.handed_in("cs336.flash_cells", "tiled", "yours")) == (False, "tiled")
