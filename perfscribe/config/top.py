@@ -27,7 +27,9 @@ TOP = dict(
         ["cs336", "polaris", "fsdp"],
         ["cs336", "polaris", "fsdp"],
     ),
-    subject=path("tests/adapters.py of your checkout of CS336's assignment 2: your code is measured and handed in"),
+    subject=path(
+        "tests/adapters.py of your checkout of CS336's assignment 2: your code is measured and handed in; null: ours"
+    ),
     subjects=mapping(
         "several such files by name, each compared with ours, for teaching staff", "^[a-z][a-z0-9_-]{0,39}$", PATH
     ),

@@ -10,6 +10,8 @@ from __future__ import annotations
 import ast
 import hashlib
 import importlib
+import importlib.util
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,11 +27,15 @@ IMPORTS = (ast.Import, ast.ImportFrom)
 
 @dataclass(frozen=True)
 class Subject:
-    """kernels: digest of the code of each kernel that it has. lacking: adapters that it has not written, by kernel."""
+    """kernels: digest of the code of each kernel that it has. lacking: adapters that it has not written, by kernel.
+
+    missing: packages that these kernels import and that this Python does not have.
+    """
 
     name: str
     kernels: Mapping[str, str]
     lacking: Mapping[str, str]
+    missing: Sequence[str]
 
 
 def paths(config: Mapping[str, Any], root: Path) -> dict[str, Path]:
@@ -53,7 +59,11 @@ def read(name: str, adapters: Path) -> Subject:
             digests[kernel] = code.digest(filter(None, written))
         else:
             lacking[kernel] = next(names[0] for names, one in zip(functions, written, strict=True) if not one)
-    return Subject(name, digests, lacking)
+    return Subject(name, digests, lacking, sorted(one for one in code.libraries if not _is_installed(one)))
+
+
+def _is_installed(package: str) -> bool:
+    return package in sys.stdlib_module_names or importlib.util.find_spec(package) is not None
 
 
 def cells(experiment: str, of: Sequence[Cell], subjects: Iterable[Subject], sources: Sources) -> list[Cell]:
@@ -82,6 +92,7 @@ class Code:
     def __init__(self, adapters: Path) -> None:
         self.roots, self.module = roots(adapters), module_name(adapters)
         self._trees: dict[Path, ast.Module] = {}
+        self.libraries: set[str] = set()  # of the kernels of which there is a digest
         self.tree = self._parse(adapters)
         self.defined: dict[str, ast.stmt] = {}
         self.always: list[ast.stmt] = []  # statements that bind no name, such as sys.path.append(...)
@@ -126,6 +137,9 @@ class Code:
             imports = sorted(imports_of(tree, module, path is not None and path.name == "__init__.py"))
             found[path] = f"{digest_of(tree)} {imports}"
             waiting += self._files(imports)
+            tops = {base.split(".")[0] for base, *_ in imports} - {""}
+            own = {top for top in tops for root in self.roots if module_path(top, root) or (root / top).is_dir()}
+            self.libraries |= tops - own
         return set(found.values())
 
     def _files(self, imports: Iterable[Import]) -> Iterator[tuple[str, Path]]:

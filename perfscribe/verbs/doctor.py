@@ -55,7 +55,8 @@ def report(units: Sequence[tuple[str, list[Cell]]], of: Sequence[subjects.Subjec
 def _written(subject: subjects.Subject) -> str:
     lacking = ", ".join(subject.lacking.values())
     has = ", ".join(subject.kernels) or "nothing"
-    return f"measured: {has}" + (f"; not written, so ours: {lacking}" if lacking else "")
+    missing = f"; not installed here: {', '.join(subject.missing)}" if subject.missing else ""
+    return f"measured: {has}" + (f"; not written, so ours: {lacking}" if lacking else "") + missing
 
 
 def _pairs(rows: Iterable[tuple[str, Any]]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -78,13 +79,17 @@ def subject_cells(experiment: str, adapters: Path, name: str = "yours") -> list[
 
 @pytest.fixture
 def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[..., dict[str, Any]]]:
-    """The child's answer to the first of a subject's cells with these levels."""
+    """The child's answer to the first of a subject's cells with these levels. variants: in the place of its own."""
     children = []
 
-    def run(experiment: str, adapters: Path, timeout_s: float = 60, **levels: Any) -> dict[str, Any]:
+    def run(
+        experiment: str, adapters: Path, timeout_s: float = 60, variants: str = "", **levels: Any
+    ) -> dict[str, Any]:
         monkeypatch.setenv(VARIABLE, json.dumps({"yours": str(adapters)}))
         found = subject_cells(experiment, adapters)
         cell = next(one for one in found if all(one[name] == level for name, level in levels.items()))
+        if variants:
+            cell = replace(cell, factors={**cell.factors, "variants": variants})
         if cell.data:
             file = tmp_path / "data" / tokens.dataset_name(cell["batch"], cell["seq_len"]) / tokens.FILE
             file.parent.mkdir(parents=True, exist_ok=True)

@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 from conftest import subject_cells  # type: ignore[import-not-found]
 
+from perfscribe.plan import subjects
+from perfscribe.verbs import doctor
+
 FLASH, DDP, SHARDING = "flash_benchmarking", "ddp", "optimizer_state_sharding"
 # By fault: experiment, levels of the cell, seconds, status and reason.
 ENDS = {
@@ -70,7 +73,8 @@ def test_memory_that_a_call_keeps_is_told(subject: Subject, measured: Measured) 
 def test_buckets_that_never_overlap_are_seen_in_the_trace(
     fault: tuple[str, ...], before_end: bool, subject: Subject, measured: Measured
 ) -> None:
-    answer = measured(DDP, subject(*fault), kernel="ddp_bucketed")
+    variants = "overlap_bucketed:1 yours.overlap_bucketed.1"
+    answer = measured(DDP, subject(*fault), kernel="ddp_bucketed", variants=variants)
     assert answer["status"] == "ok", answer
     found = answer["measurement"]
     key = "yours.overlap_bucketed.1"
@@ -110,3 +114,15 @@ def test_an_edit_changes_the_cells_of_its_kernel_alone(subject: Subject) -> None
         after = codes()
         assert {one for one in before if after[one] != before[one]} == {kernel}
         before = after
+
+
+def test_what_is_not_written_or_not_installed_is_named(subject: Subject) -> None:
+    adapters = subject()
+    path = adapters.parents[1] / "cs336_systems" / "ddp.py"
+    path.write_text("import no_such_package.inside\n" + path.read_text())
+    found = subjects.read("yours", adapters)
+    assert found.lacking == {"flash_triton": "get_flashattention_autograd_function_triton"}
+    assert found.missing == ["no_such_package"]
+    assert doctor._written(found).endswith(
+        "so ours: get_flashattention_autograd_function_triton; not installed here: no_such_package"
+    )
