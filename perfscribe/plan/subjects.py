@@ -138,8 +138,8 @@ class Code:
             found[path] = f"{digest_of(tree)} {imports}"
             waiting += self._files(imports)
             tops = {base.split(".")[0] for base, *_ in imports} - {""}
-            own = {top for top in tops for root in self.roots if module_path(top, root) or (root / top).is_dir()}
-            self.libraries |= tops - own
+            inside = {top for top in tops for root in self.roots if module_path(top, root) or (root / top).is_dir()}
+            self.libraries |= tops - inside
         return set(found.values())
 
     def _files(self, imports: Iterable[Import]) -> Iterator[tuple[str, Path]]:
