@@ -50,7 +50,8 @@ def subjects_code() -> Iterator[None]:
         kept = [os.dup(1), os.dup(2)]
         for descriptor in (1, 2):
             os.dup2(printed.fileno(), descriptor)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (MOST_PRINTED_MIB << 20, limits[1]))
+        most = MOST_PRINTED_MIB << 20
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most if limits[1] < 0 else min(most, limits[1]), limits[1]))
         try:
             yield
         except NotImplementedError as error:
