@@ -16,6 +16,7 @@ from perfscribe.experiments.optimizer_state_sharding import show as sharding
 from perfscribe.experiments.optimizer_state_sharding.drawings import MOMENT_NAMES
 from perfscribe.experiments.optimizer_state_sharding.subject import THEIRS
 from perfscribe.experiments.subjects.levels import SHOWN
+from perfscribe.instruments.statistics import ROUNDS_FOR_INTERVAL, Rounds, ratio
 from perfscribe.records.records import STATUSES, Record
 from perfscribe.show import tables as t
 from perfscribe.show.tables import Column, Table
@@ -66,7 +67,7 @@ def _beside(row: Record, ours: Record, prefix: str, sample: str) -> Record:
     if not theirs or not own:
         return row
     times = [median(value for samples in rounds for value in samples) for rounds in (theirs, own)]
-    said = {"ours_ms": times[1], "over_ours": times[0] / times[1], "verdict": flash.judged(own, theirs)}
+    said = {"ours_ms": times[1], "over_ours": times[0] / times[1], "verdict": _verdict(own, theirs)}
     remarks = []
     if kept := row.values.get("kept_bytes"):
         remarks.append(f"each call keeps {kept / t.MIB:.3g} MiB")
@@ -76,6 +77,14 @@ def _beside(row: Record, ours: Record, prefix: str, sample: str) -> Record:
     if sent and several and min(sent) >= dict(starts).get("phase communication", 0):
         remarks.append(LATE)
     return replace(row, values={**row.values, **said, "remark": "; ".join(remarks) or NO_REMARK})
+
+
+def _verdict(ours: Rounds, theirs: Rounds) -> str:
+    """Faster or slower than ours: by intervals with enough rounds, else where no sample of one is among the other's."""
+    if len(ours) == len(theirs) >= ROUNDS_FOR_INTERVAL:
+        return ratio(ours, theirs).verdict
+    first, second = ([value for samples in rounds for value in samples] for rounds in (ours, theirs))
+    return "faster" if max(second) < min(first) else "slower" if min(second) > max(first) else "cannot tell"
 
 
 def _wrapped(cell: Record) -> list[Record]:
