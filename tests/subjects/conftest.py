@@ -11,11 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from subject_cells import subject_cells
 
-from perfscribe.base.cells import Cell
 from perfscribe.data import tokens
-from perfscribe.plan import plan, subjects
-from perfscribe.plan.fingerprint import Sources
 from perfscribe.plan.plan_cells import cell_to_json
 from perfscribe.run.processes import Child
 from perfscribe.subjects import VARIABLE
@@ -69,12 +67,6 @@ def subject(tmp_path: Path) -> Callable[..., Path]:
         return folder / "tests" / "adapters.py"
 
     return make
-
-
-def subject_cells(experiment: str, adapters: Path, name: str = "yours") -> list[Cell]:
-    """The subject's cells of preset tiny."""
-    of = plan.planned_cells({}, experiment, "tiny")
-    return subjects.cells(experiment, of, [subjects.read(name, adapters)], Sources(ROOT))
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import subject_cells  # type: ignore[import-not-found]
+from subject_cells import subject_cells
 
 from perfscribe.plan import subjects
 from perfscribe.verbs import doctor
