@@ -25,8 +25,10 @@ SECOND_RUN_S = 10.0
 AT_LEAST = 3
 LEAST_PIXELS = 200  # of a colour in a picture, that it is no edge between two
 COLOURS = "|".join(colour.lower() for colour in figures.COLOURS if colour != "#000000")
-TABLES = {table: name for name in registry.known(ROOT) for table in registry.shown(name, ROOT).tables}
-FIGURES = [figure for name in registry.known(ROOT) for figure in registry.shown(name, ROOT).figures]
+# Without those of a user's own code, which this config does not name.
+SHOWN = {name: registry.shown(name, ROOT) for name in registry.known(ROOT) if name != registry.SUBJECTS}
+TABLES = {table: name for name, shown in SHOWN.items() for table in shown.tables}
+FIGURES = [figure for shown in SHOWN.values() for figure in shown.figures]
 
 
 @pytest.fixture(scope="module")
