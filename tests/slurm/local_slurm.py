@@ -242,12 +242,6 @@ class LocalSlurm:
         self._kill_all(node)
         self._end(f"slurmd-{node}")
 
-    def heal(self, node: str) -> None:
-        """Start the node again and wait until it takes jobs."""
-        self._start_node(node)
-        self.ask("scontrol", "update", f"nodename={node}", "state=resume")
-        wait_for(self._is_ready, START_S, f"{node} is to take jobs")
-
     def down(self) -> None:
         """Stop everything and leave nothing behind."""
         for node in ("ctl", *self.nodes):
