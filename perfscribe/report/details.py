@@ -26,7 +26,7 @@ OTHERS: Sequence[tuple[str, str, str, Sequence[str]]] = (
         "cs336",
         (
             *("cs336.subjects", "cs336.subject_flash", "cs336.subject_leaderboard", "cs336.subject_ddp"),
-            *("cs336.subject_sharding", "cs336.subject_sharding_kinds"),
+            *("cs336.subject_ddp_spans", "cs336.subject_sharding", "cs336.subject_sharding_kinds"),
         ),
     ),
     ("collectives", "Collectives", "cs336", ("cs336.collectives", "cs336.collectives_fit")),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from perfscribe.report import fsdp
+from perfscribe.report.cs336_devices import handed_in
 from perfscribe.report.cs336_kernels import BOARD, board_entry, leaderboard
 from perfscribe.report.problem import Problem, said
 from perfscribe.report.site import NOTHING, Row, Site, ends, entry, figure, noisy
@@ -117,13 +119,12 @@ def scaling(page: Page) -> str:
 
 def overlap(page: Page) -> str:
     """What naive DDP exposes, and what the best does."""
-    table, levels = "cs336.ddp_benchmark", {"world_size": "2", "dtype": "fp32"}
-    naive = page.site.value(table, "exposed_ms", implementation="naive", **levels)
-    row = page.extreme(min, table, "exposed_ms", **levels)
-    bucket = entry(row, "bucket_mb")
-    name = entry(row, "implementation") if bucket == "none" else f"buckets of {bucket} MB"
-    exposed = figure(row, "exposed_ms")
-    return f"On {page.site.ranks(2)} naive DDP exposes {naive} ms of communication per step, {name} {exposed}."
+    ddp = page.problems["naive_ddp_benchmarking"]
+    found = [(ddp.step(one, "exposed_ms", bucket), one, bucket) for one, bucket in ddp.handed_in()]
+    least, one, bucket = min(found, key=lambda row: row[0].value if row[0] else math.inf)
+    name = ddp.named(one) if bucket == "none" else f"buckets of {bucket} MB"
+    naive = ddp.step("naive", "exposed_ms")
+    return f"On {page.site.ranks(2)} naive DDP exposes {naive} ms of communication per step, {name} {least}."
 
 
 def flash_against_cudnn(page: Page) -> str:
@@ -178,7 +179,8 @@ def sharded_optimizer(page: Page) -> str:
 
 
 def _saved(page: Page) -> Row | None:
-    levels = {"implementation": "sharded (ours)", "moment": "directly before the step"}
+    whose = handed_in(page.site, "cs336.sharding_times", "sharded (ours)")  # what a user's own saves is in details
+    levels = {"implementation": whose, "moment": "directly before the step"}
     return page.largest("cs336.sharding_saved", "saved_gib", ("world_size",), **levels)
 
 
@@ -342,8 +344,9 @@ def bus_bandwidth(page: Page) -> Headline:
 
 def ddp_step(page: Page) -> Headline:
     """The quickest bucketed step."""
-    levels = {"implementation": "overlap_bucketed", "world_size": "2", "dtype": "fp32"}
-    row = page.extreme(min, "cs336.ddp_benchmark", "step_ms", **levels)
+    table = "cs336.ddp_benchmark"
+    whose = handed_in(page.site, table, "overlap_bucketed")
+    row = page.extreme(min, table, "step_ms", implementation=whose, world_size="2", dtype="fp32")
     step, exposed = figure(row, "step_ms"), figure(row, "exposed_ms")
     size = entry(row, "size").replace("xl", "XL")
     what = f"DDP step, {size}, FP32, {page.site.ranks(2)}, buckets of {entry(row, 'bucket_mb')} MB"

@@ -12,6 +12,8 @@ from perfscribe.experiments.subjects import show
 from perfscribe.plan import plan
 from perfscribe.records import scrub
 from perfscribe.records.records import Record
+from perfscribe.report import first_page
+from perfscribe.report.cs336_devices import BucketedBenchmarking, NaiveDdpBenchmarking
 from perfscribe.report.cs336_kernels import FlashBenchmarking, FlashForward
 from perfscribe.report.site import Site
 from perfscribe.show import tables
@@ -103,6 +105,23 @@ def test_the_hand_in_has_the_subjects_rows_and_says_where_it_is_wrong(tmp_path: 
     problem = FlashForward(site)
     assert problem.status() == "check failed"
     assert "Cells further off: 1, the first: dK off by 0.05 at causal" in problem.markdown({})
+
+
+def test_first_page_and_answers_are_of_the_subjects_ddp(tmp_path: Path) -> None:
+    site = _site(tmp_path, [_record("yours", 64, 4.0)])
+    cell = {"status": "ok", "device": "cpu", "size": "nano", "dtype": "fp32", "world_size": "2", "backend": "gloo"}
+    cell |= {"batch": "4", "seq_len": "16", "step_ms_n": "6", "turns": "6", "all_reduces": "3"}
+    times = {("naive", "none"): 40, ("overlap_bucketed", "1"): 20, ("overlap_bucketed (yours)", "1"): 30}
+    site._read["cs336.ddp_benchmark"] = [
+        {**cell, "implementation": name, "bucket_mb": bucket, "step_ms": str(ms), "exposed_ms": str(ms / 10)}
+        | {"step_ms_iqr": "1", "exposed_ms_spread": "0.1", "spent_ms": "3", "spent_ms_spread": "0.1"}
+        for (name, bucket), ms in times.items()
+    ]
+    page = first_page.Page(site, {one.name: one(site) for one in (NaiveDdpBenchmarking, BucketedBenchmarking)})
+    assert first_page.overlap(page).endswith("exposes 4.00 ms of communication per step, buckets of 1 MB 3.00.")
+    assert first_page.ddp_step(page).value == "30.0 ± 0.5 ms"
+    bucketed = page.problems["ddp_bucketed_benchmarking"]
+    assert bucketed.shown_title == "" and bucketed.answered[-1].text() == BucketedBenchmarking.EQUATIONS
 
 
 def test_a_site_without_subjects_hands_in_ours(tmp_path: Path) -> None:

@@ -33,7 +33,8 @@ def _title(key: Any) -> str:
 
 
 def _label(row: pd.Series) -> str:
-    short = SHORT[str(row["implementation"])]
+    name, *whose = str(row["implementation"]).split()
+    short = " ".join([SHORT[name], *whose])
     return f"{short} {float(row['bucket_mb']):g} MB" if row["implementation"] == v.BUCKETED else short
 
 

@@ -8,8 +8,10 @@ SHOWN = Shown(
         "cs336.subject_flash",
         "cs336.subject_leaderboard",
         "cs336.subject_ddp",
+        "cs336.subject_ddp_spans",
         "cs336.subject_sharding",
         "cs336.subject_sharding_kinds",
     ),
+    figures=("cs336.subject_ddp_timeline",),
     reads_if_measured=("flash_benchmarking", "ddp", "optimizer_state_sharding"),
 )

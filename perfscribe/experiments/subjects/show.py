@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from statistics import median
 from typing import Any
 
+from perfscribe.experiments.ddp import drawings
 from perfscribe.experiments.ddp import show as ddp
 from perfscribe.experiments.ddp import subject as ddp_subject
 from perfscribe.experiments.ddp import variants as v
@@ -18,8 +20,10 @@ from perfscribe.experiments.optimizer_state_sharding.subject import THEIRS
 from perfscribe.experiments.subjects.levels import SHOWN
 from perfscribe.instruments.statistics import ROUNDS_FOR_INTERVAL, Rounds, ratio
 from perfscribe.records.records import STATUSES, Record
+from perfscribe.show import figures as f
 from perfscribe.show import tables as t
 from perfscribe.show.tables import Column, Table
+from perfscribe.subjects import INDIVIDUAL, YOURS
 
 NOTE = (
     "Correct: every check passed that the handout asks for. Over ours: median over cells of the time over that of our "
@@ -49,6 +53,7 @@ def tables(records: Mapping[str, list[Record]]) -> list[Table]:
         ("Attention of the subjects", grid, _attention(flash._cells(), "both_ms"), BESIDE_NOTE),
         ("The leaderboard's problem by the subjects", board, _attention(flash._leaderboard(), "both_ms"), BESIDE_NOTE),
         ("DDP of the subjects", steps, _ddp(), BESIDE_NOTE),
+        ("Spans of your traced step and of naive's", _spans(wrappers), _traced(), BESIDE_NOTE),
         ("Sharded optimizers of the subjects", sharded, _sharding(), BESIDE_NOTE),
         ("Memory of sharded optimizers by kind", kinds, _swapped(sharding._kinds(), _optimizer_name()), BESIDE_NOTE),
     )
@@ -56,6 +61,13 @@ def tables(records: Mapping[str, list[Record]]) -> list[Table]:
         t.make(table, title, rows, columns, [note])
         for table, (title, rows, columns, note) in zip(SHOWN.tables, made, strict=True)
     ]
+
+
+def figures(tables: Mapping[str, Table]) -> list[f.Figure]:
+    """The timeline of the DDP that is handed in, naive's beside it."""
+    spans = tables["cs336.subject_ddp_spans"].ok
+    draw = partial(drawings.timelines, rows=spans, traced=spans)
+    return [f.Figure(SHOWN.figures[0], ddp.TIMELINE_CAPTION, draw, (7.0, 3.2))]
 
 
 # --- rows -------------------------------------------------------------------------------------------------------
@@ -98,6 +110,13 @@ def _wrapped(cell: Record) -> list[Record]:
             row = replace(theirs, factors={**theirs.factors, "implementation": name, "bucket_mb": bucket})
             found.append(_beside(row, ours, "", "step_ms"))
     return found
+
+
+def _spans(cells: Iterable[Record]) -> list[Record]:
+    """One record a span of a traced step: of the overlapped one that is handed in, and of ours that waits."""
+    handed_in = [one for one in cells if (one.factors["subject"], one.factors["kernel"]) == (YOURS, INDIVIDUAL)]
+    steps = [step for cell in handed_in for step in (ddp._row(cell, v.Variant(v.NAIVE)), *_wrapped(cell))]
+    return [replace(one, values=step.values | one.values) for step in steps for one in ddp.spans(step)]
 
 
 def _optimizer(cell: Record) -> Record:
@@ -173,6 +192,10 @@ def _attention(columns: Iterable[Column], sample: str) -> list[Column]:
 def _ddp() -> list[Column]:
     columns = [*ddp._benchmark(), *ddp._checked(), *ddp._timeline()]
     return _swapped([one for one in columns if one.kind != "published"], *_compared("step_ms"))
+
+
+def _traced() -> list[Column]:
+    return _swapped(one for one in (*ddp._timeline(), *ddp._spans()) if one.name != "streams")
 
 
 def _optimizer_name() -> Column:
