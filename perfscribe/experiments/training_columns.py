@@ -6,8 +6,6 @@ from typing import Any
 
 from perfscribe.experiments.training_rows import (
     CALLBACK,
-    MEASURED,
-    PREDICTED,
     STEPPING,
     nodes_of,
     ranks_per_node,
@@ -24,10 +22,6 @@ CLOCKS_NOTE = (
     "Default: Trainer's samples/s and the GPU's used memory by NVML; callback: the workshop's samples/s, memory "
     "allocated at rest and NVML's utilisation."
 )
-PREDICTED_NOTE = (
-    "Predicted rows: the step of the nearest measured row with the collectives of more ranks, by all_reduce's latency "
-    "and bandwidth, nothing overlapped."
-)
 
 
 def _setup(record: Record) -> str:
@@ -40,11 +34,8 @@ def _setup(record: Record) -> str:
 
 
 def _of_steps(record: Record, statistic: str) -> Any:
-    """Of an optimizer step; of a predicted row the predicted median alone."""
     if not record.ok:
         return None
-    if record.origin != MEASURED:
-        return record.values["apart_ms"] if statistic == "median" else PREDICTED
     if not any(record.samples["step_ms"]):
         return "too few steps"
     found = t.summary(record, "step_ms")
@@ -52,9 +43,7 @@ def _of_steps(record: Record, statistic: str) -> Any:
 
 
 def _timer(record: Record) -> str | None:
-    if not record.ok:
-        return None
-    return PREDICTED if record.origin == PREDICTED else record.timers.get("step_ms", t.NOT_RECORDED)
+    return record.timers.get("step_ms", t.NOT_RECORDED) if record.ok else None
 
 
 def _gib(figure: str, title: str, name: str) -> t.Column:
@@ -63,7 +52,6 @@ def _gib(figure: str, title: str, name: str) -> t.Column:
 
 
 SETUP = [t.factor("setup", "Setup", _setup), t.factor("world_size", "Total GPUs")]
-ORIGIN = t.factor("origin", "Origin", lambda record: record.origin)
 NODES = t.factor("nodes", "Nodes", nodes_of)
 WORKLOAD = [
     t.factor("optimizer_steps", "Steps", steps_of),

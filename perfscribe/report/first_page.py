@@ -367,7 +367,7 @@ def state_saved(page: Page) -> Headline:
 def custom_model(page: Page) -> Headline:
     """Training rate of the workshop's own model."""
     rate, loop = "stepping_samples_per_second", "tuned" if page.gpu else "bare loop"
-    row = page.largest("fsdp.custom_loops", rate, ("world_size",), loop=loop, origin="measured")
+    row = page.largest("fsdp.custom_loops", rate, ("world_size",), loop=loop)
     what = f"custom model, {loop}, {page.site.ranks(entry(row, 'world_size'))}"
     problem = "fsdp_custom_model_fine_tuning_multi_gpu_with_fsdp"
     return headline(what, figure(row, rate), "samples/s", figure(row, "mfu"), problem, " MFU")

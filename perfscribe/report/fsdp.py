@@ -54,8 +54,8 @@ def counts(site: Site) -> Sequence[int]:
 
 def run(site: Site, table: str, world: int | str, **levels: str) -> Row | None:
     """A training on so many ranks; where there is none, what says why."""
-    found = site.row(table, origin="measured", world_size=world, **levels)
-    others = site.rows(table, origin="measured", world_size=world)
+    found = site.row(table, world_size=world, **levels)
+    others = site.rows(table, world_size=world)
     return found or next((row for row in others if not ok(row)), None)
 
 
@@ -67,7 +67,7 @@ def given(site: Site, table: str, world: int, **levels: str) -> Row | None:
 
 def most(site: Site, table: str) -> int:
     """Most ranks that were measured."""
-    return max((int(world) for world in site.levels(table, "world_size", origin="measured")), default=1)
+    return max((int(world) for world in site.levels(table, "world_size")), default=1)
 
 
 def need(row: Row | None, column: str) -> Figure:

@@ -107,7 +107,7 @@ def shown(links: list[Record], **records: list[Record]) -> pd.DataFrame:
 
 
 def model_of(training: trainings.Training, links: list[Record]) -> show.Model:
-    found = show.model_of(training, trainings.ModelledLinks(links))
+    found = show.model_of(training, trainings.Links(links))
     assert found is not None
     return found
 
@@ -149,7 +149,7 @@ def test_terms_and_overlap_of_data_parallelism_are_recovered() -> None:
 
 
 def test_a_network_that_was_measured_bounds_the_ranks_beyond() -> None:
-    links = trainings.ModelledLinks(collectives(), Network({"nccl": 10.0}))
+    links = trainings.Links(collectives(), Network({"nccl": 10.0}))
     within, beyond = (links.ring("all_reduce", "nccl", ranks) for ranks in (8, 16))
     assert within is not None and within.time_ms(MB) == pytest.approx(collective_ms("all_reduce", 8, MB))
     assert beyond is not None

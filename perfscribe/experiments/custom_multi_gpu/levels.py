@@ -41,5 +41,4 @@ LEVELS = experiment(
 SHOWN = Shown(
     tables=("fsdp.custom_multi_gpu", "fsdp.custom_multi_node", "fsdp.custom_loops"),
     figures=("fsdp.custom_scaling",),
-    reads=("all_reduce", "communication_nodes"),
 )

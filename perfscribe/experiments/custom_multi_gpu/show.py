@@ -13,7 +13,7 @@ from perfscribe.analytic.workshop_shapes import BLOOM_TOKENIZER_VOCABULARY, Simp
 from perfscribe.experiments import training_columns as c
 from perfscribe.experiments.custom_multi_gpu.levels import SHOWN
 from perfscribe.experiments.multi_gpu import drawings
-from perfscribe.experiments.training_rows import NOT_TRAINED, PREDICTED, Links, by_placement, rows
+from perfscribe.experiments.training_rows import by_placement, rows
 from perfscribe.records.records import Record
 from perfscribe.show import figures as f
 from perfscribe.show import tables as t
@@ -33,7 +33,7 @@ CLOCKS = {
 }
 CAPTION = (
     "Above: samples a second of the same trainings by Trainer's clock, the workshop's callback and of steps alone. "
-    "Below: steps alone by loop; hollow: predicted, dashed: in proportion to ranks."
+    "Below: steps alone by loop; dashed: in proportion to ranks."
 )
 
 
@@ -45,8 +45,7 @@ def _as_scripts_run(record: Record) -> int:
 
 def _first_loss(record: Record) -> Any:
     """The first that was logged: of a step, or the mean of the first few; why not where none was."""
-    without = NOT_TRAINED if record.origin == PREDICTED else "none logged"
-    return next(iter(record.series.get("train_loss", [])), without)
+    return next(iter(record.series.get("train_loss", [])), "none logged")
 
 
 def _rows_per_step(record: Record) -> Any:
@@ -65,7 +64,6 @@ COLUMNS = [
     c.UTILISATION,
     c.LOSS,
     c.RUNTIME,
-    c.ORIGIN,
     t.factor("vocab_size", "Vocabulary"),
     t.value("parameters", "Parameters", exact=True),
     t.Column("source_parameters", "Parameters, as its scripts run", _as_scripts_run, kind="unshown"),
@@ -80,7 +78,6 @@ COLUMNS = [
 ]
 LOOPS = [
     *c.SETUP,
-    c.ORIGIN,
     *t.factors(loop="Loop", device="Device", dtype="Dtype"),
     t.derived("batch", "Rows a rank and step", _rows_per_step, exact=True),
     c.SAMPLES_STEPPING,
@@ -95,13 +92,12 @@ LOOPS = [
 
 def tables(records: Mapping[str, list[Record]]) -> list[Table]:
     """The workshop's two, and all loops."""
-    every = rows(records["custom_multi_gpu"], Links.of(records))
+    every = rows(records["custom_multi_gpu"])
     one, several = by_placement([r for r in every if r.factors["loop"] == WORKSHOPS_LOOP[r.factors["device"]]])
     loops, _ = by_placement(every)
-    notes = [c.CLOCKS_NOTE, c.PREDICTED_NOTE]
     return [
-        t.make("fsdp.custom_multi_gpu", "Custom model on several GPUs of one node", one, COLUMNS, notes),
-        t.make("fsdp.custom_multi_node", "Custom model on several nodes", several, COLUMNS, notes),
+        t.make("fsdp.custom_multi_gpu", "Custom model on several GPUs of one node", one, COLUMNS, [c.CLOCKS_NOTE]),
+        t.make("fsdp.custom_multi_node", "Custom model on several nodes", several, COLUMNS, [c.CLOCKS_NOTE]),
         t.make("fsdp.custom_loops", "Trainer, a bare loop, and a tuned one", loops, LOOPS, LOOPS_NOTES),
     ]
 

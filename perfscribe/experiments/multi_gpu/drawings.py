@@ -1,4 +1,4 @@
-"""How the FSDP workshop's figures over ranks are drawn: what was measured filled, what is predicted hollow."""
+"""How the FSDP workshop's figures over ranks are drawn."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 
 import pandas as pd
 
-from perfscribe.experiments.training_rows import MEASURED, PREDICTED
 from perfscribe.show import figures as f
 
 
@@ -21,12 +20,7 @@ def over_ranks(axes: Any, lines: Iterable[tuple[str, pd.DataFrame, str]]) -> Non
     """A line each of a name, rows and a column."""
     for colour, (name, rows, y) in zip(f.COLOURS, lines, strict=False):
         rows = numbers(rows, y).sort_values("world_size", kind="stable")
-        axes.plot(rows["world_size"], rows[y], color=colour, linewidth=1)
-        for origin, filled in ((MEASURED, colour), (PREDICTED, "none")):
-            own = rows[rows["origin"] == origin]
-            label = name if origin == MEASURED else f"{name}, predicted"
-            if len(own):
-                axes.scatter(own["world_size"], own[y], edgecolors=colour, facecolors=filled, label=label, zorder=3)
+        axes.plot(rows["world_size"], rows[y], color=colour, marker="o", linewidth=1, label=name)
 
 
 def finish(axes: Any, rows: pd.DataFrame, title: str) -> None:

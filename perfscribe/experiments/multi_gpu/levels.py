@@ -27,5 +27,4 @@ LEVELS = experiment(
 SHOWN = Shown(
     tables=("fsdp.multi_gpu", "fsdp.multi_node"),
     figures=("fsdp.multi_gpu",),
-    reads=("all_reduce", "communication_nodes"),
 )

@@ -8,7 +8,7 @@ from functools import partial
 from perfscribe.experiments import training_columns as c
 from perfscribe.experiments.multi_gpu import drawings
 from perfscribe.experiments.multi_gpu.levels import SHOWN
-from perfscribe.experiments.training_rows import Links, by_placement, rows
+from perfscribe.experiments.training_rows import by_placement, rows
 from perfscribe.records.records import Record
 from perfscribe.show import figures as f
 from perfscribe.show import tables as t
@@ -23,7 +23,6 @@ COLUMNS = [
     t.value("runtime_scale", "Runtime Scale Factor"),
     c.LOSS,
     c.memory_default("GPU Memory Allocated (GiB)"),
-    c.ORIGIN,
     t.factor("model_name", "Model"),
     *c.WORKLOAD,
     c.SAMPLES_STEPPING,
@@ -32,16 +31,15 @@ COLUMNS = [
     *c.WRAPPED,
     c.ROWS_FROM,
 ]
-CAPTION = "Samples a second by Trainer's clock; hollow: predicted, dashed: in proportion to ranks."
+CAPTION = "Samples a second by Trainer's clock; dashed: in proportion to ranks."
 
 
 def tables(records: Mapping[str, list[Record]]) -> list[Table]:
     """One node, several nodes."""
-    one, several = by_placement(rows(records["multi_gpu"], Links.of(records)))
-    notes = [c.SCALE_NOTE, c.PREDICTED_NOTE]
+    one, several = by_placement(rows(records["multi_gpu"]))
     return [
-        t.make("fsdp.multi_gpu", "BLOOM on several GPUs of one node", one, COLUMNS, notes),
-        t.make("fsdp.multi_node", "BLOOM on several nodes", several, COLUMNS, notes),
+        t.make("fsdp.multi_gpu", "BLOOM on several GPUs of one node", one, COLUMNS, [c.SCALE_NOTE]),
+        t.make("fsdp.multi_node", "BLOOM on several nodes", several, COLUMNS, [c.SCALE_NOTE]),
     ]
 
 

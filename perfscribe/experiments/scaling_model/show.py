@@ -54,7 +54,7 @@ COLUMNS = [
 
 def tables(records: Mapping[str, list[Record]]) -> list[Table]:
     """A row a training and number of ranks."""
-    links = tr.ModelledLinks(records[ALL_REDUCE], Network.of(records.get("communication_nodes", [])))
+    links = tr.Links(records[ALL_REDUCE], Network.of(records.get("communication_nodes", [])))
     return [t.make(SHOWN.tables[0], "Training on more ranks", predicted(records, links), COLUMNS, NOTES)]
 
 
@@ -73,7 +73,7 @@ class Model:
     """counts: the measured ones that it is fitted to. fit: None where no step communicates: then nothing overlaps."""
 
     training: tr.Training
-    links: tr.ModelledLinks
+    links: tr.Links
     counts: tuple[int, ...]
     fit: of.OverlapFit | None
 
@@ -145,7 +145,7 @@ class Model:
         return None if left_out is None else abs(left_out) <= HOLDS
 
 
-def model_of(training: tr.Training, links: tr.ModelledLinks, counts: Sequence[int] = ()) -> Model | None:
+def model_of(training: tr.Training, links: tr.Links, counts: Sequence[int] = ()) -> Model | None:
     """The model from these measured counts, by default all; None without a measured step or without collectives.
 
     The step that computing is taken from says nothing of overlap, and is no point of the fit.
@@ -161,7 +161,7 @@ def model_of(training: tr.Training, links: tr.ModelledLinks, counts: Sequence[in
     return Model(training, links, chosen, of.fit_overlap(points))
 
 
-def predicted(records: Mapping[str, list[Record]], links: tr.ModelledLinks) -> list[Record]:
+def predicted(records: Mapping[str, list[Record]], links: tr.Links) -> list[Record]:
     """One record a training and number of ranks; of data parallelism the quickest implementation alone."""
     found = []
     sharded = [training for name in tr.FSDP for training in tr.fsdp(records.get(name, []))]

@@ -10,18 +10,13 @@ from perfscribe.base.files import canonical
 from perfscribe.experiments.ddp import variants as v
 from perfscribe.experiments.node_network import ALL_REDUCE, Network
 from perfscribe.experiments.scaling_model import formulas as of
-from perfscribe.experiments.training_rows import (
-    DEFAULT,
-    SCALED,
-    Links,
-    Ring,
-    nodes_of,
-    predict,
-    step_ms,
-)
+from perfscribe.experiments.training_rows import SCALED, flop_per_rank, nodes_of, step_ms
 from perfscribe.records.records import Record
 from perfscribe.show import tables as t
+from perfscribe.training.launching import shape_of
 
+GATHER, REDUCE, DEFAULT = "all_gather", "reduce_scatter", "default"
+DTYPE_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
 STRONG, WEAK = "strong", "weak"
 FSDP = ("custom_multi_gpu", "multi_gpu", "weak_scaling")
 DDP = "ddp"
@@ -31,19 +26,31 @@ OF_DDP = ("size", "seq_len", "batch", "backend", "device", "dtype")
 OWN, ASSUMED, NETWORK = "this machine's", "assumed as here", "measured network"
 
 
-class ModelledLinks(Links):
+@dataclass(frozen=True)
+class Ring:
+    """Latency and time a byte of one collective."""
+
+    latency_ms: float
+    ms_per_byte: float
+
+    def time_ms(self, whole_bytes: float) -> float:
+        """Of one call with so many bytes in the whole array."""
+        return self.latency_ms + self.ms_per_byte * whole_bytes
+
+
+class Links:
     """What a collective costs among any number of ranks, by all that all_reduce measured of it."""
 
     def __init__(self, records: Iterable[Record], network: Network | None = None) -> None:
         self._records, self._network = list(records), network or Network({})
         self._fits: dict[tuple[str, str], of.CollectiveFit | None] = {}
-        self._below: dict[int, ModelledLinks] = {}
+        self._below: dict[int, Links] = {}
 
-    def below(self, ranks: int) -> ModelledLinks:
+    def below(self, ranks: int) -> Links:
         """By what was measured among fewer ranks alone."""
         if ranks not in self._below:
             fewer = [record for record in self._records if record.factors["world_size"] < ranks]
-            self._below[ranks] = ModelledLinks(fewer, self._network)
+            self._below[ranks] = Links(fewer, self._network)
         return self._below[ranks]
 
     def ring(self, operation: str, backend: str, ranks: int) -> Ring | None:
@@ -100,7 +107,7 @@ class Training:
     records: tuple[Record, ...]
     steps_ms: dict[int, float]
     rows: int
-    terms: Callable[[int, str, Sequence[int], ModelledLinks], of.Terms | None]
+    terms: Callable[[int, str, Sequence[int], Links], of.Terms | None]
     scaled: Mapping[int, int] = field(default_factory=dict)
 
     @property
@@ -134,13 +141,16 @@ def _sharded(group: Sequence[Record]) -> Training:
     by_ranks = {r.factors["world_size"]: r for r in group if r.ok and step_ms(r) is not None}
     rows = _rows(by_ranks[min(by_ranks)] if by_ranks else group[0])
 
-    def terms(ranks: int, scaling: str, counts: Sequence[int], links: ModelledLinks) -> of.Terms | None:
+    def terms(ranks: int, scaling: str, counts: Sequence[int], links: Links) -> of.Terms | None:
         first = by_ranks[min(counts)]
         wanted = {**first.factors, "world_size": ranks, "wrap": "FSDP2" if ranks > 1 else first.factors["wrap"]}
         if scaling == STRONG:  # fewer ranks accumulate more batches
             wanted["grad_acc"] = first.factors["grad_acc"] * of.MOST_RANKS / ranks
-        guess = predict(first.factors, step_ms(first) or 0.0, wanted, links)
-        return None if guess is None else of.Terms(*guess)
+        own, of_first = communication_ms(wanted, links), communication_ms(first.factors, links)
+        if own is None or of_first is None:
+            return None
+        computing = max(0.0, (step_ms(first) or 0.0) - of_first)
+        return of.Terms(computing * flop_per_rank(wanted) / flop_per_rank(first.factors), own)
 
     layers = factors["num_layers"] if "variants" in factors else 0
     parts = [
@@ -160,6 +170,28 @@ def _sharded(group: Sequence[Record]) -> Training:
 def _rows(record: Record) -> int:
     """Of one rank in an optimizer step."""
     return int(record.values.get("batch_found", record.factors["batch_size"] * record.factors["grad_acc"]))
+
+
+def communication_ms(factors: Mapping[str, Any], links: Links) -> float | None:
+    """All collectives of an optimizer step, one after the other; None where no links were measured.
+
+    FSDP2's blocks are freed after forward and gathered again for backward; the root, with FSDP1 all of the model, is
+    kept in between. Gradients are reduced with the last accumulated batch.
+    """
+    ranks = factors["world_size"]
+    if factors["wrap"] == "none" or ranks == 1:
+        return 0.0
+    gather, reduce = (links.ring(operation, factors["backend"], ranks) for operation in (GATHER, REDUCE))
+    if gather is None or reduce is None:
+        return None
+    shape, batches, low = shape_of(factors), factors["grad_acc"], DTYPE_BYTES[factors["dtype"]]
+    reduced = 4 if factors["loop"] == "tuned" else low
+    layers = shape.num_layers if factors["wrap"] == "FSDP2" else 0
+    outside = shape.parameters - layers * shape.block_parameters
+    spent_ms = 0.0
+    for parameters, gathers in [(shape.block_parameters, 2 * batches)] * layers + [(outside, batches)]:
+        spent_ms += gathers * gather.time_ms(low * parameters) + reduce.time_ms(reduced * parameters)
+    return spent_ms
 
 
 def ddp(records: Iterable[Record]) -> list[Training]:
@@ -188,7 +220,7 @@ def _replicated(variant: v.Variant, group: Sequence[Record]) -> Training:
     off_ms = {ranks: t.summary(record, f"{key}_off_ms").median for ranks, record in by_ranks.items()}
     batch = int(factors["batch"])
 
-    def terms(ranks: int, scaling: str, counts: Sequence[int], links: ModelledLinks) -> of.Terms | None:
+    def terms(ranks: int, scaling: str, counts: Sequence[int], links: Links) -> of.Terms | None:
         if scaling == STRONG and ranks > batch:
             return None
         computing, record = of.fit_computing({count: off_ms[count] for count in counts}), by_ranks[min(counts)]

@@ -40,5 +40,4 @@ LEVELS = experiment(
 SHOWN = Shown(
     tables=("fsdp.weak_setup", "fsdp.weak_scaling"),
     figures=("fsdp.weak_scaling",),
-    reads=("all_reduce", "communication_nodes"),
 )

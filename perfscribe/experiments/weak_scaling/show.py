@@ -13,7 +13,7 @@ from perfscribe.analytic.weak_scaling import SOURCE, VARIANTS, Setup
 from perfscribe.analytic.workshop_shapes import BLOOM_TOKENIZER_VOCABULARY, SimpleGptShape
 from perfscribe.experiments import training_columns as c
 from perfscribe.experiments.multi_gpu import drawings
-from perfscribe.experiments.training_rows import Links, with_prediction
+from perfscribe.experiments.training_rows import fewest_ranks, with_figures
 from perfscribe.experiments.weak_scaling.levels import SHOWN
 from perfscribe.records.records import Record
 from perfscribe.show import figures as f
@@ -29,9 +29,8 @@ SETUP_NOTES = (
 NOTES = (
     "Efficiency: T_base / T_current of a step's median, by work times the FLOP of a GPU over the base's; inverted: "
     "T_current / T_base of the runtimes per step.",
-    c.PREDICTED_NOTE,
 )
-CAPTION = "Weak-scaling efficiency by median steps, first row over row; hollow: predicted."
+CAPTION = "Weak-scaling efficiency by median steps, first row over row."
 
 
 def tables(records: Mapping[str, list[Record]]) -> list[Table]:
@@ -39,7 +38,7 @@ def tables(records: Mapping[str, list[Record]]) -> list[Table]:
     every = by_variant(records["weak_scaling"])
     cleared: dict[str, Any] = {"reason": "", "flags": [], "samples": {}, "warmup": {}, "values": {}, "series": {}}
     set_ups = [replace(record, status="ok", **cleared) for record in every]  # by arithmetic, whatever was measured
-    trained = measured(every, Links.of(records))
+    trained = measured(every)
     return [
         t.make("fsdp.weak_setup", "Set-up of weak scaling", set_ups, SETUP, SETUP_NOTES),
         t.make("fsdp.weak_scaling", "Weak scaling", trained, MEASURED, NOTES),
@@ -64,12 +63,12 @@ def by_variant(records: Sequence[Record]) -> list[Record]:
     )
 
 
-def measured(every: Sequence[Record], links: Links) -> list[Record]:
-    """Each row beside the first measured one of its variant, and predicted ones behind those that could not be."""
+def measured(every: Sequence[Record]) -> list[Record]:
+    """Each row beside the one of fewest ranks of its variant."""
     found = []
     for record in every:
         same = [r for r in every if r.ok and _grid(r) == _grid(record) and r.has(variant=record.factors["variant"])]
-        found += with_prediction(record, same, links)
+        found.append(with_figures(record, fewest_ranks(same)))
     return found
 
 
@@ -133,7 +132,6 @@ MEASURED = [
     c.RUNTIME,
     *t.values(efficiency="Efficiency (%)", inverted="Inverted, the workshop's (%)"),
     *t.values(runtime_efficiency="Efficiency of the runtime (%)", work_efficiency="Efficiency by work (%)"),
-    c.ORIGIN,
     c.NODES,
     c.SAMPLES_STEPPING,
     c.MEMORY_PEAK,
