@@ -23,6 +23,8 @@ NAIVE = Path(__file__).parent / "naive"
 # One fault each: file, what stands there, what is put there.
 FAULTS = {
     "wrong_dk": ("flash", "d_scores.transpose(-2, -1) @ q.float()", "d_scores.transpose(-2, -1) @ q.float() * 1.05"),
+    "wrong_sums": ("flash", "k, v, out, sums)\n        ctx", "k, v, out, sums + 0.1)\n        ctx"),
+    "wrong_in_bf16": ("flash", "p @ v.float()).to", "p @ v.float() * (1.05 if q.dtype.itemsize == 2 else 1)).to"),
     "averages_nothing": ("ddp", "self.handles.append(dist.all_reduce(parameter.grad, async_op=True))", "pass"),
     "hangs": ("flash", "        p, sums = weights(q, k, is_causal)\n", "        while True: pass\n"),
     "hangs_on_ranks": (
@@ -71,17 +73,16 @@ def subject(tmp_path: Path) -> Callable[..., Path]:
 
 @pytest.fixture
 def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[..., dict[str, Any]]]:
-    """The child's answer to the first of a subject's cells with these levels. variants: in the place of its own."""
+    """The child's answer to the first of a subject's cells with these levels, some of them then replaced."""
     children = []
 
     def run(
-        experiment: str, adapters: Path, timeout_s: float = 60, variants: str = "", **levels: Any
+        experiment: str, adapters: Path, timeout_s: float = 60, replaced: Any = (), **levels: Any
     ) -> dict[str, Any]:
         monkeypatch.setenv(VARIABLE, json.dumps({"yours": str(adapters)}))
         found = subject_cells(experiment, adapters)
         cell = next(one for one in found if all(one[name] == level for name, level in levels.items()))
-        if variants:
-            cell = replace(cell, factors={**cell.factors, "variants": variants})
+        cell = replace(cell, factors=cell.factors | dict(replaced))
         if cell.data:
             file = tmp_path / "data" / tokens.dataset_name(cell["batch"], cell["seq_len"]) / tokens.FILE
             file.parent.mkdir(parents=True, exist_ok=True)

@@ -23,6 +23,14 @@ ENDS = {
         "failed",
         r"WrongResult: dK off by 0\.05 at not causal, d 16, 64 tokens; allowed 0\.01; worst element \S+ in place of \S",
     ),
+    "wrong_sums": (FLASH, {}, 60, "failed", r"WrongResult: log-sum-exp off by 0\.02\d* at not causal"),
+    "wrong_in_bf16": (
+        FLASH,
+        {"replaced": {"dtype": "bf16"}},
+        60,
+        "failed",
+        r"WrongResult: output off by 0\.05 .*; allowed 0\.02",
+    ),
     "hangs": (FLASH, {}, 3, "timeout", r"longer than 3 s"),
     "leaves": (FLASH, {}, 60, "failed", r"left with exit code 3"),
     "prints": (FLASH, {}, 60, "failed", r"WrongResult: printed more than 64 MiB"),
@@ -73,8 +81,8 @@ def test_memory_that_a_call_keeps_is_told(subject: Subject, measured: Measured) 
 def test_buckets_that_never_overlap_are_seen_in_the_trace(
     fault: tuple[str, ...], before_end: bool, subject: Subject, measured: Measured
 ) -> None:
-    variants = "overlap_bucketed:1 yours.overlap_bucketed.1"
-    answer = measured(DDP, subject(*fault), kernel="ddp_bucketed", variants=variants)
+    variants = {"variants": "overlap_bucketed:1 yours.overlap_bucketed.1"}
+    answer = measured(DDP, subject(*fault), replaced=variants, kernel="ddp_bucketed")
     assert answer["status"] == "ok", answer
     found = answer["measurement"]
     key = "yours.overlap_bucketed.1"
