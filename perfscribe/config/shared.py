@@ -9,7 +9,7 @@ BACKEND = choices("gloo: processes on the CPU | nccl: a GPU for each", ["gloo", 
 RANKS = {
     "backend": BACKEND,
     "world_size": wholes(
-        "ranks on one node; with more than the machine's GPUs cells are skipped and predicted",
+        "ranks on one node; with more than the machine's GPUs cells are skipped",
         1,
         1024,
         [1, 2, 4],
@@ -17,7 +17,7 @@ RANKS = {
         gpu=[1, 2, 4, 8],
     ),
     "nodes": wholes(
-        "nodes of a cluster's job that train together; one machine skips and predicts them",
+        "nodes of a cluster's job that train together; one machine skips them",
         2,
         1024,
         [2, 4],
