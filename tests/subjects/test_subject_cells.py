@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from subject_cells import subject_cells
+from workspace import ROOT
 
 from perfscribe.plan import subjects
+from perfscribe.subjects import VARIABLE
 from perfscribe.verbs import doctor
 
 FLASH, DDP, SHARDING = "flash_benchmarking", "ddp", "optimizer_state_sharding"
@@ -72,6 +78,22 @@ def test_right_attention_is_timed_in_turns_with_ours(subject: Subject, measured:
     assert found["values"]["kept_bytes"] == 0
 
 
+IN_TRITON = """
+import torch
+from perfscribe.experiments.flash_benchmarking import subject
+from perfscribe.subjects.loading import adapters
+
+(get,) = adapters("yours", "flash_triton")
+print(subject.check(subject.as_call(get().apply), "cpu", torch.float32, 16, 0.01))
+"""
+
+
+def test_a_kernel_in_triton_passes_the_check(subject: Subject) -> None:
+    environment = {**os.environ, "TRITON_INTERPRET": "1", VARIABLE: json.dumps({"yours": str(subject())})}
+    run = [sys.executable, "-c", IN_TRITON]
+    assert float(subprocess.check_output(run, env=environment, cwd=ROOT, text=True)) < 1e-5
+
+
 def test_memory_that_a_call_keeps_is_told(subject: Subject, measured: Measured) -> None:
     found = measured(FLASH, subject("leaks"), seq_len=128)["measurement"]
     assert found["values"]["kept_bytes"] == 128 * 128 * 4  # the matrix of one call
@@ -126,6 +148,9 @@ def test_an_edit_changes_the_cells_of_its_kernel_alone(subject: Subject) -> None
 
 def test_what_is_not_written_or_not_installed_is_named(subject: Subject) -> None:
     adapters = subject()
+    lines = adapters.read_text().splitlines(keepends=True)
+    (where,) = (number for number, line in enumerate(lines) if "import FlashAttentionTriton" in line)
+    adapters.write_text("".join([*lines[:where], "    raise NotImplementedError\n", *lines[where + 1 :]]))
     path = adapters.parents[1] / "cs336_systems" / "ddp.py"
     path.write_text("import no_such_package.inside\n" + path.read_text())
     found = subjects.read("yours", adapters)

@@ -1,0 +1,59 @@
+"""FlashAttention-2 as a first solution has it: forward in Triton, backward in PyTorch with the whole matrix."""
+
+import torch
+import triton
+import triton.language as tl
+
+TILE = 64
+
+
+@triton.jit
+def forward_kernel(q, k, v, out, sums, queries, keys, scale, d: tl.constexpr, tile: tl.constexpr, causal: tl.constexpr):
+    batch = tl.program_id(1)
+    rows = tl.program_id(0) * tile + tl.arange(0, tile)
+    columns = tl.arange(0, d)[None, :]
+    q_tile = tl.load(q + (batch * queries + rows[:, None]) * d + columns)
+    acc = tl.zeros((tile, d), tl.float32)
+    most = tl.full((tile,), float("-inf"), tl.float32)
+    total = tl.zeros((tile,), tl.float32)
+    for start in range(0, keys, tile):
+        at = start + tl.arange(0, tile)
+        k_tile = tl.load(k + (batch * keys + at[:, None]) * d + columns)
+        v_tile = tl.load(v + (batch * keys + at[:, None]) * d + columns)
+        scores = tl.dot(q_tile, tl.trans(k_tile)) * scale
+        if causal:
+            scores = tl.where(rows[:, None] >= at[None, :], scores, -1e6)
+        larger = tl.maximum(most, tl.max(scores, 1))
+        p = tl.exp(scores - larger[:, None])
+        shrink = tl.exp(most - larger)
+        total = total * shrink + tl.sum(p, 1)
+        acc = acc * shrink[:, None] + tl.dot(p.to(v_tile.dtype), v_tile)
+        most = larger
+    tl.store(out + (batch * queries + rows[:, None]) * d + columns, (acc / total[:, None]).to(q_tile.dtype))
+    tl.store(sums + batch * queries + rows, most + tl.log(total))
+
+
+class FlashAttentionTriton(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, q, k, v, is_causal=False):
+        q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
+        batch, queries, d = q.shape
+        out = torch.empty_like(q)
+        sums = torch.empty((batch, queries), device=q.device, dtype=torch.float32)
+        grid = (queries // TILE, batch)
+        forward_kernel[grid](q, k, v, out, sums, queries, k.shape[1], d**-0.5, d, TILE, is_causal)
+        ctx.save_for_backward(q, k, v, out, sums)
+        ctx.is_causal = is_causal
+        return out
+
+    @staticmethod
+    def backward(ctx, d_out):
+        q, k, v, out, sums = ctx.saved_tensors
+        scale = q.shape[-1] ** -0.5
+        scores = q @ k.transpose(-2, -1) * scale
+        if ctx.is_causal:
+            scores = scores.masked_fill(torch.ones_like(scores, dtype=torch.bool).triu(1), -1e6)
+        p = torch.exp(scores - sums[..., None]).to(q.dtype)
+        delta = (d_out * out).sum(-1, keepdim=True)
+        d_scores = p * (d_out @ v.transpose(-2, -1) - delta) * scale
+        return d_scores @ k, d_scores.transpose(-2, -1) @ q, p.transpose(-2, -1) @ d_out, None
