@@ -20,6 +20,7 @@ from perfscribe.run import gate, leases
 from perfscribe.run.shard import Shard
 
 POLL_S = 0.5
+MOST_GROWTH = 3
 
 
 def headline(record: Mapping[str, Any]) -> str:
@@ -63,22 +64,27 @@ class Tail:
 
 @dataclass
 class Pace:
-    """How long an experiment's cells take: what the quickest took, and what came on top of that by cost."""
+    """How long an experiment's cells take: what the quickest took, and what came on top of that by cost.
+
+    No longer than MOST_GROWTH times the longest so far: early cells mostly compile, which does not grow with cost.
+    """
 
     quickest_s: float = float("inf")
+    longest_s: float = 0.0
     cells: int = 0
     wall_s: float = 0.0
     cost: float = 0.0
 
     def add(self, wall_s: float, cost: float) -> None:
         """Count a finished cell."""
-        self.quickest_s = min(self.quickest_s, wall_s)
+        self.quickest_s, self.longest_s = min(self.quickest_s, wall_s), max(self.longest_s, wall_s)
         self.cells, self.wall_s, self.cost = self.cells + 1, self.wall_s + wall_s, self.cost + cost
 
     def expected_s(self, cost: float) -> float:
         """Expected time of a cell of this cost."""
         beyond_s = self.wall_s - self.cells * self.quickest_s
-        return self.quickest_s + (beyond_s * cost / self.cost if self.cost > 0 else 0.0)
+        by_cost_s = self.quickest_s + (beyond_s * cost / self.cost if self.cost > 0 else 0.0)
+        return min(by_cost_s, MOST_GROWTH * self.longest_s)
 
 
 def _cell_of(experiment: str, factors: Mapping[str, Any], number: int) -> tuple[str, str, int]:
