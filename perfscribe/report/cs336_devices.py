@@ -388,7 +388,7 @@ class OverlapIndividualBenchmarking(Ddp):
     name = "ddp_overlap_individual_parameters_benchmarking"
     details = ("cs336.ddp_timeline", "cs336.ddp_timeline_spans")
     letters = "(a)-(b)"
-    figure = "cs336.ddp_timeline"
+    figure, figure_of_yours = "cs336.ddp_timeline", "cs336.subject_ddp_timeline"
     OVERLAP = "overlap_individual"
 
     def parts(self) -> Iterator[Part]:
@@ -415,7 +415,7 @@ class OverlapIndividualBenchmarking(Ddp):
             "‡ Traced in TF32, not FP32." if hidden.mark else "",
         )
         if self.is_yours(self.OVERLAP):
-            self.figure = "cs336.subject_ddp_timeline"
+            self.figure = self.figure_of_yours
         yield Title(f"Naive communicates after backward; overlapped, {during}{hidden.mark}")
 
     def traced(self, column: str, implementation: str) -> Figure:

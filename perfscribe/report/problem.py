@@ -96,13 +96,15 @@ class Problem:
     """A problem of a course; each one is a class that says what it holds.
 
     name: for links and files; heading: the course's own. letters: of a problem of which nothing was measured.
-    figure: id of its figure. details: tables and further figures of its page of details.
+    figure: id of its figure; figure_of_yours: of the one where the user's own code is handed in. details: tables and
+    further figures of its page of details.
     """
 
     name = ""
     heading = ""
     letters = ""
     figure = ""
+    figure_of_yours = ""
     details: Sequence[str] = ()
 
     def __init_subclass__(cls) -> None:
