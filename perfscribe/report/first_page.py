@@ -318,7 +318,7 @@ def training_step(page: Page) -> Headline:
 def flash(page: Page) -> Headline:
     """The leaderboard's problem."""
     row = page.site.row(BOARD, entry=board_entry(page.site))
-    launched, device, rate = (figure(row, name) for name in ("both_launched_ms", "both_ms", "tflop_per_s"))
+    launched, device, rate = (figure(row, name) for name in ("closure_ms", "both_ms", "tflop_per_s"))
     best = figure(page.extreme(max, "cs336.ceilings_products", "rate", dtype="bf16"), "rate")
     share = launched.of(100 * rate.value * device.value / launched.value / best.value, device)
     what = "flash forward+backward, leaderboard problem"

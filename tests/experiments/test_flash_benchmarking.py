@@ -15,8 +15,9 @@ import unmeasured
 from perfscribe.attention.eager import scaled_dot_product_attention
 from perfscribe.base.cells import Cell, Unsupported
 from perfscribe.base.partial import of_error
-from perfscribe.experiments.flash_benchmarking import correctness, measure
+from perfscribe.experiments.flash_benchmarking import correctness, measure, show
 from perfscribe.plan import plan
+from perfscribe.records.records import Record
 
 PROBLEM = {"workload": "grid", "device": "cpu", "seq_len": 96, "head_dim": 16, "dtype": "fp32", "batch": 1, "heads": 2}
 PROBLEM |= {"causal": True, "implementation": "eager", "samples": 3}
@@ -117,3 +118,19 @@ def test_backends_are_recognised_by_the_kernels_of_a_trace(name: str, backend: s
     trace = [event("cudaLaunchKernel", "CPU"), event("Memset (Device)", "CUDA"), event(name, "CUDA")]
     times = measure.times_by_name([*trace, trace[-1]], on_gpu=True)
     assert times == {name: 4} and measure.backend_of(times) == backend
+
+
+def test_the_leaderboard_has_the_mean_of_the_handouts_closure() -> None:
+    shape = {"workload": "leaderboard", "device": "cuda", "seq_len": 64, "head_dim": 16, "dtype": "bf16", "batch": 1}
+    shape |= {"heads": 1, "causal": True}
+    timed = {f"{one}_ms": [[1.0, 2.0]] for one in ("forward", "backward", "both")}
+    closures = {"triton": {"closure_ms": [[4.0, 4.0, 7.0]]}, "sdpa_cudnn": {}, "eager": {}}
+    records = [
+        Record("flash_benchmarking", {**shape, "implementation": name}, "ok", "", "measured", timed | more,
+               timers={"both_ms": "graph"})
+        for name, more in closures.items()
+    ]  # fmt: skip
+    board = show.tables({"flash_benchmarking": records})[0].frame
+    assert list(board["closure_ms"])[:3] == [5.0, "not recorded", "not timed so"]
+    brunborg = board[board["entry"] == "Herman Brunborg"].iloc[0]
+    assert brunborg["closure_ms"] == brunborg["both_ms"] == 5.364

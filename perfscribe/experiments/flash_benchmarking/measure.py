@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from perfscribe.attention import backends
 from perfscribe.base.cells import Cell, Level, Measurement, grid
 from perfscribe.base.partial import kept_on_failure
-from perfscribe.experiments.flash_benchmarking import correctness, products
+from perfscribe.experiments.flash_benchmarking import closure, correctness, products
 from perfscribe.instruments import precision
 from perfscribe.instruments.graph_timing import Clocks
 from perfscribe.instruments.timing import synchronise
@@ -129,6 +129,9 @@ def attention(factors: Mapping[str, Any]) -> Measurement:
         timers.time(measurement, "backward", problem.backward)
         timers.time(measurement, "both", problem.both)
         measurement.values |= timers.values()
+        if factors["workload"] == "leaderboard" and device == "cuda" and implementation in closure.TIMED:
+            own = implementation == backends.ours(device)
+            closure.measure(measurement, closure.SAMPLE, call, shape, dtype, compiled=own)
     return measurement
 
 

@@ -20,7 +20,7 @@ def forward_kernel(q, k, v, out, sums, queries, keys, scale, d: tl.constexpr, ti
         at = start + tl.arange(0, tile)
         k_tile = tl.load(k + (batch * keys + at[:, None]) * d + columns)
         v_tile = tl.load(v + (batch * keys + at[:, None]) * d + columns)
-        scores = tl.dot(q_tile, tl.trans(k_tile)) * scale
+        scores = (tl.dot(q_tile, tl.trans(k_tile)) * scale).to(tl.float32)
         if causal:
             scores = tl.where(rows[:, None] >= at[None, :], scores, -1e6)
         larger = tl.maximum(most, tl.max(scores, 1))
