@@ -47,7 +47,8 @@ def renew(site_folder: Path, units: Mapping[str, str], published: bool = False) 
         for name in differing:
             path = os.path.relpath(site_folder / name, site_folder.parents[1])
             then = "what it lost is measured again" if name.startswith("journal/") else "made again"
-            told.append(f"{path} is {'damaged' if (site_folder / name).exists() else 'missing'}: {then}")
+            what = "differs from its checksum" if (site_folder / name).exists() else "is missing"
+            told.append(f"{path} {what}: {then}")
         if differing or (listed is None and not published):
             (site_folder / output).unlink(missing_ok=True)
     return told

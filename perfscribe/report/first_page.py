@@ -124,7 +124,8 @@ def overlap(page: Page) -> str:
     least, one, bucket = min(found, key=lambda row: row[0].value if row[0] else math.inf)
     name = ddp.named(one) if bucket == "none" else f"buckets of {bucket} MB"
     naive = ddp.step("naive", "exposed_ms")
-    return f"On {page.site.ranks(2)} naive DDP exposes {naive} ms of communication per step, {name} {least}."
+    shown = "none beyond noise" if least and least.value <= 0 else least
+    return f"On {page.site.ranks(2)} naive DDP exposes {naive} ms of communication per step, {name} {shown}."
 
 
 def flash_against_cudnn(page: Page) -> str:

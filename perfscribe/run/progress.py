@@ -195,10 +195,10 @@ class Watcher:
     def _print(self, record: Mapping[str, Any]) -> None:
         levels = self.levels.get(record["experiment"], {})
         named = {**record["factors"], "round": record["round"]}
-        varying = [f"{name}={level}" for name, level in named.items() if len(levels.get(name, ())) > 1]
+        varying = [name for name in named if len(levels.get(name, ())) > 1 and name != "code"]  # that is a digest
         seconds = self.seconds_left()
         left = f", {duration(seconds)} left" if seconds is not None and self.cost_left else ""
         clock = time.strftime("%H:%M:%S")
-        shown = f"{' '.join([record['experiment'], *varying])}: {headline(record)}"
-        self.out.write(f"{clock} {shown} ({self.done}/{self.total}{left})\n")
+        where = " ".join([record["experiment"], *(f"{name}={named[name]}" for name in varying)])
+        self.out.write(f"{clock} {where}: {headline(record)} ({self.done}/{self.total}{left})\n")
         self.out.flush()

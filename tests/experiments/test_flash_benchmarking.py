@@ -15,7 +15,7 @@ import unmeasured
 from perfscribe.attention.eager import scaled_dot_product_attention
 from perfscribe.base.cells import Cell, Unsupported
 from perfscribe.base.partial import of_error
-from perfscribe.experiments.flash_benchmarking import correctness, measure, show
+from perfscribe.experiments.flash_benchmarking import correctness, measure, show, subject
 from perfscribe.plan import plan
 from perfscribe.records.records import Record
 
@@ -124,13 +124,15 @@ def test_the_leaderboard_has_the_mean_of_the_handouts_closure() -> None:
     shape = {"workload": "leaderboard", "device": "cuda", "seq_len": 64, "head_dim": 16, "dtype": "bf16", "batch": 1}
     shape |= {"heads": 1, "causal": True}
     timed = {f"{one}_ms": [[1.0, 2.0]] for one in ("forward", "backward", "both")}
-    closures = {"triton": {"closure_ms": [[4.0, 4.0, 7.0]]}, "sdpa_cudnn": {}, "eager": {}}
+    closures = {"triton": {"closure_ms": [[4.0, 4.0, 7.0]]}, "sdpa_cudnn": {}, "eager": {}, "sdpa_flash": {}}
+    why_not = subject.cause(RuntimeError("inductor raised:\nCompilationError: at 9:4: no dot\n\nSet TORCH_LOGS"))
     records = [
         Record("flash_benchmarking", {**shape, "implementation": name}, "ok", "", "measured", timed | more,
-               timers={"both_ms": "graph"})
+               timers={"both_ms": "graph"}, values={"no_closure": why_not} if name == "sdpa_flash" else {})
         for name, more in closures.items()
     ]  # fmt: skip
     board = show.tables({"flash_benchmarking": records})[0].frame
     assert list(board["closure_ms"])[:3] == [5.0, "not recorded", "not timed so"]
+    assert board["closure_ms"][3] == "RuntimeError: CompilationError: at 9:4: no dot"
     brunborg = board[board["entry"] == "Herman Brunborg"].iloc[0]
     assert brunborg["closure_ms"] == brunborg["both_ms"] == 5.364

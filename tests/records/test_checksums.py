@@ -38,10 +38,10 @@ def test_what_is_as_it_was_made_stays(site: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "line"),
     [
-        (TABLE, b"maDe\n", "results/local/tables/a.csv is damaged: made again"),
+        (TABLE, b"maDe\n", "results/local/tables/a.csv differs from its checksum: made again"),
         (OUTPUT, None, "results/local/tables/a.findings.json is missing: made again"),
-        (JOURNAL, b"made\nmore", "results/local/journal/a/0.jsonl is damaged: what it lost is measured again"),
-        ("../../report/local/figures/a.svg", b"", "report/local/figures/a.svg is damaged: made again"),
+        (JOURNAL, b"more", f"results/local/{JOURNAL} differs from its checksum: what it lost is measured again"),
+        ("../../report/local/figures/a.svg", b"", "report/local/figures/a.svg differs from its checksum: made again"),
     ],
 )
 def test_what_is_not_is_due_again(site: Path, name: str, content: bytes | None, line: str) -> None:
@@ -60,7 +60,7 @@ def test_of_a_large_file_both_ends_and_the_size_count(
     os.utime(site / TABLE, (1, 1))
     assert renew(site) == []
     (site / TABLE).write_bytes(content)
-    assert renew(site) == ["results/local/tables/a.csv is damaged: made again"]
+    assert renew(site) == ["results/local/tables/a.csv differs from its checksum: made again"]
 
 
 @pytest.mark.parametrize("content", [None, b"\xff", b'{"tables/a.csv": 1}', b"[" * 100_000])

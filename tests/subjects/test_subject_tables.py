@@ -122,6 +122,8 @@ def test_first_page_and_answers_are_of_the_subjects_ddp(tmp_path: Path) -> None:
     assert first_page.ddp_step(page).value == "30.0 ± 0.5 ms"
     bucketed = page.problems["ddp_bucketed_benchmarking"]
     assert bucketed.shown_title == "" and bucketed.answered[-1].text() == BucketedBenchmarking.EQUATIONS
+    site._read["cs336.ddp_benchmark"][-1]["exposed_ms"] = "-0.1"
+    assert first_page.overlap(page).endswith("per step, buckets of 1 MB none beyond noise.")
 
 
 def test_a_site_without_subjects_hands_in_ours(tmp_path: Path) -> None:

@@ -165,7 +165,7 @@ def test_what_was_damaged_is_made_again(project: Kills) -> None:
     machine.unlink()
     (project.root / ".perfscribe" / "code.json").write_text("{")
     said = project.finish()
-    assert "run: results/local/records/slow/0.jsonl is damaged: made again\n" in said
+    assert "run: results/local/records/slow/0.jsonl differs from its checksum: made again\n" in said
     assert f"run: results/local/environments/{machine.name} is missing: made again\n" in said
     assert {path: path.read_bytes() for path in tables} == tables and machine.is_file()
     assert faulty.notes(project.side) == Counter(CELLS)

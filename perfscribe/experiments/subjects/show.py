@@ -53,7 +53,7 @@ def tables(records: Mapping[str, list[Record]]) -> list[Table]:
         ("Attention of the subjects", grid, _attention(flash._cells(), "both_ms"), BESIDE_NOTE),
         ("The leaderboard's problem by the subjects", board, _attention(flash._leaderboard(), "both_ms"), BESIDE_NOTE),
         ("DDP of the subjects", steps, _ddp(), BESIDE_NOTE),
-        ("Spans of your traced step and of naive's", _spans(wrappers), _traced(), BESIDE_NOTE),
+        ("Spans of your traced step and of naive's", _spans(wrappers), _traced(), ddp.TIMELINE_NOTE),
         ("Sharded optimizers of the subjects", sharded, _sharding(), BESIDE_NOTE),
         ("Memory of sharded optimizers by kind", kinds, _swapped(sharding._kinds(), _optimizer_name()), BESIDE_NOTE),
     )
