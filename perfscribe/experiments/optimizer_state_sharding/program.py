@@ -28,6 +28,8 @@ from perfscribe.models.transformer import Model, next_token_loss
 if TYPE_CHECKING:
     from perfscribe.distributed.rank import Rank
 
+Make = Callable[[Iterable[Tensor]], Any]
+
 LEARNING_RATE = 1e-4
 WRAPPERS: dict[str, type[DataParallel]] = {"naive": NaiveDDP, "flat": FlatDDP}
 CHECKED_STEPS = 10
@@ -40,6 +42,18 @@ def on_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
 
     ArithmeticError: after ten steps a parameter differs from the plain optimizer's.
     """
+    make = {name: partial(make_optimizer, name) for name in m.IMPLEMENTATIONS}
+    return measured(arguments, rank, make, difference, _time_steps)
+
+
+def measured(
+    arguments: Mapping[str, Any],
+    rank: Rank,
+    make: Mapping[str, Make],
+    check: Callable[[Training], float],
+    time_steps: Callable[[Training, Mapping[str, Any]], Mapping[str, Timing]],
+) -> dict[str, Any]:
+    """Memory with each optimizer, traffic, then what a check says, then times."""
     gc.collect()
     gc.freeze()  # libraries: counting memory on a CPU goes through all else that Python holds
     precision.set_matmul_precision(arguments["dtype"])
@@ -47,18 +61,16 @@ def on_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
     init = after_init(list(model.parameters()), rank.device)
     training = Training(model, arguments, rank)
     memory, outside = {}, {}
-    for name in m.IMPLEMENTATIONS:
-        memory[name] = {m.INIT: init} | measure_memory(training, partial(make_optimizer, name, training.parameters))
+    for name, one in make.items():
+        memory[name] = {m.INIT: init} | measure_memory(training, partial(one, training.parameters))
         outside[name] = outside_bytes(rank.device)
     traffic = _traffic(training)
-    apart = difference(training)
-    timings = _time_steps(training, arguments)
     return {
         "memory": memory,
         "outside": outside,
         "traffic": traffic,
-        "difference": apart,
-        "timings": {name: vars(timing) for name, timing in timings.items()},
+        "difference": check(training),
+        "timings": {name: vars(timing) for name, timing in time_steps(training, arguments).items()},
     }
 
 
@@ -143,48 +155,50 @@ def _apart(parameter: Tensor, other: Tensor) -> float:
 
 def _time_steps(training: Training, factors: Mapping[str, Any]) -> dict[str, Timing]:
     """Whole steps, then optimizer steps alone, all optimizers interleaved; and the parts of our sharded step."""
+    optimizers = {name: make_optimizer(name, training.parameters) for name in m.IMPLEMENTATIONS}
+    found = time_steps(training, factors, {**optimizers, m.AGAIN: optimizers[m.UNSHARDED]})
+    sharded = optimizers[m.SHARDED]
+    assert isinstance(sharded, ShardedOptimizer)
+    variants = {m.SHARDED: _in_parts(sharded)}
+    together = partial(_together, training.device)
+    parts = time_interleaved(
+        variants, timed=factors["optimizer_steps"], prepare=together, **_counts(training, factors)
+    )[m.SHARDED]
+    return found | {f"{m.SHARDED}_{part}_ms": parts[part] for part in ("update", "exchange")}
+
+
+def time_steps(training: Training, factors: Mapping[str, Any], optimizers: Mapping[str, Any]) -> dict[str, Timing]:
+    """<optimizer>_step_ms of whole steps, then <optimizer>_optimizer_ms of its own steps, all interleaved."""
     if training.device.type == "cuda":
         torch.cuda.empty_cache()
-    optimizers = {name: make_optimizer(name, training.parameters) for name in m.IMPLEMENTATIONS}
-    variants = {**optimizers, m.AGAIN: optimizers[m.UNSHARDED]}
-    for optimizer in optimizers.values():  # each has its state now
+    for optimizer in dict.fromkeys(optimizers.values()):  # each has its state now
         training.zero_grad()
         training.passes()
         optimizer.step()
 
-    def together() -> None:
-        synchronise(training.device)
-        dist.barrier()
-
     def fresh() -> None:
         training.zero_grad()
-        together()
+        _together(training.device)
 
-    counts = {"turns": factors["turns"], "warmup": factors["warmup_steps"], "device": training.device}
-    whole = time_interleaved(
-        {name: _marked(training.passes, optimizer.step) for name, optimizer in variants.items()},
-        timed=factors["timed_steps"],
-        prepare=fresh,
-        **counts,
-    )
+    counts = _counts(training, factors)
+    steps = {name: _marked(training.passes, one.step) for name, one in optimizers.items()}
+    whole = time_interleaved(steps, timed=factors["timed_steps"], prepare=fresh, **counts)
     training.zero_grad()
     training.passes()
-    alone = time_interleaved(
-        {name: _marked(optimizer.step) for name, optimizer in variants.items()},
-        timed=factors["optimizer_steps"],
-        prepare=together,
-        **counts,
-    )
-    sharded = optimizers[m.SHARDED]
-    assert isinstance(sharded, ShardedOptimizer)
-    parts = time_interleaved(
-        {m.SHARDED: _in_parts(sharded)}, timed=factors["optimizer_steps"], prepare=together, **counts
-    )
-    return {
-        **{f"{name}_step_ms": phases[STEP] for name, phases in whole.items()},
-        **{f"{name}_optimizer_ms": phases[STEP] for name, phases in alone.items()},
-        **{f"{m.SHARDED}_{part}_ms": parts[m.SHARDED][part] for part in ("update", "exchange")},
-    }
+    steps = {name: _marked(one.step) for name, one in optimizers.items()}
+    together = partial(_together, training.device)
+    alone = time_interleaved(steps, timed=factors["optimizer_steps"], prepare=together, **counts)
+    found = {f"{name}_step_ms": phases[STEP] for name, phases in whole.items()}
+    return found | {f"{name}_optimizer_ms": phases[STEP] for name, phases in alone.items()}
+
+
+def _counts(training: Training, factors: Mapping[str, Any]) -> dict[str, Any]:
+    return {"turns": factors["turns"], "warmup": factors["warmup_steps"], "device": training.device}
+
+
+def _together(device: torch.device) -> None:
+    synchronise(device)
+    dist.barrier()
 
 
 def _marked(*calls: Callable[[], object]) -> Callable[[Mark], None]:

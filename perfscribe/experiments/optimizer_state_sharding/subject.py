@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     import torch
 
     from perfscribe.distributed.rank import Rank
+    from perfscribe.experiments.optimizer_state_sharding.program import Make, Training
 
 THEIRS = "subject"
 # Of what ten steps of AdamW change, in fp32: rounded otherwise, not updated otherwise.
@@ -60,35 +60,22 @@ def on_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
 def _on_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
     import torch
 
-    from perfscribe.analytic.shapes import SIZES
     from perfscribe.experiments.optimizer_state_sharding import program as p
-    from perfscribe.experiments.optimizer_state_sharding.memory import after_init, measure_memory, outside_bytes
-    from perfscribe.instruments import precision
-    from perfscribe.models.transformer import Model
 
-    gc.collect()
-    gc.freeze()
-    precision.set_matmul_precision(arguments["dtype"])
     (get,) = adapters(arguments["subject"], arguments["kernel"])
     assert get is not None
-    model = Model(SIZES[arguments["size"]], arguments["seq_len"], device=rank.device)
-    init = after_init(list(model.parameters()), rank.device)
-    training = p.Training(model, arguments, rank)
-    make: dict[str, Callable[[Any], Any]] = {name: partial(p.make_optimizer, name) for name in (m.UNSHARDED, m.SHARDED)}
+    make: dict[str, p.Make] = {name: partial(p.make_optimizer, name) for name in (m.UNSHARDED, m.SHARDED)}
     make[m.PEER] = lambda parameters: Theirs(get(parameters, torch.optim.AdamW, lr=p.LEARNING_RATE))
-    apart = difference(dict(model.named_parameters()), training, make, rank.place.rank)
-    memory, outside = {}, {}
-    for name, one in make.items():
-        memory[name] = {m.INIT: init} | measure_memory(training, partial(one, training.parameters))
-        outside[name] = outside_bytes(rank.device)
-    timings = _time_steps(training, arguments, make)
-    return {
-        "memory": memory,
-        "outside": outside,
-        "traffic": p._traffic(training),
-        "difference": apart,
-        "timings": {name: vars(timing) for name, timing in timings.items()},
-    }
+
+    def check(training: p.Training) -> float:
+        return difference(training, make, rank.place.rank)
+
+    def time_steps(training: p.Training, factors: Mapping[str, Any]) -> Mapping[str, Any]:
+        names = {m.PEER: THEIRS}
+        made = {names.get(name, name): one(training.parameters) for name, one in make.items()}
+        return p.time_steps(training, factors, made)
+
+    return p.measured(arguments, rank, make, check, time_steps)
 
 
 class Theirs:
@@ -110,13 +97,12 @@ class Theirs:
         return SimpleNamespace(state={parameter: state for one in of for parameter, state in one.state.items()})
 
 
-def difference(
-    parameters: Mapping[str, torch.Tensor], training: Any, make: Mapping[str, Callable[[Any], Any]], rank: int
-) -> float:
+def difference(training: Training, make: Mapping[str, Make], rank: int) -> float:
     """The largest error of a parameter after ten steps on the plain optimizer's gradients. WrongResult: too large."""
     from perfscribe.experiments.optimizer_state_sharding import program as p
     from perfscribe.subjects.checks import require_close
 
+    parameters = dict(training.replica.module.named_parameters())
     copies = {name: one.detach().clone() for name, one in parameters.items()}
     begin = {name: one.clone() for name, one in copies.items()}
     plain, sharded = make[m.UNSHARDED](copies.values()), make[m.PEER](training.parameters)
@@ -133,37 +119,3 @@ def difference(
         require_close(f"change of {name}", one - begin[name], copies[name] - begin[name], ALLOWED, where)
         for name, one in parameters.items()
     )
-
-
-def _time_steps(training: Any, factors: Mapping[str, Any], make: Mapping[str, Callable[[Any], Any]]) -> dict[str, Any]:
-    """Whole steps, then optimizer steps alone, all optimizers interleaved."""
-    import torch.distributed as dist
-
-    from perfscribe.experiments.optimizer_state_sharding import program as p
-    from perfscribe.instruments.interleaving import time_interleaved
-    from perfscribe.instruments.timing import STEP, synchronise
-
-    names = {m.UNSHARDED: m.UNSHARDED, m.SHARDED: m.SHARDED, m.PEER: THEIRS}
-    optimizers = {names[name]: one(training.parameters) for name, one in make.items()}
-    for optimizer in optimizers.values():
-        training.zero_grad()
-        training.passes()
-        optimizer.step()
-
-    def together() -> None:
-        synchronise(training.device)
-        dist.barrier()
-
-    def fresh() -> None:
-        training.zero_grad()
-        together()
-
-    counts = {"turns": factors["turns"], "warmup": factors["warmup_steps"], "device": training.device}
-    steps = {name: p._marked(training.passes, one.step) for name, one in optimizers.items()}
-    whole = time_interleaved(steps, timed=factors["timed_steps"], prepare=fresh, **counts)
-    training.zero_grad()
-    training.passes()
-    steps = {name: p._marked(one.step) for name, one in optimizers.items()}
-    alone = time_interleaved(steps, timed=factors["optimizer_steps"], prepare=together, **counts)
-    found = {f"{name}_step_ms": phases[STEP] for name, phases in whole.items()}
-    return found | {f"{name}_optimizer_ms": phases[STEP] for name, phases in alone.items()}
