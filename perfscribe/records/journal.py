@@ -13,15 +13,13 @@ import gzip
 import hashlib
 import heapq
 import json
-import math
 import os
 import re
 import sys
 import time
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -29,16 +27,8 @@ from perfscribe.base import files
 
 Slot = tuple[str, int]  # key of the cell, round
 
-SCHEMA = Path(__file__).resolve().parents[2] / "workflow" / "schemas" / "record.schema.yaml"
 _DIGEST = re.compile(rb', "digest": "([0-9a-f]{16})"\}')
 _DIGEST_BYTES = len(', "digest": ""}') + 16
-# What the events that are no records must hold.
-_MEMBERS: dict[str, dict[str, type]] = {
-    "started": {"key": str, "round": int},
-    "interrupted": {"key": str, "round": int},
-    "retired": {"ids": list},
-    "waiting": {"experiment": str, "what": str},
-}
 
 
 class Damaged(ValueError):
@@ -85,60 +75,14 @@ def as_line(event: dict[str, Any]) -> bytes:
 
 
 def parse(line: bytes) -> dict[str, Any]:
-    """The event of a line, without its line break. Damaged where it is not as it was written.
-
-    A line of an older version has no digest: what it holds is checked instead, and a record is marked `undigested`.
-    """
+    """The event of a line, without its line break. Damaged where it is not as it was written."""
     digest = _DIGEST.fullmatch(line[-_DIGEST_BYTES:])
-    text = line[:-_DIGEST_BYTES] + b"}" if digest else line
-    if digest and hashlib.sha256(text).hexdigest()[:16] != digest[1].decode():
+    if digest is None:
+        raise Damaged("no digest")
+    text = line[:-_DIGEST_BYTES] + b"}"
+    if hashlib.sha256(text).hexdigest()[:16] != digest[1].decode():
         raise Damaged("its digest differs")
-    try:
-        event = json.loads(text, parse_constant=_no_number)
-    except (ValueError, RecursionError):
-        raise Damaged("no JSON") from None
-    if not digest:
-        _check(event)
-        if event["event"] == "record":
-            event["provenance"]["undigested"] = True
-    return dict(event)
-
-
-def _no_number(name: str) -> None:
-    raise ValueError(f"{name} is no number")
-
-
-def _check(event: Any) -> None:
-    """Damaged where a line without digest is none that a journal may hold."""
-    if not isinstance(event, dict) or not isinstance(event.get("event"), str):
-        raise Damaged("no event")
-    moment = event.get("time", 0)
-    if not isinstance(moment, (int, float)) or not math.isfinite(moment):
-        raise Damaged(f"time {moment!r:.40} is no time")
-    if event["event"] == "record":
-        _schema()({name: value for name, value in event.items() if name not in ("event", "time")})
-        return
-    for name, kind in _MEMBERS.get(event["event"], {}).items():
-        if not isinstance(event.get(name), kind):
-            raise Damaged(f"{name} is missing or no {kind.__name__}")
-
-
-@cache
-def _schema() -> Callable[[dict[str, Any]], None]:
-    """A check of a record by the schema."""
-    import fastjsonschema
-    import yaml
-
-    schema = yaml.load(SCHEMA.read_bytes(), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    fits = fastjsonschema.compile({name: part for name, part in schema.items() if name != "$schema"})
-
-    def check(record: dict[str, Any]) -> None:
-        try:
-            fits(record)
-        except fastjsonschema.JsonSchemaException as error:
-            raise Damaged(" ".join(str(error).split())[:200]) from None
-
-    return check
+    return dict(json.loads(text))
 
 
 def _sound(path: Path) -> tuple[list[dict[str, Any]], list[bytes], list[str]]:

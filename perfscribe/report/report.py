@@ -118,9 +118,7 @@ def _provenance(sources: Sources) -> str:
         times = sorted(re.sub(r"\.\d+", "", str(p.get("time", "not recorded"))) for p in measured)
         rows.append([f"`{name}`", ", ".join(commits), times[0], times[-1]])
     heads = ["Experiment", "Commit (+: with uncommitted changes)", "First cell", "Last cell"]
-    undigested = sum("undigested" in record.provenance for cells in sources.records.values() for record in cells)
-    note = f"\n\n{undigested} cells are of journal lines without a digest, of an older version." if undigested else ""
-    return of_texts(rows, heads) + note if rows else "Nothing was measured."
+    return of_texts(rows, heads) if rows else "Nothing was measured."
 
 
 def _nodes(sources: Sources) -> str:

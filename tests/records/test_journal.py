@@ -16,7 +16,7 @@ import sessions
 from sessions import wait_for
 
 from perfscribe.base import files
-from perfscribe.records import journal, records
+from perfscribe.records import journal
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -117,29 +117,6 @@ def test_a_writer_puts_damaged_lines_aside(tmp_path: Path, capsys: pytest.Captur
     capsys.readouterr()
     assert ids(tmp_path) == {"b1", "c1"} and not capsys.readouterr().err
     assert path.with_suffix(".damaged").read_bytes() == damaged
-
-
-CODE = "0" * 16
-WHOLE = records.make({"experiment": "x", "key": CODE, "round": 1, "factors": {}, "status": "ok", "fingerprint": CODE})
-
-
-@pytest.mark.parametrize(
-    ("change", "sound"),
-    [
-        ({}, True),
-        ({"time": float("inf")}, False),
-        ({"status": "fine"}, False),
-        ({"samples": {"time_ms": [float("nan")]}}, False),
-        ({"round": "1"}, False),
-    ],
-)
-def test_a_line_of_an_older_version_has_no_digest_and_is_checked(
-    tmp_path: Path, change: dict[str, Any], sound: bool
-) -> None:
-    event = {"event": "record", "time": 1.0, **WHOLE, **change}
-    (tmp_path / "0.jsonl").write_text(json.dumps(event) + "\n")
-    found = list(journal.read(tmp_path).all_records())
-    assert [one["provenance"] for one in found] == [{"undigested": True}] * sound
 
 
 def test_starts_without_an_end_are_counted(tmp_path: Path) -> None:
