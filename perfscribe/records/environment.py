@@ -7,7 +7,6 @@ Every probe gives None (or an empty list) where the machine has no answer.
 from __future__ import annotations
 
 import ast
-import functools
 import hashlib
 import importlib.metadata
 import importlib.util
@@ -20,8 +19,7 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path, PurePath
 from typing import Any
@@ -64,13 +62,15 @@ def ask(nvml: Any, function: str, *arguments: Any) -> Any | None:
     return answer.decode(errors="replace") if isinstance(answer, bytes) else answer
 
 
-def all_gpus(nvml: Any) -> list[Any]:
+def all_gpus(nvml: Any | None) -> list[Any]:
     """NVML handles in PCI order. A device that the job may not open is counted by NVML but is none of ours."""
+    if nvml is None:
+        return []
     handles = (ask(nvml, "nvmlDeviceGetHandleByIndex", index) for index in range(ask(nvml, "nvmlDeviceGetCount") or 0))
     return [handle for handle in handles if handle is not None]
 
 
-def visible_gpus(nvml: Any) -> list[Any]:
+def visible_gpus(nvml: Any | None) -> list[Any]:
     """NVML handles of the devices that CUDA_VISIBLE_DEVICES leaves, in its order.
 
     As in CUDA, an entry that names no device hides itself and all that follow. Numbers count in PCI order; CUDA's
@@ -92,7 +92,7 @@ def visible_gpus(nvml: Any) -> list[Any]:
 def gpus_by_uuid() -> tuple[list[Any], list[str]]:
     """Handles and UUIDs of the GPUs that are visible; none where NVML does not tell the UUID of each."""
     nvml = open_nvml()
-    handles = visible_gpus(nvml) if nvml else []
+    handles = visible_gpus(nvml)
     uuids = [ask(nvml, "nvmlDeviceGetUUID", handle) for handle in handles]
     return ([], []) if None in uuids else (handles, [str(uuid) for uuid in uuids])
 
@@ -147,7 +147,7 @@ def identity(libraries: Iterable[str]) -> dict[str, Any]:
 
 def _gpu_identity() -> dict[str, Any]:
     nvml = open_nvml()
-    gpus = visible_gpus(nvml) if nvml else []
+    gpus = visible_gpus(nvml)
     models = sorted({str(ask(nvml, "nvmlDeviceGetName", gpu)) for gpu in gpus})
     memories = [bytes_ for gpu in gpus if (bytes_ := _memory_bytes(nvml, gpu)) is not None]
     limits = [watts for gpu in gpus if (watts := _power_limit_w(nvml, gpu)) is not None]
@@ -231,19 +231,9 @@ def _version_file(name: str) -> Mapping[str, Any]:
     """The constants in <package>/version.py, read as text: torch states its CUDA version there."""
     spec = importlib.util.find_spec(name)
     source = Path(spec.origin).with_name("version.py") if spec and spec.origin else Path()
-    try:
-        statements = ast.parse(source.read_text(encoding="utf-8")).body
-    except (OSError, ValueError, SyntaxError):
-        return {}
-    constants = {}
-    for node in statements:
-        targets = (
-            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
-        )
-        value = getattr(node, "value", None)
-        if len(targets) == 1 and isinstance(targets[0], ast.Name) and isinstance(value, ast.Constant):
-            constants[targets[0].id] = value.value
-    return constants
+    text = source.read_text(encoding="utf-8") if source.is_file() else ""
+    written = re.findall(r"""^(\w+)(?:: [^=\n]+)? = ('[^'\\\n]*'|"[^"\\\n]*"|None)$""", text, re.MULTILINE)
+    return {name: ast.literal_eval(value) for name, value in written}
 
 
 # --- provenance -------------------------------------------------------------------------------------------------
@@ -259,10 +249,7 @@ def provenance(root: Path) -> dict[str, Any]:
         "commit": commit,
         "dirty": dirty,
         "node": platform.node(),
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "python": f"{platform.python_implementation()} {platform.python_version()}",
-        "load_average": _load_average(),
-        "cpu_mhz": _cpu_mhz(),
         "gpu_clocks_mhz": _gpu_clocks_mhz(),
         "variables": {name: os.environ[name] for name in sorted(os.environ) if VARIABLES.match(name)},
         "slurm_job_id": os.environ.get("SLURM_JOB_ID"),
@@ -298,27 +285,12 @@ def _output(*command: str) -> str | None:
     return done.stdout.strip()
 
 
-def _load_average() -> list[float] | None:
-    try:
-        return [round(load, 2) for load in os.getloadavg()]
-    except OSError:
-        return None
-
-
-def _cpu_mhz() -> int | None:
-    try:
-        frequency = psutil.cpu_freq()
-    except (OSError, NotImplementedError, RuntimeError):
-        return None
-    return round(frequency.current) if frequency else None
-
-
 def _gpu_clocks_mhz() -> list[dict[str, int | None]]:
     nvml = open_nvml()
     kinds = {"sm": ("nvmlDeviceGetClockInfo", 1), "memory": ("nvmlDeviceGetClockInfo", 2)}
     kinds["sm_max"] = ("nvmlDeviceGetMaxClockInfo", 1)  # 1 and 2: NVML_CLOCK_SM, NVML_CLOCK_MEM
-    gpus = visible_gpus(nvml) if nvml else []
-    return [{name: ask(nvml, call, gpu, kind) for name, (call, kind) in kinds.items()} for gpu in gpus]
+    found = visible_gpus(nvml)
+    return [{name: ask(nvml, call, gpu, kind) for name, (call, kind) in kinds.items()} for gpu in found]
 
 
 # --- processes and memory ---------------------------------------------------------------------------------------
@@ -361,10 +333,10 @@ def _process_name(nvml: Any, pid: int) -> str | None:
     return PurePath(name.split()[0]).name if name.split() else None
 
 
-def processes_on_gpu(own_pid: int | None = None) -> list[GpuProcess]:
-    """Processes on the visible GPUs outside the tree below `own_pid` (default: this process)."""
+def processes_on_gpu() -> list[GpuProcess]:
+    """Processes on the visible GPUs that are neither this one nor below it."""
     nvml = open_nvml()
-    return foreign(gpu_processes(nvml, visible_gpus(nvml)), process_tree(own_pid)) if nvml else []
+    return foreign(gpu_processes(nvml, visible_gpus(nvml)), process_tree())
 
 
 def foreign(processes: Iterable[GpuProcess], own: Iterable[int]) -> list[GpuProcess]:
@@ -426,7 +398,7 @@ class Condition:
     reason: printed after the status when it is not met. fix: in words. status: of a cell that lacks it.
     """
 
-    met: Callable[[], bool]
+    met: Callable[[], bool] = field(compare=False)
     reason: str
     fix: str
     status: str = "unsupported"
@@ -436,13 +408,20 @@ def _installed(module: str) -> bool:
     return importlib.util.find_spec(module) is not None
 
 
-def _is_not_hidden(package: str) -> bool:
-    return shadowing.hidden_by(package) is None
+def _package(module: str, fix: str = "") -> Condition:
+    return Condition(lambda: _installed(module), f"{module} is missing", fix or f"install {module}")
 
 
-def _gpus(list_gpus: Callable[[Any], list[Any]]) -> list[Any]:
-    nvml = open_nvml()
-    return list_gpus(nvml) if nvml else []
+def _not_hidden(package: str) -> Condition:
+    return Condition(
+        lambda: shadowing.hidden_by(package) is None,
+        f"'{package}' in the checkout is taken for the Python package {package}",
+        f"rename the folder or file {package} in the checkout",
+    )
+
+
+def _gpus() -> list[Any]:
+    return visible_gpus(open_nvml())
 
 
 def _torch_has_cuda() -> bool:
@@ -454,15 +433,14 @@ def _torch_has_cuda() -> bool:
 
 def _driver_fits_torch() -> bool:
     """CUDA runs programs of its own major version or an older one; what cannot be told passes."""
-    driver = _cuda_driver_version(open_nvml()) if open_nvml() else None
+    driver = _cuda_driver_version(open_nvml())
     built_for = _version_file("torch").get("cuda")
     return not (driver and built_for) or int(built_for.split(".")[0]) <= int(driver.split(".")[0])
 
 
 def _is_ampere_or_newer() -> bool:
     """True where nothing tells otherwise, so that a machine without a GPU gives the reason of that alone."""
-    nvml = open_nvml()
-    versions = [ask(nvml, "nvmlDeviceGetCudaComputeCapability", gpu) for gpu in _gpus(visible_gpus)]
+    versions = [ask(open_nvml(), "nvmlDeviceGetCudaComputeCapability", gpu) for gpu in _gpus()]
     return all(version[0] >= 8 for version in versions if version)
 
 
@@ -497,49 +475,32 @@ def nodes_granted() -> int:
     return max(1, len(of_job(os.environ)))
 
 
-@dataclass(frozen=True)
-class _NodesGranted:
-    """For "nodes:<count>"."""
-
-    count: int
-
-    def __call__(self) -> bool:
-        return nodes_granted() >= self.count
-
-
 def _several_nodes(count: int) -> tuple[Condition, ...]:
+    """For "nodes:<count>"."""
     have = nodes_granted()
     reason = f"{have} node{'' if have == 1 else 's'}"
     fix = f"run on a cluster, by `--profile slurm`, whose jobs may have {count} nodes (cluster.max_nodes)"
-    return (Condition(_NodesGranted(count), reason, fix, status="skipped"),)
-
-
-@dataclass(frozen=True)
-class _GpusVisible:
-    """True also without any GPU, which has a reason of its own."""
-
-    count: int
-
-    def __call__(self) -> bool:
-        return len(_gpus(visible_gpus)) not in range(1, self.count)
+    return (Condition(lambda: have >= count, reason, fix, status="skipped"),)
 
 
 def _several_gpus(count: int) -> tuple[Condition, ...]:
-    """For "cuda:<count>". The reason is what the machine has."""
-    have = len(_gpus(visible_gpus))
+    """For "cuda:<count>". The reason is what the machine has; without any GPU there is one already."""
+    have = len(_gpus())
     reason, fix = f"{have} GPU{'' if have == 1 else 's'}", f"run on a machine with {count} GPUs"
-    return (*_CUDA, Condition(_GpusVisible(count), reason, fix, status="skipped"))
+    return (*_CUDA, Condition(lambda: have not in range(1, count), reason, fix, status="skipped"))
 
 
 _CUDA = (
     Condition(lambda: _installed("pynvml"), "nvidia-ml-py is missing", "install nvidia-ml-py"),
-    Condition(lambda: bool(_gpus(all_gpus)), "no CUDA device", "run on a machine with an NVIDIA GPU and its driver"),
     Condition(
-        lambda: bool(_gpus(visible_gpus)) or not _gpus(all_gpus),
+        lambda: bool(all_gpus(open_nvml())), "no CUDA device", "run on a machine with an NVIDIA GPU and its driver"
+    ),
+    Condition(
+        lambda: bool(_gpus()) or not all_gpus(open_nvml()),
         "CUDA_VISIBLE_DEVICES hides every GPU",
         "unset CUDA_VISIBLE_DEVICES or name a GPU of this machine in it",
     ),
-    Condition(lambda: _installed("torch"), "torch is missing", "install a CUDA build of torch"),
+    _package("torch", "install a CUDA build of torch"),
     Condition(
         lambda: not _installed("torch") or _torch_has_cuda(),
         "torch is a build without CUDA",
@@ -559,23 +520,16 @@ def _srun_starts_mpi() -> bool:
     return launchers.srun_starts_mpi()
 
 
+def _of_ampere(dtype: str) -> tuple[Condition, ...]:
+    reason = f"the GPU has no {dtype} (compute capability below 8.0)"
+    return (*_CUDA, Condition(_is_ampere_or_newer, reason, "use an A100 or a newer GPU"))
+
+
 CAPABILITIES: dict[str, tuple[Condition, ...]] = {
     "cuda": _CUDA,
-    "bf16": (
-        *_CUDA,
-        Condition(
-            _is_ampere_or_newer, "the GPU has no bf16 (compute capability below 8.0)", "use an A100 or a newer GPU"
-        ),
-    ),
-    "tf32": (
-        *_CUDA,
-        Condition(
-            _is_ampere_or_newer, "the GPU has no TF32 (compute capability below 8.0)", "use an A100 or a newer GPU"
-        ),
-    ),
-    "triton": (
-        Condition(lambda: _installed("triton"), "triton is missing", "install triton (CUDA builds of torch bring it)"),
-    ),
+    "bf16": _of_ampere("bf16"),
+    "tf32": _of_ampere("TF32"),
+    "triton": (_package("triton", "install triton (CUDA builds of torch bring it)"),),
     # For inductor on a CPU.
     "compiler": (
         Condition(
@@ -601,35 +555,17 @@ CAPABILITIES: dict[str, tuple[Condition, ...]] = {
             "install Nsight Systems; put nsys on PATH or name it in the config, as tools.nsys",
         ),
     ),
-    "hdf5": (Condition(lambda: _installed("h5py"), "h5py is missing", "install h5py"),),
+    "hdf5": (_package("h5py"),),
     # The FSDP workshop's Trainer, what wraps models for it, and what makes its tokens.
     "transformers": (
-        *(
-            Condition(
-                functools.partial(_is_not_hidden, package),
-                f"'{package}' in the checkout is taken for the Python package {package}",
-                f"rename the folder or file {package} in the checkout",
-            )
-            for package in shadowing.OF_TRAINER
-        ),
-        *(
-            Condition(functools.partial(_installed, package), f"{package} is missing", f"install {package}")
-            for package in ("transformers", "accelerate", "tokenizers")
-        ),
+        *map(_not_hidden, shadowing.OF_TRAINER),
+        *map(_package, ("transformers", "accelerate", "tokenizers")),
     ),
     "posix_fadvise": (
         Condition(
             lambda: hasattr(os, "posix_fadvise"),
             "this system cannot drop the page cache (no posix_fadvise)",
             "run on Linux",
-        ),
-    ),
-    "mpi": (Condition(lambda: _installed("mpi4py"), "mpi4py is missing", "install mpi4py and an MPI library"),),
-    "slurm": (
-        Condition(
-            lambda: shutil.which("srun") is not None,
-            "no Slurm (srun is missing)",
-            "run on a Slurm cluster's login node",
         ),
     ),
     "srun_mpi": (
@@ -666,13 +602,13 @@ def unmet(requires: Iterable[str]) -> list[Condition]:
     return [condition for condition in conditions if not condition.met()]
 
 
-def missing(requires: Iterable[str]) -> str | None:
-    """The reason printed after "unsupported", e.g. "no CUDA device"; None when the machine has all that is named."""
-    lacking = unmet(requires)
-    return lacking[0].reason if lacking else None
-
-
 def shortfall(requires: Iterable[str]) -> tuple[str, str] | None:
     """Status and reason of a cell that this machine cannot run; None when it has all that is named."""
     lacking = unmet(requires)
     return (lacking[0].status, lacking[0].reason) if lacking else None
+
+
+def missing(requires: Iterable[str]) -> str | None:
+    """The reason alone, e.g. "no CUDA device"."""
+    lacking = shortfall(requires)
+    return lacking[1] if lacking else None
