@@ -25,8 +25,6 @@ class Gpu:
     processes: list[SimpleNamespace] = field(default_factory=list)
     utilisation: list[int] = field(default_factory=lambda: [0])
     used_bytes: list[int] = field(default_factory=lambda: [0])
-    energy_mj: int = 10_000_000
-    energy_step_mj: int = 600_000
     may_open: bool = True
 
     def __post_init__(self):
@@ -113,10 +111,6 @@ class FakeNvml:
 
     def nvmlDeviceGetCurrentClocksEventReasons(self, gpu):
         return next(gpu.reason_reads)
-
-    def nvmlDeviceGetTotalEnergyConsumption(self, gpu):
-        gpu.energy_mj += gpu.energy_step_mj
-        return gpu.energy_mj
 
     def nvmlDeviceGetComputeRunningProcesses(self, gpu):
         return gpu.processes

@@ -1,4 +1,4 @@
-"""What happened beside a measurement: clocks, throttling, power, energy, foreign processes, load of the host.
+"""What happened beside a measurement: clocks, throttling, power, foreign processes, load of the host.
 
 A thread of the process that starts the measuring child, never of the child itself. Cost on a 2-core virtual machine
 (AMD EPYC, 94 processes): 4 ms of CPU time a window for the host's part; with one GPU 3 ms of CPU time a second more,
@@ -21,7 +21,7 @@ from perfscribe.records import environment
 
 INTERVAL_S = 0.08  # 12.5 Hz; 10 Hz is the least that catches short throttling
 PROCESS_INTERVAL_S = 1.0
-ENERGY_WINDOW_S = 1.0  # NVML's energy counter advances in steps of 10 ms and more: below 1 s they show
+
 HOST_WINDOW_S = 0.5  # the kernel counts CPU time in ticks of up to 10 ms
 
 # Bits of nvmlDeviceGetCurrentClocksEventReasons (nvml.h, nvmlClocksEventReason*) under which the SM clock is held
@@ -61,7 +61,7 @@ class Watch:
     ) -> None:
         self._pid = pid
         self._nvml = nvml if nvml is not None else environment.open_nvml() if gpus else None
-        self._gpus = list(handles or environment.visible_gpus(self._nvml))[:gpus] if self._nvml else []
+        self._gpus = list(handles or environment.visible_gpus(self._nvml))[:gpus]
         self._cores = tuple(cores) or environment.granted_cores()
         self._interval_s = interval_s
         self._samples: list[dict[str, list[float]]] = [defaultdict(list) for _ in self._gpus]
@@ -90,7 +90,6 @@ class Watch:
             "time_s": time.monotonic(),
             "busy_s": _busy_cores_s(self._cores),
             "own_s": _tree_cpu_s(self._pid),
-            "energy_mj": [self._ask("nvmlDeviceGetTotalEnergyConsumption", gpu) for gpu in self._gpus],
         }
 
     def _ask(self, function: str, *arguments: Any) -> Any | None:
@@ -137,9 +136,8 @@ class Watch:
 
         median_sm_clock_mhz: of the slowest GPU, since it sets the pace. throttled_fraction: share of samples with a
         bit of THROTTLE_BITS, of the GPU that has most; throttle_reasons: the share of each. mean_power_w: sum over
-        GPUs. energy_j: difference of NVML's counter, summed over GPUs, warm-up included; None for windows below 1 s.
-        foreign_gpu_processes: base names, one for each process. host_load_other: CPU time on the cores that the job
-        has, spent outside our process tree (also by other virtual machines, as far as it is told), as a share of
+        GPUs. foreign_gpu_processes: base names, one for each process. host_load_other: CPU time on the cores that the
+        job has, spent outside our process tree (also by other virtual machines, as far as it is told), as a share of
         these cores; None for windows below 0.5 s or when the process of `pid` has ended. samples: of the GPU with
         fewest.
         """
@@ -159,16 +157,9 @@ class Watch:
                 (max(s["temperature_c"]) for s in self._samples if s["temperature_c"]), default=None
             ),
             "mean_power_w": round(sum(powers), 1) if powers else None,
-            "energy_j": self._energy_j(end, window_s),
             "foreign_gpu_processes": sorted(self._foreign.values()),
             "host_load_other": self._host_load_other(end, window_s),
         }
-
-    def _energy_j(self, end: Mapping[str, Any], window_s: float) -> float | None:
-        readings = list(zip(self._begin["energy_mj"], end["energy_mj"], strict=True))
-        if window_s < ENERGY_WINDOW_S or not readings or any(None in pair for pair in readings):
-            return None
-        return float(sum(last - first for first, last in readings)) / 1000
 
     def _host_load_other(self, end: Mapping[str, Any], window_s: float) -> float | None:
         if window_s < HOST_WINDOW_S or self._begin["own_s"] is None or end["own_s"] is None:
