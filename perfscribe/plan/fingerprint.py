@@ -204,21 +204,6 @@ class Sources:
         return hashlib.sha256(b"".join(sorted(parts))).hexdigest()[:16]
 
 
-def import_closure(module: str, root: Path) -> dict[str, Path]:
-    """Sources.closure of the files as they are now."""
-    return Sources(root).closure(module)
-
-
-def libraries(module: str, root: Path) -> list[str]:
-    """Sources.libraries of the files as they are now."""
-    return Sources(root).libraries(module)
-
-
-def fingerprint(module: str, root: Path, leave_out: Collection[str] = PLANNED_FUNCTIONS) -> str:
-    """Sources.fingerprint of the files as they are now."""
-    return Sources(root).fingerprint(module, leave_out)
-
-
 def _is_idle(part: object, parent: ast.AST) -> bool:
     """Whether a member of a node's list does not count: pass, a docstring, an import, an empty piece of an f-string.
 

@@ -9,18 +9,24 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from perfscribe.plan import fingerprint as fp
 from perfscribe.plan.cache import Memory
-from perfscribe.plan.fingerprint import fingerprint, import_closure, libraries, normalised
+from perfscribe.plan.fingerprint import Sources, normalised
 from perfscribe.plan.plan_cells import measure_module, show_module
 
 ROOT = Path(__file__).resolve().parents[2]
 FIXTURE = ROOT / "tests" / "fixtures" / "fingerprint_module"
 # Of a module that nobody edits: a change here means that every site measures all its cells again.
 COMMITTED = "f8f45cc82b7e44f7"
+
+
+def fingerprint(module: str, root: Path, **options: Any) -> str:
+    """Of the files as they are now."""
+    return Sources(root).fingerprint(module, **options)
 
 
 def said(source: str) -> str:
@@ -45,7 +51,7 @@ def project(tmp_path):
 
 
 def names(root, module="perfscribe.main"):
-    return set(import_closure(module, root)) - {"perfscribe"}
+    return set(Sources(root).closure(module)) - {"perfscribe"}
 
 
 @pytest.mark.parametrize(
@@ -152,8 +158,8 @@ def test_planning_functions_are_left_out(project, edited, counts):
 def test_libraries_are_those_of_the_whole_closure(project):
     main = "import os.path, json as j\nimport torch.nn as nn\nfrom . import kernel\nfrom __future__ import annotations"
     root = project(main=main, kernel="def f():\n    import numpy as np, h5py._hl\n    from torch import Tensor")
-    assert libraries("perfscribe.main", root) == ["h5py", "numpy", "torch"]
-    assert libraries("perfscribe.kernel", root) == ["h5py", "numpy", "torch"]
+    assert Sources(root).libraries("perfscribe.main") == ["h5py", "numpy", "torch"]
+    assert Sources(root).libraries("perfscribe.kernel") == ["h5py", "numpy", "torch"]
 
 
 # Without site-packages: a fingerprint needs the standard library alone.
@@ -163,7 +169,7 @@ def test_what_was_found_in_a_text_is_kept_from_run_to_run(project, tmp_path, mon
 
     def ask(method="a") -> tuple[str, list[str]]:
         memory = Memory(kept, method)
-        code = fp.Sources(root, memory.recall)
+        code = Sources(root, memory.recall)
         answer = code.fingerprint("perfscribe.main"), code.libraries("perfscribe.main")
         memory.save()
         return answer
@@ -187,7 +193,7 @@ def test_what_was_found_in_a_text_is_kept_from_run_to_run(project, tmp_path, mon
 
 def test_committed_fingerprint():
     assert fingerprint("perfscribe.fixed", FIXTURE) == COMMITTED
-    assert "perfscribe.reached" in import_closure("perfscribe.fixed", FIXTURE)
+    assert "perfscribe.reached" in Sources(FIXTURE).closure("perfscribe.fixed")
 
 
 def interpreter(version: str) -> str | None:
@@ -206,9 +212,9 @@ import json, sys
 from pathlib import Path
 root, fixture, *modules = sys.argv[1:]
 sys.path.insert(0, root)
-from perfscribe.plan.fingerprint import fingerprint
-answer = {module: fingerprint(module, Path(root)) for module in modules}
-print(json.dumps([fingerprint("perfscribe.fixed", Path(fixture)), answer]))
+from perfscribe.plan.fingerprint import Sources
+answer = {module: Sources(Path(root)).fingerprint(module) for module in modules}
+print(json.dumps([Sources(Path(fixture)).fingerprint("perfscribe.fixed"), answer]))
 """
 
 
