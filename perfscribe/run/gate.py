@@ -14,6 +14,7 @@ import datetime
 import os
 import platform
 import re
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -100,24 +101,23 @@ class Gate:
             return None
         if task.cell["factors"].get("nodes", 1) > 1 and not _of_these_nodes(record):
             return None
-        made = _seconds(record)
+        made = datetime.datetime.fromisoformat(record["provenance"]["time"]).timestamp()
         of_this_run = made >= float(shard.run_clock.get("started", float("inf")))
-        still_valid = not refusal(record) and _now() - made < VALID_S
+        still_valid = not refusal(record) and time.time() - made < VALID_S
         if not (of_this_run or still_valid) or not self._same_hardware(record["environment"]):
             return None
         return record
 
     def _same_hardware(self, environment_id: str) -> bool:
-        path = self.site_folder / "environments" / f"{environment_id}.json"
-        then, now = (files.read_json(path) if path.is_file() else {}), environment.identity(())
-        return bool(then) and {**then, "libraries": {}} == {**now, "libraries": {}}
+        then = files.read_object(self.site_folder / "environments" / f"{environment_id}.json")
+        return {**then, "libraries": {}} == environment.identity(())
 
 
 def _of_these_nodes(record: Mapping[str, Any]) -> bool:
     """Whether this job made the test, among nodes that it still has: one that is queued again keeps its number."""
     now = {name.split(".")[0] for name in hosts.of_job(os.environ)}
     then = {name.split(".")[0] for name in str(record["values"].get("nodes", "")).split(", ") if name}
-    return record["provenance"].get("slurm_job_id") == _job() and then <= now
+    return record["provenance"].get("slurm_job_id") == os.environ.get("SLURM_JOB_ID") and then <= now
 
 
 def _task(shards: Iterable[Shard], demand: Demand) -> tuple[Shard, Task] | None:
@@ -127,7 +127,7 @@ def _task(shards: Iterable[Shard], demand: Demand) -> tuple[Shard, Task] | None:
     if not same:
         return None
     asked = demand.world_size, demand.nodes
-    shard, task = min(same, key=lambda one: (_placed(one[1]) != asked, _is_left_out(one[1])))
+    shard, task = min(same, key=lambda one: (_placed(one[1]) != asked, bool(one[1].cell["skip"])))
     factors = {**task.cell["factors"], "nodes": demand.nodes, "world_size": demand.world_size}
     requires = list(of_ranks(factors["device"], *asked))
     key = cell_key(SELF_TEST, factors, shard.plan["fingerprint"], task.data_digest, shard.plan["seed"])
@@ -138,22 +138,3 @@ def _placed(task: Task) -> tuple[int, int]:
     """Processes in all, and nodes."""
     factors = task.cell["factors"]
     return factors["world_size"], factors.get("nodes", 1)
-
-
-def _job() -> str | None:
-    """Number of the Slurm job that this process is part of."""
-    return os.environ.get("SLURM_JOB_ID")
-
-
-def _is_left_out(task: Task) -> bool:
-    """Whether the preset leaves the cell out."""
-    return bool(task.cell["skip"])
-
-
-def _seconds(record: Mapping[str, Any]) -> float:
-    """When a record was made, in s since the epoch."""
-    return datetime.datetime.fromisoformat(record["provenance"]["time"]).timestamp()
-
-
-def _now() -> float:
-    return datetime.datetime.now(datetime.UTC).timestamp()
