@@ -37,6 +37,8 @@ STARTED = Path(".perfscribe") / "started"
 # Imports and digests of the modules that the last plan was made of.
 FOUND_IN_CODE = Path(".perfscribe") / "code.json"
 MOST_TOLD = 5  # files
+LOCK = Path(".perfscribe") / "run.lock"
+LOCK_WAIT_S = 0.5
 
 
 class AnotherRun(Exception):
@@ -93,6 +95,18 @@ class RunLock:
     def owner(self) -> str:
         """Who holds it."""
         return self.path.read_text("utf-8", "replace").strip() or "a process that has not said who it is"
+
+
+@contextlib.contextmanager
+def alone(root: Path) -> Iterator[None]:
+    """Hold the run lock; AnotherRun where another process does."""
+    lock = RunLock(root / LOCK)
+    if not lock.try_acquire():
+        raise AnotherRun(f"another run is under way in this checkout: {lock.owner()}")
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def clear_leftovers(root: Path) -> None:
@@ -335,7 +349,7 @@ def _begin(root: Path, overrides: Mapping[str, Any], decides: bool, executor: st
     tools.use(raw.get("tools", {}), root)
     keep_bytecode(os.environ, root)  # jobs inherit it
     site = str(raw.get("site", LOCAL_SITE))
-    lock = RunLock(root / ".perfscribe" / "run.lock")
+    lock = RunLock(root / LOCK)
     read_only = is_committed(root, site)
     if decides and site != LOCAL_SITE and not read_only:
         print(f"site {site} was not published here: it is measured anew on this machine", file=sys.stderr)
@@ -343,7 +357,7 @@ def _begin(root: Path, overrides: Mapping[str, Any], decides: bool, executor: st
         # A committed site's plan does not depend on the machine, and its index is older than what shows it today.
         known = make_plan(root, raw) if read_only else plan.read_index(root / "results" / site / "plan")
         return Session(root, known, lock, False, read_only, tracker=_tracker(raw))
-    held = lock.try_acquire(wait_s=float(os.environ.get("PERFSCRIBE_LOCK_WAIT_S", "0.5")))
+    held = lock.try_acquire(wait_s=LOCK_WAIT_S)
     made = make_plan(root, raw, executor)
     before: dict[Path, tuple[bytes, int]] = {}
     if held:

@@ -57,10 +57,7 @@ def copy_measured(root: Path, source: Path, target: Path, planned: Collection[st
 
     planned: the experiments whose journals go along; of others nothing is shown. None: all.
     """
-    lock = session.RunLock(root / ".perfscribe" / "run.lock")
-    if not lock.try_acquire():
-        raise session.AnotherRun(f"another run is under way in this checkout: {lock.owner()}")
-    try:
+    with session.alone(root):
         folders = sorted((source / "journal").iterdir())
         journals = {
             folder.name: list(journal.read(folder).all_records())
@@ -84,8 +81,6 @@ def copy_measured(root: Path, source: Path, target: Path, planned: Collection[st
             (target / "data").mkdir(exist_ok=True)
             shutil.copyfile(path, target / "data" / path.name)
         copy_notes(root, source.name, target.name, private)
-    finally:
-        lock.release()
 
 
 def _notes(root: Path, site: str) -> Path:

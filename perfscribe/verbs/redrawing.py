@@ -54,14 +54,9 @@ def main(root: Path, raw: Mapping[str, Any], names: Sequence[str]) -> int:
     for name in names:
         if name not in known:
             raise ValueError(f"publish: {name!r} is no published site; there are: {', '.join(known) or 'none'}")
-    lock = session.RunLock(root / ".perfscribe" / "run.lock")
-    if not lock.try_acquire():
-        raise session.AnotherRun(f"another run is under way in this checkout: {lock.owner()}")
-    try:
+    with session.alone(root):
         redraw(root, raw, names or known)
         sites.refresh(root)
-    finally:
-        lock.release()
     return 0
 
 

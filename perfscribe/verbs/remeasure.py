@@ -67,11 +67,8 @@ def main(root: Path, site: str, arguments: list[str]) -> int:
     results = root / "results" / site
     measured = sorted(path.name for path in (results / "journal").glob("*"))
     _check(experiment, measured, f"nothing was measured of {experiment!r}")
-    lock = session.RunLock(root / ".perfscribe" / "run.lock")
-    if not lock.try_acquire():
-        raise session.AnotherRun(f"another run is under way in this checkout: {lock.owner()}")
     folder = results / "journal" / experiment
-    with journal.Journal(folder / "0.jsonl") as book:
+    with session.alone(root), journal.Journal(folder / "0.jsonl") as book:
         finished = [r for r in journal.read(folder).all_records() if not r["values"].get("before_start")]
         given_up = select(finished, chosen)
         if not given_up and chosen.get("status") not in DUE_AGAIN:
@@ -80,6 +77,6 @@ def main(root: Path, site: str, arguments: list[str]) -> int:
         units = [path.stem for path in (results / "checksums").glob(f"measure-{experiment}-*.json")]
         checksums.forget(results, units)
         number = book.retire(given_up, "remeasure " + " ".join(arguments))
-    lock.release()
+
     print(f"records of {experiment} retired: {number}; the next `./run report` measures their cells again")
     return 0
