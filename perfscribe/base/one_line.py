@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import sys
 from collections.abc import Iterator
+from typing import NoReturn
+
+
+class Parser(argparse.ArgumentParser):
+    """Of a verb's words: says what is wrong with them in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """SystemExit with the line."""
+        sys.exit(f"run: {self.prog.removeprefix('./run ')}: {message} ({self.prog} --help)")
 
 
 @contextlib.contextmanager

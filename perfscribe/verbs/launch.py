@@ -8,10 +8,11 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import jinja2
 
+from perfscribe.base.one_line import Parser
 from perfscribe.distributed import binding, launchers
 
 TEMPLATES = Path(__file__).resolve().parent / "job_scripts"
@@ -24,13 +25,6 @@ MOST_NODES, MOST_RANKS = 100_000, 1024
 _NAME = re.compile(r"[A-Za-z0-9][\w.@+-]*")
 _NAMES = re.compile(rf"{_NAME.pattern}(?::{_NAME.pattern})*")
 _TIME = re.compile(r"\d{1,3}:[0-5]\d:[0-5]\d")
-
-
-class _Parser(argparse.ArgumentParser):
-    """One that says what is wrong in one line."""
-
-    def error(self, message: str) -> NoReturn:
-        sys.exit(f"run: launch: {message} (./run launch --help)")
 
 
 def _whole(most: int, least: int = 1) -> Any:
@@ -58,8 +52,8 @@ def _bindings(text: str) -> tuple[binding.Cores, ...]:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
-def _parser() -> _Parser:
-    parser = _Parser(
+def _parser() -> Parser:
+    parser = Parser(
         prog="./run launch",
         description="Print a job script that trains the Polaris homework's model by data parallelism, or runs COMMAND.",
         allow_abbrev=False,

@@ -13,35 +13,23 @@ from perfscribe.instruments.statistics import ROUNDS_FOR_INTERVAL, Rounds, media
 from perfscribe.verbs.compare.sides import Cell, Side, key_of
 
 # What a figure is, by patterns of its name; the first that matches counts. Others are not compared.
-KINDS: tuple[tuple[str, tuple[str, ...]], ...] = (
+KINDS = (
     # Read under a profiler, by a data sheet, by the homework's incomplete clock, before any step, or a check.
     (
         "",
-        (
-            *("*traced*", "*profiled_*", "profile_ms", "*_range_ms", "*_span_ms", "*_launch_bound_ms"),
-            *(
-                "wait_step_ms",
-                "warmup_step_ms",
-                "active_step_ms",
-                "over_step_ms",
-                "*rated_gb_per_s",
-                "homework_clock_s",
-            ),
-            *("compiler_start_s", "*first_loss", "resumed_*", "*replayed_bytes", "gpu_used_bytes"),
-        ),
+        "*traced* *profiled_* profile_ms *_range_ms *_span_ms *_launch_bound_ms wait_step_ms warmup_step_ms "
+        "active_step_ms over_step_ms *rated_gb_per_s homework_clock_s compiler_start_s *first_loss resumed_* "
+        "*replayed_bytes gpu_used_bytes",
     ),
-    ("rate", ("*steps/s", "*_per_s", "*samples_per_second*", "*tokens_per_second*")),
-    ("time", ("*_ms", "*_s")),
-    ("score", ("after_*_percent",)),
-    ("loss", ("*loss",)),
+    ("rate", "*steps/s *_per_s *samples_per_second* *tokens_per_second*"),
+    ("time", "*_ms *_s"),
+    ("score", "after_*_percent"),
+    ("loss", "*loss"),
     # What a training holds, not what it sends or stores.
     (
         "memory",
-        (
-            *("memory_before_backward_bytes", "*peak*_bytes", "allocated_*_bytes", "at_rest_bytes", "*_outside_bytes"),
-            *("start_bytes", "*_end_bytes", "*reserved_bytes", "*gathered_*_bytes", "*parameters_bytes"),
-            *("*gradients_bytes", "*state_bytes"),
-        ),
+        "memory_before_backward_bytes *peak*_bytes allocated_*_bytes at_rest_bytes *_outside_bytes start_bytes "
+        "*_end_bytes *reserved_bytes *gathered_*_bytes *parameters_bytes *gradients_bytes *state_bytes",
     ),
 )
 SPEED, HIGHER_IS_BETTER = ("time", "rate"), ("rate", "score")
@@ -113,7 +101,7 @@ class Comparison:
 
 def kind_of(name: str) -> str:
     """time, rate, memory, loss or score; empty for what says nothing of how well a machine or code does."""
-    return next((kind for kind, patterns in KINDS if any(fnmatchcase(name, one) for one in patterns)), "")
+    return next((kind for kind, patterns in KINDS if any(fnmatchcase(name, one) for one in patterns.split())), "")
 
 
 def compare(a: Side, b: Side, only: Collection[str] = ()) -> Comparison:

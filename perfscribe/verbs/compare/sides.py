@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from perfscribe.base import files
@@ -24,8 +24,7 @@ from perfscribe.show.drawn import PUBLISHED
 from perfscribe.show.provenance import commit_name, device_name
 
 SITE = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
-# What of a site is measured; the rest is drawn from it.
-PARTS = ("plan", "journal", "environments", "data", PUBLISHED)
+
 Row = Mapping[str, Any]
 
 
@@ -221,8 +220,6 @@ def _git(root: Path, *words: str) -> bytes | None:
 
 def _resolved(root: Path, revision: str) -> str:
     """The commit that git knows by this name; empty where it knows none."""
-    if revision.startswith("-"):
-        return ""
     found = _git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
     return (found or b"").decode().strip()
 
@@ -236,21 +233,9 @@ def _of_revision(root: Path, name: str, site: str, revision: str) -> Side:
     if archive is None:
         raise ValueError(f"compare: {name}: there is no results/{site} at {revision}")
     with tempfile.TemporaryDirectory(prefix="perfscribe-compare-") as temporary:
-        folder = Path(temporary) / site
-        _unpack(archive, PurePosixPath("results") / site, folder)
+        with tarfile.open(fileobj=io.BytesIO(archive)) as members:
+            members.extractall(temporary, [one for one in members if one.isdir() or one.isreg()])
+        folder = Path(temporary) / "results" / site
         if not (folder / PUBLISHED).is_file():
             raise ValueError(f"compare: {name}: results/{site} was no published site at {revision}")
         return _of_folder(folder, name, site)
-
-
-def _unpack(archive: bytes, below: PurePosixPath, folder: Path) -> None:
-    """The measured parts of a site out of a tar archive; only regular files, below the folder."""
-    with tarfile.open(fileobj=io.BytesIO(archive)) as members:
-        for member in members:
-            path = PurePosixPath(member.name)
-            stream = members.extractfile(member) if member.isreg() else None
-            if stream is None or not path.is_relative_to(below) or ".." in path.parts:
-                continue
-            inner = path.relative_to(below)
-            if inner.parts and inner.parts[0] in PARTS:
-                files.write_bytes(folder / inner, stream.read())

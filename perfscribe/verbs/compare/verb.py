@@ -11,12 +11,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import NoReturn
 
 import numpy as np
 from tabulate import tabulate
 
 from perfscribe.base import called_from
+from perfscribe.base.one_line import Parser
 from perfscribe.instruments.statistics import ROUNDS_FOR_INTERVAL, format_figure
 from perfscribe.show.markdown_tables import markdown_text
 from perfscribe.show.tables import MIB
@@ -48,13 +48,6 @@ NOTE = (
 )
 
 
-class _Parser(argparse.ArgumentParser):
-    """One that says what is wrong in one line."""
-
-    def error(self, message: str) -> NoReturn:
-        sys.exit(f"run: compare: {message} (./run compare --help)")
-
-
 def _percent(text: str) -> float:
     try:
         found = float(text)
@@ -65,8 +58,8 @@ def _percent(text: str) -> float:
     return found
 
 
-def _parser() -> _Parser:
-    parser = _Parser(prog="./run compare", description=__doc__, allow_abbrev=False)
+def _parser() -> Parser:
+    parser = Parser(prog="./run compare", description=__doc__, allow_abbrev=False)
     add = parser.add_argument
     add("a", metavar="A", help="SITE, SITE@REVISION (as committed then) or local@COMMIT (who measured)")
     add("b", metavar="B", help="the same; ratios are B over A, verdicts on B")
