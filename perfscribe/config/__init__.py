@@ -111,36 +111,24 @@ def _plain(raw: Any) -> dict[str, Any]:
     """A deep copy in dict, list, str, int, float, bool and None; ConfigError for anything else in it."""
     if not isinstance(raw, Mapping):
         raise ConfigError(fault("config", raw, "keys such as site: local"))
-    return dict(_Copy().value(raw, ()))
+    return dict(_copied(raw, ()))
 
 
-class _Copy:
-    """Copies plain values, however they are nested, within the same bounds as a file has."""
-
-    def __init__(self) -> None:
-        self.values = 0
-
-    def value(self, value: Any, path: tuple[str | int, ...]) -> Any:
-        self.values += 1
-        if self.values > reading.MAX_VALUES or len(path) > reading.MAX_DEPTH:
-            expected = f"at most {reading.MAX_VALUES} values in {reading.MAX_DEPTH} levels of nesting"
-            raise ConfigError(fault(dotted(path), value, expected))
-        if isinstance(value, Mapping):
-            return {self.key(key, path): self.value(inner, (*path, key)) for key, inner in value.items()}
-        if isinstance(value, list):
-            return [self.value(item, (*path, index)) for index, item in enumerate(value)]
-        if isinstance(value, (int, float)) and not abs(value) < LARGEST_NUMBER:  # NaN is never below
-            raise ConfigError(fault(dotted(path), value, f"a finite number below {LARGEST_NUMBER:.0e}"))
-        if value is None or type(value) in (str, int, float, bool):
-            return value
-        kind = type(value).__name__
-        raise ConfigError(f"{dotted(path)}: got {shown(value)} ({kind}), expected text, a number, true, false or null")
-
-    @staticmethod
-    def key(key: Any, path: tuple[str | int, ...]) -> str:
-        if type(key) is str:
-            return key
-        raise ConfigError(f"{dotted(path)}: got the key {shown(key)} ({type(key).__name__}), expected text as key")
+def _copied(value: Any, path: tuple[str | int, ...]) -> Any:
+    if isinstance(value, Mapping):
+        for key in value:
+            if type(key) is not str:
+                got = f"got the key {shown(key)} ({type(key).__name__})"
+                raise ConfigError(f"{dotted(path)}: {got}, expected text as key")
+        return {key: _copied(inner, (*path, key)) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_copied(item, (*path, index)) for index, item in enumerate(value)]
+    if isinstance(value, (int, float)) and not abs(value) < LARGEST_NUMBER:  # NaN is never below
+        raise ConfigError(fault(dotted(path), value, f"a finite number below {LARGEST_NUMBER:.0e}"))
+    if value is None or type(value) in (str, int, float, bool):
+        return value
+    kind = type(value).__name__
+    raise ConfigError(f"{dotted(path)}: got {shown(value)} ({kind}), expected text, a number, true, false or null")
 
 
 def _reread(value: Any) -> Any:
