@@ -38,25 +38,11 @@ def _is_planned(module: str) -> bool:
     return module.endswith(".levels")
 
 
-def _parents(module: str) -> Iterator[str]:
+def with_parents(module: str) -> Iterator[str]:
+    """A dotted name and those of the packages that hold it, whose code runs where it is imported."""
     parts = module.split(".")
     for end in range(1, len(parts) + 1):
         yield ".".join(parts[:end])
-
-
-def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """All statements of a body and of the bodies in it; expressions, most of a tree, are passed over."""
-    for statement in body:
-        yield statement
-        yield from _statements([inner for part in _parts(statement) for inner in part])
-
-
-def _parts(node: ast.AST) -> Iterator[list[ast.stmt]]:
-    for name in ("body", "orelse", "finalbody"):
-        yield getattr(node, name, [])
-    for name in ("handlers", "cases"):
-        for part in getattr(node, name, []):
-            yield part.body
 
 
 # An imported module or object, and the name that it is bound to: base, object or nothing, name.
@@ -65,7 +51,7 @@ Import = tuple[str, str, str]
 
 def imports_of(tree: ast.Module, module: str, is_package: bool) -> Iterator[Import]:
     """What the import statements of a module ask for, relative ones by their whole names."""
-    for node in _statements(tree.body):
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from ((alias.name, "", alias.asname or alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -179,7 +165,7 @@ class Sources:
             for base, part, _ in self._imports(name, path):
                 if base.split(".")[0] == PACKAGE:
                     waiting.extend([base, f"{base}.{part}"] if part else [base])
-            waiting.extend(_parents(name))  # importing a module runs the code of the packages that hold it
+            waiting.extend(with_parents(name))
         self._closures[module] = found
         return found
 

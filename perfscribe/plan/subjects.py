@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from perfscribe.base.cells import Cell
-from perfscribe.plan.fingerprint import Import, Sources, digest_of, imports_of, module_path
+from perfscribe.plan.fingerprint import Import, Sources, digest_of, imports_of, module_path, with_parents
 from perfscribe.subjects import KERNELS, REQUIRED, YOURS, module_name, roots
 
 DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -144,9 +144,7 @@ class Code:
 
     def _files(self, imports: Iterable[Import]) -> Iterator[tuple[str, Path]]:
         for base, name, _ in imports:
-            parts = (f"{base}.{name}" if name else base).split(".")
-            for end in range(1, len(parts) + 1):  # importing a module runs the packages that hold it
-                dotted = ".".join(parts[:end])
+            for dotted in with_parents(f"{base}.{name}" if name else base):
                 paths = (module_path(dotted, root) for root in self.roots)
                 if path := next(filter(None, paths), None):
                     yield dotted, path
