@@ -108,16 +108,6 @@ def _gpu_named(nvml: Any, handles: list[Any], entry: str) -> Any | None:
     return None
 
 
-def _power_limit_w(nvml: Any, gpu: Any) -> int | None:
-    milliwatts = ask(nvml, "nvmlDeviceGetPowerManagementLimit", gpu)
-    return None if milliwatts is None else round(milliwatts / 1000)
-
-
-def _memory_bytes(nvml: Any, gpu: Any) -> int | None:
-    memory = ask(nvml, "nvmlDeviceGetMemoryInfo", gpu)
-    return None if memory is None else int(memory.total)
-
-
 def _cuda_driver_version(nvml: Any) -> str | None:
     number = ask(nvml, "nvmlSystemGetCudaDriverVersion_v2")
     return None if not number else f"{number // 1000}.{number % 1000 // 10}"
@@ -149,13 +139,13 @@ def _gpu_identity() -> dict[str, Any]:
     nvml = open_nvml()
     gpus = visible_gpus(nvml)
     models = sorted({str(ask(nvml, "nvmlDeviceGetName", gpu)) for gpu in gpus})
-    memories = [bytes_ for gpu in gpus if (bytes_ := _memory_bytes(nvml, gpu)) is not None]
-    limits = [watts for gpu in gpus if (watts := _power_limit_w(nvml, gpu)) is not None]
+    memories = [int(found.total) for gpu in gpus if (found := ask(nvml, "nvmlDeviceGetMemoryInfo", gpu))]
+    limits_mw = [found for gpu in gpus if (found := ask(nvml, "nvmlDeviceGetPowerManagementLimit", gpu)) is not None]
     return {
         "gpu_model": " + ".join(models) or None,
         "gpu_count": len(gpus),
         "gpu_memory_bytes": min(memories, default=None),
-        "gpu_power_limit_w": min(limits, default=None),
+        "gpu_power_limit_w": round(min(limits_mw) / 1000) if limits_mw else None,
         "driver_version": ask(nvml, "nvmlSystemGetDriverVersion") if gpus else None,
         "cuda_driver_version": _cuda_driver_version(nvml) if gpus else None,
     }
@@ -213,17 +203,9 @@ def library_version(name: str) -> str | None:
 
     torch's local part (2.11.0+cu130) is read from its source, because wheels of PyPI leave it out of their metadata.
     """
-    found = {_metadata_version(distribution) for distribution in distributions_of(name)} - {None}
-    version = ", ".join(sorted(str(one) for one in found)) or None
+    version = ", ".join(sorted({importlib.metadata.version(one) for one in distributions_of(name)})) or None
     written = _version_file(name).get("__version__") if version else None
     return written if isinstance(written, str) and written.startswith(f"{version}+") else version
-
-
-def _metadata_version(distribution: str) -> str | None:
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 @cache

@@ -92,7 +92,7 @@ def test_local_version_part_comes_from_the_source(tmp_path, monkeypatch):
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(environment, "distributions_of", lambda name: {name})
-    monkeypatch.setattr(environment, "_metadata_version", lambda name: "2.11.0")
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "2.11.0")
     assert environment.library_version("localpart") == "2.11.0+cu130"
     assert environment._version_file("localpart")["cuda"] == "13.0"
 
