@@ -25,16 +25,10 @@ def _printable(text: str) -> str:
 def shown(value: Any) -> str:
     """The value as a config file would write it (JSON), cut where it is long."""
     try:
-        text = json.dumps(value, ensure_ascii=False, default=_foreign)
+        text = json.dumps(value, ensure_ascii=False, default=str)
     except (TypeError, ValueError, RecursionError):  # odd keys, cycles, whole numbers of thousands of digits
         text = f"a value of type {type(value).__name__}"
     return text if len(text) <= LONGEST_VALUE else text[:LONGEST_VALUE] + " …"
-
-
-def _foreign(value: Any) -> str:
-    """A date, a path and the like in their own words; else the type, rather than an address in memory."""
-    text = str(value)
-    return f"some {type(value).__name__}" if text.startswith("<") else text
 
 
 def dotted(path: Sequence[str | int]) -> str:

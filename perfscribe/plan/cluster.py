@@ -123,12 +123,8 @@ class _Pile:
     jobs: int = 1
 
     @property
-    def measured(self) -> int:
-        return sum(not cell.skip for _, cell in self.cells)
-
-    @property
     def cells_per_job(self) -> float:
-        return self.measured / self.jobs
+        return sum(not cell.skip for _, cell in self.cells) / self.jobs
 
 
 @dataclass(frozen=True)

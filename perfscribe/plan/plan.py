@@ -22,7 +22,6 @@ from perfscribe.plan.fingerprint import Sources, digest_files
 from perfscribe.plan.plan_cells import cell_to_json, measure_module, show_module
 from perfscribe.records import environment
 
-PRESETS = ("tiny", "cpu", "gpu")
 # The preset that holds the homework's own grid; every site's tables list its cells, measured or not.
 FULL_PRESET = "gpu"
 SHARED_KEYS = ("seed", "workshop")

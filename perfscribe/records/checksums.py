@@ -96,12 +96,7 @@ def _mark(path: Path) -> str:
 
 
 def _delete(site_folder: Path, names: Iterable[str]) -> list[str]:
-    return [name for name in sorted(names) if SHOWN.fullmatch(name) and _unlinked(site_folder / name)]
-
-
-def _unlinked(path: Path) -> bool:
-    try:
-        path.unlink()
-    except OSError:
-        return False
-    return True
+    gone = [name for name in sorted(names) if SHOWN.fullmatch(name) and (site_folder / name).is_file()]
+    for name in gone:
+        (site_folder / name).unlink()
+    return gone

@@ -18,6 +18,9 @@ from perfscribe.records import environment, journal
 from perfscribe.run import leases
 from perfscribe.run.progress import Pace, duration
 
+# A job's processes, imports, tables and figures: 150 s for 30 experiments on two cores.
+START_S = 5.0
+
 
 def _status(unit: dict, cell: dict, number: int, records: dict[str, list[dict]]) -> tuple[str, dict | None]:
     """A cell's status in the journal, and the newest record of the same factors, whatever its code."""
@@ -29,7 +32,8 @@ def _status(unit: dict, cell: dict, number: int, records: dict[str, list[dict]])
     current = [r for r in same if r["fingerprint"] == unit["fingerprint"] and r["round"] == number]
     if current and current[-1]["values"].get("before_start"):
         current = []  # what was lacking then is asked anew
-    if current and (cell["data"] or current[-1]["key"] == _key(unit, cell)):
+    key = cell_key(unit["experiment"], cell["factors"], unit["fingerprint"], "", unit["seed"])
+    if current and (cell["data"] or current[-1]["key"] == key):
         return current[-1]["status"], current[-1]
     if cannot:
         return cannot, None
@@ -38,14 +42,6 @@ def _status(unit: dict, cell: dict, number: int, records: dict[str, list[dict]])
     code_changed = all(r["fingerprint"] != unit["fingerprint"] for r in same)
     why = " (code changed)" if code_changed else " (seed changed)" if current else ""
     return f"to measure{why}", same[-1]
-
-
-def _key(unit: dict, cell: dict) -> str:
-    return cell_key(unit["experiment"], cell["factors"], unit["fingerprint"], "", unit["seed"])
-
-
-# A job's processes, imports, tables and figures: 150 s for 30 experiments on two cores.
-START_S = 5.0
 
 
 def _levels(cell: Mapping[str, Any]) -> str:

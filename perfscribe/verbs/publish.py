@@ -75,7 +75,8 @@ def copy_measured(root: Path, source: Path, target: Path, planned: Collection[st
             for path in sorted((source / kind).glob("*.json")):
                 if path.name == cluster.FILE:  # who pays, and for which jobs: nothing that the site is drawn from
                     continue
-                content = _renamed(scrub.scrub_json(files.read_json(path), private), target.name)
+                content = scrub.scrub_json(files.read_json(path), private)
+                content |= {"site": target.name} if "site" in content else {}
                 files.write_json(target / kind / path.name, content)
         for path in sorted((source / "data").glob("*.digest")):
             (target / "data").mkdir(exist_ok=True)
@@ -118,10 +119,6 @@ def number_nodes(records: Iterable[dict[str, Any]]) -> None:
     for job in jobs:
         job[NODE_NUMBER] = numbers[job["node"]]
         job["slurm_job_id"] = None
-
-
-def _renamed(content: Any, site: str) -> Any:
-    return content | {"site": site} if isinstance(content, dict) and "site" in content else content
 
 
 def _origin(root: Path, name: str) -> dict[str, Any]:

@@ -151,7 +151,7 @@ def test_auto_takes_the_preset_of_the_machine(
     asked: list[Any] = []
     monkeypatch.setattr(environment, "missing", lambda requires: asked.append(tuple(requires)) or lacking)
     assert session.resolve_preset("auto") == preset and asked == [("cuda",)]
-    assert [session.resolve_preset(name) for name in plan.PRESETS] == list(plan.PRESETS) and len(asked) == 1
+    assert [session.resolve_preset(name) for name in config.PRESETS] == list(config.PRESETS) and len(asked) == 1
     assert session.make_plan(ROOT, raw(preset="auto")).preset == preset
 
 

@@ -40,9 +40,6 @@ def row(n: int = 1, status: str = "ok", number: int = 1, **fields: Any) -> dict[
     )
 
 
-# --- make -------------------------------------------------------------------------------------------------------
-
-
 # --- rounds -----------------------------------------------------------------------------------------------------
 
 
@@ -124,6 +121,3 @@ def test_schema_is_valid_and_closed() -> None:
 def test_other_records_are_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(jsonschema.ValidationError):
         VALIDATOR.validate(row(**fields))
-
-
-# --- what the worker writes -------------------------------------------------------------------------------------

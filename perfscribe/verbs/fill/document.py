@@ -14,7 +14,6 @@ from itertools import pairwise
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-BOM = "\ufeff"
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 _BAR = re.compile(r"(?<!\\)\|")
 _BARRED = re.compile(r"\|.*\|")  # of a paragraph that is meant as rows
@@ -57,7 +56,7 @@ class Document:
 
 def parse(text: str) -> Document:
     """The file's tables."""
-    tokens = MarkdownIt("commonmark").enable("table").parse(text.removeprefix(BOM))
+    tokens = MarkdownIt("commonmark").enable("table").parse(text)
     found = Document(_LINE.findall(text))
     above: list[tuple[int, str]] = []
     found.loose = _loose(tokens)
