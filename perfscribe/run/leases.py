@@ -58,8 +58,8 @@ class Gpu:
 def visible() -> list[Gpu]:
     """The GPUs that CUDA_VISIBLE_DEVICES leaves, in its order; none where NVML does not tell the UUID of each."""
     handles, uuids = environment.gpus_by_uuid()
-    first = {uuid: place for place, uuid in reversed(list(enumerate(uuids)))}  # one that is named twice counts once
-    return [Gpu(str(uuid), place, handles[place]) for uuid, place in sorted(first.items(), key=lambda one: one[1])]
+    every = [Gpu(uuid, place, handle) for place, (handle, uuid) in enumerate(zip(handles, uuids, strict=True))]
+    return [gpu for gpu in every if uuids.index(gpu.uuid) == gpu.position]  # one that is named twice counts once
 
 
 # --- which jobs run beside others -------------------------------------------------------------------------------
@@ -123,12 +123,13 @@ def _open(path: Path) -> int:
     give_up = time.monotonic() + UNREADABLE_S
     while True:
         try:
-            descriptor = os.open(path, flags)
-            break
-        except FileNotFoundError:
+            with contextlib.suppress(FileNotFoundError):
+                descriptor = os.open(path, flags)
+                break
             # Made only where nothing is: the kernel may refuse O_CREAT for others' files in /tmp.
             with contextlib.suppress(FileExistsError):
-                descriptor = _made(path, flags)
+                descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o444)
+                os.fchmod(descriptor, 0o444)  # whatever the umask: all users lock it
                 break
         except PermissionError as error:
             if time.monotonic() > give_up:
@@ -140,17 +141,6 @@ def _open(path: Path) -> int:
     if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
         os.close(descriptor)
         raise _unusable(path, "no plain file")
-    return descriptor
-
-
-def _made(path: Path, flags: int) -> int:
-    try:
-        descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o444)
-    except FileExistsError:
-        raise
-    except OSError as error:
-        raise _unusable(path, error.strerror) from error
-    os.fchmod(descriptor, 0o444)  # whatever the umask: all users lock it
     return descriptor
 
 
