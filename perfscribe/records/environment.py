@@ -175,26 +175,7 @@ def cpu_model() -> str:
     return " ".join(found[1].split()) if found else platform.processor() or platform.machine()
 
 
-@cache
-def _distributions() -> tuple[tuple[importlib.metadata.Distribution, frozenset[str], str], ...]:
-    """Every installed distribution, the import names that it declares, and its list of files as text."""
-    return tuple(
-        (found, frozenset((found.read_text("top_level.txt") or "").split()), found.read_text("RECORD") or "")
-        for found in importlib.metadata.distributions()
-    )
-
-
-def distributions_of(name: str) -> set[str]:
-    """Names of the distributions that hold what is imported as `name`.
-
-    As importlib.metadata.packages_distributions says, which for one name reads all files of all packages as CSV.
-    """
-    among_files = re.compile(rf'^"?{re.escape(name)}(/|\.py|\.[^/\n]*\.so)', re.MULTILINE)
-    return {
-        found.metadata["Name"]
-        for found, declared, files in _distributions()
-        if (name in declared if declared else among_files.search(files))
-    }
+_distributions = cache(importlib.metadata.packages_distributions)
 
 
 @cache
@@ -203,7 +184,7 @@ def library_version(name: str) -> str | None:
 
     torch's local part (2.11.0+cu130) is read from its source, because wheels of PyPI leave it out of their metadata.
     """
-    version = ", ".join(sorted({importlib.metadata.version(one) for one in distributions_of(name)})) or None
+    version = ", ".join(sorted({importlib.metadata.version(one) for one in _distributions().get(name, ())})) or None
     written = _version_file(name).get("__version__") if version else None
     return written if isinstance(written, str) and written.startswith(f"{version}+") else version
 
