@@ -60,13 +60,13 @@ class ShardJob:
 
     def measure(self) -> list[dict[str, Any]]:
         """Do the job here, without a supervisor; returns the records."""
-        worker.measure(self.plan_file, self.root, self.site, self.records_file)
+        worker.measure(self.plan_file, self.root, self.records_file)
         return self.rows()
 
     def running(self) -> AbstractContextManager[sessions.Process]:
         """The whole job: supervisor, worker and child."""
         script = self.root / "workflow" / "scripts" / "measure.py"
-        places = ["--plan", self.plan_file, "--site-folder", self.site, "--out", self.records_file]
+        places = ["--plan", self.plan_file, "--out", self.records_file]
         return sessions.running([sys.executable, script, *places], self.root, os.environ, self.root / "job.log")
 
     def rows(self) -> list[dict[str, Any]]:

@@ -83,7 +83,7 @@ class Gate:
         if not plan_files:
             return ""
         # Backends that need unlike things are in shards of their own on a cluster.
-        shards = [Shard(path, self.root, self.site_folder) for path in plan_files]
+        shards = [Shard(path, self.root) for path in plan_files]
         found = _task(shards, demand)
         if found is None:
             return f"{prefix(NO_FIGURE)}no self-test of {demand.backend} is planned (experiments.{SELF_TEST}.backend)"

@@ -121,10 +121,9 @@ class Watcher:
 
     @staticmethod
     def _shards(root: Path, plan: Plan) -> Iterator[Shard]:
-        site_folder = root / "results" / plan.site
         for experiment, shards in plan.shards.items():
             for number in range(shards):
-                yield Shard(site_folder / "plan" / f"measure-{experiment}-{number}.json", root, site_folder)
+                yield Shard(root / "results" / plan.site / "plan" / f"measure-{experiment}-{number}.json", root)
 
     def _enter(self, shard: Shard) -> Iterator[Mapping[str, Any]]:
         """Count the shard's cells in; gives the records that stand for them already."""

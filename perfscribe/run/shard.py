@@ -35,17 +35,16 @@ class Task:
 
 
 class Shard:
-    """One shard's work: its plan, its journal, its environment."""
+    """One shard's work: its plan (results/<site>/plan/...), its journal, its environment. root: the checkout."""
 
-    def __init__(self, plan_file: Path, root: Path, site_folder: Path) -> None:
-        self.root, self.site_folder = root, site_folder
+    def __init__(self, plan_file: Path, root: Path) -> None:
+        self.root, self.site_folder = root, plan_file.parents[1]
         self.unit, self.plan = plan_file.stem, files.read_json(plan_file)
-        options_file = plan_file.with_name("options.json")
-        options = files.read_object(options_file)
+        options = files.read_object(plan_file.with_name("options.json"))
         self.run_clock = files.read_object(root / CLOCK)
         defaults = {"isolation": "job", "timeout_s": 600.0, "tools": {}, "at_a_time": 1, "subjects": {}}
         self.options = defaults | options.get(self.plan["experiment"], {})
-        self.folder = site_folder / "journal" / self.plan["experiment"]
+        self.folder = self.site_folder / "journal" / self.plan["experiment"]
         # Status and reason of what cannot run here: the worker puts its gate in the place of this.
         self.shortfall: Callable[[Iterable[str]], tuple[str, str] | None] = environment.shortfall
         self.tasks = self._tasks()

@@ -120,7 +120,8 @@ class Worker:
     def _attempt(self, task: Task, attempt: int) -> dict[str, Any]:
         if self.import_failure is None and (self.child is None or not self.child.alive):
             plan = self.shard.plan
-            limit_bytes = self._memory_limit_bytes()
+            # CUDA reserves address space far beyond what it uses, so the limit is for machines without it.
+            limit_bytes = environment.memory_limit_bytes() if environment.missing(("cuda",)) else 0
             self.child = Child(plan["experiment"], self.shard.root, limit_bytes, plan["libraries"], self.lease)
             self.import_failure = self.child.import_failure
         if self.import_failure is not None or self.child is None:
@@ -142,10 +143,6 @@ class Worker:
         answer["wall_s"] = time.perf_counter() - started
         answer["watch"] = watch.summary()
         return answer
-
-    def _memory_limit_bytes(self) -> int:
-        # CUDA reserves address space far beyond what it uses, so the limit is for machines without it.
-        return environment.memory_limit_bytes() if environment.missing(("cuda",)) else 0
 
     def _keep(self, task: Task, answer: Mapping[str, Any], attempts: int = 1, **more: Any) -> None:
         measurement = dict(answer.get("measurement", {}))
@@ -187,10 +184,10 @@ def _interrupt(number: int, _: object) -> NoReturn:
     raise Interrupted(number)
 
 
-def measure(plan_file: Path, root: Path, site_folder: Path, out: Path) -> None:
+def measure(plan_file: Path, root: Path, out: Path) -> None:
     """Measure what the shard's journal lacks and write its records."""
     started = time.perf_counter()
-    shard = Shard(plan_file, root, site_folder)
+    shard = Shard(plan_file, root)
     with journal.Journal(shard.folder / f"{shard.plan['shard']}.jsonl") as book:
         worker = Worker(shard, book)
         try:
@@ -205,12 +202,12 @@ def measure(plan_file: Path, root: Path, site_folder: Path, out: Path) -> None:
         say(f"replayed from the journal; `./run remeasure {shard.plan['experiment']}` measures again")
 
 
-def measure_until_stopped(plan_file: Path, root: Path, site_folder: Path, out: Path) -> int:
+def measure_until_stopped(plan_file: Path, root: Path, out: Path) -> int:
     """measure() as a process of its own, which ends early where a signal asks for it; returns the exit status."""
     for number in STOP_SIGNALS:
         signal.signal(number, _interrupt)
     try:
-        measure(plan_file, root, site_folder, out)
+        measure(plan_file, root, out)
     except Interrupted as stop:
         say(f"stopped by {signal_name(stop.args[0])}")
         return 128 + int(stop.args[0])
@@ -218,8 +215,3 @@ def measure_until_stopped(plan_file: Path, root: Path, site_folder: Path, out: P
         say(f"lease of a GPU: {error}")
         return 1
     return 0
-
-
-def replay(plan_file: Path, root: Path, site_folder: Path, out: Path) -> None:
-    """Write the records of a committed site from its journal; nothing is measured."""
-    Shard(plan_file, root, site_folder).write_records(out, identity=None)

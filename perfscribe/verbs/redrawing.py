@@ -14,7 +14,7 @@ import os
 import runpy
 import sys
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -76,10 +76,11 @@ def redraw(root: Path, raw: Mapping[str, Any], names: Sequence[str]) -> None:
         memory.save()
         written = {}
         for site, tasks in drawn:
-            _wait(tasks)
+            for task in tasks:
+                task.result()
             written[site.plan.site] = pool.submit(_write, site)
-        for name, task in written.items():
-            task.result()
+        for name, report in written.items():
+            report.result()
             print(f"report/{name}/report.md", flush=True)
 
 
@@ -88,12 +89,6 @@ def _warn_into(log: Path) -> None:
     log.parent.mkdir(parents=True, exist_ok=True)
     with open(log, "a", encoding="utf-8") as stream:
         os.dup2(stream.fileno(), 2)
-
-
-def _wait(tasks: Sequence[Future[None]]) -> None:
-    """Until all have ended; raises what one of them raised."""
-    for task in tasks:
-        task.result()
 
 
 def _planned(root: Path, raw: Mapping[str, Any], name: str, memory: Memory) -> Site:
@@ -116,10 +111,6 @@ def _import_what_draws() -> None:
     gc.set_threshold(200_000, 20, 100)  # most of what drawing makes in between goes without the collector
 
 
-def _shards(site: Site) -> list[tuple[str, int]]:
-    return [(name, number) for name, count in site.plan.shards.items() for number in range(count)]
-
-
 def _slowest_first(site: Site) -> list[str]:
     """Its experiments, those with most figures first: what is begun last is soon done."""
     shown = site.plan.presentations
@@ -130,9 +121,9 @@ def _replay(site: Site, log: Path) -> None:
     """Its records from its journal, in this process: quicker than waiting for others."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with open(log, "a", encoding="utf-8") as stream, redirect_stderr(stream):
-        for name, number in _shards(site):
-            made = shard.Shard(site.results / "plan" / f"measure-{name}-{number}.json", site.root, site.results)
-            made.write_records(site.results / "records" / name / f"{number}.jsonl", identity=None)
+        for out in site.records(list(site.plan.shards)):
+            plan_file = site.results / "plan" / f"measure-{out.parent.name}-{out.stem}.json"
+            shard.Shard(plan_file, site.root).write_records(out, identity=None)
 
 
 def _present(site: Site, name: str) -> None:

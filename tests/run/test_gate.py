@@ -136,7 +136,7 @@ class Bench:
         return gate.Gate(self.root, self.site, self.measure).shortfall(requires)
 
     def kept(self, seconds_ago: float, node: str = "") -> None:
-        shard = Shard(self.site / "plan" / "measure-preflight-0.json", self.root, self.site)
+        shard = Shard(self.site / "plan" / "measure-preflight-0.json", self.root)
         self.keep(shard, shard.tasks[0], seconds_ago, node)
 
 

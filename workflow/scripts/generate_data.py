@@ -1,6 +1,6 @@
-"""Generates one data set: generate_data.py --plan results/SITE/plan/data-NAME.json --folder DIR.
+"""Generates one data set: generate_data.py --plan results/SITE/plan/data-NAME.json
 
-Writes the formats below DIR and, last, NAME.digest beside DIR.
+Writes its formats into results/SITE/data/NAME and, last, NAME.digest beside that folder.
 """
 
 import argparse
@@ -19,12 +19,12 @@ def main() -> None:
     """Read the arguments and do the work."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--plan", type=Path, required=True, help="plan file of the data set")
-    parser.add_argument("--folder", type=Path, help="for its files; default: data/NAME beside the plan's folder")
+
     arguments = parser.parse_args()
     plan = read_json(arguments.plan)
     if missing := [key for key in ("dataset", "parameters", "formats") if key not in plan]:
         raise ValueError(f"{arguments.plan}: no plan of a data set: {', '.join(missing)} missing")
-    folder = arguments.folder or arguments.plan.parents[1] / "data" / str(plan["dataset"])
+    folder = arguments.plan.parents[1] / "data" / str(plan["dataset"])
     digest = generate(plan, folder)
     made = [path for path in sorted(folder.rglob("*")) if path.is_file()]
     checksums.keep(arguments.plan.parents[1], arguments.plan.stem, [digest, *made])

@@ -139,7 +139,7 @@ def _of_folder(folder: Path, name: str, site: str) -> Side:
         rows: list[Row] = []
         history = journal.read(folder / "journal" / experiment)
         for path in plans:
-            shard = Shard(path, folder, folder)
+            shard = Shard(path, folder)
             rows += [shard.row(task, history, None) for task in shard.tasks]
         seed = files.read_json(plans[0])["seed"]
         cells[experiment] = _cells(experiment, sorted(rows, key=lambda row: int(row["order"])), seed)
