@@ -26,6 +26,8 @@ from perfscribe.records import environment
 FULL_PRESET = "gpu"
 SHARED_KEYS = ("seed", "workshop")
 COMMON_KEYS = ("enabled", "rounds", "shards", "isolation", "timeout_s", "alone")
+# What index.json holds of a plan.
+INDEXED = ("site", "preset", "chapters", "shards", "presentations", "datasets", "experiment_datasets", "gated")
 # The module that decides what is in a data set, by its kind.
 GENERATORS = {
     "samples": "perfscribe.data.formats",
@@ -57,19 +59,8 @@ class Plan:
     @property
     def index(self) -> dict[str, Any]:
         """What the Snakefile needs to build the graph from plan files alone."""
-        return {
-            "site": self.site,
-            "preset": self.preset,
-            "chapters": list(self.chapters),
-            "shards": self.shards,
-            "presentations": {
-                name: {kind: list(names) for kind, names in vars(shown).items()}
-                for name, shown in self.presentations.items()
-            },
-            "datasets": self.datasets,
-            "experiment_datasets": self.experiment_datasets,
-            "gated": self.gated,
-        }
+        presentations = {name: vars(shown) for name, shown in self.presentations.items()}
+        return {name: getattr(self, name) for name in INDEXED} | {"presentations": presentations}
 
     def sources(self, experiment: str) -> list[str]:
         """The experiments whose records its tables are made of: itself where it measures, and those that it reads."""
@@ -91,20 +82,10 @@ class Plan:
 def read_index(folder: Path) -> Plan:
     """The plan that another process wrote, without its units; ValueError where there is none."""
     index = files.read_json(folder / "index.json")
-    return Plan(
-        site=index["site"],
-        preset=index["preset"],
-        chapters=tuple(index["chapters"]),
-        shards=index["shards"],
-        presentations={
-            name: Shown(**{kind: tuple(names) for kind, names in shown.items()})
-            for name, shown in index["presentations"].items()
-        },
-        datasets=index["datasets"],
-        experiment_datasets=index["experiment_datasets"],
-        gated=index.get("gated", []),
-        cluster=cluster.read(folder),
-    )
+    index["chapters"] = tuple(index["chapters"])
+    for name, shown in index["presentations"].items():
+        index["presentations"][name] = Shown(**{kind: tuple(names) for kind, names in shown.items()})
+    return Plan(**{name: index[name] for name in INDEXED}, cluster=cluster.read(folder))
 
 
 def own_section(config: Mapping[str, Any], experiment: str) -> dict[str, Any]:
