@@ -218,24 +218,14 @@ def _fields(node: ast.AST) -> Iterator[tuple[str, object]]:
             yield name, value
 
 
-def _write(value: object, out: list[str]) -> None:
-    """Append a syntax tree as text without positions, piece by piece."""
+def _as_text(value: object) -> str:
+    """A syntax tree without positions."""
     if isinstance(value, ast.AST):
-        out.append(f"{type(value).__name__}(")
-        separator = ""
-        for name, inner in _fields(value):
-            out.append(f"{separator}{name}=")
-            _write(inner, out)
-            separator = ", "
-        out.append(")")
-    elif isinstance(value, list):
-        out.append("[")
-        for number, inner in enumerate(value):
-            out.append(", " if number else "")
-            _write(inner, out)
-        out.append("]")
-    else:
-        out.append(ascii(value))  # not repr: which characters it escapes depends on the version's Unicode tables
+        fields = ", ".join(f"{name}={_as_text(inner)}" for name, inner in _fields(value))
+        return f"{type(value).__name__}({fields})"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_as_text, value))}]"
+    return ascii(value)  # not repr: which characters it escapes depends on the version's Unicode tables
 
 
 def normalised(tree: ast.Module, leave_out: Collection[str] = ()) -> str:
@@ -245,9 +235,7 @@ def normalised(tree: ast.Module, leave_out: Collection[str] = ()) -> str:
         for node in tree.body
         if not (isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name in leave_out)
     ]
-    out: list[str] = []
-    _write(ast.Module(body=kept, type_ignores=[]), out)
-    return "".join(out)
+    return _as_text(ast.Module(body=kept, type_ignores=[]))
 
 
 def digest_of(tree: ast.Module, leave_out: Collection[str] = ()) -> str:
