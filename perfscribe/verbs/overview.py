@@ -48,23 +48,14 @@ def _levels(cell: Mapping[str, Any]) -> str:
     return repr(sorted(cell["factors"].items()))
 
 
-class Elsewhere:
-    """Seconds that cells took on the committed sites of a preset."""
-
-    def __init__(self, root: Path, plan: Plan) -> None:
-        self.folders = [
-            path.parent
-            for path in sorted((root / "results").glob("*/published.json"))
-            if files.read_json(path.with_name("plan") / "index.json")["preset"] == plan.preset
-        ]
-
-    def seconds(self, experiment: str) -> tuple[str, dict[str, float]]:
-        """Of the site that has most of an experiment's cells: its name, and by levels what each took, in s."""
-        found: dict[str, dict[str, float]] = {"": {}}
-        for folder in self.folders:
+def _elsewhere(root: Path, preset: str, experiment: str) -> tuple[str, dict[str, float]]:
+    """Of the committed site of a preset that has most of an experiment's cells: its name, and s of each, by levels."""
+    found: dict[str, dict[str, float]] = {"": {}}
+    for folder in sorted(path.parent for path in (root / "results").glob("*/published.json")):
+        if files.read_json(folder / "plan" / "index.json")["preset"] == preset:
             rows = journal.read(folder / "journal" / experiment).all_records()
             found[folder.name] = {_levels(row): row["spent"]["wall_s"] for row in rows if row["spent"]["wall_s"]}
-        return max(found.items(), key=lambda item: len(item[1]))
+    return max(found.items(), key=lambda item: len(item[1]))
 
 
 @dataclass
@@ -131,10 +122,11 @@ def describe(root: Path, plan: Plan, experiments: Collection[str] = ()) -> str:
             raise ValueError(f"plan: {name} is not planned; planned: {', '.join(plan.shards)}")
     cells: list[list[object]] = []
     summary, unknown, alone_s, beside_s = [], [], 0.0, list[float]()
-    elsewhere = Elsewhere(root, plan)
+
     for experiment in plan.shards:
         counted = _count(root, plan, experiment)
-        site, spent = elsewhere.seconds(experiment) if counted.waiting and not counted.measured_here else ("", {})
+        new = counted.waiting and not counted.measured_here
+        site, spent = _elsewhere(root, plan.preset, experiment) if new else ("", {})
         seconds = counted.seconds(spent)
         cells += counted.rows if experiment in experiments else []
         states = Counter(str(row[3]).split(" ")[0] for row in counted.rows)
