@@ -103,14 +103,9 @@ def check(measurement: Measurement) -> None:
 def as_answer(measurement: Measurement) -> dict[str, Any]:
     """The measurement as plain JSON values."""
     return {
+        **vars(measurement),
         "samples": {name: [float(x) for x in samples] for name, samples in measurement.samples.items()},
         "warmup": {name: [float(x) for x in samples] for name, samples in measurement.warmup.items()},
-        "values": measurement.values,
-        "series": measurement.series,
-        "timers": measurement.timers,
-        "warmup_s": measurement.warmup_s,
-        "timed_s": measurement.timed_s,
-        "compile_s": measurement.compile_s,
     }
 
 
