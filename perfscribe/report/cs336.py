@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import log2
 from typing import Any
 
-from perfscribe.report.problem import Answer, Part, Problem, Table, Title, Why
+from perfscribe.report.problem import Answer, Finding, Part, Problem, Table, Title, Why
 from perfscribe.report.site import (
     NO_SUCH_THING,
     NOTHING,
@@ -151,6 +151,10 @@ class BenchmarkingScript(Problem):
         )
         step, usual = (figure(self.warm(size, 0), column) for column in ("first_step_ms", "full_step_ms"))
         yield Title(f"Without warm-up the first step takes {step.over(usual)} times a later one ({size}){self.mark}")
+        size = (self.site.levels(self.WARMUP, "size") or [""])[-1]
+        first, later = (figure(self.warm(size, 0), column) for column in ("first_forward_ms", "forward_ms"))
+        said = f"Without warm-up the first forward of {size} takes {first.over(later)} times a later one."
+        yield Finding(16, "one device", said)
 
     def time(self, size: str, of_pass: str, context: str) -> tuple[Figure, Row | None]:
         """Mean of a pass in FP32, ms, and its row."""
@@ -296,6 +300,7 @@ class BenchmarkingMixedPrecision(Problem):
             [self.time(size, precision, self.BOTH)[0] for precision in ("fp32", "bf16")] for size in (big, small)
         )
         gain, least = (self.gain("bf16", size) for size in (big, small))
+        tf32 = self.gain("tf32", big)
         times = f"{gain}x by medians{', within noise' * noisy(gain)}"
         yield Answer(
             "c",
@@ -303,9 +308,15 @@ class BenchmarkingMixedPrecision(Problem):
             f"{' (within noise)' * noisy(least)}."
             if gain and least
             else "",
-            f"TF32 alone gives {self.gain('tf32', big)}x at {big}.",
+            f"TF32 alone gives {tf32}x at {big}.",
         )
         yield Title(f"BF16 is {least}x as fast as FP32 at {small} and {gain}x at {big}")
+        yield Finding(
+            4,
+            "one device",
+            f"BF16 makes forward and backward of {big} {gain} times as fast as FP32, TF32 alone {tf32} times; {small} "
+            f"{'gains nothing beyond noise' if noisy(least) else f'{least} times'}.",
+        )
 
     def dtype(self, part: str, precision: str) -> Cell:
         """Dtype of a part of the model, as torch names it."""
@@ -427,6 +438,8 @@ class MemoryProfiling(Problem):
             yield Title(
                 f"{self.size} at {self.at[-1]}: forward peaks at {alone} GB, a full step at {step} GB in {phase}"
             )
+        if self.site.gpu:
+            yield self.from_short_to_long()
 
     def peak(self, context: str, mode: str, dtype: str, unit: str = "") -> Cell:
         """A peak as a cell."""
@@ -437,6 +450,13 @@ class MemoryProfiling(Problem):
         """Peak of a phase, or of all, in GB; at the last context where none is named."""
         levels = {"size": self.size, "seq_len": context or self.at[-1], "mode": mode, "dtype": dtype}
         return self.site.value(self.PEAKS, f"{part}_gib", **levels).plain(GIB_AS_GB)
+
+    def from_short_to_long(self) -> Finding:
+        """What the context does to the peaks."""
+        first, last = (self.site.row(self.TABLE, size=self.size, seq_len=n, dtype="fp32") for n in self.at[::2])
+        step, full = (figure(row, "full_step_gib", GIB_AS_GB) for row in (first, last))
+        peaks = f"A full step of {self.size} peaks at {step} GB at {self.at[0]} tokens and {full} at {self.at[-1]}"
+        return Finding(9, "one device", f"{peaks}, forward alone at {figure(last, 'inference_gib', GIB_AS_GB)}.")
 
     def course(self, top: str) -> list[str]:
         """How phases show in the timeline, and whether the optimizer's peak depends on the context."""
@@ -629,6 +649,9 @@ class TorchCompile(Problem):
             Why(why),
         )
         yield Title(f"Compiling makes the full step {step}x as fast at {small} and {step_big}x at {big}")
+        first, last = (model["size"] for model in models)
+        then = f", of {last} {step_big} times" if first != last else ""
+        yield Finding(11, "one device", f"torch.compile makes a full step of {first} {step} times as fast{then}.")
 
     def attention_table(self) -> Table:
         """(a): the cells of pytorch_attention."""

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from perfscribe.report.problem import Answer, Part, Problem, Status, Table, Title, Why
+from perfscribe.report.problem import Answer, Finding, Part, Problem, Status, Table, Title, Why
 from perfscribe.report.site import (
     NO_SUCH_THING,
     NOTHING,
@@ -130,6 +130,16 @@ class DistributedCommunication(Problem):
             grown = gloo.over(self.time("gloo", first, most))
             said = f"Gloo takes {grown} times as long for {sizes[-1]} as for {sizes[0]}"
         yield Title(f"{said} ({most} processes)")
+        row = self.row(name, most, last)
+        share = figure(row, "busbw_gb_per_s").share(figure(row, "link_gb_per_s"))
+        yield Finding(
+            8,
+            "several devices",
+            f"{most} GPUs reduce 1GB by NCCL in {time} ms, {gloo.over(time)} times as fast as Gloo, at {share} % of a "
+            "plain copy's bandwidth (CUDA events)."
+            if self.site.gpu
+            else "",
+        )
 
     def row(self, backend: str, world: str, message: str) -> Row | None:
         """The measurement of a cell. Gloo's arrays are on CPUs, also where there are GPUs."""
@@ -330,6 +340,13 @@ class NaiveDdpBenchmarking(Ddp):
             ],
             [self.PUBLISHED] if self.site.gpu else [],
         )
+        found = [(self.step(one, "exposed_ms", bucket), one, bucket) for one, bucket in self.handed_in()]
+        there = [row for row in found if row[0]] or found
+        least, one, bucket = min(there, key=lambda row: row[0].value)
+        name = self.named(one) if bucket == "none" else f"buckets of {bucket} MB"
+        then = f"{name} {'none beyond noise' if least.value <= 0 else least}"
+        exposes = f"naive DDP exposes {self.step('naive', 'exposed_ms')} ms of communication per step"
+        yield Finding(6, "several devices", f"On {self.site.ranks(2)} {exposes}, {then}.")
         yield from self.communication()
 
     def communication(self) -> Iterator[Part]:
@@ -632,6 +649,13 @@ class ShardingAccounting(Problem):
             f"and {whole} ms{exchange}.",
         )
         yield Answer("c", *self.messages())
+        row = saved(self.site)
+        gained, world = figure(row, "saved_gib", GIB_AS_GB), entry(row, "world_size")
+        share = self.time("step_ms", "sharded", world).share(self.time("step_ms", "unsharded", world))
+        if gained.value >= 0.1:
+            sharding = f"Sharding the optimizer state on {world} GPUs saves {gained} GB per GPU"
+            said = f"{sharding}; a step takes {share} % of the unsharded one's time."
+            yield Finding(10, "several devices", said)
         if self.is_yours:  # the figure has ours
             return
         peaks = [[moment[0] for moment in of] for of in ((init, before, after), (init_less, before_less, after_less))]
@@ -686,6 +710,13 @@ class ShardingAccounting(Problem):
         calls, own_calls = (replace(figure(row, "messages"), exact=True) for row in (stage, ours))
         said = f"Stage 1 sends {sent} per step in {calls} messages"
         return [f"{said}."] if self.is_yours else [f"{said}, ours {own} in {own_calls}.", Why(self.DIFFERENCES)]
+
+
+def saved(site: Site) -> Row | None:
+    """What sharding saves on most ranks directly before the step; what a user's own saves is in details."""
+    whose = handed_in(site, ShardingAccounting.TIMES, "sharded (ours)")
+    levels = {"implementation": whose, "moment": "directly before the step"}
+    return site.largest("cs336.sharding_saved", "saved_gib", "world_size", **levels)
 
 
 PROBLEMS = (

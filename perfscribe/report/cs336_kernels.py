@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from perfscribe.report.cs336 import contexts, sizes
-from perfscribe.report.problem import Answer, Part, Problem, Status, Table, Title, Why
+from perfscribe.report.problem import Answer, Finding, Part, Problem, Status, Table, Title, Why
 from perfscribe.report.site import (
     NOTHING,
     Cell,
@@ -23,7 +23,7 @@ from perfscribe.report.site import (
     shown,
     wrong_result,
 )
-from perfscribe.show.rounding import Figure
+from perfscribe.show.rounding import LACKING, Figure
 from perfscribe.subjects import YOURS
 
 FLASH, BOARD = "cs336.flash_cells", "cs336.flash_leaderboard"
@@ -112,7 +112,12 @@ class NsysProfile(Problem):
             f"Without {by if by == 'nsys' else 'the profiler'} it takes {alone[0]} and {alone[1]} ms.",
         )
         yield from self.where_time_goes()
-        yield Title(self.idles())
+        idle = {cell: self.idle(*cell) for cell in self.traced()}
+        yield Title(self.idles(idle))
+        if waiting := [cell for cell, share in idle.items() if share.value > 50]:
+            last, most = waiting[-1], f"{idle[waiting[-1]]} % there, {self.idle(*self.big)} % at {at}"
+            said = f"Up to {last[0]} at {last[1]} tokens the GPU idles most of forward ({most})."
+            yield Finding(1, "one device", said)
 
     def where_time_goes(self) -> Iterator[Part]:
         """(b) to (e)."""
@@ -159,9 +164,8 @@ class NsysProfile(Problem):
             else "",
         )
 
-    def idles(self) -> str:
-        """Where the GPU waits for launches."""
-        idle = {cell: self.idle(*cell) for cell in self.traced()}
+    def idles(self, idle: Mapping[tuple[str, str], Figure]) -> str:
+        """Where the GPU waits for launches. idle: share by size and context."""
         if not idle or not all(idle.values()):
             return ""
         (size, context), most = max(idle.items(), key=lambda one: one[1].value)
@@ -344,6 +348,8 @@ class FlashBenchmarking(Problem):
     def parts(self) -> Iterator[Part]:
         """All lengths, widths and dtypes; from where on ours is faster; where plain PyTorch ends."""
         gpu, site = self.site.gpu, self.site
+        triton, cudnn, board = leaderboard(site)
+        best, hardware = entry(board, "both_ms", LACKING), entry(board, "hardware")
         timings = " or ".join(site.levels(FLASH, "both_ms_n", implementation=ours(site)))
         clock = "median of 5, as do_bench" if gpu else f"median of {timings}, host clock"
         yield Table(
@@ -359,7 +365,10 @@ class FlashBenchmarking(Problem):
                 for cell in self.problems
             ],
             [
-                *([self.end_to_end(), self.leaderboard()] if gpu else []),
+                self.end_to_end() if gpu else "",
+                f"Leaderboard closure: {self.whose} {triton}, cuDNN {cudnn}, best verified {best} ms ({hardware})."
+                if gpu
+                else "",
                 "Published: 002 at 16384 × 64, bf16, end to end: 8.63, 7.37 ms.",
             ],
         )
@@ -374,6 +383,21 @@ class FlashBenchmarking(Problem):
             f"Below that both take {least} to {most} ms.",
             self.memory(),
             self.launches(),
+        )
+        our = self.whose.removesuffix("s")
+        yield Finding(
+            2,
+            "one device",
+            f"In bf16, launches included, {our} FlashAttention-2 is faster than PyTorch from {first} × 64 on; at "
+            f"{last} × 64 it takes {flash} ms, PyTorch {plain}."
+            if first and gpu
+            else "",
+        )
+        yield Finding(
+            7,
+            "one device",
+            f"On the leaderboard problem {our} FlashAttention-2 takes {triton} ms, cuDNN {cudnn}, the best verified "
+            f"entry {best} (on {hardware}).",
         )
         if self.whose == YOURS:  # the figure has ours
             return
@@ -466,12 +490,6 @@ class FlashBenchmarking(Problem):
                 f"{length} {', '.join(f'{name} {launched} ({alone})' for name, (launched, alone) in times.items())}"
             )
         return f"End to end, bf16, 64, launched (on the device): {'; '.join(said)}."
-
-    def leaderboard(self) -> str:
-        """Ours, cuDNN and the best entry that was verified."""
-        triton, cudnn, row = leaderboard(self.site)
-        verified = f"{entry(row, 'both_ms')} ms ({entry(row, 'hardware')})"
-        return f"Leaderboard closure: {self.whose} {triton}, cuDNN {cudnn}, best verified {verified}." if row else ""
 
 
 def board_entry(site: Site) -> str:

@@ -6,7 +6,7 @@ import csv
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from perfscribe.report.problem import Answer, Part, Problem, Table, Title, Why, said
+from perfscribe.report.problem import Answer, Finding, Part, Problem, Table, Title, Why, said
 from perfscribe.report.site import NO_SUCH_THING, NOT_MEASURED, Cell, Row, Site, as_cell, entry, figure, label, ok, word
 from perfscribe.show.rounding import GIB_AS_GB, LACKING, MIB_AS_MB, NO_FIGURE, Figure
 
@@ -418,6 +418,12 @@ class Strategies(Problem):
             else "",
         )
         yield Title(f"Of the strategies measured in {dtype} {fast} is fastest, {speed} samples/s{mark}")
+        yield Finding(
+            3,
+            "fsdp",
+            f"Of {dtype} strategies on {on} {fast} trains fastest, {speed} samples/s; {small} needs least memory, "
+            f"{memory} GB per {noun(site)}{mark}.",
+        )
 
     @staticmethod
     def emulated(strategy: str) -> str:
@@ -588,6 +594,10 @@ class MultiGpu(OfBloom):
         first = f"{gain} times one {noun(self.site)}'s samples/s {wrapped.get(how, how)}".rstrip()
         more = "".join(f" and {other} {wrapped.get(name, name)}" for name, other in others[:1])
         yield Title(f"{on} give {first}{more}{self.odd}")
+        custom = CustomMultiGpu(self.site)
+        kept = need(custom.loop("tuned"), "efficiency") if custom.world > 1 else NO_FIGURE
+        train = f"{on} train BLOOM {gain} times as fast as one, {how}{self.odd}"
+        yield Finding(5, "fsdp", f"{train}; the tuned custom model keeps {kept} % of linear.")
 
     def lines(self) -> list[Line]:
         """Labels and the source's rows."""
@@ -839,6 +849,12 @@ class WeakScaling(Problem):
             Why(f"{per} falls because the head does not grow with the layers.") if work.value < 99.5 else "",
         )
         yield Title(f"{kept}{self.mark}")
+        yield Finding(
+            15,
+            "fsdp",
+            f"Weak scaling keeps {self.efficiency} % on {self.on}; by the text's formula the same steps give "
+            f"{self.by_formula} %{self.mark}.",
+        )
 
     def as_run(self, plan: Row | None) -> list[Cell]:
         """Batch and parameters of the scripts."""

@@ -85,12 +85,11 @@ def write(material: Material) -> dict[str, str]:
     ]
     problems = [problem for *_, of in made for problem in of]
     pages = details.pages(problems, material.chapters, material.site.folder, material.captions)
-    first = first_page.Page(material.site, {problem.name: problem for problem in problems})
-    parts = _opening(first, material, pages)
+    parts = _opening(problems, material, pages)
     lists = [overview(short, of) for short, _, _, of in made]
     lists += [f"- [Further tables](details/{details.MORE}.md)"] if details.MORE in pages else []
     parts.append("## Problems\nCells of their tables that hold a figure:\n\n" + "\n".join(lists))
-    if said := first_page.caveats(first, material.summary):
+    if said := first_page.caveats(material.site, problems, material.summary):
         parts.append(f"## Caveats\n{' '.join(said)}")
     for _, key, title, of in made:
         notes = material.notes.get(key, {})
@@ -103,20 +102,19 @@ def write(material: Material) -> dict[str, str]:
     return {"report.md": text} | {f"details/{name}.md": page for name, page in pages.items()}
 
 
-def _opening(page: first_page.Page, material: Material, pages: Collection[str]) -> list[str]:
+def _opening(problems: Sequence[Problem], material: Material, pages: Collection[str]) -> list[str]:
     """Title, findings, headlines, figures."""
-
-    def to(name: str) -> str:
-        return link(page.problems[name]) if name in page.problems else f"[details]({name}.md)"
-
-    found = [f"{place}. {text} {to(name)}" for place, (text, name) in enumerate(first_page.findings(page), start=1)]
+    links = {f"details/{name}": f"[details](details/{name}.md)" for name in pages}
+    links |= {problem.name: link(problem) for problem in problems}
+    findings = enumerate(first_page.findings(problems), start=1)
+    found = [f"{place}. {text} {links[name]}" for place, (text, name) in findings]
     rows = [
-        f"| {one.what} | {one.value} | {one.share} | {to(one.problem)} |"
-        for one in first_page.headlines(page)
-        if one.problem in page.problems or one.problem.removeprefix("details/") in pages
+        f"| {one.what} | {one.value} | {one.bound} | {links[one.problem]} |"
+        for one in first_page.headlines(material.site)
+        if one.problem in links
     ]
     head = "| what | value ± spread | share of bound | link |\n| --- | --- | --- | --- |\n"
-    figures = [f"![{title}](figures/{name}.svg)" for title, name in first_page.figures(page, material.captions)]
+    figures = [f"![{title}](figures/{name}.svg)" for title, name in first_page.figures(problems, material.captions)]
     return [
         f"# Perfscribe: {material.site.name}\n{machine(material.summary)}  \n{LEGEND}",
         "## Findings\n" + "\n".join(found) if found else "",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from perfscribe.report.problem import Answer, Part, Problem, Table, Title, Why
+from perfscribe.report.problem import Answer, Finding, Part, Problem, Table, Title, Why
 from perfscribe.report.site import (
     NO_SUCH_THING,
     NOTHING,
@@ -17,6 +17,7 @@ from perfscribe.report.site import (
     entry,
     figure,
     label,
+    noisy,
     ok,
     printed,
     word,
@@ -132,7 +133,8 @@ class RankMethods(Problem):
             [self.binding()],
         )
         several = figure(next(iter(self.launch(MODULO)), None), "training_s")
-        faster = self.site.value(SingleGpu.TABLE, "homework_clock_s", batches="per_sample").over(several)
+        alone = self.site.value(SingleGpu.TABLE, "homework_clock_s", batches="per_sample")
+        faster = alone.over(several)
         yield Answer(
             "",
             self.agree(),
@@ -140,6 +142,9 @@ class RankMethods(Problem):
             f"By {MODULO} it is {faster} times as fast as on one GPU (001: 3.64)." if gpu else "",
             f"Bound it takes {self.span_of('bound_training_s')} s.",
         )
+        first = figure(next(iter(self.launches().values()), [None])[0], "training_s")
+        said = f"The Polaris training takes {alone} s on one GPU and {first} on four, which is {alone.over(first)}"
+        yield Finding(17, "polaris", f"{said} times as fast." if gpu else "")
 
     def methods(self) -> list[str]:
         """As the rows are labelled."""
@@ -463,6 +468,12 @@ class Formats(Problem):
             if before
             else "",
         )
+        yield Finding(
+            13,
+            "polaris",
+            f"Training from compressed HDF5 takes {figure(packed, 'against_memory')} times as long as from memory, "
+            f"from the other formats {least} to {most} times{mark}.",
+        )
         others = [wait for name, wait in waits.items() if name != "hdf5_gzip"]
         yield Title(
             f"In training, files warm, HDF5 with gzip takes the loader {waits['hdf5_gzip']} ms per sample, every other "
@@ -588,6 +599,10 @@ class DataTypes(Problem):
         )
         if ratio:
             yield Title(f"At length {long} and width {base} BF16's later epochs take {takes}{mark}")
+        half, fp16 = (figure(self.row(base, long, one, self.RATIOS), "time_ratio") for one in ("bf16", "fp16"))
+        takes = "FP32's time within noise" if noisy(half) else f"{half} times FP32's time"
+        said = f"In later epochs of Polaris at length {long} BF16 takes {takes}, FP16 {fp16} times{mark}."
+        yield Finding(14, "polaris", said if site.gpu else "")
 
     def row(self, width: str, length: str, dtype: str = "bf16", table: str = DTYPES) -> Row | None:
         """A training."""

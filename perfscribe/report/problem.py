@@ -89,7 +89,16 @@ class Status(str):
     """Of a problem without a table: checked, computed."""
 
 
-Part = Table | Answer | Title | Status
+@dataclass(frozen=True)
+class Finding:
+    """A sentence for the first page. rank: the least comes first; part: of a chapter, for which few are taken."""
+
+    rank: int
+    part: str
+    text: str
+
+
+Part = Table | Answer | Title | Status | Finding
 
 
 class Problem:
@@ -116,6 +125,7 @@ class Problem:
         parts = list(self.parts())
         self.made = [part for part in parts if isinstance(part, Table)]
         self.answered = [part for part in parts if isinstance(part, Answer)]
+        self.findings = [part for part in parts if isinstance(part, Finding)]
         # Of its figure; empty where a figure in it is missing.
         self.shown_title = said(*(part for part in parts if isinstance(part, Title)))
         # What its status says where it has no table.

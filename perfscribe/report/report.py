@@ -188,6 +188,6 @@ def write(sources: Sources) -> tuple[dict[str, str], dict[str, Any]]:
     chapters = sources.plan["chapters"]
     people = {chapter: notes(sources, chapter) for chapter in chapters}
     site = Site(sources.site, folder, "cuda" if short["gpus"] else "cpu")
-    short["headlines"] = [(one.what, one.value) for one in first_page.headlines(first_page.Page(site, {}))]
+    short["headlines"] = [(one.what, one.value) for one in first_page.headlines(site)]
     pages = handin.write(handin.Material(site, short, captions, people, chapters))
     return pages | {"appendix.md": appendix(sources)}, short

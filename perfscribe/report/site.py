@@ -112,6 +112,11 @@ class Site:
         found = list(self.rows(table, **levels))
         return next((row for row in found if row["status"] == "ok"), found[0] if found else None)
 
+    def largest(self, table: str, column: str, *by: str, **levels: Any) -> Row | None:
+        """The row of the greatest levels that has a figure in this column."""
+        rows = [row for row in self.rows(table, **levels) if figure(row, column)]
+        return max(rows, key=lambda row: [float(row[name]) for name in by], default=None)
+
     @property
     def has_subject(self) -> bool:
         """Whether the user's own code was measured: each row then says whose it is."""
