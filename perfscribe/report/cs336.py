@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import log2
 from typing import Any
 
-from perfscribe.report.problem import Answer, Finding, Part, Problem, Table, Title, Why
+from perfscribe.report.problem import Answer, Entries, Finding, Part, Problem, Table, Title, Why
 from perfscribe.report.site import (
     NO_SUCH_THING,
     NOTHING,
@@ -18,7 +18,6 @@ from perfscribe.report.site import (
     ends,
     entry,
     figure,
-    label,
     median_of,
     noisy,
     ok,
@@ -56,10 +55,10 @@ def on_device(site: Site) -> str:
     return "One GPU" if site.gpu else "CPU"
 
 
-def printed_in(row: Row | None, column: str, unit: str = "") -> Cell:
+def printed_in(row: Row | None, column: str, unit: str = "") -> str:
     """A published figure that the site's table has beside its own."""
     text = entry(row, column)
-    return label(NOTHING if text in ("none", "") else f"{text}{unit}")
+    return NOTHING if text in ("none", "") else f"{text}{unit}"
 
 
 def attention_grid(site: Site) -> list[tuple[str, str]]:
@@ -99,7 +98,7 @@ class BenchmarkingScript(Problem):
             f"Mean ± std of 10; FP32, batch 4, {device}, 5 warm-up steps, host clock with synchronise.",
             ["model_size", "pass_type", *self.contexts],
             [
-                [label(size), label(one), *(shown(*self.time(size, one, context)) for context in self.contexts)]
+                [size, one, *(shown(*self.time(size, one, context)) for context in self.contexts)]
                 for size in self.sizes
                 for one in self.PASSES
             ],
@@ -116,7 +115,7 @@ class BenchmarkingScript(Problem):
             ["model_size", "warmup 0", "warmup 1", "warmup 2", "warmup 5", "first step, warmup 0"],
             [
                 [
-                    label(size),
+                    size,
                     *(as_cell(self.warm(size, steps), "forward_ms_mean") for steps in (0, 1, 2, 5)),
                     as_cell(self.warm(size, 0), "first_forward_ms"),
                 ]
@@ -224,11 +223,7 @@ class MixedPrecisionAccumulation(Problem):
             f"{on_device(self.site)}; exact is 10; 004: published.",
             ["accumulator += addend", "result", "004"],
             [
-                [
-                    label(kind),
-                    Cell(f"{sums[kind].value:.4f}") if sums[kind] else as_cell(rows[kind], "sum"),
-                    label(other),
-                ]
+                [kind, Cell(f"{sums[kind].value:.4f}") if sums[kind] else as_cell(rows[kind], "sum"), other]
                 for kind, other in self.OF_004.items()
             ],
         )
@@ -278,7 +273,7 @@ class BenchmarkingMixedPrecision(Problem):
             "(a) Dtypes under autocast.",
             f"{on_device(site)}, parameters in FP32.",
             ["component", "FP16", "BF16"],
-            [[label(name), self.dtype(one, "fp16"), self.dtype(one, "bf16")] for one, name in self.COMPONENTS.items()],
+            [[name, self.dtype(one, "fp16"), self.dtype(one, "bf16")] for one, name in self.COMPONENTS.items()],
         )
         yield Table(
             "(c) Forward and backward with and without BF16, ms.",
@@ -329,13 +324,13 @@ class BenchmarkingMixedPrecision(Problem):
         std = figure(row, "pass_ms_std")
         return Figure(figure(row, "avg_time_ms").value, std.value if std else None), row
 
-    def times(self, size: str, precision: str) -> list[Cell]:
+    def times(self, size: str, precision: str) -> Entries:
         """A row of (c)'s first table."""
         found = [self.time(size, precision, one) for one in (self.BOTH, "forward", "backward")]
-        labels = (label(size), label(precision), label(self.BOTH))
-        return [*labels, *(shown(*one) for one in found), printed_in(found[0][1], "ms_cs336-writeup-002")]
+        cells = (shown(*one) for one in found)
+        return [size, precision, self.BOTH, *cells, printed_in(found[0][1], "ms_cs336-writeup-002")]
 
-    def gains_of(self, size: str) -> list[Cell]:
+    def gains_of(self, size: str) -> Entries:
         """A row of (c)'s second table. A CPU has no TF32, and FP16 is not planned there."""
         row = self.site.row(self.SPEEDUP, model_size=size, pass_type=self.BOTH)
         cells = [
@@ -344,7 +339,7 @@ class BenchmarkingMixedPrecision(Problem):
             else as_cell(row, column, unit="x" if column.endswith("speedup") else "")
             for column in ("fp32_ms", "bf16_ms", "fp16_ms", "bf16_speedup", "fp16_speedup", "tf32_ms")
         ]
-        return [label(size), *cells, printed_in(row, "bf16_speedup_cs336-writeup-004", "x")]
+        return [size, *cells, printed_in(row, "bf16_speedup_cs336-writeup-004", "x")]
 
     def gain(self, precision: str, size: str) -> Figure:
         """How many times as fast as FP32 forward+backward is."""
@@ -403,7 +398,7 @@ class MemoryProfiling(Problem):
             f"Batch 4, {self.site.one_device}, AdamW, one run each; FP32, then BF16 autocast.",
             ["Context length", "Peak memory – forward only", "Peak memory – full training step (fwd + bwd + opt)",
              "BF16, forward only", "BF16, full step"],
-            [[label(context), *(self.peak(context, *column, " GB") for column in self.COLUMNS)] for context in self.at],
+            [[context, *(self.peak(context, *column, " GB") for column in self.COLUMNS)] for context in self.at],
             [
                 f"Forward with its graph kept: {', '.join(kept)} GB." if any(one[0].isdigit() for one in kept) else "",
                 "Published: 002, graph kept: 24.5, 35.0, 70 G; full step at 512: 70 G.",
@@ -550,19 +545,19 @@ class PytorchAttention(Problem):
         """The measured row of a cell."""
         return self.site.row(self.details[0], head_dim=width, seq_len=length, dtype="fp32")
 
-    def line(self, width: str, length: str) -> list[Cell]:
+    def line(self, width: str, length: str) -> Entries:
         """A row of the table."""
         row = self.row(width, length)
         levels = {"head_dim": int(width), "seq_len": int(length)}
         printed = [published("attention", metric, "cs336-writeup-002", **levels) for metric in
                    ("forward_ms", "backward_ms", self.MEMORY)]  # fmt: skip
         return [
-            label(length),
-            label(width),
+            length,
+            width,
             as_cell(row, "forward_ms"),
             as_cell(row, "backward_ms"),
             as_cell(row, self.MEMORY, GIB_AS_GB),
-            label(NOTHING if NOTHING in printed else ", ".join(str(Figure(float(one))) for one in printed)),
+            NOTHING if NOTHING in printed else ", ".join(str(Figure(float(one))) for one in printed),
         ]
 
     def ended(self, status: str) -> list[Row]:
@@ -661,11 +656,7 @@ class TorchCompile(Problem):
             f"{median_of(self.site, self.ATTENTION, 'compiled_forward_ms_n', **levels)}; FP32, batch 8, no head axis, "
             f"{levels['backend']}, {self.site.one_device}, host clock with synchronise.",
             ["seq_len", "d_model", *self.TIMES],
-            [
-                [label(at["seq_len"]), label(at["head_dim"])]
-                + [self.site.cell(self.ATTENTION, column, **levels, **at) for column in self.TIMES]
-                for at in self.grid()
-            ],
+            [[at["seq_len"], at["head_dim"], *self.cells(self.ATTENTION, self.TIMES, at)] for at in self.grid()],
             ["Published: 002 at 16384 × 128: 63.4, 95.5, 53.9, 80.0 ms."],
         )
 
@@ -678,13 +669,12 @@ class TorchCompile(Problem):
             f"{'context 512, ' if self.site.gpu else ''}{levels['backend']}, {self.site.one_device}, host clock with "
             "synchronise.",
             ["model_size", *self.STEPS, "002 full step (ms)"],
-            [
-                [label(self.model_name(at))]
-                + [self.site.cell(self.MODELS, column, **levels, **at) for column in self.STEPS]
-                + [label(self.of_002(at))]
-                for at in self.models()
-            ],
+            [[self.model_name(at), *self.cells(self.MODELS, self.STEPS, at), self.of_002(at)] for at in self.models()],
         )
+
+    def cells(self, table: str, columns: Sequence[str], at: Mapping[str, Any]) -> list[Cell]:
+        """Times of a row."""
+        return [self.site.cell(table, column, **self.compiled(table), **at) for column in columns]
 
     def compiled(self, table: str) -> dict[str, Any]:
         """Levels that all cells of a table share: inductor where it ran."""

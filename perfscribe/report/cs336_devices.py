@@ -17,10 +17,8 @@ from perfscribe.report.site import (
     ends,
     entry,
     figure,
-    label,
     ok,
     published,
-    shown,
     wrong_result,
 )
 from perfscribe.show import references
@@ -105,9 +103,9 @@ class DistributedCommunication(Problem):
             ["Backend", "world_size", *sizes, f"002 {sizes[-1]} (ms)"],
             [
                 [
-                    *(label(backend), label(world)),
+                    *(backend, world),
                     *(as_cell(self.row(backend, world, one), "host_ms") for one in self.messages),
-                    label(self.of_002(backend, world, last)),
+                    self.of_002(backend, world, last),
                 ]
                 for backend in self.backends
                 for world in self.worlds
@@ -334,7 +332,7 @@ class NaiveDdpBenchmarking(Ddp):
                 *(f"{one} ({world} {on})" for world in WORLDS for one in ("step_ms", "comm_ms", "exposed_ms")),
             ],
             [
-                [label(self.named(one)), label(NOTHING if bucket == "none" else bucket)]
+                [self.named(one), bucket.replace("none", NOTHING)]
                 + [cell for world in WORLDS for cell in self.cells(one, world, bucket)]
                 for one, bucket in self.handed_in()
             ],
@@ -620,13 +618,14 @@ class ShardingAccounting(Problem):
         """(a) peaks and their parts; (b) times; (c) messages."""
         rows, unit = ran(self.site, self.MEMORY), self.unit
         on = self.site.ranks(WORLDS[0])
+        theirs = self.optimizers["sharded"] if self.site.has_subject else "sharded"
         found = {(one, moment): self.parts_of(one, moment) for one in self.optimizers for moment in self.MOMENTS}
         if rows:
             yield Table(
                 f"(a) Peak of allocated memory and its parts, {unit}.",
                 f"{setup(rows[0], on)}, one run; peak of each phase and its parts.",
                 ["optimizer", "moment", "peak", "parameters", "gradients", "optimizer state", "other"],
-                [[*self.labels(*names), *map(shown, of)] for names, of in found.items()],
+                [[theirs if one == "sharded" else one, moment, *of] for (one, moment), of in found.items()],
                 [self.steps(), self.PUBLISHED if self.site.gpu else ""],
             )
         (init, before, after), (init_less, before_less, after_less) = (
@@ -665,11 +664,6 @@ class ShardingAccounting(Problem):
             change = sharded.of(100 * (sharded.value / plain.value - 1), plain)
             by = "within noise" if plain.within_noise(sharded) else f"by {change} %"
             yield Title(f"Sharding on {on} takes {less} {unit} off the peak and changes the step {by}")
-
-    def labels(self, optimizer: str, moment: str) -> list[Cell]:
-        """Of a row of the table; whose the sharded optimizer is, where the user's own code was measured."""
-        whose = self.site.has_subject and optimizer == "sharded"
-        return [label(self.optimizers[optimizer] if whose else optimizer), label(moment)]
 
     def of(self, table: str, column: str, optimizer: str, world: str = WORLDS[0], **levels: str) -> Figure:
         """A figure of an optimizer; memory in the table's unit."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from perfscribe.report.cs336 import contexts, sizes
-from perfscribe.report.problem import Answer, Finding, Part, Problem, Status, Table, Title, Why
+from perfscribe.report.problem import Answer, Entries, Finding, Part, Problem, Status, Table, Title, Why
 from perfscribe.report.site import (
     NOTHING,
     Cell,
@@ -18,7 +18,6 @@ from perfscribe.report.site import (
     ends,
     entry,
     figure,
-    label,
     ok,
     shown,
     wrong_result,
@@ -191,16 +190,14 @@ class NsysProfile(Problem):
         """A figure of it."""
         return figure(self.row(table, cell), column)
 
-    def line(self, size: str, context: str) -> list[Cell]:
+    def line(self, size: str, context: str) -> Entries:
         """A row of the first table."""
         forward, share, attention = (
             self.row(one, (size, context)) for one in (self.FORWARD, self.SHARE, self.ATTENTION)
         )
         scores, final = (figure(attention, f"{one}_matmul_us") for one in ("scores", "final"))
         return [
-            label(size),
-            label(context),
-            as_cell(forward, "forward_range_ms"),
+            *(size, context, as_cell(forward, "forward_range_ms")),
             shown(by_timeit(forward), forward),
             as_cell(share, "inference_percent"),
             as_cell(share, "full_step_percent"),
@@ -229,15 +226,15 @@ class NsysProfile(Problem):
             ],
         )
 
-    def kernel(self, of_range: str, row: Row | None) -> list[Cell]:
+    def kernel(self, of_range: str, row: Row | None) -> Entries:
         """A row of it."""
         launches = figure(row, "launches")
         times = ("total_us", "mean_us", "median_us", "min_us", "max_us", "std_us")
         return [
-            label(f":{of_range}"),
+            f":{of_range}",
             shown(replace(launches, exact=launches.value.is_integer())),
             *(as_cell(row, column, unit=" μs") for column in times),
-            label(f"`{row['kernel']}`" if row else NOTHING),
+            f"`{row['kernel']}`" if row else NOTHING,
         ]
 
     def most(self, of_range: str, count: int) -> list[Row | None]:
@@ -361,7 +358,7 @@ class FlashBenchmarking(Problem):
                 *(f"{name}_{one}_ms" for one in ("fwd", "bwd", "fwd_bwd") for name in ("vanilla", "flash")),
             ],
             [
-                [*map(label, cell), *(self.cell(who, one, *cell) for one in self.PASSES for who in self.both)]
+                [*cell, *(self.cell(who, one, *cell) for one in self.PASSES for who in self.both)]
                 for cell in self.problems
             ],
             [

@@ -6,8 +6,8 @@ import csv
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from perfscribe.report.problem import Answer, Finding, Part, Problem, Table, Title, Why, said
-from perfscribe.report.site import NO_SUCH_THING, NOT_MEASURED, Cell, Row, Site, as_cell, entry, figure, label, ok, word
+from perfscribe.report.problem import Answer, Entries, Finding, Part, Problem, Table, Title, Why, said
+from perfscribe.report.site import NO_SUCH_THING, NOT_MEASURED, Cell, Row, Site, as_cell, entry, figure, ok, word
 from perfscribe.show.rounding import GIB_AS_GB, LACKING, MIB_AS_MB, NO_FIGURE, Figure
 
 TITLE = "FSDP workshop"
@@ -39,7 +39,7 @@ SCALES = "scale factors: samples/s(N) / samples/s(1), runtime(1) / runtime(N)"
 CLOCKS = "Default: Trainer's rate, all memory in use; Callback: its own rate, memory allocated at rest"
 ON_ONE_HOST = "; † nodes are name spaces of one host"
 
-Line = tuple[list[Cell], Row | None]
+Line = tuple[Entries, Row | None]
 
 
 def noun(site: Site) -> str:
@@ -160,7 +160,7 @@ class NineRows(Problem):
         """A row of the source's table."""
         return self.site.row(self.table, metric=metric)
 
-    def row(self, metric: str) -> list[Cell]:
+    def row(self, metric: str) -> Entries:
         """A row of the hand-in's."""
         memory = metric == "Memory Allocated (MB)"
         found = self.metric("Memory Allocated (MiB), peak" if memory else metric)
@@ -169,7 +169,7 @@ class NineRows(Problem):
             values = [Cell(f"{figure(found, labels).value:.0f}") for labels in ("answer", "source")]
         if metric == "GPU Utilization (%)" and not self.site.gpu:
             values = [NO_SUCH_THING, NO_SUCH_THING]
-        return [label(metric), label(entry(found, "where", "-")), *values]
+        return [metric, entry(found, "where", "-"), *values]
 
     def model_name(self) -> str:
         """As the set-up names the model."""
@@ -323,7 +323,7 @@ class WorldOfOne(Problem):
             ["Setup", "took effect as", "Samples/s", "Peak memory (GB)", "state on"],
             [
                 [
-                    label(setup),
+                    setup,
                     word(entry(row, "applied_strategy") if ok(row) else ""),
                     cell(self.site, row, "samples_per_s"),
                     cell(self.site, row, "peak_allocated_gib"),
@@ -399,10 +399,7 @@ class Strategies(Problem):
             f"on the CPU{nodes}{f'; ‡ {dtype} in place of FP16' if mark else ''}.",
             ["Strategy", "CPU off-load", "Activation checkpointing", *self.COLUMNS],
             [
-                [
-                    *map(label, row),
-                    *(cell(site, self.found(*row), one, self.emulated(row[0])) for one in self.COLUMNS.values()),
-                ]
+                [*row, *(cell(site, self.found(*row), one, self.emulated(row[0])) for one in self.COLUMNS.values())]
                 for row in self.ROWS
             ],
         )
@@ -520,7 +517,7 @@ class Scaling(Problem):
     def by_nodes(self, what: str, first: str) -> Iterator[Part]:
         """One rank on each of several nodes, and what most nodes give."""
         lines: list[Line] = [
-            ([label(first if nodes == 1 else f"{nodes} Node"), label(nodes)],
+            ([first if nodes == 1 else f"{nodes} Node", nodes],
              given(self.site, self.table, nodes, nodes=str(nodes)))
             for nodes in counts(self.site)
         ]  # fmt: skip
@@ -603,12 +600,12 @@ class MultiGpu(OfBloom):
         """Labels and the source's rows."""
         site, several = self.site, counts(self.site)[1:]
         one = f"Single Node, Single {noun(site)}"
-        lines: list[Line] = [([label(one), label(1)], self.first())]
+        lines: list[Line] = [([one, 1], self.first())]
         if not site.gpu:
-            return lines + [([label(site.ranks(n)), label(n)], self.of(n, "")) for n in several]
+            return lines + [([site.ranks(n), n], self.of(n, "")) for n in several]
         for name, how in (("Single Node, {} GPUs", "as given"), ("{} GPUs, blocks wrapped", "wrapped per block")):
-            lines += [([label(name.format(n)), label(n)], self.of(n, how)) for n in several]
-        tuned: Line = ([label(f"{self.world} GPUs, tuned"), label(self.world)], self.of(self.world, "tuned"))
+            lines += [([name.format(n), n], self.of(n, how)) for n in several]
+        tuned: Line = ([f"{self.world} GPUs, tuned", self.world], self.of(self.world, "tuned"))
         return [*lines, tuned] if self.world > 1 else lines
 
     def of(self, world: int, how: str) -> Row | None:
@@ -685,10 +682,10 @@ class CustomMultiGpu(OfCustom):
     def parts(self) -> Iterator[Part]:
         """By ranks, as the scripts build it; our loops beside it; two ways to tell rate and memory."""
         site, gpu, on = self.site, self.site.gpu, self.site.ranks(self.world)
-        lines = []
+        lines: list[Line] = []
         for n in counts(site):
             name = f"Single Node, Single {noun(site)}" if n == 1 else f"Single Node, {site.ranks(n)}"
-            lines.append(([label(name), label(n)], given(site, self.table, n)))
+            lines.append(([name, n], given(site, self.table, n)))
         ours = self.ours() if gpu and self.world > 1 else ""
         yield self.scaling(f"Custom model by number of {site.ranks_are}", lines, [ours])
         first, last = self.first(), given(site, self.table, self.world)
@@ -767,7 +764,7 @@ class LinkTest(Problem):
             ["Processes", "Nodes", "Measured AllReduce BW (GB/s)", "Threshold (GB/s)", "Exit code"],
             [
                 [
-                    *map(label, pair),
+                    *pair,
                     as_cell(row, "busbw_gb_per_s", mark=several_nodes(site, pair[1])),
                     *(
                         Cell(entry(row, column)) if ok(row) else as_cell(row, column)
@@ -823,10 +820,7 @@ class WeakScaling(Problem):
             "Set-up as the text prints it, and as the scripts ran.",
             "Computed.",
             ["GPUs", "Per-GPU Batch Size", "Number of Layers", "batch that ran", "parameters that ran (M)"],
-            [
-                [label(world), label(batch), label(layers), *self.as_run(self.plans.get(world))]
-                for world, layers, batch in self.levels
-            ],
+            [[world, batch, layers, *self.as_run(self.plans.get(world))] for world, layers, batch in self.levels],
         )
         runtimes = [need(row, "train_runtime_s") for row in (self.last, self.first)]
         yield Table(
@@ -834,7 +828,7 @@ class WeakScaling(Problem):
             self.setup(),
             ["GPUs", "Num Layers", "Per-GPU Batch", "Total Params", "Samples/s (Callback)", "GPU Memory (GB, Callback)",
              "GPU Utilization (%)", "Loss", "Runtime (s)", "Efficiency (%)"],
-            [[*map(label, levels), *self.row(self.found[levels[0]])] for levels in self.levels],
+            [[*levels, *self.row(self.found[levels[0]])] for levels in self.levels],
             [f"By the workshop's formula, current over baseline: {self.by_formula} % by steps, "
              f"{runtimes[0].share(runtimes[1])} % by runtimes{self.mark}."],
         )  # fmt: skip
@@ -861,7 +855,7 @@ class WeakScaling(Problem):
         parameters = figure(plan, "ran_parameters")
         return [Cell("1"), Cell(f"{parameters.value / 1e6:.1f}")] if parameters else [NOT_MEASURED, NOT_MEASURED]
 
-    def row(self, row: Row | None) -> list[Cell]:
+    def row(self, row: Row | None) -> Entries:
         """Figures of a training."""
         parameters = figure(row, "total_params")
         kept = need(self.first, "step_ms").share(need(row, "step_ms"))
@@ -920,7 +914,7 @@ class Defects(Problem):
             "The scripts against the text.",
             "Figures of this report's tables, or computed.",
             ["#", "what", "seen here"],
-            [[label(row["number"]), label(row["defect"]), cell] for row, cell in zip(rows, seen, strict=True)],
+            [[row["number"], row["defect"], cell] for row, cell in zip(rows, seen, strict=True)],
         )
 
     def of_weak_scaling(self) -> dict[str, str]:

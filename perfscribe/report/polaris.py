@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from perfscribe.report.problem import Answer, Finding, Part, Problem, Table, Title, Why
+from perfscribe.report.problem import Answer, Entries, Finding, Part, Problem, Table, Title, Why
 from perfscribe.report.site import (
     NO_SUCH_THING,
     NOTHING,
@@ -16,7 +16,6 @@ from perfscribe.report.site import (
     ends,
     entry,
     figure,
-    label,
     noisy,
     ok,
     printed,
@@ -90,15 +89,15 @@ class SingleGpu(Problem):
             f"The loader, timed apart, takes {share} % of an epoch." if gpu else "",
         )
 
-    def line(self, layers: str, said: str, batches: str) -> list[Cell]:
+    def line(self, layers: str, said: str, batches: str) -> Entries:
         """A row of the table."""
         row = self.site.row(self.TABLE, layers=layers, batches=batches)
         first = self.site.gpu and batches == "per_sample"
         return [
-            label(said if self.site.gpu else f"{said}, {layers} layer{'s' * (layers != '1')}"),
+            said if self.site.gpu else f"{said}, {layers} layer{'s' * (layers != '1')}",
             *(as_cell(row, column) for column in ("homework_clock_s", "first_epoch_s", "epoch_s")),
             as_cell(row, "peak_gib", GIB_AS_GB),
-            label(printed("single_gpu", "training_s", OF_001) if first else NOTHING),
+            printed("single_gpu", "training_s", OF_001) if first else NOTHING,
         ]
 
     def layers(self) -> list[str]:
@@ -161,19 +160,19 @@ class RankMethods(Problem):
         """As the table of measurements names it."""
         return "mpi4py, rank mod devices" if method == MODULO else method
 
-    def line(self, method: str) -> list[Cell]:
+    def line(self, method: str) -> Entries:
         """A row of the table."""
         launched = self.launch(method)
         row = launched[0] if launched else self.site.row(self.TABLE, method=self.source(method))
         time = as_cell(row, "training_s")
         source, name = self.PUBLISHED.get(method, ("", "")) if self.site.gpu else ("", "")
         return [
-            label(method),
-            label(entry(row, "launcher", NOTHING)),
+            method,
+            entry(row, "launcher", NOTHING),
             *(word(span([one[of] for one in launched])) if launched else time for of in ("rank", "local_rank")),
             time,
             as_cell(row, "bound_training_s"),
-            label(printed("rank_methods", "training_s", source, method=name)),
+            printed("rank_methods", "training_s", source, method=name),
         ]
 
     def binding(self) -> str:
@@ -250,7 +249,7 @@ class TensorDimensions(Problem):
             f"With it set, {', '.join(needs)}{mark}.",
         )
 
-    def line(self, place: int) -> list[Cell]:
+    def line(self, place: int) -> Entries:
         """A row of the table; that the second one fails is its result."""
         features, width = self.widths()[place]
         row = self.row(features, width)
@@ -258,10 +257,10 @@ class TensorDimensions(Problem):
         if place == 1:
             cells = [Cell(one.text) if one.text == "failed" else one for one in cells]
         return [
-            label(f"({entry(row, 'samples', SAMPLES)},1,{features})"),
-            label("default" if place < 2 else width),
+            f"({entry(row, 'samples', SAMPLES)},1,{features})",
+            "default" if place < 2 else width,
             *cells,
-            label(self.published(place)),
+            self.published(place),
         ]
 
     def widths(self) -> list[tuple[str, str]]:
@@ -329,15 +328,11 @@ class CrossNode(Problem):
     def parts(self) -> Iterator[Part]:
         """000's metrics; transfer and waiting apart. The figure shows one machine."""
         at, end = self.marks()
-        rows = [
-            [
-                label(said),
-                as_cell(row, "inter", unit=unit, mark=at),
-                as_cell(row, "intra", unit=unit),
-                as_cell(row, "impact", unit="×", mark=at),
-            ]
-            for said, row, unit in ((said, self.row(metric), unit) for said, metric, unit in self.METRICS)
-        ]
+        rows: list[Entries] = []
+        for said, metric, unit in self.METRICS:
+            row = self.row(metric)
+            inter, intra = as_cell(row, "inter", unit=unit, mark=at), as_cell(row, "intra", unit=unit)
+            rows.append([said, inter, intra, as_cell(row, "impact", unit="×", mark=at)])
         model = "DDP of 44.1 M parameters in FP32, batch 32 per rank" if self.site.gpu else "DDP, model of preset cpu"
         transfer, waiting, total, calls = map(self.both, (self.TRANSFER, self.WAITING, self.TOTAL, "Calls"))
         count = replace(calls[0], exact=True) if calls[0].value == calls[1].value else NO_FIGURE
@@ -480,15 +475,15 @@ class Formats(Problem):
             f"format at most {ends(others)[1] if all(others) else NO_FIGURE} ms"
         )
 
-    def line(self, name: str, mark: str) -> list[Cell]:
+    def line(self, name: str, mark: str) -> Entries:
         """A row of the table."""
         row, gpu = self.row(name), self.site.gpu
         return [
-            label(self.FORMATS[name]),
+            self.FORMATS[name],
             as_cell(row, "training_total_s", mark=mark),
             NO_SUCH_THING if name == "memory" else as_cell(row, "size_mib", MIB_AS_MB),
             as_cell(row, "against_memory", unit="x", mark=mark),
-            label(printed("io_formats", "training_s", OF_001, format=name) if gpu else NOTHING),
+            printed("io_formats", "training_s", OF_001, format=name) if gpu else NOTHING,
         ]
 
     def row(self, name: str, table: str = "polaris.io_formats") -> Row | None:
@@ -528,7 +523,7 @@ class DataTypes(Problem):
 
         tasks = ((narrow, "fp32", few), (wide, "bf16", many))
         rows = [row(*task) for task in tasks]
-        labels = zip(*((width, dtype, f"{count} samples") for width, dtype, count in tasks), strict=True)
+        labels = [(width, dtype, f"{count} samples") for width, dtype, count in tasks]
         settings = (row(*task) for task in (tasks[0], (wide, "fp32", few), (narrow, "bf16", few), (wide, "bf16", few)))
         base, wider, narrow_half, half = (figure(one, "peak_gb") for one in settings)
         yield Table(
@@ -537,12 +532,9 @@ class DataTypes(Problem):
             f"throughput of the slowest and the fastest of {entry(rows[0], 'epochs_n', '2')} epochs, one run each.",
             ["Metric", "Task 3 (Baseline)", "Task 6 (Scale-Up)"],
             [
-                *(
-                    [label(what), *map(label, levels)]
-                    for what, levels in zip(("Embedding Dim", "Data Type", "Dataset Size"), labels, strict=True)
-                ),
-                [label("Peak Memory"), *(as_cell(one, "peak_gb", unit=" GB") for one in rows)],
-                [label("Throughput"), *(throughput(one) for one in rows)],
+                *zip(("Embedding Dim", "Data Type", "Dataset Size"), *labels, strict=True),
+                ["Peak Memory", *(as_cell(one, "peak_gb", unit=" GB") for one in rows)],
+                ["Throughput", *(throughput(one) for one in rows)],
             ],
             [
                 f"One change at a time: {wide} in fp32 {wider} GB, {narrow} in bf16 {narrow_half}, {wide} in bf16 with "
@@ -608,11 +600,11 @@ class DataTypes(Problem):
         """A training."""
         return best(self.site, table, d_model=width, target_length=length, dtype=dtype)
 
-    def line(self, said: str, width: str, length: str, dtype: str) -> list[Cell]:
+    def line(self, said: str, width: str, length: str, dtype: str) -> Entries:
         """A row of 001's table."""
         row = self.row(width, length, dtype)
         time, memory = as_cell(row, "training_s"), as_cell(row, "peak_gib", GIB_AS_GB)
-        return [label(said), label(dtype.upper()), time, memory, label(self.published(width, length, dtype))]
+        return [said, dtype.upper(), time, memory, self.published(width, length, dtype)]
 
     def published(self, width: str, length: str, dtype: str) -> str:
         """001's time and memory, or its word for both."""

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from perfscribe.report.site import Cell, Site
-from perfscribe.show.rounding import LACKING
+from perfscribe.report.site import Cell, Site, label, shown
+from perfscribe.show.rounding import LACKING, Figure
 
 # Rows of a table that stand together; a longer one is printed in blocks.
 MOST_ROWS, BLOCK = 25, 24
 
 
-@dataclass
+Entries = Sequence[Cell | Figure | str | int]  # of a row of a table: what is neither cell nor figure is a label
+
+
 class Table:
     """One hand-in table. title: what, and its unit; setup: the rest, in plain text; notes: lines below it."""
 
-    title: str
-    setup: str
-    header: Sequence[str]
-    rows: Sequence[Sequence[Cell]]
-    notes: Sequence[str] = ()
+    def __init__(
+        self, title: str, setup: str, header: Sequence[str], rows: Iterable[Entries], notes: Sequence[str] = ()
+    ) -> None:
+        self.title, self.setup, self.header, self.notes = title, setup, header, notes
+        self.rows = [[_cell(one) for one in row] for row in rows]
 
     def markdown(self) -> str:
         """Title line, table, notes."""
@@ -55,6 +57,12 @@ class Table:
         all_of_them = bool(re.search("[†‡]", self.title))
         cells = [cell for row in self.rows for cell in row if cell.filled]
         return sum(all_of_them or cell.text[-1:] in ("†", "‡") for cell in cells)
+
+
+def _cell(one: Cell | Figure | str | int) -> Cell:
+    if isinstance(one, Cell):
+        return one
+    return shown(one) if isinstance(one, Figure) else label(one)
 
 
 def _line(cells: Sequence[str]) -> str:

@@ -11,7 +11,7 @@ from workspace import ROOT
 
 from perfscribe.base import files
 from perfscribe.report.problem import Table
-from perfscribe.report.site import NOT_MEASURED, Cell, label
+from perfscribe.report.site import NOT_MEASURED, Cell
 from perfscribe.verbs.fill import document, rewriting, verb
 from perfscribe.verbs.fill.matching import Known, NoMatch, choose
 
@@ -21,9 +21,9 @@ HEAD = "| Setup | Total GPUs | Time (ms) |\n|---|---|---|\n"
 
 def known(title: str = "Times, ms", heading: str = "Baseline") -> Known:
     rows = [
-        [label("One GPU"), label("1"), Cell("12.3 ± 0.1")],
-        [label("Two GPUs"), label("2"), Cell("5.5†")],
-        [label("Four GPUs"), label("4"), NOT_MEASURED],
+        ["One GPU", "1", Cell("12.3 ± 0.1")],
+        ["Two GPUs", "2", Cell("5.5†")],
+        ["Four GPUs", "4", NOT_MEASURED],
     ]
     return Known(heading, Table(title, "Median.", ["Setup", "Total GPUs", "Time (ms)"], rows))
 
