@@ -5,33 +5,21 @@ from __future__ import annotations
 
 import datetime
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 from perfscribe.records.records import Record
 from perfscribe.show.provenance import node_name
 
 
-@dataclass(frozen=True)
-class _Span:
-    """Seconds in which a cell's first round was surely under way."""
-
-    experiment: str
-    cell: int
-    begin_s: float
-    end_s: float
-
-
-def _span(experiment: str, cell: int, record: Record) -> _Span | None:
-    """None where the record does not say when it was measured and for how long, or the time is too coarse to tell."""
+def _span(record: Record) -> tuple[float, float] | None:
+    """Seconds in which its first round was surely under way; None where the record does not tell."""
     time, window_s = record.provenance.get("time"), record.watch[0].get("window_s") if record.watch else None
     if not time or window_s is None:
         return None
     ended = datetime.datetime.fromisoformat(str(time))
     known_to_s = 0.0 if ended.microsecond else 1.0  # older records give the time to the second that had begun
-    end_s = ended.timestamp()
-    begin_s = end_s + known_to_s - float(window_s)
-    return _Span(experiment, cell, begin_s, end_s) if begin_s < end_s else None
+    begin_s = ended.timestamp() + known_to_s - float(window_s)
+    return (begin_s, ended.timestamp()) if begin_s < ended.timestamp() else None
 
 
 def beside(records: Mapping[str, Sequence[Record]]) -> dict[str, tuple[int, list[str]]]:
@@ -39,28 +27,23 @@ def beside(records: Mapping[str, Sequence[Record]]) -> dict[str, tuple[int, list
 
     records: by experiment. Of a cell of several rounds the first counts. Cells of one job follow each other.
     """
-    by_node: dict[str, list[_Span]] = defaultdict(list)
-    for name, cells in records.items():
-        for number, record in enumerate(cells):
-            if (span := _span(name, number, record)) is not None:
-                by_node[node_name(record.provenance)].append(span)
-    cells_of: dict[str, set[int]] = defaultdict(set)
-    others_of: dict[str, set[str]] = defaultdict(set)
-    for spans in by_node.values():
-        for one, other in _overlapping(spans):
-            for own, its in ((one, other), (other, one)):
-                cells_of[own.experiment].add(own.cell)
-                others_of[own.experiment].add(its.experiment)
-    return {name: (len(cells_of[name]), sorted(others_of[name])) for name in records if name in cells_of}
-
-
-def _overlapping(spans: Iterable[_Span]) -> list[tuple[_Span, _Span]]:
-    found, under_way = [], list[_Span]()
-    for span in sorted(spans, key=lambda one: one.begin_s):
-        under_way = [one for one in under_way if one.end_s > span.begin_s]
-        found += [(one, span) for one in under_way]
-        under_way.append(span)
-    return found
+    spans = sorted(
+        (span, name, number, node_name(record.provenance))
+        for name, cells in records.items()
+        for number, record in enumerate(cells)
+        if (span := _span(record)) is not None
+    )
+    others: dict[str, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
+    for place, ((_, end_s), name, cell, node) in enumerate(spans):
+        for (begin_s, _), other, its, its_node in spans[place + 1 :]:
+            if begin_s >= end_s:
+                break
+            if node == its_node:
+                others[name][cell].add(other)
+                others[other][its].add(name)
+    return {
+        name: (len(others[name]), sorted(set().union(*others[name].values()))) for name in records if name in others
+    }
 
 
 def sentence(records: Mapping[str, Sequence[Record]]) -> str:
