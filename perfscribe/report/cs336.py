@@ -7,24 +7,9 @@ from dataclasses import replace
 from math import log2
 from typing import Any
 
-from perfscribe.report.problem import Answer, Entries, Finding, Part, Problem, Table, Title, Why
-from perfscribe.report.site import (
-    NO_SUCH_THING,
-    NOTHING,
-    Cell,
-    Row,
-    Site,
-    as_cell,
-    ends,
-    entry,
-    figure,
-    median_of,
-    noisy,
-    ok,
-    published,
-    shown,
-    word,
-)
+from perfscribe.report.cells import NO_SUCH_THING, Cell, as_cell, shown, word
+from perfscribe.report.problem import Answer, Entries, Finding, Lettered, Part, Problem, Table, Title, Why
+from perfscribe.report.site import NOTHING, Row, Site, ends, entry, figure, median_of, noisy, ok, printed
 from perfscribe.show.rounding import GIB_AS_GB, NO_FIGURE, Figure
 
 TITLE = "CS336 assignment 2 (systems)"
@@ -85,8 +70,8 @@ class BenchmarkingScript(Problem):
     def __init__(self, site: Site) -> None:
         self.sizes, self.contexts = sizes(site), contexts(site)
         self.warm_sizes = self.sizes if site.gpu else self.sizes[:1]
-        dtypes = site.levels(self.WARMUP, "dtype")
-        self.warm_dtype = "fp32" if "fp32" in dtypes or not dtypes else dtypes[0]
+        dtypes = site.levels(self.WARMUP, "dtype") or ["fp32"]
+        self.warm_dtype = "fp32" if "fp32" in dtypes else dtypes[0]
         self.mark = "" if self.warm_dtype == "fp32" else "‡"
         super().__init__(site)
 
@@ -123,13 +108,13 @@ class BenchmarkingScript(Problem):
             ],
         )
         script = "[measure.py](../../perfscribe/experiments/end_to_end/measure.py)"
-        yield Answer("a", Why(f"`./run report --config 'chapters=[cs336]'` runs {script}."))
+        yield Lettered("a", Why(f"`./run report --config 'chapters=[cs336]'` runs {script}."))
         at = largest(self.site)[1]
         forward, backward = (
             " to ".join(f"{self.time(size, one, at)[0]}" for size in (self.sizes[0], self.sizes[-1]))
             for one in self.PASSES
         )
-        yield Answer("b", f"Forward takes {forward} ms, backward {backward} ms at {at}.", self.deviations())
+        yield Lettered("b", f"Forward takes {forward} ms, backward {backward} ms at {at}.", self.deviations())
         yield from self.warming_up()
 
     def warming_up(self) -> Iterator[Part]:
@@ -141,7 +126,7 @@ class BenchmarkingScript(Problem):
         size, first, later = max(found, key=lambda one: one[1].value / one[2].value)
         cold, warm = (figure(self.warm(size, steps), "forward_ms_mean") for steps in (0, 5))
         loads = "loads kernels, sets up cuBLAS and fills" if self.site.gpu else "fills"
-        yield Answer(
+        yield Lettered(
             "c",
             f"Without warm-up the first forward takes {first} ms, later ones {later} ({size}); the mean is "
             f"{cold!s} ms, not {warm}{self.mark}.",
@@ -195,11 +180,10 @@ class BenchmarkingScript(Problem):
                 return ""
             if not all(one.within_noise(five) for one in few):
                 differ.append(size)
-        if not differ:
-            return "After one or two steps no mean differs from that after five beyond noise."
-        one = len(differ) == 1
-        those = f"only {differ[0]}'s mean still differs" if one else f"the means of {', '.join(differ)} differ"
-        return f"After one or two steps {those} from that after five."
+        those = f"the means of {', '.join(differ)} differ" if differ else "no mean differs"
+        if len(differ) == 1:
+            those = f"only {differ[0]}'s mean still differs"
+        return f"After one or two steps {those} from that after five{'' if differ else ' beyond noise'}."
 
 
 class MixedPrecisionAccumulation(Problem):
@@ -231,14 +215,11 @@ class MixedPrecisionAccumulation(Problem):
             Figure(abs(100 * figure(rows[kind], "relative_error").value))
             for kind in ("fp16 += fp16", "fp32 += fp16", "fp32 += fp32")
         )
-        decides = Why(
-            "The accumulator's precision decides: an FP16 term is rounded once, an FP16 sum at every addition."
-        )
+        decides = "The accumulator's precision decides: an FP16 term is rounded once, an FP16 sum at every addition."
         yield Answer(
-            "",
             f"An FP16 sum is {fp16} % off, an FP32 sum of FP16 terms {mixed} %, of FP32 terms {fp32} %.",
             f"Near 10 an FP16 step is {figure(rows['fp16 += fp16'], 'ulp_at_sum')}.",
-            decides if fp16.value > mixed.value else "",
+            Why(decides, fp16.value > mixed.value),
         )
 
 
@@ -289,7 +270,7 @@ class BenchmarkingMixedPrecision(Problem):
             ["Model Size", "FP32", "BF16", "FP16", "BF16 Speedup", "FP16 Speedup", "TF32", "004 BF16 Speedup"],
             [self.gains_of(size) for size in sizes(site)],
         )
-        yield Answer("b", *self.variance())
+        yield Lettered("b", *self.variance())
         big, small = largest(site)[0], sizes(site)[0]
         (slow, fast), (slow_small, fast_small) = (
             [self.time(size, precision, self.BOTH)[0] for precision in ("fp32", "bf16")] for size in (big, small)
@@ -297,7 +278,7 @@ class BenchmarkingMixedPrecision(Problem):
         gain, least = (self.gain("bf16", size) for size in (big, small))
         tf32 = self.gain("tf32", big)
         times = f"{gain}x by medians{', within noise' * noisy(gain)}"
-        yield Answer(
+        yield Lettered(
             "c",
             f"BF16 takes {big} from {slow} to {fast} ms ({times}), {small} from {slow_small} to {fast_small}"
             f"{' (within noise)' * noisy(least)}."
@@ -407,7 +388,7 @@ class MemoryProfiling(Problem):
         phases = {phase: self.gb("full_step", phase) for phase in self.PHASES}
         top = max(phases, key=lambda phase: phases[phase].value) if all(phases.values()) else ""
         forward, backward, optimizer = phases.values()
-        yield Answer(
+        yield Lettered(
             "a",
             f"The step peaks at {forward} GB in forward, {backward} in backward and {optimizer} in the optimizer, "
             f"forward alone at {self.gb('inference', 'forward')}.",
@@ -421,13 +402,13 @@ class MemoryProfiling(Problem):
         takes = f"takes the step from {step} to {half} GB and"
         if step.quoted == half.quoted:
             takes = f"leaves the step at {step} GB and takes"
-        yield Answer(
+        yield Lettered(
             "c",
             f"BF16 {takes} forward alone from {alone} to {half_alone}.",
-            Why(f"Weights, gradients and AdamW's state stay FP32; {moved}.") if alone and half_alone else "",
+            Why(f"Weights, gradients and AdamW's state stay FP32; {moved}.", bool(alone and half_alone)),
         )
-        yield Answer("d", self.residual())
-        yield Answer("e", self.allocations())
+        yield Lettered("d", self.residual())
+        yield Lettered("e", self.allocations())
         phase = "the optimizer" if top == "optimizer" else top
         if top:
             yield Title(
@@ -439,7 +420,7 @@ class MemoryProfiling(Problem):
     def peak(self, context: str, mode: str, dtype: str, unit: str = "") -> Cell:
         """A peak as a cell."""
         levels = {"size": self.size, "seq_len": context, "dtype": dtype}
-        return self.site.cell(self.TABLE, f"{mode}_gib", GIB_AS_GB, unit, **levels)
+        return as_cell(self.site.row(self.TABLE, **levels), f"{mode}_gib", GIB_AS_GB, unit)
 
     def gb(self, mode: str, part: str, dtype: str = "fp32", context: str = "") -> Figure:
         """Peak of a phase, or of all, in GB; at the last context where none is named."""
@@ -470,9 +451,9 @@ class MemoryProfiling(Problem):
         *others, last = self.at
         rows = {row["seq_len"]: row for row in self.site.rows(self.RESIDUAL, size=self.size, dtype="fp32")}
         mib = {context: f"{float(row['expected_mib']):g}" for context, row in rows.items() if ok(row)}
-        shorter = "".join(f"{', ' if place else '; '}{mib[one]} at {one}" for place, one in
-                          enumerate([one for one in others if one in mib]))  # fmt: skip
-        return f"{rows[last]['derivation']} / 1024² = {mib[last]} MB{shorter}." if last in mib else ""
+        shorter = ", ".join(f"{mib[one]} at {one}" for one in others if one in mib)
+        end = f"; {shorter}" if shorter else ""
+        return f"{rows[last]['derivation']} / 1024² = {mib[last]} MB{end}." if last in mib else ""
 
     def allocations(self) -> str:
         """The largest allocations of a forward pass, and where they are made."""
@@ -522,13 +503,12 @@ class PytorchAttention(Problem):
         widest = [row for row in self.ended("ok") if row["head_dim"] == grid[-1][0]]
         tiles = Why("Tiles with recomputation, as in FlashAttention, keep no N × N matrix.")
         if len(widest) < 2:
-            yield Answer("", self.outcome(), tiles)
+            yield Answer(self.outcome(), tiles)
             return
         before, last = widest[-2:]
         length = int(last["seq_len"])
         held, less = (figure(row, self.MEMORY, GIB_AS_GB).plain() for row in (last, before))
         yield Answer(
-            "",
             self.outcome(),
             f"At {length} × {last['head_dim']}, {held} GB are held before backward, of which the softmax, "
             f"8 · {length}² · 4 B, is {Figure(8 * length**2 * 4 / 1e9)}.",
@@ -549,15 +529,12 @@ class PytorchAttention(Problem):
         """A row of the table."""
         row = self.row(width, length)
         levels = {"head_dim": int(width), "seq_len": int(length)}
-        printed = [published("attention", metric, "cs336-writeup-002", **levels) for metric in
-                   ("forward_ms", "backward_ms", self.MEMORY)]  # fmt: skip
+        columns = ("forward_ms", "backward_ms", self.MEMORY)
+        published = [printed("attention", column, "cs336-writeup-002", **levels) for column in columns]
         return [
-            length,
-            width,
-            as_cell(row, "forward_ms"),
-            as_cell(row, "backward_ms"),
+            *(length, width, as_cell(row, "forward_ms"), as_cell(row, "backward_ms")),
             as_cell(row, self.MEMORY, GIB_AS_GB),
-            NOTHING if NOTHING in printed else ", ".join(str(Figure(float(one))) for one in printed),
+            NOTHING if NOTHING in published else ", ".join(str(Figure(float(one))) for one in published),
         ]
 
     def ended(self, status: str) -> list[Row]:
@@ -608,50 +585,44 @@ class TorchCompile(Problem):
 
     def parts(self) -> Iterator[Part]:
         """(a) and (b)."""
-        yield self.attention_table()
-        yield self.models_table()
+        yield from self.tables()
         # On a CPU attention is compiled at one width.
         widths = [at for at in self.grid() if at["head_dim"] == self.grid()[-1]["head_dim"]]
         short, long = widths[0], widths[-1]
         forward, backward = (self.gain(self.ATTENTION, one, long) for one in ("forward", "backward"))
         brief = self.gain(self.ATTENTION, "forward", short)
         loses = brief.value < 1 and not noisy(brief)
-        yield Answer(
+        yield Lettered(
             "a",
             f"Compiled attention is {times(forward)} as fast forward and {times(backward)} backward at "
             f"{long['seq_len']} × {long['head_dim']}, {times(brief)} forward at {short['seq_len']} × "
             f"{short['head_dim']}.",
-            Why("At short lengths the guards and calls of compiled code cost more than fused kernels save.")
-            if loses
-            else "",
+            Why("At short lengths the guards and calls of compiled code cost more than fused kernels save.", loses),
         )
         models = (self.models()[0], self.models()[-1])
         small, big = map(self.model_name, models)
         forward, forward_big, step, step_big = (
             self.gain(self.MODELS, one, at) for one in ("forward", "full_step") for at in models
         )
-        why = ""
+        why = "Compiling fuses elementwise kernels; in large models products, which it leaves, take more of the time."
+        holds = step.value > step_big.value
         if self.compiled(self.MODELS)["backend"] == "aot_eager":
-            why = "aot_eager traces the model and generates no code, so that there is nothing to gain."
-        elif step.value > step_big.value:
-            why = (
-                "Compiling fuses elementwise kernels; in large models products, which it leaves, take more of the time."
-            )
-        yield Answer(
+            why, holds = "aot_eager traces the model and generates no code, so that there is nothing to gain.", True
+        yield Lettered(
             "b",
             f"The forward pass is {times(forward)} as fast at {small} and {times(forward_big)} at {big}, the full step "
             f"{times(step)} and {times(step_big)}.",
-            Why(why),
+            Why(why, holds),
         )
         yield Title(f"Compiling makes the full step {step}x as fast at {small} and {step_big}x at {big}")
         first, last = (model["size"] for model in models)
         then = f", of {last} {step_big} times" if first != last else ""
         yield Finding(11, "one device", f"torch.compile makes a full step of {first} {step} times as fast{then}.")
 
-    def attention_table(self) -> Table:
-        """(a): the cells of pytorch_attention."""
+    def tables(self) -> Iterator[Part]:
+        """(a) the cells of pytorch_attention; (b) all sizes, on a CPU the smallest by context."""
         levels = self.compiled(self.ATTENTION)
-        return Table(
+        yield Table(
             "(a) Compiled against plain attention, ms.",
             f"{median_of(self.site, self.ATTENTION, 'compiled_forward_ms_n', **levels)}; FP32, batch 8, no head axis, "
             f"{levels['backend']}, {self.site.one_device}, host clock with synchronise.",
@@ -659,11 +630,8 @@ class TorchCompile(Problem):
             [[at["seq_len"], at["head_dim"], *self.cells(self.ATTENTION, self.TIMES, at)] for at in self.grid()],
             ["Published: 002 at 16384 × 128: 63.4, 95.5, 53.9, 80.0 ms."],
         )
-
-    def models_table(self) -> Table:
-        """(b): all sizes, on a CPU the smallest by context."""
         levels = self.compiled(self.MODELS)
-        return Table(
+        yield Table(
             "(b) Compiled models, ms.",
             f"{median_of(self.site, self.MODELS, 'compiled_forward_ms_n', **levels)}; FP32, batch 4, "
             f"{'context 512, ' if self.site.gpu else ''}{levels['backend']}, {self.site.one_device}, host clock with "
@@ -674,7 +642,7 @@ class TorchCompile(Problem):
 
     def cells(self, table: str, columns: Sequence[str], at: Mapping[str, Any]) -> list[Cell]:
         """Times of a row."""
-        return [self.site.cell(table, column, **self.compiled(table), **at) for column in columns]
+        return [as_cell(self.site.row(table, **self.compiled(table), **at), column) for column in columns]
 
     def compiled(self, table: str) -> dict[str, Any]:
         """Levels that all cells of a table share: inductor where it ran."""
@@ -699,9 +667,9 @@ class TorchCompile(Problem):
 
     def of_002(self, at: Mapping[str, str]) -> str:
         """Full step of 002, eager and compiled."""
-        printed = [published("torch_compile", "full_step_ms", "cs336-writeup-002", implementation=one, size=at["size"])
-                   for one in ("eager", "compiled")]  # fmt: skip
-        return NOTHING if NOTHING in printed else ", ".join(printed)
+        of_steps = "torch_compile", "full_step_ms", "cs336-writeup-002"
+        times = [printed(*of_steps, implementation=one, size=at["size"]) for one in ("eager", "compiled")]
+        return NOTHING if NOTHING in times else ", ".join(times)
 
     def gain(self, table: str, what: str, at: Mapping[str, str]) -> Figure:
         """How many times as fast compiled code is, turn by turn."""

@@ -6,21 +6,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from perfscribe.report.problem import Answer, Finding, Part, Problem, Status, Table, Title, Why
-from perfscribe.report.site import (
-    NO_SUCH_THING,
-    NOTHING,
-    Cell,
-    Row,
-    Site,
-    as_cell,
-    ends,
-    entry,
-    figure,
-    ok,
-    published,
-    wrong_result,
-)
+from perfscribe.report.cells import NO_SUCH_THING, Cell, as_cell
+from perfscribe.report.problem import Answer, Finding, Lettered, Part, Problem, Status, Table, Title, Why
+from perfscribe.report.site import NOTHING, Row, Site, ends, entry, figure, ok, wrong_result
 from perfscribe.show import references
 from perfscribe.show.rounding import GIB_AS_GB, NO_FIGURE, Figure
 from perfscribe.subjects import YOURS
@@ -116,7 +104,6 @@ class DistributedCommunication(Problem):
         time, on = self.time(name, last, most), self.site.ranks(most)
         gloo, grows = self.time("gloo", last, most), time.over(self.time(name, before, most))
         yield Answer(
-            "",
             f"On {on} {spelt(name)} takes {time} ms for {sizes[-1]}{f', Gloo {gloo}' if self.site.gpu else ''}.",
             f"From {sizes[-2]} to {sizes[-1]} {spelt(name)}'s time grows {grows} times.",
             self.more_devices(self.time(name, last, few), time, few, most),
@@ -159,9 +146,10 @@ class DistributedCommunication(Problem):
         usual = Counter(n for several in counts.values() for n in several).most_common(1)
         if not usual:
             return "20"
-        fewer = [f"{at}: of {' to '.join(map(str, sorted(several)))}" for at, several in counts.items()
-                 if several and several != {usual[0][0]}]  # fmt: skip
-        return f"{usual[0][0]} ({'; '.join(fewer)})" if fewer else f"{usual[0][0]}"
+        most = usual[0][0]
+        others = {at: several for at, several in counts.items() if several and several != {most}}
+        fewer = "; ".join(f"{at}: of {' to '.join(map(str, sorted(several)))}" for at, several in others.items())
+        return f"{most} ({fewer})" if fewer else f"{most}"
 
     def of_002(self, backend: str, world: str, message: str) -> str:
         """002's slowest rank, ms."""
@@ -195,25 +183,22 @@ class Checked(Problem):
         levels = {**training(self.site), "implementation": handed_in(self.site, self.CHECK, self.IMPLEMENTATION)}
         rows = [row for row in self.site.rows(self.CHECK, **levels) if row["status"] in ("ok", "failed")]
         if rows:
-            yield Status("checked" if all(map(self.right, rows)) else "check failed")
+            right = (ok(row) and float(row.get("error", 0)) <= float(row.get("allowed", 0)) for row in rows)
+            yield Status("checked" if all(right) else "check failed")
         whose = f"({YOURS})" in str(levels["implementation"])
         wrong = next(filter(None, map(wrong_result, rows)), "")
         if rows := list(filter(ok, rows)):
             row = max(rows, key=lambda row: (int(row["world_size"]), float(row[self.ERROR])))
-            yield Answer("", self.apart(row["world_size"], row), "The code is yours." if whose else "")
+            yield Answer(self.apart(row), "The code is yours." if whose else "")
         elif wrong:
-            yield Answer("", f"Your code fails its check: {wrong}.")
+            yield Answer(f"Your code fails its check: {wrong}.")
 
-    def right(self, row: Row) -> bool:
-        """Whether a check is within its limit."""
-        return ok(row) and float(row["error"]) <= float(row["allowed"])
-
-    def apart(self, most: str, row: Row) -> str:
+    def apart(self, row: Row) -> str:
         """The largest difference on most ranks."""
         error, allowed = (100 * float(row[name]) for name in ("error", "allowed"))
         return (
-            f"After training, weights on {most} ranks differ from one process's by {Figure(error)} % of their change "
-            f"(allowed {allowed:g} %)."
+            f"After training, weights on {row['world_size']} ranks differ from one process's by {Figure(error)} % of "
+            f"their change (allowed {allowed:g} %)."
         )
 
 
@@ -245,16 +230,11 @@ class OptimizerStateSharding(Checked):
     name = "optimizer_state_sharding"
     IMPLEMENTATION, CHECK, ERROR = "sharded (ours)", "cs336.sharding_times", "off_by"
 
-    def right(self, row: Row) -> bool:
-        """Whether a check is within its limit."""
-        return ok(row)
-
-    def apart(self, most: str, row: Row) -> str:
+    def apart(self, row: Row) -> str:
         """The largest difference on most ranks."""
-        if float(row["off_by"]) == 0:
-            return f"On {most} ranks weights after the steps equal those of the unsharded optimizer."
         off = Figure(100 * float(row["off_by"]))
-        return f"On {most} ranks weights after the steps are at most {off} % off those of the unsharded optimizer."
+        are = f"are at most {off} % off" if off.value else "equal"
+        return f"On {row['world_size']} ranks weights after the steps {are} those of the unsharded optimizer."
 
 
 class Ddp(Problem):
@@ -354,21 +334,19 @@ class NaiveDdpBenchmarking(Ddp):
         shares = [f"{spent} ({spent.share(step)} %)" for step, spent in times]
         if not naive or not all(step and spent for step, spent in times):
             return
+        longer = any(spent.value >= step.value for step, spent in times)
         row, on = naive[0], self.site.ranks(naive[0]["world_size"])
-        one = "GPU" if self.site.gpu else "process"
-        per = [f"{int(row['batch']) // int(each['world_size'])} on {each['world_size']}" for each in naive]
-        per[0] = per[0].replace(" on ", f" rows per {one} on ") + f" {self.site.ranks_are}"
+        rows, *more = (f"{int(row['batch']) // int(each['world_size'])}" for each in naive)
+        per = f"{rows} rows per {self.site.rank} on {on}"
+        per += "".join(f" and {rows} on {each['world_size']}" for rows, each in zip(more, naive[1:], strict=True))
         yield Answer(
-            "",
-            f"{spelt(row['size'])}, context {row['seq_len']}, {' and '.join(per)}, AdamW, {spelt(row['backend'])}.",
+            f"{spelt(row['size'])}, context {row['seq_len']}, {per}, AdamW, {spelt(row['backend'])}.",
             f"On {on} a step takes {times[0][0]} ms, its {self.calls()} all-reduces {shares[0]}.",
             *(
                 f"On {other['world_size']} it is {step} and {share}."
                 for other, (step, _), share in zip(naive[1:], times[1:], shares[1:], strict=True)
             ),
-            Why("Communication was timed in other steps, which wait after each phase.")
-            if any(spent.value >= step.value for step, spent in times)
-            else "",
+            Why("Communication was timed in other steps, which wait after each phase.", longer),
         )
 
     def cells(self, implementation: str, world: str, bucket: str) -> list[Cell]:
@@ -391,7 +369,6 @@ class FlatBenchmarking(Ddp):
         flat, naive = self.step("flat"), self.step("naive")
         yield counted([one_call, copies, many], [flat, naive])
         yield Answer(
-            "",
             f"One all-reduce takes {one_call} ms and copies {copies}, {self.calls()} take {many}." * bool(self.calls()),
             f"The step takes {flat} and {naive} ms{noise(flat, naive)}. {LINK}",
         )
@@ -416,13 +393,13 @@ class OverlapIndividualBenchmarking(Ddp):
             for column in ("hidden_percent", "traced_communication_ms")
         )
         yield counted([overlap, naive, flat, exposed, share], [hidden, naive_hidden], [spent, naive_spent])
-        yield Answer(
+        yield Lettered(
             "a",
             f"A step takes {overlap} ms, {naive} naive, {flat} flat; {exposed} ms of communication are exposed, "
             f"{share} % of naive's{noise(exposed, naive_exposed)}. {LINK}",
         )
         during = f"{hidden} % of communication coincides with computing"
-        yield Answer(
+        yield Lettered(
             "b",
             f"{during}, naive {naive_hidden} %{hidden.mark}.",
             f"Communication kernels, waiting included, run {spent} ms in the overlapped step, {naive_spent} in "
@@ -460,19 +437,20 @@ class BucketedBenchmarking(Ddp):
         steps = f"The step is least with {least} MB, {low} ms, and largest with {most} MB, {high}"
         if same:
             steps = f"The step takes {low} to {high} ms, the same within noise"
-        expected = Why(
+        expected = (
             "One call per tensor was expected to pay its fixed cost each time, one large last bucket to wait for the "
             "end of backward."
         )
         # Where the wait would be seen, which is not where a large bucket is the best.
-        slower = Why("A slower link would show the latter.") if least == self.buckets[-1] and not same else ""
-        yield Answer(
+        unseen = bool(low) and least == self.buckets[-1] and not same
+        yield Lettered(
             "a",
             f"{steps}; torch's DDP takes {torch}.",
             f"Exposed are {little} to {much} ms{noise(little, much)}. {LINK}",
-            *((expected, slower) if low else ()),
+            Why(expected, bool(low)),
+            Why("A slower link would show the latter.", unseen),
         )
-        yield Answer("b", self.EQUATIONS, fitted)
+        yield Lettered("b", self.EQUATIONS, fitted)
         if yours:  # the figure has ours
             return
         if little.within_noise(much):
@@ -528,8 +506,9 @@ class CommunicationAccounting(Problem):
         if any(self.site.rows(self.MEMORY, status="ok")):
             yield Status("computed")
         state, state_on, saved, saved_on = self.steps(self.MEMORY, "state", "devices_state", "saved", "devices")
-        tokens, across, within = self.inputs("tokens", "fsdp_devices", "tensor_devices")
-        yield Answer(
+        found = (self.site.value(self.INPUTS, "value", key=key) for key in ("tokens", "fsdp_devices", "tensor_devices"))
+        tokens, across, within = (f"{one.value:,.0f}" if one else f"{one}" for one in found)
+        yield Lettered(
             "a",
             f"P = 2·L·D·F; 16·P B of state are {state} GiB, {state_on} H100.",
             f"Saved for backward are 2·L·(D+F) B per token, A = {saved} GiB at {tokens} tokens; that makes {saved_on} "
@@ -537,32 +516,27 @@ class CommunicationAccounting(Problem):
         )
         whole, most, alone = self.steps(self.SHARDED, "undivided", "most_tokens", "n_fsdp_state")
         some = self.site.value(self.SHARDED, "value", step="n_fsdp")
-        yield Answer(
+        yield Lettered(
             "b",
             f"A device holds (16·P + A/2)/N + A/2: A/2 = {whole} GiB stays whole, "
             f"{'on each device' if some else 'so no N is enough'}.",
             f"Below {most} tokens some N is enough; N = {alone} holds the state alone.",
         )
         best, batch, summed, summed_batch = self.steps(self.BOUND, "best", "best_batch", "summed", "summed_batch")
-        yield Answer(
+        yield Lettered(
             "c",
             f"With α = C/W a device needs 4α²/(M_X·M_Y·F) = {best} tokens, {batch} in all, if X and Y are best.",
             f"With X = {across}, Y = {within} they are {summed} and {summed_batch}.",
         )
         overlapped, byte, both, twice = self.steps(self.REMEDIES, "overlapped", "one_byte", "both", "bandwidth")
-        yield Answer(
+        yield Lettered(
             "d",
             f"FSDP and TP communicating at once need {overlapped} tokens per device, weights gathered in one byte "
             f"{byte} (ZeRO++, arXiv:2306.10209).",
             f"Both together need {both}; twice the bandwidth alone needs {twice}.",
             self.PIPELINE,
         )
-        held, theirs = (
-            published("communication_accounting", "step_count", "brandon-snider", step=step)
-            for step in ("n_fsdp_divided", "best")
-        )
-        without = "without what stays whole"
-        yield Answer("", f"Published: a write-up has {held} devices in (b), {without}, {theirs} tokens in (c).")
+        yield Answer("Published: a write-up has 46 devices in (b), without what stays whole, 246 tokens in (c).")
 
     def steps(self, table: str, *steps: str) -> list[str]:
         """Results: an integer whole, others to three digits; tokens by thousands."""
@@ -573,11 +547,6 @@ class CommunicationAccounting(Problem):
             by_thousands = "," if entry(row, "unit") == "tokens" else ""
             found.append(f"{whole:{by_thousands}.10g}" if value else f"{value}")
         return found
-
-    def inputs(self, *keys: str) -> list[str]:
-        """Inputs, by thousands."""
-        found = [self.site.value(self.INPUTS, "value", key=key) for key in keys]
-        return [f"{one.value:,.0f}" if one else f"{one}" for one in found]
 
 
 class ShardingAccounting(Problem):
@@ -632,7 +601,7 @@ class ShardingAccounting(Problem):
             [found[one, moment] for moment in self.MOMENTS] for one in self.optimizers
         )
         temporaries = "The unsharded step also holds temporaries of all parameters; the published one does not."
-        yield Answer(
+        yield Lettered(
             "a",
             f"Optimizer state is {before[3]} {unit}, sharded {before_less[3]}.",
             f"The peak before the step is {before[0]} and {before_less[0]} {unit}, of the step {after[0]} and "
@@ -642,12 +611,12 @@ class ShardingAccounting(Problem):
         plain, sharded = (self.time("step_ms", one) for one in self.optimizers)
         whole, own = (self.time("optimizer_ms", one) for one in self.optimizers)
         exchange = "" if self.is_yours else f"; the exchange alone takes {self.time('exchange_ms', 'sharded')}"
-        yield Answer(
+        yield Lettered(
             "b",
             f"A step takes {sharded} ms sharded, {plain} unsharded{noise(plain, sharded)}. Its optimizer takes {own} "
             f"and {whole} ms{exchange}.",
         )
-        yield Answer("c", *self.messages())
+        yield Lettered("c", *self.messages())
         row = saved(self.site)
         gained, world = figure(row, "saved_gib", GIB_AS_GB), entry(row, "world_size")
         share = self.time("step_ms", "sharded", world).share(self.time("step_ms", "unsharded", world))
@@ -668,12 +637,8 @@ class ShardingAccounting(Problem):
     def of(self, table: str, column: str, optimizer: str, world: str = WORLDS[0], **levels: str) -> Figure:
         """A figure of an optimizer; memory in the table's unit."""
         known = {"implementation": self.optimizers[optimizer], "world_size": world}
-        found = self.site.value(table, column, **training(self.site), **known, **levels)
-        return self.sized(found) if column.endswith("_gib") else found
-
-    def sized(self, gib: Figure) -> Figure:
-        """Memory in the table's unit."""
-        return replace(gib, value=gib.value * self.scale)
+        row = self.site.row(table, **training(self.site), **known, **levels)
+        return figure(row, column, self.scale if column.endswith("_gib") else 1.0)
 
     def parts_of(self, optimizer: str, moment: str) -> list[Figure]:
         """Peak up to a moment, its parts, and what else it holds."""
@@ -698,9 +663,9 @@ class ShardingAccounting(Problem):
     def messages(self) -> list[str]:
         """What is sent in a step, by stage 1 and by ours."""
         levels = {"size": training(self.site)["size"], "world_size": WORLDS[0]}
-        stage, ours = (self.site.row(self.ZERO, scheme=scheme, **levels) for scheme in
-                       ("ZeRO stage 1", "ours: whole parameters"))  # fmt: skip
-        sent, own = (f"{self.sized(figure(row, 'sent_gib'))} {self.unit}" for row in (stage, ours))
+        schemes = ("ZeRO stage 1", "ours: whole parameters")
+        stage, ours = (self.site.row(self.ZERO, scheme=scheme, **levels) for scheme in schemes)
+        sent, own = (f"{figure(row, 'sent_gib', self.scale)} {self.unit}" for row in (stage, ours))
         calls, own_calls = (replace(figure(row, "messages"), exact=True) for row in (stage, ours))
         said = f"Stage 1 sends {sent} per step in {calls} messages"
         return [f"{said}."] if self.is_yours else [f"{said}, ours {own} in {own_calls}.", Why(self.DIFFERENCES)]

@@ -7,21 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
+from perfscribe.report.cells import Cell, as_cell, shown
 from perfscribe.report.cs336 import contexts, sizes
-from perfscribe.report.problem import Answer, Entries, Finding, Part, Problem, Status, Table, Title, Why
-from perfscribe.report.site import (
-    NOTHING,
-    Cell,
-    Row,
-    Site,
-    as_cell,
-    ends,
-    entry,
-    figure,
-    ok,
-    shown,
-    wrong_result,
-)
+from perfscribe.report.problem import Answer, Entries, Finding, Lettered, Part, Problem, Status, Table, Title, Why
+from perfscribe.report.site import NOTHING, Row, Site, ends, entry, figure, ok, wrong_result
 from perfscribe.show.rounding import LACKING, Figure
 from perfscribe.subjects import YOURS
 
@@ -96,15 +85,10 @@ class NsysProfile(Problem):
         )
         yield self.kernels()
         (at, big), (at_small, small) = ((", ".join(cell), cell) for cell in (self.big, self.small))
-        ranges, timeit, alone = (
-            [find(cell) for cell in (big, small)]
-            for find in (
-                lambda cell: self.of(self.FORWARD, "forward_range_ms", cell),
-                lambda cell: by_timeit(self.row(self.FORWARD, cell)),
-                lambda cell: self.of(self.FORWARD, "forward_ms", cell),
-            )
-        )
-        yield Answer(
+        rows = [self.row(self.FORWARD, cell) for cell in (big, small)]
+        ranges, alone = ([figure(row, column) for row in rows] for column in ("forward_range_ms", "forward_ms"))
+        timeit = list(map(by_timeit, rows))
+        yield Lettered(
             "a",
             f"Forward takes {ranges[0]} ms by {by} and {timeit[0]} by timeit at {at}, {ranges[1]} and {timeit[1]} at "
             f"{at_small}.",
@@ -126,7 +110,7 @@ class NsysProfile(Problem):
         count = figure(top, "forward_launches").value
         kernel, both = (short(entry(top, f"{one}_kernel")) for one in ("forward", "both"))
         then = "the same" if both == kernel else both
-        yield Answer(
+        yield Lettered(
             "b",
             f"{kernel} takes {figure(top, 'forward_percent')} % of forward in {count:g} launch{'es' * (count > 1)} "
             f"({where}).",
@@ -135,12 +119,11 @@ class NsysProfile(Problem):
         forward = self.row(self.FAMILIES, self.detailed, **{"pass": "forward"})
         families = [(figure(forward, column), name) for column, name in self.KINDS.items()]
         families = sorted((one for one in families if one[0].value), key=lambda one: -one[0].value)[:3]
-        takes = ", ".join(f"{name} {share} %" for share, name in families)
+        shares = [f"{name} {share} %" for share, name in families]
         if families:
             share, name = families[0]
-            verb = "takes" if name == "softmax" else "take"
-            takes = takes.replace(f"{name} {share} %", f"{name} {verb} {share} % of forward", 1)
-        yield Answer("c", f"Besides products, {takes} ({where}){self.mark}." if families else "")
+            shares[0] = f"{name} {'takes' if name == 'softmax' else 'take'} {share} % of forward"
+        yield Lettered("c", f"Besides products, {', '.join(shares)} ({where}){self.mark}." if families else "")
         products, step = (self.of(self.SHARE, f"{one}_percent", self.big) for one in ("inference", "full_step"))
         passes = {
             one: self.row(self.FAMILIES, self.big, **{"pass": one}) for one in ("inference", "forward", "full step")
@@ -148,19 +131,20 @@ class NsysProfile(Problem):
         alone = "inference" if figure(passes["inference"], "elementwise_percent") else "forward"
         least, most = (figure(passes[one], "elementwise_percent") for one in (alone, "full step"))
         optimizer = figure(passes["full step"], "optimizer_percent")
-        yield Answer(
+        yield Lettered(
             "d",
             f"Products take {products} % of inference and {step} % of a full step ({at}).",
             f"Elementwise kernels take {least} % of {alone} and {most} % of the step"
             f"{f', the optimizer {optimizer} %' if optimizer.value else ''}.",
         )
         spent, flop = (self.of(self.ATTENTION, column, self.big).percent() for column in ("time_ratio", "flop_ratio"))
-        yield Answer(
+        yield Lettered(
             "e",
             f"Softmax takes {spent} % of the products' time with {flop} % of their FLOP ({at}).",
-            Why("Softmax moves whole N × N matrices and computes little; the products reuse what they load.")
-            if spent.value >= 2 * flop.value
-            else "",
+            Why(
+                "Softmax moves whole N × N matrices and computes little; the products reuse what they load.",
+                spent.value >= 2 * flop.value,
+            ),
         )
 
     def idles(self, idle: Mapping[tuple[str, str], Figure]) -> str:
@@ -197,12 +181,9 @@ class NsysProfile(Problem):
         )
         scores, final = (figure(attention, f"{one}_matmul_us") for one in ("scores", "final"))
         return [
-            *(size, context, as_cell(forward, "forward_range_ms")),
-            shown(by_timeit(forward), forward),
-            as_cell(share, "inference_percent"),
-            as_cell(share, "full_step_percent"),
-            shown(scores.of(scores.value + final.value), attention),
-            as_cell(attention, "softmax_us"),
+            *(size, context, as_cell(forward, "forward_range_ms"), shown(by_timeit(forward), forward)),
+            *(as_cell(share, "inference_percent"), as_cell(share, "full_step_percent")),
+            *(shown(scores.of(scores.value + final.value), attention), as_cell(attention, "softmax_us")),
         ]
 
     def kernels(self) -> Table:
@@ -229,13 +210,10 @@ class NsysProfile(Problem):
     def kernel(self, of_range: str, row: Row | None) -> Entries:
         """A row of it."""
         launches = figure(row, "launches")
-        times = ("total_us", "mean_us", "median_us", "min_us", "max_us", "std_us")
-        return [
-            f":{of_range}",
-            shown(replace(launches, exact=launches.value.is_integer())),
-            *(as_cell(row, column, unit=" μs") for column in times),
-            f"`{row['kernel']}`" if row else NOTHING,
-        ]
+        columns = ("total_us", "mean_us", "median_us", "min_us", "max_us", "std_us")
+        times = (as_cell(row, column, unit=" μs") for column in columns)
+        name = f"`{row['kernel']}`" if row else NOTHING
+        return [f":{of_range}", replace(launches, exact=launches.value.is_integer()), *times, name]
 
     def most(self, of_range: str, count: int) -> list[Row | None]:
         """The kernels of a range with most time, and None for those that the trace does not keep."""
@@ -262,11 +240,6 @@ def ours(site: Site) -> str:
     return site.handed_in(FLASH, "triton" if site.gpu else "tiled", YOURS)
 
 
-def allowed(site: Site) -> Mapping[str, float]:
-    """The largest errors that its cells let pass."""
-    return HANDOUT_TOLERANCE if ours(site) == YOURS else TOLERANCE
-
-
 WHOSE_CHECK = (
     "The code is yours; checked too: log-sum-exp, causal and not, 64 and 128 tokens ([cells](details/subjects.md))."
 )
@@ -280,40 +253,33 @@ class FlashForward(Problem):
 
     def parts(self) -> Iterator[Part]:
         """The errors of all cells that were timed, how many are too far off; where code and tests are."""
-        rows = {dtype: list(self.site.rows(FLASH, implementation=ours(self.site), dtype=dtype)) for dtype in TOLERANCE}
-        errors = {
-            dtype: [one.value for row in found if (one := figure(row, "largest_relative_error"))]
-            for dtype, found in rows.items()
-        }
+        whose = ours(self.site)
+        rows = [row for dtype in TOLERANCE for row in self.site.rows(FLASH, implementation=whose, dtype=dtype)]
+        errors: dict[str, list[float]] = {dtype: [] for dtype in ("bf16", "fp32")}
+        for row in rows:
+            errors[row["dtype"]] += [one.value] if (one := figure(row, "largest_relative_error")) else []
         wrong = sum(
             row["status"] == "failed" and re.search("against float64|WrongResult", row["reason"]) is not None
-            for found in rows.values()
-            for row in found
+            for row in rows
         )
-        limits = allowed(self.site)
+        limits = HANDOUT_TOLERANCE if ours(self.site) == YOURS else TOLERANCE
         wrong += sum(error > limits[dtype] for dtype, found in errors.items() for error in found)
         if wrong or any(errors.values()):
             yield Status("check failed" if wrong else "checked")
         largest = ", ".join(
-            f"{max(errors[dtype]):.3g} in {dtype} (allowed {limits[dtype]:g})"
-            for dtype in ("bf16", "fp32")
-            if errors[dtype]
+            f"{max(of):.3g} in {dtype} (allowed {limits[dtype]:g})" for dtype, of in errors.items() if of
         )
+        # What the first wrong cell of the user's own code says.
+        first = next((f", the first: {said}" for row in rows if (said := wrong_result(row))), "")
         code = self.KERNEL if self.site.gpu else "tiled.py"
         yield Answer(
-            "",
             f"Largest relative error of output and gradients against float64: {largest}." if largest else "",
-            f"Cells further off: {wrong}{self.first(rows)}." if wrong else "",
+            f"Cells further off: {wrong}{first}." if wrong else "",
             WHOSE_CHECK
-            if ours(self.site) == YOURS
+            if whose == YOURS
             else f"Code: [{code}](../../perfscribe/attention/{code}), "
             "tests: [test_flash_attention.py](../../tests/attention/test_flash_attention.py).",
         )
-
-    def first(self, rows: Mapping[str, Sequence[Row]]) -> str:
-        """What the first wrong cell of the user's own code says."""
-        reasons = [wrong_result(row) for found in rows.values() for row in found if wrong_result(row)]
-        return f", the first: {reasons[0]}" if reasons else ""
 
 
 class FlashBackward(FlashForward):
@@ -334,7 +300,7 @@ class FlashBenchmarking(Problem):
 
     def __init__(self, site: Site) -> None:
         self.site = site
-        self.both = ("eager", ours(site))
+        self.both = ("eager", ours(site))  # PyTorch's and ours
         self.whose = "yours" if ours(site) == YOURS else "ours"
         of_preset = site.levels(FLASH, "seq_len", implementation="tiled")
         self.lengths: Sequence[str] = [str(2**power) for power in range(7, 17)] if site.gpu else of_preset
@@ -375,7 +341,6 @@ class FlashBenchmarking(Problem):
         brief = lengths[: lengths.index(first)] if first in lengths else []
         least, most = ends(self.time(who, "both", length) for length in brief for who in self.both)
         yield Answer(
-            "",
             f"{self.whose.capitalize()} is {where} (bf16, 64): {flash} against {plain} ms at {last}.",
             f"Below that both take {least} to {most} ms.",
             self.memory(),
@@ -430,9 +395,8 @@ class FlashBenchmarking(Problem):
         """The largest spread in percent of its figure."""
         found = []
         for cell in self.problems:
-            for who in self.both:
-                times = [figure(self.row(who, *cell), self.column(one)) for one in self.PASSES]
-                found += [(one.of(100 * one.spread / one.value), cell) for one in times if one and one.spread]
+            times = (figure(self.row(who, *cell), self.column(one)) for who in self.both for one in self.PASSES)
+            found += [(one.of(100 * one.spread / one.value), cell) for one in times if one and one.spread]
         if not found:
             return ""
         most, (length, width, dtype) = max(found, key=lambda one: one[0].value)
@@ -481,11 +445,11 @@ class FlashBenchmarking(Problem):
         names = {ours(self.site): self.whose, "sdpa_cudnn": "cuDNN", "sdpa_flash": "SDPA flash"}
         said = []
         for length in ("1024", "16384", "65536"):
-            times = {name: [self.time(who, "both", length, launched=one) for one in (True, False)]
-                     for who, name in names.items()}  # fmt: skip
-            said.append(
-                f"{length} {', '.join(f'{name} {launched} ({alone})' for name, (launched, alone) in times.items())}"
+            times = (
+                f"{name} {self.time(who, 'both', length)} ({self.time(who, 'both', length, launched=False)})"
+                for who, name in names.items()
             )
+            said.append(f"{length} {', '.join(times)}")
         return f"End to end, bf16, 64, launched (on the device): {'; '.join(said)}."
 
 

@@ -6,8 +6,9 @@ import csv
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from perfscribe.report.cells import NO_SUCH_THING, NOT_MEASURED, Cell, as_cell, word
 from perfscribe.report.problem import Answer, Entries, Finding, Part, Problem, Table, Title, Why, said
-from perfscribe.report.site import NO_SUCH_THING, NOT_MEASURED, Cell, Row, Site, as_cell, entry, figure, ok, word
+from perfscribe.report.site import Row, Site, entry, figure, ok
 from perfscribe.show.rounding import GIB_AS_GB, LACKING, MIB_AS_MB, NO_FIGURE, Figure
 
 TITLE = "FSDP workshop"
@@ -40,11 +41,6 @@ CLOCKS = "Default: Trainer's rate, all memory in use; Callback: its own rate, me
 ON_ONE_HOST = "; † nodes are name spaces of one host"
 
 Line = tuple[Entries, Row | None]
-
-
-def noun(site: Site) -> str:
-    """What a rank runs on."""
-    return "GPU" if site.gpu else "process"
 
 
 def counts(site: Site) -> Sequence[int]:
@@ -146,11 +142,11 @@ class NineRows(Problem):
         rows = {labels: f"{one.value:.0f}" for labels, one in self.rows_trained.items() if one}
         count = f"{rows['answer']} rows, " if "answer" in rows else ""
         other = f"; ‡ {rows['source']} rows by the scripts' labels, no checkpoints" if self.mark else ""
-        where = "one GPU" if self.site.gpu else "CPU"
         return Table(
             f"{self.what}{self.mark}.",
-            f"{self.model_name()}, {entry(found, 'dtype', 'fp16').upper()}, {count}5 epochs, {where}, {rounds(found)}; "
-            f"Your Value: labels that train the answer; train loss: mean over all steps; memory: peak{other}.",
+            f"{self.model_name()}, {entry(found, 'dtype', 'fp16').upper()}, {count}5 epochs, {self.site.one_device}, "
+            f"{rounds(found)}; Your Value: labels that train the answer; train loss: mean over all steps; memory: "
+            f"peak{other}.",
             ["Metric", "Log Location & Extraction", "Your Value", "scripts' labels"],
             [self.row(metric) for metric in self.METRICS],
             [self.later(), *published],
@@ -186,13 +182,9 @@ class NineRows(Problem):
         """The epoch after which evaluation loss is least."""
         return min(self.epochs(labels), key=lambda row: need(row, "eval_loss").value, default=None)
 
-    def memory(self, moment: str) -> Figure:
-        """In MB."""
-        return figure(self.metric(f"Memory Allocated (MiB), {moment}"), "answer", MIB_AS_MB)
-
-    def gigabytes(self, moment: str) -> Figure:
-        """The same in GB."""
-        return self.memory(moment).plain(1e-3)
+    def memory(self, moment: str, scale: float = 1e-3) -> Figure:
+        """In GB."""
+        return figure(self.metric(f"Memory Allocated (MiB), {moment}"), "answer", MIB_AS_MB).plain(scale)
 
     def later(self) -> str:
         """The line below the table."""
@@ -200,7 +192,7 @@ class NineRows(Problem):
         row = self.site.row(f"{self.table}_answers", labels="answer", training="after")
         exact, overlap = (need(row, f"{score}_percent") for score in ("exact_match", "f1"))
         line = (
-            f"Epochs 4, 5: evaluation loss {losses}; at rest {self.memory('at rest')} MB; "
+            f"Epochs 4, 5: evaluation loss {losses}; at rest {self.memory('at rest', 1)} MB; "
             f"EM / F1 after training {exact} / {overlap} %{self.mark}."
         )
         return line if self.epochs() else ""
@@ -229,10 +221,8 @@ class Baseline(NineRows):
         beside = sum(need(row, part).value for row in epochs for part in parts)
         named = "are evaluation and checkpoints" if saved else "is evaluation"
         share = whole.of(100 * beside / whole.value)
-        yield Answer("", f"Training takes {whole} s, of which {share} % {named}{mark}." if epochs else "")
-        yield Answer(
-            "", f"Memory peaks at {self.gigabytes('peak')} GB and is {self.gigabytes('at rest')} at rest{mark}."
-        )
+        yield Answer(f"Training takes {whole} s, of which {share} % {named}{mark}." if epochs else "")
+        yield Answer("", f"Memory peaks at {self.memory('peak')} GB and is {self.memory('at rest')} at rest{mark}.")
         if least is None:
             return
         after, training = (need(epochs[-1], one) for one in ("eval_loss", "train_loss"))
@@ -240,7 +230,7 @@ class Baseline(NineRows):
         losses = f"{first}, {need(least, 'eval_loss')}, and {after} after five, when the last steps' training loss"
         if least is epochs[-1]:
             losses = f"Evaluation loss falls to {after} after five epochs, when training loss"
-        yield Answer("", f"{losses} is {training}{mark}.")
+        yield Answer(f"{losses} is {training}{mark}.")
         yield Title(f"{first}, training loss falls to {training}{mark}")
 
     def at_least(self) -> str:
@@ -272,12 +262,12 @@ class CustomSingleNode(NineRows):
             self.site.value("fsdp.labels", one, way="source_prompt") for one in ("targets_read", "targets")
         )
         yield Answer(
-            "",
             f"The least evaluation loss is {theirs} with the scripts' labels, {ours} with answer labels.",
-            f"Memory peaks at {self.gigabytes('peak')} GB.",
-            Why("The scripts' labels are the input itself, so that the model learns to copy it.")
-            if read.value >= targets.value
-            else "",
+            f"Memory peaks at {self.memory('peak')} GB.",
+            Why(
+                "The scripts' labels are the input itself, so that the model learns to copy it.",
+                read.value >= targets.value,
+            ),
         )
         yield Title(f"The least evaluation loss is {theirs} with the scripts' labels, {ours} with answer labels")
 
@@ -325,8 +315,8 @@ class WorldOfOne(Problem):
                 [
                     setup,
                     word(entry(row, "applied_strategy") if ok(row) else ""),
-                    cell(self.site, row, "samples_per_s"),
-                    cell(self.site, row, "peak_allocated_gib"),
+                    as_cell(row, "samples_per_s"),
+                    as_cell(row, "peak_allocated_gib", GIB_AS_GB),
                     word(entry(row, "state_device") if ok(row) else ""),
                 ]
                 for setup, row in rows.items()
@@ -336,8 +326,7 @@ class WorldOfOne(Problem):
         peaks = [need(row, "peak_allocated_gib") for row in (one, alone, off_load)]
         speed = pace(need(off_load, "samples_per_s"), need(plain, "samples_per_s"))
         yield Answer(
-            "",
-            f"FSDP1 on one {noun(self.site)} runs as {entry(one, 'applied_strategy')} and needs {peaks[0]} GB, without "
+            f"FSDP1 on one {self.site.rank} runs as {entry(one, 'applied_strategy')} and needs {peaks[0]} GB, without "
             f"FSDP {peaks[1]}{mark}.",
             f"With off-load FSDP2 needs {peaks[2]} GB and runs at {speed}{mark}.",
         )
@@ -405,21 +394,18 @@ class Strategies(Problem):
         )
         (fast, speed, close), (small, memory) = self.fastest(), self.smallest()
         noise = f" ({close} within noise)" if close else ""
-        states = [need(self.found(one), "state_gib").value for one in ("SHARD_GRAD_OP", "FULL_SHARD", "DDP")]
+        half, full, ddp = (need(self.found(one), "state_gib").value for one in ("SHARD_GRAD_OP", "FULL_SHARD", "DDP"))
         yield Answer(
-            "",
             f"{fast} is fastest, {speed} samples/s{noise}; {small} needs least memory, {memory} GB{mark}.",
             self.costs(),
-            Why("SHARD_GRAD_OP's parameters are sharded outside the passes, not replicated.")
-            if states[0] <= states[1] < states[2]
-            else "",
+            Why("SHARD_GRAD_OP's parameters are sharded outside the passes, not replicated.", half <= full < ddp),
         )
         yield Title(f"Of the strategies measured in {dtype} {fast} is fastest, {speed} samples/s{mark}")
         yield Finding(
             3,
             "fsdp",
             f"Of {dtype} strategies on {on} {fast} trains fastest, {speed} samples/s; {small} needs least memory, "
-            f"{memory} GB per {noun(site)}{mark}.",
+            f"{memory} GB per {site.rank}{mark}.",
         )
 
     @staticmethod
@@ -475,15 +461,16 @@ class Scaling(Problem):
 
     def scaling(self, what: str, lines: Sequence[Line], notes: Sequence[str] = ()) -> Table:
         """The table. lines: labels and the source's rows. A mark that all measured rows share is in its title."""
-        found = [self.mark(row) for _, row in lines if ok(row)]
+        trained = [row for _, row in lines if row is not None and ok(row)]
+        found = [self.mark(row) for row in trained]
         common = "".join(one for one in "†‡" if found and all(one in marks for marks in found))
         rows = []
         for labels, row in lines:
             own = "".join(one for one in self.mark(row) if one not in common)
             rows.append([*labels, *(cell(self.site, row, column, own) for column in self.columns.values())])
-        marks = "".join(found)
-        other = f"; ‡ {self.other([row for _, row in lines if row is not None and ok(row)])}" if "‡" in marks else ""
-        nodes = ON_ONE_HOST if "†" in marks else ""
+        unlike = ", ".join(dict.fromkeys(one for row in trained for one in self.unlike(row)))
+        other = f"; ‡ {unlike}" if unlike else ""
+        nodes = ON_ONE_HOST if "†" in "".join(found) else ""
         return Table(
             f"{what}{common}.", f"{self.setup()}{nodes}{other}.", ["Setup", "Total GPUs", *self.columns], rows, notes
         )
@@ -496,19 +483,15 @@ class Scaling(Problem):
         """What stands behind the title."""
         return ""
 
-    def other(self, rows: Sequence[Row]) -> str:
-        """What ‡ means."""
-        return ""
-
     def mark(self, row: Row | None) -> str:
         """‡ and † of a row that is ok."""
         if row is None or not ok(row):
             return ""
-        return several_nodes(self.site, row.get("nodes", "")) + "‡" * (self.site.gpu and self.unlike(row))
+        return several_nodes(self.site, row.get("nodes", "")) + "‡" * bool(self.unlike(row))
 
-    def unlike(self, row: Row) -> bool:
-        """Whether it was trained otherwise than the homework has it."""
-        return False
+    def unlike(self, row: Row) -> list[str]:
+        """What ‡ means: how it was trained otherwise than the homework has it; levels of preset cpu do not count."""
+        return []
 
     def marks(self, rows: Sequence[Row | None]) -> str:
         """The marks of these rows together."""
@@ -526,7 +509,7 @@ class Scaling(Problem):
         if len(measured) > 1:
             one, last = measured[0], measured[-1]
             ratio = need(last, DEFAULT).over(need(one, DEFAULT))
-            yield Answer("", f"{last['nodes']} nodes give {ratio}x the samples/s of one{self.marks([one, last])}.")
+            yield Answer(f"{last['nodes']} nodes give {ratio}x the samples/s of one{self.marks([one, last])}.")
 
 
 class OfBloom(Scaling):
@@ -540,13 +523,10 @@ class OfBloom(Scaling):
         model = entry(row, "model_name", "bloom-560m").split("/")[-1]
         return f"{model}{weights(row)}, {trained(self.site, row)}; {SCALES}"
 
-    def other(self, rows: Sequence[Row]) -> str:
-        """What ‡ means."""
-        return "one epoch without checkpoints in place of 5 with"
-
-    def unlike(self, row: Row) -> bool:
-        """Whether it was trained otherwise than the homework has it."""
-        return row["num_epochs"] != "5"
+    def unlike(self, row: Row) -> list[str]:
+        """In epochs."""
+        apart = self.site.gpu and row["num_epochs"] != "5"
+        return ["one epoch without checkpoints in place of 5 with"] if apart else []
 
 
 class MultiGpu(OfBloom):
@@ -583,12 +563,11 @@ class MultiGpu(OfBloom):
         one, many = (need(row, "avg_mem_total_gb") for row in (self.first(), self.of(self.world, self.ways[0])))
         verb = "falls" if many.value < one.value else "grows"
         yield Answer(
-            "",
             f"{on} give {gain}x the samples/s of one{way}{rest}{self.odd}.",
             f"Memory per GPU {verb} from {one} to {many} GB{self.odd}.",
         )
         wrapped = {"wrapped per block": "with blocks wrapped"}
-        first = f"{gain} times one {noun(self.site)}'s samples/s {wrapped.get(how, how)}".rstrip()
+        first = f"{gain} times one {self.site.rank}'s samples/s {wrapped.get(how, how)}".rstrip()
         more = "".join(f" and {other} {wrapped.get(name, name)}" for name, other in others[:1])
         yield Title(f"{on} give {first}{more}{self.odd}")
         custom = CustomMultiGpu(self.site)
@@ -599,7 +578,7 @@ class MultiGpu(OfBloom):
     def lines(self) -> list[Line]:
         """Labels and the source's rows."""
         site, several = self.site, counts(self.site)[1:]
-        one = f"Single Node, Single {noun(site)}"
+        one = f"Single Node, Single {site.rank}"
         lines: list[Line] = [([one, 1], self.first())]
         if not site.gpu:
             return lines + [([site.ranks(n), n], self.of(n, "")) for n in several]
@@ -645,23 +624,18 @@ class OfCustom(Scaling):
         epochs = f", {row['num_epochs']} epochs" if row else ""
         return f"3 layers, d 2048, {trained(self.site, row)}{epochs}; {CLOCKS}"
 
-    def other(self, rows: Sequence[Row]) -> str:
-        """What ‡ means."""
-        first, said = rows[0], []
-        if first["parameters"] != first["source_parameters"]:
-            now, asked = (f"{need(first, one).value / 1e6:.1f} M" for one in ("parameters", "source_parameters"))
-            vocabulary = f"{int(first['vocab_size']):,}"
+    def unlike(self, row: Row) -> list[str]:
+        """In parameters, accumulation and units."""
+        said = []
+        if row["parameters"] != row["source_parameters"]:
+            now, asked = (f"{int(row[one]) / 1e6:.1f} M" for one in ("parameters", "source_parameters"))
+            vocabulary = f"{int(row['vocab_size']):,}"
             said.append(f"vocabulary {vocabulary} and {now} parameters in place of 250,680 and {asked}")
-        if first["grad_acc"] != self.accumulation:
-            said.append(f"accumulation {first['grad_acc']} in place of {self.accumulation}")
-        if any(row["wrapped_by"] == "FSDP2" for row in rows):
+        if row["grad_acc"] != self.accumulation:
+            said.append(f"accumulation {row['grad_acc']} in place of {self.accumulation}")
+        if row["wrapped_by"] == "FSDP2":
             said.append("layers wrapped (FSDP2) in place of one unit (FSDP1)")
-        return ", ".join(said)
-
-    def unlike(self, row: Row) -> bool:
-        """Whether it was trained otherwise than the homework has it."""
-        as_built = row["parameters"] == row["source_parameters"] and row["grad_acc"] == self.accumulation
-        return not as_built or row["wrapped_by"] == "FSDP2"
+        return said if self.site.gpu else []
 
 
 class CustomMultiGpu(OfCustom):
@@ -684,7 +658,7 @@ class CustomMultiGpu(OfCustom):
         site, gpu, on = self.site, self.site.gpu, self.site.ranks(self.world)
         lines: list[Line] = []
         for n in counts(site):
-            name = f"Single Node, Single {noun(site)}" if n == 1 else f"Single Node, {site.ranks(n)}"
+            name = f"Single Node, Single {site.rank}" if n == 1 else f"Single Node, {site.ranks(n)}"
             lines.append(([name, n], given(site, self.table, n)))
         ours = self.ours() if gpu and self.world > 1 else ""
         yield self.scaling(f"Custom model by number of {site.ranks_are}", lines, [ours])
@@ -696,15 +670,14 @@ class CustomMultiGpu(OfCustom):
         tuned, one = (need(self.loop("tuned", n), "stepping_samples_per_second") for n in (self.world, 1))
         loop = fewer(site, first, {n: given(site, self.table, n) for n in counts(site)[1:] if n < self.world})
         loop += f"{odd}; our tuned loop gives {tuned.over(one)}x" if gpu else ""
-        yield Answer("", f"{on} give {gain}x the samples/s of one{loop}.")
+        yield Answer(f"{on} give {gain}x the samples/s of one{loop}.")
         default, callback = need(last, DEFAULT), need(last, RATE)
         rest, peak = (need(last, one) for one in ("avg_mem_alloc_gb", "peak_mem_alloc_gb"))
         counts_more = last["loop"] == "trainer" and default.value <= 0.98 * callback.value
         yield Answer(
-            "",
             f"Default reads {default} samples/s, callback {callback}{odd}.",
             f"Callback's memory is {rest} GB, at rest; the peak is {peak}{odd}." if rest.value < peak.value else "",
-            Why("Default counts evaluation and checkpoints.") if counts_more else "",
+            Why("Default counts evaluation and checkpoints.", counts_more),
         )
         name, way = ("Tuned", "tuned") if gpu else ("In a bare loop", "bare loop")
         share = default.of(100 * gain.value / self.world)
@@ -736,7 +709,7 @@ class CustomMultiNode(OfCustom):
 
     def parts(self) -> Iterator[Part]:
         """By nodes."""
-        return self.by_nodes("Custom model by number of nodes", f"Single Node, Single {noun(self.site)}")
+        return self.by_nodes("Custom model by number of nodes", f"Single Node, Single {self.site.rank}")
 
 
 class LinkTest(Problem):
@@ -767,8 +740,8 @@ class LinkTest(Problem):
                     *pair,
                     as_cell(row, "busbw_gb_per_s", mark=several_nodes(site, pair[1])),
                     *(
-                        Cell(entry(row, column)) if ok(row) else as_cell(row, column)
-                        for column in ("threshold_gb_per_s", "exit_code")
+                        Cell(entry(row, one)) if ok(row) else as_cell(row, one)
+                        for one in ("threshold_gb_per_s", "exit_code")
                     ),
                 ]
                 for pair, row in found.items()
@@ -778,7 +751,7 @@ class LinkTest(Problem):
         if within:
             world, row = within[-1]
             bandwidth = f"{site.ranks(world)} reduce at {need(row, 'busbw_gb_per_s')} GB/s"
-            yield Answer("", f"{bandwidth}.")
+            yield Answer(f"{bandwidth}.")
             yield Title(bandwidth)
 
 
@@ -834,13 +807,12 @@ class WeakScaling(Problem):
         )  # fmt: skip
         steps, work = [need(row, "step_ms") for row in (self.last, self.first)], self.work()
         kept = f"Efficiency is {self.efficiency} % on {self.on}"
-        per = f"The work per {noun(self.site)}"
+        per = f"The work per {self.site.rank}"
         yield Answer(
-            "",
             f"{kept}: a step takes {steps[0]} ms, {steps[1]} in the first row. {per} is {work} % of the first "
             f"row's{self.mark}.",
             f"The workshop's formula gives {self.by_formula} % by steps{self.mark}.",
-            Why(f"{per} falls because the head does not grow with the layers.") if work.value < 99.5 else "",
+            Why(f"{per} falls because the head does not grow with the layers.", work.value < 99.5),
         )
         yield Title(f"{kept}{self.mark}")
         yield Finding(
@@ -933,7 +905,7 @@ class Defects(Problem):
         return {
             "defect_inverted": f"On {weak.on} the formula prints {weak.by_formula} %{weak.mark}.",
             "defect_batches": f"On {few} an epoch has {times.value:g} times the steps." if times else "",
-            "defect_neither": f"A {noun(self.site)}'s step is {ran}",
+            "defect_neither": f"A {self.site.rank}'s step is {ran}",
             "defect_work": f"It is {asked}",
             "defect_doubling": f"It is {parameters}",
         }

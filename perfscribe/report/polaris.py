@@ -5,28 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from perfscribe.report.cells import NO_SUCH_THING, Cell, as_cell, word
 from perfscribe.report.problem import Answer, Entries, Finding, Part, Problem, Table, Title, Why
-from perfscribe.report.site import (
-    NO_SUCH_THING,
-    NOTHING,
-    Cell,
-    Row,
-    Site,
-    as_cell,
-    ends,
-    entry,
-    figure,
-    noisy,
-    ok,
-    printed,
-    word,
-)
+from perfscribe.report.site import NOTHING, Row, Site, ends, entry, figure, noisy, ok, printed
 from perfscribe.show.rounding import GIB_AS_GB, MIB_AS_MB, NO_FIGURE, Figure
 
 TITLE = "Polaris homework"
 OF_000, OF_001 = "polaris-homework-000", "polaris-homework-001"
 RANKS, SAMPLES = 4, "2048"  # that the homework asks for
 MPI4PY, MODULO = "mpi4py, COMM_TYPE_SHARED", "mpi4py, RANK % device_count"
+NAMES = {MODULO: "mpi4py, rank mod devices"}  # in the table of measurements
 
 
 def ranks(row: Row | None) -> int:
@@ -84,7 +72,6 @@ class SingleGpu(Problem):
         total, first, later = (figure(row, column) for column in ("homework_clock_s", "first_epoch_s", "epoch_s"))
         share = site.value("polaris.io_parts", "loader_share_percent", format="memory", cache="warm")
         yield Answer(
-            "",
             f"{count} epochs{model} take {total} s, the first of them {first} and later ones {later}.",
             f"The loader, timed apart, takes {share} % of an epoch." if gpu else "",
         )
@@ -135,7 +122,6 @@ class RankMethods(Problem):
         alone = self.site.value(SingleGpu.TABLE, "homework_clock_s", batches="per_sample")
         faster = alone.over(several)
         yield Answer(
-            "",
             self.agree(),
             f"Training takes {self.span_of('training_s')} s.",
             f"By {MODULO} it is {faster} times as fast as on one GPU (001: 3.64)." if gpu else "",
@@ -152,18 +138,14 @@ class RankMethods(Problem):
 
     def launch(self, method: str) -> list[Row]:
         """The ranks of the first launch by this method that is ok."""
-        found = [row for row in self.site.rows(self.TABLE, method=self.source(method), status="ok")
-                 if row["used_device"].startswith(self.site.device)]  # fmt: skip
+        rows = self.site.rows(self.TABLE, method=NAMES.get(method, method), status="ok")
+        found = [row for row in rows if row["used_device"].startswith(self.site.device)]
         return [row for row in found if row["launcher"] == found[0]["launcher"]]
-
-    def source(self, method: str) -> str:
-        """As the table of measurements names it."""
-        return "mpi4py, rank mod devices" if method == MODULO else method
 
     def line(self, method: str) -> Entries:
         """A row of the table."""
         launched = self.launch(method)
-        row = launched[0] if launched else self.site.row(self.TABLE, method=self.source(method))
+        row = launched[0] if launched else self.site.row(self.TABLE, method=NAMES.get(method, method))
         time = as_cell(row, "training_s")
         source, name = self.PUBLISHED.get(method, ("", "")) if self.site.gpu else ("", "")
         return [
@@ -187,15 +169,14 @@ class RankMethods(Problem):
 
     def launches(self) -> dict[str, list[Row]]:
         """Ranks of every method that ran."""
-        found = {method: self.launch(method) for method in self.methods()}
-        return {method: launched for method, launched in found.items() if launched}
+        return {method: launched for method in self.methods() if (launched := self.launch(method))}
 
     def agree(self) -> str:
         """How many methods give each rank a place of its own, in order."""
         places = [str(place) for place in range(RANKS)]
         found = self.launches()
-        wrong = [method for method, rows in found.items()
-                 if [[row[of] for row in rows] for of in ("rank", "local_rank")] != [places, places]]  # fmt: skip
+        given = {method: [[row[of] for row in rows] for of in ("rank", "local_rank")] for method, rows in found.items()}
+        wrong = [method for method, ranks in given.items() if ranks != [places, places]]
         text = f"{len(found) - len(wrong)} methods give ranks {span(places)} and local ranks {span(places)}."
         return f"{text} Not so: {'; '.join(wrong)}." if wrong else text * bool(found)
 
@@ -238,13 +219,10 @@ class TensorDimensions(Problem):
         needs: list[str] = []
         for wide, _ in widths[2:]:
             row = self.row(wide, wide)
-            time = figure(row, "training_s")
+            time, peak = figure(row, "training_s"), figure(row, "peak_gib", GIB_AS_GB)
             each = time.of(time.value / figure(row, "epochs").value)
-            needs.append(
-                f"{wide} {'needs ' * (not needs)}{figure(row, 'peak_gib', GIB_AS_GB)} GB and {each} s per epoch"
-            )
+            needs.append(f"{wide} {'needs ' * (not needs)}{peak} GB and {each} s per epoch")
         yield Answer(
-            "",
             error if entry(self.row(features, width), "status") == "failed" else "",
             f"With it set, {', '.join(needs)}{mark}.",
         )
@@ -334,7 +312,10 @@ class CrossNode(Problem):
             inter, intra = as_cell(row, "inter", unit=unit, mark=at), as_cell(row, "intra", unit=unit)
             rows.append([said, inter, intra, as_cell(row, "impact", unit="×", mark=at)])
         model = "DDP of 44.1 M parameters in FP32, batch 32 per rank" if self.site.gpu else "DDP, model of preset cpu"
-        transfer, waiting, total, calls = map(self.both, (self.TRANSFER, self.WAITING, self.TOTAL, "Calls"))
+        transfer, waiting, total, calls = (
+            [figure(self.row(metric), column) for column in ("inter", "intra")]
+            for metric in (self.TRANSFER, self.WAITING, self.TOTAL, "Calls")
+        )
         count = replace(calls[0], exact=True) if calls[0].value == calls[1].value else NO_FIGURE
         yield Table(
             f"Communication of DDP across nodes and within{end}.",
@@ -352,12 +333,11 @@ class CrossNode(Problem):
         same = entry(row, "impact_verdict") == "cannot tell"
         ratio = "equal within noise" if same else f"{figure(row, 'impact')} times{at}"
         across = f"Transfer takes {transfer[0]} ms across{at} and {transfer[1]} within"
-        why = Why("A rank waits for the other to arrive; that time says nothing about the link.")
+        why = "A rank waits for the other to arrive; that time says nothing about the link."
         yield Answer(
-            "",
             f"{across}, {ratio}, for the same {count} calls{end}.",
             f"With waiting, communication takes {total[0]} ms across{at} and {total[1]} within{end}.",
-            why if all(waiting) and any(float(one.quoted) for one in waiting) else "",
+            Why(why, all(waiting) and any(float(one.quoted) for one in waiting)),
         )
         if not self.cluster:
             yield Title(f"{across}; the rest of communication is waiting{end}")
@@ -389,10 +369,6 @@ class CrossNode(Problem):
             return "; † one machine, TCP over loopback for both, so that a ratio near 1 is expected"
         within = "NVLink" if "(NV" in self.link() else self.link()
         return f"; † two nodes are one machine with TCP over loopback, within is {within}"
-
-    def both(self, metric: str) -> list[Figure]:
-        """A metric across nodes and within."""
-        return [figure(self.row(metric), column) for column in ("inter", "intra")]
 
     def published(self) -> str:
         """000's figures, and 001's training of one rank beside ours."""
@@ -435,33 +411,30 @@ class Formats(Problem):
         mark = "‡" if self.site.gpu and memory is not None and ranks(memory) < RANKS else ""
         samples, _, epochs = entry(memory, "training_samples", "512 of 2048 × 5").rpartition(" × ")
         where = self.site.one_device if ranks(memory) == 1 else said_ranks(memory)
-        marked = (
-            f"; ‡ one rank with a quarter of the samples, without DDP and profiler; 001 ran {RANKS} ranks under both"
-        )
+        marked = "‡ one rank with a quarter of the samples, without DDP and profiler; 001 ran 4 ranks under both"
         yield Table(
             "Training from memory and from files.",
             f"{epochs} epoch{'s' * (epochs != '1')} of {samples} samples, batch 32, {where}, files warm in the page "
             f"cache, one run each, host clock around the epochs; ratio ± half of its interquartile "
-            f"range{marked if mark else ''}.",
+            f"range{f'; {marked}' if mark else ''}.",
             ["Format", "Time (s)", "Size (MB)", "vs in-memory", "001 (s)"],
             [self.line(name, mark) for name in self.FORMATS],
         )
         least, most = ends(figure(self.row(name), "against_memory") for name in list(self.FORMATS)[2:])
-        chunks = figure(self.row("hdf5_gzip", "polaris.io_reads"), "decoded_kib").over(
-            figure(self.row("hdf5_gzip", "polaris.io_reads"), "sample_kib")
-        )
+        read = self.row("hdf5_gzip", "polaris.io_reads")
+        chunks = figure(read, "decoded_kib").over(figure(read, "sample_kib"))
         count = int(samples.split(" ")[0] or 1)
         waits = {name: self.waits(name, count) for name in self.FORMATS}
         before = all(waits[name].value < waits["hdf5"].value for name in self.READ_WHOLE)
         yield Answer(
-            "",
             f"HDF5 compressed takes {figure(packed, 'against_memory')} times as long as memory, the others {least} to "
             f"{most} times{mark}.",
             f"Each sample inflates whole chunks, {chunks} times its own bytes." if chunks.value >= 2 else "",
             f"gzip saves {figure(packed, 'saved_percent')} % of storage.",
-            Why(".pt, both .npz and .npy are read whole before the clock starts, so that they train from memory.")
-            if before
-            else "",
+            Why(
+                ".pt, both .npz and .npy are read whole before the clock starts, so that they train from memory.",
+                before,
+            ),
         )
         yield Finding(
             13,
@@ -505,12 +478,7 @@ class DataTypes(Problem):
     SCALE, DTYPES, RATIOS = details
 
     def parts(self) -> Iterator[Part]:
-        """000's table, then 001's."""
-        yield from self.scale_up()
-        yield from self.autocast()
-
-    def scale_up(self) -> Iterator[Part]:
-        """000's comparison of both tasks, in weights of their own dtype."""
+        """000's comparison of both tasks, in weights of their own dtype; then 001's table."""
         site = self.site
         (narrow, wide), (few, many) = ("1024", "4096"), (SAMPLES, "10000")
         if not site.gpu:
@@ -534,7 +502,7 @@ class DataTypes(Problem):
             [
                 *zip(("Embedding Dim", "Data Type", "Dataset Size"), *labels, strict=True),
                 ["Peak Memory", *(as_cell(one, "peak_gb", unit=" GB") for one in rows)],
-                ["Throughput", *(throughput(one) for one in rows)],
+                ["Throughput", *map(throughput, rows)],
             ],
             [
                 f"One change at a time: {wide} in fp32 {wider} GB, {narrow} in bf16 {narrow_half}, {wide} in bf16 with "
@@ -546,8 +514,9 @@ class DataTypes(Problem):
         same = half.quoted == larger.quoted
         end = "samples do not change it" if same else f"{larger} with {many} samples in place of {few}"
         yield Answer(
-            "", f"The peak is {base} GB at width {narrow} in fp32, {wider} at {wide}, {half} there in bf16; {end}."
+            f"The peak is {base} GB at width {narrow} in fp32, {wider} at {wide}, {half} there in bf16; {end}."
         )
+        yield from self.autocast()
 
     def autocast(self) -> Iterator[Part]:
         """001's table: three dtypes by length and by width."""
@@ -579,15 +548,13 @@ class DataTypes(Problem):
         takes = "FP32's time within noise" if close else f"{ratio} times FP32's time"
         then = "the same within noise" if wide_close else f"{second} times"
         yield Answer(
-            "",
             f"With BF16 autocast later epochs of Large_Seq_{long} take {takes}, of Large_Feature_{widest} {then}; the "
             f"peak is {peak} and {wide_peak} of FP32's{mark}.",
             Why(
                 "Autocast leaves weights, gradients and the optimizer's state in FP32, which is most of a wide model's "
-                "memory."
-            )
-            if wide_peak.value >= 0.95
-            else "",
+                "memory.",
+                wide_peak.value >= 0.95,
+            ),
         )
         if ratio:
             yield Title(f"At length {long} and width {base} BF16's later epochs take {takes}{mark}")

@@ -6,7 +6,8 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from perfscribe.report.site import Cell, Site, label, shown
+from perfscribe.report.cells import Cell, label, shown
+from perfscribe.report.site import Site
 from perfscribe.show.rounding import LACKING, Figure
 
 # Rows of a table that stand together; a longer one is printed in blocks.
@@ -72,6 +73,10 @@ def _line(cells: Sequence[str]) -> str:
 class Why(str):
     """A sentence without figures that a person wrote once: a person's own note takes its place."""
 
+    def __new__(cls, text: str, holds: bool = True) -> Why:
+        """Nothing where it does not hold."""
+        return super().__new__(cls, text if holds else "")
+
 
 def said(*sentences: str) -> str:
     """Those of the sentences that lack no figure."""
@@ -79,14 +84,24 @@ def said(*sentences: str) -> str:
 
 
 class Answer:
-    """What is said under a letter, or without one: the sentences that can be said."""
+    """What is said: the sentences that can be said."""
 
-    def __init__(self, letter: str, *sentences: str) -> None:
-        self.letter, self.sentences = letter, sentences
+    letter = ""
+
+    def __init__(self, *sentences: str) -> None:
+        self.sentences = sentences
 
     def text(self, without_why: bool = False) -> str:
         """Those sentences. without_why: those that are computed alone; a person gives the reasons."""
         return said(*(one for one in self.sentences if not (without_why and isinstance(one, Why))))
+
+
+class Lettered(Answer):
+    """What is said under a letter."""
+
+    def __init__(self, letter: str, *sentences: str) -> None:
+        super().__init__(*sentences)
+        self.letter = letter
 
 
 class Title(str):

@@ -12,7 +12,6 @@ from perfscribe.show import references
 from perfscribe.show.rounding import NO_FIGURE, Figure
 from perfscribe.subjects import YOURS
 
-WORDS = {"oom": "OOM", "failed": "failed", "timeout": "timeout"}  # statuses that stand in a cell
 NOTHING = "-"
 
 Row = Mapping[str, str]
@@ -28,33 +27,6 @@ SUBJECT_TABLES = {
     "cs336.sharding_times": "cs336.subject_sharding",
     "cs336.sharding_kinds": "cs336.subject_sharding_kinds",
 }
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A cell of a hand-in table.
-
-    able: it can hold a figure. filled: it does, or a word that is a result. why: the reason where it does not.
-    """
-
-    text: str
-    able: bool = True
-    filled: bool = True
-    why: str = ""
-
-
-def label(text: Any) -> Cell:
-    """A level, a label or a published figure."""
-    return Cell(str(text), able=False, filled=False)
-
-
-NO_SUCH_THING = Cell(NOTHING, able=False, filled=False)
-NOT_MEASURED = Cell(NOTHING, filled=False)
-
-
-def word(text: str) -> Cell:
-    """A word that is a result, such as a dtype."""
-    return Cell(text) if text else NOT_MEASURED
 
 
 @dataclass
@@ -77,14 +49,18 @@ class Site:
         return "one GPU" if self.gpu else "CPU"
 
     @property
+    def rank(self) -> str:
+        """What a rank runs on."""
+        return "GPU" if self.gpu else "process"
+
+    @property
     def ranks_are(self) -> str:
         """What ranks run on."""
         return "GPUs" if self.gpu else "processes"
 
     def ranks(self, count: int | str) -> str:
         """So many GPUs, or processes of a CPU."""
-        one = "GPU" if self.gpu else "process"
-        return f"{count} {one if str(count) == '1' else self.ranks_are}"
+        return f"{count} {self.rank if str(count) == '1' else self.ranks_are}"
 
     def table(self, table: str) -> list[Row]:
         """All rows of a table; none where the site has no such table."""
@@ -135,10 +111,6 @@ class Site:
         """The figure of a cell, in its table's unit."""
         return figure(self.row(table, **levels), column)
 
-    def cell(self, table: str, column: str, scale: float = 1.0, unit: str = "", **levels: Any) -> Cell:
-        """The same as a cell of a hand-in table."""
-        return as_cell(self.row(table, **levels), column, scale, unit)
-
 
 def figure(row: Row | None, column: str, scale: float = 1.0, unit: str = "") -> Figure:
     """The figure of a row, times `scale`, false where there is none.
@@ -182,34 +154,10 @@ def noisy(gain: Figure) -> bool:
     return abs(gain.value - 1) <= (gain.spread or 0.0)
 
 
-def shown(found: Figure, row: Row | None = None) -> Cell:
-    """A cell of a figure that was computed; without one the word of its row's status."""
-    return Cell(str(found)) if found else as_cell(row, "")
-
-
 def ends(figures: Iterable[Figure]) -> tuple[Figure, Figure]:
     """The least and the greatest of those that are there."""
     found = sorted(filter(None, figures), key=lambda one: one.value) or [NO_FIGURE]
     return found[0], found[-1]
-
-
-def as_cell(row: Row | None, column: str, scale: float = 1.0, unit: str = "", mark: str = "") -> Cell:
-    """The figure of a row, or the word of its status."""
-    if found := figure(row, column, scale, unit):
-        return Cell(f"{found!s}{mark}")
-    if row is None or row["status"] == "ok":
-        return NOT_MEASURED
-    status = WORDS.get(row["status"], NOTHING)
-    return Cell(status, filled=status == "OOM", why=row["reason"])
-
-
-def published(experiment: str, metric: str, source: str, **levels: Any) -> str:
-    """A source's figure for these levels with the digits that it has there, cut to three where they are over six."""
-    found = [one for one in references.find(references.load(experiment), metric, **levels) if one.source == source]
-    if not found or found[0].value is None:
-        return NOTHING
-    text = f"{found[0].value:g}"
-    return text if len(text.replace(".", "").strip("0")) <= 6 else str(Figure(found[0].value))
 
 
 def printed(experiment: str, metric: str, source: str, **levels: str | int) -> str:

@@ -10,8 +10,8 @@ import pytest
 from workspace import ROOT
 
 from perfscribe.base import files
+from perfscribe.report.cells import NOT_MEASURED, Cell
 from perfscribe.report.problem import Table
-from perfscribe.report.site import NOT_MEASURED, Cell
 from perfscribe.verbs.fill import document, rewriting, verb
 from perfscribe.verbs.fill.matching import Known, NoMatch, choose
 
