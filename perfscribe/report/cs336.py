@@ -10,7 +10,7 @@ from typing import Any
 from perfscribe.report.cells import NO_SUCH_THING, Cell, as_cell, shown, word
 from perfscribe.report.problem import Answer, Entries, Finding, Lettered, Part, Problem, Table, Title, Why
 from perfscribe.report.site import NOTHING, Row, Site, ends, entry, figure, median_of, noisy, ok, printed
-from perfscribe.show.rounding import GIB_AS_GB, NO_FIGURE, Figure
+from perfscribe.show.rounding import NO_FIGURE, Figure
 
 TITLE = "CS336 assignment 2 (systems)"
 ON_GPU = ("small", "medium", "large", "xl", "2.7B")
@@ -420,19 +420,19 @@ class MemoryProfiling(Problem):
     def peak(self, context: str, mode: str, dtype: str, unit: str = "") -> Cell:
         """A peak as a cell."""
         levels = {"size": self.size, "seq_len": context, "dtype": dtype}
-        return as_cell(self.site.row(self.TABLE, **levels), f"{mode}_gib", GIB_AS_GB, unit)
+        return as_cell(self.site.row(self.TABLE, **levels), f"{mode}_gib", unit=unit)
 
     def gb(self, mode: str, part: str, dtype: str = "fp32", context: str = "") -> Figure:
         """Peak of a phase, or of all, in GB; at the last context where none is named."""
         levels = {"size": self.size, "seq_len": context or self.at[-1], "mode": mode, "dtype": dtype}
-        return self.site.value(self.PEAKS, f"{part}_gib", **levels).plain(GIB_AS_GB)
+        return self.site.value(self.PEAKS, f"{part}_gib", **levels).plain()
 
     def from_short_to_long(self) -> Finding:
         """What the context does to the peaks."""
         first, last = (self.site.row(self.TABLE, size=self.size, seq_len=n, dtype="fp32") for n in self.at[::2])
-        step, full = (figure(row, "full_step_gib", GIB_AS_GB) for row in (first, last))
+        step, full = (figure(row, "full_step_gib") for row in (first, last))
         peaks = f"A full step of {self.size} peaks at {step} GB at {self.at[0]} tokens and {full} at {self.at[-1]}"
-        return Finding(9, "one device", f"{peaks}, forward alone at {figure(last, 'inference_gib', GIB_AS_GB)}.")
+        return Finding(9, "one device", f"{peaks}, forward alone at {figure(last, 'inference_gib')}.")
 
     def course(self, top: str) -> list[str]:
         """How phases show in the timeline, and whether the optimizer's peak depends on the context."""
@@ -507,7 +507,7 @@ class PytorchAttention(Problem):
             return
         before, last = widest[-2:]
         length = int(last["seq_len"])
-        held, less = (figure(row, self.MEMORY, GIB_AS_GB).plain() for row in (last, before))
+        held, less = (figure(row, self.MEMORY).plain() for row in (last, before))
         yield Answer(
             self.outcome(),
             f"At {length} × {last['head_dim']}, {held} GB are held before backward, of which the softmax, "
@@ -533,7 +533,7 @@ class PytorchAttention(Problem):
         published = [printed("attention", column, "cs336-writeup-002", **levels) for column in columns]
         return [
             *(length, width, as_cell(row, "forward_ms"), as_cell(row, "backward_ms")),
-            as_cell(row, self.MEMORY, GIB_AS_GB),
+            as_cell(row, self.MEMORY),
             NOTHING if NOTHING in published else ", ".join(str(Figure(float(one))) for one in published),
         ]
 
@@ -680,13 +680,3 @@ class TorchCompile(Problem):
 def times(gain: Figure) -> str:
     """A speed-up in words."""
     return f"{gain}x{' (within noise)' * noisy(gain)}"
-
-
-PROBLEMS = (
-    BenchmarkingScript,
-    MixedPrecisionAccumulation,
-    BenchmarkingMixedPrecision,
-    MemoryProfiling,
-    PytorchAttention,
-    TorchCompile,
-)

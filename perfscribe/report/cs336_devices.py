@@ -10,7 +10,7 @@ from perfscribe.report.cells import NO_SUCH_THING, Cell, as_cell
 from perfscribe.report.problem import Answer, Finding, Lettered, Part, Problem, Status, Table, Title, Why
 from perfscribe.report.site import NOTHING, Row, Site, ends, entry, figure, ok, wrong_result
 from perfscribe.show import references
-from perfscribe.show.rounding import GIB_AS_GB, NO_FIGURE, Figure
+from perfscribe.show.rounding import NO_FIGURE, Figure
 from perfscribe.subjects import YOURS
 
 WORLDS = ("2", "4")
@@ -580,7 +580,7 @@ class ShardingAccounting(Problem):
         sharded = handed_in(site, self.TIMES, "sharded (ours)")
         self.optimizers = {"unsharded": "AdamW, unsharded", "sharded": sharded}
         self.is_yours = YOURS in sharded
-        self.unit, self.scale = ("GB", GIB_AS_GB) if site.gpu else ("MB", 1000 * GIB_AS_GB)
+        self.unit, self.scale = ("GB", 1) if site.gpu else ("MB", 1000)
         super().__init__(site)
 
     def parts(self) -> Iterator[Part]:
@@ -618,7 +618,7 @@ class ShardingAccounting(Problem):
         )
         yield Lettered("c", *self.messages())
         row = saved(self.site)
-        gained, world = figure(row, "saved_gib", GIB_AS_GB), entry(row, "world_size")
+        gained, world = figure(row, "saved_gib"), entry(row, "world_size")
         share = self.time("step_ms", "sharded", world).share(self.time("step_ms", "unsharded", world))
         if gained.value >= 0.1:
             sharding = f"Sharding the optimizer state on {world} GPUs saves {gained} GB per GPU"

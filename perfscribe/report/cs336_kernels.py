@@ -463,6 +463,3 @@ def leaderboard(site: Site) -> tuple[Figure, Figure, Row | None]:
     mine, cudnn = (site.value(BOARD, "closure_ms", entry=entry) for entry in (board_entry(site), "here: SDPA, cuDNN"))
     entries = [row for row in site.rows(BOARD) if row["standing"].startswith("verified") and figure(row, "both_ms")]
     return mine, cudnn, min(entries, key=lambda row: float(row["both_ms"]), default=None)
-
-
-PROBLEMS = (NsysProfile, FlashForward, FlashBackward, FlashBenchmarking)

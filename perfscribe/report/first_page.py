@@ -12,7 +12,7 @@ from perfscribe.report.cs336_devices import handed_in, saved, spelt
 from perfscribe.report.cs336_kernels import BOARD, board_entry
 from perfscribe.report.problem import Problem, said
 from perfscribe.report.site import NOTHING, Site, entry, figure
-from perfscribe.show.rounding import GIB_AS_GB, NO_FIGURE, Figure
+from perfscribe.show.rounding import NO_FIGURE, Figure
 
 FEWEST_FINDINGS, MOST_FINDINGS, MOST_HEADLINES = 5, 7, 8
 UNMEASURED = ("skipped", "unsupported", "not_run")
@@ -87,7 +87,7 @@ def _of_one_device(site: Site) -> Iterator[Headline]:
 
     levels = {"size": "2.7B", "seq_len": "512"} if site.gpu else {}
     row = site.largest("cs336.memory_peaks", "peak_gib", "predicted_gib", mode="full_step", dtype="fp32", **levels)
-    peak, predicted = (figure(row, name, GIB_AS_GB) for name in ("peak_gib", "predicted_gib"))
+    peak, predicted = (figure(row, name) for name in ("peak_gib", "predicted_gib"))
     what = f"peak of a full step, {entry(row, 'size')}, FP32, {entry(row, 'seq_len')}"
     yield Headline(what, peak, "GB", "memory_profiling", peak.share(predicted), "of predicted")
 
@@ -109,7 +109,7 @@ def _of_several_devices(site: Site) -> Iterator[Headline]:
     yield Headline(what, step, "ms", "naive_ddp_benchmarking", share, "computing")
 
     row = saved(site)
-    less, predicted = (figure(row, name, GIB_AS_GB) for name in ("saved_gib", "predicted_gib"))
+    less, predicted = (figure(row, name) for name in ("saved_gib", "predicted_gib"))
     on = f"{spelt(entry(row, 'size'))}, {site.ranks(entry(row, 'world_size'))}, {entry(row, 'moment')}"
     what, problem = f"memory saved by sharding optimizer state, {on}", "details/optimizer_state_sharding_accounting"
     yield Headline(what, less, "GB", problem, less.share(predicted), "of predicted")

@@ -9,12 +9,11 @@ from pathlib import Path
 from perfscribe.report.cells import NO_SUCH_THING, NOT_MEASURED, Cell, as_cell, word
 from perfscribe.report.problem import Answer, Entries, Finding, Part, Problem, Table, Title, Why, said
 from perfscribe.report.site import Row, Site, entry, figure, ok
-from perfscribe.show.rounding import GIB_AS_GB, LACKING, MIB_AS_MB, NO_FIGURE, Figure
+from perfscribe.show.rounding import LACKING, MIB_AS_MB, NO_FIGURE, Figure
 
 TITLE = "FSDP workshop"
 DEFECTS = Path(__file__).resolve().parents[2] / "docs" / "defects.csv"
 OF_GPUS = ("avg_mem_total_gb", "avg_mem_alloc_gb", "gpu_util_percent")  # columns that a CPU has not
-IN_GIB = ("avg_mem_total_gb", "avg_mem_alloc_gb", "peak_mem_alloc_gb", "peak_allocated_gib", "state_gib")
 DEFAULT, RATE = "train_samples_per_second", "samples_per_s_callback"
 # Headers, as the workshop has them, and where their figures are from.
 BLOOM = {
@@ -66,16 +65,11 @@ def most(site: Site, table: str) -> int:
     return max((int(world) for world in site.levels(table, "world_size")), default=1)
 
 
-def need(row: Row | None, column: str) -> Figure:
-    """The figure of a row, memory in GB."""
-    return figure(row, column, GIB_AS_GB if column in IN_GIB else 1.0)
-
-
 def cell(site: Site, row: Row | None, column: str, mark: str = "") -> Cell:
-    """The same as a cell."""
+    """The figure of a row as a cell."""
     if column in OF_GPUS and not site.gpu:
         return NO_SUCH_THING
-    return as_cell(row, column, GIB_AS_GB if column in IN_GIB else 1.0, mark=mark)
+    return as_cell(row, column, mark=mark)
 
 
 def several_nodes(site: Site, nodes: int | str) -> str:
@@ -110,7 +104,7 @@ def weights(row: Row | None) -> str:
 
 def fewer(site: Site, first: Row | None, rows: Mapping[int, Row | None]) -> str:
     """What fewer ranks give where that is less than one of them gives. rows: by number of ranks."""
-    gains = {n: need(row, DEFAULT).over(need(first, DEFAULT)) for n, row in rows.items() if ok(row)}
+    gains = {n: figure(row, DEFAULT).over(figure(first, DEFAULT)) for n, row in rows.items() if ok(row)}
     return "".join(f", {site.ranks(n)} {gain}x" for n, gain in gains.items() if gain.value < 1)
 
 
@@ -180,7 +174,7 @@ class NineRows(Problem):
 
     def least(self, labels: str = "answer") -> Row | None:
         """The epoch after which evaluation loss is least."""
-        return min(self.epochs(labels), key=lambda row: need(row, "eval_loss").value, default=None)
+        return min(self.epochs(labels), key=lambda row: figure(row, "eval_loss").value, default=None)
 
     def memory(self, moment: str, scale: float = 1e-3) -> Figure:
         """In GB."""
@@ -188,9 +182,9 @@ class NineRows(Problem):
 
     def later(self) -> str:
         """The line below the table."""
-        losses = ", ".join(f"{need(row, 'eval_loss')}" for row in self.epochs()[3:])
+        losses = ", ".join(f"{figure(row, 'eval_loss')}" for row in self.epochs()[3:])
         row = self.site.row(f"{self.table}_answers", labels="answer", training="after")
-        exact, overlap = (need(row, f"{score}_percent") for score in ("exact_match", "f1"))
+        exact, overlap = (figure(row, f"{score}_percent") for score in ("exact_match", "f1"))
         line = (
             f"Epochs 4, 5: evaluation loss {losses}; at rest {self.memory('at rest', 1)} MB; "
             f"EM / F1 after training {exact} / {overlap} %{self.mark}."
@@ -216,18 +210,18 @@ class Baseline(NineRows):
         mark, epochs, least = self.mark, self.epochs(), self.least()
         levels = {"model_name": entry(self.metric(self.METRICS[0]), "model_name"), "labels": "answer"}
         whole = figure(self.site.row("fsdp.single_runs", **levels), "train_runtime_s")
-        saved = all(need(row, "save_s") for row in epochs)
+        saved = all(figure(row, "save_s") for row in epochs)
         parts = ("eval_runtime_s", "save_s") if saved else ("eval_runtime_s",)
-        beside = sum(need(row, part).value for row in epochs for part in parts)
+        beside = sum(figure(row, part).value for row in epochs for part in parts)
         named = "are evaluation and checkpoints" if saved else "is evaluation"
         share = whole.of(100 * beside / whole.value)
         yield Answer(f"Training takes {whole} s, of which {share} % {named}{mark}." if epochs else "")
         yield Answer("", f"Memory peaks at {self.memory('peak')} GB and is {self.memory('at rest')} at rest{mark}.")
         if least is None:
             return
-        after, training = (need(epochs[-1], one) for one in ("eval_loss", "train_loss"))
+        after, training = (figure(epochs[-1], one) for one in ("eval_loss", "train_loss"))
         first = f"Evaluation loss is least after epoch {self.at_least()}"
-        losses = f"{first}, {need(least, 'eval_loss')}, and {after} after five, when the last steps' training loss"
+        losses = f"{first}, {figure(least, 'eval_loss')}, and {after} after five, when the last steps' training loss"
         if least is epochs[-1]:
             losses = f"Evaluation loss falls to {after} after five epochs, when training loss"
         yield Answer(f"{losses} is {training}{mark}.")
@@ -257,7 +251,7 @@ class CustomSingleNode(NineRows):
     def parts(self) -> Iterator[Part]:
         """Losses, rates and memory; what the labels of the scripts train."""
         yield self.nine()
-        theirs, ours = (need(self.least(labels), "eval_loss") for labels in ("source", "answer"))
+        theirs, ours = (figure(self.least(labels), "eval_loss") for labels in ("source", "answer"))
         read, targets = (
             self.site.value("fsdp.labels", one, way="source_prompt") for one in ("targets_read", "targets")
         )
@@ -316,15 +310,15 @@ class WorldOfOne(Problem):
                     setup,
                     word(entry(row, "applied_strategy") if ok(row) else ""),
                     as_cell(row, "samples_per_s"),
-                    as_cell(row, "peak_allocated_gib", GIB_AS_GB),
+                    as_cell(row, "peak_allocated_gib"),
                     word(entry(row, "state_device") if ok(row) else ""),
                 ]
                 for setup, row in rows.items()
             ],
         )
         alone, one, plain, off_load, _ = rows.values()
-        peaks = [need(row, "peak_allocated_gib") for row in (one, alone, off_load)]
-        speed = pace(need(off_load, "samples_per_s"), need(plain, "samples_per_s"))
+        peaks = [figure(row, "peak_allocated_gib") for row in (one, alone, off_load)]
+        speed = pace(figure(off_load, "samples_per_s"), figure(plain, "samples_per_s"))
         yield Answer(
             f"FSDP1 on one {self.site.rank} runs as {entry(one, 'applied_strategy')} and needs {peaks[0]} GB, without "
             f"FSDP {peaks[1]}{mark}.",
@@ -394,7 +388,7 @@ class Strategies(Problem):
         )
         (fast, speed, close), (small, memory) = self.fastest(), self.smallest()
         noise = f" ({close} within noise)" if close else ""
-        half, full, ddp = (need(self.found(one), "state_gib").value for one in ("SHARD_GRAD_OP", "FULL_SHARD", "DDP"))
+        half, full, ddp = (figure(self.found(one), "state_gib").value for one in ("SHARD_GRAD_OP", "FULL_SHARD", "DDP"))
         yield Answer(
             f"{fast} is fastest, {speed} samples/s{noise}; {small} needs least memory, {memory} GB{mark}.",
             self.costs(),
@@ -428,7 +422,7 @@ class Strategies(Problem):
             on = " and ".join(
                 name for name, one in zip(("off-load", "checkpointing"), extras, strict=True) if one == "yes"
             )
-            one = need(self.found(strategy, *extras), column)
+            one = figure(self.found(strategy, *extras), column)
             found += [(f"{strategy}{self.emulated(strategy)}{f' with {on}' if on else ''}", one)] if one else []
         return found if len(found) > 1 else [("", NO_FIGURE)] * 2
 
@@ -445,8 +439,8 @@ class Strategies(Problem):
         """What off-load and checkpointing save, and at what speed."""
         said, plain = [], self.found("FULL_SHARD")
         for row in (self.found("FULL_SHARD", "yes"), self.found("FULL_SHARD", "no", "yes")):
-            saved = Figure(need(plain, "peak_allocated_gib").value - need(row, "peak_allocated_gib").value)
-            speed = pace(need(row, "samples_per_s"), need(plain, "samples_per_s"))
+            saved = Figure(figure(plain, "peak_allocated_gib").value - figure(row, "peak_allocated_gib").value)
+            speed = pace(figure(row, "samples_per_s"), figure(plain, "samples_per_s"))
             said.append(("no memory" if saved.value <= 0 else f"{saved} GB", speed))
         (first, slow), (second, slower) = said
         slower = slower.removesuffix(" of the speed without")
@@ -508,7 +502,7 @@ class Scaling(Problem):
         measured = [row for _, row in lines if row is not None and ok(row)]
         if len(measured) > 1:
             one, last = measured[0], measured[-1]
-            ratio = need(last, DEFAULT).over(need(one, DEFAULT))
+            ratio = figure(last, DEFAULT).over(figure(one, DEFAULT))
             yield Answer(f"{last['nodes']} nodes give {ratio}x the samples/s of one{self.marks([one, last])}.")
 
 
@@ -560,7 +554,7 @@ class MultiGpu(OfBloom):
         rest = "".join(f", {other}x {name}" for name, other in others) + fewer(
             self.site, self.first(), {n: self.of(n, how) for n in counts(self.site)[1:] if n < self.world}
         )
-        one, many = (need(row, "avg_mem_total_gb") for row in (self.first(), self.of(self.world, self.ways[0])))
+        one, many = (figure(row, "avg_mem_total_gb") for row in (self.first(), self.of(self.world, self.ways[0])))
         verb = "falls" if many.value < one.value else "grows"
         yield Answer(
             f"{on} give {gain}x the samples/s of one{way}{rest}{self.odd}.",
@@ -571,7 +565,7 @@ class MultiGpu(OfBloom):
         more = "".join(f" and {other} {wrapped.get(name, name)}" for name, other in others[:1])
         yield Title(f"{on} give {first}{more}{self.odd}")
         custom = CustomMultiGpu(self.site)
-        kept = need(custom.loop("tuned"), "efficiency") if custom.world > 1 else NO_FIGURE
+        kept = figure(custom.loop("tuned"), "efficiency") if custom.world > 1 else NO_FIGURE
         train = f"{on} train BLOOM {gain} times as fast as one, {how}{self.odd}"
         yield Finding(5, "fsdp", f"{train}; the tuned custom model keeps {kept} % of linear.")
 
@@ -593,8 +587,8 @@ class MultiGpu(OfBloom):
 
     def gained(self) -> list[tuple[str, Figure]]:
         """Samples per second on most ranks over one rank's, by way."""
-        one = need(self.first(), DEFAULT)
-        return [(how, need(self.of(self.world, how), DEFAULT).over(one)) for how in self.ways]
+        one = figure(self.first(), DEFAULT)
+        return [(how, figure(self.of(self.world, how), DEFAULT).over(one)) for how in self.ways]
 
 
 class MultiNode(OfBloom):
@@ -666,13 +660,13 @@ class CustomMultiGpu(OfCustom):
         if self.world == 1 or first is None or last is None:
             return
         odd = self.marks([first, last])
-        gain = need(last, DEFAULT).over(need(first, DEFAULT))
-        tuned, one = (need(self.loop("tuned", n), "stepping_samples_per_second") for n in (self.world, 1))
+        gain = figure(last, DEFAULT).over(figure(first, DEFAULT))
+        tuned, one = (figure(self.loop("tuned", n), "stepping_samples_per_second") for n in (self.world, 1))
         loop = fewer(site, first, {n: given(site, self.table, n) for n in counts(site)[1:] if n < self.world})
         loop += f"{odd}; our tuned loop gives {tuned.over(one)}x" if gpu else ""
         yield Answer(f"{on} give {gain}x the samples/s of one{loop}.")
-        default, callback = need(last, DEFAULT), need(last, RATE)
-        rest, peak = (need(last, one) for one in ("avg_mem_alloc_gb", "peak_mem_alloc_gb"))
+        default, callback = figure(last, DEFAULT), figure(last, RATE)
+        rest, peak = (figure(last, one) for one in ("avg_mem_alloc_gb", "peak_mem_alloc_gb"))
         counts_more = last["loop"] == "trainer" and default.value <= 0.98 * callback.value
         yield Answer(
             f"Default reads {default} samples/s, callback {callback}{odd}.",
@@ -682,7 +676,7 @@ class CustomMultiGpu(OfCustom):
         name, way = ("Tuned", "tuned") if gpu else ("In a bare loop", "bare loop")
         share = default.of(100 * gain.value / self.world)
         as_given = f"; as given {share} %" if gpu and not self.mark(last) else ""
-        yield Title(f"{name}, {on} give {need(self.loop(way), 'efficiency')} % of linear{as_given}")
+        yield Title(f"{name}, {on} give {figure(self.loop(way), 'efficiency')} % of linear{as_given}")
 
     def loop(self, loop: str, world: int = 0) -> Row | None:
         """A loop of ours on so many ranks, or on most."""
@@ -691,11 +685,11 @@ class CustomMultiGpu(OfCustom):
     def ours(self) -> str:
         """The line of our loops."""
         wrapped, tuned = (self.loop(loop) for loop in ("trainer", "tuned"))
-        plain, quick = (need(row, "stepping_samples_per_second") for row in (wrapped, tuned))
+        plain, quick = (figure(row, "stepping_samples_per_second") for row in (wrapped, tuned))
         how = f"{entry(tuned, 'dtype').upper()}, compiled, {entry(tuned, 'batch')} rows per GPU"
         return (
             f"Steps alone, same runs: {self.site.ranks(self.world)} {plain} samples/s; our tuned loop ({how}) {quick}, "
-            f"{need(tuned, 'efficiency')} % of linear."
+            f"{figure(tuned, 'efficiency')} % of linear."
         )
 
 
@@ -750,7 +744,7 @@ class LinkTest(Problem):
         within = [(world, row) for (world, nodes), row in found.items() if nodes == 1 and ok(row)]
         if within:
             world, row = within[-1]
-            bandwidth = f"{site.ranks(world)} reduce at {need(row, 'busbw_gb_per_s')} GB/s"
+            bandwidth = f"{site.ranks(world)} reduce at {figure(row, 'busbw_gb_per_s')} GB/s"
             yield Answer(f"{bandwidth}.")
             yield Title(bandwidth)
 
@@ -780,7 +774,7 @@ class WeakScaling(Problem):
         self.first = rows[0] if rows and ok(rows[0]) else None
         self.last = trainings[-1] if self.first and len(trainings) > 1 else None
         self.on = site.ranks(entry(self.last, "world_size"))
-        first_ms, last_ms = (need(row, "step_ms") for row in (self.first, self.last))
+        first_ms, last_ms = (figure(row, "step_ms") for row in (self.first, self.last))
         self.efficiency, self.by_formula = first_ms.share(last_ms), last_ms.share(first_ms)
         # The model is not the one that the scripts build.
         built = [row["total_params"] == entry(self.plans.get(row["world_size"]), "ran_parameters") for row in trainings]
@@ -795,7 +789,7 @@ class WeakScaling(Problem):
             ["GPUs", "Per-GPU Batch Size", "Number of Layers", "batch that ran", "parameters that ran (M)"],
             [[world, batch, layers, *self.as_run(self.plans.get(world))] for world, layers, batch in self.levels],
         )
-        runtimes = [need(row, "train_runtime_s") for row in (self.last, self.first)]
+        runtimes = [figure(row, "train_runtime_s") for row in (self.last, self.first)]
         yield Table(
             f"Weak scaling of the custom model{self.mark}.",
             self.setup(),
@@ -805,7 +799,7 @@ class WeakScaling(Problem):
             [f"By the workshop's formula, current over baseline: {self.by_formula} % by steps, "
              f"{runtimes[0].share(runtimes[1])} % by runtimes{self.mark}."],
         )  # fmt: skip
-        steps, work = [need(row, "step_ms") for row in (self.last, self.first)], self.work()
+        steps, work = [figure(row, "step_ms") for row in (self.last, self.first)], self.work()
         kept = f"Efficiency is {self.efficiency} % on {self.on}"
         per = f"The work per {self.site.rank}"
         yield Answer(
@@ -830,7 +824,7 @@ class WeakScaling(Problem):
     def row(self, row: Row | None) -> Entries:
         """Figures of a training."""
         parameters = figure(row, "total_params")
-        kept = need(self.first, "step_ms").share(need(row, "step_ms"))
+        kept = figure(self.first, "step_ms").share(figure(row, "step_ms"))
         efficiency = Cell(str(kept)) if kept else as_cell(row, "efficiency")
         return [
             Cell(f"{parameters.value:,.0f}") if parameters else as_cell(row, "total_params"),
@@ -861,7 +855,7 @@ class WeakScaling(Problem):
         """Work per rank of the last row in percent of the first's, with the vocabulary that was trained."""
         plans = [self.plans.get(entry(row, "world_size")) for row in (self.first, self.last)]
         built = entry(self.last, "total_params") == entry(plans[1], "ran_parameters")
-        first, now = (need(plan, "asked_tflop" if built else "tflop_per_gpu") for plan in plans)
+        first, now = (figure(plan, "asked_tflop" if built else "tflop_per_gpu") for plan in plans)
         return now.share(first)
 
 
@@ -899,7 +893,7 @@ class Defects(Problem):
         ends = (planned[0], planned[-1]) if len(planned) > 1 else (None, None)
         on = f"on {entry(ends[1], 'world_size')} as on {self.site.ranks(entry(ends[0], 'world_size'))}"
         ran, asked, parameters = (
-            f"{need(ends[1], column).over(need(ends[0], column))} times as large {on}."
+            f"{figure(ends[1], column).over(figure(ends[0], column))} times as large {on}."
             for column in ("ran_tflop", "asked_tflop", "ran_parameters")
         )
         return {
@@ -913,10 +907,10 @@ class Defects(Problem):
     def of_labels(self) -> dict[str, str]:
         """Defects 6 to 8: what the labels train."""
         source, prompt = (self.site.row("fsdp.labels", way=way) for way in ("source", "source_prompt"))
-        read, copied = (need(row, "targets_read").share(need(row, "targets")) for row in (source, prompt))
-        lost = need(source, "train_size").value - need(source, "rows_with_marker").value
+        read, copied = (figure(row, "targets_read").share(figure(row, "targets")) for row in (source, prompt))
+        lost = figure(source, "train_size").value - figure(source, "rows_with_marker").value
         whose = "No prompt loses" if not lost else "1 prompt loses" if lost == 1 else f"{lost:.0f} prompts lose"
-        length = need(source, "max_length")
+        length = figure(source, "max_length")
         return {
             "labels_answer": f"{read} % of the targets stand in the input at their own place.",
             "labels_truncation": f"{whose} it at {length.value:.0f} tokens." if length else "",
@@ -926,14 +920,14 @@ class Defects(Problem):
     def of_problems(self) -> dict[str, str]:
         """The others."""
         site, baseline, one, strategies = self.site, Baseline(self.site), WorldOfOne(self.site), Strategies(self.site)
-        copying = need(CustomSingleNode(site).least("source"), "eval_loss")
+        copying = figure(CustomSingleNode(site).least("source"), "eval_loss")
         alone, several = (
             site.value("fsdp.custom_shapes", "parameters", which=which)
             for which in ("single node, as its script runs", "several GPUs and nodes, as their scripts run")
         )
         scored = site.value("fsdp.baseline_answers", "identical_workshop_f1_percent", labels="answer", training="after")
-        full, plain = (need(one.found(setup), "peak_allocated_gib") for setup in ("FSDP1 FULL_SHARD", "without FSDP"))
-        kept, whole = (need(strategies.found(name), "state_gib") for name in ("SHARD_GRAD_OP", "DDP"))
+        full, plain = (figure(one.found(setup), "peak_allocated_gib") for setup in ("FSDP1 FULL_SHARD", "without FSDP"))
+        kept, whole = (figure(strategies.found(name), "state_gib") for name in ("SHARD_GRAD_OP", "DDP"))
         levels = {"api": "FSDP1", "offload": "yes", "exchange": "with each micro-batch"}
         norm = site.value("fsdp.offload_accumulation", "norm_ratio", **levels)
         least = f"Here evaluation loss is least after epoch {baseline.at_least()}, in the sample after epoch 1."

@@ -19,14 +19,14 @@ LEGEND = (
     "memory; †: emulated link; ‡: settings other than the homework's, named behind the title; GB: 10⁹ bytes; 000 to "
     "004: published write-ups ([sources](../../references/sources.csv))."
 )
-# As the handout has them: what several devices answer stands behind, but for two that stand between.
-ORDER = (
-    *("benchmarking_script", "nsys_profile", "mixed_precision_accumulation", "benchmarking_mixed_precision"),
-    *("memory_profiling", "pytorch_attention", "torch_compile", "flash_forward", "flash_backward"),
-    *("flash_benchmarking", "distributed_communication_single_node"),
+# In the handout's order.
+OF_CS336 = (
+    *(cs336.BenchmarkingScript, cs336_kernels.NsysProfile),
+    *(cs336.MixedPrecisionAccumulation, cs336.BenchmarkingMixedPrecision, cs336.MemoryProfiling),
+    *(cs336.PytorchAttention, cs336.TorchCompile),
+    *(cs336_kernels.FlashForward, cs336_kernels.FlashBackward, cs336_kernels.FlashBenchmarking),
+    *cs336_devices.PROBLEMS,
 )
-
-
 # Problems that are code alone, by that whose entry on the first page says whether it is right.
 MEASURED_WITH = {
     "flash_backward": "flash_forward",
@@ -41,11 +41,8 @@ MARKS = {"†": "an emulated link", "‡": "settings other than the homework's"}
 
 def chapters(wanted: Collection[str]) -> list[Chapter]:
     """The chapters that the config asks for."""
-    of_cs336 = [*cs336.PROBLEMS, *cs336_kernels.PROBLEMS, *cs336_devices.PROBLEMS]
-    places = {name: place for place, name in enumerate(ORDER)}
-    of_cs336.sort(key=lambda problem: places.get(problem.name, len(places)))
     known: list[Chapter] = [
-        ("cs336", "CS336", cs336.TITLE, of_cs336),
+        ("cs336", "CS336", cs336.TITLE, OF_CS336),
         ("polaris", "Polaris", polaris.TITLE, polaris.PROBLEMS),
         ("fsdp", "FSDP", fsdp.TITLE, fsdp.PROBLEMS),
     ]

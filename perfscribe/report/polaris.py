@@ -8,7 +8,7 @@ from dataclasses import replace
 from perfscribe.report.cells import NO_SUCH_THING, Cell, as_cell, word
 from perfscribe.report.problem import Answer, Entries, Finding, Part, Problem, Table, Title, Why
 from perfscribe.report.site import NOTHING, Row, Site, ends, entry, figure, noisy, ok, printed
-from perfscribe.show.rounding import GIB_AS_GB, MIB_AS_MB, NO_FIGURE, Figure
+from perfscribe.show.rounding import MIB_AS_MB, NO_FIGURE, Figure
 
 TITLE = "Polaris homework"
 OF_000, OF_001 = "polaris-homework-000", "polaris-homework-001"
@@ -83,7 +83,7 @@ class SingleGpu(Problem):
         return [
             said if self.site.gpu else f"{said}, {layers} layer{'s' * (layers != '1')}",
             *(as_cell(row, column) for column in ("homework_clock_s", "first_epoch_s", "epoch_s")),
-            as_cell(row, "peak_gib", GIB_AS_GB),
+            as_cell(row, "peak_gib"),
             printed("single_gpu", "training_s", OF_001) if first else NOTHING,
         ]
 
@@ -201,7 +201,7 @@ class TensorDimensions(Problem):
     details = ("polaris.tensor_dims", "polaris.tensor_dims_scale")
     TABLE = "polaris.tensor_dims"
     EPOCHS = "5"
-    COLUMNS = (("training_s", 1.0), ("allocated_gib", GIB_AS_GB), ("peak_gib", GIB_AS_GB))
+    COLUMNS = ("training_s", "allocated_gib", "peak_gib")
 
     def parts(self) -> Iterator[Part]:
         """By features and d_model; what raises an error, what wider models need."""
@@ -219,7 +219,7 @@ class TensorDimensions(Problem):
         needs: list[str] = []
         for wide, _ in widths[2:]:
             row = self.row(wide, wide)
-            time, peak = figure(row, "training_s"), figure(row, "peak_gib", GIB_AS_GB)
+            time, peak = figure(row, "training_s"), figure(row, "peak_gib")
             each = time.of(time.value / figure(row, "epochs").value)
             needs.append(f"{wide} {'needs ' * (not needs)}{peak} GB and {each} s per epoch")
         yield Answer(
@@ -231,7 +231,7 @@ class TensorDimensions(Problem):
         """A row of the table; that the second one fails is its result."""
         features, width = self.widths()[place]
         row = self.row(features, width)
-        cells = [as_cell(row, *column) for column in self.COLUMNS]
+        cells = [as_cell(row, column) for column in self.COLUMNS]
         if place == 1:
             cells = [Cell(one.text) if one.text == "failed" else one for one in cells]
         return [
@@ -570,7 +570,7 @@ class DataTypes(Problem):
     def line(self, said: str, width: str, length: str, dtype: str) -> Entries:
         """A row of 001's table."""
         row = self.row(width, length, dtype)
-        time, memory = as_cell(row, "training_s"), as_cell(row, "peak_gib", GIB_AS_GB)
+        time, memory = as_cell(row, "training_s"), as_cell(row, "peak_gib")
         return [said, dtype.upper(), time, memory, self.published(width, length, dtype)]
 
     def published(self, width: str, length: str, dtype: str) -> str:

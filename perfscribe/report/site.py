@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from perfscribe.show import references
-from perfscribe.show.rounding import NO_FIGURE, Figure
+from perfscribe.show.rounding import GIB_AS_GB, NO_FIGURE, Figure
 from perfscribe.subjects import YOURS
 
 NOTHING = "-"
+IN_GIB = ("_gib", "avg_mem_total_gb", "avg_mem_alloc_gb", "peak_mem_alloc_gb")  # how columns in GiB end
 
 Row = Mapping[str, str]
 
@@ -113,7 +114,7 @@ class Site:
 
 
 def figure(row: Row | None, column: str, scale: float = 1.0, unit: str = "") -> Figure:
-    """The figure of a row, times `scale`, false where there is none.
+    """The figure of a row, times `scale`, memory in GB where the column has GiB; false where there is none.
 
     column: X, whose spread is half of X_iqr or X_spread; or X_mean, whose spread is X_std.
     """
@@ -124,6 +125,7 @@ def figure(row: Row | None, column: str, scale: float = 1.0, unit: str = "") -> 
     for name in (f"{column}_iqr", f"{column}_spread"):
         if spread is None and (whole := _number(row.get(name))) is not None:
             spread = whole / 2
+    scale *= GIB_AS_GB if column.endswith(IN_GIB) else 1.0
     return Figure(value * scale, None if spread is None else spread * scale, unit)
 
 
