@@ -65,19 +65,13 @@ def _html(text: str, folder: Path) -> str:
             token.attrSet("id", anchor("".join(child.content for child in following.children or [])))
         elif token.type == "td_open" and NUMBER.fullmatch(following.content):
             token.attrSet("class", "n")
-    return str(engine.renderer.render(tokens, engine.options, {"folder": folder, "words_alone": 0}))
+    made = str(engine.renderer.render(tokens, engine.options, {"folder": folder, "words_alone": 0}))
+    # A table scrolls within itself where the screen is narrower.
+    return made.replace("<table>", '<div class="scroll" tabindex="0"><table>').replace("</table>", "</table></div>")
 
 
 class _Renderer(RendererHTML):
     """Tokens as HTML; a method has the name of the tokens that it writes."""
-
-    def table_open(self, tokens: Sequence[Token], idx: int, options: Any, env: Any) -> str:
-        """A table scrolls within itself where the screen is narrower."""
-        return '<div class="scroll" tabindex="0"><table>\n'
-
-    def table_close(self, tokens: Sequence[Token], idx: int, options: Any, env: Any) -> str:
-        """Its end."""
-        return "</table></div>\n"
 
     def link_open(self, tokens: Sequence[Token], idx: int, options: Any, env: Any) -> str:
         """A link; of one to a file that is not in the page the words stay."""

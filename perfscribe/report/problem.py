@@ -37,27 +37,21 @@ class Table:
         return "\n".join(lines) + (f"\n\n{notes}" if notes else "")
 
     @property
-    def able(self) -> int:
-        """Cells that can hold a figure."""
-        return sum(cell.able for row in self.rows for cell in row)
-
-    @property
-    def filled(self) -> int:
-        """Those that do."""
-        return sum(cell.filled for row in self.rows for cell in row)
+    def cells(self) -> list[Cell]:
+        """All cells, row by row."""
+        return [cell for row in self.rows for cell in row]
 
     @property
     def mark(self) -> str:
         """† or ‡, in the title or in a cell."""
-        found = re.findall("[†‡]", "".join([self.title, *(cell.text for row in self.rows for cell in row)]))
+        found = re.search("[†‡]", "".join([self.title, *(cell.text for cell in self.cells)]))
         return found[0] if found else ""
 
     @property
     def marked(self) -> int:
         """Filled cells that are marked, themselves or in the title."""
         all_of_them = bool(re.search("[†‡]", self.title))
-        cells = [cell for row in self.rows for cell in row if cell.filled]
-        return sum(all_of_them or cell.text[-1:] in ("†", "‡") for cell in cells)
+        return sum(all_of_them or cell.text[-1:] in ("†", "‡") for cell in self.cells if cell.filled)
 
 
 def _cell(one: Cell | Figure | str | int) -> Cell:
@@ -160,7 +154,8 @@ class Problem:
 
     def status(self) -> str:
         """How much of it is there, as the first page says."""
-        able, filled = (sum(getattr(table, what) for table in self.made) for what in ("able", "filled"))
+        cells = [cell for table in self.made for cell in table.cells]
+        able, filled = sum(cell.able for cell in cells), sum(cell.filled for cell in cells)
         if not able or not filled:
             return self.by or "not measured"
         marked = sum(table.marked for table in self.made)
@@ -170,7 +165,7 @@ class Problem:
     @property
     def measured(self) -> bool:
         """Whether any figure is there."""
-        return any(table.filled for table in self.made) or bool(self.by)
+        return any(cell.filled for table in self.made for cell in table.cells) or bool(self.by)
 
     def markdown(self, figures: Collection[str], has_details: bool = False, notes: str = "") -> str:
         """Heading, tables, figure, answers, what a person wrote. figures: ids of those that the site has."""

@@ -36,10 +36,6 @@ class Sources:
         """The site's results folder."""
         return self.root / "results" / self.site
 
-    def environment(self, environment_id: str) -> dict[str, Any]:
-        """An identity by its id; empty where its file is lost."""
-        return files.read_object(self.results / "environments" / f"{environment_id}.json")
-
 
 def _completeness(sources: Sources) -> str:
     rows = []
@@ -103,7 +99,8 @@ def _environments(sources: Sources) -> str:
             record for cells in sources.records.values() for record in cells if name in record.environments
         )
         variables = [["variables", "; or ".join(one or "none" for one in told)]] if any(told) else []
-        rows = of_texts([*_identity_rows(sources.environment(name)), *variables], ["Identity", name])
+        identity = files.read_object(sources.results / "environments" / f"{name}.json")  # empty where it is lost
+        rows = of_texts([*_identity_rows(identity), *variables], ["Identity", name])
         parts.append(f"Environment `{name}`, of {measured_by}:\n\n{rows}\n")
     return "\n".join(parts) or "Nothing was measured."
 
