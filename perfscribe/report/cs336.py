@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from math import log2
 from typing import Any
 
@@ -161,11 +162,10 @@ class BenchmarkingScript(Problem):
     def deviations(self) -> str:
         """Largest standard deviations in percent; nothing where a cell lacks."""
         found: dict[bool, list[Figure]] = {True: [], False: []}
-        for size in self.sizes:
-            for context in self.contexts:
-                limits = self.site.gpu and self.gpu_limits(size, context)
-                times = [self.time(size, one, context)[0] for one in self.PASSES]
-                found[limits] += [time.of(100 * (time.spread or 0.0) / time.value) for time in times]
+        for size, context in product(self.sizes, self.contexts):
+            limits = self.site.gpu and self.gpu_limits(size, context)
+            times = [self.time(size, one, context)[0] for one in self.PASSES]
+            found[limits] += [time.of(100 * (time.spread or 0.0) / time.value) for time in times]
         by_gpu, other = (ends(found[limits])[1] if all(found[limits]) else NO_FIGURE for limits in (True, False))
         if not self.site.gpu:
             return f"The deviation is at most {other} %."
@@ -270,7 +270,7 @@ class BenchmarkingMixedPrecision(Problem):
             ["Model Size", "FP32", "BF16", "FP16", "BF16 Speedup", "FP16 Speedup", "TF32", "004 BF16 Speedup"],
             [self.gains_of(size) for size in sizes(site)],
         )
-        yield Lettered("b", *self.variance())
+        yield self.variance()
         big, small = largest(site)[0], sizes(site)[0]
         (slow, fast), (slow_small, fast_small) = (
             [self.time(size, precision, self.BOTH)[0] for precision in ("fp32", "bf16")] for size in (big, small)
@@ -287,12 +287,9 @@ class BenchmarkingMixedPrecision(Problem):
             f"TF32 alone gives {tf32}x at {big}.",
         )
         yield Title(f"BF16 is {least}x as fast as FP32 at {small} and {gain}x at {big}")
-        yield Finding(
-            4,
-            "one device",
-            f"BF16 makes forward and backward of {big} {gain} times as fast as FP32, TF32 alone {tf32} times; {small} "
-            f"{'gains nothing beyond noise' if noisy(least) else f'{least} times'}.",
-        )
+        faster = f"BF16 makes forward and backward of {big} {gain} times as fast as FP32, TF32 alone {tf32} times"
+        then = f"{small} {'gains nothing beyond noise' if noisy(least) else f'{least} times'}"
+        yield Finding(4, "one device", f"{faster}; {then}.")
 
     def dtype(self, part: str, precision: str) -> Cell:
         """Dtype of a part of the model, as torch names it."""
@@ -326,26 +323,23 @@ class BenchmarkingMixedPrecision(Problem):
         """How many times as fast as FP32 forward+backward is."""
         return self.site.value(self.SPEEDUP, f"{precision}_speedup", model_size=size, pass_type=self.BOTH)
 
-    def variance(self) -> list[str]:
+    def variance(self) -> Lettered:
         """(b): what half precision does to a variance, and whether autocast keeps LayerNorm in FP32 here."""
         fp16, bf16, fp32 = (
             self.site.row(self.VARIANCE, dtype=one, variance_mean="100") for one in ("fp16", "bf16", "fp32")
         )
         times = figure(bf16, "variance_two_pass_relative_error")
         off = figure(fp32, "layer_norm_relative_error", 100)
-        said = []
-        if entry(fp16, "variance_two_pass_relative_error") == "overflow" and times and off:
-            said = [
-                f"At mean 100 the FP16 variance overflows and the BF16 one is {times} times too large; LayerNorm in "
-                f"FP32 is {off} % off.",
-                Why("Sums of squares leave FP16's range; BF16 has the range and too few bits of mantissa."),
-            ]
-        norm = self.dtype("layernorm_output", "bf16").text
-        if norm == "torch.float32":
-            return [*said, "So with BF16, too, autocast keeps LayerNorm in FP32."]
-        if norm == NOTHING:
-            return said
-        return [*said, "So with BF16, too, LayerNorm should run in FP32; autocast on the CPU leaves it in BF16."]
+        overflows = entry(fp16, "variance_two_pass_relative_error") == "overflow" and bool(times and off)
+        norms = {"torch.float32": "So with BF16, too, autocast keeps LayerNorm in FP32.", NOTHING: ""}
+        other = "So with BF16, too, LayerNorm should run in FP32; autocast on the CPU leaves it in BF16."
+        at_100 = f"At mean 100 the FP16 variance overflows and the BF16 one is {times} times too large"
+        return Lettered(
+            "b",
+            f"{at_100}; LayerNorm in FP32 is {off} % off." if overflows else "",
+            Why("Sums of squares leave FP16's range; BF16 has the range and too few bits of mantissa.", overflows),
+            norms.get(self.dtype("layernorm_output", "bf16").text, other),
+        )
 
 
 class MemoryProfiling(Problem):
@@ -463,21 +457,14 @@ class MemoryProfiling(Problem):
         most = [row for row in rows if float(row["size_mib"]) == top and row["frame"].count(":") == 2]
         count = sum(int(row["count"]) for row in most)
         where = " and ".join(dict.fromkeys(f"`{row['frame'].split(':')[1]}`" for row in most))
-        size = Figure(top, exact=top.is_integer())
-        return (
-            f"{count} allocation{'s' * (count > 1)} of {size} MiB{self.shape(top)}, made in {where}." if count else ""
-        )
-
-    def shape(self, mib: float) -> str:
-        """What has this size: scores of 32 heads, or logits over a vocabulary of 10000."""
-        context = self.at[-1]
-        for what, shape, elements in (
-            ("N × N scores and softmax", f"4 · 32 · {context}²", 4 * 32 * int(context) ** 2),
-            ("the logits", f"4 · {context} · 10000", 4 * int(context) * 10000),
-        ):
-            if mib == elements * 4 / 2**20:
-                return f": {what}, {shape} · 4 B"
-        return ""
+        size, context = Figure(top, exact=top.is_integer()), int(self.at[-1])
+        # By MiB: scores of 32 heads, or logits over a vocabulary of 10000.
+        shapes = {
+            4 * 32 * context**2 * 4 / 2**20: f": N × N scores and softmax, 4 · 32 · {context}² · 4 B",
+            4 * context * 10000 * 4 / 2**20: f": the logits, 4 · {context} · 10000 · 4 B",
+        }
+        what = f"{size} MiB{shapes.get(top, '')}"
+        return f"{count} allocation{'s' * (count > 1)} of {what}, made in {where}." if count else ""
 
 
 class PytorchAttention(Problem):
@@ -561,9 +548,8 @@ class PytorchAttention(Problem):
         if not lacking:
             return f"No cell of the {len(measured)} runs out of memory." if measured else ""
         cell = f"{lacking[0]['seq_len']} × {lacking[0]['head_dim']}"
-        if len(lacking) == 1:
-            return f"{cell} alone runs out of memory."
-        return f"{cell} is the smallest of {len(lacking)} cells that run out of memory."
+        smallest = f"is the smallest of {len(lacking)} cells that run" if len(lacking) > 1 else "alone runs"
+        return f"{cell} {smallest} out of memory."
 
 
 class TorchCompile(Problem):

@@ -117,14 +117,9 @@ class DistributedCommunication(Problem):
         yield Title(f"{said} ({most} processes)")
         row = self.row(name, most, last)
         share = figure(row, "busbw_gb_per_s").share(figure(row, "link_gb_per_s"))
-        yield Finding(
-            8,
-            "several devices",
-            f"{most} GPUs reduce 1GB by NCCL in {time} ms, {gloo.over(time)} times as fast as Gloo, at {share} % of a "
-            "plain copy's bandwidth (CUDA events)."
-            if self.site.gpu
-            else "",
-        )
+        if self.site.gpu:
+            rate = f"{gloo.over(time)} times as fast as Gloo, at {share} % of a plain copy's bandwidth (CUDA events)"
+            yield Finding(8, "several devices", f"{most} GPUs reduce 1GB by NCCL in {time} ms, {rate}.")
 
     def row(self, backend: str, world: str, message: str) -> Row | None:
         """The measurement of a cell. Gloo's arrays are on CPUs, also where there are GPUs."""

@@ -340,34 +340,31 @@ class FlashBenchmarking(Problem):
         lengths = self.compared()
         brief = lengths[: lengths.index(first)] if first in lengths else []
         least, most = ends(self.time(who, "both", length) for length in brief for who in self.both)
+        shortest = next(iter(self.lengths), "")
+        launched, kernels = (self.time(ours(site), "both", shortest, launched=one) for one in (True, False))
         yield Answer(
             f"{self.whose.capitalize()} is {where} (bf16, 64): {flash} against {plain} ms at {last}.",
             f"Below that both take {least} to {most} ms.",
             self.memory(),
-            self.launches(),
+            Why(
+                "At short lengths launches from Python take longer than the kernels.",
+                gpu and launched.value >= 2 * kernels.value,
+            ),
         )
         our = self.whose.removesuffix("s")
-        yield Finding(
-            2,
-            "one device",
-            f"In bf16, launches included, {our} FlashAttention-2 is faster than PyTorch from {first} × 64 on; at "
-            f"{last} × 64 it takes {flash} ms, PyTorch {plain}."
-            if first and gpu
-            else "",
-        )
-        yield Finding(
-            7,
-            "one device",
-            f"On the leaderboard problem {our} FlashAttention-2 takes {triton} ms, cuDNN {cudnn}, the best verified "
-            f"entry {best} (on {hardware}).",
-        )
+        if first and gpu:
+            faster = f"In bf16, launches included, {our} FlashAttention-2 is faster than PyTorch from {first} × 64 on"
+            yield Finding(2, "one device", f"{faster}; at {last} × 64 it takes {flash} ms, PyTorch {plain}.")
+        entries = f"cuDNN {cudnn}, the best verified entry {best} (on {hardware})"
+        said = f"On the leaderboard problem {our} FlashAttention-2 takes {triton} ms, {entries}."
+        yield Finding(7, "one device", said)
         if self.whose == YOURS:  # the figure has ours
             return
         starts = {dtype: self.first_faster(dtype, launched=False) for dtype in ("bf16", "fp32")}
-        said = [f"{start}{{}} in {dtype}" for dtype, start in starts.items() if start]
-        if said and gpu:
-            said = [said[0].format(" tokens on"), *(one.format("") for one in said[1:])]
-            yield Title(f"On the device FlashAttention-2 is faster than PyTorch from {', '.join(said)} (d 64)")
+        froms = [f"{start} in {dtype}" for dtype, start in starts.items() if start]
+        if froms and gpu:
+            froms[0] = froms[0].replace(" in ", " tokens on in ")
+            yield Title(f"On the device FlashAttention-2 is faster than PyTorch from {', '.join(froms)} (d 64)")
         else:
             yield Title(f"At {last} tokens FlashAttention-2 takes {flash} ms, PyTorch {plain} (bf16, d 64)")
 
@@ -431,14 +428,6 @@ class FlashBenchmarking(Problem):
         if len(named) > 3:
             return f"PyTorch runs out of memory in {len(named)} cells, the shortest {named[0]}."
         return f"PyTorch runs out of memory at {', '.join(named)}." if named else "PyTorch nowhere runs out of memory."
-
-    def launches(self) -> str:
-        """Why it is not faster at short lengths, where launches take most of the time."""
-        shortest = next(iter(self.lengths), "")
-        launched, kernels = (self.time(ours(self.site), "both", shortest, launched=one) for one in (True, False))
-        if not self.site.gpu or not launched.value >= 2 * kernels.value:
-            return ""
-        return Why("At short lengths launches from Python take longer than the kernels.")
 
     def end_to_end(self) -> str:
         """Ours and the kernels of libraries, launched and on the device."""

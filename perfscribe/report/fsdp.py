@@ -255,21 +255,21 @@ class CustomSingleNode(NineRows):
         read, targets = (
             self.site.value("fsdp.labels", one, way="source_prompt") for one in ("targets_read", "targets")
         )
+        losses = f"The least evaluation loss is {theirs} with the scripts' labels, {ours} with answer labels"
         yield Answer(
-            f"The least evaluation loss is {theirs} with the scripts' labels, {ours} with answer labels.",
+            f"{losses}.",
             f"Memory peaks at {self.memory('peak')} GB.",
             Why(
                 "The scripts' labels are the input itself, so that the model learns to copy it.",
                 read.value >= targets.value,
             ),
         )
-        yield Title(f"The least evaluation loss is {theirs} with the scripts' labels, {ours} with answer labels")
+        yield Title(losses)
 
     def model_name(self) -> str:
         """As the set-up names the model."""
-        if self.site.gpu:
-            return "1 layer, d 1024, vocabulary 250,680, 534.6 M parameters"
-        return super().model_name()
+        of_gpus = "1 layer, d 1024, vocabulary 250,680, 534.6 M parameters"
+        return of_gpus if self.site.gpu else super().model_name()
 
 
 class WorldOfOne(Problem):
@@ -364,9 +364,8 @@ class Strategies(Problem):
         self.model = "bigscience/bloom-560m" if site.gpu else "gpt-tiny"
         self.world = max((int(one) for one in site.levels(self.TABLE, "world_size", model=self.model)), default=2)
         # FP16 where it has the strategies, else BF16.
-        dtypes = site.levels(self.TABLE, "dtype", world_size=self.world, strategy="SHARD_GRAD_OP")
-        of_gpus = "fp16" if "fp16" in dtypes or not dtypes else "bf16"
-        self.dtype = of_gpus if site.gpu else "fp32"
+        dtypes = site.levels(self.TABLE, "dtype", world_size=self.world, strategy="SHARD_GRAD_OP") or ["fp16"]
+        self.dtype = ("fp16" if "fp16" in dtypes else "bf16") if site.gpu else "fp32"
         self.mark = "‡" if self.dtype == "bf16" else ""
         super().__init__(site)
 
@@ -395,12 +394,9 @@ class Strategies(Problem):
             Why("SHARD_GRAD_OP's parameters are sharded outside the passes, not replicated.", half <= full < ddp),
         )
         yield Title(f"Of the strategies measured in {dtype} {fast} is fastest, {speed} samples/s{mark}")
-        yield Finding(
-            3,
-            "fsdp",
-            f"Of {dtype} strategies on {on} {fast} trains fastest, {speed} samples/s; {small} needs least memory, "
-            f"{memory} GB per {site.rank}{mark}.",
-        )
+        least = f"{small} needs least memory, {memory} GB per {site.rank}{mark}"
+        fastest = f"Of {dtype} strategies on {on} {fast} trains fastest, {speed} samples/s"
+        yield Finding(3, "fsdp", f"{fastest}; {least}.")
 
     @staticmethod
     def emulated(strategy: str) -> str:
@@ -418,11 +414,9 @@ class Strategies(Problem):
     def all(self, column: str) -> list[tuple[str, Figure]]:
         """Every strategy that has the figure, by name; several."""
         found = []
-        for strategy, *extras in self.ROWS:
-            on = " and ".join(
-                name for name, one in zip(("off-load", "checkpointing"), extras, strict=True) if one == "yes"
-            )
-            one = figure(self.found(strategy, *extras), column)
+        for strategy, off_load, checkpointing in self.ROWS:
+            one = figure(self.found(strategy, off_load, checkpointing), column)
+            on = " and ".join(["off-load"] * (off_load == "yes") + ["checkpointing"] * (checkpointing == "yes"))
             found += [(f"{strategy}{self.emulated(strategy)}{f' with {on}' if on else ''}", one)] if one else []
         return found if len(found) > 1 else [("", NO_FIGURE)] * 2
 
@@ -551,9 +545,8 @@ class MultiGpu(OfBloom):
         (how, gain), *others = self.gained()
         on = self.site.ranks(self.world)
         way = f", {how}" if how == "wrapped per block" else f" {how}".rstrip()
-        rest = "".join(f", {other}x {name}" for name, other in others) + fewer(
-            self.site, self.first(), {n: self.of(n, how) for n in counts(self.site)[1:] if n < self.world}
-        )
+        on_fewer = {n: self.of(n, how) for n in counts(self.site)[1:] if n < self.world}
+        rest = "".join(f", {other}x {name}" for name, other in others) + fewer(self.site, self.first(), on_fewer)
         one, many = (figure(row, "avg_mem_total_gb") for row in (self.first(), self.of(self.world, self.ways[0])))
         verb = "falls" if many.value < one.value else "grows"
         yield Answer(
@@ -809,12 +802,8 @@ class WeakScaling(Problem):
             Why(f"{per} falls because the head does not grow with the layers.", work.value < 99.5),
         )
         yield Title(f"{kept}{self.mark}")
-        yield Finding(
-            15,
-            "fsdp",
-            f"Weak scaling keeps {self.efficiency} % on {self.on}; by the text's formula the same steps give "
-            f"{self.by_formula} %{self.mark}.",
-        )
+        same = f"by the text's formula the same steps give {self.by_formula} %{self.mark}"
+        yield Finding(15, "fsdp", f"Weak scaling keeps {self.efficiency} % on {self.on}; {same}.")
 
     def as_run(self, plan: Row | None) -> list[Cell]:
         """Batch and parameters of the scripts."""

@@ -108,19 +108,17 @@ class RankMethods(Problem):
         """By method, the binding below; who agrees, and how long each takes."""
         gpu = self.site.gpu
         size = "10 epochs of 2048 samples, batch 32 per rank" if gpu else "model, samples and epochs of preset cpu"
-        clock = (
-            "our clock starts after five warm-up steps, the sources' before the first" if gpu else "after warm-up steps"
-        )
+        five = "our clock starts after five warm-up steps, the sources' before the first"
         yield Table(
             "Training by way to find the ranks.",
-            f"DDP in FP32, {RANKS} ranks, {size}; one run each, slowest rank, host clock with synchronise; {clock}.",
+            f"DDP in FP32, {RANKS} ranks, {size}; one run each, slowest rank, host clock with synchronise; "
+            f"{five if gpu else 'after warm-up steps'}.",
             ["Method", "Launcher", "Ranks", "Local ranks", "Time (s)", "Time, bound (s)", "published (s)"],
             [self.line(method) for method in self.methods()],
             [self.binding()],
         )
-        several = figure(next(iter(self.launch(MODULO)), None), "training_s")
         alone = self.site.value(SingleGpu.TABLE, "homework_clock_s", batches="per_sample")
-        faster = alone.over(several)
+        faster = alone.over(figure(next(iter(self.launch(MODULO)), None), "training_s"))
         yield Answer(
             self.agree(),
             f"Training takes {self.span_of('training_s')} s.",
@@ -436,12 +434,9 @@ class Formats(Problem):
                 before,
             ),
         )
-        yield Finding(
-            13,
-            "polaris",
-            f"Training from compressed HDF5 takes {figure(packed, 'against_memory')} times as long as from memory, "
-            f"from the other formats {least} to {most} times{mark}.",
-        )
+        times = f"{figure(packed, 'against_memory')} times as long as from memory"
+        said = f"Training from compressed HDF5 takes {times}, from the other formats {least} to {most} times{mark}."
+        yield Finding(13, "polaris", said)
         others = [wait for name, wait in waits.items() if name != "hdf5_gzip"]
         yield Title(
             f"In training, files warm, HDF5 with gzip takes the loader {waits['hdf5_gzip']} ms per sample, every other "
