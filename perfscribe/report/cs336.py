@@ -88,10 +88,8 @@ class BenchmarkingScript(Problem):
                 for size in self.sizes
                 for one in self.PASSES
             ],
-            [
-                "Published: 002, large: forward 169.07, backward 347.68 ms (by difference), std about 1.7; context not "
-                "stated."
-            ],
+            "Published: 002, large: forward 169.07, backward 347.68 ms (by difference), std about 1.7; context not "
+            "stated.",
         )
         context = next(iter(self.site.levels(self.WARMUP, "seq_len")), largest(self.site)[1])
         yield Table(
@@ -374,10 +372,8 @@ class MemoryProfiling(Problem):
             ["Context length", "Peak memory – forward only", "Peak memory – full training step (fwd + bwd + opt)",
              "BF16, forward only", "BF16, full step"],
             [[context, *(self.peak(context, *column, " GB") for column in self.COLUMNS)] for context in self.at],
-            [
-                f"Forward with its graph kept: {', '.join(kept)} GB." if any(one[0].isdigit() for one in kept) else "",
-                "Published: 002, graph kept: 24.5, 35.0, 70 G; full step at 512: 70 G.",
-            ],
+            f"Forward with its graph kept: {', '.join(kept)} GB." if any(one[0].isdigit() for one in kept) else "",
+            "Published: 002, graph kept: 24.5, 35.0, 70 G; full step at 512: 70 G.",
         )  # fmt: skip
         phases = {phase: self.gb("full_step", phase) for phase in self.PHASES}
         top = max(phases, key=lambda phase: phases[phase].value) if all(phases.values()) else ""
@@ -485,7 +481,7 @@ class PytorchAttention(Problem):
             f"FP32, batch 8, {self.site.one_device}, host clock with synchronise.",
             ["seq_len", "d_model", "forward_ms", "backward_ms", "mem_gb", "002 (ms, ms, GiB)"],
             [self.line(*cell) for cell in grid],
-            [self.working()],
+            self.working(),
         )
         widest = [row for row in self.ended("ok") if row["head_dim"] == grid[-1][0]]
         tiles = Why("Tiles with recomputation, as in FlashAttention, keep no N × N matrix.")
@@ -614,7 +610,7 @@ class TorchCompile(Problem):
             f"{levels['backend']}, {self.site.one_device}, host clock with synchronise.",
             ["seq_len", "d_model", *self.TIMES],
             [[at["seq_len"], at["head_dim"], *self.cells(self.ATTENTION, self.TIMES, at)] for at in self.grid()],
-            ["Published: 002 at 16384 × 128: 63.4, 95.5, 53.9, 80.0 ms."],
+            "Published: 002 at 16384 × 128: 63.4, 95.5, 53.9, 80.0 ms.",
         )
         levels = self.compiled(self.MODELS)
         yield Table(

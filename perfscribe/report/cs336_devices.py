@@ -311,7 +311,7 @@ class NaiveDdpBenchmarking(Ddp):
                 + [cell for world in WORLDS for cell in self.cells(one, world, bucket)]
                 for one, bucket in self.handed_in()
             ],
-            [self.PUBLISHED] if self.site.gpu else [],
+            self.PUBLISHED if self.site.gpu else "",
         )
         found = [(self.step(one, "exposed_ms", bucket), one, bucket) for one, bucket in self.handed_in()]
         there = [row for row in found if row[0]] or found
@@ -590,7 +590,8 @@ class ShardingAccounting(Problem):
                 f"{setup(rows[0], on)}, one run; peak of each phase and its parts.",
                 ["optimizer", "moment", "peak", "parameters", "gradients", "optimizer state", "other"],
                 [[theirs if one == "sharded" else one, moment, *of] for (one, moment), of in found.items()],
-                [self.steps(), self.PUBLISHED if self.site.gpu else ""],
+                self.steps(),
+                self.PUBLISHED if self.site.gpu else "",
             )
         (init, before, after), (init_less, before_less, after_less) = (
             [found[one, moment] for moment in self.MOMENTS] for one in self.optimizers

@@ -201,10 +201,8 @@ class NsysProfile(Problem):
             f"By {by}, mean of {self.times}passes; FP32, batch 4{'; ' if mark else ', '}{at}.",
             ["NVTX Range", "Kern Inst", "Total Time", "Avg", "Med", "Min", "Max", "StdDev", "Kernel Name"],
             [self.kernel(one, row) for one, rows in most.items() for row in rows],
-            [
-                "Published: 002 (size and context not stated): top kernel 47.2 %, elementwise over 15 %, products 66.3 "
-                "then 54.5 %, softmax 316 against 146 μs per product."
-            ],
+            "Published: 002 (size and context not stated): top kernel 47.2 %, elementwise over 15 %, products 66.3 "
+            "then 54.5 %, softmax 316 against 146 μs per product.",
         )
 
     def kernel(self, of_range: str, row: Row | None) -> Entries:
@@ -327,13 +325,11 @@ class FlashBenchmarking(Problem):
                 [*cell, *(self.cell(who, one, *cell) for one in self.PASSES for who in self.both)]
                 for cell in self.problems
             ],
-            [
-                self.end_to_end() if gpu else "",
-                f"Leaderboard closure: {self.whose} {triton}, cuDNN {cudnn}, best verified {best} ms ({hardware})."
-                if gpu
-                else "",
-                "Published: 002 at 16384 × 64, bf16, end to end: 8.63, 7.37 ms.",
-            ],
+            self.end_to_end() if gpu else "",
+            f"Leaderboard closure: {self.whose} {triton}, cuDNN {cudnn}, best verified {best} ms ({hardware})."
+            if gpu
+            else "",
+            "Published: 002 at 16384 × 64, bf16, end to end: 8.63, 7.37 ms.",
         )
         first, last, plain, flash = self.compare()
         where = f"faster end to end from {first} tokens on" if first else "nowhere faster end to end"

@@ -143,7 +143,8 @@ class NineRows(Problem):
             f"peak{other}.",
             ["Metric", "Log Location & Extraction", "Your Value", "scripts' labels"],
             [self.row(metric) for metric in self.METRICS],
-            [self.later(), *published],
+            self.later(),
+            *published,
         )
 
     def metric(self, metric: str) -> Row | None:
@@ -447,7 +448,7 @@ class Scaling(Problem):
     table = ""
     columns: dict[str, str] = {}  # noqa: RUF012
 
-    def scaling(self, what: str, lines: Sequence[Line], notes: Sequence[str] = ()) -> Table:
+    def scaling(self, what: str, lines: Sequence[Line], *notes: str) -> Table:
         """The table. lines: labels and the source's rows. A mark that all measured rows share is in its title."""
         trained = [row for _, row in lines if row is not None and ok(row)]
         found = [self.mark(row) for row in trained]
@@ -460,7 +461,7 @@ class Scaling(Problem):
         other = f"; ‡ {unlike}" if unlike else ""
         nodes = ON_ONE_HOST if "†" in "".join(found) else ""
         return Table(
-            f"{what}{common}.", f"{self.setup()}{nodes}{other}.", ["Setup", "Total GPUs", *self.columns], rows, notes
+            f"{what}{common}.", f"{self.setup()}{nodes}{other}.", ["Setup", "Total GPUs", *self.columns], rows, *notes
         )
 
     def first(self) -> Row | None:
@@ -648,7 +649,7 @@ class CustomMultiGpu(OfCustom):
             name = f"Single Node, Single {site.rank}" if n == 1 else f"Single Node, {site.ranks(n)}"
             lines.append(([name, n], given(site, self.table, n)))
         ours = self.ours() if gpu and self.world > 1 else ""
-        yield self.scaling(f"Custom model by number of {site.ranks_are}", lines, [ours])
+        yield self.scaling(f"Custom model by number of {site.ranks_are}", lines, ours)
         first, last = self.first(), given(site, self.table, self.world)
         if self.world == 1 or first is None or last is None:
             return
@@ -789,8 +790,8 @@ class WeakScaling(Problem):
             ["GPUs", "Num Layers", "Per-GPU Batch", "Total Params", "Samples/s (Callback)", "GPU Memory (GB, Callback)",
              "GPU Utilization (%)", "Loss", "Runtime (s)", "Efficiency (%)"],
             [[*levels, *self.row(self.found[levels[0]])] for levels in self.levels],
-            [f"By the workshop's formula, current over baseline: {self.by_formula} % by steps, "
-             f"{runtimes[0].share(runtimes[1])} % by runtimes{self.mark}."],
+            f"By the workshop's formula, current over baseline: {self.by_formula} % by steps, "
+            f"{runtimes[0].share(runtimes[1])} % by runtimes{self.mark}.",
         )  # fmt: skip
         steps, work = [figure(row, "step_ms") for row in (self.last, self.first)], self.work()
         kept = f"Efficiency is {self.efficiency} % on {self.on}"

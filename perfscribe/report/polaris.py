@@ -115,7 +115,7 @@ class RankMethods(Problem):
             f"{five if gpu else 'after warm-up steps'}.",
             ["Method", "Launcher", "Ranks", "Local ranks", "Time (s)", "Time, bound (s)", "published (s)"],
             [self.line(method) for method in self.methods()],
-            [self.binding()],
+            self.binding(),
         )
         alone = self.site.value(SingleGpu.TABLE, "homework_clock_s", batches="per_sample")
         faster = alone.over(figure(next(iter(self.launch(MODULO)), None), "training_s"))
@@ -321,11 +321,9 @@ class CrossNode(Problem):
             f"{entry(self.row(self.TOTAL), 'turns', '6')} turns, torch profiler{self.links()}.",
             ["Metric", "Task 4 (Inter-Node)", "Task 5 (Intra-Node)", "Impact"],
             rows,
-            [
-                f"Of it transfer / waiting for the other rank: {transfer[0]} / {waiting[0]} ms across{at}, "
-                f"{transfer[1]} / {waiting[1]} ms within{end}; {count} calls each.",
-                self.published(),
-            ],
+            f"Of it transfer / waiting for the other rank: {transfer[0]} / {waiting[0]} ms across{at}, "
+            f"{transfer[1]} / {waiting[1]} ms within{end}; {count} calls each.",
+            self.published(),
         )
         row = self.row(self.TRANSFER)
         same = entry(row, "impact_verdict") == "cannot tell"
@@ -499,11 +497,9 @@ class DataTypes(Problem):
                 ["Peak Memory", *(as_cell(one, "peak_gb", unit=" GB") for one in rows)],
                 ["Throughput", *map(throughput, rows)],
             ],
-            [
-                f"One change at a time: {wide} in fp32 {wider} GB, {narrow} in bf16 {narrow_half}, {wide} in bf16 with "
-                f"{few} samples {half}.",
-                "Published (000): 4.05 GB (unexplained), 200 - 384 samp/s; 15.78 GB, 340 - 370 samp/s.",
-            ],
+            f"One change at a time: {wide} in fp32 {wider} GB, {narrow} in bf16 {narrow_half}, {wide} in bf16 with "
+            f"{few} samples {half}.",
+            "Published (000): 4.05 GB (unexplained), 200 - 384 samp/s; 15.78 GB, 340 - 370 samp/s.",
         )
         larger = figure(rows[1], "peak_gb")
         same = half.quoted == larger.quoted

@@ -20,9 +20,7 @@ Entries = Sequence[Cell | Figure | str | int]  # of a row of a table: what is ne
 class Table:
     """One hand-in table. title: what, and its unit; setup: the rest, in plain text; notes: lines below it."""
 
-    def __init__(
-        self, title: str, setup: str, header: Sequence[str], rows: Iterable[Entries], notes: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, title: str, setup: str, header: Sequence[str], rows: Iterable[Entries], *notes: str) -> None:
         self.title, self.setup, self.header, self.notes = title, setup, header, notes
         self.rows = [[_cell(one) for one in row] for row in rows]
 
