@@ -227,7 +227,7 @@ def all_reduce() -> list[dict[str, Any]]:
     gpus = torch.cuda.device_count()
     for size_mb in MESSAGES_MB if gpus > 1 else ():
         arguments = {"size_bytes": size_mb * 10**6}
-        said = launch("agreement:all_reduces", arguments, world_size=gpus, backend="nccl", timeout_s=120).results
+        said = launch("agreement:all_reduces", arguments, world_size=gpus, backend="nccl", timeout_s=120)
         turns = [[max(times) for times in zip(*ranks, strict=True)] for ranks in zip(*said, strict=True)]
         ours, bare = (median(times) for times in zip(*turns, strict=True))
         ratios = median(one / other for one, other in turns)

@@ -25,7 +25,7 @@ from perfscribe.base.cells import Unsupported
 from perfscribe.distributed import collectives, transport, watching
 from perfscribe.distributed.collectives import OPERATIONS, Message
 from perfscribe.distributed.failures import RankError, RankOutOfMemory, RankTimeout
-from perfscribe.distributed.launch import Launched, launch
+from perfscribe.distributed.launch import WorkerGroup, launch
 from perfscribe.distributed.nccl_log import parse_nccl_log
 from perfscribe.run.child import failure
 
@@ -38,7 +38,7 @@ ALL = ("naive", "flat", *HOOKED)
 DDP_CASES = [["train", ALL, "mixed", 1e-5, 1e-6], ["train", ALL, "transformer"], ["nothing_waits", HOOKED]]
 
 
-def run(program, arguments: dict | None = None, world_size: int = 2, timeout_s: float = 60, **options) -> Launched:
+def run(program, arguments: dict | None = None, world_size: int = 2, timeout_s: float = 60, **options) -> list:
     options = {"backend": "nccl", "world_size": world_size, "timeout_s": timeout_s} | options
     return launch(program, arguments or {}, **options)
 
@@ -85,11 +85,11 @@ def ddp_cases(arguments, rank):
 
 def test_every_wrapper_equals_a_single_process():
     expected = sum(len(wrappers) for _, wrappers, *_ in DDP_CASES)
-    assert run(ddp_cases, {"cases": DDP_CASES}, timeout_s=120).results == [expected] * 2
+    assert run(ddp_cases, {"cases": DDP_CASES}, timeout_s=120) == [expected] * 2
 
 
 def test_every_wrapper_on_all_gpus():
-    assert len(set(run(ddp_cases, {"cases": DDP_CASES[:2]}, MOST).results)) == 1
+    assert len(set(run(ddp_cases, {"cases": DDP_CASES[:2]}, MOST))) == 1
 
 
 class Late(torch.autograd.Function):
@@ -179,12 +179,14 @@ def exchanges(arguments, rank):
 def test_collectives_and_what_the_log_says_of_the_transport(name):
     arguments = {"messages": [asdict(message) for message in MESSAGES]}
     world_size = MOST if name == "default" else 2
-    launched = run(exchanges, arguments, world_size, transport=name, nccl_log=True)
-    log = parse_nccl_log(line for lines in launched.output.values() for line in lines)
+    options = {"backend": "nccl", "transport": name, "nccl_log": True}
+    with WorkerGroup(exchanges, world_size=world_size, timeout_s=60, **options) as workers:
+        by_rank = workers.ask(arguments)
+    log = parse_nccl_log(line for lines in workers.output.values() for line in lines)
     assert re.fullmatch(r"2\.\d+\.\d+", log.version or "") and log.version == transport.nccl_version()
-    if name != "default" or launched.results[0]["nvlink"]:
+    if name != "default" or by_rank[0]["nvlink"]:
         assert log.connections == (WAYS[name],)
-    for message, *said in zip(MESSAGES, *(one["said"] for one in launched.results), strict=True):
+    for message, *said in zip(MESSAGES, *(one["said"] for one in by_rank), strict=True):
         found = collectives.combine(message, said)
         assert found.values["elements_checked"] > 0 and found.values["busbw_gb_per_s"] > 0
         assert found.timers == {"time_ms": collectives.CUDA_EVENTS} and len(found.samples["time_ms"]) == 3
@@ -204,15 +206,15 @@ def places(arguments, rank):
 
 
 def test_each_rank_has_a_gpu_of_its_own():
-    results = run(places, world_size=MOST).results
+    results = run(places, world_size=MOST)
     assert [(one["device"], one["sum"]) for one in results] == [(rank, MOST) for rank in range(MOST)]
 
 
 def test_nvlink_is_used_or_refused():
     try:
-        assert run(places, transport="nvlink").results[0]["sum"] == 2
+        assert run(places, transport="nvlink")[0]["sum"] == 2
     except Unsupported as reason:
-        assert str(reason).endswith("not by NVLink") and not run(places).results[0]["nvlink"]
+        assert str(reason).endswith("not by NVLink") and not run(places)[0]["nvlink"]
 
 
 # --- faults -----------------------------------------------------------------------------------------------------
@@ -317,5 +319,5 @@ def test_nccl_without_memory_for_its_buffers_is_out_of_memory():
 
 
 def test_afterwards_the_gpus_are_free():
-    for one in run(places, world_size=MOST).results:
+    for one in run(places, world_size=MOST):
         assert one["free"] > 0.9

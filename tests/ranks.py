@@ -26,7 +26,7 @@ def run_ranks(function: Callable[..., Any], world_size: int, *args: Any, timeout
     SERVER.start((*PRELOADED, "torch.nn.parallel.distributed", "pytest"))
     arguments = {"module": function.__module__, "function": function.__name__, "args": _to_text(args)}
     try:
-        results = launch(call, arguments, world_size=world_size, timeout_s=timeout_s).results
+        results = launch(call, arguments, world_size=world_size, timeout_s=timeout_s)
     except RankError as error:
         raise RanksError("\n".join([str(error), *getattr(error, "__notes__", [])])) from error
     return [_from_text(result) for result in results]

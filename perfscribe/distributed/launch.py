@@ -11,13 +11,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import shutil
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import IO, Any, BinaryIO, cast
 
 from perfscribe.base.cells import Unsupported
@@ -33,24 +33,13 @@ from perfscribe.distributed.watching import EXIT_S, KEPT_LINES, Watch, exit_text
 
 DEATH_S = 30.0
 LOG_LINES = 20_000
+COLLECTIVE_TIMEOUT_S = 600.0  # above any cell's own: ranks start with the time of their first cell
 
 
-@dataclass(frozen=True)
-class Launched:
-    """What the ranks gave back, in the order of ranks.
-
-    results: of the program. output: what each rank printed, as far as it was kept (all of it with nccl_log).
-    """
-
-    results: list[Any]
-    output: dict[int, list[str]]
-
-
-def launch(program: str | Callable[..., Any], arguments: Mapping[str, Any], **options: Any) -> Launched:
-    """Run program on several ranks at once, and end them. options: a WorkerGroup's, which says what it raises."""
+def launch(program: str | Callable[..., Any], arguments: Mapping[str, Any], **options: Any) -> list[Any]:
+    """The program's result of each rank, which then end. options: a WorkerGroup's, which says what it raises."""
     with WorkerGroup(program, **options) as workers:
-        results = workers.ask(arguments)
-    return Launched(results, workers.output)
+        return workers.ask(arguments)
 
 
 class WorkerGroup:
@@ -64,9 +53,9 @@ class WorkerGroup:
     device: cuda (the default of nccl) or cpu (of gloo). transport: see transport.py. timeout_s: for each ask(), of
     which the first takes in starting. collective_timeout_s: after which a collective gives up by itself; by default
     later than timeout_s, so that only that ends it, and what the ranks' stacks say then tells who hangs; to be given
-    where an ask() may last longer than the first. launcher: the command that starts the ranks in place of this
-    process, such as torchrun(4); the ranks' module is put behind it. nccl_log: let NCCL report its choices (see
-    nccl_log.parse_nccl_log); slows collectives.
+    where an ask() may last longer than the first. seed: by default drawn from random.
+    launcher: the command that starts the ranks in place of this process, such as torchrun(4); the ranks' module is put
+    behind it. nccl_log: let NCCL report its choices (see nccl_log.parse_nccl_log); slows collectives.
 
     ValueError: arguments that cannot be. Unsupported: fewer GPUs than ranks, or nodes than asked for, a backend that
     torch lacks, or a rank raised it. Else the first failure counts and names its rank: RankOutOfMemory (a MemoryError),
@@ -85,7 +74,7 @@ class WorkerGroup:
         device: str = "",
         transport: str = "default",
         collective_timeout_s: float | None = None,
-        seed: int = 0,
+        seed: int | None = None,
         launcher: Sequence[str] = (),
         nccl_log: bool = False,
     ) -> None:
@@ -106,7 +95,7 @@ class WorkerGroup:
                 "device": device,
                 "transport": transport,
                 "collective_timeout_s": collective_timeout_s or timeout_s + DEATH_S,
-                "seed": seed,
+                "seed": random.getrandbits(31) if seed is None else seed,
                 "threads": _threads(each),
                 "nccl_log": nccl_log,
                 "address": hub.address,
@@ -163,6 +152,30 @@ class WorkerGroup:
                 self._watch.dismiss()
             finally:
                 self._held.close()
+
+
+_WAITING: dict[tuple[Any, ...], WorkerGroup] = {}
+
+
+def waiting(program: Callable[..., Any], *, timeout_s: float, alone: bool = False, **options: Any) -> WorkerGroup:
+    """Ranks that stay for further work by this program and with these options; started where none wait already.
+
+    alone: all others leave first, and their memory with them. timeout_s: for the first work and where none is given.
+    """
+    key = (program, *sorted(options.items()))
+    workers = _WAITING.get(key)
+    if workers is None or not workers.is_open:
+        if alone:
+            dismiss()
+        options |= {"timeout_s": timeout_s, "collective_timeout_s": COLLECTIVE_TIMEOUT_S}
+        workers = _WAITING[key] = WorkerGroup(program, **options)
+    return workers
+
+
+def dismiss() -> None:
+    """End all ranks that wait."""
+    while _WAITING:
+        _WAITING.popitem()[1].close()
 
 
 def _name(program: Callable[..., Any]) -> str:

@@ -88,22 +88,18 @@ def start_early(*more: str) -> None:
 
 def run(of: Cell) -> Measurement:
     """Launch the ranks, and make one measurement of what they say."""
-    import random
-
     from perfscribe.distributed.launch import launch
     from perfscribe.training.on_ranks import on_rank
 
-    launched = launch(
+    ranks = launch(
         on_rank,
         {"factors": dict(of.factors), "data_folder": of.data_folder, "dataset": of.data[0]},
         world_size=of["world_size"],
         nodes=int(of.factors.get("nodes") or 1),
         timeout_s=LAUNCH_TIMEOUT_S,
         backend=of["backend"],
-        device=of["device"],
-        seed=random.getrandbits(31),  # of the cell's own seed
     )
-    return combine(launched.results)
+    return combine(ranks)
 
 
 def combine(ranks: Sequence[Mapping[str, Any]]) -> Measurement:

@@ -25,7 +25,7 @@ WORLD_SIZE = 3
 def test_every_collective_is_right_and_timed():
     messages = [Message(operation, size, dtype, 1, 3) for operation in OPERATIONS for size, dtype in SIZES]
     arguments = {"messages": [asdict(message) for message in messages]}
-    by_rank = launch(collectives.run_on_rank, arguments, world_size=WORLD_SIZE, timeout_s=120).results
+    by_rank = launch(collectives.run_on_rank, arguments, world_size=WORLD_SIZE, timeout_s=120)
     for message, *said in zip(messages, *by_rank, strict=True):
         one = combine(message, said)
         item = 4 if message.dtype == "fp32" else 2
@@ -65,7 +65,7 @@ def wrongly(arguments, rank):
 @pytest.mark.parametrize(("size_bytes", "dtype"), [(5_000_000, "fp32"), (6000, "bf16")])
 def test_a_check_sees_one_wrong_element_and_swapped_chunks(size_bytes, dtype):
     arguments = {"size_bytes": size_bytes, "dtype": dtype}
-    right, wrong = launch("test_collectives:wrongly", arguments, world_size=2, timeout_s=60).results
+    right, wrong = launch("test_collectives:wrongly", arguments, world_size=2, timeout_s=60)
     assert set(right) == {"right"}
     for operation, one, swapped in zip(OPERATIONS, wrong[::2], wrong[1::2], strict=True):
         assert re.fullmatch(rf"{operation}: 1 of \d+ elements are wrong on rank 1", one)
@@ -83,7 +83,7 @@ def comes_late(arguments, rank):
 
 
 def test_a_call_begins_when_all_ranks_are_there():
-    first, second = launch("test_collectives:comes_late", {}, world_size=2, timeout_s=60).results
+    first, second = launch("test_collectives:comes_late", {}, world_size=2, timeout_s=60)
     assert first > 0.7 > second
 
 

@@ -46,7 +46,7 @@ EXCHANGED = {
 
 
 def run(program: Any, arguments: dict[str, Any], world_size: int = 2) -> list[Any]:
-    return launch(program, arguments, world_size=world_size, timeout_s=300).results
+    return launch(program, arguments, world_size=world_size, timeout_s=300)
 
 
 def cases() -> dict[str, dict[str, Any]]:

@@ -53,8 +53,8 @@ def test_sizes_follow_the_meaning_of_a_megabyte_and_none_is_measured_twice(megab
 
 @pytest.fixture
 def workers() -> Iterator[dict[Any, Any]]:
-    yield measure._GROUPS
-    measure.close()
+    yield launch._WAITING
+    launch.dismiss()
 
 
 def small(size_mb: float = 0.0625, world_size: int = 2, operation: str = NAME, **more: Any) -> Cell:
@@ -82,12 +82,12 @@ def test_cells_share_their_ranks_and_a_failure_costs_its_cell_alone(workers: dic
 
 
 def test_the_time_of_a_call_holds_no_wait_for_a_rank_that_fills_its_buffers() -> None:
-    assert max(launch.launch(rank_programs.late_to_fill, {}, world_size=2, timeout_s=60).results) < 50
+    assert max(launch.launch(rank_programs.late_to_fill, {}, world_size=2, timeout_s=60)) < 50
 
 
 def test_a_cells_time_is_below_the_limits_of_worker_and_collectives() -> None:
     for cell in cells("gpu"):
-        assert measure.STARTING_S < measure._timeout_s(cell, 2) <= measure.LONGEST_S < measure.COLLECTIVE_TIMEOUT_S
+        assert measure.STARTING_S < measure._timeout_s(cell, 2) <= measure.LONGEST_S < launch.COLLECTIVE_TIMEOUT_S
     assert config.resolve(RAW, "gpu")["experiments"][NAME]["timeout_s"] > measure.LONGEST_S + 30
 
 
@@ -97,7 +97,7 @@ class Nccl:
     way, is_open = "", True
 
     def __init__(self, program: Any, **options: Any) -> None:
-        assert options["backend"] == "nccl" and options["nccl_log"] == (program is measure.send_once)
+        assert options["backend"] == "nccl" and options.get("nccl_log", False) == (program is measure.send_once)
         said = [
             f"h:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via {self.way}",
             "h:1:1 [0] NCCL INFO AllReduce: 1048576 Bytes -> Algo RING proto LL128 channel{Lo..Hi}={0..15}",
@@ -122,7 +122,7 @@ class Nccl:
 def nccl(monkeypatch: pytest.MonkeyPatch, transport: str, way: str, operation: str = NAME) -> Measurement:
     monkeypatch.setattr(Nccl, "way", way)
     monkeypatch.setattr(launch, "WorkerGroup", Nccl)
-    monkeypatch.setattr(measure, "_GROUPS", {})
+    monkeypatch.setattr(launch, "_WAITING", {})
     return measure.run(small(1, operation=operation, backend="nccl", device="cuda", transport=transport))
 
 

@@ -87,7 +87,7 @@ def saved(cell: Cell, folder: Path, on_rank: Any) -> dict[str, Any]:
     arguments = {"data_folder": cell.data_folder, "dataset": cell.data[0], "folder": str(folder), "order_seed": 3}
     factors = {**cell.factors, "grad_acc": 2, "keep_checkpoints": 2}
     launched = launch(on_rank, {**arguments, "factors": factors, "resume": False}, world_size=2, timeout_s=120, seed=3)
-    found: dict[str, Any] = launched.results[0]["values"]
+    found: dict[str, Any] = launched[0]["values"]
     return found
 
 

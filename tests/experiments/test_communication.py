@@ -18,6 +18,7 @@ from workspace import ROOT
 from perfscribe import config
 from perfscribe.base.cells import Cell
 from perfscribe.distributed import link_rates
+from perfscribe.distributed.launch import dismiss
 from perfscribe.experiments.communication import measure, program, show
 from perfscribe.plan import plan
 from perfscribe.records.records import Record
@@ -154,7 +155,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[list[Record
         samples = {name: [sample] for name, sample in of.samples.items()}
         more: dict[str, Any] = {"values": of.values, "series": of.series, "timers": of.timers}
         found.append(Record(NAME, dict(cell.factors), "ok", "", "measured", samples, **more))
-    measure.close()
+    dismiss()
     yield found, folder / "traces"
 
 

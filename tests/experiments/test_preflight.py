@@ -150,7 +150,7 @@ def test_our_own_loop_over_gloo():
 def test_a_slow_pair_is_named():
     trial = {"size_bytes": MIB, "warmup": 1, "timed": 3, "threshold_gb_per_s": 0.03}
     arguments = {"trial": trial, "slow": [1, 3], "delay_s": 0.1}
-    said = launch(rank_programs.over_a_slow_link, arguments, world_size=4, timeout_s=60).results
+    said = launch(rank_programs.over_a_slow_link, arguments, world_size=4, timeout_s=60)
     assert said == [said[0]] * 4  # every rank tells the same
     outcome = self_test.from_json(said[0])
     assert outcome.code == TOO_SLOW and len(outcome.pairs) == 6

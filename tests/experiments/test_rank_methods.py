@@ -13,7 +13,7 @@ from workspace import ROOT
 
 from perfscribe import config
 from perfscribe.base.cells import Cell, Unsupported
-from perfscribe.distributed import launchers, mpi_start, ranks
+from perfscribe.distributed import launch, launchers, mpi_start, ranks
 from perfscribe.experiments.rank_methods import measure, show
 from perfscribe.plan import plan
 
@@ -135,9 +135,9 @@ def cell(launcher: str, method: str) -> Cell:
 def worker_groups(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    measure.close()
+    launch.dismiss()
     yield
-    measure.close()
+    launch.dismiss()
 
 
 def need_open_mpi() -> None:
@@ -163,7 +163,7 @@ def test_four_ranks_below_mpiexec(worker_groups):
         assert found.values["variables_left"] == 0
         losses.add(found.values["final_loss"])
     assert len(losses) == 1  # whoever says so, the same ranks train the same model on the same samples
-    assert len(measure._GROUPS) == 1
+    assert len(launch._WAITING) == 1
 
 
 @pytest.mark.slow

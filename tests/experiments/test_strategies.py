@@ -17,7 +17,7 @@ from perfscribe import config
 from perfscribe.analytic import fsdp_memory, fsdp_traffic
 from perfscribe.base.cells import Cell, Measurement
 from perfscribe.distributed.failures import RankError
-from perfscribe.distributed.launch import launch
+from perfscribe.distributed.launch import dismiss, launch
 from perfscribe.experiments.strategies import measure, program, show
 from perfscribe.experiments.strategies.levels import SHOWN
 from perfscribe.plan import plan
@@ -58,7 +58,7 @@ def measured() -> Iterator[list[Record]]:
     found = {}
     for cell in sorted(cells, key=lambda one: one.cost):
         found[id(cell)] = as_record(cell, None if cell.skip or "cuda" in cell.requires else measure.run(cell))
-    measure.close()
+    dismiss()
     yield [found[id(cell)] for cell in cells]
 
 
@@ -167,7 +167,7 @@ LEFT = [
 def test_a_plan_knows_what_it_holds_and_leaves_nothing() -> None:
     names = ("api", "strategy", "dtype", "wrapping", "prefetch")
     plans = [{**a_cell().factors, **dict(zip(names, of, strict=True))} for of in LEFT]
-    by_rank = launch(fsdp_cases.left_behind, {"plans": plans}, world_size=2, backend="gloo", timeout_s=120).results
+    by_rank = launch(fsdp_cases.left_behind, {"plans": plans}, world_size=2, backend="gloo", timeout_s=120)
     for rank in by_rank:
         for of, found in zip(LEFT, rank, strict=True):
             assert found["known"] == pytest.approx(found["added"], rel=0.01), of
@@ -189,7 +189,7 @@ def test_a_rank_that_raises_fails_the_cell_with_its_first_line_and_the_next_cell
             measure.run(a_cell(model="none"))
         assert measure.run(a_cell()).values["applied_shards"] == 2
     finally:
-        measure.close()
+        dismiss()
 
 
 def test_a_model_that_computes_something_else_once_wrapped_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,7 +36,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
 
 def train(data: tuple[str, str], world_size: int, factors: dict, program: Any = on_ranks.on_rank) -> list[dict]:
     arguments = {"factors": factors, "data_folder": data[0], "dataset": data[1]}
-    return launch(program, arguments, world_size=world_size, timeout_s=120, seed=7).results
+    return launch(program, arguments, world_size=world_size, timeout_s=120, seed=7)
 
 
 def test_two_ranks_with_fsdp_train_what_one_does(data) -> None:
@@ -77,7 +77,7 @@ def test_trainers_fsdp_divides_the_model_and_trains_as_ddp_does(data, model, low
 
 def test_a_step_that_overflows_on_one_rank_is_left_out_on_all_by_a_fused_adamw() -> None:
     """fp16's scaler with fully_shard: another rank's overflow reaches the kernel that updates the parts of this one."""
-    for rank in launch(overflow_on_one_rank, {}, world_size=2, timeout_s=120, seed=7).results:
+    for rank in launch(overflow_on_one_rank, {}, world_size=2, timeout_s=120, seed=7):
         assert rank["fused"] and rank["divided"]
         assert rank["scales"] == [2.0**16, 2.0**15, 2.0**15]  # before, behind the overflow, behind a step without
         assert rank["moved"] == [False, True]

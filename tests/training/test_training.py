@@ -103,7 +103,7 @@ def test_a_step_is_from_the_end_of_the_one_before_or_the_beginning_of_its_epoch(
 
 
 def test_what_wraps_a_model_is_read_off_the_object() -> None:
-    (found,) = launch(wrapped_models, {}, world_size=1, timeout_s=120).results
+    (found,) = launch(wrapped_models, {}, world_size=1, timeout_s=120)
     assert found == [["none", 0], ["DataParallel", 0], ["DDP", 0], ["FSDP1", 1], ["FSDP2", 3]]
 
 

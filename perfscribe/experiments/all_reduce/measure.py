@@ -8,14 +8,13 @@ logs what it chooses, as the log costs time with each call.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from perfscribe.analytic.traffic import MB_MEANINGS, bus_factor, size_bytes
 from perfscribe.base.cells import Cell, Measurement
 
 if TYPE_CHECKING:
-    from perfscribe.distributed.launch import WorkerGroup
     from perfscribe.distributed.rank import Rank
 
 DEVICES = {"gloo": "cpu", "nccl": "cuda"}
@@ -24,11 +23,9 @@ FIXED = ("megabyte", "warmup_steps", "samples", "limit_s")
 # Rates that any machine reaches, for the time that a cell is given; and the longest, below the worker's own limit.
 LEAST_BYTES_PER_S = {"gloo": 1e8, "nccl": 1e9}
 STARTING_S, LONGEST_S = 90.0, 540.0
-COLLECTIVE_TIMEOUT_S = 600.0  # above any cell's own: ranks start with the time of their first cell, and stay for all
 # What NCCL's log says of channels under a transport that was forced.
 CONNECTIONS = {"nvlink": "P2P", "shm": "SHM", "tcp": "NET/Socket"}
 NOT_LOGGED, NO_LINKS = "not in NCCL's log", "not told"
-_GROUPS: dict[tuple[Any, ...], WorkerGroup] = {}
 
 
 def cells(config: Mapping[str, Any]) -> list[Cell]:
@@ -73,7 +70,7 @@ def run(cell: Cell) -> Measurement:
     """
     from dataclasses import asdict
 
-    from perfscribe.distributed import collectives
+    from perfscribe.distributed import collectives, launch
 
     size = size_bytes(cell["size_mb"], cell["megabyte"])
     times = {"warmup": cell["warmup_steps"], "timed": cell["samples"], "limit_s": cell["limit_s"]}
@@ -81,7 +78,8 @@ def run(cell: Cell) -> Measurement:
     timers = ["", collectives.HOST_CLOCK] if cell["backend"] == "nccl" else [""]
     messages = [{**asdict(message), "timer": timer} for timer in timers]
     timeout_s = _timeout_s(cell, len(timers))
-    said = _workers(cell, collectives.run_on_rank, timeout_s).ask({"messages": messages}, timeout_s)
+    workers = launch.waiting(collectives.run_on_rank, timeout_s=timeout_s, **_way(cell))
+    said = workers.ask({"messages": messages}, timeout_s)
     measurement, *by_host = [collectives.combine(message, ranks) for ranks in zip(*said, strict=True)]
     for other in by_host:
         for name in ("samples", "warmup", "timers"):
@@ -100,38 +98,16 @@ def _timeout_s(cell: Cell, timers: int) -> float:
     return min(LONGEST_S, STARTING_S + moved / LEAST_BYTES_PER_S[cell["backend"]])
 
 
-def _workers(cell: Cell, program: Callable[..., Any], timeout_s: float, nccl_log: bool = False) -> WorkerGroup:
-    """The ranks that run the program for such cells, which are started where they do not wait already."""
-    import random
-
-    from perfscribe.distributed.launch import WorkerGroup
-
-    way = {name: cell[name] for name in ("backend", "transport", "world_size")}
-    key = (program.__qualname__, *way.values())
-    workers = _GROUPS.get(key)
-    if workers is None or not workers.is_open:
-        workers = _GROUPS[key] = WorkerGroup(
-            program,
-            **way,
-            timeout_s=timeout_s,
-            collective_timeout_s=COLLECTIVE_TIMEOUT_S,
-            nccl_log=nccl_log,
-            seed=random.getrandbits(31),  # of the cell's own seed
-        )
-    return workers
-
-
-def close() -> None:
-    """End all ranks that wait."""
-    while _GROUPS:
-        _GROUPS.popitem()[1].close()
+def _way(cell: Cell) -> dict[str, Any]:
+    return {name: cell[name] for name in ("backend", "transport", "world_size")}
 
 
 def _choices(cell: Cell, message: Mapping[str, Any], timeout_s: float, message_bytes: int) -> dict[str, Any]:
     """What NCCL says that it took for the message, which is sent once more; how the GPUs are joined."""
+    from perfscribe.distributed import launch
     from perfscribe.distributed.nccl_log import parse_nccl_log
 
-    workers = _workers(cell, send_once, timeout_s, nccl_log=True)
+    workers = launch.waiting(send_once, timeout_s=timeout_s, nccl_log=True, **_way(cell))
     links = workers.ask({"message": message}, timeout_s)[0]
     log = parse_nccl_log(line for lines in workers.output.values() for line in lines)
     forced = CONNECTIONS.get(cell["transport"])

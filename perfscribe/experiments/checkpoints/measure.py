@@ -88,16 +88,15 @@ def both(cell: Cell, on_rank: Callable[..., Any]) -> Measurement:
         for ranks, resume in ((cell["saved_by"], False), (cell["resumed_by"], True)):
             per_rank = cell["rows_per_step"] // ranks // cell["batch_size"]
             factors = {**cell.factors, "grad_acc": per_rank}
-            launched = launch(
+            said = launch(
                 on_rank,
                 {**common, "factors": factors, "resume": resume},
                 world_size=ranks,
                 timeout_s=launching.LAUNCH_TIMEOUT_S / 2,
                 backend=cell["backend"],
-                device=cell["device"],
                 seed=seed,
             )
-            results.append(launched.results)
+            results.append(said)
     return combine(*results)
 
 

@@ -8,7 +8,6 @@ single rank, profiled and not.
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -31,9 +30,7 @@ MODEL = ("features", "layers", "d_ff", "batch", "source_length", "target_length"
 SAME = (*MODEL, "wait", "warmup_steps", "active", "turns")
 PROGRAM = "perfscribe.experiments.communication.program"  # imports all that ranks run
 LIMIT_S, LONGEST_S = 150.0, 540.0  # of a turn, of a whole single-rank cell; below the worker's own limit
-COLLECTIVE_TIMEOUT_S = 600.0  # above any cell's own: ranks stay for all cells
 NO_LINKS = "not told"
-_GROUPS: dict[tuple[str, str], WorkerGroup] = {}
 
 # What each rank says of a turn: calls (of each collective the elements of its message, 0 where the profiler does not
 # tell, its start and duration in ns), compute_ms, step_ms of the active steps, gradient_bytes, links.
@@ -83,9 +80,10 @@ def run(cell: Cell) -> Measurement:
         return _run_alone(cell)
     if cell["tool"] == TORCH_PROFILER:
         return take_turns(cell, lambda placement: _workers(cell, placement))
+    from perfscribe.distributed.launch import dismiss
     from perfscribe.experiments.communication import under_nsys
 
-    close()  # ranks that wait hold their GPUs' memory
+    dismiss()  # ranks that wait hold their GPUs' memory
     return under_nsys.run(cell)
 
 
@@ -112,28 +110,11 @@ def take_turns(cell: Cell, workers: Callable[[str], WorkerGroup]) -> Measurement
 
 def _workers(cell: Cell, placement: str) -> WorkerGroup:
     """The placement's ranks, which are started where they do not wait already."""
-    from perfscribe.distributed.launch import WorkerGroup
+    from perfscribe.distributed.launch import waiting
     from perfscribe.experiments.communication.program import on_rank
 
-    key = (str(cell["backend"]), placement)
-    workers = _GROUPS.get(key)
-    if workers is None or not workers.is_open:
-        workers = _GROUPS[key] = WorkerGroup(
-            on_rank,
-            world_size=RANKS,
-            backend=cell["backend"],
-            transport=TRANSPORTS[placement],
-            timeout_s=LIMIT_S,
-            collective_timeout_s=COLLECTIVE_TIMEOUT_S,
-            seed=random.getrandbits(31),  # of the cell's own seed
-        )
-    return workers
-
-
-def close() -> None:
-    """End all ranks that wait."""
-    while _GROUPS:
-        _GROUPS.popitem()[1].close()
+    way = {"backend": cell["backend"], "transport": TRANSPORTS[placement]}
+    return waiting(on_rank, world_size=RANKS, timeout_s=LIMIT_S, **way)
 
 
 def combine(
@@ -211,14 +192,7 @@ def _run_alone(cell: Cell) -> Measurement:
     from perfscribe.distributed.launch import launch
     from perfscribe.experiments.communication.program import on_single_rank
 
-    launched = launch(
-        on_single_rank,
-        {"factors": dict(cell.factors)},
-        world_size=1,
-        backend=cell["backend"],
-        timeout_s=LONGEST_S,
-        seed=random.getrandbits(31),  # of the cell's own seed
-    )
-    (samples,) = launched.results
+    arguments = {"factors": dict(cell.factors)}
+    (samples,) = launch(on_single_rank, arguments, world_size=1, backend=cell["backend"], timeout_s=LONGEST_S)
     timers = dict.fromkeys(samples, "host clock")
     return Measurement(samples=samples, timers=timers, timed_s=sum(map(sum, samples.values())))

@@ -6,7 +6,6 @@ turns here too; a cluster's job has the nodes.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from dataclasses import replace
@@ -14,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from perfscribe.base.cells import Cell, Measurement
 from perfscribe.experiments.communication.measure import (
-    COLLECTIVE_TIMEOUT_S,
     LIMIT_S,
     PLACEMENTS,
     placements,
@@ -44,7 +42,7 @@ def run(cell: Cell) -> Measurement:
 
 def _workers(cell: Cell, placement: str) -> WorkerGroup:
     """The placement's ranks: those of one node are started there, those of two by srun."""
-    from perfscribe.distributed.launch import WorkerGroup
+    from perfscribe.distributed.launch import COLLECTIVE_TIMEOUT_S, WorkerGroup
     from perfscribe.experiments.communication.program import on_rank
 
     nodes, ranks_per_node = PLACEMENTS[placement]
@@ -55,5 +53,4 @@ def _workers(cell: Cell, placement: str) -> WorkerGroup:
         backend=cell["backend"],
         timeout_s=LIMIT_S,
         collective_timeout_s=COLLECTIVE_TIMEOUT_S,
-        seed=random.getrandbits(31),
     )

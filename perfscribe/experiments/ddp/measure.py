@@ -6,7 +6,7 @@ communication and without, so that what is compared is of the same minutes, devi
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from perfscribe.analytic.shapes import SIZES
@@ -67,21 +67,18 @@ def start_early() -> None:
 
 def run(cell: Cell) -> Measurement:
     """One launch: every implementation is checked, then all take turns, then a step of each is traced."""
-    import random
-
-    from perfscribe.distributed.launch import launch
     from perfscribe.experiments.ddp.program import on_rank
 
+    return launched(cell, on_rank)
+
+
+def launched(cell: Cell, on_rank: Callable[..., Any]) -> Measurement:
+    """One launch of the cell's ranks with this program."""
+    from perfscribe.distributed.launch import launch
+
     arguments = {"factors": dict(cell.factors), "data_folder": cell.data_folder}
-    launched = launch(
-        on_rank,
-        arguments,
-        world_size=cell["world_size"],
-        backend=cell["backend"],
-        timeout_s=LAUNCH_TIMEOUT_S,
-        seed=random.getrandbits(31),  # of the cell's own seed
-    )
-    measurement = combine(launched.results)
+    ranks = {name: cell[name] for name in ("world_size", "backend")}
+    measurement = combine(launch(on_rank, arguments, timeout_s=LAUNCH_TIMEOUT_S, **ranks))
     measurement.values["implementations"] = len(cell["variants"].split())
     return measurement
 

@@ -49,21 +49,7 @@ def parsed(variant: v.Variant) -> v.Variant | None:
 
 def run(cell: Cell) -> Measurement:
     """One launch of the subject's and our variants."""
-    import random
-
-    from perfscribe.distributed.launch import launch
-
-    launched = launch(
-        on_rank,
-        {"factors": dict(cell.factors), "data_folder": cell.data_folder},
-        world_size=cell["world_size"],
-        backend=cell["backend"],
-        timeout_s=m.LAUNCH_TIMEOUT_S,
-        seed=random.getrandbits(31),
-    )
-    measurement = m.combine(launched.results)
-    measurement.values["implementations"] = len(cell["variants"].split())
-    return measurement
+    return m.launched(cell, on_rank)
 
 
 def on_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, Any]:

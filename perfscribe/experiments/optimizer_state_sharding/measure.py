@@ -7,7 +7,7 @@ comes twice in each turn, which shows how far equal things differ.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from perfscribe.analytic.shapes import SIZES
@@ -75,21 +75,18 @@ def start_early() -> None:
 
 def run(cell: Cell) -> Measurement:
     """Launch the ranks, and make one measurement of what they say."""
-    import random
-
-    from perfscribe.distributed.launch import launch
     from perfscribe.experiments.optimizer_state_sharding.program import on_rank
 
-    launched = launch(
-        on_rank,
-        {**cell.factors, "data_folder": str(cell.data_folder)},
-        world_size=cell["world_size"],
-        timeout_s=LAUNCH_TIMEOUT_S,
-        backend=cell["backend"],
-        device=cell["device"],
-        seed=random.getrandbits(31),  # of the cell's own seed
-    )
-    return combine(launched.results)
+    return launched(cell, on_rank)
+
+
+def launched(cell: Cell, on_rank: Callable[..., Any]) -> Measurement:
+    """One launch of the cell's ranks with this program."""
+    from perfscribe.distributed.launch import launch
+
+    arguments = {**cell.factors, "data_folder": str(cell.data_folder)}
+    ranks = {name: cell[name] for name in ("world_size", "backend")}
+    return combine(launch(on_rank, arguments, timeout_s=LAUNCH_TIMEOUT_S, **ranks))
 
 
 def combine(ranks: Sequence[Mapping[str, Any]]) -> Measurement:

@@ -31,20 +31,7 @@ def cells(of: Sequence[Cell], name: str, kernels: Mapping[str, str]) -> list[Cel
 
 def run(cell: Cell) -> Measurement:
     """Launch the ranks, and make one measurement of what they say."""
-    import random
-
-    from perfscribe.distributed.launch import launch
-
-    launched = launch(
-        on_rank,
-        {**cell.factors, "data_folder": str(cell.data_folder)},
-        world_size=cell["world_size"],
-        timeout_s=m.LAUNCH_TIMEOUT_S,
-        backend=cell["backend"],
-        device=cell["device"],
-        seed=random.getrandbits(31),
-    )
-    found = m.combine(launched.results)
+    found = m.launched(cell, on_rank)
     for named in (found.series, found.values):  # theirs have the place of torch's class in what ranks say
         for name in [name for name in named if name.startswith(m.PEER)]:
             named[name.replace(m.PEER, THEIRS)] = named.pop(name)

@@ -128,7 +128,7 @@ def _launch(program: Any, cell: Cell) -> list[Any]:
 
     ranks = {name: cell[name] for name in ("world_size", "nodes", "backend")}
     with self_test.algorithm(os.environ, _algorithm(cell)):
-        return launch(program, {"trial": asdict(_trial(cell))}, timeout_s=TIMEOUT_S, **ranks).results
+        return launch(program, {"trial": asdict(_trial(cell))}, timeout_s=TIMEOUT_S, **ranks)
 
 
 def _algorithm(cell: Cell) -> str | None:

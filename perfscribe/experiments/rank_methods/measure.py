@@ -34,7 +34,6 @@ HERE, POLARIS = "this machine", "Polaris"
 # guide (one 32-core EPYC 7543P with two threads a core, four A100); the homework's job script.
 POLARIS_CORES = tuple(tuple(range(first, first + 8)) + tuple(range(first + 32, first + 40)) for first in (24, 16, 8, 0))
 HOMEWORK_BINDING, GUIDE_BINDING = "list:0,1:8,9:16,17:24,25", "list:24:16:8:0"
-_GROUPS: dict[tuple[Any, ...], WorkerGroup] = {}
 
 
 def cells(config: Mapping[str, Any]) -> list[Cell]:
@@ -95,30 +94,17 @@ def _launch(cell: Cell) -> Measurement:
 
 def _workers(cell: Cell) -> WorkerGroup:
     """The launcher's ranks, which stay for its other methods; those of another launcher are ended first."""
-    from perfscribe.distributed import launchers
+    from perfscribe.distributed import launch, launchers
     from perfscribe.distributed.fork_server import BASE, SERVER
 
-    key = tuple(cell[name] for name in ("launcher", "world_size", "backend"))
-    workers = _GROUPS.get(key)
-    if workers is None or not workers.is_open:
-        close()
-        command = launchers.command(cell["launcher"], cell["world_size"])
-        if not command:  # imports torch while this process does, but not the compiler, which no rank needs
-            SERVER.start(BASE)
-        from perfscribe.distributed.launch import WorkerGroup
-        from perfscribe.experiments.rank_methods.program import on_rank
+    command = tuple(launchers.command(cell["launcher"], cell["world_size"]))
+    if not command:  # imports torch while this process does, but not the compiler, which no rank needs
+        SERVER.start(BASE)
+    from perfscribe.experiments.rank_methods.program import on_rank
 
-        atexit.register(close)
-        workers = _GROUPS[key] = WorkerGroup(
-            on_rank, world_size=cell["world_size"], backend=cell["backend"], timeout_s=LAUNCH_S, launcher=command
-        )
-    return workers
-
-
-def close() -> None:
-    """End all ranks that wait."""
-    while _GROUPS:
-        _GROUPS.popitem()[1].close()
+    atexit.register(launch.dismiss)
+    ranks = {name: cell[name] for name in ("world_size", "backend")}
+    return launch.waiting(on_rank, alone=True, timeout_s=LAUNCH_S, launcher=command, **ranks)
 
 
 def _bind(cell: Cell) -> Measurement:

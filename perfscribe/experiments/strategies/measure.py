@@ -7,18 +7,14 @@ turns; a further one adds up two micro-batches' gradients. Ranks are started onc
 from __future__ import annotations
 
 import itertools
-import random
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from perfscribe.analytic.fsdp_plan import DDP, FSDP1, FSDP2, HYBRID_SHARD, IMPLICIT, PER_BLOCK, SINGLE, Plan
 from perfscribe.analytic.workshop_shapes import BLOOM
 from perfscribe.base.cells import Cell, Measurement
 from perfscribe.instruments import precision
 from perfscribe.training.launching import DEVICES, longest
-
-if TYPE_CHECKING:
-    from perfscribe.distributed.launch import WorkerGroup
 
 GRID, WRAPPING, ACCUMULATION = "grid", "wrapping", "accumulation"
 PLAN = ("api", "strategy", "dtype", "offload", "checkpointing")
@@ -28,8 +24,6 @@ MICRO_BATCHES = 2
 FSDP1_PREFETCH = "backward_pre"
 PROGRAM = "perfscribe.experiments.strategies.program"  # imports all that ranks run but BLOOM's own code
 LIMIT_S = 240.0  # of a cell; below the worker's own limit, so that the rank that hangs is named
-COLLECTIVE_TIMEOUT_S = 600.0  # above any cell's own: ranks stay for all cells
-_GROUPS: dict[tuple[str, int], WorkerGroup] = {}
 
 
 def cells(config: Mapping[str, Any]) -> list[Cell]:
@@ -140,34 +134,11 @@ def start_early() -> None:
 
 def run(cell: Cell) -> Measurement:
     """Ask the ranks, and make one measurement of what they say."""
+    from perfscribe.distributed.launch import waiting
     from perfscribe.experiments.strategies.program import on_rank
 
-    return combine(_workers(cell, on_rank).ask(dict(cell.factors), LIMIT_S))
-
-
-def _workers(cell: Cell, program: Any) -> WorkerGroup:
-    """The ranks of this cell, which are started where they do not wait already; others leave, and their memory."""
-    from perfscribe.distributed.launch import WorkerGroup
-
-    key = (str(cell["backend"]), int(cell["world_size"]))
-    workers = _GROUPS.get(key)
-    if workers is None or not workers.is_open:
-        close()
-        workers = _GROUPS[key] = WorkerGroup(
-            program,
-            world_size=cell["world_size"],
-            backend=cell["backend"],
-            timeout_s=LIMIT_S,
-            collective_timeout_s=COLLECTIVE_TIMEOUT_S,
-            seed=random.getrandbits(31),  # of the cell's own seed
-        )
-    return workers
-
-
-def close() -> None:
-    """End all ranks that wait."""
-    while _GROUPS:
-        _GROUPS.popitem()[1].close()
+    ranks = {name: cell[name] for name in ("world_size", "backend")}
+    return combine(waiting(on_rank, alone=True, timeout_s=LIMIT_S, **ranks).ask(dict(cell.factors), LIMIT_S))
 
 
 def combine(ranks: Sequence[Mapping[str, Any]]) -> Measurement:
