@@ -9,8 +9,9 @@ from collections.abc import Callable
 from typing import Any
 
 from perfscribe.distributed.failures import RankError
-from perfscribe.distributed.fork_server import PRELOADED, SERVER
+from perfscribe.distributed.fork_server import SERVER
 from perfscribe.distributed.launch import launch
+from perfscribe.distributed.needs import PRELOADED
 
 
 class RanksError(AssertionError):

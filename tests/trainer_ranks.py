@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from perfscribe.distributed.fork_server import PRELOADED, SERVER
+from perfscribe.distributed.fork_server import SERVER
+from perfscribe.distributed.needs import PRELOADED
 from perfscribe.experiments.checkpoints import measure as checkpoints
 from perfscribe.training import launching
 
-# What start_early of the experiments that train so has imported.
+# What PRELOADED of the experiments that train so names.
 MODULES = (*PRELOADED, checkpoints.MODULE, launching.MODULE, launching.BLOOMS_CODE)
 _before: list[Any] = []  # servers that import less: worker groups may live below them
 

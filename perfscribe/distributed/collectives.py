@@ -51,9 +51,10 @@ def combine(message: Message, ranks: Sequence[Mapping[str, Any]]) -> Measurement
     median, bus_factor, elements_checked, nccl_version with NCCL.
     """
     world_size, first = len(ranks), ranks[0]
-    times_ms = _longest([rank["samples_ms"] for rank in ranks])
-    middle_ms, sent = median(times_ms), first["message_bytes"]
-    values = {
+    found = Measurement(series={f"rank_{number}_ms": rank["samples_ms"] for number, rank in enumerate(ranks)})
+    timing.record_of_ranks(found, "time_ms", ranks)
+    middle_ms, sent = median(found.samples["time_ms"]), first["message_bytes"]
+    found.values = {
         "message_bytes": sent,
         "algbw_gb_per_s": algbw_gb_per_s(sent, middle_ms),
         "busbw_gb_per_s": busbw_gb_per_s(message.operation, world_size, sent, middle_ms),
@@ -61,20 +62,8 @@ def combine(message: Message, ranks: Sequence[Mapping[str, Any]]) -> Measurement
         "elements_checked": sum(rank["elements_checked"] for rank in ranks),
     }
     if first["nccl_version"]:
-        values["nccl_version"] = first["nccl_version"]
-    return Measurement(
-        samples={"time_ms": times_ms},
-        warmup={"time_ms": _longest([rank["warmup_ms"] for rank in ranks])},
-        values=values,
-        series={f"rank_{number}_ms": rank["samples_ms"] for number, rank in enumerate(ranks)},
-        timers={"time_ms": first["timer"]},
-        warmup_s=max(rank["warmup_s"] for rank in ranks),
-        timed_s=max(rank["timed_s"] for rank in ranks),
-    )
-
-
-def _longest(by_rank: Sequence[Sequence[float]]) -> list[float]:
-    return [max(call) for call in zip(*by_rank, strict=True)]
+        found.values["nccl_version"] = first["nccl_version"]
+    return found
 
 
 # --- on a rank --------------------------------------------------------------------------------------------------

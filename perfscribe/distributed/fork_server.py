@@ -24,10 +24,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from perfscribe.distributed import rank as rank_module
-
-BASE = ("torch", "torch.distributed")
-# The last is what the first optimizer of a process imports: a second on one core, and ranks share cores.
-PRELOADED = (*BASE, "torch._dynamo")
+from perfscribe.distributed.needs import PRELOADED
 
 
 class ForkServer:
@@ -38,7 +35,7 @@ class ForkServer:
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
 
-    def start(self, preloaded: Sequence[str] = PRELOADED) -> None:
+    def start(self, preloaded: Sequence[str]) -> None:
         """Let it begin to import, where it does not run yet: while this process imports torch, it has done so too."""
         with self._lock:
             self._running(preloaded)

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+DEVICES = {"gloo": "cpu", "nccl": "cuda"}  # of a backend
+# What the process that ranks are forked from imports (fork_server.py). As PRELOADED of a measure.py it is started at
+# once, so that it imports while the measuring process does.
+BASE = ("torch", "torch.distributed")
+# The last is what the first optimizer of a process imports: a second on one core, and ranks share cores.
+PRELOADED = (*BASE, "torch._dynamo")
+
 
 def self_tested(backend: str, world_size: int, nodes: int = 1) -> tuple[str, ...]:
     """A self-test of as many processes, on as many nodes, before it starts (engine: gate.py).

@@ -9,9 +9,9 @@ Every call is one sample, warm-up calls too; nothing is dropped here.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from perfscribe.base.cells import Measurement, Unsupported
 
@@ -170,6 +170,18 @@ def record(measurement: Measurement, name: str, timing: Timing) -> None:
     measurement.timers[name] = timing.timer
     measurement.warmup_s += timing.warmup_s
     measurement.timed_s += timing.timed_s
+
+
+def record_of_ranks(measurement: Measurement, name: str, timings: Sequence[Mapping[str, Any]]) -> None:
+    """The same of a Timing of each rank, as its vars(), of the same calls: of each the longest time of any rank."""
+    samples_ms, warmup_ms = (longest([one[part] for one in timings]) for part in ("samples_ms", "warmup_ms"))
+    warmup_s, timed_s = (max(one[part] for one in timings) for part in ("warmup_s", "timed_s"))
+    record(measurement, name, Timing(samples_ms, warmup_ms, timings[0]["timer"], warmup_s, timed_s))
+
+
+def longest(by_rank: Sequence[Sequence[float]]) -> list[float]:
+    """Of each call the longest time of any rank."""
+    return [max(call) for call in zip(*by_rank, strict=True)]
 
 
 def _two_spans(run: Callable[[int], list[float]], warmup: int, timed: int, timer: str) -> Timing:

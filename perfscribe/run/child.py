@@ -181,7 +181,10 @@ def main(experiment: str, memory_limit_bytes: int, libraries: list[str]) -> None
     os.dup2(2, 1)
     try:
         module = importlib.import_module(measure_module(experiment))
-        getattr(module, "start_early", lambda: None)()
+        if preloaded := getattr(module, "PRELOADED", ()):
+            from perfscribe.distributed.fork_server import SERVER
+
+            SERVER.start(preloaded)
         import_early(libraries)
     except Exception as error:
         _send(answers, {"ready": False, **failure(error)})

@@ -8,10 +8,10 @@ from typing import Any
 from perfscribe.analytic.weak_scaling import step_flop
 from perfscribe.analytic.workshop_shapes import BLOOM, BloomShape, SimpleGptShape
 from perfscribe.base.cells import Cell, Measurement
-from perfscribe.distributed.needs import of_ranks
+from perfscribe.distributed import needs
 from perfscribe.instruments import precision
+from perfscribe.instruments.timing import longest
 
-DEVICES = {"gloo": "cpu", "nccl": "cuda"}
 KNOBS = (
     *("batch_size", "grad_acc", "num_epochs", "learning_rate", "weight_decay", "dtype", "logging_steps"),
     "save_strategy",
@@ -22,6 +22,7 @@ SHAPE = ("vocab_size", "hidden_size", "num_layers", "num_heads", "ffn")
 LAUNCH_TIMEOUT_S = 540.0
 HOST_CLOCK = "host clock + synchronise"
 MODULE = "perfscribe.training.preload"
+PRELOADED = (*needs.PRELOADED, MODULE)
 BLOOMS_CODE = "transformers.models.bloom.modeling_bloom"
 RANDOM = "random"
 
@@ -62,28 +63,21 @@ def cell(levels: Mapping[str, Any], config: Mapping[str, Any], dataset: str, wor
     work: FLOP of the whole training, for the order and the time left.
     """
     own = {name: config[name] for name in (*DATA, *KNOBS) if name in config and name not in levels}
-    device, ranks = DEVICES[levels["backend"]], levels["world_size"]
+    device, ranks = needs.DEVICES[levels["backend"]], levels["world_size"]
     factors = {**levels, "device": device, "wrap": wrap_of(levels), **own}
     if levels["loop"] != "trainer" and "save_strategy" in own:
         factors |= {"save_strategy": "no"}
     # The custom model has no weights but random ones.
     factors["weights"] = (levels["model_name"] in BLOOM and config["workshop"]["weights"]) or RANDOM
-    needs = [*precision.requires(device, factors["dtype"]), "transformers"]
-    needs += of_ranks(device, ranks, levels.get("nodes", 1))
-    return Cell(factors, requires=tuple(dict.fromkeys(needs)), cost=work, data=(dataset,), skip=skip)
+    requires = [*precision.requires(device, factors["dtype"]), "transformers"]
+    requires += needs.of_ranks(device, ranks, levels.get("nodes", 1))
+    return Cell(factors, requires=tuple(dict.fromkeys(requires)), cost=work, data=(dataset,), skip=skip)
 
 
 def work(factors: Mapping[str, Any], config: Mapping[str, Any]) -> float:
     """FLOP of a training of this model on all rows."""
     tokens = config["train_size"] * config["num_epochs"] * config["max_length"]
     return float(step_flop(shape_of(factors), tokens, config["max_length"]))
-
-
-def start_early(*more: str) -> None:
-    """Start the process that ranks are forked from, so that it imports while the measuring process does."""
-    from perfscribe.distributed.fork_server import PRELOADED, SERVER
-
-    SERVER.start((*PRELOADED, *more, MODULE))
 
 
 def run(of: Cell) -> Measurement:
@@ -121,8 +115,3 @@ def combine(ranks: Sequence[Mapping[str, Any]]) -> Measurement:
         timed_s=sum(samples) / 1e3,
         warmup_s=sum(warmup) / 1e3,
     )
-
-
-def longest(by_rank: Sequence[Sequence[float]]) -> list[float]:
-    """Of each step the longest time of any rank."""
-    return [max(step) for step in zip(*by_rank, strict=True)]

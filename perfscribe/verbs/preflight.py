@@ -19,6 +19,7 @@ from perfscribe import config
 from perfscribe.base import files
 from perfscribe.base.cells import Cell
 from perfscribe.distributed import nccl_tests, ranks, self_test
+from perfscribe.distributed.needs import DEVICES
 from perfscribe.distributed.self_test import NO_FIGURE, PASSED, Outcome, Trial, prefix
 from perfscribe.experiments.preflight import measure
 from perfscribe.records import environment
@@ -31,7 +32,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--ranks", type=int, metavar="N", help="start so many here; by default one for each GPU, without GPUs two")
-    add("--backend", choices=sorted(measure.DEVICES), help="by default nccl where there are GPUs")
+    add("--backend", choices=sorted(DEVICES), help="by default nccl where there are GPUs")
     add("--size-mib", type=float, metavar="MIB", help="of the fp32 array that is reduced")
     add("--threshold", type=float, metavar="GB/S", help="bus bandwidth below which it fails; 0 accepts any")
     add("--warmup", type=int, metavar="CALLS")

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from perfscribe.analytic.traffic import MB_MEANINGS, bus_factor, size_bytes
 from perfscribe.base.cells import Cell, Measurement
+from perfscribe.distributed import needs
 
 if TYPE_CHECKING:
     from perfscribe.distributed.rank import Rank
 
-DEVICES = {"gloo": "cpu", "nccl": "cuda"}
+PRELOADED = needs.BASE
 FACTORS = ("operation", "backend", "transport", "world_size", "size_mb")
 FIXED = ("megabyte", "warmup_steps", "samples", "limit_s")
 # Rates that any machine reaches, for the time that a cell is given; and the longest, below the worker's own limit.
@@ -32,11 +33,11 @@ def cells(config: Mapping[str, Any]) -> list[Cell]:
     """The homework's grid, the sweep over sizes for each operation, the forced transports; none of them twice."""
     sweep, forced = config["sweep"], config["transports"]
     kb_per_mb = {"10^6": 1000, "2^20": 1024}[config["megabyte"]]
-    swept = {backend: [size_kb / kb_per_mb for size_kb in sweep[f"{backend}_size_kb"]] for backend in DEVICES}
+    swept = {backend: [size_kb / kb_per_mb for size_kb in sweep[f"{backend}_size_kb"]] for backend in needs.DEVICES}
     found: dict[tuple[Any, ...], Cell] = {}
     for name, *levels in (
         ("sizes", ["all_reduce"], config["backend"], ["default"], config["world_size"], config["size_mb"]),
-        *(("sweep", sweep["operation"], [one], ["default"], sweep["world_size"], swept[one]) for one in DEVICES),
+        *(("sweep", sweep["operation"], [one], ["default"], sweep["world_size"], swept[one]) for one in needs.DEVICES),
         ("transports", ["all_reduce"], ["nccl"], forced["transport"], forced["world_size"], forced["size_mb"]),
     ):
         for level in itertools.product(*levels):
@@ -45,20 +46,13 @@ def cells(config: Mapping[str, Any]) -> list[Cell]:
 
 
 def _cell(name: str, level: dict[str, Any], config: Mapping[str, Any]) -> Cell:
-    device, size_mb = DEVICES[level["backend"]], level["size_mb"]
+    device, size_mb = needs.DEVICES[level["backend"]], level["size_mb"]
     level["size_mb"] = int(size_mb) if size_mb == int(size_mb) else size_mb  # one level however it was written
     factors = {"grid": name, **level, "device": device, **{key: config[key] for key in FIXED}}
     moved = size_bytes(size_mb, config["megabyte"]) * level["world_size"]
     traffic = moved * bus_factor(level["operation"], level["world_size"])
-    needs = (f"cuda:{level['world_size']}",) if device == "cuda" else ()
-    return Cell(factors, needs, cost=1e6 + traffic * (0.05 if device == "cuda" else 1.0))
-
-
-def start_early() -> None:
-    """Start the process that ranks are forked from, so that it imports torch while the measuring process does."""
-    from perfscribe.distributed.fork_server import BASE, SERVER
-
-    SERVER.start(BASE)
+    requires = needs.of_ranks(device, level["world_size"])
+    return Cell(factors, requires, cost=1e6 + traffic * (0.05 if device == "cuda" else 1.0))
 
 
 def run(cell: Cell) -> Measurement:

@@ -14,9 +14,11 @@ from typing import Any
 
 from perfscribe.base.cells import Cell, Measurement, Unsupported
 from perfscribe.data import squad_sets
+from perfscribe.distributed import needs
 from perfscribe.training import launching
 
-MODULE = "perfscribe.experiments.checkpoints.program"
+MODULE = "perfscribe.experiments.checkpoints.program"  # imports Trainer
+PRELOADED = (*needs.PRELOADED, MODULE)
 TRAINER, BARE = "trainer", "bare loop"
 ON_A_CPU = "Trainer divides a model on GPUs alone: on a CPU it takes DDP"
 WEIGHT_BYTES = 4  # of a parameter, which is kept in fp32
@@ -59,13 +61,6 @@ def _cell(loop: str, pair: Sequence[int], backend: str, config: Mapping[str, Any
     uneven = [ranks for ranks in (saved_by, resumed_by) if rows % (ranks * batch)]
     skip = f"{rows} rows a step cannot be divided among {uneven[0]} ranks with {batch} at once" if uneven else ""
     return launching.cell(levels, config, dataset, launching.work(levels, config), skip)
-
-
-def start_early() -> None:
-    """Start the process that ranks are forked from, Trainer imported."""
-    from perfscribe.distributed.fork_server import PRELOADED, SERVER
-
-    SERVER.start((*PRELOADED, MODULE))
 
 
 def run(cell: Cell) -> Measurement:

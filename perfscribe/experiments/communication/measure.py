@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from perfscribe.base.cells import Cell, Measurement
+from perfscribe.distributed import needs
 from perfscribe.instruments import precision
 
 if TYPE_CHECKING:
     from perfscribe.distributed.launch import WorkerGroup
 
 TORCH_PROFILER = "torch_profiler"
-DEVICES = {"gloo": "cpu", "nccl": "cuda"}
 # Names of the placements: nodes and ranks of each; the transport that stands for it on one machine.
 PLACEMENTS = {"intra": (1, 2), "inter": (2, 1)}
 TRANSPORTS = {"intra": "default", "inter": "tcp"}
@@ -29,6 +29,7 @@ RANKS = 2
 MODEL = ("features", "layers", "d_ff", "batch", "source_length", "target_length", "dtype")
 SAME = (*MODEL, "wait", "warmup_steps", "active", "turns")
 PROGRAM = "perfscribe.experiments.communication.program"  # imports all that ranks run
+PRELOADED = (*needs.PRELOADED, "torch.nn.parallel.distributed", "torch.profiler", PROGRAM)
 LIMIT_S, LONGEST_S = 150.0, 540.0  # of a turn, of a whole single-rank cell; below the worker's own limit
 NO_LINKS = "not told"
 
@@ -61,17 +62,10 @@ def placements(config: Mapping[str, Any], backend: str, implementation: str, too
 
 
 def _cell(config: Mapping[str, Any], factors: dict[str, Any]) -> Cell:
-    device, ranks = DEVICES[factors["backend"]], factors["world_size"]
-    needs = (*precision.requires(device, config["dtype"]), *((f"cuda:{ranks}",) if device == "cuda" else ()))
+    device, ranks = needs.DEVICES[factors["backend"]], factors["world_size"]
+    requires = (*precision.requires(device, config["dtype"]), *needs.of_ranks(device, ranks))
     same = {"device": device, **{name: config[name] for name in SAME}}
-    return Cell({**factors, **same}, requires=needs, cost=float(ranks))
-
-
-def start_early() -> None:
-    """Start the process that ranks are forked from, so that it imports torch while the measuring process does."""
-    from perfscribe.distributed.fork_server import PRELOADED, SERVER
-
-    SERVER.start((*PRELOADED, "torch.nn.parallel.distributed", "torch.profiler", PROGRAM))
+    return Cell({**factors, **same}, requires=requires, cost=float(ranks))
 
 
 def run(cell: Cell) -> Measurement:

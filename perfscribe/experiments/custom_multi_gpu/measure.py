@@ -15,7 +15,7 @@ from perfscribe.training import launching
 
 TUNED = "tuned"
 
-datasets, start_early, run = squad_sets.datasets, launching.start_early, launching.run
+datasets, PRELOADED, run = squad_sets.datasets, launching.PRELOADED, launching.run
 
 
 def cells(config: Mapping[str, Any]) -> list[Cell]:

@@ -12,10 +12,12 @@ from typing import Any
 from perfscribe.analytic.shapes import SIZES
 from perfscribe.base.cells import Cell, Measurement, grid
 from perfscribe.data import tokens
+from perfscribe.distributed import needs
 from perfscribe.experiments.ddp.variants import as_level, variants
 from perfscribe.instruments import precision
+from perfscribe.instruments.timing import longest
 
-DEVICES = {"gloo": "cpu", "nccl": "cuda"}
+PRELOADED = needs.PRELOADED
 GRID = ("size", "seq_len", "batch", "world_size", "backend")
 COUNTS = ("turns", "steps", "warmup_steps")
 # Below the worker's own limit (timeout_s), so that the rank that hangs is named.
@@ -36,7 +38,7 @@ def cells(config: Mapping[str, Any]) -> list[Cell]:
     chosen = as_level(variants(config["implementation"], config["bucket_mb"]))
     counts = {name: config[name] for name in COUNTS}
     return [
-        _cell({**one, "device": DEVICES[str(one["backend"])], "variants": chosen, "traced": True, **counts})
+        _cell({**one, "device": needs.DEVICES[str(one["backend"])], "variants": chosen, "traced": True, **counts})
         for one in grid({name: config[name] for name in ("dtype", *GRID)})
     ]
 
@@ -51,18 +53,11 @@ def _cell(factors: dict[str, Any]) -> Cell:
     work = steps * parameters * (6 * batch * factors["seq_len"] + 100 * world_size)
     return Cell(
         factors,
-        requires=(*precision.requires(device, factors["dtype"]), *([f"cuda:{world_size}"] if device == "cuda" else [])),
+        requires=(*precision.requires(device, factors["dtype"]), *needs.of_ranks(device, world_size)),
         cost=float(work),
         data=(tokens.dataset_name(batch, factors["seq_len"]),),
         skip=f"{world_size} ranks cannot share a batch of {batch} evenly" if batch % world_size else "",
     )
-
-
-def start_early() -> None:
-    """Start the process that ranks are forked from, so that it imports torch while the measuring process does."""
-    from perfscribe.distributed.fork_server import SERVER
-
-    SERVER.start()
 
 
 def run(cell: Cell) -> Measurement:
@@ -92,8 +87,8 @@ def combine(ranks: Sequence[Mapping[str, Any]]) -> Measurement:
     """
     first = ranks[0]
     measurement = Measurement(
-        samples={name: _longest([rank["samples"][name] for rank in ranks]) for name in first["samples"]},
-        warmup={name: _longest([rank["warmup"][name] for rank in ranks]) for name in first["warmup"]},
+        samples={name: longest([rank["samples"][name] for rank in ranks]) for name in first["samples"]},
+        warmup={name: longest([rank["warmup"][name] for rank in ranks]) for name in first["warmup"]},
         values={name: max(rank["values"][name] for rank in ranks) for name in first["values"]},
         timers=dict.fromkeys(first["samples"], first["timer"]),
         warmup_s=max(rank["warmup_s"] for rank in ranks),
@@ -102,7 +97,3 @@ def combine(ranks: Sequence[Mapping[str, Any]]) -> Measurement:
     measurement.values |= first["traced_values"]
     measurement.series |= first["series"]
     return measurement
-
-
-def _longest(by_rank: Sequence[Sequence[float]]) -> list[float]:
-    return [max(step) for step in zip(*by_rank, strict=True)]

@@ -10,6 +10,7 @@ from perfscribe.data import squad_sets
 from perfscribe.training import launching
 
 datasets, run = squad_sets.datasets, launching.run
+PRELOADED = (*launching.PRELOADED, launching.BLOOMS_CODE)
 
 
 def cells(config: Mapping[str, Any]) -> list[Cell]:
@@ -25,8 +26,3 @@ def cells(config: Mapping[str, Any]) -> list[Cell]:
                 levels = {**placed, **own, "wrap": wrap}
                 found.append(launching.cell(levels, config, dataset, launching.work(levels, config)))
     return found
-
-
-def start_early() -> None:
-    """Start the process that ranks are forked from."""
-    launching.start_early(launching.BLOOMS_CODE)

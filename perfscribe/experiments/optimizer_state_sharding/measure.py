@@ -13,10 +13,12 @@ from typing import Any
 from perfscribe.analytic.shapes import SIZES
 from perfscribe.base.cells import Cell, Measurement, grid
 from perfscribe.data import tokens
+from perfscribe.distributed import needs
 from perfscribe.instruments import precision
 from perfscribe.instruments.memory import CPU_COUNTER, CUDA_COUNTER
+from perfscribe.instruments.timing import record_of_ranks
 
-DEVICES = {"gloo": "cpu", "nccl": "cuda"}
+PRELOADED = needs.PRELOADED
 # Below the time that a cell may take, so that a rank that hangs is named.
 LAUNCH_TIMEOUT_S = 300.0
 
@@ -52,25 +54,18 @@ def cells(config: Mapping[str, Any]) -> list[Cell]:
 
 
 def _cell(factors: dict[str, Any]) -> Cell:
-    device, ranks, batch = DEVICES[factors["backend"]], factors["world_size"], factors["batch"]
+    device, ranks, batch = needs.DEVICES[factors["backend"]], factors["world_size"], factors["batch"]
     shape = SIZES[factors["size"]]
     width = shape.layers * (4 * shape.d_model**2 + 3 * shape.d_model * shape.d_ff)
     # Every parameter is updated whatever the batch; ranks of a CPU share it.
     work = width * (factors["seq_len"] * batch / (ranks if device == "cuda" else 1) + 100 * ranks)
     return Cell(
         {"device": device, **factors},
-        requires=(*precision.requires(device, factors["dtype"]), *([f"cuda:{ranks}"] if device == "cuda" else [])),
+        requires=(*precision.requires(device, factors["dtype"]), *needs.of_ranks(device, ranks)),
         cost=float(work),
         data=(tokens.dataset_name(batch, factors["seq_len"]),),
         skip="" if batch % ranks == 0 else f"a batch of {batch} cannot be divided among {ranks} ranks",
     )
-
-
-def start_early() -> None:
-    """Start the process that ranks are forked from, so that it imports torch while the measuring process does."""
-    from perfscribe.distributed.fork_server import SERVER
-
-    SERVER.start()
 
 
 def run(cell: Cell) -> Measurement:
@@ -110,16 +105,6 @@ def combine(ranks: Sequence[Mapping[str, Any]]) -> Measurement:
             found.series[f"{name}_{moment}_rank_bytes"] = [sum(kinds) for kinds in held]
         if on_gpu:
             found.values[f"{name}_outside_bytes"] = max(rank["outside"][name] for rank in ranks)
-    for name, timing in first["timings"].items():
-        timings = [rank["timings"][name] for rank in ranks]
-        found.timers[name] = timing["timer"]
-        found.samples[name] = _longest([one["samples_ms"] for one in timings])
-        if timing["warmup_ms"]:
-            found.warmup[name] = _longest([one["warmup_ms"] for one in timings])
-        found.warmup_s += max(one["warmup_s"] for one in timings)
-        found.timed_s += max(one["timed_s"] for one in timings)
+    for name in first["timings"]:
+        record_of_ranks(found, name, [rank["timings"][name] for rank in ranks])
     return found
-
-
-def _longest(by_rank: Sequence[Sequence[float]]) -> list[float]:
-    return [max(call) for call in zip(*by_rank, strict=True)]

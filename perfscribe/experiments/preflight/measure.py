@@ -15,7 +15,7 @@ from perfscribe.base.cells import Cell, Measurement
 from perfscribe.distributed import needs, self_test
 from perfscribe.distributed.self_test import MIB, Outcome, Trial
 
-DEVICES = {"gloo": "cpu", "nccl": "cuda"}
+PRELOADED = needs.BASE
 FIXED = ("program", "warmup", "iterations", "algorithm")
 OWN, NVIDIA = "own loop", "all_reduce_perf"
 NCCL_CHOOSES = "default"
@@ -40,7 +40,7 @@ def _placed(config: Mapping[str, Any]) -> Iterator[dict[str, int]]:
 def _cell(level: Mapping[str, Any], config: Mapping[str, Any]) -> Cell:
     backend = str(level["backend"])
     own = {name: config[name][backend] for name in ("size_mib", "threshold_gb_per_s")}
-    factors = {**level, "device": DEVICES[backend], **own, **{name: config[name] for name in FIXED}}
+    factors = {**level, "device": needs.DEVICES[backend], **own, **{name: config[name] for name in FIXED}}
     factors["algorithm"] = config["algorithm"] if backend == "nccl" and config["algorithm"] else NCCL_CHOOSES
     return Cell(factors, requires(factors), cost=own["size_mib"] * level["world_size"])
 
@@ -48,13 +48,6 @@ def _cell(level: Mapping[str, Any], config: Mapping[str, Any]) -> Cell:
 def requires(factors: Mapping[str, Any]) -> tuple[str, ...]:
     """Nodes, and a GPU for each process where the backend wants one."""
     return needs.of_ranks(factors["device"], factors["world_size"], factors["nodes"])
-
-
-def start_early() -> None:
-    """Start the process that ranks are forked from, so that it imports torch while the measuring process does."""
-    from perfscribe.distributed.fork_server import BASE, SERVER
-
-    SERVER.start(BASE)
 
 
 def run(cell: Cell) -> Measurement:

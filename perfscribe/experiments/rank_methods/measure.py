@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from perfscribe.base.cells import Cell, Measurement, Unsupported
-from perfscribe.distributed import binding
+from perfscribe.distributed import binding, needs
 from perfscribe.distributed.mpi_start import METHODS, MODULO, SPLIT
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 LAUNCHED, BOUND = "launched", "bound"  # parts of the experiment
 LAUNCH_S, BOUND_S = 180.0, 60.0
-DEVICES = {"gloo": "cpu", "nccl": "cuda"}
 SIZES = ("samples", "source_length", "target_length", "features", "layers", "d_ff", "batch", "epochs", "warmup_steps")
 # The launcher's own variables last: the homework asks MPI.
 METHODS_OF = {"perfscribe": ("torchrun",), "torchrun": ("torchrun",)} | {
@@ -38,15 +37,15 @@ HOMEWORK_BINDING, GUIDE_BINDING = "list:0,1:8,9:16,17:24,25", "list:24:16:8:0"
 
 def cells(config: Mapping[str, Any]) -> list[Cell]:
     """Launches by launcher and method, then bindings."""
-    device, ranks = DEVICES[config["backend"]], config["world_size"]
+    device, ranks = needs.DEVICES[config["backend"]], config["world_size"]
     fixed = {"backend": config["backend"], "device": device, "world_size": ranks}
     fixed |= {name: config[name] for name in SIZES}
     found = []
     for place, launcher in enumerate(config["launcher"]):
-        needs = [f"cuda:{ranks}"] * (device == "cuda") + ["srun_mpi"] * (launcher == "slurm")
+        requires = (*needs.of_ranks(device, ranks), *(["srun_mpi"] if launcher == "slurm" else []))
         for method in METHODS_OF[launcher]:
             factors = {"part": LAUNCHED, "launcher": launcher, "method": method, **fixed}
-            found.append(Cell(factors, requires=tuple(needs), cost=10.0 + place))
+            found.append(Cell(factors, requires=requires, cost=10.0 + place))
     asked = config["binding"]
     bound = [(HERE, launcher, text, ranks, 1.0) for launcher in asked["launcher"] for text in asked["cpu_bind"]]
     bound += [(POLARIS, "pals", text, 4, 0.0) for text in (HOMEWORK_BINDING, GUIDE_BINDING)]
@@ -67,13 +66,13 @@ def run(cell: Cell) -> Measurement:
 
 
 def _launch(cell: Cell) -> Measurement:
-    from perfscribe.instruments.timing import HOST_CLOCK
+    from perfscribe.instruments.timing import HOST_CLOCK, longest
 
     sizes = {name: cell[name] for name in SIZES}
     asks_mpi = cell["launcher"] != "perfscribe"  # its ranks are launched in a moment, and MPI takes longer
     ranks = _workers(cell).ask({"method": cell["method"], "sizes": sizes, "asks_mpi": asks_mpi})
     hosts, total_s = ([rank[name] for rank in ranks] for name in ("host", "training_s"))
-    epochs_s = [max(epoch) for epoch in zip(*(rank["epochs_s"] for rank in ranks), strict=True)]
+    epochs_s = longest([rank["epochs_s"] for rank in ranks])
     values = {name: ranks[0][name] for name in ("parameters", "final_loss", "variables_left")}
     return Measurement(
         samples={"training_s": [max(total_s)], "epoch_s": epochs_s},
@@ -95,11 +94,11 @@ def _launch(cell: Cell) -> Measurement:
 def _workers(cell: Cell) -> WorkerGroup:
     """The launcher's ranks, which stay for its other methods; those of another launcher are ended first."""
     from perfscribe.distributed import launch, launchers
-    from perfscribe.distributed.fork_server import BASE, SERVER
+    from perfscribe.distributed.fork_server import SERVER
 
     command = tuple(launchers.command(cell["launcher"], cell["world_size"]))
     if not command:  # imports torch while this process does, but not the compiler, which no rank needs
-        SERVER.start(BASE)
+        SERVER.start(needs.BASE)
     from perfscribe.experiments.rank_methods.program import on_rank
 
     atexit.register(launch.dismiss)

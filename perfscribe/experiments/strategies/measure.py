@@ -13,8 +13,9 @@ from typing import Any
 from perfscribe.analytic.fsdp_plan import DDP, FSDP1, FSDP2, HYBRID_SHARD, IMPLICIT, PER_BLOCK, SINGLE, Plan
 from perfscribe.analytic.workshop_shapes import BLOOM
 from perfscribe.base.cells import Cell, Measurement
+from perfscribe.distributed import needs
 from perfscribe.instruments import precision
-from perfscribe.training.launching import DEVICES, longest
+from perfscribe.instruments.timing import record_of_ranks
 
 GRID, WRAPPING, ACCUMULATION = "grid", "wrapping", "accumulation"
 PLAN = ("api", "strategy", "dtype", "offload", "checkpointing")
@@ -23,12 +24,13 @@ MICRO_BATCHES = 2
 # FSDP1's prefetching where that is no factor: FSDP2's, which is always of the next unit of the pass.
 FSDP1_PREFETCH = "backward_pre"
 PROGRAM = "perfscribe.experiments.strategies.program"  # imports all that ranks run but BLOOM's own code
+PRELOADED = (*needs.PRELOADED, "torch.nn.parallel.distributed", "torch.profiler", PROGRAM)
 LIMIT_S = 240.0  # of a cell; below the worker's own limit, so that the rank that hangs is named
 
 
 def cells(config: Mapping[str, Any]) -> list[Cell]:
     """The grid by number of ranks, wrapping and prefetching, accumulation with off-load."""
-    same = {"backend": config["backend"], "device": DEVICES[config["backend"]]}
+    same = {"backend": config["backend"], "device": needs.DEVICES[config["backend"]]}
     same |= {name: config[name] for name in ("model", "batch", "seq_len", "reduce_dtype")}
     found = []
     for world_size in config["world_size"]:
@@ -112,24 +114,15 @@ def key_of(variant: Mapping[str, str]) -> str:
 def _cell(factors: dict[str, Any]) -> Cell:
     """Cheap ones first within a number of ranks, and few ranks first, so that each number is started once."""
     world_size, on_gpu = factors["world_size"], factors["device"] == "cuda"
-    needs = precision.requires(factors["device"], factors["dtype"])
-    if factors["model"] in BLOOM:
-        needs = (*needs, "transformers")
-    if on_gpu:
-        needs = (*needs, f"cuda:{world_size}")
-    elif factors.get("api") == "fsdp1" and factors["offload"]:
-        needs = (*needs, "cuda")  # it looks for an accelerator even where all computes on the CPU
+    requires = [*precision.requires(factors["device"], factors["dtype"])]
+    requires += ["transformers"] * (factors["model"] in BLOOM)
+    requires += needs.of_ranks(factors["device"], world_size)
+    if not on_gpu and factors.get("api") == "fsdp1" and factors["offload"]:
+        requires.append("cuda")  # it looks for an accelerator even where all computes on the CPU
     cost = 100 * world_size + 10 * factors["offload"] + (20 if factors["part"] == WRAPPING else 1)
     halved = factors["strategy"] == HYBRID_SHARD and world_size % 2
     skip = f"HYBRID_SHARD halves the ranks, and {world_size} is odd" if halved else ""
-    return Cell(factors, requires=needs, cost=float(cost), skip=skip)
-
-
-def start_early() -> None:
-    """Start the process that ranks are forked from, so that it imports torch while the measuring process does."""
-    from perfscribe.distributed.fork_server import PRELOADED, SERVER
-
-    SERVER.start((*PRELOADED, "torch.nn.parallel.distributed", "torch.profiler", PROGRAM))
+    return Cell(factors, requires=tuple(requires), cost=float(cost), skip=skip)
 
 
 def run(cell: Cell) -> Measurement:
@@ -150,12 +143,7 @@ def combine(ranks: Sequence[Mapping[str, Any]]) -> Measurement:
     """
     first, found = ranks[0], Measurement()
     for name in first["timings"]:
-        of = [rank["timings"][name] for rank in ranks]
-        found.samples[name] = longest([one["samples_ms"] for one in of])
-        found.warmup[name] = longest([one["warmup_ms"] for one in of])
-        found.timers[name] = of[0]["timer"]
-        found.warmup_s += max(one["warmup_s"] for one in of)
-        found.timed_s += max(one["timed_s"] for one in of)
+        record_of_ranks(found, name, [rank["timings"][name] for rank in ranks])
     found.values = {name: _over([rank["values"][name] for rank in ranks], name) for name in first["values"]}
     found.values |= {f"applied_{name}": value for name, value in first["applied"].items()}
     if first["layout"] is not None:

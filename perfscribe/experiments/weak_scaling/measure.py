@@ -15,7 +15,7 @@ from perfscribe.base.cells import Cell
 from perfscribe.data import squad_sets
 from perfscribe.training import launching
 
-datasets, start_early, run = squad_sets.datasets, launching.start_early, launching.run
+datasets, PRELOADED, run = squad_sets.datasets, launching.PRELOADED, launching.run
 
 
 def cells(config: Mapping[str, Any]) -> list[Cell]:
