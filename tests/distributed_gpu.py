@@ -22,7 +22,7 @@ import torch.distributed as dist
 from sessions import wait_for
 
 from perfscribe.base.cells import Unsupported
-from perfscribe.distributed import collectives, transport, watching
+from perfscribe.distributed import collectives, links, transport, watching
 from perfscribe.distributed.collectives import OPERATIONS, Message
 from perfscribe.distributed.failures import RankError, RankOutOfMemory, RankTimeout
 from perfscribe.distributed.launch import WorkerGroup, launch
@@ -166,7 +166,7 @@ WAYS = {"default": "P2P", "shm": "SHM", "tcp": "NET/Socket"}
 
 
 def is_nvlink(world_size: int) -> bool:
-    return all(link.is_nvlink for link in transport.visible_links(world_size))
+    return all(link.is_nvlink for link in links.visible_links(world_size))
 
 
 def exchanges(arguments, rank):

@@ -27,14 +27,13 @@ def forward_matmul_flop(shape: Shape, batch: int, seq_len: int) -> dict[str, int
     }
 
 
-def palm_flop_per_token(shape: Shape, seq_len: int, *, parameters: int | None = None) -> int:
+def palm_flop_per_token(shape: Shape, seq_len: int) -> int:
     """PaLM appendix B: 6·N + 12·L·H·Q·T for forward and backward, no causal discount, no recomputation.
 
-    parameters: N; without it the parameters in matrix products, so that the embedding look-up is not counted but
-    the head is. (With that N the convention equals step_flop / tokens exactly.)
+    N: the parameters in matrix products, so that the embedding look-up is not counted but the head is. (So the
+    convention equals the exact FLOP of a step exactly.)
     """
-    count = transformer_matmul_parameters(shape) if parameters is None else parameters
-    return 6 * count + 12 * shape.layers * shape.d_model * seq_len
+    return 6 * transformer_matmul_parameters(shape) + 12 * shape.layers * shape.d_model * seq_len
 
 
 def attention_forward_flop(batch: int, heads: int, seq_len: int, head_dim: int, *, causal: bool = False) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perfscribe.analytic.shapes import Seq2SeqShape, Shape
+from perfscribe.analytic.shapes import Shape
 
 
 def transformer_tensors(shape: Shape) -> list[int]:
@@ -21,14 +21,3 @@ def transformer_matmul_parameters(shape: Shape) -> int:
     """Parameters that a token is multiplied with: all but the embedding (a look-up) and the norms."""
     width, inner = shape.d_model, shape.d_ff
     return shape.layers * (4 * width * width + 3 * width * inner) + shape.vocab_size * width
-
-
-def seq2seq_parameters(shape: Seq2SeqShape) -> int:
-    """Parameters of torch.nn.Transformer: biases everywhere, a last norm after encoder and after decoder."""
-    width, inner = shape.d_model, shape.d_ff
-    attention = 4 * width * width + 4 * width
-    feed_forward = 2 * width * inner + inner + width
-    norm = 2 * width
-    encoder = shape.encoder_layers * (attention + feed_forward + 2 * norm) + norm
-    decoder = shape.decoder_layers * (2 * attention + feed_forward + 3 * norm) + norm
-    return encoder + decoder

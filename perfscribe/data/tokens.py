@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from perfscribe.analytic.shapes import SIZES
 from perfscribe.base.atomic import replacing
 
 if TYPE_CHECKING:
     import numpy as np
 
 FILE = "tokens.npy"
+VOCABULARY = next(iter(SIZES.values())).vocab_size  # that of all sizes
 # One data set serves every smaller batch and context, so that a further length does not make all others stale.
 LEAST_SEQUENCES, LEAST_CONTEXT = 16, 4096
 
@@ -25,20 +28,20 @@ def dataset_name(batch: int, context: int) -> str:
     return f"tokens_{_power_of_two(LEAST_SEQUENCES, batch)}x{_power_of_two(LEAST_CONTEXT, context)}"
 
 
-def datasets(batch: int, contexts: list[int], vocab_size: int, seed: int) -> dict[str, dict[str, Any]]:
-    """The data sets that these contexts need, as an experiment's datasets(config) gives them."""
+def datasets(batches: Iterable[int], contexts: Iterable[int], seed: int) -> dict[str, dict[str, Any]]:
+    """The data sets that these batches and contexts need, as an experiment's datasets(config) gives them."""
     return {
         dataset_name(batch, context): {
             "kind": "tokens",
             "parameters": {
                 "sequences": _power_of_two(LEAST_SEQUENCES, batch),
                 "length": _power_of_two(LEAST_CONTEXT, context) + 1,
-                "vocab_size": vocab_size,
+                "vocab_size": VOCABULARY,
                 "seed": seed,
             },
             "files": [FILE],
         }
-        for context in contexts
+        for batch, context in itertools.product(batches, contexts)
     }
 
 

@@ -27,7 +27,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from perfscribe.base.cells import Unsupported
-from perfscribe.distributed import hosts, ranks, transport
+from perfscribe.distributed import hosts, links, ranks, transport
 from perfscribe.distributed.channel import END_OF_LOG, Channel
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ def _device(order: Mapping[str, Any], place: ranks.Place) -> torch.device:
     index = ranks.device_index(place, torch.cuda.device_count())
     torch.cuda.set_device(index)
     if order["transport"] == "nvlink":
-        transport.require_nvlink(place.local_world_size or torch.cuda.device_count())
+        links.require_nvlink(place.local_world_size or torch.cuda.device_count())
     return torch.device("cuda", index)
 
 

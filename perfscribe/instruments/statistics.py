@@ -21,7 +21,8 @@ Verdict = Literal["faster", "slower", "cannot tell"]
 
 CONFIDENCE = 0.95
 ROUNDS_FOR_INTERVAL = 6  # the fewest rounds whose extremes cover the median with 95 %: 1 - 2 / 2**6 = 0.969
-OUTLIER_IQRS = 3.0
+STEADY_TOLERANCE = 0.01  # relative
+STEADY_WINDOW = 5  # samples, an odd number
 SMALL_LEADING = Decimal("3.55")  # of a spread in units of its leading digit: below it one digit more is shown
 
 
@@ -31,7 +32,6 @@ class Summary:
 
     n, rounds: number of samples and of rounds. mean, median, q1, q3, iqr, minimum, maximum: over all samples
     (quartiles by linear interpolation). std: sample standard deviation (divisor n - 1), None for n = 1.
-    outliers: samples more than 3 IQR below q1 or above q3; they are counted, not dropped.
     interval: distribution-free interval of the median over round medians, and coverage, the least probability with
     which it holds the median; both None below 6 rounds.
     range: smallest and largest round median for 2 to 5 rounds, None otherwise; it is no interval.
@@ -47,10 +47,9 @@ class Summary:
     iqr: float
     minimum: float
     maximum: float
-    outliers: int
-    interval: tuple[float, float] | None = None
-    coverage: float | None = None
-    range: tuple[float, float] | None = None
+    interval: tuple[float, float] | None
+    coverage: float | None
+    range: tuple[float, float] | None
 
     @property
     def spread_label(self) -> str:
@@ -70,7 +69,6 @@ def summarise(rounds: Rounds) -> Summary:
     checked = _checked_rounds(rounds, "rounds")
     samples = np.concatenate(checked)
     q1, median, q3 = (float(q) for q in np.quantile(samples, [0.25, 0.5, 0.75]))
-    reach = OUTLIER_IQRS * (q3 - q1)
     interval, coverage, spread = _spread_of_medians([float(np.median(samples)) for samples in checked])
     return Summary(
         n=samples.size,
@@ -83,7 +81,6 @@ def summarise(rounds: Rounds) -> Summary:
         iqr=q3 - q1,
         minimum=float(samples.min()),
         maximum=float(samples.max()),
-        outliers=int(((samples < q1 - reach) | (samples > q3 + reach)).sum()),
         interval=interval,
         coverage=coverage,
         range=spread,
@@ -108,31 +105,27 @@ def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> 
     return best
 
 
-def steady_from(samples: Sequence[float], tolerance: float = 0.01, window: int = 5) -> int | None:
+def steady_from(samples: Sequence[float]) -> int | None:
     """Index of the first sample of the steady state, which is also how many to drop as warm-up; None if there is none.
 
-    The tail is the last half of the samples. A sample is steady when the median of the `window` (odd) samples around
-    it lies within `tolerance` (relative) of the tail's median; near the start the window shrinks symmetrically, so
-    that a single slow first call is seen. Steady state begins where all later samples are steady, and must hold
-    at least `window` of them. Steps noisier than `tolerance` therefore count as never steady: ask for less then.
+    The tail is the last half of the samples. A sample is steady when the median of the STEADY_WINDOW samples around it
+    lies within STEADY_TOLERANCE of the tail's median; near the start the window shrinks symmetrically, so that a single
+    slow first call is seen. Steady state begins where all later samples are steady, and must hold at least
+    STEADY_WINDOW of them. Steps noisier than the tolerance therefore count as never steady.
     """
     values = _checked(samples, "samples")
-    if window < 1 or window % 2 == 0:
-        raise ValueError(f"window must be an odd number of samples, not {window}")
-    if not tolerance > 0:
-        raise ValueError(f"tolerance must be above 0, not {tolerance}")
-    half = window // 2
+    half = STEADY_WINDOW // 2
     n = values.size
-    if n < window:
+    if n < STEADY_WINDOW:
         return None
-    tail = float(np.median(values[n - max(window, n // 2) :]))
+    tail = float(np.median(values[n - max(STEADY_WINDOW, n // 2) :]))
     steady = 0
     for centre in range(n - half):
         reach = min(centre, half)
         rolling = float(np.median(values[centre - reach : centre + reach + 1]))
-        if abs(rolling - tail) > tolerance * tail:
+        if abs(rolling - tail) > STEADY_TOLERANCE * tail:
             steady = centre + 1
-    return steady if n - steady >= window else None
+    return steady if n - steady >= STEADY_WINDOW else None
 
 
 @dataclass(frozen=True)

@@ -27,9 +27,9 @@ NORM_EPSILON = 1e-5
 class RMSNorm(nn.Module):
     """x / √(mean(x²) + ε) · weight over the last dimension, computed in fp32 or wider and given back in x's dtype."""
 
-    def __init__(self, d_model: int, device: Device = None, dtype: torch.dtype | None = None) -> None:
+    def __init__(self, d_model: int, device: Device = None) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.ones(d_model, device=device, dtype=dtype))
+        self.weight = nn.Parameter(torch.ones(d_model, device=device))
 
     def forward(self, x: Tensor) -> Tensor:
         """X (..., D) to (..., D)."""
@@ -66,15 +66,15 @@ class Attention(nn.Module):
     compute: what it does with q, k, v and the mask; replaceable, so that a variant can be traced or compared.
     """
 
-    def __init__(self, shape: Shape, device: Device = None, dtype: torch.dtype | None = None) -> None:
+    def __init__(self, shape: Shape, device: Device = None) -> None:
         super().__init__()
         self.heads = shape.heads
         self.compute: AttentionFunction = scaled_dot_product_attention
         width = shape.d_model
-        self.q = nn.Linear(width, width, bias=False, device=device, dtype=dtype)
-        self.k = nn.Linear(width, width, bias=False, device=device, dtype=dtype)
-        self.v = nn.Linear(width, width, bias=False, device=device, dtype=dtype)
-        self.o = nn.Linear(width, width, bias=False, device=device, dtype=dtype)
+        self.q = nn.Linear(width, width, bias=False, device=device)
+        self.k = nn.Linear(width, width, bias=False, device=device)
+        self.v = nn.Linear(width, width, bias=False, device=device)
+        self.o = nn.Linear(width, width, bias=False, device=device)
 
     def forward(self, x: Tensor, rotary: RotaryEmbedding, mask: Tensor) -> Tensor:
         """X (B, S, D) and mask (S, S) to (B, S, D)."""
@@ -94,11 +94,11 @@ class Attention(nn.Module):
 class SwiGLU(nn.Module):
     """w2(silu(w1 x) · w3 x) (Shazeer 2020)."""
 
-    def __init__(self, shape: Shape, device: Device = None, dtype: torch.dtype | None = None) -> None:
+    def __init__(self, shape: Shape, device: Device = None) -> None:
         super().__init__()
-        self.w1 = nn.Linear(shape.d_model, shape.d_ff, bias=False, device=device, dtype=dtype)
-        self.w2 = nn.Linear(shape.d_ff, shape.d_model, bias=False, device=device, dtype=dtype)
-        self.w3 = nn.Linear(shape.d_model, shape.d_ff, bias=False, device=device, dtype=dtype)
+        self.w1 = nn.Linear(shape.d_model, shape.d_ff, bias=False, device=device)
+        self.w2 = nn.Linear(shape.d_ff, shape.d_model, bias=False, device=device)
+        self.w3 = nn.Linear(shape.d_model, shape.d_ff, bias=False, device=device)
 
     def forward(self, x: Tensor) -> Tensor:
         """X (B, S, D) through (B, S, F) to (B, S, D)."""
@@ -109,12 +109,12 @@ class SwiGLU(nn.Module):
 class Block(nn.Module):
     """One pre-norm layer: attention and feed-forward, each added to the residual stream."""
 
-    def __init__(self, shape: Shape, device: Device = None, dtype: torch.dtype | None = None) -> None:
+    def __init__(self, shape: Shape, device: Device = None) -> None:
         super().__init__()
-        self.attention_norm = RMSNorm(shape.d_model, device, dtype)
-        self.attention = Attention(shape, device, dtype)
-        self.feed_forward_norm = RMSNorm(shape.d_model, device, dtype)
-        self.feed_forward = SwiGLU(shape, device, dtype)
+        self.attention_norm = RMSNorm(shape.d_model, device)
+        self.attention = Attention(shape, device)
+        self.feed_forward_norm = RMSNorm(shape.d_model, device)
+        self.feed_forward = SwiGLU(shape, device)
 
     def forward(self, x: Tensor, rotary: RotaryEmbedding, mask: Tensor) -> Tensor:
         """X (B, S, D) and mask (S, S) to (B, S, D)."""
@@ -132,16 +132,14 @@ class Model(nn.Module):
 
     causal_mask: Tensor
 
-    def __init__(
-        self, shape: Shape, context_length: int, device: Device = None, dtype: torch.dtype | None = None
-    ) -> None:
+    def __init__(self, shape: Shape, context_length: int, device: Device = None) -> None:
         super().__init__()
         self.shape = shape
         self.context_length = context_length
-        self.embedding = nn.Embedding(shape.vocab_size, shape.d_model, device=device, dtype=dtype)
-        self.blocks = nn.ModuleList(Block(shape, device, dtype) for _ in range(shape.layers))
-        self.norm = RMSNorm(shape.d_model, device, dtype)
-        self.head = nn.Linear(shape.d_model, shape.vocab_size, bias=False, device=device, dtype=dtype)
+        self.embedding = nn.Embedding(shape.vocab_size, shape.d_model, device=device)
+        self.blocks = nn.ModuleList(Block(shape, device) for _ in range(shape.layers))
+        self.norm = RMSNorm(shape.d_model, device)
+        self.head = nn.Linear(shape.d_model, shape.vocab_size, bias=False, device=device)
         self.rotary = RotaryEmbedding(shape.head_dim, context_length, device)
         mask = torch.ones(context_length, context_length, dtype=torch.bool, device=device).tril()
         self.register_buffer("causal_mask", mask, persistent=False)

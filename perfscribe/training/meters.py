@@ -25,7 +25,7 @@ QUANTITIES = (UTILISATION, ALLOCATED, RESERVED, USED)
 
 def _asker_of(device: torch.device) -> Callable[[str], Any]:
     """Asks NVML a function about a device of torch; None where the driver does not offer it, or nothing is there."""
-    from perfscribe.distributed.transport import of_visible
+    from perfscribe.distributed.links import of_visible
 
     if device.type != "cuda":
         return lambda function: None

@@ -8,13 +8,12 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from perfscribe.analytic import flops, memory
 from perfscribe.analytic.parameters import (
-    seq2seq_parameters,
     transformer_matmul_parameters,
     transformer_parameters,
     transformer_tensors,
 )
 from perfscribe.analytic.peaks import mfu, peak_flops
-from perfscribe.analytic.shapes import SIZES, Seq2SeqShape, Shape
+from perfscribe.analytic.shapes import SIZES, Shape
 from perfscribe.attention.eager import scaled_dot_product_attention
 from perfscribe.models.transformer import Model, next_token_loss
 
@@ -31,8 +30,6 @@ def test_published_numbers_of_parameters():
     }
     assert {size: transformer_parameters(SIZES[size]) for size in published} == published
     assert len(transformer_tensors(SIZES["xl"])) == 435
-    polaris = {512: 44_140_544, 1024: 126_005_248, 4096: 1_409_916_928}
-    assert {width: seq2seq_parameters(Seq2SeqShape(d_model=width)) for width in polaris} == polaris
 
 
 def test_published_sizes_of_tensors():

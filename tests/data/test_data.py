@@ -119,7 +119,7 @@ def test_damage_is_named(file, folder):
 
 
 def token_plan(batch, context, seed=3):
-    [(name, dataset)] = tokens.datasets(batch, [context], 1000, seed).items()
+    [(name, dataset)] = tokens.datasets([batch], [context], seed).items()
     return {"dataset": name, "formats": [], **dataset}
 
 

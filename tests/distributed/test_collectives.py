@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from perfscribe.base.cells import Unsupported
-from perfscribe.distributed import collectives, transport
+from perfscribe.distributed import collectives, links, transport
 from perfscribe.distributed.collectives import CUDA_EVENTS, HOST_CLOCK, OPERATIONS, Message, combine
 from perfscribe.distributed.exchange import EXACT_UP_TO, Exchange
 from perfscribe.distributed.launch import launch
@@ -215,6 +215,6 @@ class LinkedNvml(fake_nvml.FakeNvml):
     ],
 )
 def test_links_between_gpus(nvml, kinds):
-    found = transport.links(nvml, nvml.gpus)
+    found = links.links(nvml, nvml.gpus)
     assert [link.kind for link in found] == kinds
     assert [(link.first, link.second) for link in found] == [(0, 1), (0, 2), (1, 2)][: len(kinds)]

@@ -17,7 +17,7 @@ from workspace import ROOT
 
 from perfscribe import config
 from perfscribe.base.cells import Cell
-from perfscribe.distributed import link_rates
+from perfscribe.distributed import links
 from perfscribe.distributed.launch import dismiss
 from perfscribe.experiments.communication import measure, program, show
 from perfscribe.plan import plan
@@ -233,5 +233,5 @@ def nvml(nvlinks: int, speed: int, status: int = 0, capability: tuple[int, int] 
 def test_a_pairs_rate_is_that_of_its_links_by_the_driver_or_the_data_sheet(
     told: Any, kind: str, gb_per_s: float | None, by: str | None
 ) -> None:
-    (pair,) = link_rates.rated(told, [0, 1])
+    (pair,) = links.links(told, [0, 1])
     assert (pair.kind, pair.by) == (kind, by) and pair.gb_per_s == pytest.approx(gb_per_s)

@@ -141,7 +141,7 @@ def test_autocast_keeps_the_residual_stream_and_the_loss_in_fp32(model, tokens):
         loss = next_token_loss(model, tokens, tokens)
     assert set(streams) == {torch.float32} and loss.dtype == torch.float32
     assert loss.item() == pytest.approx(exact.item(), rel=1e-2)
-    assert Model(SHAPE, 16, dtype=torch.bfloat16)(tokens).dtype == torch.bfloat16
+    assert model.to(torch.bfloat16)(tokens).dtype == torch.bfloat16
 
 
 # --- the check before timing ------------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from perfscribe.analytic.parameters import seq2seq_parameters
 from perfscribe.analytic.shapes import Seq2SeqShape
 from perfscribe.models.seq2seq import make_seq2seq
 from perfscribe.models.seq2seq_training import Job, Training
@@ -18,9 +17,10 @@ def job(**changed) -> Job:
 
 def test_its_parameters_are_counted():
     small = Seq2SeqShape(d_model=24, heads=4, encoder_layers=2, decoder_layers=1, d_ff=40)
-    for shape in (Seq2SeqShape(), small):
-        assert sum(p.numel() for p in make_seq2seq(shape, device="meta").parameters()) == seq2seq_parameters(shape)
-    assert seq2seq_parameters(Seq2SeqShape()) == 44_140_544
+    polaris = {512: 44_140_544, 1024: 126_005_248, 4096: 1_409_916_928}
+    for width, parameters in polaris.items():
+        model = make_seq2seq(Seq2SeqShape(d_model=width), device="meta")
+        assert sum(p.numel() for p in model.parameters()) == parameters
     assert make_seq2seq(small)(torch.rand(5, 1, 24), torch.rand(5, 7, 24)).shape == (5, 7, 24)
 
 

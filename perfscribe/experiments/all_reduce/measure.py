@@ -116,7 +116,7 @@ def _choices(cell: Cell, message: Mapping[str, Any], timeout_s: float, message_b
 def send_once(arguments: Mapping[str, Any], rank: Rank) -> str:
     """On a rank: exchange the message once; the kinds of links between the GPUs, of rank 0 alone."""
     from perfscribe.distributed.collectives import run_once
-    from perfscribe.distributed.transport import visible_links
+    from perfscribe.distributed.links import visible_links
 
     run_once(arguments, rank)
     kinds = {link.kind for link in visible_links(rank.place.world_size)} if rank.place.rank == 0 else set()

@@ -227,7 +227,7 @@ class GpuWatch:
         self._thread = threading.Thread(target=self._sample, daemon=True)
 
     def _sample(self) -> None:
-        from perfscribe.distributed.transport import of_visible
+        from perfscribe.distributed.links import of_visible
 
         of_visible(1, self._until_stopped)
 

@@ -170,10 +170,10 @@ def between(factors: Mapping[str, Any]) -> Measurement:
 
 def _rated(source: int, target: int) -> dict[str, Any]:
     """What joins the two, and its rate in one direction, by the driver or the data sheet, as far as that is told."""
-    from perfscribe.distributed.link_rates import visible_rates
+    from perfscribe.distributed.links import visible_links
 
     pair = {source, target}
-    link = next((one for one in visible_rates(max(pair) + 1) if {one.first, one.second} == pair), None)
+    link = next((one for one in visible_links(max(pair) + 1) if {one.first, one.second} == pair), None)
     if link is None or link.kind is None:
         return {"link": "not told"}
     rate = {} if link.gb_per_s is None else {"rated_gb_per_s": link.gb_per_s, "rated_by": link.by}

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from perfscribe.analytic.peaks import GB, PCIE, peak_bandwidth
-from perfscribe.distributed.link_rates import DATA_SHEET
+from perfscribe.distributed.links import DATA_SHEET
 from perfscribe.experiments.calibration import roofline
 from perfscribe.experiments.calibration.levels import SHOWN
 from perfscribe.experiments.calibration.measure import DISK, LINK, MEMORY, PRODUCT, TRANSFER

@@ -190,7 +190,7 @@ def take_turns(placement: str, port: str) -> None:
     """Take all turns of the placement; what each gave goes to the store, and a failure too, before it ends the rank."""
     import torch.distributed as dist
 
-    from perfscribe.distributed.link_rates import visible_rates
+    from perfscribe.distributed.links import visible_links
     from perfscribe.distributed.transport import LOOPBACK
     from perfscribe.experiments.communication.program import training_of
 
@@ -200,7 +200,7 @@ def take_turns(placement: str, port: str) -> None:
         request = json.loads(store.get("request"))
         factors, rank = request["factors"], _join(request, placement)
         training = training_of(factors, rank)
-        links = [vars(link) for link in visible_rates(2)] if rank.device.type == "cuda" else []
+        links = [vars(link) for link in visible_links(2)] if rank.device.type == "cuda" else []
         for turn in (turn for turn, name in order_of_turns(factors["turns"]) if name == placement):
             store.wait([f"begin {placement} {turn}"])
             step_ms = _take_turn(training, factors, rank, range_name(placement, turn, rank.place.rank))

@@ -26,11 +26,7 @@ LAUNCH_TIMEOUT_S = 540.0
 
 def datasets(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Token batches for every batch and context length."""
-    vocab_size = next(iter(SIZES.values())).vocab_size
-    found: dict[str, dict[str, Any]] = {}
-    for batch in config["batch"]:
-        found |= tokens.datasets(batch, config["seq_len"], vocab_size, config["seed"])
-    return found
+    return tokens.datasets(config["batch"], config["seq_len"], config["seed"])
 
 
 def cells(config: Mapping[str, Any]) -> list[Cell]:

@@ -14,7 +14,7 @@ from perfscribe.instruments import precision
 def datasets(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Token batches for every context length."""
     contexts = [*config["seq_len"], config["single_length"]["seq_len"]]
-    return tokens.datasets(config["batch"], contexts, next(iter(SIZES.values())).vocab_size, config["seed"])
+    return tokens.datasets([config["batch"]], contexts, config["seed"])
 
 
 def cells(config: Mapping[str, Any]) -> list[Cell]:

@@ -38,11 +38,8 @@ KINDS = (PARAMETERS, GRADIENTS, STATE, ACTIVATIONS, COMMUNICATION, OTHER)
 
 def datasets(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Token batches for every batch and context length."""
-    vocabulary = next(iter(SIZES.values())).vocab_size
-    made: dict[str, dict[str, Any]] = {}
-    for batch in [*config["batch"], *config["further"]["batch"]]:
-        made |= tokens.datasets(batch, config["seq_len"], vocabulary, config["seed"])
-    return made
+    batches = [*config["batch"], *config["further"]["batch"]]
+    return tokens.datasets(batches, config["seq_len"], config["seed"])
 
 
 def cells(config: Mapping[str, Any]) -> list[Cell]:

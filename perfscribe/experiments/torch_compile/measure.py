@@ -30,7 +30,7 @@ FIRST_PASSES = 3
 def datasets(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Token batches for every context length of the models."""
     model = config["model"]
-    return tokens.datasets(model["batch"], model["seq_len"], next(iter(SIZES.values())).vocab_size, config["seed"])
+    return tokens.datasets([model["batch"]], model["seq_len"], config["seed"])
 
 
 def cells(config: Mapping[str, Any]) -> list[Cell]:

@@ -17,7 +17,7 @@ from perfscribe.instruments import precision
 
 def datasets(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Token batches for every context length."""
-    return tokens.datasets(config["batch"], config["seq_len"], next(iter(SIZES.values())).vocab_size, config["seed"])
+    return tokens.datasets([config["batch"]], config["seq_len"], config["seed"])
 
 
 def cells(config: Mapping[str, Any]) -> list[Cell]:

@@ -1,0 +1,115 @@
+"""The links between GPUs, by NVML, and what they are rated at: a pair's NVLinks, in one direction."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from perfscribe.base.cells import Unsupported
+
+Answer = TypeVar("Answer")
+
+# NVML's numbers: nvmlGpuTopologyLevel_t, NVML_P2P_CAPS_INDEX_NVLINK, NVML_P2P_STATUS_OK.
+_LEVELS = {0: "same board", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
+_P2P_CAPS_INDEX_NVLINK, _P2P_STATUS_OK = 2, 0
+_REMOTE_IS_GPU = 0
+_MB_PER_GB = 1000
+# NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON, for versions of the package that do not name it: MB/s of each link, one way.
+_SPEED_FIELD = 90
+# One NVLink, one way, in GB/s, by compute capability. NVIDIA's data sheets print the sum of all links of a GPU, both
+# ways: V100 300 GB/s of 6 links, A100 600 of 12, H100 and H200 900 of 18, B200 1800 of 18. Other cards' links differ.
+_DATA_SHEET_GB_PER_S: dict[tuple[int, ...], float] = {(7, 0): 25.0, (8, 0): 25.0, (9, 0): 25.0, (10, 0): 50.0}
+DRIVER, DATA_SHEET = "driver", "data sheet"
+
+
+@dataclass(frozen=True)
+class Link:
+    """How two GPUs are joined. kind: NV<links>, or nvidia-smi's names of PCIe paths; None: NVML does not say.
+
+    gb_per_s: of NVLink, links times the speed of one: 10^9 bytes a second each way. by: whose speed that is, DRIVER or
+    DATA_SHEET. None where not known.
+    """
+
+    first: int
+    second: int
+    kind: str | None
+    gb_per_s: float | None = None
+    by: str | None = None
+
+    @property
+    def is_nvlink(self) -> bool:
+        """Whether it is NVLink, directly or through switches."""
+        return (self.kind or "").startswith("NV")
+
+
+def visible_links(count: int) -> list[Link]:
+    """The links among the first `count` GPUs that torch sees; none where NVML cannot be asked."""
+    return of_visible(count, links)
+
+
+def of_visible(count: int, question: Callable[[Any, list[Any]], list[Answer]]) -> list[Answer]:
+    """What question(pynvml, handles) says of the first `count` GPUs that torch sees; nothing where NVML is mute."""
+    import torch
+
+    try:
+        # Imported by a computed name: its version is no part of what a figure depends on.
+        pynvml: Any = importlib.import_module("pynvml")
+        pynvml.nvmlInit()
+        uuids = [f"GPU-{torch.cuda.get_device_properties(index).uuid}" for index in range(count)]
+        return question(pynvml, [pynvml.nvmlDeviceGetHandleByUUID(uuid) for uuid in uuids])
+    except Exception:  # no package, no driver, a MIG device: nothing to tell
+        return []
+
+
+def require_nvlink(count: int) -> None:
+    """Unsupported where two of the first `count` visible GPUs are known to be joined by something else."""
+    for link in visible_links(count):
+        if link.kind is not None and not link.is_nvlink:
+            raise Unsupported(f"GPUs {link.first} and {link.second} are joined by {link.kind}, not by NVLink")
+
+
+def links(nvml: Any, gpus: Sequence[Any]) -> list[Link]:
+    """The link of each pair of NVML handles."""
+    pairs = [(one, other) for other in range(len(gpus)) for one in range(other)]
+    return [Link(one, other, *_kind_and_rate(nvml, gpus[one], gpus[other])) for one, other in sorted(pairs)]
+
+
+def _kind_and_rate(nvml: Any, one: Any, other: Any) -> tuple[str | None, float | None, str | None]:
+    joined = _ask(nvml, "nvmlDeviceGetP2PStatus", one, other, _P2P_CAPS_INDEX_NVLINK)
+    if joined == _P2P_STATUS_OK:
+        count = min(_nvlinks(nvml, one, other), _nvlinks(nvml, other, one))
+        return (f"NV{count}", *_rate(nvml, one, count))
+    level = _ask(nvml, "nvmlDeviceGetTopologyCommonAncestor", one, other)
+    return None if level is None else _LEVELS.get(level), None, None
+
+
+def _rate(nvml: Any, gpu: Any, count: int) -> tuple[float | None, str | None]:
+    """A virtual machine's driver may not tell its links' speed."""
+    field = getattr(nvml, "NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON", _SPEED_FIELD)
+    (found,) = _ask(nvml, "nvmlDeviceGetFieldValues", gpu, [field]) or (None,)
+    if found is not None and found.nvmlReturn == 0 and found.value.uiVal > 0:
+        return count * found.value.uiVal / _MB_PER_GB, DRIVER
+    printed = _DATA_SHEET_GB_PER_S.get(tuple(_ask(nvml, "nvmlDeviceGetCudaComputeCapability", gpu) or ()))
+    return (None, None) if printed is None else (count * printed, DATA_SHEET)
+
+
+def _ask(nvml: Any, function: str, *arguments: Any) -> Any | None:
+    """What NVML answers; None where it cannot."""
+    try:
+        return getattr(nvml, function)(*arguments)
+    except (nvml.NVMLError, AttributeError):
+        return None
+
+
+def _nvlinks(nvml: Any, gpu: Any, peer: Any) -> int:
+    """Active NVLinks of a GPU to its peer; those to switches lead to every peer."""
+    peer_bus = getattr(_ask(nvml, "nvmlDeviceGetPciInfo", peer), "busId", None)
+    most = getattr(nvml, "NVML_NVLINK_MAX_LINKS", 18)
+    active = [link for link in range(most) if _ask(nvml, "nvmlDeviceGetNvLinkState", gpu, link) == 1]
+    direct = [link for link in active if _ask(nvml, "nvmlDeviceGetNvLinkRemoteDeviceType", gpu, link) == _REMOTE_IS_GPU]
+    if not direct:
+        return len(active)
+    remote = [getattr(_ask(nvml, "nvmlDeviceGetNvLinkRemotePciInfo", gpu, link), "busId", None) for link in direct]
+    return remote.count(peer_bus)
