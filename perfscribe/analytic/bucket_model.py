@@ -39,13 +39,11 @@ def fill_buckets(sizes_bytes: Sequence[int], capacity_bytes: float | None) -> li
 
 def overhead_s(total_bytes: float, buckets: float, bytes_per_s: float, call_s: float) -> float:
     """Seconds that the communication adds to a step: the last bucket's transfer and each bucket's fixed cost."""
-    _require_positive(total_bytes=total_bytes, buckets=buckets, bytes_per_s=bytes_per_s)
     return total_bytes / (buckets * bytes_per_s) + buckets * call_s
 
 
 def best_bucket_bytes(total_bytes: float, bytes_per_s: float, call_s: float) -> float:
     """The size of the buckets for which overhead_s is least, in bytes."""
-    _require_positive(total_bytes=total_bytes, bytes_per_s=bytes_per_s, call_s=call_s)
     return math.sqrt(total_bytes * bytes_per_s * call_s)
 
 
@@ -70,11 +68,8 @@ class OverheadFit:
 def fit_overhead(total_bytes: float, points: Sequence[tuple[int, float]]) -> OverheadFit:
     """Least squares of 1/w and o, neither below 0, over points (number of buckets, seconds that showed).
 
-    ValueError: fewer than two different numbers of buckets, or one below 1.
+    There are at least two different numbers of buckets among them.
     """
-    _require_positive(total_bytes=total_bytes)
-    if len({buckets for buckets, _ in points}) < 2 or min(buckets for buckets, _ in points) < 1:
-        raise ValueError(f"expected points of at least two numbers of buckets from 1 on, not {list(points)}")
     rows = [(total_bytes / buckets, float(buckets), seconds) for buckets, seconds in points]
     inverse_w, call_s = _two_term_fit(rows)
     residuals = tuple(y - a * inverse_w - b * call_s for a, b, y in rows)
@@ -95,9 +90,3 @@ def _two_term_fit(rows: Sequence[tuple[float, float, float]]) -> tuple[float, fl
     # The least lies on an edge: with one term alone, whichever of the two leaves less.
     edges = [(max(ay / aa, 0.0), 0.0), (0.0, max(by / bb, 0.0))]
     return min(edges, key=lambda edge: math.fsum((a * edge[0] + b * edge[1] - y) ** 2 for a, b, y in rows))
-
-
-def _require_positive(**values: float) -> None:
-    for name, value in values.items():
-        if not value > 0:
-            raise ValueError(f"{name}: expected a number above 0, not {value}")

@@ -46,13 +46,6 @@ class Inputs:
     fsdp_axes: int = 2
     tensor_axes: int = 1
 
-    def __post_init__(self) -> None:
-        for name, value in self.__dict__.items():
-            if name != "sharded_activations" and not value > 0:
-                raise ValueError(f"{name} {value}: expected a number above 0")
-        if not 0 <= self.sharded_activations <= 1:
-            raise ValueError(f"sharded_activations {self.sharded_activations}: expected a share from 0 to 1")
-
 
 @dataclass(frozen=True)
 class Line:

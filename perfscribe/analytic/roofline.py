@@ -36,9 +36,7 @@ class Bound:
 
 
 def bound(intensity: float, peak_flop_per_s: float, bytes_per_s: float) -> Bound:
-    """The roofline at an intensity in FLOP a byte. ValueError: one of the three is not positive."""
-    if min(intensity, peak_flop_per_s, bytes_per_s) <= 0:
-        raise ValueError(f"a roofline needs values above 0: {intensity}, {peak_flop_per_s}, {bytes_per_s}")
+    """The roofline at an intensity in FLOP a byte."""
     ridge = peak_flop_per_s / bytes_per_s
     if intensity < ridge:
         return Bound(intensity * bytes_per_s, MEMORY, ridge)

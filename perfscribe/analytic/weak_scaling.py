@@ -99,8 +99,6 @@ def _deeper(first: Setup, world_size: int, batch: int) -> Setup:
 
 def efficiency_percent(base_s: float, current_s: float) -> float:
     """Weak-scaling efficiency: T_base / T_current, in percent; 100 where nothing is lost."""
-    if min(base_s, current_s) <= 0:
-        raise ValueError(f"seconds must be positive: {base_s}, {current_s}")
     return 100 * base_s / current_s
 
 
@@ -114,6 +112,4 @@ def scale_factors(base_rate: float, rate: float, base_s: float, current_s: float
 
     They differ where the runtime holds more than training steps, or rows do not divide evenly among ranks.
     """
-    if min(base_rate, rate, base_s, current_s) <= 0:
-        raise ValueError(f"rates and seconds must be positive: {base_rate}, {rate}, {base_s}, {current_s}")
     return rate / base_rate, base_s / current_s

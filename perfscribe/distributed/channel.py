@@ -60,12 +60,6 @@ class Hub:
         self.address = f"{host}:{self._listener.getsockname()[1]}"
         threading.Thread(target=self._accept, name="hub", daemon=True).start()
 
-    def __enter__(self) -> Hub:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def hear(self, function: Callable[..., None], *arguments: Any) -> threading.Thread:
         """Call a function that reads to some end, in a thread of its own."""
         thread = threading.Thread(target=function, args=arguments, name="hub", daemon=True)

@@ -87,7 +87,7 @@ class WorkerGroup:
         self._logs, self._asked = nccl_log, 0
         self.is_open = False
         with contextlib.ExitStack() as held:
-            hub, store = held.enter_context(Hub(address)), held.enter_context(_store(address))
+            hub, store = held.enter_context(contextlib.closing(Hub(address))), held.enter_context(_store(address))
             order = {
                 "program": program if isinstance(program, str) else _name(program),
                 "world_size": world_size,

@@ -22,6 +22,7 @@ _SPEED_FIELD = 90
 # ways: V100 300 GB/s of 6 links, A100 600 of 12, H100 and H200 900 of 18, B200 1800 of 18. Other cards' links differ.
 _DATA_SHEET_GB_PER_S: dict[tuple[int, ...], float] = {(7, 0): 25.0, (8, 0): 25.0, (9, 0): 25.0, (10, 0): 50.0}
 DRIVER, DATA_SHEET = "driver", "data sheet"
+NOT_TOLD = "not told"
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,16 @@ class Link:
 def visible_links(count: int) -> list[Link]:
     """The links among the first `count` GPUs that torch sees; none where NVML cannot be asked."""
     return of_visible(count, links)
+
+
+def told(first: int, second: int) -> dict[str, Any]:
+    """What joins two GPUs that torch sees, and its rate in each direction, for a record, as far as it is known."""
+    pair = {first, second}
+    link = next((one for one in visible_links(max(pair) + 1) if {one.first, one.second} == pair), None)
+    if link is None or link.kind is None:
+        return {"link": NOT_TOLD}
+    rate = {} if link.gb_per_s is None else {"rated_gb_per_s": link.gb_per_s, "rated_by": link.by}
+    return {"link": link.kind, **rate}
 
 
 def of_visible(count: int, question: Callable[[Any, list[Any]], list[Answer]]) -> list[Answer]:

@@ -249,7 +249,7 @@ def test_a_server_that_was_killed_is_started_again():
 
 
 def test_strangers_are_sent_away():
-    with Hub() as hub:
+    with contextlib.closing(Hub()) as hub:
         host, port = hub.address.split(":")
         for sent in (b'{"token": "guess", "rank": 0, "stream": "messages"}\n', b"GET / HTTP/1.1\r\n\r\n", b"x" * 9000):
             with socket.create_connection((host, int(port)), timeout=5) as stranger:

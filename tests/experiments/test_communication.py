@@ -106,7 +106,13 @@ def test_a_cpus_trace_counts_nested_operators_once(tmp_path: Path) -> None:
 
 def said(*durations_ms: float, elements: int = 7) -> dict[str, Any]:
     calls = [(elements, number, round(1e6 * one)) for number, one in enumerate(durations_ms)]
-    return {"calls": calls, "compute_ms": 30.0, "step_ms": [4.0, 6.0], "gradient_bytes": 400, "links": []}
+    return {
+        "calls": calls,
+        "compute_ms": 30.0,
+        "step_ms": [4.0, 6.0],
+        "gradient_bytes": 400,
+        "link": {"link": "not told"},
+    }
 
 
 def test_the_least_time_of_any_rank_is_the_transfer_and_the_first_turn_warms_up() -> None:

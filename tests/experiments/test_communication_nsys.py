@@ -105,7 +105,7 @@ def test_an_edit_of_what_runs_under_nsys_measures_again() -> None:
 @pytest.fixture
 def pretended(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """An nsys whose report holds kernels or not, around a program that answers this."""
-    said = {"step_ms": [4.0, 6.0], "gradient_bytes": 400, "links": []}
+    said = {"step_ms": [4.0, 6.0], "gradient_bytes": 400, "link": {"link": "not told"}}
     turns = {name: [[said, said] for _ in range(TURNS + 1)] for name in measure.PLACEMENTS}
     acts: dict[str, Any] = {"kernels": True, "answer": {"turns": turns}, "profile": None}
 

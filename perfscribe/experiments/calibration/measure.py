@@ -154,30 +154,20 @@ def between(factors: Mapping[str, Any]) -> Measurement:
     """Copies from one GPU to another, timed by events on the source's stream, on which torch queues them."""
     import torch
 
+    from perfscribe.distributed import links
+
     source, target = factors["source_gpu"], factors["target_gpu"]
     held = _random(factors["size_mib"], f"cuda:{source}")
     received = torch.zeros_like(held, device=f"cuda:{target}")
     same_content(received.copy_(held), held)
     values = {"bytes": held.numel() * FP32_BYTES, "peer_access": torch.cuda.can_device_access_peer(source, target)}
-    measurement = Measurement(values=values | _rated(source, target))
+    measurement = Measurement(values=values | links.told(source, target))
     with torch.cuda.device(source):
         timing = time_device(
             lambda: received.copy_(held, non_blocking=True), warmup=WARMUP, timed=factors["samples"], flush_l2=False
         )
     record(measurement, "time_ms", timing)
     return measurement
-
-
-def _rated(source: int, target: int) -> dict[str, Any]:
-    """What joins the two, and its rate in one direction, by the driver or the data sheet, as far as that is told."""
-    from perfscribe.distributed.links import visible_links
-
-    pair = {source, target}
-    link = next((one for one in visible_links(max(pair) + 1) if {one.first, one.second} == pair), None)
-    if link is None or link.kind is None:
-        return {"link": "not told"}
-    rate = {} if link.gb_per_s is None else {"rated_gb_per_s": link.gb_per_s, "rated_by": link.by}
-    return {"link": link.kind, **rate}
 
 
 def from_host(factors: Mapping[str, Any]) -> Measurement:

@@ -31,10 +31,9 @@ SAME = (*MODEL, "wait", "warmup_steps", "active", "turns")
 PROGRAM = "perfscribe.experiments.communication.program"  # imports all that ranks run
 PRELOADED = (*needs.PRELOADED, "torch.nn.parallel.distributed", "torch.profiler", PROGRAM)
 LIMIT_S, LONGEST_S = 150.0, 540.0  # of a turn, of a whole single-rank cell; below the worker's own limit
-NO_LINKS = "not told"
 
 # What each rank says of a turn: calls (of each collective the elements of its message, 0 where the profiler does not
-# tell, its start and duration in ns), compute_ms, step_ms of the active steps, gradient_bytes, links.
+# tell, its start and duration in ns), compute_ms, step_ms of the active steps, gradient_bytes, link (see links.told).
 Said = Mapping[str, Any]
 Turns = Mapping[str, Sequence[Sequence[Said]]]  # by placement: turns, of each all ranks
 
@@ -131,7 +130,7 @@ def combine(
         found.series[f"{name}_calls"] = [len(ranks[0]["calls"]) for ranks in of[1:]]
         first = of[0][0]
         found.values["gradient_bytes"] = first["gradient_bytes"]
-        found.values |= {f"{name}_{key}": value for key, value in _links(first["links"]).items()}
+        found.values |= {f"{name}_{key}": value for key, value in first["link"].items()}
     return found
 
 
@@ -171,15 +170,6 @@ def transfer_and_totals(by_rank: Sequence[Sequence[tuple[int, int, int]]]) -> tu
             raise ValueError(text + (" of other sizes" if len(own) == len(sizes[0]) else ""))
     durations = [[duration for _, _, duration in calls] for calls in ordered]
     return sum(map(min, zip(*durations, strict=True))), [sum(own) for own in durations]
-
-
-def _links(pairs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """How the pair of GPUs is joined, and its rate in each direction where it is known."""
-    if not pairs:
-        return {"link": NO_LINKS}
-    rate = pairs[0]["gb_per_s"]
-    rated = {} if rate is None else {"rated_gb_per_s": rate, "rated_by": pairs[0]["by"]}
-    return {"link": pairs[0]["kind"] or NO_LINKS} | rated
 
 
 def _run_alone(cell: Cell) -> Measurement:

@@ -25,8 +25,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from perfscribe.analytic.shapes import Seq2SeqShape
 from perfscribe.base import files
+from perfscribe.distributed import links
 from perfscribe.distributed.ddp import DataParallel, FlatDDP, NaiveDDP, OverlappedDDP
-from perfscribe.distributed.links import visible_links
 from perfscribe.instruments import precision
 from perfscribe.instruments.profiling.families import COMMUNICATION, family
 from perfscribe.instruments.timing import synchronise
@@ -152,8 +152,8 @@ def on_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
         step_ms = _steps(training, factors, rank, ready, bool(keep))[-factors["active"] :]
         with _no_collection():
             traced = read_trace(path, rank.device.type)
-    links = [vars(link) for link in visible_links(2)] if keep and rank.device.type == "cuda" else []
-    return {"gradient_bytes": training.gradient_bytes, "step_ms": step_ms, "links": links, **traced}
+    link = links.told(0, 1) if keep and rank.device.type == "cuda" else {"link": links.NOT_TOLD}
+    return {"gradient_bytes": training.gradient_bytes, "step_ms": step_ms, "link": link, **traced}
 
 
 @contextmanager

@@ -61,7 +61,8 @@ def run(cell: Cell) -> Measurement:
     folder = Path(cell.data_folder).resolve().parent / "nsys"
     names = [range_name(name, turn, rank) for turn, name in order_of_turns(cell["turns"]) for rank in range(RANKS)]
     try:
-        turns, export = _trace(found, request, folder / f"communication-{cell['backend']}")
+        base = folder / f"communication-{cell['backend']}"
+        told, export = nsys.run_module(found, [MODULE, "turns"], request, base, TIMEOUT_S, fork_before_exec=True)
         try:
             marked = marked_work.read(export, names)
         finally:
@@ -71,31 +72,9 @@ def run(cell: Cell) -> Measurement:
     _check(marked, str(cell["device"]))
     joined = {
         name: [_with_work(name, turn, said, marked) for turn, said in enumerate(of, start=-1)]
-        for name, of in turns.items()
+        for name, of in told["turns"].items()
     }
     return combine(joined, str(cell["device"]), timed_s=time.perf_counter() - began, tool=marked.tool)
-
-
-def _trace(found: nsys.Nsys, request: Mapping[str, Any], base: Path) -> tuple[Turns, Path]:
-    """What the ranks said, and the report's export. NsysError; RuntimeError: the traced program failed by itself."""
-    base.parent.mkdir(parents=True, exist_ok=True)
-    asked, answer = (base.with_name(f"{base.name}.{end}.json") for end in ("request", "answer"))
-    asked.write_text(json.dumps(request), encoding="utf-8")
-    answer.unlink(missing_ok=True)
-    command = [sys.executable, "-m", MODULE, "turns", str(asked), str(answer)]
-    failure = nsys.NsysError("the traced program gave nothing")  # nsys itself may end well although the program did not
-    try:
-        report = nsys.profile(found, command, base.with_name(f"{base.name}.nsys-rep"), TIMEOUT_S, fork_before_exec=True)
-    except nsys.NsysError as error:
-        failure = error
-    told = json.loads(answer.read_text(encoding="utf-8")) if answer.is_file() else {}
-    for path in (asked, answer):
-        path.unlink(missing_ok=True)
-    if "error" in told:  # the program's own failure, which no other nsys would mend
-        raise RuntimeError(told["error"])
-    if "turns" not in told:
-        raise failure
-    return told["turns"], nsys.export_sqlite(found, report, base.with_name(f"{base.name}.sqlite"))
 
 
 def _check(marked: marked_work.Marked, device: str) -> None:
@@ -190,7 +169,7 @@ def take_turns(placement: str, port: str) -> None:
     """Take all turns of the placement; what each gave goes to the store, and a failure too, before it ends the rank."""
     import torch.distributed as dist
 
-    from perfscribe.distributed.links import visible_links
+    from perfscribe.distributed import links
     from perfscribe.distributed.transport import LOOPBACK
     from perfscribe.experiments.communication.program import training_of
 
@@ -200,11 +179,11 @@ def take_turns(placement: str, port: str) -> None:
         request = json.loads(store.get("request"))
         factors, rank = request["factors"], _join(request, placement)
         training = training_of(factors, rank)
-        links = [vars(link) for link in visible_links(2)] if rank.device.type == "cuda" else []
+        link = links.told(0, 1) if rank.device.type == "cuda" else {"link": links.NOT_TOLD}
         for turn in (turn for turn, name in order_of_turns(factors["turns"]) if name == placement):
             store.wait([f"begin {placement} {turn}"])
             step_ms = _take_turn(training, factors, rank, range_name(placement, turn, rank.place.rank))
-            said = {"step_ms": step_ms, "gradient_bytes": training.gradient_bytes, "links": links}
+            said = {"step_ms": step_ms, "gradient_bytes": training.gradient_bytes, "link": link}
             store.set(f"said {placement} {turn} {rank.place.rank}", json.dumps(said))
         training.release()
         dist.destroy_process_group()

@@ -8,8 +8,6 @@ kernels, torch's profiler traces the passes in the cell's process.
 from __future__ import annotations
 
 import gc
-import json
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -147,34 +145,14 @@ def _by_nsys(cell: Cell, full_step: bool) -> tuple[Trace, dict[str, list[float]]
         raise nsys.NsysError("nsys was not found")
     data_folder = Path(cell.data_folder).resolve()
     name = "-".join(str(cell[name]) for name in ("device", "size", "seq_len", "dtype"))
-    report, request, answer, export = (
-        data_folder.parent / "nsys" / f"{name}.{end}" for end in ("nsys-rep", "request.json", "answer.json", "sqlite")
-    )
-    report.parent.mkdir(parents=True, exist_ok=True)
-    wanted = {"factors": dict(cell.factors), "data_folder": str(data_folder), "full_step": full_step}
-    request.write_text(json.dumps(wanted), encoding="utf-8")
-    answer.unlink(missing_ok=True)
-
-    def told() -> dict[str, Any]:
-        """What the program wrote before it ended; empty where it was ended before it could."""
-        content: dict[str, Any] = json.loads(answer.read_text(encoding="utf-8")) if answer.is_file() else {}
-        return content
-
+    request = {"factors": dict(cell.factors), "data_folder": str(data_folder), "full_step": full_step}
+    told, export = nsys.run_module(found, [PROGRAM], request, data_folder.parent / "nsys" / name, TIMEOUT_S)
     try:
-        nsys.profile(found, [sys.executable, "-m", PROGRAM, str(request), str(answer)], report, TIMEOUT_S)
-        if "host_ms" not in told():  # nsys itself may end well although the program did not
-            raise nsys.NsysError("the traced program left no times")
-        return nsys.read_sqlite(nsys.export_sqlite(found, report, export)), told()["host_ms"]
-    except nsys.NsysError:
-        error = told().get("error")
-        if error:  # the program's own failure, which no other profiler would mend
-            raise RuntimeError(error) from None
-        raise
+        return nsys.read_sqlite(export), told["host_ms"]
     except ValueError as error:
         raise nsys.NsysError(str(error)) from error
     finally:
-        for path in (request, answer, export):
-            path.unlink(missing_ok=True)
+        export.unlink(missing_ok=True)
 
 
 def _by_torch(cell: Cell, full_step: bool) -> tuple[Trace, dict[str, list[float]]]:

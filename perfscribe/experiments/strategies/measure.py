@@ -89,12 +89,7 @@ def plan_of(factors: Mapping[str, Any]) -> Plan:
     """The plan of a cell's factors."""
     api = factors["api"]
     return Plan(
-        api=api,
-        strategy=factors["strategy"],
-        dtype=factors["dtype"],
-        reduce_dtype=factors["reduce_dtype"],
-        offload=factors["offload"],
-        checkpointing=factors["checkpointing"],
+        **{name: factors[name] for name in (*PLAN, "reduce_dtype")},
         wrapping=factors.get("wrapping", PER_BLOCK),
         prefetch=factors.get("prefetch", FSDP1_PREFETCH if api == FSDP1 else IMPLICIT),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -10,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from perfscribe.base.atomic import replacing
 from perfscribe.instruments.profiling import guard
@@ -86,6 +88,34 @@ def profile(nsys: Nsys, command: Sequence[str], output: Path, timeout_s: float, 
     if not report.is_file():
         raise NsysError(f"nsys {nsys.version} ended without a report")
     return report
+
+
+def run_module(
+    nsys: Nsys, module: Sequence[str], request: object, base: Path, timeout_s: float, fork_before_exec: bool = False
+) -> tuple[dict[str, Any], Path]:
+    """What `python -m MODULE REQUEST ANSWER` answers under nsys, and the report's export.
+
+    The module reads a request and writes an object, both JSON files, which lie beside the report for so long. base: the
+    report's path without its suffix. RuntimeError: the answer has an "error", which no other nsys would mend.
+    NsysError: as profile and export_sqlite.
+    """
+    base.parent.mkdir(parents=True, exist_ok=True)
+    asked, answer = (base.with_name(f"{base.name}.{end}.json") for end in ("request", "answer"))
+    asked.write_text(json.dumps(request), encoding="utf-8")
+    answer.unlink(missing_ok=True)
+    command, failure = [sys.executable, "-m", *module, str(asked), str(answer)], None
+    try:
+        report = profile(nsys, command, base.with_name(f"{base.name}.nsys-rep"), timeout_s, fork_before_exec)
+    except NsysError as error:
+        failure = error
+    told = json.loads(answer.read_text(encoding="utf-8")) if answer.is_file() else {}
+    for path in (asked, answer):
+        path.unlink(missing_ok=True)
+    if "error" in told:
+        raise RuntimeError(told["error"])
+    if failure or not told:  # nsys itself may end well although the program did not
+        raise failure or NsysError("the traced program gave nothing")
+    return told, export_sqlite(nsys, report, base.with_name(f"{base.name}.sqlite"))
 
 
 def export_sqlite(nsys: Nsys, report: Path, output: Path) -> Path:
