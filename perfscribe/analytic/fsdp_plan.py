@@ -6,16 +6,8 @@ from dataclasses import dataclass
 
 SINGLE, DDP, FSDP1, FSDP2 = "single", "ddp", "fsdp1", "fsdp2"
 FULL_SHARD, SHARD_GRAD_OP, HYBRID_SHARD, NO_SHARD = "full_shard", "shard_grad_op", "hybrid_shard", "no_shard"
-STRATEGIES = {
-    SINGLE: (SINGLE,),
-    DDP: (DDP,),
-    FSDP1: (FULL_SHARD, SHARD_GRAD_OP),
-    FSDP2: (FULL_SHARD, SHARD_GRAD_OP, HYBRID_SHARD),
-}
 WHOLE, PER_BLOCK = "whole", "per_block"
 IMPLICIT, FORWARD, BACKWARD, BOTH = "implicit", "forward", "backward", "both"
-PREFETCHES = {FSDP2: (IMPLICIT, FORWARD, BACKWARD, BOTH)}
-PREFETCHES[FSDP1] = ("backward_pre", "backward_post", "backward_post_forward", "none")
 # Further units that explicit prefetching gathers ahead: with one it does what happens by itself.
 PREFETCHED_UNITS = 2
 GROUPS = 2  # that HYBRID_SHARD makes of the ranks, as if they were two nodes
@@ -30,7 +22,7 @@ class Plan:
     reduces gradients of fp16 and bf16 products. offload: FSDP's parameters, gradients and optimizer state on the CPU.
     checkpointing: each block's activations are computed again in backward. wrapping: whole (the model is one unit) or
     per_block (each block, and the rest). prefetch: implicit, or for which passes it is explicit; FSDP1 has names of its
-    own. ValueError: a combination that does not exist.
+    own.
     """
 
     api: str = FSDP2
@@ -41,18 +33,6 @@ class Plan:
     checkpointing: bool = False
     wrapping: str = PER_BLOCK
     prefetch: str = IMPLICIT
-
-    def __post_init__(self) -> None:
-        if self.api not in STRATEGIES:
-            raise ValueError(f"api {self.api!r}: expected one of {', '.join(STRATEGIES)}")
-        if self.strategy not in STRATEGIES[self.api]:
-            raise ValueError(f"strategy {self.strategy!r}: {self.api} expects {' or '.join(STRATEGIES[self.api])}")
-        if self.offload and self.api not in (FSDP1, FSDP2):
-            raise ValueError(f"offload: {self.api} has none")
-        if self.prefetch not in PREFETCHES.get(self.api, (IMPLICIT,)):
-            raise ValueError(f"prefetch {self.prefetch!r}: not one of {self.api}'s")
-        if self.wrapping not in (WHOLE, PER_BLOCK):
-            raise ValueError(f"wrapping {self.wrapping!r}: expected {WHOLE} or {PER_BLOCK}")
 
 
 def hybrid_mesh(world_size: int) -> tuple[int, int]:

@@ -16,10 +16,7 @@ def partition(numels: Sequence[int], loads: list[int]) -> list[int]:
     Greedy: the largest parameter first, each to the rank that holds the fewest elements so far (Graham 1969, longest
     processing time first: no rank holds more than 4/3 of the best possible maximum). Equal sizes keep their order and
     equal loads go to the lowest rank, so that all ranks find the same answer without a message.
-    ValueError: no rank.
     """
-    if not loads:
-        raise ValueError("partition: expected at least one rank")
     owners = [0] * len(numels)
     for index in sorted(range(len(numels)), key=lambda i: -numels[i]):
         owner = min(range(len(loads)), key=lambda rank: loads[rank])

@@ -23,7 +23,6 @@ from typing import IO, Any, BinaryIO, cast
 from perfscribe.base.cells import Unsupported
 from perfscribe.distributed import hosts, launchers, ranks
 from perfscribe.distributed import rank as rank_module
-from perfscribe.distributed import transport as transports
 from perfscribe.distributed.channel import Event, Hub
 from perfscribe.distributed.failures import RankError, RankTimeout
 from perfscribe.distributed.fork_server import SERVER
@@ -80,7 +79,6 @@ class WorkerGroup:
     ) -> None:
         device = device or ("cuda" if backend == "nccl" else "cpu")
         each = ranks_per_node(world_size, nodes)
-        transports.check(backend, transport)
         names = launchers.nodes_of_job(nodes) if nodes > 1 else []
         _check_machine(each, backend, device)  # this node stands for all: a job's nodes are alike
         address = hosts.address_towards(names[-1]) if names else LOOPBACK

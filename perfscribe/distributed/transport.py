@@ -35,21 +35,12 @@ TRANSPORTS: dict[str, tuple[str, dict[str, str]]] = {
 _LOG = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,TUNING"}
 
 
-def check(backend: str, transport: str) -> None:
-    """ValueError, one line, for a transport that does not exist or that the backend does not have."""
-    if transport not in TRANSPORTS:
-        raise ValueError(f"transport {transport!r}: expected one of {', '.join(TRANSPORTS)}")
-    if backend == "gloo" and transport not in (DEFAULT, "tcp"):
-        raise ValueError(f"transport {transport!r}: gloo has tcp alone")
-
-
 def set_switches(environment: MutableMapping[str, str], backend: str, transport: str, log: bool = False) -> None:
     """Set the variables that a rank needs before it joins its process group.
 
     log: let NCCL report on standard output what it does. On one machine gloo is bound to the loopback interface, so
     that it needs neither a network nor a name for the host; a GLOO_SOCKET_IFNAME that is set stays.
     """
-    check(backend, transport)
     if backend == "gloo":
         environment.setdefault("GLOO_SOCKET_IFNAME", LOOPBACK_INTERFACE)
         return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,17 +12,9 @@ from perfscribe.analytic.workshop_shapes import BLOOM, BloomShape
 from perfscribe.models.seeded import seeded
 
 if TYPE_CHECKING:
-    from transformers import BloomConfig, BloomForCausalLM
+    from transformers import BloomConfig
 
 HUB = "hub"
-
-
-@dataclass(frozen=True)
-class Built:
-    """A model and where its weights are from: "random", "hub" or "path"."""
-
-    model: BloomForCausalLM
-    weights: str
 
 
 def shape_of(model_name: str) -> BloomShape:
@@ -39,17 +31,6 @@ def configuration(shape: BloomShape) -> BloomConfig:
     sizes = asdict(shape)
     layers, heads = sizes.pop("num_layers"), sizes.pop("num_heads")
     return BloomConfig(**sizes, n_layer=layers, n_head=heads, use_cache=False, pad_token_id=3)
-
-
-def with_random_weights(shape: BloomShape, seed: int, device: str = "cpu") -> BloomForCausalLM:
-    """fp32 weights drawn from N(0, 0.02), as BLOOM's were, the same for a seed on one kind of device.
-
-    Throughput and memory are those of the trained model; losses and answers are not.
-    """
-    from transformers import BloomForCausalLM
-
-    with seeded(seed, device):
-        return BloomForCausalLM(configuration(shape))
 
 
 def _loaded(source: str, shape: BloomShape, local: bool) -> Any:
@@ -79,17 +60,22 @@ def _loaded(source: str, shape: BloomShape, local: bool) -> Any:
     return model
 
 
-def build(model_name: str, weights: str | None, seed: int, device: str = "cpu") -> Built:
+def build(model_name: str, weights: str | None, seed: int, device: str = "cpu") -> Any:
     """The model of that name in fp32, on the device.
 
-    weights: None for random ones, "hub" to fetch those of `model_name`, else a folder with config.json and
-    model.safetensors. ValueError with one line for an unknown name, unreadable weights or those of another shape.
+    weights: None for random ones, drawn from N(0, 0.02) as BLOOM's were, the same for a seed on one kind of device:
+    throughput and memory are those of the trained model, losses and answers are not. "hub" to fetch those of
+    `model_name`, else a folder with config.json and model.safetensors.
+    ValueError with one line for an unknown name, unreadable weights or those of another shape.
     """
+    from transformers import BloomForCausalLM
+
     shape = shape_of(model_name)
     if weights is None:
-        return Built(with_random_weights(shape, seed, device), "random")
+        with seeded(seed, device):
+            return BloomForCausalLM(configuration(shape))
     if weights == HUB:
-        return Built(_loaded(model_name, shape, local=False).to(device), "hub")
+        return _loaded(model_name, shape, local=False).to(device)
     if not Path(weights).is_dir():
         raise ValueError(f"weights: {weights}: no such folder")
-    return Built(_loaded(weights, shape, local=True).to(device), "path")
+    return _loaded(weights, shape, local=True).to(device)

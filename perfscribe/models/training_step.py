@@ -10,8 +10,9 @@ from typing import Any
 import torch
 
 from perfscribe.analytic.shapes import SIZES
+from perfscribe.base.cells import Measurement
 from perfscribe.data import tokens
-from perfscribe.instruments import precision
+from perfscribe.instruments import precision, timing
 from perfscribe.models.transformer import Model, next_token_loss
 
 LEARNING_RATE = 1e-4
@@ -83,6 +84,14 @@ def build(factors: Mapping[str, Any], data_folder: str) -> Step:
     model = Model(SIZES[factors["size"]], factors["seq_len"], device=device)
     token_ids = torch.from_numpy(tokens.read(Path(data_folder), factors["batch"], factors["seq_len"])).to(device)
     return Step(model, token_ids, device, dtype)
+
+
+def time_full(step: Step, measurement: Measurement, warmup: int, timed: int) -> None:
+    """Time full steps by phase: forward_ms, backward_ms, optimizer_ms and full_step_ms."""
+    phases = timing.time_phases(step.full, prepare=step.zero_grad, warmup=warmup, timed=timed, device=step.device)
+    for name in ("forward", "backward", "optimizer"):
+        timing.record(measurement, f"{name}_ms", phases[name])
+    timing.record(measurement, "full_step_ms", phases[timing.STEP])
 
 
 def peak(name: str, run_once: Callable[[], object], device: str) -> dict[str, Any]:

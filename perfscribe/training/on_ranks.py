@@ -112,7 +112,8 @@ def build(factors: Mapping[str, Any], seed: int, device: torch.device) -> nn.Mod
         return simple_gpt.build(shape, seed, str(device))
     if weights not in (RANDOM, bloom.HUB):
         weights = str(squad_sets.from_checkout(weights))
-    return bloom.build(factors["model_name"], None if weights == RANDOM else weights, seed, str(device)).model
+    model: nn.Module = bloom.build(factors["model_name"], None if weights == RANDOM else weights, seed, str(device))
+    return model
 
 
 def _figures(curve: Curve, job: Job, own: Mapping[str, float]) -> dict[str, Any]:

@@ -82,7 +82,7 @@ def test_bloom_trains_and_answers_with_and_without_gradient_checkpointing(data, 
     """BLOOM has no dropout here, so that both trainings log the same losses."""
     losses = []
     for on in (False, True):
-        model = bloom.build("bloom-tiny", None, 0).model
+        model = bloom.build("bloom-tiny", None, 0)
         made, found = train(model, data, tmp_path, knobs.of(vars(KNOBS), gradient_checkpointing=on))
         losses.append(found.series["train_loss"])
         assert made.model.is_gradient_checkpointing == on

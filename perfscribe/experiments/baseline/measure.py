@@ -16,7 +16,7 @@ from perfscribe.instruments import precision
 from perfscribe.training import knobs
 
 DATA = ("max_length", "train_size", "eval_size", "new_tokens", "vocab_size")
-TRAINING = tuple(name for name in knobs.NAMES if name not in ("device", "seed", "max_steps"))
+TRAINING = tuple(name for name in knobs.NAMES if name not in ("device", "seed"))
 SIMPLE_GPT = ("model_vocab_size", "hidden_size", "num_layers", "num_heads", "ffn", "tied")
 # How `labels: source` labels: the workshop's two scripts differ.
 SOURCE = {"bloom": "source", "simple_gpt": "source_prompt"}

@@ -51,7 +51,7 @@ def measured(cell: Cell) -> Measurement:
         torch.set_num_threads(1)  # as elsewhere: several wait for each other more than they share of so small models
     data = squad_sets.read(Path(cell.data_folder), cell.data[0], labels_of(cell.factors))
     data = replace(data, training={name: array[: cell["rows"]] for name, array in data.training.items()})
-    model, weights, vocabulary = _model(cell, seed)
+    model, vocabulary = _model(cell, seed)
     if (reached := data.facts["tokenizer"]["vocabulary_reached"]) > vocabulary:
         raise ValueError(f"vocab_size: the tokenizer has {reached} entries, the model {vocabulary}")
     before = _scores(model, data, cell, wanted.dtype, "before")
@@ -64,22 +64,29 @@ def measured(cell: Cell) -> Measurement:
         with GpuWatch(cell["device"]) as watch:
             metrics = made.train().metrics
     found = measurement(made, metrics, clock)
-    found.values |= {"weights": weights, **_memory(made, clock), **watch.values(), **_facts(data), **before}
+    weights = cell.factors.get("weights", "random")
+    found.values |= {
+        "weights": "path" if weights == "folder" else weights,
+        **_memory(made, clock),
+        **watch.values(),
+        **_facts(data),
+        **before,
+    }
     found.values |= _scores(model, data, cell, wanted.dtype, "after") | identical(data)
     return found
 
 
-def _model(cell: Cell, seed: int) -> tuple[torch.nn.Module, str, int]:
-    """The model, where its weights are from, and its vocabulary."""
+def _model(cell: Cell, seed: int) -> tuple[torch.nn.Module, int]:
+    """The model and its vocabulary."""
     if cell["model"] == "simple_gpt":
         shape = shape_of(cell.factors)
         made = simple_gpt.build(shape, seed, cell["device"], shift_labels=cell["labels"] != "source")
-        return made, "random", shape.vocab_size
+        return made, shape.vocab_size
     weights = {"random": None, bloom.HUB: bloom.HUB}.get(cell["weights"], "")
     if weights == "":
         weights = model_weights.location(Path(cell.data_folder), cell.data[1])
-    built = bloom.build(cell["model_name"], weights, seed, cell["device"])
-    return built.model, built.weights, bloom.shape_of(cell["model_name"]).vocab_size
+    made = bloom.build(cell["model_name"], weights, seed, cell["device"])
+    return made, bloom.shape_of(cell["model_name"]).vocab_size
 
 
 def _knobs(cell: Cell, seed: int) -> Knobs:

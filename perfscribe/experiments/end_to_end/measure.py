@@ -51,9 +51,9 @@ def run(cell: Cell) -> Measurement:
     import torch
 
     from perfscribe.base.partial import kept_on_failure
-    from perfscribe.instruments.timing import record, time_host, time_phases
+    from perfscribe.instruments.timing import record, time_host
     from perfscribe.models.loss_check import check_loss
-    from perfscribe.models.training_step import build, peak
+    from perfscribe.models.training_step import build, peak, time_full
 
     step = build(cell.factors, cell.data_folder)
     counts = {"warmup": cell["warmup_steps"], "timed": cell["timed_steps"], "device": step.device}
@@ -66,10 +66,7 @@ def run(cell: Cell) -> Measurement:
         measurement.values |= peak("forward_no_grad", step.inference, step.device)
         record(measurement, "forward_backward_ms", time_host(step.forward_backward, prepare=step.zero_grad, **counts))
         step.make_optimizer()
-        phases = time_phases(step.full, prepare=step.zero_grad, **counts)
-        for name in ("forward", "backward", "optimizer"):
-            record(measurement, f"{name}_ms", phases[name])
-        record(measurement, "full_step_ms", phases["step"])
+        time_full(step, measurement, cell["warmup_steps"], cell["timed_steps"])
         step.zero_grad()
         measurement.values |= peak("forward_graph", step.loss, step.device)
         measurement.values |= peak("full_step", step.full, step.device)

@@ -77,24 +77,21 @@ def run(cell: Cell) -> Measurement:
 def _time_untraced(cell: Cell, measurement: Measurement) -> BaseException | None:
     """Check the loss and time the passes; the error of a full step that runs out of memory, whose frames are freed."""
     from perfscribe.instruments.memory import is_oom
-    from perfscribe.instruments.timing import record, time_host, time_phases
+    from perfscribe.instruments.timing import record, time_host
     from perfscribe.models.loss_check import check_loss
-    from perfscribe.models.training_step import build
+    from perfscribe.models.training_step import build, time_full
 
     step = build(cell.factors, cell.data_folder)
-    counts = {"warmup": cell["warmup_steps"], "timed": cell["timed_steps"], "device": step.device}
+    counts = {"warmup": cell["warmup_steps"], "timed": cell["timed_steps"]}
     measurement.values |= check_loss(step)
-    record(measurement, "inference_ms", time_host(step.inference, **counts))
+    record(measurement, "inference_ms", time_host(step.inference, **counts, device=step.device))
     try:
         step.make_optimizer()
-        phases = time_phases(step.full, prepare=step.zero_grad, **counts)
+        time_full(step, measurement, **counts)
     except Exception as error:
         if not is_oom(error):
             raise
         return error.with_traceback(None)
-    for name in ("forward", "backward", "optimizer"):
-        record(measurement, f"{name}_ms", phases[name])
-    record(measurement, "full_step_ms", phases["step"])
     return None
 
 

@@ -174,7 +174,7 @@ def build(name: str, device: torch.device) -> tuple[nn.Module, type[nn.Module]]:
         return model, nn.TransformerEncoderLayer
     from transformers.models.bloom.modeling_bloom import BloomBlock
 
-    return bloom.build(name, None, MODEL_SEED, str(device)).model, BloomBlock
+    return bloom.build(name, None, MODEL_SEED, str(device)), BloomBlock
 
 
 def loss_of(module: nn.Module, ids: Tensor) -> Tensor:

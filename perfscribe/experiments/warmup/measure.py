@@ -42,22 +42,12 @@ def _cell(factors: dict[str, Any]) -> Cell:
 
 def run(cell: Cell) -> Measurement:
     """Time full steps by phase, the first ones included; the loss is checked afterwards, so as to warm nothing."""
-    from perfscribe.instruments.timing import record, time_phases
     from perfscribe.models.loss_check import check_loss
-    from perfscribe.models.training_step import build
+    from perfscribe.models.training_step import build, time_full
 
     step = build(cell.factors, cell.data_folder)
     step.make_optimizer()
-    phases = time_phases(
-        step.full,
-        prepare=step.zero_grad,
-        warmup=cell["warmup_steps"],
-        timed=cell["timed_steps"],
-        device=step.device,
-    )
     measurement = Measurement()
-    record(measurement, "full_step_ms", phases["step"])
-    for name in ("forward", "backward", "optimizer"):
-        record(measurement, f"{name}_ms", phases[name])
+    time_full(step, measurement, cell["warmup_steps"], cell["timed_steps"])
     measurement.values |= check_loss(step)
     return measurement

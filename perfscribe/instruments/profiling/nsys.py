@@ -104,8 +104,9 @@ def run_module(
     asked.write_text(json.dumps(request), encoding="utf-8")
     answer.unlink(missing_ok=True)
     command, failure = [sys.executable, "-m", *module, str(asked), str(answer)], None
+    report = base.with_name(f"{base.name}.nsys-rep")
     try:
-        report = profile(nsys, command, base.with_name(f"{base.name}.nsys-rep"), timeout_s, fork_before_exec)
+        profile(nsys, command, report, timeout_s, fork_before_exec=fork_before_exec)
     except NsysError as error:
         failure = error
     told = json.loads(answer.read_text(encoding="utf-8")) if answer.is_file() else {}
