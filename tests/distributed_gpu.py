@@ -21,9 +21,10 @@ import torch
 import torch.distributed as dist
 from sessions import wait_for
 
+from perfscribe.analytic.traffic import BUS_FACTORS
 from perfscribe.base.cells import Unsupported
 from perfscribe.distributed import collectives, links, transport, watching
-from perfscribe.distributed.collectives import OPERATIONS, Message
+from perfscribe.distributed.collectives import Message
 from perfscribe.distributed.failures import RankError, RankOutOfMemory, RankTimeout
 from perfscribe.distributed.launch import WorkerGroup, launch
 from perfscribe.distributed.nccl_log import parse_nccl_log
@@ -161,7 +162,7 @@ def test_sharded_steps_equal_the_plain_optimizer():
 # --- collectives and transports ---------------------------------------------------------------------------------
 
 SIZES = ((4096, "fp32"), (2**20, "fp32"), (3_000_001, "bf16"), (1000, "fp16"), (64 * 2**20, "fp32"))
-MESSAGES = [Message(operation, size, dtype, warmup=1, timed=3) for operation in OPERATIONS for size, dtype in SIZES]
+MESSAGES = [Message(operation, size, dtype, warmup=1, timed=3) for operation in BUS_FACTORS for size, dtype in SIZES]
 WAYS = {"default": "P2P", "shm": "SHM", "tcp": "NET/Socket"}
 
 
@@ -315,7 +316,7 @@ def second_group(arguments, rank):
 def test_nccl_without_memory_for_its_buffers_is_out_of_memory():
     with pytest.raises(RankOutOfMemory) as caught:
         run(second_group, timeout_s=30)
-    assert caught.value.rank == 1, caught.value
+    assert str(caught.value).startswith("rank 1 of 2: ")
 
 
 def test_afterwards_the_gpus_are_free():

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import FullyShardedDataParallel
 
-from perfscribe.analytic import fsdp_memory, fsdp_traffic
+from perfscribe.analytic import fsdp_memory, fsdp_plan, fsdp_traffic
 from perfscribe.analytic.fsdp_plan import Plan
 from perfscribe.analytic.workshop_shapes import SimpleGptShape
 from perfscribe.distributed import fsdp_applied, fsdp_state
@@ -149,27 +149,40 @@ def counted(arguments: Mapping[str, Any], rank: Any) -> dict[str, Any]:
         found = fsdp_state.held_bytes(training.optimizer)
         training.update()
     hook.remove()
-    found_messages = [
-        fsdp_traffic.Message(call.operation, call.message_bytes, call.ranks)
-        for call in seen.calls
-        if call.message_bytes >= fsdp_traffic.LEAST_BYTES and call.ranks > 1
-    ]
     training.zero_grad()
     result = {
         "applied": asdict(applied),
         "state": found,
         "predicted_state": fsdp_memory.state_bytes(load),
-        "sent": fsdp_traffic.by_operation(found_messages),
+        "sent": fsdp_traffic.by_operation(seen.calls),
         "predicted_sent": fsdp_traffic.by_operation(fsdp_traffic.messages(load)),
-        "calls": len(found_messages),
+        "calls": len(seen.calls),
         "between": between[0],
-        "predicted_between": fsdp_memory.gathered_between_bytes(load),
+        "predicted_between": gathered_between_bytes(load),
         "most": most[0],
-        "predicted_most": fsdp_memory.gathered_in_forward_bytes(load),
+        "predicted_most": gathered_in_forward_bytes(load),
         "at_rest": gathered.now_bytes(),
     }
     gc.collect()  # of the case before: modules and their hooks hold each other
     return result
+
+
+def gathered_in_forward_bytes(load: fsdp_memory.Load) -> int:
+    """What is gathered during the last block: with it what lies outside of the blocks, or all up to here."""
+    if not load.is_gathered:
+        return 0
+    sizes = [fsdp_memory.whole_bytes(load, unit) for unit in load.units]
+    return sum(sizes) if load.plan.strategy == fsdp_plan.SHARD_GRAD_OP else sizes[0] + sum(sizes[1:2])
+
+
+def gathered_between_bytes(load: fsdp_memory.Load) -> int:
+    """What stays gathered between forward and backward: FSDP1 keeps the root, as backward begins with it."""
+    if not load.is_gathered:
+        return 0
+    sizes = [fsdp_memory.whole_bytes(load, unit) for unit in load.units]
+    if load.plan.strategy == fsdp_plan.SHARD_GRAD_OP:
+        return sum(sizes)
+    return sizes[0] if load.plan.api == fsdp_plan.FSDP1 else 0
 
 
 def several(arguments: Mapping[str, Any], rank: Any) -> list[Any]:

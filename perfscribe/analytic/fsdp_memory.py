@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from perfscribe.analytic.fsdp_plan import FSDP1, FSDP2, NO_SHARD, SHARD_GRAD_OP, WHOLE, Plan, shards, took_effect
+from perfscribe.analytic.fsdp_plan import FSDP1, FSDP2, NO_SHARD, WHOLE, Plan, shards, took_effect
 
 PARAMETERS, GRADIENTS, STATE = "parameters", "gradients", "optimizer state"
 KINDS = (PARAMETERS, GRADIENTS, STATE)
@@ -93,21 +93,3 @@ def state_bytes(load: Load) -> dict[str, int]:
 def largest_unit_bytes(load: Load) -> int:
     """The largest unit, gathered; 0 where nothing is."""
     return max(whole_bytes(load, unit) for unit in load.units) if load.is_gathered else 0
-
-
-def gathered_in_forward_bytes(load: Load) -> int:
-    """What is gathered during the last block: with it what lies outside of the blocks, or all up to here."""
-    if not load.is_gathered:
-        return 0
-    sizes = [whole_bytes(load, unit) for unit in load.units]
-    return sum(sizes) if load.plan.strategy == SHARD_GRAD_OP else sizes[0] + sum(sizes[1:2])
-
-
-def gathered_between_bytes(load: Load) -> int:
-    """What stays gathered between forward and backward: FSDP1 keeps the root, as backward begins with it."""
-    if not load.is_gathered:
-        return 0
-    sizes = [whole_bytes(load, unit) for unit in load.units]
-    if load.plan.strategy == SHARD_GRAD_OP:
-        return sum(sizes)
-    return sizes[0] if load.plan.api == FSDP1 else 0

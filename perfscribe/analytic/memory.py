@@ -77,11 +77,7 @@ def step_phase_peaks(load: Workload, optimizer: Optimizer = "foreach") -> dict[s
     """
     ledger = before_pass(load)
     sizes = transformer_tensors(load.shape)
-    for size in sizes:
-        ledger.new(STATE, 4 * size)
-        ledger.new(STATE, 4 * size)
-        if load.device == "cpu":
-            ledger.new(STATE, 4)  # the step counter, which lives on the CPU
+    hold_state(ledger, sizes, load.device)
     replay = Replay(load, ledger, keep=True)
     phases: dict[str, Callable[[], object]] = {
         "forward": lambda: replay.cross_entropy(replay.model()),
@@ -94,6 +90,15 @@ def step_phase_peaks(load: Workload, optimizer: Optimizer = "foreach") -> dict[s
         run()
         peaks[name] = ledger.peak
     return peaks
+
+
+def hold_state(ledger: Ledger, sizes: Sequence[int], device: str) -> None:
+    """AdamW's moments of tensors of these elements, and on the CPU their step counters, which live there."""
+    for size in sizes:
+        for _ in range(2):
+            ledger.new(STATE, 4 * size)
+        if device == "cpu":
+            ledger.new(STATE, 4)
 
 
 def adamw_temporaries(ledger: Ledger, sizes: Sequence[int], optimizer: Optimizer) -> None:

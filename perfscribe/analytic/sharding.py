@@ -20,6 +20,7 @@ from perfscribe.analytic.memory import (
     Optimizer,
     adamw_temporaries,
     before_pass,
+    hold_state,
     step_phase_peaks,
     total_bytes,
 )
@@ -160,11 +161,7 @@ def _ledger(sharding: Sharding) -> Ledger:
     ledger = before_pass(load)
     for size in transformer_tensors(load.shape):
         ledger.new(GRADIENTS, ELEMENT_BYTES * size)
-    for size in fullest_rank(sharding):
-        ledger.new(STATE, ELEMENT_BYTES * size)
-        ledger.new(STATE, ELEMENT_BYTES * size)
-        if load.device == "cpu":
-            ledger.new(STATE, STEP_COUNTER_BYTES)
+    hold_state(ledger, fullest_rank(sharding), load.device)
     ledger.forget_peak()
     return ledger
 

@@ -35,9 +35,9 @@ def load_digest(path: Path) -> dict[str, Any]:
     return dict(content)
 
 
-def verify(folder: Path, digest: Mapping[str, Any], names: Iterable[str] | None = None) -> None:
-    """Compare files below the folder with the digest (all, or those named); ValueError names the first damaged one."""
-    for name in digest["files"] if names is None else names:
+def verify(folder: Path, digest: Mapping[str, Any], names: Iterable[str]) -> None:
+    """Compare these files below the folder with the digest; ValueError names the first damaged one."""
+    for name in names:
         expected = digest["files"].get(name)
         path, shown = folder / name, f"{folder.name}/{name}"
         if expected is None:

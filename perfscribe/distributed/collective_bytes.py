@@ -8,7 +8,6 @@ the whole array, what all ranks together gather or scatter.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,29 +15,23 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from perfscribe.analytic.fsdp_traffic import LEAST_BYTES, Message
+
 SPACES = ("c10d", "_c10d_functional")
 NO_MESSAGE = ("barrier", "wait_tensor", "monitored_barrier_", "_wrap_tensor_autograd")
 
 
-@dataclass(frozen=True)
-class Call:
-    """One collective. message_bytes: of the whole array. dtype: its elements'. ranks: of its process group."""
-
-    operation: str
-    message_bytes: int
-    dtype: str
-    ranks: int
-
-
 class Collectives(TorchDispatchMode):
     """Context that notes each collective that starts in it, in order: .calls.
+
+    Left out are those of a single rank, and of fewer than LEAST_BYTES.
 
     RuntimeError, where it is left: a collective was called whose bytes are not known here.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.calls: list[Call] = []
+        self.calls: list[Message] = []
         self._unknown: set[str] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None) -> Any:
@@ -59,12 +52,12 @@ class Collectives(TorchDispatchMode):
             self._unknown.add(name)
             return
         operation, whole_array = _MESSAGES[name]
-        tensors = _flat(args[whole_array])
-        whole = sum(tensor.nbytes for tensor in tensors)
+        whole = sum(tensor.nbytes for tensor in _flat(args[whole_array]))
         ranks = _ranks(args)
         if name == "all_gather_into_tensor":  # this one is given the rank's own part alone
             whole *= ranks
-        self.calls.append(Call(operation, whole, str(tensors[0].dtype).removeprefix("torch."), ranks))
+        if ranks > 1 and whole >= LEAST_BYTES:
+            self.calls.append(Message(operation, whole, ranks))
 
 
 def _flat(part: Any) -> list[Tensor]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from perfscribe.analytic.traffic import BUS_FACTORS, algbw_gb_per_s, bus_factor, busbw_gb_per_s
+from perfscribe.analytic.traffic import algbw_gb_per_s, bus_factor, busbw_gb_per_s
 from perfscribe.base.cells import Measurement, Unsupported
 from perfscribe.distributed.exchange import Exchange
 from perfscribe.instruments import timing
@@ -21,7 +21,6 @@ from perfscribe.instruments.timing import Timing
 if TYPE_CHECKING:
     from perfscribe.distributed.rank import Rank
 
-OPERATIONS = tuple(BUS_FACTORS)
 HOST_CLOCK, CUDA_EVENTS = timing.HOST_CLOCK, timing.CUDA_EVENTS
 LEAST_CALLS = 5
 

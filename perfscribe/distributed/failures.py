@@ -33,9 +33,7 @@ SHOWN_LINES = 20  # of what a rank had printed
 
 
 class RankError(RuntimeError):
-    """A rank failed. rank: its number, None where no single one is to blame."""
-
-    rank: int | None = None
+    """A rank failed; the text says which."""
 
 
 class RankOutOfMemory(RankError, MemoryError):
@@ -125,13 +123,13 @@ def error_of(ending: Ending, world_size: int) -> Exception:
     kind: type[RankError] = RankOutOfMemory if ending.status == "oom" else RankError
     if kind is RankError and ending.speaks_of_silence:
         kind = RankTimeout
-    return _with_notes(kind(text), ending.rank, ending.details, *ending.last_words[-SHOWN_LINES:])
+    return _with_notes(kind(text), ending.details, *ending.last_words[-SHOWN_LINES:])
 
 
 def error_of_launcher(text: str, said: Sequence[str]) -> RankError:
     """The exception where another launcher ended before all ranks had given a result, and none of them said why."""
     last = next((line.strip() for line in reversed(said) if line.strip()), "")
-    return _with_notes(RankError(f"{text}: {last}" if last else text), None, *said)
+    return _with_notes(RankError(f"{text}: {last}" if last else text), *said)
 
 
 def error_of_silence(
@@ -145,7 +143,7 @@ def error_of_silence(
     the launcher.
     """
     if missing:
-        return _with_notes(RankTimeout(f"{_ranks(missing)} of {world_size} never started: {limit}"), missing[0])
+        return RankTimeout(f"{_ranks(missing)} of {world_size} never started: {limit}")
     notes = [f"rank {rank}: {stack}" for rank, stack in sorted(stacks.items())]
     busy = _held_up(stacks, silent)
     if not busy:
@@ -153,11 +151,11 @@ def error_of_silence(
         others = f"{_ranks(returned)}, which returned without them" if returned else "each other"
         who = f"{_ranks(silent)} of {world_size} {'waits' if len(silent) == 1 else 'wait'} for {others}"
         text = f"{who}: {limit}; rank {silent[0]} {stacks[silent[0]].place}"
-        return _with_notes(RankTimeout(text), None, *notes)
+        return _with_notes(RankTimeout(text), *notes)
     rank = busy[0]
     place = stacks[rank].place if rank in stacks else "in code that does not let Python answer"
     others = f" (so does {_ranks(busy[1:])})" if len(busy) > 1 else ""
-    return _with_notes(RankTimeout(f"rank {rank} of {world_size} hangs{others}: {limit}; {place}"), rank, *notes)
+    return _with_notes(RankTimeout(f"rank {rank} of {world_size} hangs{others}: {limit}; {place}"), *notes)
 
 
 def _held_up(stacks: dict[int, Stack], silent: Sequence[int]) -> list[int]:
@@ -176,8 +174,7 @@ def _ranks(ranks: Sequence[int]) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
 
 
-def _with_notes(error: _Error, rank: int | None, *notes: str) -> _Error:
-    error.rank = rank
+def _with_notes(error: _Error, *notes: str) -> _Error:
     for note in notes:
         if note:
             error.add_note(note)

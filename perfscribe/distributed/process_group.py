@@ -8,6 +8,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from perfscribe.instruments.timing import synchronise
+
 
 def require_group(who: str) -> dist.ProcessGroup:
     """The default process group. RuntimeError: none was made."""
@@ -15,6 +17,12 @@ def require_group(who: str) -> dist.ProcessGroup:
         raise RuntimeError(f"{who} needs a process group: call torch.distributed.init_process_group() first")
     assert dist.group.WORLD is not None
     return dist.group.WORLD
+
+
+def together(device: torch.device) -> None:
+    """Wait for the device, then for all ranks."""
+    synchronise(device)
+    dist.barrier()
 
 
 def backends(group: dist.ProcessGroup) -> dict[str, str]:

@@ -96,7 +96,7 @@ def test_a_failed_write_leaves_the_old_files_and_no_digest(name, folder, monkeyp
     monkeypatch.setitem(formats.FORMATS, name, replace(formats.FORMATS[name], save=half))
     with pytest.raises(OSError, match="No space left"):
         generate(PLAN | {"formats": [name]}, folder)
-    verify(folder, digest)
+    verify(folder, digest, digest["files"])
     assert not [entry for entry in folder.iterdir() if entry.name.startswith(".")]
     assert not (folder.parent / "small.digest").exists()
 
@@ -109,11 +109,11 @@ def test_damage_is_named(file, folder):
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
     with pytest.raises(ValueError, match=rf"^small/{file}: damaged"):
-        verify(folder, digest)
+        verify(folder, digest, digest["files"])
     verify(folder, digest, [name for name in digest["files"] if name != file])
     path.unlink()
     with pytest.raises(ValueError, match=rf"^small/{file}: missing"):
-        verify(folder, digest)
+        verify(folder, digest, digest["files"])
     with pytest.raises(ValueError, match=r"small/other\.h5: not in the data set"):
         verify(folder, digest, ["other.h5"])
 
@@ -128,7 +128,7 @@ def test_token_batches_are_generated_read_and_shared(tmp_path):
     assert plan["dataset"] == tokens.dataset_name(2, 16) == "tokens_16x4096", "smaller batches read the same files"
     assert tokens.dataset_name(17, 5000) == "tokens_32x8192"
     digest = load_digest(generate(plan, tmp_path / plan["dataset"]))
-    verify(tmp_path / plan["dataset"], digest)
+    verify(tmp_path / plan["dataset"], digest, digest["files"])
     ids = tokens.read(tmp_path, 4, 512)
     assert ids.shape == (4, 513) and ids.dtype == np.int64 and ids.min() >= 0 and ids.max() < 10_000
     assert (tokens.read(tmp_path, 2, 16) == ids[:2, :17]).all()

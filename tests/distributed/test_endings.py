@@ -98,7 +98,7 @@ LOST_PEER = {**SAID, "text": "RuntimeError: Connection closed by peer [127.0.0.1
 def test_ends_are_told_right_in_whatever_order_they_are_heard(events, text, hear):
     began = time.monotonic()
     error = hear(*events)
-    assert (str(error), error.rank) == (f"rank 1 of 2: {text}", 1)
+    assert str(error) == f"rank 1 of 2: {text}"
     assert time.monotonic() - began < 5
 
 
@@ -106,10 +106,7 @@ def test_the_watchdogs_words_are_found_behind_the_stacks_that_a_crash_prints(hea
     """Else the rank that waited would be blamed for its abort."""
     error = hear(*(Event("output", 0, line) for line in ABORTED), *died(0, -6))
     assert isinstance(error, RankTimeout)
-    assert (error.rank, str(error)) == (
-        1,
-        "rank 1 of 2 hangs: rank 0 gave up: died by SIGABRT; at program.py:7 in computes",
-    )
+    assert str(error) == "rank 1 of 2 hangs: rank 0 gave up: died by SIGABRT; at program.py:7 in computes"
 
 
 # --- who is to blame ----------------------------------------------------------------------------------------------
@@ -144,8 +141,8 @@ def test_who_is_behind_in_collectives_hangs_whatever_the_stacks_say():
     """Waiting for a GPU may look like work, and work like waiting."""
     ahead, behind = Stack([STEP], 7), Stack([IN_TORCH, STEP], 6)
     error = failures.error_of_silence({0: ahead, 1: ahead, 2: behind}, [0, 1, 2], 3, "limit")
-    assert (str(error), error.rank) == ("rank 2 of 3 hangs: limit; at b.py:3 in step", 2)
+    assert str(error) == "rank 2 of 3 hangs: limit; at b.py:3 in step"
     even = {rank: Stack(stack.frames, 7) for rank, stack in enumerate((WAITS, WORKS, WAITS))}
     error = failures.error_of_silence(even, [0, 1, 2], 3, "limit")
-    assert error.rank == 1
+    assert str(error).startswith("rank 1 of 3 hangs")
     assert "rank 1: 7 collectives begun; work.py:7 in compute < b.py:3 in step" in error.__notes__

@@ -165,8 +165,8 @@ def test_bloom_by_hand(ranks: int) -> None:
 def test_units_and_groups_of_bloom_by_hand() -> None:
     block, outside = 12_596_224, 256_901_120 + 4 * 1024
     assert fsdp_memory.largest_unit_bytes(bloom(4)) == 4 * outside
-    assert fsdp_memory.gathered_in_forward_bytes(bloom(4, dtype="bf16")) == 2 * (outside + block)
-    assert fsdp_memory.gathered_between_bytes(bloom(4, strategy="shard_grad_op")) == 4 * PARAMETERS
+    assert fsdp_cases.gathered_in_forward_bytes(bloom(4, dtype="bf16")) == 2 * (outside + block)
+    assert fsdp_cases.gathered_between_bytes(bloom(4, strategy="shard_grad_op")) == 4 * PARAMETERS
     hybrid, shard = bloom(4, strategy="hybrid_shard"), 4 * PARAMETERS / 2
     assert sum(fsdp_memory.state_bytes(hybrid).values()) == 16 * PARAMETERS // 2
     assert sent(hybrid) == pytest.approx({"all_gather": 2 * shard, "reduce_scatter": shard, "all_reduce": shard})

@@ -103,7 +103,7 @@ def test_state_and_traffic_are_as_predicted(measured: list[Record]) -> None:
         assert state == pytest.approx(sum(fsdp_memory.state_bytes(load).values()), rel=0 if exact else 0.01)
         sent = fsdp_traffic.sent_bytes(fsdp_traffic.messages(load))
         assert record.values["sent_bytes"] == pytest.approx(sent, rel=0 if exact else 0.01)
-        between = fsdp_memory.gathered_between_bytes(load)
+        between = fsdp_cases.gathered_between_bytes(load)
         assert record.values["gathered_between_bytes"] == pytest.approx(between, rel=0 if exact else 0.01)
 
 

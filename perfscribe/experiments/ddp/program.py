@@ -26,6 +26,7 @@ from torch.nn.parallel import DistributedDataParallel
 from perfscribe.analytic.shapes import SIZES
 from perfscribe.data import tokens
 from perfscribe.distributed.ddp import BucketedDDP, DataParallel, FlatDDP, NaiveDDP, OverlappedDDP
+from perfscribe.distributed.process_group import together
 from perfscribe.experiments.ddp import tracing
 from perfscribe.experiments.ddp import variants as v
 from perfscribe.instruments import precision
@@ -169,8 +170,7 @@ class Bench:
     def prepare(self) -> None:
         """No gradients; all ranks here."""
         self.training.zero_grad()
-        synchronise(self.rank.device)
-        dist.barrier()
+        together(self.rank.device)
 
     def step(self, wrapped: Wrapped, mark: Mark = lambda _: None) -> None:
         """A training step; mark(name) at the end of each phase, communication being what finish() has left to do."""

@@ -11,18 +11,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from perfscribe.analytic.shapes import SIZES
 from perfscribe.data import tokens
 from perfscribe.distributed.ddp import DataParallel, FlatDDP, NaiveDDP
+from perfscribe.distributed.process_group import together
 from perfscribe.distributed.sharded_optimizer import ShardedOptimizer
 from perfscribe.experiments.optimizer_state_sharding import measure as m
 from perfscribe.experiments.optimizer_state_sharding.memory import after_init, measure_memory, outside_bytes
 from perfscribe.instruments import precision
-from perfscribe.instruments.interleaving import time_interleaved
-from perfscribe.instruments.timing import STEP, Mark, Timing, synchronise
+from perfscribe.instruments.interleaving import as_one, time_interleaved
+from perfscribe.instruments.timing import STEP, Mark, Timing
 from perfscribe.models.transformer import Model, next_token_loss
 
 if TYPE_CHECKING:
@@ -159,11 +159,9 @@ def _time_steps(training: Training, factors: Mapping[str, Any]) -> dict[str, Tim
     found = time_steps(training, factors, {**optimizers, m.AGAIN: optimizers[m.UNSHARDED]})
     sharded = optimizers[m.SHARDED]
     assert isinstance(sharded, ShardedOptimizer)
-    variants = {m.SHARDED: _in_parts(sharded)}
-    together = partial(_together, training.device)
-    parts = time_interleaved(
-        variants, timed=factors["optimizer_steps"], prepare=together, **_counts(training, factors)
-    )[m.SHARDED]
+    counts = _counts(training, factors) | {"timed": factors["optimizer_steps"]}
+    counts["prepare"] = partial(together, training.device)
+    (parts,) = time_interleaved({m.SHARDED: _in_parts(sharded)}, **counts).values()
     return found | {f"{m.SHARDED}_{part}_ms": parts[part] for part in ("update", "exchange")}
 
 
@@ -178,38 +176,23 @@ def time_steps(training: Training, factors: Mapping[str, Any], optimizers: Mappi
 
     def fresh() -> None:
         training.zero_grad()
-        _together(training.device)
+        together(training.device)
 
     counts = _counts(training, factors)
-    steps = {name: _marked(training.passes, one.step) for name, one in optimizers.items()}
+    steps = {name: as_one(training.passes, one.step) for name, one in optimizers.items()}
     whole = time_interleaved(steps, timed=factors["timed_steps"], prepare=fresh, **counts)
     training.zero_grad()
     training.passes()
-    steps = {name: _marked(one.step) for name, one in optimizers.items()}
-    together = partial(_together, training.device)
-    alone = time_interleaved(steps, timed=factors["optimizer_steps"], prepare=together, **counts)
+    steps = {name: as_one(one.step) for name, one in optimizers.items()}
+    alone = time_interleaved(
+        steps, timed=factors["optimizer_steps"], prepare=partial(together, training.device), **counts
+    )
     found = {f"{name}_step_ms": phases[STEP] for name, phases in whole.items()}
     return found | {f"{name}_optimizer_ms": phases[STEP] for name, phases in alone.items()}
 
 
 def _counts(training: Training, factors: Mapping[str, Any]) -> dict[str, Any]:
     return {"turns": factors["turns"], "warmup": factors["warmup_steps"], "device": training.device}
-
-
-def _together(device: torch.device) -> None:
-    synchronise(device)
-    dist.barrier()
-
-
-def _marked(*calls: Callable[[], object]) -> Callable[[Mark], None]:
-    """These calls one after the other, with no wait between them."""
-
-    def step(mark: Mark) -> None:
-        for call in calls:
-            call()
-        mark("end")
-
-    return step
 
 
 def _in_parts(optimizer: ShardedOptimizer) -> Callable[[Mark], None]:

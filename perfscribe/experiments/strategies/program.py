@@ -6,9 +6,10 @@ One plan on a rank (Trained): the model wrapped, checked against the unwrapped o
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,6 +24,7 @@ from perfscribe.distributed.collective_bytes import Collectives
 from perfscribe.distributed.fsdp import blocks_of, wrap
 from perfscribe.distributed.fsdp_state import Gathered, bytes_on, held_bytes, release, tensors_of
 from perfscribe.distributed.fsdp_training import Training, local, local_gradients
+from perfscribe.distributed.process_group import together
 from perfscribe.experiments.strategies.measure import (
     ACCUMULATION,
     EACH,
@@ -33,9 +35,9 @@ from perfscribe.experiments.strategies.measure import (
     plan_of,
 )
 from perfscribe.instruments import precision
-from perfscribe.instruments.interleaving import time_interleaved
+from perfscribe.instruments.interleaving import as_one, time_interleaved
 from perfscribe.instruments.memory import PeakMemory
-from perfscribe.instruments.timing import STEP, Mark, synchronise, time_host
+from perfscribe.instruments.timing import STEP, time_host
 from perfscribe.models import bloom, simple_gpt
 
 if TYPE_CHECKING:
@@ -71,7 +73,7 @@ def _alone(factors: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
             warmup=factors["warmup_steps"],
             timed=factors["timed_steps"],
             device=rank.device,
-            prepare=_together(rank),
+            prepare=partial(together, rank.device),
         )
         return {
             "timings": {"step_ms": vars(timing)},
@@ -84,16 +86,6 @@ def _alone(factors: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
 def _looked_at(trained: Trained, beside: Iterable[Trained] = ()) -> dict[str, Any]:
     traffic = trained.traffic()
     return {"first_loss": trained.first_loss} | traffic | trained.memory(beside)
-
-
-def _together(rank: Rank) -> Callable[[], None]:
-    """Lets all ranks begin a step at once."""
-
-    def wait() -> None:
-        synchronise(rank.device)
-        dist.barrier()
-
-    return wait
 
 
 def _interleaved(factors: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
@@ -113,12 +105,12 @@ def _time_all(factors: Mapping[str, Any], variants: Mapping[str, Trained], rank:
         values |= {f"{name}_{key}": value for key, value in (found | trained.applied).items()}
     fresh(rank.device)
     timed = time_interleaved(
-        {name: _marked(trained) for name, trained in variants.items()},
+        {name: as_one(trained.step) for name, trained in variants.items()},
         turns=factors["turns"],
         warmup=factors["warmup_steps"],
         timed=factors["timed_steps"],
         device=rank.device,
-        prepare=_together(rank),
+        prepare=partial(together, rank.device),
     )
     return {
         "timings": {f"{name}_step_ms": vars(phases[STEP]) for name, phases in timed.items()},
@@ -126,14 +118,6 @@ def _time_all(factors: Mapping[str, Any], variants: Mapping[str, Trained], rank:
         "applied": {},
         "layout": next(iter(variants.values())).layout,
     }
-
-
-def _marked(trained: Trained) -> Callable[[Mark], None]:
-    def step(mark: Mark) -> None:
-        trained.step()
-        mark("end")
-
-    return step
 
 
 def _accumulated(factors: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
@@ -281,15 +265,10 @@ class Trained:
             self.training.update()
         hook.remove()
         self.training.zero_grad()
-        found = [
-            fsdp_traffic.Message(call.operation, call.message_bytes, call.ranks)
-            for call in seen.calls
-            if call.ranks > 1 and call.message_bytes >= fsdp_traffic.LEAST_BYTES
-        ]
         return {
-            "sent_bytes": fsdp_traffic.sent_bytes(found),
-            **{f"sent_{name}_bytes": size for name, size in fsdp_traffic.by_operation(found).items()},
-            "collectives": len(found),
+            "sent_bytes": fsdp_traffic.sent_bytes(seen.calls),
+            **{f"sent_{name}_bytes": size for name, size in fsdp_traffic.by_operation(seen.calls).items()},
+            "collectives": len(seen.calls),
             "gathered_between_bytes": within[0],
             "gathered_most_bytes": within[1],
         }
