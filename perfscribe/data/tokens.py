@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from perfscribe.analytic.shapes import SIZES
 from perfscribe.base.atomic import replacing
+from perfscribe.base.cells import Cell
+from perfscribe.instruments import precision
 
 if TYPE_CHECKING:
     import numpy as np
@@ -43,6 +45,17 @@ def datasets(batches: Iterable[int], contexts: Iterable[int], seed: int) -> dict
         }
         for batch, context in itertools.product(batches, contexts)
     }
+
+
+def of_section(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The data sets of an experiment with one batch and several context lengths, by its section of the config."""
+    return datasets([config["batch"]], config["seq_len"], config["seed"])
+
+
+def cell(factors: Mapping[str, Any], cost: float) -> Cell:
+    """A cell that runs the language model on one device; batch, seq_len, device and dtype are among its factors."""
+    requires = precision.requires(factors["device"], factors["dtype"])
+    return Cell(factors, requires, cost, (dataset_name(factors["batch"], factors["seq_len"]),))
 
 
 def arrays(sequences: int, length: int, vocab_size: int, seed: int) -> Mapping[str, np.ndarray]:

@@ -127,14 +127,9 @@ def _join(order: Mapping[str, Any], place: ranks.Place) -> Rank:
     transport.set_switches(os.environ, order["backend"], order["transport"], order["nccl_log"])
     for name, value in NCCL_WATCHDOG.items():
         os.environ.setdefault(name, value)
-    import torch
     import torch.distributed as dist
 
-    torch.set_num_threads(order["threads"])
-    torch.backends.cudnn.allow_tf32 = False
-    random.seed(order["seed"] + place.rank)
-    torch.manual_seed(order["seed"] + place.rank)
-    device = _device(order, place)
+    device = settle(order, place)
     limit = timedelta(seconds=order["collective_timeout_s"])
     store = dist.TCPStore(host, int(port), is_master=False, timeout=limit)  # type: ignore[attr-defined]
     dist.init_process_group(
@@ -174,9 +169,14 @@ def _program(name: str) -> Any:
     return getattr(importlib.import_module(module), function)
 
 
-def _device(order: Mapping[str, Any], place: ranks.Place) -> torch.device:
+def settle(order: Mapping[str, Any], place: ranks.Place) -> torch.device:
+    """Set threads and seeds, and take this rank's device."""
     import torch
 
+    torch.set_num_threads(order["threads"])
+    torch.backends.cudnn.allow_tf32 = False
+    random.seed(order["seed"] + place.rank)
+    torch.manual_seed(order["seed"] + place.rank)
     if order["device"] == "cpu":
         return torch.device("cpu")
     index = ranks.device_index(place, torch.cuda.device_count())

@@ -195,24 +195,17 @@ def take_turns(placement: str, port: str) -> None:
 
 def _join(request: Mapping[str, Any], placement: str) -> Rank:
     """Join the placement's process group, as torchrun's variables say."""
-    import torch
     import torch.distributed as dist
 
     from perfscribe.distributed import ranks, transport
-    from perfscribe.distributed.rank import Rank
+    from perfscribe.distributed.rank import Rank, settle
 
     factors, place = request["factors"], ranks.find(os.environ, host=platform.node())
     backend, way = factors["backend"], TRANSPORTS[placement]
     transport.set_switches(os.environ, backend, way)
     threads = max(1, len(os.sched_getaffinity(0)) // factors["world_size"])
-    torch.set_num_threads(threads)
-    torch.backends.cudnn.allow_tf32 = False
-    random.seed(request["seed"] + place.rank)
-    torch.manual_seed(request["seed"] + place.rank)
-    device = torch.device(factors["device"])
-    if device.type == "cuda":
-        device = torch.device("cuda", ranks.device_index(place, torch.cuda.device_count()))
-        torch.cuda.set_device(device)
+    order = {"threads": threads, "seed": request["seed"], "device": factors["device"], "transport": way}
+    device = settle(order, place)
     own = device if backend == "nccl" else None
     dist.init_process_group(backend, timeout=timedelta(seconds=LIMIT_S), device_id=own)
     return Rank(place, device, backend, way, request["seed"], threads)

@@ -8,7 +8,6 @@ from typing import Any
 from perfscribe.analytic.shapes import SIZES
 from perfscribe.base.cells import Cell, Measurement, grid
 from perfscribe.data import tokens
-from perfscribe.instruments import precision
 
 
 def datasets(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -34,12 +33,7 @@ def _cell(factors: dict[str, Any]) -> Cell:
     shape, positions = SIZES[factors["size"]], factors["batch"] * factors["seq_len"]
     work = shape.layers * (12 * shape.d_model**2 + 2 * factors["seq_len"] * shape.d_model) * positions
     steps = factors["warmup_steps"] + factors["timed_steps"]
-    return Cell(
-        factors,
-        requires=precision.requires(factors["device"], factors["dtype"]),
-        cost=float(weight * steps * (work + 1e8)),
-        data=(tokens.dataset_name(factors["batch"], factors["seq_len"]),),
-    )
+    return tokens.cell(factors, cost=float(weight * steps * (work + 1e8)))
 
 
 def run(cell: Cell) -> Measurement:

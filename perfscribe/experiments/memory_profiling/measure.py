@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from perfscribe.analytic.shapes import SIZES
 from perfscribe.base.cells import Cell, Measurement, grid
 from perfscribe.data import tokens
-from perfscribe.instruments import precision
 
 if TYPE_CHECKING:
     import torch
@@ -26,10 +25,7 @@ PHASES = {"inference": ("forward",), "forward": ("forward",), "full_step": ("for
 TIMELINE_POINTS = 200
 LARGEST_GROUPS = 8
 
-
-def datasets(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Token batches for every context length."""
-    return tokens.datasets([config["batch"]], config["seq_len"], config["seed"])
+datasets = tokens.of_section
 
 
 def cells(config: Mapping[str, Any]) -> list[Cell]:
@@ -40,13 +36,9 @@ def cells(config: Mapping[str, Any]) -> list[Cell]:
 
 def _cell(factors: dict[str, Any]) -> Cell:
     shape = SIZES[factors["size"]]
-    return Cell(
-        factors,
-        requires=precision.requires(factors["device"], factors["dtype"]),
-        # A fresh process and a model's parameters cost more than the few passes.
-        cost=1e12 + shape.layers * 12.0 * shape.d_model**2 * (1e3 + factors["batch"] * factors["seq_len"]),
-        data=(tokens.dataset_name(factors["batch"], factors["seq_len"]),),
-    )
+    # A fresh process and a model's parameters cost more than the few passes.
+    cost = 1e12 + shape.layers * 12.0 * shape.d_model**2 * (1e3 + factors["batch"] * factors["seq_len"])
+    return tokens.cell(factors, cost)
 
 
 def run(cell: Cell) -> Measurement:

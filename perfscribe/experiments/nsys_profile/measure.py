@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 from perfscribe.analytic.shapes import SIZES
 from perfscribe.base.cells import Cell, Measurement, grid
 from perfscribe.data import tokens
-from perfscribe.instruments import precision
 
 if TYPE_CHECKING:
     from perfscribe.instruments.profiling.trace import Trace
@@ -28,10 +27,7 @@ TIMEOUT_S = 300.0
 HOST_CLOCK_KEPT = ("forward", "full_step")
 MS_DIGITS = 6  # of a millisecond: nanoseconds, which is what both clocks resolve
 
-
-def datasets(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Token batches for every context length."""
-    return tokens.datasets([config["batch"]], config["seq_len"], config["seed"])
+datasets = tokens.of_section
 
 
 def cells(config: Mapping[str, Any]) -> list[Cell]:
@@ -47,13 +43,8 @@ def _cell(factors: dict[str, Any]) -> Cell:
     shape, batch_tokens = SIZES[factors["size"]], factors["batch"] * factors["seq_len"]
     work = shape.layers * (12 * shape.d_model**2 + 2 * factors["seq_len"] * shape.d_model) * batch_tokens
     passes = 2 * factors["warmup_steps"] + factors["timed_steps"] + factors["traced_steps"]
-    return Cell(
-        factors,
-        requires=precision.requires(factors["device"], factors["dtype"]),
-        # Starting the traced program takes longer than the passes of the small sizes.
-        cost=1e13 + float(weight * passes * work),
-        data=(tokens.dataset_name(factors["batch"], factors["seq_len"]),),
-    )
+    # Starting the traced program takes longer than the passes of the small sizes.
+    return tokens.cell(factors, cost=1e13 + float(weight * passes * work))
 
 
 def run(cell: Cell) -> Measurement:

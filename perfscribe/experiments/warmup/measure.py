@@ -12,12 +12,8 @@ from typing import Any
 from perfscribe.analytic.shapes import SIZES
 from perfscribe.base.cells import Cell, Measurement, grid
 from perfscribe.data import tokens
-from perfscribe.instruments import precision
 
-
-def datasets(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Token batches for every context length."""
-    return tokens.datasets([config["batch"]], config["seq_len"], config["seed"])
+datasets = tokens.of_section
 
 
 def cells(config: Mapping[str, Any]) -> list[Cell]:
@@ -32,12 +28,7 @@ def _cell(factors: dict[str, Any]) -> Cell:
     steps = factors["warmup_steps"] + factors["timed_steps"]
     # A fresh process costs some seconds, whatever the model.
     cost = 1e12 + shape.layers * 12.0 * shape.d_model**2 * factors["batch"] * factors["seq_len"] * steps
-    return Cell(
-        factors,
-        requires=precision.requires(factors["device"], factors["dtype"]),
-        cost=cost,
-        data=(tokens.dataset_name(factors["batch"], factors["seq_len"]),),
-    )
+    return tokens.cell(factors, cost)
 
 
 def run(cell: Cell) -> Measurement:
