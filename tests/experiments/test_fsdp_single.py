@@ -108,7 +108,7 @@ def test_what_a_cell_refuses(run: Run) -> None:
 
 def test_weights_of_a_folder_are_a_data_set_and_their_path_no_factor(tmp_path: Path) -> None:
     folder = tmp_path / "weights"
-    bloom.build("bloom-tiny", None, 5).model.save_pretrained(folder)
+    bloom.build("bloom-tiny", None, 5).save_pretrained(folder)
     section = _section("tiny", workshop={"squad": None, "weights": str(folder), "tokenizer": None}, num_epochs=1)
     for name, dataset in measure.datasets(section).items():
         digest = generate({"dataset": name, "formats": [], **dataset}, tmp_path / "data" / name)
@@ -120,7 +120,7 @@ def test_weights_of_a_folder_are_a_data_set_and_their_path_no_factor(tmp_path: P
     moved = folder.rename(tmp_path / "elsewhere")
     section["workshop"]["weights"] = str(moved)
     assert measure.cells(section)[0].data == cell.data
-    bloom.build("bloom-tiny", None, 6).model.save_pretrained(moved)
+    bloom.build("bloom-tiny", None, 6).save_pretrained(moved)
     assert measure.cells(section)[0].data != cell.data
     (moved / "config.json").unlink()
     with pytest.raises(ValueError, match=r"elsewhere: expected a folder with config\.json and model\.safetensors"):

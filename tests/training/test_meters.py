@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from perfscribe.distributed import transport
+from perfscribe.distributed import links
 from perfscribe.training import meters
 from perfscribe.training.meters import MIB, SpeedMeter, UtilisationMeter
 
@@ -20,7 +20,7 @@ CPU, GPU = torch.device("cpu"), torch.device("cuda")
 def test_readings_by_nvml_and_their_means(monkeypatch):
     busy = [100, 50]
     nvml = fake_nvml.FakeNvml([fake_nvml.Gpu("GPU-1", utilisation=[*busy], used_bytes=[2 * MIB, 6 * MIB])])
-    monkeypatch.setattr(transport, "of_visible", lambda count, question: question(nvml, nvml.gpus))
+    monkeypatch.setattr(links, "of_visible", lambda count, question: question(nvml, nvml.gpus))
     meter = UtilisationMeter(GPU)
     meter.sample()
     meter.sample()
