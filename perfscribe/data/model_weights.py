@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from perfscribe.base.atomic import replacing
+from perfscribe.data.squad_sets import from_checkout
 
 if TYPE_CHECKING:
     import numpy as np
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 KIND = "weights"
 LOCATION = "location.json"
 ENDS_BYTES = 2**20
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def _digest(folder: Path) -> str:
@@ -43,7 +43,7 @@ def _digest(folder: Path) -> str:
 
 def datasets(path: str) -> dict[str, dict[str, Any]]:
     """The data set of the weights in a folder, as an experiment's datasets(config) gives it."""
-    digest = _digest(ROOT / path)
+    digest = _digest(from_checkout(path))
     parameters = {"path": path, "sha256": digest}
     return {f"{KIND}_{digest[:8]}": {"kind": KIND, "parameters": parameters, "files": [LOCATION]}}
 
@@ -52,8 +52,9 @@ def generate(plan: Mapping[str, Any], folder: Path) -> tuple[list[str], Mapping[
     """Write where they lie; the digest is over what they are."""
     import numpy as np
 
+    place = {"folder": str(from_checkout(plan["parameters"]["path"]))}
     with replacing(folder / LOCATION) as temporary:
-        temporary.write_text(json.dumps({"folder": str(ROOT / plan["parameters"]["path"])}) + "\n", encoding="utf-8")
+        temporary.write_text(json.dumps(place) + "\n", encoding="utf-8")
     return [LOCATION], {KIND: np.frombuffer(bytes.fromhex(plan["parameters"]["sha256"]), dtype=np.uint8)}
 
 

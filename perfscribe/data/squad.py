@@ -38,14 +38,12 @@ class Questions:
     """The questions of one file or of one generated set.
 
     name: the file's name, or "generated (…)". sha256: of the JSON text (a .gz file's content, not the file itself).
-    misplaced: answers whose answer_start is not where their text stands; texts are used, places are not.
     """
 
     name: str
     origin: Literal["file", "generated"]
     sha256: str
     rows: tuple[Question, ...]
-    misplaced: int = 0
 
 
 @dataclass(frozen=True)
@@ -87,41 +85,41 @@ def _each(value: Any, key: str, place: str) -> Iterator[tuple[Any, str]]:
         yield element, f"{place}.{key}[{number}]".lstrip(".")
 
 
-def _questions(document: Any) -> Iterator[tuple[Question, int, str]]:
-    """Every question with its count of misplaced answers and its place in the document; _Bad at the first fault."""
+def _questions(document: Any) -> Iterator[tuple[Question, str]]:
+    """Every question and its place in the document; _Bad at the first fault.
+
+    Of answers the texts are used, not the places, which need not be where the texts stand.
+    """
     for article, at in _each(document, "data", ""):
         title = _get(article, "title", str, at)
         for paragraph, within in _each(article, "paragraphs", at):
             context = _get(paragraph, "context", str, within)
             for qa, place in _each(paragraph, "qas", within):
                 identity, question = _get(qa, "id", str, place), _get(qa, "question", str, place)
-                texts, misplaced = [], 0
+                texts = []
                 for answer, where in _each(qa, "answers", place):
                     texts.append(_get(answer, "text", str, where))
-                    start = _get(answer, "answer_start", int, where)
-                    misplaced += start < 0 or not context.startswith(texts[-1], start)
+                    _get(answer, "answer_start", int, where)
                 if not texts:
                     raise _Bad(f"{place}.answers: empty; every question of SQuAD v1.1 has one (v2.0 is not read)")
-                yield Question(identity, title, context, question, tuple(texts)), misplaced, place
+                yield Question(identity, title, context, question, tuple(texts)), place
 
 
 def parse(text: bytes, name: str, origin: Literal["file", "generated"]) -> Questions:
     """Check a whole document and give its questions; ValueError with one line that names `name` and the place."""
     rows: dict[str, Question] = {}
-    misplaced = 0
     try:
-        for row, wrong, place in _questions(json.loads(text.decode("utf-8-sig"))):
+        for row, place in _questions(json.loads(text.decode("utf-8-sig"))):
             if row.id in rows:
                 raise _Bad(f"{place}.id: {row.id!r} is also that of another question")
             rows[row.id] = row
-            misplaced += wrong
         if not rows:
             raise _Bad("data: no question in it")
     except _Bad as error:
         raise ValueError(f"{name}: no SQuAD v1.1: {error}") from None
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{name}: no JSON: {error}") from None
-    return Questions(name, origin, hashlib.sha256(text).hexdigest(), tuple(rows.values()), misplaced)
+    return Questions(name, origin, hashlib.sha256(text).hexdigest(), tuple(rows.values()))
 
 
 def read(path: Path) -> Questions:

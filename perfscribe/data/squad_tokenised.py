@@ -83,10 +83,7 @@ def tokenised(made_from: Mapping[str, Any]) -> tuple[dict[str, np.ndarray], dict
         trains[labels] = _trains(training, drawn.training, ids)
     facts = {
         "origin": drawn.origin,
-        "sources": [
-            {"name": s.name, "sha256": s.sha256, "questions": len(s.rows), "misplaced_answers": s.misplaced}
-            for s in drawn.sources
-        ],
+        "sources": [{"name": s.name, "sha256": s.sha256, "questions": len(s.rows)} for s in drawn.sources],
         "rule": squad.RULE,
         "tokenizer": {
             "kind": "trained" if made_from["tokenizer"] is None else "own",

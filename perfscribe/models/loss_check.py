@@ -9,13 +9,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from perfscribe.instruments import precision
 from perfscribe.models.transformer import Model, next_token_loss
 
 if TYPE_CHECKING:
     from perfscribe.models.training_step import Step
 
-# Largest relative error of the loss that still counts as correct.
-TOLERANCE = {"fp32": 1e-5, "tf32": 1e-3, "bf16": 1e-2, "fp16": 2e-3}
 CHECKED_TOKENS = 32
 
 
@@ -29,10 +28,7 @@ def check_loss(step: Step, compiled: torch.nn.Module | None = None) -> dict[str,
         with step.autocast():
             got = float(next_token_loss(compiled or step.model, inputs, targets))
         expected = float(float64_loss(step.model, inputs, targets))
-    error = abs(got - expected) / expected
-    if not error <= TOLERANCE[step.dtype]:
-        raise ValueError(f"loss {got:g} against {expected:g} in float64, allowed error {TOLERANCE[step.dtype]:g}")
-    return {"loss_relative_error": error}
+    return precision.loss_error(got, expected, step.dtype)
 
 
 def float64_loss(model: Model, inputs: Tensor, targets: Tensor) -> Tensor:

@@ -39,7 +39,7 @@ def written(path: Path, document: object = DOCUMENT) -> Path:
 
 def test_a_question_comes_with_context_and_all_answers(tmp_path: Path) -> None:
     whole = squad.read(written(tmp_path / "own.json"))
-    assert (whole.name, whole.origin, whole.misplaced) == ("own.json", "file", 1)
+    assert (whole.name, whole.origin) == ("own.json", "file")
     first = squad.Question("q1", "Rivers", CONTEXT, "Where does the Rhône rise?", ("Valais", "in Valais"))
     assert whole.rows[0] == first
     second = whole.rows[1]
@@ -115,7 +115,6 @@ def test_a_generated_set_has_the_shape_of_squad(tmp_path: Path) -> None:
     assert all(len(row.answers) == 1 for row in drawn.training)
     assert all(len(row.answers) == 3 for row in drawn.evaluation)
     assert any(len(set(row.answers)) > 1 for row in drawn.evaluation)
-    assert [source.misplaced for source in drawn.sources] == [0, 0]  # every answer is a span of its context
     assert not {row.context for row in drawn.training} & {row.context for row in drawn.evaluation}
     assert squad.obtain(None, 500, 100, 42) == drawn != squad.obtain(None, 500, 100, 43)
     assert any(not row.context.isascii() for row in drawn.training)
@@ -130,7 +129,6 @@ def test_the_real_files() -> None:
     training, evaluation = drawn.sources
     assert drawn.origin == "file"
     assert (len(training.rows), len(evaluation.rows)) == (4370, 10570)
-    assert (training.misplaced, evaluation.misplaced) == (0, 0)
     assert sum(len(row.answers) for row in evaluation.rows) == 34726
     assert len({row.title for row in training.rows}) == 12 and len({row.title for row in evaluation.rows}) == 48
     assert training.sha256.startswith("8ea0f0db511a694f") and evaluation.sha256.startswith("73d2d21e47d63fd1")

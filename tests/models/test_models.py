@@ -11,7 +11,8 @@ import torch.nn.functional as F
 
 from perfscribe.analytic.parameters import transformer_parameters, transformer_tensors
 from perfscribe.analytic.shapes import SIZES, Seq2SeqShape, Shape
-from perfscribe.models.loss_check import TOLERANCE, check_loss, float64_loss
+from perfscribe.instruments.precision import LOSS_TOLERANCE
+from perfscribe.models.loss_check import check_loss, float64_loss
 from perfscribe.models.training_step import Step
 from perfscribe.models.transformer import Model, RMSNorm, RotaryEmbedding, SwiGLU, next_token_loss
 
@@ -154,7 +155,7 @@ def test_a_right_model_passes_and_a_wrong_one_is_named(model, tokens, dtype):
     with torch.no_grad():
         expected = next_token_loss(whole, step.inputs, step.targets)
         torch.testing.assert_close(float64_loss(model, step.inputs, step.targets), expected, rtol=1e-12, atol=0)
-    assert 0 <= check_loss(step)["loss_relative_error"] < TOLERANCE[dtype]
+    assert 0 <= check_loss(step)["loss_relative_error"] < LOSS_TOLERANCE[dtype]
     wrong = copy.deepcopy(model)
     with torch.no_grad():
         wrong.head.weight.mul_(3)

@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from perfscribe.analytic.traffic import MB_MEANINGS, bus_factor, size_bytes
+from perfscribe.analytic.traffic import bus_factor, size_bytes
 from perfscribe.base.cells import Cell, Measurement
 from perfscribe.distributed import needs
 
@@ -82,7 +82,6 @@ def run(cell: Cell) -> Measurement:
         measurement.timed_s += other.timed_s
     if cell["backend"] == "nccl":
         measurement.values |= _choices(cell, asdict(message), timeout_s, measurement.values["message_bytes"])
-    measurement.values["megabyte_bytes"] = MB_MEANINGS[cell["megabyte"]]
     return measurement
 
 

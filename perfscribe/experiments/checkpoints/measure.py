@@ -111,7 +111,6 @@ def combine(saved: Sequence[Mapping[str, Any]], resumed: Sequence[Mapping[str, A
         "largest_difference": max(_apart(*pair) for pair in compared),
         "eval_loss": end,
         "resumed_eval_loss": resumed_end,
-        "eval_difference": _apart(end, resumed_end),
     }
     return Measurement(values=values, series={"train_loss": list(whole), "resumed_train_loss": list(rest)})
 

@@ -30,13 +30,13 @@ Kinds = dict[str, int]
 class Segments:
     """Context that counts the bytes that tensors take while a pass runs, and their peak between marks.
 
-    After it: before_bytes and after_bytes (at entry, garbage collected, and at exit), and peaks: (name, bytes) of each
+    After it: before_bytes (at entry, garbage collected), and peaks: (name, bytes) of each
     segment, in order; mark(name) ends one. CUDA: the allocator's counters. CPU: CpuEvents of instruments/memory.py.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self.before_bytes = self.after_bytes = 0
+        self.before_bytes = 0
         self.peaks: list[tuple[str, int]] = []
 
     def __enter__(self) -> Segments:
@@ -64,7 +64,6 @@ class Segments:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         if self._device.type == "cuda":
-            self.after_bytes = torch.cuda.memory_allocated(self._device)
             return
         changes = self._events.stop()
         allocated, position = self.before_bytes, 0
@@ -75,7 +74,6 @@ class Segments:
                 peak = max(peak, allocated)
                 position += 1
             self.peaks.append((name, peak))
-        self.after_bytes = allocated + sum(change.size_bytes for change in changes[position:])
 
 
 def size_bytes(tensors: Iterable[Tensor], device: torch.device) -> int:

@@ -127,7 +127,7 @@ def compare(eager: Step, other: Step) -> dict[str, float]:
     expected_loss, expected = _loss_and_gradients(eager, eager.model)
     loss, gradients = _loss_and_gradients(other, eager.model)
     loss_error = abs(loss - expected_loss) / expected_loss
-    _refuse(loss_error, loss_check.TOLERANCE[eager.dtype], "compiled: the loss", "eager")
+    _refuse(loss_error, precision.LOSS_TOLERANCE[eager.dtype], "compiled: the loss", "eager")
     worst = max(_relative(got, want) for got, want in zip(gradients, expected, strict=True))
     _refuse(worst, GRADIENT_TOLERANCE[eager.dtype], "compiled: a gradient", "eager")
     return {"compiled_loss_error": loss_error, "compiled_gradient_error": worst}
