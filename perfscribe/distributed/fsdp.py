@@ -148,8 +148,3 @@ def _checkpoint(model: nn.Module, plan: Plan, blocks: Blocks) -> None:
 def blocks_of(model: nn.Module, kind: Blocks) -> list[nn.Module]:
     """The model's modules of a class, in the order in which it holds them."""
     return [module for module in model.modules() if isinstance(module, kind)]
-
-
-def is_fsdp2(module: nn.Module) -> bool:
-    """Whether torch_fsdp.fully_shard was applied to the module itself."""
-    return isinstance(module, torch_fsdp.FSDPModule)

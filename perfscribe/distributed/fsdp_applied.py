@@ -12,13 +12,13 @@ from typing import Any
 import torch
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointWrapper
-from torch.distributed.fsdp import CPUOffloadPolicy, FullyShardedDataParallel
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, FullyShardedDataParallel
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from perfscribe.analytic import fsdp_plan as p
 from perfscribe.analytic.fsdp_plan import Plan
-from perfscribe.distributed.fsdp import DTYPES, FSDP1_PREFETCH, Wrapped, blocks_of, is_fsdp2
+from perfscribe.distributed.fsdp import DTYPES, FSDP1_PREFETCH, Wrapped, blocks_of
 
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
@@ -56,7 +56,7 @@ def read(wrapped: Wrapped) -> Applied:
         return Applied(
             "DistributedDataParallel", p.DDP, size, 1, 0, "autocast", "fp32", False, checkpointed, prefetch=p.IMPLICIT
         )
-    if is_fsdp2(module):
+    if isinstance(module, FSDPModule):
         return _read_fsdp2(module, checkpointed)
     return Applied("none", p.SINGLE, 1, 1, 0, "autocast", "fp32", False, checkpointed, prefetch=p.IMPLICIT)
 
@@ -97,7 +97,7 @@ def _one(values: set[Any], what: str) -> Any:
 
 
 def _read_fsdp2(module: nn.Module, checkpointed: int) -> Applied:
-    wrapped: list[Any] = [part for part in module.modules() if is_fsdp2(part)]
+    wrapped: list[Any] = [part for part in module.modules() if isinstance(part, FSDPModule)]
     states = [part._get_fsdp_state() for part in wrapped]
     groups = [group for state in states if (group := state._fsdp_param_group) is not None]
     meshes = {(one.device_mesh.shape, str(one.placements)) for one in module.parameters() if isinstance(one, DTensor)}

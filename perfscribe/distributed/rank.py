@@ -46,14 +46,12 @@ _NCCL_NOT_ALLOCATED = re.compile(r"unhandled cuda error.*Failed to CUDA (?:callo
 
 @dataclass(frozen=True)
 class Rank:
-    """What a program is told beside its arguments. threads: of the CPU, for this rank."""
+    """What a program is told beside its arguments."""
 
     place: ranks.Place
     device: torch.device
     backend: str
-    transport: str
     seed: int
-    threads: int
 
 
 def main(order: Mapping[str, Any], parent: int) -> None:
@@ -140,7 +138,7 @@ def _join(order: Mapping[str, Any], place: ranks.Place) -> Rank:
         timeout=limit,
         device_id=device if order["backend"] == "nccl" else None,
     )
-    return Rank(place, device, order["backend"], order["transport"], order["seed"], order["threads"])
+    return Rank(place, device, order["backend"], order["seed"])
 
 
 def _talk_through_interface_towards(host: str) -> None:

@@ -208,7 +208,7 @@ def _join(request: Mapping[str, Any], placement: str) -> Rank:
     device = settle(order, place)
     own = device if backend == "nccl" else None
     dist.init_process_group(backend, timeout=timedelta(seconds=LIMIT_S), device_id=own)
-    return Rank(place, device, backend, way, request["seed"], threads)
+    return Rank(place, device, backend, request["seed"])
 
 
 def _take_turn(training: Training, factors: Mapping[str, Any], rank: Rank, name: str) -> list[float]:

@@ -42,12 +42,8 @@ def _cell(level: Mapping[str, Any], config: Mapping[str, Any]) -> Cell:
     own = {name: config[name][backend] for name in ("size_mib", "threshold_gb_per_s")}
     factors = {**level, "device": needs.DEVICES[backend], **own, **{name: config[name] for name in FIXED}}
     factors["algorithm"] = config["algorithm"] if backend == "nccl" and config["algorithm"] else NCCL_CHOOSES
-    return Cell(factors, requires(factors), cost=own["size_mib"] * level["world_size"])
-
-
-def requires(factors: Mapping[str, Any]) -> tuple[str, ...]:
-    """Nodes, and a GPU for each process where the backend wants one."""
-    return needs.of_ranks(factors["device"], factors["world_size"], factors["nodes"])
+    requires = needs.of_ranks(factors["device"], factors["world_size"], factors["nodes"])
+    return Cell(factors, requires, cost=own["size_mib"] * level["world_size"])
 
 
 def run(cell: Cell) -> Measurement:

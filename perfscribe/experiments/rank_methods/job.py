@@ -48,11 +48,10 @@ def join() -> Rank:
     if torch.cuda.is_available():
         device, backend = torch.device("cuda", ranks.device_index(place, torch.cuda.device_count())), "nccl"
         torch.cuda.set_device(device)
-    threads = max(1, len(binding.granted()) // (place.local_world_size or 1))
-    torch.set_num_threads(threads)
+    torch.set_num_threads(max(1, len(binding.granted()) // (place.local_world_size or 1)))
     own_device = device if backend == "nccl" else None
     dist.init_process_group(backend, rank=place.rank, world_size=place.world_size, device_id=own_device)
-    return Rank(place, device, backend, "default", 0, threads)
+    return Rank(place, device, backend, 0)
 
 
 def sizes(preset: str) -> dict[str, int]:
