@@ -8,7 +8,6 @@ from typing import Any
 
 from perfscribe.records.records import Record
 from perfscribe.show import tables as t
-from perfscribe.show.tables import GIB
 
 GB = 10**9
 # The homework's training, by the factors of the tasks that run it, and its width, which they name differently.
@@ -77,7 +76,7 @@ def later_epochs() -> list[t.Column]:
 
 def peak_gib() -> t.Column:
     """Peak of allocated memory in one step."""
-    return t.value("peak_allocated_bytes", "Peak memory (GiB)", 1 / GIB, "peak_gib")
+    return t.value("peak_allocated_bytes", "Peak memory (GiB)", 1 / t.GIB, "peak_gib")
 
 
 def peak_gb() -> t.Column:

@@ -18,7 +18,6 @@ from perfscribe.show import ceilings, references
 from perfscribe.show import figures as f
 from perfscribe.show import tables as t
 from perfscribe.show.references import Reference
-from perfscribe.show.tables import Column, Table
 
 TABLES, FIGURES = SHOWN.tables, SHOWN.figures
 NAME = "all_reduce"
@@ -49,7 +48,7 @@ RULES = (
 FIT_NOTE = "time = latency + bytes / bandwidth, by least squares of relative errors; residual: measured / fitted - 1."
 
 
-def tables(records: Mapping[str, list[Record]]) -> list[Table]:
+def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     """The homework's grid; every operation over sizes; the lines through them."""
     every = fits.once(records[NAME])
     grid = [r for r in every if r.factors["grid"] == "sizes"]
@@ -88,7 +87,7 @@ def _way(record: Record) -> str:
     return f"NCCL's choice ({record.values.get('connections', t.NOT_RECORDED)})" if record.ok else "NCCL's choice"
 
 
-def _place() -> list[Column]:
+def _place() -> list[t.Column]:
     def asked_bytes(record: Record) -> int:
         """What is sent is cut to what divides evenly among ranks."""
         return size_bytes(record.factors["size_mb"], record.factors["megabyte"])
@@ -102,7 +101,7 @@ def _place() -> list[Column]:
     ]
 
 
-def _times() -> list[Column]:
+def _times() -> list[t.Column]:
     """The time of a call, its rates, and the host's clock, which alone compares backends."""
 
     def on_host(record: Record) -> Summary:
@@ -116,7 +115,7 @@ def _times() -> list[Column]:
         t.timer("time_ms"),
         t.rate("algbw_gb_per_s", "algbw (GB/s)", lambda r: algbw_gb_per_s(*_sent(r)), "time_ms"),
         t.rate("busbw_gb_per_s", "busbw (GB/s)", busbw, "time_ms"),
-        Column("host_ms", "Host clock (ms)", lambda r: on_host(r).median, spread="host_ms_iqr", spread_get=spread),
+        t.Column("host_ms", "Host clock (ms)", lambda r: on_host(r).median, spread="host_ms_iqr", spread_get=spread),
     ]
 
 
@@ -130,7 +129,7 @@ def busbw(record: Record) -> float:
     return busbw_gb_per_s(record.factors["operation"], record.factors["world_size"], *_sent(record))
 
 
-def _nccl(records: Iterable[Record]) -> list[Column]:
+def _nccl(records: Iterable[Record]) -> list[t.Column]:
     """What NCCL said of itself; nothing where it was never asked."""
     if not any(record.ok and record.factors["backend"] == "nccl" for record in records):
         return []
@@ -141,7 +140,7 @@ def _nccl(records: Iterable[Record]) -> list[Column]:
     return [t.derived(name, title, partial(said, name=name), exact=True) for name, title in NCCL.items()]
 
 
-def _fitted(lines: Mapping[tuple[Any, ...], fits.Line]) -> list[Column]:
+def _fitted(lines: Mapping[tuple[Any, ...], fits.Line]) -> list[t.Column]:
     """The time by the row's line, and how far the measured one is from it."""
 
     def time_ms(record: Record) -> float | str:
@@ -155,7 +154,7 @@ def _fitted(lines: Mapping[tuple[Any, ...], fits.Line]) -> list[Column]:
     return [t.derived("fitted_ms", "Fitted (ms)", time_ms), t.derived("residual_percent", "Residual (%)", residual)]
 
 
-def _line() -> list[Column]:
+def _line() -> list[t.Column]:
     return [
         *t.values(latency_us="Latency (µs)", bandwidth_gb_per_s="Bandwidth (GB/s)", bus_gb_per_s="As busbw (GB/s)"),
         t.value("half_bandwidth_bytes", "Size of half the bandwidth (MiB)", scale=2**-20, column="half_bandwidth_mib"),
@@ -165,7 +164,7 @@ def _line() -> list[Column]:
     ]
 
 
-def _published_ms(source: str, known: Iterable[Reference]) -> Column:
+def _published_ms(source: str, known: Iterable[Reference]) -> t.Column:
     """Published times of the same processes and MB, the longest of its ranks where a source tells ranks apart."""
     own = [ref for ref in known if ref.source == source and ref.metric == "time_ms" and ref.value is not None]
 
@@ -175,7 +174,7 @@ def _published_ms(source: str, known: Iterable[Reference]) -> Column:
     return t.quoted(f"published_{source}", f"{SOURCES[source]} (ms)", get)
 
 
-def _published_busbw(source: str, known: Iterable[Reference]) -> Column:
+def _published_busbw(source: str, known: Iterable[Reference]) -> t.Column:
     """Bus bandwidths that published times give, for sizes that are the same to within SAME_SIZE."""
     own = [ref for ref in known if ref.source == source]
 
@@ -205,7 +204,7 @@ def _is_same_cell(ref: Reference, record: Record, tolerance: float) -> bool:
     return same and abs(float(size) / record.factors["size_mb"] - 1) <= tolerance
 
 
-def figures(tables: Mapping[str, Table]) -> list[f.Figure]:
+def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
     """Time over size."""
     caption = (
         "All-reduce of fp32 over size, a panel per backend. Median of the longest time of any rank, bars as long as "

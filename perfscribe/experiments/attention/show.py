@@ -11,7 +11,6 @@ from perfscribe.experiments.attention.levels import SHOWN
 from perfscribe.records.records import Record
 from perfscribe.show import figures as f
 from perfscribe.show import tables as t
-from perfscribe.show.tables import GIB, MIB, Table
 
 TABLES, FIGURES = SHOWN.tables, SHOWN.figures
 SOURCES = {"cs336-writeup-002": "002", "brandon-snider": "brandon-snider", "yyin-dev": "yyin-dev"}
@@ -25,7 +24,7 @@ MEMORY = "memory_before_backward_gib"
 PUBLISHED = {"forward_ms": "Forward, {} (ms)", "backward_ms": "Backward, {} (ms)", MEMORY: "Before backward, {} (GiB)"}
 
 
-def tables(records: Mapping[str, list[Record]]) -> list[Table]:
+def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     """The homework's grid beside published figures; the memory of one cell, item by item."""
     cells = records["attention"]
     return [t.make(TABLES[0], "Attention in PyTorch, no head axis", cells, _columns(), [NOTE]), _accounting(cells)]
@@ -40,8 +39,8 @@ def _columns() -> list[t.Column]:
         t.derived("forward_device_ms", "Forward, device (ms)", _on_device("forward_device_ms", "median")),
         t.derived("backward_device_ms", "Backward, device (ms)", _on_device("backward_device_ms", "median")),
         t.derived("device_n", "n, device", _on_device("forward_device_ms", "n"), exact=True),
-        t.value("memory_before_backward_bytes", "Before backward (GiB)", 1 / GIB, MEMORY),
-        t.value("peak_allocated_bytes", "Peak allocated (GiB)", 1 / GIB, "peak_allocated_gib"),
+        t.value("memory_before_backward_bytes", "Before backward (GiB)", 1 / t.GIB, MEMORY),
+        t.value("peak_allocated_bytes", "Peak allocated (GiB)", 1 / t.GIB, "peak_allocated_gib"),
         t.derived("peak_reserved_gib", "Peak reserved (GiB)", _reserved_gib),
         t.derived("predicted_before_backward_gib", "Before backward, predicted (GiB)", _predicted("before_backward")),
         t.derived("predicted_peak_gib", "Peak, predicted (GiB)", _predicted("peak")),
@@ -65,7 +64,7 @@ def _on_device(sample: str, statistic: str) -> Callable[[Record], Any]:
 
 def _reserved_gib(record: Record) -> Any:
     reserved = record.values.get("peak_reserved_bytes")
-    return "no caching allocator" if reserved is None else reserved / GIB
+    return "no caching allocator" if reserved is None else reserved / t.GIB
 
 
 def predicted_items(factors: Mapping[str, Any]) -> dict[str, Items]:
@@ -82,10 +81,10 @@ def predicted_items(factors: Mapping[str, Any]) -> dict[str, Items]:
 
 
 def _predicted(moment: str) -> Callable[[Record], float]:
-    return lambda record: sum(predicted_items(record.factors)[moment].values()) / GIB
+    return lambda record: sum(predicted_items(record.factors)[moment].values()) / t.GIB
 
 
-def _accounting(cells: list[Record]) -> Table:
+def _accounting(cells: list[Record]) -> t.Table:
     """Of the smallest cell that ran out of memory, else of the largest that ran: a row an item, and their total."""
 
     def work(record: Record) -> int:
@@ -96,8 +95,8 @@ def _accounting(cells: list[Record]) -> Table:
     title = "Predicted memory of the smallest out-of-memory cell, else the largest"
     columns = [
         t.factor("item", "Item"),
-        t.derived("before_backward_mib", "Before backward (MiB)", lambda r: r.values["before_backward"] / MIB),
-        t.derived("peak_mib", "At the peak of backward (MiB)", lambda r: r.values["peak"] / MIB),
+        t.derived("before_backward_mib", "Before backward (MiB)", lambda r: r.values["before_backward"] / t.MIB),
+        t.derived("peak_mib", "At the peak of backward (MiB)", lambda r: r.values["peak"] / t.MIB),
     ]
     if cell is None:
         return t.make(TABLES[1], title, [], columns, ["No cell ran and none ran out of memory."])
@@ -111,7 +110,7 @@ def _accounting(cells: list[Record]) -> Table:
     return t.make(TABLES[1], title, rows, columns, [note])
 
 
-def figures(tables: Mapping[str, Table]) -> list[f.Figure]:
+def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
     """Time of both passes over sequence length."""
     caption = (
         "Median time of a forward and a backward pass over sequence length, one line a d_model; bars are as long as "
@@ -120,7 +119,7 @@ def figures(tables: Mapping[str, Table]) -> list[f.Figure]:
     return [f.Figure(FIGURES[0], caption, lambda canvas: _draw(canvas, tables[TABLES[0]]), sample="forward_ms")]
 
 
-def _draw(canvas: Any, table: Table) -> None:
+def _draw(canvas: Any, table: t.Table) -> None:
     for axes, (sample, title) in zip(canvas.subplots(1, 2, sharex=True), PASSES.items(), strict=True):
         _lines(axes, table, sample)
         axes.set_title(title)
@@ -128,7 +127,7 @@ def _draw(canvas: Any, table: Table) -> None:
         axes.set_ylabel("Time (ms)")
 
 
-def _lines(axes: Any, table: Table, sample: str) -> None:
+def _lines(axes: Any, table: t.Table, sample: str) -> None:
     shown = table.ok
     if shown.empty:
         f.no_data(axes, "no cell was measured")

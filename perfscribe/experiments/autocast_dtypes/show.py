@@ -8,7 +8,6 @@ from perfscribe.experiments.autocast_dtypes.levels import SHOWN
 from perfscribe.records.records import Record
 from perfscribe.show import references
 from perfscribe.show import tables as t
-from perfscribe.show.tables import Table
 
 TABLES = SHOWN.tables
 PARTS = {
@@ -50,7 +49,7 @@ def _published(metric: str) -> Callable[[Record], str]:
     return get
 
 
-def tables(records: Mapping[str, list[Record]]) -> list[Table]:
+def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     """The six dtypes, a row a device and autocast dtype; errors of the variance, a row a dtype and mean."""
     cells = records["autocast_dtypes"]
     dtype_columns = [t.factor("dtype", "Autocast"), t.factor("device", "Device")]

@@ -19,7 +19,6 @@ from perfscribe.experiments.multi_gpu.drawings import numbers
 from perfscribe.records.records import Record
 from perfscribe.show import figures as f
 from perfscribe.show import tables as t
-from perfscribe.show.tables import Table
 
 MODELS = {"bloom": ("fsdp.baseline", "BLOOM"), "simple_gpt": ("fsdp.custom_single_node", "Custom model")}
 MIB = 2**20  # which the workshop's callback calls MB
@@ -39,7 +38,7 @@ WORKSHOP = {
 Get = Callable[[Record], Any]
 
 
-def tables(records: Mapping[str, list[Record]]) -> list[Table]:
+def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     """Of each model the workshop's table, evaluations and answers; then ways to label, trainings and shapes."""
     cells, found = records["baseline"], []
     for model, (table, name) in MODELS.items():
@@ -57,7 +56,7 @@ def tables(records: Mapping[str, list[Record]]) -> list[Table]:
     ]
 
 
-def figures(tables: Mapping[str, Table]) -> list[f.Figure]:
+def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
     """Losses and rates over epochs."""
     return [f.Figure(name, CAPTION, partial(_draw, rows=tables[name].ok), (7.0, 4.6)) for name in SHOWN.figures]
 

@@ -22,7 +22,6 @@ from perfscribe.records.records import STATUSES, Record
 from perfscribe.show import figures as f
 from perfscribe.show import tables as t
 from perfscribe.show.ceilings import TERA, Ceiling, Ceilings, sheet_memory, sheet_product
-from perfscribe.show.tables import Table
 
 STEP, EAGER, FUSED = "training step", "attention, N × N stored", "attention, N × N not stored"
 PASSES = ("forward", "backward")
@@ -41,7 +40,7 @@ FACTORS = {"work": "Work", "name": "Model or implementation", "pass": "Pass", "s
 FACTORS |= {"head_dim": "d", "dtype": "Dtype", "device": "Device"}
 
 
-def table(table_id: str, records: Mapping[str, list[Record]]) -> Table:
+def table(table_id: str, records: Mapping[str, list[Record]]) -> t.Table:
     """A row a work and pass."""
     known = Ceilings(records)
     found = _steps(records.get("end_to_end", []))
@@ -214,7 +213,7 @@ MARGIN = 3.0  # between the points and the limits of an axis, as a factor
 MARKERS = {STEP: "*", EAGER: "s", FUSED: "o"}
 
 
-def figure(figure_id: str, table: Table) -> f.Figure:
+def figure(figure_id: str, table: t.Table) -> f.Figure:
     """Points of one device, CUDA before others, under the ceilings of their dtypes."""
     return f.Figure(figure_id, CAPTION, partial(draw, rows=table.ok), (7.0, 4.2), sample="full_step_ms")
 

@@ -15,7 +15,6 @@ from perfscribe.records.records import Record
 from perfscribe.show import figures as f
 from perfscribe.show import tables as t
 from perfscribe.show.ceilings import TERA, TIMES, bytes_per_s, product_flop_per_s, quickest, sheet_memory, sheet_product
-from perfscribe.show.tables import Table
 
 TABLES, FIGURES = SHOWN.tables, SHOWN.figures
 ONE_TIMER = "one timer"
@@ -30,7 +29,7 @@ BANDWIDTHS_NOTE = (
 )
 
 
-def tables(records: Mapping[str, list[Record]]) -> list[Table]:
+def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     """Products by dtype and size; bandwidths; what other experiments measured against the roofline."""
     products = [one for one in records["calibration"] if one.factors["workload"] == PRODUCT]
     others = [one for one in records["calibration"] if one.factors["workload"] != PRODUCT]
@@ -41,7 +40,7 @@ def tables(records: Mapping[str, list[Record]]) -> list[Table]:
     ]
 
 
-def figures(tables: Mapping[str, Table]) -> list[f.Figure]:
+def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
     """The roofline."""
     return [roofline.figure(FIGURES[0], tables[TABLES[2]])]
 

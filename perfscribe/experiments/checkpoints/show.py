@@ -8,7 +8,6 @@ from perfscribe.experiments.checkpoints.levels import SHOWN
 from perfscribe.experiments.checkpoints.measure import needed_bytes, predicted_bytes
 from perfscribe.records.records import Record
 from perfscribe.show import tables as t
-from perfscribe.show.tables import GIB, Table
 
 NOTES = (
     "Losses: of the steps after the checkpoint, relative difference between the training that went on at once and the "
@@ -18,18 +17,18 @@ NOTES = (
 )
 
 
-def tables(records: Mapping[str, list[Record]]) -> list[Table]:
+def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     """What was saved and how it went on."""
     return [t.make(SHOWN.tables[0], "Saved by some ranks, resumed by others", records["checkpoints"], COLUMNS, NOTES)]
 
 
 def _predicted(record: Record) -> float:
-    return predicted_bytes(record.values["parameters"], _again(record)) / GIB
+    return predicted_bytes(record.values["parameters"], _again(record)) / t.GIB
 
 
 def _needed(record: Record) -> float:
     keep = record.factors["keep_checkpoints"]
-    return needed_bytes(record.values["parameters"], keep, _again(record)) / GIB
+    return needed_bytes(record.values["parameters"], keep, _again(record)) / t.GIB
 
 
 def _again(record: Record) -> int:
@@ -43,7 +42,7 @@ COLUMNS = [
     *t.exact(steps_behind="Steps before it", steps_compared="Steps after it, compared"),
     *t.values(largest_difference="Largest difference of losses (relative)", eval_loss="Evaluation loss"),
     *t.values(resumed_eval_loss="Evaluation loss, resumed", save_s="Saving (s)", load_s="Loading (s)"),
-    t.value("checkpoint_bytes", "On disk (GiB)", 1 / GIB, "checkpoint_gib"),
+    t.value("checkpoint_bytes", "On disk (GiB)", 1 / t.GIB, "checkpoint_gib"),
     t.derived("predicted_gib", "by arithmetic (GiB)", _predicted),
     t.derived("needed_gib", "Free before training (GiB)", _needed),
     t.value("wrapped_by", "Divided by", exact=True),

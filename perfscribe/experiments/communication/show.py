@@ -21,7 +21,6 @@ from perfscribe.records.records import Record
 from perfscribe.show import figures as f
 from perfscribe.show import references
 from perfscribe.show import tables as t
-from perfscribe.show.tables import Table
 
 NAME = "communication"
 TABLES, FIGURES = SHOWN.tables, SHOWN.figures
@@ -68,7 +67,7 @@ HOMEWORK = {
 }
 
 
-def tables(records: Mapping[str, list[Record]]) -> list[Table]:
+def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     """The homework's table; ranks; trainings."""
     own = records[NAME]
     return [
@@ -316,7 +315,7 @@ TRAINING_COLUMNS = [
 # --- the figure -------------------------------------------------------------------------------------------------
 
 
-def figures(tables: Mapping[str, Table]) -> list[f.Figure]:
+def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
     """Transfer and waiting by rank."""
     draw = partial(_draw_waiting, rows=tables["polaris.communication_ranks"].ok)
     return [f.Figure(FIGURES[0], CAPTION, draw, (7.0, 3.4), sample="total_ms")]

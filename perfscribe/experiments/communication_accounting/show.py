@@ -12,7 +12,6 @@ from perfscribe.experiments.communication_accounting.levels import SHOWN
 from perfscribe.records.records import Record
 from perfscribe.show import references
 from perfscribe.show import tables as t
-from perfscribe.show.tables import Column, Table
 
 TABLES = SHOWN.tables
 NAME = "communication_accounting"
@@ -47,7 +46,7 @@ SOURCES = ("brandon-snider", "damek")
 KINDS = {"GiB": "gib", "B": "bytes"}  # last part of a published step's metric by unit; of any other unit it is count
 
 
-def tables(records: Mapping[str, list[Record]]) -> list[Table]:
+def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     """The inputs, and a table for each part; a row is one input or one step of a record."""
     made = records[NAME]
     inputs = [replace(record, factors=record.factors | {"key": key}) for record in made for key in INPUTS]
@@ -63,15 +62,15 @@ def tables(records: Mapping[str, list[Record]]) -> list[Table]:
     return [t.make(TABLES[0], "What is given", inputs, columns, [note]), *parts]
 
 
-def _text(name: str, title: str, get: Callable[[Record], Any], kind: str = "factor") -> Column:
-    return Column(name, title, get, kind=kind, exact=True)
+def _text(name: str, title: str, get: Callable[[Record], Any], kind: str = "factor") -> t.Column:
+    return t.Column(name, title, get, kind=kind, exact=True)
 
 
-def _part(part: str, table_id: str, title: str, made: list[Record]) -> Table:
+def _part(part: str, table_id: str, title: str, made: list[Record]) -> t.Table:
     rows = [row for record in made for row in _rows(record, part)]
     known = references.load(NAME)
 
-    def published(source: str) -> Column:
+    def published(source: str) -> t.Column:
         """What the source prints for a step, where its inputs are those of the record."""
 
         def get(row: Record) -> Any:

@@ -17,7 +17,6 @@ from perfscribe.experiments.training_rows import by_placement, rows
 from perfscribe.records.records import Record
 from perfscribe.show import figures as f
 from perfscribe.show import tables as t
-from perfscribe.show.tables import Table
 from perfscribe.training.launching import SHAPE
 
 # What trains in the workshop's tables: on a CPU Trainer does not shard, and the bare loop stands in.
@@ -90,7 +89,7 @@ LOOPS = [
 ]
 
 
-def tables(records: Mapping[str, list[Record]]) -> list[Table]:
+def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     """The workshop's two, and all loops."""
     every = rows(records["custom_multi_gpu"])
     one, several = by_placement([r for r in every if r.factors["loop"] == WORKSHOPS_LOOP[r.factors["device"]]])
@@ -102,7 +101,7 @@ def tables(records: Mapping[str, list[Record]]) -> list[Table]:
     ]
 
 
-def figures(tables: Mapping[str, Table]) -> list[f.Figure]:
+def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
     """Three clocks over ranks; the loops over ranks."""
     clocks = partial(_draw_clocks, rows=tables["fsdp.custom_multi_gpu"].ok)
     loops = partial(drawings.samples_per_s, rows=tables["fsdp.custom_loops"].ok, y="stepping_samples_per_second")

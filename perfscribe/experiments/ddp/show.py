@@ -19,7 +19,6 @@ from perfscribe.instruments.statistics import format_figure, median_interval
 from perfscribe.records.records import Record
 from perfscribe.show import figures as f
 from perfscribe.show import tables as t
-from perfscribe.show.tables import MIB, Column, Table
 
 TABLES, FIGURES = SHOWN.tables, SHOWN.figures
 NO_LINE = "no line of all-reduces among as many"
@@ -76,7 +75,7 @@ BUCKETS_CAPTION = (
 )
 
 
-def tables(records: Mapping[str, list[Record]]) -> list[Table]:
+def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     """Check, benchmark, phases, traced steps, model of the overhead; the timeline's spans."""
     cells = [by_variant(cell) for cell in records["ddp"]]
     rows = [row for cell in cells for row in cell]
@@ -216,7 +215,7 @@ def _modelled(row: Record, fit: OverheadFit | str) -> dict[str, Any]:
 # --- columns ----------------------------------------------------------------------------------------------------
 
 
-def _checked() -> list[Column]:
+def _checked() -> list[t.Column]:
     return [
         *EVERY,
         t.value("error", "Largest relative error"),
@@ -225,7 +224,7 @@ def _checked() -> list[Column]:
     ]
 
 
-def _benchmark() -> list[Column]:
+def _benchmark() -> list[t.Column]:
     """A step and its communication, as the homework asks for them."""
     calls = t.if_timed(lambda row: row.values.get("all_reduces", "PyTorch's own"))
     return [
@@ -246,7 +245,7 @@ def _benchmark() -> list[Column]:
     ]
 
 
-def _phases(lines: Mapping[tuple[Any, ...], fits.Line]) -> list[Column]:
+def _phases(lines: Mapping[tuple[Any, ...], fits.Line]) -> list[t.Column]:
     """Where a step goes, of implementations whose phases are timed. lines: of all-reduces by themselves."""
 
     def copies(row: Record) -> float | str:
@@ -272,12 +271,12 @@ def _phases(lines: Mapping[tuple[Any, ...], fits.Line]) -> list[Column]:
         t.derived("copies_ms", "Copies of it (ms)", t.if_timed(copies)),
         t.derived("alone_ms", "All-reduces by themselves (ms)", t.if_timed(alone)),
         t.median("marked_step_ms", "Step, waiting for each phase (ms)"),
-        t.value("sent_bytes", "Sent (MiB)", 1 / MIB, "sent_mib"),
+        t.value("sent_bytes", "Sent (MiB)", 1 / t.MIB, "sent_mib"),
         t.count("communication_ms"),
     ]
 
 
-def _timeline() -> list[Column]:
+def _timeline() -> list[t.Column]:
     """A traced step in figures."""
 
     def hidden(record: Record) -> float:
@@ -298,11 +297,11 @@ def _timeline() -> list[Column]:
     ]
 
 
-def _overhead() -> list[Column]:
+def _overhead() -> list[t.Column]:
     """The model's points and what it says; compared with exposed communication, and rounded as that is."""
 
-    def like_exposed(name: str, title: str) -> Column:
-        return Column(name, title, lambda record: record.values[name], spread="exposed_ms_spread")
+    def like_exposed(name: str, title: str) -> t.Column:
+        return t.Column(name, title, lambda record: record.values[name], spread="exposed_ms_spread")
 
     return [
         *EVERY,
@@ -316,7 +315,7 @@ def _overhead() -> list[Column]:
     ]
 
 
-def _spans() -> list[Column]:
+def _spans() -> list[t.Column]:
     """Every bar of the timeline."""
     return [
         *EVERY,
@@ -325,7 +324,7 @@ def _spans() -> list[Column]:
     ]
 
 
-def figures(tables: Mapping[str, Table]) -> list[f.Figure]:
+def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
     """Steps by implementation, timelines, exposed communication by bucket size."""
     steps = partial(drawings.steps, rows=tables["cs336.ddp_benchmark"].ok)
     traced, spans = tables["cs336.ddp_timeline"].ok, tables["cs336.ddp_timeline_spans"].ok

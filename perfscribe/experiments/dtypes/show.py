@@ -13,7 +13,6 @@ from perfscribe.records.records import Record
 from perfscribe.show import against
 from perfscribe.show import figures as f
 from perfscribe.show import tables as t
-from perfscribe.show.tables import Table
 
 TABLES, FIGURES = SHOWN.tables, SHOWN.figures
 SEED = "polaris-homework-001"
@@ -35,7 +34,7 @@ CAPTION = (
 )
 
 
-def tables(records: Mapping[str, list[Record]]) -> list[Table]:
+def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     """As asked; each dtype against fp32."""
     cells = records["dtypes"]
     return [
@@ -110,7 +109,7 @@ def _ratios(cells: Sequence[Record]) -> list[t.Column]:
     ]
 
 
-def figures(tables: Mapping[str, Table]) -> list[f.Figure]:
+def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
     """Throughput and peak memory over target length."""
     table = tables[TABLES[0]]
     draw = f.stacked(
@@ -120,7 +119,7 @@ def figures(tables: Mapping[str, Table]) -> list[f.Figure]:
     return [f.Figure(FIGURES[0], CAPTION, draw, (7.0, 6.4), "epoch_s")]
 
 
-def _panels(canvas: Any, table: Table, y: str, label: str, spread: str = "") -> None:
+def _panels(canvas: Any, table: t.Table, y: str, label: str, spread: str = "") -> None:
     """One panel a width, y over target length, one line a dtype."""
     rows = f.main_device(table.ok)
     if rows.empty:

@@ -19,7 +19,6 @@ from perfscribe.show import figures as f
 from perfscribe.show import references
 from perfscribe.show import tables as t
 from perfscribe.show.ceilings import TERA, share_of_product
-from perfscribe.show.tables import Table
 
 TABLES, FIGURES = SHOWN.tables, SHOWN.figures
 TIMER_NOTE = (
@@ -63,7 +62,7 @@ PUBLISHED_SPEEDUPS = (
 )
 
 
-def tables(records: Mapping[str, list[Record]]) -> list[Table]:
+def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     """Times as asked, beside published ones; rates; at one context precisions in the two shapes of write-ups."""
     cells = records["end_to_end"]
     rates = [*_rate_columns(), share_of_product(records, lambda r: _tflop_per_s(r) * TERA, "full_step_ms")]
@@ -345,7 +344,7 @@ def published_speedup(source: str, levels: Mapping[str, Any], dtype: str, sample
     return before.value / after.value
 
 
-def figures(tables: Mapping[str, Table]) -> list[f.Figure]:
+def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
     """Speed-up over fp32 by size."""
     frame = tables[TABLES[3]].frame
     return [f.Figure(FIGURES[0], SPEEDUP_CAPTION, lambda canvas: draw_speedups(canvas, frame), sample="forward_ms")]

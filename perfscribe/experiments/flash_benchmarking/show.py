@@ -19,7 +19,6 @@ from perfscribe.show import figures as f
 from perfscribe.show import references
 from perfscribe.show import tables as t
 from perfscribe.show.ceilings import TERA
-from perfscribe.show.tables import Column, Table
 
 EXPERIMENT = "flash_benchmarking"
 TABLES, FIGURES = SHOWN.tables, SHOWN.figures
@@ -45,7 +44,7 @@ CAPTION = (
 PROBLEM = t.factors(seq_len="Sequence length", head_dim="d", dtype="Dtype", batch="Batch", device="Device")
 
 
-def tables(records: Mapping[str, list[Record]]) -> list[Table]:
+def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     """The leaderboard; every cell beside published figures."""
     grid, board = (
         [cell for cell in records[EXPERIMENT] if cell.factors["workload"] == workload]
@@ -68,7 +67,7 @@ def flop(factors: Mapping[str, Any], one: str) -> float:
     return float({"forward": forward, "backward": backward, "both": forward + backward}[one])
 
 
-def _rate(one: str, title: str) -> Column:
+def _rate(one: str, title: str) -> t.Column:
     """By the median device time."""
     sample = f"{one}_ms"
 
@@ -96,7 +95,7 @@ def leaderboard(cells: Iterable[Record]) -> list[Record]:
     return found
 
 
-def _leaderboard() -> list[Column]:
+def _leaderboard() -> list[t.Column]:
     shape = {"batch": "Batch", "heads": "Heads", "seq_len": "Sequence length", "head_dim": "d", "dtype": "Dtype"}
 
     def told(entry: Callable[[Record], Any], ours: Callable[[Record], Any]) -> Callable[[Record], Any]:
@@ -138,7 +137,7 @@ def _closure(record: Record) -> Any:
 # Every cell
 
 
-def _cells() -> list[Column]:
+def _cells() -> list[t.Column]:
     """All that a cell gave."""
     columns = [*PROBLEM, t.factor("implementation", "Implementation")]
     for one, word in PASSES.items():
@@ -159,7 +158,7 @@ def _cells() -> list[Column]:
     ]
 
 
-def _published() -> list[Column]:
+def _published() -> list[t.Column]:
     """What was published of each pass; found by a dictionary, as there are many cells and many figures."""
     known = {
         (one.metric, one.source, *(one.factors.get(name) for name in COMPARED)): one.shown
@@ -177,10 +176,10 @@ def _published() -> list[Column]:
     ]
 
 
-def _unshown(name: str, title: str, otherwise: str) -> Column:
+def _unshown(name: str, title: str, otherwise: str) -> t.Column:
     """A text of the record that stands in the CSV alone."""
     get = t.if_timed(lambda record: record.values.get(name, otherwise))
-    return Column(name, title, get, kind="unshown", exact=True)
+    return t.Column(name, title, get, kind="unshown", exact=True)
 
 
 def _sdpa_backend(record: Record) -> str:
@@ -188,7 +187,7 @@ def _sdpa_backend(record: Record) -> str:
     return str(record.values.get("sdpa_backend", t.NOT_RECORDED)) if is_sdpa else "not SDPA"
 
 
-def _launched(one: str, title: str) -> Column:
+def _launched(one: str, title: str) -> t.Column:
     """Median of a pass by plain events, launches included; the host clock of a CPU holds them anyway."""
     plain = t.median(f"{one}_launched_ms", title)
 
@@ -208,7 +207,7 @@ STYLES = {"eager": 0, "tiled": 1, "triton": 1, "sdpa_flash": 2, "sdpa_cudnn": 3,
 STYLES |= {"sdpa_math": 6}
 
 
-def figures(tables: Mapping[str, Table]) -> list[f.Figure]:
+def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
     """Time over length."""
     draw = partial(_draw, cells=tables[TABLES[1]].frame)
     return [f.Figure(FIGURES[0], CAPTION, draw, (8.0, 4.0), sample="both_ms")]

@@ -16,7 +16,6 @@ from perfscribe.records.records import Record
 from perfscribe.show import against, references
 from perfscribe.show import figures as f
 from perfscribe.show import tables as t
-from perfscribe.show.tables import MIB, Table
 
 TABLES, FIGURES = SHOWN.tables, SHOWN.figures
 KIB = 1024
@@ -44,7 +43,7 @@ CAPTION = (
 BARS = {"constructor_s": "constructor", "loader_wait_s": "loader wait", "copy_s": "copy", "compute_s": "compute"}
 
 
-def tables(records: Mapping[str, list[Record]]) -> list[Table]:
+def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     """The homework's table; its training times taken apart; single samples read from every format."""
     cells = records["io_formats"]
     groups = list(dict.fromkeys(against.workload(record, OWN) for record in cells))
@@ -130,10 +129,10 @@ def _formats(cells: Sequence[Record]) -> list[t.Column]:
         t.Column("against_memory_published", "Against memory, write-up 001 (×)", published_ratio, kind="published"),
         *_with_spread("training_s", "An epoch"),
         t.count("training_s"),
-        t.derived("size_mib", "Storage size (MiB)", _of_files(lambda r: r.values["size_bytes"] / MIB)),
+        t.derived("size_mib", "Storage size (MiB)", _of_files(lambda r: r.values["size_bytes"] / t.MIB)),
         t.quoted("size_mib_published", "Storage, write-up 001 (MiB)", published_size),
         t.derived("saved_percent", "Storage saved (%)", _of_files(_saved_percent)),
-        t.value("raw_bytes", "Arrays (MiB)", 1 / MIB, "raw_mib"),
+        t.value("raw_bytes", "Arrays (MiB)", 1 / t.MIB, "raw_mib"),
     ]
 
 
@@ -189,7 +188,7 @@ def _reads(cells: Sequence[Record]) -> list[t.Column]:
     """Of the table of single samples; cells: those that it shows."""
 
     def decoded_mib_per_s(record: Record) -> float | str:
-        decoded_mib = float(record.values["decoded_bytes_per_sample"] / MIB)
+        decoded_mib = float(record.values["decoded_bytes_per_sample"] / t.MIB)
         return 1e3 * decoded_mib / _read_ms(record) if _read_ms(record) else "too short to tell"
 
     def resident_after(record: Record) -> float | str:
@@ -219,7 +218,7 @@ def _reads(cells: Sequence[Record]) -> list[t.Column]:
     ]
 
 
-def figures(tables: Mapping[str, Table]) -> list[f.Figure]:
+def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
     """Where the time of constructor and epoch goes, and what reading one sample takes."""
     parts = partial(_draw, draw=_draw_parts, table=tables["polaris.io_parts"].ok)
     reads = partial(_draw, draw=_draw_reads, table=tables["polaris.io_reads"].ok)

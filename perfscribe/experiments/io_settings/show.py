@@ -10,7 +10,6 @@ from perfscribe.instruments.statistics import Summary
 from perfscribe.records.records import Record
 from perfscribe.show import against
 from perfscribe.show import tables as t
-from perfscribe.show.tables import MIB, Table
 
 TABLES = SHOWN.tables
 # The file that workers and threads read compressed, beside the plain one.
@@ -35,7 +34,7 @@ FILE = (t.factor("chunk", "Chunk (samples)"), t.factor("compression", "Compressi
 OWN = ("chunk", "compression", "reader", "workers", "threads", "epoch_samples", "read_samples")
 
 
-def tables(records: Mapping[str, list[Record]]) -> list[Table]:
+def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     """Chunk shape by compression; workers; threads."""
     cells = records["io_settings"]
     shared = [r for r in cells if (r.factors["chunk"], r.factors["compression"]) in SHARED]
@@ -96,7 +95,7 @@ def _chunks(cells: Sequence[Record]) -> list[t.Column]:
     return [
         *FILE,
         t.value("chunk_shape", "Chunk of a target", exact=True),
-        t.value("size_bytes", "File (MiB)", 1 / MIB, "size_mib"),
+        t.value("size_bytes", "File (MiB)", 1 / t.MIB, "size_mib"),
         t.derived("sample_kib", "A sample (KiB)", _kib("sample_bytes")),
         t.value("chunks_per_sample", "Chunks touched", exact=True),
         t.derived("chunk_kib", "In them, inflated: computed (KiB)", _kib("chunk_bytes_per_sample")),

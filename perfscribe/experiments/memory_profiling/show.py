@@ -23,7 +23,6 @@ from perfscribe.records.records import Record
 from perfscribe.show import figures as f
 from perfscribe.show import references
 from perfscribe.show import tables as t
-from perfscribe.show.tables import GIB, MIB, Table
 
 TABLES, FIGURES = SHOWN.tables, SHOWN.figures
 FACTORS = t.factors(size="Size", seq_len="Context", mode="Mode", dtype="Dtype", batch="Batch", device="Device")
@@ -66,7 +65,7 @@ CAPTION = (
 )
 
 
-def tables(records: Mapping[str, list[Record]]) -> list[Table]:
+def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     """Peaks by phase and by context, the residual stream, the largest blocks, timelines."""
     cells = records["memory_profiling"]
     forward = [
@@ -86,7 +85,7 @@ def tables(records: Mapping[str, list[Record]]) -> list[Table]:
 def _gib(name: str, title: str, get: Callable[[Record], Any]) -> t.Column:
     def scaled(record: Record) -> Any:
         found = get(record)
-        return found if isinstance(found, str) else found / GIB
+        return found if isinstance(found, str) else found / t.GIB
 
     return t.derived(name, title, scaled)
 
@@ -210,11 +209,11 @@ def _residual_columns() -> list[t.Column]:
 
     def expected(record: Record) -> float:
         factors = record.factors
-        return memory.residual_stream_bytes(SIZES[factors["size"]], factors["batch"], factors["seq_len"]) / MIB
+        return memory.residual_stream_bytes(SIZES[factors["size"]], factors["batch"], factors["seq_len"]) / t.MIB
 
     def recorded(record: Record) -> Any:
         found = record.values.get("residual_bytes")
-        return "no such allocation" if found is None else found / MIB
+        return "no such allocation" if found is None else found / t.MIB
 
     known = ("size", "seq_len", "dtype")
     return [
@@ -248,7 +247,7 @@ def _largest_columns() -> list[t.Column]:
     return [
         *FACTORS,
         t.factor("rank", "Rank"),
-        t.value("size_bytes", "Size (MiB)", 1 / MIB, "size_mib"),
+        t.value("size_bytes", "Size (MiB)", 1 / t.MIB, "size_mib"),
         t.value("count", "Blocks", exact=True),
         *t.values(phase="Phase", kind="Kind", frame="Frame", below="Below it"),
     ]
@@ -302,7 +301,7 @@ LEAST_NAMED = 0.003  # thinner layers, as shares of a panel's height, are left o
 DRAWN = ("inference", "full_step")
 
 
-def figures(tables: Mapping[str, Table]) -> list[f.Figure]:
+def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
     """The timelines that the handout asks for."""
     frame = tables[TABLES[4]].frame
     return [f.Figure(FIGURES[0], CAPTION, lambda canvas: _draw(canvas, frame), (7.5, 3.6))]
@@ -319,7 +318,7 @@ def _draw(canvas: Any, frame: pd.DataFrame) -> None:
 
     sums = (max(map(sum, zip(*one["kinds"].values(), strict=True))) * one["unit_bytes"] for one in known)
     highest = max(sums, default=0)
-    unit, name = (GIB, "GiB") if highest >= GIB / 10 else (MIB, "MiB")
+    unit, name = (t.GIB, "GiB") if highest >= t.GIB / 10 else (t.MIB, "MiB")
     panels = canvas.subplots(1, 2, sharey=True, width_ratios=(1, 2))
     for axes, mode, cell, course in zip(panels, DRAWN, cells, courses, strict=True):
         setting = f": {cell['size']}, context {cell['seq_len']}, {cell['dtype']}" if cell is not None else ""

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from perfscribe.experiments.mixed_precision_accumulation.levels import SHOWN
 from perfscribe.records.records import Record
 from perfscribe.show import tables as t
-from perfscribe.show.tables import Table
 
 TABLES = SHOWN.tables
 NAMES = {
@@ -18,7 +17,7 @@ NAMES = {
 }
 
 
-def tables(records: Mapping[str, list[Record]]) -> list[Table]:
+def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     """One row a loop and device; a sum of rounded numbers is exact, so one run says all."""
     name = "mixed_precision_accumulation"
     known = ("accumulation", "terms", "addend")

@@ -12,7 +12,6 @@ from perfscribe.experiments.training_rows import by_placement, rows
 from perfscribe.records.records import Record
 from perfscribe.show import figures as f
 from perfscribe.show import tables as t
-from perfscribe.show.tables import Table
 
 # The workshop's eight columns, then ours.
 COLUMNS = [
@@ -34,7 +33,7 @@ COLUMNS = [
 CAPTION = "Samples a second by Trainer's clock; dashed: in proportion to ranks."
 
 
-def tables(records: Mapping[str, list[Record]]) -> list[Table]:
+def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     """One node, several nodes."""
     one, several = by_placement(rows(records["multi_gpu"]))
     return [
@@ -43,7 +42,7 @@ def tables(records: Mapping[str, list[Record]]) -> list[Table]:
     ]
 
 
-def figures(tables: Mapping[str, Table]) -> list[f.Figure]:
+def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
     """Samples/s over GPUs."""
     draw = partial(drawings.samples_per_s, rows=tables["fsdp.multi_gpu"].ok, y="train_samples_per_second")
     return [f.Figure(SHOWN.figures[0], CAPTION, draw, sample="step_ms")]

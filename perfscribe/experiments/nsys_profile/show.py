@@ -19,7 +19,6 @@ from perfscribe.instruments.statistics import format_figure
 from perfscribe.records.records import Record
 from perfscribe.show import figures as f
 from perfscribe.show import tables as t
-from perfscribe.show.tables import Table
 
 FACTORS = t.factors(size="Size", seq_len="Context", dtype="Dtype", device="Device")
 TABLES, FIGURES = SHOWN.tables, SHOWN.figures
@@ -59,7 +58,7 @@ SOFTMAX_FLOP_PER_ELEMENT = 5
 NO_PRODUCT = "no product traced"
 
 
-def tables(records: Mapping[str, list[Record]]) -> list[Table]:
+def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     """Forward, kernels with most time, shares of products and families, attention, every range with its kernels."""
     cells = records["nsys_profile"]
     return [
@@ -379,7 +378,7 @@ def _attention() -> list[t.Column]:
 # --- where forward's time goes --------------------------------------------------------------------------------------
 
 
-def figures(tables: Mapping[str, Table]) -> list[f.Figure]:
+def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
     """Where forward's time goes."""
     rows = tables[TABLES[0]].ok
     return [

@@ -21,7 +21,6 @@ from perfscribe.instruments.statistics import Summary
 from perfscribe.records.records import Record
 from perfscribe.show import figures as f
 from perfscribe.show import tables as t
-from perfscribe.show.tables import GIB, Column, Table
 
 TABLES, FIGURES = SHOWN.tables, SHOWN.figures
 SOURCE = "brandon-snider"
@@ -69,7 +68,7 @@ MODELS = {
 }
 
 
-def tables(records: Mapping[str, list[Record]]) -> list[Table]:
+def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     """Memory by moment and kind, what is saved, times, ZeRO by arithmetic."""
     cells = records["optimizer_state_sharding"]
     each = [row for cell in cells for row in by_implementation(cell)]
@@ -139,7 +138,7 @@ def predicted_bytes(record: Record, moment: str, implementation: str) -> int:
 # --- columns ----------------------------------------------------------------------------------------------------
 
 
-def _factors(*more: Column) -> list[Column]:
+def _factors(*more: t.Column) -> list[t.Column]:
     """Size to number of processes, then those named, then the optimizer."""
     shared = t.factors(size="Size", seq_len="Context", batch="Global batch", dtype="Dtype", backend="Backend")
     return [*shared, t.factor("world_size", "Processes"), *more, t.named("implementation", "Optimizer", NAMES)]
@@ -151,15 +150,15 @@ AVERAGING, MOMENT = t.factor("wrapper", "Averaging"), t.named("moment", "When", 
 _published = partial(t.of_source, "optimizer_state_sharding", SOURCE)
 
 
-def _memory() -> list[Column]:
+def _memory() -> list[t.Column]:
     """Memory at each moment."""
 
-    def held(moment: str) -> Column:
-        return t.derived(f"{moment}_gib", MOMENT_TITLES[moment], lambda record: held_bytes(record, moment) / GIB)
+    def held(moment: str) -> t.Column:
+        return t.derived(f"{moment}_gib", MOMENT_TITLES[moment], lambda record: held_bytes(record, moment) / t.GIB)
 
     def outside(record: Record) -> Any:
         found = record.values.get("outside_bytes")
-        return "no GPU" if found is None else found / GIB
+        return "no GPU" if found is None else found / t.GIB
 
     return [
         *_factors(AVERAGING),
@@ -173,12 +172,12 @@ def _now_bytes(record: Record) -> int:
     return held_bytes(record, record.factors["moment"])
 
 
-def _kinds() -> list[Column]:
+def _kinds() -> list[t.Column]:
     """Memory by kind."""
 
-    def of_kind(kind: str) -> Column:
+    def of_kind(kind: str) -> t.Column:
         def get(record: Record) -> float:
-            return float(record.series[f"{record.factors['moment']}_bytes"][m.KINDS.index(kind)]) / GIB
+            return float(record.series[f"{record.factors['moment']}_bytes"][m.KINDS.index(kind)]) / t.GIB
 
         return t.derived(drawings.kind_column(kind), f"{kind[0].upper()}{kind[1:]} (GiB)", get)
 
@@ -186,11 +185,11 @@ def _kinds() -> list[Column]:
         *_factors(),
         MOMENT,
         *map(of_kind, m.KINDS),
-        t.derived("sum_gib", "Sum (GiB)", lambda r: _now_bytes(r) / GIB),
+        t.derived("sum_gib", "Sum (GiB)", lambda r: _now_bytes(r) / t.GIB),
     ]
 
 
-def _saved() -> list[Column]:
+def _saved() -> list[t.Column]:
     """What sharding saves, and what it should."""
 
     def unsharded(record: Record) -> int:
@@ -211,15 +210,15 @@ def _saved() -> list[Column]:
     return [
         *_factors(),
         MOMENT,
-        t.derived("unsharded_gib", "Unsharded (GiB)", lambda r: unsharded(r) / GIB),
-        t.derived("sharded_gib", "Sharded (GiB)", lambda r: _now_bytes(r) / GIB),
-        t.derived("saved_gib", "Saved (GiB)", lambda r: saved(r) / GIB),
-        t.derived("predicted_gib", "Predicted (GiB)", t.if_timed(lambda r: predicted(r) / GIB)),
+        t.derived("unsharded_gib", "Unsharded (GiB)", lambda r: unsharded(r) / t.GIB),
+        t.derived("sharded_gib", "Sharded (GiB)", lambda r: _now_bytes(r) / t.GIB),
+        t.derived("saved_gib", "Saved (GiB)", lambda r: saved(r) / t.GIB),
+        t.derived("predicted_gib", "Predicted (GiB)", t.if_timed(lambda r: predicted(r) / t.GIB)),
         t.derived("error_percent", "Error (%)", error),
     ]
 
 
-def _times() -> list[Column]:
+def _times() -> list[t.Column]:
     """Step and optimizer times; the parts of ours."""
 
     def of_ours(sample: str, part: Callable[[Summary], Any]) -> Callable[[Record], Any]:
@@ -243,7 +242,7 @@ def _times() -> list[Column]:
             t.derived(name, title, of_ours(name, lambda one: one.median), spread=f"{name}_iqr")
             for name, title in parts.items()
         ),
-        *(Column(f"{name}_iqr", f"spread of {name}", of_ours(name, iqr), kind="unshown") for name in parts),
+        *(t.Column(f"{name}_iqr", f"spread of {name}", of_ours(name, iqr), kind="unshown") for name in parts),
         t.derived("off_by", "Off by", t.if_timed(difference), exact=True),
         t.timer("step_ms"),
         _published("step_ms", f"Step, {SOURCE} (ms)"),
@@ -254,24 +253,24 @@ def _is_ours(record: Record) -> bool:
     return bool(record.factors["implementation"] == m.SHARDED)
 
 
-def _schemes() -> list[Column]:
+def _schemes() -> list[t.Column]:
     """Memory and traffic by arithmetic."""
     return [
         *t.factors(size="Size", world_size="Processes", scheme="Scheme"),
-        t.value("state_bytes", "Optimizer state, fullest rank (GiB)", 1 / GIB, "state_gib"),
+        t.value("state_bytes", "Optimizer state, fullest rank (GiB)", 1 / t.GIB, "state_gib"),
         t.value("balance", "of the mean (×)"),
-        t.value("held_bytes", "with weights and gradients (GiB)", 1 / GIB, "held_gib"),
+        t.value("held_bytes", "with weights and gradients (GiB)", 1 / t.GIB, "held_gib"),
         t.value("collectives", "Collectives", exact=True),
-        t.value("gradient_bytes", "Gradients sent (GiB)", 1 / GIB, "gradients_gib"),
-        t.value("parameter_bytes", "Parameters sent (GiB)", 1 / GIB, "parameters_gib"),
-        t.value("sent_bytes", "Sent in all (GiB)", 1 / GIB, "sent_gib"),
+        t.value("gradient_bytes", "Gradients sent (GiB)", 1 / t.GIB, "gradients_gib"),
+        t.value("parameter_bytes", "Parameters sent (GiB)", 1 / t.GIB, "parameters_gib"),
+        t.value("sent_bytes", "Sent in all (GiB)", 1 / t.GIB, "sent_gib"),
         t.value("messages", "Messages", exact=True),
-        t.value("weights_bytes", "Gradients, predicted (GiB)", 1 / GIB, "weights_gib"),
-        t.value("averaged_bytes", "counted (GiB)", 1 / GIB, "averaged_gib"),
+        t.value("weights_bytes", "Gradients, predicted (GiB)", 1 / t.GIB, "weights_gib"),
+        t.value("averaged_bytes", "counted (GiB)", 1 / t.GIB, "averaged_gib"),
     ]
 
 
-def figures(tables: Mapping[str, Table]) -> list[f.Figure]:
+def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
     """Memory by kind, and times."""
     memory = partial(drawings.memory, rows=tables["cs336.sharding_kinds"].ok)
     times = partial(drawings.times, rows=tables["cs336.sharding_times"].ok)

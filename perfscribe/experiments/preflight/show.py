@@ -12,7 +12,6 @@ from perfscribe.experiments.preflight.levels import SHOWN
 from perfscribe.records.records import Record
 from perfscribe.show import figures as f
 from perfscribe.show import tables as t
-from perfscribe.show.tables import Table
 
 TABLES, FIGURES = SHOWN.tables, SHOWN.figures
 NOTES = (
@@ -22,7 +21,7 @@ NOTES = (
 CAPTION = "Bus bandwidth of the self-test's all-reduce; dashed: its threshold."
 
 
-def tables(records: Mapping[str, list[Record]]) -> list[Table]:
+def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     """Each test and its verdict."""
     shown = [
         *t.factors(backend="Backend", world_size="Processes"),
@@ -47,7 +46,7 @@ def _calls(record: Record) -> Any:
     return record.factors["iterations"]
 
 
-def figures(tables: Mapping[str, Table]) -> list[f.Figure]:
+def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
     """Bandwidth over processes."""
     draw = partial(_draw, rows=tables[TABLES[0]].frame)
     return [f.Figure(FIGURES[0], CAPTION, draw, sample="time_ms")]

@@ -21,7 +21,6 @@ from perfscribe.experiments.scaling_model.levels import SHOWN
 from perfscribe.records.records import Record
 from perfscribe.show import figures as f
 from perfscribe.show import tables as t
-from perfscribe.show.tables import Table
 
 HOLDS = 0.10  # largest residual, and error of the largest count left out, with which a model is taken to hold
 EXACT = 1e-6  # a residual below it is none but for rounding
@@ -52,13 +51,13 @@ COLUMNS = [
 ]
 
 
-def tables(records: Mapping[str, list[Record]]) -> list[Table]:
+def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     """A row a training and number of ranks."""
     links = tr.Links(records[ALL_REDUCE], Network.of(records.get("communication_nodes", [])))
     return [t.make(SHOWN.tables[0], "Training on more ranks", predicted(records, links), COLUMNS, NOTES)]
 
 
-def figures(tables: Mapping[str, Table]) -> list[f.Figure]:
+def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
     """Steps and efficiencies over ranks."""
     shown = tables[SHOWN.tables[0]].ok
     parts = (partial(_steps, rows=shown), partial(_efficiencies, rows=shown))

@@ -8,7 +8,6 @@ from perfscribe.experiments import epoch_columns as columns
 from perfscribe.experiments.single_gpu.levels import SHOWN
 from perfscribe.records.records import Record
 from perfscribe.show import tables as t
-from perfscribe.show.tables import Table
 
 SEED = "polaris-homework-001"
 # The homework's program on one rank.
@@ -20,7 +19,7 @@ NOTE = (
 FACTORS = (*t.factors(device="Device", layers="Layers, encoder and decoder each", batches="Batches"),)
 
 
-def tables(records: Mapping[str, list[Record]]) -> list[Table]:
+def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     """A row a cell."""
     return [t.make(SHOWN.tables[0], "Training on one device", records["single_gpu"], _columns(), [NOTE])]
 

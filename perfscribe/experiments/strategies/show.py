@@ -20,7 +20,6 @@ from perfscribe.instruments.statistics import format_figure, ratio
 from perfscribe.records.records import Record
 from perfscribe.show import figures as f
 from perfscribe.show import tables as t
-from perfscribe.show.tables import GIB, MIB, Column, Table
 
 TABLES = SHOWN.tables
 MB = 10**6
@@ -63,7 +62,7 @@ ACCUMULATION_NOTES = (
 )
 
 
-def tables(records: Mapping[str, list[Record]]) -> list[Table]:
+def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     """Speed, state and traffic by plan; wrapping; a world of one; summed gradients."""
     cells = records["strategies"]
     grid, sums = of_part(cells, GRID), of_part(cells, ACCUMULATION)
@@ -148,7 +147,7 @@ def load(record: Record) -> Load:
     return Load(outside, block, int(record.values["blocks"]), plan_of(record.factors), record.factors["world_size"])
 
 
-def _switch(name: str, title: str) -> Column:
+def _switch(name: str, title: str) -> t.Column:
     return t.named(name, title, {False: "no", True: "yes"})
 
 
@@ -158,22 +157,22 @@ def _samples_per_s(record: Record) -> float:
     return float(1e3 * factors["world_size"] * factors["batch"] / t.summary(record, "step_ms").median)
 
 
-def _times(count: str) -> list[Column]:
+def _times(count: str) -> list[t.Column]:
     """Samples a second and the step that they come from; count: what the number of samples is called."""
     return [RATE, t.median("step_ms", "Step (ms)"), t.iqr("step_ms", "IQR (ms)"), t.count("step_ms", count)]
 
 
-def _measured(name: str, title: str, unit: str = "gib", missing: str = "") -> Column:
+def _measured(name: str, title: str, unit: str = "gib", missing: str = "") -> t.Column:
     """Measured bytes; missing: said in place of a figure that the machine does not have."""
 
     def get(record: Record) -> Any:
         lacks = missing and record.ok and f"{name}_bytes" not in record.values
-        return missing if lacks else record.values[f"{name}_bytes"] / {"gib": GIB, "mib": MIB, "mb": MB}[unit]
+        return missing if lacks else record.values[f"{name}_bytes"] / {"gib": t.GIB, "mib": t.MIB, "mb": MB}[unit]
 
     return t.derived(f"{name}_{unit}", title, get)
 
 
-def _predicted(name: str, title: str, of: Callable[[Load], float], scale: float = GIB) -> Column:
+def _predicted(name: str, title: str, of: Callable[[Load], float], scale: float = t.GIB) -> t.Column:
     """From the unwrapped model's parameters and the plan."""
     return t.derived(name, title, lambda record: of(load(record)) / scale)
 
@@ -213,8 +212,8 @@ PLANS = [
     _measured("state", "State a rank, measured (GiB)"),
     *SENT,
     t.timer("step_ms"),
-    Column("batch", "Rows a rank", lambda record: record.factors["batch"], kind="unshown", exact=True),
-    Column("seq_len", "Tokens a row", lambda record: record.factors["seq_len"], kind="unshown", exact=True),
+    t.Column("batch", "Rows a rank", lambda record: record.factors["batch"], kind="unshown", exact=True),
+    t.Column("seq_len", "Tokens a row", lambda record: record.factors["seq_len"], kind="unshown", exact=True),
 ]
 VARIANTS = [
     *t.factors(model="Model", world_size="Ranks", dtype="Dtype"),
@@ -266,7 +265,7 @@ CAPTION = (
 )
 
 
-def figures(tables: Mapping[str, Table]) -> list[f.Figure]:
+def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
     """Speed and memory by strategy, and of wrapping and prefetching."""
     above = partial(_draw_strategies, rows=tables[TABLES[0]].ok)
     below = partial(_draw_variants, rows=tables[TABLES[1]].ok)
@@ -311,7 +310,7 @@ def _draw_strategies(canvas: Any, rows: pd.DataFrame) -> None:
 
 def _unit(gib: pd.Series) -> tuple[float, str]:
     """Factor from GiB, and the unit's name."""
-    return (1.0, "GiB") if gib.astype(float).max() >= 1 else (GIB / MIB, "MiB")
+    return (1.0, "GiB") if gib.astype(float).max() >= 1 else (t.GIB / t.MIB, "MiB")
 
 
 def _draw_variants(canvas: Any, rows: pd.DataFrame) -> None:

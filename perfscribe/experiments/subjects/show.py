@@ -22,7 +22,6 @@ from perfscribe.instruments.statistics import ROUNDS_FOR_INTERVAL, Rounds, ratio
 from perfscribe.records.records import STATUSES, Record
 from perfscribe.show import figures as f
 from perfscribe.show import tables as t
-from perfscribe.show.tables import Column, Table
 from perfscribe.subjects import INDIVIDUAL, YOURS
 
 NOTE = (
@@ -35,7 +34,7 @@ NO_REMARK = "none"
 SUBJECT = t.factor("subject", "Subject")
 
 
-def tables(records: Mapping[str, list[Record]]) -> list[Table]:
+def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     """Who is correct and how fast; every cell of attention, DDP and the sharded optimizer."""
     attention, wrappers, optimizers = (
         [one for one in records.get(name, []) if "subject" in one.factors] for name in SHOWN.reads_if_measured
@@ -63,7 +62,7 @@ def tables(records: Mapping[str, list[Record]]) -> list[Table]:
     ]
 
 
-def figures(tables: Mapping[str, Table]) -> list[f.Figure]:
+def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
     """The timeline of the DDP that is handed in, naive's beside it."""
     spans = tables["cs336.subject_ddp_spans"].ok
     draw = partial(drawings.timelines, rows=spans, traced=spans)
@@ -157,7 +156,7 @@ def _of_kernel(kernel: str, subject: str, of: Sequence[Record]) -> Record:
 # --- columns ----------------------------------------------------------------------------------------------------
 
 
-def _summarised() -> list[Column]:
+def _summarised() -> list[t.Column]:
     titles = {"kernel": "Kernel", "subject": "Subject", "correct": "Correct", "cells": "Rows ok"}
     return [
         *(t.factor(name, title) for name, title in titles.items()),
@@ -167,7 +166,7 @@ def _summarised() -> list[Column]:
     ]
 
 
-def _compared(sample: str) -> list[Column]:
+def _compared(sample: str) -> list[t.Column]:
     ours = t.derived(f"ours_{sample}", "Ours, the same (ms)", lambda row: row.values.get("ours_ms", t.NOT_RECORDED))
     return [
         ours,
@@ -177,35 +176,35 @@ def _compared(sample: str) -> list[Column]:
     ]
 
 
-def _swapped(columns: Iterable[Column], *others: Column) -> list[Column]:
+def _swapped(columns: Iterable[t.Column], *others: t.Column) -> list[t.Column]:
     """The subject, then the columns, of which these take the place of those with the same name."""
     kept = {one.name: one for one in columns} | {one.name: one for one in others}
     return [SUBJECT, *kept.values()]
 
 
-def _attention(columns: Iterable[Column], sample: str) -> list[Column]:
+def _attention(columns: Iterable[t.Column], sample: str) -> list[t.Column]:
     """Without what is of libraries or of published figures alone."""
     wanted = [one for one in columns if one.kind != "published" and one.name != "sdpa_backend"]
     return _swapped(wanted, *_compared(sample))
 
 
-def _ddp() -> list[Column]:
+def _ddp() -> list[t.Column]:
     columns = [*ddp._benchmark(), *ddp._checked(), *ddp._timeline()]
     return _swapped([one for one in columns if one.kind != "published"], *_compared("step_ms"))
 
 
-def _traced() -> list[Column]:
+def _traced() -> list[t.Column]:
     return _swapped(one for one in (*ddp._timeline(), *ddp._spans()) if one.name != "streams")
 
 
-def _optimizer_name() -> Column:
+def _optimizer_name() -> t.Column:
     def name(record: Record) -> str:
         return f"sharded ({record.factors['subject']})"
 
-    return Column("implementation", "Optimizer", name, kind="factor", exact=True)
+    return t.Column("implementation", "Optimizer", name, kind="factor", exact=True)
 
 
-def _sharding() -> list[Column]:
+def _sharding() -> list[t.Column]:
     off_by: Callable[[Record], Any] = t.if_timed(lambda record: f"{record.values['difference']:.2g}")
     columns = [one for one in (*sharding._memory(), *sharding._times()) if one.kind != "published"]
     columns = [one for one in columns if not one.name.startswith(("update_ms", "exchange_ms"))]

@@ -10,7 +10,6 @@ from perfscribe.experiments.tensor_dims.levels import SHOWN
 from perfscribe.records.records import Record
 from perfscribe.show import references
 from perfscribe.show import tables as t
-from perfscribe.show.tables import GIB, Table
 
 TABLES = SHOWN.tables
 TABULATED, TRIED = "polaris-homework-000", "polaris-homework-001"
@@ -30,7 +29,7 @@ FACTORS = (
 )
 
 
-def tables(records: Mapping[str, list[Record]]) -> list[Table]:
+def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     """As asked; write-up 000's table with its controls."""
     cells = records["tensor_dims"]
     alike = [record for record in cells if record.factors["features"] == record.factors["d_model"]]
@@ -69,7 +68,7 @@ def _columns() -> list[t.Column]:
         columns.unlike(time, lambda record: columns.RANKS_OF_001),
         *columns.later_epochs(),
         columns.peak_gib(),
-        t.value("allocated_after_bytes", "Allocated (GiB)", 1 / GIB, "allocated_gib"),
+        t.value("allocated_after_bytes", "Allocated (GiB)", 1 / t.GIB, "allocated_gib"),
         tried("memory_allocated_gib", "Allocated, write-up 001 (GiB)"),
         t.timer("epoch_s"),
     ]

@@ -16,7 +16,6 @@ from perfscribe.records.records import Record
 from perfscribe.show import figures as f
 from perfscribe.show import references
 from perfscribe.show import tables as t
-from perfscribe.show.tables import GIB, Table
 
 TABLES, FIGURES = SHOWN.tables, SHOWN.figures
 SOURCES = {"cs336-writeup-002": "002", "brandon-snider": "brandon-snider", "yyin-dev": "yyin-dev"}
@@ -61,9 +60,9 @@ FACTORS = {
 }
 
 
-def tables(records: Mapping[str, list[Record]]) -> list[Table]:
+def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     """Attention and models: times beside published ones, speed-ups; and what compiling costs."""
-    made: list[Table] = []
+    made: list[t.Table] = []
     cells: list[Record] = []
     for problem, name, note in (("attention", "Attention", ATTENTION_NOTE), ("model", "Whole models", MODEL_NOTE)):
         of_problem = with_ratios(one for one in records["torch_compile"] if one.factors["problem"] == problem)
@@ -183,7 +182,7 @@ def _cost_columns() -> list[t.Column]:
         *HOW,
         *t.values(compile_s="Compile (s)", compiler_start_s="Once a process (s)", pays_after="Pays after (passes)"),
         *t.exact(graphs="Graphs", graph_breaks="Graph breaks", recompiles="Recompiles"),
-        t.value("peak_eager_bytes", "Peak, eager (GiB)", 1 / GIB, "peak_eager_gib"),
+        t.value("peak_eager_bytes", "Peak, eager (GiB)", 1 / t.GIB, "peak_eager_gib"),
         t.derived("peak_compiled_gib", "Peak, compiled (GiB)", _compiled_peak_gib),
         *(
             t.derived(f"reserved_{variant}_gib", f"Reserved, {variant} (GiB)", _reserved_gib(variant))
@@ -199,7 +198,7 @@ def _what(record: Record) -> str:
 
 def _compiled_peak_gib(record: Record) -> float | str:
     """Peak of the allocator in a compiled pass; CUDA graphs hold theirs in a pool that a replay does not touch."""
-    counted = float(record.values["peak_compiled_bytes"]) / GIB
+    counted = float(record.values["peak_compiled_bytes"]) / t.GIB
     return "in the graphs' pool" if record.factors["implementation"] == "cuda_graphs" else counted
 
 
@@ -209,7 +208,7 @@ def _reserved_gib(variant: str) -> Callable[[Record], float | str]:
     def get(record: Record) -> float | str:
         if record.values["memory_counter"] != CUDA_COUNTER:
             return "no caching allocator"
-        return float(record.values[f"peak_{variant}_reserved_bytes"]) / GIB
+        return float(record.values[f"peak_{variant}_reserved_bytes"]) / t.GIB
 
     return get
 
@@ -219,7 +218,7 @@ def _reserved_gib(variant: str) -> Callable[[Record], float | str]:
 STAGGER = 0.06  # of the distance between two sizes, so that bars do not hide each other
 
 
-def figures(tables: Mapping[str, Table]) -> list[f.Figure]:
+def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
     """Speed-ups of attention over sequence length, and of whole models by size."""
     attention = partial(draw_attention, table=tables[TABLES[1]].frame)
     models = partial(draw_models, rows=tables[TABLES[3]].ok)

@@ -11,7 +11,6 @@ from perfscribe.instruments.statistics import steady_from
 from perfscribe.records.records import Record
 from perfscribe.show import figures as f
 from perfscribe.show import tables as t
-from perfscribe.show.tables import Table
 
 TABLES, FIGURES = SHOWN.tables, SHOWN.figures
 FACTORS = t.factors(size="Size", seq_len="Context", dtype="Dtype", device="Device", warmup_steps="Warm-up steps")
@@ -22,7 +21,7 @@ NOTE = (
 )
 
 
-def tables(records: Mapping[str, list[Record]]) -> list[Table]:
+def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     """A row a number of warm-up steps; and every single step."""
     cells = records["warmup"]
     return [
@@ -89,7 +88,7 @@ def _step_columns() -> list[t.Column]:
     ]
 
 
-def figures(tables: Mapping[str, Table]) -> list[f.Figure]:
+def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
     """Every single step, one panel a number of warm-up steps."""
     caption = (
         "Every step of a fresh process from the first on (forward, backward and optimizer together), warm-up steps "
@@ -98,7 +97,7 @@ def figures(tables: Mapping[str, Table]) -> list[f.Figure]:
     return [f.Figure(FIGURES[0], caption, lambda canvas: _draw(canvas, tables[TABLES[1]]), (7.0, 4.2), "full_step_ms")]
 
 
-def _draw(canvas: Any, table: Table) -> None:
+def _draw(canvas: Any, table: t.Table) -> None:
     rows = table.ok
     levels = sorted(set(rows["warmup_steps"])) or [0]
     for axes, level in zip(canvas.subplots(1, len(levels), sharey=True, squeeze=False)[0], levels, strict=True):

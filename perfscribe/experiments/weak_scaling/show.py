@@ -18,7 +18,6 @@ from perfscribe.experiments.weak_scaling.levels import SHOWN
 from perfscribe.records.records import Record
 from perfscribe.show import figures as f
 from perfscribe.show import tables as t
-from perfscribe.show.tables import Table
 from perfscribe.training.launching import SHAPE
 
 GRID = ("backend", "loop", "hidden_size", "vocab_size", "dtype")  # cells of another preset are another grid
@@ -33,7 +32,7 @@ NOTES = (
 CAPTION = "Weak-scaling efficiency by median steps, first row over row."
 
 
-def tables(records: Mapping[str, list[Record]]) -> list[Table]:
+def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     """The set-up with what it asks of a GPU, and what was measured."""
     every = by_variant(records["weak_scaling"])
     cleared: dict[str, Any] = {"reason": "", "flags": [], "samples": {}, "warmup": {}, "values": {}, "series": {}}
@@ -142,7 +141,7 @@ MEASURED = [
 ]
 
 
-def figures(tables: Mapping[str, Table]) -> list[f.Figure]:
+def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
     """Efficiency over ranks."""
     return [f.Figure(SHOWN.figures[0], CAPTION, partial(_draw, rows=tables["fsdp.weak_scaling"].ok), sample="step_ms")]
 
