@@ -147,6 +147,18 @@ def _hundredths(number: re.Match[bytes]) -> bytes:
     return f"{round(float(number[0]), 2) + 0.0:.2f}".rstrip("0").rstrip(".").encode()
 
 
+def of(rows: pd.DataFrame, draw: Callable[..., None], **more: Any) -> Callable[[Any], None]:
+    """Draws a table's rows by draw(canvas, rows, **more); where none is ok, axes that say so."""
+
+    def drawn(canvas: Any) -> None:
+        if (rows["status"] == "ok").any():
+            draw(canvas, rows, **more)
+        else:
+            no_data(canvas.subplots(), "no cell was measured")
+
+    return drawn
+
+
 def stacked(*draws: Callable[[Any], None], heights: Sequence[float] | None = None) -> Callable[[Any], None]:
     """One drawing above the other in one figure: what the same cells gave, by several measures.
 

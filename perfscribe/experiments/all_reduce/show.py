@@ -210,7 +210,7 @@ def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
         "All-reduce of fp32 over size, a panel per backend. Median of the longest time of any rank, bars as long as "
         "the interquartile range; host clock with synchronise."
     )
-    draw = partial(_by_size, rows=tables[TABLES[0]].frame)
+    draw = f.of(tables[TABLES[0]].frame, _by_size)
     return [f.Figure(FIGURES[0], caption, draw, (7.0, 3.6), "host_ms")]
 
 
@@ -218,9 +218,6 @@ def _by_size(canvas: Any, rows: pd.DataFrame) -> None:
     """A line a number of processes, a panel a backend that was measured."""
     ok = rows[rows["status"] == "ok"].astype({"host_ms": float})
     backends = list(dict.fromkeys(ok["backend"]))
-    if not backends:
-        f.no_data(canvas.subplots(), "no cell was measured")
-        return
     panels = canvas.subplots(1, len(backends), squeeze=False, sharey=True)[0]
     for axes, backend in zip(panels, backends, strict=True):
         of_backend = ok[ok["backend"] == backend]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import pandas as pd
+
 from perfscribe.analytic import attention_memory as model
 from perfscribe.analytic.ledger import Items
 from perfscribe.experiments.attention.levels import SHOWN
@@ -116,23 +118,16 @@ def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
         "Median time of a forward and a backward pass over sequence length, one line a d_model; bars are as long as "
         "the interquartile range. Host clock."
     )
-    return [f.Figure(FIGURES[0], caption, lambda canvas: _draw(canvas, tables[TABLES[0]]), sample="forward_ms")]
+    return [f.Figure(FIGURES[0], caption, f.of(tables[TABLES[0]].frame, _draw), sample="forward_ms")]
 
 
-def _draw(canvas: Any, table: t.Table) -> None:
+def _draw(canvas: Any, rows: pd.DataFrame) -> None:
+    ok = rows[rows["status"] == "ok"]
+    by = f.varying(ok, ("head_dim", "dtype", "device", "batch"))
     for axes, (sample, title) in zip(canvas.subplots(1, 2, sharex=True), PASSES.items(), strict=True):
-        _lines(axes, table, sample)
+        f.lines(axes, ok, "seq_len", sample, by, lambda levels: "d " + " ".join(map(str, levels)), f"{sample}_iqr")
+        f.power_of_two_ticks(axes, sorted(set(ok["seq_len"].astype(float))))
+        f.mark_statuses(axes, rows, "seq_len")
         axes.set_title(title)
         axes.set_xlabel("Sequence length")
         axes.set_ylabel("Time (ms)")
-
-
-def _lines(axes: Any, table: t.Table, sample: str) -> None:
-    shown = table.ok
-    if shown.empty:
-        f.no_data(axes, "no cell was measured")
-        return
-    by = f.varying(shown, ("head_dim", "dtype", "device", "batch"))
-    f.lines(axes, shown, "seq_len", sample, by, lambda levels: "d " + " ".join(map(str, levels)), f"{sample}_iqr")
-    f.power_of_two_ticks(axes, sorted(set(shown["seq_len"].astype(float))))
-    f.mark_statuses(axes, table.frame, "seq_len")

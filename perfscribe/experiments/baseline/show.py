@@ -58,7 +58,7 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
 
 def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
     """Losses and rates over epochs."""
-    return [f.Figure(name, CAPTION, partial(_draw, rows=tables[name].ok), (7.0, 4.6)) for name in SHOWN.figures]
+    return [f.Figure(name, CAPTION, f.of(tables[name].ok, _draw), (7.0, 4.6)) for name in SHOWN.figures]
 
 
 def _named(record: Record, values: dict[str, Any], **more: Any) -> Record:
@@ -217,10 +217,6 @@ def _draw(canvas: Any, rows: pd.DataFrame) -> None:
     """A panel for losses and one for rates: one colour a way to label, dashed for training."""
     above, below = canvas.subplots(2, 1, sharex=True, height_ratios=(3, 2))
     below.set_xlabel("Epoch")
-    if rows.empty:
-        f.no_data(above, "not measured")
-        f.no_data(below, "not measured")
-        return
     rows = f.main_device(rows)
     for axes, (name, lines) in zip((above, below), PANELS.items(), strict=True):
         axes.set_ylabel(name)

@@ -215,17 +215,13 @@ MARKERS = {STEP: "*", EAGER: "s", FUSED: "o"}
 
 def figure(figure_id: str, table: t.Table) -> f.Figure:
     """Points of one device, CUDA before others, under the ceilings of their dtypes."""
-    return f.Figure(figure_id, CAPTION, partial(draw, rows=table.ok), (7.0, 4.2), sample="full_step_ms")
+    return f.Figure(figure_id, CAPTION, f.of(table.ok, draw), (7.0, 4.2), sample="full_step_ms")
 
 
 def draw(canvas: Any, rows: pd.DataFrame) -> None:
     """The rows that are ok."""
     axes = canvas.subplots()
-    if rows.empty:
-        f.no_data(axes, "no cell was measured")
-        return
-    device = "cuda" if "cuda" in set(rows["device"]) else rows["device"].iloc[0]
-    shown = rows[rows["device"] == device].astype({"intensity": float, "tflop_per_s": float})
+    shown = f.main_device(rows).astype({"intensity": float, "tflop_per_s": float})
     colours = dict(zip(dict.fromkeys(shown["dtype"]), f.COLOURS, strict=False))
     axes.set_xscale("log")
     axes.set_yscale("log")

@@ -317,15 +317,12 @@ TRAINING_COLUMNS = [
 
 def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
     """Transfer and waiting by rank."""
-    draw = partial(_draw_waiting, rows=tables["polaris.communication_ranks"].ok)
+    draw = f.of(tables["polaris.communication_ranks"].ok, _draw_waiting)
     return [f.Figure(FIGURES[0], CAPTION, draw, (7.0, 3.4), sample="total_ms")]
 
 
 def _draw_waiting(canvas: Any, rows: pd.DataFrame) -> None:
     """A panel a placement, a bar a rank."""
-    if rows.empty:
-        f.no_data(canvas.subplots(), "no placement was measured")
-        return
     several = [name for name in ("backend", "implementation") if rows[name].nunique() > 1]
     panels = canvas.subplots(1, len(TITLES), squeeze=False)[0]
     for axes, (placement, title) in zip(panels, TITLES.items(), strict=True):

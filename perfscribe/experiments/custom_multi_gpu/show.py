@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -103,16 +102,13 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
 
 def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
     """Three clocks over ranks; the loops over ranks."""
-    clocks = partial(_draw_clocks, rows=tables["fsdp.custom_multi_gpu"].ok)
-    loops = partial(drawings.samples_per_s, rows=tables["fsdp.custom_loops"].ok, y="stepping_samples_per_second")
+    clocks = f.of(tables["fsdp.custom_multi_gpu"].ok, _draw_clocks)
+    loops = f.of(tables["fsdp.custom_loops"].ok, drawings.samples_per_s, y="stepping_samples_per_second")
     return [f.Figure(SHOWN.figures[0], CAPTION, f.stacked(clocks, loops), (7.0, 6.6), sample="step_ms")]
 
 
 def _draw_clocks(canvas: Any, rows: pd.DataFrame) -> None:
     axes = canvas.subplots()
-    if rows.empty:
-        f.no_data(axes, "not measured")
-        return
     rows = f.main_device(rows)
     drawings.over_ranks(axes, ((name, rows, column) for column, name in CLOCKS.items()))
     drawings.finish(axes, rows, "Samples/s")

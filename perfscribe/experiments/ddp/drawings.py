@@ -24,7 +24,7 @@ BESIDE = 1.06  # how far cells of the same bucket size are drawn apart
 
 
 def _cells(rows: pd.DataFrame) -> list[tuple[Any, pd.DataFrame]]:
-    return [] if rows.empty else list(rows.groupby(CELL, sort=False))
+    return list(rows.groupby(CELL, sort=False))
 
 
 def _title(key: Any) -> str:
@@ -51,9 +51,6 @@ def _interval(rows: pd.DataFrame) -> list[np.ndarray]:
 def steps(canvas: Any, rows: pd.DataFrame) -> None:
     """A panel a cell, a bar an implementation: the step, and what communication adds to it."""
     cells = _cells(rows)[:MOST_PANELS]
-    if not cells:
-        f.no_data(canvas.subplots(), "no cell was measured")
-        return
     height = 1 if len(cells) <= 2 else 2
     panels = canvas.subplots(height, -(-len(cells) // height), squeeze=False).flatten()
     for axes, (key, own) in zip(panels, cells, strict=False):
@@ -80,9 +77,6 @@ def timelines(canvas: Any, rows: pd.DataFrame, traced: pd.DataFrame) -> None:
     traced: the same steps in figures, which say how much of its spans a lane is busy.
     """
     cells = _cells(rows)
-    if not cells:
-        f.no_data(canvas.subplots(), "no step was traced")
-        return
     shown = [cells[0], cells[-1]][: min(MOST_TIMELINES, len(cells))]
     names = list(dict.fromkeys(label for _, own in shown for label in own.apply(_label, axis=1)))
     panels = canvas.subplots(len(names), len(shown), squeeze=False, sharex="col")
@@ -131,9 +125,6 @@ def buckets(canvas: Any, rows: pd.DataFrame) -> None:
     """Exposed communication over bucket size, a colour a cell, with the model where one was fitted."""
     axes = canvas.subplots()
     rows = rows[rows["implementation"] == v.BUCKETED]
-    if rows.empty:
-        f.no_data(axes, "no cell was measured")
-        return
     cells = _cells(rows)
     for number, (key, own) in enumerate(cells):
         own = own.sort_values("bucket_mb", key=lambda sizes: sizes.astype(float), kind="stable")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from statistics import median
 from typing import Any
 
@@ -326,11 +325,11 @@ def _spans() -> list[t.Column]:
 
 def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
     """Steps by implementation, timelines, exposed communication by bucket size."""
-    steps = partial(drawings.steps, rows=tables["cs336.ddp_benchmark"].ok)
-    traced, spans = tables["cs336.ddp_timeline"].ok, tables["cs336.ddp_timeline_spans"].ok
-    buckets = partial(drawings.buckets, rows=tables["cs336.ddp_overhead"].ok)
+    steps = f.of(tables["cs336.ddp_benchmark"].ok, drawings.steps)
+    timelines = f.of(tables["cs336.ddp_timeline_spans"].ok, drawings.timelines, traced=tables["cs336.ddp_timeline"].ok)
+    buckets = f.of(tables["cs336.ddp_overhead"].ok, drawings.buckets)
     return [
         f.Figure(FIGURES[0], STEPS_CAPTION, steps, (7.0, 4.2), sample="step_ms"),
-        f.Figure(FIGURES[1], TIMELINE_CAPTION, partial(drawings.timelines, rows=spans, traced=traced), (7.0, 5.2)),
+        f.Figure(FIGURES[1], TIMELINE_CAPTION, timelines, (7.0, 5.2)),
         f.Figure(FIGURES[2], BUCKETS_CAPTION, buckets, (7.0, 3.6)),
     ]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
+
+import pandas as pd
 
 from perfscribe.experiments import epoch_columns as columns
 from perfscribe.experiments.dtypes.levels import SHOWN
@@ -111,21 +112,18 @@ def _ratios(cells: Sequence[Record]) -> list[t.Column]:
 
 def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
     """Throughput and peak memory over target length."""
-    table = tables[TABLES[0]]
+    rows = tables[TABLES[0]].frame
     draw = f.stacked(
-        partial(_panels, table=table, y="samples_per_s", label="Samples/s", spread="samples_per_s_spread"),
-        partial(_panels, table=table, y="peak_gib", label="Peak memory (GiB)"),
+        f.of(rows, _panels, y="samples_per_s", label="Samples/s", spread="samples_per_s_spread"),
+        f.of(rows, _panels, y="peak_gib", label="Peak memory (GiB)"),
     )
     return [f.Figure(FIGURES[0], CAPTION, draw, (7.0, 6.4), "epoch_s")]
 
 
-def _panels(canvas: Any, table: t.Table, y: str, label: str, spread: str = "") -> None:
+def _panels(canvas: Any, every: pd.DataFrame, y: str, label: str, spread: str = "") -> None:
     """One panel a width, y over target length, one line a dtype."""
-    rows = f.main_device(table.ok)
-    if rows.empty:
-        f.no_data(canvas.subplots(), "no cell was measured")
-        return
-    of_device = table.frame[table.frame["device"] == rows["device"].iloc[0]]
+    rows = f.main_device(every[every["status"] == "ok"])
+    of_device = every[every["device"] == rows["device"].iloc[0]]
     widths = sorted(set(rows["d_model"]))
     for axes, width in zip(canvas.subplots(1, len(widths), squeeze=False)[0], widths, strict=True):
         chosen = rows[rows["d_model"] == width]

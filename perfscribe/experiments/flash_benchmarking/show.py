@@ -209,19 +209,15 @@ STYLES |= {"sdpa_math": 6}
 
 def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
     """Time over length."""
-    draw = partial(_draw, cells=tables[TABLES[1]].frame)
+    cells = tables[TABLES[1]].frame
+    draw = f.of(cells[~cells["implementation"].isin(ELSEWHERE)], _draw)
     return [f.Figure(FIGURES[0], CAPTION, draw, (8.0, 4.0), sample="both_ms")]
 
 
 def _draw(canvas: Any, cells: pd.DataFrame) -> None:
     """Forward and backward together over length, a line an implementation, a panel a dtype."""
-    cells = cells[~cells["implementation"].isin(ELSEWHERE)]
-    ok = cells[cells["status"] == "ok"]
-    if ok.empty:
-        f.no_data(canvas.subplots(), "no cell was measured")
-        return
-    device = "cuda" if "cuda" in set(ok["device"]) else ok["device"].iloc[0]
-    ok = ok[ok["device"] == device]
+    ok = f.main_device(cells[cells["status"] == "ok"])
+    device = ok["device"].iloc[0]
     width = WIDTH if WIDTH in set(ok["head_dim"]) else max(ok["head_dim"])
     ok, cells = ok[ok["head_dim"] == width], cells[(cells["device"] == device) & (cells["head_dim"] == width)]
     dtypes = [dtype for dtype in DRAWN_DTYPES if dtype in set(ok["dtype"])] or [ok["dtype"].iloc[0]]

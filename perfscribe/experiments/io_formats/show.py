@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from statistics import median
 from typing import Any
 
@@ -220,18 +219,15 @@ def _reads(cells: Sequence[Record]) -> list[t.Column]:
 
 def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
     """Where the time of constructor and epoch goes, and what reading one sample takes."""
-    parts = partial(_draw, draw=_draw_parts, table=tables["polaris.io_parts"].ok)
-    reads = partial(_draw, draw=_draw_reads, table=tables["polaris.io_reads"].ok)
+    parts = f.of(tables["polaris.io_parts"].ok, _draw, fill=_draw_parts)
+    reads = f.of(tables["polaris.io_reads"].ok, _draw, fill=_draw_reads)
     return [f.Figure(FIGURES[0], CAPTION, f.stacked(parts, reads, heights=(4.4, 3.6)), (7.0, 7.8))]
 
 
-def _draw(canvas: Any, draw: Callable[[Any, pd.DataFrame], list[str]], table: pd.DataFrame) -> None:
-    """Rows from top to bottom, as in the table, named by what draw gives back."""
-    axes, rows = canvas.subplots(), f.main_device(table)
-    if rows.empty:
-        f.no_data(axes, "no cell was measured")
-        return
-    names = draw(axes, rows)
+def _draw(canvas: Any, rows: pd.DataFrame, fill: Callable[[Any, pd.DataFrame], list[str]]) -> None:
+    """Rows from top to bottom, as in the table, named by what fill gives back."""
+    axes = canvas.subplots()
+    names = fill(axes, f.main_device(rows))
     axes.set_yticks(range(len(names)), names, fontsize=f.LABEL_POINTS)
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)

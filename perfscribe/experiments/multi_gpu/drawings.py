@@ -46,9 +46,6 @@ def samples_per_s(canvas: Any, rows: pd.DataFrame, y: str) -> None:
     """A line for each device and loop; dashed: in proportion to ranks."""
     axes = canvas.subplots()
     rows = numbers(rows, y)
-    if rows.empty:
-        f.no_data(axes, "not measured")
-        return
     groups = rows.groupby(["device", "loop"], sort=False)
     over_ranks(axes, ((f"{loop}, {device}", own, y) for (device, loop), own in groups))
     for colour, (_, own) in zip(f.COLOURS, groups, strict=False):

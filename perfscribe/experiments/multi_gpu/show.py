@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 
 from perfscribe.experiments import training_columns as c
 from perfscribe.experiments.multi_gpu import drawings
@@ -44,5 +43,5 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
 
 def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
     """Samples/s over GPUs."""
-    draw = partial(drawings.samples_per_s, rows=tables["fsdp.multi_gpu"].ok, y="train_samples_per_second")
+    draw = f.of(tables["fsdp.multi_gpu"].ok, drawings.samples_per_s, y="train_samples_per_second")
     return [f.Figure(SHOWN.figures[0], CAPTION, draw, sample="step_ms")]

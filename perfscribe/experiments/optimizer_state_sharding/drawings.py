@@ -51,9 +51,6 @@ def _name_bars(axes: Any, rows: pd.DataFrame, at: list[float]) -> None:
 
 def memory(canvas: Any, rows: pd.DataFrame) -> None:
     """Stacked bars, a panel a moment."""
-    if rows.empty:
-        f.no_data(canvas.subplots(), "no cell was measured")
-        return
     panels = canvas.subplots(1, len(MOMENT_NAMES), sharey=True)
     rows, setting = _of_one_setting(rows)
     unit, name = (1e9, "GB") if rows["sum_gib"].astype(float).max() >= 1 else (1e6, "MB")
@@ -73,9 +70,6 @@ def memory(canvas: Any, rows: pd.DataFrame) -> None:
 
 def times(canvas: Any, rows: pd.DataFrame) -> None:
     """Medians with interquartile ranges, a panel for whole steps and one for the optimizer's step."""
-    if rows.empty:
-        f.no_data(canvas.subplots(), "no cell was measured")
-        return
     rows, _ = _of_one_setting(rows)
     at = _places(rows)
     for axes, (column, title) in zip(canvas.subplots(1, len(TIMED)), TIMED.items(), strict=True):

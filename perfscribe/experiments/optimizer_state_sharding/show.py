@@ -272,7 +272,7 @@ def _schemes() -> list[t.Column]:
 
 def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
     """Memory by kind, and times."""
-    memory = partial(drawings.memory, rows=tables["cs336.sharding_kinds"].ok)
-    times = partial(drawings.times, rows=tables["cs336.sharding_times"].ok)
+    memory = f.of(tables["cs336.sharding_kinds"].ok, drawings.memory)
+    times = f.of(tables["cs336.sharding_times"].ok, drawings.times)
     draw = f.stacked(memory, times, heights=(4.4, 3.4))
     return [f.Figure(FIGURES[0], CAPTION, draw, (7.0, 7.8), sample="sharded_step_ms")]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -48,7 +47,7 @@ def _calls(record: Record) -> Any:
 
 def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
     """Bandwidth over processes."""
-    draw = partial(_draw, rows=tables[TABLES[0]].frame)
+    draw = f.of(tables[TABLES[0]].frame, _draw)
     return [f.Figure(FIGURES[0], CAPTION, draw, sample="time_ms")]
 
 
@@ -57,9 +56,6 @@ def _draw(canvas: Any, rows: pd.DataFrame) -> None:
     ok = rows[rows["status"] == "ok"]
     axes.set_xlabel("Processes")
     axes.set_ylabel("busbw (GB/s)")
-    if ok.empty:
-        f.no_data(axes, "not measured")
-        return
     ok = ok.assign(way=[way(row) for _, row in ok.iterrows()])
     f.lines(axes, ok, "world_size", "busbw_gb_per_s", "way")
     for colour, (_, group) in zip(f.COLOURS, ok.groupby("way", sort=False), strict=False):

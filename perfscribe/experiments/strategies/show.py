@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from functools import partial
 from statistics import median
 from typing import Any
 
@@ -267,8 +266,8 @@ CAPTION = (
 
 def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
     """Speed and memory by strategy, and of wrapping and prefetching."""
-    above = partial(_draw_strategies, rows=tables[TABLES[0]].ok)
-    below = partial(_draw_variants, rows=tables[TABLES[1]].ok)
+    above = f.of(tables[TABLES[0]].ok, _draw_strategies)
+    below = f.of(tables[TABLES[1]].ok, _draw_variants)
     draw = f.stacked(above, below, heights=(3.8, 3.2))
     return [f.Figure(SHOWN.figures[0], CAPTION, draw, (7.4, 6.8), sample="step_ms")]
 
@@ -276,10 +275,6 @@ def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
 def _draw_strategies(canvas: Any, rows: pd.DataFrame) -> None:
     """Samples/s and peak by strategy, a colour for each dtype."""
     speed, memory = canvas.subplots(1, 2)
-    if rows.empty:
-        for axes in (speed, memory):
-            f.no_data(axes, "not measured")
-        return
     chosen = rows[rows["world_size"] == rows["world_size"].max()]
     plain = chosen[(chosen["offload"] == "no") & (chosen["checkpointing"] == "no")]
     chosen = plain if len(plain) else chosen
@@ -316,10 +311,6 @@ def _unit(gib: pd.Series) -> tuple[float, str]:
 def _draw_variants(canvas: Any, rows: pd.DataFrame) -> None:
     """Step time and peak, a bar a variant."""
     panels = canvas.subplots(1, 2, sharey=True)
-    if rows.empty:
-        for axes in panels:
-            f.no_data(axes, "not measured")
-        return
     # On two lines, as the longest name would not fit beside both panels on one.
     names = list(rows["api"] + ", " + rows["wrapping"].str.removeprefix("none: ") + "\n" + rows["prefetch"])
     unit, unit_name = _unit(rows["peak_allocated_gib"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from statistics import median
 from typing import Any
 
@@ -65,7 +64,7 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
 def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
     """The timeline of the DDP that is handed in, naive's beside it."""
     spans = tables["cs336.subject_ddp_spans"].ok
-    draw = partial(drawings.timelines, rows=spans, traced=spans)
+    draw = f.of(spans, drawings.timelines, traced=spans)
     return [f.Figure(SHOWN.figures[0], ddp.TIMELINE_CAPTION, draw, (7.0, 3.2))]
 
 

@@ -220,8 +220,8 @@ STAGGER = 0.06  # of the distance between two sizes, so that bars do not hide ea
 
 def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
     """Speed-ups of attention over sequence length, and of whole models by size."""
-    attention = partial(draw_attention, table=tables[TABLES[1]].frame)
-    models = partial(draw_models, rows=tables[TABLES[3]].ok)
+    attention = f.of(tables[TABLES[1]].frame, draw_attention)
+    models = f.of(tables[TABLES[3]].ok, draw_models)
     return [f.Figure(FIGURES[0], CAPTION, f.stacked(attention, models), (7.0, 7.0), sample="compiled_forward_ms")]
 
 
@@ -229,7 +229,7 @@ def draw_attention(canvas: Any, table: pd.DataFrame) -> None:
     """Forward and backward over sequence length, a line a width."""
     rows = table[table["status"] == "ok"]
     by = f.varying(rows, ("head_dim", "backend", "implementation", "dtype", "device"))
-    for axes, phase in _panels(canvas, rows, "Sequence length", ("forward", "backward")):
+    for axes, phase in _panels(canvas, "Sequence length", ("forward", "backward")):
         for number, (level, group) in enumerate(rows.groupby(by, sort=False)):
             group = group.sort_values("seq_len", kind="stable")
             _points(axes, number, group["seq_len"].astype(float), group, phase, f"d {' '.join(map(str, level))}")
@@ -243,7 +243,7 @@ def draw_models(canvas: Any, rows: pd.DataFrame) -> None:
     """Forward and full step by model size, a line a context, dtype and implementation."""
     sizes = list(dict.fromkeys(rows["size"]))
     by = f.varying(rows, ("seq_len", "backend", "implementation", "dtype", "device"))
-    for axes, phase in _panels(canvas, rows, "Model size", ("forward", "full_step")):
+    for axes, phase in _panels(canvas, "Model size", ("forward", "full_step")):
         groups = list(rows.groupby(by, sort=False))
         for number, (level, group) in enumerate(groups):
             shift = STAGGER * (number - (len(groups) - 1) / 2)
@@ -254,16 +254,14 @@ def draw_models(canvas: Any, rows: pd.DataFrame) -> None:
         _finish(axes)
 
 
-def _panels(canvas: Any, rows: pd.DataFrame, x: str, phases: tuple[str, str]) -> list[tuple[Any, str]]:
-    """Two axes and their phases; none where there is nothing to draw."""
+def _panels(canvas: Any, x: str, phases: tuple[str, str]) -> list[tuple[Any, str]]:
+    """Two axes and their phases."""
     panels = list(zip(canvas.subplots(1, 2, sharey=True), phases, strict=True))
     for axes, phase in panels:
         axes.set_title(_title(phase).capitalize())
         axes.set_xlabel(x)
-        if rows.empty:
-            f.no_data(axes, "no cell was measured")
     panels[0][0].set_ylabel("Eager over compiled (×)")
-    return [] if rows.empty else panels
+    return panels
 
 
 def _points(axes: Any, number: int, at: pd.Series, group: pd.DataFrame, phase: str, label: str) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+import pandas as pd
+
 from perfscribe.experiments.warmup.levels import SHOWN
 from perfscribe.instruments.statistics import steady_from
 from perfscribe.records.records import Record
@@ -94,18 +96,14 @@ def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
         "Every step of a fresh process from the first on (forward, backward and optimizer together), warm-up steps "
         "hollow; one panel a number of warm-up steps, one line a size. Host clock."
     )
-    return [f.Figure(FIGURES[0], caption, lambda canvas: _draw(canvas, tables[TABLES[1]]), (7.0, 4.2), "full_step_ms")]
+    return [f.Figure(FIGURES[0], caption, f.of(tables[TABLES[1]].ok, _draw), (7.0, 4.2), "full_step_ms")]
 
 
-def _draw(canvas: Any, table: t.Table) -> None:
-    rows = table.ok
-    levels = sorted(set(rows["warmup_steps"])) or [0]
+def _draw(canvas: Any, rows: pd.DataFrame) -> None:
+    levels = sorted(set(rows["warmup_steps"]))
     for axes, level in zip(canvas.subplots(1, len(levels), sharey=True, squeeze=False)[0], levels, strict=True):
         chosen = rows[rows["warmup_steps"] == level]
         axes.set_title(f"warm-up {level}")
-        if chosen.empty:
-            f.no_data(axes, "no cell was measured")
-            continue
         by = f.varying(chosen, ("size", "seq_len", "dtype", "device"))
         f.lines(axes, chosen, "step", "step_ms", by, lambda levels: " ".join(map(str, levels)))
         waiting = chosen[chosen["kind"] == "warm-up"]
