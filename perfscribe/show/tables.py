@@ -119,10 +119,11 @@ def iqr(sample: str, title: str = "IQR", scale: float = 1.0, name: str = "") -> 
     return Column(f"{name or sample}_iqr", title, lambda r: _iqr(r, sample, scale))
 
 
-def timed(sample: str, title: str, counted: str = "") -> list[Column]:
+def timed(sample: str, title: str, counted: str = "", name: str = "") -> list[Column]:
     """Median and interquartile range of a sample whose name ends in its unit. counted: title of how many, if told."""
-    columns = [median(sample, title), iqr(sample, f"IQR ({sample.rpartition('_')[2]})")]
-    return [*columns, count(sample, counted)] if counted else columns
+    unit = sample.rpartition("_")[2]
+    columns = [median(sample, title, name=name), iqr(sample, f"IQR ({unit})", name=name)]
+    return [*columns, count(sample, counted, name)] if counted else columns
 
 
 def mean(sample: str, title: str, scale: float = 1.0) -> Column:
@@ -141,21 +142,22 @@ def std(sample: str, title: str, scale: float = 1.0) -> Column:
     return Column(f"{sample}_std", title, lambda r: _std(r, sample, scale))
 
 
-def count(sample: str, title: str = "n") -> Column:
+def count(sample: str, title: str = "n", name: str = "") -> Column:
     """Number of samples."""
-    return Column(f"{sample}_n", title, lambda r: summary(r, sample).n, exact=True)
+    return Column(f"{name or sample}_n", title, lambda r: summary(r, sample).n, exact=True)
 
 
-def value(name: str, title: str, scale: float = 1.0, column: str = "", exact: bool = False) -> Column:
-    """A single figure or text of the record."""
+def value(
+    name: str, title: str, scale: float = 1.0, column: str = "", exact: bool = False, without: str = NOT_RECORDED
+) -> Column:
+    """A single figure or text of the record. without: what is said of a cell that was timed and has none."""
 
     def get(record: Record) -> Any:
         found = record.values.get(name)
         if found is None:
-            return NOT_RECORDED
-        return (
-            found * scale if isinstance(found, (int, float)) and not isinstance(found, bool) and scale != 1 else found
-        )
+            return without if record.ok or record.samples else None
+        is_number = isinstance(found, (int, float)) and not isinstance(found, bool)
+        return found * scale if is_number and scale != 1 else found
 
     return Column(column or name, title, get, exact=exact)
 
@@ -198,6 +200,18 @@ def derived(name: str, title: str, get: Callable[[Record], Any], spread: str = "
 def if_timed(get: Callable[[Record], Any]) -> Callable[[Record], Any]:
     """get where the cell has samples; elsewhere its status says why there is no figure."""
     return lambda record: get(record) if record.samples else None
+
+
+def only(where: Callable[[Record], bool], otherwise: str, *columns: Column) -> list[Column]:
+    """Columns of figures that some kinds of cells have; for others a text says why there is none."""
+
+    def told(get: Callable[[Record], Any]) -> Callable[[Record], Any]:
+        return lambda record: otherwise if (record.ok or record.samples) and not where(record) else get(record)
+
+    return [
+        replace(one, get=told(one.get), spread_get=one.spread_get and told(one.spread_get), rounds_get=None)
+        for one in columns
+    ]
 
 
 def rate(name: str, title: str, get: Callable[[Record], Any], sample: str) -> Column:
@@ -288,6 +302,29 @@ def of_variant(record: Record, key: str, **factors: Any) -> Record:
 
     parts: dict[str, Any] = {part: own(getattr(record, part)) for part in ("samples", "series", "values", "timers")}
     return replace(record, factors={**record.factors, **factors}, **parts)
+
+
+def grouped(records: Iterable[Record], key: Callable[[Record], Any]) -> dict[Any, list[Record]]:
+    """Records by key, in the order in which the keys first appear."""
+    found: dict[Any, list[Record]] = {}
+    for record in records:
+        found.setdefault(key(record), []).append(record)
+    return found
+
+
+def expanded(
+    cells: Iterable[Record], names: Sequence[str], rows: Callable[[Record], Iterable[tuple[Any, ...]]]
+) -> list[Record]:
+    """One record a row that `rows` makes of a cell, a tuple of the levels of these factors and then the row's values.
+
+    A cell without figures stays one row.
+    """
+    absent: tuple[Any, ...] = (*["all"] * len(names), {})
+    return [
+        replace(cell, factors={**cell.factors, **dict(zip(names, levels, strict=True))}, samples={}, values=values)
+        for cell in cells
+        for *levels, values in (rows(cell) if cell.ok else [absent])
+    ]
 
 
 def _size(size_bytes: float) -> str:

@@ -35,14 +35,6 @@ def key_of(record: Record) -> tuple[Any, ...]:
     return tuple(record.factors[name] for name in WAY)
 
 
-def groups(records: Iterable[Record]) -> dict[tuple[Any, ...], list[Record]]:
-    """Records by line, in their order."""
-    found: dict[tuple[Any, ...], list[Record]] = {}
-    for record in records:
-        found.setdefault(key_of(record), []).append(record)
-    return found
-
-
 def once(records: Iterable[Record]) -> list[Record]:
     """The records without cells that the preset leaves out while it has the same message, timed within other limits.
 
@@ -61,13 +53,13 @@ def _lacking_last(records: Iterable[Record]) -> list[Record]:
 
 def lines(records: Iterable[Record]) -> dict[tuple[Any, ...], Line]:
     """The line of each way that has enough sizes."""
-    return {key: line for key, group in groups(records).items() if (line := _line(group)) is not None}
+    return {key: line for key, group in t.grouped(records, key_of).items() if (line := _line(group)) is not None}
 
 
 def swept(chosen: Sequence[Record]) -> list[Record]:
     """The sweep, and the homework's cells of the same ways, by size."""
     ways = {key_of(record) for record in chosen if record.factors["grid"] == "sweep"}
-    found = groups(record for record in chosen if key_of(record) in ways)
+    found = t.grouped((record for record in chosen if key_of(record) in ways), key_of)
     return _lacking_last(one for group in found.values() for one in sorted(group, key=lambda r: r.factors["size_mb"]))
 
 
@@ -82,7 +74,7 @@ def _line(group: Iterable[Record]) -> Line | None:
 
 def rows(records: Iterable[Record]) -> list[Record]:
     """A record a way: its fit as values; where there is none, the status that keeps it from one."""
-    return _lacking_last(_row(group) for group in groups(records).values())
+    return _lacking_last(_row(group) for group in t.grouped(records, key_of).values())
 
 
 def _row(group: Sequence[Record]) -> Record:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -131,13 +130,9 @@ def busbw(record: Record) -> float:
 
 def _nccl(records: Iterable[Record]) -> list[t.Column]:
     """What NCCL said of itself; nothing where it was never asked."""
-    if not any(record.ok and record.factors["backend"] == "nccl" for record in records):
+    if not any(record.ok and record.has(backend="nccl") for record in records):
         return []
-
-    def said(record: Record, name: str) -> Any:
-        return NO_NCCL if record.factors["backend"] == "gloo" else record.values.get(name, t.NOT_RECORDED)
-
-    return [t.derived(name, title, partial(said, name=name), exact=True) for name, title in NCCL.items()]
+    return t.only(lambda record: record.has(backend="nccl"), NO_NCCL, *t.exact(**NCCL))
 
 
 def _fitted(lines: Mapping[tuple[Any, ...], fits.Line]) -> list[t.Column]:

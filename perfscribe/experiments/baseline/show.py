@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from statistics import fmean, median
@@ -12,11 +12,11 @@ import pandas as pd
 
 from perfscribe.analytic.workshop_shapes import BLOOM_TOKENIZER_VOCABULARY as TOKENIZER
 from perfscribe.analytic.workshop_shapes import SimpleGptShape
-from perfscribe.base.files import canonical
 from perfscribe.experiments.baseline.levels import SHOWN
 from perfscribe.experiments.baseline.measure import shape_of
 from perfscribe.experiments.multi_gpu.drawings import numbers
 from perfscribe.records.records import Record
+from perfscribe.show import against
 from perfscribe.show import figures as f
 from perfscribe.show import tables as t
 
@@ -128,12 +128,9 @@ NINE_NOTES = (
 
 def nine(records: Iterable[Record]) -> list[Record]:
     """A row a metric and setting, with the figure of each way to label as a value of its own."""
-    settings: dict[str, dict[str, Record]] = {}
-    for record in records:
-        same = {name: level for name, level in record.factors.items() if name not in ("labels", "rows")}
-        settings.setdefault(canonical(same), {})[record.factors["labels"]] = record
     rows = []
-    for by_labels in settings.values():
+    for group in t.grouped(records, lambda record: against.workload(record, ("labels", "rows"))).values():
+        by_labels = {record.factors["labels"]: record for record in group}
         base = next((record for record in by_labels.values() if record.ok), next(iter(by_labels.values())))
         for metric, where, get in METRICS:
             values = {name: _figure(get, by_labels.get(name)) for name in LABELS} if base.ok else {}
@@ -184,27 +181,28 @@ NAMES = {"answer": "answer", "source": "the workshop's labels"}
 
 def evaluations(records: Iterable[Record]) -> list[Record]:
     """A row an evaluation, with what was trained since the one before; a cell without figures stays one row."""
-    rows = []
-    for record in records:
-        if not record.ok:
-            rows.append(_named(record, {}, epoch="all"))
-            continue
-        held, before = record.series, 0
-        for place, epoch in enumerate(held["eval_epoch"]):
-            step = held["eval_step"][place]
-            logged = zip(held["train_loss_step"], held["train_loss"], strict=True)
-            losses = [loss for at, loss in logged if before < at <= step]
-            values = {
+    rows = t.expanded(records, ["epoch"], _evaluations)
+    return [_named(row, row.values, epoch=row.factors["epoch"]) for row in rows]
+
+
+def _evaluations(record: Record) -> Iterator[tuple[float, dict[str, Any]]]:
+    held, before = record.series, 0
+    for place, epoch in enumerate(held["eval_epoch"]):
+        step = held["eval_step"][place]
+        logged = zip(held["train_loss_step"], held["train_loss"], strict=True)
+        losses = [loss for at, loss in logged if before < at <= step]
+        yield (
+            round(epoch, 3),
+            {
                 "step": step,
                 "train_loss": fmean(losses) if losses else "none logged since the row before",
                 "eval_loss": held["eval_loss"][place],
                 "eval_runtime_s": held["eval_runtime_s"][place],
                 "trained_per_s": _samples_per_s_between(record, before, step),
                 "evaluated_per_s": held["eval_samples_per_s"][place],
-            }
-            rows.append(_named(record, values, epoch=round(epoch, 3)))
-            before = step
-    return rows
+            },
+        )
+        before = step
 
 
 def _samples_per_s_between(record: Record, first: int, last: int) -> float | str:

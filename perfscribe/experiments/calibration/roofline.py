@@ -5,7 +5,7 @@ It measures nothing: its points are cells of other experiments.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -53,17 +53,11 @@ def table(table_id: str, records: Mapping[str, list[Record]]) -> t.Table:
 # What stands there; values: flop, bytes
 
 
-def _groups(cells: Iterable[Record], *names: str) -> list[list[Record]]:
-    found: dict[tuple[Any, ...], list[Record]] = {}
-    for one in cells:
-        found.setdefault(tuple(one.factors[name] for name in names), []).append(one)
-    return list(found.values())
-
-
 def _steps(cells: Sequence[Record]) -> list[Record]:
     """Each size and dtype at its longest context that ran; where none did, the cell with the first status."""
     found = []
-    for group in _groups(cells, "device", "size", "dtype"):
+    same = t.grouped(cells, lambda one: (one.factors["device"], one.factors["size"], one.factors["dtype"]))
+    for group in same.values():
         cell = min(group, key=lambda one: (STATUSES.index(one.status), -one.factors["seq_len"] if one.ok else 0))
         of = cell.factors
         shape = SIZES[of["size"]]
@@ -84,7 +78,7 @@ def _eager(cells: Sequence[Record]) -> list[Record]:
 def _flash(cells: Sequence[Record]) -> list[Record]:
     """Eager, ours and SDPA's flash backend, at the shortest and the longest length that ours ran, by dtype."""
     found = []
-    for group in _groups(cells, "device", "dtype"):
+    for group in t.grouped(cells, lambda one: (one.factors["device"], one.factors["dtype"])).values():
         ours = backends.ours(group[0].factors["device"])
         of_ours = [one for one in group if one.factors["implementation"] == ours]
         ran = [one for one in of_ours if one.ok] or of_ours

@@ -64,9 +64,7 @@ def _bandwidths() -> list[t.Column]:
         t.value("bytes", "Counted (MB)", 1e-6, "counted_mb"),
         *t.timed("time_ms", "Time (ms)", "n"),
         t.timer("time_ms"),
-        t.derived("launched_ms", "Launched by itself (ms)", _launched("median"), spread="launched_ms_iqr"),
-        t.derived("launched_ms_iqr", "IQR (ms)", _launched("iqr")),
-        t.derived("launched_ms_n", "n", _launched("n"), exact=True),
+        *t.only(_has_both_times, ONE_TIMER, *t.timed(TIMES[1], "Launched by itself (ms)", "n", "launched_ms")),
         t.derived("rate", "Rate (GB/s)", t.if_timed(_rate), spread="rate_iqr"),
         t.derived("rate_iqr", "IQR (GB/s)", t.if_timed(_rate_iqr)),
         t.derived("rate_by", "Rate by", t.if_timed(_rate_by), exact=True),
@@ -89,11 +87,9 @@ def _device(record: Record) -> str:
     return str(record.factors.get("device", "cuda" if record.factors["workload"] == LINK else HOST))
 
 
-def _launched(figure: str) -> Callable[[Record], Any]:
-    """A figure of the time of a copy that is launched by itself."""
-    return t.if_timed(
-        lambda record: getattr(t.summary(record, TIMES[1]), figure) if record.samples.get(TIMES[1]) else ONE_TIMER
-    )
+def _has_both_times(record: Record) -> bool:
+    """Whether a copy was launched by itself too."""
+    return bool(record.samples.get(TIMES[1]))
 
 
 def _rate(record: Record) -> float:
@@ -108,7 +104,7 @@ def _rate_iqr(record: Record) -> Any:
 
 def _rate_by(record: Record) -> str:
     """Which of its times the rate, its spread and the ceiling are taken from."""
-    if not record.samples.get(TIMES[1]):
+    if not _has_both_times(record):
         return ONE_TIMER
     return "launched by itself" if quickest(record) == TIMES[1] else record.timers.get(TIMES[0], "its timer")
 

@@ -15,8 +15,8 @@ from perfscribe.analytic.shapes import SIZES
 from perfscribe.experiments.end_to_end.levels import SHOWN
 from perfscribe.instruments.precision import DTYPES
 from perfscribe.records.records import Record
+from perfscribe.show import against, references
 from perfscribe.show import figures as f
-from perfscribe.show import references
 from perfscribe.show import tables as t
 from perfscribe.show.ceilings import TERA, share_of_product
 
@@ -200,13 +200,9 @@ def _side_by_side(cells: Iterable[Record]) -> list[Record]:
 
     It is ok where the pass was measured in any dtype; each flag says of which dtype's cell it is.
     """
-    settings: dict[tuple[Any, ...], dict[str, Record]] = {}
-    for record in cells:
-        key = tuple(sorted((name, level) for name, level in record.factors.items() if name != "dtype"))
-        settings.setdefault(key, {})[str(record.factors["dtype"])] = record
     rows = []
-    for dtypes in settings.values():
-        found = list(dtypes.values())
+    for found in t.grouped(cells, lambda record: against.workload(record, ["dtype"])).values():
+        dtypes = {str(one.factors["dtype"]): one for one in found}
         flags = [f"{dtype}: {'; '.join(one.flags)}" for dtype, one in dtypes.items() if one.ok and one.flags]
         environments = sorted({name for one in found for name in one.environments})
         for name, sample in PASSES.items():

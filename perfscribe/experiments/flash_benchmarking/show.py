@@ -142,13 +142,14 @@ def _cells() -> list[t.Column]:
     columns = [*PROBLEM, t.factor("implementation", "Implementation")]
     for one, word in PASSES.items():
         columns += [t.median(f"{one}_ms", f"{word} (ms)"), t.iqr(f"{one}_ms", "IQR (ms)")]
+    launched = [t.median(f"{one}_launched_ms", f"{word} with launches (ms)") for one, word in PASSES.items()]
     return [
         *columns,
         t.count("both_ms"),
-        *(_launched(one, f"{word} with launches (ms)") for one, word in PASSES.items()),
+        *t.only(lambda r: r.has(device="cuda"), "in the host clock", *launched),
         *(_rate(one, f"{word} (TFLOP/s)") for one, word in PASSES.items()),
         t.derived("first_call_s", "First calls beyond the second (s)", t.if_timed(lambda r: r.spent["compile_s"])),
-        t.derived("sdpa_backend", "Backend that SDPA took", t.if_timed(_sdpa_backend), exact=True),
+        *t.only(_is_sdpa, "not SDPA", t.value("sdpa_backend", "Backend that SDPA took", exact=True)),
         t.value("largest_relative_error", "Largest error against float64"),
         t.timer("both_ms"),
         _unshown("kernels", "Kernels with most time", "not looked at"),
@@ -176,25 +177,13 @@ def _published() -> list[t.Column]:
     ]
 
 
-def _unshown(name: str, title: str, otherwise: str) -> t.Column:
+def _unshown(name: str, title: str, without: str) -> t.Column:
     """A text of the record that stands in the CSV alone."""
-    get = t.if_timed(lambda record: record.values.get(name, otherwise))
-    return t.Column(name, title, get, kind="unshown", exact=True)
+    return replace(t.value(name, title, exact=True, without=without), kind="unshown")
 
 
-def _sdpa_backend(record: Record) -> str:
-    is_sdpa = backends.named(record.factors["implementation"]).sdpa
-    return str(record.values.get("sdpa_backend", t.NOT_RECORDED)) if is_sdpa else "not SDPA"
-
-
-def _launched(one: str, title: str) -> t.Column:
-    """Median of a pass by plain events, launches included; the host clock of a CPU holds them anyway."""
-    plain = t.median(f"{one}_launched_ms", title)
-
-    def told(get: Any) -> Callable[[Record], Any]:
-        return t.if_timed(lambda record: get(record) if record.factors["device"] == "cuda" else "in the host clock")
-
-    return replace(plain, get=told(plain.get), spread_get=told(plain.spread_get), rounds_get=None)
+def _is_sdpa(record: Record) -> bool:
+    return bool(backends.named(record.factors["implementation"]).sdpa)
 
 
 # The figure

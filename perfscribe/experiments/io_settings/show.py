@@ -72,13 +72,9 @@ def _sample_ms(record: Record) -> float:
     return 1e3 * t.summary(record, "epoch_s").median / float(record.factors["epoch_samples"])
 
 
-def _compressed(get: Callable[[Record], Any]) -> Callable[[Record], Any]:
+def _compressed(*columns: t.Column) -> list[t.Column]:
     """Of rows that are not compressed there is nothing to say."""
-    return lambda record: get(record) if record.has(compression="gzip") else PACKED
-
-
-def _kib(name: str) -> Callable[[Record], float]:
-    return lambda record: float(record.values[name]) / KIB
+    return t.only(lambda record: record.has(compression="gzip"), PACKED, *columns)
 
 
 def _chunks(cells: Sequence[Record]) -> list[t.Column]:
@@ -96,21 +92,23 @@ def _chunks(cells: Sequence[Record]) -> list[t.Column]:
         *FILE,
         t.value("chunk_shape", "Chunk of a target", exact=True),
         t.value("size_bytes", "File (MiB)", 1 / t.MIB, "size_mib"),
-        t.derived("sample_kib", "A sample (KiB)", _kib("sample_bytes")),
+        t.value("sample_bytes", "A sample (KiB)", 1 / KIB, "sample_kib"),
         t.value("chunks_per_sample", "Chunks touched", exact=True),
-        t.derived("chunk_kib", "In them, inflated: computed (KiB)", _kib("chunk_bytes_per_sample")),
-        t.derived("inflated_kib", "Inflated: counted (KiB)", _compressed(_kib("inflated_bytes_per_sample"))),
-        t.derived("read_kib", "Read from the file: counted (KiB)", _kib("read_bytes_per_sample")),
+        t.value("chunk_bytes_per_sample", "In them, inflated: computed (KiB)", 1 / KIB, "chunk_kib"),
+        *_compressed(t.value("inflated_bytes_per_sample", "Inflated: counted (KiB)", 1 / KIB, "inflated_kib")),
+        t.value("read_bytes_per_sample", "Read from the file: counted (KiB)", 1 / KIB, "read_kib"),
         t.value("counted_reads", "Reads counted", exact=True),
         *t.timed("read_ms", "A random sample (ms)", "n"),
         t.derived("read_ms_q1", "Lower quartile (ms)", lambda r: t.summary(r, "read_ms").q1),
         t.derived("read_ms_q3", "Upper quartile (ms)", lambda r: t.summary(r, "read_ms").q3),
         against.ratio("ratio", "Against contiguous (×)", plain, "contiguous not measured", read_ms, "read_ms"),
-        t.derived("inflate_ms", "zlib alone for its chunks (ms)", _compressed(inflate_ms), spread="inflate_ms_iqr"),
-        t.derived("inflate_ms_iqr", "IQR (ms), zlib", _compressed(lambda r: t.iqr("inflate_ms").get(r))),
-        t.derived("inflate_ms_n", "n, zlib", _compressed(lambda r: t.summary(r, "inflate_ms").n), exact=True),
-        t.rate("inflate_gb_per_s", "zlib alone (GB/s)", _compressed(inflate_gb_per_s), "inflate_ms"),
-        t.derived("inflate_percent", "zlib alone of the read (%)", _compressed(inflate_percent)),
+        *_compressed(
+            t.median("inflate_ms", "zlib alone for its chunks (ms)"),
+            t.iqr("inflate_ms", "IQR (ms), zlib"),
+            t.count("inflate_ms", "n, zlib"),
+            t.rate("inflate_gb_per_s", "zlib alone (GB/s)", inflate_gb_per_s, "inflate_ms"),
+            t.derived("inflate_percent", "zlib alone of the read (%)", inflate_percent),
+        ),
         t.rate("sample_ms", "A sample in an epoch (ms)", _sample_ms, "epoch_s"),
     ]
 

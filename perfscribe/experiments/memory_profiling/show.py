@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -73,11 +73,12 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
         for record in cells
         if record.has(mode="forward")
     ]
+    largest = t.expanded(_longest(cells), ["rank"], _largest)
     return [
         t.make(TABLES[0], "Peak memory by phase", cells, _peak_columns(), [PEAK_NOTE]),
         t.make(TABLES[1], "Peak memory by context", _by_context(cells), _context_columns(), [MODE_NOTE]),
         t.make(TABLES[2], "A tensor of the residual stream", forward, _residual_columns(), [RESIDUAL_NOTE]),
-        t.make(TABLES[3], "Largest allocations", _largest(cells), _largest_columns(), [LARGEST_NOTE]),
+        t.make(TABLES[3], "Largest allocations", largest, _largest_columns(), [LARGEST_NOTE]),
         t.make(TABLES[4], "Recorded histories", cells, _timeline_columns()),
     ]
 
@@ -165,9 +166,7 @@ def _peak_columns() -> list[t.Column]:
 
 def _by_context(cells: Sequence[Record]) -> list[Record]:
     """One record a size, context and dtype: the peak of each mode, or its status."""
-    settings: dict[tuple[Any, ...], dict[str, Record]] = {}
-    for record in cells:
-        settings.setdefault(tuple(record.factors[name] for name in SETTING), {})[record.factors["mode"]] = record
+    settings = t.grouped(cells, lambda record: tuple(record.factors[name] for name in SETTING))
 
     def peak(record: Record | None) -> Any:
         if record is None:
@@ -175,15 +174,16 @@ def _by_context(cells: Sequence[Record]) -> list[Record]:
         return record.values["peak_bytes"] if record.ok else record.status
 
     rows = []
-    for key, modes in settings.items():
-        ok = [record for record in modes.values() if record.ok]
+    for key, group in settings.items():
+        ok = [record for record in group if record.ok]
+        modes = {record.factors["mode"]: record for record in group}
         values = {mode: peak(modes.get(mode)) for mode in MODES}
         row = replace(
-            (ok or list(modes.values()))[0],
+            (ok or group)[0],
             factors=dict(zip(SETTING, key, strict=True)),
             values=values if ok else {},
-            environments=sorted({name for record in modes.values() for name in record.environments}),
-            flags=sorted({flag for record in modes.values() for flag in record.flags}),
+            environments=sorted({name for record in group for name in record.environments}),
+            flags=sorted({flag for record in group for flag in record.flags}),
         )
         rows.append(row)
     return rows
@@ -211,36 +211,28 @@ def _residual_columns() -> list[t.Column]:
         factors = record.factors
         return memory.residual_stream_bytes(SIZES[factors["size"]], factors["batch"], factors["seq_len"]) / t.MIB
 
-    def recorded(record: Record) -> Any:
-        found = record.values.get("residual_bytes")
-        return "no such allocation" if found is None else found / t.MIB
-
     known = ("size", "seq_len", "dtype")
     return [
         *WITHOUT_MODE,
         t.derived("derivation", "Derivation", _begun(derivation)),
         t.derived("expected_mib", "Derived (MiB)", _begun(expected)),
-        t.derived("recorded_mib", "Recorded (MiB)", _begun(recorded)),
+        t.value("residual_bytes", "Recorded (MiB)", 1 / t.MIB, "recorded_mib", without="no such allocation"),
         t.published("memory_profiling", "residual_stream_mib", "cs336-writeup-002", "Published (MiB)", known),
     ]
 
 
-def _largest(cells: Sequence[Record]) -> list[Record]:
-    """The first groups of each cell at the longest context of its size; a cell without figures stays one row."""
-    found = []
-    for record in cells:
-        factors = record.factors
-        alike = [r.factors["seq_len"] for r in cells if r.has(device=factors["device"], size=factors["size"])]
-        if factors["seq_len"] < max(alike):
-            continue
-        if not record.ok:
-            found.append(replace(record, factors={**factors, "rank": "all"}, values={}))
-            continue
-        columns = [record.series[f"group_{name}"][:SHOWN_GROUPS] for name in GROUP_FIELDS]
-        for rank, group in enumerate(zip(*columns, strict=True), start=1):
-            values = dict(zip(GROUP_FIELDS, group, strict=True))
-            found.append(replace(record, factors={**factors, "rank": rank}, values=values))
-    return found
+def _longest(cells: Sequence[Record]) -> list[Record]:
+    """The cells at the longest context of their size."""
+    alike = t.grouped(cells, lambda record: (record.factors["device"], record.factors["size"]))
+    longest = {key: max(record.factors["seq_len"] for record in group) for key, group in alike.items()}
+    return [r for r in cells if r.factors["seq_len"] == longest[r.factors["device"], r.factors["size"]]]
+
+
+def _largest(record: Record) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The first groups of blocks."""
+    columns = [record.series[f"group_{name}"][:SHOWN_GROUPS] for name in GROUP_FIELDS]
+    for rank, group in enumerate(zip(*columns, strict=True), start=1):
+        yield rank, dict(zip(GROUP_FIELDS, group, strict=True))
 
 
 def _largest_columns() -> list[t.Column]:

@@ -61,13 +61,15 @@ NO_PRODUCT = "no product traced"
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     """Forward, kernels with most time, shares of products and families, attention, every range with its kernels."""
     cells = records["nsys_profile"]
+    by_pass = t.expanded(cells, ["pass"], lambda _: [(name, {}) for name in ("forward", "backward", "full step")])
+    by_kernel = t.expanded(cells, ["range", "kernel"], _by_kernel)
     return [
         t.make(TABLES[0], "Forward by its range and by the host clock", cells, _forward(), [FORWARD_NOTE]),
         t.make(TABLES[1], "Kernels with most time", cells, _top_kernels(), [KERNELS_NOTE]),
         t.make(TABLES[2], "Share of matrix products in kernel time", cells, _matmul_share()),
         t.make(TABLES[3], "Softmax and the attention products", cells, _attention(), [ATTENTION_NOTE]),
-        t.make(TABLES[4], "Kernel time by family", _by_pass(cells), _families(), [FAMILY_NOTE]),
-        t.make(TABLES[5], "Ranges and their kernels", _by_kernel(cells), _kernels(), [NVTX_NOTE]),
+        t.make(TABLES[4], "Kernel time by family", by_pass, _families(), [FAMILY_NOTE]),
+        t.make(TABLES[5], "Ranges and their kernels", by_kernel, _kernels(), [NVTX_NOTE]),
     ]
 
 
@@ -188,7 +190,7 @@ def _forward() -> list[t.Column]:
         t.derived("forward_launches", "Launches a pass", launches, exact=True),
         t.count("forward_range_ms", "n traced"),
         *t.exact(range_tool="Ranges by", kernel_tool="Kernels by"),
-        t.Column("tool_remark", "Remark", lambda r: r.values.get("tool_remark", t.NOT_RECORDED), kind="unshown"),
+        replace(t.value("tool_remark", "Remark"), kind="unshown"),
     ]
 
 
@@ -247,26 +249,6 @@ def _matmul_share() -> list[t.Column]:
     ]
 
 
-def _row(record: Record, levels: Mapping[str, Any], **changed: Any) -> Record:
-    return replace(record, factors={**record.factors, **levels}, **changed)
-
-
-def _without_figures(record: Record, *levels: str) -> Record:
-    """One row of a cell that has no figures."""
-    return _row(record, dict.fromkeys(levels, "all"), samples={}, series={}, values={})
-
-
-def _by_pass(cells: Sequence[Record]) -> list[Record]:
-    """One record a cell and pass."""
-    rows = []
-    for record in cells:
-        if record.ok:
-            rows += [_row(record, {"pass": name}) for name in ("forward", "backward", "full step")]
-        else:
-            rows.append(_without_figures(record, "pass"))
-    return rows
-
-
 def _families() -> list[t.Column]:
     def share(name: str) -> Callable[[Record], float]:
         return lambda r: _family_percent(r, name, r.factors["pass"])
@@ -282,21 +264,13 @@ def _families() -> list[t.Column]:
     ]
 
 
-def _by_kernel(cells: Sequence[Record]) -> list[Record]:
-    """One record a cell, range and kernel."""
-    rows = []
-    for record in cells:
-        if not record.ok:
-            rows.append(_without_figures(record, "range", "kernel"))
-            continue
-        for label in (*PHASES, *PARTS) if record.factors["detailed"] else RANGES_SHOWN:
-            for name, values in _kernels_of(record, label):
-                levels = {"range": label, "kernel": name}
-                rows.append(_row(record, levels, samples={}, series={}, values=values))
-    return rows
+def _by_kernel(record: Record) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Each range and kernel of a cell."""
+    for label in (*PHASES, *PARTS) if record.factors["detailed"] else RANGES_SHOWN:
+        yield from _kernels_of(record, label)
 
 
-def _kernels_of(record: Record, label: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def _kernels_of(record: Record, label: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
     found = _of_range(record, label)
     total, passes = sum(kernel.total_ns for kernel in found), _traced(record)
     for place, kernel in enumerate(found if record.factors["detailed"] else found[:KERNELS_SHOWN]):
@@ -311,7 +285,7 @@ def _kernels_of(record: Record, label: str) -> Iterator[tuple[str, dict[str, Any
         for figure in ("median", "min", "max"):
             kept = record.series.get(f"{label}_{figure}_ns")
             values[f"{figure}_us"] = kept[place] / NS_PER_US if kept else "not kept"
-        yield f"{rare} {REST}" if kernel.name == REST else kernel.name, values
+        yield label, f"{rare} {REST}" if kernel.name == REST else kernel.name, values
 
 
 def _kernels() -> list[t.Column]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -17,7 +17,6 @@ from perfscribe.experiments.optimizer_state_sharding import drawings
 from perfscribe.experiments.optimizer_state_sharding import measure as m
 from perfscribe.experiments.optimizer_state_sharding.drawings import MOMENT_NAMES, NAMES
 from perfscribe.experiments.optimizer_state_sharding.levels import SHOWN
-from perfscribe.instruments.statistics import Summary
 from perfscribe.records.records import Record
 from perfscribe.show import figures as f
 from perfscribe.show import tables as t
@@ -156,14 +155,10 @@ def _memory() -> list[t.Column]:
     def held(moment: str) -> t.Column:
         return t.derived(f"{moment}_gib", MOMENT_TITLES[moment], lambda record: held_bytes(record, moment) / t.GIB)
 
-    def outside(record: Record) -> Any:
-        found = record.values.get("outside_bytes")
-        return "no GPU" if found is None else found / t.GIB
-
     return [
         *_factors(AVERAGING),
         *map(held, m.MOMENTS),
-        t.derived("outside_gib", "Beyond the allocator (GiB)", t.if_timed(outside)),
+        t.value("outside_bytes", "Beyond the allocator (GiB)", 1 / t.GIB, "outside_gib", without="no GPU"),
         *(_published(metric, title) for metric, title in PUBLISHED_MEMORY.items()),
     ]
 
@@ -220,30 +215,16 @@ def _saved() -> list[t.Column]:
 
 def _times() -> list[t.Column]:
     """Step and optimizer times; the parts of ours."""
-
-    def of_ours(sample: str, part: Callable[[Summary], Any]) -> Callable[[Record], Any]:
-        def get(record: Record) -> Any:
-            return part(t.summary(record, sample)) if _is_ours(record) else "not apart"
-
-        return t.if_timed(get)
-
-    def iqr(found: Summary) -> float | str:
-        return t.ONE_SAMPLE if found.n == 1 else found.iqr
-
-    def difference(record: Record) -> str:
-        return f"{record.values['difference']:.2g}" if _is_ours(record) else "not compared"
-
     parts = {"update_ms": "Update (ms)", "exchange_ms": "Exchange (ms)"}
+    medians = [t.median(name, title) for name, title in parts.items()]
+    spreads = [replace(t.iqr(name, f"spread of {name}"), kind="unshown") for name in parts]
+    off_by = t.derived("off_by", "Off by", lambda record: f"{record.values['difference']:.2g}", exact=True)
     return [
         *_factors(AVERAGING),
         *t.timed("step_ms", "Step (ms)", "n"),
         *t.timed("optimizer_ms", "Optimizer (ms)", "n"),
-        *(
-            t.derived(name, title, of_ours(name, lambda one: one.median), spread=f"{name}_iqr")
-            for name, title in parts.items()
-        ),
-        *(t.Column(f"{name}_iqr", f"spread of {name}", of_ours(name, iqr), kind="unshown") for name in parts),
-        t.derived("off_by", "Off by", t.if_timed(difference), exact=True),
+        *t.only(_is_ours, "not apart", *medians, *spreads),
+        *t.only(_is_ours, "not compared", off_by),
         t.timer("step_ms"),
         _published("step_ms", f"Step, {SOURCE} (ms)"),
     ]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from perfscribe.distributed import binding, mpi_start
@@ -41,22 +41,20 @@ BINDINGS_NOTE = (
 
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     """Every rank by every method; bindings."""
-    launched, bound = _by_rank(records[NAME], LAUNCHED, _launched), _by_rank(records[NAME], BOUND, _bound)
+    cells = {part: [one for one in records[NAME] if one.factors["part"] == part] for part in (LAUNCHED, BOUND)}
+    launched = t.expanded(cells[LAUNCHED], ["rank"], partial(_by_rank, "node", _launched))
+    bound = t.expanded(cells[BOUND], ["rank"], partial(_by_rank, "asked", _bound))
     return [
         t.make(TABLES[0], "Ranks as each method finds them", launched, LAUNCHED_COLUMNS, [METHODS_NOTE]),
         t.make(TABLES[1], "Binding of ranks to cores", bound, BOUND_COLUMNS, [BINDINGS_NOTE]),
     ]
 
 
-def _by_rank(records: Sequence[Record], part: str, values: Callable[[Record, int], dict[str, Any]]) -> list[Record]:
-    """A row for each rank of each cell of the part; one for all ranks where there is no figure."""
-    rows = []
-    for record in (one for one in records if one.factors["part"] == part):
-        count = len(record.series["node" if part == LAUNCHED else "asked"]) if record.ok else 0
-        for rank in range(count) or ["all"]:
-            own = values(record, rank) if isinstance(rank, int) else {}
-            rows.append(replace(record, factors={**record.factors, "rank": rank}, samples={}, values=own))
-    return rows
+def _by_rank(
+    series: str, values: Callable[[Record, int], dict[str, Any]], record: Record
+) -> list[tuple[int, dict[str, Any]]]:
+    """Each rank that the series tells of, and its values."""
+    return [(rank, values(record, rank)) for rank in range(len(record.series[series]))]
 
 
 # --- launches ---------------------------------------------------------------------------------------------------

@@ -128,11 +128,10 @@ class Training:
 
 def fsdp(records: Iterable[Record]) -> list[Training]:
     """Trainings divided by FSDP, of one node, with several counts planned."""
-    groups: dict[str, list[Record]] = {}
-    for record in records:
-        if nodes_of(record) == 1:
-            same = {name: level for name, level in record.factors.items() if name not in APART}
-            groups.setdefault(canonical(same), []).append(record)
+    groups = t.grouped(
+        (record for record in records if nodes_of(record) == 1),
+        lambda record: canonical({name: level for name, level in record.factors.items() if name not in APART}),
+    )
     return [_sharded(group) for group in groups.values() if len(group) > 1]
 
 

@@ -124,9 +124,7 @@ def _optimizer(cell: Record) -> Record:
 
 def _summary(rows: Iterable[Record]) -> list[Record]:
     """One row a subject and kernel, by rank."""
-    grouped: dict[tuple[str, str], list[Record]] = {}
-    for row in rows:
-        grouped.setdefault((row.factors["kernel"], row.factors["subject"]), []).append(row)
+    grouped = t.grouped(rows, lambda row: (row.factors["kernel"], row.factors["subject"]))
     made = [_of_kernel(kernel, subject, of) for (kernel, subject), of in grouped.items()]
     made.sort(key=lambda one: (one.factors["kernel"], one.factors["correct"] != "yes", one.values.get("over_ours", 0)))
     for row in made:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pandas as pd
@@ -28,7 +27,7 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     cells = records["warmup"]
     return [
         t.make(TABLES[0], "Training steps after few warm-up steps", cells, _columns(), [NOTE]),
-        t.make(TABLES[1], "Every single step", _single_steps(cells), _step_columns()),
+        t.make(TABLES[1], "Every single step", t.expanded(cells, ["step"], _single_steps), STEPS),
     ]
 
 
@@ -67,27 +66,19 @@ def _warmup_ms(record: Record) -> list[float]:
     return record.warmup.get("full_step_ms", [[]])[0]
 
 
-def _single_steps(cells: list[Record]) -> list[Record]:
-    """One record a step, warm-up steps first; a cell without figures stays one row."""
-    rows: list[Record] = []
-    for record in cells:
-        if not record.ok:
-            rows.append(replace(record, factors={**record.factors, "step": "all"}))
-            continue
-        before = _warmup_ms(record)
-        for number, time_ms in enumerate([*before, *record.samples["full_step_ms"][0]], start=1):
-            values = {"step_ms": time_ms, "kind": "warm-up" if number <= len(before) else "timed"}
-            rows.append(replace(record, factors={**record.factors, "step": number}, samples={}, values=values))
-    return rows
+def _single_steps(record: Record) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Every step, warm-up steps first."""
+    before = _warmup_ms(record)
+    for number, time_ms in enumerate([*before, *record.samples["full_step_ms"][0]], start=1):
+        yield number, {"step_ms": time_ms, "kind": "warm-up" if number <= len(before) else "timed"}
 
 
-def _step_columns() -> list[t.Column]:
-    return [
-        *FACTORS,
-        t.factor("step", "Step"),
-        t.value("kind", "Kind", exact=True),
-        t.value("step_ms", "Full step (ms)"),
-    ]
+STEPS = [
+    *FACTORS,
+    t.factor("step", "Step"),
+    t.value("kind", "Kind", exact=True),
+    t.value("step_ms", "Full step (ms)"),
+]
 
 
 def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
