@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -17,8 +17,6 @@ from pathlib import Path
 Level = str | int | float | bool
 
 FOLDER = Path(__file__).resolve().parents[2] / "references"
-COLUMNS = ("experiment", "factors", "metric", "value", "unit", "hardware", "source", "remark")
-SOURCE_COLUMNS = ("id", "description", "hardware", "url", "licence")
 WORDS = ("OOM", "N/A", "failed")  # what sources print in place of a figure
 TEXT_UNITS = ("dtype", "cores", "mask")  # units whose values are no numbers
 
@@ -53,7 +51,6 @@ SCALES: dict[str, dict[str, str]] = {
     for name in names.split()
 }
 
-_NAME = re.compile(r"[a-z][a-z0-9_]*")
 _INTEGER = re.compile(r"[+-]?\d+")
 _NUMBER = re.compile(r"[+-]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d*)?(?:[eE][+-]?\d+)?")
 
@@ -88,36 +85,20 @@ class Reference:
 def load(experiment: str, folder: Path = FOLDER) -> list[Reference]:
     """Published figures of an experiment in file order; [] where there are none.
 
-    ValueError naming file and line for the first bad or repeated row, or for an unknown source.
+    ValueError naming file and line for the first bad row.
     """
     path = folder / f"{experiment}.csv"
-    known = load_sources(folder)
     if not path.exists():
         return []
     references: list[Reference] = []
-    first_line: dict[tuple[object, ...], int] = {}
-    for line, row in _rows(path, COLUMNS):
-        try:
-            reference = _reference(row, known)
-            key = (frozenset(reference.factors.items()), reference.metric, reference.source, reference.hardware)
-            if key in first_line:
-                raise ValueError(f"the same figure as in line {first_line[key]}")
-        except ValueError as error:
-            raise ValueError(f"{path}, line {line}: {error}") from None
-        first_line[key] = line
-        references.append(reference)
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        reader = csv.DictReader(file)
+        for row in reader:
+            try:
+                references.append(_reference(row))
+            except (KeyError, TypeError, ValueError) as error:
+                raise ValueError(f"{path}, line {reader.line_num}: {error}") from None
     return references
-
-
-def load_sources(folder: Path = FOLDER) -> set[str]:
-    """Ids of the sources in sources.csv; ValueError naming file and line for a repeated row."""
-    path = folder / "sources.csv"
-    sources: set[str] = set()
-    for line, row in _rows(path, SOURCE_COLUMNS):
-        if row["id"] in sources:
-            raise ValueError(f"{path}, line {line}: source {row['id']!r} is there already")
-        sources.add(row["id"])
-    return sources
 
 
 def find(references: Iterable[Reference], metric: str, **factors: Level) -> list[Reference]:
@@ -141,42 +122,20 @@ def of_source(
     return None
 
 
-def _rows(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[int, dict[str, str]]]:
-    """(line number, row by column name) for every line below the header."""
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        reader = csv.reader(file)
-        if tuple(next(reader, ())) != columns:
-            raise ValueError(f"{path}, line 1: expected the columns {','.join(columns)}")
-        for cells in reader:
-            if len(cells) != len(columns):
-                raise ValueError(f"{path}, line {reader.line_num}: {len(cells)} cells, expected {len(columns)}")
-            yield reader.line_num, dict(zip(columns, cells, strict=True))
+def shown(references: Iterable[Reference], source: str, metric: str, levels: Mapping[str, object]) -> float | str:
+    """The same as a table shows it; `none` where the source has none."""
+    found = of_source(references, source, metric, levels)
+    return "none" if found is None else found.shown
 
 
-def _reference(row: dict[str, str], known: Collection[str]) -> Reference:
-    if row["source"] not in known:
-        raise ValueError(f"source: {row['source']!r}: not in sources.csv")
+def _reference(row: dict[str, str]) -> Reference:
+    parts = [part.partition("=") for part in row["factors"].split(";") if part]
     return Reference(
-        experiment=row["experiment"],
-        factors=_factors(row["factors"]),
-        metric=row["metric"],
+        factors={name: _level(level) for name, _, level in parts},
         value=_value(row["value"], row["unit"], row["metric"]),
         text=row["value"],
-        **{name: row[name] for name in ("unit", "hardware", "source", "remark")},
+        **{name: row[name] for name in ("experiment", "metric", "unit", "hardware", "source", "remark")},
     )
-
-
-def _factors(text: str) -> dict[str, Level]:
-    """Levels of "name=value;name=value"."""
-    factors: dict[str, Level] = {}
-    for part in text.split(";") if text else ():
-        name, equals, level = part.partition("=")
-        if not equals or not _NAME.fullmatch(name) or not level or level != level.strip():
-            raise ValueError(f"factors: {part!r}: expected name=value, parts divided by ';'")
-        if name in factors:
-            raise ValueError(f"factors: {name!r} stands there twice")
-        factors[name] = _level(level)
-    return factors
 
 
 def _level(text: str) -> Level:
@@ -199,7 +158,7 @@ def _value(text: str, unit: str, metric: str) -> float | None:
 def _scales(metric: str, unit: str) -> dict[str, str]:
     """Accepted units of the metric, by the longest ending of its name that SCALES knows."""
     endings = [ending for ending in SCALES if metric == ending or metric.endswith(f"_{ending}")]
-    if not endings or not _NAME.fullmatch(metric):
+    if not endings:
         raise ValueError(f"metric: {metric!r}: expected a name that ends in one of {', '.join(SCALES)}")
     scales = SCALES[max(endings, key=len)]
     if unit not in scales:

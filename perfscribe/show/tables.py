@@ -259,11 +259,11 @@ def of_source(
     """The source's first published figure all of whose stated levels are the record's; `none` where it has none."""
     known = references.load(experiment)
 
-    def get(record: Record) -> Any:
-        found = references.of_source(known, source, metric, levels(record))
-        return "none" if found is None else found.shown
-
-    return quoted(column or f"{metric}_{source}", title, get)
+    return quoted(
+        column or f"{metric}_{source}",
+        title,
+        lambda record: references.shown(known, source, metric, levels(record)),
+    )
 
 
 @dataclass

@@ -75,8 +75,7 @@ def _part(part: str, table_id: str, title: str, made: list[Record]) -> t.Table:
 
         def get(row: Record) -> Any:
             metric = f"step_{KINDS.get(row.values.get('unit', ''), 'count')}"
-            found = references.of_source(known, source, metric, row.factors)
-            return "none" if found is None else found.shown
+            return references.shown(known, source, metric, row.factors)
 
         return _text(f"published_{source}", source, get, "published")
 

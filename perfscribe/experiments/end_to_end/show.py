@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import pandas as pd
@@ -230,12 +230,8 @@ def _sample(record: Record) -> str:
 
 
 def _pass_columns() -> list[t.Column]:
-    def published(source: str) -> Callable[[Record], Any]:
-        def get(record: Record) -> Any:
-            found = references.of_source(_of_precisions(), source, _sample(record), record.factors)
-            return "none" if found is None else found.shown
-
-        return get
+    def published(record: Record, source: str) -> Any:
+        return references.shown(_of_precisions(), source, _sample(record), record.factors)
 
     return [
         _level("model_size", "size"),
@@ -247,7 +243,10 @@ def _pass_columns() -> list[t.Column]:
         t.count(ONE_PASS),
         *_setting(),
         t.factor("device", "Device"),
-        *(t.quoted(f"ms_{source}", f"{name} (ms)", published(source)) for source, name in SOURCES.items()),
+        *(
+            t.quoted(f"ms_{source}", f"{name} (ms)", partial(published, source=source))
+            for source, name in SOURCES.items()
+        ),
     ]
 
 
@@ -257,12 +256,9 @@ def _of_precisions() -> tuple[references.Reference, ...]:
 
 
 def _speedup_columns() -> list[t.Column]:
-    def published(dtype: str, source: str) -> Callable[[Record], Any]:
-        def get(record: Record) -> Any:
-            found = published_speedup(source, record.factors, dtype, _sample(record))
-            return "none" if found is None else round(found, 2)
-
-        return get
+    def published(record: Record, dtype: str, source: str) -> Any:
+        found = published_speedup(source, record.factors, dtype, _sample(record))
+        return "none" if found is None else round(found, 2)
 
     return [
         _level("model_size", "size"),
@@ -270,12 +266,10 @@ def _speedup_columns() -> list[t.Column]:
         *(_with_spread(f"{dtype}_ms", f"{dtype.upper()} (ms)", _time_ms, dtype) for dtype in DTYPES),
         *(_with_spread(f"{dtype}_speedup", f"{dtype.upper()} speed-up (×)", _speedup, dtype) for dtype in OTHERS),
         *(
-            t.Column(
+            t.quoted(
                 f"{dtype}_speedup_{source}",
                 f"{dtype.upper()}, {SOURCES[source]} (×)",
-                published(dtype, source),
-                kind="published",
-                exact=True,
+                partial(published, dtype=dtype, source=source),
             )
             for dtype, source in PUBLISHED_SPEEDUPS
         ),

@@ -116,9 +116,7 @@ def _formats(cells: Sequence[Record]) -> list[t.Column]:
     def published_size(record: Record) -> Any:
         if record.has(format="memory"):
             return "no file"
-        packed = {"compressed": record.factors["format"] in COMPRESSED}
-        found = references.of_source(known, SEED, "size_mib", packed)
-        return "none" if found is None else found.shown
+        return references.shown(known, SEED, "size_mib", {"compressed": record.factors["format"] in COMPRESSED})
 
     return [
         *_factors("training_samples"),

@@ -143,8 +143,7 @@ def _published(problem: str) -> list[t.Column]:
         if record.factors["implementation"] != "compiled":
             return "none"
         levels = {**record.factors, "implementation": variant}
-        found = references.of_source(known, source, f"{phase}_ms", levels)
-        return "none" if found is None else found.shown
+        return references.shown(known, source, f"{phase}_ms", levels)
 
     given = {(one.source, one.metric) for one in known}
     return [
