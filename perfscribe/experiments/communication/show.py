@@ -206,10 +206,9 @@ METRIC_COLUMNS = [
 
 
 def _place(record: Record, placement: str) -> dict[str, Any]:
-    """The cell's factors and those of the placement."""
     nodes, ranks_per_node = PLACEMENTS[placement]
-    own = {"placement": placement, "nodes": nodes, "ranks_per_node": ranks_per_node}
-    return {**record.factors, **own, "link": _link(record, placement)}
+    link = _link(record, placement)
+    return {"placement": placement, "nodes": nodes, "ranks_per_node": ranks_per_node, "link": link}
 
 
 def _link(record: Record, placement: str) -> str:
@@ -226,14 +225,11 @@ def _ranks(records: Iterable[Record]) -> list[Record]:
 
 
 def _rank(record: Record, placement: str, rank: int) -> Record:
-    begin = f"{placement}_rank{rank}_"
-    samples = {name.removeprefix(begin): of for name, of in record.samples.items() if name.startswith(begin)}
-    timers = {name.removeprefix(begin): of for name, of in record.timers.items() if name.startswith(begin)}
-    row = replace(record, factors=_place(record, placement) | {"rank": rank}, samples=samples, timers=timers, values={})
+    row = t.of_variant(record, f"{placement}_rank{rank}", **_place(record, placement), rank=rank)
     if record.ok:
-        samples["transfer_ms"] = record.samples[f"{placement}_transfer_ms"]
+        row.samples["transfer_ms"] = record.samples[f"{placement}_transfer_ms"]
         totals, waits = (turns(row, name) for name in ("total_ms", "wait_ms"))
-        row.values = {
+        row.values |= {
             "wait_percent": 100 * sum(waits) / sum(totals),
             "wait_percent_spread": _iqr([100 * wait / total for wait, total in zip(waits, totals, strict=True)]),
             "calls": _calls(record, placement) or "not the same each turn",

@@ -83,17 +83,8 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     ]
 
 
-def _gib(name: str, title: str, get: Callable[[Record], Any]) -> t.Column:
-    def scaled(record: Record) -> Any:
-        found = get(record)
-        return found if isinstance(found, str) else found / t.GIB
-
-    return t.derived(name, title, scaled)
-
-
-def _value(name: str, otherwise: str = "") -> Callable[[Record], Any]:
-    """A value of a cell; `otherwise` in its place where the cell is well and has none."""
-    return lambda record: record.values.get(name, otherwise) if record.ok and otherwise else record.values[name]
+def _gib(name: str, title: str, value: str, without: str = t.NOT_RECORDED) -> t.Column:
+    return t.value(value, f"{title} (GiB)", 1 / t.GIB, f"{name}_gib", without=without)
 
 
 def _begun(get: Callable[[Record], Any]) -> Callable[[Record], Any]:
@@ -154,11 +145,11 @@ def _peak_columns() -> list[t.Column]:
 
     return [
         *FACTORS,
-        *(_gib(f"{one}_gib", f"{one.capitalize()} (GiB)", _value(f"{one}_peak_bytes", NO_PHASE)) for one in PHASES),
-        _gib("peak_gib", "Peak (GiB)", _value("peak_bytes")),
-        _gib("unrecorded_gib", "Without recording (GiB)", _value("peak_unrecorded_bytes")),
-        _gib("reserved_gib", "Reserved (GiB)", _value("reserved_bytes", "no caching allocator")),
-        _gib("predicted_gib", "Predicted (GiB)", _begun(_predicted_bytes)),
+        *(_gib(one, one.capitalize(), f"{one}_peak_bytes", NO_PHASE) for one in PHASES),
+        _gib("peak", "Peak", "peak_bytes"),
+        _gib("unrecorded", "Without recording", "peak_unrecorded_bytes"),
+        _gib("reserved", "Reserved", "reserved_bytes", "no caching allocator"),
+        t.derived("predicted_gib", "Predicted (GiB)", _begun(lambda record: _predicted_bytes(record) / t.GIB)),
         t.derived("error_percent", "Error (%)", error_percent),
         *(t.quoted(f"peak_{source}", title, of_source(source)) for source, title in SOURCES.items()),
     ]
@@ -191,10 +182,7 @@ def _by_context(cells: Sequence[Record]) -> list[Record]:
 
 def _context_columns() -> list[t.Column]:
     """The three modes side by side."""
-    return [
-        *WITHOUT_MODE,
-        *(_gib(f"{mode}_gib", f"{title} (GiB)", _value(mode)) for mode, title in MODES.items()),
-    ]
+    return [*WITHOUT_MODE, *(_gib(mode, title, mode) for mode, title in MODES.items())]
 
 
 # --- blocks ---------------------------------------------------------------------------------------------------------
@@ -260,7 +248,7 @@ def _timeline_columns() -> list[t.Column]:
     return [
         *FACTORS,
         t.value("changes", "Allocations and frees", exact=True),
-        *(_gib(f"{name}_gib", f"{title} (GiB)", _value(f"{name}_bytes", NO_PHASE)) for name, title in moments.items()),
+        *(_gib(name, title, f"{name}_bytes", NO_PHASE) for name, title in moments.items()),
         t.Column("timeline", "Course, as JSON", _course, kind="unshown", exact=True),
     ]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from statistics import median
 from typing import Any
 
@@ -89,17 +88,12 @@ def wrapped(records: Iterable[Record]) -> list[Record]:
 
 
 def _variant(record: Record, variant: dict[str, str]) -> Record:
-    prefix, own = f"{key_of(variant)}_", f"{key_of(variant)}_step_ms"
-    values = {name.removeprefix(prefix): value for name, value in record.values.items() if name.startswith(prefix)}
-    values |= {f"applied_{name}": values[name] for name in ("units",) if name in values}
-    values |= {"blocks": record.values["blocks"]} if "blocks" in record.values else {}
-    return replace(
-        record,
-        factors={**record.factors, **variant},
-        values=values | (_ratio(record, own) | _of_units(record, variant) if record.ok else {}),
-        samples={"step_ms": _by_turns(record, own)} if own in record.samples else {},
-        timers={"step_ms": record.timers[own]} if own in record.timers else {},
-    )
+    row, own = t.of_variant(record, key_of(variant), **variant), f"{key_of(variant)}_step_ms"
+    if own in record.samples:
+        row.samples["step_ms"] = _by_turns(record, own)
+    if record.ok:
+        row.values |= _ratio(record, own) | _of_units(record, variant)
+    return row
 
 
 def _by_turns(record: Record, sample: str) -> list[list[float]]:
@@ -219,7 +213,7 @@ VARIANTS = [
     t.named("api", "By", APIS),
     t.named("wrapping", "Wrapping", WRAPPINGS),
     t.named("prefetch", "Prefetch", PREFETCHES),
-    t.value("applied_units", "Units", exact=True),
+    t.value("units", "Units", column="applied_units", exact=True),
     *_times("Turns"),
     t.rounded("ratio", "Time over per block, implicit (×)"),
     *t.exact(interval="95 % interval", verdict="It is"),
