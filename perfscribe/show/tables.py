@@ -150,12 +150,12 @@ def count(sample: str, title: str = "n", name: str = "") -> Column:
 def value(
     name: str, title: str, scale: float = 1.0, column: str = "", exact: bool = False, without: str = NOT_RECORDED
 ) -> Column:
-    """A single figure or text of the record. without: what is said of a cell that was timed and has none."""
+    """A single figure or text of the record. without: what is said of a cell that is ok and has none."""
 
     def get(record: Record) -> Any:
         found = record.values.get(name)
         if found is None:
-            return without if record.ok or record.samples else None
+            return without if record.ok else None
         is_number = isinstance(found, (int, float)) and not isinstance(found, bool)
         return found * scale if is_number and scale != 1 else found
 
@@ -310,6 +310,12 @@ def grouped(records: Iterable[Record], key: Callable[[Record], Any]) -> dict[Any
     for record in records:
         found.setdefault(key(record), []).append(record)
     return found
+
+
+def first_ok(records: Iterable[Record], key: Callable[[Record], Any]) -> dict[Any, Record]:
+    """Of each key the first record that is ok, or else the first."""
+    groups = grouped(records, key).items()
+    return {name: next((record for record in group if record.ok), group[0]) for name, group in groups}
 
 
 def expanded(

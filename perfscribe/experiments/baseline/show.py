@@ -285,24 +285,15 @@ LABEL_NOTES = (
 
 def labelled(records: Sequence[Record]) -> list[Record]:
     """A row a way to label, counted on the rows that a setting trains on; all cells of it share these."""
-    first: dict[tuple[int, int], Record] = {}
-    for record in records:
-        sizes = record.factors["train_size"], record.factors["max_length"]
-        if sizes not in first or (record.ok and not first[sizes].ok):
-            first[sizes] = record
+    first = t.first_ok(records, lambda record: (record.factors["train_size"], record.factors["max_length"]))
     rows = []
     for (train_size, max_length), record in first.items():
         for way, who in WAYS.items():
             factors = {"train_size": train_size, "max_length": max_length, "way": way, "used_by": who}
             values: dict[str, Any] = {}
             if record.ok:
-                own = {
-                    name.removeprefix(f"{way}_"): held
-                    for name, held in record.values.items()
-                    if name.startswith(f"{way}_")
-                }
-                values = {**record.values, **own}
-                values["filled_percent"] = 100 * own["tokens"] / (own["rows"] * max_length)
+                values = t.of_variant(record, way).values
+                values["filled_percent"] = 100 * values["tokens"] / (values["rows"] * max_length)
             rows.append(replace(_named(record, values), factors=factors))
     return rows
 

@@ -90,8 +90,7 @@ def _spread_columns(sample: str, title: str) -> list[t.Column]:
     return [
         t.mean(sample, f"{title}, mean (ms)"),
         t.std(sample, "Std (ms)"),
-        t.median(sample, f"{title}, median (ms)"),
-        t.iqr(sample, "IQR (ms)"),
+        *t.timed(sample, f"{title}, median (ms)"),
     ]
 
 

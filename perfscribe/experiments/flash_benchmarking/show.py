@@ -139,12 +139,11 @@ def _closure(record: Record) -> Any:
 
 def _cells() -> list[t.Column]:
     """All that a cell gave."""
-    columns = [*PROBLEM, t.factor("implementation", "Implementation")]
-    for one, word in PASSES.items():
-        columns += [t.median(f"{one}_ms", f"{word} (ms)"), t.iqr(f"{one}_ms", "IQR (ms)")]
     launched = [t.median(f"{one}_launched_ms", f"{word} with launches (ms)") for one, word in PASSES.items()]
     return [
-        *columns,
+        *PROBLEM,
+        t.factor("implementation", "Implementation"),
+        *(column for one, word in PASSES.items() for column in t.timed(f"{one}_ms", f"{word} (ms)")),
         t.count("both_ms"),
         *t.only(lambda r: r.has(device="cuda"), "in the host clock", *launched),
         *(_rate(one, f"{word} (TFLOP/s)") for one, word in PASSES.items()),

@@ -44,20 +44,14 @@ BARS = {"constructor_s": "constructor", "loader_wait_s": "loader wait", "copy_s"
 
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     """The homework's table; its training times taken apart; single samples read from every format."""
-    cells = records["io_formats"]
-    groups = list(dict.fromkeys(against.workload(record, OWN) for record in cells))
     # in the homework's order of formats, cold after warm, device by device
-    cells = sorted(
-        cells,
-        key=lambda r: (
-            groups.index(against.workload(r, OWN)),
-            list(FILES).index(r.factors["format"]),
-            r.has(cache="cold"),
-        ),
-    )
+    groups = [
+        sorted(group, key=lambda r: (list(FILES).index(r.factors["format"]), r.has(cache="cold")))
+        for group in t.grouped(records["io_formats"], lambda r: against.workload(r, OWN)).values()
+    ]
+    cells = [record for group in groups for record in group]
     # warm cells, as files are that were just written; cold ones where a configuration has no others
-    warm = {against.workload(r, OWN) for r in cells if r.has(cache="warm")}
-    homework = [r for r in cells if r.has(cache="warm") or against.workload(r, OWN) not in warm]
+    homework = [r for group in groups for r in [r for r in group if r.has(cache="warm")] or group]
     return [
         t.make(TABLES[0], "Training from seven formats", homework, _formats(homework), [FORMATS_NOTE]),
         t.make(TABLES[1], "Constructor, loader wait, copy and compute apart", cells, _parts(), [PARTS_NOTE]),
@@ -78,12 +72,6 @@ def _factors(workload: str) -> list[t.Column]:
         *t.factors(format="Format", cache="Page cache", device="Device"),
         t.factor(workload, title, samples),
     ]
-
-
-def _with_spread(sample: str, title: str) -> list[t.Column]:
-    """Median and interquartile range; the sample's name ends in its unit."""
-    unit = sample.rpartition("_")[2]
-    return [t.median(sample, f"{title} ({unit})"), t.iqr(sample, f"IQR ({unit})")]
 
 
 def _total_s(record: Record) -> float:
@@ -124,8 +112,7 @@ def _formats(cells: Sequence[Record]) -> list[t.Column]:
         t.published("io_formats", "training_s", SEED, "Training time, write-up 001 (s)", ("format",)),
         _against(cells, "memory", _total_s, "training_s"),
         t.Column("against_memory_published", "Against memory, write-up 001 (×)", published_ratio, kind="published"),
-        *_with_spread("training_s", "An epoch"),
-        t.count("training_s"),
+        *t.timed("training_s", "An epoch (s)", "n"),
         t.derived("size_mib", "Storage size (MiB)", _of_files(lambda r: r.values["size_bytes"] / t.MIB)),
         t.quoted("size_mib_published", "Storage, write-up 001 (MiB)", published_size),
         t.derived("saved_percent", "Storage saved (%)", _of_files(_saved_percent)),
@@ -164,14 +151,13 @@ def _parts() -> list[t.Column]:
         *_factors("training_samples"),
         t.derived("resident_before_percent", "In page cache before (%)", resident),
         t.median("constructor_s", "Constructor (s)"),
-        *_with_spread("loader_wait_s", "Loader wait, an epoch"),
-        *_with_spread("copy_s", "Copy, an epoch"),
-        *_with_spread("compute_s", "Compute, an epoch"),
+        *t.timed("loader_wait_s", "Loader wait, an epoch (s)"),
+        *t.timed("copy_s", "Copy, an epoch (s)"),
+        *t.timed("compute_s", "Compute, an epoch (s)"),
         t.count("loader_wait_s"),
         t.derived("loader_share_percent", "Loader wait of the epoch (%)", loader_share),
         t.derived("first_reading_s", "Constructor and first epoch's loader wait (s)", first_reading_s),
-        *_with_spread("loader_wait_ms", "Loader wait, a step"),
-        t.count("loader_wait_ms"),
+        *t.timed("loader_wait_ms", "Loader wait, a step (ms)", "n"),
         t.derived("slowest_loader_wait_ms", "Slowest (ms)", lambda r: t.summary(r, "loader_wait_ms").maximum),
         t.published("io_formats", "slowest_data_step_ms", SERIES, "Slowest, published (ms)", ("format",)),
     ]
@@ -200,9 +186,8 @@ def _reads(cells: Sequence[Record]) -> list[t.Column]:
             "In page cache before (%)",
             lambda r: _percent(r, r.series["resident_share_before_read"], max),
         ),
-        *_with_spread("open_ms", "Open"),
-        t.count("open_ms"),
-        *_with_spread("read_ms", "Read"),
+        *t.timed("open_ms", "Open (ms)", "n"),
+        *t.timed("read_ms", "Read (ms)"),
         t.derived("read_ms_q1", "Lower quartile (ms)", lambda r: t.summary(r, "read_ms").q1),
         t.derived("read_ms_q3", "Upper quartile (ms)", lambda r: t.summary(r, "read_ms").q3),
         t.count("read_ms"),

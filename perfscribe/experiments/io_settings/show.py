@@ -53,14 +53,13 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
 
 def _ordered(cells: list[Record], factor: str) -> list[Record]:
     """Workload by workload, rows of a file and reader together, the factor ascending."""
-    groups = list(dict.fromkeys(against.workload(record, OWN) for record in cells))
 
-    def place(record: Record) -> tuple[int, int, str, int]:
+    def place(record: Record) -> tuple[int, str, int]:
         f = record.factors
-        group = groups.index(against.workload(record, OWN))
-        return group, SHARED.index((f["chunk"], f["compression"])), f["reader"], f[factor]
+        return SHARED.index((f["chunk"], f["compression"])), f["reader"], f[factor]
 
-    return sorted(cells, key=place)
+    groups = t.grouped(cells, lambda record: against.workload(record, OWN))
+    return [record for group in groups.values() for record in sorted(group, key=place)]
 
 
 def _median(sample: str) -> Callable[[Record], float]:

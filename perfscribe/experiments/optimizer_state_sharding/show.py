@@ -92,11 +92,8 @@ def by_implementation(record: Record, names: Sequence[str] = m.IMPLEMENTATIONS) 
 
 def by_scheme(records: Iterable[Record]) -> list[Record]:
     """A row for each size, number of processes and way to divide the work, with what it costs by arithmetic."""
-    chosen: dict[tuple[Any, ...], Record] = {}
-    for record in records:  # arithmetic needs no GPU, but a row stands for a cell that was measured, or says why not
-        key = (record.factors["size"], record.factors["world_size"])
-        if key not in chosen or (record.ok and not chosen[key].ok):
-            chosen[key] = record
+    # arithmetic needs no GPU, but a row stands for a cell that was measured, or says why not
+    chosen = t.first_ok(records, lambda record: (record.factors["size"], record.factors["world_size"]))
     return [
         replace(
             record,

@@ -152,17 +152,12 @@ def _samples_per_s(record: Record) -> float:
 
 def _times(count: str) -> list[t.Column]:
     """Samples a second and the step that they come from; count: what the number of samples is called."""
-    return [RATE, t.median("step_ms", "Step (ms)"), t.iqr("step_ms", "IQR (ms)"), t.count("step_ms", count)]
+    return [RATE, *t.timed("step_ms", "Step (ms)", count)]
 
 
-def _measured(name: str, title: str, unit: str = "gib", missing: str = "") -> t.Column:
+def _measured(name: str, title: str, missing: str = t.NOT_RECORDED) -> t.Column:
     """Measured bytes; missing: said in place of a figure that the machine does not have."""
-
-    def get(record: Record) -> Any:
-        lacks = missing and record.ok and f"{name}_bytes" not in record.values
-        return missing if lacks else record.values[f"{name}_bytes"] / {"gib": t.GIB, "mib": t.MIB, "mb": MB}[unit]
-
-    return t.derived(f"{name}_{unit}", title, get)
+    return t.value(f"{name}_bytes", title, 1 / t.GIB, f"{name}_gib", without=missing)
 
 
 def _predicted(name: str, title: str, of: Callable[[Load], float], scale: float = t.GIB) -> t.Column:
@@ -175,7 +170,8 @@ def _mesh(record: Record) -> str:
 
 
 RATE = t.rate("samples_per_s", "Samples/s", _samples_per_s, "step_ms")
-OTHERS = _measured("others", "Held by others (MiB)", "mib", "not counted")  # beside the plans that were known to
+# beside the plans that were known to
+OTHERS = t.value("others_bytes", "Held by others (MiB)", 1 / t.MIB, "others_mib", without="not counted")
 SENT = [
     _predicted(
         "sent_predicted_mb",
@@ -183,7 +179,7 @@ SENT = [
         lambda load: fsdp_traffic.sent_bytes(fsdp_traffic.messages(load)),
         MB,
     ),
-    _measured("sent", "Sent, seen (MB)", "mb"),
+    t.derived("sent_mb", "Sent, seen (MB)", lambda record: record.values["sent_bytes"] / MB),
 ]
 ASKED = [
     *t.factors(model="Model", world_size="Ranks"),
@@ -197,7 +193,7 @@ PLANS = [
     *ASKED,
     *_times("n"),
     _measured("peak_allocated", "Peak allocated (GiB)"),
-    _measured("peak_reserved", "Peak reserved (GiB)", missing="no GPU"),
+    _measured("peak_reserved", "Peak reserved (GiB)", "no GPU"),
     OTHERS,
     _predicted(
         "state_predicted_gib", "State a rank, predicted (GiB)", lambda load: sum(fsdp_memory.state_bytes(load).values())

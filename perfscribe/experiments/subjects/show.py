@@ -53,7 +53,7 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
         ("DDP of the subjects", steps, _ddp(), BESIDE_NOTE),
         ("Spans of your traced step and of naive's", _spans(wrappers), _traced(), ddp.TIMELINE_NOTE),
         ("Sharded optimizers of the subjects", sharded, _sharding(), BESIDE_NOTE),
-        ("Memory of sharded optimizers by kind", kinds, _swapped(sharding._kinds(), _optimizer_name()), BESIDE_NOTE),
+        ("Memory of sharded optimizers by kind", kinds, _swapped(sharding._kinds(), OPTIMIZER), BESIDE_NOTE),
     )
     return [
         t.make(table, title, rows, columns, [note])
@@ -154,9 +154,8 @@ def _of_kernel(kernel: str, subject: str, of: Sequence[Record]) -> Record:
 
 
 def _summarised() -> list[t.Column]:
-    titles = {"kernel": "Kernel", "subject": "Subject", "correct": "Correct", "cells": "Rows ok"}
     return [
-        *(t.factor(name, title) for name, title in titles.items()),
+        *t.factors(kernel="Kernel", subject="Subject", correct="Correct", cells="Rows ok"),
         t.value("over_ours", "Time over ours (×)"),
         t.value("rank", "Rank", exact=True),
         t.factor("said", "Remark"),
@@ -164,12 +163,10 @@ def _summarised() -> list[t.Column]:
 
 
 def _compared(sample: str) -> list[t.Column]:
-    ours = t.derived(f"ours_{sample}", "Ours, the same (ms)", lambda row: row.values.get("ours_ms", t.NOT_RECORDED))
     return [
-        ours,
+        t.value("ours_ms", "Ours, the same (ms)", column=f"ours_{sample}"),
         t.value("over_ours", "Over ours (×)"),
-        t.value("verdict", "Against ours", exact=True),
-        t.value("remark", "Remark", exact=True),
+        *t.exact(verdict="Against ours", remark="Remark"),
     ]
 
 
@@ -194,11 +191,7 @@ def _traced() -> list[t.Column]:
     return _swapped(one for one in (*ddp._timeline(), *ddp._spans()) if one.name != "streams")
 
 
-def _optimizer_name() -> t.Column:
-    def name(record: Record) -> str:
-        return f"sharded ({record.factors['subject']})"
-
-    return t.Column("implementation", "Optimizer", name, kind="factor", exact=True)
+OPTIMIZER = t.factor("implementation", "Optimizer", lambda record: f"sharded ({record.factors['subject']})")
 
 
 def _sharding() -> list[t.Column]:
@@ -206,4 +199,4 @@ def _sharding() -> list[t.Column]:
     columns = [one for one in (*sharding._memory(), *sharding._times()) if one.kind != "published"]
     columns = [one for one in columns if not one.name.startswith(("update_ms", "exchange_ms"))]
     of_theirs = t.derived("off_by", "Off by", off_by, exact=True)
-    return _swapped(columns, _optimizer_name(), of_theirs, *_compared("step_ms"))
+    return _swapped(columns, OPTIMIZER, of_theirs, *_compared("step_ms"))

@@ -55,11 +55,11 @@ def by_variant(records: Sequence[Record]) -> list[Record]:
         for record in records
         for variant in str(record.factors["variants"]).split("; ")
     ]
-    grids = list(dict.fromkeys(map(_grid, records)))
-    return sorted(
-        found,
-        key=lambda r: (grids.index(_grid(r)), VARIANTS.index(r.factors["variant"]), r.factors["world_size"]),
-    )
+    return [
+        record
+        for grid in t.grouped(found, _grid).values()
+        for record in sorted(grid, key=lambda r: (VARIANTS.index(r.factors["variant"]), r.factors["world_size"]))
+    ]
 
 
 def measured(every: Sequence[Record]) -> list[Record]:
@@ -97,9 +97,7 @@ def _steps(record: Record, setup: Setup) -> int:
     return -(-int(record.factors["train_size"]) // setup.total_batch)
 
 
-AS_ASKED = [
-    *t.factors(variant="Variant", world_size="GPUs", num_layers="Num Layers", batch_size="Per-GPU Batch"),
-]
+AS_ASKED = t.factors(variant="Variant", world_size="GPUs", num_layers="Num Layers", batch_size="Per-GPU Batch")
 SETUP = [
     *AS_ASKED,
     _asked("total_batch", "Total batch", lambda setup: setup.total_batch),
