@@ -62,7 +62,7 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     timed = [*_place()[1:], *_times(), *fitted, *published]
     timed_over_sizes = [*_place(), *_times(), *of_links, *fitted]
     notes = [RULES, *([ceilings.LINK_NOTE] if of_links else [])]
-    lines = [*_place()[:5], *_line()]
+    lines = [*_place()[:5], *LINE]
     return [
         t.make(TABLES[0], "All-reduce of fp32, by backend, processes and size", grid, timed, [RULES]),
         t.make(TABLES[1], "Collectives from small to large messages", swept, timed_over_sizes, notes),
@@ -149,14 +149,13 @@ def _fitted(lines: Mapping[tuple[Any, ...], fits.Line]) -> list[t.Column]:
     return [t.derived("fitted_ms", "Fitted (ms)", time_ms), t.derived("residual_percent", "Residual (%)", residual)]
 
 
-def _line() -> list[t.Column]:
-    return [
-        *t.values(latency_us="Latency (µs)", bandwidth_gb_per_s="Bandwidth (GB/s)", bus_gb_per_s="As busbw (GB/s)"),
-        t.value("half_bandwidth_bytes", "Size of half the bandwidth (MiB)", scale=2**-20, column="half_bandwidth_mib"),
-        t.value("half_reached_bytes", "Half of the best reached from (MiB)", scale=2**-20, column="half_reached_mib"),
-        t.value("points", "Sizes", exact=True),
-        t.value("worst_residual_percent", "Largest residual (%)"),
-    ]
+LINE = [
+    *t.values(latency_us="Latency (µs)", bandwidth_gb_per_s="Bandwidth (GB/s)", bus_gb_per_s="As busbw (GB/s)"),
+    t.value("half_bandwidth_bytes", "Size of half the bandwidth (MiB)", scale=2**-20, column="half_bandwidth_mib"),
+    t.value("half_reached_bytes", "Half of the best reached from (MiB)", scale=2**-20, column="half_reached_mib"),
+    t.value("points", "Sizes", exact=True),
+    t.value("worst_residual_percent", "Largest residual (%)"),
+]
 
 
 def _published_ms(source: str, known: Iterable[Reference]) -> t.Column:

@@ -88,7 +88,7 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
         t.make(TABLES[2], "Phases of a step", phased, _phases(lines), [PHASES_NOTE]),
         t.make(TABLES[3], "Traced steps", traced, _timeline(), [TIMELINE_NOTE]),
         t.make(TABLES[4], "The model of the overhead", modelled, _overhead(), [OVERHEAD_NOTE]),
-        t.make(TABLES[5], "Spans of the traced steps", [one for row in traced for one in spans(row)], _spans()),
+        t.make(TABLES[5], "Spans of the traced steps", [one for row in traced for one in spans(row)], SPANS),
     ]
 
 
@@ -313,13 +313,11 @@ def _overhead() -> list[t.Column]:
     ]
 
 
-def _spans() -> list[t.Column]:
-    """Every bar of the timeline."""
-    return [
-        *EVERY,
-        *t.factors(lane="Lane", span="Span"),
-        *t.values(start_ms="Start (ms)", duration_ms="Duration (ms)", step_ms="Step (ms)"),
-    ]
+SPANS = [
+    *EVERY,
+    *t.factors(lane="Lane", span="Span"),
+    *t.values(start_ms="Start (ms)", duration_ms="Duration (ms)", step_ms="Step (ms)"),
+]
 
 
 def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:

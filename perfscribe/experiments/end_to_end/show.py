@@ -78,12 +78,10 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     ]
 
 
-def _setting() -> list[t.Column]:
-    return [t.factor("seq_len", "Context"), t.factor("batch", "Batch")]
+SETTING = t.factors(seq_len="Context", batch="Batch")
 
 
-def _factors() -> list[t.Column]:
-    return [t.factor("size", "Size"), *_setting(), t.factor("dtype", "Dtype"), t.factor("device", "Device")]
+FACTORS = [t.factor("size", "Size"), *SETTING, *t.factors(dtype="Dtype", device="Device")]
 
 
 def _spread_columns(sample: str, title: str) -> list[t.Column]:
@@ -96,7 +94,7 @@ def _spread_columns(sample: str, title: str) -> list[t.Column]:
 
 def _time_columns() -> list[t.Column]:
     return [
-        *_factors(),
+        *FACTORS,
         *_spread_columns("forward_ms", "Forward"),
         *_spread_columns("backward_ms", "Backward"),
         t.derived(
@@ -125,7 +123,7 @@ def _published(metric: str, source: str, title: str, *more: str) -> t.Column:
 
 def _rate_columns() -> list[t.Column]:
     return [
-        *_factors(),
+        *FACTORS,
         *t.timed("full_step_ms", "Full step (ms)"),
         t.rate("tokens_per_s", "Tokens/s", lambda r: _tokens(r) / _step_s(r), "full_step_ms"),
         t.derived("step_tflop", "FLOP of a step (TFLOP)", lambda r: _step_flop(r) / TERA),
@@ -240,7 +238,7 @@ def _pass_columns() -> list[t.Column]:
         t.std(ONE_PASS, "Std (ms)"),
         t.median(ONE_PASS, "Median (ms)", name="median_ms"),
         t.count(ONE_PASS),
-        *_setting(),
+        *SETTING,
         t.factor("device", "Device"),
         *(
             t.quoted(f"ms_{source}", f"{name} (ms)", partial(published, source=source))
@@ -273,7 +271,7 @@ def _speedup_columns() -> list[t.Column]:
             for dtype, source in PUBLISHED_SPEEDUPS
         ),
         t.derived("n", "n", _fewest, exact=True),
-        *_setting(),
+        *SETTING,
         t.factor("device", "Device"),
     ]
 

@@ -76,9 +76,9 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     largest = t.expanded(_longest(cells), ["rank"], _largest)
     return [
         t.make(TABLES[0], "Peak memory by phase", cells, _peak_columns(), [PEAK_NOTE]),
-        t.make(TABLES[1], "Peak memory by context", _by_context(cells), _context_columns(), [MODE_NOTE]),
+        t.make(TABLES[1], "Peak memory by context", _by_context(cells), CONTEXTS, [MODE_NOTE]),
         t.make(TABLES[2], "A tensor of the residual stream", forward, _residual_columns(), [RESIDUAL_NOTE]),
-        t.make(TABLES[3], "Largest allocations", largest, _largest_columns(), [LARGEST_NOTE]),
+        t.make(TABLES[3], "Largest allocations", largest, LARGEST, [LARGEST_NOTE]),
         t.make(TABLES[4], "Recorded histories", cells, _timeline_columns()),
     ]
 
@@ -180,9 +180,7 @@ def _by_context(cells: Sequence[Record]) -> list[Record]:
     return rows
 
 
-def _context_columns() -> list[t.Column]:
-    """The three modes side by side."""
-    return [*WITHOUT_MODE, *(_gib(mode, title, mode) for mode, title in MODES.items())]
+CONTEXTS = [*WITHOUT_MODE, *(_gib(mode, title, mode) for mode, title in MODES.items())]
 
 
 # --- blocks ---------------------------------------------------------------------------------------------------------
@@ -223,14 +221,13 @@ def _largest(record: Record) -> Iterator[tuple[int, dict[str, Any]]]:
         yield rank, dict(zip(GROUP_FIELDS, group, strict=True))
 
 
-def _largest_columns() -> list[t.Column]:
-    return [
-        *FACTORS,
-        t.factor("rank", "Rank"),
-        t.value("size_bytes", "Size (MiB)", 1 / t.MIB, "size_mib"),
-        t.value("count", "Blocks", exact=True),
-        *t.values(phase="Phase", kind="Kind", frame="Frame", below="Below it"),
-    ]
+LARGEST = [
+    *FACTORS,
+    t.factor("rank", "Rank"),
+    t.value("size_bytes", "Size (MiB)", 1 / t.MIB, "size_mib"),
+    t.value("count", "Blocks", exact=True),
+    *t.values(phase="Phase", kind="Kind", frame="Frame", below="Below it"),
+]
 
 
 # --- timelines ------------------------------------------------------------------------------------------------------

@@ -69,7 +69,7 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
         t.make(TABLES[2], "Share of matrix products in kernel time", cells, _matmul_share()),
         t.make(TABLES[3], "Softmax and the attention products", cells, _attention(), [ATTENTION_NOTE]),
         t.make(TABLES[4], "Kernel time by family", by_pass, _families(), [FAMILY_NOTE]),
-        t.make(TABLES[5], "Ranges and their kernels", by_kernel, _kernels(), [NVTX_NOTE]),
+        t.make(TABLES[5], "Ranges and their kernels", by_kernel, KERNELS, [NVTX_NOTE]),
     ]
 
 
@@ -288,14 +288,13 @@ def _kernels_of(record: Record, label: str) -> Iterator[tuple[str, str, dict[str
         yield label, f"{rare} {REST}" if kernel.name == REST else kernel.name, values
 
 
-def _kernels() -> list[t.Column]:
-    return [
-        *FACTORS,
-        *t.factors(range="Range", kernel="Kernel"),
-        *t.exact(family="Family", launches="Launches a pass"),
-        *t.values(percent="Share of the range (%)", total_us="Total a pass (µs)", mean_us="Mean (µs)"),
-        *t.values(median_us="Median (µs)", min_us="Shortest (µs)", max_us="Longest (µs)"),
-    ]
+KERNELS = [
+    *FACTORS,
+    *t.factors(range="Range", kernel="Kernel"),
+    *t.exact(family="Family", launches="Launches a pass"),
+    *t.values(percent="Share of the range (%)", total_us="Total a pass (µs)", mean_us="Mean (µs)"),
+    *t.values(median_us="Median (µs)", min_us="Shortest (µs)", max_us="Longest (µs)"),
+]
 
 
 # --- one layer's attention ------------------------------------------------------------------------------------------

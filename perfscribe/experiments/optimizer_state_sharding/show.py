@@ -78,7 +78,7 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
         t.make(TABLES[1], "What the memory consists of", moments, _kinds(), [KIND_NOTE]),
         t.make(TABLES[2], "Memory saved", sharded, _saved(), [SAVED_NOTE]),
         t.make(TABLES[3], "Times with and without sharding", each, _times(), [TIME_NOTE]),
-        t.make(TABLES[4], "Beside ZeRO stage 1", by_scheme(cells), _schemes(), [SCHEME_NOTE]),
+        t.make(TABLES[4], "Beside ZeRO stage 1", by_scheme(cells), SCHEMES, [SCHEME_NOTE]),
     ]
 
 
@@ -231,21 +231,19 @@ def _is_ours(record: Record) -> bool:
     return bool(record.factors["implementation"] == m.SHARDED)
 
 
-def _schemes() -> list[t.Column]:
-    """Memory and traffic by arithmetic."""
-    return [
-        *t.factors(size="Size", world_size="Processes", scheme="Scheme"),
-        t.value("state_bytes", "Optimizer state, fullest rank (GiB)", 1 / t.GIB, "state_gib"),
-        t.value("balance", "of the mean (×)"),
-        t.value("held_bytes", "with weights and gradients (GiB)", 1 / t.GIB, "held_gib"),
-        t.value("collectives", "Collectives", exact=True),
-        t.value("gradient_bytes", "Gradients sent (GiB)", 1 / t.GIB, "gradients_gib"),
-        t.value("parameter_bytes", "Parameters sent (GiB)", 1 / t.GIB, "parameters_gib"),
-        t.value("sent_bytes", "Sent in all (GiB)", 1 / t.GIB, "sent_gib"),
-        t.value("messages", "Messages", exact=True),
-        t.value("weights_bytes", "Gradients, predicted (GiB)", 1 / t.GIB, "weights_gib"),
-        t.value("averaged_bytes", "counted (GiB)", 1 / t.GIB, "averaged_gib"),
-    ]
+SCHEMES = [
+    *t.factors(size="Size", world_size="Processes", scheme="Scheme"),
+    t.value("state_bytes", "Optimizer state, fullest rank (GiB)", 1 / t.GIB, "state_gib"),
+    t.value("balance", "of the mean (×)"),
+    t.value("held_bytes", "with weights and gradients (GiB)", 1 / t.GIB, "held_gib"),
+    t.value("collectives", "Collectives", exact=True),
+    t.value("gradient_bytes", "Gradients sent (GiB)", 1 / t.GIB, "gradients_gib"),
+    t.value("parameter_bytes", "Parameters sent (GiB)", 1 / t.GIB, "parameters_gib"),
+    t.value("sent_bytes", "Sent in all (GiB)", 1 / t.GIB, "sent_gib"),
+    t.value("messages", "Messages", exact=True),
+    t.value("weights_bytes", "Gradients, predicted (GiB)", 1 / t.GIB, "weights_gib"),
+    t.value("averaged_bytes", "counted (GiB)", 1 / t.GIB, "averaged_gib"),
+]
 
 
 def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:

@@ -188,7 +188,7 @@ def _ddp() -> list[t.Column]:
 
 
 def _traced() -> list[t.Column]:
-    return _swapped(one for one in (*ddp._timeline(), *ddp._spans()) if one.name != "streams")
+    return _swapped(one for one in (*ddp._timeline(), *ddp.SPANS) if one.name != "streams")
 
 
 OPTIMIZER = t.factor("implementation", "Optimizer", lambda record: f"sharded ({record.factors['subject']})")
