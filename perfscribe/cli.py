@@ -28,7 +28,7 @@ HELP = """\
                               retire finished cells, so that the next report measures them again
 ./run fetch-data squad        fetch SQuAD v1.1 for the FSDP workshop's experiments, into downloads/squad
 ./run compare A B [--experiment NAME ...] [--csv FILE] [--fail-on slower] [--threshold PERCENT]
-                              two sites, revisions or commits, figure by figure: faster, slower, cannot tell;
+                              two sites, or commits of site local, figure by figure: faster, slower, cannot tell;
                               or two subjects, by name
 ./run launch --scheduler slurm|pbs|local --nodes N --ranks-per-node R [--launcher srun|mpiexec|torchrun]
              [--profile torch|nsys] [-- COMMAND]

@@ -1,13 +1,10 @@
-"""A side of a comparison, read from a site's folder, from a git revision of one, or from what a commit measured."""
+"""A side of a comparison: a site's folder, or what a commit measured here."""
 
 from __future__ import annotations
 
 import difflib
-import io
 import re
 import subprocess
-import tarfile
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -20,10 +17,7 @@ from perfscribe.records import journal
 from perfscribe.records.records import Record, merge_rounds
 from perfscribe.run import session
 from perfscribe.run.shard import Shard
-from perfscribe.show.drawn import PUBLISHED
 from perfscribe.show.provenance import commit_name, device_name
-
-SITE = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 
 Row = Mapping[str, Any]
 
@@ -119,17 +113,18 @@ def key_of(factors: Row) -> str:
 
 
 def read(root: Path, name: str) -> Side:
-    """A side by the name that a user gives: SITE, SITE@REVISION or local@COMMIT; ValueError with one line."""
-    site, at, revision = name.partition("@")
+    """A side by the name that a user gives: SITE or local@COMMIT; ValueError with one line."""
+    site, at, commit = name.partition("@")
     known = sorted(path.parents[1].name for path in (root / "results").glob("*/plan/index.json"))
     if not at and name in known:
         return _of_folder(root / "results" / name, name, name)
-    if not at or not SITE.fullmatch(site) or not revision:
-        near = difflib.get_close_matches(name, known, 1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        held = ", ".join(known) or "none"
-        raise ValueError(f"compare: {name!r} is no site, SITE@REVISION or local@COMMIT; sites here: {held}{hint}")
-    return (_of_commit if site == session.LOCAL_SITE else _of_revision)(root, name, site, revision)
+    if site == session.LOCAL_SITE and commit:
+        return _of_commit(root, name, site, commit)
+    near = difflib.get_close_matches(name, known, 1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    raise ValueError(
+        f"compare: {name!r} is no site, nor local@COMMIT; sites here: {', '.join(known) or 'none'}{hint}"
+    )
 
 
 def _of_folder(folder: Path, name: str, site: str) -> Side:
@@ -222,20 +217,3 @@ def _resolved(root: Path, revision: str) -> str:
     """The commit that git knows by this name; empty where it knows none."""
     found = _git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
     return (found or b"").decode().strip()
-
-
-def _of_revision(root: Path, name: str, site: str, revision: str) -> Side:
-    """A committed site as it was at a revision."""
-    commit = _resolved(root, revision)
-    if not commit:
-        raise ValueError(f"compare: {name}: git knows no revision {revision!r} here")
-    archive = _git(root, "archive", "--format=tar", commit, f"results/{site}")
-    if archive is None:
-        raise ValueError(f"compare: {name}: there is no results/{site} at {revision}")
-    with tempfile.TemporaryDirectory(prefix="perfscribe-compare-") as temporary:
-        with tarfile.open(fileobj=io.BytesIO(archive)) as members:
-            members.extractall(temporary, [one for one in members if one.isdir() or one.isreg()])
-        folder = Path(temporary) / "results" / site
-        if not (folder / PUBLISHED).is_file():
-            raise ValueError(f"compare: {name}: results/{site} was no published site at {revision}")
-        return _of_folder(folder, name, site)
