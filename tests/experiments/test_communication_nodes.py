@@ -21,7 +21,7 @@ def cells(preset: str) -> list[Cell]:
 def test_the_model_is_that_of_one_machine() -> None:
     for preset in config.PRESETS:
         sections = config.resolve(RAW, preset)["experiments"]
-        same = set(sections["communication_nodes"]) - {"tool", "isolation"}
+        same = set(sections["communication_nodes"]) - {"isolation"}
         assert {key: sections["communication"][key] for key in same} == {
             key: sections["communication_nodes"][key] for key in same
         }

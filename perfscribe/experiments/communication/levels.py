@@ -2,17 +2,11 @@
 
 from perfscribe.base.registry import Shown
 from perfscribe.config import shared
-from perfscribe.config.keys import choices, experiment, whole
+from perfscribe.config.keys import experiment, whole
 
 LEVELS = experiment(
     "The Polaris homework's training on two ranks of a node against a rank on each of two nodes, profiled, interleaved",
     **shared.PROFILED,
-    tool=choices(
-        "what traces the ranks: torch_profiler | nsys, which must be on this machine, and sees NCCL alone",
-        ["torch_profiler", "nsys"],
-        ["torch_profiler", "nsys"],
-        tiny=["torch_profiler"],
-    ),
     samples=whole("samples of an epoch", 1, 1_073_741_824, 64, tiny=32, gpu=2048),
     epochs=whole("times that a training goes through them", 1, 100_000, 1, gpu=2),
     trainings=whole("trainings of each kind", 1, 1000, 3, tiny=1, gpu=1),

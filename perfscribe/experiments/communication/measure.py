@@ -1,9 +1,8 @@
 """Communication of the Polaris homework: training on two ranks of a node against one rank on each of two nodes.
 
 The placements take turns, each by ranks of its own that stay, so that what is compared is of the same minutes, devices
-and steps. On one machine the two nodes are two processes joined by TCP over the loopback interface. Two tools trace
-them, each in runs of its own: the torch profiler in each rank, and Nsight Systems around all ranks. A last cell is a
-single rank, profiled and not.
+and steps. On one machine the two nodes are two processes joined by TCP over the loopback interface. The torch profiler
+traces each rank. A last cell is a single rank, profiled and not.
 """
 
 from __future__ import annotations
@@ -39,14 +38,13 @@ Turns = Mapping[str, Sequence[Sequence[Said]]]  # by placement: turns, of each a
 
 
 def cells(config: Mapping[str, Any]) -> list[Cell]:
-    """Both placements by backend, implementation and tool; then a single rank by backend."""
+    """Both placements by backend and implementation; then a single rank by backend."""
     found = []
     steps = config["epochs"] * (config["samples"] // config["batch"])
     needed = sum(config[name] for name in ("wait", "warmup_steps", "active"))
     skip = "" if steps >= needed else f"{steps} steps of a training are fewer than the {needed} of a profile"
     for backend in config["backend"]:
-        for implementation in config["implementation"]:
-            found += [placements(config, backend, implementation, tool) for tool in config["tool"]]
+        found += [placements(config, backend, implementation) for implementation in config["implementation"]]
         factors = {"part": "profiler", "backend": backend, "world_size": 1, "implementation": "torch_ddp"}
         factors |= {"tool": TORCH_PROFILER, "batches": max(1, steps // config["epochs"]), "training_steps": steps}
         factors |= {name: config[name] for name in ("epochs", "trainings")}
@@ -54,10 +52,10 @@ def cells(config: Mapping[str, Any]) -> list[Cell]:
     return found
 
 
-def placements(config: Mapping[str, Any], backend: str, implementation: str, tool: str) -> Cell:
+def placements(config: Mapping[str, Any], backend: str, implementation: str) -> Cell:
     """The cell of both placements."""
     factors = {"part": "placements", "backend": backend, "world_size": RANKS, "implementation": implementation}
-    return _cell(config, {**factors, "tool": tool, "batches": config["active"]})
+    return _cell(config, {**factors, "tool": TORCH_PROFILER, "batches": config["active"]})
 
 
 def _cell(config: Mapping[str, Any], factors: dict[str, Any]) -> Cell:
@@ -68,16 +66,10 @@ def _cell(config: Mapping[str, Any], factors: dict[str, Any]) -> Cell:
 
 
 def run(cell: Cell) -> Measurement:
-    """Turns of both placements, by the torch profiler or by nsys, or a single rank's trainings."""
+    """Turns of both placements, or a single rank's trainings."""
     if cell["part"] == "profiler":
         return _run_alone(cell)
-    if cell["tool"] == TORCH_PROFILER:
-        return take_turns(cell, lambda placement: _workers(cell, placement))
-    from perfscribe.distributed.launch import dismiss
-    from perfscribe.experiments.communication import under_nsys
-
-    dismiss()  # ranks that wait hold their GPUs' memory
-    return under_nsys.run(cell)
+    return take_turns(cell, lambda placement: _workers(cell, placement))
 
 
 def order_of_turns(turns: int) -> list[tuple[int, str]]:
@@ -110,9 +102,7 @@ def _workers(cell: Cell, placement: str) -> WorkerGroup:
     return waiting(on_rank, world_size=RANKS, timeout_s=LIMIT_S, **way)
 
 
-def combine(
-    turns: Turns, device: str, warmup_s: float = 0.0, timed_s: float = 0.0, *, tool: str = "torch profiler"
-) -> Measurement:
+def combine(turns: Turns, device: str, warmup_s: float = 0.0, timed_s: float = 0.0) -> Measurement:
     """A Measurement from what each rank says in each turn of each placement; the first turn warms up.
 
     samples, one a turn: <placement>_transfer_ms, and of each rank <placement>_rank<r>_ with total_ms, wait_ms,
@@ -126,7 +116,7 @@ def combine(
             samples = found.warmup if number == 0 else found.samples
             for figure, value in _figures(ranks).items():
                 samples.setdefault(f"{name}_{figure}", []).append(value)
-                found.timers[f"{name}_{figure}"] = "host clock" if "step" in figure else f"{tool}, {clock}"
+                found.timers[f"{name}_{figure}"] = "host clock" if "step" in figure else f"torch profiler, {clock}"
         found.series[f"{name}_calls"] = [len(ranks[0]["calls"]) for ranks in of[1:]]
         first = of[0][0]
         found.values["gradient_bytes"] = first["gradient_bytes"]

@@ -2,12 +2,8 @@
 
 from perfscribe.base.registry import Shown
 from perfscribe.config import shared
-from perfscribe.config.keys import choice, experiment
+from perfscribe.config.keys import experiment
 
-LEVELS = experiment(
-    "The same between two real nodes of a cluster; skipped elsewhere",
-    **shared.PROFILED,
-    tool=choice("what traces the ranks", ["torch_profiler"], "torch_profiler"),
-)
+LEVELS = experiment("The same between two real nodes of a cluster; skipped elsewhere", **shared.PROFILED)
 
 SHOWN = Shown(reads=("communication",), tables=("polaris.communication_nodes",))

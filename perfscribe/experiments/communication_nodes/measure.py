@@ -12,12 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from perfscribe.base.cells import Cell, Measurement
-from perfscribe.experiments.communication.measure import (
-    LIMIT_S,
-    PLACEMENTS,
-    placements,
-    take_turns,
-)
+from perfscribe.experiments.communication.measure import LIMIT_S, PLACEMENTS, placements, take_turns
 
 if TYPE_CHECKING:
     from perfscribe.distributed.launch import WorkerGroup
@@ -26,7 +21,7 @@ if TYPE_CHECKING:
 def cells(config: Mapping[str, Any]) -> list[Cell]:
     """Both placements, by backend and implementation."""
     found = [
-        placements(config, backend, implementation, config["tool"])
+        placements(config, backend, implementation)
         for backend in config["backend"]
         for implementation in config["implementation"]
     ]

@@ -134,7 +134,7 @@ def _by_nsys(cell: Cell, full_step: bool) -> tuple[Trace, dict[str, list[float]]
     data_folder = Path(cell.data_folder).resolve()
     name = "-".join(str(cell[name]) for name in ("device", "size", "seq_len", "dtype"))
     request = {"factors": dict(cell.factors), "data_folder": str(data_folder), "full_step": full_step}
-    told, export = nsys.run_module(found, [PROGRAM], request, data_folder.parent / "nsys" / name, TIMEOUT_S)
+    told, export = nsys.run_module(found, PROGRAM, request, data_folder.parent / "nsys" / name, TIMEOUT_S)
     try:
         return nsys.read_sqlite(export), told["host_ms"]
     except ValueError as error:

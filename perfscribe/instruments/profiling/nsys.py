@@ -70,11 +70,10 @@ def _traces(path: Path) -> str:
     return "cuda,nvtx,cublas" if "'cublas'" in help_text else "cuda,nvtx"
 
 
-def profile(nsys: Nsys, command: Sequence[str], output: Path, timeout_s: float, fork_before_exec: bool = False) -> Path:
+def profile(nsys: Nsys, command: Sequence[str], output: Path, timeout_s: float) -> Path:
     """Run the command under nsys and give the path of the report, `output` with the suffix .nsys-rep.
 
-    fork_before_exec: follow processes that are forked without a new program, as launchers of ranks do. No process is
-    left behind, however this ends; nor are temporary files, whose folder is nsys's own.
+    No process is left behind, however this ends; nor are temporary files, whose folder is nsys's own.
     Raises NsysError where the command takes too long, fails (its exit status is in the text) or leaves no report.
     The report holds all environment variables and the host's name: it is not for publishing.
     """
@@ -82,17 +81,14 @@ def profile(nsys: Nsys, command: Sequence[str], output: Path, timeout_s: float, 
     report.parent.mkdir(parents=True, exist_ok=True)
     report.unlink(missing_ok=True)
     name = str(report.with_name(report.name.removesuffix(".nsys-rep"))).replace("%", "%%")
-    follow = [f"--trace-fork-before-exec={str(fork_before_exec).lower()}"]
-    settings = [*SETTINGS, *follow, "-t", _traces(nsys.path), f"--output={name}"]
+    settings = [*SETTINGS, "-t", _traces(nsys.path), f"--output={name}"]
     _run([str(nsys.path), "profile", *settings, *command], timeout_s)
     if not report.is_file():
         raise NsysError(f"nsys {nsys.version} ended without a report")
     return report
 
 
-def run_module(
-    nsys: Nsys, module: Sequence[str], request: object, base: Path, timeout_s: float, fork_before_exec: bool = False
-) -> tuple[dict[str, Any], Path]:
+def run_module(nsys: Nsys, module: str, request: object, base: Path, timeout_s: float) -> tuple[dict[str, Any], Path]:
     """What `python -m MODULE REQUEST ANSWER` answers under nsys, and the report's export.
 
     The module reads a request and writes an object, both JSON files, which lie beside the report for so long. base: the
@@ -103,10 +99,10 @@ def run_module(
     asked, answer = (base.with_name(f"{base.name}.{end}.json") for end in ("request", "answer"))
     asked.write_text(json.dumps(request), encoding="utf-8")
     answer.unlink(missing_ok=True)
-    command, failure = [sys.executable, "-m", *module, str(asked), str(answer)], None
+    command, failure = [sys.executable, "-m", module, str(asked), str(answer)], None
     report = base.with_name(f"{base.name}.nsys-rep")
     try:
-        profile(nsys, command, report, timeout_s, fork_before_exec=fork_before_exec)
+        profile(nsys, command, report, timeout_s)
     except NsysError as error:
         failure = error
     told = json.loads(answer.read_text(encoding="utf-8")) if answer.is_file() else {}

@@ -122,9 +122,7 @@ def read(root: Path, name: str) -> Side:
         return _of_commit(root, name, site, commit)
     near = difflib.get_close_matches(name, known, 1)
     hint = f"; did you mean {near[0]}?" if near else ""
-    raise ValueError(
-        f"compare: {name!r} is no site, nor local@COMMIT; sites here: {', '.join(known) or 'none'}{hint}"
-    )
+    raise ValueError(f"compare: {name!r} is no site, nor local@COMMIT; sites here: {', '.join(known) or 'none'}{hint}")
 
 
 def _of_folder(folder: Path, name: str, site: str) -> Side:
