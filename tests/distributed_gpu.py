@@ -22,7 +22,6 @@ import torch.distributed as dist
 from sessions import wait_for
 
 from perfscribe.analytic.traffic import BUS_FACTORS
-from perfscribe.base.cells import Unsupported
 from perfscribe.distributed import collectives, links, transport, watching
 from perfscribe.distributed.collectives import Message
 from perfscribe.distributed.failures import RankError, RankOutOfMemory, RankTimeout
@@ -198,26 +197,6 @@ def test_collectives_and_what_the_log_says_of_the_transport(name):
             assert choice.protocol in ("LL", "LL128", "SIMPLE"), choice
 
 
-def places(arguments, rank):
-    x = torch.ones(1, device=rank.device)
-    dist.all_reduce(x)
-    free, total = torch.cuda.mem_get_info(rank.device)
-    joined = is_nvlink(rank.place.world_size)
-    return {"device": torch.cuda.current_device(), "sum": x.item(), "free": free / total, "nvlink": joined}
-
-
-def test_each_rank_has_a_gpu_of_its_own():
-    results = run(places, world_size=MOST)
-    assert [(one["device"], one["sum"]) for one in results] == [(rank, MOST) for rank in range(MOST)]
-
-
-def test_nvlink_is_used_or_refused():
-    try:
-        assert run(places, transport="nvlink")[0]["sum"] == 2
-    except Unsupported as reason:
-        assert str(reason).endswith("not by NVLink") and not run(places)[0]["nvlink"]
-
-
 # --- faults -----------------------------------------------------------------------------------------------------
 
 
@@ -317,8 +296,3 @@ def test_nccl_without_memory_for_its_buffers_is_out_of_memory():
     with pytest.raises(RankOutOfMemory) as caught:
         run(second_group, timeout_s=30)
     assert str(caught.value).startswith("rank 1 of 2: ")
-
-
-def test_afterwards_the_gpus_are_free():
-    for one in run(places, world_size=MOST):
-        assert one["free"] > 0.9

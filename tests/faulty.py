@@ -135,16 +135,8 @@ def raises_no_unicode(cell):
     raise OSError("no such file: \\udcff")
 
 
-def raises_nothing_to_say(cell):
-    raise AssertionError
-
-
 def exits(cell):
     os._exit(3)
-
-
-def exits_politely(cell):
-    raise SystemExit(4)
 
 
 def prints(cell):
@@ -168,16 +160,8 @@ def gives_nan(cell):
     return Measurement(samples={"time_ms": [1.0, float("nan")]}, timers={"time_ms": "host clock"})
 
 
-def gives_infinity(cell):
-    return Measurement(values={"rate": float("inf")})
-
-
 def gives_nothing(cell):
     return Measurement()
-
-
-def gives_none(cell):
-    return None
 
 
 def gives_an_object(cell):
@@ -186,27 +170,6 @@ def gives_an_object(cell):
 
 def unsupported(cell):
     raise Unsupported("needs a quantum computer")
-"""
-
-
-# Apart from the others, as each fresh process of an experiment imports its libraries first, and torch takes seconds.
-WITH_TORCH = """def cells(config):
-    return [Cell({"what": what}, cost=n) for n, what in enumerate(config["what"])]
-
-
-def run(cell):
-    note("start", cell)
-    return globals()[cell["what"]](cell)
-
-
-def fine(cell):
-    return done(cell)
-
-
-def torch_oom(cell):
-    import torch
-
-    return torch.empty(1 << 50, dtype=torch.uint8)
 """
 
 

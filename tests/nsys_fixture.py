@@ -1,16 +1,10 @@
-"""Writes tests/fixtures/nsys/synthetic.sqlite: an export with the schema of nsys 2023.4 and every case that counts.
-
-python tests/nsys_fixture.py; then `nsys stats -r nvtx_kern_sum -f csv` of it makes synthetic.csv. Beside it lies an
-export from a GPU, with the tables alone that a trace is read from.
-"""
+"""Makes exports of nsys by hand. synthetic.sqlite holds every case that counts; beside it lies what nsys printed."""
 
 from __future__ import annotations
 
 import csv
 import io
 import sqlite3
-import sys
-from contextlib import closing
 from pathlib import Path
 
 from perfscribe.instruments.profiling.nvtx_kernels import COLUMNS
@@ -35,18 +29,9 @@ CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start INTEGER NOT NULL, end INTEGER NOT
     staticSharedMemory INTEGER NOT NULL, dynamicSharedMemory INTEGER NOT NULL, localMemoryPerThread INTEGER NOT NULL,
     localMemoryTotal INTEGER NOT NULL, gridId INTEGER NOT NULL, sharedMemoryExecuted INTEGER, graphNodeId INTEGER,
     sharedMemoryLimitConfig INTEGER);
-CREATE TABLE CUPTI_ACTIVITY_KIND_MEMCPY (start INTEGER NOT NULL, end INTEGER NOT NULL, deviceId INTEGER NOT NULL,
-    contextId INTEGER NOT NULL, streamId INTEGER NOT NULL, correlationId INTEGER, globalPid INTEGER,
-    bytes INTEGER NOT NULL, copyKind INTEGER NOT NULL, deprecatedSrcId INTEGER, srcKind INTEGER, dstKind INTEGER,
-    srcDeviceId INTEGER, srcContextId INTEGER, dstDeviceId INTEGER, dstContextId INTEGER, migrationCause INTEGER,
-    graphNodeId INTEGER, virtualAddress INTEGER);
-CREATE TABLE CUPTI_ACTIVITY_KIND_MEMSET (start INTEGER NOT NULL, end INTEGER NOT NULL, deviceId INTEGER NOT NULL,
-    contextId INTEGER NOT NULL, streamId INTEGER NOT NULL, correlationId INTEGER, globalPid INTEGER,
-    value INTEGER NOT NULL, bytes INTEGER NOT NULL, graphNodeId INTEGER, memKind INTEGER);
 """
 GEMM = "ampere_sgemm_128x64_tn"
 MUL = "void at::native::vectorized_elementwise_kernel<(int)4, at::native::MulFunctor<float>>(int, T2, T3)"
-SOFTMAX = "void <unnamed>::softmax_warp_forward<float, float, float, (int)7, (bool)0, (bool)0>(T2 *, const T1 *)"
 MACHINE = 1 << 48  # above the process number lie those of machine and hypervisor
 
 
@@ -114,72 +99,6 @@ class Export:
         columns = {**self._launch(launch, tid, "cudaLaunchKernel_v7000"), **zeros, **names}
         self.insert("CUPTI_ACTIVITY_KIND_KERNEL", start=start, end=start + duration, **columns)
 
-    def copy(self, launch: int, start: int, duration: int) -> None:
-        columns = {**self._launch(launch, MAIN, "cudaMemcpyAsync_v3020"), "bytes": 4096, "copyKind": 1}
-        self.insert("CUPTI_ACTIVITY_KIND_MEMCPY", start=start, end=start + duration, **columns)
-
-    def memset(self, launch: int, start: int, duration: int) -> None:
-        columns = {**self._launch(launch, MAIN, "cudaMemsetAsync_v3020"), "bytes": 4096, "value": 0}
-        self.insert("CUPTI_ACTIVITY_KIND_MEMSET", start=start, end=start + duration, **columns)
-
-
-def fill(export: Export) -> None:
-    """Two processes, nested ranges, autograd's thread, and what nsys treats in its own way."""
-    export.mark("warm-up", 100, 900)
-    export.kernel(GEMM, 200, 300, 999)
-    for step, begin in enumerate((1000, 3000)):
-        export.mark("step", begin, begin + 1900)
-        export.mark("forward", begin + 10, begin + 700)
-        export.mark("attention scores", begin + 20, begin + 200)
-        export.kernel(GEMM, begin + 30, begin + 60, 101 + step)
-        export.kernel(GEMM, begin + 40, begin + 200, 104)
-        export.mark("softmax", begin + 210, begin + 300)
-        export.kernel(SOFTMAX, begin + 220, begin + 310, 50 + 3 * step)
-        export.kernel(MUL, begin + 400, begin + 420, 7)
-        export.kernel(MUL, begin + 410, begin + 430, 8)
-        export.mark("backward", begin + 710, begin + 1500)
-        for part in range(4):  # quarters in the averages
-            export.kernel(GEMM, begin + 800 + 20 * part, begin + 900 + 40 * part, 30 + part * part, AUTOGRAD)
-        export.mark("optimizer", begin + 1510, begin + 1890)
-        export.copy(begin + 1520, begin + 1540, 12)
-        export.memset(begin + 1530, begin + 1560, 3)
-        export.kernel(MUL, begin + 1600, begin + 1950, 21)
-    # on the edge of a range, astride of it, outside of all, without a launch
-    export.mark("edge", 5000, 5005, text="edge")
-    export.kernel(MUL, 5000, 5010, 1)
-    export.mark("astride", 5100, 5104)
-    export.kernel(MUL, 5100, 5110, 2)
-    export.kernel(MUL, 6000, 6010, 4)
-    export.kernel(GEMM, None, 6100, 40)
-    # a range within one of the same name; a library's domain; start and end; never ended; ended by another thread
-    export.mark("again", 7000, 7900)
-    export.mark("again", 7100, 7200)
-    export.kernel(MUL, 7150, 7160, 5)
-    export.kernel(MUL, 7300, 7310, 6)
-    export.mark("NCCL", 1, None, event=75, domainId=3, text="NCCL")
-    export.mark("ncclAllReduce", 8000, 8100, domainId=3)
-    export.kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096>)", 8010, 8020, 77)
-    export.mark("open", 8200, 8300, event=60, rangeId=1)
-    export.kernel(MUL, 8250, 8260, 9)
-    export.mark("handed over", 8400, 8500, event=60, rangeId=2, endGlobalTid=AUTOGRAD)
-    export.kernel(MUL, 8450, 8460, 10)
-    export.mark("never ended", 9000, None)
-    export.kernel(MUL, 9100, 9110, 11)
-    # another process at the same time
-    export.mark("step", 1000, 9900, OTHER)
-    export.kernel(GEMM, 2000, 2010, 500, OTHER)
-    export.mark("a mark", 9950, None, event=34)
-
-
-def write(path: Path) -> Path:
-    """Write the export, replacing one that is there."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.unlink(missing_ok=True)
-    with closing(sqlite3.connect(path)) as connection:
-        fill(Export(connection))
-        connection.commit()
-    return path
-
 
 def nsys_rows(text: str) -> list[tuple[str, ...]]:
     """The rows that nsys printed below its header, without the colon of the default domain; other domains' last.
@@ -190,7 +109,3 @@ def nsys_rows(text: str) -> list[tuple[str, ...]]:
     rows = rows[rows.index(list(COLUMNS)) + 1 :]  # nsys prints lines of its own above the header
     plain = [(row[0].removeprefix(":"), *row[1:]) for row in rows]
     return sorted(plain, key=lambda row: ":" in row[0])
-
-
-if __name__ == "__main__":
-    print(write(Path(sys.argv[1]) if len(sys.argv) > 1 else FOLDER / "synthetic.sqlite"))

@@ -95,13 +95,6 @@ FAULTS = {
 }
 
 
-def prints_garbage(arguments, rank):
-    os.write(1, b'\xff\xfe{"result": 1}\n\x00')
-    os.write(2, b"x" * 200_000)
-    print("\ud800 no newline", end="")
-    return reduce(rank)
-
-
 def writes_pids_and_hangs(arguments, rank):
     grandchild = subprocess.Popen(["sleep", "123456"])
     with open(f"{arguments['folder']}/{rank.place.rank}", "w") as out:
@@ -125,14 +118,3 @@ def over_a_slow_link(arguments, rank):
 
     dist.all_reduce = slow
     return self_test.on_rank(arguments, rank)
-
-
-def late_to_fill(arguments, rank):
-    """Least time of an all-reduce, in ms, whose buffers rank 1 takes 100 ms longer to fill."""
-    from perfscribe.distributed import collectives
-    from perfscribe.distributed.exchange import Exchange
-
-    exchange = Exchange(collectives.Message("all_reduce", 1024), rank)
-    fill = exchange.fill
-    exchange.fill = lambda: (time.sleep(0.1 * rank.place.rank), fill())
-    return min(collectives._calls(exchange, collectives.HOST_CLOCK, 3).samples_ms)

@@ -16,7 +16,6 @@ from perfscribe.distributed import mpi_start
 
 Value = str | tuple[str | None, ...]
 
-BLOCK, CYCLIC, UNEVEN = "block", "cyclic", "uneven nodes"
 EIGHT = tuple(map(str, range(8)))
 FOUR = EIGHT[:4]
 
@@ -35,7 +34,6 @@ class Recording:
     """
 
     launcher: str
-    placement: str
     nodes: tuple[int, ...]
     variables: Mapping[str, Value]
     source: str
@@ -126,24 +124,16 @@ _OPEN_MPI_SOURCE = "recorded: Open MPI 5.0.11 in a batch job of Slurm 22.05.8, t
 _MPICH_SOURCE = "recorded: MPICH 5.0.2, one machine under two names; mpi4py's ranks as on two machines"
 # Three and one GPU would be needed there, too; Polaris and most clusters have four on each node.
 RECORDINGS: dict[str, Recording] = {
-    "pals_block": Recording("pals", BLOCK, IN_BLOCKS[1], _pals(IN_BLOCKS[0], _BLOCK_NODES), _PALS_SOURCE),
-    "pals_cyclic": Recording("pals", CYCLIC, IN_TURNS[1], _pals(IN_TURNS[0], _CYCLIC_NODES), _PALS_SOURCE),
-    "slurm_block": Recording(
-        "slurm", BLOCK, IN_BLOCKS[1], _slurm("4(x2)", IN_BLOCKS[0], _BLOCK_NODES), f"{_SLURM_SOURCE} -m block"
-    ),
-    "slurm_cyclic": Recording(
-        "slurm", CYCLIC, IN_TURNS[1], _slurm("4(x2)", IN_TURNS[0], _CYCLIC_NODES), f"{_SLURM_SOURCE} -m cyclic"
-    ),
+    "pals_block": Recording("pals", IN_BLOCKS[1], _pals(IN_BLOCKS[0], _BLOCK_NODES), _PALS_SOURCE),
+    "pals_cyclic": Recording("pals", IN_TURNS[1], _pals(IN_TURNS[0], _CYCLIC_NODES), _PALS_SOURCE),
     "slurm_uneven": Recording(
         "slurm",
-        UNEVEN,
         THREE_AND_ONE[1],
         _slurm("3,1", THREE_AND_ONE[0], ("0", "0", "0", "1")),
         f"{_SLURM_SOURCE} -m plane=3",
     ),
     "slurm_pmi2": Recording(
         "slurm",
-        f"{UNEVEN}, --mpi=pmi2",
         THREE_AND_ONE[1],
         _slurm("3,1", THREE_AND_ONE[0], ("0", "0", "0", "1")) | {"PMI_RANK": FOUR, "PMI_SIZE": "4"},
         "recorded: Slurm 22.05.8, two nodes, srun --mpi=pmi2, which Open MPI's library does not speak",
@@ -151,33 +141,19 @@ RECORDINGS: dict[str, Recording] = {
     ),
     "open_mpi_block": Recording(
         "open_mpi",
-        BLOCK,
         IN_BLOCKS[1],
         _open_mpi(IN_BLOCKS[0], "4") | _daemons((False,) * 4 + (True,) * 4),
         f"{_OPEN_MPI_SOURCE}, --map-by slot",
     ),
-    "open_mpi_cyclic": Recording(
-        "open_mpi",
-        CYCLIC,
-        IN_TURNS[1],
-        _open_mpi(IN_TURNS[0], "4") | _daemons((False, True) * 4),
-        f"{_OPEN_MPI_SOURCE}, --map-by node",
-    ),
     "open_mpi_uneven": Recording(
         "open_mpi",
-        UNEVEN,
         THREE_AND_ONE[1],
         _open_mpi(THREE_AND_ONE[0], ("3", "3", "3", "1")) | _daemons((False, False, False, True)),
         f"{_OPEN_MPI_SOURCE}, --host node1:3,node2:1",
     ),
-    "mpich_block": Recording("mpich", BLOCK, (0, 0, 1, 1), _mpich(("0", "1", "0", "1"), "2"), _MPICH_SOURCE, gpus=2),
-    "mpich_cyclic": Recording("mpich", CYCLIC, (0, 1, 0, 1), _mpich(("0", "0", "1", "1"), "2"), _MPICH_SOURCE, gpus=2),
-    "mpich_uneven": Recording(
-        "mpich", UNEVEN, THREE_AND_ONE[1], _mpich(THREE_AND_ONE[0], ("3", "3", "3", "1")), _MPICH_SOURCE
-    ),
+    "mpich_block": Recording("mpich", (0, 0, 1, 1), _mpich(("0", "1", "0", "1"), "2"), _MPICH_SOURCE, gpus=2),
     "torchrun_below_srun": Recording(
         "torchrun",
-        f"{BLOCK}, below srun",
         (0, 0, 1, 1),
         {
             "RANK": FOUR,

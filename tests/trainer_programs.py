@@ -63,24 +63,6 @@ def overflow_on_one_rank(arguments: Mapping[str, Any], rank: Any) -> dict[str, A
     return {**own, "scales": scales, "moved": moved, "counted": counted}
 
 
-def wrapped_models(arguments: Mapping[str, Any], rank: Any) -> list[tuple[str, int]]:
-    """What each wrapper of torch is read off as, and its units."""
-    import torch
-    from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
-
-    from perfscribe.training.dividing import read_off
-
-    def made() -> torch.nn.Module:
-        return torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
-
-    sharded: Any = made()
-    for block in (*sharded, sharded):
-        fully_shard(block)
-    models = [made(), torch.nn.DataParallel(made()), torch.nn.parallel.DistributedDataParallel(made())]
-    models += [FullyShardedDataParallel(made(), device_id=torch.device("cpu")), sharded]
-    return [(one.wrapped_by, one.units) for one in map(read_off, models)]
-
-
 def _pretend(arguments: Mapping[str, Any]) -> None:
     os.environ["ACCELERATE_TORCH_DEVICE"] = "cpu"
     from accelerate import state

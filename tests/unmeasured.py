@@ -15,8 +15,6 @@ from perfscribe.plan.plan_cells import show_module
 from perfscribe.records.records import Record
 from perfscribe.show.tables import Table
 
-# Tables that are counted from the plan: what is said of them needs no figures of ours.
-COUNTED = {"fsdp.weak_setup"}
 EXPERIMENTS = registry.known(ROOT)
 
 

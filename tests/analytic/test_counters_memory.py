@@ -20,8 +20,6 @@ from perfscribe.attention.eager import scaled_dot_product_attention
 from perfscribe.instruments.memory import PeakMemory
 from perfscribe.models.transformer import Model, next_token_loss
 
-GIB = 2**30
-
 SMALL = [  # small shapes in which different terms dominate
     Workload(Shape(64, 192, 2, 2, 1000), 2, 32, device="cpu"),
     Workload(Shape(64, 192, 2, 2, 1000), 1, 64, device="cpu"),  # one sequence: v needs no copy
@@ -191,15 +189,3 @@ def test_memory_of_an_attention_call(seq_len, head_dim, dtype):
         out.backward(upstream)
     assert total_bytes(attention_memory.before_backward(call)) == before_backward
     assert total_bytes(attention_memory.backward_peak(call)) == pytest.approx(live.peak, abs=4)
-
-
-@pytest.mark.parametrize(("device", "in_backward"), [("cpu", 3), ("cuda", 4)])
-def test_n_by_n_matrices_of_the_attention_experiment(device, in_backward):
-    call = AttentionCall(batch=8, seq_len=16384, head_dim=64, device=device)
-    assert call.matrix_bytes == 8 * GIB
-
-    def matrices(items):
-        return sum(n_bytes for n_bytes in items.values() if n_bytes >= call.matrix_bytes) / call.matrix_bytes
-
-    assert matrices(attention_memory.before_backward(call)) == 1
-    assert matrices(attention_memory.backward_peak(call)) == in_backward

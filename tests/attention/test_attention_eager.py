@@ -1,14 +1,10 @@
-"""Eager attention against the definition in float64 and against torch, and the matrices it allocates and keeps."""
+"""Eager attention against the definition in float64 and against torch."""
 
 from __future__ import annotations
-
-import contextlib
 
 import pytest
 import torch
 import torch.nn.functional as F
-from allocations import CudaSoftmax, LiveBytes, Saved, autocast
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from perfscribe.attention.eager import scaled_dot_product_attention
 
@@ -50,34 +46,3 @@ def test_forward_and_backward_against_float64_and_torch(leading, shape, masked):
     wanted = torch.autograd.grad(expected, (q, k, v), upstream.double())
     for one, other in zip(got, wanted, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
-
-
-# --- the table of the docstring: N×N matrices allocated, alive at once, kept ------------------------------------------
-
-TABLE = {  # (dtype, device whose autocast rules apply, masked): allocated, bytes of an element alive at once, kept
-    ("fp32", "cpu", False): (2, 4 + 4, [torch.float32]),
-    ("fp32", "cpu", True): (3, 4 + 4, [torch.float32]),
-    ("bf16", "cpu", True): (3, 2 + 2, [torch.bfloat16]),
-    ("bf16", "cuda", True): (5, 2 + 4 + 4, [torch.bfloat16, torch.float32]),
-    ("fp16", "cuda", False): (3, 2 + 4, [torch.float16, torch.float32]),
-}
-
-
-@pytest.mark.parametrize(("dtype", "device", "masked"), TABLE)
-def test_matrices_allocated_and_kept(dtype, device, masked):
-    allocated, alive_bytes, kept = TABLE[dtype, device, masked]
-    rules = CudaSoftmax() if device == "cuda" else contextlib.nullcontext()
-    fake = FakeTensorMode() if dtype == "fp16" else contextlib.nullcontext()
-    with fake:
-        low = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(dtype, torch.float32)
-        q, k, v = inputs(BATCH, n=256, m=256, dtype=low)  # 256: the matrix outweighs all else
-        mask = causal(256, 256) if masked else None
-        given = [q, k, v] if mask is None else [q, k, v, mask]
-        with LiveBytes(*given) as live, Saved(*given) as saved, autocast(dtype), rules:
-            before = live.now
-            scaled_dot_product_attention(q, k, v, mask)
-    matrix = BATCH * 256 * 256
-    assert live.log.count(matrix) == allocated
-    assert (live.peak - before) / matrix == pytest.approx(alive_bytes, abs=2 * 4 * D / 256)
-    matrices = [tensor.dtype for tensor in saved.tensors.values() if tensor.numel() == matrix]
-    assert sorted(matrices, key=str) == kept

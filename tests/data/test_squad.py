@@ -12,9 +12,7 @@ import pytest
 
 from perfscribe.data import squad, squad_generated
 
-ROOT = Path(__file__).resolve().parents[2]
-REAL = ROOT.parent / "shared" / "data" / "squad"
-
+REAL = Path(__file__).resolve().parents[3] / "shared" / "data" / "squad"
 CONTEXT = "The Rhône rises in Valais. The Rhine rises in Grisons."
 FIRST = {
     "id": "q1",

@@ -7,14 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from workspace import ROOT
 
 pytest.importorskip("tokenizers", reason="the package tokenizers is not installed")
 from perfscribe.data import squad_sets, squad_tokenised, tokenizer
 from perfscribe.data.generate import generate
 from perfscribe.data.prompts import IGNORED
 
-REAL = ROOT.parent / "shared" / "data" / "squad"
 NOWHERE = {"squad": None, "weights": None, "tokenizer": None}
 CONFIG = {"train_size": 12, "eval_size": 6, "max_length": 96, "new_tokens": 8, "vocab_size": 400, "seed": 0}
 CONFIG["workshop"] = NOWHERE
@@ -87,13 +85,3 @@ def test_a_models_own_tokenizer_is_taken_where_its_weights_bring_one(tmp_path) -
     assert digest["parameters"]["tokenizer"] == {"sha256": tokenizer.sha256_of(folder)}, "where it lies is private"
     moved = folder.rename(tmp_path / "elsewhere")
     assert squad_sets.dataset_name(with_paths(tokenizer=moved)) == name
-
-
-@pytest.mark.skipif(not REAL.is_dir(), reason="SQuAD is not at hand")
-def test_real_questions(tmp_path) -> None:
-    config = {**with_paths(squad=REAL), "train_size": 40, "eval_size": 10, "max_length": 512, "vocab_size": 50_000}
-    held = squad_sets.read(tmp_path, _make(config, tmp_path)[0], "answer")
-    assert held.facts["origin"] == "file"
-    assert [source["questions"] for source in held.facts["sources"]] == [4370, 10570]
-    assert 256 < held.facts["tokenizer"]["vocabulary_reached"] < 50_000
-    assert held.facts["trains"]["answer"]["rows_asked"] == 40

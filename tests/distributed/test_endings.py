@@ -10,7 +10,7 @@ import torch
 
 from perfscribe.distributed import failures, rank, watching
 from perfscribe.distributed.channel import MESSAGES, OUTPUT, Event
-from perfscribe.distributed.failures import Ending, RankError, RankTimeout, Stack
+from perfscribe.distributed.failures import RankError, RankTimeout, Stack
 
 # Shapes of the texts; numbers, addresses and paths are examples.
 OUT_OF_MEMORY = """NCCL error in: /src/NCCLUtils.cpp:94, unhandled cuda error (run with NCCL_DEBUG=INFO for details), NCCL version 2.28.9
@@ -110,26 +110,6 @@ def test_the_watchdogs_words_are_found_behind_the_stacks_that_a_crash_prints(hea
 
 
 # --- who is to blame ----------------------------------------------------------------------------------------------
-
-LOST = "RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:1234"
-LATE = "RuntimeError: [unbound_buffer.cc:78] Timed out waiting 1000ms for recv operation to complete"
-REMOTE = "DistBackendError: NCCL error: remote process exited or there was a network error, NCCL version 2.28.9"
-
-
-@pytest.mark.parametrize(
-    ("endings", "blamed"),
-    [
-        ([Ending(0, LOST, 1.0), Ending(1, LOST, 0.9), Ending(2, "died by SIGKILL", 1.5, died=True)], 2),
-        ([Ending(0, REMOTE, 1.0), Ending(3, "OutOfMemoryError: CUDA out of memory. Tried", 2.0)], 3),
-        ([Ending(0, LATE, 1.0), Ending(1, "TimeoutExpired: Command 'nsys' timed out after 5 seconds", 2.0)], 1),
-        (
-            [Ending(0, "died by SIGABRT", 1.0, died=True, last_words=(WATCHDOG,)), Ending(2, "ValueError: c", 5.0)],
-            2,
-        ),
-    ],
-)
-def test_consequences_are_blamed_last(endings, blamed):
-    assert failures.guilty(endings).rank == blamed
 
 
 IN_TORCH = ("/v/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", 2, "all_reduce")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import json
 import re
 import shutil
 import subprocess
@@ -16,7 +14,6 @@ PAGE = ROOT / "docs" / "add-an-experiment.md"
 FILE = re.compile(r"^```python file=(\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SHELL = re.compile(r"^```bash\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 EXAMPLE = "copy_bandwidth"
-TABLE = "polaris.copy_bandwidth"
 
 
 def blocks() -> dict[str, str]:
@@ -48,13 +45,6 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
     return workspace
 
 
-def test_page_names_each_file() -> None:
-    names = ("__init__", "measure", "show", "levels")
-    assert list(blocks()) == [f"perfscribe/experiments/{EXAMPLE}/{name}.py" for name in names]
-    text = PAGE.read_text(encoding="utf-8")
-    assert all(f"`{path}`" in text for path in blocks())
-
-
 def test_cells_are_measured_and_skipped(project: Workspace) -> None:
     rows = project.rows(EXAMPLE)
     assert {row["factors"]["size_mb"]: row["status"] for row in rows} == {
@@ -76,25 +66,8 @@ def test_the_table_is_shown_by_itself(project: Workspace) -> None:
     assert "details/more.md" in project.report()
 
 
-def test_rate_is_what_the_note_says(project: Workspace) -> None:
-    with open(project.root / "results" / "local" / "tables" / f"{TABLE}.csv", newline="") as stream:
-        rows = [row for row in csv.DictReader(stream) if row["status"] == "ok"]
-    for row in rows:
-        expected = 2 * float(row["size_mb"]) * 1e6 / (float(row["copy_ms"]) * 1e-3) / 1e9
-        assert float(row["gb_per_s"]) == pytest.approx(expected)
-
-
 def test_nothing_is_left_to_do(project: Workspace) -> None:
     assert project.planned_jobs("--config", "preset=tiny") == set()
-
-
-def test_one_more_size_measures_that_size_alone(project: Workspace) -> None:
-    before = {row["id"] for row in project.rows(EXAMPLE) if row["status"] == "ok"}
-    sizes = json.dumps({"copy_bandwidth": {"size_mb": [1, 2, 4, 16]}})
-    done = project.run("report", "--config", "preset=tiny", f"experiments={sizes}")
-    assert done.returncode == 0, done.stdout
-    after = {row["id"] for row in project.rows(EXAMPLE) if row["status"] == "ok"}
-    assert before < after and len(after) == len(before) + 1
 
 
 def test_example_meets_the_checks_of_the_project(project: Workspace) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 import unmeasured
+from measured_cells import as_record
 
 from perfscribe.analytic import peaks
 from perfscribe.analytic.peaks import peak_bandwidth
@@ -49,8 +50,7 @@ def test_the_tiny_preset_fills_every_table() -> None:
             continue
         found = measure.run(cell)
         child.check(found)
-        samples = {name: [values] for name, values in found.samples.items()}
-        made = Record("calibration", factors, "ok", "", "measured", samples, values=found.values, timers=found.timers)
+        made = as_record("calibration", cell, found)
         records.append(made)
         if cell["workload"] == "product":
             assert found.values["relative_error"] < 2e-2 and ceilings.product_flop_per_s(made) > 1e6
@@ -76,17 +76,6 @@ def run_disk(tmp_path: Path, operation: str) -> Any:
     (tmp_path / "data").mkdir(exist_ok=True)
     factors = {"workload": "disk", "operation": operation, "size_mib": 9, "samples": 2}
     return measure.run(Cell(factors, data_folder=str(tmp_path / "data")))
-
-
-@pytest.mark.parametrize("operation", ["write", "cold read"])
-def test_the_disk(tmp_path: Path, operation: str) -> None:
-    try:
-        measurement = run_disk(tmp_path, operation)
-    except Unsupported as why:
-        assert operation == "cold read"
-        pytest.skip(str(why))
-    assert measurement.values["bytes"] == 9 * 2**20 and len(measurement.samples["time_ms"]) == 2
-    assert [path.name for path in tmp_path.iterdir()] == ["data"], "the file is gone"
 
 
 def test_a_full_disk_is_unsupported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,13 +15,12 @@ pytest.importorskip("transformers", reason="the package transformers is not inst
 from torch.distributed.checkpoint import FileSystemReader
 from trainer_programs import checkpoint_as_on_gpus, checkpoint_fused
 
-from perfscribe.base.cells import Cell, Unsupported
+from perfscribe.base.cells import Cell
 from perfscribe.data import squad_sets
 from perfscribe.data.generate import generate
 from perfscribe.distributed.launch import launch
-from perfscribe.experiments.checkpoints import measure, program, show
+from perfscribe.experiments.checkpoints import measure, program
 from perfscribe.experiments.checkpoints.measure import PIECES_BYTES, needed_bytes, predicted_bytes
-from perfscribe.records.records import Record
 
 SECTION: dict[str, Any] = {"train_size": 24, "eval_size": 4, "max_length": 64, "new_tokens": 8, "vocab_size": 400}
 SECTION |= {"workshop": {"squad": None, "weights": None, "tokenizer": None}, "seed": 0}
@@ -110,46 +109,9 @@ def test_the_bare_loop_writes_a_tied_matrix_once(cell: Cell, tmp_path: Path) -> 
     assert program.size_bytes(tmp_path) < needed_bytes(values["parameters"], 1)
 
 
-def test_trainer_writes_parts_and_no_whole_model(cell: Cell, tmp_path: Path) -> None:
-    """Neither model.safetensors nor the weights in one file; its tied matrix lies there under both names."""
-    values = saved(trainers(cell, 2, 2), tmp_path, checkpoint_as_on_gpus)
-    last = max(tmp_path.glob("checkpoint-*"))
-    parts = {"__0_0.distcp", "__1_0.distcp", ".metadata"}
-    for folder in ("pytorch_model_fsdp_0", "optimizer_0"):
-        assert {path.name for path in (last / folder).iterdir()} == parts
-    whole = {path.name for path in last.iterdir() if path.suffix in (".safetensors", ".bin")}
-    assert whole <= {"training_args.bin"}
-    (names, weights), (_, moments) = (tensor_bytes(last / name) for name in ("pytorch_model_fsdp_0", "optimizer_0"))
-    assert {"model.transformer.word_embeddings.weight", "model.lm_head.weight"} <= names
-    assert values["again_parameters"] == 512 * 16
-    assert weights + moments == predicted_bytes(values["parameters"], values["again_parameters"])
-    assert program.size_bytes(tmp_path) < needed_bytes(values["parameters"], 1, values["again_parameters"])
-
-
-def test_table(cell: Cell, found: Any) -> None:
-    record = Record("checkpoints", dict(cell.factors), "ok", "", "measured", values=found.values, series=found.series)
-    levels = {**cell.factors, "loop": "trainer"}
-    bare, gib = found.values["parameters"], 2**30
-    sizes = {"checkpoint_bytes": 7 * gib, "parameters": gib // 2, "again_parameters": gib // 4, "save_s": 2.5}
-    by_trainer = replace(record, factors=levels, values={**found.values, **sizes})
-    with pytest.raises(Unsupported) as refused:
-        measure.run(trainers(cell, 2, 2))
-    none = Record("checkpoints", levels, "unsupported", str(refused.value), "measured")
-    (table,) = show.tables({"checkpoints": [record, by_trainer, none]})
-    assert list(table.frame["status"]) == ["ok", "ok", "unsupported"]
-    assert table.frame["reason"][2] == "Trainer divides a model on GPUs alone: on a CPU it takes DDP"
-    assert list(table.ok["predicted_gib"]) == [pytest.approx(12 * bare / gib), pytest.approx(7.0)]
-    assert list(table.ok["needed_gib"]) == [pytest.approx((12 * bare + PIECES_BYTES) * 2 / gib), 2 * (7 + 1 / 16)]
-
-
 def test_room_is_asked_for_before_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     needed = 36_000 + 3 * PIECES_BYTES
     monkeypatch.setattr(program.shutil, "disk_usage", lambda path: type("Usage", (), {"free": needed}))
     program.require_room(tmp_path, 1000, 2, 0)
     with pytest.raises(ValueError, match="keep_checkpoints: 2: they and the one being written take"):
         program.require_room(tmp_path, 1000, 2, written_again=10)
-
-
-def test_rows_that_cannot_be_divided_are_skipped() -> None:
-    (made,) = measure.cells(SECTION | {"ranks": [[2, 3]]})
-    assert made.skip == "4 rows a step cannot be divided among 3 ranks with 1 at once"

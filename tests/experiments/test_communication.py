@@ -1,4 +1,4 @@
-"""The experiment communication: its cells, ranks that really run, the arithmetic of waiting, of ratios and of rates."""
+"""The experiment communication: ranks that really run, the arithmetic of waiting, of ratios and of rates."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from matplotlib import pyplot as plt
+from measured_cells import as_record
 from workspace import ROOT
 
 from perfscribe import config
@@ -30,28 +30,6 @@ NAME = "communication"
 
 def planned(preset: str) -> list[Cell]:
     return measure.cells(plan.own_section(config.resolve(RAW, preset), NAME))
-
-
-# --- cells ------------------------------------------------------------------------------------------------------
-
-
-def test_the_gpu_preset_is_the_homework() -> None:
-    cells = planned("gpu")
-    assert [(cell["part"], cell["implementation"]) for cell in cells] == [
-        ("placements", "torch_ddp"),
-        ("profiler", "torch_ddp"),
-    ]
-    for cell in cells:
-        assert show.HOMEWORK.items() <= cell.factors.items()
-        assert [cell[name] for name in ("wait", "warmup_steps", "active")] == [1, 1, 2]
-        assert {"cuda", f"cuda:{cell['world_size']}"} <= set(cell.requires)
-    assert [cells[-1][name] for name in ("epochs", "training_steps", "batches")] == [2, 128, 64]
-
-
-def test_a_training_shorter_than_a_profile_is_skipped() -> None:
-    section = plan.own_section(config.resolve(RAW, "tiny"), NAME) | {"samples": 12}
-    (alone,) = [cell for cell in measure.cells(section) if cell["part"] == "profiler"]
-    assert alone.skip == "3 steps of a training are fewer than the 4 of a profile"
 
 
 # --- traces -----------------------------------------------------------------------------------------------------
@@ -156,10 +134,8 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[list[Record
     folder = tmp_path_factory.mktemp("site")
     found = []
     for cell in planned("tiny"):
-        of = measure.run(Cell(cell.factors, data_folder=str(folder / "data")))
-        samples = {name: [sample] for name, sample in of.samples.items()}
-        more: dict[str, Any] = {"values": of.values, "series": of.series, "timers": of.timers}
-        found.append(Record(NAME, dict(cell.factors), "ok", "", "measured", samples, **more))
+        one = Cell(cell.factors, data_folder=str(folder / "data"))
+        found.append(as_record(NAME, one, measure.run(one)))
     dismiss()
     yield found, folder / "traces"
 
@@ -183,16 +159,6 @@ def test_each_rank_leaves_a_trace_and_a_table(real: tuple[list[Record], Path]) -
     steps = json.loads(gzip.decompress((real[1] / f"{bases[0]}.json.gz").read_bytes()))["traceEvents"]
     assert {"ProfilerStep#2", "ProfilerStep#3"} == {e["name"] for e in steps if "ProfilerStep" in str(e.get("name"))}
     assert "\naten::" in (real[1] / f"{bases[0]}.csv").read_text()
-
-
-def test_real_records_fill_every_table(real: tuple[list[Record], Path]) -> None:
-    tables = made(real[0])
-    assert {len(table.ok) for table in tables.values()} == {3, 4, len(show.METRICS)}
-    (figure,) = show.figures(tables)
-    canvas = plt.figure()
-    figure.draw(canvas)
-    assert [len(axes.patches) for axes in canvas.axes] == [4, 4]
-    plt.close(canvas)
 
 
 def made(records: list[Record]) -> dict[str, Table]:

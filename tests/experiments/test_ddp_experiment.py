@@ -1,4 +1,4 @@
-"""The experiment ddp: its cells, a small one that really runs, and what its tables and figures show."""
+"""The experiment ddp: a small cell that really runs, its checks, and a GPU's trace."""
 
 from __future__ import annotations
 
@@ -6,53 +6,25 @@ import gc
 import itertools
 import math
 import weakref
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-import numpy as np
 import pytest
 import torch
-from matplotlib import pyplot as plt
+from measured_cells import as_record, with_tokens
 from ranks import run_ranks
-from workspace import ROOT
 
-from perfscribe import config
-from perfscribe.base.cells import Cell, Measurement
-from perfscribe.data import tokens
-from perfscribe.experiments.ddp import levels, measure, program, show, tracing, variants
+from perfscribe.base.cells import Cell
+from perfscribe.experiments.ddp import levels, measure, program, tracing, variants
 from perfscribe.experiments.ddp.program import Wrapped
 from perfscribe.experiments.ddp.variants import Variant
-from perfscribe.instruments.profiling.trace import OPERATOR, Kernel, Range, Trace, thread_key
-from perfscribe.plan import plan
+from perfscribe.instruments.profiling.trace import Kernel, Range, Trace, thread_key
 from perfscribe.records.records import Record
-from perfscribe.show.tables import Table
 
-RAW = config.load(ROOT / "config.yaml")
 ALL = levels.LEVELS["properties"]["implementation"]["items"]["enum"]
-
-
-# --- cells ------------------------------------------------------------------------------------------------------
-
-
-def test_the_gpu_preset_is_that_of_the_published_runs() -> None:
-    cells = [one for one in plan.planned_cells(RAW, "ddp", "gpu") if not one.skip]
-    shapes = {(c["size"], c["seq_len"], c["batch"], c["world_size"], c["backend"], c["dtype"]) for c in cells}
-    assert shapes == {("xl", 128, 16, n, "nccl", "fp32") for n in (2, 4)}
-    for cell in cells:
-        assert {"cuda", f"cuda:{cell['world_size']}"} <= set(cell.requires)
-        buckets = [f"overlap_bucketed:{size}" for size in (1, 10, 100, 1000)]
-        assert cell["variants"].split() == ["naive", "flat", "overlap_individual", *buckets, "torch_ddp"]
-        assert cell["turns"] >= 6
-
-
-def test_a_batch_that_the_ranks_cannot_share_is_skipped() -> None:
-    section = plan.own_section(config.resolve(RAW, "cpu"), "ddp") | {"world_size": [2, 3], "batch": [4]}
-    skipped = {cell["world_size"]: cell.skip for cell in measure.cells(section)}
-    assert skipped == {2: "", 3: "3 ranks cannot share a batch of 4 evenly"}
 
 
 # --- ranks ------------------------------------------------------------------------------------------------------
@@ -63,20 +35,12 @@ FACTORS = {"device": "cpu", "dtype": "fp32", "size": "nano", "seq_len": 8, "batc
 @pytest.fixture(scope="module")
 def real(tmp_path_factory: pytest.TempPathFactory) -> Record:
     """A cell of two ranks as a record."""
-    folder = tmp_path_factory.mktemp("data")
-    file = folder / tokens.dataset_name(4, 8) / tokens.FILE
-    file.parent.mkdir()
-    np.save(file, tokens.arrays(16, 9, 10_000, 0)["tokens"])
+    folder = with_tokens(tmp_path_factory.mktemp("data"), 4, 8)
     of = variants.variants(ALL, [0.01, 10])
     factors = {**FACTORS, "world_size": 2, "variants": variants.as_level(of), "traced": True}
     factors |= {"turns": 2, "steps": 1, "warmup_steps": 1}
-    return as_record(factors, measure.run(Cell(factors, data_folder=str(folder))))
-
-
-def as_record(factors: dict[str, Any], of: Measurement) -> Record:
-    samples = {name: [samples] for name, samples in of.samples.items()}
-    parts = {"values": dict(of.values), "series": dict(of.series), "timers": dict(of.timers)}
-    return Record("ddp", factors, "ok", "", "measured", samples=samples, **parts)
+    cell = Cell(factors, data_folder=str(folder))
+    return as_record("ddp", cell, measure.run(cell))
 
 
 def test_every_variant_is_timed_with_and_without_communication(real: Record) -> None:
@@ -90,15 +54,6 @@ def test_every_variant_is_timed_with_and_without_communication(real: Record) -> 
     assert real.samples["flat_copies_ms"][0][0] > 0
 
 
-def test_calls_and_bytes_are_those_of_a_step(real: Record) -> None:
-    tensors, sent = real.values["parameter_tensors"], real.values["gradient_bytes"]
-    calls = {"naive": tensors, "flat": 1, "overlap_individual": tensors, "overlap_bucketed:10": 1}
-    for key, expected in calls.items():
-        assert (real.values[f"{key}_all_reduces"], real.values[f"{key}_sent_bytes"]) == (expected, sent)
-    assert 1 < real.values["overlap_bucketed:0.01_buckets"] < tensors
-    assert "torch_ddp_all_reduces" not in real.values
-
-
 def test_the_real_trace_shows_communication(real: Record) -> None:
     for key in ("naive", "flat", "overlap_individual", "overlap_bucketed:10"):
         values = {name: real.values[f"{key}_traced_{name}_ms"] for name in ("step", "compute", "communication", "both")}
@@ -106,17 +61,6 @@ def test_the_real_trace_shows_communication(real: Record) -> None:
         assert values["both"] <= min(values["communication"], values["compute"])
         assert {"compute", "communication", "phase forward", "phase optimizer"} <= set(real.series[f"{key}_lane"])
     assert real.values["naive_traced_both_ms"] < 0.2 * real.values["naive_traced_communication_ms"]
-
-
-def test_tables_and_figures_of_a_real_cell(real: Record) -> None:
-    tables = made([real])
-    for table in tables.values():
-        assert len(table.ok) >= 2
-    for figure in show.figures({table.id: table for table in tables.values()}):
-        canvas = plt.figure(figsize=figure.size_in, layout="constrained")
-        figure.draw(canvas)
-        canvas.canvas.draw()
-        plt.close(canvas)
 
 
 def _checked(number: int, fault: str) -> None:
@@ -222,20 +166,3 @@ def test_a_gpus_lanes_are_its_kernels() -> None:
     assert values["own_stream"] is True
     shared = [replace(one, stream=7) for one in OVERLAPPING]
     assert tracing.lanes(gpu_trace(*shared), 2, "cuda").values()["own_stream"] is False
-
-
-def test_a_trace_of_ranks_without_communication_in_the_step_is_an_error() -> None:
-    silent = [one for one in OVERLAPPING if one.name != NCCL]
-    with pytest.raises(ValueError, match="a trace of 2 ranks without a communication kernel"):
-        tracing.lanes(gpu_trace(*silent), 2, "cuda")
-    ops = [replace(one, kind=OPERATOR) for one in silent]
-    with pytest.raises(ValueError, match="a trace of 4 ranks without a communication"):
-        tracing.lanes(gpu_trace(*ops), 4, "cpu")
-
-
-# --- tables of a fixture ----------------------------------------------------------------------------------------
-
-
-def made(records: list[Record], all_reduces: Sequence[Record] = ()) -> dict[str, Table]:
-    tables = show.tables({"ddp": records, "all_reduce": list(all_reduces)})
-    return {table.id.removeprefix("cs336.ddp_"): table for table in tables}

@@ -1,4 +1,4 @@
-"""The FSDP workshop on one device: cells, each of which really runs, and tables of what they measured."""
+"""The FSDP workshop on one device: cells that really run, and what they refuse."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ pytest.importorskip("transformers", reason="the package transformers is not inst
 from perfscribe import config
 from perfscribe.base.cells import Cell, Unsupported
 from perfscribe.data.generate import generate
-from perfscribe.experiments.baseline import measure, show
+from perfscribe.experiments.baseline import measure
 from perfscribe.models import bloom
 from perfscribe.plan import plan
 from perfscribe.records.records import Record
 from perfscribe.run import child
-from perfscribe.show.tables import Table
 
 RAW = config.load(ROOT / "config.yaml", {"chapters": ["fsdp"]})
 
@@ -32,10 +31,6 @@ def _section(preset: str, **changed: Any) -> dict[str, Any]:
 
 def _cells(preset: str) -> dict[tuple[str, str], Cell]:
     return {(cell["model"], cell["labels"]): cell for cell in measure.cells(_section(preset))}
-
-
-def _tables(*cells: Record) -> dict[str, Table]:
-    return {table.id: table for table in show.tables({"baseline": list(cells)})}
 
 
 Run = Callable[..., Record]
@@ -64,22 +59,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 # --- cells ------------------------------------------------------------------------------------------------------
-
-
-def test_the_gpu_preset_is_the_workshops() -> None:
-    knobs = {"num_epochs": 5, "batch_size": 1, "grad_acc": 4, "learning_rate": 5e-5, "weight_decay": 0.01}
-    sizes = {"train_size": 500, "eval_size": 100, "max_length": 512, "new_tokens": 50, "vocab_size": 50_000}
-    cells = _cells("gpu")
-    for cell in cells.values():
-        assert cell.factors.items() >= (knobs | sizes | {"fp16": True, "bf16": False, "device": "cuda"}).items()
-        assert cell.requires == ("transformers", "cuda")
-        assert cell.data == cells["bloom", "answer"].data
-    assert measure.labels_of(cells["bloom", "source"].factors) == "source"
-    assert measure.labels_of(cells["simple_gpt", "source"].factors) == "source_prompt"
-    assert measure.shape_of(cells["simple_gpt", "answer"].factors) == show.WORKSHOP[show.SCRIPT]
-    assert cells["bloom", "answer"]["rows"] == cells["simple_gpt", "source"]["rows"] == 500
-    assert cells["bloom", "source"]["rows"] == 500
-    assert {cell["save_strategy"] for cell in cells.values()} == {"epoch"}
 
 
 def test_knobs_that_contradict_are_refused_before_anything_runs() -> None:
@@ -125,21 +104,3 @@ def test_weights_of_a_folder_are_a_data_set_and_their_path_no_factor(tmp_path: P
     (moved / "config.json").unlink()
     with pytest.raises(ValueError, match=r"elsewhere: expected a folder with config\.json and model\.safetensors"):
         measure.cells(section)
-
-
-# --- tables -----------------------------------------------------------------------------------------------------
-
-
-def test_answers_labels_and_shapes(run: Run) -> None:
-    record = run("simple_gpt", "answer")
-    made = _tables(record)
-    answers, labels = made["fsdp.custom_single_node_answers"].ok, made["fsdp.labels"].ok.set_index("way")
-    assert list(answers["training"]) == ["before", "after"]
-    assert list(answers["f1_percent"]) == [record.values[f"{when}_f1_percent"] for when in ("before", "after")]
-    # The prompt and the answer at their own place; the prompt alone.
-    assert list(labels["rows_asked"] > 0) == [True, False, False]
-    assert labels.loc["source_prompt", "targets"] == labels.loc["source_prompt", "targets_read"]
-    parameters = record.values["parameters"]
-    assert list(made["fsdp.custom_shapes"].ok["parameters"]) == [534_632_248, 664_718_136, 253_524_816, parameters]
-    with pytest.raises(ValueError, match="7 parameters, by formula"):
-        _tables(replace(record, values={**record.values, "parameters": 7}))

@@ -1,4 +1,4 @@
-"""memory_profiling: cells measured for real on the CPU against the prediction, and its tables."""
+"""memory_profiling: cells measured for real on the CPU against the prediction, and what is kept without memory."""
 
 from __future__ import annotations
 
@@ -7,34 +7,27 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from unmeasured import raw_config
+from measured_cells import with_tokens
 
 from perfscribe.analytic import memory
 from perfscribe.base.cells import Measurement
 from perfscribe.base.partial import of_error
-from perfscribe.data import tokens
 from perfscribe.experiments.memory_profiling import measure, show
 from perfscribe.instruments.profiling.memory_timeline import KINDS
 from perfscribe.models.training_step import Step
-from perfscribe.plan import plan, plan_cells
+from perfscribe.plan import plan_cells
 from perfscribe.records.records import Record
 from perfscribe.run import child, processes
 
 ROOT = Path(__file__).resolve().parents[2]
 CONTEXT = 12
-MODES = tuple(measure.PHASES)
 
 
 @pytest.fixture(scope="module")
 def data_folder(tmp_path_factory):
-    site = tmp_path_factory.mktemp("site")
-    folder = site / "data" / tokens.dataset_name(4, CONTEXT)
-    folder.mkdir(parents=True)
-    np.save(folder / tokens.FILE, tokens.arrays(4, CONTEXT + 1, 10_000, 0)["tokens"])
-    return site / "data"
+    return with_tokens(tmp_path_factory.mktemp("site") / "data", 4, CONTEXT)
 
 
 def cell(data_folder, mode, dtype="fp32"):
@@ -114,23 +107,6 @@ def test_what_was_recorded_before_memory_ran_out_is_kept(data_folder, monkeypatc
     peaks = made["peaks"].iloc[0]
     assert peaks["forward_gib"] > 0 and peaks["backward_gib"] is None  # the CSV says oom
     assert made["timelines"]["timeline"][0].startswith("{")
-
-
-def test_other_errors_of_the_warm_up_are_not_taken_for_one(data_folder, monkeypatch):
-    def broken(*_):
-        raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
-
-    monkeypatch.setattr(Step, "inference", broken)
-    with pytest.raises(RuntimeError, match="mat1"):
-        measure.run(cell(data_folder, "inference"))
-
-
-def test_the_gpu_preset_is_the_handout_s_grid():
-    cells = plan.planned_cells(raw_config(), "memory_profiling", "gpu")
-    grid = {tuple(one.factors[name] for name in ("size", "seq_len", "mode", "dtype")) for one in cells}
-    sizes, lengths = ("small", "2.7B"), (128, 256, 512)
-    assert grid == {(s, n, m, d) for s in sizes for n in lengths for m in MODES for d in ("fp32", "bf16")}
-    assert len(cells) == 36 and {one.factors["batch"] for one in cells} == {4}
 
 
 # --- tables on records made up from the prediction ------------------------------------------------------

@@ -1,9 +1,8 @@
-"""optimizer_state_sharding: cells measured for real with gloo against the prediction, and its tables."""
+"""optimizer_state_sharding: cells measured for real with gloo against the prediction."""
 
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import re
 from dataclasses import replace
@@ -12,27 +11,22 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-import numpy as np
 import pytest
 import torch
+from measured_cells import as_record, with_tokens
 from ranks import run_ranks
-from unmeasured import raw_config
 
-from perfscribe import config
 from perfscribe.analytic import sharding
 from perfscribe.analytic.memory import total_bytes
 from perfscribe.analytic.parameters import transformer_parameters, transformer_tensors
 from perfscribe.analytic.shapes import SIZES
 from perfscribe.analytic.sharding import Sharding
 from perfscribe.analytic.workload import Workload
-from perfscribe.base.cells import Cell, Measurement
-from perfscribe.data import tokens
-from perfscribe.experiments.optimizer_state_sharding import measure, memory, program, show
-from perfscribe.experiments.optimizer_state_sharding.measure import IMPLEMENTATIONS, KINDS, SHARDED, UNSHARDED
+from perfscribe.base.cells import Cell
+from perfscribe.experiments.optimizer_state_sharding import measure, program, show
+from perfscribe.experiments.optimizer_state_sharding.measure import IMPLEMENTATIONS, SHARDED, UNSHARDED
 from perfscribe.models.transformer import Model
-from perfscribe.plan import plan
 from perfscribe.records.records import Record
-from perfscribe.run.child import as_answer
 from perfscribe.show import references
 from perfscribe.show.tables import Table
 
@@ -41,20 +35,6 @@ LEVELS: dict[str, Any] = {"backend": "gloo", "size": "nano", "seq_len": CONTEXT,
 LEVELS |= {"turns": TURNS, "warmup_steps": 0, "timed_steps": 1, "optimizer_steps": 2}
 NAME = "optimizer_state_sharding"
 XL_BYTES = 4 * transformer_parameters(SIZES["xl"])
-
-
-def test_cells_of_the_gpu_preset() -> None:
-    cells = measure.cells(plan.own_section(config.resolve(raw_config(), "gpu"), NAME))
-    levels = [(c["size"], c["seq_len"], c["world_size"], c["batch"], c["dtype"], c["backend"]) for c in cells]
-    expected = [("xl", 128, ranks, 16, dtype, "nccl") for ranks in (2, 4) for dtype in ("tf32", "fp32")]
-    assert levels == [*expected, ("xl", 128, 2, 32, "tf32", "nccl")]
-    assert cells[0].requires == ("cuda", "tf32", "cuda:2")
-    assert all(not c.skip and c["device"] == "cuda" and c["wrapper"] == "naive" for c in cells)
-
-
-def test_a_batch_that_cannot_be_divided() -> None:
-    (cell,) = measure.cells(plan.own_section(config.resolve(raw_config(), "tiny"), NAME) | {"world_size": [3]})
-    assert cell.skip == "a batch of 4 cannot be divided among 3 ranks"
 
 
 # --- measured ---------------------------------------------------------------------------------------------------
@@ -66,23 +46,16 @@ def cell(ranks: int, wrapper: str, folder: Path) -> Cell:
 
 @pytest.fixture(scope="module")
 def data_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    data: Path = tmp_path_factory.mktemp("site") / "data"
-    folder = data / tokens.dataset_name(BATCH, CONTEXT)
-    folder.mkdir(parents=True)
-    np.save(folder / tokens.FILE, tokens.arrays(BATCH, CONTEXT + 1, 10_000, 0)["tokens"])
-    return data
+    return with_tokens(tmp_path_factory.mktemp("site") / "data", BATCH, CONTEXT)
 
 
 @pytest.fixture(scope="module")
 def measured(data_folder: Path) -> list[Record]:
-    """A record of one round of two cells, as JSON hands it on."""
+    """A record of one round of two cells."""
     found = []
     for ranks, wrapper in ((2, "naive"), (3, "flat")):
         one = cell(ranks, wrapper, data_folder)
-        said = Measurement(**json.loads(json.dumps(as_answer(measure.run(one)))))
-        samples = {name: [samples] for name, samples in said.samples.items()}
-        parts = {"values": said.values, "series": said.series, "timers": said.timers}
-        found.append(Record(NAME, dict(one.factors), "ok", "", "measured", samples=samples, **parts))
+        found.append(as_record(NAME, one, measure.run(one)))
     return found
 
 
@@ -92,21 +65,6 @@ def test_memory_is_as_predicted(measured: list[Record]) -> None:
             found = sum(record.series[f"{name}_{moment}_bytes"])
             where = record.factors["world_size"], name, moment
             assert found == pytest.approx(show.predicted_bytes(record, moment, name), rel=1e-3), where
-
-
-def test_state_is_divided(measured: list[Record]) -> None:
-    elements, tensors = transformer_parameters(SIZES["nano"]), len(transformer_tensors(SIZES["nano"]))
-    moment = measure.BEFORE_STEP
-    for record in measured:
-        plain, ours = (
-            record.series[f"{name}_{moment}_bytes"][KINDS.index(measure.STATE)] for name in (UNSHARDED, SHARDED)
-        )
-        assert plain == 8 * elements + 4 * tensors
-        fullest = sharding.fullest_rank(Sharding(Workload(SIZES["nano"], 1, 1), record.factors["world_size"]))
-        assert ours == 8 * sum(fullest) + 4 * len(fullest) < plain
-        by_rank = record.series[f"{SHARDED}_{moment}_rank_bytes"]
-        assert len(by_rank) == record.factors["world_size"]
-        assert max(by_rank) == sum(record.series[f"{SHARDED}_{moment}_bytes"])
 
 
 def test_times_and_check_of_a_cell(measured: list[Record]) -> None:
@@ -121,10 +79,6 @@ def test_times_and_check_of_a_cell(measured: list[Record]) -> None:
         parts = [record.samples[f"sharded_{part}_ms"][0] for part in ("update", "exchange")]
         assert all(len(part) == 2 * TURNS and min(part) > 0 for part in parts)
         assert set(record.timers.values()) == {"host clock"}
-
-
-def test_tables_of_measured_cells(measured: list[Record]) -> None:
-    assert all(len(table.ok) >= 3 for table in tables(measured).values())
 
 
 def test_times_are_those_of_the_slowest_rank() -> None:
@@ -181,21 +135,6 @@ def test_a_wrong_optimizer_is_noticed(data_folder: Path) -> None:
     for said in run_ranks(both_checked, 2, data_folder):
         for text, off in zip(said, (r"\d", "nan"), strict=True):
             assert re.match(rf"a parameter is off by {off}.* after 10 steps, allowed 1e-07", text)
-
-
-def test_segments() -> None:
-    kept = torch.empty(1000)
-    with memory.Segments(torch.device("cpu")) as segments:
-        scratch = torch.empty(500)
-        del scratch
-        segments.mark("first")
-        more = torch.empty(250)
-        segments.mark("second")
-        segments.mark("third")
-    base = segments.before_bytes
-    assert base >= kept.nbytes
-    assert segments.peaks == [("first", base + 2000), ("second", base + 1000), ("third", base + 1000)]
-    assert more.nbytes == 1000
 
 
 # --- the analytic model -----------------------------------------------------------------------------------------

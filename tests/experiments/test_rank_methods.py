@@ -9,15 +9,11 @@ from importlib.util import find_spec
 
 import pytest
 import rank_recordings
-from workspace import ROOT
 
-from perfscribe import config
 from perfscribe.base.cells import Cell, Unsupported
 from perfscribe.distributed import launch, launchers, mpi_start, ranks
-from perfscribe.experiments.rank_methods import measure, show
-from perfscribe.plan import plan
+from perfscribe.experiments.rank_methods import measure
 
-RAW = config.load(ROOT / "config.yaml")
 RECORDED = rank_recordings.RECORDINGS
 SIZES = dict.fromkeys(measure.SIZES, 1) | {"samples": 32, "target_length": 4, "features": 16, "d_ff": 16}
 SIZES |= {"batch": 4, "epochs": 2, "warmup_steps": 3}
@@ -26,10 +22,6 @@ SIZES |= {"batch": 4, "epochs": 2, "warmup_steps": 3}
 def truth(nodes: Sequence[int]) -> list[list[int]]:
     """(rank, world size, local rank) of every rank from the node of each."""
     return [[rank, len(nodes), local] for rank, (local, _) in enumerate(rank_recordings.layout(nodes))]
-
-
-def planned(preset: str) -> list[Cell]:
-    return measure.cells(plan.own_section(config.resolve(RAW, preset), "rank_methods"))
 
 
 # --- recorded environments ----------------------------------------------------------------------------------------
@@ -57,17 +49,6 @@ def test_what_each_method_says_in_recorded_environments(name):
 # --- cells --------------------------------------------------------------------------------------------------------
 
 
-def test_the_gpu_preset_trains_the_homework_under_every_launcher():
-    cells = [c for c in planned("gpu") if c["part"] == "launched"]
-    assert [c["method"] for c in cells if c["launcher"] == "slurm"] == ["mpi4py_modulo", "mpi4py_split_type", "slurm"]
-    assert {c["launcher"]: c.requires for c in cells} == {
-        "slurm": ("cuda:4", "srun_mpi"),
-        **dict.fromkeys(("torchrun", "open_mpi", "mpich", "pals"), ("cuda:4",)),
-    }
-    assert all(show.HOMEWORK.items() <= c.factors.items() for c in cells)
-    assert len({c.cost for c in cells if c["launcher"] == "open_mpi"}) == 1  # a launch's methods share its ranks
-
-
 def bound(**factors) -> Cell:
     return Cell({"part": "bound", "machine": "this machine", "launcher": "open_mpi", "world_size": 2, **factors})
 
@@ -84,28 +65,7 @@ def test_bindings_that_cannot_be(monkeypatch):
         measure.run(bound(cpu_bind="list:0"))
 
 
-def test_gpus_of_one_numa_node_share_its_cores(monkeypatch):
-    monkeypatch.setattr(measure.binding, "granted", lambda: tuple(range(6)))
-    near = [(0, 1, 2, 3), (4, 5, 6, 7), (0, 1, 2, 3)]
-    assert measure._asked("nearest", 3, near) == [(0, 1), (4, 5), (2, 3)]
-
-
 # --- processes ----------------------------------------------------------------------------------------------------
-
-
-def test_what_is_taken_out_of_a_ranks_environment():
-    names = ["PALS_RANKID", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID"]
-    environment = dict.fromkeys([*names, "PMIX_RANK", "HOME", "RANK"], "9")
-    claim = ranks.Claim("", 2, 4, 0, 2)
-    assert mpi_start.clean(environment, claim) == sorted(names)
-    assert environment == {
-        "PMIX_RANK": "9",
-        "HOME": "9",
-        "RANK": "2",
-        "WORLD_SIZE": "4",
-        "LOCAL_RANK": "0",
-        "LOCAL_WORLD_SIZE": "2",
-    }
 
 
 def test_adam_is_adam():

@@ -1,24 +1,12 @@
-"""The Polaris homework on one device: tables from records made by hand, and a cell that really runs."""
+"""The Polaris homework on one device: a cell that really runs."""
 
 from __future__ import annotations
 
 import pytest
-from workspace import ROOT
 
-from perfscribe import config
 from perfscribe.base.cells import Cell
-from perfscribe.experiments.single_gpu import measure, show
+from perfscribe.experiments.single_gpu import measure
 from perfscribe.models import seq2seq_run, seq2seq_training
-from perfscribe.plan import plan
-
-
-def test_the_gpu_preset_is_the_homeworks_program():
-    raw = config.load(ROOT / "config.yaml")
-    found = plan.planned_cells(raw, "single_gpu", "gpu")
-    wanted = [c for c in found if not c.skip]
-    assert [c["batches"] for c in wanted] == ["per_sample", "per_batch", "on_device"]
-    assert all(c.factors.items() >= show.HOMEWORK.items() and c["device"] == "cuda" for c in wanted)
-
 
 FACTORS = {
     **{"device": "cpu", "layers": 1, "batches": "per_sample", "d_model": 16, "d_ff": 32, "samples": 8},

@@ -1,8 +1,7 @@
-"""strategies: cells measured for real with gloo, what they say of themselves, and tables from them."""
+"""strategies: cells measured for real with gloo, and what they say of themselves."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import replace
 from types import SimpleNamespace
@@ -11,18 +10,17 @@ from typing import Any
 import fsdp_cases
 import pytest
 import torch
+from measured_cells import as_record
 from unmeasured import raw_config
 
 from perfscribe import config
 from perfscribe.analytic import fsdp_memory, fsdp_traffic
-from perfscribe.base.cells import Cell, Measurement
+from perfscribe.base.cells import Cell
 from perfscribe.distributed.failures import RankError
 from perfscribe.distributed.launch import dismiss, launch
 from perfscribe.experiments.strategies import measure, program, show
-from perfscribe.experiments.strategies.levels import SHOWN
 from perfscribe.plan import plan
 from perfscribe.records.records import Record
-from perfscribe.run.child import as_answer
 from perfscribe.show.tables import Table
 
 NAME = "strategies"
@@ -33,22 +31,11 @@ def section(preset: str) -> dict[str, Any]:
     return plan.own_section(config.resolve(raw_config(), preset), NAME)
 
 
-def as_record(cell: Cell, measurement: Measurement | None) -> Record:
-    """The record that the worker would make of one round."""
-    if measurement is None:
+def as_shown(cell: Cell) -> Record:
+    """What it gives; skipped where it cannot run here."""
+    if cell.skip or "cuda" in cell.requires:
         return Record(NAME, dict(cell.factors), "skipped", cell.skip or "no GPU", "measured")
-    answer = json.loads(json.dumps(as_answer(measurement), allow_nan=False))
-    return Record(
-        NAME,
-        dict(cell.factors),
-        "ok",
-        "",
-        "measured",
-        samples={name: [samples] for name, samples in answer["samples"].items()},
-        values=answer["values"],
-        series=answer["series"],
-        timers=answer["timers"],
-    )
+    return as_record(NAME, cell, measure.run(cell))
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +44,7 @@ def measured() -> Iterator[list[Record]]:
     cells = measure.cells(section("tiny") | {"turns": 6, "timed_steps": 1})
     found = {}
     for cell in sorted(cells, key=lambda one: one.cost):
-        found[id(cell)] = as_record(cell, None if cell.skip or "cuda" in cell.requires else measure.run(cell))
+        found[id(cell)] = as_shown(cell)
     dismiss()
     yield [found[id(cell)] for cell in cells]
 
@@ -69,27 +56,6 @@ def grid(records: list[Record]) -> list[Record]:
 
 def tables(records: list[Record]) -> dict[str, Table]:
     return {table.id: table for table in show.tables({NAME: records})}
-
-
-# --- cells ------------------------------------------------------------------------------------------------------
-
-
-def test_cells_of_the_gpu_preset() -> None:
-    cells = measure.cells(section("gpu"))
-    grid = [cell for cell in cells if cell["part"] == measure.GRID]
-    of_four = [cell for cell in grid if cell["world_size"] == 4]
-    levels = {tuple(cell[name] for name in measure.PLAN) for cell in of_four}
-    assert len(levels) == len(of_four) == 3 * 3 * 2 * 2 + 3 * 2 + 1
-    assert not any(cell.skip for cell in cells)
-    for ranks, strategies in ((1, 5), (2, 5)):
-        few = [cell for cell in grid if cell["world_size"] == ranks]
-        assert len(few) == strategies + 2 + 1 + 1
-        assert all(cell.requires[-1] == f"cuda:{ranks}" for cell in few)
-    three = measure.cells(section("gpu") | {"world_size": [3], "full_grid": False})
-    assert [cell.skip for cell in three if cell.skip] == ["HYBRID_SHARD halves the ranks, and 3 is odd"]
-    assert all(cell["model"] == "bigscience/bloom-560m" and cell["seq_len"] == 512 for cell in grid)
-    ranks = [cell["world_size"] for cell in sorted(cells, key=lambda cell: cell.cost)]
-    assert ranks == sorted(ranks)  # each number is started once
 
 
 # --- measured ---------------------------------------------------------------------------------------------------
@@ -137,18 +103,6 @@ def test_every_cell_says_what_wrapped_its_model(measured: list[Record]) -> None:
     shown = tables(measured)["fsdp.world_of_one"].ok.set_index("api")
     applied = shown.loc["FSDP1", ["strategy", "applied_strategy", "mesh"]]
     assert list(applied) == ["FULL_SHARD", "NO_SHARD", "1 × 1"]
-
-
-# --- shown ------------------------------------------------------------------------------------------------------
-
-
-def test_tables_of_measured_cells(measured: list[Record]) -> None:
-    made = tables(measured)
-    assert tuple(made) == SHOWN.tables
-    assert all(len(table.ok) >= 3 for table in made.values()), {name: len(one.ok) for name, one in made.items()}
-    assert set(made["fsdp.strategies"].ok["others_mib"]) == {"not counted"}
-    sums = made["fsdp.offload_accumulation"].ok
-    assert list(sums["norm_ratio"]) == pytest.approx([1.0] * len(sums), rel=1e-3)
 
 
 # --- memory -----------------------------------------------------------------------------------------------------

@@ -1,26 +1,19 @@
-"""torch_compile: its cells, small ones that really run, and its tables and figure."""
+"""torch_compile: small cells that really run, and what is refused before it is timed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from workspace import ROOT
+from measured_cells import with_tokens
 
-from perfscribe import config
 from perfscribe.base.cells import Cell
-from perfscribe.data import tokens
 from perfscribe.experiments.torch_compile import measure, pairs
 from perfscribe.models import training_step
-from perfscribe.plan import plan
-from perfscribe.records import environment
 from perfscribe.run import child
 
-RAW = config.load(ROOT / "config.yaml")
 ATTENTION = {"device": "cpu", "backend": "aot_eager", "dtype": "fp32", "head_dim": 8, "seq_len": 16, "batch": 2}
 MODEL = {"device": "cpu", "backend": "aot_eager", "dtype": "fp32", "size": "nano", "seq_len": 8, "batch": 2}
 
@@ -35,40 +28,13 @@ def _fresh() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def data_folder(tmp_path_factory: pytest.TempPathFactory) -> str:
-    folder = tmp_path_factory.mktemp("data")
-    file = folder / tokens.dataset_name(2, 8) / tokens.FILE
-    file.parent.mkdir()
-    np.save(file, tokens.arrays(16, 9, 10_000, 0)["tokens"])
-    return str(folder)
+    return str(with_tokens(tmp_path_factory.mktemp("data"), 2, 8))
 
 
 def cell(problem: str, data_folder: str = "", **levels: Any) -> Cell:
     base: dict[str, Any] = dict(ATTENTION if problem == "attention" else MODEL)
     base |= {"problem": problem, "implementation": "compiled", "turns": 2, "warmup_passes": 1, "passes": 2}
     return Cell(base | levels, data_folder=data_folder)
-
-
-# --- cells ------------------------------------------------------------------------------------------------------
-
-
-def test_the_gpu_preset_is_the_homeworks_grid() -> None:
-    cells = plan.planned_cells(RAW, "torch_compile", "gpu")
-    shapes = {(c["seq_len"], c["head_dim"]) for c in cells if c["problem"] == "attention"}
-    assert shapes == {(n, d) for n in (256, 1024, 4096, 8192, 16384) for d in (16, 32, 64, 128)}
-    models = [(c["size"], c["seq_len"], c["dtype"]) for c in cells if c["problem"] == "model"]
-    assert models == [(size, 512, "fp32") for size in ("small", "medium", "large", "xl", "2.7B")]
-    assert all({"cuda", "triton", "c_compiler"} <= set(c.requires) for c in cells)
-
-
-def test_a_machine_without_a_compiler_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.delenv("CXX", raising=False)
-    monkeypatch.setattr(environment, "_has_python_headers", lambda: True)
-    assert environment.missing(["compiler"]) == "no C++ compiler"
-    (tmp_path / "mine").touch(mode=0o755)
-    monkeypatch.setenv("CXX", "mine")
-    monkeypatch.setenv("CC", "missing")
-    assert environment.missing(["compiler"]) is None and environment.missing(["c_compiler"]) == "no C compiler"
 
 
 # --- cells that run ---------------------------------------------------------------------------------------------

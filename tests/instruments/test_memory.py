@@ -52,21 +52,6 @@ def test_what_was_there_before_counts_once_and_its_end_is_seen():
     assert above_before(second) == (0.0, -9.0)
 
 
-def test_marks_read_the_moment():
-    with PeakMemory("cpu") as peak:
-        peak.mark("start")
-        held = block(1)
-        peak.mark("one")
-        more = block(2)
-        del held
-        peak.mark("two")
-    before = peak.allocated_before_bytes
-    assert peak.marks == {"start": before, "one": before + MIB, "two": before + 2 * MIB}
-    assert peak.values()["two_bytes"] == before + 2 * MIB
-    assert "peak_reserved_bytes" not in peak.values()
-    assert more.numel() == 2 * MIB
-
-
 def test_cuda_counters_are_reset_and_read(monkeypatch):
     log = []
     allocated = iter([100, 300, 200])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import site
 
 import pytest
@@ -23,14 +22,12 @@ from perfscribe.instruments.profiling.memory_recorder import (
 from perfscribe.instruments.profiling.memory_timeline import (
     COPIES,
     GRADIENTS,
-    NO_FRAME,
     OTHER,
     PARAMETERS,
     REST,
     SAVED,
     TEMPORARY,
     Timeline,
-    where,
 )
 
 MIB = 2**20
@@ -131,43 +128,6 @@ def test_what_backward_frees_first_was_saved_for_it() -> None:
     changes = [Change(1, 8, 100, 0), Change(3, 8, -100)]
     history = History("", 1, changes=changes, origins=[Origin("", ())], marks=[Mark("forward", 2)])
     assert [life.kind for life in Timeline(history, PHASES).lifetimes] == [SAVED]
-
-
-def test_reduction_keeps_what_stands_out():
-    choose, changes, alive = random.Random(1), [], []
-    for at in range(5000):
-        if alive and choose.random() < 0.5:
-            address, size = alive.pop(choose.randrange(len(alive)))
-            changes.append(Change(at, address, -size))
-        else:
-            alive.append((at, choose.randrange(1, 1000)))
-            changes.append(Change(at, *alive[-1], 0))
-    marks = [Mark("forward", 1666), Mark("backward", 5000)]
-    timeline = Timeline(History("", 1, changes=changes, origins=[Origin("", ())], marks=marks), PHASES[:2])
-    kept = timeline.points(100)
-    assert len(kept) <= 100 and {0, 5000, timeline.ends[0]} <= set(kept)
-    for phase, (first, last) in timeline.phase_ranges().items():
-        highest = max(timeline.totals[index] for index in kept if first <= index <= last)
-        assert highest == timeline.totals[timeline.peak_index(phase)]
-    for first in range(0, 4900, 97):  # nothing higher than what is shown near it
-        near = [timeline.totals[i] for i in kept if first - 220 <= i <= first + 220]
-        assert max(timeline.totals[first : first + 100]) <= max(near)
-
-
-def test_groups_are_by_size_phase_kind_and_place_largest_first():
-    timeline = cuda_timeline()
-    timeline.lifetimes += [life for life in timeline.lifetimes if life.asked_bytes == 5000]
-    groups = timeline.groups()
-    assert [(one.size_bytes, one.count) for one in groups] == [(9000, 1), (5000, 2), (3000, 1), (1000, 1), (700, 1)]
-    assert groups[0].frame == NO_FRAME and groups[1].frame.startswith("perfscribe/models/transformer.py:")
-    frames = (
-        "torch/nn/modules/linear.py:forward:134",
-        "torch/nn/modules/module.py:_call_impl:1",
-        "perfscribe/a.py:f:2",
-    )
-    assert where(Origin("aten::linear", frames)) == ("perfscribe/a.py:f:2", f"{frames[0]} aten::linear")
-    assert where(Origin("", frames[2:])) == ("perfscribe/a.py:f:2", "called there directly")
-    assert where(Origin("", frames[:2]))[0] == frames[0]
 
 
 # --- recording --------------------------------------------------------------------------------------------------------

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from nsys_fixture import FOLDER, GEMM, MUL, SOFTMAX
+from nsys_fixture import GEMM
 
-from perfscribe.instruments.profiling.nsys_export import read_sqlite
-from perfscribe.instruments.profiling.nvtx_kernels import COLUMNS, nvtx_kernel_summary
+from perfscribe.instruments.profiling.nvtx_kernels import nvtx_kernel_summary
 from perfscribe.instruments.profiling.summary import DeviceTime, Launches, device_time
-from perfscribe.instruments.profiling.trace import COPY, START_END, UNKNOWN_THREAD, Kernel, Range, Trace, thread_key
+from perfscribe.instruments.profiling.trace import UNKNOWN_THREAD, Kernel, Range, Trace, thread_key
 
 MAIN, AUTOGRAD, OTHER = thread_key(1, 1), thread_key(1, 2), thread_key(2, 1)
 
@@ -24,15 +23,6 @@ def trace(kernels: list[Kernel], *ranges: Range) -> Trace:
 
 def launched(made: Trace, one: Range) -> list[int]:
     return [kernel.launch_start_ns for kernel in Launches(made).within(one)]
-
-
-def test_the_committed_export() -> None:
-    made = read_sqlite(FOLDER / "synthetic.sqlite")
-    first, second = (one for one in made.ranges if one.name == "forward")
-    kernels = Launches(made).within(first)
-    assert first.duration_ns == second.duration_ns == 690 and kernels[0].start_ns == 1060
-    assert [one.name for one in kernels] == [GEMM, GEMM, SOFTMAX, MUL, MUL]
-    assert device_time(kernels).span_ns == 438 - 60 and device_time(kernels).busy_ns == 101 + 104 + 50 + 7 + 8
 
 
 def test_backward_holds_what_its_thread_of_autograd_launched() -> None:
@@ -75,10 +65,3 @@ def test_halves_are_rounded_as_nsys_does() -> None:
     made = trace([kernel(n * 10, n * 10, duration) for n, duration in enumerate(durations)], Range("r", 0, 99, MAIN))
     (row,) = nvtx_kernel_summary(made).itertuples(index=False, name=None)
     assert row == ("r", "PushPop", "1", "1", "1", "4", "5", "1.3", "1.0", "1", "2", "0.5", GEMM)
-
-
-def test_copies_are_left_out_and_styles_kept_apart() -> None:
-    ranges = [Range("r", 0, 99, MAIN), Range("r", 0, 99, MAIN, START_END)]
-    made = trace([kernel(10, 20, 5), kernel(30, 40, 7, name="[CUDA memset]", kind=COPY)], *ranges)
-    assert list(nvtx_kernel_summary(made)["Style"]) == ["PushPop", "StartEnd"]
-    assert tuple(nvtx_kernel_summary(trace([])).columns) == COLUMNS

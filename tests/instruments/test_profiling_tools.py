@@ -10,7 +10,6 @@ from shards import ShardJob
 
 from perfscribe.base.cells import Cell
 from perfscribe.instruments import tools
-from perfscribe.plan import plan
 from perfscribe.records import environment
 
 PROBE = """
@@ -64,13 +63,6 @@ def test_no_other_program_stands_in_for_a_configured_one(tmp_path: Path, monkeyp
         tools.use({"nsys": wrong}, tmp_path)
         assert tools.find_tool("nsys") is None
         assert environment.missing(["nsys"]) == "nsys (Nsight Systems) is missing"
-
-
-def test_the_section_is_no_part_of_a_key() -> None:
-    raw = {"preset": "tiny", "experiments": {"attention": {"enabled": True}}}
-    moved = raw | {"tools": {"nsys": "/opt/nsys", "nsys_libraries": ".libraries"}}
-    root = Path(__file__).resolve().parents[2]
-    assert plan.build(raw, "tiny", root).units == plan.build(moved, "tiny", root).units
 
 
 def test_the_section_reaches_cells(tmp_path: Path) -> None:

@@ -80,12 +80,6 @@ def run(q, k, scale=1.0):
     return (q @ k) * (scale / math.sqrt(2.0))  # scaled
 '''
 
-SAME = {
-    "comment": KERNEL.replace("# scaled", "# scaled by the width\n    # and so on"),
-    "docstrings": KERNEL.replace("Scores.", "Scores,\n\n    at length: 1.").replace('"""Kernel."""', '"""Other."""'),
-    "line breaks": KERNEL.replace("(q, k, scale=1.0)", "(\n    q,\n    k,\n    scale=1.0,\n)"),
-    "number format": KERNEL.replace("2.0", "2.").replace("1.0", "1e0"),
-}
 
 OTHER = {
     "operator": KERNEL.replace("@", "*"),
@@ -96,27 +90,10 @@ OTHER = {
 }
 
 
-@pytest.mark.parametrize("edit", SAME)
-def test_what_does_not_count(project, edit):
-    assert SAME[edit] != KERNEL and said(SAME[edit]) == said(KERNEL)
-    before = fingerprint("perfscribe.main", project(main="def run(): from . import kernel", kernel=KERNEL))
-    assert fingerprint("perfscribe.main", project(kernel=SAME[edit])) == before
-
-
 @pytest.mark.parametrize("edit", OTHER)
 def test_what_counts(project, edit):
     before = fingerprint("perfscribe.main", project(main="def run(): from . import kernel", kernel=KERNEL))
     assert fingerprint("perfscribe.main", project(kernel=OTHER[edit])) != before
-
-
-def test_where_a_module_lies_does_not_count(project):
-    root = project(main="from . import kernel\nkernel.f()", kernel=KERNEL)
-    before = fingerprint("perfscribe.main", root)
-    project({"deep/__init__": '"""Words."""', "deep/second": KERNEL}, kernel="")
-    project(main="from perfscribe.deep import second as kernel\nkernel.f()")
-    assert fingerprint("perfscribe.main", root) == before
-    project(main="from perfscribe.deep import second as kernel\nkernel.f(1)")
-    assert fingerprint("perfscribe.main", root) != before
 
 
 def test_what_a_name_stands_for_counts(project):

@@ -65,16 +65,6 @@ def test_tables_of_every_preset_have_the_cells_of_the_full_grid(experiment: str)
         assert [dict(cell.factors) for cell in full if dict(cell.factors) not in own] == left_out
 
 
-def test_cells_run_by_ascending_cost_and_know_their_place(tiny: plan.Plan) -> None:
-    for name in EXPERIMENTS:
-        cells = tiny.units[f"measure-{name}-0"]["cells"]
-        assert [(bool(c["skip"]), c["cost"]) for c in cells] == sorted((bool(c["skip"]), c["cost"]) for c in cells)
-        in_place = sorted(cells, key=lambda cell: cell["position"])
-        assert [c["position"] for c in in_place] == list(range(len(cells)))
-        planned = plan.planned_cells(RAW, name, "tiny")
-        assert [c["factors"] for c in in_place] == [dict(cell.factors) for cell in planned]
-
-
 def test_what_is_left_out_is_not_planned() -> None:
     without = plan.build(own_keys(enabled=False), "tiny", ROOT)
     assert not [name for name in without.units if "attention" in name]
@@ -102,34 +92,6 @@ def test_what_is_read_where_it_is_measured_keeps_no_experiment_away(tiny: plan.P
 
 
 # --- files ------------------------------------------------------------------------------------------------------
-
-
-def test_units_are_written_only_where_they_change(tmp_path: Path, tiny: plan.Plan) -> None:
-    assert set(tiny.write(tmp_path)) == {*tiny.units, "index"}
-    times = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
-    assert plan.build(RAW, "tiny", ROOT).write(tmp_path) == []
-    assert {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == times
-    changed = plan.build(own_keys(passes={"tiny": 6}), "tiny", ROOT)
-    assert changed.write(tmp_path) == ["measure-attention-0"]
-    assert len(times) == len(list(tmp_path.iterdir()))
-
-
-@pytest.mark.parametrize(
-    ("key", "level", "units"),
-    [
-        ("timeout_s", 5, set()),
-        ("rounds", 2, {"measure-attention-0"}),
-    ],
-)
-def test_how_cells_are_run_is_no_part_of_the_plan(
-    tmp_path: Path, tiny: plan.Plan, key: str, level: Any, units: set[str]
-) -> None:
-    tiny.write(tmp_path)
-    changed = own_keys(**{key: level})
-    assert set(plan.build(changed, "tiny", ROOT).write(tmp_path)) == units
-    options = plan.options(config.resolve(changed, "tiny"))
-    assert set(options) == set(EXPERIMENTS)
-    assert options["attention"].get(key, level) == level
 
 
 def test_a_key_depends_on_all_that_a_figure_depends_on() -> None:

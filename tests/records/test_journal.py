@@ -119,31 +119,6 @@ def test_a_writer_puts_damaged_lines_aside(tmp_path: Path, capsys: pytest.Captur
     assert path.with_suffix(".damaged").read_bytes() == damaged
 
 
-def test_starts_without_an_end_are_counted(tmp_path: Path) -> None:
-    slot = ("a", 1)
-    with journal.Journal(tmp_path / "0.jsonl") as book:
-        book.started(slot, "e1")
-        assert journal.read(tmp_path).open_starts[slot] == 1
-        book.started(slot, "e1", attempt=2)  # of the same start, whose first attempt ended
-        assert journal.read(tmp_path).open_starts[slot] == 1
-        book.started(slot, "e1")
-        assert journal.read(tmp_path).open_starts[slot] == 2
-        book.interrupted(slot)
-        assert journal.read(tmp_path).open_starts[slot] == 1
-        book.record(record("a"))
-        assert not journal.read(tmp_path).open_starts.get(slot)
-
-
-def test_retired_records_no_longer_stand_in_any_shard(tmp_path: Path) -> None:
-    write(tmp_path / "1.jsonl", record("a"), record("b"))
-    write(tmp_path / "2.jsonl", record("c"))
-    with journal.Journal(tmp_path / "0.jsonl") as book:
-        assert book.retire([record("a"), record("c")], "because") == 2
-    assert ids(tmp_path) == {"b1"}
-    write(tmp_path / "1.jsonl", record("a", id="anew"))
-    assert ids(tmp_path) == {"b1", "anew"}
-
-
 HOLD = """
 import os, signal, sys, time
 from pathlib import Path

@@ -183,17 +183,6 @@ def test_over_several_nodes_a_test_speaks_for_its_own_job_alone(bench, monkeypat
     assert bench.ask("preflight:gloo:4:2") is None and bench.tried == [4, 4, 4]
 
 
-def test_tests_of_other_shards_are_found(bench):
-    """Backends that need unlike things are dealt to different jobs of a cluster."""
-    folder = bench.site / "plan"
-    unit = json.loads((folder / "measure-preflight-0.json").read_text())
-    other = [{**cell, "factors": {**cell["factors"], "world_size": 3}} for cell in unit["cells"][:1]]
-    (folder / "measure-preflight-1.json").write_text(json.dumps({**unit, "shard": 1, "cells": other}))
-    unit["cells"][0]["factors"]["backend"] = unit["cells"][1]["factors"]["backend"] = "mpi"
-    (folder / "measure-preflight-0.json").write_text(json.dumps(unit))
-    assert bench.ask("preflight:gloo:3") is None and bench.tried == [3]
-
-
 def test_a_backend_without_a_test_holds_back_unless_no_test_is_planned(bench):
     status, reason = bench.ask("preflight:nccl:2") or ("", "")
     assert status == "skipped" and reason.startswith("preflight 44: no self-test of nccl is planned")

@@ -21,11 +21,9 @@ from sessions import wait_for
 from shards import ShardJob
 from workspace import Workspace
 
-from perfscribe.base import registry
 from perfscribe.base.cells import Cell
-from perfscribe.plan import plan
 from perfscribe.records import environment
-from perfscribe.run import leases, session
+from perfscribe.run import leases
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -177,16 +175,6 @@ def test_no_two_hold_one_and_none_waits_for_ever(four: Path, tmp_path: Path, lea
 # --- what stands in the folder ----------------------------------------------------------------------------------
 
 
-def test_a_file_that_is_removed_while_it_is_locked_is_made_anew() -> None:
-    path = leases.lock_file("GPU-a")
-    first = leases.try_lock(path)
-    path.unlink()
-    second = leases.try_lock(path)
-    assert first is not None and second is not None and not os.path.samestat(os.fstat(first), os.fstat(second))
-    os.close(first)
-    os.close(second)
-
-
 @pytest.mark.parametrize("kind", ["link", "pipe", "hard link"])
 def test_what_is_no_lock_file_is_refused_with_one_line(lease_folder: Path, tmp_path: Path, kind: str) -> None:
     path, other = leases.lock_file("GPU-a"), tmp_path / "other"
@@ -207,30 +195,6 @@ def test_what_is_no_lock_file_is_refused_with_one_line(lease_folder: Path, tmp_p
 
 def planned(*requires: str, skip: str = "") -> dict[str, Any]:
     return {"requires": list(requires), "skip": skip}
-
-
-@pytest.mark.parametrize(
-    ("shards", "gpus", "settings", "at_a_time"),
-    [
-        (6, 4, {}, 4),
-        (3, 4, {}, 3),
-        (6, 0, {}, 1),
-        (6, 4, {"share_machine": False}, 1),
-    ],
-)
-def test_cores_that_a_job_asks_for(
-    monkeypatch: pytest.MonkeyPatch, shards: int, gpus: int, settings: dict[str, Any], at_a_time: int
-) -> None:
-    nvml = FakeNvml(gpus) if gpus else None
-    monkeypatch.setattr(environment, "open_nvml", lambda: nvml)
-    enabled = {"attention": {"shards": shards}, "warmup": {}}
-    others = {name: {"enabled": False} for name in registry.measured(ROOT) if name not in enabled}
-    made = plan.build({**settings, "experiments": {**enabled, **others}}, "gpu", ROOT)
-    assert made.at_a_time == at_a_time
-    run = session.Session(ROOT, made, session.RunLock(ROOT), held=False, read_only=False)
-    assert {run.threads("attention", shard, 16) for shard in range(shards)} == {16 // at_a_time}
-    assert run.threads("attention", 0, 2) == (2 if at_a_time == 1 else 1)
-    assert run.threads("warmup", 0, 16) == 16
 
 
 class WithCores(FakeNvml):
@@ -318,15 +282,6 @@ def test_a_job_that_waits_ends_with_the_time_budget(tmp_path: Path, four: Path) 
         with made.running() as process:
             assert process.wait() == 0, process.log()
     assert [row["status"] for row in made.rows()] == ["not_run"]
-
-
-def test_a_lock_that_cannot_be_had_is_told_in_one_line(tmp_path: Path) -> None:
-    made = job(tmp_path / "root", gpus=1)
-    leases.lock_file("GPU-0aaa-bbb").symlink_to("elsewhere")
-    with made.running() as process:
-        assert process.wait() == 1
-    (line,) = process.log().splitlines()
-    assert line.startswith("lease of a GPU: ") and "perfscribe-GPU-0aaa-bbb.lock" in line
 
 
 def test_a_job_that_waits_can_be_stopped(tmp_path: Path, four: Path) -> None:

@@ -9,13 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from perfscribe.records.records import STATUSES, Record
-from perfscribe.show import references
 from perfscribe.show import tables as t
 from perfscribe.show.markdown_tables import to_markdown
 
@@ -88,18 +86,6 @@ def test_scale_and_name_of_a_column(tmp_path: Path) -> None:
     assert rows(markdown(tmp_path, table))[1] == ["0.0123 ± 0.0002"]
 
 
-def test_a_published_figure_stands_beside_every_status(tmp_path: Path) -> None:
-    known = references.load("attention")[0]
-    same = [name for name in known.factors if name != "implementation"]
-    column = t.published("attention", known.metric, known.source, "Published", same)
-    factors = dict(known.factors)
-    other = {**factors, "seq_len": 3}
-    cells = [record("oom", factors=factors), record(factors=factors), record(factors=other)]
-    got = rows(markdown(tmp_path, t.make("a.b", "Title", cells, [column])))[1:]
-    figure = known.text if known.value is None else known.value
-    assert [row[0].split(" [")[0] for row in got] == [f"{figure:g}" if known.value else figure] * 2 + ["-"]
-
-
 # --- rounding ---------------------------------------------------------------------------------------------------
 
 
@@ -128,47 +114,6 @@ def test_a_status_stands_in_every_figure_with_its_reason_below(tmp_path: Path) -
     assert rows(text)[2] == ["64", "fp32", *["timeout [1]"] * 4]
     assert rows(text)[3] == ["64", "fp32", *["failed [2]"] * 4]
     assert text.endswith("\n\n[1] timeout: longer than 600 s  \n[2] failed: RuntimeError: x\n\nA note.\n")
-
-
-@pytest.mark.parametrize(
-    ("sizes", "text"),
-    [
-        ({"requested_bytes": 8 * GIB, "free_bytes": GIB, "total_bytes": 80 * GIB}, "asked for 8.00 GiB, 1.00 GiB free"),
-        ({"requested_bytes": 8 * GIB, "free_bytes": None}, "asked for 8.00 GiB"),
-        ({}, "CUDA out of memory"),
-    ],
-)
-def test_out_of_memory_tells_sizes(tmp_path: Path, sizes: dict[str, Any], text: str) -> None:
-    cell = record("oom", "CUDA out of memory", error=sizes)
-    got = markdown(tmp_path, t.make("a.b", "Title", [cell], columns()))
-    assert got.splitlines()[-1] == f"[1] oom: {text}"
-    assert t.reason(record("failed", "no memory", error={"requested_bytes": GIB})) == "no memory"
-
-
-def test_neighbours_without_figures_are_folded(tmp_path: Path) -> None:
-    def cell(length: int, dtype: str, status: str = "skipped", reason: str = "preset cpu") -> Record:
-        return record(status, "" if status == "ok" else reason, factors={"seq_len": length, "dtype": dtype})
-
-    cells = [
-        *(cell(length, dtype) for length in (128, 256) for dtype in ("fp32", "bf16")),
-        cell(512, "fp32", "ok"),
-        *(cell(length, "fp32") for length in (1024, 2048)),
-        *(cell(length, "fp32", "oom", "no memory") for length in (4096, 8192, 16384)),
-    ]
-    published = [
-        t.Column(name, name, get, kind="published", exact=True)
-        for name, get in (("same", lambda r: "once"), ("other", lambda r: r.factors["seq_len"] * 2))
-    ]
-    text = markdown(tmp_path, t.make("a.b", "Title", cells, [*columns()[:3], *published]))
-    assert rows(text)[1:] == [
-        ["128, 256", "fp32, bf16", "skipped [1]", "once", "see CSV"],
-        ["512", "fp32", "12.3 ± 0.2", "once", "1024"],
-        ["1024", "fp32", "skipped [2]", "once", "2048"],
-        ["2048", "fp32", "skipped [2]", "once", "4096"],
-        ["4096, 8192, 16384", "fp32", "oom [3]", "once", "see CSV"],
-    ]
-    assert "[1] skipped: preset cpu (4 cells)" in text and "[3] oom: no memory (3 cells)" in text
-    assert len(pd.read_csv(tmp_path / "a.b.csv")) == len(cells)
 
 
 # --- blanks -----------------------------------------------------------------------------------------------------
@@ -229,19 +174,6 @@ def test_any_records_give_a_whole_table(tmp_path: Path, records: list[Record]) -
     marks = {mark for row in got[1:] for cell in row for mark in re.findall(r" (\[\d+\])$", cell)}
     footnotes = re.findall(r"^(\[\d+\]) \S", text, flags=re.MULTILINE)
     assert marks <= set(footnotes) and len(set(footnotes)) == len(footnotes)
-
-
-def test_rounds_show_a_range_and_from_six_on_an_interval() -> None:
-    def table_of(rounds: int) -> str:
-        record = Record(
-            "probe", {"n": 1}, "ok", "", "measured", samples={"time_ms": [[1.0 + i, 1.2 + i] for i in range(rounds)]}
-        )
-        made = t.make("cs336.probe", "Probe", [record], [t.factor("n", "n"), t.median("time_ms", "Time (ms)")])
-        return str(made.frame.iloc[0].get("time_ms_rounds", "no such column"))
-
-    assert table_of(1) == "no such column"
-    assert table_of(2) == "1.10 to 2.10 (range of medians over 2 rounds)"
-    assert table_of(6).startswith("1.10 to 6.10 (9") and "interval of the median over 6 rounds" in table_of(6)
 
 
 def test_a_failed_cell_shows_what_it_measured_before(tmp_path: Path) -> None:

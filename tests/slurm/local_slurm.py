@@ -1,15 +1,12 @@
 """A real Slurm on one Debian machine, for tests: each node a network name space with a host name of its own.
 
-    python tests/slurm/local_slurm.py [--nodes 2] [--accounting] [--gpus 4] COMMAND ...
-
-runs COMMAND on the "login node", which is this machine, and takes the cluster down behind it. Root is needed, and
-Debian's packages, which are installed where they are missing. Nothing listens on the machine's own interfaces, nothing
-is written outside of one temporary folder, and clusters of several processes do not meet.
+The "login node" is this machine. Root is needed, and Debian's packages, which are installed where they are missing.
+Nothing listens on the machine's own interfaces, nothing is written outside of one temporary folder, and clusters of
+several processes do not meet.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import ctypes
 import fcntl
@@ -163,12 +160,11 @@ class LocalSlurm:
         nodes: int = 2,
         cpus: int = 4,
         memory_mb: int = 8192,
-        gpus: int = 0,
         accounting: bool = False,
         more_conf: str = "",
     ) -> None:
         self.nodes = [f"node{number}" for number in range(1, nodes + 1)]
-        self.cpus, self.memory_mb, self.gpus, self.accounting = cpus, memory_mb, gpus, accounting
+        self.cpus, self.memory_mb, self.accounting = cpus, memory_mb, accounting
         self.more_conf = more_conf
         self.name = f"ps{os.getpid()}{chr(ord('a') + next(_COUNT) % 26)}"
         self.met: set[str] = set()  # states of jobs that jobs() has told
@@ -311,24 +307,17 @@ class LocalSlurm:
         own_name = os.uname().nodename
         lines = [f"{self._net}.1 {own_name}", *(f"{self._address(node)} {node}" for node in ("ctl", *self.nodes))]
         (self.etc / "hosts").write_text("\n".join(["127.0.0.1 localhost", *lines]) + "\n")
-        gpu_lines = ["GresTypes=gpu"] if self.gpus else []
-        gres = f" Gres=gpu:{self.gpus}" if self.gpus else ""
         nodes = [
             f"NodeName={node} NodeAddr={self._address(node)} CPUs={self.cpus} CoresPerSocket={self.cpus} Sockets=1"
-            f" ThreadsPerCore=1 RealMemory={self.memory_mb}{gres}"
+            f" ThreadsPerCore=1 RealMemory={self.memory_mb}"
             for node in self.nodes
         ]
         text = CONF.format(name=self.name, folder=self.folder, address=self._address("ctl"))
         storage = ACCOUNTING_CONF.format(folder=self.folder, address=self._address("ctl"))
         none = "AccountingStorageType=accounting_storage/none\nJobAcctGatherType=jobacct_gather/none"
-        more = [storage if self.accounting else none, *gpu_lines, *nodes, PARTITION, self.more_conf]
+        more = [storage if self.accounting else none, *nodes, PARTITION, self.more_conf]
         (self.etc / "slurm.conf").write_text("\n".join([text, *more]) + "\n")
         (self.etc / "cgroup.conf").write_text("CgroupAutomount=no\n")
-        if self.gpus:  # a device that is none: slurmd counts no GPU without one
-            for number in range(self.gpus):
-                os.mknod(self.folder / f"gpu{number}", 0o20666, os.makedev(1, 3))
-            files = f"{self.folder}/gpu" + ("0" if self.gpus == 1 else f"[0-{self.gpus - 1}]")
-            (self.etc / "gres.conf").write_text("".join(f"NodeName={n} Name=gpu File={files}\n" for n in self.nodes))
 
     def _start_node(self, node: str) -> None:
         (self.folder / node).mkdir(exist_ok=True)
@@ -453,33 +442,3 @@ StoragePass=s
 StorageLoc=acct
 """
 PARTITION = "PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP"
-
-
-@contextlib.contextmanager
-def _stopped_by_signals() -> Iterator[None]:
-    """Let SIGTERM end the context in order."""
-    before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def main() -> int:
-    """Run a command beside a cluster."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, default in (("nodes", 2), ("cpus", 4), ("memory-mb", 8192), ("gpus", 0)):
-        parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--accounting", action="store_true")
-    parser.add_argument("command", nargs=argparse.REMAINDER)
-    args = vars(parser.parse_args())
-    command = args.pop("command")
-    try:
-        with _stopped_by_signals(), LocalSlurm(**args) as cluster:
-            return subprocess.run(command or ["bash"], env=cluster.environment()).returncode
-    except NotHere as error:
-        sys.exit(f"local_slurm: {error}")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

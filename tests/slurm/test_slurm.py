@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
-import local_slurm
 import pytest
 from clusters import cluster
-from local_slurm import LocalSlurm, NotHere
+from local_slurm import LocalSlurm
 from on_slurm import RUN_S, OnSlurm, jobs_of, tail
 from workspace import ROOT
 
@@ -19,42 +18,6 @@ from perfscribe.plan import plan
 ENDED_WELL = ("ok", "unsupported", "skipped")
 # Of every kind of job: with data sets and without, of one process and of ranks, on one node and on two, tested before.
 KINDS = ("all_reduce", "attention", "communication_nodes", "io_formats", "multi_gpu", "preflight", "rank_methods")
-
-
-def test_what_a_machine_without_slurm_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local_slurm.os, "geteuid", lambda: 1000)
-    monkeypatch.delenv("REQUIRE", raising=False)
-    monkeypatch.delenv("PERFSCRIBE_SLURM_TESTS", raising=False)
-    with pytest.raises(pytest.skip.Exception, match=r"^a cluster in network name spaces needs root$"):
-        cluster().__enter__()
-    monkeypatch.setenv("REQUIRE", "other,slurm")
-    with pytest.raises(pytest.fail.Exception, match="REQUIRE names slurm, but a cluster in network name spaces needs"):
-        cluster().__enter__()
-
-
-def test_packages_are_installed_where_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    installed: list[str] = []
-
-    def refuse(packages: Sequence[str]) -> None:
-        installed.extend(packages)
-        raise NotHere("there is no network")
-
-    monkeypatch.setattr(local_slurm.os, "geteuid", lambda: 0)
-    monkeypatch.setattr(local_slurm.shutil, "which", lambda name, path="": "/bin/x" if name == "apt-get" else None)
-    monkeypatch.setattr(local_slurm, "_install", refuse)
-    monkeypatch.delenv("REQUIRE", raising=False)
-    monkeypatch.delenv("PERFSCRIBE_SLURM_TESTS", raising=False)
-    with pytest.raises(pytest.skip.Exception, match=r"slurmctld slurmd is not installed; PERFSCRIBE_SLURM_TESTS=1 "):
-        cluster().__enter__()
-    assert not installed
-    monkeypatch.setenv("PERFSCRIBE_SLURM_TESTS", "1")
-    with pytest.raises(pytest.skip.Exception, match="there is no network"):
-        cluster().__enter__()
-    assert {"slurmctld", "slurmd", "munge"} <= set(installed) and "slurmdbd" not in installed
-    monkeypatch.setenv("REQUIRE", "slurm")
-    with pytest.raises(pytest.fail.Exception, match="REQUIRE names slurm, but there is no network"):
-        cluster(accounting=True).__enter__()
-    assert {"slurmdbd", "mariadb-server"} <= set(installed)
 
 
 @pytest.fixture(scope="module")
@@ -141,65 +104,6 @@ def test_the_rows_of_trainings_over_real_nodes(whole: OnSlurm, experiment: str) 
         assert row["values"]["nodes"].split(", ") == ["node1", "node2"] or row["values"]["nodes"] == "node2, node1"
     else:
         assert row["values"]["hosts"] == 2 and row["values"]["wrapped_by"] == "FSDP2"
-
-
-PROGRAM = """import json
-
-import torch
-import torch.distributed as dist
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
-from torch.nn.parallel import DistributedDataParallel
-
-from perfscribe.distributed.launch import WorkerGroup
-
-
-def step(arguments, rank):
-    torch.manual_seed(0)
-    number, count = rank.place.rank, rank.place.world_size
-    model = torch.nn.Linear(4, 2, bias=False)
-    if arguments["kind"] == "all_reduce":
-        tensor = torch.full((1024,), float(number + 1))
-        dist.all_reduce(tensor)
-        found = sorted(set(tensor.tolist()))
-    else:
-        if arguments["kind"] == "ddp":
-            wrapped = DistributedDataParallel(model)
-        else:
-            wrapped = fully_shard(model, mesh=init_device_mesh("cpu", (count,)))
-        wrapped(torch.full((1, 4), float(number + 1))).sum().backward()
-        gradient = model.weight.grad
-        found = sorted(set((gradient.full_tensor() if arguments["kind"] == "fsdp" else gradient).flatten().tolist()))
-    return {"node": rank.place.host, "rank": number, "local_rank": rank.place.local_rank, "found": found}
-
-
-if __name__ == "__main__":
-    import two_nodes
-
-    for ranks_per_node in (1, 2):
-        with WorkerGroup(two_nodes.step, nodes=2, world_size=2 * ranks_per_node, timeout_s=120) as workers:
-            for kind in ("all_reduce", "ddp", "fsdp"):
-                print("RESULT", json.dumps([ranks_per_node, kind, workers.ask({"kind": kind})]), flush=True)
-"""
-
-
-def test_all_reduce_ddp_and_fsdp_over_two_nodes(slurm: LocalSlurm, tmp_path: Path) -> None:
-    """Ranks of both nodes exchange over the network between them, each node by name; by one rank a node and by two."""
-    (tmp_path / "two_nodes.py").write_text(PROGRAM)
-    batch = ["-N2", "--ntasks=2", f"--output={tmp_path}/said", f"--chdir={tmp_path}", "--wrap"]
-    variables = {"PYTHONPATH": f"{ROOT}:{tmp_path}", "OMP_NUM_THREADS": "1"}
-    slurm.batch(*batch, f"{sys.executable} two_nodes.py", timeout_s=RUN_S, **variables)
-    said = (tmp_path / "said").read_text()
-    results = [json.loads(line.removeprefix("RESULT ")) for line in said.splitlines() if line.startswith("RESULT ")]
-    assert len(results) == 6, tail(said)
-    for ranks_per_node, kind, ranks in results:
-        count = 2 * ranks_per_node
-        total = count * (count + 1) / 2
-        assert [rank["rank"] for rank in ranks] == list(range(count))
-        assert [rank["local_rank"] for rank in ranks] == [*range(ranks_per_node)] * 2
-        assert {rank["node"] for rank in ranks} == {"node1", "node2"}
-        expected = total if kind == "all_reduce" else total / count
-        assert all(rank["found"] == [expected] for rank in ranks), (kind, ranks)
 
 
 TRAINING = """import json

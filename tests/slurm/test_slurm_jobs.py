@@ -11,7 +11,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -458,19 +457,3 @@ def test_with_accounting_and_a_job_that_is_killed_for_its_memory(ran: Callable[.
     assert {account for _, account, _ in accounted} == {"test"}
     killed = [state for job, _, state in accounted if job.endswith(".0") and state != "COMPLETED"]
     assert killed == ["CANCELLED by 0"] * 2, run.said  # slurmd ended both steps that took more than their memory
-
-
-def test_states_that_were_met(ran: Callable[..., Ran], slurm: LocalSlurm) -> None:
-    for one in (*SHARED, *OWN):
-        ran(one)
-    print("states of jobs that were met:", *sorted(slurm.met))
-    assert {"PENDING", "RUNNING", "COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "PREEMPTED"} <= slurm.met
-
-
-def test_a_cluster_leaves_nothing_behind_and_does_not_meet_others(slurm: LocalSlurm) -> None:
-    with LocalSlurm(nodes=1) as other:
-        assert other.ask("srun", "-n1", "hostname") == "node1" and set(slurm.node_states()) == {"node1", "node2"}
-        pids = [process.pid for process in other._processes.values()]
-    assert not other.folder.exists() and not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
-    left = subprocess.run(["ip", "netns"], capture_output=True, text=True).stdout
-    assert other.name not in left and slurm.name in left

@@ -49,7 +49,6 @@ ENDS = {
         r".*WrongResult: gradient of 0\.weight off by \S+ at rank \d, overlap_individual, after on_after_backward; "
         r"allowed 0\.001; worst element \S+ in place of \S+",
     ),
-    "hangs_on_ranks": (DDP, {"kernel": "ddp_individual"}, 8, "timeout", r"longer than 8 s"),
     "updates_its_own": (
         SHARDING,
         {},

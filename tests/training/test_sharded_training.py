@@ -15,7 +15,7 @@ from perfscribe.data import squad_sets
 from perfscribe.data.generate import generate
 from perfscribe.distributed.failures import RankError
 from perfscribe.distributed.launch import launch
-from perfscribe.training import launching, on_ranks
+from perfscribe.training import on_ranks
 
 ROWS = {"train_size": 16, "eval_size": 5, "max_length": 64, "new_tokens": 8, "vocab_size": 400, "seed": 0}
 CONFIG = ROWS | {"workshop": {"squad": None, "weights": None, "tokenizer": None}}
@@ -82,15 +82,3 @@ def test_a_step_that_overflows_on_one_rank_is_left_out_on_all_by_a_fused_adamw()
         assert rank["scales"] == [2.0**16, 2.0**15, 2.0**15]  # before, behind the overflow, behind a step without
         assert rank["moved"] == [False, True]
         assert rank["counted"] == [0.0, 1.0]  # AdamW's own count of steps
-
-
-def test_the_slowest_rank_counts() -> None:
-    def rank(step_ms: list[float], share: float, host: str = "a") -> dict:
-        values = {"units": 2, "local_share": share}
-        timed = {"samples": {"step_ms": step_ms}, "warmup": {"step_ms": []}}
-        return {"host": host, "values": values, "series": {}, **timed}
-
-    found = launching.combine([rank([1.0, 5.0], 0.4), rank([2.0, 3.0], 0.6)])
-    assert found.samples == {"step_ms": [2.0, 5.0]}
-    assert found.values["local_share"] == 0.6 and found.values["hosts"] == 1
-    assert launching.combine([rank([1.0], 0.5), rank([1.0], 0.5, "b")]).values["hosts"] == 2

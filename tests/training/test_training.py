@@ -8,12 +8,10 @@ import pytest
 import torch
 
 pytest.importorskip("transformers", reason="the package transformers is not installed")
-from trainer_programs import wrapped_models
 
 from perfscribe.analytic.workshop_shapes import SimpleGptShape
 from perfscribe.data import squad_sets
 from perfscribe.data.generate import generate
-from perfscribe.distributed.launch import launch
 from perfscribe.experiments.baseline import training
 from perfscribe.models import bloom, simple_gpt
 from perfscribe.training import bare_loop, knobs, trainer
@@ -100,11 +98,6 @@ def test_a_step_is_from_the_end_of_the_one_before_or_the_beginning_of_its_epoch(
     for event in ("epoch", "step", "step", "epoch", "step"):
         (clock.on_epoch_begin if event == "epoch" else clock.on_step_end)(None, None, None)
     assert clock.step_s == [1.0, 2.0, 4.0]  # the evaluation between the epochs is in none
-
-
-def test_what_wraps_a_model_is_read_off_the_object() -> None:
-    (found,) = launch(wrapped_models, {}, world_size=1, timeout_s=120)
-    assert found == [["none", 0], ["DataParallel", 0], ["DDP", 0], ["FSDP1", 1], ["FSDP2", 3]]
 
 
 # --- which rows each rank trains on, as Trainer has them --------------------------------------------------------

@@ -118,28 +118,6 @@ def test_srun_and_its_head(tmp_path):
     assert "--cpu-bind=cores" in script("slurm")
 
 
-@pytest.mark.parametrize("scheduler", ["slurm", "pbs"])
-def test_one_torchrun_a_node(scheduler, tmp_path):
-    text = script(scheduler, "--launcher", "torchrun", ranks=4, command=["python", "train.py", "two words"])
-    job = {"SLURM_JOB_ID": "5", "SLURM_JOB_NODELIST": "", "PBS_JOBID": "5.x"}
-    said = run_replaced(text, tmp_path, **job)
-    place = said.index("torch.distributed.run")
-    port = said[0].rpartition(":")[2]
-    assert said[place + 1 :] == [
-        "--nnodes=2",
-        "--nproc-per-node=4",
-        "--rdzv-id=5",
-        "--rdzv-backend=c10d",
-        f"--rdzv-endpoint={'node7' if scheduler == 'slurm' else 'x3001'}:{port}",
-        "--no-python",
-        "python",
-        "train.py",
-        "two words",
-    ]
-    count = ["--ntasks=2", "--ntasks-per-node=1"] if scheduler == "slurm" else ["-n", "2", "--ppn", "1"]
-    assert set(count) <= set(said[:place])
-
-
 # --- what cannot be ------------------------------------------------------------------------------------------------
 
 ASKED = {"--scheduler": "slurm", "--nodes": "2", "--ranks-per-node": "4"}
@@ -239,13 +217,3 @@ def test_srun_on_two_nodes(submit):
     assert code == 46, said
     assert said.count("preflight 46: all-reduce of 1 MiB among 2 ranks on node1, node2") == 1
     assert "trained" not in said
-
-
-# --- the links first -------------------------------------------------------------------------------------------------
-
-
-def test_the_links_are_tried_where_that_is_asked():
-    text = script("slurm", "--preflight")
-    assert text.index(launch.SELF_TEST) < text.index(launch.JOB)
-    assert launch.SELF_TEST not in script("slurm")
-    assert launch.SELF_TEST not in script("slurm", "--preflight", nodes=1, ranks=1)  # a world of one is not tested

@@ -6,12 +6,10 @@ import re
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from perfscribe.base.cells import Cell
 from perfscribe.plan import plan
 from perfscribe.plan.plan_cells import cell_key, cell_to_json
-from perfscribe.records import environment, journal, records
+from perfscribe.records import journal, records
 from perfscribe.verbs import overview
 
 CODE, OLD, SEED = "f" * 16, "0" * 16, 0
@@ -80,16 +78,6 @@ def test_the_journal_gives_each_cell_its_status(tmp_path: Path) -> None:
     assert [cells[n, 1] for n in range(1, 6)] == ["ok", "oom", "to measure (code changed)", "ok", "to measure"]
 
 
-def test_time_left_goes_by_last_time_or_by_cost(tmp_path: Path) -> None:
-    made = site(tmp_path, [cell(n) for n in (1, 2, 3)])
-    keep(tmp_path, 1, wall_s=10.0)
-    keep(tmp_path, 3, code=OLD, wall_s=7.0)
-    # 5 s to start. Cell 3 takes 7 s as last time. That was the quickest, and the two took 3 s more for 4 units of cost:
-    # 8.5 s for cell 2.
-    _, time, last = told(tmp_path, made)
-    assert time == "about 20 s" and last.endswith("to measure: about 20 s")
-
-
 def test_what_was_never_measured_here_takes_as_long_as_on_a_committed_site(tmp_path: Path) -> None:
     made = site(tmp_path, [cell(n) for n in (1, 2)])
     for name, preset, seconds in (("like", "tiny", (30.0, 40.0)), ("other", "gpu", (1.0, 1.0))):
@@ -101,14 +89,3 @@ def test_what_was_never_measured_here_takes_as_long_as_on_a_committed_site(tmp_p
         (folder / "plan" / "index.json").write_text(f'{{"preset": "{preset}"}}')
     # Cell 2 as there, cell 1 as the median of 30 and 40 s.
     assert told(tmp_path, made)[1] == "about 70 s, as on like"
-
-
-def test_jobs_at_a_time_take_as_long_as_the_longest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(environment, "shortfall", lambda requires: None)
-    made = site(tmp_path, [cell(n, requires=("cuda",)) for n in (1, 2, 3)], shards=2)
-    made.at_a_time, made.beside_others = 2, frozenset({("probe", 0), ("probe", 1)})
-    for n, wall_s in ((1, 8.0), (2, 9.0), (3, 7.0)):  # 1 and 3 are one shard's
-        keep(tmp_path, n, code=OLD, wall_s=wall_s)
-    _, time, last = told(tmp_path, made)
-    assert time == "about 34 s"
-    assert last == "site local, preset tiny; to measure: about 20 s, 2 jobs of one GPU each at a time"

@@ -78,8 +78,6 @@ def test_what_is_retired_is_measured_again_and_nothing_else(
     [
         ([], "remeasure: say which experiment, as in `./run remeasure attention seq_len=1024`"),
         (["prob"], "remeasure: nothing was measured of 'prob'; known: probe; did you mean probe?"),
-        (["probe", "n="], "remeasure: 'n=' is not FACTOR=LEVEL"),
-        (["probe", "n=1", "n=2"], "remeasure: n is given twice"),
         (
             ["probe", "dtypes=fp32"],
             "remeasure: no cell has the factor 'dtypes'; known: status, n, dtype; did you mean dtype?",
@@ -113,17 +111,6 @@ def test_not_while_a_run_is_under_way(measured: ShardJob) -> None:
         remeasure.main(measured.root, "local", ["probe"])
     lock.release()
     assert remeasure.main(measured.root, "local", ["probe"]) == 0
-
-
-def test_a_cell_that_killed_its_job_gets_two_more_starts(tmp_path: Path) -> None:
-    job = ShardJob(tmp_path / "root", faulty.source("probe", tmp_path / "side", faulty.FAULTS))
-    job.plan([Cell({"what": "kills_its_job"})])
-    for starts in (2, 4):
-        with job.running() as process:
-            assert process.wait() == 0, process.log()
-        assert [row["reason"] for row in job.rows()] == ["killed its job twice"]
-        assert sum(faulty.notes(tmp_path / "side").values()) == starts
-        remeasure.main(job.root, "local", ["probe"])
 
 
 def test_the_verb_and_the_report_after_it(tmp_path: Path) -> None:

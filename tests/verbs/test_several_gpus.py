@@ -6,11 +6,9 @@ from pathlib import Path
 
 import pytest
 from fake_nvml import FakeNvml
-from shards import ROOT, ShardJob
+from shards import ShardJob
 
-from perfscribe import config
 from perfscribe.base.cells import Cell
-from perfscribe.plan import plan
 from perfscribe.records import environment
 
 SOURCE = """
@@ -49,15 +47,3 @@ def test_the_worker_skips_them_and_takes_them_up_on_more_gpus(tmp_path: Path, mo
     none = [("unsupported", "no CUDA device")] * 3
     assert told == [none, [ok, few, few], [ok, few, few], [ok, ok, ("skipped", "4 GPUs")]]
     assert [event["event"] for event in probe.events()].count("record") == 8, "nothing new, nothing written"
-
-
-def test_another_number_of_gpus_changes_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    raw = config.load(ROOT / "config.yaml", {})
-    monkeypatch.setattr(plan, "_grid", lambda *_: list(CELLS))
-    plans = []
-    for gpus in (2, 4, 4):
-        machine(monkeypatch, gpus)
-        plans.append(plan.build(raw, "gpu", ROOT).units["measure-attention-0"])
-    assert plans[0] != plans[1] == plans[2] and [unit["gpus"] for unit in plans] == [2, 4, 4]
-    monkeypatch.setattr(plan, "_grid", lambda *_: [Cell({"n": 1}, requires=("cuda",))])
-    assert "gpus" not in plan.build(raw, "gpu", ROOT).units["measure-attention-0"]

@@ -1,4 +1,4 @@
-"""What the Snakemake workflow catalogue reads of this repository is there, valid and true."""
+"""What the Snakemake workflow catalogue is told of Snakemake's own report is true."""
 
 from __future__ import annotations
 
@@ -9,26 +9,6 @@ import yaml
 from workspace import ROOT, Workspace
 
 SETTINGS = yaml.safe_load((ROOT / ".snakemake-workflow-catalog.yml").read_text(encoding="utf-8"))
-METHODS = {"conda", "apptainer", "apptainer+conda"}
-
-
-def test_the_file_has_the_catalogue_s_keys() -> None:
-    assert set(SETTINGS) == {"usage"}
-    usage = SETTINGS["usage"]
-    assert set(usage) == {"mandatory-flags", "software-stack-deployment", "report"}
-    assert set(usage["mandatory-flags"]) == {"desc", "flags"}
-    assert all(isinstance(text, str) for text in usage["mandatory-flags"].values())
-    assert set(usage["software-stack-deployment"]) == METHODS
-    assert all(isinstance(value, bool) for value in usage["software-stack-deployment"].values())
-
-
-def test_the_catalogue_finds_the_workflow() -> None:
-    """Its words in the README, a Snakefile in the folder `workflow`, rules in files that end in .smk."""
-    words = (ROOT / "README.md").read_text(encoding="utf-8").lower()
-    assert "snakemake" in words and "workflow" in words
-    assert (ROOT / "workflow" / "Snakefile").is_file()
-    assert {path.suffix for path in (ROOT / "rules").iterdir() if path.is_file()} == {".smk"}
-    assert not (ROOT / "workflow" / "rules").exists()
 
 
 def test_snakemake_s_own_report_shows_figures_tables_and_the_page(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import re
 import subprocess
 from collections.abc import Iterator
@@ -11,13 +10,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-import yaml
 from workspace import ROOT
 
-from perfscribe import __version__, cli
-from perfscribe.instruments.graph_timing import GRAPH_REPLAY
-from perfscribe.instruments.timing import CUDA_EVENTS, HOST_CLOCK
-from perfscribe.verbs import launch
+from perfscribe import cli
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 # Made by runs; what is linked there may be absent in a checkout.
@@ -67,22 +62,6 @@ def test_links_resolve(page: Path) -> None:
     assert broken_links(page, page.read_text(encoding="utf-8")) == []
 
 
-@pytest.mark.parametrize(
-    ("text", "broken"),
-    [
-        ("[a](docs/none.md)", ["docs/none.md"]),
-        ("![a](report/none.png)", ["report/none.png"]),
-        ("[a](docs/config.md#nowhere)", ["docs/config.md#nowhere"]),
-        ("[a](#nowhere)", ["#nowhere"]),
-        ("[a](../outside.md)", ["../outside.md"]),
-        ("[a](docs/config.md#top-level), [b](docs/config.md), [c](https://example.org/none)", []),
-        ("<!-- [a](none) -->, `[a](none)`\n```\n[a](none)\n```\n", []),
-    ],
-)
-def test_broken_links_are_found(text: str, broken: list[str]) -> None:
-    assert broken_links(ROOT / "README.md", text) == broken
-
-
 def test_every_page_is_reached_from_the_readme() -> None:
     reached, waiting = set(), [ROOT / "README.md"]
     while waiting:
@@ -123,68 +102,6 @@ def test_paths_that_pages_name_exist(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     made = set(re.findall(r"^```\w+ file=(\S+)", text, re.MULTILINE)) | {"references/copy_bandwidth.csv"}
     assert [path for path in named_paths(text) if not (ROOT / path).exists() and path not in made] == []
-
-
-# --- files beside the pages ---------------------------------------------------------------------------------------
-
-
-def test_citation() -> None:
-    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
-    assert citation["cff-version"] == "1.2.0" and citation["type"] == "software" and citation["license"] == "MIT"
-    assert citation["title"] == "Perfscribe" and citation["message"]
-    assert str(citation["version"]) == __version__
-    assert all(set(author) == {"name"} for author in citation["authors"]) and citation["authors"]
-
-
-def test_license_names_the_holder() -> None:
-    text = (ROOT / "LICENSE").read_text(encoding="utf-8")
-    assert text.startswith("MIT License\n\nCopyright (c) 2026 The Perfscribe developers\n")
-
-
-def test_dependencies_explains_each_package() -> None:
-    text = (ROOT / "docs" / "dependencies.md").read_text(encoding="utf-8").lower()
-    missing = []
-    for name in ("requirements.in", "requirements-dev.in", "requirements-torch.txt"):
-        for line in (ROOT / name).read_text(encoding="utf-8").splitlines():
-            package = re.match(r"[A-Za-z][\w.-]*", line)
-            if package and not package[0].startswith("types-") and package[0].lower() not in text:
-                missing.append(package[0])
-    # What all builds of torch need is named by example.
-    assert set(missing) <= {"setuptools", "typing-extensions"}
-
-
-def test_the_libraries_for_tests_are_those_that_running_does_not_need() -> None:
-    wanted, besides = (
-        set(re.findall(r"^[a-z][\w.-]*", (ROOT / file).read_text(encoding="utf-8"), re.MULTILINE))
-        for file in ("requirements.in", "requirements-dev.in")
-    )
-    assert not wanted & besides
-
-
-def test_the_method_names_every_timer() -> None:
-    text = " ".join((ROOT / "report" / "method.md").read_text(encoding="utf-8").split()).lower()
-    assert [name for name in (HOST_CLOCK, CUDA_EVENTS, GRAPH_REPLAY) if name.lower() not in text] == []
-    assert "only over rounds" in text and "or over turns" in text
-
-
-def test_defects_name_pages_that_exist() -> None:
-    rows = csv.DictReader((ROOT / "docs" / "defects.csv").read_text(encoding="utf-8").splitlines())
-    pages = {row["finding"] for row in rows if row["finding"].startswith("docs/")}
-    assert pages and [page for page in pages if not (ROOT / page).is_file()] == []
-
-
-def test_launch_explains_each_option() -> None:
-    text = (ROOT / "docs" / "launch.md").read_text(encoding="utf-8")
-    options = [word for action in launch._parser()._actions for word in action.option_strings]
-    assert [one for one in options if one.startswith("--") and one != "--help" and one not in text] == []
-
-
-def test_every_module_has_an_owner() -> None:
-    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    owners = text[text.index("## Who owns what") : text.index("## What runs where")]
-    modules = [path for path in (ROOT / "perfscribe").iterdir() if path.suffix == ".py" or path.is_dir()]
-    names = {f"{path.name}/" if path.is_dir() else path.name for path in modules} - {"__init__.py", "__pycache__/"}
-    assert sorted(name for name in names if f"`{name}" not in owners) == []
 
 
 # --- the project speaks of itself alone ---------------------------------------------------------------------------
@@ -241,29 +158,3 @@ def test_no_words_of_a_workplace() -> None:
         for line in foreign_words(path, content.decode(errors="replace"))
     ]
     assert found == []
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "see " + "issue" + " 12",
-        "see issue" + "#3",
-        "as #" + "12 says",
-        "from .." + "/shared/seeds",
-        "in /wo" + "rk/main",
-        "https://py" + "pi.org/simple",
-        "https://download.pyto" + "rch.org/whl",
-    ],
-)
-def test_words_of_a_workplace_are_found(text: str) -> None:
-    assert foreign_words(ROOT / "docs" / "page.md", text)
-
-
-@pytest.mark.parametrize("text", ["# 1. Heading", "colour #0072B2", "an issue of 3 GB", "work/main", "page.md#3-plan"])
-def test_other_words_are_allowed(text: str) -> None:
-    assert foreign_words(ROOT / "docs" / "page.md", text) == []
-
-
-def test_tests_may_look_for_the_folder_beside_the_checkout() -> None:
-    text = "from .." + "/shared/seeds"
-    assert foreign_words(ROOT / "tests" / "test_x.py", text) == [] and foreign_words(ROOT / "perfscribe" / "x.py", text)

@@ -7,12 +7,10 @@ import csv
 import io
 import re
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from matplotlib.figure import Figure
 from PIL import Image
 from workspace import ROOT, Workspace
 
@@ -114,24 +112,6 @@ def colours_of_pictures(svg: str) -> set[tuple[int, ...]]:
     return found
 
 
-@pytest.mark.parametrize("width", [0.0, 1.0])
-def test_a_picture_counts_by_what_it_shows(tmp_path: Path, width: float) -> None:
-    canvas = Figure()
-    axes = canvas.subplots()
-    for height, shade in enumerate(figures.COLOURS[1:4]):
-        axes.broken_barh([(0.0, width)], (height, 1), facecolors=shade, linewidth=0, rasterized=True)
-    # As large as a picture of data, and without any: noise in grey.
-    noise = np.random.default_rng(0).integers(0, 256, (200, 200), dtype=np.uint8)
-    axes.imshow(noise, cmap="gray", extent=(2, 3, 0, 3), interpolation="nearest")
-    axes.set_xlim(0, 3)
-    axes.set_aspect("auto")
-    canvas.savefig(tmp_path / "figure.svg")
-    text = (tmp_path / "figure.svg").read_text()
-    encoded = re.findall(r'<image [^>]*base64,([^"]*)"', text)
-    assert encoded and max(map(len, encoded)) > 1000
-    assert len(colours_of_pictures(text)) == (3 if width else 0)
-
-
 def test_the_report_holds_everything_and_nothing_unsaid(measured: Workspace) -> None:
     text = measured.report()
     for table in TABLES:
@@ -165,11 +145,3 @@ def test_a_second_run_does_nothing_within_seconds(measured: Workspace) -> None:
     changed = [path for path, when in before.items() if path.is_file() and path.stat().st_mtime_ns != when]
     assert not [path for path in changed if ".snakemake" not in path.parts and "__pycache__" not in path.parts]
     assert measured.planned_jobs(*TINY) == set()
-
-
-@pytest.mark.parametrize("table", TABLES)
-def test_the_cpu_preset_gives_three_rows_without_a_gpu(table: str) -> None:
-    """As the committed site of that preset shows."""
-    with (ROOT / "results" / "cpu2" / "tables" / f"{table}.csv").open(newline="", encoding="utf-8") as stream:
-        ok = sum(row["status"] == "ok" for row in csv.DictReader(stream))
-    assert ok >= (1 if table in OVER_NODES else AT_LEAST)

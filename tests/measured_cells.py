@@ -1,0 +1,29 @@
+"""Cells that a test measures itself: the data that they read, and their records as a worker would make them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from perfscribe.base.cells import Cell, Measurement
+from perfscribe.data import tokens
+from perfscribe.records.records import Record
+from perfscribe.run.child import as_answer
+
+
+def with_tokens(folder: Path, batch: int, length: int) -> Path:
+    """The folder, with the token batches that cells of this batch and length read."""
+    file = folder / tokens.dataset_name(batch, length) / tokens.FILE
+    file.parent.mkdir(parents=True)
+    np.save(file, tokens.arrays(16, length + 1, 10_000, 0)["tokens"])
+    return folder
+
+
+def as_record(experiment: str, cell: Cell, found: Measurement, status: str = "ok", reason: str = "") -> Record:
+    """The record of one round, with what JSON leaves of the measurement."""
+    answer = json.loads(json.dumps(as_answer(found), allow_nan=False))
+    samples = {name: [values] for name, values in answer["samples"].items()}
+    kept = {name: answer[name] for name in ("values", "series", "timers")}
+    return Record(experiment, dict(cell.factors), status, reason, "measured", samples, **kept)
