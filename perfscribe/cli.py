@@ -36,6 +36,7 @@ HELP = """\
 ./run fill FILE.md [--site NAME] [--overwrite] [--dry-run]
                               fill the empty tables of a Markdown file from a site's results
 ./run publish NAME            make a site of this checkout's own results that can be committed
+./run publish --replace NAME  the same in the place of that site; publish --continue NAME puts its journals back
 ./run publish --redraw [SITE ...]
                               draw published sites again from their journals; without a name, all of them
 ./run test [PYTEST OPTIONS]   format, lint, types, tests

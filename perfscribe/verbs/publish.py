@@ -29,7 +29,11 @@ LARGEST_MIB = 5
 
 
 def main(root: Path, arguments: list[str]) -> int:
-    """Publish; ValueError with one line where that cannot be."""
+    """Publish; ValueError with one line where that cannot be. --replace: in the place of the site of that name."""
+    if arguments[:1] == ["--continue"]:
+        return go_on(root, arguments[1:])
+    replaces = arguments[:1] == ["--replace"]
+    arguments = arguments[replaces:]
     if len(arguments) != 1 or not NAME.fullmatch(arguments[0]):
         raise ValueError("publish: one name is needed, of lower-case letters, digits, - and _, as in `publish h200`")
     name = arguments[0]
@@ -39,10 +43,12 @@ def main(root: Path, arguments: list[str]) -> int:
     if name == session.LOCAL_SITE or not (source / "plan" / "index.json").is_file():
         raise ValueError(f"publish: there are no results of site {session.LOCAL_SITE} to publish as {name}")
     taken = [f"{parent}/{name}" for parent in ("results", "report") if (root / parent / name).exists()]
-    if taken:
-        raise ValueError(f"publish: {' and '.join(taken)} exists; remove it first, or take another name")
+    if taken and not replaces:
+        raise ValueError(f"publish: {' and '.join(taken)} exists; take another name, or publish --replace {name}")
     _read_notes(root, session.LOCAL_SITE)  # asked first: they may be no text
     origin = _origin(root, name)  # asked first: the new site would count as an uncommitted change
+    for folder in taken:
+        shutil.rmtree(root / folder)
     copy_measured(root, source, target, plan.read_index(source / "plan").shards)
     files.write_json(target / "published.json", origin)
     # A process of its own: it takes the run lock, as any run does.
@@ -50,6 +56,21 @@ def main(root: Path, arguments: list[str]) -> int:
     if subprocess.run(draw, cwd=root).returncode:
         raise ValueError(f"publish: results/{name} was copied, but its report could not be drawn; see above")
     return _check(root, name)
+
+
+def go_on(root: Path, names: list[str]) -> int:
+    """Put the journals of a published site back as those of site local, so that a run measures what is missing."""
+    if len(names) != 1 or not session.is_committed(root, names[0]):
+        raise ValueError(f"publish: --continue expects one published site, not {' '.join(names) or 'none'}")
+    source, target = root / "results" / names[0], root / "results" / session.LOCAL_SITE
+    with session.alone(root):
+        if (target / "journal").exists():
+            raise ValueError("publish: site local has results of its own; move results/local away first")
+        for path in source.glob("journal/*/*.jsonl.gz"):
+            files.write_bytes(target / "journal" / path.parent.name / path.stem, gzip.decompress(path.read_bytes()))
+        shutil.copytree(source / "environments", target / "environments", dirs_exist_ok=True)
+    print(f"site local goes on where {names[0]} stands; `./run report` measures what is missing")
+    return 0
 
 
 def copy_measured(root: Path, source: Path, target: Path, planned: Collection[str] | None = None) -> None:

@@ -246,12 +246,25 @@ def test_redraw_draws_what_the_workflow_draws(site: Site, clone: Site) -> None:
         redrawing.main(clone.root, {}, ["nowhere"])
 
 
+def test_a_site_is_gone_on_with_and_replaced(site: Site, clone: Site) -> None:
+    assert clone.run("publish", "--continue", "demo").returncode == 0
+    done = clone.run("report")
+    assert done.returncode == 0 and "probe n=" not in done.stdout and "report/local/report.md" in done.stdout
+    demo = clone.root / "results" / "demo" / "journal" / "probe"
+    before = [one["id"] for one in journal.read(demo).all_records()]
+    shutil.rmtree(demo)
+    assert clone.run("publish", "--replace", "demo").returncode == 0
+    assert [one["id"] for one in journal.read(demo).all_records()] == before
+    again = clone.run("publish", "--continue", "demo")
+    assert "run: publish: site local has results of its own; move results/local away first" in again.stdout
+
+
 # --- refusals ---------------------------------------------------------------------------------------------------
 
 
 def test_a_name_is_taken_once(site: Site) -> None:
     before = {path: path.read_bytes() for path in published_files(site.root, "demo")}
-    with pytest.raises(ValueError, match=r"^publish: results/demo and report/demo exists; remove it first, or take"):
+    with pytest.raises(ValueError, match=r"^publish: results/demo and report/demo exists; take another name, or pub"):
         publish.main(site.root, ["demo"])
     assert before == {path: path.read_bytes() for path in published_files(site.root, "demo")}
 
