@@ -86,7 +86,7 @@ class DistributedCommunication(Problem):
         (first, *_, before, last), name = self.messages, self.backends[-1]
         yield Table(
             "All-reduce of FP32 arrays, ms per call.",
-            f"Median ± half IQR of {self.calls()}, slowest rank, host clock"
+            f"1MB: 2²⁰ bytes; median ± half IQR of {self.calls()}, slowest rank, host clock"
             + (" with synchronise; Gloo on CPUs, NCCL on GPUs." if self.site.gpu else "; Gloo on CPUs."),
             ["Backend", "world_size", *sizes, f"002 {sizes[-1]} (ms)"],
             [
@@ -325,23 +325,23 @@ class NaiveDdpBenchmarking(Ddp):
     def communication(self) -> Iterator[Part]:
         """Set-up and shares of the naive implementation."""
         naive = self.naive()
-        times = [(figure(row, "step_ms"), figure(row, "spent_ms")) for row in naive]
-        shares = [f"{spent} ({spent.share(step)} %)" for step, spent in times]
-        if not naive or not all(step and spent for step, spent in times):
+        steps, spent, shares = (
+            [figure(row, column) for row in naive] for column in ("step_ms", "spent_ms", "spent_percent")
+        )
+        if not naive or not all((*steps, *spent)):
             return
-        longer = any(spent.value >= step.value for step, spent in times)
         row, on = naive[0], self.site.ranks(naive[0]["world_size"])
         rows, *more = (f"{int(row['batch']) // int(each['world_size'])}" for each in naive)
         per = f"{rows} rows per {self.site.rank} on {on}"
         per += "".join(f" and {rows} on {each['world_size']}" for rows, each in zip(more, naive[1:], strict=True))
         yield Answer(
             f"{spelt(row['size'])}, context {row['seq_len']}, {per}, AdamW, {spelt(row['backend'])}.",
-            f"On {on} a step takes {times[0][0]} ms, its {self.calls()} all-reduces {shares[0]}.",
+            f"On {on} a step takes {steps[0]} ms; in steps that wait after each phase its {self.calls()} all-reduces "
+            f"take {spent[0]} ms ({shares[0]} %).",
             *(
-                f"On {other['world_size']} it is {step} and {share}."
-                for other, (step, _), share in zip(naive[1:], times[1:], shares[1:], strict=True)
+                f"On {row['world_size']} it is {step} and {of_it} ({share} %)."
+                for row, step, of_it, share in list(zip(naive, steps, spent, shares, strict=True))[1:]
             ),
-            Why("Communication was timed in other steps, which wait after each phase.", longer),
         )
 
     def cells(self, implementation: str, world: str, bucket: str) -> list[Cell]:

@@ -510,7 +510,8 @@ class OfBloom(Scaling):
         """What stands behind the title."""
         row = self.first()
         model = entry(row, "model_name", "bloom-560m").split("/")[-1]
-        return f"{model}{weights(row)}, {trained(self.site, row)}; {SCALES}"
+        memory = "; memory: all in use" if self.site.gpu else ""
+        return f"{model}{weights(row)}, {trained(self.site, row)}; {SCALES}{memory}"
 
     def unlike(self, row: Row) -> list[str]:
         """In epochs."""
@@ -657,7 +658,7 @@ class CustomMultiGpu(OfCustom):
         gain = figure(last, DEFAULT).over(figure(first, DEFAULT))
         tuned, one = (figure(self.loop("tuned", n), "stepping_samples_per_second") for n in (self.world, 1))
         loop = fewer(site, first, {n: given(site, self.table, n) for n in counts(site)[1:] if n < self.world})
-        loop += f"{odd}; our tuned loop gives {tuned.over(one)}x" if gpu else ""
+        loop += f"{odd}; our tuned loop, by steps alone, {tuned.over(one)}x" if gpu else ""
         yield Answer(f"{on} give {gain}x the samples/s of one{loop}.")
         default, callback = figure(last, DEFAULT), figure(last, RATE)
         rest, peak = (figure(last, one) for one in ("avg_mem_alloc_gb", "peak_mem_alloc_gb"))

@@ -73,7 +73,7 @@ class SingleGpu(Problem):
         share = site.value("polaris.io_parts", "loader_share_percent", format="memory", cache="warm")
         yield Answer(
             f"{count} epochs{model} take {total} s, the first of them {first} and later ones {later}.",
-            f"The loader, timed apart, takes {share} % of an epoch." if gpu else "",
+            f"The loader, timed apart ([5](details/polaris_5.md)), takes {share} % of an epoch." if gpu else "",
         )
 
     def line(self, layers: str, said: str, batches: str) -> Entries:
@@ -318,7 +318,8 @@ class CrossNode(Problem):
         yield Table(
             f"Communication of DDP across nodes and within{end}.",
             f"{model}, 2 ranks, {self.library}: rank 0 over 2 active profiled steps, median ± half IQR of "
-            f"{entry(self.row(self.TOTAL), 'turns', '6')} turns, torch profiler{self.links()}.",
+            f"{entry(self.row(self.TOTAL), 'turns', '6')} turns, torch profiler; overhead: share of all device time"
+            f"{self.links()}.",
             ["Metric", "Task 4 (Inter-Node)", "Task 5 (Intra-Node)", "Impact"],
             rows,
             f"Of it transfer / waiting for the other rank: {transfer[0]} / {waiting[0]} ms across{at}, "
