@@ -86,7 +86,7 @@ class DistributedCommunication(Problem):
         (first, *_, before, last), name = self.messages, self.backends[-1]
         yield Table(
             "All-reduce of FP32 arrays, ms per call.",
-            f"1MB: 2²⁰ bytes; median ± half IQR of {self.calls()}, slowest rank, host clock"
+            f"1MB: 2²⁰ bytes, 1GB: 2³⁰; median ± half IQR of {self.calls()}, slowest rank, host clock"
             + (" with synchronise; Gloo on CPUs, NCCL on GPUs." if self.site.gpu else "; Gloo on CPUs."),
             ["Backend", "world_size", *sizes, f"002 {sizes[-1]} (ms)"],
             [
@@ -325,23 +325,19 @@ class NaiveDdpBenchmarking(Ddp):
     def communication(self) -> Iterator[Part]:
         """Set-up and shares of the naive implementation."""
         naive = self.naive()
-        steps, spent, shares = (
-            [figure(row, column) for row in naive] for column in ("step_ms", "spent_ms", "spent_percent")
-        )
-        if not naive or not all((*steps, *spent)):
+        found = [[figure(row, one) for one in ("spent_ms", "spent_of_ms", "spent_percent")] for row in naive]
+        if not naive or not all(map(all, found)):
             return
+        shares = [f"{spent} of {of} ms ({percent} %)" for spent, of, percent in found]
         row, on = naive[0], self.site.ranks(naive[0]["world_size"])
         rows, *more = (f"{int(row['batch']) // int(each['world_size'])}" for each in naive)
         per = f"{rows} rows per {self.site.rank} on {on}"
         per += "".join(f" and {rows} on {each['world_size']}" for rows, each in zip(more, naive[1:], strict=True))
         yield Answer(
             f"{spelt(row['size'])}, context {row['seq_len']}, {per}, AdamW, {spelt(row['backend'])}.",
-            f"On {on} a step takes {steps[0]} ms; in steps that wait after each phase its {self.calls()} all-reduces "
-            f"take {spent[0]} ms ({shares[0]} %).",
-            *(
-                f"On {row['world_size']} it is {step} and {of_it} ({share} %)."
-                for row, step, of_it, share in list(zip(naive, steps, spent, shares, strict=True))[1:]
-            ),
+            f"In steps that wait after each phase the {self.calls()} all-reduces take {shares[0]} on {on}"
+            + "".join(f", {of} on {row['world_size']}" for row, of in list(zip(naive, shares, strict=True))[1:])
+            + ".",
         )
 
     def cells(self, implementation: str, world: str, bucket: str) -> list[Cell]:

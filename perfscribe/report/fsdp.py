@@ -510,7 +510,7 @@ class OfBloom(Scaling):
         """What stands behind the title."""
         row = self.first()
         model = entry(row, "model_name", "bloom-560m").split("/")[-1]
-        memory = "; memory: all in use" if self.site.gpu else ""
+        memory = "; memory: mean of all in use, not torch's peak" if self.site.gpu else ""
         return f"{model}{weights(row)}, {trained(self.site, row)}; {SCALES}{memory}"
 
     def unlike(self, row: Row) -> list[str]:
