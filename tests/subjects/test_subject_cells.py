@@ -15,7 +15,9 @@ import pytest
 from subject_cells import subject_cells
 from workspace import ROOT
 
+from perfscribe.experiments.subjects import show
 from perfscribe.plan import subjects
+from perfscribe.records.records import Record
 from perfscribe.subjects import VARIABLE
 from perfscribe.verbs import doctor
 
@@ -107,9 +109,9 @@ def test_buckets_that_never_overlap_are_seen_in_the_trace(
     assert answer["status"] == "ok", answer
     found = answer["measurement"]
     key = "yours.overlap_bucketed.1"
-    starts = list(zip(found["series"][f"{key}_lane"], found["series"][f"{key}_start_ns"], strict=True))
-    first = next(start for lane, start in starts if lane == "communication")
-    assert (first < dict(starts)["phase communication"]) == before_end
+    spans = {name: found["series"][f"{key}_{name}"] for name in ("lane", "start_ns", "ns")}
+    row = Record("ddp", {}, "ok", "", "measured", {"step_ms": [[1.0]]}, values={"all_reduces": 2}, series=spans)
+    assert (show._beside(row, row, "", "step_ms").values["remark"] == show.NO_REMARK) == before_end
     assert found["values"][f"{key}_all_reduces"] > 0
     assert len(found["samples"][f"{key}_step_ms"]) == len(found["samples"]["overlap_bucketed:1_step_ms"])
 

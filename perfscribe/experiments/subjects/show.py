@@ -81,10 +81,11 @@ def _beside(row: Record, ours: Record, prefix: str, sample: str) -> Record:
     remarks = []
     if kept := row.values.get("kept_bytes"):
         remarks.append(f"each call keeps {kept / t.MIB:.3g} MiB")
-    starts = list(zip(row.series.get("lane", []), row.series.get("start_ns", []), strict=True))
-    sent = [start for lane, start in starts if lane == "communication"]
+    spans = list(zip(*(row.series.get(name, []) for name in ("lane", "start_ns", "ns")), strict=True))
+    sent = [start for lane, start, _ in spans if lane == "communication"]
+    ends = [start + ns for lane, start, ns in spans if lane == "phase backward"]
     several = row.values.get("all_reduces", 0) > 1  # a single bucket is full when backward ends
-    if sent and several and min(sent) >= dict(starts).get("phase communication", 0):
+    if sent and ends and several and min(sent) >= max(ends):
         remarks.append(LATE)
     return replace(row, values={**row.values, **said, "remark": "; ".join(remarks) or NO_REMARK})
 
