@@ -148,7 +148,7 @@ def _first_core(path: Path) -> int:
 
 
 def rankfile(bindings: Sequence[Iterable[int]], host: str = "localhost") -> str:
-    """Open MPI's rankfile that binds each rank to its cores; read by --map-by rankfile:file=…:hwtcpus."""
+    """Open MPI's rankfile that binds each rank to its cores; whose numbers are those of hardware threads."""
     logical = logical_numbers()
     slots = (",".join(str(logical.get(core, core)) for core in cores) for cores in bindings)
     return "".join(f"rank {rank}={host} slot={slot}\n" for rank, slot in enumerate(slots))

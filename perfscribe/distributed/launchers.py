@@ -45,14 +45,18 @@ def mpiexecs() -> dict[str, str]:
 
 
 @cache
-def _kind(path: str) -> str:
+def _version(path: str) -> str:
     try:
         done = subprocess.run(
             [path, "--version"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=VERSION_S
         )
     except (OSError, subprocess.SubprocessError):
         return ""
-    text = done.stdout.casefold()
+    return done.stdout.casefold()
+
+
+def _kind(path: str) -> str:
+    text = _version(path)
     return next((kind for kind, signs in _SIGNS.items() if any(sign in text for sign in signs)), "")
 
 
@@ -171,8 +175,16 @@ def _open_mpi(bindings: Sequence[binding.Cores] | None, folder: str) -> list[str
         return ["--map-by", "slot:oversubscribe", "--bind-to", "none"]
     path = Path(folder) / "rankfile.txt"
     path.write_text(binding.rankfile(bindings))
-    # cores that two ranks share are overloaded in Open MPI's words
-    return ["--map-by", f"rankfile:file={path}:oversubscribe:hwtcpus", "--bind-to", "hwthread:overload-allowed"]
+    return by_rankfile(mpiexecs()["open_mpi"], str(path))
+
+
+def by_rankfile(mpiexec: str, rankfile: str) -> list[str]:
+    """Options by which this mpiexec of Open MPI binds ranks as the file says, to cores that they may share."""
+    if "(open mpi) 4." in _version(mpiexec):
+        found = ["--rankfile", rankfile, "--oversubscribe", "--use-hwthread-cpus"]
+    else:  # to which those options are deprecated
+        found = ["--map-by", f"rankfile:file={rankfile}:oversubscribe:hwtcpus"]
+    return [*found, "--bind-to", "hwthread:overload-allowed"]
 
 
 def _slurm(bindings: Sequence[binding.Cores] | None, folder: str) -> list[str]:

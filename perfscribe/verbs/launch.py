@@ -117,6 +117,9 @@ def script(wanted: argparse.Namespace, folder: Path) -> str:
     python, command = shlex.quote(sys.executable), shlex.join(wanted.command)
     ours = f"-m {JOB}" + (' --profile "$OUT"' if wanted.profile == "torch" else "")
     ranks, bindings = wanted.nodes * wanted.ranks_per_node, wanted.cpu_bind[: wanted.ranks_per_node]
+    on_mpi = (wanted.scheduler, wanted.launcher) == ("local", "mpiexec")
+    mpiexec = _open_mpi() if on_mpi else "mpiexec"
+    by_rankfile = launchers.by_rankfile(mpiexec, "$RANKFILE") if on_mpi else []
     given = vars(wanted) | {
         "preflight": wanted.preflight and ranks > 1,  # a world of one is not tested
         "ranks": ranks,
@@ -125,7 +128,7 @@ def script(wanted: argparse.Namespace, folder: Path) -> str:
         "folder": folder,
         "torchrun": f"{python} -m torch.distributed.run",
         "nsys": _nsys,
-        "mpiexec": _mpiexec() if (wanted.scheduler, wanted.launcher) == ("local", "mpiexec") else "mpiexec",
+        "mpiexec": shlex.quote(mpiexec),
         "program": command or f"{python} {ours}",
         "try_links": f"{python} {SELF_TEST}",
         # torchrun takes a script, or a module behind -m, or any program behind --no-python
@@ -133,13 +136,14 @@ def script(wanted: argparse.Namespace, folder: Path) -> str:
         "slurm_binding": f"mask_cpu:{','.join(map(binding.mask, bindings))}" if bindings else "cores",
         "pals_binding": binding.as_list(bindings) if bindings else "",
         "rankfile": binding.rankfile(bindings).rstrip("\n") if bindings else "",
+        "bound_by_rankfile": " ".join(f'"{one}"' for one in by_rankfile),
     }
     return environment.get_template(f"{wanted.scheduler}.sh.j2").render(given)
 
 
-def _mpiexec() -> str:
+def _open_mpi() -> str:
     launchers.require("open_mpi")
-    return shlex.quote(launchers.mpiexecs()["open_mpi"])
+    return launchers.mpiexecs()["open_mpi"]
 
 
 def _nsys(output: str) -> str:

@@ -83,10 +83,10 @@ def no_launchers(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(launchers.sys, "executable", str(tmp_path / "python"))
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    for cached in (launchers.mpiexecs, launchers._kind):
+    for cached in (launchers.mpiexecs, launchers._version):
         cached.cache_clear()
     yield tmp_path
-    for cached in (launchers.mpiexecs, launchers._kind):
+    for cached in (launchers.mpiexecs, launchers._version):
         cached.cache_clear()
 
 
@@ -109,3 +109,6 @@ def test_how_each_launcher_is_told_of_a_binding(no_launchers, monkeypatch):
     assert "-bind-to user:0+1,8+9,16+17,24+25 " in told("mpich")
     assert f"rankfile:file={no_launchers}/rankfile.txt" in told("open_mpi")
     assert len((no_launchers / "rankfile.txt").read_text().splitlines()) == 4
+    install(no_launchers, "mpiexec", "mpirun (Open MPI) 4.1.6")
+    launchers._version.cache_clear()
+    assert f"--rankfile {no_launchers}/rankfile.txt --oversubscribe --use-hwthread-cpus" in told("open_mpi")
