@@ -110,7 +110,9 @@ def fewer(site: Site, first: Row | None, rows: Mapping[int, Row | None]) -> str:
 
 def pace(rate: Figure, plain: Figure) -> str:
     """A rate in percent of another, or that noise hides the difference."""
-    return "the same speed within noise" if rate.within_noise(plain) else f"{rate.share(plain)} % of the speed without"
+    if rate.within_noise(plain):
+        return "the same speed within noise"
+    return f"{rate.share(plain)} % of the speed without it"
 
 
 class NineRows(Problem):
@@ -222,7 +224,7 @@ class Baseline(NineRows):
             return
         after, training = (figure(epochs[-1], one) for one in ("eval_loss", "train_loss"))
         first = f"Evaluation loss is least after epoch {self.at_least()}"
-        losses = f"{first}, {figure(least, 'eval_loss')}, and {after} after five, when the last steps' training loss"
+        losses = f"{first}, {figure(least, 'eval_loss')}, and {after} after five, when that epoch's mean training loss"
         if least is epochs[-1]:
             losses = f"Evaluation loss falls to {after} after five epochs, when training loss"
         yield Answer(f"{losses} is {training}{mark}.")
@@ -438,7 +440,7 @@ class Strategies(Problem):
             speed = pace(figure(row, "samples_per_s"), figure(plain, "samples_per_s"))
             said.append(("no memory" if saved.value <= 0 else f"{saved} GB", speed))
         (first, slow), (second, slower) = said
-        slower = slower.removesuffix(" of the speed without")
+        slower = slower.removesuffix(" of the speed without it")
         return f"Off-load saves {first} and runs at {slow}, checkpointing {second} at {slower}{self.mark}."
 
 
@@ -671,6 +673,8 @@ class CustomMultiGpu(OfCustom):
         name, way = ("Tuned", "tuned") if gpu else ("In a bare loop", "bare loop")
         share = default.of(100 * gain.value / self.world)
         as_given = f"; as given {share} %" if gpu and not self.mark(last) else ""
+        if gpu and not as_given:
+            as_given = f", Trainer's steps {figure(self.loop('trainer'), 'efficiency')} %"
         yield Title(f"{name}, {on} give {figure(self.loop(way), 'efficiency')} % of linear{as_given}")
 
     def loop(self, loop: str, world: int = 0) -> Row | None:
@@ -795,7 +799,7 @@ class WeakScaling(Problem):
             f"{runtimes[0].share(runtimes[1])} % by runtimes{self.mark}.",
         )  # fmt: skip
         steps, work = [figure(row, "step_ms") for row in (self.last, self.first)], self.work()
-        kept = f"Efficiency is {self.efficiency} % on {self.on}"
+        kept = f"Efficiency by steps is {self.efficiency} % on {self.on}"
         per = f"The work per {self.site.rank}"
         yield Answer(
             f"{kept}: a step takes {steps[0]} ms, {steps[1]} in the first row. {per} is {work} % of the first "
@@ -888,7 +892,7 @@ class Defects(Problem):
             for column in ("ran_tflop", "asked_tflop", "ran_parameters")
         )
         return {
-            "defect_inverted": f"On {weak.on} the formula prints {weak.by_formula} %{weak.mark}.",
+            "defect_inverted": f"On {weak.on} the formula prints {weak.by_formula} % by steps{weak.mark}.",
             "defect_batches": f"On {few} an epoch has {times.value:g} times the steps." if times else "",
             "defect_neither": f"A {self.site.rank}'s step is {ran}",
             "defect_work": f"It is {asked}",
