@@ -167,7 +167,7 @@ class BenchmarkingScript(Problem):
         by_gpu, other = (ends(found[limits])[1] if all(found[limits]) else NO_FIGURE for limits in (True, False))
         if not self.site.gpu:
             return f"The deviation is at most {other} %."
-        return f"The deviation is at most {by_gpu} % where the GPU is the limit, {other} % where launches are."
+        return f"The deviation is at most {by_gpu} % where time grows with the context, elsewhere {other} %."
 
     def few_steps(self) -> str:
         """Sizes whose mean after one or two steps differs from that after five by more than both deviate."""
@@ -284,7 +284,9 @@ class BenchmarkingMixedPrecision(Problem):
             else "",
             f"TF32 alone gives {tf32}x at {big}.",
         )
-        yield Title(f"BF16 is {least}x as fast as FP32 at {small} and {gain}x at {big}")
+        yield Title(
+            f"BF16 is {least}x as fast as FP32 at {small}{' (within noise)' * noisy(least)} and {gain}x at {big}"
+        )
         faster = f"BF16 makes forward and backward of {big} {gain} times as fast as FP32, TF32 alone {tf32} times"
         then = f"{small} {'gains nothing beyond noise' if noisy(least) else f'{least} times'}"
         yield Finding(4, "one device", f"{faster}; {then}.")
@@ -329,13 +331,13 @@ class BenchmarkingMixedPrecision(Problem):
         times = figure(bf16, "variance_two_pass_relative_error")
         off = figure(fp32, "layer_norm_relative_error", 100)
         overflows = entry(fp16, "variance_two_pass_relative_error") == "overflow" and bool(times and off)
-        norms = {"torch.float32": "So with BF16, too, autocast keeps LayerNorm in FP32.", NOTHING: ""}
-        other = "So with BF16, too, LayerNorm should run in FP32; autocast on the CPU leaves it in BF16."
-        at_100 = f"At mean 100 the FP16 variance overflows and the BF16 one is {times} times too large"
+        norms = {"torch.float32": "With BF16, too, autocast keeps LayerNorm in FP32.", NOTHING: ""}
+        other = "With BF16, too, LayerNorm should run in FP32; autocast on the CPU leaves it in BF16."
+        at_100 = f"Summed left to right at mean 100, FP16's variance overflows and BF16's is {times} times too large"
         return Lettered(
             "b",
             f"{at_100}; LayerNorm in FP32 is {off} % off." if overflows else "",
-            Why("Sums of squares leave FP16's range; BF16 has the range and too few bits of mantissa.", overflows),
+            Why("FP16 lacks range, BF16 bits of mantissa.", overflows),
             norms.get(self.dtype("layernorm_output", "bf16").text, other),
         )
 

@@ -337,12 +337,13 @@ class FlashBenchmarking(Problem):
         where = f"faster end to end from {first} tokens on" if first else "nowhere faster end to end"
         lengths = self.compared()
         brief = lengths[: lengths.index(first)] if first in lengths else []
-        least, most = ends(self.time(who, "both", length) for length in brief for who in self.both)
+        eager, flashed = ([self.time(who, "both", length) for length in brief] for who in self.both)
+        _, times = ends(flash.over(plain) for plain, flash in zip(eager, flashed, strict=True))
         shortest = next(iter(self.lengths), "")
         launched, kernels = (self.time(ours(site), "both", shortest, launched=one) for one in (True, False))
         yield Answer(
             f"{self.whose.capitalize()} is {where} (bf16, 64): {flash} against {plain} ms at {last}.",
-            f"Below that both take {least} to {most} ms.",
+            f"Below that it takes up to {times} times as long.",
             self.memory(),
             Why(
                 "At short lengths launches from Python take longer than the kernels.",

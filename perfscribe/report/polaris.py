@@ -163,7 +163,7 @@ class RankMethods(Problem):
             cores = f"Core{'s' * ('-' in row['asked_cores'] or ',' in row['asked_cores'])} {row['asked_cores']}"
             near = "no GPU" if row["gpu"] == "no GPU" else f"GPU {row['gpu']}, {row['nearness']}"
             lines.append(f"* Rank {row['rank']}: mask {row['granted_mask']} ({cores}), {near}")
-        return "\n".join([f"Bound to cores ({bound}), as granted:", "", *lines]) if lines else ""
+        return "\n".join([f"Binding tried apart ({bound}), as granted:", "", *lines]) if lines else ""
 
     def launches(self) -> dict[str, list[Row]]:
         """Ranks of every method that ran."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -12,9 +11,6 @@ from typing import Any
 from perfscribe.base import files
 from perfscribe.records.records import STATUSES, Record
 from perfscribe.show.provenance import commit_name, environment_ids, node_name
-
-# What a flag begins with that says of a cell that something disturbed it.
-_DISTURBED = re.compile(r"throttled |host busy |foreign process ")
 
 
 def of_site(plan: Mapping[str, Any], records: Mapping[str, Sequence[Record]], results: Path) -> dict[str, Any]:
@@ -36,7 +32,7 @@ def of_site(plan: Mapping[str, Any], records: Mapping[str, Sequence[Record]], re
         "last_day": days[-1] if days else "",
         "commits": sorted({commit_name(provenance) for provenance in measured}),
         "cells": {status: statuses[status] for status in STATUSES if statuses[status]},
-        "disturbed": sum(any(_DISTURBED.match(flag) for flag in record.flags) for record in cells),
+        "disturbed": sum(bool(record.flags) for record in cells),
         "experiments": {name: sum(record.ok for record in of) for name, of in records.items()},
     }
 
