@@ -97,7 +97,7 @@ class NsysProfile(Problem):
         yield from self.where_time_goes()
         idle = {cell: self.idle(*cell) for cell in self.traced()}
         yield Title(self.idles(idle))
-        if waiting := [cell for cell, share in idle.items() if share.value > 50]:
+        if waiting := [cell for cell, share in idle.items() if self.site.gpu and share.value > 50]:
             last, most = waiting[-1], f"{idle[waiting[-1]]} % there, {self.idle(*self.big)} % at {at}"
             said = f"Up to {last[0]} at {last[1]} tokens the GPU idles most of forward ({most})."
             yield Finding(1, "one device", said)
