@@ -172,7 +172,7 @@ def _impact(record: Record, metric: str, across: Sequence[float], within: Sequen
         "impact_interval": f"{format_figure(found.low)} to {format_figure(found.high)}",
         "impact_verdict": {"faster": "less", "slower": "more"}.get(found.verdict, found.verdict),
         # an interval of a ratio reaches further up than down; the shorter side is how fine the ratio can be read
-        "impact_spread": min(found.high - found.ratio, found.ratio - found.low),
+        "impact_spread": 2 * min(found.high - found.ratio, found.ratio - found.low),
     }
 
 

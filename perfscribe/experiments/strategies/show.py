@@ -116,7 +116,7 @@ def _ratio(record: Record, sample: str) -> dict[str, Any]:
     if found.low is None or found.high is None:
         return named | dict.fromkeys(("interval", "ratio_spread"), "too few turns")
     interval = f"{format_figure(found.low)} to {format_figure(found.high)}"
-    return named | {"interval": interval, "ratio_spread": (found.high - found.low) / 2}
+    return named | {"interval": interval, "ratio_spread": found.high - found.low}
 
 
 def _of_units(record: Record, variant: dict[str, str]) -> dict[str, Any]:

@@ -103,7 +103,7 @@ def _speedup(phase: str, found: Ratio) -> dict[str, Any]:
     if found.low is not None and found.high is not None:
         low, high = 1 / found.high, 1 / found.low
         named |= {"interval": f"{format_figure(low)} to {format_figure(high)}", "low": low, "high": high}
-        named |= {"speedup_spread": (high - low) / 2, "self_percent": 100 * (found.aa_spread or 0.0)}
+        named |= {"speedup_spread": high - low, "self_percent": 100 * (found.aa_spread or 0.0)}
     return {f"{phase}_{name}": value for name, value in named.items()}
 
 
