@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from perfscribe.report.cells import NO_SUCH_THING, NOT_MEASURED, Cell, as_cell, word
+from perfscribe.report.cells import NO_SUCH_THING, NOT_MEASURED, Cell, as_cell, shown, word
 from perfscribe.report.problem import Answer, Entries, Finding, Part, Problem, Table, Title, Why, said
 from perfscribe.report.site import Row, Site, entry, figure, ok
 from perfscribe.show.rounding import LACKING, MIB_AS_MB, NO_FIGURE, Figure
@@ -159,7 +160,7 @@ class NineRows(Problem):
         found = self.metric("Memory Allocated (MiB), peak" if memory else metric)
         values = [as_cell(found, labels, MIB_AS_MB if memory else 1.0) for labels in ("answer", "source")]
         if metric == "Steps per Epoch" and ok(found):
-            values = [Cell(f"{figure(found, labels).value:.0f}") for labels in ("answer", "source")]
+            values = [shown(replace(figure(found, labels), exact=True), found) for labels in ("answer", "source")]
         if metric == "GPU Utilization (%)" and not self.site.gpu:
             values = [NO_SUCH_THING, NO_SUCH_THING]
         return [metric, entry(found, "where", "-"), *values]
