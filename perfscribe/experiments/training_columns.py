@@ -57,7 +57,7 @@ WORKLOAD = [
     t.factor("optimizer_steps", "Steps", steps_of),
     NODES,
     *t.factors(device="Device", loop="Loop", dtype="Dtype", num_epochs="Epochs", batch_size="Batch a rank"),
-    *t.factors(grad_acc="Accumulation", weights="Weights before"),
+    *t.factors(grad_acc="Accumulation", weights="Initial weights"),
 ]
 SAMPLES_CALLBACK = t.value(CALLBACK, "Samples/s (Callback)", column="samples_per_s_callback")
 SAMPLES_STEPPING = t.value(STEPPING, "Samples/s of steps alone")
@@ -73,8 +73,8 @@ STEPS = [
     t.derived("step_ms_n", "n", lambda record: _of_steps(record, "n"), exact=True),
     t.derived("timer", "Timer", _timer, exact=True),
 ]
-WRAPPED = [t.value("wrapped_by", "Divided by", exact=True), t.value("units", "Units", exact=True)]
-ROWS_FROM = t.value("rows_from", "Rows from", exact=True)  # a file of SQuAD, or made here
+WRAPPED = [t.value("wrapped_by", "Wrapped by", exact=True), t.value("units", "Units", exact=True)]
+ROWS_FROM = t.value("rows_from", "Training rows", exact=True)  # a file of SQuAD, or made here
 
 
 def samples_default(title: str) -> t.Column:

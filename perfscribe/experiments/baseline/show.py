@@ -243,7 +243,7 @@ ANSWERS = [
     *t.factors(labels="Labels", training="Training"),
     t.value("questions", "Questions", exact=True),
     *(t.value(name, title) for name, title in SCORES.items()),
-    t.value("weights", "Weights before", exact=True),
+    t.value("weights", "Initial weights", exact=True),
     *(replace(t.value(name, name), kind="unshown") for name in IDENTICAL),
 ]
 SCORED = (

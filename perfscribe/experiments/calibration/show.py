@@ -69,7 +69,7 @@ def _bandwidths() -> list[t.Column]:
         t.derived("rate_iqr", "IQR (GB/s)", t.if_timed(_rate_iqr)),
         t.derived("rate_by", "Rate by", t.if_timed(_rate_by), exact=True),
         *_against_sheet("GB/s"),
-        t.derived("by_way_of", "By way of", t.if_timed(_way), exact=True),
+        t.derived("by_way_of", "Path", t.if_timed(_way), exact=True),
     ]
 
 

@@ -45,5 +45,5 @@ COLUMNS = [
     t.value("checkpoint_bytes", "On disk (GiB)", 1 / t.GIB, "checkpoint_gib"),
     t.derived("predicted_gib", "by arithmetic (GiB)", _predicted),
     t.derived("needed_gib", "Free before training (GiB)", _needed),
-    t.value("wrapped_by", "Divided by", exact=True),
+    t.value("wrapped_by", "Wrapped by", exact=True),
 ]
