@@ -38,7 +38,7 @@ TRAINING_NOTE = (
 )
 CAPTION = (
     "Communication of each rank by each tool, of the active steps of a profile: transfer, and on top of it waiting for "
-    "the other rank. Medians over turns; the panels have scales of their own."
+    "the other rank. Medians over turns."
 )
 TOOLS = {TORCH_PROFILER: "the torch profiler", "nsys": "nsys"}
 INTRA, INTER = "intra", "inter"
@@ -320,7 +320,7 @@ def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
 def _draw_waiting(canvas: Any, rows: pd.DataFrame) -> None:
     """A panel a placement, a bar a rank."""
     several = [name for name in ("backend", "implementation") if rows[name].nunique() > 1]
-    panels = canvas.subplots(1, len(TITLES), squeeze=False)[0]
+    panels = canvas.subplots(1, len(TITLES), sharex=True, squeeze=False)[0]
     for axes, (placement, title) in zip(panels, TITLES.items(), strict=True):
         own = rows[rows["placement"] == placement]
         transfer, wait = (pd.to_numeric(own[name]).astype(float) for name in ("transfer_ms", "wait_ms"))
@@ -332,10 +332,10 @@ def _draw_waiting(canvas: Any, rows: pd.DataFrame) -> None:
         labels = [", ".join(row) for row in told[[*several, "tool", "rank"]].itertuples(index=False)]
         axes.set_yticks(places, labels if axes is panels[0] else [""] * len(places), fontsize=7)
         axes.invert_yaxis()
-        axes.set_xlim(left=0)
         links = textwrap.fill(", ".join(dict.fromkeys(own["link"])), TITLE_CHARACTERS)
         axes.set_title(f"{title}\n{links}", fontsize=7.5)
         axes.set_xlabel("Communication (ms)", fontsize=8)
         axes.grid(axis="y", visible=False)
+    panels[0].set_xlim(left=0)
     handles, labels = panels[0].get_legend_handles_labels()
     canvas.legend(handles, labels, fontsize=7, loc="outside upper center", ncols=2)

@@ -35,9 +35,9 @@ READS_NOTE = (
     "before opening and again before reading."
 )
 CAPTION = (
-    "Above: constructor and one epoch by format, warm and cold page cache: shares of the parts (medians), and at the "
-    "end their sum and the loader wait in seconds. Below: time to read one random sample by format, host clock: median "
-    "and interquartile range, warm (filled), cold (hollow), logarithmic."
+    "Above: constructor and one epoch of training by format, warm and cold page cache: shares of the parts (medians), "
+    "and at the end their sum and the loader wait per sample. Below: time to read one random sample by format, host "
+    "clock: median and interquartile range, warm (filled), cold (hollow), logarithmic."
 )
 BARS = {"constructor_s": "constructor", "loader_wait_s": "loader wait", "copy_s": "copy", "compute_s": "compute"}
 
@@ -217,7 +217,7 @@ def _draw(canvas: Any, rows: pd.DataFrame, fill: Callable[[Any, pd.DataFrame], l
 
 
 def _draw_parts(axes: Any, rows: pd.DataFrame) -> list[str]:
-    """A bar a row, as shares of the sum of constructor and one epoch; sum and loader wait in seconds at its end."""
+    """A bar a row, as shares of the sum of constructor and one epoch; sum and loader wait per sample at its end."""
     times = rows[list(BARS)].astype(float)
     shares = 100 * times.div(times.sum(axis=1), axis=0)
     ends = shares.cumsum(axis=1)
@@ -225,12 +225,13 @@ def _draw_parts(axes: Any, rows: pd.DataFrame) -> list[str]:
     for colour, (column, label) in zip(f.COLOURS, BARS.items(), strict=False):
         start = ends[column] - shares[column]
         axes.barh(places, shares[column], left=start, color=colour, label=label, height=0.7)
-    for place, total, wait in zip(places, times.sum(axis=1), times["loader_wait_s"], strict=True):
-        seconds = f"{format_figure(total)} s (wait {format_figure(wait, digits=2)})"
-        axes.annotate(seconds, (100, place), xytext=(4, 0), textcoords="offset points", va="center", fontsize=6.5)
+    wait_ms = 1e3 * times["loader_wait_s"] / rows["training_samples"].str.split().str[0].astype(int)
+    for place, total, wait in zip(places, times.sum(axis=1), wait_ms, strict=True):
+        ends_with = f"{format_figure(total)} s (wait {format_figure(wait)} ms per sample)"
+        axes.annotate(ends_with, (100, place), xytext=(4, 0), textcoords="offset points", va="center", fontsize=6.5)
     axes.set_axisbelow(True)
     axes.set_xlim(0, 100)
-    axes.set_xlabel("Share of constructor and one epoch (%)")
+    axes.set_xlabel("Training: share of constructor and one epoch (%)")
     axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=len(BARS))
     return [f"{row['format']}, {row['cache']}" for _, row in rows.iterrows()]
 
@@ -261,5 +262,5 @@ def _draw_reads(axes: Any, rows: pd.DataFrame) -> list[str]:
             )
     axes.set_xscale("log")
     axes.margins(x=0.1, y=0.12)
-    axes.set_xlabel("Time to read one sample (ms)")
+    axes.set_xlabel("Random single reads: time to read one sample (ms)")
     return names

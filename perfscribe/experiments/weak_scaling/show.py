@@ -151,6 +151,9 @@ def _draw(canvas: Any, rows: pd.DataFrame) -> None:
     if rows["world_size"].nunique() < 2:
         f.no_data(axes, "not measured on several numbers of ranks")
         return
+    layers = rows["num_layers"].min()
+    same = f"same {layers} layer{'s' * (layers > 1)}"
+    names = dict(zip(VARIANTS, ("as printed", same, "equal FLOP"), strict=True))
     variants = rows.groupby("variant", sort=False)
-    drawings.over_ranks(axes, ((variant, own, "efficiency") for variant, own in variants))
+    drawings.over_ranks(axes, ((names[str(variant)], own, "efficiency") for variant, own in variants))
     drawings.finish(axes, rows, "Efficiency (%)")
