@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from perfscribe.report.cells import NO_SUCH_THING, Cell, as_cell, word
 from perfscribe.report.problem import Answer, Entries, Finding, Part, Problem, Table, Title, Why
-from perfscribe.report.site import NOTHING, Row, Site, ends, entry, figure, noisy, ok, printed
+from perfscribe.report.site import NOTHING, Row, Site, ends, entry, figure, ok, printed
 from perfscribe.show.rounding import MIB_AS_MB, NO_FIGURE, Figure
 
 TITLE = "Polaris homework"
@@ -308,7 +308,8 @@ class CrossNode(Problem):
         for said, metric, unit in self.METRICS:
             row = self.row(metric)
             inter, intra = as_cell(row, "inter", unit=unit, mark=at), as_cell(row, "intra", unit=unit)
-            rows.append([said, inter, intra, as_cell(row, "impact", unit="×", mark=at)])
+            wide = varies(figure(row, "inter"), figure(row, "intra"))
+            rows.append([said, inter, intra, Cell("varies too much") if wide else as_cell(row, "impact", 1, "×", at)])
         model = "DDP of 44.1 M parameters in FP32, batch 32 per rank" if self.site.gpu else "DDP, model of preset cpu"
         transfer, waiting, total, calls = (
             [figure(self.row(metric), column) for column in ("inter", "intra")]
@@ -322,18 +323,19 @@ class CrossNode(Problem):
             f"{self.links()}.",
             ["Metric", "Task 4 (Inter-Node)", "Task 5 (Intra-Node)", "Impact"],
             rows,
-            f"Of it transfer / waiting for the other rank: {transfer[0]} / {waiting[0]} ms across{at}, "
-            f"{transfer[1]} / {waiting[1]} ms within{end}; {count} calls each.",
+            f"Of it transfer / waiting for the other rank: {transfer[0]!s} / {waiting[0]!s} ms across{at}, "
+            f"{transfer[1]!s} / {waiting[1]!s} ms within{end}; {count} calls each.",
             self.published(),
         )
         row = self.row(self.TRANSFER)
         same = entry(row, "impact_verdict") == "cannot tell"
         ratio = "equal within noise" if same else f"{figure(row, 'impact')} times{at}"
         across = f"Transfer takes {transfer[0]} ms across{at} and {transfer[1]} within"
+        waited = f"With waiting, communication takes {total[0]} ms across{at} and {total[1]} within{end}."
         why = "A rank waits for the other to arrive; that time says nothing about the link."
         yield Answer(
             f"{across}, {ratio}, for the same {count} calls{end}.",
-            f"With waiting, communication takes {total[0]} ms across{at} and {total[1]} within{end}.",
+            "With waiting, communication varies too much for a ratio." if varies(*total) else waited,
             Why(why, all(waiting) and any(float(one.quoted) for one in waiting)),
         )
         if not self.cluster:
@@ -378,6 +380,11 @@ class CrossNode(Problem):
         )
 
 
+def varies(*figures: Figure) -> bool:
+    """Whether a spread is above half of its figure, so that a ratio says nothing."""
+    return any((one.spread or 0.0) > one.value / 2 for one in figures)
+
+
 class Formats(Problem):
     """Training from memory and from files."""
 
@@ -417,7 +424,10 @@ class Formats(Problem):
             ["Format", "Time (s)", "Size (MB)", "vs in-memory", "001 (s)"],
             [self.line(name, mark) for name in self.FORMATS],
         )
-        least, most = ends(figure(self.row(name), "against_memory") for name in list(self.FORMATS)[2:])
+        others = list(self.FORMATS)[2:]
+        least, most = ends(figure(self.row(name), "against_memory") for name in others)
+        shares = [figure(self.row(name, "polaris.io_parts"), "loader_share_percent") for name in others]
+        share = ends(shares)[1] if all(shares) else NO_FIGURE
         read = self.row("hdf5_gzip", "polaris.io_reads")
         chunks = figure(read, "decoded_kib").over(figure(read, "sample_kib"))
         count = int(samples.split(" ")[0] or 1)
@@ -427,19 +437,17 @@ class Formats(Problem):
             f"HDF5 compressed takes {figure(packed, 'against_memory')} times as long as memory, the others {least} to "
             f"{most} times{mark}.",
             f"Each sample inflates whole chunks, {chunks} times its own bytes." if chunks.value >= 2 else "",
+            f"The others' loader takes at most {share} % of an epoch.",
             f"gzip saves {figure(packed, 'saved_percent')} % of storage.",
-            Why(
-                ".pt, both .npz and .npy are read whole before the clock starts, so that they train from memory.",
-                before,
-            ),
+            Why(".pt, both .npz and .npy are read whole before the clock starts.", before),
         )
         times = f"{figure(packed, 'against_memory')} times as long as from memory"
         said = f"Training from compressed HDF5 takes {times}, from the other formats {least} to {most} times{mark}."
         yield Finding(13, "polaris", said)
-        others = [wait for name, wait in waits.items() if name != "hdf5_gzip"]
+        rest = [wait for name, wait in waits.items() if name != "hdf5_gzip"]
         yield Title(
             f"In training, files warm, HDF5 with gzip takes the loader {waits['hdf5_gzip']} ms per sample, every other "
-            f"format at most {ends(others)[1] if all(others) else NO_FIGURE} ms"
+            f"format at most {ends(rest)[1] if all(rest) else NO_FIGURE} ms"
         )
 
     def line(self, name: str, mark: str) -> Entries:
@@ -520,40 +528,53 @@ class DataTypes(Problem):
         short, long, widest = lengths[0], lengths[-1], (wide or [base])[-1]
         kinds = [(f"Large_Seq_{length}", base, length) for length in lengths[1:]]
         kinds += [(f"Large_Feature_{width}", width, short) for width in wide]
-        rows = [self.line("Baseline", base, short, "fp32")]
-        rows += [self.line(*kind, dtype) for kind in kinds for dtype in ("fp32", "fp16", "bf16")]
+        lines = [("Baseline", base, short, "fp32")]
+        lines += [(*kind, dtype) for kind in kinds for dtype in ("fp32", "fp16", "bf16")]
         mark, because = differing(self.reasons(base, widest, short))
         yield Table(
             f"Training by length, width and data type{mark}.",
             f"{entry(self.row(base, short), 'epochs', '3')} epochs, the first with its start-up, batch 16, autocast, "
             f"one run each, host clock; peak of allocated memory{because}.",
             ["Configuration", "Data type", "Time (s)", "Memory (GB)", "001 (s, GiB)"],
-            rows,
+            [self.line(*one) for one in lines],
         )
         longer, wider = (self.row(*at, table=self.RATIOS) for at in ((base, long), (widest, short)))
-        ratio, second, peak, wide_peak = (
-            replace(figure(row, column), single=True)
-            for column in ("time_ratio", "memory_ratio")
-            for row in (longer, wider)
-        )
-        close, wide_close = (entry(row, "epochs_apart") == "overlap" for row in (longer, wider))
-        takes = "FP32's time within noise" if close else f"{ratio} times FP32's time"
-        then = "the same within noise" if wide_close else f"{second} times"
+        peak, wide_peak = (replace(figure(row, "memory_ratio"), single=True) for row in (longer, wider))
+        takes = self.takes(longer)
         yield Answer(
-            f"With BF16 autocast later epochs of Large_Seq_{long} take {takes}, of Large_Feature_{widest} {then}; the "
-            f"peak is {peak} and {wide_peak} of FP32's{mark}.",
+            f"With BF16 autocast later epochs of Large_Seq_{long} take {takes}, of Large_Feature_{widest} "
+            f"{self.takes(wider)}.",
+            f"The peak is {peak} and {wide_peak} of FP32's{mark}.",
+            self.start(lines, mark),
             Why(
-                "Autocast leaves weights, gradients and the optimizer's state in FP32, which is most of a wide model's "
-                "memory.",
+                "Autocast leaves weights, gradients and optimizer state, most of a wide model's memory, in FP32.",
                 wide_peak.value >= 0.95,
             ),
         )
-        if ratio:
-            yield Title(f"At length {long} and width {base} BF16's later epochs take {takes}{mark}")
-        half, fp16 = (figure(self.row(base, long, one, self.RATIOS), "time_ratio") for one in ("bf16", "fp16"))
-        takes = "FP32's time within noise" if noisy(half) else f"{half} times FP32's time"
-        said = f"In later epochs of Polaris at length {long} BF16 takes {takes}, FP16 {fp16} times{mark}."
+        yield Title(f"At length {long} and width {base} BF16's later epochs take {takes}{mark}")
+        fp16 = self.takes(self.row(base, long, "fp16", self.RATIOS))
+        said = f"In later epochs of Polaris at length {long} BF16 takes {takes}, FP16 {fp16}{mark}."
         yield Finding(14, "polaris", said if site.gpu else "")
+
+    @staticmethod
+    def takes(row: Row | None) -> str:
+        """Its later epochs against those in FP32."""
+        ratio = replace(figure(row, "time_ratio"), single=True)
+        return "FP32's time within noise" if entry(row, "epochs_apart") == "overlap" else f"{ratio} times FP32's time"
+
+    def start(self, lines: Sequence[tuple[str, str, str, str]], mark: str) -> str:
+        """Where the first epoch is more than half of the time: the configuration of the longest one."""
+        found = []
+        for name, width, length, dtype in lines:
+            row = self.row(width, length, dtype)
+            whole, first, later = (figure(row, one) for one in ("training_s", "first_epoch_s", "epoch_s"))
+            if 2 * first.value > whole.value:
+                found.append((first.value, name, dtype.upper(), first, later))
+        if not found:
+            return ""
+        _, name, dtype, first, later = max(found)
+        dtypes = " and ".join(one[2] for one in found if one[1] == name)
+        return f"Most of {name}'s time in {dtypes} is its first epoch ({dtype}: {first} s, later ones {later}){mark}."
 
     def row(self, width: str, length: str, dtype: str = "bf16", table: str = DTYPES) -> Row | None:
         """A training."""
