@@ -367,9 +367,10 @@ class Strategies(Problem):
     def __init__(self, site: Site) -> None:
         self.model = "bigscience/bloom-560m" if site.gpu else "gpt-tiny"
         self.world = max((int(one) for one in site.levels(self.TABLE, "world_size", model=self.model)), default=2)
-        # FP16 where it has the strategies, else BF16.
-        dtypes = site.levels(self.TABLE, "dtype", world_size=self.world, strategy="SHARD_GRAD_OP") or ["fp16"]
-        self.dtype = ("fp16" if "fp16" in dtypes else "bf16") if site.gpu else "fp32"
+        self.site = site
+        # The homework's, or BF16 where that has more of the rows: strategies compare within one dtype alone.
+        filled = {dtype: sum(ok(self.found(*row, dtype)) for row in self.ROWS) for dtype in ("fp16", "bf16")}
+        self.dtype = max(filled, key=lambda dtype: filled[dtype]) if site.gpu else "fp32"
         self.mark = "‡" if self.dtype == "bf16" else ""
         super().__init__(site)
 
@@ -389,27 +390,33 @@ class Strategies(Problem):
                 for row in self.ROWS
             ],
         )
-        (fast, speed, close), (small, memory) = self.fastest(), self.smallest()
-        noise = f" ({close} within noise)" if close else ""
+        small, memory = min(self.all("peak_allocated_gib"), key=lambda one: one[1].value)
+        least = f"{small} needs least memory, {memory} GB{mark}"
+        if self.world == 1:
+            yield Answer(f"On {on} every shard is the whole model; {least}.", f"{', '.join(self.costs())}{mark}.")
+            yield Finding(3, "fsdp", f"On {on} {self.costs()[0].replace('Off', 'CPU off')}{mark}.")
+            return
+        (fast, speed), (second, next_speed) = sorted(self.all("samples_per_s"), key=lambda one: -one[1].value)[:2]
+        fastest = f"{fast} is fastest, {speed} samples/s"
+        then = f", then {second}" if fast == "DDP" else ""
+        noise = f" ({second} within noise)" if speed.within_noise(next_speed) else then
         half, full, ddp = (figure(self.found(one), "state_gib").value for one in ("SHARD_GRAD_OP", "FULL_SHARD", "DDP"))
         yield Answer(
-            f"{fast} is fastest, {speed} samples/s{noise}; {small} needs least memory, {memory} GB{mark}.",
-            self.costs(),
+            f"{fastest}{noise}; {least}.",
+            f"{', '.join(self.costs())}{mark}.",
             Why("SHARD_GRAD_OP's parameters are sharded outside the passes, not replicated.", half <= full < ddp),
         )
-        yield Title(f"Of the strategies measured in {dtype} {fast} is fastest, {speed} samples/s{mark}")
-        least = f"{small} needs least memory, {memory} GB per {site.rank}{mark}"
-        fastest = f"Of {dtype} strategies on {on} {fast} trains fastest, {speed} samples/s"
-        yield Finding(3, "fsdp", f"{fastest}; {least}.")
+        yield Title(f"On {on} in {dtype} {fastest}{mark}")
+        yield Finding(3, "fsdp", f"On {on} in {dtype} {fastest}{then and f'{then}, {next_speed}'}; {least}.")
 
     @staticmethod
     def emulated(strategy: str) -> str:
         """† where one machine's ranks stand for two nodes."""
         return "†" if strategy == "HYBRID_SHARD" else ""
 
-    def found(self, strategy: str, off_load: str = "no", checkpointing: str = "no") -> Row | None:
-        """A row of the source."""
-        levels: dict[str, str | int] = {"model": self.model, "world_size": self.world, "dtype": self.dtype}
+    def found(self, strategy: str, off_load: str = "no", checkpointing: str = "no", dtype: str = "") -> Row | None:
+        """A row of the source, in the table's dtype or another."""
+        levels: dict[str, str | int] = {"model": self.model, "world_size": self.world, "dtype": dtype or self.dtype}
         if strategy == self.GIVEN:
             return self.site.row("fsdp.wrapping", api="FSDP1", wrapping="none: one unit", **levels)
         levels |= {"api": "DDP" if strategy == "DDP" else "FSDP2", "strategy": strategy, "offload": off_load}
@@ -420,29 +427,22 @@ class Strategies(Problem):
         found = []
         for strategy, off_load, checkpointing in self.ROWS:
             one = figure(self.found(strategy, off_load, checkpointing), column)
+            name = strategy.replace(" as given", "") + self.emulated(strategy)
             on = " and ".join(["off-load"] * (off_load == "yes") + ["checkpointing"] * (checkpointing == "yes"))
-            found += [(f"{strategy}{self.emulated(strategy)}{f' with {on}' if on else ''}", one)] if one else []
+            found += [(f"{name}{f' with {on}' if on else ''}", one)] if one else []
         return found if len(found) > 1 else [("", NO_FIGURE)] * 2
 
-    def fastest(self) -> tuple[str, Figure, str]:
-        """The fastest, its rate, and the next where noise could have it first."""
-        (name, rate), (next_name, next_rate) = sorted(self.all("samples_per_s"), key=lambda one: -one[1].value)[:2]
-        return name, rate, next_name if rate.within_noise(next_rate) else ""
-
-    def smallest(self) -> tuple[str, Figure]:
-        """The one that needs least memory."""
-        return min(self.all("peak_allocated_gib"), key=lambda one: one[1].value)
-
-    def costs(self) -> str:
+    def costs(self) -> tuple[str, str]:
         """What off-load and checkpointing save, and at what speed."""
         said, plain = [], self.found("FULL_SHARD")
         for row in (self.found("FULL_SHARD", "yes"), self.found("FULL_SHARD", "no", "yes")):
-            saved = Figure(figure(plain, "peak_allocated_gib").value - figure(row, "peak_allocated_gib").value)
+            whole, peak = (figure(one, "peak_allocated_gib").value for one in (plain, row))
+            saved = Figure(whole - peak)
             speed = pace(figure(row, "samples_per_s"), figure(plain, "samples_per_s"))
-            said.append(("no memory" if saved.value <= 0 else f"{saved} GB", speed))
+            said.append(("no memory" if saved.value < whole / 200 else f"{saved} GB", speed))
         (first, slow), (second, slower) = said
         slower = slower.removesuffix(" of the speed without it")
-        return f"Off-load saves {first} and runs at {slow}, checkpointing {second} at {slower}{self.mark}."
+        return f"Off-load saves {first} and runs at {slow}", f"checkpointing {second} at {slower}"
 
 
 class Scaling(Problem):
@@ -470,6 +470,10 @@ class Scaling(Problem):
     def first(self) -> Row | None:
         """The row of one rank."""
         return run(self.site, self.table, 1)
+
+    def alone(self) -> str:
+        """What several ranks compare with."""
+        return f"one {self.site.rank}{' without FSDP' * (entry(self.first(), 'wrapped_by') == 'none')}"
 
     def setup(self) -> str:
         """What stands behind the title."""
@@ -501,7 +505,8 @@ class Scaling(Problem):
         if len(measured) > 1:
             one, last = measured[0], measured[-1]
             ratio = figure(last, DEFAULT).over(figure(one, DEFAULT))
-            yield Answer(f"{last['nodes']} nodes give {ratio}x the samples/s of one{self.marks([one, last])}.")
+            marks = self.marks([one, last])
+            yield Answer(f"{last['nodes']} nodes give {ratio}x the samples/s of {self.alone()}{marks}.")
 
 
 class OfBloom(Scaling):
@@ -514,7 +519,7 @@ class OfBloom(Scaling):
         row = self.first()
         model = entry(row, "model_name", "bloom-560m").split("/")[-1]
         memory = "; memory: mean of all in use, not torch's peak" if self.site.gpu else ""
-        return f"{model}{weights(row)}, {trained(self.site, row)}; {SCALES}{memory}"
+        return f"{model}{weights(row)}, {trained(self.site, row)}; {SCALES}, against {self.alone()}{memory}"
 
     def unlike(self, row: Row) -> list[str]:
         """In epochs."""
@@ -555,17 +560,17 @@ class MultiGpu(OfBloom):
         one, many = (figure(row, "avg_mem_total_gb") for row in (self.first(), self.of(self.world, self.ways[0])))
         verb = "falls" if many.value < one.value else "grows"
         yield Answer(
-            f"{on} give {gain}x the samples/s of one{way}{rest}{self.odd}.",
+            f"{on} give {gain}x the samples/s of {self.alone()}{way}{rest}{self.odd}.",
             f"Memory per GPU {verb} from {one} to {many} GB{self.odd}.",
         )
         wrapped = {"wrapped per block": "with blocks wrapped"}
-        first = f"{gain} times one {self.site.rank}'s samples/s {wrapped.get(how, how)}".rstrip()
+        first = f"{gain} times the samples/s of {self.alone()}, {wrapped.get(how, how)}".rstrip(", ")
         more = "".join(f" and {other} {wrapped.get(name, name)}" for name, other in others[:1])
         yield Title(f"{on} give {first}{more}{self.odd}")
         custom = CustomMultiGpu(self.site)
         kept = figure(custom.loop("tuned"), "efficiency") if custom.world > 1 else NO_FIGURE
-        train = f"{on} train BLOOM {gain} times as fast as one, {how}{self.odd}"
-        yield Finding(5, "fsdp", f"{train}; the tuned custom model keeps {kept} % of linear.")
+        train = f"{on} train BLOOM {gain}x as fast as {self.alone().replace(' GPU', '')}, {how}{self.odd}"
+        yield Finding(5, "fsdp", f"{train}; the custom model, tuned in BF16, keeps {kept} % of linear‡.")
 
     def lines(self) -> list[Line]:
         """Labels and the source's rows."""
@@ -602,6 +607,16 @@ class MultiNode(OfBloom):
         return self.by_nodes("BLOOM fine-tuning by number of nodes", "Single Node")
 
 
+def parameters(row: Row | None, column: str = "parameters") -> str:
+    """Of a model, in millions."""
+    return f"{int(row[column]) / 1e6:.4g} M parameters" if row is not None and ok(row) else ""
+
+
+def vocabulary(row: Row | None) -> str:
+    """Of the custom model."""
+    return f"vocabulary {int(row['vocab_size']):,}" if row is not None else ""
+
+
 class OfCustom(Scaling):
     """The custom model by ranks or nodes."""
 
@@ -620,9 +635,8 @@ class OfCustom(Scaling):
         """In parameters, accumulation and units."""
         said = []
         if row["parameters"] != row["source_parameters"]:
-            now, asked = (f"{int(row[one]) / 1e6:.1f} M" for one in ("parameters", "source_parameters"))
-            vocabulary = f"{int(row['vocab_size']):,}"
-            said.append(f"vocabulary {vocabulary} and {now} parameters in place of 250,680 and {asked}")
+            asked = parameters(row, "source_parameters").removesuffix(" parameters")
+            said.append(f"{vocabulary(row)} and {parameters(row)} in place of 250,680 and {asked}")
         if row["grad_acc"] != self.accumulation:
             said.append(f"accumulation {row['grad_acc']} in place of {self.accumulation}")
         if row["wrapped_by"] == "FSDP2":
@@ -652,8 +666,7 @@ class CustomMultiGpu(OfCustom):
         for n in counts(site):
             name = f"Single Node, Single {site.rank}" if n == 1 else f"Single Node, {site.ranks(n)}"
             lines.append(([name, n], given(site, self.table, n)))
-        ours = self.ours() if gpu and self.world > 1 else ""
-        yield self.scaling(f"Custom model by number of {site.ranks_are}", lines, ours)
+        yield self.scaling(f"Custom model by number of {site.ranks_are}", lines, *(self.ours() if gpu else ()))
         first, last = self.first(), given(site, self.table, self.world)
         if self.world == 1 or first is None or last is None:
             return
@@ -661,8 +674,8 @@ class CustomMultiGpu(OfCustom):
         gain = figure(last, DEFAULT).over(figure(first, DEFAULT))
         tuned, one = (figure(self.loop("tuned", n), "stepping_samples_per_second") for n in (self.world, 1))
         loop = fewer(site, first, {n: given(site, self.table, n) for n in counts(site)[1:] if n < self.world})
-        loop += f"{odd}; our tuned loop, by steps alone, {tuned.over(one)}x" if gpu else ""
-        yield Answer(f"{on} give {gain}x the samples/s of one{loop}.")
+        loop += f"{odd}; our tuned loop, by steps alone, {tuned.over(one)}x its own on one‡" if gpu else ""
+        yield Answer(f"{on} give {gain}x the samples/s of {self.alone()}{loop}.")
         default, callback = figure(last, DEFAULT), figure(last, RATE)
         rest, peak = (figure(last, one) for one in ("avg_mem_alloc_gb", "peak_mem_alloc_gb"))
         counts_more = last["loop"] == "trainer" and default.value <= 0.98 * callback.value
@@ -671,25 +684,28 @@ class CustomMultiGpu(OfCustom):
             f"Callback's memory is {rest} GB, at rest; the peak is {peak}{odd}." if rest.value < peak.value else "",
             Why("Default counts evaluation and checkpoints.", counts_more),
         )
-        name, way = ("Tuned", "tuned") if gpu else ("In a bare loop", "bare loop")
+        name, way = ("Tuned in BF16", "tuned") if gpu else ("In a bare loop", "bare loop")
         share = default.of(100 * gain.value / self.world)
         as_given = f"; as given {share} %" if gpu and not self.mark(last) else ""
         if gpu and not as_given:
-            as_given = f", Trainer's steps {figure(self.loop('trainer'), 'efficiency')} %"
-        yield Title(f"{name}, {on} give {figure(self.loop(way), 'efficiency')} % of linear{as_given}")
+            as_given = f", Trainer's FP16 steps {figure(self.loop('trainer'), 'efficiency')} %"
+        yield Title(f"{name}, {on} give {figure(self.loop(way), 'efficiency')} % of linear{as_given}{'‡' * gpu}")
 
     def loop(self, loop: str, world: int = 0) -> Row | None:
         """A loop of ours on so many ranks, or on most."""
         return run(self.site, self.LOOPS, world or self.world, loop=loop)
 
-    def ours(self) -> str:
-        """The line of our loops."""
-        wrapped, tuned = (self.loop(loop) for loop in ("trainer", "tuned"))
-        plain, quick = (figure(row, "stepping_samples_per_second") for row in (wrapped, tuned))
-        how = f"{entry(tuned, 'dtype').upper()}, compiled, {entry(tuned, 'batch')} rows per GPU"
+    def ours(self) -> tuple[str, str]:
+        """The lines of our loops."""
+        rate, model, plain = "stepping_samples_per_second", self.first(), self.loop("trainer")
+        tuned = self.site.largest(self.LOOPS, rate, "world_size", loop="tuned")
+        world = entry(tuned, "world_size")
+        of = f"{entry(tuned, 'dtype').upper()}, compiled, {entry(tuned, 'batch')} rows per GPU"
+        gives = f"{self.site.ranks(world)} {figure(tuned, rate)} samples/s"
+        kept = "" if world == "1" else f", {figure(tuned, 'efficiency')} % of linear"
         return (
-            f"Steps alone, same runs: {self.site.ranks(self.world)} {plain} samples/s; our tuned loop ({how}) {quick}, "
-            f"{figure(tuned, 'efficiency')} % of linear."
+            f"Steps alone, same runs: {self.site.ranks(self.world)} {figure(plain, rate)} samples/s.",
+            f"‡ Our tuned loop ({of}; {vocabulary(model)}, {parameters(model)}): {gives}{kept}.",
         )
 
 
@@ -862,16 +878,20 @@ class Defects(Problem):
     heading = "What the scripts do otherwise than the text"
 
     def parts(self) -> Iterator[Part]:
-        """Each defect with what the site's tables show of it, or a link; links alone are no measurement."""
+        """Each defect with what the site's tables show of it, or a link; links alone are no measurement.
+
+        Where a site's figures do not show it, the text of what was seen is empty.
+        """
         with open(DEFECTS, newline="", encoding="utf-8") as stream:
             rows = list(csv.DictReader(stream))
         found = self.of_labels() | self.of_problems() | self.of_weak_scaling()
         seen = []
         for name in (row["finding"] for row in rows):
             link = f"[{Path(name).stem}](../../{name})" if name.endswith(".md") else ""
-            seen.append(word(link or said(found.get(name.removeprefix("fsdp."), ""))))
+            text = link or found[name.removeprefix("fsdp.")]
+            seen.append(word(said(text)) if text else NO_SUCH_THING)
         filled = any(cell.filled for cell in seen if "](" not in cell.text)
-        seen = [cell if filled else Cell(cell.text, filled=False) for cell in seen]
+        seen = [cell if filled or not cell.filled else Cell(cell.text, filled=False) for cell in seen]
         yield Table(
             "The scripts against the text.",
             "Figures of this report's tables, or computed.",
@@ -888,16 +908,17 @@ class Defects(Problem):
         planned = list(filter(ok, weak.plans.values()))
         ends = (planned[0], planned[-1]) if len(planned) > 1 else (None, None)
         on = f"on {entry(ends[1], 'world_size')} as on {self.site.ranks(entry(ends[0], 'world_size'))}"
-        ran, asked, parameters = (
-            f"{figure(ends[1], column).over(figure(ends[0], column))} times as large {on}."
+        ratios = [
+            figure(ends[1], column).over(figure(ends[0], column))
             for column in ("ran_tflop", "asked_tflop", "ran_parameters")
-        )
+        ]
+        ran, asked, larger = (unless(1, ratio, f"{ratio} times as large {on}.") for ratio in ratios)
         return {
             "defect_inverted": f"On {weak.on} the formula prints {weak.by_formula} % by steps{weak.mark}.",
-            "defect_batches": f"On {few} an epoch has {times.value:g} times the steps." if times else "",
-            "defect_neither": f"A {self.site.rank}'s step is {ran}",
-            "defect_work": f"It is {asked}",
-            "defect_doubling": f"It is {parameters}",
+            "defect_batches": f"On {few} an epoch has {times} times the steps.",
+            "defect_neither": ran and f"A {self.site.rank}'s step is {ran}",
+            "defect_work": asked and f"It is {asked}",
+            "defect_doubling": larger and f"It is {larger}",
         }
 
     def of_labels(self) -> dict[str, str]:
@@ -905,11 +926,11 @@ class Defects(Problem):
         source, prompt = (self.site.row("fsdp.labels", way=way) for way in ("source", "source_prompt"))
         read, copied = (figure(row, "targets_read").share(figure(row, "targets")) for row in (source, prompt))
         lost = figure(source, "train_size").value - figure(source, "rows_with_marker").value
-        whose = "No prompt loses" if not lost else "1 prompt loses" if lost == 1 else f"{lost:.0f} prompts lose"
-        length = figure(source, "max_length")
+        whose = "1 prompt loses" if lost == 1 else f"{lost:.0f} prompts lose"
+        length = replace(figure(source, "max_length"), exact=True)
         return {
             "labels_answer": f"{read} % of the targets stand in the input at their own place.",
-            "labels_truncation": f"{whose} it at {length.value:.0f} tokens." if length else "",
+            "labels_truncation": f"{whose} it at {length} tokens." if lost else "",
             "labels_copying": f"{copied} % of the targets are the input itself.",
         }
 
@@ -923,19 +944,25 @@ class Defects(Problem):
         )
         scored = site.value("fsdp.baseline_answers", "identical_workshop_f1_percent", labels="answer", training="after")
         full, plain = (figure(one.found(setup), "peak_allocated_gib") for setup in ("FSDP1 FULL_SHARD", "without FSDP"))
-        kept, whole = (figure(strategies.found(name), "state_gib") for name in ("SHARD_GRAD_OP", "DDP"))
+        half, whole = (figure(strategies.found(name), "state_gib") for name in ("SHARD_GRAD_OP", "DDP"))
+        kept = half.share(whole)
         levels = {"api": "FSDP1", "offload": "yes", "exchange": "with each micro-batch"}
-        norm = site.value("fsdp.offload_accumulation", "norm_ratio", **levels)
+        norm = site.value("fsdp.offload_accumulation", "norm_ratio", **levels).percent()
         least = f"Here evaluation loss is least after epoch {baseline.at_least()}, in the sample after epoch 1."
         return {
             "custom_copying": f"With its labels evaluation loss falls to {copying}.",
             "custom_shapes": f"It has {alone.share(several)} % of the other rows' parameters.",
-            "scores": f"Answers equal to the reference score {scored} % F1.",
+            "scores": unless(100, scored, f"Answers equal to the reference score {scored} % F1."),
             "world_of_one": f"As NO_SHARD it needs {full.share(plain)} % of the memory without FSDP{one.mark}.",
-            "sharding_words": f"SHARD_GRAD_OP keeps {kept.share(whole)} % of DDP's state per rank.",
-            "offload": f"FSDP1's summed gradients have {norm.percent()} % of their norm.",
-            "baseline_losses": least,
+            "sharding_words": unless(100, kept, f"SHARD_GRAD_OP keeps {kept} % of DDP's state per rank."),
+            "offload": unless(100, norm, f"FSDP1's summed gradients have {norm} % of their norm."),
+            "baseline_losses": "" if baseline.least() in baseline.epochs()[-1:] else least,
         }
+
+
+def unless(plain: float, found: Figure, text: str) -> str:
+    """The text, but nothing where the figure rounds to what would be without the defect."""
+    return "" if found.quoted == Figure(plain).quoted else text
 
 
 PROBLEMS = (

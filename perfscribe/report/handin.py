@@ -209,7 +209,7 @@ def _name(table: Table, row: int) -> str:
 
 # What lacks figures in a problem is named up to so many rows, then counted.
 MOST_NAMES = 6
-NO_CELL = "Settings that this site did not measure"
+NO_CELL = "Left out by this site's configuration, or by the version that measured it"
 LEFT_OUT = "Not measured at this site"
 ELSEWHERE = "Measured in other settings alone, see their details"
 

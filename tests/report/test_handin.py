@@ -12,7 +12,7 @@ import yaml
 from workspace import ROOT
 
 from perfscribe.base import registry
-from perfscribe.report import handin
+from perfscribe.report import fsdp, handin, polaris
 from perfscribe.report.site import Site
 from perfscribe.show.rounding import Figure
 from perfscribe.verbs.fill import verb
@@ -68,6 +68,21 @@ def test_what_is_computed_is_no_finer_than_its_parts() -> None:
     fine, wide = Figure(12.34, 0.01), Figure(22.1, 4.0)
     assert fine.over(Figure(3.0)).quoted == "4.11" and wide.over(fine).quoted == "1.8"
     assert Figure(1.0, mark="‡").share(Figure(4.0)).mark == "‡"
+
+
+def test_what_shows_nothing_is_not_said() -> None:
+    assert fsdp.unless(100, Figure(99.97), "seen") == "" and fsdp.unless(100, Figure(99.9), "seen") == "seen"
+    assert polaris.varies(Figure(116.0, 9.7), Figure(16.5, 27.7)) and not polaris.varies(Figure(7.0, 2.0))
+
+
+def test_strategies_compare_within_one_dtype() -> None:
+    """The one that most rows have, so that the workshop's own settings are among them."""
+    problem = fsdp.Strategies(Site("h200x4", ROOT / "results" / "h200x4" / "tables", "cuda"))
+    rows = {row[0].text: row[3].text for row in problem.made[0].rows}
+    assert rows[problem.GIVEN] == "56.6 ± 0.9" and problem.mark == problem.made[0].mark == "‡"
+    assert all(
+        "FULL_SHARD (one unit) is fastest, 56.6" in part for part in (problem.shown_title, problem.findings[0].text)
+    )
 
 
 @pytest.mark.parametrize("site", SITES)
