@@ -69,12 +69,16 @@ class Figure:
     sample: str = ""
 
 
-def write(figure: Figure, folder: Path, footer: str, kinds: Sequence[str] = tuple(KINDS)) -> None:
-    """<id>.svg and <id>.png, or those of them that are asked for, with who measured it in the foot."""
+def write(figure: Figure, folder: Path, footer: str, kinds: Sequence[str] = tuple(KINDS)) -> bool:
+    """<id>.svg and <id>.png, or those of them that are asked for, with who measured it in the foot.
+
+    Gives back whether it has points: one without stays out of the report.
+    """
     with plt.rc_context(STYLE):
         canvas = plt.figure(figsize=figure.size_in, layout="constrained")
         try:
             figure.draw(canvas)
+            has_points = any(axes.has_data() for axes in canvas.get_axes())
             shown = textwrap.fill(footer, int(figure.size_in[0] * FOOTER_CHARACTERS_PER_INCH))
             _plain_powers(canvas)
             canvas.supxlabel(shown, fontsize=6, color="#555555", x=0.01, ha="left")
@@ -86,6 +90,7 @@ def write(figure: Figure, folder: Path, footer: str, kinds: Sequence[str] = tupl
                 files.write_bytes(folder / f"{figure.id}.{kind}", content)
         finally:
             plt.close(canvas)
+    return has_points
 
 
 def _lay_out(canvas: Any) -> None:

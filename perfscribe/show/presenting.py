@@ -48,10 +48,12 @@ def present(plan_file: Path, record_files: Sequence[Path], root: Path) -> None:
     pictures = root / "report" / plan["site"] / "figures"
     cells = _shown(experiment, measured, registry.shown(experiment).drawn_of)
     kinds = figure_kinds(site_folder)
+    captions = {}
     for figure in drawn:
         footer = figure_footer(cells, plan["site"], site_folder / "environments", figure.sample)
-        figures.write(figure, pictures, footer, kinds)
-    files.write_json(folder / f"{experiment}.figures.json", {figure.id: figure.caption for figure in drawn})
+        if figures.write(figure, pictures, footer, kinds):
+            captions[figure.id] = figure.caption
+    files.write_json(folder / f"{experiment}.figures.json", captions)
     names = [*texts, f"{experiment}.figures.json"]
     written = [folder / name for name in names]
     written += [folder / f"{table}.{kind}" for table in made for kind in ("csv", "json")]
