@@ -295,7 +295,7 @@ def _draw(canvas: Any, frame: pd.DataFrame) -> None:
 
     sums = (max(map(sum, zip(*one["kinds"].values(), strict=True))) * one["unit_bytes"] for one in known)
     highest = max(sums, default=0)
-    unit, name = (t.GIB, "GiB") if highest >= t.GIB / 10 else (t.MIB, "MiB")
+    unit, name = (1e9, "GB") if highest >= 1e8 else (1e6, "MB")
     panels = canvas.subplots(1, 2, sharey=True, width_ratios=(1, 2))
     for axes, mode, cell, course in zip(panels, DRAWN, cells, courses, strict=True):
         setting = f": {cell['size']}, context {cell['seq_len']}, {cell['dtype']}" if cell is not None else ""
@@ -334,7 +334,7 @@ def _chosen(frame: pd.DataFrame, mode: str) -> pd.Series | None:
     return rows[rows["seq_len"] == rows["seq_len"].max()].iloc[0]
 
 
-def _stack(axes: Any, course: Mapping[str, Any], unit: int) -> None:
+def _stack(axes: Any, course: Mapping[str, Any], unit: float) -> None:
     """The kinds on top of each other; drawn from the highest sum down, each to the ground, which keeps files small."""
     moments = course["change"]
     stacked = [kind for kind in COLOURS if kind in course["kinds"]]
