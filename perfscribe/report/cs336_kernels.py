@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
 
 from perfscribe.report.cells import Cell, as_cell, shown
 from perfscribe.report.cs336 import contexts, sizes
 from perfscribe.report.problem import Answer, Entries, Finding, Lettered, Part, Problem, Status, Table, Title, Why
 from perfscribe.report.site import NOTHING, Row, Site, ends, entry, figure, ok, wrong_result
-from perfscribe.show.rounding import LACKING, Figure
+from perfscribe.show.rounding import LACKING, NO_FIGURE, Figure
 from perfscribe.subjects import YOURS
 
 FLASH, BOARD = "cs336.flash_cells", "cs336.flash_leaderboard"
@@ -95,12 +94,10 @@ class NsysProfile(Problem):
             f"Without {by if by == 'nsys' else 'the profiler'} it takes {alone[0]} and {alone[1]} ms.",
         )
         yield from self.where_time_goes()
-        idle = {cell: self.idle(*cell) for cell in self.traced()}
-        yield Title(self.idles(idle))
-        if waiting := [cell for cell, share in idle.items() if self.site.gpu and share.value > 50]:
-            last, most = waiting[-1], f"{idle[waiting[-1]]} % there, {self.idle(*self.big)} % at {at}"
-            said = f"Up to {last[0]} at {last[1]} tokens the GPU idles most of forward ({most})."
-            yield Finding(1, "one device", said)
+        idle = {cell: share for cell in self.traced() if (share := self.idle(*cell))}
+        yield Title(said := self.idles(idle))
+        if self.site.gpu and ends(idle.values())[1].value > 50:
+            yield Finding(1, "one device", f"{said}; {self.idle(*self.big)} % at {at}.")
 
     def where_time_goes(self) -> Iterator[Part]:
         """(b) to (e)."""
@@ -149,17 +146,17 @@ class NsysProfile(Problem):
 
     def idles(self, idle: Mapping[tuple[str, str], Figure]) -> str:
         """Where the GPU waits for launches. idle: share by size and context."""
-        if not idle or not all(idle.values()):
+        if not idle:
             return ""
         (size, context), most = max(idle.items(), key=lambda one: one[1].value)
         if not self.site.gpu:
             return f"Between operators the host spends at most {most} % of forward ({size}, {context})"
         if most.value <= 50:
             return f"In FP32 the GPU idles at most {most} % of forward ({size}, {context})"
-        for before, cell in pairwise(idle):
-            if before[1] == cell[1] and idle[before].value > 50 >= idle[cell].value:
-                return f"Below {cell[0]} at {cell[1]} the GPU idles most of the time"
-        return f"At {size} and {context} the GPU idles {most} % of forward"
+        waiting = [cell for cell, share in idle.items() if share.value > 50]
+        size, context = max(waiting, key=lambda cell: (sizes(self.site).index(cell[0]), int(cell[1])))
+        where = f"in {len(waiting)} of {len(idle)} cells, up to {size} at {context} tokens ({idle[size, context]} %)"
+        return f"Traced, the GPU idles most of forward {where}"
 
     def idle(self, size: str, context: str) -> Figure:
         """Share of forward without any kernel, percent."""
@@ -333,37 +330,36 @@ class FlashBenchmarking(Problem):
             else "",
             "Published: 002 at 16384 × 64, bf16, end to end: vanilla 8.63, flash 7.37 ms.",
         )
-        first, last, plain, flash = self.compare()
-        where = f"faster end to end from {first} tokens on" if first else "nowhere faster end to end"
-        lengths = self.compared()
-        brief = lengths[: lengths.index(first)] if first in lengths else []
-        eager, flashed = ([self.time(who, "both", length) for length in brief] for who in self.both)
-        _, times = ends(flash.over(plain) for plain, flash in zip(eager, flashed, strict=True))
+        ratios = {cell: ratio for cell in self.problems if (ratio := self.times_as_long(*cell))}
+        last = max((length for length, width, dtype in ratios if (width, dtype) == ("64", "bf16")), key=int, default="")
+        plain, flash = (self.time(who, "both", last) for who in self.both)
+        where = {dtype: self.where_faster(ratios, dtype) for dtype in ("bf16", "fp32")}
+        at, times = (
+            f"End to end (bf16, 64{', launched' * gpu})",
+            f"{where['bf16']}: {flash} against {plain} ms at {last}.",
+        )
         shortest = next(iter(self.lengths), "")
         launched, kernels = (self.time(ours(site), "both", shortest, launched=one) for one in (True, False))
         yield Answer(
-            f"{self.whose.capitalize()} is {where} (bf16, 64): {flash} against {plain} ms at {last}.",
-            f"Below that it takes up to {times} times as long.",
+            f"{at} {self.whose} is faster {times}",
+            self.slower(ratios),
             self.memory(),
             Why(
-                "At short lengths launches from Python take longer than the kernels.",
+                "At short lengths launches take longer than kernels.",
                 gpu and launched.value >= 2 * kernels.value,
             ),
         )
         our = self.whose.removesuffix("s")
-        if first and gpu:
-            faster = f"In bf16, launches included, {our} FlashAttention-2 is faster than PyTorch from {first} × 64 on"
-            yield Finding(2, "one device", f"{faster}; at {last} × 64 it takes {flash} ms, PyTorch {plain}.")
+        if where["bf16"] != "at no length" and gpu:
+            yield Finding(2, "one device", f"{at} {our} FlashAttention-2 is faster than PyTorch {times}")
         entries = f"cuDNN {cudnn}, the best verified entry {best} (on {hardware})"
         said = f"On the leaderboard problem {our} FlashAttention-2 takes {triton} ms, {entries}."
         yield Finding(7, "one device", said)
         if self.whose == YOURS:  # the figure has ours
             return
-        starts = {dtype: self.first_faster(dtype, launched=False) for dtype in ("bf16", "fp32")}
-        froms = [f"{start} in {dtype}" for dtype, start in starts.items() if start]
-        if froms and gpu:
-            froms[0] = froms[0].replace(" in ", " tokens on in ")
-            yield Title(f"On the device FlashAttention-2 is faster than PyTorch from {', '.join(froms)} (d 64)")
+        if gpu:
+            said = ", ".join(f"{of} in {dtype}" for dtype, of in where.items())
+            yield Title(f"With launches FlashAttention-2 is faster than PyTorch {said} (d 64)")
         else:
             yield Title(f"At {last} tokens FlashAttention-2 takes {flash} ms, PyTorch {plain} (bf16, d 64)")
 
@@ -398,34 +394,38 @@ class FlashBenchmarking(Problem):
         most, (length, width, dtype) = max(found, key=lambda one: one[0].value)
         return f"Largest half IQR {replace(most, most=3)} % of its median ({length} × {width}, {dtype}); "
 
-    def compared(self, dtype: str = "bf16") -> list[str]:
-        """Lengths of which both have a time, at width 64."""
-        return [
-            length for length in self.lengths if all(self.time(who, "both", length, dtype=dtype) for who in self.both)
-        ]
+    def times_as_long(self, length: str, width: str, dtype: str) -> Figure:
+        """Ours over PyTorch's time, end to end; 1 within noise."""
+        plain, flash = (self.time(who, "both", length, width, dtype) for who in self.both)
+        return Figure(1, exact=True) if plain.within_noise(flash) else flash.over(plain)
 
-    def compare(self) -> tuple[str, str, Figure, Figure]:
-        """From where on ours is faster, the greatest length, and the times there, PyTorch's and ours."""
-        last = max(self.compared(), key=int, default="")
-        plain, flash = (self.time(who, "both", last) for who in self.both)
-        return self.first_faster("bf16"), last, plain, flash
+    @staticmethod
+    def where_faster(ratios: Mapping[tuple[str, str, str], Figure], dtype: str) -> str:
+        """At which lengths ours is faster, at width 64. ratios: times as long, by cell."""
+        of = {length: times.value for (length, *rest), times in ratios.items() if rest == ["64", dtype]}
+        others = [length for length, times in of.items() if times >= 1]
+        if len(others) == len(of):
+            return "at no length" if of else LACKING
+        if others and others == list(of)[: len(others)]:
+            return f"from {list(of)[len(others)]} tokens on"
+        but = ", ".join(others) if len(others) < 4 else f"{len(others)} of {len(of)}"
+        noise = " (within noise)" * all(of[length] == 1 for length in others)
+        return f"except at {but}{noise}" if others else "at every length"
 
-    def first_faster(self, dtype: str, launched: bool = True) -> str:
-        """The least length from which on ours is faster by more than it varies; nothing where there is none."""
-        first = ""
-        for length in reversed(self.compared(dtype)):
-            plain, flash = (self.time(who, "both", length, dtype=dtype, launched=launched) for who in self.both)
-            if not plain.value - flash.value > (plain.spread or 0.0) + (flash.spread or 0.0):
-                break
-            first = length
-        return first
+    @staticmethod
+    def slower(ratios: Mapping[tuple[str, str, str], Figure]) -> str:
+        """In how many cells ours is slower beyond noise, and by how much at most."""
+        (length, width, dtype), most = max(ratios.items(), key=lambda one: one[1].value, default=(("",) * 3, NO_FIGURE))
+        slow = sum(times.value > 1 for times in ratios.values())
+        where = f"in {slow} of {len(ratios)} cells, at most {most}x ({length} × {width}, {dtype})"
+        return f"It is slower {where}." if slow else ""
 
     def memory(self) -> str:
         """Where plain PyTorch runs out of memory."""
         found = [cell for cell in self.problems if entry(self.row("eager", *cell), "status") == "oom"]
         named = [f"{length} × {width} in {dtype}" for length, width, dtype in found]
         if len(named) > 3:
-            return f"PyTorch runs out of memory in {len(named)} cells, the shortest {named[0]}."
+            return f"PyTorch runs out of memory in {len(named)} cells, first {named[0]}."
         return f"PyTorch runs out of memory at {', '.join(named)}." if named else "PyTorch nowhere runs out of memory."
 
     def end_to_end(self) -> str:
