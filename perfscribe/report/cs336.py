@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import product
+from itertools import pairwise
 from math import log2
 from typing import Any
 
@@ -109,19 +109,17 @@ class BenchmarkingScript(Problem):
         script = "[measure.py](../../perfscribe/experiments/end_to_end/measure.py)"
         yield Lettered("a", Why(f"`./run report --config 'chapters=[cs336]'` runs {script}."))
         at = largest(self.site)[1]
-        forward, backward = (
-            " to ".join(f"{self.time(size, one, at)[0]}" for size in (self.sizes[0], self.sizes[-1]))
-            for one in self.PASSES
-        )
-        yield Lettered("b", f"Forward takes {forward} ms, backward {backward} ms at {at}.", self.deviations())
+        there = [size for size in self.sizes if all(self.time(size, one, at)[0] for one in self.PASSES)] or self.sizes
+        forward, backward = (" to ".join(f"{self.time(there[n], one, at)[0]}" for n in (0, -1)) for one in self.PASSES)
+        said = f"From {there[0]} to {there[-1]} forward takes {forward} ms, backward {backward} ms at {at}."
+        yield Lettered("b", said, self.deviations())
         yield from self.warming_up()
 
     def warming_up(self) -> Iterator[Part]:
         """(c): what a first step costs and does to a mean, of the size where it differs most."""
         rows = {size: self.warm(size, 0) for size in self.warm_sizes}
         found = [(size, figure(row, "first_forward_ms"), figure(row, "forward_ms")) for size, row in rows.items()]
-        if not all(first and later for _, first, later in found):
-            found = [("", NO_FIGURE, NO_FIGURE)]
+        found = [one for one in found if all(one)] or [("", NO_FIGURE, NO_FIGURE)]
         size, first, later = max(found, key=lambda one: one[1].value / one[2].value)
         cold, warm = (figure(self.warm(size, steps), "forward_ms_mean") for steps in (0, 5))
         loads = "loads kernels, sets up cuBLAS and fills" if self.site.gpu else "fills"
@@ -132,8 +130,9 @@ class BenchmarkingScript(Problem):
             Why(f"The first step also {loads} the allocator's cache."),
             self.few_steps(),
         )
-        step, usual = (figure(self.warm(size, 0), column) for column in ("first_step_ms", "full_step_ms"))
-        yield Title(f"Without warm-up the first step takes {step.over(usual)} times a later one ({size}){self.mark}")
+        yield Title(
+            f"Without warm-up the first forward takes {first.over(later)} times a later one ({size}){self.mark}"
+        )
         size = (self.site.levels(self.WARMUP, "size") or [""])[-1]
         first, later = (figure(self.warm(size, 0), column) for column in ("first_forward_ms", "forward_ms"))
         said = f"Without warm-up the first forward of {size} takes {first.over(later)} times a later one."
@@ -148,40 +147,35 @@ class BenchmarkingScript(Problem):
         """The cell after so many warm-up steps, in FP32 where that was measured."""
         return self.site.row(self.WARMUP, size=size, warmup_steps=steps, dtype=self.warm_dtype)
 
-    def gpu_limits(self, size: str, context: str) -> bool:
-        """Whether the GPU is the limit: doubling the context takes the forward 1.75 times as long, at last 1.5."""
-        at = list(self.contexts)
-        place = at.index(context)
-        last = place + 1 == len(at)
-        first, second = (at[place - 1], context) if last else (context, at[place + 1])
-        grows = self.time(size, "forward", second)[0].over(self.time(size, "forward", first)[0])
-        return grows.value >= (1.5 if last else 1.75)
+    def gpu_limits(self, size: str) -> dict[str, bool]:
+        """By measured context, whether doubling it takes the forward 1.75 times as long; the last, 1.5 times."""
+        forward = {context: time for context in self.contexts if (time := self.time(size, "forward", context)[0])}
+        grows = [second.value / first.value for first, second in pairwise(forward.values())]
+        limits = [*(one >= 1.75 for one in grows), *(one >= 1.5 for one in grows[-1:])] or [False]
+        return {context: self.site.gpu and one for context, one in zip(forward, limits, strict=False)}
 
     def deviations(self) -> str:
-        """Largest standard deviations in percent; nothing where a cell lacks."""
+        """Largest standard deviations in percent."""
         found: dict[bool, list[Figure]] = {True: [], False: []}
-        for size, context in product(self.sizes, self.contexts):
-            limits = self.site.gpu and self.gpu_limits(size, context)
-            times = [self.time(size, one, context)[0] for one in self.PASSES]
-            found[limits] += [time.of(100 * (time.spread or 0.0) / time.value) for time in times]
-        by_gpu, other = (ends(found[limits])[1] if all(found[limits]) else NO_FIGURE for limits in (True, False))
-        if not self.site.gpu:
-            return f"The deviation is at most {other} %."
-        return f"The deviation is at most {by_gpu} % where time grows with the context, elsewhere {other} %."
+        for size in self.sizes:
+            for context, limits in self.gpu_limits(size).items():
+                times = [self.time(size, one, context)[0] for one in self.PASSES]
+                found[limits] += [time.of(100 * (time.spread or 0.0) / time.value) for time in times]
+        by_gpu, other = (ends(found[limits])[1] for limits in (True, False))
+        if by_gpu and other:
+            return f"The deviation is at most {by_gpu} % where time grows with the context, elsewhere {other} %."
+        return f"The deviation is at most {by_gpu or other} %."
 
     def few_steps(self) -> str:
-        """Sizes whose mean after one or two steps differs from that after five by more than both deviate."""
-        differ = []
-        for size in self.warm_sizes:
-            *few, five = (figure(self.warm(size, steps), "forward_ms_mean") for steps in (1, 2, 5))
-            if not all((*few, five)):
-                return ""
-            if not all(one.within_noise(five) for one in few):
-                differ.append(size)
-        those = f"the means of {', '.join(differ)} differ" if differ else "no mean differs"
-        if len(differ) == 1:
-            those = f"only {differ[0]}'s mean still differs"
-        return f"After one or two steps {those} from that after five{'' if differ else ' beyond noise'}."
+        """Sizes whose mean after one step, and then after two, differs from that after five beyond noise."""
+        found = {size: [figure(self.warm(size, n), "forward_ms_mean") for n in (1, 2, 5)] for size in self.warm_sizes}
+        means = {size: of for size, of in found.items() if all(of)}
+        one = [size for size, (first, _, five) in means.items() if not first.within_noise(five)]
+        two = [size for size in one if not means[size][1].within_noise(means[size][2])]
+        if not one:
+            return "After one step no mean differs from that after five beyond noise." if means else ""
+        then = f"{', '.join(one)}, after two at {', '.join(two) or 'none'}"
+        return f"After one step the mean still differs from that after five at {then}."
 
 
 class MixedPrecisionAccumulation(Problem):
@@ -269,26 +263,25 @@ class BenchmarkingMixedPrecision(Problem):
             [self.gains_of(size) for size in sizes(site)],
         )
         yield self.variance()
-        big, small = largest(site)[0], sizes(site)[0]
+        there = [size for size in sizes(site) if self.gain("bf16", size)] or sizes(site)
+        big, small = there[-1], there[0]
         (slow, fast), (slow_small, fast_small) = (
             [self.time(size, precision, self.BOTH)[0] for precision in ("fp32", "bf16")] for size in (big, small)
         )
         gain, least = (self.gain("bf16", size) for size in (big, small))
         tf32 = self.gain("tf32", big)
-        times = f"{gain}x by medians{', within noise' * noisy(gain)}"
         yield Lettered(
             "c",
-            f"BF16 takes {big} from {slow} to {fast} ms ({times}), {small} from {slow_small} to {fast_small}"
-            f"{' (within noise)' * noisy(least)}."
-            if gain and least
-            else "",
+            f"BF16 takes {big} from {slow} to {fast} ms, {gain}x by medians{self.doubt(big)}; {small} from "
+            f"{slow_small} to {fast_small}{self.doubt(small)}.",
             f"TF32 alone gives {tf32}x at {big}.",
         )
         yield Title(
-            f"BF16 is {least}x as fast as FP32 at {small}{' (within noise)' * noisy(least)} and {gain}x at {big}"
+            f"{self.BOTH.capitalize()} in BF16 is {least}x as fast as in FP32 at {small}{self.doubt(small)} and "
+            f"{gain}x at {big}{self.doubt(big)}"
         )
         faster = f"BF16 makes forward and backward of {big} {gain} times as fast as FP32, TF32 alone {tf32} times"
-        then = f"{small} {'gains nothing beyond noise' if noisy(least) else f'{least} times'}"
+        then = f"{small} {'gains nothing beyond noise' if self.doubt(small) else f'{least} times'}"
         yield Finding(4, "one device", f"{faster}; {then}.")
 
     def dtype(self, part: str, precision: str) -> Cell:
@@ -322,6 +315,14 @@ class BenchmarkingMixedPrecision(Problem):
     def gain(self, precision: str, size: str) -> Figure:
         """How many times as fast as FP32 forward+backward is."""
         return self.site.value(self.SPEEDUP, f"{precision}_speedup", model_size=size, pass_type=self.BOTH)
+
+    def doubt(self, size: str) -> str:
+        """That BF16's gain is within noise, or that of its two passes is, which were timed apart."""
+        if noisy(self.gain("bf16", size)):
+            return " (within noise)"
+        apart = [[self.time(size, dtype, one)[0] for one in ("forward", "backward")] for dtype in ("fp32", "bf16")]
+        slow, fast = (Figure(sum(one.value for one in of), sum(one.spread or 0.0 for one in of)) for of in apart)
+        return " (timed apart, the two passes are within noise)" if slow.within_noise(fast) else ""
 
     def variance(self) -> Lettered:
         """(b): what half precision does to a variance, and whether autocast keeps LayerNorm in FP32 here."""
@@ -583,14 +584,16 @@ class TorchCompile(Problem):
             f"{short['head_dim']}.",
             Why("At short lengths the guards and calls of compiled code cost more than fused kernels save.", loses),
         )
-        models = (self.models()[0], self.models()[-1])
+        there = [at for at in self.models() if self.gain(self.MODELS, "full_step", at)] or self.models()
+        models = (there[0], there[-1])
         small, big = map(self.model_name, models)
         forward, forward_big, step, step_big = (
             self.gain(self.MODELS, one, at) for one in ("forward", "full_step") for at in models
         )
         why = "Compiling fuses elementwise kernels; in large models products, which it leaves, take more of the time."
         holds = step.value > step_big.value
-        if self.compiled(self.MODELS)["backend"] == "aot_eager":
+        backend = self.compiled(self.MODELS)["backend"]
+        if backend == "aot_eager":
             why, holds = "aot_eager traces the model and generates no code, so that there is nothing to gain.", True
         yield Lettered(
             "b",
@@ -598,10 +601,9 @@ class TorchCompile(Problem):
             f"{times(step)} and {times(step_big)}.",
             Why(why, holds),
         )
-        yield Title(f"Compiling makes the full step {step}x as fast at {small} and {step_big}x at {big}")
-        first, last = (model["size"] for model in models)
-        then = f", of {last} {step_big} times" if first != last else ""
-        yield Finding(11, "one device", f"torch.compile makes a full step of {first} {step} times as fast{then}.")
+        said = f"makes the full step {times(step)} as fast at {small} and {times(step_big)} at {big}"
+        yield Title(f"Compiling {said}")
+        yield Finding(11, "one device", f"torch.compile ({backend}) {said}.")
 
     def tables(self) -> Iterator[Part]:
         """(a) the cells of pytorch_attention; (b) all sizes, on a CPU the smallest by context."""
