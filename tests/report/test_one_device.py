@@ -1,0 +1,104 @@
+"""Answers about one device hold for what was measured: noise, cells out of memory, sizes that were not timed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from perfscribe.report.cs336 import BenchmarkingMixedPrecision, BenchmarkingScript, TorchCompile
+from perfscribe.report.cs336_kernels import FlashBenchmarking, NsysProfile
+from perfscribe.report.site import Row, Site
+
+OK = {"status": "ok", "reason": "none", "device": "cuda", "dtype": "fp32"}
+OK |= {"n": "10", "forward_range_ms_n": "3", "compiled_forward_ms_n": "16"}
+
+
+def site(**tables: Sequence[Row]) -> Site:
+    """A site of one GPU with these tables of CS336."""
+    made = Site("made", Path("nowhere"), "cuda")
+    made._read |= {f"cs336.{name}": list(rows) for name, rows in tables.items()}
+    return made
+
+
+def flash(length: int, width: int, plain: float, ours: float, spread: float = 0.1) -> list[Row]:
+    cell = {**OK, "dtype": "bf16", "seq_len": str(length), "head_dim": str(width), "both_ms_n": "5"}
+    return [
+        {**cell, "implementation": name, "both_launched_ms": str(ms), "both_launched_ms_iqr": str(2 * spread)}
+        for name, ms in (("eager", plain), ("triton", ours))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("times", "where"),
+    [
+        ([(2, 1), (2, 1.9), (4, 1)], "except at 256 (within noise)"),
+        ([(1, 2), (1, 1.1), (4, 1)], "from 512 tokens on"),
+        ([(4, 1), (1, 2), (4, 1)], "except at 256"),
+        ([(4, 1), (4, 1), (4, 1)], "at every length"),
+        ([(1, 2), (1, 2), (1, 2)], "at no length"),
+    ],
+)
+def test_where_flash_is_faster_and_how_much_slower_elsewhere(times: list[tuple[float, float]], where: str) -> None:
+    cells = [*flash(128, 16, 1, 3), *(row for n, pair in enumerate(times) for row in flash(128 << n, 64, *pair))]
+    problem = FlashBenchmarking(site(flash_cells=cells))
+    plain, ours = times[-1]
+    start = f"End to end (bf16, 64, launched) ours is faster {where}: {ours:.2f} against {plain:.2f} ms at 512."
+    said = problem.answered[0].text()
+    assert said.startswith(start) and "of 4 cells, at most 3.00x (128 × 16, bf16)." in said
+    assert [one.text for one in problem.findings if where in one.text and where != "at no length"] or "no" in where
+
+
+def test_nsys_says_how_many_cells_idle_and_which_is_the_largest() -> None:
+    idle = {("small", 128): 70, ("medium", 128): 60, ("small", 512): 5, ("medium", 512): 55, ("2.7B", 512): 1}
+    rows = [
+        {**OK, "size": size, "seq_len": str(context), "forward_idle_ms": str(ms), "forward_range_ms": "100"}
+        for (size, context), ms in idle.items()
+    ]
+    problem = NsysProfile(site(nsys_forward=rows))
+    said = "Traced, the GPU idles most of forward in 3 of 5 cells, up to medium at 512 tokens (55.0 %)"
+    assert problem.shown_title == said
+    assert [one.text for one in problem.findings] == [f"{said}; 1.00 % at 2.7B, 512."]
+
+
+def test_a_cell_out_of_memory_takes_no_answer_away() -> None:
+    times = {"small": (10, 12, 24, 48), "2.7B": (20, 40, 80)}
+    script = [
+        {**OK, "size": size, "seq_len": str(128 << n)}
+        | {f"{one}_ms_{what}": str(ms * share) for one in ("forward", "backward") for what, share in parts.items()}
+        for size, of in times.items()
+        for n, ms in enumerate(of)
+        for parts in [{"mean": 1, "std": 0.02 if ms > 10 else 0.5}]
+    ]
+    script.append({**OK, "size": "2.7B", "seq_len": "1024", "status": "oom"})
+    text = BenchmarkingScript(site(benchmarking_script=script)).answered[1].text()
+    assert text.startswith("From small to 2.7B forward takes 24.0 to 80.0 ms")
+    assert text.endswith("at most 2.00 % where time grows with the context, elsewhere 50 %.")
+    levels = {**OK, "seq_len": "512", "implementation": "compiled", "backend": "inductor"}
+    gains = [
+        {**levels, "size": size, "forward_speedup": "1.3", "full_step_speedup": "1.2"} for size in ("small", "large")
+    ]
+    problem = TorchCompile(site(compiled_models_speedup=gains, compiled_models=gains))
+    assert problem.answered[-1].text().startswith("The forward pass is 1.30x as fast at small and 1.30x at large")
+
+
+def test_a_loss_that_the_passes_timed_apart_lack_is_called_noise() -> None:
+    of = {"fp32": (20, 30, 50), "bf16": (19, 32, 60)}
+    names = ("forward", "backward", "forward+backward")
+    passes = [
+        {
+            **OK,
+            "seq_len": "512",
+            "model_size": "small",
+            "precision": dtype,
+            "pass_type": name,
+            "avg_time_ms": str(ms),
+            "pass_ms_std": "1",
+        }
+        for dtype, times in of.items()
+        for name, ms in zip(names, times, strict=True)
+    ]
+    gain = {**OK, "model_size": "small", "pass_type": names[-1], "bf16_speedup": "0.83", "bf16_speedup_spread": "0.1"}
+    problem = BenchmarkingMixedPrecision(site(mixed_precision_passes=passes, mixed_precision_speedup=[gain]))
+    assert "from 50.0 to 60.0 (timed apart, the two passes are within noise)" in problem.answered[-1].text()
