@@ -24,6 +24,8 @@ from perfscribe.report.handin import anchor
 
 FOLDER = Path(__file__).parent
 FIGURE = re.compile(r"(?:\.\./)?figures/([\w.-]+\.svg)")
+# A figure's title in the line below it: here it is the figure's caption.
+CAPTION = re.compile(r"(?m)^(!\[(.+)\]\([^()\n]+\)) *\n\*\2\*$")
 PAGE = re.compile(r"(?:details/)?([\w-]+)\.md")
 # A cell that holds a figure, which stands on the right.
 NUMBER = re.compile(r"[-+]?\d[\d.,]*(?:e[+-]?\d+)?(?: ± [\d.,]+)?(?: ?[%×x]| [^\s\d]{1,10})?[†‡]*(?: \[\d+\])?")
@@ -59,7 +61,7 @@ def _text(path: Path) -> str:
 def _html(text: str, folder: Path) -> str:
     """Markdown as HTML, figures taken in, links to other pages of the report as links within this one."""
     engine = MarkdownIt("commonmark", {"html": False}, renderer_cls=_Renderer).enable("table")
-    tokens = engine.parse(text)
+    tokens = engine.parse(CAPTION.sub(r"\1", text))
     for token, following in pairwise(tokens):
         if token.type == "heading_open":
             token.attrSet("id", anchor("".join(child.content for child in following.children or [])))

@@ -16,10 +16,12 @@ from perfscribe.records.records import STATUSES, Record
 from perfscribe.report import first_page, handin, side_by_side, summary
 from perfscribe.report.site import Site
 from perfscribe.show import tables
-from perfscribe.show.markdown_tables import of_texts
+from perfscribe.show.markdown_tables import in_words, of_texts
 from perfscribe.show.provenance import commit_name, communication_variables, environment_ids, node_name, scheduler_name
 
 METHOD = Path("report") / "method.md"
+# A line of report.md that is a figure.
+FIGURE = r"!\[(.+)\]\(figures/[\w.-]+\.svg\)"
 
 
 @dataclass
@@ -60,7 +62,8 @@ def _not_ok(sources: Sources) -> str:
         groups: dict[tuple[str, str], list[Record]] = {}
         for record in cells:
             if not record.ok:
-                groups.setdefault((record.status, tables.reason(record)), []).append(record)
+                reason = in_words(record.status, tables.reason(record))
+                groups.setdefault((record.status, reason), []).append(record)
         rows += [
             [f"`{name}`", status, reason, len(group), _levels(group)] for (status, reason), group in groups.items()
         ]
@@ -91,18 +94,25 @@ def _identity_rows(identity: Mapping[str, Any]) -> list[list[str]]:
 
 
 def _environments(sources: Sources) -> str:
-    parts = []
-    for name in environment_ids(record for cells in sources.records.values() for record in cells):
-        users = [e for e, cells in sources.records.items() if any(name in record.environments for record in cells)]
-        measured_by = ", ".join(f"`{user}`" for user in users)
-        told = communication_variables(
-            record for cells in sources.records.values() for record in cells if name in record.environments
-        )
-        variables = [["variables", "; or ".join(one or "none" for one in told)]] if any(told) else []
+    """Each machine once, below it its environments, which differ in their libraries."""
+    records = [record for cells in sources.records.values() for record in cells]
+    machines: dict[str, list[list[str]]] = {}
+    for name in environment_ids(records):
+        own = [record for record in records if name in record.environments]
         identity = files.read_object(sources.results / "environments" / f"{name}.json")  # empty where it is lost
-        rows = of_texts([*_identity_rows(identity), *variables], ["Identity", name])
-        parts.append(f"Environment `{name}`, of {measured_by}:\n\n{rows}\n")
-    return "\n".join(parts) or "Nothing was measured."
+        told = communication_variables(own)
+        variables = [["variables", "; or ".join(one or "none" for one in told)]] if any(told) else []
+        rows = dict(_identity_rows(identity))
+        libraries = rows.pop("libraries", "lost")
+        machine = (
+            of_texts([*rows.items(), *variables], ["Identity", "Value"])
+            if rows
+            else "A machine whose description is lost:"
+        )
+        measured = ", ".join(f"`{one}`" for one in dict.fromkeys(record.experiment for record in own))
+        machines.setdefault(machine, []).append([f"`{name}`", measured, libraries])
+    heads = ["Environment", "Experiments", "Libraries"]
+    return "\n\n".join(f"{one}\n\n{of_texts(rows, heads)}" for one, rows in machines.items()) or "Nothing was measured."
 
 
 def _provenance(sources: Sources) -> str:
@@ -187,4 +197,11 @@ def write(sources: Sources) -> tuple[dict[str, str], dict[str, Any]]:
     site = Site(sources.site, folder, "cuda" if short["gpus"] else "cpu")
     short["headlines"] = [(one.what, one.value) for one in first_page.headlines(site)]
     pages = handin.write(handin.Material(site, short, captions, people, chapters))
+    pages["report.md"] = captioned(pages["report.md"])
     return pages | {"appendix.md": appendix(sources)}, short
+
+
+def captioned(text: str) -> str:
+    """The text with each figure's title below it as well: Markdown shows none."""
+    apart = re.sub(rf"(?m)^({FIGURE})\n(?=!)", r"\1\n\n", text)
+    return re.sub(rf"(?m)^({FIGURE})$", r"\1  \n*\2*", apart)

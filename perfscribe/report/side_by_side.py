@@ -50,7 +50,7 @@ def sentence(records: Mapping[str, Sequence[Record]]) -> str:
     """Which cells were measured beside which; empty where all were alone."""
     told = []
     for name, (count, others) in beside(records).items():
-        names = ", ".join("others of its own" if other == name else f"`{other}`" for other in others)
+        names = ", ".join("other cells of it" if other == name else f"`{other}`" for other in others)
         told.append(f"`{name}` {count} of {len(records[name])} cells beside {names}")
     if not told:
         return ""

@@ -12,6 +12,7 @@ import pytest
 from workspace import ROOT
 
 from perfscribe.report import html
+from perfscribe.report.report import captioned
 
 COMMITTED = sorted(path.parent.name for path in ROOT.glob("results/*/published.json"))
 VOID = {"meta", "link", "img", "br", "hr"}
@@ -85,7 +86,7 @@ def made(folder: Path, text: str = REPORT) -> tuple[str, Element]:
     """The page of this report, beside a figure, a page of details and files that are none of it."""
     report = folder / "report" / "demo"
     for path, content in {
-        report / "report.md": text,
+        report / "report.md": captioned(text),
         report / "details" / "a.md": "# Problem (a)\n\n![Times](../figures/demo.times.svg)\n\n| a |\n|---|\n| 1 |\n",
         report / "appendix.md": "# Appendix: demo\n\n## Method\n",
         report / "figures" / "demo.times.svg": SVG,
@@ -110,7 +111,7 @@ def test_the_hand_in_is_open_and_the_rest_folded(tmp_path: Path) -> None:
     assert "code" in top.text  # of a link to a file beside the report the words stay
     kind, _, content = top.all("img")[0].attributes["src"].partition(",")
     assert kind == "data:image/svg+xml;base64" and base64.b64decode(content).decode() == SVG
-    assert top.all("figcaption")[0].text == "Times"
+    assert [one.text for one in top.all("figcaption")] == ["Times", "Times"] and not top.all("em")
 
 
 # --- nothing in the text becomes HTML, and nothing is loaded ----------------------------------------------------------

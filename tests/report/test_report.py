@@ -53,6 +53,35 @@ def test_cells_that_are_not_ok_are_grouped_by_reason(sources: report.Sources) ->
     ]
 
 
+def test_a_machine_that_is_too_small_is_no_requirement(sources: report.Sources) -> None:
+    record = next(record for record in sources.records["probe"] if record.status == "skipped")
+    record.reason = "4 GPUs"
+    assert "| 4 GPUs here, fewer than asked for " in section(sources, "Cells that are not ok")
+
+
+def test_a_machine_is_described_once(sources: report.Sources) -> None:
+    folder = sources.results / "environments"
+    first, second = "a" * 12, "b" * 12
+    said = section(sources, "Environment")
+    assert said.count("| cpu_model ") == 2 and "not installed" in said
+    files.write_json(
+        folder / f"{second}.json", files.read_json(folder / f"{first}.json") | {"libraries": {"h5py": "3"}}
+    )
+    said = re.sub(" +", " ", section(sources, "Environment"))
+    assert said.count("| cpu_model ") == 1
+    assert re.search(rf"\| `{second}` \| `.*` \| h5py 3 \|", said) and f"| `{first}` |" in said
+    (folder / f"{second}.json").unlink()
+    assert "| lost " in section(sources, "Environment")
+
+
+def test_a_figures_title_is_its_caption() -> None:
+    figures = "![One](figures/a.b.svg)\n![Two: 1 × 2](figures/c.svg)"
+    captioned = "![One](figures/a.b.svg)  \n*One*\n\n![Two: 1 × 2](figures/c.svg)  \n*Two: 1 × 2*"
+    assert report.captioned(f"{figures}\n\nText ![x](figures/y.svg)\n") == (
+        f"{captioned}\n\nText ![x](figures/y.svg)\n"
+    )
+
+
 def test_nodes_of_a_cluster_are_named_with_what_they_measured(sources: report.Sources) -> None:
     assert "jobs:" not in report.appendix(sources)
     for place, record in enumerate(sources.records["probe"]):
