@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from perfscribe.report.cells import NO_SUCH_THING, Cell, as_cell
-from perfscribe.report.problem import Answer, Finding, Lettered, Part, Problem, Status, Table, Title, Why
+from perfscribe.report.problem import Answer, Finding, Lettered, OnPaper, Part, Problem, Status, Table, Title, Why
 from perfscribe.report.site import NOTHING, Row, Site, ends, entry, figure, ok, wrong_result
 from perfscribe.show import references
 from perfscribe.show.rounding import NO_FIGURE, Figure
@@ -15,7 +15,7 @@ from perfscribe.subjects import YOURS
 
 WORLDS = ("2", "4")
 LINK = "[Table](#problem-naive_ddp_benchmarking)"
-NO_FIT = "no fit"  # begins a cell of ddp_overhead where no exposed time is above noise
+NO_FIT = "no fit: "  # begins a cell of ddp_overhead where the model is not fitted; the reason follows
 
 
 def training(site: Site) -> dict[str, str]:
@@ -75,7 +75,7 @@ class DistributedCommunication(Problem):
     def __init__(self, site: Site) -> None:
         self.site = site
         self.worlds = ("2", "4", "6") if site.gpu else WORLDS
-        # The backend that answers speak of last.
+        # Answers speak of the last that was measured.
         self.backends = ("gloo", "nccl") if site.gpu else ("gloo",)
         self.messages = ("1 MB", "10 MB", "100 MB", "1 GB") if site.gpu else ("1 MB", "3 MB", "10 MB")
         super().__init__(site)
@@ -83,7 +83,7 @@ class DistributedCommunication(Problem):
     def parts(self) -> Iterator[Part]:
         """By backend, processes and size; the largest size, what it adds, what further devices add."""
         sizes = [message.replace(" ", "") for message in self.messages]
-        (first, *_, before, last), name = self.messages, self.backends[-1]
+        first, *_, before, last = self.messages
         yield Table(
             "All-reduce of FP32 arrays, ms per call.",
             f"1MB: 2²⁰ bytes, 1GB: 2³⁰; median ± half IQR of {self.calls()}, slowest rank, host clock"
@@ -99,17 +99,21 @@ class DistributedCommunication(Problem):
                 for world in self.worlds
             ],
         )
-        worlds = [world for world in self.worlds if self.time(name, last, world)]
+        measured = {one: [world for world in self.worlds if self.time(one, last, world)] for one in self.backends}
+        name = next((one for one in reversed(self.backends) if measured[one]), self.backends[-1])
+        is_nccl, worlds = name == "nccl", measured[name]
         few, most = self.worlds[0], worlds[-1] if worlds else ""
-        time, on = self.time(name, last, most), self.site.ranks(most)
+        time, on = self.time(name, last, most), self.site.ranks(most) if is_nccl else f"{most} processes"
         gloo, grows = self.time("gloo", last, most), time.over(self.time(name, before, most))
         yield Answer(
-            f"On {on} {spelt(name)} takes {time} ms for {sizes[-1]}{f', Gloo {gloo}' if self.site.gpu else ''}.",
+            f"On {on} {spelt(name)} takes {time} ms for {sizes[-1]}{f', Gloo {gloo}' if is_nccl else ''}.",
             f"From {sizes[-2]} to {sizes[-1]} {spelt(name)}'s time grows {grows} times.",
-            self.more_devices(self.time(name, last, few), time, few, most),
+            self.more_devices(f"{spelt(name)} takes {sizes[-1]} on {on}", self.time(name, last, few), time, few)
+            if few != most
+            else "",
         )
         ratios = [self.time("gloo", one, most).over(self.time("nccl", one, most)) for one in (last, first)]
-        if self.site.gpu:
+        if is_nccl:
             said = f"NCCL is {ratios[0]} times as fast as Gloo at {sizes[-1]}, {ratios[1]} at {sizes[0]}"
         else:
             grown = gloo.over(self.time("gloo", first, most))
@@ -117,7 +121,7 @@ class DistributedCommunication(Problem):
         yield Title(f"{said} ({most} processes)")
         row = self.row(name, most, last)
         share = figure(row, "busbw_gb_per_s").share(figure(row, "link_gb_per_s"))
-        if self.site.gpu:
+        if is_nccl:
             rate = f"{gloo.over(time)} times as fast as Gloo; CUDA events give {share} % of a plain copy's bandwidth"
             yield Finding(8, "several devices", f"{most} GPUs reduce 1GB by NCCL in {time} ms, {rate}.")
 
@@ -156,12 +160,10 @@ class DistributedCommunication(Problem):
         times = [one.value for one in ranks if one.source == "cs336-writeup-002" and one.value is not None]
         return str(Figure(max(times))) if times else NOTHING
 
-    def more_devices(self, one: Figure, other: Figure, few: str, most: str) -> str:
-        """Most devices against the fewest, at the largest size."""
-        if not one or not other or few == most:
+    def more_devices(self, said: str, one: Figure, other: Figure, few: str) -> str:
+        """Most devices against the fewest, at the largest size. said: who takes what on most."""
+        if not one or not other:
             return ""
-        size, name = self.messages[-1].replace(" ", ""), spelt(self.backends[-1])
-        said = f"{name} takes {size} on {self.site.ranks(most)}"
         if one.within_noise(other):
             return f"{said} and on {few} the same time within noise."
         change = other.of(100 * (other.value / one.value - 1), one)
@@ -373,23 +375,27 @@ class OverlapIndividualBenchmarking(Ddp):
     letters = "(a)-(b)"
     figure, figure_of_yours = "cs336.ddp_timeline", "cs336.subject_ddp_timeline"
     OVERLAP = "overlap_individual"
+    TIMES = ("traced_both_ms", "hidden_percent", "traced_communication_ms")
+    WAITING = "The times of NCCL's kernels include waiting for the other rank."
 
     def parts(self) -> Iterator[Part]:
         """(a) steps; (b) traces."""
         overlap, naive, flat = (self.step(one) for one in (self.OVERLAP, "naive", "flat"))
         exposed, naive_exposed = (self.step(one, "exposed_ms") for one in (self.OVERLAP, "naive"))
         share = exposed.share(naive_exposed)
-        hidden, naive_hidden = (self.traced("hidden_percent", one) for one in (self.OVERLAP, "naive"))
-        yield counted([overlap, naive, flat, exposed, share], [hidden, naive_hidden])
+        hidden, share_hidden, sent = (self.traced(one, self.OVERLAP) for one in self.TIMES)
+        naive_hidden, _, naive_sent = (self.traced(one, "naive") for one in self.TIMES)
+        yield counted([overlap, naive, flat, exposed, share], [hidden, sent, share_hidden, naive_hidden, naive_sent])
         yield Lettered(
             "a",
             f"A step takes {overlap} ms, {naive} naive, {flat} flat; {exposed} ms of communication are exposed, "
             f"{share} % of naive's{noise(exposed, naive_exposed)}. {LINK}",
         )
-        during = f"{hidden} % of communication coincides with computing"
+        during = f"{hidden} of {sent} ms of communication ({share_hidden} %) coincide with computing"
         yield Lettered(
             "b",
-            f"In a traced step {during}, naive {naive_hidden} %{hidden.mark}.",
+            f"In a traced step {during}, naive {naive_hidden} of {naive_sent}{hidden.mark}.",
+            self.WAITING * self.site.gpu,
             "‡ Traced in TF32, not FP32." if hidden.mark else "",
         )
         if self.is_yours(self.OVERLAP):
@@ -407,7 +413,7 @@ class BucketedBenchmarking(Ddp):
 
     name = "ddp_bucketed_benchmarking"
     details = ("cs336.ddp_overhead",)
-    letters = "(a)-(b)"
+    letters = "(a)"
     figure = "cs336.ddp_buckets"
     EQUATIONS = "overhead = s/(n_b·w) + n_b·o; best n_b = √(s/(o·w)), best bucket √(s·w·o)."
 
@@ -436,7 +442,7 @@ class BucketedBenchmarking(Ddp):
             Why(expected, bool(low)),
             Why("A slower link would show the latter.", unseen),
         )
-        yield Lettered("b", self.EQUATIONS, fitted)
+        yield OnPaper("b", self.EQUATIONS, fitted)
         if yours:  # the figure has ours
             return
         if little.within_noise(much):
@@ -455,7 +461,7 @@ class BucketedBenchmarking(Ddp):
         levels = {**training(self.site), "world_size": WORLDS[0]}
         rows = list(filter(ok, self.site.rows(self.OVERHEAD, **levels)))
         if any(row["residual_ms"].startswith(NO_FIT) for row in rows):
-            return "The model could not be fitted: exposed communication is within noise.", [NO_FIGURE] * 2
+            return f"The model could not be fitted: {rows[0]['residual_ms'].removeprefix(NO_FIT)}.", [NO_FIGURE] * 2
         exposed = [figure(row, "exposed_ms") for row in rows]
         residuals = [abs(figure(row, "residual_ms").value) for row in rows]
         if not rows or not all(exposed):
@@ -578,9 +584,11 @@ class ShardingAccounting(Problem):
         if rows:
             yield Table(
                 f"(a) Peak of allocated memory and its parts, {unit}.",
-                f"{setup(rows[0], on)}, one run; peak of each phase and its parts.",
+                f"{setup(rows[0], on)}, one run; before the optimizer step: peak of forward, backward and averaging; "
+                "after it: peak of the step; parts at that peak.",
                 ["optimizer", "moment", "peak", "parameters", "gradients", "optimizer state", "other"],
                 [[theirs if one == "sharded" else one, moment, *of] for (one, moment), of in found.items()],
+                self.directly_before(),
                 self.steps(),
                 self.PUBLISHED if self.site.gpu else "",
             )
@@ -633,6 +641,13 @@ class ShardingAccounting(Problem):
         peak = self.of(self.MEMORY, column, optimizer)
         parts = [self.of(self.KINDS, part, optimizer, moment=at) for part in self.PARTS]
         return [peak, *parts, Figure(peak.value - sum(part.value for part in parts))]
+
+    def directly_before(self) -> str:
+        """What is held when the step begins."""
+        plain, sharded = (self.of(self.MEMORY, "before_step_gib", one) for one in self.optimizers)
+        gradients = self.of(self.KINDS, "gradients_gib", "unsharded", moment="directly before the step")
+        held = f"unsharded {plain}, sharded {sharded} {self.unit}, of which gradients {gradients}"
+        return f"Held directly before the step: {held}."
 
     def time(self, column: str, optimizer: str, world: str = WORLDS[0]) -> Figure:
         """Time of a step or a part of it, ms."""

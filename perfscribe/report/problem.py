@@ -96,6 +96,10 @@ class Lettered(Answer):
         self.letter = letter
 
 
+class OnPaper(Lettered):
+    """What is worked out under a letter: said also where nothing was measured."""
+
+
 class Title(str):
     """What the figure of a problem shows."""
 
@@ -119,7 +123,7 @@ Part = Table | Answer | Title | Status | Finding
 class Problem:
     """A problem of a course; each one is a class that says what it holds.
 
-    name: for links and files; heading: the course's own. letters: of a problem of which nothing was measured.
+    name: for links and files; heading: the course's own. letters: what is said to lack where nothing was measured.
     figure: id of its figure; figure_of_yours: of the one where the user's own code is handed in. details: tables and
     further figures of its page of details.
     """
@@ -171,7 +175,8 @@ class Problem:
         if not self.measured:
             stands = f"{self.letters}: " if self.letters else ""
             more = f" [Details](details/{self.name}.md)" if has_details else ""
-            parts = [f"{head}\n{stands}[not measured here](#not-measured-here){more}", notes]
+            worked_out = [f"**({one.letter})** {one.text()}" for one in self.answered if isinstance(one, OnPaper)]
+            parts = [f"{head}\n{stands}[not measured here](#not-measured-here){more}", *worked_out, notes]
             return "\n\n".join(part for part in parts if part)
         parts = [table.markdown() for table in self.made]
         if self.figure in figures and (title := self.shown_title):

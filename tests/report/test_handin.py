@@ -12,8 +12,8 @@ import yaml
 from workspace import ROOT
 
 from perfscribe.base import registry
-from perfscribe.report import fsdp, handin, polaris
-from perfscribe.report.site import Site
+from perfscribe.report import cs336_devices, fsdp, handin, polaris
+from perfscribe.report.site import Row, Site
 from perfscribe.show.rounding import Figure
 from perfscribe.verbs.fill import verb
 
@@ -161,6 +161,26 @@ def test_the_first_page_is_short(site: str) -> None:
 def test_it_is_short(site: str) -> None:
     text = text_of(site)
     assert len(text.splitlines()) <= MOST_LINES and len(text.encode()) <= MOST_BYTES
+
+
+def test_answers_speak_of_what_was_measured() -> None:
+    """Gloo alone where a GPU has no other, and what is pen and paper where nothing was measured."""
+    gloo = {"backend": "gloo", "device": "cpu", "status": "ok", "time_ms_n": "20"}
+    rows: list[Row] = [
+        {**gloo, "world_size": str(world), "message": message, "host_ms": str(ms * world)}
+        for world in (2, 4)
+        for message, ms in (("1 MB", 1), ("100 MB", 100), ("1 GB", 1000))
+    ]
+    site = Site("demo", Path("nowhere"), "cuda", {"cs336.all_reduce": rows})
+    problem = cs336_devices.DistributedCommunication(site)
+    assert problem.answered[0].text() == (
+        "On 4 processes Gloo takes 4000 ms for 1GB. From 100MB to 1GB Gloo's time grows 10.0 times. "
+        "Gloo takes 1GB on 4 processes 100 % longer than on 2."
+    )
+    assert problem.shown_title == "Gloo takes 1000 times as long for 1GB as for 1MB (4 processes)"
+    assert not problem.findings
+    text = cs336_devices.BucketedBenchmarking(site).markdown(())
+    assert "\n(a): [not measured here](#not-measured-here)\n\n**(b)** overhead = s/(n_b·w)" in text
 
 
 def test_it_takes_nothing_from_experiments() -> None:
