@@ -41,7 +41,7 @@ NCCL = {
     "links": "GPU links",
 }
 RULES = (
-    "Time: of each call the longest of any rank, then the median over calls; rates as in nccl-tests (PERFORMANCE.md). "
+    "Time: slowest rank per call, median over calls; rates as in nccl-tests (PERFORMANCE.md). "
     "NCCL's algorithm, protocol, channels and connections are those that its log names."
 )
 FIT_NOTE = "time = latency + bytes / bandwidth, by least squares of relative errors; residual: measured / fitted - 1."

@@ -94,7 +94,7 @@ def _accounting(cells: list[Record]) -> t.Table:
 
     out = [record for record in cells if record.status == "oom"]
     cell = min(out, key=work) if out else max((record for record in cells if record.ok), key=work, default=None)
-    title = "Predicted memory of the smallest out-of-memory cell, else the largest"
+    title = "Predicted memory of one cell"
     columns = [
         t.factor("item", "Item"),
         t.derived("before_backward_mib", "Before backward (MiB)", lambda r: r.values["before_backward"] / t.MIB),
@@ -108,7 +108,8 @@ def _accounting(cells: list[Record]) -> t.Table:
     by_item["total"] = {moment: sum(parts.values()) for moment, parts in moments.items()}
     rows = [Record("attention", {"item": item}, "ok", "", "predicted", values=held) for item, held in by_item.items()]
     at = cell.factors
-    note = f"Cell: sequence length {at['seq_len']}, d_model {at['head_dim']}, {at['dtype']} on {at['device']}."
+    which = "smallest that ran out of memory" if out else "largest that ran"
+    note = f"The {which}: sequence length {at['seq_len']}, d_model {at['head_dim']}, {at['dtype']} on {at['device']}."
     return t.make(TABLES[1], title, rows, columns, [note])
 
 

@@ -20,8 +20,8 @@ TABLES, FIGURES = SHOWN.tables, SHOWN.figures
 ONE_TIMER = "one timer"
 HOST = "cpu"
 PRODUCTS_NOTE = (
-    "Square products of random normal matrices, compared with float64 before they are timed. By replay of CUDA graphs "
-    "with L2 flushed, on a CPU by the host clock."
+    "Square products of random normal matrices, compared with float64 before they are timed. Timed by CUDA graph "
+    "replay with L2 flushed; on a CPU by the host clock."
 )
 BANDWIDTHS_NOTE = (
     "GB: 10⁹ bytes; a copy in memory counts as read and written, a triad as three accesses. Rate: by the "

@@ -18,7 +18,6 @@ LANES = {"compute": COMPUTE, "communication": COMMUNICATION}
 PHASE_COLOURS = {"forward": "#D8D8D8", "backward": "#9A9A9A", "communication": "#F4C7A1", "optimizer": "#C9D9E8"}
 SHORT = {v.NAIVE: "naive", v.FLAT: "flat", v.OVERLAP: "overlap", v.BUCKETED: "bucket", v.TORCH: "torch DDP"}
 MOST_PANELS = 4
-MOST_TIMELINES = 2
 FAINTEST = 0.08  # that is still seen
 BESIDE = 1.06  # how far cells of the same bucket size are drawn apart
 
@@ -72,45 +71,50 @@ def steps(canvas: Any, rows: pd.DataFrame) -> None:
 
 
 def timelines(canvas: Any, rows: pd.DataFrame, traced: pd.DataFrame) -> None:
-    """A column a cell, a panel an implementation: compute and communication, the phases below.
+    """Two panels of one cell, naive above overlapped: phases, below them what the device computes and communicates.
 
     traced: the same steps in figures, which say how much of its spans a lane is busy.
     """
     cells = _cells(rows)
-    shown = [cells[0], cells[-1]][: min(MOST_TIMELINES, len(cells))]
-    names = list(dict.fromkeys(label for _, own in shown for label in own.apply(_label, axis=1)))
-    panels = canvas.subplots(len(names), len(shown), squeeze=False, sharex="col")
-    for column, (key, own) in enumerate(shown):
-        panels[0][column].set_title(_title(key), fontsize=7.5)
-        labels, figures = own.apply(_label, axis=1), traced[(traced[CELL] == list(key)).all(axis=1)]
-        for place, name in enumerate(names):
-            step = figures[[_label(row) == name for _, row in figures.iterrows()]]
-            _one_timeline(panels[place][column], own[labels == name], step)
-            panels[place][column].set_ylabel(name if column == 0 else "", fontsize=7)
-        panels[-1][column].set_xlabel("Time in the step (ms)", fontsize=8)
-        panels[-1][column].set_xlim(0, 1.03 * float(_floats(own, "step_ms").max()))
+    key, own = next((cell for cell in cells if "fp32" in cell[0]), cells[0])
+    asked = own[own["implementation"].str.split().str[0].isin([v.NAIVE, v.OVERLAP])]
+    own = asked if len(asked) else own
+    labels, figures = own.apply(_label, axis=1), traced[(traced[CELL] == list(key)).all(axis=1)]
+    names = list(dict.fromkeys(labels))
+    panels = canvas.subplots(len(names), 1, squeeze=False, sharex=True)[:, 0]
+    for axes, name in zip(panels, names, strict=True):
+        step = figures[[_label(row) == name for _, row in figures.iterrows()]]
+        _one_timeline(axes, own[labels == name], step, "GPU" if "nccl" in key else "CPU")
+        axes.set_ylabel(name, fontsize=7)
+    panels[0].set_title(_title(key), fontsize=7.5)
+    panels[-1].set_xlabel("Time in the step (ms)", fontsize=8)
+    panels[-1].set_xlim(0, 1.03 * float(_floats(own, "step_ms").max()))
     phases = {("wait for communication" if name == "communication" else name): c for name, c in PHASE_COLOURS.items()}
     patches = [Patch(color=shade, label=name) for name, shade in (LANES | phases).items()]
     canvas.legend(handles=patches, fontsize=7, handlelength=1, loc="outside upper center", ncols=len(patches))
 
 
-def _one_timeline(axes: Any, rows: pd.DataFrame, step: pd.DataFrame) -> None:
-    """Spans of a traced step by lane. step: its row of figures, if it is there."""
-    lanes = {lane: (2 - place, shade) for place, (lane, shade) in enumerate(LANES.items())}
-    lanes |= {f"phase {phase}": (0, shade) for phase, shade in PHASE_COLOURS.items()}
-    for lane, (height, shade) in lanes.items():
+def _one_timeline(axes: Any, rows: pd.DataFrame, step: pd.DataFrame, device: str) -> None:
+    """Spans of a traced step: a row of phases, and one of the device's two lanes. step: its row of figures, if any."""
+    bars = {lane: (-0.4 * place, 0.4, shade) for place, (lane, shade) in enumerate(LANES.items())}
+    bars |= {f"phase {phase}": (0.6, 0.8, shade) for phase, shade in PHASE_COLOURS.items()}
+    for lane, (bottom, height, shade) in bars.items():
         own = rows[rows["lane"] == lane]
-        bars = list(zip(_floats(own, "start_ms"), _floats(own, "duration_ms"), strict=True))
+        spans = list(zip(_floats(own, "start_ms"), _floats(own, "duration_ms"), strict=True))
         alpha = _busy(own, step, lane) if lane in LANES else 1.0
-        axes.broken_barh(bars, (height - 0.4, 0.8), facecolors=shade, alpha=alpha, linewidth=0, rasterized=True)
-    axes.set_yticks([0, 1, 2], ["phases", "comm.", "compute"], fontsize=6)
-    axes.set_ylim(-0.6, 3.4)  # room for a line of text
+        axes.broken_barh(spans, (bottom, height), facecolors=shade, alpha=alpha, linewidth=0, rasterized=True)
+    axes.set_yticks([0, 1], [device, "phases"], fontsize=7)
+    axes.set_ylim(-0.6, 2.1)  # room for a line of text
     axes.grid(visible=False)
     if len(step):
-        part, whole = (format_figure(float(step.iloc[0][f"traced_{what}_ms"])) for what in ("compute", "step"))
-        corner: dict[str, Any] = {"fontsize": 6, "ha": "left", "va": "top", "transform": axes.transAxes}
-        axes.text(0.01, 0.97, f"computing {part} of {whole} ms", **corner)
+        part, sent, both, whole = (
+            format_figure(float(step.iloc[0][f"traced_{what}_ms"]))
+            for what in ("compute", "communication", "both", "step")
+        )
+        corner: dict[str, Any] = {"fontsize": 6.5, "ha": "left", "va": "top", "transform": axes.transAxes}
+        said = f"step {whole} ms: computing {part}, communicating {sent}, both at once {both}"
         axes.axvline(float(step.iloc[0]["traced_step_ms"]), color="#333333", linewidth=0.8)
+        axes.text(0.01, 0.97, said, bbox={"color": "white", "pad": 1}, **corner)
 
 
 def _busy(spans: pd.DataFrame, step: pd.DataFrame, lane: str) -> float:

@@ -66,8 +66,9 @@ STEPS_CAPTION = (
     "clock, of the slowest rank."
 )
 TIMELINE_CAPTION = (
-    "One traced step of rank 0 by implementation: compute, communication, and the phases below. Spans closer than a "
-    "five-hundredth of the step were recorded as one: the fainter a lane, the less of its spans it is busy."
+    "One traced step of rank 0: its phases (on a GPU from their first to their last kernel), and what the device "
+    "computes and communicates. NCCL's kernels also run while they wait for another rank. The fainter a bar, the less "
+    "of it is busy."
 )
 BUCKETS_CAPTION = (
     "Exposed communication over bucket size, with intervals over turns; dashed: the fitted model at these sizes."
@@ -327,6 +328,6 @@ def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
     buckets = f.of(tables["cs336.ddp_overhead"].ok, drawings.buckets)
     return [
         f.Figure(FIGURES[0], STEPS_CAPTION, steps, (7.0, 4.2), sample="step_ms"),
-        f.Figure(FIGURES[1], TIMELINE_CAPTION, timelines, (7.0, 5.2)),
+        f.Figure(FIGURES[1], TIMELINE_CAPTION, timelines, (7.0, 3.2)),
         f.Figure(FIGURES[2], BUCKETS_CAPTION, buckets, (7.0, 3.6)),
     ]
