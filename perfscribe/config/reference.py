@@ -15,9 +15,9 @@ INTRODUCTION = """\
 
 <!-- Made by `python -m perfscribe.config.reference > docs/config.md`. -->
 
-Every key with its default; where presets differ, as tiny/cpu/gpu. Without a meaning it has that of the same key above.
-A value that is not allowed, or an unknown key, stops the run with one line that names it. A value below `experiments`
-holds for every preset, unless it is given by preset:
+Every key with its default; where presets differ, as tiny/cpu/gpu. An empty meaning: as above. A value that is
+not allowed, or an unknown key, stops the run with one line that names it. A value below `experiments` holds for every
+preset, unless it is given by preset:
 
 ```yaml
 experiments:

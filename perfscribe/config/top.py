@@ -60,11 +60,11 @@ TOP = dict(
         tokenizer=path("folder with tokenizer.json; null: that of the weights, else one trained on the rows"),
     ),
     cluster=section(
-        "Jobs under `snakemake --profile slurm report` and --profile pbs; on one machine nothing of it counts",
+        "Jobs under `snakemake --profile slurm report` and --profile pbs; ignored on one machine",
         account=name("who pays for them; null: the cluster's default"),
         partition=name("partition or queue; null: the cluster's default"),
         time_minutes=whole(
-            "time limit of a job; one that it ends is started again, twice at most, and goes on", 1, 43_200, 60
+            "time limit of a job; a job that reaches it is resubmitted, twice at most, and resumes", 1, 43_200, 60
         ),
         gpus_per_node=whole("GPUs of a node; 0: none, and preset auto is cpu", 0, 64, 0),
         max_nodes=whole(
@@ -92,7 +92,7 @@ TOP = dict(
             "memory of a job on each node, in MB; null: the partition's default", 1, 100_000_000, None, optional=True
         ),
         max_jobs=whole("jobs at the same time, and measuring jobs that all cells are dealt out to", 1, 10_000, 20),
-        exclusive=flag("measuring jobs share their nodes with no other job", True),
+        exclusive=flag("measuring jobs share their nodes with no other job; one-GPU jobs may", True),
         nodes=texts("names of the nodes to measure on, in turn; []: any", "^[A-Za-z0-9][A-Za-z0-9._-]*$", []),
         environment=mapping(
             "variables of all jobs, such as {NCCL_SOCKET_IFNAME: hsn0}",
