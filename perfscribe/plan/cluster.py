@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from perfscribe.base import files
 from perfscribe.base.cells import Cell
 from perfscribe.config.errors import fault
-from perfscribe.records import environment
+from perfscribe.records import environment, form
 
 # Snakemake's executors that submit jobs, and the variable by which a job of each knows itself.
 SLURM = "slurm"
@@ -255,7 +255,9 @@ def read(plan_folder: Path) -> Cluster | None:
     if not path.is_file():
         return None
     content = files.read_json(path)
-    return Cluster(content["settings"], {name: [Need(*of) for of in needs] for name, needs in content["needs"].items()})
+    with form.as_written(path):
+        needs = {name: [Need(*of) for of in needs] for name, needs in content["needs"].items()}
+        return Cluster(dict(content["settings"]), needs)
 
 
 def recorded(plan_folder: Path) -> dict[str, Any]:

@@ -20,12 +20,13 @@ from perfscribe.config import resolve
 from perfscribe.plan import cluster, demands, subjects
 from perfscribe.plan.fingerprint import Sources, digest_files
 from perfscribe.plan.plan_cells import cell_to_json, measure_module, show_module
-from perfscribe.records import environment
+from perfscribe.records import environment, form
 
 # The preset that holds the homework's own grid; every site's tables list its cells, measured or not.
 FULL_PRESET = "gpu"
 SHARED_KEYS = ("seed", "workshop")
 COMMON_KEYS = ("enabled", "rounds", "shards", "isolation", "timeout_s", "alone")
+MOST_SHARDS = 10_000
 # What index.json holds of a plan.
 INDEXED = ("site", "preset", "chapters", "shards", "presentations", "datasets", "experiment_datasets", "gated")
 # The module that decides what is in a data set, by its kind.
@@ -82,10 +83,14 @@ class Plan:
 def read_index(folder: Path) -> Plan:
     """The plan that another process wrote, without its units; ValueError where there is none."""
     index = files.read_json(folder / "index.json")
-    index["chapters"] = tuple(index["chapters"])
-    for name, shown in index["presentations"].items():
-        index["presentations"][name] = Shown(**{kind: tuple(names) for kind, names in shown.items()})
-    return Plan(**{name: index[name] for name in INDEXED}, cluster=cluster.read(folder))
+    with form.as_written(folder / "index.json"):
+        index["chapters"] = tuple(index["chapters"])
+        for name, shown in index["presentations"].items():
+            index["presentations"][name] = Shown(**{kind: tuple(names) for kind, names in shown.items()})
+        index["shards"] = {form.name(name): form.count(count, MOST_SHARDS) for name, count in index["shards"].items()}
+        if index["site"] != folder.parent.name:
+            raise ValueError(f"{folder / 'index.json'}: is of site {index['site']!r}")
+        return Plan(**{name: index[name] for name in INDEXED}, cluster=cluster.read(folder))
 
 
 def own_section(config: Mapping[str, Any], experiment: str) -> dict[str, Any]:

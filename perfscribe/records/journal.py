@@ -12,56 +12,97 @@ import fcntl
 import gzip
 import hashlib
 import heapq
+import itertools
 import json
 import os
 import re
 import sys
+import tempfile
 import time
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO, NamedTuple
 
 from perfscribe.base import files
+from perfscribe.records import form
 
 Slot = tuple[str, int]  # key of the cell, round
 
 _DIGEST = re.compile(rb', "digest": "([0-9a-f]{16})"\}')
 _DIGEST_BYTES = len(', "digest": ""}') + 16
+SPOOL_BYTES = 1 << 26  # of records' lines, kept in memory
 
 
 class Damaged(ValueError):
     """A line that does not say what was written; the text says why."""
 
 
+class Kept(NamedTuple):
+    """Where a History keeps a record's line, and what it is found by."""
+
+    id: str
+    environment: str
+    start: int
+    size: int
+
+
+def _spool() -> IO[bytes]:
+    return tempfile.SpooledTemporaryFile(SPOOL_BYTES)
+
+
 @dataclass
 class History:
-    """What a journal folder says: records that stand, by slot, and how often a slot was started without an end."""
+    """What a journal folder says: records that stand, by slot, and how often a slot was started without an end.
 
-    records: dict[Slot, list[dict[str, Any]]] = field(default_factory=dict)
+    Records are kept as lines, large histories in a temporary file, and read when they are asked for: as objects, those
+    of a large site would fill the memory.
+    """
+
+    records: dict[Slot, list[Kept]] = field(default_factory=dict)
     open_starts: dict[Slot, int] = field(default_factory=dict)
-    _by_cell: dict[tuple[str, int], dict[str, Any]] = field(default_factory=dict, repr=False)
+    _lines: IO[bytes] = field(default_factory=_spool, repr=False)
+    _by_cell: dict[tuple[str, int], Kept] = field(default_factory=dict, repr=False)
 
     def latest(self, slot: Slot, environment: str | None = None) -> dict[str, Any] | None:
         """The slot's newest record, of one environment where that is given."""
-        found: dict[str, Any]
-        for found in reversed(self.records.get(slot, [])):
-            if environment is None or found["environment"] == environment:
-                return found
+        for kept in reversed(self.records.get(slot, [])):
+            if environment is None or kept.environment == environment:
+                return self._record(kept)
         return None
 
     def of_cell(self, factors: dict[str, Any], number: int) -> dict[str, Any] | None:
         """The newest record of the cell with these factors in this round, whatever its key."""
         if not self._by_cell:
-            for record in sorted(self.all_records(), key=lambda one: str(one["provenance"].get("time", ""))):
-                self._by_cell[files.canonical(record["factors"]), int(record["round"])] = record
-        return self._by_cell.get((files.canonical(factors), number))
+            times = dict[tuple[str, int], str]()
+            for kept in self._all():
+                record = self._record(kept)
+                cell, time_ = (files.canonical(record["factors"]), record["round"]), str(record["provenance"].get("time", ""))
+                if time_ >= times.get(cell, ""):
+                    self._by_cell[cell], times[cell] = kept, time_
+        kept = self._by_cell.get((files.canonical(factors), number))
+        return None if kept is None else self._record(kept)
 
     def all_records(self) -> Iterable[dict[str, Any]]:
         """Every record that stands, retired ones left out."""
-        for records in self.records.values():
-            yield from records
+        return map(self._record, self._all())
+
+    def keep(self, slot: Slot, event: Mapping[str, Any], line: bytes) -> None:
+        """Add a record by its event, and the line that this was read from."""
+        start = self._lines.seek(0, os.SEEK_END)
+        kept = Kept(sys.intern(event["id"]), sys.intern(event["environment"]), start, self._lines.write(line))
+        self.records.setdefault(slot, []).append(kept)
+
+    def _all(self) -> Iterator[Kept]:
+        return itertools.chain.from_iterable(self.records.values())
+
+    def _record(self, kept: Kept) -> dict[str, Any]:
+        self._lines.seek(kept.start)
+        record = json.loads(self._lines.read(kept.size))
+        for name in ("event", "time", "digest"):
+            record.pop(name, None)
+        return dict(record)
 
 
 def _warn(text: str) -> None:
@@ -74,31 +115,57 @@ def as_line(event: dict[str, Any]) -> bytes:
     return text[:-1] + f', "digest": "{hashlib.sha256(text).hexdigest()[:16]}"}}\n'.encode()
 
 
-def parse(line: bytes) -> dict[str, Any]:
-    """The event of a line, without its line break. Damaged where it is not as it was written."""
+def _text(line: bytes) -> bytes:
+    """What a line's digest was made of; Damaged where it is not as it was written."""
     digest = _DIGEST.fullmatch(line[-_DIGEST_BYTES:])
     if digest is None:
         raise Damaged("no digest")
     text = line[:-_DIGEST_BYTES] + b"}"
     if hashlib.sha256(text).hexdigest()[:16] != digest[1].decode():
         raise Damaged("its digest differs")
-    return dict(json.loads(text))
+    return text
 
 
-def _sound(path: Path) -> tuple[list[dict[str, Any]], list[bytes], list[str]]:
-    """Events of the file's sound lines, those lines, and what is wrong with the others."""
-    content = path.read_bytes()
-    *lines, torn = (gzip.decompress(content) if path.suffix == ".gz" else content).split(b"\n")
-    events, sound, faults = [], [], []
-    for number, line in enumerate(lines, start=1):
-        try:
-            events.append(parse(line))
-            sound.append(line)
-        except Damaged as error:
-            faults.append(f"{path}:{number}: damaged line dropped ({error})")
-    if torn:
-        faults.append(f"{path}: dropped a torn last line ({len(torn)} bytes)")
-    return events, sound, faults
+def parse(line: bytes) -> dict[str, Any]:
+    """The event of a line, without its line break. Damaged where it is not as it was written."""
+    try:
+        found = json.loads(_text(line))
+        form.event(found)
+    except Damaged:
+        raise
+    except form.NOT_OF_THE_FORM as error:
+        raise Damaged(f"no event: {error}") from None
+    return dict(found)
+
+
+def _lines(path: Path, read: Callable[[bytes], Any]) -> Iterator[tuple[bytes, Any, str]]:
+    """Each line without its break and what `read` makes of it; of one that is not sound, what is wrong in their place.
+
+    Nothing follows a torn line: its other part may just be written.
+    """
+    with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as stream:
+        for number, line in enumerate(stream, start=1):
+            if not line.endswith(b"\n"):
+                yield b"", None, f"{path}: dropped a torn last line ({len(line)} bytes)"
+                return
+            try:
+                yield line[:-1], read(line[:-1]), ""
+            except Damaged as error:
+                yield b"", None, f"{path}:{number}: damaged line dropped ({error})"
+
+
+def _events(path: Path) -> Iterator[tuple[dict[str, Any], bytes]]:
+    """read_events, and of each event the line."""
+    try:
+        for line, event, fault in _lines(path, parse):
+            if fault and path.suffix == ".gz":
+                raise Damaged(f"{fault.replace(' dropped', '')}; a published journal must be as it was committed")
+            if fault:
+                _warn(fault)
+            else:
+                yield event, line
+    except (OSError, EOFError, zlib.error) as error:
+        raise ValueError(f"{path}: cannot be read ({error})") from None
 
 
 def read_events(path: Path) -> list[dict[str, Any]]:
@@ -106,15 +173,7 @@ def read_events(path: Path) -> list[dict[str, Any]]:
 
     A published journal, to which nothing is appended any more, is compressed (.gz). It must be whole: ValueError.
     """
-    try:
-        events, _, faults = _sound(path)
-    except (OSError, EOFError, zlib.error) as error:
-        raise ValueError(f"{path}: cannot be read ({error})") from None
-    if faults and path.suffix == ".gz":
-        raise ValueError(f"{faults[0].replace(' dropped', '')}; a published journal must be as it was committed")
-    for fault in faults:
-        _warn(fault)
-    return events
+    return [event for event, _ in _events(path)]
 
 
 def read(folder: Path, names: str = "*.jsonl") -> History:
@@ -125,15 +184,16 @@ def read(folder: Path, names: str = "*.jsonl") -> History:
     history = History()
     retired: set[str] = set()
     paths = [*folder.glob(names), *folder.glob(f"{names}.gz")] if folder.is_dir() else []
-    journals = [read_events(path) for path in sorted(paths)]
-    for event in heapq.merge(*journals, key=lambda event: float(event.get("time", 0))):
-        _apply(history, retired, event)
-    for slot, records in history.records.items():
-        history.records[slot] = [record for record in records if record["id"] not in retired]
+    journals = [_events(path) for path in sorted(paths)]
+    for event, line in heapq.merge(*journals, key=lambda pair: float(pair[0].get("time", 0))):
+        _apply(history, retired, event, line)
+    if retired:
+        for slot, records in history.records.items():
+            history.records[slot] = [record for record in records if record.id not in retired]
     return history
 
 
-def _apply(history: History, retired: set[str], event: dict[str, Any]) -> None:
+def _apply(history: History, retired: set[str], event: dict[str, Any], line: bytes) -> None:
     kind = event["event"]
     if kind == "retired":
         retired.update(event["ids"])
@@ -150,15 +210,14 @@ def _apply(history: History, retired: set[str], event: dict[str, Any]) -> None:
         history.open_starts[slot] = max(0, history.open_starts.get(slot, 0) - 1)
     elif kind == "record":
         history.open_starts.pop(slot, None)
-        record = {name: value for name, value in event.items() if name not in ("event", "time")}
-        history.records.setdefault(slot, []).append(record)
+        history.keep(slot, event, line)
 
 
 class Journal:
     """The writing end of one journal file. Use as a context; a second writer waits until the first is done."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.path, self.appended = path, 0  # events
         self._stream: BinaryIO | None = None
 
     def __enter__(self) -> Journal:
@@ -183,10 +242,11 @@ class Journal:
 
     def _put_damaged_lines_aside(self) -> None:
         """Leave only sound lines in the file, so that each damaged one is told once; a copy of the others is kept."""
-        _, sound, faults = _sound(self.path)
+        faults = [fault for *_, fault in _lines(self.path, _text) if fault]
         if not faults:
             return
-        content, whole = self.path.read_bytes(), b"".join(line + b"\n" for line in sound)
+        content = self.path.read_bytes()
+        whole = b"".join(line + b"\n" for line, _, fault in _lines(self.path, _text) if not fault)
         if not content.startswith(whole):  # more than a torn last line
             self.path.with_suffix(".damaged").write_bytes(content)
         with open(self.path, "rb+") as stream:  # no other file in its place: the lock is on this one
@@ -203,6 +263,7 @@ class Journal:
         self._stream.write(as_line({"event": event, "time": round(time.time(), 3), **fields}))
         self._stream.flush()
         os.fsync(self._stream.fileno())
+        self.appended += 1
 
     def started(self, slot: Slot, environment: str, attempt: int = 1) -> None:
         """Say that a cell is about to run; attempt 2 follows one that ended in a death or out of memory."""

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import datetime
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+import json
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from perfscribe.base import files
+from perfscribe.records import form
 from perfscribe.records.disturbances import flags_of
+from perfscribe.records.form import STATUSES
 
 SCHEMA = 1
-STATUSES = ("ok", "oom", "unsupported", "timeout", "failed", "skipped", "not_run")
+# What a round adds to a cell whose first round is ok.
+OF_A_LATER_ROUND = ("experiment", "status", "reason", "origin", "environment")
 
 
 def now_utc() -> str:
@@ -50,7 +55,7 @@ class Record:
 
     samples, warmup: for each name one list of raw samples a round.
     reason: why the status is not ok; for oom, sizes asked and free stand in error.
-    watch: what happened beside each round, as watch.Watch.summary() has it.
+    watch: what happened beside the first round that counts, as watch.Watch.summary() has it.
     gpu: what the driver calls the GPU of the machine that measured; empty where that is not known, or none, or several.
     """
 
@@ -70,7 +75,7 @@ class Record:
     provenance: dict[str, Any] = field(default_factory=dict)
     error: dict[str, Any] = field(default_factory=dict)
     spent: dict[str, float] = field(default_factory=dict)
-    watch: list[dict[str, Any]] = field(default_factory=list)
+    watch: dict[str, Any] = field(default_factory=dict)
     gpu: str = ""
 
     @property
@@ -107,26 +112,49 @@ def _merge(rounds: Sequence[Mapping[str, Any]]) -> Record:
         timers=dict(first["timers"]),
         environments=sorted({r["environment"] for r in rounds if r["environment"]}),
         fingerprint=first["fingerprint"],
-        flags=sorted({flag for r in rounds for flag in flags_of(r)} | set(short)),
+        flags=sorted({flag for r in rounds for flag in r["flags"]} | set(short)),
         provenance=dict(first["provenance"]),
         error=dict(worst["provenance"].get("error", {})),
         spent={name: sum(r["spent"][name] for r in rounds) for name in worst["spent"]},
-        watch=[dict(r["watch"]) for r in good if r.get("watch")],
+        watch=dict(first["watch"]),
     )
 
 
 def merge_rounds(rows: Iterable[Mapping[str, Any]]) -> list[Record]:
-    """One Record a cell, in the order in which the cells first appear."""
+    """One Record a cell, in the order of the plan, or that in which the cells first appear.
+
+    Of many rounds only what counts is kept while the others are read.
+    """
     by_cell: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
-        by_cell.setdefault(files.canonical(row["factors"]), []).append(row)
-    return [_merge(rounds) for rounds in by_cell.values()]
+        rounds = by_cell.setdefault(files.canonical(row["factors"]), [])
+        rounds.append(_added(row, rounds) | {"flags": flags_of(row)})
+    return [_merge(rounds) for rounds in sorted(by_cell.values(), key=lambda rounds: rounds[0].get("order", 0))]
+
+
+def _added(row: Mapping[str, Any], rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    if not rounds or rounds[0]["status"] != "ok":
+        return dict(row)
+    kept: dict[str, Any] = {name: sys.intern(row[name]) for name in OF_A_LATER_ROUND}
+    for part in ("samples", "warmup", "spent"):
+        kept[part] = {sys.intern(name): held for name, held in row[part].items()}
+    return kept | {"factors": rounds[0]["factors"], "provenance": {"error": row["provenance"].get("error", {})}}
 
 
 def load(paths: Iterable[Path]) -> list[Record]:
     """All cells of an experiment from its records files, in the order of their levels, whatever the shards."""
-    rows = [row for path in paths for row in files.read_json_lines(path)]
-    return merge_rounds(sorted(rows, key=lambda row: row.get("order", 0)))
+    paths = list(paths)
+    with form.as_written(paths[0].parent if paths else Path()):
+        return merge_rounds(row for path in paths for row in rows_of(path))
+
+
+def rows_of(path: Path) -> Iterator[dict[str, Any]]:
+    """The rows of a records file, one at a time; ValueError with one line that names the file where one is broken."""
+    try:
+        with open(path, "rb") as stream:
+            yield from map(form.record, map(json.loads, stream))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: cannot be read as records ({error})") from error
 
 
 def load_by_experiment(paths: Iterable[Path], environments: Path | None = None) -> dict[str, list[Record]]:

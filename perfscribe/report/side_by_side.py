@@ -13,7 +13,7 @@ from perfscribe.show.provenance import node_name
 
 def _span(record: Record) -> tuple[float, float] | None:
     """Seconds in which its first round was surely under way; None where the record does not tell."""
-    time, window_s = record.provenance.get("time"), record.watch[0].get("window_s") if record.watch else None
+    time, window_s = record.provenance.get("time"), record.watch.get("window_s")
     if not time or window_s is None:
         return None
     ended = datetime.datetime.fromisoformat(str(time))

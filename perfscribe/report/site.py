@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from perfscribe.records import form
 from perfscribe.show import references
 from perfscribe.show.rounding import GIB_AS_GB, NO_FIGURE, Figure
 from perfscribe.subjects import YOURS
@@ -69,8 +70,10 @@ class Site:
             path = self.folder / f"{table}.csv"
             rows: list[Row] = []
             if path.is_file():
-                with open(path, newline="", encoding="utf-8") as stream:
+                with form.as_written(path), open(path, newline="", encoding="utf-8") as stream:
                     rows = list(csv.DictReader(stream))
+                    if any(None in row or None in row.values() or "status" not in row for row in rows):
+                        raise LookupError("rows and header differ")
             theirs = self.table(SUBJECT_TABLES[table]) if table in SUBJECT_TABLES else ()
             self._read[table] = [*rows, *(row for row in theirs if row["subject"] == YOURS)]
         return self._read[table]

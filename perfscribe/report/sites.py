@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from perfscribe.base import files
-from perfscribe.records.records import STATUSES
+from perfscribe.records import form
+from perfscribe.records.form import STATUSES
 from perfscribe.show.markdown_tables import of_texts
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,7 +35,8 @@ def text(root: Path) -> str:
         for path in sorted(root.glob("results/*/published.json"))
         if (path.parent / "summary.json").is_file()
     }
-    return "\n".join([TOP, _overview(sites), "## Headlines\n", _headlines(sites)])
+    with form.as_written(root / "results"):
+        return "\n".join([TOP, _overview(sites), "## Headlines\n", _headlines(sites)])
 
 
 def refresh(root: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import mmap
 import sys
 import threading
 import time
@@ -47,10 +47,12 @@ class Tail:
 
     def __init__(self, path: Path) -> None:
         # From behind the last whole line: a torn one is cut off before the next is written.
-        content = path.read_bytes() if path.is_file() else b""
-        self.path, self.position = path, content.rfind(b"\n") + 1
+        self.path, self.position = path, 0
+        if path.is_file() and path.stat().st_size:
+            with open(path, "rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
+                self.position = content.rfind(b"\n") + 1
 
-    def lines(self) -> Iterator[str]:
+    def lines(self) -> Iterator[bytes]:
         """Lines that were completed since the last call."""
         if not self.path.is_file():
             return
@@ -59,7 +61,7 @@ class Tail:
             content = stream.read()
         end = content.rfind(b"\n") + 1
         self.position += end
-        yield from content[:end].decode("utf-8", "replace").split("\n")[:-1]
+        yield from content[:end].split(b"\n")[:-1]
 
 
 @dataclass
@@ -112,10 +114,11 @@ class Watcher:
         self.shards: dict[tuple[str, str, int], int] = {}
         self.levels: dict[str, dict[str, set[str]]] = {}  # of an experiment's cells, by factor
         self.pace: dict[str, Pace] = {}
-        done = [record for shard in self._shards(root, plan) for record in self._enter(shard)]
-        self.total, self.done = len(self.cost_left), 0
-        for record in done:
-            self._finish(record)
+        self.done = 0
+        for shard in self._shards(root, plan):
+            for record in self._enter(shard):
+                self._finish(record)
+        self.total = self.done + len(self.cost_left)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -182,12 +185,12 @@ class Watcher:
         for tail in self.tails:
             for line in tail.lines():
                 try:
-                    event = json.loads(line)
+                    event = journal.parse(line)
                 except ValueError:
                     continue
-                if event.get("event") == "record" and self._finish(event):
+                if event["event"] == "record" and self._finish(event):
                     self._print(event)
-                elif event.get("event") == "waiting":
+                elif event["event"] == "waiting":
                     self.out.write(f"{time.strftime('%H:%M:%S')} {event['experiment']} {event['what']}\n")
                     self.out.flush()
 

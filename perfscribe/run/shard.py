@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from perfscribe.base import files
-from perfscribe.plan.plan_cells import cell_key
-from perfscribe.records import checksums, environment, journal, records
+from perfscribe.base.atomic import replacing
+from perfscribe.plan.plan_cells import cell_from_json, cell_key
+from perfscribe.records import checksums, environment, form, journal, records
 
 # When the run that started this job must end, below the project's root.
+MOST_ROUNDS = 100  # that a config may ask for
 CLOCK = Path(".perfscribe") / "clock.json"
 
 
@@ -41,25 +44,26 @@ class Shard:
         self.root, self.site_folder = root, plan_file.parents[1]
         self.unit, self.plan = plan_file.stem, files.read_json(plan_file)
         options = files.read_object(plan_file.with_name("options.json"))
-        self.run_clock = files.read_object(root / CLOCK)
+        clock = files.read_object(root / CLOCK)
+        self.run_clock = {name: float(time) for name, time in clock.items() if isinstance(time, (int, float))}
         defaults = {"isolation": "job", "timeout_s": 600.0, "tools": {}, "at_a_time": 1, "subjects": {}}
-        self.options = defaults | options.get(self.plan["experiment"], {})
-        self.folder = self.site_folder / "journal" / self.plan["experiment"]
         # Status and reason of what cannot run here: the worker puts its gate in the place of this.
         self.shortfall: Callable[[Iterable[str]], tuple[str, str] | None] = environment.shortfall
-        self.tasks = self._tasks()
+        with form.as_written(plan_file):
+            self.options = defaults | options.get(self.plan["experiment"], {})
+            self.folder = self.site_folder / "journal" / form.name(self.plan["experiment"])
+            self.tasks = self._tasks()
 
     def _tasks(self) -> list[Task]:
         digests = {name: self._data_digest(name) for name in self.plan["datasets"]}
-        tasks = []
-        for number in range(1, self.plan["rounds"] + 1):
-            for cell in self.plan["cells"]:
-                digest = "+".join(digests.get(name, "") for name in cell["data"])
-                key = cell_key(
-                    self.plan["experiment"], cell["factors"], self.plan["fingerprint"], digest, self.plan["seed"]
-                )
-                tasks.append(Task(cell, key, number, digest))
-        return tasks
+        same = self.plan["experiment"], self.plan["fingerprint"], self.plan["seed"]
+        cells = []
+        for cell in self.plan["cells"]:
+            cell_from_json(cell)
+            digest = "+".join(digests.get(name, "") for name in cell["data"])
+            cells.append((cell, cell_key(same[0], cell["factors"], same[1], digest, same[2]), digest))
+        rounds = range(1, form.count(self.plan["rounds"], MOST_ROUNDS) + 1)
+        return [Task(cell, key, number, digest) for number in rounds for cell, key, digest in cells]
 
     def deadline(self, now: float) -> float | None:
         """When the time budget ends, in s since the epoch: the run's, or that of this job started by hand at `now`."""
@@ -127,13 +131,15 @@ class Shard:
             record = {**record, "flags": [*record["flags"], f"kept from environment {record['environment']}"]}
         return {**record, "order": task.cell["position"]}
 
-    def write_records(self, out: Path, identity: str | None) -> list[dict[str, Any]]:
-        """Write the shard's records from the journal; returns them."""
-        history = journal.read(self.folder)
-        rows = [self.row(task, history, identity) for task in self.tasks]
-        files.write_json_lines(out, rows)
+    def write_records(self, out: Path, identity: str | None, history: journal.History | None = None) -> None:
+        """Write the shard's records from the journal, one at a time: all together they may not fit into memory."""
+        history = history or journal.read(self.folder)
+        machines = set()
+        with replacing(out) as temporary, open(temporary, "w", encoding="utf-8") as stream:
+            for task in self.tasks:
+                row = self.row(task, history, identity)
+                machines.add(row["environment"])
+                stream.write(json.dumps(row, allow_nan=False, ensure_ascii=False) + "\n")
         own = self.folder.glob(f"{self.plan['shard']}.jsonl*")
-        machines = {row["environment"] for row in rows if row["environment"]}
-        identities = [self.site_folder / "environments" / f"{name}.json" for name in sorted(machines)]
+        identities = [self.site_folder / "environments" / f"{name}.json" for name in sorted(machines - {""})]
         checksums.keep(self.site_folder, self.unit, [out, *own, *identities])
-        return rows

@@ -190,14 +190,15 @@ def measure(plan_file: Path, root: Path, out: Path) -> None:
     shard = Shard(plan_file, root)
     with journal.Journal(shard.folder / f"{shard.plan['shard']}.jsonl") as book:
         worker = Worker(shard, book)
+        history, appended = journal.read(shard.folder), book.appended
         try:
-            ran = worker.measure(journal.read(shard.folder))
+            ran = worker.measure(history)
         finally:
             worker.lease.release()
         # Under the lock: a job that outlived its Snakemake must not write over its successor's records.
-        rows = shard.write_records(out, worker.identity)
+        shard.write_records(out, worker.identity, history if book.appended == appended else None)
     planned = sum(not task.cell["skip"] for task in shard.tasks)
-    say(f"{ran} of {planned} cells measured in {time.perf_counter() - started:.1f} s, {len(rows)} records")
+    say(f"{ran} of {planned} cells measured in {time.perf_counter() - started:.1f} s, {len(shard.tasks)} records")
     if planned and not ran:
         say(f"replayed from the journal; `./run remeasure {shard.plan['experiment']}` measures again")
 

@@ -45,7 +45,7 @@ def present(plan_file: Path, record_files: Sequence[Path], root: Path) -> None:
         tables.write(table, folder)
     for name, text in texts.items():
         files.write_text(folder / name, text)
-    pictures = root / "report" / plan["site"] / "figures"
+    pictures = root / "report" / site_folder.name / "figures"
     cells = _shown(experiment, measured, registry.shown(experiment).drawn_of)
     kinds = figure_kinds(site_folder)
     captions = {}

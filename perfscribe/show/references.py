@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import cache
 from pathlib import Path
 
 Level = str | int | float | bool
@@ -82,8 +83,9 @@ class Reference:
         return self.text if self.value is None else self.value
 
 
+@cache
 def load(experiment: str, folder: Path = FOLDER) -> list[Reference]:
-    """Published figures of an experiment in file order; [] where there are none.
+    """Published figures of an experiment in file order; [] where there are none. Read once a process.
 
     ValueError naming file and line for the first bad row.
     """

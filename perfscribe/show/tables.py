@@ -231,11 +231,11 @@ def published(
     experiment: str, metric: str, source: str, title: str, factors: Sequence[str], column: str = "", **fixed: Any
 ) -> Column:
     """The published figure of a source for the same levels of these factors; `none` where the source has none."""
-    known = references.load(experiment)
+    known = [ref for ref in references.load(experiment) if (ref.source, ref.metric) == (source, metric)]
 
     def get(record: Record) -> Any:
         wanted = {name: record.factors[name] for name in factors if name in record.factors} | fixed
-        found = [ref for ref in references.find(known, metric, **wanted) if ref.source == source]
+        found = references.find(known, metric, **wanted)
         if not found:
             return "none"
         return found[0].shown
@@ -257,7 +257,7 @@ def of_source(
     levels: Callable[[Record], Mapping[str, Any]] = lambda record: record.factors,
 ) -> Column:
     """The source's first published figure all of whose stated levels are the record's; `none` where it has none."""
-    known = references.load(experiment)
+    known = [ref for ref in references.load(experiment) if (ref.source, ref.metric) == (source, metric)]
 
     return quoted(
         column or f"{metric}_{source}",

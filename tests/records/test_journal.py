@@ -16,13 +16,14 @@ import sessions
 from sessions import wait_for
 
 from perfscribe.base import files
-from perfscribe.records import journal
+from perfscribe.records import journal, records
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def record(key: str = "a", number: int = 1, **fields: Any) -> dict[str, Any]:
-    return {"id": f"{key}{number}", "key": key, "round": number, "status": "ok", "environment": "e1", **fields}
+    own = {"experiment": "probe", "key": key, "round": number, "status": "ok", "factors": {}, "fingerprint": ""}
+    return {**records.make(own), "id": f"{key}{number}", "environment": "e1", **fields}
 
 
 def write(path: Path, *records: dict[str, Any]) -> None:
@@ -103,7 +104,7 @@ def test_a_line_that_was_changed_is_no_measurement(
     files.write_bytes(published, gzip.compress(path.read_bytes()))
     with pytest.raises(ValueError, match=r"0\.jsonl\.gz:2: damaged line \(.*\); a published journal must be as it was"):
         journal.read(published.parent)
-    files.write_bytes(published, gzip.compress(path.read_bytes())[:-9])
+    files.write_bytes(published, gzip.compress(b"\n".join(lines))[:-9])
     with pytest.raises(ValueError, match=r"0\.jsonl\.gz: cannot be read"):
         journal.read(published.parent)
 
@@ -129,7 +130,8 @@ with journal.Journal(Path(sys.argv[1])) as book:
     print("held", flush=True)
     while not Path(sys.argv[2]).exists():
         time.sleep(0.01)
-    book.append("record", id="a1", key="a", round=1, environment="e1")
+    own = {"experiment": "probe", "key": "a", "round": 1, "status": "ok", "factors": {}, "fingerprint": ""}
+    book.record(records.make(own))
     if sys.argv[3] == "killed":
         os.kill(os.getpid(), signal.SIGKILL)
 """

@@ -11,7 +11,7 @@ from perfscribe.report import side_by_side
 def cell(experiment: str, ended: str, window_s: float | None = 10.0, **provenance: Any) -> Record:
     """A cell that took ten seconds and ended at this time of one day."""
     told = {"time": f"2026-01-02T{ended}+00:00", "node": "a", **provenance}
-    watch = [{"window_s": window_s}] if window_s else []
+    watch = {"window_s": window_s} if window_s else {}
     return Record(experiment, {}, "ok", "", "measured", provenance=told, watch=watch)
 
 

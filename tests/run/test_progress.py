@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -105,12 +104,12 @@ def test_torn_and_foreign_lines_are_passed_over(tmp_path: Path) -> None:
     site = Site(tmp_path)
     site.journal().parent.mkdir(parents=True)
     watcher, out = site.watch()
-    whole = json.dumps({"event": "record", **record(2)})
+    whole = journal.as_line({"event": "record", **record(2)})
     with site.journal().open("ab") as stream:
-        stream.write(b'{"event": "started", "key": "1", "round": 1}\n{"torn\n\xff\xfe\n' + whole[:40].encode())
+        stream.write(b'{"event": "started", "key": "1", "round": 1}\n{"torn\n\xff\xfe\n' + whole[:40])
     watcher._tell()
     assert lines(out) == []
-    with site.journal().open("a") as stream:
-        stream.write(whole[40:] + "\n")
+    with site.journal().open("ab") as stream:
+        stream.write(whole[40:])
     watcher.stop()
     assert lines(out) == ["probe n=2: time_ms 2 (1/4, 6 s left)"]

@@ -28,7 +28,7 @@ def main() -> None:
     parser.add_argument("--summary", type=Path, required=True)
     args = parser.parse_args()
     plan = files.read_json(args.plan)
-    sources = report.Sources(ROOT, plan["site"], plan, records.load_by_experiment(args.records))
+    sources = report.Sources(ROOT, args.plan.parents[1].name, plan, records.load_by_experiment(args.records))
     if lost := report.missing(sources):
         sys.exit("\n".join([*lost, "the next `./run report` copies them from the journal again"]))
     for name in checksums.clear(sources.results):

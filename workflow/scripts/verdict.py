@@ -13,6 +13,7 @@ sys.path.insert(0, str(ROOT))
 
 from perfscribe.base import files  # noqa: E402
 from perfscribe.base.one_line import in_one_line  # noqa: E402
+from perfscribe.records import records  # noqa: E402
 from perfscribe.run import gate  # noqa: E402
 
 BAD = ("failed", "timeout")
@@ -37,11 +38,14 @@ def main() -> None:
     parser.add_argument("--records", type=Path, nargs="*", default=[])
     args = parser.parse_args()
     by_experiment: dict[str, list[dict]] = {}
+    refused: dict[str, None] = {}
     for path in args.records:
-        by_experiment.setdefault(path.parent.name, []).extend(files.read_json_lines(path))
+        of = by_experiment.setdefault(path.parent.name, [])
+        for row in records.rows_of(path):
+            refused[gate.complaint(row)] = None
+            of.append({name: row[name] for name in ("experiment", "factors", "status", "reason")})
     errors = [error for error in map(broken, by_experiment.values()) if error]
-    refused = (gate.complaint(row) for rows in by_experiment.values() for row in rows)
-    errors += [text for text in dict.fromkeys(refused) if text]
+    errors += [text for text in refused if text]
     if errors:
         sys.exit("\n".join(errors))
     files.write_text(args.out, "no experiment is broken\n")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from perfscribe.base import called_from, files, registry
+from perfscribe.records import form
 from perfscribe.report import handin
 from perfscribe.report.site import Site
 from perfscribe.verbs.fill import document, rewriting
@@ -37,7 +38,8 @@ def known(root: Path, name: str) -> list[Known]:
             f"there is no report of site {name!r}; "
             + (f"there are {', '.join(there)}" if there else "`./run report` makes it")
         )
-    device = "cuda" if files.read_json(summary)["gpus"] else "cpu"
+    with form.as_written(summary):
+        device = "cuda" if files.read_json(summary)["gpus"] else "cpu"
     site = Site(name, summary.parent / "tables", device)
     made = [problem(site) for *_, problems in handin.chapters(registry.CHAPTERS) for problem in problems]
     return [Known(problem.heading, table) for problem in made for table in problem.made]
