@@ -10,7 +10,6 @@ more time or memory than the limits below, or grew faster than the number of rec
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
 import subprocess
@@ -18,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,6 +35,7 @@ from perfscribe.run.shard import Shard  # noqa: E402
 
 LIMIT_S, LIMIT_MB, DRY_RUN_S = 60, 1000, 15
 GROWTH = 1.1  # of processor time, over that of the records; what is above 1 is noise
+START = datetime(2026, 1, 1, tzinfo=UTC)
 EXPERIMENT, HEAD_DIMS = "attention", 40
 TEMPLATE = ROOT / "results" / "cpu2" / "journal" / EXPERIMENT
 
@@ -83,7 +84,7 @@ def lines(shard: Shard) -> Iterator[bytes]:
     name = environment.identity_id(identity)
     files.write_json_if_changed(shard.site_folder / "environments" / f"{name}.json", identity)
     like = next(record for record in journal.read(TEMPLATE).all_records() if record["status"] == "ok")
-    kept = {key: like[key] for key in ("values", "series", "timers", "spent", "watch", "provenance", "status")}
+    kept = {key: like[key] for key in ("values", "series", "timers", "spent", "watch", "status", "reason")}
     draw = random.Random(0)
     for second, task in enumerate(shard.tasks):
         scale = task.cell["cost"] / 1e9 * draw.uniform(0.9, 1.1)
@@ -91,7 +92,8 @@ def lines(shard: Shard) -> Iterator[bytes]:
             kind: {sample: [value * scale for value in of] for sample, of in like[kind].items()}
             for kind in ("samples", "warmup")
         }
-        record = shard.fields(task, environment=name, **kept, **varied)
+        told = {**like["provenance"], "time": (START + timedelta(seconds=second)).isoformat()}
+        record = shard.fields(task, environment=name, **kept, **varied, provenance=told)
         slot = {"key": task.key, "round": task.round}
         yield journal.as_line({"event": "started", "time": second, **slot, "environment": name, "attempt": 1, "pid": 1})
         yield journal.as_line({"event": "record", "time": second, **record})
@@ -112,13 +114,12 @@ def steps(root: Path) -> dict[str, Spent]:
     """What each program that reads records takes, in the workflow's order."""
     scripts, results, report = "workflow/scripts", "results/local", "report/local/report.md"
     records = f"{results}/records/{EXPERIMENT}/0.jsonl"
+    summary, page = ("--out", report, "--summary", f"{results}/summary.json"), ("--out", "report/local/report.html")
     commands = {
         "records": ("measure", "--plan", f"{results}/plan/measure-{EXPERIMENT}-0.json", "--out", records),
         "tables and figures": ("present", "--plan", f"{results}/plan/present-{EXPERIMENT}.json", "--records", records),
-        "report": ("report", "--plan", f"{results}/plan/report.json", "--records", records)
-        + ("--out", report, "--summary", f"{results}/summary.json"),
-        "page": ("write_html", "--plan", f"{results}/plan/page.json", "--report", report)
-        + ("--out", "report/local/report.html"),
+        "report": ("report", "--plan", f"{results}/plan/report.json", "--records", records, *summary),
+        "page": ("write_html", "--plan", f"{results}/plan/page.json", "--report", report, *page),
         "verdict": ("verdict", "--report", report, "--records", records, "--out", f"{results}/verdict.txt"),
     }
     found = {name: timed(root, f"{scripts}/{words[0]}.py", *words[1:]) for name, words in commands.items()}

@@ -14,6 +14,7 @@ import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -122,9 +123,14 @@ class _Pile:
     cells: list[Positioned] = field(default_factory=list)
     jobs: int = 1
 
+    @cached_property
+    def measured(self) -> int:
+        """How many of the cells are; asked when all are in the pile."""
+        return sum(not cell.skip for _, cell in self.cells)
+
     @property
     def cells_per_job(self) -> float:
-        return sum(not cell.skip for _, cell in self.cells) / self.jobs
+        return self.measured / self.jobs
 
 
 @dataclass(frozen=True)

@@ -56,10 +56,17 @@ def read(name: str, adapters: Path) -> Subject:
     for kernel, functions in KERNELS.items():
         written = [next((one for one in names if code.is_written(one)), "") for names in functions]
         if all(written[:REQUIRED]):
-            digests[kernel] = code.digest(filter(None, written))
+            digests[kernel] = _digest(code, filter(None, written), adapters)
         else:
             lacking[kernel] = next(names[0] for names, one in zip(functions, written, strict=True) if not one)
     return Subject(name, digests, lacking, sorted(one for one in code.libraries if not _is_installed(one)))
+
+
+def _digest(code: Code, functions: Iterable[str], adapters: Path) -> str:
+    try:
+        return code.digest(functions)
+    except RecursionError:
+        raise ValueError(f"subject: {adapters.name}: nested too deep") from None
 
 
 def _is_installed(package: str) -> bool:
@@ -155,6 +162,8 @@ class Code:
                 self._trees[path] = ast.parse(path.read_text(encoding="utf-8"), filename=path.name)
             except (SyntaxError, ValueError, OSError) as error:
                 raise ValueError(f"subject: {path.name}: {error}") from None
+            except (RecursionError, MemoryError):  # of the compiler's stack
+                raise ValueError(f"subject: {path.name}: nested too deep") from None
         return self._trees[path]
 
 

@@ -78,11 +78,12 @@ class History:
             times = dict[tuple[str, int], str]()
             for kept in self._all():
                 record = self._record(kept)
-                cell, time_ = (files.canonical(record["factors"]), record["round"]), str(record["provenance"].get("time", ""))
-                if time_ >= times.get(cell, ""):
-                    self._by_cell[cell], times[cell] = kept, time_
-        kept = self._by_cell.get((files.canonical(factors), number))
-        return None if kept is None else self._record(kept)
+                cell = files.canonical(record["factors"]), int(record["round"])
+                told = str(record["provenance"].get("time", ""))
+                if told >= times.get(cell, ""):
+                    self._by_cell[cell], times[cell] = kept, told
+        found = self._by_cell.get((files.canonical(factors), number))
+        return None if found is None else self._record(found)
 
     def all_records(self) -> Iterable[dict[str, Any]]:
         """Every record that stands, retired ones left out."""

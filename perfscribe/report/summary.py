@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from perfscribe.base import files
+from perfscribe.records import form
 from perfscribe.records.records import STATUSES, Record
 from perfscribe.show.provenance import commit_name, environment_ids, node_name
 
@@ -21,13 +22,17 @@ def of_site(plan: Mapping[str, Any], records: Mapping[str, Sequence[Record]], re
     days = sorted(str(provenance["time"])[:10] for provenance in measured)
     statuses = Counter(record.status for record in cells)
     nodes = {node_name(record.provenance) for record in cells if record.provenance.get("cluster")}
+    with form.as_written(results / "environments"):
+        machines = sorted({machine(identity) for identity in identities})
+        gpus = max((int(identity.get("gpu_count") or 0) for identity in identities), default=0)
+        software = _software(identities)
     return {
         "site": plan["site"],
         "preset": plan["preset"],
-        "machines": sorted({machine(identity) for identity in identities}),
-        "gpus": max((int(identity.get("gpu_count") or 0) for identity in identities), default=0),
+        "machines": machines,
+        "gpus": gpus,
         "nodes": len(nodes),
-        "software": _software(identities),
+        "software": software,
         "first_day": days[0] if days else "",
         "last_day": days[-1] if days else "",
         "commits": sorted({commit_name(provenance) for provenance in measured}),
