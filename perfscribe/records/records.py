@@ -14,7 +14,7 @@ from typing import Any
 from perfscribe.base import files
 from perfscribe.records import form
 from perfscribe.records.disturbances import flags_of
-from perfscribe.records.form import STATUSES
+from perfscribe.records.form import STATUSES as STATUSES
 
 SCHEMA = 1
 # What a round adds to a cell whose first round is ok.

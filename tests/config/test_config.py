@@ -7,7 +7,6 @@ import datetime
 import re
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfscribe.config import PRESETS, ConfigError, check, load, reading, reference, resolve
@@ -298,64 +297,3 @@ def test_importing_config_is_light() -> None:
     code = "import sys, perfscribe.config; print(*sys.modules)"
     modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT).stdout
     assert not {"yaml", "jsonschema", "numpy", "pandas", "torch", "snakemake"} & set(modules.split())
-
-
-WORDS = sorted({key for path in paths(schema()) for key in path} | {*PRESETS, "cuda", "fp32"})
-SCALARS = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.integers(),
-    st.integers(-2, 70),
-    st.floats(),
-    st.text(max_size=8),
-    st.sampled_from(WORDS),
-)
-TREES = st.recursive(
-    SCALARS,
-    lambda inner: st.one_of(
-        st.lists(inner, max_size=4),
-        st.dictionaries(st.one_of(st.sampled_from(WORDS), st.text(max_size=8), st.integers()), inner, max_size=4),
-    ),
-    max_leaves=12,
-)
-BRIEF = settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
-
-
-def survives(raw: Any) -> None:
-    """Either the config is valid, and then it resolves for every preset, or there is one line."""
-    try:
-        check(raw)
-    except ConfigError as error:
-        assert len(str(error).splitlines()) == 1 and str(error).isprintable()
-        return
-    for preset in PRESETS:
-        resolve(raw, preset)
-
-
-@BRIEF
-@given(TREES)
-def test_fuzz_trees(raw: Any) -> None:
-    survives(raw)
-
-
-def survives_as_file(content: bytes) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            raw = load(written(Path(folder), content))
-        except ConfigError as error:
-            assert len(str(error).splitlines()) == 1 and str(error).isprintable()
-            return
-    survives(raw)
-
-
-@BRIEF
-@given(st.one_of(st.binary(max_size=200), st.text("ab:-[]{}?!&*#'\"|>%@`,~<= \n\t01.e_xéß\u2028", max_size=200)))
-def test_fuzz_files(content: bytes | str) -> None:
-    survives_as_file(content if isinstance(content, bytes) else content.encode())
-
-
-@BRIEF
-@given(st.integers(0, len(CONFIG.read_bytes())), st.integers(0, 3), st.binary(max_size=3))
-def test_fuzz_edits_of_config_yaml(place: int, removed: int, added: bytes) -> None:
-    content = CONFIG.read_bytes()
-    survives_as_file(content[:place] + added + content[place + removed :])
