@@ -111,7 +111,7 @@ def script(wanted: argparse.Namespace, folder: Path) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        autoescape=False,  # a shell script: what goes in is quoted or checked
+        autoescape=False,  # noqa: S701 (a shell script: what goes in is quoted or checked)
     )
     environment.filters["quote"] = lambda text: shlex.quote(str(text))
     python, command = shlex.quote(sys.executable), shlex.join(wanted.command)
