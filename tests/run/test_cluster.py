@@ -105,10 +105,11 @@ def test_a_plan_for_a_cluster_has_every_cell_once_and_says_so_to_its_jobs(tmp_pa
         (whole,) = (alone.units[f"measure-{name}-{shard}"] for shard in range(alone.shards[name]))
         positions = [cell["position"] for unit in units for cell in unit["cells"]]
         assert sorted(positions) == sorted(cell["position"] for cell in whole["cells"])
-    made.write(tmp_path)
-    assert plan.read_index(tmp_path).cluster == made.cluster
-    alone.write(tmp_path)
-    assert plan.read_index(tmp_path).cluster is None
+    folder = tmp_path / "local" / "plan"
+    made.write(folder)
+    assert plan.read_index(folder).cluster == made.cluster
+    alone.write(folder)
+    assert plan.read_index(folder).cluster is None
 
 
 def test_trainings_over_several_nodes_have_jobs_of_their_own() -> None:

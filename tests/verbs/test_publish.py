@@ -18,7 +18,7 @@ import pytest
 from workspace import ROOT, Workspace
 
 from perfscribe.base import files
-from perfscribe.records import journal, scrub
+from perfscribe.records import journal, records, scrub
 from perfscribe.show import provenance
 from perfscribe.verbs import publish, redrawing
 
@@ -195,17 +195,11 @@ def test_a_note_of_the_new_site_stays(tmp_path: Path, capsys: pytest.CaptureFixt
 def test_nodes_of_a_cluster_become_numbers(tmp_path: Path) -> None:
     source = tmp_path / "results" / "local"
     nodes = [f"{NODE}b", NODE, None]
-    rows = [
-        {
-            "event": "record",
-            "key": str(place),
-            "round": 0,
-            "id": str(place),
-            "provenance": {"node": node, "cluster": {"executor": "slurm"}, "slurm_job_id": "77"} if node else {},
-        }
-        for place, node in enumerate(nodes)
-    ]
-    files.write_bytes(source / "journal" / "a" / "0.jsonl", b"".join(map(journal.as_line, rows)))
+    same = {"experiment": "a", "round": 1, "factors": {}, "status": "ok", "fingerprint": ""}
+    with journal.Journal(source / "journal" / "a" / "0.jsonl") as book:
+        for place, node in enumerate(nodes):
+            told = {"node": node, "cluster": {"executor": "slurm"}, "slurm_job_id": "77"} if node else {}
+            book.record(records.make({**same, "key": str(place), "provenance": told}))
     publish.copy_measured(tmp_path, source, tmp_path / "results" / "demo")
     text = unpacked(tmp_path / "results" / "demo" / "journal" / "a" / "0.jsonl.gz").decode()
     found = [json.loads(line)["provenance"] for line in text.splitlines()]
