@@ -40,10 +40,16 @@ class Damaged(ValueError):
 
 
 class Kept(NamedTuple):
-    """Where a History keeps a record's line, and what it is found by."""
+    """Where a History keeps a record's line, and what is asked of many records.
+
+    before_start: whether it says what the machine lacked, before anything ran.
+    """
 
     id: str
     environment: str
+    status: str
+    before_start: bool
+    wall_s: float
     start: int
     size: int
 
@@ -67,38 +73,43 @@ class History:
 
     def latest(self, slot: Slot, environment: str | None = None) -> dict[str, Any] | None:
         """The slot's newest record, of one environment where that is given."""
-        for kept in reversed(self.records.get(slot, [])):
-            if environment is None or kept.environment == environment:
-                return self._record(kept)
-        return None
+        kept = self.newest(slot, environment)
+        return None if kept is None else self.record(kept)
 
-    def of_cell(self, factors: dict[str, Any], number: int) -> dict[str, Any] | None:
+    def newest(self, slot: Slot, environment: str | None = None) -> Kept | None:
+        """Where that record is kept."""
+        of_slot = reversed(self.records.get(slot, []))
+        return next((kept for kept in of_slot if environment in (None, kept.environment)), None)
+
+    def of_cell(self, factors: dict[str, Any], number: int) -> Kept | None:
         """The newest record of the cell with these factors in this round, whatever its key."""
         if not self._by_cell:
             times = dict[tuple[str, int], str]()
             for kept in self._all():
-                record = self._record(kept)
+                record = self.record(kept)
                 cell = files.canonical(record["factors"]), int(record["round"])
                 told = str(record["provenance"].get("time", ""))
                 if told >= times.get(cell, ""):
                     self._by_cell[cell], times[cell] = kept, told
-        found = self._by_cell.get((files.canonical(factors), number))
-        return None if found is None else self._record(found)
+        return self._by_cell.get((files.canonical(factors), number))
 
     def all_records(self) -> Iterable[dict[str, Any]]:
         """Every record that stands, retired ones left out."""
-        return map(self._record, self._all())
+        return map(self.record, self._all())
 
     def keep(self, slot: Slot, event: Mapping[str, Any], line: bytes) -> None:
         """Add a record by its event, and the line that this was read from."""
         start = self._lines.seek(0, os.SEEK_END)
-        kept = Kept(sys.intern(event["id"]), sys.intern(event["environment"]), start, self._lines.write(line))
+        environment, status = sys.intern(event["environment"]), sys.intern(event["status"])
+        early, wall_s = bool(event["values"].get("before_start")), float(event["spent"].get("wall_s", 0.0))
+        kept = Kept(event["id"], environment, status, early, wall_s, start, self._lines.write(line))
         self.records.setdefault(slot, []).append(kept)
 
     def _all(self) -> Iterator[Kept]:
         return itertools.chain.from_iterable(self.records.values())
 
-    def _record(self, kept: Kept) -> dict[str, Any]:
+    def record(self, kept: Kept) -> dict[str, Any]:
+        """The record."""
         self._lines.seek(kept.start)
         record = json.loads(self._lines.read(kept.size))
         for name in ("event", "time", "digest"):

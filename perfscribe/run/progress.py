@@ -116,8 +116,7 @@ class Watcher:
         self.pace: dict[str, Pace] = {}
         self.done = 0
         for shard in self._shards(root, plan):
-            for record in self._enter(shard):
-                self._finish(record)
+            self._enter(shard)
         self.total = self.done + len(self.cost_left)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -128,8 +127,8 @@ class Watcher:
             for number in range(shards):
                 yield Shard(root / "results" / plan.site / "plan" / f"measure-{experiment}-{number}.json", root)
 
-    def _enter(self, shard: Shard) -> Iterator[Mapping[str, Any]]:
-        """Count the shard's cells in; gives the records that stand for them already."""
+    def _enter(self, shard: Shard) -> None:
+        """Count the shard's cells in, and those that have a record already as done."""
         history = journal.read(shard.folder)
         for task in shard.tasks:
             if task.cell["skip"]:
@@ -139,16 +138,16 @@ class Watcher:
             levels = self.levels.setdefault(shard.plan["experiment"], {})
             for name, level in {**task.cell["factors"], "round": task.round}.items():
                 levels.setdefault(name, set()).add(str(level))
-            found = history.latest(task.slot)
+            found = history.newest(task.slot)
             if found is not None:
-                yield found
+                self._finish(cell, found.wall_s)
 
-    def _finish(self, record: Mapping[str, Any]) -> bool:
-        cost = self.cost_left.pop(_cell_of(record["experiment"], record["factors"], record["round"]), None)
+    def _finish(self, cell: tuple[str, str, int], wall_s: float) -> bool:
+        cost = self.cost_left.pop(cell, None)
         if cost is None:
             return False
         self.done += 1
-        self.pace.setdefault(record["experiment"], Pace()).add(record["spent"]["wall_s"], cost)
+        self.pace.setdefault(cell[0], Pace()).add(wall_s, cost)
         return True
 
     def seconds_left(self) -> float | None:
@@ -188,8 +187,10 @@ class Watcher:
                     event = journal.parse(line)
                 except ValueError:
                     continue
-                if event["event"] == "record" and self._finish(event):
-                    self._print(event)
+                if event["event"] == "record":
+                    cell = _cell_of(event["experiment"], event["factors"], event["round"])
+                    if self._finish(cell, event["spent"].get("wall_s", 0.0)):
+                        self._print(event)
                 elif event["event"] == "waiting":
                     self.out.write(f"{time.strftime('%H:%M:%S')} {event['experiment']} {event['what']}\n")
                     self.out.flush()

@@ -76,26 +76,25 @@ class Shard:
         path = self.site_folder / "data" / f"{dataset}.digest"
         return str(files.read_json(path)["arrays"]) if path.is_file() else "absent"
 
-    def standing(self, task: Task, history: journal.History, identity: str | None) -> dict[str, Any] | None:
+    def standing(self, task: Task, history: journal.History, identity: str | None) -> journal.Kept | None:
         """The journal's record that stands for the task on a machine of this identity, or None: to be measured.
 
         identity None: any record stands (a site that is only shown).
         """
         if identity is None:
             return history.of_cell(task.cell["factors"], task.round)
-        same = history.latest(task.slot, identity)
-        record = same or history.latest(task.slot)
-        if record is None:
+        same = history.newest(task.slot, identity)
+        found = same or history.newest(task.slot)
+        if found is None:
             return None
-        if record["values"].get("before_start"):
+        if found.before_start:
             # The machine may have got since what it lacked then.
-            lacking = self.lacking(task)
-            return record if lacking == (record["status"], record["reason"]) else None
+            record = history.record(found)
+            return found if self.lacking(task) == (record["status"], record["reason"]) else None
         if same is not None:
             return same
         # Another machine's out-of-memory says nothing of this one's.
-        kept = self.plan["on_identity_change"] == "keep" and record["status"] == "ok"
-        return record if kept else None
+        return found if self.plan["on_identity_change"] == "keep" and found.status == "ok" else None
 
     def lacking(self, task: Task) -> tuple[str, str] | None:
         """Status and reason of a cell that cannot run here, or is held back; None where nothing is in its way.
@@ -122,11 +121,12 @@ class Shard:
     def row(self, task: Task, history: journal.History, identity: str | None) -> dict[str, Any]:
         """What stands for the task in the records file."""
         found = self.standing(task, history, identity)
-        if task.cell["skip"] and (found is None or found["status"] != "unsupported"):
+        if task.cell["skip"] and (found is None or found.status != "unsupported"):
             record = self.fields(task, status="skipped", reason=task.cell["skip"])
         else:
             again = f"`./run remeasure {self.plan['experiment']} status=not_run` takes it up"
-            record = found or self.fields(task, status="not_run", reason=f"stopped before it was measured; {again}")
+            missing = {"status": "not_run", "reason": f"stopped before it was measured; {again}"}
+            record = self.fields(task, **missing) if found is None else history.record(found)
         if identity is not None and record["environment"] not in ("", identity):
             record = {**record, "flags": [*record["flags"], f"kept from environment {record['environment']}"]}
         return {**record, "order": task.cell["position"]}
