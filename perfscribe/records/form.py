@@ -18,7 +18,7 @@ _KINDS: dict[str, type] = {
     "round": int,
     "flags": list,
 }
-_NAME = re.compile(r"[\w-]*")  # of a file
+_NAME = re.compile(r"[\w-]{0,200}")  # of a file
 
 
 @contextmanager

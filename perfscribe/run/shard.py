@@ -73,7 +73,7 @@ class Shard:
         return min(now + float(budget) * 60, float(self.run_clock.get("budget_ends", float("inf"))))
 
     def _data_digest(self, dataset: str) -> str:
-        path = self.site_folder / "data" / f"{dataset}.digest"
+        path = self.site_folder / "data" / f"{form.name(dataset)}.digest"
         return str(files.read_json(path)["arrays"]) if path.is_file() else "absent"
 
     def standing(self, task: Task, history: journal.History, identity: str | None) -> journal.Kept | None:
