@@ -6,6 +6,7 @@ import mmap
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -114,6 +115,7 @@ class Watcher:
         self.shards: dict[tuple[str, str, int], int] = {}
         self.levels: dict[str, dict[str, set[str]]] = {}  # of an experiment's cells, by factor
         self.pace: dict[str, Pace] = {}
+        self.failed: Counter[tuple[str, str]] = Counter()  # by experiment and status
         self.done = 0
         for shard in self._shards(root, plan):
             self._enter(shard)
@@ -175,6 +177,9 @@ class Watcher:
         if self._thread.is_alive():
             self._thread.join(timeout=5)
         self._tell()
+        for (experiment, status), cells in self.failed.items():
+            again = f"./run remeasure {experiment} status={status}"
+            self._say(f"{experiment}: {cells} {status}; to measure again: {again}, then ./run report")
 
     def _run(self) -> None:
         while not self._stop.wait(POLL_S):
@@ -192,8 +197,11 @@ class Watcher:
                     if self._finish(cell, event["spent"].get("wall_s", 0.0)):
                         self._print(event)
                 elif event["event"] == "waiting":
-                    self.out.write(f"{time.strftime('%H:%M:%S')} {event['experiment']} {event['what']}\n")
-                    self.out.flush()
+                    self._say(f"{event['experiment']} {event['what']}")
+
+    def _say(self, text: str) -> None:
+        self.out.write(f"{time.strftime('%H:%M:%S')} {text}\n")
+        self.out.flush()
 
     def _print(self, record: Mapping[str, Any]) -> None:
         levels = self.levels.get(record["experiment"], {})
@@ -201,7 +209,7 @@ class Watcher:
         varying = [name for name in named if len(levels.get(name, ())) > 1 and name != "code"]  # that is a digest
         seconds = self.seconds_left()
         left = f", {duration(seconds)} left" if seconds is not None and self.cost_left else ""
-        clock = time.strftime("%H:%M:%S")
+        if record["status"] in ("failed", "timeout"):
+            self.failed[record["experiment"], record["status"]] += 1
         where = " ".join([record["experiment"], *(f"{name}={named[name]}" for name in varying)])
-        self.out.write(f"{clock} {where}: {headline(record)} ({self.done}/{self.total}{left})\n")
-        self.out.flush()
+        self._say(f"{where}: {headline(record)} ({self.done}/{self.total}{left})")

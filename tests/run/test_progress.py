@@ -73,6 +73,17 @@ def lines(out: io.StringIO) -> list[str]:
 # --- a run ------------------------------------------------------------------------------------------------------
 
 
+def test_what_failed_is_told_in_the_end_with_how_to_measure_it_again(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    site.keep(record(1, "failed"))
+    watcher, out = site.watch()
+    site.keep(record(2, "failed"), record(3, "oom"), record(4, "failed"))
+    watcher.stop()
+    assert lines(out)[3:] == [
+        "probe: 2 failed; to measure again: ./run remeasure probe status=failed, then ./run report"
+    ]
+
+
 def test_every_finished_cell_is_told_with_what_is_left(tmp_path: Path) -> None:
     site = Site(tmp_path)
     watcher, out = site.watch()
