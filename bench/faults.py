@@ -1,29 +1,29 @@
 """Seeded faults: what a report meets, and what the next `./run report` makes of it.
 
-bench/faults.py [--trials 300] [--seed 0] [--kind NAME ...] [--only N] [--light] [--out FILE.md]
+bench/faults.py [--trials 300] [--seed 0] [--kind NAME ...] [--only N ...] [--light] [--out FILE.md]
 
 Each trial begins with a finished tiny report in a scratch copy of this checkout, meets one fault, and lets the next run
 finish. It holds where
 
-- the next run ends well without help; where a cell failed or a folder's name cannot be, a line says so and how to mend
+- the next run ends well without help; where a cell failed, or a folder's name cannot be, a line says so and how to mend
   it, and that mends it; the run after it has nothing to do,
-- the columns that three undisturbed runs agree in, in every row, are the same,
-- no finished cell is measured twice, but for those whose line of the journal, or whose data set, was damaged,
+- the columns in which three undisturbed runs agree, in every row, are the same,
+- no finished cell is measured twice but those whose line of the journal, or whose data set, was damaged,
 - no process is left.
 
-Seed and number fix a trial (--only N with the same kinds), apart from how fast the machine is. Every second one damages
-a file: each file below results/ and .perfscribe/ in turn. Disk full and read-only are mounts in a namespace of the
-trial's own; where those are not allowed, it says `not here`. --light leaves a real experiment out, for the tests.
-Exit status 1: one did not hold.
+Every second trial damages a file: each one below results/ and .perfscribe/ in turn. Seed, number and kinds fix a trial
+(--only N), apart from how fast the machine is. Disk full and read-only are mounts in a namespace of the trial's own;
+where none is allowed they are `not here`. --light leaves the real experiment out, for the tests. Exit status 1: a trial
+did not hold.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
-import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -52,21 +52,6 @@ from perfscribe.records import journal  # noqa: E402
 LIMIT_S, END_S = 300, 20
 SITE = Path("results/local")
 MADE = ("results", "report/local", ".perfscribe", ".snakemake", "logs")
-# What a file is, for the table; the first pattern that fits.
-FILES = {
-    "journal": "results/local/journal/*/*",
-    "records": "results/local/records/*/*",
-    "plan": "results/local/plan/*",
-    "environment": "results/local/environments/*",
-    "data": "results/local/data/*/*",
-    "digest of data": "results/local/data/*",
-    "table": "results/local/tables/*.csv",
-    "description of a table": "results/local/tables/*.json",
-    "checksums": "results/local/checksums/*",
-    "summary or verdict": "results/local/[sv]*",
-    "run lock": ".perfscribe/run.lock",
-    "marks and caches": ".perfscribe/*",
-}
 DAMAGES = ("removed", "truncated", "flipped", "emptied")
 # Cells on two ranks. A file `hang` in the root names a cell, a rank and how it is lost to the others.
 MEASURE = '''"""Cells of bench/faults.py."""
@@ -125,35 +110,29 @@ def tables(records):
     return [t.make(TABLES[0], "probe", records["probe"], columns)]
 '''
 CELLS, REAL = 5, "io_formats"
+JOURNAL, RECORDS = "results/local/journal/probe", "results/local/records/probe"
 OF_LOAD = ("flags",)  # columns of what the machine did beside, which three runs need not have met
-MEASURING, SERVER = "workflow/scripts/measure.py", "perfscribe.distributed.fork_server"
-# Of the processes whose command line holds the word, the first below another program, the next below that one, ...
+# Of the processes whose command line holds the word, the first is the first of these, one below it the second, ...
 ROLES = {
     "perfscribe.cli": ("parent",),
     "perfscribe.run.engine": ("engine",),
-    MEASURING: ("supervisor", "worker"),
+    "workflow/scripts/measure.py": ("supervisor", "worker"),
     "perfscribe.run.child": ("child",),
-    SERVER: ("server", "agent", "rank"),
+    "perfscribe.distributed.fork_server": ("server", "agent", "rank"),
     **{f"workflow/scripts/{name}.py": ("drawing",) for name in ("present", "report", "write_html", "verdict")},
 }
-# Arguments: the folder, another one for what it holds, bytes, the command. What a mount hides is back at the end.
+# Arguments: the folder, another one for what it holds, bytes, the command. What the mount hides is back at the end.
 FULL = """mount --bind "$1" "$2" && mount -t tmpfs -o "size=$3" none "$1" && cp -a "$2"/. "$1"/ || exit 99
 "${@:4}"; code=$?
 find "$2" -mindepth 1 -delete; cp -a "$1"/. "$2"/; exit $code"""
 READ_ONLY = """mount --bind "$1" "$1" && mount -o remount,bind,ro "$1" || exit 99
 "${@:4}"; exit $?"""
-REFUSED = 99
 
 Outcome = tuple[str, list[str]]  # what was done, and what did not hold
-Slot = tuple[str, int]  # key of a cell, round
 
 
-class Missed(Exception):
-    """The run ended before the fault could be made."""
-
-
-class NotHere(Exception):
-    """This machine does not allow the fault."""
+class NotDone(Exception):
+    """No fault was made: missed, as the run ended before it; or not here, as this machine does not allow it."""
 
 
 class Project(Workspace):
@@ -175,12 +154,12 @@ class Project(Workspace):
                 sys.exit(self.said)
             self.seconds = time.monotonic() - began
             tables.append(self.columns())
-        self.fixed = {name for name, rows in tables[0].items() if all(one.get(name) == rows for one in tables)}
-        self.expected, self.slots = tables[0], set(self.journal()[0])
+        self.fixed = {name: rows for name, rows in tables[0].items() if all(one.get(name) == rows for one in tables)}
+        self.slots = set(self.measured()[0])
         for name in MADE:
             shutil.copytree(self.root / name, folder / "kept" / name, symlinks=True)
         places = (path.relative_to(self.root) for name in ("results", ".perfscribe") for path in self.below(name))
-        self.files = sorted(path for path in places if "bytecode" not in path.parts)
+        self.files = sorted(path for path in places if "bytecode" not in path.parts)  # which Python itself checks
 
     def below(self, name: str) -> list[Path]:
         """The files of a folder."""
@@ -188,15 +167,12 @@ class Project(Workspace):
 
     def forget(self, *names: str) -> None:
         """Remove these."""
-        for name in names:
-            path = self.root / name
+        for path in (self.root / name for name in names):
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
     def restore(self) -> None:
-        """Go back to the finished report, in a folder of a plain name."""
-        if self.root != self.home:
-            self.root.rename(self.home)
-            self.root = self.home
+        """Go back to the finished report, in the folder of a plain name."""
+        self.root = self.root.rename(self.home)
         self.forget(*MADE, "hang")
         for name in MADE:
             shutil.copytree(self.folder / "kept" / name, self.root / name, symlinks=True)
@@ -207,15 +183,11 @@ class Project(Workspace):
         return sessions.Process(command, self.root, self.environment(), self.folder / log)
 
     def end(self, run: sessions.Process) -> int | str:
-        """Exit status of a run and of all that it started; what it printed is in `said`."""
-        code: int | str
-        try:
+        """Exit status of a run when all that it started has ended; `said` is what it printed."""
+        code: int | str = "hang"
+        with suppress(subprocess.TimeoutExpired, AssertionError):
             code = run.wait(LIMIT_S)
-        except subprocess.TimeoutExpired:
-            code = "hang"
-        except AssertionError:
-            code = "its processes go on"
-            run.kill_all()
+        run.kill_all()
         self.said = run.log()
         return code
 
@@ -223,86 +195,62 @@ class Project(Workspace):
         """A report to its end."""
         return self.end(self.begin(*words, before=before))
 
-    def columns(self) -> dict[tuple[str, str], list[str]]:
+    def columns(self) -> dict[str, list[str]]:
         """Every column of every table."""
         found = {}
         for path in sorted((self.root / SITE / "tables").glob("*.csv")):
             with open(path, newline="", encoding="utf-8") as stream:
-                heads, *rows = csv.reader(stream)
-            found |= {
-                (path.name, head): list(cells) for head, *cells in zip(heads, *rows, strict=True) if head not in OF_LOAD
-            }
-        return found
+                for head, *cells in zip(*csv.reader(stream), strict=True):
+                    found[f"{path.stem}: {head}"] = list(cells)
+        return {name: cells for name, cells in found.items() if not name.endswith(OF_LOAD)}
 
-    def journal(self) -> tuple[dict[Slot, list[str]], list[Slot]]:
-        """Ids of the sound records by slot, and slots that were started though they had a record."""
-        records: dict[Slot, list[str]] = {}
-        again = []
+    def measured(self) -> tuple[dict[object, str], int]:
+        """Ids of the journal's sound records by cell, and how many cells were begun though they had one."""
+        ids: dict[object, str] = {}
+        again = 0
         for path in sorted((self.root / SITE / "journal").glob("*/*.jsonl")):
             for line in path.read_bytes().split(b"\n"):
                 with suppress(ValueError):
                     event = journal.parse(line)
                     if event["event"] == "retired":
-                        records = {slot: ids for slot, ids in records.items() if not set(ids) & set(event["ids"])}
-                    slot = (event.get("key", ""), event.get("round", 0))
+                        ids = {cell: one for cell, one in ids.items() if one not in event["ids"]}
+                    cell = (event.get("key"), event.get("round"))
+                    again += event["event"] == "started" and cell in ids
                     if event["event"] == "record":
-                        records.setdefault(slot, []).append(event["id"])
-                    elif event["event"] == "started" and slot in records:
-                        again.append(slot)
-        return records, again
-
-    def lines(self) -> int:
-        """Events that the journal of the probe holds."""
-        return len(sessions.text_of(self.root / SITE / "journal/probe/0.jsonl").splitlines())
+                        ids[cell] = event["id"]
+        return ids, again
 
     def orphans(self) -> list[str]:
         """Processes that work in the scratch folder or have it in their environment."""
         mark, found = os.fsencode(self.folder), []
         for place in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
-                if int(place.name) != os.getpid() and (
-                    mark in os.fsencode(os.readlink(place / "cwd")) or mark in (place / "environ").read_bytes()
-                ):
-                    found.append((place / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")[:120])
+                if mark in os.fsencode(os.readlink(place / "cwd")) + b"\0" + (place / "environ").read_bytes():
+                    found.append(f"left behind: {(place / 'cmdline').read_bytes()[:200]!r}")
         return found
 
 
 def role(process: psutil.Process) -> str:
     """What a process is to a run; empty for any other."""
     words = process.cmdline()
-    name = next((name for name in ROLES if name in words), "")
-    depth = sum(name in parent.cmdline() for parent in process.parents()) if name else 0
-    return ROLES[name][depth] if name and depth < len(ROLES[name]) else ""
+    for name, roles in ROLES.items():
+        if name in words:
+            return dict(enumerate(roles)).get(sum(name in parent.cmdline() for parent in process.parents()), "")
+    return ""
 
 
-def the(project: Project, run: sessions.Process, wanted: str) -> psutil.Process:
-    """The first process of this role, which may have to begin first."""
-    while run.alive():
-        for process in run.members():
-            with suppress(psutil.Error):
-                if role(process) == wanted:
-                    return process
-        time.sleep(0.01)
-    raise Missed(wanted)
-
-
-def begun(project: Project, draw: random.Random, latest: float = 1.0) -> tuple[sessions.Process, str]:
-    """A run with cells to measure, after as many lines of the journal or seconds as drawn."""
-    lost = draw.choice(
-        [("results/local/journal/probe", "results/local/records/probe")] * 3 + [("results", "report/local")]
-    )
+def begun(project: Project, draw: random.Random, share: float = 1.0) -> tuple[sessions.Process, str]:
+    """A run with cells to measure, after so many lines of the journal, or seconds, within this share of it."""
+    lost = draw.choice([(JOURNAL, RECORDS)] * 3 + [("results", "report/local")])
     project.forget(*lost)
     run = project.begin()
-    lines, delay_s = draw.randrange(int(2 * CELLS * latest) + 1), draw.random() * 0.4
+    lines, delay_s = draw.randrange(int(2 * CELLS * share) + 1), draw.random() * 0.4
     if draw.random() < 0.4:
-        lines, delay_s = 0, draw.random() * project.seconds * latest
-    while run.alive() and project.lines() < lines:
+        lines, delay_s = 0, draw.random() * project.seconds * share
+    while run.alive() and sessions.text_of(project.root / JOURNAL / "0.jsonl").count("\n") < lines:
         time.sleep(0.01)
     time.sleep(delay_s)
-    return (
-        run,
-        f"without {lost[0]}, after {lines} lines and {delay_s:.2f} s",
-    )
+    return run, f"without {lost[0]}, after {lines} lines and {delay_s:.2f} s"
 
 
 def stop(project: Project, draw: random.Random, number: signal.Signals) -> Outcome:
@@ -310,111 +258,93 @@ def stop(project: Project, draw: random.Random, number: signal.Signals) -> Outco
     run, moment = begun(project, draw)
     twice = draw.random() < 0.3
     for _ in range(1 + twice):
-        if not run.alive():
-            break
-        os.kill(run.pid, number)
-        time.sleep(draw.random() if twice else 0)
+        if run.alive():
+            os.kill(run.pid, number)
+            time.sleep(draw.random() * twice)
     code = project.end(run)
     if code == 0:
-        raise Missed("it had ended")
-    expected = -number if number == signal.SIGHUP else 128 + number
-    return f"{moment}{', twice' if twice else ''}", [] if code == expected else [f"exit status {code}"]
+        raise NotDone("missed")
+    wanted = -number if number == signal.SIGHUP else 128 + number
+    return f"{moment}{', twice' * twice}", [f"exit status {code}"] * (code != wanted)
 
 
 def kill(project: Project, draw: random.Random, wanted: str) -> Outcome:
-    """kill -9."""
+    """kill -9 of one process, which may have to begin first, or of all."""
     run, moment = begun(project, draw, 1.0 if wanted in ("parent", "engine", "all", "drawing") else 0.5)
-    if not run.alive():
-        raise Missed("it had ended")
-    if wanted == "all":
-        run.kill_tree()
-    else:
-        victim = the(project, run, wanted)
-        victim.kill()
+    victim = None
+    while run.alive() and victim is None:
+        for process in run.members():
+            with suppress(psutil.Error):
+                victim = process if wanted in ("all", role(process)) else victim
+    if victim is None:
+        project.end(run)
+        raise NotDone("missed")
+    run.kill_tree() if wanted == "all" else victim.kill()
     code = project.end(run)
-    return moment, [f"exit status {code}"] if isinstance(code, str) else []
+    return f"{moment}: exit status {code}", ["no end"] * (code == "hang")
 
 
-def mounted(project: Project, draw: random.Random, script: str, refusal: str) -> Outcome:
-    """A mount over a folder of the project; it is full from some page on, or takes no file at all."""
-    if subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode:
-        raise NotHere("unshare -m")
-    name = draw.choice(["results", "report/local", ".perfscribe", ".snakemake", "logs", "results/local/journal/probe"])
-    if draw.random() < 0.7 or name.endswith("probe"):
-        project.forget("results/local/records/probe")
-        for path in project.below("results/local/journal/probe"):
-            path.write_bytes(b"")
-    else:
-        project.forget("results/local", "report/local")
-        (project.root / name).mkdir(parents=True, exist_ok=True)
-    beside = project.folder / "beside"
-    beside.mkdir(exist_ok=True)
-    pages = sum(-(-path.stat().st_size // 4096) for path in project.below(name)) + draw.randrange(1, 12)
-    begin = ["unshare", "-m", "--propagation", "private", "bash", "-c", script, "mounted"]
-    code = project.finish(before=[*begin, str(project.root / name), str(beside), str(4096 * pages)])
-    if code == REFUSED:
-        raise NotHere("mount")
-    told = code == 0 or refusal in project.said
-    return f"{name}, {pages} pages: exit status {code}", ([] if told else [f"exit status {code}, and no `{refusal}`"])
+def mount(project: Project, draw: random.Random, script: str, refusal: str) -> Outcome:
+    """A mount over a folder of the project: it is full from some page on, or takes no file at all."""
+    name = draw.choice(["results", "report/local", ".perfscribe", ".snakemake", "logs", JOURNAL])
+    project.forget(*draw.choice([(RECORDS, f"{JOURNAL}/0.jsonl")] * 3 + [("results/local", "report/local")]))
+    folder, beside = project.root / name, project.folder / "beside"
+    for path in (folder, beside):
+        path.mkdir(parents=True, exist_ok=True)
+    pages = sum(-(-path.stat().st_size // 4096) for path in project.below(name)) + draw.randrange(1, 8)
+    begin = ["unshare", "-m", "--propagation", "private", "bash", "-c", script, "mount", str(folder), str(beside)]
+    code = project.finish(before=[*begin, str(4096 * pages)])
+    if code == 99 or "unshare: unshare failed" in project.said:
+        raise NotDone("not here")
+    return f"{name}, {pages} pages: exit status {code}", [f"no {refusal}"] * (code != 0 and refusal not in project.said)
 
 
 def hang(project: Project, draw: random.Random) -> Outcome:
     """A rank that does not come to its collective: the cell times out, and the run goes on."""
     cell, how = draw.randrange(1, CELLS), draw.choice(["stopped", "asleep"])
-    project.forget("results/local/journal/probe", "results/local/records/probe")
+    project.forget(JOURNAL, RECORDS)
     (project.root / "hang").write_text(f"{cell} {draw.randrange(2)} {how}")
     code = project.finish("experiments={probe: {timeout_s: 8}}")
-    wrong = (
-        []
-        if code == 0 and f"probe n={cell}: timeout longer" in project.said
-        else [f"exit status {code}, and no time-out"]
-    )
-    (project.root / "hang").unlink()
-    return f"cell {cell}, {how}", wrong
+    project.forget("hang")
+    told = code == 0 and f"probe n={cell}: timeout longer" in project.said
+    return f"cell {cell}, {how}", [f"exit status {code}, and no time-out"] * (not told)
 
 
 def two_runs(project: Project, draw: random.Random) -> Outcome:
     """A second run beside the first: one of them says whose the other is."""
     first, moment = begun(project, draw)
-    second = project.begin(log="second.log")
     ends = []
-    for run in (second, first):
+    for run in (project.begin(log="second.log"), first):
         code = project.end(run)
         refused = code == 1 and project.said.startswith("run: another run is under way in this checkout: process ")
         ends.append("refused" if refused and project.said.count("\n") == 1 else str(code))
-    return f"{moment}: {ends}", [] if "0" in ends and set(ends) <= {"0", "refused"} else [f"ended as {ends}"]
+    return moment, [f"ended as {ends}"] * ("0" not in ends or not set(ends) <= {"0", "refused"})
 
 
-def odd_name(project: Project, draw: random.Random) -> Outcome:
+def name(project: Project, draw: random.Random) -> Outcome:
     """A folder of another name, where everything is measured; what cannot be is refused in a line."""
-    pieces = draw.sample([" ", "'", '"', "{", "}", "{n}", "\n", "$HOME", "ü", "%s", "#", "\\", "*", ";", "&"], 2)
-    odd = project.folder / f"a{pieces[0]}b{pieces[1]}"
+    odd = "a{}b{}".format(*draw.sample([*" '\"{}\n#\\*;&%", "{n}", "$HOME", "ü"], 2))
     project.forget("results/local", "report/local")
-    project.root.rename(odd)
-    project.root = odd
+    project.root = project.root.rename(project.folder / odd)
     code = project.finish()
-    (line, *more) = project.said.splitlines() or [""]
-    if not code:
-        return repr(odd.name), check(project)
-    named = "give the folder another name" in line and not more
-    project.root = odd.rename(project.home)
-    return f"{odd.name!r} refused", [] if code == 1 and named else [f"exit status {code}: {project.said!r}"]
+    if code == 0:
+        return repr(odd), []
+    project.root = project.root.rename(project.home)
+    lines = project.said.splitlines()
+    return f"{odd!r}: refused", ["not in a line"] * (len(lines) != 1 or "give the folder another name" not in lines[0])
 
 
 def damage(project: Project, draw: random.Random, number: int) -> Outcome:
     """One file; each in turn, then each again by another damage."""
-    order = random.Random("files").sample(project.files, len(project.files))
-    place = order[number % len(order)]
-    how = DAMAGES[(number // len(order) + number) % len(DAMAGES)]
-    path = project.root / place
+    rounds, turn = divmod(number, len(project.files))
+    place = random.Random(0).sample(project.files, len(project.files))[turn]
+    how, path = DAMAGES[(rounds + turn) % len(DAMAGES)], project.root / place
     content = bytearray(path.read_bytes())
-    if how == "removed":
-        path.unlink()
-    elif how == "flipped" and content:
+    if how == "flipped" and content:
         content[draw.randrange(len(content))] ^= 1 << draw.randrange(8)
-        path.write_bytes(content)
-    else:
-        path.write_bytes(content[: draw.randrange(len(content)) if how == "truncated" and content else 0])
+    elif content:
+        del content[draw.randrange(len(content)) if how == "truncated" else 0 :]
+    path.unlink() if how == "removed" else path.write_bytes(content)
     return f"{place} {how}", []
 
 
@@ -423,56 +353,50 @@ def check(project: Project, before: str = "", new_keys: bool = False) -> list[st
 
     before: what was printed before. new_keys: a data set may have changed, and with it the keys of its cells.
     """
-    kept = {one for ids in project.journal()[0].values() for one in ids}
+    kept = set(project.measured()[0].values())
     code, said = project.finish(), before + project.said
-    wrong = [] if code == 0 else [f"the next run: exit status {code}"]
-    for path in sorted((project.root / SITE / "records").glob("*/*.jsonl")):
-        ends = {row["status"] for row in map(json.loads, path.read_text().splitlines())} - {"ok"}
-        for status in sorted(ends & {"failed", "timeout"}):
-            mend = ["remeasure", path.parent.name, f"status={status}"]
-            if f"./run {' '.join(mend)}" not in said:
-                wrong.append(f"nothing says ./run {' '.join(mend)}")
-            wrong += [] if project.run(*mend).returncode == 0 and project.finish() == 0 else ["which does not mend it"]
-            kept = {one for ids in project.journal()[0].values() for one in ids} & kept
-    records, again = project.journal()
-    wrong += [f"measured again: {len(again)} cells"] if again else []
-    lost = kept - {one for ids in records.values() for one in ids}
-    wrong += [f"{len(lost)} finished cells lost"] if lost else []
-    wrong += ["other cells than planned"] if set(records) != project.slots and not new_keys else []
+    wrong = [f"the next run: exit status {code}"] * (code != 0) + ["Traceback"] * ("Traceback" in said)
+    rows = {name: project.rows(name) for name in ("probe", REAL)}
+    for experiment, status in sorted({(one, row["status"]) for one in rows for row in rows[one]}):
+        if status in ("failed", "timeout"):
+            mend = ["remeasure", experiment, f"status={status}"]
+            wrong += [f"nothing says ./run {' '.join(mend)}"] * (f"./run {' '.join(mend)}" not in said)
+            wrong += ["which mends nothing"] * (project.run(*mend).returncode != 0 or project.finish() != 0)
+            kept -= {row["id"] for row in rows[experiment] if row["status"] == status}
+    records, again = project.measured()
+    wrong += [f"{again} cells measured again"] * (again > 0)
+    wrong += [f"{len(kept - set(records.values()))} finished cells lost"] * (not kept <= set(records.values()))
+    wrong += ["other cells than planned"] * (set(records) != project.slots and not new_keys)
     now = project.columns()
-    differing = [name for name in sorted(project.fixed) if now.get(name) != project.expected[name]]
-    wrong += [f"{len(differing)} columns differ, first {differing[0]}"] if differing else []
+    wrong += [f"column {name} differs" for name, cells in project.fixed.items() if now.get(name) != cells]
     quiet = project.finish() == 0 and project.said.startswith("nothing to do")
-    wrong += [] if quiet else [f"the run after: {project.said}"]
-    return wrong + (["Traceback"] if "Traceback" in said else []) + ([said] if wrong else [])
-
-
-def trial(project: Project, kind: str, number: int, draw: random.Random) -> tuple[str, str, list[str]]:
-    """A label for the table, what was done, what did not hold."""
-    label, wrong, project.said = kind, [], ""
-    if kind == "file":
-        what, _ = damage(project, draw, number)
-        label = "file: " + next((name for name, form in FILES.items() if Path(what.split()[0]).match(form)), "other")
-    else:
-        what, wrong = KINDS[kind](project, draw)
-        wrong += [project.said] if wrong else []
-    deadline = time.monotonic() + END_S
-    while (left := project.orphans()) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    wrong += [f"left behind: {line}" for line in left] + check(project, project.said, "data" in label)
-    return label, what, wrong + [f"left behind: {line}" for line in project.orphans()]
+    wrong += [f"the run after: {project.said}"] * (not quiet)
+    return wrong + [said] * bool(wrong)
 
 
 Kind = Callable[[Project, random.Random], Outcome]
 KINDS: dict[str, Kind] = {
     **{f"kill {one}": lambda p, d, one=one: kill(p, d, one) for one in [*sum(ROLES.values(), ()), "all"]},
-    **{name: lambda p, d, name=name: stop(p, d, signal.Signals[f"SIG{name}"]) for name in ("INT", "TERM", "HUP")},
-    "disk full": lambda p, d: mounted(p, d, FULL, "No space left on device"),
-    "read-only": lambda p, d: mounted(p, d, READ_ONLY, "Read-only file system"),
+    **{one: lambda p, d, one=one: stop(p, d, signal.Signals[f"SIG{one}"]) for one in ("INT", "TERM", "HUP")},
+    "disk full": lambda p, d: mount(p, d, FULL, "No space left on device"),
+    "read-only": lambda p, d: mount(p, d, READ_ONLY, "Read-only file system"),
     "hung collective": hang,
     "two runs": two_runs,
-    "folder name": odd_name,
+    "folder name": name,
 }
+
+
+def trial(project: Project, kind: str, number: int, draw: random.Random) -> tuple[str, list[str]]:
+    """How it ended, with what was done; what did not hold. number: among those of its kind."""
+    project.restore()
+    project.said = ""
+    what, wrong = damage(project, draw, number) if kind == "file" else KINDS[kind](project, draw)
+    wrong += [project.said] * bool(wrong)
+    deadline = time.monotonic() + END_S
+    while (left := project.orphans()) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    wrong += left + check(project, project.said, "local/data/" in what) + project.orphans()
+    return what, wrong
 
 
 def main() -> int:
@@ -480,45 +404,40 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trials", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--kind", nargs="*", choices=["file", *KINDS], default=[])
-    parser.add_argument("--only", type=int, nargs="*", metavar="N")
+    parser.add_argument("--kind", nargs="+", choices=["file", *KINDS])
+    parser.add_argument("--only", type=int, nargs="+", metavar="N")
     parser.add_argument("--light", action="store_true")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a shell's background, and by what it starts
     kinds = args.kind or [kind for other in KINDS for kind in ("file", other)]
-    tried: dict[str, Counter[str]] = {}
+    ends: dict[str, Counter[str]] = {}
     with tempfile.TemporaryDirectory(prefix="faults-") as folder:
         project = Project(Path(folder).resolve(), args.light)
-        print(f"{len(project.fixed)} of {len(project.expected)} columns do not depend on the run", flush=True)
-        for number in range(args.trials) if args.only is None else args.only:
-            kind, began = kinds[number % len(kinds)], time.monotonic()
-            file = number // len(kinds) * kinds.count("file") + kinds[: number % len(kinds)].count("file")
-            label, what, wrong, end = kind, "", [], "survived"
-            draw = random.Random(f"{args.seed} {number} {kind}")
+        print(f"{len(project.fixed)} of {len(project.columns())} columns do not depend on the run", flush=True)
+        for number in args.only or range(args.trials):
+            turn, place = divmod(number, len(kinds))
+            kind, began = kinds[place], time.monotonic()
+            what, wrong, draw = "", [], random.Random(f"{args.seed} {number} {kind}")
             for _ in range(3):
                 try:
-                    project.restore()
-                    label, what, wrong = trial(project, kind, file, draw)
+                    what, wrong = trial(project, kind, turn * kinds.count(kind) + kinds[:place].count(kind), draw)
                     end = "did not hold" if wrong else "survived"
                     break
-                except Missed as why:
-                    end, what = "missed", str(why)
-                except NotHere as why:
-                    end, what = "not here", str(why)
-                    break
-            tried.setdefault(label, Counter())[end] += 1
-            print(
-                f"{number} {label} ({what}): {end}, {time.monotonic() - began:.0f} s", *wrong, sep="\n    ", flush=True
-            )
+                except NotDone as why:
+                    end = str(why)
+            label = f"file: {re.split('[/ ]', what.removeprefix('results/local/'))[0]}" if kind == "file" else kind
+            ends.setdefault(label, Counter())[end] += 1
+            print(f"{number} {kind} ({what}): {end}, {time.monotonic() - began:.0f} s", *wrong, sep="\n  ", flush=True)
         project.restore()
     heads = ["survived", "did not hold", "missed", "not here"]
-    rows = [[kind, *(ends[head] for head in heads)] for kind, ends in sorted(tried.items())]
-    rows.append(["all", *(sum(ends[head] for ends in tried.values()) for head in heads)])
+    ends["all"] = sum(ends.values(), Counter())
+    rows = [[kind, *(of[head] for head in heads)] for kind, of in ends.items()]
     text = tabulate(rows, ["kind", *heads], tablefmt="pipe")
     print(text)
     if args.out:
         args.out.write_text(text + "\n", encoding="utf-8")
-    return int(any(ends["did not hold"] for ends in tried.values()))
+    return int(any(of["did not hold"] for of in ends.values()))
 
 
 if __name__ == "__main__":

@@ -119,11 +119,7 @@ class Worker:
 
     def _attempt(self, task: Task, attempt: int) -> dict[str, Any]:
         if self.import_failure is None and (self.child is None or not self.child.alive):
-            plan = self.shard.plan
-            # CUDA reserves address space far beyond what it uses, so the limit is for machines without it.
-            limit_bytes = environment.memory_limit_bytes() if environment.missing(("cuda",)) else 0
-            self.child = Child(plan["experiment"], self.shard.root, limit_bytes, plan["libraries"], self.lease)
-            self.import_failure = self.child.import_failure
+            self._start_child()
         if self.import_failure is not None or self.child is None:
             failure = self.import_failure or {}
             reason = f"cannot be imported: {failure.get('reason', 'no answer')}"
@@ -143,6 +139,17 @@ class Worker:
         answer["wall_s"] = time.perf_counter() - started
         answer["watch"] = watch.summary()
         return answer
+
+    def _start_child(self) -> None:
+        """A child that has imported the experiment; once more where it was killed meanwhile, as a cell would be."""
+        plan = self.shard.plan
+        # CUDA reserves address space far beyond what it uses, so the limit is for machines without it.
+        limit_bytes = environment.memory_limit_bytes() if environment.missing(("cuda",)) else 0
+        for _ in range(2):
+            self.child = Child(plan["experiment"], self.shard.root, limit_bytes, plan["libraries"], self.lease)
+            self.import_failure = self.child.import_failure
+            if not (self.import_failure or {}).get("died"):
+                return
 
     def _keep(self, task: Task, answer: Mapping[str, Any], attempts: int = 1, **more: Any) -> None:
         measurement = dict(answer.get("measurement", {}))

@@ -166,6 +166,17 @@ def test_a_cell_that_kills_its_job_is_given_up_after_two_starts(tmp_path: Path, 
     assert faulty.notes(side) == {"probe fine": 1, "probe kills_its_job": 2, "probe fine_too": 1}
 
 
+def test_a_child_that_is_killed_while_it_imports_is_started_once_more(tmp_path: Path, side: Path) -> None:
+    once = f"""
+if not os.path.exists({str(tmp_path / "once")!r}):
+    open({str(tmp_path / "once")!r}, "w").close()
+    os.kill(os.getpid(), 9)
+"""
+    probe = job(tmp_path, side, faulty.FAULTS + once)
+    probe.plan([Cell({"what": "fine"}), Cell({"what": "fine_too"})])
+    assert statuses(probe.measure()) == ["ok", "ok"]
+
+
 def test_a_worker_that_dies_without_starting_a_cell_is_not_started_for_ever(tmp_path: Path) -> None:
     dies = [sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"]
     assert processes.supervise(dies, tmp_path) == 128 + signal.SIGKILL
