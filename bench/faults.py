@@ -52,7 +52,7 @@ from perfscribe.records import journal  # noqa: E402
 LIMIT_S, END_S = 300, 20
 SITE = Path("results/local")
 MADE = ("results", "report/local", ".perfscribe", ".snakemake", "logs")
-DAMAGES = ("removed", "truncated", "flipped", "emptied")
+DAMAGES = ("truncated", "flipped", "removed", "emptied")
 # Cells on two ranks. A file `hang` in the root names a cell, a rank and how it is lost to the others.
 MEASURE = '''"""Cells of bench/faults.py."""
 import os
@@ -159,11 +159,17 @@ class Project(Workspace):
         for name in MADE:
             shutil.copytree(self.root / name, folder / "kept" / name, symlinks=True)
         places = (path.relative_to(self.root) for name in ("results", ".perfscribe") for path in self.below(name))
-        self.files = sorted(path for path in places if "bytecode" not in path.parts)  # which Python itself checks
+        files = sorted(path for path in places if "bytecode" not in path.parts)  # which Python itself checks
+        # In any order, but what nothing else can make again comes first.
+        self.files = sorted(random.Random(0).sample(files, len(files)), key=lambda path: "journal" not in path.parts)
 
     def below(self, name: str) -> list[Path]:
         """The files of a folder."""
         return [path for path in (self.root / name).rglob("*") if path.is_file()]
+
+    def pages(self, name: str) -> int:
+        """How many pages a file system in memory needs for a folder."""
+        return sum(-(-path.stat().st_size // 4096) for path in self.below(name))
 
     def forget(self, *names: str) -> None:
         """Remove these."""
@@ -287,11 +293,13 @@ def kill(project: Project, draw: random.Random, wanted: str) -> Outcome:
 def mount(project: Project, draw: random.Random, script: str, refusal: str) -> Outcome:
     """A mount over a folder of the project: it is full from some page on, or takes no file at all."""
     name = draw.choice(["results", "report/local", ".perfscribe", ".snakemake", "logs", JOURNAL])
-    project.forget(*draw.choice([(RECORDS, f"{JOURNAL}/0.jsonl")] * 3 + [("results/local", "report/local")]))
     folder, beside = project.root / name, project.folder / "beside"
+    finished = project.pages(name)
+    project.forget(JOURNAL, RECORDS, *[name] * draw.choice((0, 1, 1)))
     for path in (folder, beside):
         path.mkdir(parents=True, exist_ok=True)
-    pages = sum(-(-path.stat().st_size // 4096) for path in project.below(name)) + draw.randrange(1, 8)
+    used = project.pages(name)
+    pages = max(1, used + draw.randrange(max(1, finished - used)))
     begin = ["unshare", "-m", "--propagation", "private", "bash", "-c", script, "mount", str(folder), str(beside)]
     code = project.finish(before=[*begin, str(4096 * pages)])
     if code == 99 or "unshare: unshare failed" in project.said:
@@ -323,7 +331,7 @@ def two_runs(project: Project, draw: random.Random) -> Outcome:
 
 def name(project: Project, draw: random.Random) -> Outcome:
     """A folder of another name, where everything is measured; what cannot be is refused in a line."""
-    odd = "a{}b{}".format(*draw.sample([*" '\"{}\n#\\*;&%", "{n}", "$HOME", "ü"], 2))
+    odd = "a{}b{}".format(*draw.sample([*" '\"\n#\\*;&%", "{n}", "$HOME", "ü"], 2))
     project.forget("results/local", "report/local")
     project.root = project.root.rename(project.folder / odd)
     code = project.finish()
@@ -337,8 +345,8 @@ def name(project: Project, draw: random.Random) -> Outcome:
 def damage(project: Project, draw: random.Random, number: int) -> Outcome:
     """One file; each in turn, then each again by another damage."""
     rounds, turn = divmod(number, len(project.files))
-    place = random.Random(0).sample(project.files, len(project.files))[turn]
-    how, path = DAMAGES[(rounds + turn) % len(DAMAGES)], project.root / place
+    place, how = project.files[turn], DAMAGES[(rounds + turn) % len(DAMAGES)]
+    path = project.root / place
     content = bytearray(path.read_bytes())
     if how == "flipped" and content:
         content[draw.randrange(len(content))] ^= 1 << draw.randrange(8)

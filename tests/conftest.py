@@ -25,6 +25,7 @@ LONG = (
     "test_workflow.py",
     "test_slurm_jobs.py",
     "test_reruns.py",
+    "test_fault_trials.py",
     "test_kills.py",
     "test_faults.py",
     "test_publish.py",

@@ -12,7 +12,6 @@ import shutil
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -105,12 +104,6 @@ def projects(tmp_path_factory: pytest.TempPathFactory) -> list[Kills]:
     return [Kills(tmp_path_factory.mktemp("kills") / "root") for _ in range(COPIES)]
 
 
-@pytest.fixture
-def project(projects: list[Kills]) -> Iterator[Kills]:
-    projects[0].forget()
-    yield projects[0]
-
-
 @pytest.mark.slow
 def test_kill_9_of_the_whole_tree_at_random_moments(projects: list[Kills]) -> None:
     began = time.monotonic()
@@ -152,49 +145,3 @@ def test_nothing_goes_on_measuring_when_its_run_is_killed(tmp_path: Path, words:
         assert again.wait(120) == 0, again.log()
     assert [row["status"] for row in project.rows("probe")] == ["ok"] * 3
     assert faulty.notes(side) == Counter({"probe 0": 1, "probe 1": 2, "probe 2": 1})
-
-
-def test_what_was_damaged_is_made_again(project: Kills) -> None:
-    """Records cut at a line, an environment lost, a sample times 1000, a broken cache: nothing is lost."""
-    project.finish()
-    results, kept = project.root / "results" / "local", project.finished()
-    tables = {path: path.read_bytes() for path in results.glob("tables/*.csv")}
-    rows = results / "records" / "slow" / "0.jsonl"
-    rows.write_bytes(rows.read_bytes().split(b"\n", 1)[1])
-    (machine,) = (results / "environments").iterdir()
-    machine.unlink()
-    (project.root / ".perfscribe" / "code.json").write_text("{")
-    said = project.finish()
-    assert "run: results/local/records/slow/0.jsonl differs from its checksum: made again\n" in said
-    assert f"run: results/local/environments/{machine.name} is missing: made again\n" in said
-    assert {path: path.read_bytes() for path in tables} == tables and machine.is_file()
-    assert faulty.notes(project.side) == Counter(CELLS)
-
-    path = results / "journal" / "slow" / "0.jsonl"
-    lines = path.read_bytes().split(b"\n")
-    lines[1] = re.sub(rb'("time_ms": \[)(\d)', rb"\g<1>1000\2", lines[1])
-    path.write_bytes(b"\n".join(lines))
-    assert f"{path}:2: damaged line dropped (its digest differs)" in project.finish()
-    lost = {cell: count for cell, count in faulty.notes(project.side).items() if count > 1}
-    assert list(lost.values()) == [2]
-    project.check_whole({cell: record for cell, record in kept.items() if cell not in lost})
-    assert project.finish().startswith("nothing to do")
-
-
-def test_a_torn_last_line_costs_that_cell_alone_and_then_all_is_done(project: Kills) -> None:
-    project.finish()
-    kept = project.finished()
-    results = project.root / "results" / "local"
-    path = results / "journal" / "slow" / "0.jsonl"
-    with path.open("rb+") as stream:
-        stream.truncate(path.stat().st_size - 40)
-    (results / "records" / "slow" / "0.jsonl").unlink()
-    lost = set(kept) - set(project.finished())
-    assert len(lost) == 1
-    project.finish()
-    assert faulty.notes(project.side) == Counter([*CELLS, *lost])
-    project.check_whole({cell: record for cell, record in kept.items() if cell not in lost})
-    report = project.root / "report" / "local" / "report.md"
-    before = faulty.notes(project.side), report.stat().st_mtime_ns
-    assert project.finish().startswith("nothing to do")
-    assert (faulty.notes(project.side), report.stat().st_mtime_ns) == before
