@@ -22,6 +22,9 @@ HASHED_BYTES = 1 << 21
 # Nothing else is ever deleted, whatever a list says; relative to results/<site>.
 SHOWN = re.compile(r"(tables|\.\./\.\./report/[a-z0-9_-]+/figures)/\w[\w.-]*")
 
+# What follows where a file is not as it was left, by folder.
+THEN = {"journal": "what it lost is measured again", "data": "made again when a cell reads it"}
+
 
 def keep(site_folder: Path, unit: str, made: Iterable[Path]) -> None:
     """Note what the unit has just made; what it made before and no longer does is deleted.
@@ -43,10 +46,12 @@ def renew(site_folder: Path, units: Mapping[str, str], published: bool = False) 
     told = []
     for unit, output in units.items():
         listed = _listed(site_folder, unit)
+        if output.startswith("data/") and not (site_folder / output).exists():
+            continue  # due, and told when it became so: a data set is made when a cell is to read it
         differing = [name for name, mark in (listed or {}).items() if _mark(site_folder / name) != mark]
         for name in differing:
             path = os.path.relpath(site_folder / name, site_folder.parents[1])
-            then = "what it lost is measured again" if name.startswith("journal/") else "made again"
+            then = THEN.get(name.partition("/")[0], "made again")
             what = "differs from its checksum" if (site_folder / name).exists() else "is missing"
             told.append(f"{path} {what}: {then}")
         if differing or (listed is None and not published):

@@ -50,6 +50,17 @@ def test_what_is_not_is_due_again(site: Path, name: str, content: bytes | None, 
     assert not (site / OUTPUT).exists()
 
 
+def test_a_data_set_that_waits_for_a_reader_is_told_once(site: Path) -> None:
+    digest, array = site / "data" / "a.digest", site / "data" / "a" / "x.npy"
+    for path in (digest, array):
+        files.write_text(path, "made\n")
+    checksums.keep(site, "data-a", [digest, array])
+    array.unlink()
+    of_data = {"data-a": "data/a.digest"}
+    assert checksums.renew(site, of_data) == ["results/local/data/a/x.npy is missing: made again when a cell reads it"]
+    assert not digest.exists() and checksums.renew(site, of_data) == []
+
+
 @pytest.mark.parametrize("content", [b"Made as it was\n", b"made as it was!", b"made as it was"])
 def test_of_a_large_file_both_ends_and_the_size_count(
     site: Path, monkeypatch: pytest.MonkeyPatch, content: bytes
