@@ -13,8 +13,8 @@ finish. It holds where
 
 Every second trial damages a file: each one below results/ and .perfscribe/ in turn. Seed, number and kinds fix a trial
 (--only N), apart from how fast the machine is. Disk full and read-only are mounts in a namespace of the trial's own;
-where none is allowed they are `not here`. --light leaves the real experiment out, for the tests. Exit status 1: a trial
-did not hold.
+where none is allowed they are `not here`. --light, for the tests, leaves out the real experiment, ranks, an undisturbed
+run and the run after the next one. Exit status 1: a trial did not hold.
 """
 
 from __future__ import annotations
@@ -53,17 +53,15 @@ LIMIT_S, END_S = 300, 20
 SITE = Path("results/local")
 MADE = ("results", "report/local", ".perfscribe", ".snakemake", "logs")
 DAMAGES = ("truncated", "flipped", "removed", "emptied")
-# Cells on two ranks. A file `hang` in the root names a cell, a rank and how it is lost to the others.
-MEASURE = '''"""Cells of bench/faults.py."""
-import os
+# Cells on two ranks. A file `hang` in the root names a cell, a rank and how it is lost to the other.
+PRELOADED = 'PRELOADED = ("torch", "torch.distributed")\n'
+MEASURE = """import os
 import signal
 import time
 
 from perfscribe.base.cells import Cell, Measurement
 from perfscribe.data.layout import file_names
-from perfscribe.distributed import needs
 
-PRELOADED = needs.BASE
 FORMATS = ["npy", "hdf5"]
 SHAPE = {"samples": 16, "source_length": 1, "target_length": 4, "features": 8}
 
@@ -73,32 +71,40 @@ def datasets(config):
 
 
 def cells(config):
-    return [Cell({"n": n}, cost=n, data=("probe",)) for n in config["n"]]
+    return [Cell({"n": n, "ranks": config["ranks"]}, cost=n, data=("probe",)) for n in config["n"]]
 
 
 def run(cell):
-    from perfscribe.distributed import launch
-
     began = time.perf_counter()
     arguments = {"n": cell["n"], "file": os.path.join(cell.data_folder, "probe", "npy", "source.npy")}
-    sums = launch.waiting(on_rank, timeout_s=500, world_size=2).ask(arguments, 500)
+    if cell["ranks"] == 1:
+        sums = [on_rank(arguments)]
+    else:
+        from perfscribe.distributed import launch
+
+        sums = launch.waiting(on_rank, timeout_s=500, world_size=cell["ranks"]).ask(arguments, 500)
     elapsed_ms = 1e3 * (time.perf_counter() - began)
     return Measurement({"time_ms": [elapsed_ms]}, timers={"time_ms": "host clock"}, values={"sum": sums[0]})
 
 
-def on_rank(arguments, rank):
+def on_rank(arguments, rank=None):
     import numpy
-    import torch
 
+    place = rank.place.rank if rank else 0
     if os.path.exists("hang"):
         cell, lost, how = open("hang").read().split()
-        if (int(cell), int(lost)) == (arguments["n"], rank.place.rank):
+        if (int(cell), int(lost)) == (arguments["n"], place):
             os.kill(os.getpid(), signal.SIGSTOP) if how == "stopped" else time.sleep(1000)
     time.sleep(0.2)
-    total = torch.tensor(numpy.load(arguments["file"]).sum() * (arguments["n"] + rank.place.rank))
-    torch.distributed.all_reduce(total)
-    return float(total)
-'''
+    total = float(numpy.load(arguments["file"]).sum()) * (arguments["n"] + place)
+    if rank:
+        import torch
+
+        exchanged = torch.tensor(total)
+        torch.distributed.all_reduce(exchanged)
+        total = float(exchanged)
+    return total
+"""
 SHOW = '''"""Their table."""
 from perfscribe.show import tables as t
 
@@ -140,15 +146,16 @@ class Project(Workspace):
 
     def __init__(self, folder: Path, light: bool) -> None:
         super().__init__(folder / "project")
-        self.folder, self.home, self.said = folder, self.root, ""
+        self.folder, self.home, self.said, self.light = folder, self.root, "", light
         self.only(*([] if light else [REAL]))
-        self.add_experiment("probe", MEASURE, SHOW, n=list(range(CELLS)))
+        measure, ranks = (MEASURE, 1) if light else (PRELOADED + MEASURE, 2)
+        self.add_experiment("probe", measure, SHOW, n=list(range(CELLS)), ranks=ranks)
         if not light:
             with open(self.root / "config.yaml", "a", encoding="utf-8") as stream:
                 stream.write(f"experiments: {{{REAL}: {{format: [memory, npy, hdf5]}}}}\n")
         tables = []
-        for _ in range(3):
-            self.forget("results", "report/local")
+        for _ in range(2 if light else 3):
+            self.forget(*([JOURNAL, RECORDS] if light else ["results", "report/local"]))
             began = time.monotonic()
             if self.finish():
                 sys.exit(self.said)
@@ -377,7 +384,7 @@ def check(project: Project, before: str = "", new_keys: bool = False) -> list[st
     wrong += ["other cells than planned"] * (set(records) != project.slots and not new_keys)
     now = project.columns()
     wrong += [f"column {name} differs" for name, cells in project.fixed.items() if now.get(name) != cells]
-    quiet = project.finish() == 0 and project.said.startswith("nothing to do")
+    quiet = project.light or (project.finish() == 0 and project.said.startswith("nothing to do"))
     wrong += [f"the run after: {project.said}"] * (not quiet)
     return wrong + [said] * bool(wrong)
 

@@ -353,15 +353,11 @@ def test_what_snakemake_keeps_to_itself_is_told(tmp_path: Path, raised: str, whe
     assert done.returncode == 1 and re.fullmatch(r"run: .*(No space left on device|odd).*\n", done.stdout), done.stdout
 
 
-def test_a_folder_with_an_odd_name(tmp_path: Path) -> None:
-    space = Workspace(tmp_path / "it's 'odd' $HOME;")
-    space.only()
-    space.add_experiment("probe", MEASURE, n=[1])
+def test_a_folder_with_braces_is_refused(tmp_path: Path) -> None:
+    """Other odd names are among the trials of bench/faults.py."""
+    space = Workspace(tmp_path / "{odd}")
     done = space.run("report")
-    assert done.returncode == 0 and done.stdout.endswith("report: report/local/report.md\n"), done.stdout
-    braces = space.root.rename(tmp_path / "{odd}")
-    done = subprocess.run(space.command("report"), cwd=braces, env=space.environment(), capture_output=True, text=True)
-    assert done.returncode == 1 and done.stderr.startswith(f"run: {braces}: Snakemake takes braces"), done.stderr
+    assert done.returncode == 1 and done.stdout.startswith(f"run: {space.root}: Snakemake takes braces"), done.stdout
 
 
 def test_plan_tells_cells_and_refuses_what_it_does_not_know(space: Workspace) -> None:

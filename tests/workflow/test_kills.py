@@ -25,7 +25,7 @@ from workspace import Workspace
 
 from perfscribe.records import journal
 
-KILLS = 5
+KILLS = 3
 COPIES = 2
 EXPERIMENTS = {"quick": (0.1, 0.15, 0.1, 0.2), "slow": (0.3, 0.1, 0.2, 0.25)}
 CELLS = {f"{experiment} {n}" for experiment, seconds in EXPERIMENTS.items() for n in range(len(seconds))}
