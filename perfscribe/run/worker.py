@@ -146,6 +146,7 @@ class Worker:
         # CUDA reserves address space far beyond what it uses, so the limit is for machines without it.
         limit_bytes = environment.memory_limit_bytes() if environment.missing(("cuda",)) else 0
         for _ in range(2):
+            self._stop_child()  # and what it had started
             self.child = Child(plan["experiment"], self.shard.root, limit_bytes, plan["libraries"], self.lease)
             self.import_failure = self.child.import_failure
             if not (self.import_failure or {}).get("died"):
