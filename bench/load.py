@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-from damage import Project  # noqa: E402 (lies beside this file)
 from tabulate import tabulate  # noqa: E402
+from workspace import Workspace  # noqa: E402 (a copy of the project, as tests have it)
 
 from perfscribe import config as configuration  # noqa: E402
 from perfscribe.base import files  # noqa: E402
@@ -147,12 +147,12 @@ def main() -> int:
     found: dict[int, dict[str, Spent]] = {}
     for cells in (args.cells // 4, args.cells // 2, args.cells):
         with tempfile.TemporaryDirectory(prefix="load-") as scratch:
-            root = Project(Path(scratch), "cs336").root
+            root = Workspace(Path(scratch) / "project").root
             count = site(root, cells, args.rounds)
             found[count] = steps(root)
         rows += [[name, count, *spent] for name, spent in found[count].items()]
     with tempfile.TemporaryDirectory(prefix="load-") as scratch:
-        dry = dry_run(Project(Path(scratch), "cs336").root, max(args.cells, args.jobs), args.jobs)
+        dry = dry_run(Workspace(Path(scratch) / "project").root, max(args.cells, args.jobs), args.jobs)
     rows.append([f"dry run of {args.jobs} jobs", "", *dry])
     half, whole = list(found)[1:]
     total = found[whole]["together"]

@@ -114,7 +114,6 @@ SUBJECT = b"import os\nfrom .a import x\n\ndef get_ddp_bucketed(m):\n    return 
 LOG = b"# Rank 0 Group 0 Pid 12 on vm device 0\n# Rank 1 Group 0 Pid 13 on vm device 1\n# Avg bus bandwidth : 1.5 OK\n"
 PAGE = f"# A\n{HEAD}| One GPU | 1 | |\n\n![a](figures/a.svg) [b](../b.md)\n".encode()
 NEEDS = b'{"settings": {"executor": "slurm"}, "needs": {"probe": [[1, 1]]}}'
-TABLE, IDENTITY = "tables/cs336.pytorch_attention.csv", "environments/9539b2f8c85e.json"
 
 
 def kept(name: str) -> Callable[[], bytes]:
@@ -122,13 +121,11 @@ def kept(name: str) -> Callable[[], bytes]:
 
 
 class Parser(NamedTuple):
-    """A file, what it may hold, what reads it, what that may raise, and what else alters it beside damage."""
-
     file: str
     valid: Callable[[], bytes]
     read: Callable[[Path], object]
     refuses: tuple[type[BaseException], ...] = (ValueError,)
-    draw: Callable[[bytes, Random], bytes] = damaged
+    draw: Callable[[bytes, Random], bytes] = damaged  # what else alters it
 
 
 CONFIG = (configuration.ConfigError, SystemExit)
@@ -142,9 +139,9 @@ PARSERS = [
     Parser("cpu2/plan/index.json", kept("plan/index.json"), lambda path: plan.read_index(path.parent), draw=as_json),
     Parser("plan/0.json", kept("plan/measure-ddp-0.json"), lambda path: Shard(path, path.parents[1]), draw=as_json),
     Parser("cluster.json", lambda: NEEDS, lambda path: cluster.read(path.parent), draw=as_json),
-    Parser("a/environments/e.json", kept(IDENTITY), environment, draw=as_json),
+    Parser("a/environments/e.json", kept("environments/9539b2f8c85e.json"), environment, draw=as_json),
     Parser("results/a/summary.json", kept("summary.json"), lambda path: sites.text(path.parents[2]), draw=as_json),
-    Parser("t.csv", kept(TABLE), table),
+    Parser("t.csv", kept("tables/cs336.pytorch_attention.csv"), table),
     Parser("adapters.py", lambda: SUBJECT, lambda path: subjects.read("yours", path)),
     Parser("page.md", lambda: PAGE * 2, page),
     Parser("a.log", lambda: LOG, lambda path: nccl_tests.parse(nccl_tests.read(path)), (nccl_tests.NoFigure,)),
@@ -199,6 +196,5 @@ def test_it_is_read_or_refused_in_one_line(parser: Parser, tmp_path: Path, monke
 
 
 def test_no_reader_is_told_to_unpickle() -> None:
-    """What the linter's rules do not see."""
     texts = {path: path.read_text(encoding="utf-8") for path in (ROOT / "perfscribe").rglob("*.py")}
     assert not [path for path, text in texts.items() if re.search(r"allow_pickle=True|weights_only=False", text)]
