@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import logging
 import re
+import signal
 import sys
-
-from snakemake import cli
 
 LONGEST = 300  # characters of a line
 
@@ -41,6 +40,12 @@ def main() -> None:
     """Run Snakemake's command line in this process."""
     errors = Errors()
     logging.getLogger("snakemake.logging").addFilter(errors)
+    handler = signal.getsignal(signal.SIGINT)
+    if handler is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback of imports, which take a second
+    from snakemake import cli
+
+    signal.signal(signal.SIGINT, handler)
     try:
         cli.main()
     except SystemExit as end:
