@@ -277,8 +277,8 @@ def stop(project: Project, draw: random.Random, number: signal.Signals) -> Outco
     code = project.end(run)
     if code == 0:
         raise NotDone("missed")
-    wanted = -number if number == signal.SIGHUP else 128 + number
-    return f"{moment}{', twice' * twice}", [f"exit status {code}"] * (code != wanted)
+    wanted = (-number, 128 + number)  # the same to a shell
+    return f"{moment}{', twice' * twice}", [f"exit status {code}"] * (code not in wanted)
 
 
 def kill(project: Project, draw: random.Random, wanted: str) -> Outcome:
