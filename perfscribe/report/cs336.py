@@ -163,7 +163,8 @@ class BenchmarkingScript(Problem):
                 found[limits] += [time.of(100 * (time.spread or 0.0) / time.value) for time in times]
         by_gpu, other = (ends(found[limits])[1] for limits in (True, False))
         if by_gpu and other:
-            return f"The deviation is at most {by_gpu} % where time grows with the context, elsewhere {other} %."
+            grows = "where time nearly doubles with the context"
+            return f"The deviation is at most {by_gpu} % {grows}, elsewhere {other} %."
         return f"The deviation is at most {by_gpu or other} %."
 
     def few_steps(self) -> str:

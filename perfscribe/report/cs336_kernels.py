@@ -44,7 +44,6 @@ class NsysProfile(Problem):
 
     def __init__(self, site: Site) -> None:
         self.site = site
-        size = sizes(site)[0]
         first = next(site.rows(self.FORWARD, status="ok", dtype="fp32"), None)
         self.range_by, self.kernels_by = (
             "torch's profiler" if entry(first, column).startswith("torch") else "nsys"
@@ -54,10 +53,9 @@ class NsysProfile(Problem):
         self.times += " " * bool(self.times)
         traced = self.traced()
         last = traced[-1] if traced else ("-", "-")
-        # The cell that answers speak of, the smallest one, and that whose kernels are listed: small at 128, else at
+        # The cell that answers speak of, and that whose kernels are listed: small at 128, else at
         # what was traced; on a CPU the largest.
         self.big = ("2.7B", "512") if site.gpu else last
-        self.small = next((cell for cell in traced if cell[0] == size), ("-", "-"))
         self.detailed = next((cell for cell in traced if cell[0] == "small"), ("small", "128")) if site.gpu else last
         self.mark = "‡" if site.gpu and self.detailed[1] != "128" else ""
         super().__init__(site)
@@ -83,15 +81,12 @@ class NsysProfile(Problem):
             [self.line(size, context) for size in sizes(self.site) for context in contexts(self.site)],
         )
         yield self.kernels()
-        (at, big), (at_small, small) = ((", ".join(cell), cell) for cell in (self.big, self.small))
-        rows = [self.row(self.FORWARD, cell) for cell in (big, small)]
-        ranges, alone = ([figure(row, column) for row in rows] for column in ("forward_range_ms", "forward_ms"))
-        timeit = list(map(by_timeit, rows))
+        at = ", ".join(self.big)
         yield Lettered(
             "a",
-            f"Forward takes {ranges[0]} ms by {by} and {timeit[0]} by timeit at {at}, {ranges[1]} and {timeit[1]} at "
-            f"{at_small}.",
-            f"Without {by if by == 'nsys' else 'the profiler'} it takes {alone[0]} and {alone[1]} ms.",
+            f"Forward takes {self.of(self.FORWARD, 'forward_range_ms', self.big)} ms by {by} and "
+            f"{by_timeit(self.row(self.FORWARD, self.big))} by timeit at {at}.",
+            self.against_untraced(),
         )
         yield from self.where_time_goes()
         idle = {cell: share for cell in self.traced() if (share := self.idle(*cell))}
@@ -153,10 +148,23 @@ class NsysProfile(Problem):
             return f"Between operators the host spends at most {most} % of forward ({size}, {context})"
         if most.value <= 50:
             return f"In FP32 the GPU idles at most {most} % of forward ({size}, {context})"
-        waiting = [cell for cell, share in idle.items() if share.value > 50]
-        size, context = max(waiting, key=lambda cell: (sizes(self.site).index(cell[0]), int(cell[1])))
-        where = f"in {len(waiting)} of {len(idle)} cells, up to {size} at {context} tokens ({idle[size, context]} %)"
+        waiting = sum(share.value > 50 for share in idle.values())
+        where = f"in {waiting} of {len(idle)} cells, at most {most} % ({size}, {context} tokens)"
         return f"Traced, the GPU idles most of forward {where}"
+
+    def against_untraced(self) -> str:
+        """What tracing adds to the host clock of a pass that is not traced."""
+        rows = {cell: self.row(self.FORWARD, cell) for cell in self.traced()}
+        by_cell = {cell: [figure(row, one) for one in ("forward_range_ms", "forward_ms")] for cell, row in rows.items()}
+        longer = {cell: traced.over(alone) for cell, (traced, alone) in by_cell.items() if traced and alone}
+        if not longer:
+            return ""
+        cell, most = max(longer.items(), key=lambda one: one[1].value)
+        close = sum(one.value <= 1.02 for one in longer.values())
+        return (
+            f"It exceeds the untraced time by at most 2 % in {close} of {len(longer)} cells, elsewhere up to "
+            f"{most} times ({', '.join(cell)})."
+        )
 
     def idle(self, size: str, context: str) -> Figure:
         """Share of forward without any kernel, percent."""

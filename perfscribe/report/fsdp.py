@@ -38,6 +38,7 @@ TRAINED = ("fsdp.single_runs", "fsdp.multi_gpu", "fsdp.custom_multi_gpu")
 RANDOM = "random"  # weights of a model that nobody trained before
 SCALES = "scale factors: samples/s(N) / samples/s(1), runtime(1) / runtime(N)"
 CLOCKS = "Default: Trainer's rate, all memory in use; Callback: its own rate, memory allocated at rest"
+LOSS = "loss: mean over all steps"
 ON_ONE_HOST = "; † nodes are name spaces of one host"
 
 Line = tuple[Entries, Row | None]
@@ -379,11 +380,12 @@ class Strategies(Problem):
         site, mark, dtype = self.site, self.mark, self.dtype.upper()
         on = site.ranks(self.world)
         nodes = f"; † one machine's {on} as two nodes" if ok(self.found(*self.ROWS[3])) else ""
+        api = "; one unit: FSDP1, other shards: FSDP2 per block" if ok(self.found(self.GIVEN)) else ""
         yield Table(
             f"Strategies on {on}{mark}.",
             f"{self.model.split('/')[-1]}, {dtype}, batch 1 per rank{', 512 tokens' if site.gpu else ''}, median ± "
             "half IQR of steps, host clock with synchronise; peak of allocated memory; state per rank, with off-load "
-            f"on the CPU{nodes}{f'; ‡ {dtype} in place of FP16' if mark else ''}.",
+            f"on the CPU{api}{nodes}{f'; ‡ {dtype} in place of FP16' if mark else ''}.",
             ["Strategy", "CPU off-load", "Activation checkpointing", *self.COLUMNS],
             [
                 [*row, *(cell(site, self.found(*row), one, self.emulated(row[0])) for one in self.COLUMNS.values())]
@@ -519,7 +521,7 @@ class OfBloom(Scaling):
         row = self.first()
         model = entry(row, "model_name", "bloom-560m").split("/")[-1]
         memory = "; memory: mean of all in use, not torch's peak" if self.site.gpu else ""
-        return f"{model}{weights(row)}, {trained(self.site, row)}; {SCALES}, against {self.alone()}{memory}"
+        return f"{model}{weights(row)}, {trained(self.site, row)}; {SCALES}, against {self.alone()}; {LOSS}{memory}"
 
     def unlike(self, row: Row) -> list[str]:
         """In epochs."""
@@ -627,9 +629,9 @@ class OfCustom(Scaling):
         """What stands behind the title."""
         row = self.first()
         if not self.site.gpu:
-            return f"{entry(row, 'parameters')} parameters, {trained(self.site, row)}; {CLOCKS}"
+            return f"{entry(row, 'parameters')} parameters, {trained(self.site, row)}; {CLOCKS}; {LOSS}"
         epochs = f", {row['num_epochs']} epochs" if row else ""
-        return f"3 layers, d 2048, {trained(self.site, row)}{epochs}; {CLOCKS}"
+        return f"3 layers, d 2048, {trained(self.site, row)}{epochs}; {CLOCKS}; {LOSS}"
 
     def unlike(self, row: Row) -> list[str]:
         """In parameters, accumulation and units."""
@@ -697,14 +699,16 @@ class CustomMultiGpu(OfCustom):
 
     def ours(self) -> tuple[str, str]:
         """The lines of our loops."""
-        rate, model, plain = "stepping_samples_per_second", self.first(), self.loop("trainer")
+        rate, model = "stepping_samples_per_second", self.first()
+        by_trainer = {world: figure(self.loop("trainer", world), rate) for world in (1, self.world)}
+        steps = ", ".join(f"{self.site.ranks(world)} {one}" for world, one in by_trainer.items())
         tuned = self.site.largest(self.LOOPS, rate, "world_size", loop="tuned")
         world = entry(tuned, "world_size")
         of = f"{entry(tuned, 'dtype').upper()}, compiled, {entry(tuned, 'batch')} rows per GPU"
         gives = f"{self.site.ranks(world)} {figure(tuned, rate)} samples/s"
         kept = "" if world == "1" else f", {figure(tuned, 'efficiency')} % of linear"
         return (
-            f"Steps alone, same runs: {self.site.ranks(self.world)} {figure(plain, rate)} samples/s.",
+            f"Steps alone, same runs: {steps} samples/s.",
             f"‡ Our tuned loop ({of}; {vocabulary(model)}, {parameters(model)}): {gives}{kept}.",
         )
 

@@ -175,11 +175,19 @@ def lacking(problems: Sequence[Problem], pages: Collection[str] = ()) -> str:
                 shown = " / ".join(of) if len(of) <= MOST_NAMES else f"{len(of)} rows"
                 by_reason.setdefault(reason or NO_CELL, {})[link(problem)] = f" ({shown})"
         if not problem.measured and not any(names):
-            by_reason.setdefault(ELSEWHERE if problem.name in pages else LEFT_OUT, {})[link(problem)] = ""
+            by_reason.setdefault(_unmeasured(problem, pages), {})[link(problem)] = ""
     lines = [
         f"- {reason}: {'; '.join(name + of for name, of in found.items())}." for reason, found in by_reason.items()
     ]
     return "\n".join(lines) or "Nothing."
+
+
+def _unmeasured(problem: Problem, pages: Collection[str]) -> str:
+    """Why a problem has no figure at all: the reason of its cells, where no page of details has others."""
+    rows = [row for table in problem.details for row in problem.site.table(table)]
+    if rows and not any(row["status"] == "ok" for row in rows):
+        return _reason(rows[0]["reason"])
+    return ELSEWHERE if problem.name in pages else LEFT_OUT
 
 
 def _lacking(table: Table) -> dict[str, list[str]]:
@@ -194,6 +202,8 @@ def _lacking(table: Table) -> dict[str, list[str]]:
         rows, columns = ({place[axis] for place in places} for axis in (0, 1))
         if len(columns) == 1 < len(rows):
             names[reason] = [table.header[min(columns)]]
+        elif len(places) == 1 and sum(cell.able for cell in table.rows[min(rows)]) > 1:
+            names[reason] = [f"{_name(table, min(rows))}: {table.header[min(columns)]}"]
         else:
             names[reason] = [_name(table, row) for row in sorted(rows)]
     return names
@@ -209,7 +219,7 @@ def _name(table: Table, row: int) -> str:
 
 # What lacks figures in a problem is named up to so many rows, then counted.
 MOST_NAMES = 6
-NO_CELL = "Left out by this site's configuration, or by the version that measured it"
+NO_CELL = "This site has no such figure"
 LEFT_OUT = "Not measured at this site"
 ELSEWHERE = "Measured in other settings alone, see their details"
 

@@ -540,7 +540,7 @@ class DataTypes(Problem):
         )
         longer, wider = (self.row(*at, table=self.RATIOS) for at in ((base, long), (widest, short)))
         peak, wide_peak = (replace(figure(row, "memory_ratio"), single=True) for row in (longer, wider))
-        takes = self.takes(longer)
+        takes, fp16 = (self.takes(row) for row in (longer, self.row(base, long, "fp16", self.RATIOS)))
         yield Answer(
             f"With BF16 autocast later epochs of Large_Seq_{long} take {takes}, of Large_Feature_{widest} "
             f"{self.takes(wider)}.",
@@ -551,8 +551,7 @@ class DataTypes(Problem):
                 wide_peak.value >= 0.95,
             ),
         )
-        yield Title(f"At length {long} and width {base} BF16's later epochs take {takes}{mark}")
-        fp16 = self.takes(self.row(base, long, "fp16", self.RATIOS))
+        yield Title(f"At length {long} and width {base} BF16's later epochs take {takes}, FP16's {fp16}{mark}")
         said = f"In later epochs of Polaris at length {long} BF16 takes {takes}, FP16 {fp16}{mark}."
         yield Finding(14, "polaris", said if site.gpu else "")
 

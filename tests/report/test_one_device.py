@@ -57,7 +57,7 @@ def test_nsys_says_how_many_cells_idle_and_which_is_the_largest() -> None:
         for (size, context), ms in idle.items()
     ]
     problem = NsysProfile(site(nsys_forward=rows))
-    said = "Traced, the GPU idles most of forward in 3 of 5 cells, up to medium at 512 tokens (55.0 %)"
+    said = "Traced, the GPU idles most of forward in 3 of 5 cells, at most 70.0 % (small, 128 tokens)"
     assert problem.shown_title == said
     assert [one.text for one in problem.findings] == [f"{said}; 1.00 % at 2.7B, 512."]
 
@@ -74,7 +74,7 @@ def test_a_cell_out_of_memory_takes_no_answer_away() -> None:
     script.append({**OK, "size": "2.7B", "seq_len": "1024", "status": "oom"})
     text = BenchmarkingScript(site(benchmarking_script=script)).answered[1].text()
     assert text.startswith("From small to 2.7B forward takes 24.0 to 80.0 ms")
-    assert text.endswith("at most 2.00 % where time grows with the context, elsewhere 50 %.")
+    assert text.endswith("at most 2.00 % where time nearly doubles with the context, elsewhere 50 %.")
     levels = {**OK, "seq_len": "512", "implementation": "compiled", "backend": "inductor"}
     gains = [
         {**levels, "size": size, "forward_speedup": "1.3", "full_step_speedup": "1.2"} for size in ("small", "large")
