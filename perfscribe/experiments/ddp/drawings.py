@@ -54,6 +54,7 @@ def steps(canvas: Any, rows: pd.DataFrame) -> None:
     panels = canvas.subplots(height, -(-len(cells) // height), squeeze=False).flatten()
     for axes, (key, own) in zip(panels, cells, strict=False):
         step, exposed, places = _floats(own, "step_ms"), _floats(own, "exposed_ms"), np.arange(len(own))
+        exposed = exposed.clip(0)  # noise may make it negative, which only whiskers show
         off = step - exposed
         axes.barh(places, off, color=COMPUTE, height=0.7, label="without communication")
         axes.barh(places, exposed, left=off, color=COMMUNICATION, height=0.7, alpha=0.85, label="exposed communication")
@@ -89,8 +90,10 @@ def timelines(canvas: Any, rows: pd.DataFrame, traced: pd.DataFrame) -> None:
     panels[0].set_title(_title(key), fontsize=7.5)
     panels[-1].set_xlabel("Time in the step (ms)", fontsize=8)
     panels[-1].set_xlim(0, 1.03 * float(_floats(own, "step_ms").max()))
-    phases = {("wait for communication" if name == "communication" else name): c for name, c in PHASE_COLOURS.items()}
+    drawn = {name: shade for name, shade in PHASE_COLOURS.items() if f"phase {name}" in set(own["lane"])}
+    phases = {("wait for communication" if name == "communication" else name): c for name, c in drawn.items()}
     patches = [Patch(color=shade, label=name) for name, shade in (LANES | phases).items()]
+    patches.append(Patch(color=COMPUTE, alpha=0.4, linewidth=0, label="paler: partly idle"))
     canvas.legend(handles=patches, fontsize=7, handlelength=1, loc="outside upper center", ncols=len(patches))
 
 
