@@ -24,6 +24,7 @@ matplotlib.use("agg")
 from matplotlib import pyplot as plt
 from matplotlib import ticker
 from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.lines import Line2D
 
 # What files are made of a figure, and what of the library's own is left out of them.
 KINDS: dict[str, dict[str, Any]] = {"svg": {"Date": None, "Creator": None}, "png": {"Software": None}}
@@ -198,10 +199,12 @@ def lines(
     by: str | list[str],
     label: Callable[[Any], str] = str,
     spread: str = "",
+    limits: Sequence[str] = (),
 ) -> None:
     """One line a level of `by`, on logarithmic axes, labelled at its end; bars are as long as the interquartile range.
 
-    spread: the column of interquartile ranges; a row that has a text there (one sample) gets no bar.
+    spread: the column of interquartile ranges; a row that has a text there (one sample) gets no bar. limits: in its
+    place the columns of the bars' lower and upper ends.
     """
     ends: list[tuple[str, float, float, str]] = []
     for number, (level, group) in enumerate(rows.groupby(by, sort=False)):
@@ -209,6 +212,7 @@ def lines(
         xs, ys = group[x].astype(float), group[y].astype(float)
         colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
         bars = pd.to_numeric(group[spread], errors="coerce") / 2 if spread else None
+        bars = [abs(group[limit] - ys) for limit in limits] if limits else bars
         axes.errorbar(xs, ys, yerr=bars, color=colour, marker=marker, markersize=4, linewidth=1.2, capsize=2)
         ends.append((label(level), float(xs.iloc[-1]), float(ys.iloc[-1]), colour))
     axes.set_xscale("log", base=2)
@@ -295,6 +299,12 @@ def mark_statuses(axes: Any, rows: pd.DataFrame, x: str) -> None:
             fontsize=7,
             color="#B00020",
         )
+
+
+def key(label: str, **style: Any) -> Line2D:
+    """What a legend says of marks that are drawn in several colours: by default of thin dashes."""
+    dashes: dict[str, Any] = {"color": "#555555", "linestyle": "--", "linewidth": 0.8}
+    return Line2D([], [], label=label, **(dashes | style))
 
 
 def power_of_two_ticks(axes: Any, levels: Sequence[float]) -> None:

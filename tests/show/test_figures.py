@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import math
 import os
 import re
 import subprocess
@@ -92,6 +93,14 @@ def test_bars_are_as_long_as_the_spread(axes: Any) -> None:
     bars = [container[2][0].get_segments() for container in axes.containers]
     lengths = [[round(float(bar[1][1] - bar[0][1]), 6) for bar in line if len(bar)] for line in bars]
     assert lengths == [[0.1, 0.2], [0.5]]
+
+
+def test_bars_end_where_two_columns_say(axes: Any) -> None:
+    rows = ROWS.assign(low=[0.5, 3.0, math.nan, 7.0], high=[2.0, 4.5, math.nan, 8.0])
+    f.lines(axes, rows, "seq_len", "time_ms", "head_dim", limits=("low", "high"))
+    bars = [container[2][0].get_segments() for container in axes.containers]
+    ends = [[tuple(float(end) for end in bar[:, 1]) for bar in line if len(bar)] for line in bars]
+    assert ends == [[(0.5, 2.0), (3.0, 4.5)], [(7.0, 8.0)]]
 
 
 # --- the experiments' own ---------------------------------------------------------------------------------------

@@ -112,22 +112,31 @@ def _ratios(cells: Sequence[Record]) -> list[t.Column]:
 
 def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
     """Throughput and peak memory over target length."""
-    rows = tables[TABLES[0]].frame
+    rows = _drawn(tables[TABLES[0]].frame)
+    bars = "both epochs" if (rows["epoch_s_n"] == 2).any() else "interquartile range"
     draw = f.stacked(
-        f.of(rows, _panels, y="samples_per_s", label="Samples/s", spread="samples_per_s_spread"),
-        f.of(rows, _panels, y="peak_gib", label="Peak memory (GiB)"),
+        f.of(rows, _panels, y="samples_per_s", label=f"Samples/s (bars: {bars})", limits=("low", "high")),
+        f.of(rows, _panels, y="peak_gb", label="Peak memory (GB)"),
     )
     return [f.Figure(FIGURES[0], CAPTION, draw, (7.0, 6.4), "epoch_s")]
 
 
-def _panels(canvas: Any, every: pd.DataFrame, y: str, label: str, spread: str = "") -> None:
+def _drawn(rows: pd.DataFrame) -> pd.DataFrame:
+    """With the ends of bars, and memory in GB. Two epochs are as far from their median as their interquartile range."""
+    names = ("samples", "epoch_s", "epoch_s_iqr", "epoch_s_n", "peak_gib")
+    samples, time, iqr, n, gib = (pd.to_numeric(rows[name], errors="coerce") for name in names)
+    half = iqr.where(n == 2, iqr / 2)
+    return rows.assign(low=samples / (time + half), high=samples / (time - half), peak_gb=gib * t.GIB / columns.GB)
+
+
+def _panels(canvas: Any, every: pd.DataFrame, y: str, label: str, limits: Sequence[str] = ()) -> None:
     """One panel a width, y over target length, one line a dtype."""
     rows = f.main_device(every[every["status"] == "ok"])
     of_device = every[every["device"] == rows["device"].iloc[0]]
     widths = sorted(set(rows["d_model"]))
     for axes, width in zip(canvas.subplots(1, len(widths), squeeze=False)[0], widths, strict=True):
         chosen = rows[rows["d_model"] == width]
-        f.lines(axes, chosen, "target_length", y, "dtype", spread=spread)
+        f.lines(axes, chosen, "target_length", y, "dtype", limits=limits)
         f.power_of_two_ticks(axes, sorted(set(chosen["target_length"].astype(float))))
         f.mark_statuses(axes, of_device[of_device["d_model"] == width], "target_length")
         axes.margins(x=0.25)
