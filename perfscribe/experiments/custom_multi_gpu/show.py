@@ -102,13 +102,18 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
 
 def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
     """Three clocks over ranks; the loops over ranks."""
-    clocks = f.of(tables["fsdp.custom_multi_gpu"].ok, _draw_clocks)
-    loops = f.of(tables["fsdp.custom_loops"].ok, drawings.samples_per_s, y="stepping_samples_per_second")
+    every = tables["fsdp.custom_loops"].ok
+    clocks = f.of(tables["fsdp.custom_multi_gpu"].ok, _draw_clocks, every=every)
+    loops = f.of(every, drawings.samples_per_s, y="stepping_samples_per_second")
     return [f.Figure(SHOWN.figures[0], CAPTION, f.stacked(clocks, loops), (7.0, 6.6), sample="step_ms")]
 
 
-def _draw_clocks(canvas: Any, rows: pd.DataFrame) -> None:
+def _draw_clocks(canvas: Any, rows: pd.DataFrame, every: pd.DataFrame) -> None:
+    """In the colour that the loop has among every loop's rows below; the last clock is the one of there."""
     axes = canvas.subplots()
     rows = f.main_device(rows)
-    drawings.over_ranks(axes, ((name, rows, column) for column, name in CLOCKS.items()))
+    groups = list(dict.fromkeys(zip(every["device"], every["loop"], strict=True)))
+    style = drawings.STYLES[groups.index((rows["device"].iloc[0], rows["loop"].iloc[0]))]
+    styles = [style | {"marker": "s", "fillstyle": "none"}, style | {"marker": "^", "fillstyle": "none"}, style]
+    drawings.over_ranks(axes, ((name, rows, column) for column, name in CLOCKS.items()), styles)
     drawings.finish(axes, rows, "Samples/s")

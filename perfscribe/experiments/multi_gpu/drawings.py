@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
 from perfscribe.show import figures as f
+
+STYLES = [{"color": colour, "marker": "o"} for colour in f.COLOURS]
 
 
 def numbers(rows: pd.DataFrame, column: str) -> pd.DataFrame:
@@ -16,22 +18,24 @@ def numbers(rows: pd.DataFrame, column: str) -> pd.DataFrame:
     return rows[found.notna()].assign(**{column: found.dropna().astype(float)})
 
 
-def over_ranks(axes: Any, lines: Iterable[tuple[str, pd.DataFrame, str]]) -> None:
+def over_ranks(
+    axes: Any, lines: Iterable[tuple[str, pd.DataFrame, str]], styles: Iterable[Mapping[str, Any]] = STYLES
+) -> None:
     """A line each of a name, rows and a column."""
-    for colour, (name, rows, y) in zip(f.COLOURS, lines, strict=False):
+    for style, (name, rows, y) in zip(styles, lines, strict=False):
         rows = numbers(rows, y).sort_values("world_size", kind="stable")
-        axes.plot(rows["world_size"], rows[y], color=colour, marker="o", linewidth=1, label=name)
+        axes.plot(rows["world_size"], rows[y], linewidth=1, label=name, **style)
 
 
-def finish(axes: Any, rows: pd.DataFrame, title: str) -> None:
-    """Axes of ranks and of what is drawn, with the legend."""
+def finish(axes: Any, rows: pd.DataFrame, title: str, more: Sequence[Any] = ()) -> None:
+    """Axes of ranks and of what is drawn, with the legend; more: what it explains beside the lines."""
     if axes.get_yscale() == "linear":
         axes.set_ylim(bottom=0)
     axes.set_xscale("log", base=2)
     axes.set_xlabel("Ranks")
     axes.set_ylabel(title)
     f.power_of_two_ticks(axes, sorted({float(ranks) for ranks in rows["world_size"]}))
-    axes.legend(fontsize="small")
+    axes.legend(handles=[*axes.get_legend_handles_labels()[0], *more], fontsize="small")
 
 
 def plain_log(axes: Any) -> None:
@@ -54,4 +58,4 @@ def samples_per_s(canvas: Any, rows: pd.DataFrame, y: str) -> None:
         linear = [first[y] * count / first["world_size"] for count in ranks]
         axes.plot(ranks, linear, color=colour, linestyle="--", linewidth=0.8)
     plain_log(axes)
-    finish(axes, rows, "Samples/s")
+    finish(axes, rows, "Samples/s", [f.key("in proportion to ranks")] if rows["world_size"].nunique() > 1 else [])
