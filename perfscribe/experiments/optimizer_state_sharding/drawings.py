@@ -74,8 +74,7 @@ def times(canvas: Any, rows: pd.DataFrame) -> None:
     at = _places(rows)
     for axes, (column, title) in zip(canvas.subplots(1, len(TIMED)), TIMED.items(), strict=True):
         spread = pd.to_numeric(rows[f"{column}_iqr"], errors="coerce") / 2
-        colours = [f.COLOURS[list(SHORT).index(one)] for one in rows["implementation"]]
-        axes.bar(at, rows[column].astype(float), 0.8, yerr=spread, color=colours, capsize=2)
+        axes.bar(at, rows[column].astype(float), 0.8, yerr=spread, color=f.COLOURS[1], capsize=2)
         _name_bars(axes, rows, at)
         axes.set_title(title)
         axes.set_ylabel("Time (ms)")

@@ -262,13 +262,14 @@ def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
     """Speed and memory by strategy, and of wrapping and prefetching."""
     plans, variants = tables[TABLES[0]].ok, tables[TABLES[1]].ok
     whole = variants[(variants["api"] == "FSDP1") & (variants["wrapping"] == WRAPPINGS[WHOLE])]
-    above = f.of(pd.concat([plans, whole.assign(**AS_GIVEN)]), _draw_strategies)
-    below = f.of(variants, _draw_variants)
+    colours = dict(zip(dict.fromkeys([*plans["dtype"], *variants["dtype"]]), f.COLOURS, strict=False))
+    above = f.of(pd.concat([plans, whole.assign(**AS_GIVEN)]), _draw_strategies, colours=colours)
+    below = f.of(variants, _draw_variants, colours=colours)
     draw = f.stacked(above, below, heights=(3.8, 3.2))
     return [f.Figure(SHOWN.figures[0], CAPTION, draw, (7.4, 6.8), sample="step_ms")]
 
 
-def _draw_strategies(canvas: Any, rows: pd.DataFrame) -> None:
+def _draw_strategies(canvas: Any, rows: pd.DataFrame, colours: Mapping[str, str]) -> None:
     """Samples/s and peak by strategy, a colour for each dtype."""
     speed, memory = canvas.subplots(1, 2)
     chosen = rows[rows["world_size"] == rows["world_size"].max()]
@@ -283,7 +284,7 @@ def _draw_strategies(canvas: Any, rows: pd.DataFrame) -> None:
         at = [names.index(label) + width * (number - (len(dtypes) - 1) / 2) for label in group["label"]]
         rate = group["samples_per_s"].astype(float)
         spread = pd.to_numeric(group["samples_per_s_spread"], errors="coerce").fillna(0) / 2
-        colour = f.COLOURS[number]
+        colour = colours[dtype]
         speed.bar(at, rate, width, yerr=spread, color=colour, label=dtype, capsize=2)
         memory.bar(at, group["peak_allocated_gib"].astype(float) * unit, width, color=colour, label=dtype)
         for place, height in zip(at, group["state_predicted_gib"].astype(float) * unit, strict=True):
@@ -297,23 +298,24 @@ def _draw_strategies(canvas: Any, rows: pd.DataFrame) -> None:
         axes.grid(axis="x", visible=False)
     speed.set_title(f"{chosen['model'].iloc[0]}, {chosen['world_size'].iloc[0]} ranks", fontsize=8)
     speed.legend(fontsize=7)
+    memory.set_title("dashes: predicted parameters, gradients, moments", fontsize=8)
 
 
 def _unit(gib: pd.Series) -> tuple[float, str]:
     """Factor from GiB, and the unit's name."""
-    return (1.0, "GiB") if gib.astype(float).max() >= 1 else (t.GIB / t.MIB, "MiB")
+    return (t.GIB / 1e9, "GB") if gib.astype(float).max() >= 1 else (t.GIB / MB, "MB")
 
 
-def _draw_variants(canvas: Any, rows: pd.DataFrame) -> None:
-    """Step time and peak, a bar a variant."""
+def _draw_variants(canvas: Any, rows: pd.DataFrame, colours: Mapping[str, str]) -> None:
+    """Step time and peak, a bar a variant in its dtype's colour."""
     panels = canvas.subplots(1, 2, sharey=True)
     # On two lines, as the longest name would not fit beside both panels on one.
     names = list(rows["api"] + ", " + rows["wrapping"].str.removeprefix("none: ") + "\n" + rows["prefetch"])
     unit, unit_name = _unit(rows["peak_allocated_gib"])
-    places = range(len(rows))
+    places, shades = range(len(rows)), [colours[dtype] for dtype in rows["dtype"]]
     spread = pd.to_numeric(rows["step_ms_iqr"], errors="coerce").fillna(0) / 2
-    panels[0].barh(places, rows["step_ms"].astype(float), xerr=spread, color=f.COLOURS[0], capsize=2)
-    panels[1].barh(places, rows["peak_allocated_gib"].astype(float) * unit, color=f.COLOURS[1])
+    panels[0].barh(places, rows["step_ms"].astype(float), xerr=spread, color=shades, capsize=2)
+    panels[1].barh(places, rows["peak_allocated_gib"].astype(float) * unit, color=shades)
     panels[0].set_yticks(places, names, fontsize=7)
     panels[0].invert_yaxis()
     panels[0].set_xlabel("Step (ms)")
