@@ -225,7 +225,7 @@ def _draw(canvas: Any, rows: pd.DataFrame) -> None:
                 axes.plot(points["epoch"].astype(float), points[column], dashes, label=label, **style)
     below.set_ylim(bottom=0)
     below.set_xticks(sorted(set(rows["epoch"].astype(float))))
-    above.legend(fontsize=f.LABEL_POINTS)
+    canvas.legend(*above.get_legend_handles_labels(), fontsize=f.LABEL_POINTS, loc="outside upper center", ncols=2)
 
 
 # --- answers ----------------------------------------------------------------------------------------------------

@@ -398,4 +398,6 @@ def _draw_forward(canvas: Any, rows: pd.DataFrame) -> None:
     axes.set_ylim(0, top)
     axes.set_ylabel("Share of forward's range (%)")
     handles = [*(Patch(color=colour, label=name) for name, _, colour in parts), clock]
+    number = {"linestyle": "none", "marker": "$123$", "markersize": 11, "markeredgewidth": 0, "color": "black"}
+    handles.append(f.key("length of the range (ms)", **number))
     canvas.legend(handles=handles, fontsize=7, handlelength=1, loc="outside upper center", ncols=3)

@@ -58,10 +58,12 @@ def _draw(canvas: Any, rows: pd.DataFrame) -> None:
     axes.set_ylabel("busbw (GB/s)")
     ok = ok.assign(way=[way(row) for _, row in ok.iterrows()])
     f.lines(axes, ok, "world_size", "busbw_gb_per_s", "way")
-    for colour, (_, group) in zip(f.COLOURS, ok.groupby("way", sort=False), strict=False):
+    for colour, (name, group) in zip(f.COLOURS, ok.groupby("way", sort=False), strict=False):
         threshold = float(group["threshold_gb_per_s"].iloc[0])
         if threshold > 0:
-            axes.axhline(threshold, linestyle="--", linewidth=0.8, color=colour)
+            said = f"threshold, {name}: {threshold:g} GB/s"
+            axes.axhline(threshold, linestyle="--", linewidth=0.8, color=colour, label=said)
+    canvas.legend(*axes.get_legend_handles_labels(), fontsize=f.LABEL_POINTS, loc="outside upper center", ncols=2)
     f.power_of_two_ticks(axes, sorted(set(ok["world_size"])))
     over_nodes = (ok["on_nodes"] > 1).any()
     f.mark_statuses(axes, rows if over_nodes else rows[rows["on_nodes"] == 1], "world_size")

@@ -106,3 +106,6 @@ def _draw(canvas: Any, rows: pd.DataFrame) -> None:
         axes.set_xscale("linear")
         axes.set_xlabel("Step")
     canvas.axes[0].set_ylabel("Forward (ms)")
+    if (rows["kind"] == "warm-up").any():
+        hollow = f.key("hollow: warm-up step", linestyle="none", marker="o", markerfacecolor="white")
+        canvas.legend(handles=[hollow], fontsize=f.LABEL_POINTS, loc="outside upper center")
