@@ -46,9 +46,13 @@ def pages(
     wanted.append((MORE, "Further tables", [one for one in there if _is_further(one, named, chapters)], ""))
     made = {}
     for name, title, ids, shown in wanted:
-        parts = [_table(tables, one) if (tables / f"{one}.csv").is_file() else _figure(one, figures) for one in ids]
-        if name == SUBJECTS:  # one may have a single kernel
-            parts = [_table(tables, one) for one in ids if _has_rows(tables / f"{one}.csv")]
+        parts = []
+        for one in ids:
+            path = tables / f"{one}.csv"
+            if path.is_file() and (name != SUBJECTS or _has_rows(path)):  # one may have a single kernel
+                parts.append(_table(tables, one))
+            if one != shown:  # a table and a figure may have the same name
+                parts.append(_figure(one, figures))
         if shown in figures:
             parts.append(_figure(shown, figures))
         if any(parts):

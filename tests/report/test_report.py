@@ -120,6 +120,18 @@ def test_notes_stand_under_their_problem_as_they_are(sources: report.Sources) ->
     assert below.rstrip().endswith("{{ no template }} | <b>kept</b>")
 
 
+def test_a_table_and_a_figure_of_one_name_are_both_on_a_page(sources: report.Sources) -> None:
+    from perfscribe.report import details
+
+    page = details.pages([], ["cs336"], sources.results / "tables", {"cs336.roofline": "Rates."})["ceilings"]
+    assert page.endswith("![](../figures/cs336.roofline.svg)\n\n*Rates.*\n") and "##" not in page[2:]
+    table = sources.results / "tables" / "cs336.times"
+    for kind in (".csv", ".json"):
+        shutil.copy(f"{table}{kind}", table.with_name(f"cs336.roofline{kind}"))
+    page = details.pages([], ["cs336"], sources.results / "tables", {"cs336.roofline": "Rates."})["ceilings"]
+    assert "## Times of a probe" in page and page.endswith("*Rates.*\n")
+
+
 def test_every_kept_table_and_figure_is_on_a_page() -> None:
     """Of all experiments; a page names nothing that none makes."""
     from perfscribe.report import details
