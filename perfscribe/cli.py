@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import signal
+
+STOPPED = signal.getsignal(signal.SIGINT)
+if STOPPED is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback of the imports below
+
 import difflib
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -335,6 +340,7 @@ def entry() -> int:
     for name in ("stdout", "stderr"):  # closed by the caller
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 (for the life of this process)
+    signal.signal(signal.SIGINT, STOPPED)
     try:
         status = main(sys.argv[1:])
         sys.stdout.flush()
