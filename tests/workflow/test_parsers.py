@@ -117,7 +117,7 @@ NEEDS = b'{"settings": {"executor": "slurm"}, "needs": {"probe": [[1, 1]]}}'
 
 
 def kept(name: str) -> Callable[[], bytes]:
-    return (ROOT / "results/cpu2" / name).read_bytes
+    return min((ROOT / "results/cpu2").glob(name)).read_bytes
 
 
 class Parser(NamedTuple):
@@ -139,7 +139,7 @@ PARSERS = [
     Parser("cpu2/plan/index.json", kept("plan/index.json"), lambda path: plan.read_index(path.parent), draw=as_json),
     Parser("plan/0.json", kept("plan/measure-ddp-0.json"), lambda path: Shard(path, path.parents[1]), draw=as_json),
     Parser("cluster.json", lambda: NEEDS, lambda path: cluster.read(path.parent), draw=as_json),
-    Parser("a/environments/e.json", kept("environments/9539b2f8c85e.json"), environment, draw=as_json),
+    Parser("a/environments/e.json", kept("environments/*.json"), environment, draw=as_json),
     Parser("results/a/summary.json", kept("summary.json"), lambda path: sites.text(path.parents[2]), draw=as_json),
     Parser("t.csv", kept("tables/cs336.pytorch_attention.csv"), table),
     Parser("adapters.py", lambda: SUBJECT, lambda path: subjects.read("yours", path)),
