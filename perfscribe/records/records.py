@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median, median_low
 from typing import Any
 
 from perfscribe.base import files
@@ -54,6 +55,9 @@ class Record:
     """What one cell gave, all rounds together.
 
     samples, warmup: for each name one list of raw samples a round.
+    values, series: the median over rounds, of a series place by place; where they are not numbers, the first round's.
+    ranges: of each figure in values, the greatest over rounds less the least; empty for one round.
+    rounds: how many rounds count.
     reason: why the status is not ok; for oom, sizes asked and free stand in error.
     watch: what happened beside the first round that counts, as watch.Watch.summary() has it.
     gpu: what the driver calls the GPU of the machine that measured; empty where that is not known, or none, or several.
@@ -68,6 +72,8 @@ class Record:
     warmup: dict[str, list[list[float]]] = field(default_factory=dict)
     values: dict[str, Any] = field(default_factory=dict)
     series: dict[str, list[Any]] = field(default_factory=dict)
+    ranges: dict[str, float] = field(default_factory=dict)
+    rounds: int = 1
     timers: dict[str, str] = field(default_factory=dict)
     environments: list[str] = field(default_factory=list)
     fingerprint: str = ""
@@ -107,8 +113,10 @@ def _merge(rounds: Sequence[Mapping[str, Any]]) -> Record:
         origin=worst["origin"],
         samples={name: [r["samples"][name] for r in good if name in r["samples"]] for name in first["samples"]},
         warmup={name: [r["warmup"].get(name, []) for r in good] for name in first["warmup"]},
-        values=dict(first["values"]),
-        series=dict(first["series"]),
+        values={name: _middle([r["values"].get(name) for r in good]) for name in first["values"]},
+        series={name: _middle_series([r["series"].get(name) for r in good]) for name in first["series"]},
+        ranges=_ranges([r["values"] for r in good]),
+        rounds=len(good),
         timers=dict(first["timers"]),
         environments=sorted({r["environment"] for r in rounds if r["environment"]}),
         fingerprint=first["fingerprint"],
@@ -118,6 +126,30 @@ def _merge(rounds: Sequence[Mapping[str, Any]]) -> Record:
         spent={name: sum(r["spent"][name] for r in rounds) for name in worst["spent"]},
         watch=dict(first["watch"]),
     )
+
+
+def _middle(rounds: Sequence[Any]) -> Any:
+    """The median of numbers, whole where they are whole; of anything else the first."""
+    if len(rounds) == 1 or not all(map(_is_number, rounds)):
+        return rounds[0]
+    return (median_low if all(isinstance(one, int) for one in rounds) else median)(rounds)
+
+
+def _middle_series(rounds: Sequence[list[Any] | None]) -> list[Any]:
+    first = rounds[0] or []
+    alike = len(rounds) > 1 and all(one is not None and len(one) == len(first) for one in rounds)
+    return [_middle(places) for places in zip(*rounds, strict=True)] if alike else list(first)  # type: ignore[arg-type]
+
+
+def _ranges(rounds: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    if len(rounds) == 1:
+        return {}
+    held: dict[str, list[Any]] = {name: [one.get(name) for one in rounds] for name in rounds[0]}
+    return {name: max(found) - min(found) for name, found in held.items() if all(map(_is_number, found))}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def merge_rounds(rows: Iterable[Mapping[str, Any]]) -> list[Record]:
@@ -136,7 +168,7 @@ def _added(row: Mapping[str, Any], rounds: Sequence[Mapping[str, Any]]) -> dict[
     if not rounds or rounds[0]["status"] != "ok":
         return dict(row)
     kept: dict[str, Any] = {name: sys.intern(row[name]) for name in OF_A_LATER_ROUND}
-    for part in ("samples", "warmup", "spent"):
+    for part in ("samples", "warmup", "spent", "values", "series"):
         kept[part] = {sys.intern(name): held for name, held in row[part].items()}
     return kept | {"factors": rounds[0]["factors"], "provenance": {"error": row["provenance"].get("error", {})}}
 

@@ -11,7 +11,7 @@ import math
 import numbers
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ ROW_COLUMNS = ("status", "reason", "flags", "environment")
 # What the CSV holds where a row has no reason, no flag or no environment.
 NOTHING = "none"
 ONE_SAMPLE = "one sample"
+ONE_ROUND = "one round"
 NOT_RECORDED = "not recorded"
 
 
@@ -43,6 +44,7 @@ class Column:
     exact: whether the figure is a count or a computed number that is shown unrounded.
     spread_get: gives the spread, for a table without that column: it then stands in the CSV alone.
     rounds_get: says how the figure differs from round to round; shown where a cell has several.
+    range_get: gives its range over rounds, None where it has none: the spread of a figure of which a round has one.
     """
 
     name: str
@@ -53,6 +55,7 @@ class Column:
     exact: bool = False
     spread_get: Callable[[Record], Any] | None = None
     rounds_get: Callable[[Record], Any] | None = None
+    range_get: Callable[[Record], float | None] | None = None
 
 
 def factor(name: str, title: str, get: Callable[[Record], Any] | None = None) -> Column:
@@ -96,7 +99,7 @@ def _over_rounds(record: Record, sample: str, scale: float) -> str:
     found = summary(record, sample)
     limits = found.interval or found.range
     if limits is None:
-        return "one round"
+        return ONE_ROUND
     low, high = (format_figure(limit * scale) for limit in limits)
     return f"{low} to {high} ({found.spread_label})"
 
@@ -159,7 +162,11 @@ def value(
         is_number = isinstance(found, (int, float)) and not isinstance(found, bool)
         return found * scale if is_number and scale != 1 else found
 
-    return Column(column or name, title, get, exact=exact)
+    def get_range(record: Record) -> float | None:
+        found = record.ranges.get(name)
+        return None if found is None else found * scale
+
+    return Column(column or name, title, get, exact=exact, range_get=None if exact else get_range)
 
 
 def values(**titles: str) -> list[Column]:
@@ -401,14 +408,24 @@ def make(
 
 
 def _with_rounds(columns: Sequence[Column], records: Sequence[Record]) -> list[Column]:
-    """The columns, and behind each median what it did over the rounds, where any cell was measured in several."""
-    several = any(len(rounds) > 1 for record in records for rounds in record.samples.values())
+    """The columns, with what each figure did over the rounds, and how many, where any cell was measured in several."""
+    if not any(record.ok and record.rounds > 1 for record in records):
+        return list(columns)
     result = []
     for column in columns:
+        get = column.range_get
+        if get is not None and any(get(record) is not None for record in records):
+            column = replace(column, spread=f"{column.name}_spread", spread_get=partial(_range, get))
         result.append(column)
-        if several and column.rounds_get is not None:
+        if column.rounds_get is not None:
             result.append(Column(f"{column.name}_rounds", f"{column.title}, over rounds", column.rounds_get))
-    return result
+    return [*result, Column("rounds", "Rounds", lambda record: record.rounds if record.ok else None, exact=True)]
+
+
+def _range(get: Callable[[Record], float | None], record: Record) -> Any:
+    """A figure's range over rounds; a text where there is none."""
+    found = get(record)
+    return found if found is not None or not record.ok else ONE_ROUND
 
 
 def _unshown_spreads(columns: Sequence[Column]) -> list[Column]:

@@ -88,3 +88,16 @@ def test_cells_of_all_shards_stand_in_the_order_of_the_plan(tmp_path: Path, shar
     loaded = records.load_by_experiment(sorted(tmp_path.glob("probe/*.jsonl"), reverse=True))
     assert list(loaded) == ["probe"]
     assert [cell.factors["n"] for cell in loaded["probe"]] == list(range(10))
+
+
+def test_of_figures_that_rounds_have_apart_the_median_and_the_range_are_kept() -> None:
+    rounds = [
+        row(number=number, values={"rate": rate, "steps": 4, "by": by}, series={"loss": [9.0, loss]})
+        for number, rate, by, loss in ((1, 22.1, "one", 8.0), (2, 16.0, "two", 8.5), (3, 18.0, "three", 8.2))
+    ]
+    [merged] = records.merge_rounds(rounds)
+    assert merged.values == {"rate": 18.0, "steps": 4, "by": "one"}
+    assert merged.ranges == {"rate": pytest.approx(6.1), "steps": 0}
+    assert (merged.series, merged.rounds) == ({"loss": [9.0, 8.2]}, 3)
+    [alone] = records.merge_rounds(rounds[:1])
+    assert (alone.values["rate"], alone.ranges, alone.rounds) == (22.1, {}, 1)

@@ -187,3 +187,17 @@ def test_a_failed_cell_shows_what_it_measured_before(tmp_path: Path) -> None:
     assert rows[2][2:] == ["oom [2]"] * 4
     table = t.make("a.b", "T", [partly], columns())
     assert table.ok.empty, "findings leave it out"
+
+
+def test_a_figure_of_several_rounds_has_their_range_and_their_number(tmp_path: Path) -> None:
+    columns = [t.factor("seq_len", "Length"), t.value("rate", "Rate (1/ms)", 1e-3, "per_ms"), t.value("loss", "Loss")]
+    several = record(values={"rate": 18000.0, "loss": 4.0}, ranges={"rate": 6100.0}, rounds=3)
+    once = record(factors={"seq_len": 128}, values={"rate": 17000.0, "loss": 4.0})
+    for found in ([several, once, record("oom")], [once]):
+        t.write(t.make("x", "X", found, columns), tmp_path)
+        with (tmp_path / "x.csv").open() as file:
+            [first, *_] = lines = list(csv.DictReader(file))
+        if found[0] is several:
+            assert (first["per_ms"], first["per_ms_spread"], first["rounds"]) == ("18.0", "6.1000000000000005", "3")
+            assert [line["per_ms_spread"] for line in lines[1:]] == ["one round", "oom"]
+        assert ("rounds" in first, "loss_spread" in first) == (found[0] is several, False)

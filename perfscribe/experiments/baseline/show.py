@@ -65,7 +65,7 @@ def _named(record: Record, values: dict[str, Any], **more: Any) -> Record:
     """A row with these values alone, under the factors that the tables of a model show."""
     own = {"model_name": _model_name(record), "device": record.factors["device"], "dtype": _dtype(record)}
     factors = {**own, "labels": record.factors["labels"], **more}
-    return replace(record, factors=factors, values=values, samples={}, warmup={}, series={})
+    return replace(record, factors=factors, values=values, samples={}, warmup={}, series={}, ranges={}, rounds=1)
 
 
 def _model_name(record: Record) -> str:
@@ -92,22 +92,26 @@ def _eval_loss(record: Record, epoch: int) -> Any:
     return by_epoch.get(float(epoch), f"no evaluation at epoch {epoch}")
 
 
-def _number(name: str, scale: float = 1.0) -> Get:
-    return t.value(name, "", scale).get
+def _number(name: str, scale: float = 1.0) -> t.Column:
+    return t.value(name, "", scale)
+
+
+def _derived(get: Get) -> t.Column:
+    return t.derived("", "", get)
 
 
 # Its first and eighth are here two: the mean over all steps is not the last step's loss, and a peak is not what is
 # left after a step. Above them how many rows were trained, on which losses and speed depend.
-METRICS: tuple[tuple[str, str, Get], ...] = (
-    ("Rows trained", "rows given to Trainer", lambda record: record.factors["rows"]),
+METRICS: tuple[tuple[str, str, t.Column], ...] = (
+    ("Rows trained", "rows given to Trainer", _derived(lambda record: record.factors["rows"])),
     ("Train Loss (Final)", "train_loss of the summary, the mean over all steps", _number("mean_train_loss")),
     ("Train Loss (last logged)", "train/loss", _number("final_train_loss")),
-    *((f"Eval Loss (Epoch {epoch})", "eval/loss", partial(_eval_loss, epoch=epoch)) for epoch in (1, 2, 3)),
+    *((f"Eval Loss (Epoch {epoch})", "eval/loss", _derived(partial(_eval_loss, epoch=epoch))) for epoch in (1, 2, 3)),
     ("Training Speed (samples/sec)", "train_samples_per_second", _number("train_samples_per_s")),
     (
         "Evaluation Speed (samples/sec)",
         "eval/samples_per_second, median",
-        lambda record: median(record.series["eval_samples_per_s"] or [float("nan")]),
+        _derived(lambda record: median(record.series["eval_samples_per_s"] or [float("nan")])),
     ),
     ("Steps per Epoch", "steps over epochs", _number("steps_per_epoch")),
     ("Memory Allocated (MiB), peak", "torch's allocator", _number("peak_allocated_bytes", 1 / MIB)),
@@ -132,10 +136,11 @@ def nine(records: Iterable[Record]) -> list[Record]:
     for group in t.grouped(records, lambda record: against.workload(record, ("labels", "rows"))).values():
         by_labels = {record.factors["labels"]: record for record in group}
         base = next((record for record in by_labels.values() if record.ok), next(iter(by_labels.values())))
-        for metric, where, get in METRICS:
-            values = {name: _figure(get, by_labels.get(name)) for name in LABELS} if base.ok else {}
+        for metric, where, column in METRICS:
+            values = {name: _figure(column.get, by_labels.get(name)) for name in LABELS} if base.ok else {}
             row = _named(base, values, metric=metric, where=where)
-            rows.append(replace(row, flags=[*row.flags, *_rows_differ(metric, by_labels)]))
+            flags = [*row.flags, *_rows_differ(metric, by_labels)]
+            rows.append(replace(row, flags=flags, ranges=_ranges(column, by_labels), rounds=base.rounds))
     return rows
 
 
@@ -147,6 +152,12 @@ def _figure(get: Get, record: Record | None) -> Any:
         return f"{record.status} ({record.reason})" if record.reason else record.status
     found = get(record)
     return "not finite" if isinstance(found, float) and found != found else found
+
+
+def _ranges(column: t.Column, by_labels: Mapping[str, Record]) -> dict[str, float]:
+    """Of the metric over rounds, for each way to label that has one."""
+    found = {name: column.range_get(record) if column.range_get else None for name, record in by_labels.items()}
+    return {name: one for name, one in found.items() if one is not None}
 
 
 def _rows_differ(metric: str, by_labels: dict[str, Record]) -> list[str]:
