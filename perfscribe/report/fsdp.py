@@ -534,7 +534,7 @@ class MultiGpu(OfBloom):
 
     name = "fsdp_multi_gpu_fine_tuning_with_fsdp"
     heading = "Multi-GPU Fine-Tuning with FSDP"
-    details = ("fsdp.multi_gpu",)
+    details = ("fsdp.multi_gpu", "fsdp.step")
     figure = table = "fsdp.multi_gpu"
     WAYS = {  # noqa: RUF012
         "as given": {"wrapped_by": "FSDP1", "loop": "trainer"},
@@ -564,6 +564,7 @@ class MultiGpu(OfBloom):
         yield Answer(
             f"{on} give {gain}x the samples/s of {self.alone()}{way}{rest}{self.odd}.",
             f"Memory per GPU {verb} from {one} to {many} GB{self.odd}.",
+            self.waits(),
         )
         wrapped = {"wrapped per block": "with blocks wrapped"}
         first = f"{gain} times the samples/s of {self.alone()}, {wrapped.get(how, how)}".rstrip(", ")
@@ -573,6 +574,22 @@ class MultiGpu(OfBloom):
         kept = figure(custom.loop("tuned"), "efficiency") if custom.world > 1 else NO_FIGURE
         train = f"{on} train BLOOM {gain}x as fast as {self.alone().replace(' GPU', '')}, {how}{self.odd}"
         yield Finding(5, "fsdp", f"{train}; the custom model, tuned in BF16, keeps {kept} % of linear‡.")
+
+    def waits(self) -> str:
+        """What a traced step waits for, with fewest and with most rows a rank."""
+        world = max(self.site.levels("fsdp.step", "world_size"), key=int, default="")
+        rows = list(filter(ok, self.site.rows("fsdp.step", world_size=world, wrapping="per block")))
+        if len(rows) < 2 or not self.site.gpu:
+            return ""
+        (idle, sends), (later, sending) = (
+            [figure(row, part).share(figure(row, "traced_step_ms")) for part in ("idle_ms", "sends_ms")]
+            for row in (rows[0], rows[-1])
+        )
+        return (
+            f"With {rows[0]['batch']} row each, blocks wrapped, {world} GPUs idle for {idle} % of a traced step and "
+            f"only communicate for {sends} %; with {rows[-1]['batch']} for {later} and {sending} %, at "
+            f"{figure(rows[-1], 'mfu')} % MFU."
+        )
 
     def lines(self) -> list[Line]:
         """Labels and the source's rows."""

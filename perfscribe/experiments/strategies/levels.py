@@ -28,7 +28,7 @@ LEVELS = experiment(
         ["fp32", "bf16", "fp16"],
         ["fp32", "bf16", "fp16"],
         tiny=["fp32", "bf16"],
-        gpu=["bf16", "fp32", "fp16"],
+        gpu=["fp16"],
     ),
     reduce_dtype=choice("in which FSDP reduces gradients of bf16 and fp16 products", ["fp32", "bf16", "fp16"], "fp32"),
     offload=flags("whether FSDP keeps parameters, gradients and optimizer state on the CPU", [False, True]),
