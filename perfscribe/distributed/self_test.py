@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import combinations
+from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 OPERATION = "all_reduce"
 PASSED, NO_FIGURE, TOO_SLOW = 0, 44, 46  # exit statuses, those of the workshop's job script
 MIB = 2**20
+BOOT = Path("/proc/sys/kernel/random/boot_id")
 PAIR_BYTES = {"gloo": 8 * MIB, "nccl": 256 * MIB}
 PAIR_WARMUP, PAIR_CALLS = 1, 3
 
@@ -51,7 +53,8 @@ class Trial:
 class Outcome:
     """What came of it: times of each call (the longest of any rank), or none where another program timed them.
 
-    hosts: of each rank. pairs: empty unless the bandwidth is below the threshold and there are more than two ranks.
+    hosts: of each rank. machines: how many these are, as name spaces of one have one kernel. pairs: empty unless the
+    bandwidth is below the threshold and there are more than two ranks.
     """
 
     trial: Trial
@@ -62,6 +65,7 @@ class Outcome:
     times_ms: tuple[float, ...] = ()
     warmup_ms: tuple[float, ...] = ()
     pairs: tuple[Pair, ...] = ()
+    machines: int = 1
 
     @property
     def code(self) -> int:
@@ -154,10 +158,12 @@ def try_out(trial: Trial, rank: Rank) -> Outcome:
     world_size = rank.place.world_size
     times_ms, warmup_ms = (_longest(said[name], rank) for name in ("samples_ms", "warmup_ms"))
     busbw = busbw_gb_per_s(OPERATION, world_size, said["message_bytes"], median(times_ms))
-    hosts = _hosts(rank)
+    hosts, machines = _hosts(rank)
     too_slow = busbw < trial.threshold_gb_per_s
     pairs = try_pairs(rank, trial) if too_slow and world_size > 2 else ()
-    return Outcome(trial, rank.backend, world_size, hosts, busbw, tuple(times_ms), tuple(warmup_ms), tuple(pairs))
+    return Outcome(
+        trial, rank.backend, world_size, hosts, busbw, tuple(times_ms), tuple(warmup_ms), tuple(pairs), machines
+    )
 
 
 def from_json(value: Mapping[str, Any]) -> Outcome:
@@ -214,10 +220,11 @@ def _longest(own_ms: Sequence[float], rank: Rank) -> list[float]:
     return [float(time) for time in times.tolist()]
 
 
-def _hosts(rank: Rank) -> tuple[str, ...]:
-    """Every rank's host, in the order of ranks."""
+def _hosts(rank: Rank) -> tuple[tuple[str, ...], int]:
+    """Every rank's host, in the order of ranks, and how many kernels they run, which Linux names at each boot."""
     import torch.distributed as dist
 
-    names = [""] * rank.place.world_size
-    dist.all_gather_object(names, rank.place.host)
-    return tuple(names)
+    kernel = BOOT.read_text() if BOOT.is_file() else rank.place.host
+    found = [("", "")] * rank.place.world_size
+    dist.all_gather_object(found, (rank.place.host, kernel))
+    return tuple(host for host, _ in found), len({kernel for _, kernel in found})

@@ -144,8 +144,14 @@ def machine(summary: Mapping[str, Any]) -> str:
     days = first if first == last else f"{first} to {last[8:] if same_month else last}"
     commits = summary["commits"]
     commit = f"commit {commits[0]}" if len(commits) == 1 else f"{len(commits)} commits" if commits else ""
-    cluster = f"{summary['nodes']} nodes of a cluster" if summary["nodes"] else ""
+    cluster = nodes(summary)
     return "; ".join(part for part in (*summary["machines"], cluster, software, days, commit) if part) + "."
+
+
+def nodes(summary: Mapping[str, Any]) -> str:
+    """Nodes of a cluster; nothing on one machine."""
+    emulated = " emulated on this machine" if summary.get("emulated") else ""
+    return f"{summary['nodes']} nodes of a cluster{emulated}" if summary["nodes"] else ""
 
 
 def overview(short: str, problems: Sequence[Problem]) -> str:

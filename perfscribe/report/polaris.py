@@ -356,14 +356,13 @@ class CrossNode(Problem):
     def marks(self) -> tuple[str, str]:
         """What stands behind figures across nodes, and what behind a title or sentence whose figures all have it."""
         if self.cluster:
-            return "", "" if self.site.gpu else "†"
+            return "", "†" * self.site.emulated
         return ("", "†") if self.link().startswith("TCP") else ("†", "")
 
     def links(self) -> str:
         """The set-up's end: what stands for the nodes."""
         if self.cluster:
-            nodes = "two nodes of a Slurm cluster"
-            return f"; {nodes}" if self.site.gpu else f"; † TCP for both, {nodes} that may be of one host"
+            return "; † TCP for both, nodes are name spaces of one machine" if self.site.emulated else "; two nodes"
         if self.link().startswith("TCP"):
             return "; † one machine, TCP over loopback for both, so that a ratio near 1 is expected"
         within = "NVLink" if "(NV" in self.link() else self.link()

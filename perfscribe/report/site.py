@@ -111,6 +111,12 @@ class Site:
         """Different entries of a column in rows that are ok, in their order."""
         return list(dict.fromkeys(row[column] for row in self.rows(table, **levels) if row["status"] == "ok"))
 
+    @property
+    def emulated(self) -> bool:
+        """Whether the nodes that its trainings are on are one machine, as the test of their links saw."""
+        tests = [row for row in self.rows("fsdp.preflight", status="ok") if row["on_nodes"] != "1"]
+        return bool(tests) and all(entry(row, "machines") == "1" for row in tests)
+
     def value(self, table: str, column: str, **levels: Any) -> Figure:
         """The figure of a cell, in its table's unit."""
         return figure(self.row(table, **levels), column)

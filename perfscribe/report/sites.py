@@ -13,6 +13,7 @@ from typing import Any
 from perfscribe.base import files
 from perfscribe.records import form
 from perfscribe.records.form import STATUSES
+from perfscribe.report.handin import nodes
 from perfscribe.show.markdown_tables import of_texts
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -52,7 +53,8 @@ def _overview(sites: Mapping[str, Mapping[str, Any]]) -> str:
     for name, found in sites.items():
         days = " to ".join(dict.fromkeys([found["first_day"], found["last_day"]]))
         counts = [str(found["cells"].get(status, 0)) for status in statuses]
-        rows.append([f"[{name}]({name}/report.md)", "; ".join(found["machines"]), days, *counts])
+        machines = "; ".join(filter(None, [*found["machines"], nodes(found)]))
+        rows.append([f"[{name}]({name}/report.md)", machines, days, *counts])
     return of_texts(rows, ["Report", "Machine", "Measured", *(f"Cells {status}" for status in statuses)]) + "\n"
 
 

@@ -22,6 +22,7 @@ def of_site(plan: Mapping[str, Any], records: Mapping[str, Sequence[Record]], re
     days = sorted(str(provenance["time"])[:10] for provenance in measured)
     statuses = Counter(record.status for record in cells)
     nodes = {node_name(record.provenance) for record in cells if record.provenance.get("cluster")}
+    several = [int(record.factors.get("nodes") or 1) for record in cells if record.ok]
     with form.as_written(results / "environments"):
         machines = sorted({machine(identity) for identity in identities})
         gpus = max((int(identity.get("gpu_count") or 0) for identity in identities), default=0)
@@ -31,7 +32,11 @@ def of_site(plan: Mapping[str, Any], records: Mapping[str, Sequence[Record]], re
         "preset": plan["preset"],
         "machines": machines,
         "gpus": gpus,
-        "nodes": len(nodes),
+        "nodes": max([len(nodes), *several]) if nodes else 0,
+        "emulated": any(
+            record.ok and record.factors.get("nodes", 1) > 1 and record.values.get("machines") == 1
+            for record in records.get("preflight", ())
+        ),
         "software": software,
         "first_day": days[0] if days else "",
         "last_day": days[-1] if days else "",

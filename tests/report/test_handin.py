@@ -75,6 +75,19 @@ def test_what_shows_nothing_is_not_said() -> None:
     assert polaris.varies(Figure(116.0, 9.7), Figure(16.5, 27.7)) and not polaris.varies(Figure(7.0, 2.0))
 
 
+def test_nodes_of_one_machine_are_marked() -> None:
+    """However they are called: what tells them apart is the kernel, which name spaces share."""
+    made = Site("made", Path("nowhere"), "cpu")
+    test = {"status": "ok", "on_nodes": "2", "nodes": "node1, node2"}
+    for machines, mark in (("1", "†"), ("2", ""), ("not recorded", "")):
+        made._read = {"fsdp.preflight": [test | {"on_nodes": "1", "machines": "1"}, test | {"machines": machines}]}
+        assert fsdp.several_nodes(made, 2) == mark and fsdp.several_nodes(made, 1) == ""
+        assert made.emulated == bool(mark)
+    summary = {"nodes": 2, "emulated": True}
+    assert handin.nodes(summary) == "2 nodes of a cluster emulated on this machine"
+    assert handin.nodes(summary | {"emulated": False}) == "2 nodes of a cluster"
+
+
 def test_strategies_compare_within_one_dtype() -> None:
     """The one that most rows have, so that the workshop's own settings are among them."""
     problem = fsdp.Strategies(Site("h200x4", ROOT / "results" / "h200x4" / "tables", "cuda"))

@@ -50,7 +50,7 @@ def run(cell: Cell) -> Measurement:
     """Try the all-reduce and judge it.
 
     samples: time_ms, where our own loop timed the calls. values: busbw_gb_per_s, exit_code (0, or 46 below the
-    threshold), line (what is told of it), nodes, tested_by, slowest_pair, pairs. series: log.
+    threshold), line (what is told of it), nodes, machines, tested_by, slowest_pair, pairs. series: log.
     NoFigure, and what launch() raises: there is no bandwidth.
     """
     from perfscribe.distributed import nccl_tests
@@ -69,6 +69,7 @@ def run(cell: Cell) -> Measurement:
             "exit_code": outcome.code,
             "line": outcome.line(),
             "nodes": ", ".join(dict.fromkeys(outcome.hosts)),
+            "machines": outcome.machines,
             "tested_by": NVIDIA if program else OWN,
             "slowest_pair": f"{slow.first} and {slow.second}" if slow else "none",
             "slowest_pair_gb_per_s": slow.busbw_gb_per_s if slow else "none",

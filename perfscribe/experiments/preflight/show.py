@@ -31,6 +31,7 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
         t.value("exit_code", "Exit status", exact=True),
         *t.values(slowest_pair="Slowest pair (ranks)", slowest_pair_gb_per_s="Its busbw (GB/s)"),
         *t.values(nodes="Names of the nodes"),
+        t.value("machines", "Machines", exact=True),
         t.Column("calls", "Timed calls", _calls, exact=True),
     ]
     return [t.make(TABLES[0], "All-reduce self-test before trainings", records["preflight"], shown, NOTES)]
