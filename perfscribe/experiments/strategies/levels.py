@@ -14,7 +14,7 @@ LEVELS = experiment(
     ),
     world_size=wholes("ranks", 1, 1024, [1, 2], gpu=[1, 2, 4]),
     full_grid=flag(
-        "whether the most ranks have every combination; otherwise one differs at a time from the first level of each",
+        "whether several ranks have every combination; otherwise one differs at a time from the first level of each",
         False,
         gpu=True,
     ),
@@ -41,7 +41,7 @@ LEVELS = experiment(
     timed_steps=whole("steps that are timed", 1, 20, 3, tiny=2, gpu=8),
     offload_steps=whole("steps that are timed with CPU off-load", 1, 20, 3, tiny=2),
     wrapping=choices(
-        "variants of wrapping and prefetching under FULL_SHARD with the most ranks, as api:wrapping:prefetch",
+        "variants of wrapping and prefetching under FULL_SHARD with several ranks, as api:wrapping:prefetch",
         [
             "fsdp2:per_block:implicit",
             "fsdp2:per_block:forward",

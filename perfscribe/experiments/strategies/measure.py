@@ -40,21 +40,20 @@ def cells(config: Mapping[str, Any]) -> list[Cell]:
             counts = {"warmup_steps": warmup, "timed_steps": steps}
             found.append({"part": GRID, "world_size": world_size, **plan, **same, **counts})
     found = [one for number, one in enumerate(found) if one not in found[:number]]
-    most = max(config["world_size"])
+    several = [ranks for ranks in config["world_size"] if ranks > 1]
     base = {"strategy": "full_shard", "dtype": config["dtype"][0], "offload": False, "checkpointing": False}
     counts = {"turns": config["turns"], "warmup_steps": 1, "timed_steps": config["turn_steps"]}
     variants = {"variants": ", ".join(config["wrapping"])}
-    found.append({"part": WRAPPING, "world_size": most, **base, **same, **counts, **variants})
-    for api in ("fsdp2", "fsdp1"):
-        for offload in (False, True):
-            for exchange in (EACH, LAST):
-                plan = {"api": api, **base, "dtype": "fp32", "offload": offload, "exchange": exchange}
-                found.append({"part": ACCUMULATION, "world_size": most, **plan, **same})
+    for ranks in several:
+        found.append({"part": WRAPPING, "world_size": ranks, **base, **same, **counts, **variants})
+    for ranks, api, offload, exchange in itertools.product(several, ("fsdp2", "fsdp1"), (False, True), (EACH, LAST)):
+        plan = {"api": api, **base, "dtype": "fp32", "offload": offload, "exchange": exchange}
+        found.append({"part": ACCUMULATION, "world_size": ranks, **plan, **same})
     return [_cell(one) for one in found]
 
 
 def plans(config: Mapping[str, Any], world_size: int) -> list[dict[str, Any]]:
-    """Factors of the grid's plans with so many ranks: one factor at a time, all of them at the largest count.
+    """Factors of the grid's plans with so many ranks: one factor at a time, with full_grid all of several ranks.
 
     Those that do not exist are left out: off-load of DDP, a hybrid of a single rank. The base is the first level of
     each; FSDP1 differs from it in that alone. A single rank has the model alone too.
@@ -64,7 +63,7 @@ def plans(config: Mapping[str, Any], world_size: int) -> list[dict[str, Any]]:
     levels = {"strategy": strategies, **{name: config[name] for name in ("dtype", "offload", "checkpointing")}}
     base = {name: of[0] for name, of in levels.items()}
     found = [base | {name: level} for name, of in levels.items() for level in of]
-    if config["full_grid"] and world_size == max(config["world_size"]):
+    if config["full_grid"] and world_size > 1:
         found = [dict(zip(levels, chosen, strict=True)) for chosen in itertools.product(*levels.values())]
     found += [base | {"strategy": level} for level in beside]
     if world_size == 1:

@@ -307,7 +307,8 @@ def _unit(gib: pd.Series) -> tuple[float, str]:
 
 
 def _draw_variants(canvas: Any, rows: pd.DataFrame, colours: Mapping[str, str]) -> None:
-    """Step time and peak, a bar a variant in its dtype's colour."""
+    """Step time and peak on most ranks, a bar a variant in its dtype's colour."""
+    rows = rows[rows["world_size"] == rows["world_size"].max()]
     panels = canvas.subplots(1, 2, sharey=True)
     # On two lines, as the longest name would not fit beside both panels on one.
     names = list(rows["api"] + ", " + rows["wrapping"].str.removeprefix("none: ") + "\n" + rows["prefetch"])
