@@ -40,7 +40,9 @@ FEWEST_SAMPLES = 3
 ENOUGH_MS = 100.0  # of timed calls, from which on fewer samples than asked for are taken
 DIGITS = 5  # of a sample that Clocks keeps: events resolve 0.5 us, and there are hundreds of cells
 HOST_WARMUP = 1
-LAUNCHED_SAMPLES = 5
+# Of calls with launches: as do_bench warms up, and so many for each sample asked for, as the host's time varies most.
+LAUNCHED_WARMUP_MS = 25.0
+LAUNCHED_CALLS = 5
 
 Make = Callable[[], Callable[[], object]]
 
@@ -119,7 +121,9 @@ def time_launched(make: Make, *, samples: int, call_ms: float) -> Timing:
     The host runs ahead while the device overwrites 256 MiB before each call, so launches are hidden for as long as
     that takes (about 0.1 ms) and show beyond it. call_ms: what a call takes.
     """
-    return time_device(make(), warmup=1, timed=samples_within(call_ms, samples))
+    timed = samples_within(call_ms, samples)
+    warmup = min(timed, int(LAUNCHED_WARMUP_MS / call_ms)) if call_ms > 0 else timed
+    return time_device(make(), warmup=max(1, warmup), timed=timed)
 
 
 class CudaGraphs:
@@ -221,8 +225,8 @@ class Clocks:
         if replayed.fallback:
             self._fallbacks[name] = replayed.fallback
         call_ms = min(replayed.timing.samples_ms)
-        launched = time_launched(make, samples=min(LAUNCHED_SAMPLES, self._samples), call_ms=call_ms)
-        # Its warm-up call is that of a call which has run many times by now.
+        launched = time_launched(make, samples=LAUNCHED_CALLS * self._samples, call_ms=call_ms)
+        # Its warm-up calls are those of a call which has run many times by now.
         _keep(measurement, f"{name}_launched_ms", replace(launched, warmup_ms=[]))
 
     def values(self) -> dict[str, str]:

@@ -238,6 +238,7 @@ class Ddp(Problem):
     """What the benchmarks of DDP share: one table, which the first of them prints and the others quote."""
 
     STEPS, PHASES, TRACED, OVERHEAD = (f"cs336.ddp_{one}" for one in ("benchmark", "phases", "timeline", "overhead"))
+    CHECK = STEPS
 
     def __init__(self, site: Site) -> None:
         self.buckets = ("1", "10", "100", "1000") if site.gpu else ("0.1", "1", "10")
@@ -430,8 +431,8 @@ class BucketedBenchmarking(Ddp):
         if same:
             steps = f"The step takes {low} to {high} ms, the same within noise"
         expected = (
-            "One call per tensor was expected to pay its fixed cost each time, one large last bucket to wait for the "
-            "end of backward."
+            "One call per tensor was expected to pay its fixed cost each time, one large bucket to wait for the end of "
+            "backward."
         )
         # Where the wait would be seen, which is not where a large bucket is the best.
         unseen = bool(low) and least == self.buckets[-1] and not same

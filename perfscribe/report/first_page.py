@@ -153,14 +153,12 @@ def figures(problems: Iterable[Problem], there: Collection[str]) -> list[tuple[s
 
 
 def caveats(site: Site, problems: Iterable[Problem], summary: Mapping[str, Any]) -> list[str]:
-    """At most four sentences."""
+    """At most three sentences."""
     texts = []
     if any(table.mark == "†" for problem in problems for table in problem.made):
-        texts.append("Marked † is one machine: processes over its own TCP, or its GPUs as two nodes.")
-    if site.emulated:
-        texts.append(
-            "Its nodes are name spaces of one machine: they show that the workflow runs on a cluster, no link."
-        )
+        ways = ["processes over its own TCP", "its GPUs as two nodes"]
+        ways += ["name spaces as nodes, which show that the workflow runs on a cluster and no network"] * site.emulated
+        texts.append(f"Marked † is one machine: {', '.join(ways[:-1])} or {ways[-1]}.")
     if odd := summary["disturbed"]:
         measured = sum(number for status, number in summary["cells"].items() if status not in UNMEASURED)
         texts.append(f"{odd} of {measured} measured cells were throttled or disturbed ([appendix](appendix.md)).")

@@ -190,7 +190,7 @@ def lacking(problems: Sequence[Problem], pages: Collection[str] = ()) -> str:
 
 def _unmeasured(problem: Problem, pages: Collection[str]) -> str:
     """Why a problem has no figure at all: the reason of its cells, where no page of details has others."""
-    rows = [row for table in problem.details for row in problem.site.table(table)]
+    rows = [row for table in (*problem.details, problem.CHECK) for row in problem.site.table(table)]
     if rows and not any(row["status"] == "ok" for row in rows):
         return _reason(rows[0]["reason"])
     return ELSEWHERE if problem.name in pages else LEFT_OUT

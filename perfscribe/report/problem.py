@@ -125,7 +125,7 @@ class Problem:
 
     name: for links and files; heading: the course's own. letters: what is said to lack where nothing was measured.
     figure: id of its figure; figure_of_yours: of the one where the user's own code is handed in. details: tables and
-    further figures of its page of details.
+    further figures of its page of details; CHECK: the table of another page that it is of.
     """
 
     name = ""
@@ -134,6 +134,7 @@ class Problem:
     figure = ""
     figure_of_yours = ""
     details: Sequence[str] = ()
+    CHECK = ""
 
     def __init_subclass__(cls) -> None:
         """The handout's heading, where a class says no other."""

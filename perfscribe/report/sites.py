@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -37,7 +38,7 @@ def text(root: Path) -> str:
         if (path.parent / "summary.json").is_file()
     }
     with form.as_written(root / "results"):
-        return "\n".join([TOP, _overview(sites), "## Headlines\n", _headlines(sites)])
+        return "\n".join([TOP, _overview(sites), "## Headlines\n", _headlines(sites), *_picture(root, sites)])
 
 
 def refresh(root: Path) -> None:
@@ -67,6 +68,14 @@ def _headlines(sites: Mapping[str, Mapping[str, Any]]) -> str:
             found.setdefault(title, {})[name] = f"{value} ({levels})" if levels else value
     rows = [[title, *(cells.get(name, "-") for name in sites)] for title, cells in found.items()]
     return of_texts(rows, ["What", *sites]) + "\n"
+
+
+def _picture(root: Path, sites: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """The first figure of the site of which most cells are ok."""
+    name = max(sites, key=lambda site: sites[site]["cells"].get("ok", 0), default="")
+    page = root / "report" / name / "report.md"
+    found = re.search(r"!\[(.*)\]\((figures/.*)\)", page.read_text(encoding="utf-8")) if page.is_file() else None
+    return [f"![{found[1]}]({name}/{found[2]})  \n*{name}: {found[1]}*\n"] if found else []
 
 
 if __name__ == "__main__":

@@ -156,3 +156,14 @@ def test_out_of_memory_while_capturing_stays_what_it_is(cuda: FakeCuda) -> None:
     with pytest.raises(RuntimeError, match=r"^CUDA out of memory"):
         g.time_replays(making(cuda.log), samples=3, recorder=g.CudaGraphs())
     assert cuda.log[-1] == "reset"
+
+
+@pytest.mark.parametrize(("call_ms", "warmup", "timed"), [(0.01, 50, 50), (5.0, 5, 20), (80.0, 1, g.FEWEST_SAMPLES)])
+def test_calls_with_launches_are_warmed_up_and_many(
+    monkeypatch: pytest.MonkeyPatch, call_ms: float, warmup: int, timed: int
+) -> None:
+    """As do_bench: 25 ms of them come before the timed ones; a host that launches takes a while to run evenly."""
+    asked = {}
+    monkeypatch.setattr(g, "time_device", lambda _, **counts: asked.update(counts))
+    g.time_launched(make, samples=50, call_ms=call_ms)
+    assert asked == {"warmup": warmup, "timed": timed}

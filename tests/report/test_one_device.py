@@ -23,7 +23,7 @@ def site(**tables: Sequence[Row]) -> Site:
 
 
 def flash(length: int, width: int, plain: float, ours: float, spread: float = 0.1) -> list[Row]:
-    cell = {**OK, "dtype": "bf16", "seq_len": str(length), "head_dim": str(width), "both_ms_n": "5"}
+    cell = {**OK, "dtype": "bf16", "seq_len": str(length), "head_dim": str(width), "both_launched_ms_n": "5"}
     return [
         {**cell, "implementation": name, "both_launched_ms": str(ms), "both_launched_ms_iqr": str(2 * spread)}
         for name, ms in (("eager", plain), ("triton", ours))

@@ -141,6 +141,7 @@ def _closure(record: Record) -> Any:
 def _cells() -> list[t.Column]:
     """All that a cell gave."""
     launched = [t.median(f"{one}_launched_ms", f"{word} with launches (ms)") for one, word in PASSES.items()]
+    launched.append(replace(t.count("both_launched_ms"), kind="unshown"))
     return [
         *PROBLEM,
         t.factor("implementation", "Implementation"),
