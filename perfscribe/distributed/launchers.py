@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import secrets
 import shutil
 import socket
@@ -180,7 +181,7 @@ def _open_mpi(bindings: Sequence[binding.Cores] | None, folder: str) -> list[str
 
 def by_rankfile(mpiexec: str, rankfile: str) -> list[str]:
     """Options by which this mpiexec of Open MPI binds ranks as the file says, to cores that they may share."""
-    if "(open mpi) 4." in _version(mpiexec):
+    if re.search(r"\((open mpi|openrte)\) 4\.", _version(mpiexec)):  # mpirun's name and mpiexec's
         found = ["--rankfile", rankfile, "--oversubscribe", "--use-hwthread-cpus"]
     else:  # to which those options are deprecated
         found = ["--map-by", f"rankfile:file={rankfile}:oversubscribe:hwtcpus"]

@@ -109,6 +109,7 @@ def test_how_each_launcher_is_told_of_a_binding(no_launchers, monkeypatch):
     assert "-bind-to user:0+1,8+9,16+17,24+25 " in told("mpich")
     assert f"rankfile:file={no_launchers}/rankfile.txt" in told("open_mpi")
     assert len((no_launchers / "rankfile.txt").read_text().splitlines()) == 4
-    install(no_launchers, "mpiexec", "mpirun (Open MPI) 4.1.6")
-    launchers._version.cache_clear()
-    assert f"--rankfile {no_launchers}/rankfile.txt --oversubscribe --use-hwthread-cpus" in told("open_mpi")
+    for version in ("mpirun (Open MPI) 4.1.6", "mpiexec (OpenRTE) 4.1.6"):
+        install(no_launchers, "mpiexec", version)
+        launchers._version.cache_clear()
+        assert f"--rankfile {no_launchers}/rankfile.txt --oversubscribe --use-hwthread-cpus" in told("open_mpi")
