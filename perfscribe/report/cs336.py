@@ -121,6 +121,11 @@ class BenchmarkingScript(Problem):
         found = [(size, figure(row, "first_forward_ms"), figure(row, "forward_ms")) for size, row in rows.items()]
         found = [one for one in found if all(one)] or [("", NO_FIGURE, NO_FIGURE)]
         size, first, later = max(found, key=lambda one: one[1].value / one[2].value)
+        if not self.stands_out(size, first):
+            said = f"Without warm-up a later forward takes as long as the first, {first} ms ({size}){self.mark}"
+            yield Lettered("c", f"{said}.", self.few_steps())
+            yield Title(said)
+            return
         cold, warm = (figure(self.warm(size, steps), "forward_ms_mean") for steps in (0, 5))
         loads = "loads kernels, sets up cuBLAS and fills" if self.site.gpu else "fills"
         yield Lettered(
@@ -135,8 +140,15 @@ class BenchmarkingScript(Problem):
         )
         size = (self.site.levels(self.WARMUP, "size") or [""])[-1]
         first, later = (figure(self.warm(size, 0), column) for column in ("first_forward_ms", "forward_ms"))
+        if not self.stands_out(size, first):
+            return
         said = f"Without warm-up the first forward of {size} takes {first.over(later)} times a later one."
         yield Finding(16, "one device", said)
+
+    def stands_out(self, size: str, first: Figure) -> bool:
+        """Whether no later forward of the cell without warm-up took as long as the first."""
+        rows = self.site.rows("cs336.benchmarking_steps", size=size, warmup_steps="0", dtype=self.warm_dtype)
+        return all(figure(row, "forward_ms").value < first.value for row in rows if row["step"] != "1")
 
     def time(self, size: str, of_pass: str, context: str) -> tuple[Figure, Row | None]:
         """Mean of a pass in FP32, ms, and its row."""
@@ -282,7 +294,7 @@ class BenchmarkingMixedPrecision(Problem):
             f"{gain}x at {big}{self.doubt(big)}"
         )
         faster = f"BF16 makes forward and backward of {big} {gain} times as fast as FP32, TF32 alone {tf32} times"
-        then = f"{small} {'gains nothing beyond noise' if self.doubt(small) else f'{least} times'}"
+        then = f"{small} {'does not gain' if self.doubt(small) else f'{least} times'}"
         yield Finding(4, "one device", f"{faster}; {then}.")
 
     def dtype(self, part: str, precision: str) -> Cell:
@@ -323,7 +335,7 @@ class BenchmarkingMixedPrecision(Problem):
             return " (within noise)"
         apart = [[self.time(size, dtype, one)[0] for one in ("forward", "backward")] for dtype in ("fp32", "bf16")]
         slow, fast = (Figure(sum(one.value for one in of), sum(one.spread or 0.0 for one in of)) for of in apart)
-        return " (timed apart, the two passes are within noise)" if slow.within_noise(fast) else ""
+        return " (timed apart, the sum of the two is within noise)" if slow.within_noise(fast) else ""
 
     def variance(self) -> Lettered:
         """(b): what half precision does to a variance, and whether autocast keeps LayerNorm in FP32 here."""
@@ -660,7 +672,10 @@ class TorchCompile(Problem):
 
     def gain(self, table: str, what: str, at: Mapping[str, str]) -> Figure:
         """How many times as fast compiled code is, turn by turn."""
-        gain = self.site.value(f"{table}_speedup", f"{what}_speedup", **self.compiled(table), **at)
+        row = self.site.row(f"{table}_speedup", **self.compiled(table), **at)
+        gain = figure(row, f"{what}_speedup")
+        if entry(row, f"{what}_verdict") == "cannot tell":
+            gain = replace(gain, spread=max(gain.spread or 0.0, abs(gain.value - 1)))
         return replace(gain, single=True)
 
 

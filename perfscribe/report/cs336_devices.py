@@ -321,8 +321,9 @@ class NaiveDdpBenchmarking(Ddp):
         least, one, bucket = min(there, key=lambda row: row[0].value)
         name = self.named(one) if bucket == "none" else f"buckets of {bucket} MB"
         then = f"{name} {'none beyond noise' if least.value <= 0 else least}"
-        exposes = f"naive DDP exposes {self.step('naive', 'exposed_ms')} ms of communication per step"
-        yield Finding(6, "several devices", f"On {self.site.ranks(2)} {exposes}, {then}.")
+        naive = self.step("naive", "exposed_ms")
+        exposes = f"naive DDP exposes {naive} ms of communication per step"
+        yield Finding(6, "several devices", f"On {self.site.ranks(2)} {exposes}, {then}{noise(naive, least)}.")
         yield from self.communication()
 
     def communication(self) -> Iterator[Part]:
@@ -509,9 +510,10 @@ class CommunicationAccounting(Problem):
         )
         whole, most, alone = self.steps(self.SHARDED, "undivided", "most_tokens", "n_fsdp_state")
         some = self.site.value(self.SHARDED, "value", step="n_fsdp")
+        size = replace(self.site.value(self.INPUTS, "value", key="fsdp_memory_gb"), exact=True)
         yield Lettered(
             "b",
-            f"A device holds (16·P + A/2)/N + A/2: A/2 = {whole} GiB stays whole, "
+            f"A device of {size} GB holds (16·P + A/2)/N + A/2: A/2 = {whole} GiB stays whole, "
             f"{'on each device' if some else 'so no N is enough'}.",
             f"Below {most} tokens some N is enough; N = {alone} holds the state alone.",
         )

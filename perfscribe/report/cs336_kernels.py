@@ -162,8 +162,8 @@ class NsysProfile(Problem):
         cell, most = max(longer.items(), key=lambda one: one[1].value)
         close = sum(one.value <= 1.02 for one in longer.values())
         return (
-            f"It exceeds the untraced time by at most 2 % in {close} of {len(longer)} cells, elsewhere up to "
-            f"{most} times ({', '.join(cell)})."
+            f"It exceeds the same cell's untraced time by at most 2 % in {close} of {len(longer)} cells, "
+            f"elsewhere up to {most} times ({', '.join(cell)})."
         )
 
     def idle(self, size: str, context: str) -> Figure:

@@ -121,7 +121,7 @@ def _of_trainings(site: Site) -> Iterator[Headline]:
     rate, loop = "stepping_samples_per_second", "tuned" if site.gpu else "bare loop"
     row = site.largest("fsdp.custom_loops", rate, "world_size", loop=loop)
     size = fsdp.parameters(site.row("fsdp.custom_multi_gpu"))
-    what = ", ".join(filter(None, ("custom model", loop, site.ranks(entry(row, "world_size")), size)))
+    what = ", ".join(filter(None, ("custom model", f"{loop}, steps alone", site.ranks(entry(row, "world_size")), size)))
     problem = "fsdp_custom_model_fine_tuning_multi_gpu_with_fsdp"
     yield Headline(what, figure(row, rate), "samples/s", problem, figure(row, "mfu"), "MFU")
 

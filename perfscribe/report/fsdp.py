@@ -37,7 +37,7 @@ CUSTOM = {
 TRAINED = ("fsdp.single_runs", "fsdp.multi_gpu", "fsdp.custom_multi_gpu")
 RANDOM = "random"  # weights of a model that nobody trained before
 SCALES = "scale factors: samples/s(N) / samples/s(1), runtime(1) / runtime(N)"
-CLOCKS = "Default: Trainer's rate, all memory in use; Callback: its own rate, memory allocated at rest"
+CLOCKS = "Default: {} rate, all memory in use; Callback: its own rate, memory allocated at rest"
 LOSS = "loss: mean over all steps"
 ON_ONE_HOST = "; † nodes are name spaces of one machine"
 
@@ -404,7 +404,7 @@ class Strategies(Problem):
         half, full, ddp = (figure(self.found(one), "state_gib").value for one in ("SHARD_GRAD_OP", "FULL_SHARD", "DDP"))
         yield Answer(
             f"{fastest}{noise}; {least}.",
-            f"{', '.join(self.costs())}{mark}.",
+            f"{', '.join(self.costs())}{mark}." if site.gpu else "",
             Why("SHARD_GRAD_OP's parameters are sharded outside the passes, not replicated.", half <= full < ddp),
         )
         yield Title(f"On {on} in {dtype} {fastest}{mark}")
@@ -644,10 +644,14 @@ class OfCustom(Scaling):
     def setup(self) -> str:
         """What stands behind the title."""
         row = self.first()
+        clocks = CLOCKS.format(
+            "Trainer's" if entry(row, "loop", "trainer") == "trainer" else "Trainer's formula for the"
+        )
         if not self.site.gpu:
-            return f"{entry(row, 'parameters')} parameters, {trained(self.site, row)}; {CLOCKS}; {LOSS}"
+            return f"{entry(row, 'parameters')} parameters, {trained(self.site, row)}; {clocks}; {LOSS}"
         epochs = f", {row['num_epochs']} epochs" if row else ""
-        return f"3 layers, d 2048, {trained(self.site, row)}{epochs}; {CLOCKS}; {LOSS}"
+        starts = f", from {figure(row, 'first_loss')} on" if figure(row, "first_loss") else ""
+        return f"3 layers, d 2048, {trained(self.site, row)}{epochs}; {clocks}; {LOSS}{starts}"
 
     def unlike(self, row: Row) -> list[str]:
         """In parameters, accumulation and units."""
@@ -707,7 +711,8 @@ class CustomMultiGpu(OfCustom):
         as_given = f"; as given {share} %" if gpu and not self.mark(last) else ""
         if gpu and not as_given:
             as_given = f", Trainer's FP16 steps {figure(self.loop('trainer'), 'efficiency')} %"
-        yield Title(f"{name}, {on} give {figure(self.loop(way), 'efficiency')} % of linear{as_given}{'‡' * gpu}")
+        linear = "of linear" if gpu else "of linear, against one without FSDP"
+        yield Title(f"{name}, {on} give {figure(self.loop(way), 'efficiency')} % {linear}{as_given}{'‡' * gpu}")
 
     def loop(self, loop: str, world: int = 0) -> Row | None:
         """A loop of ours on so many ranks, or on most."""
@@ -878,9 +883,10 @@ class WeakScaling(Problem):
         sizes = "d 2048, FP16, 512 tokens" if self.site.gpu else row.get("dtype", "fp32").upper()
         epochs = "1 epoch" if row.get("num_epochs") == "1" else "5 epochs"
         clock = "Trainer's clock" if row.get("loop", "trainer") == "trainer" else "host clock"
+        alone = ", the first row without FSDP" if row.get("wrapped_by") == "none" else ""
         return (
             f"{sizes}, {epochs}, {rounds(row)}, {clock}; efficiency T(first)/T(row) by median steps, host clock, "
-            f"without the first step{other}."
+            f"without the first step{alone}{other}."
         )
 
     def work(self) -> Figure:

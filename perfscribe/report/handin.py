@@ -231,5 +231,6 @@ ELSEWHERE = "Measured in other settings alone, see their details"
 
 
 def _reason(why: str) -> str:
-    has = "This machine has " if re.fullmatch(r"\d+ (GPU|node|process)(s|es)?", why) else ""
+    what = "cluster" if re.fullmatch(r"\d+ nodes", why) else "machine"
+    has = f"This {what} has " if re.fullmatch(r"\d+ (GPU|node|process)(s|es)?", why) else ""
     return f"{has}{why}" if has else why[:1].upper() + why[1:]
