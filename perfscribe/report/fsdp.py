@@ -871,7 +871,9 @@ class WeakScaling(Problem):
 
     def setup(self) -> str:
         """What stands behind the title."""
-        row, other = self.first or {}, ""
+        if self.first is None:
+            return "Not measured here."
+        row, other = self.first, ""
         plan = self.plans.get(row.get("world_size", ""))
         if self.mark and plan and row:
             number = int(plan["steps_per_epoch"]) * int(plan["total_batch"])
