@@ -6,6 +6,15 @@ from perfscribe.config.keys import Key, choice, choices, number, whole, wholes
 
 BACKEND = choices("gloo: processes on the CPU | nccl: a GPU for each", ["gloo", "nccl"], ["gloo"], gpu=["nccl"])
 
+STRATEGY_RUNS = {
+    "backend": choice("gloo: processes on the CPU | nccl: a GPU for each rank", ["gloo", "nccl"], "gloo", gpu="nccl"),
+    "model": choice(
+        "model, with random weights; gpt-tiny is for machines without a GPU",
+        ["gpt-tiny", "bloom-tiny", "bloom-micro", "bigscience/bloom-560m"],
+        "gpt-tiny",
+        gpu="bigscience/bloom-560m",
+    ),
+}
 RANKS = {
     "backend": BACKEND,
     "world_size": wholes(

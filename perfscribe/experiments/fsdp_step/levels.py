@@ -1,17 +1,12 @@
 """Keys of experiments.fsdp_step with their defaults, and what it shows."""
 
 from perfscribe.base.registry import Shown
+from perfscribe.config import shared
 from perfscribe.config.keys import choice, choices, experiment, whole, wholes
 
 LEVELS = experiment(
     "One training step under FULL_SHARD, traced: computing, communication and idle time, by wrapping and batch",
-    backend=choice("gloo: processes on the CPU | nccl: a GPU for each rank", ["gloo", "nccl"], "gloo", gpu="nccl"),
-    model=choice(
-        "model, with random weights; gpt-tiny is for machines without a GPU",
-        ["gpt-tiny", "bloom-tiny", "bloom-micro", "bigscience/bloom-560m"],
-        "gpt-tiny",
-        gpu="bigscience/bloom-560m",
-    ),
+    **shared.STRATEGY_RUNS,
     world_size=wholes("ranks", 2, 1024, [2], gpu=[2, 4]),
     wrapping=choices(
         "per_block: FSDP2, a unit a block | whole: FSDP1, one unit, as the workshop's settings take effect",

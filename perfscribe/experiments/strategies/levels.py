@@ -1,17 +1,12 @@
 """Keys of experiments.strategies with their defaults, and what it shows."""
 
 from perfscribe.base.registry import Shown
+from perfscribe.config import shared
 from perfscribe.config.keys import choice, choices, experiment, flag, flags, whole, wholes
 
 LEVELS = experiment(
     "Training steps under DDP and FSDP by sharding strategy, off-load, checkpointing, dtype and number of ranks",
-    backend=choice("gloo: processes on the CPU | nccl: a GPU for each rank", ["gloo", "nccl"], "gloo", gpu="nccl"),
-    model=choice(
-        "model, with random weights; gpt-tiny is for machines without a GPU",
-        ["gpt-tiny", "bloom-tiny", "bloom-micro", "bigscience/bloom-560m"],
-        "gpt-tiny",
-        gpu="bigscience/bloom-560m",
-    ),
+    **shared.STRATEGY_RUNS,
     world_size=wholes("ranks", 1, 1024, [1, 2], gpu=[1, 2, 4]),
     full_grid=flag(
         "whether several ranks have every combination; otherwise one differs at a time from the first level of each",
