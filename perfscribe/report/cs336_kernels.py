@@ -318,7 +318,7 @@ class FlashBenchmarking(Problem):
         best, hardware = entry(board, "both_ms", LACKING), entry(board, "hardware")
         counts = sorted(map(int, site.levels(FLASH, f"both_{'launched_' * gpu}ms_n", implementation=ours(site))))
         number = " to ".join(map(str, dict.fromkeys([*counts[:1], *counts[-1:]])))
-        clock = f"median of {number}{', as do_bench' if gpu else ', host clock'}"
+        clock = f"median of {number}{', CUDA events' if gpu else ', host clock'}"
         products = "; in fp32 ours multiplies by three TF32 products, vanilla in FP32"
         yield Table(
             f"(a) Attention latency{' with launches' if gpu else ''}, ms.",
