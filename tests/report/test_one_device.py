@@ -102,3 +102,29 @@ def test_a_loss_that_the_passes_timed_apart_lack_is_called_noise() -> None:
     gain = {**OK, "model_size": "small", "pass_type": names[-1], "bf16_speedup": "0.83", "bf16_speedup_spread": "0.1"}
     problem = BenchmarkingMixedPrecision(site(mixed_precision_passes=passes, mixed_precision_speedup=[gain]))
     assert "from 50.0 to 60.0 (timed apart, the sum of the two is within noise)" in problem.answered[-1].text()
+
+
+def test_a_gain_that_turns_cannot_tell_is_within_noise() -> None:
+    """Whatever half of its interval's width is: an interval may lie askew."""
+    levels = {**OK, "seq_len": "512", "implementation": "compiled", "backend": "inductor", "full_step_speedup": "1.3"}
+    gains = [
+        {
+            **levels,
+            "size": size,
+            "forward_speedup": "1.54",
+            "forward_speedup_spread": "0.83",
+            "forward_verdict": verdict,
+        }
+        for size, verdict in (("small", "cannot tell"), ("large", "faster"))
+    ]
+    text = TorchCompile(site(compiled_models_speedup=gains, compiled_models=gains)).answered[-1].text()
+    assert "1.5x (within noise) as fast at small and 1.5x at large" in text
+
+
+def test_a_first_step_that_a_later_one_exceeds_is_no_finding() -> None:
+    cold = {**OK, "size": "small", "seq_len": "512", "warmup_steps": "0", "first_forward_ms": "25", "forward_ms": "12"}
+    for later, stands_out in (("20", True), ("26", False)):
+        steps = [cold | {"step": step, "forward_ms": ms} for step, ms in (("1", "25"), ("2", later))]
+        problem = BenchmarkingScript(site(benchmarking_warmup=[cold], benchmarking_steps=steps))
+        assert problem.shown_title.startswith("Without warm-up " + ("the first" if stands_out else "a later"))
+        assert bool(problem.findings) == stands_out
