@@ -5,15 +5,19 @@ from __future__ import annotations
 import contextlib
 import errno
 import importlib
+import importlib.metadata
 import json
 import os
 import resource
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+import tomllib
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+from packaging.utils import canonicalize_name
 
 from perfscribe.base.cells import Unsupported
 from perfscribe.subjects import KERNELS, VARIABLE, module_name, roots
@@ -26,10 +30,41 @@ class WrongResult(Exception):
     """A subject's result is not that of the reference; the text says where, by how much, and both values."""
 
 
+class _Project(importlib.metadata.Distribution):
+    """A folder's own project as if it were installed: the course's package reads its version on import."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        project = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8")).get("project", {})
+        self.text = f"Name: {project.get('name', '')}\nVersion: {project.get('version', '0')}\n"
+
+    def read_text(self, filename: str) -> str | None:
+        return self.text if filename == "METADATA" else None
+
+    def locate_file(self, path: Any) -> Path:
+        return self.folder / path
+
+
+class _Projects(importlib.metadata.DistributionFinder):
+    """Last of the finders, so that what is installed goes first."""
+
+    def __init__(self, folders: Iterable[Path]) -> None:
+        self.projects = [_Project(folder) for folder in folders if (folder / "pyproject.toml").is_file()]
+
+    def find_distributions(
+        self, context: importlib.metadata.DistributionFinder.Context = importlib.metadata.DistributionFinder.Context()
+    ) -> Iterator[_Project]:
+        for project in self.projects:
+            if context.name is None or canonicalize_name(context.name) == canonicalize_name(project.name):
+                yield project
+
+
 def adapters(subject: str, kernel: str) -> list[Callable[..., Any] | None]:
     """The kernel's adapters, in the order of KERNELS; None for one that the file leaves out."""
     path = Path(json.loads(os.environ[VARIABLE])[subject])
-    sys.path[:0] = [str(folder) for folder in roots(path) if str(folder) not in sys.path]
+    new = [folder for folder in roots(path) if str(folder) not in sys.path]
+    sys.path[:0] = map(str, new)
+    sys.meta_path.append(_Projects(new))
     module = importlib.import_module(module_name(path))
     return [_written(module, names) for names in KERNELS[kernel]]
 
