@@ -42,7 +42,7 @@ class _Project(importlib.metadata.Distribution):
         return self.text if filename == "METADATA" else None
 
     def locate_file(self, path: Any) -> Path:
-        return self.folder / path
+        return Path(self.folder, path)
 
 
 class _Projects(importlib.metadata.DistributionFinder):
@@ -51,11 +51,10 @@ class _Projects(importlib.metadata.DistributionFinder):
     def __init__(self, folders: Iterable[Path]) -> None:
         self.projects = [_Project(folder) for folder in folders if (folder / "pyproject.toml").is_file()]
 
-    def find_distributions(
-        self, context: importlib.metadata.DistributionFinder.Context = importlib.metadata.DistributionFinder.Context()
-    ) -> Iterator[_Project]:
+    def find_distributions(self, context: Any = None) -> Iterator[_Project]:
+        name = getattr(context, "name", None)
         for project in self.projects:
-            if context.name is None or canonicalize_name(context.name) == canonicalize_name(project.name):
+            if name is None or canonicalize_name(name) == canonicalize_name(project.name):
                 yield project
 
 

@@ -18,7 +18,8 @@ TABLES = {
     "sharding": ("step_ms", ("size", "world_size", "dtype")),
 }
 NOTE = (
-    "Ratio: the second's median over the first's. A verdict takes medians further apart than both half IQRs together."
+    "Ratio: of their times over ours, which was timed in turns with each. A verdict takes ratios further apart than "
+    "both half IQRs together."
 )
 
 Row = Mapping[str, str]
@@ -56,11 +57,12 @@ def _shown(row: Row | None, column: str) -> str:
 
 
 def _judged(pair: Sequence[Row | None], column: str) -> tuple[str, str]:
-    rows = [row for row in pair if row is not None and row["status"] == "ok"]
+    rows = [row for row in pair if row is not None and row["status"] == "ok" and _number(row["over_ours"])]
     if len(rows) < 2:
         return "-", "-"
-    (first, half), (second, other) = ((float(row[column]), _number(row[f"{column}_iqr"]) / 2) for row in rows)
-    if abs(second - first) <= half + other:
+    first, second = (float(row["over_ours"]) for row in rows)
+    spread = sum(float(row["over_ours"]) * _number(row[f"{column}_iqr"]) / 2 / float(row[column]) for row in rows)
+    if abs(second - first) <= spread:
         return format_figure(second / first), "cannot tell"
     return format_figure(second / first), "faster" if second < first else "slower"
 
@@ -68,5 +70,5 @@ def _judged(pair: Sequence[Row | None], column: str) -> tuple[str, str]:
 def _number(text: str) -> float:
     try:
         return float(text)
-    except ValueError:  # one sample has no spread
+    except ValueError:  # one sample has no spread, and not each row has ours beside it
         return 0.0
