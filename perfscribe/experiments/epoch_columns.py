@@ -65,6 +65,16 @@ def total() -> t.Column:
     return t.derived("training_s", "Training time (s)", total_s)
 
 
+def behind() -> list[t.Column]:
+    """How long the device went on after the last step was queued: next to nothing where the host sets the pace."""
+
+    def get(record: Record) -> float:
+        return 1000 * (total_s(record) - float(record.values["homework_clock_s"]))
+
+    column = t.derived("behind_ms", "Device done after the last step is queued (ms)", get)
+    return t.only(lambda record: record.has(device="cuda"), "computes as it queues", column)
+
+
 def later_epochs() -> list[t.Column]:
     """First epoch, median and spread of the later ones, throughput."""
     return [

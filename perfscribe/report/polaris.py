@@ -67,12 +67,14 @@ class SingleGpu(Problem):
             ["Batches", "Time (s)", "First epoch (s)", "Later epochs (s)", "Peak memory (GB)", "001 (s)"],
             [self.line(n, *way) for n in self.layers() for way in self.BATCHES[: None if gpu else 2]],
         )
-        count = {"5": "Five", "10": "Ten"}.get(entry(row, "epochs"), entry(row, "epochs"))
-        model = "" if gpu else f" with {entry(row, 'layers')} layers"
-        total, first, later = (figure(row, column) for column in ("homework_clock_s", "first_epoch_s", "epoch_s"))
+        behind, step = figure(row, "behind_ms"), figure(row, "epoch_s", 1000).over(figure(row, "steps_per_epoch"))
+        host = bool(behind and step) and behind.value < step.value / 10
         share = site.value("polaris.io_parts", "loader_share_percent", format="memory", cache="warm")
         yield Answer(
-            f"{count} epochs{model} take {total} s, the first of them {first} and later ones {later}.",
+            f"The GPU is done {behind} ms after the last step is queued and a step takes {step}"
+            f"{': the host sets the pace' if host else ''}."
+            if gpu
+            else "",
             f"The loader, timed apart ([5](details/polaris_5.md)), takes {share} % of an epoch." if gpu else "",
         )
 

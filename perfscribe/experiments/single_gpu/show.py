@@ -33,6 +33,7 @@ def _columns() -> list[t.Column]:
         columns.total(),
         columns.against(HOMEWORK, published),
         t.value("homework_clock_s", "Homework's clock (s)"),
+        *columns.behind(),
         *columns.later_epochs(),
         columns.peak_gib(),
         t.timer("epoch_s"),

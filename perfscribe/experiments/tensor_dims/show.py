@@ -66,6 +66,7 @@ def _columns() -> list[t.Column]:
         t.value("parameters", "Parameters", exact=True),
         columns.total(),
         columns.unlike(time, lambda record: columns.RANKS_OF_001),
+        *columns.behind(),
         *columns.later_epochs(),
         columns.peak_gib(),
         t.value("allocated_after_bytes", "Allocated (GiB)", 1 / t.GIB, "allocated_gib"),
