@@ -45,12 +45,13 @@ def paths(config: Mapping[str, Any], root: Path) -> dict[str, Path]:
     for name, path in found.items():
         if not path.is_file():
             key = "subject" if name == YOURS else f"subjects.{name}"
-            raise ValueError(f"config: {key}: got {str(named[name])!r}, expected the course's tests/adapters.py")
+            what = "a folder" if path.is_dir() else "no file"
+            raise ValueError(f"config: {key}: {path} is {what}, expected the course's tests/adapters.py")
     return found
 
 
 def read(name: str, adapters: Path) -> Subject:
-    """The kernels of an adapter file; ValueError with one line where a file is no Python."""
+    """The kernels of an adapter file. One that is no Python counts as having all: measuring them says what is wrong."""
     code = Code(adapters)
     digests, lacking = {}, {}
     for kernel, functions in KERNELS.items():
@@ -66,7 +67,7 @@ def _digest(code: Code, functions: Iterable[str], adapters: Path) -> str:
     try:
         return code.digest(functions)
     except RecursionError:
-        raise ValueError(f"subject: {adapters.name}: nested too deep") from None
+        raise ValueError(f"subject: {adapters}: nested too deep") from None
 
 
 def _is_installed(package: str) -> bool:
@@ -87,7 +88,8 @@ def cells(experiment: str, of: Sequence[Cell], subjects: Iterable[Subject], sour
     for subject in subjects:
         chosen = [one for one in of if not one.skip]
         for cell in importlib.import_module(module).cells(chosen, subject.name, subject.kernels):
-            text = f"{ours} {subject.kernels[cell.factors['kernel']]}"
+            # Once a missing package is there, its cells are due again.
+            text = " ".join([ours, subject.kernels[cell.factors["kernel"]], *subject.missing])
             code = hashlib.sha256(text.encode()).hexdigest()[:16]
             found.append(replace(cell, factors={**cell.factors, "subject": subject.name, "code": code}))
     return found
@@ -99,6 +101,7 @@ class Code:
     def __init__(self, adapters: Path) -> None:
         self.roots, self.module = roots(adapters), module_name(adapters)
         self._trees: dict[Path, ast.Module] = {}
+        self.broken: list[ast.Module] = []  # which stand for files that are no Python
         self.libraries: set[str] = set()  # of the kernels of which there is a digest
         self.tree = self._parse(adapters)
         self.defined: dict[str, ast.stmt] = {}
@@ -110,6 +113,8 @@ class Code:
 
     def is_written(self, function: str) -> bool:
         """Whether it is there and more than `raise NotImplementedError`."""
+        if self.tree in self.broken:
+            return True
         node = self.defined.get(function)
         if not isinstance(node, ast.FunctionDef):
             return node is not None
@@ -159,11 +164,15 @@ class Code:
     def _parse(self, path: Path) -> ast.Module:
         if path not in self._trees:
             try:
-                self._trees[path] = ast.parse(path.read_text(encoding="utf-8"), filename=path.name)
-            except (SyntaxError, ValueError, OSError) as error:
-                raise ValueError(f"subject: {path.name}: {error}") from None
-            except (RecursionError, MemoryError):  # of the compiler's stack
-                raise ValueError(f"subject: {path.name}: nested too deep") from None
+                content = path.read_bytes()
+            except OSError as error:
+                raise ValueError(f"subject: {path}: {error.strerror}") from None
+            try:
+                self._trees[path] = ast.parse(content, filename=path.name)
+            except (SyntaxError, ValueError, RecursionError, MemoryError):  # the latter two of the compiler's stack
+                digest = ast.Constant(hashlib.sha256(content).hexdigest())
+                self._trees[path] = ast.Module(body=[ast.Expr(digest)], type_ignores=[])
+                self.broken.append(self._trees[path])
         return self._trees[path]
 
 

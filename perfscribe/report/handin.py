@@ -120,12 +120,12 @@ def _opening(problems: Sequence[Problem], material: Material, pages: Collection[
     ]
 
 
-def by_heading(text: str) -> dict[str, str]:
-    """A person's notes by the heading that they stand under."""
+def by_heading(text: str, known: Collection[str]) -> dict[str, str]:
+    """A person's notes by the known heading that they stand under; any other heading is text, so that none is lost."""
     found: dict[str, list[str]] = {"": []}
     at = ""
     for line in text.splitlines():
-        if heading := re.match(r"#+ +(.+?) *#*$", line):
+        if (heading := re.match(r"#+ +(.+?) *#*$", line)) and heading[1] in known:
             at = heading[1]
         else:
             found.setdefault(at, []).append(line)

@@ -162,7 +162,8 @@ def missing(sources: Sources) -> list[str]:
 def notes(sources: Sources, chapter: str) -> dict[str, str]:
     """What people wrote in report/notes/<site>/<chapter>.md, by heading."""
     path = sources.root / "report" / "notes" / sources.site / f"{chapter}.md"
-    return handin.by_heading(called_from.text(path, sources.root)) if path.exists() else {}
+    headings = [problem.heading for *_, problems in handin.chapters([chapter]) for problem in problems]
+    return handin.by_heading(called_from.text(path, sources.root), headings) if path.exists() else {}
 
 
 def appendix(sources: Sources) -> str:

@@ -171,8 +171,8 @@ class Watcher:
         if self.total:
             self._thread.start()
 
-    def stop(self) -> None:
-        """Tell what came last, then end."""
+    def stop(self, budget_spent: bool = False) -> None:
+        """Tell what came last and what a spent time budget left, then end."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join(timeout=5)
@@ -180,6 +180,8 @@ class Watcher:
         for (experiment, status), cells in self.failed.items():
             again = f"./run remeasure {experiment} status={status}"
             self._say(f"{experiment}: {cells} {status}; to measure again: {again}, then ./run report")
+        if budget_spent and self.cost_left:
+            self._say(f"time budget spent: {len(self.cost_left)} cells not run; the next ./run report goes on")
 
     def _run(self) -> None:
         while not self._stop.wait(POLL_S):

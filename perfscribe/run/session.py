@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import fcntl
 import gc
+import math
 import os
 import shlex
 import shutil
@@ -222,6 +223,7 @@ class Session:
     watcher: progress.Watcher | None = None
     requeuer: Requeuer | None = None
     started: bool = False
+    budget_ends: float = math.inf
     plan_before: dict[Path, tuple[bytes, int]] = field(default_factory=dict, repr=False)
 
     def shell_prefix(self, main_process: bool) -> str:
@@ -297,7 +299,9 @@ class Session:
     def _start_clock(self) -> None:
         """Tell all measuring jobs of this run when it began and when its time budget ends."""
         budgets = [unit["budget_minutes"] for unit in self.plan.units.values() if unit.get("budget_minutes")]
-        ends = {"budget_ends": time.time() + 60 * budgets[0]} if budgets else {}
+        if budgets:
+            self.budget_ends = time.time() + 60 * budgets[0]
+        ends = {"budget_ends": self.budget_ends} if budgets else {}
         files.write_json(self.root / CLOCK, {"started": time.time(), **ends})
 
     def end(self, report: str, page: str = "", failed: bool = False) -> None:
@@ -305,7 +309,7 @@ class Session:
         if self.requeuer is not None:
             self.requeuer.stop()
         if self.watcher is not None:
-            self.watcher.stop()
+            self.watcher.stop(time.time() > self.budget_ends)
         if (self.root / report).is_file():
             if page and (self.root / page).is_file():
                 print(f"as HTML: {page}", file=sys.stderr)

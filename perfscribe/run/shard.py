@@ -124,22 +124,27 @@ class Shard:
         if task.cell["skip"] and (found is None or found.status != "unsupported"):
             record = self.fields(task, status="skipped", reason=task.cell["skip"])
         else:
-            again = f"`./run remeasure {self.plan['experiment']} status=not_run` takes it up"
-            missing = {"status": "not_run", "reason": f"stopped before it was measured; {again}"}
+            missing = {"status": "not_run", "reason": "not measured yet; the next `./run report` goes on"}
             record = self.fields(task, **missing) if found is None else history.record(found)
         if identity is not None and record["environment"] not in ("", identity):
             record = {**record, "flags": [*record["flags"], f"kept from environment {record['environment']}"]}
         return {**record, "order": task.cell["position"]}
 
     def write_records(self, out: Path, identity: str | None, history: journal.History | None = None) -> None:
-        """Write the shard's records from the journal, one at a time: all together they may not fit into memory."""
+        """Write the shard's records from the journal, one at a time: all together they may not fit into memory.
+
+        Where a job's time budget left cells unmeasured, the next run has it go on.
+        """
         history = history or journal.read(self.folder)
-        machines = set()
+        machines, whole = set(), True
         with replacing(out) as temporary, open(temporary, "w", encoding="utf-8") as stream:
             for task in self.tasks:
                 row = self.row(task, history, identity)
                 machines.add(row["environment"])
+                whole = whole and row["status"] != "not_run"
                 stream.write(json.dumps(row, allow_nan=False, ensure_ascii=False) + "\n")
         own = self.folder.glob(f"{self.plan['shard']}.jsonl*")
         identities = [self.site_folder / "environments" / f"{name}.json" for name in sorted(machines - {""})]
         checksums.keep(self.site_folder, self.unit, [out, *own, *identities])
+        if identity is not None and not whole:
+            checksums.forget(self.site_folder, [self.unit])

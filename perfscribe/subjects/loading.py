@@ -12,6 +12,7 @@ import resource
 import sys
 import tempfile
 import tomllib
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -20,7 +21,7 @@ from typing import Any
 from packaging.utils import canonicalize_name
 
 from perfscribe.base.cells import Unsupported
-from perfscribe.subjects import KERNELS, VARIABLE, module_name, roots
+from perfscribe.subjects import KERNELS, VARIABLE, checkout, module_name, roots
 
 MOST_PRINTED_MIB = 64  # also the largest file that the code may write, such as a compiled library
 SHOWN_BYTES = 2000  # of what it printed last, for the job's log
@@ -94,6 +95,10 @@ def subjects_code() -> Iterator[None]:
             if error.errno == errno.EFBIG:
                 raise WrongResult(f"printed more than {MOST_PRINTED_MIB} MiB") from None
             raise
+        except Exception as error:
+            if error.args and isinstance(error.args[0], str) and (line := _line(error)):
+                error.args = (f"{error.args[0]} ({line})", *error.args[1:])
+            raise
         finally:
             _flush()
             for descriptor, before in zip((1, 2), kept, strict=True):
@@ -103,6 +108,16 @@ def subjects_code() -> Iterator[None]:
             printed.seek(max(0, printed.seek(0, os.SEEK_END) - SHOWN_BYTES))
             with contextlib.suppress(OSError):
                 os.write(2, printed.read())
+
+
+def _line(error: Exception) -> str:
+    """The last line of a subject's checkout that it came through; nothing where it came through none."""
+    tops = [checkout(Path(path)) for path in json.loads(os.environ[VARIABLE]).values()]
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        for top in tops:
+            if (file := Path(frame.filename)).is_relative_to(top) and "site-packages" not in file.parts:
+                return f"{file.relative_to(top)}:{frame.lineno}"
+    return ""
 
 
 def _flush() -> None:

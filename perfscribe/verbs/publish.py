@@ -40,7 +40,7 @@ def main(root: Path, arguments: list[str]) -> int:
     if name in config.NO_SITES:
         raise ValueError(f"publish: {name} is a folder of the project; take another name")
     source, target = root / "results" / session.LOCAL_SITE, root / "results" / name
-    if name == session.LOCAL_SITE or not (source / "plan" / "index.json").is_file():
+    if name == session.LOCAL_SITE or not all(map(Path.exists, (source / "plan" / "index.json", source / "journal"))):
         raise ValueError(f"publish: there are no results of site {session.LOCAL_SITE} to publish as {name}")
     taken = [f"{parent}/{name}" for parent in ("results", "report") if (root / parent / name).exists()]
     if taken and not replaces:
@@ -173,6 +173,6 @@ def _check(root: Path, name: str) -> int:
         print(f"publish: {size_mib:.1f} MiB, allowed are {LARGEST_MIB}", file=sys.stderr)
     if found or size_mib > LARGEST_MIB:
         return 1
-    named = " ".join(folder.relative_to(root).as_posix() for folder in folders)
+    named = " ".join(folder.relative_to(root).as_posix() for folder in [*folders, root / "report" / "README.md"])
     print(f"published: {size_mib:.1f} MiB; commit it with `git add {named}`")
     return 0

@@ -22,7 +22,7 @@ from shards import ShardJob
 
 from perfscribe.base import files
 from perfscribe.base.cells import Cell
-from perfscribe.records import environment
+from perfscribe.records import checksums, environment
 from perfscribe.run import child, processes, session
 from perfscribe.run.shard import CLOCK
 
@@ -278,6 +278,8 @@ def test_a_spent_time_budget_leaves_not_run(tmp_path: Path, side: Path) -> None:
     assert 1 <= ran < 6
     assert statuses(rows) == ["ok"] * ran + ["not_run"] * (6 - ran)
     assert all(row["reason"] for row in rows[ran:])
+    unit = {"measure-probe-0": "records/probe/0.jsonl"}
+    assert not checksums.renew(probe.site, unit) and not (probe.site / unit["measure-probe-0"]).exists(), "due again"
     probe.plan(numbered(6))
     assert statuses(probe.measure()) == ["ok"] * 6
     assert set(faulty.notes(side).values()) == {1}

@@ -27,6 +27,8 @@ FAULTS = {
     "wrong_in_bf16": ("flash", "p @ v.float()).to", "p @ v.float() * (1.05 if q.dtype.itemsize == 2 else 1)).to"),
     "averages_nothing": ("ddp", "self.handles.append(dist.all_reduce(parameter.grad, async_op=True))", "pass"),
     "hangs": ("flash", "        p, sums = weights(q, k, is_causal)\n", "        while True: pass\n"),
+    "raises": ("flash", "        p, sums = weights(q, k, is_causal)\n", "        raise RuntimeError('shape')\n"),
+    "no_python": ("flash", '"""Attention', '(:"""Attention'),
     "leaves": ("flash", '"""Attention', 'import os\nos._exit(3)\n"""'),
     "leaks": ("flash", "        ctx.is_causal = is_causal", "        ctx.is_causal = is_causal; KEPT.append(p)"),
     "prints": (

@@ -40,6 +40,8 @@ ENDS = {
         r"WrongResult: output off by 0\.05 .*; allowed 0\.02",
     ),
     "hangs": (FLASH, {}, 3, "timeout", r"longer than 3 s"),
+    "raises": (FLASH, {}, 60, "failed", r"RuntimeError: shape \(cs336_systems/flash\.py:18\)"),
+    "no_python": (FLASH, {}, 60, "failed", r"SyntaxError: .*flash\.py, line 1"),
     "leaves": (FLASH, {}, 60, "failed", r"left with exit code 3"),
     "prints": (FLASH, {}, 60, "failed", r"WrongResult: printed more than 64 MiB"),
     "not_written": (FLASH, {}, 60, "unsupported", r"raises NotImplementedError"),

@@ -45,7 +45,7 @@ def test_a_subject_adds_its_cells_and_its_page_and_changes_nothing_else(subject:
 
 def test_no_such_file_is_one_line() -> None:
     with pytest.raises(
-        ValueError, match=r"config: subjects\.bob: got 'nowhere\.py', expected the course's tests/adapters"
+        ValueError, match=r"config: subjects\.bob: .*/nowhere\.py is no file, expected the course's tests/adapters"
     ):
         plan.build({"subjects": {"bob": "nowhere.py"}}, "tiny", ROOT)
 
@@ -81,7 +81,9 @@ def test_subjects_are_ranked_where_they_are_correct(tmp_path: Path) -> None:
     assert rows[2]["said"] == WRONG.removeprefix("WrongResult: ")
     text = compare.compare(tmp_path, ["fast", "slow"])
     assert text.splitlines()[2].split() == ["flash", "64", "16", "fp32", "0.525", "ms", "4.20", "ms", "8.00", "slower"]
-    assert compare.compare(tmp_path, ["fast", "h200"]) == ""
+    with pytest.raises(ValueError, match="no subject fats; there are: fast, odd, slow"):
+        compare.compare(tmp_path, ["fats", "slow"])
+    assert compare.compare(tmp_path, ["h100", "h200"]) == ""
 
 
 def test_the_hand_in_has_the_subjects_rows_and_says_where_it_is_wrong(tmp_path: Path) -> None:

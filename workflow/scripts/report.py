@@ -45,5 +45,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    with in_one_line("report"):
+    with in_one_line("report", ValueError):
         main()

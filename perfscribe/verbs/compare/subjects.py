@@ -26,9 +26,12 @@ Row = Mapping[str, str]
 
 
 def compare(folder: Path, arguments: Sequence[str]) -> str:
-    """A table of both subjects in the CSV files of a site; empty where the words are not two of its subjects."""
-    if len(arguments) != 2 or not set(arguments) <= {row["subject"] for row in _rows(folder / "cs336.subjects.csv")}:
+    """A table of both subjects in the CSV files of a site; empty where neither word is one of its subjects."""
+    known = {row["subject"] for row in _rows(folder / "cs336.subjects.csv")}
+    if len(arguments) != 2 or not set(arguments) & known:
         return ""
+    if unknown := set(arguments) - known:
+        raise ValueError(f"compare: no subject {', '.join(unknown)}; there are: {', '.join(sorted(known))}")
     made = []
     for name, (column, levels) in TABLES.items():
         rows = _rows(folder / f"cs336.subject_{name}.csv")

@@ -97,7 +97,7 @@ def _likeness(table: document.Table, fit: Fit) -> tuple[float, ...]:
 
 
 def _same(text: str) -> str:
-    """A heading or a label without what people add to it: a problem's letter, emphasis, case, commas of thousands."""
-    plain = re.sub(r"^[a-z]\) +|[*`†‡]", "", text.casefold())
+    """A heading or a label without additions: a problem's letter, emphasis, case, commas of thousands, whose it is."""
+    plain = re.sub(r"^[a-z]\) +|[*`†‡]| \((ours|yours)\)$", "", text.casefold())
     plain = re.sub(r"(?<=\d),(?=\d{3}\b)", "", plain)
     return re.sub(r"[\s_-]+", " ", plain.replace("–", "-").replace("—", "-")).strip()
