@@ -226,7 +226,7 @@ def _name(table: Table, row: int) -> str:
 # What lacks figures in a problem is named up to so many rows, then counted.
 MOST_NAMES = 6
 NO_CELL = "This site has no such figure"
-LEFT_OUT = "Not measured at this site"
+LEFT_OUT = "Left out by the config, or not measured"
 ELSEWHERE = "Measured in other settings alone, see their details"
 
 
