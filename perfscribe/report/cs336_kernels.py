@@ -274,8 +274,11 @@ class FlashForward(Problem):
         )
         # What the first wrong cell of the user's own code says.
         first = next((f", the first: {said}" for row in rows if (said := wrong_result(row))), "")
+        unwritten = (row["reason"] for row in self.site.rows(FLASH, implementation=YOURS, status="unsupported"))
+        raised = next((reason for reason in unwritten if "NotImplementedError" in reason), "")
         code = self.KERNEL if self.site.gpu else "tiled.py"
         yield Answer(
+            f"Yours {raised}: these rows are ours." if raised and whose != YOURS else "",
             f"Largest relative error of output and gradients against float64: {largest}." if largest else "",
             f"Cells further off: {wrong}{first}." if wrong else "",
             WHOSE_CHECK

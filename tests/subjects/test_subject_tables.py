@@ -102,6 +102,14 @@ def test_the_hand_in_has_the_subjects_rows_and_says_where_it_is_wrong(tmp_path: 
     assert "Cells further off: 1, the first: dK off by 0.05 at causal" in problem.markdown({})
 
 
+def test_the_hand_in_says_what_of_the_subject_is_not_written(tmp_path: Path) -> None:
+    reason = "raises NotImplementedError"
+    site = _site(tmp_path, [_record("yours", 64, 1.0, status="unsupported", reason=reason, samples={})])
+    ours = {"status": "ok", "reason": "none", "device": "cpu", "implementation": "tiled", "dtype": "fp32"}
+    site._read["cs336.flash_cells"] = [ours | {"largest_relative_error": "1e-7"}, *site.table("cs336.subject_flash")]
+    assert "Yours raises NotImplementedError: these rows are ours." in FlashForward(site).markdown({})
+
+
 def test_first_page_and_answers_are_of_the_subjects_ddp(tmp_path: Path) -> None:
     site = _site(tmp_path, [_record("yours", 64, 4.0)])
     cell = {"status": "ok", "device": "cpu", "size": "nano", "dtype": "fp32", "world_size": "2", "backend": "gloo"}
