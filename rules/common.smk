@@ -67,10 +67,3 @@ def in_snakemake_report(path, kind, experiment):
         subcategory=experiment,
         labels={"what": kind, "name": Path(path).stem},
     )
-
-
-def refuse_a_second_run(wildcards):
-    """No input: evaluated while the graph is built, when it is known whether this is more than a dry run."""
-    if not workflow.dryrun:
-        SESSION.refuse_a_second_run()
-    return []

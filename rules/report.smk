@@ -1,7 +1,6 @@
 # The report, always written, as Markdown and as HTML, and the verdict on the run, which may fail.
 rule write_report:
     input:
-        refuse_a_second_run,
         plan=f"{RESULTS}/plan/report.json",
         records=FILES.records(),
         shown=FILES.shown(),

@@ -275,15 +275,13 @@ class Session:
         if not self.started:
             restore(self.root / "results" / self.plan.site / "plan", self.plan_before)
 
-    def refuse_a_second_run(self) -> None:
-        """SystemExit with one line where another process runs in this checkout."""
+    def start(self) -> None:
+        """Begin to tell progress from the journals; leave a mark that there was something to do.
+
+        SystemExit with one line where another process runs in this checkout.
+        """
         if not self.held:
             sys.exit(f"run: another run is under way in this checkout: {self.lock.owner()}")
-
-    def start(self) -> None:
-        """Begin to tell progress from the journals; leave a mark that there was something to do."""
-        if not self.held:
-            return
         with told():
             self.started = True
             (self.root / STARTED).touch()

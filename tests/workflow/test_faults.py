@@ -209,6 +209,8 @@ def test_the_second_of_two_runs_says_whose_the_first_is(tmp_path: Path) -> None:
         )
         assert literal.returncode != 0
         assert second.stdout in literal.stderr
+        single = workspace.run("results/local/records/probe/0.jsonl", "--forcerun", "measure", timeout_s=BEGIN_S)
+        assert single.returncode == 1 and single.stdout.endswith(second.stdout)
         retire = workspace.run("remeasure", "probe")
         assert retire.returncode == 1 and retire.stdout == second.stdout
         look = workspace.run("--dry-run", "--quiet", "--cores", "1")
