@@ -43,10 +43,10 @@ def main() -> None:
     handler = signal.getsignal(signal.SIGINT)
     if handler is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback of imports, which take a second
-    from snakemake import cli
-
-    signal.signal(signal.SIGINT, handler)
     try:
+        from snakemake import cli  # whose plugins ask for programs
+
+        signal.signal(signal.SIGINT, handler)
         cli.main()
     except SystemExit as end:
         if end.code and not isinstance(end.code, str) and errors.found:
