@@ -100,7 +100,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
     published = made.run("publish", "demo")
     assert published.returncode == 0, published.stdout
     last = published.stdout.splitlines()[-1]
-    committed = "results/demo report/demo report/notes/demo"
+    committed = "results/demo report/demo report/notes/demo report/README.md"
     assert re.fullmatch(rf"published: 0\.\d MiB; commit it with `git add {committed}`", last)
     assert f"publish: {NOTE.format('demo')} is that of site local, names and paths" in published.stdout
     return made
