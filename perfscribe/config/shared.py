@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from perfscribe.config.keys import Key, choice, choices, number, whole, wholes
+from perfscribe.config.keys import Key, choice, choices, flag, number, section, whole, wholes
 
 BACKEND = choices("gloo: processes on the CPU | nccl: a GPU for each", ["gloo", "nccl"], ["gloo"], gpu=["nccl"])
 
@@ -57,6 +57,15 @@ LOOP = choice(
     ["trainer", "bare loop"],
     "bare loop",
     gpu="trainer",
+)
+
+TUNED = section(
+    "in place of the workshop's settings",
+    dtype=choice("parameters are gathered in it", ["fp32", "fp16", "bf16"], "bf16"),
+    world_size=wholes("ranks", 1, 1024, [1, 2, 4, 8]),
+    memory_percent=whole("share of the GPU's memory that the batch is raised to", 1, 95, 80),
+    steps=whole("optimizer steps that are timed", 2, 10_000, 20),
+    compiled=flag("whether blocks and loss are compiled", True),
 )
 
 WRAP = choices(
@@ -132,6 +141,16 @@ PROFILED = {
     "active": whole("steps that it keeps", 1, 1000, 2),
     "turns": whole("profiles of each placement; an interval needs 6 or more", 1, 1000, 6, tiny=2),
 }
+
+
+def loops(gpu: list[str]) -> Key:
+    """What trains; gpu: of preset gpu."""
+    return choices(
+        "trainer, bare loop; tuned: bf16, compiled, a batch that fills the memory; the first is the workshop's tables'",
+        ["trainer", "bare loop", "tuned"],
+        ["bare loop"],
+        gpu=gpu,
+    )
 
 
 def train_size(default: int, **by: Any) -> Key:

@@ -15,8 +15,8 @@ from perfscribe.records.records import Record
 from perfscribe.show import tables as t
 
 SCALE_NOTE = (
-    "Samples/s and runtime are Trainer's, with evaluation and any checkpoints; scale factors compare with the first "
-    "row."
+    "Samples/s and runtime are Trainer's, with evaluation and any checkpoints, and of steps alone where tuned; scale "
+    "factors compare with the fewest GPUs of the same loop."
 )
 CLOCKS_NOTE = (
     "Default: Trainer's samples/s and the GPU's used memory by NVML; callback: the workshop's samples/s, memory "
@@ -31,6 +31,12 @@ def _setup(record: Record) -> str:
     if nodes > 1:
         return f"{nodes} Node" if each == 1 else f"{nodes} Node, {each} {units} each"
     return f"Single Node with Single {unit}" if ranks == 1 else f"{ranks} {units}"
+
+
+def _rows_per_step(record: Record) -> Any:
+    if not record.ok:
+        return None
+    return record.values.get("batch_found", record.factors["batch_size"] * record.factors["grad_acc"])
 
 
 def _of_steps(record: Record, statistic: str) -> Any:
@@ -59,6 +65,7 @@ WORKLOAD = [
     *t.factors(device="Device", loop="Loop", dtype="Dtype", num_epochs="Epochs", batch_size="Batch a rank"),
     *t.factors(grad_acc="Accumulation", weights="Initial weights"),
 ]
+ROWS_PER_STEP = t.derived("batch", "Rows a rank and step", _rows_per_step, exact=True)
 SAMPLES_CALLBACK = t.value(CALLBACK, "Samples/s (Callback)", column="samples_per_s_callback")
 SAMPLES_STEPPING = t.value(STEPPING, "Samples/s of steps alone")
 RUNTIME = t.value("train_runtime_s", "Runtime (s)")

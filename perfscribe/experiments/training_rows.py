@@ -10,7 +10,7 @@ from perfscribe.analytic.peaks import mfu, peak_flops
 from perfscribe.analytic.weak_scaling import efficiency_percent, inverted_percent, scale_factors, step_flop
 from perfscribe.records.records import Record
 from perfscribe.show import tables as t
-from perfscribe.training.launching import shape_of
+from perfscribe.training.launching import TUNED, shape_of
 
 NO_GPU, NO_NVML = "not counted on a CPU", "NVML does not tell"
 NO_BASE = "no row with one rank"
@@ -39,6 +39,8 @@ def step_ms(record: Record) -> float | None:
 def steps_of(record: Record) -> int:
     """Optimizer steps of the whole training."""
     factors = record.factors
+    if factors["loop"] == TUNED:
+        return int(factors["steps"])
     batches = -(-factors["train_size"] // (factors["batch_size"] * factors["world_size"]))
     return int(factors["num_epochs"] * -(-batches // factors["grad_acc"]))
 
@@ -139,7 +141,7 @@ def _rates(record: Record, base: Record | None, bare: Sequence[Record]) -> dict[
         if isinstance(own, float) and isinstance(of_base, float):
             ranks = record.factors["world_size"] / base.factors["world_size"]
             values["rate_efficiency"] = 100 * own / of_base / ranks
-    if record.factors["loop"] == "tuned":
+    if record.factors["loop"] == TUNED:
         values["over_bare"] = "another batch"
     elif bare and (own_ms := step_ms(record)) and (bare_ms := step_ms(bare[0])):
         values["over_bare"] = own_ms / bare_ms

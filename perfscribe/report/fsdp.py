@@ -460,7 +460,7 @@ class Scaling(Problem):
         rows = []
         for labels, row in lines:
             own = "".join(one for one in self.mark(row) if one not in common)
-            rows.append([*labels, *(cell(self.site, row, column, own) for column in self.columns.values())])
+            rows.append([*labels, *(self.cell(row, column, own) for column in self.columns.values())])
         unlike = ", ".join(dict.fromkeys(one for row in trained for one in self.unlike(row)))
         other = f"; ‡ {unlike}" if unlike else ""
         nodes = ON_ONE_HOST if "†" in "".join(found) else ""
@@ -468,9 +468,13 @@ class Scaling(Problem):
             f"{what}{common}.", f"{self.setup()}{nodes}{other}.", ["Setup", "Total GPUs", *self.columns], rows, *notes
         )
 
+    def cell(self, row: Row | None, column: str, mark: str) -> Cell:
+        """A figure of a training."""
+        return cell(self.site, row, column, mark)
+
     def first(self) -> Row | None:
         """The row of one rank."""
-        return run(self.site, self.table, 1)
+        return run(self.site, self.table, 1, wrapped_by="none")
 
     def alone(self) -> str:
         """What several ranks compare with."""
@@ -524,7 +528,7 @@ class OfBloom(Scaling):
 
     def unlike(self, row: Row) -> list[str]:
         """In epochs."""
-        apart = self.site.gpu and row["num_epochs"] != "5"
+        apart = self.site.gpu and row["num_epochs"] != "5" and row["loop"] != "tuned"
         return ["one epoch without checkpoints in place of 5 with"] if apart else []
 
 
@@ -601,6 +605,22 @@ class MultiGpu(OfBloom):
             lines += [([name.format(n), n], self.of(n, how)) for n in several]
         tuned: Line = ([f"{self.world} GPUs, tuned", self.world], self.of(self.world, "tuned"))
         return [*lines, tuned] if self.world > 1 else lines
+
+    def cell(self, row: Row | None, column: str, mark: str) -> Cell:
+        """A figure of a training; tuned, a few steps of one batch are timed, which have a rate alone."""
+        if not ok(row) or row is None or row["loop"] != "tuned":
+            return super().cell(row, column, mark)
+        if column == "samples_scale":
+            return shown(figure(row, DEFAULT).over(figure(self.first(), DEFAULT)))
+        return super().cell(row, column, mark) if column in (DEFAULT, "avg_mem_total_gb") else NO_SUCH_THING
+
+    def setup(self) -> str:
+        """What stands behind the title, and how the tuned row is trained."""
+        row = self.of(self.world, "tuned")
+        if row is None or not ok(row):
+            return super().setup()
+        low = f"{row['dtype'].upper()}, compiled, {row['batch']} rows per GPU"
+        return f"{super().setup()}; tuned: {low}, {row['step_ms_n']} steps timed alone"
 
     def of(self, world: int, how: str) -> Row | None:
         """A training on several ranks."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from typing import Any
 
 from perfscribe.analytic.weak_scaling import step_flop
 from perfscribe.analytic.workshop_shapes import BLOOM, BloomShape, SimpleGptShape
 from perfscribe.base.cells import Cell, Measurement
+from perfscribe.data import squad_sets
 from perfscribe.distributed import needs
 from perfscribe.instruments import precision
 from perfscribe.instruments.timing import longest
@@ -24,7 +26,7 @@ HOST_CLOCK = "host clock + synchronise"
 MODULE = "perfscribe.training.preload"
 PRELOADED = (*needs.PRELOADED, MODULE)
 BLOOMS_CODE = "transformers.models.bloom.modeling_bloom"
-RANDOM = "random"
+RANDOM, TUNED = "random", "tuned"
 
 
 def shape_of(factors: Mapping[str, Any]) -> SimpleGptShape | BloomShape:
@@ -34,7 +36,7 @@ def shape_of(factors: Mapping[str, Any]) -> SimpleGptShape | BloomShape:
 
 def wrap_of(levels: Mapping[str, Any]) -> str:
     """What is to divide the model: nothing on one rank, as the workshop trains there, but for the tuned loop."""
-    if levels["world_size"] == 1 and levels["loop"] != "tuned":
+    if levels["world_size"] == 1 and levels["loop"] != TUNED:
         return "none"
     return str(levels["wrap"]) if levels["loop"] == "trainer" else "FSDP2"
 
@@ -55,6 +57,28 @@ def placements(world_sizes: Sequence[int], nodes: Sequence[int], each: Sequence[
         name = "one rank a node" if ranks_per_node == 1 else f"{ranks_per_node} ranks a node"
         for count in nodes:
             yield {"placement": name, "nodes": count, "world_size": count * ranks_per_node}
+
+
+def over_ranks(model: Mapping[str, Any], config: Mapping[str, Any]) -> list[Cell]:
+    """A cell for each loop with each number of ranks on one node; with the first loop also on several nodes.
+
+    model: its factors. The config's `tuned` stands in place of the workshop's settings in that loop.
+    """
+    dataset = squad_sets.dataset_name(config)
+    tuned = {name: level for name, level in config["tuned"].items() if name != "world_size"}
+    every = [(loop, *way) for loop in config["loop"] for way in ways(loop, config["wrap"])]
+    found = []
+    for backend, (loop, wrap, first) in product(config["backend"], every):
+        own = [n for n in (config["tuned"] if loop == TUNED else config)["world_size"] if first or n > 1]
+        several = config["nodes"] if first and loop == config["loop"][0] else []
+        for placed in placements(own, several, config["ranks_per_node"]):
+            levels = {**placed, "backend": backend, "loop": loop, **model, "wrap": wrap}
+            of_all = work(levels, config)
+            if loop == TUNED:
+                levels |= {**tuned, "grad_acc": 1, "num_epochs": 1}
+                of_all *= 2
+            found.append(cell(levels, config, dataset, of_all))
+    return found
 
 
 def cell(levels: Mapping[str, Any], config: Mapping[str, Any], dataset: str, work: float, skip: str = "") -> Cell:

@@ -1,4 +1,4 @@
-"""The custom model as fast as these GPUs train it: mixed precision by fully_shard, compiled blocks, a full memory.
+"""The workshop's models as fast as these GPUs train them: fully_shard in bf16, compiled blocks, a full memory.
 
 What remains the workshop's: the model, AdamW with clipped gradients, the rows and their length.
 """
@@ -30,17 +30,18 @@ WARMUP_STEPS = 3
 WITHOUT_A_GPU = 2  # rows of a rank where there is no memory to fill
 
 
-def prepare(model: Any, dtype: str, compiled: bool) -> Callable[..., torch.Tensor]:
-    """Compile each layer of a SimpleGPTModel, divide the model among the ranks, and give the loss function, in place.
+def prepare(model: nn.Module, dtype: str, compiled: bool) -> Callable[..., torch.Tensor]:
+    """Compile each block, divide the model among the ranks, both in place, and give the loss function of its logits.
 
-    Layers are compiled within the units of FSDP, so that its hooks break no graph.
+    Blocks are compiled within the units of FSDP, so that its hooks break no graph.
     """
     low = dividing.DTYPES[dtype]
     policy = MixedPrecisionPolicy() if dtype == "fp32" else MixedPrecisionPolicy(low, torch.float32)
-    for index, layer in enumerate(model.transformer.layers):
-        unit: nn.Module = torch.compile(layer, dynamic=False) if compiled else layer  # type: ignore[assignment]
-        model.transformer.layers[index] = unit
-        fully_shard(unit, mp_policy=policy)
+    for layers in [module for module in model.modules() if isinstance(module, nn.ModuleList)]:
+        for index, layer in enumerate(layers):
+            unit: nn.Module = torch.compile(layer, dynamic=False) if compiled else layer  # type: ignore[assignment]
+            layers[index] = unit
+            fully_shard(unit, mp_policy=policy)
     fully_shard(model, mp_policy=policy)
     return torch.compile(simple_gpt.next_token_loss, dynamic=False) if compiled else simple_gpt.next_token_loss
 

@@ -75,6 +75,17 @@ def test_trainers_fsdp_divides_the_model_and_trains_as_ddp_does(data, model, low
     assert ranks[0]["series"]["eval_loss"] == pytest.approx(ddp["series"]["eval_loss"], rel=3e-3 if low else 1e-4)
 
 
+@pytest.mark.parametrize("model", [BLOOM, CUSTOM])
+def test_a_tuned_loop_trains_either_model_in_blocks(data, model) -> None:
+    tuned = {"loop": "tuned", "wrap": "FSDP2", "compiled": False, "memory_percent": 80, "steps": 3, "grad_acc": 1}
+    for rank in train(data, 2, model | tuned):
+        values = rank["values"]
+        assert values["wrapped_by"] == "FSDP2" and values["local_share"] == pytest.approx(0.5, abs=0.02)
+        assert values["units"] == 1 + (1 if model is BLOOM else 2)  # blocks, and the rest
+        losses = rank["series"]["train_loss"]
+        assert len(losses) == 3 and losses[-1] < losses[0]
+
+
 def test_a_step_that_overflows_on_one_rank_is_left_out_on_all_by_a_fused_adamw() -> None:
     """fp16's scaler with fully_shard: another rank's overflow reaches the kernel that updates the parts of this one."""
     for rank in launch(overflow_on_one_rank, {}, world_size=2, timeout_s=120, seed=7):

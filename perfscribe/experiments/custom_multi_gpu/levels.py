@@ -2,7 +2,7 @@
 
 from perfscribe.base.registry import Shown
 from perfscribe.config import shared
-from perfscribe.config.keys import choice, choices, experiment, flag, section, whole, wholes
+from perfscribe.config.keys import experiment, whole
 
 LEVELS = experiment(
     "The workshop's SimpleGPTModel on several GPUs, by Trainer, by a bare loop, and tuned",
@@ -10,12 +10,7 @@ LEVELS = experiment(
     **shared.RANKS,
     **shared.SIMPLE_GPT,
     num_layers=whole("layers", 1, 1000, 3, tiny=1),
-    loop=choices(
-        "trainer, bare loop; tuned: bf16, compiled, a batch that fills the memory; the first is the workshop's tables'",
-        ["trainer", "bare loop", "tuned"],
-        ["bare loop"],
-        gpu=["trainer", "bare loop", "tuned"],
-    ),
+    loop=shared.loops(["trainer", "bare loop", "tuned"]),
     wrap=shared.WRAP,
     labels=shared.LABELS,
     train_size=shared.train_size(32, tiny=12, gpu=500),
@@ -28,14 +23,7 @@ LEVELS = experiment(
     grad_acc=whole("batches that are accumulated to an optimizer step", 1, 65_536, 2, tiny=1, gpu=1),
     **shared.ADAMW,
     **shared.PRECISION_AND_LOGS,
-    tuned=section(
-        "in place of the workshop's settings",
-        dtype=choice("parameters are gathered in it", ["fp32", "fp16", "bf16"], "bf16"),
-        world_size=wholes("ranks", 1, 1024, [1, 2, 4, 8]),
-        memory_percent=whole("share of the GPU's memory that the batch is raised to", 1, 95, 80),
-        steps=whole("optimizer steps that are timed", 2, 10_000, 20),
-        compiled=flag("whether blocks and loss are compiled", True),
-    ),
+    tuned=shared.TUNED,
 )
 
 SHOWN = Shown(

@@ -46,12 +46,6 @@ def _first_loss(record: Record) -> Any:
     return next(iter(record.series.get("train_loss", [])), "none logged")
 
 
-def _rows_per_step(record: Record) -> Any:
-    if not record.ok:
-        return None
-    return record.values.get("batch_found", record.factors["batch_size"] * record.factors["grad_acc"])
-
-
 # The workshop's nine columns, then ours.
 COLUMNS = [
     *c.SETUP,
@@ -77,7 +71,7 @@ COLUMNS = [
 LOOPS = [
     *c.SETUP,
     *t.factors(loop="Loop", device="Device", dtype="Dtype"),
-    t.derived("batch", "Rows a rank and step", _rows_per_step, exact=True),
+    c.ROWS_PER_STEP,
     c.SAMPLES_STEPPING,
     t.value("rate_efficiency", "Efficiency (%)", column="efficiency"),
     c.MFU,
@@ -109,11 +103,10 @@ def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
 
 
 def _draw_clocks(canvas: Any, rows: pd.DataFrame, every: pd.DataFrame) -> None:
-    """In the colour that the loop has among every loop's rows below; the last clock is the one of there."""
+    """Of the first wrapping, in the colour that it has below; the last clock is the one of there."""
     axes = canvas.subplots()
-    rows = f.main_device(rows)
-    groups = list(dict.fromkeys(zip(every["device"], every["loop"], strict=True)))
-    style = drawings.STYLES[groups.index((rows["device"].iloc[0], rows["loop"].iloc[0]))]
+    way, rows = next(iter(drawings.ways(f.main_device(rows)).items()))
+    style = drawings.STYLES[list(drawings.ways(every)).index(way)]
     styles = [style | {"marker": "s", "fillstyle": "none"}, style | {"marker": "^", "fillstyle": "none"}, style]
     drawings.over_ranks(axes, ((name, rows, column) for column, name in CLOCKS.items()), styles)
     drawings.finish(axes, rows, "Samples/s")

@@ -46,13 +46,24 @@ def plain_log(axes: Any) -> None:
     f.plain_ticks(axes, (1, 2, 5))
 
 
+def ways(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """The rows of each device, loop and wrapping, by name; each wrapping's begin with the rows that nothing wraps."""
+    found = {}
+    for (device, loop), own in rows.groupby(["device", "loop"], sort=False):
+        wraps = [wrap for wrap in dict.fromkeys(own["wrapped_by"]) if wrap != "none"] or ["none"]
+        for wrap in wraps:
+            name = f"{loop}, {device}" if len(wraps) == 1 else f"{loop}, {wrap}, {device}"
+            found[name] = own[own["wrapped_by"].isin(["none", wrap])]
+    return found
+
+
 def samples_per_s(canvas: Any, rows: pd.DataFrame, y: str) -> None:
-    """A line for each device and loop; dashed: in proportion to ranks."""
+    """A line for each device, loop and wrapping; dashed: in proportion to ranks."""
     axes = canvas.subplots()
     rows = numbers(rows, y)
-    groups = rows.groupby(["device", "loop"], sort=False)
-    over_ranks(axes, ((f"{loop}, {device}", own, y) for (device, loop), own in groups))
-    for colour, (_, own) in zip(f.COLOURS, groups, strict=False):
+    groups = ways(rows)
+    over_ranks(axes, ((name, own, y) for name, own in groups.items()))
+    for colour, own in zip(f.COLOURS, groups.values(), strict=False):
         ranks = own["world_size"].sort_values()
         first = own.loc[ranks.index[0]]
         linear = [first[y] * count / first["world_size"] for count in ranks]

@@ -5,11 +5,11 @@ from perfscribe.config import shared
 from perfscribe.config.keys import experiment, whole
 
 LEVELS = experiment(
-    "BLOOM on several GPUs of one node, and on one GPU of each of several nodes",
+    "BLOOM on several GPUs of one node, and on one GPU of each of several nodes; by Trainer, and tuned",
     rounds=shared.ROUNDS,
     **shared.RANKS,
     model_name=shared.BLOOM,
-    loop=shared.LOOP,
+    loop=shared.loops(["trainer", "tuned"]),
     wrap=shared.WRAP,
     labels=shared.LABELS,
     train_size=shared.train_size(32, tiny=12, gpu=500),
@@ -22,6 +22,7 @@ LEVELS = experiment(
     grad_acc=whole("batches that are accumulated to an optimizer step", 1, 65_536, 2, tiny=1, gpu=4),
     **shared.ADAMW,
     **shared.PRECISION_AND_LOGS,
+    tuned=shared.TUNED,
 )
 
 SHOWN = Shown(

@@ -14,15 +14,5 @@ PRELOADED = (*launching.PRELOADED, launching.BLOOMS_CODE)
 
 
 def cells(config: Mapping[str, Any]) -> list[Cell]:
-    """All ranks on one node; then as many on each of several nodes, which a cluster's job has."""
-    dataset = squad_sets.dataset_name(config)
-    found = []
-    for backend in config["backend"]:
-        own = {"backend": backend, "loop": config["loop"], "model_name": config["model_name"]}
-        for wrap, first in launching.ways(config["loop"], config["wrap"]):
-            ranks = [n for n in config["world_size"] if first or n > 1]
-            nodes = config["nodes"] if first else []
-            for placed in launching.placements(ranks, nodes, config["ranks_per_node"]):
-                levels = {**placed, **own, "wrap": wrap}
-                found.append(launching.cell(levels, config, dataset, launching.work(levels, config)))
-    return found
+    """All ranks on one node, by Trainer as the workshop does and tuned; as many on each of a cluster's nodes."""
+    return launching.over_ranks({"model_name": config["model_name"]}, config)
