@@ -17,9 +17,12 @@ TABLES = {
     "ddp": ("step_ms", ("size", "world_size", "implementation", "bucket_mb", "dtype")),
     "sharding": ("step_ms", ("size", "world_size", "dtype")),
 }
+# Each side was launched once. At once or twice both half IQRs, copies of one kernel differed in 16 and 7 of 60 pairs on
+# a busy CPU of two cores; at three times in 2.
+APART, LEAST_SAMPLES = 3, 5
 NOTE = (
-    "Ratio: of their times over ours, which was timed in turns with each. A verdict takes ratios further apart than "
-    "both half IQRs together."
+    f"Ratio: of their times over ours, which was timed in turns with each. A verdict takes {LEAST_SAMPLES} samples a "
+    f"side, an undisturbed host, and ratios further apart than {APART} times both half IQRs together."
 )
 
 Row = Mapping[str, str]
@@ -56,7 +59,10 @@ def _levels(row: Row, names: Sequence[str], subject: str) -> tuple[str, ...]:
 def _shown(row: Row | None, column: str) -> str:
     if row is None:
         return "not there"
-    return f"{format_figure(float(row[column]))} ms" if row["status"] == "ok" else f"{row['status']}: {row['reason']}"
+    if row["status"] == "ok":
+        return f"{format_figure(float(row[column]))} ms"
+    why, *_ = row["reason"].removeprefix("WrongResult: ").split(";")  # the rest is on the page of subjects
+    return f"{row['status']}: {why}"
 
 
 def _judged(pair: Sequence[Row | None], column: str) -> tuple[str, str]:
@@ -65,7 +71,8 @@ def _judged(pair: Sequence[Row | None], column: str) -> tuple[str, str]:
         return "-", "-"
     first, second = (float(row["over_ours"]) for row in rows)
     spread = sum(float(row["over_ours"]) * _number(row[f"{column}_iqr"]) / 2 / float(row[column]) for row in rows)
-    if abs(second - first) <= spread:
+    unclear = any(_number(row.get(f"{column}_n") or row["n"]) < LEAST_SAMPLES or row["flags"] != "none" for row in rows)
+    if unclear or abs(second - first) <= APART * spread:
         return format_figure(second / first), "cannot tell"
     return format_figure(second / first), "faster" if second < first else "slower"
 
