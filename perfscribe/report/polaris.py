@@ -70,7 +70,10 @@ class SingleGpu(Problem):
         behind, step = figure(row, "behind_ms"), figure(row, "epoch_s", 1000).over(figure(row, "steps_per_epoch"))
         host = bool(behind and step) and behind.value < step.value / 10
         share = site.value("polaris.io_parts", "loader_share_percent", format="memory", cache="warm")
+        total, first, later = (figure(row, one) for one in ("homework_clock_s", "first_epoch_s", "epoch_s"))
+        layers = "" if gpu else f" with {entry(row, 'layers')} layers"
         yield Answer(
+            f"{entry(row, 'epochs')} epochs take {total} s{layers}, the first {first} and later ones {later}.",
             f"The GPU is done {behind} ms after the last step is queued and a step takes {step}"
             f"{': the host sets the pace' if host else ''}."
             if gpu
