@@ -287,6 +287,9 @@ def _report_unit(plan: Plan, code: Sources) -> None:
     """The report, and how a page is made of it."""
     root = code.root
     notes = sorted((root / "report" / "notes" / plan.site).glob("*.md"))
+    for note in notes:
+        if note.stem not in registry.CHAPTERS:
+            raise ValueError(f"{note.relative_to(root)}: expected the name of a chapter: {', '.join(registry.CHAPTERS)}")
     plan.units["report"] = {
         "unit": "report",
         "site": plan.site,

@@ -180,3 +180,6 @@ def test_notes_survive_and_pages_of_what_is_gone_go(tmp_path: Path) -> None:
     assert space.run("report").returncode == 0
     assert "## one" in more.read_text() and "## two" not in more.read_text()
     assert note.read_text() == "Written by hand: {{ 1 }}.\n"
+    note.rename(note.with_name("cs366.md"))
+    told = space.run("report")
+    assert told.returncode and "report/notes/local/cs366.md: expected the name of a chapter: cs336" in told.stdout

@@ -149,7 +149,7 @@ def delete(pattern: str) -> Callable[[Path], None]:
 
 def write_note(root: Path) -> None:
     """A note where there was none."""
-    path = root / "report" / "notes" / SITE / "introduction.md"
+    path = root / "report" / "notes" / SITE / "cs336.md"
     path.parent.mkdir(parents=True)
     path.write_text("Measured on a Monday.\n")
 
