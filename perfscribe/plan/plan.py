@@ -289,7 +289,9 @@ def _report_unit(plan: Plan, code: Sources) -> None:
     notes = sorted((root / "report" / "notes" / plan.site).glob("*.md"))
     for note in notes:
         if note.stem not in registry.CHAPTERS:
-            raise ValueError(f"{note.relative_to(root)}: expected the name of a chapter: {', '.join(registry.CHAPTERS)}")
+            raise ValueError(
+                f"{note.relative_to(root)}: expected the name of a chapter: {', '.join(registry.CHAPTERS)}"
+            )
     plan.units["report"] = {
         "unit": "report",
         "site": plan.site,

@@ -27,8 +27,7 @@ from perfscribe.plan import cluster, fingerprint, plan
 from perfscribe.plan.cache import Memory
 from perfscribe.records import checksums
 from perfscribe.records.scrub import account
-from perfscribe.run import processes, progress
-from perfscribe.run.preemption import Requeuer
+from perfscribe.run import processes, progress, slurm_jobs
 from perfscribe.run.shard import CLOCK
 from perfscribe.tracking import trackers
 
@@ -221,7 +220,7 @@ class Session:
     read_only: bool
     tracker: str = trackers.NONE
     watcher: progress.Watcher | None = None
-    requeuer: Requeuer | None = None
+    jobs: slurm_jobs.Keeper | None = None
     started: bool = False
     budget_ends: float = math.inf
     plan_before: dict[Path, tuple[bytes, int]] = field(default_factory=dict, repr=False)
@@ -291,8 +290,8 @@ class Session:
             if self.plan.cluster is None:
                 os.environ[processes.RUN] = str(os.getpid())  # jobs inherit it
             elif self.plan.cluster.settings["executor"] == "slurm":
-                self.requeuer = Requeuer(self.root)
-                self.requeuer.start()
+                self.jobs = slurm_jobs.Keeper(self.root)
+                self.jobs.start()
 
     def _start_clock(self) -> None:
         """Tell all measuring jobs of this run when it began and when its time budget ends."""
@@ -304,8 +303,10 @@ class Session:
 
     def end(self, report: str, page: str = "", failed: bool = False) -> None:
         """Stop telling progress; the last line names the report, the one before it its HTML twin."""
-        if self.requeuer is not None:
-            self.requeuer.stop()
+        if self.jobs is not None:
+            self.jobs.stop()
+            if failed and (left := self.jobs.cancel()):
+                print(f"cancelled: jobs {', '.join(left)}", file=sys.stderr, flush=True)
         if self.watcher is not None:
             self.watcher.stop(time.time() > self.budget_ends)
         if (self.root / report).is_file():
