@@ -584,14 +584,10 @@ class MultiGpu(OfBloom):
         rows = list(filter(ok, self.site.rows("fsdp.step", world_size=world, wrapping="per block")))
         if len(rows) < 2 or not self.site.gpu:
             return ""
-        (idle, sends), (later, sending) = (
-            [figure(row, part).share(figure(row, "traced_step_ms")) for part in ("idle_ms", "sends_ms")]
-            for row in (rows[0], rows[-1])
-        )
+        sends, later = (figure(row, "sends_ms").share(figure(row, "traced_step_ms")) for row in (rows[0], rows[-1]))
         return (
-            f"With {rows[0]['batch']} row each, blocks wrapped, {world} GPUs idle for {idle} % of a traced step and "
-            f"only communicate for {sends} %; with {rows[-1]['batch']} for {later} and {sending} %, at "
-            f"{figure(rows[-1], 'mfu')} % MFU."
+            f"With {rows[0]['batch']} row per GPU, blocks wrapped, {sends} % of a traced step on {world} GPUs is "
+            f"communication alone, with {rows[-1]['batch']} {later} %."
         )
 
     def lines(self) -> list[Line]:

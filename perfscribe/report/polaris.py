@@ -78,7 +78,7 @@ class SingleGpu(Problem):
             f"{': the host sets the pace' if host else ''}."
             if gpu
             else "",
-            f"The loader, timed apart ([5](details/polaris_5.md)), takes {share} % of an epoch." if gpu else "",
+            f"The loader, timed apart, takes {share} % of an epoch." if gpu else "",
         )
 
     def line(self, layers: str, said: str, batches: str) -> Entries:
