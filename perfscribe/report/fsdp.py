@@ -584,10 +584,13 @@ class MultiGpu(OfBloom):
         rows = list(filter(ok, self.site.rows("fsdp.step", world_size=world, wrapping="per block")))
         if len(rows) < 2 or not self.site.gpu:
             return ""
-        sends, later = (figure(row, "sends_ms").share(figure(row, "traced_step_ms")) for row in (rows[0], rows[-1]))
+        (sends, idle), (sending, idling) = (
+            [figure(row, part).share(figure(row, "traced_step_ms")) for part in ("sends_ms", "idle_ms")]
+            for row in (rows[0], rows[-1])
+        )
         return (
-            f"With {rows[0]['batch']} row per GPU, blocks wrapped, {sends} % of a traced step on {world} GPUs is "
-            f"communication alone, with {rows[-1]['batch']} {later} %."
+            f"With {rows[0]['batch']} row per GPU, blocks wrapped, a traced step on {world} GPUs is {sends} % "
+            f"communication alone and {idle} % idle, with most rows {sending} and {idling} %."
         )
 
     def lines(self) -> list[Line]:
