@@ -19,6 +19,7 @@ from matplotlib import pyplot as plt
 from workspace import ROOT
 
 from perfscribe.base import registry
+from perfscribe.experiments.multi_gpu.drawings import ways
 from perfscribe.show import figures as f
 
 FOOTER = "site demo: 8 × NVIDIA H200 · n = 5 a cell · environment 0123456789ab · commit 0123456789"
@@ -117,3 +118,11 @@ def test_every_experiment_draws_without_figures(tmp_path: Path, experiment: str)
         written = texts((tmp_path / f"{figure.id}.svg").read_text())
         assert FOOTER in " ".join(written)
         assert any(re.match(r"[Nn]o(t|thing)?\b", text) for text in written), written
+
+
+def test_each_wrapping_has_its_own_line_from_the_row_that_nothing_wraps() -> None:
+    rows = pd.DataFrame(
+        [("none", 1), ("FSDP1", 2), ("FSDP1", 4), ("FSDP2", 2)], columns=["wrapped_by", "world_size"]
+    ).assign(device="cuda", loop="trainer")
+    found = {name: list(of["world_size"]) for name, of in ways(rows).items()}
+    assert found == {"trainer, FSDP1, cuda": [1, 2, 4], "trainer, FSDP2, cuda": [1, 2]}
