@@ -343,14 +343,15 @@ class BenchmarkingMixedPrecision(Problem):
             self.site.row(self.VARIANCE, dtype=one, variance_mean="100") for one in ("fp16", "bf16", "fp32")
         )
         times = figure(bf16, "variance_two_pass_relative_error")
-        off = figure(fp32, "layer_norm_relative_error", 100)
+        low, bits, off = (figure(row, "layer_norm_relative_error", 100) for row in (fp16, bf16, fp32))
         overflows = entry(fp16, "variance_two_pass_relative_error") == "overflow" and bool(times and off)
         norms = {"torch.float32": "With BF16, too, autocast keeps LayerNorm in FP32.", NOTHING: ""}
         other = "With BF16, too, LayerNorm should run in FP32; autocast on the CPU leaves it in BF16."
         at_100 = f"Summed left to right at mean 100, FP16's variance overflows and BF16's is {times} times too large"
         return Lettered(
             "b",
-            f"{at_100}; LayerNorm in FP32 is {off} % off." if overflows else "",
+            f"{at_100}." if overflows else "",
+            f"LayerNorm is {low} % off in FP16, {bits} in BF16, {off} in FP32.",
             Why("FP16 lacks range, BF16 bits of mantissa.", overflows),
             norms.get(self.dtype("layernorm_output", "bf16").text, other),
         )
@@ -389,7 +390,7 @@ class MemoryProfiling(Problem):
              "BF16, forward only", "BF16, full step"],
             [[context, *(self.peak(context, *column, " GB") for column in self.COLUMNS)] for context in self.at],
             f"Forward with its graph kept: {', '.join(kept)} GB." if any(one[0].isdigit() for one in kept) else "",
-            "Published: 002, graph kept: 24.5, 35.0, 70 G; full step at 512: 70 G.",
+            "Published: 002 (pass not stated): 24.5, 35.0, 70 G; full step at 512: 70 G, in BF16 60.",
         )  # fmt: skip
         phases = {phase: self.gb("full_step", phase) for phase in self.PHASES}
         top = max(phases, key=lambda phase: phases[phase].value) if all(phases.values()) else ""

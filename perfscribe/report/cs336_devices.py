@@ -513,7 +513,7 @@ class CommunicationAccounting(Problem):
         size = replace(self.site.value(self.INPUTS, "value", key="fsdp_memory_gb"), exact=True)
         yield Lettered(
             "b",
-            f"A device of {size} GB holds (16·P + A/2)/N + A/2: A/2 = {whole} GiB stays whole, "
+            f"A device of {size} GiB holds (16·P + A/2)/N + A/2: A/2 = {whole} GiB stays whole, "
             f"{'on each device' if some else 'so no N is enough'}.",
             f"Below {most} tokens some N is enough; N = {alone} holds the state alone.",
         )

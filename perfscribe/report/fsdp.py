@@ -16,6 +16,7 @@ TITLE = "FSDP workshop"
 DEFECTS = Path(__file__).resolve().parents[2] / "docs" / "defects.csv"
 OF_GPUS = ("avg_mem_total_gb", "avg_mem_alloc_gb", "gpu_util_percent")  # columns that a CPU has not
 DEFAULT, RATE = "train_samples_per_second", "samples_per_s_callback"
+STEPPING, PEAK = "stepping_samples_per_second", "torch's peak"
 # Headers, as the workshop has them, and where their figures are from.
 BLOOM = {
     "Samples/s": DEFAULT,
@@ -186,12 +187,15 @@ class NineRows(Problem):
 
     def later(self) -> str:
         """The line below the table."""
-        losses = ", ".join(f"{figure(row, 'eval_loss')}" for row in self.epochs()[3:])
+        losses, copied = (
+            ", ".join(f"{figure(row, 'eval_loss')}" for row in self.epochs(labels)[3:])
+            for labels in ("answer", "source")
+        )
         row = self.site.row(f"{self.table}_answers", labels="answer", training="after")
         exact, overlap = (figure(row, f"{score}_percent") for score in ("exact_match", "f1"))
         line = (
-            f"Epochs 4, 5: evaluation loss {losses}; at rest {self.memory('at rest', 1)} MB; "
-            f"EM / F1 after training {exact} / {overlap} %{self.mark}."
+            f"Epochs 4, 5: evaluation loss {losses}, with the scripts' labels {copied}; "
+            f"at rest {self.memory('at rest', 1)} MB; EM / F1 after training {exact} / {overlap} %{self.mark}."
         )
         return line if self.epochs() else ""
 
@@ -562,12 +566,13 @@ class MultiGpu(OfBloom):
         way = f", {how}" if how == "wrapped per block" else f" {how}".rstrip()
         on_fewer = {n: self.of(n, how) for n in counts(self.site)[1:] if n < self.world}
         rest = "".join(f", {other}x {name}" for name, other in others) + fewer(self.site, self.first(), on_fewer)
-        one, many = (figure(row, "avg_mem_total_gb") for row in (self.first(), self.of(self.world, self.ways[0])))
-        verb = "falls" if many.value < one.value else "grows"
+        alone = figure(self.of(self.world, self.ways[0]), STEPPING).over(figure(self.first(), STEPPING))
+        steps = f" (by steps alone {alone}x)" if self.site.gpu else ""
         yield Answer(
-            f"{on} give {gain}x the samples/s of {self.alone()}{way}{rest}{self.odd}.",
-            f"Memory per GPU {verb} from {one} to {many} GB{self.odd}.",
-            self.waits(),
+            f"{on} give {gain}x{steps} the samples/s of {self.alone()}{way}{rest}{self.odd}.",
+            f"{self.memory('avg_mem_total_gb', 'All memory in use')}, "
+            f"{self.memory('peak_mem_alloc_gb', PEAK)} GB{self.odd}.",
+            self.waits(how),
         )
         wrapped = {"wrapped per block": "with blocks wrapped"}
         first = f"{gain} times the samples/s of {self.alone()}, {wrapped.get(how, how)}".rstrip(", ")
@@ -578,19 +583,22 @@ class MultiGpu(OfBloom):
         train = f"{on} train BLOOM {gain}x as fast as {self.alone().replace(' GPU', '')}, {how}{self.odd}"
         yield Finding(5, "fsdp", f"{train}; the custom model, tuned in BF16, keeps {kept} % of linear‡.")
 
-    def waits(self) -> str:
-        """What a traced step waits for, with fewest and with most rows a rank."""
+    def memory(self, column: str, what: str) -> str:
+        """How it changes per GPU from one to most."""
+        one, many = (figure(row, column) for row in (self.first(), self.of(self.world, self.ways[0])))
+        return f"{what} {'falls' if many.value < one.value else 'grows'} from {one} to {many}"
+
+    def waits(self, how: str) -> str:
+        """What a traced step of the same wrapping waits for, with as few rows a rank."""
         world = max(self.site.levels("fsdp.step", "world_size"), key=int, default="")
-        rows = list(filter(ok, self.site.rows("fsdp.step", world_size=world, wrapping="per block")))
-        if len(rows) < 2 or not self.site.gpu:
+        wrapping = "none: one unit" if how == "as given" else "per block"
+        row = next(filter(ok, self.site.rows("fsdp.step", world_size=world, wrapping=wrapping)), None)
+        if row is None or not self.site.gpu:
             return ""
-        (sends, idle), (sending, idling) = (
-            [figure(row, part).share(figure(row, "traced_step_ms")) for part in ("sends_ms", "idle_ms")]
-            for row in (rows[0], rows[-1])
-        )
+        idle, sends = (figure(row, part).share(figure(row, "traced_step_ms")) for part in ("idle_ms", "sends_ms"))
         return (
-            f"With {rows[0]['batch']} row per GPU, blocks wrapped, a traced step on {world} GPUs is {sends} % "
-            f"communication alone and {idle} % idle, with most rows {sending} and {idling} %."
+            f"With {row['batch']} row per GPU a traced step on {world} GPUs is {idle} % idle and {sends} % "
+            "communication alone."
         )
 
     def lines(self) -> list[Line]:
@@ -669,7 +677,7 @@ class OfCustom(Scaling):
         if not self.site.gpu:
             return f"{entry(row, 'parameters')} parameters, {trained(self.site, row)}; {clocks}; {LOSS}"
         epochs = f", {row['num_epochs']} epochs" if row else ""
-        starts = f", from {figure(row, 'first_loss')} on" if figure(row, "first_loss") else ""
+        starts = f", the first {figure(row, 'first_loss')}" if figure(row, "first_loss") else ""
         return f"3 layers, d 2048, {trained(self.site, row)}{epochs}; {clocks}; {LOSS}{starts}"
 
     def unlike(self, row: Row) -> list[str]:

@@ -544,9 +544,15 @@ class DataTypes(Problem):
         longer, wider = (self.row(*at, table=self.RATIOS) for at in ((base, long), (widest, short)))
         peak, wide_peak = (replace(figure(row, "memory_ratio"), single=True) for row in (longer, wider))
         takes, fp16 = (self.takes(row) for row in (longer, self.row(base, long, "fp16", self.RATIOS)))
+        wide_takes = self.takes(wider)
+        same = takes == wide_takes
+        at = (
+            f"and of Large_Feature_{widest} take {takes}"
+            if same
+            else f"take {takes}, of Large_Feature_{widest} {wide_takes}"
+        )
         yield Answer(
-            f"With BF16 autocast later epochs of Large_Seq_{long} take {takes}, of Large_Feature_{widest} "
-            f"{self.takes(wider)}.",
+            f"With BF16 autocast later epochs of Large_Seq_{long} {at}.",
             f"The peak is {peak} and {wide_peak} of FP32's{mark}.",
             self.start(lines, mark),
             Why(
