@@ -104,18 +104,19 @@ class Code:
         self.broken: list[ast.Module] = []  # which stand for files that are no Python
         self.libraries: set[str] = set()  # of the kernels of which there is a digest
         self.tree = self._parse(adapters)
-        self.defined: dict[str, ast.stmt] = {}
-        self.always: list[ast.stmt] = []  # statements that bind no name, such as sys.path.append(...)
+        self.defined: dict[str, list[ast.stmt]] = {}  # several: import a.b and import a.c both bind a
+        self.always: list[ast.stmt] = []  # statements that bind no name, or any, as import * does
         for node in self.tree.body:
             names = list(_names(node))
-            self.defined |= dict.fromkeys(names, node)
-            self.always += [] if names else [node]
+            for name in names:
+                self.defined.setdefault(name, []).append(node)
+            self.always += [node] if not names or "*" in names else []
 
     def is_written(self, function: str) -> bool:
         """Whether it is there and more than `raise NotImplementedError`."""
         if self.tree in self.broken:
             return True
-        node = self.defined.get(function)
+        node = self.defined.get(function, [None])[-1]
         if not isinstance(node, ast.FunctionDef):
             return node is not None
         body = [one for one in node.body if not (isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant))]
@@ -126,14 +127,15 @@ class Code:
 
     def digest(self, functions: Iterable[str]) -> str:
         """16 hex digits of what these functions of the adapter file run."""
-        nodes: dict[str, ast.stmt] = {}
+        nodes: dict[str, list[ast.stmt]] = {}
         waiting = list(functions)
         while waiting:
             name = waiting.pop()
             if name in self.defined and name not in nodes:
                 nodes[name] = self.defined[name]
-                waiting += [one.id for one in ast.walk(nodes[name]) if isinstance(one, ast.Name)]
-        own = ast.Module(body=[*self.always, *dict.fromkeys(nodes[name] for name in sorted(nodes))], type_ignores=[])
+                waiting += [one.id for node in nodes[name] for one in ast.walk(node) if isinstance(one, ast.Name)]
+        used = dict.fromkeys(node for name in sorted(nodes) for node in nodes[name])
+        own = ast.Module(body=[*self.always, *used], type_ignores=[])
         text = "\n".join(sorted(self._closure(own)))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 

@@ -75,7 +75,7 @@ def test_subjects_are_ranked_where_they_are_correct(tmp_path: Path) -> None:
     assert [(row["subject"], row["correct"], row["cells"], row["rank"]) for row in rows] == [
         ("fast", "yes", "1 of 1", "1 of 3"),
         ("slow", "yes", "1 of 1", "2 of 3"),
-        ("odd", "no", "1 of 2", "not correct"),
+        ("odd", "no", "1 of 2", "not ranked"),
     ]
     assert rows[1]["over_ours"] == "4.0"
     assert rows[2]["said"] == WRONG.removeprefix("WrongResult: ")

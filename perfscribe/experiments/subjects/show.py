@@ -131,14 +131,14 @@ def _summary(rows: Iterable[Record]) -> list[Record]:
     for row in made:
         same = [one for one in made if one.factors["kernel"] == row.factors["kernel"]]
         right = row.factors["correct"] == "yes"
-        row.values["rank"] = f"{same.index(row) + 1} of {len(same)}" if right else "not correct"
+        row.values["rank"] = f"{same.index(row) + 1} of {len(same)}" if right else "not ranked"
     return made
 
 
 def _of_kernel(kernel: str, subject: str, of: Sequence[Record]) -> Record:
     worst = max(of, key=lambda row: STATUSES.index(row.status))
     best = min(of, key=lambda row: STATUSES.index(row.status))
-    wrong = next((row for row in of if "WrongResult" in row.reason), None)
+    wrong = next((row for row in of if "WrongResult" in row.reason or "ArithmeticError" in row.reason), None)
     correct = "no" if wrong else "yes" if worst.ok else "not told"
     ratios = [row.values["over_ours"] for row in of if "over_ours" in row.values]
     remarks = dict.fromkeys(row.values["remark"] for row in of if row.values.get("remark", NO_REMARK) != NO_REMARK)
