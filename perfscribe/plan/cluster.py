@@ -244,8 +244,9 @@ class Cluster:
         cores = 'CORES="$(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc)"'
         threads = [cores, *(f'export {name}="$CORES"' for name in THREAD_VARIABLES)]
         exports = [f"export {name}={shlex.quote(str(value))}" for name, value in self.settings["environment"].items()]
-        lines = self.settings["setup"]
-        return "".join(f"{line}\n" for line in [*threads, *exports, *(["set +u", *lines, "set -u"] if lines else [])])
+        # The prologue replaces Snakemake's own `set -euo pipefail`.
+        setup = ["set +u -e", *self.settings["setup"], "set +e -u"] if self.settings["setup"] else []
+        return "".join(f"{line}\n" for line in [*threads, *exports, *setup])
 
     def as_json(self) -> dict[str, Any]:
         """What plan/cluster.json holds."""

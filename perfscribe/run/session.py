@@ -292,6 +292,7 @@ class Session:
             elif self.plan.cluster.settings["executor"] == "slurm":
                 self.jobs = slurm_jobs.Keeper(self.root)
                 self.jobs.start()
+                atexit.register(self.jobs.cancel)  # a second Ctrl-C passes over onerror
 
     def _start_clock(self) -> None:
         """Tell all measuring jobs of this run when it began and when its time budget ends."""
