@@ -52,13 +52,6 @@ SIMPLE_GPT = {
     "ffn": whole("width of its feed-forward layers", 1, 1_048_576, 128, tiny=64, gpu=8192),
 }
 
-LOOP = choice(
-    "trainer: transformers.Trainer, which shards on GPUs alone | bare loop: the same steps around fully_shard",
-    ["trainer", "bare loop"],
-    "bare loop",
-    gpu="trainer",
-)
-
 TUNED = section(
     "in place of the workshop's settings",
     dtype=choice("parameters are gathered in it", ["fp32", "fp16", "bf16"], "bf16"),

@@ -18,7 +18,7 @@ from workspace import ROOT
 from perfscribe.experiments.subjects import show
 from perfscribe.plan import subjects
 from perfscribe.records.records import Record
-from perfscribe.subjects import VARIABLE
+from perfscribe.subjects import KERNELS, VARIABLE
 from perfscribe.verbs import doctor
 
 FLASH, DDP, SHARDING = "flash_benchmarking", "ddp", "optimizer_state_sharding"
@@ -147,6 +147,23 @@ def test_an_edit_changes_the_cells_of_its_kernel_alone(subject: Subject) -> None
         after = codes()
         assert {one for one in before if after[one] != before[one]} == {kernel}
         before = after
+
+
+@pytest.mark.parametrize(
+    ("imports", "names"),
+    [
+        ("from cs336_systems.flash import *", "FlashAttention"),
+        ("import cs336_systems.flash\nimport cs336_systems.ddp", "cs336_systems.flash.FlashAttention"),
+    ],
+)
+def test_an_edit_is_seen_however_it_is_imported(subject: Subject, imports: str, names: str) -> None:
+    adapters = subject()
+    adapters.write_text(f"{imports}\n\n\ndef {KERNELS['flash_pytorch'][0][0]}():\n    return {names}\n")
+    before = subjects.read("yours", adapters).kernels
+    path = adapters.parents[1] / "cs336_systems" / "flash.py"
+    path.write_text(path.read_text() + "EDITED = True\n")
+    after = subjects.read("yours", adapters).kernels
+    assert list(before) == list(after) == ["flash_pytorch"] and before != after
 
 
 def test_what_is_not_written_or_not_installed_is_named(subject: Subject) -> None:

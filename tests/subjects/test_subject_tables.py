@@ -81,6 +81,9 @@ def test_subjects_are_ranked_where_they_are_correct(tmp_path: Path) -> None:
     assert rows[2]["said"] == WRONG.removeprefix("WrongResult: ")
     text = compare.compare(tmp_path, ["fast", "slow"])
     assert text.splitlines()[2].split() == ["flash", "64", "16", "fp32", "0.550", "ms", "4.40", "ms", "8.00", "slower"]
+    late = _failed("late", 64)
+    late.reason = "RankError: rank 0 of 2: ArithmeticError: late: parameters differ from a single process's"
+    assert _site(tmp_path, [late]).table("cs336.subjects")[0]["correct"] == "no"
     few = compare.LEAST_SAMPLES - 1
     for record in records:
         record.samples = {name: [turns[:few] for turns in of] for name, of in record.samples.items()}

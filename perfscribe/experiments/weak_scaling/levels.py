@@ -21,7 +21,12 @@ LEVELS = experiment(
         repeats=True,
     ),
     **shared.SIMPLE_GPT,
-    loop=shared.LOOP,
+    loop=choice(
+        "trainer: transformers.Trainer, which shards on GPUs alone | bare loop: the same steps around fully_shard",
+        ["trainer", "bare loop"],
+        "bare loop",
+        gpu="trainer",
+    ),
     wrap=choice(
         "FSDP1: the whole model is one unit | FSDP2: each block is one", ["FSDP1", "FSDP2"], "FSDP2", gpu="FSDP1"
     ),
