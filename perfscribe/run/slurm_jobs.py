@@ -51,11 +51,9 @@ class Keeper:
         self._thread.join(ANSWER_S)
 
     def cancel(self) -> list[str]:
-        """Cancel this run's jobs, and give their numbers."""
+        """Cancel this run's jobs, and give the numbers of those that Slurm has taken the order for."""
         left = self._own(ALIVE)
-        if left:
-            _ask("scancel", *left)
-        return left
+        return left if left and _ask("scancel", *left) is not None else []
 
     def _own(self, states: str) -> list[str]:
         found = jobs_in(states, self.root) if self.others is not None else None

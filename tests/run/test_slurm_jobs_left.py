@@ -22,6 +22,8 @@ def test_jobs_that_this_run_has_submitted_are_cancelled(tmp_path: Path, monkeypa
     queue.write_text(f"{earlier}3|{tmp_path}\n4|/elsewhere\n5|{tmp_path}\n")
     jobs.stop()
     assert jobs.cancel() == ["3", "5"] and told.read_text() == "3 5\n"
+    (tmp_path / "scancel").write_text("#!/bin/sh\nexit 1\n")
+    assert jobs.cancel() == [], "refused, so not told as cancelled"
     queue.write_text(earlier)
     assert jobs.cancel() == []
     queue.unlink()
