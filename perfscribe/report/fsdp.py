@@ -16,7 +16,6 @@ TITLE = "FSDP workshop"
 DEFECTS = Path(__file__).resolve().parents[2] / "docs" / "defects.csv"
 OF_GPUS = ("avg_mem_total_gb", "avg_mem_alloc_gb", "gpu_util_percent")  # columns that a CPU has not
 DEFAULT, RATE = "train_samples_per_second", "samples_per_s_callback"
-STEPPING, PEAK = "stepping_samples_per_second", "torch's peak"
 # Headers, as the workshop has them, and where their figures are from.
 BLOOM = {
     "Samples/s": DEFAULT,
@@ -565,13 +564,11 @@ class MultiGpu(OfBloom):
         on = self.site.ranks(self.world)
         way = f", {how}" if how == "wrapped per block" else f" {how}".rstrip()
         on_fewer = {n: self.of(n, how) for n in counts(self.site)[1:] if n < self.world}
-        rest = "".join(f", {other}x {name}" for name, other in others) + fewer(self.site, self.first(), on_fewer)
-        alone = figure(self.of(self.world, self.ways[0]), STEPPING).over(figure(self.first(), STEPPING))
-        steps = f" (by steps alone {alone}x)" if self.site.gpu else ""
+        rest = "".join(f", {other}x {name}" for name, other in others if name != "tuned")
         yield Answer(
-            f"{on} give {gain}x{steps} the samples/s of {self.alone()}{way}{rest}{self.odd}.",
-            f"{self.memory('avg_mem_total_gb', 'All memory in use')}, "
-            f"{self.memory('peak_mem_alloc_gb', PEAK)} GB{self.odd}.",
+            f"{on} give {gain}x the samples/s of {self.alone()}{way}{rest}{self.tuned()}"
+            f"{fewer(self.site, self.first(), on_fewer)}{self.odd}.",
+            f"{self.memory()}{self.odd}.",
             self.waits(how),
         )
         wrapped = {"wrapped per block": "with blocks wrapped"}
@@ -583,10 +580,18 @@ class MultiGpu(OfBloom):
         train = f"{on} train BLOOM {gain}x as fast as {self.alone().replace(' GPU', '')}, {how}{self.odd}"
         yield Finding(5, "fsdp", f"{train}; the custom model, tuned in BF16, keeps {kept} % of linear‡.")
 
-    def memory(self, column: str, what: str) -> str:
+    def tuned(self) -> str:
+        """What most ranks give over one, both tuned."""
+        one, many = (self.of(world, "tuned") for world in (1, self.world))
+        return f"; tuned, {figure(many, DEFAULT).over(figure(one, DEFAULT))}x one tuned GPU" if ok(many) else ""
+
+    def memory(self) -> str:
         """How it changes per GPU from one to most."""
-        one, many = (figure(row, column) for row in (self.first(), self.of(self.world, self.ways[0])))
-        return f"{what} {'falls' if many.value < one.value else 'grows'} from {one} to {many}"
+        rows = self.first(), self.of(self.world, self.ways[0])
+        columns = "peak_mem_alloc_gb", "avg_mem_total_gb"
+        peak, in_use = ([figure(row, column) for row in rows] for column in columns)
+        goes = ["falls" if many.value < one.value else "grows" for one, many in (peak, in_use)]
+        return f"Torch's peak {goes[0]} from {peak[0]} to {peak[1]} GB, all memory in use {goes[1]}"
 
     def waits(self, how: str) -> str:
         """What a traced step of the same wrapping waits for, with as few rows a rank."""
@@ -595,11 +600,8 @@ class MultiGpu(OfBloom):
         row = next(filter(ok, self.site.rows("fsdp.step", world_size=world, wrapping=wrapping)), None)
         if row is None or not self.site.gpu:
             return ""
-        idle, sends = (figure(row, part).share(figure(row, "traced_step_ms")) for part in ("idle_ms", "sends_ms"))
-        return (
-            f"With {row['batch']} row per GPU a traced step on {world} GPUs is {idle} % idle and {sends} % "
-            "communication alone."
-        )
+        idle = figure(row, "idle_ms").share(figure(row, "traced_step_ms"))
+        return f"With {row['batch']} row per GPU a traced step on {world} GPUs is {idle} % idle."
 
     def lines(self) -> list[Line]:
         """Labels and the source's rows."""
