@@ -29,24 +29,30 @@ IMPORTS = (ast.Import, ast.ImportFrom)
 class Subject:
     """kernels: digest of the code of each kernel that it has. lacking: adapters that it has not written, by kernel.
 
-    missing: packages that these kernels import and that this Python does not have.
+    missing: packages that these kernels import and that this Python does not have. broken: files that are no Python.
     """
 
     name: str
     kernels: Mapping[str, str]
     lacking: Mapping[str, str]
     missing: Sequence[str]
+    broken: Sequence[str]
 
 
 def paths(config: Mapping[str, Any], root: Path) -> dict[str, Path]:
-    """Adapter files by name; ValueError with one line where there is none."""
-    named = dict(config.get("subjects") or {}) | ({YOURS: config["subject"]} if config.get("subject") else {})
+    """Adapter files by name; ValueError with one line where there are some that are none."""
+    named = dict(config.get("subjects") or {})
+    if YOURS in named:
+        raise ValueError(f"config: subjects.{YOURS}: your own code is the key subject")
+    named |= {YOURS: config["subject"]} if config.get("subject") else {}
     found = {name: (root / Path(path).expanduser()).resolve() for name, path in named.items()}
-    for name, path in found.items():
-        if not path.is_file():
-            key = "subject" if name == YOURS else f"subjects.{name}"
-            what = "a folder" if path.is_dir() else "no file"
-            raise ValueError(f"config: {key}: {path} is {what}, expected the course's tests/adapters.py")
+    wrong = [
+        f"{'subject' if name == YOURS else f'subjects.{name}'}: {path} is {'a folder' if path.is_dir() else 'no file'}"
+        for name, path in found.items()
+        if not path.is_file()
+    ]
+    if wrong:
+        raise ValueError(f"config: {'; '.join(wrong)}; expected the course's tests/adapters.py")
     return found
 
 
@@ -60,7 +66,8 @@ def read(name: str, adapters: Path) -> Subject:
             digests[kernel] = _digest(code, filter(None, written), adapters)
         else:
             lacking[kernel] = next(names[0] for names, one in zip(functions, written, strict=True) if not one)
-    return Subject(name, digests, lacking, sorted(one for one in code.libraries if not _is_installed(one)))
+    missing = sorted(one for one in code.libraries if not _is_installed(one))
+    return Subject(name, digests, lacking, missing, [path.name for path in code.broken])
 
 
 def _digest(code: Code, functions: Iterable[str], adapters: Path) -> str:
@@ -99,9 +106,9 @@ class Code:
     """The modules of a checkout, each parsed once."""
 
     def __init__(self, adapters: Path) -> None:
-        self.roots, self.module = roots(adapters), module_name(adapters)
+        self.adapters, self.roots, self.module = adapters, roots(adapters), module_name(adapters)
         self._trees: dict[Path, ast.Module] = {}
-        self.broken: list[ast.Module] = []  # which stand for files that are no Python
+        self.broken: list[Path] = []  # files that are no Python
         self.libraries: set[str] = set()  # of the kernels of which there is a digest
         self.tree = self._parse(adapters)
         self.defined: dict[str, list[ast.stmt]] = {}  # several: import a.b and import a.c both bind a
@@ -114,7 +121,7 @@ class Code:
 
     def is_written(self, function: str) -> bool:
         """Whether it is there and more than `raise NotImplementedError`."""
-        if self.tree in self.broken:
+        if self.adapters in self.broken:
             return True
         node = self.defined.get(function, [None])[-1]
         if not isinstance(node, ast.FunctionDef):
@@ -174,7 +181,7 @@ class Code:
             except (SyntaxError, ValueError, RecursionError, MemoryError):  # the latter two of the compiler's stack
                 digest = ast.Constant(hashlib.sha256(content).hexdigest())
                 self._trees[path] = ast.Module(body=[ast.Expr(digest)], type_ignores=[])
-                self.broken.append(self._trees[path])
+                self.broken.append(path)
         return self._trees[path]
 
 

@@ -17,7 +17,9 @@ IDLE_CLOCK_SHARE = 0.5  # a device that waits for its host falls to its idle clo
 HOST_BUSY_SHARE = 0.10
 READINGS_FOR_A_SHARE = 5  # of fewer, a share of the time would say more than was seen
 
-_OF_WATCH = ("throttled ", "SM clock ", "foreign process ", "host busy ")  # what the flags made here begin with
+# What flags of cells that others disturbed begin with. What throttles a device is part of the machine, and only marked.
+DISTURBED = ("foreign process ", "host busy ")
+_OF_WATCH = ("throttled ", "SM clock ", *DISTURBED)  # what the flags made here begin with
 
 
 def flags(summary: Mapping[str, Any], highest_clock_mhz: float | None = None, attempts: int = 1) -> list[str]:

@@ -136,14 +136,15 @@ class NineRows(Problem):
     def nine(self, *published: str) -> Table:
         """Its table."""
         found = self.metric(self.METRICS[0])
+        passes = len(list(self.site.rows(f"{self.table}_losses", labels="answer"))) or 5
         rows = {labels: f"{one.value:.0f}" for labels, one in self.rows_trained.items() if one}
         count = f"{rows['answer']} rows, " if "answer" in rows else ""
         other = f"; ‡ {rows['source']} rows by the scripts' labels, no checkpoints" if self.mark else ""
         return Table(
             f"{self.what}{self.mark}.",
-            f"{self.model_name()}, {entry(found, 'dtype', 'fp16').upper()}, {count}5 epochs, {self.site.one_device}, "
-            f"{rounds(found)}; Your Value: labels that train the answer; train loss: mean over all steps; memory: "
-            f"peak{other}.",
+            f"{self.model_name()}, {entry(found, 'dtype', 'fp16').upper()}, {count}{passes} epochs, "
+            f"{self.site.one_device}, {rounds(found)}; Your Value: labels that train the answer; train loss: mean over "
+            f"all steps; memory: peak{other}.",
             ["Metric", "Log Location & Extraction", "Your Value", "scripts' labels"],
             [self.row(metric) for metric in self.METRICS],
             self.later(),
@@ -186,15 +187,18 @@ class NineRows(Problem):
 
     def later(self) -> str:
         """The line below the table."""
+        more = self.epochs()[3:]
         losses, copied = (
             ", ".join(f"{figure(row, 'eval_loss')}" for row in self.epochs(labels)[3:])
             for labels in ("answer", "source")
         )
         row = self.site.row(f"{self.table}_answers", labels="answer", training="after")
         exact, overlap = (figure(row, f"{score}_percent") for score in ("exact_match", "f1"))
+        which = ", ".join(f"{float(row['epoch']):.0f}" for row in more)
+        line = f"Epochs {which}: evaluation loss {losses}, with the scripts' labels {copied}; at rest " if more else ""
         line = (
-            f"Epochs 4, 5: evaluation loss {losses}, with the scripts' labels {copied}; "
-            f"at rest {self.memory('at rest', 1)} MB; EM / F1 after training {exact} / {overlap} %{self.mark}."
+            f"{line or 'At rest '}{self.memory('at rest', 1)} MB; EM / F1 after training {exact} / {overlap} "
+            f"%{self.mark}."
         )
         return line if self.epochs() else ""
 
@@ -228,9 +232,10 @@ class Baseline(NineRows):
             return
         after, training = (figure(epochs[-1], one) for one in ("eval_loss", "train_loss"))
         first = f"Evaluation loss is least after epoch {self.at_least()}"
-        losses = f"{first}, {figure(least, 'eval_loss')}, and {after} after five, when that epoch's mean training loss"
+        later = f"{after} after {len(epochs)}, when that epoch's mean training loss"
+        losses = f"{first}, {figure(least, 'eval_loss')}, and {later}"
         if least is epochs[-1]:
-            losses = f"Evaluation loss falls to {after} after five epochs, when training loss"
+            losses = f"Evaluation loss falls to {after} after {len(epochs)} epochs, when training loss"
         yield Answer(f"{losses} is {training}{mark}.")
         yield Title(f"{first}, training loss falls to {training}{mark}")
 

@@ -84,7 +84,8 @@ def write(material: Material) -> dict[str, str]:
     pages = details.pages(problems, material.chapters, material.site.folder, material.captions)
     parts = _opening(problems, material, pages)
     lists = [overview(short, of) for short, _, _, of in made]
-    lists += [f"- [Further tables](details/{details.MORE}.md)"] if details.MORE in pages else []
+    for name, title in ((details.SUBJECTS, "Subjects"), (details.MORE, "Further tables")):
+        lists += [f"- [{title}](details/{name}.md)"] if name in pages else []
     parts.append("## Problems\nCells of their tables that hold a figure:\n\n" + "\n".join(lists))
     if said := first_page.caveats(material.site, problems, material.summary):
         parts.append(f"## Caveats\n{' '.join(said)}")

@@ -96,8 +96,9 @@ def subjects_code() -> Iterator[None]:
                 raise WrongResult(f"printed more than {MOST_PRINTED_MIB} MiB") from None
             raise
         except Exception as error:
-            if error.args and isinstance(error.args[0], str) and (line := _line(error)):
-                error.args = (f"{error.args[0]} ({line})", *error.args[1:])
+            text = error.args[0] if error.args else ""
+            if isinstance(text, str) and (line := _line(error)):
+                error.args = (f"{text} ({line})".lstrip(), *error.args[1:])
             raise
         finally:
             _flush()

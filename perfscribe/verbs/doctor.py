@@ -55,8 +55,9 @@ def report(units: Sequence[tuple[str, list[Cell]]], of: Sequence[subjects.Subjec
 def _written(subject: subjects.Subject) -> str:
     lacking = ", ".join(subject.lacking.values())
     has = ", ".join(subject.kernels) or "nothing"
-    missing = f"; not installed here: {', '.join(subject.missing)}" if subject.missing else ""
-    return f"measured: {has}" + (f"; not written, so ours: {lacking}" if lacking else "") + missing
+    others = {"not written, so ours": lacking, "not installed here": ", ".join(subject.missing),
+              "no Python": ", ".join(subject.broken)}  # fmt: skip
+    return "; ".join([f"measured: {has}", *(f"{what}: {named}" for what, named in others.items() if named)])
 
 
 def _pairs(rows: Iterable[tuple[str, Any]]) -> str:

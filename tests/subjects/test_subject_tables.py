@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -43,11 +44,14 @@ def test_a_subject_adds_its_cells_and_its_page_and_changes_nothing_else(subject:
     assert str(adapters) not in written and adapters.parents[1].name not in written
 
 
-def test_no_such_file_is_one_line() -> None:
-    with pytest.raises(
-        ValueError, match=r"config: subjects\.bob: .*/nowhere\.py is no file, expected the course's tests/adapters"
-    ):
-        plan.build({"subjects": {"bob": "nowhere.py"}}, "tiny", ROOT)
+def test_what_is_no_adapter_file_is_one_line() -> None:
+    both = (
+        r"config: subjects\.bob: .*/nowhere\.py is no file; subjects\.eve: .* is a folder; expected the course's tests/"
+    )
+    with pytest.raises(ValueError, match=both):
+        plan.build({"subjects": {"bob": "nowhere.py", "eve": "tests"}}, "tiny", ROOT)
+    with pytest.raises(ValueError, match=r"config: subjects\.yours: your own code is the key subject"):
+        plan.build({"subjects": {"yours": "nowhere.py"}}, "tiny", ROOT)
 
 
 def _record(subject: str, seq_len: int, ms: float, **more: Any) -> Record:
@@ -84,6 +88,9 @@ def test_subjects_are_ranked_where_they_are_correct(tmp_path: Path) -> None:
     late = _failed("late", 64)
     late.reason = "RankError: rank 0 of 2: ArithmeticError: late: parameters differ from a single process's"
     assert _site(tmp_path, [late]).table("cs336.subjects")[0]["correct"] == "no"
+    for flag, verdict in (("throttled 22 % of the time", "slower"), ("host busy 30 %", "cannot tell")):
+        _site(tmp_path, [replace(one, flags=[flag]) for one in records])
+        assert compare.compare(tmp_path, ["fast", "slow"]).splitlines()[2].endswith(verdict)
     few = compare.LEAST_SAMPLES - 1
     for record in records:
         record.samples = {name: [turns[:few] for turns in of] for name, of in record.samples.items()}

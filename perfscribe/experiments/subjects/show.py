@@ -17,7 +17,6 @@ from perfscribe.experiments.optimizer_state_sharding import show as sharding
 from perfscribe.experiments.optimizer_state_sharding.drawings import MOMENT_NAMES
 from perfscribe.experiments.optimizer_state_sharding.subject import THEIRS
 from perfscribe.experiments.subjects.levels import SHOWN
-from perfscribe.instruments.statistics import ROUNDS_FOR_INTERVAL, Rounds, ratio
 from perfscribe.records.records import STATUSES, Record
 from perfscribe.show import figures as f
 from perfscribe.show import tables as t
@@ -72,12 +71,12 @@ def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
 
 
 def _beside(row: Record, ours: Record, prefix: str, sample: str) -> Record:
-    """The row with what a sample of ours says of it: ours, over ours, verdict, and remarks."""
+    """The row with what a sample of ours says of it: ours, over ours, and remarks."""
     theirs, own = (one.samples.get(name, []) for one, name in ((row, sample), (ours, f"{prefix}{sample}")))
     if not theirs or not own:
         return row
     times = [median(value for samples in rounds for value in samples) for rounds in (theirs, own)]
-    said = {"ours_ms": times[1], "over_ours": times[0] / times[1], "verdict": _verdict(own, theirs)}
+    said = {"ours_ms": times[1], "over_ours": times[0] / times[1]}
     remarks = []
     if kept := row.values.get("kept_bytes"):
         remarks.append(f"each call keeps {kept / t.MIB:.3g} MiB")
@@ -88,14 +87,6 @@ def _beside(row: Record, ours: Record, prefix: str, sample: str) -> Record:
     if sent and ends and several and min(sent) >= max(ends):
         remarks.append(LATE)
     return replace(row, values={**row.values, **said, "remark": "; ".join(remarks) or NO_REMARK})
-
-
-def _verdict(ours: Rounds, theirs: Rounds) -> str:
-    """Faster or slower than ours: by intervals with enough rounds, else where no sample of one is among the other's."""
-    if len(ours) == len(theirs) >= ROUNDS_FOR_INTERVAL:
-        return ratio(ours, theirs).verdict
-    first, second = ([value for samples in rounds for value in samples] for rounds in (ours, theirs))
-    return "faster" if max(second) < min(first) else "slower" if min(second) > max(first) else "cannot tell"
 
 
 def _wrapped(cell: Record) -> list[Record]:
@@ -167,7 +158,7 @@ def _compared(sample: str) -> list[t.Column]:
     return [
         t.value("ours_ms", "Ours, the same (ms)", column=f"ours_{sample}"),
         t.value("over_ours", "Over ours (×)"),
-        *t.exact(verdict="Against ours", remark="Remark"),
+        *t.exact(remark="Remark"),
     ]
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from perfscribe.instruments.statistics import ROUNDS_FOR_INTERVAL, Rounds, median_interval, summarise
+from perfscribe.records.disturbances import DISTURBED
 from perfscribe.verbs.compare.sides import Cell, Side, key_of
 
 # What a figure is, by patterns of its name; the first that matches counts. Others are not compared.
@@ -46,8 +47,6 @@ HARDWARE = frozenset(
 # Values that say what work was done, and those that say how.
 DECISIVE = ("parameters", "message_bytes", "gradient_bytes", "steps_per_epoch", "batch_found")
 TELLING = ("calls_per_sample", "sdpa_backend", "algorithm", "protocol", "links", "wrapped_by", "weights", "tokenizer")
-# Flags of cells that others disturbed. What throttles a device is part of the machine, and only marked.
-DISTURBED = ("foreign process", "host busy")
 # What two runs of the same code on one machine may differ by, so that a ratio of single runs within it tells nothing.
 # By the host clock: an H200 site timed the same passes in several processes, and in one the host launched 2.14 times
 # as fast as in another (docs/compare.md). By a timer that launches do not reach: a choice of ours.

@@ -9,6 +9,7 @@ from pathlib import Path
 from tabulate import tabulate
 
 from perfscribe.instruments.statistics import format_figure
+from perfscribe.records.disturbances import DISTURBED
 
 # The time that each table is about, and what tells its rows apart.
 TABLES = {
@@ -71,8 +72,9 @@ def _judged(pair: Sequence[Row | None], column: str) -> tuple[str, str]:
         return "-", "-"
     first, second = (float(row["over_ours"]) for row in rows)
     spread = sum(float(row["over_ours"]) * _number(row[f"{column}_iqr"]) / 2 / float(row[column]) for row in rows)
-    unclear = any(_number(row.get(f"{column}_n") or row["n"]) < LEAST_SAMPLES or row["flags"] != "none" for row in rows)
-    if unclear or abs(second - first) <= APART * spread:
+    few = any(_number(row.get(f"{column}_n") or row["n"]) < LEAST_SAMPLES for row in rows)
+    disturbed = any(flag in row["flags"] for flag in DISTURBED for row in rows)
+    if few or disturbed or abs(second - first) <= APART * spread:
         return format_figure(second / first), "cannot tell"
     return format_figure(second / first), "faster" if second < first else "slower"
 
