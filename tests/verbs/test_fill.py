@@ -58,9 +58,10 @@ def test_a_mark_of_the_whole_table_is_on_each_of_its_figures() -> None:
 
 
 def test_a_row_that_is_none_is_told_and_stays() -> None:
-    row = "| Eight GPUs | 8 |  |\n"
-    text, told = filled(HEAD + "| One GPU | 1 | |\n" + row)
-    assert text.endswith(row) and "Eight GPUs / 8: no such row in the hand-in" in told[0]
+    for label in ("Eight GPUs | 8", "Two GPUs | 8"):
+        row = f"| {label} |  |\n"
+        text, told = filled(HEAD + "| One GPU | 1 | |\n" + row)
+        assert text.endswith(row) and f"{label.replace(' |', ' /')}: no such row in the hand-in" in told[0]
 
 
 def test_the_heading_above_decides_between_like_tables() -> None:

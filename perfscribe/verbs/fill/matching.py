@@ -47,8 +47,8 @@ class Fit:
         for at, text in zip(self.columns, texts, strict=True):
             if at is not None and text and self._is_label(at):
                 same = [row for row in found if _same(row[at].text) == _same(text)]
-                # Labels behind the first may be said in other words, as where a log has a figure.
-                found, first = same if same or first else found, False
+                # Labels behind the first may be said in other words, as where a log has a figure; numbers may not.
+                found, first = same if same or first or text[0].isdigit() else found, False
         if first or len(found) != 1:
             raise ValueError("several rows of the hand-in fit it" if found else "no such row in the hand-in")
         return found[0]
