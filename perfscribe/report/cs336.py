@@ -14,21 +14,19 @@ from perfscribe.report.site import NOTHING, Row, Site, ends, entry, figure, medi
 from perfscribe.show.rounding import NO_FIGURE, Figure
 
 TITLE = "CS336 assignment 2 (systems)"
+WIDTHS = ("16", "32", "64", "128")
 ON_GPU = ("small", "medium", "large", "xl", "2.7B")
 
 
 def sizes(site: Site) -> Sequence[str]:
     """Model sizes of the site's preset."""
-    if site.gpu:
-        return ON_GPU
-    return site.levels("cs336.benchmarking_script", "size", dtype="fp32") or ("nano", "micro")
+    return site.swept("cs336.benchmarking_script", "size", ON_GPU, ("nano", "micro"), dtype="fp32")
 
 
 def contexts(site: Site) -> Sequence[str]:
     """Context lengths of the site's preset."""
-    if site.gpu:
-        return ("128", "256", "512", "1024")
-    return site.levels("cs336.benchmarking_script", "seq_len", dtype="fp32") or ("32", "64", "128")
+    levels = ("128", "256", "512", "1024"), ("32", "64", "128")
+    return site.swept("cs336.benchmarking_script", "seq_len", *levels, dtype="fp32")
 
 
 def largest(site: Site) -> tuple[str, str]:
@@ -47,10 +45,10 @@ def printed_in(row: Row | None, column: str, unit: str = "") -> str:
     return NOTHING if text in ("none", "") else f"{text}{unit}"
 
 
-def attention_grid(site: Site) -> list[tuple[str, str]]:
-    """(head_dim, seq_len) of the attention problems."""
-    lengths = ("256", "1024", "4096", "8192", "16384") if site.gpu else ("64", "128", "256")
-    return [(width, length) for width in ("16", "32", "64", "128") for length in lengths]
+def attention_grid(site: Site, table: str, on_cpu: Sequence[str] = WIDTHS) -> list[tuple[str, str]]:
+    """(head_dim, seq_len) of an attention problem. on_cpu: widths there, where none ran."""
+    lengths = site.swept(table, "seq_len", ("256", "1024", "4096", "8192", "16384"), ("64", "128", "256"))
+    return [(width, length) for width in site.swept(table, "head_dim", WIDTHS, on_cpu) for length in lengths]
 
 
 class BenchmarkingScript(Problem):
@@ -92,15 +90,16 @@ class BenchmarkingScript(Problem):
             "stated.",
         )
         context = next(iter(self.site.levels(self.WARMUP, "seq_len")), largest(self.site)[1])
+        warmups = self.site.swept(self.WARMUP, "warmup_steps", *[("0", "1", "2", "5")] * 2)
         yield Table(
             f"(c) Forward pass after few warm-up steps, ms{self.mark}.",
             f"Mean ± std of 10, and the forward of the very first step; context {context}, batch 4, {device}, host "
             f"clock{'; ‡ TF32, not FP32' if self.mark else ', FP32'}.",
-            ["model_size", "warmup 0", "warmup 1", "warmup 2", "warmup 5", "first step, warmup 0"],
+            ["model_size", *(f"warmup {steps}" for steps in warmups), "first step, warmup 0"],
             [
                 [
                     size,
-                    *(as_cell(self.warm(size, steps), "forward_ms_mean") for steps in (0, 1, 2, 5)),
+                    *(as_cell(self.warm(size, steps), "forward_ms_mean") for steps in warmups),
                     as_cell(self.warm(size, 0), "first_forward_ms"),
                 ]
                 for size in self.warm_sizes
@@ -155,7 +154,7 @@ class BenchmarkingScript(Problem):
         row = self.site.row(self.SCRIPT, size=size, seq_len=context, dtype="fp32")
         return figure(row, f"{of_pass}_ms_mean"), row
 
-    def warm(self, size: str, steps: int) -> Row | None:
+    def warm(self, size: str, steps: int | str) -> Row | None:
         """The cell after so many warm-up steps, in FP32 where that was measured."""
         return self.site.row(self.WARMUP, size=size, warmup_steps=steps, dtype=self.warm_dtype)
 
@@ -375,9 +374,9 @@ class MemoryProfiling(Problem):
     COLUMNS = (("inference", "fp32"), ("full_step", "fp32"), ("inference", "bf16"), ("full_step", "bf16"))
 
     def __init__(self, site: Site) -> None:
-        self.size = "2.7B" if site.gpu else [*site.levels(self.TABLE, "size"), "micro"][0]
-        own = site.levels(self.TABLE, "seq_len", size=self.size) or ("48", "96", "192")
-        self.at: Sequence[str] = ("128", "256", "512") if site.gpu else own
+        self.size = site.swept(self.TABLE, "size", ["2.7B"], ["micro"])[0]
+        lengths = ("128", "256", "512"), ("48", "96", "192")
+        self.at = site.swept(self.TABLE, "seq_len", *lengths, size=self.size)
         super().__init__(site)
 
     def parts(self) -> Iterator[Part]:
@@ -491,7 +490,7 @@ class PytorchAttention(Problem):
 
     def parts(self) -> Iterator[Part]:
         """Times and memory by length and width; where memory ends, what is held, how both grow."""
-        grid = attention_grid(self.site)
+        grid = attention_grid(self.site, self.details[0])
         yield Table(
             "(a) Attention in PyTorch, no head axis.",
             f"{median_of(self.site, self.details[0], 'forward_ms_n', dtype='fp32')}, ms; memory before backward in GB; "
@@ -539,7 +538,7 @@ class PytorchAttention(Problem):
 
     def ended(self, status: str) -> list[Row]:
         """Rows of the cells that ended so, smallest first."""
-        rows = [self.row(width, length) for width, length in attention_grid(self.site)]
+        rows = [self.row(width, length) for width, length in attention_grid(self.site, self.details[0])]
         found = [row for row in rows if row is not None and row["status"] == status]
         return sorted(found, key=lambda row: int(row["seq_len"]) ** 2 * int(row["head_dim"]))
 
@@ -652,8 +651,9 @@ class TorchCompile(Problem):
 
     def grid(self) -> list[dict[str, Any]]:
         """Levels of (a)'s rows: pytorch_attention's, on a CPU of one width."""
-        widths = {width for width, _ in attention_grid(self.site)} if self.site.gpu else {"64"}
-        return [{"head_dim": width, "seq_len": n} for width, n in attention_grid(self.site) if width in widths]
+        return [
+            {"head_dim": width, "seq_len": n} for width, n in attention_grid(self.site, self.ATTENTION, on_cpu=["64"])
+        ]
 
     def models(self) -> list[dict[str, Any]]:
         """Levels of (b)'s rows."""

@@ -74,16 +74,18 @@ class DistributedCommunication(Problem):
 
     def __init__(self, site: Site) -> None:
         self.site = site
-        self.worlds = ("2", "4", "6") if site.gpu else WORLDS
         # Answers speak of the last that was measured.
         self.backends = ("gloo", "nccl") if site.gpu else ("gloo",)
-        self.messages = ("1 MB", "10 MB", "100 MB", "1 GB") if site.gpu else ("1 MB", "3 MB", "10 MB")
+        sizes = ("1 MB", "10 MB", "100 MB", "1 GB"), ("1 MB", "3 MB", "10 MB")
+        table, on = self.details[0], {"backend": "gloo", "device": "cpu"}
+        self.worlds = site.swept(table, "world_size", ("2", "4", "6"), WORLDS, **on)
+        self.messages = site.swept(table, "message", *sizes, **on)
         super().__init__(site)
 
     def parts(self) -> Iterator[Part]:
         """By backend, processes and size; the largest size, what it adds, what further devices add."""
         sizes = [message.replace(" ", "") for message in self.messages]
-        first, *_, before, last = self.messages
+        first, before, last = self.messages[0], self.messages[-2:][0], self.messages[-1]
         yield Table(
             "All-reduce of FP32 arrays, ms per call.",
             f"1MB: 2²⁰ bytes, 1GB: 2³⁰; median ± half IQR of {self.calls()}, slowest rank, host clock"
@@ -107,7 +109,7 @@ class DistributedCommunication(Problem):
         gloo, grows = self.time("gloo", last, most), time.over(self.time(name, before, most))
         yield Answer(
             f"On {on} {spelt(name)} takes {time} ms for {sizes[-1]}{f', Gloo {gloo}' if is_nccl else ''}.",
-            f"From {sizes[-2]} to {sizes[-1]} {spelt(name)}'s time grows {grows} times.",
+            f"From {sizes[-2]} to {sizes[-1]} {spelt(name)}'s time grows {grows} times." if before != last else "",
             self.more_devices(f"{spelt(name)} takes {sizes[-1]} on {on}", self.time(name, last, few), time, few)
             if few != most
             else "",
@@ -241,7 +243,8 @@ class Ddp(Problem):
     CHECK = STEPS
 
     def __init__(self, site: Site) -> None:
-        self.buckets = ("1", "10", "100", "1000") if site.gpu else ("0.1", "1", "10")
+        buckets = ("1", "10", "100", "1000"), ("0.1", "1", "10")
+        self.buckets = site.swept(self.STEPS, "bucket_mb", *buckets, implementation="overlap_bucketed")
         super().__init__(site)
 
     def row(self, implementation: str, world: str = WORLDS[0], bucket: str = "none") -> Row | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from perfscribe.report.cells import Cell, as_cell, shown
@@ -308,9 +308,9 @@ class FlashBenchmarking(Problem):
         self.site = site
         self.both = ("eager", ours(site))  # PyTorch's and ours
         self.whose = "yours" if ours(site) == YOURS else "ours"
-        of_preset = site.levels(FLASH, "seq_len", implementation="tiled")
-        self.lengths: Sequence[str] = [str(2**power) for power in range(7, 17)] if site.gpu else of_preset
-        widths = ("16", "32", "64", "128") if site.gpu else site.levels(FLASH, "head_dim", implementation="tiled")
+        lengths = [str(2**power) for power in range(7, 17)]
+        self.lengths = site.swept(FLASH, "seq_len", lengths, (), implementation="tiled")
+        widths = site.swept(FLASH, "head_dim", ("16", "32", "64", "128"), (), implementation="tiled")
         self.problems = [(length, width, dtype) for length in self.lengths for width in widths for dtype in TOLERANCE]
         super().__init__(site)
 

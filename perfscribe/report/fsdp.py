@@ -44,9 +44,9 @@ ON_ONE_HOST = "; † nodes are name spaces of one machine"
 Line = tuple[Entries, Row | None]
 
 
-def counts(site: Site) -> Sequence[int]:
-    """Ranks of the preset, or nodes."""
-    return (1, 2, 4, 8) if site.gpu else (1, 2, 4)
+def counts(site: Site, table: str) -> list[int]:
+    """Numbers of ranks of a table's rows."""
+    return sorted(map(int, site.swept(table, "world_size", ("1", "2", "4", "8"), ("1", "2", "4"))))
 
 
 def run(site: Site, table: str, world: int | str, **levels: str) -> Row | None:
@@ -511,7 +511,7 @@ class Scaling(Problem):
         lines: list[Line] = [
             ([first if nodes == 1 else f"{nodes} Node", nodes],
              given(self.site, self.table, nodes, nodes=str(nodes)))
-            for nodes in counts(self.site)
+            for nodes in ((1, 2, 4, 8) if self.site.gpu else (1, 2, 4))
         ]  # fmt: skip
         yield self.scaling(what, lines)
         measured = [row for _, row in lines if row is not None and ok(row)]
@@ -568,7 +568,7 @@ class MultiGpu(OfBloom):
         (how, gain), *others = self.gained()
         on = self.site.ranks(self.world)
         way = f", {how}" if how == "wrapped per block" else f" {how}".rstrip()
-        on_fewer = {n: self.of(n, how) for n in counts(self.site)[1:] if n < self.world}
+        on_fewer = {n: self.of(n, how) for n in counts(self.site, self.table)[1:] if n < self.world}
         rest = "".join(f", {other}x {name}" for name, other in others if name != "tuned")
         yield Answer(
             f"{on} give {gain}x the samples/s of {self.alone()}{way}{rest}{self.tuned()}"
@@ -610,7 +610,7 @@ class MultiGpu(OfBloom):
 
     def lines(self) -> list[Line]:
         """Labels and the source's rows."""
-        site, several = self.site, counts(self.site)[1:]
+        site, several = self.site, counts(self.site, self.table)[1:]
         one = f"Single Node, Single {site.rank}"
         lines: list[Line] = [([one, 1], self.first())]
         if not site.gpu:
@@ -719,7 +719,7 @@ class CustomMultiGpu(OfCustom):
         """By ranks, as the scripts build it; our loops beside it; two ways to tell rate and memory."""
         site, gpu, on = self.site, self.site.gpu, self.site.ranks(self.world)
         lines: list[Line] = []
-        for n in counts(site):
+        for n in counts(site, self.table):
             name = f"Single Node, Single {site.rank}" if n == 1 else f"Single Node, {site.ranks(n)}"
             lines.append(([name, n], given(site, self.table, n)))
         yield self.scaling(f"Custom model by number of {site.ranks_are}", lines, *(self.ours() if gpu else ()))
@@ -729,7 +729,9 @@ class CustomMultiGpu(OfCustom):
         odd = self.marks([first, last])
         gain = figure(last, DEFAULT).over(figure(first, DEFAULT))
         tuned, one = (figure(self.loop("tuned", n), "stepping_samples_per_second") for n in (self.world, 1))
-        loop = fewer(site, first, {n: given(site, self.table, n) for n in counts(site)[1:] if n < self.world})
+        loop = fewer(
+            site, first, {n: given(site, self.table, n) for n in counts(site, self.table)[1:] if n < self.world}
+        )
         loop += f"{odd}; our tuned loop, by steps alone, {tuned.over(one)}x its own on one‡" if gpu else ""
         yield Answer(f"{on} give {gain}x the samples/s of {self.alone()}{loop}.")
         default, callback = figure(last, DEFAULT), figure(last, RATE)
@@ -793,7 +795,8 @@ class LinkTest(Problem):
         """By processes and nodes; on a CPU of one size. On most processes of one node."""
         site, gpu = self.site, self.site.gpu
         pairs = ((2, 1), (4, 1), (8, 1), (2, 2), (4, 4), (8, 8)) if gpu else ((2, 1), (3, 1), (4, 1), (2, 2))
-        levels = {"backend": "nccl"} if gpu else {"backend": "gloo", "size_mib": "16"}
+        size = site.swept(self.TABLE, "size_mib", (), ["16"], backend="gloo")
+        levels = {"backend": "nccl"} if gpu else {"backend": "gloo", "size_mib": size[-1]}
         found = {pair: site.row(self.TABLE, world_size=pair[0], on_nodes=pair[1], **levels) for pair in pairs}
         own = next(filter(ok, site.rows(self.TABLE, **levels)), None)
         size = levels.get("size_mib") or entry(own, "size_mib", "4096")

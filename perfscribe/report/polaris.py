@@ -112,7 +112,7 @@ class RankMethods(Problem):
     def parts(self) -> Iterator[Part]:
         """By method, the binding below; who agrees, and how long each takes."""
         gpu = self.site.gpu
-        size = "10 epochs of 2048 samples, batch 32 per rank" if gpu else "model, samples and epochs of preset cpu"
+        size = "10 epochs of 2048 samples, batch 32 per rank" if gpu else "model, samples and epochs of the config"
         five = "our clock starts after five warm-up steps, the sources' before the first"
         yield Table(
             "Training by way to find the ranks.",
@@ -315,7 +315,7 @@ class CrossNode(Problem):
             inter, intra = as_cell(row, "inter", unit=unit, mark=at), as_cell(row, "intra", unit=unit)
             wide = varies(figure(row, "inter"), figure(row, "intra"))
             rows.append([said, inter, intra, Cell("varies too much") if wide else as_cell(row, "impact", 1, "×", at)])
-        model = "DDP of 44.1 M parameters in FP32, batch 32 per rank" if self.site.gpu else "DDP, model of preset cpu"
+        model = "DDP of 44.1 M parameters in FP32, batch 32 per rank" if self.site.gpu else "DDP, model of the config"
         transfer, waiting, total, calls = (
             [figure(self.row(metric), column) for column in ("inter", "intra")]
             for metric in (self.TRANSFER, self.WAITING, self.TOTAL, "Calls")

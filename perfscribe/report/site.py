@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,8 @@ SUBJECT_TABLES = {
     "cs336.sharding_times": "cs336.subject_sharding",
     "cs336.sharding_kinds": "cs336.subject_sharding_kinds",
 }
+
+RAN = ("ok", "oom", "timeout", "failed")
 
 
 @dataclass
@@ -110,6 +112,13 @@ class Site:
     def levels(self, table: str, column: str, **levels: Any) -> list[str]:
         """Different entries of a column in rows that are ok, in their order."""
         return list(dict.fromkeys(row[column] for row in self.rows(table, **levels) if row["status"] == "ok"))
+
+    def swept(
+        self, table: str, column: str, on_gpu: Sequence[str], on_cpu: Sequence[str], **levels: Any
+    ) -> Sequence[str]:
+        """Levels of a hand-in's rows: on a GPU the homework's, else those that ran, whatever came of it, or on_cpu."""
+        ran = dict.fromkeys(row[column] for row in self.rows(table, **levels) if row["status"] in RAN)
+        return on_gpu if self.gpu else list(ran) or on_cpu
 
     @property
     def emulated(self) -> bool:
