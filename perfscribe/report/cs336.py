@@ -109,8 +109,10 @@ class BenchmarkingScript(Problem):
         yield Lettered("a", Why(f"`./run report --config 'chapters=[cs336]'` runs {script}."))
         at = largest(self.site)[1]
         there = [size for size in self.sizes if all(self.time(size, one, at)[0] for one in self.PASSES)] or self.sizes
-        forward, backward = (" to ".join(f"{self.time(there[n], one, at)[0]}" for n in (0, -1)) for one in self.PASSES)
-        said = f"From {there[0]} to {there[-1]} forward takes {forward} ms, backward {backward} ms at {at}."
+        ends = list(dict.fromkeys([there[0], there[-1]]))
+        forward, backward = (" to ".join(f"{self.time(size, one, at)[0]}" for size in ends) for one in self.PASSES)
+        said = f"From {there[0]} to {there[-1]} forward" if len(ends) > 1 else f"Forward of {there[0]}"
+        said = f"{said} takes {forward} ms, backward {backward} ms at {at}."
         yield Lettered("b", said, self.deviations())
         yield from self.warming_up()
 
@@ -126,12 +128,11 @@ class BenchmarkingScript(Problem):
             yield Title(said)
             return
         cold, warm = (figure(self.warm(size, steps), "forward_ms_mean") for steps in (0, 5))
-        loads = "loads kernels, sets up cuBLAS and fills" if self.site.gpu else "fills"
         yield Lettered(
             "c",
             f"Without warm-up the first forward takes {first} ms, later ones {later} ({size}); the mean is "
             f"{cold!s} ms, not {warm}{self.mark}.",
-            Why(f"The first step also {loads} the allocator's cache."),
+            Why("The first step also loads kernels, sets up cuBLAS and fills the allocator's cache.", self.site.gpu),
             self.few_steps(),
         )
         yield Title(
@@ -284,8 +285,8 @@ class BenchmarkingMixedPrecision(Problem):
         tf32 = self.gain("tf32", big)
         yield Lettered(
             "c",
-            f"BF16 takes {big} from {slow} to {fast} ms, {gain}x by medians{self.doubt(big)}; {small} from "
-            f"{slow_small} to {fast_small}{self.doubt(small)}.",
+            f"BF16 takes {big} from {slow} to {fast} ms, {gain}x by medians{self.doubt(big)}"
+            + (f"; {small} from {slow_small} to {fast_small}{self.doubt(small)}." if small != big else "."),
             f"TF32 alone gives {tf32}x at {big}.",
         )
         yield Title(
@@ -600,6 +601,11 @@ class TorchCompile(Problem):
         there = [at for at in self.models() if self.gain(self.MODELS, "full_step", at)] or self.models()
         models = (there[0], there[-1])
         small, big = map(self.model_name, models)
+
+        def several(one: Figure, other: Figure) -> str:
+            more = f" and {times(other)} at {big}" if big != small else ""
+            return f"{times(one)} as fast at {small}{more}"
+
         forward, forward_big, step, step_big = (
             self.gain(self.MODELS, one, at) for one in ("forward", "full_step") for at in models
         )
@@ -610,13 +616,14 @@ class TorchCompile(Problem):
             why, holds = "aot_eager traces the model and generates no code, so that there is nothing to gain.", True
         yield Lettered(
             "b",
-            f"The forward pass is {times(forward)} as fast at {small} and {times(forward_big)} at {big}, the full step "
-            f"{times(step)} and {times(step_big)}.",
+            f"The forward pass is {several(forward, forward_big)}, the full step {times(step)}"
+            + (f" and {times(step_big)}." if big != small else "."),
             Why(why, holds),
         )
-        said = f"makes the full step {times(step)} as fast at {small} and {times(step_big)} at {big}"
+        said = f"makes the full step {several(step, step_big)}"
         yield Title(f"Compiling {said}")
-        yield Finding(11, "one device", f"torch.compile ({backend}) {said}.")
+        tells = not (noisy(step) and noisy(step_big))
+        yield Finding(11, "one device", f"torch.compile ({backend}) {said}." if tells else "")
 
     def tables(self) -> Iterator[Part]:
         """(a) the cells of pytorch_attention; (b) all sizes, on a CPU the smallest by context."""

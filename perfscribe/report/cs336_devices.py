@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from perfscribe.report.cells import NO_SUCH_THING, Cell, as_cell
 from perfscribe.report.problem import Answer, Finding, Lettered, OnPaper, Part, Problem, Status, Table, Title, Why
-from perfscribe.report.site import NOTHING, Row, Site, ends, entry, figure, ok, wrong_result
+from perfscribe.report.site import NOTHING, Row, Site, ends, entry, fault, figure, ok
 from perfscribe.show import references
 from perfscribe.show.rounding import NO_FIGURE, Figure
 from perfscribe.subjects import YOURS
@@ -185,7 +185,7 @@ class Checked(Problem):
             right = (ok(row) and float(row.get("error", 0)) <= float(row.get("allowed", 0)) for row in rows)
             yield Status("checked" if all(right) else "check failed")
         whose = f"({YOURS})" in str(levels["implementation"])
-        wrong = next(filter(None, map(wrong_result, rows)), "")
+        wrong = next(filter(None, map(fault, rows)), "")
         if rows := list(filter(ok, rows)):
             row = max(rows, key=lambda row: (int(row["world_size"]), float(row[self.ERROR])))
             yield Answer(self.apart(row), "The code is yours." if whose else "")

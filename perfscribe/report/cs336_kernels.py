@@ -9,7 +9,7 @@ from dataclasses import replace
 from perfscribe.report.cells import Cell, as_cell, shown
 from perfscribe.report.cs336 import contexts, sizes
 from perfscribe.report.problem import Answer, Entries, Finding, Lettered, Part, Problem, Status, Table, Title, Why
-from perfscribe.report.site import NOTHING, Row, Site, ends, entry, figure, ok, wrong_result
+from perfscribe.report.site import NOTHING, Row, Site, ends, entry, fault, figure, ok
 from perfscribe.show.rounding import LACKING, NO_FIGURE, Figure
 from perfscribe.subjects import YOURS
 
@@ -100,12 +100,13 @@ class NsysProfile(Problem):
         where = size if self.site.gpu else ", ".join(self.detailed)
         top = self.row(self.TOP, self.detailed)
         count = figure(top, "forward_launches").value
+        busy = "kernel time" if self.kernels_by == "nsys" else "operator time"
         kernel, both = (short(entry(top, f"{one}_kernel")) for one in ("forward", "both"))
         then = "the same" if both == kernel else both
         yield Lettered(
             "b",
-            f"{kernel} takes {figure(top, 'forward_percent')} % of forward in {count:g} launch{'es' * (count > 1)} "
-            f"({where}).",
+            f"{kernel} takes {figure(top, 'forward_percent')} % of forward's {busy} in {count:g} "
+            f"launch{'es' * (count > 1)} ({where}).",
             f"With backward it is {then}, {figure(top, 'both_percent')} %{self.mark}.",
         )
         forward = self.row(self.FAMILIES, self.detailed, **{"pass": "forward"})
@@ -114,7 +115,7 @@ class NsysProfile(Problem):
         shares = [f"{name} {share} %" for share, name in families]
         if families:
             share, name = families[0]
-            shares[0] = f"{name} {'takes' if name == 'softmax' else 'take'} {share} % of forward"
+            shares[0] = f"{name} {'takes' if name == 'softmax' else 'take'} {share} % of that time"
         yield Lettered("c", f"Besides products, {', '.join(shares)} ({where}){self.mark}." if families else "")
         products, step = (self.of(self.SHARE, f"{one}_percent", self.big) for one in ("inference", "full_step"))
         passes = {
@@ -154,17 +155,11 @@ class NsysProfile(Problem):
 
     def against_untraced(self) -> str:
         """What tracing adds to the host clock of a pass that is not traced."""
-        rows = {cell: self.row(self.FORWARD, cell) for cell in self.traced()}
-        by_cell = {cell: [figure(row, one) for one in ("forward_range_ms", "forward_ms")] for cell, row in rows.items()}
-        longer = {cell: traced.over(alone) for cell, (traced, alone) in by_cell.items() if traced and alone}
-        if not longer:
-            return ""
-        cell, most = max(longer.items(), key=lambda one: one[1].value)
-        close = sum(one.value <= 1.02 for one in longer.values())
-        return (
-            f"It exceeds the same cell's untraced time by at most 2 % in {close} of {len(longer)} cells, "
-            f"elsewhere up to {most} times ({', '.join(cell)})."
-        )
+        rows = (self.row(self.FORWARD, cell) for cell in self.traced())
+        both = [[figure(row, one) for one in ("forward_range_ms", "forward_ms")] for row in rows]
+        longer = [traced.over(alone) for traced, alone in both if traced and alone]
+        close = sum(one.value <= 1.02 for one in longer)
+        return f"It exceeds the untraced time by at most 2 % in {close} of {len(longer)} cells." if longer else ""
 
     def idle(self, size: str, context: str) -> Figure:
         """Share of forward without any kernel, percent."""
@@ -262,8 +257,7 @@ class FlashForward(Problem):
         for row in rows:
             errors[row["dtype"]] += [one.value] if (one := figure(row, "largest_relative_error")) else []
         wrong = sum(
-            row["status"] == "failed" and re.search("against float64|WrongResult", row["reason"]) is not None
-            for row in rows
+            row["status"] == "failed" and (whose == YOURS or "against float64" in row["reason"]) for row in rows
         )
         limits = HANDOUT_TOLERANCE if ours(self.site) == YOURS else TOLERANCE
         wrong += sum(error > limits[dtype] for dtype, found in errors.items() for error in found)
@@ -273,14 +267,14 @@ class FlashForward(Problem):
             f"{max(of):.3g} in {dtype} (allowed {limits[dtype]:g})" for dtype, of in errors.items() if of
         )
         # What the first wrong cell of the user's own code says.
-        first = next((f", the first: {said}" for row in rows if (said := wrong_result(row))), "")
+        first = next((f", the first: {fault(row)}" for row in rows if whose == YOURS and fault(row)), "")
         unwritten = (row["reason"] for row in self.site.rows(FLASH, implementation=YOURS, status="unsupported"))
         raised = next((reason for reason in unwritten if "NotImplementedError" in reason), "")
         code = self.KERNEL if self.site.gpu else "tiled.py"
         yield Answer(
             f"Yours {raised}: these rows are ours." if raised and whose != YOURS else "",
             f"Largest relative error of output and gradients against float64: {largest}." if largest else "",
-            f"Cells further off: {wrong}{first}." if wrong else "",
+            f"The check fails in {wrong} of {len(rows)} cells{first}." if wrong else "",
             WHOSE_CHECK
             if whose == YOURS
             else f"Code: [{code}](../../perfscribe/attention/{code}), "
@@ -425,13 +419,12 @@ class FlashBenchmarking(Problem):
         noise = " (within noise)" * all(of[length] == 1 for length in others)
         return f"except at {but}{noise}" if others else "at every length"
 
-    @staticmethod
-    def slower(ratios: Mapping[tuple[str, str, str], Figure]) -> str:
-        """In how many cells ours is slower beyond noise, and by how much at most."""
+    def slower(self, ratios: Mapping[tuple[str, str, str], Figure]) -> str:
+        """In how many cells it is slower beyond noise, and by how much at most."""
         (length, width, dtype), most = max(ratios.items(), key=lambda one: one[1].value, default=(("",) * 3, NO_FIGURE))
         slow = sum(times.value > 1 for times in ratios.values())
         where = f"in {slow} of {len(ratios)} cells, at most {most}x ({length} × {width}, {dtype})"
-        return f"It is slower {where}." if slow else ""
+        return f"{self.whose.capitalize()} is slower {where}." if slow else ""
 
     def memory(self) -> str:
         """Where plain PyTorch runs out of memory."""

@@ -180,7 +180,9 @@ class RankMethods(Problem):
         found = self.launches()
         given = {method: [[row[of] for row in rows] for of in ("rank", "local_rank")] for method, rows in found.items()}
         wrong = [method for method, ranks in given.items() if ranks != [places, places]]
-        text = f"{len(found) - len(wrong)} methods give ranks {span(places)} and local ranks {span(places)}."
+        count = len(found) - len(wrong)
+        give = "methods give" if count != 1 else "method gives"
+        text = f"{count} {give} ranks {span(places)} and local ranks {span(places)}."
         return f"{text} Not so: {'; '.join(wrong)}." if wrong else text * bool(found)
 
     def span_of(self, column: str) -> str:

@@ -157,9 +157,9 @@ def entry(row: Row | None, column: str, other: str = "") -> str:
     return (row or {}).get(column, other)
 
 
-def wrong_result(row: Row) -> str:
-    """What a check of a user's own code says where it failed."""
-    return row["reason"].partition("WrongResult: ")[2]
+def fault(row: Row) -> str:
+    """What a check of a user's own code says where it failed, or what the code raised."""
+    return row["reason"].rpartition("WrongResult: ")[2] if row["status"] == "failed" else ""
 
 
 def median_of(site: Site, table: str, column: str, **levels: str) -> str:

@@ -114,7 +114,7 @@ def test_the_hand_in_has_the_subjects_rows_and_says_where_it_is_wrong(tmp_path: 
     assert "| 128 | 16 | fp32 | - | failed | - | failed | - | failed |" in page
     problem = FlashForward(site)
     assert problem.status() == "check failed"
-    assert "Cells further off: 1, the first: dK off by 0.05 at causal" in problem.markdown({})
+    assert "The check fails in 1 of 2 cells, the first: dK off by 0.05 at causal" in problem.markdown({})
 
 
 def test_the_hand_in_says_what_of_the_subject_is_not_written(tmp_path: Path) -> None:
