@@ -106,7 +106,7 @@ def _of_several_devices(site: Site) -> Iterator[Headline]:
     rows = [row for row in site.rows(table, **levels) if figure(row, "step_ms")]
     row = min(rows, key=lambda row: float(row["step_ms"]), default=None)
     step, exposed = figure(row, "step_ms"), figure(row, "exposed_ms")
-    share = step.of(100 * (1 - exposed.value / step.value), exposed)
+    share = step.of(100 * (1 - exposed.value / step.value), exposed) if exposed.value >= 0 else NO_FIGURE
     what = f"DDP step, {spelt(entry(row, 'size'))}, FP32, {site.ranks(2)}, buckets of {entry(row, 'bucket_mb')} MB"
     yield Headline(what, step, "ms", "naive_ddp_benchmarking", share, "computing")
 

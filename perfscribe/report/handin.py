@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -122,14 +123,20 @@ def _opening(problems: Sequence[Problem], material: Material, pages: Collection[
 
 
 def by_heading(text: str, known: Collection[str]) -> dict[str, str]:
-    """A person's notes by the known heading that they stand under; any other heading is text, so that none is lost."""
+    """A person's notes by the known heading that they stand under; any other heading is text, so that none is lost.
+
+    ValueError: a heading that is nearly a known one, under which the text would stand at another problem.
+    """
     found: dict[str, list[str]] = {"": []}
     at = ""
     for line in text.splitlines():
-        if (heading := re.match(r"#+ +(.+?) *#*$", line)) and heading[1] in known:
+        heading = re.match(r"#+ +(.+?) *#*$", line)
+        if heading and heading[1] in known:
             at = heading[1]
-        else:
-            found.setdefault(at, []).append(line)
+            continue
+        if heading and (meant := difflib.get_close_matches(heading[1], known, n=1, cutoff=0.75)):
+            raise ValueError(f"no problem {heading[1]!r}; did you mean {meant[0]!r}?")
+        found.setdefault(at, []).append(line)
     return {heading: "\n".join(lines).strip() for heading, lines in found.items() if "".join(lines).strip()}
 
 

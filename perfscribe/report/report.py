@@ -160,10 +160,16 @@ def missing(sources: Sources) -> list[str]:
 
 
 def notes(sources: Sources, chapter: str) -> dict[str, str]:
-    """What people wrote in report/notes/<site>/<chapter>.md, by heading."""
+    """What people wrote in report/notes/<site>/<chapter>.md, by heading; ValueError where one is nearly a problem's."""
     path = sources.root / "report" / "notes" / sources.site / f"{chapter}.md"
+    if not path.exists():
+        return {}
+    written = called_from.text(path, sources.root)
     headings = [problem.heading for *_, problems in handin.chapters([chapter]) for problem in problems]
-    return handin.by_heading(called_from.text(path, sources.root), headings) if path.exists() else {}
+    try:
+        return handin.by_heading(written, headings)
+    except ValueError as error:
+        raise ValueError(f"{path.relative_to(sources.root)}: {error}") from None
 
 
 def appendix(sources: Sources) -> str:

@@ -118,6 +118,9 @@ def test_notes_stand_under_their_problem_as_they_are(sources: report.Sources) ->
     text = report.write(sources)[0]["report.md"]
     assert "## CS336 assignment 2 (systems)\n\nOn the chapter.\n" in text
     assert kept in text.split(f"### {problem}\n")[1]
+    files.write_text(sources.root / "report" / "notes" / "demo" / "cs336.md", "### Problem (flash_benchmark)\nMine.\n")
+    with pytest.raises(ValueError, match=r"demo/cs336\.md: no problem .* did you mean .Problem \(flash_benchmarking"):
+        report.notes(sources, "cs336")
 
 
 def test_a_table_and_a_figure_of_one_name_are_both_on_a_page(sources: report.Sources) -> None:
