@@ -861,12 +861,13 @@ class WeakScaling(Problem):
 
     def parts(self) -> Iterator[Part]:
         """What was asked and what ran; efficiency, by its own formula and by the workshop's."""
-        yield Table(
-            "Set-up as the text prints it, and as the scripts ran.",
-            "Computed.",
-            ["GPUs", "Per-GPU Batch Size", "Number of Layers", "batch that ran", "parameters that ran (M)"],
-            [[world, batch, layers, *self.as_run(self.plans.get(world))] for world, layers, batch in self.levels],
-        )
+        if self.site.gpu:
+            yield Table(
+                "Set-up as the text prints it, and as the scripts ran.",
+                "Computed.",
+                ["GPUs", "Per-GPU Batch Size", "Number of Layers", "batch that ran", "parameters that ran (M)"],
+                [[world, batch, layers, *self.as_run(self.plans.get(world))] for world, layers, batch in self.levels],
+            )
         runtimes = [figure(row, "train_runtime_s") for row in (self.last, self.first)]
         yield Table(
             f"Weak scaling of the custom model{self.mark}.",

@@ -314,7 +314,9 @@ class Session:
             if page and (self.root / page).is_file():
                 print(f"as HTML: {page}", file=sys.stderr)
             print(
-                f"report: {report}{' (the run has failed, see above)' if failed else ''}", file=sys.stderr, flush=True
+                f"report: {report}{' (the run did not finish, see above)' if failed else ''}",
+                file=sys.stderr,
+                flush=True,
             )
         if self.tracker != trackers.NONE:
             folder = trackers.folder_of(self.root / "results" / self.plan.site, self.tracker)
