@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from perfscribe.report.cells import NO_SUCH_THING, Cell, as_cell, word
 from perfscribe.report.problem import Answer, Entries, Finding, Part, Problem, Table, Title, Why
-from perfscribe.report.site import NOTHING, Row, Site, ends, entry, figure, ok, printed
+from perfscribe.report.site import NOTHING, RAN, Row, Site, ends, entry, figure, ok, printed
 from perfscribe.show.rounding import MIB_AS_MB, NO_FIGURE, Figure
 
 TITLE = "Polaris homework"
@@ -229,7 +229,7 @@ class TensorDimensions(Problem):
             needs.append(f"{wide} {'needs ' * (not needs)}{peak} GB and {each} s per epoch")
         yield Answer(
             error if entry(self.row(features, width), "status") == "failed" else "",
-            f"With it set, {', '.join(needs)}{mark}.",
+            f"With d_model set, {', '.join(needs)}{mark}." if needs else "",
         )
 
     def line(self, place: int) -> Entries:
@@ -250,9 +250,9 @@ class TensorDimensions(Problem):
         """Features and d_model: the model's default twice, then both."""
         if self.site.gpu:
             return [("512", "512"), ("1024", "512"), ("1024", "1024"), ("4096", "4096")]
-        found = self.site.levels(self.TABLE, "d_model", dtype="fp32")
-        found = found if len(found) > 1 else ["16", "32", "128"]
-        return [(found[0], found[0]), (found[1], found[0]), *((width, width) for width in found[1:])]
+        rows = self.site.rows(self.TABLE, dtype="fp32", weights="fp32")
+        found = list(dict.fromkeys((row["features"], row["d_model"]) for row in rows if row["status"] in RAN))
+        return found if len(found) > 1 else [("16", "16"), ("32", "16"), ("32", "32"), ("128", "128")]
 
     def row(self, features: str, width: str) -> Row | None:
         """A training in FP32."""
