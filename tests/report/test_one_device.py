@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from perfscribe.report.cs336 import BenchmarkingMixedPrecision, BenchmarkingScript, TorchCompile
+from perfscribe.report.cs336 import BenchmarkingMixedPrecision, BenchmarkingScript, PytorchAttention, TorchCompile
 from perfscribe.report.cs336_kernels import FlashBenchmarking, NsysProfile
 from perfscribe.report.site import Row, Site
 
@@ -20,6 +20,16 @@ def site(**tables: Sequence[Row]) -> Site:
     made = Site("made", Path("nowhere"), "cuda")
     made._read |= {f"cs336.{name}": list(rows) for name, rows in tables.items()}
     return made
+
+
+def test_on_a_cpu_the_rows_are_what_ran_whatever_came_of_it() -> None:
+    cell = {**OK, "device": "cpu", "head_dim": "48", "seq_len": "96", "forward_ms": "2", "forward_ms_n": "10"}
+    late = {**cell, "seq_len": "512", "status": "timeout", "reason": "longer than 8 s"}
+    unmeasured = {**cell, "seq_len": "1024", "status": "not_run", "reason": "not measured yet"}
+    found = site(pytorch_attention=[cell, late, unmeasured])
+    found.device = "cpu"
+    page = PytorchAttention(found).markdown({})
+    assert "| 96 | 48 | 2.00 |" in page and "| 512 | 48 | timeout |" in page and "1024" not in page
 
 
 def flash(length: int, width: int, plain: float, ours: float, spread: float = 0.1) -> list[Row]:
