@@ -55,7 +55,7 @@ def reference() -> str:
 def _section(name: str, section: Schema, said: Said, common: Mapping[str, Schema] | None = None) -> list[str]:
     known = common or {}
     own = {key: node for key, node in properties(section).items() if _default(node) != _default(known.get(key))}
-    return [f"## {name}\n", f"{section['description']}.\n", _table(own, said)]
+    return [f"## {name}\n", f"{section['description']}.\n", *([_table(own, said)] if own else [])]
 
 
 def _table(nodes: Mapping[str, Schema], said: Said) -> str:

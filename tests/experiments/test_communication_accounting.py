@@ -7,9 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from workspace import ROOT
 
-from perfscribe import config
 from perfscribe.analytic import traffic
 from perfscribe.analytic.communication import Inputs, account
 from perfscribe.experiments.communication_accounting import measure, show
@@ -18,24 +16,19 @@ from perfscribe.records.records import Record
 from perfscribe.show.tables import Table
 
 NAME = "communication_accounting"
-RAW = config.load(ROOT / "config.yaml")
 
 
-def section(**keys: Any) -> dict[str, Any]:
-    return {**RAW, "experiments": {**RAW["experiments"], NAME: {**RAW["experiments"].get(NAME, {}), **keys}}}
-
-
-def tables(**keys: Any) -> dict[str, Table]:
-    """The tables of the cell that a config with these keys gives."""
-    (cell,) = plan.planned_cells(section(**keys), NAME, "cpu")
+def tables() -> dict[str, Table]:
+    """The tables of the planned cell."""
+    (cell,) = plan.planned_cells({}, NAME, "cpu")
     found = measure.run(cell)
     record = Record(NAME, dict(cell.factors), "ok", "", "measured", values=found.values, series=found.series)
     return {table.id: table for table in show.tables({NAME: [record]})}
 
 
-def steps(**keys: Any) -> dict[str, Any]:
+def steps() -> dict[str, Any]:
     """The value of each step, of all parts."""
-    made = tables(**keys)
+    made = tables()
     return {row.step: row.value for table_id in show.TABLES[1:] for row in made[table_id].ok.itertuples()}
 
 

@@ -21,8 +21,9 @@ DESCRIPTION = ("part", "name", "quantity", "formula", "unit")
 
 
 def cells(config: Mapping[str, Any]) -> list[Cell]:
-    """One cell; every input of the problem is a factor of one level."""
-    return [Cell({field.name: config[field.name] for field in fields(Inputs)})]
+    """One cell; every input of the problem is a factor of one level, a whole number as int."""
+    given = {field.name: getattr(Inputs(), field.name) for field in fields(Inputs)}
+    return [Cell({name: int(value) if value == int(value) else value for name, value in given.items()})]
 
 
 def run(cell: Cell) -> Measurement:
