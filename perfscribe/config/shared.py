@@ -1,8 +1,6 @@
-"""Keys that several experiments share: of trainings on ranks, of the FSDP workshop, of a profile of two ranks."""
+"""Keys that several experiments share: of the language model, training on ranks, the FSDP workshop, profiles."""
 
-from typing import Any
-
-from perfscribe.config.keys import Key, choice, choices, flag, number, section, whole, wholes
+from perfscribe.config.keys import Key, choice, choices, dtypes, flag, lengths, number, section, sizes, whole, wholes
 
 BACKEND = choices("gloo: processes on the CPU | nccl: a GPU for each", ["gloo", "nccl"], ["gloo"], gpu=["nccl"])
 
@@ -14,6 +12,13 @@ STRATEGY_RUNS = {
         "gpt-tiny",
         gpu="bigscience/bloom-560m",
     ),
+}
+DIVIDED_BATCH = {
+    "backend": BACKEND,
+    "world_size": wholes("ranks", 2, 1024, [2, 4], tiny=[2]),
+    "size": sizes("model sizes, as in end_to_end", ["nano"], gpu=["xl"]),
+    "seq_len": lengths("sequence lengths, in tokens", [16], gpu=[128]),
+    "batch": wholes("sequences in a batch, divided among the ranks", 1, 1_048_576, [4], gpu=[16]),
 }
 RANKS = {
     "backend": BACKEND,
@@ -77,8 +82,6 @@ LABELS = choice(
     "answer",
 )
 
-EVAL_SIZE = whole("rows to take the evaluation loss of, after each epoch", 1, 1_000_000, 8, tiny=4, gpu=100)
-
 LENGTHS = {
     "max_length": whole("tokens of a row", 16, 65_536, 64, gpu=512),
     "new_tokens": whole("tokens that the data set leaves room for in prompts to generate from", 1, 65_536, 8, gpu=50),
@@ -101,11 +104,6 @@ BATCH_SIZE = whole("rows of each rank at once", 1, 65_536, 1)
 ADAMW = {
     "learning_rate": number("of AdamW, at its first step; falls to 0 in a line", 0, 1, 5e-05, above=True),
     "weight_decay": number("of AdamW", 0, 1, 0.01),
-}
-
-PRECISION_AND_LOGS = {
-    "dtype": choice("fp32 | fp16, bf16: mixed precision", ["fp32", "fp16", "bf16"], "fp32", gpu="fp16"),
-    "logging_steps": whole("optimizer steps between two logs", 1, 100_000, 2, tiny=1, gpu=10),
 }
 
 PROFILED = {
@@ -136,6 +134,16 @@ PROFILED = {
 }
 
 
+def language_model(meaning: str) -> dict[str, Key]:
+    """A step's problem; meaning: of its sizes."""
+    return {
+        "size": sizes(meaning, ["nano", "micro"], tiny=["nano"], gpu=["small", "medium", "large", "xl", "2.7B"]),
+        "seq_len": lengths("sequence lengths, in tokens", [32, 64, 128], tiny=[16, 32, 64], gpu=[128, 256, 512, 1024]),
+        "dtype": dtypes("tf32: fp32 with TF32 matrix products; bf16, fp16: autocast", ["fp32"]),
+        "batch": whole("sequences in a batch", 1, 1_048_576, 4),
+    }
+
+
 def loops(gpu: list[str]) -> Key:
     """What trains; gpu: of preset gpu."""
     return choices(
@@ -146,12 +154,19 @@ def loops(gpu: list[str]) -> Key:
     )
 
 
-def train_size(default: int, **by: Any) -> Key:
-    """Rows of a training whose default is this one."""
-    meaning = "rows to train on; the workshop has 500, and 400 in its weak scaling"
-    return whole(meaning, 1, 1_000_000, default, **by)
-
-
-def num_epochs(default: int, **by: Any) -> Key:
-    """Epochs of a training whose default is this one."""
-    return whole("times that training goes through its rows; the workshop has 5", 1, 1000, default, **by)
+def training(vocab_size: Key, tiny_rows: int, **batches: Key) -> dict[str, Key]:
+    """The workshop's training on ranks; batches: the keys that say how many rows an optimizer step has."""
+    rows = "rows to train on; the workshop has 500, and 400 in its weak scaling"
+    return {
+        "labels": LABELS,
+        "train_size": whole(rows, 1, 1_000_000, 32, tiny=tiny_rows, gpu=500),
+        "eval_size": whole("rows to take the evaluation loss of, after each epoch", 1, 1_000_000, 8, tiny=4, gpu=100),
+        **LENGTHS,
+        "vocab_size": vocab_size,
+        "num_epochs": whole("times that training goes through its rows; the workshop has 5", 1, 1000, 1, gpu=5),
+        "save_strategy": SAVE,
+        **batches,
+        **ADAMW,
+        "dtype": choice("fp32 | fp16, bf16: mixed precision", ["fp32", "fp16", "bf16"], "fp32", gpu="fp16"),
+        "logging_steps": whole("optimizer steps between two logs", 1, 100_000, 2, tiny=1, gpu=10),
+    }

@@ -12,17 +12,12 @@ LEVELS = experiment(
     num_layers=whole("layers", 1, 1000, 3, tiny=1),
     loop=shared.loops(["trainer", "bare loop", "tuned"]),
     wrap=shared.WRAP,
-    labels=shared.LABELS,
-    train_size=shared.train_size(32, tiny=12, gpu=500),
-    eval_size=shared.EVAL_SIZE,
-    **shared.LENGTHS,
-    vocab_size=shared.SIMPLE_GPT_VOCABULARY,
-    num_epochs=shared.num_epochs(1, gpu=5),
-    save_strategy=shared.SAVE,
-    batch_size=shared.BATCH_SIZE,
-    grad_acc=whole("batches that are accumulated to an optimizer step", 1, 65_536, 2, tiny=1, gpu=1),
-    **shared.ADAMW,
-    **shared.PRECISION_AND_LOGS,
+    **shared.training(
+        shared.SIMPLE_GPT_VOCABULARY,
+        12,
+        batch_size=shared.BATCH_SIZE,
+        grad_acc=whole("batches that are accumulated to an optimizer step", 1, 65_536, 2, tiny=1, gpu=1),
+    ),
     tuned=shared.TUNED,
 )
 

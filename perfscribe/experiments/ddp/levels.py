@@ -2,15 +2,11 @@
 
 from perfscribe.base.registry import Shown
 from perfscribe.config import shared
-from perfscribe.config.keys import choices, dtypes, experiment, lengths, numbers, sizes, whole, wholes
+from perfscribe.config.keys import choices, dtypes, experiment, numbers, whole
 
 LEVELS = experiment(
     "Training steps of the language model on several ranks, gradients averaged in several ways, interleaved",
-    backend=shared.BACKEND,
-    world_size=wholes("ranks", 2, 1024, [2, 4], tiny=[2]),
-    size=sizes("model sizes, as in end_to_end", ["nano"], gpu=["xl"]),
-    seq_len=lengths("sequence lengths, in tokens", [16], gpu=[128]),
-    batch=wholes("sequences in a batch, divided among the ranks", 1, 1_048_576, [4], gpu=[16]),
+    **shared.DIVIDED_BATCH,
     dtype=dtypes("tf32: fp32 with TF32 matrix products, as published runs have it; bf16, fp16: autocast", ["fp32"]),
     implementation=choices(
         "naive, flat: after backward; overlap_…: during it; torch_ddp: PyTorch's DistributedDataParallel",

@@ -1,20 +1,13 @@
 """Keys of experiments.end_to_end with their defaults, and what it shows."""
 
 from perfscribe.base.registry import Shown
-from perfscribe.config.keys import devices, dtypes, experiment, lengths, section, sizes, whole
+from perfscribe.config import shared
+from perfscribe.config.keys import devices, dtypes, experiment, section, whole
 
 LEVELS = experiment(
     "Forward, backward and optimizer step of a whole language model",
     device=devices(["cpu"], gpu=["cuda"]),
-    size=sizes(
-        "model sizes; nano, micro and mini are for machines without a GPU",
-        ["nano", "micro"],
-        tiny=["nano"],
-        gpu=["small", "medium", "large", "xl", "2.7B"],
-    ),
-    seq_len=lengths("sequence lengths, in tokens", [32, 64, 128], tiny=[16, 32, 64], gpu=[128, 256, 512, 1024]),
-    dtype=dtypes("tf32: fp32 with TF32 matrix products; bf16, fp16: autocast", ["fp32"]),
-    batch=whole("sequences in a batch", 1, 1_048_576, 4),
+    **shared.language_model("model sizes; nano, micro and mini are for machines without a GPU"),
     warmup_steps=whole("steps before the timed ones", 0, 10_000, 5),
     timed_steps=whole("steps that are timed", 1, 100_000, 10),
     single_length=section(

@@ -11,17 +11,12 @@ LEVELS = experiment(
     model_name=shared.BLOOM,
     loop=shared.loops(["trainer", "tuned"]),
     wrap=shared.WRAP,
-    labels=shared.LABELS,
-    train_size=shared.train_size(32, tiny=12, gpu=500),
-    eval_size=shared.EVAL_SIZE,
-    **shared.LENGTHS,
-    vocab_size=shared.BLOOM_VOCABULARY,
-    num_epochs=shared.num_epochs(1, gpu=5),
-    save_strategy=shared.SAVE,
-    batch_size=shared.BATCH_SIZE,
-    grad_acc=whole("batches that are accumulated to an optimizer step", 1, 65_536, 2, tiny=1, gpu=4),
-    **shared.ADAMW,
-    **shared.PRECISION_AND_LOGS,
+    **shared.training(
+        shared.BLOOM_VOCABULARY,
+        12,
+        batch_size=shared.BATCH_SIZE,
+        grad_acc=whole("batches that are accumulated to an optimizer step", 1, 65_536, 2, tiny=1, gpu=4),
+    ),
     tuned=shared.TUNED,
 )
 

@@ -1,20 +1,13 @@
 """Keys of experiments.nsys_profile with their defaults, and what it shows."""
 
 from perfscribe.base.registry import Shown
-from perfscribe.config.keys import devices, dtypes, experiment, lengths, section, sizes, whole
+from perfscribe.config import shared
+from perfscribe.config.keys import devices, experiment, lengths, section, sizes, whole
 
 LEVELS = experiment(
     "Kernels and ranges of that model's inference and training steps, by Nsight Systems or torch's profiler",
     device=devices(["cpu"], gpu=["cuda"]),
-    size=sizes(
-        "model sizes, as in end_to_end",
-        ["nano", "micro"],
-        tiny=["nano"],
-        gpu=["small", "medium", "large", "xl", "2.7B"],
-    ),
-    seq_len=lengths("sequence lengths, in tokens", [32, 64, 128], tiny=[16, 32, 64], gpu=[128, 256, 512, 1024]),
-    dtype=dtypes("tf32: fp32 with TF32 matrix products; bf16, fp16: autocast", ["fp32"]),
-    batch=whole("sequences in a batch", 1, 1_048_576, 4),
+    **shared.language_model("model sizes, as in end_to_end"),
     warmup_steps=whole("passes before the timed and before the traced ones", 1, 10_000, 2, gpu=3),
     timed_steps=whole("passes that are timed without a profiler", 1, 100_000, 5, gpu=10),
     traced_steps=whole("passes that are traced", 1, 1000, 3),

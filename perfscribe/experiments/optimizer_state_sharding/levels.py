@@ -2,15 +2,11 @@
 
 from perfscribe.base.registry import Shown
 from perfscribe.config import shared
-from perfscribe.config.keys import choice, choices, experiment, lengths, section, sizes, whole, wholes
+from perfscribe.config.keys import choice, choices, experiment, section, whole, wholes
 
 LEVELS = experiment(
     "Training steps with AdamW's state on every rank, and divided among the ranks by our optimizer and by PyTorch's",
-    backend=shared.BACKEND,
-    world_size=wholes("ranks", 2, 1024, [2, 4], tiny=[2]),
-    size=sizes("model sizes, as in end_to_end", ["nano"], gpu=["xl"]),
-    seq_len=lengths("sequence lengths, in tokens", [16], gpu=[128]),
-    batch=wholes("sequences in a batch, divided among the ranks", 1, 1_048_576, [4], gpu=[16]),
+    **shared.DIVIDED_BATCH,
     dtype=choices(
         "tf32: fp32 with TF32 matrix products, as published runs have it",
         ["fp32", "tf32"],

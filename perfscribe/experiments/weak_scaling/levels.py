@@ -30,16 +30,11 @@ LEVELS = experiment(
     wrap=choice(
         "FSDP1: the whole model is one unit | FSDP2: each block is one", ["FSDP1", "FSDP2"], "FSDP2", gpu="FSDP1"
     ),
-    labels=shared.LABELS,
-    train_size=shared.train_size(32, tiny=8, gpu=500),
-    eval_size=shared.EVAL_SIZE,
-    **shared.LENGTHS,
-    vocab_size=shared.SIMPLE_GPT_VOCABULARY,
-    num_epochs=shared.num_epochs(1, gpu=5),
-    save_strategy=shared.SAVE,
-    grad_acc=whole("batches that are accumulated to an optimizer step", 1, 65_536, 1),
-    **shared.ADAMW,
-    **shared.PRECISION_AND_LOGS,
+    **shared.training(
+        shared.SIMPLE_GPT_VOCABULARY,
+        8,
+        grad_acc=whole("batches that are accumulated to an optimizer step", 1, 65_536, 1),
+    ),
 )
 
 SHOWN = Shown(
