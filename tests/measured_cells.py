@@ -9,6 +9,7 @@ import numpy as np
 
 from perfscribe.base.cells import Cell, Measurement
 from perfscribe.data import tokens
+from perfscribe.data.generate import generate
 from perfscribe.records.records import Record
 from perfscribe.run.child import as_answer
 
@@ -18,6 +19,13 @@ def with_tokens(folder: Path, batch: int, length: int) -> Path:
     file = folder / tokens.dataset_name(batch, length) / tokens.FILE
     file.parent.mkdir(parents=True)
     np.save(file, tokens.arrays(16, length + 1, 10_000, 0)["tokens"])
+    return folder
+
+
+def generated(datasets: dict, folder: Path) -> Path:
+    """The folder, with these data sets."""
+    for name, dataset in datasets.items():
+        generate({"dataset": name, **dataset}, folder / name)
     return folder
 
 

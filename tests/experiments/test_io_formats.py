@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 import torch
+from measured_cells import generated
 
 from perfscribe.base.cells import Cell, Unsupported
 from perfscribe.data import page_cache
-from perfscribe.data.generate import generate
 from perfscribe.data.layout import FILES
 from perfscribe.experiments.io_formats import measure, reading
 
@@ -34,15 +34,9 @@ def one_thread():
     torch.set_num_threads(before)
 
 
-def generated(folder):
-    for name, dataset in measure.datasets(CONFIG).items():
-        generate({"dataset": name, **dataset}, folder / name)
-    return folder
-
-
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    return generated(tmp_path_factory.mktemp("data"))
+    return generated(measure.datasets(CONFIG), tmp_path_factory.mktemp("data"))
 
 
 def cell_of(data, name, cache="warm") -> Cell:
@@ -97,7 +91,7 @@ def test_where_the_kernel_keeps_pages_or_does_not_tell(data, monkeypatch):
 def test_a_data_set_that_is_missing_or_damaged_is_one_line(data, tmp_path):
     with pytest.raises(ValueError, match=rf"^{NAME}\.digest: cannot be read[^\n]*$"):
         measure.run(cell_of(data / "nowhere", "npy"))
-    path = generated(tmp_path) / NAME / "npz.npz"
+    path = generated(measure.datasets(CONFIG), tmp_path) / NAME / "npz.npz"
     measure.run(cell_of(tmp_path, "npz"))
     content = bytearray(path.read_bytes())
     content[-2000] ^= 1
@@ -108,7 +102,7 @@ def test_a_data_set_that_is_missing_or_damaged_is_one_line(data, tmp_path):
 
 @pytest.mark.parametrize("name", ["npy", "memory"])
 def test_arrays_or_samples_that_are_read_wrongly_are_found(name, tmp_path, monkeypatch):
-    digest = generated(tmp_path) / f"{NAME}.digest"
+    digest = generated(measure.datasets(CONFIG), tmp_path) / f"{NAME}.digest"
     kind = reading.Whole if name == "memory" else reading.PerSample
     read = kind.__getitem__
     with monkeypatch.context() as patched:

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from measured_cells import generated
 
 from perfscribe.base.cells import Cell
-from perfscribe.data.generate import generate
 from perfscribe.experiments.io_settings import measure, reading
 
 KIB, MIB = 1024, 2**20
@@ -24,15 +24,9 @@ CONFIG = {
 }
 
 
-def generated(folder):
-    for name, dataset in measure.datasets(CONFIG).items():
-        generate({"dataset": name, **dataset}, folder / name)
-    return folder
-
-
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    return generated(tmp_path_factory.mktemp("data"))
+    return generated(measure.datasets(CONFIG), tmp_path_factory.mktemp("data"))
 
 
 def cell_of(data, chunk, compression, reader="h5py", workers=0, threads=1) -> Cell:
@@ -98,7 +92,7 @@ def test_a_sample_that_is_read_wrongly_is_found(data, monkeypatch):
 
 
 def test_a_damaged_file_is_named(tmp_path):
-    folder = generated(tmp_path)
+    folder = generated(measure.datasets(CONFIG), tmp_path)
     path = folder / NAME / "1-gzip.h5"
     content = bytearray(path.read_bytes())
     content[-50] ^= 1
