@@ -58,7 +58,7 @@ def markdown_text(text: str) -> str:
 def of_texts(rows: Sequence[Sequence[object]], heads: Sequence[str]) -> str:
     """A Markdown table of texts and whole numbers, whatever signs are in them."""
     cells = [[markdown_text(str(cell)) for cell in row] for row in rows]
-    return tabulate(cells, heads, tablefmt="pipe", disable_numparse=True)
+    return tabulate(cells, [markdown_text(head) for head in heads], tablefmt="pipe", disable_numparse=True)
 
 
 def to_markdown(folder: Path, table_id: str, most_rows: int = 0) -> str:

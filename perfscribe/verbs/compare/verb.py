@@ -13,12 +13,11 @@ from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
-from tabulate import tabulate
 
 from perfscribe.base import called_from
 from perfscribe.base.one_line import Parser
 from perfscribe.instruments.statistics import ROUNDS_FOR_INTERVAL, format_figure
-from perfscribe.show.markdown_tables import markdown_text
+from perfscribe.show.markdown_tables import of_texts
 from perfscribe.show.tables import MIB
 from perfscribe.verbs.compare import sides
 from perfscribe.verbs.compare.compared import (
@@ -130,7 +129,7 @@ def page(made: Comparison) -> str:
     parts = [
         f"# {b.name} against {a.name}",
         _says(rows),
-        _table(machines, ["Side", "Machine", "Measured by commit (+: with uncommitted changes)"]),
+        of_texts(machines, ["Side", "Machine", "Measured by commit (+: with uncommitted changes)"]),
         _section("What differs between the machines", _between(a, b), ["", f"A: {a.name}", f"B: {b.name}"]),
         _section("By experiment", *_summary([one for one in rows if one.verdict != ONE_SIDED])),
         _alone([one for one in rows if one.verdict == ONE_SIDED]),
@@ -162,14 +161,8 @@ def _alone(rows: Sequence[Figure]) -> str:
     return f"Cells of one side alone: {told}." if told else ""
 
 
-def _table(rows: Iterable[Sequence[object]], heads: Sequence[str]) -> str:
-    """A Markdown table of texts, whatever signs are in them."""
-    cells = [[markdown_text(str(cell)) for cell in row] for row in rows]
-    return tabulate(cells, [markdown_text(head) for head in heads], tablefmt="pipe", disable_numparse=True)
-
-
 def _section(title: str, rows: Sequence[Sequence[object]], heads: Sequence[str]) -> str:
-    return f"## {title}\n\n{_table(rows, heads)}" if rows else ""
+    return f"## {title}\n\n{of_texts(rows, heads)}" if rows else ""
 
 
 def _says(rows: Sequence[Figure]) -> str:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
 import codecs
 import difflib
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
 from perfscribe.base import called_from, files, registry
+from perfscribe.base.one_line import Parser
 from perfscribe.records import form
 from perfscribe.report import handin
 from perfscribe.report.site import Site
@@ -19,14 +18,6 @@ from perfscribe.verbs.fill.document import Document
 from perfscribe.verbs.fill.matching import Fit, Known, NoMatch, choose
 
 LOOSE = "looks like a table and is none: blank lines in it, another indentation, or a line of dashes that does not fit"
-
-
-class Parser(argparse.ArgumentParser):
-    """Tells what is wrong with the command line in one line."""
-
-    def error(self, message: str) -> NoReturn:
-        """ValueError with what is wrong."""
-        raise ValueError(f"fill: {message}")
 
 
 def known(root: Path, name: str) -> list[Known]:
