@@ -71,13 +71,13 @@ class History:
     _lines: IO[bytes] = field(default_factory=_spool, repr=False)
     _by_cell: dict[tuple[str, int], Kept] = field(default_factory=dict, repr=False)
 
-    def latest(self, slot: Slot, environment: str | None = None) -> dict[str, Any] | None:
-        """The slot's newest record, of one environment where that is given."""
-        kept = self.newest(slot, environment)
+    def latest(self, slot: Slot) -> dict[str, Any] | None:
+        """The slot's newest record."""
+        kept = self.newest(slot)
         return None if kept is None else self.record(kept)
 
     def newest(self, slot: Slot, environment: str | None = None) -> Kept | None:
-        """Where that record is kept."""
+        """Where that record is kept, of one environment where it is given."""
         of_slot = reversed(self.records.get(slot, []))
         return next((kept for kept in of_slot if environment in (None, kept.environment)), None)
 

@@ -345,13 +345,13 @@ def _texts_under(obj: Any, keys: frozenset[str]) -> Iterator[str]:
 # --- files ------------------------------------------------------------------------------------------------------
 
 
-def find_private(root: Path, private: Private | None = None) -> list[Finding]:
+def find_private(root: Path, private: Private) -> list[Finding]:
     """Everything that scrubbing would still change in the text files below `root` and in their names.
 
-    private: by default what is private on this machine; paths under common roots and texts under keys such as "node"
-    are found wherever they came from. Binary files (with a zero byte) and .git are passed over, .gz is unpacked.
+    Paths under common roots and texts under keys such as "node" are found wherever they came from. Binary
+    files (with a zero byte) and .git are passed over, .gz is unpacked.
     """
-    rules = _rules(private or private_here(Path(__file__).parents[2]))
+    rules = _rules(private)
     findings = []
     for file in sorted(root.rglob("*")):
         if not file.is_file() or ".git" in file.relative_to(root).parts:

@@ -15,14 +15,13 @@ ROOT = Path(__file__).resolve().parents[2]
 OF_TRAINER = ("transformers", "accelerate", "tokenizers", "datasets")
 
 
-def hidden_by(name: str, root: Path | None = None) -> Path | None:
-    """The folder or file below root (default: the checkout) that `import name` finds; None where it finds another."""
-    root = root or ROOT
-    elsewhere = [entry for entry in sys.path if entry and Path(entry).resolve() != root]
-    spec = PathFinder.find_spec(name, [str(root), *elsewhere])
+def hidden_by(name: str) -> Path | None:
+    """The folder or file in the checkout's root that `import name` finds; None where it finds another."""
+    elsewhere = [entry for entry in sys.path if entry and Path(entry).resolve() != ROOT]
+    spec = PathFinder.find_spec(name, [str(ROOT), *elsewhere])
     if spec is None:
         return None
     found = [Path(spec.origin)] if spec.origin else [Path(place) for place in spec.submodule_search_locations or ()]
     # An environment may lie in the checkout, too: what is in the way bears the package's name and lies at the top.
-    tops = [path.relative_to(root).parts[0] for path in found if path.is_relative_to(root)]
-    return next((root / top for top in tops if top.partition(".")[0] == name), None)
+    tops = [path.relative_to(ROOT).parts[0] for path in found if path.is_relative_to(ROOT)]
+    return next((ROOT / top for top in tops if top.partition(".")[0] == name), None)

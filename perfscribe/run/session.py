@@ -337,13 +337,13 @@ def begin(root: Path, overrides: Mapping[str, Any], decides: bool, arguments: Se
         return _begin(root, overrides, decides, cluster.executor_asked_for(arguments))
 
 
-def keep_bytecode(env: MutableMapping[str, str], root: Path, prefix: str = sys.prefix) -> None:
+def keep_bytecode(env: MutableMapping[str, str], root: Path) -> None:
     """Let processes of this environment keep compiled Python files, below the checkout unless it names another place.
 
     Images of GPU hosts set PYTHONDONTWRITEBYTECODE and hold torch without its compiled files: on an H100 host a process
-    that imports it took 4.4 s for 2.0. prefix: of the Python that runs; pip compiled the checkout's own environment.
+    that imports it took 4.4 s for 2.0. pip compiled the checkout's own environment.
     """
-    if env.pop("PYTHONDONTWRITEBYTECODE", "") and not Path(prefix).is_relative_to(root.absolute()):
+    if env.pop("PYTHONDONTWRITEBYTECODE", "") and not Path(sys.prefix).is_relative_to(root.absolute()):
         env.setdefault("PYTHONPYCACHEPREFIX", str(root / ".perfscribe" / "bytecode"))
 
 

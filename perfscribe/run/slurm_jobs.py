@@ -34,8 +34,8 @@ def _ask(*command: str) -> str | None:
 class Keeper:
     """A thread that queues preempted jobs again until it is stopped."""
 
-    def __init__(self, root: Path, every_s: float = LOOK_EVERY_S) -> None:
-        self.root, self.every_s = root.resolve(), every_s
+    def __init__(self, root: Path) -> None:
+        self.root = root.resolve()
         self.others: list[str] | None = None  # of earlier runs
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -60,6 +60,6 @@ class Keeper:
         return [number for number in found or [] if number not in (self.others or [])]
 
     def _run(self) -> None:
-        while not self._stop.wait(self.every_s):
+        while not self._stop.wait(LOOK_EVERY_S):
             for number in self._own(PREEMPTED):
                 _ask("scontrol", "requeue", number)

@@ -32,21 +32,21 @@ def as_number(text: str) -> float | None:
     return figure if math.isfinite(figure) else None
 
 
-def as_shown(text: str, column: Mapping[str, Any], row: Mapping[str, str], scale: float = 1.0) -> str:
-    """The text of a CSV's cell as a page shows it; a figure times `scale`, with its spread."""
+def as_shown(text: str, column: Mapping[str, Any], row: Mapping[str, str]) -> str:
+    """The text of a CSV's cell as a page shows it; a figure with its spread."""
     figure = as_number(text)
     if figure is None:
         return "-" if column["kind"] == "published" and text == NOTHING else text
-    if column["exact"] and scale == 1 and figure == int(figure) and abs(figure) < 1e15:
+    if column["exact"] and figure == int(figure) and abs(figure) < 1e15:
         return f"{figure:.0f}"
     if column["kind"] == "published" and len(re.sub(r"e.*|\D", "", text).lstrip("0")) > LONGEST_PUBLISHED_DIGITS:
         return format_figure(figure, digits=PUBLISHED_DIGITS)
-    if column["exact"] and scale == 1:
+    if column["exact"]:
         return text
     name = str(column["spread"])
     spread = as_number(row.get(name, "")) if name else None
     half = 1.0 if name.endswith("_std") else 0.5
-    return str(Figure(figure * scale, None if spread is None else spread * scale * half))
+    return str(Figure(figure, None if spread is None else spread * half))
 
 
 def markdown_text(text: str) -> str:

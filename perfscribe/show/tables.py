@@ -84,42 +84,42 @@ def _summarised(rounds: tuple[tuple[float, ...], ...]) -> Summary:
     return summarise(rounds)
 
 
-def _iqr(record: Record, sample: str, scale: float) -> float | str:
+def _iqr(record: Record, sample: str) -> float | str:
     found = summary(record, sample)
-    return ONE_SAMPLE if found.n == 1 else found.iqr * scale
+    return ONE_SAMPLE if found.n == 1 else found.iqr
 
 
-def _std(record: Record, sample: str, scale: float) -> float | str:
+def _std(record: Record, sample: str) -> float | str:
     found = summary(record, sample).std
-    return ONE_SAMPLE if found is None else found * scale
+    return ONE_SAMPLE if found is None else found
 
 
-def _over_rounds(record: Record, sample: str, scale: float) -> str:
+def _over_rounds(record: Record, sample: str) -> str:
     """The interval of the median over rounds, or their range where there are too few for one, and which it is."""
     found = summary(record, sample)
     limits = found.interval or found.range
     if limits is None:
         return ONE_ROUND
-    low, high = (format_figure(limit * scale) for limit in limits)
+    low, high = (format_figure(limit) for limit in limits)
     return f"{low} to {high} ({found.spread_label})"
 
 
-def median(sample: str, title: str, scale: float = 1.0, name: str = "") -> Column:
+def median(sample: str, title: str, name: str = "") -> Column:
     """Median of a sample, rounded by its interquartile range."""
     shown = name or sample
     return Column(
         shown,
         title,
-        lambda r: summary(r, sample).median * scale,
+        lambda r: summary(r, sample).median,
         spread=f"{shown}_iqr",
-        spread_get=lambda r: _iqr(r, sample, scale),
-        rounds_get=lambda r: _over_rounds(r, sample, scale),
+        spread_get=lambda r: _iqr(r, sample),
+        rounds_get=lambda r: _over_rounds(r, sample),
     )
 
 
-def iqr(sample: str, title: str = "IQR", scale: float = 1.0, name: str = "") -> Column:
+def iqr(sample: str, title: str = "IQR", name: str = "") -> Column:
     """Interquartile range of a sample; one sample has none."""
-    return Column(f"{name or sample}_iqr", title, lambda r: _iqr(r, sample, scale))
+    return Column(f"{name or sample}_iqr", title, lambda r: _iqr(r, sample))
 
 
 def timed(sample: str, title: str, counted: str = "", name: str = "") -> list[Column]:
@@ -129,20 +129,20 @@ def timed(sample: str, title: str, counted: str = "", name: str = "") -> list[Co
     return [*columns, count(sample, counted, name)] if counted else columns
 
 
-def mean(sample: str, title: str, scale: float = 1.0) -> Column:
+def mean(sample: str, title: str) -> Column:
     """Arithmetic mean of a sample, rounded by its standard deviation."""
     return Column(
         f"{sample}_mean",
         title,
-        lambda r: summary(r, sample).mean * scale,
+        lambda r: summary(r, sample).mean,
         spread=f"{sample}_std",
-        spread_get=lambda r: _std(r, sample, scale),
+        spread_get=lambda r: _std(r, sample),
     )
 
 
-def std(sample: str, title: str, scale: float = 1.0) -> Column:
+def std(sample: str, title: str) -> Column:
     """Sample standard deviation; one sample has none."""
-    return Column(f"{sample}_std", title, lambda r: _std(r, sample, scale))
+    return Column(f"{sample}_std", title, lambda r: _std(r, sample))
 
 
 def count(sample: str, title: str = "n", name: str = "") -> Column:

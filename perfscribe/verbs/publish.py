@@ -73,17 +73,15 @@ def go_on(root: Path, names: list[str]) -> int:
     return 0
 
 
-def copy_measured(root: Path, source: Path, target: Path, planned: Collection[str] | None = None) -> None:
+def copy_measured(root: Path, source: Path, target: Path, planned: Collection[str]) -> None:
     """Scrubbed plan, journals, environments and data digests of a site, renamed to the new one.
 
-    planned: the experiments whose journals go along; of others nothing is shown. None: all.
+    planned: the experiments whose journals go along; of others nothing is shown.
     """
     with session.alone(root):
         folders = sorted((source / "journal").iterdir())
         journals = {
-            folder.name: list(journal.read(folder).all_records())
-            for folder in folders
-            if planned is None or folder.name in planned
+            folder.name: list(journal.read(folder).all_records()) for folder in folders if folder.name in planned
         }
         # Names of all nodes first: any experiment's error may name any of them.
         private = scrub.gather(journals, scrub.private_here(root))

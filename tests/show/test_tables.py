@@ -79,11 +79,11 @@ def shown(tmp_path: Path, *columns: t.Column, **fields: Any) -> list[str]:
 # --- columns ----------------------------------------------------------------------------------------------------
 
 
-def test_scale_and_name_of_a_column(tmp_path: Path) -> None:
-    named = [t.median("forward_ms", "s", 1e-3, "forward_s"), t.iqr("forward_ms", "IQR", 1e-3, "forward_s")]
+def test_name_of_a_column(tmp_path: Path) -> None:
+    named = [t.median("forward_ms", "ms", name="forward"), t.iqr("forward_ms", name="forward")]
     table = t.make("a.b", "Title", [record()], named)
-    assert list(table.frame.columns[:2]) == ["forward_s", "forward_s_iqr"]
-    assert rows(markdown(tmp_path, table))[1] == ["0.0123 ± 0.0002"]
+    assert list(table.frame.columns[:2]) == ["forward", "forward_iqr"]
+    assert rows(markdown(tmp_path, table))[1] == ["12.3 ± 0.2"]
 
 
 # --- rounding ---------------------------------------------------------------------------------------------------

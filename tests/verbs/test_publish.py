@@ -200,7 +200,7 @@ def test_nodes_of_a_cluster_become_numbers(tmp_path: Path) -> None:
         for place, node in enumerate(nodes):
             told = {"node": node, "cluster": {"executor": "slurm"}, "slurm_job_id": "77"} if node else {}
             book.record(records.make({**same, "key": str(place), "provenance": told}))
-    publish.copy_measured(tmp_path, source, tmp_path / "results" / "demo")
+    publish.copy_measured(tmp_path, source, tmp_path / "results" / "demo", ["a"])
     text = unpacked(tmp_path / "results" / "demo" / "journal" / "a" / "0.jsonl.gz").decode()
     found = [json.loads(line)["provenance"] for line in text.splitlines()]
     assert [one.get("node_number") for one in found] == [2, 1, None] and found[2] == {}
