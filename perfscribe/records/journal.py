@@ -167,7 +167,10 @@ def _lines(path: Path, read: Callable[[bytes], Any]) -> Iterator[tuple[bytes, An
 
 
 def _events(path: Path) -> Iterator[tuple[dict[str, Any], bytes]]:
-    """read_events, and of each event the line."""
+    """The file's events in order, and of each the line; a damaged line is dropped with a warning.
+
+    A published journal, to which nothing is appended any more, is compressed (.gz). It must be whole: ValueError.
+    """
     try:
         for line, event, fault in _lines(path, parse):
             if fault and path.suffix == ".gz":
@@ -178,14 +181,6 @@ def _events(path: Path) -> Iterator[tuple[dict[str, Any], bytes]]:
                 yield event, line
     except (OSError, EOFError, zlib.error) as error:
         raise ValueError(f"{path}: cannot be read ({error})") from None
-
-
-def read_events(path: Path) -> list[dict[str, Any]]:
-    """The file's events in order; a damaged line is dropped with a warning.
-
-    A published journal, to which nothing is appended any more, is compressed (.gz). It must be whole: ValueError.
-    """
-    return [event for event, _ in _events(path)]
 
 
 def read(folder: Path, names: str = "*.jsonl") -> History:
