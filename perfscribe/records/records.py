@@ -130,7 +130,7 @@ def _merge(rounds: Sequence[Mapping[str, Any]]) -> Record:
 
 def _middle(rounds: Sequence[Any]) -> Any:
     """The median of numbers, whole where they are whole; of anything else the first."""
-    if len(rounds) == 1 or not all(map(_is_number, rounds)):
+    if len(rounds) == 1 or not all(map(is_number, rounds)):
         return rounds[0]
     return (median_low if all(isinstance(one, int) for one in rounds) else median)(rounds)
 
@@ -145,10 +145,11 @@ def _ranges(rounds: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     if len(rounds) == 1:
         return {}
     held: dict[str, list[Any]] = {name: [one.get(name) for one in rounds] for name in rounds[0]}
-    return {name: max(found) - min(found) for name, found in held.items() if all(map(_is_number, found))}
+    return {name: max(found) - min(found) for name, found in held.items() if all(map(is_number, found))}
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
+    """Whether it is a figure: true and false are none."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 

@@ -20,7 +20,7 @@ import pandas as pd
 from perfscribe.base import files
 from perfscribe.instruments.interleaving import split
 from perfscribe.instruments.statistics import Summary, format_figure, summarise
-from perfscribe.records.records import Record
+from perfscribe.records.records import Record, is_number
 from perfscribe.show import references
 
 GIB = 2**30
@@ -159,8 +159,7 @@ def value(
         found = record.values.get(name)
         if found is None:
             return without if record.ok else None
-        is_number = isinstance(found, (int, float)) and not isinstance(found, bool)
-        return found * scale if is_number and scale != 1 else found
+        return found * scale if is_number(found) and scale != 1 else found
 
     def get_range(record: Record) -> float | None:
         found = record.ranges.get(name)

@@ -10,6 +10,7 @@ from statistics import median
 from typing import Any
 
 from perfscribe.base import files
+from perfscribe.records.records import is_number
 
 ID_DIGITS = 12
 # The keys under which the FSDP workshop's runs are found in a tracker, and the names that records have for them.
@@ -39,11 +40,6 @@ CURVES: dict[str, tuple[str, str]] = {
     "eval_samples_per_s": ("eval/samples_per_second", "eval_step"),
 }
 TRAINED_BY = ("train_loss", "eval_loss")  # what has one of these series is a training
-
-
-def is_number(value: Any) -> bool:
-    """Whether a tracker can draw it."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def summary_of(values: Mapping[str, Any]) -> dict[str, Any]:

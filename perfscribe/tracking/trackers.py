@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from perfscribe.base import files
-from perfscribe.tracking.runs import Run, is_number, of_records
+from perfscribe.records.records import is_number
+from perfscribe.tracking.runs import Run, of_records
 
 NONE = "none"
 PACKAGES = {"wandb": "wandb", "mlflow": "mlflow-skinny"}

@@ -14,7 +14,7 @@ from typing import Any
 from perfscribe.base import files
 from perfscribe.plan.plan_cells import cell_key
 from perfscribe.records import journal
-from perfscribe.records.records import Record, merge_rounds
+from perfscribe.records.records import Record, is_number, merge_rounds
 from perfscribe.run import session
 from perfscribe.run.shard import Shard
 from perfscribe.show.provenance import commit_name, device_name
@@ -44,7 +44,7 @@ class Cell:
     def samples(self, name: str) -> list[list[float]]:
         """Samples of a name, a list a round; of a value one sample a round, as far as it is a number."""
         found = [row["samples"][name] for row in self.good if row["samples"].get(name)]
-        return found or [[float(value)] for row in self.good if _is_number(value := row["values"].get(name))]
+        return found or [[float(value)] for row in self.good if is_number(value := row["values"].get(name))]
 
     @cached_property
     def names(self) -> list[str]:
@@ -52,7 +52,7 @@ class Cell:
         found: dict[str, None] = {}
         for row in self.good:
             found |= dict.fromkeys(name for name, samples in row["samples"].items() if samples)
-            found |= dict.fromkeys(name for name, value in row["values"].items() if _is_number(value))
+            found |= dict.fromkeys(name for name, value in row["values"].items() if is_number(value))
         return list(found)
 
     def values(self, name: str) -> set[str]:
@@ -158,10 +158,6 @@ def _plans(folder: Path) -> dict[str, list[Path]]:
         experiment = path.stem.removeprefix("measure-").rpartition("-")[0]
         found.setdefault(experiment, []).append(path)
     return found
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _of_commit(root: Path, name: str, site: str, word: str) -> Side:
