@@ -19,6 +19,7 @@ from typing import Any
 
 from perfscribe import config as configuration
 from perfscribe.base import called_from  # noqa: F401 (takes its variable out of the environment)
+from perfscribe.config.errors import hint
 from perfscribe.instruments import tools
 from perfscribe.run import session
 from perfscribe.run.stopping import Command
@@ -109,12 +110,16 @@ def _config_words(arguments: Sequence[str]) -> list[str]:
     return found
 
 
-def refuse_others(verb: str, arguments: Sequence[str]) -> None:
-    """SystemExit with one line where a verb that knows --config KEY=VALUE ... alone is given another word."""
+def refuse_others(verb: str, arguments: Sequence[str], names: Sequence[str] = ()) -> None:
+    """SystemExit with one line where a verb that knows --config KEY=VALUE ... alone is given another word.
+
+    names: of experiments, where it knows them, too.
+    """
     known = {"--config", "-C", *_config_words(arguments)}
     for argument in arguments:
         if argument.removeprefix("--config=") not in known:
-            sys.exit(f"run: {verb}: got {argument!r}, expected --config KEY=VALUE ... or nothing")
+            expected = f"expected {'an experiment, ' if names else ''}--config KEY=VALUE ... or nothing"
+            sys.exit(f"run: {verb}: got {argument!r}, {expected}{hint(argument, names)}")
 
 
 def read_config(arguments: Sequence[str] = ()) -> dict[str, Any]:
@@ -207,8 +212,9 @@ def plan(arguments: Sequence[str]) -> int:
     from perfscribe.base import registry
     from perfscribe.verbs import overview
 
-    named = [argument for argument in arguments if argument in registry.measured(ROOT)]
-    refuse_others("plan", [argument for argument in arguments if argument not in named])
+    known = registry.measured(ROOT)
+    named = [argument for argument in arguments if argument in known]
+    refuse_others("plan", [argument for argument in arguments if argument not in named], known)
     raw = read_config(arguments)
     print(overview.describe(ROOT, session.make_plan(ROOT, raw), named))
     return 0

@@ -49,6 +49,12 @@ def nearest(word: str, words: Iterable[str]) -> str | None:
     return by_plain_form[found[0]] if found else None
 
 
+def hint(word: str, words: Iterable[str]) -> str:
+    """The end of a line about a word that is not known: the nearest one, if any."""
+    near = nearest(word, words)
+    return f"; did you mean {near}?" if near else ""
+
+
 def fault(key: str, given: Any, expected: str) -> str:
     """The line for a value that is not what was expected."""
     return f"{key}: got {shown(given)}, expected {expected}"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from perfscribe.config.errors import hint
 from perfscribe.records import checksums, journal
 from perfscribe.records.records import STATUSES
 from perfscribe.run import session
@@ -38,9 +38,7 @@ def _check(word: str, known: Iterable[str], complaint: str) -> None:
     names = list(dict.fromkeys(known))
     if word in names:
         return
-    near = difflib.get_close_matches(word, names, 1)
-    hint = f"; did you mean {near[0]}?" if near else ""
-    raise ValueError(f"remeasure: {complaint}; known: {', '.join(names) or 'none'}{hint}")
+    raise ValueError(f"remeasure: {complaint}; known: {', '.join(names) or 'none'}{hint(word, names)}")
 
 
 def select(records: list[dict[str, Any]], chosen: dict[str, str]) -> list[dict[str, Any]]:

@@ -156,6 +156,11 @@ def test_words_that_a_verb_does_not_know_are_refused(project: Path, words: list[
     assert re.fullmatch(expected, message(words))
 
 
+def test_plan_names_the_experiment_that_was_meant() -> None:
+    expected = "expected an experiment, --config KEY=VALUE ... or nothing; did you mean attention?"
+    assert message(["plan", "attentoin"]) == f"run: plan: got 'attentoin', {expected}"
+
+
 @pytest.mark.parametrize("verb", ["plan", "doctor", "report"])
 def test_a_setting_without_a_value_is_one_line(project: Path, verb: str) -> None:
     assert message([verb, "--config", "seed=1", "x"]) == "config: --config: got 'x', expected KEY=VALUE"

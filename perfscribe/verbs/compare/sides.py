@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from perfscribe.base import files
+from perfscribe.config.errors import hint
 from perfscribe.plan.plan_cells import cell_key
 from perfscribe.records import journal
 from perfscribe.records.records import Record, is_number, merge_rounds
@@ -120,9 +120,8 @@ def read(root: Path, name: str) -> Side:
         return _of_folder(root / "results" / name, name, name)
     if site == session.LOCAL_SITE and commit:
         return _of_commit(root, name, site, commit)
-    near = difflib.get_close_matches(name, known, 1)
-    hint = f"; did you mean {near[0]}?" if near else ""
-    raise ValueError(f"compare: {name!r} is no site, nor local@COMMIT; sites here: {', '.join(known) or 'none'}{hint}")
+    told = f"{', '.join(known) or 'none'}{hint(name, known)}"
+    raise ValueError(f"compare: {name!r} is no site, nor local@COMMIT; sites here: {told}")
 
 
 def _of_folder(folder: Path, name: str, site: str) -> Side:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import difflib
 import math
 import sys
 from collections import Counter
@@ -16,6 +15,7 @@ import numpy as np
 
 from perfscribe.base import called_from
 from perfscribe.base.one_line import Parser
+from perfscribe.config.errors import hint
 from perfscribe.instruments.statistics import ROUNDS_FOR_INTERVAL, format_figure
 from perfscribe.show.markdown_tables import of_texts
 from perfscribe.show.tables import MIB
@@ -77,9 +77,8 @@ def main(root: Path, arguments: Sequence[str]) -> int:
     a, b = (sides.read(root, name) for name in (asked.a, asked.b))
     held = {*a.cells, *b.cells}
     for name in set(asked.experiment) - held:
-        near = difflib.get_close_matches(name, held, 1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        raise ValueError(f"compare: neither side holds {name!r}; they hold {', '.join(sorted(held)) or 'none'}{hint}")
+        told = f"{', '.join(sorted(held)) or 'none'}{hint(name, held)}"
+        raise ValueError(f"compare: neither side holds {name!r}; they hold {told}")
     made = compare(a, b, asked.experiment)
     if asked.csv:
         write_csv(made, asked.csv)
