@@ -1,7 +1,7 @@
 """Keys of experiments.attention with their defaults, and what it shows."""
 
 from perfscribe.base.registry import Shown
-from perfscribe.config.keys import choices, devices, dtypes, experiment, lengths, whole, wholes
+from perfscribe.config.keys import devices, dtypes, experiment, lengths, whole, wholes
 
 LEVELS = experiment(
     "One attention operation without heads, forward and backward, time and memory",
@@ -12,7 +12,6 @@ LEVELS = experiment(
         "sequence lengths, in tokens", [64, 128, 256], tiny=[16, 32, 64], gpu=[256, 1024, 4096, 8192, 16384]
     ),
     dtype=dtypes("fp32 | tf32 | bf16 | fp16", ["fp32"]),
-    implementation=choices("how attention is computed: a plain product, softmax and product", ["eager"], ["eager"]),
     warmup_passes=whole("passes before the timed ones, forward and backward each", 0, 10_000, 5, tiny=2, gpu=10),
     passes=whole("passes that are timed, forward and backward each", 1, 100_000, 20, tiny=5, gpu=100),
 )
