@@ -1,27 +1,33 @@
 """Looks after a run's jobs of Slurm where Snakemake's executor does not.
 
 Where a cluster's PreemptMode is CANCEL, a preempted job ends as PREEMPTED, and the executor waits for Slurm to take it
-up again, which Slurm does not do unasked. And a Ctrl-C while the executor asks for states cancels no job.
+up again, which Slurm does not do unasked. A Ctrl-C while the executor asks for states cancels no job. And Slurm queues
+for ever what a partition never serves.
 """
 
 from __future__ import annotations
 
 import subprocess
+import sys
 import threading
 from pathlib import Path
 
 LOOK_EVERY_S = 20.0
 ANSWER_S = 60.0
-ALIVE, PREEMPTED = "PENDING,RUNNING,SUSPENDED", "PREEMPTED"
+ALIVE, PENDING, PREEMPTED = "PENDING,RUNNING,SUSPENDED", "PENDING", "PREEMPTED"
+# Why a job waits its turn; any other reason is told once.
+ORDINARY = ("None", "Priority", "Resources", "Dependency", "BeginTime", "Cleaning")
 
 
-def jobs_in(states: str, root: Path) -> list[str] | None:
-    """Numbers of this user's jobs that were submitted from here and are in these states; None if Slurm is mute."""
-    said = _ask("squeue", "--noheader", "--me", f"--states={states}", "--format=%i|%Z")
+def jobs_in(states: str, root: Path) -> dict[str, str] | None:
+    """This user's jobs that were submitted from here and are in these states, each with why it waits; None if Slurm is
+    mute.
+    """
+    said = _ask("squeue", "--noheader", "--me", f"--states={states}", "--format=%i|%r|%Z")
     if said is None:
         return None
-    rows = [line.split("|", 1) for line in said.splitlines() if "|" in line]
-    return [number for number, folder in rows if folder == str(root)]
+    rows = [line.split("|", 2) for line in said.splitlines() if line.count("|") > 1]
+    return {number: reason for number, reason, folder in rows if folder == str(root)}
 
 
 def _ask(*command: str) -> str | None:
@@ -32,11 +38,12 @@ def _ask(*command: str) -> str | None:
 
 
 class Keeper:
-    """A thread that queues preempted jobs again until it is stopped."""
+    """A thread that queues preempted jobs again, and says why others wait, until it is stopped."""
 
     def __init__(self, root: Path) -> None:
         self.root = root.resolve()
-        self.others: list[str] | None = None  # of earlier runs
+        self.others: dict[str, str] | None = None  # of earlier runs
+        self.told: set[tuple[str, str]] = set()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -52,14 +59,22 @@ class Keeper:
 
     def cancel(self) -> list[str]:
         """Cancel this run's jobs, and give the numbers of those that Slurm has taken the order for."""
-        left = self._own(ALIVE)
+        left = list(self._own(ALIVE))
         return left if left and _ask("scancel", *left) is not None else []
 
-    def _own(self, states: str) -> list[str]:
+    def look(self) -> None:
+        """Queue again what was preempted; say what waits for more than its turn."""
+        for number in self._own(PREEMPTED):
+            _ask("scontrol", "requeue", number)
+        for job in self._own(PENDING).items():
+            if job[1] not in ORDINARY and job not in self.told:
+                self.told.add(job)
+                print(f"job {job[0]} waits: {job[1]}", file=sys.stderr, flush=True)
+
+    def _own(self, states: str) -> dict[str, str]:
         found = jobs_in(states, self.root) if self.others is not None else None
-        return [number for number in found or [] if number not in (self.others or [])]
+        return {number: reason for number, reason in (found or {}).items() if number not in (self.others or {})}
 
     def _run(self) -> None:
         while not self._stop.wait(LOOK_EVERY_S):
-            for number in self._own(PREEMPTED):
-                _ask("scontrol", "requeue", number)
+            self.look()

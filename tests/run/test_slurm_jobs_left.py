@@ -9,17 +9,22 @@ import pytest
 from perfscribe.run.slurm_jobs import Keeper
 
 
-def test_jobs_that_this_run_has_submitted_are_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jobs_of_this_run_are_told_where_they_wait_in_vain_and_cancelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     queue, told = tmp_path / "queue", tmp_path / "told"
     for name, text in {"squeue": f"cat {queue}", "scancel": f'echo "$@" >> {told}'}.items():
         (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    earlier = f"1|{tmp_path}\n2|/elsewhere\n"
+    earlier = f"1|None|{tmp_path}\n2|None|/elsewhere\n"
     queue.write_text(earlier)
     jobs = Keeper(tmp_path)
     jobs.start()
-    queue.write_text(f"{earlier}3|{tmp_path}\n4|/elsewhere\n5|{tmp_path}\n")
+    queue.write_text(f"{earlier}3|Priority|{tmp_path}\n4|None|/elsewhere\n5|PartitionTimeLimit|{tmp_path}\n")
+    jobs.look()
+    jobs.look()
+    assert capsys.readouterr().err == "job 5 waits: PartitionTimeLimit\n", "once, and not who waits for a turn"
     jobs.stop()
     assert jobs.cancel() == ["3", "5"] and told.read_text() == "3 5\n"
     (tmp_path / "scancel").write_text("#!/bin/sh\nexit 1\n")
