@@ -424,14 +424,14 @@ class BucketedBenchmarking(Ddp):
 
     def parts(self) -> Iterator[Part]:
         """(a) steps and what is exposed by size of buckets; (b) the model."""
-        (least, low), (most, high) = self.ends("step_ms")
-        (few, little), (many, much) = self.ends("exposed_ms")
+        (least, low), (_, high) = self.ends("step_ms")
+        (few, little), (_, much) = self.ends("exposed_ms")
         torch = self.step("torch_ddp")
         yours = self.is_yours("overlap_bucketed")
         fitted, model = ("", []) if yours else self.model()  # fitted to ours
         yield counted([low, high, torch], [little, much], model)
         same = low.within_noise(high)
-        steps = f"The step is least with {least} MB, {low} ms, and largest with {most} MB, {high}"
+        steps = f"The step is least with {least} MB, {low} ms, and at most {high} with others"
         if same:
             steps = f"The step takes {low} to {high} ms, the same within noise"
         expected = (
@@ -453,7 +453,7 @@ class BucketedBenchmarking(Ddp):
         if little.within_noise(much):
             yield Title(f"With buckets of any size {little} to {much} ms are exposed, the same within noise")
         else:
-            yield Title(f"Buckets of {few} MB leave {little} ms exposed, of {many} MB {much}")
+            yield Title(f"Buckets of {few} MB leave {little} ms exposed, others up to {much}")
 
     def ends(self, column: str) -> list[tuple[str, Figure]]:
         """Bucket and figure where it is least and largest; of several sizes alone."""
