@@ -43,7 +43,7 @@ class Keeper:
     def __init__(self, root: Path) -> None:
         self.root = root.resolve()
         self.others: dict[str, str] | None = None  # of earlier runs
-        self.told: set[tuple[str, str]] = set()
+        self.told: set[str] = set()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -66,10 +66,13 @@ class Keeper:
         """Queue again what was preempted; say what waits for more than its turn."""
         for number in self._own(PREEMPTED):
             _ask("scontrol", "requeue", number)
-        for job in self._own(PENDING).items():
-            if job[1] not in ORDINARY and job not in self.told:
-                self.told.add(job)
-                print(f"job {job[0]} waits: {job[1]}", file=sys.stderr, flush=True)
+        by_reason: dict[str, list[str]] = {}
+        for number, reason in self._own(PENDING).items():
+            if reason not in ORDINARY and number not in self.told:
+                by_reason.setdefault(reason, []).append(number)
+        for reason, numbers in by_reason.items():
+            self.told.update(numbers)
+            print(f"jobs {', '.join(numbers)} wait: {reason}", file=sys.stderr, flush=True)
 
     def _own(self, states: str) -> dict[str, str]:
         found = jobs_in(states, self.root) if self.others is not None else None

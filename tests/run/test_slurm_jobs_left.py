@@ -21,12 +21,14 @@ def test_jobs_of_this_run_are_told_where_they_wait_in_vain_and_cancelled(
     queue.write_text(earlier)
     jobs = Keeper(tmp_path)
     jobs.start()
-    queue.write_text(f"{earlier}3|Priority|{tmp_path}\n4|None|/elsewhere\n5|PartitionTimeLimit|{tmp_path}\n")
+    queue.write_text(
+        f"{earlier}3|Priority|{tmp_path}\n4|None|/elsewhere\n5|PartitionTimeLimit|{tmp_path}\n6|PartitionTimeLimit|{tmp_path}\n"
+    )
     jobs.look()
     jobs.look()
-    assert capsys.readouterr().err == "job 5 waits: PartitionTimeLimit\n", "once, and not who waits for a turn"
+    assert capsys.readouterr().err == "jobs 5, 6 wait: PartitionTimeLimit\n", "once, and not who waits for a turn"
     jobs.stop()
-    assert jobs.cancel() == ["3", "5"] and told.read_text() == "3 5\n"
+    assert jobs.cancel() == ["3", "5", "6"] and told.read_text() == "3 5 6\n"
     (tmp_path / "scancel").write_text("#!/bin/sh\nexit 1\n")
     assert jobs.cancel() == [], "refused, so not told as cancelled"
     queue.write_text(earlier)
@@ -37,4 +39,4 @@ def test_jobs_of_this_run_are_told_where_they_wait_in_vain_and_cancelled(
     mute.stop()
     queue.write_text(earlier)
     assert mute.cancel() == [], "which jobs are of earlier runs is not known"
-    assert told.read_text() == "3 5\n"
+    assert told.read_text() == "3 5 6\n"
