@@ -305,7 +305,9 @@ class FlashBenchmarking(Problem):
         lengths = [str(2**power) for power in range(7, 17)]
         self.lengths = site.swept(FLASH, "seq_len", lengths, (), implementation="tiled")
         widths = site.swept(FLASH, "head_dim", ("16", "32", "64", "128"), (), implementation="tiled")
-        self.problems = [(length, width, dtype) for length in self.lengths for width in widths for dtype in TOLERANCE]
+        ran = site.swept(FLASH, "dtype", list(TOLERANCE), list(TOLERANCE), implementation="tiled")
+        dtypes = [dtype for dtype in TOLERANCE if dtype in ran]
+        self.problems = [(length, width, dtype) for length in self.lengths for width in widths for dtype in dtypes]
         super().__init__(site)
 
     def parts(self) -> Iterator[Part]:
