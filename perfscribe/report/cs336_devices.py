@@ -244,6 +244,7 @@ class Ddp(Problem):
 
     def __init__(self, site: Site) -> None:
         buckets = ("1", "10", "100", "1000"), ("0.1", "1", "10")
+        self.worlds = site.swept(self.STEPS, "world_size", WORLDS, WORLDS)
         self.buckets = site.swept(self.STEPS, "bucket_mb", *buckets, implementation="overlap_bucketed")
         super().__init__(site)
 
@@ -278,7 +279,7 @@ class Ddp(Problem):
 
     def naive(self) -> list[Row]:
         """The naive implementation on as many devices as it ran on."""
-        return [row for world in WORLDS if (row := self.row("naive", world)) is not None and ok(row)]
+        return [row for world in self.worlds if (row := self.row("naive", world)) is not None and ok(row)]
 
     def calls(self) -> str:
         """How many all-reduces the naive implementation makes in a step."""
@@ -310,11 +311,11 @@ class NaiveDdpBenchmarking(Ddp):
             "further steps, which wait after each phase; exposed: step less the same step without communication.",
             [
                 *("implementation", "bucket_mb"),
-                *(f"{one} ({world} {on})" for world in WORLDS for one in ("step_ms", "comm_ms", "exposed_ms")),
+                *(f"{one} ({world} {on})" for world in self.worlds for one in ("step_ms", "comm_ms", "exposed_ms")),
             ],
             [
                 [self.named(one), bucket.replace("none", NOTHING)]
-                + [cell for world in WORLDS for cell in self.cells(one, world, bucket)]
+                + [cell for world in self.worlds for cell in self.cells(one, world, bucket)]
                 for one, bucket in self.handed_in()
             ],
             self.PUBLISHED if self.site.gpu else "",
