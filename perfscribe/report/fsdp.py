@@ -571,8 +571,8 @@ class MultiGpu(OfBloom):
         on_fewer = {n: self.of(n, how) for n in counts(self.site, self.table)[1:] if n < self.world}
         rest = "".join(f", {other}x {name}" for name, other in others if name != "tuned")
         yield Answer(
-            f"{on} give {gain}x the samples/s of {self.alone()}{way}{rest}{self.tuned()}"
-            f"{fewer(self.site, self.first(), on_fewer)}{self.odd}.",
+            f"{on} give {gain}x the samples/s of {self.alone()}{way}{rest}"
+            f"{fewer(self.site, self.first(), on_fewer)}{self.tuned()}{self.odd}.",
             f"{self.memory()}{self.odd}.",
             self.waits(how),
         )
@@ -587,8 +587,8 @@ class MultiGpu(OfBloom):
 
     def tuned(self) -> str:
         """What most ranks give over one, both tuned."""
-        one, many = (self.of(world, "tuned") for world in (1, self.world))
-        return f"; tuned, {figure(many, DEFAULT).over(figure(one, DEFAULT))}x one tuned GPU" if ok(many) else ""
+        one, many = (figure(self.of(world, "tuned"), DEFAULT) for world in (1, self.world))
+        return f"; tuned, {many.over(one)}x one tuned GPU" if one and many else ""
 
     def memory(self) -> str:
         """How it changes per GPU from one to most."""
