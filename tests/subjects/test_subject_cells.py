@@ -179,3 +179,5 @@ def test_what_is_not_written_or_not_installed_is_named(subject: Subject) -> None
     assert doctor._written(found).endswith(
         "so ours: get_flashattention_autograd_function_triton; not installed here: no_such_package"
     )
+    path.write_text("def (")
+    assert doctor._written(subjects.read("yours", adapters)).endswith("; no Python: ddp.py")
