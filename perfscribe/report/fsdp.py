@@ -79,23 +79,25 @@ def several_nodes(site: Site, nodes: int | str) -> str:
     return "†" if int(nodes or 1) > 1 and site.emulated else ""
 
 
-def rounds(row: Row | None) -> str:
-    """How often it was trained."""
-    number = entry(row, "rounds")
-    return f"median ± half the range of {number} rounds" if number else "one run each"
+def rounds(*rows: Row | None) -> str:
+    """How often each was trained."""
+    counts = sorted({int(entry(row, "rounds", "1")) for row in rows if ok(row)})
+    if counts[-1:] in ([], [1]):
+        return "one run each"
+    return f"median ± half the range of {' to '.join(map(str, dict.fromkeys([counts[0], counts[-1]])))} rounds"
 
 
-def trained(site: Site, row: Row | None) -> str:
-    """Precision, batch and so on of a training."""
+def trained(site: Site, row: Row | None, rows: Sequence[Row]) -> str:
+    """Precision, batch and so on of a training. rows: all of its table's."""
     if row is None:
         return rounds(row)
     batch = f"{row['dtype'].upper()}, batch {row['batch_size']}, accumulation {row['grad_acc']}"
     clock = "Trainer's clock" if row["loop"] == "trainer" else "host clock"
-    rows = ""
+    own = ""
     if site.gpu:
         steps = int(row["optimizer_steps"]) // int(row["num_epochs"])
-        rows = f", 512 tokens, {steps * int(row['batch_size']) * int(row['grad_acc']) * int(row['world_size'])} rows"
-    return f"{batch}{rows}, {rounds(row)}, {clock}"
+        own = f", 512 tokens, {steps * int(row['batch_size']) * int(row['grad_acc']) * int(row['world_size'])} rows"
+    return f"{batch}{own}, {rounds(*rows)}, {clock}"
 
 
 def weights(row: Row | None) -> str:
@@ -462,18 +464,22 @@ class Scaling(Problem):
 
     def scaling(self, what: str, lines: Sequence[Line], *notes: str) -> Table:
         """The table. lines: labels and the source's rows. A mark that all measured rows share is in its title."""
-        trained = [row for _, row in lines if row is not None and ok(row)]
-        found = [self.mark(row) for row in trained]
+        measured = [row for _, row in lines if row is not None and ok(row)]
+        found = [self.mark(row) for row in measured]
         common = "".join(one for one in "†‡" if found and all(one in marks for marks in found))
         rows = []
         for labels, row in lines:
             own = "".join(one for one in self.mark(row) if one not in common)
             rows.append([*labels, *(self.cell(row, column, own) for column in self.columns.values())])
-        unlike = ", ".join(dict.fromkeys(one for row in trained for one in self.unlike(row)))
+        unlike = ", ".join(dict.fromkeys(one for row in measured for one in self.unlike(row)))
         other = f"; ‡ {unlike}" if unlike else ""
         nodes = ON_ONE_HOST if "†" in "".join(found) else ""
         return Table(
-            f"{what}{common}.", f"{self.setup()}{nodes}{other}.", ["Setup", "Total GPUs", *self.columns], rows, *notes
+            f"{what}{common}.",
+            f"{self.setup(measured)}{nodes}{other}.",
+            ["Setup", "Total GPUs", *self.columns],
+            rows,
+            *notes,
         )
 
     def cell(self, row: Row | None, column: str, mark: str) -> Cell:
@@ -488,7 +494,7 @@ class Scaling(Problem):
         """What several ranks compare with."""
         return f"one {self.site.rank}{' without FSDP' * (entry(self.first(), 'wrapped_by') == 'none')}"
 
-    def setup(self) -> str:
+    def setup(self, rows: Sequence[Row]) -> str:
         """What stands behind the title."""
         return ""
 
@@ -527,12 +533,14 @@ class OfBloom(Scaling):
 
     columns = BLOOM
 
-    def setup(self) -> str:
+    def setup(self, rows: Sequence[Row]) -> str:
         """What stands behind the title."""
         row = self.first()
         model = entry(row, "model_name", "bloom-560m").split("/")[-1]
         memory = "; memory: mean of all in use, not torch's peak" if self.site.gpu else ""
-        return f"{model}{weights(row)}, {trained(self.site, row)}; {SCALES}, against {self.alone()}; {LOSS}{memory}"
+        return (
+            f"{model}{weights(row)}, {trained(self.site, row, rows)}; {SCALES}, against {self.alone()}; {LOSS}{memory}"
+        )
 
     def unlike(self, row: Row) -> list[str]:
         """In epochs."""
@@ -628,13 +636,13 @@ class MultiGpu(OfBloom):
             return shown(figure(row, DEFAULT).over(figure(self.first(), DEFAULT)))
         return super().cell(row, column, mark) if column in (DEFAULT, "avg_mem_total_gb") else NO_SUCH_THING
 
-    def setup(self) -> str:
+    def setup(self, rows: Sequence[Row]) -> str:
         """What stands behind the title, and how the tuned row is trained."""
         row = self.of(self.world, "tuned")
         if row is None or not ok(row):
-            return super().setup()
+            return super().setup(rows)
         low = f"{row['dtype'].upper()}, compiled, {row['batch']} rows per GPU"
-        return f"{super().setup()}; tuned: {low}, {row['step_ms_n']} steps timed alone"
+        return f"{super().setup(rows)}; tuned: {low}, {row['step_ms_n']} steps timed alone"
 
     def of(self, world: int, how: str) -> Row | None:
         """A training on several ranks."""
@@ -675,17 +683,17 @@ class OfCustom(Scaling):
     columns = CUSTOM
     accumulation = "4"
 
-    def setup(self) -> str:
+    def setup(self, rows: Sequence[Row]) -> str:
         """What stands behind the title."""
         row = self.first()
         clocks = CLOCKS.format(
             "Trainer's" if entry(row, "loop", "trainer") == "trainer" else "Trainer's formula for the"
         )
         if not self.site.gpu:
-            return f"{entry(row, 'parameters')} parameters, {trained(self.site, row)}; {clocks}; {LOSS}"
+            return f"{entry(row, 'parameters')} parameters, {trained(self.site, row, rows)}; {clocks}; {LOSS}"
         epochs = f", {row['num_epochs']} epochs" if row else ""
         starts = f", the first {figure(row, 'first_loss')}" if figure(row, "first_loss") else ""
-        return f"3 layers, d 2048, {trained(self.site, row)}{epochs}; {clocks}; {LOSS}{starts}"
+        return f"3 layers, d 2048, {trained(self.site, row, rows)}{epochs}; {clocks}; {LOSS}{starts}"
 
     def unlike(self, row: Row) -> list[str]:
         """In parameters, accumulation and units."""

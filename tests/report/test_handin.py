@@ -137,6 +137,13 @@ def test_a_figure_is_written_as_the_specification_says(site: str) -> None:
             assert not [text for text in texts if re.search(r"\b(nan|inf|None|skipped|unsupported|not_run)\b", text)]
 
 
+def test_a_caption_says_of_how_many_rounds_its_rows_are() -> None:
+    once, thrice = ({"status": "ok", "rounds": count} for count in ("1", "3"))
+    assert fsdp.rounds(thrice, once) == "median ± half the range of 1 to 3 rounds"
+    assert fsdp.rounds(thrice, {"status": "not_run"}) == "median ± half the range of 3 rounds"
+    assert fsdp.rounds(once) == fsdp.rounds() == "one run each"
+
+
 def figures_of(text: str, levels: set[str]) -> list[str]:
     """The figures that an answer quotes: no levels, counts, formulas or names."""
     text = re.sub(r"`[^`]*`|\]\([^)]*\)|\S+(?: · \S+)+|\S+ ?= ?\S+|arXiv:\S+|\b\d-\d\b|\b00\d:", " ", text)
