@@ -575,22 +575,22 @@ class MultiGpu(OfBloom):
             return
         (how, gain), *others = self.gained()
         on = self.site.ranks(self.world)
-        way = f", {how}" if how == "wrapped per block" else f" {how}".rstrip()
+        way = f"{how.capitalize()}, " if how else ""
+        one, many = (figure(row, DEFAULT) for row in (self.first(), self.of(self.world, how)))
+        noise = " (within noise)" * one.within_noise(many)
         on_fewer = {n: self.of(n, how) for n in counts(self.site, self.table)[1:] if n < self.world}
-        rest = "".join(f", {other}x {name}" for name, other in others if name != "tuned")
+        rest = "".join(f", {name} {other}x" for name, other in others if name != "tuned")
         yield Answer(
-            f"{on} give {gain}x the samples/s of {self.alone()}{way}{rest}"
+            f"{way}{on} give {gain}x the samples/s of {self.alone()}{noise}{rest}"
             f"{fewer(self.site, self.first(), on_fewer)}{self.tuned()}{self.odd}.",
-            f"{self.memory()}{self.odd}.",
+            f"{way}{self.memory()}{self.odd}.",
             self.waits(how),
         )
-        wrapped = {"wrapped per block": "with blocks wrapped"}
-        first = f"{gain} times the samples/s of {self.alone()}, {wrapped.get(how, how)}".rstrip(", ")
-        more = "".join(f" and {other} {wrapped.get(name, name)}" for name, other in others[:1])
-        yield Title(f"{on} give {first}{more}{self.odd}")
+        more = "".join(f", {name} {other}" for name, other in others[:1])
+        yield Title(f"{way}{on} give {gain} times the samples/s of {self.alone()}{noise}{more}{self.odd}")
         custom = CustomMultiGpu(self.site)
         kept = figure(custom.loop("tuned"), "efficiency") if custom.world > 1 else NO_FIGURE
-        train = f"{on} train BLOOM {gain}x as fast as {self.alone().replace(' GPU', '')}, {how}{self.odd}"
+        train = f"{on} train BLOOM {gain}x as fast as {self.alone().replace(' GPU', '')}{noise}, {how}{self.odd}"
         yield Finding(5, "fsdp", f"{train}; the custom model, tuned in BF16, keeps {kept} % of linear‡.")
 
     def tuned(self) -> str:
@@ -604,7 +604,7 @@ class MultiGpu(OfBloom):
         columns = "peak_mem_alloc_gb", "avg_mem_total_gb"
         peak, in_use = ([figure(row, column) for row in rows] for column in columns)
         goes = ["falls" if many.value < one.value else "grows" for one, many in (peak, in_use)]
-        return f"Torch's peak {goes[0]} from {peak[0]} to {peak[1]} GB, all memory in use {goes[1]}"
+        return f"torch's peak {goes[0]} from {peak[0]} to {peak[1]} GB, all memory in use {goes[1]}"
 
     def waits(self, how: str) -> str:
         """What a traced step of the same wrapping waits for, with as few rows a rank."""
