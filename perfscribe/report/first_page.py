@@ -126,10 +126,13 @@ def _of_trainings(site: Site) -> Iterator[Headline]:
     yield Headline(what, figure(row, rate), "samples/s", problem, figure(row, "mfu"), "MFU")
 
     row = site.largest("polaris.single_gpu", "homework_clock_s", "layers", batches="per_sample")
-    yield Headline("Polaris on one device", figure(row, "homework_clock_s"), "s", "polaris_1")
+    size = ", ".join(f"{entry(row, one)} {one}" for one in ("layers", "samples", "epochs"))
+    yield Headline(f"Polaris on one device, {size}", figure(row, "homework_clock_s"), "s", "polaris_1")
 
-    time = site.value("polaris.io_formats", "training_total_s", format="hdf5_gzip", cache="warm")
-    yield Headline("HDF5 compressed, training", time, "s", "polaris_5")
+    row = site.row("polaris.io_formats", format="hdf5_gzip", cache="warm")
+    size = entry(row, "training_samples").replace(" ×", " samples ×")
+    what = f"training from compressed HDF5, {size} epochs"
+    yield Headline(what, figure(row, "training_total_s"), "s", "polaris_5")
 
     row = site.largest("cs336.pytorch_attention", "forward_ms", "seq_len", "head_dim")
     cell = {name: entry(row, name) for name in ("seq_len", "head_dim")}

@@ -17,9 +17,9 @@ from perfscribe.subjects import YOURS
 Chapter = tuple[str, str, str, Sequence[type[Problem]]]
 
 LEGEND = (
-    "±: std beside a mean, else half the interquartile range; `-`: not measured, or no such thing; `OOM`: out of "
-    "memory; †: emulated link; ‡: settings other than the homework's, named behind the title; GB: 10⁹ bytes; 000 to "
-    "004: published write-ups ([sources](../../references/sources.csv))."
+    "±: std beside a mean, half the range of rounds, else half the interquartile range; `-`: not measured, or no such "
+    "thing; `OOM`: out of memory; †: emulated link; ‡: settings other than the homework's, named behind the title; GB:"
+    " 10⁹ bytes; 000 to 004: published write-ups ([sources](../../references/sources.csv))."
 )
 # In the handout's order.
 OF_CS336 = (
