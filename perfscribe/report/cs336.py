@@ -335,7 +335,7 @@ class BenchmarkingMixedPrecision(Problem):
             return " (within noise)"
         apart = [[self.time(size, dtype, one)[0] for one in ("forward", "backward")] for dtype in ("fp32", "bf16")]
         slow, fast = (Figure(sum(one.value for one in of), sum(one.spread or 0.0 for one in of)) for of in apart)
-        return " (timed apart, the sum of the two is within noise)" if slow.within_noise(fast) else ""
+        return " (forward and backward timed apart: within noise)" if slow.within_noise(fast) else ""
 
     def variance(self) -> Lettered:
         """(b): what half precision does to a variance, and whether autocast keeps LayerNorm in FP32 here."""

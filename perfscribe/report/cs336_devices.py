@@ -324,7 +324,7 @@ class NaiveDdpBenchmarking(Ddp):
         there = [row for row in found if row[0]] or found
         least, one, bucket = min(there, key=lambda row: row[0].value)
         name = self.named(one) if bucket == "none" else f"buckets of {bucket} MB"
-        then = f"{name} {'none beyond noise' if least.value <= 0 else least}"
+        then = f"{name} {'none beyond noise' if least.value <= (least.spread or 0.0) else least}"
         naive = self.step("naive", "exposed_ms")
         exposes = f"naive DDP exposes {naive} ms of communication per step"
         yield Finding(6, "several devices", f"On {self.site.ranks(2)} {exposes}, {then}{noise(naive, least)}.")
@@ -369,7 +369,7 @@ class FlatBenchmarking(Ddp):
         yield counted([one_call, copies, many], [flat, naive])
         yield Answer(
             f"One all-reduce takes {one_call} ms and copies {copies}, {self.calls()} take {many}." * bool(self.calls()),
-            f"The step takes {flat} and {naive} ms{noise(flat, naive)}. {LINK}",
+            f"The step takes {flat} ms flat, {naive} naive{noise(flat, naive)}. {LINK}",
         )
 
 
@@ -446,7 +446,7 @@ class BucketedBenchmarking(Ddp):
             f"{steps}; torch's DDP takes {torch}.",
             f"Exposed are {little} to {much} ms{noise(little, much)}. {LINK}",
             Why(expected, bool(low)),
-            Why("A slower link would show the latter.", unseen),
+            Why("No such wait shows on this link.", unseen),
         )
         yield OnPaper("b", self.EQUATIONS, fitted)
         if yours:  # the figure has ours
@@ -517,7 +517,7 @@ class CommunicationAccounting(Problem):
         size = replace(self.site.value(self.INPUTS, "value", key="fsdp_memory_gb"), exact=True)
         yield Lettered(
             "b",
-            f"A device of {size} GiB holds (16·P + A/2)/N + A/2: A/2 = {whole} GiB stays whole, "
+            f"A device has {size} GiB for (16·P + A/2)/N + A/2: A/2 = {whole} GiB stays whole, "
             f"{'on each device' if some else 'so no N is enough'}.",
             f"Below {most} tokens some N is enough; N = {alone} holds the state alone.",
         )
@@ -615,8 +615,8 @@ class ShardingAccounting(Problem):
         exchange = "" if self.is_yours else f"; the exchange alone takes {self.time('exchange_ms', 'sharded')}"
         yield Lettered(
             "b",
-            f"A step takes {sharded} ms sharded, {plain} unsharded{noise(plain, sharded)}. Its optimizer takes {own} "
-            f"and {whole} ms{exchange}.",
+            f"A step takes {sharded} ms sharded, {plain} unsharded{noise(plain, sharded)}.",
+            f"Its optimizer takes {own} ms, unsharded {whole}{exchange}.",
         )
         yield Lettered("c", *self.messages())
         row = saved(self.site)
@@ -624,8 +624,8 @@ class ShardingAccounting(Problem):
         share = self.time("step_ms", "sharded", world).share(self.time("step_ms", "unsharded", world))
         if gained.value >= 0.1:
             sharding = f"Sharding the optimizer state on {world} GPUs saves {gained} GB per GPU"
-            said = f"{sharding}; a step takes {share} % of the unsharded one's time."
-            yield Finding(10, "several devices", said)
+            time = f"a step takes {share} % of the unsharded time"
+            yield Finding(10, "several devices", f"{sharding} directly before its update; {time}.")
         if self.is_yours:  # the figure has ours
             return
         peaks = [[moment[0] for moment in of] for of in ((init, before, after), (init_less, before_less, after_less))]

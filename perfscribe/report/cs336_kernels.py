@@ -96,8 +96,7 @@ class NsysProfile(Problem):
 
     def where_time_goes(self) -> Iterator[Part]:
         """(b) to (e)."""
-        at, size = ", ".join(self.big), self.detailed[0]
-        where = size if self.site.gpu else ", ".join(self.detailed)
+        at, where = ", ".join(self.big), ", ".join(self.detailed)
         top = self.row(self.TOP, self.detailed)
         count = figure(top, "forward_launches").value
         busy = "kernel time" if self.kernels_by == "nsys" else "operator time"
@@ -155,11 +154,15 @@ class NsysProfile(Problem):
 
     def against_untraced(self) -> str:
         """What tracing adds to the host clock of a pass that is not traced."""
-        rows = (self.row(self.FORWARD, cell) for cell in self.traced())
-        both = [[figure(row, one) for one in ("forward_range_ms", "forward_ms")] for row in rows]
-        longer = [traced.over(alone) for traced, alone in both if traced and alone]
-        close = sum(one.value <= 1.02 for one in longer)
-        return f"It exceeds the untraced time by at most 2 % in {close} of {len(longer)} cells." if longer else ""
+        rows = {cell: self.row(self.FORWARD, cell) for cell in self.traced()}
+        both = {cell: [figure(row, one) for one in ("forward_range_ms", "forward_ms")] for cell, row in rows.items()}
+        longer = {cell: traced.over(alone) for cell, (traced, alone) in both.items() if traced and alone}
+        if not longer:
+            return ""
+        cell, most = max(longer.items(), key=lambda one: one[1].value)
+        apart = sum(one.value > 1.02 for one in longer.values())
+        where = f"in {apart} of {len(longer)} cells, at most {most} times as long ({', '.join(cell)})"
+        return f"Traced, it takes more than 2 % longer than untraced {where}."
 
     def idle(self, size: str, context: str) -> Figure:
         """Share of forward without any kernel, percent."""
@@ -247,6 +250,7 @@ class FlashForward(Problem):
     """Our FlashAttention-2, checked against float64."""
 
     name = "flash_forward"
+    CHECK = FLASH
     KERNEL = "triton_forward.py"
 
     def parts(self) -> Iterator[Part]:

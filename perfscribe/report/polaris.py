@@ -347,7 +347,7 @@ class CrossNode(Problem):
             Why(why, all(waiting) and any(float(one.quoted) for one in waiting)),
         )
         if not self.cluster:
-            yield Title(f"{across}; the rest of communication is waiting{end}")
+            yield Title(f"{across}{' (within noise)' * same}; the rest of communication is waiting{end}")
 
     def row(self, metric: str) -> Row | None:
         """A metric, of a cluster's nodes where they were measured."""
@@ -584,7 +584,8 @@ class DataTypes(Problem):
             return ""
         _, name, dtype, first, later = max(found)
         dtypes = " and ".join(one[2] for one in found if one[1] == name)
-        return f"Most of {name}'s time in {dtypes} is its first epoch ({dtype}: {first} s, later ones {later}){mark}."
+        whose = f"{dtype}: " * (dtypes != dtype)
+        return f"Most of {name}'s time in {dtypes} is its first epoch ({whose}{first} s, later ones {later}){mark}."
 
     def row(self, width: str, length: str, dtype: str = "bf16", table: str = DTYPES) -> Row | None:
         """A training."""

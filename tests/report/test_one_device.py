@@ -112,7 +112,7 @@ def test_a_loss_that_the_passes_timed_apart_lack_is_called_noise() -> None:
     gain = {**OK, "model_size": "small", "pass_type": names[-1], "bf16_speedup": "0.83", "bf16_speedup_spread": "0.1"}
     problem = BenchmarkingMixedPrecision(site(mixed_precision_passes=passes, mixed_precision_speedup=[gain]))
     assert (
-        "from 50.0 to 60.0 ms, 0.830x by medians (timed apart, the sum of the two is within noise)"
+        "from 50.0 to 60.0 ms, 0.830x by medians (forward and backward timed apart: within noise)"
         in problem.answered[-1].text()
     )
 
